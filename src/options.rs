@@ -1,0 +1,364 @@
+//! What can be set: what is fixed with the data, and what may differ at each open.
+//!
+//! - [`TableDescriptor`] is stored and fingerprinted; it never changes once a table exists.
+//! - [`RuntimeOptions`] may differ per open; they change speed, memory and disk, never a value.
+//! - Everything is validated once, in `create_table` and `open`.
+
+use std::path::PathBuf;
+
+use crate::error::{Error, Invalid, Result};
+
+/// Type of the numbers in a row. Only `F32` is implemented; the others are reserved numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Dtype {
+    /// IEEE 754 single precision.
+    F32,
+}
+
+/// The rule that turns a gradient into a change of the row, and the state it keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Optimizer {
+    /// `w -= lr * g`; no state.
+    Sgd,
+    /// `v = momentum * v + g; w -= lr * v`; state: v `[dim]`.
+    Momentum,
+    /// `v = momentum * v + g; w -= lr * (g + momentum * v)`; state: v `[dim]`.
+    Nesterov,
+    /// `a += g * g; w -= lr * g / (sqrt(a) + epsilon)`; state: a `[dim]`.
+    Adagrad,
+    /// `a += mean(g * g); w -= lr * g / (sqrt(a) + epsilon)`; state: a `[1]`.
+    RowwiseAdagrad,
+    /// Lazy Adam with the row's own step count; state: m `[dim]`, v `[dim]`, t `[1]` (a count, as f32).
+    Adam,
+    /// FTRL-Proximal; state: z `[dim]`, n `[dim]`.
+    Ftrl,
+}
+
+impl Optimizer {
+    /// State of a row in f32s.
+    ///
+    /// # Source
+    /// design.md §2.
+    #[must_use]
+    pub fn state_f32s(self, dim: usize) -> usize {
+        match self {
+            Optimizer::Sgd => 0,
+            Optimizer::Momentum | Optimizer::Nesterov | Optimizer::Adagrad => dim,
+            Optimizer::RowwiseAdagrad => 1,
+            Optimizer::Adam => 2 * dim + 1,
+            Optimizer::Ftrl => 2 * dim,
+        }
+    }
+}
+
+/// What a key that was never pushed looks like: a pure function of (seed, key).
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Initialiser {
+    /// All weights zero.
+    Zero,
+    /// All weights `value`.
+    Constant {
+        /// The value.
+        value: f32,
+    },
+    /// Weights uniform in `[low, high)`.
+    Uniform {
+        /// Lower bound, inclusive.
+        low: f32,
+        /// Upper bound, exclusive.
+        high: f32,
+    },
+    /// Weights normal.
+    Normal {
+        /// Mean.
+        mean: f32,
+        /// Standard deviation.
+        deviation: f32,
+    },
+}
+
+/// Optional row metadata, changed at push only; off by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RowMetadata {
+    /// u32 sum of the `shows` given at push.
+    pub show: bool,
+    /// u32 sum of the `clicks` given at push.
+    pub click: bool,
+    /// u32 number of pushes of the row.
+    pub count: bool,
+    /// u32 step given at the last push of the row.
+    pub last_step: bool,
+}
+
+impl RowMetadata {
+    /// Number of u32 columns.
+    #[must_use]
+    pub fn columns(self) -> usize {
+        [self.show, self.click, self.count, self.last_step].iter().filter(|x| **x).count()
+    }
+}
+
+/// What is fixed with a table's data. Stored, fingerprinted, never changed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TableDescriptor {
+    /// Name, 1 to 255 bytes of UTF-8.
+    pub name: String,
+    /// Weights of a row, in f32s: 1 to 8192.
+    pub dim: usize,
+    /// Type of weights and state.
+    pub dtype: Dtype,
+    /// Update rule; determines the state.
+    pub optimizer: Optimizer,
+    /// Rows of keys never pushed.
+    pub initialiser: Initialiser,
+    /// Seed of the initialiser.
+    pub seed: u64,
+    /// Initial value of the optimizer's accumulator (AdaGrad `a`, FTRL `n`); 0 elsewhere.
+    pub accumulator: f32,
+    /// Optional metadata columns.
+    pub metadata: RowMetadata,
+}
+
+/// Largest `dim`.
+pub const DIM_MAX: usize = 8192;
+/// Largest number of tables in a store.
+pub const TABLES_MAX: usize = 4096;
+
+impl TableDescriptor {
+    /// AdaGrad, rows uniform in ±0.01, no metadata.
+    #[must_use]
+    pub fn new(name: &str, dim: usize) -> TableDescriptor {
+        TableDescriptor {
+            name: name.to_owned(),
+            dim,
+            dtype: Dtype::F32,
+            optimizer: Optimizer::Adagrad,
+            initialiser: Initialiser::Uniform { low: -0.01, high: 0.01 },
+            seed: 0,
+            accumulator: 0.0,
+            metadata: RowMetadata::default(),
+        }
+    }
+
+    /// f32-sized words of a row: weights, state, metadata, in this order.
+    #[must_use]
+    pub fn row_f32s(&self) -> usize {
+        self.dim + self.optimizer.state_f32s(self.dim) + self.metadata.columns()
+    }
+
+    /// Bytes of a row on disk and in memory, without key and checksum.
+    #[must_use]
+    pub fn row_bytes(&self) -> usize {
+        self.row_f32s() * 4
+    }
+
+    /// Checks every field.
+    ///
+    /// # Errors
+    /// `InvalidArgument` naming the field.
+    pub fn validate(&self) -> Result<()> {
+        let bad = |name, value: String, why: &str| {
+            Err(Error::InvalidArgument(Invalid::Option { name, value, why: why.to_owned() }))
+        };
+        if self.name.is_empty() || self.name.len() > 255 {
+            return bad("name", format!("{:?}", self.name), "must have 1 to 255 bytes");
+        }
+        if self.dim == 0 || self.dim > DIM_MAX {
+            return bad("dim", self.dim.to_string(), "must be 1 to 8192");
+        }
+        let finite = match self.initialiser {
+            Initialiser::Zero => true,
+            Initialiser::Constant { value } => value.is_finite(),
+            Initialiser::Uniform { low, high } => low.is_finite() && high.is_finite() && low <= high,
+            Initialiser::Normal { mean, deviation } => {
+                mean.is_finite() && deviation.is_finite() && deviation >= 0.0
+            }
+        };
+        if !finite {
+            return bad("initialiser", format!("{:?}", self.initialiser), "must be finite and ordered");
+        }
+        if !(self.accumulator.is_finite() && self.accumulator >= 0.0) {
+            return bad("accumulator", self.accumulator.to_string(), "must be finite and not negative");
+        }
+        Ok(())
+    }
+}
+
+/// Numbers of the update rules that may change between runs; recorded in each checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Hyper {
+    /// Momentum, Nesterov. Default 0.9.
+    pub momentum: f32,
+    /// AdaGrad (both), Adam. Default 1e-8.
+    pub epsilon: f32,
+    /// Adam. Default 0.9.
+    pub beta1: f32,
+    /// Adam. Default 0.999.
+    pub beta2: f32,
+    /// FTRL. Default 1.0.
+    pub ftrl_beta: f32,
+    /// FTRL L1. Default 0.
+    pub lambda1: f32,
+    /// FTRL L2. Default 0.
+    pub lambda2: f32,
+}
+
+impl Default for Hyper {
+    fn default() -> Hyper {
+        Hyper {
+            momentum: 0.9,
+            epsilon: 1e-8,
+            beta1: 0.9,
+            beta2: 0.999,
+            ftrl_beta: 1.0,
+            lambda1: 0.0,
+            lambda2: 0.0,
+        }
+    }
+}
+
+/// Which I/O engine to use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum IoEngine {
+    /// io_uring, or plain calls where the kernel refuses it.
+    #[default]
+    Uring,
+    /// Plain calls.
+    Pread,
+}
+
+/// Which rows leave memory first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum PolicyKind {
+    /// LRU list of current rows, LFU list of candidates, frequencies that survive eviction.
+    #[default]
+    Bilevel,
+    /// Plain least recently used.
+    Lru,
+    /// Pass blocks (HugeCTR's cached mode): first in, first out.
+    Cached,
+    /// The whole table stays resident; a table that does not fit is an error.
+    Staged,
+}
+
+/// What to do with gradients that are NaN or infinite. They are always counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum NonFinite {
+    /// Leave the row as it is; other rows of the batch are updated.
+    #[default]
+    Skip,
+    /// Refuse the batch; nothing changes.
+    Reject,
+    /// Apply them.
+    Apply,
+}
+
+/// Settings that may differ at each open. None of them changes a value.
+#[derive(Clone, Debug)]
+pub struct RuntimeOptions {
+    /// Memory for rows, lists, hash, frequency memory, lease and write buffers, in bytes.
+    /// Default 1 GiB; at least 1 MiB. Raising it raises the hit rate. The index is beside it.
+    pub cache_bytes: u64,
+    /// Ranges of mix64, each with its own cache and index. Default 4; 1 to 256.
+    pub shards: usize,
+    /// Threads that serve batches. Default: cores, at most 8.
+    pub threads: usize,
+    /// Queue depth of reads per thread. Default 64; 1 to 1024. Raising it adds latency once the
+    /// device is saturated (32 on the machines measured in docs/BENCHMARKS.md).
+    pub io_depth: usize,
+    /// I/O engine. Default uring.
+    pub io: IoEngine,
+    /// Eviction policy. Default bi-level.
+    pub policy: PolicyKind,
+    /// Target size of a parameter file in bytes. Default 32 MiB; 1 MiB to 1 GiB.
+    pub file_bytes: u64,
+    /// Rows taken per flush (AIBox FLUSH_STEP), 0: chosen from the cache and `file_bytes`.
+    pub flush_step_rows: usize,
+    /// Space bound b: `current` stays under b × live (+ what one flush and one compaction hold).
+    /// Default 2.0; 1.1 to 10. Lowering it costs write amplification.
+    pub space_bound: f64,
+    /// Most bytes the store may occupy on its file systems. Default 0: 85 % of the file system.
+    pub disk_bytes_max: u64,
+    /// Checkpoints retained. Default 2; 1 to 1000.
+    pub retain_checkpoints: usize,
+    /// Flush, compaction and write-behind run in the caller's thread. Default false. For tests
+    /// that must replay to the byte.
+    pub inline: bool,
+    /// What to do with gradients that are not finite.
+    pub non_finite: NonFinite,
+    /// Hyperparameters of the update rules.
+    pub hyper: Hyper,
+    /// Data directories, one per SSD; used at create, and at open where they have moved.
+    /// Default: `part-0` inside the store's directory.
+    pub data_directories: Vec<PathBuf>,
+}
+
+impl Default for RuntimeOptions {
+    fn default() -> RuntimeOptions {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        RuntimeOptions {
+            cache_bytes: 1 << 30,
+            shards: 4,
+            threads: cores.min(8),
+            io_depth: 64,
+            io: IoEngine::Uring,
+            policy: PolicyKind::Bilevel,
+            file_bytes: 32 << 20,
+            flush_step_rows: 0,
+            space_bound: 2.0,
+            disk_bytes_max: 0,
+            retain_checkpoints: 2,
+            inline: false,
+            non_finite: NonFinite::Skip,
+            hyper: Hyper::default(),
+            data_directories: Vec::new(),
+        }
+    }
+}
+
+impl RuntimeOptions {
+    /// Checks every field against its range.
+    ///
+    /// # Errors
+    /// `InvalidArgument` naming the option, its value and its range.
+    pub fn validate(&self) -> Result<()> {
+        let check = |ok: bool, name, value: String, why: &str| {
+            if ok {
+                return Ok(());
+            }
+            Err(Error::InvalidArgument(Invalid::Option { name, value, why: why.to_owned() }))
+        };
+        let n = |x: usize| x.to_string();
+        check(
+            self.cache_bytes >= 1 << 20,
+            "cache_bytes",
+            self.cache_bytes.to_string(),
+            "must be at least 1048576 (1 MiB)",
+        )?;
+        check((1..=256).contains(&self.shards), "shards", n(self.shards), "must be 1 to 256")?;
+        check((1..=256).contains(&self.threads), "threads", n(self.threads), "must be 1 to 256")?;
+        check((1..=1024).contains(&self.io_depth), "io_depth", n(self.io_depth), "must be 1 to 1024")?;
+        check(
+            (1 << 20..=1 << 30).contains(&self.file_bytes),
+            "file_bytes",
+            self.file_bytes.to_string(),
+            "must be 1 MiB to 1 GiB",
+        )?;
+        check(
+            (1.1..=10.0).contains(&self.space_bound),
+            "space_bound",
+            self.space_bound.to_string(),
+            "must be 1.1 to 10",
+        )?;
+        check(
+            (1..=1000).contains(&self.retain_checkpoints),
+            "retain_checkpoints",
+            n(self.retain_checkpoints),
+            "must be 1 to 1000",
+        )?;
+        Ok(())
+    }
+}
