@@ -18,7 +18,9 @@ pub enum Error {
     #[error("invalid argument: {0}")]
     InvalidArgument(#[from] Invalid),
     /// A row was asked for without I/O and is not in memory.
-    #[error("key {key:#x} of table {table} is not resident: take a lease with pull or prefetch first")]
+    #[error(
+        "key {key:#x} of table {table} is not resident: take a lease with pull or prefetch first"
+    )]
     NotResident {
         /// Table name.
         table: String,
@@ -59,7 +61,9 @@ pub enum Error {
         limit_bytes: u64,
     },
     /// One batch and the outstanding leases can't be in memory together.
-    #[error("over the cache budget of table {table}: {asked_rows} rows asked beside {pinned_rows} pinned by outstanding leases, {capacity_rows} fit; set cache_bytes to at least {needed_bytes} or drop leases (outstanding: {leases:?})")]
+    #[error(
+        "over the cache budget of table {table}: {asked_rows} rows asked beside {pinned_rows} pinned by outstanding leases, {capacity_rows} fit; set cache_bytes to at least {needed_bytes} or drop leases (outstanding: {leases:?})"
+    )]
     OverBudget {
         /// Table name.
         table: String,
@@ -92,13 +96,17 @@ pub enum Error {
     },
     /// An earlier sync or manifest write failed: what the device holds is unknown. Reads go on;
     /// writes are refused until the store is opened again, at its last checkpoint.
-    #[error("the store refuses writes since an earlier failure ({cause}); reopen it to continue from the last checkpoint")]
+    #[error(
+        "the store refuses writes since an earlier failure ({cause}); reopen it to continue from the last checkpoint"
+    )]
     Poisoned {
         /// The first failure.
         cause: String,
     },
     /// `close` was asked with changes after the last checkpoint.
-    #[error("{rows} rows changed after the last checkpoint; checkpoint first, or close with discard")]
+    #[error(
+        "{rows} rows changed after the last checkpoint; checkpoint first, or close with discard"
+    )]
     Uncheckpointed {
         /// Rows changed.
         rows: u64,
@@ -124,12 +132,27 @@ pub enum Error {
 pub enum Invalid {
     #[error("no table named {name:?}; known: {known:?}")]
     UnknownTable { name: String, known: Vec<String> },
-    #[error("table {name:?} exists with {field} {stored}, asked with {asked}; a stored descriptor can't change")]
-    DescriptorChanged { name: String, field: &'static str, stored: String, asked: String },
+    #[error(
+        "table {name:?} exists with {field} {stored}, asked with {asked}; a stored descriptor can't change"
+    )]
+    DescriptorChanged {
+        name: String,
+        field: &'static str,
+        stored: String,
+        asked: String,
+    },
     #[error("{what}: {found} given, {expected} needed")]
-    Length { what: &'static str, expected: usize, found: usize },
+    Length {
+        what: &'static str,
+        expected: usize,
+        found: usize,
+    },
     #[error("gradient {index} (key {key:#x} of table {table}) is not finite")]
-    NonFinite { table: String, key: u64, index: usize },
+    NonFinite {
+        table: String,
+        key: u64,
+        index: usize,
+    },
     #[error("the lease belongs to another store or to a store that was closed")]
     ForeignLease,
     #[error("{path}: not a store: {why}")]
@@ -137,7 +160,11 @@ pub enum Invalid {
     #[error("{path}: already holds a store; open it, or choose an empty directory")]
     AlreadyAStore { path: PathBuf },
     #[error("option {name} = {value}: {why}")]
-    Option { name: &'static str, value: String, why: String },
+    Option {
+        name: &'static str,
+        value: String,
+        why: String,
+    },
     #[error("step {step} does not come after step {last} of the last checkpoint")]
     StepNotRising { step: u64, last: u64 },
     #[error("no checkpoint {id}; retained: {retained:?}")]
@@ -151,11 +178,19 @@ pub enum Invalid {
 impl Error {
     /// Wraps a system error with what was being done to which path; ENOSPC keeps its own kind.
     pub fn io(operation: &'static str, path: &Path, source: io::Error) -> Error {
-        Error::Io { operation, path: path.to_path_buf(), source }
+        Error::Io {
+            operation,
+            path: path.to_path_buf(),
+            source,
+        }
     }
 
     /// Names a damaged structure.
     pub fn corrupt(path: &Path, offset: u64, what: impl Into<String>) -> Error {
-        Error::Corrupt { path: path.to_path_buf(), offset, what: what.into() }
+        Error::Corrupt {
+            path: path.to_path_buf(),
+            offset,
+            what: what.into(),
+        }
     }
 }

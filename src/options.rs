@@ -97,7 +97,10 @@ impl RowMetadata {
     /// Number of u32 columns.
     #[must_use]
     pub fn columns(self) -> usize {
-        [self.show, self.click, self.count, self.last_step].iter().filter(|x| **x).count()
+        [self.show, self.click, self.count, self.last_step]
+            .iter()
+            .filter(|x| **x)
+            .count()
     }
 }
 
@@ -136,7 +139,10 @@ impl TableDescriptor {
             dim,
             dtype: Dtype::F32,
             optimizer: Optimizer::Adagrad,
-            initialiser: Initialiser::Uniform { low: -0.01, high: 0.01 },
+            initialiser: Initialiser::Uniform {
+                low: -0.01,
+                high: 0.01,
+            },
             seed: 0,
             accumulator: 0.0,
             metadata: RowMetadata::default(),
@@ -161,10 +167,18 @@ impl TableDescriptor {
     /// `InvalidArgument` naming the field.
     pub fn validate(&self) -> Result<()> {
         let bad = |name, value: String, why: &str| {
-            Err(Error::InvalidArgument(Invalid::Option { name, value, why: why.to_owned() }))
+            Err(Error::InvalidArgument(Invalid::Option {
+                name,
+                value,
+                why: why.to_owned(),
+            }))
         };
         if self.name.is_empty() || self.name.len() > 255 {
-            return bad("name", format!("{:?}", self.name), "must have 1 to 255 bytes");
+            return bad(
+                "name",
+                format!("{:?}", self.name),
+                "must have 1 to 255 bytes",
+            );
         }
         if self.dim == 0 || self.dim > DIM_MAX {
             return bad("dim", self.dim.to_string(), "must be 1 to 8192");
@@ -172,16 +186,26 @@ impl TableDescriptor {
         let finite = match self.initialiser {
             Initialiser::Zero => true,
             Initialiser::Constant { value } => value.is_finite(),
-            Initialiser::Uniform { low, high } => low.is_finite() && high.is_finite() && low <= high,
+            Initialiser::Uniform { low, high } => {
+                low.is_finite() && high.is_finite() && low <= high && (high - low).is_finite()
+            }
             Initialiser::Normal { mean, deviation } => {
                 mean.is_finite() && deviation.is_finite() && deviation >= 0.0
             }
         };
         if !finite {
-            return bad("initialiser", format!("{:?}", self.initialiser), "must be finite and ordered");
+            return bad(
+                "initialiser",
+                format!("{:?}", self.initialiser),
+                "must be finite and ordered",
+            );
         }
         if !(self.accumulator.is_finite() && self.accumulator >= 0.0) {
-            return bad("accumulator", self.accumulator.to_string(), "must be finite and not negative");
+            return bad(
+                "accumulator",
+                self.accumulator.to_string(),
+                "must be finite and not negative",
+            );
         }
         Ok(())
     }
@@ -329,7 +353,11 @@ impl RuntimeOptions {
             if ok {
                 return Ok(());
             }
-            Err(Error::InvalidArgument(Invalid::Option { name, value, why: why.to_owned() }))
+            Err(Error::InvalidArgument(Invalid::Option {
+                name,
+                value,
+                why: why.to_owned(),
+            }))
         };
         let n = |x: usize| x.to_string();
         check(
@@ -338,9 +366,24 @@ impl RuntimeOptions {
             self.cache_bytes.to_string(),
             "must be at least 1048576 (1 MiB)",
         )?;
-        check((1..=256).contains(&self.shards), "shards", n(self.shards), "must be 1 to 256")?;
-        check((1..=256).contains(&self.threads), "threads", n(self.threads), "must be 1 to 256")?;
-        check((1..=1024).contains(&self.io_depth), "io_depth", n(self.io_depth), "must be 1 to 1024")?;
+        check(
+            (1..=256).contains(&self.shards),
+            "shards",
+            n(self.shards),
+            "must be 1 to 256",
+        )?;
+        check(
+            (1..=256).contains(&self.threads),
+            "threads",
+            n(self.threads),
+            "must be 1 to 256",
+        )?;
+        check(
+            (1..=1024).contains(&self.io_depth),
+            "io_depth",
+            n(self.io_depth),
+            "must be 1 to 1024",
+        )?;
         check(
             (1 << 20..=1 << 30).contains(&self.file_bytes),
             "file_bytes",

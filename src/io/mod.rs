@@ -21,11 +21,12 @@ use std::sync::Arc;
 
 pub mod buffer;
 pub mod pread;
-pub mod uring;
 #[cfg(feature = "sim")]
 pub mod sim;
 #[cfg(test)]
 mod tests;
+mod transfer;
+pub mod uring;
 
 pub use buffer::AlignedBuffer;
 
@@ -79,27 +80,60 @@ pub trait Disk: Send + Sync + fmt::Debug {
     /// Which engine this is, for the stats: "uring", "pread", "sim".
     fn name(&self) -> &'static str;
     /// Opens or creates a file.
+    ///
+    /// # Errors
+    /// What the system says; `AlreadyExists` and `NotFound` by mode, and an error for anything but
+    /// a regular file.
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>>;
     /// Creates a directory (mode 0700); `AlreadyExists` if there is one.
+    ///
+    /// # Errors
+    /// What the system says.
     fn create_dir(&self, path: &Path) -> io::Result<()>;
     /// Lists a directory, sorted by name.
+    ///
+    /// # Errors
+    /// What the system says.
     fn list(&self, path: &Path) -> io::Result<Vec<DirectoryEntry>>;
     /// Replaces `target` by `source` atomically; durable after `sync_dir`.
+    ///
+    /// # Errors
+    /// What the system says.
     fn rename(&self, source: &Path, target: &Path) -> io::Result<()>;
     /// Removes the name of a file; open handles stay readable. Durable after `sync_dir`.
+    ///
+    /// # Errors
+    /// What the system says.
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Gives a file a second name (in another directory of the same file system).
+    ///
+    /// # Errors
+    /// What the system says; `AlreadyExists` if `target` is there.
     fn hard_link(&self, source: &Path, target: &Path) -> io::Result<()>;
     /// Makes the names in a directory durable.
+    ///
+    /// # Errors
+    /// What the system says; what is durable is unknown then.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
-    /// Opens (creating if `create`) and locks a file at once, without waiting: `WouldBlock` if it is held.
+    /// Opens (creating if `create`) and locks a file at once, without waiting: `WouldBlock` if it
+    /// is held by another guard, of this process or of another.
+    ///
+    /// # Errors
+    /// `WouldBlock` if the lock is held, else what the system says.
     fn lock(&self, path: &Path, kind: LockKind, create: bool) -> io::Result<Box<dyn LockGuard>>;
     /// Room on the file system that holds `path`.
+    ///
+    /// # Errors
+    /// What the system says.
     fn space(&self, path: &Path) -> io::Result<Space>;
     /// A submission queue with its own buffers.
     ///
     /// `depth`: requests in flight at most. `buffer_bytes`: size of each buffer, hence of the
     /// largest request; a multiple of 4096.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a size that is not a multiple of 4096 or a depth of 0, `OutOfMemory`, or
+    /// what the system says.
     fn queue(&self, depth: usize, buffer_bytes: usize) -> io::Result<Box<dyn Queue>>;
 }
 
@@ -107,12 +141,24 @@ pub trait Disk: Send + Sync + fmt::Debug {
 pub trait DiskFile: Send + Sync + fmt::Debug {
     /// Reads until `bytes` is full or the file ends; returns the number of bytes read. Any
     /// alignment is allowed for files opened without `Direct`.
+    ///
+    /// # Errors
+    /// What the system says, once retries are used up.
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize>;
     /// Writes all of `bytes`. Any alignment is allowed for files opened without `Direct`.
+    ///
+    /// # Errors
+    /// What the system says, once retries are used up; any part may be written then.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
     /// Makes the bytes and the length durable (fdatasync). Its failure is final: never retried.
+    ///
+    /// # Errors
+    /// What the system says; what is durable is unknown then.
     fn sync(&self) -> io::Result<()>;
     /// Length in bytes.
+    ///
+    /// # Errors
+    /// What the system says.
     fn bytes(&self) -> io::Result<u64>;
     /// Offsets, lengths and memory of requests through a queue must be multiples of this
     /// (512 or 4096 for O_DIRECT, 1 where buffered).
@@ -150,9 +196,23 @@ pub trait Queue: Send + fmt::Debug {
     fn recycle(&mut self, buffer: AlignedBuffer);
     /// Starts reading `bytes` at `offset` into `buffer`. Never blocks; the caller keeps
     /// `in_flight() < depth()` (asserted).
-    fn read(&mut self, file: &Arc<dyn DiskFile>, offset: u64, bytes: usize, buffer: AlignedBuffer, tag: u64);
+    fn read(
+        &mut self,
+        file: &Arc<dyn DiskFile>,
+        offset: u64,
+        bytes: usize,
+        buffer: AlignedBuffer,
+        tag: u64,
+    );
     /// Starts writing the first `bytes` of `buffer` at `offset`. As `read`.
-    fn write(&mut self, file: &Arc<dyn DiskFile>, offset: u64, bytes: usize, buffer: AlignedBuffer, tag: u64);
+    fn write(
+        &mut self,
+        file: &Arc<dyn DiskFile>,
+        offset: u64,
+        bytes: usize,
+        buffer: AlignedBuffer,
+        tag: u64,
+    );
     /// Tells the kernel about what was queued since (one system call for many requests).
     fn submit(&mut self);
     /// Waits for one completion (submits first); `None` when nothing is in flight.

@@ -1,0 +1,69 @@
+//! How is a batch of keys split between shards?
+
+use crate::units::{mix64, range_of};
+
+/// The part of a batch that falls into one shard.
+#[derive(Clone, Debug, Default)]
+pub struct ShardPart {
+    /// Positions in the caller's batch, rising.
+    pub positions: Vec<u32>,
+    /// mix64 of the keys at these positions.
+    pub hashes: Vec<u64>,
+}
+
+/// Splits keys by shard; each part keeps the caller's order.
+#[must_use]
+pub fn split(keys: &[u64], shards: usize) -> Vec<ShardPart> {
+    let mut parts = vec![ShardPart::default(); shards];
+    let expected = keys.len() / shards + keys.len() / (shards * 8) + 8;
+    for part in &mut parts {
+        part.positions.reserve(expected);
+        part.hashes.reserve(expected);
+    }
+    for (position, key) in keys.iter().enumerate() {
+        let hash = mix64(*key);
+        let part = &mut parts[range_of(hash, shards)];
+        part.positions
+            .push(u32::try_from(position).unwrap_or(u32::MAX));
+        part.hashes.push(hash);
+    }
+    parts
+}
+
+/// The least and the greatest hash of a shard.
+#[must_use]
+pub fn shard_range(shard: usize, shards: usize) -> (u64, u64) {
+    let low = |s: usize| ((s as u128) << 64).div_ceil(shards as u128);
+    let narrow = |x: u128| u64::try_from(x).unwrap_or(u64::MAX);
+    (narrow(low(shard)), narrow(low(shard + 1) - 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_touch_and_agree_with_range_of() {
+        for shards in [1, 2, 3, 4, 7, 256] {
+            let mut next = 0u128;
+            for s in 0..shards {
+                let (low, high) = shard_range(s, shards);
+                assert_eq!(u128::from(low), next);
+                assert_eq!(range_of(low, shards), s);
+                assert_eq!(range_of(high, shards), s);
+                next = u128::from(high) + 1;
+            }
+            assert_eq!(next, 1 << 64);
+        }
+    }
+
+    #[test]
+    fn every_position_is_in_one_part_in_order() {
+        let keys: Vec<u64> = (0..1000).chain(0..10).collect();
+        let parts = split(&keys, 3);
+        let mut all: Vec<u32> = parts.iter().flat_map(|p| p.positions.clone()).collect();
+        assert!(parts.iter().all(|p| p.positions.is_sorted()));
+        all.sort_unstable();
+        assert_eq!(all, (0..1010).collect::<Vec<u32>>());
+    }
+}

@@ -1,0 +1,339 @@
+//! What does the end of a parameter file say about the rest?
+//!
+//! - The footer's checksum covers the file: it digests the checksums of records and key blocks,
+//!   and the header follows from the file's identity.
+//! - Entries are numbered through the runs, without a gap; so are the bytes of the records.
+//! - A footer that contradicts itself is refused, though its checksum is right.
+
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::BLOCK_BYTES;
+use super::checksum::{FileIdentity, Kind};
+use super::layout::{
+    DecodeError, Decoded, check_seal, check_version, check_zero, layout, seal, view,
+};
+use super::param_file::{ENTRIES_MAX, PARAM_HEADER_BYTES, STRIDE_MAX, STRIDE_MIN, key_blocks};
+use crate::options::TABLES_MAX;
+use crate::units::mix64;
+
+/// Magic bytes of the footer.
+pub const FOOTER_MAGIC: [u8; 8] = *b"HPSFOOT\0";
+/// Most runs of a file: two for each table.
+pub const RUNS_MAX: usize = 2 * TABLES_MAX;
+
+layout! {
+    /// The start of the footer; runs follow.
+    FooterHead = 80 {
+        checksum: U64,
+        magic: [u8; 8],
+        version: U32,
+        runs: U32,
+        entries: U64,
+        rows_digest: U64,
+        keys_digest: U64,
+        keys_offset: U64,
+        hash_min: U64,
+        hash_max: U64,
+        epoch_min: U32,
+        epoch_max: U32,
+    }
+}
+
+layout! {
+    /// One run in the footer.
+    RunEntry = 40 {
+        table: U32,
+        kind: U32,
+        first_entry: U64,
+        entries: U64,
+        offset: U64,
+        stride: U32,
+        zero: U32,
+    }
+}
+
+/// Bytes of the footer with that many runs.
+#[must_use]
+pub const fn footer_bytes(runs: usize) -> usize {
+    (FooterHead::BYTES + runs * RunEntry::BYTES).next_multiple_of(BLOCK_BYTES)
+}
+
+/// What the entries of a run are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RunKind {
+    /// Keys with a record each.
+    Rows,
+    /// Keys removed.
+    Tombstones,
+}
+
+impl RunKind {
+    /// Its number on disk.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        match self {
+            RunKind::Rows => 0,
+            RunKind::Tombstones => 1,
+        }
+    }
+}
+
+/// Consecutive entries of one table and kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The table's number.
+    pub table: u32,
+    /// Rows or tombstones.
+    pub kind: RunKind,
+    /// Number of its first entry in the file.
+    pub first_entry: u64,
+    /// Number of entries, at least 1.
+    pub entries: u64,
+    /// Where its first record is; for tombstones, where the rows before them end.
+    pub offset: u64,
+    /// Bytes from record to record; 0 for tombstones.
+    pub stride: u32,
+}
+
+impl Run {
+    /// Where the record of entry `entry` (numbered in the file) is; `None` if it has none here.
+    #[inline]
+    #[must_use]
+    pub fn record_offset(&self, entry: u64) -> Option<u64> {
+        let index = entry.checked_sub(self.first_entry)?;
+        (self.kind == RunKind::Rows && index < self.entries)
+            .then(|| self.offset + index * u64::from(self.stride))
+    }
+}
+
+/// What a parameter file holds.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Footer {
+    /// Number of entries: rows and tombstones.
+    pub entries: u64,
+    /// xxh3-64 of the records' checksums.
+    pub rows_digest: u64,
+    /// xxh3-64 of the key blocks' checksums.
+    pub keys_digest: u64,
+    /// Where the key blocks start.
+    pub keys_offset: u64,
+    /// Smallest mix64(key).
+    pub hash_min: u64,
+    /// Largest mix64(key).
+    pub hash_max: u64,
+    /// Smallest epoch.
+    pub epoch_min: u32,
+    /// Largest epoch.
+    pub epoch_max: u32,
+    /// The runs, by (table, kind).
+    pub runs: Vec<Run>,
+}
+
+impl Footer {
+    /// Encodes the footer for file offset `offset`; returns its bytes (a multiple of 4096) and
+    /// its checksum.
+    #[must_use]
+    pub fn encode(&self, identity: &FileIdentity, offset: u64) -> (Vec<u8>, u64) {
+        let checked = self.check(offset);
+        assert!(
+            checked.is_ok(),
+            "a footer is consistent when written: {checked:?}"
+        );
+        let head = FooterHead {
+            checksum: U64::ZERO,
+            magic: FOOTER_MAGIC,
+            version: U32::new(super::FORMAT_VERSION),
+            runs: U32::new(u32::try_from(self.runs.len()).unwrap_or(u32::MAX)),
+            entries: U64::new(self.entries),
+            rows_digest: U64::new(self.rows_digest),
+            keys_digest: U64::new(self.keys_digest),
+            keys_offset: U64::new(self.keys_offset),
+            hash_min: U64::new(self.hash_min),
+            hash_max: U64::new(self.hash_max),
+            epoch_min: U32::new(self.epoch_min),
+            epoch_max: U32::new(self.epoch_max),
+        };
+        let mut out = Vec::with_capacity(footer_bytes(self.runs.len()));
+        out.extend_from_slice(head.as_bytes());
+        for run in &self.runs {
+            let entry = RunEntry {
+                table: U32::new(run.table),
+                kind: U32::new(run.kind.number()),
+                first_entry: U64::new(run.first_entry),
+                entries: U64::new(run.entries),
+                offset: U64::new(run.offset),
+                stride: U32::new(run.stride),
+                zero: U32::ZERO,
+            };
+            out.extend_from_slice(entry.as_bytes());
+        }
+        out.resize(footer_bytes(self.runs.len()), 0);
+        let sum = seal(&mut out, identity.seed(Kind::Footer, offset));
+        (out, sum)
+    }
+
+    /// Decodes the footer at file offset `offset`, which ends the file; returns its checksum too.
+    ///
+    /// # Errors
+    /// `Newer`, or `Damaged` at `offset` (also for intact bytes that contradict themselves).
+    pub fn decode(bytes: &[u8], identity: &FileIdentity, offset: u64) -> Decoded<(Footer, u64)> {
+        let bad = |why: &str| Err(DecodeError::damaged(offset, format!("footer: {why}")));
+        let (head, body) = view::<FooterHead>(bytes, offset, "footer")?;
+        if head.magic != FOOTER_MAGIC {
+            return bad("its magic bytes are missing");
+        }
+        let sum = check_seal(bytes, identity.seed(Kind::Footer, offset), offset, "footer")?;
+        check_version(head.version.get(), offset)?;
+        let runs = usize::try_from(head.runs.get()).unwrap_or(usize::MAX);
+        if runs == 0 || runs > RUNS_MAX || bytes.len() != footer_bytes(runs) {
+            return bad("its length is not that of its runs");
+        }
+        let Ok((entries, padding)) = <[RunEntry]>::ref_from_prefix_with_elems(body, runs) else {
+            return bad("its runs are cut short");
+        };
+        check_zero(padding, offset, "footer")?;
+        let footer = Footer {
+            entries: head.entries.get(),
+            rows_digest: head.rows_digest.get(),
+            keys_digest: head.keys_digest.get(),
+            keys_offset: head.keys_offset.get(),
+            hash_min: head.hash_min.get(),
+            hash_max: head.hash_max.get(),
+            epoch_min: head.epoch_min.get(),
+            epoch_max: head.epoch_max.get(),
+            runs: entries
+                .iter()
+                .map(|entry| decode_run(entry, offset))
+                .collect::<Result<_, _>>()?,
+        };
+        footer.check(offset)?;
+        Ok((footer, sum))
+    }
+
+    /// Everything that must hold of a footer at file offset `offset`, without the file.
+    fn check(&self, offset: u64) -> Decoded<()> {
+        let bad = |why: &str| Err(DecodeError::damaged(offset, format!("footer: {why}")));
+        if self.runs.is_empty() || self.entries == 0 || self.entries > ENTRIES_MAX {
+            return bad("it has no entries, or too many");
+        }
+        if self.hash_min > self.hash_max || self.epoch_min > self.epoch_max {
+            return bad("its ranges are reversed");
+        }
+        let block = BLOCK_BYTES as u64;
+        if !self.keys_offset.is_multiple_of(block) || !offset.is_multiple_of(block) {
+            return bad("its sections are not aligned");
+        }
+        if self
+            .keys_offset
+            .checked_add(key_blocks(self.entries) * block)
+            != Some(offset)
+        {
+            return bad("the key blocks do not lie between rows and footer");
+        }
+        let mut last = None;
+        let mut first_entry = 0u64;
+        let mut end = PARAM_HEADER_BYTES as u64;
+        for run in &self.runs {
+            if last.is_some_and(|last| last >= (run.table, run.kind)) {
+                return bad("its runs are out of order");
+            }
+            last = Some((run.table, run.kind));
+            let Some(next) = check_run(run, first_entry, end) else {
+                return bad("one of its runs has a wrong table, count, offset or stride");
+            };
+            (first_entry, end) = next;
+        }
+        if first_entry != self.entries {
+            return bad("its runs do not add up to its entries");
+        }
+        if end.checked_next_multiple_of(block) != Some(self.keys_offset) {
+            return bad("the rows do not end where the key blocks start");
+        }
+        Ok(())
+    }
+
+    /// Checks all keys and epochs of the file, in the order of the entries, against the footer:
+    /// number, order inside each run, ranges.
+    ///
+    /// # Errors
+    /// `Damaged` at the start of the key blocks.
+    pub fn check_entries(&self, keys: &[u64], epochs: &[u32]) -> Decoded<()> {
+        let bad = |why: &str| {
+            Err(DecodeError::damaged(
+                self.keys_offset,
+                format!("keys: {why}"),
+            ))
+        };
+        if keys.len() as u64 != self.entries || epochs.len() != keys.len() {
+            return bad("their number is not the footer's");
+        }
+        let mut rest = keys;
+        let mut range: Option<(u64, u64)> = None;
+        for run in &self.runs {
+            let count = usize::try_from(run.entries).unwrap_or(usize::MAX);
+            let Some((these, next)) = rest.split_at_checked(count) else {
+                return bad("their number is not that of the runs");
+            };
+            rest = next;
+            if !these.is_sorted_by(|a, b| mix64(*a) < mix64(*b)) {
+                return bad("they are not sorted inside a run");
+            }
+            if let (Some(first), Some(last)) = (these.first(), these.last()) {
+                let (low, high) = range.unwrap_or((u64::MAX, 0));
+                range = Some((low.min(mix64(*first)), high.max(mix64(*last))));
+            }
+        }
+        if range != Some((self.hash_min, self.hash_max)) {
+            return bad("their range is not the footer's");
+        }
+        let epochs = (epochs.iter().min().copied(), epochs.iter().max().copied());
+        if epochs != (Some(self.epoch_min), Some(self.epoch_max)) {
+            return bad("their epochs are not in the footer's range");
+        }
+        Ok(())
+    }
+}
+
+fn decode_run(entry: &RunEntry, offset: u64) -> Decoded<Run> {
+    let kind = match entry.kind.get() {
+        0 => RunKind::Rows,
+        1 => RunKind::Tombstones,
+        other => {
+            let why = format!("footer: a run of unknown kind {other}");
+            return Err(DecodeError::damaged(offset, why));
+        }
+    };
+    if entry.zero != U32::ZERO {
+        return Err(DecodeError::damaged(
+            offset,
+            "footer: reserved bytes are not zero",
+        ));
+    }
+    Ok(Run {
+        table: entry.table.get(),
+        kind,
+        first_entry: entry.first_entry.get(),
+        entries: entry.entries.get(),
+        offset: entry.offset.get(),
+        stride: entry.stride.get(),
+    })
+}
+
+/// Checks one run against where entries and rows before it end; returns where it ends.
+fn check_run(run: &Run, first_entry: u64, end: u64) -> Option<(u64, u64)> {
+    let sane = usize::try_from(run.table).is_ok_and(|table| table < TABLES_MAX)
+        && run.first_entry == first_entry
+        && run.offset == end
+        && (1..=ENTRIES_MAX).contains(&run.entries);
+    let next_entry = run.first_entry.checked_add(run.entries)?;
+    let stride = usize::try_from(run.stride).ok()?;
+    let (stride_fits, next_end) = match run.kind {
+        RunKind::Tombstones => (stride == 0, end),
+        RunKind::Rows => (
+            (STRIDE_MIN..=STRIDE_MAX).contains(&stride) && stride.is_multiple_of(8),
+            end.checked_add(run.entries.checked_mul(u64::from(run.stride))?)?,
+        ),
+    };
+    (sane && stride_fits).then_some((next_entry, next_end))
+}

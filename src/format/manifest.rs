@@ -1,0 +1,167 @@
+//! How is the history of the version written?
+//!
+//! - A manifest is a header and records; each record is one edit. It is read over exactly the
+//!   bytes that `CURRENT` says are committed: any damage inside is an error.
+//! - A rolling digest over header and records is in `CURRENT` too, so that a record can't be
+//!   taken out, or a manifest exchanged for an older one.
+//! - What an edit says is in [`super::edit`].
+
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::{U32, U64};
+
+use super::checksum::{FileIdentity, Kind, roll};
+pub use super::edit::{
+    BranchEdit, CheckpointEdit, CheckpointMeta, Edit, FILE_BYTES_MAX, FileEdit, FileMeta,
+    ImageEdit, NOT_REMOVED, NumberEdit, RemoveEdit,
+};
+use super::edit::{decode_payload, encode_payload};
+use super::layout::{
+    DecodeError, Decoded, FileHeader, check_file_header, check_seal, check_zero,
+    encode_file_header, layout, seal, view,
+};
+
+/// Magic bytes of a manifest.
+pub const MANIFEST_MAGIC: [u8; 8] = *b"HPSMANI\0";
+/// Bytes of a manifest's header.
+pub const MANIFEST_HEADER_BYTES: usize = FileHeader::BYTES;
+layout! {
+    /// The start of a record; the payload follows, then zeros to a multiple of 8.
+    EditHead = 16 {
+        checksum: U64,
+        payload_bytes: U32,
+        kind: U32,
+    }
+}
+
+/// The header of a manifest, and the rolling digest's first state.
+#[must_use]
+pub fn encode_manifest_header(identity: &FileIdentity) -> ([u8; MANIFEST_HEADER_BYTES], u64) {
+    let mut out = [0; MANIFEST_HEADER_BYTES];
+    let seed = identity.seed(Kind::ManifestHeader, 0);
+    let (store, number) = (identity.store(), identity.number());
+    let sum = encode_file_header(&mut out, MANIFEST_MAGIC, &store, number, seed);
+    (out, sum)
+}
+
+/// Appends the record of `edit` for file offset `offset` (where `out`'s end will be written),
+/// and moves the digest on.
+pub fn encode_edit(
+    edit: &Edit,
+    identity: &FileIdentity,
+    offset: u64,
+    out: &mut Vec<u8>,
+    digest: &mut u64,
+) {
+    assert!(
+        offset.is_multiple_of(8),
+        "records of a manifest are aligned to 8"
+    );
+    let start = out.len();
+    out.extend_from_slice(&[0; EditHead::BYTES]);
+    let kind = encode_payload(edit, out);
+    let payload_bytes = out.len() - start - EditHead::BYTES;
+    out.resize(
+        start + (EditHead::BYTES + payload_bytes).next_multiple_of(8),
+        0,
+    );
+    let (_, record) = out.split_at_mut(start);
+    let head = EditHead {
+        checksum: U64::ZERO,
+        payload_bytes: U32::new(u32::try_from(payload_bytes).unwrap_or(u32::MAX)),
+        kind: U32::new(kind),
+    };
+    let (front, _) = record.split_at_mut(EditHead::BYTES);
+    front.copy_from_slice(head.as_bytes());
+    let sum = seal(record, identity.seed(Kind::ManifestRecord, offset));
+    *digest = roll(*digest, sum);
+}
+
+/// Reads the edits of a manifest, over exactly its committed bytes.
+#[derive(Debug)]
+pub struct ManifestReader<'a> {
+    rest: &'a [u8],
+    offset: u64,
+    identity: FileIdentity,
+    digest: u64,
+}
+
+impl<'a> ManifestReader<'a> {
+    /// Checks the header.
+    ///
+    /// # Errors
+    /// `Newer`, or `Damaged` at byte 0.
+    pub fn new(committed: &'a [u8], identity: &FileIdentity) -> Decoded<ManifestReader<'a>> {
+        let what = "header of a manifest";
+        let Some((header, rest)) = committed.split_at_checked(MANIFEST_HEADER_BYTES) else {
+            return Err(DecodeError::damaged(0, format!("{what}: cut short")));
+        };
+        let bytes = MANIFEST_HEADER_BYTES;
+        let kind = Kind::ManifestHeader;
+        let digest = check_file_header(header, bytes, &MANIFEST_MAGIC, identity, kind, what)?;
+        Ok(ManifestReader {
+            rest,
+            offset: bytes as u64,
+            identity: *identity,
+            digest,
+        })
+    }
+
+    /// The rolling digest of everything read so far; at the end it must be that of `CURRENT`.
+    #[must_use]
+    pub fn digest(&self) -> u64 {
+        self.digest
+    }
+
+    /// Where the next record starts.
+    #[must_use]
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// The next edit; `None` at the end.
+    ///
+    /// # Errors
+    /// `Damaged` at the record.
+    pub fn next_edit(&mut self) -> Decoded<Option<Edit>> {
+        if self.rest.is_empty() {
+            return Ok(None);
+        }
+        let what = "edit";
+        let offset = self.offset;
+        let (head, _) = view::<EditHead>(self.rest, offset, what)?;
+        let payload_bytes = usize::try_from(head.payload_bytes.get()).unwrap_or(usize::MAX);
+        let split = EditHead::BYTES
+            .checked_add(payload_bytes)
+            .and_then(|bytes| bytes.checked_next_multiple_of(8))
+            .and_then(|bytes| self.rest.split_at_checked(bytes));
+        let Some((record, rest)) = split else {
+            return Err(DecodeError::damaged(
+                offset,
+                "edit: longer than the committed bytes",
+            ));
+        };
+        let seed = self.identity.seed(Kind::ManifestRecord, offset);
+        let sum = check_seal(record, seed, offset, what)?;
+        let (_, body) = view::<EditHead>(record, offset, what)?;
+        let (payload, padding) = body.split_at_checked(payload_bytes).unwrap_or((body, &[]));
+        check_zero(padding, offset, what)?;
+        let edit = decode_payload(head.kind.get(), payload, offset)?;
+        self.rest = rest;
+        self.offset = offset.saturating_add(record.len() as u64);
+        self.digest = roll(self.digest, sum);
+        Ok(Some(edit))
+    }
+}
+
+impl Iterator for ManifestReader<'_> {
+    type Item = Decoded<Edit>;
+
+    /// The next edit; after an error, nothing more.
+    fn next(&mut self) -> Option<Decoded<Edit>> {
+        let next = self.next_edit().transpose();
+        if matches!(next, Some(Err(_))) {
+            self.rest = &[];
+        }
+        next
+    }
+}

@@ -1,0 +1,98 @@
+//! Where are the trainer's own bytes of a checkpoint?
+//!
+//! - A meta file is a header and a body; the body is the trainer's and means nothing here.
+//! - The header has the body's checksum: its own, which the manifest stores, covers the file.
+
+use zerocopy::little_endian::U64;
+
+use super::checksum::{FileIdentity, Kind, checksum};
+use super::layout::{DecodeError, Decoded, Prefix, decode_block, encode_block, layout};
+
+/// Magic bytes of a meta file.
+pub const META_MAGIC: [u8; 8] = *b"HPSMETA\0";
+/// Bytes of a meta file's header; the body starts here.
+pub const META_HEADER_BYTES: usize = MetaHeader::BYTES;
+
+layout! {
+    /// The header of a meta file.
+    MetaHeader = 128 {
+        prefix: Prefix,
+        number: U64,
+        checkpoint_id: U64,
+        body_bytes: U64,
+        body_checksum: U64,
+        zero: [u8; 48],
+    }
+}
+
+fn body_seed(identity: &FileIdentity) -> u64 {
+    identity.seed(Kind::MetaBody, META_HEADER_BYTES as u64)
+}
+
+/// Encodes the header for `body`; the file is the header and the body. Returns the header's
+/// checksum too.
+#[must_use]
+pub fn encode_meta_header(
+    identity: &FileIdentity,
+    checkpoint_id: u64,
+    body: &[u8],
+) -> ([u8; META_HEADER_BYTES], u64) {
+    let head = MetaHeader {
+        prefix: Prefix::new(META_MAGIC, &identity.store()),
+        number: U64::new(identity.number()),
+        checkpoint_id: U64::new(checkpoint_id),
+        body_bytes: U64::new(body.len() as u64),
+        body_checksum: U64::new(checksum(body, body_seed(identity))),
+        zero: [0; 48],
+    };
+    let mut out = [0; META_HEADER_BYTES];
+    let sum = encode_block(&mut out, &head, identity.seed(Kind::MetaHeader, 0));
+    (out, sum)
+}
+
+/// A verified meta file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetaView<'a> {
+    /// The header's checksum.
+    pub checksum: u64,
+    /// The checkpoint.
+    pub checkpoint_id: u64,
+    /// The trainer's bytes.
+    pub body: &'a [u8],
+}
+
+/// Verifies a whole meta file.
+///
+/// # Errors
+/// `Newer`, or `Damaged` at the header or the body.
+pub fn decode_meta<'a>(bytes: &'a [u8], identity: &FileIdentity) -> Decoded<MetaView<'a>> {
+    let what = "header of a meta file";
+    let Some((header, body)) = bytes.split_at_checked(META_HEADER_BYTES) else {
+        return Err(DecodeError::damaged(0, format!("{what}: cut short")));
+    };
+    let seed = identity.seed(Kind::MetaHeader, 0);
+    let (head, _, sum) =
+        decode_block::<MetaHeader>(header, META_HEADER_BYTES, &META_MAGIC, seed, what)?;
+    head.prefix.check(&identity.store())?;
+    if head.number.get() != identity.number() || head.zero != [0; 48] {
+        let why = format!("{what}: of another file, or reserved bytes are not zero");
+        return Err(DecodeError::damaged(0, why));
+    }
+    let bad = |why: &str| {
+        Err(DecodeError::damaged(
+            META_HEADER_BYTES as u64,
+            format!("body of a meta file: {why}"),
+        ))
+    };
+    if head.body_bytes.get() != body.len() as u64 {
+        return bad("another length than the header says");
+    }
+    if head.body_checksum.get() != checksum(body, body_seed(identity)) {
+        return bad("checksum does not match");
+    }
+    Ok(MetaView {
+        checksum: sum,
+        checkpoint_id: head.checkpoint_id.get(),
+        body,
+    })
+}

@@ -1,0 +1,173 @@
+//! What do the bytes on disk mean?
+//!
+//! Bytes become views and views become bytes here, and nowhere else; docs/FORMAT.md says it in
+//! words. A parameter file:
+//!
+//! ```text
+//! 0         4096                                keys_offset        footer_offset
+//! +---------+--------+--------+- - -+----------+------------+- - -+-----------------+
+//! | header  | record | record |     | zeros to | key block  |     | footer, zeros   |
+//! | 64 B +  | stride | stride |     | 4096     | 4096 B     |     | to 4096         |
+//! | zeros   |        |        |     |          | 340 keys   |     | runs of 40 B    |
+//! +---------+--------+--------+- - -+----------+------------+- - -+-----------------+
+//!            |checksum 8|key 8|row row_bytes|0..7 zeros|
+//! ```
+//!
+//! Invariants:
+//! - No I/O. No length is trusted: sizes are checked against the bytes at hand before anything
+//!   is allocated or read.
+//! - All numbers are little-endian. Padding is written as zero and checked.
+//! - Every structure has a checksum over all its bytes, seeded with store, file and place.
+//! - Any bytes at all give a value or a [`DecodeError`], never a panic.
+//! - What a decoder refuses, its encoder never writes (asserted).
+//! - Numbers of enums, once written, are never reused.
+
+#![deny(clippy::indexing_slicing)]
+
+pub mod checksum;
+pub mod current;
+#[cfg(test)]
+#[expect(clippy::indexing_slicing, reason = "tests index what they made")]
+mod damage_tests;
+pub mod descriptor;
+pub mod edit;
+pub mod footer;
+pub mod identity;
+pub mod image;
+pub mod layout;
+pub mod manifest;
+pub mod meta;
+pub mod param_file;
+#[cfg(test)]
+mod samples;
+#[cfg(test)]
+#[expect(clippy::indexing_slicing, reason = "tests index what they made")]
+mod tests;
+
+pub use checksum::{Digest, FileIdentity, Kind, Seal, digest128};
+pub use layout::{DecodeError, Decoded, Field};
+
+/// Version of the format that this build writes, and the highest that it reads.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// Unit of direct I/O: header blocks, key blocks, image blocks and footers are multiples of it.
+pub const BLOCK_BYTES: usize = 4096;
+
+/// Most data directories of a store.
+pub const DIRECTORIES_MAX: usize = 256;
+
+/// Every structure on disk, by name.
+pub const LAYOUTS: &[(&str, &[Field])] = &[
+    ("Prefix", layout::Prefix::FIELDS),
+    ("FileHeader", layout::FileHeader::FIELDS),
+    ("RecordHead", param_file::RecordHead::FIELDS),
+    ("KeyBlock", param_file::KeyBlock::FIELDS),
+    ("FooterHead", footer::FooterHead::FIELDS),
+    ("RunEntry", footer::RunEntry::FIELDS),
+    ("EditHead", manifest::EditHead::FIELDS),
+    ("BranchEdit", edit::BranchEdit::FIELDS),
+    ("TableEdit", descriptor::TableEdit::FIELDS),
+    ("FileEdit", edit::FileEdit::FIELDS),
+    ("RemoveEdit", edit::RemoveEdit::FIELDS),
+    ("NumberEdit", edit::NumberEdit::FIELDS),
+    ("ImageEdit", edit::ImageEdit::FIELDS),
+    ("CheckpointEdit", edit::CheckpointEdit::FIELDS),
+    ("CurrentBlock", current::CurrentBlock::FIELDS),
+    ("StoreHead", identity::StoreHead::FIELDS),
+    ("PartHead", identity::PartHead::FIELDS),
+    ("MetaHeader", meta::MetaHeader::FIELDS),
+    ("ImageHeader", image::ImageHeader::FIELDS),
+    ("CoveredBlock", image::CoveredBlock::FIELDS),
+    ("EntryBlock", image::EntryBlock::FIELDS),
+    ("EntryPlace", image::EntryPlace::FIELDS),
+    ("ImageFooterBlock", image::ImageFooterBlock::FIELDS),
+];
+
+/// A number that changes with every offset and size above: two builds of one version that
+/// disagree about the layout refuse each other's files.
+pub const FINGERPRINT: u64 = fingerprint(LAYOUTS);
+
+const fn fnv(hash: u64, value: usize) -> u64 {
+    (hash ^ value as u64).wrapping_mul(0x0000_0100_0000_01b3)
+}
+
+const fn fingerprint(layouts: &[(&str, &[Field])]) -> u64 {
+    let mut hash = fnv(0xcbf2_9ce4_8422_2325, BLOCK_BYTES);
+    let mut layouts = layouts;
+    while let [(_, fields), rest @ ..] = layouts {
+        let mut fields = *fields;
+        while let [field, tail @ ..] = fields {
+            hash = fnv(fnv(hash, field.offset), field.bytes);
+            fields = tail;
+        }
+        layouts = rest;
+    }
+    hash
+}
+
+/// Name of the pointer to the manifest in force.
+pub const CURRENT_NAME: &str = "CURRENT";
+/// Name under which the next `CURRENT` is written before it is renamed.
+pub const CURRENT_TEMPORARY_NAME: &str = "CURRENT.tmp";
+/// Name of the store's identity.
+pub const STORE_NAME: &str = "STORE";
+/// Name of a data directory's identity.
+pub const PART_NAME: &str = "PART";
+
+/// What a numbered file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FileKind {
+    /// Rows: a parameter file.
+    Rows,
+    /// Version edits.
+    Manifest,
+    /// A checkpoint's meta.
+    Meta,
+    /// An index image.
+    Image,
+}
+
+impl FileKind {
+    /// All kinds.
+    pub const ALL: [FileKind; 4] = [
+        FileKind::Rows,
+        FileKind::Manifest,
+        FileKind::Meta,
+        FileKind::Image,
+    ];
+
+    /// The part of the name after the dot.
+    #[must_use]
+    pub const fn extension(self) -> &'static str {
+        match self {
+            FileKind::Rows => "rows",
+            FileKind::Manifest => "manifest",
+            FileKind::Meta => "meta",
+            FileKind::Image => "image",
+        }
+    }
+}
+
+/// The name of a numbered file: at least 12 digits, so that names sort as numbers.
+#[must_use]
+pub fn file_name(kind: FileKind, number: u64) -> String {
+    format!("{number:012}.{}", kind.extension())
+}
+
+/// The name of a parameter file.
+#[must_use]
+pub fn data_file_name(number: u64) -> String {
+    file_name(FileKind::Rows, number)
+}
+
+/// Reads a name that [`file_name`] made; `None` for every other name.
+#[must_use]
+pub fn parse_file_name(name: &str) -> Option<(FileKind, u64)> {
+    let (digits, extension) = name.split_once('.')?;
+    let kind = FileKind::ALL
+        .into_iter()
+        .find(|kind| kind.extension() == extension)?;
+    let number = digits.parse::<u64>().ok()?;
+    // Signs, too few digits and leading zeros of long numbers are other names.
+    (file_name(kind, number) == name).then_some((kind, number))
+}

@@ -1,0 +1,366 @@
+//! Is every structure read back as written, and nothing written that contradicts itself?
+
+use proptest::prelude::*;
+
+use super::checksum::{Kind, checksum};
+use super::current::Current;
+use super::identity::{StoreIdentity, decode_part};
+use super::layout::{DecodeError, seal};
+use super::manifest::{Edit, ManifestReader};
+use super::meta::decode_meta;
+use super::param_file::{self, Footer, RunKind};
+use super::samples::{self, STORE, cut, identity};
+use super::{
+    BLOCK_BYTES, FINGERPRINT, FileKind, data_file_name, file_name, image, parse_file_name,
+};
+
+#[test]
+fn a_parameter_file_is_read_back_as_written() {
+    let (bytes, offset, footer) = samples::rows_file();
+    let identity = identity(samples::ROWS);
+    assert_eq!(
+        samples::read_rows_file(&bytes, &identity, offset),
+        Ok(footer.clone())
+    );
+    for ((table, kind, keys, f32s), run) in samples::runs().into_iter().zip(&footer.runs) {
+        assert_eq!((run.table, run.kind), (table, kind));
+        for (key, entry) in keys.into_iter().zip(run.first_entry..) {
+            let Some(offset) = run.record_offset(entry) else {
+                assert_eq!(kind, RunKind::Tombstones);
+                continue;
+            };
+            let stride = usize::try_from(run.stride).unwrap();
+            let record = cut(&bytes, offset, stride);
+            let mut row = vec![0.0; f32s];
+            let read = param_file::decode_record(&record, &mut row, &identity, offset, Some(key));
+            assert_eq!(read, Ok(key));
+            let bits = |row: &[f32]| row.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(&row), bits(&samples::row_of(key, f32s)));
+            let wrong = Some(key ^ 1);
+            let read = param_file::decode_record(&record, &mut row, &identity, offset, wrong);
+            assert!(read.is_err(), "another key is taken");
+            let view = param_file::view_record(&record, f32s * 4, &identity, offset).unwrap();
+            let mut copy = vec![0xee; stride];
+            param_file::encode_record_bytes(&mut copy, key, view.row, &identity, offset);
+            assert_eq!(copy, record);
+        }
+    }
+}
+
+#[test]
+fn a_verifier_finds_a_flip_anywhere_in_a_parameter_file_or_image() {
+    let (mut rows, offset, _) = samples::rows_file();
+    for at in (0..rows.len()).step_by(97) {
+        rows[at] ^= 4;
+        let read = samples::read_rows_file(&rows, &identity(samples::ROWS), offset);
+        assert!(read.is_err(), "byte {at} of the parameter file");
+        rows[at] ^= 4;
+    }
+    let mut image = samples::image_file();
+    for at in (0..image.len()).step_by(97) {
+        image[at] ^= 4;
+        let read = samples::read_image(&image, &identity(samples::IMAGE));
+        assert!(read.is_err(), "byte {at} of the image");
+        image[at] ^= 4;
+    }
+}
+
+/// A footer after a change; encoding it is what is tested.
+fn refuses_footer(change: impl FnOnce(&mut Footer)) -> bool {
+    let (_, offset, mut footer) = samples::rows_file();
+    change(&mut footer);
+    let encode = || footer.encode(&identity(samples::ROWS), offset);
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(encode)).is_err()
+}
+
+#[test]
+fn a_footer_that_contradicts_itself_is_neither_written_nor_read() {
+    assert!(!refuses_footer(|_| {}));
+    assert!(refuses_footer(|footer| footer.entries += 1));
+    assert!(refuses_footer(|footer| footer.runs.swap(0, 2)));
+    assert!(refuses_footer(|footer| footer.runs[2].table = 0));
+    assert!(refuses_footer(|footer| footer.runs[1].first_entry += 1));
+    assert!(refuses_footer(|footer| footer.runs[0].entries = 0));
+    assert!(refuses_footer(|footer| footer.runs[0].offset = 0));
+    assert!(refuses_footer(|footer| footer.runs[0].stride = 8));
+    assert!(refuses_footer(|footer| footer.runs[0].stride = 33));
+    assert!(refuses_footer(|footer| footer.runs[1].offset = 4096));
+    assert!(refuses_footer(|footer| footer.runs[2].table = u32::MAX));
+    assert!(refuses_footer(|footer| footer.keys_offset += 4096));
+    assert!(refuses_footer(|footer| footer.hash_min = u64::MAX));
+    assert!(refuses_footer(|footer| footer.epoch_min = 7));
+    assert!(refuses_footer(|footer| footer.runs.clear()));
+}
+
+#[test]
+fn keys_that_contradict_the_footer_are_refused() {
+    let (bytes, offset, footer) = samples::rows_file();
+    let (mut keys, mut epochs) = (Vec::new(), Vec::new());
+    let identity = identity(samples::ROWS);
+    for block in (footer.keys_offset..offset).step_by(BLOCK_BYTES) {
+        let bytes = cut(&bytes, block, BLOCK_BYTES);
+        param_file::decode_key_block(&bytes, &identity, block, &mut keys, &mut epochs).unwrap();
+    }
+    assert_eq!(footer.check_entries(&keys, &epochs), Ok(()));
+    assert!(footer.check_entries(&keys[1..], &epochs[1..]).is_err());
+    let mut swapped = keys.clone();
+    swapped.swap(3, 4);
+    assert!(footer.check_entries(&swapped, &epochs).is_err());
+    let mut twice = keys.clone();
+    twice[4] = twice[3];
+    assert!(footer.check_entries(&twice, &epochs).is_err());
+    let mut late = epochs.clone();
+    late[9] = footer.epoch_max + 1;
+    assert!(footer.check_entries(&keys, &late).is_err());
+    let mut narrow = footer.clone();
+    narrow.hash_max -= 1;
+    assert!(narrow.check_entries(&keys, &epochs).is_err());
+}
+
+#[test]
+fn a_manifest_is_read_back_as_written() {
+    let (bytes, digest) = samples::manifest_of(&samples::edits());
+    let read = samples::read_manifest(&bytes, &identity(samples::MANIFEST)).unwrap();
+    assert_eq!(read, (samples::edits(), digest));
+    // The digest, computed apart from the checksums in the bytes.
+    let mut sums = vec![u64::from_le_bytes(bytes[..8].try_into().unwrap())];
+    let mut at = 64;
+    while at < bytes.len() {
+        sums.push(u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()));
+        let payload = u32::from_le_bytes(bytes[at + 8..at + 12].try_into().unwrap());
+        at += (16 + payload as usize).next_multiple_of(8);
+    }
+    assert_eq!(samples::digest_of(&sums), digest);
+    assert_eq!(sums.len(), samples::edits().len() + 1);
+}
+
+#[test]
+fn a_manifest_reader_stops_at_its_first_error_and_names_the_place() {
+    let (mut bytes, _) = samples::manifest_of(&samples::edits());
+    let second = {
+        let id = identity(samples::MANIFEST);
+        let mut reader = ManifestReader::new(&bytes, &id).unwrap();
+        reader.next_edit().unwrap();
+        reader.offset()
+    };
+    bytes[usize::try_from(second).unwrap() + 20] ^= 1;
+    let id = identity(samples::MANIFEST);
+    let read: Vec<_> = ManifestReader::new(&bytes, &id).unwrap().collect();
+    assert_eq!(read.len(), 2, "nothing after the error");
+    assert!(matches!(&read[1], Err(DecodeError::Damaged { offset, .. }) if *offset == second));
+}
+
+#[test]
+fn unknown_numbers_in_edits_are_refused_under_a_right_checksum() {
+    let table = samples::edits().swap_remove(1);
+    let (bytes, _) = samples::manifest_of(std::slice::from_ref(&table));
+    let seed = identity(samples::MANIFEST).seed(Kind::ManifestRecord, 64);
+    let read = |at: usize, value: u32| {
+        let mut bytes = bytes.clone();
+        bytes[64 + at..64 + at + 4].copy_from_slice(&value.to_le_bytes());
+        seal(&mut bytes[64..], seed);
+        samples::read_manifest(&bytes, &identity(samples::MANIFEST))
+    };
+    let payload = 16;
+    assert!(read(12, 2).is_ok(), "the table's own number");
+    assert!(read(12, 99).is_err(), "kind of edit");
+    assert!(read(payload, 4096).is_err(), "table number");
+    assert!(read(payload + 4, 0).is_err(), "name length");
+    assert!(read(payload + 8, 0).is_err(), "dim");
+    for dtype in [0, 2, 3, 4] {
+        assert!(read(payload + 12, dtype).is_err(), "dtype {dtype}");
+    }
+    assert!(read(payload + 16, 8).is_err(), "optimizer");
+    assert!(read(payload + 20, 5).is_err(), "initialiser");
+    assert!(
+        read(payload + 24, 1).is_err(),
+        "a parameter of the zero initialiser"
+    );
+    assert!(
+        read(payload + 40, f32::NAN.to_bits()).is_err(),
+        "accumulator"
+    );
+    assert!(read(payload + 44, 16).is_err(), "metadata");
+    assert!(
+        read(payload + 48, 0xffff_ffff).is_err(),
+        "a name that is not UTF-8"
+    );
+}
+
+#[test]
+fn small_files_are_read_back_as_written() {
+    let current = samples::current();
+    assert_eq!(
+        Current::decode(&current.encode(&STORE), &STORE),
+        Ok(current)
+    );
+    let store = samples::store_identity();
+    assert_eq!(StoreIdentity::decode(&store.encode().unwrap()), Ok(store));
+    let part = super::identity::encode_part(&STORE, samples::PART);
+    assert_eq!(decode_part(&part, &STORE), Ok(samples::PART));
+    let file = samples::meta_file();
+    let meta = decode_meta(&file, &identity(samples::META)).unwrap();
+    assert_eq!(
+        (meta.checkpoint_id, meta.body),
+        (2, b"{\"auc\":0.5}".as_slice())
+    );
+    assert_eq!(
+        meta.checksum,
+        u64::from_le_bytes(file[..8].try_into().unwrap())
+    );
+    let (empty, _) = super::meta::encode_meta_header(&identity(5), 1, &[]);
+    assert_eq!(decode_meta(&empty, &identity(5)).unwrap().body, b"");
+}
+
+#[test]
+fn data_directories_that_do_not_fit_are_refused() {
+    let store = |directories: Vec<String>| {
+        StoreIdentity {
+            uuid: STORE,
+            directories,
+        }
+        .encode()
+    };
+    assert!(store(Vec::new()).is_err());
+    assert!(store(vec![String::new()]).is_err());
+    assert!(store(vec!["a\0b".to_owned()]).is_err());
+    assert!(store(vec!["a".to_owned(); 257]).is_err());
+    assert!(store(vec!["x".repeat(4096 - 56 - 4)]).is_ok());
+    assert!(store(vec!["x".repeat(4096 - 56 - 3)]).is_err());
+}
+
+#[test]
+fn an_image_is_read_back_as_written_and_its_blocks_keep_their_places() {
+    let mut file = samples::image_file();
+    let id = identity(samples::IMAGE);
+    let expected = (2, samples::covered(), samples::image_blocks());
+    assert_eq!(samples::read_image(&file, &id), Ok(expected));
+    let (front, back) = file.split_at_mut(4 * BLOCK_BYTES);
+    front[3 * BLOCK_BYTES..].swap_with_slice(&mut back[..BLOCK_BYTES]);
+    assert!(
+        samples::read_image(&file, &id).is_err(),
+        "two blocks are exchanged"
+    );
+}
+
+#[test]
+fn entries_of_an_image_are_refused_by_the_writer_out_of_order() {
+    let blocks = samples::image_blocks();
+    let refused = |order: &[usize]| {
+        let write = || {
+            let id = identity(samples::IMAGE);
+            let (_, mut tally) = image::encode_image_header(&id, 2, 512);
+            let mut block = [0; BLOCK_BYTES];
+            for numbers in samples::covered().chunks(image::COVERED_PER_BLOCK) {
+                image::encode_covered_block(&mut block, numbers, &id, &mut tally);
+            }
+            for at in order {
+                let (table, entries) = &blocks[*at];
+                image::encode_entry_block(&mut block, *table, entries, &id, &mut tally);
+            }
+        };
+        std::panic::catch_unwind(write).is_err()
+    };
+    assert!(!refused(&[0, 1, 2]));
+    assert!(refused(&[1, 0]), "hashes fall");
+    assert!(refused(&[0, 0]), "a block twice");
+    assert!(refused(&[2, 0]), "tables fall");
+}
+
+#[test]
+fn names_of_files_are_read_back_and_no_others() {
+    assert_eq!(data_file_name(42), "000000000042.rows");
+    for kind in FileKind::ALL {
+        for number in [0, 1, 999_999_999_999, 1_000_000_000_000, u64::MAX] {
+            assert_eq!(
+                parse_file_name(&file_name(kind, number)),
+                Some((kind, number))
+            );
+        }
+    }
+    for name in [
+        "",
+        "CURRENT",
+        "42.rows",
+        "000000000042",
+        "000000000042.",
+        "000000000042.row",
+        "0000000000042.rows",
+        "+00000000042.rows",
+        "-00000000042.rows",
+        "000000000042.rows.rows",
+        "00000000004x.rows",
+        "18446744073709551616.rows",
+        " 00000000042.rows",
+    ] {
+        assert_eq!(parse_file_name(name), None, "{name:?}");
+    }
+}
+
+#[test]
+fn the_fingerprint_changes_only_with_the_version() {
+    // If this fails, the layout changed: raise FORMAT_VERSION, write a decision record, and keep
+    // the golden files of this version.
+    assert_eq!(FINGERPRINT, 0xf701_f698_1f75_9feb);
+}
+
+#[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "golden files are read as the test finds them"
+)]
+fn golden_files_are_written_to_the_byte() {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/golden-v1");
+    let bless = std::env::var_os("HPS_BLESS").is_some();
+    for (name, bytes) in samples::files() {
+        let path = format!("{directory}/{name}");
+        if bless {
+            std::fs::create_dir_all(directory).unwrap();
+            std::fs::write(&path, &bytes).unwrap();
+        }
+        let golden = std::fs::read(&path).unwrap_or_default();
+        let differs = golden.iter().zip(&bytes).position(|(a, b)| a != b);
+        assert!(
+            golden == bytes,
+            "{path}: {} bytes, now {}; first difference at byte {differs:?}. A released format \
+             must not change; before a release, HPS_BLESS=1 cargo test golden writes the files",
+            golden.len(),
+            bytes.len(),
+        );
+    }
+}
+
+proptest! {
+    #[test]
+    fn records_of_any_row_are_read_back(
+        bits in proptest::collection::vec(any::<u32>(), 1..70), key: u64, offset in 0u64..1 << 40,
+    ) {
+        let row: Vec<f32> = bits.iter().map(|bits| f32::from_bits(*bits)).collect();
+        let mut out = vec![0xee; param_file::record_stride(row.len() * 4)];
+        let id = identity(11);
+        let sum = param_file::encode_record(&mut out, key, &row, &id, offset);
+        prop_assert_eq!(sum, checksum(&out[8..], id.seed(Kind::Record, offset)));
+        let mut read = vec![0.0; row.len()];
+        let decoded = param_file::decode_record(&out, &mut read, &id, offset, Some(key));
+        prop_assert_eq!(decoded, Ok(key));
+        prop_assert_eq!(read.iter().map(|x| x.to_bits()).collect::<Vec<_>>(), bits);
+    }
+}
+
+#[test]
+fn a_file_that_contradicts_itself_is_not_taken_into_a_manifest() {
+    let refused = |change: fn(&mut super::manifest::FileMeta)| {
+        let mut file = samples::file_meta();
+        change(&mut file);
+        let encode = || samples::manifest_of(&[Edit::AddFile(file)]);
+        std::panic::catch_unwind(encode).is_err()
+    };
+    assert!(!refused(|_| {}));
+    assert!(refused(|file| file.removed = file.added));
+    assert!(refused(|file| file.footer_offset = file.bytes));
+    assert!(refused(|file| file.bytes += 1));
+    assert!(refused(|file| file.rows = u64::MAX));
+    assert!(refused(|file| file.directory = 256));
+    assert!(refused(|file| file.epoch_min = file.epoch_max + 1));
+    assert!(refused(|file| file.hash_min = u64::MAX));
+}

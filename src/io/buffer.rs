@@ -1,0 +1,297 @@
+//! Which memory may a device read into and write from?
+//!
+//! Invariants:
+//! - An [`AlignedBuffer`] starts at a multiple of [`BUFFER_ALIGN_BYTES`] and owns its bytes; they
+//!   never move while it lives, so a queue may hold their address as long as it holds the buffer.
+//! - Its bytes are initialised from the start (zero).
+//! - Running out of memory is an error, not an abort.
+
+#![expect(
+    unsafe_code,
+    reason = "memory aligned for O_DIRECT is asked from the allocator itself"
+)]
+
+use std::alloc::Layout;
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+/// Alignment of every buffer: enough for O_DIRECT on any device with blocks up to a page.
+pub const BUFFER_ALIGN_BYTES: usize = 4096;
+
+/// Owned memory, aligned for direct I/O, zeroed when allocated.
+pub struct AlignedBuffer {
+    start: NonNull<u8>,
+    layout: Layout,
+    registered: Option<Registration>,
+}
+
+/// Where a queue registered a buffer with the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Registration {
+    queue: u64,
+    index: u16,
+}
+
+// SAFETY: the buffer is the only owner of its bytes, so it may move between threads like a Vec.
+unsafe impl Send for AlignedBuffer {}
+
+// SAFETY: through a shared reference the bytes can only be read.
+unsafe impl Sync for AlignedBuffer {}
+
+impl AlignedBuffer {
+    /// Allocates `bytes` zeroed bytes.
+    ///
+    /// # Errors
+    /// `OutOfMemory` when the allocator refuses, `InvalidInput` when `bytes` is zero or more than
+    /// an address space.
+    pub fn try_new(bytes: usize) -> io::Result<AlignedBuffer> {
+        let layout = Layout::from_size_align(bytes, BUFFER_ALIGN_BYTES)
+            .map_err(|error| io::Error::new(ErrorKind::InvalidInput, error))?;
+        if bytes == 0 {
+            return Err(io::Error::new(
+                ErrorKind::InvalidInput,
+                "a buffer of zero bytes",
+            ));
+        }
+        // SAFETY: the layout's size is not zero, as just checked.
+        let start = unsafe { std::alloc::alloc_zeroed(layout) };
+        let start = NonNull::new(start).ok_or(ErrorKind::OutOfMemory)?;
+        Ok(AlignedBuffer {
+            start,
+            layout,
+            registered: None,
+        })
+    }
+
+    /// The index under which the queue with this number registered the buffer.
+    pub(super) fn registered(&self, queue: u64) -> Option<u16> {
+        self.registered
+            .filter(|registration| registration.queue == queue)
+            .map(|r| r.index)
+    }
+
+    /// Notes that a queue registered the buffer under `index`.
+    pub(super) fn set_registered(&mut self, queue: u64, index: u16) {
+        self.registered = Some(Registration { queue, index });
+    }
+
+    /// The address of the first byte, for a request that outlives any borrow.
+    pub(super) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+}
+
+impl Drop for AlignedBuffer {
+    fn drop(&mut self) {
+        // SAFETY: `start` came from the global allocator with this layout and is freed once.
+        unsafe { std::alloc::dealloc(self.start.as_ptr(), self.layout) }
+    }
+}
+
+impl Deref for AlignedBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `start` points to `layout.size()` initialised bytes that live as long as self.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.layout.size()) }
+    }
+}
+
+impl DerefMut for AlignedBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`; `&mut self` makes this the only access.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.layout.size()) }
+    }
+}
+
+impl fmt::Debug for AlignedBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AlignedBuffer")
+            .field("bytes", &self.layout.size())
+            .field("registered", &self.registered)
+            .finish()
+    }
+}
+
+/// The free buffers of one queue.
+#[derive(Debug)]
+pub(super) struct Pool {
+    free: Vec<AlignedBuffer>,
+    count: usize,
+    buffer_bytes: usize,
+}
+
+impl Pool {
+    /// Allocates `count` buffers.
+    pub(super) fn try_new(count: usize, buffer_bytes: usize) -> io::Result<Pool> {
+        if count == 0 || buffer_bytes == 0 || !buffer_bytes.is_multiple_of(BUFFER_ALIGN_BYTES) {
+            let why = format!("a queue of {count} buffers of {buffer_bytes} bytes");
+            return Err(io::Error::new(ErrorKind::InvalidInput, why));
+        }
+        let mut free = Vec::new();
+        free.try_reserve_exact(count)
+            .map_err(|_| ErrorKind::OutOfMemory)?;
+        for _ in 0..count {
+            free.push(AlignedBuffer::try_new(buffer_bytes)?);
+        }
+        Ok(Pool {
+            free,
+            count,
+            buffer_bytes,
+        })
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    pub(super) fn buffer_bytes(&self) -> usize {
+        self.buffer_bytes
+    }
+
+    pub(super) fn take(&mut self) -> Option<AlignedBuffer> {
+        self.free.pop()
+    }
+
+    /// Takes a buffer back; one of another size, or one too many, is freed instead.
+    pub(super) fn put(&mut self, buffer: AlignedBuffer) {
+        if self.free.len() < self.count && buffer.len() == self.buffer_bytes {
+            self.free.push(buffer);
+        }
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut AlignedBuffer> {
+        self.free.iter_mut()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The safe twin: the same contract out of whole pages in a `Vec`.
+    #[derive(Clone)]
+    #[repr(align(4096))]
+    struct Page([u8; BUFFER_ALIGN_BYTES]);
+
+    struct Twin(Vec<Page>);
+
+    trait Contract: Sized {
+        fn make(bytes: usize) -> io::Result<Self>;
+        fn address(&self) -> usize;
+        fn get(&self, index: usize) -> u8;
+        fn set(&mut self, index: usize, byte: u8);
+        fn count(&self) -> usize;
+    }
+
+    impl Contract for Twin {
+        fn make(bytes: usize) -> io::Result<Twin> {
+            if bytes == 0 {
+                return Err(ErrorKind::InvalidInput.into());
+            }
+            let mut pages = Vec::new();
+            let count = bytes / BUFFER_ALIGN_BYTES;
+            pages
+                .try_reserve_exact(count)
+                .map_err(|_| ErrorKind::OutOfMemory)?;
+            pages.resize(count, Page([0; BUFFER_ALIGN_BYTES]));
+            Ok(Twin(pages))
+        }
+        fn address(&self) -> usize {
+            self.0.as_ptr().addr()
+        }
+        fn get(&self, index: usize) -> u8 {
+            self.0[index / BUFFER_ALIGN_BYTES].0[index % BUFFER_ALIGN_BYTES]
+        }
+        fn set(&mut self, index: usize, byte: u8) {
+            self.0[index / BUFFER_ALIGN_BYTES].0[index % BUFFER_ALIGN_BYTES] = byte;
+        }
+        fn count(&self) -> usize {
+            self.0.len() * BUFFER_ALIGN_BYTES
+        }
+    }
+
+    impl Contract for AlignedBuffer {
+        fn make(bytes: usize) -> io::Result<AlignedBuffer> {
+            AlignedBuffer::try_new(bytes)
+        }
+        fn address(&self) -> usize {
+            self.as_ptr().addr()
+        }
+        fn get(&self, index: usize) -> u8 {
+            self[index]
+        }
+        fn set(&mut self, index: usize, byte: u8) {
+            self[index] = byte;
+        }
+        fn count(&self) -> usize {
+            self.len()
+        }
+    }
+
+    fn pattern(index: usize) -> u8 {
+        u8::try_from(index % 251).unwrap()
+    }
+
+    fn keeps_the_contract<B: Contract + Send + 'static>() {
+        assert_eq!(
+            B::make(0).err().map(|e| e.kind()),
+            Some(ErrorKind::InvalidInput)
+        );
+        assert!(
+            B::make(usize::MAX & !0xffff).is_err(),
+            "more than an address space"
+        );
+        assert_eq!(
+            B::make(1 << 61).err().map(|e| e.kind()),
+            Some(ErrorKind::OutOfMemory)
+        );
+        for bytes in [4096, 8192, 1 << 20] {
+            let mut buffer = B::make(bytes).unwrap();
+            assert_eq!(buffer.address() % BUFFER_ALIGN_BYTES, 0);
+            assert_eq!(buffer.count(), bytes);
+            assert!((0..bytes).all(|i| buffer.get(i) == 0));
+            (0..bytes).for_each(|i| buffer.set(i, pattern(i)));
+            let address = buffer.address();
+            let moved = std::thread::spawn(move || buffer).join().unwrap();
+            assert_eq!(moved.address(), address, "the bytes stay where they are");
+            assert!((0..bytes).all(|i| moved.get(i) == pattern(i)));
+        }
+    }
+
+    #[test]
+    fn an_aligned_buffer_keeps_the_contract() {
+        keeps_the_contract::<AlignedBuffer>();
+    }
+
+    #[test]
+    fn the_safe_twin_keeps_the_same_contract() {
+        keeps_the_contract::<Twin>();
+    }
+
+    #[test]
+    fn a_buffer_is_registered_with_one_queue_only() {
+        let mut buffer = AlignedBuffer::try_new(4096).unwrap();
+        assert_eq!(buffer.registered(1), None);
+        buffer.set_registered(1, 7);
+        assert_eq!(buffer.registered(1), Some(7));
+        assert_eq!(buffer.registered(2), None);
+    }
+
+    #[test]
+    fn a_pool_hands_out_its_buffers_and_keeps_no_foreign_ones() {
+        let mut pool = Pool::try_new(2, 4096).unwrap();
+        let (one, two) = (pool.take().unwrap(), pool.take().unwrap());
+        assert!(pool.take().is_none());
+        pool.put(AlignedBuffer::try_new(8192).unwrap());
+        assert!(pool.take().is_none());
+        pool.put(one);
+        pool.put(two);
+        pool.put(AlignedBuffer::try_new(4096).unwrap());
+        assert_eq!((0..3).filter_map(|_| pool.take()).count(), 2);
+        assert!(Pool::try_new(0, 4096).is_err());
+        assert!(Pool::try_new(1, 100).is_err());
+    }
+}

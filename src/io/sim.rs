@@ -1,0 +1,397 @@
+//! What does a disk hold after a power cut, and what happens when a call fails?
+//!
+//! [`SimDisk`] is a file system in memory, driven by a seed, that keeps what is durable apart from
+//! what was only written.
+//!
+//! The model:
+//! - A file has its durable bytes and a list of unsynced writes, cut at sectors of 512 bytes. A
+//!   sector is never torn. `sync` makes bytes and length durable, but not the name.
+//! - A directory has its durable names and a list of unsynced changes of names. `sync_dir` makes
+//!   that directory's names durable: neither its own name nor what its files hold.
+//! - A rename inside a directory is atomic. One between directories is a new name in one and a
+//!   removal in the other, which a crash may separate.
+//! - After a crash ([`CrashMode::Random`]) each directory has its durable names and either the
+//!   first few unsynced changes or any subset of them, in order. Each file has any subset of its
+//!   unsynced sectors and any length between the durable and the written one; what was never
+//!   written, or lost, inside that length is zero. So removed names may come back.
+//! - A write that fails may have left some of its first sectors. A sync that fails loses some of
+//!   the unsynced sectors for good, although reads still see them, as after a failed fsync.
+//! - A queue executes requests when their completion is taken, or before, in any order. A sync
+//!   therefore does not cover writes that were not waited for.
+//! - Short and interrupted calls are absorbed by the same code as in the other engines.
+//!
+//! Invariants:
+//! - What happens depends on the seed and the order of the calls only.
+//! - From `stop_at` on every call fails with EIO and changes nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::os::fd::RawFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nix::errno::Errno;
+
+use self::node::FileNode;
+use self::state::State;
+use super::buffer::Pool;
+use super::transfer::{Transfer, retry};
+use super::{DirectoryEntry, Disk, DiskFile, LockGuard, LockKind, OpenMode, Queue, Space};
+
+mod crash;
+mod node;
+mod queue;
+mod state;
+
+/// What the simulated device writes whole or not at all.
+pub const SECTOR_BYTES: usize = 512;
+
+/// What a crash leaves of what was not synced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CrashMode {
+    /// Nothing.
+    KeepNone,
+    /// Everything.
+    KeepAll,
+    /// What the seed says: see the module's model.
+    Random,
+}
+
+/// How a call fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// With this errno.
+    Error(i32),
+    /// A read or write moves half of what was asked (at least one unit); other calls succeed.
+    Short,
+    /// With EINTR.
+    Interrupted,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    latency_ns: AtomicU64,
+}
+
+/// A disk in memory. Clones share it.
+#[derive(Clone)]
+pub struct SimDisk {
+    shared: Arc<Shared>,
+}
+
+impl SimDisk {
+    /// An empty disk, with nothing but the directory `/`.
+    #[must_use]
+    pub fn new(seed: u64) -> SimDisk {
+        SimDisk::from_state(State::new(seed))
+    }
+
+    fn from_state(state: State) -> SimDisk {
+        let shared = Shared {
+            state: Mutex::new(state),
+            latency_ns: AtomicU64::new(0),
+        };
+        SimDisk {
+            shared: Arc::new(shared),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.shared
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state, for a call that takes the device's time.
+    fn call_state(&self) -> MutexGuard<'_, State> {
+        let latency = Duration::from_nanos(self.shared.latency_ns.load(Ordering::Relaxed));
+        if !latency.is_zero() {
+            std::thread::sleep(latency);
+        }
+        self.state()
+    }
+
+    /// The disk as found after a power cut now. This one goes on unchanged; the new one has no
+    /// locks, no faults, no calls yet and honest syncs.
+    #[must_use]
+    pub fn crash(&self, seed: u64, mode: CrashMode) -> SimDisk {
+        SimDisk::from_state(self.state().crashed(seed, mode))
+    }
+
+    /// Calls so far. Every operation of a disk, a file or a queue that would reach the device is
+    /// one, and so is each of its retries.
+    #[must_use]
+    pub fn calls(&self) -> u64 {
+        self.state().calls
+    }
+
+    /// Calls so far by kind: "open", "create", "mkdir", "list", "rename", "remove", "link",
+    /// "sync_dir", "lock", "space", "read", "write", "sync", "bytes".
+    #[must_use]
+    pub fn calls_by_kind(&self) -> BTreeMap<&'static str, u64> {
+        self.state().calls_by_kind.clone()
+    }
+
+    /// The numbers of the calls so far that change what a crash could leave. Stopping at any
+    /// other call leaves what stopping at the next one of these does.
+    #[must_use]
+    pub fn changing_calls(&self) -> Vec<u64> {
+        self.state().changing_calls.clone()
+    }
+
+    /// Lets call number `call` fail, counted from 0 since the disk was made (so that
+    /// `fail_at(disk.calls(), ..)` is the next one); if `sticky`, all after it too.
+    pub fn fail_at(&self, call: u64, fault: Fault, sticky: bool) {
+        self.state().faults.push((call, fault, sticky));
+    }
+
+    /// Takes back all `fail_at` and `stop_at`.
+    pub fn clear_faults(&self) {
+        let mut state = self.state();
+        state.faults.clear();
+        state.stop_at = None;
+    }
+
+    /// From call number `call` on every call fails with EIO and nothing changes any more.
+    pub fn stop_at(&self, call: u64) {
+        self.state().stop_at = Some(call);
+    }
+
+    /// Lets writes beyond this many bytes fail with ENOSPC.
+    pub fn set_capacity(&self, bytes: u64) {
+        self.state().capacity = Some(bytes);
+    }
+
+    /// A disk that lies: `sync` of files succeeds and does nothing.
+    pub fn set_skip_sync(&self, skip: bool) {
+        self.state().skip_sync = skip;
+    }
+
+    /// A disk that lies: `sync_dir` succeeds and does nothing.
+    pub fn set_skip_sync_dir(&self, skip: bool) {
+        self.state().skip_sync_dir = skip;
+    }
+
+    /// The time that each call takes.
+    pub fn set_latency(&self, latency: Duration) {
+        let ns = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
+        self.shared.latency_ns.store(ns, Ordering::Relaxed);
+    }
+
+    /// Flips bits of one byte of a file, durably and behind everyone's back. Not a call.
+    ///
+    /// # Errors
+    /// `NotFound` without such a file, `InvalidInput` beyond its end.
+    pub fn corrupt(&self, path: &Path, offset: u64, mask: u8) -> io::Result<()> {
+        let mut state = self.state();
+        let inode = state.resolve(path)?;
+        let at = usize::try_from(offset).map_err(|_| ErrorKind::InvalidInput)?;
+        if state.file(inode)?.flip(at, mask) {
+            Ok(())
+        } else {
+            Err(ErrorKind::InvalidInput.into())
+        }
+    }
+
+    /// The bytes of a file as reads see them. Not a call.
+    ///
+    /// # Errors
+    /// `NotFound` without such a file.
+    pub fn read_file(&self, path: &Path) -> io::Result<Vec<u8>> {
+        let mut state = self.state();
+        let inode = state.resolve(path)?;
+        Ok(state.file(inode)?.live.clone())
+    }
+
+    /// Makes or replaces a file, durable with its name. Not a call.
+    ///
+    /// # Errors
+    /// `NotFound` without the directory.
+    pub fn write_file(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        self.state().plant(path, FileNode::durable(bytes.to_vec()))
+    }
+
+    /// The paths of all files as reads see them, sorted. Not a call.
+    #[must_use]
+    pub fn paths(&self) -> Vec<PathBuf> {
+        self.state()
+            .paths()
+            .into_iter()
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect()
+    }
+}
+
+impl fmt::Debug for SimDisk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimDisk")
+            .field("calls", &self.calls())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Disk for SimDisk {
+    fn name(&self) -> &'static str {
+        "sim"
+    }
+
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
+        let inode = retry(|| self.call_state().open(path, mode))?;
+        Ok(Arc::new(SimFile {
+            disk: self.clone(),
+            inode,
+            mode,
+        }))
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        retry(|| self.call_state().create_dir(path))
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<DirectoryEntry>> {
+        retry(|| self.call_state().list(path))
+    }
+
+    fn rename(&self, source: &Path, target: &Path) -> io::Result<()> {
+        retry(|| self.call_state().rename(source, target))
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        retry(|| self.call_state().remove(path))
+    }
+
+    fn hard_link(&self, source: &Path, target: &Path) -> io::Result<()> {
+        retry(|| self.call_state().hard_link(source, target))
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        self.call_state().sync_dir(path)
+    }
+
+    fn lock(&self, path: &Path, kind: LockKind, create: bool) -> io::Result<Box<dyn LockGuard>> {
+        let inode = retry(|| self.call_state().lock(path, kind, create))?;
+        Ok(Box::new(SimLock {
+            disk: self.clone(),
+            inode,
+            kind,
+        }))
+    }
+
+    fn space(&self, _path: &Path) -> io::Result<Space> {
+        retry(|| self.call_state().space())
+    }
+
+    fn queue(&self, depth: usize, buffer_bytes: usize) -> io::Result<Box<dyn Queue>> {
+        let pool = Pool::try_new(depth, buffer_bytes)?;
+        Ok(Box::new(queue::SimQueue::new(
+            pool,
+            self.state().random.next(),
+        )))
+    }
+}
+
+/// An open file of a [`SimDisk`].
+struct SimFile {
+    disk: SimDisk,
+    inode: u64,
+    mode: OpenMode,
+}
+
+impl SimFile {
+    /// As the kernel does for O_DIRECT.
+    fn check(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let align = self.align_bytes();
+        let fits = bytes.len().is_multiple_of(align)
+            && bytes.as_ptr().addr().is_multiple_of(align)
+            && offset.is_multiple_of(align as u64);
+        if fits {
+            Ok(())
+        } else {
+            Err(Errno::EINVAL.into())
+        }
+    }
+}
+
+impl DiskFile for SimFile {
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.check(bytes, offset)?;
+        let align = self.align_bytes();
+        Transfer::read(offset, bytes.len(), align).run(|rest, offset| {
+            self.disk
+                .call_state()
+                .read(self.inode, &mut bytes[rest], offset, align)
+        })
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        if matches!(self.mode, OpenMode::Read | OpenMode::ReadDirect) {
+            return Err(Errno::EBADF.into());
+        }
+        self.check(bytes, offset)?;
+        let align = self.align_bytes();
+        Transfer::write(offset, bytes.len(), align)
+            .run(|rest, offset| {
+                self.disk
+                    .call_state()
+                    .write(self.inode, &bytes[rest], offset, align)
+            })
+            .map(drop)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.disk.call_state().sync(self.inode)
+    }
+
+    fn bytes(&self) -> io::Result<u64> {
+        retry(|| self.disk.call_state().bytes(self.inode))
+    }
+
+    fn align_bytes(&self) -> usize {
+        if self.is_direct() { SECTOR_BYTES } else { 1 }
+    }
+
+    fn is_direct(&self) -> bool {
+        matches!(self.mode, OpenMode::ReadDirect | OpenMode::CreateDirect)
+    }
+
+    fn raw_fd(&self) -> Option<RawFd> {
+        None
+    }
+}
+
+impl Drop for SimFile {
+    fn drop(&mut self) {
+        self.disk.state().release(self.inode);
+    }
+}
+
+impl fmt::Debug for SimFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimFile")
+            .field("inode", &self.inode)
+            .field("mode", &self.mode)
+            .finish()
+    }
+}
+
+/// A lock of a [`SimDisk`].
+#[derive(Debug)]
+struct SimLock {
+    disk: SimDisk,
+    inode: u64,
+    kind: LockKind,
+}
+
+impl LockGuard for SimLock {}
+
+impl Drop for SimLock {
+    fn drop(&mut self) {
+        self.disk.state().unlock(self.inode, self.kind);
+    }
+}

@@ -1,0 +1,177 @@
+//! How do the entries of one segment lie? Sorted places with homes that rise with the hash.
+
+use super::range::{Range, scale};
+use super::{ABSENT, KeyMap, Load};
+
+pub(super) const BLOCK_PLACES: usize = 128;
+pub(super) const BLOCKS_MAX: usize = 16;
+/// Memory of a block, with what the allocator adds.
+pub(super) const BLOCK_BYTES: usize = size_of::<Block>() + 16;
+/// Places after the last home, for the run that ends the segment.
+const SLACK_PLACES: usize = 24;
+
+const _: () = assert!(BLOCK_PLACES * BLOCKS_MAX == 2048 && SLACK_PLACES < BLOCK_PLACES);
+
+pub(super) type Place = (u64, u64);
+type Block = [Place; BLOCK_PLACES];
+
+/// The leaf of the map: sorted places of the hashes that share `depth` top bits of the position.
+#[derive(Debug, Default)]
+pub(super) struct Segment {
+    pub(super) blocks: [Option<Box<Block>>; BLOCKS_MAX],
+    /// Set where the directory of the map above may not grow; then there are no blocks.
+    pub(super) nested: Option<Box<KeyMap>>,
+    pub(super) places: u16,
+    pub(super) entries: u16,
+    pub(super) depth: u8,
+}
+
+pub(super) enum Insertion {
+    Replaced(u64),
+    Added,
+    /// Too many entries for the load.
+    Full,
+    /// The last run reaches the end of the segment.
+    Overflow,
+}
+
+pub(super) fn homes(places: usize) -> usize {
+    places - SLACK_PLACES.min(places / 16)
+}
+
+pub(super) fn narrow(x: usize) -> u16 {
+    u16::try_from(x).unwrap_or(u16::MAX)
+}
+
+impl Segment {
+    /// The home of a position in a segment of this depth.
+    #[inline]
+    pub(super) fn home(&self, position: u64) -> usize {
+        scale(position << self.depth, homes(usize::from(self.places)))
+    }
+
+    #[inline]
+    pub(super) fn at(&self, place: usize) -> Place {
+        match &self.blocks[(place / BLOCK_PLACES) % BLOCKS_MAX] {
+            Some(block) => block[place % BLOCK_PLACES],
+            None => (0, ABSENT),
+        }
+    }
+
+    #[inline]
+    pub(super) fn put(&mut self, place: usize, entry: Place) {
+        if let Some(block) = &mut self.blocks[(place / BLOCK_PLACES) % BLOCKS_MAX] {
+            block[place % BLOCK_PLACES] = entry;
+        }
+    }
+
+    /// The place of the hash, or the place where it would go (may be past the end).
+    #[inline]
+    pub(super) fn find(&self, hash: u64, home: usize) -> Result<usize, usize> {
+        let places = usize::from(self.places);
+        let mut place = home;
+        while place < places {
+            let (other, value) = self.at(place);
+            if value == ABSENT || other > hash {
+                return Err(place);
+            }
+            if other == hash {
+                return Ok(place);
+            }
+            place += 1;
+        }
+        Err(place)
+    }
+
+    #[inline]
+    pub(super) fn get(&self, hash: u64, position: u64) -> u64 {
+        if let Some(map) = &self.nested {
+            return map.get(hash).unwrap_or(ABSENT);
+        }
+        match self.find(hash, self.home(position)) {
+            Ok(place) => self.at(place).1,
+            Err(_) => ABSENT,
+        }
+    }
+
+    pub(super) fn insert(&mut self, hash: u64, value: u64, position: u64, load: Load) -> Insertion {
+        let mut place = match self.find(hash, self.home(position)) {
+            Ok(place) => {
+                let old = self.at(place).1;
+                self.put(place, (hash, value));
+                return Insertion::Replaced(old);
+            }
+            Err(place) => place,
+        };
+        let places = usize::from(self.places);
+        if usize::from(self.entries) + 1 > load.entries_max(places / BLOCK_PLACES) {
+            return Insertion::Full;
+        }
+        let Some(end) = (place..places).find(|p| self.at(*p).1 == ABSENT) else {
+            return Insertion::Overflow;
+        };
+        let mut carried = (hash, value);
+        while place <= end {
+            let next = self.at(place);
+            self.put(place, carried);
+            carried = next;
+            place += 1;
+        }
+        self.entries += 1;
+        Insertion::Added
+    }
+
+    pub(super) fn remove(&mut self, hash: u64, range: &Range) -> Option<u64> {
+        let mut place = self.find(hash, self.home(range.position(hash))).ok()?;
+        let old = self.at(place).1;
+        let places = usize::from(self.places);
+        while place + 1 < places {
+            let next = self.at(place + 1);
+            if next.1 == ABSENT || self.home(range.position(next.0)) > place {
+                break;
+            }
+            self.put(place, next);
+            place += 1;
+        }
+        self.put(place, (0, ABSENT));
+        self.entries -= 1;
+        Some(old)
+    }
+
+    pub(super) fn take_entries(&mut self) -> Vec<Place> {
+        let mut entries = Vec::with_capacity(usize::from(self.entries));
+        for block in self.blocks.iter_mut().filter_map(Option::take) {
+            entries.extend(block.iter().filter(|x| x.1 != ABSENT));
+        }
+        self.places = 0;
+        self.entries = 0;
+        entries
+    }
+
+    /// Lays the entries out in `blocks` blocks, or in more where the last run needs them. False if
+    /// they do not fit into any number; the segment is empty then.
+    pub(super) fn lay_out(&mut self, entries: &[Place], blocks: usize, range: &Range) -> bool {
+        for blocks in blocks..=BLOCKS_MAX {
+            self.places = narrow(blocks * BLOCK_PLACES);
+            let end = entries
+                .iter()
+                .fold(0, |next, x| self.home(range.position(x.0)).max(next) + 1);
+            if end > blocks * BLOCK_PLACES {
+                continue;
+            }
+            for (i, block) in self.blocks.iter_mut().enumerate() {
+                *block = (i < blocks).then(|| Box::new([(0, ABSENT); BLOCK_PLACES]));
+            }
+            let mut next = 0;
+            for entry in entries {
+                next = self.home(range.position(entry.0)).max(next);
+                self.put(next, *entry);
+                next += 1;
+            }
+            self.entries = narrow(entries.len());
+            return true;
+        }
+        self.places = 0;
+        false
+    }
+}

@@ -1,0 +1,155 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::units::mix64;
+
+fn check(map: &KeyMap, model: &BTreeMap<u64, u64>) {
+    assert_eq!(map.len(), model.len());
+    assert!(map.iter_ordered().eq(model.iter().map(|(k, v)| (*k, *v))));
+    let hashes: Vec<u64> = model.keys().flat_map(|k| [*k, k.wrapping_add(1)]).collect();
+    let mut values = vec![0; hashes.len()];
+    map.get_batch(&hashes, &mut values);
+    for (hash, value) in hashes.iter().zip(values) {
+        let expected = model.get(hash).copied();
+        assert_eq!(map.get(*hash), expected, "{hash:#x}");
+        assert_eq!((value != ABSENT).then_some(value), expected, "{hash:#x}");
+    }
+}
+
+fn fill(hashes: impl Iterator<Item = u64>, load: Load) -> KeyMap {
+    let mut map = KeyMap::new(0, u64::MAX, load);
+    let mut model = BTreeMap::new();
+    for (i, hash) in hashes.enumerate() {
+        assert_eq!(map.insert(hash, i as u64), model.insert(hash, i as u64));
+    }
+    check(&map, &model);
+    map
+}
+
+#[test]
+fn extreme_hashes_are_ordinary() {
+    let mut map = fill(
+        [0, u64::MAX, 1, u64::MAX - 1, 1 << 63].into_iter(),
+        Load::Dense,
+    );
+    assert_eq!(map.get(u64::MAX), Some(1));
+    assert_eq!(map.remove(0), Some(0));
+    assert_eq!(map.remove(0), None);
+    assert_eq!(map.len(), 4);
+    let mut single = KeyMap::new(7, 7, Load::Fast);
+    assert_eq!(single.insert(7, 3), None);
+    assert_eq!(
+        (single.get(7), single.get(8), single.get(6)),
+        (Some(3), None, None)
+    );
+}
+
+#[test]
+fn dense_runs_of_hashes_cost_levels_and_not_memory() {
+    for start in [0, u64::MAX - 49_999, 0x1234_5678_0000_0000] {
+        for load in [Load::Dense, Load::Fast] {
+            let map = fill((0..50_000).map(|i| start + i), load);
+            assert!(
+                map.bytes() < 50_000 * 40,
+                "{} bytes from {start:#x}",
+                map.bytes()
+            );
+        }
+    }
+    // Clumps of 100 neighbours at the ends of 2^9 ranges, the worst case found: all homes of a
+    // segment lie at its end, and 46 levels of halving are needed to tell the neighbours apart.
+    let clumps = (1..=512u64).flat_map(|i| (0..100).map(move |j| (i << 54).wrapping_sub(j + 1)));
+    let map = fill(clumps, Load::Dense);
+    assert!(map.bytes() < 51_200 * 140, "{} bytes", map.bytes());
+}
+
+#[test]
+fn a_dense_map_takes_at_most_20_bytes_per_key_at_every_size() {
+    let shard = (u64::MAX / 3 + 5, u64::MAX / 3 * 2);
+    let mut map = KeyMap::new(shard.0, shard.1, Load::Dense);
+    let (mut key, mut worst) = (0u64, 0.0f64);
+    while map.len() < 1_200_000 {
+        key += 1;
+        let hash = mix64(key);
+        if hash < shard.0 || hash > shard.1 {
+            continue;
+        }
+        map.insert(hash, key);
+        if map.len() >= 100_000 && map.len().is_multiple_of(997) {
+            worst = worst.max(map.bytes() as f64 / map.len() as f64);
+        }
+    }
+    println!("worst {worst:.2} bytes per key from 100 K to 1.2 M");
+    assert!(worst <= 20.0, "{worst} bytes per key");
+}
+
+#[test]
+fn removing_gives_memory_back() {
+    let mut map = KeyMap::new(0, u64::MAX, Load::Dense);
+    (0..20_000).for_each(|k| assert_eq!(map.insert(mix64(k), k), None));
+    let full = map.bytes();
+    (0..20_000).for_each(|k| assert_eq!(map.remove(mix64(k)), Some(k)));
+    assert!(
+        map.is_empty() && map.bytes() * 20 < full,
+        "{} of {full} bytes left",
+        map.bytes()
+    );
+}
+
+#[test]
+#[should_panic(expected = "range")]
+fn a_hash_outside_the_range_is_refused() {
+    KeyMap::new(10, 20, Load::Dense).insert(21, 0);
+}
+
+/// Hashes from a few patterns, so that operations meet.
+fn hashes() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        4 => (0u64..3000).prop_map(mix64),
+        2 => 0u64..3000,
+        1 => (0u64..3000).prop_map(|x| u64::MAX - x),
+        1 => (0u64..64).prop_map(|x| 1u64 << x),
+        2 => (0u64..3000).prop_map(|x| 0x8000_0000_0000_0000 + (x << 20)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn the_map_equals_a_btree(
+        operations in prop::collection::vec((hashes(), 0u64..9, 0u8..5), 1..9000),
+        dense in any::<bool>(),
+    ) {
+        let mut map = KeyMap::new(0, u64::MAX, if dense { Load::Dense } else { Load::Fast });
+        let mut model = BTreeMap::new();
+        for (hash, value, what) in operations {
+            if what < 4 {
+                prop_assert_eq!(map.insert(hash, value), model.insert(hash, value));
+            } else {
+                prop_assert_eq!(map.remove(hash), model.remove(&hash));
+            }
+        }
+        check(&map, &model);
+    }
+
+    #[test]
+    fn a_range_is_what_a_btree_gives(
+        keys in prop::collection::btree_set(hashes(), 1..6000),
+        bounds in (hashes(), hashes()),
+        limits in (hashes(), hashes()),
+    ) {
+        let (low, high) = (bounds.0.min(bounds.1), bounds.0.max(bounds.1));
+        let (first, last) = (limits.0.min(limits.1), limits.0.max(limits.1));
+        let mut map = KeyMap::new(first, last, Load::Dense);
+        let mut model = BTreeMap::new();
+        for key in keys.into_iter().filter(|k| (first..=last).contains(k)) {
+            map.insert(key, key / 3);
+            model.insert(key, key / 3);
+        }
+        check(&map, &model);
+        prop_assert!(map.range(low, high).eq(model.range(low..=high).map(|(k, v)| (*k, *v))));
+    }
+}

@@ -1,0 +1,62 @@
+//! `hps`: an embedded, SSD-first store for the sparse parameters of embedding models that do not
+//! fit in memory.
+//!
+//! A trainer hands it batches of u64 keys, gets rows, hands gradients back. Rows live on SSD in
+//! append-only parameter files; memory is a cache with a hard budget; a checkpoint is a consistent
+//! cut that survives any crash.
+//!
+//! ```
+//! use hps::{RuntimeOptions, Store, TableDescriptor, Update};
+//!
+//! # fn main() -> hps::Result<()> {
+//! # let directory = std::env::temp_dir().join(format!("hps-doc-{}", std::process::id()));
+//! let options = RuntimeOptions { cache_bytes: 16 << 20, ..RuntimeOptions::default() };
+//! let store = Store::create(&directory, options.clone())?;
+//! let table = store.create_table(&TableDescriptor::new("clicks", 8))?;
+//!
+//! let keys = [7, 42, 7];
+//! let mut weights = vec![0.0; keys.len() * 8];
+//! let lease = store.pull(table, &keys, &mut weights)?; // resident and pinned
+//! let gradients = vec![0.5; weights.len()];
+//! store.push(&lease, Update::gradients(&gradients, 0.05))?; // AdaGrad, equal keys summed
+//! drop(lease); // the rows may leave memory
+//! store.checkpoint(1, b"the trainer's own state")?; // survives a crash from here on
+//! store.close()?;
+//!
+//! let store = Store::open(&directory, options)?;
+//! assert_eq!(store.contains(table, &[7, 42, 8])?, [true, true, false]);
+//! # store.close()?;
+//! # std::fs::remove_dir_all(&directory).ok();
+//! # Ok(())
+//! # }
+//! ```
+
+mod batch;
+mod error;
+#[doc(hidden)]
+pub mod format;
+#[doc(hidden)]
+pub mod io;
+#[doc(hidden)]
+pub mod keymap;
+#[doc(hidden)]
+pub mod mem;
+mod options;
+#[doc(hidden)]
+pub mod row;
+#[doc(hidden)]
+pub mod ssd;
+mod stats;
+mod store;
+mod units;
+
+pub use error::{Error, Invalid, Result};
+pub use options::{
+    DIM_MAX, Dtype, Hyper, Initialiser, IoEngine, NonFinite, Optimizer, PolicyKind, RowMetadata,
+    RuntimeOptions, TABLES_MAX, TableDescriptor,
+};
+pub use stats::Stats;
+pub use store::{
+    CheckpointInfo, CheckpointTicket, Lease, PushReport, Row, RowIter, Store, Ticket, Update,
+};
+pub use units::{TableId, mix64, unmix64};

@@ -1,0 +1,483 @@
+//! Is a row in memory, where, and is there room for another? The cache of one table in one shard.
+//!
+//! - Memory is decided in [`TableCache::new`] and never grows.
+//! - `counts` is exact after every call: every change of a state goes through `change`.
+//! - Used places are rows (found by hash) or frozen copies (found through their list only).
+
+use super::buckets::{Buckets, NO_SLOT};
+use super::lists::{HEADS, Rows};
+use super::policy::{AnyPolicy, Policy};
+use super::row_state::{Counts, Flags, ListKind, RowState};
+use super::slab::Slab;
+use crate::error::{Error, Invalid, Result};
+use crate::options::PolicyKind;
+
+/// Rows that the policy names at once.
+pub(super) const NAMED_ROWS: usize = 64;
+/// Share of the rows in a flush step where it is not given.
+const FLUSH_STEP_SHARE: usize = 16;
+/// Places are numbered by u32 with a few numbers reserved.
+const CAPACITY_MAX: usize = 1 << 31;
+
+/// What a [`TableCache`] is made from.
+#[derive(Clone, Debug)]
+pub struct CacheConfig {
+    /// f32-sized words of a row: 1 or more.
+    pub row_f32s: usize,
+    /// All memory of the cache: slab, states, hash table, lists and frequency memory.
+    pub bytes: u64,
+    /// Which rows leave first.
+    pub policy: PolicyKind,
+    /// Rows taken per flush and low-water mark; 0: a sixteenth of the rows. At most half of them.
+    pub flush_step_rows: usize,
+    /// The least and the greatest hash of the shard.
+    pub range: (u64, u64),
+}
+
+/// The rows of one table in one shard that are in memory; see [`crate::mem`].
+#[derive(Debug)]
+pub struct TableCache {
+    pub(super) rows: Rows,
+    pub(super) slab: Slab,
+    pub(super) policy: AnyPolicy,
+    pub(super) counts: Counts,
+    pub(super) named: Vec<u32>,
+    buckets: Buckets,
+    range: (u64, u64),
+    capacity: usize,
+    row_f32s: usize,
+    flush_step_rows: usize,
+    /// Head of the chain of places freed, through `next`.
+    freed: u32,
+}
+
+fn bytes_for(rows: usize, row_f32s: usize, policy: PolicyKind) -> u64 {
+    let bytes = rows * row_f32s * size_of::<f32>()
+        + (rows + HEADS) * size_of::<RowState>()
+        + Buckets::words_for(rows) * size_of::<u64>()
+        + AnyPolicy::bytes_for_rows(policy, rows)
+        + NAMED_ROWS * size_of::<u32>()
+        + size_of::<TableCache>();
+    bytes as u64
+}
+
+impl TableCache {
+    /// Makes an empty cache with as many places as fit into `config.bytes`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` naming the bytes needed if not even one row fits.
+    pub fn new(config: &CacheConfig) -> Result<TableCache> {
+        assert!(config.row_f32s > 0, "a row has at least one word");
+        assert!(
+            config.range.0 <= config.range.1,
+            "a shard's range is not empty"
+        );
+        let bytes_for = |rows| bytes_for(rows, config.row_f32s, config.policy);
+        let (mut fits, mut fails) = (0, CAPACITY_MAX);
+        while fails - fits > 1 {
+            let middle = fits + (fails - fits) / 2;
+            if bytes_for(middle) <= config.bytes {
+                fits = middle;
+            } else {
+                fails = middle;
+            }
+        }
+        if fits == 0 {
+            let why = format!(
+                "one row of {} f32s needs {} bytes",
+                config.row_f32s,
+                bytes_for(1)
+            );
+            let value = format!("{} bytes for one table in one shard", config.bytes);
+            return Err(Error::InvalidArgument(Invalid::Option {
+                name: "cache_bytes",
+                value,
+                why,
+            }));
+        }
+        let capacity = fits;
+        let step = match config.flush_step_rows {
+            0 => capacity / FLUSH_STEP_SHARE,
+            rows => rows.min(capacity / 2),
+        };
+        Ok(TableCache {
+            rows: Rows::new(capacity),
+            slab: Slab::new(capacity, config.row_f32s),
+            policy: AnyPolicy::new(config.policy, capacity),
+            counts: Counts::default(),
+            named: Vec::with_capacity(NAMED_ROWS),
+            buckets: Buckets::new(capacity),
+            range: config.range,
+            capacity,
+            row_f32s: config.row_f32s,
+            flush_step_rows: step.max(1),
+            freed: NO_SLOT,
+        })
+    }
+
+    /// Bytes with which a cache of this policy has at least `rows` places.
+    #[must_use]
+    pub fn bytes_for_rows(rows: usize, row_f32s: usize, policy: PolicyKind) -> u64 {
+        bytes_for(rows, row_f32s, policy)
+    }
+
+    /// Places in all.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Rows in memory, frozen copies not counted.
+    #[must_use]
+    pub fn resident(&self) -> usize {
+        self.counts.used - self.counts.frozen
+    }
+
+    /// Places that hold nothing.
+    #[must_use]
+    pub fn free(&self) -> usize {
+        self.capacity - self.counts.used
+    }
+
+    /// Rows with at least one pin.
+    #[must_use]
+    pub fn pinned(&self) -> usize {
+        self.counts.pinned
+    }
+
+    /// Rows that can be dropped at once: clean, unpinned, not being read or written.
+    #[must_use]
+    pub fn evictable(&self) -> usize {
+        if self.policy.evicts() {
+            self.counts.evictable
+        } else {
+            0
+        }
+    }
+
+    /// Dirty rows, frozen copies included.
+    #[must_use]
+    pub fn dirty(&self) -> usize {
+        self.counts.dirty
+    }
+
+    /// Places that hold the state of a row at a checkpoint's cut.
+    #[must_use]
+    pub fn frozen_copies(&self) -> usize {
+        self.counts.frozen
+    }
+
+    /// Rows on the LRU list.
+    #[must_use]
+    pub fn lru_rows(&self) -> usize {
+        self.rows.lru_rows
+    }
+
+    /// Rows taken per flush, and the low-water mark of [`TableCache::low`].
+    #[must_use]
+    pub fn flush_step_rows(&self) -> usize {
+        self.flush_step_rows
+    }
+
+    /// Whether so few places can be had at once that dirty rows should be flushed.
+    #[must_use]
+    pub fn low(&self) -> bool {
+        self.policy.evicts() && self.free() + self.evictable() < self.flush_step_rows
+    }
+
+    /// Memory allocated, at most the `bytes` of the configuration.
+    #[must_use]
+    pub fn bytes_allocated(&self) -> u64 {
+        let bytes = self.rows.bytes_allocated()
+            + self.slab.bytes_allocated()
+            + self.buckets.bytes_allocated()
+            + self.policy.bytes_allocated()
+            + self.named.capacity() * size_of::<u32>()
+            + size_of::<TableCache>();
+        bytes as u64
+    }
+
+    /// Memory touched so far: what was allocated less the places never used.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let unused = self.capacity - self.rows.touched();
+        let place = self.row_f32s * size_of::<f32>() + size_of::<RowState>();
+        self.bytes_allocated() - (unused * place) as u64
+    }
+
+    /// Finds the slot of each hash; [`NO_SLOT`] for rows not in memory.
+    ///
+    /// # Shapes
+    /// hashes: `[n]`, slots: `[n]`
+    pub fn lookup(&self, hashes: &[u64], slots: &mut [u32]) {
+        self.buckets.get_batch(&self.rows, hashes, slots);
+    }
+
+    /// Raises the pin count once per position; returns how many rows had none before.
+    pub fn pin(&mut self, slots: &[u32]) -> usize {
+        let before = self.counts.pinned;
+        for slot in slots {
+            let state = self.rows.get_mut(*slot);
+            assert!(
+                state.used && !state.flags.any(Flags::FROZEN_COPY),
+                "only rows are pinned"
+            );
+            if state.pins > 0 {
+                state.pins += 1;
+            } else {
+                self.change(*slot, |state| state.pins = 1);
+            }
+        }
+        self.counts.pinned - before
+    }
+
+    /// Lowers the pin count once per position; returns how many rows have none now. Rows that
+    /// could not be loaded are dropped with their last pin.
+    pub fn unpin(&mut self, slots: &[u32]) -> usize {
+        let before = self.counts.pinned;
+        for slot in slots {
+            let state = self.rows.get_mut(*slot);
+            assert!(
+                state.pins > 0,
+                "a row is unpinned as often as it was pinned"
+            );
+            if state.pins > 1 {
+                state.pins -= 1;
+                continue;
+            }
+            self.change(*slot, |state| state.pins = 0);
+            if self.rows.get(*slot).flags.any(Flags::FAILED) {
+                self.release(*slot);
+            }
+        }
+        before - self.counts.pinned
+    }
+
+    /// Tells the policy that a batch used these rows; positions may repeat.
+    pub fn touch(&mut self, slots: &[u32]) {
+        self.policy.touched(&mut self.rows, slots);
+    }
+
+    /// Gives a row that is not in memory a free place, unpinned, with `flags`; none if no place is
+    /// free. The place's content is undefined until the caller fills it.
+    pub fn insert(&mut self, hash: u64, flags: Flags) -> Option<u32> {
+        assert!(
+            (self.range.0..=self.range.1).contains(&hash),
+            "a hash lies in its shard's range"
+        );
+        assert!(
+            self.buckets.get(&self.rows, hash).is_none(),
+            "a row has one place"
+        );
+        let slot = self.take_place(hash, flags, 0)?;
+        self.buckets.insert(hash, slot);
+        self.policy.admitted(&mut self.rows, slot);
+        Some(slot)
+    }
+
+    /// Drops an unpinned row whatever its state; its place is free.
+    pub fn remove(&mut self, slot: u32) {
+        let state = self.rows.get(slot);
+        assert!(
+            state.used && state.pins == 0,
+            "only unpinned rows are removed"
+        );
+        assert!(
+            !state.flags.any(Flags::WRITING | Flags::FROZEN_COPY),
+            "no write may be in flight"
+        );
+        self.release(slot);
+    }
+
+    /// The content of a row.
+    #[inline]
+    #[must_use]
+    pub fn row(&self, slot: u32) -> &[f32] {
+        self.slab.row(slot)
+    }
+
+    /// The content of a row, to be changed after [`TableCache::begin_write`].
+    #[inline]
+    pub fn row_mut(&mut self, slot: u32) -> &mut [f32] {
+        self.slab.row_mut(slot)
+    }
+
+    /// The hash of a row.
+    #[must_use]
+    pub fn hash_of(&self, slot: u32) -> u64 {
+        self.rows.get(slot).hash
+    }
+
+    /// The flags of a row.
+    #[inline]
+    #[must_use]
+    pub fn flags(&self, slot: u32) -> Flags {
+        self.rows.get(slot).flags
+    }
+
+    /// Sets flags of a row. DIRTY is set by [`TableCache::begin_write`] only.
+    pub fn set(&mut self, slot: u32, flags: Flags) {
+        assert!(
+            !flags.any(Flags::DIRTY | Flags::WRITING | Flags::FROZEN_COPY),
+            "set by the cache"
+        );
+        self.change(slot, |state| state.flags = state.flags.with(flags));
+    }
+
+    /// Clears flags of a row.
+    pub fn clear(&mut self, slot: u32, flags: Flags) {
+        assert!(
+            !flags.any(Flags::DIRTY | Flags::WRITING | Flags::FROZEN_COPY),
+            "by the cache"
+        );
+        self.change(slot, |state| state.flags = state.flags.without(flags));
+    }
+
+    /// The epoch in which a row last changed since it came into memory.
+    #[must_use]
+    pub fn epoch(&self, slot: u32) -> u32 {
+        self.rows.get(slot).epoch
+    }
+
+    /// Sets the epoch of a row that was just loaded.
+    pub fn set_epoch(&mut self, slot: u32, epoch: u32) {
+        self.rows.get_mut(slot).epoch = epoch;
+    }
+
+    /// Pins of a row.
+    #[must_use]
+    pub fn pins(&self, slot: u32) -> u32 {
+        self.rows.get(slot).pins
+    }
+
+    /// The list a row is on.
+    #[must_use]
+    pub fn list_of(&self, slot: u32) -> ListKind {
+        self.rows.get(slot).list
+    }
+
+    /// Changes a state and keeps the counts exact.
+    #[inline]
+    pub(super) fn change<T>(&mut self, slot: u32, f: impl FnOnce(&mut RowState) -> T) -> T {
+        let state = self.rows.get_mut(slot);
+        self.counts.subtract(state);
+        let result = f(state);
+        self.counts.add(state);
+        result
+    }
+
+    /// Takes a free place for a row or a copy; it is linked nowhere yet.
+    pub(super) fn take_place(&mut self, hash: u64, flags: Flags, epoch: u32) -> Option<u32> {
+        let slot = if self.freed != NO_SLOT {
+            let slot = self.freed;
+            self.freed = self.rows.get(slot).next;
+            slot
+        } else if self.rows.touched() < self.capacity {
+            self.rows.extend()
+        } else {
+            return None;
+        };
+        self.change(slot, |state| {
+            *state = RowState {
+                hash,
+                flags,
+                epoch,
+                used: true,
+                ..RowState::default()
+            };
+        });
+        Some(slot)
+    }
+
+    /// Frees the place of a row or copy.
+    pub(super) fn release(&mut self, slot: u32) {
+        let state = *self.rows.get(slot);
+        self.rows.unlink(slot);
+        if !state.flags.any(Flags::FROZEN_COPY) {
+            self.policy.left(&mut self.rows, slot);
+            self.buckets.remove(&self.rows, state.hash);
+        }
+        let next = self.freed;
+        self.change(slot, |state| {
+            *state = RowState {
+                next,
+                ..RowState::default()
+            }
+        });
+        self.freed = slot;
+    }
+
+    /// Recounts everything; panics where a count or a link is wrong. For tests.
+    #[doc(hidden)]
+    pub fn check(&self) {
+        let mut counts = Counts::default();
+        let (mut free, mut linked, mut flying) = (0, 0, 0);
+        let end = u32::try_from(self.rows.touched() + HEADS).unwrap_or(u32::MAX);
+        for slot in 20..end {
+            let state = self.rows.get(slot);
+            counts.add(state);
+            if !state.used {
+                free += 1;
+                assert!(
+                    state.list == ListKind::None && state.pins == 0,
+                    "a free place is bare"
+                );
+                continue;
+            }
+            let copy = state.flags.any(Flags::FROZEN_COPY);
+            assert_eq!(
+                copy,
+                state.list == ListKind::Frozen,
+                "copies are on their list"
+            );
+            if !copy {
+                let found = self.buckets.get(&self.rows, state.hash);
+                assert_eq!(found, Some(slot), "a row is found by its hash");
+            }
+            linked += usize::from(state.list != ListKind::None);
+            let unlinked = state.list == ListKind::None;
+            flying += usize::from(unlinked);
+            let dirty = state.flags.any(Flags::DIRTY);
+            let wrong = if dirty {
+                ListKind::ColdClean
+            } else {
+                ListKind::ColdDirty
+            };
+            assert!(state.list != wrong, "rows are queued by what they are");
+            assert!(
+                !unlinked || state.flags.any(Flags::WRITING),
+                "only victims are on no list"
+            );
+        }
+        assert_eq!(counts, self.counts, "counts are exact");
+        assert_eq!(
+            self.free(),
+            self.capacity - self.rows.touched() + free,
+            "free places"
+        );
+        assert_eq!(self.counts.used, linked + flying, "places are free or used");
+        let walked: Vec<usize> = (0..20).map(|head| self.rows.walk(head).count()).collect();
+        assert_eq!(
+            walked.iter().sum::<usize>(),
+            linked,
+            "each row is on one list"
+        );
+        assert_eq!(
+            walked[..16].iter().sum::<usize>(),
+            self.rows.lfu_rows,
+            "LFU rows"
+        );
+        assert_eq!(walked[16], self.rows.lru_rows, "LRU rows");
+        let mut chain = 0;
+        let mut slot = self.freed;
+        while slot != NO_SLOT {
+            chain += 1;
+            slot = self.rows.get(slot).next;
+        }
+        assert_eq!(chain, free, "freed places are chained");
+        assert!(
+            self.bytes() <= self.bytes_allocated(),
+            "touched memory is allocated"
+        );
+    }
+}

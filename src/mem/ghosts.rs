@@ -1,0 +1,118 @@
+//! How often was a row used before it left memory? Ghost entries: fingerprints with a class.
+//!
+//! - Two entries of 16 bits per row of capacity: 12 bits of fingerprint, 4 of log frequency. Class
+//!   c stands for about 2^(c/2) touches; a counter holds 1 + class, so that 0 is an empty entry.
+//! - A hash belongs to one 64-byte line of 32 entries; in a full line the least frequent entry
+//!   makes room, which one turns with the hash.
+//! - A row that comes back takes its entry away: it carries its frequency itself.
+//! - Halving takes two classes off every entry (TinyLFU's reset, Einziger et al. 2017).
+//!
+//! A count-min sketch of the same 4 bytes a row was tried first: rows that come once fill its
+//! counters, and its hit rate was 3.6 points lower (zipf 0.99 with every third key a new one:
+//! 71.0 %, 74.6 %).
+
+use super::lists::CLASSES;
+
+const LINE: usize = 32;
+const SPREAD: u64 = 0xd6e8_feb8_6659_fd93;
+
+#[derive(Debug)]
+pub(crate) struct Ghosts {
+    entries: Vec<u16>,
+}
+
+impl Ghosts {
+    pub fn entries_for(capacity: usize) -> usize {
+        (capacity * 2).next_multiple_of(LINE)
+    }
+
+    pub fn new(capacity: usize) -> Ghosts {
+        Ghosts {
+            entries: vec![0; Ghosts::entries_for(capacity)],
+        }
+    }
+
+    pub fn bytes_allocated(&self) -> usize {
+        self.entries.capacity() * size_of::<u16>()
+    }
+
+    /// The line of a hash, its fingerprint (in place) and the entry where a search for room starts.
+    fn line(&mut self, hash: u64) -> (&mut [u16], u16, usize) {
+        let mixed = (hash ^ (hash >> 32)).wrapping_mul(SPREAD);
+        let lines = (self.entries.len() / LINE) as u64;
+        let start = usize::try_from(((mixed >> 32) * lines) >> 32).unwrap_or(0) * LINE;
+        let low = mixed ^ (mixed >> 29);
+        let fingerprint = (low & 0xfff) as u16;
+        let turn = ((low >> 12) & 31) as usize;
+        (
+            &mut self.entries[start..start + LINE],
+            fingerprint << 4,
+            turn,
+        )
+    }
+
+    /// Takes the entry of a hash: 1 + its class, 0 if there is none.
+    pub fn take(&mut self, hash: u64) -> u8 {
+        let (line, fingerprint, _) = self.line(hash);
+        let known = line
+            .iter_mut()
+            .find(|x| **x & 0xfff0 == fingerprint && **x & 15 != 0);
+        known.map_or(0, |entry| (std::mem::take(entry) & 15) as u8)
+    }
+
+    /// Remembers the class of a hash, in the place of one no more frequent if its line is full.
+    pub fn record(&mut self, hash: u64, class: u8) {
+        let counter = u16::from(class + 1).min(15);
+        const _: () = assert!(CLASSES == 16);
+        let (line, fingerprint, turn) = self.line(hash);
+        let places = (0..LINE).map(|i| (turn + i) % LINE);
+        if let Some(place) = places.min_by_key(|place| line[*place] & 15)
+            && line[place] & 15 <= counter
+        {
+            line[place] = fingerprint | counter;
+        }
+    }
+
+    /// Takes two classes off every entry; those of the lowest two are forgotten.
+    pub fn halve(&mut self) {
+        for entry in &mut self.entries {
+            *entry = if *entry & 15 > 2 { *entry - 2 } else { 0 };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::mix64;
+
+    #[test]
+    fn an_entry_is_remembered_once_and_halving_takes_two_classes() {
+        for halvings in 0..3u8 {
+            let mut ghosts = Ghosts::new(1000);
+            for key in 0..300u64 {
+                ghosts.record(mix64(key), u8::try_from(key % 15).unwrap());
+            }
+            (0..halvings).for_each(|_| ghosts.halve());
+            let expected = |key: u64| {
+                (key % 15 + 1)
+                    .min(15)
+                    .saturating_sub(2 * u64::from(halvings))
+            };
+            let right = (0..300).filter(|k| u64::from(ghosts.take(mix64(*k))) == expected(*k));
+            assert!(right.count() >= 297, "fingerprints rarely collide");
+            assert!(
+                (0..300).filter(|k| ghosts.take(mix64(*k)) > 0).count() <= 3,
+                "taken once"
+            );
+        }
+    }
+
+    #[test]
+    fn a_full_line_keeps_the_frequent_ones() {
+        let mut ghosts = Ghosts::new(16);
+        (0..8).for_each(|key| ghosts.record(mix64(key), 9));
+        (100..1000).for_each(|key| ghosts.record(mix64(key), 1));
+        assert!((0..8).filter(|key| ghosts.take(mix64(*key)) == 10).count() >= 7);
+    }
+}

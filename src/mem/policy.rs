@@ -1,0 +1,106 @@
+//! Which rows leave memory first? One trait, four policies over the same lists.
+//!
+//! - A policy decides on order only. Whether a row may leave (clean, unpinned) and what is done
+//!   with it is decided in `victims`; a row that a policy named and that is still in use is given
+//!   back to it.
+//! - Calls are per batch on the hit path; the kind is told apart once per call.
+
+mod bilevel;
+mod cached;
+mod lru;
+mod staged;
+
+use self::bilevel::Bilevel;
+use self::cached::Cached;
+use self::lru::Lru;
+use self::staged::Staged;
+use super::lists::Rows;
+use crate::options::PolicyKind;
+
+/// An order in which rows leave.
+pub(crate) trait Policy {
+    /// Rows were used by a batch; positions may repeat.
+    fn touched(&mut self, rows: &mut Rows, slots: &[u32]);
+    /// A row came into memory: links it.
+    fn admitted(&mut self, rows: &mut Rows, slot: u32);
+    /// A row that [`Policy::coldest`] named is in use: links it again.
+    fn returned(&mut self, rows: &mut Rows, slot: u32);
+    /// Unlinks up to `want` rows from the cold end into `named`, coldest first.
+    fn coldest(&mut self, rows: &mut Rows, want: usize, named: &mut Vec<u32>);
+    /// A row leaves memory; it is linked nowhere.
+    fn left(&mut self, rows: &mut Rows, slot: u32);
+}
+
+/// One of the policies: told apart by a branch, not by a pointer.
+#[derive(Debug)]
+pub(crate) enum AnyPolicy {
+    Bilevel(Bilevel),
+    Lru(Lru),
+    Cached(Cached),
+    Staged(Staged),
+}
+
+impl AnyPolicy {
+    pub fn new(kind: PolicyKind, capacity: usize) -> AnyPolicy {
+        match kind {
+            PolicyKind::Bilevel => AnyPolicy::Bilevel(Bilevel::new(capacity)),
+            PolicyKind::Lru => AnyPolicy::Lru(Lru),
+            PolicyKind::Cached => AnyPolicy::Cached(Cached),
+            PolicyKind::Staged => AnyPolicy::Staged(Staged),
+        }
+    }
+
+    /// Memory that `new` allocates for the policy.
+    pub fn bytes_for_rows(kind: PolicyKind, capacity: usize) -> usize {
+        match kind {
+            PolicyKind::Bilevel => Bilevel::bytes_for_rows(capacity),
+            PolicyKind::Lru | PolicyKind::Cached | PolicyKind::Staged => 0,
+        }
+    }
+
+    pub fn bytes_allocated(&self) -> usize {
+        match self {
+            AnyPolicy::Bilevel(policy) => policy.bytes_allocated(),
+            AnyPolicy::Lru(_) | AnyPolicy::Cached(_) | AnyPolicy::Staged(_) => 0,
+        }
+    }
+
+    /// Whether rows leave at all.
+    pub fn evicts(&self) -> bool {
+        !matches!(self, AnyPolicy::Staged(_))
+    }
+
+    fn get(&mut self) -> &mut dyn Policy {
+        match self {
+            AnyPolicy::Bilevel(policy) => policy,
+            AnyPolicy::Lru(policy) => policy,
+            AnyPolicy::Cached(policy) => policy,
+            AnyPolicy::Staged(policy) => policy,
+        }
+    }
+}
+
+impl Policy for AnyPolicy {
+    fn touched(&mut self, rows: &mut Rows, slots: &[u32]) {
+        self.get().touched(rows, slots);
+    }
+
+    fn admitted(&mut self, rows: &mut Rows, slot: u32) {
+        self.get().admitted(rows, slot);
+    }
+
+    fn returned(&mut self, rows: &mut Rows, slot: u32) {
+        self.get().returned(rows, slot);
+    }
+
+    fn coldest(&mut self, rows: &mut Rows, want: usize, named: &mut Vec<u32>) {
+        self.get().coldest(rows, want, named);
+    }
+
+    fn left(&mut self, rows: &mut Rows, slot: u32) {
+        self.get().left(rows, slot);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,35 @@
+//! Plain least recently used: every touch moves the row to the hot end.
+
+use super::Policy;
+use crate::mem::lists::{LRU, Rows};
+
+#[derive(Debug)]
+pub(crate) struct Lru;
+
+impl Policy for Lru {
+    fn touched(&mut self, rows: &mut Rows, slots: &[u32]) {
+        for slot in slots {
+            rows.move_hot(LRU, *slot);
+        }
+    }
+
+    fn admitted(&mut self, rows: &mut Rows, slot: u32) {
+        rows.push_hot(LRU, slot);
+    }
+
+    fn returned(&mut self, rows: &mut Rows, slot: u32) {
+        rows.push_hot(LRU, slot);
+    }
+
+    fn coldest(&mut self, rows: &mut Rows, want: usize, named: &mut Vec<u32>) {
+        while named.len() < want {
+            let Some(slot) = rows.coldest(LRU) else {
+                return;
+            };
+            rows.unlink(slot);
+            named.push(slot);
+        }
+    }
+
+    fn left(&mut self, _: &mut Rows, _: u32) {}
+}

@@ -1,0 +1,418 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::*;
+use crate::options::PolicyKind;
+use crate::units::{mix64, unmix64};
+
+const ROW: usize = 4;
+
+fn cache(rows: usize, policy: PolicyKind) -> TableCache {
+    let bytes = TableCache::bytes_for_rows(rows, ROW, policy);
+    let config = CacheConfig {
+        row_f32s: ROW,
+        bytes,
+        policy,
+        flush_step_rows: 0,
+        range: (0, u64::MAX),
+    };
+    TableCache::new(&config).unwrap()
+}
+
+fn add(cache: &mut TableCache, key: u64, flags: Flags) -> u32 {
+    let slot = cache.insert(mix64(key), flags).unwrap();
+    cache.row_mut(slot).fill(key as f32);
+    slot
+}
+
+fn find(cache: &TableCache, key: u64) -> u32 {
+    let mut slots = [0];
+    cache.lookup(&[mix64(key)], &mut slots);
+    slots[0]
+}
+
+/// Writes victims out at once; returns (key, first word, tombstone) of each.
+fn write_all(cache: &mut TableCache, victims: &[Victim], ok: bool) -> Vec<(u64, f32, bool)> {
+    let mut row = [0.0; ROW];
+    let mut written = Vec::new();
+    for victim in victims {
+        if let Some(taken) = cache.copy_out(victim, u32::MAX, &mut row) {
+            assert!(cache.flags(victim.slot).any(Flags::WRITING));
+            written.push((unmix64(taken.hash), row[0], taken.tombstone));
+            assert!(cache.written(victim, ok));
+        }
+    }
+    cache.check();
+    written
+}
+
+#[test]
+fn the_budget_is_exact_for_every_size_and_policy() {
+    for policy in [
+        PolicyKind::Bilevel,
+        PolicyKind::Lru,
+        PolicyKind::Cached,
+        PolicyKind::Staged,
+    ] {
+        for (row_f32s, bytes) in [(1, 4096), (1, 100_003), (129, 1 << 20), (24_577, 1 << 20)] {
+            let config = CacheConfig {
+                row_f32s,
+                bytes,
+                policy,
+                flush_step_rows: 0,
+                range: (0, u64::MAX),
+            };
+            let cache = TableCache::new(&config).unwrap();
+            assert!(
+                cache.bytes_allocated() <= bytes,
+                "{} > {bytes}",
+                cache.bytes_allocated()
+            );
+            let needed = TableCache::bytes_for_rows(cache.capacity(), row_f32s, policy);
+            assert_eq!(cache.bytes_allocated(), needed);
+            let more = TableCache::bytes_for_rows(cache.capacity() + 1, row_f32s, policy);
+            assert!(more > bytes, "one more row would have fit");
+            assert!(cache.bytes() < cache.bytes_allocated());
+        }
+    }
+    let needed = TableCache::bytes_for_rows(1, 8, PolicyKind::Bilevel);
+    let config = CacheConfig {
+        row_f32s: 8,
+        bytes: needed - 1,
+        policy: PolicyKind::Bilevel,
+        flush_step_rows: 0,
+        range: (0, u64::MAX),
+    };
+    let message = TableCache::new(&config).unwrap_err().to_string();
+    assert!(message.contains(&needed.to_string()), "{message}");
+}
+
+#[test]
+fn rows_move_from_lru_to_lfu_and_out() {
+    let mut cache = cache(64, PolicyKind::Bilevel);
+    let slots: Vec<u32> = (0..64)
+        .map(|key| add(&mut cache, key, Flags::NONE))
+        .collect();
+    cache.touch(&slots);
+    assert_eq!(cache.list_of(slots[63]), ListKind::Lru);
+    assert_eq!(
+        cache.list_of(slots[0]),
+        ListKind::Lfu,
+        "the oldest rows fell off"
+    );
+    assert_eq!(cache.lru_rows(), 8);
+    // Row 1 gets warm while it is a candidate, so row 0 leaves and row 1 does not.
+    cache.touch(&[slots[1], slots[1], slots[1]]);
+    assert_eq!(
+        cache.insert(mix64(64), Flags::NONE),
+        None,
+        "no place is free"
+    );
+    assert_eq!(cache.reclaim(2), 2);
+    assert_eq!(
+        (find(&cache, 0), find(&cache, 1), find(&cache, 2)),
+        (NO_SLOT, slots[1], NO_SLOT)
+    );
+    cache.check();
+    // Twice round: row 1 outlives all rows that were touched once.
+    for key in 100..162 {
+        let slot = add(&mut cache, key, Flags::NONE);
+        cache.touch(&[slot]);
+        cache.reclaim(1);
+    }
+    assert_eq!(find(&cache, 1), slots[1]);
+    assert_eq!(
+        (3..48).filter(|key| find(&cache, *key) != NO_SLOT).count(),
+        0
+    );
+    cache.check();
+}
+
+#[test]
+fn frequency_survives_eviction() {
+    let mut cache = cache(32, PolicyKind::Bilevel);
+    let slot = add(&mut cache, 7, Flags::NONE);
+    (0..40).for_each(|_| cache.touch(&[slot]));
+    cache.remove(slot);
+    assert_eq!(find(&cache, 7), NO_SLOT);
+    add(&mut cache, 7, Flags::NONE);
+    for key in 100..131 {
+        let slot = add(&mut cache, key, Flags::NONE);
+        cache.touch(&[slot]);
+    }
+    assert_eq!(cache.reclaim(23), 23);
+    assert_ne!(
+        find(&cache, 7),
+        NO_SLOT,
+        "the row that was hot before outlives the others"
+    );
+}
+
+#[test]
+fn pinned_rows_are_never_victims() {
+    for policy in [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Cached] {
+        let mut cache = cache(100, policy);
+        let slots: Vec<u32> = (0..100)
+            .map(|key| add(&mut cache, key, Flags::NONE))
+            .collect();
+        assert_eq!(cache.pin(&slots[..40]), 40);
+        assert_eq!(cache.pin(&slots[..40]), 0);
+        cache.begin_write(&slots[20..60], 1, None).unwrap();
+        assert_eq!(
+            (cache.pinned(), cache.dirty(), cache.evictable()),
+            (40, 40, 40)
+        );
+        let mut victims = Vec::new();
+        cache.take_victims(100, u32::MAX, &mut victims);
+        cache.check();
+        let chosen: BTreeSet<u32> = victims.iter().map(|x| x.slot).collect();
+        assert_eq!(
+            chosen,
+            slots[40..60].iter().copied().collect(),
+            "{policy:?}"
+        );
+        assert_eq!(cache.reclaim(usize::MAX), 40, "{policy:?}");
+        cache.pin(&slots[40..41]);
+        assert_eq!(
+            write_all(&mut cache, &victims, true).len(),
+            19,
+            "one was pinned meanwhile"
+        );
+        assert_eq!(cache.reclaim(usize::MAX), 59);
+        assert_eq!(cache.unpin(&slots[..40]), 0);
+        assert_eq!(cache.unpin(&slots[..40]), 40);
+        assert_eq!(cache.reclaim(usize::MAX), 79, "rows 20 to 40 are dirty");
+        cache.check();
+    }
+}
+
+#[test]
+fn staged_rows_never_leave() {
+    let mut cache = cache(10, PolicyKind::Staged);
+    let slots: Vec<u32> = (0..10)
+        .map(|key| add(&mut cache, key, Flags::NONE))
+        .collect();
+    cache.begin_write(&slots[..5], 1, None).unwrap();
+    let mut victims = Vec::new();
+    cache.take_victims(10, u32::MAX, &mut victims);
+    assert_eq!(
+        (
+            cache.reclaim(1),
+            cache.evictable(),
+            victims.len(),
+            cache.low()
+        ),
+        (0, 0, 0, false)
+    );
+    assert!(
+        cache.take_frozen(&mut 0, 10, 1, &mut victims),
+        "a checkpoint writes them"
+    );
+    assert_eq!(write_all(&mut cache, &victims, true).len(), 5);
+}
+
+#[test]
+fn a_cache_is_low_until_enough_rows_were_flushed() {
+    let mut cache = cache(160, PolicyKind::Bilevel);
+    let slots: Vec<u32> = (0..155)
+        .map(|key| add(&mut cache, key, Flags::ABSENT))
+        .collect();
+    assert_eq!(cache.flush_step_rows(), 10);
+    assert!(!cache.low());
+    cache.begin_write(&slots, 3, None).unwrap();
+    assert!(cache.low() && !cache.flags(slots[0]).any(Flags::ABSENT));
+    let mut victims = Vec::new();
+    cache.take_victims(10, u32::MAX, &mut victims);
+    let keys: Vec<u64> = victims.iter().map(|x| unmix64(x.hash)).collect();
+    assert_eq!(keys, (0..10).collect::<Vec<_>>(), "coldest first");
+    write_all(&mut cache, &victims, true);
+    assert!(!cache.low() && cache.evictable() == 10);
+    assert_eq!(cache.reclaim(15), 15);
+    cache.check();
+}
+
+#[test]
+fn a_change_after_the_cut_keeps_the_frozen_row_beside_it() {
+    let mut cache = cache(8, PolicyKind::Bilevel);
+    let slots: Vec<u32> = (0..4)
+        .map(|key| add(&mut cache, key, Flags::NONE))
+        .collect();
+    cache.pin(&slots);
+    cache.begin_write(&slots, 1, None).unwrap();
+    cache.row_mut(slots[2]).fill(20.0);
+    // Cut after epoch 1; rows 2 (twice) and 3 change, row 3 was removed before.
+    cache.set(slots[3], Flags::REMOVED);
+    cache
+        .begin_write(&[slots[2], slots[3], slots[2]], 2, Some(1))
+        .unwrap();
+    cache.row_mut(slots[2]).fill(21.0);
+    cache.row_mut(slots[3]).fill(31.0);
+    assert_eq!(
+        (cache.frozen_copies(), cache.dirty(), cache.resident()),
+        (2, 6, 4)
+    );
+    cache.check();
+    let (mut cursor, mut victims) = (0, Vec::new());
+    assert!(cache.take_frozen(&mut cursor, 3, 1, &mut victims));
+    assert_eq!(victims.len(), 3);
+    let mut written = write_all(&mut cache, &victims, true);
+    victims.clear();
+    assert!(cache.take_frozen(&mut cursor, 3, 1, &mut victims));
+    written.extend(write_all(&mut cache, &victims, true));
+    let tombstone = written.iter().position(|x| x.2).unwrap();
+    assert_eq!(written.remove(tombstone).0, 3);
+    assert_eq!(
+        written,
+        [(0, 0.0, false), (1, 1.0, false), (2, 20.0, false)]
+    );
+    victims.clear();
+    assert!(!cache.take_frozen(&mut cursor, 3, 1, &mut victims));
+    assert_eq!(
+        (cache.frozen_copies(), cache.dirty(), victims.len()),
+        (0, 2, 0)
+    );
+    assert_eq!(cache.row(slots[2])[0], 21.0);
+}
+
+#[test]
+fn begin_write_without_room_names_the_position_and_goes_on_later() {
+    let mut cache = cache(4, PolicyKind::Bilevel);
+    let slots: Vec<u32> = (0..3)
+        .map(|key| add(&mut cache, key, Flags::NONE))
+        .collect();
+    cache.pin(&slots);
+    cache.begin_write(&slots, 1, None).unwrap();
+    assert_eq!(cache.begin_write(&slots, 2, Some(1)), Err(1));
+    assert_eq!(
+        (cache.epoch(slots[0]), cache.epoch(slots[1]), cache.free()),
+        (2, 1, 0)
+    );
+    assert_eq!(
+        cache.begin_write(&slots, 2, Some(1)),
+        Err(1),
+        "again without room"
+    );
+    let mut victims = Vec::new();
+    cache.take_frozen(&mut 0, 9, 1, &mut victims);
+    assert_eq!(write_all(&mut cache, &victims, true).len(), 3);
+    assert_eq!(
+        cache.begin_write(&slots, 2, Some(1)),
+        Ok(()),
+        "nothing frozen is left"
+    );
+    assert_eq!((cache.frozen_copies(), cache.dirty()), (0, 3));
+}
+
+#[test]
+fn a_failed_write_leaves_rows_dirty_and_tells_when_their_state_is_lost() {
+    let mut cache = cache(4, PolicyKind::Lru);
+    let slots: Vec<u32> = (0..2)
+        .map(|key| add(&mut cache, key, Flags::NONE))
+        .collect();
+    cache.begin_write(&slots, 5, None).unwrap();
+    let (mut victims, mut row) = (Vec::new(), [0.0; ROW]);
+    cache.take_victims(4, 4, &mut victims);
+    assert_eq!(victims, [], "both changed after epoch 4");
+    cache.take_victims(4, 5, &mut victims);
+    assert_eq!(cache.copy_out(&victims[0], 4, &mut row), None);
+    for victim in &victims {
+        assert_eq!(cache.copy_out(victim, 5, &mut row).unwrap().epoch, 5);
+        assert_eq!(
+            cache.copy_out(victim, 5, &mut row),
+            None,
+            "it is being written"
+        );
+    }
+    assert_eq!((cache.dirty(), cache.evictable()), (0, 0));
+    cache.check();
+    cache.begin_write(&slots[1..], 6, Some(5)).unwrap();
+    assert_eq!(cache.frozen_copies(), 0, "its content is with the writer");
+    assert!(cache.written(&victims[0], false));
+    assert!(
+        !cache.written(&victims[1], false),
+        "the state of epoch 5 is gone"
+    );
+    assert_eq!(
+        (cache.dirty(), cache.epoch(slots[0]), cache.epoch(slots[1])),
+        (2, 5, 6)
+    );
+    cache.check();
+    victims.clear();
+    cache.take_victims(4, u32::MAX, &mut victims);
+    assert_eq!(write_all(&mut cache, &victims, true).len(), 2);
+    assert_eq!(cache.reclaim(4), 4);
+}
+
+#[test]
+fn a_removed_row_is_a_tombstone_first_and_then_absent() {
+    let mut cache = cache(4, PolicyKind::Bilevel);
+    let slot = add(&mut cache, 9, Flags::NONE);
+    for (pushed_between, expected) in [(false, Flags::ABSENT), (true, Flags::DIRTY)] {
+        cache.begin_write(&[slot], 1, None).unwrap();
+        cache.set(slot, Flags::REMOVED);
+        let (mut victims, mut row) = (Vec::new(), [0.0; ROW]);
+        cache.take_victims(1, u32::MAX, &mut victims);
+        assert!(
+            cache
+                .copy_out(&victims[0], u32::MAX, &mut row)
+                .unwrap()
+                .tombstone
+        );
+        if pushed_between {
+            cache.begin_write(&[slot], 2, None).unwrap();
+        }
+        assert!(cache.written(&victims[0], true));
+        assert_eq!(cache.flags(slot), expected);
+    }
+    cache.check();
+}
+
+#[test]
+fn a_row_that_failed_to_load_goes_with_its_last_pin() {
+    let mut cache = cache(4, PolicyKind::Bilevel);
+    let slot = cache.insert(mix64(1), Flags::LOADING).unwrap();
+    cache.pin(&[slot, slot]);
+    cache.clear(slot, Flags::LOADING);
+    cache.set(slot, Flags::FAILED);
+    assert_eq!(cache.unpin(&[slot]), 0);
+    assert_eq!(find(&cache, 1), slot);
+    assert_eq!(cache.unpin(&[slot]), 1);
+    assert_eq!((find(&cache, 1), cache.free()), (NO_SLOT, 4));
+    cache.check();
+}
+
+#[test]
+#[should_panic(expected = "as often as it was pinned")]
+fn a_pin_too_few_is_a_broken_invariant() {
+    let mut cache = cache(4, PolicyKind::Bilevel);
+    let slot = add(&mut cache, 9, Flags::NONE);
+    cache.unpin(&[slot]);
+}
+
+#[test]
+fn many_rows_are_found_after_many_removals() {
+    let mut cache = cache(5000, PolicyKind::Bilevel);
+    let mut model = BTreeMap::new();
+    for step in 0..40_000u64 {
+        let key = mix64(step) % 9000;
+        // Consecutive hashes as well as mixed ones.
+        let hash = if key.is_multiple_of(2) {
+            mix64(key)
+        } else {
+            key
+        };
+        if let Some(slot) = model.remove(&hash) {
+            cache.remove(slot);
+        } else if model.len() < 5000 {
+            model.insert(hash, cache.insert(hash, Flags::NONE).unwrap());
+        }
+    }
+    let hashes: Vec<u64> = (0..9000).flat_map(|key| [key, mix64(key)]).collect();
+    let mut slots = vec![0; hashes.len()];
+    cache.lookup(&hashes, &mut slots);
+    for (hash, slot) in hashes.iter().zip(slots) {
+        assert_eq!(slot, model.get(hash).copied().unwrap_or(NO_SLOT));
+    }
+    cache.check();
+}
+
+mod random;

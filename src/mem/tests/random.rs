@@ -1,0 +1,234 @@
+//! Random operations of a small store over the cache, against a map: what every key should hold,
+//! what the SSD holds, and what it must hold when a checkpoint's cut is complete.
+
+use super::*;
+
+const KEYS: u64 = 120;
+
+struct Store {
+    cache: TableCache,
+    seed: u64,
+    version: f32,
+    epoch: u32,
+    cut: Option<Cut>,
+    /// What a reader must see; a key without entry was never pushed or is removed.
+    truth: BTreeMap<u64, f32>,
+    ssd: BTreeMap<u64, f32>,
+    flying: Vec<(Victim, Taken, f32)>,
+    leases: Vec<Vec<u32>>,
+    cuts_done: usize,
+    copies_seen: usize,
+}
+
+struct Cut {
+    epoch: u32,
+    truth: BTreeMap<u64, f32>,
+    cursor: usize,
+}
+
+impl Store {
+    fn random(&mut self, below: u64) -> u64 {
+        self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix64(self.seed) % below
+    }
+
+    fn epoch_max(&self) -> u32 {
+        self.cut.as_ref().map_or(u32::MAX, |cut| cut.epoch)
+    }
+
+    fn lease(&mut self) {
+        let count = 1 + self.random(8);
+        let keys: Vec<u64> = (0..count)
+            .map(|_| self.random(KEYS) * self.random(KEYS) / KEYS)
+            .collect();
+        let unique: BTreeSet<u64> = keys.iter().copied().collect();
+        if self.cache.pinned() + unique.len() > self.cache.capacity() - 6 {
+            return;
+        }
+        let mut lease = Vec::new();
+        for key in unique {
+            let mut slot = find(&self.cache, key);
+            if slot == NO_SLOT {
+                if self.cache.reclaim(1) == 0 {
+                    self.flush();
+                    self.report(true);
+                    if self.cache.reclaim(1) == 0 {
+                        continue;
+                    }
+                }
+                let stored = self.ssd.get(&key).copied();
+                let flags = if stored.is_some() {
+                    Flags::NONE
+                } else {
+                    Flags::ABSENT
+                };
+                slot = self.cache.insert(mix64(key), flags).unwrap();
+                self.cache.row_mut(slot).fill(stored.unwrap_or(0.0));
+            }
+            let expected = self.truth.get(&key).copied().unwrap_or(0.0);
+            assert_eq!(self.cache.row(slot)[0], expected, "key {key}");
+            lease.push(slot);
+            self.cache.pin(&[slot]);
+        }
+        self.cache.touch(&lease);
+        self.leases.push(lease);
+    }
+
+    fn drop_lease(&mut self) {
+        if !self.leases.is_empty() {
+            let at = usize::try_from(self.random(self.leases.len() as u64)).unwrap();
+            let lease = self.leases.swap_remove(at);
+            self.cache.unpin(&lease);
+        }
+    }
+
+    fn push(&mut self, remove: bool) {
+        let Some(lease) = self.leases.last().cloned() else {
+            return;
+        };
+        loop {
+            let frozen = self.cut.as_ref().map(|cut| cut.epoch);
+            if self.cache.begin_write(&lease, self.epoch, frozen).is_ok() {
+                break;
+            }
+            // No room for copies: only the write-behind makes some.
+            assert!(self.cut.is_some());
+            self.report(true);
+            self.checkpoint_step();
+        }
+        self.copies_seen += self.cache.frozen_copies();
+        for slot in lease {
+            let key = unmix64(self.cache.hash_of(slot));
+            if remove {
+                self.cache.set(slot, Flags::REMOVED);
+                self.cache.row_mut(slot).fill(0.0);
+                self.truth.remove(&key);
+            } else {
+                self.version += 1.0;
+                self.cache.row_mut(slot).fill(self.version);
+                self.truth.insert(key, self.version);
+            }
+        }
+    }
+
+    fn copy_out(&mut self, victims: &[Victim]) {
+        let mut row = [0.0; ROW];
+        for victim in victims {
+            if let Some(taken) = self.cache.copy_out(victim, self.epoch_max(), &mut row) {
+                self.flying.push((*victim, taken, row[0]));
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        if self.flying.is_empty() {
+            let mut victims = Vec::new();
+            self.cache.take_victims(5, self.epoch_max(), &mut victims);
+            assert!(victims.iter().all(|x| self.cache.pins(x.slot) == 0));
+            self.copy_out(&victims);
+        }
+    }
+
+    fn report(&mut self, ok: bool) {
+        let mut lost = false;
+        for (victim, taken, value) in std::mem::take(&mut self.flying) {
+            let key = unmix64(taken.hash);
+            lost |= !self.cache.written(&victim, ok);
+            if ok && taken.tombstone {
+                self.ssd.remove(&key);
+            } else if ok {
+                self.ssd.insert(key, value);
+            }
+        }
+        if lost {
+            self.cut = None;
+            self.cache.discard_frozen();
+        }
+        if let Some(cut) = self.cut.as_mut().filter(|_| !ok) {
+            cut.cursor = 0;
+        }
+    }
+
+    fn checkpoint_step(&mut self) {
+        if !self.flying.is_empty() {
+            return;
+        }
+        let Some(cut) = &mut self.cut else {
+            let truth = self.truth.clone();
+            self.cut = Some(Cut {
+                epoch: self.epoch,
+                truth,
+                cursor: 0,
+            });
+            self.epoch += 1;
+            return;
+        };
+        let mut victims = Vec::new();
+        if self
+            .cache
+            .take_frozen(&mut cut.cursor, 7, cut.epoch, &mut victims)
+        {
+            self.copy_out(&victims);
+            return;
+        }
+        assert_eq!(
+            self.ssd, cut.truth,
+            "the SSD holds the cut, nothing more or less"
+        );
+        assert_eq!(self.cache.frozen_copies(), 0);
+        self.cuts_done += 1;
+        self.cut = None;
+    }
+}
+
+fn run(seed: u64, policy: PolicyKind, places: usize) -> (usize, usize) {
+    let mut store = Store {
+        cache: cache(places, policy),
+        seed: mix64(seed + 1),
+        version: 0.0,
+        epoch: 1,
+        cut: None,
+        truth: BTreeMap::new(),
+        ssd: BTreeMap::new(),
+        flying: Vec::new(),
+        leases: Vec::new(),
+        cuts_done: 0,
+        copies_seen: 0,
+    };
+    for _ in 0..1500 {
+        match store.random(20) {
+            0..6 => store.lease(),
+            6..10 => store.drop_lease(),
+            10..13 => store.push(false),
+            13 => store.push(true),
+            14..16 => store.flush(),
+            16 => {
+                let ok = store.random(4) > 0;
+                store.report(ok);
+            }
+            17 => store.report(true),
+            _ => store.checkpoint_step(),
+        }
+        store.cache.check();
+    }
+    (store.cuts_done, store.copies_seen)
+}
+
+#[test]
+fn random_operations_keep_every_row_and_every_cut() {
+    let (mut cuts, mut copies) = (0, 0);
+    for seed in 0..24 {
+        for policy in [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Cached] {
+            println!("seed {seed}, {policy:?}");
+            let places = [16, 40, 150][usize::try_from(seed % 3).unwrap()];
+            let (done, copied) = run(seed, policy, places);
+            cuts += done;
+            copies += copied;
+        }
+    }
+    println!("{cuts} cuts completed, {copies} copies");
+    assert!(
+        cuts > 300 && copies > 1000,
+        "the workload must freeze rows: {cuts}, {copies}"
+    );
+}

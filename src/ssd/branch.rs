@@ -1,0 +1,185 @@
+//! How does history fork? Rolling back to a checkpoint, and exporting one as a store of its own.
+//!
+//! Invariants:
+//! - Both get a branch uuid of their own; checkpoint ids and file numbers go on, never again.
+//! - An export shares the data files by hard links: parameter files are immutable.
+//! - Until CURRENT (or, in an export, STORE) is durable, nothing has happened.
+
+use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
+
+use super::Ssd;
+use super::edits;
+use super::recover::write_root;
+use super::version::{FileState, Versions};
+use crate::error::{Error, Invalid, Result};
+use crate::format::identity::encode_part;
+use crate::format::manifest::{CheckpointMeta, FileMeta};
+use crate::format::{FileKind, PART_NAME, data_file_name, file_name};
+use crate::io::{Disk, OpenMode};
+use crate::options::TableDescriptor;
+
+impl Ssd {
+    fn retained(&self, id: u64) -> Result<CheckpointMeta> {
+        let versions = self.versions();
+        let retained = versions.checkpoints.iter().map(|c| c.id).collect();
+        let found = versions.checkpoints.iter().find(|c| c.id == id).cloned();
+        found.ok_or_else(|| Invalid::UnknownCheckpoint { id, retained }.into())
+    }
+
+    /// Makes a retained checkpoint the last one, durably. Later checkpoints are forgotten; the
+    /// store must be opened anew afterwards.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an unknown checkpoint, `Io`, `NoSpace`, `Poisoned`.
+    pub fn rollback(&self, id: u64, branch: [u8; 16], tables: &[TableDescriptor]) -> Result<()> {
+        self.check_writable()?;
+        let checkpoint = self.retained(id)?;
+        let mut rolled = Versions::default();
+        {
+            let versions = self.versions();
+            rolled.checkpoints = versions
+                .checkpoints
+                .iter()
+                .filter(|c| c.id < id)
+                .cloned()
+                .collect();
+            for state in versions.files.values().filter(|s| s.meta.added <= id) {
+                let removed = if state.meta.removed <= id {
+                    state.meta.removed
+                } else {
+                    u64::MAX
+                };
+                let meta = FileMeta {
+                    removed,
+                    ..state.meta.clone()
+                };
+                let number = meta.number;
+                rolled.files.insert(
+                    number,
+                    FileState {
+                        meta,
+                        file: None,
+                        recorded: None,
+                    },
+                );
+            }
+        }
+        let retained = rolled.checkpoints.clone();
+        let mut manifest = self.manifest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = manifest.current;
+        current.branch = branch;
+        current.checkpoint_id = id;
+        current.step = checkpoint.step;
+        current.next_checkpoint_id = self.versions().next_checkpoint;
+        current.file_number_limit = self.versions().number_limit;
+        // The image may know files that this version does not have; it is a cache, and made anew.
+        let c = Some(&checkpoint);
+        let commit = edits::snapshot(&rolled, branch, id, tables, &retained, c, None);
+        self.write_edits(&mut manifest, &mut current, &commit, true)?;
+        self.write_current(&mut manifest, current)?;
+        manifest.poisoned = Some(String::from("the store was rolled back; open it anew"));
+        Ok(())
+    }
+
+    /// Makes a store at `target` that holds one retained checkpoint, by hard links.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an unknown checkpoint or a directory in use; `Io` (also where
+    /// `target` is on another file system than a data directory).
+    pub fn export(
+        &self,
+        id: u64,
+        target: &Path,
+        parts: &[PathBuf],
+        branch: [u8; 16],
+        tables: &[TableDescriptor],
+    ) -> Result<()> {
+        let checkpoint = self.retained(id)?;
+        let disk = &*self.disk;
+        if !parts.is_empty() && parts.len() != self.directories.len() {
+            let (expected, found) = (self.directories.len(), parts.len());
+            let what = "data directories of an export";
+            return Err(Invalid::Length {
+                what,
+                expected,
+                found,
+            }
+            .into());
+        }
+        let names: Vec<String> = (0..self.directories.len())
+            .map(|i| match parts.get(i) {
+                Some(path) => path.to_string_lossy().into_owned(),
+                None => format!("part-{i}"),
+            })
+            .collect();
+        fresh_directory(disk, target)?;
+        let held = self.version_files(id)?;
+        let mut exported = Versions::default();
+        for (i, name) in names.iter().enumerate() {
+            let directory = target.join(name);
+            fresh_directory(disk, &directory)?;
+            let index = u32::try_from(i).unwrap_or(u32::MAX);
+            let path = directory.join(PART_NAME);
+            let file = disk
+                .open(&path, OpenMode::Create)
+                .map_err(|e| Error::io("create", &path, e))?;
+            file.write_at(&encode_part(&self.store, index), 0)
+                .and_then(|()| file.sync())
+                .map_err(|e| Error::io("write", &path, e))?;
+            for data in held.iter().filter(|f| f.meta.directory == index) {
+                let path = directory.join(data_file_name(data.meta.number));
+                link(disk, &data.path, &path)?;
+                let meta = FileMeta {
+                    added: id,
+                    removed: u64::MAX,
+                    ..data.meta.clone()
+                };
+                let number = meta.number;
+                exported.files.insert(
+                    number,
+                    FileState {
+                        meta,
+                        file: None,
+                        recorded: None,
+                    },
+                );
+            }
+            disk.sync_dir(&directory)
+                .map_err(|e| Error::io("sync the directory", &directory, e))?;
+        }
+        let meta_name = file_name(FileKind::Meta, checkpoint.meta_number);
+        link(disk, &self.root.join(&meta_name), &target.join(&meta_name))?;
+        let c = Some(&checkpoint);
+        let commit = edits::snapshot(&exported, branch, id, tables, &[], c, None);
+        let limit = self.versions().number_limit;
+        write_root(
+            disk,
+            target,
+            self.store,
+            branch,
+            &names,
+            &commit,
+            Some((&checkpoint, limit)),
+        )
+    }
+}
+
+fn link(disk: &dyn Disk, source: &Path, target: &Path) -> Result<()> {
+    disk.hard_link(source, target)
+        .map_err(|e| Error::io("hard-link to", target, e))
+}
+
+fn fresh_directory(disk: &dyn Disk, path: &Path) -> Result<()> {
+    super::recover::make_dir(disk, path)?;
+    let names = disk.list(path).map_err(|e| Error::io("list", path, e))?;
+    if names.is_empty() {
+        return Ok(());
+    }
+    let why = String::from("the directory is not empty; export into an empty one");
+    Err(Invalid::NotAStore {
+        path: path.to_path_buf(),
+        why,
+    }
+    .into())
+}

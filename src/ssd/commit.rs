@@ -1,0 +1,509 @@
+//! How does a captured version become durable?
+//!
+//! The order is the durability contract (docs/decisions/0005): data files, meta file, their
+//! directories, manifest, CURRENT (temporary file, sync, rename, directory sync).
+//!
+//! Invariants:
+//! - A sync that fails, and a rename whose outcome is unknown, poison the store: never retried.
+//! - A *write* that fails before CURRENT was touched leaves the last checkpoint in force, and a
+//!   later checkpoint works: it starts a new manifest.
+
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use super::Ssd;
+use super::edits::{self, Commit};
+use super::version::DataFile;
+use crate::error::{Error, Invalid, Result};
+use crate::format::current::Current;
+use crate::format::manifest::{self, CheckpointMeta, Edit};
+use crate::format::{CURRENT_NAME, CURRENT_TEMPORARY_NAME, FileKind, STORE_NAME, file_name, meta};
+use crate::io::{DiskFile, LockGuard, LockKind, OpenMode};
+use crate::options::{Hyper, TableDescriptor};
+
+/// File numbers reserved at a time.
+const NUMBERS_RESERVED: u64 = 4096;
+
+/// The manifest being appended to, and the CURRENT in force.
+#[derive(Debug)]
+pub struct ManifestWriter {
+    /// The open manifest; `None`: the next commit starts a new one.
+    pub file: Option<Arc<dyn DiskFile>>,
+    /// Bytes of it at its snapshot.
+    pub snapshot_bytes: u64,
+    /// Tables that it knows.
+    pub tables_recorded: usize,
+    /// What CURRENT says.
+    pub current: Current,
+    /// The image in force.
+    pub image: Option<edits::ImageRef>,
+    /// The first failure that makes the device's state unknown.
+    pub poisoned: Option<String>,
+}
+
+/// A version that is complete and waits to be made durable.
+#[derive(Debug)]
+pub struct Captured {
+    /// The checkpoint's id.
+    pub id: u64,
+    /// The files of its version.
+    pub files: Vec<Arc<DataFile>>,
+    /// Ranks below this are of its version.
+    pub next_rank: u64,
+}
+
+/// What the caller says of a checkpoint.
+#[derive(Debug)]
+pub struct CheckpointRequest<'a> {
+    /// The trainer's step.
+    pub step: u64,
+    /// The last epoch it contains.
+    pub epoch: u32,
+    /// Hyperparameters in force.
+    pub hyper: Hyper,
+    /// All tables.
+    pub tables: &'a [TableDescriptor],
+    /// The trainer's own bytes.
+    pub meta: &'a [u8],
+    /// Checkpoints to retain, this one included.
+    pub retain: usize,
+}
+
+impl Ssd {
+    fn manifest(&self) -> MutexGuard<'_, ManifestWriter> {
+        self.manifest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fails with `Poisoned` after a failure that made the device's state unknown.
+    ///
+    /// # Errors
+    /// `Poisoned`.
+    pub fn check_writable(&self) -> Result<()> {
+        check(&self.manifest())
+    }
+
+    /// The step of the last durable checkpoint of this branch.
+    #[must_use]
+    pub fn last_step(&self) -> Option<u64> {
+        self.versions().checkpoints.last().map(|c| c.step)
+    }
+
+    pub(super) fn reserve_numbers(&self) -> Result<()> {
+        let mut manifest = self.manifest();
+        check(&manifest)?;
+        let limit = {
+            let versions = self.versions();
+            if versions.next_number < versions.number_limit {
+                return Ok(());
+            }
+            versions.number_limit + NUMBERS_RESERVED
+        };
+        let mut current = manifest.current;
+        current.file_number_limit = limit;
+        self.write_current(&mut manifest, current)?;
+        self.versions().number_limit = limit;
+        Ok(())
+    }
+
+    /// Freezes the current version under the next checkpoint id.
+    pub fn capture(&self) -> Captured {
+        let mut versions = self.versions();
+        let id = versions.next_checkpoint;
+        versions.next_checkpoint += 1;
+        versions.captured = Some(id);
+        let files = versions.current().cloned().collect();
+        Captured {
+            id,
+            files,
+            next_rank: versions.next_rank,
+        }
+    }
+
+    /// Gives up a captured version that can't be made durable.
+    pub fn abandon(&self) {
+        self.versions().captured = None;
+        self.collect_garbage();
+    }
+
+    /// Makes a captured version durable. On an error the last checkpoint stays in force.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Io`, `Poisoned`.
+    pub fn commit(
+        &self,
+        captured: &Captured,
+        request: &CheckpointRequest<'_>,
+    ) -> Result<CheckpointMeta> {
+        let result = self.commit_inner(captured, request);
+        if result.is_err() {
+            self.abandon();
+        }
+        result
+    }
+
+    fn commit_inner(
+        &self,
+        captured: &Captured,
+        request: &CheckpointRequest<'_>,
+    ) -> Result<CheckpointMeta> {
+        self.check_writable()?;
+        self.sync_files(&captured.files)?;
+        let meta_number = self.take_number()?;
+        let image = self.renew_image(captured)?;
+        let (meta_bytes, meta_checksum) =
+            self.write_meta(meta_number, captured.id, request.meta)?;
+        let checkpoint = CheckpointMeta {
+            id: captured.id,
+            step: request.step,
+            epoch: request.epoch,
+            next_rank: captured.next_rank,
+            meta_number,
+            meta_bytes,
+            meta_checksum,
+            hyper: request.hyper,
+            unix_seconds: unix_seconds(),
+        };
+        let mut manifest = self.manifest();
+        check(&manifest)?;
+        for directory in self.directories.iter().chain([&self.root]) {
+            let synced = self.disk.sync_dir(directory);
+            self.fatal(&mut manifest, "sync the directory", directory, synced)?;
+        }
+        let (forgotten, _guards) = self.forgettable(request.retain);
+        self.append_commit(&mut manifest, request, &checkpoint, &forgotten, image)?;
+        self.finish_commit(&checkpoint, &forgotten);
+        Ok(checkpoint)
+    }
+
+    fn sync_files(&self, files: &[Arc<DataFile>]) -> Result<()> {
+        for file in files.iter().filter(|f| !f.synced.load(Ordering::Acquire)) {
+            let synced = file.file.sync();
+            self.fatal(&mut self.manifest(), "sync", &file.path, synced)?;
+            file.synced.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    fn write_meta(&self, number: u64, checkpoint: u64, body: &[u8]) -> Result<(u64, u64)> {
+        let path = self.root.join(file_name(FileKind::Meta, number));
+        self.check_root_space(body.len() as u64 + 4096)?;
+        let (header, checksum) = meta::encode_meta_header(&self.identity(number), checkpoint, body);
+        let write = || -> std::io::Result<Arc<dyn DiskFile>> {
+            let file = self.disk.open(&path, OpenMode::Create)?;
+            file.write_at(&header, 0)?;
+            file.write_at(body, header.len() as u64)?;
+            Ok(file)
+        };
+        let file = write().map_err(|e| {
+            self.unlink(&path);
+            self.full(&path, body.len() as u64, e)
+        })?;
+        let synced = file.sync();
+        self.fatal(&mut self.manifest(), "sync", &path, synced)?;
+        Ok(((header.len() + body.len()) as u64, checksum))
+    }
+
+    fn check_root_space(&self, asked_bytes: u64) -> Result<()> {
+        let path = &self.root;
+        let space = self
+            .disk
+            .space(path)
+            .map_err(|e| Error::io("measure", path, e))?;
+        if asked_bytes > space.free_bytes {
+            let (path, used_bytes) = (path.clone(), space.total_bytes - space.free_bytes);
+            let limit_bytes = space.free_bytes;
+            return Err(Error::NoSpace {
+                path,
+                used_bytes,
+                asked_bytes,
+                limit_bytes,
+            });
+        }
+        Ok(())
+    }
+
+    /// A write's error, with ENOSPC as `NoSpace`.
+    pub(crate) fn full(&self, path: &Path, asked_bytes: u64, error: std::io::Error) -> Error {
+        if error.kind() == std::io::ErrorKind::StorageFull {
+            let space = self.disk.space(&self.root).ok();
+            return Error::NoSpace {
+                path: path.to_path_buf(),
+                used_bytes: space.map_or(0, |s| s.total_bytes - s.free_bytes),
+                asked_bytes,
+                limit_bytes: space.map_or(0, |s| s.free_bytes),
+            };
+        }
+        Error::io("write", path, error)
+    }
+
+    /// Old checkpoints beyond `retain` that no reader holds, with the locks that keep it so.
+    fn forgettable(&self, retain: usize) -> (Vec<u64>, Vec<Box<dyn LockGuard>>) {
+        let old = self.versions().checkpoints.clone();
+        let surplus = (old.len() + 1).saturating_sub(retain);
+        let mut forgotten = Vec::new();
+        let mut guards = Vec::new();
+        for checkpoint in old.iter().take(surplus) {
+            let path = self
+                .root
+                .join(file_name(FileKind::Meta, checkpoint.meta_number));
+            match self.disk.lock(&path, LockKind::Exclusive, false) {
+                Ok(guard) => {
+                    forgotten.push(checkpoint.id);
+                    guards.push(guard);
+                }
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => forgotten.push(checkpoint.id),
+                Err(_) => {
+                    tracing::info!(
+                        checkpoint = checkpoint.id,
+                        "a reader holds an old checkpoint"
+                    );
+                }
+            }
+        }
+        (forgotten, guards)
+    }
+
+    fn append_commit(
+        &self,
+        manifest: &mut ManifestWriter,
+        request: &CheckpointRequest<'_>,
+        checkpoint: &CheckpointMeta,
+        forgotten: &[u64],
+        image: Option<Edit>,
+    ) -> Result<()> {
+        let limit = (1 << 20) + 2 * manifest.snapshot_bytes;
+        let roll = manifest.file.is_none() || manifest.current.manifest_bytes > limit;
+        let mut current = manifest.current;
+        current.checkpoint_id = checkpoint.id;
+        current.step = checkpoint.step;
+        current.next_checkpoint_id = checkpoint.id + 1;
+        let commit = {
+            let versions = self.versions();
+            current.file_number_limit = versions.number_limit;
+            let tables = request.tables;
+            if roll {
+                let retained: Vec<CheckpointMeta> = versions
+                    .checkpoints
+                    .iter()
+                    .filter(|c| !forgotten.contains(&c.id))
+                    .cloned()
+                    .collect();
+                let image = image.or_else(|| manifest.image.map(image_edit));
+                let branch = current.branch;
+                let c = Some(checkpoint);
+                edits::snapshot(&versions, branch, 0, tables, &retained, c, image)
+            } else {
+                let known = manifest.tables_recorded;
+                edits::changes(&versions, tables, known, forgotten, checkpoint, image)
+            }
+        };
+        let named = commit.edits.iter().rev().find_map(|e| match e {
+            Edit::Image {
+                number,
+                bytes,
+                checksum,
+            } => Some(edits::ImageRef {
+                number: *number,
+                bytes: *bytes,
+                checksum: *checksum,
+            }),
+            _ => None,
+        });
+        let old_manifest = manifest.current.manifest_number;
+        self.write_edits(manifest, &mut current, &commit, roll)?;
+        self.write_current(manifest, current)?;
+        manifest.tables_recorded = request.tables.len();
+        if let Some(image) = named {
+            let old = manifest
+                .image
+                .replace(image)
+                .filter(|i| i.number != image.number);
+            if let Some(old) = old {
+                self.unlink(&self.root.join(file_name(FileKind::Image, old.number)));
+            }
+        }
+        if roll {
+            self.unlink(&self.root.join(file_name(FileKind::Manifest, old_manifest)));
+        }
+        let mut versions = self.versions();
+        for (number, removed) in commit.recorded {
+            if let Some(state) = versions.files.get_mut(&number) {
+                state.recorded = Some(removed);
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends (or starts a manifest with) the edits and syncs it; `current` learns its length.
+    pub(super) fn write_edits(
+        &self,
+        manifest: &mut ManifestWriter,
+        current: &mut Current,
+        commit: &Commit,
+        roll: bool,
+    ) -> Result<()> {
+        let number = if roll {
+            self.take_number_reserved()?
+        } else {
+            current.manifest_number
+        };
+        let identity = self.identity(number);
+        let path = self.root.join(file_name(FileKind::Manifest, number));
+        let mut bytes = Vec::new();
+        if roll {
+            current.manifest_number = number;
+            current.manifest_bytes = 0;
+            let (header, digest) = manifest::encode_manifest_header(&identity);
+            bytes.extend_from_slice(&header);
+            current.manifest_digest = digest;
+        }
+        let start = current.manifest_bytes;
+        for edit in &commit.edits {
+            let offset = start + bytes.len() as u64;
+            let digest = &mut current.manifest_digest;
+            manifest::encode_edit(edit, &identity, offset, &mut bytes, digest);
+        }
+        let write = || -> std::io::Result<Arc<dyn DiskFile>> {
+            let file = match &manifest.file {
+                Some(file) if !roll => Arc::clone(file),
+                _ => self.disk.open(&path, OpenMode::Create)?,
+            };
+            file.write_at(&bytes, start)?;
+            Ok(file)
+        };
+        let file = match write() {
+            Ok(file) => file,
+            Err(e) => {
+                // Bytes above the committed length count for nothing: start afresh next time.
+                manifest.file = None;
+                if roll {
+                    self.unlink(&path);
+                }
+                return Err(self.full(&path, bytes.len() as u64, e));
+            }
+        };
+        let synced = file.sync();
+        self.fatal(manifest, "sync", &path, synced)?;
+        current.manifest_bytes = start + bytes.len() as u64;
+        if roll {
+            let synced = self.disk.sync_dir(&self.root);
+            self.fatal(manifest, "sync the directory", &self.root, synced)?;
+            manifest.snapshot_bytes = current.manifest_bytes;
+            manifest.file = Some(file);
+        }
+        Ok(())
+    }
+
+    /// A number while the manifest is locked: the reserve always holds a few.
+    fn take_number_reserved(&self) -> Result<u64> {
+        let mut versions = self.versions();
+        if versions.next_number >= versions.number_limit {
+            return Err(Invalid::Other {
+                what: String::from("file numbers ran out; retry"),
+            }
+            .into());
+        }
+        versions.next_number += 1;
+        Ok(versions.next_number - 1)
+    }
+
+    /// Replaces CURRENT.
+    pub(super) fn write_current(
+        &self,
+        manifest: &mut ManifestWriter,
+        current: Current,
+    ) -> Result<()> {
+        let temporary = self.root.join(CURRENT_TEMPORARY_NAME);
+        let path = self.root.join(CURRENT_NAME);
+        let bytes = current.encode(&self.store);
+        match self.disk.remove(&temporary) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                return Err(Error::io("remove", &temporary, e));
+            }
+            _ => {}
+        }
+        let write = || -> std::io::Result<Arc<dyn DiskFile>> {
+            let file = self.disk.open(&temporary, OpenMode::Create)?;
+            file.write_at(&bytes, 0)?;
+            Ok(file)
+        };
+        let file = write().map_err(|e| {
+            // The manifest's tail is not committed: the next commit starts a new one.
+            manifest.file = None;
+            self.full(&temporary, bytes.len() as u64, e)
+        })?;
+        let synced = file.sync();
+        self.fatal(manifest, "sync", &temporary, synced)?;
+        let renamed = self.disk.rename(&temporary, &path);
+        self.fatal(manifest, "rename", &temporary, renamed)?;
+        let synced = self.disk.sync_dir(&self.root);
+        self.fatal(manifest, "sync the directory", &self.root, synced)?;
+        manifest.current = current;
+        Ok(())
+    }
+
+    /// After CURRENT is durable: memory follows, and what nothing needs is unlinked.
+    fn finish_commit(&self, checkpoint: &CheckpointMeta, forgotten: &[u64]) {
+        let metas: Vec<u64> = {
+            let mut versions = self.versions();
+            let gone = |c: &CheckpointMeta| forgotten.contains(&c.id);
+            let metas = versions
+                .checkpoints
+                .iter()
+                .filter(|c| gone(c))
+                .map(|c| c.meta_number)
+                .collect();
+            versions.checkpoints.retain(|c| !gone(c));
+            versions.checkpoints.push(checkpoint.clone());
+            versions.captured = None;
+            metas
+        };
+        self.collect_garbage();
+        for number in metas {
+            self.unlink(&self.root.join(file_name(FileKind::Meta, number)));
+        }
+    }
+
+    /// Turns the failure of a step whose outcome is unknown into poison.
+    fn fatal(
+        &self,
+        manifest: &mut ManifestWriter,
+        operation: &'static str,
+        path: &Path,
+        result: std::io::Result<()>,
+    ) -> Result<()> {
+        let Err(e) = result else { return Ok(()) };
+        let cause = format!("{operation} {}: {e}", path.display());
+        tracing::error!(%cause, "the store refuses writes from here on");
+        manifest.poisoned.get_or_insert(cause);
+        Err(Error::io(operation, path, e))
+    }
+
+    /// Files that belong to the root beside numbered ones.
+    pub(super) fn is_fixed_name(name: &str) -> bool {
+        [CURRENT_NAME, STORE_NAME, super::recover::LOCK_NAME].contains(&name)
+    }
+}
+
+fn image_edit(image: edits::ImageRef) -> Edit {
+    Edit::Image {
+        number: image.number,
+        bytes: image.bytes,
+        checksum: image.checksum,
+    }
+}
+
+fn check(manifest: &ManifestWriter) -> Result<()> {
+    match &manifest.poisoned {
+        Some(cause) => Err(Error::Poisoned {
+            cause: cause.clone(),
+        }),
+        None => Ok(()),
+    }
+}
+
+fn unix_seconds() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |d| d.as_secs())
+}

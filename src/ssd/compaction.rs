@@ -1,0 +1,212 @@
+//! Which files are rewritten, and when?
+//!
+//! A pure function of the files' counters: the caller acts on the answer.
+//!
+//! Invariants:
+//! - If `current` exceeds b × live, some file's live share is below 1/b; such files are chosen,
+//!   the stalest first, so each compaction frees more than it writes.
+//! - Small files are merged, whatever their staleness, before their number passes
+//!   2 × live ÷ file size + 64; a merge always leaves fewer files than it took.
+//!
+//! # Source
+//! HPS appendix E (more than half stale), AIBox §4.4 (usage threshold), LevelDB.
+
+/// What the choice needs to know of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// File number.
+    pub number: u64,
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// The part of them that live entries stand for.
+    pub live_bytes: u64,
+}
+
+/// The bounds that compaction keeps.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// b: `current` stays under b × live plus what is in flight.
+    pub space_bound: f64,
+    /// Target size of a file.
+    pub file_bytes: u64,
+    /// Any file with a stale entry is worth rewriting (a compaction asked for by the user).
+    pub force: bool,
+}
+
+/// Most inputs of one compaction: bounds its memory.
+pub const INPUTS_MAX: usize = 16;
+
+impl Limits {
+    /// `current` may exceed b × live by this before compaction starts.
+    #[must_use]
+    pub fn slack_bytes(&self) -> u64 {
+        self.file_bytes / 2
+    }
+
+    /// Bytes of `current` beyond which flushes wait for compaction.
+    #[must_use]
+    pub fn hard_bytes(&self, live_bytes: u64) -> u64 {
+        self.bound_bytes(live_bytes) + (32 << 20)
+    }
+
+    fn bound_bytes(&self, live_bytes: u64) -> u64 {
+        let bound = live_bytes as f64 * self.space_bound;
+        // A float to u64 cast saturates; live bytes are far below 2^53.
+        #[expect(clippy::cast_possible_truncation, reason = "saturates")]
+        let bound = bound as u64;
+        bound
+    }
+
+    /// Most files of the current version before small ones are merged.
+    #[must_use]
+    pub fn files_max(&self, live_bytes: u64) -> u64 {
+        2 * live_bytes / self.file_bytes.max(1) + 48
+    }
+}
+
+/// Chooses the inputs of the next compaction; empty when there is nothing to do.
+#[must_use]
+pub fn choose(files: &[Candidate], limits: &Limits) -> Vec<u64> {
+    let current: u64 = files.iter().map(|f| f.bytes).sum();
+    let live: u64 = files.iter().map(|f| f.live_bytes).sum();
+    let over_space = current > limits.bound_bytes(live) + limits.slack_bytes();
+    if over_space || limits.force {
+        let inputs = stalest(files, limits);
+        if !inputs.is_empty() {
+            return inputs;
+        }
+    }
+    if files.len() as u64 > limits.files_max(live) || limits.force {
+        return smallest(files, limits);
+    }
+    Vec::new()
+}
+
+fn stalest(files: &[Candidate], limits: &Limits) -> Vec<u64> {
+    let live_share = |f: &Candidate| f.live_bytes as f64 / f.bytes.max(1) as f64;
+    let below = if limits.force {
+        0.999_999
+    } else {
+        1.0 / limits.space_bound
+    };
+    let mut order: Vec<&Candidate> = files.iter().filter(|f| live_share(f) < below).collect();
+    order.sort_by(|a, b| {
+        live_share(a)
+            .total_cmp(&live_share(b))
+            .then(a.number.cmp(&b.number))
+    });
+    take(&order, limits.file_bytes)
+}
+
+fn smallest(files: &[Candidate], limits: &Limits) -> Vec<u64> {
+    let mut order: Vec<&Candidate> = files
+        .iter()
+        .filter(|f| f.live_bytes < limits.file_bytes)
+        .collect();
+    order.sort_by_key(|f| (f.live_bytes, f.number));
+    let inputs = take(&order, 2 * limits.file_bytes);
+    let live: u64 = files
+        .iter()
+        .filter(|f| inputs.contains(&f.number))
+        .map(|f| f.live_bytes)
+        .sum();
+    let outputs = live.div_ceil(limits.file_bytes.max(1)).max(1);
+    if outputs < inputs.len() as u64 {
+        inputs
+    } else {
+        Vec::new()
+    }
+}
+
+/// The first files whose live rows fit into `output_bytes` together; at least one.
+fn take(order: &[&Candidate], output_bytes: u64) -> Vec<u64> {
+    let mut inputs = Vec::new();
+    let mut sum = 0;
+    for file in order.iter().take(INPUTS_MAX) {
+        sum += file.live_bytes;
+        if sum > output_bytes && !inputs.is_empty() {
+            break;
+        }
+        inputs.push(file.number);
+    }
+    inputs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(number: u64, bytes: u64, live_bytes: u64) -> Candidate {
+        Candidate {
+            number,
+            bytes,
+            live_bytes,
+        }
+    }
+
+    const LIMITS: Limits = Limits {
+        space_bound: 2.0,
+        file_bytes: 1000,
+        force: false,
+    };
+
+    #[test]
+    fn nothing_is_chosen_inside_the_bounds() {
+        assert!(choose(&[], &LIMITS).is_empty());
+        let files: Vec<Candidate> = (0..8).map(|n| file(n, 1000, 600)).collect();
+        assert!(choose(&files, &LIMITS).is_empty());
+    }
+
+    #[test]
+    fn the_stalest_files_go_first_and_free_more_than_they_write() {
+        let files = [
+            file(1, 1000, 400),
+            file(2, 1000, 100),
+            file(3, 1000, 900),
+            file(4, 1000, 0),
+        ];
+        let inputs = choose(&files, &LIMITS);
+        assert_eq!(inputs, [4, 2, 1]);
+    }
+
+    #[test]
+    fn small_files_are_merged_before_there_are_too_many() {
+        let files: Vec<Candidate> = (0..60).map(|n| file(n, 10, 10)).collect();
+        let inputs = choose(&files, &LIMITS);
+        assert_eq!(inputs.len(), INPUTS_MAX);
+        let few: Vec<Candidate> = (0..40).map(|n| file(n, 10, 10)).collect();
+        assert!(choose(&few, &LIMITS).is_empty());
+    }
+
+    #[test]
+    fn force_ends() {
+        // Rewriting is simulated: inputs become full files without stale rows.
+        let mut files: Vec<Candidate> = (0..50).map(|n| file(n, 300 + n, (7 * n) % 300)).collect();
+        let limits = Limits {
+            force: true,
+            ..LIMITS
+        };
+        let mut next = 100;
+        for round in 0.. {
+            let inputs = choose(&files, &limits);
+            if inputs.is_empty() {
+                break;
+            }
+            assert!(round < 200, "compaction does not end");
+            let gone = |f: &Candidate| inputs.contains(&f.number);
+            let mut live: u64 = files.iter().filter(|f| gone(f)).map(|f| f.live_bytes).sum();
+            files.retain(|f| !gone(f));
+            while live > 0 {
+                let bytes = live.min(1000);
+                files.push(file(next, bytes, bytes));
+                next += 1;
+                live -= bytes;
+            }
+        }
+        assert!(files.iter().all(|f| f.bytes == f.live_bytes));
+        assert!(
+            files.iter().filter(|f| f.bytes < 500).count() <= 1,
+            "{files:?}"
+        );
+    }
+}

@@ -1,0 +1,209 @@
+//! What does the manifest have to learn so that a replay gives the captured version?
+//!
+//! Pure functions of the versions; [`Replay`] is the inverse.
+
+use std::collections::BTreeMap;
+
+use super::version::Versions;
+use crate::format::manifest::{CheckpointMeta, Edit, FileMeta};
+use crate::options::TableDescriptor;
+
+/// `removed` as checkpoint `id` sees it: what happens later is recorded later.
+fn removed_as_of(meta: &FileMeta, id: u64) -> u64 {
+    if meta.removed <= id {
+        meta.removed
+    } else {
+        u64::MAX
+    }
+}
+
+/// The edits of a commit, and what to note about files once it is durable.
+#[derive(Debug, Default)]
+pub struct Commit {
+    /// To be appended in this order.
+    pub edits: Vec<Edit>,
+    /// (file number, `removed` that the manifest then knows).
+    pub recorded: Vec<(u64, u64)>,
+}
+
+/// Everything a replay needs, for a new manifest.
+#[must_use]
+pub fn snapshot(
+    versions: &Versions,
+    branch: [u8; 16],
+    parent: u64,
+    tables: &[TableDescriptor],
+    retained: &[CheckpointMeta],
+    checkpoint: Option<&CheckpointMeta>,
+    image: Option<Edit>,
+) -> Commit {
+    let mut commit = Commit::default();
+    commit.edits.push(Edit::Branch {
+        uuid: branch,
+        parent_checkpoint: parent,
+    });
+    push_tables(&mut commit, tables, 0);
+    let last = checkpoint.or(retained.last()).map_or(0, |c| c.id);
+    for state in versions.files.values() {
+        let removed = removed_as_of(&state.meta, last);
+        let holds = |c: &CheckpointMeta| state.meta.added <= c.id && c.id < removed;
+        let needed = retained.iter().any(holds) || checkpoint.is_some_and(holds);
+        if needed {
+            let meta = FileMeta {
+                removed,
+                ..state.meta.clone()
+            };
+            commit.recorded.push((meta.number, removed));
+            commit.edits.push(Edit::AddFile(meta));
+        }
+    }
+    commit.edits.extend(image);
+    commit.edits.extend(
+        retained
+            .iter()
+            .chain(checkpoint)
+            .cloned()
+            .map(Edit::Checkpoint),
+    );
+    commit
+}
+
+/// What changed since the manifest's last commit.
+#[must_use]
+pub fn changes(
+    versions: &Versions,
+    tables: &[TableDescriptor],
+    tables_recorded: usize,
+    forgotten: &[u64],
+    checkpoint: &CheckpointMeta,
+    image: Option<Edit>,
+) -> Commit {
+    let mut commit = Commit::default();
+    push_tables(&mut commit, tables, tables_recorded);
+    let id = checkpoint.id;
+    let kept = |c: &&CheckpointMeta| !forgotten.contains(&c.id);
+    for state in versions.files.values().filter(|s| s.meta.added <= id) {
+        let removed = removed_as_of(&state.meta, id);
+        let number = state.meta.number;
+        let holds = |c: &CheckpointMeta| state.meta.added <= c.id && c.id < removed;
+        let needed = versions.checkpoints.iter().filter(kept).any(holds) || holds(checkpoint);
+        match state.recorded {
+            None if needed => {
+                let meta = FileMeta {
+                    removed,
+                    ..state.meta.clone()
+                };
+                commit.edits.push(Edit::AddFile(meta));
+                commit.recorded.push((number, removed));
+            }
+            Some(_) if !needed => commit.edits.push(Edit::DropFile { number }),
+            Some(before) if before != removed => {
+                commit.edits.push(Edit::RemoveFile { number, removed });
+                commit.recorded.push((number, removed));
+            }
+            _ => {}
+        }
+    }
+    commit.edits.extend(image);
+    commit
+        .edits
+        .extend(forgotten.iter().map(|&id| Edit::ForgetCheckpoint { id }));
+    commit.edits.push(Edit::Checkpoint(checkpoint.clone()));
+    commit
+}
+
+fn push_tables(commit: &mut Commit, tables: &[TableDescriptor], from: usize) {
+    for (id, descriptor) in tables.iter().enumerate().skip(from) {
+        let id = u32::try_from(id).unwrap_or(u32::MAX);
+        commit.edits.push(Edit::Table {
+            id,
+            descriptor: descriptor.clone(),
+        });
+    }
+}
+
+/// An index image that the manifest names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImageRef {
+    /// File number.
+    pub number: u64,
+    /// Length.
+    pub bytes: u64,
+    /// Checksum of its footer.
+    pub checksum: u64,
+}
+
+/// The state that a manifest's edits add up to.
+#[derive(Debug, Default)]
+pub struct Replay {
+    /// Branch uuid.
+    pub branch: [u8; 16],
+    /// Descriptors by table id.
+    pub tables: Vec<TableDescriptor>,
+    /// Files by number.
+    pub files: BTreeMap<u64, FileMeta>,
+    /// Retained checkpoints, oldest first.
+    pub checkpoints: Vec<CheckpointMeta>,
+    /// The image in force.
+    pub image: Option<ImageRef>,
+}
+
+impl Replay {
+    /// Applies one edit; what contradicts the state is told in words.
+    ///
+    /// # Errors
+    /// A description of the contradiction.
+    pub fn apply(&mut self, edit: Edit) -> std::result::Result<(), String> {
+        match edit {
+            Edit::Branch { uuid, .. } => self.branch = uuid,
+            Edit::Table { id, descriptor } => {
+                if id as usize != self.tables.len() {
+                    return Err(format!("table {id} follows {} tables", self.tables.len()));
+                }
+                self.tables.push(descriptor);
+            }
+            Edit::AddFile(meta) => {
+                let number = meta.number;
+                if self.files.insert(number, meta).is_some() {
+                    return Err(format!("file {number} is added twice"));
+                }
+            }
+            Edit::RemoveFile { number, removed } => match self.files.get_mut(&number) {
+                Some(meta) if meta.removed == u64::MAX && removed > meta.added => {
+                    meta.removed = removed;
+                }
+                _ => return Err(format!("file {number} is removed and is not current")),
+            },
+            Edit::DropFile { number } => {
+                if self.files.remove(&number).is_none() {
+                    return Err(format!("file {number} is dropped and is not known"));
+                }
+            }
+            Edit::Image {
+                number,
+                bytes,
+                checksum,
+            } => {
+                self.image = (number != 0).then_some(ImageRef {
+                    number,
+                    bytes,
+                    checksum,
+                });
+            }
+            Edit::Checkpoint(meta) => {
+                if self.checkpoints.last().is_some_and(|c| c.id >= meta.id) {
+                    return Err(format!("checkpoint {} does not rise", meta.id));
+                }
+                self.checkpoints.push(meta);
+            }
+            Edit::ForgetCheckpoint { id } => {
+                let before = self.checkpoints.len();
+                self.checkpoints.retain(|c| c.id != id);
+                if self.checkpoints.len() == before {
+                    return Err(format!("checkpoint {id} is forgotten and is not known"));
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,124 @@
+//! Where is the newest flushed copy of a key?
+//!
+//! One [`Index`] per shard and table. Exact: it knows every key with a live entry in a current
+//! file, tombstones included, and no other.
+//!
+//! Invariants:
+//! - Every change of a location goes through [`Index::repoint`] or [`Index::forget`], which keep
+//!   the stale counters of both files exact.
+
+use super::version::{DataFile, Location};
+use crate::keymap::{KeyMap, Load};
+use std::sync::Arc;
+
+/// Files by slot, as borrowed for a batch.
+pub type Files = [Option<Arc<DataFile>>];
+
+/// hash → location.
+#[derive(Debug)]
+pub struct Index {
+    map: KeyMap,
+}
+
+fn file(files: &Files, location: Location) -> &Arc<DataFile> {
+    let found = files.get(location.slot() as usize).and_then(Option::as_ref);
+    match found {
+        Some(file) => file,
+        None => unreachable!("the index points into files of the current version"),
+    }
+}
+
+impl Index {
+    /// An empty index for hashes in `[range.0, range.1]`.
+    #[must_use]
+    pub fn new(range: (u64, u64)) -> Index {
+        Index {
+            map: KeyMap::new(range.0, range.1, Load::Dense),
+        }
+    }
+
+    /// Keys, tombstones included.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    /// Whether it holds no key.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.map.len() == 0
+    }
+
+    /// Memory in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.map.bytes() as u64
+    }
+
+    /// The location of one key.
+    #[must_use]
+    pub fn get(&self, hash: u64) -> Option<Location> {
+        self.map.get(hash).map(Location)
+    }
+
+    /// The locations of a batch, `None` for absent keys.
+    pub fn get_batch(&self, hashes: &[u64], out: &mut Vec<Option<Location>>) {
+        let mut raw = vec![u64::MAX; hashes.len()];
+        self.map.get_batch(hashes, &mut raw);
+        out.clear();
+        out.extend(raw.iter().map(|&v| (v != u64::MAX).then_some(Location(v))));
+    }
+
+    /// Points a key to its newest copy. Returns where it pointed before.
+    pub fn repoint(&mut self, files: &Files, hash: u64, to: Location) -> Option<Location> {
+        let before = self.map.insert(hash, to.0).map(Location);
+        file(files, to).gain();
+        if let Some(old) = before {
+            file(files, old).lose();
+        }
+        before
+    }
+
+    /// Moves a key from a compaction's input to its output, if it still points to the input.
+    pub fn moved(&mut self, files: &Files, hash: u64, from: Location, to: Location) -> bool {
+        if self.get(hash) != Some(from) {
+            return false;
+        }
+        self.repoint(files, hash, to);
+        true
+    }
+
+    /// Forgets a key that still points to `from` (a tombstone that no older copy needs).
+    pub fn forget(&mut self, files: &Files, hash: u64, from: Location) -> bool {
+        if self.get(hash) != Some(from) {
+            return false;
+        }
+        self.map.remove(hash);
+        file(files, from).lose();
+        true
+    }
+
+    /// Recovery: points a key to a copy unless it points to one with a greater rank. Counters
+    /// are not touched; [`Index::recount`] sets them.
+    pub fn offer(&mut self, files: &Files, hash: u64, to: Location) {
+        if let Some(old) = self.get(hash) {
+            let rank = |l: Location| file(files, l).meta.rank;
+            if rank(old) > rank(to) {
+                return;
+            }
+        }
+        self.map.insert(hash, to.0);
+    }
+
+    /// Recovery: adds what the index points to, to the counters.
+    pub fn recount(&self, files: &Files) {
+        for (_, value) in self.map.iter_ordered() {
+            file(files, Location(value)).gain();
+        }
+    }
+
+    /// Hash and location in hash order.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, Location)> + '_ {
+        self.map.iter_ordered().map(|(h, v)| (h, Location(v)))
+    }
+}

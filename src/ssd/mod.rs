@@ -1,0 +1,336 @@
+//! SSD-PS: which bytes on disk are the current version, and how are they changed and read?
+//!
+//! Invariants:
+//! - Parameter files are immutable; a change of version is a file added or a file retired.
+//! - What is durable is what `CURRENT` says: a manifest up to a length. All else is discarded at
+//!   the next open.
+//! - Lock order: `manifest`, then `versions`, then `slots`.
+
+pub mod branch;
+pub mod commit;
+pub mod compaction;
+pub mod edits;
+pub mod image;
+pub mod index;
+pub mod reader;
+pub mod recover;
+pub mod scan;
+pub mod version;
+pub mod writer;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::error::{Error, Invalid, Result};
+use crate::format::manifest::FileMeta;
+use crate::format::{FileIdentity, data_file_name, param_file};
+use crate::io::{Disk, LockGuard, OpenMode, Queue};
+use commit::ManifestWriter;
+use version::{DataFile, Slots, Usage, Versions};
+use writer::{FileWriter, Finished};
+
+/// The SSD tier of one store.
+pub struct Ssd {
+    /// The file system.
+    pub disk: Arc<dyn Disk>,
+    /// The store's directory.
+    pub root: PathBuf,
+    /// Data directories, one per range of mix64.
+    pub directories: Vec<PathBuf>,
+    /// The store's uuid, which seeds every checksum.
+    pub store: [u8; 16],
+    /// Files of the current version by slot.
+    pub slots: Slots,
+    /// Most bytes on disk; 0: 85 % of the file system.
+    pub disk_bytes_max: u64,
+    versions: Mutex<Versions>,
+    manifest: Mutex<ManifestWriter>,
+    /// Held while the store is open: the writer's lock, or a reader's on its checkpoint.
+    _lock: Box<dyn LockGuard>,
+}
+
+impl fmt::Debug for Ssd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ssd")
+            .field("root", &self.root)
+            .field("disk", &self.disk)
+            .finish()
+    }
+}
+
+/// A new file of the current version, before it is installed.
+#[derive(Debug)]
+pub struct NewFile {
+    /// What the writer made.
+    pub finished: Finished,
+    /// Its number.
+    pub number: u64,
+    /// Its data directory.
+    pub directory: u32,
+}
+
+impl Ssd {
+    /// Files, versions and checkpoints. Held for short, never over I/O.
+    pub fn versions(&self) -> MutexGuard<'_, Versions> {
+        self.versions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The identity of a file of this store.
+    #[must_use]
+    pub fn identity(&self, number: u64) -> FileIdentity {
+        FileIdentity::new(self.store, number)
+    }
+
+    /// Bytes on disk by why they are there.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        self.versions().usage()
+    }
+
+    /// A file number that was never used. Reserves more, durably, when they run out.
+    ///
+    /// # Errors
+    /// `Io`, `Poisoned` when reserving fails.
+    pub fn take_number(&self) -> Result<u64> {
+        loop {
+            {
+                let mut versions = self.versions();
+                if versions.next_number < versions.number_limit {
+                    versions.next_number += 1;
+                    return Ok(versions.next_number - 1);
+                }
+            }
+            self.reserve_numbers()?;
+        }
+    }
+
+    /// Fails with `NoSpace` unless `asked_bytes` fit under the limit and on the file system.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Io`.
+    pub fn check_space(&self, directory: usize, asked_bytes: u64) -> Result<()> {
+        let path = &self.directories[directory];
+        let space = self
+            .disk
+            .space(path)
+            .map_err(|e| Error::io("measure", path, e))?;
+        let usage = self.usage();
+        let used_bytes = usage.current_bytes + usage.pinned_bytes;
+        let default = space.total_bytes / 100 * 85;
+        let limit = if self.disk_bytes_max == 0 {
+            default
+        } else {
+            self.disk_bytes_max
+        };
+        let no_space = |limit_bytes| {
+            Err(Error::NoSpace {
+                path: path.clone(),
+                used_bytes,
+                asked_bytes,
+                limit_bytes,
+            })
+        };
+        if used_bytes + asked_bytes > limit {
+            return no_space(limit);
+        }
+        if asked_bytes > space.free_bytes {
+            return no_space(space.free_bytes);
+        }
+        Ok(())
+    }
+
+    /// Starts a parameter file in a data directory.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Io`, `Poisoned`.
+    pub fn create_file<'q>(
+        &'q self,
+        queue: &'q mut dyn Queue,
+        directory: usize,
+        expected_bytes: u64,
+    ) -> Result<(u64, FileWriter<'q>)> {
+        self.check_space(directory, expected_bytes)?;
+        let number = self.take_number()?;
+        let path = self.directories[directory].join(data_file_name(number));
+        let identity = self.identity(number);
+        Ok((
+            number,
+            FileWriter::create(&*self.disk, queue, &path, identity)?,
+        ))
+    }
+
+    /// Makes a finished file part of the current version, with `rank` (or the next one), and
+    /// every entry counted stale: the caller repoints the index.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when there are 2^24 files; the file is removed.
+    pub fn install(&self, new: NewFile, rank: Option<u64>) -> Result<Arc<DataFile>> {
+        let mut versions = self.versions();
+        let Some(slot) = versions.take_slot(&self.slots) else {
+            drop(versions);
+            let path = new.finished.path;
+            self.disk
+                .remove(&path)
+                .map_err(|e| Error::io("remove", &path, e))?;
+            return Err(Error::InvalidArgument(Invalid::Option {
+                name: "file_bytes",
+                value: String::from("too small"),
+                why: String::from("the store has 2^24 files; raise file_bytes"),
+            }));
+        };
+        let rank = rank.unwrap_or_else(|| versions.take_rank());
+        let done = new.finished;
+        let meta = FileMeta {
+            number: new.number,
+            directory: new.directory,
+            rank,
+            bytes: done.bytes,
+            footer_offset: done.footer_offset,
+            footer_checksum: done.footer_checksum,
+            rows: done.rows,
+            tombstones: done.tombstones,
+            hash_min: done.footer.hash_min,
+            hash_max: done.footer.hash_max,
+            epoch_min: done.footer.epoch_min,
+            epoch_max: done.footer.epoch_max,
+            added: versions.next_checkpoint,
+            removed: u64::MAX,
+        };
+        let identity = self.identity(new.number);
+        let file = DataFile::new(
+            slot,
+            meta,
+            done.footer,
+            identity,
+            done.path,
+            done.file,
+            false,
+        );
+        let file = Arc::new(file);
+        versions.install(&self.slots, Arc::clone(&file), None);
+        Ok(file)
+    }
+
+    /// Takes files whose entries are all stale out of the current version and unlinks what
+    /// nothing needs any more.
+    pub fn retire(&self, numbers: &[u64]) {
+        let mut versions = self.versions();
+        for &number in numbers {
+            versions.retire(&self.slots, number);
+        }
+        drop(versions);
+        self.collect_garbage();
+    }
+
+    /// Unlinks the files that neither a retained checkpoint nor the current version needs.
+    pub fn collect_garbage(&self) {
+        let garbage = self.versions().take_garbage();
+        for state in garbage {
+            let path = self.data_path(&state.meta);
+            self.unlink(&path);
+        }
+    }
+
+    pub(crate) fn unlink(&self, path: &Path) {
+        if let Err(error) = self.disk.remove(path) {
+            // It is an orphan now, and removed at the next open.
+            tracing::warn!(path = %path.display(), %error, "a file that nothing needs stays");
+        }
+    }
+
+    pub(crate) fn data_path(&self, meta: &FileMeta) -> PathBuf {
+        self.directories[meta.directory as usize].join(data_file_name(meta.number))
+    }
+
+    /// Opens a parameter file and checks length, header and footer against the manifest.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`, `Unsupported`.
+    pub(crate) fn open_data(&self, meta: &FileMeta, slot: u32) -> Result<DataFile> {
+        let path = self.data_path(meta);
+        let file = self
+            .disk
+            .open(&path, OpenMode::ReadDirect)
+            .map_err(|e| missing(&path, e))?;
+        let bytes = file.bytes().map_err(|e| Error::io("measure", &path, e))?;
+        if bytes < meta.bytes {
+            let what = format!("{bytes} bytes long, the manifest says {}", meta.bytes);
+            return Err(Error::corrupt(&path, bytes, what));
+        }
+        recover::check_tail(&*file, &path, meta.bytes, bytes)?;
+        let identity = self.identity(meta.number);
+        let footer_bytes = meta.bytes.saturating_sub(meta.footer_offset);
+        let mut block = recover::aligned(&path, footer_bytes.max(4096))?;
+        let header = &mut block[..4096];
+        scan::read_exact(&*file, &path, header, 0)?;
+        param_file::check_header(header, &identity).map_err(|e| e.at(&path))?;
+        let footer_bytes = usize::try_from(footer_bytes).unwrap_or(usize::MAX);
+        let bytes = &mut block[..footer_bytes];
+        scan::read_exact(&*file, &path, bytes, meta.footer_offset)?;
+        let (footer, checksum) = param_file::Footer::decode(bytes, &identity, meta.footer_offset)
+            .map_err(|e| e.at(&path))?;
+        let same =
+            checksum == meta.footer_checksum && footer.entries == meta.rows + meta.tombstones;
+        if !same {
+            let what = "the footer is not the one that the manifest recorded";
+            return Err(Error::corrupt(&path, meta.footer_offset, what));
+        }
+        Ok(DataFile::new(
+            slot,
+            meta.clone(),
+            footer,
+            identity,
+            path,
+            file,
+            true,
+        ))
+    }
+
+    /// The files of a retained checkpoint's version, opened (or shared with the current one).
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`, `InvalidArgument` for an unknown checkpoint.
+    pub fn version_files(&self, checkpoint: u64) -> Result<Vec<Arc<DataFile>>> {
+        let states: Vec<version::FileState> = {
+            let versions = self.versions();
+            let retained: Vec<u64> = versions.checkpoints.iter().map(|c| c.id).collect();
+            if !retained.contains(&checkpoint) {
+                let id = checkpoint;
+                return Err(Invalid::UnknownCheckpoint { id, retained }.into());
+            }
+            let holds = |m: &FileMeta| m.added <= checkpoint && checkpoint < m.removed;
+            versions
+                .files
+                .values()
+                .filter(|s| holds(&s.meta))
+                .cloned()
+                .collect()
+        };
+        states
+            .into_iter()
+            .map(|s| match s.file {
+                Some(file) => Ok(file),
+                None => Ok(Arc::new(self.open_data(&s.meta, 0)?)),
+            })
+            .collect()
+    }
+
+    /// Files of the current version that were never synced.
+    #[must_use]
+    pub fn unsynced(&self) -> Vec<Arc<DataFile>> {
+        self.versions()
+            .current()
+            .filter(|f| !f.synced.load(Ordering::Acquire))
+            .cloned()
+            .collect()
+    }
+}
+
+fn missing(path: &Path, error: std::io::Error) -> Error {
+    if error.kind() == std::io::ErrorKind::NotFound {
+        return Error::corrupt(path, 0, "the manifest names this file and it is missing");
+    }
+    Error::io("open", path, error)
+}

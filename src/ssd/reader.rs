@@ -1,0 +1,233 @@
+//! How are cold rows read with the fewest and cheapest device reads?
+//!
+//! A batch's wanted locations are sorted by file and place; neighbours closer than the device's
+//! break-even share a read, up to the queue's buffer; the queue is kept full until the last.
+//!
+//! Invariants:
+//! - A row is handed out only after its checksum and its key were verified.
+//! - After an error nothing is in flight.
+
+use std::sync::Arc;
+
+use super::index::Files;
+use super::scan::damaged;
+use super::version::{DataFile, Location};
+use crate::error::{Error, Result};
+use crate::format::param_file;
+use crate::io::Queue;
+
+/// Bytes between two wanted rows that are cheaper to read than to skip: an 8 KiB read costs 1.4
+/// of a 4 KiB one and a 16 KiB read 1.8 (measured, performance.md §1), so 12 KiB break even.
+const GAP_BYTES: u64 = 12 << 10;
+
+/// A row to be read.
+#[derive(Clone, Copy, Debug)]
+pub struct Want {
+    /// Where it is.
+    pub location: Location,
+    /// Whose it must be.
+    pub key: u64,
+    /// The caller's name for it.
+    pub tag: u32,
+}
+
+/// Rows that were read: `rows` holds `tags.len()` rows of the table's width.
+#[derive(Debug, Default)]
+pub struct RowBatch {
+    /// The callers' names.
+    pub tags: Vec<u32>,
+    /// The rows, one after the other.
+    pub rows: Vec<f32>,
+}
+
+struct Read {
+    file: usize,
+    offset: u64,
+    bytes: usize,
+    first: usize,
+    end: usize,
+}
+
+/// The files of these locations, by rising slot. To be called under the lock that guards the
+/// index the locations come from: a file is retired, and its slot used again, only when no index
+/// entry points to it.
+#[must_use]
+pub fn pin_files(files: &Files, wants: &[Want]) -> Vec<Arc<DataFile>> {
+    let mut slots: Vec<u32> = wants.iter().map(|w| w.location.slot()).collect();
+    slots.sort_unstable();
+    slots.dedup();
+    slots
+        .iter()
+        .filter_map(|s| files.get(*s as usize).cloned().flatten())
+        .collect()
+}
+
+/// What was asked of the device.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReadCount {
+    /// Requests.
+    pub reads: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// Reads a batch of rows of one table.
+pub struct RowReader<'q> {
+    queue: &'q mut dyn Queue,
+    files: Vec<Arc<DataFile>>,
+    wants: Vec<Want>,
+    reads: Vec<Read>,
+    next: usize,
+    row_f32s: usize,
+    /// What was asked of the device so far.
+    pub count: ReadCount,
+}
+
+impl<'q> RowReader<'q> {
+    /// Plans the reads. `files` comes from [`pin_files`] for these wants.
+    ///
+    /// # Errors
+    /// `Corrupt` when a location names no row of its file.
+    pub fn new(
+        queue: &'q mut dyn Queue,
+        files: Vec<Arc<DataFile>>,
+        mut wants: Vec<Want>,
+        row_f32s: usize,
+    ) -> Result<RowReader<'q>> {
+        wants.sort_unstable_by_key(|w| w.location);
+        let mut reader = RowReader {
+            queue,
+            files,
+            wants,
+            reads: Vec::new(),
+            next: 0,
+            row_f32s,
+            count: ReadCount::default(),
+        };
+        reader.plan()?;
+        Ok(reader)
+    }
+
+    fn plan(&mut self) -> Result<()> {
+        let limit = self.queue.buffer_bytes() as u64;
+        let mut number = 0;
+        for (i, want) in self.wants.iter().enumerate() {
+            while self.files[number].slot != want.location.slot() {
+                number += 1;
+                assert!(number < self.files.len(), "every wanted file was pinned");
+            }
+            let file = &self.files[number];
+            let align = file.file.align_bytes().max(1) as u64;
+            let Some((_, start, stride)) = file.record(want.location.entry()) else {
+                let what = format!("entry {} has no row", want.location.entry());
+                return Err(Error::corrupt(&file.path, file.keys_offset, what));
+            };
+            let from = start / align * align;
+            let to = (start + u64::from(stride)).next_multiple_of(align);
+            assert!(
+                to - from <= limit,
+                "a queue's buffers hold the longest record"
+            );
+            match self.reads.last_mut() {
+                Some(read)
+                    if read.file == number
+                        && from <= read.offset + read.bytes as u64 + GAP_BYTES
+                        && to - read.offset <= limit =>
+                {
+                    let bytes = (to - read.offset).max(read.bytes as u64);
+                    read.bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+                    read.end = i + 1;
+                }
+                _ => self.reads.push(Read {
+                    file: number,
+                    offset: from,
+                    bytes: usize::try_from(to - from).unwrap_or(usize::MAX),
+                    first: i,
+                    end: i + 1,
+                }),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads on; replaces `batch` by at least `rows_min` rows, or what is left. False at the end.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`.
+    pub fn next(&mut self, batch: &mut RowBatch, rows_min: usize) -> Result<bool> {
+        batch.tags.clear();
+        batch.rows.clear();
+        loop {
+            self.fill_queue();
+            let Some(done) = self.queue.wait() else { break };
+            let read = usize::try_from(done.tag).unwrap_or(usize::MAX);
+            let outcome = match done.result {
+                Ok(bytes) => self.decode(read, &done.buffer[..bytes], batch),
+                Err(e) => Err(Error::io(
+                    "read",
+                    &self.files[self.reads[read].file].path,
+                    e,
+                )),
+            };
+            self.queue.recycle(done.buffer);
+            if outcome.is_err() {
+                self.drain();
+                return outcome.map(|()| false);
+            }
+            if batch.tags.len() >= rows_min {
+                break;
+            }
+        }
+        Ok(!batch.tags.is_empty())
+    }
+
+    fn fill_queue(&mut self) {
+        while self.next < self.reads.len() && self.queue.in_flight() < self.queue.depth() {
+            let Some(buffer) = self.queue.buffer() else {
+                break;
+            };
+            let read = &self.reads[self.next];
+            let file = &self.files[read.file].file;
+            self.queue
+                .read(file, read.offset, read.bytes, buffer, self.next as u64);
+            self.count.reads += 1;
+            self.count.bytes += read.bytes as u64;
+            self.next += 1;
+        }
+        self.queue.submit();
+    }
+
+    fn decode(&self, read: usize, bytes: &[u8], batch: &mut RowBatch) -> Result<()> {
+        let read = &self.reads[read];
+        let file = &self.files[read.file];
+        for want in &self.wants[read.first..read.end] {
+            let Some((_, offset, stride)) = file.record(want.location.entry()) else {
+                continue;
+            };
+            let from = usize::try_from(offset - read.offset).unwrap_or(usize::MAX);
+            let record = bytes.get(from..from + stride as usize).ok_or_else(|| {
+                Error::corrupt(&file.path, offset, "the file ends inside a record")
+            })?;
+            let start = batch.rows.len();
+            batch.rows.resize(start + self.row_f32s, 0.0);
+            let row = &mut batch.rows[start..];
+            param_file::decode_record(record, row, &file.identity, offset, Some(want.key))
+                .map_err(|e| damaged(&file.path, e))?;
+            batch.tags.push(want.tag);
+        }
+        Ok(())
+    }
+
+    fn drain(&mut self) {
+        self.next = self.reads.len();
+        while let Some(done) = self.queue.wait() {
+            self.queue.recycle(done.buffer);
+        }
+    }
+}
+
+impl Drop for RowReader<'_> {
+    fn drop(&mut self) {
+        self.drain();
+    }
+}

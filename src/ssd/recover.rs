@@ -1,0 +1,672 @@
+//! How is a store made, and what does opening it give back?
+//!
+//! Opening gives exactly the last checkpoint: CURRENT names the manifest and how much of it
+//! counts; its edits add up to the versions of the retained checkpoints; the rest is discarded.
+//!
+//! Invariants:
+//! - A store exists if and only if its file STORE exists: it is made last.
+//! - Damage below the committed length is `Corrupt`, never repaired here.
+//! - A writer removes orphans: files with a number of this store that no retained version names.
+//! - A writer reserves new file numbers before it makes a file, so numbers used after the last
+//!   checkpoint are not used again.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use super::commit::ManifestWriter;
+use super::edits::{self, Replay};
+use super::scan::{KeyScan, read_exact};
+use super::version::{FileState, Location, Versions};
+use super::{Ssd, missing};
+use crate::error::{Error, Invalid, Result};
+use crate::format::current::Current;
+use crate::format::identity::StoreIdentity;
+use crate::format::manifest::{CheckpointMeta, FileMeta, ManifestReader};
+use crate::format::{
+    self, CURRENT_NAME, FileKind, PART_NAME, STORE_NAME, file_name, identity, meta,
+};
+use crate::io::{AlignedBuffer, Disk, DiskFile, LockGuard, LockKind, OpenMode};
+use crate::options::TableDescriptor;
+
+/// Name of the writer's lock file.
+pub const LOCK_NAME: &str = "LOCK";
+
+/// Largest metadata file that is read whole.
+const METADATA_BYTES_MAX: u64 = 1 << 32;
+
+/// A store's tier and what its manifest says beside files.
+#[derive(Debug)]
+pub struct Recovered {
+    /// The tier.
+    pub ssd: Ssd,
+    /// Descriptors by table id.
+    pub tables: Vec<TableDescriptor>,
+    /// The checkpoint that was opened.
+    pub checkpoint: Option<CheckpointMeta>,
+}
+
+pub(crate) fn aligned(path: &Path, bytes: u64) -> Result<AlignedBuffer> {
+    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+    AlignedBuffer::try_new(bytes).map_err(|e| Error::io("allocate a buffer for", path, e))
+}
+
+/// Bytes past a recorded length must be zero.
+pub(crate) fn check_tail(file: &dyn DiskFile, path: &Path, from: u64, to: u64) -> Result<()> {
+    let mut offset = from / 4096 * 4096;
+    if from == to {
+        return Ok(());
+    }
+    let mut block = aligned(path, 1 << 16)?;
+    while offset < to {
+        let got = file
+            .read_at(&mut block, offset)
+            .map_err(|e| Error::io("read", path, e))?;
+        if got == 0 {
+            break;
+        }
+        let skip = usize::try_from(from.saturating_sub(offset))
+            .unwrap_or(0)
+            .min(got);
+        if let Some(at) = block[skip..got].iter().position(|b| *b != 0) {
+            let offset = offset + (skip + at) as u64;
+            return Err(Error::corrupt(
+                path,
+                offset,
+                "bytes past the recorded length",
+            ));
+        }
+        offset += got as u64;
+    }
+    Ok(())
+}
+
+/// Reads a small metadata file whole.
+fn read_whole(disk: &dyn Disk, path: &Path, bytes_max: u64) -> Result<Vec<u8>> {
+    let file = disk
+        .open(path, OpenMode::Read)
+        .map_err(|e| missing(path, e))?;
+    let bytes = file.bytes().map_err(|e| Error::io("measure", path, e))?;
+    if bytes > bytes_max {
+        let what = format!("{bytes} bytes long, at most {bytes_max} are possible");
+        return Err(Error::corrupt(path, bytes_max, what));
+    }
+    let mut content = Vec::new();
+    let size = usize::try_from(bytes).unwrap_or(usize::MAX);
+    content.try_reserve_exact(size).map_err(|_| {
+        Error::io(
+            "allocate memory for",
+            path,
+            std::io::ErrorKind::OutOfMemory.into(),
+        )
+    })?;
+    content.resize(size, 0);
+    read_exact(&*file, path, &mut content, 0)?;
+    Ok(content)
+}
+
+/// Creates a file of small content and syncs it.
+fn write_whole(disk: &dyn Disk, path: &Path, content: &[u8]) -> Result<()> {
+    let file = disk
+        .open(path, OpenMode::Create)
+        .map_err(|e| Error::io("create", path, e))?;
+    file.write_at(content, 0)
+        .map_err(|e| Error::io("write", path, e))?;
+    file.sync().map_err(|e| Error::io("sync", path, e))
+}
+
+fn lock(disk: &dyn Disk, path: &Path, kind: LockKind, create: bool) -> Result<Box<dyn LockGuard>> {
+    disk.lock(path, kind, create).map_err(|e| match e.kind() {
+        std::io::ErrorKind::WouldBlock => Error::Locked {
+            path: path.to_path_buf(),
+        },
+        _ => Error::io("lock", path, e),
+    })
+}
+
+fn not_a_store(path: &Path, why: &str) -> Error {
+    Invalid::NotAStore {
+        path: path.to_path_buf(),
+        why: why.to_owned(),
+    }
+    .into()
+}
+
+/// Makes an empty store. `root` may be missing or empty; data directories too.
+///
+/// # Errors
+/// `InvalidArgument` when there is a store or foreign files, `Locked`, `Io`.
+pub fn create(
+    disk: &dyn Disk,
+    root: &Path,
+    directories: &[PathBuf],
+    store: [u8; 16],
+    branch: [u8; 16],
+) -> Result<()> {
+    make_dir(disk, root)?;
+    let names = disk.list(root).map_err(|e| Error::io("list", root, e))?;
+    if names.iter().any(|e| e.name == STORE_NAME) {
+        return Err(Invalid::AlreadyAStore {
+            path: root.to_path_buf(),
+        }
+        .into());
+    }
+    if let Some(stranger) = names.first() {
+        let why = format!(
+            "the directory is not empty ({:?}); choose another",
+            stranger.name
+        );
+        return Err(not_a_store(root, &why));
+    }
+    let _lock = lock(disk, &root.join(LOCK_NAME), LockKind::Exclusive, true)?;
+    let stored: Vec<String> = if directories.is_empty() {
+        vec![String::from("part-0")]
+    } else {
+        directories
+            .iter()
+            .map(|d| d.to_string_lossy().into_owned())
+            .collect()
+    };
+    for (i, name) in stored.iter().enumerate() {
+        let path = root.join(name);
+        make_dir(disk, &path)?;
+        let index = u32::try_from(i).unwrap_or(u32::MAX);
+        let names = disk.list(&path).map_err(|e| Error::io("list", &path, e))?;
+        if !names.is_empty() {
+            return Err(not_a_store(
+                &path,
+                "the data directory is not empty; choose another",
+            ));
+        }
+        write_whole(
+            disk,
+            &path.join(PART_NAME),
+            &identity::encode_part(&store, index),
+        )?;
+        disk.sync_dir(&path)
+            .map_err(|e| Error::io("sync the directory", &path, e))?;
+        if let Some(parent) = path.parent() {
+            disk.sync_dir(parent)
+                .map_err(|e| Error::io("sync the directory", parent, e))?;
+        }
+    }
+    let commit = edits::snapshot(&Versions::default(), branch, 0, &[], &[], None, None);
+    write_root(disk, root, store, branch, &stored, &commit, None)
+}
+
+/// Writes manifest 1, CURRENT and, last, STORE.
+pub(super) fn write_root(
+    disk: &dyn Disk,
+    root: &Path,
+    store: [u8; 16],
+    branch: [u8; 16],
+    directories: &[String],
+    commit: &edits::Commit,
+    checkpoint: Option<(&CheckpointMeta, u64)>,
+) -> Result<()> {
+    let number = checkpoint.map_or(1, |(_, number)| number);
+    let file_identity = format::FileIdentity::new(store, number);
+    let mut bytes = Vec::new();
+    let (header, mut digest) = format::manifest::encode_manifest_header(&file_identity);
+    bytes.extend_from_slice(&header);
+    for edit in &commit.edits {
+        let offset = bytes.len() as u64;
+        format::manifest::encode_edit(edit, &file_identity, offset, &mut bytes, &mut digest);
+    }
+    write_whole(
+        disk,
+        &root.join(file_name(FileKind::Manifest, number)),
+        &bytes,
+    )?;
+    let current = Current {
+        branch,
+        manifest_number: number,
+        manifest_bytes: bytes.len() as u64,
+        manifest_digest: digest,
+        checkpoint_id: checkpoint.map_or(0, |(c, _)| c.id),
+        step: checkpoint.map_or(0, |(c, _)| c.step),
+        file_number_limit: number + 1,
+        next_checkpoint_id: checkpoint.map_or(1, |(c, _)| c.id + 1),
+    };
+    write_whole(disk, &root.join(CURRENT_NAME), &current.encode(&store))?;
+    let sync = |path: &Path| {
+        disk.sync_dir(path)
+            .map_err(|e| Error::io("sync the directory", path, e))
+    };
+    sync(root)?;
+    let content = StoreIdentity {
+        uuid: store,
+        directories: directories.to_vec(),
+    }
+    .encode()?;
+    let temporary = root.join("STORE.tmp");
+    write_whole(disk, &temporary, &content)?;
+    disk.rename(&temporary, &root.join(STORE_NAME))
+        .map_err(|e| Error::io("rename", &temporary, e))?;
+    sync(root)
+}
+
+pub(super) fn make_dir(disk: &dyn Disk, path: &Path) -> Result<()> {
+    match disk.create_dir(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        Err(e) => Err(Error::io("create the directory", path, e)),
+        Ok(()) => match path.parent().filter(|p| !p.as_os_str().is_empty()) {
+            Some(parent) => disk
+                .sync_dir(parent)
+                .map_err(|e| Error::io("sync the directory", parent, e)),
+            None => Ok(()),
+        },
+    }
+}
+
+/// How a store is opened.
+#[derive(Debug)]
+pub struct OpenRequest<'a> {
+    /// The store's directory.
+    pub root: &'a Path,
+    /// Data directories that have moved; empty: where STORE says.
+    pub directories: &'a [PathBuf],
+    /// Without the writer's lock, on a retained checkpoint.
+    pub read_only: bool,
+    /// Which checkpoint (read-only); `None`: the last.
+    pub checkpoint: Option<u64>,
+    /// Most bytes on disk; 0: 85 % of the file system.
+    pub disk_bytes_max: u64,
+}
+
+/// Opens a store at its last checkpoint (or, read-only, at a retained one).
+///
+/// # Errors
+/// `InvalidArgument` when there is no store, `Locked`, `Corrupt`, `Unsupported`, `Io`.
+pub fn open(disk: &Arc<dyn Disk>, request: &OpenRequest<'_>) -> Result<Recovered> {
+    let root = request.root;
+    let (store, stored) = read_store(&**disk, root)?;
+    let names = if request.directories.is_empty() {
+        &stored[..]
+    } else {
+        request.directories
+    };
+    if names.len() != stored.len() {
+        return Err(Invalid::Length {
+            what: "data directories",
+            expected: stored.len(),
+            found: names.len(),
+        }
+        .into());
+    }
+    let directories: Vec<PathBuf> = names.iter().map(|d| root.join(d)).collect();
+    for (i, directory) in directories.iter().enumerate() {
+        check_part(&**disk, directory, &store, i)?;
+    }
+    let writer_lock = if request.read_only {
+        None
+    } else {
+        Some(lock(
+            &**disk,
+            &root.join(LOCK_NAME),
+            LockKind::Exclusive,
+            true,
+        )?)
+    };
+    let (current, replay) = read_current(&**disk, root, &store)?;
+    let (checkpoint, lock) = match writer_lock {
+        Some(lock) => (replay.checkpoints.last().cloned(), lock),
+        None => {
+            let (checkpoint, lock) = lock_checkpoint(&**disk, request, &store, &replay)?;
+            (Some(checkpoint), lock)
+        }
+    };
+    assemble(
+        disk,
+        request,
+        store,
+        directories,
+        current,
+        replay,
+        checkpoint,
+        lock,
+    )
+}
+
+fn read_store(disk: &dyn Disk, root: &Path) -> Result<([u8; 16], Vec<PathBuf>)> {
+    let names = disk.list(root).map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => not_a_store(root, "no such directory"),
+        std::io::ErrorKind::NotADirectory => not_a_store(root, "not a directory"),
+        _ => Error::io("list", root, e),
+    })?;
+    if !names.iter().any(|e| e.name == STORE_NAME) {
+        let half = names.iter().any(|e| e.name == LOCK_NAME);
+        let why = if half {
+            "creation did not finish (there is a LOCK and no STORE); empty it and create again"
+        } else {
+            "there is no file STORE in it; create a store first"
+        };
+        return Err(not_a_store(root, why));
+    }
+    let path = root.join(STORE_NAME);
+    let content = read_whole(disk, &path, 4096)?;
+    let found = StoreIdentity::decode(&content).map_err(|e| e.at(&path))?;
+    Ok((
+        found.uuid,
+        found.directories.into_iter().map(PathBuf::from).collect(),
+    ))
+}
+
+fn check_part(disk: &dyn Disk, directory: &Path, store: &[u8; 16], index: usize) -> Result<()> {
+    let path = directory.join(PART_NAME);
+    let content = read_whole(disk, &path, 4096)?;
+    let found = identity::decode_part(&content, store).map_err(|e| e.at(&path))?;
+    if found as usize != index {
+        let what = format!("data directory {found} stands in the place of {index}");
+        return Err(Error::corrupt(&path, 0, what));
+    }
+    Ok(())
+}
+
+/// CURRENT and the edits that it commits.
+fn read_current(disk: &dyn Disk, root: &Path, store: &[u8; 16]) -> Result<(Current, Replay)> {
+    let path = root.join(CURRENT_NAME);
+    let content = read_whole(disk, &path, 4096)?;
+    let current = Current::decode(&content, store).map_err(|e| e.at(&path))?;
+    let path = root.join(file_name(FileKind::Manifest, current.manifest_number));
+    let mut content = read_whole(disk, &path, METADATA_BYTES_MAX)?;
+    let committed = usize::try_from(current.manifest_bytes).unwrap_or(usize::MAX);
+    if content.len() < committed {
+        let what = format!("{} bytes long, CURRENT commits {committed}", content.len());
+        return Err(Error::corrupt(&path, content.len() as u64, what));
+    }
+    content.truncate(committed);
+    let identity = format::FileIdentity::new(*store, current.manifest_number);
+    let mut reader = ManifestReader::new(&content, &identity).map_err(|e| e.at(&path))?;
+    let mut replay = Replay::default();
+    loop {
+        let offset = reader.offset();
+        let Some(edit) = reader.next_edit().map_err(|e| e.at(&path))? else {
+            break;
+        };
+        replay
+            .apply(edit)
+            .map_err(|what| Error::corrupt(&path, offset, what))?;
+    }
+    let same = reader.digest() == current.manifest_digest
+        && replay.branch == current.branch
+        && replay.checkpoints.last().map_or(0, |c| c.id) == current.checkpoint_id;
+    if !same {
+        return Err(Error::corrupt(
+            &path,
+            0,
+            "not the manifest that CURRENT commits",
+        ));
+    }
+    Ok((current, replay))
+}
+
+/// A reader's shared lock on a checkpoint that is still retained once it is locked.
+fn lock_checkpoint(
+    disk: &dyn Disk,
+    request: &OpenRequest<'_>,
+    store: &[u8; 16],
+    replay: &Replay,
+) -> Result<(CheckpointMeta, Box<dyn LockGuard>)> {
+    let mut replay_now = replay.checkpoints.clone();
+    for _ in 0..16 {
+        let wanted = match request.checkpoint {
+            Some(id) => replay_now.iter().find(|c| c.id == id),
+            None => replay_now.last(),
+        };
+        let Some(wanted) = wanted.cloned() else {
+            let id = request.checkpoint.unwrap_or(0);
+            let retained = replay_now.iter().map(|c| c.id).collect();
+            return Err(Invalid::UnknownCheckpoint { id, retained }.into());
+        };
+        let path = request
+            .root
+            .join(file_name(FileKind::Meta, wanted.meta_number));
+        let guard = match disk.lock(&path, LockKind::Shared, false) {
+            Ok(guard) => Some(guard),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => None,
+            Err(e) => return Err(Error::io("lock", &path, e)),
+        };
+        let (_, again) = read_current(disk, request.root, store)?;
+        replay_now = again.checkpoints;
+        if let Some(guard) = guard
+            && replay_now.contains(&wanted)
+        {
+            return Ok((wanted, guard));
+        }
+    }
+    Err(Error::Locked {
+        path: request.root.to_path_buf(),
+    })
+}
+
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the parts of a store, put together in one place"
+)]
+fn assemble(
+    disk: &Arc<dyn Disk>,
+    request: &OpenRequest<'_>,
+    store: [u8; 16],
+    directories: Vec<PathBuf>,
+    current: Current,
+    replay: Replay,
+    checkpoint: Option<CheckpointMeta>,
+    lock: Box<dyn LockGuard>,
+) -> Result<Recovered> {
+    let mut versions = Versions::default();
+    versions.next_number = current.file_number_limit;
+    versions.number_limit = current.file_number_limit;
+    versions.next_rank = replay
+        .checkpoints
+        .iter()
+        .map(|c| c.next_rank)
+        .max()
+        .unwrap_or(1);
+    versions.next_checkpoint = current.next_checkpoint_id;
+    versions.checkpoints = replay.checkpoints;
+    for (number, meta) in replay.files {
+        let recorded = Some(meta.removed);
+        versions.files.insert(
+            number,
+            FileState {
+                meta,
+                file: None,
+                recorded,
+            },
+        );
+    }
+    let manifest = ManifestWriter {
+        file: None,
+        snapshot_bytes: 0,
+        tables_recorded: replay.tables.len(),
+        current,
+        image: replay.image,
+        poisoned: None,
+    };
+    let ssd = Ssd {
+        disk: Arc::clone(disk),
+        root: request.root.to_path_buf(),
+        directories,
+        store,
+        slots: RwLock::new(Vec::new()),
+        disk_bytes_max: request.disk_bytes_max,
+        versions: Mutex::new(versions),
+        manifest: Mutex::new(manifest),
+        _lock: lock,
+    };
+    let id = checkpoint.as_ref().map_or(0, |c| c.id);
+    ssd.open_version(id, request.read_only)?;
+    if !request.read_only {
+        ssd.remove_orphans()?;
+        ssd.reserve_numbers()?;
+    }
+    Ok(Recovered {
+        ssd,
+        tables: replay.tables,
+        checkpoint,
+    })
+}
+
+impl Ssd {
+    /// Opens the files of a checkpoint's version as the current one.
+    fn open_version(&self, checkpoint: u64, read_only: bool) -> Result<()> {
+        let holds = |m: &FileMeta| m.added <= checkpoint && checkpoint < m.removed;
+        let wanted: Vec<FileMeta> = {
+            let mut versions = self.versions();
+            if !read_only {
+                // Files that no retained version names are orphans from here on.
+                let _orphans = versions.take_garbage();
+            }
+            versions
+                .files
+                .values()
+                .filter(|s| holds(&s.meta))
+                .map(|s| s.meta.clone())
+                .collect()
+        };
+        for meta in wanted {
+            let slot = self.versions().take_slot(&self.slots).unwrap_or(u32::MAX);
+            let file = Arc::new(self.open_data(&meta, slot)?);
+            let mut versions = self.versions();
+            let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+            slots[slot as usize] = Some(Arc::clone(&file));
+            if let Some(state) = versions.files.get_mut(&meta.number) {
+                state.file = Some(file);
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes files of this store that no retained version names.
+    fn remove_orphans(&self) -> Result<()> {
+        let (known, metas, limit) = {
+            let versions = self.versions();
+            let known: Vec<u64> = versions.files.keys().copied().collect();
+            let metas: Vec<u64> = versions.checkpoints.iter().map(|c| c.meta_number).collect();
+            (known, metas, versions.number_limit)
+        };
+        let (manifest_number, image) = {
+            let manifest = self.manifest.lock().unwrap_or_else(PoisonError::into_inner);
+            (
+                manifest.current.manifest_number,
+                manifest.image.map(|i| i.number),
+            )
+        };
+        for directory in self.directories.iter().chain([&self.root]) {
+            let names = self
+                .disk
+                .list(directory)
+                .map_err(|e| Error::io("list", directory, e))?;
+            for entry in names {
+                let orphan = match format::parse_file_name(&entry.name) {
+                    None => entry.name.ends_with(".tmp") && *directory == self.root,
+                    Some((_, number)) if number >= limit => {
+                        let name = &entry.name;
+                        tracing::warn!(name, "a file with a number not given out yet is left");
+                        false
+                    }
+                    Some((FileKind::Rows, number)) => known.binary_search(&number).is_err(),
+                    Some((FileKind::Meta, number)) => !metas.contains(&number),
+                    Some((FileKind::Manifest, number)) => number != manifest_number,
+                    Some((FileKind::Image, number)) => Some(number) != image,
+                };
+                if orphan && entry.is_file && !Self::is_fixed_name(&entry.name) {
+                    self.unlink(&directory.join(&entry.name));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes that the trainer gave to a retained checkpoint.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an unknown checkpoint, `Corrupt`, `Io`.
+    pub fn read_meta(&self, id: u64) -> Result<Vec<u8>> {
+        let checkpoint = {
+            let versions = self.versions();
+            let retained = versions.checkpoints.iter().map(|c| c.id).collect();
+            let found = versions.checkpoints.iter().find(|c| c.id == id).cloned();
+            found.ok_or(Error::InvalidArgument(Invalid::UnknownCheckpoint {
+                id,
+                retained,
+            }))?
+        };
+        let path = self
+            .root
+            .join(file_name(FileKind::Meta, checkpoint.meta_number));
+        let content = read_whole(&*self.disk, &path, METADATA_BYTES_MAX)?;
+        let identity = self.identity(checkpoint.meta_number);
+        let view = meta::decode_meta(&content, &identity).map_err(|e| e.at(&path))?;
+        if view.checksum != checkpoint.meta_checksum || view.checkpoint_id != id {
+            return Err(Error::corrupt(
+                &path,
+                0,
+                "not the meta file that the manifest names",
+            ));
+        }
+        Ok(view.body.to_vec())
+    }
+}
+
+/// Entries of one file that recovery offers to the index.
+#[derive(Debug, Default)]
+pub struct Offer {
+    /// Table of these entries.
+    pub table: u32,
+    /// Keys.
+    pub keys: Vec<u64>,
+    /// Where each is.
+    pub locations: Vec<Location>,
+}
+
+/// Walks all entries of a file, a few thousand at a time.
+pub struct Offers {
+    file: Arc<super::version::DataFile>,
+    run: usize,
+    scan: Option<KeyScan>,
+}
+
+impl Offers {
+    /// Starts at the file's first entry.
+    #[must_use]
+    pub fn new(file: &Arc<super::version::DataFile>) -> Offers {
+        Offers {
+            file: Arc::clone(file),
+            run: 0,
+            scan: None,
+        }
+    }
+
+    /// Replaces `offer` by the next entries; false at the end.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`.
+    pub fn next(&mut self, offer: &mut Offer) -> Result<bool> {
+        offer.keys.clear();
+        offer.locations.clear();
+        while let Some(run) = self.file.runs.get(self.run) {
+            if self.scan.is_none() {
+                let scan = KeyScan::new(&self.file, run.first_entry, run.entries, 1 << 18)?;
+                self.scan = Some(scan);
+            }
+            let Some(scan) = &mut self.scan else { break };
+            if !scan.step()? {
+                self.scan = None;
+                self.run += 1;
+                continue;
+            }
+            offer.table = run.table;
+            let tombstone = run.kind == format::param_file::RunKind::Tombstones;
+            offer.keys.extend_from_slice(&scan.keys);
+            let first = scan.first;
+            offer.locations.extend((0..scan.keys.len() as u64).map(|i| {
+                let entry = u32::try_from(first + i).unwrap_or(u32::MAX);
+                Location::new(self.file.slot, tombstone, entry)
+            }));
+            return Ok(true);
+        }
+        Ok(false)
+    }
+}

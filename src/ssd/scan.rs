@@ -1,0 +1,339 @@
+//! How are entries and rows read in the order of the file?
+//!
+//! [`KeyScan`] walks the key blocks of a file; [`RunCursor`] walks one run with its rows;
+//! [`Merge`] walks several runs of one table in the order of mix64, the newest copy of a key first.
+//!
+//! Invariants:
+//! - Everything is verified before it is handed out: checksums, the order of keys, their number.
+//! - A cursor holds one key block group and one window of rows, whatever the file's size.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::version::DataFile;
+use crate::error::{Error, Result};
+use crate::format::param_file::{self, KEYS_PER_BLOCK, Run, RunKind};
+use crate::format::{DecodeError, FileIdentity};
+use crate::io::{AlignedBuffer, DiskFile};
+use crate::units::mix64;
+
+const BLOCK_BYTES: u64 = 4096;
+
+/// Names the file in a decoding error.
+pub(crate) fn damaged(path: &Path, error: DecodeError) -> Error {
+    error.at(path)
+}
+
+/// Reads exactly `bytes.len()` bytes; a file that ends earlier is damaged.
+pub(crate) fn read_exact(
+    file: &dyn DiskFile,
+    path: &Path,
+    bytes: &mut [u8],
+    offset: u64,
+) -> Result<()> {
+    let got = file
+        .read_at(bytes, offset)
+        .map_err(|e| Error::io("read", path, e))?;
+    if got < bytes.len() {
+        let what = format!("the file ends {} bytes early", bytes.len() - got);
+        return Err(Error::corrupt(path, offset + got as u64, what));
+    }
+    Ok(())
+}
+
+fn buffer(path: &Path, bytes: u64) -> Result<AlignedBuffer> {
+    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+    AlignedBuffer::try_new(bytes).map_err(|e| Error::io("allocate a buffer for", path, e))
+}
+
+/// Walks the key blocks of a file.
+pub struct KeyScan {
+    file: Arc<dyn DiskFile>,
+    path: std::path::PathBuf,
+    identity: FileIdentity,
+    keys_offset: u64,
+    next: u64,
+    end: u64,
+    window: AlignedBuffer,
+    /// Keys of the entries of the last step.
+    pub keys: Vec<u64>,
+    /// Their epochs.
+    pub epochs: Vec<u32>,
+    /// Number of the first of them.
+    pub first: u64,
+}
+
+impl KeyScan {
+    /// Prepares to read entries `[first, first + entries)` with a window of about `window_bytes`.
+    ///
+    /// # Errors
+    /// `Io` when there is no memory for the window.
+    pub fn new(file: &DataFile, first: u64, entries: u64, window_bytes: u64) -> Result<KeyScan> {
+        let window = window_bytes.next_multiple_of(BLOCK_BYTES);
+        Ok(KeyScan {
+            file: Arc::clone(&file.file),
+            path: file.path.clone(),
+            identity: file.identity,
+            keys_offset: file.keys_offset,
+            next: first,
+            end: first + entries,
+            window: buffer(&file.path, window)?,
+            keys: Vec::new(),
+            epochs: Vec::new(),
+            first,
+        })
+    }
+
+    /// Reads the next group of entries; false at the end.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`.
+    pub fn step(&mut self) -> Result<bool> {
+        self.keys.clear();
+        self.epochs.clear();
+        self.first = self.next;
+        if self.next >= self.end {
+            return Ok(false);
+        }
+        let per_block = KEYS_PER_BLOCK as u64;
+        let first_block = self.next / per_block;
+        let last_block = (self.end - 1) / per_block;
+        let blocks = (last_block - first_block + 1).min(self.window.len() as u64 / BLOCK_BYTES);
+        let bytes = usize::try_from(blocks * BLOCK_BYTES).unwrap_or(usize::MAX);
+        let offset = self.keys_offset + first_block * BLOCK_BYTES;
+        read_exact(&*self.file, &self.path, &mut self.window[..bytes], offset)?;
+        let mut at = offset;
+        for block in self.window[..bytes].chunks_exact(4096) {
+            param_file::decode_key_block(
+                block,
+                &self.identity,
+                at,
+                &mut self.keys,
+                &mut self.epochs,
+            )
+            .map_err(|e| damaged(&self.path, e))?;
+            at += BLOCK_BYTES;
+        }
+        let skip = usize::try_from(self.next % per_block).unwrap_or(0);
+        let have = self.keys.len().saturating_sub(skip) as u64;
+        let take = usize::try_from(have.min(self.end - self.next)).unwrap_or(0);
+        if take == 0 || (have < self.end - self.next && self.keys.len() % KEYS_PER_BLOCK != 0) {
+            let what = "a key block holds fewer keys than the footer says";
+            return Err(Error::corrupt(&self.path, offset, what));
+        }
+        self.keys.drain(..skip);
+        self.epochs.drain(..skip);
+        self.keys.truncate(take);
+        self.epochs.truncate(take);
+        self.next += take as u64;
+        Ok(true)
+    }
+}
+
+/// One entry of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// mix64 of the key.
+    pub hash: u64,
+    /// The key.
+    pub key: u64,
+    /// The checkpoint interval in which the row last changed.
+    pub epoch: u32,
+    /// Entry number in its file.
+    pub number: u32,
+}
+
+/// Walks one run in order.
+pub struct RunCursor {
+    /// The file.
+    pub file: Arc<DataFile>,
+    /// The run.
+    pub run: Run,
+    scan: KeyScan,
+    at: usize,
+    current: Option<Entry>,
+    window: Option<AlignedBuffer>,
+    window_bytes: u64,
+    window_offset: u64,
+    window_filled: u64,
+}
+
+impl RunCursor {
+    /// Opens a run at its first entry. Windows take about `window_bytes` of memory each.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`.
+    pub fn new(file: &Arc<DataFile>, run: usize, window_bytes: u64) -> Result<RunCursor> {
+        let run = file.runs[run];
+        let keys = (window_bytes / 8).max(BLOCK_BYTES);
+        let mut cursor = RunCursor {
+            scan: KeyScan::new(file, run.first_entry, run.entries, keys)?,
+            file: Arc::clone(file),
+            run,
+            at: 0,
+            current: None,
+            window: None,
+            window_bytes: window_bytes.max(2 * u64::from(run.stride) + 2 * BLOCK_BYTES),
+            window_offset: 0,
+            window_filled: 0,
+        };
+        cursor.advance()?;
+        Ok(cursor)
+    }
+
+    /// The entry it stands at.
+    #[must_use]
+    pub fn entry(&self) -> Option<Entry> {
+        self.current
+    }
+
+    /// Steps to the next entry.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt` (also when keys are not in order).
+    pub fn advance(&mut self) -> Result<()> {
+        if self.at == self.scan.keys.len() {
+            self.at = 0;
+            if !self.scan.step()? {
+                self.current = None;
+                return Ok(());
+            }
+        }
+        let key = self.scan.keys[self.at];
+        let hash = mix64(key);
+        if self.current.is_some_and(|before| before.hash >= hash) {
+            let what = format!("key {key:#x} is out of order in its run");
+            return Err(Error::corrupt(&self.file.path, self.file.keys_offset, what));
+        }
+        let number = u32::try_from(self.scan.first + self.at as u64).unwrap_or(u32::MAX);
+        self.current = Some(Entry {
+            hash,
+            key,
+            epoch: self.scan.epochs[self.at],
+            number,
+        });
+        self.at += 1;
+        Ok(())
+    }
+
+    /// Reads and verifies the row of the entry it stands at.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`.
+    pub fn read_row(&mut self, row: &mut [f32]) -> Result<()> {
+        let Some(entry) = self.current else {
+            return Ok(());
+        };
+        assert!(self.run.kind == RunKind::Rows, "tombstones have no row");
+        let stride = u64::from(self.run.stride);
+        let offset = self.run.offset + (u64::from(entry.number) - self.run.first_entry) * stride;
+        let held = offset >= self.window_offset
+            && offset + stride <= self.window_offset + self.window_filled;
+        if !held {
+            self.fill(offset)?;
+        }
+        let start = usize::try_from(offset - self.window_offset).unwrap_or(usize::MAX);
+        let end = start + self.run.stride as usize;
+        let bytes = self
+            .window
+            .as_ref()
+            .and_then(|w| w.get(start..end))
+            .unwrap_or(&[]);
+        param_file::decode_record(bytes, row, &self.file.identity, offset, Some(entry.key))
+            .map_err(|e| damaged(&self.file.path, e))?;
+        Ok(())
+    }
+
+    fn fill(&mut self, offset: u64) -> Result<()> {
+        let path = &self.file.path;
+        let start = offset / BLOCK_BYTES * BLOCK_BYTES;
+        let run_end = self.run.offset + self.run.entries * u64::from(self.run.stride);
+        let end = run_end.next_multiple_of(BLOCK_BYTES);
+        let size = self.window_bytes.next_multiple_of(BLOCK_BYTES);
+        if self.window.is_none() {
+            self.window = Some(buffer(path, size)?);
+        }
+        let bytes = size.min(end - start);
+        if let Some(window) = &mut self.window {
+            let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+            read_exact(&*self.file.file, path, &mut window[..bytes], start)?;
+        }
+        self.window_offset = start;
+        self.window_filled = bytes;
+        Ok(())
+    }
+}
+
+/// Walks several runs of one table in the order of mix64; of equal keys the one with the
+/// greatest rank comes out.
+pub struct Merge {
+    cursors: Vec<RunCursor>,
+}
+
+impl Merge {
+    /// Opens the runs of `table` in `files`.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`.
+    pub fn new(files: &[Arc<DataFile>], table: u32, window_bytes: u64) -> Result<Merge> {
+        let mut cursors = Vec::new();
+        for file in files {
+            for (i, run) in file.runs.iter().enumerate() {
+                if run.table == table {
+                    cursors.push(RunCursor::new(file, i, window_bytes)?);
+                }
+            }
+        }
+        Ok(Merge { cursors })
+    }
+
+    /// The cursor that stands at the next key's newest copy; older copies are stepped over.
+    /// The caller reads it, then calls [`Merge::advance`] with the same index.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt` (also when rank and epoch contradict each other).
+    pub fn next(&mut self) -> Result<Option<usize>> {
+        let mut best: Option<(usize, Entry, u64)> = None;
+        let mut i = 0;
+        while i < self.cursors.len() {
+            let Some(entry) = self.cursors[i].entry() else {
+                i += 1;
+                continue;
+            };
+            let rank = self.cursors[i].file.meta.rank;
+            match best {
+                Some((j, other, other_rank)) if other.hash == entry.hash => {
+                    let (loser, newer, older) = if rank > other_rank {
+                        best = Some((i, entry, rank));
+                        (j, entry, other)
+                    } else {
+                        (i, other, entry)
+                    };
+                    if newer.epoch < older.epoch {
+                        let file = &self.cursors[loser].file;
+                        let what = format!("rank and epoch of key {:#x} disagree", entry.key);
+                        return Err(Error::corrupt(&file.path, file.keys_offset, what));
+                    }
+                    self.cursors[loser].advance()?;
+                    // The loser may now stand at a smaller hash than the best: look again.
+                    if loser < i {
+                        i = 0;
+                        best = None;
+                        continue;
+                    }
+                    continue;
+                }
+                Some((_, other, _)) if other.hash < entry.hash => {}
+                _ => best = Some((i, entry, rank)),
+            }
+            i += 1;
+        }
+        Ok(best.map(|(i, _, _)| i))
+    }
+
+    /// The cursor with this index.
+    #[must_use]
+    pub fn cursor(&mut self, index: usize) -> &mut RunCursor {
+        &mut self.cursors[index]
+    }
+}

@@ -1,0 +1,317 @@
+//! Which parameter files exist, which version needs which, and how many of their rows are live?
+//!
+//! Invariants:
+//! - File numbers and ranks rise and are never reused; a rank orders the copies of a key.
+//! - A file is part of the versions of checkpoint ids in `[added, removed)`; `removed` is
+//!   `u64::MAX` while it is in the current version.
+//! - `live` of a current file equals the number of index entries that point into it.
+//! - A file slot is used by one current file at a time; readers keep the file by its `Arc`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::format::FileIdentity;
+use crate::format::manifest::{CheckpointMeta, FileMeta};
+use crate::format::param_file::{Footer, Run, RunKind};
+use crate::io::DiskFile;
+
+/// Where a key's newest flushed copy is: file slot, tombstone bit, entry number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Location(pub u64);
+
+const TOMBSTONE_BIT: u64 = 1 << 39;
+
+/// Most files of the current version.
+pub const SLOTS_MAX: usize = 1 << 24;
+
+impl Location {
+    /// Packs a location.
+    #[must_use]
+    pub fn new(slot: u32, tombstone: bool, entry: u32) -> Location {
+        assert!((slot as usize) < SLOTS_MAX, "file slots stay below 2^24");
+        let bit = if tombstone { TOMBSTONE_BIT } else { 0 };
+        Location(u64::from(slot) << 40 | bit | u64::from(entry))
+    }
+
+    /// The file slot.
+    #[must_use]
+    pub fn slot(self) -> u32 {
+        u32::try_from(self.0 >> 40).unwrap_or(u32::MAX)
+    }
+
+    /// Whether the entry says that the key was removed.
+    #[must_use]
+    pub fn is_tombstone(self) -> bool {
+        self.0 & TOMBSTONE_BIT != 0
+    }
+
+    /// The entry number inside the file.
+    #[must_use]
+    pub fn entry(self) -> u32 {
+        u32::try_from(self.0 & 0xffff_ffff).unwrap_or(u32::MAX)
+    }
+}
+
+/// An immutable parameter file that is open for reading.
+#[derive(Debug)]
+pub struct DataFile {
+    /// Its place in the index' locations.
+    pub slot: u32,
+    /// What the manifest says of it (`added` and `removed` are kept in [`FileState`]).
+    pub meta: FileMeta,
+    /// Runs of entries, from the footer.
+    pub runs: Vec<Run>,
+    /// Offset of the key blocks.
+    pub keys_offset: u64,
+    /// Seeds its checksums.
+    pub identity: FileIdentity,
+    /// Where it is.
+    pub path: PathBuf,
+    /// The open file.
+    pub file: Arc<dyn DiskFile>,
+    /// Entries that the index points to.
+    pub live: AtomicU64,
+    /// Whether its bytes are durable.
+    pub synced: AtomicBool,
+}
+
+impl DataFile {
+    /// Opens the view of a file whose footer was decoded.
+    #[must_use]
+    pub fn new(
+        slot: u32,
+        meta: FileMeta,
+        footer: Footer,
+        identity: FileIdentity,
+        path: PathBuf,
+        file: Arc<dyn DiskFile>,
+        synced: bool,
+    ) -> DataFile {
+        DataFile {
+            slot,
+            meta,
+            runs: footer.runs,
+            keys_offset: footer.keys_offset,
+            identity,
+            path,
+            file,
+            live: AtomicU64::new(0),
+            synced: AtomicBool::new(synced),
+        }
+    }
+
+    /// Entries: rows and tombstones.
+    #[must_use]
+    pub fn entries(&self) -> u64 {
+        self.meta.rows + self.meta.tombstones
+    }
+
+    /// Entries with no newer copy.
+    #[must_use]
+    pub fn live_entries(&self) -> u64 {
+        self.live.load(Ordering::Relaxed)
+    }
+
+    /// Entries with a newer copy elsewhere.
+    #[must_use]
+    pub fn stale_entries(&self) -> u64 {
+        self.entries().saturating_sub(self.live_entries())
+    }
+
+    /// The share of the file's bytes that its live entries stand for.
+    #[must_use]
+    pub fn live_bytes(&self) -> u64 {
+        let entries = self.entries().max(1);
+        let wide = u128::from(self.meta.bytes) * u128::from(self.live_entries().min(entries));
+        u64::try_from(wide / u128::from(entries)).unwrap_or(u64::MAX)
+    }
+
+    /// Run, byte offset and stride of a row's record; `None` for a tombstone or no entry.
+    #[must_use]
+    pub fn record(&self, entry: u32) -> Option<(u32, u64, u32)> {
+        let entry = u64::from(entry);
+        let run = self
+            .runs
+            .iter()
+            .find(|r| entry >= r.first_entry && entry - r.first_entry < r.entries)?;
+        if run.kind != RunKind::Rows {
+            return None;
+        }
+        let offset = run.offset + (entry - run.first_entry) * u64::from(run.stride);
+        Some((run.table, offset, run.stride))
+    }
+
+    /// One more entry is pointed to.
+    pub fn gain(&self) {
+        let before = self.live.fetch_add(1, Ordering::Relaxed);
+        assert!(
+            before < self.entries(),
+            "more live entries than entries in {:?}",
+            self.path
+        );
+    }
+
+    /// One entry less is pointed to.
+    pub fn lose(&self) {
+        let before = self.live.fetch_sub(1, Ordering::Relaxed);
+        assert!(
+            before > 0,
+            "a stale counter went below zero in {:?}",
+            self.path
+        );
+    }
+}
+
+/// A file and the checkpoints whose versions hold it.
+#[derive(Clone, Debug)]
+pub struct FileState {
+    /// Meta as recorded, with the current `added` and `removed`.
+    pub meta: FileMeta,
+    /// Open while it is in the current version.
+    pub file: Option<Arc<DataFile>>,
+    /// What the manifest knows of it: nothing, or its `removed`.
+    pub recorded: Option<u64>,
+}
+
+/// Files by slot, read on the hot path.
+pub type Slots = RwLock<Vec<Option<Arc<DataFile>>>>;
+
+/// All versions that matter: the current one and those of retained checkpoints.
+#[derive(Debug, Default)]
+pub struct Versions {
+    /// Files by number, of any version.
+    pub files: BTreeMap<u64, FileState>,
+    /// Free slots below the highest.
+    free_slots: Vec<u32>,
+    /// Next file number.
+    pub next_number: u64,
+    /// File numbers below this are reserved durably.
+    pub number_limit: u64,
+    /// Next rank.
+    pub next_rank: u64,
+    /// Id that the next captured checkpoint gets.
+    pub next_checkpoint: u64,
+    /// Retained, durable checkpoints, oldest first.
+    pub checkpoints: Vec<CheckpointMeta>,
+    /// A captured checkpoint that is not durable yet.
+    pub captured: Option<u64>,
+}
+
+impl Versions {
+    /// Whether a retained (or captured) checkpoint or the current version needs a file.
+    #[must_use]
+    pub fn is_needed(&self, meta: &FileMeta) -> bool {
+        let holds = |id: u64| meta.added <= id && id < meta.removed;
+        meta.removed == u64::MAX
+            || self.checkpoints.iter().any(|c| holds(c.id))
+            || self.captured.is_some_and(holds)
+    }
+
+    /// A new rank.
+    pub fn take_rank(&mut self) -> u64 {
+        self.next_rank += 1;
+        self.next_rank - 1
+    }
+
+    /// A slot for a new file; `slots` grows as needed.
+    pub fn take_slot(&mut self, slots: &Slots) -> Option<u32> {
+        if let Some(slot) = self.free_slots.pop() {
+            return Some(slot);
+        }
+        let mut all = slots.write().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= SLOTS_MAX {
+            return None;
+        }
+        all.push(None);
+        u32::try_from(all.len() - 1).ok()
+    }
+
+    /// Gives back a slot that was taken and never installed.
+    pub fn return_slot(&mut self, slot: u32) {
+        self.free_slots.push(slot);
+    }
+
+    /// Adds a file to the current version.
+    pub fn install(&mut self, slots: &Slots, file: Arc<DataFile>, recorded: Option<u64>) {
+        let mut all = slots.write().unwrap_or_else(PoisonError::into_inner);
+        all[file.slot as usize] = Some(Arc::clone(&file));
+        let state = FileState {
+            meta: file.meta.clone(),
+            file: Some(file),
+            recorded,
+        };
+        let before = self.files.insert(state.meta.number, state);
+        assert!(before.is_none(), "file numbers are never reused");
+    }
+
+    /// Takes a file out of the current version. Its slot is free again: no index entry points
+    /// to it any more.
+    pub fn retire(&mut self, slots: &Slots, number: u64) {
+        let next = self.next_checkpoint;
+        let Some(state) = self.files.get_mut(&number) else {
+            return;
+        };
+        if let Some(file) = state.file.take() {
+            assert!(
+                file.live_entries() == 0,
+                "a file with live rows is never retired"
+            );
+            let mut all = slots.write().unwrap_or_else(PoisonError::into_inner);
+            all[file.slot as usize] = None;
+            self.free_slots.push(file.slot);
+        }
+        state.meta.removed = next;
+    }
+
+    /// Files of the current version.
+    pub fn current(&self) -> impl Iterator<Item = &Arc<DataFile>> {
+        self.files.values().filter_map(|s| s.file.as_ref())
+    }
+
+    /// (bytes of the current version, bytes its live rows stand for, bytes only retained
+    /// checkpoints need, number of current files).
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        let mut usage = Usage::default();
+        for state in self.files.values() {
+            match &state.file {
+                Some(file) => {
+                    usage.current_bytes += state.meta.bytes;
+                    usage.live_bytes += file.live_bytes();
+                    usage.files += 1;
+                }
+                None => usage.pinned_bytes += state.meta.bytes,
+            }
+        }
+        usage
+    }
+
+    /// Removes from memory, and returns, the files that nothing needs.
+    pub fn take_garbage(&mut self) -> Vec<FileState> {
+        let numbers: Vec<u64> = self
+            .files
+            .values()
+            .filter(|s| !self.is_needed(&s.meta))
+            .map(|s| s.meta.number)
+            .collect();
+        numbers
+            .iter()
+            .filter_map(|n| self.files.remove(n))
+            .collect()
+    }
+}
+
+/// Bytes on disk by why they are there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Files of the current version.
+    pub current_bytes: u64,
+    /// The part of them that live rows stand for.
+    pub live_bytes: u64,
+    /// Files that only retained checkpoints need.
+    pub pinned_bytes: u64,
+    /// Number of current files.
+    pub files: u64,
+}

@@ -1,0 +1,95 @@
+//! What has the store done, and what does it hold?
+//!
+//! Counters count from the opening of the store; the rest is as of the call.
+
+/// A reading of everything that the store counts.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// I/O engine: "uring", "pread", "sim".
+    pub io_engine: &'static str,
+    /// Whether O_DIRECT is in force for every current file.
+    pub direct_io: bool,
+    /// Distinct keys asked per batch, summed; keys never pushed are left out.
+    pub unique_asked: u64,
+    /// Those of them that were resident.
+    pub unique_hits: u64,
+    /// Rows given to callers by pull and `lease.read`, duplicates included.
+    pub rows_read: u64,
+    /// Rows changed by push, duplicates counted once.
+    pub rows_pushed: u64,
+    /// Bytes of the rows changed by push.
+    pub bytes_pushed: u64,
+    /// Gradients that were not finite.
+    pub non_finite: u64,
+    /// Device reads for rows.
+    pub reads: u64,
+    /// Their bytes.
+    pub read_bytes: u64,
+    /// Bytes written: flushes, checkpoints and compactions, key blocks and footers included.
+    pub written_bytes: u64,
+    /// Of these, by compactions.
+    pub compaction_written_bytes: u64,
+    /// Eviction flushes.
+    pub flushes: u64,
+    /// Compactions.
+    pub compactions: u64,
+    /// Checkpoints made durable.
+    pub checkpoints: u64,
+    /// Longest time that a batch waited for room, in microseconds.
+    pub stall_us_max: u64,
+    /// Total of these times, in microseconds.
+    pub stall_us: u64,
+    /// Longest cut of a checkpoint, in microseconds.
+    pub cut_us_max: u64,
+    /// Leases outstanding.
+    pub leases: u64,
+    /// Bytes that their places take.
+    pub lease_bytes: u64,
+    /// Rows pinned by them.
+    pub pinned_rows: u64,
+    /// Rows in memory.
+    pub resident_rows: u64,
+    /// Rows that fit.
+    pub capacity_rows: u64,
+    /// Rows changed since they were last written.
+    pub dirty_rows: u64,
+    /// Rows changed since the last durable checkpoint's cut (dirty or flushed).
+    pub uncheckpointed_rows: u64,
+    /// Memory of caches: rows, state, hash, lists, frequency memory; what was touched of it.
+    pub cache_bytes: u64,
+    /// Memory of I/O buffers.
+    pub buffer_bytes: u64,
+    /// Memory of the index.
+    pub index_bytes: u64,
+    /// Keys in the index, tombstones included.
+    pub index_keys: u64,
+    /// Files of the current version.
+    pub files: u64,
+    /// Bytes of these files.
+    pub current_bytes: u64,
+    /// The part of them that live rows stand for.
+    pub live_bytes: u64,
+    /// Bytes of files that only retained checkpoints need.
+    pub pinned_bytes: u64,
+    /// All bytes of rows on disk: current and pinned.
+    pub disk_bytes: u64,
+}
+
+impl Stats {
+    /// Share of distinct keys that were resident; keys never pushed are left out. 1 before the
+    /// first such key.
+    #[must_use]
+    pub fn hit_rate(&self) -> f64 {
+        if self.unique_asked == 0 {
+            return 1.0;
+        }
+        self.unique_hits as f64 / self.unique_asked as f64
+    }
+
+    /// Device bytes written ÷ row bytes pushed.
+    #[must_use]
+    pub fn write_amplification(&self) -> f64 {
+        self.written_bytes as f64 / self.bytes_pushed.max(1) as f64
+    }
+}

@@ -1,0 +1,109 @@
+//! Which threads does an open store keep?
+//!
+//! - `hps-prefetch` serves tickets, `hps-writer` flushes caches that run low, `hps-compact`
+//!   compacts. A checkpoint has a thread of its own while it runs.
+//! - All end when the store is closed or dropped.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::engine::Engine;
+use crate::error::{Error, Result};
+
+/// How long a thread sleeps without being called.
+const PAUSE: Duration = Duration::from_millis(200);
+/// How long it stays away after an error, so that it does not spin.
+const AFTER_ERROR: Duration = Duration::from_millis(500);
+
+/// The threads of a store.
+#[derive(Debug, Default)]
+pub struct Threads {
+    handles: Vec<JoinHandle<()>>,
+}
+
+impl Threads {
+    /// Starts what this kind of store needs.
+    ///
+    /// # Errors
+    /// `Io` when a thread can't be started.
+    pub fn start(engine: &Arc<Engine>) -> Result<Threads> {
+        let mut threads = Threads::default();
+        if engine.options.inline {
+            return Ok(threads);
+        }
+        threads.spawn(engine, "hps-prefetch", |e| e.serve_prefetches())?;
+        if !engine.read_only {
+            threads.spawn(engine, "hps-writer", |e| e.serve_flushes())?;
+            threads.spawn(engine, "hps-compact", |e| e.serve_compactions())?;
+        }
+        Ok(threads)
+    }
+
+    fn spawn(
+        &mut self,
+        engine: &Arc<Engine>,
+        name: &'static str,
+        work: impl FnOnce(Arc<Engine>) + Send + 'static,
+    ) -> Result<()> {
+        let engine = Arc::clone(engine);
+        let root = engine.ssd.root.clone();
+        let builder = std::thread::Builder::new().name(name.to_owned());
+        let handle = builder
+            .spawn(move || work(engine))
+            .map_err(|e| Error::io("start a thread for", &root, e))?;
+        self.handles.push(handle);
+        Ok(())
+    }
+
+    /// Waits for all to end; the engine is closed.
+    pub fn join(&mut self, engine: &Engine) {
+        engine.prefetches.wake();
+        engine.flushed.notify();
+        engine.low.notify();
+        engine.compacted.notify();
+        engine.leases.dropped.notify();
+        for handle in self.handles.drain(..) {
+            if handle.join().is_err() {
+                tracing::error!("a background thread of the store panicked");
+            }
+        }
+    }
+}
+
+impl Engine {
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    fn serve_flushes(&self) {
+        while !self.is_closed() {
+            let seen = self.low.count();
+            match self.flush_low() {
+                Ok(0) => self.low.wait(seen, PAUSE),
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "a flush failed; the rows stay in memory");
+                    self.low.wait(self.low.count(), AFTER_ERROR);
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+            }
+        }
+    }
+
+    fn serve_compactions(&self) {
+        while !self.is_closed() {
+            let seen = self.flushed.count();
+            match self.compact_once(false) {
+                Ok(true) => {}
+                Ok(false) => self.flushed.wait(seen, PAUSE),
+                Err(error) => {
+                    tracing::warn!(%error, "a compaction failed; nothing changed");
+                    self.compacted.notify();
+                    std::thread::sleep(AFTER_ERROR);
+                }
+            }
+        }
+    }
+}

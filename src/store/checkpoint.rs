@@ -1,0 +1,292 @@
+//! How does a moment of training become durable while training goes on?
+//!
+//! Cut → write-behind → capture → commit (docs/decisions/0005). The cut locks every shard for a
+//! moment; all the rest happens in a thread of its own.
+//!
+//! Invariants:
+//! - Between cut and capture no row changed after the cut is written.
+//! - A checkpoint that fails leaves the last one in force and every row dirty that was.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Instant;
+
+use super::engine::{Engine, micros};
+use crate::error::{Error, Invalid, Result};
+use crate::format::manifest::CheckpointMeta;
+use crate::options::TableDescriptor;
+use crate::ssd::commit::{Captured, CheckpointRequest};
+
+/// A durable checkpoint.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CheckpointInfo {
+    /// Never used again, also after a rollback.
+    pub id: u64,
+    /// The trainer's step.
+    pub step: u64,
+    /// Seconds since 1970 at which it was made.
+    pub unix_seconds: u64,
+    /// Bytes of the trainer's meta.
+    pub meta_bytes: u64,
+}
+
+impl From<&CheckpointMeta> for CheckpointInfo {
+    fn from(meta: &CheckpointMeta) -> CheckpointInfo {
+        let header = crate::format::meta::META_HEADER_BYTES as u64;
+        CheckpointInfo {
+            id: meta.id,
+            step: meta.step,
+            unix_seconds: meta.unix_seconds,
+            meta_bytes: meta.meta_bytes.saturating_sub(header),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Outcome {
+    result: Mutex<Option<Result<CheckpointInfo>>>,
+    done: Condvar,
+}
+
+/// A checkpoint on its way to the device.
+#[derive(Debug)]
+pub struct CheckpointTicket {
+    outcome: Arc<Outcome>,
+}
+
+impl CheckpointTicket {
+    /// Whether the checkpoint is durable, or failed.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.outcome
+            .result
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_some()
+    }
+
+    /// Waits until the checkpoint is durable.
+    ///
+    /// # Durability
+    /// Every push before `checkpoint_begin` survives a crash once this returns.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Io`, `Poisoned`: the last checkpoint stays in force.
+    pub fn wait(self) -> Result<CheckpointInfo> {
+        let mut result = self
+            .outcome
+            .result
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(result) = result.take() {
+                return result;
+            }
+            result = self
+                .outcome
+                .done
+                .wait(result)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// A cut that was made.
+struct Cut {
+    step: u64,
+    epoch: u32,
+    tables: Vec<TableDescriptor>,
+    meta: Vec<u8>,
+}
+
+impl Engine {
+    /// Cuts, and writes behind in a thread (or at once with `inline`).
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a step that does not rise, `ReadOnly`, `Poisoned`.
+    pub fn checkpoint_begin(
+        self: &Arc<Engine>,
+        step: u64,
+        meta: &[u8],
+    ) -> Result<CheckpointTicket> {
+        self.check_writer()?;
+        self.ssd.check_writable()?;
+        let outcome = Arc::new(Outcome::default());
+        let ticket = CheckpointTicket {
+            outcome: Arc::clone(&outcome),
+        };
+        if self.options.inline {
+            let _one = self
+                .checkpoint
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            let cut = self.cut(step, meta)?;
+            outcome.finish(self.write_behind(&cut));
+            return Ok(ticket);
+        }
+        self.begin_running();
+        let cut = match self.cut(step, meta) {
+            Ok(cut) => cut,
+            Err(e) => {
+                self.end_running();
+                return Err(e);
+            }
+        };
+        let engine = Arc::clone(self);
+        let work = move || {
+            let result = engine.write_behind(&cut);
+            engine.end_running();
+            outcome.finish(result);
+        };
+        let started = std::thread::Builder::new()
+            .name(String::from("hps-checkpoint"))
+            .spawn(work);
+        match started {
+            Ok(_) => Ok(ticket),
+            Err(e) => {
+                self.thaw();
+                self.end_running();
+                Err(Error::io("start a thread for", &self.ssd.root, e))
+            }
+        }
+    }
+
+    /// Waits until no checkpoint is running, and takes the role.
+    fn begin_running(&self) {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        while *running {
+            running = self
+                .idle
+                .wait(running)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        *running = true;
+    }
+
+    fn end_running(&self) {
+        *self.running.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        self.idle.notify_all();
+    }
+
+    /// Waits until no checkpoint is running.
+    pub fn wait_idle(&self) {
+        self.begin_running();
+        self.end_running();
+    }
+
+    fn cut(&self, step: u64, meta: &[u8]) -> Result<Cut> {
+        if let Some(last) = self.ssd.last_step()
+            && step <= last
+        {
+            return Err(Invalid::StepNotRising { step, last }.into());
+        }
+        let tables = self
+            .all_tables()
+            .iter()
+            .map(|t| t.descriptor.clone())
+            .collect();
+        let meta = meta.to_vec();
+        let since = Instant::now();
+        let mut shards = self.lock_all();
+        self.counters.changed.store(false, Ordering::Release);
+        self.counters.flushed_rows.store(0, Ordering::Relaxed);
+        let mut epoch = 0;
+        for shard in &mut shards {
+            epoch = shard.epoch;
+            shard.frozen = Some(epoch);
+            shard.epoch += 1;
+            shard.lost = false;
+        }
+        drop(shards);
+        self.counters
+            .cut_us_max
+            .fetch_max(micros(since.elapsed()), Ordering::Relaxed);
+        Ok(Cut {
+            step,
+            epoch,
+            tables,
+            meta,
+        })
+    }
+
+    /// Ends the time in which younger rows may not be written.
+    fn thaw(&self) {
+        for cell in &self.shards {
+            let mut shard = cell.lock();
+            shard.frozen = None;
+            for table in &mut shard.tables {
+                table.cache.discard_frozen();
+            }
+            drop(shard);
+            cell.notify();
+        }
+    }
+
+    fn write_behind(&self, cut: &Cut) -> Result<CheckpointInfo> {
+        let captured = self.write_frozen(cut.epoch);
+        self.thaw();
+        let result = captured.and_then(|captured| {
+            let request = CheckpointRequest {
+                step: cut.step,
+                epoch: cut.epoch,
+                hyper: self.options.hyper,
+                tables: &cut.tables,
+                meta: &cut.meta,
+                retain: self.options.retain_checkpoints,
+            };
+            self.ssd.commit(&captured, &request)
+        });
+        match result {
+            Ok(meta) => {
+                self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
+                Ok(CheckpointInfo::from(&meta))
+            }
+            Err(e) => {
+                // What was changed before the cut is not in a checkpoint after all.
+                self.counters.changed.store(true, Ordering::Release);
+                Err(e)
+            }
+        }
+    }
+
+    /// Writes every frozen row and captures the version that then holds exactly the cut.
+    fn write_frozen(&self, epoch: u32) -> Result<Captured> {
+        let mut cursors = vec![0; self.cursors()];
+        let mut clean_pass = true;
+        loop {
+            let mut writer = self.lock_writer();
+            match self.pick_frozen(&mut cursors, Some(epoch)) {
+                Some(picked) => {
+                    clean_pass = false;
+                    self.write_files(&mut writer, picked)?;
+                    drop(writer);
+                    self.flushed.notify();
+                }
+                None if clean_pass => {
+                    if self.shards.iter().any(|cell| cell.lock().lost) {
+                        let source = std::io::Error::other(
+                            "a write failed and the row was changed since; checkpoint again",
+                        );
+                        return Err(Error::io("write the cut of", &self.ssd.root, source));
+                    }
+                    // Still the writer: no younger row reaches a file before the capture.
+                    return Ok(self.ssd.capture());
+                }
+                None => {
+                    cursors.fill(0);
+                    clean_pass = true;
+                }
+            }
+        }
+    }
+}
+
+impl Outcome {
+    fn finish(&self, result: Result<CheckpointInfo>) {
+        if let Err(error) = &result {
+            tracing::error!(%error, "a checkpoint failed; the last one stays in force");
+        }
+        *self.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+        self.done.notify_all();
+    }
+}

@@ -1,0 +1,394 @@
+//! How are stale rows left behind?
+//!
+//! The live rows of a few files are merged, in order, into new files; then the index is
+//! repointed where it still points to the inputs, and the inputs are retired.
+//!
+//! Invariants:
+//! - The output's rank is taken before any row is looked at, while no flush is between its rank
+//!   and its repoints: whatever is newer than an input's row has a greater rank.
+//! - No shard is locked over I/O; pulls go on.
+//! - A tombstone goes only when no file outside the inputs can hold an older copy of its key.
+
+use std::sync::{Arc, PoisonError};
+
+use super::engine::{Counters, Engine};
+use crate::error::{Error, Result};
+use crate::format::param_file::RunKind;
+use crate::io::Queue;
+use crate::ssd::NewFile;
+use crate::ssd::compaction::{Candidate, choose};
+use crate::ssd::recover::{Offer, Offers};
+use crate::ssd::scan::Merge;
+use crate::ssd::version::{DataFile, Location};
+use crate::ssd::writer::FileWriter;
+use crate::units::{mix64, range_of};
+
+/// Window of rows read at a time from each input.
+const WINDOW_BYTES: u64 = 256 << 10;
+/// Buffers and their size for the output.
+const OUTPUT_DEPTH: usize = 4;
+const OUTPUT_BYTES: usize = 512 << 10;
+
+/// One entry of an output file: the key and where its input copy is.
+struct Moved {
+    table: usize,
+    hash: u64,
+    from: Location,
+    tombstone: bool,
+}
+
+/// Which entries of a file the index points to, by entry number.
+struct LiveSet {
+    bits: Vec<u64>,
+}
+
+impl LiveSet {
+    fn has(&self, entry: u32) -> bool {
+        self.bits[entry as usize / 64] >> (entry % 64) & 1 == 1
+    }
+}
+
+/// What a compaction knows of its inputs.
+struct Inputs {
+    files: Vec<Arc<DataFile>>,
+    live: Vec<LiveSet>,
+    rank: u64,
+    directory: usize,
+}
+
+impl Engine {
+    /// One compaction, if one is due (or, with `force`, useful). Returns whether there was one.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Io`, `Corrupt`: nothing changed.
+    pub fn compact_once(&self, force: bool) -> Result<bool> {
+        let _one = self
+            .compaction
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        self.ssd.check_writable()?;
+        for directory in 0..self.ssd.directories.len() {
+            let Some(inputs) = self.choose_inputs(directory, force)? else {
+                continue;
+            };
+            self.compact(&inputs)?;
+            self.counters
+                .compactions
+                .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            self.compacted.notify();
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    fn choose_inputs(&self, directory: usize, force: bool) -> Result<Option<Inputs>> {
+        let (files, rank) = {
+            let _commit = self.commit.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut versions = self.ssd.versions();
+            let own = |f: &&Arc<DataFile>| f.meta.directory as usize == directory;
+            let candidates: Vec<Candidate> = versions
+                .current()
+                .filter(own)
+                .map(|f| Candidate {
+                    number: f.meta.number,
+                    bytes: f.meta.bytes,
+                    live_bytes: f.live_bytes(),
+                })
+                .collect();
+            let numbers = choose(&candidates, &self.limits(force));
+            if numbers.is_empty() {
+                return Ok(None);
+            }
+            let wanted = |f: &&Arc<DataFile>| numbers.contains(&f.meta.number);
+            let files: Vec<Arc<DataFile>> = versions.current().filter(wanted).cloned().collect();
+            (files, versions.take_rank())
+        };
+        let live = files
+            .iter()
+            .map(|f| self.live_set(f))
+            .collect::<Result<_>>()?;
+        Ok(Some(Inputs {
+            files,
+            live,
+            rank,
+            directory,
+        }))
+    }
+
+    fn live_set(&self, file: &Arc<DataFile>) -> Result<LiveSet> {
+        let entries = usize::try_from(file.entries()).unwrap_or(usize::MAX);
+        let mut set = LiveSet {
+            bits: vec![0; entries.div_ceil(64)],
+        };
+        let mut offers = Offers::new(file);
+        let mut offer = Offer::default();
+        while offers.next(&mut offer)? {
+            let hashes: Vec<u64> = offer.keys.iter().map(|k| mix64(*k)).collect();
+            let shard_of = |h: &u64| range_of(*h, self.shards.len());
+            let mut at = 0;
+            for group in hashes.chunk_by(|a, b| shard_of(a) == shard_of(b)) {
+                let guard = self.shards[shard_of(&group[0])].lock();
+                let index = &guard.tables[offer.table as usize].index;
+                for (hash, location) in group.iter().zip(&offer.locations[at..]) {
+                    if index.get(*hash) == Some(*location) {
+                        let entry = location.entry();
+                        set.bits[entry as usize / 64] |= 1 << (entry % 64);
+                    }
+                }
+                at += group.len();
+            }
+        }
+        Ok(set)
+    }
+
+    fn compact(&self, inputs: &Inputs) -> Result<()> {
+        let path = &self.ssd.directories[inputs.directory];
+        let mut queue = self
+            .ssd
+            .disk
+            .queue(OUTPUT_DEPTH, OUTPUT_BYTES)
+            .map_err(|e| Error::io("make a submission queue for", path, e))?;
+        let mut outputs = Vec::new();
+        let mut forgotten = Vec::new();
+        let result = self.rewrite(inputs, &mut *queue, &mut outputs, &mut forgotten);
+        if let Err(e) = result {
+            for (new, _) in outputs {
+                self.ssd.unlink(&new.finished.path);
+            }
+            return Err(e);
+        }
+        for (new, moved) in outputs {
+            self.adopt(new, &moved, inputs.rank)?;
+        }
+        for gone in &forgotten {
+            let mut guard = self.shards[range_of(gone.hash, self.shards.len())].lock();
+            let files = self
+                .ssd
+                .slots
+                .read()
+                .unwrap_or_else(PoisonError::into_inner);
+            guard.tables[gone.table]
+                .index
+                .forget(&files, gone.hash, gone.from);
+        }
+        let numbers: Vec<u64> = inputs.files.iter().map(|f| f.meta.number).collect();
+        self.ssd.retire(&numbers);
+        Ok(())
+    }
+
+    /// Writes the live rows of the inputs to new files.
+    fn rewrite(
+        &self,
+        inputs: &Inputs,
+        queue: &mut dyn Queue,
+        outputs: &mut Vec<(NewFile, Vec<Moved>)>,
+        forgotten: &mut Vec<Moved>,
+    ) -> Result<()> {
+        let expected: u64 = inputs.files.iter().map(|f| f.live_bytes()).sum();
+        let mut tables: Vec<u32> = inputs
+            .files
+            .iter()
+            .flat_map(|f| f.runs.iter().map(|r| r.table))
+            .collect();
+        tables.sort_unstable();
+        tables.dedup();
+        let mut done = 0;
+        let mut resume = Resume::new(self, inputs, &tables)?;
+        while resume.more()? {
+            let size = expected.saturating_sub(done).min(self.file_bytes) + 16384;
+            let (number, mut file) = self.ssd.create_file(queue, inputs.directory, size)?;
+            let mut moved = Vec::new();
+            resume.fill(&mut file, self.file_bytes, &mut moved, forgotten)?;
+            if file.entries() == 0 {
+                break;
+            }
+            let bytes = file.bytes();
+            let finished = file.finish().map_err(|e| match e {
+                Error::Io { source, path, .. } => self.ssd.full(&path, bytes, source),
+                other => other,
+            })?;
+            done += finished.bytes;
+            Counters::add(&self.counters.written_bytes, finished.bytes);
+            Counters::add(&self.counters.compaction_written_bytes, finished.bytes);
+            let directory = u32::try_from(inputs.directory).unwrap_or(u32::MAX);
+            outputs.push((
+                NewFile {
+                    finished,
+                    number,
+                    directory,
+                },
+                moved,
+            ));
+        }
+        Ok(())
+    }
+
+    /// Makes an output current and repoints the keys that still point to the inputs.
+    fn adopt(&self, new: NewFile, moved: &[Moved], rank: u64) -> Result<()> {
+        let file = self.ssd.install(new, Some(rank))?;
+        let shard_of = |m: &Moved| range_of(m.hash, self.shards.len());
+        let mut entry = 0u32;
+        for group in moved.chunk_by(|a, b| shard_of(a) == shard_of(b)) {
+            for some in group.chunks(512) {
+                let mut guard = self.shards[shard_of(&some[0])].lock();
+                let files = self
+                    .ssd
+                    .slots
+                    .read()
+                    .unwrap_or_else(PoisonError::into_inner);
+                for m in some {
+                    let to = Location::new(file.slot, m.tombstone, entry);
+                    guard.tables[m.table]
+                        .index
+                        .moved(&files, m.hash, m.from, to);
+                    entry += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A merge of the inputs that fills one output after the other.
+struct Resume<'a> {
+    engine: &'a Engine,
+    inputs: &'a Inputs,
+    tables: &'a [u32],
+    at: usize,
+    merge: Option<Merge>,
+    row: Vec<f32>,
+    /// Tombstones of the current table, written after its rows.
+    tombstones: Vec<(u64, u64, u32, Location)>,
+}
+
+impl<'a> Resume<'a> {
+    fn new(engine: &'a Engine, inputs: &'a Inputs, tables: &'a [u32]) -> Result<Resume<'a>> {
+        let (merge, row, tombstones) = (None, Vec::new(), Vec::new());
+        Ok(Resume {
+            engine,
+            inputs,
+            tables,
+            at: 0,
+            merge,
+            row,
+            tombstones,
+        })
+    }
+
+    /// Whether an entry is left; stands at a live one if so.
+    fn more(&mut self) -> Result<bool> {
+        while self.at < self.tables.len() {
+            if self.merge.is_none() {
+                let table = self.tables[self.at];
+                self.merge = Some(Merge::new(&self.inputs.files, table, WINDOW_BYTES)?);
+            }
+            if self.next_live()?.is_some() || !self.tombstones.is_empty() {
+                return Ok(true);
+            }
+            self.merge = None;
+            self.at += 1;
+        }
+        Ok(false)
+    }
+
+    /// Steps to the next live entry of the current table.
+    fn next_live(&mut self) -> Result<Option<usize>> {
+        let Some(merge) = &mut self.merge else {
+            return Ok(None);
+        };
+        while let Some(index) = merge.next()? {
+            let cursor = merge.cursor(index);
+            let number = cursor.file.meta.number;
+            let live = self
+                .inputs
+                .files
+                .iter()
+                .position(|f| f.meta.number == number);
+            let entry = cursor.entry();
+            if let (Some(live), Some(entry)) = (live, entry)
+                && self.inputs.live[live].has(entry.number)
+            {
+                return Ok(Some(index));
+            }
+            cursor.advance()?;
+        }
+        Ok(None)
+    }
+
+    fn fill(
+        &mut self,
+        file: &mut FileWriter<'_>,
+        bytes_max: u64,
+        moved: &mut Vec<Moved>,
+        forgotten: &mut Vec<Moved>,
+    ) -> Result<()> {
+        let engine = self.engine;
+        while self.more()? {
+            let id = self.tables[self.at];
+            let table = id as usize;
+            self.row
+                .resize(engine.all_tables()[table].descriptor.row_f32s(), 0.0);
+            while file.bytes() < bytes_max {
+                let Some(index) = self.next_live()? else {
+                    break;
+                };
+                let Some(merge) = &mut self.merge else { break };
+                let cursor = merge.cursor(index);
+                let Some(entry) = cursor.entry() else { break };
+                let tombstone = cursor.run.kind == RunKind::Tombstones;
+                let from = Location::new(cursor.file.slot, tombstone, entry.number);
+                if !tombstone {
+                    cursor.read_row(&mut self.row)?;
+                    file.row(id, entry.key, entry.epoch, &self.row);
+                    moved.push(Moved {
+                        table,
+                        hash: entry.hash,
+                        from,
+                        tombstone,
+                    });
+                } else if engine.is_needless(self.inputs, entry.hash, entry.epoch) {
+                    forgotten.push(Moved {
+                        table,
+                        hash: entry.hash,
+                        from,
+                        tombstone,
+                    });
+                } else {
+                    self.tombstones
+                        .push((entry.hash, entry.key, entry.epoch, from));
+                }
+                cursor.advance()?;
+            }
+            for (hash, key, epoch, from) in self.tombstones.drain(..) {
+                file.tombstone(id, key, epoch);
+                moved.push(Moved {
+                    table,
+                    hash,
+                    from,
+                    tombstone: true,
+                });
+            }
+            if file.bytes() >= bytes_max {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Engine {
+    /// Whether no file outside the inputs can hold an older copy of a removed key.
+    fn is_needless(&self, inputs: &Inputs, hash: u64, epoch: u32) -> bool {
+        let versions = self.ssd.versions();
+        let outside = |f: &&Arc<DataFile>| {
+            inputs
+                .files
+                .iter()
+                .all(|input| input.meta.number != f.meta.number)
+        };
+        versions
+            .current()
+            .filter(outside)
+            .all(|f| f.meta.epoch_min > epoch || hash < f.meta.hash_min || hash > f.meta.hash_max)
+    }
+}

@@ -1,0 +1,385 @@
+//! What do all parts of a store share?
+//!
+//! Invariants:
+//! - Lock order: writer, admission, shards in rising order, then the SSD tier's own locks.
+//! - Nothing is read from or written to a device while a shard is locked.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use super::lane::Lane;
+use super::lease::LeaseBook;
+use super::ticket::PrefetchQueue;
+use crate::batch::shard_range;
+use crate::error::{Error, Invalid, Result};
+use crate::io::Queue;
+use crate::mem::{CacheConfig, TableCache};
+use crate::options::{RuntimeOptions, TableDescriptor};
+use crate::row::{RowLayout, Updater};
+use crate::ssd::Ssd;
+use crate::ssd::compaction::Limits;
+use crate::ssd::index::Index;
+use crate::units::TableId;
+
+/// One table of a store.
+#[derive(Debug)]
+pub struct Table {
+    /// Its number.
+    pub id: TableId,
+    /// As stored.
+    pub descriptor: TableDescriptor,
+    /// Where weights and state lie.
+    pub layout: RowLayout,
+    /// The update rule.
+    pub updater: Updater,
+}
+
+/// One table's rows and locations in one shard.
+#[derive(Debug)]
+pub struct ShardTable {
+    /// Rows in memory.
+    pub cache: TableCache,
+    /// Rows on SSD.
+    pub index: Index,
+    /// Places promised to admitted batches that have not taken them yet.
+    pub reserved: usize,
+}
+
+/// A range of mix64.
+#[derive(Debug, Default)]
+pub struct Shard {
+    /// By table id.
+    pub tables: Vec<ShardTable>,
+    /// The current checkpoint interval.
+    pub epoch: u32,
+    /// Between a cut and its capture: rows dirty at or before this epoch are frozen.
+    pub frozen: Option<u32>,
+    /// A state as of the cut could not be written and exists no more: the running checkpoint
+    /// can't be completed.
+    pub lost: bool,
+}
+
+impl Shard {
+    /// Rows changed after this epoch may not be written yet.
+    #[must_use]
+    pub fn epoch_max(&self) -> u32 {
+        self.frozen.unwrap_or(self.epoch)
+    }
+}
+
+/// A shard with its lock, and where those wait who need something in it to change.
+#[derive(Debug, Default)]
+pub struct ShardCell {
+    state: Mutex<Shard>,
+    changed: Condvar,
+}
+
+impl ShardCell {
+    /// Wraps a shard.
+    pub fn new(shard: Shard) -> ShardCell {
+        ShardCell {
+            state: Mutex::new(shard),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Locks the shard.
+    pub fn lock(&self) -> MutexGuard<'_, Shard> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes those who wait for a change.
+    pub fn notify(&self) {
+        self.changed.notify_all();
+    }
+
+    /// Waits for a change, or a while.
+    pub fn wait<'a>(&self, guard: MutexGuard<'a, Shard>) -> MutexGuard<'a, Shard> {
+        let pause = Duration::from_millis(20);
+        let result = self.changed.wait_timeout(guard, pause);
+        result.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+/// What the one who writes row files owns.
+#[derive(Debug)]
+pub struct Writer {
+    /// Its submission queue.
+    pub queue: Box<dyn Queue>,
+}
+
+/// Counters that are not kept elsewhere.
+#[derive(Debug, Default)]
+pub struct Counters {
+    pub unique_asked: AtomicU64,
+    pub unique_hits: AtomicU64,
+    pub rows_read: AtomicU64,
+    pub rows_pushed: AtomicU64,
+    pub bytes_pushed: AtomicU64,
+    pub non_finite: AtomicU64,
+    pub reads: AtomicU64,
+    pub read_bytes: AtomicU64,
+    pub written_bytes: AtomicU64,
+    pub compaction_written_bytes: AtomicU64,
+    pub flushes: AtomicU64,
+    pub compactions: AtomicU64,
+    pub checkpoints: AtomicU64,
+    pub stall_us_max: AtomicU64,
+    pub stall_us: AtomicU64,
+    pub cut_us_max: AtomicU64,
+    /// Whether something changed since the last durable checkpoint's cut.
+    pub changed: AtomicBool,
+    /// Rows flushed since the last durable checkpoint's cut.
+    pub flushed_rows: AtomicU64,
+}
+
+impl Counters {
+    /// Adds.
+    pub fn add(counter: &AtomicU64, n: u64) {
+        counter.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// Counts a wait for room.
+    pub fn stalled(&self, since: Instant) {
+        let us = micros(since.elapsed());
+        self.stall_us.fetch_add(us, Ordering::Relaxed);
+        self.stall_us_max.fetch_max(us, Ordering::Relaxed);
+    }
+}
+
+/// Microseconds of a duration.
+pub fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// A flag with a condition variable: work to do, or work done.
+#[derive(Debug, Default)]
+pub struct Signal {
+    count: Mutex<u64>,
+    condvar: Condvar,
+}
+
+impl Signal {
+    /// Raises it.
+    pub fn notify(&self) {
+        *self.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.condvar.notify_all();
+    }
+
+    /// How often it was raised.
+    pub fn count(&self) -> u64 {
+        *self.count.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until it was raised more often than `seen`, or a while.
+    pub fn wait(&self, seen: u64, pause: Duration) {
+        let count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
+        if *count == seen {
+            drop(self.condvar.wait_timeout(count, pause));
+        }
+    }
+}
+
+/// The parts of an open store.
+pub struct Engine {
+    /// Tells the leases of different stores apart.
+    pub id: u64,
+    /// As given at open.
+    pub options: RuntimeOptions,
+    /// No writes, no writer's lock.
+    pub read_only: bool,
+    /// The SSD tier.
+    pub ssd: Ssd,
+    /// Ranges of mix64.
+    pub shards: Vec<ShardCell>,
+    /// Tables by id.
+    pub tables: RwLock<Vec<Arc<Table>>>,
+    /// Serves callers.
+    pub foreground: RwLock<Arc<Lane>>,
+    /// Serves prefetches.
+    pub background: RwLock<Arc<Lane>>,
+    /// One admission at a time, so that nobody sees another's half-made pins.
+    pub admission: Mutex<()>,
+    /// The writer's role.
+    pub writer: Mutex<Writer>,
+    /// Held from a flush's rank to its last repoint; a compaction takes its rank under it.
+    pub commit: Mutex<()>,
+    /// One compaction at a time.
+    pub compaction: Mutex<()>,
+    /// Outstanding leases.
+    pub leases: LeaseBook,
+    /// Prefetches waiting.
+    pub prefetches: PrefetchQueue,
+    /// One checkpoint at a time, where they run in the caller's thread.
+    pub checkpoint: Mutex<()>,
+    /// Whether a checkpoint's thread is running.
+    pub running: Mutex<bool>,
+    /// Raised when it ends.
+    pub idle: Condvar,
+    /// Counters.
+    pub counters: Counters,
+    /// Raised when rows were flushed: the compaction thread looks.
+    pub flushed: Signal,
+    /// Raised when a compaction ended.
+    pub compacted: Signal,
+    /// Raised when a cache ran low: the writer thread looks.
+    pub low: Signal,
+    /// The store was closed; background threads end.
+    pub closed: AtomicBool,
+    /// File size that flushes aim at.
+    pub file_bytes: u64,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine")
+            .field("id", &self.id)
+            .field("ssd", &self.ssd)
+            .finish()
+    }
+}
+
+impl Engine {
+    /// The foreground lane.
+    pub fn foreground(&self) -> Arc<Lane> {
+        Arc::clone(
+            &self
+                .foreground
+                .read()
+                .unwrap_or_else(PoisonError::into_inner),
+        )
+    }
+
+    /// The lane of prefetches.
+    pub fn background(&self) -> Arc<Lane> {
+        Arc::clone(
+            &self
+                .background
+                .read()
+                .unwrap_or_else(PoisonError::into_inner),
+        )
+    }
+
+    /// A table by id.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an id of another store.
+    pub fn table(&self, id: TableId) -> Result<Arc<Table>> {
+        let tables = self.tables.read().unwrap_or_else(PoisonError::into_inner);
+        tables.get(id.0 as usize).cloned().ok_or_else(|| {
+            let known = tables.iter().map(|t| t.descriptor.name.clone()).collect();
+            Invalid::UnknownTable {
+                name: format!("#{id}"),
+                known,
+            }
+            .into()
+        })
+    }
+
+    /// All tables.
+    pub fn all_tables(&self) -> Vec<Arc<Table>> {
+        self.tables
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Fails for a read-only or closed store.
+    ///
+    /// # Errors
+    /// `ReadOnly`, `InvalidArgument`.
+    pub fn check_writer(&self) -> Result<()> {
+        if self.read_only {
+            return Err(Error::ReadOnly {
+                path: self.ssd.root.clone(),
+            });
+        }
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Invalid::ForeignLease.into());
+        }
+        Ok(())
+    }
+
+    /// Locks the writer's role.
+    pub fn lock_writer(&self) -> MutexGuard<'_, Writer> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The bounds of compaction.
+    #[must_use]
+    pub fn limits(&self, force: bool) -> Limits {
+        Limits {
+            space_bound: self.options.space_bound,
+            file_bytes: self.file_bytes,
+            force,
+        }
+    }
+
+    /// Bytes of one table's cache in one shard: the budget without I/O buffers, split by row size.
+    fn table_bytes(&self, tables: &[Arc<Table>], table: usize) -> u64 {
+        let buffers = self.foreground().bytes() + self.background().bytes();
+        let budget = self.options.cache_bytes.saturating_sub(buffers);
+        let budget = budget.max(self.options.cache_bytes / 2);
+        let sum: u64 = tables
+            .iter()
+            .map(|t| t.descriptor.row_bytes() as u64 + 48)
+            .sum();
+        let own = tables[table].descriptor.row_bytes() as u64 + 48;
+        let share = u128::from(budget) * u128::from(own) / u128::from(sum.max(1));
+        u64::try_from(share).unwrap_or(u64::MAX) / self.shards.len() as u64
+    }
+
+    /// Gives every table its places anew. No row is resident that is not clean, no lease is out.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when a table's share holds no row.
+    pub fn rebuild_caches(&self, tables: &[Arc<Table>]) -> Result<()> {
+        for (s, cell) in self.shards.iter().enumerate() {
+            let range = shard_range(s, self.shards.len());
+            let mut caches = Vec::new();
+            for table in 0..tables.len() {
+                let config = CacheConfig {
+                    row_f32s: tables[table].descriptor.row_f32s(),
+                    bytes: self.table_bytes(tables, table),
+                    policy: self.options.policy,
+                    flush_step_rows: self.flush_step_rows(tables, table),
+                    range,
+                };
+                caches.push(TableCache::new(&config)?);
+            }
+            let mut shard = cell.lock();
+            for (table, cache) in caches.into_iter().enumerate() {
+                match shard.tables.get_mut(table) {
+                    Some(entry) => entry.cache = cache,
+                    None => {
+                        let index = Index::new(range);
+                        shard.tables.push(ShardTable {
+                            cache,
+                            index,
+                            reserved: 0,
+                        });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Rows of one table in one shard per flush: all shards together make one file.
+    fn flush_step_rows(&self, tables: &[Arc<Table>], table: usize) -> usize {
+        if self.options.flush_step_rows != 0 {
+            return self.options.flush_step_rows.div_ceil(self.shards.len());
+        }
+        let row_bytes = tables[table].descriptor.row_bytes() as u64 + 30;
+        let share = self.file_bytes / self.shards.len() as u64 / tables.len() as u64;
+        usize::try_from(share / row_bytes)
+            .unwrap_or(usize::MAX)
+            .max(1)
+    }
+
+    /// Locks all shards in order.
+    pub fn lock_all(&self) -> Vec<MutexGuard<'_, Shard>> {
+        self.shards.iter().map(ShardCell::lock).collect()
+    }
+}

@@ -1,0 +1,489 @@
+//! How do dirty rows reach parameter files?
+//!
+//! One writer at a time takes victims, copies them out under their shard's lock, writes one file
+//! per data directory (several when it grows past the target size) and repoints the index.
+//!
+//! Invariants:
+//! - Until the repoint a row being written stays in memory: a reader never sees an older copy.
+//! - While a checkpoint's cut is not captured, only rows changed before the cut are written.
+//! - A write that fails loses nothing: the rows are dirty again, the file is removed.
+
+use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::engine::{Counters, Engine, Table, Writer};
+use crate::error::{Error, Result};
+use crate::mem::Victim;
+use crate::ssd::NewFile;
+use crate::ssd::version::Location;
+use crate::ssd::writer::FileWriter;
+use crate::units::{range_of, unmix64};
+
+/// Rows copied out per locking of a shard.
+const COPY_ROWS: usize = 256;
+
+/// Victims of one table in one shard, by hash.
+#[derive(Debug)]
+pub struct Picked {
+    /// Table id.
+    pub table: usize,
+    /// Shard.
+    pub shard: usize,
+    /// The rows, sorted by hash before they are written.
+    pub victims: Vec<Victim>,
+}
+
+/// A row or tombstone in the file being written.
+struct Written {
+    table: usize,
+    shard: usize,
+    victim: Victim,
+    hash: u64,
+    /// Entry number; `None` for a tombstone that nobody needs.
+    entry: Option<u32>,
+    tombstone: bool,
+}
+
+/// Rows of one table copied out of a shard, not yet in the file.
+#[derive(Default)]
+struct Staged {
+    rows: Vec<f32>,
+    entries: Vec<(u64, u32, Victim)>,
+    tombstones: Vec<(u64, u32, Victim)>,
+    pointless: Vec<(u64, Victim)>,
+}
+
+impl Engine {
+    /// Sees to it that one more place of a table in a shard can be had.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Io`, `Poisoned` when dirty rows can't be written.
+    pub fn make_room(&self, s: usize, table: &Table) -> Result<()> {
+        let id = table.id.0 as usize;
+        let has_room = || {
+            let shard = self.shards[s].lock();
+            let cache = &shard.tables[id].cache;
+            cache.free() + cache.evictable() > 0
+        };
+        let mut writer = self.lock_writer();
+        if has_room() {
+            return Ok(());
+        }
+        self.wait_for_space();
+        let mut picked = self.pick_cold();
+        if picked.is_empty() {
+            picked = self.pick_anything(s, id);
+        }
+        let written = self.write_files(&mut writer, picked)?;
+        drop(writer);
+        self.after_flush(written)?;
+        if written == 0 {
+            // Rows changed after a running checkpoint's cut wait for its capture.
+            let cell = &self.shards[s];
+            let shard = cell.lock();
+            let cache = &shard.tables[id].cache;
+            if cache.free() + cache.evictable() == 0 {
+                drop(cell.wait(shard));
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes out cold rows of every cache that runs low; returns rows written.
+    ///
+    /// # Errors
+    /// As [`Engine::make_room`].
+    pub fn flush_low(&self) -> Result<u64> {
+        let mut writer = self.lock_writer();
+        self.wait_for_space();
+        let picked = self.pick_cold();
+        let written = self.write_files(&mut writer, picked)?;
+        drop(writer);
+        self.after_flush(written)?;
+        Ok(written)
+    }
+
+    /// Writes out every dirty row that may be written, pinned or not.
+    ///
+    /// # Errors
+    /// As [`Engine::make_room`].
+    pub fn flush_all(&self) -> Result<u64> {
+        let mut total = 0;
+        loop {
+            let mut writer = self.lock_writer();
+            self.wait_for_space();
+            let picked = self.pick_frozen(&mut vec![0; self.cursors()], None);
+            let Some(picked) = picked else {
+                return Ok(total);
+            };
+            let written = self.write_files(&mut writer, picked)?;
+            drop(writer);
+            self.after_flush(written)?;
+            total += written;
+        }
+    }
+
+    /// One cursor per (table, shard).
+    pub fn cursors(&self) -> usize {
+        self.all_tables().len() * self.shards.len()
+    }
+
+    fn after_flush(&self, written: u64) -> Result<()> {
+        if written == 0 {
+            return Ok(());
+        }
+        Counters::add(&self.counters.flushes, 1);
+        Counters::add(&self.counters.flushed_rows, written);
+        self.flushed.notify();
+        if self.options.inline {
+            while self.compact_once(false)? {}
+        }
+        Ok(())
+    }
+
+    /// Holds flushes back while `current` is far over its bound and compaction can help.
+    fn wait_for_space(&self) {
+        if self.options.inline {
+            return;
+        }
+        for _ in 0..6000 {
+            let usage = self.ssd.usage();
+            if usage.current_bytes <= self.limits(false).hard_bytes(usage.live_bytes)
+                || self.closed.load(Ordering::Acquire)
+            {
+                return;
+            }
+            let seen = self.compacted.count();
+            self.flushed.notify();
+            self.compacted.wait(seen, Duration::from_millis(10));
+        }
+    }
+
+    /// The coldest dirty rows of caches that run low.
+    fn pick_cold(&self) -> Vec<Picked> {
+        let mut picked = Vec::new();
+        for table in 0..self.all_tables().len() {
+            for (shard, cell) in self.shards.iter().enumerate() {
+                let mut guard = cell.lock();
+                let epoch_max = guard.epoch_max();
+                let cache = &mut guard.tables[table].cache;
+                if !cache.low() {
+                    continue;
+                }
+                let mut victims = Vec::new();
+                cache.take_victims(cache.flush_step_rows(), epoch_max, &mut victims);
+                if !victims.is_empty() {
+                    picked.push(Picked {
+                        table,
+                        shard,
+                        victims,
+                    });
+                }
+            }
+        }
+        picked
+    }
+
+    /// Dirty rows of one cache, in the order of their places: when the policy names none.
+    fn pick_anything(&self, shard: usize, table: usize) -> Vec<Picked> {
+        let mut guard = self.shards[shard].lock();
+        let epoch_max = guard.epoch_max();
+        let cache = &mut guard.tables[table].cache;
+        let want = cache.flush_step_rows();
+        let (mut cursor, mut victims) = (0, Vec::new());
+        while victims.is_empty() && cache.take_frozen(&mut cursor, want, epoch_max, &mut victims) {}
+        vec![Picked {
+            table,
+            shard,
+            victims,
+        }]
+    }
+
+    /// Dirty rows at or before `cut` (`None`: any that may be written), about a file's worth, on
+    /// from `cursors`; `None` when there are none left.
+    pub fn pick_frozen(&self, cursors: &mut [usize], cut: Option<u32>) -> Option<Vec<Picked>> {
+        let tables = self.all_tables();
+        let mut room = self.file_bytes;
+        let mut picked = Vec::new();
+        for (t, table) in tables.iter().enumerate() {
+            let row_bytes = table.descriptor.row_bytes() as u64 + 30;
+            for (s, cell) in self.shards.iter().enumerate() {
+                let cursor = &mut cursors[t * self.shards.len() + s];
+                loop {
+                    let want = usize::try_from(room / row_bytes)
+                        .unwrap_or(usize::MAX)
+                        .max(1);
+                    let mut guard = cell.lock();
+                    let cut = cut.unwrap_or(guard.epoch_max());
+                    let cache = &mut guard.tables[t].cache;
+                    let mut victims = Vec::new();
+                    let more = cache.take_frozen(cursor, want, cut, &mut victims);
+                    drop(guard);
+                    room = room.saturating_sub(victims.len() as u64 * row_bytes);
+                    let found = victims.len();
+                    if found > 0 {
+                        picked.push(Picked {
+                            table: t,
+                            shard: s,
+                            victims,
+                        });
+                    }
+                    if room < row_bytes {
+                        return Some(picked);
+                    }
+                    // Copies are listed again until they are written: one look is enough.
+                    if !more || (found > 0 && found < want) {
+                        break;
+                    }
+                }
+            }
+        }
+        (!picked.is_empty()).then_some(picked)
+    }
+
+    /// Writes victims to files and repoints the index; returns rows written.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Io`, `Poisoned`; the rows are dirty again.
+    pub fn write_files(
+        &self,
+        writer: &mut MutexGuard<'_, Writer>,
+        mut picked: Vec<Picked>,
+    ) -> Result<u64> {
+        self.ssd.check_writable()?;
+        picked.retain(|p| !p.victims.is_empty());
+        picked.sort_by_key(|p| (p.table, p.shard));
+        for part in &mut picked {
+            part.victims.sort_unstable_by_key(|v| v.hash);
+        }
+        let directories = self.ssd.directories.len();
+        let mut total = 0;
+        for directory in 0..directories {
+            let mut own: Vec<Picked> = Vec::new();
+            for part in &picked {
+                let here = |v: &&Victim| range_of(v.hash, directories) == directory;
+                let victims: Vec<Victim> = part.victims.iter().filter(here).copied().collect();
+                let (table, shard) = (part.table, part.shard);
+                match own
+                    .last_mut()
+                    .filter(|p| p.table == table && p.shard == shard)
+                {
+                    Some(before) => before.victims.extend(victims),
+                    None => own.push(Picked {
+                        table,
+                        shard,
+                        victims,
+                    }),
+                }
+            }
+            for part in &mut own {
+                part.victims.sort_unstable_by_key(|v| v.hash);
+            }
+            own.retain(|p| !p.victims.is_empty());
+            if !own.is_empty() {
+                total += self.write_file(writer, directory, &own)?;
+            }
+        }
+        Ok(total)
+    }
+
+    fn write_file(
+        &self,
+        writer: &mut MutexGuard<'_, Writer>,
+        directory: usize,
+        picked: &[Picked],
+    ) -> Result<u64> {
+        let tables = self.all_tables();
+        let expected: u64 = picked
+            .iter()
+            .map(|p| p.victims.len() as u64 * (tables[p.table].descriptor.row_bytes() as u64 + 30))
+            .sum();
+        let mut written = Vec::new();
+        let result = self.fill_file(writer, directory, picked, expected + 16384, &mut written);
+        let rows = written.iter().filter(|w| w.entry.is_some()).count() as u64;
+        match result {
+            Ok(Some(new)) => self.commit_file(new, &written)?,
+            Ok(None) => self.settle(&written, None),
+            Err(e) => {
+                self.take_back(&written);
+                return Err(e);
+            }
+        }
+        Ok(rows)
+    }
+
+    fn fill_file(
+        &self,
+        writer: &mut MutexGuard<'_, Writer>,
+        directory: usize,
+        picked: &[Picked],
+        expected_bytes: u64,
+        written: &mut Vec<Written>,
+    ) -> Result<Option<NewFile>> {
+        let (number, mut file) =
+            self.ssd
+                .create_file(&mut *writer.queue, directory, expected_bytes)?;
+        let path = self.ssd.directories[directory].clone();
+        for group in picked.chunk_by(|a, b| a.table == b.table) {
+            let mut tombstones = Vec::new();
+            for part in group {
+                for victims in part.victims.chunks(COPY_ROWS) {
+                    let staged = self.copy_out(part, victims);
+                    append(&mut file, part, staged, &mut tombstones, written);
+                }
+            }
+            for (shard, hash, epoch, victim) in tombstones {
+                let table = group[0].table;
+                let entry = u32::try_from(file.entries()).ok();
+                let id = u32::try_from(table).unwrap_or(u32::MAX);
+                file.tombstone(id, unmix64(hash), epoch);
+                written.push(Written {
+                    table,
+                    shard,
+                    victim,
+                    hash,
+                    entry,
+                    tombstone: true,
+                });
+            }
+        }
+        if file.entries() == 0 {
+            return Ok(None);
+        }
+        let bytes = file.bytes();
+        let finished = file.finish().map_err(|e| match e {
+            Error::Io { source, .. } => self.ssd.full(&path, bytes, source),
+            other => other,
+        })?;
+        let directory = u32::try_from(directory).unwrap_or(u32::MAX);
+        Ok(Some(NewFile {
+            finished,
+            number,
+            directory,
+        }))
+    }
+
+    /// Copies a chunk of victims out of their shard.
+    fn copy_out(&self, part: &Picked, victims: &[Victim]) -> Staged {
+        let mut staged = Staged::default();
+        let mut guard = self.shards[part.shard].lock();
+        let epoch_max = guard.epoch_max();
+        let entry = &mut guard.tables[part.table];
+        let width = self.all_tables()[part.table].descriptor.row_f32s();
+        staged.rows.reserve(victims.len() * width);
+        for victim in victims {
+            let start = staged.rows.len();
+            staged.rows.resize(start + width, 0.0);
+            let row = &mut staged.rows[start..];
+            let Some(taken) = entry.cache.copy_out(victim, epoch_max, row) else {
+                staged.rows.truncate(start);
+                continue;
+            };
+            if !taken.tombstone {
+                staged.entries.push((taken.hash, taken.epoch, *victim));
+                continue;
+            }
+            staged.rows.truncate(start);
+            // Without a copy on SSD there is nothing that a tombstone would have to hide.
+            match entry.index.get(taken.hash) {
+                Some(_) => staged.tombstones.push((taken.hash, taken.epoch, *victim)),
+                None => staged.pointless.push((taken.hash, *victim)),
+            }
+        }
+        staged
+    }
+
+    /// Makes the file current and repoints its keys.
+    fn commit_file(&self, new: NewFile, written: &[Written]) -> Result<()> {
+        let _commit = self.commit.lock().unwrap_or_else(PoisonError::into_inner);
+        Counters::add(&self.counters.written_bytes, new.finished.bytes);
+        let file = match self.ssd.install(new, None) {
+            Ok(file) => file,
+            Err(e) => {
+                self.take_back(written);
+                return Err(e);
+            }
+        };
+        self.settle(written, Some(file.slot));
+        Ok(())
+    }
+
+    fn settle(&self, written: &[Written], slot: Option<u32>) {
+        for chunk in written.chunk_by(|a, b| a.shard == b.shard) {
+            for some in chunk.chunks(1024) {
+                let mut guard = self.shards[some[0].shard].lock();
+                let files = self
+                    .ssd
+                    .slots
+                    .read()
+                    .unwrap_or_else(PoisonError::into_inner);
+                for w in some {
+                    let entry = &mut guard.tables[w.table];
+                    if let (Some(slot), Some(number)) = (slot, w.entry) {
+                        let to = Location::new(slot, w.tombstone, number);
+                        entry.index.repoint(&files, w.hash, to);
+                    }
+                    let _kept = entry.cache.written(&w.victim, true);
+                }
+            }
+            self.shards[chunk[0].shard].notify();
+        }
+    }
+
+    fn take_back(&self, written: &[Written]) {
+        for w in written {
+            let mut guard = self.shards[w.shard].lock();
+            if !guard.tables[w.table].cache.written(&w.victim, false) {
+                guard.lost = true;
+            }
+        }
+        for cell in &self.shards {
+            cell.notify();
+        }
+    }
+}
+
+fn append(
+    file: &mut FileWriter<'_>,
+    part: &Picked,
+    staged: Staged,
+    tombstones: &mut Vec<(usize, u64, u32, Victim)>,
+    written: &mut Vec<Written>,
+) {
+    let (table, shard) = (part.table, part.shard);
+    let width = staged.rows.len() / staged.entries.len().max(1);
+    let id = u32::try_from(table).unwrap_or(u32::MAX);
+    for ((hash, epoch, victim), row) in staged
+        .entries
+        .into_iter()
+        .zip(staged.rows.chunks_exact(width.max(1)))
+    {
+        let entry = u32::try_from(file.entries()).ok();
+        file.row(id, unmix64(hash), epoch, row);
+        written.push(Written {
+            table,
+            shard,
+            victim,
+            hash,
+            entry,
+            tombstone: false,
+        });
+    }
+    tombstones.extend(
+        staged
+            .tombstones
+            .into_iter()
+            .map(|(h, e, v)| (shard, h, e, v)),
+    );
+    for (hash, victim) in staged.pointless {
+        written.push(Written {
+            table,
+            shard,
+            victim,
+            hash,
+            entry: None,
+            tombstone: true,
+        });
+    }
+}

@@ -1,0 +1,188 @@
+//! Which rows may not leave memory, and how are their values read?
+//!
+//! - A lease is residency, not a snapshot: values are gathered when it is read.
+//! - Dropping it lowers the pins it raised.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::engine::{Counters, Engine, Signal, Table};
+use crate::error::{Invalid, Result};
+use crate::units::TableId;
+
+/// Rows gathered by one task.
+const GATHER_ROWS: usize = 1024;
+
+/// One shard's part of a lease.
+#[derive(Debug, Default)]
+pub(crate) struct LeasePart {
+    /// (place, position) sorted: equal keys are neighbours, in the caller's order.
+    pub places: Vec<(u32, u32)>,
+}
+
+/// Keeps the rows of a batch in memory until it is dropped.
+///
+/// A lease may be read and pushed to any number of times, from any thread.
+pub struct Lease {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) table: Arc<Table>,
+    pub(crate) id: u64,
+    /// (shard, place) by position.
+    pub(crate) rows: Vec<(u32, u32)>,
+    pub(crate) parts: Vec<LeasePart>,
+}
+
+/// The outstanding leases of a store.
+#[derive(Debug, Default)]
+pub struct LeaseBook {
+    inner: Mutex<(u64, BTreeMap<u64, u64>)>,
+    /// Raised when a lease was dropped.
+    pub dropped: Signal,
+}
+
+impl LeaseBook {
+    /// Enters a lease of `bytes`; returns its id.
+    pub fn enter(&self, bytes: u64) -> u64 {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.0 += 1;
+        let id = inner.0;
+        inner.1.insert(id, bytes);
+        id
+    }
+
+    fn leave(&self, id: u64) {
+        self.inner
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .1
+            .remove(&id);
+        self.dropped.notify();
+    }
+
+    /// Ids of the oldest outstanding leases.
+    #[must_use]
+    pub fn oldest(&self) -> Vec<u64> {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.1.keys().take(16).copied().collect()
+    }
+
+    /// (leases, bytes of their places).
+    #[must_use]
+    pub fn totals(&self) -> (usize, u64) {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        (inner.1.len(), inner.1.values().sum())
+    }
+}
+
+impl Lease {
+    /// Keys of the batch, duplicates included.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether the batch is empty.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The table.
+    #[must_use]
+    pub fn table(&self) -> TableId {
+        self.table.id
+    }
+
+    /// The lease's number, as named by `OverBudget`.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Gathers the weights as they are now.
+    ///
+    /// # Shapes
+    /// out: `[n, dim]`, in the order of the keys
+    ///
+    /// # Cost
+    /// One copy a row; no I/O, no allocation per row.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when `out` has another length.
+    pub fn read(&self, out: &mut [f32]) -> Result<()> {
+        self.gather(out, self.table.descriptor.dim, "weights (f32s)")
+    }
+
+    /// Gathers whole rows: weights, optimizer state, metadata (u32 bit patterns).
+    ///
+    /// # Shapes
+    /// out: `[n, row_f32s]`
+    ///
+    /// # Errors
+    /// `InvalidArgument` when `out` has another length.
+    pub fn read_rows(&self, out: &mut [f32]) -> Result<()> {
+        self.gather(out, self.table.descriptor.row_f32s(), "row f32s")
+    }
+
+    fn gather(&self, out: &mut [f32], width: usize, what: &'static str) -> Result<()> {
+        let expected = self.rows.len() * width;
+        if out.len() != expected {
+            return Err(Invalid::Length {
+                what,
+                expected,
+                found: out.len(),
+            }
+            .into());
+        }
+        if expected == 0 {
+            return Ok(());
+        }
+        let table = self.table.id.0 as usize;
+        let lane = self.engine.foreground();
+        let shards = self.engine.lock_all();
+        let caches: Vec<_> = shards.iter().map(|s| &s.tables[table].cache).collect();
+        lane.chunks(out, GATHER_ROWS * width, |i, piece| {
+            let rows = &self.rows[i * GATHER_ROWS..];
+            for ((shard, place), target) in rows.iter().zip(piece.chunks_exact_mut(width)) {
+                target.copy_from_slice(&caches[*shard as usize].row(*place)[..width]);
+            }
+        });
+        Counters::add(&self.engine.counters.rows_read, self.rows.len() as u64);
+        Ok(())
+    }
+
+    pub(crate) fn check(&self, engine: &Engine) -> Result<()> {
+        if self.engine.id != engine.id || self.engine.closed.load(Ordering::Acquire) {
+            return Err(Invalid::ForeignLease.into());
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Lease {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (id, keys) = (self.id, self.rows.len());
+        f.debug_struct("Lease")
+            .field("id", &id)
+            .field("keys", &keys)
+            .finish()
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let table = self.table.id.0 as usize;
+        let mut places = Vec::new();
+        for (part, cell) in self.parts.iter().zip(&self.engine.shards) {
+            if part.places.is_empty() {
+                continue;
+            }
+            places.clear();
+            places.extend(part.places.iter().map(|(place, _)| *place));
+            cell.lock().tables[table].cache.unpin(&places);
+            cell.notify();
+        }
+        self.engine.leases.leave(self.id);
+    }
+}

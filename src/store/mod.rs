@@ -1,0 +1,454 @@
+//! The store: tables of rows in memory and on SSD, behind batch calls.
+//!
+//! The only place that knows both `mem` and `ssd`. [`Store`] is a thin handle: each call is one
+//! line into [`engine::Engine`].
+
+mod admit;
+mod background;
+mod checkpoint;
+mod compact;
+mod engine;
+mod flush;
+mod lane;
+mod lease;
+mod open;
+mod push;
+mod remove;
+mod report;
+mod rows;
+mod ticket;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+pub use checkpoint::{CheckpointInfo, CheckpointTicket};
+pub use lease::Lease;
+pub use push::{PushReport, Update};
+pub use rows::{Row, RowIter};
+pub use ticket::Ticket;
+
+use crate::error::{Error, Invalid, Result};
+use crate::io::Disk;
+use crate::options::{RuntimeOptions, TableDescriptor};
+use crate::ssd::recover;
+use crate::stats::Stats;
+use crate::units::TableId;
+use admit::Intent;
+use background::Threads;
+use engine::Engine;
+
+/// An open store.
+///
+/// All calls are batch calls and thread-safe. Dropping it equals a crash: it reopens at its last
+/// checkpoint; [`Store::close`] says whether that loses anything.
+#[derive(Debug)]
+pub struct Store {
+    engine: Arc<Engine>,
+    threads: Threads,
+}
+
+impl Store {
+    /// Makes an empty store and opens it for writing.
+    ///
+    /// # Durability
+    /// An empty store survives a crash once this returns; tables do from the first checkpoint on.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when `directory` holds a store or anything else, `Locked`, `Io`.
+    pub fn create(directory: &Path, options: RuntimeOptions) -> Result<Store> {
+        let disk = open::choose_disk(options.io);
+        Store::create_on(disk, directory, options)
+    }
+
+    /// Opens a store for writing, at its last checkpoint.
+    ///
+    /// # Cost
+    /// Reads the key blocks of every parameter file (12 bytes a row), never rows.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when there is no store, `Locked`, `Corrupt`, `Unsupported`, `Io`.
+    pub fn open(directory: &Path, options: RuntimeOptions) -> Result<Store> {
+        let disk = open::choose_disk(options.io);
+        Store::open_on(disk, directory, options)
+    }
+
+    /// Opens a retained checkpoint (`None`: the last) for reading, beside a writer or not. The
+    /// writer keeps the checkpoint while it is open.
+    ///
+    /// # Errors
+    /// As [`Store::open`]; `InvalidArgument` when the checkpoint is not retained.
+    pub fn open_read_only(
+        directory: &Path,
+        checkpoint: Option<u64>,
+        options: RuntimeOptions,
+    ) -> Result<Store> {
+        let disk = open::choose_disk(options.io);
+        Store::open_read_only_on(disk, directory, checkpoint, options)
+    }
+
+    /// [`Store::create`] on a disk of the caller's.
+    ///
+    /// # Errors
+    /// As [`Store::create`].
+    #[doc(hidden)]
+    pub fn create_on(
+        disk: Arc<dyn Disk>,
+        directory: &Path,
+        options: RuntimeOptions,
+    ) -> Result<Store> {
+        open::validate(&options)?;
+        let (store, branch) = (open::uuid(directory), open::uuid(directory));
+        recover::create(&*disk, directory, &options.data_directories, store, branch)?;
+        Store::open_on(disk, directory, options)
+    }
+
+    /// [`Store::open`] on a disk of the caller's.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    #[doc(hidden)]
+    pub fn open_on(
+        disk: Arc<dyn Disk>,
+        directory: &Path,
+        options: RuntimeOptions,
+    ) -> Result<Store> {
+        open::validate(&options)?;
+        let recovered =
+            recover::open(&disk, &open::open_request(directory, &options, false, None))?;
+        Store::start(open::build(recovered, options, false)?)
+    }
+
+    /// [`Store::open_read_only`] on a disk of the caller's.
+    ///
+    /// # Errors
+    /// As [`Store::open_read_only`].
+    #[doc(hidden)]
+    pub fn open_read_only_on(
+        disk: Arc<dyn Disk>,
+        directory: &Path,
+        checkpoint: Option<u64>,
+        options: RuntimeOptions,
+    ) -> Result<Store> {
+        open::validate(&options)?;
+        let request = open::open_request(directory, &options, true, checkpoint);
+        let recovered = recover::open(&disk, &request)?;
+        Store::start(open::build(recovered, options, true)?)
+    }
+
+    fn start(engine: Engine) -> Result<Store> {
+        let engine = Arc::new(engine);
+        let threads = Threads::start(&engine)?;
+        Ok(Store { engine, threads })
+    }
+
+    /// Adds a table; a table of the same name and descriptor is found instead.
+    ///
+    /// # Durability
+    /// With the next checkpoint.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: a bad or changed descriptor, leases outstanding, a cache too small.
+    pub fn create_table(&self, descriptor: &TableDescriptor) -> Result<TableId> {
+        self.engine.create_table(descriptor)
+    }
+
+    /// Finds a table by name.
+    ///
+    /// # Errors
+    /// `InvalidArgument` naming the tables there are.
+    pub fn table(&self, name: &str) -> Result<TableId> {
+        let tables = self.engine.all_tables();
+        let found = tables
+            .iter()
+            .find(|t| t.descriptor.name == name)
+            .map(|t| t.id);
+        found.ok_or_else(|| {
+            let known = tables.iter().map(|t| t.descriptor.name.clone()).collect();
+            Invalid::UnknownTable {
+                name: name.to_owned(),
+                known,
+            }
+            .into()
+        })
+    }
+
+    /// All tables, by id.
+    #[must_use]
+    pub fn tables(&self) -> Vec<(TableId, TableDescriptor)> {
+        self.engine
+            .all_tables()
+            .iter()
+            .map(|t| (t.id, t.descriptor.clone()))
+            .collect()
+    }
+
+    /// Makes rows resident, pins them and copies their weights.
+    ///
+    /// # Shapes
+    /// keys: `[n]`, any u64, duplicates allowed; out: `[n, dim]`, in the same order
+    ///
+    /// # Cost
+    /// A device read per distinct cold row, neighbours together; a copy per key.
+    ///
+    /// # Errors
+    /// `OverBudget` when the batch can't be in memory beside the outstanding leases (nobody
+    /// waits), `InvalidArgument`, `Io`, `Corrupt`, `NoSpace` or `Poisoned` (room needed a flush).
+    pub fn pull(&self, table: TableId, keys: &[u64], out: &mut [f32]) -> Result<Lease> {
+        let table = self.engine.table(table)?;
+        let expected = keys.len() * table.descriptor.dim;
+        if out.len() != expected {
+            let what = "weights (f32s)";
+            return Err(Invalid::Length {
+                what,
+                expected,
+                found: out.len(),
+            }
+            .into());
+        }
+        let lane = self.engine.foreground();
+        let lease = self.engine.acquire(&lane, &table, keys, Intent::Read)?;
+        lease.read(out)?;
+        Ok(lease)
+    }
+
+    /// Starts making rows resident. Values are gathered when the lease is read, so a prefetch
+    /// changes when rows are read from SSD, never what a batch sees.
+    ///
+    /// # Shapes
+    /// keys: `[n]`
+    ///
+    /// # Errors
+    /// `InvalidArgument`; everything else comes from [`Ticket::wait`].
+    pub fn prefetch(&self, table: TableId, keys: &[u64]) -> Result<Ticket> {
+        let table = self.engine.table(table)?;
+        self.engine.prefetch(&table, keys)
+    }
+
+    /// Changes the rows of a lease.
+    ///
+    /// # Cost
+    /// No I/O; a pass over the values and the rows.
+    ///
+    /// # Durability
+    /// With the next checkpoint.
+    ///
+    /// # Errors
+    /// `InvalidArgument` (a lease of another store, lengths, lr, values that are not finite when
+    /// the options reject them), `ReadOnly`, `Poisoned`; nothing changed.
+    pub fn push(&self, lease: &Lease, update: Update<'_>) -> Result<PushReport> {
+        self.engine.push(lease, update)
+    }
+
+    /// Which keys were pushed and not removed since. No I/O.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a table of another store.
+    pub fn contains(&self, table: TableId, keys: &[u64]) -> Result<Vec<bool>> {
+        let table = self.engine.table(table)?;
+        Ok(self.engine.contains(&table, keys))
+    }
+
+    /// Forgets keys: they have the initialiser's row again. Returns how many were known.
+    ///
+    /// # Durability
+    /// With the next checkpoint.
+    ///
+    /// # Errors
+    /// `OverBudget`, `NoSpace`, `Io`, `Poisoned`, `ReadOnly`.
+    pub fn remove(&self, table: TableId, keys: &[u64]) -> Result<u64> {
+        let table = self.engine.table(table)?;
+        self.engine.remove(&table, keys)
+    }
+
+    /// Writes out every dirty row, without a sync. For tools and tests: the store does so itself.
+    ///
+    /// # Durability
+    /// None.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Io`, `Poisoned`, `ReadOnly`.
+    pub fn flush(&self) -> Result<u64> {
+        self.engine.check_writer()?;
+        self.engine.flush_all()
+    }
+
+    /// Compacts until no file has a stale row and no two small files are left apart.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Io`, `Corrupt`, `Poisoned`, `ReadOnly`.
+    pub fn compact(&self) -> Result<u64> {
+        self.engine.check_writer()?;
+        let mut count = 0;
+        while self.engine.compact_once(true)? {
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// Makes everything pushed so far durable, together with `meta`.
+    ///
+    /// # Durability
+    /// All earlier pushes, removes and tables survive a crash once this returns.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when `step` does not rise, `NoSpace`, `Io`, `Poisoned`, `ReadOnly`.
+    pub fn checkpoint(&self, step: u64, meta: &[u8]) -> Result<CheckpointInfo> {
+        self.checkpoint_begin(step, meta)?.wait()
+    }
+
+    /// Freezes the cut and writes behind: training may go on at once. Waits first for a
+    /// checkpoint that is still running.
+    ///
+    /// # Errors
+    /// As [`Store::checkpoint`]; what happens later comes from [`CheckpointTicket::wait`].
+    pub fn checkpoint_begin(&self, step: u64, meta: &[u8]) -> Result<CheckpointTicket> {
+        self.engine.checkpoint_begin(step, meta)
+    }
+
+    /// Retained checkpoints, oldest first.
+    #[must_use]
+    pub fn checkpoints(&self) -> Vec<CheckpointInfo> {
+        self.engine
+            .ssd
+            .versions()
+            .checkpoints
+            .iter()
+            .map(CheckpointInfo::from)
+            .collect()
+    }
+
+    /// The last durable checkpoint.
+    #[must_use]
+    pub fn last_checkpoint(&self) -> Option<CheckpointInfo> {
+        self.engine
+            .ssd
+            .versions()
+            .checkpoints
+            .last()
+            .map(CheckpointInfo::from)
+    }
+
+    /// The bytes given to a retained checkpoint.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an unknown checkpoint, `Corrupt`, `Io`.
+    pub fn checkpoint_meta(&self, id: u64) -> Result<Vec<u8>> {
+        self.engine.ssd.read_meta(id)
+    }
+
+    /// Walks the rows of a retained checkpoint.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an unknown checkpoint, `Corrupt`, `Io`.
+    pub fn rows(&self, checkpoint: u64) -> Result<RowIter> {
+        self.engine.rows(checkpoint)
+    }
+
+    /// Goes back to a retained checkpoint; later ones, and all changes since, are gone.
+    ///
+    /// # Durability
+    /// The store opens at that checkpoint once this returns.
+    ///
+    /// # Errors
+    /// `InvalidArgument` (unknown checkpoint, leases or tickets outstanding), `Io`, `NoSpace`,
+    /// `Poisoned`, `ReadOnly`.
+    pub fn rollback(mut self, id: u64) -> Result<Store> {
+        self.engine.check_writer()?;
+        let count = self.engine.leases.totals().0 + self.engine.prefetches.len();
+        if count > 0 {
+            return Err(Invalid::LeasesOutstanding {
+                what: "a rollback",
+                count,
+            }
+            .into());
+        }
+        let disk = Arc::clone(&self.engine.ssd.disk);
+        let (root, options) = (self.engine.ssd.root.clone(), self.engine.options.clone());
+        self.stop();
+        let tables: Vec<TableDescriptor> = self
+            .engine
+            .all_tables()
+            .iter()
+            .map(|t| t.descriptor.clone())
+            .collect();
+        self.engine.ssd.rollback(id, open::uuid(&root), &tables)?;
+        drop(self);
+        Store::open_on(disk, &root, options)
+    }
+
+    /// Makes a store at `target` that holds one retained checkpoint, by hard links: no bytes of
+    /// rows are copied. `parts` names a directory per data directory, each on its file system;
+    /// empty: inside `target`.
+    ///
+    /// # Durability
+    /// The export survives a crash once this returns.
+    ///
+    /// # Errors
+    /// `InvalidArgument` (unknown checkpoint, directory in use), `Io` (another file system).
+    pub fn export(&self, id: u64, target: &Path, parts: &[PathBuf]) -> Result<()> {
+        let tables: Vec<TableDescriptor> = self
+            .engine
+            .all_tables()
+            .iter()
+            .map(|t| t.descriptor.clone())
+            .collect();
+        self.engine
+            .ssd
+            .export(id, target, parts, open::uuid(target), &tables)
+    }
+
+    /// Everything that is counted.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.engine.stats()
+    }
+
+    /// Closes a store that has no changes after its last checkpoint.
+    ///
+    /// # Errors
+    /// `Uncheckpointed` with the store unharmed on disk at its last checkpoint, and closed; use
+    /// [`Store::has_changes`] to ask first.
+    pub fn close(mut self) -> Result<()> {
+        let changed = self.has_changes();
+        let rows = self.engine.uncheckpointed_rows().max(1);
+        self.stop();
+        if changed && !self.engine.read_only {
+            return Err(Error::Uncheckpointed { rows });
+        }
+        Ok(())
+    }
+
+    /// Closes the store and gives up the changes after its last checkpoint.
+    pub fn close_discarding(mut self) {
+        self.engine.counters.changed.store(false, Ordering::Release);
+        self.stop();
+    }
+
+    /// Whether something was pushed or removed since the last checkpoint.
+    #[must_use]
+    pub fn has_changes(&self) -> bool {
+        self.engine.counters.changed.load(Ordering::Acquire)
+    }
+
+    fn stop(&mut self) {
+        if !self.engine.read_only && !self.engine.options.inline {
+            self.engine.wait_idle();
+        }
+        self.engine.closed.store(true, Ordering::Release);
+        self.threads.join(&self.engine);
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        if self.engine.closed.load(Ordering::Acquire) {
+            return;
+        }
+        if self.has_changes() && !self.engine.read_only {
+            let path = self.engine.ssd.root.display();
+            tracing::warn!(%path, "dropped with changes after the last checkpoint: they are gone");
+        }
+        self.stop();
+    }
+}

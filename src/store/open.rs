@@ -1,0 +1,312 @@
+//! How do an SSD tier and options become an engine?
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+
+use super::engine::{Counters, Engine, Shard, ShardCell, Signal, Table, Writer};
+use super::lane::Lane;
+use super::lease::LeaseBook;
+use super::ticket::PrefetchQueue;
+use crate::batch::shard_range;
+use crate::error::{Error, Invalid, Result};
+use crate::format::param_file::record_stride;
+use crate::io::Disk;
+use crate::io::pread::PreadDisk;
+use crate::io::uring::UringDisk;
+use crate::options::{IoEngine, RuntimeOptions, TABLES_MAX, TableDescriptor};
+use crate::row::{RowLayout, Updater, check_hyper};
+use crate::ssd::recover::{Offer, Offers, Recovered};
+use crate::units::{TableId, mix64, range_of};
+
+static ENGINES: AtomicU64 = AtomicU64::new(1);
+
+/// Buffers of the writer's queue.
+const WRITE_DEPTH: usize = 4;
+
+/// The I/O engine asked for, or its plain twin where the kernel refuses it.
+pub fn choose_disk(io: IoEngine) -> Arc<dyn Disk> {
+    if io == IoEngine::Uring {
+        match UringDisk::new() {
+            Ok(disk) => return Arc::new(disk),
+            Err(error) => {
+                tracing::warn!(%error, "io_uring is refused; plain reads and writes are used");
+            }
+        }
+    }
+    Arc::new(PreadDisk::new())
+}
+
+/// Checks options that depend on each other.
+///
+/// # Errors
+/// `InvalidArgument` naming the option.
+pub fn validate(options: &RuntimeOptions) -> Result<()> {
+    options.validate()?;
+    check_hyper(&options.hyper)
+}
+
+/// A table from its descriptor.
+pub fn make_table(id: usize, descriptor: &TableDescriptor, options: &RuntimeOptions) -> Table {
+    Table {
+        id: TableId(u32::try_from(id).unwrap_or(u32::MAX)),
+        descriptor: descriptor.clone(),
+        layout: RowLayout::new(descriptor),
+        updater: Updater::new(descriptor, &options.hyper),
+    }
+}
+
+/// Lanes whose buffers hold the longest record of the tables.
+///
+/// # Errors
+/// `Io` when queues or threads can't be made.
+pub fn make_lanes(
+    disk: &dyn Disk,
+    options: &RuntimeOptions,
+    tables: &[Arc<Table>],
+) -> Result<(Arc<Lane>, Arc<Lane>)> {
+    let longest = tables
+        .iter()
+        .map(|t| record_stride(t.descriptor.row_bytes()))
+        .max();
+    let needed = longest.unwrap_or(0) + 2 * 4096;
+    let cache = usize::try_from(options.cache_bytes).unwrap_or(usize::MAX);
+    // All read buffers together take about a sixteenth of the cache.
+    let share = cache / (32 * options.threads * options.io_depth);
+    let bytes = share
+        .clamp(4096, 32 << 10)
+        .max(needed)
+        .next_multiple_of(4096);
+    let lane = |name| Lane::new(disk, name, options.threads, options.io_depth, bytes);
+    Ok((Arc::new(lane("pull")?), Arc::new(lane("prefetch")?)))
+}
+
+/// Builds an engine on an opened tier: index from the files, caches empty.
+///
+/// # Errors
+/// `Io`, `Corrupt`, `InvalidArgument`.
+pub fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> Result<Engine> {
+    let ssd = recovered.ssd;
+    if recovered.tables.len() > TABLES_MAX {
+        let what = format!("{} tables, at most {TABLES_MAX}", recovered.tables.len());
+        return Err(Error::corrupt(&ssd.root, 0, what));
+    }
+    let tables: Vec<Arc<Table>> = recovered
+        .tables
+        .iter()
+        .enumerate()
+        .map(|(i, d)| Arc::new(make_table(i, d, &options)))
+        .collect();
+    if let Some(checkpoint) = &recovered.checkpoint
+        && checkpoint.hyper != options.hyper
+    {
+        let (then, now) = (checkpoint.hyper, options.hyper);
+        tracing::info!(?then, ?now, "hyperparameters differ from the checkpoint's");
+    }
+    let (foreground, background) = make_lanes(&*ssd.disk, &options, &tables)?;
+    let cache = usize::try_from(options.cache_bytes).unwrap_or(usize::MAX);
+    let write_bytes = (cache / 64).clamp(64 << 10, 1 << 20).next_multiple_of(4096);
+    let queue = ssd
+        .disk
+        .queue(WRITE_DEPTH, write_bytes)
+        .map_err(|e| Error::io("make a submission queue for", &ssd.root, e))?;
+    let epoch = recovered.checkpoint.as_ref().map_or(1, |c| c.epoch + 1);
+    let shard = || {
+        let shard = Shard {
+            epoch,
+            ..Shard::default()
+        };
+        ShardCell::new(shard)
+    };
+    let file_bytes = options
+        .file_bytes
+        .min((options.cache_bytes / 8).max(1 << 20));
+    let engine = Engine {
+        id: ENGINES.fetch_add(1, Ordering::Relaxed),
+        read_only,
+        shards: (0..options.shards).map(|_| shard()).collect(),
+        tables: RwLock::new(tables.clone()),
+        foreground: RwLock::new(foreground),
+        background: RwLock::new(background),
+        admission: Mutex::new(()),
+        writer: Mutex::new(Writer { queue }),
+        commit: Mutex::new(()),
+        compaction: Mutex::new(()),
+        leases: LeaseBook::default(),
+        prefetches: PrefetchQueue::default(),
+        checkpoint: Mutex::new(()),
+        running: Mutex::new(false),
+        idle: Condvar::new(),
+        counters: Counters::default(),
+        flushed: Signal::default(),
+        compacted: Signal::default(),
+        low: Signal::default(),
+        closed: AtomicBool::new(false),
+        file_bytes,
+        options,
+        ssd,
+    };
+    engine.rebuild_caches(&tables)?;
+    engine.load_index()?;
+    Ok(engine)
+}
+
+impl Engine {
+    /// Fills the index from the files of the current version and counts what is live.
+    fn load_index(&self) -> Result<()> {
+        let files: Vec<_> = self.ssd.versions().current().cloned().collect();
+        let tables = self.all_tables().len();
+        let mut offer = Offer::default();
+        for file in &files {
+            let mut offers = Offers::new(file);
+            while offers.next(&mut offer)? {
+                if offer.table as usize >= tables {
+                    let what =
+                        format!("rows of table {}, the manifest knows {tables}", offer.table);
+                    return Err(Error::corrupt(&file.path, file.keys_offset, what));
+                }
+                self.offer(&offer);
+            }
+        }
+        let slots = self
+            .ssd
+            .slots
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        for cell in &self.shards {
+            for table in &cell.lock().tables {
+                table.index.recount(&slots);
+            }
+        }
+        Ok(())
+    }
+
+    fn offer(&self, offer: &Offer) {
+        let shards = self.shards.len();
+        let slots = self
+            .ssd
+            .slots
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut entries = offer
+            .keys
+            .iter()
+            .map(|k| mix64(*k))
+            .zip(&offer.locations)
+            .peekable();
+        while let Some((first, _)) = entries.peek() {
+            let s = range_of(*first, shards);
+            let (_, high) = shard_range(s, shards);
+            let mut guard = self.shards[s].lock();
+            let index = &mut guard.tables[offer.table as usize].index;
+            while let Some((hash, to)) = entries.next_if(|(h, _)| *h <= high) {
+                index.offer(&slots, hash, *to);
+            }
+        }
+    }
+
+    /// Adds a table, or finds it.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: a changed descriptor, leases outstanding, no room for a row.
+    pub fn create_table(&self, descriptor: &TableDescriptor) -> Result<TableId> {
+        descriptor.validate()?;
+        let mut tables = self.all_tables();
+        if let Some(known) = tables.iter().find(|t| t.descriptor.name == descriptor.name) {
+            compare(&known.descriptor, descriptor)?;
+            return Ok(known.id);
+        }
+        self.check_writer()?;
+        self.ssd.check_writable()?;
+        let count = self.leases.totals().0 + self.prefetches.len();
+        if count > 0 {
+            let what = "a table can't be created";
+            return Err(Invalid::LeasesOutstanding { what, count }.into());
+        }
+        if tables.len() >= TABLES_MAX {
+            let what = format!("a store has at most {TABLES_MAX} tables");
+            return Err(Invalid::Other { what }.into());
+        }
+        if !self.options.inline {
+            self.wait_idle();
+        }
+        self.flush_all()?;
+        let table = Arc::new(make_table(tables.len(), descriptor, &self.options));
+        let id = table.id;
+        tables.push(table);
+        let (foreground, background) = make_lanes(&*self.ssd.disk, &self.options, &tables)?;
+        self.rebuild_caches(&tables)?;
+        *self
+            .foreground
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = foreground;
+        *self
+            .background
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = background;
+        *self.tables.write().unwrap_or_else(PoisonError::into_inner) = tables;
+        Ok(id)
+    }
+}
+
+fn compare(stored: &TableDescriptor, asked: &TableDescriptor) -> Result<()> {
+    fn same<T: PartialEq + std::fmt::Debug>(
+        name: &str,
+        field: &'static str,
+        stored: &T,
+        asked: &T,
+    ) -> Result<()> {
+        if stored == asked {
+            return Ok(());
+        }
+        let (stored, asked) = (format!("{stored:?}"), format!("{asked:?}"));
+        Err(Invalid::DescriptorChanged {
+            name: name.to_owned(),
+            field,
+            stored,
+            asked,
+        }
+        .into())
+    }
+    let name = &stored.name;
+    same(name, "dim", &stored.dim, &asked.dim)?;
+    same(name, "dtype", &stored.dtype, &asked.dtype)?;
+    same(name, "optimizer", &stored.optimizer, &asked.optimizer)?;
+    same(name, "initialiser", &stored.initialiser, &asked.initialiser)?;
+    same(name, "seed", &stored.seed, &asked.seed)?;
+    same(name, "accumulator", &stored.accumulator, &asked.accumulator)?;
+    same(name, "metadata", &stored.metadata, &asked.metadata)
+}
+
+/// 16 bytes that no other store has.
+pub fn uuid(path: &Path) -> [u8; 16] {
+    use std::hash::{BuildHasher, Hasher};
+    let mut bytes = [0; 16];
+    for half in bytes.chunks_exact_mut(8) {
+        // The standard library seeds each of these from the system's random numbers.
+        let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
+        hasher.write_u64(ENGINES.fetch_add(1, Ordering::Relaxed));
+        hasher.write(path.as_os_str().as_encoded_bytes());
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        hasher.write_u128(now.map_or(0, |d| d.as_nanos()));
+        hasher.write_u32(std::process::id());
+        half.copy_from_slice(&hasher.finish().to_le_bytes());
+    }
+    bytes
+}
+
+/// The tier's part of the options.
+pub fn open_request<'a>(
+    root: &'a Path,
+    options: &'a RuntimeOptions,
+    read_only: bool,
+    checkpoint: Option<u64>,
+) -> crate::ssd::recover::OpenRequest<'a> {
+    crate::ssd::recover::OpenRequest {
+        root,
+        directories: &options.data_directories,
+        read_only,
+        checkpoint,
+        disk_bytes_max: options.disk_bytes_max,
+    }
+}

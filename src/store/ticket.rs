@@ -1,0 +1,257 @@
+//! How are rows fetched before they are needed?
+//!
+//! Tickets are served in order by one thread. A ticket that has not started is taken over by
+//! whoever waits for it, so waiting never depends on room that the waiter itself holds.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::admit::Intent;
+use super::engine::{Engine, Table};
+use super::lease::Lease;
+use crate::error::{Error, Result};
+
+#[derive(Debug)]
+enum State {
+    /// In the queue, or waiting for room.
+    Queued,
+    /// Being served.
+    Running,
+    Done(Result<Lease>),
+    /// Taken over, handed out or cancelled.
+    Gone,
+}
+
+/// One prefetch.
+pub struct Prefetch {
+    table: Arc<Table>,
+    keys: Vec<u64>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// Prefetches that wait, oldest first.
+#[derive(Debug, Default)]
+pub struct PrefetchQueue {
+    queue: Mutex<VecDeque<Arc<Prefetch>>>,
+    arrived: Condvar,
+}
+
+impl PrefetchQueue {
+    /// Wakes the thread that serves the queue.
+    pub fn wake(&self) {
+        self.arrived.notify_all();
+    }
+
+    /// Prefetches waiting.
+    pub fn len(&self) -> usize {
+        self.queue
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .len()
+    }
+
+    fn push(&self, prefetch: Arc<Prefetch>) {
+        self.queue
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push_back(prefetch);
+        self.arrived.notify_all();
+    }
+
+    /// The oldest, which stays in the queue; waits a while for one.
+    fn front(&self) -> Option<Arc<Prefetch>> {
+        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(front) = queue.front() {
+            return Some(Arc::clone(front));
+        }
+        let pause = Duration::from_millis(200);
+        let (queue, _) = self
+            .arrived
+            .wait_timeout(queue, pause)
+            .unwrap_or_else(PoisonError::into_inner);
+        queue.front().cloned()
+    }
+
+    fn remove(&self, prefetch: &Arc<Prefetch>) {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.retain(|p| !Arc::ptr_eq(p, prefetch));
+    }
+}
+
+/// A prefetch on its way; dropping it cancels it.
+#[derive(Debug)]
+pub struct Ticket {
+    engine: Arc<Engine>,
+    prefetch: Arc<Prefetch>,
+}
+
+impl Ticket {
+    /// Whether [`Ticket::wait`] returns at once.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        matches!(*self.prefetch.lock(), State::Done(_))
+    }
+
+    /// Waits until the rows are resident. A prefetch that has not started, because others are
+    /// before it or there was no room, is served now, by this thread, like a pull.
+    ///
+    /// # Errors
+    /// `OverBudget` when it can't fit beside the outstanding leases, `Io`, `Corrupt`, `NoSpace`.
+    pub fn wait(self) -> Result<Lease> {
+        loop {
+            if self.prefetch.start() {
+                self.engine.prefetches.remove(&self.prefetch);
+                let lane = self.engine.foreground();
+                let (table, keys) = (&self.prefetch.table, &self.prefetch.keys);
+                return self.engine.acquire(&lane, table, keys, Intent::Read);
+            }
+            if let Some(result) = self.prefetch.take(Duration::from_secs(3600)) {
+                return result;
+            }
+        }
+    }
+
+    /// Waits at most `limit`; the ticket stays valid when the time is over.
+    ///
+    /// # Errors
+    /// `Deadline` with the ticket when the rows are not resident yet; else as [`Ticket::wait`].
+    pub fn wait_for(self, limit: Duration) -> std::result::Result<Lease, (Error, Option<Ticket>)> {
+        let since = Instant::now();
+        match self.prefetch.take(limit) {
+            Some(result) => result.map_err(|e| (e, None)),
+            None => {
+                let waited = since.elapsed().as_millis();
+                let waited_ms = u64::try_from(waited).unwrap_or(u64::MAX);
+                Err((Error::Deadline { waited_ms }, Some(self)))
+            }
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.engine.prefetches.remove(&self.prefetch);
+        let before = std::mem::replace(&mut *self.prefetch.lock(), State::Gone);
+        drop(before);
+    }
+}
+
+impl std::fmt::Debug for Prefetch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Prefetch")
+            .field("keys", &self.keys.len())
+            .finish()
+    }
+}
+
+impl Prefetch {
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Claims it for serving.
+    fn start(&self) -> bool {
+        let mut state = self.lock();
+        if matches!(*state, State::Queued) {
+            *state = State::Running;
+            return true;
+        }
+        false
+    }
+
+    /// Ends serving: with a result, or back to the queue when there was no room.
+    fn end(&self, result: Option<Result<Lease>>) {
+        let mut state = self.lock();
+        if matches!(*state, State::Running) {
+            *state = match result {
+                Some(result) => State::Done(result),
+                None => State::Queued,
+            };
+        }
+        // Dropped while it was served: the lease goes with `result`.
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Waits for the result, or for it to be queued again.
+    fn take(&self, limit: Duration) -> Option<Result<Lease>> {
+        let end = Instant::now() + limit;
+        let mut state = self.lock();
+        loop {
+            match std::mem::replace(&mut *state, State::Gone) {
+                State::Done(result) => return Some(result),
+                other => *state = other,
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            let back = matches!(*state, State::Queued) && limit > Duration::from_secs(1800);
+            if left.is_zero() || back {
+                return None;
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Engine {
+    /// Queues a prefetch.
+    ///
+    /// # Errors
+    /// With `inline`, whatever serving it gives except for lack of room.
+    pub fn prefetch(self: &Arc<Engine>, table: &Arc<Table>, keys: &[u64]) -> Result<Ticket> {
+        let prefetch = Arc::new(Prefetch {
+            table: Arc::clone(table),
+            keys: keys.to_vec(),
+            state: Mutex::new(State::Queued),
+            changed: Condvar::new(),
+        });
+        let ticket = Ticket {
+            engine: Arc::clone(self),
+            prefetch: Arc::clone(&prefetch),
+        };
+        if self.options.inline {
+            let lane = self.foreground();
+            match self.acquire(&lane, table, keys, Intent::Read) {
+                Err(Error::OverBudget { .. }) => {}
+                result => {
+                    prefetch.start();
+                    prefetch.end(Some(result));
+                }
+            }
+            return Ok(ticket);
+        }
+        self.prefetches.push(prefetch);
+        Ok(ticket)
+    }
+
+    /// Serves prefetches until the store is closed.
+    pub fn serve_prefetches(self: &Arc<Engine>) {
+        while !self.closed.load(Ordering::Acquire) {
+            let Some(prefetch) = self.prefetches.front() else {
+                continue;
+            };
+            let dropped = self.leases.dropped.count();
+            if !prefetch.start() {
+                self.prefetches.remove(&prefetch);
+                continue;
+            }
+            let lane = self.background();
+            let result = self.acquire(&lane, &prefetch.table, &prefetch.keys, Intent::Read);
+            match result {
+                Err(Error::OverBudget { .. }) => {
+                    prefetch.end(None);
+                    self.leases
+                        .dropped
+                        .wait(dropped, Duration::from_millis(100));
+                }
+                result => {
+                    self.prefetches.remove(&prefetch);
+                    prefetch.end(Some(result));
+                }
+            }
+        }
+    }
+}

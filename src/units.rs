@@ -1,0 +1,78 @@
+//! Which number is which? The bijection that orders keys, and ids that must not be mixed up.
+
+use std::fmt;
+
+const MIX_MULTIPLIER: u64 = 0xd6e8_feb8_6659_fd93;
+const MIX_INVERSE: u64 = 0xcfee_444d_8b59_a89b;
+
+/// The bijection on u64 that orders rows, shards and parts. Fixed by the format.
+#[inline]
+#[must_use]
+pub const fn mix64(key: u64) -> u64 {
+    let mut x = key;
+    x ^= x >> 32;
+    x = x.wrapping_mul(MIX_MULTIPLIER);
+    x ^= x >> 32;
+    x = x.wrapping_mul(MIX_MULTIPLIER);
+    x ^ (x >> 32)
+}
+
+/// The inverse of [`mix64`].
+#[inline]
+#[must_use]
+pub const fn unmix64(hash: u64) -> u64 {
+    let mut x = hash;
+    x ^= x >> 32;
+    x = x.wrapping_mul(MIX_INVERSE);
+    x ^= x >> 32;
+    x = x.wrapping_mul(MIX_INVERSE);
+    x ^ (x >> 32)
+}
+
+/// Which of `ranges` equal ranges of mix64 a hash falls into: rises with the hash.
+#[inline]
+#[must_use]
+pub fn range_of(hash: u64, ranges: usize) -> usize {
+    let wide = u128::from(hash) * ranges as u128;
+    usize::try_from(wide >> 64).unwrap_or(0)
+}
+
+/// A table of one store; its number on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TableId(pub u32);
+
+impl fmt::Display for TableId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mix64_is_a_bijection_and_keeps_its_golden_values() {
+        assert_eq!(MIX_MULTIPLIER.wrapping_mul(MIX_INVERSE), 1);
+        for x in (0..64)
+            .map(|bit| 1u64 << bit)
+            .chain([0, u64::MAX, 0x0123_4567_89ab_cdef])
+        {
+            assert_eq!(unmix64(mix64(x)), x);
+            assert_eq!(mix64(unmix64(x)), x);
+        }
+        assert_eq!(mix64(0), 0);
+        // Computed apart, with Python's integers.
+        assert_eq!(mix64(1), 0x4179_b061_e0c0_e0d0);
+        assert_eq!(mix64(2), 0x1c99_6330_5feb_c252);
+        assert_eq!(mix64(0x0123_4567_89ab_cdef), 0x3efd_ea49_c590_f4ec);
+        assert_eq!(mix64(u64::MAX), 0x448e_29ce_d410_3459);
+    }
+
+    #[test]
+    fn ranges_rise_with_the_hash_and_cover_everything() {
+        assert_eq!(range_of(0, 7), 0);
+        assert_eq!(range_of(u64::MAX, 7), 6);
+        assert_eq!(range_of(u64::MAX, 1), 0);
+    }
+}

@@ -1,0 +1,475 @@
+//! Does the trainer's command line keep its promises? Runs the built example on small data.
+//!
+//! - The same digest for any cache, shards, threads, depth and I/O engine.
+//! - The same digest and scores after `kill -9` at random moments and `--resume`.
+//! - Every kind of bad input is told what is wrong and where.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+const ROWS: u64 = 2000;
+
+/// The example beside this test: target/<profile>/examples/ctr.
+fn binary() -> Result<PathBuf> {
+    let test = std::env::current_exe()?;
+    let profile = test
+        .parent()
+        .and_then(Path::parent)
+        .context("tests lie in deps")?;
+    let path = profile.join("examples/ctr");
+    ensure!(
+        path.exists(),
+        "{} is missing: cargo build --example ctr",
+        path.display()
+    );
+    Ok(path)
+}
+
+fn splitmix(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let x = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// Criteo-layout text: slot 1 decides the label, slot 2 has thousands of ids.
+fn text(rows: u64) -> Result<String> {
+    let mut state = 5;
+    let mut out = String::new();
+    for _ in 0..rows {
+        let bits = splitmix(&mut state);
+        let (clicky, noise) = (bits % 7, bits >> 8 & 15);
+        let label = u8::from(if clicky < 2 { noise > 2 } else { noise > 12 });
+        write!(out, "{label}")?;
+        for i in 0..13u64 {
+            match splitmix(&mut state) % 5 {
+                0 => out.push('\t'),
+                x => write!(out, "\t{}", i * x * x)?,
+            }
+        }
+        write!(out, "\t{clicky:08x}\t{:x}", bits >> 40 & 0xfff)?;
+        for slot in 2..26 {
+            match splitmix(&mut state) % (slot * slot) {
+                0 => out.push('\t'),
+                x => write!(out, "\t{x:X}")?,
+            }
+        }
+        out.push('\n');
+    }
+    Ok(out)
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    Ok(std::fs::File::create(path)?.write_all(bytes)?)
+}
+
+struct Place {
+    directory: tempfile::TempDir,
+    data: PathBuf,
+}
+
+fn place() -> Result<Place> {
+    let directory = tempfile::tempdir()?;
+    let data = directory.path().join("data.tsv");
+    write(&data, text(ROWS)?.as_bytes())?;
+    Ok(Place { directory, data })
+}
+
+impl Place {
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+}
+
+fn command(flags: &[&str], paths: &[&Path]) -> Result<Command> {
+    let mut command = Command::new(binary()?);
+    command
+        .args(["--dim", "4", "--batch", "64"])
+        .args(flags)
+        .args(paths);
+    command.stdin(Stdio::null());
+    Ok(command)
+}
+
+fn run(flags: &[&str], paths: &[&Path]) -> Result<Output> {
+    Ok(command(flags, paths)?.output()?)
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The summary of a run that must succeed.
+fn summary(flags: &[&str], paths: &[&Path]) -> Result<Value> {
+    let output = run(&[flags, &["--json", "--digest"]].concat(), paths)?;
+    ensure!(output.status.success(), "{flags:?}: {}", stderr(&output));
+    let text = String::from_utf8(output.stdout)?;
+    let last = text.lines().last().context("some output")?;
+    let value: Value = serde_json::from_str(last)?;
+    ensure!(
+        value["summary"] == Value::Bool(true),
+        "the last line is the summary: {last}"
+    );
+    Ok(value)
+}
+
+/// What must not depend on how a run was made.
+fn result(summary: &Value) -> Vec<String> {
+    [
+        "digest",
+        "auc",
+        "auc_tail",
+        "logloss",
+        "examples",
+        "skipped_lines",
+    ]
+    .iter()
+    .map(|name| format!("{name} {}", summary[*name]))
+    .collect()
+}
+
+#[test]
+fn results_do_not_depend_on_cache_shards_threads_depth_or_engine() -> Result<()> {
+    let place = place()?;
+    let data: &[&Path] = &[&place.data];
+    let plain = summary(&[], data)?;
+    let runs: [&[&str]; 6] = [
+        &[
+            "--shards",
+            "1",
+            "--threads",
+            "1",
+            "--depth",
+            "0",
+            "--io",
+            "pread",
+        ],
+        &["--shards", "1", "--threads", "2", "--depth", "3"],
+        &[
+            "--shards",
+            "4",
+            "--threads",
+            "1",
+            "--depth",
+            "1",
+            "--io",
+            "pread",
+        ],
+        &["--cache-mib", "2", "--depth", "0"],
+        &["--cache-mib", "64", "--shards", "7", "--depth", "3"],
+        &["--checkpoint-every", "3"],
+    ];
+    for flags in runs {
+        assert_eq!(result(&summary(flags, data)?), result(&plain), "{flags:?}");
+    }
+    assert_ne!(result(&summary(&["--seed", "9"], data)?), result(&plain));
+    Ok(())
+}
+
+#[test]
+fn the_summary_has_every_field_and_the_model_learns() -> Result<()> {
+    let place = place()?;
+    let value = summary(&[], &[&place.data])?;
+    let numbers = [
+        "auc",
+        "auc_tail",
+        "logloss",
+        "examples",
+        "examples_per_s",
+        "cache_bytes",
+        "peak_rss_mib",
+        "disk_bytes",
+        "live_bytes",
+        "skipped_lines",
+    ];
+    for name in numbers {
+        assert!(value[name].is_number(), "{name} in {value}");
+    }
+    assert!(value["planted_auc"].is_null());
+    assert!(value.get("hit_rate").is_some());
+    assert_eq!(value["digest"].as_str().map(str::len), Some(32));
+    assert_eq!(value["examples"], ROWS);
+    assert!(value["auc_tail"].as_f64() > Some(0.7), "{value}");
+    assert!(value["live_bytes"].as_u64() > Some(1000 * 40), "{value}");
+    Ok(())
+}
+
+#[test]
+fn killed_runs_resume_to_the_same_bits() -> Result<()> {
+    let place = place()?;
+    let data: &[&Path] = &[&place.data];
+    let plain = summary(&[], data)?;
+    let seed = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+    let mut state = std::env::var("HPS_SEED").map_or(Ok(seed), |text| text.parse::<u64>())?;
+    let seed = state;
+    for round in 0..3 {
+        let directory = place.path(&format!("store-{round}"));
+        let directory = directory.to_str().context("a path in UTF-8")?;
+        let flags = ["--dir", directory, "--resume", "--checkpoint-every", "2"];
+        for _ in 0..3 {
+            let mut child = command(&flags, data)?
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()?;
+            std::thread::sleep(Duration::from_millis(splitmix(&mut state) % 800));
+            child.kill()?;
+            child.wait()?;
+        }
+        let resumed = summary(&flags, data)?;
+        assert_eq!(
+            result(&resumed),
+            result(&plain),
+            "round {round}, HPS_SEED={seed}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn a_store_is_neither_overwritten_nor_resumed_with_other_arguments() -> Result<()> {
+    let place = place()?;
+    let directory = place.path("store");
+    let directory = directory.to_str().context("a path in UTF-8")?;
+    let output = run(&["--dir", directory, "--resume"], &[&place.data])?;
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("starting from the beginning"),
+        "{}",
+        stderr(&output)
+    );
+
+    let output = run(&["--dir", directory], &[&place.data])?;
+    assert_eq!(output.status.code(), Some(16));
+    assert!(stderr(&output).contains("--resume"), "{}", stderr(&output));
+
+    let output = run(
+        &["--dir", directory, "--resume", "--lr", "0.5"],
+        &[&place.data],
+    )?;
+    assert_eq!(output.status.code(), Some(16));
+    assert!(
+        stderr(&output).contains("--lr was 0.05, now 0.5"),
+        "{}",
+        stderr(&output)
+    );
+
+    // A finished run resumes to its own end, whatever the speed flags are.
+    let plain = summary(&[], &[&place.data])?;
+    let again = summary(
+        &["--dir", directory, "--resume", "--shards", "2"],
+        &[&place.data],
+    )?;
+    assert_eq!(result(&again), result(&plain));
+
+    let shorter = place.path("shorter");
+    std::fs::create_dir(&shorter)?;
+    write(&shorter.join("data.tsv"), text(ROWS - 100)?.as_bytes())?;
+    std::fs::rename(shorter.join("data.tsv"), &place.data)?;
+    let output = run(&["--dir", directory, "--resume"], &[&place.data])?;
+    assert_eq!(output.status.code(), Some(8));
+    assert!(
+        stderr(&output).contains("not the data of that run"),
+        "{}",
+        stderr(&output)
+    );
+    Ok(())
+}
+
+#[test]
+fn a_directory_with_other_files_is_left_alone() -> Result<()> {
+    let place = place()?;
+    let directory = place.path("mine");
+    std::fs::create_dir(&directory)?;
+    write(&directory.join("thesis.txt"), b"years of work")?;
+    for flags in [&["--resume"][..], &[]] {
+        let directory = directory.to_str().context("a path in UTF-8")?;
+        let output = run(&[flags, &["--dir", directory]].concat(), &[&place.data])?;
+        assert!(!output.status.success(), "{}", stderr(&output));
+        assert!(stderr(&output).contains(directory), "{}", stderr(&output));
+    }
+    let left: Vec<_> = std::fs::read_dir(&directory)?.collect::<std::io::Result<_>>()?;
+    assert_eq!(left.len(), 1);
+    assert_eq!(
+        std::fs::read_to_string(directory.join("thesis.txt"))?,
+        "years of work"
+    );
+    Ok(())
+}
+
+fn gzip(bytes: &[u8]) -> Result<Vec<u8>> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(bytes)?;
+    Ok(encoder.finish()?)
+}
+
+#[test]
+fn what_is_no_data_is_told_what_is_wrong_and_where() -> Result<()> {
+    let place = place()?;
+    let good = text(50)?;
+    let unlabelled: String = good
+        .lines()
+        .map(|line| format!("{}\n", line.get(2..).unwrap_or("")))
+        .collect();
+    let zipped = gzip(text(ROWS)?.as_bytes())?;
+    let (whole, rest) = zipped.split_at(zipped.len() / 2);
+    ensure!(!rest.is_empty());
+    let cases: [(&str, &[u8], &str); 7] = [
+        ("empty.tsv", b"", "empty.tsv: is empty"),
+        ("blank.tsv", b"\n\n\n", "blank.tsv: holds no row"),
+        (
+            "binary.bin",
+            b"\x7fELF\0\0\0\x01",
+            "binary.bin: binary data",
+        ),
+        ("zipped.tsv.gz", whole, "truncated"),
+        (
+            "damaged.gz",
+            b"\x1f\x8b\x08\0\0\0\0\0\0\x03not deflate at all",
+            "damaged",
+        ),
+        (
+            "test.txt",
+            unlabelled.as_bytes(),
+            "39 columns instead of 40",
+        ),
+        (
+            "prose.txt",
+            b"It was a dark\nand stormy night\n",
+            "1 columns instead of 40",
+        ),
+    ];
+    for (name, bytes, wanted) in cases {
+        let path = place.path(name);
+        write(&path, bytes)?;
+        let output = run(&[], &[&path])?;
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(8), "{name}: {said}");
+        assert!(
+            said.contains(wanted) && said.contains(name),
+            "{name}: {said}"
+        );
+    }
+    for (path, wanted) in [
+        (place.path(""), "is a directory"),
+        (place.path("none"), "No such"),
+    ] {
+        let output = run(&[], &[&path])?;
+        assert_eq!(output.status.code(), Some(8));
+        assert!(stderr(&output).contains(wanted), "{}", stderr(&output));
+    }
+    Ok(())
+}
+
+#[test]
+fn malformed_lines_are_counted_and_reported_or_stop_a_strict_run() -> Result<()> {
+    let place = place()?;
+    let mut lines: Vec<String> = text(200)?.lines().map(str::to_owned).collect();
+    let clean = place.path("clean.tsv");
+    write(&clean, (lines.join("\n") + "\n").as_bytes())?;
+    let plain = summary(&[], &[&clean])?;
+    for (at, line) in [
+        (3, "2\tx"),
+        (70, "0\t1\t2"),
+        (71, "hello"),
+        (150, "1"),
+        (204, "0\tq"),
+    ] {
+        lines.insert(at, line.to_owned());
+    }
+    lines.insert(100, String::new());
+    lines.push("the last".to_owned());
+    let dirty = place.path("dirty.tsv");
+    write(&dirty, (lines.join("\r\n") + "\r\n").as_bytes())?;
+
+    let found = summary(&[], &[&dirty])?;
+    assert_eq!(found["skipped_lines"], 6);
+    assert_eq!(found["digest"], plain["digest"]);
+    let said = stderr(&run(&[], &[&dirty])?);
+    assert!(
+        said.contains("dirty.tsv:4: 2 columns instead of 40"),
+        "{said}"
+    );
+    assert_eq!(
+        said.matches("dirty.tsv:").count(),
+        5,
+        "only the first five: {said}"
+    );
+
+    let output = run(&["--strict"], &[&dirty])?;
+    assert_eq!(output.status.code(), Some(8));
+    assert!(
+        stderr(&output).contains("dirty.tsv:4:"),
+        "{}",
+        stderr(&output)
+    );
+    Ok(())
+}
+
+#[test]
+fn files_gzip_members_and_stdin_give_the_same_rows() -> Result<()> {
+    let place = place()?;
+    let whole = text(300)?;
+    let cut = whole.match_indices('\n').nth(120).map_or(0, |(i, _)| i + 1);
+    let (first, second) = whole.split_at(cut);
+    let paths = [
+        place.path("whole"),
+        place.path("first"),
+        place.path("second"),
+        place.path("gz"),
+    ];
+    let members = [gzip(first.as_bytes())?, gzip(second.as_bytes())?].concat();
+    let contents = [
+        whole.as_bytes(),
+        first.as_bytes(),
+        second.as_bytes(),
+        &members,
+    ];
+    for (path, bytes) in paths.iter().zip(contents) {
+        write(path, bytes)?;
+    }
+    let [all, first, second, zipped] = &paths;
+    let plain = result(&summary(&[], &[all])?);
+    assert_eq!(result(&summary(&[], &[first, second])?), plain);
+    assert_eq!(result(&summary(&[], &[zipped])?), plain);
+
+    let mut piped = command(&["--json", "--digest"], &[Path::new("-")])?;
+    let output = piped.stdin(std::fs::File::open(zipped)?).output()?;
+    ensure!(output.status.success(), "{}", stderr(&output));
+    let text = String::from_utf8(output.stdout)?;
+    let last: Value = serde_json::from_str(text.lines().last().context("some output")?)?;
+    assert_eq!(result(&last), plain);
+    Ok(())
+}
+
+#[test]
+fn wrong_arguments_end_with_16_and_say_what_to_change() -> Result<()> {
+    let place = place()?;
+    let cases: [(&[&str], &str); 6] = [
+        (&["--shards", "0"], "--shards"),
+        (&["--lr", "-1"], "--lr"),
+        (&["--resume"], "--dir"),
+        (&["--io", "tape"], "uring"),
+        (&["--nonsense"], "--nonsense"),
+        (
+            &["--cache-mib", "1", "--batch", "2000", "--dim", "512"],
+            "give --cache-mib",
+        ),
+    ];
+    for (flags, wanted) in cases {
+        let mut command = Command::new(binary()?);
+        let output = command.args(flags).arg(&place.data).output()?;
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(16), "{flags:?}: {said}");
+        assert!(said.contains(wanted), "{flags:?}: {said}");
+    }
+    let help = Command::new(binary()?).arg("--help").output()?;
+    assert!(help.status.success());
+    assert!(String::from_utf8_lossy(&help.stdout).contains("--checkpoint-every"));
+    Ok(())
+}

@@ -1,0 +1,135 @@
+#!/usr/bin/env bash
+# Every check of the project, in stages, cheapest first; the same here and in CI.
+#
+#   tools/check.sh                  all stages
+#   tools/check.sh --tests-done     without the tests, where `cargo test` has just passed
+#   tools/check.sh STAGE...         only these: format clippy layers tests features docs figures
+#                                   crash
+#
+# Stops at the first stage that fails, naming it. Needs Rust with rustfmt and clippy, and a C
+# compiler. The figures need python3 (and numpy, fetched into target/); without it they are left
+# out, and the last lines say so.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+exec </dev/null
+
+export CARGO_TERM_PROGRESS_WHEN=never
+
+# Kills of the resume test here; tools/kill_resume.sh 50 is the long run.
+kills=${HPS_CHECK_KILLS:-3}
+report=()
+current=""
+
+finish() {
+  local status=$?
+  if [ "${#report[@]}" -gt 0 ]; then
+    printf '%s\n' "${report[@]}"
+  fi
+  if [ "$status" -ne 0 ]; then
+    echo "check.sh: FAILED in stage '$current'" >&2
+  else
+    echo "check.sh: passed"
+  fi
+}
+trap finish EXIT
+
+run_stage() { # name
+  current=$1
+  echo "== $current"
+  local start=$SECONDS
+  "stage_$current"
+  report+=("$(printf '%-10s %5d s' "$current" $((SECONDS - start)))")
+}
+
+skip() { # why
+  echo "SKIPPED in stage '$current': $1" >&2
+  report+=("SKIPPED in stage '$current': $1")
+}
+
+stage_format() {
+  cargo fmt --all --check
+}
+
+stage_clippy() {
+  cargo clippy --all-targets --all-features -- -D warnings
+}
+
+stage_layers() {
+  cargo test --quiet --test layers
+}
+
+stage_tests() {
+  cargo test
+}
+
+# The library with each feature alone and with none, without what tests switch on.
+stage_features() {
+  cargo check --lib --no-default-features
+  local feature
+  for feature in $(features); do
+    cargo check --lib --no-default-features --features "$feature"
+  done
+}
+
+features() {
+  sed -n '/^\[features\]/,/^\[/s/^\([A-Za-z0-9_-]*\) *=.*/\1/p' Cargo.toml | grep -vx default
+}
+
+stage_docs() {
+  RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --all-features
+}
+
+# The figures that tests compare with are what their scripts compute.
+stage_figures() {
+  if ! command -v python3 >/dev/null; then
+    skip "python3 is not installed; tests/data/*.py were not run"
+    return 0
+  fi
+  local made=target/figures
+  mkdir -p "$made"
+  compare_figures python3 initialisers
+  local venv=$made/venv
+  if ! "$venv/bin/python" -c 'import numpy' 2>/dev/null; then
+    if ! { python3 -m venv --clear "$venv" && "$venv/bin/pip" install --quiet numpy; }; then
+      skip "numpy could not be installed; tests/data/optimizers.py was not run"
+      return 0
+    fi
+  fi
+  compare_figures "$venv/bin/python" optimizers
+}
+
+compare_figures() { # python, name
+  "$1" "tests/data/$2.py" "target/figures/$2.tsv"
+  if ! cmp "target/figures/$2.tsv" "tests/data/$2.tsv"; then
+    echo "tests/data/$2.tsv is not what tests/data/$2.py computes" >&2
+    return 1
+  fi
+}
+
+# kill -9 at random moments, resume, compare digests.
+stage_crash() {
+  tools/kill_resume.sh "$kills"
+}
+
+stages=(format clippy layers tests features docs figures crash)
+case "${1:-}" in
+  "") ;;
+  --tests-done) stages=(format clippy features docs figures crash) ;;
+  -*)
+    echo "check.sh: unknown option $1" >&2
+    current=arguments
+    exit 16
+    ;;
+  *) stages=("$@") ;;
+esac
+
+for stage in "${stages[@]}"; do
+  if ! declare -F "stage_$stage" >/dev/null; then
+    current=arguments
+    echo "check.sh: unknown stage $stage" >&2
+    exit 16
+  fi
+done
+for stage in "${stages[@]}"; do
+  run_stage "$stage"
+done
