@@ -452,3 +452,49 @@ fn leases_overlap_and_a_pull_sees_every_earlier_push() {
     assert_eq!(store.stats().pinned_rows, 0);
     store.close_discarding();
 }
+
+#[test]
+fn the_index_image_is_a_cache_and_damage_to_it_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::create(dir.path(), options()).unwrap();
+    let table = store.create_table(&sgd("t", 16)).unwrap();
+    let keys: Vec<u64> = (0..30_000).collect();
+    for (step, part) in keys.chunks(10_000).enumerate() {
+        for batch in part.chunks(1000) {
+            set(&store, table, batch, batch[0] as f32, 16);
+        }
+        store.remove(table, &part[..100]).unwrap();
+        store.checkpoint(step as u64 + 1, &[]).unwrap();
+    }
+    store.close().unwrap();
+    let images = || -> Vec<std::path::PathBuf> {
+        let names = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().path());
+        names.filter(|p| p.extension().is_some_and(|e| e == "image")).collect()
+    };
+    let check = || {
+        let store = Store::open(dir.path(), options()).unwrap();
+        assert_eq!(store.stats().index_keys, 30_000);
+        for batch in keys.chunks(1000) {
+            let known = store.contains(table, batch).unwrap();
+            let got = values(&store, table, batch, 16);
+            for ((key, known), row) in batch.iter().zip(known).zip(got.chunks(16)) {
+                assert_eq!(known, key % 10_000 >= 100, "key {key}");
+                let expected = if known { batch[0] as f32 } else { 0.0 };
+                assert_eq!(row, [expected; 16], "key {key}");
+            }
+        }
+        store.close().unwrap();
+    };
+    check();
+    let image = images();
+    assert_eq!(image.len(), 1, "one image is in force");
+    let bytes = std::fs::read(&image[0]).unwrap();
+    for at in [100, 5000, 12_000, bytes.len() - 4000] {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 4;
+        std::fs::write(&image[0], damaged).unwrap();
+        check();
+    }
+    std::fs::remove_file(&image[0]).unwrap();
+    check();
+}

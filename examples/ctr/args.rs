@@ -1,9 +1,9 @@
 //! What did the user ask for?
 //!
 //! - A flag is defined once, here, with its unit and default.
-//! - A fault of the user's is a [`Usage`] error and ends with exit code 16; anything else ends with 8.
-//! - [`fingerprint`] lists what must be equal for a run to be resumed; the other flags change speed,
-//!   memory and disk, never a value.
+//! - A fault of the user's is a [`Usage`] error and ends with exit code 16, anything else with 8.
+//! - [`fingerprint`] lists what must be equal for a run to be resumed; the other flags change
+//!   speed, memory and disk, never a value.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -30,28 +30,35 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATH")]
     pub(crate) dir: Option<PathBuf>,
     /// Memory for rows, in MiB; must hold the distinct keys of depth + 1 batches.
-    #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    #[arg(long, value_name = "MIB", default_value_t = 16,
+        value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     pub(crate) cache_mib: u64,
     /// Embedding weights per key, beside one wide weight.
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    #[arg(long, value_name = "N", default_value_t = 16,
+        value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(crate) dim: u16,
     /// Update rule of the embeddings.
     #[arg(long, value_enum, default_value_t = Rule::Adagrad)]
     pub(crate) optimizer: Rule,
-    /// Learning rate of the embeddings. [default: 0.05; sgd 0.02, momentum and nesterov 0.005, adam 0.003]
+    /// Learning rate of the embeddings. [default: 0.05; sgd 0.02, momentum and nesterov 0.005,
+    /// adam 0.003]
     #[arg(long, value_name = "RATE", value_parser = positive, allow_negative_numbers = true)]
     pub(crate) lr: Option<f32>,
     /// Examples per batch.
-    #[arg(long, value_name = "ROWS", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    #[arg(long, value_name = "ROWS", default_value_t = 1024,
+        value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub(crate) batch: u32,
     /// Batches whose rows are fetched ahead of the one being trained on; 0: none.
-    #[arg(long, value_name = "BATCHES", default_value_t = 2, value_parser = clap::value_parser!(u8).range(0..=64))]
+    #[arg(long, value_name = "BATCHES", default_value_t = 2,
+        value_parser = clap::value_parser!(u8).range(0..=64))]
     pub(crate) depth: u8,
     /// Shards of the store, 1 to 256.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, value_name = "N", default_value_t = 4,
+        value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) shards: u16,
     /// Threads that serve the store, 1 to 256. [default: cores, at most 8]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, value_name = "N",
+        value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) threads: Option<u16>,
     /// I/O engine; uring falls back to pread where the kernel refuses it.
     #[arg(long, value_enum, default_value_t = Io::Uring)]

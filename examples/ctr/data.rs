@@ -223,7 +223,8 @@ impl Reader {
             match &self.first_reason {
                 None => bail!("{}: holds no row ({lines} lines, all empty)", self.name()),
                 Some(reason) => bail!(
-                    "{}: none of its {lines} lines is a row of Criteo-layout text; the first: {reason}",
+                    "{}: none of its {lines} lines is a row of Criteo-layout text; the first: \
+                     {reason}",
                     self.name()
                 ),
             }

@@ -105,15 +105,17 @@ fn run(args: &Args) -> Result<()> {
     let skipped = train(&job, reader, &mut state, &mut report)?;
     let checkpoint = finish(&job, &state)?;
     let figures = report.finish(&state);
+    let stats = store.stats();
     let digest = match args.digest {
         true => Some(digest::digest(&store, checkpoint, &state.model)?),
         false => None,
     };
+    // Closed first: two stores at once would need two caches.
+    store.close()?;
     let planted = match planted {
         None => None,
         Some(planted) => Some((frozen(args, &paths)?, planted.big_share())),
     };
-    let stats = store.stats();
     let summary = Summary {
         state: &state,
         figures: &figures,
@@ -122,9 +124,7 @@ fn run(args: &Args) -> Result<()> {
         digest,
         planted,
     };
-    summary.print(args.json)?;
-    store.close()?;
-    Ok(())
+    summary.print(args.json)
 }
 
 fn temporary_directory() -> Result<tempfile::TempDir> {
@@ -290,6 +290,7 @@ fn frozen(args: &Args, paths: &[PathBuf]) -> Result<Option<f64>> {
         &state,
         &store,
     )?;
+    report.silence();
     let job = Job {
         args,
         store: &store,

@@ -155,20 +155,22 @@ mod tests {
 
     #[test]
     fn the_tail_is_the_last_fifth_whatever_the_batches() {
-        for rows in [1usize, 4, 5, 23] {
+        for rows in [1usize, 4, 5, 230] {
             let mut scores = Scores::new();
-            for i in 0..23u8 {
-                if scores.rows + rows as u64 > 23 {
-                    break;
-                }
+            while scores.rows + rows as u64 <= 999 {
+                let labels = vec![f32::from(u8::from(scores.rows % 2 == 1)); rows];
                 let batch = Batch {
-                    labels: vec![f32::from(i % 2); rows],
+                    labels,
                     ..Batch::default()
                 };
-                scores.add(&batch, &vec![f32::from(i); rows]);
+                scores.add(&batch, &vec![scores.rows as f32 / 100.0; rows]);
             }
-            let kept = usize::try_from(scores.rows / 5).unwrap().max(1);
-            assert_eq!(scores.tail.len(), kept);
+            let first = scores.rows - scores.rows / 5;
+            let kept: Vec<u16> = (first..scores.rows)
+                .map(|row| row / rows as u64 * rows as u64)
+                .map(|start| code(start as f32 / 100.0, f32::from(u8::from(start % 2 == 1))))
+                .collect();
+            assert_eq!(scores.tail, kept);
         }
         assert!((softplus(0.0) - std::f64::consts::LN_2).abs() < 1e-15);
         assert_eq!(softplus(1e4), 1e4);

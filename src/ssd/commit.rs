@@ -465,6 +465,16 @@ impl Ssd {
         }
     }
 
+    /// As `fatal`, for a caller that does not hold the manifest.
+    pub(super) fn must_sync(
+        &self,
+        operation: &'static str,
+        path: &Path,
+        result: std::io::Result<()>,
+    ) -> Result<()> {
+        self.fatal(&mut self.manifest(), operation, path, result)
+    }
+
     /// Turns the failure of a step whose outcome is unknown into poison.
     fn fatal(
         &self,

@@ -1,11 +1,428 @@
-//! How does opening avoid reading every key block?
+//! How does opening avoid sorting out every key block?
+//!
+//! An image lists key and place of every live entry of one checkpoint's version, in the order of
+//! (table, mix64(key)). It is made by merging the image before it with the key blocks of younger
+//! files, and never looks at the live index.
+//!
+//! Invariants:
+//! - It is a cache: missing, damaged or of a later version than the one opened, it is ignored and
+//!   the key blocks give the same index.
+//! - A place in a file that has left the version counts for nothing: whatever left it is in a
+//!   younger file.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError};
+
 use super::Ssd;
 use super::commit::Captured;
-use crate::error::Result;
+use super::edits::ImageRef;
+use super::recover::Offer;
+use super::scan::{Merge, damaged, read_exact};
+use super::version::{DataFile, Location};
+use crate::error::{Error, Result};
+use crate::format::image::{
+    self, ENTRIES_PER_BLOCK, ImageEntry, ImageFooter, ImageTally, encode_covered_block,
+    encode_entry_block, encode_image_footer, encode_image_header,
+};
 use crate::format::manifest::Edit;
+use crate::format::param_file::RunKind;
+use crate::format::{BLOCK_BYTES, FileIdentity, FileKind, file_name};
+use crate::io::{DiskFile, OpenMode};
+use crate::units::mix64;
+
+/// File numbers in one block.
+const COVERED_PER_BLOCK: usize = 510;
+/// Bytes of key blocks that are read at an open without complaint.
+const YOUNG_BYTES_MIN: u64 = 64 << 10;
+/// Bytes written or read at a time.
+const CHUNK_BYTES: usize = 256 << 10;
+/// Window per young run.
+const WINDOW_BYTES: u64 = 64 << 10;
+
+/// Reads an image block by block.
+#[derive(Debug)]
+pub struct ImageScan {
+    file: Arc<dyn DiskFile>,
+    path: PathBuf,
+    identity: FileIdentity,
+    reference: ImageRef,
+    tally: ImageTally,
+    /// The checkpoint whose version it lists.
+    pub checkpoint: u64,
+    /// Numbers of the files of that version.
+    pub covered: Vec<u64>,
+    chunk: Vec<u8>,
+    chunk_offset: u64,
+    /// Table of the entries of the last step.
+    pub table: u32,
+    /// These entries.
+    pub entries: Vec<ImageEntry>,
+}
+
+impl ImageScan {
+    fn open(ssd: &Ssd, reference: ImageRef) -> Result<ImageScan> {
+        let path = ssd.root.join(file_name(FileKind::Image, reference.number));
+        let file = ssd.disk.open(&path, OpenMode::Read).map_err(|e| Error::io("open", &path, e))?;
+        let bytes = file.bytes().map_err(|e| Error::io("measure", &path, e))?;
+        if bytes != reference.bytes || bytes < 3 * BLOCK_BYTES as u64 {
+            return Err(Error::corrupt(&path, bytes, "not as long as the manifest says"));
+        }
+        let identity = ssd.identity(reference.number);
+        let mut block = vec![0; BLOCK_BYTES];
+        read_exact(&*file, &path, &mut block, 0)?;
+        let (checkpoint, tally) =
+            image::decode_image_header(&block, &identity).map_err(|e| damaged(&path, e))?;
+        let mut scan = ImageScan {
+            file,
+            path,
+            identity,
+            reference,
+            tally,
+            checkpoint,
+            covered: Vec::new(),
+            chunk: Vec::new(),
+            chunk_offset: 0,
+            table: 0,
+            entries: Vec::new(),
+        };
+        while scan.tally.covered_left() > 0 {
+            let at = scan.load_block()?;
+            let block = &scan.chunk[at..at + BLOCK_BYTES];
+            let (tally, covered) = (&mut scan.tally, &mut scan.covered);
+            image::decode_covered_block(block, &scan.identity, tally, covered)
+                .map_err(|e| damaged(&scan.path, e))?;
+        }
+        Ok(scan)
+    }
+
+    /// Where in the chunk the next block is; reads on when it is not there.
+    fn load_block(&mut self) -> Result<usize> {
+        let offset = self.tally.next_offset();
+        let held = self.chunk_offset + self.chunk.len() as u64;
+        if offset < self.chunk_offset || offset + BLOCK_BYTES as u64 > held {
+            let left = self.reference.bytes.saturating_sub(offset);
+            let bytes = usize::try_from(left).unwrap_or(usize::MAX).min(CHUNK_BYTES);
+            if bytes < BLOCK_BYTES {
+                return Err(Error::corrupt(&self.path, offset, "the image ends early"));
+            }
+            self.chunk.resize(bytes / BLOCK_BYTES * BLOCK_BYTES, 0);
+            self.chunk_offset = offset;
+            read_exact(&*self.file, &self.path, &mut self.chunk, offset)?;
+        }
+        Ok(usize::try_from(offset - self.chunk_offset).unwrap_or(usize::MAX))
+    }
+
+    /// Reads the next block of entries; false at the end, where the whole was verified.
+    fn step(&mut self) -> Result<bool> {
+        self.entries.clear();
+        let offset = self.tally.next_offset();
+        let at = self.load_block()?;
+        let block = &self.chunk[at..at + BLOCK_BYTES];
+        if offset + BLOCK_BYTES as u64 == self.reference.bytes {
+            let footer = ImageFooter::decode(block, &self.identity, offset)
+                .and_then(|f| f.check(&self.tally).map(|()| f))
+                .map_err(|e| damaged(&self.path, e))?;
+            if footer.checksum != self.reference.checksum {
+                return Err(Error::corrupt(&self.path, offset, "not the image in force"));
+            }
+            return Ok(false);
+        }
+        let entries = &mut self.entries;
+        self.table = image::decode_entry_block(block, &self.identity, &mut self.tally, entries)
+            .map_err(|e| damaged(&self.path, e))?;
+        Ok(true)
+    }
+}
+
+/// Offers the entries of an image to the index.
+#[derive(Debug)]
+pub struct ImageOffers {
+    scan: ImageScan,
+    /// By position in the image's list; `None` for files that have left the version.
+    files: Vec<Option<Arc<DataFile>>>,
+}
+
+impl ImageOffers {
+    /// Numbers of the files whose key blocks need not be read.
+    #[must_use]
+    pub fn covered(&self) -> &[u64] {
+        &self.scan.covered
+    }
+
+    /// Replaces `offer` by the next entries; false at the end.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`: what was offered so far counts for nothing.
+    pub fn next(&mut self, offer: &mut Offer) -> Result<bool> {
+        offer.keys.clear();
+        offer.locations.clear();
+        if !self.scan.step()? {
+            return Ok(false);
+        }
+        offer.table = self.scan.table;
+        for entry in &self.scan.entries {
+            let Some(file) = self.files.get(entry.ordinal as usize).and_then(Option::as_ref) else {
+                continue;
+            };
+            let number = u64::from(entry.entry);
+            let run = file.runs.iter().find(|r| {
+                number >= r.first_entry && number - r.first_entry < r.entries
+            });
+            let kind = if entry.tombstone { RunKind::Tombstones } else { RunKind::Rows };
+            if run.is_none_or(|r| r.kind != kind || r.table != offer.table) {
+                let what = format!("entry {number} of {} is something else", file.path.display());
+                return Err(Error::corrupt(&self.scan.path, self.scan.tally.next_offset(), what));
+            }
+            offer.keys.push(entry.key);
+            offer.locations.push(Location::new(file.slot, entry.tombstone, entry.entry));
+        }
+        Ok(true)
+    }
+}
 
 impl Ssd {
-    pub(super) fn renew_image(&self, _captured: &Captured) -> Result<Option<Edit>> {
-        Ok(None)
+    fn image_in_force(&self) -> Option<ImageRef> {
+        self.manifest.lock().unwrap_or_else(PoisonError::into_inner).image
     }
+
+    /// The image, if there is one that an open at `checkpoint` can use.
+    pub fn image_offers(&self, checkpoint: u64) -> Option<ImageOffers> {
+        let scan = match ImageScan::open(self, self.image_in_force()?) {
+            Ok(scan) => scan,
+            Err(error) => {
+                tracing::warn!(%error, "the index image is damaged; key blocks are read instead");
+                return None;
+            }
+        };
+        if scan.checkpoint > checkpoint {
+            return None;
+        }
+        let current: HashMap<u64, Arc<DataFile>> =
+            self.versions().current().map(|f| (f.meta.number, Arc::clone(f))).collect();
+        let files = scan.covered.iter().map(|n| current.get(n).cloned()).collect();
+        Some(ImageOffers { scan, files })
+    }
+
+    /// Writes a new image when reopening would read too many key blocks beside the old one.
+    ///
+    /// # Errors
+    /// `Poisoned` after a failed sync; every other failure only leaves the old image in force.
+    pub(super) fn renew_image(&self, captured: &Captured) -> Result<Option<Edit>> {
+        let old = self.image_in_force().and_then(|r| ImageScan::open(self, r).ok());
+        let covered: &[u64] = old.as_ref().map_or(&[], |scan| &scan.covered);
+        let known: std::collections::HashSet<u64> = covered.iter().copied().collect();
+        let young: Vec<Arc<DataFile>> =
+            captured.files.iter().filter(|f| !known.contains(&f.meta.number)).cloned().collect();
+        let young_bytes: u64 = young.iter().map(|f| f.entries() * 12).sum();
+        let old_bytes = old.as_ref().map_or(0, |scan| scan.reference.bytes);
+        if young_bytes <= old_bytes / 2 + YOUNG_BYTES_MIN {
+            return Ok(None);
+        }
+        let number = self.take_number()?;
+        let path = self.root.join(file_name(FileKind::Image, number));
+        match self.write_image(number, &path, captured, old, &young) {
+            Ok((file, bytes, checksum)) => {
+                let synced = file.sync();
+                self.must_sync("sync", &path, synced)?;
+                Ok(Some(Edit::Image { number, bytes, checksum }))
+            }
+            Err(error) => {
+                tracing::warn!(%error, "no new index image; the next open reads more key blocks");
+                self.unlink(&path);
+                Ok(None)
+            }
+        }
+    }
+
+    fn write_image(
+        &self,
+        number: u64,
+        path: &Path,
+        captured: &Captured,
+        old: Option<ImageScan>,
+        young: &[Arc<DataFile>],
+    ) -> Result<(Arc<dyn DiskFile>, u64, u64)> {
+        let file = self
+            .disk
+            .open(path, OpenMode::Create)
+            .map_err(|e| Error::io("create", path, e))?;
+        let mut numbers: Vec<u64> = captured.files.iter().map(|f| f.meta.number).collect();
+        numbers.sort_unstable();
+        let covered = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
+        let identity = self.identity(number);
+        let (header, tally) = encode_image_header(&identity, captured.id, covered);
+        let mut writer = ImageWriter {
+            file,
+            path,
+            identity,
+            tally,
+            out: header.to_vec(),
+            written: 0,
+            table: 0,
+            entries: Vec::new(),
+        };
+        for chunk in numbers.chunks(COVERED_PER_BLOCK) {
+            let start = writer.out.len();
+            writer.out.resize(start + BLOCK_BYTES, 0);
+            let block = &mut writer.out[start..];
+            encode_covered_block(block, chunk, &writer.identity, &mut writer.tally);
+        }
+        merge(&mut writer, captured, old, young, &numbers)?;
+        let (bytes, checksum) = writer.finish()?;
+        Ok((writer.file, bytes, checksum))
+    }
+}
+
+struct ImageWriter<'a> {
+    file: Arc<dyn DiskFile>,
+    path: &'a Path,
+    identity: FileIdentity,
+    tally: ImageTally,
+    out: Vec<u8>,
+    written: u64,
+    table: u32,
+    entries: Vec<ImageEntry>,
+}
+
+impl ImageWriter<'_> {
+    fn push(&mut self, table: u32, entry: ImageEntry) -> Result<()> {
+        if table != self.table || self.entries.len() == ENTRIES_PER_BLOCK {
+            self.close_block()?;
+        }
+        self.table = table;
+        self.entries.push(entry);
+        Ok(())
+    }
+
+    fn close_block(&mut self) -> Result<()> {
+        if self.entries.is_empty() {
+            return Ok(());
+        }
+        let start = self.out.len();
+        self.out.resize(start + BLOCK_BYTES, 0);
+        let block = &mut self.out[start..];
+        let (table, tally) = (self.table, &mut self.tally);
+        encode_entry_block(block, table, &self.entries, &self.identity, tally);
+        self.entries.clear();
+        if self.out.len() >= CHUNK_BYTES {
+            self.write_out()?;
+        }
+        Ok(())
+    }
+
+    fn write_out(&mut self) -> Result<()> {
+        self.file
+            .write_at(&self.out, self.written)
+            .map_err(|e| Error::io("write", self.path, e))?;
+        self.written += self.out.len() as u64;
+        self.out.clear();
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(u64, u64)> {
+        self.close_block()?;
+        let (footer, checksum) = encode_image_footer(&self.identity, &self.tally);
+        self.out.extend_from_slice(&footer);
+        self.write_out()?;
+        Ok((self.written, checksum))
+    }
+}
+
+/// The old image's entries of one table, in order, as long as their file is in the version.
+struct Old<'a> {
+    scan: Option<ImageScan>,
+    at: usize,
+    ranks: HashMap<u64, u64>,
+    numbers: &'a [u64],
+}
+
+impl Old<'_> {
+    /// The entry it stands at, with its rank; entries of files that are gone are stepped over.
+    fn peek(&mut self, table: u32) -> Result<Option<(u64, u64, ImageEntry)>> {
+        let Some(scan) = &mut self.scan else { return Ok(None) };
+        loop {
+            if self.at == scan.entries.len() {
+                self.at = 0;
+                if !scan.step()? {
+                    self.scan = None;
+                    return Ok(None);
+                }
+                continue;
+            }
+            if scan.table > table {
+                return Ok(None);
+            }
+            let entry = scan.entries[self.at];
+            let number = scan.covered.get(entry.ordinal as usize).copied().unwrap_or(0);
+            match self.ranks.get(&number) {
+                Some(rank) if scan.table == table => {
+                    let ordinal = ordinal(self.numbers, number);
+                    let entry = ImageEntry { ordinal, ..entry };
+                    return Ok(Some((mix64(entry.key), *rank, entry)));
+                }
+                _ => self.at += 1,
+            }
+        }
+    }
+}
+
+fn ordinal(numbers: &[u64], number: u64) -> u32 {
+    let found = numbers.binary_search(&number).unwrap_or(usize::MAX);
+    u32::try_from(found).unwrap_or(u32::MAX)
+}
+
+fn merge(
+    writer: &mut ImageWriter<'_>,
+    captured: &Captured,
+    old: Option<ImageScan>,
+    young: &[Arc<DataFile>],
+    numbers: &[u64],
+) -> Result<()> {
+    let ranks = captured.files.iter().map(|f| (f.meta.number, f.meta.rank)).collect();
+    let mut old = Old { scan: old, at: 0, ranks, numbers };
+    let mut tables: Vec<u32> =
+        captured.files.iter().flat_map(|f| f.runs.iter().map(|r| r.table)).collect();
+    tables.sort_unstable();
+    tables.dedup();
+    for table in tables {
+        let mut merge = Merge::new(young, table, WINDOW_BYTES)?;
+        loop {
+            let index = merge.next()?;
+            let new = match index {
+                Some(index) => {
+                    let cursor = merge.cursor(index);
+                    let rank = cursor.file.meta.rank;
+                    let tombstone = cursor.run.kind == RunKind::Tombstones;
+                    let ordinal = ordinal(numbers, cursor.file.meta.number);
+                    cursor.entry().map(|e| {
+                        let entry = ImageEntry { key: e.key, ordinal, tombstone, entry: e.number };
+                        (e.hash, rank, entry)
+                    })
+                }
+                None => None,
+            };
+            let before = old.peek(table)?;
+            let (take_new, take_old) = match (&new, &before) {
+                (None, None) => break,
+                (Some(_), None) => (true, false),
+                (None, Some(_)) => (false, true),
+                (Some(n), Some(o)) => (n.0 <= o.0, o.0 <= n.0),
+            };
+            let best = match (new.filter(|_| take_new), before.filter(|_| take_old)) {
+                (Some(n), Some(o)) if n.1 > o.1 => n.2,
+                (_, Some(o)) => o.2,
+                (Some(n), None) => n.2,
+                (None, None) => break,
+            };
+            writer.push(table, best)?;
+            if take_old {
+                old.at += 1;
+            }
+            if let Some(index) = index.filter(|_| take_new) {
+                merge.cursor(index).advance()?;
+            }
+        }
+    }
+    Ok(())
 }

@@ -1,5 +1,6 @@
 //! How do an SSD tier and options become an engine?
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
@@ -16,6 +17,7 @@ use crate::io::pread::PreadDisk;
 use crate::io::uring::UringDisk;
 use crate::options::{IoEngine, RuntimeOptions, TABLES_MAX, TableDescriptor};
 use crate::row::{RowLayout, Updater, check_hyper};
+use crate::ssd::index::Index;
 use crate::ssd::recover::{Offer, Offers, Recovered};
 use crate::units::{TableId, mix64, range_of};
 
@@ -110,6 +112,7 @@ pub fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> 
         .disk
         .queue(WRITE_DEPTH, write_bytes)
         .map_err(|e| Error::io("make a submission queue for", &ssd.root, e))?;
+    let checkpoint = recovered.checkpoint.as_ref().map_or(0, |c| c.id);
     let epoch = recovered.checkpoint.as_ref().map_or(1, |c| c.epoch + 1);
     let shard = || {
         let shard = Shard {
@@ -147,32 +150,35 @@ pub fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> 
         ssd,
     };
     engine.rebuild_caches(&tables)?;
-    engine.load_index()?;
+    engine.load_index(checkpoint)?;
     Ok(engine)
 }
 
 impl Engine {
-    /// Fills the index from the files of the current version and counts what is live.
-    fn load_index(&self) -> Result<()> {
+    /// Fills the index from the image and the files that it does not cover, and counts what is
+    /// live.
+    fn load_index(&self, checkpoint: u64) -> Result<()> {
+        let covered = match self.load_image(checkpoint) {
+            Ok(covered) => covered,
+            Err(error) => {
+                tracing::warn!(%error, "the index image is damaged; key blocks are read instead");
+                for (s, cell) in self.shards.iter().enumerate() {
+                    for table in &mut cell.lock().tables {
+                        table.index = Index::new(shard_range(s, self.shards.len()));
+                    }
+                }
+                HashSet::new()
+            }
+        };
         let files: Vec<_> = self.ssd.versions().current().cloned().collect();
-        let tables = self.all_tables().len();
         let mut offer = Offer::default();
-        for file in &files {
+        for file in files.iter().filter(|f| !covered.contains(&f.meta.number)) {
             let mut offers = Offers::new(file);
             while offers.next(&mut offer)? {
-                if offer.table as usize >= tables {
-                    let what =
-                        format!("rows of table {}, the manifest knows {tables}", offer.table);
-                    return Err(Error::corrupt(&file.path, file.keys_offset, what));
-                }
-                self.offer(&offer);
+                self.offer(&offer, &file.path)?;
             }
         }
-        let slots = self
-            .ssd
-            .slots
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
+        let slots = self.ssd.slots.read().unwrap_or_else(PoisonError::into_inner);
         for cell in &self.shards {
             for table in &cell.lock().tables {
                 table.index.recount(&slots);
@@ -181,8 +187,24 @@ impl Engine {
         Ok(())
     }
 
-    fn offer(&self, offer: &Offer) {
+    fn load_image(&self, checkpoint: u64) -> Result<HashSet<u64>> {
+        let Some(mut offers) = self.ssd.image_offers(checkpoint) else {
+            return Ok(HashSet::new());
+        };
+        let mut offer = Offer::default();
+        while offers.next(&mut offer)? {
+            self.offer(&offer, &self.ssd.root)?;
+        }
+        Ok(offers.covered().iter().copied().collect())
+    }
+
+    fn offer(&self, offer: &Offer, path: &Path) -> Result<()> {
         let shards = self.shards.len();
+        let tables = self.all_tables().len();
+        if offer.table as usize >= tables {
+            let what = format!("rows of table {}, the manifest knows {tables}", offer.table);
+            return Err(Error::corrupt(path, 0, what));
+        }
         let slots = self
             .ssd
             .slots
@@ -203,6 +225,7 @@ impl Engine {
                 index.offer(&slots, hash, *to);
             }
         }
+        Ok(())
     }
 
     /// Adds a table, or finds it.
