@@ -1,5 +1,7 @@
 //! The store's API on a real file system: what a first user does, and every kind of bad input.
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+
 use hps::*;
 use std::path::Path;
 
@@ -468,8 +470,12 @@ fn the_index_image_is_a_cache_and_damage_to_it_changes_nothing() {
     }
     store.close().unwrap();
     let images = || -> Vec<std::path::PathBuf> {
-        let names = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().path());
-        names.filter(|p| p.extension().is_some_and(|e| e == "image")).collect()
+        let names = std::fs::read_dir(dir.path())
+            .unwrap()
+            .map(|e| e.unwrap().path());
+        names
+            .filter(|p| p.extension().is_some_and(|e| e == "image"))
+            .collect()
     };
     let check = || {
         let store = Store::open(dir.path(), options()).unwrap();

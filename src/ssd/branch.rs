@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
 use super::Ssd;
+use super::create::write_root;
 use super::edits;
-use super::recover::write_root;
 use super::version::{FileState, Versions};
 use crate::error::{Error, Invalid, Result};
 use crate::format::identity::encode_part;
@@ -52,7 +52,7 @@ impl Ssd {
                 };
                 let meta = FileMeta {
                     removed,
-                    ..state.meta.clone()
+                    ..state.meta
                 };
                 let number = meta.number;
                 rolled.files.insert(
@@ -133,7 +133,7 @@ impl Ssd {
                 let meta = FileMeta {
                     added: id,
                     removed: u64::MAX,
-                    ..data.meta.clone()
+                    ..data.meta
                 };
                 let number = meta.number;
                 exported.files.insert(
@@ -171,7 +171,7 @@ fn link(disk: &dyn Disk, source: &Path, target: &Path) -> Result<()> {
 }
 
 fn fresh_directory(disk: &dyn Disk, path: &Path) -> Result<()> {
-    super::recover::make_dir(disk, path)?;
+    super::create::make_dir(disk, path)?;
     let names = disk.list(path).map_err(|e| Error::io("list", path, e))?;
     if names.is_empty() {
         return Ok(());

@@ -455,7 +455,7 @@ impl Ssd {
                 .map(|c| c.meta_number)
                 .collect();
             versions.checkpoints.retain(|c| !gone(c));
-            versions.checkpoints.push(checkpoint.clone());
+            versions.checkpoints.push(*checkpoint);
             versions.captured = None;
             metas
         };

@@ -51,7 +51,7 @@ pub fn snapshot(
         if needed {
             let meta = FileMeta {
                 removed,
-                ..state.meta.clone()
+                ..state.meta
             };
             commit.recorded.push((meta.number, removed));
             commit.edits.push(Edit::AddFile(meta));
@@ -91,7 +91,7 @@ pub fn changes(
             None if needed => {
                 let meta = FileMeta {
                     removed,
-                    ..state.meta.clone()
+                    ..state.meta
                 };
                 commit.edits.push(Edit::AddFile(meta));
                 commit.recorded.push((number, removed));
@@ -108,7 +108,7 @@ pub fn changes(
     commit
         .edits
         .extend(forgotten.iter().map(|&id| Edit::ForgetCheckpoint { id }));
-    commit.edits.push(Edit::Checkpoint(checkpoint.clone()));
+    commit.edits.push(Edit::Checkpoint(*checkpoint));
     commit
 }
 

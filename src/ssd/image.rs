@@ -17,7 +17,7 @@ use std::sync::{Arc, PoisonError};
 use super::Ssd;
 use super::commit::Captured;
 use super::edits::ImageRef;
-use super::recover::Offer;
+use super::offers::Offer;
 use super::scan::{Merge, damaged, read_exact};
 use super::version::{DataFile, Location};
 use crate::error::{Error, Result};
@@ -63,10 +63,17 @@ pub struct ImageScan {
 impl ImageScan {
     fn open(ssd: &Ssd, reference: ImageRef) -> Result<ImageScan> {
         let path = ssd.root.join(file_name(FileKind::Image, reference.number));
-        let file = ssd.disk.open(&path, OpenMode::Read).map_err(|e| Error::io("open", &path, e))?;
+        let file = ssd
+            .disk
+            .open(&path, OpenMode::Read)
+            .map_err(|e| Error::io("open", &path, e))?;
         let bytes = file.bytes().map_err(|e| Error::io("measure", &path, e))?;
         if bytes != reference.bytes || bytes < 3 * BLOCK_BYTES as u64 {
-            return Err(Error::corrupt(&path, bytes, "not as long as the manifest says"));
+            return Err(Error::corrupt(
+                &path,
+                bytes,
+                "not as long as the manifest says",
+            ));
         }
         let identity = ssd.identity(reference.number);
         let mut block = vec![0; BLOCK_BYTES];
@@ -162,20 +169,38 @@ impl ImageOffers {
         }
         offer.table = self.scan.table;
         for entry in &self.scan.entries {
-            let Some(file) = self.files.get(entry.ordinal as usize).and_then(Option::as_ref) else {
+            let Some(file) = self
+                .files
+                .get(entry.ordinal as usize)
+                .and_then(Option::as_ref)
+            else {
                 continue;
             };
             let number = u64::from(entry.entry);
-            let run = file.runs.iter().find(|r| {
-                number >= r.first_entry && number - r.first_entry < r.entries
-            });
-            let kind = if entry.tombstone { RunKind::Tombstones } else { RunKind::Rows };
+            let run = file
+                .runs
+                .iter()
+                .find(|r| number >= r.first_entry && number - r.first_entry < r.entries);
+            let kind = if entry.tombstone {
+                RunKind::Tombstones
+            } else {
+                RunKind::Rows
+            };
             if run.is_none_or(|r| r.kind != kind || r.table != offer.table) {
-                let what = format!("entry {number} of {} is something else", file.path.display());
-                return Err(Error::corrupt(&self.scan.path, self.scan.tally.next_offset(), what));
+                let what = format!(
+                    "entry {number} of {} is something else",
+                    file.path.display()
+                );
+                return Err(Error::corrupt(
+                    &self.scan.path,
+                    self.scan.tally.next_offset(),
+                    what,
+                ));
             }
             offer.keys.push(entry.key);
-            offer.locations.push(Location::new(file.slot, entry.tombstone, entry.entry));
+            offer
+                .locations
+                .push(Location::new(file.slot, entry.tombstone, entry.entry));
         }
         Ok(true)
     }
@@ -183,7 +208,10 @@ impl ImageOffers {
 
 impl Ssd {
     fn image_in_force(&self) -> Option<ImageRef> {
-        self.manifest.lock().unwrap_or_else(PoisonError::into_inner).image
+        self.manifest
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .image
     }
 
     /// The image, if there is one that an open at `checkpoint` can use.
@@ -198,9 +226,16 @@ impl Ssd {
         if scan.checkpoint > checkpoint {
             return None;
         }
-        let current: HashMap<u64, Arc<DataFile>> =
-            self.versions().current().map(|f| (f.meta.number, Arc::clone(f))).collect();
-        let files = scan.covered.iter().map(|n| current.get(n).cloned()).collect();
+        let current: HashMap<u64, Arc<DataFile>> = self
+            .versions()
+            .current()
+            .map(|f| (f.meta.number, Arc::clone(f)))
+            .collect();
+        let files = scan
+            .covered
+            .iter()
+            .map(|n| current.get(n).cloned())
+            .collect();
         Some(ImageOffers { scan, files })
     }
 
@@ -209,11 +244,17 @@ impl Ssd {
     /// # Errors
     /// `Poisoned` after a failed sync; every other failure only leaves the old image in force.
     pub(super) fn renew_image(&self, captured: &Captured) -> Result<Option<Edit>> {
-        let old = self.image_in_force().and_then(|r| ImageScan::open(self, r).ok());
+        let old = self
+            .image_in_force()
+            .and_then(|r| ImageScan::open(self, r).ok());
         let covered: &[u64] = old.as_ref().map_or(&[], |scan| &scan.covered);
         let known: std::collections::HashSet<u64> = covered.iter().copied().collect();
-        let young: Vec<Arc<DataFile>> =
-            captured.files.iter().filter(|f| !known.contains(&f.meta.number)).cloned().collect();
+        let young: Vec<Arc<DataFile>> = captured
+            .files
+            .iter()
+            .filter(|f| !known.contains(&f.meta.number))
+            .cloned()
+            .collect();
         let young_bytes: u64 = young.iter().map(|f| f.entries() * 12).sum();
         let old_bytes = old.as_ref().map_or(0, |scan| scan.reference.bytes);
         if young_bytes <= old_bytes / 2 + YOUNG_BYTES_MIN {
@@ -225,7 +266,11 @@ impl Ssd {
             Ok((file, bytes, checksum)) => {
                 let synced = file.sync();
                 self.must_sync("sync", &path, synced)?;
-                Ok(Some(Edit::Image { number, bytes, checksum }))
+                Ok(Some(Edit::Image {
+                    number,
+                    bytes,
+                    checksum,
+                }))
             }
             Err(error) => {
                 tracing::warn!(%error, "no new index image; the next open reads more key blocks");
@@ -340,7 +385,9 @@ struct Old<'a> {
 impl Old<'_> {
     /// The entry it stands at, with its rank; entries of files that are gone are stepped over.
     fn peek(&mut self, table: u32) -> Result<Option<(u64, u64, ImageEntry)>> {
-        let Some(scan) = &mut self.scan else { return Ok(None) };
+        let Some(scan) = &mut self.scan else {
+            return Ok(None);
+        };
         loop {
             if self.at == scan.entries.len() {
                 self.at = 0;
@@ -354,7 +401,11 @@ impl Old<'_> {
                 return Ok(None);
             }
             let entry = scan.entries[self.at];
-            let number = scan.covered.get(entry.ordinal as usize).copied().unwrap_or(0);
+            let number = scan
+                .covered
+                .get(entry.ordinal as usize)
+                .copied()
+                .unwrap_or(0);
             match self.ranks.get(&number) {
                 Some(rank) if scan.table == table => {
                     let ordinal = ordinal(self.numbers, number);
@@ -379,16 +430,28 @@ fn merge(
     young: &[Arc<DataFile>],
     numbers: &[u64],
 ) -> Result<()> {
-    let ranks = captured.files.iter().map(|f| (f.meta.number, f.meta.rank)).collect();
-    let mut old = Old { scan: old, at: 0, ranks, numbers };
-    let mut tables: Vec<u32> =
-        captured.files.iter().flat_map(|f| f.runs.iter().map(|r| r.table)).collect();
+    let ranks = captured
+        .files
+        .iter()
+        .map(|f| (f.meta.number, f.meta.rank))
+        .collect();
+    let mut old = Old {
+        scan: old,
+        at: 0,
+        ranks,
+        numbers,
+    };
+    let mut tables: Vec<u32> = captured
+        .files
+        .iter()
+        .flat_map(|f| f.runs.iter().map(|r| r.table))
+        .collect();
     tables.sort_unstable();
     tables.dedup();
     for table in tables {
         let mut merge = Merge::new(young, table, WINDOW_BYTES)?;
         loop {
-            let index = merge.next()?;
+            let index = merge.newest()?;
             let new = match index {
                 Some(index) => {
                     let cursor = merge.cursor(index);
@@ -396,7 +459,12 @@ fn merge(
                     let tombstone = cursor.run.kind == RunKind::Tombstones;
                     let ordinal = ordinal(numbers, cursor.file.meta.number);
                     cursor.entry().map(|e| {
-                        let entry = ImageEntry { key: e.key, ordinal, tombstone, entry: e.number };
+                        let entry = ImageEntry {
+                            key: e.key,
+                            ordinal,
+                            tombstone,
+                            entry: e.number,
+                        };
                         (e.hash, rank, entry)
                     })
                 }

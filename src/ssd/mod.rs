@@ -9,9 +9,11 @@
 pub mod branch;
 pub mod commit;
 pub mod compaction;
+pub mod create;
 pub mod edits;
 pub mod image;
 pub mod index;
+pub mod offers;
 pub mod reader;
 pub mod recover;
 pub mod scan;
@@ -278,13 +280,7 @@ impl Ssd {
             return Err(Error::corrupt(&path, meta.footer_offset, what));
         }
         Ok(DataFile::new(
-            slot,
-            meta.clone(),
-            footer,
-            identity,
-            path,
-            file,
-            true,
+            slot, *meta, footer, identity, path, file, true,
         ))
     }
 

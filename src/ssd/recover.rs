@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use super::commit::ManifestWriter;
-use super::edits::{self, Replay};
-use super::scan::{KeyScan, read_exact};
-use super::version::{FileState, Location, Versions};
+use super::edits::Replay;
+use super::scan::read_exact;
+use super::version::{FileState, Versions};
 use super::{Ssd, missing};
 use crate::error::{Error, Invalid, Result};
 use crate::format::current::Current;
@@ -104,17 +104,12 @@ fn read_whole(disk: &dyn Disk, path: &Path, bytes_max: u64) -> Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Creates a file of small content and syncs it.
-fn write_whole(disk: &dyn Disk, path: &Path, content: &[u8]) -> Result<()> {
-    let file = disk
-        .open(path, OpenMode::Create)
-        .map_err(|e| Error::io("create", path, e))?;
-    file.write_at(content, 0)
-        .map_err(|e| Error::io("write", path, e))?;
-    file.sync().map_err(|e| Error::io("sync", path, e))
-}
-
-fn lock(disk: &dyn Disk, path: &Path, kind: LockKind, create: bool) -> Result<Box<dyn LockGuard>> {
+pub(super) fn lock(
+    disk: &dyn Disk,
+    path: &Path,
+    kind: LockKind,
+    create: bool,
+) -> Result<Box<dyn LockGuard>> {
     disk.lock(path, kind, create).map_err(|e| match e.kind() {
         std::io::ErrorKind::WouldBlock => Error::Locked {
             path: path.to_path_buf(),
@@ -123,139 +118,12 @@ fn lock(disk: &dyn Disk, path: &Path, kind: LockKind, create: bool) -> Result<Bo
     })
 }
 
-fn not_a_store(path: &Path, why: &str) -> Error {
+pub(super) fn not_a_store(path: &Path, why: &str) -> Error {
     Invalid::NotAStore {
         path: path.to_path_buf(),
         why: why.to_owned(),
     }
     .into()
-}
-
-/// Makes an empty store. `root` may be missing or empty; data directories too.
-///
-/// # Errors
-/// `InvalidArgument` when there is a store or foreign files, `Locked`, `Io`.
-pub fn create(
-    disk: &dyn Disk,
-    root: &Path,
-    directories: &[PathBuf],
-    store: [u8; 16],
-    branch: [u8; 16],
-) -> Result<()> {
-    make_dir(disk, root)?;
-    let names = disk.list(root).map_err(|e| Error::io("list", root, e))?;
-    if names.iter().any(|e| e.name == STORE_NAME) {
-        return Err(Invalid::AlreadyAStore {
-            path: root.to_path_buf(),
-        }
-        .into());
-    }
-    if let Some(stranger) = names.first() {
-        let why = format!(
-            "the directory is not empty ({:?}); choose another",
-            stranger.name
-        );
-        return Err(not_a_store(root, &why));
-    }
-    let _lock = lock(disk, &root.join(LOCK_NAME), LockKind::Exclusive, true)?;
-    let stored: Vec<String> = if directories.is_empty() {
-        vec![String::from("part-0")]
-    } else {
-        directories
-            .iter()
-            .map(|d| d.to_string_lossy().into_owned())
-            .collect()
-    };
-    for (i, name) in stored.iter().enumerate() {
-        let path = root.join(name);
-        make_dir(disk, &path)?;
-        let index = u32::try_from(i).unwrap_or(u32::MAX);
-        let names = disk.list(&path).map_err(|e| Error::io("list", &path, e))?;
-        if !names.is_empty() {
-            return Err(not_a_store(
-                &path,
-                "the data directory is not empty; choose another",
-            ));
-        }
-        write_whole(
-            disk,
-            &path.join(PART_NAME),
-            &identity::encode_part(&store, index),
-        )?;
-        disk.sync_dir(&path)
-            .map_err(|e| Error::io("sync the directory", &path, e))?;
-        if let Some(parent) = path.parent() {
-            disk.sync_dir(parent)
-                .map_err(|e| Error::io("sync the directory", parent, e))?;
-        }
-    }
-    let commit = edits::snapshot(&Versions::default(), branch, 0, &[], &[], None, None);
-    write_root(disk, root, store, branch, &stored, &commit, None)
-}
-
-/// Writes manifest 1, CURRENT and, last, STORE.
-pub(super) fn write_root(
-    disk: &dyn Disk,
-    root: &Path,
-    store: [u8; 16],
-    branch: [u8; 16],
-    directories: &[String],
-    commit: &edits::Commit,
-    checkpoint: Option<(&CheckpointMeta, u64)>,
-) -> Result<()> {
-    let number = checkpoint.map_or(1, |(_, number)| number);
-    let file_identity = format::FileIdentity::new(store, number);
-    let mut bytes = Vec::new();
-    let (header, mut digest) = format::manifest::encode_manifest_header(&file_identity);
-    bytes.extend_from_slice(&header);
-    for edit in &commit.edits {
-        let offset = bytes.len() as u64;
-        format::manifest::encode_edit(edit, &file_identity, offset, &mut bytes, &mut digest);
-    }
-    write_whole(
-        disk,
-        &root.join(file_name(FileKind::Manifest, number)),
-        &bytes,
-    )?;
-    let current = Current {
-        branch,
-        manifest_number: number,
-        manifest_bytes: bytes.len() as u64,
-        manifest_digest: digest,
-        checkpoint_id: checkpoint.map_or(0, |(c, _)| c.id),
-        step: checkpoint.map_or(0, |(c, _)| c.step),
-        file_number_limit: number + 1,
-        next_checkpoint_id: checkpoint.map_or(1, |(c, _)| c.id + 1),
-    };
-    write_whole(disk, &root.join(CURRENT_NAME), &current.encode(&store))?;
-    let sync = |path: &Path| {
-        disk.sync_dir(path)
-            .map_err(|e| Error::io("sync the directory", path, e))
-    };
-    sync(root)?;
-    let content = StoreIdentity {
-        uuid: store,
-        directories: directories.to_vec(),
-    }
-    .encode()?;
-    let temporary = root.join("STORE.tmp");
-    write_whole(disk, &temporary, &content)?;
-    disk.rename(&temporary, &root.join(STORE_NAME))
-        .map_err(|e| Error::io("rename", &temporary, e))?;
-    sync(root)
-}
-
-pub(super) fn make_dir(disk: &dyn Disk, path: &Path) -> Result<()> {
-    match disk.create_dir(path) {
-        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
-        Err(e) => Err(Error::io("create the directory", path, e)),
-        Ok(()) => match path.parent().filter(|p| !p.as_os_str().is_empty()) {
-            Some(parent) => disk
-                .sync_dir(parent)
-                .map_err(|e| Error::io("sync the directory", parent, e)),
-            None => Ok(()),
-        },
-    }
 }
 
 /// How a store is opened.
@@ -522,7 +390,7 @@ impl Ssd {
                 .files
                 .values()
                 .filter(|s| holds(&s.meta))
-                .map(|s| s.meta.clone())
+                .map(|s| s.meta)
                 .collect()
         };
         for meta in wanted {
@@ -607,66 +475,5 @@ impl Ssd {
             ));
         }
         Ok(view.body.to_vec())
-    }
-}
-
-/// Entries of one file that recovery offers to the index.
-#[derive(Debug, Default)]
-pub struct Offer {
-    /// Table of these entries.
-    pub table: u32,
-    /// Keys.
-    pub keys: Vec<u64>,
-    /// Where each is.
-    pub locations: Vec<Location>,
-}
-
-/// Walks all entries of a file, a few thousand at a time.
-pub struct Offers {
-    file: Arc<super::version::DataFile>,
-    run: usize,
-    scan: Option<KeyScan>,
-}
-
-impl Offers {
-    /// Starts at the file's first entry.
-    #[must_use]
-    pub fn new(file: &Arc<super::version::DataFile>) -> Offers {
-        Offers {
-            file: Arc::clone(file),
-            run: 0,
-            scan: None,
-        }
-    }
-
-    /// Replaces `offer` by the next entries; false at the end.
-    ///
-    /// # Errors
-    /// `Io`, `Corrupt`.
-    pub fn next(&mut self, offer: &mut Offer) -> Result<bool> {
-        offer.keys.clear();
-        offer.locations.clear();
-        while let Some(run) = self.file.runs.get(self.run) {
-            if self.scan.is_none() {
-                let scan = KeyScan::new(&self.file, run.first_entry, run.entries, 1 << 18)?;
-                self.scan = Some(scan);
-            }
-            let Some(scan) = &mut self.scan else { break };
-            if !scan.step()? {
-                self.scan = None;
-                self.run += 1;
-                continue;
-            }
-            offer.table = run.table;
-            let tombstone = run.kind == format::param_file::RunKind::Tombstones;
-            offer.keys.extend_from_slice(&scan.keys);
-            let first = scan.first;
-            offer.locations.extend((0..scan.keys.len() as u64).map(|i| {
-                let entry = u32::try_from(first + i).unwrap_or(u32::MAX);
-                Location::new(self.file.slot, tombstone, entry)
-            }));
-            return Ok(true);
-        }
-        Ok(false)
     }
 }

@@ -117,7 +117,9 @@ impl KeyScan {
         let skip = usize::try_from(self.next % per_block).unwrap_or(0);
         let have = self.keys.len().saturating_sub(skip) as u64;
         let take = usize::try_from(have.min(self.end - self.next)).unwrap_or(0);
-        if take == 0 || (have < self.end - self.next && self.keys.len() % KEYS_PER_BLOCK != 0) {
+        if take == 0
+            || (have < self.end - self.next && !self.keys.len().is_multiple_of(KEYS_PER_BLOCK))
+        {
             let what = "a key block holds fewer keys than the footer says";
             return Err(Error::corrupt(&self.path, offset, what));
         }
@@ -292,7 +294,7 @@ impl Merge {
     ///
     /// # Errors
     /// `Io`, `Corrupt` (also when rank and epoch contradict each other).
-    pub fn next(&mut self) -> Result<Option<usize>> {
+    pub fn newest(&mut self) -> Result<Option<usize>> {
         let mut best: Option<(usize, Entry, u64)> = None;
         let mut i = 0;
         while i < self.cursors.len() {

@@ -238,7 +238,7 @@ impl Versions {
         let mut all = slots.write().unwrap_or_else(PoisonError::into_inner);
         all[file.slot as usize] = Some(Arc::clone(&file));
         let state = FileState {
-            meta: file.meta.clone(),
+            meta: file.meta,
             file: Some(file),
             recorded,
         };

@@ -312,7 +312,10 @@ impl<'q> FileWriter<'q> {
         let Some(buffer) = self.buffer.take() else {
             return;
         };
-        assert!(self.filled % BLOCK_BYTES == 0, "writes are whole blocks");
+        assert!(
+            self.filled.is_multiple_of(BLOCK_BYTES),
+            "writes are whole blocks"
+        );
         let bytes = std::mem::take(&mut self.filled);
         if bytes == 0 || self.failure.is_some() {
             self.queue.recycle(buffer);

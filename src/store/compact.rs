@@ -17,7 +17,7 @@ use crate::format::param_file::RunKind;
 use crate::io::Queue;
 use crate::ssd::NewFile;
 use crate::ssd::compaction::{Candidate, choose};
-use crate::ssd::recover::{Offer, Offers};
+use crate::ssd::offers::{Offer, Offers};
 use crate::ssd::scan::Merge;
 use crate::ssd::version::{DataFile, Location};
 use crate::ssd::writer::FileWriter;
@@ -296,7 +296,7 @@ impl<'a> Resume<'a> {
         let Some(merge) = &mut self.merge else {
             return Ok(None);
         };
-        while let Some(index) = merge.next()? {
+        while let Some(index) = merge.newest()? {
             let cursor = merge.cursor(index);
             let number = cursor.file.meta.number;
             let live = self

@@ -31,7 +31,7 @@ pub use ticket::Ticket;
 use crate::error::{Error, Invalid, Result};
 use crate::io::Disk;
 use crate::options::{RuntimeOptions, TableDescriptor};
-use crate::ssd::recover;
+use crate::ssd::{create, recover};
 use crate::stats::Stats;
 use crate::units::TableId;
 use admit::Intent;
@@ -99,7 +99,7 @@ impl Store {
     ) -> Result<Store> {
         open::validate(&options)?;
         let (store, branch) = (open::uuid(directory), open::uuid(directory));
-        recover::create(&*disk, directory, &options.data_directories, store, branch)?;
+        create::create(&*disk, directory, &options.data_directories, store, branch)?;
         Store::open_on(disk, directory, options)
     }
 

@@ -18,7 +18,8 @@ use crate::io::uring::UringDisk;
 use crate::options::{IoEngine, RuntimeOptions, TABLES_MAX, TableDescriptor};
 use crate::row::{RowLayout, Updater, check_hyper};
 use crate::ssd::index::Index;
-use crate::ssd::recover::{Offer, Offers, Recovered};
+use crate::ssd::offers::{Offer, Offers};
+use crate::ssd::recover::Recovered;
 use crate::units::{TableId, mix64, range_of};
 
 static ENGINES: AtomicU64 = AtomicU64::new(1);
@@ -178,7 +179,11 @@ impl Engine {
                 self.offer(&offer, &file.path)?;
             }
         }
-        let slots = self.ssd.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let slots = self
+            .ssd
+            .slots
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
         for cell in &self.shards {
             for table in &cell.lock().tables {
                 table.index.recount(&slots);

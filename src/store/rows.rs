@@ -87,7 +87,7 @@ impl RowIter {
                 self.row.resize(table.descriptor.row_f32s(), 0.0);
             }
             let Some(merge) = &mut self.merge else { break };
-            while let Some(index) = merge.next()? {
+            while let Some(index) = merge.newest()? {
                 let cursor = merge.cursor(index);
                 let Some(entry) = cursor.entry() else { break };
                 let live = cursor.run.kind == RunKind::Rows;

@@ -1,0 +1,565 @@
+//! Drives a store and its model through the same operations.
+
+use super::model::{PushKind, Rng, TableModel, key_of};
+use hps::io::Disk;
+use hps::io::sim::SimDisk;
+use hps::*;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What a step does; [`Step::seed`] says how exactly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Nothing,
+    Pull,
+    Push,
+    Remove,
+    Contains,
+    Prefetch,
+    ServeTicket,
+    DropTicket,
+    Hold,
+    PushHeld,
+    DropLease,
+    Flush,
+    Compact,
+    Checkpoint,
+    Begin,
+    Wait,
+    Rollback,
+    Reopen,
+    ReadOnly,
+    CreateTable,
+}
+
+/// One operation.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    pub kind: Kind,
+    pub keys: usize,
+    pub seed: u64,
+}
+
+/// What has to happen for a test to mean something, over all cases.
+#[derive(Debug, Default)]
+pub struct Totals {
+    pub eviction_flushes: AtomicU64,
+    pub own_compactions: AtomicU64,
+    pub forced_compactions: AtomicU64,
+    pub misses: AtomicU64,
+    pub rollbacks: AtomicU64,
+    pub reopened_with_loss: AtomicU64,
+    pub overlapped_checkpoints: AtomicU64,
+    pub revived: AtomicU64,
+    pub rows_compared: AtomicU64,
+}
+
+impl Totals {
+    fn add(counter: &AtomicU64, n: u64) {
+        counter.fetch_add(n, Ordering::Relaxed);
+    }
+}
+
+/// The model as of a checkpoint.
+#[derive(Clone)]
+struct Cut {
+    id: u64,
+    step: u64,
+    meta: Vec<u8>,
+    tables: Vec<TableModel>,
+}
+
+struct Held {
+    table: usize,
+    keys: Vec<u64>,
+    lease: Lease,
+}
+
+struct Waiting {
+    table: usize,
+    keys: Vec<u64>,
+    ticket: Ticket,
+}
+
+/// A store, its model, and everything that is held.
+pub struct Driver<'t> {
+    disk: Arc<dyn Disk>,
+    directories: Vec<PathBuf>,
+    store: Option<Store>,
+    options: RuntimeOptions,
+    background: bool,
+    tables: Vec<TableModel>,
+    cuts: Vec<Cut>,
+    pending: Option<(CheckpointTicket, Cut)>,
+    last_id: u64,
+    step: u64,
+    changed: bool,
+    leases: Vec<Held>,
+    tickets: Vec<Waiting>,
+    seen: Stats,
+    forced: u64,
+    totals: &'t Totals,
+}
+
+const ROOT: &str = "/store";
+
+fn descriptors(rng: &mut Rng) -> Vec<TableModel> {
+    let (optimizer, dim) = match rng.below(10) {
+        0 => (Optimizer::Sgd, 256),
+        1 => (Optimizer::Momentum, 128),
+        2 => (Optimizer::Nesterov, 128),
+        3 => (Optimizer::Adam, 85),
+        4 => (Optimizer::Ftrl, 85),
+        _ => (Optimizer::Adagrad, 128),
+    };
+    let wide = TableDescriptor {
+        optimizer,
+        accumulator: 0.1,
+        seed: rng.next(),
+        ..TableDescriptor::new("wide", dim)
+    };
+    let bits = rng.next();
+    let narrow = TableDescriptor {
+        optimizer: Optimizer::RowwiseAdagrad,
+        initialiser: Initialiser::Constant { value: 0.25 },
+        metadata: RowMetadata {
+            show: bits & 1 == 0,
+            click: bits & 2 == 0,
+            count: true,
+            last_step: bits & 4 == 0,
+        },
+        ..TableDescriptor::new("narrow", 3)
+    };
+    vec![
+        TableModel::new(wide, 1500),
+        TableModel::new(narrow, 3000),
+    ]
+}
+
+impl<'t> Driver<'t> {
+    pub fn new(seed: u64, background: bool, totals: &'t Totals) -> Driver<'t> {
+        let mut rng = Rng(seed);
+        let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(rng.next()));
+        let directories: Vec<PathBuf> = match rng.below(3) {
+            0 => vec!["a".into(), "b".into()],
+            _ => Vec::new(),
+        };
+        let options = random_options(&mut rng, background, &directories);
+        let store = Store::create_on(Arc::clone(&disk), Path::new(ROOT), options.clone()).unwrap();
+        let tables = descriptors(&mut rng);
+        for table in &tables {
+            store.create_table(&table.descriptor).unwrap();
+        }
+        // So that there is something to reopen: tables are durable with a checkpoint.
+        let cut = Cut {
+            id: store.checkpoint(1, b"first").unwrap().id,
+            step: 1,
+            meta: b"first".to_vec(),
+            tables: tables.clone(),
+        };
+        Driver {
+            disk,
+            directories,
+            store: Some(store),
+            options,
+            background,
+            tables,
+            last_id: cut.id,
+            cuts: vec![cut],
+            pending: None,
+            step: 1,
+            changed: false,
+            leases: Vec::new(),
+            tickets: Vec::new(),
+            seen: Stats::default(),
+            forced: 0,
+            totals,
+        }
+    }
+
+    fn store(&self) -> &Store {
+        self.store.as_ref().unwrap()
+    }
+
+    fn id(table: usize) -> TableId {
+        TableId(table as u32)
+    }
+
+    fn held(&self) -> usize {
+        self.leases.len() + self.tickets.len()
+    }
+
+    pub fn run(&mut self, step: &Step) {
+        let rng = &mut Rng(step.seed);
+        let table = rng.below(self.tables.len());
+        let keys = self.tables[table].keys(rng, step.keys);
+        match step.kind {
+            Kind::Nothing => {}
+            Kind::Pull => drop(self.pull(table, &keys)),
+            Kind::Push => {
+                let lease = self.pull(table, &keys);
+                self.push(table, &keys, &lease, rng);
+            }
+            Kind::Remove => self.remove(table, &keys),
+            Kind::Contains => self.contains(table, &keys),
+            Kind::Prefetch if self.held() < 3 => {
+                let ticket = self.store().prefetch(Self::id(table), &keys).unwrap();
+                self.tickets.push(Waiting {
+                    table,
+                    keys,
+                    ticket,
+                });
+            }
+            Kind::ServeTicket if !self.tickets.is_empty() => {
+                let waiting = self.tickets.swap_remove(rng.below(self.tickets.len()));
+                let lease = waiting.ticket.wait().unwrap();
+                self.check_lease(waiting.table, &waiting.keys, &lease);
+                self.push(waiting.table, &waiting.keys, &lease, rng);
+                self.check_lease(waiting.table, &waiting.keys, &lease);
+            }
+            Kind::DropTicket if !self.tickets.is_empty() => {
+                let i = rng.below(self.tickets.len());
+                self.tickets.swap_remove(i);
+            }
+            Kind::Hold if self.held() < 3 => {
+                let lease = self.pull(table, &keys);
+                self.leases.push(Held { table, keys, lease });
+            }
+            Kind::PushHeld if !self.leases.is_empty() => {
+                let held = self.leases.swap_remove(rng.below(self.leases.len()));
+                self.check_lease(held.table, &held.keys, &held.lease);
+                self.push(held.table, &held.keys, &held.lease, rng);
+                self.check_lease(held.table, &held.keys, &held.lease);
+                self.leases.push(held);
+            }
+            Kind::DropLease if !self.leases.is_empty() => {
+                let held = self.leases.swap_remove(rng.below(self.leases.len()));
+                self.check_lease(held.table, &held.keys, &held.lease);
+            }
+            Kind::Flush => self.flush(),
+            Kind::Compact => {
+                let before = self.store().stats().compactions;
+                self.store().compact().unwrap();
+                self.forced += self.store().stats().compactions - before;
+            }
+            Kind::Checkpoint => {
+                self.begin(rng);
+                self.wait();
+                self.compare_checkpoints(rng);
+            }
+            Kind::Begin => {
+                self.begin(rng);
+                Totals::add(&self.totals.overlapped_checkpoints, 1);
+            }
+            Kind::Wait => {
+                self.wait();
+                self.compare_checkpoints(rng);
+            }
+            Kind::Rollback => self.rollback(rng),
+            Kind::Reopen => self.reopen(rng),
+            Kind::ReadOnly => self.read_only(rng, table, &keys),
+            Kind::CreateTable => self.create_table(),
+            _ => {}
+        }
+    }
+
+    fn pull(&mut self, table: usize, keys: &[u64]) -> Lease {
+        let dim = self.tables[table].descriptor.dim;
+        let mut out = vec![0.0; keys.len() * dim];
+        let lease = self.store().pull(Self::id(table), keys, &mut out).unwrap();
+        let rows = self.check_lease(table, keys, &lease);
+        let width = self.tables[table].descriptor.row_f32s();
+        for (weights, row) in out.chunks_exact(dim).zip(rows.chunks_exact(width)) {
+            assert!(super::model::same_bits(weights, &row[..dim]), "weights");
+        }
+        lease
+    }
+
+    fn check_lease(&self, table: usize, keys: &[u64], lease: &Lease) -> Vec<f32> {
+        assert_eq!(lease.len(), keys.len());
+        let model = &self.tables[table];
+        let mut rows = vec![0.0; keys.len() * model.descriptor.row_f32s()];
+        lease.read_rows(&mut rows).unwrap();
+        model.compare(keys, &rows, "a lease");
+        Totals::add(&self.totals.rows_compared, keys.len() as u64);
+        rows
+    }
+
+    fn push(&mut self, table: usize, keys: &[u64], lease: &Lease, rng: &mut Rng) {
+        let push = self.tables[table].random_push(rng, keys.len());
+        let lease_rows = self.store().push(lease, push.update()).unwrap();
+        let expected = self.tables[table].push(keys, &push);
+        assert_eq!(lease_rows, expected, "{:?}", push.kind);
+        self.changed |= expected.rows > 0;
+        if push.kind != PushKind::Rows {
+            Totals::add(&self.totals.revived, 0);
+        }
+    }
+
+    fn remove(&mut self, table: usize, keys: &[u64]) {
+        let removed = self.store().remove(Self::id(table), keys).unwrap();
+        let expected = self.tables[table].remove(keys);
+        assert_eq!(removed, expected, "keys removed");
+        self.changed |= expected > 0;
+    }
+
+    fn contains(&self, table: usize, keys: &[u64]) {
+        let found = self.store().contains(Self::id(table), keys).unwrap();
+        for (key, found) in keys.iter().zip(found) {
+            let known = self.tables[table].rows.contains_key(key);
+            assert_eq!(found, known, "contains {key:#x} of table {table}");
+        }
+    }
+
+    fn flush(&mut self) {
+        self.store().flush().unwrap();
+        let stats = self.store().stats();
+        let known: usize = self.tables.iter().map(|t| t.rows.len()).sum();
+        assert!(stats.index_keys >= known as u64, "{known} keys, {stats:?}");
+        if !self.background {
+            assert_eq!(stats.dirty_rows, 0, "{stats:?}");
+        }
+    }
+
+    fn begin(&mut self, rng: &mut Rng) {
+        self.wait();
+        self.step += 1 + rng.below(3) as u64;
+        let bytes = [0, 1, 100, 5000][rng.below(4)];
+        let meta: Vec<u8> = (0..bytes).map(|_| rng.next() as u8).collect();
+        let ticket = self.store().checkpoint_begin(self.step, &meta).unwrap();
+        let cut = Cut {
+            id: 0,
+            step: self.step,
+            meta,
+            tables: self.tables.clone(),
+        };
+        self.pending = Some((ticket, cut));
+        self.changed = false;
+    }
+
+    fn wait(&mut self) {
+        let Some((ticket, cut)) = self.pending.take() else {
+            return;
+        };
+        let info = ticket.wait().unwrap();
+        self.durable(info, cut);
+    }
+
+    /// A checkpoint became durable.
+    fn durable(&mut self, info: CheckpointInfo, mut cut: Cut) {
+        assert!(info.id > self.last_id, "checkpoint ids are never used again");
+        assert_eq!(info.step, cut.step);
+        assert_eq!(info.meta_bytes, cut.meta.len() as u64);
+        self.last_id = info.id;
+        cut.id = info.id;
+        self.cuts.push(cut);
+        let surplus = self.cuts.len().saturating_sub(self.options.retain_checkpoints);
+        self.cuts.drain(..surplus);
+        self.check_list();
+    }
+
+    fn check_list(&self) {
+        let found = self.store().checkpoints();
+        let found: Vec<(u64, u64)> = found.iter().map(|c| (c.id, c.step)).collect();
+        let expected: Vec<(u64, u64)> = self.cuts.iter().map(|c| (c.id, c.step)).collect();
+        assert_eq!(found, expected, "retained checkpoints (id, step)");
+    }
+
+    /// Compares all rows of one retained checkpoint, more often the last one.
+    fn compare_checkpoints(&self, rng: &mut Rng) {
+        if rng.one_in(2) {
+            return;
+        }
+        let from = if rng.one_in(2) { 0 } else { self.cuts.len() - 1 };
+        let cut = &self.cuts[from + rng.below(self.cuts.len() - from)];
+        assert_eq!(self.store().checkpoint_meta(cut.id).unwrap(), cut.meta);
+        let mut rows = self.store().rows(cut.id).unwrap();
+        let mut counts = vec![0; self.tables.len()];
+        while let Some(row) = rows.next_row().unwrap() {
+            let table = row.table.0 as usize;
+            let model = &cut.tables[table];
+            assert!(model.rows.contains_key(&row.key), "{:#x} is not there", row.key);
+            model.compare(&[row.key], row.values, "a checkpoint's row");
+            counts[table] += 1;
+        }
+        let expected: Vec<usize> = (0..self.tables.len())
+            .map(|t| cut.tables.get(t).map_or(0, |t| t.rows.len()))
+            .collect();
+        assert_eq!(counts, expected, "rows of checkpoint {}", cut.id);
+    }
+
+    fn drop_held(&mut self, rng: &mut Rng) {
+        if rng.one_in(2) {
+            self.leases.clear();
+        }
+        self.tickets.clear();
+        self.leases.clear();
+    }
+
+    fn count(&mut self) {
+        let now = self.store().stats();
+        let t = self.totals;
+        let own = now.compactions - self.forced;
+        Totals::add(&t.own_compactions, own);
+        Totals::add(&t.forced_compactions, self.forced);
+        Totals::add(&t.eviction_flushes, now.flushes);
+        Totals::add(&t.misses, now.unique_asked - now.unique_hits);
+        self.forced = 0;
+        self.seen = now;
+    }
+
+    fn rollback(&mut self, rng: &mut Rng) {
+        self.drop_held(rng);
+        self.wait();
+        self.count();
+        let i = rng.below(self.cuts.len());
+        let id = self.cuts[i].id;
+        let store = self.store.take().unwrap().rollback(id).unwrap();
+        self.store = Some(store);
+        self.cuts.truncate(i + 1);
+        self.check_list();
+        self.step = self.cuts[i].step;
+        self.changed = false;
+        // Tables stay, also younger ones; their rows are those of the checkpoint.
+        for (t, table) in self.tables.iter_mut().enumerate() {
+            table.rows = self.cuts[i].tables.get(t).map_or_else(Default::default, |c| c.rows.clone());
+        }
+        Totals::add(&self.totals.rollbacks, 1);
+        self.check_sample(rng);
+    }
+
+    /// A drop is a crash: what comes after the last checkpoint is gone.
+    fn reopen(&mut self, rng: &mut Rng) {
+        self.drop_held(rng);
+        if rng.one_in(2) {
+            self.wait();
+        }
+        self.count();
+        let store = self.store.take().unwrap();
+        assert_eq!(store.has_changes(), self.changed, "has_changes");
+        let pending = self.pending.take();
+        match rng.below(3) {
+            0 if !self.changed => store.close().unwrap(),
+            0 => assert!(matches!(store.close(), Err(Error::Uncheckpointed { .. }))),
+            1 => store.close_discarding(),
+            _ => drop(store),
+        }
+        let retained = self.options.retain_checkpoints;
+        self.options = random_options(rng, self.background, &self.directories);
+        let opened = Store::open_on(Arc::clone(&self.disk), Path::new(ROOT), self.options.clone());
+        self.store = Some(opened.unwrap());
+        if let Some((ticket, cut)) = pending {
+            // The store waited for it.
+            assert!(ticket.is_done());
+            let next = std::mem::replace(&mut self.options.retain_checkpoints, retained);
+            self.durable(ticket.wait().unwrap(), cut);
+            let _ = std::mem::replace(&mut self.options.retain_checkpoints, retained.max(next));
+            self.options.retain_checkpoints = next;
+        }
+        self.check_list();
+        let last = self.cuts.last().unwrap();
+        assert_eq!(self.store().last_checkpoint().unwrap().id, last.id);
+        Totals::add(&self.totals.reopened_with_loss, u64::from(self.changed));
+        self.tables = last.tables.clone();
+        self.step = last.step;
+        self.changed = false;
+        let names: Vec<String> = self.tables.iter().map(|t| t.descriptor.name.clone()).collect();
+        let found = self.store().tables();
+        let found: Vec<String> = found.into_iter().map(|(_, d)| d.name).collect();
+        // A rollback keeps tables that its checkpoint did not know.
+        assert_eq!(found[..names.len()], names);
+        self.check_sample(rng);
+    }
+
+    fn check_sample(&mut self, rng: &mut Rng) {
+        for table in 0..self.tables.len() {
+            let universe = self.tables[table].universe;
+            let all: Vec<u64> = (0..universe).map(key_of).collect();
+            self.contains(table, &all);
+            let some: Vec<u64> = (0..40).map(|_| all[rng.below(universe)]).collect();
+            drop(self.pull(table, &some));
+        }
+    }
+
+    fn read_only(&self, rng: &mut Rng, table: usize, keys: &[u64]) {
+        let cut = &self.cuts[rng.below(self.cuts.len())];
+        if self.pending.is_some() || cut.tables.len() <= table {
+            return;
+        }
+        let options = random_options(rng, self.background, &self.directories);
+        let disk = Arc::clone(&self.disk);
+        let reader = Store::open_read_only_on(disk, Path::new(ROOT), Some(cut.id), options);
+        let reader = reader.unwrap();
+        let model = &cut.tables[table];
+        let mut out = vec![0.0; keys.len() * model.descriptor.dim];
+        let lease = reader.pull(Self::id(table), keys, &mut out).unwrap();
+        let mut rows = vec![0.0; keys.len() * model.descriptor.row_f32s()];
+        lease.read_rows(&mut rows).unwrap();
+        model.compare(keys, &rows, "a reader's lease");
+        let known = reader.contains(Self::id(table), keys).unwrap();
+        for (key, known) in keys.iter().zip(known) {
+            assert_eq!(known, model.rows.contains_key(key), "a reader, {key:#x}");
+        }
+    }
+
+    fn create_table(&mut self) {
+        let descriptor = TableDescriptor {
+            optimizer: Optimizer::Sgd,
+            initialiser: Initialiser::Zero,
+            ..TableDescriptor::new("late", 2)
+        };
+        let known = self.tables.iter().any(|t| t.descriptor == descriptor);
+        if !known {
+            self.leases.clear();
+            self.tickets.clear();
+        }
+        let id = self.store().create_table(&descriptor).unwrap();
+        assert_eq!(id, TableId(2));
+        if !known {
+            self.tables.push(TableModel::new(descriptor, 400));
+        }
+    }
+
+    /// Compares everything there is, and closes the store.
+    pub fn finish(&mut self) {
+        self.leases.clear();
+        self.tickets.clear();
+        self.wait();
+        for table in 0..self.tables.len() {
+            let all: Vec<u64> = (0..self.tables[table].universe).map(key_of).collect();
+            self.contains(table, &all);
+            let known: Vec<u64> = self.tables[table].rows.keys().copied().collect();
+            for keys in known.chunks(64) {
+                drop(self.pull(table, keys));
+            }
+        }
+        self.count();
+        let stats = self.store().stats();
+        assert_eq!((stats.leases, stats.pinned_rows), (0, 0), "{stats:?}");
+        self.store.take().unwrap().close_discarding();
+    }
+}
+
+fn random_options(rng: &mut Rng, background: bool, directories: &[PathBuf]) -> RuntimeOptions {
+    RuntimeOptions {
+        cache_bytes: (1 << 20) + rng.below(1 << 18) as u64,
+        shards: 1 + rng.below(4),
+        threads: 1 + rng.below(2),
+        io_depth: 1 + rng.below(8),
+        policy: [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Cached][rng.below(3)],
+        file_bytes: 1 << 20,
+        flush_step_rows: 30 + rng.below(100),
+        space_bound: 1.2 + 0.1 * rng.below(10) as f64,
+        retain_checkpoints: 1 + rng.below(4),
+        inline: !background || rng.one_in(4),
+        data_directories: directories.to_vec(),
+        ..RuntimeOptions::default()
+    }
+}
+
+/// Shares of rows between checkpoints keep the model cheap; this is what makes them so.
+pub fn is_shared(a: &Rc<Vec<f32>>) -> bool {
+    Rc::strong_count(a) > 1
+}

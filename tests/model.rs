@@ -1,0 +1,115 @@
+//! Does a store do what a map does? Random operations in any order, against a model in memory.
+//!
+//! `PROPTEST_CASES` sets the number of cases. A failing case is kept in `tests/model.regressions`
+//! and tried first from then on.
+
+mod common {
+    pub mod driver;
+    pub mod model;
+}
+
+use common::driver::{Driver, Kind, Step, Totals};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestRunner};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const OPERATIONS: usize = 200;
+
+/// Kinds and how often they come, in a case of 200; shrinking goes to the front.
+const KINDS: [(usize, Kind); 20] = [
+    (1, Kind::Nothing),
+    (24, Kind::Pull),
+    (70, Kind::Push),
+    (16, Kind::Remove),
+    (8, Kind::Contains),
+    (14, Kind::Prefetch),
+    (10, Kind::ServeTicket),
+    (4, Kind::DropTicket),
+    (8, Kind::Hold),
+    (10, Kind::PushHeld),
+    (6, Kind::DropLease),
+    (4, Kind::Flush),
+    (2, Kind::Compact),
+    (6, Kind::Checkpoint),
+    (5, Kind::Begin),
+    (3, Kind::Wait),
+    (2, Kind::Rollback),
+    (4, Kind::Reopen),
+    (2, Kind::ReadOnly),
+    (1, Kind::CreateTable),
+];
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let kinds: Vec<Kind> = KINDS
+        .iter()
+        .flat_map(|(n, kind)| std::iter::repeat_n(*kind, *n))
+        .collect();
+    let step = (
+        proptest::sample::select(kinds),
+        1usize..=60,
+        any::<u64>().no_shrink(),
+    );
+    let step = step.prop_map(|(kind, keys, seed)| Step { kind, keys, seed });
+    proptest::collection::vec(step, OPERATIONS)
+}
+
+fn cases(default: u32, share: u32) -> u32 {
+    let given = std::env::var("PROPTEST_CASES").ok();
+    let given = given.and_then(|n| n.parse::<u32>().ok());
+    given.map_or(default, |n| (n / share).max(1))
+}
+
+fn run(cases: u32, background: bool, name: &'static str, totals: &Totals) {
+    let config = Config {
+        cases,
+        max_shrink_iters: 300,
+        source_file: Some(file!()),
+        test_name: Some(name),
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
+        ..Config::default()
+    };
+    let strategy = (any::<u64>().no_shrink(), steps());
+    let mut runner = TestRunner::new(config);
+    let result = runner.run(&strategy, |(seed, steps)| {
+        let mut driver = Driver::new(seed, background, totals);
+        for step in &steps {
+            driver.run(step);
+        }
+        driver.finish();
+        Ok::<(), TestCaseError>(())
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+}
+
+fn check(totals: &Totals, cases: u32) {
+    eprintln!("{totals:?}");
+    let at_least = |counter: &AtomicU64, per_16_cases: u64| {
+        let found = counter.load(Ordering::Relaxed);
+        let wanted = u64::from(cases) * per_16_cases / 16;
+        assert!(found >= wanted, "{found} instead of {wanted}: {totals:?}");
+    };
+    at_least(&totals.eviction_flushes, 64);
+    at_least(&totals.own_compactions, 16);
+    at_least(&totals.forced_compactions, 8);
+    at_least(&totals.misses, 3200);
+    at_least(&totals.rollbacks, 8);
+    at_least(&totals.reopened_with_loss, 8);
+    at_least(&totals.overlapped_checkpoints, 16);
+    at_least(&totals.rows_compared, 32_000);
+}
+
+#[test]
+fn a_store_in_one_thread_is_a_map() {
+    let (cases, totals) = (cases(256, 1), Totals::default());
+    run(cases, false, "a_store_in_one_thread_is_a_map", &totals);
+    check(&totals, cases);
+}
+
+#[test]
+fn a_store_with_its_threads_is_a_map() {
+    let (cases, totals) = (cases(48, 5), Totals::default());
+    run(cases, true, "a_store_with_its_threads_is_a_map", &totals);
+    check(&totals, cases);
+}
