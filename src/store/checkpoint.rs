@@ -91,6 +91,30 @@ impl CheckpointTicket {
     }
 }
 
+/// Whether a checkpoint's thread is running. It is kept apart from the engine, so that the thread
+/// can let go of the engine, and of the store's lock with it, before it says that it has ended.
+#[derive(Debug, Default)]
+pub struct Running {
+    busy: Mutex<bool>,
+    idle: Condvar,
+}
+
+impl Running {
+    /// Waits until no checkpoint is running, and takes the role.
+    fn begin(&self) {
+        let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        while *busy {
+            busy = self.idle.wait(busy).unwrap_or_else(PoisonError::into_inner);
+        }
+        *busy = true;
+    }
+
+    fn end(&self) {
+        *self.busy.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        self.idle.notify_all();
+    }
+}
+
 /// A cut that was made.
 struct Cut {
     step: u64,
@@ -124,19 +148,22 @@ impl Engine {
             outcome.finish(self.write_behind(&cut));
             return Ok(ticket);
         }
-        self.begin_running();
+        let running = Arc::clone(&self.running);
+        running.begin();
         let cut = match self.cut(step, meta) {
             Ok(cut) => cut,
             Err(e) => {
-                self.end_running();
+                running.end();
                 return Err(e);
             }
         };
         let engine = Arc::clone(self);
         let work = move || {
             let result = engine.write_behind(&cut);
-            engine.end_running();
+            drop(engine);
+            // The result first: whoever waits for the end finds it.
             outcome.finish(result);
+            running.end();
         };
         let started = std::thread::Builder::new()
             .name(String::from("hps-checkpoint"))
@@ -145,33 +172,16 @@ impl Engine {
             Ok(_) => Ok(ticket),
             Err(e) => {
                 self.thaw();
-                self.end_running();
+                self.running.end();
                 Err(Error::io("start a thread for", &self.ssd.root, e))
             }
         }
     }
 
-    /// Waits until no checkpoint is running, and takes the role.
-    fn begin_running(&self) {
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        while *running {
-            running = self
-                .idle
-                .wait(running)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-        *running = true;
-    }
-
-    fn end_running(&self) {
-        *self.running.lock().unwrap_or_else(PoisonError::into_inner) = false;
-        self.idle.notify_all();
-    }
-
     /// Waits until no checkpoint is running.
     pub fn wait_idle(&self) {
-        self.begin_running();
-        self.end_running();
+        self.running.begin();
+        self.running.end();
     }
 
     fn cut(&self, step: u64, meta: &[u8]) -> Result<Cut> {

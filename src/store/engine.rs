@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use super::checkpoint::Running;
 use super::lane::Lane;
 use super::lease::LeaseBook;
 use super::ticket::PrefetchQueue;
@@ -214,9 +215,7 @@ pub struct Engine {
     /// One checkpoint at a time, where they run in the caller's thread.
     pub checkpoint: Mutex<()>,
     /// Whether a checkpoint's thread is running.
-    pub running: Mutex<bool>,
-    /// Raised when it ends.
-    pub idle: Condvar,
+    pub running: Arc<Running>,
     /// Counters.
     pub counters: Counters,
     /// Raised when rows were flushed: the compaction thread looks.

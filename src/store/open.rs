@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use super::engine::{Counters, Engine, Shard, ShardCell, Signal, Table, Writer};
 use super::lane::Lane;
@@ -139,8 +139,7 @@ pub fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> 
         leases: LeaseBook::default(),
         prefetches: PrefetchQueue::default(),
         checkpoint: Mutex::new(()),
-        running: Mutex::new(false),
-        idle: Condvar::new(),
+        running: Arc::default(),
         counters: Counters::default(),
         flushed: Signal::default(),
         compacted: Signal::default(),

@@ -1,0 +1,613 @@
+//! Seeded workloads on a store, with an oracle that knows what must be there after a crash.
+//!
+//! - [`Plan`] is what a workload does, a pure function of its seed.
+//! - [`Run`] does it and keeps a [`Model`]: rows now, and the rows of every checkpoint that was
+//!   acknowledged, beside the one that may or may not have become durable.
+//! - [`verify`] opens a disk and compares everything with the model.
+//!
+//! Rows are up to 8 KiB and the cache is 1 MiB, most of it other tables', so that a few dozen rows
+//! of the narrow table force an eviction flush.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use hps::format::current::Current;
+use hps::format::identity::StoreIdentity;
+use hps::format::manifest::ManifestReader;
+use hps::format::{FileIdentity, FileKind, file_name, parse_file_name};
+use hps::io::Disk;
+use hps::io::sim::SimDisk;
+use hps::ssd::edits::Replay;
+use hps::*;
+
+/// Where the store is.
+pub const ROOT: &str = "/store";
+
+/// splitmix64.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+}
+
+/// The tables, by number.
+pub fn descriptor(table: usize) -> TableDescriptor {
+    let (name, dim, optimizer, initialiser) = match table {
+        0 => ("narrow", 64, Optimizer::Adagrad, Initialiser::Constant { value: 0.5 }),
+        1 => ("wide", 2048, Optimizer::Sgd, Initialiser::Zero),
+        2 => ("vast", 4096, Optimizer::Sgd, Initialiser::Zero),
+        _ => ("late", 64, Optimizer::Sgd, Initialiser::Constant { value: -1.0 }),
+    };
+    TableDescriptor {
+        optimizer,
+        initialiser,
+        accumulator: 0.25,
+        ..TableDescriptor::new(name, dim)
+    }
+}
+
+/// Keys that workloads use, by table. The vast table only takes its share of the cache away.
+pub const KEYS: [u64; 4] = [48, 6, 2, 24];
+
+/// Tables made with the store; one more is made in the middle of some workloads.
+const FIRST_TABLES: usize = 3;
+
+/// The key behind a number: spread, and not in order.
+pub fn key(number: u64) -> u64 {
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x55
+}
+
+fn initial_row(table: usize) -> Vec<f32> {
+    let descriptor = descriptor(table);
+    let weight = match descriptor.initialiser {
+        Initialiser::Constant { value } => value,
+        _ => 0.0,
+    };
+    let mut row = vec![weight; descriptor.row_f32s()];
+    row[descriptor.dim..].fill(descriptor.accumulator);
+    row
+}
+
+/// One call, or a few that belong together.
+#[derive(Clone, Debug)]
+pub enum Op {
+    /// Weights of some rows become `value` plus their position.
+    Weights(usize, Vec<u64>, f32),
+    /// Whole rows.
+    Rows(usize, Vec<u64>, f32),
+    /// Gradients with rate 0.5.
+    Gradients(usize, Vec<u64>, f32),
+    Remove(usize, Vec<u64>),
+    Flush,
+    Compact,
+    /// Trainer's step and meta.
+    Checkpoint(u64, Vec<u8>),
+    CreateTable,
+    /// Back by so many checkpoints.
+    Rollback(usize),
+    /// Dropped and opened again, with so many shards.
+    Reopen(usize),
+}
+
+/// What a workload does.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub ops: Vec<Op>,
+    pub options: RuntimeOptions,
+    pub compacting: bool,
+}
+
+fn some_keys(random: &mut Random, table: usize, count: u64) -> Vec<u64> {
+    let keys: BTreeSet<u64> = (0..count).map(|_| random.below(KEYS[table])).collect();
+    keys.into_iter().map(key).collect()
+}
+
+/// A short workload: at least one eviction flush, two checkpoints and one remove; every other one
+/// compacts and unlinks.
+pub fn plan(seed: u64) -> Plan {
+    let mut random = Random(seed.wrapping_mul(0x1234_5679) ^ 0xabcd);
+    let compacting = seed % 2 == 0;
+    let retain = if compacting { 1 + seed / 2 % 2 } else { 1 + random.below(3) };
+    let shards = usize::try_from(1 + random.below(3)).unwrap();
+    let directories = if random.below(2) == 0 { vec![] } else { vec!["a".into(), "b".into()] };
+    let options = RuntimeOptions {
+        cache_bytes: 1 << 20,
+        shards,
+        threads: 1,
+        io_depth: 2,
+        file_bytes: 1 << 20,
+        flush_step_rows: 4 + usize::try_from(random.below(8)).unwrap(),
+        retain_checkpoints: usize::try_from(retain).unwrap(),
+        inline: true,
+        data_directories: directories,
+        policy: [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Cached][seed as usize % 3],
+        ..RuntimeOptions::default()
+    };
+    let mut ops = Vec::new();
+    let mut value = 1.0;
+    let fill = |ops: &mut Vec<Op>, value: &mut f32, from: u64, to: u64| {
+        for first in (from..to).step_by(8) {
+            *value += 1.0;
+            ops.push(Op::Rows(0, (first..to.min(first + 8)).map(key).collect(), *value));
+        }
+    };
+    fill(&mut ops, &mut value, 0, 44);
+    ops.push(Op::Weights(1, some_keys(&mut random, 1, 3), 0.5));
+    ops.push(Op::Remove(0, some_keys(&mut random, 0, 6)));
+    let meta = |step: u64| vec![step as u8 ^ 0x5a; usize::try_from(step * 300 % 1700).unwrap()];
+    let mut step = 1 + random.below(3);
+    ops.push(Op::Checkpoint(step, meta(step)));
+    ops.push(Op::Gradients(0, some_keys(&mut random, 0, 8), 0.125));
+    let start = random.below(8);
+    fill(&mut ops, &mut value, start, start + 16);
+    match random.below(6) {
+        0 => ops.push(Op::Reopen(usize::try_from(1 + random.below(3)).unwrap())),
+        1 => {
+            ops.push(Op::CreateTable);
+            ops.push(Op::Weights(FIRST_TABLES, some_keys(&mut random, FIRST_TABLES, 8), 7.0));
+        }
+        2 => ops.push(Op::Rollback(0)),
+        3 => ops.push(Op::Flush),
+        _ => {}
+    }
+    ops.push(Op::Remove(0, some_keys(&mut random, 0, 5)));
+    ops.push(Op::Remove(1, some_keys(&mut random, 1, 1)));
+    if compacting {
+        ops.push(Op::Flush);
+        ops.push(Op::Compact);
+    }
+    step += 1 + random.below(3);
+    ops.push(Op::Checkpoint(step, meta(step)));
+    ops.push(Op::Gradients(0, some_keys(&mut random, 0, 8), 0.5));
+    if retain > 1 && random.below(2) == 0 {
+        ops.push(Op::Rollback(1));
+        ops.push(Op::Weights(0, some_keys(&mut random, 0, 8), 3.0));
+    }
+    if compacting {
+        step += 1;
+        ops.push(Op::Checkpoint(step, meta(step)));
+        ops.push(Op::Weights(1, some_keys(&mut random, 1, 2), 9.0));
+        ops.push(Op::Flush);
+    }
+    Plan { ops, options, compacting }
+}
+
+/// Rows by (table, key), as bits.
+pub type Rows = BTreeMap<(usize, u64), Vec<u32>>;
+
+/// A checkpoint as it was asked for.
+#[derive(Clone, Debug)]
+pub struct Saved {
+    pub step: u64,
+    pub meta: Vec<u8>,
+    pub rows: Arc<Rows>,
+}
+
+/// A branch of history: what a reopened store must show.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    /// All checkpoints of the branch, oldest first; those before the last `kept` are forgotten.
+    pub saved: Vec<Saved>,
+    pub kept: usize,
+    /// Tables that the manifest knows.
+    pub tables: usize,
+}
+
+/// What the store must hold.
+#[derive(Clone, Debug, Default)]
+pub struct Model {
+    pub rows: Rows,
+    pub tables: usize,
+    /// Acknowledged.
+    pub durable: History,
+    /// What may be found instead, because the call that makes it failed or was cut off.
+    pub doubt: Option<History>,
+    /// Whether `create` was acknowledged.
+    pub created: bool,
+    /// Where the store is.
+    pub root: PathBuf,
+}
+
+impl Model {
+    pub fn row(&self, table: usize, key: u64) -> Vec<f32> {
+        match self.rows.get(&(table, key)) {
+            Some(bits) => bits.iter().map(|b| f32::from_bits(*b)).collect(),
+            None => initial_row(table),
+        }
+    }
+
+    fn set(&mut self, table: usize, key: u64, row: &[f32]) {
+        let bits = row.iter().map(|v| v.to_bits()).collect();
+        self.rows.insert((table, key), bits);
+    }
+
+    fn after_checkpoint(&self, step: u64, meta: &[u8], retain: usize) -> History {
+        let mut history = self.durable.clone();
+        let rows = Arc::new(self.rows.clone());
+        history.saved.push(Saved { step, meta: meta.to_vec(), rows });
+        history.kept = (history.kept + 1).min(retain);
+        history.tables = self.tables;
+        history
+    }
+
+    fn after_rollback(&self, back: usize) -> History {
+        let mut history = self.durable.clone();
+        history.saved.truncate(history.saved.len() - back);
+        history.kept -= back;
+        history.tables = self.tables;
+        history
+    }
+
+    /// The model of a store that was opened at a history.
+    pub fn reopened(&mut self, history: History) {
+        self.rows = history.saved.last().map_or_else(Rows::new, |s| (*s.rows).clone());
+        self.tables = history.tables;
+        self.durable = history;
+        self.doubt = None;
+    }
+}
+
+/// A store at work beside its model.
+pub struct Run {
+    pub disk: Arc<dyn Disk>,
+    pub store: Option<Store>,
+    pub model: Model,
+    pub options: RuntimeOptions,
+}
+
+impl Run {
+    pub fn new(disk: Arc<dyn Disk>, options: &RuntimeOptions) -> Run {
+        let model = Model { root: PathBuf::from(ROOT), ..Model::default() };
+        let store = None;
+        Run { disk, store, model, options: options.clone() }
+    }
+
+    /// Creates the store and its first tables.
+    pub fn create(&mut self) -> Result<()> {
+        let disk = Arc::clone(&self.disk);
+        let store = Store::create_on(disk, &self.model.root, self.options.clone())?;
+        self.model.created = true;
+        self.store = Some(store);
+        self.first_tables()
+    }
+
+    fn first_tables(&mut self) -> Result<()> {
+        while self.model.tables < FIRST_TABLES {
+            self.create_table()?;
+        }
+        Ok(())
+    }
+
+    /// Opens the store at the acknowledged history.
+    pub fn open(&mut self) -> Result<()> {
+        let disk = Arc::clone(&self.disk);
+        self.store = Some(Store::open_on(disk, &self.model.root, self.options.clone())?);
+        let durable = self.model.durable.clone();
+        self.model.reopened(durable);
+        self.first_tables()
+    }
+
+    pub fn store(&self) -> &Store {
+        self.store.as_ref().expect("the store is open")
+    }
+
+    fn create_table(&mut self) -> Result<()> {
+        self.store().create_table(&descriptor(self.model.tables))?;
+        self.model.tables += 1;
+        Ok(())
+    }
+
+    /// Does one operation. After an error the model says what may be the case.
+    pub fn step(&mut self, op: &Op) -> Result<()> {
+        match op {
+            Op::Weights(table, keys, _) | Op::Rows(table, keys, _) | Op::Gradients(table, keys, _) => {
+                let table = *table;
+                if table >= self.model.tables {
+                    return Ok(());
+                }
+                for keys in keys.chunks(4) {
+                    self.push(op, table, keys)?;
+                }
+                Ok(())
+            }
+            Op::Remove(table, keys) => self.remove(*table, keys),
+            Op::Flush => self.store().flush().map(drop),
+            Op::Compact => self.store().compact().map(drop),
+            Op::Checkpoint(step, meta) => self.checkpoint(*step, meta),
+            Op::CreateTable if self.model.tables == FIRST_TABLES => self.create_table(),
+            Op::CreateTable => Ok(()),
+            Op::Rollback(back) => self.rollback(*back),
+            Op::Reopen(shards) => {
+                self.options.shards = *shards;
+                self.store = None;
+                self.open()
+            }
+        }
+    }
+
+    fn push(&mut self, op: &Op, table: usize, keys: &[u64]) -> Result<()> {
+        let (dim, width) = (descriptor(table).dim, descriptor(table).row_f32s());
+        let id = TableId(u32::try_from(table).unwrap());
+        let mut out = vec![0.0; keys.len() * dim];
+        let lease = self.store().pull(id, keys, &mut out)?;
+        let old: Vec<f32> = keys.iter().flat_map(|k| self.model.row(table, *k)).collect();
+        for (got, old) in out.chunks(dim).zip(old.chunks(width)) {
+            assert!(same(got, &old[..dim]), "a pull gave other weights than the model");
+        }
+        let (mut new, mut values) = (old, Vec::new());
+        for row in new.chunks_mut(width) {
+            match op {
+                Op::Rows(_, _, value) => {
+                    row.iter_mut().enumerate().for_each(|(i, v)| *v = value + i as f32);
+                    values.extend_from_slice(row);
+                }
+                Op::Gradients(_, _, gradient) => {
+                    values.extend(vec![*gradient; dim]);
+                    descend(row, dim, *gradient);
+                }
+                Op::Weights(_, _, value) => {
+                    row[..dim].iter_mut().enumerate().for_each(|(i, v)| *v = value - i as f32);
+                    values.extend_from_slice(&row[..dim]);
+                }
+                _ => {}
+            }
+        }
+        let update = match op {
+            Op::Rows(..) => Update::rows(&values),
+            Op::Gradients(..) => Update::gradients(&values, 0.5),
+            _ => Update::weights(&values),
+        };
+        self.store().push(&lease, update)?;
+        for (key, row) in keys.iter().zip(new.chunks(width)) {
+            self.model.set(table, *key, row);
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, table: usize, keys: &[u64]) -> Result<()> {
+        let id = TableId(u32::try_from(table).unwrap());
+        for keys in keys.chunks(4) {
+            let known = keys.iter().filter(|k| self.model.rows.contains_key(&(table, **k)));
+            let expected = known.count() as u64;
+            let removed = self.store().remove(id, keys)?;
+            assert_eq!(removed, expected, "keys removed");
+            for key in keys {
+                self.model.rows.remove(&(table, *key));
+            }
+        }
+        Ok(())
+    }
+
+    fn checkpoint(&mut self, step: u64, meta: &[u8]) -> Result<()> {
+        let after = self.model.after_checkpoint(step, meta, self.options.retain_checkpoints);
+        let result = self.store().checkpoint(step, meta);
+        self.acknowledge(result.map(drop), after)
+    }
+
+    fn rollback(&mut self, back: usize) -> Result<()> {
+        let retained = self.store().checkpoints();
+        let Some(target) = retained.len().checked_sub(1 + back).map(|i| retained[i].id) else {
+            return Ok(());
+        };
+        let after = self.model.after_rollback(back);
+        let store = self.store.take().expect("the store is open");
+        let result = store.rollback(target).map(|store| self.store = Some(store));
+        self.acknowledge(result, after)?;
+        let durable = self.model.durable.clone();
+        self.model.reopened(durable);
+        Ok(())
+    }
+
+    fn acknowledge(&mut self, result: Result<()>, after: History) -> Result<()> {
+        match &result {
+            Ok(()) => (self.model.durable, self.model.doubt) = (after, None),
+            Err(_) => self.model.doubt = Some(after),
+        }
+        result
+    }
+}
+
+/// Bit for bit.
+pub fn same(a: &[f32], b: &[f32]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
+}
+
+/// One step with rate 0.5: of AdaGrad where there is state, of SGD elsewhere.
+fn descend(row: &mut [f32], dim: usize, gradient: f32) {
+    let (weights, state) = row.split_at_mut(dim);
+    for (i, weight) in weights.iter_mut().enumerate() {
+        if let Some(sum) = state.get_mut(i) {
+            *sum += gradient * gradient;
+            *weight -= 0.5 * gradient / (sum.sqrt() + 1e-8);
+        } else {
+            *weight -= 0.5 * gradient;
+        }
+    }
+}
+
+/// What a test found wrong.
+pub type Verdict = std::result::Result<(), String>;
+
+macro_rules! check {
+    ($ok:expr, $($what:tt)*) => {
+        if !$ok {
+            return Err(format!($($what)*));
+        }
+    };
+}
+
+fn open(disk: &SimDisk, root: &Path, options: &RuntimeOptions) -> std::result::Result<Store, String> {
+    let opened = Store::open_on(Arc::new(disk.clone()), root, options.clone());
+    opened.map_err(|e| format!("does not open: {e}"))
+}
+
+/// Opens the disk and compares everything with the model. With `exact`, as many checkpoints are
+/// retained as the options say, otherwise that many or more.
+pub fn verify(disk: &SimDisk, model: &Model, options: &RuntimeOptions, exact: bool) -> Verdict {
+    let store = open(disk, &model.root, options)?;
+    compare(&store, model, exact)?;
+    no_orphans(disk, &model.root)?;
+    let stats = store.stats();
+    check!(!store.has_changes() && stats.uncheckpointed_rows == 0, "changes after opening: {stats:?}");
+    store.close().map_err(|e| format!("does not close: {e}"))
+}
+
+/// As [`verify`]; then changes rows, makes a checkpoint, opens and compares again.
+pub fn verify_and_go_on(
+    disk: &SimDisk,
+    model: &Model,
+    options: &RuntimeOptions,
+    exact: bool,
+) -> Verdict {
+    let store = open(disk, &model.root, options)?;
+    let history = compare(&store, model, exact)?;
+    let go_on = |store: Store| -> Result<Run> {
+        let mut run = Run::new(Arc::new(disk.clone()), options);
+        run.model.root.clone_from(&model.root);
+        run.model.reopened(history.clone());
+        run.store = Some(store);
+        run.first_tables()?;
+        run.step(&Op::Rows(0, (38..42).map(key).collect(), -5.0))?;
+        run.step(&Op::Remove(0, vec![key(3), key(45)]))?;
+        let last = history.saved.last().map_or(0, |s| s.step);
+        run.step(&Op::Checkpoint(last + 1, b"after the crash".to_vec()))?;
+        run.store = None;
+        Ok(run)
+    };
+    let run = go_on(store).map_err(|e| format!("does not go on: {e}"))?;
+    verify(disk, &run.model, options, exact).map_err(|e| format!("after going on: {e}"))
+}
+
+/// Compares an open store, just opened, with the model; returns the history that it shows.
+fn compare(store: &Store, model: &Model, exact: bool) -> std::result::Result<History, String> {
+    let infos = store.checkpoints();
+    let steps: Vec<u64> = infos.iter().map(|i| i.step).collect();
+    let fits = |history: &&History| {
+        let all: Vec<u64> = history.saved.iter().map(|s| s.step).collect();
+        let enough = steps.len() == history.kept || !exact && steps.len() > history.kept;
+        enough && all.ends_with(&steps) && store.tables().len() == history.tables
+    };
+    let mut candidates = [Some(&model.durable), model.doubt.as_ref()].into_iter().flatten();
+    let Some(history) = candidates.find(fits) else {
+        let names: Vec<String> = store.tables().into_iter().map(|(_, d)| d.name).collect();
+        let last = |h: &History| {
+            let steps: Vec<u64> = h.saved.iter().map(|s| s.step).collect();
+            (steps, h.kept, h.tables)
+        };
+        let doubt = model.doubt.as_ref().map(last);
+        return Err(format!(
+            "checkpoints of steps {steps:?} and tables {names:?}; acknowledged (steps, retained, \
+             tables) {:?}, in doubt {doubt:?}",
+            last(&model.durable)
+        ));
+    };
+    for (table, (id, found)) in store.tables().into_iter().enumerate() {
+        check!(id.0 as usize == table && found == descriptor(table), "table {table}: {found:?}");
+    }
+    let first = history.saved.len() - infos.len();
+    for (info, saved) in infos.iter().zip(&history.saved[first..]) {
+        compare_checkpoint(store, info, saved)?;
+    }
+    let empty = Rows::new();
+    let rows = history.saved.last().map_or(&empty, |s| &s.rows);
+    compare_pulls(store, rows, history.tables)?;
+    let mut history = history.clone();
+    history.kept = steps.len();
+    Ok(history)
+}
+
+fn compare_checkpoint(store: &Store, info: &CheckpointInfo, saved: &Saved) -> Verdict {
+    let step = saved.step;
+    let told = |e: Error| format!("checkpoint of step {step}: {e}");
+    let meta = store.checkpoint_meta(info.id).map_err(told)?;
+    check!(meta == saved.meta, "step {step}: meta differs");
+    check!(info.meta_bytes == meta.len() as u64, "step {step}: length of meta");
+    let mut rows = store.rows(info.id).map_err(told)?;
+    let mut count = 0;
+    while let Some(row) = rows.next_row().map_err(told)? {
+        let at = (row.table.0 as usize, row.key);
+        let Some(bits) = saved.rows.get(&at) else {
+            return Err(format!("step {step}: row {at:x?} is not of this checkpoint"));
+        };
+        let equal = row.values.iter().map(|v| v.to_bits()).eq(bits.iter().copied());
+        check!(equal, "step {step}: row {at:x?} has another value: {:?}", &row.values[..2]);
+        count += 1;
+    }
+    check!(count == saved.rows.len(), "step {step}: {count} rows of {}", saved.rows.len());
+    Ok(())
+}
+
+fn compare_pulls(store: &Store, rows: &Rows, tables: usize) -> Verdict {
+    let model = Model { rows: rows.clone(), ..Model::default() };
+    for table in 0..tables {
+        let dim = descriptor(table).dim;
+        let id = TableId(u32::try_from(table).unwrap());
+        let keys: Vec<u64> = (0..KEYS[table]).map(key).collect();
+        let known = store.contains(id, &keys).map_err(|e| e.to_string())?;
+        for (key, known) in keys.iter().zip(known) {
+            let expected = rows.contains_key(&(table, *key));
+            check!(known == expected, "table {table}: contains({key:#x}) is {known}");
+        }
+        for keys in keys.chunks(4) {
+            let mut out = vec![0.0; keys.len() * dim];
+            let lease = store.pull(id, keys, &mut out);
+            drop(lease.map_err(|e| format!("pull of table {table}: {e}"))?);
+            for (key, got) in keys.iter().zip(out.chunks(dim)) {
+                let row = model.row(table, *key);
+                check!(same(got, &row[..dim]), "table {table}: pulled row {key:#x} differs");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Every numbered file is named by the manifest, and the manifest names files that are needed.
+pub fn no_orphans(disk: &SimDisk, root: &Path) -> Verdict {
+    let read = |name: &str| disk.read_file(&root.join(name)).map_err(|e| format!("{name}: {e}"));
+    let store = StoreIdentity::decode(&read("STORE")?).map_err(|e| format!("STORE: {e:?}"))?.uuid;
+    let current = Current::decode(&read("CURRENT")?, &store).map_err(|e| format!("{e:?}"))?;
+    let manifest = file_name(FileKind::Manifest, current.manifest_number);
+    let content = read(&manifest)?;
+    let identity = FileIdentity::new(store, current.manifest_number);
+    let committed = &content[..usize::try_from(current.manifest_bytes).unwrap()];
+    let mut reader = ManifestReader::new(committed, &identity).map_err(|e| format!("{e:?}"))?;
+    let mut replay = Replay::default();
+    while let Some(edit) = reader.next_edit().map_err(|e| format!("{e:?}"))? {
+        replay.apply(edit)?;
+    }
+    let needed = |f: &hps::format::manifest::FileMeta| {
+        replay.checkpoints.iter().any(|c| f.added <= c.id && c.id < f.removed)
+    };
+    let mut expected = BTreeSet::from([manifest]);
+    for file in replay.files.values() {
+        check!(needed(file), "the manifest names file {} for no checkpoint", file.number);
+        expected.insert(file_name(FileKind::Rows, file.number));
+    }
+    let metas = replay.checkpoints.iter().map(|c| c.meta_number);
+    expected.extend(metas.map(|n| file_name(FileKind::Meta, n)));
+    expected.extend(replay.image.map(|i| file_name(FileKind::Image, i.number)));
+    let found: BTreeSet<String> = numbered(disk, root).iter().map(|p| name_of(p)).collect();
+    check!(found == expected, "files {found:?}, the manifest needs {expected:?}");
+    Ok(())
+}
+
+/// Files of the store with a number in their name.
+pub fn numbered(disk: &SimDisk, root: &Path) -> Vec<PathBuf> {
+    let paths = disk.paths().into_iter().filter(|p| p.starts_with(root));
+    paths.filter(|p| parse_file_name(&name_of(p)).is_some()).collect()
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned())
+}

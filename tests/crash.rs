@@ -1,0 +1,284 @@
+//! Does a store reopen at its last checkpoint, and no other, wherever the power goes?
+//!
+//! Before every call of a workload that changes what a crash could leave, several remains of the
+//! disk are taken; each one that was not seen before is opened and compared with the oracle.
+//! `HPS_CRASH_WORKLOADS` sets how many workloads, `HPS_CRASH_SEED` runs only one.
+
+#[path = "common/crash.rs"]
+mod common;
+#[path = "common/hooked.rs"]
+mod hooked;
+
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use common::{Model, Op, Plan, ROOT, Random, Run, Verdict, key, numbered, plan};
+use common::{verify, verify_and_go_on};
+use hooked::{Hook, HookedDisk};
+use hps::io::Disk;
+use hps::io::sim::{CrashMode, SimDisk};
+use hps::*;
+
+/// What a workload did, as far as this test asks for it.
+#[derive(Debug, Default)]
+struct Tally {
+    flushes: u64,
+    checkpoints: u64,
+    compactions: u64,
+    removes: u64,
+    /// Row files that were made, and of these, unlinked.
+    made: BTreeSet<PathBuf>,
+    unlinked: usize,
+    /// Calls at which it was cut off, remains of them, and those opened: each that is new.
+    calls: u64,
+    remains: u64,
+    opened: u64,
+}
+
+impl Tally {
+    fn add(&mut self, stats: &Stats) {
+        self.flushes += stats.flushes;
+        self.compactions += stats.compactions;
+    }
+}
+
+/// What a crash left.
+struct Remains {
+    call: u64,
+    mode: CrashMode,
+    survivor: u64,
+    disk: SimDisk,
+}
+
+/// The files of some remains; equal ones need be opened once.
+type Files = Vec<(PathBuf, Vec<u8>)>;
+
+/// A workload being run and cut off everywhere.
+struct Session {
+    seed: u64,
+    disk: SimDisk,
+    remains: Arc<Mutex<Vec<Remains>>>,
+    run: Run,
+    tally: Tally,
+    seen: Vec<Files>,
+}
+
+fn remains_of(disk: &SimDisk, seed: u64, call: u64) -> Vec<Remains> {
+    let random = seed << 20 | call << 2;
+    let modes = [
+        (0, CrashMode::KeepNone),
+        (0, CrashMode::KeepAll),
+        (random, CrashMode::Random),
+        (random + 1, CrashMode::Random),
+    ];
+    let take = |(survivor, mode)| Remains { call, mode, survivor, disk: disk.crash(survivor, mode) };
+    modes.map(take).into()
+}
+
+impl Session {
+    /// On a disk that tells the truth, except where `lie` answers instead.
+    fn new(seed: u64, plan: &Plan, lie: Option<Hook>) -> Session {
+        let disk = SimDisk::new(seed);
+        let remains = Arc::new(Mutex::new(Vec::new()));
+        let hook: Hook = {
+            let (disk, remains) = (disk.clone(), Arc::clone(&remains));
+            let call = Mutex::new(0);
+            Arc::new(move |kind, path: &Path| {
+                let mut call = call.lock().unwrap();
+                remains.lock().unwrap().extend(remains_of(&disk, seed, *call));
+                *call += 1;
+                lie.as_ref().and_then(|lie| lie(kind, path))
+            })
+        };
+        let shared: Arc<dyn Disk> = Arc::new(HookedDisk { disk: disk.clone(), hook });
+        let run = Run::new(shared, &plan.options);
+        let (tally, seen) = (Tally::default(), Vec::new());
+        Session { seed, disk, remains, run, tally, seen }
+    }
+
+    /// Does a piece of the work and looks at every crash in it.
+    fn step(&mut self, what: &str, work: impl FnOnce(&mut Run) -> Result<()>) -> Verdict {
+        let mut before = self.run.model.clone();
+        let options = self.run.options.clone();
+        let done = catch_unwind(AssertUnwindSafe(|| work(&mut self.run)));
+        let seed = self.seed;
+        let told = |e: &str| format!("seed {seed}, {what}: {e}");
+        done.map_err(|_| told("panicked"))?.map_err(|e| told(&e.to_string()))?;
+        let doubt = &self.run.model.durable;
+        let steps = |h: &common::History| h.saved.iter().map(|s| s.step).collect::<Vec<_>>();
+        let changed = steps(doubt) != steps(&before.durable) || doubt.tables != before.durable.tables;
+        if changed {
+            self.seen.clear();
+            before.doubt = Some(doubt.clone());
+        }
+        let remains = std::mem::take(&mut *self.remains.lock().unwrap());
+        for remains in remains {
+            self.look(&remains, &before, &options).map_err(|e| {
+                let Remains { call, mode, survivor, .. } = remains;
+                told(&format!("call {call}, {mode:?} {survivor}: {e}"))
+            })?;
+        }
+        if changed {
+            self.seen.clear();
+        }
+        Ok(())
+    }
+
+    fn look(&mut self, remains: &Remains, model: &Model, options: &RuntimeOptions) -> Verdict {
+        let disk = &remains.disk;
+        let read = |p: PathBuf| disk.read_file(&p).map(|bytes| (p, bytes)).unwrap();
+        let files: Files = disk.paths().into_iter().map(read).collect();
+        self.tally.remains += 1;
+        self.tally.calls = remains.call;
+        if self.seen.contains(&files) {
+            return Ok(());
+        }
+        self.seen.push(files);
+        self.tally.opened += 1;
+        let go_on = self.tally.opened.is_multiple_of(3);
+        let verdict = catch_unwind(AssertUnwindSafe(|| match (model.created, go_on) {
+            (false, _) => verify_half_created(disk, model, options),
+            (true, false) => verify(disk, model, options, true),
+            (true, true) => verify_and_go_on(disk, model, options, true),
+        }));
+        verdict.unwrap_or_else(|_| Err(String::from("panicked")))
+    }
+}
+
+/// Before `create` returned there is no store, or an empty one.
+fn verify_half_created(disk: &SimDisk, model: &Model, options: &RuntimeOptions) -> Verdict {
+    match Store::open_on(Arc::new(disk.clone()), Path::new(ROOT), options.clone()) {
+        Ok(store) => {
+            drop(store);
+            return verify_and_go_on(disk, model, options, true);
+        }
+        Err(Error::InvalidArgument(Invalid::NotAStore { .. })) => {}
+        Err(e) => return Err(format!("half created: {e}")),
+    }
+    let mut again = Run::new(Arc::new(disk.clone()), options);
+    again.model.root = PathBuf::from("/fresh");
+    again.create().map_err(|e| format!("creating again: {e}"))?;
+    drop(again.store.take());
+    verify(disk, &again.model, options, true).map_err(|e| format!("created again: {e}"))
+}
+
+/// A whole workload, cut off at every call.
+fn crash_everywhere(seed: u64, plan: &Plan, lie: Option<Hook>) -> std::result::Result<Tally, String> {
+    let honest = lie.is_none();
+    let mut session = Session::new(seed, plan, lie);
+    session.step("create", Run::create)?;
+    for op in &plan.ops {
+        let stats = session.run.store().stats();
+        session.step(&format!("{op:?}"), |run| run.step(op))?;
+        let tally = &mut session.tally;
+        tally.made.extend(numbered(&session.disk, Path::new(ROOT)).into_iter().filter(is_rows));
+        match op {
+            Op::Checkpoint(..) => tally.checkpoints += 1,
+            Op::Remove(..) => tally.removes += 1,
+            Op::Reopen(_) | Op::Rollback(_) => tally.add(&stats),
+            _ => {}
+        }
+        if honest && matches!(op, Op::Checkpoint(..)) {
+            counters_are_exact(seed, &session.disk, &session.run);
+        }
+    }
+    let stats = session.run.store().stats();
+    let after = remains_of(&session.disk, seed, session.tally.calls + 1);
+    session.remains.lock().unwrap().extend(after);
+    session.step("the end", |_| Ok(()))?;
+    let mut tally = session.tally;
+    tally.add(&stats);
+    let left: BTreeSet<PathBuf> = session.disk.paths().into_iter().collect();
+    tally.unlinked = tally.made.difference(&left).count();
+    let calls = session.disk.changing_calls().len() as u64;
+    assert!(!honest || tally.calls == calls, "{calls} calls, {} seen", tally.calls);
+    Ok(tally)
+}
+
+#[expect(clippy::ptr_arg, reason = "a predicate over paths")]
+fn is_rows(path: &PathBuf) -> bool {
+    path.extension().is_some_and(|e| e == "rows")
+}
+
+/// The counters of the store are those of a store opened on what is durable.
+fn counters_are_exact(seed: u64, disk: &SimDisk, run: &Run) {
+    let left = Arc::new(disk.crash(seed, CrashMode::KeepNone));
+    let recounted = Store::open_on(left, Path::new(ROOT), run.options.clone()).unwrap();
+    let counters = |stats: Stats| {
+        let Stats { index_keys, files, current_bytes, live_bytes, pinned_bytes, .. } = stats;
+        (index_keys, files, current_bytes, live_bytes, pinned_bytes)
+    };
+    let (kept, found) = (counters(run.store().stats()), counters(recounted.stats()));
+    assert_eq!(kept, found, "seed {seed}: (keys, files, current, live, pinned bytes)");
+}
+
+fn environment(name: &str) -> Option<u64> {
+    let value = std::env::var(name).ok()?;
+    Some(value.parse().unwrap_or_else(|_| panic!("{name}={value} is not a number")))
+}
+
+#[test]
+fn a_crash_at_every_call_reopens_the_last_checkpoint_and_no_other() {
+    let only = environment("HPS_CRASH_SEED");
+    let count = environment("HPS_CRASH_WORKLOADS").unwrap_or(50);
+    let seeds: Vec<u64> = only.map_or((0..count).collect(), |seed| vec![seed]);
+    let (mut compacting, mut calls, mut remains, mut opened) = (0, 0, 0, 0);
+    for &seed in &seeds {
+        let plan = plan(seed);
+        let tally = match crash_everywhere(seed, &plan, None) {
+            Ok(tally) => tally,
+            Err(violation) => panic!("{violation}\nreplay with HPS_CRASH_SEED={seed}"),
+        };
+        assert!(tally.flushes >= 1, "seed {seed}: no eviction flush: {tally:?}");
+        assert!(tally.checkpoints >= 2, "seed {seed}: {tally:?}");
+        assert!(tally.removes >= 1, "seed {seed}: {tally:?}");
+        if plan.compacting {
+            assert!(tally.compactions >= 1 && tally.unlinked >= 1, "seed {seed}: {tally:?}");
+            compacting += 1;
+        }
+        calls += tally.calls;
+        remains += tally.remains;
+        opened += tally.opened;
+    }
+    assert!(only.is_some() || compacting * 2 >= seeds.len(), "{compacting} compacted");
+    let workloads = seeds.len();
+    println!("{workloads} workloads, {calls} crashes, {remains} remains, {opened} of them distinct");
+}
+
+/// An engine that leaves a sync out, as far as the disk can tell.
+fn leaves_out(call: &'static str, what: &'static str) -> Hook {
+    Arc::new(move |kind, path: &Path| {
+        let name = path.to_string_lossy();
+        (kind == call && name.ends_with(what)).then_some(Ok(()))
+    })
+}
+
+#[test]
+fn an_engine_that_leaves_out_a_sync_is_found_out() {
+    let left_out = [
+        ("sync", "", "every sync of a file"),
+        ("sync_dir", "", "every sync of a directory"),
+        ("sync", ".rows", "data files"),
+        ("sync", ".meta", "meta files"),
+        ("sync", ".manifest", "the manifest"),
+        ("sync", "CURRENT.tmp", "CURRENT"),
+        ("sync_dir", "store", "the store's directory"),
+        ("sync_dir", "part-0", "a data directory"),
+    ];
+    let extension = |kind| hps::format::file_name(kind, 1).rsplit('.').next().unwrap().to_owned();
+    assert_eq!(extension(hps::format::FileKind::Manifest), "manifest");
+    assert_eq!(extension(hps::format::FileKind::Meta), "meta");
+    for (call, what, name) in left_out {
+        let found = (0..4).find_map(|seed| {
+            let mut plan = plan(seed);
+            plan.options.data_directories = vec![];
+            crash_everywhere(seed, &plan, Some(leaves_out(call, what))).err()
+        });
+        let Some(violation) = found else {
+            panic!("without the syncs of {name} no crash shows anything");
+        };
+        println!("without the syncs of {name}: {violation:.200}");
+    }
+}
