@@ -81,7 +81,9 @@ fn child(args: &Args, dir: &Path) {
         keys.dedup();
         let n = keys.len() * DIM;
         let lease = store.pull(table, &keys, &mut out[..n]).unwrap();
-        store.push(&lease, Update::gradients(&gradients[..n], 0.01)).unwrap();
+        store
+            .push(&lease, Update::gradients(&gradients[..n], 0.01))
+            .unwrap();
         drop(lease);
         batches += 1;
         if args.checkpoint_every > 0 && batches.is_multiple_of(args.checkpoint_every) {
@@ -111,8 +113,14 @@ fn child(args: &Args, dir: &Path) {
 
 fn status_kib(pid: u32, field: &str) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = text.lines().find(|l| l.starts_with(field)).unwrap_or_default();
-    line.split_whitespace().nth(1).and_then(|w| w.parse().ok()).unwrap_or(0)
+    let line = text
+        .lines()
+        .find(|l| l.starts_with(field))
+        .unwrap_or_default();
+    line.split_whitespace()
+        .nth(1)
+        .and_then(|w| w.parse().ok())
+        .unwrap_or(0)
 }
 
 fn main() {
@@ -123,7 +131,12 @@ fn main() {
     let dir = tempfile::tempdir().unwrap();
     let mut process = Command::new(std::env::current_exe().unwrap())
         .args(["--child", &dir.path().join("store").to_string_lossy()])
-        .args(["--seconds", &args.seconds.to_string(), "--rows", &args.rows.to_string()])
+        .args([
+            "--seconds",
+            &args.seconds.to_string(),
+            "--rows",
+            &args.rows.to_string(),
+        ])
         .args(["--cache-mib", &args.cache_mib.to_string()])
         .args(["--checkpoint-every", &args.checkpoint_every.to_string()])
         .stdout(Stdio::piped())
@@ -132,13 +145,19 @@ fn main() {
     let pid = process.id();
     let file_bytes = (32u64 << 20).min(((args.cache_mib << 20) / 8).max(1 << 20));
     let budget = args.cache_mib << 20;
-    let (mut readings, mut broken, mut worst_disk, mut worst_memory) = (0u64, 0u64, 0.0f64, 0i64);
+    let (mut readings, mut broken, mut worst_disk) = (0u64, 0u64, 0.0f64);
+    let mut worst_memory = i64::MIN;
     let mut last = Vec::new();
     let mut shares = Vec::new();
     for line in BufReader::new(process.stdout.take().unwrap()).lines() {
         let line = line.unwrap();
-        let f: Vec<u64> = line.split_whitespace().filter_map(|w| w.parse().ok()).collect();
-        let [held, index, lease, current, live, files, ..] = f[..] else { continue };
+        let f: Vec<u64> = line
+            .split_whitespace()
+            .filter_map(|w| w.parse().ok())
+            .collect();
+        let [held, index, lease, current, live, files, ..] = f[..] else {
+            continue;
+        };
         let peak = status_kib(pid, "VmHWM:") << 10;
         let now = status_kib(pid, "VmRSS:") << 10;
         readings += 1;
@@ -150,13 +169,26 @@ fn main() {
         shares.push(now as f64 / (held + index + lease) as f64);
         if peak > allowed || current > disk_allowed || files > files_allowed {
             broken += 1;
-            println!("BROKEN: peak {peak} of {allowed}, current {current} of {disk_allowed}, {files} files of {files_allowed}");
+            println!(
+                "BROKEN: peak {peak} of {allowed}, current {current} of {disk_allowed}, {files} files of {files_allowed}"
+            );
         }
         last = f;
     }
     let status = process.wait().unwrap();
-    let [held, index, _, current, live, files, keys, compactions, written, pushed, batches] =
-        last[..]
+    let [
+        held,
+        index,
+        _,
+        current,
+        live,
+        files,
+        keys,
+        compactions,
+        written,
+        pushed,
+        batches,
+    ] = last[..]
     else {
         panic!("the child said nothing: {status}")
     };
@@ -169,7 +201,10 @@ fn main() {
         -worst_memory as f64 / f64::from(1 << 20)
     );
     let share = shares.last().copied().unwrap_or(f64::NAN);
-    println!("resident now / stats' sum ({:.1} MiB): {share:.3}", mib(held + index));
+    println!(
+        "resident now / stats' sum ({:.1} MiB): {share:.3}",
+        mib(held + index)
+    );
     println!(
         "disk: live {:.1} MiB, current {:.1} MiB in {files} files; at most {worst_disk:.3} of the bound",
         mib(live),
@@ -179,5 +214,8 @@ fn main() {
         "{compactions} compactions; write amplification {:.3} (device bytes / row bytes pushed)",
         written as f64 / pushed.max(1) as f64
     );
-    assert!(status.success() && broken == 0 && readings > 0, "a bound was broken");
+    assert!(
+        status.success() && broken == 0 && readings > 0,
+        "a bound was broken"
+    );
 }

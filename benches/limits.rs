@@ -25,8 +25,13 @@ struct Args {
 
 fn args() -> Args {
     let tiny = cfg!(debug_assertions);
-    let mut args =
-        Args { rows: if tiny { 4000 } else { 2_000_000 }, dim: 64, threads: 2, rounds: 3, dir: None };
+    let mut args = Args {
+        rows: if tiny { 4000 } else { 2_000_000 },
+        dim: 64,
+        threads: 2,
+        rounds: 3,
+        dir: None,
+    };
     if tiny {
         args.rounds = 1;
     }
@@ -160,7 +165,15 @@ impl Bare {
                         let gradient = &gradient;
                         scope.spawn(move || {
                             let places = places.iter();
-                            updater.apply_all(0.01, &mut Visit { rows, width, places, gradient });
+                            updater.apply_all(
+                                0.01,
+                                &mut Visit {
+                                    rows,
+                                    width,
+                                    places,
+                                    gradient,
+                                },
+                            );
                         });
                     }
                 });
@@ -188,7 +201,10 @@ fn write_limit(disk: &dyn Disk, dir: &Path, bytes: usize) -> f64 {
         for i in 0..requests {
             let mut buffer = match queue.buffer() {
                 Some(buffer) => buffer,
-                None => queue.wait().map(|c| c.result.map(|_| c.buffer).unwrap()).unwrap(),
+                None => queue
+                    .wait()
+                    .map(|c| c.result.map(|_| c.buffer).unwrap())
+                    .unwrap(),
             };
             buffer[0] = 1;
             queue.write(&file, (i << 20) as u64, 1 << 20, buffer, 0);
@@ -212,7 +228,10 @@ fn read_limit(disk: &dyn Disk, dir: &Path, threads: usize, reads: usize) -> f64 
                 let file = Arc::clone(&file);
                 scope.spawn(move || {
                     let mut queue = disk.queue(64, 4096).unwrap();
-                    let mut draw = Draw { state: thread as u64 + 77, rows: blocks };
+                    let mut draw = Draw {
+                        state: thread as u64 + 77,
+                        rows: blocks,
+                    };
                     for _ in 0..reads / threads {
                         let buffer = match queue.buffer() {
                             Some(buffer) => buffer,
@@ -248,7 +267,11 @@ fn pull(store: &Store, table: TableId, batches: &[Vec<u64>], dim: usize) -> f64 
     let time = seconds(|| {
         for keys in batches {
             count += keys.len();
-            drop(store.pull(table, keys, &mut out[..keys.len() * dim]).unwrap());
+            drop(
+                store
+                    .pull(table, keys, &mut out[..keys.len() * dim])
+                    .unwrap(),
+            );
         }
     });
     count as f64 / time
@@ -285,22 +308,37 @@ fn in_memory(args: &Args, dir: &Path, figures: &mut [Figure]) {
     load(&store, table, args);
     let updater = Updater::new(&descriptor, &Hyper::default());
     let rows = vec![0.5; args.rows * width];
-    let mut bare = Bare { rows, width, dim: args.dim, threads: args.threads };
+    let mut bare = Bare {
+        rows,
+        width,
+        dim: args.dim,
+        threads: args.threads,
+    };
     let disk = disk();
-    let mut draw = Draw { state: 1, rows: args.rows as u64 };
+    let mut draw = Draw {
+        state: 1,
+        rows: args.rows as u64,
+    };
     for round in 0..args.rounds {
         let n = if cfg!(debug_assertions) { 2 } else { 40 };
-        let batches: Vec<Vec<u64>> =
-            (0..n).map(|_| draw.batch(BATCH.min(args.rows / 2))).collect();
+        let batches: Vec<Vec<u64>> = (0..n)
+            .map(|_| draw.batch(BATCH.min(args.rows / 2)))
+            .collect();
         figures[0].limit.push(bare.gather(&batches));
-        figures[0].value.push(pull(&store, table, &batches, args.dim));
+        figures[0]
+            .value
+            .push(pull(&store, table, &batches, args.dim));
         figures[1].limit.push(bare.update(&batches, &updater));
-        figures[1].value.push(push(&store, table, &batches, args.dim));
+        figures[1]
+            .value
+            .push(push(&store, table, &batches, args.dim));
         if round > 0 {
             load(&store, table, args); // all dirty again
         }
         let bytes = args.rows * width * 4;
-        figures[3].limit.push(write_limit(&*disk, dir, bytes.min(1 << 30)));
+        figures[3]
+            .limit
+            .push(write_limit(&*disk, dir, bytes.min(1 << 30)));
         let time = seconds(|| assert!(store.flush().unwrap() > 0));
         figures[3].value.push(bytes as f64 / time);
         store.checkpoint(round as u64 + 1, &[]).unwrap();
@@ -323,12 +361,18 @@ fn cold(args: &Args, dir: &Path, figures: &mut [Figure]) {
         figures[4].value.push(since.elapsed().as_secs_f64());
         figures[4].limit.push(read_image(&path));
         let table = store.table("t").unwrap();
-        let mut draw = Draw { state: 100 + round as u64, rows: args.rows as u64 };
+        let mut draw = Draw {
+            state: 100 + round as u64,
+            rows: args.rows as u64,
+        };
         let n = if cfg!(debug_assertions) { 1 } else { 12 };
-        let batches: Vec<Vec<u64>> =
-            (0..n).map(|_| draw.batch(BATCH.min(args.rows / 4))).collect();
+        let batches: Vec<Vec<u64>> = (0..n)
+            .map(|_| draw.batch(BATCH.min(args.rows / 4)))
+            .collect();
         let reads: usize = batches.iter().map(Vec::len).sum();
-        figures[2].limit.push(read_limit(&*disk, dir, args.threads, reads));
+        figures[2]
+            .limit
+            .push(read_limit(&*disk, dir, args.threads, reads));
         let before = store.stats();
         let rate = pull(&store, table, &batches, args.dim);
         let after = store.stats();
@@ -343,7 +387,9 @@ fn cold(args: &Args, dir: &Path, figures: &mut [Figure]) {
 fn read_image(path: &Path) -> f64 {
     let disk = PreadDisk::new();
     let entries = std::fs::read_dir(path).unwrap().map(|e| e.unwrap().path());
-    let image = entries.filter(|p| p.extension().is_some_and(|e| e == "image")).last();
+    let image = entries
+        .filter(|p| p.extension().is_some_and(|e| e == "image"))
+        .last();
     let Some(image) = image else { return f64::NAN };
     seconds(|| {
         let file = disk.open(&image, OpenMode::ReadDirect).unwrap();
@@ -358,9 +404,17 @@ fn read_image(path: &Path) -> f64 {
 fn main() {
     let args = args();
     let temporary = tempfile::tempdir().unwrap();
-    let dir = args.dir.clone().unwrap_or_else(|| temporary.path().to_path_buf());
+    let dir = args
+        .dir
+        .clone()
+        .unwrap_or_else(|| temporary.path().to_path_buf());
     std::fs::create_dir_all(&dir).unwrap();
-    let figure = |work, unit| Figure { work, unit, value: Vec::new(), limit: Vec::new() };
+    let figure = |work, unit| Figure {
+        work,
+        unit,
+        value: Vec::new(),
+        limit: Vec::new(),
+    };
     let mut figures = vec![
         figure("pull-hit", "rows/s (limit: gather)"),
         figure("push-hit", "rows/s (limit: read-modify-write)"),
@@ -374,12 +428,22 @@ fn main() {
         "{} rows, dim {}, {} threads, medians of {}",
         args.rows, args.dim, args.threads, args.rounds
     );
-    println!("{:<10} {:>14} {:>14} {:>7}  unit", "work", "reached", "limit", "ratio");
+    println!(
+        "{:<10} {:>14} {:>14} {:>7}  unit",
+        "work", "reached", "limit", "ratio"
+    );
     let mut json = Vec::new();
     for f in &figures {
         let (value, limit) = (median(&f.value), median(&f.limit));
-        let ratio = if f.work == "reopen" { limit / value } else { value / limit };
-        println!("{:<10} {value:>14.4e} {limit:>14.4e} {ratio:>7.3}  {}", f.work, f.unit);
+        let ratio = if f.work == "reopen" {
+            limit / value
+        } else {
+            value / limit
+        };
+        println!(
+            "{:<10} {value:>14.4e} {limit:>14.4e} {ratio:>7.3}  {}",
+            f.work, f.unit
+        );
         json.push(format!(
             "{{\"workload\":\"{}\",\"value\":{value},\"limit\":{limit},\"ratio\":{ratio}}}",
             f.work

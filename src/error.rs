@@ -17,16 +17,6 @@ pub enum Error {
     /// The caller passed something that can't be served; nothing changed.
     #[error("invalid argument: {0}")]
     InvalidArgument(#[from] Invalid),
-    /// A row was asked for without I/O and is not in memory.
-    #[error(
-        "key {key:#x} of table {table} is not resident: take a lease with pull or prefetch first"
-    )]
-    NotResident {
-        /// Table name.
-        table: String,
-        /// The first key that is not resident.
-        key: u64,
-    },
     /// Bytes on disk are not what was written. Rows elsewhere stay readable.
     #[error("{}: corrupt at byte {offset}: {what}", path.display())]
     Corrupt {

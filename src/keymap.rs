@@ -11,11 +11,13 @@
 //! - Hashes chosen to collide (a dense run) cost directory levels, never more than 11: where the
 //!   directory would outgrow the entries, a segment becomes a map of its own.
 
+mod build;
 mod range;
 mod segment;
 #[cfg(test)]
 mod tests;
 
+pub use self::build::Builder;
 use self::range::{Range, index};
 use self::segment::{BLOCK_BYTES, BLOCK_PLACES, BLOCKS_MAX, Insertion, Place, Segment};
 
@@ -174,6 +176,16 @@ impl KeyMap {
 
     /// Sets the value of a hash and returns the one before.
     pub fn insert(&mut self, hash: u64, value: u64) -> Option<u64> {
+        self.insert_unless(hash, value, &mut |_| false)
+    }
+
+    /// Sets the value of a hash unless `keeps` wants the one before; returns the one before.
+    pub fn insert_unless(
+        &mut self,
+        hash: u64,
+        value: u64,
+        keeps: &mut impl FnMut(u64) -> bool,
+    ) -> Option<u64> {
         assert!(value != ABSENT, "the value u64::MAX marks empty places");
         assert!(
             self.range.contains(hash),
@@ -184,12 +196,12 @@ impl KeyMap {
             let number = self.segment_of(position);
             let segment = &mut self.segments[number];
             if let Some(map) = &mut segment.nested {
-                let old = map.insert(hash, value);
+                let old = map.insert_unless(hash, value, keeps);
                 self.len += usize::from(old.is_none());
                 return old;
             }
-            match segment.insert(hash, value, position, self.load) {
-                Insertion::Replaced(old) => return Some(old),
+            match segment.insert((hash, value), position, self.load, keeps) {
+                Insertion::Found(old) => return Some(old),
                 Insertion::Added => {
                     self.len += 1;
                     return None;
@@ -285,15 +297,20 @@ impl KeyMap {
         }
     }
 
-    /// Makes a segment a map of its own, over the segment's part of the range.
-    fn nest(&mut self, number: usize, prefix: u64, entries: &[Place]) {
-        let shift = 64 - u32::from(self.depth);
+    /// An empty map over the part of the range with these top bits of the position.
+    fn part(&self, prefix: u64, depth: u8) -> KeyMap {
+        let shift = 64 - u32::from(depth);
         let low = self.range.first_offset(prefix << shift);
         let high = match prefix + 1 {
-            end if end == 1 << self.depth => self.range.span,
+            end if end == 1 << depth => self.range.span,
             end => self.range.first_offset(end << shift) - 1,
         };
-        let mut map = KeyMap::new(self.range.low + low, self.range.low + high, self.load);
+        KeyMap::new(self.range.low + low, self.range.low + high, self.load)
+    }
+
+    /// Makes a segment a map of its own, over the segment's part of the range.
+    fn nest(&mut self, number: usize, prefix: u64, entries: &[Place]) {
+        let mut map = self.part(prefix, self.depth);
         for (hash, value) in entries {
             map.insert(*hash, *value);
         }

@@ -60,3 +60,7 @@ pub use store::{
     CheckpointInfo, CheckpointTicket, Lease, PushReport, Row, RowIter, Store, Ticket, Update,
 };
 pub use units::{TableId, mix64, unmix64};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -38,9 +38,6 @@ pub enum Optimizer {
 
 impl Optimizer {
     /// State of a row in f32s.
-    ///
-    /// # Source
-    /// design.md §2.
     #[must_use]
     pub fn state_f32s(self, dim: usize) -> usize {
         match self {

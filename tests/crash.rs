@@ -12,9 +12,10 @@ mod hooked;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use common::{Model, Op, Plan, ROOT, Random, Run, Verdict, key, numbered, plan};
+use common::{History, Model, Op, Plan, ROOT, Random, Run, Verdict, key, numbered, plan};
 use common::{verify, verify_and_go_on};
 use hooked::{Hook, HookedDisk};
 use hps::io::Disk;
@@ -73,7 +74,12 @@ fn remains_of(disk: &SimDisk, seed: u64, call: u64) -> Vec<Remains> {
         (random, CrashMode::Random),
         (random + 1, CrashMode::Random),
     ];
-    let take = |(survivor, mode)| Remains { call, mode, survivor, disk: disk.crash(survivor, mode) };
+    let take = |(survivor, mode)| Remains {
+        call,
+        mode,
+        survivor,
+        disk: disk.crash(survivor, mode),
+    };
     modes.map(take).into()
 }
 
@@ -87,15 +93,28 @@ impl Session {
             let call = Mutex::new(0);
             Arc::new(move |kind, path: &Path| {
                 let mut call = call.lock().unwrap();
-                remains.lock().unwrap().extend(remains_of(&disk, seed, *call));
+                remains
+                    .lock()
+                    .unwrap()
+                    .extend(remains_of(&disk, seed, *call));
                 *call += 1;
                 lie.as_ref().and_then(|lie| lie(kind, path))
             })
         };
-        let shared: Arc<dyn Disk> = Arc::new(HookedDisk { disk: disk.clone(), hook });
+        let shared: Arc<dyn Disk> = Arc::new(HookedDisk {
+            disk: disk.clone(),
+            hook,
+        });
         let run = Run::new(shared, &plan.options);
         let (tally, seen) = (Tally::default(), Vec::new());
-        Session { seed, disk, remains, run, tally, seen }
+        Session {
+            seed,
+            disk,
+            remains,
+            run,
+            tally,
+            seen,
+        }
     }
 
     /// Does a piece of the work and looks at every crash in it.
@@ -105,10 +124,12 @@ impl Session {
         let done = catch_unwind(AssertUnwindSafe(|| work(&mut self.run)));
         let seed = self.seed;
         let told = |e: &str| format!("seed {seed}, {what}: {e}");
-        done.map_err(|_| told("panicked"))?.map_err(|e| told(&e.to_string()))?;
+        done.map_err(|_| told("panicked"))?
+            .map_err(|e| told(&e.to_string()))?;
         let doubt = &self.run.model.durable;
-        let steps = |h: &common::History| h.saved.iter().map(|s| s.step).collect::<Vec<_>>();
-        let changed = steps(doubt) != steps(&before.durable) || doubt.tables != before.durable.tables;
+        let steps = |h: &History| h.saved.iter().map(|s| s.step).collect::<Vec<_>>();
+        let changed =
+            steps(doubt) != steps(&before.durable) || doubt.tables != before.durable.tables;
         if changed {
             self.seen.clear();
             before.doubt = Some(doubt.clone());
@@ -116,7 +137,12 @@ impl Session {
         let remains = std::mem::take(&mut *self.remains.lock().unwrap());
         for remains in remains {
             self.look(&remains, &before, &options).map_err(|e| {
-                let Remains { call, mode, survivor, .. } = remains;
+                let Remains {
+                    call,
+                    mode,
+                    survivor,
+                    ..
+                } = remains;
                 told(&format!("call {call}, {mode:?} {survivor}: {e}"))
             })?;
         }
@@ -165,36 +191,55 @@ fn verify_half_created(disk: &SimDisk, model: &Model, options: &RuntimeOptions) 
 }
 
 /// A whole workload, cut off at every call.
-fn crash_everywhere(seed: u64, plan: &Plan, lie: Option<Hook>) -> std::result::Result<Tally, String> {
+fn crash_everywhere(
+    seed: u64,
+    plan: &Plan,
+    lie: Option<Hook>,
+) -> std::result::Result<Tally, String> {
     let honest = lie.is_none();
-    let mut session = Session::new(seed, plan, lie);
-    session.step("create", Run::create)?;
-    for op in &plan.ops {
+    Session::new(seed, plan, lie).whole(plan, honest)
+}
+
+impl Session {
+    fn whole(mut self, plan: &Plan, honest: bool) -> std::result::Result<Tally, String> {
+        let session = &mut self;
+        let seed = session.seed;
+        session.step("create", Run::create)?;
+        for op in &plan.ops {
+            let stats = session.run.store().stats();
+            session.step(&op.to_string(), |run| run.step(op))?;
+            let tally = &mut session.tally;
+            tally.made.extend(
+                numbered(&session.disk, Path::new(ROOT))
+                    .into_iter()
+                    .filter(is_rows),
+            );
+            match op {
+                Op::Checkpoint(..) => tally.checkpoints += 1,
+                Op::Remove(..) => tally.removes += 1,
+                Op::Reopen(_) | Op::Rollback(_) => tally.add(&stats),
+                _ => {}
+            }
+            if honest && matches!(op, Op::Checkpoint(..)) {
+                counters_are_exact(seed, &session.disk, &session.run);
+            }
+        }
         let stats = session.run.store().stats();
-        session.step(&format!("{op:?}"), |run| run.step(op))?;
-        let tally = &mut session.tally;
-        tally.made.extend(numbered(&session.disk, Path::new(ROOT)).into_iter().filter(is_rows));
-        match op {
-            Op::Checkpoint(..) => tally.checkpoints += 1,
-            Op::Remove(..) => tally.removes += 1,
-            Op::Reopen(_) | Op::Rollback(_) => tally.add(&stats),
-            _ => {}
-        }
-        if honest && matches!(op, Op::Checkpoint(..)) {
-            counters_are_exact(seed, &session.disk, &session.run);
-        }
+        let after = remains_of(&session.disk, seed, session.tally.calls + 1);
+        session.remains.lock().unwrap().extend(after);
+        session.step("the end", |_| Ok(()))?;
+        let mut tally = std::mem::take(&mut session.tally);
+        tally.add(&stats);
+        let left: BTreeSet<PathBuf> = session.disk.paths().into_iter().collect();
+        tally.unlinked = tally.made.difference(&left).count();
+        let calls = session.disk.changing_calls().len() as u64;
+        assert!(
+            !honest || tally.calls == calls,
+            "{calls} calls, {} seen",
+            tally.calls
+        );
+        Ok(tally)
     }
-    let stats = session.run.store().stats();
-    let after = remains_of(&session.disk, seed, session.tally.calls + 1);
-    session.remains.lock().unwrap().extend(after);
-    session.step("the end", |_| Ok(()))?;
-    let mut tally = session.tally;
-    tally.add(&stats);
-    let left: BTreeSet<PathBuf> = session.disk.paths().into_iter().collect();
-    tally.unlinked = tally.made.difference(&left).count();
-    let calls = session.disk.changing_calls().len() as u64;
-    assert!(!honest || tally.calls == calls, "{calls} calls, {} seen", tally.calls);
-    Ok(tally)
 }
 
 #[expect(clippy::ptr_arg, reason = "a predicate over paths")]
@@ -207,16 +252,30 @@ fn counters_are_exact(seed: u64, disk: &SimDisk, run: &Run) {
     let left = Arc::new(disk.crash(seed, CrashMode::KeepNone));
     let recounted = Store::open_on(left, Path::new(ROOT), run.options.clone()).unwrap();
     let counters = |stats: Stats| {
-        let Stats { index_keys, files, current_bytes, live_bytes, pinned_bytes, .. } = stats;
+        let Stats {
+            index_keys,
+            files,
+            current_bytes,
+            live_bytes,
+            pinned_bytes,
+            ..
+        } = stats;
         (index_keys, files, current_bytes, live_bytes, pinned_bytes)
     };
     let (kept, found) = (counters(run.store().stats()), counters(recounted.stats()));
-    assert_eq!(kept, found, "seed {seed}: (keys, files, current, live, pinned bytes)");
+    assert_eq!(
+        kept, found,
+        "seed {seed}: (keys, files, current, live, pinned bytes)"
+    );
 }
 
 fn environment(name: &str) -> Option<u64> {
     let value = std::env::var(name).ok()?;
-    Some(value.parse().unwrap_or_else(|_| panic!("{name}={value} is not a number")))
+    Some(
+        value
+            .parse()
+            .unwrap_or_else(|_| panic!("{name}={value} is not a number")),
+    )
 }
 
 #[test]
@@ -231,54 +290,166 @@ fn a_crash_at_every_call_reopens_the_last_checkpoint_and_no_other() {
             Ok(tally) => tally,
             Err(violation) => panic!("{violation}\nreplay with HPS_CRASH_SEED={seed}"),
         };
-        assert!(tally.flushes >= 1, "seed {seed}: no eviction flush: {tally:?}");
+        assert!(
+            tally.flushes >= 1,
+            "seed {seed}: no eviction flush: {tally:?}"
+        );
         assert!(tally.checkpoints >= 2, "seed {seed}: {tally:?}");
         assert!(tally.removes >= 1, "seed {seed}: {tally:?}");
         if plan.compacting {
-            assert!(tally.compactions >= 1 && tally.unlinked >= 1, "seed {seed}: {tally:?}");
+            assert!(
+                tally.compactions >= 1 && tally.unlinked >= 1,
+                "seed {seed}: {tally:?}"
+            );
             compacting += 1;
         }
         calls += tally.calls;
         remains += tally.remains;
         opened += tally.opened;
     }
-    assert!(only.is_some() || compacting * 2 >= seeds.len(), "{compacting} compacted");
+    assert!(
+        only.is_some() || compacting * 2 >= seeds.len(),
+        "{compacting} compacted"
+    );
     let workloads = seeds.len();
-    println!("{workloads} workloads, {calls} crashes, {remains} remains, {opened} of them distinct");
+    println!(
+        "{workloads} workloads, {calls} crashes, {remains} remains, {opened} of them distinct"
+    );
 }
 
-/// An engine that leaves a sync out, as far as the disk can tell.
+/// An engine that leaves a sync out, as far as the disk can tell, from its first checkpoint on.
 fn leaves_out(call: &'static str, what: &'static str) -> Hook {
+    let begun = AtomicBool::new(false);
     Arc::new(move |kind, path: &Path| {
         let name = path.to_string_lossy();
-        (kind == call && name.ends_with(what)).then_some(Ok(()))
+        if kind == "create" && name.ends_with(".meta") {
+            begun.store(true, Ordering::Relaxed);
+        }
+        let lies = kind == call && name.ends_with(what) && begun.load(Ordering::Relaxed);
+        lies.then_some(Ok(()))
     })
 }
 
 #[test]
 fn an_engine_that_leaves_out_a_sync_is_found_out() {
     let left_out = [
-        ("sync", "", "every sync of a file"),
-        ("sync_dir", "", "every sync of a directory"),
+        ("sync", "", "any file"),
         ("sync", ".rows", "data files"),
         ("sync", ".meta", "meta files"),
         ("sync", ".manifest", "the manifest"),
         ("sync", "CURRENT.tmp", "CURRENT"),
+        ("sync_dir", "", "any directory"),
         ("sync_dir", "store", "the store's directory"),
         ("sync_dir", "part-0", "a data directory"),
     ];
-    let extension = |kind| hps::format::file_name(kind, 1).rsplit('.').next().unwrap().to_owned();
-    assert_eq!(extension(hps::format::FileKind::Manifest), "manifest");
-    assert_eq!(extension(hps::format::FileKind::Meta), "meta");
     for (call, what, name) in left_out {
-        let found = (0..4).find_map(|seed| {
+        let found = (0..6).find_map(|seed| {
             let mut plan = plan(seed);
             plan.options.data_directories = vec![];
             crash_everywhere(seed, &plan, Some(leaves_out(call, what))).err()
         });
         let Some(violation) = found else {
-            panic!("without the syncs of {name} no crash shows anything");
+            panic!("without a sync of {name} no crash shows anything");
         };
-        println!("without the syncs of {name}: {violation:.200}");
+        println!("without a sync of {name}: {violation:.200}");
     }
+}
+
+#[test]
+fn a_disk_that_lies_about_syncs_is_found_out() {
+    for directories in [false, true] {
+        let plan = plan(1);
+        let session = Session::new(1, &plan, None);
+        if directories {
+            session.disk.set_skip_sync_dir(true);
+        } else {
+            session.disk.set_skip_sync(true);
+        }
+        let violation = session
+            .whole(&plan, false)
+            .expect_err("no crash shows anything");
+        println!("directories {directories}: {violation:.200}");
+    }
+}
+
+/// Trains beside background threads until the disk stops: checkpoints overlap with pushes,
+/// prefetches, flushes and compactions.
+fn train(run: &mut Run, seed: u64) -> Result<()> {
+    let mut random = Random(seed);
+    run.create()?;
+    let mut tickets: Vec<(CheckpointTicket, History)> = Vec::new();
+    for step in 1..=4 {
+        for _ in 0..6 {
+            let first = random.below(40);
+            let keys: Vec<u64> = (first..first + 8).map(key).collect();
+            let ticket = run.store().prefetch(TableId(0), &keys[..3])?;
+            run.step(&Op::Rows(0, keys, random.below(1000) as f32))?;
+            drop(ticket.wait()?);
+            run.step(&Op::Remove(0, vec![key(random.below(48))]))?;
+            run.step(&Op::Gradients(1, vec![key(random.below(6))], 0.25))?;
+            if random.below(3) == 0 {
+                run.step(&Op::Flush)?;
+            }
+            if random.below(4) == 0 {
+                run.step(&Op::Compact)?;
+            }
+        }
+        // The cut is now; it is acknowledged after some more work.
+        if let Some((ticket, after)) = tickets.pop() {
+            ticket.wait()?;
+            (run.model.durable, run.model.doubt) = (after, None);
+        }
+        let meta = vec![7; 900];
+        let after = run
+            .model
+            .after_checkpoint(step, &meta, run.options.retain_checkpoints);
+        run.model.doubt = Some(after.clone());
+        tickets.push((run.store().checkpoint_begin(step, &meta)?, after));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_crash_beside_background_threads_reopens_the_last_checkpoint_or_the_one_being_made() {
+    let work = |seed: u64, stop: Option<u64>| {
+        let disk = SimDisk::new(seed);
+        if let Some(call) = stop {
+            disk.stop_at(call);
+        }
+        let mut plan = plan(seed);
+        plan.options.inline = false;
+        plan.options.threads = 2;
+        let mut run = Run::new(Arc::new(disk.clone()), &plan.options);
+        let ended = train(&mut run, seed);
+        // A power cut does not wait for threads.
+        let modes = [CrashMode::KeepNone, CrashMode::KeepAll, CrashMode::Random];
+        let left = modes.map(|mode| (mode, disk.crash(seed, mode)));
+        drop(run.store.take());
+        assert!(ended.is_ok() || stop.is_some(), "seed {seed}: {ended:?}");
+        (disk, run, left, plan)
+    };
+    let (mut acknowledged, mut in_doubt) = (0, 0);
+    for seed in 0..30 {
+        // After opening, calls depend on timing, so every run has its own number of them.
+        let calls = work(seed, None).0.calls();
+        let stop = Random(seed).below(calls);
+        let (_, run, left, plan) = work(seed, Some(stop));
+        for (mode, left) in left {
+            let options = RuntimeOptions {
+                inline: true,
+                ..plan.options.clone()
+            };
+            let verdict = match run.model.created {
+                true => verify_and_go_on(&left, &run.model, &options, true),
+                false => verify_half_created(&left, &run.model, &options),
+            };
+            verdict.unwrap_or_else(|e| panic!("seed {seed}, stopped at {stop}, {mode:?}: {e}"));
+        }
+        acknowledged += u64::from(!run.model.durable.saved.is_empty());
+        in_doubt += u64::from(run.model.doubt.is_some());
+    }
+    assert!(
+        acknowledged > 5 && in_doubt > 5,
+        "{acknowledged} acknowledged, {in_doubt} in doubt"
+    );
 }

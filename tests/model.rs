@@ -6,6 +6,8 @@
 mod common {
     pub mod driver;
     pub mod model;
+    pub mod rng;
+    pub mod setup;
 }
 
 use common::driver::{Driver, Kind, Step, Totals};

@@ -504,3 +504,68 @@ fn the_index_image_is_a_cache_and_damage_to_it_changes_nothing() {
     std::fs::remove_file(&image[0]).unwrap();
     check();
 }
+
+/// The thread of a checkpoint held the engine, and with it the store's lock, a moment longer than
+/// it said: a store closed right after a checkpoint was found locked when it was opened again.
+#[test]
+fn a_store_closed_right_after_a_checkpoint_can_be_opened_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(Store::create(dir.path(), options()).unwrap());
+    for step in 1..100 {
+        let store = Store::open(dir.path(), options()).unwrap();
+        let ticket = store.checkpoint_begin(step, &[]).unwrap();
+        match step % 2 {
+            0 => drop(ticket.wait().unwrap()),
+            _ => drop(ticket),
+        }
+        store.close().unwrap();
+    }
+}
+
+/// `close` asked for changes before it waited for a running checkpoint. When that one failed, it
+/// said that nothing was lost.
+#[test]
+fn closing_beside_a_checkpoint_that_fails_reports_the_changes() {
+    let disk = hps::io::sim::SimDisk::new(1);
+    let root = Path::new("/store");
+    let store = Store::create_on(std::sync::Arc::new(disk.clone()), root, options()).unwrap();
+    let table = store.create_table(&sgd("t", 2)).unwrap();
+    store.checkpoint(1, &[]).unwrap();
+    set(&store, table, &[1], 1.0, 2);
+    disk.set_latency(std::time::Duration::from_millis(5));
+    disk.stop_at(disk.calls() + 4);
+    drop(store.checkpoint_begin(2, &[]).unwrap());
+    assert!(matches!(store.close(), Err(Error::Uncheckpointed { .. })));
+}
+
+/// The last reserved file number could be gone just when a new manifest needed one: the rollback,
+/// or the checkpoint, failed with "file numbers ran out".
+#[test]
+fn a_rollback_finds_a_file_number_however_many_were_used() {
+    use hps::ssd::recover::{self, OpenRequest};
+    let disk: std::sync::Arc<dyn hps::io::Disk> =
+        std::sync::Arc::new(hps::io::sim::SimDisk::new(1));
+    let root = Path::new("/store");
+    let store = Store::create_on(std::sync::Arc::clone(&disk), root, options()).unwrap();
+    let id = store.checkpoint(1, &[]).unwrap().id;
+    store.close().unwrap();
+    for used in [4090, 4096, 4097, 8192] {
+        let request = OpenRequest {
+            root,
+            directories: &[],
+            disk_bytes_max: 0,
+            read_only: false,
+            checkpoint: None,
+        };
+        let recovered = recover::open(&disk, &request).unwrap();
+        let mut last = 0;
+        for _ in 0..used {
+            let number = recovered.ssd.take_number().unwrap();
+            assert!(number > last);
+            last = number;
+        }
+        recovered.ssd.rollback(id, [7; 16], &[]).unwrap();
+    }
+    let store = Store::open_on(disk, root, options()).unwrap();
+    assert_eq!(store.last_checkpoint().unwrap().id, id);
+}

@@ -1,10 +1,10 @@
 //! Do trainers, prefetches and checkpoints at the same time leave what the trainers wrote?
 
 mod common {
-    pub mod model;
+    pub mod rng;
 }
 
-use common::model::Rng;
+use common::rng::Rng;
 use hps::io::Disk;
 use hps::io::sim::SimDisk;
 use hps::*;
@@ -184,6 +184,9 @@ fn trainers_prefetches_and_checkpoints_together_keep_every_row() {
     let given = std::env::var("HPS_SEED").ok().and_then(|s| s.parse().ok());
     for policy in [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Cached] {
         stress(given.unwrap_or(1), policy);
-        stress(given.unwrap_or_else(|| u64::from(std::process::id())), policy);
+        stress(
+            given.unwrap_or_else(|| u64::from(std::process::id())),
+            policy,
+        );
     }
 }

@@ -27,7 +27,8 @@ pub(super) struct Segment {
 }
 
 pub(super) enum Insertion {
-    Replaced(u64),
+    /// The hash was there; it has the new value unless the old one was to be kept.
+    Found(u64),
     Added,
     /// Too many entries for the load.
     Full,
@@ -94,12 +95,20 @@ impl Segment {
         }
     }
 
-    pub(super) fn insert(&mut self, hash: u64, value: u64, position: u64, load: Load) -> Insertion {
+    pub(super) fn insert(
+        &mut self,
+        (hash, value): Place,
+        position: u64,
+        load: Load,
+        keeps: &mut impl FnMut(u64) -> bool,
+    ) -> Insertion {
         let mut place = match self.find(hash, self.home(position)) {
             Ok(place) => {
                 let old = self.at(place).1;
-                self.put(place, (hash, value));
-                return Insertion::Replaced(old);
+                if !keeps(old) {
+                    self.put(place, (hash, value));
+                }
+                return Insertion::Found(old);
             }
             Err(place) => place,
         };
@@ -153,24 +162,22 @@ impl Segment {
     pub(super) fn lay_out(&mut self, entries: &[Place], blocks: usize, range: &Range) -> bool {
         for blocks in blocks..=BLOCKS_MAX {
             self.places = narrow(blocks * BLOCK_PLACES);
-            let end = entries
-                .iter()
-                .fold(0, |next, x| self.home(range.position(x.0)).max(next) + 1);
-            if end > blocks * BLOCK_PLACES {
-                continue;
-            }
             for (i, block) in self.blocks.iter_mut().enumerate() {
                 *block = (i < blocks).then(|| Box::new([(0, ABSENT); BLOCK_PLACES]));
             }
             let mut next = 0;
-            for entry in entries {
-                next = self.home(range.position(entry.0)).max(next);
-                self.put(next, *entry);
-                next += 1;
+            let fits = entries.iter().all(|entry| {
+                let place = self.home(range.position(entry.0)).max(next);
+                next = place + 1;
+                self.put(place, *entry);
+                place < blocks * BLOCK_PLACES
+            });
+            if fits {
+                self.entries = narrow(entries.len());
+                return true;
             }
-            self.entries = narrow(entries.len());
-            return true;
         }
+        self.blocks = Default::default();
         self.places = 0;
         false
     }

@@ -104,6 +104,87 @@ fn a_hash_outside_the_range_is_refused() {
     KeyMap::new(10, 20, Load::Dense).insert(21, 0);
 }
 
+/// A map built in order.
+fn build(range: (u64, u64), load: Load, expected: usize, model: &BTreeMap<u64, u64>) -> KeyMap {
+    let mut builder = Builder::new(range.0, range.1, load, expected);
+    for (hash, value) in model {
+        assert!(builder.push(*hash, *value));
+    }
+    builder.finish()
+}
+
+#[test]
+fn a_built_map_takes_at_most_20_bytes_per_key_at_every_size() {
+    let mut all: Vec<u64> = (0..400_000).map(mix64).collect();
+    let mut entries = 400_000;
+    let mut worst = 0.0f64;
+    while entries > 100_000 {
+        all.truncate(entries);
+        let model: BTreeMap<u64, u64> = all.iter().map(|h| (*h, !*h >> 1)).collect();
+        let map = build((0, u64::MAX), Load::Dense, 4_000_000, &model);
+        check(&map, &model);
+        worst = worst.max(map.bytes() as f64 / map.len() as f64);
+        entries -= entries / 13;
+    }
+    assert!(worst <= 20.0, "{worst} bytes per key");
+}
+
+#[test]
+fn a_map_is_built_of_hashes_chosen_to_collide() {
+    let dense = |start: u64| (0..50_000).map(move |i| start + i).collect();
+    let clumps = (1..=512u64).flat_map(|i| (0..100).map(move |j| (i << 54).wrapping_sub(j + 1)));
+    let mixed = (0..9000).map(mix64).chain(5 << 40..(5 << 40) + 9000);
+    let cases: [Vec<u64>; 6] = [
+        Vec::new(),
+        dense(0),
+        dense(u64::MAX - 49_999),
+        dense(0x1234_5678_0000_0000),
+        clumps.collect(),
+        mixed.collect(),
+    ];
+    for hashes in cases {
+        let mut model: BTreeMap<u64, u64> = hashes.iter().map(|h| (*h, *h >> 1)).collect();
+        let mut map = build((0, u64::MAX), Load::Dense, hashes.len(), &model);
+        check(&map, &model);
+        assert!(
+            map.bytes() <= 20_000 + 140 * hashes.len(),
+            "{} bytes",
+            map.bytes()
+        );
+        // It goes on like any other.
+        for hash in (0..20_000).map(|k| mix64(k) >> 1) {
+            assert_eq!(map.insert(hash, 7), model.insert(hash, 7));
+        }
+        for hash in hashes.iter().step_by(2) {
+            assert_eq!(map.remove(*hash), model.remove(hash));
+        }
+        check(&map, &model);
+    }
+}
+
+#[test]
+fn a_builder_refuses_what_is_out_of_order_or_range() {
+    let mut builder = Builder::new(10, 20, Load::Dense, 3);
+    let pushed = [9, 12, 12, 11, 21, 20].map(|hash| builder.push(hash, hash));
+    assert_eq!(pushed, [false, true, false, false, false, true]);
+    let map = builder.finish();
+    assert!(map.iter_ordered().eq([(12, 12), (20, 20)]));
+}
+
+#[test]
+fn a_value_is_kept_where_that_is_asked_for() {
+    let mut map = KeyMap::new(0, u64::MAX, Load::Dense);
+    // A run of neighbours: some lie in nested maps.
+    for hash in 0..5000 {
+        assert_eq!(map.insert_unless(hash, 5, &mut |_| unreachable!()), None);
+        let keep = hash % 2 == 0;
+        let mut keeps = |old| old == 5 && keep;
+        assert_eq!(map.insert_unless(hash, 6, &mut keeps), Some(5));
+        assert_eq!(map.get(hash), Some(if keep { 5 } else { 6 }));
+    }
+    assert_eq!(map.len(), 5000);
+}
+
 /// Hashes from a few patterns, so that operations meet.
 fn hashes() -> impl Strategy<Value = u64> {
     prop_oneof![
@@ -128,6 +209,31 @@ proptest! {
         for (hash, value, what) in operations {
             if what < 4 {
                 prop_assert_eq!(map.insert(hash, value), model.insert(hash, value));
+            } else {
+                prop_assert_eq!(map.remove(hash), model.remove(&hash));
+            }
+        }
+        check(&map, &model);
+    }
+
+    #[test]
+    fn a_built_map_equals_one_of_inserts(
+        keys in prop::collection::btree_set(hashes(), 0..9000),
+        limits in (hashes(), hashes()),
+        expected in 0usize..100_000,
+        changes in prop::collection::vec((hashes(), any::<bool>()), 0..3000),
+        dense in any::<bool>(),
+    ) {
+        let range = (limits.0.min(limits.1), limits.0.max(limits.1));
+        let inside = |k: &u64| (range.0..=range.1).contains(k);
+        let load = if dense { Load::Dense } else { Load::Fast };
+        let mut model: BTreeMap<u64, u64> =
+            keys.into_iter().filter(inside).map(|k| (k, k / 3)).collect();
+        let mut map = build(range, load, expected, &model);
+        check(&map, &model);
+        for (hash, adds) in changes.into_iter().filter(|x| inside(&x.0)) {
+            if adds {
+                prop_assert_eq!(map.insert(hash, 1), model.insert(hash, 1));
             } else {
                 prop_assert_eq!(map.remove(hash), model.remove(&hash));
             }

@@ -121,6 +121,12 @@ impl TableCache {
         bytes_for(rows, row_f32s, policy)
     }
 
+    /// Whether rows ever leave (the Staged policy keeps all).
+    #[must_use]
+    pub fn evicts(&self) -> bool {
+        self.policy.evicts()
+    }
+
     /// Places in all.
     #[must_use]
     pub fn capacity(&self) -> usize {

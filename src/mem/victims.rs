@@ -12,7 +12,7 @@
 use super::cache::{NAMED_ROWS, TableCache};
 use super::lists::{COLD_CLEAN, COLD_DIRTY, FROZEN, HEADS};
 use super::policy::Policy;
-use super::row_state::{Flags, ListKind, VISITED};
+use super::row_state::{Flags, ListKind, RowState, VISITED};
 
 /// States scanned by one `take_frozen`, at most: the caller may hold a lock.
 const SCAN_ROWS: usize = 1 << 16;
@@ -100,23 +100,32 @@ impl TableCache {
     /// Rows for which there may be no other place must be pinned.
     ///
     /// # Errors
-    /// The position of the first row for whose copy there was no place: it and those after it are
-    /// as they were, those before are done. Calling again with the same rows goes on.
+    /// The number of copies for which there was not enough room: every row is as it was. Positions
+    /// that repeat count each time.
     pub fn begin_write(
         &mut self,
         slots: &[u32],
         epoch: u32,
         frozen: Option<u32>,
     ) -> Result<(), usize> {
-        for (i, slot) in slots.iter().enumerate() {
+        let before = |state: &RowState, cut| state.flags.any(Flags::DIRTY) && state.epoch <= cut;
+        if let Some(cut) = frozen {
+            // Room for every copy first: a row is marked only when all can be.
+            let copies = slots
+                .iter()
+                .filter(|slot| before(self.rows.get(**slot), cut))
+                .count();
+            if copies > 0 && self.reclaim(copies) < copies {
+                return Err(copies);
+            }
+        }
+        for slot in slots {
             let state = *self.rows.get(*slot);
-            let before = |cut| state.flags.any(Flags::DIRTY) && state.epoch <= cut;
-            if frozen.is_some_and(before) {
-                if self.reclaim(1) == 0 {
-                    return Err(i);
-                }
+            if frozen.is_some_and(|cut| before(&state, cut)) {
                 let kept = Flags::DIRTY | Flags::FROZEN_COPY | (state.flags & Flags::REMOVED);
-                let copy = self.take_place(state.hash, kept, state.epoch).ok_or(i)?;
+                let copy = self
+                    .take_place(state.hash, kept, state.epoch)
+                    .ok_or(1usize)?;
                 self.rows.push_hot(FROZEN, copy);
                 self.slab.copy(*slot, copy);
             }

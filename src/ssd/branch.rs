@@ -78,7 +78,7 @@ impl Ssd {
         let commit = edits::snapshot(&rolled, branch, id, tables, &retained, c, None);
         self.write_edits(&mut manifest, &mut current, &commit, true)?;
         self.write_current(&mut manifest, current)?;
-        manifest.poisoned = Some(String::from("the store was rolled back; open it anew"));
+        self.poison(String::from("the store was rolled back; open it anew"));
         Ok(())
     }
 

@@ -24,6 +24,9 @@ use crate::options::{Hyper, TableDescriptor};
 
 /// File numbers reserved at a time.
 const NUMBERS_RESERVED: u64 = 4096;
+/// Numbers kept back for new manifests: more can't be reserved while the manifest is locked. Each
+/// manifest but that of a rollback comes with a meta file, whose number renews the reserve.
+pub(super) const NUMBERS_SPARE: u64 = 16;
 
 /// The manifest being appended to, and the CURRENT in force.
 #[derive(Debug)]
@@ -38,8 +41,6 @@ pub struct ManifestWriter {
     pub current: Current,
     /// The image in force.
     pub image: Option<edits::ImageRef>,
-    /// The first failure that makes the device's state unknown.
-    pub poisoned: Option<String>,
 }
 
 /// A version that is complete and waits to be made durable.
@@ -80,7 +81,17 @@ impl Ssd {
     /// # Errors
     /// `Poisoned`.
     pub fn check_writable(&self) -> Result<()> {
-        check(&self.manifest())
+        match self.poison.get() {
+            Some(cause) => Err(Error::Poisoned {
+                cause: cause.clone(),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses writes from here on.
+    pub(super) fn poison(&self, cause: String) {
+        let _first = self.poison.set(cause);
     }
 
     /// The step of the last durable checkpoint of this branch.
@@ -91,10 +102,10 @@ impl Ssd {
 
     pub(super) fn reserve_numbers(&self) -> Result<()> {
         let mut manifest = self.manifest();
-        check(&manifest)?;
+        self.check_writable()?;
         let limit = {
             let versions = self.versions();
-            if versions.next_number < versions.number_limit {
+            if versions.next_number + NUMBERS_SPARE < versions.number_limit {
                 return Ok(());
             }
             versions.number_limit + NUMBERS_RESERVED
@@ -136,7 +147,8 @@ impl Ssd {
         request: &CheckpointRequest<'_>,
     ) -> Result<CheckpointMeta> {
         let result = self.commit_inner(captured, request);
-        if result.is_err() {
+        // After a failure whose outcome is unknown CURRENT may name this version: its files stay.
+        if result.is_err() && self.check_writable().is_ok() {
             self.abandon();
         }
         result
@@ -165,10 +177,10 @@ impl Ssd {
             unix_seconds: unix_seconds(),
         };
         let mut manifest = self.manifest();
-        check(&manifest)?;
+        self.check_writable()?;
         for directory in self.directories.iter().chain([&self.root]) {
             let synced = self.disk.sync_dir(directory);
-            self.fatal(&mut manifest, "sync the directory", directory, synced)?;
+            self.fatal("sync the directory", directory, synced)?;
         }
         let (forgotten, _guards) = self.forgettable(request.retain);
         self.append_commit(&mut manifest, request, &checkpoint, &forgotten, image)?;
@@ -179,7 +191,7 @@ impl Ssd {
     fn sync_files(&self, files: &[Arc<DataFile>]) -> Result<()> {
         for file in files.iter().filter(|f| !f.synced.load(Ordering::Acquire)) {
             let synced = file.file.sync();
-            self.fatal(&mut self.manifest(), "sync", &file.path, synced)?;
+            self.fatal("sync", &file.path, synced)?;
             file.synced.store(true, Ordering::Release);
         }
         Ok(())
@@ -200,7 +212,7 @@ impl Ssd {
             self.full(&path, body.len() as u64, e)
         })?;
         let synced = file.sync();
-        self.fatal(&mut self.manifest(), "sync", &path, synced)?;
+        self.fatal("sync", &path, synced)?;
         Ok(((header.len() + body.len()) as u64, checksum))
     }
 
@@ -384,11 +396,11 @@ impl Ssd {
             }
         };
         let synced = file.sync();
-        self.fatal(manifest, "sync", &path, synced)?;
+        self.fatal("sync", &path, synced)?;
         current.manifest_bytes = start + bytes.len() as u64;
         if roll {
             let synced = self.disk.sync_dir(&self.root);
-            self.fatal(manifest, "sync the directory", &self.root, synced)?;
+            self.fatal("sync the directory", &self.root, synced)?;
             manifest.snapshot_bytes = current.manifest_bytes;
             manifest.file = Some(file);
         }
@@ -419,6 +431,7 @@ impl Ssd {
         let bytes = current.encode(&self.store);
         match self.disk.remove(&temporary) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                manifest.file = None; // As below.
                 return Err(Error::io("remove", &temporary, e));
             }
             _ => {}
@@ -434,11 +447,11 @@ impl Ssd {
             self.full(&temporary, bytes.len() as u64, e)
         })?;
         let synced = file.sync();
-        self.fatal(manifest, "sync", &temporary, synced)?;
+        self.fatal("sync", &temporary, synced)?;
         let renamed = self.disk.rename(&temporary, &path);
-        self.fatal(manifest, "rename", &temporary, renamed)?;
+        self.fatal("rename", &temporary, renamed)?;
         let synced = self.disk.sync_dir(&self.root);
-        self.fatal(manifest, "sync the directory", &self.root, synced)?;
+        self.fatal("sync the directory", &self.root, synced)?;
         manifest.current = current;
         Ok(())
     }
@@ -465,20 +478,9 @@ impl Ssd {
         }
     }
 
-    /// As `fatal`, for a caller that does not hold the manifest.
-    pub(super) fn must_sync(
-        &self,
-        operation: &'static str,
-        path: &Path,
-        result: std::io::Result<()>,
-    ) -> Result<()> {
-        self.fatal(&mut self.manifest(), operation, path, result)
-    }
-
     /// Turns the failure of a step whose outcome is unknown into poison.
-    fn fatal(
+    pub(super) fn fatal(
         &self,
-        manifest: &mut ManifestWriter,
         operation: &'static str,
         path: &Path,
         result: std::io::Result<()>,
@@ -486,7 +488,7 @@ impl Ssd {
         let Err(e) = result else { return Ok(()) };
         let cause = format!("{operation} {}: {e}", path.display());
         tracing::error!(%cause, "the store refuses writes from here on");
-        manifest.poisoned.get_or_insert(cause);
+        self.poison(cause);
         Err(Error::io(operation, path, e))
     }
 
@@ -501,15 +503,6 @@ fn image_edit(image: edits::ImageRef) -> Edit {
         number: image.number,
         bytes: image.bytes,
         checksum: image.checksum,
-    }
-}
-
-fn check(manifest: &ManifestWriter) -> Result<()> {
-    match &manifest.poisoned {
-        Some(cause) => Err(Error::Poisoned {
-            cause: cause.clone(),
-        }),
-        None => Ok(()),
     }
 }
 

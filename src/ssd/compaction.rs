@@ -29,6 +29,8 @@ pub struct Limits {
     pub space_bound: f64,
     /// Target size of a file.
     pub file_bytes: u64,
+    /// Data directories: each is compacted by itself and gets its share of the slack.
+    pub directories: u64,
     /// Any file with a stale entry is worth rewriting (a compaction asked for by the user).
     pub force: bool,
 }
@@ -40,10 +42,11 @@ impl Limits {
     /// `current` may exceed b × live by this before compaction starts.
     #[must_use]
     pub fn slack_bytes(&self) -> u64 {
-        self.file_bytes / 2
+        (self.file_bytes / 2).min(16 << 20) / self.directories.max(1)
     }
 
-    /// Bytes of `current` beyond which flushes wait for compaction.
+    /// Bytes of `current` beyond which flushes wait for compaction: more than the slack of all
+    /// directories, so that whoever waits waits for something that is due.
     #[must_use]
     pub fn hard_bytes(&self, live_bytes: u64) -> u64 {
         self.bound_bytes(live_bytes) + (32 << 20)
@@ -60,7 +63,7 @@ impl Limits {
     /// Most files of the current version before small ones are merged.
     #[must_use]
     pub fn files_max(&self, live_bytes: u64) -> u64 {
-        2 * live_bytes / self.file_bytes.max(1) + 48
+        2 * live_bytes / self.file_bytes.max(1) + 48 / self.directories.max(1)
     }
 }
 
@@ -147,6 +150,7 @@ mod tests {
     const LIMITS: Limits = Limits {
         space_bound: 2.0,
         file_bytes: 1000,
+        directories: 1,
         force: false,
     };
 

@@ -16,6 +16,9 @@ use crate::format::manifest::CheckpointMeta;
 use crate::format::{self, CURRENT_NAME, FileKind, PART_NAME, STORE_NAME, file_name};
 use crate::io::{Disk, LockKind, OpenMode};
 
+/// Name under which STORE is written before it is renamed.
+pub(super) const STORE_TEMPORARY_NAME: &str = "STORE.tmp";
+
 /// Makes an empty store. `root` may be missing or empty; data directories too.
 ///
 /// # Errors
@@ -119,7 +122,7 @@ pub(super) fn write_root(
         directories: directories.to_vec(),
     }
     .encode()?;
-    let temporary = root.join("STORE.tmp");
+    let temporary = root.join(STORE_TEMPORARY_NAME);
     write_whole(disk, &temporary, &content)?;
     disk.rename(&temporary, &root.join(STORE_NAME))
         .map_err(|e| Error::io("rename", &temporary, e))?;

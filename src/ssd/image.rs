@@ -157,6 +157,12 @@ impl ImageOffers {
         &self.scan.covered
     }
 
+    /// No fewer entries than it holds.
+    #[must_use]
+    pub fn entries_max(&self) -> u64 {
+        self.scan.reference.bytes / BLOCK_BYTES as u64 * ENTRIES_PER_BLOCK as u64
+    }
+
     /// Replaces `offer` by the next entries; false at the end.
     ///
     /// # Errors
@@ -265,7 +271,7 @@ impl Ssd {
         match self.write_image(number, &path, captured, old, &young) {
             Ok((file, bytes, checksum)) => {
                 let synced = file.sync();
-                self.must_sync("sync", &path, synced)?;
+                self.fatal("sync", &path, synced)?;
                 Ok(Some(Edit::Image {
                     number,
                     bytes,

@@ -8,7 +8,7 @@
 //!   the stale counters of both files exact.
 
 use super::version::{DataFile, Location};
-use crate::keymap::{KeyMap, Load};
+use crate::keymap::{Builder, KeyMap, Load};
 use std::sync::Arc;
 
 /// Files by slot, as borrowed for a batch.
@@ -98,27 +98,57 @@ impl Index {
         true
     }
 
-    /// Recovery: points a key to a copy unless it points to one with a greater rank. Counters
-    /// are not touched; [`Index::recount`] sets them.
-    pub fn offer(&mut self, files: &Files, hash: u64, to: Location) {
-        if let Some(old) = self.get(hash) {
-            let rank = |l: Location| file(files, l).meta.rank;
-            if rank(old) > rank(to) {
-                return;
-            }
+    /// Recovery: points a key to a copy unless it points to one with a greater rank. The files'
+    /// own counters are not touched; `live`, by slot, counts what the index points to.
+    pub fn offer(&mut self, files: &Files, live: &mut [u64], hash: u64, to: Location) {
+        let rank = file(files, to).meta.rank;
+        let mut kept = false;
+        let old = self.map.insert_unless(hash, to.0, &mut |old| {
+            kept = file(files, Location(old)).meta.rank > rank;
+            kept
+        });
+        if kept {
+            return;
         }
-        self.map.insert(hash, to.0);
-    }
-
-    /// Recovery: adds what the index points to, to the counters.
-    pub fn recount(&self, files: &Files) {
-        for (_, value) in self.map.iter_ordered() {
-            file(files, Location(value)).gain();
+        live[to.slot() as usize] += 1;
+        if let Some(old) = old {
+            live[Location(old).slot() as usize] -= 1;
         }
     }
 
     /// Hash and location in hash order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, Location)> + '_ {
         self.map.iter_ordered().map(|(h, v)| (h, Location(v)))
+    }
+}
+
+/// Makes an [`Index`] of keys in hash order.
+#[derive(Debug)]
+pub struct IndexBuilder {
+    builder: Builder,
+}
+
+impl IndexBuilder {
+    /// Starts an index for hashes in `[range.0, range.1]`, of about `expected` keys or fewer.
+    #[must_use]
+    pub fn new(range: (u64, u64), expected: u64) -> IndexBuilder {
+        let expected = usize::try_from(expected).unwrap_or(usize::MAX);
+        IndexBuilder {
+            builder: Builder::new(range.0, range.1, Load::Dense, expected),
+        }
+    }
+
+    /// Adds a key; false, and nothing is added, if it is out of order.
+    #[inline]
+    pub fn push(&mut self, hash: u64, to: Location) -> bool {
+        self.builder.push(hash, to.0)
+    }
+
+    /// The index.
+    #[must_use]
+    pub fn finish(self) -> Index {
+        Index {
+            map: self.builder.finish(),
+        }
     }
 }

@@ -21,15 +21,16 @@ pub mod version;
 pub mod writer;
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::error::{Error, Invalid, Result};
 use crate::format::manifest::FileMeta;
 use crate::format::{FileIdentity, data_file_name, param_file};
 use crate::io::{Disk, LockGuard, OpenMode, Queue};
-use commit::ManifestWriter;
+use commit::{ManifestWriter, NUMBERS_SPARE};
 use version::{DataFile, Slots, Usage, Versions};
 use writer::{FileWriter, Finished};
 
@@ -49,8 +50,10 @@ pub struct Ssd {
     pub disk_bytes_max: u64,
     versions: Mutex<Versions>,
     manifest: Mutex<ManifestWriter>,
+    /// The first failure that makes the device's state unknown.
+    poison: OnceLock<String>,
     /// Held while the store is open: the writer's lock, or a reader's on its checkpoint.
-    _lock: Box<dyn LockGuard>,
+    lock: Mutex<Option<Box<dyn LockGuard>>>,
 }
 
 impl fmt::Debug for Ssd {
@@ -79,6 +82,14 @@ impl Ssd {
         self.versions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Lets the next opener have the store.
+    pub fn release_lock(&self) {
+        self.lock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+    }
+
     /// The identity of a file of this store.
     #[must_use]
     pub fn identity(&self, number: u64) -> FileIdentity {
@@ -99,7 +110,7 @@ impl Ssd {
         loop {
             {
                 let mut versions = self.versions();
-                if versions.next_number < versions.number_limit {
+                if versions.next_number + NUMBERS_SPARE < versions.number_limit {
                     versions.next_number += 1;
                     return Ok(versions.next_number - 1);
                 }
@@ -108,18 +119,31 @@ impl Ssd {
         }
     }
 
-    /// Fails with `NoSpace` unless `asked_bytes` fit under the limit and on the file system.
+    /// Fails with `NoSpace` unless `asked_bytes` fit under the limit and on the file system, and
+    /// leave `reserve_bytes` under the limit (for the compaction that would make room).
     ///
     /// # Errors
     /// `NoSpace`, `Io`.
-    pub fn check_space(&self, directory: usize, asked_bytes: u64) -> Result<()> {
+    pub fn check_space(
+        &self,
+        directory: usize,
+        asked_bytes: u64,
+        reserve_bytes: u64,
+    ) -> Result<()> {
         let path = &self.directories[directory];
         let space = self
             .disk
             .space(path)
             .map_err(|e| Error::io("measure", path, e))?;
-        let usage = self.usage();
-        let used_bytes = usage.current_bytes + usage.pinned_bytes;
+        // One limit given holds for all directories; without one each has its file system's.
+        let all = self.disk_bytes_max != 0;
+        let used_bytes: u64 = self
+            .versions()
+            .files
+            .values()
+            .filter(|s| all || s.meta.directory as usize == directory)
+            .map(|s| s.meta.bytes)
+            .sum();
         let default = space.total_bytes / 100 * 85;
         let limit = if self.disk_bytes_max == 0 {
             default
@@ -134,7 +158,7 @@ impl Ssd {
                 limit_bytes,
             })
         };
-        if used_bytes + asked_bytes > limit {
+        if used_bytes + asked_bytes + reserve_bytes > limit {
             return no_space(limit);
         }
         if asked_bytes > space.free_bytes {
@@ -152,15 +176,20 @@ impl Ssd {
         queue: &'q mut dyn Queue,
         directory: usize,
         expected_bytes: u64,
+        reserve_bytes: u64,
     ) -> Result<(u64, FileWriter<'q>)> {
-        self.check_space(directory, expected_bytes)?;
+        self.check_space(directory, expected_bytes, reserve_bytes)?;
         let number = self.take_number()?;
         let path = self.directories[directory].join(data_file_name(number));
         let identity = self.identity(number);
-        Ok((
-            number,
-            FileWriter::create(&*self.disk, queue, &path, identity)?,
-        ))
+        let writer = FileWriter::create(&*self.disk, queue, &path, identity);
+        let writer = writer.map_err(|e| match e {
+            Error::Io { path, source, .. } if source.kind() == ErrorKind::StorageFull => {
+                self.full(&path, expected_bytes, source)
+            }
+            other => other,
+        })?;
+        Ok((number, writer))
     }
 
     /// Makes a finished file part of the current version, with `rank` (or the next one), and
@@ -228,6 +257,10 @@ impl Ssd {
 
     /// Unlinks the files that neither a retained checkpoint nor the current version needs.
     pub fn collect_garbage(&self) {
+        if self.check_writable().is_err() {
+            // CURRENT may name more than is known here: nothing is unlinked any more.
+            return;
+        }
         let garbage = self.versions().take_garbage();
         for state in garbage {
             let path = self.data_path(&state.meta);

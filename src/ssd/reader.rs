@@ -17,7 +17,7 @@ use crate::format::param_file;
 use crate::io::Queue;
 
 /// Bytes between two wanted rows that are cheaper to read than to skip: an 8 KiB read costs 1.4
-/// of a 4 KiB one and a 16 KiB read 1.8 (measured, performance.md §1), so 12 KiB break even.
+/// of a 4 KiB one and a 16 KiB read 1.8 (measured with fio, see docs/BENCHMARKS.md), so 12 KiB break even.
 const GAP_BYTES: u64 = 12 << 10;
 
 /// A row to be read.

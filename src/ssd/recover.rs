@@ -11,9 +11,10 @@
 //!   checkpoint are not used again.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use super::commit::ManifestWriter;
+use super::create::STORE_TEMPORARY_NAME;
 use super::edits::Replay;
 use super::scan::read_exact;
 use super::version::{FileState, Versions};
@@ -23,7 +24,8 @@ use crate::format::current::Current;
 use crate::format::identity::StoreIdentity;
 use crate::format::manifest::{CheckpointMeta, FileMeta, ManifestReader};
 use crate::format::{
-    self, CURRENT_NAME, FileKind, PART_NAME, STORE_NAME, file_name, identity, meta,
+    self, CURRENT_NAME, CURRENT_TEMPORARY_NAME, FileKind, PART_NAME, STORE_NAME, file_name,
+    identity, meta,
 };
 use crate::io::{AlignedBuffer, Disk, DiskFile, LockGuard, LockKind, OpenMode};
 use crate::options::TableDescriptor;
@@ -90,6 +92,23 @@ fn read_whole(disk: &dyn Disk, path: &Path, bytes_max: u64) -> Result<Vec<u8>> {
         let what = format!("{bytes} bytes long, at most {bytes_max} are possible");
         return Err(Error::corrupt(path, bytes_max, what));
     }
+    read_bytes(&*file, path, bytes)
+}
+
+/// Reads the first bytes of a file that may be longer.
+fn read_start(disk: &dyn Disk, path: &Path, bytes: u64) -> Result<Vec<u8>> {
+    let file = disk
+        .open(path, OpenMode::Read)
+        .map_err(|e| missing(path, e))?;
+    let found = file.bytes().map_err(|e| Error::io("measure", path, e))?;
+    if found < bytes {
+        let what = format!("{found} bytes long, CURRENT commits {bytes}");
+        return Err(Error::corrupt(path, found, what));
+    }
+    read_bytes(&*file, path, bytes)
+}
+
+fn read_bytes(file: &dyn DiskFile, path: &Path, bytes: u64) -> Result<Vec<u8>> {
     let mut content = Vec::new();
     let size = usize::try_from(bytes).unwrap_or(usize::MAX);
     content.try_reserve_exact(size).map_err(|_| {
@@ -100,7 +119,7 @@ fn read_whole(disk: &dyn Disk, path: &Path, bytes_max: u64) -> Result<Vec<u8>> {
         )
     })?;
     content.resize(size, 0);
-    read_exact(&*file, path, &mut content, 0)?;
+    read_exact(file, path, &mut content, 0)?;
     Ok(content)
 }
 
@@ -175,14 +194,18 @@ pub fn open(disk: &Arc<dyn Disk>, request: &OpenRequest<'_>) -> Result<Recovered
             true,
         )?)
     };
-    let (current, replay) = read_current(&**disk, root, &store)?;
-    let (checkpoint, lock) = match writer_lock {
-        Some(lock) => (replay.checkpoints.last().cloned(), lock),
+    let (current, replay, checkpoint, lock) = match writer_lock {
+        Some(lock) => {
+            let (current, replay) = read_current(&**disk, root, &store)?;
+            let checkpoint = replay.checkpoints.last().cloned();
+            (current, replay, checkpoint, lock)
+        }
         None => {
-            let (checkpoint, lock) = lock_checkpoint(&**disk, request, &store, &replay)?;
-            (Some(checkpoint), lock)
+            let (current, replay, checkpoint, lock) = lock_checkpoint(&**disk, request, &store)?;
+            (current, replay, Some(checkpoint), lock)
         }
     };
+    check_sanity(root, &current, &replay, directories.len())?;
     assemble(
         disk,
         request,
@@ -236,13 +259,7 @@ fn read_current(disk: &dyn Disk, root: &Path, store: &[u8; 16]) -> Result<(Curre
     let content = read_whole(disk, &path, 4096)?;
     let current = Current::decode(&content, store).map_err(|e| e.at(&path))?;
     let path = root.join(file_name(FileKind::Manifest, current.manifest_number));
-    let mut content = read_whole(disk, &path, METADATA_BYTES_MAX)?;
-    let committed = usize::try_from(current.manifest_bytes).unwrap_or(usize::MAX);
-    if content.len() < committed {
-        let what = format!("{} bytes long, CURRENT commits {committed}", content.len());
-        return Err(Error::corrupt(&path, content.len() as u64, what));
-    }
-    content.truncate(committed);
+    let content = read_start(disk, &path, current.manifest_bytes)?;
     let identity = format::FileIdentity::new(*store, current.manifest_number);
     let mut reader = ManifestReader::new(&content, &identity).map_err(|e| e.at(&path))?;
     let mut replay = Replay::default();
@@ -268,44 +285,84 @@ fn read_current(disk: &dyn Disk, root: &Path, store: &[u8; 16]) -> Result<(Curre
     Ok((current, replay))
 }
 
-/// A reader's shared lock on a checkpoint that is still retained once it is locked.
+/// What a writer has just replaced is read again; a writer may take long over its syncs.
+const READER_TRIES: usize = 200;
+const READER_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
+
+/// A reader's shared lock on a checkpoint, and the versions read after it was locked.
 fn lock_checkpoint(
     disk: &dyn Disk,
     request: &OpenRequest<'_>,
     store: &[u8; 16],
-    replay: &Replay,
-) -> Result<(CheckpointMeta, Box<dyn LockGuard>)> {
-    let mut replay_now = replay.checkpoints.clone();
-    for _ in 0..16 {
+) -> Result<(Current, Replay, CheckpointMeta, Box<dyn LockGuard>)> {
+    let mut last = Error::Locked {
+        path: request.root.to_path_buf(),
+    };
+    for attempt in 0..READER_TRIES {
+        if attempt > 0 {
+            std::thread::sleep(READER_PAUSE);
+        }
+        // A writer may replace the manifest between CURRENT and it: only a repeated failure counts.
+        let (_, replay) = match read_current(disk, request.root, store) {
+            Ok(read) => read,
+            Err(error @ Error::Corrupt { .. }) if attempt < 8 => {
+                last = error;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         let wanted = match request.checkpoint {
-            Some(id) => replay_now.iter().find(|c| c.id == id),
-            None => replay_now.last(),
+            Some(id) => replay.checkpoints.iter().find(|c| c.id == id),
+            None => replay.checkpoints.last(),
         };
         let Some(wanted) = wanted.cloned() else {
             let id = request.checkpoint.unwrap_or(0);
-            let retained = replay_now.iter().map(|c| c.id).collect();
+            let retained = replay.checkpoints.iter().map(|c| c.id).collect();
             return Err(Invalid::UnknownCheckpoint { id, retained }.into());
         };
-        let path = request
-            .root
-            .join(file_name(FileKind::Meta, wanted.meta_number));
-        let guard = match disk.lock(&path, LockKind::Shared, false) {
-            Ok(guard) => Some(guard),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
-            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => None,
+        let name = file_name(FileKind::Meta, wanted.meta_number);
+        let path = request.root.join(name);
+        match disk.lock(&path, LockKind::Shared, false) {
+            Ok(guard) => match read_current(disk, request.root, store) {
+                Ok((current, replay)) if replay.checkpoints.contains(&wanted) => {
+                    return Ok((current, replay, wanted, guard));
+                }
+                Ok(_) => {}
+                Err(error) => last = error,
+            },
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => last = missing(&path, e),
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => last = Error::Locked { path },
             Err(e) => return Err(Error::io("lock", &path, e)),
-        };
-        let (_, again) = read_current(disk, request.root, store)?;
-        replay_now = again.checkpoints;
-        if let Some(guard) = guard
-            && replay_now.contains(&wanted)
-        {
-            return Ok((wanted, guard));
         }
     }
-    Err(Error::Locked {
-        path: request.root.to_path_buf(),
-    })
+    Err(last)
+}
+
+/// Numbers that a writer could never have made: they would run over, or point outside.
+fn check_sanity(root: &Path, current: &Current, replay: &Replay, directories: usize) -> Result<()> {
+    let path = root.join(file_name(FileKind::Manifest, current.manifest_number));
+    let far = u64::MAX / 4;
+    let bad_file = replay.files.values().find(|f| {
+        f.directory as usize >= directories
+            || f.rank > far
+            || f.added > current.checkpoint_id
+            || f.rows.saturating_add(f.tombstones) > u64::from(u32::MAX)
+    });
+    if let Some(file) = bad_file {
+        let what = format!(
+            "file {} has a place, rank, age or size that can't be",
+            file.number
+        );
+        return Err(Error::corrupt(&path, 0, what));
+    }
+    let beyond = |c: &&CheckpointMeta| c.epoch > u32::MAX / 2 || c.next_rank > far;
+    if current.file_number_limit > far
+        || current.next_checkpoint_id > far
+        || replay.checkpoints.iter().any(|c| beyond(&c))
+    {
+        return Err(Error::corrupt(&path, 0, "counts beyond reason"));
+    }
+    Ok(())
 }
 
 #[expect(
@@ -350,7 +407,6 @@ fn assemble(
         tables_recorded: replay.tables.len(),
         current,
         image: replay.image,
-        poisoned: None,
     };
     let ssd = Ssd {
         disk: Arc::clone(disk),
@@ -361,7 +417,8 @@ fn assemble(
         disk_bytes_max: request.disk_bytes_max,
         versions: Mutex::new(versions),
         manifest: Mutex::new(manifest),
-        _lock: lock,
+        poison: OnceLock::new(),
+        lock: Mutex::new(Some(lock)),
     };
     let id = checkpoint.as_ref().map_or(0, |c| c.id);
     ssd.open_version(id, request.read_only)?;
@@ -428,7 +485,10 @@ impl Ssd {
                 .map_err(|e| Error::io("list", directory, e))?;
             for entry in names {
                 let orphan = match format::parse_file_name(&entry.name) {
-                    None => entry.name.ends_with(".tmp") && *directory == self.root,
+                    None => {
+                        let own = [CURRENT_TEMPORARY_NAME, STORE_TEMPORARY_NAME];
+                        own.contains(&&*entry.name) && *directory == self.root
+                    }
                     Some((_, number)) if number >= limit => {
                         let name = &entry.name;
                         tracing::warn!(name, "a file with a number not given out yet is left");

@@ -52,6 +52,10 @@ pub struct KeyScan {
     path: std::path::PathBuf,
     identity: FileIdentity,
     keys_offset: u64,
+    /// Least and greatest hash and epoch that the manifest promises.
+    hashes: (u64, u64),
+    epochs_promised: (u32, u32),
+    last: Option<u64>,
     next: u64,
     end: u64,
     window: AlignedBuffer,
@@ -75,6 +79,9 @@ impl KeyScan {
             path: file.path.clone(),
             identity: file.identity,
             keys_offset: file.keys_offset,
+            hashes: (file.meta.hash_min, file.meta.hash_max),
+            epochs_promised: (file.meta.epoch_min, file.meta.epoch_max),
+            last: None,
             next: first,
             end: first + entries,
             window: buffer(&file.path, window)?,
@@ -128,7 +135,24 @@ impl KeyScan {
         self.keys.truncate(take);
         self.epochs.truncate(take);
         self.next += take as u64;
+        self.check_order(offset)?;
         Ok(true)
+    }
+
+    /// Keys rise strictly by mix64 and lie, with their epochs, where the manifest says.
+    fn check_order(&mut self, offset: u64) -> Result<()> {
+        for (key, epoch) in self.keys.iter().zip(&self.epochs) {
+            let hash = mix64(*key);
+            let right = self.last.is_none_or(|last| last < hash)
+                && (self.hashes.0..=self.hashes.1).contains(&hash)
+                && (self.epochs_promised.0..=self.epochs_promised.1).contains(epoch);
+            if !right {
+                let what = format!("key {key:#x} is out of order or out of the file's range");
+                return Err(Error::corrupt(&self.path, offset, what));
+            }
+            self.last = Some(hash);
+        }
+        Ok(())
     }
 }
 
@@ -203,10 +227,6 @@ impl RunCursor {
         }
         let key = self.scan.keys[self.at];
         let hash = mix64(key);
-        if self.current.is_some_and(|before| before.hash >= hash) {
-            let what = format!("key {key:#x} is out of order in its run");
-            return Err(Error::corrupt(&self.file.path, self.file.keys_offset, what));
-        }
         let number = u32::try_from(self.scan.first + self.at as u64).unwrap_or(u32::MAX);
         self.current = Some(Entry {
             hash,

@@ -145,9 +145,14 @@ impl DataFile {
 
     /// One more entry is pointed to.
     pub fn gain(&self) {
-        let before = self.live.fetch_add(1, Ordering::Relaxed);
+        self.gain_many(1);
+    }
+
+    /// So many more entries are pointed to.
+    pub fn gain_many(&self, n: u64) {
+        let before = self.live.fetch_add(n, Ordering::Relaxed);
         assert!(
-            before < self.entries(),
+            before + n <= self.entries(),
             "more live entries than entries in {:?}",
             self.path
         );

@@ -194,13 +194,20 @@ impl Engine {
         pending.missing.sort_unstable();
         let newly = cache.pin(&resident);
         let distinct = pending.missing.chunk_by(|a, b| a.0 == b.0).count();
-        let used = cache.pinned() + entry.reserved;
+        // Without eviction a row that is resident keeps its place, pinned or not.
+        let held = if cache.evicts() {
+            cache.pinned()
+        } else {
+            cache.resident()
+        };
+        let used = held + entry.reserved;
         if used + distinct + cache.frozen_copies() <= cache.capacity() {
             entry.reserved += distinct;
             pending.reserved = distinct;
             return true;
         }
         let over = used + distinct > cache.capacity();
+        let newly = if cache.evicts() { newly } else { 0 };
         let (pinned, asked) = (used - newly, newly + distinct);
         let capacity = cache.capacity();
         pending.refusal = Some(match over {
@@ -320,9 +327,10 @@ impl Engine {
         let hashes: Vec<u64> = rest.chunk_by(|a, b| a.0 == b.0).map(|g| g[0].0).collect();
         let mut locations: Vec<Option<Location>> = Vec::new();
         entry.index.get_batch(&hashes, &mut locations);
+        // Makes room before the look-up: what is found stays until it is pinned.
+        entry.cache.reclaim(pending.reserved.min(hashes.len()));
         let mut found = vec![NO_SLOT; hashes.len()];
         entry.cache.lookup(&hashes, &mut found);
-        entry.cache.reclaim(pending.reserved.min(hashes.len()));
         let mut pins = Vec::new();
         let mut all = true;
         for (i, group) in rest.chunk_by(|a, b| a.0 == b.0).enumerate() {

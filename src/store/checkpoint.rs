@@ -101,17 +101,47 @@ pub struct Running {
 
 impl Running {
     /// Waits until no checkpoint is running, and takes the role.
-    fn begin(&self) {
+    fn begin(self: &Arc<Running>) -> Role {
         let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
         while *busy {
             busy = self.idle.wait(busy).unwrap_or_else(PoisonError::into_inner);
         }
         *busy = true;
+        Role(Arc::clone(self))
     }
 
     fn end(&self) {
         *self.busy.lock().unwrap_or_else(PoisonError::into_inner) = false;
         self.idle.notify_all();
+    }
+}
+
+/// The role of the one checkpoint (or change of tables) that runs; ends when dropped.
+#[derive(Debug)]
+pub struct Role(Arc<Running>);
+
+impl Drop for Role {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+/// Gives a checkpoint's outcome also when its thread dies.
+struct Promise(Arc<Outcome>);
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        let mut result = self.0.result.lock().unwrap_or_else(PoisonError::into_inner);
+        if result.is_none() && Arc::strong_count(&self.0) > 1 && std::thread::panicking() {
+            let source = std::io::Error::other("its thread panicked");
+            *result = Some(Err(Error::io(
+                "write a checkpoint of",
+                "the store".as_ref(),
+                source,
+            )));
+        }
+        drop(result);
+        self.0.done.notify_all();
     }
 }
 
@@ -139,31 +169,23 @@ impl Engine {
         let ticket = CheckpointTicket {
             outcome: Arc::clone(&outcome),
         };
+        let role = self.running.begin();
+        let cut = self.cut(step, meta)?;
         if self.options.inline {
-            let _one = self
-                .checkpoint
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            let cut = self.cut(step, meta)?;
             outcome.finish(self.write_behind(&cut));
+            drop(role);
+            self.compact_inline();
             return Ok(ticket);
         }
-        let running = Arc::clone(&self.running);
-        running.begin();
-        let cut = match self.cut(step, meta) {
-            Ok(cut) => cut,
-            Err(e) => {
-                running.end();
-                return Err(e);
-            }
-        };
         let engine = Arc::clone(self);
         let work = move || {
+            let role = role;
+            let promise = Promise(outcome);
             let result = engine.write_behind(&cut);
             drop(engine);
             // The result first: whoever waits for the end finds it.
-            outcome.finish(result);
-            running.end();
+            promise.0.finish(result);
+            drop(role);
         };
         let started = std::thread::Builder::new()
             .name(String::from("hps-checkpoint"))
@@ -172,16 +194,15 @@ impl Engine {
             Ok(_) => Ok(ticket),
             Err(e) => {
                 self.thaw();
-                self.running.end();
+                self.counters.changed.store(true, Ordering::Release);
                 Err(Error::io("start a thread for", &self.ssd.root, e))
             }
         }
     }
 
     /// Waits until no checkpoint is running.
-    pub fn wait_idle(&self) {
-        self.running.begin();
-        self.running.end();
+    pub fn wait_idle(&self) -> Role {
+        self.running.begin()
     }
 
     fn cut(&self, step: u64, meta: &[u8]) -> Result<Cut> {
@@ -190,14 +211,16 @@ impl Engine {
         {
             return Err(Invalid::StepNotRising { step, last }.into());
         }
+        let meta = meta.to_vec();
+        let since = Instant::now();
+        // No push is between two shards: it is in the checkpoint whole, or not at all.
+        let _whole = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let mut shards = self.lock_all();
         let tables = self
             .all_tables()
             .iter()
             .map(|t| t.descriptor.clone())
             .collect();
-        let meta = meta.to_vec();
-        let since = Instant::now();
-        let mut shards = self.lock_all();
         self.counters.changed.store(false, Ordering::Release);
         self.counters.flushed_rows.store(0, Ordering::Relaxed);
         let mut epoch = 0;
@@ -234,7 +257,11 @@ impl Engine {
 
     fn write_behind(&self, cut: &Cut) -> Result<CheckpointInfo> {
         let captured = self.write_frozen(cut.epoch);
-        self.thaw();
+        {
+            // As the writer: no copy is being written, so all that are left are dropped.
+            let _writer = self.lock_writer();
+            self.thaw();
+        }
         let result = captured.and_then(|captured| {
             let request = CheckpointRequest {
                 step: cut.step,
@@ -264,6 +291,7 @@ impl Engine {
         let mut cursors = vec![0; self.cursors()];
         let mut clean_pass = true;
         loop {
+            self.wait_for_space();
             let mut writer = self.lock_writer();
             match self.pick_frozen(&mut cursors, Some(epoch)) {
                 Some(picked) => {

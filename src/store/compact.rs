@@ -9,6 +9,7 @@
 //! - No shard is locked over I/O; pulls go on.
 //! - A tombstone goes only when no file outside the inputs can hold an older copy of its key.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use super::engine::{Counters, Engine};
@@ -19,7 +20,7 @@ use crate::ssd::NewFile;
 use crate::ssd::compaction::{Candidate, choose};
 use crate::ssd::offers::{Offer, Offers};
 use crate::ssd::scan::Merge;
-use crate::ssd::version::{DataFile, Location};
+use crate::ssd::version::{DataFile, Location, Versions};
 use crate::ssd::writer::FileWriter;
 use crate::units::{mix64, range_of};
 
@@ -52,6 +53,8 @@ impl LiveSet {
 struct Inputs {
     files: Vec<Arc<DataFile>>,
     live: Vec<LiveSet>,
+    /// (least epoch, least and greatest hash) of the other files that hold rows.
+    outside: Vec<(u32, u64, u64)>,
     rank: u64,
     directory: usize,
 }
@@ -60,59 +63,114 @@ impl Engine {
     /// One compaction, if one is due (or, with `force`, useful). Returns whether there was one.
     ///
     /// # Errors
-    /// `NoSpace`, `Io`, `Corrupt`: nothing changed.
+    /// `NoSpace`, `Io`, `Corrupt`: nothing changed; a damaged file is not chosen again.
     pub fn compact_once(&self, force: bool) -> Result<bool> {
         let _one = self
             .compaction
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
+        let result = self.compact_some(force);
+        self.compaction_failed
+            .store(result.is_err(), Ordering::Release);
+        self.compacted.notify();
+        result
+    }
+
+    /// All compactions that are due, where there is no thread for them.
+    pub fn compact_inline(&self) {
+        while self.options.inline {
+            match self.compact_once(false) {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => {
+                    tracing::warn!(%error, "a compaction failed; nothing changed");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn compact_some(&self, force: bool) -> Result<bool> {
         self.ssd.check_writable()?;
         for directory in 0..self.ssd.directories.len() {
-            let Some(inputs) = self.choose_inputs(directory, force)? else {
+            let Some((files, rank)) = self.choose_inputs(directory, force) else {
                 continue;
             };
-            self.compact(&inputs)?;
-            self.counters
-                .compactions
-                .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            self.compacted.notify();
+            let result = self
+                .inputs(files.clone(), rank, directory)
+                .and_then(|inputs| self.compact(&inputs));
+            if let Err(Error::Corrupt { path, .. }) = &result {
+                let bad = files
+                    .iter()
+                    .filter(|f| f.path == *path)
+                    .map(|f| f.meta.number);
+                self.damaged
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .extend(bad);
+            }
+            result?;
+            self.counters.compactions.fetch_add(1, Ordering::Relaxed);
             return Ok(true);
         }
         Ok(false)
     }
 
-    fn choose_inputs(&self, directory: usize, force: bool) -> Result<Option<Inputs>> {
-        let (files, rank) = {
-            let _commit = self.commit.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut versions = self.ssd.versions();
-            let own = |f: &&Arc<DataFile>| f.meta.directory as usize == directory;
-            let candidates: Vec<Candidate> = versions
-                .current()
-                .filter(own)
-                .map(|f| Candidate {
-                    number: f.meta.number,
-                    bytes: f.meta.bytes,
-                    live_bytes: f.live_bytes(),
-                })
-                .collect();
-            let numbers = choose(&candidates, &self.limits(force));
-            if numbers.is_empty() {
-                return Ok(None);
-            }
-            let wanted = |f: &&Arc<DataFile>| numbers.contains(&f.meta.number);
-            let files: Vec<Arc<DataFile>> = versions.current().filter(wanted).cloned().collect();
-            (files, versions.take_rank())
-        };
+    fn candidates(&self, versions: &Versions, directory: usize) -> Vec<Candidate> {
+        let damaged = self.damaged.lock().unwrap_or_else(PoisonError::into_inner);
+        versions
+            .current()
+            .filter(|f| f.meta.directory as usize == directory)
+            .filter(|f| !damaged.contains(&f.meta.number))
+            .map(|f| Candidate {
+                number: f.meta.number,
+                bytes: f.meta.bytes,
+                live_bytes: f.live_bytes(),
+            })
+            .collect()
+    }
+
+    /// Whether a compaction has something to do.
+    pub fn is_compaction_due(&self) -> bool {
+        let versions = self.ssd.versions();
+        let limits = self.limits(false);
+        (0..self.ssd.directories.len())
+            .any(|d| !choose(&self.candidates(&versions, d), &limits).is_empty())
+    }
+
+    fn choose_inputs(&self, directory: usize, force: bool) -> Option<(Vec<Arc<DataFile>>, u64)> {
+        let _commit = self.commit.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut versions = self.ssd.versions();
+        let numbers = choose(&self.candidates(&versions, directory), &self.limits(force));
+        if numbers.is_empty() {
+            return None;
+        }
+        let wanted = |f: &&Arc<DataFile>| numbers.contains(&f.meta.number);
+        let files: Vec<Arc<DataFile>> = versions.current().filter(wanted).cloned().collect();
+        Some((files, versions.take_rank()))
+    }
+
+    fn inputs(&self, files: Vec<Arc<DataFile>>, rank: u64, directory: usize) -> Result<Inputs> {
         let live = files
             .iter()
             .map(|f| self.live_set(f))
             .collect::<Result<_>>()?;
-        Ok(Some(Inputs {
+        // Files that come later hold no older copies. Tombstones alone hide nothing.
+        let outside = self
+            .ssd
+            .versions()
+            .current()
+            .filter(|f| f.meta.rows > 0)
+            .filter(|f| files.iter().all(|input| input.meta.number != f.meta.number))
+            .map(|f| (f.meta.epoch_min, f.meta.hash_min, f.meta.hash_max))
+            .collect();
+        Ok(Inputs {
             files,
             live,
+            outside,
             rank,
             directory,
-        }))
+        })
     }
 
     fn live_set(&self, file: &Arc<DataFile>) -> Result<LiveSet> {
@@ -171,6 +229,11 @@ impl Engine {
                 .index
                 .forget(&files, gone.hash, gone.from);
         }
+        if let Some(file) = inputs.files.iter().find(|f| f.live_entries() > 0) {
+            // Only a file that contradicts itself gets here: it stays, and with it its rows.
+            let what = "entries are live that a merge of the file does not give";
+            return Err(Error::corrupt(&file.path, file.keys_offset, what));
+        }
         let numbers: Vec<u64> = inputs.files.iter().map(|f| f.meta.number).collect();
         self.ssd.retire(&numbers);
         Ok(())
@@ -196,7 +259,7 @@ impl Engine {
         let mut resume = Resume::new(self, inputs, &tables)?;
         while resume.more()? {
             let size = expected.saturating_sub(done).min(self.file_bytes) + 16384;
-            let (number, mut file) = self.ssd.create_file(queue, inputs.directory, size)?;
+            let (number, mut file) = self.ssd.create_file(queue, inputs.directory, size, 0)?;
             let mut moved = Vec::new();
             resume.fill(&mut file, self.file_bytes, &mut moved, forgotten)?;
             if file.entries() == 0 {
@@ -346,7 +409,7 @@ impl<'a> Resume<'a> {
                         from,
                         tombstone,
                     });
-                } else if engine.is_needless(self.inputs, entry.hash, entry.epoch) {
+                } else if self.inputs.is_needless(entry.hash, entry.epoch) {
                     forgotten.push(Moved {
                         table,
                         hash: entry.hash,
@@ -376,19 +439,11 @@ impl<'a> Resume<'a> {
     }
 }
 
-impl Engine {
+impl Inputs {
     /// Whether no file outside the inputs can hold an older copy of a removed key.
-    fn is_needless(&self, inputs: &Inputs, hash: u64, epoch: u32) -> bool {
-        let versions = self.ssd.versions();
-        let outside = |f: &&Arc<DataFile>| {
-            inputs
-                .files
-                .iter()
-                .all(|input| input.meta.number != f.meta.number)
-        };
-        versions
-            .current()
-            .filter(outside)
-            .all(|f| f.meta.epoch_min > epoch || hash < f.meta.hash_min || hash > f.meta.hash_max)
+    fn is_needless(&self, hash: u64, epoch: u32) -> bool {
+        self.outside
+            .iter()
+            .all(|(oldest, low, high)| *oldest > epoch || hash < *low || hash > *high)
     }
 }

@@ -4,6 +4,7 @@
 //! - Lock order: writer, admission, shards in rising order, then the SSD tier's own locks.
 //! - Nothing is read from or written to a device while a shard is locked.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -212,8 +213,10 @@ pub struct Engine {
     pub leases: LeaseBook,
     /// Prefetches waiting.
     pub prefetches: PrefetchQueue,
-    /// One checkpoint at a time, where they run in the caller's thread.
-    pub checkpoint: Mutex<()>,
+    /// One remove at a time.
+    pub removing: Mutex<()>,
+    /// A push holds it shared, a cut alone.
+    pub gate: RwLock<()>,
     /// Whether a checkpoint's thread is running.
     pub running: Arc<Running>,
     /// Counters.
@@ -226,6 +229,12 @@ pub struct Engine {
     pub low: Signal,
     /// The store was closed; background threads end.
     pub closed: AtomicBool,
+    /// Memory of the writer's buffers.
+    pub write_bytes: u64,
+    /// The last compaction failed: flushes do not wait for the next one.
+    pub compaction_failed: AtomicBool,
+    /// Files that a compaction found damaged: not chosen again.
+    pub damaged: Mutex<BTreeSet<u64>>,
     /// File size that flushes aim at.
     pub file_bytes: u64,
 }
@@ -311,13 +320,14 @@ impl Engine {
         Limits {
             space_bound: self.options.space_bound,
             file_bytes: self.file_bytes,
+            directories: self.ssd.directories.len() as u64,
             force,
         }
     }
 
     /// Bytes of one table's cache in one shard: the budget without I/O buffers, split by row size.
     fn table_bytes(&self, tables: &[Arc<Table>], table: usize) -> u64 {
-        let buffers = self.foreground().bytes() + self.background().bytes();
+        let buffers = self.foreground().bytes() + self.background().bytes() + self.write_bytes;
         let budget = self.options.cache_bytes.saturating_sub(buffers);
         let budget = budget.max(self.options.cache_bytes / 2);
         let sum: u64 = tables
@@ -334,7 +344,9 @@ impl Engine {
     /// # Errors
     /// `InvalidArgument` when a table's share holds no row.
     pub fn rebuild_caches(&self, tables: &[Arc<Table>]) -> Result<()> {
-        for (s, cell) in self.shards.iter().enumerate() {
+        // All are made before any is replaced: an error changes nothing.
+        let mut made = Vec::new();
+        for s in 0..self.shards.len() {
             let range = shard_range(s, self.shards.len());
             let mut caches = Vec::new();
             for table in 0..tables.len() {
@@ -347,6 +359,9 @@ impl Engine {
                 };
                 caches.push(TableCache::new(&config)?);
             }
+            made.push((range, caches));
+        }
+        for (cell, (range, caches)) in self.shards.iter().zip(made) {
             let mut shard = cell.lock();
             for (table, cache) in caches.into_iter().enumerate() {
                 match shard.tables.get_mut(table) {
@@ -367,9 +382,6 @@ impl Engine {
 
     /// Rows of one table in one shard per flush: all shards together make one file.
     fn flush_step_rows(&self, tables: &[Arc<Table>], table: usize) -> usize {
-        if self.options.flush_step_rows != 0 {
-            return self.options.flush_step_rows.div_ceil(self.shards.len());
-        }
         let row_bytes = tables[table].descriptor.row_bytes() as u64 + 30;
         let share = self.file_bytes / self.shards.len() as u64 / tables.len() as u64;
         usize::try_from(share / row_bytes)

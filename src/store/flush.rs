@@ -10,9 +10,9 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::engine::{Counters, Engine, Table, Writer};
+use super::engine::{Counters, Engine, ShardCell, Table, Writer};
 use crate::error::{Error, Result};
 use crate::mem::Victim;
 use crate::ssd::NewFile;
@@ -66,11 +66,11 @@ impl Engine {
             let cache = &shard.tables[id].cache;
             cache.free() + cache.evictable() > 0
         };
+        self.wait_for_space();
         let mut writer = self.lock_writer();
         if has_room() {
             return Ok(());
         }
-        self.wait_for_space();
         let mut picked = self.pick_cold();
         if picked.is_empty() {
             picked = self.pick_anything(s, id);
@@ -95,8 +95,11 @@ impl Engine {
     /// # Errors
     /// As [`Engine::make_room`].
     pub fn flush_low(&self) -> Result<u64> {
-        let mut writer = self.lock_writer();
+        if !self.is_low() {
+            return Ok(0);
+        }
         self.wait_for_space();
+        let mut writer = self.lock_writer();
         let picked = self.pick_cold();
         let written = self.write_files(&mut writer, picked)?;
         drop(writer);
@@ -111,8 +114,8 @@ impl Engine {
     pub fn flush_all(&self) -> Result<u64> {
         let mut total = 0;
         loop {
-            let mut writer = self.lock_writer();
             self.wait_for_space();
+            let mut writer = self.lock_writer();
             let picked = self.pick_frozen(&mut vec![0; self.cursors()], None);
             let Some(picked) = picked else {
                 return Ok(total);
@@ -136,28 +139,40 @@ impl Engine {
         Counters::add(&self.counters.flushes, 1);
         Counters::add(&self.counters.flushed_rows, written);
         self.flushed.notify();
-        if self.options.inline {
-            while self.compact_once(false)? {}
-        }
+        self.compact_inline();
         Ok(())
     }
 
     /// Holds flushes back while `current` is far over its bound and compaction can help.
-    fn wait_for_space(&self) {
-        if self.options.inline {
-            return;
-        }
-        for _ in 0..6000 {
-            let usage = self.ssd.usage();
-            if usage.current_bytes <= self.limits(false).hard_bytes(usage.live_bytes)
-                || self.closed.load(Ordering::Acquire)
-            {
-                return;
-            }
+    pub fn wait_for_space(&self) {
+        let mut stalled: Option<Instant> = None;
+        while self.is_over_space() {
+            stalled.get_or_insert_with(Instant::now);
             let seen = self.compacted.count();
             self.flushed.notify();
             self.compacted.wait(seen, Duration::from_millis(10));
         }
+        if let Some(since) = stalled {
+            self.counters.stalled(since);
+        }
+    }
+
+    fn is_over_space(&self) -> bool {
+        if self.options.inline
+            || self.closed.load(Ordering::Acquire)
+            || self.compaction_failed.load(Ordering::Acquire)
+            || self.ssd.check_writable().is_err()
+        {
+            return false;
+        }
+        let usage = self.ssd.usage();
+        usage.current_bytes > self.limits(false).hard_bytes(usage.live_bytes)
+            && self.is_compaction_due()
+    }
+
+    fn is_low(&self) -> bool {
+        let low = |cell: &ShardCell| cell.lock().tables.iter().any(|t| t.cache.low());
+        self.shards.iter().any(low)
     }
 
     /// The coldest dirty rows of caches that run low.
@@ -321,9 +336,12 @@ impl Engine {
         expected_bytes: u64,
         written: &mut Vec<Written>,
     ) -> Result<Option<NewFile>> {
-        let (number, mut file) =
-            self.ssd
-                .create_file(&mut *writer.queue, directory, expected_bytes)?;
+        let (number, mut file) = self.ssd.create_file(
+            &mut *writer.queue,
+            directory,
+            expected_bytes,
+            self.file_bytes,
+        )?;
         let path = self.ssd.directories[directory].clone();
         for group in picked.chunk_by(|a, b| a.table == b.table) {
             let mut tombstones = Vec::new();

@@ -17,6 +17,12 @@ use crate::io::{Disk, Queue};
 /// Batches with fewer keys are served by the calling thread: waking others costs more.
 const INLINE_KEYS: usize = 256;
 
+/// Whether the caller is itself a worker of some pool: while it waited for another pool it would
+/// take up other work of its own, which may want the locks that the caller holds.
+fn in_a_pool() -> bool {
+    rayon::current_thread_index().is_some()
+}
+
 /// Threads with their queues.
 #[derive(Debug)]
 pub struct Lane {
@@ -27,13 +33,15 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// Starts `threads` threads with queues of `depth` buffers of `buffer_bytes` each.
+    /// Starts `threads` threads with queues of `depth` buffers of `buffer_bytes` each, and as many
+    /// for gathers if it serves any.
     ///
     /// # Errors
     /// `Io` when a queue or a thread can't be made.
     pub fn new(
         disk: &dyn Disk,
         name: &'static str,
+        gathers: bool,
         threads: usize,
         depth: usize,
         buffer_bytes: usize,
@@ -60,7 +68,7 @@ impl Lane {
         let bytes = (threads * depth * buffer_bytes) as u64;
         Ok(Lane {
             pool: start("shard")?,
-            gather: start("gather")?,
+            gather: if gathers { start("gather")? } else { None },
             queues,
             bytes,
         })
@@ -102,7 +110,7 @@ impl Lane {
                 .collect()
         };
         let mut all: Vec<(usize, T)> = match &self.pool {
-            Some(pool) if keys >= INLINE_KEYS => pool
+            Some(pool) if keys >= INLINE_KEYS && !in_a_pool() => pool
                 .broadcast(|c| serve(c.index()))
                 .into_iter()
                 .flatten()
@@ -123,7 +131,7 @@ impl Lane {
     ) {
         use rayon::prelude::*;
         match &self.gather {
-            Some(pool) if out.len() > chunk => {
+            Some(pool) if out.len() > chunk && !in_a_pool() => {
                 pool.install(|| {
                     out.par_chunks_mut(chunk)
                         .enumerate()

@@ -11,6 +11,7 @@ mod engine;
 mod flush;
 mod lane;
 mod lease;
+mod load;
 mod open;
 mod push;
 mod remove;
@@ -262,6 +263,7 @@ impl Store {
     }
 
     /// Writes out every dirty row, without a sync. For tools and tests: the store does so itself.
+    /// Beside a running checkpoint rows that changed after its cut stay in memory.
     ///
     /// # Durability
     /// None.
@@ -270,6 +272,7 @@ impl Store {
     /// `NoSpace`, `Io`, `Poisoned`, `ReadOnly`.
     pub fn flush(&self) -> Result<u64> {
         self.engine.check_writer()?;
+        self.engine.ssd.check_writable()?;
         self.engine.flush_all()
     }
 
@@ -373,6 +376,7 @@ impl Store {
             .map(|t| t.descriptor.clone())
             .collect();
         self.engine.ssd.rollback(id, open::uuid(&root), &tables)?;
+        self.engine.ssd.release_lock();
         drop(self);
         Store::open_on(disk, &root, options)
     }
@@ -410,9 +414,10 @@ impl Store {
     /// `Uncheckpointed` with the store unharmed on disk at its last checkpoint, and closed; use
     /// [`Store::has_changes`] to ask first.
     pub fn close(mut self) -> Result<()> {
+        // Waits for a running checkpoint: only its end tells what it leaves behind.
+        self.stop();
         let changed = self.has_changes();
         let rows = self.engine.uncheckpointed_rows().max(1);
-        self.stop();
         if changed && !self.engine.read_only {
             return Err(Error::Uncheckpointed { rows });
         }
@@ -433,7 +438,7 @@ impl Store {
 
     fn stop(&mut self) {
         if !self.engine.read_only && !self.engine.options.inline {
-            self.engine.wait_idle();
+            drop(self.engine.wait_idle());
         }
         self.engine.closed.store(true, Ordering::Release);
         self.threads.join(&self.engine);

@@ -1,6 +1,5 @@
 //! How do an SSD tier and options become an engine?
 
-use std::collections::HashSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -9,7 +8,6 @@ use super::engine::{Counters, Engine, Shard, ShardCell, Signal, Table, Writer};
 use super::lane::Lane;
 use super::lease::LeaseBook;
 use super::ticket::PrefetchQueue;
-use crate::batch::shard_range;
 use crate::error::{Error, Invalid, Result};
 use crate::format::param_file::record_stride;
 use crate::io::Disk;
@@ -17,10 +15,8 @@ use crate::io::pread::PreadDisk;
 use crate::io::uring::UringDisk;
 use crate::options::{IoEngine, RuntimeOptions, TABLES_MAX, TableDescriptor};
 use crate::row::{RowLayout, Updater, check_hyper};
-use crate::ssd::index::Index;
-use crate::ssd::offers::{Offer, Offers};
 use crate::ssd::recover::Recovered;
-use crate::units::{TableId, mix64, range_of};
+use crate::units::TableId;
 
 static ENGINES: AtomicU64 = AtomicU64::new(1);
 
@@ -80,8 +76,16 @@ pub fn make_lanes(
         .clamp(4096, 32 << 10)
         .max(needed)
         .next_multiple_of(4096);
-    let lane = |name| Lane::new(disk, name, options.threads, options.io_depth, bytes);
-    Ok((Arc::new(lane("pull")?), Arc::new(lane("prefetch")?)))
+    // Never more than a quarter: rather fewer requests in flight.
+    let mut depth = options.io_depth;
+    while depth > 4 && 2 * options.threads * depth * bytes > cache / 4 {
+        depth /= 2;
+    }
+    let lane = |name, gathers| Lane::new(disk, name, gathers, options.threads, depth, bytes);
+    Ok((
+        Arc::new(lane("pull", true)?),
+        Arc::new(lane("prefetch", false)?),
+    ))
 }
 
 /// Builds an engine on an opened tier: index from the files, caches empty.
@@ -138,13 +142,17 @@ pub fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> 
         compaction: Mutex::new(()),
         leases: LeaseBook::default(),
         prefetches: PrefetchQueue::default(),
-        checkpoint: Mutex::new(()),
+        removing: Mutex::new(()),
+        gate: RwLock::new(()),
         running: Arc::default(),
         counters: Counters::default(),
         flushed: Signal::default(),
         compacted: Signal::default(),
         low: Signal::default(),
         closed: AtomicBool::new(false),
+        write_bytes: (WRITE_DEPTH * write_bytes) as u64,
+        compaction_failed: AtomicBool::new(false),
+        damaged: Mutex::default(),
         file_bytes,
         options,
         ssd,
@@ -155,97 +163,32 @@ pub fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> 
 }
 
 impl Engine {
-    /// Fills the index from the image and the files that it does not cover, and counts what is
-    /// live.
-    fn load_index(&self, checkpoint: u64) -> Result<()> {
-        let covered = match self.load_image(checkpoint) {
-            Ok(covered) => covered,
-            Err(error) => {
-                tracing::warn!(%error, "the index image is damaged; key blocks are read instead");
-                for (s, cell) in self.shards.iter().enumerate() {
-                    for table in &mut cell.lock().tables {
-                        table.index = Index::new(shard_range(s, self.shards.len()));
-                    }
-                }
-                HashSet::new()
-            }
-        };
-        let files: Vec<_> = self.ssd.versions().current().cloned().collect();
-        let mut offer = Offer::default();
-        for file in files.iter().filter(|f| !covered.contains(&f.meta.number)) {
-            let mut offers = Offers::new(file);
-            while offers.next(&mut offer)? {
-                self.offer(&offer, &file.path)?;
-            }
-        }
-        let slots = self
-            .ssd
-            .slots
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
-        for cell in &self.shards {
-            for table in &cell.lock().tables {
-                table.index.recount(&slots);
-            }
-        }
-        Ok(())
-    }
-
-    fn load_image(&self, checkpoint: u64) -> Result<HashSet<u64>> {
-        let Some(mut offers) = self.ssd.image_offers(checkpoint) else {
-            return Ok(HashSet::new());
-        };
-        let mut offer = Offer::default();
-        while offers.next(&mut offer)? {
-            self.offer(&offer, &self.ssd.root)?;
-        }
-        Ok(offers.covered().iter().copied().collect())
-    }
-
-    fn offer(&self, offer: &Offer, path: &Path) -> Result<()> {
-        let shards = self.shards.len();
-        let tables = self.all_tables().len();
-        if offer.table as usize >= tables {
-            let what = format!("rows of table {}, the manifest knows {tables}", offer.table);
-            return Err(Error::corrupt(path, 0, what));
-        }
-        let slots = self
-            .ssd
-            .slots
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
-        let mut entries = offer
-            .keys
-            .iter()
-            .map(|k| mix64(*k))
-            .zip(&offer.locations)
-            .peekable();
-        while let Some((first, _)) = entries.peek() {
-            let s = range_of(*first, shards);
-            let (_, high) = shard_range(s, shards);
-            let mut guard = self.shards[s].lock();
-            let index = &mut guard.tables[offer.table as usize].index;
-            while let Some((hash, to)) = entries.next_if(|(h, _)| *h <= high) {
-                index.offer(&slots, hash, *to);
-            }
-        }
-        Ok(())
-    }
-
     /// Adds a table, or finds it.
     ///
     /// # Errors
     /// `InvalidArgument`: a changed descriptor, leases outstanding, no room for a row.
     pub fn create_table(&self, descriptor: &TableDescriptor) -> Result<TableId> {
         descriptor.validate()?;
-        let mut tables = self.all_tables();
+        let tables = self.all_tables();
         if let Some(known) = tables.iter().find(|t| t.descriptor.name == descriptor.name) {
             compare(&known.descriptor, descriptor)?;
             return Ok(known.id);
         }
         self.check_writer()?;
         self.ssd.check_writable()?;
-        let count = self.leases.totals().0 + self.prefetches.len();
+        // No checkpoint runs, no batch is admitted, nothing is pushed while the places move.
+        let _role = self.wait_idle();
+        let _admission = self
+            .admission
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let _whole = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let mut tables = self.all_tables();
+        if let Some(known) = tables.iter().find(|t| t.descriptor.name == descriptor.name) {
+            compare(&known.descriptor, descriptor)?;
+            return Ok(known.id);
+        }
+        let count = self.leases.totals().0 + self.prefetches.len() + self.busy_rows();
         if count > 0 {
             let what = "a table can't be created";
             return Err(Invalid::LeasesOutstanding { what, count }.into());
@@ -254,15 +197,11 @@ impl Engine {
             let what = format!("a store has at most {TABLES_MAX} tables");
             return Err(Invalid::Other { what }.into());
         }
-        if !self.options.inline {
-            self.wait_idle();
-        }
         self.flush_all()?;
         let table = Arc::new(make_table(tables.len(), descriptor, &self.options));
         let id = table.id;
         tables.push(table);
         let (foreground, background) = make_lanes(&*self.ssd.disk, &self.options, &tables)?;
-        self.rebuild_caches(&tables)?;
         *self
             .foreground
             .write()
@@ -271,8 +210,21 @@ impl Engine {
             .background
             .write()
             .unwrap_or_else(PoisonError::into_inner) = background;
+        self.rebuild_caches(&tables)?;
         *self.tables.write().unwrap_or_else(PoisonError::into_inner) = tables;
         Ok(id)
+    }
+
+    /// Rows that a batch has pinned or was promised, or that are not on SSD.
+    fn busy_rows(&self) -> usize {
+        let busy = |cell: &ShardCell| -> usize {
+            cell.lock()
+                .tables
+                .iter()
+                .map(|t| t.cache.pinned() + t.reserved)
+                .sum()
+        };
+        self.shards.iter().map(busy).sum()
     }
 }
 

@@ -7,6 +7,7 @@
 //!   not depend on shards, threads or cache.
 //! - A refused push changed nothing.
 
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -138,6 +139,7 @@ impl Engine {
         let table = &*lease.table;
         let job = self.check_update(lease, table, update)?;
         let non_finite = self.count_non_finite(lease, &job)?;
+        let _whole = self.gate.read().unwrap_or_else(PoisonError::into_inner);
         self.counters.changed.store(true, Ordering::Release);
         let rows = self
             .foreground()

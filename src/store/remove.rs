@@ -1,7 +1,7 @@
 //! Is a key known, and how is it forgotten?
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 use super::admit::Intent;
 use super::engine::{Engine, Table};
@@ -74,8 +74,11 @@ impl Engine {
         if keys.is_empty() {
             return Ok(0);
         }
+        // One at a time: two removers of overlapping keys would wait for each other's claims.
+        let _one = self.removing.lock().unwrap_or_else(PoisonError::into_inner);
         let lane = self.foreground();
         let lease = self.acquire(&lane, table, &keys, Intent::Remove)?;
+        let _whole = self.gate.read().unwrap_or_else(PoisonError::into_inner);
         self.counters.changed.store(true, Ordering::Release);
         let mut removed = 0;
         for (s, part) in lease.parts.iter().enumerate() {

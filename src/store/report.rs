@@ -29,10 +29,6 @@ impl Engine {
         let usage = self.ssd.usage();
         let (leases, lease_bytes) = self.leases.totals();
         let (foreground, background) = (self.foreground(), self.background());
-        let writer_bytes = {
-            let writer = self.lock_writer();
-            (writer.queue.depth() * writer.queue.buffer_bytes()) as u64
-        };
         let mut stats = Stats {
             io_engine: self.ssd.disk.name(),
             direct_io: self.ssd.versions().current().all(|f| f.file.is_direct()),
@@ -55,7 +51,7 @@ impl Engine {
             leases: leases as u64,
             lease_bytes,
             uncheckpointed_rows: self.uncheckpointed_rows(),
-            buffer_bytes: foreground.bytes() + background.bytes() + writer_bytes,
+            buffer_bytes: foreground.bytes() + background.bytes() + self.write_bytes,
             files: usage.files,
             current_bytes: usage.current_bytes,
             live_bytes: usage.live_bytes,

@@ -108,7 +108,7 @@ impl Ticket {
                 let (table, keys) = (&self.prefetch.table, &self.prefetch.keys);
                 return self.engine.acquire(&lane, table, keys, Intent::Read);
             }
-            if let Some(result) = self.prefetch.take(Duration::from_secs(3600)) {
+            if let Some(result) = self.prefetch.take(Duration::MAX, true) {
                 return result;
             }
         }
@@ -120,7 +120,11 @@ impl Ticket {
     /// `Deadline` with the ticket when the rows are not resident yet; else as [`Ticket::wait`].
     pub fn wait_for(self, limit: Duration) -> std::result::Result<Lease, (Error, Option<Ticket>)> {
         let since = Instant::now();
-        match self.prefetch.take(limit) {
+        if self.engine.options.inline {
+            // There is no thread that would serve it meanwhile.
+            return self.wait().map_err(|e| (e, None));
+        }
+        match self.prefetch.take(limit, false) {
             Some(result) => result.map_err(|e| (e, None)),
             None => {
                 let waited = since.elapsed().as_millis();
@@ -176,18 +180,18 @@ impl Prefetch {
         self.changed.notify_all();
     }
 
-    /// Waits for the result, or for it to be queued again.
-    fn take(&self, limit: Duration) -> Option<Result<Lease>> {
-        let end = Instant::now() + limit;
+    /// Waits for the result, or with `back` for it to be queued again.
+    fn take(&self, limit: Duration, back: bool) -> Option<Result<Lease>> {
+        let end = Instant::now().checked_add(limit);
         let mut state = self.lock();
         loop {
             match std::mem::replace(&mut *state, State::Gone) {
                 State::Done(result) => return Some(result),
                 other => *state = other,
             }
-            let left = end.saturating_duration_since(Instant::now());
-            let back = matches!(*state, State::Queued) && limit > Duration::from_secs(1800);
-            if left.is_zero() || back {
+            let pause = Duration::from_secs(3600);
+            let left = end.map_or(pause, |end| end.saturating_duration_since(Instant::now()));
+            if left.is_zero() || (back && matches!(*state, State::Queued)) {
                 return None;
             }
             let waited = self.changed.wait_timeout(state, left);
@@ -215,7 +219,7 @@ impl Engine {
         if self.options.inline {
             let lane = self.foreground();
             match self.acquire(&lane, table, keys, Intent::Read) {
-                Err(Error::OverBudget { .. }) => {}
+                Err(Error::OverBudget { .. }) => self.prefetches.push(prefetch),
                 result => {
                     prefetch.start();
                     prefetch.end(Some(result));
@@ -241,7 +245,11 @@ impl Engine {
             let lane = self.background();
             let result = self.acquire(&lane, &prefetch.table, &prefetch.keys, Intent::Read);
             match result {
-                Err(Error::OverBudget { .. }) => {
+                Err(Error::OverBudget {
+                    asked_rows,
+                    capacity_rows,
+                    ..
+                }) if asked_rows <= capacity_rows => {
                     prefetch.end(None);
                     self.leases
                         .dropped

@@ -9,6 +9,7 @@
 //! of the narrow table force an eviction flush.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -44,10 +45,20 @@ impl Random {
 /// The tables, by number.
 pub fn descriptor(table: usize) -> TableDescriptor {
     let (name, dim, optimizer, initialiser) = match table {
-        0 => ("narrow", 64, Optimizer::Adagrad, Initialiser::Constant { value: 0.5 }),
+        0 => (
+            "narrow",
+            64,
+            Optimizer::Adagrad,
+            Initialiser::Constant { value: 0.5 },
+        ),
         1 => ("wide", 2048, Optimizer::Sgd, Initialiser::Zero),
         2 => ("vast", 4096, Optimizer::Sgd, Initialiser::Zero),
-        _ => ("late", 64, Optimizer::Sgd, Initialiser::Constant { value: -1.0 }),
+        _ => (
+            "late",
+            64,
+            Optimizer::Sgd,
+            Initialiser::Constant { value: -1.0 },
+        ),
     };
     TableDescriptor {
         optimizer,
@@ -100,6 +111,19 @@ pub enum Op {
     Reopen(usize),
 }
 
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Op::Weights(table, keys, _) => write!(f, "{} weights of {table}", keys.len()),
+            Op::Rows(table, keys, _) => write!(f, "{} rows of {table}", keys.len()),
+            Op::Gradients(table, keys, _) => write!(f, "{} gradients of {table}", keys.len()),
+            Op::Remove(table, keys) => write!(f, "{} keys of {table} removed", keys.len()),
+            Op::Checkpoint(step, _) => write!(f, "checkpoint of step {step}"),
+            other => write!(f, "{other:?}"),
+        }
+    }
+}
+
 /// What a workload does.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -118,9 +142,17 @@ fn some_keys(random: &mut Random, table: usize, count: u64) -> Vec<u64> {
 pub fn plan(seed: u64) -> Plan {
     let mut random = Random(seed.wrapping_mul(0x1234_5679) ^ 0xabcd);
     let compacting = seed % 2 == 0;
-    let retain = if compacting { 1 + seed / 2 % 2 } else { 1 + random.below(3) };
+    let retain = if compacting {
+        1 + seed / 2 % 2
+    } else {
+        1 + random.below(3)
+    };
     let shards = usize::try_from(1 + random.below(3)).unwrap();
-    let directories = if random.below(2) == 0 { vec![] } else { vec!["a".into(), "b".into()] };
+    let directories = if random.below(2) == 0 {
+        vec![]
+    } else {
+        vec!["a".into(), "b".into()]
+    };
     let options = RuntimeOptions {
         cache_bytes: 1 << 20,
         shards,
@@ -139,7 +171,11 @@ pub fn plan(seed: u64) -> Plan {
     let fill = |ops: &mut Vec<Op>, value: &mut f32, from: u64, to: u64| {
         for first in (from..to).step_by(8) {
             *value += 1.0;
-            ops.push(Op::Rows(0, (first..to.min(first + 8)).map(key).collect(), *value));
+            ops.push(Op::Rows(
+                0,
+                (first..to.min(first + 8)).map(key).collect(),
+                *value,
+            ));
         }
     };
     fill(&mut ops, &mut value, 0, 44);
@@ -155,7 +191,11 @@ pub fn plan(seed: u64) -> Plan {
         0 => ops.push(Op::Reopen(usize::try_from(1 + random.below(3)).unwrap())),
         1 => {
             ops.push(Op::CreateTable);
-            ops.push(Op::Weights(FIRST_TABLES, some_keys(&mut random, FIRST_TABLES, 8), 7.0));
+            ops.push(Op::Weights(
+                FIRST_TABLES,
+                some_keys(&mut random, FIRST_TABLES, 8),
+                7.0,
+            ));
         }
         2 => ops.push(Op::Rollback(0)),
         3 => ops.push(Op::Flush),
@@ -180,7 +220,11 @@ pub fn plan(seed: u64) -> Plan {
         ops.push(Op::Weights(1, some_keys(&mut random, 1, 2), 9.0));
         ops.push(Op::Flush);
     }
-    Plan { ops, options, compacting }
+    Plan {
+        ops,
+        options,
+        compacting,
+    }
 }
 
 /// Rows by (table, key), as bits.
@@ -232,10 +276,14 @@ impl Model {
         self.rows.insert((table, key), bits);
     }
 
-    fn after_checkpoint(&self, step: u64, meta: &[u8], retain: usize) -> History {
+    pub fn after_checkpoint(&self, step: u64, meta: &[u8], retain: usize) -> History {
         let mut history = self.durable.clone();
         let rows = Arc::new(self.rows.clone());
-        history.saved.push(Saved { step, meta: meta.to_vec(), rows });
+        history.saved.push(Saved {
+            step,
+            meta: meta.to_vec(),
+            rows,
+        });
         history.kept = (history.kept + 1).min(retain);
         history.tables = self.tables;
         history
@@ -251,7 +299,10 @@ impl Model {
 
     /// The model of a store that was opened at a history.
     pub fn reopened(&mut self, history: History) {
-        self.rows = history.saved.last().map_or_else(Rows::new, |s| (*s.rows).clone());
+        self.rows = history
+            .saved
+            .last()
+            .map_or_else(Rows::new, |s| (*s.rows).clone());
         self.tables = history.tables;
         self.durable = history;
         self.doubt = None;
@@ -268,9 +319,17 @@ pub struct Run {
 
 impl Run {
     pub fn new(disk: Arc<dyn Disk>, options: &RuntimeOptions) -> Run {
-        let model = Model { root: PathBuf::from(ROOT), ..Model::default() };
+        let model = Model {
+            root: PathBuf::from(ROOT),
+            ..Model::default()
+        };
         let store = None;
-        Run { disk, store, model, options: options.clone() }
+        Run {
+            disk,
+            store,
+            model,
+            options: options.clone(),
+        }
     }
 
     /// Creates the store and its first tables.
@@ -292,7 +351,11 @@ impl Run {
     /// Opens the store at the acknowledged history.
     pub fn open(&mut self) -> Result<()> {
         let disk = Arc::clone(&self.disk);
-        self.store = Some(Store::open_on(disk, &self.model.root, self.options.clone())?);
+        self.store = Some(Store::open_on(
+            disk,
+            &self.model.root,
+            self.options.clone(),
+        )?);
         let durable = self.model.durable.clone();
         self.model.reopened(durable);
         self.first_tables()
@@ -311,7 +374,9 @@ impl Run {
     /// Does one operation. After an error the model says what may be the case.
     pub fn step(&mut self, op: &Op) -> Result<()> {
         match op {
-            Op::Weights(table, keys, _) | Op::Rows(table, keys, _) | Op::Gradients(table, keys, _) => {
+            Op::Weights(table, keys, _)
+            | Op::Rows(table, keys, _)
+            | Op::Gradients(table, keys, _) => {
                 let table = *table;
                 if table >= self.model.tables {
                     return Ok(());
@@ -341,15 +406,23 @@ impl Run {
         let id = TableId(u32::try_from(table).unwrap());
         let mut out = vec![0.0; keys.len() * dim];
         let lease = self.store().pull(id, keys, &mut out)?;
-        let old: Vec<f32> = keys.iter().flat_map(|k| self.model.row(table, *k)).collect();
+        let old: Vec<f32> = keys
+            .iter()
+            .flat_map(|k| self.model.row(table, *k))
+            .collect();
         for (got, old) in out.chunks(dim).zip(old.chunks(width)) {
-            assert!(same(got, &old[..dim]), "a pull gave other weights than the model");
+            assert!(
+                same(got, &old[..dim]),
+                "a pull gave other weights than the model"
+            );
         }
         let (mut new, mut values) = (old, Vec::new());
         for row in new.chunks_mut(width) {
             match op {
                 Op::Rows(_, _, value) => {
-                    row.iter_mut().enumerate().for_each(|(i, v)| *v = value + i as f32);
+                    row.iter_mut()
+                        .enumerate()
+                        .for_each(|(i, v)| *v = value + i as f32);
                     values.extend_from_slice(row);
                 }
                 Op::Gradients(_, _, gradient) => {
@@ -357,7 +430,10 @@ impl Run {
                     descend(row, dim, *gradient);
                 }
                 Op::Weights(_, _, value) => {
-                    row[..dim].iter_mut().enumerate().for_each(|(i, v)| *v = value - i as f32);
+                    row[..dim]
+                        .iter_mut()
+                        .enumerate()
+                        .for_each(|(i, v)| *v = value - i as f32);
                     values.extend_from_slice(&row[..dim]);
                 }
                 _ => {}
@@ -378,7 +454,9 @@ impl Run {
     fn remove(&mut self, table: usize, keys: &[u64]) -> Result<()> {
         let id = TableId(u32::try_from(table).unwrap());
         for keys in keys.chunks(4) {
-            let known = keys.iter().filter(|k| self.model.rows.contains_key(&(table, **k)));
+            let known = keys
+                .iter()
+                .filter(|k| self.model.rows.contains_key(&(table, **k)));
             let expected = known.count() as u64;
             let removed = self.store().remove(id, keys)?;
             assert_eq!(removed, expected, "keys removed");
@@ -390,7 +468,9 @@ impl Run {
     }
 
     fn checkpoint(&mut self, step: u64, meta: &[u8]) -> Result<()> {
-        let after = self.model.after_checkpoint(step, meta, self.options.retain_checkpoints);
+        let after = self
+            .model
+            .after_checkpoint(step, meta, self.options.retain_checkpoints);
         let result = self.store().checkpoint(step, meta);
         self.acknowledge(result.map(drop), after)
     }
@@ -447,7 +527,11 @@ macro_rules! check {
     };
 }
 
-fn open(disk: &SimDisk, root: &Path, options: &RuntimeOptions) -> std::result::Result<Store, String> {
+fn open(
+    disk: &SimDisk,
+    root: &Path,
+    options: &RuntimeOptions,
+) -> std::result::Result<Store, String> {
     let opened = Store::open_on(Arc::new(disk.clone()), root, options.clone());
     opened.map_err(|e| format!("does not open: {e}"))
 }
@@ -459,7 +543,10 @@ pub fn verify(disk: &SimDisk, model: &Model, options: &RuntimeOptions, exact: bo
     compare(&store, model, exact)?;
     no_orphans(disk, &model.root)?;
     let stats = store.stats();
-    check!(!store.has_changes() && stats.uncheckpointed_rows == 0, "changes after opening: {stats:?}");
+    check!(
+        !store.has_changes() && stats.uncheckpointed_rows == 0,
+        "changes after opening: {stats:?}"
+    );
     store.close().map_err(|e| format!("does not close: {e}"))
 }
 
@@ -498,7 +585,9 @@ fn compare(store: &Store, model: &Model, exact: bool) -> std::result::Result<His
         let enough = steps.len() == history.kept || !exact && steps.len() > history.kept;
         enough && all.ends_with(&steps) && store.tables().len() == history.tables
     };
-    let mut candidates = [Some(&model.durable), model.doubt.as_ref()].into_iter().flatten();
+    let mut candidates = [Some(&model.durable), model.doubt.as_ref()]
+        .into_iter()
+        .flatten();
     let Some(history) = candidates.find(fits) else {
         let names: Vec<String> = store.tables().into_iter().map(|(_, d)| d.name).collect();
         let last = |h: &History| {
@@ -513,7 +602,10 @@ fn compare(store: &Store, model: &Model, exact: bool) -> std::result::Result<His
         ));
     };
     for (table, (id, found)) in store.tables().into_iter().enumerate() {
-        check!(id.0 as usize == table && found == descriptor(table), "table {table}: {found:?}");
+        check!(
+            id.0 as usize == table && found == descriptor(table),
+            "table {table}: {found:?}"
+        );
     }
     let first = history.saved.len() - infos.len();
     for (info, saved) in infos.iter().zip(&history.saved[first..]) {
@@ -532,24 +624,44 @@ fn compare_checkpoint(store: &Store, info: &CheckpointInfo, saved: &Saved) -> Ve
     let told = |e: Error| format!("checkpoint of step {step}: {e}");
     let meta = store.checkpoint_meta(info.id).map_err(told)?;
     check!(meta == saved.meta, "step {step}: meta differs");
-    check!(info.meta_bytes == meta.len() as u64, "step {step}: length of meta");
+    check!(
+        info.meta_bytes == meta.len() as u64,
+        "step {step}: length of meta"
+    );
     let mut rows = store.rows(info.id).map_err(told)?;
     let mut count = 0;
     while let Some(row) = rows.next_row().map_err(told)? {
         let at = (row.table.0 as usize, row.key);
         let Some(bits) = saved.rows.get(&at) else {
-            return Err(format!("step {step}: row {at:x?} is not of this checkpoint"));
+            return Err(format!(
+                "step {step}: row {at:x?} is not of this checkpoint"
+            ));
         };
-        let equal = row.values.iter().map(|v| v.to_bits()).eq(bits.iter().copied());
-        check!(equal, "step {step}: row {at:x?} has another value: {:?}", &row.values[..2]);
+        let equal = row
+            .values
+            .iter()
+            .map(|v| v.to_bits())
+            .eq(bits.iter().copied());
+        check!(
+            equal,
+            "step {step}: row {at:x?} has another value: {:?}",
+            &row.values[..2]
+        );
         count += 1;
     }
-    check!(count == saved.rows.len(), "step {step}: {count} rows of {}", saved.rows.len());
+    check!(
+        count == saved.rows.len(),
+        "step {step}: {count} rows of {}",
+        saved.rows.len()
+    );
     Ok(())
 }
 
 fn compare_pulls(store: &Store, rows: &Rows, tables: usize) -> Verdict {
-    let model = Model { rows: rows.clone(), ..Model::default() };
+    let model = Model {
+        rows: rows.clone(),
+        ..Model::default()
+    };
     for table in 0..tables {
         let dim = descriptor(table).dim;
         let id = TableId(u32::try_from(table).unwrap());
@@ -557,7 +669,10 @@ fn compare_pulls(store: &Store, rows: &Rows, tables: usize) -> Verdict {
         let known = store.contains(id, &keys).map_err(|e| e.to_string())?;
         for (key, known) in keys.iter().zip(known) {
             let expected = rows.contains_key(&(table, *key));
-            check!(known == expected, "table {table}: contains({key:#x}) is {known}");
+            check!(
+                known == expected,
+                "table {table}: contains({key:#x}) is {known}"
+            );
         }
         for keys in keys.chunks(4) {
             let mut out = vec![0.0; keys.len() * dim];
@@ -565,7 +680,10 @@ fn compare_pulls(store: &Store, rows: &Rows, tables: usize) -> Verdict {
             drop(lease.map_err(|e| format!("pull of table {table}: {e}"))?);
             for (key, got) in keys.iter().zip(out.chunks(dim)) {
                 let row = model.row(table, *key);
-                check!(same(got, &row[..dim]), "table {table}: pulled row {key:#x} differs");
+                check!(
+                    same(got, &row[..dim]),
+                    "table {table}: pulled row {key:#x} differs"
+                );
             }
         }
     }
@@ -574,8 +692,13 @@ fn compare_pulls(store: &Store, rows: &Rows, tables: usize) -> Verdict {
 
 /// Every numbered file is named by the manifest, and the manifest names files that are needed.
 pub fn no_orphans(disk: &SimDisk, root: &Path) -> Verdict {
-    let read = |name: &str| disk.read_file(&root.join(name)).map_err(|e| format!("{name}: {e}"));
-    let store = StoreIdentity::decode(&read("STORE")?).map_err(|e| format!("STORE: {e:?}"))?.uuid;
+    let read = |name: &str| {
+        disk.read_file(&root.join(name))
+            .map_err(|e| format!("{name}: {e}"))
+    };
+    let store = StoreIdentity::decode(&read("STORE")?)
+        .map_err(|e| format!("STORE: {e:?}"))?
+        .uuid;
     let current = Current::decode(&read("CURRENT")?, &store).map_err(|e| format!("{e:?}"))?;
     let manifest = file_name(FileKind::Manifest, current.manifest_number);
     let content = read(&manifest)?;
@@ -587,27 +710,40 @@ pub fn no_orphans(disk: &SimDisk, root: &Path) -> Verdict {
         replay.apply(edit)?;
     }
     let needed = |f: &hps::format::manifest::FileMeta| {
-        replay.checkpoints.iter().any(|c| f.added <= c.id && c.id < f.removed)
+        replay
+            .checkpoints
+            .iter()
+            .any(|c| f.added <= c.id && c.id < f.removed)
     };
     let mut expected = BTreeSet::from([manifest]);
     for file in replay.files.values() {
-        check!(needed(file), "the manifest names file {} for no checkpoint", file.number);
+        check!(
+            needed(file),
+            "the manifest names file {} for no checkpoint",
+            file.number
+        );
         expected.insert(file_name(FileKind::Rows, file.number));
     }
     let metas = replay.checkpoints.iter().map(|c| c.meta_number);
     expected.extend(metas.map(|n| file_name(FileKind::Meta, n)));
     expected.extend(replay.image.map(|i| file_name(FileKind::Image, i.number)));
     let found: BTreeSet<String> = numbered(disk, root).iter().map(|p| name_of(p)).collect();
-    check!(found == expected, "files {found:?}, the manifest needs {expected:?}");
+    check!(
+        found == expected,
+        "files {found:?}, the manifest needs {expected:?}"
+    );
     Ok(())
 }
 
 /// Files of the store with a number in their name.
 pub fn numbered(disk: &SimDisk, root: &Path) -> Vec<PathBuf> {
     let paths = disk.paths().into_iter().filter(|p| p.starts_with(root));
-    paths.filter(|p| parse_file_name(&name_of(p)).is_some()).collect()
+    paths
+        .filter(|p| parse_file_name(&name_of(p)).is_some())
+        .collect()
 }
 
 fn name_of(path: &Path) -> String {
-    path.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned())
+    path.file_name()
+        .map_or_else(String::new, |n| n.to_string_lossy().into_owned())
 }

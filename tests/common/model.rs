@@ -1,35 +1,14 @@
 //! What must a store hold? The twin of a store in plain memory: maps of rows, and the update rules
 //! written a second time, from the text in `src/row/optimizer.rs`.
 
+use super::rng::Rng;
 use hps::*;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// A small generator of numbers: SplitMix64.
-#[derive(Clone, Debug)]
-pub struct Rng(pub u64);
-
-impl Rng {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-
-    pub fn one_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
-
-    /// In [-1, 1).
-    pub fn value(&mut self) -> f32 {
-        (self.next() >> 40) as f32 / 8_388_608.0 - 1.0
-    }
+/// In [-1, 1).
+fn value(rng: &mut Rng) -> f32 {
+    (rng.next() >> 40) as f32 / 8_388_608.0 - 1.0
 }
 
 /// The i-th key of a universe: small ones, large ones, and both ends.
@@ -134,7 +113,11 @@ impl TableModel {
                 Initialiser::Constant { value } => value,
                 Initialiser::Uniform { low, high } => {
                     let value = low + ((bits >> 40) as f32 / 16_777_216.0) * (high - low);
-                    if value < high { value } else { high.next_down() }
+                    if value < high {
+                        value
+                    } else {
+                        high.next_down()
+                    }
                 }
                 other => panic!("the model has no {other:?}"),
             };
@@ -161,14 +144,14 @@ impl TableModel {
             0 => PushKind::Deltas,
             1 => PushKind::Weights,
             2 => PushKind::Rows,
-            _ => PushKind::Gradients(0.01 + 0.1 * rng.value().abs()),
+            _ => PushKind::Gradients(0.01 + 0.1 * value(rng).abs()),
         };
         let per = if kind == PushKind::Rows { width } else { dim };
         // A few random numbers, rotated: what matters is that no two rows are alike.
-        let base: Vec<f32> = (0..per + 7).map(|_| rng.value()).collect();
+        let base: Vec<f32> = (0..per + 7).map(|_| value(rng)).collect();
         let mut values = Vec::with_capacity(n * per);
         for _ in 0..n {
-            let (shift, scale) = (rng.below(7), rng.value());
+            let (shift, scale) = (rng.below(7), value(rng));
             values.extend(base[shift..shift + per].iter().map(|v| v * scale));
         }
         if kind == PushKind::Rows {

@@ -1,0 +1,55 @@
+//! What stores does the model test make? Tables and options, by a seed.
+
+use super::model::TableModel;
+use super::rng::Rng;
+use hps::*;
+use std::path::PathBuf;
+
+/// Wide rows, so that few of them fill the smallest cache, and narrow ones with metadata.
+pub fn descriptors(rng: &mut Rng) -> Vec<TableModel> {
+    let (optimizer, dim) = match rng.below(10) {
+        0 => (Optimizer::Sgd, 512),
+        1 => (Optimizer::Momentum, 256),
+        2 => (Optimizer::Nesterov, 256),
+        3 => (Optimizer::Adam, 170),
+        4 => (Optimizer::Ftrl, 170),
+        _ => (Optimizer::Adagrad, 256),
+    };
+    let wide = TableDescriptor {
+        optimizer,
+        accumulator: 0.1,
+        seed: rng.next(),
+        ..TableDescriptor::new("wide", dim)
+    };
+    let bits = rng.next();
+    let narrow = TableDescriptor {
+        optimizer: Optimizer::RowwiseAdagrad,
+        initialiser: Initialiser::Constant { value: 0.25 },
+        metadata: RowMetadata {
+            show: bits & 1 == 0,
+            click: bits & 2 == 0,
+            count: true,
+            last_step: bits & 4 == 0,
+        },
+        ..TableDescriptor::new("narrow", 3)
+    };
+    vec![TableModel::new(wide, 1000), TableModel::new(narrow, 3000)]
+}
+
+/// Everything that must not change a value.
+pub fn random_options(rng: &mut Rng, background: bool, directories: &[PathBuf]) -> RuntimeOptions {
+    RuntimeOptions {
+        cache_bytes: (1 << 20) + rng.below(1 << 18) as u64,
+        shards: 1 + rng.below(4),
+        threads: 1 + rng.below(2),
+        io_depth: 1 + rng.below(8),
+        policy: [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Cached][rng.below(3)],
+        file_bytes: 1 << 20,
+        flush_step_rows: 30 + rng.below(100),
+        space_bound: 1.1 + 0.1 * rng.below(5) as f64,
+        retain_checkpoints: 1 + rng.below(4),
+        inline: !background || rng.one_in(4),
+        data_directories: directories.to_vec(),
+        ..RuntimeOptions::default()
+    }
+}
