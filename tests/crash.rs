@@ -382,7 +382,7 @@ fn train(run: &mut Run, seed: u64) -> Result<()> {
         for _ in 0..6 {
             let first = random.below(40);
             let keys: Vec<u64> = (first..first + 8).map(key).collect();
-            let ticket = run.store().prefetch(TableId(0), &keys[..3])?;
+            let ticket = run.store().prefetch(TableId(0), &keys[..2])?;
             run.step(&Op::Rows(0, keys, random.below(1000) as f32))?;
             drop(ticket.wait()?);
             run.step(&Op::Remove(0, vec![key(random.below(48))]))?;
@@ -419,6 +419,7 @@ fn a_crash_beside_background_threads_reopens_the_last_checkpoint_or_the_one_bein
         let mut plan = plan(seed);
         plan.options.inline = false;
         plan.options.threads = 2;
+        plan.options.shards = 2;
         let mut run = Run::new(Arc::new(disk.clone()), &plan.options);
         let ended = train(&mut run, seed);
         // A power cut does not wait for threads.

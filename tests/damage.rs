@@ -63,7 +63,7 @@ fn damage_to_what_opening_reads_is_corrupt_and_names_the_file() {
         }
         kinds.insert(name.rsplit('.').next().unwrap().to_owned());
         // Header, key block and footer of row files are read when a store is opened.
-        let footer = bytes.len() as u64 - 4096;
+        let footer = (bytes.len() as u64).max(8192) - 4096;
         let offsets = match rows {
             true => vec![0, 9, 4095, footer - 4096 + 17, footer, footer + 40],
             false => vec![0, 9, 33, bytes.len() as u64 - 1],
@@ -159,12 +159,11 @@ fn a_damaged_record_costs_its_row_and_no_other() {
         run.step(&Op::Checkpoint(3, vec![])).unwrap();
         let retained = run.store().checkpoints();
         let mut iter = run.store().rows(retained[1].id).unwrap();
-        let mut read = || iter.next_row().map(|row| row.is_some());
-        let error = std::iter::repeat_with(&mut read).find_map(Result::err);
-        assert!(
-            error.is_none(),
-            "the last checkpoint has the row anew: {error:?}"
-        );
+        let mut count = 0;
+        while iter.next_row().unwrap().is_some() {
+            count += 1;
+        }
+        assert_eq!(count, run.model.rows.len(), "rows of the last checkpoint");
     }
 }
 

@@ -42,6 +42,11 @@ enum End {
 /// Errors that a failing device may cause, and whether the store must refuse writes afterwards.
 fn is_fatal(error: &Error) -> std::result::Result<bool, String> {
     match error {
+        Error::Io {
+            operation, source, ..
+        } if source.kind() == ErrorKind::StorageFull && ["create", "write"].contains(operation) => {
+            Err(format!("no room, told as {error:?}"))
+        }
         Error::Io { operation, .. } => Ok(operation.starts_with("sync") || *operation == "rename"),
         Error::NoSpace { .. } => Ok(false),
         Error::Poisoned { .. } => Ok(true),
@@ -308,8 +313,8 @@ fn a_full_disk_refuses_writes_and_takes_them_once_there_is_room() {
         run.create().unwrap();
         run.step(&rows(0..20, 1.0)).unwrap();
         run.step(&Op::Checkpoint(1, vec![])).unwrap();
-        let bytes = disk
-            .paths()
+        let paths = disk.paths();
+        let bytes = paths
             .iter()
             .map(|p| disk.read_file(p).unwrap().len() as u64);
         disk.set_capacity(bytes.sum::<u64>() + room);

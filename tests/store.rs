@@ -226,17 +226,26 @@ fn what_is_not_a_store_is_named() {
 
 #[test]
 fn a_newer_format_is_refused_by_version() {
+    use hps::format::checksum::{Kind, checksum};
+    use hps::format::{FileIdentity, identity::StoreIdentity};
     let dir = tempfile::tempdir().unwrap();
     drop(Store::create(dir.path(), options()).unwrap());
+    let store = StoreIdentity::decode(&std::fs::read(dir.path().join("STORE")).unwrap()).unwrap();
     let file = dir.path().join("CURRENT");
     let mut bytes = std::fs::read(&file).unwrap();
-    bytes[16] = 2; // the version field; only a valid checksum makes it "newer" and not "corrupt"
+    bytes[16] = 2; // The version, with a checksum that a later build would write.
+    let seed = FileIdentity::new(store.uuid, 0).seed(Kind::Current, 0);
+    let sum = checksum(&bytes[8..], seed);
+    bytes[..8].copy_from_slice(&sum.to_le_bytes());
     std::fs::write(&file, &bytes).unwrap();
-    let error = Store::open(dir.path(), options()).unwrap_err();
-    assert!(
-        matches!(error, Error::Corrupt { .. } | Error::Unsupported { .. }),
-        "{error}"
-    );
+    match Store::open(dir.path(), options()).unwrap_err() {
+        Error::Unsupported {
+            path,
+            found: 2,
+            supported: 1,
+        } => assert_eq!(path, file),
+        other => panic!("{other}"),
+    }
 }
 
 #[test]

@@ -72,16 +72,56 @@ impl Segment {
         let places = usize::from(self.places);
         let mut place = home;
         while place < places {
-            let (other, value) = self.at(place);
-            if value == ABSENT || other > hash {
+            let Some(block) = &self.blocks[(place / BLOCK_PLACES) % BLOCKS_MAX] else {
                 return Err(place);
+            };
+            for (other, value) in &block[place % BLOCK_PLACES..] {
+                if *value == ABSENT || *other > hash {
+                    return Err(place);
+                }
+                if *other == hash {
+                    return Ok(place);
+                }
+                place += 1;
             }
-            if other == hash {
-                return Ok(place);
-            }
-            place += 1;
         }
         Err(place)
+    }
+
+    /// The first empty place from `place` on.
+    fn first_empty(&self, mut place: usize) -> Option<usize> {
+        while let Some(Some(block)) = self.blocks.get(place / BLOCK_PLACES) {
+            let rest = &block[place % BLOCK_PLACES..];
+            if let Some(i) = rest.iter().position(|x| x.1 == ABSENT) {
+                return Some(place + i);
+            }
+            place += rest.len();
+        }
+        None
+    }
+
+    /// Puts an entry at `place` and moves what was there and behind it up to the place `end`.
+    fn shift_in(&mut self, place: usize, end: usize, entry: Place) {
+        let (first, last) = (place / BLOCK_PLACES, end / BLOCK_PLACES);
+        let mut carried = entry;
+        for number in first..=last {
+            let Some(Some(block)) = self.blocks.get_mut(number) else {
+                return;
+            };
+            let from = if number == first {
+                place % BLOCK_PLACES
+            } else {
+                0
+            };
+            let to = match number == last {
+                true => end % BLOCK_PLACES,
+                false => BLOCK_PLACES - 1,
+            };
+            let out = block[to];
+            block.copy_within(from..to, from + 1);
+            block[from] = carried;
+            carried = out;
+        }
     }
 
     #[inline]
@@ -102,7 +142,7 @@ impl Segment {
         load: Load,
         keeps: &mut impl FnMut(u64) -> bool,
     ) -> Insertion {
-        let mut place = match self.find(hash, self.home(position)) {
+        let place = match self.find(hash, self.home(position)) {
             Ok(place) => {
                 let old = self.at(place).1;
                 if !keeps(old) {
@@ -116,16 +156,10 @@ impl Segment {
         if usize::from(self.entries) + 1 > load.entries_max(places / BLOCK_PLACES) {
             return Insertion::Full;
         }
-        let Some(end) = (place..places).find(|p| self.at(*p).1 == ABSENT) else {
+        let Some(end) = self.first_empty(place) else {
             return Insertion::Overflow;
         };
-        let mut carried = (hash, value);
-        while place <= end {
-            let next = self.at(place);
-            self.put(place, carried);
-            carried = next;
-            place += 1;
-        }
+        self.shift_in(place, end, (hash, value));
         self.entries += 1;
         Insertion::Added
     }

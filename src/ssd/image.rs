@@ -493,8 +493,8 @@ fn merge(
             if take_old {
                 old.at += 1;
             }
-            if let Some(index) = index.filter(|_| take_new) {
-                merge.cursor(index).advance()?;
+            if take_new {
+                merge.step()?;
             }
         }
     }

@@ -99,21 +99,25 @@ impl Index {
     }
 
     /// Recovery: points a key to a copy unless it points to one with a greater rank. The files'
-    /// own counters are not touched; `live`, by slot, counts what the index points to.
-    pub fn offer(&mut self, files: &Files, live: &mut [u64], hash: u64, to: Location) {
+    /// own counters are not touched; `live`, by slot, counts what the index points to. False, and
+    /// nothing is known of the key's newest copy, if two copies have the same rank.
+    #[must_use]
+    pub fn offer(&mut self, files: &Files, live: &mut [u64], hash: u64, to: Location) -> bool {
         let rank = file(files, to).meta.rank;
-        let mut kept = false;
+        let (mut kept, mut equal) = (false, false);
         let old = self.map.insert_unless(hash, to.0, &mut |old| {
-            kept = file(files, Location(old)).meta.rank > rank;
+            let other = file(files, Location(old)).meta.rank;
+            (kept, equal) = (other >= rank, other == rank);
             kept
         });
         if kept {
-            return;
+            return !equal;
         }
         live[to.slot() as usize] += 1;
         if let Some(old) = old {
             live[Location(old).slot() as usize] -= 1;
         }
+        true
     }
 
     /// Hash and location in hash order.

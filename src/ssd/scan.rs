@@ -7,6 +7,8 @@
 //! - Everything is verified before it is handed out: checksums, the order of keys, their number.
 //! - A cursor holds one key block group and one window of rows, whatever the file's size.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::format::param_file::{self, KEYS_PER_BLOCK, Run, RunKind};
 use crate::format::{DecodeError, FileIdentity};
 use crate::io::{AlignedBuffer, DiskFile};
-use crate::units::mix64;
+use crate::units::{mix64, unmix64};
 
 const BLOCK_BYTES: u64 = 4096;
 
@@ -290,6 +292,10 @@ impl RunCursor {
 /// greatest rank comes out.
 pub struct Merge {
     cursors: Vec<RunCursor>,
+    /// (hash, greatest rank first, cursor) of every cursor that stands at an entry, but for the
+    /// one handed out.
+    heap: BinaryHeap<Reverse<(u64, Reverse<u64>, usize)>>,
+    standing: Option<usize>,
 }
 
 impl Merge {
@@ -306,56 +312,72 @@ impl Merge {
                 }
             }
         }
-        Ok(Merge { cursors })
+        let mut merge = Merge {
+            heap: BinaryHeap::with_capacity(cursors.len()),
+            cursors,
+            standing: None,
+        };
+        for i in 0..merge.cursors.len() {
+            merge.offer(i);
+        }
+        Ok(merge)
     }
 
-    /// The cursor that stands at the next key's newest copy; older copies are stepped over.
-    /// The caller reads it, then calls [`Merge::advance`] with the same index.
+    fn offer(&mut self, index: usize) {
+        let cursor = &self.cursors[index];
+        if let Some(entry) = cursor.entry() {
+            let rank = Reverse(cursor.file.meta.rank);
+            self.heap.push(Reverse((entry.hash, rank, index)));
+        }
+    }
+
+    /// The cursor that stands at the next key's newest copy; older copies are stepped over. The
+    /// same one until [`Merge::step`].
+    ///
+    /// # Cost
+    /// Logarithmic in the number of runs.
     ///
     /// # Errors
     /// `Io`, `Corrupt` (also when rank and epoch contradict each other).
     pub fn newest(&mut self) -> Result<Option<usize>> {
-        let mut best: Option<(usize, Entry, u64)> = None;
-        let mut i = 0;
-        while i < self.cursors.len() {
-            let Some(entry) = self.cursors[i].entry() else {
-                i += 1;
-                continue;
-            };
-            let rank = self.cursors[i].file.meta.rank;
-            match best {
-                Some((j, other, other_rank)) if other.hash == entry.hash => {
-                    let (loser, newer, older) = if rank > other_rank {
-                        best = Some((i, entry, rank));
-                        (j, entry, other)
-                    } else {
-                        (i, other, entry)
-                    };
-                    if newer.epoch < older.epoch {
-                        let file = &self.cursors[loser].file;
-                        let what = format!("rank and epoch of key {:#x} disagree", entry.key);
-                        return Err(Error::corrupt(&file.path, file.keys_offset, what));
-                    }
-                    self.cursors[loser].advance()?;
-                    // The loser may now stand at a smaller hash than the best: look again.
-                    if loser < i {
-                        i = 0;
-                        best = None;
-                        continue;
-                    }
-                    continue;
-                }
-                Some((_, other, _)) if other.hash < entry.hash => {}
-                _ => best = Some((i, entry, rank)),
-            }
-            i += 1;
+        if self.standing.is_some() {
+            return Ok(self.standing);
         }
-        Ok(best.map(|(i, _, _)| i))
+        let Some(Reverse((hash, _, newest))) = self.heap.pop() else {
+            return Ok(None);
+        };
+        while let Some(Reverse((other, _, older))) = self.heap.peek().copied()
+            && other == hash
+        {
+            self.heap.pop();
+            let epoch = |i: usize| self.cursors[i].entry().map(|e| e.epoch);
+            if epoch(newest) < epoch(older) {
+                let file = &self.cursors[older].file;
+                let what = format!("rank and epoch of key {:#x} disagree", unmix64(hash));
+                return Err(Error::corrupt(&file.path, file.keys_offset, what));
+            }
+            self.cursors[older].advance()?;
+            self.offer(older);
+        }
+        self.standing = Some(newest);
+        Ok(self.standing)
     }
 
     /// The cursor with this index.
     #[must_use]
     pub fn cursor(&mut self, index: usize) -> &mut RunCursor {
         &mut self.cursors[index]
+    }
+
+    /// Leaves the entry that [`Merge::newest`] gave.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`.
+    pub fn step(&mut self) -> Result<()> {
+        if let Some(index) = self.standing.take() {
+            self.cursors[index].advance()?;
+            self.offer(index);
+        }
+        Ok(())
     }
 }

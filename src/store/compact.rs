@@ -25,18 +25,21 @@ use crate::ssd::writer::FileWriter;
 use crate::units::{mix64, range_of};
 
 /// Window of rows read at a time from each input.
-const WINDOW_BYTES: u64 = 256 << 10;
+const WINDOW_BYTES: u64 = 128 << 10;
 /// Buffers and their size for the output.
 const OUTPUT_DEPTH: usize = 4;
 const OUTPUT_BYTES: usize = 512 << 10;
 
 /// One entry of an output file: the key and where its input copy is.
 struct Moved {
-    table: usize,
     hash: u64,
     from: Location,
+    table: u16,
     tombstone: bool,
 }
+
+// There is one per row of the outputs: it stays small.
+const _: () = assert!(size_of::<Moved>() <= 24);
 
 /// Which entries of a file the index points to, by entry number.
 struct LiveSet {
@@ -225,7 +228,7 @@ impl Engine {
                 .slots
                 .read()
                 .unwrap_or_else(PoisonError::into_inner);
-            guard.tables[gone.table]
+            guard.tables[usize::from(gone.table)]
                 .index
                 .forget(&files, gone.hash, gone.from);
         }
@@ -301,7 +304,7 @@ impl Engine {
                     .unwrap_or_else(PoisonError::into_inner);
                 for m in some {
                     let to = Location::new(file.slot, m.tombstone, entry);
-                    guard.tables[m.table]
+                    guard.tables[usize::from(m.table)]
                         .index
                         .moved(&files, m.hash, m.from, to);
                     entry += 1;
@@ -373,7 +376,7 @@ impl<'a> Resume<'a> {
             {
                 return Ok(Some(index));
             }
-            cursor.advance()?;
+            merge.step()?;
         }
         Ok(None)
     }
@@ -388,9 +391,9 @@ impl<'a> Resume<'a> {
         let engine = self.engine;
         while self.more()? {
             let id = self.tables[self.at];
-            let table = id as usize;
-            self.row
-                .resize(engine.all_tables()[table].descriptor.row_f32s(), 0.0);
+            let width = engine.all_tables()[id as usize].descriptor.row_f32s();
+            self.row.resize(width, 0.0);
+            let table = u16::try_from(id).unwrap_or(u16::MAX);
             while file.bytes() < bytes_max {
                 let Some(index) = self.next_live()? else {
                     break;
@@ -420,7 +423,7 @@ impl<'a> Resume<'a> {
                     self.tombstones
                         .push((entry.hash, entry.key, entry.epoch, from));
                 }
-                cursor.advance()?;
+                merge.step()?;
             }
             for (hash, key, epoch, from) in self.tombstones.drain(..) {
                 file.tombstone(id, key, epoch);

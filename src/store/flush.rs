@@ -1,7 +1,7 @@
 //! How do dirty rows reach parameter files?
 //!
 //! One writer at a time takes victims, copies them out under their shard's lock, writes one file
-//! per data directory (several when it grows past the target size) and repoints the index.
+//! per data directory and repoints the index.
 //!
 //! Invariants:
 //! - Until the repoint a row being written stays in memory: a reader never sees an older copy.
@@ -36,13 +36,35 @@ pub struct Picked {
 
 /// A row or tombstone in the file being written.
 struct Written {
-    table: usize,
-    shard: usize,
     victim: Victim,
-    hash: u64,
     /// Entry number; `None` for a tombstone that nobody needs.
     entry: Option<u32>,
+    table: u16,
+    shard: u16,
     tombstone: bool,
+}
+
+// There is one per row of a file: it stays small.
+const _: () = assert!(size_of::<Written>() <= 32);
+
+impl Written {
+    fn new(
+        table: usize,
+        shard: usize,
+        victim: Victim,
+        entry: Option<u32>,
+        tombstone: bool,
+    ) -> Written {
+        let narrow = |x: usize| u16::try_from(x).unwrap_or(u16::MAX);
+        let (table, shard) = (narrow(table), narrow(shard));
+        Written {
+            victim,
+            entry,
+            table,
+            shard,
+            tombstone,
+        }
+    }
 }
 
 /// Rows of one table copied out of a shard, not yet in the file.
@@ -51,7 +73,7 @@ struct Staged {
     rows: Vec<f32>,
     entries: Vec<(u64, u32, Victim)>,
     tombstones: Vec<(u64, u32, Victim)>,
-    pointless: Vec<(u64, Victim)>,
+    pointless: Vec<Victim>,
 }
 
 impl Engine {
@@ -314,7 +336,8 @@ impl Engine {
             .iter()
             .map(|p| p.victims.len() as u64 * (tables[p.table].descriptor.row_bytes() as u64 + 30))
             .sum();
-        let mut written = Vec::new();
+        let rows = picked.iter().map(|p| p.victims.len()).sum();
+        let mut written = Vec::with_capacity(rows);
         let result = self.fill_file(writer, directory, picked, expected + 16384, &mut written);
         let rows = written.iter().filter(|w| w.entry.is_some()).count() as u64;
         match result {
@@ -356,14 +379,7 @@ impl Engine {
                 let entry = u32::try_from(file.entries()).ok();
                 let id = u32::try_from(table).unwrap_or(u32::MAX);
                 file.tombstone(id, unmix64(hash), epoch);
-                written.push(Written {
-                    table,
-                    shard,
-                    victim,
-                    hash,
-                    entry,
-                    tombstone: true,
-                });
+                written.push(Written::new(table, shard, victim, entry, true));
             }
         }
         if file.entries() == 0 {
@@ -406,7 +422,7 @@ impl Engine {
             // Without a copy on SSD there is nothing that a tombstone would have to hide.
             match entry.index.get(taken.hash) {
                 Some(_) => staged.tombstones.push((taken.hash, taken.epoch, *victim)),
-                None => staged.pointless.push((taken.hash, *victim)),
+                None => staged.pointless.push(*victim),
             }
         }
         staged
@@ -430,29 +446,32 @@ impl Engine {
     fn settle(&self, written: &[Written], slot: Option<u32>) {
         for chunk in written.chunk_by(|a, b| a.shard == b.shard) {
             for some in chunk.chunks(1024) {
-                let mut guard = self.shards[some[0].shard].lock();
+                let mut guard = self.shards[usize::from(some[0].shard)].lock();
                 let files = self
                     .ssd
                     .slots
                     .read()
                     .unwrap_or_else(PoisonError::into_inner);
                 for w in some {
-                    let entry = &mut guard.tables[w.table];
+                    let entry = &mut guard.tables[usize::from(w.table)];
                     if let (Some(slot), Some(number)) = (slot, w.entry) {
                         let to = Location::new(slot, w.tombstone, number);
-                        entry.index.repoint(&files, w.hash, to);
+                        entry.index.repoint(&files, w.victim.hash, to);
                     }
                     let _kept = entry.cache.written(&w.victim, true);
                 }
             }
-            self.shards[chunk[0].shard].notify();
+            self.shards[usize::from(chunk[0].shard)].notify();
         }
     }
 
     fn take_back(&self, written: &[Written]) {
         for w in written {
-            let mut guard = self.shards[w.shard].lock();
-            if !guard.tables[w.table].cache.written(&w.victim, false) {
+            let mut guard = self.shards[usize::from(w.shard)].lock();
+            if !guard.tables[usize::from(w.table)]
+                .cache
+                .written(&w.victim, false)
+            {
                 guard.lost = true;
             }
         }
@@ -479,14 +498,7 @@ fn append(
     {
         let entry = u32::try_from(file.entries()).ok();
         file.row(id, unmix64(hash), epoch, row);
-        written.push(Written {
-            table,
-            shard,
-            victim,
-            hash,
-            entry,
-            tombstone: false,
-        });
+        written.push(Written::new(table, shard, victim, entry, false));
     }
     tombstones.extend(
         staged
@@ -494,14 +506,7 @@ fn append(
             .into_iter()
             .map(|(h, e, v)| (shard, h, e, v)),
     );
-    for (hash, victim) in staged.pointless {
-        written.push(Written {
-            table,
-            shard,
-            victim,
-            hash,
-            entry: None,
-            tombstone: true,
-        });
+    for victim in staged.pointless {
+        written.push(Written::new(table, shard, victim, None, true));
     }
 }

@@ -12,10 +12,11 @@ use std::sync::{Arc, PoisonError};
 use super::engine::{Engine, ShardCell};
 use crate::batch::shard_range;
 use crate::error::{Error, Result};
+use crate::format::param_file::{Run, RunKind, record_stride};
 use crate::ssd::index::{Index, IndexBuilder};
 use crate::ssd::offers::{Offer, Offers};
 use crate::ssd::version::DataFile;
-use crate::units::{mix64, range_of};
+use crate::units::{mix64, range_of, unmix64};
 
 /// The index of one table in one shard that is being built.
 struct Building {
@@ -41,6 +42,10 @@ impl Engine {
     /// Fills the index from the image and the files that it does not cover, and counts what is
     /// live.
     pub(super) fn load_index(&self, checkpoint: u64) -> Result<()> {
+        let mut files: Vec<_> = self.ssd.versions().current().cloned().collect();
+        for file in &files {
+            self.check_runs(file)?;
+        }
         let mut loader = Loader::new(self);
         let covered = match loader.load_image(checkpoint) {
             Ok(covered) => covered,
@@ -55,7 +60,6 @@ impl Engine {
                 HashSet::new()
             }
         };
-        let mut files: Vec<_> = self.ssd.versions().current().cloned().collect();
         files.retain(|f| !covered.contains(&f.meta.number));
         // The first file of a table is built, not offered: best the greatest.
         files.sort_by_key(|f| std::cmp::Reverse(f.entries()));
@@ -69,6 +73,30 @@ impl Engine {
         }
         loader.finish();
         Ok(())
+    }
+}
+
+impl Engine {
+    /// A file's runs are of tables that there are, with records of their size.
+    fn check_runs(&self, file: &DataFile) -> Result<()> {
+        let tables = self.all_tables();
+        let fits = |run: &Run| {
+            let Some(table) = tables.get(run.table as usize) else {
+                return false;
+            };
+            let stride = record_stride(table.descriptor.row_bytes());
+            run.kind == RunKind::Tombstones || run.stride as usize == stride
+        };
+        match file.runs.iter().find(|run| !fits(run)) {
+            None => Ok(()),
+            Some(run) => {
+                let what = format!(
+                    "a run of table {} with records of {} bytes: no such table, or another size",
+                    run.table, run.stride
+                );
+                Err(Error::corrupt(&file.path, file.meta.footer_offset, what))
+            }
+        }
     }
 }
 
@@ -133,7 +161,10 @@ impl Loader<'_> {
             let index = &mut guard.tables[table].index;
             let inside = |h: u64| (range.0..=range.1).contains(&h);
             while let Some((hash, to)) = entries.next_if(|(h, _)| inside(*h)) {
-                index.offer(&self.files, &mut self.live, hash, *to);
+                if !index.offer(&self.files, &mut self.live, hash, *to) {
+                    let what = format!("key {:#x} has two copies of one rank", unmix64(hash));
+                    return Err(Error::corrupt(path, 0, what));
+                }
             }
         }
         Ok(())

@@ -65,7 +65,8 @@ impl Store {
     /// Opens a store for writing, at its last checkpoint.
     ///
     /// # Cost
-    /// Reads the key blocks of every parameter file (12 bytes a row), never rows.
+    /// Reads the index image (16 bytes a row) and the key blocks of younger files (12 bytes a row),
+    /// never rows.
     ///
     /// # Errors
     /// `InvalidArgument` when there is no store, `Locked`, `Corrupt`, `Unsupported`, `Io`.
@@ -355,7 +356,8 @@ impl Store {
     ///
     /// # Errors
     /// `InvalidArgument` (unknown checkpoint, leases or tickets outstanding), `Io`, `NoSpace`,
-    /// `Poisoned`, `ReadOnly`.
+    /// `Poisoned`, `ReadOnly`. The handle is gone then too, as if dropped: ask
+    /// [`Store::checkpoints`] first.
     pub fn rollback(mut self, id: u64) -> Result<Store> {
         self.engine.check_writer()?;
         let count = self.engine.leases.totals().0 + self.engine.prefetches.len();

@@ -10,9 +10,9 @@ use super::lease::LeaseBook;
 use super::ticket::PrefetchQueue;
 use crate::error::{Error, Invalid, Result};
 use crate::format::param_file::record_stride;
-use crate::io::Disk;
 use crate::io::pread::PreadDisk;
 use crate::io::uring::UringDisk;
+use crate::io::{Disk, raise_descriptor_limit};
 use crate::options::{IoEngine, RuntimeOptions, TABLES_MAX, TableDescriptor};
 use crate::row::{RowLayout, Updater, check_hyper};
 use crate::ssd::recover::Recovered;
@@ -25,6 +25,7 @@ const WRITE_DEPTH: usize = 4;
 
 /// The I/O engine asked for, or its plain twin where the kernel refuses it.
 pub fn choose_disk(io: IoEngine) -> Arc<dyn Disk> {
+    raise_descriptor_limit();
     if io == IoEngine::Uring {
         match UringDisk::new() {
             Ok(disk) => return Arc::new(disk),

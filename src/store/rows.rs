@@ -94,7 +94,7 @@ impl RowIter {
                 if live {
                     cursor.read_row(&mut self.row)?;
                 }
-                cursor.advance()?;
+                merge.step()?;
                 if live {
                     return Ok(Some((entry.key, entry.epoch)));
                 }

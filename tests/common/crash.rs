@@ -381,7 +381,7 @@ impl Run {
                 if table >= self.model.tables {
                     return Ok(());
                 }
-                for keys in keys.chunks(4) {
+                for keys in keys.chunks(3) {
                     self.push(op, table, keys)?;
                 }
                 Ok(())
@@ -453,7 +453,7 @@ impl Run {
 
     fn remove(&mut self, table: usize, keys: &[u64]) -> Result<()> {
         let id = TableId(u32::try_from(table).unwrap());
-        for keys in keys.chunks(4) {
+        for keys in keys.chunks(3) {
             let known = keys
                 .iter()
                 .filter(|k| self.model.rows.contains_key(&(table, **k)));
@@ -674,7 +674,7 @@ fn compare_pulls(store: &Store, rows: &Rows, tables: usize) -> Verdict {
                 "table {table}: contains({key:#x}) is {known}"
             );
         }
-        for keys in keys.chunks(4) {
+        for keys in keys.chunks(3) {
             let mut out = vec![0.0; keys.len() * dim];
             let lease = store.pull(id, keys, &mut out);
             drop(lease.map_err(|e| format!("pull of table {table}: {e}"))?);
