@@ -6,20 +6,23 @@
 //!   rises with the hash; between home and entry there is no empty place. So a miss ends at the
 //!   first empty place or greater hash, and the whole map is iterated in hash order for free.
 //! - There are no reserved hashes. The value [`ABSENT`] is reserved: it marks an empty place.
-//! - Segments grow by blocks of 128 places. All blocks have one size, so that growth leaves no
-//!   holes in the allocator: `bytes()` is what the process really holds.
+//! - Segments grow by blocks of 128 places, which come from a pool of the map's own: neither the
+//!   blocks nor what others allocate between them leave holes, and `bytes()` is what the process
+//!   really holds.
 //! - Hashes chosen to collide (a dense run) cost directory levels, never more than 11: where the
 //!   directory would outgrow the entries, a segment becomes a map of its own.
 
 mod build;
+mod pool;
 mod range;
 mod segment;
 #[cfg(test)]
 mod tests;
 
 pub use self::build::Builder;
+use self::pool::{BLOCK_PLACES, Pool};
 use self::range::{Range, index};
-use self::segment::{BLOCK_BYTES, BLOCK_PLACES, BLOCKS_MAX, Insertion, Place, Segment};
+use self::segment::{BLOCKS_MAX, Insertion, Place, Segment};
 
 /// The value of an empty place; can't be stored.
 pub const ABSENT: u64 = u64::MAX;
@@ -73,6 +76,7 @@ pub struct KeyMap {
     len: usize,
     directory: Vec<u32>,
     segments: Vec<Segment>,
+    pool: Pool,
 }
 
 impl KeyMap {
@@ -86,6 +90,7 @@ impl KeyMap {
             len: 0,
             directory: vec![0],
             segments: vec![Segment::default()],
+            pool: Pool::default(),
         }
     }
 
@@ -104,14 +109,12 @@ impl KeyMap {
     /// All memory of the map, the allocator's share included.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let inner = |s: &Segment| {
-            let blocks = usize::from(s.places) / BLOCK_PLACES;
-            blocks * BLOCK_BYTES + s.nested.as_ref().map_or(0, |map| map.bytes())
-        };
+        let nested = self.segments.iter().filter_map(|s| s.nested.as_ref());
         size_of::<KeyMap>()
             + self.directory.capacity() * size_of::<u32>()
             + self.segments.capacity() * size_of::<Segment>()
-            + self.segments.iter().map(inner).sum::<usize>()
+            + self.pool.bytes()
+            + nested.map(|map| map.bytes()).sum::<usize>()
     }
 
     /// Where in the directory a position lies.
@@ -133,7 +136,7 @@ impl KeyMap {
             return None;
         }
         let position = self.range.position(hash);
-        let value = self.segments[self.segment_of(position)].get(hash, position);
+        let value = self.segments[self.segment_of(position)].get(&self.pool, hash, position);
         (value != ABSENT).then_some(value)
     }
 
@@ -159,14 +162,14 @@ impl KeyMap {
             let mut firsts = [(0, ABSENT); GROUP];
             for i in 0..hashes.len() {
                 let segment = &self.segments[segments[i]];
-                firsts[i] = segment.at(segment.home(positions[i]));
+                firsts[i] = segment.at(&self.pool, segment.home(positions[i]));
             }
             for (i, hash) in hashes.iter().enumerate() {
                 let segment = &self.segments[segments[i]];
                 values[i] = if firsts[i].0 == *hash && firsts[i].1 != ABSENT {
                     firsts[i].1
                 } else if self.range.contains(*hash) {
-                    segment.get(*hash, positions[i])
+                    segment.get(&self.pool, *hash, positions[i])
                 } else {
                     ABSENT
                 };
@@ -200,7 +203,7 @@ impl KeyMap {
                 self.len += usize::from(old.is_none());
                 return old;
             }
-            match segment.insert((hash, value), position, self.load, keeps) {
+            match segment.insert(&mut self.pool, (hash, value), position, self.load, keeps) {
                 Insertion::Found(old) => return Some(old),
                 Insertion::Added => {
                     self.len += 1;
@@ -230,14 +233,14 @@ impl KeyMap {
             self.len -= usize::from(old.is_some());
             return old;
         }
-        let old = segment.remove(hash, &self.range)?;
+        let old = segment.remove(&mut self.pool, hash, &self.range)?;
         self.len -= 1;
         let entries = usize::from(segment.entries);
         let blocks = usize::from(segment.places) / BLOCK_PLACES;
         if entries * 2 < self.load.entries_max(blocks) && self.load.blocks_for(entries) < blocks {
-            let entries = segment.take_entries();
+            let entries = segment.take_entries(&self.pool);
             let blocks = self.load.blocks_for(entries.len());
-            if !segment.lay_out(&entries, blocks, &self.range) {
+            if !segment.lay_out(&mut self.pool, &entries, blocks, &self.range) {
                 self.split_entries(number, &entries);
             }
         }
@@ -250,14 +253,19 @@ impl KeyMap {
         if blocks == BLOCKS_MAX {
             return self.split(number);
         }
-        let entries = segment.take_entries();
-        if !segment.lay_out(&entries, self.load.grown(blocks), &self.range) {
+        let entries = segment.take_entries(&self.pool);
+        if !segment.lay_out(
+            &mut self.pool,
+            &entries,
+            self.load.grown(blocks),
+            &self.range,
+        ) {
             self.split_entries(number, &entries);
         }
     }
 
     fn split(&mut self, number: usize) {
-        let entries = self.segments[number].take_entries();
+        let entries = self.segments[number].take_entries(&self.pool);
         self.split_entries(number, &entries);
     }
 
@@ -291,7 +299,7 @@ impl KeyMap {
         let cut = entries.partition_point(|x| self.range.position(x.0) < middle);
         for (number, half) in [(number, &entries[..cut]), (upper as usize, &entries[cut..])] {
             let blocks = self.load.blocks_for(half.len());
-            if !self.segments[number].lay_out(half, blocks, &self.range) {
+            if !self.segments[number].lay_out(&mut self.pool, half, blocks, &self.range) {
                 self.split_entries(number, half);
             }
         }
@@ -310,6 +318,7 @@ impl KeyMap {
 
     /// Makes a segment a map of its own, over the segment's part of the range.
     fn nest(&mut self, number: usize, prefix: u64, entries: &[Place]) {
+        self.segments[number].free(&mut self.pool);
         let mut map = self.part(prefix, self.depth);
         for (hash, value) in entries {
             map.insert(*hash, *value);
@@ -360,7 +369,7 @@ impl Iterator for Entries<'_> {
                 continue;
             }
             while *place < usize::from(segment.places) {
-                let found = segment.at(*place);
+                let found = segment.at(&map.pool, *place);
                 *place += 1;
                 if found.1 != ABSENT {
                     return Some(found);

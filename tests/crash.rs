@@ -4,6 +4,12 @@
 //! disk are taken; each one that was not seen before is opened and compared with the oracle.
 //! `HPS_CRASH_WORKLOADS` sets how many workloads, `HPS_CRASH_SEED` runs only one.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that meets what it does not expect must fail"
+)]
+
 #[path = "common/crash.rs"]
 mod common;
 #[path = "common/hooked.rs"]
@@ -15,8 +21,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use common::{History, Model, Op, Plan, ROOT, Random, Run, Verdict, key, numbered, plan};
-use common::{verify, verify_and_go_on};
+use common::verify::{Verdict, numbered, verify, verify_and_go_on};
+use common::{History, Model, Op, Plan, ROOT, Random, Run, key, plan};
+
 use hooked::{Hook, HookedDisk};
 use hps::io::Disk;
 use hps::io::sim::{CrashMode, SimDisk};

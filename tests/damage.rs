@@ -3,6 +3,12 @@
 //! - A changed byte, a cut, a zeroed or a missing file is `Corrupt` and named, never a value.
 //! - A damaged record or meta file costs what it holds and nothing else.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that meets what it does not expect must fail"
+)]
+
 #[path = "common/crash.rs"]
 #[expect(dead_code, reason = "the crash test uses the rest")]
 mod common;

@@ -4,6 +4,13 @@
 //!   error is clean, nothing is lost that a checkpoint holds, and what may go on goes on.
 //! - A full disk has its own error, and is no harm once there is room.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::cast_possible_truncation,
+    reason = "a test that meets what it does not expect must fail"
+)]
+
 #[path = "common/crash.rs"]
 #[expect(dead_code, reason = "the crash test uses the rest")]
 mod common;
@@ -17,7 +24,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 
-use common::{KEYS, Op, Plan, ROOT, Run, Verdict, descriptor, key, plan, same, verify};
+use common::verify::{Verdict, verify};
+use common::{KEYS, Op, Plan, ROOT, Run, descriptor, key, plan, same};
 use hooked::{Hook, HookedDisk};
 use hps::io::Disk;
 use hps::io::sim::{CrashMode, Fault, SimDisk};
@@ -58,12 +66,12 @@ fn is_fatal(error: &Error) -> std::result::Result<bool, String> {
 /// may be refused.
 fn reads_go_on(run: &Run) -> Verdict {
     let (store, model) = (run.store(), &run.model);
-    for table in 0..model.tables {
+    for (table, count) in KEYS.into_iter().enumerate().take(model.tables) {
         let (id, dim) = (
             TableId(u32::try_from(table).unwrap()),
             descriptor(table).dim,
         );
-        for key in (0..KEYS[table]).map(key) {
+        for key in (0..count).map(key) {
             let known = store.contains(id, &[key]).map_err(|e| e.to_string())?;
             if known != [model.rows.contains_key(&(table, key))] {
                 return Err(format!("table {table}: contains({key:#x}) is {known:?}"));
@@ -176,7 +184,7 @@ fn whichever_call_fails_the_error_is_clean_and_the_last_checkpoint_is_kept() {
         Fault::Interrupted,
         Fault::Short,
     ];
-    for seed in [1, 3, 0] {
+    for seed in [3, 0, 5] {
         let plan = plan(seed);
         for (fault, sticky) in faults.iter().flat_map(|f| [(*f, false), (*f, true)]) {
             let mut ends: BTreeMap<End, u64> = BTreeMap::new();
@@ -265,6 +273,7 @@ fn a_checkpoint_of_unknown_outcome_keeps_its_files() {
         hook,
     };
     let mut plan = plan(3);
+    plan.options.inline = false; // A checkpoint does not wait for the compaction.
     plan.options.data_directories = vec![];
     plan.options.retain_checkpoints = 1;
     let mut run = Run::new(Arc::new(hooked), &plan.options);

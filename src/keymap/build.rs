@@ -134,7 +134,12 @@ impl Builder {
             ..Segment::default()
         };
         let blocks = self.map.load.blocks_for(count);
-        if !segment.lay_out(&self.pending[..count], blocks, &self.map.range) {
+        if !segment.lay_out(
+            &mut self.map.pool,
+            &self.pending[..count],
+            blocks,
+            &self.map.range,
+        ) {
             return false;
         }
         self.map.segments.push(segment);

@@ -1,29 +1,39 @@
 //! How do the entries of one segment lie? Sorted places with homes that rise with the hash.
 
+use super::pool::{BLOCK_PLACES, NONE, Pool};
 use super::range::{Range, scale};
 use super::{ABSENT, KeyMap, Load};
 
-pub(super) const BLOCK_PLACES: usize = 128;
 pub(super) const BLOCKS_MAX: usize = 16;
-/// Memory of a block, with what the allocator adds.
-pub(super) const BLOCK_BYTES: usize = size_of::<Block>() + 16;
 /// Places after the last home, for the run that ends the segment.
 const SLACK_PLACES: usize = 24;
 
 const _: () = assert!(BLOCK_PLACES * BLOCKS_MAX == 2048 && SLACK_PLACES < BLOCK_PLACES);
 
 pub(super) type Place = (u64, u64);
-type Block = [Place; BLOCK_PLACES];
 
 /// The leaf of the map: sorted places of the hashes that share `depth` top bits of the position.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Segment {
-    pub(super) blocks: [Option<Box<Block>>; BLOCKS_MAX],
+    /// Numbers in the map's pool; those that hold places come first, then [`NONE`].
+    pub(super) blocks: [u32; BLOCKS_MAX],
     /// Set where the directory of the map above may not grow; then there are no blocks.
     pub(super) nested: Option<Box<KeyMap>>,
     pub(super) places: u16,
     pub(super) entries: u16,
     pub(super) depth: u8,
+}
+
+impl Default for Segment {
+    fn default() -> Segment {
+        Segment {
+            blocks: [NONE; BLOCKS_MAX],
+            nested: None,
+            places: 0,
+            entries: 0,
+            depth: 0,
+        }
+    }
 }
 
 pub(super) enum Insertion {
@@ -52,27 +62,32 @@ impl Segment {
     }
 
     #[inline]
-    pub(super) fn at(&self, place: usize) -> Place {
-        match &self.blocks[(place / BLOCK_PLACES) % BLOCKS_MAX] {
+    fn block_of(&self, place: usize) -> u32 {
+        self.blocks[(place / BLOCK_PLACES) % BLOCKS_MAX]
+    }
+
+    #[inline]
+    pub(super) fn at(&self, pool: &Pool, place: usize) -> Place {
+        match pool.get(self.block_of(place)) {
             Some(block) => block[place % BLOCK_PLACES],
             None => (0, ABSENT),
         }
     }
 
     #[inline]
-    pub(super) fn put(&mut self, place: usize, entry: Place) {
-        if let Some(block) = &mut self.blocks[(place / BLOCK_PLACES) % BLOCKS_MAX] {
+    fn put(&self, pool: &mut Pool, place: usize, entry: Place) {
+        if let Some(block) = pool.get_mut(self.block_of(place)) {
             block[place % BLOCK_PLACES] = entry;
         }
     }
 
     /// The place of the hash, or the place where it would go (may be past the end).
     #[inline]
-    pub(super) fn find(&self, hash: u64, home: usize) -> Result<usize, usize> {
+    pub(super) fn find(&self, pool: &Pool, hash: u64, home: usize) -> Result<usize, usize> {
         let places = usize::from(self.places);
         let mut place = home;
         while place < places {
-            let Some(block) = &self.blocks[(place / BLOCK_PLACES) % BLOCKS_MAX] else {
+            let Some(block) = pool.get(self.block_of(place)) else {
                 return Err(place);
             };
             for (other, value) in &block[place % BLOCK_PLACES..] {
@@ -89,8 +104,9 @@ impl Segment {
     }
 
     /// The first empty place from `place` on.
-    fn first_empty(&self, mut place: usize) -> Option<usize> {
-        while let Some(Some(block)) = self.blocks.get(place / BLOCK_PLACES) {
+    fn first_empty(&self, pool: &Pool, mut place: usize) -> Option<usize> {
+        while let Some(number) = self.blocks.get(place / BLOCK_PLACES) {
+            let block = pool.get(*number)?;
             let rest = &block[place % BLOCK_PLACES..];
             if let Some(i) = rest.iter().position(|x| x.1 == ABSENT) {
                 return Some(place + i);
@@ -101,11 +117,11 @@ impl Segment {
     }
 
     /// Puts an entry at `place` and moves what was there and behind it up to the place `end`.
-    fn shift_in(&mut self, place: usize, end: usize, entry: Place) {
+    fn shift_in(&self, pool: &mut Pool, place: usize, end: usize, entry: Place) {
         let (first, last) = (place / BLOCK_PLACES, end / BLOCK_PLACES);
         let mut carried = entry;
         for number in first..=last {
-            let Some(Some(block)) = self.blocks.get_mut(number) else {
+            let Some(block) = pool.get_mut(self.blocks[number]) else {
                 return;
             };
             let from = if number == first {
@@ -125,28 +141,29 @@ impl Segment {
     }
 
     #[inline]
-    pub(super) fn get(&self, hash: u64, position: u64) -> u64 {
+    pub(super) fn get(&self, pool: &Pool, hash: u64, position: u64) -> u64 {
         if let Some(map) = &self.nested {
             return map.get(hash).unwrap_or(ABSENT);
         }
-        match self.find(hash, self.home(position)) {
-            Ok(place) => self.at(place).1,
+        match self.find(pool, hash, self.home(position)) {
+            Ok(place) => self.at(pool, place).1,
             Err(_) => ABSENT,
         }
     }
 
     pub(super) fn insert(
         &mut self,
+        pool: &mut Pool,
         (hash, value): Place,
         position: u64,
         load: Load,
         keeps: &mut impl FnMut(u64) -> bool,
     ) -> Insertion {
-        let place = match self.find(hash, self.home(position)) {
+        let place = match self.find(pool, hash, self.home(position)) {
             Ok(place) => {
-                let old = self.at(place).1;
+                let old = self.at(pool, place).1;
                 if !keeps(old) {
-                    self.put(place, (hash, value));
+                    self.put(pool, place, (hash, value));
                 }
                 return Insertion::Found(old);
             }
@@ -156,34 +173,37 @@ impl Segment {
         if usize::from(self.entries) + 1 > load.entries_max(places / BLOCK_PLACES) {
             return Insertion::Full;
         }
-        let Some(end) = self.first_empty(place) else {
+        let Some(end) = self.first_empty(pool, place) else {
             return Insertion::Overflow;
         };
-        self.shift_in(place, end, (hash, value));
+        self.shift_in(pool, place, end, (hash, value));
         self.entries += 1;
         Insertion::Added
     }
 
-    pub(super) fn remove(&mut self, hash: u64, range: &Range) -> Option<u64> {
-        let mut place = self.find(hash, self.home(range.position(hash))).ok()?;
-        let old = self.at(place).1;
+    pub(super) fn remove(&mut self, pool: &mut Pool, hash: u64, range: &Range) -> Option<u64> {
+        let mut place = self
+            .find(pool, hash, self.home(range.position(hash)))
+            .ok()?;
+        let old = self.at(pool, place).1;
         let places = usize::from(self.places);
         while place + 1 < places {
-            let next = self.at(place + 1);
+            let next = self.at(pool, place + 1);
             if next.1 == ABSENT || self.home(range.position(next.0)) > place {
                 break;
             }
-            self.put(place, next);
+            self.put(pool, place, next);
             place += 1;
         }
-        self.put(place, (0, ABSENT));
+        self.put(pool, place, (0, ABSENT));
         self.entries -= 1;
         Some(old)
     }
 
-    pub(super) fn take_entries(&mut self) -> Vec<Place> {
+    /// The entries. The segment is empty then, and keeps its blocks until it is laid out or freed.
+    pub(super) fn take_entries(&mut self, pool: &Pool) -> Vec<Place> {
         let mut entries = Vec::with_capacity(usize::from(self.entries));
-        for block in self.blocks.iter_mut().filter_map(Option::take) {
+        for block in self.blocks.iter().map_while(|x| pool.get(*x)) {
             entries.extend(block.iter().filter(|x| x.1 != ABSENT));
         }
         self.places = 0;
@@ -191,28 +211,62 @@ impl Segment {
         entries
     }
 
+    /// Gives the blocks back.
+    pub(super) fn free(&mut self, pool: &mut Pool) {
+        self.resize(pool, 0);
+    }
+
+    fn resize(&mut self, pool: &mut Pool, blocks: usize) {
+        for (i, number) in self.blocks.iter_mut().enumerate() {
+            if i < blocks && *number == NONE {
+                *number = pool.take();
+            } else if i >= blocks && *number != NONE {
+                pool.free(number);
+            }
+        }
+        self.places = narrow(blocks * BLOCK_PLACES);
+    }
+
     /// Lays the entries out in `blocks` blocks, or in more where the last run needs them. False if
     /// they do not fit into any number; the segment is empty then.
-    pub(super) fn lay_out(&mut self, entries: &[Place], blocks: usize, range: &Range) -> bool {
+    pub(super) fn lay_out(
+        &mut self,
+        pool: &mut Pool,
+        entries: &[Place],
+        blocks: usize,
+        range: &Range,
+    ) -> bool {
         for blocks in blocks..=BLOCKS_MAX {
-            self.places = narrow(blocks * BLOCK_PLACES);
-            for (i, block) in self.blocks.iter_mut().enumerate() {
-                *block = (i < blocks).then(|| Box::new([(0, ABSENT); BLOCK_PLACES]));
-            }
-            let mut next = 0;
-            let fits = entries.iter().all(|entry| {
-                let place = self.home(range.position(entry.0)).max(next);
-                next = place + 1;
-                self.put(place, *entry);
-                place < blocks * BLOCK_PLACES
-            });
-            if fits {
+            self.resize(pool, blocks);
+            if self.fill(pool, entries, range) {
                 self.entries = narrow(entries.len());
                 return true;
             }
         }
-        self.blocks = Default::default();
-        self.places = 0;
+        self.free(pool);
         false
+    }
+
+    /// Writes the entries, and nothing else, to the blocks. False if they do not fit.
+    fn fill(&self, pool: &mut Pool, entries: &[Place], range: &Range) -> bool {
+        let mut entries = entries.iter();
+        let mut entry = entries.next();
+        let mut next = 0;
+        for (i, number) in self.blocks.iter().enumerate() {
+            let Some(block) = pool.get_mut(*number) else {
+                break;
+            };
+            block.fill((0, ABSENT));
+            while let Some(found) = entry {
+                let place = self.home(range.position(found.0)).max(next);
+                if place / BLOCK_PLACES > i {
+                    break;
+                }
+                block[place % BLOCK_PLACES] = *found;
+                next = place + 1;
+                entry = entries.next();
+            }
+        }
+        entry.is_none()
     }
 }

@@ -81,7 +81,10 @@ impl Engine {
 
     /// All compactions that are due, where there is no thread for them.
     pub fn compact_inline(&self) {
-        while self.options.inline {
+        if !self.options.inline {
+            return;
+        }
+        loop {
             match self.compact_once(false) {
                 Ok(true) => {}
                 Ok(false) => return,

@@ -177,6 +177,7 @@ impl Engine {
         }
         self.check_writer()?;
         self.ssd.check_writable()?;
+        self.prefetches.wait_cancelled();
         // No checkpoint runs, no batch is admitted, nothing is pushed while the places move.
         let _role = self.wait_idle();
         let _admission = self

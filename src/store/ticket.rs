@@ -37,6 +37,10 @@ pub struct Prefetch {
 pub struct PrefetchQueue {
     queue: Mutex<VecDeque<Arc<Prefetch>>>,
     arrived: Condvar,
+    /// What the thread is serving.
+    serving: Mutex<Option<Arc<Prefetch>>>,
+    /// Raised when it was served.
+    served: Condvar,
 }
 
 impl PrefetchQueue {
@@ -73,6 +77,24 @@ impl PrefetchQueue {
             .wait_timeout(queue, pause)
             .unwrap_or_else(PoisonError::into_inner);
         queue.front().cloned()
+    }
+
+    fn serves(&self, prefetch: Option<&Arc<Prefetch>>) {
+        *self.serving.lock().unwrap_or_else(PoisonError::into_inner) = prefetch.cloned();
+        self.served.notify_all();
+    }
+
+    /// Waits until no prefetch is served whose ticket was dropped: its rows are let go then.
+    pub fn wait_cancelled(&self) {
+        let mut serving = self.serving.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(prefetch) = &*serving
+            && matches!(*prefetch.lock(), State::Gone)
+        {
+            serving = self
+                .served
+                .wait(serving)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     fn remove(&self, prefetch: &Arc<Prefetch>) {
@@ -238,8 +260,10 @@ impl Engine {
                 continue;
             };
             let dropped = self.leases.dropped.count();
+            self.prefetches.serves(Some(&prefetch));
             if !prefetch.start() {
                 self.prefetches.remove(&prefetch);
+                self.prefetches.serves(None);
                 continue;
             }
             let lane = self.background();
@@ -251,6 +275,7 @@ impl Engine {
                     ..
                 }) if asked_rows <= capacity_rows => {
                     prefetch.end(None);
+                    self.prefetches.serves(None);
                     self.leases
                         .dropped
                         .wait(dropped, Duration::from_millis(100));
@@ -258,6 +283,7 @@ impl Engine {
                 result => {
                     self.prefetches.remove(&prefetch);
                     prefetch.end(Some(result));
+                    self.prefetches.serves(None);
                 }
             }
         }

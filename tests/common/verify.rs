@@ -1,0 +1,256 @@
+//! Does a store show what the model says, and nothing else?
+//!
+//! - Every retained checkpoint: its step, its meta, every row to the bit, no row more.
+//! - Pulls and `contains` of every key that a workload may use.
+//! - No file stays that the manifest does not need.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that meets what it does not expect must fail"
+)]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use hps::format::current::Current;
+use hps::format::identity::StoreIdentity;
+use hps::format::manifest::ManifestReader;
+use hps::format::{FileIdentity, FileKind, file_name, parse_file_name};
+use hps::io::sim::SimDisk;
+use hps::ssd::edits::Replay;
+use hps::*;
+
+use super::{History, KEYS, Model, Op, Rows, Run, Saved, descriptor, key, same};
+
+/// What a test found wrong.
+pub type Verdict = std::result::Result<(), String>;
+
+macro_rules! check {
+    ($ok:expr, $($what:tt)*) => {
+        if !$ok {
+            return Err(format!($($what)*));
+        }
+    };
+}
+
+fn open(
+    disk: &SimDisk,
+    root: &Path,
+    options: &RuntimeOptions,
+) -> std::result::Result<Store, String> {
+    let opened = Store::open_on(Arc::new(disk.clone()), root, options.clone());
+    opened.map_err(|e| format!("does not open: {e}"))
+}
+
+/// Opens the disk and compares everything with the model. With `exact`, as many checkpoints are
+/// retained as the options say, otherwise that many or more.
+pub fn verify(disk: &SimDisk, model: &Model, options: &RuntimeOptions, exact: bool) -> Verdict {
+    let store = open(disk, &model.root, options)?;
+    compare(&store, model, exact)?;
+    no_orphans(disk, &model.root)?;
+    let stats = store.stats();
+    check!(
+        !store.has_changes() && stats.uncheckpointed_rows == 0,
+        "changes after opening: {stats:?}"
+    );
+    store.close().map_err(|e| format!("does not close: {e}"))
+}
+
+/// As [`verify`]; then changes rows, makes a checkpoint, opens and compares again.
+pub fn verify_and_go_on(
+    disk: &SimDisk,
+    model: &Model,
+    options: &RuntimeOptions,
+    exact: bool,
+) -> Verdict {
+    let store = open(disk, &model.root, options)?;
+    let history = compare(&store, model, exact)?;
+    let go_on = |store: Store| -> Result<Run> {
+        let mut run = Run::new(Arc::new(disk.clone()), options);
+        run.model.root.clone_from(&model.root);
+        run.model.reopened(history.clone());
+        run.store = Some(store);
+        run.first_tables()?;
+        run.step(&Op::Rows(0, (38..42).map(key).collect(), -5.0))?;
+        run.step(&Op::Remove(0, vec![key(3), key(45)]))?;
+        let last = history.saved.last().map_or(0, |s| s.step);
+        run.step(&Op::Checkpoint(last + 1, b"after the crash".to_vec()))?;
+        run.store = None;
+        Ok(run)
+    };
+    let run = go_on(store).map_err(|e| format!("does not go on: {e}"))?;
+    verify(disk, &run.model, options, exact).map_err(|e| format!("after going on: {e}"))
+}
+
+/// Compares an open store, just opened, with the model; returns the history that it shows.
+fn compare(store: &Store, model: &Model, exact: bool) -> std::result::Result<History, String> {
+    let infos = store.checkpoints();
+    let steps: Vec<u64> = infos.iter().map(|i| i.step).collect();
+    let fits = |history: &&History| {
+        let all: Vec<u64> = history.saved.iter().map(|s| s.step).collect();
+        let enough = steps.len() == history.kept || !exact && steps.len() > history.kept;
+        enough && all.ends_with(&steps) && store.tables().len() == history.tables
+    };
+    let mut candidates = [Some(&model.durable), model.doubt.as_ref()]
+        .into_iter()
+        .flatten();
+    let Some(history) = candidates.find(fits) else {
+        let names: Vec<String> = store.tables().into_iter().map(|(_, d)| d.name).collect();
+        let last = |h: &History| {
+            let steps: Vec<u64> = h.saved.iter().map(|s| s.step).collect();
+            (steps, h.kept, h.tables)
+        };
+        let doubt = model.doubt.as_ref().map(last);
+        return Err(format!(
+            "checkpoints of steps {steps:?} and tables {names:?}; acknowledged (steps, retained, \
+             tables) {:?}, in doubt {doubt:?}",
+            last(&model.durable)
+        ));
+    };
+    for (table, (id, found)) in store.tables().into_iter().enumerate() {
+        check!(
+            id.0 as usize == table && found == descriptor(table),
+            "table {table}: {found:?}"
+        );
+    }
+    let first = history.saved.len() - infos.len();
+    for (info, saved) in infos.iter().zip(&history.saved[first..]) {
+        compare_checkpoint(store, info, saved)?;
+    }
+    let empty = Rows::new();
+    let rows = history.saved.last().map_or(&empty, |s| &s.rows);
+    compare_pulls(store, rows, history.tables)?;
+    let mut history = history.clone();
+    history.kept = steps.len();
+    Ok(history)
+}
+
+fn compare_checkpoint(store: &Store, info: &CheckpointInfo, saved: &Saved) -> Verdict {
+    let step = saved.step;
+    let told = |e: Error| format!("checkpoint of step {step}: {e}");
+    let meta = store.checkpoint_meta(info.id).map_err(told)?;
+    check!(meta == saved.meta, "step {step}: meta differs");
+    check!(
+        info.meta_bytes == meta.len() as u64,
+        "step {step}: length of meta"
+    );
+    let mut rows = store.rows(info.id).map_err(told)?;
+    let mut count = 0;
+    while let Some(row) = rows.next_row().map_err(told)? {
+        let at = (row.table.0 as usize, row.key);
+        let Some(bits) = saved.rows.get(&at) else {
+            return Err(format!(
+                "step {step}: row {at:x?} is not of this checkpoint"
+            ));
+        };
+        let equal = row
+            .values
+            .iter()
+            .map(|v| v.to_bits())
+            .eq(bits.iter().copied());
+        check!(
+            equal,
+            "step {step}: row {at:x?} has another value: {:?}",
+            &row.values[..2]
+        );
+        count += 1;
+    }
+    check!(
+        count == saved.rows.len(),
+        "step {step}: {count} rows of {}",
+        saved.rows.len()
+    );
+    Ok(())
+}
+
+fn compare_pulls(store: &Store, rows: &Rows, tables: usize) -> Verdict {
+    let model = Model {
+        rows: rows.clone(),
+        ..Model::default()
+    };
+    for (table, count) in KEYS.into_iter().enumerate().take(tables) {
+        let dim = descriptor(table).dim;
+        let id = TableId(u32::try_from(table).unwrap());
+        let keys: Vec<u64> = (0..count).map(key).collect();
+        let known = store.contains(id, &keys).map_err(|e| e.to_string())?;
+        for (key, known) in keys.iter().zip(known) {
+            let expected = rows.contains_key(&(table, *key));
+            check!(
+                known == expected,
+                "table {table}: contains({key:#x}) is {known}"
+            );
+        }
+        for keys in keys.chunks(3) {
+            let mut out = vec![0.0; keys.len() * dim];
+            let lease = store.pull(id, keys, &mut out);
+            drop(lease.map_err(|e| format!("pull of table {table}: {e}"))?);
+            for (key, got) in keys.iter().zip(out.chunks(dim)) {
+                let row = model.row(table, *key);
+                check!(
+                    same(got, &row[..dim]),
+                    "table {table}: pulled row {key:#x} differs"
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Every numbered file is named by the manifest, and the manifest names files that are needed.
+pub fn no_orphans(disk: &SimDisk, root: &Path) -> Verdict {
+    let read = |name: &str| {
+        disk.read_file(&root.join(name))
+            .map_err(|e| format!("{name}: {e}"))
+    };
+    let store = StoreIdentity::decode(&read("STORE")?)
+        .map_err(|e| format!("STORE: {e:?}"))?
+        .uuid;
+    let current = Current::decode(&read("CURRENT")?, &store).map_err(|e| format!("{e:?}"))?;
+    let manifest = file_name(FileKind::Manifest, current.manifest_number);
+    let content = read(&manifest)?;
+    let identity = FileIdentity::new(store, current.manifest_number);
+    let committed = &content[..usize::try_from(current.manifest_bytes).unwrap()];
+    let mut reader = ManifestReader::new(committed, &identity).map_err(|e| format!("{e:?}"))?;
+    let mut replay = Replay::default();
+    while let Some(edit) = reader.next_edit().map_err(|e| format!("{e:?}"))? {
+        replay.apply(edit)?;
+    }
+    let needed = |f: &hps::format::manifest::FileMeta| {
+        replay
+            .checkpoints
+            .iter()
+            .any(|c| f.added <= c.id && c.id < f.removed)
+    };
+    let mut expected = BTreeSet::from([manifest]);
+    for file in replay.files.values() {
+        check!(
+            needed(file),
+            "the manifest names file {} for no checkpoint",
+            file.number
+        );
+        expected.insert(file_name(FileKind::Rows, file.number));
+    }
+    let metas = replay.checkpoints.iter().map(|c| c.meta_number);
+    expected.extend(metas.map(|n| file_name(FileKind::Meta, n)));
+    expected.extend(replay.image.map(|i| file_name(FileKind::Image, i.number)));
+    let found: BTreeSet<String> = numbered(disk, root).iter().map(|p| name_of(p)).collect();
+    check!(
+        found == expected,
+        "files {found:?}, the manifest needs {expected:?}"
+    );
+    Ok(())
+}
+
+/// Files of the store with a number in their name.
+pub fn numbered(disk: &SimDisk, root: &Path) -> Vec<PathBuf> {
+    let paths = disk.paths().into_iter().filter(|p| p.starts_with(root));
+    paths
+        .filter(|p| parse_file_name(&name_of(p)).is_some())
+        .collect()
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name()
+        .map_or_else(String::new, |n| n.to_string_lossy().into_owned())
+}
