@@ -4,7 +4,13 @@
 //! runs a child that trains on zipf-like keys and prints its stats; the parent reads the child's
 //! peak memory from the kernel and checks each reading. Exit 1 if a bound was broken. Under
 //! `cargo test` it runs for seconds on a small table.
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    clippy::panic,
+    reason = "a benchmark"
+)]
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

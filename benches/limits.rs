@@ -3,7 +3,12 @@
 //! `cargo bench --bench limits -- [--rows N] [--dim N] [--threads N] [--rounds N] [--dir DIR]`
 //! prints a table and, last, one JSON object. Under `cargo test` it runs tiny, to keep it alive.
 //! Figures are medians of `--rounds` rounds, the limits interleaved with the work.
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "a benchmark"
+)]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -22,7 +22,7 @@ mod tests;
 pub use self::build::Builder;
 use self::pool::{BLOCK_PLACES, Pool};
 use self::range::{Range, index};
-use self::segment::{BLOCKS_MAX, Insertion, Place, Segment};
+use self::segment::{BLOCKS_MAX, Insertion, Place, Segment, search};
 
 /// The value of an empty place; can't be stored.
 pub const ABSENT: u64 = u64::MAX;
@@ -159,19 +159,22 @@ impl KeyMap {
                 };
                 segments[i] = self.segment_of(positions[i]);
             }
+            let mut rests: [&[Place]; GROUP] = [&[]; GROUP];
             let mut firsts = [(0, ABSENT); GROUP];
             for i in 0..hashes.len() {
                 let segment = &self.segments[segments[i]];
-                firsts[i] = segment.at(&self.pool, segment.home(positions[i]));
+                rests[i] = segment.rest(&self.pool, segment.home(positions[i]));
+                firsts[i] = rests[i].first().copied().unwrap_or((0, ABSENT));
             }
             for (i, hash) in hashes.iter().enumerate() {
-                let segment = &self.segments[segments[i]];
                 values[i] = if firsts[i].0 == *hash && firsts[i].1 != ABSENT {
                     firsts[i].1
-                } else if self.range.contains(*hash) {
-                    segment.get(&self.pool, *hash, positions[i])
-                } else {
+                } else if !self.range.contains(*hash) {
                     ABSENT
+                } else if let Some(value) = search(rests[i], *hash) {
+                    value
+                } else {
+                    self.segments[segments[i]].get(&self.pool, *hash, positions[i])
                 };
             }
         }

@@ -3,6 +3,14 @@
 //! `PROPTEST_CASES` sets the number of cases. A failing case is kept in `tests/model.regressions`
 //! and tried first from then on.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::cast_possible_truncation,
+    clippy::print_stderr,
+    reason = "a test that meets what it does not expect must fail, and says what it counted"
+)]
+
 mod common {
     pub mod driver;
     pub mod model;

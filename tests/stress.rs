@@ -1,4 +1,10 @@
 //! Do trainers, prefetches and checkpoints at the same time leave what the trainers wrote?
+#![expect(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    clippy::print_stderr,
+    reason = "a test that meets what it does not expect must fail, and says its seed"
+)]
 
 mod common {
     pub mod rng;

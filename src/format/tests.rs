@@ -305,10 +305,6 @@ fn the_fingerprint_changes_only_with_the_version() {
 }
 
 #[test]
-#[expect(
-    clippy::disallowed_methods,
-    reason = "golden files are read as the test finds them"
-)]
 fn golden_files_are_written_to_the_byte() {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/golden-v1");
     let bless = std::env::var_os("HPS_BLESS").is_some();

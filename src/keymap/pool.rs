@@ -1,10 +1,13 @@
 //! Where do the blocks of a map live? In chunks of the map's own, under numbers.
 //!
 //! - A block never moves. Its number is its chunk's number and its place in the chunk.
-//! - A chunk is about 1/64 of the pool, up to 1 MiB: small maps stay small, and of a large one
-//!   little is unused. The heap that others share has no small holes with blocks in between.
-//! - A freed block is reused before a chunk is added. A chunk without a used block is given back,
-//!   except for one, which saves a map at a chunk's edge from adding and giving back in turns.
+//! - The first half MiB is of small chunks, so that small maps stay small. Every other chunk is
+//!   a region of zeroes of 32 MiB, which the allocator maps on its own: no holes of what others
+//!   allocate lie between blocks, and pages that no block was taken from need no memory. (1 MiB
+//!   would not do: malloc raises its limit for mapping to the largest allocation freed so far,
+//!   but not above 32 MiB.)
+//! - A freed block is reused before a new one is. A chunk without a used block is given back,
+//!   except for a small one, which saves a map at a chunk's edge from doing so in turns.
 //! - Every chunk with room is in `open` exactly once.
 
 use super::segment::{Place, narrow};
@@ -13,16 +16,17 @@ pub(super) const BLOCK_PLACES: usize = 128;
 /// The number of no block.
 pub(super) const NONE: u32 = u32::MAX;
 /// Bits of a number that are the place in the chunk.
-const PLACE_BITS: u32 = 9;
-const PLACE_MASK: usize = (1 << PLACE_BITS) - 1;
-/// An odd number, so that chunk and allocator's header fill pages.
-const CHUNK_BLOCKS_MAX: usize = (1 << PLACE_BITS) - 1;
-/// Chunks of a pool of many; what is unused is a part of this size at most.
-const CHUNKS: usize = 64;
+const PLACE_BITS: u32 = 14;
+const PLACE_MASK: usize = REGION_BLOCKS - 1;
+const REGION_BLOCKS: usize = 1 << PLACE_BITS;
+/// From this size of the pool on chunks are regions.
+const SMALL_BLOCKS: usize = 256;
+/// A small chunk is this part of the pool.
+const SMALL_PART: usize = 64;
+/// A chunk without a used block is kept if it is no more than this part of the pool.
+const SPARE_PART: usize = 16;
 /// What the allocator adds to an allocation.
 const HEADER_BYTES: usize = 16;
-/// From this size on an allocation has pages of its own.
-const PAGED_BYTES: usize = 128 << 10;
 const PAGE_BYTES: usize = 4096;
 /// Ends the list of a chunk's freed blocks.
 const END: u16 = u16::MAX;
@@ -31,10 +35,11 @@ pub(super) type Block = [Place; BLOCK_PLACES];
 
 #[derive(Debug)]
 struct Chunk {
-    /// Empty after the chunk was given back.
-    blocks: Box<[Block]>,
+    /// The blocks one after the other; empty after the chunk was given back. Not of type
+    /// `[Block]`: the allocator is asked for zeroes only where the elements are small.
+    places: Box<[Place]>,
     used: u16,
-    /// Blocks from here on were never used.
+    /// Blocks from here on were never taken.
     fresh: u16,
     /// The first freed block; each holds the place of the next one.
     freed: u16,
@@ -52,11 +57,31 @@ pub(super) struct Pool {
     total: usize,
 }
 
-/// Memory of a chunk, with what the allocator adds.
-pub(super) fn chunk_bytes(blocks: usize) -> usize {
-    match blocks * size_of::<Block>() + HEADER_BYTES {
-        bytes if bytes >= PAGED_BYTES => bytes.next_multiple_of(PAGE_BYTES),
-        bytes => bytes,
+impl Chunk {
+    #[inline]
+    fn blocks(&self) -> &[Block] {
+        self.places.as_chunks().0
+    }
+
+    #[inline]
+    fn blocks_mut(&mut self) -> &mut [Block] {
+        self.places.as_chunks_mut().0
+    }
+
+    fn is_full(&self) -> bool {
+        usize::from(self.used) == self.blocks().len()
+    }
+
+    /// Memory, with what the allocator adds.
+    fn bytes(&self) -> usize {
+        match self.blocks().len() {
+            0 => 0,
+            REGION_BLOCKS => {
+                let touched = usize::from(self.fresh) * size_of::<Block>();
+                (touched + HEADER_BYTES).next_multiple_of(PAGE_BYTES)
+            }
+            blocks => blocks * size_of::<Block>() + HEADER_BYTES,
+        }
     }
 }
 
@@ -75,19 +100,18 @@ impl Pool {
     #[inline]
     pub(super) fn get(&self, number: u32) -> Option<&Block> {
         let (chunk, place) = split(number);
-        self.chunks.get(chunk)?.blocks.get(place)
+        self.chunks.get(chunk)?.blocks().get(place)
     }
 
     #[inline]
     pub(super) fn get_mut(&mut self, number: u32) -> Option<&mut Block> {
         let (chunk, place) = split(number);
-        self.chunks.get_mut(chunk)?.blocks.get_mut(place)
+        self.chunks.get_mut(chunk)?.blocks_mut().get_mut(place)
     }
 
     /// All memory of the chunks, with what the allocator adds, and of the tables.
     pub(super) fn bytes(&self) -> usize {
-        let blocks = self.chunks.iter().map(|c| c.blocks.len());
-        blocks.filter(|n| *n > 0).map(chunk_bytes).sum::<usize>()
+        self.chunks.iter().map(Chunk::bytes).sum::<usize>()
             + self.chunks.capacity() * size_of::<Chunk>()
             + self.open.capacity() * size_of::<u32>()
     }
@@ -108,14 +132,14 @@ impl Pool {
                 chunk.fresh - 1
             }
             place => {
-                let next = chunk.blocks[usize::from(place)][0].0;
+                let next = chunk.blocks()[usize::from(place)][0].0;
                 chunk.freed = u16::try_from(next).unwrap_or(END);
                 place
             }
         };
         chunk.used += 1;
         self.used += 1;
-        if usize::from(chunk.used) == chunk.blocks.len() {
+        if chunk.is_full() {
             self.open.pop();
         }
         (number << PLACE_BITS) | u32::from(place)
@@ -128,9 +152,9 @@ impl Pool {
             return;
         };
         let number = chunk_number(index);
-        chunk.blocks[place][0].0 = u64::from(chunk.freed);
+        chunk.blocks_mut()[place][0].0 = u64::from(chunk.freed);
         chunk.freed = narrow(place);
-        if usize::from(chunk.used) == chunk.blocks.len() {
+        if chunk.is_full() {
             self.open.push(number);
         }
         chunk.used -= 1;
@@ -142,34 +166,34 @@ impl Pool {
             *self = Pool::default();
             return;
         }
-        if let Some(other) = self.spare.replace(number) {
-            let blocks = |number: u32| self.chunks[number as usize].blocks.len();
-            let (less, more) = match blocks(number) <= blocks(other) {
-                true => (number, other),
-                false => (other, number),
-            };
-            self.spare = Some(less);
-            self.give_back(more);
+        let small = usize::from(chunk.fresh) <= self.used / SPARE_PART;
+        if small && self.spare.is_none() {
+            self.spare = Some(number);
+        } else {
+            self.give_back(number);
         }
     }
 
     fn give_back(&mut self, number: u32) {
-        let blocks = std::mem::take(&mut self.chunks[number as usize].blocks);
-        self.total -= blocks.len();
+        let places = std::mem::take(&mut self.chunks[number as usize].places);
+        self.total -= places.len() / BLOCK_PLACES;
         self.open.retain(|x| *x != number);
     }
 
     fn add_chunk(&mut self) -> u32 {
-        let blocks = (self.total / CHUNKS).clamp(1, CHUNK_BLOCKS_MAX) | 1;
+        let blocks = match self.total < SMALL_BLOCKS {
+            true => (self.total / SMALL_PART).max(1),
+            false => REGION_BLOCKS,
+        };
         let chunk = Chunk {
-            // All zero: pages that no block was taken from need no memory yet.
-            blocks: vec![[(0, 0); BLOCK_PLACES]; blocks].into_boxed_slice(),
+            // All zero, so that the allocator does not touch a region.
+            places: vec![(0, 0); blocks * BLOCK_PLACES].into_boxed_slice(),
             used: 0,
             fresh: 0,
             freed: END,
         };
         self.total += blocks;
-        let index = match self.chunks.iter().position(|c| c.blocks.is_empty()) {
+        let index = match self.chunks.iter().position(|c| c.places.is_empty()) {
             Some(index) => {
                 self.chunks[index] = chunk;
                 index

@@ -54,6 +54,20 @@ pub(super) fn narrow(x: usize) -> u16 {
     u16::try_from(x).unwrap_or(u16::MAX)
 }
 
+/// The value of the hash or [`ABSENT`], if these places tell.
+#[inline]
+pub(super) fn search(places: &[Place], hash: u64) -> Option<u64> {
+    for (other, value) in places {
+        if *value == ABSENT || *other > hash {
+            return Some(ABSENT);
+        }
+        if *other == hash {
+            return Some(*value);
+        }
+    }
+    None
+}
+
 impl Segment {
     /// The home of a position in a segment of this depth.
     #[inline]
@@ -64,6 +78,15 @@ impl Segment {
     #[inline]
     fn block_of(&self, place: usize) -> u32 {
         self.blocks[(place / BLOCK_PLACES) % BLOCKS_MAX]
+    }
+
+    /// The places from this one to the end of its block; none where the segment has none.
+    #[inline]
+    pub(super) fn rest<'a>(&self, pool: &'a Pool, place: usize) -> &'a [Place] {
+        match pool.get(self.block_of(place)) {
+            Some(block) => &block[place % BLOCK_PLACES..],
+            None => &[],
+        }
     }
 
     #[inline]
@@ -145,9 +168,17 @@ impl Segment {
         if let Some(map) = &self.nested {
             return map.get(hash).unwrap_or(ABSENT);
         }
-        match self.find(pool, hash, self.home(position)) {
-            Ok(place) => self.at(pool, place).1,
-            Err(_) => ABSENT,
+        let mut place = self.home(position);
+        loop {
+            let rest = self.rest(pool, place);
+            match search(rest, hash) {
+                Some(value) => return value,
+                None if rest.is_empty() => return ABSENT,
+                None => place += rest.len(),
+            }
+            if place >= usize::from(self.places) {
+                return ABSENT;
+            }
         }
     }
 

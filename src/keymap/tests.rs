@@ -99,6 +99,72 @@ fn removing_gives_memory_back() {
 }
 
 #[test]
+fn freed_blocks_are_reused_and_bytes_counts_the_blocks_exactly() {
+    let mut map = KeyMap::new(0, u64::MAX, Load::Dense);
+    (0..300_000).for_each(|k| assert_eq!(map.insert(mix64(k), k), None));
+    let blocks = |map: &KeyMap| {
+        let segments = map.segments.iter();
+        segments.map(|s| usize::from(s.places)).sum::<usize>() / BLOCK_PLACES
+    };
+    let tables = |map: &KeyMap| {
+        let segments = map.segments.capacity() * size_of::<Segment>();
+        size_of::<KeyMap>() + map.directory.capacity() * 4 + segments
+    };
+    // Nothing was freed that is not used again: what is left is headers and the pool's tables.
+    let full = (blocks(&map), map.bytes());
+    let rest = full.1 - tables(&map) - full.0 * 2048;
+    assert!(
+        rest < full.1 / 200,
+        "{rest} bytes besides {} blocks",
+        full.0
+    );
+    // Other keys take the blocks of those removed.
+    for k in 0..300_000 {
+        assert_eq!(map.remove(mix64(k)), Some(k));
+        assert_eq!(map.insert(mix64(k + 1_000_000), k), None);
+    }
+    let changed = map.bytes() as f64 / full.1 as f64;
+    assert!(changed < 1.1, "{changed} of the memory before");
+    // Numbers are of one block each.
+    let mut numbers: Vec<u32> = map.segments.iter().flat_map(|s| s.blocks).collect();
+    numbers.retain(|x| *x != pool::NONE);
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), blocks(&map));
+}
+
+#[test]
+fn a_pool_gives_chunks_back_and_takes_freed_blocks_first() {
+    let mut pool = Pool::default();
+    let mut numbers: Vec<u32> = (0..20_000).map(|_| pool.take()).collect();
+    let full = pool.bytes();
+    assert!(
+        (20_000 * 2048..20_000 * 2048 + 20_000).contains(&full),
+        "{full}"
+    );
+    for (i, number) in (0..).zip(&numbers) {
+        pool.get_mut(*number).unwrap().fill((i, i));
+    }
+    for (i, number) in (0..).zip(&numbers) {
+        assert!(pool.get(*number).unwrap().iter().all(|x| *x == (i, i)));
+    }
+    assert!(pool.get(pool::NONE).is_none());
+    // Every third block is freed and taken again: no memory is added.
+    numbers.iter_mut().step_by(3).for_each(|x| pool.free(x));
+    assert_eq!(numbers[0], pool::NONE);
+    numbers.iter_mut().step_by(3).for_each(|x| *x = pool.take());
+    assert!(pool.bytes() < full + 4096, "{} of {full}", pool.bytes());
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), 20_000);
+    // Only the first hundred are left, then none.
+    numbers[100..].iter_mut().for_each(|x| pool.free(x));
+    assert!(pool.bytes() < 120 * 2048, "{} bytes", pool.bytes());
+    numbers[..100].iter_mut().for_each(|x| pool.free(x));
+    assert_eq!(pool.bytes(), 0);
+}
+
+#[test]
 #[should_panic(expected = "range")]
 fn a_hash_outside_the_range_is_refused() {
     KeyMap::new(10, 20, Load::Dense).insert(21, 0);

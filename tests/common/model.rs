@@ -16,7 +16,7 @@ pub fn key_of(i: usize) -> u64 {
     match i {
         0 => 0,
         1 => u64::MAX,
-        _ if i % 2 == 0 => i as u64,
+        _ if i.is_multiple_of(2) => i as u64,
         _ => (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15),
     }
 }

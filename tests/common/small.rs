@@ -1,0 +1,41 @@
+//! A small store and the steps that tests repeat on it.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+
+use hps::*;
+
+pub fn options() -> RuntimeOptions {
+    RuntimeOptions {
+        cache_bytes: 1 << 20,
+        io_depth: 8,
+        threads: 2,
+        ..RuntimeOptions::default()
+    }
+}
+
+pub fn sgd(name: &str, dim: usize) -> TableDescriptor {
+    TableDescriptor {
+        optimizer: Optimizer::Sgd,
+        initialiser: Initialiser::Zero,
+        ..TableDescriptor::new(name, dim)
+    }
+}
+
+pub fn values(store: &Store, table: TableId, keys: &[u64], dim: usize) -> Vec<f32> {
+    let mut out = vec![0.0; keys.len() * dim];
+    drop(store.pull(table, keys, &mut out).unwrap());
+    out
+}
+
+pub fn set(store: &Store, table: TableId, keys: &[u64], value: f32, dim: usize) {
+    let mut out = vec![0.0; keys.len() * dim];
+    let lease = store.pull(table, keys, &mut out).unwrap();
+    out.fill(value);
+    store.push(&lease, Update::weights(&out)).unwrap();
+}
+
+pub fn invalid(error: Error) -> Invalid {
+    match error {
+        Error::InvalidArgument(invalid) => invalid,
+        other => panic!("not an invalid argument: {other}"),
+    }
+}

@@ -1,0 +1,214 @@
+//! What opening gives back: the last checkpoint, an earlier one, an export - or why it refuses.
+
+#[path = "common/small.rs"]
+mod small;
+
+use std::path::Path;
+
+use hps::*;
+use small::{invalid, options, set, sgd, values};
+
+#[test]
+fn a_store_dropped_without_a_checkpoint_reopens_at_the_last_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let store = Store::create(&path, options()).unwrap();
+    let table = store.create_table(&sgd("t", 4)).unwrap();
+    set(&store, table, &[1, 2], 1.0, 4);
+    store.checkpoint(1, &[]).unwrap();
+    set(&store, table, &[2, 3], 2.0, 4);
+    store.remove(table, &[1]).unwrap();
+    store.flush().unwrap();
+    drop(store);
+    let store = Store::open(&path, options()).unwrap();
+    assert_eq!(
+        store.contains(table, &[1, 2, 3]).unwrap(),
+        [true, true, false]
+    );
+    assert_eq!(values(&store, table, &[1, 2], 4), [1.0; 8]);
+    set(&store, table, &[9], 1.0, 4);
+    assert!(matches!(
+        store.close(),
+        Err(Error::Uncheckpointed { rows: 1 })
+    ));
+}
+
+#[test]
+fn checkpoints_are_retained_rolled_back_to_and_exported() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let options = RuntimeOptions {
+        retain_checkpoints: 3,
+        data_directories: vec!["a".into(), dir.path().join("b")],
+        ..options()
+    };
+    let store = Store::create(&path, options.clone()).unwrap();
+    let table = store.create_table(&sgd("t", 64)).unwrap();
+    let keys: Vec<u64> = (0..3000).collect();
+    let mut ids = Vec::new();
+    for step in 1..=4u64 {
+        for batch in keys.chunks(500) {
+            set(&store, table, batch, step as f32, 64);
+        }
+        ids.push(store.checkpoint(step, &step.to_le_bytes()).unwrap().id);
+    }
+    let retained: Vec<u64> = store.checkpoints().iter().map(|c| c.id).collect();
+    assert_eq!(retained, ids[1..]);
+    let target = dir.path().join("export");
+    store.export(ids[2], &target, &[]).unwrap();
+    let reader = Store::open_read_only(&path, Some(ids[1]), RuntimeOptions::default()).unwrap();
+    assert_eq!(values(&reader, table, &[7], 64), [2.0; 64]);
+    assert!(matches!(
+        reader.remove(table, &[7]),
+        Err(Error::ReadOnly { .. })
+    ));
+    let store = store.rollback(ids[2]).unwrap();
+    assert_eq!(store.last_checkpoint().unwrap().id, ids[2]);
+    for batch in keys.chunks(500) {
+        assert_eq!(
+            values(&store, table, batch, 64),
+            vec![3.0; batch.len() * 64]
+        );
+    }
+    set(&store, table, &[7], 9.0, 64);
+    let info = store.checkpoint(4, &[]).unwrap();
+    assert!(info.id > ids[3], "checkpoint ids are never used again");
+    store.checkpoint(5, &[]).unwrap();
+    store.checkpoint(6, &[]).unwrap();
+    assert_eq!(values(&reader, table, &keys[..500], 64), [2.0; 500 * 64]);
+    drop(reader);
+    store.close().unwrap();
+    std::fs::remove_dir_all(&path).unwrap();
+    let exported = Store::open(
+        &target,
+        RuntimeOptions {
+            data_directories: vec![],
+            ..options
+        },
+    );
+    let exported = exported.unwrap();
+    for batch in keys.chunks(500) {
+        assert_eq!(
+            values(&exported, table, batch, 64),
+            vec![3.0; batch.len() * 64]
+        );
+    }
+    assert_eq!(
+        exported.checkpoint_meta(ids[2]).unwrap(),
+        3u64.to_le_bytes()
+    );
+    set(&exported, table, &[7], 1.0, 64);
+    exported.checkpoint(9, &[]).unwrap();
+    exported.close().unwrap();
+}
+
+#[test]
+fn one_writer_at_a_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::create(dir.path(), options()).unwrap();
+    assert!(matches!(
+        Store::open(dir.path(), options()),
+        Err(Error::Locked { .. })
+    ));
+    drop(store);
+    Store::open(dir.path(), options()).unwrap().close().unwrap();
+}
+
+#[test]
+fn what_is_not_a_store_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path();
+    let open = |p: &Path| invalid(Store::open(p, options()).unwrap_err());
+    assert!(matches!(
+        open(&path.join("none")),
+        Invalid::NotAStore { .. }
+    ));
+    assert!(matches!(open(path), Invalid::NotAStore { .. }));
+    std::fs::write(path.join("file"), "x").unwrap();
+    assert!(matches!(
+        open(&path.join("file")),
+        Invalid::NotAStore { .. }
+    ));
+    let stranger = invalid(Store::create(path, options()).unwrap_err());
+    assert!(matches!(stranger, Invalid::NotAStore { .. }), "{stranger}");
+    let store = path.join("store");
+    drop(Store::create(&store, options()).unwrap());
+    let again = invalid(Store::create(&store, options()).unwrap_err());
+    assert!(matches!(again, Invalid::AlreadyAStore { .. }));
+    std::fs::remove_file(store.join("STORE")).unwrap();
+    assert!(open(&store).to_string().contains("creation did not finish"));
+}
+
+#[test]
+fn a_newer_format_is_refused_by_version() {
+    use hps::format::checksum::{Kind, checksum};
+    use hps::format::{FileIdentity, identity::StoreIdentity};
+    let dir = tempfile::tempdir().unwrap();
+    drop(Store::create(dir.path(), options()).unwrap());
+    let store = StoreIdentity::decode(&std::fs::read(dir.path().join("STORE")).unwrap()).unwrap();
+    let file = dir.path().join("CURRENT");
+    let mut bytes = std::fs::read(&file).unwrap();
+    bytes[16] = 2; // The version, with a checksum that a later build would write.
+    let seed = FileIdentity::new(store.uuid, 0).seed(Kind::Current, 0);
+    let sum = checksum(&bytes[8..], seed);
+    bytes[..8].copy_from_slice(&sum.to_le_bytes());
+    std::fs::write(&file, &bytes).unwrap();
+    match Store::open(dir.path(), options()).unwrap_err() {
+        Error::Unsupported {
+            path,
+            found: 2,
+            supported: 1,
+        } => assert_eq!(path, file),
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn the_index_image_is_a_cache_and_damage_to_it_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::create(dir.path(), options()).unwrap();
+    let table = store.create_table(&sgd("t", 16)).unwrap();
+    let keys: Vec<u64> = (0..30_000).collect();
+    for (step, part) in keys.chunks(10_000).enumerate() {
+        for batch in part.chunks(1000) {
+            set(&store, table, batch, batch[0] as f32, 16);
+        }
+        store.remove(table, &part[..100]).unwrap();
+        store.checkpoint(step as u64 + 1, &[]).unwrap();
+    }
+    store.close().unwrap();
+    let images = || -> Vec<std::path::PathBuf> {
+        let names = std::fs::read_dir(dir.path())
+            .unwrap()
+            .map(|e| e.unwrap().path());
+        names
+            .filter(|p| p.extension().is_some_and(|e| e == "image"))
+            .collect()
+    };
+    let check = || {
+        let store = Store::open(dir.path(), options()).unwrap();
+        assert_eq!(store.stats().index_keys, 30_000);
+        for batch in keys.chunks(1000) {
+            let known = store.contains(table, batch).unwrap();
+            let got = values(&store, table, batch, 16);
+            for ((key, known), row) in batch.iter().zip(known).zip(got.chunks(16)) {
+                assert_eq!(known, key % 10_000 >= 100, "key {key}");
+                let expected = if known { batch[0] as f32 } else { 0.0 };
+                assert_eq!(row, [expected; 16], "key {key}");
+            }
+        }
+        store.close().unwrap();
+    };
+    check();
+    let image = images();
+    assert_eq!(image.len(), 1, "one image is in force");
+    let bytes = std::fs::read(&image[0]).unwrap();
+    for at in [100, 5000, 12_000, bytes.len() - 4000] {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 4;
+        std::fs::write(&image[0], damaged).unwrap();
+        check();
+    }
+    std::fs::remove_file(&image[0]).unwrap();
+    check();
+}
