@@ -60,6 +60,12 @@ impl Limits {
         bound
     }
 
+    /// Files of the current version beyond which flushes wait for compaction.
+    #[must_use]
+    pub fn files_hard(&self, live_bytes: u64) -> u64 {
+        2 * live_bytes / self.file_bytes.max(1) + 60
+    }
+
     /// Most files of the current version before small ones are merged.
     #[must_use]
     pub fn files_max(&self, live_bytes: u64) -> u64 {
@@ -73,13 +79,21 @@ pub fn choose(files: &[Candidate], limits: &Limits) -> Vec<u64> {
     let current: u64 = files.iter().map(|f| f.bytes).sum();
     let live: u64 = files.iter().map(|f| f.live_bytes).sum();
     let over_space = current > limits.bound_bytes(live) + limits.slack_bytes();
+    let over_files = files.len() as u64 > limits.files_max(live);
+    if over_files {
+        // First: the files with the fewest live rows go, which makes room as well.
+        let inputs = smallest(files, limits);
+        if !inputs.is_empty() {
+            return inputs;
+        }
+    }
     if over_space || limits.force {
         let inputs = stalest(files, limits);
         if !inputs.is_empty() {
             return inputs;
         }
     }
-    if files.len() as u64 > limits.files_max(live) || limits.force {
+    if limits.force {
         return smallest(files, limits);
     }
     Vec::new()
@@ -180,6 +194,16 @@ mod tests {
         assert_eq!(inputs.len(), INPUTS_MAX);
         let few: Vec<Candidate> = (0..40).map(|n| file(n, 10, 10)).collect();
         assert!(choose(&few, &LIMITS).is_empty());
+    }
+
+    #[test]
+    fn too_many_files_are_merged_also_when_space_is_over_its_bound() {
+        // Each is stale by more than half: the stalest alone would go, one by one.
+        let files: Vec<Candidate> = (0..60).map(|n| file(n, 30, 10)).collect();
+        assert_eq!(choose(&files, &LIMITS).len(), INPUTS_MAX);
+        let full: Vec<Candidate> = (0..300).map(|n| file(n, 1000, 300 + n / 10)).collect();
+        let inputs = choose(&full, &LIMITS);
+        assert!(inputs.len() >= 3, "{inputs:?}");
     }
 
     #[test]

@@ -188,7 +188,9 @@ impl Engine {
             return false;
         }
         let usage = self.ssd.usage();
-        usage.current_bytes > self.limits(false).hard_bytes(usage.live_bytes)
+        let limits = self.limits(false);
+        (usage.current_bytes > limits.hard_bytes(usage.live_bytes)
+            || usage.files > limits.files_hard(usage.live_bytes))
             && self.is_compaction_due()
     }
 
