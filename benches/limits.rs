@@ -1,7 +1,7 @@
 //! First speed figures: each beside the limit of the machine measured in the same run.
 //!
 //! `cargo bench --bench limits -- [--rows N] [--dim N] [--threads N] [--rounds N] [--dir DIR]`
-//! prints a table and, last, one JSON object. Under `cargo test` it runs tiny, to keep it alive.
+//! prints a table and, last, one JSON object. In a debug build it runs tiny.
 //! Figures are medians of `--rounds` rounds, the limits interleaved with the work.
 #![expect(
     clippy::unwrap_used,

@@ -64,7 +64,7 @@ struct Remains {
 type Files = Vec<(PathBuf, Vec<u8>)>;
 
 /// A workload being run and cut off everywhere.
-struct Session {
+struct Trial {
     seed: u64,
     disk: SimDisk,
     remains: Arc<Mutex<Vec<Remains>>>,
@@ -90,9 +90,9 @@ fn remains_of(disk: &SimDisk, seed: u64, call: u64) -> Vec<Remains> {
     modes.map(take).into()
 }
 
-impl Session {
+impl Trial {
     /// On a disk that tells the truth, except where `lie` answers instead.
-    fn new(seed: u64, plan: &Plan, lie: Option<Hook>) -> Session {
+    fn new(seed: u64, plan: &Plan, lie: Option<Hook>) -> Trial {
         let disk = SimDisk::new(seed);
         let remains = Arc::new(Mutex::new(Vec::new()));
         let hook: Hook = {
@@ -114,7 +114,7 @@ impl Session {
         });
         let run = Run::new(shared, &plan.options);
         let (tally, seen) = (Tally::default(), Vec::new());
-        Session {
+        Trial {
             seed,
             disk,
             remains,
@@ -204,20 +204,20 @@ fn crash_everywhere(
     lie: Option<Hook>,
 ) -> std::result::Result<Tally, String> {
     let honest = lie.is_none();
-    Session::new(seed, plan, lie).whole(plan, honest)
+    Trial::new(seed, plan, lie).whole(plan, honest)
 }
 
-impl Session {
+impl Trial {
     fn whole(mut self, plan: &Plan, honest: bool) -> std::result::Result<Tally, String> {
-        let session = &mut self;
-        let seed = session.seed;
-        session.step("create", Run::create)?;
+        let trial = &mut self;
+        let seed = trial.seed;
+        trial.step("create", Run::create)?;
         for op in &plan.ops {
-            let stats = session.run.store().stats();
-            session.step(&op.to_string(), |run| run.step(op))?;
-            let tally = &mut session.tally;
+            let stats = trial.run.store().stats();
+            trial.step(&op.to_string(), |run| run.step(op))?;
+            let tally = &mut trial.tally;
             tally.made.extend(
-                numbered(&session.disk, Path::new(ROOT))
+                numbered(&trial.disk, Path::new(ROOT))
                     .into_iter()
                     .filter(is_rows),
             );
@@ -228,18 +228,18 @@ impl Session {
                 _ => {}
             }
             if honest && matches!(op, Op::Checkpoint(..)) {
-                counters_are_exact(seed, &session.disk, &session.run);
+                counters_are_exact(seed, &trial.disk, &trial.run);
             }
         }
-        let stats = session.run.store().stats();
-        let after = remains_of(&session.disk, seed, session.tally.calls + 1);
-        session.remains.lock().unwrap().extend(after);
-        session.step("the end", |_| Ok(()))?;
-        let mut tally = std::mem::take(&mut session.tally);
+        let stats = trial.run.store().stats();
+        let after = remains_of(&trial.disk, seed, trial.tally.calls + 1);
+        trial.remains.lock().unwrap().extend(after);
+        trial.step("the end", |_| Ok(()))?;
+        let mut tally = std::mem::take(&mut trial.tally);
         tally.add(&stats);
-        let left: BTreeSet<PathBuf> = session.disk.paths().into_iter().collect();
+        let left: BTreeSet<PathBuf> = trial.disk.paths().into_iter().collect();
         tally.unlinked = tally.made.difference(&left).count();
-        let calls = session.disk.changing_calls().len() as u64;
+        let calls = trial.disk.changing_calls().len() as u64;
         assert!(
             !honest || tally.calls == calls,
             "{calls} calls, {} seen",
@@ -366,13 +366,13 @@ fn an_engine_that_leaves_out_a_sync_is_found_out() {
 fn a_disk_that_lies_about_syncs_is_found_out() {
     for directories in [false, true] {
         let plan = plan(1);
-        let session = Session::new(1, &plan, None);
+        let trial = Trial::new(1, &plan, None);
         if directories {
-            session.disk.set_skip_sync_dir(true);
+            trial.disk.set_skip_sync_dir(true);
         } else {
-            session.disk.set_skip_sync(true);
+            trial.disk.set_skip_sync(true);
         }
-        let violation = session
+        let violation = trial
             .whole(&plan, false)
             .expect_err("no crash shows anything");
         println!("directories {directories}: {violation:.200}");

@@ -6,6 +6,7 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -89,10 +90,10 @@ impl Place {
 
 fn command(flags: &[&str], paths: &[&Path]) -> Result<Command> {
     let mut command = Command::new(binary()?);
-    command
-        .args(["--dim", "4", "--batch", "64"])
-        .args(flags)
-        .args(paths);
+    if !flags.contains(&"--dim") {
+        command.args(["--dim", "4"]);
+    }
+    command.args(["--batch", "64"]).args(flags).args(paths);
     command.stdin(Stdio::null());
     Ok(command)
 }
@@ -139,7 +140,7 @@ fn results_do_not_depend_on_cache_shards_threads_depth_or_engine() -> Result<()>
     let place = place()?;
     let data: &[&Path] = &[&place.data];
     let plain = summary(&[], data)?;
-    let runs: [&[&str]; 6] = [
+    let runs: [&[&str]; 7] = [
         &[
             "--shards",
             "1",
@@ -162,6 +163,7 @@ fn results_do_not_depend_on_cache_shards_threads_depth_or_engine() -> Result<()>
             "pread",
         ],
         &["--cache-mib", "2", "--depth", "0"],
+        &["--cache-mib", "2", "--depth", "3", "--shards", "1"],
         &["--cache-mib", "64", "--shards", "7", "--depth", "3"],
         &["--checkpoint-every", "3"],
     ];
@@ -169,6 +171,19 @@ fn results_do_not_depend_on_cache_shards_threads_depth_or_engine() -> Result<()>
         assert_eq!(result(&summary(flags, data)?), result(&plain), "{flags:?}");
     }
     assert_ne!(result(&summary(&["--seed", "9"], data)?), result(&plain));
+    // The same with rows so wide that the small cache holds a fraction of the table.
+    let wide = ["--dim", "128", "--shards", "2", "--cache-mib"];
+    let with_cache = |mib: &'static str| summary(&[&wide[..], &[mib]].concat(), data);
+    let (small, large) = (with_cache("2")?, with_cache("64")?);
+    assert_eq!(result(&small), result(&large));
+    assert!(
+        small["hit_rate"].as_f64() < Some(0.99),
+        "rows left memory: {small}"
+    );
+    assert!(
+        large["hit_rate"].as_f64() > Some(0.99),
+        "rows stayed: {large}"
+    );
     Ok(())
 }
 
@@ -204,14 +219,17 @@ fn the_summary_has_every_field_and_the_model_learns() -> Result<()> {
 fn killed_runs_resume_to_the_same_bits() -> Result<()> {
     let place = place()?;
     let data: &[&Path] = &[&place.data];
-    let plain = summary(&[], data)?;
+    let wide = ["--dim", "128", "--cache-mib", "2"];
+    let plain = summary(&wide, data)?;
+    let mut killed = 0;
     let seed = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
     let mut state = std::env::var("HPS_SEED").map_or(Ok(seed), |text| text.parse::<u64>())?;
     let seed = state;
     for round in 0..3 {
         let directory = place.path(&format!("store-{round}"));
         let directory = directory.to_str().context("a path in UTF-8")?;
-        let flags = ["--dir", directory, "--resume", "--checkpoint-every", "2"];
+        let own = ["--dir", directory, "--resume", "--checkpoint-every", "2"];
+        let flags = [&own[..], &wide].concat();
         for _ in 0..3 {
             let mut child = command(&flags, data)?
                 .stdout(Stdio::null())
@@ -219,7 +237,7 @@ fn killed_runs_resume_to_the_same_bits() -> Result<()> {
                 .spawn()?;
             std::thread::sleep(Duration::from_millis(splitmix(&mut state) % 800));
             child.kill()?;
-            child.wait()?;
+            killed += u32::from(child.wait()?.signal() == Some(9));
         }
         let resumed = summary(&flags, data)?;
         assert_eq!(
@@ -228,6 +246,10 @@ fn killed_runs_resume_to_the_same_bits() -> Result<()> {
             "round {round}, HPS_SEED={seed}"
         );
     }
+    assert!(
+        killed > 0,
+        "no run was killed before its end: HPS_SEED={seed}"
+    );
     Ok(())
 }
 

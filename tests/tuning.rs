@@ -3,7 +3,7 @@
 //! - Every option and field is in its table, with the default that the code has.
 //! - Ranges of numbers are those that are accepted: both ends are, what lies beyond is not.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, reason = "used by tests")]
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;

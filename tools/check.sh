@@ -4,7 +4,7 @@
 #   tools/check.sh                  all stages
 #   tools/check.sh --tests-done     without the tests, where `cargo test` has just passed
 #   tools/check.sh STAGE...         only these: format clippy layers tests features docs figures
-#                                   crash
+#                                   trainer bounds crash
 #
 # Stops at the first stage that fails, naming it. Needs Rust with rustfmt and clippy, and a C
 # compiler. The figures need python3 (and numpy, fetched into target/); without it they are left
@@ -106,15 +106,34 @@ compare_figures() { # python, name
   fi
 }
 
+# The README's command: what it prints is what is promised of it.
+stage_trainer() {
+  cargo build --release --quiet --example ctr
+  target/release/examples/ctr --json 2>/dev/null | tail -n 1 | tr ',{}' '\n\n\n' | tr -d '"' |
+    awk -F: '{ f[$1] = $2 } END {
+      gap = f["planted_auc"] - f["auc_tail"]; if (gap < 0) gap = -gap
+      lost = f["auc_tail"] - f["frozen_auc"]
+      times = f["live_bytes"] / f["cache_bytes"]
+      printf "planted AUC %.4f, reached %.4f, frozen %.4f, live rows %.1f x the cache\n",
+        f["planted_auc"], f["auc_tail"], f["frozen_auc"], times
+      exit !(gap <= 0.03 && lost >= 0.05 && times >= 4 && f["big_slots_variance_share"] >= 0.5)
+    }'
+}
+
+# Memory, disk and files inside their bounds, for seconds; docs/BENCHMARKS.md has the long run.
+stage_bounds() {
+  cargo bench --quiet --bench churn -- --seconds 20 --rows 600000 --cache-mib 32
+}
+
 # kill -9 at random moments, resume, compare digests.
 stage_crash() {
   tools/kill_resume.sh "$kills"
 }
 
-stages=(format clippy layers tests features docs figures crash)
+stages=(format clippy layers tests features docs figures trainer bounds crash)
 case "${1:-}" in
   "") ;;
-  --tests-done) stages=(format clippy features docs figures crash) ;;
+  --tests-done) stages=(format clippy features docs figures trainer bounds crash) ;;
   -*)
     echo "check.sh: unknown option $1" >&2
     current=arguments

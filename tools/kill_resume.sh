@@ -56,12 +56,12 @@ while [ "$killed" -lt "$cycles" ]; do
     "$ctr" --dir "$work/store" --resume $flags "$@" > /dev/null 2>> "$work/log" &
     child=$!
     sleep "$(printf '%d.%03d' $((delay / 1000)) $((delay % 1000)))"
-    if kill -9 "$child" 2> /dev/null; then killed=$((killed + 1)); fi
+    kill -9 "$child" 2> /dev/null || true
     code=0
     wait "$child" 2> /dev/null || code=$?
     case $code in
     0) ended=$((ended + 1)) ;;
-    137) ;;
+    137) killed=$((killed + 1)) ;;
     *)
         tail -n 3 "$work/log" >&2
         failed=$((failed + 1))

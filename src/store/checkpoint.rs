@@ -169,7 +169,7 @@ impl Engine {
         let ticket = CheckpointTicket {
             outcome: Arc::clone(&outcome),
         };
-        let role = self.running.begin();
+        let role = Arc::new(self.running.begin());
         let cut = self.cut(step, meta)?;
         if self.options.inline {
             outcome.finish(self.write_behind(&cut));
@@ -178,8 +178,9 @@ impl Engine {
             return Ok(ticket);
         }
         let engine = Arc::clone(self);
+        let running = Arc::clone(&role);
         let work = move || {
-            let role = role;
+            let role = running;
             let promise = Promise(outcome);
             let result = engine.write_behind(&cut);
             drop(engine);
@@ -193,7 +194,11 @@ impl Engine {
         match started {
             Ok(_) => Ok(ticket),
             Err(e) => {
-                self.thaw();
+                {
+                    let _writer = self.lock_writer();
+                    self.thaw();
+                }
+                drop(role);
                 self.counters.changed.store(true, Ordering::Release);
                 Err(Error::io("start a thread for", &self.ssd.root, e))
             }

@@ -1,7 +1,8 @@
 //! What do all parts of a store share?
 //!
 //! Invariants:
-//! - Lock order: writer, admission, shards in rising order, then the SSD tier's own locks.
+//! - Lock order: the checkpoint's role, admission, gate, writer, commit, shards in rising order,
+//!   then the SSD tier's own locks.
 //! - Nothing is read from or written to a device while a shard is locked.
 
 use std::collections::BTreeSet;

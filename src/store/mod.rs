@@ -360,6 +360,7 @@ impl Store {
     /// [`Store::checkpoints`] first.
     pub fn rollback(mut self, id: u64) -> Result<Store> {
         self.engine.check_writer()?;
+        self.engine.prefetches.wait_cancelled();
         let count = self.engine.leases.totals().0 + self.engine.prefetches.len();
         if count > 0 {
             return Err(Invalid::LeasesOutstanding {

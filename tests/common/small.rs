@@ -1,5 +1,5 @@
 //! A small store and the steps that tests repeat on it.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "used by tests")]
 
 use hps::*;
 
