@@ -37,6 +37,8 @@ pub struct Prefetch {
 pub struct PrefetchQueue {
     queue: Mutex<VecDeque<Arc<Prefetch>>>,
     arrived: Condvar,
+    /// Held while a ticket is started and admitted: a later one never takes the room of an earlier.
+    order: Mutex<()>,
     /// What the thread is serving.
     serving: Mutex<Option<Arc<Prefetch>>>,
     /// Raised when it was served.
@@ -77,6 +79,10 @@ impl PrefetchQueue {
             .wait_timeout(queue, pause)
             .unwrap_or_else(PoisonError::into_inner);
         queue.front().cloned()
+    }
+
+    fn in_order(&self) -> std::sync::MutexGuard<'_, ()> {
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn serves(&self, prefetch: Option<&Arc<Prefetch>>) {
@@ -124,12 +130,14 @@ impl Ticket {
     /// `OverBudget` when it can't fit beside the outstanding leases, `Io`, `Corrupt`, `NoSpace`.
     pub fn wait(self) -> Result<Lease> {
         loop {
+            let order = self.engine.prefetches.in_order();
             if self.prefetch.start() {
                 self.engine.prefetches.remove(&self.prefetch);
                 let lane = self.engine.foreground();
                 let (table, keys) = (&self.prefetch.table, &self.prefetch.keys);
                 return self.engine.acquire(&lane, table, keys, Intent::Read);
             }
+            drop(order);
             if let Some(result) = self.prefetch.take(Duration::MAX, true) {
                 return result;
             }
@@ -261,6 +269,7 @@ impl Engine {
             };
             let dropped = self.leases.dropped.count();
             self.prefetches.serves(Some(&prefetch));
+            let order = self.prefetches.in_order();
             if !prefetch.start() {
                 self.prefetches.remove(&prefetch);
                 self.prefetches.serves(None);
@@ -268,6 +277,7 @@ impl Engine {
             }
             let lane = self.background();
             let result = self.acquire(&lane, &prefetch.table, &prefetch.keys, Intent::Read);
+            drop(order);
             match result {
                 Err(Error::OverBudget {
                     asked_rows,
