@@ -151,6 +151,15 @@ impl Pool {
         self.buffer_bytes
     }
 
+    /// Holds a caller to its promises: room in the queue, and a buffer as long as the request.
+    pub(super) fn admit(&self, in_flight: usize, bytes: usize, buffer: &AlignedBuffer) {
+        assert!(
+            in_flight < self.count,
+            "more requests than the queue's depth"
+        );
+        assert!(bytes <= buffer.len(), "a request longer than its buffer");
+    }
+
     pub(super) fn take(&mut self) -> Option<AlignedBuffer> {
         self.free.pop()
     }

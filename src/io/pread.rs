@@ -266,16 +266,6 @@ struct PreadQueue {
     completions: VecDeque<Completion>,
 }
 
-impl PreadQueue {
-    fn admit(&self, bytes: usize, buffer: &AlignedBuffer) {
-        assert!(
-            self.completions.len() < self.pool.count(),
-            "more requests than the queue's depth"
-        );
-        assert!(bytes <= buffer.len(), "a request longer than its buffer");
-    }
-}
-
 impl Queue for PreadQueue {
     fn depth(&self) -> usize {
         self.pool.count()
@@ -305,7 +295,7 @@ impl Queue for PreadQueue {
         mut buffer: AlignedBuffer,
         tag: u64,
     ) {
-        self.admit(bytes, &buffer);
+        self.pool.admit(self.completions.len(), bytes, &buffer);
         let result = file.read_at(&mut buffer[..bytes], offset);
         self.completions.push_back(Completion {
             tag,
@@ -322,7 +312,7 @@ impl Queue for PreadQueue {
         buffer: AlignedBuffer,
         tag: u64,
     ) {
-        self.admit(bytes, &buffer);
+        self.pool.admit(self.completions.len(), bytes, &buffer);
         let result = file.write_at(&buffer[..bytes], offset).map(|()| bytes);
         self.completions.push_back(Completion {
             tag,

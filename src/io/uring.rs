@@ -201,14 +201,8 @@ impl UringQueue {
         buffer: AlignedBuffer,
         tag: u64,
     ) {
-        assert!(
-            self.in_flight() < self.slots.len(),
-            "more requests than the queue's depth"
-        );
-        assert!(
-            transfer.rest().end <= buffer.len(),
-            "a request longer than its buffer"
-        );
+        self.pool
+            .admit(self.in_flight(), transfer.rest().end, &buffer);
         let refused = match (file.raw_fd(), self.broken) {
             (Some(fd), None) => {
                 let Some(slot) = self.slots_free.pop() else {

@@ -90,6 +90,17 @@ impl Rows {
         self.coldest(slot)
     }
 
+    /// Unlinks rows from the cold end and names them, until `named` has `want` or none is left.
+    pub fn take_coldest(&mut self, head: u32, want: usize, named: &mut Vec<u32>) {
+        while named.len() < want {
+            let Some(slot) = self.coldest(head) else {
+                return;
+            };
+            self.unlink(slot);
+            named.push(slot);
+        }
+    }
+
     /// Links a row that is in no list at the hot end.
     pub fn push_hot(&mut self, head: u32, slot: u32) {
         let after = self.get(head).next;

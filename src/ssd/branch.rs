@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
 use super::Ssd;
-use super::create::write_root;
+use super::create::{make_dir, write_root, write_whole};
 use super::edits;
-use super::version::{FileState, Versions};
+use super::version::Versions;
 use crate::error::{Error, Invalid, Result};
 use crate::format::identity::encode_part;
 use crate::format::manifest::{CheckpointMeta, FileMeta};
 use crate::format::{FileKind, PART_NAME, data_file_name, file_name};
-use crate::io::{Disk, OpenMode};
+use crate::io::Disk;
 use crate::options::TableDescriptor;
 
 impl Ssd {
@@ -54,15 +54,7 @@ impl Ssd {
                     removed,
                     ..state.meta
                 };
-                let number = meta.number;
-                rolled.files.insert(
-                    number,
-                    FileState {
-                        meta,
-                        file: None,
-                        recorded: None,
-                    },
-                );
+                rolled.know(meta, None);
             }
         }
         let retained = rolled.checkpoints.clone();
@@ -120,13 +112,8 @@ impl Ssd {
             let directory = target.join(name);
             fresh_directory(disk, &directory)?;
             let index = u32::try_from(i).unwrap_or(u32::MAX);
-            let path = directory.join(PART_NAME);
-            let file = disk
-                .open(&path, OpenMode::Create)
-                .map_err(|e| Error::io("create", &path, e))?;
-            file.write_at(&encode_part(&self.store, index), 0)
-                .and_then(|()| file.sync())
-                .map_err(|e| Error::io("write", &path, e))?;
+            let part = encode_part(&self.store, index);
+            write_whole(disk, &directory.join(PART_NAME), &part)?;
             for data in held.iter().filter(|f| f.meta.directory == index) {
                 let path = directory.join(data_file_name(data.meta.number));
                 link(disk, &data.path, &path)?;
@@ -135,15 +122,7 @@ impl Ssd {
                     removed: u64::MAX,
                     ..data.meta
                 };
-                let number = meta.number;
-                exported.files.insert(
-                    number,
-                    FileState {
-                        meta,
-                        file: None,
-                        recorded: None,
-                    },
-                );
+                exported.know(meta, None);
             }
             disk.sync_dir(&directory)
                 .map_err(|e| Error::io("sync the directory", &directory, e))?;
@@ -171,7 +150,7 @@ fn link(disk: &dyn Disk, source: &Path, target: &Path) -> Result<()> {
 }
 
 fn fresh_directory(disk: &dyn Disk, path: &Path) -> Result<()> {
-    super::create::make_dir(disk, path)?;
+    make_dir(disk, path)?;
     let names = disk.list(path).map_err(|e| Error::io("list", path, e))?;
     if names.is_empty() {
         return Ok(());

@@ -147,8 +147,7 @@ impl Ssd {
         request: &CheckpointRequest<'_>,
     ) -> Result<CheckpointMeta> {
         let result = self.commit_inner(captured, request);
-        // After a failure whose outcome is unknown CURRENT may name this version: its files stay.
-        if result.is_err() && self.check_writable().is_ok() {
+        if result.is_err() {
             self.abandon();
         }
         result
@@ -282,7 +281,7 @@ impl Ssd {
         request: &CheckpointRequest<'_>,
         checkpoint: &CheckpointMeta,
         forgotten: &[u64],
-        image: Option<Edit>,
+        image: Option<edits::ImageRef>,
     ) -> Result<()> {
         let limit = (1 << 20) + 2 * manifest.snapshot_bytes;
         let roll = manifest.file.is_none() || manifest.current.manifest_bytes > limit;
@@ -301,39 +300,24 @@ impl Ssd {
                     .filter(|c| !forgotten.contains(&c.id))
                     .cloned()
                     .collect();
-                let image = image.or_else(|| manifest.image.map(image_edit));
+                let image = image.or(manifest.image).map(image_edit);
                 let branch = current.branch;
                 let c = Some(checkpoint);
                 edits::snapshot(&versions, branch, 0, tables, &retained, c, image)
             } else {
                 let known = manifest.tables_recorded;
+                let image = image.map(image_edit);
                 edits::changes(&versions, tables, known, forgotten, checkpoint, image)
             }
         };
-        let named = commit.edits.iter().rev().find_map(|e| match e {
-            Edit::Image {
-                number,
-                bytes,
-                checksum,
-            } => Some(edits::ImageRef {
-                number: *number,
-                bytes: *bytes,
-                checksum: *checksum,
-            }),
-            _ => None,
-        });
         let old_manifest = manifest.current.manifest_number;
         self.write_edits(manifest, &mut current, &commit, roll)?;
         self.write_current(manifest, current)?;
         manifest.tables_recorded = request.tables.len();
-        if let Some(image) = named {
-            let old = manifest
-                .image
-                .replace(image)
-                .filter(|i| i.number != image.number);
-            if let Some(old) = old {
-                self.unlink(&self.root.join(file_name(FileKind::Image, old.number)));
-            }
+        if let Some(image) = image
+            && let Some(old) = manifest.image.replace(image)
+        {
+            self.unlink(&self.root.join(file_name(FileKind::Image, old.number)));
         }
         if roll {
             self.unlink(&self.root.join(file_name(FileKind::Manifest, old_manifest)));

@@ -143,7 +143,7 @@ pub(super) fn make_dir(disk: &dyn Disk, path: &Path) -> Result<()> {
 }
 
 /// Creates a file of small content and syncs it.
-fn write_whole(disk: &dyn Disk, path: &Path, content: &[u8]) -> Result<()> {
+pub(super) fn write_whole(disk: &dyn Disk, path: &Path, content: &[u8]) -> Result<()> {
     let file = disk
         .open(path, OpenMode::Create)
         .map_err(|e| Error::io("create", path, e))?;

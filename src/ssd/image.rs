@@ -18,14 +18,13 @@ use super::Ssd;
 use super::commit::Captured;
 use super::edits::ImageRef;
 use super::offers::Offer;
-use super::scan::{Merge, damaged, read_exact};
+use super::scan::{Merge, read_exact};
 use super::version::{DataFile, Location};
 use crate::error::{Error, Result};
 use crate::format::image::{
     self, ENTRIES_PER_BLOCK, ImageEntry, ImageFooter, ImageTally, encode_covered_block,
     encode_entry_block, encode_image_footer, encode_image_header,
 };
-use crate::format::manifest::Edit;
 use crate::format::param_file::RunKind;
 use crate::format::{BLOCK_BYTES, FileIdentity, FileKind, file_name};
 use crate::io::{DiskFile, OpenMode};
@@ -79,7 +78,7 @@ impl ImageScan {
         let mut block = vec![0; BLOCK_BYTES];
         read_exact(&*file, &path, &mut block, 0)?;
         let (checkpoint, tally) =
-            image::decode_image_header(&block, &identity).map_err(|e| damaged(&path, e))?;
+            image::decode_image_header(&block, &identity).map_err(|e| e.at(&path))?;
         let mut scan = ImageScan {
             file,
             path,
@@ -98,7 +97,7 @@ impl ImageScan {
             let block = &scan.chunk[at..at + BLOCK_BYTES];
             let (tally, covered) = (&mut scan.tally, &mut scan.covered);
             image::decode_covered_block(block, &scan.identity, tally, covered)
-                .map_err(|e| damaged(&scan.path, e))?;
+                .map_err(|e| e.at(&scan.path))?;
         }
         Ok(scan)
     }
@@ -129,7 +128,7 @@ impl ImageScan {
         if offset + BLOCK_BYTES as u64 == self.reference.bytes {
             let footer = ImageFooter::decode(block, &self.identity, offset)
                 .and_then(|f| f.check(&self.tally).map(|()| f))
-                .map_err(|e| damaged(&self.path, e))?;
+                .map_err(|e| e.at(&self.path))?;
             if footer.checksum != self.reference.checksum {
                 return Err(Error::corrupt(&self.path, offset, "not the image in force"));
             }
@@ -137,7 +136,7 @@ impl ImageScan {
         }
         let entries = &mut self.entries;
         self.table = image::decode_entry_block(block, &self.identity, &mut self.tally, entries)
-            .map_err(|e| damaged(&self.path, e))?;
+            .map_err(|e| e.at(&self.path))?;
         Ok(true)
     }
 }
@@ -182,11 +181,7 @@ impl ImageOffers {
             else {
                 continue;
             };
-            let number = u64::from(entry.entry);
-            let run = file
-                .runs
-                .iter()
-                .find(|r| number >= r.first_entry && number - r.first_entry < r.entries);
+            let run = file.run_of(entry.entry);
             let kind = if entry.tombstone {
                 RunKind::Tombstones
             } else {
@@ -194,7 +189,8 @@ impl ImageOffers {
             };
             if run.is_none_or(|r| r.kind != kind || r.table != offer.table) {
                 let what = format!(
-                    "entry {number} of {} is something else",
+                    "entry {} of {} is something else",
+                    entry.entry,
                     file.path.display()
                 );
                 return Err(Error::corrupt(
@@ -249,7 +245,7 @@ impl Ssd {
     ///
     /// # Errors
     /// `Poisoned` after a failed sync; every other failure only leaves the old image in force.
-    pub(super) fn renew_image(&self, captured: &Captured) -> Result<Option<Edit>> {
+    pub(super) fn renew_image(&self, captured: &Captured) -> Result<Option<ImageRef>> {
         let old = self
             .image_in_force()
             .and_then(|r| ImageScan::open(self, r).ok());
@@ -272,7 +268,7 @@ impl Ssd {
             Ok((file, bytes, checksum)) => {
                 let synced = file.sync();
                 self.fatal("sync", &path, synced)?;
-                Ok(Some(Edit::Image {
+                Ok(Some(ImageRef {
                     number,
                     bytes,
                     checksum,

@@ -240,7 +240,7 @@ impl Ssd {
             false,
         );
         let file = Arc::new(file);
-        versions.install(&self.slots, Arc::clone(&file), None);
+        versions.install(&self.slots, Arc::clone(&file));
         Ok(file)
     }
 
@@ -297,7 +297,7 @@ impl Ssd {
         recover::check_tail(&*file, &path, meta.bytes, bytes)?;
         let identity = self.identity(meta.number);
         let footer_bytes = meta.bytes.saturating_sub(meta.footer_offset);
-        let mut block = recover::aligned(&path, footer_bytes.max(4096))?;
+        let mut block = scan::aligned(&path, footer_bytes.max(4096))?;
         let header = &mut block[..4096];
         scan::read_exact(&*file, &path, header, 0)?;
         param_file::check_header(header, &identity).map_err(|e| e.at(&path))?;

@@ -10,7 +10,6 @@
 use std::sync::Arc;
 
 use super::index::Files;
-use super::scan::damaged;
 use super::version::{DataFile, Location};
 use crate::error::{Error, Result};
 use crate::format::param_file;
@@ -118,7 +117,7 @@ impl<'q> RowReader<'q> {
             }
             let file = &self.files[number];
             let align = file.file.align_bytes().max(1) as u64;
-            let Some((_, start, stride)) = file.record(want.location.entry()) else {
+            let Some((start, stride)) = file.record(want.location.entry()) else {
                 let what = format!("entry {} has no row", want.location.entry());
                 return Err(Error::corrupt(&file.path, file.keys_offset, what));
             };
@@ -201,7 +200,7 @@ impl<'q> RowReader<'q> {
         let read = &self.reads[read];
         let file = &self.files[read.file];
         for want in &self.wants[read.first..read.end] {
-            let Some((_, offset, stride)) = file.record(want.location.entry()) else {
+            let Some((offset, stride)) = file.record(want.location.entry()) else {
                 continue;
             };
             let from = usize::try_from(offset - read.offset).unwrap_or(usize::MAX);
@@ -212,7 +211,7 @@ impl<'q> RowReader<'q> {
             batch.rows.resize(start + self.row_f32s, 0.0);
             let row = &mut batch.rows[start..];
             param_file::decode_record(record, row, &file.identity, offset, Some(want.key))
-                .map_err(|e| damaged(&file.path, e))?;
+                .map_err(|e| e.at(&file.path))?;
             batch.tags.push(want.tag);
         }
         Ok(())

@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use super::commit::ManifestWriter;
 use super::create::STORE_TEMPORARY_NAME;
 use super::edits::Replay;
-use super::scan::read_exact;
-use super::version::{FileState, Versions};
+use super::scan::{aligned, read_exact};
+use super::version::Versions;
 use super::{Ssd, missing};
 use crate::error::{Error, Invalid, Result};
 use crate::format::current::Current;
@@ -27,7 +27,7 @@ use crate::format::{
     self, CURRENT_NAME, CURRENT_TEMPORARY_NAME, FileKind, PART_NAME, STORE_NAME, file_name,
     identity, meta,
 };
-use crate::io::{AlignedBuffer, Disk, DiskFile, LockGuard, LockKind, OpenMode};
+use crate::io::{Disk, DiskFile, LockGuard, LockKind, OpenMode};
 use crate::options::TableDescriptor;
 
 /// Name of the writer's lock file.
@@ -45,11 +45,6 @@ pub struct Recovered {
     pub tables: Vec<TableDescriptor>,
     /// The checkpoint that was opened.
     pub checkpoint: Option<CheckpointMeta>,
-}
-
-pub(crate) fn aligned(path: &Path, bytes: u64) -> Result<AlignedBuffer> {
-    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-    AlignedBuffer::try_new(bytes).map_err(|e| Error::io("allocate a buffer for", path, e))
 }
 
 /// Bytes past a recorded length must be zero.
@@ -390,16 +385,8 @@ fn assemble(
         .unwrap_or(1);
     versions.next_checkpoint = current.next_checkpoint_id;
     versions.checkpoints = replay.checkpoints;
-    for (number, meta) in replay.files {
-        let recorded = Some(meta.removed);
-        versions.files.insert(
-            number,
-            FileState {
-                meta,
-                file: None,
-                recorded,
-            },
-        );
+    for meta in replay.files.into_values() {
+        versions.know(meta, Some(meta.removed));
     }
     let manifest = ManifestWriter {
         file: None,

@@ -14,17 +14,12 @@ use std::sync::Arc;
 
 use super::version::DataFile;
 use crate::error::{Error, Result};
+use crate::format::FileIdentity;
 use crate::format::param_file::{self, KEYS_PER_BLOCK, Run, RunKind};
-use crate::format::{DecodeError, FileIdentity};
 use crate::io::{AlignedBuffer, DiskFile};
 use crate::units::{mix64, unmix64};
 
 const BLOCK_BYTES: u64 = 4096;
-
-/// Names the file in a decoding error.
-pub(crate) fn damaged(path: &Path, error: DecodeError) -> Error {
-    error.at(path)
-}
 
 /// Reads exactly `bytes.len()` bytes; a file that ends earlier is damaged.
 pub(crate) fn read_exact(
@@ -43,7 +38,8 @@ pub(crate) fn read_exact(
     Ok(())
 }
 
-fn buffer(path: &Path, bytes: u64) -> Result<AlignedBuffer> {
+/// An aligned buffer for reading a file.
+pub(crate) fn aligned(path: &Path, bytes: u64) -> Result<AlignedBuffer> {
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
     AlignedBuffer::try_new(bytes).map_err(|e| Error::io("allocate a buffer for", path, e))
 }
@@ -86,7 +82,7 @@ impl KeyScan {
             last: None,
             next: first,
             end: first + entries,
-            window: buffer(&file.path, window)?,
+            window: aligned(&file.path, window)?,
             keys: Vec::new(),
             epochs: Vec::new(),
             first,
@@ -120,7 +116,7 @@ impl KeyScan {
                 &mut self.keys,
                 &mut self.epochs,
             )
-            .map_err(|e| damaged(&self.path, e))?;
+            .map_err(|e| e.at(&self.path))?;
             at += BLOCK_BYTES;
         }
         let skip = usize::try_from(self.next % per_block).unwrap_or(0);
@@ -264,7 +260,7 @@ impl RunCursor {
             .and_then(|w| w.get(start..end))
             .unwrap_or(&[]);
         param_file::decode_record(bytes, row, &self.file.identity, offset, Some(entry.key))
-            .map_err(|e| damaged(&self.file.path, e))?;
+            .map_err(|e| e.at(&self.file.path))?;
         Ok(())
     }
 
@@ -275,7 +271,7 @@ impl RunCursor {
         let end = run_end.next_multiple_of(BLOCK_BYTES);
         let size = self.window_bytes.next_multiple_of(BLOCK_BYTES);
         if self.window.is_none() {
-            self.window = Some(buffer(path, size)?);
+            self.window = Some(aligned(path, size)?);
         }
         let bytes = size.min(end - start);
         if let Some(window) = &mut self.window {

@@ -14,7 +14,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::format::FileIdentity;
 use crate::format::manifest::{CheckpointMeta, FileMeta};
-use crate::format::param_file::{Footer, Run, RunKind};
+use crate::format::param_file::{Footer, Run};
 use crate::io::DiskFile;
 
 /// Where a key's newest flushed copy is: file slot, tombstone bit, entry number.
@@ -128,19 +128,20 @@ impl DataFile {
         u64::try_from(wide / u128::from(entries)).unwrap_or(u64::MAX)
     }
 
-    /// Run, byte offset and stride of a row's record; `None` for a tombstone or no entry.
+    /// The run that holds an entry.
     #[must_use]
-    pub fn record(&self, entry: u32) -> Option<(u32, u64, u32)> {
+    pub fn run_of(&self, entry: u32) -> Option<&Run> {
         let entry = u64::from(entry);
-        let run = self
-            .runs
+        self.runs
             .iter()
-            .find(|r| entry >= r.first_entry && entry - r.first_entry < r.entries)?;
-        if run.kind != RunKind::Rows {
-            return None;
-        }
-        let offset = run.offset + (entry - run.first_entry) * u64::from(run.stride);
-        Some((run.table, offset, run.stride))
+            .find(|r| entry >= r.first_entry && entry - r.first_entry < r.entries)
+    }
+
+    /// Byte offset and stride of a row's record; `None` for a tombstone or no entry.
+    #[must_use]
+    pub fn record(&self, entry: u32) -> Option<(u64, u32)> {
+        let run = self.run_of(entry)?;
+        Some((run.record_offset(u64::from(entry))?, run.stride))
     }
 
     /// One more entry is pointed to.
@@ -239,16 +240,27 @@ impl Versions {
     }
 
     /// Adds a file to the current version.
-    pub fn install(&mut self, slots: &Slots, file: Arc<DataFile>, recorded: Option<u64>) {
+    pub fn install(&mut self, slots: &Slots, file: Arc<DataFile>) {
         let mut all = slots.write().unwrap_or_else(PoisonError::into_inner);
         all[file.slot as usize] = Some(Arc::clone(&file));
         let state = FileState {
             meta: file.meta,
             file: Some(file),
-            recorded,
+            recorded: None,
         };
         let before = self.files.insert(state.meta.number, state);
         assert!(before.is_none(), "file numbers are never reused");
+    }
+
+    /// Notes a file that is not open; `recorded` as in [`FileState`].
+    pub fn know(&mut self, meta: FileMeta, recorded: Option<u64>) {
+        let file = None;
+        let state = FileState {
+            meta,
+            file,
+            recorded,
+        };
+        self.files.insert(meta.number, state);
     }
 
     /// Takes a file out of the current version. Its slot is free again: no index entry points

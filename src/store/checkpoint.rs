@@ -221,11 +221,7 @@ impl Engine {
         // No push is between two shards: it is in the checkpoint whole, or not at all.
         let _whole = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         let mut shards = self.lock_all();
-        let tables = self
-            .all_tables()
-            .iter()
-            .map(|t| t.descriptor.clone())
-            .collect();
+        let tables = self.descriptors();
         self.counters.changed.store(false, Ordering::Release);
         self.counters.flushed_rows.store(0, Ordering::Relaxed);
         let mut epoch = 0;

@@ -294,6 +294,12 @@ impl Engine {
             .clone()
     }
 
+    /// All descriptors, by table id.
+    pub fn descriptors(&self) -> Vec<TableDescriptor> {
+        let tables = self.all_tables();
+        tables.iter().map(|t| t.descriptor.clone()).collect()
+    }
+
     /// Fails for a read-only or closed store.
     ///
     /// # Errors

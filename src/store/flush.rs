@@ -291,35 +291,37 @@ impl Engine {
         mut picked: Vec<Picked>,
     ) -> Result<u64> {
         self.ssd.check_writable()?;
-        picked.retain(|p| !p.victims.is_empty());
+        // Parts of one table in one shard become one, by hash: the order of the file.
         picked.sort_by_key(|p| (p.table, p.shard));
+        picked.dedup_by(|next, part| {
+            let same = (next.table, next.shard) == (part.table, part.shard);
+            if same {
+                part.victims.append(&mut next.victims);
+            }
+            same
+        });
         for part in &mut picked {
             part.victims.sort_unstable_by_key(|v| v.hash);
         }
         let directories = self.ssd.directories.len();
         let mut total = 0;
         for directory in 0..directories {
-            let mut own: Vec<Picked> = Vec::new();
-            for part in &picked {
-                let here = |v: &&Victim| range_of(v.hash, directories) == directory;
-                let victims: Vec<Victim> = part.victims.iter().filter(here).copied().collect();
-                let (table, shard) = (part.table, part.shard);
-                match own
-                    .last_mut()
-                    .filter(|p| p.table == table && p.shard == shard)
-                {
-                    Some(before) => before.victims.extend(victims),
-                    None => own.push(Picked {
-                        table,
-                        shard,
-                        victims,
-                    }),
-                }
-            }
-            for part in &mut own {
-                part.victims.sort_unstable_by_key(|v| v.hash);
-            }
-            own.retain(|p| !p.victims.is_empty());
+            // Directories are ranges of the hash, so each takes a stretch of every part.
+            let own: Vec<Picked> = picked
+                .iter()
+                .map(|part| {
+                    let before = |v: &Victim| range_of(v.hash, directories) < directory;
+                    let within = |v: &Victim| range_of(v.hash, directories) <= directory;
+                    let start = part.victims.partition_point(before);
+                    let end = part.victims.partition_point(within);
+                    Picked {
+                        table: part.table,
+                        shard: part.shard,
+                        victims: part.victims[start..end].to_vec(),
+                    }
+                })
+                .filter(|part| !part.victims.is_empty())
+                .collect();
             if !own.is_empty() {
                 total += self.write_file(writer, directory, &own)?;
             }
@@ -368,11 +370,13 @@ impl Engine {
             self.file_bytes,
         )?;
         let path = self.ssd.directories[directory].clone();
+        let tables = self.all_tables();
         for group in picked.chunk_by(|a, b| a.table == b.table) {
+            let width = tables[group[0].table].descriptor.row_f32s();
             let mut tombstones = Vec::new();
             for part in group {
                 for victims in part.victims.chunks(COPY_ROWS) {
-                    let staged = self.copy_out(part, victims);
+                    let staged = self.copy_out(part, victims, width);
                     append(&mut file, part, staged, &mut tombstones, written);
                 }
             }
@@ -401,12 +405,11 @@ impl Engine {
     }
 
     /// Copies a chunk of victims out of their shard.
-    fn copy_out(&self, part: &Picked, victims: &[Victim]) -> Staged {
+    fn copy_out(&self, part: &Picked, victims: &[Victim], width: usize) -> Staged {
         let mut staged = Staged::default();
         let mut guard = self.shards[part.shard].lock();
         let epoch_max = guard.epoch_max();
         let entry = &mut guard.tables[part.table];
-        let width = self.all_tables()[part.table].descriptor.row_f32s();
         staged.rows.reserve(victims.len() * width);
         for victim in victims {
             let start = staged.rows.len();

@@ -372,12 +372,7 @@ impl Store {
         let disk = Arc::clone(&self.engine.ssd.disk);
         let (root, options) = (self.engine.ssd.root.clone(), self.engine.options.clone());
         self.stop();
-        let tables: Vec<TableDescriptor> = self
-            .engine
-            .all_tables()
-            .iter()
-            .map(|t| t.descriptor.clone())
-            .collect();
+        let tables = self.engine.descriptors();
         self.engine.ssd.rollback(id, open::uuid(&root), &tables)?;
         self.engine.ssd.release_lock();
         drop(self);
@@ -394,12 +389,7 @@ impl Store {
     /// # Errors
     /// `InvalidArgument` (unknown checkpoint, directory in use), `Io` (another file system).
     pub fn export(&self, id: u64, target: &Path, parts: &[PathBuf]) -> Result<()> {
-        let tables: Vec<TableDescriptor> = self
-            .engine
-            .all_tables()
-            .iter()
-            .map(|t| t.descriptor.clone())
-            .collect();
+        let tables = self.engine.descriptors();
         self.engine
             .ssd
             .export(id, target, parts, open::uuid(target), &tables)

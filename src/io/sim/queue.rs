@@ -59,14 +59,8 @@ impl SimQueue {
     }
 
     fn push(&mut self, request: Pending) {
-        assert!(
-            self.in_flight() < self.pool.count(),
-            "more requests than the queue's depth"
-        );
-        assert!(
-            request.bytes <= request.buffer.len(),
-            "a request longer than its buffer"
-        );
+        self.pool
+            .admit(self.in_flight(), request.bytes, &request.buffer);
         self.pending.push(request);
     }
 }

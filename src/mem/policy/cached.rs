@@ -19,13 +19,7 @@ impl Policy for Cached {
     }
 
     fn coldest(&mut self, rows: &mut Rows, want: usize, named: &mut Vec<u32>) {
-        while named.len() < want {
-            let Some(slot) = rows.coldest(LRU) else {
-                return;
-            };
-            rows.unlink(slot);
-            named.push(slot);
-        }
+        rows.take_coldest(LRU, want, named);
     }
 
     fn left(&mut self, _: &mut Rows, _: u32) {}
