@@ -11,23 +11,52 @@ pub struct ShardPart {
     pub hashes: Vec<u64>,
 }
 
+/// A batch split by shard.
+#[derive(Clone, Debug, Default)]
+pub struct Split {
+    /// By shard.
+    pub parts: Vec<ShardPart>,
+    /// The shard of each position.
+    pub shards: Vec<u16>,
+}
+
 /// Splits keys by shard; each part keeps the caller's order.
 #[must_use]
-pub fn split(keys: &[u64], shards: usize) -> Vec<ShardPart> {
+pub fn split(keys: &[u64], shards: usize) -> Split {
     let mut parts = vec![ShardPart::default(); shards];
     let expected = keys.len() / shards + keys.len() / (shards * 8) + 8;
     for part in &mut parts {
         part.positions.reserve(expected);
         part.hashes.reserve(expected);
     }
+    let mut of = Vec::with_capacity(keys.len());
     for (position, key) in keys.iter().enumerate() {
         let hash = mix64(*key);
-        let part = &mut parts[range_of(hash, shards)];
+        let shard = range_of(hash, shards);
+        let part = &mut parts[shard];
         part.positions
             .push(u32::try_from(position).unwrap_or(u32::MAX));
         part.hashes.push(hash);
+        of.push(u16::try_from(shard).unwrap_or(u16::MAX));
     }
-    parts
+    Split { parts, shards: of }
+}
+
+/// Hands the rows of `out`, `width` words each, to the shards of their positions.
+#[must_use]
+pub fn deal<'a>(
+    out: &'a mut [f32],
+    width: usize,
+    of: &[u16],
+    shards: usize,
+) -> Vec<Vec<&'a mut [f32]>> {
+    let expected = of.len() / shards + of.len() / (shards * 8) + 8;
+    let mut targets: Vec<Vec<&mut [f32]>> =
+        (0..shards).map(|_| Vec::with_capacity(expected)).collect();
+    for (shard, target) in of.iter().zip(out.chunks_exact_mut(width)) {
+        targets[usize::from(*shard)].push(target);
+    }
+    targets
 }
 
 /// The least and the greatest hash of a shard.
@@ -60,7 +89,11 @@ mod tests {
     #[test]
     fn every_position_is_in_one_part_in_order() {
         let keys: Vec<u64> = (0..1000).chain(0..10).collect();
-        let parts = split(&keys, 3);
+        let Split { parts, shards } = split(&keys, 3);
+        for (s, part) in parts.iter().enumerate() {
+            let same = |p: &u32| usize::from(shards[*p as usize]) == s;
+            assert!(part.positions.iter().all(same));
+        }
         let mut all: Vec<u32> = parts.iter().flat_map(|p| p.positions.clone()).collect();
         assert!(parts.iter().all(|p| p.positions.is_sorted()));
         all.sort_unstable();

@@ -42,6 +42,7 @@ pub mod keymap;
 #[doc(hidden)]
 pub mod mem;
 mod options;
+mod pages;
 #[doc(hidden)]
 pub mod row;
 #[doc(hidden)]

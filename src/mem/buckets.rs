@@ -8,6 +8,7 @@
 //!   apart by the hash in the row's state.
 
 use super::lists::Rows;
+use crate::pages::{advise_huge, prefetch};
 
 /// "Not resident".
 pub const NO_SLOT: u32 = u32::MAX;
@@ -22,6 +23,16 @@ pub(crate) struct Buckets {
     words: Vec<u64>,
 }
 
+/// A look-up on its way.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Probe {
+    tag: u64,
+    place: usize,
+    /// Place of the first row with this tag; 0, a list's head, if there is none.
+    slot: u32,
+}
+
+#[inline]
 fn tag(hash: u64) -> u64 {
     (hash ^ (hash >> 32)).wrapping_mul(SPREAD) >> 32
 }
@@ -37,9 +48,9 @@ impl Buckets {
     }
 
     pub fn new(capacity: usize) -> Buckets {
-        Buckets {
-            words: vec![0; Buckets::words_for(capacity)],
-        }
+        let words = vec![0; Buckets::words_for(capacity)];
+        advise_huge(&words);
+        Buckets { words }
     }
 
     pub fn bytes_allocated(&self) -> usize {
@@ -81,34 +92,62 @@ impl Buckets {
             .map(|place| slot_of(self.words[place]))
     }
 
+    /// First step of a look-up in three: where to look, announced to the processor.
+    #[inline]
+    pub fn announce(&self, hash: u64) -> Probe {
+        let tag = tag(hash);
+        let place = self.home(tag);
+        prefetch(&self.words[place..=place]);
+        Probe {
+            tag,
+            place,
+            slot: 0,
+        }
+    }
+
+    /// Second step: the likely place, its state announced.
+    #[inline]
+    pub fn approach(&self, rows: &Rows, probe: &mut Probe) {
+        let mut word = self.words[probe.place];
+        while word != 0 && word >> 32 != probe.tag {
+            probe.place = self.after(probe.place);
+            word = self.words[probe.place];
+        }
+        probe.slot = slot_of(word);
+        rows.prefetch(probe.slot);
+    }
+
+    /// Third step: the place, or [`NO_SLOT`].
+    #[inline]
+    pub fn arrive(&self, rows: &Rows, hash: u64, probe: &Probe) -> u32 {
+        if probe.slot == 0 {
+            NO_SLOT
+        } else if rows.get(probe.slot).hash == hash {
+            probe.slot
+        } else {
+            self.arrive_later(rows, hash, probe)
+        }
+    }
+
+    #[cold]
+    fn arrive_later(&self, rows: &Rows, hash: u64, probe: &Probe) -> u32 {
+        let found = self.find(rows, hash, self.after(probe.place));
+        found.map_or(NO_SLOT, |place| slot_of(self.words[place]))
+    }
+
     /// Writes the place of each hash, or [`NO_SLOT`].
     pub fn get_batch(&self, rows: &Rows, hashes: &[u64], slots: &mut [u32]) {
         assert_eq!(hashes.len(), slots.len(), "one slot per hash");
         for (hashes, slots) in hashes.chunks(GROUP).zip(slots.chunks_mut(GROUP)) {
-            let mut places = [0; GROUP];
-            let mut words = [0; GROUP];
-            for (i, hash) in hashes.iter().enumerate() {
-                places[i] = self.home(tag(*hash));
-                words[i] = self.words[places[i]];
+            let mut probes = [Probe::default(); GROUP];
+            for (probe, hash) in probes.iter_mut().zip(hashes) {
+                *probe = self.announce(*hash);
             }
-            // Tags first, states after: the states' cache misses overlap too.
-            for (i, hash) in hashes.iter().enumerate() {
-                let tag = tag(*hash);
-                while words[i] != 0 && words[i] >> 32 != tag {
-                    places[i] = self.after(places[i]);
-                    words[i] = self.words[places[i]];
-                }
+            for probe in &mut probes[..hashes.len()] {
+                self.approach(rows, probe);
             }
-            for (i, hash) in hashes.iter().enumerate() {
-                let slot = slot_of(words[i]);
-                slots[i] = if words[i] == 0 {
-                    NO_SLOT
-                } else if rows.get(slot).hash == *hash {
-                    slot
-                } else {
-                    let found = self.find(rows, *hash, self.after(places[i]));
-                    found.map_or(NO_SLOT, |place| slot_of(self.words[place]))
-                };
+            for ((slot, hash), probe) in slots.iter_mut().zip(hashes).zip(&probes) {
+                *slot = self.arrive(rows, *hash, probe);
             }
         }
     }

@@ -16,6 +16,8 @@ use crate::options::PolicyKind;
 pub(super) const NAMED_ROWS: usize = 64;
 /// Share of the rows in a flush step where it is not given.
 const FLUSH_STEP_SHARE: usize = 16;
+/// States announced ahead of the one that is changed.
+const AHEAD_STATES: usize = 16;
 /// Places are numbered by u32 with a few numbers reserved.
 const CAPACITY_MAX: usize = 1 << 31;
 
@@ -42,17 +44,19 @@ pub struct TableCache {
     pub(super) policy: AnyPolicy,
     pub(super) counts: Counts,
     pub(super) named: Vec<u32>,
-    buckets: Buckets,
+    pub(super) buckets: Buckets,
+    /// Number of the last batch of hits.
+    pub(super) batch: u16,
     range: (u64, u64),
     capacity: usize,
-    row_f32s: usize,
+    pub(super) row_f32s: usize,
     flush_step_rows: usize,
     /// Head of the chain of places freed, through `next`.
     freed: u32,
 }
 
 fn bytes_for(rows: usize, row_f32s: usize, policy: PolicyKind) -> u64 {
-    let bytes = rows * row_f32s * size_of::<f32>()
+    let bytes = Slab::f32s_for(rows, row_f32s) * size_of::<f32>()
         + (rows + HEADS) * size_of::<RowState>()
         + Buckets::words_for(rows) * size_of::<u64>()
         + AnyPolicy::bytes_for_rows(policy, rows)
@@ -107,6 +111,7 @@ impl TableCache {
             counts: Counts::default(),
             named: Vec::with_capacity(NAMED_ROWS),
             buckets: Buckets::new(capacity),
+            batch: 0,
             range: config.range,
             capacity,
             row_f32s: config.row_f32s,
@@ -241,7 +246,10 @@ impl TableCache {
     /// could not be loaded are dropped with their last pin.
     pub fn unpin(&mut self, slots: &[u32]) -> usize {
         let before = self.counts.pinned;
-        for slot in slots {
+        for (i, slot) in slots.iter().enumerate() {
+            if let Some(ahead) = slots.get(i + AHEAD_STATES) {
+                self.rows.prefetch(*ahead);
+            }
             let state = self.rows.get_mut(*slot);
             assert!(
                 state.pins > 0,
@@ -251,8 +259,11 @@ impl TableCache {
                 state.pins -= 1;
                 continue;
             }
-            self.change(*slot, |state| state.pins = 0);
-            if self.rows.get(*slot).flags.any(Flags::FAILED) {
+            state.pins = 0;
+            let failed = state.flags.any(Flags::FAILED);
+            self.counts.evictable += usize::from(state.evictable());
+            self.counts.pinned -= 1;
+            if failed {
                 self.release(*slot);
             }
         }

@@ -7,6 +7,7 @@
 //! - A place is in at most one list; `list` says in which kind.
 
 use super::row_state::{ListKind, RowState};
+use crate::pages::{advise_huge, prefetch};
 
 /// Frequency classes of the LFU list.
 pub(crate) const CLASSES: usize = 16;
@@ -33,6 +34,7 @@ impl Rows {
     /// Room for `capacity` places; memory is touched when a place is first used.
     pub fn new(capacity: usize) -> Rows {
         let mut states = Vec::with_capacity(HEADS + capacity);
+        advise_huge(&states);
         for head in 0..20 {
             states.push(RowState {
                 prev: head,
@@ -70,6 +72,16 @@ impl Rows {
     #[inline]
     pub fn get(&self, slot: u32) -> &RowState {
         &self.states[slot as usize]
+    }
+
+    /// Announces that the state of a place is needed soon.
+    #[inline]
+    pub fn prefetch(&self, slot: u32) {
+        prefetch(
+            self.states
+                .get(slot as usize..=slot as usize)
+                .unwrap_or_default(),
+        );
     }
 
     #[inline]

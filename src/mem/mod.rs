@@ -10,6 +10,7 @@
 mod buckets;
 mod cache;
 mod ghosts;
+mod hits;
 mod lists;
 mod policy;
 mod row_state;
@@ -20,5 +21,6 @@ mod victims;
 
 pub use self::buckets::NO_SLOT;
 pub use self::cache::{CacheConfig, TableCache};
+pub use self::hits::Hits;
 pub use self::row_state::{Flags, ListKind};
 pub use self::victims::{Taken, Victim};

@@ -95,6 +95,7 @@ pub(crate) const NEW: u8 = 2;
 
 /// The state of one place; for a list's head only `next` and `prev` count.
 #[derive(Clone, Copy, Debug, Default)]
+#[repr(align(32))]
 pub(crate) struct RowState {
     pub hash: u64,
     pub prev: u32,
@@ -110,6 +111,8 @@ pub(crate) struct RowState {
     pub era: u8,
     /// Holds a row or a frozen copy.
     pub used: bool,
+    /// The last batch that found it, modulo 65 535; 0: none yet.
+    pub batch: u16,
 }
 
 const _: () = assert!(std::mem::size_of::<RowState>() == 32);

@@ -2,20 +2,36 @@
 //!
 //! - Pages are touched when a place is first used: an idle table costs no memory.
 //! - Places never move and are never freed to the allocator.
+//! - The first place begins at a cache line, so that rows of whole lines cross none.
 
 use super::lists::HEADS;
+use crate::pages::{advise_huge, prefetch};
+
+/// f32s of a cache line.
+const LINE_F32S: usize = 16;
 
 #[derive(Debug)]
 pub(crate) struct Slab {
     rows: Vec<f32>,
     row_f32s: usize,
+    /// Where the first place begins.
+    first: usize,
 }
 
 impl Slab {
+    /// f32s that are allocated for `capacity` places.
+    pub fn f32s_for(capacity: usize, row_f32s: usize) -> usize {
+        capacity * row_f32s + LINE_F32S
+    }
+
     pub fn new(capacity: usize, row_f32s: usize) -> Slab {
+        let rows = vec![0.0; Slab::f32s_for(capacity, row_f32s)];
+        advise_huge(&rows);
+        let past = rows.as_ptr().addr() / size_of::<f32>() % LINE_F32S;
         Slab {
-            rows: vec![0.0; capacity * row_f32s],
+            rows,
             row_f32s,
+            first: (LINE_F32S - past) % LINE_F32S,
         }
     }
 
@@ -24,21 +40,32 @@ impl Slab {
     }
 
     #[inline]
+    fn start(&self, slot: u32) -> usize {
+        self.first + (slot as usize - HEADS) * self.row_f32s
+    }
+
+    #[inline]
     pub fn row(&self, slot: u32) -> &[f32] {
-        let start = (slot as usize - HEADS) * self.row_f32s;
+        let start = self.start(slot);
         &self.rows[start..start + self.row_f32s]
     }
 
     #[inline]
     pub fn row_mut(&mut self, slot: u32) -> &mut [f32] {
-        let start = (slot as usize - HEADS) * self.row_f32s;
+        let start = self.start(slot);
         &mut self.rows[start..start + self.row_f32s]
+    }
+
+    /// Announces that the first `width` words of a row are needed soon.
+    #[inline]
+    pub fn prefetch(&self, slot: u32, width: usize) {
+        let start = self.start(slot);
+        prefetch(&self.rows[start..start + width]);
     }
 
     /// Copies one row over another.
     pub fn copy(&mut self, source: u32, target: u32) {
-        let start = (source as usize - HEADS) * self.row_f32s;
-        let target = (target as usize - HEADS) * self.row_f32s;
+        let (start, target) = (self.start(source), self.start(target));
         self.rows.copy_within(start..start + self.row_f32s, target);
     }
 }

@@ -1,31 +1,24 @@
-//! How do the rows of a batch come into memory, all or none?
+//! How does a batch come into memory, all of it or none?
 //!
-//! 1. *Admit*: look up, pin what is resident, promise places for the rest - or undo everything.
-//! 2. *Place*: take the promised places; cold clean rows leave, dirty ones are flushed first.
-//! 3. *Load*: read what is on SSD; the shard is unlocked meanwhile.
-//! 4. *Wait* for rows that another batch is reading.
+//! 1. *Admit*: find, pin and copy out what is resident, promise places for the rest - or undo
+//!    everything.
+//! 2. *Place and load* (`place`): rows that are not in memory get a place and their content.
+//! 3. *Wait* for rows that another batch is reading, then copy out what was not there at first.
 //!
 //! Invariants:
 //! - Nobody waits for room while holding pins of a batch that was not admitted whole.
 //! - A failed batch leaves no pin, no promise and no half-read row behind.
 
-use std::collections::HashSet;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use super::engine::{Counters, Engine, Shard, Table};
+use super::engine::{Counters, Engine, Table};
 use super::lane::Lane;
 use super::lease::{Lease, LeasePart};
-use crate::batch::{ShardPart, split};
+use crate::batch::{ShardPart, deal, split};
 use crate::error::{Error, Invalid, Result};
 use crate::mem::{Flags, NO_SLOT};
-use crate::ssd::reader::{RowBatch, RowReader, Want, pin_files};
-use crate::ssd::version::Location;
-use crate::units::unmix64;
-
-/// Rows filled per locking of a shard.
-const FILL_ROWS: usize = 256;
 
 /// What a batch wants of rows that are not in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,37 +43,55 @@ enum Refusal {
 
 /// One shard's progress.
 #[derive(Default)]
-struct Pending {
+pub(super) struct Pending<'a> {
     part: ShardPart,
+    /// Where the rows are to be copied, by index into the part; none if they are not.
+    targets: Vec<&'a mut [f32]>,
     /// Place by index into the part; [`NO_SLOT`] until it has one.
-    slots: Vec<u32>,
+    pub slots: Vec<u32>,
+    /// Indexes of what could not be copied at once.
+    rest: Vec<u32>,
     /// (hash, index into the part) of rows without a place, sorted.
-    missing: Vec<(u64, u32)>,
-    /// Groups of equal hashes in `missing` that have been placed.
-    placed: usize,
+    pub missing: Vec<(u64, u32)>,
+    /// Positions in `missing` that have been placed.
+    pub placed: usize,
     /// Promised places not taken yet.
-    reserved: usize,
-    /// Distinct rows that had to be read.
-    loads: usize,
+    pub reserved: usize,
+    /// Distinct rows that were ever pushed, and those of them that had to be read.
+    pub known: usize,
+    pub loads: usize,
+    /// Whether a row may be at two positions.
+    repeats: bool,
     /// Places that another batch is reading.
-    foreign: Vec<u32>,
+    pub foreign: Vec<u32>,
     /// Places taken for rows that are about to be removed: they keep others waiting like rows
     /// that are being read.
-    claimed: Vec<u32>,
+    pub claimed: Vec<u32>,
     refusal: Option<Refusal>,
 }
 
+type Cell<'a> = Mutex<Pending<'a>>;
+
+fn open<'m, 'a>(cell: &'m Cell<'a>) -> MutexGuard<'m, Pending<'a>> {
+    cell.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Engine {
-    /// Makes the rows of `keys` resident and pins them.
+    /// Makes the rows of `keys` resident and pins them; with `out`, copies the first words of each
+    /// there.
+    ///
+    /// # Shapes
+    /// keys: `[n]`, out: `[n, width]` and the width
     ///
     /// # Errors
-    /// `OverBudget`, `Io`, `Corrupt`, `NoSpace`, `Poisoned`.
+    /// `OverBudget`, `Io`, `Corrupt`, `NoSpace`, `Poisoned`; what is in `out` then is undefined.
     pub fn acquire(
         self: &Arc<Engine>,
         lane: &Lane,
         table: &Arc<Table>,
         keys: &[u64],
         intent: Intent,
+        out: Option<(&mut [f32], usize)>,
     ) -> Result<Lease> {
         if u32::try_from(keys.len()).is_err() {
             let found = keys.len();
@@ -95,22 +106,31 @@ impl Engine {
         if self.closed.load(Ordering::Acquire) {
             return Err(Invalid::ForeignLease.into());
         }
-        let cells: Vec<Mutex<Pending>> = split(keys, self.shards.len())
+        let shards = self.shards.len();
+        let batch = split(keys, shards);
+        let mut targets = match out {
+            Some((out, width)) => deal(out, width, &batch.shards, shards),
+            None => (0..shards).map(|_| Vec::new()).collect(),
+        };
+        let cells: Vec<Cell<'_>> = batch
+            .parts
             .into_iter()
-            .map(|part| {
+            .zip(&mut targets)
+            .map(|(part, targets)| {
                 Mutex::new(Pending {
+                    slots: vec![NO_SLOT; part.hashes.len()],
                     part,
+                    targets: std::mem::take(targets),
                     ..Pending::default()
                 })
             })
             .collect();
         self.admit(lane, table, keys.len(), &cells)?;
-        let outcome = self.bring_in(lane, table, keys.len(), intent, &cells);
-        if let Err(e) = outcome {
+        if let Err(e) = self.bring_in(lane, table, intent, &cells) {
             self.undo(table, &cells);
             return Err(e);
         }
-        Ok(self.lease(table, keys.len(), cells))
+        Ok(self.lease(table, batch.shards, cells))
     }
 
     fn admit(
@@ -118,7 +138,7 @@ impl Engine {
         lane: &Lane,
         table: &Arc<Table>,
         keys: usize,
-        cells: &[Mutex<Pending>],
+        cells: &[Cell<'_>],
     ) -> Result<()> {
         loop {
             let admission = self
@@ -126,7 +146,7 @@ impl Engine {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
             let admitted = lane.shards(self.shards.len(), keys, |s, _| {
-                let mut pending = cells[s].lock().unwrap_or_else(PoisonError::into_inner);
+                let mut pending = open(&cells[s]);
                 pending.part.hashes.is_empty() || self.admit_shard(table, s, &mut pending)
             });
             if admitted.iter().all(|ok| *ok) {
@@ -173,27 +193,31 @@ impl Engine {
         })
     }
 
-    fn admit_shard(&self, table: &Table, s: usize, pending: &mut Pending) -> bool {
+    fn admit_shard(&self, table: &Table, s: usize, pending: &mut Pending<'_>) -> bool {
+        let Pending {
+            part,
+            targets,
+            slots,
+            rest,
+            missing,
+            ..
+        } = pending;
         let mut shard = self.shards[s].lock();
         let entry = &mut shard.tables[table.id.0 as usize];
         let cache = &mut entry.cache;
-        pending.slots.clear();
-        pending.slots.resize(pending.part.hashes.len(), NO_SLOT);
-        cache.lookup(&pending.part.hashes, &mut pending.slots);
-        pending.missing.clear();
+        rest.clear();
+        let hits = cache.hit_batch(&part.hashes, slots, targets, rest);
+        let absent = rest.iter().filter(|i| slots[**i as usize] == NO_SLOT);
+        missing.clear();
+        missing.extend(absent.map(|i| (part.hashes[*i as usize], *i)));
+        missing.sort_unstable();
+        let distinct = missing.chunk_by(|a, b| a.0 == b.0).count();
+        let resident = rest.iter().map(|i| slots[*i as usize]);
+        pending.foreign = resident.filter(|slot| *slot != NO_SLOT).collect();
+        pending.repeats = hits.repeats || distinct < missing.len();
+        pending.known = hits.known;
+        pending.loads = 0;
         pending.placed = 0;
-        let mut resident = Vec::with_capacity(pending.slots.len());
-        for (i, slot) in pending.slots.iter().enumerate() {
-            if *slot == NO_SLOT {
-                let index = u32::try_from(i).unwrap_or(u32::MAX);
-                pending.missing.push((pending.part.hashes[i], index));
-            } else {
-                resident.push(*slot);
-            }
-        }
-        pending.missing.sort_unstable();
-        let newly = cache.pin(&resident);
-        let distinct = pending.missing.chunk_by(|a, b| a.0 == b.0).count();
         // Without eviction a row that is resident keeps its place, pinned or not.
         let held = if cache.evicts() {
             cache.pinned()
@@ -207,7 +231,7 @@ impl Engine {
             return true;
         }
         let over = used + distinct > cache.capacity();
-        let newly = if cache.evicts() { newly } else { 0 };
+        let newly = if cache.evicts() { hits.newly_pinned } else { 0 };
         let (pinned, asked) = (used - newly, newly + distinct);
         let capacity = cache.capacity();
         pending.refusal = Some(match over {
@@ -222,26 +246,21 @@ impl Engine {
     }
 
     /// Takes back pins, promises and half-read rows of every shard.
-    fn undo(&self, table: &Table, cells: &[Mutex<Pending>]) -> Vec<Refusal> {
+    fn undo(&self, table: &Table, cells: &[Cell<'_>]) -> Vec<Refusal> {
         let mut refusals = Vec::new();
-        for (s, pending) in cells.iter().enumerate() {
-            let mut pending = pending.lock().unwrap_or_else(PoisonError::into_inner);
+        for (s, cell) in cells.iter().enumerate() {
+            let mut pending = open(cell);
             let mut shard = self.shards[s].lock();
             let entry = &mut shard.tables[table.id.0 as usize];
-            let places: Vec<u32> = pending
-                .slots
-                .iter()
-                .copied()
-                .filter(|p| *p != NO_SLOT)
-                .collect();
+            let taken = pending.slots.iter().copied().filter(|p| *p != NO_SLOT);
+            let places: Vec<u32> = taken.collect();
             for place in pending.claimed.drain(..) {
                 entry.cache.set(place, Flags::FAILED);
                 entry.cache.clear(place, Flags::LOADING);
             }
             entry.cache.unpin(&places);
             entry.reserved -= std::mem::take(&mut pending.reserved);
-            pending.slots.clear();
-            pending.foreign.clear();
+            pending.slots.fill(NO_SLOT);
             refusals.extend(pending.refusal.take());
             drop(shard);
             self.shards[s].notify();
@@ -249,283 +268,74 @@ impl Engine {
         refusals
     }
 
+    /// Brings in what was not there, if anything was not.
     fn bring_in(
         self: &Arc<Engine>,
         lane: &Lane,
         table: &Arc<Table>,
-        keys: usize,
         intent: Intent,
-        cells: &[Mutex<Pending>],
+        cells: &[Cell<'_>],
     ) -> Result<()> {
-        let outcomes = lane.shards(self.shards.len(), keys, |s, thread| {
-            let mut pending = cells[s].lock().unwrap_or_else(PoisonError::into_inner);
+        let late: usize = cells.iter().map(|cell| open(cell).rest.len()).sum();
+        if late == 0 {
+            return Ok(());
+        }
+        let outcomes = lane.shards(self.shards.len(), late, |s, thread| {
+            let mut pending = open(&cells[s]);
+            if pending.missing.is_empty() {
+                return Ok(());
+            }
             self.place_and_load(lane, thread, table, s, intent, &mut pending)
         });
         outcomes.into_iter().collect::<Result<()>>()?;
-        for (s, pending) in cells.iter().enumerate() {
-            let pending = pending.lock().unwrap_or_else(PoisonError::into_inner);
-            self.wait_foreign(table, s, &pending.foreign)?;
+        for (s, cell) in cells.iter().enumerate() {
+            self.wait_foreign(table, s, &open(cell).foreign)?;
         }
+        lane.shards(self.shards.len(), late, |s, _| {
+            let pending = &mut *open(&cells[s]);
+            if pending.targets.is_empty() || pending.rest.is_empty() {
+                return;
+            }
+            let late = |i: &u32| std::mem::take(&mut pending.targets[*i as usize]);
+            let mut targets: Vec<_> = pending.rest.iter().map(late).collect();
+            let slot = |i: &u32| pending.slots[*i as usize];
+            let slots: Vec<u32> = pending.rest.iter().map(slot).collect();
+            let shard = self.shards[s].lock();
+            let cache = &shard.tables[table.id.0 as usize].cache;
+            cache.gather(&slots, &mut targets);
+        });
         self.low.notify();
         Ok(())
-    }
-
-    fn place_and_load(
-        &self,
-        lane: &Lane,
-        thread: usize,
-        table: &Table,
-        s: usize,
-        intent: Intent,
-        pending: &mut Pending,
-    ) -> Result<()> {
-        let mut wants = Vec::new();
-        let mut stalled: Option<Instant> = None;
-        let result = loop {
-            let mut shard = self.shards[s].lock();
-            let done = self.place(table, &mut shard, intent, pending, &mut wants);
-            let files = {
-                let slots = self
-                    .ssd
-                    .slots
-                    .read()
-                    .unwrap_or_else(PoisonError::into_inner);
-                pin_files(&slots, &wants)
-            };
-            drop(shard);
-            // What has a place is read before more room is made: nothing stays half-read.
-            let batch = std::mem::take(&mut wants);
-            if let Err(e) = self.load(lane, thread, table, s, files, batch) {
-                break Err(e);
-            }
-            if done {
-                break Ok(());
-            }
-            stalled.get_or_insert_with(Instant::now);
-            if let Err(e) = self.make_room(s, table) {
-                break Err(e);
-            }
-        };
-        if let Some(since) = stalled {
-            self.counters.stalled(since);
-        }
-        result
-    }
-
-    /// Gives places to missing rows until all have one or no place is free.
-    fn place(
-        &self,
-        table: &Table,
-        shard: &mut Shard,
-        intent: Intent,
-        pending: &mut Pending,
-        wants: &mut Vec<Want>,
-    ) -> bool {
-        let entry = &mut shard.tables[table.id.0 as usize];
-        let missing = std::mem::take(&mut pending.missing);
-        let rest = &missing[pending.placed..];
-        let hashes: Vec<u64> = rest.chunk_by(|a, b| a.0 == b.0).map(|g| g[0].0).collect();
-        let mut locations: Vec<Option<Location>> = Vec::new();
-        entry.index.get_batch(&hashes, &mut locations);
-        // Makes room before the look-up: what is found stays until it is pinned.
-        entry.cache.reclaim(pending.reserved.min(hashes.len()));
-        let mut found = vec![NO_SLOT; hashes.len()];
-        entry.cache.lookup(&hashes, &mut found);
-        let mut pins = Vec::new();
-        let mut all = true;
-        for (i, group) in rest.chunk_by(|a, b| a.0 == b.0).enumerate() {
-            let slot = match found[i] {
-                NO_SLOT => {
-                    let location = locations[i].filter(|l| !l.is_tombstone());
-                    let Some(slot) = bring(entry, table, hashes[i], location, intent, wants) else {
-                        all = false;
-                        break;
-                    };
-                    pending.loads += usize::from(location.is_some());
-                    if location.is_some() && intent == Intent::Remove {
-                        pending.claimed.push(slot);
-                    }
-                    slot
-                }
-                slot => slot,
-            };
-            pins.clear();
-            pins.resize(group.len(), slot);
-            entry.cache.pin(&pins);
-            for (_, index) in group {
-                pending.slots[*index as usize] = slot;
-            }
-            pending.placed += group.len();
-            entry.reserved -= 1;
-            pending.reserved -= 1;
-        }
-        if all {
-            let resident = pending.slots.iter().copied();
-            let loading = |p: &u32| entry.cache.flags(*p).any(Flags::LOADING | Flags::FAILED);
-            let own: HashSet<u32> = wants
-                .iter()
-                .map(|w| w.tag)
-                .chain(pending.claimed.iter().copied())
-                .collect();
-            pending.foreign = resident
-                .filter(loading)
-                .filter(|p| !own.contains(p))
-                .collect();
-        }
-        pending.missing = missing;
-        all
-    }
-
-    /// Reads rows and fills their places.
-    fn load(
-        &self,
-        lane: &Lane,
-        thread: usize,
-        table: &Table,
-        s: usize,
-        files: Vec<Arc<crate::ssd::version::DataFile>>,
-        wants: Vec<Want>,
-    ) -> Result<()> {
-        if wants.is_empty() {
-            return Ok(());
-        }
-        let tags: Vec<u32> = wants.iter().map(|w| w.tag).collect();
-        let result = self.read_and_fill(lane, thread, table, s, files, wants);
-        if result.is_err() {
-            let mut shard = self.shards[s].lock();
-            let cache = &mut shard.tables[table.id.0 as usize].cache;
-            for slot in tags {
-                if cache.flags(slot).any(Flags::LOADING) {
-                    cache.set(slot, Flags::FAILED);
-                    cache.clear(slot, Flags::LOADING);
-                }
-            }
-        }
-        self.shards[s].notify();
-        result
-    }
-
-    fn read_and_fill(
-        &self,
-        lane: &Lane,
-        thread: usize,
-        table: &Table,
-        s: usize,
-        files: Vec<Arc<crate::ssd::version::DataFile>>,
-        wants: Vec<Want>,
-    ) -> Result<()> {
-        let width = table.descriptor.row_f32s();
-        let mut queue = lane.queue(thread);
-        let mut reader = RowReader::new(&mut **queue, files, wants, width)?;
-        let mut batch = RowBatch::default();
-        while reader.next(&mut batch, FILL_ROWS)? {
-            let mut shard = self.shards[s].lock();
-            let cache = &mut shard.tables[table.id.0 as usize].cache;
-            for (slot, row) in batch.tags.iter().zip(batch.rows.chunks_exact(width)) {
-                cache.row_mut(*slot).copy_from_slice(row);
-                cache.clear(*slot, Flags::LOADING);
-            }
-            drop(shard);
-            self.shards[s].notify();
-        }
-        Counters::add(&self.counters.reads, reader.count.reads);
-        Counters::add(&self.counters.read_bytes, reader.count.bytes);
-        Ok(())
-    }
-
-    fn wait_foreign(&self, table: &Table, s: usize, foreign: &[u32]) -> Result<()> {
-        if foreign.is_empty() {
-            return Ok(());
-        }
-        let cell = &self.shards[s];
-        let mut shard = cell.lock();
-        loop {
-            let cache = &shard.tables[table.id.0 as usize].cache;
-            if foreign.iter().any(|p| cache.flags(*p).any(Flags::FAILED)) {
-                let source = std::io::Error::other("a concurrent batch failed to read a row");
-                return Err(Error::io("read rows in", &self.ssd.root, source));
-            }
-            if !foreign.iter().any(|p| cache.flags(*p).any(Flags::LOADING)) {
-                return Ok(());
-            }
-            shard = cell.wait(shard);
-        }
     }
 
     /// Turns a batch whose rows are all resident into a lease.
     fn lease(
         self: &Arc<Engine>,
         table: &Arc<Table>,
-        keys: usize,
-        cells: Vec<Mutex<Pending>>,
+        shards: Vec<u16>,
+        cells: Vec<Cell<'_>>,
     ) -> Lease {
-        let mut rows = vec![(0, 0); keys];
+        let (mut known, mut loads) = (0, 0);
         let mut parts = Vec::with_capacity(cells.len());
-        for (s, pending) in cells.into_iter().enumerate() {
-            let pending = pending.into_inner().unwrap_or_else(PoisonError::into_inner);
-            let number = u32::try_from(s).unwrap_or(u32::MAX);
-            let mut places: Vec<(u32, u32)> = pending
-                .slots
-                .iter()
-                .copied()
-                .zip(pending.part.positions)
-                .collect();
-            for (place, position) in &places {
-                rows[*position as usize] = (number, *place);
-            }
-            if !places.is_empty() {
-                let mut shard = self.shards[s].lock();
-                let cache = &mut shard.tables[table.id.0 as usize].cache;
-                cache.touch(&pending.slots);
-                places.sort_unstable();
-                let known =
-                    |g: &&[(u32, u32)]| !cache.flags(g[0].0).any(Flags::ABSENT | Flags::REMOVED);
-                let asked = places.chunk_by(|a, b| a.0 == b.0).filter(known).count();
-                drop(shard);
-                let hits = asked.saturating_sub(pending.loads);
-                Counters::add(&self.counters.unique_asked, asked as u64);
-                Counters::add(&self.counters.unique_hits, hits as u64);
-            }
-            parts.push(LeasePart { places });
-        }
-        let id = self.leases.enter(keys as u64 * 16);
-        let (engine, table) = (Arc::clone(self), Arc::clone(table));
-        Lease {
-            engine,
-            table,
-            id,
-            rows,
-            parts,
-        }
-    }
-}
-
-/// A place for one missing row: to be read, removed, or its default at once.
-fn bring(
-    entry: &mut super::engine::ShardTable,
-    table: &Table,
-    hash: u64,
-    location: Option<Location>,
-    intent: Intent,
-    wants: &mut Vec<Want>,
-) -> Option<u32> {
-    let key = unmix64(hash);
-    match location {
-        Some(location) if intent == Intent::Read => {
-            let slot = entry.cache.insert(hash, Flags::LOADING)?;
-            wants.push(Want {
-                location,
-                key,
-                tag: slot,
+        for cell in cells {
+            let pending = cell.into_inner().unwrap_or_else(PoisonError::into_inner);
+            known += pending.known as u64;
+            loads += pending.loads as u64;
+            parts.push(LeasePart {
+                slots: pending.slots,
+                positions: pending.part.positions,
+                repeats: pending.repeats,
             });
-            Some(slot)
         }
-        // On SSD and about to be removed: its content does not matter, that it exists does.
-        Some(_) => entry.cache.insert(hash, Flags::LOADING),
-        None => {
-            let slot = entry.cache.insert(hash, Flags::ABSENT)?;
-            table.layout.default_row(key, entry.cache.row_mut(slot));
-            Some(slot)
+        Counters::add(&self.counters.unique_asked, known);
+        Counters::add(&self.counters.unique_hits, known.saturating_sub(loads));
+        let id = self.leases.enter(shards.len() as u64 * 10);
+        Lease {
+            engine: Arc::clone(self),
+            table: Arc::clone(table),
+            id,
+            shards,
+            parts,
         }
     }
 }

@@ -1,12 +1,10 @@
 //! Who does the work of a batch?
 //!
-//! A lane is a fixed set of threads, each with a submission queue of its own. Thread t serves
-//! shards t, t + threads, ...; the caller waits for all.
+//! A lane is a fixed number of threads, each with a submission queue of its own. Thread t serves
+//! shards t, t + threads, ...; the caller is thread 0, and waits for the others.
 //!
 //! Invariants (they exclude deadlock):
-//! - Work per shard may lock shards; so no caller waits for it while it has one locked.
-//! - Work on pieces of an output locks nothing and has threads of its own; so a caller may wait
-//!   for it with shards locked.
+//! - Work may lock shards; so no caller waits for it while it has one locked.
 //! - No work waits for the work of another batch.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -26,22 +24,21 @@ fn in_a_pool() -> bool {
 /// Threads with their queues.
 #[derive(Debug)]
 pub struct Lane {
+    /// All but the caller's.
     pool: Option<rayon::ThreadPool>,
-    gather: Option<rayon::ThreadPool>,
     queues: Vec<Mutex<Box<dyn Queue>>>,
     bytes: u64,
 }
 
 impl Lane {
-    /// Starts `threads` threads with queues of `depth` buffers of `buffer_bytes` each, and as many
-    /// for gathers if it serves any.
+    /// Makes a lane of `threads` threads, the caller's included, with queues of `depth` buffers
+    /// of `buffer_bytes` each.
     ///
     /// # Errors
     /// `Io` when a queue or a thread can't be made.
     pub fn new(
         disk: &dyn Disk,
         name: &'static str,
-        gathers: bool,
         threads: usize,
         depth: usize,
         buffer_bytes: usize,
@@ -54,21 +51,18 @@ impl Lane {
                 .map_err(|e| Error::io("make a submission queue", path, e))?;
             queues.push(Mutex::new(queue));
         }
-        let start = |role: &'static str| {
-            if threads == 1 {
-                return Ok(None);
-            }
-            rayon::ThreadPoolBuilder::new()
-                .num_threads(threads)
-                .thread_name(move |i| format!("hps-{name}-{role}-{i}"))
-                .build()
-                .map(Some)
-                .map_err(|e| Error::io("start threads", path, std::io::Error::other(e)))
+        let pool = if threads > 1 {
+            let built = rayon::ThreadPoolBuilder::new()
+                .num_threads(threads - 1)
+                .thread_name(move |i| format!("hps-{name}-{}", i + 1))
+                .build();
+            Some(built.map_err(|e| Error::io("start threads", path, std::io::Error::other(e)))?)
+        } else {
+            None
         };
         let bytes = (threads * depth * buffer_bytes) as u64;
         Ok(Lane {
-            pool: start("shard")?,
-            gather: if gathers { start("gather")? } else { None },
+            pool,
             queues,
             bytes,
         })
@@ -102,46 +96,32 @@ impl Lane {
         keys: usize,
         work: impl Fn(usize, usize) -> T + Sync,
     ) -> Vec<T> {
-        let threads = self.threads();
-        let serve = |thread: usize| -> Vec<(usize, T)> {
-            (thread..shards)
-                .step_by(threads)
-                .map(|s| (s, work(s, thread)))
-                .collect()
+        let threads = self.threads().min(shards);
+        let serve = |thread: usize| -> Vec<T> {
+            let own = (thread..shards).step_by(threads);
+            own.map(|s| work(s, thread)).collect()
         };
-        let mut all: Vec<(usize, T)> = match &self.pool {
-            Some(pool) if keys >= INLINE_KEYS && !in_a_pool() => pool
-                .broadcast(|c| serve(c.index()))
-                .into_iter()
-                .flatten()
-                .collect(),
-            _ => (0..threads).flat_map(serve).collect(),
-        };
-        all.sort_by_key(|(s, _)| *s);
-        all.into_iter().map(|(_, t)| t).collect()
-    }
-
-    /// Runs `work` on disjoint pieces of `out`, `chunk` elements each (the last may be shorter).
-    /// `work` gets (index of the piece, piece).
-    pub fn chunks<T: Send>(
-        &self,
-        out: &mut [T],
-        chunk: usize,
-        work: impl Fn(usize, &mut [T]) + Sync,
-    ) {
-        use rayon::prelude::*;
-        match &self.gather {
-            Some(pool) if out.len() > chunk && !in_a_pool() => {
-                pool.install(|| {
-                    out.par_chunks_mut(chunk)
-                        .enumerate()
-                        .for_each(|(i, c)| work(i, c));
+        let mut by_thread: Vec<Vec<T>> = (0..threads).map(|_| Vec::new()).collect();
+        match &self.pool {
+            Some(pool) if threads > 1 && keys >= INLINE_KEYS && !in_a_pool() => {
+                let (own, others) = by_thread.split_at_mut(1);
+                pool.in_place_scope(|scope| {
+                    for (i, done) in others.iter_mut().enumerate() {
+                        let serve = &serve;
+                        scope.spawn(move |_| *done = serve(i + 1));
+                    }
+                    own[0] = serve(0);
                 });
             }
-            _ => out
-                .chunks_mut(chunk)
-                .enumerate()
-                .for_each(|(i, c)| work(i, c)),
+            _ => {
+                for (thread, done) in by_thread.iter_mut().enumerate() {
+                    *done = serve(thread);
+                }
+            }
         }
+        let mut by_thread: Vec<_> = by_thread.into_iter().map(Vec::into_iter).collect();
+        (0..shards)
+            .filter_map(|s| by_thread[s % threads].next())
+            .collect()
     }
 }

@@ -8,17 +8,22 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::engine::{Counters, Engine, Signal, Table};
+use crate::batch::deal;
 use crate::error::{Invalid, Result};
 use crate::units::TableId;
 
-/// Rows gathered by one task.
-const GATHER_ROWS: usize = 1024;
+/// Unpinning a row is this much less work than reading it.
+const UNPIN_SHARE: usize = 16;
 
 /// One shard's part of a lease.
 #[derive(Debug, Default)]
 pub(crate) struct LeasePart {
-    /// (place, position) sorted: equal keys are neighbours, in the caller's order.
-    pub places: Vec<(u32, u32)>,
+    /// The places of the rows.
+    pub slots: Vec<u32>,
+    /// Their positions in the caller's batch, rising.
+    pub positions: Vec<u32>,
+    /// Whether a place may be there twice.
+    pub repeats: bool,
 }
 
 /// Keeps the rows of a batch in memory until it is dropped.
@@ -28,8 +33,8 @@ pub struct Lease {
     pub(crate) engine: Arc<Engine>,
     pub(crate) table: Arc<Table>,
     pub(crate) id: u64,
-    /// (shard, place) by position.
-    pub(crate) rows: Vec<(u32, u32)>,
+    /// Shard by position.
+    pub(crate) shards: Vec<u16>,
     pub(crate) parts: Vec<LeasePart>,
 }
 
@@ -79,13 +84,13 @@ impl Lease {
     /// Keys of the batch, duplicates included.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.rows.len()
+        self.shards.len()
     }
 
     /// Whether the batch is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
+        self.shards.is_empty()
     }
 
     /// The table.
@@ -126,7 +131,7 @@ impl Lease {
     }
 
     fn gather(&self, out: &mut [f32], width: usize, what: &'static str) -> Result<()> {
-        let expected = self.rows.len() * width;
+        let expected = self.shards.len() * width;
         if out.len() != expected {
             return Err(Invalid::Length {
                 what,
@@ -139,16 +144,18 @@ impl Lease {
             return Ok(());
         }
         let table = self.table.id.0 as usize;
-        let lane = self.engine.foreground();
-        let shards = self.engine.lock_all();
-        let caches: Vec<_> = shards.iter().map(|s| &s.tables[table].cache).collect();
-        lane.chunks(out, GATHER_ROWS * width, |i, piece| {
-            let rows = &self.rows[i * GATHER_ROWS..];
-            for ((shard, place), target) in rows.iter().zip(piece.chunks_exact_mut(width)) {
-                target.copy_from_slice(&caches[*shard as usize].row(*place)[..width]);
+        let count = self.engine.shards.len();
+        let targets = deal(out, width, &self.shards, count);
+        let targets: Vec<_> = targets.into_iter().map(Mutex::new).collect();
+        self.engine.foreground().shards(count, self.len(), |s, _| {
+            let mut targets = targets[s].lock().unwrap_or_else(PoisonError::into_inner);
+            if !targets.is_empty() {
+                let shard = self.engine.shards[s].lock();
+                let cache = &shard.tables[table].cache;
+                cache.gather(&self.parts[s].slots, &mut targets);
             }
         });
-        Counters::add(&self.engine.counters.rows_read, self.rows.len() as u64);
+        Counters::add(&self.engine.counters.rows_read, self.shards.len() as u64);
         Ok(())
     }
 
@@ -162,7 +169,7 @@ impl Lease {
 
 impl std::fmt::Debug for Lease {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (id, keys) = (self.id, self.rows.len());
+        let (id, keys) = (self.id, self.shards.len());
         f.debug_struct("Lease")
             .field("id", &id)
             .field("keys", &keys)
@@ -173,16 +180,16 @@ impl std::fmt::Debug for Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         let table = self.table.id.0 as usize;
-        let mut places = Vec::new();
-        for (part, cell) in self.parts.iter().zip(&self.engine.shards) {
-            if part.places.is_empty() {
-                continue;
-            }
-            places.clear();
-            places.extend(part.places.iter().map(|(place, _)| *place));
-            cell.lock().tables[table].cache.unpin(&places);
-            cell.notify();
-        }
+        let (engine, parts) = (&self.engine, &self.parts);
+        engine
+            .foreground()
+            .shards(parts.len(), self.shards.len() / UNPIN_SHARE, |s, _| {
+                if !parts[s].slots.is_empty() {
+                    let cell = &engine.shards[s];
+                    cell.lock().tables[table].cache.unpin(&parts[s].slots);
+                    cell.notify();
+                }
+            });
         self.engine.leases.leave(self.id);
     }
 }

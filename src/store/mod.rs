@@ -13,6 +13,7 @@ mod lane;
 mod lease;
 mod load;
 mod open;
+mod place;
 mod push;
 mod remove;
 mod report;
@@ -194,6 +195,7 @@ impl Store {
     /// A device read per distinct cold row, neighbours together; a copy per key.
     ///
     /// # Errors
+    /// (What is in `out` then is undefined.)
     /// `OverBudget` when the batch can't be in memory beside the outstanding leases (nobody
     /// waits), `InvalidArgument`, `Io`, `Corrupt`, `NoSpace` or `Poisoned` (room needed a flush).
     pub fn pull(&self, table: TableId, keys: &[u64], out: &mut [f32]) -> Result<Lease> {
@@ -209,9 +211,8 @@ impl Store {
             .into());
         }
         let lane = self.engine.foreground();
-        let lease = self.engine.acquire(&lane, &table, keys, Intent::Read)?;
-        lease.read(out)?;
-        Ok(lease)
+        let out = Some((out, table.descriptor.dim));
+        self.engine.acquire(&lane, &table, keys, Intent::Read, out)
     }
 
     /// Starts making rows resident. Values are gathered when the lease is read, so a prefetch

@@ -82,11 +82,8 @@ pub fn make_lanes(
     while depth > 4 && 2 * options.threads * depth * bytes > cache / 4 {
         depth /= 2;
     }
-    let lane = |name, gathers| Lane::new(disk, name, gathers, options.threads, depth, bytes);
-    Ok((
-        Arc::new(lane("pull", true)?),
-        Arc::new(lane("prefetch", false)?),
-    ))
+    let lane = |name| Lane::new(disk, name, options.threads, depth, bytes);
+    Ok((Arc::new(lane("pull")?), Arc::new(lane("prefetch")?)))
 }
 
 /// Builds an engine on an opened tier: index from the files, caches empty.

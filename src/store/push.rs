@@ -12,12 +12,15 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::engine::{Counters, Engine, Shard, Table};
-use super::lease::Lease;
+use super::lease::{Lease, LeasePart};
 use crate::error::{Error, Invalid, Result};
 use crate::mem::TableCache;
 use crate::options::NonFinite;
 use crate::row::{RowVisitor, accumulate, all_finite, check_learning_rate};
 use crate::units::unmix64;
+
+/// Rows between the one that is changed and the one announced to the processor.
+const AHEAD_ROWS: usize = 4;
 
 /// What a push does to the rows of a lease.
 #[derive(Clone, Copy, Debug)]
@@ -144,7 +147,7 @@ impl Engine {
         let rows = self
             .foreground()
             .shards(self.shards.len(), lease.len(), |s, _| {
-                self.push_shard(s, &lease.parts[s].places, &job)
+                self.push_shard(s, &lease.parts[s], &job)
             });
         let rows: u64 = rows.into_iter().sum();
         Counters::add(&self.counters.rows_pushed, rows);
@@ -193,7 +196,7 @@ impl Engine {
     /// Whole rows may hold any bits in their metadata: only weights and state are looked at.
     fn count_non_finite(&self, lease: &Lease, job: &Job<'_>) -> Result<u64> {
         let values = job.update.values();
-        if all_finite(values) {
+        if self.all_finite(values, lease.len()) {
             return Ok(0);
         }
         let looked = job.width.min(job.table.layout.metadata_range().start);
@@ -204,10 +207,7 @@ impl Engine {
             }
             count += 1;
             if self.options.non_finite == NonFinite::Reject {
-                let (shard, place) = lease.rows[index];
-                let shard = self.shards[shard as usize].lock();
-                let cache = &shard.tables[job.table.id.0 as usize].cache;
-                let key = unmix64(cache.hash_of(place));
+                let key = self.key_at(lease, index);
                 let table = job.table.descriptor.name.clone();
                 return Err(Invalid::NonFinite { table, key, index }.into());
             }
@@ -215,18 +215,42 @@ impl Engine {
         Ok(count)
     }
 
-    fn push_shard(&self, s: usize, places: &[(u32, u32)], job: &Job<'_>) -> u64 {
+    /// Whether all values are finite, looked at by all threads.
+    fn all_finite(&self, values: &[f32], keys: usize) -> bool {
+        let lane = self.foreground();
+        let pieces = lane.threads();
+        let piece = values.len().div_ceil(pieces).max(1);
+        let finite = lane.shards(pieces, keys, |i, _| {
+            let rest = values.get(i * piece..).unwrap_or_default();
+            all_finite(&rest[..piece.min(rest.len())])
+        });
+        finite.into_iter().all(|ok| ok)
+    }
+
+    /// The key at a position of a lease.
+    fn key_at(&self, lease: &Lease, index: usize) -> u64 {
+        let s = usize::from(lease.shards[index]);
+        let part = &lease.parts[s];
+        let place = part.positions.partition_point(|p| (*p as usize) < index);
+        let shard = self.shards[s].lock();
+        let cache = &shard.tables[lease.table.id.0 as usize].cache;
+        unmix64(cache.hash_of(part.slots[place]))
+    }
+
+    fn push_shard(&self, s: usize, part: &LeasePart, job: &Job<'_>) -> u64 {
         let looked = job.width.min(job.table.layout.metadata_range().start);
         let usable = |position: u32| {
             let start = position as usize * job.width;
             !job.skip || all_finite(&job.update.values()[start..start + looked])
         };
-        // Positions that count, by row; rows without one are not touched.
-        let kept: Vec<(u32, u32)> = places
-            .iter()
-            .copied()
-            .filter(|(_, position)| usable(*position))
-            .collect();
+        // Positions that count; rows without one are not touched. Equal keys become neighbours,
+        // in the caller's order.
+        let places = part.slots.iter().copied();
+        let places = places.zip(part.positions.iter().copied());
+        let mut kept: Vec<(u32, u32)> = places.filter(|(_, p)| usable(*p)).collect();
+        if part.repeats {
+            kept.sort_unstable();
+        }
         if kept.is_empty() {
             return 0;
         }
@@ -330,6 +354,9 @@ impl RowVisitor for Gradients<'_> {
         let same = self.rest.iter().take_while(|(p, _)| *p == place).count();
         let (group, rest) = self.rest.split_at(same);
         self.rest = rest;
+        if let Some((ahead, _)) = rest.get(AHEAD_ROWS) {
+            self.cache.prefetch(*ahead);
+        }
         let gradient = slice(self.values, first, self.dim);
         if same == 1 {
             return Some((self.cache.row_mut(place), gradient));

@@ -17,7 +17,11 @@ impl Engine {
     /// Which keys were pushed and not removed since.
     pub fn contains(&self, table: &Table, keys: &[u64]) -> Vec<bool> {
         let mut known = vec![false; keys.len()];
-        for (part, cell) in split(keys, self.shards.len()).into_iter().zip(&self.shards) {
+        for (part, cell) in split(keys, self.shards.len())
+            .parts
+            .into_iter()
+            .zip(&self.shards)
+        {
             let shard = cell.lock();
             let entry = &shard.tables[table.id.0 as usize];
             let mut slots = vec![NO_SLOT; part.hashes.len()];
@@ -77,12 +81,13 @@ impl Engine {
         // One at a time: two removers of overlapping keys would wait for each other's claims.
         let _one = self.removing.lock().unwrap_or_else(PoisonError::into_inner);
         let lane = self.foreground();
-        let lease = self.acquire(&lane, table, &keys, Intent::Remove)?;
+        let lease = self.acquire(&lane, table, &keys, Intent::Remove, None)?;
         let _whole = self.gate.read().unwrap_or_else(PoisonError::into_inner);
         self.counters.changed.store(true, Ordering::Release);
         let mut removed = 0;
         for (s, part) in lease.parts.iter().enumerate() {
-            let mut slots: Vec<u32> = part.places.iter().map(|(place, _)| *place).collect();
+            let mut slots = part.slots.clone();
+            slots.sort_unstable();
             slots.dedup();
             if slots.is_empty() {
                 continue;

