@@ -23,12 +23,15 @@ pub use self::build::Builder;
 use self::pool::{BLOCK_PLACES, Pool};
 use self::range::{Range, index};
 use self::segment::{BLOCKS_MAX, Insertion, Place, Segment, search};
+use crate::pages::prefetch;
 
 /// The value of an empty place; can't be stored.
 pub const ABSENT: u64 = u64::MAX;
 
 /// Directory entries allowed per segment before a segment becomes a map of its own.
 const DIRECTORY_PER_SEGMENT: usize = 16;
+/// Places that most look-ups end within.
+const ANNOUNCED_PLACES: usize = 8;
 /// Lookups of a batch whose cache misses overlap.
 const GROUP: usize = 16;
 
@@ -138,6 +141,17 @@ impl KeyMap {
         let position = self.range.position(hash);
         let value = self.segments[self.segment_of(position)].get(&self.pool, hash, position);
         (value != ABSENT).then_some(value)
+    }
+
+    /// Announces to the processor that the entry of a hash is needed soon.
+    #[inline]
+    pub fn announce(&self, hash: u64) {
+        if self.range.contains(hash) {
+            let position = self.range.position(hash);
+            let segment = &self.segments[self.segment_of(position)];
+            let rest = segment.rest(&self.pool, segment.home(position));
+            prefetch(&rest[..rest.len().min(ANNOUNCED_PLACES)]);
+        }
     }
 
     /// Writes the value of each hash, [`ABSENT`] for those that are not there.

@@ -271,6 +271,15 @@ impl TableCache {
         before - self.frozen_copies()
     }
 
+    /// Announces to the processor that a victim is copied out or reported soon.
+    #[inline]
+    pub fn announce_victim(&self, victim: &Victim, row: bool) {
+        self.rows.prefetch(victim.slot);
+        if row && victim.slot as usize - HEADS < self.rows.touched() {
+            self.prefetch(victim.slot);
+        }
+    }
+
     /// Copies a victim into `row` and marks it as being written; none if it no longer qualifies:
     /// gone, clean, being written, changed after `epoch_max`, or pinned though it was to leave.
     pub fn copy_out(&mut self, victim: &Victim, epoch_max: u32, row: &mut [f32]) -> Option<Taken> {

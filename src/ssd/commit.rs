@@ -161,7 +161,6 @@ impl Ssd {
         self.check_writable()?;
         self.sync_files(&captured.files)?;
         let meta_number = self.take_number()?;
-        let image = self.renew_image(captured)?;
         let (meta_bytes, meta_checksum) =
             self.write_meta(meta_number, captured.id, request.meta)?;
         let checkpoint = CheckpointMeta {
@@ -182,7 +181,7 @@ impl Ssd {
             self.fatal("sync the directory", directory, synced)?;
         }
         let (forgotten, _guards) = self.forgettable(request.retain);
-        self.append_commit(&mut manifest, request, &checkpoint, &forgotten, image)?;
+        self.append_commit(&mut manifest, request, &checkpoint, &forgotten)?;
         self.finish_commit(&checkpoint, &forgotten);
         Ok(checkpoint)
     }
@@ -281,7 +280,6 @@ impl Ssd {
         request: &CheckpointRequest<'_>,
         checkpoint: &CheckpointMeta,
         forgotten: &[u64],
-        image: Option<edits::ImageRef>,
     ) -> Result<()> {
         let limit = (1 << 20) + 2 * manifest.snapshot_bytes;
         let roll = manifest.file.is_none() || manifest.current.manifest_bytes > limit;
@@ -300,25 +298,19 @@ impl Ssd {
                     .filter(|c| !forgotten.contains(&c.id))
                     .cloned()
                     .collect();
-                let image = image.or(manifest.image).map(image_edit);
+                let image = manifest.image.map(image_edit);
                 let branch = current.branch;
                 let c = Some(checkpoint);
                 edits::snapshot(&versions, branch, 0, tables, &retained, c, image)
             } else {
                 let known = manifest.tables_recorded;
-                let image = image.map(image_edit);
-                edits::changes(&versions, tables, known, forgotten, checkpoint, image)
+                edits::changes(&versions, tables, known, forgotten, checkpoint)
             }
         };
         let old_manifest = manifest.current.manifest_number;
         self.write_edits(manifest, &mut current, &commit, roll)?;
         self.write_current(manifest, current)?;
         manifest.tables_recorded = request.tables.len();
-        if let Some(image) = image
-            && let Some(old) = manifest.image.replace(image)
-        {
-            self.unlink(&self.root.join(file_name(FileKind::Image, old.number)));
-        }
         if roll {
             self.unlink(&self.root.join(file_name(FileKind::Manifest, old_manifest)));
         }
@@ -327,6 +319,54 @@ impl Ssd {
             if let Some(state) = versions.files.get_mut(&number) {
                 state.recorded = Some(removed);
             }
+        }
+        Ok(())
+    }
+
+    /// Brings the index image up to a checkpoint that is durable, if it is worth it. The image is a
+    /// cache: nobody waits for it, and a failure only leaves the old one in force.
+    pub fn refresh_image(&self, captured: &Captured) {
+        let result = self
+            .check_writable()
+            .and_then(|()| match self.renew_image(captured)? {
+                Some(image) => self.put_in_force(image),
+                None => Ok(()),
+            });
+        if let Err(error) = result {
+            tracing::warn!(%error, "no new index image; the next open reads more key blocks");
+        }
+    }
+
+    fn put_in_force(&self, image: edits::ImageRef) -> Result<()> {
+        let path = self.root.join(file_name(FileKind::Image, image.number));
+        let mut manifest = self.manifest();
+        let synced = self.disk.sync_dir(&self.root);
+        self.fatal("sync the directory", &self.root, synced)?;
+        let commit = Commit {
+            edits: vec![image_edit(image)],
+            recorded: Vec::new(),
+        };
+        let mut current = manifest.current;
+        let roll = manifest.file.is_none();
+        let result = if roll {
+            // The next checkpoint starts a new manifest; it will make an image again.
+            Err(Invalid::Other {
+                what: String::from("the manifest is to be started afresh"),
+            }
+            .into())
+        } else {
+            self.write_edits(&mut manifest, &mut current, &commit, false)
+                .and_then(|()| self.write_current(&mut manifest, current))
+        };
+        if let Err(e) = result {
+            // After a rename of unknown outcome nothing is unlinked.
+            if self.check_writable().is_ok() {
+                self.unlink(&path);
+            }
+            return Err(e);
+        }
+        if let Some(old) = manifest.image.replace(image) {
+            self.unlink(&self.root.join(file_name(FileKind::Image, old.number)));
         }
         Ok(())
     }

@@ -76,7 +76,6 @@ pub fn changes(
     tables_recorded: usize,
     forgotten: &[u64],
     checkpoint: &CheckpointMeta,
-    image: Option<Edit>,
 ) -> Commit {
     let mut commit = Commit::default();
     push_tables(&mut commit, tables, tables_recorded);
@@ -104,7 +103,6 @@ pub fn changes(
             _ => {}
         }
     }
-    commit.edits.extend(image);
     commit
         .edits
         .extend(forgotten.iter().map(|&id| Edit::ForgetCheckpoint { id }));

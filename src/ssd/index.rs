@@ -69,6 +69,12 @@ impl Index {
         out.extend(raw.iter().map(|&v| (v != u64::MAX).then_some(Location(v))));
     }
 
+    /// Announces to the processor that a key is looked up or repointed soon.
+    #[inline]
+    pub fn announce(&self, hash: u64) {
+        self.map.announce(hash);
+    }
+
     /// Points a key to its newest copy. Returns where it pointed before.
     pub fn repoint(&mut self, files: &Files, hash: u64, to: Location) -> Option<Location> {
         let before = self.map.insert(hash, to.0).map(Location);

@@ -172,7 +172,11 @@ impl Engine {
         let role = Arc::new(self.running.begin());
         let cut = self.cut(step, meta)?;
         if self.options.inline {
-            outcome.finish(self.write_behind(&cut));
+            let (result, captured) = self.write_behind(&cut);
+            outcome.finish(result);
+            if let Some(captured) = captured {
+                self.ssd.refresh_image(&captured);
+            }
             drop(role);
             self.compact_inline();
             return Ok(ticket);
@@ -182,10 +186,13 @@ impl Engine {
         let work = move || {
             let role = running;
             let promise = Promise(outcome);
-            let result = engine.write_behind(&cut);
-            drop(engine);
+            let (result, captured) = engine.write_behind(&cut);
             // The result first: whoever waits for the end finds it.
             promise.0.finish(result);
+            if let Some(captured) = captured {
+                engine.ssd.refresh_image(&captured);
+            }
+            drop(engine);
             drop(role);
         };
         let started = std::thread::Builder::new()
@@ -256,7 +263,8 @@ impl Engine {
         }
     }
 
-    fn write_behind(&self, cut: &Cut) -> Result<CheckpointInfo> {
+    /// The outcome, and with success the version that became durable.
+    fn write_behind(&self, cut: &Cut) -> (Result<CheckpointInfo>, Option<Captured>) {
         let captured = self.write_frozen(cut.epoch);
         {
             // As the writer: no copy is being written, so all that are left are dropped.
@@ -272,17 +280,18 @@ impl Engine {
                 meta: &cut.meta,
                 retain: self.options.retain_checkpoints,
             };
-            self.ssd.commit(&captured, &request)
+            let meta = self.ssd.commit(&captured, &request)?;
+            Ok((meta, captured))
         });
         match result {
-            Ok(meta) => {
+            Ok((meta, captured)) => {
                 self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
-                Ok(CheckpointInfo::from(&meta))
+                (Ok(CheckpointInfo::from(&meta)), Some(captured))
             }
             Err(e) => {
                 // What was changed before the cut is not in a checkpoint after all.
                 self.counters.changed.store(true, Ordering::Release);
-                Err(e)
+                (Err(e), None)
             }
         }
     }

@@ -108,8 +108,8 @@ impl ShardCell {
 /// What the one who writes row files owns.
 #[derive(Debug)]
 pub struct Writer {
-    /// Its submission queue.
-    pub queue: Box<dyn Queue>,
+    /// A submission queue per file written at the same time.
+    pub queues: Vec<Box<dyn Queue>>,
 }
 
 /// Counters that are not kept elsewhere.
@@ -230,6 +230,8 @@ pub struct Engine {
     pub low: Signal,
     /// The store was closed; background threads end.
     pub closed: AtomicBool,
+    /// Files that are written at the same time.
+    pub writers: u64,
     /// Memory of the writer's buffers.
     pub write_bytes: u64,
     /// The last compaction failed: flushes do not wait for the next one.

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use super::engine::{Counters, Engine, ShardCell, Table, Writer};
 use crate::error::{Error, Result};
+use crate::io::Queue;
 use crate::mem::Victim;
 use crate::ssd::NewFile;
 use crate::ssd::version::Location;
@@ -22,6 +23,9 @@ use crate::units::{range_of, unmix64};
 
 /// Rows copied out per locking of a shard.
 const COPY_ROWS: usize = 256;
+
+/// Rows between the one at hand and the one announced to the processor.
+const AHEAD_ROWS: usize = 8;
 
 /// Victims of one table in one shard, by hash.
 #[derive(Debug)]
@@ -243,7 +247,7 @@ impl Engine {
     /// from `cursors`; `None` when there are none left.
     pub fn pick_frozen(&self, cursors: &mut [usize], cut: Option<u32>) -> Option<Vec<Picked>> {
         let tables = self.all_tables();
-        let mut room = self.file_bytes;
+        let mut room = self.file_bytes * self.writers;
         let mut picked = Vec::new();
         for (t, table) in tables.iter().enumerate() {
             let row_bytes = table.descriptor.row_bytes() as u64 + 30;
@@ -283,6 +287,9 @@ impl Engine {
 
     /// Writes victims to files and repoints the index; returns rows written.
     ///
+    /// A file per data directory, or where there is more than a file's worth as many as there are
+    /// queues, written at the same time.
+    ///
     /// # Errors
     /// `NoSpace`, `Io`, `Poisoned`; the rows are dirty again.
     pub fn write_files(
@@ -304,45 +311,67 @@ impl Engine {
             part.victims.sort_unstable_by_key(|v| v.hash);
         }
         let directories = self.ssd.directories.len();
-        let mut total = 0;
-        for directory in 0..directories {
-            // Directories are ranges of the hash, so each takes a stretch of every part.
-            let own: Vec<Picked> = picked
-                .iter()
-                .map(|part| {
-                    let before = |v: &Victim| range_of(v.hash, directories) < directory;
-                    let within = |v: &Victim| range_of(v.hash, directories) <= directory;
-                    let start = part.victims.partition_point(before);
-                    let end = part.victims.partition_point(within);
-                    Picked {
-                        table: part.table,
-                        shard: part.shard,
-                        victims: part.victims[start..end].to_vec(),
+        let queues = writer.queues.len();
+        let ways = if self.bytes_of(&picked) > self.file_bytes {
+            queues
+        } else {
+            1
+        };
+        let pieces = directories * ways;
+        let outcomes: Vec<Result<u64>> = std::thread::scope(|scope| {
+            let write = |queue: &mut dyn Queue, first: usize| -> Result<u64> {
+                let mut total = 0;
+                for piece in (first..pieces).step_by(queues.min(pieces)) {
+                    let own = cut_piece(&picked, piece, pieces);
+                    if !own.is_empty() {
+                        total += self.write_file(queue, piece / ways, &own)?;
                     }
-                })
-                .filter(|part| !part.victims.is_empty())
+                }
+                Ok(total)
+            };
+            let mut queues = writer.queues.iter_mut().take(pieces);
+            let own = queues.next();
+            let others: Vec<_> = queues
+                .enumerate()
+                .map(|(i, queue)| scope.spawn(move || write(&mut **queue, i + 1)))
                 .collect();
-            if !own.is_empty() {
-                total += self.write_file(writer, directory, &own)?;
-            }
+            let mut outcomes: Vec<_> = own
+                .map(|queue| write(&mut **queue, 0))
+                .into_iter()
+                .collect();
+            outcomes.extend(others.into_iter().map(|thread| {
+                thread
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            }));
+            outcomes
+        });
+        let mut total = 0;
+        for outcome in outcomes {
+            total += outcome?;
         }
         Ok(total)
     }
 
+    /// About the bytes of a file of these rows.
+    fn bytes_of(&self, picked: &[Picked]) -> u64 {
+        let tables = self.all_tables();
+        let bytes = |p: &Picked| {
+            p.victims.len() as u64 * (tables[p.table].descriptor.row_bytes() as u64 + 30)
+        };
+        picked.iter().map(bytes).sum()
+    }
+
     fn write_file(
         &self,
-        writer: &mut MutexGuard<'_, Writer>,
+        queue: &mut dyn Queue,
         directory: usize,
         picked: &[Picked],
     ) -> Result<u64> {
-        let tables = self.all_tables();
-        let expected: u64 = picked
-            .iter()
-            .map(|p| p.victims.len() as u64 * (tables[p.table].descriptor.row_bytes() as u64 + 30))
-            .sum();
+        let expected = self.bytes_of(picked);
         let rows = picked.iter().map(|p| p.victims.len()).sum();
         let mut written = Vec::with_capacity(rows);
-        let result = self.fill_file(writer, directory, picked, expected + 16384, &mut written);
+        let result = self.fill_file(queue, directory, picked, expected + 16384, &mut written);
         let rows = written.iter().filter(|w| w.entry.is_some()).count() as u64;
         match result {
             Ok(Some(new)) => self.commit_file(new, &written)?,
@@ -357,18 +386,15 @@ impl Engine {
 
     fn fill_file(
         &self,
-        writer: &mut MutexGuard<'_, Writer>,
+        queue: &mut dyn Queue,
         directory: usize,
         picked: &[Picked],
         expected_bytes: u64,
         written: &mut Vec<Written>,
     ) -> Result<Option<NewFile>> {
-        let (number, mut file) = self.ssd.create_file(
-            &mut *writer.queue,
-            directory,
-            expected_bytes,
-            self.file_bytes,
-        )?;
+        let (number, mut file) =
+            self.ssd
+                .create_file(queue, directory, expected_bytes, self.file_bytes)?;
         let path = self.ssd.directories[directory].clone();
         let tables = self.all_tables();
         for group in picked.chunk_by(|a, b| a.table == b.table) {
@@ -411,7 +437,10 @@ impl Engine {
         let epoch_max = guard.epoch_max();
         let entry = &mut guard.tables[part.table];
         staged.rows.reserve(victims.len() * width);
-        for victim in victims {
+        for (i, victim) in victims.iter().enumerate() {
+            if let Some(ahead) = victims.get(i + AHEAD_ROWS) {
+                entry.cache.announce_victim(ahead, true);
+            }
             let start = staged.rows.len();
             staged.rows.resize(start + width, 0.0);
             let row = &mut staged.rows[start..];
@@ -457,7 +486,12 @@ impl Engine {
                     .slots
                     .read()
                     .unwrap_or_else(PoisonError::into_inner);
-                for w in some {
+                for (i, w) in some.iter().enumerate() {
+                    if let Some(ahead) = some.get(i + AHEAD_ROWS) {
+                        let entry = &guard.tables[usize::from(ahead.table)];
+                        entry.cache.announce_victim(&ahead.victim, false);
+                        entry.index.announce(ahead.victim.hash);
+                    }
                     let entry = &mut guard.tables[usize::from(w.table)];
                     if let (Some(slot), Some(number)) = (slot, w.entry) {
                         let to = Location::new(slot, w.tombstone, number);
@@ -484,6 +518,26 @@ impl Engine {
             cell.notify();
         }
     }
+}
+
+/// The victims of one range of the hash among `pieces` equal ones.
+fn cut_piece(picked: &[Picked], piece: usize, pieces: usize) -> Vec<Picked> {
+    let cut = |part: &Picked| {
+        let before = |v: &Victim| range_of(v.hash, pieces) < piece;
+        let within = |v: &Victim| range_of(v.hash, pieces) <= piece;
+        let start = part.victims.partition_point(before);
+        let end = part.victims.partition_point(within);
+        Picked {
+            table: part.table,
+            shard: part.shard,
+            victims: part.victims[start..end].to_vec(),
+        }
+    };
+    picked
+        .iter()
+        .map(cut)
+        .filter(|part| !part.victims.is_empty())
+        .collect()
 }
 
 fn append(

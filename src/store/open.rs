@@ -22,6 +22,8 @@ static ENGINES: AtomicU64 = AtomicU64::new(1);
 
 /// Buffers of the writer's queue.
 const WRITE_DEPTH: usize = 4;
+/// Files that a checkpoint writes at the same time.
+const WRITERS: usize = 2;
 
 /// The I/O engine asked for, or its plain twin where the kernel refuses it.
 pub fn choose_disk(io: IoEngine) -> Arc<dyn Disk> {
@@ -111,10 +113,14 @@ pub fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> 
     let (foreground, background) = make_lanes(&*ssd.disk, &options, &tables)?;
     let cache = usize::try_from(options.cache_bytes).unwrap_or(usize::MAX);
     let write_bytes = (cache / 64).clamp(64 << 10, 1 << 20).next_multiple_of(4096);
-    let queue = ssd
-        .disk
-        .queue(WRITE_DEPTH, write_bytes)
-        .map_err(|e| Error::io("make a submission queue for", &ssd.root, e))?;
+    // One more file than one at a time keeps the device busy while the first is put in its place.
+    let writers = if options.inline { 1 } else { WRITERS };
+    let queue = |_| {
+        ssd.disk
+            .queue(WRITE_DEPTH, write_bytes)
+            .map_err(|e| Error::io("make a submission queue for", &ssd.root, e))
+    };
+    let queues = (0..writers).map(queue).collect::<Result<Vec<_>>>()?;
     let checkpoint = recovered.checkpoint.as_ref().map_or(0, |c| c.id);
     let epoch = recovered.checkpoint.as_ref().map_or(1, |c| c.epoch + 1);
     let shard = || {
@@ -135,7 +141,7 @@ pub fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> 
         foreground: RwLock::new(foreground),
         background: RwLock::new(background),
         admission: Mutex::new(()),
-        writer: Mutex::new(Writer { queue }),
+        writer: Mutex::new(Writer { queues }),
         commit: Mutex::new(()),
         compaction: Mutex::new(()),
         leases: LeaseBook::default(),
@@ -148,7 +154,8 @@ pub fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> 
         compacted: Signal::default(),
         low: Signal::default(),
         closed: AtomicBool::new(false),
-        write_bytes: (WRITE_DEPTH * write_bytes) as u64,
+        writers: writers as u64,
+        write_bytes: (writers * WRITE_DEPTH * write_bytes) as u64,
         compaction_failed: AtomicBool::new(false),
         damaged: Mutex::default(),
         file_bytes,
