@@ -154,8 +154,8 @@ impl Rows {
         self.push_hot(head, slot);
     }
 
-    /// Appends all rows of one LFU class to the cold end of another.
-    pub fn splice_cold(&mut self, from: u32, to: u32) {
+    /// Moves all rows of one LFU class to the hot end of another, in their order.
+    pub fn splice_hot(&mut self, from: u32, to: u32) {
         let RowState {
             prev: cold,
             next: hot,
@@ -164,11 +164,11 @@ impl Rows {
         if hot == from {
             return;
         }
-        let end = self.get(to).prev;
-        self.get_mut(end).next = hot;
-        self.get_mut(hot).prev = end;
-        self.get_mut(cold).next = to;
-        self.get_mut(to).prev = cold;
+        let end = self.get(to).next;
+        self.get_mut(end).prev = cold;
+        self.get_mut(cold).next = end;
+        self.get_mut(hot).prev = to;
+        self.get_mut(to).next = hot;
         let head = self.get_mut(from);
         head.prev = from;
         head.next = from;

@@ -70,6 +70,13 @@ pub(super) struct Pending<'a> {
     refusal: Option<Refusal>,
 }
 
+/// A batch that was admitted.
+pub struct Batch<'a> {
+    /// Shard by position.
+    shards: Vec<u16>,
+    cells: Vec<Cell<'a>>,
+}
+
 type Cell<'a> = Mutex<Pending<'a>>;
 
 fn open<'m, 'a>(cell: &'m Cell<'a>) -> MutexGuard<'m, Pending<'a>> {
@@ -77,7 +84,7 @@ fn open<'m, 'a>(cell: &'m Cell<'a>) -> MutexGuard<'m, Pending<'a>> {
 }
 
 impl Engine {
-    /// Makes the rows of `keys` resident and pins them; with `out`, copies the first words of each
+    /// Makes the rows of `keys` resident and pins them, in two halves; with `out`, copies the first words of each
     /// there.
     ///
     /// # Shapes
@@ -93,6 +100,22 @@ impl Engine {
         intent: Intent,
         out: Option<(&mut [f32], usize)>,
     ) -> Result<Lease> {
+        let batch = self.begin(lane, table, keys, out)?;
+        self.complete(lane, table, intent, batch)
+    }
+
+    /// The first half: the rows that are resident are pinned, the others have places promised.
+    /// [`Engine::complete`] must follow.
+    ///
+    /// # Errors
+    /// `OverBudget`, `InvalidArgument`; nothing is pinned.
+    pub fn begin<'a>(
+        self: &Arc<Engine>,
+        lane: &Lane,
+        table: &Arc<Table>,
+        keys: &[u64],
+        out: Option<(&'a mut [f32], usize)>,
+    ) -> Result<Batch<'a>> {
         if u32::try_from(keys.len()).is_err() {
             let found = keys.len();
             let what = "keys of a batch (at most)";
@@ -126,11 +149,27 @@ impl Engine {
             })
             .collect();
         self.admit(lane, table, keys.len(), &cells)?;
+        let shards = batch.shards;
+        Ok(Batch { shards, cells })
+    }
+
+    /// The second half: everything is resident.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`, `NoSpace`, `Poisoned`; nothing is pinned.
+    pub fn complete(
+        self: &Arc<Engine>,
+        lane: &Lane,
+        table: &Arc<Table>,
+        intent: Intent,
+        batch: Batch<'_>,
+    ) -> Result<Lease> {
+        let Batch { shards, cells } = batch;
         if let Err(e) = self.bring_in(lane, table, intent, &cells) {
             self.undo(table, &cells);
             return Err(e);
         }
-        Ok(self.lease(table, batch.shards, cells))
+        Ok(self.lease(table, shards, cells))
     }
 
     fn admit(

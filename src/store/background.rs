@@ -1,6 +1,6 @@
 //! Which threads does an open store keep?
 //!
-//! - `hps-prefetch` serves tickets, `hps-writer` flushes caches that run low, `hps-compact`
+//! - `hps-prefetch`, two of them, serve tickets, `hps-writer` flushes caches that run low, `hps-compact`
 //!   compacts. A checkpoint has a thread of its own while it runs.
 //! - All end when the store is closed or dropped.
 
@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::engine::Engine;
+use super::lane::PREFETCH_LANES;
 use crate::error::{Error, Result};
 
 /// How long a thread sleeps without being called.
@@ -33,7 +34,9 @@ impl Threads {
         if engine.options.inline {
             return Ok(threads);
         }
-        threads.spawn(engine, "hps-prefetch", |e| e.serve_prefetches())?;
+        for lane in 0..PREFETCH_LANES {
+            threads.spawn(engine, "hps-prefetch", move |e| e.serve_prefetches(lane))?;
+        }
         if !engine.read_only {
             threads.spawn(engine, "hps-writer", |e| e.serve_flushes())?;
             threads.spawn(engine, "hps-compact", |e| e.serve_compactions())?;

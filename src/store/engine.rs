@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use super::checkpoint::Running;
-use super::lane::Lane;
+use super::lane::{Lane, Lanes};
 use super::lease::LeaseBook;
 use super::ticket::PrefetchQueue;
 use crate::batch::shard_range;
@@ -198,10 +198,8 @@ pub struct Engine {
     pub shards: Vec<ShardCell>,
     /// Tables by id.
     pub tables: RwLock<Vec<Arc<Table>>>,
-    /// Serves callers.
-    pub foreground: RwLock<Arc<Lane>>,
-    /// Serves prefetches.
-    pub background: RwLock<Arc<Lane>>,
+    /// Who serves callers and prefetches.
+    pub lanes: RwLock<Arc<Lanes>>,
     /// One admission at a time, so that nobody sees another's half-made pins.
     pub admission: Mutex<()>,
     /// The writer's role.
@@ -252,24 +250,14 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// The foreground lane.
-    pub fn foreground(&self) -> Arc<Lane> {
-        Arc::clone(
-            &self
-                .foreground
-                .read()
-                .unwrap_or_else(PoisonError::into_inner),
-        )
+    /// All lanes.
+    pub fn lanes(&self) -> Arc<Lanes> {
+        Arc::clone(&self.lanes.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The lane of prefetches.
-    pub fn background(&self) -> Arc<Lane> {
-        Arc::clone(
-            &self
-                .background
-                .read()
-                .unwrap_or_else(PoisonError::into_inner),
-        )
+    /// The lane of callers.
+    pub fn foreground(&self) -> Arc<Lane> {
+        Arc::clone(&self.lanes().foreground)
     }
 
     /// A table by id.
@@ -336,7 +324,7 @@ impl Engine {
 
     /// Bytes of one table's cache in one shard: the budget without I/O buffers, split by row size.
     fn table_bytes(&self, tables: &[Arc<Table>], table: usize) -> u64 {
-        let buffers = self.foreground().bytes() + self.background().bytes() + self.write_bytes;
+        let buffers = self.lanes().bytes() + self.write_bytes;
         let budget = self.options.cache_bytes.saturating_sub(buffers);
         let budget = budget.max(self.options.cache_bytes / 2);
         let sum: u64 = tables

@@ -7,7 +7,7 @@
 //! - Work may lock shards; so no caller waits for it while it has one locked.
 //! - No work waits for the work of another batch.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
 use crate::io::{Disk, Queue};
@@ -28,6 +28,28 @@ pub struct Lane {
     pool: Option<rayon::ThreadPool>,
     queues: Vec<Mutex<Box<dyn Queue>>>,
     bytes: u64,
+}
+
+/// Prefetches that are read at the same time: while the last rows of one arrive, the next keeps
+/// the device busy.
+pub const PREFETCH_LANES: usize = 2;
+
+/// The lanes of a store.
+#[derive(Debug)]
+pub struct Lanes {
+    /// Serves callers.
+    pub foreground: Arc<Lane>,
+    /// Serve prefetches.
+    pub prefetch: [Arc<Lane>; PREFETCH_LANES],
+}
+
+impl Lanes {
+    /// Memory of all queues' buffers.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let prefetch: u64 = self.prefetch.iter().map(|lane| lane.bytes()).sum();
+        self.foreground.bytes() + prefetch
+    }
 }
 
 impl Lane {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use super::engine::{Counters, Engine, Shard, ShardCell, Signal, Table, Writer};
-use super::lane::Lane;
+use super::lane::{Lane, Lanes, PREFETCH_LANES};
 use super::lease::LeaseBook;
 use super::ticket::PrefetchQueue;
 use crate::error::{Error, Invalid, Result};
@@ -22,6 +22,8 @@ static ENGINES: AtomicU64 = AtomicU64::new(1);
 
 /// Buffers of the writer's queue.
 const WRITE_DEPTH: usize = 4;
+/// Below, buffers for a second file would take too many rows their place.
+const SMALL_CACHE_BYTES: u64 = 64 << 20;
 /// Files that a checkpoint writes at the same time.
 const WRITERS: usize = 2;
 
@@ -66,7 +68,7 @@ pub fn make_lanes(
     disk: &dyn Disk,
     options: &RuntimeOptions,
     tables: &[Arc<Table>],
-) -> Result<(Arc<Lane>, Arc<Lane>)> {
+) -> Result<Lanes> {
     let longest = tables
         .iter()
         .map(|t| record_stride(t.descriptor.row_bytes()))
@@ -74,18 +76,22 @@ pub fn make_lanes(
     let needed = longest.unwrap_or(0) + 2 * 4096;
     let cache = usize::try_from(options.cache_bytes).unwrap_or(usize::MAX);
     // All read buffers together take about a sixteenth of the cache.
-    let share = cache / (32 * options.threads * options.io_depth);
+    let queues = (1 + PREFETCH_LANES) * options.threads;
+    let share = cache / (16 * queues * options.io_depth);
     let bytes = share
         .clamp(4096, 32 << 10)
         .max(needed)
         .next_multiple_of(4096);
     // Never more than a quarter: rather fewer requests in flight.
     let mut depth = options.io_depth;
-    while depth > 4 && 2 * options.threads * depth * bytes > cache / 4 {
+    while depth > 4 && queues * depth * bytes > cache / 4 {
         depth /= 2;
     }
-    let lane = |name| Lane::new(disk, name, options.threads, depth, bytes);
-    Ok((Arc::new(lane("pull")?), Arc::new(lane("prefetch")?)))
+    let lane = |name| Lane::new(disk, name, options.threads, depth, bytes).map(Arc::new);
+    Ok(Lanes {
+        foreground: lane("pull")?,
+        prefetch: [lane("prefetch-a")?, lane("prefetch-b")?],
+    })
 }
 
 /// Builds an engine on an opened tier: index from the files, caches empty.
@@ -110,11 +116,12 @@ pub fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> 
         let (then, now) = (checkpoint.hyper, options.hyper);
         tracing::info!(?then, ?now, "hyperparameters differ from the checkpoint's");
     }
-    let (foreground, background) = make_lanes(&*ssd.disk, &options, &tables)?;
+    let lanes = make_lanes(&*ssd.disk, &options, &tables)?;
     let cache = usize::try_from(options.cache_bytes).unwrap_or(usize::MAX);
-    let write_bytes = (cache / 64).clamp(64 << 10, 1 << 20).next_multiple_of(4096);
+    let write_bytes = (cache / 64).clamp(16 << 10, 1 << 20).next_multiple_of(4096);
     // One more file than one at a time keeps the device busy while the first is put in its place.
-    let writers = if options.inline { 1 } else { WRITERS };
+    let small = options.cache_bytes < SMALL_CACHE_BYTES;
+    let writers = if options.inline || small { 1 } else { WRITERS };
     let queue = |_| {
         ssd.disk
             .queue(WRITE_DEPTH, write_bytes)
@@ -138,8 +145,7 @@ pub fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> 
         read_only,
         shards: (0..options.shards).map(|_| shard()).collect(),
         tables: RwLock::new(tables.clone()),
-        foreground: RwLock::new(foreground),
-        background: RwLock::new(background),
+        lanes: RwLock::new(Arc::new(lanes)),
         admission: Mutex::new(()),
         writer: Mutex::new(Writer { queues }),
         commit: Mutex::new(()),
@@ -207,15 +213,8 @@ impl Engine {
         let table = Arc::new(make_table(tables.len(), descriptor, &self.options));
         let id = table.id;
         tables.push(table);
-        let (foreground, background) = make_lanes(&*self.ssd.disk, &self.options, &tables)?;
-        *self
-            .foreground
-            .write()
-            .unwrap_or_else(PoisonError::into_inner) = foreground;
-        *self
-            .background
-            .write()
-            .unwrap_or_else(PoisonError::into_inner) = background;
+        let lanes = make_lanes(&*self.ssd.disk, &self.options, &tables)?;
+        *self.lanes.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(lanes);
         self.rebuild_caches(&tables)?;
         *self.tables.write().unwrap_or_else(PoisonError::into_inner) = tables;
         Ok(id)

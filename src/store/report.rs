@@ -28,7 +28,6 @@ impl Engine {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let usage = self.ssd.usage();
         let (leases, lease_bytes) = self.leases.totals();
-        let (foreground, background) = (self.foreground(), self.background());
         let mut stats = Stats {
             io_engine: self.ssd.disk.name(),
             direct_io: self.ssd.versions().current().all(|f| f.file.is_direct()),
@@ -51,7 +50,7 @@ impl Engine {
             leases: leases as u64,
             lease_bytes,
             uncheckpointed_rows: self.uncheckpointed_rows(),
-            buffer_bytes: foreground.bytes() + background.bytes() + self.write_bytes,
+            buffer_bytes: self.lanes().bytes() + self.write_bytes,
             files: usage.files,
             current_bytes: usage.current_bytes,
             live_bytes: usage.live_bytes,

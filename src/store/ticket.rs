@@ -1,7 +1,8 @@
 //! How are rows fetched before they are needed?
 //!
-//! Tickets are served in order by one thread. A ticket that has not started is taken over by
-//! whoever waits for it, so waiting never depends on room that the waiter itself holds.
+//! Tickets are admitted in order; a few are read at the same time. A ticket that has not started is
+//! taken over by whoever waits for it, so waiting never depends on room that the waiter itself
+//! holds.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -39,9 +40,9 @@ pub struct PrefetchQueue {
     arrived: Condvar,
     /// Held while a ticket is started and admitted: a later one never takes the room of an earlier.
     order: Mutex<()>,
-    /// What the thread is serving.
-    serving: Mutex<Option<Arc<Prefetch>>>,
-    /// Raised when it was served.
+    /// What is being served.
+    serving: Mutex<Vec<Arc<Prefetch>>>,
+    /// Raised when something was served.
     served: Condvar,
 }
 
@@ -85,17 +86,24 @@ impl PrefetchQueue {
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn serves(&self, prefetch: Option<&Arc<Prefetch>>) {
-        *self.serving.lock().unwrap_or_else(PoisonError::into_inner) = prefetch.cloned();
+    fn serving(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Prefetch>>> {
+        self.serving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ends(&self, prefetch: &Arc<Prefetch>) {
+        let mut serving = self.serving();
+        // Once: another thread may have looked at the same one.
+        if let Some(at) = serving.iter().position(|p| Arc::ptr_eq(p, prefetch)) {
+            serving.swap_remove(at);
+        }
+        drop(serving);
         self.served.notify_all();
     }
 
     /// Waits until no prefetch is served whose ticket was dropped: its rows are let go then.
     pub fn wait_cancelled(&self) {
-        let mut serving = self.serving.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Some(prefetch) = &*serving
-            && matches!(*prefetch.lock(), State::Gone)
-        {
+        let mut serving = self.serving();
+        while serving.iter().any(|p| matches!(*p.lock(), State::Gone)) {
             serving = self
                 .served
                 .wait(serving)
@@ -135,7 +143,9 @@ impl Ticket {
                 self.engine.prefetches.remove(&self.prefetch);
                 let lane = self.engine.foreground();
                 let (table, keys) = (&self.prefetch.table, &self.prefetch.keys);
-                return self.engine.acquire(&lane, table, keys, Intent::Read, None);
+                let batch = self.engine.begin(&lane, table, keys, None)?;
+                drop(order);
+                return self.engine.complete(&lane, table, Intent::Read, batch);
             }
             drop(order);
             if let Some(result) = self.prefetch.take(Duration::MAX, true) {
@@ -262,40 +272,51 @@ impl Engine {
     }
 
     /// Serves prefetches until the store is closed.
-    pub fn serve_prefetches(self: &Arc<Engine>) {
+    pub fn serve_prefetches(self: &Arc<Engine>, lane: usize) {
         while !self.closed.load(Ordering::Acquire) {
             let Some(prefetch) = self.prefetches.front() else {
                 continue;
             };
-            let dropped = self.leases.dropped.count();
-            self.prefetches.serves(Some(&prefetch));
-            let order = self.prefetches.in_order();
-            if !prefetch.start() {
-                self.prefetches.remove(&prefetch);
-                self.prefetches.serves(None);
-                continue;
-            }
-            let lane = self.background();
-            let result = self.acquire(&lane, &prefetch.table, &prefetch.keys, Intent::Read, None);
-            drop(order);
-            match result {
-                Err(Error::OverBudget {
-                    asked_rows,
-                    capacity_rows,
-                    ..
-                }) if asked_rows <= capacity_rows => {
-                    prefetch.end(None);
-                    self.prefetches.serves(None);
-                    self.leases
-                        .dropped
-                        .wait(dropped, Duration::from_millis(100));
-                }
-                result => {
-                    self.prefetches.remove(&prefetch);
-                    prefetch.end(Some(result));
-                    self.prefetches.serves(None);
-                }
+            self.prefetches.serving().push(Arc::clone(&prefetch));
+            let pause = self.serve(&prefetch, lane);
+            self.prefetches.ends(&prefetch);
+            if let Some(seen) = pause {
+                self.leases.dropped.wait(seen, Duration::from_millis(100));
             }
         }
+    }
+
+    /// Serves one, if nobody else does. Without room it stays in the queue: gives the count of
+    /// dropped leases after which to try again.
+    fn serve(self: &Arc<Engine>, prefetch: &Arc<Prefetch>, lane: usize) -> Option<u64> {
+        let dropped = self.leases.dropped.count();
+        let order = self.prefetches.in_order();
+        if !prefetch.start() {
+            self.prefetches.remove(prefetch);
+            return None;
+        }
+        let lanes = self.lanes();
+        let lane = &lanes.prefetch[lane];
+        let result = match self.begin(lane, &prefetch.table, &prefetch.keys, None) {
+            Err(Error::OverBudget {
+                asked_rows,
+                capacity_rows,
+                ..
+            }) if asked_rows <= capacity_rows => {
+                prefetch.end(None);
+                return Some(dropped);
+            }
+            Err(e) => {
+                self.prefetches.remove(prefetch);
+                Err(e)
+            }
+            Ok(batch) => {
+                self.prefetches.remove(prefetch);
+                drop(order);
+                self.complete(lane, &prefetch.table, Intent::Read, batch)
+            }
+        };
+        prefetch.end(Some(result));
+        None
     }
 }

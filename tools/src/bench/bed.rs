@@ -1,0 +1,221 @@
+//! Where are the stores that are measured, and how are they filled?
+//!
+//! - One directory holds everything; a temporary one goes away at the end, and in a directory of
+//!   the user's only what this program made there is removed.
+//! - A loaded store is used again when its description (rows, dim, optimizer, seed) is equal.
+//! - Rows are loaded in random key order with whole rows of incompressible numbers, through the
+//!   same tickets that a trainer uses.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use hps::{Store, TableId, Ticket, Update, mix64};
+use serde_json::{Value, json};
+
+use super::args::{Args, Settings};
+use super::draw::load_order;
+
+/// The description of a loaded store, beside it.
+const DESCRIPTION: &str = "hps-bench.json";
+
+/// The directory of a run.
+#[derive(Debug)]
+pub struct Bed {
+    root: PathBuf,
+    keep: bool,
+    temporary: Option<tempfile::TempDir>,
+}
+
+/// How a load went.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// Seconds until the last row was pushed.
+    pub push_seconds: f64,
+    /// Seconds until everything was durable.
+    pub seconds: f64,
+    /// Seconds of each batch.
+    pub batches: Vec<f64>,
+    /// What the store counted.
+    pub stats: hps::Stats,
+}
+
+impl Bed {
+    /// The user's directory, or a temporary one.
+    ///
+    /// # Errors
+    /// When it can't be made.
+    pub fn new(args: &Args) -> Result<Bed> {
+        let (root, temporary) = match &args.dir {
+            Some(dir) => (dir.clone(), None),
+            None => {
+                let made = tempfile::tempdir().context("make a temporary directory")?;
+                (made.path().to_path_buf(), Some(made))
+            }
+        };
+        fs::create_dir_all(&root).with_context(|| format!("make {}", root.display()))?;
+        let keep = args.keep;
+        Ok(Bed {
+            root,
+            keep,
+            temporary,
+        })
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The file of probes.
+    #[must_use]
+    pub fn probe(&self) -> PathBuf {
+        self.root.join("probe")
+    }
+
+    /// The loaded store.
+    #[must_use]
+    pub fn rows(&self) -> PathBuf {
+        self.root.join("rows")
+    }
+
+    /// Where a workload makes a store of its own; the one before it is removed.
+    #[must_use]
+    pub fn scratch(&self) -> PathBuf {
+        let path = self.root.join("scratch");
+        let _missing = fs::remove_dir_all(&path);
+        path
+    }
+
+    /// The index bytes of the loaded store that is there, when it is one of these settings.
+    #[must_use]
+    pub fn loaded(&self, settings: &Settings) -> Option<u64> {
+        let text = fs::read_to_string(self.root.join(DESCRIPTION)).ok()?;
+        let found: Value = serde_json::from_str(&text).ok()?;
+        let same = found["store"] == description(settings) && self.rows().is_dir();
+        same.then(|| found["index_bytes"].as_u64()).flatten()
+    }
+
+    /// The loaded store is not as it was loaded any more: the next one to need it makes it anew.
+    pub fn forget(&self) {
+        let _missing = fs::remove_file(self.root.join(DESCRIPTION));
+    }
+
+    /// Makes the store of these settings anew, as the workload `load` does.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn load(&self, settings: &Settings) -> Result<Loaded> {
+        let _missing = fs::remove_file(self.root.join(DESCRIPTION));
+        let path = self.rows();
+        let _missing = fs::remove_dir_all(&path);
+        // Before the index is there its size is taken from its contract: 20 bytes a key.
+        let cache = settings.cache_for(settings.rows * 20)?;
+        let store = Store::create(&path, settings.options(cache)).context("make a store")?;
+        let table = store.create_table(&settings.descriptor)?;
+        let since = Instant::now();
+        let batches = fill(&store, table, settings)?;
+        let push_seconds = since.elapsed().as_secs_f64();
+        store.checkpoint(1, &[]).context("the closing checkpoint")?;
+        let seconds = since.elapsed().as_secs_f64();
+        let stats = store.stats();
+        store.close()?;
+        let told = json!({
+            "store": description(settings),
+            "index_bytes": stats.index_bytes,
+        });
+        fs::write(self.root.join(DESCRIPTION), told.to_string())?;
+        Ok(Loaded {
+            push_seconds,
+            seconds,
+            batches,
+            stats,
+        })
+    }
+
+    /// Files of rows of a store, for reads in no order.
+    #[must_use]
+    pub fn data_files(store: &Path) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        let mut directories = vec![store.to_path_buf()];
+        while let Some(directory) = directories.pop() {
+            for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+                let path = entry.path();
+                match entry.metadata() {
+                    Ok(data) if data.is_dir() => directories.push(path),
+                    Ok(_) if path.extension().is_some_and(|x| x == "rows") => found.push(path),
+                    _ => {}
+                }
+            }
+        }
+        found.sort();
+        found
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        if self.temporary.is_some() {
+            return;
+        }
+        let _missing = fs::remove_file(self.probe());
+        let _missing = fs::remove_dir_all(self.root.join("scratch"));
+        if !self.keep {
+            let _missing = fs::remove_dir_all(self.rows());
+            let _missing = fs::remove_file(self.root.join(DESCRIPTION));
+            let _not_empty = fs::remove_dir(&self.root);
+        }
+    }
+}
+
+fn description(settings: &Settings) -> Value {
+    json!({
+        "rows": settings.rows,
+        "dim": settings.dim,
+        "optimizer": format!("{:?}", settings.descriptor.optimizer),
+        "seed": settings.seed,
+        "file_bytes": settings.runtime.file_bytes,
+        "shards": settings.runtime.shards,
+    })
+}
+
+/// Whole rows of numbers between 0 and 1 without any pattern.
+#[must_use]
+pub fn random_rows(rows: usize, row_f32s: usize, seed: u64) -> Vec<f32> {
+    let unit = |i: usize| {
+        let bits = mix64(seed.wrapping_add(i as u64)) >> 40;
+        // 24 bits fit an f32 exactly.
+        u32::try_from(bits).map_or(0.0, |bits| bits as f32 / (1u32 << 24) as f32)
+    };
+    (0..rows * row_f32s).map(unit).collect()
+}
+
+/// Pushes every row once, in random order; the seconds of each batch.
+///
+/// # Errors
+/// What the store says.
+pub fn fill(store: &Store, table: TableId, settings: &Settings) -> Result<Vec<f64>> {
+    let batch = settings.batch * 2;
+    let width = settings.descriptor.row_f32s();
+    let values = random_rows(batch, width, settings.seed);
+    let mut tickets: VecDeque<(usize, Ticket)> = VecDeque::new();
+    let mut order = load_order(settings.rows, settings.seed, batch).fuse();
+    let mut times = Vec::new();
+    loop {
+        let since = Instant::now();
+        while tickets.len() <= settings.depth
+            && let Some(keys) = order.next()
+        {
+            tickets.push_back((keys.len(), store.prefetch(table, &keys)?));
+        }
+        let Some((rows, ticket)) = tickets.pop_front() else {
+            return Ok(times);
+        };
+        let lease = ticket.wait().context("room for a batch of the load")?;
+        store.push(&lease, Update::rows(&values[..rows * width]))?;
+        times.push(since.elapsed().as_secs_f64());
+    }
+}

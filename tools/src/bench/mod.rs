@@ -1,0 +1,89 @@
+//! The workloads of `hps-bench`, and the limits of the machine beside them.
+//!
+//! - `draw`, `pipeline` and `limits` know no workload: others measure with them, too.
+//! - A workload measures its limit in the same round and reports both; see `report`.
+
+pub mod args;
+pub mod bed;
+pub mod context;
+pub mod draw;
+pub mod figures;
+pub mod limits;
+pub mod machine;
+pub mod model;
+pub mod pipeline;
+pub mod plot;
+pub mod report;
+pub mod work;
+
+use std::fs;
+
+use anyhow::{Context as _, Result};
+
+use args::{Args, Job, Name};
+use context::Context;
+
+/// Runs what the flags ask for and prints the report.
+///
+/// # Errors
+/// A [`args::Usage`] error for a fault of the user's; else what the store or the system says.
+pub fn run(args: &Args) -> Result<()> {
+    if let Some(args::Command::Replay(replay)) = &args.command {
+        return crate::trace::replay(replay);
+    }
+    if let Some(store) = &args.child {
+        return work::reopen::child(args, store);
+    }
+    let mut context = Context::new(args)?;
+    let jobs = args.jobs();
+    let memory: Vec<Job> = jobs.iter().copied().filter(|j| is_memory(j.name)).collect();
+    let mut memory_done = false;
+    for job in &jobs {
+        match job.name {
+            name if is_memory(name) => {
+                if !std::mem::replace(&mut memory_done, true) {
+                    work::memory::run(&mut context, &memory)?;
+                }
+            }
+            Name::Load => work::load::run(&mut context)?,
+            Name::PullMiss => work::disk::pull_miss(&mut context)?,
+            Name::Train => work::disk::train(&mut context, job.zipf)?,
+            Name::Checkpoint => work::checkpoint::run(&mut context)?,
+            Name::Reopen => work::reopen::run(&mut context)?,
+            Name::Compaction => work::compaction::run(&mut context, job.zipf)?,
+            Name::Index => work::index::run(&mut context)?,
+            Name::Growth => work::growth::run(&mut context)?,
+            other => anyhow::bail!("{other:?} is no single workload"),
+        }
+    }
+    context.notes.done();
+    let title = title(&context);
+    if let (Some(path), Some(samples)) = (&args.plot, &context.samples) {
+        let text = plot::svg(&title, samples);
+        fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
+    }
+    let machine = machine::describe(context.bed.root());
+    report::print(&title, &machine, &context.outcomes, args.json)
+}
+
+fn is_memory(name: Name) -> bool {
+    matches!(
+        name,
+        Name::PullHit | Name::PushHit | Name::TrainMemory | Name::FirstTouch
+    )
+}
+
+fn title(context: &Context) -> String {
+    let s = &context.settings;
+    format!(
+        "hps-bench: {} rows, dim {}, {:?} ({} B a row), batch {}, {} threads, {} rounds of {} s",
+        s.rows,
+        s.dim,
+        s.descriptor.optimizer,
+        s.row_bytes(),
+        s.batch,
+        s.threads,
+        s.rounds,
+        s.seconds
+    )
+}

@@ -1,0 +1,196 @@
+//! Does `hps-bench` measure every workload, say what it must, and clean up?
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "test helpers fail the test"
+)]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn bench(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_hps-bench"))
+        .arg("--tiny")
+        .args(args)
+        .output()
+        .unwrap()
+}
+
+/// The objects of the last line of a run that went well.
+fn objects(output: &Output) -> Vec<Value> {
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{out}\n{err}");
+    let last = out.lines().last().unwrap();
+    serde_json::from_str(last).unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn names(objects: &[Value]) -> Vec<&str> {
+    objects
+        .iter()
+        .map(|o| o["workload"].as_str().unwrap())
+        .collect()
+}
+
+/// A figure that must be there and above 0.
+fn figure(object: &Value, name: &str) -> f64 {
+    let found = object.pointer(&format!("/{name}")).and_then(Value::as_f64);
+    let x = found.unwrap_or_else(|| panic!("{name} of {object}"));
+    assert!(x > 0.0 && x.is_finite(), "{name} of {object}");
+    x
+}
+
+fn check_required(object: &Value) {
+    assert!(!object["limit"].as_str().unwrap().is_empty());
+    let (rate, limit) = (
+        figure(object, "rows_per_s"),
+        figure(object, "limit_rows_per_s"),
+    );
+    let ratio = figure(object, "ratio");
+    // One round: the medians are the readings.
+    assert!((ratio / (rate / limit) - 1.0).abs() < 1e-9, "{object}");
+    assert!(object["machine"]["cores"].as_u64() > Some(0));
+}
+
+#[test]
+fn in_memory_workloads_hit_every_row_and_tell_their_limit() {
+    let output = bench(&["w4", "first-touch", "--json", "--rows", "5000"]);
+    let found = objects(&output);
+    assert_eq!(
+        names(&found),
+        ["pull-hit", "push-hit", "train-memory", "first-touch"]
+    );
+    for object in &found {
+        check_required(object);
+        assert_eq!(object["resident_rows"], 5000);
+    }
+    for object in &found[..3] {
+        assert_eq!(object["hit_rate"], 1.0, "{object}");
+    }
+    let table = text(&output.stdout);
+    assert!(
+        table.contains("ratio") && table.contains("pull-hit"),
+        "{table}"
+    );
+}
+
+#[test]
+fn out_of_memory_workloads_read_and_the_plot_is_drawn() {
+    let dir = tempfile::tempdir().unwrap();
+    let plot = dir.path().join("plot.svg");
+    let args = ["load", "pull-miss", "w2a", "w2b", "--json", "--plot"];
+    let output = bench(&[&args[..], &[plot.to_str().unwrap()]].concat());
+    let found = objects(&output);
+    assert_eq!(names(&found), ["load", "pull-miss", "train", "train"]);
+    found.iter().for_each(check_required);
+    let load = &found[0];
+    assert!(
+        figure(load, "write_amplification/median") >= 1.0,
+        "each row is written"
+    );
+    assert_eq!(load["index_keys"], 20_000);
+    for object in &found[1..] {
+        let hits = object["hit_rate"]["median"].as_f64().unwrap();
+        assert!(hits < 0.999, "rows were read: {object}");
+        figure(object, "device_reads_per_s");
+        figure(object, "pull/p99_ms");
+    }
+    let skew = |o: &Value| figure(o, "hit_rate/median");
+    assert!(
+        skew(&found[3]) > skew(&found[2]),
+        "zipf 1.2 hits more than 0.99"
+    );
+    for object in &found[2..] {
+        figure(object, "peak_rss_bytes");
+        figure(object, "model_miss_share");
+        assert!(figure(object, "write_amplification/median") < 5.0);
+    }
+    let drawing = std::fs::read_to_string(plot).unwrap();
+    assert_eq!(drawing.matches("<polyline").count(), 3);
+}
+
+#[test]
+fn checkpoints_reopening_churn_index_and_growth_are_measured() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("bed");
+    let at = path.to_str().unwrap();
+    let args = [
+        "checkpoint",
+        "reopen",
+        "compaction",
+        "index",
+        "growth",
+        "--json",
+        "--dir",
+        at,
+    ];
+    let found = objects(&bench(&args));
+    found.iter().for_each(check_required);
+    let by_name = |name: &str| {
+        let object = found.iter().find(|o| o["workload"] == name);
+        object.unwrap_or_else(|| panic!("{name} in {:?}", names(&found)))
+    };
+    figure(by_name("checkpoint"), "dirty_bytes_per_s");
+    for name in ["checkpoint-beside", "checkpoint-beside-disk"] {
+        figure(by_name(name), "pull_p99_beside_to_idle");
+        figure(by_name(name), "batch_ms");
+    }
+    for name in ["reopen", "reopen-killed"] {
+        figure(by_name(name), "open_s/median");
+        figure(by_name(name), "first_batch_to_steady/median");
+    }
+    let churn = by_name("compaction");
+    figure(churn, "compactions_inside");
+    assert!(figure(churn, "cleaning_factor/median") >= 1.0);
+    assert!(figure(churn, "space_amplification/max") >= 1.0);
+    assert_eq!(
+        churn["enough_for_p99"], false,
+        "a tiny run has too few pulls, and says so"
+    );
+    let index = by_name("index");
+    assert!(
+        figure(index, "bytes_per_key_max") >= 12.0,
+        "hash and value take 12 bytes at least"
+    );
+    figure(by_name("growth-pull-hit-16000"), "cost_growth_to_gather");
+    figure(by_name("growth-pull-miss-16000"), "cost_growth_to_gather");
+    assert!(!path.exists(), "what was made is removed");
+}
+
+/// Whether a run had to load rows.
+fn loads(args: &[&str]) -> bool {
+    let output = bench(args);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stderr).contains("load: rows on disk")
+}
+
+#[test]
+fn a_kept_store_is_used_again_by_runs_with_equal_rows_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let foreign = dir.path().join("mine.txt");
+    std::fs::write(&foreign, "not of the bench").unwrap();
+    let at = dir.path().to_str().unwrap();
+    let kept = ["pull-miss", "--keep", "--dir", at];
+    assert!(loads(&kept));
+    assert!(!loads(&kept));
+    assert!(loads(&["pull-miss", "--dir", at, "--dim", "32"]));
+    assert!(loads(&kept), "the run without --keep removed it");
+    assert!(Path::new(at).join("rows").is_dir());
+    assert!(!Path::new(at).join("probe").exists());
+    assert!(foreign.exists());
+}
+
+#[test]
+fn faults_of_the_user_and_of_the_system_have_their_exit_codes() {
+    let code = |args: &[&str]| bench(args).status.code();
+    assert_eq!(code(&["no-such-workload"]), Some(16));
+    assert_eq!(code(&[]), Some(16));
+    assert_eq!(code(&["--help"]), Some(0));
+    assert_eq!(code(&["train", "--memory-mib", "1"]), Some(16));
+    assert_eq!(code(&["train", "--dir", "/proc/none"]), Some(8));
+}
