@@ -29,6 +29,8 @@ pub(crate) trait Policy {
     fn coldest(&mut self, rows: &mut Rows, want: usize, named: &mut Vec<u32>);
     /// A row leaves memory; it is linked nowhere.
     fn left(&mut self, rows: &mut Rows, slot: u32);
+    /// Announces to the processor that a row comes in or leaves soon.
+    fn announce(&self, _hash: u64) {}
 }
 
 /// One of the policies: told apart by a branch, not by a pointer.
@@ -99,6 +101,12 @@ impl Policy for AnyPolicy {
 
     fn left(&mut self, rows: &mut Rows, slot: u32) {
         self.get().left(rows, slot);
+    }
+
+    fn announce(&self, hash: u64) {
+        if let AnyPolicy::Bilevel(policy) = self {
+            policy.announce(hash);
+        }
     }
 }
 

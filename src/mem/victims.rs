@@ -14,6 +14,8 @@ use super::lists::{COLD_CLEAN, COLD_DIRTY, FROZEN, HEADS};
 use super::policy::Policy;
 use super::row_state::{Flags, ListKind, RowState, VISITED};
 
+/// Rows that leave at once: their cache misses overlap.
+const COLD_ROWS: usize = 16;
 /// States scanned by one `take_frozen`, at most: the caller may hold a lock.
 const SCAN_ROWS: usize = 1 << 16;
 
@@ -50,21 +52,37 @@ impl TableCache {
     /// has become cold once more.
     pub fn reclaim(&mut self, want: usize) -> usize {
         while self.free() < want && self.evictable() > 0 {
-            let Some(slot) = self.rows.coldest(COLD_CLEAN) else {
-                if self.name_victims(want - self.free()) == 0 {
+            let mut cold = [0; COLD_ROWS];
+            let mut count = 0;
+            for slot in self.rows.walk(COLD_CLEAN).take(COLD_ROWS) {
+                cold[count] = slot;
+                count += 1;
+                self.announce_row(self.rows.get(slot).hash);
+            }
+            if count == 0 && self.name_victims(want - self.free()) == 0 {
+                break;
+            }
+            for slot in &cold[..count] {
+                if self.free() >= want {
                     break;
                 }
-                continue;
-            };
-            self.rows.unlink(slot);
-            let state = self.rows.get(slot);
-            if state.evictable() && state.marks & VISITED == 0 {
-                self.release(slot);
-            } else {
-                self.sort(slot);
+                self.rows.unlink(*slot);
+                let state = self.rows.get(*slot);
+                if state.evictable() && state.marks & VISITED == 0 {
+                    self.release(*slot);
+                } else {
+                    self.sort(*slot);
+                }
             }
         }
         self.free()
+    }
+
+    /// Announces to the processor that a row comes in or leaves.
+    #[inline]
+    pub fn announce_row(&self, hash: u64) {
+        self.buckets.announce(hash);
+        self.policy.announce(hash);
     }
 
     /// Lets the policy name its coldest rows and queues them; returns how many.

@@ -196,7 +196,7 @@ impl Engine {
             self.refused(table, refusals)?;
             let since = Instant::now();
             let cell = &self.shards[0];
-            drop(cell.wait(cell.lock()));
+            cell.wait(&mut cell.lock());
             self.counters.stalled(since);
         }
     }

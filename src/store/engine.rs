@@ -6,7 +6,7 @@
 //! - Nothing is read from or written to a device while a shard is locked.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -71,25 +71,34 @@ impl Shard {
     }
 }
 
-/// A shard with its lock, and where those wait who need something in it to change.
+/// A locked shard.
+pub type ShardGuard<'a> = parking_lot::MutexGuard<'a, Shard>;
+
+/// A shard with its lock, which is handed on in the end to whoever waits (a batch must not keep a
+/// flush from its rows), and where those wait who need something in it to change.
 #[derive(Debug, Default)]
 pub struct ShardCell {
-    state: Mutex<Shard>,
-    changed: Condvar,
+    state: parking_lot::Mutex<Shard>,
+    changed: parking_lot::Condvar,
 }
 
 impl ShardCell {
     /// Wraps a shard.
     pub fn new(shard: Shard) -> ShardCell {
         ShardCell {
-            state: Mutex::new(shard),
-            changed: Condvar::new(),
+            state: parking_lot::Mutex::new(shard),
+            changed: parking_lot::Condvar::new(),
         }
     }
 
     /// Locks the shard.
-    pub fn lock(&self) -> MutexGuard<'_, Shard> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn lock(&self) -> ShardGuard<'_> {
+        self.state.lock()
+    }
+
+    /// Lets those go first who wait for the lock.
+    pub fn pass(&self, guard: &mut ShardGuard<'_>) {
+        ShardGuard::bump(guard);
     }
 
     /// Wakes those who wait for a change.
@@ -98,10 +107,8 @@ impl ShardCell {
     }
 
     /// Waits for a change, or a while.
-    pub fn wait<'a>(&self, guard: MutexGuard<'a, Shard>) -> MutexGuard<'a, Shard> {
-        let pause = Duration::from_millis(20);
-        let result = self.changed.wait_timeout(guard, pause);
-        result.unwrap_or_else(PoisonError::into_inner).0
+    pub fn wait(&self, guard: &mut ShardGuard<'_>) {
+        self.changed.wait_for(guard, Duration::from_millis(20));
     }
 }
 
@@ -229,7 +236,9 @@ pub struct Engine {
     /// The store was closed; background threads end.
     pub closed: AtomicBool,
     /// Files that are written at the same time.
-    pub writers: u64,
+    pub writers: usize,
+    /// Threads that wait for room.
+    pub waiting: AtomicUsize,
     /// Memory of the writer's buffers.
     pub write_bytes: u64,
     /// The last compaction failed: flushes do not wait for the next one.
@@ -387,7 +396,7 @@ impl Engine {
     }
 
     /// Locks all shards in order.
-    pub fn lock_all(&self) -> Vec<MutexGuard<'_, Shard>> {
+    pub fn lock_all(&self) -> Vec<ShardGuard<'_>> {
         self.shards.iter().map(ShardCell::lock).collect()
     }
 }

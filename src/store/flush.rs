@@ -22,7 +22,7 @@ use crate::ssd::writer::FileWriter;
 use crate::units::{range_of, unmix64};
 
 /// Rows copied out per locking of a shard.
-const COPY_ROWS: usize = 256;
+const COPY_ROWS: usize = 512;
 
 /// Rows between the one at hand and the one announced to the processor.
 const AHEAD_ROWS: usize = 8;
@@ -93,7 +93,9 @@ impl Engine {
             cache.free() + cache.evictable() > 0
         };
         self.wait_for_space();
+        self.waiting.fetch_add(1, Ordering::Relaxed);
         let mut writer = self.lock_writer();
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
         if has_room() {
             return Ok(());
         }
@@ -107,10 +109,10 @@ impl Engine {
         if written == 0 {
             // Rows changed after a running checkpoint's cut wait for its capture.
             let cell = &self.shards[s];
-            let shard = cell.lock();
+            let mut shard = cell.lock();
             let cache = &shard.tables[id].cache;
             if cache.free() + cache.evictable() == 0 {
-                drop(cell.wait(shard));
+                cell.wait(&mut shard);
             }
         }
         Ok(())
@@ -206,6 +208,9 @@ impl Engine {
     /// The coldest dirty rows of caches that run low.
     fn pick_cold(&self) -> Vec<Picked> {
         let mut picked = Vec::new();
+        // While somebody waits for room, two files are written at a time.
+        let hurry = self.waiting.load(Ordering::Relaxed) > 0;
+        let steps = if hurry { self.writers } else { 1 };
         for table in 0..self.all_tables().len() {
             for (shard, cell) in self.shards.iter().enumerate() {
                 let mut guard = cell.lock();
@@ -215,7 +220,7 @@ impl Engine {
                     continue;
                 }
                 let mut victims = Vec::new();
-                cache.take_victims(cache.flush_step_rows(), epoch_max, &mut victims);
+                cache.take_victims(steps * cache.flush_step_rows(), epoch_max, &mut victims);
                 if !victims.is_empty() {
                     picked.push(Picked {
                         table,
@@ -247,7 +252,7 @@ impl Engine {
     /// from `cursors`; `None` when there are none left.
     pub fn pick_frozen(&self, cursors: &mut [usize], cut: Option<u32>) -> Option<Vec<Picked>> {
         let tables = self.all_tables();
-        let mut room = self.file_bytes * self.writers;
+        let mut room = self.file_bytes * self.writers as u64;
         let mut picked = Vec::new();
         for (t, table) in tables.iter().enumerate() {
             let row_bytes = table.descriptor.row_bytes() as u64 + 30;

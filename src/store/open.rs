@@ -1,7 +1,7 @@
 //! How do an SSD tier and options become an engine?
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use super::engine::{Counters, Engine, Shard, ShardCell, Signal, Table, Writer};
@@ -160,7 +160,8 @@ pub fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> 
         compacted: Signal::default(),
         low: Signal::default(),
         closed: AtomicBool::new(false),
-        writers: writers as u64,
+        writers,
+        waiting: AtomicUsize::new(0),
         write_bytes: (writers * WRITE_DEPTH * write_bytes) as u64,
         compaction_failed: AtomicBool::new(false),
         damaged: Mutex::default(),

@@ -16,8 +16,22 @@ use crate::ssd::reader::{RowBatch, RowReader, Want, pin_files};
 use crate::ssd::version::{DataFile, Location};
 use crate::units::unmix64;
 
+/// Rows between the one that gets its place and the one announced to the processor.
+const AHEAD_ROWS: usize = 8;
+/// Rows that get a place before others may have the shard.
+const PLACE_ROWS: usize = 512;
 /// Rows filled per locking of a shard.
 const FILL_ROWS: usize = 256;
+
+/// How far the rows of a batch have places.
+enum Progress {
+    /// All have one.
+    Done,
+    /// Some have; go on.
+    More,
+    /// No place is free.
+    NoRoom,
+}
 
 impl Engine {
     /// Brings in the missing rows of one shard.
@@ -36,8 +50,16 @@ impl Engine {
         let mut wants = Vec::new();
         let mut stalled: Option<Instant> = None;
         let result = loop {
-            let mut shard = self.shards[s].lock();
-            let done = self.place(table, &mut shard, intent, pending, &mut wants);
+            let cell = &self.shards[s];
+            let mut shard = cell.lock();
+            let mut progress = self.place(table, &mut shard, intent, pending, &mut wants);
+            // A file is pinned under the lock under which its place was looked up.
+            while matches!(progress, Progress::More) {
+                if wants.is_empty() {
+                    cell.pass(&mut shard);
+                }
+                progress = self.place(table, &mut shard, intent, pending, &mut wants);
+            }
             let files = {
                 let slots = self
                     .ssd
@@ -52,7 +74,7 @@ impl Engine {
             if let Err(e) = self.load(lane, thread, table, s, files, batch) {
                 break Err(e);
             }
-            if done {
+            if matches!(progress, Progress::Done) {
                 break Ok(());
             }
             stalled.get_or_insert_with(Instant::now);
@@ -66,7 +88,7 @@ impl Engine {
         result
     }
 
-    /// Gives places to missing rows until all have one or no place is free.
+    /// Gives places to some missing rows, or to as many as places are free.
     fn place(
         &self,
         table: &Table,
@@ -74,23 +96,29 @@ impl Engine {
         intent: Intent,
         pending: &mut Pending<'_>,
         wants: &mut Vec<Want>,
-    ) -> bool {
+    ) -> Progress {
         let entry = &mut shard.tables[table.id.0 as usize];
         let missing = std::mem::take(&mut pending.missing);
         let rest = &missing[pending.placed..];
-        let hashes: Vec<u64> = rest.chunk_by(|a, b| a.0 == b.0).map(|g| g[0].0).collect();
+        let groups = || rest.chunk_by(|a, b| a.0 == b.0).take(PLACE_ROWS);
+        let hashes: Vec<u64> = groups().map(|g| g[0].0).collect();
         let mut locations: Vec<Option<Location>> = Vec::new();
         entry.index.get_batch(&hashes, &mut locations);
         // Makes room before the look-up: what is found stays until it is pinned.
-        entry.cache.reclaim(pending.reserved.min(hashes.len()));
+        entry.cache.reclaim(hashes.len());
         let mut found = vec![NO_SLOT; hashes.len()];
         entry.cache.lookup(&hashes, &mut found);
         let mut pins = Vec::with_capacity(rest.len());
-        for (i, group) in rest.chunk_by(|a, b| a.0 == b.0).enumerate() {
+        let mut progress = Progress::More;
+        for (i, group) in groups().enumerate() {
+            if let Some(ahead) = hashes.get(i + AHEAD_ROWS) {
+                entry.cache.announce_row(*ahead);
+            }
             let slot = match found[i] {
                 NO_SLOT => {
                     let location = locations[i].filter(|l| !l.is_tombstone());
                     let Some(slot) = bring(entry, table, hashes[i], location, intent, wants) else {
+                        progress = Progress::NoRoom;
                         break;
                     };
                     pending.known += usize::from(location.is_some());
@@ -118,11 +146,13 @@ impl Engine {
             entry.reserved -= 1;
             pending.reserved -= 1;
         }
-        let all = pins.len() == rest.len();
+        if pins.len() == rest.len() {
+            progress = Progress::Done;
+        }
         entry.cache.pin(&pins);
         entry.cache.touch(&pins);
         pending.missing = missing;
-        all
+        progress
     }
 
     /// Reads rows and fills their places.
@@ -201,7 +231,7 @@ impl Engine {
             if !foreign.iter().any(|p| cache.flags(*p).any(Flags::LOADING)) {
                 return Ok(());
             }
-            shard = cell.wait(shard);
+            cell.wait(&mut shard);
         }
     }
 }

@@ -11,7 +11,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::engine::{Counters, Engine, Shard, Table};
+use super::engine::{Counters, Engine, ShardGuard, Table};
 use super::lease::{Lease, LeasePart};
 use crate::error::{Error, Invalid, Result};
 use crate::mem::TableCache;
@@ -263,12 +263,7 @@ impl Engine {
 
     /// Locks a shard with these rows marked as changed: the rows as of a running checkpoint's cut
     /// have been copied.
-    pub fn lock_to_write(
-        &self,
-        s: usize,
-        table: &Table,
-        slots: &[u32],
-    ) -> std::sync::MutexGuard<'_, Shard> {
+    pub fn lock_to_write(&self, s: usize, table: &Table, slots: &[u32]) -> ShardGuard<'_> {
         let cell = &self.shards[s];
         let mut shard = cell.lock();
         let mut stalled: Option<Instant> = None;
@@ -280,7 +275,7 @@ impl Engine {
             }
             // The checkpoint's write-behind frees places, whatever leases are out.
             stalled.get_or_insert_with(Instant::now);
-            shard = cell.wait(shard);
+            cell.wait(&mut shard);
         }
         if let Some(since) = stalled {
             self.counters.stalled(since);

@@ -238,6 +238,10 @@ impl Policy for Bilevel {
         }
     }
 
+    fn announce(&self, hash: u64) {
+        self.ghosts.announce(hash);
+    }
+
     fn left(&mut self, rows: &mut Rows, slot: u32) {
         let state = rows.get_mut(slot);
         self.halve(state);
