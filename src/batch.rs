@@ -20,43 +20,49 @@ pub struct Split {
     pub shards: Vec<u16>,
 }
 
+/// Elements to expect for one of `shards` shards in a batch of `keys`.
+#[must_use]
+pub fn share(keys: usize, shards: usize) -> usize {
+    keys / shards + keys / (shards * 8) + 8
+}
+
 /// Splits keys by shard; each part keeps the caller's order.
 #[must_use]
 pub fn split(keys: &[u64], shards: usize) -> Split {
-    let mut parts = vec![ShardPart::default(); shards];
-    let expected = keys.len() / shards + keys.len() / (shards * 8) + 8;
-    for part in &mut parts {
-        part.positions.reserve(expected);
-        part.hashes.reserve(expected);
-    }
-    let mut of = Vec::with_capacity(keys.len());
+    let share = share(keys.len(), shards);
+    let part = || ShardPart {
+        positions: Vec::with_capacity(share),
+        hashes: Vec::with_capacity(share),
+    };
+    let parts = (0..shards).map(|_| part()).collect();
+    let shards = Vec::with_capacity(keys.len());
+    split_into(keys, Split { parts, shards })
+}
+
+/// Splits keys into arrays that are empty, one part per shard.
+#[must_use]
+pub fn split_into(keys: &[u64], mut split: Split) -> Split {
+    let shards = split.parts.len();
     for (position, key) in keys.iter().enumerate() {
         let hash = mix64(*key);
         let shard = range_of(hash, shards);
-        let part = &mut parts[shard];
+        let part = &mut split.parts[shard];
         part.positions
             .push(u32::try_from(position).unwrap_or(u32::MAX));
         part.hashes.push(hash);
-        of.push(u16::try_from(shard).unwrap_or(u16::MAX));
+        split.shards.push(u16::try_from(shard).unwrap_or(u16::MAX));
     }
-    Split { parts, shards: of }
+    split
 }
 
 /// Hands the rows of `out`, `width` words each, to the shards of their positions.
-#[must_use]
-pub fn deal<'a>(
-    out: &'a mut [f32],
-    width: usize,
-    of: &[u16],
-    shards: usize,
-) -> Vec<Vec<&'a mut [f32]>> {
-    let expected = of.len() / shards + of.len() / (shards * 8) + 8;
-    let mut targets: Vec<Vec<&mut [f32]>> =
-        (0..shards).map(|_| Vec::with_capacity(expected)).collect();
+///
+/// # Shapes
+/// out: `[n, width]`, of: `[n]`; targets: an empty array per shard
+pub fn deal<'a>(out: &'a mut [f32], width: usize, of: &[u16], targets: &mut [Vec<&'a mut [f32]>]) {
     for (shard, target) in of.iter().zip(out.chunks_exact_mut(width)) {
         targets[usize::from(*shard)].push(target);
     }
-    targets
 }
 
 /// The least and the greatest hash of a shard.

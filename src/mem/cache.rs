@@ -20,7 +20,7 @@ const FLUSH_STEP_SHARE: usize = 16;
 /// misses than with a whole step (simulated, zipf 0.99), of which three pinned batches cost 0.2 %.
 const LOW_SHARE: usize = 4;
 /// States announced ahead of the one that is changed.
-const AHEAD_STATES: usize = 16;
+pub(super) const AHEAD_STATES: usize = 16;
 /// Places are numbered by u32 with a few numbers reserved.
 const CAPACITY_MAX: usize = 1 << 31;
 

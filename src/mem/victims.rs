@@ -9,7 +9,7 @@
 //! - A row that changes after a checkpoint's cut is copied into a free place first
 //!   (`begin_write`), inside the budget; copies are written like rows.
 
-use super::cache::{NAMED_ROWS, TableCache};
+use super::cache::{AHEAD_STATES, NAMED_ROWS, TableCache};
 use super::lists::{COLD_CLEAN, COLD_DIRTY, FROZEN, HEADS};
 use super::policy::Policy;
 use super::row_state::{Flags, ListKind, RowState, VISITED};
@@ -137,8 +137,20 @@ impl TableCache {
                 return Err(copies);
             }
         }
-        for slot in slots {
-            let state = *self.rows.get(*slot);
+        for (i, slot) in slots.iter().enumerate() {
+            if let Some(ahead) = slots.get(i + AHEAD_STATES) {
+                self.rows.prefetch(*ahead);
+            }
+            let state = self.rows.get_mut(*slot);
+            if frozen.is_none() && state.pins > 0 && state.list != ListKind::ColdClean {
+                // The common case: a pinned row is not evictable, before or after.
+                self.counts.dirty += usize::from(!state.flags.any(Flags::DIRTY));
+                let gone = Flags::ABSENT | Flags::REMOVED;
+                state.flags = (state.flags | Flags::DIRTY).without(gone);
+                state.epoch = epoch;
+                continue;
+            }
+            let state = *state;
             if frozen.is_some_and(|cut| before(&state, cut)) {
                 let kept = Flags::DIRTY | Flags::FROZEN_COPY | (state.flags & Flags::REMOVED);
                 let copy = self

@@ -16,7 +16,7 @@ use std::time::Instant;
 use super::engine::{Counters, Engine, Table};
 use super::lane::Lane;
 use super::lease::{Lease, LeasePart};
-use crate::batch::{ShardPart, deal, split};
+use crate::batch::{ShardPart, Split, deal, share, split_into};
 use crate::error::{Error, Invalid, Result};
 use crate::mem::{Flags, NO_SLOT};
 
@@ -129,27 +129,35 @@ impl Engine {
         if self.closed.load(Ordering::Acquire) {
             return Err(Invalid::ForeignLease.into());
         }
-        let shards = self.shards.len();
-        let batch = split(keys, shards);
-        let mut targets = match out {
-            Some((out, width)) => deal(out, width, &batch.shards, shards),
-            None => (0..shards).map(|_| Vec::new()).collect(),
+        let count = self.shards.len();
+        let share = share(keys.len(), count);
+        let spares = &self.spares;
+        let part = || ShardPart {
+            positions: spares.numbers.take(share),
+            hashes: spares.hashes.take(share),
         };
-        let cells: Vec<Cell<'_>> = batch
-            .parts
-            .into_iter()
-            .zip(&mut targets)
-            .map(|(part, targets)| {
-                Mutex::new(Pending {
-                    slots: vec![NO_SLOT; part.hashes.len()],
-                    part,
-                    targets: std::mem::take(targets),
-                    ..Pending::default()
-                })
+        let parts = (0..count).map(|_| part()).collect();
+        let shards = spares.shards.take(keys.len());
+        let Split { parts, shards } = split_into(keys, Split { parts, shards });
+        let mut targets: Vec<_> = match &out {
+            Some(_) => (0..count).map(|_| spares.take_targets(share)).collect(),
+            None => (0..count).map(|_| Vec::new()).collect(),
+        };
+        if let Some((out, width)) = out {
+            deal(out, width, &shards, &mut targets);
+        }
+        let pending = |(part, targets): (ShardPart, _)| {
+            let mut slots = spares.numbers.take(share);
+            slots.resize(part.hashes.len(), NO_SLOT);
+            Mutex::new(Pending {
+                slots,
+                part,
+                targets,
+                ..Pending::default()
             })
-            .collect();
+        };
+        let cells: Vec<Cell<'_>> = parts.into_iter().zip(targets).map(pending).collect();
         self.admit(lane, table, keys.len(), &cells)?;
-        let shards = batch.shards;
         Ok(Batch { shards, cells })
     }
 
@@ -360,6 +368,8 @@ impl Engine {
             let pending = cell.into_inner().unwrap_or_else(PoisonError::into_inner);
             known += pending.known as u64;
             loads += pending.loads as u64;
+            self.spares.hashes.put(pending.part.hashes);
+            self.spares.put_targets(pending.targets);
             parts.push(LeasePart {
                 slots: pending.slots,
                 positions: pending.part.positions,

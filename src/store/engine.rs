@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use super::checkpoint::Running;
 use super::lane::{Lane, Lanes};
 use super::lease::LeaseBook;
+use super::spare::Spares;
 use super::ticket::PrefetchQueue;
 use crate::batch::shard_range;
 use crate::error::{Error, Invalid, Result};
@@ -227,6 +228,8 @@ pub struct Engine {
     pub running: Arc<Running>,
     /// Counters.
     pub counters: Counters,
+    /// Arrays of batches that were served.
+    pub spares: Spares,
     /// Raised when rows were flushed: the compaction thread looks.
     pub flushed: Signal,
     /// Raised when a compaction ended.

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::engine::{Counters, Engine, Signal, Table};
-use crate::batch::deal;
+use crate::batch::{deal, share};
 use crate::error::{Invalid, Result};
 use crate::units::TableId;
 
@@ -145,7 +145,10 @@ impl Lease {
         }
         let table = self.table.id.0 as usize;
         let count = self.engine.shards.len();
-        let targets = deal(out, width, &self.shards, count);
+        let spares = &self.engine.spares;
+        let share = share(self.len(), count);
+        let mut targets: Vec<_> = (0..count).map(|_| spares.take_targets(share)).collect();
+        deal(out, width, &self.shards, &mut targets);
         let targets: Vec<_> = targets.into_iter().map(Mutex::new).collect();
         self.engine.foreground().shards(count, self.len(), |s, _| {
             let mut targets = targets[s].lock().unwrap_or_else(PoisonError::into_inner);
@@ -155,6 +158,9 @@ impl Lease {
                 cache.gather(&self.parts[s].slots, &mut targets);
             }
         });
+        for targets in targets {
+            spares.put_targets(targets.into_inner().unwrap_or_else(PoisonError::into_inner));
+        }
         Counters::add(&self.engine.counters.rows_read, self.shards.len() as u64);
         Ok(())
     }
@@ -190,6 +196,12 @@ impl Drop for Lease {
                     cell.notify();
                 }
             });
+        let spares = &self.engine.spares;
+        spares.shards.put(std::mem::take(&mut self.shards));
+        for part in self.parts.drain(..) {
+            spares.numbers.put(part.slots);
+            spares.numbers.put(part.positions);
+        }
         self.engine.leases.leave(self.id);
     }
 }

@@ -18,6 +18,7 @@ mod push;
 mod remove;
 mod report;
 mod rows;
+mod spare;
 mod ticket;
 
 use std::path::{Path, PathBuf};

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use super::engine::{Counters, Engine, Shard, ShardCell, Signal, Table, Writer};
 use super::lane::{Lane, Lanes, PREFETCH_LANES};
+use super::spare::Spares;
 use super::lease::LeaseBook;
 use super::ticket::PrefetchQueue;
 use crate::error::{Error, Invalid, Result};
@@ -156,6 +157,7 @@ pub fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> 
         gate: RwLock::new(()),
         running: Arc::default(),
         counters: Counters::default(),
+        spares: Spares::default(),
         flushed: Signal::default(),
         compacted: Signal::default(),
         low: Signal::default(),

@@ -247,18 +247,24 @@ impl Engine {
         // in the caller's order.
         let places = part.slots.iter().copied();
         let places = places.zip(part.positions.iter().copied());
-        let mut kept: Vec<(u32, u32)> = places.filter(|(_, p)| usable(*p)).collect();
+        let mut kept = self.spares.pairs.take(part.slots.len());
+        kept.extend(places.filter(|(_, p)| usable(*p)));
         if part.repeats {
             kept.sort_unstable();
         }
         if kept.is_empty() {
             return 0;
         }
-        let mut slots: Vec<u32> = kept.iter().map(|(place, _)| *place).collect();
+        let mut slots = self.spares.numbers.take(kept.len());
+        slots.extend(kept.iter().map(|(place, _)| *place));
         slots.dedup();
         let mut shard = self.lock_to_write(s, job.table, &slots);
         apply(&mut shard.tables[job.table.id.0 as usize].cache, &kept, job);
-        slots.len() as u64
+        drop(shard);
+        let count = slots.len() as u64;
+        self.spares.numbers.put(slots);
+        self.spares.pairs.put(kept);
+        count
     }
 
     /// Locks a shard with these rows marked as changed: the rows as of a running checkpoint's cut

@@ -1,0 +1,107 @@
+//! How does a batch get its arrays without asking the allocator each time?
+//!
+//! Arrays of tens of thousands of elements, freed and allocated again per batch, are given back to
+//! the kernel and zeroed by it each time: 5 % to 8 % of a pull of resident rows. They are kept
+//! here instead.
+//!
+//! - What is kept is bounded: a number of arrays per kind, none of them large.
+//! - An array comes back empty.
+
+use std::sync::{Mutex, PoisonError};
+
+/// Arrays kept of a kind.
+const KEPT_MAX: usize = 64;
+/// Bytes of an array that is worth keeping; larger ones are the exception, and would add up.
+const KEPT_BYTES_MAX: usize = 1 << 20;
+
+/// Empty arrays of one kind.
+#[derive(Debug)]
+pub struct Spare<T>(Mutex<Vec<Vec<T>>>);
+
+impl<T> Default for Spare<T> {
+    fn default() -> Spare<T> {
+        Spare(Mutex::new(Vec::new()))
+    }
+}
+
+impl<T> Spare<T> {
+    /// An empty array with room for `count`.
+    pub fn take(&self, count: usize) -> Vec<T> {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut array = kept.unwrap_or_default();
+        array.reserve(count);
+        array
+    }
+
+    /// Takes an array back.
+    pub fn put(&self, mut array: Vec<T>) {
+        array.clear();
+        let bytes = array.capacity() * size_of::<T>();
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if (1..=KEPT_BYTES_MAX).contains(&bytes) && kept.len() < KEPT_MAX {
+            kept.push(array);
+        }
+    }
+}
+
+/// The arrays of batches.
+#[derive(Debug, Default)]
+pub struct Spares {
+    /// Shards.
+    pub shards: Spare<u16>,
+    /// Positions, places, indexes.
+    pub numbers: Spare<u32>,
+    /// Hashes.
+    pub hashes: Spare<u64>,
+    /// (place, position).
+    pub pairs: Spare<(u32, u32)>,
+    /// Where rows are copied to.
+    targets: Spare<&'static mut [f32]>,
+}
+
+impl Spares {
+    /// An empty array of targets.
+    pub fn take_targets<'a>(&self, count: usize) -> Vec<&'a mut [f32]> {
+        self.targets.take(count)
+    }
+
+    /// Takes one back; what its elements pointed to is forgotten.
+    pub fn put_targets(&self, mut targets: Vec<&mut [f32]>) {
+        targets.clear();
+        // The standard library collects into the same allocation.
+        let empty = targets.into_iter().map(|_| -> &'static mut [f32] { &mut [] });
+        self.targets.put(empty.collect());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_array_comes_back_empty_and_with_its_room() {
+        let spares = Spares::default();
+        let mut numbers = spares.numbers.take(100);
+        numbers.extend(0..100);
+        let place = numbers.as_ptr();
+        spares.numbers.put(numbers);
+        let again = spares.numbers.take(50);
+        assert!(again.is_empty() && again.capacity() >= 100 && again.as_ptr() == place);
+
+        let mut row = [1.0f32; 4];
+        let mut targets = spares.take_targets(8);
+        targets.extend(row.chunks_mut(2));
+        let place = targets.as_ptr().addr();
+        spares.put_targets(targets);
+        assert_eq!(spares.take_targets(8).as_ptr().addr(), place);
+    }
+
+    #[test]
+    fn large_and_many_arrays_are_let_go() {
+        let spare = Spare::<u64>::default();
+        spare.put(Vec::with_capacity(KEPT_BYTES_MAX / 8 + 1));
+        assert_eq!(spare.take(0).capacity(), 0);
+        (0..2 * KEPT_MAX).for_each(|_| spare.put(Vec::with_capacity(1)));
+        assert_eq!(spare.0.lock().unwrap().len(), KEPT_MAX);
+    }
+}
