@@ -2,13 +2,17 @@
 # Every check of the project, in stages, cheapest first; the same here and in CI.
 #
 #   tools/check.sh                  all stages
-#   tools/check.sh --tests-done     without the tests, where `cargo test` has just passed
-#   tools/check.sh STAGE...         only these: format clippy layers tests features docs figures
-#                                   trainer bounds crash
+#   tools/check.sh --tests-done     without the tests of the root package, where `cargo test` (which
+#                                   covers only it) has just passed
+#   tools/check.sh STAGE...         only these: format clippy layers tests tools features docs
+#                                   figures trainer bounds bench crash
 #
 # Stops at the first stage that fails, naming it. Needs Rust with rustfmt and clippy, and a C
 # compiler. The figures need python3 (and numpy, fetched into target/); without it they are left
 # out, and the last lines say so.
+#
+# The feature `peers` of hps-tools (other stores, to compare with) is in no stage: it may compile
+# RocksDB for 20 minutes. `tools/peers.sh test` builds and tests it, by hand.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
@@ -17,6 +21,13 @@ export CARGO_TERM_PROGRESS_WHEN=never
 
 # Kills of the resume test here; tools/kill_resume.sh 50 is the long run.
 kills=${HPS_CHECK_KILLS:-3}
+# Every member of the workspace with every feature but hps-tools' `peers`; see above.
+workspace=(--workspace --features hps/sim)
+# What `hps-bench --tiny all` has to report, each name as often as it is here.
+workloads="pull-hit push-hit train-memory first-touch load pull-miss train train reopen reopen-killed
+  checkpoint checkpoint-beside checkpoint-beside-disk compaction index growth-pull-hit-4000
+  growth-pull-miss-4000 growth-pull-hit-8000 growth-pull-miss-8000 growth-pull-hit-16000
+  growth-pull-miss-16000"
 report=()
 current=""
 
@@ -51,15 +62,20 @@ stage_format() {
 }
 
 stage_clippy() {
-  cargo clippy --all-targets --all-features -- -D warnings
+  cargo clippy "${workspace[@]}" --all-targets -- -D warnings
 }
 
 stage_layers() {
   cargo test --quiet --test layers
 }
 
+# The README's command: the root package.
 stage_tests() {
   cargo test
+}
+
+stage_tools() {
+  cargo test -p hps-tools
 }
 
 # The library with each feature alone and with none, without what tests switch on.
@@ -76,7 +92,7 @@ features() {
 }
 
 stage_docs() {
-  RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --all-features
+  RUSTDOCFLAGS="-D warnings" cargo doc --no-deps "${workspace[@]}"
 }
 
 # The figures that tests compare with are what their scripts compute.
@@ -125,15 +141,48 @@ stage_bounds() {
   cargo bench --quiet --bench churn -- --seconds 20 --rows 600000 --cache-mib 32
 }
 
+# hps-bench measures everything that it knows, tiny: the figures mean nothing, but all are there.
+stage_bench() {
+  cargo build --release --quiet -p hps-tools --bin hps-bench
+  local bench=${CARGO_TARGET_DIR:-target}/release/hps-bench out=target/hps-bench
+  mkdir -p target
+  if ! timeout 60 "$bench" --tiny all --json >"$out.txt" 2>"$out.log"; then
+    cat "$out.log" "$out.txt" >&2
+    echo "hps-bench --tiny all failed, or took more than 60 s" >&2
+    return 1
+  fi
+  if command -v python3 >/dev/null; then
+    tail -n 1 "$out.txt" | workload_names_python >"$out.found"
+  else
+    skip "python3 is not installed; the last line of hps-bench was not parsed, only searched"
+    tail -n 1 "$out.txt" | grep -o '"workload":"[^"]*"' | cut -d '"' -f 4 >"$out.found"
+  fi
+  if ! diff <(tr -s ' \n' '\n' <<<"$workloads" | sort) <(sort "$out.found") >&2; then
+    echo "the workloads of hps-bench are not those of this script (<)" >&2
+    return 1
+  fi
+  echo "$(wc -l <"$out.found") workloads"
+}
+
+# The names in an array of objects; each object must hold what a reader of it relies on.
+workload_names_python() {
+  python3 -c '
+import json, sys
+for entry in json.loads(sys.stdin.read()):
+    assert entry["rows_per_s"] > 0 and entry["limit_rows_per_s"] > 0, entry
+    assert entry["ratio"] > 0 and entry["limit"] and entry["machine"], entry
+    print(entry["workload"])'
+}
+
 # kill -9 at random moments, resume, compare digests.
 stage_crash() {
   tools/kill_resume.sh "$kills"
 }
 
-stages=(format clippy layers tests features docs figures trainer bounds crash)
+stages=(format clippy layers tests tools features docs figures trainer bounds bench crash)
 case "${1:-}" in
   "") ;;
-  --tests-done) stages=(format clippy features docs figures trainer bounds crash) ;;
+  --tests-done) stages=(format clippy tools features docs figures trainer bounds bench crash) ;;
   -*)
     echo "check.sh: unknown option $1" >&2
     current=arguments

@@ -25,8 +25,9 @@ use crate::bench::plot::Sample;
 use crate::bench::report::Outcome;
 use crate::trace::TraceWriter;
 
-/// Hits of two slices that count as equal.
-const SETTLED: f64 = 0.005;
+/// Change of the misses over three slices, as a part of them, that counts as none: a rule about
+/// hits would end early where nearly all are hits.
+const SETTLED: f64 = 0.01;
 /// Batches over which the model counts unique keys and misses.
 const MODEL_BATCHES: usize = 100;
 /// Most keys drawn before a window, in bytes.
@@ -329,10 +330,11 @@ fn warm_up(
         seconds += window.seconds;
         rates.push(Delta::of(&before, &after).hit_rate());
         let last = rates.len().saturating_sub(3);
+        let missed = (1.0 - rates[last]).max(1e-3);
         let calm = rates.len() >= 3
             && rates[last + 1..]
                 .iter()
-                .all(|x| (x - rates[last]).abs() < SETTLED);
+                .all(|x| (x - rates[last]).abs() < SETTLED * missed);
         settled = calm && is_full(&after);
         let busy: f64 = window.steps.iter().map(Step::seconds).sum();
         speed = window.rows() as f64 / busy.max(1e-9);
