@@ -33,7 +33,8 @@ pub struct CacheConfig {
     pub bytes: u64,
     /// Which rows leave first.
     pub policy: PolicyKind,
-    /// Rows taken per flush and low-water mark; 0: a sixteenth of the rows. At most half of them.
+    /// Rows taken per flush; 0: a sixteenth of the rows. At most half of them. The low-water mark,
+    /// see [`TableCache::low`], is a share of it.
     pub flush_step_rows: usize,
     /// The least and the greatest hash of the shard.
     pub range: (u64, u64),
@@ -187,7 +188,7 @@ impl TableCache {
         self.rows.lru_rows
     }
 
-    /// Rows taken per flush, and the low-water mark of [`TableCache::low`].
+    /// Rows taken per flush; [`TableCache::low`] compares with a share of it.
     #[must_use]
     pub fn flush_step_rows(&self) -> usize {
         self.flush_step_rows

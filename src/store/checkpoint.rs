@@ -116,6 +116,69 @@ impl Running {
     }
 }
 
+/// Versions that wait for an index image: only the last counts. Apart from the engine, as above.
+#[derive(Debug, Default)]
+pub struct Images {
+    state: Mutex<Imaging>,
+    idle: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Imaging {
+    /// Whether a thread will look for more.
+    working: bool,
+    /// Threads that have not ended.
+    threads: usize,
+    waiting: Option<Captured>,
+}
+
+impl Images {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Imaging> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leaves a version to be imaged; true if the caller is to do it.
+    fn offer(&self, captured: Captured) -> bool {
+        let mut state = self.lock();
+        state.waiting = Some(captured);
+        let first = !std::mem::replace(&mut state.working, true);
+        state.threads += usize::from(first);
+        first
+    }
+
+    fn next(&self) -> Option<Captured> {
+        let mut state = self.lock();
+        let next = state.waiting.take();
+        state.working = next.is_some();
+        next
+    }
+
+    fn end(&self) {
+        self.lock().threads -= 1;
+        self.idle.notify_all();
+    }
+
+    /// Waits until no image is being made.
+    pub fn wait_idle(&self) {
+        let mut state = self.lock();
+        while state.threads > 0 {
+            state = self
+                .idle
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// Says that a thread that makes images has ended, also when it panics.
+struct ImagesEnd(Arc<Images>);
+
+impl Drop for ImagesEnd {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
 /// The role of the one checkpoint (or change of tables) that runs; ends when dropped.
 #[derive(Debug)]
 pub struct Role(Arc<Running>);
@@ -189,11 +252,20 @@ impl Engine {
             let (result, captured) = engine.write_behind(&cut);
             // The result first: whoever waits for the end finds it.
             promise.0.finish(result);
-            if let Some(captured) = captured {
-                engine.ssd.refresh_image(&captured);
+            let images = Arc::clone(&engine.images);
+            let imaging = captured.is_some_and(|captured| images.offer(captured));
+            if imaging {
+                // The next checkpoint need not wait for the image of this one.
+                drop(role);
+                let _end = ImagesEnd(Arc::clone(&images));
+                while let Some(captured) = images.next() {
+                    engine.ssd.refresh_image(&captured);
+                }
+                drop(engine);
+            } else {
+                drop(engine);
+                drop(role);
             }
-            drop(engine);
-            drop(role);
         };
         let started = std::thread::Builder::new()
             .name(String::from("hps-checkpoint"))

@@ -24,8 +24,10 @@ use crate::ssd::version::{DataFile, Location, Versions};
 use crate::ssd::writer::FileWriter;
 use crate::units::{mix64, range_of};
 
-/// Window of rows read at a time from each input.
-const WINDOW_BYTES: u64 = 128 << 10;
+/// Window of rows read at a time from each input: beside pulls that keep the device busy a read
+/// waits for its turn, so it had better be long.
+const WINDOW_BYTES_MAX: u64 = 512 << 10;
+const WINDOW_BYTES_MIN: u64 = 128 << 10;
 /// Buffers and their size for the output.
 const OUTPUT_DEPTH: usize = 4;
 const OUTPUT_BYTES: usize = 512 << 10;
@@ -145,7 +147,7 @@ impl Engine {
     }
 
     fn choose_inputs(&self, directory: usize, force: bool) -> Option<(Vec<Arc<DataFile>>, u64)> {
-        let _commit = self.commit.lock().unwrap_or_else(PoisonError::into_inner);
+        let _commit = self.commit.write().unwrap_or_else(PoisonError::into_inner);
         let mut versions = self.ssd.versions();
         let numbers = choose(&self.candidates(&versions, directory), &self.limits(force));
         if numbers.is_empty() {
@@ -349,7 +351,9 @@ impl<'a> Resume<'a> {
         while self.at < self.tables.len() {
             if self.merge.is_none() {
                 let table = self.tables[self.at];
-                self.merge = Some(Merge::new(&self.inputs.files, table, WINDOW_BYTES)?);
+                let cache = self.engine.options.cache_bytes;
+                let window = (cache / 1024).clamp(WINDOW_BYTES_MIN, WINDOW_BYTES_MAX);
+                self.merge = Some(Merge::new(&self.inputs.files, table, window)?);
             }
             if self.next_live()?.is_some() || !self.tombstones.is_empty() {
                 return Ok(true);

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use super::checkpoint::Running;
+use super::checkpoint::{Images, Running};
 use super::lane::{Lane, Lanes};
 use super::lease::LeaseBook;
 use super::spare::Spares;
@@ -212,8 +212,9 @@ pub struct Engine {
     pub admission: Mutex<()>,
     /// The writer's role.
     pub writer: Mutex<Writer>,
-    /// Held from a flush's rank to its last repoint; a compaction takes its rank under it.
-    pub commit: Mutex<()>,
+    /// Held shared from a flush's rank to its last repoint (files written at the same time have no
+    /// key in common); a compaction takes its rank alone.
+    pub commit: RwLock<()>,
     /// One compaction at a time.
     pub compaction: Mutex<()>,
     /// Outstanding leases.
@@ -226,6 +227,8 @@ pub struct Engine {
     pub gate: RwLock<()>,
     /// Whether a checkpoint's thread is running.
     pub running: Arc<Running>,
+    /// Versions that wait for an index image.
+    pub images: Arc<Images>,
     /// Counters.
     pub counters: Counters,
     /// Arrays of batches that were served.

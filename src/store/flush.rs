@@ -469,7 +469,7 @@ impl Engine {
 
     /// Makes the file current and repoints its keys.
     fn commit_file(&self, new: NewFile, written: &[Written]) -> Result<()> {
-        let _commit = self.commit.lock().unwrap_or_else(PoisonError::into_inner);
+        let _commit = self.commit.read().unwrap_or_else(PoisonError::into_inner);
         Counters::add(&self.counters.written_bytes, new.finished.bytes);
         let file = match self.ssd.install(new, None) {
             Ok(file) => file,

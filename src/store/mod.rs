@@ -434,6 +434,7 @@ impl Store {
     fn stop(&mut self) {
         if !self.engine.read_only && !self.engine.options.inline {
             drop(self.engine.wait_idle());
+            self.engine.images.wait_idle();
         }
         self.engine.closed.store(true, Ordering::Release);
         self.threads.join(&self.engine);

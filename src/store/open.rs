@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use super::engine::{Counters, Engine, Shard, ShardCell, Signal, Table, Writer};
 use super::lane::{Lane, Lanes, PREFETCH_LANES};
-use super::spare::Spares;
 use super::lease::LeaseBook;
+use super::spare::Spares;
 use super::ticket::PrefetchQueue;
 use crate::error::{Error, Invalid, Result};
 use crate::format::param_file::record_stride;
@@ -149,13 +149,14 @@ pub fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> 
         lanes: RwLock::new(Arc::new(lanes)),
         admission: Mutex::new(()),
         writer: Mutex::new(Writer { queues }),
-        commit: Mutex::new(()),
+        commit: RwLock::new(()),
         compaction: Mutex::new(()),
         leases: LeaseBook::default(),
         prefetches: PrefetchQueue::default(),
         removing: Mutex::new(()),
         gate: RwLock::new(()),
         running: Arc::default(),
+        images: Arc::default(),
         counters: Counters::default(),
         spares: Spares::default(),
         flushed: Signal::default(),

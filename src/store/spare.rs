@@ -69,7 +69,9 @@ impl Spares {
     pub fn put_targets(&self, mut targets: Vec<&mut [f32]>) {
         targets.clear();
         // The standard library collects into the same allocation.
-        let empty = targets.into_iter().map(|_| -> &'static mut [f32] { &mut [] });
+        let empty = targets
+            .into_iter()
+            .map(|_| -> &'static mut [f32] { &mut [] });
         self.targets.put(empty.collect());
     }
 }
