@@ -208,6 +208,13 @@ impl TableCache {
         self.policy.evicts() && self.free() + self.evictable() < mark
     }
 
+    /// Whether fewer places can be had at once than a flush frees: when some cache runs low, those
+    /// that soon would are flushed with it, into files of full size.
+    #[must_use]
+    pub fn lowish(&self) -> bool {
+        self.policy.evicts() && self.free() + self.evictable() < self.flush_step_rows
+    }
+
     /// Memory allocated, at most the `bytes` of the configuration.
     #[must_use]
     pub fn bytes_allocated(&self) -> u64 {

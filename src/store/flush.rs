@@ -205,7 +205,7 @@ impl Engine {
         self.shards.iter().any(low)
     }
 
-    /// The coldest dirty rows of caches that run low.
+    /// The coldest dirty rows of caches that run low, or soon would.
     fn pick_cold(&self) -> Vec<Picked> {
         let mut picked = Vec::new();
         // While somebody waits for room, two files are written at a time.
@@ -216,7 +216,7 @@ impl Engine {
                 let mut guard = cell.lock();
                 let epoch_max = guard.epoch_max();
                 let cache = &mut guard.tables[table].cache;
-                if !cache.low() {
+                if !cache.lowish() {
                     continue;
                 }
                 let mut victims = Vec::new();

@@ -1,0 +1,69 @@
+//! Parameter files on a real file system, for benchmarks that write, read or merge them.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use hps::format::FileIdentity;
+use hps::format::manifest::FileMeta;
+use hps::io::Disk;
+use hps::io::pread::PreadDisk;
+use hps::io::uring::UringDisk;
+use hps::ssd::version::DataFile;
+use hps::ssd::writer::FileWriter;
+use hps::unmix64;
+
+/// f32s of a row: 64 weights and their AdaGrad state.
+pub const ROW_F32S: usize = 128;
+
+/// A directory that is removed at the end, and the disk it is on.
+pub struct Scratch {
+    directory: tempfile::TempDir,
+    pub disk: Arc<dyn Disk>,
+}
+
+impl Scratch {
+    pub fn new() -> Scratch {
+        let disk: Arc<dyn Disk> = match UringDisk::new() {
+            Ok(disk) => Arc::new(disk),
+            Err(_) => Arc::new(PreadDisk::new()),
+        };
+        Scratch {
+            directory: tempfile::tempdir().unwrap(),
+            disk,
+        }
+    }
+
+    /// Writes a file of rows that rise by hash; its rank is its number, its slot one less.
+    pub fn write(&mut self, number: u64, hashes: &[u64]) -> Arc<DataFile> {
+        let identity = FileIdentity::new([7; 16], number);
+        let path: PathBuf = self.directory.path().join(format!("{number}.param"));
+        let mut queue = self.disk.queue(4, 512 << 10).unwrap();
+        let mut writer = FileWriter::create(&*self.disk, &mut *queue, &path, identity).unwrap();
+        let row = [0.5; ROW_F32S];
+        for hash in hashes {
+            writer.row(0, unmix64(*hash), 1, &row);
+        }
+        let done = writer.finish().unwrap();
+        let footer = &done.footer;
+        let meta = FileMeta {
+            number,
+            directory: 0,
+            rank: number,
+            bytes: done.bytes,
+            footer_offset: done.footer_offset,
+            footer_checksum: done.footer_checksum,
+            rows: done.rows,
+            tombstones: 0,
+            hash_min: footer.hash_min,
+            hash_max: footer.hash_max,
+            epoch_min: 1,
+            epoch_max: 1,
+            added: 1,
+            removed: u64::MAX,
+        };
+        let slot = u32::try_from(number - 1).unwrap();
+        let (footer, path) = (done.footer, done.path);
+        let file = DataFile::new(slot, meta, footer, identity, path, done.file, false);
+        Arc::new(file)
+    }
+}
