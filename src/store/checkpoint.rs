@@ -153,8 +153,14 @@ impl Images {
         next
     }
 
-    fn end(&self) {
-        self.lock().threads -= 1;
+    fn end(&self, panicked: bool) {
+        let mut state = self.lock();
+        state.threads -= 1;
+        if panicked {
+            state.working = false;
+            state.waiting = None;
+        }
+        drop(state);
         self.idle.notify_all();
     }
 
@@ -175,7 +181,7 @@ struct ImagesEnd(Arc<Images>);
 
 impl Drop for ImagesEnd {
     fn drop(&mut self) {
-        self.0.end();
+        self.0.end(std::thread::panicking());
     }
 }
 

@@ -253,13 +253,21 @@ impl Engine {
     pub fn pick_frozen(&self, cursors: &mut [usize], cut: Option<u32>) -> Option<Vec<Picked>> {
         let tables = self.all_tables();
         let mut room = self.file_bytes * self.writers as u64;
+        let shards_each = if self.writers > 1 {
+            self.shards.len() as u64
+        } else {
+            1
+        };
         let mut picked = Vec::new();
         for (t, table) in tables.iter().enumerate() {
             let row_bytes = table.descriptor.row_bytes() as u64 + 30;
             for (s, cell) in self.shards.iter().enumerate() {
                 let cursor = &mut cursors[t * self.shards.len() + s];
+                // Of each shard, that is of each range of the hash: files written at the same
+                // time are ranges, too.
+                let mut share = room.min(self.file_bytes * self.writers as u64 / shards_each);
                 loop {
-                    let want = usize::try_from(room / row_bytes)
+                    let want = usize::try_from(share / row_bytes)
                         .unwrap_or(usize::MAX)
                         .max(1);
                     let mut guard = cell.lock();
@@ -269,6 +277,7 @@ impl Engine {
                     let more = cache.take_frozen(cursor, want, cut, &mut victims);
                     drop(guard);
                     room = room.saturating_sub(victims.len() as u64 * row_bytes);
+                    share = share.saturating_sub(victims.len() as u64 * row_bytes);
                     let found = victims.len();
                     if found > 0 {
                         picked.push(Picked {
@@ -281,7 +290,7 @@ impl Engine {
                         return Some(picked);
                     }
                     // Copies are listed again until they are written: one look is enough.
-                    if !more || (found > 0 && found < want) {
+                    if !more || share < row_bytes || (found > 0 && found < want) {
                         break;
                     }
                 }
@@ -317,7 +326,14 @@ impl Engine {
         }
         let directories = self.ssd.directories.len();
         let queues = writer.queues.len();
-        let ways = if self.bytes_of(&picked) > self.file_bytes {
+        let bytes = self.bytes_of(&picked);
+        // Each file is checked against what is installed: both together must fit, too.
+        let fits = || {
+            let all = bytes + 16384 * queues as u64;
+            let check = |d| self.ssd.check_space(d, all, self.file_bytes).is_ok();
+            (0..directories).all(check)
+        };
+        let ways = if queues > 1 && bytes > self.file_bytes && fits() {
             queues
         } else {
             1
@@ -336,14 +352,19 @@ impl Engine {
             };
             let mut queues = writer.queues.iter_mut().take(pieces);
             let own = queues.next();
-            let others: Vec<_> = queues
-                .enumerate()
-                .map(|(i, queue)| scope.spawn(move || write(&mut **queue, i + 1)))
-                .collect();
-            let mut outcomes: Vec<_> = own
-                .map(|queue| write(&mut **queue, 0))
-                .into_iter()
-                .collect();
+            let (mut others, mut left) = (Vec::new(), vec![0]);
+            for (i, queue) in queues.enumerate() {
+                let thread = std::thread::Builder::new().name(String::from("hps-write"));
+                match thread.spawn_scoped(scope, move || write(&mut **queue, i + 1)) {
+                    Ok(thread) => others.push(thread),
+                    // No thread to be had: this one writes those files, too.
+                    Err(_) => left.push(i + 1),
+                }
+            }
+            let mut outcomes = Vec::new();
+            if let Some(queue) = own {
+                outcomes.extend(left.into_iter().map(|first| write(&mut **queue, first)));
+            }
             outcomes.extend(others.into_iter().map(|thread| {
                 thread
                     .join()

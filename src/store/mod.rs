@@ -39,7 +39,7 @@ use crate::stats::Stats;
 use crate::units::TableId;
 use admit::Intent;
 use background::Threads;
-use engine::Engine;
+use engine::{Counters, Engine};
 
 /// An open store.
 ///
@@ -213,7 +213,11 @@ impl Store {
         }
         let lane = self.engine.foreground();
         let out = Some((out, table.descriptor.dim));
-        self.engine.acquire(&lane, &table, keys, Intent::Read, out)
+        let lease = self
+            .engine
+            .acquire(&lane, &table, keys, Intent::Read, out)?;
+        Counters::add(&self.engine.counters.rows_read, keys.len() as u64);
+        Ok(lease)
     }
 
     /// Starts making rows resident. Values are gathered when the lease is read, so a prefetch

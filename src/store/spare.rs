@@ -10,9 +10,9 @@
 use std::sync::{Mutex, PoisonError};
 
 /// Arrays kept of a kind.
-const KEPT_MAX: usize = 64;
+const KEPT_MAX: usize = 32;
 /// Bytes of an array that is worth keeping; larger ones are the exception, and would add up.
-const KEPT_BYTES_MAX: usize = 1 << 20;
+const KEPT_BYTES_MAX: usize = 256 << 10;
 
 /// Empty arrays of one kind.
 #[derive(Debug)]
