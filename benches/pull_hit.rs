@@ -65,7 +65,7 @@ fn benchmarks(criterion: &mut Criterion) {
     }
     let stats = store.stats();
     assert_eq!(
-        (stats.rows_read, stats.unique_asked - stats.unique_hits),
+        (stats.reads, stats.unique_asked - stats.unique_hits),
         (0, 0),
         "every row was in memory"
     );

@@ -55,16 +55,6 @@ pub fn split_into(keys: &[u64], mut split: Split) -> Split {
     split
 }
 
-/// Hands the rows of `out`, `width` words each, to the shards of their positions.
-///
-/// # Shapes
-/// out: `[n, width]`, of: `[n]`; targets: an empty array per shard
-pub fn deal<'a>(out: &'a mut [f32], width: usize, of: &[u16], targets: &mut [Vec<&'a mut [f32]>]) {
-    for (shard, target) in of.iter().zip(out.chunks_exact_mut(width)) {
-        targets[usize::from(*shard)].push(target);
-    }
-}
-
 /// The least and the greatest hash of a shard.
 #[must_use]
 pub fn shard_range(shard: usize, shards: usize) -> (u64, u64) {

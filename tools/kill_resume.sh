@@ -20,17 +20,7 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/kill-resume-XXXXXX")
 trap 'rm -rf "$work"' EXIT INT TERM
 
 if [ $# -eq 0 ]; then
-    awk 'BEGIN {
-        srand(7)
-        for (row = 0; row < 60000; row++) {
-            click = int(rand() * 50)
-            printf "%d", rand() < (click < 10 ? 0.6 : 0.1)
-            for (i = 0; i < 13; i++) printf "\t%d", rand() * rand() * 100
-            printf "\t%08x", click
-            for (i = 1; i < 26; i++) printf "\t%x", rand() * rand() * (i < 4 ? 40000 : 10 * i)
-            printf "\n"
-        }
-    }' > "$work/data.tsv"
+    tools/clicks.sh 4 40000 > "$work/data.tsv"
     set -- "$work/data.tsv"
 fi
 

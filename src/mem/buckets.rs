@@ -16,7 +16,7 @@ pub const NO_SLOT: u32 = u32::MAX;
 /// 2^64 divided by the golden ratio (Knuth, The Art of Computer Programming 6.4).
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Lookups whose cache misses overlap.
-const GROUP: usize = 16;
+pub(super) const GROUP: usize = 16;
 
 #[derive(Debug)]
 pub(crate) struct Buckets {
@@ -105,9 +105,27 @@ impl Buckets {
         }
     }
 
+    /// The first step of up to [`GROUP`] look-ups.
+    #[inline]
+    pub fn announce_group(&self, hashes: &[u64]) -> [Probe; GROUP] {
+        let mut probes = [Probe::default(); GROUP];
+        for (probe, hash) in probes.iter_mut().zip(hashes) {
+            *probe = self.announce(*hash);
+        }
+        probes
+    }
+
+    /// The second step of some look-ups.
+    #[inline]
+    pub fn approach_group(&self, rows: &Rows, probes: &mut [Probe]) {
+        for probe in probes {
+            self.approach(rows, probe);
+        }
+    }
+
     /// Second step: the likely place, its state announced.
     #[inline]
-    pub fn approach(&self, rows: &Rows, probe: &mut Probe) {
+    fn approach(&self, rows: &Rows, probe: &mut Probe) {
         let mut word = self.words[probe.place];
         while word != 0 && word >> 32 != probe.tag {
             probe.place = self.after(probe.place);
@@ -139,13 +157,8 @@ impl Buckets {
     pub fn get_batch(&self, rows: &Rows, hashes: &[u64], slots: &mut [u32]) {
         assert_eq!(hashes.len(), slots.len(), "one slot per hash");
         for (hashes, slots) in hashes.chunks(GROUP).zip(slots.chunks_mut(GROUP)) {
-            let mut probes = [Probe::default(); GROUP];
-            for (probe, hash) in probes.iter_mut().zip(hashes) {
-                *probe = self.announce(*hash);
-            }
-            for probe in &mut probes[..hashes.len()] {
-                self.approach(rows, probe);
-            }
+            let mut probes = self.announce_group(hashes);
+            self.approach_group(rows, &mut probes[..hashes.len()]);
             for ((slot, hash), probe) in slots.iter_mut().zip(hashes).zip(&probes) {
                 *slot = self.arrive(rows, *hash, probe);
             }

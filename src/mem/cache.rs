@@ -170,6 +170,12 @@ impl TableCache {
         }
     }
 
+    /// Places that can be had at once.
+    #[must_use]
+    pub fn at_hand(&self) -> usize {
+        self.free() + self.evictable()
+    }
+
     /// Dirty rows, frozen copies included.
     #[must_use]
     pub fn dirty(&self) -> usize {
@@ -205,14 +211,14 @@ impl TableCache {
     pub fn low(&self) -> bool {
         let step = self.flush_step_rows;
         let mark = self.pinned().clamp(step.div_ceil(LOW_SHARE), step);
-        self.policy.evicts() && self.free() + self.evictable() < mark
+        self.policy.evicts() && self.at_hand() < mark
     }
 
     /// Whether fewer places can be had at once than a flush frees: when some cache runs low, those
     /// that soon would are flushed with it, into files of full size.
     #[must_use]
     pub fn lowish(&self) -> bool {
-        self.policy.evicts() && self.free() + self.evictable() < self.flush_step_rows
+        self.policy.evicts() && self.at_hand() < self.flush_step_rows
     }
 
     /// Memory allocated, at most the `bytes` of the configuration.
@@ -247,18 +253,25 @@ impl TableCache {
     pub fn pin(&mut self, slots: &[u32]) -> usize {
         let before = self.counts.pinned;
         for slot in slots {
-            let state = self.rows.get_mut(*slot);
+            let state = self.raise(*slot);
             assert!(
                 state.used && !state.flags.any(Flags::FROZEN_COPY),
                 "only rows are pinned"
             );
-            if state.pins > 0 {
-                state.pins += 1;
-            } else {
-                self.change(*slot, |state| state.pins = 1);
-            }
         }
         self.counts.pinned - before
+    }
+
+    /// Raises the pin count of one row.
+    #[inline]
+    pub(super) fn raise(&mut self, slot: u32) -> &mut RowState {
+        let state = self.rows.get_mut(slot);
+        if state.pins == 0 {
+            self.counts.evictable -= usize::from(state.evictable());
+            self.counts.pinned += 1;
+        }
+        state.pins += 1;
+        state
     }
 
     /// Lowers the pin count once per position; returns how many rows have none now. Rows that

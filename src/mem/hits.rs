@@ -5,13 +5,10 @@
 //! - What can't be copied yet, because it is not in memory or is being read, is named to the
 //!   caller; rows that are there are pinned whatever else the batch needs.
 
-use super::buckets::{NO_SLOT, Probe};
+use super::buckets::{GROUP, NO_SLOT};
 use super::cache::TableCache;
 use super::policy::Policy;
 use super::row_state::Flags;
-
-/// Rows whose cache misses overlap.
-const GROUP: usize = 16;
 
 /// What a batch found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,13 +67,15 @@ impl TableCache {
         let groups = hashes.len().div_ceil(GROUP);
         let at = |g: usize| (g * GROUP).min(hashes.len())..((g + 1) * GROUP).min(hashes.len());
         // Group g is served while g + 1 and g + 2 are on their way, and g - 1 is copied.
-        let mut near = self.announce(&hashes[at(0)]);
-        self.approach(&mut near, at(0).len());
-        let mut far = self.announce(&hashes[at(1)]);
+        let mut near = self.buckets.announce_group(&hashes[at(0)]);
+        self.buckets
+            .approach_group(&self.rows, &mut near[..at(0).len()]);
+        let mut far = self.buckets.announce_group(&hashes[at(1)]);
         let mut ready = Ready::default();
         for group in 0..groups {
-            let next = self.announce(&hashes[at(group + 2)]);
-            self.approach(&mut far, at(group + 1).len());
+            let next = self.buckets.announce_group(&hashes[at(group + 2)]);
+            let ahead = &mut far[..at(group + 1).len()];
+            self.buckets.approach_group(&self.rows, ahead);
             let mut found = [0; GROUP];
             let mut count = 0;
             let mut soon = Ready::default();
@@ -107,22 +106,6 @@ impl TableCache {
     }
 
     #[inline]
-    fn announce(&self, hashes: &[u64]) -> [Probe; GROUP] {
-        let mut probes = [Probe::default(); GROUP];
-        for (probe, hash) in probes.iter_mut().zip(hashes) {
-            *probe = self.buckets.announce(*hash);
-        }
-        probes
-    }
-
-    #[inline]
-    fn approach(&self, probes: &mut [Probe; GROUP], count: usize) {
-        for probe in &mut probes[..count] {
-            self.buckets.approach(&self.rows, probe);
-        }
-    }
-
-    #[inline]
     fn copy_ready(&self, ready: &Ready, targets: &mut [&mut [f32]], width: usize) {
         for (i, slot) in &ready.rows[..ready.count] {
             targets[*i].copy_from_slice(&self.slab.row(*slot)[..width]);
@@ -131,14 +114,9 @@ impl TableCache {
 
     #[inline]
     fn pin_found(&mut self, slot: u32, hits: &mut Hits) -> Flags {
-        let state = self.rows.get_mut(slot);
-        if state.pins == 0 {
-            self.counts.evictable -= usize::from(state.evictable());
-            self.counts.pinned += 1;
-        }
-        state.pins += 1;
-        let first = state.batch != self.batch;
-        state.batch = self.batch;
+        let batch = self.batch;
+        let state = self.raise(slot);
+        let first = std::mem::replace(&mut state.batch, batch) != batch;
         let gone = state.flags.any(Flags::ABSENT | Flags::REMOVED);
         hits.known += usize::from(first && !gone);
         hits.repeats |= !first;

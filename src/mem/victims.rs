@@ -141,16 +141,7 @@ impl TableCache {
             if let Some(ahead) = slots.get(i + AHEAD_STATES) {
                 self.rows.prefetch(*ahead);
             }
-            let state = self.rows.get_mut(*slot);
-            if frozen.is_none() && state.pins > 0 && state.list != ListKind::ColdClean {
-                // The common case: a pinned row is not evictable, before or after.
-                self.counts.dirty += usize::from(!state.flags.any(Flags::DIRTY));
-                let gone = Flags::ABSENT | Flags::REMOVED;
-                state.flags = (state.flags | Flags::DIRTY).without(gone);
-                state.epoch = epoch;
-                continue;
-            }
-            let state = *state;
+            let state = *self.rows.get(*slot);
             if frozen.is_some_and(|cut| before(&state, cut)) {
                 let kept = Flags::DIRTY | Flags::FROZEN_COPY | (state.flags & Flags::REMOVED);
                 let copy = self
@@ -159,11 +150,12 @@ impl TableCache {
                 self.rows.push_hot(FROZEN, copy);
                 self.slab.copy(*slot, copy);
             }
-            self.change(*slot, |state| {
-                let gone = Flags::ABSENT | Flags::REMOVED;
-                state.flags = (state.flags | Flags::DIRTY).without(gone);
-                state.epoch = epoch;
-            });
+            self.counts.dirty += usize::from(!state.flags.any(Flags::DIRTY));
+            self.counts.evictable -= usize::from(state.evictable());
+            let marked = self.rows.get_mut(*slot);
+            let gone = Flags::ABSENT | Flags::REMOVED;
+            marked.flags = (marked.flags | Flags::DIRTY).without(gone);
+            marked.epoch = epoch;
             if state.list == ListKind::ColdClean {
                 self.rows.unlink(*slot);
                 self.policy.returned(&mut self.rows, *slot);

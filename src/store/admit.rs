@@ -16,7 +16,7 @@ use std::time::Instant;
 use super::engine::{Counters, Engine, Table};
 use super::lane::Lane;
 use super::lease::{Lease, LeasePart};
-use crate::batch::{ShardPart, Split, deal, share, split_into};
+use crate::batch::{ShardPart, Split, share, split_into};
 use crate::error::{Error, Invalid, Result};
 use crate::mem::{Flags, NO_SLOT};
 
@@ -84,8 +84,8 @@ fn open<'m, 'a>(cell: &'m Cell<'a>) -> MutexGuard<'m, Pending<'a>> {
 }
 
 impl Engine {
-    /// Makes the rows of `keys` resident and pins them, in two halves; with `out`, copies the first words of each
-    /// there.
+    /// Makes the rows of `keys` resident and pins them, in two halves; with `out`, copies the first
+    /// words of each there.
     ///
     /// # Shapes
     /// keys: `[n]`, out: `[n, width]` and the width
@@ -139,13 +139,10 @@ impl Engine {
         let parts = (0..count).map(|_| part()).collect();
         let shards = spares.shards.take(keys.len());
         let Split { parts, shards } = split_into(keys, Split { parts, shards });
-        let mut targets: Vec<_> = match &out {
-            Some(_) => (0..count).map(|_| spares.take_targets(share)).collect(),
+        let targets = match out {
+            Some((out, width)) => spares.deal(out, width, &shards, count),
             None => (0..count).map(|_| Vec::new()).collect(),
         };
-        if let Some((out, width)) = out {
-            deal(out, width, &shards, &mut targets);
-        }
         let pending = |(part, targets): (ShardPart, _)| {
             let mut slots = spares.numbers.take(share);
             slots.resize(part.hashes.len(), NO_SLOT);

@@ -263,8 +263,8 @@ impl Engine {
             if imaging {
                 // The next checkpoint need not wait for the image of this one.
                 drop(role);
-                let _end = ImagesEnd(Arc::clone(&images));
-                while let Some(captured) = images.next() {
+                let images = ImagesEnd(images);
+                while let Some(captured) = images.0.next() {
                     engine.ssd.refresh_image(&captured);
                 }
                 drop(engine);
@@ -381,7 +381,7 @@ impl Engine {
         loop {
             self.wait_for_space();
             let mut writer = self.lock_writer();
-            match self.pick_frozen(&mut cursors, Some(epoch)) {
+            match self.pick_frozen(&writer, &mut cursors, Some(epoch)) {
                 Some(picked) => {
                     clean_pass = false;
                     self.write_files(&mut writer, picked)?;

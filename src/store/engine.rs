@@ -39,6 +39,14 @@ pub struct Table {
     pub updater: Updater,
 }
 
+impl Table {
+    /// About the bytes of a row in a file: record head, padding, its share of key blocks.
+    #[must_use]
+    pub fn file_bytes(&self) -> u64 {
+        self.descriptor.row_bytes() as u64 + 30
+    }
+}
+
 /// One table's rows and locations in one shard.
 #[derive(Debug)]
 pub struct ShardTable {
@@ -241,8 +249,6 @@ pub struct Engine {
     pub low: Signal,
     /// The store was closed; background threads end.
     pub closed: AtomicBool,
-    /// Files that are written at the same time.
-    pub writers: usize,
     /// Threads that wait for room.
     pub waiting: AtomicUsize,
     /// Memory of the writer's buffers.
@@ -394,7 +400,7 @@ impl Engine {
 
     /// Rows of one table in one shard per flush: all shards together make one file.
     fn flush_step_rows(&self, tables: &[Arc<Table>], table: usize) -> usize {
-        let row_bytes = tables[table].descriptor.row_bytes() as u64 + 30;
+        let row_bytes = tables[table].file_bytes();
         let share = self.file_bytes / self.shards.len() as u64 / tables.len() as u64;
         usize::try_from(share / row_bytes)
             .unwrap_or(usize::MAX)

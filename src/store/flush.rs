@@ -90,7 +90,7 @@ impl Engine {
         let has_room = || {
             let shard = self.shards[s].lock();
             let cache = &shard.tables[id].cache;
-            cache.free() + cache.evictable() > 0
+            cache.at_hand() > 0
         };
         self.wait_for_space();
         self.waiting.fetch_add(1, Ordering::Relaxed);
@@ -99,7 +99,7 @@ impl Engine {
         if has_room() {
             return Ok(());
         }
-        let mut picked = self.pick_cold();
+        let mut picked = self.pick_cold(&writer);
         if picked.is_empty() {
             picked = self.pick_anything(s, id);
         }
@@ -111,7 +111,7 @@ impl Engine {
             let cell = &self.shards[s];
             let mut shard = cell.lock();
             let cache = &shard.tables[id].cache;
-            if cache.free() + cache.evictable() == 0 {
+            if cache.at_hand() == 0 {
                 cell.wait(&mut shard);
             }
         }
@@ -128,7 +128,7 @@ impl Engine {
         }
         self.wait_for_space();
         let mut writer = self.lock_writer();
-        let picked = self.pick_cold();
+        let picked = self.pick_cold(&writer);
         let written = self.write_files(&mut writer, picked)?;
         drop(writer);
         self.after_flush(written)?;
@@ -144,7 +144,7 @@ impl Engine {
         loop {
             self.wait_for_space();
             let mut writer = self.lock_writer();
-            let picked = self.pick_frozen(&mut vec![0; self.cursors()], None);
+            let picked = self.pick_frozen(&writer, &mut vec![0; self.cursors()], None);
             let Some(picked) = picked else {
                 return Ok(total);
             };
@@ -206,11 +206,11 @@ impl Engine {
     }
 
     /// The coldest dirty rows of caches that run low, or soon would.
-    fn pick_cold(&self) -> Vec<Picked> {
+    fn pick_cold(&self, writer: &Writer) -> Vec<Picked> {
         let mut picked = Vec::new();
         // While somebody waits for room, two files are written at a time.
         let hurry = self.waiting.load(Ordering::Relaxed) > 0;
-        let steps = if hurry { self.writers } else { 1 };
+        let steps = if hurry { writer.queues.len() } else { 1 };
         for table in 0..self.all_tables().len() {
             for (shard, cell) in self.shards.iter().enumerate() {
                 let mut guard = cell.lock();
@@ -250,22 +250,26 @@ impl Engine {
 
     /// Dirty rows at or before `cut` (`None`: any that may be written), about a file's worth, on
     /// from `cursors`; `None` when there are none left.
-    pub fn pick_frozen(&self, cursors: &mut [usize], cut: Option<u32>) -> Option<Vec<Picked>> {
+    pub fn pick_frozen(
+        &self,
+        writer: &Writer,
+        cursors: &mut [usize],
+        cut: Option<u32>,
+    ) -> Option<Vec<Picked>> {
         let tables = self.all_tables();
-        let mut room = self.file_bytes * self.writers as u64;
-        let shards_each = if self.writers > 1 {
-            self.shards.len() as u64
-        } else {
-            1
+        let mut room = self.file_bytes * writer.queues.len() as u64;
+        // Of each shard, that is of each range of the hash, an equal share: files written at the
+        // same time are ranges, too.
+        let share_max = match writer.queues.len() {
+            1 => room,
+            _ => room / self.shards.len() as u64,
         };
         let mut picked = Vec::new();
         for (t, table) in tables.iter().enumerate() {
-            let row_bytes = table.descriptor.row_bytes() as u64 + 30;
+            let row_bytes = table.file_bytes();
             for (s, cell) in self.shards.iter().enumerate() {
                 let cursor = &mut cursors[t * self.shards.len() + s];
-                // Of each shard, that is of each range of the hash: files written at the same
-                // time are ranges, too.
-                let mut share = room.min(self.file_bytes * self.writers as u64 / shards_each);
+                let mut share = room.min(share_max);
                 loop {
                     let want = usize::try_from(share / row_bytes)
                         .unwrap_or(usize::MAX)
@@ -382,9 +386,7 @@ impl Engine {
     /// About the bytes of a file of these rows.
     fn bytes_of(&self, picked: &[Picked]) -> u64 {
         let tables = self.all_tables();
-        let bytes = |p: &Picked| {
-            p.victims.len() as u64 * (tables[p.table].descriptor.row_bytes() as u64 + 30)
-        };
+        let bytes = |p: &Picked| p.victims.len() as u64 * tables[p.table].file_bytes();
         picked.iter().map(bytes).sum()
     }
 

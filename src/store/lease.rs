@@ -8,7 +8,6 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::engine::{Counters, Engine, Signal, Table};
-use crate::batch::{deal, share};
 use crate::error::{Invalid, Result};
 use crate::units::TableId;
 
@@ -146,9 +145,7 @@ impl Lease {
         let table = self.table.id.0 as usize;
         let count = self.engine.shards.len();
         let spares = &self.engine.spares;
-        let share = share(self.len(), count);
-        let mut targets: Vec<_> = (0..count).map(|_| spares.take_targets(share)).collect();
-        deal(out, width, &self.shards, &mut targets);
+        let targets = spares.deal(out, width, &self.shards, count);
         let targets: Vec<_> = targets.into_iter().map(Mutex::new).collect();
         self.engine.foreground().shards(count, self.len(), |s, _| {
             let mut targets = targets[s].lock().unwrap_or_else(PoisonError::into_inner);

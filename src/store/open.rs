@@ -163,7 +163,6 @@ pub fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> 
         compacted: Signal::default(),
         low: Signal::default(),
         closed: AtomicBool::new(false),
-        writers,
         waiting: AtomicUsize::new(0),
         write_bytes: (writers * WRITE_DEPTH * write_bytes) as u64,
         compaction_failed: AtomicBool::new(false),

@@ -169,7 +169,26 @@ impl Engine {
             return Ok(());
         }
         let tags: Vec<u32> = wants.iter().map(|w| w.tag).collect();
-        let result = self.read_and_fill(lane, thread, table, s, files, wants);
+        let read = || -> Result<()> {
+            let width = table.descriptor.row_f32s();
+            let mut queue = lane.queue(thread);
+            let mut reader = RowReader::new(&mut **queue, files, wants, width)?;
+            let mut batch = RowBatch::default();
+            while reader.next(&mut batch, FILL_ROWS)? {
+                let mut shard = self.shards[s].lock();
+                let cache = &mut shard.tables[table.id.0 as usize].cache;
+                for (slot, row) in batch.tags.iter().zip(batch.rows.chunks_exact(width)) {
+                    cache.row_mut(*slot).copy_from_slice(row);
+                    cache.clear(*slot, Flags::LOADING);
+                }
+                drop(shard);
+                self.shards[s].notify();
+            }
+            Counters::add(&self.counters.reads, reader.count.reads);
+            Counters::add(&self.counters.read_bytes, reader.count.bytes);
+            Ok(())
+        };
+        let result = read();
         if result.is_err() {
             let mut shard = self.shards[s].lock();
             let cache = &mut shard.tables[table.id.0 as usize].cache;
@@ -182,34 +201,6 @@ impl Engine {
         }
         self.shards[s].notify();
         result
-    }
-
-    fn read_and_fill(
-        &self,
-        lane: &Lane,
-        thread: usize,
-        table: &Table,
-        s: usize,
-        files: Vec<Arc<DataFile>>,
-        wants: Vec<Want>,
-    ) -> Result<()> {
-        let width = table.descriptor.row_f32s();
-        let mut queue = lane.queue(thread);
-        let mut reader = RowReader::new(&mut **queue, files, wants, width)?;
-        let mut batch = RowBatch::default();
-        while reader.next(&mut batch, FILL_ROWS)? {
-            let mut shard = self.shards[s].lock();
-            let cache = &mut shard.tables[table.id.0 as usize].cache;
-            for (slot, row) in batch.tags.iter().zip(batch.rows.chunks_exact(width)) {
-                cache.row_mut(*slot).copy_from_slice(row);
-                cache.clear(*slot, Flags::LOADING);
-            }
-            drop(shard);
-            self.shards[s].notify();
-        }
-        Counters::add(&self.counters.reads, reader.count.reads);
-        Counters::add(&self.counters.read_bytes, reader.count.bytes);
-        Ok(())
     }
 
     /// Waits for rows that another batch is reading.

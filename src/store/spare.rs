@@ -9,6 +9,8 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use crate::batch::share;
+
 /// Arrays kept of a kind.
 const KEPT_MAX: usize = 32;
 /// Bytes of an array that is worth keeping; larger ones are the exception, and would add up.
@@ -60,9 +62,24 @@ pub struct Spares {
 }
 
 impl Spares {
-    /// An empty array of targets.
-    pub fn take_targets<'a>(&self, count: usize) -> Vec<&'a mut [f32]> {
-        self.targets.take(count)
+    /// Hands the rows of `out`, `width` words each, to the shards of their positions.
+    ///
+    /// # Shapes
+    /// out: `[n, width]`, of: `[n]`; result: an array per shard
+    pub fn deal<'a>(
+        &self,
+        out: &'a mut [f32],
+        width: usize,
+        of: &[u16],
+        shards: usize,
+    ) -> Vec<Vec<&'a mut [f32]>> {
+        let share = share(of.len(), shards);
+        let empty = |_| -> Vec<&'a mut [f32]> { self.targets.take(share) };
+        let mut targets: Vec<_> = (0..shards).map(empty).collect();
+        for (shard, target) in of.iter().zip(out.chunks_exact_mut(width)) {
+            targets[usize::from(*shard)].push(target);
+        }
+        targets
     }
 
     /// Takes one back; what its elements pointed to is forgotten.
@@ -91,12 +108,13 @@ mod tests {
         assert!(again.is_empty() && again.capacity() >= 100 && again.as_ptr() == place);
 
         let mut row = [1.0f32; 4];
-        let mut targets = spares.take_targets(8);
-        targets.extend(row.chunks_mut(2));
+        let mut targets = spares.deal(&mut row, 2, &[0, 0], 1);
+        let targets = targets.remove(0);
+        assert!(targets.len() == 2 && targets.iter().all(|t| t.len() == 2));
         let place = targets.as_ptr().addr();
         spares.put_targets(targets);
-        let again = spares.take_targets(8);
-        assert_eq!(again.as_ptr().addr(), place);
+        let again = spares.targets.take(0);
+        assert!(again.is_empty() && again.as_ptr().addr() == place);
     }
 
     #[test]
