@@ -381,27 +381,42 @@ impl Engine {
         loop {
             self.wait_for_space();
             let mut writer = self.lock_writer();
-            match self.pick_frozen(&writer, &mut cursors, Some(epoch)) {
-                Some(picked) => {
-                    clean_pass = false;
-                    self.write_files(&mut writer, picked)?;
-                    drop(writer);
-                    self.flushed.notify();
+            let queues = writer.queues.len();
+            let (mut picks, mut all) = (0, false);
+            let mut next = || {
+                // Between two picks, those who wait for room have the writer.
+                let yields = || {
+                    self.waiting.load(Ordering::Relaxed) > 0
+                        || self.is_low()
+                        || self.is_over_space()
+                };
+                if picks > 0 && yields() {
+                    return None;
                 }
-                None if clean_pass => {
-                    if self.shards.iter().any(|cell| cell.lock().lost) {
-                        let source = std::io::Error::other(
-                            "a write failed and the row was changed since; checkpoint again",
-                        );
-                        return Err(Error::io("write the cut of", &self.ssd.root, source));
-                    }
-                    // Still the writer: no younger row reaches a file before the capture.
-                    return Ok(self.ssd.capture());
+                let picked = self.pick_frozen(queues, &mut cursors, Some(epoch));
+                picks += usize::from(picked.is_some());
+                all = picked.is_none();
+                picked
+            };
+            self.write_all(&mut writer, &mut next)?;
+            if picks > 0 {
+                clean_pass = false;
+            }
+            if !all {
+                drop(writer);
+                self.flushed.notify();
+            } else if !clean_pass {
+                cursors.fill(0);
+                clean_pass = true;
+            } else {
+                if self.shards.iter().any(|cell| cell.lock().lost) {
+                    let source = std::io::Error::other(
+                        "a write failed and the row was changed since; checkpoint again",
+                    );
+                    return Err(Error::io("write the cut of", &self.ssd.root, source));
                 }
-                None => {
-                    cursors.fill(0);
-                    clean_pass = true;
-                }
+                // Still the writer: no younger row reaches a file before the capture.
+                return Ok(self.ssd.capture());
             }
         }
     }

@@ -8,35 +8,26 @@
 //! - While a checkpoint's cut is not captured, only rows changed before the cut are written.
 //! - A write that fails loses nothing: the rows are dirty again, the file is removed.
 
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::engine::{Counters, Engine, ShardCell, Table, Writer};
+use super::engine::{Counters, Engine, Table, Writer};
+use super::pick::Picked;
 use crate::error::{Error, Result};
 use crate::io::Queue;
 use crate::mem::Victim;
 use crate::ssd::NewFile;
 use crate::ssd::version::Location;
 use crate::ssd::writer::FileWriter;
-use crate::units::{range_of, unmix64};
+use crate::units::unmix64;
 
 /// Rows copied out per locking of a shard.
 const COPY_ROWS: usize = 512;
 
 /// Rows between the one at hand and the one announced to the processor.
 const AHEAD_ROWS: usize = 8;
-
-/// Victims of one table in one shard, by hash.
-#[derive(Debug)]
-pub struct Picked {
-    /// Table id.
-    pub table: usize,
-    /// Shard.
-    pub shard: usize,
-    /// The rows, sorted by hash before they are written.
-    pub victims: Vec<Victim>,
-}
 
 /// A row or tombstone in the file being written.
 struct Written {
@@ -99,7 +90,7 @@ impl Engine {
         if has_room() {
             return Ok(());
         }
-        let mut picked = self.pick_cold(&writer);
+        let mut picked = self.pick_cold(writer.queues.len());
         if picked.is_empty() {
             picked = self.pick_anything(s, id);
         }
@@ -128,7 +119,7 @@ impl Engine {
         }
         self.wait_for_space();
         let mut writer = self.lock_writer();
-        let picked = self.pick_cold(&writer);
+        let picked = self.pick_cold(writer.queues.len());
         let written = self.write_files(&mut writer, picked)?;
         drop(writer);
         self.after_flush(written)?;
@@ -144,7 +135,7 @@ impl Engine {
         loop {
             self.wait_for_space();
             let mut writer = self.lock_writer();
-            let picked = self.pick_frozen(&writer, &mut vec![0; self.cursors()], None);
+            let picked = self.pick_frozen(writer.queues.len(), &mut vec![0; self.cursors()], None);
             let Some(picked) = picked else {
                 return Ok(total);
             };
@@ -185,7 +176,8 @@ impl Engine {
         }
     }
 
-    fn is_over_space(&self) -> bool {
+    /// Whether flushes are held back.
+    pub fn is_over_space(&self) -> bool {
         if self.options.inline
             || self.closed.load(Ordering::Acquire)
             || self.compaction_failed.load(Ordering::Acquire)
@@ -200,194 +192,82 @@ impl Engine {
             && self.is_compaction_due()
     }
 
-    fn is_low(&self) -> bool {
-        let low = |cell: &ShardCell| cell.lock().tables.iter().any(|t| t.cache.low());
-        self.shards.iter().any(low)
-    }
-
-    /// The coldest dirty rows of caches that run low, or soon would.
-    fn pick_cold(&self, writer: &Writer) -> Vec<Picked> {
-        let mut picked = Vec::new();
-        // While somebody waits for room, two files are written at a time.
-        let hurry = self.waiting.load(Ordering::Relaxed) > 0;
-        let steps = if hurry { writer.queues.len() } else { 1 };
-        for table in 0..self.all_tables().len() {
-            for (shard, cell) in self.shards.iter().enumerate() {
-                let mut guard = cell.lock();
-                let epoch_max = guard.epoch_max();
-                let cache = &mut guard.tables[table].cache;
-                if !cache.lowish() {
-                    continue;
-                }
-                let mut victims = Vec::new();
-                cache.take_victims(steps * cache.flush_step_rows(), epoch_max, &mut victims);
-                if !victims.is_empty() {
-                    picked.push(Picked {
-                        table,
-                        shard,
-                        victims,
-                    });
-                }
-            }
-        }
-        picked
-    }
-
-    /// Dirty rows of one cache, in the order of their places: when the policy names none.
-    fn pick_anything(&self, shard: usize, table: usize) -> Vec<Picked> {
-        let mut guard = self.shards[shard].lock();
-        let epoch_max = guard.epoch_max();
-        let cache = &mut guard.tables[table].cache;
-        let want = cache.flush_step_rows();
-        let (mut cursor, mut victims) = (0, Vec::new());
-        while victims.is_empty() && cache.take_frozen(&mut cursor, want, epoch_max, &mut victims) {}
-        vec![Picked {
-            table,
-            shard,
-            victims,
-        }]
-    }
-
-    /// Dirty rows at or before `cut` (`None`: any that may be written), about a file's worth, on
-    /// from `cursors`; `None` when there are none left.
-    pub fn pick_frozen(
-        &self,
-        writer: &Writer,
-        cursors: &mut [usize],
-        cut: Option<u32>,
-    ) -> Option<Vec<Picked>> {
-        let tables = self.all_tables();
-        let mut room = self.file_bytes * writer.queues.len() as u64;
-        // Of each shard, that is of each range of the hash, an equal share: files written at the
-        // same time are ranges, too.
-        let share_max = match writer.queues.len() {
-            1 => room,
-            _ => room / self.shards.len() as u64,
-        };
-        let mut picked = Vec::new();
-        for (t, table) in tables.iter().enumerate() {
-            let row_bytes = table.file_bytes();
-            for (s, cell) in self.shards.iter().enumerate() {
-                let cursor = &mut cursors[t * self.shards.len() + s];
-                let mut share = room.min(share_max);
-                loop {
-                    let want = usize::try_from(share / row_bytes)
-                        .unwrap_or(usize::MAX)
-                        .max(1);
-                    let mut guard = cell.lock();
-                    let cut = cut.unwrap_or(guard.epoch_max());
-                    let cache = &mut guard.tables[t].cache;
-                    let mut victims = Vec::new();
-                    let more = cache.take_frozen(cursor, want, cut, &mut victims);
-                    drop(guard);
-                    room = room.saturating_sub(victims.len() as u64 * row_bytes);
-                    share = share.saturating_sub(victims.len() as u64 * row_bytes);
-                    let found = victims.len();
-                    if found > 0 {
-                        picked.push(Picked {
-                            table: t,
-                            shard: s,
-                            victims,
-                        });
-                    }
-                    if room < row_bytes {
-                        return Some(picked);
-                    }
-                    // Copies are listed again until they are written: one look is enough.
-                    if !more || share < row_bytes || (found > 0 && found < want) {
-                        break;
-                    }
-                }
-            }
-        }
-        (!picked.is_empty()).then_some(picked)
-    }
-
     /// Writes victims to files and repoints the index; returns rows written.
-    ///
-    /// A file per data directory, or where there is more than a file's worth as many as there are
-    /// queues, written at the same time.
     ///
     /// # Errors
     /// `NoSpace`, `Io`, `Poisoned`; the rows are dirty again.
     pub fn write_files(
         &self,
         writer: &mut MutexGuard<'_, Writer>,
-        mut picked: Vec<Picked>,
+        picked: Vec<Picked>,
+    ) -> Result<u64> {
+        let mut picked = Some(picked);
+        self.write_all(writer, &mut || picked.take())
+    }
+
+    /// Writes what `next` picks until it picks nothing: files of one pick at the same time, and the
+    /// next pick's while those are still being written. Returns rows written.
+    ///
+    /// # Errors
+    /// As [`Engine::write_files`], of the first file that failed; no other was begun after it.
+    pub fn write_all(
+        &self,
+        writer: &mut MutexGuard<'_, Writer>,
+        next: &mut (dyn FnMut() -> Option<Vec<Picked>> + Send),
     ) -> Result<u64> {
         self.ssd.check_writable()?;
-        // Parts of one table in one shard become one, by hash: the order of the file.
-        picked.sort_by_key(|p| (p.table, p.shard));
-        picked.dedup_by(|next, part| {
-            let same = (next.table, next.shard) == (part.table, part.shard);
-            if same {
-                part.victims.append(&mut next.victims);
-            }
-            same
-        });
-        for part in &mut picked {
-            part.victims.sort_unstable_by_key(|v| v.hash);
-        }
-        let directories = self.ssd.directories.len();
         let queues = writer.queues.len();
-        let bytes = self.bytes_of(&picked);
-        // Each file is checked against what is installed: both together must fit, too.
-        let fits = || {
-            let all = bytes + 16384 * queues as u64;
-            let check = |d| self.ssd.check_space(d, all, self.file_bytes).is_ok();
-            (0..directories).all(check)
+        let jobs = match next() {
+            Some(picked) => self.jobs_of(picked, queues),
+            None => return Ok(0),
         };
-        let ways = if queues > 1 && bytes > self.file_bytes && fits() {
-            queues
-        } else {
-            1
-        };
-        let pieces = directories * ways;
-        let outcomes: Vec<Result<u64>> = std::thread::scope(|scope| {
-            let write = |queue: &mut dyn Queue, first: usize| -> Result<u64> {
-                let mut total = 0;
-                for piece in (first..pieces).step_by(queues.min(pieces)) {
-                    let own = cut_piece(&picked, piece, pieces);
-                    if !own.is_empty() {
-                        total += self.write_file(queue, piece / ways, &own)?;
+        let threads = queues.min(jobs.len()).max(1);
+        let work = Mutex::new((jobs, Some(next)));
+        let open = || work.lock().unwrap_or_else(PoisonError::into_inner);
+        let take = || {
+            let mut work = open();
+            while work.0.is_empty() {
+                let picked = work.1.as_mut().and_then(|next| next());
+                match picked {
+                    Some(picked) => work.0 = self.jobs_of(picked, queues),
+                    None => {
+                        work.1 = None;
+                        return None;
                     }
                 }
-                Ok(total)
-            };
-            let mut queues = writer.queues.iter_mut().take(pieces);
-            let own = queues.next();
-            let (mut others, mut left) = (Vec::new(), vec![0]);
-            for (i, queue) in queues.enumerate() {
-                let thread = std::thread::Builder::new().name(String::from("hps-write"));
-                match thread.spawn_scoped(scope, move || write(&mut **queue, i + 1)) {
-                    Ok(thread) => others.push(thread),
-                    // No thread to be had: this one writes those files, too.
-                    Err(_) => left.push(i + 1),
+            }
+            work.0.pop_front()
+        };
+        let write = |queue: &mut dyn Queue| -> Result<u64> {
+            let mut total = 0;
+            while let Some((directory, rows)) = take() {
+                let written = self.write_file(queue, directory, &rows);
+                if written.is_err() {
+                    *open() = (VecDeque::new(), None);
                 }
+                total += written?;
             }
-            let mut outcomes = Vec::new();
-            if let Some(queue) = own {
-                outcomes.extend(left.into_iter().map(|first| write(&mut **queue, first)));
-            }
-            outcomes.extend(others.into_iter().map(|thread| {
+            Ok(total)
+        };
+        let outcomes: Vec<Result<u64>> = std::thread::scope(|scope| {
+            let mut queues = writer.queues.iter_mut().take(threads);
+            let own = queues.next();
+            // Where no thread is to be had, this one does their work, too.
+            let others: Vec<_> = queues
+                .map_while(|queue| {
+                    let thread = std::thread::Builder::new().name(String::from("hps-write"));
+                    thread.spawn_scoped(scope, || write(&mut **queue)).ok()
+                })
+                .collect();
+            let own = own.map(|queue| write(&mut **queue));
+            let others = others.into_iter().map(|thread| {
                 thread
                     .join()
                     .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            }));
-            outcomes
+            });
+            own.into_iter().chain(others).collect()
         });
-        let mut total = 0;
-        for outcome in outcomes {
-            total += outcome?;
-        }
-        Ok(total)
-    }
-
-    /// About the bytes of a file of these rows.
-    fn bytes_of(&self, picked: &[Picked]) -> u64 {
-        let tables = self.all_tables();
-        let bytes = |p: &Picked| p.victims.len() as u64 * tables[p.table].file_bytes();
-        picked.iter().map(bytes).sum()
+        outcomes.into_iter().sum()
     }
 
     fn write_file(
@@ -546,26 +426,6 @@ impl Engine {
             cell.notify();
         }
     }
-}
-
-/// The victims of one range of the hash among `pieces` equal ones.
-fn cut_piece(picked: &[Picked], piece: usize, pieces: usize) -> Vec<Picked> {
-    let cut = |part: &Picked| {
-        let before = |v: &Victim| range_of(v.hash, pieces) < piece;
-        let within = |v: &Victim| range_of(v.hash, pieces) <= piece;
-        let start = part.victims.partition_point(before);
-        let end = part.victims.partition_point(within);
-        Picked {
-            table: part.table,
-            shard: part.shard,
-            victims: part.victims[start..end].to_vec(),
-        }
-    };
-    picked
-        .iter()
-        .map(cut)
-        .filter(|part| !part.victims.is_empty())
-        .collect()
 }
 
 fn append(

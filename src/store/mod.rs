@@ -13,6 +13,7 @@ mod lane;
 mod lease;
 mod load;
 mod open;
+mod pick;
 mod place;
 mod push;
 mod remove;

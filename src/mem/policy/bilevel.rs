@@ -105,7 +105,7 @@ impl Bilevel {
     }
 
     pub fn bytes_for_rows(capacity: usize) -> usize {
-        Ghosts::entries_for(capacity) * size_of::<u16>()
+        Ghosts::bytes_for_rows(capacity)
     }
 
     pub fn bytes_allocated(&self) -> usize {
@@ -146,6 +146,10 @@ impl Bilevel {
             };
             rows.unlink(slot);
             self.place(rows, slot, false);
+            // The one that falls off next was linked long ago.
+            if let Some(next) = rows.coldest(LRU) {
+                rows.prefetch(next);
+            }
         }
     }
 
