@@ -381,7 +381,6 @@ impl Engine {
         loop {
             self.wait_for_space();
             let mut writer = self.lock_writer();
-            let queues = writer.queues.len();
             let (mut picks, mut all) = (0, false);
             let mut next = || {
                 // Between two picks, those who wait for room have the writer.
@@ -393,12 +392,12 @@ impl Engine {
                 if picks > 0 && yields() {
                     return None;
                 }
-                let picked = self.pick_frozen(queues, &mut cursors, Some(epoch));
+                let picked = self.pick_frozen(&mut cursors, Some(epoch));
                 picks += usize::from(picked.is_some());
                 all = picked.is_none();
                 picked
             };
-            self.write_all(&mut writer, &mut next)?;
+            self.write_all(&mut writer, true, &mut next)?;
             if picks > 0 {
                 clean_pass = false;
             }

@@ -135,7 +135,7 @@ impl Engine {
         loop {
             self.wait_for_space();
             let mut writer = self.lock_writer();
-            let picked = self.pick_frozen(writer.queues.len(), &mut vec![0; self.cursors()], None);
+            let picked = self.pick_frozen(&mut vec![0; self.cursors()], None);
             let Some(picked) = picked else {
                 return Ok(total);
             };
@@ -202,26 +202,32 @@ impl Engine {
         picked: Vec<Picked>,
     ) -> Result<u64> {
         let mut picked = Some(picked);
-        self.write_all(writer, &mut || picked.take())
+        self.write_all(writer, false, &mut || picked.take())
     }
 
     /// Writes what `next` picks until it picks nothing: files of one pick at the same time, and the
-    /// next pick's while those are still being written. Returns rows written.
+    /// next pick's while those are still being written; with `many` by all queues, else by as many
+    /// as the first pick has files. Returns rows written.
     ///
     /// # Errors
     /// As [`Engine::write_files`], of the first file that failed; no other was begun after it.
     pub fn write_all(
         &self,
         writer: &mut MutexGuard<'_, Writer>,
+        many: bool,
         next: &mut (dyn FnMut() -> Option<Vec<Picked>> + Send),
     ) -> Result<u64> {
         self.ssd.check_writable()?;
         let queues = writer.queues.len();
         let jobs = match next() {
-            Some(picked) => self.jobs_of(picked, queues),
+            Some(picked) => self.jobs_of(picked),
             None => return Ok(0),
         };
-        let threads = queues.min(jobs.len()).max(1);
+        let threads = if many {
+            queues
+        } else {
+            jobs.len().clamp(1, queues)
+        };
         let work = Mutex::new((jobs, Some(next)));
         let open = || work.lock().unwrap_or_else(PoisonError::into_inner);
         let take = || {
@@ -229,7 +235,7 @@ impl Engine {
             while work.0.is_empty() {
                 let picked = work.1.as_mut().and_then(|next| next());
                 match picked {
-                    Some(picked) => work.0 = self.jobs_of(picked, queues),
+                    Some(picked) => work.0 = self.jobs_of(picked),
                     None => {
                         work.1 = None;
                         return None;

@@ -21,12 +21,15 @@ use crate::units::TableId;
 
 static ENGINES: AtomicU64 = AtomicU64::new(1);
 
-/// Buffers of the writer's queue.
+/// Buffers of the writer's queue where one file is written at a time.
 const WRITE_DEPTH: usize = 4;
-/// Below, buffers for a second file would take too many rows their place.
+/// Below, buffers for more files would take too many rows their place.
 const SMALL_CACHE_BYTES: u64 = 64 << 20;
-/// Files that a checkpoint writes at the same time.
-const WRITERS: usize = 2;
+/// Files that a checkpoint writes at the same time, and the buffers of each. Measured (2 cores,
+/// ext4, where the requests that make a file longer wait for each other): 2 files of 4 buffers
+/// 1.82 M rows/s, 4 of 2 2.11 M (512 B a row, median of 3).
+const WRITERS: usize = 4;
+const WRITER_DEPTH: usize = 2;
 
 /// The I/O engine asked for, or its plain twin where the kernel refuses it.
 pub fn choose_disk(io: IoEngine) -> Arc<dyn Disk> {
@@ -120,12 +123,15 @@ pub fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> 
     let lanes = make_lanes(&*ssd.disk, &options, &tables)?;
     let cache = usize::try_from(options.cache_bytes).unwrap_or(usize::MAX);
     let write_bytes = (cache / 64).clamp(16 << 10, 1 << 20).next_multiple_of(4096);
-    // One more file than one at a time keeps the device busy while the first is put in its place.
+    // More files than one keep the device busy while the first is put in its place.
     let small = options.cache_bytes < SMALL_CACHE_BYTES;
-    let writers = if options.inline || small { 1 } else { WRITERS };
+    let (writers, write_depth) = match options.inline || small {
+        true => (1, WRITE_DEPTH),
+        false => (WRITERS, WRITER_DEPTH),
+    };
     let queue = |_| {
         ssd.disk
-            .queue(WRITE_DEPTH, write_bytes)
+            .queue(write_depth, write_bytes)
             .map_err(|e| Error::io("make a submission queue for", &ssd.root, e))
     };
     let queues = (0..writers).map(queue).collect::<Result<Vec<_>>>()?;
@@ -164,7 +170,7 @@ pub fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> 
         low: Signal::default(),
         closed: AtomicBool::new(false),
         waiting: AtomicUsize::new(0),
-        write_bytes: (writers * WRITE_DEPTH * write_bytes) as u64,
+        write_bytes: (writers * write_depth * write_bytes) as u64,
         compaction_failed: AtomicBool::new(false),
         damaged: Mutex::default(),
         file_bytes,

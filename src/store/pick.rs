@@ -11,6 +11,9 @@ use super::engine::{Engine, ShardCell};
 use crate::mem::Victim;
 use crate::units::range_of;
 
+/// Files' worth of rows picked at once: for whoever needs room fast, and for a checkpoint.
+const PICK_FILES: usize = 2;
+
 /// Victims of one table in one shard, by hash.
 #[derive(Debug)]
 pub struct Picked {
@@ -34,7 +37,7 @@ impl Engine {
         let mut picked = Vec::new();
         // While somebody waits for room, two files are written at a time.
         let hurry = self.waiting.load(Ordering::Relaxed) > 0;
-        let steps = if hurry { queues } else { 1 };
+        let steps = if hurry && queues > 1 { PICK_FILES } else { 1 };
         for table in 0..self.all_tables().len() {
             for (shard, cell) in self.shards.iter().enumerate() {
                 let mut guard = cell.lock();
@@ -72,68 +75,72 @@ impl Engine {
         }]
     }
 
-    /// Dirty rows at or before `cut` (`None`: any that may be written), about a file's worth, on
-    /// from `cursors`; `None` when there are none left.
-    pub fn pick_frozen(
-        &self,
-        queues: usize,
-        cursors: &mut [usize],
-        cut: Option<u32>,
-    ) -> Option<Vec<Picked>> {
+    /// Dirty rows at or before `cut` (`None`: any that may be written), [`PICK_FILES`] files' worth,
+    /// on from `cursors`; `None` when there are none left.
+    pub fn pick_frozen(&self, cursors: &mut [usize], cut: Option<u32>) -> Option<Vec<Picked>> {
+        let shards = self.shards.len();
         let tables = self.all_tables();
-        let mut room = self.file_bytes * queues as u64;
-        // Of each shard, that is of each range of the hash, an equal share: files written at the
-        // same time are ranges, too.
-        let share_max = match queues {
-            1 => room,
-            _ => room / self.shards.len() as u64,
-        };
+        let mut room = self.file_bytes * PICK_FILES as u64;
         let mut picked = Vec::new();
-        for (t, table) in tables.iter().enumerate() {
-            let row_bytes = table.file_bytes();
-            for (s, cell) in self.shards.iter().enumerate() {
-                let cursor = &mut cursors[t * self.shards.len() + s];
-                let mut share = room.min(share_max);
-                loop {
-                    let want = usize::try_from(share / row_bytes)
-                        .unwrap_or(usize::MAX)
-                        .max(1);
-                    let mut guard = cell.lock();
-                    let cut = cut.unwrap_or(guard.epoch_max());
-                    let cache = &mut guard.tables[t].cache;
-                    let mut victims = Vec::new();
-                    let more = cache.take_frozen(cursor, want, cut, &mut victims);
-                    drop(guard);
-                    room = room.saturating_sub(victims.len() as u64 * row_bytes);
-                    share = share.saturating_sub(victims.len() as u64 * row_bytes);
-                    let found = victims.len();
-                    if found > 0 {
-                        picked.push(Picked {
-                            table: t,
-                            shard: s,
-                            victims,
-                        });
-                    }
-                    if room < row_bytes {
-                        return Some(picked);
-                    }
-                    // Copies are listed again until they are written: one look is enough.
-                    if !more || share < row_bytes || (found > 0 && found < want) {
-                        break;
-                    }
+        // Of each shard, that is of each range of the hash, an equal share: files written at the
+        // same time are ranges, too. What some leave over, those take that have more.
+        let mut parts: Vec<(usize, usize)> = (0..tables.len())
+            .flat_map(|table| (0..shards).map(move |shard| (table, shard)))
+            .collect();
+        for share_max in [room / shards as u64, u64::MAX] {
+            parts.retain(|(table, shard)| {
+                let row_bytes = tables[*table].file_bytes();
+                // At least one row, however long.
+                let least = u64::from(picked.is_empty());
+                let want = (room.min(share_max.max(row_bytes)) / row_bytes).max(least);
+                if want == 0 {
+                    return false;
                 }
-            }
+                let want = usize::try_from(want).unwrap_or(usize::MAX);
+                let cursor = &mut cursors[table * shards + shard];
+                let victims = self.frozen_rows(*table, *shard, cursor, want, cut);
+                let more = victims.len() == want;
+                room = room.saturating_sub(victims.len() as u64 * row_bytes);
+                if !victims.is_empty() {
+                    picked.push(Picked {
+                        table: *table,
+                        shard: *shard,
+                        victims,
+                    });
+                }
+                more
+            });
         }
         (!picked.is_empty()).then_some(picked)
     }
 
-    /// The files that hold these rows: one per data directory, or where there is more than a file's
-    /// worth, as many as there are queues. Each is a range of the hash, with its directory.
-    pub fn jobs_of(
+    /// Up to `want` of the rows of [`Engine::pick_frozen`], of one table in one shard; none if it
+    /// has no more of them.
+    fn frozen_rows(
         &self,
-        mut picked: Vec<Picked>,
-        queues: usize,
-    ) -> VecDeque<(usize, Vec<Picked>)> {
+        table: usize,
+        shard: usize,
+        cursor: &mut usize,
+        want: usize,
+        cut: Option<u32>,
+    ) -> Vec<Victim> {
+        let mut victims = Vec::new();
+        loop {
+            let mut guard = self.shards[shard].lock();
+            let cut = cut.unwrap_or(guard.epoch_max());
+            let cache = &mut guard.tables[table].cache;
+            let more = cache.take_frozen(cursor, want, cut, &mut victims);
+            // One call scans so many places; and it lists copies until they are written, so that
+            // after one that finds some there is none.
+            if !more || !victims.is_empty() {
+                return victims;
+            }
+        }
+    }
+
+    /// The files that hold these rows: one per data directory, or where there are several files'
+    /// worth, so many. Each is a range of the hash, with its directory.
+    pub fn jobs_of(&self, mut picked: Vec<Picked>) -> VecDeque<(usize, Vec<Picked>)> {
         // Parts of one table in one shard become one, by hash: the order of the file.
         picked.sort_by_key(|p| (p.table, p.shard));
         picked.dedup_by(|next, part| {
@@ -150,14 +157,14 @@ impl Engine {
         let bytes = self.bytes_of(&picked);
         // Each file is checked against what is installed: all together must fit, too.
         let fits = || {
-            let all = bytes + 16384 * queues as u64;
+            let all = bytes + 16384 * PICK_FILES as u64;
             let check = |d| self.ssd.check_space(d, all, self.file_bytes).is_ok();
             (0..directories).all(check)
         };
-        let ways = if queues > 1 && bytes > self.file_bytes && fits() {
-            queues
-        } else {
-            1
+        let files = (bytes + self.file_bytes / 2) / self.file_bytes;
+        let ways = match usize::try_from(files) {
+            Ok(ways) if ways > 1 && fits() => ways,
+            _ => 1,
         };
         let pieces = directories * ways;
         (0..pieces)
