@@ -15,8 +15,16 @@ pub const NO_SLOT: u32 = u32::MAX;
 
 /// 2^64 divided by the golden ratio (Knuth, The Art of Computer Programming 6.4).
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-/// Lookups whose cache misses overlap.
-pub(super) const GROUP: usize = 16;
+/// Look-ups between the one whose word is announced to the processor and the one whose state is;
+/// and the one that is answered. Row by row instead of 16 rows a step: 37 -> 30 ns a row.
+const STATE_BEHIND: usize = 12;
+const ANSWER_BEHIND: usize = 24;
+/// Look-ups that are kept.
+const RING: usize = 32;
+const _: () = assert!(
+    ANSWER_BEHIND < RING,
+    "a look-up is kept until it is answered"
+);
 
 #[derive(Debug)]
 pub(crate) struct Buckets {
@@ -30,6 +38,39 @@ pub(crate) struct Probe {
     place: usize,
     /// Place of the first row with this tag; 0, a list's head, if there is none.
     slot: u32,
+}
+
+/// The look-ups of a batch, whose cache misses overlap.
+#[derive(Default)]
+pub(crate) struct Lookups {
+    probes: [Probe; RING],
+}
+
+impl Lookups {
+    /// Steps that answer all of so many look-ups.
+    pub fn steps(hashes: usize) -> usize {
+        hashes + ANSWER_BEHIND
+    }
+
+    /// Announces one more look-up and answers an earlier one: its index, and its place or
+    /// [`NO_SLOT`]. Steps are counted from 0.
+    #[inline]
+    pub fn step(
+        &mut self,
+        buckets: &Buckets,
+        rows: &Rows,
+        hashes: &[u64],
+        step: usize,
+    ) -> Option<(usize, u32)> {
+        if let Some(hash) = hashes.get(step) {
+            self.probes[step % RING] = buckets.announce(*hash);
+        }
+        if (STATE_BEHIND..hashes.len() + STATE_BEHIND).contains(&step) {
+            buckets.approach(rows, &mut self.probes[(step - STATE_BEHIND) % RING]);
+        }
+        let i = step.checked_sub(ANSWER_BEHIND)?;
+        Some((i, buckets.arrive(rows, hashes[i], &self.probes[i % RING])))
+    }
 }
 
 #[inline]
@@ -105,24 +146,6 @@ impl Buckets {
         }
     }
 
-    /// The first step of up to [`GROUP`] look-ups.
-    #[inline]
-    pub fn announce_group(&self, hashes: &[u64]) -> [Probe; GROUP] {
-        let mut probes = [Probe::default(); GROUP];
-        for (probe, hash) in probes.iter_mut().zip(hashes) {
-            *probe = self.announce(*hash);
-        }
-        probes
-    }
-
-    /// The second step of some look-ups.
-    #[inline]
-    pub fn approach_group(&self, rows: &Rows, probes: &mut [Probe]) {
-        for probe in probes {
-            self.approach(rows, probe);
-        }
-    }
-
     /// Second step: the likely place, its state announced.
     #[inline]
     fn approach(&self, rows: &Rows, probe: &mut Probe) {
@@ -137,7 +160,7 @@ impl Buckets {
 
     /// Third step: the place, or [`NO_SLOT`].
     #[inline]
-    pub fn arrive(&self, rows: &Rows, hash: u64, probe: &Probe) -> u32 {
+    fn arrive(&self, rows: &Rows, hash: u64, probe: &Probe) -> u32 {
         if probe.slot == 0 {
             NO_SLOT
         } else if rows.get(probe.slot).hash == hash {
@@ -156,11 +179,10 @@ impl Buckets {
     /// Writes the place of each hash, or [`NO_SLOT`].
     pub fn get_batch(&self, rows: &Rows, hashes: &[u64], slots: &mut [u32]) {
         assert_eq!(hashes.len(), slots.len(), "one slot per hash");
-        for (hashes, slots) in hashes.chunks(GROUP).zip(slots.chunks_mut(GROUP)) {
-            let mut probes = self.announce_group(hashes);
-            self.approach_group(rows, &mut probes[..hashes.len()]);
-            for ((slot, hash), probe) in slots.iter_mut().zip(hashes).zip(&probes) {
-                *slot = self.arrive(rows, *hash, probe);
+        let mut lookups = Lookups::default();
+        for step in 0..Lookups::steps(hashes.len()) {
+            if let Some((i, slot)) = lookups.step(self, rows, hashes, step) {
+                slots[i] = slot;
             }
         }
     }

@@ -1,14 +1,22 @@
 //! How is a batch served whose rows are mostly in memory? One visit per row.
 //!
-//! - Found, pinned, told to the policy and copied out a group at a time: a state is visited while
-//!   its cache line is near, and the misses of a group overlap.
+//! - A row is found, pinned and told to the policy while the cache line of its state is near; the
+//!   misses of many rows overlap. Some hundred rows are found, then they are copied.
 //! - What can't be copied yet, because it is not in memory or is being read, is named to the
 //!   caller; rows that are there are pinned whatever else the batch needs.
 
-use super::buckets::{GROUP, NO_SLOT};
+use super::buckets::{Lookups, NO_SLOT};
 use super::cache::TableCache;
 use super::policy::Policy;
 use super::row_state::Flags;
+
+/// Rows that the policy is told of at once.
+const GROUP: usize = 16;
+/// Rows that are found before they are copied. One row's look-up and another's copy at a time
+/// instead: 105 ns a row, where a look-up alone costs 30 and a copy 52.
+const COPIES: usize = 256;
+/// Rows between the one that is copied and the one announced to the processor.
+const AHEAD: usize = 16;
 
 /// What a batch found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,11 +30,19 @@ pub struct Hits {
     pub repeats: bool,
 }
 
-/// Rows of a group that were announced: (index, place).
-#[derive(Default)]
+/// Rows that can be copied: (index, place).
 struct Ready {
-    rows: [(usize, u32); GROUP],
+    rows: [(usize, u32); COPIES],
     count: usize,
+}
+
+impl Default for Ready {
+    fn default() -> Ready {
+        Ready {
+            rows: [(0, 0); COPIES],
+            count: 0,
+        }
+    }
 }
 
 impl Ready {
@@ -64,51 +80,52 @@ impl TableCache {
         } else {
             self.batch + 1
         };
-        let groups = hashes.len().div_ceil(GROUP);
-        let at = |g: usize| (g * GROUP).min(hashes.len())..((g + 1) * GROUP).min(hashes.len());
-        // Group g is served while g + 1 and g + 2 are on their way, and g - 1 is copied.
-        let mut near = self.buckets.announce_group(&hashes[at(0)]);
-        self.buckets
-            .approach_group(&self.rows, &mut near[..at(0).len()]);
-        let mut far = self.buckets.announce_group(&hashes[at(1)]);
+        let mut found = [0; GROUP];
+        let mut touched = 0;
         let mut ready = Ready::default();
-        for group in 0..groups {
-            let next = self.buckets.announce_group(&hashes[at(group + 2)]);
-            let ahead = &mut far[..at(group + 1).len()];
-            self.buckets.approach_group(&self.rows, ahead);
-            let mut found = [0; GROUP];
-            let mut count = 0;
-            let mut soon = Ready::default();
-            for ((i, hash), probe) in at(group).zip(&hashes[at(group)]).zip(&near) {
-                let slot = self.buckets.arrive(&self.rows, *hash, probe);
-                slots[i] = slot;
-                if slot != NO_SLOT {
-                    found[count] = slot;
-                    count += 1;
-                    let flags = self.pin_found(slot, &mut hits);
-                    if !flags.any(Flags::LOADING | Flags::FAILED) {
-                        if width > 0 {
-                            self.slab.prefetch(slot, width);
-                            soon.push(i, slot);
-                        }
-                        continue;
-                    }
+        let mut lookups = Lookups::default();
+        for step in 0..Lookups::steps(hashes.len()) {
+            let answer = lookups.step(&self.buckets, &self.rows, hashes, step);
+            let Some((at, slot)) = answer else {
+                continue;
+            };
+            slots[at] = slot;
+            if slot != NO_SLOT {
+                let flags = self.pin_found(slot, &mut hits);
+                found[touched] = slot;
+                touched += 1;
+                if touched == GROUP {
+                    self.policy.touched(&mut self.rows, &found);
+                    touched = 0;
                 }
-                rest.push(u32::try_from(i).unwrap_or(u32::MAX));
+                if !flags.any(Flags::LOADING | Flags::FAILED) {
+                    if width > 0 {
+                        ready.push(at, slot);
+                        if ready.count == COPIES {
+                            self.copy_ready(&mut ready, targets, width);
+                        }
+                    }
+                    continue;
+                }
             }
-            self.policy.touched(&mut self.rows, &found[..count]);
-            self.copy_ready(&ready, targets, width);
-            (near, far, ready) = (far, next, soon);
+            rest.push(u32::try_from(at).unwrap_or(u32::MAX));
         }
-        self.copy_ready(&ready, targets, width);
+        self.policy.touched(&mut self.rows, &found[..touched]);
+        self.copy_ready(&mut ready, targets, width);
         hits.newly_pinned = self.counts.pinned - pinned;
         hits
     }
 
-    #[inline]
-    fn copy_ready(&self, ready: &Ready, targets: &mut [&mut [f32]], width: usize) {
-        for (i, slot) in &ready.rows[..ready.count] {
-            targets[*i].copy_from_slice(&self.slab.row(*slot)[..width]);
+    fn copy_ready(&self, ready: &mut Ready, targets: &mut [&mut [f32]], width: usize) {
+        let rows = &ready.rows[..std::mem::take(&mut ready.count)];
+        for (_, slot) in rows.iter().take(AHEAD) {
+            self.slab.prefetch(*slot, width);
+        }
+        for (at, (index, slot)) in rows.iter().enumerate() {
+            if let Some((_, ahead)) = rows.get(at + AHEAD) {
+                self.slab.prefetch(*ahead, width);
+            }
+            targets[*index].copy_from_slice(&self.slab.row(*slot)[..width]);
         }
     }
 

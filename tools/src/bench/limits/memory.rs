@@ -12,6 +12,7 @@ use std::sync::Barrier;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
+use hps::mix64;
 use hps::row::{RowVisitor, Updater};
 use memmap2::{Advice, MmapMut};
 use prefetch_index::prefetch_index;
@@ -21,6 +22,8 @@ use super::share;
 
 /// Prefetch distances tried, in rows; 0: none.
 const DISTANCES: [usize; 5] = [0, 4, 8, 16, 32];
+/// u64s of what a store keeps of a row beside it.
+const STATE_WORDS: usize = 4;
 /// f32s of a cache line.
 const LINE_F32S: usize = 16;
 
@@ -42,6 +45,22 @@ pub struct BareRows {
     dim: usize,
 }
 
+/// Memory whose pages are touched.
+fn huge(bytes: usize) -> Result<MmapMut> {
+    let mut memory = MmapMut::map_anon(bytes).context("memory for the limits")?;
+    // Without huge pages the limit is that of small ones; the report tells the bytes in huge.
+    let _refused = memory.advise(Advice::HugePage);
+    for chunk in memory.chunks_mut(4096) {
+        chunk[0] = 1;
+    }
+    Ok(memory)
+}
+
+fn words_of(memory: &mut MmapMut) -> Result<&mut [u64]> {
+    let words = <[u64]>::mut_from_bytes(memory);
+    words.map_err(|e| anyhow::anyhow!("memory of the limits: {e}"))
+}
+
 impl BareRows {
     /// `rows` rows of `width` f32s, the first `dim` of them weights, all pages touched.
     ///
@@ -49,15 +68,8 @@ impl BareRows {
     /// When the system has not that much memory.
     pub fn new(rows: usize, width: usize, dim: usize) -> Result<BareRows> {
         anyhow::ensure!(rows > 0 && dim > 0 && dim <= width, "rows without weights");
-        let bytes = rows * width * 4;
-        let mut memory = MmapMut::map_anon(bytes).context("memory for the limits")?;
-        // Without huge pages the limit is that of small ones; the report tells the bytes in huge.
-        let _refused = memory.advise(Advice::HugePage);
-        for chunk in memory.chunks_mut(4096) {
-            chunk[0] = 1;
-        }
         let mut bare = BareRows {
-            memory,
+            memory: huge(rows * width * 4)?,
             rows,
             width,
             dim,
@@ -90,6 +102,42 @@ impl BareRows {
             timed(places.iter().zip(&mut outs), |(batches, out)| {
                 for places in batches {
                     gather(floats, self.width, self.dim, places, out, distance);
+                }
+            })
+        })
+        .map(|(seconds, distance)| rate(batches, seconds, distance))
+    }
+
+    /// [`BareRows::gather`] with the least that finding a row by its key adds: a word of a hash
+    /// table is read, and the row's state is changed. Their addresses are known beforehand here, so
+    /// that all three are fetched at once: no store that finds rows by key and knows of their use
+    /// can be faster.
+    ///
+    /// # Errors
+    /// When the memory can't be seen as f32s.
+    pub fn gather_found(&self, batches: &[Vec<u64>], threads: usize) -> Result<RowRate> {
+        let floats = self.floats()?;
+        let share_rows = self.rows.div_ceil(threads);
+        let places = self.split_by_range(batches, threads, share_rows);
+        let longest = places.iter().flatten().map(Vec::len).max().unwrap_or(0);
+        let mut words = huge((self.rows * 7 / 4 + 1) * size_of::<u64>())?;
+        let words = &*words_of(&mut words)?;
+        let mut states = huge(share_rows * threads * STATE_WORDS * size_of::<u64>())?;
+        let states = words_of(&mut states)?;
+        let mut outs = vec![vec![0.0f32; longest * self.dim]; threads];
+        best(|distance| {
+            let rows = floats.chunks(share_rows * self.width);
+            let states = states.chunks_mut(share_rows * STATE_WORDS);
+            let parts = places.iter().zip(&mut outs).zip(rows.zip(states));
+            timed(parts, |((batches, out), (rows, states))| {
+                for places in batches {
+                    let mut find = Find {
+                        words,
+                        states,
+                        rows,
+                        dim: self.dim,
+                    };
+                    find.gather(places, out, distance);
                 }
             })
         })
@@ -241,6 +289,46 @@ fn gather(
     std::hint::black_box(out);
 }
 
+/// A hash table, the states and the rows of one thread.
+struct Find<'a> {
+    words: &'a [u64],
+    states: &'a mut [u64],
+    rows: &'a [f32],
+    dim: usize,
+}
+
+impl Find<'_> {
+    /// Where a row's word and state are: anywhere, as its key decides.
+    #[inline(always)]
+    fn addresses(&self, at: usize) -> (usize, usize) {
+        let hash = u128::from(mix64(at as u64));
+        let pick = |length: usize| usize::try_from((hash * length as u128) >> 64).unwrap_or(0);
+        let state = pick(self.states.len() / STATE_WORDS) * STATE_WORDS;
+        (pick(self.words.len()), state)
+    }
+
+    fn gather(&mut self, places: &[usize], out: &mut [f32], distance: usize) {
+        for (i, (at, target)) in places
+            .iter()
+            .zip(out.chunks_exact_mut(self.dim))
+            .enumerate()
+        {
+            if distance > 0
+                && let Some(ahead) = places.get(i + distance)
+            {
+                let (word, state) = self.addresses(*ahead);
+                prefetch_index(self.words, word);
+                prefetch_index(&*self.states, state);
+                prefetch(self.rows, *ahead, self.dim);
+            }
+            let (word, state) = self.addresses(*at);
+            self.states[state] += self.words[word];
+            target.copy_from_slice(&self.rows[*at..*at + self.dim]);
+        }
+        std::hint::black_box(out);
+    }
+}
+
 /// Hands rows and their gradients to the engine's arithmetic.
 struct Visit<'a> {
     rows: &'a mut [f32],
@@ -294,6 +382,7 @@ mod tests {
         assert_eq!(row(50), vec![0.5; width]);
         assert_ne!(row(7), &twin[..], "a row of two batches is updated twice");
         assert!(bare.gather(&batches, 2).unwrap().per_second > 0.0);
+        assert!(bare.gather_found(&batches, 3).unwrap().per_second > 0.0);
         let mut out = vec![0.0; 8];
         gather(floats, width, 8, &[51 * width], &mut out, 4);
         assert_eq!(out, &twin[..8]);

@@ -123,6 +123,8 @@ impl Scene<'_> {
             Name::PullHit => {
                 let limit = bare.gather(&pool, s.threads)?;
                 outcome.set("prefetch_distance", limit.distance);
+                let found = bare.gather_found(&pool, s.threads)?;
+                outcome.set("gather_by_key_rows_per_s", found.per_second);
                 let rate = self.pulls(&pool, outcome)?;
                 outcome.round(rate, limit.per_second);
             }
