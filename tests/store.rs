@@ -275,6 +275,49 @@ fn leases_overlap_and_a_pull_sees_every_earlier_push() {
     store.close_discarding();
 }
 
+/// With a cache of 64 MiB and more, a checkpoint writes several files at a time; rows change meanwhile.
+#[test]
+fn a_checkpoint_of_many_files_is_the_cut_whatever_changes_beside_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = RuntimeOptions {
+        cache_bytes: 64 << 20,
+        file_bytes: 1 << 20,
+        ..options()
+    };
+    let store = Store::create(dir.path(), options.clone()).unwrap();
+    let table = store.create_table(&sgd("t", 64)).unwrap();
+    let keys: Vec<u64> = (0..40_000).collect();
+    let set_all = |value: f32| {
+        for batch in keys.chunks(1000) {
+            set(&store, table, batch, value, 64);
+        }
+    };
+    set_all(0.0);
+    for step in 1..4u8 {
+        set_all(f32::from(step));
+        let ticket = store.checkpoint_begin(u64::from(step), &[]).unwrap();
+        set_all(100.0);
+        let info = ticket.wait().unwrap();
+        if step == 1 {
+            let files = store.stats().files;
+            assert!(files > 8, "several files: {files}");
+        }
+        let mut rows = store.rows(info.id).unwrap();
+        let mut count = 0;
+        while let Some(row) = rows.next_row().unwrap() {
+            assert_eq!(row.values[0], f32::from(step), "key {}", row.key);
+            count += 1;
+        }
+        assert_eq!(count, keys.len());
+    }
+    store.close_discarding();
+    let store = Store::open(dir.path(), options).unwrap();
+    for batch in keys.chunks(1000) {
+        assert!(values(&store, table, batch, 64).iter().all(|v| *v == 3.0));
+    }
+    store.close().unwrap();
+}
+
 /// The thread of a checkpoint held the engine, and with it the store's lock, a moment longer than
 /// it said: a store closed right after a checkpoint was found locked when it was opened again.
 #[test]
