@@ -35,6 +35,7 @@ mod batch;
 mod error;
 #[doc(hidden)]
 pub mod format;
+pub mod inspect;
 #[doc(hidden)]
 pub mod io;
 #[doc(hidden)]
@@ -43,6 +44,7 @@ pub mod keymap;
 pub mod mem;
 mod options;
 mod pages;
+mod prometheus;
 #[doc(hidden)]
 pub mod row;
 #[doc(hidden)]

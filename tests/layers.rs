@@ -9,7 +9,15 @@ use std::path::Path;
 
 /// Modules that know only each other.
 const PLAIN: &[&str] = &[
-    "error", "units", "options", "stats", "batch", "pages", "keymap", "row",
+    "error",
+    "units",
+    "options",
+    "stats",
+    "prometheus",
+    "batch",
+    "pages",
+    "keymap",
+    "row",
 ];
 
 /// What each other module may know, beside plain data and itself.

@@ -5,7 +5,7 @@
 #   tools/check.sh --tests-done     without the tests of the root package, where `cargo test` (which
 #                                   covers only it) has just passed
 #   tools/check.sh STAGE...         only these: format clippy layers tests tools features docs
-#                                   figures trainer bounds bench crash
+#                                   figures trainer bounds bench crash supply fuzz
 #
 # Stops at the first stage that fails, naming it. Needs Rust with rustfmt and clippy, and a C
 # compiler. The figures need python3 (and numpy, fetched into target/); without it they are left
@@ -180,10 +180,30 @@ stage_crash() {
   tools/kill_resume.sh "$kills"
 }
 
-stages=(format clippy layers tests tools features docs figures trainer bounds bench crash)
+# Licences, bans, sources and the table of dependencies; without cargo-deny it is left out, loudly.
+stage_supply() {
+  run_or_note tools/deny.sh
+}
+
+# Each fuzz target for a while; without cargo-fuzz it is left out, loudly.
+stage_fuzz() {
+  run_or_note tools/fuzz.sh "${HPS_FUZZ_SECONDS:-20}"
+}
+
+# Runs a script and repeats in the summary what it skipped.
+run_or_note() { # command
+  local out=target/stage.txt line
+  mkdir -p target
+  "$@" 2>&1 | tee "$out"
+  while IFS= read -r line; do
+    report+=("$line")
+  done < <(grep 'SKIPPED' "$out" || true)
+}
+
+stages=(format clippy layers tests tools features docs figures trainer bounds bench crash supply fuzz)
 case "${1:-}" in
   "") ;;
-  --tests-done) stages=(format clippy tools features docs figures trainer bounds bench crash) ;;
+  --tests-done) stages=(format clippy tools features docs figures trainer bounds bench crash supply fuzz) ;;
   -*)
     echo "check.sh: unknown option $1" >&2
     current=arguments

@@ -17,7 +17,7 @@ use crate::format::{self, CURRENT_NAME, FileKind, PART_NAME, STORE_NAME, file_na
 use crate::io::{Disk, LockKind, OpenMode};
 
 /// Name under which STORE is written before it is renamed.
-pub(super) const STORE_TEMPORARY_NAME: &str = "STORE.tmp";
+pub(crate) const STORE_TEMPORARY_NAME: &str = "STORE.tmp";
 
 /// Makes an empty store. `root` may be missing or empty; data directories too.
 ///

@@ -27,7 +27,7 @@ use crate::format::image::{
 };
 use crate::format::param_file::RunKind;
 use crate::format::{BLOCK_BYTES, FileIdentity, FileKind, file_name};
-use crate::io::{DiskFile, OpenMode};
+use crate::io::{Disk, DiskFile, OpenMode};
 use crate::units::mix64;
 
 /// File numbers in one block.
@@ -60,10 +60,18 @@ pub struct ImageScan {
 }
 
 impl ImageScan {
-    fn open(ssd: &Ssd, reference: ImageRef) -> Result<ImageScan> {
-        let path = ssd.root.join(file_name(FileKind::Image, reference.number));
-        let file = ssd
-            .disk
+    /// Opens an image; its header and its list of files are verified.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`, `Unsupported`.
+    pub(crate) fn open(
+        disk: &dyn Disk,
+        root: &Path,
+        store: &[u8; 16],
+        reference: ImageRef,
+    ) -> Result<ImageScan> {
+        let path = root.join(file_name(FileKind::Image, reference.number));
+        let file = disk
             .open(&path, OpenMode::Read)
             .map_err(|e| Error::io("open", &path, e))?;
         let bytes = file.bytes().map_err(|e| Error::io("measure", &path, e))?;
@@ -74,7 +82,7 @@ impl ImageScan {
                 "not as long as the manifest says",
             ));
         }
-        let identity = ssd.identity(reference.number);
+        let identity = FileIdentity::new(*store, reference.number);
         let mut block = vec![0; BLOCK_BYTES];
         read_exact(&*file, &path, &mut block, 0)?;
         let (checkpoint, tally) =
@@ -120,7 +128,10 @@ impl ImageScan {
     }
 
     /// Reads the next block of entries; false at the end, where the whole was verified.
-    fn step(&mut self) -> Result<bool> {
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`.
+    pub(crate) fn step(&mut self) -> Result<bool> {
         self.entries.clear();
         let offset = self.tally.next_offset();
         let at = self.load_block()?;
@@ -209,6 +220,10 @@ impl ImageOffers {
 }
 
 impl Ssd {
+    fn open_image(&self, reference: ImageRef) -> Result<ImageScan> {
+        ImageScan::open(&*self.disk, &self.root, &self.store, reference)
+    }
+
     fn image_in_force(&self) -> Option<ImageRef> {
         self.manifest
             .lock()
@@ -218,7 +233,7 @@ impl Ssd {
 
     /// The image, if there is one that an open at `checkpoint` can use.
     pub fn image_offers(&self, checkpoint: u64) -> Option<ImageOffers> {
-        let scan = match ImageScan::open(self, self.image_in_force()?) {
+        let scan = match self.open_image(self.image_in_force()?) {
             Ok(scan) => scan,
             Err(error) => {
                 tracing::warn!(%error, "the index image is damaged; key blocks are read instead");
@@ -246,9 +261,7 @@ impl Ssd {
     /// # Errors
     /// `Poisoned` after a failed sync; every other failure only leaves the old image in force.
     pub(super) fn renew_image(&self, captured: &Captured) -> Result<Option<ImageRef>> {
-        let old = self
-            .image_in_force()
-            .and_then(|r| ImageScan::open(self, r).ok());
+        let old = self.image_in_force().and_then(|r| self.open_image(r).ok());
         let covered: &[u64] = old.as_ref().map_or(&[], |scan| &scan.covered);
         let known: std::collections::HashSet<u64> = covered.iter().copied().collect();
         let young: Vec<Arc<DataFile>> = captured

@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use crate::error::{Error, Invalid, Result};
 use crate::format::manifest::FileMeta;
 use crate::format::{FileIdentity, data_file_name, param_file};
-use crate::io::{Disk, LockGuard, OpenMode, Queue};
+use crate::io::{Disk, DiskFile, LockGuard, OpenMode, Queue};
 use commit::{ManifestWriter, NUMBERS_SPARE};
 use version::{DataFile, Slots, Usage, Versions};
 use writer::{FileWriter, Finished};
@@ -285,33 +285,8 @@ impl Ssd {
     /// `Io`, `Corrupt`, `Unsupported`.
     pub(crate) fn open_data(&self, meta: &FileMeta, slot: u32) -> Result<DataFile> {
         let path = self.data_path(meta);
-        let file = self
-            .disk
-            .open(&path, OpenMode::ReadDirect)
-            .map_err(|e| missing(&path, e))?;
-        let bytes = file.bytes().map_err(|e| Error::io("measure", &path, e))?;
-        if bytes < meta.bytes {
-            let what = format!("{bytes} bytes long, the manifest says {}", meta.bytes);
-            return Err(Error::corrupt(&path, bytes, what));
-        }
-        recover::check_tail(&*file, &path, meta.bytes, bytes)?;
         let identity = self.identity(meta.number);
-        let footer_bytes = meta.bytes.saturating_sub(meta.footer_offset);
-        let mut block = scan::aligned(&path, footer_bytes.max(4096))?;
-        let header = &mut block[..4096];
-        scan::read_exact(&*file, &path, header, 0)?;
-        param_file::check_header(header, &identity).map_err(|e| e.at(&path))?;
-        let footer_bytes = usize::try_from(footer_bytes).unwrap_or(usize::MAX);
-        let bytes = &mut block[..footer_bytes];
-        scan::read_exact(&*file, &path, bytes, meta.footer_offset)?;
-        let (footer, checksum) = param_file::Footer::decode(bytes, &identity, meta.footer_offset)
-            .map_err(|e| e.at(&path))?;
-        let same =
-            checksum == meta.footer_checksum && footer.entries == meta.rows + meta.tombstones;
-        if !same {
-            let what = "the footer is not the one that the manifest recorded";
-            return Err(Error::corrupt(&path, meta.footer_offset, what));
-        }
+        let (file, footer) = open_footer(&*self.disk, &path, &identity, meta)?;
         Ok(DataFile::new(
             slot, *meta, footer, identity, path, file, true,
         ))
@@ -355,6 +330,44 @@ impl Ssd {
             .cloned()
             .collect()
     }
+}
+
+/// Opens a parameter file that the manifest names: length, bytes past it, header and footer are
+/// verified.
+///
+/// # Errors
+/// `Io`, `Corrupt`, `Unsupported`.
+pub(crate) fn open_footer(
+    disk: &dyn Disk,
+    path: &Path,
+    identity: &FileIdentity,
+    meta: &FileMeta,
+) -> Result<(Arc<dyn DiskFile>, param_file::Footer)> {
+    let file = disk
+        .open(path, OpenMode::ReadDirect)
+        .map_err(|e| missing(path, e))?;
+    let bytes = file.bytes().map_err(|e| Error::io("measure", path, e))?;
+    if bytes < meta.bytes {
+        let what = format!("{bytes} bytes long, the manifest says {}", meta.bytes);
+        return Err(Error::corrupt(path, bytes, what));
+    }
+    recover::check_tail(&*file, path, meta.bytes, bytes)?;
+    let footer_bytes = meta.bytes.saturating_sub(meta.footer_offset);
+    let mut block = scan::aligned(path, footer_bytes.max(4096))?;
+    let header = &mut block[..4096];
+    scan::read_exact(&*file, path, header, 0)?;
+    param_file::check_header(header, identity).map_err(|e| e.at(path))?;
+    let footer_bytes = usize::try_from(footer_bytes).unwrap_or(usize::MAX);
+    let bytes = &mut block[..footer_bytes];
+    scan::read_exact(&*file, path, bytes, meta.footer_offset)?;
+    let (footer, checksum) =
+        param_file::Footer::decode(bytes, identity, meta.footer_offset).map_err(|e| e.at(path))?;
+    let same = checksum == meta.footer_checksum && footer.entries == meta.rows + meta.tombstones;
+    if !same {
+        let what = "the footer is not the one that the manifest recorded";
+        return Err(Error::corrupt(path, meta.footer_offset, what));
+    }
+    Ok((file, footer))
 }
 
 fn missing(path: &Path, error: std::io::Error) -> Error {

@@ -29,12 +29,13 @@ use crate::format::{
 };
 use crate::io::{Disk, DiskFile, LockGuard, LockKind, OpenMode};
 use crate::options::TableDescriptor;
+use crate::row::check_hyper;
 
 /// Name of the writer's lock file.
 pub const LOCK_NAME: &str = "LOCK";
 
 /// Largest metadata file that is read whole.
-const METADATA_BYTES_MAX: u64 = 1 << 32;
+pub(crate) const METADATA_BYTES_MAX: u64 = 1 << 32;
 
 /// A store's tier and what its manifest says beside files.
 #[derive(Debug)]
@@ -78,7 +79,7 @@ pub(crate) fn check_tail(file: &dyn DiskFile, path: &Path, from: u64, to: u64) -
 }
 
 /// Reads a small metadata file whole.
-fn read_whole(disk: &dyn Disk, path: &Path, bytes_max: u64) -> Result<Vec<u8>> {
+pub(crate) fn read_whole(disk: &dyn Disk, path: &Path, bytes_max: u64) -> Result<Vec<u8>> {
     let file = disk
         .open(path, OpenMode::Read)
         .map_err(|e| missing(path, e))?;
@@ -213,7 +214,11 @@ pub fn open(disk: &Arc<dyn Disk>, request: &OpenRequest<'_>) -> Result<Recovered
     )
 }
 
-fn read_store(disk: &dyn Disk, root: &Path) -> Result<([u8; 16], Vec<PathBuf>)> {
+/// The store's uuid and its data directories, as written.
+///
+/// # Errors
+/// `InvalidArgument` when there is no store, `Corrupt`, `Unsupported`, `Io`.
+pub(crate) fn read_store(disk: &dyn Disk, root: &Path) -> Result<([u8; 16], Vec<PathBuf>)> {
     let names = disk.list(root).map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => not_a_store(root, "no such directory"),
         std::io::ErrorKind::NotADirectory => not_a_store(root, "not a directory"),
@@ -237,7 +242,16 @@ fn read_store(disk: &dyn Disk, root: &Path) -> Result<([u8; 16], Vec<PathBuf>)> 
     ))
 }
 
-fn check_part(disk: &dyn Disk, directory: &Path, store: &[u8; 16], index: usize) -> Result<()> {
+/// Whether a data directory is the one of this store with this index.
+///
+/// # Errors
+/// `Corrupt`, `Unsupported`, `Io`.
+pub(crate) fn check_part(
+    disk: &dyn Disk,
+    directory: &Path,
+    store: &[u8; 16],
+    index: usize,
+) -> Result<()> {
     let path = directory.join(PART_NAME);
     let content = read_whole(disk, &path, 4096)?;
     let found = identity::decode_part(&content, store).map_err(|e| e.at(&path))?;
@@ -249,7 +263,14 @@ fn check_part(disk: &dyn Disk, directory: &Path, store: &[u8; 16], index: usize)
 }
 
 /// CURRENT and the edits that it commits.
-fn read_current(disk: &dyn Disk, root: &Path, store: &[u8; 16]) -> Result<(Current, Replay)> {
+///
+/// # Errors
+/// `Corrupt`, `Unsupported`, `Io`.
+pub(crate) fn read_current(
+    disk: &dyn Disk,
+    root: &Path,
+    store: &[u8; 16],
+) -> Result<(Current, Replay)> {
     let path = root.join(CURRENT_NAME);
     let content = read_whole(disk, &path, 4096)?;
     let current = Current::decode(&content, store).map_err(|e| e.at(&path))?;
@@ -266,6 +287,14 @@ fn read_current(disk: &dyn Disk, root: &Path, store: &[u8; 16]) -> Result<(Curre
         replay
             .apply(edit)
             .map_err(|what| Error::corrupt(&path, offset, what))?;
+    }
+    if let Some(bad) = replay
+        .checkpoints
+        .iter()
+        .find(|c| check_hyper(&c.hyper).is_err())
+    {
+        let what = format!("checkpoint {} has hyperparameters that can't be", bad.id);
+        return Err(Error::corrupt(&path, 0, what));
     }
     let same = reader.digest() == current.manifest_digest
         && replay.branch == current.branch
@@ -334,7 +363,15 @@ fn lock_checkpoint(
 }
 
 /// Numbers that a writer could never have made: they would run over, or point outside.
-fn check_sanity(root: &Path, current: &Current, replay: &Replay, directories: usize) -> Result<()> {
+///
+/// # Errors
+/// `Corrupt`.
+pub(crate) fn check_sanity(
+    root: &Path,
+    current: &Current,
+    replay: &Replay,
+    directories: usize,
+) -> Result<()> {
     let path = root.join(file_name(FileKind::Manifest, current.manifest_number));
     let far = u64::MAX / 4;
     let bad_file = replay.files.values().find(|f| {

@@ -308,7 +308,7 @@ impl Engine {
         let mut shards = self.lock_all();
         let tables = self.descriptors();
         self.counters.changed.store(false, Ordering::Release);
-        self.counters.flushed_rows.store(0, Ordering::Relaxed);
+        self.counters.flushed_rows.cut();
         let mut epoch = 0;
         for shard in &mut shards {
             epoch = shard.epoch;

@@ -128,6 +128,42 @@ pub struct Writer {
     pub queues: Vec<Box<dyn Queue>>,
 }
 
+/// Rows counted since the last cut: a number of the cut in the upper bits, the rows in the lower.
+#[derive(Debug, Default)]
+pub struct SinceCut(AtomicU64);
+
+impl SinceCut {
+    const ROWS: u64 = (1 << 40) - 1;
+
+    /// Starts again from 0.
+    pub fn cut(&self) {
+        let next = |x: u64| Some((x | Self::ROWS).wrapping_add(1));
+        let _always = self
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+    }
+
+    /// Which cut is counted from.
+    #[must_use]
+    pub fn mark(&self) -> u64 {
+        self.0.load(Ordering::Relaxed) & !Self::ROWS
+    }
+
+    /// Adds rows, unless there was a cut since `mark` was taken: that cut has them.
+    pub fn add(&self, mark: u64, rows: u64) {
+        let sum = |x: u64| (x & !Self::ROWS == mark).then_some(x + rows);
+        let _late = self
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
+    }
+
+    /// The rows.
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed) & Self::ROWS
+    }
+}
+
 /// Counters that are not kept elsewhere.
 #[derive(Debug, Default)]
 pub struct Counters {
@@ -150,7 +186,7 @@ pub struct Counters {
     /// Whether something changed since the last durable checkpoint's cut.
     pub changed: AtomicBool,
     /// Rows flushed since the last durable checkpoint's cut.
-    pub flushed_rows: AtomicU64,
+    pub flushed_rows: SinceCut,
 }
 
 impl Counters {

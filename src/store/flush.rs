@@ -94,9 +94,10 @@ impl Engine {
         if picked.is_empty() {
             picked = self.pick_anything(s, id);
         }
+        let mark = self.counters.flushed_rows.mark();
         let written = self.write_files(&mut writer, picked)?;
         drop(writer);
-        self.after_flush(written)?;
+        self.after_flush(mark, written)?;
         if written == 0 {
             // Rows changed after a running checkpoint's cut wait for its capture.
             let cell = &self.shards[s];
@@ -120,9 +121,10 @@ impl Engine {
         self.wait_for_space();
         let mut writer = self.lock_writer();
         let picked = self.pick_cold(writer.queues.len());
+        let mark = self.counters.flushed_rows.mark();
         let written = self.write_files(&mut writer, picked)?;
         drop(writer);
-        self.after_flush(written)?;
+        self.after_flush(mark, written)?;
         Ok(written)
     }
 
@@ -139,9 +141,10 @@ impl Engine {
             let Some(picked) = picked else {
                 return Ok(total);
             };
+            let mark = self.counters.flushed_rows.mark();
             let written = self.write_files(&mut writer, picked)?;
             drop(writer);
-            self.after_flush(written)?;
+            self.after_flush(mark, written)?;
             total += written;
         }
     }
@@ -151,12 +154,12 @@ impl Engine {
         self.all_tables().len() * self.shards.len()
     }
 
-    fn after_flush(&self, written: u64) -> Result<()> {
+    fn after_flush(&self, mark: u64, written: u64) -> Result<()> {
         if written == 0 {
             return Ok(());
         }
         Counters::add(&self.counters.flushes, 1);
-        Counters::add(&self.counters.flushed_rows, written);
+        self.counters.flushed_rows.add(mark, written);
         self.flushed.notify();
         self.compact_inline();
         Ok(())

@@ -19,7 +19,7 @@ impl Engine {
                     .sum::<usize>()
             })
             .sum();
-        dirty as u64 + self.counters.flushed_rows.load(Ordering::Relaxed)
+        dirty as u64 + self.counters.flushed_rows.get()
     }
 
     /// Reads all counters.

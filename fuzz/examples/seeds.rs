@@ -1,0 +1,222 @@
+//! Which inputs do the fuzz targets start from?
+//!
+//! `cargo run --manifest-path fuzz/Cargo.toml --example seeds` writes `fuzz/corpus`, from the files
+//! in `tests/data/golden-v1` (each at the place in its target's input that it has there) and from
+//! short lists of changes and operations below. The same each time.
+
+use std::fs;
+use std::path::Path;
+
+use hps_fuzz::{u32_at, u64_at};
+
+/// Blocks of the golden files.
+const BLOCK: usize = 4096;
+/// Largest seed.
+const SEED_BYTES_MAX: usize = 8 << 10;
+
+type Failure = Box<dyn std::error::Error>;
+
+/// Bytes up to the last one that is not zero.
+fn trimmed(bytes: &[u8]) -> &[u8] {
+    let end = bytes
+        .iter()
+        .rposition(|byte| *byte != 0)
+        .map_or(0, |at| at + 1);
+    &bytes[..end]
+}
+
+fn write(target: &str, name: &str, bytes: &[u8]) -> Result<(), Failure> {
+    if bytes.len() > SEED_BYTES_MAX {
+        return Err(format!("{target}/{name}: {} bytes are too many", bytes.len()).into());
+    }
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("corpus")
+        .join(target);
+    fs::create_dir_all(&directory)?;
+    fs::write(directory.join(name), bytes)?;
+    Ok(())
+}
+
+fn golden(name: &str) -> Result<Vec<u8>, Failure> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/golden-v1");
+    Ok(fs::read(directory.join(name))?)
+}
+
+fn small_files() -> Result<(), Failure> {
+    write("current", "golden", &golden("CURRENT")?)?;
+    let (store, part) = (golden("STORE")?, golden("PART")?);
+    write("store_identity", "store", &[&[0], trimmed(&store)].concat())?;
+    write(
+        "store_identity",
+        "store_whole",
+        &[&[0], store.as_slice()].concat(),
+    )?;
+    write("store_identity", "part", &[&[1], part.as_slice()].concat())?;
+    let meta = golden("000000000008.meta")?;
+    write("meta", "golden", &meta)?;
+    write("meta", "empty_body", &meta[..128])
+}
+
+/// The golden manifest, and one manifest for each of its records.
+fn manifest() -> Result<(), Failure> {
+    let bytes = golden("000000000003.manifest")?;
+    write("manifest", "golden", &bytes)?;
+    let mut at = 64;
+    while at < bytes.len() {
+        let length = (16 + u32_at(&bytes, at + 8) as usize).next_multiple_of(8);
+        let name = format!("edit_{}", u32_at(&bytes, at + 12));
+        write(
+            "manifest",
+            &name,
+            &[&bytes[..64], &bytes[at..at + length]].concat(),
+        )?;
+        at += length;
+    }
+    Ok(())
+}
+
+fn rows() -> Result<(), Failure> {
+    let bytes = golden("000000000007.rows")?;
+    let footer = bytes.len() - BLOCK;
+    let keys = usize::try_from(u64_at(&bytes, footer + 48))?;
+    write(
+        "param_footer",
+        "golden",
+        &[&[0, 0], trimmed(&bytes[footer..])].concat(),
+    )?;
+    // Some keys for check_entries: those of the last key block.
+    let count = u32_at(&bytes, footer - BLOCK + 8).min(63);
+    let mut seed = vec![u8::try_from(count)?, 0];
+    seed.extend_from_slice(&bytes[footer - BLOCK + 16..][..8 * count as usize]);
+    seed.extend_from_slice(trimmed(&bytes[footer..]));
+    write("param_footer", "with_keys", &seed)?;
+    // Which decoder, words of a row, offset / 8; then the structure.
+    let block = |at: usize| -> Result<Vec<u8>, Failure> {
+        let place = u32::try_from(at / 8)?.to_le_bytes();
+        Ok([
+            &[0, 0, 0],
+            place.as_slice(),
+            trimmed(&bytes[at..at + BLOCK]),
+        ]
+        .concat())
+    };
+    write("key_block_and_record", "full_block", &block(keys)?)?;
+    write(
+        "key_block_and_record",
+        "last_block",
+        &block(footer - BLOCK)?,
+    )?;
+    let record = &bytes[BLOCK..BLOCK + 32];
+    write(
+        "key_block_and_record",
+        "record",
+        &[&[1, 4, 0, 0, 2, 0, 0], record].concat(),
+    )?;
+    write(
+        "key_block_and_record",
+        "narrow_record",
+        &[1, 3, 0, 0, 2, 0, 0, 5],
+    )
+}
+
+/// Blocks of the golden image, each with its length; whole and with few entries.
+fn image() -> Result<(), Failure> {
+    let bytes = golden("000000000009.image")?;
+    let mut piece = Vec::new();
+    let mut put = |block: &[u8]| -> Result<(), Failure> {
+        piece.extend_from_slice(&u16::try_from(block.len())?.to_le_bytes());
+        piece.extend_from_slice(block);
+        Ok(())
+    };
+    // Header of one covered file, its number, two entries, a footer to match.
+    let mut header = bytes[..72].to_vec();
+    header[64..68].copy_from_slice(&1u32.to_le_bytes());
+    put(trimmed(&header))?;
+    let mut covered = bytes[BLOCK..BLOCK + 24].to_vec();
+    covered[8..12].copy_from_slice(&1u32.to_le_bytes());
+    put(trimmed(&covered))?;
+    let mut entries = bytes[3 * BLOCK..3 * BLOCK + 48].to_vec();
+    entries[8..12].copy_from_slice(&2u32.to_le_bytes());
+    for (place, entry) in [(24, 1u64 << 39), (40, 7)] {
+        entries[place..place + 8].copy_from_slice(&entry.to_le_bytes());
+    }
+    put(&entries)?;
+    let mut footer = bytes[bytes.len() - BLOCK..][..56].to_vec();
+    footer[20..24].copy_from_slice(&1u32.to_le_bytes());
+    for (place, value) in [(24, 2u64), (32, 2), (40, 1)] {
+        footer[place..place + 8].copy_from_slice(&value.to_le_bytes());
+    }
+    put(&footer)?;
+    write("image", "small", &piece)?;
+    let mut part = Vec::new();
+    for at in [0, 5 * BLOCK, 6 * BLOCK] {
+        let block = trimmed(&bytes[at..at + BLOCK]);
+        part.extend_from_slice(&u16::try_from(block.len())?.to_le_bytes());
+        part.extend_from_slice(block);
+    }
+    write("image", "golden_ends", &part)
+}
+
+/// Flags (1 forged, 2 go on, 4 read, 8 older checkpoints), then changes: kind, file, offset, and
+/// what they need.
+fn hostile_directory() -> Result<(), Failure> {
+    for flags in 0..16u8 {
+        write(
+            "hostile_directory",
+            &format!("untouched_{flags}"),
+            &[flags, 0],
+        )?;
+    }
+    for file in 0..10u8 {
+        for (name, change) in [
+            ("bit", &[0, file, 60, 0, 1][..]),
+            ("number", &[1, file, 24, 0, 1, 0, 0, 0, 0, 0, 0, 0][..]),
+            ("cut", &[3, file, 100, 0][..]),
+            ("longer", &[4, file, 0, 16, 0][..]),
+            ("gone", &[5, file, 0, 0][..]),
+            ("copied", &[6, file, 0, 0, (file + 1) % 10][..]),
+        ] {
+            let flags = if name == "number" { 15 } else { 14 };
+            let seed = [&[flags, 0], change].concat();
+            write("hostile_directory", &format!("{name}_{file}"), &seed)?;
+        }
+    }
+    Ok(())
+}
+
+/// Shards, flush step, retained, policy; then operations: kind, table, first key, count, and what
+/// they need.
+fn operations() -> Result<(), Failure> {
+    let push = |first: u8, value: u8| [0, 0, first, 2, value];
+    let checkpoint = [10, 0, 9, 0];
+    let fill = (0..48).step_by(3).flat_map(|first| push(first, first));
+    let mut flushes: Vec<u8> = vec![1, 4, 1, 0];
+    flushes.extend(fill);
+    write("operations", "flushes", &flushes)?;
+    let mut all = vec![0, 2, 1, 1];
+    for (first, value) in [(0, 1), (3, 2), (6, 3)] {
+        all.extend(push(first, value));
+    }
+    all.extend(checkpoint);
+    all.extend([5, 0, 1, 1, 4, 0, 4, 1, 8, 0, 0, 0, 9, 0, 0, 0]);
+    all.extend(checkpoint);
+    write("operations", "calm", &all)?;
+    for (name, end) in [
+        ("crash", &[14, 0, 3, 0, 2][..]),
+        ("rollback", &[12, 0, 0, 0, 1, 7, 0, 1, 2][..]),
+        ("reopen", &[13, 0, 0, 0, 2, 7, 0, 1, 2][..]),
+        ("stop", &[15, 0, 0, 0, 9, 0, 0, 0, 1, 1, 7, 10, 0, 4, 0][..]),
+    ] {
+        write("operations", name, &[all.as_slice(), end].concat())?;
+    }
+    Ok(())
+}
+
+fn main() -> Result<(), Failure> {
+    small_files()?;
+    manifest()?;
+    rows()?;
+    image()?;
+    hostile_directory()?;
+    operations()
+}

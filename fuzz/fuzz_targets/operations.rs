@@ -1,0 +1,286 @@
+//! Does a store hold what a map holds, whatever is asked of it and wherever the power fails?
+//!
+//! The input is three bytes of options and a list of operations: push, gradients, remove, pull,
+//! flush, compact, checkpoint, rollback, reopen, a crash, or a disk that stops after some calls.
+//!
+//! Promise: every call does to the store what it does to the map; without a failing disk nothing
+//! fails; after a crash the store is at the last checkpoint that was acknowledged, or at the one
+//! that was being made.
+
+#![no_main]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use hps::io::sim::{CrashMode, SimDisk};
+use hps::{
+    Initialiser, Optimizer, PolicyKind, Result, RuntimeOptions, Store, TableDescriptor, TableId,
+    Update,
+};
+use hps_fuzz::Input;
+use hps_fuzz::tiny::{ROOT, Rows};
+use libfuzzer_sys::fuzz_target;
+
+/// Most operations of an input.
+const OPERATIONS_MAX: usize = 60;
+/// Keys and weights of a row, by table. The last table only takes its share of the cache away.
+const KEYS: [u64; 3] = [48, 6, 2];
+const DIMS: [usize; 3] = [64, 2048, 4096];
+
+/// A checkpoint, as it was asked for.
+#[derive(Clone)]
+struct Saved {
+    step: u64,
+    meta: Vec<u8>,
+    rows: Arc<Rows>,
+}
+
+/// A store beside its model.
+struct Run {
+    disk: SimDisk,
+    store: Option<Store>,
+    options: RuntimeOptions,
+    rows: Rows,
+    step: u64,
+    saved: Vec<Saved>,
+    /// What may be found instead, because the call that makes it failed.
+    doubt: Option<Vec<Saved>>,
+    armed: bool,
+}
+
+fn key(number: u64) -> u64 {
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x55
+}
+
+impl Run {
+    fn new(input: &mut Input<'_>) -> Result<Run> {
+        let policies = [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Cached];
+        let options = RuntimeOptions {
+            cache_bytes: 1 << 20,
+            shards: 1 + input.below(3),
+            threads: 1,
+            io_depth: 2,
+            file_bytes: 1 << 20,
+            flush_step_rows: 4 + input.below(8),
+            retain_checkpoints: 1 + input.below(3),
+            policy: policies[input.below(3)],
+            inline: true,
+            ..RuntimeOptions::default()
+        };
+        let disk = SimDisk::new(1);
+        let store = Store::create_on(Arc::new(disk.clone()), Path::new(ROOT), options.clone())?;
+        for (name, dim) in ["narrow", "wide", "vast"].into_iter().zip(DIMS) {
+            store.create_table(&TableDescriptor {
+                optimizer: Optimizer::Sgd,
+                initialiser: Initialiser::Constant { value: 0.5 },
+                ..TableDescriptor::new(name, dim)
+            })?;
+        }
+        let (rows, saved) = (Rows::new(), Vec::new());
+        let store = Some(store);
+        let mut run = Run {
+            disk,
+            store,
+            options,
+            rows,
+            step: 0,
+            saved,
+            doubt: None,
+            armed: false,
+        };
+        run.checkpoint(Vec::new())?;
+        Ok(run)
+    }
+
+    fn store(&self) -> &Store {
+        self.store.as_ref().expect("the store is open")
+    }
+
+    fn row(&self, table: u32, key: u64) -> Vec<f32> {
+        let known = self.rows.get(&(table, key));
+        let dim = DIMS[table as usize];
+        known.map_or(vec![0.5; dim], |row| {
+            row.iter().map(|b| f32::from_bits(*b)).collect()
+        })
+    }
+
+    /// Pulls, compares, and changes if there is a change.
+    fn pull(&mut self, table: u32, keys: &[u64], change: Option<(bool, f32)>) -> Result<()> {
+        let dim = DIMS[table as usize];
+        let mut out = vec![0.0; keys.len() * dim];
+        let lease = self.store().pull(TableId(table), keys, &mut out)?;
+        let old: Vec<f32> = keys.iter().flat_map(|key| self.row(table, *key)).collect();
+        assert!(
+            out.iter()
+                .map(|v| v.to_bits())
+                .eq(old.iter().map(|v| v.to_bits())),
+            "pulled"
+        );
+        let Some((gradients, value)) = change else {
+            return Ok(());
+        };
+        let new: Vec<f32> = if gradients {
+            self.store()
+                .push(&lease, Update::gradients(&vec![value; old.len()], 0.5))?;
+            old.iter().map(|weight| weight - 0.5 * value).collect()
+        } else {
+            let new: Vec<f32> = (0..old.len()).map(|i| value + i as f32).collect();
+            self.store().push(&lease, Update::weights(&new))?;
+            new
+        };
+        for (key, row) in keys.iter().zip(new.chunks(dim)) {
+            self.rows
+                .insert((table, *key), row.iter().map(|v| v.to_bits()).collect());
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, table: u32, keys: &[u64]) -> Result<()> {
+        let removed = self.store().remove(TableId(table), keys)?;
+        let known = keys
+            .iter()
+            .filter(|key| self.rows.remove(&(table, **key)).is_some());
+        assert_eq!(removed, known.count() as u64, "keys removed");
+        Ok(())
+    }
+
+    fn checkpoint(&mut self, meta: Vec<u8>) -> Result<()> {
+        self.step += 1;
+        let mut after = self.saved.clone();
+        let rows = Arc::new(self.rows.clone());
+        after.push(Saved {
+            step: self.step,
+            meta: meta.clone(),
+            rows,
+        });
+        let result = self.store().checkpoint(self.step, &meta).map(drop);
+        self.acknowledge(result, after)
+    }
+
+    fn rollback(&mut self, back: usize) -> Result<()> {
+        let retained = self.store().checkpoints();
+        let Some(target) = retained.len().checked_sub(1 + back).map(|i| retained[i].id) else {
+            return Ok(());
+        };
+        let mut after = self.saved.clone();
+        after.truncate(after.len() - back);
+        let rows = after
+            .last()
+            .map_or_else(Rows::new, |saved| (*saved.rows).clone());
+        let store = self.store.take().expect("the store is open");
+        let result = store.rollback(target).map(|store| self.store = Some(store));
+        self.acknowledge(result, after)?;
+        self.rows = rows;
+        Ok(())
+    }
+
+    fn acknowledge(&mut self, result: Result<()>, after: Vec<Saved>) -> Result<()> {
+        match &result {
+            Ok(()) => (self.saved, self.doubt) = (after, None),
+            Err(_) => self.doubt = Some(after),
+        }
+        result
+    }
+
+    /// Opens what is on the disk; it must be the last checkpoint, or the one in doubt.
+    fn open(&mut self) {
+        let disk = Arc::new(self.disk.clone());
+        let opened = Store::open_on(disk, Path::new(ROOT), self.options.clone());
+        let store = opened.expect("the store opens");
+        let found: Vec<u64> = store.checkpoints().iter().map(|info| info.step).collect();
+        let fits = |saved: &Vec<Saved>| {
+            let all: Vec<u64> = saved.iter().map(|saved| saved.step).collect();
+            !found.is_empty() && all.ends_with(&found)
+        };
+        let durable = std::mem::take(&mut self.saved);
+        let candidates = [Some(durable), self.doubt.take()];
+        let saved = candidates.into_iter().flatten().find(fits);
+        self.saved = saved.expect("the checkpoints are those acknowledged or in doubt");
+        let first = self.saved.len() - found.len();
+        for (info, saved) in store.checkpoints().iter().zip(&self.saved[first..]) {
+            assert_eq!(store.checkpoint_meta(info.id).expect("meta"), saved.meta);
+            let mut iter = store.rows(info.id).expect("rows");
+            let mut rows = BTreeMap::new();
+            while let Some(row) = iter.next_row().expect("a row") {
+                let bits: Vec<u32> = row.values.iter().map(|v| v.to_bits()).collect();
+                rows.insert((row.table.0, row.key), bits);
+            }
+            assert!(rows == *saved.rows, "rows of step {}", saved.step);
+        }
+        self.rows = self
+            .saved
+            .last()
+            .map_or_else(Rows::new, |saved| (*saved.rows).clone());
+        self.store = Some(store);
+    }
+
+    fn crash(&mut self, seed: u64, mode: usize) {
+        let modes = [CrashMode::KeepNone, CrashMode::KeepAll, CrashMode::Random];
+        self.disk = self.disk.crash(seed, modes[mode]);
+        self.store = None;
+        self.armed = false;
+        self.open();
+    }
+
+    /// Does one operation.
+    fn step(&mut self, input: &mut Input<'_>) -> Result<()> {
+        let kind = input.below(16);
+        let table = [0, 0, 0, 1, 2][input.below(5)];
+        let (first, count) = (input.number(1), 1 + input.below(3) as u64);
+        let keys: Vec<u64> = (first..first + count)
+            .map(|n| key(n % KEYS[table as usize]))
+            .collect();
+        let mut keys = keys;
+        keys.sort_unstable();
+        keys.dedup();
+        match kind {
+            0..=3 => {
+                let value = f32::from(input.below(256) as u8);
+                self.pull(table, &keys, Some((false, value)))
+            }
+            4 => self.pull(table, &keys, Some((true, 0.25))),
+            5 | 6 => self.remove(table, &keys),
+            7 => self.pull(table, &keys, None),
+            8 => self.store().flush().map(drop),
+            9 => self.store().compact().map(drop),
+            10 | 11 => self.checkpoint(vec![first as u8; 3 * first as usize]),
+            12 => self.rollback(input.below(3)),
+            13 => {
+                self.options.shards = 1 + input.below(3);
+                if !self.armed {
+                    self.store = None;
+                    self.open();
+                }
+                Ok(())
+            }
+            14 => {
+                self.crash(first, input.below(3));
+                Ok(())
+            }
+            _ => {
+                self.disk.stop_at(self.disk.calls() + input.number(2) % 64);
+                self.armed = true;
+                Ok(())
+            }
+        }
+    }
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let mut input = Input::new(bytes);
+    let mut run = Run::new(&mut input).expect("a store is made");
+    for number in 0..OPERATIONS_MAX {
+        if input.is_empty() {
+            break;
+        }
+        if let Err(error) = run.step(&mut input) {
+            assert!(
+                run.armed,
+                "operation {number} failed without a fault: {error}"
+            );
+            run.crash(number as u64, number % 3);
+        }
+    }
+    run.crash(0, bytes.len() % 3);
+});

@@ -1,0 +1,286 @@
+//! What is a small store that has a file of every kind?
+//!
+//! - [`Tiny::new`] makes one on a simulated disk, the same each time but for the wall clock in its
+//!   checkpoints: two tables, two retained checkpoints, removed keys, an index image.
+//! - [`Tiny::rows`] says what each checkpoint holds, to the bit.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use hps::format::current::Current;
+use hps::format::image::{
+    self, ENTRIES_PER_BLOCK, ImageEntry, encode_covered_block, encode_entry_block,
+};
+use hps::format::manifest::{Edit, FileMeta, ManifestReader, encode_edit, encode_manifest_header};
+use hps::format::param_file::{Footer, RunKind, decode_key_block, key_blocks};
+use hps::format::{BLOCK_BYTES, CURRENT_NAME, FileKind, file_name};
+use hps::io::Disk;
+use hps::io::sim::SimDisk;
+use hps::ssd::{create::create, edits::Replay};
+use hps::{Initialiser, Optimizer, RuntimeOptions, Store, TableDescriptor, TableId, Update, mix64};
+
+use crate::forge::Files;
+use crate::{STORE, identity};
+
+/// Where the store is.
+pub const ROOT: &str = "/store";
+/// Its data directory.
+const PART: &str = "/store/part-0";
+/// Numbers of keys that may be in it.
+pub const KEYS: u64 = 24;
+
+/// Rows by (table, key), as bits.
+pub type Rows = BTreeMap<(u32, u64), Vec<u32>>;
+
+/// A key: both ends of u64 are among them.
+#[must_use]
+pub fn key(number: u64) -> u64 {
+    match number {
+        1 => u64::MAX,
+        n => n.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+    }
+}
+
+/// The tables, by number.
+#[must_use]
+pub fn descriptors() -> [TableDescriptor; 2] {
+    let narrow = TableDescriptor {
+        optimizer: Optimizer::Adagrad,
+        initialiser: Initialiser::Constant { value: 0.5 },
+        accumulator: 0.25,
+        ..TableDescriptor::new("narrow", 3)
+    };
+    let wide = TableDescriptor {
+        optimizer: Optimizer::Sgd,
+        initialiser: Initialiser::Zero,
+        ..TableDescriptor::new("wide", 40)
+    };
+    [narrow, wide]
+}
+
+/// The row of a key that was never pushed.
+#[must_use]
+pub fn initial_row(table: u32) -> Vec<u32> {
+    let (weight, width) = if table == 0 { (0.5f32, 3) } else { (0.0, 40) };
+    let mut row = vec![weight.to_bits(); width];
+    if table == 0 {
+        row.extend([0.25f32.to_bits(); 3]);
+    }
+    row
+}
+
+/// Options under which a store does everything in the caller's thread.
+#[must_use]
+pub fn options() -> RuntimeOptions {
+    RuntimeOptions {
+        cache_bytes: 1 << 20,
+        shards: 1,
+        threads: 1,
+        io_depth: 2,
+        file_bytes: 1 << 20,
+        retain_checkpoints: 2,
+        inline: true,
+        ..RuntimeOptions::default()
+    }
+}
+
+/// A valid store.
+#[derive(Debug)]
+pub struct Tiny {
+    /// Its files.
+    pub files: Files,
+    /// Rows and meta of each retained checkpoint.
+    pub checkpoints: BTreeMap<u64, (Rows, Vec<u8>)>,
+}
+
+/// Puts rows into a store and into the map of what it must hold.
+///
+/// # Errors
+/// As the store's pull and push.
+pub fn push(
+    store: &Store,
+    rows: &mut Rows,
+    table: u32,
+    keys: &[u64],
+    value: u8,
+) -> hps::Result<()> {
+    let descriptor = &descriptors()[table as usize];
+    let mut out = vec![0.0; keys.len() * descriptor.dim];
+    let lease = store.pull(TableId(table), keys, &mut out)?;
+    let width = descriptor.row_f32s();
+    let new: Vec<f32> = (0..keys.len() * width)
+        .map(|i| f32::from(value) + i as f32)
+        .collect();
+    store.push(&lease, Update::rows(&new))?;
+    for (key, row) in keys.iter().zip(new.chunks(width)) {
+        rows.insert((table, *key), row.iter().map(|v| v.to_bits()).collect());
+    }
+    Ok(())
+}
+
+impl Tiny {
+    /// Makes the store.
+    ///
+    /// # Errors
+    /// None that a working engine gives.
+    pub fn new() -> hps::Result<Tiny> {
+        let root = Path::new(ROOT);
+        let disk = SimDisk::new(1);
+        create(&disk, root, &[], STORE, *b"tiny store's one")?;
+        let store = Store::open_on(Arc::new(disk.clone()), root, options())?;
+        for descriptor in descriptors() {
+            store.create_table(&descriptor)?;
+        }
+        let keys = |range: std::ops::Range<u64>| range.map(key).collect::<Vec<u64>>();
+        let mut rows = Rows::new();
+        let mut checkpoints = BTreeMap::new();
+        for round in 0..3 {
+            let value = 10 * (round + 1);
+            let from = u64::from(round) * 5;
+            push(&store, &mut rows, 0, &keys(from..from + 8), value)?;
+            push(&store, &mut rows, 1, &keys(from..from + 4), value + 5)?;
+            for table in 0..2 {
+                let gone = keys(from + 2..from + 4);
+                store.remove(TableId(table), &gone)?;
+                gone.iter()
+                    .for_each(|key| drop(rows.remove(&(table, *key))));
+            }
+            let meta = vec![value; 40];
+            let info = store.checkpoint(u64::from(value), &meta)?;
+            checkpoints.insert(info.id, (rows.clone(), meta));
+        }
+        checkpoints.pop_first();
+        store.close()?;
+        let mut files = Files::new();
+        for path in disk.paths() {
+            let bytes = disk.read_file(&path).unwrap_or_default();
+            files.insert(path, bytes);
+        }
+        let mut tiny = Tiny { files, checkpoints };
+        tiny.add_image();
+        Ok(tiny)
+    }
+
+    /// The disk with these files instead of the store's.
+    #[must_use]
+    pub fn disk(files: &Files) -> SimDisk {
+        let disk = SimDisk::new(1);
+        for directory in [ROOT, PART] {
+            drop(disk.create_dir(Path::new(directory)));
+        }
+        for (path, bytes) in files {
+            drop(disk.write_file(path, bytes));
+        }
+        disk
+    }
+
+    /// Gives the store an index image of its older checkpoint, which the engine makes only for
+    /// larger stores; the manifest is written anew with it.
+    fn add_image(&mut self) {
+        let root = Path::new(ROOT);
+        let current_path = root.join(CURRENT_NAME);
+        let current = Current::decode(&self.files[&current_path], &STORE).expect("CURRENT");
+        let id = identity(current.manifest_number);
+        let path = root.join(file_name(FileKind::Manifest, current.manifest_number));
+        let committed = usize::try_from(current.manifest_bytes).expect("small");
+        let reader = ManifestReader::new(&self.files[&path][..committed], &id).expect("manifest");
+        let mut edits: Vec<Edit> = reader.collect::<Result<_, _>>().expect("edits");
+        let mut replay = Replay::default();
+        edits
+            .iter()
+            .for_each(|edit| replay.apply(edit.clone()).expect("replay"));
+        let first = replay.checkpoints[0].id;
+        let covered: Vec<FileMeta> = replay
+            .files
+            .into_values()
+            .filter(|f| f.in_checkpoint(first))
+            .collect();
+        let number = current.file_number_limit - 1;
+        let (bytes, checksum) = self.image(number, first, &covered);
+        let edit = Edit::Image {
+            number,
+            bytes: bytes.len() as u64,
+            checksum,
+        };
+        edits.insert(edits.len() - 1, edit);
+        self.files
+            .insert(root.join(file_name(FileKind::Image, number)), bytes);
+
+        let (header, mut digest) = encode_manifest_header(&id);
+        let mut out = header.to_vec();
+        for edit in &edits {
+            let offset = out.len() as u64;
+            encode_edit(edit, &id, offset, &mut out, &mut digest);
+        }
+        let manifest_bytes = out.len() as u64;
+        let current = Current {
+            manifest_bytes,
+            manifest_digest: digest,
+            ..current
+        };
+        self.files.insert(path, out);
+        self.files
+            .insert(current_path, current.encode(&STORE).to_vec());
+    }
+
+    fn image(&self, number: u64, checkpoint: u64, covered: &[FileMeta]) -> (Vec<u8>, u64) {
+        let id = identity(number);
+        let count = u32::try_from(covered.len()).expect("few files");
+        let (header, mut tally) = image::encode_image_header(&id, checkpoint, count);
+        let mut out = header.to_vec();
+        let mut block = vec![0; BLOCK_BYTES];
+        let numbers: Vec<u64> = covered.iter().map(|file| file.number).collect();
+        encode_covered_block(&mut block, &numbers, &id, &mut tally);
+        out.extend_from_slice(&block);
+        // The newest home of each key, in the order of (table, mix64(key)).
+        let mut homes: BTreeMap<(u32, u64), (u64, ImageEntry)> = BTreeMap::new();
+        for (file, ordinal) in covered.iter().zip(0..) {
+            for (table, entry) in self.entries(file, ordinal) {
+                let home = homes.entry((table, mix64(entry.key))).or_insert((0, entry));
+                if file.rank >= home.0 {
+                    *home = (file.rank, entry);
+                }
+            }
+        }
+        for table in 0..2 {
+            let of_table = homes.range((table, 0)..=(table, u64::MAX));
+            let entries: Vec<ImageEntry> = of_table.map(|(_, (_, entry))| *entry).collect();
+            for entries in entries.chunks(ENTRIES_PER_BLOCK) {
+                encode_entry_block(&mut block, table, entries, &id, &mut tally);
+                out.extend_from_slice(&block);
+            }
+        }
+        let (footer, checksum) = image::encode_image_footer(&id, &tally);
+        out.extend_from_slice(&footer);
+        (out, checksum)
+    }
+
+    /// The entries of a parameter file, with their tables.
+    fn entries(&self, file: &FileMeta, ordinal: u32) -> Vec<(u32, ImageEntry)> {
+        let path = PathBuf::from(PART).join(file_name(FileKind::Rows, file.number));
+        let (bytes, id) = (&self.files[&path], identity(file.number));
+        let at = |offset: u64| usize::try_from(offset).expect("small");
+        let tail = &bytes[at(file.footer_offset)..];
+        let (footer, _) = Footer::decode(tail, &id, file.footer_offset).expect("footer");
+        let (mut keys, mut epochs) = (Vec::new(), Vec::new());
+        for block in 0..key_blocks(footer.entries) {
+            let offset = footer.keys_offset + block * BLOCK_BYTES as u64;
+            let block = &bytes[at(offset)..at(offset) + BLOCK_BYTES];
+            decode_key_block(block, &id, offset, &mut keys, &mut epochs).expect("key block");
+        }
+        let mut out = Vec::new();
+        for run in &footer.runs {
+            for entry in run.first_entry..run.first_entry + run.entries {
+                let place = ImageEntry {
+                    key: keys[at(entry)],
+                    ordinal,
+                    tombstone: run.kind == RunKind::Tombstones,
+                    entry: u32::try_from(entry).expect("few entries"),
+                };
+                out.push((run.table, place));
+            }
+        }
+        out
+    }
+}

@@ -1,0 +1,325 @@
+//! Which rows count in a version, and does the index image agree?
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use super::image::Walk;
+use super::rows::Sink;
+use super::{Inspection, Magnitudes, Opened, Severity, TableReport};
+use crate::error::{Error, Result};
+use crate::format::param_file::RunKind;
+use crate::ssd::edits::Replay;
+use crate::ssd::scan::Merge;
+use crate::ssd::version::DataFile;
+
+/// Memory of all windows of a merge together.
+const WINDOWS_BYTES: u64 = 16 << 20;
+
+/// Files that are read at the same time, at most.
+const THREADS_MAX: usize = 4;
+/// How often progress is told.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// A bit per entry, by file number: it has no newer copy.
+pub(super) type Live = BTreeMap<u64, Vec<u64>>;
+
+/// An entry of the version: the newest of its key.
+struct Newest {
+    order: (u32, u64),
+    key: u64,
+    file: u64,
+    entry: u32,
+    tombstone: bool,
+}
+
+impl Inspection<'_> {
+    /// Every byte of every file, and what the rows of a checkpoint hold.
+    pub(super) fn contents(
+        &mut self,
+        store: &[u8; 16],
+        replay: &Replay,
+        files: &BTreeMap<u64, Opened>,
+        checkpoint: u64,
+    ) -> Result<()> {
+        let all = files.values();
+        let bytes_all = all.map(|f| f.file.meta.footer_offset - 4096).sum();
+        let bytes_read = AtomicU64::new(0);
+        let mut sound = HashSet::new();
+        let every: Vec<&Opened> = files.values().collect();
+        let keys = self.each_file(&every, &bytes_read, bytes_all, &|sink, opened| {
+            sink.check_keys(opened)
+        })?;
+        for (opened, result) in every.iter().zip(keys) {
+            match result {
+                Ok(()) => drop(sound.insert(opened.file.meta.number)),
+                Err(error) => self.report.note(Severity::Damage, error)?,
+            }
+        }
+        let wanted = |number: &u64| replay.files[number].in_checkpoint(checkpoint);
+        let version = replay.files.keys().filter(|n| wanted(n));
+        let complete = version.clone().all(|n| sound.contains(n));
+        let version: Vec<Arc<DataFile>> = version
+            .filter(|n| sound.contains(*n))
+            .filter_map(|n| files.get(n))
+            .map(|opened| Arc::clone(&opened.file))
+            .collect();
+        let live = self.count_live(store, replay, &version, complete, checkpoint)?;
+        let sound: Vec<&Opened> = every
+            .into_iter()
+            .filter(|f| sound.contains(&f.file.meta.number))
+            .collect();
+        let tables = &replay.tables;
+        let rows = self.each_file(&sound, &bytes_read, bytes_all, &|sink, opened| {
+            sink.check_rows(opened, tables, live.get(&opened.file.meta.number))
+        })?;
+        for checked in rows {
+            let checked = checked?;
+            for (report, (weights, state)) in self.report.tables.iter_mut().zip(&checked.values) {
+                report.weights.merge(weights);
+                report.state.merge(state);
+            }
+            for error in checked.damage {
+                self.report.note(Severity::Damage, error)?;
+            }
+        }
+        self.report.bytes_read = bytes_read.into_inner();
+        for file in &mut self.report.files {
+            let bits = live.get(&file.number);
+            file.live = bits.map(|b| b.iter().map(|w| u64::from(w.count_ones())).sum());
+        }
+        Ok(())
+    }
+
+    /// Does the same with each file, several at a time; results in their order. Progress is told
+    /// meanwhile.
+    fn each_file<T: Send>(
+        &mut self,
+        files: &[&Opened],
+        bytes_read: &AtomicU64,
+        bytes_all: u64,
+        work: &(dyn Fn(&mut Sink<'_>, &Opened) -> Result<T> + Sync),
+    ) -> Result<Vec<Result<T>>> {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = threads.min(THREADS_MAX).min(files.len());
+        let next = AtomicUsize::new(0);
+        let (disk, root) = (&**self.disk, self.root);
+        let one = || -> Result<Vec<(usize, Result<T>)>> {
+            let mut sink = Sink::new(disk, root, bytes_read)?;
+            let mut done = Vec::new();
+            loop {
+                let i = next.fetch_add(1, Ordering::Relaxed);
+                let Some(file) = files.get(i) else {
+                    return Ok(done);
+                };
+                done.push((i, work(&mut sink, file)));
+            }
+        };
+        let parts = std::thread::scope(|scope| {
+            let running: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
+            while running.iter().any(|thread| !thread.is_finished()) {
+                std::thread::sleep(LOOK_EVERY);
+                (self.progress)(bytes_read.load(Ordering::Relaxed), bytes_all);
+            }
+            let joined = running.into_iter().map(|thread| {
+                thread
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            });
+            joined.collect::<Result<Vec<_>>>()
+        })?;
+        let mut results: Vec<_> = parts.into_iter().flatten().collect();
+        results.sort_by_key(|(i, _)| *i);
+        Ok(results.into_iter().map(|(_, result)| result).collect())
+    }
+
+    /// The newest copy of every key, found by merging the key blocks.
+    fn count_live(
+        &mut self,
+        store: &[u8; 16],
+        replay: &Replay,
+        version: &[Arc<DataFile>],
+        complete: bool,
+        checkpoint: u64,
+    ) -> Result<Live> {
+        let mut live: Live = version
+            .iter()
+            .map(|f| {
+                let words = usize::try_from(f.entries().div_ceil(64)).unwrap_or(usize::MAX);
+                (f.meta.number, vec![0; words])
+            })
+            .collect();
+        let mut image = Comparison::open(self, store, replay, complete, checkpoint)?;
+        let window = (WINDOWS_BYTES / version.len().max(1) as u64).clamp(16 << 10, 1 << 20);
+        for (id, descriptor) in (0..).zip(&replay.tables) {
+            let mut table = TableReport {
+                descriptor: descriptor.clone(),
+                rows: 0,
+                tombstones: 0,
+                weights: Magnitudes::default(),
+                state: Magnitudes::default(),
+            };
+            let result = merge_table(version, id, window, &mut |newest| {
+                table.rows += u64::from(!newest.tombstone);
+                table.tombstones += u64::from(newest.tombstone);
+                if let Some(word) = live
+                    .get_mut(&newest.file)
+                    .and_then(|bits| bits.get_mut(newest.entry as usize / 64))
+                {
+                    *word |= 1 << (newest.entry % 64);
+                }
+                image.compare(&newest)
+            });
+            self.report.tables.push(table);
+            if let Err(error) = result {
+                self.report.note(Severity::Damage, error)?;
+            }
+        }
+        image.end(self)?;
+        Ok(live)
+    }
+}
+
+fn merge_table(
+    version: &[Arc<DataFile>],
+    table: u32,
+    window: u64,
+    each: &mut dyn FnMut(Newest),
+) -> Result<()> {
+    let mut merge = Merge::new(version, table, window)?;
+    while let Some(index) = merge.newest()? {
+        let cursor = merge.cursor(index);
+        if let Some(entry) = cursor.entry() {
+            each(Newest {
+                order: (table, entry.hash),
+                key: entry.key,
+                file: cursor.file.meta.number,
+                entry: entry.number,
+                tombstone: cursor.run.kind == RunKind::Tombstones,
+            });
+        }
+        merge.step()?;
+    }
+    Ok(())
+}
+
+/// The image in force beside the merge of the key blocks.
+struct Comparison {
+    walk: Option<Walk>,
+    /// Whether entries are compared, or the image's own blocks are verified only.
+    compares: bool,
+    covered: HashSet<u64>,
+    current: HashSet<u64>,
+    error: Option<Error>,
+    path: std::path::PathBuf,
+}
+
+impl Comparison {
+    fn open(
+        inspection: &mut Inspection<'_>,
+        store: &[u8; 16],
+        replay: &Replay,
+        complete: bool,
+        checkpoint: u64,
+    ) -> Result<Comparison> {
+        let mut comparison = Comparison {
+            walk: None,
+            compares: false,
+            covered: HashSet::new(),
+            current: HashSet::new(),
+            error: None,
+            path: inspection.root.to_path_buf(),
+        };
+        let Some(reference) = replay.image else {
+            return Ok(comparison);
+        };
+        let name = crate::format::file_name(crate::format::FileKind::Image, reference.number);
+        comparison.path = inspection.root.join(name);
+        match Walk::open(&**inspection.disk, inspection.root, store, reference) {
+            Ok(walk) => {
+                comparison.compares = complete && walk.checkpoint() <= checkpoint;
+                comparison.covered = walk.covered().iter().copied().collect();
+                let current = replay
+                    .files
+                    .values()
+                    .filter(|f| f.in_checkpoint(checkpoint));
+                comparison.current = current.map(|f| f.number).collect();
+                comparison.walk = Some(walk);
+            }
+            Err(error) => inspection.report.note(Severity::Cache, error)?,
+        }
+        Ok(comparison)
+    }
+
+    fn compare(&mut self, newest: &Newest) {
+        if self.compares
+            && let Err(error) = self.try_compare(newest)
+        {
+            self.error = Some(error);
+            self.compares = false;
+        }
+    }
+
+    fn try_compare(&mut self, newest: &Newest) -> Result<()> {
+        self.skip_before(newest.order)?;
+        let covered = self.covered.contains(&newest.file);
+        let Some(walk) = &mut self.walk else {
+            return Ok(());
+        };
+        let found = walk.peek()?.filter(|(order, _)| *order == newest.order);
+        let place = found.map(|(_, entry)| {
+            let file = walk.covered().get(entry.ordinal as usize).copied();
+            (file, entry.entry, entry.tombstone)
+        });
+        if found.is_some() {
+            walk.step();
+        }
+        let right = (Some(newest.file), newest.entry, newest.tombstone);
+        if covered && place != Some(right) {
+            let what = format!("key {:#x} is not where its newest copy is", newest.key);
+            return Err(Error::corrupt(&self.path, 0, what));
+        }
+        Ok(())
+    }
+
+    /// Keys that the version has not: they may stand there only for files that left it.
+    fn skip_before(&mut self, order: (u32, u64)) -> Result<()> {
+        let Some(walk) = &mut self.walk else {
+            return Ok(());
+        };
+        while let Some((at, entry)) = walk.peek()?
+            && at < order
+        {
+            let file = walk.covered().get(entry.ordinal as usize).copied();
+            if file.is_some_and(|f| self.current.contains(&f)) {
+                let what = format!("key {:#x} is in no file of the version", entry.key);
+                return Err(Error::corrupt(&self.path, 0, what));
+            }
+            walk.step();
+        }
+        Ok(())
+    }
+
+    /// Reads to the end, where the image as a whole is verified.
+    fn end(mut self, inspection: &mut Inspection<'_>) -> Result<()> {
+        let mut result = match self.error.take() {
+            Some(error) => Err(error),
+            None if self.compares => self.skip_before((u32::MAX, u64::MAX)),
+            None => Ok(()),
+        };
+        if let (Ok(()), Some(walk)) = (&result, &mut self.walk) {
+            result = loop {
+                match walk.peek() {
+                    Ok(Some(_)) => walk.step(),
+                    Ok(None) => break Ok(()),
+                    Err(error) => break Err(error),
+                }
+            };
+        }
+        match result {
+            Ok(()) => Ok(()),
+            Err(error) => inspection.report.note(Severity::Cache, error),
+        }
+    }
+}

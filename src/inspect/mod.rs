@@ -1,0 +1,482 @@
+//! Is a store on disk whole, and what is in it? A read-only view of a directory, for tools.
+//!
+//! - Nothing on disk is believed and nothing is written; every file is looked at, also after
+//!   another was found damaged, as far as it can be found at all.
+//! - A store that is open elsewhere can be inspected: its retained checkpoints are locked like a
+//!   reader's, and what its writer has not yet made durable is not looked at.
+//! - Memory: an index of nothing; a bit per entry, 8 bytes per entry of the largest file, and read
+//!   buffers of 8 MiB.
+
+mod image;
+mod live;
+mod rows;
+mod stream;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::format::current::Current;
+use crate::format::manifest::{CheckpointMeta, FileMeta};
+use crate::format::param_file::Footer;
+use crate::format::{
+    CURRENT_TEMPORARY_NAME, FileIdentity, FileKind, STORE_NAME, file_name, meta, parse_file_name,
+};
+use crate::io::{Disk, LockGuard, LockKind};
+use crate::options::TableDescriptor;
+use crate::ssd::create::STORE_TEMPORARY_NAME;
+use crate::ssd::edits::Replay;
+use crate::ssd::open_footer;
+use crate::ssd::recover::{self, LOCK_NAME, METADATA_BYTES_MAX};
+use crate::ssd::version::DataFile;
+
+pub use rows::{HISTOGRAM, Magnitudes};
+
+/// How much is looked at.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Scope {
+    /// Every byte of every file; else the identity, the manifest, lengths, headers and footers.
+    pub full: bool,
+    /// The checkpoint whose rows are counted (retained); `None`: the last.
+    pub checkpoint: Option<u64>,
+}
+
+/// What a finding means for the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Left over by a crash; the next open of a writer removes it. Nothing is lost.
+    Leftover,
+    /// A cache of the store (the index image) is damaged: opening is slower, nothing is lost.
+    Cache,
+    /// Bytes that a retained checkpoint needs are not what was written.
+    Damage,
+}
+
+/// One thing that is not as it should be.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// What it means.
+    pub severity: Severity,
+    /// The file or directory.
+    pub path: PathBuf,
+    /// Byte offset, where there is one.
+    pub offset: Option<u64>,
+    /// What was found.
+    pub what: String,
+}
+
+/// A retained checkpoint.
+#[derive(Clone, Debug)]
+pub struct CheckpointReport {
+    /// Its id.
+    pub id: u64,
+    /// The trainer's step.
+    pub step: u64,
+    /// When it was made, seconds since 1970.
+    pub unix_seconds: u64,
+    /// Bytes of its meta file.
+    pub meta_bytes: u64,
+    /// Parameter files of its version.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// A parameter file that a retained checkpoint needs.
+#[derive(Clone, Debug)]
+pub struct FileReport {
+    /// Its number.
+    pub number: u64,
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its length.
+    pub bytes: u64,
+    /// Rows and tombstones.
+    pub entries: u64,
+    /// Those that have no newer copy in the checkpoint that was looked at; `None` if they were not
+    /// counted, or the file is not in it.
+    pub live: Option<u64>,
+}
+
+/// What a table holds in the checkpoint that was looked at.
+#[derive(Clone, Debug)]
+pub struct TableReport {
+    /// Its descriptor.
+    pub descriptor: TableDescriptor,
+    /// Rows.
+    pub rows: u64,
+    /// Keys that were removed and whose older copies are still hidden.
+    pub tombstones: u64,
+    /// Weights of these rows.
+    pub weights: Magnitudes,
+    /// Optimizer state of these rows.
+    pub state: Magnitudes,
+}
+
+/// What was looked at, and what was found.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// The store's uuid.
+    pub store: Option<[u8; 16]>,
+    /// Whether a writer has it open.
+    pub open_elsewhere: bool,
+    /// Retained checkpoints, oldest first.
+    pub checkpoints: Vec<CheckpointReport>,
+    /// The checkpoint whose rows were counted.
+    pub checkpoint: Option<u64>,
+    /// Tables; empty unless the scope is full.
+    pub tables: Vec<TableReport>,
+    /// Parameter files of all retained checkpoints, by number.
+    pub files: Vec<FileReport>,
+    /// Bytes read of them.
+    pub bytes_read: u64,
+    /// Worst first, then by path.
+    pub findings: Vec<Finding>,
+}
+
+impl Report {
+    /// The worst finding, if there is any.
+    #[must_use]
+    pub fn worst(&self) -> Option<Severity> {
+        self.findings.iter().map(|f| f.severity).max()
+    }
+
+    fn add(&mut self, severity: Severity, path: &Path, offset: Option<u64>, what: String) {
+        self.findings.push(Finding {
+            severity,
+            path: path.to_path_buf(),
+            offset,
+            what,
+        });
+    }
+
+    /// Notes what an error says of the disk; passes on what is not about its bytes.
+    fn note(&mut self, severity: Severity, error: Error) -> Result<()> {
+        match error {
+            Error::Corrupt { path, offset, what } => {
+                self.add(severity, &path, Some(offset), what);
+                Ok(())
+            }
+            Error::Unsupported { .. } => Err(error),
+            Error::Io { path, source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+                self.add(severity, &path, None, String::from("missing"));
+                Ok(())
+            }
+            other => Err(other),
+        }
+    }
+}
+
+/// Shared locks on retained checkpoints.
+type Locks = Vec<Box<dyn LockGuard>>;
+
+/// A parameter file that could be opened.
+struct Opened {
+    file: Arc<DataFile>,
+    footer: Footer,
+}
+
+struct Inspection<'a> {
+    disk: &'a Arc<dyn Disk>,
+    root: &'a Path,
+    scope: Scope,
+    progress: &'a mut dyn FnMut(u64, u64),
+    report: Report,
+}
+
+/// Looks at the store in `root`. `progress` is told (bytes read, bytes to read) of parameter files.
+///
+/// # Errors
+/// `InvalidArgument` when `root` is no directory of a store or the checkpoint is not retained,
+/// `Io` when something can't be read, `Unsupported` for a newer format. Damage is no error but a
+/// finding.
+pub fn inspect(
+    disk: &Arc<dyn Disk>,
+    root: &Path,
+    scope: Scope,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Report> {
+    let mut inspection = Inspection {
+        disk,
+        root,
+        scope,
+        progress,
+        report: Report::default(),
+    };
+    inspection.run()?;
+    let mut report = inspection.report;
+    let key = |f: &Finding| (std::cmp::Reverse(f.severity), f.path.clone(), f.offset);
+    report.findings.sort_by_key(key);
+    Ok(report)
+}
+
+impl Inspection<'_> {
+    fn run(&mut self) -> Result<()> {
+        let Some((store, directories)) = self.identity()? else {
+            return Ok(());
+        };
+        self.report.store = Some(store);
+        let Some((replay, _locks)) = self.versions(&store, directories.len())? else {
+            return Ok(());
+        };
+        let wanted = match self.scope.checkpoint {
+            Some(id) if replay.checkpoints.iter().all(|c| c.id != id) => {
+                let retained = replay.checkpoints.iter().map(|c| c.id).collect();
+                let unknown = crate::error::Invalid::UnknownCheckpoint { id, retained };
+                return Err(unknown.into());
+            }
+            Some(id) => Some(id),
+            None => replay.checkpoints.last().map(|c| c.id),
+        };
+        self.report.checkpoint = wanted;
+        self.meta_files(&store, &replay)?;
+        let files = self.open_files(&store, &directories, &replay)?;
+        if self.scope.full {
+            self.contents(&store, &replay, &files, wanted.unwrap_or(0))?;
+        } else if let Some(reference) = replay.image {
+            let opened = image::Walk::open(&**self.disk, self.root, &store, reference);
+            if let Err(error) = opened {
+                self.report.note(Severity::Cache, error)?;
+            }
+        }
+        self.leftovers(&directories, &replay)
+    }
+
+    /// STORE and PART files.
+    fn identity(&mut self) -> Result<Option<([u8; 16], Vec<PathBuf>)>> {
+        let (store, names) = match recover::read_store(&**self.disk, self.root) {
+            Ok(read) => read,
+            Err(error) => {
+                // A directory with a manifest was a store, whose identity is gone.
+                let was = self.disk.list(self.root).is_ok_and(|names| {
+                    let kind = |n: &str| parse_file_name(n).map(|(kind, _)| kind);
+                    names
+                        .iter()
+                        .any(|e| kind(&e.name) == Some(FileKind::Manifest))
+                });
+                if was && matches!(error, Error::InvalidArgument(_)) {
+                    let path = self.root.join(STORE_NAME);
+                    let what = String::from("missing: no file of the store can be verified");
+                    self.report.add(Severity::Damage, &path, None, what);
+                } else {
+                    self.report.note(Severity::Damage, error)?;
+                }
+                return Ok(None);
+            }
+        };
+        let directories: Vec<PathBuf> = names.iter().map(|d| self.root.join(d)).collect();
+        for (i, directory) in directories.iter().enumerate() {
+            if let Err(error) = recover::check_part(&**self.disk, directory, &store, i) {
+                self.report.note(Severity::Damage, error)?;
+            }
+        }
+        Ok(Some((store, directories)))
+    }
+
+    /// What CURRENT commits, with every retained checkpoint locked against a writer.
+    fn versions(
+        &mut self,
+        store: &[u8; 16],
+        directories: usize,
+    ) -> Result<Option<(Replay, Locks)>> {
+        let path = self.root.join(LOCK_NAME);
+        let writer = self.disk.lock(&path, LockKind::Exclusive, false);
+        self.report.open_elsewhere =
+            matches!(&writer, Err(e) if e.kind() == std::io::ErrorKind::WouldBlock);
+        drop(writer);
+        let (current, replay, locks) = match self.lock_versions(store) {
+            Ok(read) => read,
+            Err(error) => {
+                self.report.note(Severity::Damage, error)?;
+                return Ok(None);
+            }
+        };
+        if let Err(error) = recover::check_sanity(self.root, &current, &replay, directories) {
+            self.report.note(Severity::Damage, error)?;
+            return Ok(None);
+        }
+        for c in &replay.checkpoints {
+            let files = || replay.files.values().filter(|f| f.in_checkpoint(c.id));
+            self.report.checkpoints.push(CheckpointReport {
+                id: c.id,
+                step: c.step,
+                unix_seconds: c.unix_seconds,
+                meta_bytes: c.meta_bytes,
+                files: files().count() as u64,
+                bytes: files().map(|f| f.bytes).sum(),
+            });
+        }
+        Ok(Some((replay, locks)))
+    }
+
+    /// A writer may replace the manifest and drop checkpoints meanwhile: what is locked is read
+    /// again.
+    fn lock_versions(&self, store: &[u8; 16]) -> Result<(Current, Replay, Locks)> {
+        const TRIES: usize = 20;
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let last = tries == TRIES || !self.report.open_elsewhere;
+            let (_, replay) = match recover::read_current(&**self.disk, self.root, store) {
+                Ok(read) => read,
+                Err(error) if last => return Err(error),
+                Err(_) => {
+                    std::thread::sleep(std::time::Duration::from_millis(20));
+                    continue;
+                }
+            };
+            let locks = replay.checkpoints.iter().map(|c| {
+                let path = self.root.join(file_name(FileKind::Meta, c.meta_number));
+                self.disk.lock(&path, LockKind::Shared, false)
+            });
+            let locks: Vec<_> = locks.filter_map(std::result::Result::ok).collect();
+            let (current, again) = recover::read_current(&**self.disk, self.root, store)?;
+            let same = again.checkpoints == replay.checkpoints;
+            if same && (last || locks.len() == replay.checkpoints.len()) {
+                return Ok((current, again, locks));
+            }
+        }
+    }
+
+    fn meta_files(&mut self, store: &[u8; 16], replay: &Replay) -> Result<()> {
+        for c in &replay.checkpoints {
+            if let Err(error) = self.meta_file(store, c) {
+                self.report.note(Severity::Damage, error)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn meta_file(&self, store: &[u8; 16], c: &CheckpointMeta) -> Result<()> {
+        const QUICK_BYTES_MAX: u64 = 1 << 20;
+        let path = self.root.join(file_name(FileKind::Meta, c.meta_number));
+        if !self.scope.full && c.meta_bytes > QUICK_BYTES_MAX {
+            let found = self
+                .disk
+                .list(self.root)
+                .map_err(|e| Error::io("list", self.root, e))?;
+            let name = file_name(FileKind::Meta, c.meta_number);
+            return match found.iter().find(|e| e.name == name) {
+                Some(entry) if entry.bytes >= c.meta_bytes => Ok(()),
+                Some(entry) => Err(Error::corrupt(&path, entry.bytes, "the file ends early")),
+                None => Err(Error::corrupt(&path, 0, "missing")),
+            };
+        }
+        let content = recover::read_whole(&**self.disk, &path, METADATA_BYTES_MAX)?;
+        let identity = FileIdentity::new(*store, c.meta_number);
+        let view = meta::decode_meta(&content, &identity).map_err(|e| e.at(&path))?;
+        if view.checksum != c.meta_checksum || view.checkpoint_id != c.id {
+            let what = "not the meta file that the manifest names";
+            return Err(Error::corrupt(&path, 0, what));
+        }
+        Ok(())
+    }
+
+    /// Every parameter file that the manifest names; those that can't be opened are findings.
+    fn open_files(
+        &mut self,
+        store: &[u8; 16],
+        directories: &[PathBuf],
+        replay: &Replay,
+    ) -> Result<BTreeMap<u64, Opened>> {
+        let mut opened = BTreeMap::new();
+        for (slot, meta) in (0..).zip(replay.files.values()) {
+            let Some(directory) = directories.get(meta.directory as usize) else {
+                continue;
+            };
+            let path = directory.join(file_name(FileKind::Rows, meta.number));
+            self.report.files.push(FileReport {
+                number: meta.number,
+                path: path.clone(),
+                bytes: meta.bytes,
+                entries: meta.rows + meta.tombstones,
+                live: None,
+            });
+            let identity = FileIdentity::new(*store, meta.number);
+            match self.open_file(&path, &identity, meta, &replay.tables) {
+                Ok((file, footer)) => {
+                    let view = footer.clone();
+                    let file = DataFile::new(slot, *meta, view, identity, path, file, true);
+                    let file = Arc::new(file);
+                    opened.insert(meta.number, Opened { file, footer });
+                }
+                Err(error) => self.report.note(Severity::Damage, error)?,
+            }
+        }
+        Ok(opened)
+    }
+
+    fn open_file(
+        &self,
+        path: &Path,
+        identity: &FileIdentity,
+        meta: &FileMeta,
+        tables: &[TableDescriptor],
+    ) -> Result<(Arc<dyn crate::io::DiskFile>, Footer)> {
+        let (file, footer) = open_footer(&**self.disk, path, identity, meta)?;
+        let promised = (meta.hash_min, meta.hash_max, meta.epoch_min, meta.epoch_max);
+        let found = (
+            footer.hash_min,
+            footer.hash_max,
+            footer.epoch_min,
+            footer.epoch_max,
+        );
+        if promised != found {
+            let what = "hashes or epochs are not in the manifest's range";
+            return Err(Error::corrupt(path, meta.footer_offset, what));
+        }
+        for run in &footer.runs {
+            let stride = tables
+                .get(run.table as usize)
+                .map(|t| crate::format::param_file::record_stride(t.row_bytes()));
+            let right = run.stride == 0 || stride == Some(run.stride as usize);
+            if !right || stride.is_none() {
+                let what = format!("a run of table {} with rows of another size", run.table);
+                return Err(Error::corrupt(path, meta.footer_offset, what));
+            }
+        }
+        Ok((file, footer))
+    }
+
+    /// Files of the store's kinds that nothing needs. Other names are not the store's business.
+    fn leftovers(&mut self, directories: &[PathBuf], replay: &Replay) -> Result<()> {
+        if self.report.open_elsewhere {
+            // What a writer is about to commit looks the same.
+            return Ok(());
+        }
+        let current = recover::read_current(
+            &**self.disk,
+            self.root,
+            &self.report.store.unwrap_or_default(),
+        )?
+        .0;
+        let metas: Vec<u64> = replay.checkpoints.iter().map(|c| c.meta_number).collect();
+        let mut places: Vec<&Path> = directories.iter().map(PathBuf::as_path).collect();
+        if !places.contains(&self.root) {
+            places.push(self.root);
+        }
+        for directory in places {
+            let names = self
+                .disk
+                .list(directory)
+                .map_err(|e| Error::io("list", directory, e))?;
+            for entry in names {
+                let temporary = [CURRENT_TEMPORARY_NAME, STORE_TEMPORARY_NAME];
+                let needed = match parse_file_name(&entry.name) {
+                    None => !temporary.contains(&&*entry.name) || directory != self.root,
+                    Some((FileKind::Rows, n)) => replay.files.contains_key(&n),
+                    Some((FileKind::Meta, n)) => metas.contains(&n),
+                    Some((FileKind::Manifest, n)) => n == current.manifest_number,
+                    Some((FileKind::Image, n)) => replay.image.is_some_and(|i| i.number == n),
+                };
+                if !needed {
+                    let path = directory.join(&entry.name);
+                    let what = format!("{} bytes that no retained checkpoint needs", entry.bytes);
+                    self.report.add(Severity::Leftover, &path, None, what);
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,113 @@
+//! How is a file read from one end to the other near the device's speed?
+//!
+//! - Requests of one buffer each, as many in flight as the queue holds; chunks come in order.
+//! - A chunk is a whole buffer but at the end.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use crate::io::{AlignedBuffer, DiskFile, Queue};
+
+/// Reads `[offset, end)` of a file; both are multiples of 4096.
+pub(super) struct Stream<'q> {
+    queue: &'q mut dyn Queue,
+    file: Arc<dyn DiskFile>,
+    asked: u64,
+    given: u64,
+    end: u64,
+    arrived: BTreeMap<u64, (AlignedBuffer, usize)>,
+    held: Option<AlignedBuffer>,
+}
+
+impl<'q> Stream<'q> {
+    pub fn new(
+        queue: &'q mut dyn Queue,
+        file: &Arc<dyn DiskFile>,
+        offset: u64,
+        end: u64,
+    ) -> Stream<'q> {
+        Stream {
+            queue,
+            file: Arc::clone(file),
+            asked: offset,
+            given: offset,
+            end,
+            arrived: BTreeMap::new(),
+            held: None,
+        }
+    }
+
+    /// The next bytes and where they are; `None` at the end. A file that ends early is an error of
+    /// kind `UnexpectedEof`.
+    pub fn next(&mut self) -> io::Result<Option<(u64, &[u8])>> {
+        if let Some(buffer) = self.held.take() {
+            self.queue.recycle(buffer);
+        }
+        if self.given >= self.end {
+            return Ok(None);
+        }
+        self.ask();
+        while !self.arrived.contains_key(&self.given) {
+            let Some(done) = self.queue.wait() else {
+                return Err(io::Error::other("a read was lost"));
+            };
+            match done.result {
+                Ok(bytes) => {
+                    self.arrived.insert(done.tag, (done.buffer, bytes));
+                }
+                Err(error) => {
+                    self.queue.recycle(done.buffer);
+                    return Err(error);
+                }
+            }
+        }
+        let Some((buffer, bytes)) = self.arrived.remove(&self.given) else {
+            return Err(io::Error::other("a read was lost"));
+        };
+        let offset = self.given;
+        let wanted = self.length_at(offset);
+        self.given += wanted as u64;
+        let buffer = self.held.insert(buffer);
+        if bytes < wanted {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(Some((offset, &buffer[..wanted])))
+    }
+
+    fn length_at(&self, offset: u64) -> usize {
+        let left = usize::try_from(self.end - offset).unwrap_or(usize::MAX);
+        left.min(self.queue.buffer_bytes())
+    }
+
+    fn ask(&mut self) {
+        let mut asked = false;
+        while self.asked < self.end
+            && self.queue.in_flight() < self.queue.depth()
+            && let Some(buffer) = self.queue.buffer()
+        {
+            let bytes = self.length_at(self.asked);
+            self.queue
+                .read(&self.file, self.asked, bytes, buffer, self.asked);
+            self.asked += bytes as u64;
+            asked = true;
+        }
+        if asked {
+            self.queue.submit();
+        }
+    }
+}
+
+impl Drop for Stream<'_> {
+    fn drop(&mut self) {
+        for (buffer, _) in std::mem::take(&mut self.arrived).into_values() {
+            self.queue.recycle(buffer);
+        }
+        if let Some(buffer) = self.held.take() {
+            self.queue.recycle(buffer);
+        }
+        while let Some(done) = self.queue.wait() {
+            self.queue.recycle(done.buffer);
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! How does a reading of the counters look to Prometheus?
+//!
+//! The text exposition format, version 0.0.4: for each metric a `# HELP` line, a `# TYPE` line and
+//! one sample. Whoever serves `/metrics` sends this text as it is; there is no server here, and
+//! nothing of this runs unless it is asked for.
+//!
+//! Invariants:
+//! - Every field of [`Stats`] stands in the text exactly once; `tests/metrics.rs` holds this. The
+//!   name is the field's, after `hps_`; counters end in `_total`. Two exceptions: times are in
+//!   seconds, so `stall_us_max` is `hps_stall_max_seconds`; the name of the I/O engine is a label
+//!   of `hps_info`.
+//! - Values are exact: integers, and seconds with six decimals, without a detour over floats.
+//! - A counter never falls while the store is open, and begins at 0 with each open. What may fall,
+//!   and what is a longest time, is a gauge.
+//! - Ratios (the hit rate, the write amplification) are left to the reader of the text, who can
+//!   form them over any span of time.
+
+use crate::stats::Stats;
+
+/// What Prometheus may do with a series.
+#[derive(Clone, Copy)]
+enum Kind {
+    Counter,
+    Gauge,
+}
+
+/// What a value counts, which decides how it is written.
+#[derive(Clone, Copy)]
+enum Unit {
+    /// Things or bytes: the number itself.
+    Count,
+    /// Microseconds, written as seconds.
+    Microseconds,
+}
+
+struct Metric {
+    name: &'static str,
+    /// One line, without a backslash: it is written as it is.
+    help: &'static str,
+    kind: Kind,
+    unit: Unit,
+    value: fn(&Stats) -> u64,
+}
+
+impl Metric {
+    const fn new(
+        kind: Kind,
+        name: &'static str,
+        help: &'static str,
+        value: fn(&Stats) -> u64,
+    ) -> Self {
+        Self {
+            name,
+            help,
+            kind,
+            unit: Unit::Count,
+            value,
+        }
+    }
+
+    const fn of_microseconds(self) -> Self {
+        Self {
+            unit: Unit::Microseconds,
+            ..self
+        }
+    }
+
+    fn write(&self, text: &mut String, stats: &Stats) {
+        let (name, help) = (self.name, self.help);
+        let kind = match self.kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+        };
+        let count = (self.value)(stats);
+        let value = match self.unit {
+            Unit::Count => format!("{count}"),
+            Unit::Microseconds => format!("{}.{:06}", count / 1_000_000, count % 1_000_000),
+        };
+        text.push_str(&format!(
+            "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n"
+        ));
+    }
+}
+
+const fn counter(name: &'static str, help: &'static str, value: fn(&Stats) -> u64) -> Metric {
+    Metric::new(Kind::Counter, name, help, value)
+}
+
+const fn gauge(name: &'static str, help: &'static str, value: fn(&Stats) -> u64) -> Metric {
+    Metric::new(Kind::Gauge, name, help, value)
+}
+
+/// The metrics that are one number, in the order of the fields of [`Stats`].
+const METRICS: &[Metric] = &[
+    gauge(
+        "hps_direct_io",
+        "1 while every current file is read past the page cache, else 0.",
+        |s| u64::from(s.direct_io),
+    ),
+    counter(
+        "hps_unique_asked_total",
+        "Distinct keys asked per batch, summed; keys never pushed are left out.",
+        |s| s.unique_asked,
+    ),
+    counter(
+        "hps_unique_hits_total",
+        "Those of the distinct keys asked that were resident.",
+        |s| s.unique_hits,
+    ),
+    counter(
+        "hps_rows_read_total",
+        "Rows given to callers, duplicates included.",
+        |s| s.rows_read,
+    ),
+    counter(
+        "hps_rows_pushed_total",
+        "Rows changed by push, duplicates counted once.",
+        |s| s.rows_pushed,
+    ),
+    counter(
+        "hps_bytes_pushed_total",
+        "Bytes of the rows changed by push.",
+        |s| s.bytes_pushed,
+    ),
+    counter(
+        "hps_non_finite_total",
+        "Gradients that were not finite.",
+        |s| s.non_finite,
+    ),
+    counter("hps_reads_total", "Device reads for rows.", |s| s.reads),
+    counter(
+        "hps_read_bytes_total",
+        "Bytes of the device reads for rows.",
+        |s| s.read_bytes,
+    ),
+    counter(
+        "hps_written_bytes_total",
+        "Bytes written by flushes, checkpoints and compactions, key blocks and footers included.",
+        |s| s.written_bytes,
+    ),
+    counter(
+        "hps_compaction_written_bytes_total",
+        "Those of the bytes written that compactions wrote.",
+        |s| s.compaction_written_bytes,
+    ),
+    counter("hps_flushes_total", "Eviction flushes.", |s| s.flushes),
+    counter("hps_compactions_total", "Compactions.", |s| s.compactions),
+    counter("hps_checkpoints_total", "Checkpoints made durable.", |s| {
+        s.checkpoints
+    }),
+    gauge(
+        "hps_stall_max_seconds",
+        "Longest time that a batch waited for room, since the store was opened.",
+        |s| s.stall_us_max,
+    )
+    .of_microseconds(),
+    counter(
+        "hps_stall_seconds_total",
+        "Time that batches waited for room, summed.",
+        |s| s.stall_us,
+    )
+    .of_microseconds(),
+    gauge(
+        "hps_cut_max_seconds",
+        "Longest cut of a checkpoint, since the store was opened.",
+        |s| s.cut_us_max,
+    )
+    .of_microseconds(),
+    gauge("hps_leases", "Leases outstanding.", |s| s.leases),
+    gauge(
+        "hps_lease_bytes",
+        "Bytes that the places of the leases take.",
+        |s| s.lease_bytes,
+    ),
+    gauge("hps_pinned_rows", "Rows pinned by leases.", |s| {
+        s.pinned_rows
+    }),
+    gauge("hps_resident_rows", "Rows in memory.", |s| s.resident_rows),
+    gauge("hps_capacity_rows", "Rows that fit into memory.", |s| {
+        s.capacity_rows
+    }),
+    gauge(
+        "hps_dirty_rows",
+        "Rows changed since they were last written.",
+        |s| s.dirty_rows,
+    ),
+    gauge(
+        "hps_uncheckpointed_rows",
+        "Rows changed since the cut of the last durable checkpoint.",
+        |s| s.uncheckpointed_rows,
+    ),
+    gauge(
+        "hps_cache_bytes",
+        "Memory of the caches that was touched.",
+        |s| s.cache_bytes,
+    ),
+    gauge("hps_buffer_bytes", "Memory of the I/O buffers.", |s| {
+        s.buffer_bytes
+    }),
+    gauge("hps_index_bytes", "Memory of the index.", |s| s.index_bytes),
+    gauge(
+        "hps_index_keys",
+        "Keys in the index, tombstones included.",
+        |s| s.index_keys,
+    ),
+    gauge("hps_files", "Files of the current version.", |s| s.files),
+    gauge(
+        "hps_current_bytes",
+        "Bytes of the files of the current version.",
+        |s| s.current_bytes,
+    ),
+    gauge(
+        "hps_live_bytes",
+        "Those of the bytes of the current version that live rows stand for.",
+        |s| s.live_bytes,
+    ),
+    gauge(
+        "hps_pinned_bytes",
+        "Bytes of files that only retained checkpoints need.",
+        |s| s.pinned_bytes,
+    ),
+    gauge(
+        "hps_disk_bytes",
+        "All bytes of rows on disk: current and retained.",
+        |s| s.disk_bytes,
+    ),
+];
+
+/// The whole text, one metric after the other.
+pub fn exposition(stats: &Stats) -> String {
+    let (engine, version) = (label(stats.io_engine), label(env!("CARGO_PKG_VERSION")));
+    let mut text = format!(
+        "# HELP hps_info The I/O engine and the version.\n\
+         # TYPE hps_info gauge\n\
+         hps_info{{io_engine=\"{engine}\",version=\"{version}\"}} 1\n"
+    );
+    for metric in METRICS {
+        metric.write(&mut text, stats);
+    }
+    text
+}
+
+/// A label's value as it stands between quotes.
+fn label(value: &str) -> String {
+    value
+        .replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
+}

@@ -1,0 +1,127 @@
+//! `hps-fsck`: is a store on disk whole?
+//!
+//! - Nothing is written, whatever is found.
+//! - A store that a trainer has open is checked as of its retained checkpoints.
+
+mod compare;
+mod text;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Result;
+use clap::Parser;
+use hps::Error;
+use hps::inspect::{Report, Scope, Severity, inspect};
+use hps::io::Disk;
+use hps::io::pread::PreadDisk;
+use hps::io::uring::UringDisk;
+
+use crate::cli::{Exit, Meter, Show};
+
+/// Checks a store on disk, without changing it.
+///
+/// Verifies the identity files, CURRENT and the manifest, every parameter file of every retained
+/// checkpoint against the manifest (length, checksums, order of keys), the meta files, and the
+/// index image against the key blocks. A store that is open elsewhere is checked as of its
+/// retained checkpoints.
+///
+/// Exit codes: 0 whole (leftovers of a crash are named), 1 the stores differ (--diff), 4 damage
+/// was found, 8 could not run (no store, no permission, I/O error), 16 wrong arguments.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "hps-fsck", version)]
+pub struct Args {
+    /// The store's directory
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+    /// Only what can be checked without reading rows and keys: identity, manifest, lengths,
+    /// headers, footers
+    #[arg(long, conflicts_with_all = ["full", "digest", "diff"])]
+    pub quick: bool,
+    /// Every byte of every file (the default)
+    #[arg(long)]
+    pub full: bool,
+    /// Count the rows of this retained checkpoint instead of the last one
+    #[arg(long, value_name = "ID")]
+    pub checkpoint: Option<u64>,
+    /// Print a digest of all rows of the checkpoint: equal for equal rows, whatever the files
+    #[arg(long)]
+    pub digest: bool,
+    /// Compare the rows of the checkpoint with those of the last checkpoint of another store
+    #[arg(long, value_name = "OTHER_DIR")]
+    pub diff: Option<PathBuf>,
+    /// Print how many rows have a norm of which size
+    #[arg(long)]
+    pub norms: bool,
+    /// Print one JSON object, plain numbers
+    #[arg(long)]
+    pub json: bool,
+    /// When progress is shown on stderr
+    #[arg(long, value_enum, default_value_t)]
+    pub progress: Show,
+}
+
+/// What a run found.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The inspection.
+    pub report: Report,
+    /// Digest of the checkpoint's rows.
+    pub digest: Option<String>,
+    /// Differences from another store.
+    pub difference: Option<compare::Difference>,
+}
+
+/// Runs the tool.
+///
+/// # Errors
+/// What kept it from looking: the exit code is that of [`crate::cli::exit_of`].
+pub fn run(args: &Args) -> Result<Exit> {
+    let mut meter = Meter::new("hps-fsck", args.progress)?;
+    let scope = Scope {
+        full: !args.quick,
+        checkpoint: args.checkpoint,
+    };
+    let disk: Arc<dyn Disk> = match UringDisk::new() {
+        Ok(disk) => Arc::new(disk),
+        Err(_) => Arc::new(PreadDisk::new()),
+    };
+    let looked = inspect(&disk, &args.directory, scope, &mut |done, all| {
+        meter.at(done, all);
+    });
+    meter.end();
+    let report = match looked {
+        // A version of the format that this build can't check.
+        Err(error @ Error::Unsupported { .. }) => return Err(error.into()),
+        other => other?,
+    };
+    let damaged = report.worst() >= Some(Severity::Cache);
+    let mut outcome = Outcome {
+        report,
+        digest: None,
+        difference: None,
+    };
+    let lost = outcome.report.worst() >= Some(Severity::Damage);
+    if let Some(checkpoint) = outcome.report.checkpoint.filter(|_| !lost) {
+        if args.digest {
+            outcome.digest = Some(compare::digest(&args.directory, checkpoint)?);
+        }
+        if let Some(other) = &args.diff {
+            outcome.difference = Some(compare::diff(&args.directory, checkpoint, other)?);
+        }
+    }
+    let mut out = std::io::stdout().lock();
+    let printed = if args.json {
+        writeln!(out, "{}", text::json(&outcome))
+    } else {
+        text::print(&mut out, args, &outcome)
+    };
+    printed?;
+    let differs = outcome.difference.as_ref().is_some_and(|d| d.rows() > 0);
+    Ok(match (damaged, differs) {
+        (true, _) => Exit::Findings,
+        (false, true) => Exit::Changed,
+        (false, false) => Exit::Clean,
+    })
+}
