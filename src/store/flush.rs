@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::engine::{Counters, Engine, Table, Writer};
-use super::pick::Picked;
+use super::pick::{PICK_FILES, Picked};
 use crate::error::{Error, Result};
 use crate::io::Queue;
 use crate::mem::Victim;
@@ -209,8 +209,8 @@ impl Engine {
     }
 
     /// Writes what `next` picks until it picks nothing: files of one pick at the same time, and the
-    /// next pick's while those are still being written; with `many` by all queues, else by as many
-    /// as the first pick has files. Returns rows written.
+    /// next pick's while those are still being written; with `many` by all queues while nobody asks
+    /// for rows, else by as many as the first pick has files. Returns rows written.
     ///
     /// # Errors
     /// As [`Engine::write_files`], of the first file that failed; no other was begun after it.
@@ -247,9 +247,14 @@ impl Engine {
             }
             work.0.pop_front()
         };
-        let write = |queue: &mut dyn Queue| -> Result<u64> {
+        // More writers than one pick has files would take the processor from whoever trains.
+        let asked = || self.counters.unique_asked.load(Ordering::Relaxed);
+        let before = asked();
+        let write = |queue: &mut dyn Queue, spare: bool| -> Result<u64> {
             let mut total = 0;
-            while let Some((directory, rows)) = take() {
+            while !(spare && asked() != before)
+                && let Some((directory, rows)) = take()
+            {
                 let written = self.write_file(queue, directory, &rows);
                 if written.is_err() {
                     *open() = (VecDeque::new(), None);
@@ -263,12 +268,15 @@ impl Engine {
             let own = queues.next();
             // Where no thread is to be had, this one does their work, too.
             let others: Vec<_> = queues
-                .map_while(|queue| {
+                .zip(1..)
+                .map_while(|(queue, i)| {
                     let thread = std::thread::Builder::new().name(String::from("hps-write"));
-                    thread.spawn_scoped(scope, || write(&mut **queue)).ok()
+                    let (write, spare) = (&write, i >= PICK_FILES);
+                    let write = move || write(&mut **queue, spare);
+                    thread.spawn_scoped(scope, write).ok()
                 })
                 .collect();
-            let own = own.map(|queue| write(&mut **queue));
+            let own = own.map(|queue| write(&mut **queue, false));
             let others = others.into_iter().map(|thread| {
                 thread
                     .join()

@@ -12,7 +12,7 @@ use crate::mem::Victim;
 use crate::units::range_of;
 
 /// Files' worth of rows picked at once: for whoever needs room fast, and for a checkpoint.
-const PICK_FILES: usize = 2;
+pub const PICK_FILES: usize = 2;
 
 /// Victims of one table in one shard, by hash.
 #[derive(Debug)]
