@@ -60,6 +60,28 @@ impl Default for Magnitudes {
     }
 }
 
+/// Eight values a step, so that the compiler can use vectors.
+#[derive(Default)]
+struct Lanes {
+    squares: [f32; 8],
+    wild: [u32; 8],
+    largest: [i32; 8],
+}
+
+impl Lanes {
+    #[inline(always)]
+    fn add(&mut self, words: &[u8; 32]) {
+        let absurd = ABSURD.to_bits().cast_signed();
+        for (i, word) in words.as_chunks::<4>().0.iter().enumerate() {
+            let bits = i32::from_le_bytes(*word) & i32::MAX;
+            self.wild[i] += u32::from(bits >= absurd);
+            self.largest[i] = self.largest[i].max(bits);
+            let value = f32::from_bits(bits.cast_unsigned());
+            self.squares[i] += value * value;
+        }
+    }
+}
+
 impl Magnitudes {
     /// Adds what another part of the table holds.
     pub(super) fn merge(&mut self, other: &Magnitudes) {
@@ -80,25 +102,19 @@ impl Magnitudes {
         if bytes.is_empty() {
             return;
         }
-        // Eight values a step, so that the compiler can use vectors.
-        let (mut squares, mut wild, mut largest) = ([0.0f32; 8], [0u32; 8], [0i32; 8]);
-        let magnitude =
-            |word: &[u8]| i32::from_le_bytes([word[0], word[1], word[2], word[3]]) & i32::MAX;
-        let absurd = magnitude(&ABSURD.to_le_bytes());
-        let mut step = |words: &[u8; 32]| {
-            for (i, word) in words.as_chunks::<4>().0.iter().enumerate() {
-                let bits = magnitude(word);
-                wild[i] += u32::from(bits >= absurd);
-                largest[i] = largest[i].max(bits);
-                let value = f32::from_bits(bits.cast_unsigned());
-                squares[i] += value * value;
-            }
-        };
+        let mut lanes = Lanes::default();
         let (whole, rest) = bytes.as_chunks::<32>();
-        whole.iter().for_each(&mut step);
+        for words in whole {
+            lanes.add(words);
+        }
         let mut last = [0; 32];
         last[..rest.len()].copy_from_slice(rest);
-        step(&last);
+        lanes.add(&last);
+        let Lanes {
+            squares,
+            wild,
+            largest,
+        } = lanes;
         let wild: u32 = wild.iter().sum();
         let largest = largest.iter().copied().max().unwrap_or(0);
         let mut largest = largest.cast_unsigned();
