@@ -14,8 +14,8 @@ use crate::ssd::edits::Replay;
 use crate::ssd::scan::Merge;
 use crate::ssd::version::DataFile;
 
-/// Memory of all windows of a merge together.
-const WINDOWS_BYTES: u64 = 16 << 20;
+/// Memory of all key blocks that a merge holds.
+const KEYS_BYTES: u64 = 64 << 20;
 
 /// Files that are read at the same time, at most.
 const THREADS_MAX: usize = 4;
@@ -151,7 +151,8 @@ impl Inspection<'_> {
             })
             .collect();
         let mut image = Comparison::open(self, store, replay, complete, checkpoint)?;
-        let window = (WINDOWS_BYTES / version.len().max(1) as u64).clamp(16 << 10, 1 << 20);
+        // A cursor holds an eighth of its window in key blocks; rows are not read here.
+        let window = (KEYS_BYTES / version.len().max(1) as u64).clamp(16 << 10, 512 << 10) * 8;
         for (id, descriptor) in (0..).zip(&replay.tables) {
             let mut table = TableReport {
                 descriptor: descriptor.clone(),

@@ -4,8 +4,8 @@
 //!   another was found damaged, as far as it can be found at all.
 //! - A store that is open elsewhere can be inspected: its retained checkpoints are locked like a
 //!   reader's, and what its writer has not yet made durable is not looked at.
-//! - Memory: an index of nothing; a bit per entry, 8 bytes per entry of the largest file, and read
-//!   buffers of 8 MiB.
+//! - Memory: no index; a bit per entry, 12 bytes per entry of the files that are read at a time, 64
+//!   MiB of key blocks (16 KiB a file, with more than 4096 files) and read buffers of 4 MiB a thread.
 
 mod image;
 mod live;
