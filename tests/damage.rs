@@ -12,37 +12,19 @@
 #[path = "common/crash.rs"]
 #[expect(dead_code, reason = "the crash test uses the rest")]
 mod common;
+#[path = "common/sample.rs"]
+mod sample;
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-use common::{KEYS, Op, ROOT, Run, descriptor, key, plan, same};
+use common::{KEYS, Op, ROOT, Run, descriptor, key, same};
 use hps::io::Disk;
 use hps::io::sim::SimDisk;
 use hps::*;
-
-fn rows(keys: std::ops::Range<u64>, value: f32) -> Op {
-    Op::Rows(0, keys.map(key).collect(), value)
-}
-
-/// A store with two checkpoints in two directories; its last one has a row file of wide rows.
-fn sample(seed: u64) -> (SimDisk, Run) {
-    let mut plan = plan(3);
-    plan.options.data_directories = vec!["a".into(), "b".into()];
-    plan.options.retain_checkpoints = 2;
-    let disk = SimDisk::new(seed);
-    let mut run = Run::new(Arc::new(disk.clone()), &plan.options);
-    run.create().unwrap();
-    run.step(&rows(0..20, 1.0)).unwrap();
-    run.step(&Op::Checkpoint(1, vec![1; 100])).unwrap();
-    run.step(&rows(10..30, 2.0)).unwrap();
-    run.step(&Op::Remove(0, vec![key(1), key(2)])).unwrap();
-    run.step(&Op::Checkpoint(2, vec![2; 100])).unwrap();
-    run.store = None;
-    (disk, run)
-}
+use sample::sample;
 
 fn open(disk: &SimDisk, run: &Run) -> Result<Store> {
     Store::open_on(Arc::new(disk.clone()), Path::new(ROOT), run.options.clone())

@@ -8,36 +8,18 @@
 #[path = "common/crash.rs"]
 #[expect(dead_code, reason = "the crash test uses the rest")]
 mod common;
+#[path = "common/sample.rs"]
+mod sample;
 
 use std::path::Path;
 use std::sync::Arc;
 
-use common::{Op, ROOT, Run, key, plan};
+use common::{Op, ROOT};
 use hps::inspect::{Report, Scope, Severity, inspect};
 use hps::io::Disk;
 use hps::io::sim::SimDisk;
 use hps::*;
-
-fn rows(keys: std::ops::Range<u64>, value: f32) -> Op {
-    Op::Rows(0, keys.map(key).collect(), value)
-}
-
-/// A store with two checkpoints in two directories, with removed rows and stale copies.
-fn sample() -> (SimDisk, Run) {
-    let mut plan = plan(3);
-    plan.options.data_directories = vec!["a".into(), "b".into()];
-    plan.options.retain_checkpoints = 2;
-    let disk = SimDisk::new(1);
-    let mut run = Run::new(Arc::new(disk.clone()), &plan.options);
-    run.create().unwrap();
-    run.step(&rows(0..20, 1.0)).unwrap();
-    run.step(&Op::Checkpoint(1, vec![1; 100])).unwrap();
-    run.step(&rows(10..30, 2.0)).unwrap();
-    run.step(&Op::Remove(0, vec![key(1), key(2)])).unwrap();
-    run.step(&Op::Checkpoint(2, vec![2; 100])).unwrap();
-    run.store = None;
-    (disk, run)
-}
+use sample::{rows, sample};
 
 fn look(disk: &SimDisk, full: bool) -> Result<Report> {
     let disk: Arc<dyn Disk> = Arc::new(disk.clone());
@@ -50,7 +32,7 @@ fn look(disk: &SimDisk, full: bool) -> Result<Report> {
 
 #[test]
 fn a_whole_store_has_no_findings_and_its_rows_are_counted() {
-    let (disk, _run) = sample();
+    let (disk, _run) = sample(1);
     let before: Vec<_> = disk
         .paths()
         .iter()
@@ -83,7 +65,7 @@ fn a_whole_store_has_no_findings_and_its_rows_are_counted() {
 
 #[test]
 fn values_that_no_training_wants_are_counted() {
-    let (disk, mut run) = sample();
+    let (disk, mut run) = sample(1);
     run.options.non_finite = NonFinite::Apply;
     run.open().unwrap();
     let wild = [f32::NAN, f32::INFINITY, -3e9];
@@ -108,7 +90,7 @@ fn a_changed_byte_anywhere_is_damage_to_its_file() {
         Ok("all") => 1,
         _ => 97,
     };
-    let (disk, _run) = sample();
+    let (disk, _run) = sample(1);
     let mut looked = 0u64;
     for path in disk.paths() {
         let bytes = disk.read_file(&path).unwrap().len() as u64;
@@ -135,7 +117,7 @@ fn a_changed_byte_anywhere_is_damage_to_its_file() {
 
 #[test]
 fn missing_cut_longer_and_foreign_files_are_named() {
-    let (disk, _run) = sample();
+    let (disk, _run) = sample(1);
     for path in disk.paths() {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         let whole = disk.read_file(&path).unwrap();
@@ -175,7 +157,7 @@ fn missing_cut_longer_and_foreign_files_are_named() {
 
 #[test]
 fn a_store_that_is_open_is_inspected_as_of_its_checkpoints() {
-    let (disk, mut run) = sample();
+    let (disk, mut run) = sample(1);
     run.open().unwrap();
     run.step(&rows(0..25, 7.0)).unwrap();
     run.store().flush().unwrap();
@@ -189,7 +171,7 @@ fn a_store_that_is_open_is_inspected_as_of_its_checkpoints() {
 fn what_is_no_store_or_no_checkpoint_is_an_error() {
     let disk = SimDisk::new(1);
     assert!(matches!(look(&disk, true), Err(Error::InvalidArgument(_))));
-    let (disk, _run) = sample();
+    let (disk, _run) = sample(1);
     let disk: Arc<dyn Disk> = Arc::new(disk);
     let scope = Scope {
         full: true,

@@ -23,7 +23,7 @@ use crate::format::param_file::Footer;
 use crate::format::{
     CURRENT_TEMPORARY_NAME, FileIdentity, FileKind, STORE_NAME, file_name, meta, parse_file_name,
 };
-use crate::io::{Disk, LockGuard, LockKind};
+use crate::io::{Disk, LockGuard, LockKind, OpenMode};
 use crate::options::TableDescriptor;
 use crate::ssd::create::STORE_TEMPORARY_NAME;
 use crate::ssd::edits::Replay;
@@ -217,7 +217,7 @@ impl Inspection<'_> {
             return Ok(());
         };
         self.report.store = Some(store);
-        let Some((replay, _locks)) = self.versions(&store, directories.len())? else {
+        let Some((current, replay, _locks)) = self.versions(&store, directories.len())? else {
             return Ok(());
         };
         let wanted = match self.scope.checkpoint {
@@ -240,7 +240,7 @@ impl Inspection<'_> {
                 self.report.note(Severity::Cache, error)?;
             }
         }
-        self.leftovers(&directories, &replay)
+        self.leftovers(&directories, &current, &replay)
     }
 
     /// STORE and PART files.
@@ -279,7 +279,7 @@ impl Inspection<'_> {
         &mut self,
         store: &[u8; 16],
         directories: usize,
-    ) -> Result<Option<(Replay, Locks)>> {
+    ) -> Result<Option<(Current, Replay, Locks)>> {
         let path = self.root.join(LOCK_NAME);
         let writer = self.disk.lock(&path, LockKind::Exclusive, false);
         self.report.open_elsewhere =
@@ -307,7 +307,7 @@ impl Inspection<'_> {
                 bytes: files().map(|f| f.bytes).sum(),
             });
         }
-        Ok(Some((replay, locks)))
+        Ok(Some((current, replay, locks)))
     }
 
     /// A writer may replace the manifest and drop checkpoints meanwhile: what is locked is read
@@ -352,16 +352,13 @@ impl Inspection<'_> {
         const QUICK_BYTES_MAX: u64 = 1 << 20;
         let path = self.root.join(file_name(FileKind::Meta, c.meta_number));
         if !self.scope.full && c.meta_bytes > QUICK_BYTES_MAX {
-            let found = self
-                .disk
-                .list(self.root)
-                .map_err(|e| Error::io("list", self.root, e))?;
-            let name = file_name(FileKind::Meta, c.meta_number);
-            return match found.iter().find(|e| e.name == name) {
-                Some(entry) if entry.bytes >= c.meta_bytes => Ok(()),
-                Some(entry) => Err(Error::corrupt(&path, entry.bytes, "the file ends early")),
-                None => Err(Error::corrupt(&path, 0, "missing")),
-            };
+            let file = self.disk.open(&path, OpenMode::Read);
+            let bytes = file.and_then(|f| f.bytes());
+            let bytes = bytes.map_err(|e| Error::io("measure", &path, e))?;
+            if bytes < c.meta_bytes {
+                return Err(Error::corrupt(&path, bytes, "the file ends early"));
+            }
+            return Ok(());
         }
         let content = recover::read_whole(&**self.disk, &path, METADATA_BYTES_MAX)?;
         let identity = FileIdentity::new(*store, c.meta_number);
@@ -440,17 +437,16 @@ impl Inspection<'_> {
     }
 
     /// Files of the store's kinds that nothing needs. Other names are not the store's business.
-    fn leftovers(&mut self, directories: &[PathBuf], replay: &Replay) -> Result<()> {
+    fn leftovers(
+        &mut self,
+        directories: &[PathBuf],
+        current: &Current,
+        replay: &Replay,
+    ) -> Result<()> {
         if self.report.open_elsewhere {
             // What a writer is about to commit looks the same.
             return Ok(());
         }
-        let current = recover::read_current(
-            &**self.disk,
-            self.root,
-            &self.report.store.unwrap_or_default(),
-        )?
-        .0;
         let metas: Vec<u64> = replay.checkpoints.iter().map(|c| c.meta_number).collect();
         let mut places: Vec<&Path> = directories.iter().map(PathBuf::as_path).collect();
         if !places.contains(&self.root) {

@@ -5,14 +5,15 @@
 //! - A damaged record ends nothing: the records after it are looked at, too.
 
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::Opened;
 use super::stream::Stream;
 use crate::error::{Error, Result};
-use crate::format::Digest;
 use crate::format::param_file::{self, Run, RunKind};
+use crate::format::{Decoded, Digest};
 use crate::io::{Disk, Queue};
 use crate::options::TableDescriptor;
 use crate::row::RowLayout;
@@ -169,27 +170,40 @@ impl<'a> Sink<'a> {
         let Opened { file, footer } = opened;
         let (mut keys, mut epochs) = (Vec::new(), Vec::new());
         let mut digest = Digest::new();
-        let (start, end) = (footer.keys_offset, file.meta.footer_offset);
-        let mut stream = Stream::new(&mut *self.queue, &file.file, start, end);
-        while let Some((offset, chunk)) = stream.next().map_err(|e| early(e, file))? {
-            for (block, at) in chunk
-                .chunks_exact(BLOCK_BYTES)
-                .zip((offset..).step_by(4096))
-            {
-                let sum =
-                    param_file::decode_key_block(block, &file.identity, at, &mut keys, &mut epochs)
-                        .map_err(|e| e.at(&file.path))?;
-                digest.update(&sum.to_le_bytes());
-            }
-            self.bytes_read.fetch_add(chunk.len() as u64, Relaxed);
-        }
-        drop(stream);
+        self.key_blocks(opened, |block, at| {
+            let id = &file.identity;
+            let sum = param_file::decode_key_block(block, id, at, &mut keys, &mut epochs)?;
+            digest.update(&sum.to_le_bytes());
+            Ok(())
+        })?;
+        let bytes = file.meta.footer_offset - footer.keys_offset;
+        self.bytes_read.fetch_add(bytes, Relaxed);
         footer
             .check_entries(&keys, &epochs)
             .map_err(|e| e.at(&file.path))?;
         if digest.digest64() != footer.keys_digest {
             let what = "the key blocks are not those of the footer";
             return Err(Error::corrupt(&file.path, footer.keys_offset, what));
+        }
+        Ok(())
+    }
+
+    /// Hands out the key blocks of a file, each with its offset.
+    fn key_blocks(
+        &mut self,
+        opened: &Opened,
+        mut each: impl FnMut(&[u8], u64) -> Decoded<()>,
+    ) -> Result<()> {
+        let Opened { file, footer } = opened;
+        let (start, end) = (footer.keys_offset, file.meta.footer_offset);
+        let mut stream = Stream::new(&mut *self.queue, &file.file, start, end);
+        while let Some((offset, chunk)) = stream.next().map_err(|e| early(e, file))? {
+            for (block, at) in chunk
+                .chunks_exact(BLOCK_BYTES)
+                .zip((offset..).step_by(BLOCK_BYTES))
+            {
+                each(block, at).map_err(|e| e.at(&file.path))?;
+            }
         }
         Ok(())
     }
@@ -206,10 +220,17 @@ impl<'a> Sink<'a> {
         live: Option<&Vec<u64>>,
     ) -> Result<Checked> {
         let Opened { file, footer } = opened;
-        let keys = self.keys_of(opened)?;
+        let (mut keys, mut epochs) = (Vec::new(), Vec::new());
+        self.key_blocks(opened, |block, at| {
+            epochs.clear();
+            let id = &file.identity;
+            param_file::decode_key_block(block, id, at, &mut keys, &mut epochs).map(drop)
+        })?;
+        let state = |table| RowLayout::new(table).state_range();
         let mut records = Records {
             opened,
             tables,
+            states: tables.iter().map(state).collect(),
             keys,
             live,
             values: vec![<(Magnitudes, Magnitudes)>::default(); tables.len()],
@@ -234,24 +255,6 @@ impl<'a> Sink<'a> {
         drop(stream);
         Ok(records.end())
     }
-
-    fn keys_of(&mut self, opened: &Opened) -> Result<Vec<u64>> {
-        let Opened { file, footer } = opened;
-        let (mut keys, mut epochs) = (Vec::new(), Vec::new());
-        let (start, end) = (footer.keys_offset, file.meta.footer_offset);
-        let mut stream = Stream::new(&mut *self.queue, &file.file, start, end);
-        while let Some((offset, chunk)) = stream.next().map_err(|e| early(e, file))? {
-            for (block, at) in chunk
-                .chunks_exact(BLOCK_BYTES)
-                .zip((offset..).step_by(4096))
-            {
-                epochs.clear();
-                param_file::decode_key_block(block, &file.identity, at, &mut keys, &mut epochs)
-                    .map_err(|e| e.at(&file.path))?;
-            }
-        }
-        Ok(keys)
-    }
 }
 
 fn early(error: io::Error, file: &crate::ssd::version::DataFile) -> Error {
@@ -265,6 +268,8 @@ fn early(error: io::Error, file: &crate::ssd::version::DataFile) -> Error {
 struct Records<'a> {
     opened: &'a Opened,
     tables: &'a [TableDescriptor],
+    /// Where the state is in a row, by table.
+    states: Vec<Range<usize>>,
     keys: Vec<u64>,
     live: Option<&'a Vec<u64>>,
     /// Weights and state, by table.
@@ -338,7 +343,7 @@ impl Records<'_> {
             .and_then(|bits| bits.get(entry / 64))
             .is_some_and(|word| word >> (entry % 64) & 1 == 1);
         if live && let Some((weights, state)) = self.values.get_mut(run.table as usize) {
-            let states = RowLayout::new(table).state_range();
+            let states = &self.states[run.table as usize];
             weights.add(&record.row[..table.dim * 4]);
             state.add(&record.row[states.start * 4..states.end * 4]);
         }

@@ -118,14 +118,26 @@ impl TableCache {
 
     fn copy_ready(&self, ready: &mut Ready, targets: &mut [&mut [f32]], width: usize) {
         let rows = &ready.rows[..std::mem::take(&mut ready.count)];
-        for (_, slot) in rows.iter().take(AHEAD) {
-            self.slab.prefetch(*slot, width);
+        self.copy_rows(rows.iter().copied(), targets, width);
+    }
+
+    /// Copies the first words of rows, (index of the target, place), each announced before.
+    #[inline]
+    fn copy_rows(
+        &self,
+        rows: impl Iterator<Item = (usize, u32)> + Clone,
+        targets: &mut [&mut [f32]],
+        width: usize,
+    ) {
+        let mut ahead = rows.clone();
+        for (_, slot) in ahead.by_ref().take(AHEAD) {
+            self.slab.prefetch(slot, width);
         }
-        for (at, (index, slot)) in rows.iter().enumerate() {
-            if let Some((_, ahead)) = rows.get(at + AHEAD) {
-                self.slab.prefetch(*ahead, width);
+        for (index, slot) in rows {
+            if let Some((_, next)) = ahead.next() {
+                self.slab.prefetch(next, width);
             }
-            targets[*index].copy_from_slice(&self.slab.row(*slot)[..width]);
+            targets[index].copy_from_slice(&self.slab.row(slot)[..width]);
         }
     }
 
@@ -146,14 +158,7 @@ impl TableCache {
     /// slots: `[n]`, targets: `[n]` of equal length each
     pub fn gather(&self, slots: &[u32], targets: &mut [&mut [f32]]) {
         let width = targets.first().map_or(0, |t| t.len());
-        for (slots, targets) in slots.chunks(GROUP).zip(targets.chunks_mut(GROUP)) {
-            for slot in slots {
-                self.slab.prefetch(*slot, width);
-            }
-            for (slot, target) in slots.iter().zip(targets) {
-                target.copy_from_slice(&self.slab.row(*slot)[..width]);
-            }
-        }
+        self.copy_rows(slots.iter().copied().enumerate(), targets, width);
     }
 
     /// Announces that a row is changed soon.

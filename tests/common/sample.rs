@@ -1,0 +1,30 @@
+//! A small store that holds each kind of file, to be damaged.
+
+use std::sync::Arc;
+
+use hps::io::sim::SimDisk;
+
+use super::common::{Op, Run, key, plan};
+
+/// Writes rows of keys by number to table 0.
+pub fn rows(keys: std::ops::Range<u64>, value: f32) -> Op {
+    Op::Rows(0, keys.map(key).collect(), value)
+}
+
+/// A store with two checkpoints in two directories, with removed rows and stale copies; its last one
+/// has a row file of wide rows.
+pub fn sample(seed: u64) -> (SimDisk, Run) {
+    let mut plan = plan(3);
+    plan.options.data_directories = vec!["a".into(), "b".into()];
+    plan.options.retain_checkpoints = 2;
+    let disk = SimDisk::new(seed);
+    let mut run = Run::new(Arc::new(disk.clone()), &plan.options);
+    run.create().unwrap();
+    run.step(&rows(0..20, 1.0)).unwrap();
+    run.step(&Op::Checkpoint(1, vec![1; 100])).unwrap();
+    run.step(&rows(10..30, 2.0)).unwrap();
+    run.step(&Op::Remove(0, vec![key(1), key(2)])).unwrap();
+    run.step(&Op::Checkpoint(2, vec![2; 100])).unwrap();
+    run.store = None;
+    (disk, run)
+}
