@@ -101,6 +101,9 @@ pub enum Error {
         /// Rows changed.
         rows: u64,
     },
+    /// The caller asked a long call to stop; nothing changed.
+    #[error("stopped on request")]
+    Cancelled,
     /// The store was opened read-only.
     #[error("{}: opened read-only", path.display())]
     ReadOnly {

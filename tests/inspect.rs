@@ -11,6 +11,7 @@ mod common;
 #[path = "common/sample.rs"]
 mod sample;
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -27,7 +28,9 @@ fn look(disk: &SimDisk, full: bool) -> Result<Report> {
         full,
         checkpoint: None,
     };
-    inspect(&disk, Path::new(ROOT), scope, &mut |_, _| {})
+    inspect(&disk, Path::new(ROOT), scope, &mut |_, _| {
+        ControlFlow::Continue(())
+    })
 }
 
 #[test]
@@ -177,6 +180,9 @@ fn what_is_no_store_or_no_checkpoint_is_an_error() {
         full: true,
         checkpoint: Some(99),
     };
-    let error = inspect(&disk, Path::new(ROOT), scope, &mut |_, _| {}).unwrap_err();
+    let error = inspect(&disk, Path::new(ROOT), scope, &mut |_, _| {
+        ControlFlow::Continue(())
+    })
+    .unwrap_err();
     assert!(error.to_string().contains("99"), "{error}");
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::image::Walk;
@@ -104,9 +104,10 @@ impl Inspection<'_> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = threads.min(THREADS_MAX).min(files.len());
         let next = AtomicUsize::new(0);
+        let stop = AtomicBool::new(false);
         let (disk, root) = (&**self.disk, self.root);
         let one = || -> Result<Vec<(usize, Result<T>)>> {
-            let mut sink = Sink::new(disk, root, bytes_read)?;
+            let mut sink = Sink::new(disk, root, bytes_read, &stop)?;
             let mut done = Vec::new();
             loop {
                 let i = next.fetch_add(1, Ordering::Relaxed);
@@ -120,7 +121,10 @@ impl Inspection<'_> {
             let running: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
             while running.iter().any(|thread| !thread.is_finished()) {
                 std::thread::sleep(LOOK_EVERY);
-                (self.progress)(bytes_read.load(Ordering::Relaxed), bytes_all);
+                let read = bytes_read.load(Ordering::Relaxed);
+                if (self.progress)(read, bytes_all).is_break() {
+                    stop.store(true, Ordering::Relaxed);
+                }
             }
             let joined = running.into_iter().map(|thread| {
                 thread
@@ -129,6 +133,9 @@ impl Inspection<'_> {
             });
             joined.collect::<Result<Vec<_>>>()
         })?;
+        if stop.into_inner() {
+            return Err(Error::Cancelled);
+        }
         let mut results: Vec<_> = parts.into_iter().flatten().collect();
         results.sort_by_key(|(i, _)| *i);
         Ok(results.into_iter().map(|(_, result)| result).collect())

@@ -13,6 +13,7 @@ mod rows;
 mod stream;
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -181,21 +182,24 @@ struct Inspection<'a> {
     disk: &'a Arc<dyn Disk>,
     root: &'a Path,
     scope: Scope,
-    progress: &'a mut dyn FnMut(u64, u64),
+    progress: &'a mut (dyn FnMut(u64, u64) -> ControlFlow<()> + 'a),
     report: Report,
 }
+
+/// Told (bytes done, bytes to do) of parameter files; may end the work.
+pub type Progress<'a> = dyn FnMut(u64, u64) -> ControlFlow<()> + 'a;
 
 /// Looks at the store in `root`. `progress` is told (bytes read, bytes to read) of parameter files.
 ///
 /// # Errors
 /// `InvalidArgument` when `root` is no directory of a store or the checkpoint is not retained,
-/// `Io` when something can't be read, `Unsupported` for a newer format. Damage is no error but a
-/// finding.
+/// `Io` when something can't be read, `Unsupported` for a newer format, `Cancelled` when `progress`
+/// breaks. Damage is no error but a finding.
 pub fn inspect(
     disk: &Arc<dyn Disk>,
     root: &Path,
     scope: Scope,
-    progress: &mut dyn FnMut(u64, u64),
+    progress: &mut Progress<'_>,
 ) -> Result<Report> {
     let mut inspection = Inspection {
         disk,

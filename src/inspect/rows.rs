@@ -7,7 +7,7 @@
 use std::io;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use super::Opened;
 use super::stream::Stream;
@@ -152,14 +152,25 @@ pub(super) struct Sink<'a> {
     queue: Box<dyn Queue>,
     /// Bytes read by all threads.
     bytes_read: &'a AtomicU64,
+    /// Set when the work is no longer wanted.
+    stop: &'a AtomicBool,
 }
 
 impl<'a> Sink<'a> {
-    pub fn new(disk: &dyn Disk, root: &Path, bytes_read: &'a AtomicU64) -> Result<Sink<'a>> {
+    pub fn new(
+        disk: &dyn Disk,
+        root: &Path,
+        bytes_read: &'a AtomicU64,
+        stop: &'a AtomicBool,
+    ) -> Result<Sink<'a>> {
         let queue = disk
             .queue(DEPTH, CHUNK_BYTES)
             .map_err(|e| Error::io("make a submission queue for", root, e))?;
-        Ok(Sink { queue, bytes_read })
+        Ok(Sink {
+            queue,
+            bytes_read,
+            stop,
+        })
     }
 
     /// Key blocks: their checksums, their digest, order, number, range.
@@ -249,6 +260,9 @@ impl<'a> Sink<'a> {
         };
         let mut stream = Stream::new(&mut *self.queue, &file.file, 4096, footer.keys_offset);
         while let Some((offset, chunk)) = stream.next().map_err(|e| early(e, file))? {
+            if self.stop.load(Relaxed) {
+                return Err(Error::Cancelled);
+            }
             records.take(offset, chunk);
             self.bytes_read.fetch_add(chunk.len() as u64, Relaxed);
         }

@@ -5,12 +5,17 @@
 //! - Sizes are human in text, plain numbers in JSON.
 
 use std::io::{IsTerminal, Write};
+use std::ops::ControlFlow;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use hps::{Error, Invalid};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
 
 /// How a tool ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +30,8 @@ pub enum Exit {
     Failed = 8,
     /// Wrong arguments.
     Usage = 16,
+    /// Stopped by Ctrl-C or SIGTERM; what was begun was ended cleanly.
+    Cancelled = 32,
 }
 
 impl From<Exit> for ExitCode {
@@ -56,9 +63,46 @@ pub fn end(tool: &str, parsed: Result<Result<Exit>, clap::Error>) -> ExitCode {
 #[must_use]
 pub fn exit_of(error: &anyhow::Error) -> Exit {
     match error.downcast_ref::<Error>() {
+        Some(Error::Cancelled) => Exit::Cancelled,
         Some(Error::Corrupt { .. }) => Exit::Findings,
         Some(Error::InvalidArgument(Invalid::UnknownCheckpoint { .. })) => Exit::Usage,
         _ => Exit::Failed,
+    }
+}
+
+/// Ctrl-C and SIGTERM, as a request to end soon. A second one ends the process at once.
+#[derive(Clone, Debug)]
+pub struct Interrupt {
+    asked: Arc<AtomicBool>,
+}
+
+impl Interrupt {
+    /// Listens from now on.
+    ///
+    /// # Errors
+    /// When the system refuses a handler.
+    pub fn listen() -> Result<Interrupt> {
+        let asked = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM] {
+            flag::register_conditional_default(signal, Arc::clone(&asked))?;
+            flag::register(signal, Arc::clone(&asked))?;
+        }
+        Ok(Interrupt { asked })
+    }
+
+    /// Whether the user asked to end.
+    #[must_use]
+    pub fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    /// `Break` once the user asked to end.
+    pub fn flow(&self) -> ControlFlow<()> {
+        if self.is_asked() {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use hps::io::Disk;
 use hps::io::pread::PreadDisk;
 use hps::io::uring::UringDisk;
 
-use crate::cli::{Exit, Meter, Show};
+use crate::cli::{Exit, Interrupt, Meter, Show};
 
 /// Checks a store on disk, without changing it.
 ///
@@ -28,7 +28,8 @@ use crate::cli::{Exit, Meter, Show};
 /// retained checkpoints.
 ///
 /// Exit codes: 0 whole (leftovers of a crash are named), 1 the stores differ (--diff), 4 damage
-/// was found, 8 could not run (no store, no permission, I/O error), 16 wrong arguments.
+/// was found, 8 could not run (no store, no permission, I/O error), 16 wrong arguments,
+/// 32 stopped by Ctrl-C.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "hps-fsck", version)]
 pub struct Args {
@@ -78,6 +79,7 @@ pub struct Outcome {
 /// # Errors
 /// What kept it from looking: the exit code is that of [`crate::cli::exit_of`].
 pub fn run(args: &Args) -> Result<Exit> {
+    let interrupt = Interrupt::listen()?;
     let mut meter = Meter::new("hps-fsck", args.progress)?;
     let scope = Scope {
         full: !args.quick,
@@ -89,6 +91,7 @@ pub fn run(args: &Args) -> Result<Exit> {
     };
     let looked = inspect(&disk, &args.directory, scope, &mut |done, all| {
         meter.at(done, all);
+        interrupt.flow()
     });
     meter.end();
     let report = match looked {
