@@ -45,6 +45,7 @@ pub mod mem;
 mod options;
 mod pages;
 mod prometheus;
+pub mod repair;
 #[doc(hidden)]
 pub mod row;
 #[doc(hidden)]

@@ -28,6 +28,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("mem", &[]),
     ("store", &["format", "io", "ssd", "mem"]),
     ("inspect", &["format", "io", "ssd"]),
+    ("repair", &["format", "io", "ssd", "inspect"]),
 ];
 
 /// Libraries and the modules that may name them.

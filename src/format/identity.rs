@@ -158,6 +158,13 @@ pub fn encode_part(store: &[u8; 16], index: u32) -> [u8; PART_BYTES] {
     out
 }
 
+/// The store that a `PART` says it belongs to; nothing is verified.
+#[must_use]
+pub fn claimed_store(part: &[u8]) -> Option<[u8; 16]> {
+    let (head, _) = view::<PartHead>(part, 0, "PART").ok()?;
+    Some(head.prefix.store)
+}
+
 /// Decodes `PART` of a data directory of `store`; returns its index.
 ///
 /// # Errors

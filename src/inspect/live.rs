@@ -75,7 +75,13 @@ impl Inspection<'_> {
             sink.check_rows(opened, tables, live.get(&opened.file.meta.number))
         })?;
         for checked in rows {
-            let checked = checked?;
+            let checked = match checked {
+                Ok(checked) => checked,
+                Err(error) => {
+                    self.report.note(Severity::Damage, error)?;
+                    continue;
+                }
+            };
             for (report, (weights, state)) in self.report.tables.iter_mut().zip(&checked.values) {
                 report.weights.merge(weights);
                 report.state.merge(state);
@@ -105,9 +111,10 @@ impl Inspection<'_> {
         let threads = threads.min(THREADS_MAX).min(files.len());
         let next = AtomicUsize::new(0);
         let stop = AtomicBool::new(false);
+        let longest = files.iter().map(|f| f.file.meta.bytes).max().unwrap_or(0);
         let (disk, root) = (&**self.disk, self.root);
         let one = || -> Result<Vec<(usize, Result<T>)>> {
-            let mut sink = Sink::new(disk, root, bytes_read, &stop)?;
+            let mut sink = Sink::new(disk, root, longest, bytes_read, &stop)?;
             let mut done = Vec::new();
             loop {
                 let i = next.fetch_add(1, Ordering::Relaxed);

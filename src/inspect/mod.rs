@@ -41,6 +41,8 @@ pub struct Scope {
     pub full: bool,
     /// The checkpoint whose rows are counted (retained); `None`: the last.
     pub checkpoint: Option<u64>,
+    /// Bytes that the device can't give are a finding, and not an error.
+    pub unreadable_is_damage: bool,
 }
 
 /// What a finding means for the store.
@@ -134,6 +136,7 @@ pub struct Report {
     pub bytes_read: u64,
     /// Worst first, then by path.
     pub findings: Vec<Finding>,
+    unreadable_is_damage: bool,
 }
 
 impl Report {
@@ -162,6 +165,10 @@ impl Report {
             Error::Unsupported { .. } => Err(error),
             Error::Io { path, source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
                 self.add(severity, &path, None, String::from("missing"));
+                Ok(())
+            }
+            Error::Io { path, source, .. } if self.unreadable_is_damage => {
+                self.add(severity, &path, None, format!("can't be read: {source}"));
                 Ok(())
             }
             other => Err(other),
@@ -206,7 +213,10 @@ pub fn inspect(
         root,
         scope,
         progress,
-        report: Report::default(),
+        report: Report {
+            unreadable_is_damage: scope.unreadable_is_damage,
+            ..Report::default()
+        },
     };
     inspection.run()?;
     let mut report = inspection.report;

@@ -157,14 +157,18 @@ pub(super) struct Sink<'a> {
 }
 
 impl<'a> Sink<'a> {
+    /// `longest`: bytes of the longest file.
     pub fn new(
         disk: &dyn Disk,
         root: &Path,
+        longest: u64,
         bytes_read: &'a AtomicU64,
         stop: &'a AtomicBool,
     ) -> Result<Sink<'a>> {
+        let chunk = longest.clamp(4096, CHUNK_BYTES as u64);
+        let chunk = usize::try_from(chunk.next_multiple_of(4096)).unwrap_or(CHUNK_BYTES);
         let queue = disk
-            .queue(DEPTH, CHUNK_BYTES)
+            .queue(DEPTH, chunk)
             .map_err(|e| Error::io("make a submission queue for", root, e))?;
         Ok(Sink {
             queue,

@@ -28,6 +28,8 @@ mod tests;
 mod transfer;
 pub mod uring;
 
+pub use pread::exchange;
+
 pub use buffer::AlignedBuffer;
 
 /// Raises this process' limit of open files as far as the system allows: a store keeps every

@@ -16,7 +16,7 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::fcntl::{AT_FDCWD, FcntlArg, OFlag, RenameFlags, fcntl, renameat2};
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 
 use super::buffer::{AlignedBuffer, BUFFER_ALIGN_BYTES, Pool};
@@ -190,6 +190,15 @@ fn open_regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
 }
 
 /// Sets the status flags of an open file to exactly these (of those that can be changed).
+/// Exchanges two names of one file system, atomically; durable after the directories are synced.
+///
+/// # Errors
+/// `Unsupported` or `InvalidInput` where the file system can't; else what the system says.
+pub fn exchange(one: &Path, other: &Path) -> io::Result<()> {
+    let flags = RenameFlags::RENAME_EXCHANGE;
+    retry(|| Ok(renameat2(AT_FDCWD, one, AT_FDCWD, other, flags)?))
+}
+
 fn set_flags(file: &File, flags: OFlag) -> nix::Result<()> {
     fcntl(file, FcntlArg::F_SETFL(flags)).map(drop)
 }

@@ -78,7 +78,7 @@ pub fn create(
 }
 
 /// Writes manifest 1, CURRENT and, last, STORE.
-pub(super) fn write_root(
+pub(crate) fn write_root(
     disk: &dyn Disk,
     root: &Path,
     store: [u8; 16],
@@ -129,7 +129,7 @@ pub(super) fn write_root(
     sync(root)
 }
 
-pub(super) fn make_dir(disk: &dyn Disk, path: &Path) -> Result<()> {
+pub(crate) fn make_dir(disk: &dyn Disk, path: &Path) -> Result<()> {
     match disk.create_dir(path) {
         Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
         Err(e) => Err(Error::io("create the directory", path, e)),
@@ -143,7 +143,7 @@ pub(super) fn make_dir(disk: &dyn Disk, path: &Path) -> Result<()> {
 }
 
 /// Creates a file of small content and syncs it.
-pub(super) fn write_whole(disk: &dyn Disk, path: &Path, content: &[u8]) -> Result<()> {
+pub(crate) fn write_whole(disk: &dyn Disk, path: &Path, content: &[u8]) -> Result<()> {
     let file = disk
         .open(path, OpenMode::Create)
         .map_err(|e| Error::io("create", path, e))?;

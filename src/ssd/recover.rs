@@ -119,7 +119,7 @@ fn read_bytes(file: &dyn DiskFile, path: &Path, bytes: u64) -> Result<Vec<u8>> {
     Ok(content)
 }
 
-pub(super) fn lock(
+pub(crate) fn lock(
     disk: &dyn Disk,
     path: &Path,
     kind: LockKind,

@@ -71,7 +71,11 @@ impl KeyScan {
     /// # Errors
     /// `Io` when there is no memory for the window.
     pub fn new(file: &DataFile, first: u64, entries: u64, window_bytes: u64) -> Result<KeyScan> {
-        let window = window_bytes.next_multiple_of(BLOCK_BYTES);
+        // No more than the entries can be in.
+        let blocks = entries.div_ceil(KEYS_PER_BLOCK as u64) + 1;
+        let window = window_bytes
+            .min(blocks * BLOCK_BYTES)
+            .next_multiple_of(BLOCK_BYTES);
         Ok(KeyScan {
             file: Arc::clone(&file.file),
             path: file.path.clone(),
@@ -197,7 +201,9 @@ impl RunCursor {
             at: 0,
             current: None,
             window: None,
-            window_bytes: window_bytes.max(2 * u64::from(run.stride) + 2 * BLOCK_BYTES),
+            window_bytes: window_bytes
+                .min(run.entries * u64::from(run.stride) + 2 * BLOCK_BYTES)
+                .max(2 * u64::from(run.stride) + 2 * BLOCK_BYTES),
             window_offset: 0,
             window_filled: 0,
         };
@@ -292,6 +298,7 @@ pub struct Merge {
     /// one handed out.
     heap: BinaryHeap<Reverse<(u64, Reverse<u64>, usize)>>,
     standing: Option<usize>,
+    trusts_epochs: bool,
 }
 
 impl Merge {
@@ -312,11 +319,19 @@ impl Merge {
             heap: BinaryHeap::with_capacity(cursors.len()),
             cursors,
             standing: None,
+            trusts_epochs: true,
         };
         for i in 0..merge.cursors.len() {
             merge.offer(i);
         }
         Ok(merge)
+    }
+
+    /// Lets ranks alone order the copies of a key: some epochs are guessed.
+    #[must_use]
+    pub fn by_rank(mut self) -> Merge {
+        self.trusts_epochs = false;
+        self
     }
 
     fn offer(&mut self, index: usize) {
@@ -347,7 +362,7 @@ impl Merge {
         {
             self.heap.pop();
             let epoch = |i: usize| self.cursors[i].entry().map(|e| e.epoch);
-            if epoch(newest) < epoch(older) {
+            if self.trusts_epochs && epoch(newest) < epoch(older) {
                 let file = &self.cursors[older].file;
                 let what = format!("rank and epoch of key {:#x} disagree", unmix64(hash));
                 return Err(Error::corrupt(&file.path, file.keys_offset, what));

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use hps::io::sim::SimDisk;
+use hps::{Optimizer, TableDescriptor, Update};
 
 use super::common::{Op, Run, key, plan};
 
@@ -27,4 +28,26 @@ pub fn sample(seed: u64) -> (SimDisk, Run) {
     run.step(&Op::Checkpoint(2, vec![2; 100])).unwrap();
     run.store = None;
     (disk, run)
+}
+
+/// Adds a table of many small rows, and a checkpoint: now there is an index image.
+pub fn grow(run: &mut Run) {
+    const ROWS: u64 = 5600;
+    run.options.cache_bytes = 32 << 20;
+    run.open().unwrap();
+    let store = run.store();
+    let table = TableDescriptor {
+        optimizer: Optimizer::Sgd,
+        ..TableDescriptor::new("many", 1)
+    };
+    let table = store.create_table(&table).unwrap();
+    let keys: Vec<u64> = (0..ROWS).map(key).collect();
+    for keys in keys.chunks(100) {
+        let mut weights = vec![0.0; keys.len()];
+        let lease = store.pull(table, keys, &mut weights).unwrap();
+        weights.fill(3.0);
+        store.push(&lease, Update::weights(&weights)).unwrap();
+    }
+    store.checkpoint(3, &[3; 100]).unwrap();
+    run.store = None;
 }

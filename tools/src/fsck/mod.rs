@@ -84,6 +84,7 @@ pub fn run(args: &Args) -> Result<Exit> {
     let scope = Scope {
         full: !args.quick,
         checkpoint: args.checkpoint,
+        ..Scope::default()
     };
     let disk: Arc<dyn Disk> = match UringDisk::new() {
         Ok(disk) => Arc::new(disk),

@@ -1,0 +1,503 @@
+//! How is the repaired store put together?
+//!
+//! - Links and new files first, then manifest, CURRENT and, last, STORE: what is cut short is no
+//!   store.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::file::{self, Saved, Target};
+use super::lost::{Left, Losses};
+use super::place::{self, Part};
+use super::{Options, Repaired, find};
+use crate::error::{Error, Invalid, Result};
+use crate::format::identity::encode_part;
+use crate::format::manifest::{CheckpointMeta, FileMeta};
+use crate::format::param_file::RunKind;
+use crate::format::parse_file_name;
+use crate::format::{
+    FileIdentity, FileKind, PART_NAME, data_file_name, digest128, file_name, meta,
+};
+use crate::inspect::Progress;
+use crate::io::{Disk, Queue};
+use crate::options::TableDescriptor;
+use crate::ssd::create::{write_root, write_whole};
+use crate::ssd::edits::{self, Replay};
+use crate::ssd::open_footer;
+use crate::ssd::recover::{self, METADATA_BYTES_MAX};
+use crate::ssd::scan::RunCursor;
+use crate::ssd::version::{DataFile, Versions};
+
+const QUEUE_DEPTH: usize = 4;
+const QUEUE_BYTES: usize = 512 << 10;
+/// Window of rows while a file is written a second time.
+const WINDOW_BYTES: u64 = 1 << 20;
+
+/// Builds the repaired store.
+pub(super) struct Build<'a> {
+    disk: &'a Arc<dyn Disk>,
+    root: PathBuf,
+    path: PathBuf,
+    store: [u8; 16],
+    parts: Vec<Part>,
+    /// No file has this number or a greater one.
+    next_number: u64,
+}
+
+/// A file of the repaired version.
+struct Kept {
+    meta: FileMeta,
+    /// Whether epochs of it were guessed.
+    guessed: bool,
+}
+
+impl<'a> Build<'a> {
+    pub fn new(
+        disk: &'a Arc<dyn Disk>,
+        root: &Path,
+        path: &Path,
+        store: [u8; 16],
+        directories: &[PathBuf],
+    ) -> Build<'a> {
+        Build {
+            disk,
+            root: root.to_path_buf(),
+            path: path.to_path_buf(),
+            store,
+            parts: place::parts(root, path, directories),
+            next_number: 0,
+        }
+    }
+
+    pub fn disk(&self) -> &Arc<dyn Disk> {
+        self.disk
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Removes what was built, and what an earlier repair that was killed has left.
+    pub fn clear(&self) -> Result<()> {
+        place::clear(&**self.disk, &self.path)?;
+        self.parts
+            .iter()
+            .try_for_each(|part| place::clear(&**self.disk, &part.new))
+    }
+
+    /// Builds the store, taking the parameter files of these numbers for damaged.
+    pub fn run(
+        &mut self,
+        damaged: &BTreeSet<u64>,
+        options: Options,
+        progress: &mut Progress<'_>,
+    ) -> Result<Repaired> {
+        self.clear()?;
+        let (replay, version_lost) = find::versions(&**self.disk, &self.root, &self.store)?;
+        self.check_parts(&replay)?;
+        self.next_number = self.first_free_number(&replay)?;
+        let (mut checkpoint, meta_lost) = self.choose(&replay, options)?;
+        place::make(&**self.disk, &self.path, &self.path)?;
+        for part in &self.parts {
+            place::make(&**self.disk, &self.path, &part.new)?;
+        }
+        let mut repaired = Repaired {
+            path: self.path.clone(),
+            checkpoint: checkpoint.id,
+            step: checkpoint.step,
+            meta_lost,
+            version_lost: version_lost.map(|e| e.to_string()),
+            tables: replay.tables.iter().map(|t| t.name.clone()).collect(),
+            files_shared: 0,
+            files_rewritten: 0,
+            files_gone: 0,
+            entries_saved: 0,
+            lost: Vec::new(),
+            nameless: 0,
+            _lock: None,
+        };
+        self.meta_file(&mut checkpoint, meta_lost)?;
+        let mut losses = Losses::default();
+        let mut files = self.files(
+            &replay,
+            &checkpoint,
+            damaged,
+            &mut repaired,
+            &mut losses,
+            progress,
+        )?;
+        if let Some(image) = replay.image {
+            losses.name_by_image(&**self.disk, &self.root, &self.store, image);
+        }
+        if files.iter().any(|f| f.guessed) {
+            self.leave_stale_out(&mut files, &replay.tables, checkpoint.id)?;
+        }
+        if !losses.is_empty() {
+            let opened = self.open(&files)?;
+            let mut left = Left {
+                files: &opened,
+                tables: replay.tables.len(),
+            };
+            (repaired.lost, repaired.nameless) = losses.settle(&mut left)?;
+        }
+        self.finish(&replay, &files, &checkpoint)?;
+        Ok(repaired)
+    }
+
+    fn check_parts(&self, replay: &Replay) -> Result<()> {
+        let most = replay
+            .files
+            .values()
+            .map(|f| f.directory)
+            .max()
+            .unwrap_or(0);
+        if most as usize >= self.parts.len() {
+            let what = format!(
+                "{} data directories are known, file lists name {}: restore STORE from a backup",
+                self.parts.len(),
+                most + 1
+            );
+            return Err(Error::corrupt(&self.root, 0, what));
+        }
+        Ok(())
+    }
+
+    fn first_free_number(&self, replay: &Replay) -> Result<u64> {
+        let mut most = replay.files.keys().copied().max().unwrap_or(0);
+        for directory in self.parts.iter().map(|p| &p.old).chain([&self.root]) {
+            // A data directory that is gone has no numbers.
+            let names = self.disk.list(directory).unwrap_or_default();
+            let numbers = names.iter().filter_map(|e| parse_file_name(&e.name));
+            most = most.max(numbers.map(|(_, number)| number).max().unwrap_or(0));
+        }
+        if most > u64::MAX / 8 {
+            let what = "a file number beyond reason";
+            return Err(Error::corrupt(&self.root, 0, what));
+        }
+        // As many as a writer reserves at a time may have been used and removed.
+        Ok(most + 1024)
+    }
+
+    fn take_number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number - 1
+    }
+
+    /// The checkpoint to keep, and whether its meta file has to be made anew.
+    fn choose(&self, replay: &Replay, options: Options) -> Result<(CheckpointMeta, bool)> {
+        let wanted = match options.checkpoint {
+            Some(id) => replay.checkpoints.iter().find(|c| c.id == id),
+            None => replay.checkpoints.last(),
+        };
+        let Some(wanted) = wanted else {
+            let retained = replay.checkpoints.iter().map(|c| c.id).collect();
+            let id = options.checkpoint.unwrap_or(0);
+            return Err(Invalid::UnknownCheckpoint { id, retained }.into());
+        };
+        let Err(error) = self.check_meta(wanted) else {
+            return Ok((*wanted, false));
+        };
+        if options.without_meta {
+            return Ok((*wanted, true));
+        }
+        let others = replay
+            .checkpoints
+            .iter()
+            .filter(|c| self.check_meta(c).is_ok());
+        let others: Vec<String> = others
+            .map(|c| format!("--checkpoint {} (step {})", c.id, c.step))
+            .collect();
+        let other = if others.is_empty() {
+            String::new()
+        } else {
+            format!("go back by {}, or ", others.join(" or "))
+        };
+        let path = self
+            .root
+            .join(file_name(FileKind::Meta, wanted.meta_number));
+        let what = format!(
+            "the meta file of checkpoint {} can't be restored ({error}): {other}keep its rows with \
+             an empty one by --without-meta",
+            wanted.id
+        );
+        Err(Error::corrupt(&path, 0, what))
+    }
+
+    fn check_meta(&self, c: &CheckpointMeta) -> Result<()> {
+        let path = self.root.join(file_name(FileKind::Meta, c.meta_number));
+        let content = recover::read_whole(&**self.disk, &path, METADATA_BYTES_MAX)?;
+        let identity = FileIdentity::new(self.store, c.meta_number);
+        let view = meta::decode_meta(&content, &identity).map_err(|e| e.at(&path))?;
+        if view.checksum != c.meta_checksum || view.checkpoint_id != c.id {
+            return Err(Error::corrupt(
+                &path,
+                0,
+                "not the meta file that the manifest names",
+            ));
+        }
+        Ok(())
+    }
+
+    fn meta_file(&mut self, checkpoint: &mut CheckpointMeta, lost: bool) -> Result<()> {
+        if !lost {
+            let name = file_name(FileKind::Meta, checkpoint.meta_number);
+            return self.link(&self.root.join(&name), &self.path.join(&name));
+        }
+        checkpoint.meta_number = self.take_number();
+        let identity = FileIdentity::new(self.store, checkpoint.meta_number);
+        let (header, sum) = meta::encode_meta_header(&identity, checkpoint.id, &[]);
+        checkpoint.meta_bytes = header.len() as u64;
+        checkpoint.meta_checksum = sum;
+        let name = file_name(FileKind::Meta, checkpoint.meta_number);
+        write_whole(&**self.disk, &self.path.join(name), &header)
+    }
+
+    fn link(&self, source: &Path, target: &Path) -> Result<()> {
+        self.disk
+            .hard_link(source, target)
+            .map_err(|e| Error::io("hard-link to", target, e))
+    }
+
+    fn queue(&self) -> Result<Box<dyn Queue>> {
+        self.disk
+            .queue(QUEUE_DEPTH, QUEUE_BYTES)
+            .map_err(|e| Error::io("make a submission queue for", &self.path, e))
+    }
+
+    /// Links sound files, saves what there is of damaged ones.
+    fn files(
+        &mut self,
+        replay: &Replay,
+        checkpoint: &CheckpointMeta,
+        damaged: &BTreeSet<u64>,
+        repaired: &mut Repaired,
+        losses: &mut Losses,
+        progress: &mut Progress<'_>,
+    ) -> Result<Vec<Kept>> {
+        let mut kept = Vec::new();
+        let mut queue = self.queue()?;
+        let of = |m: &&FileMeta| m.in_checkpoint(checkpoint.id);
+        let version: Vec<FileMeta> = replay.files.values().filter(of).copied().collect();
+        let bad = version.iter().filter(|m| damaged.contains(&m.number));
+        let bytes_all = bad.map(|m| m.bytes).sum();
+        let mut bytes = 0;
+        for old in version {
+            let part = &self.parts[old.directory as usize];
+            let name = data_file_name(old.number);
+            let path = part.old.join(&name);
+            if !damaged.contains(&old.number) {
+                self.link(&path, &part.new.join(&name))?;
+                repaired.files_shared += 1;
+                let meta = FileMeta {
+                    added: checkpoint.id,
+                    removed: u64::MAX,
+                    ..old
+                };
+                kept.push(Kept {
+                    meta,
+                    guessed: false,
+                });
+                continue;
+            }
+            if progress(bytes, bytes_all).is_break() {
+                return Err(Error::Cancelled);
+            }
+            let number = self.take_number();
+            let mut target = self.target(&mut *queue, old.directory, number, checkpoint.id);
+            let identity = FileIdentity::new(self.store, old.number);
+            let saved = file::save(&path, &identity, &old, &replay.tables, &mut target)?;
+            let Saved {
+                written,
+                entries,
+                guessed,
+                lost,
+                nameless,
+            } = saved;
+            bytes += old.bytes;
+            repaired.entries_saved += entries;
+            repaired.files_rewritten += u64::from(written.is_some());
+            repaired.files_gone += u64::from(written.is_none());
+            kept.extend(written.map(|meta| Kept { meta, guessed }));
+            losses.add(old.number, old.rank, lost, nameless);
+        }
+        Ok(kept)
+    }
+
+    fn target<'t>(
+        &'t self,
+        queue: &'t mut dyn Queue,
+        directory: u32,
+        number: u64,
+        checkpoint: u64,
+    ) -> Target<'t> {
+        Target {
+            disk: &**self.disk,
+            queue,
+            directory: &self.parts[directory as usize].new,
+            store: self.store,
+            number,
+            checkpoint,
+        }
+    }
+
+    /// Opens the files of the repaired version.
+    fn open(&self, files: &[Kept]) -> Result<Vec<Arc<DataFile>>> {
+        let open = |kept: &Kept| {
+            let meta = kept.meta;
+            let directory = &self.parts[meta.directory as usize].new;
+            let path = directory.join(data_file_name(meta.number));
+            let identity = FileIdentity::new(self.store, meta.number);
+            let (file, footer) = open_footer(&**self.disk, &path, &identity, &meta)?;
+            Ok(Arc::new(DataFile::new(
+                0, meta, footer, identity, path, file, true,
+            )))
+        };
+        files.iter().map(open).collect()
+    }
+
+    /// Writes files with guessed epochs again, without entries that have a newer copy: epoch and
+    /// rank of a copy never disagree then.
+    fn leave_stale_out(
+        &mut self,
+        files: &mut Vec<Kept>,
+        tables: &[TableDescriptor],
+        checkpoint: u64,
+    ) -> Result<()> {
+        let opened = self.open(files)?;
+        let mut live: Vec<(u64, Vec<bool>)> = files
+            .iter()
+            .filter(|f| f.guessed)
+            .map(|f| {
+                let entries = usize::try_from(f.meta.rows + f.meta.tombstones);
+                (f.meta.number, vec![false; entries.unwrap_or(usize::MAX)])
+            })
+            .collect();
+        let mut left = Left {
+            files: &opened,
+            tables: tables.len(),
+        };
+        left.newest(&mut |found| {
+            let Ok(i) = live.binary_search_by_key(&found.file, |(number, _)| *number) else {
+                return;
+            };
+            if let Some(bit) = live[i].1.get_mut(found.entry as usize) {
+                *bit = true;
+            }
+        })?;
+        let mut queue = self.queue()?;
+        for (number, live) in live {
+            if live.iter().all(|live| *live) {
+                continue;
+            }
+            let Some(at) = files.iter().position(|f| f.meta.number == number) else {
+                continue;
+            };
+            let old = files.remove(at);
+            let source = &opened[at_of(&opened, number)];
+            let fresh = self.take_number();
+            let mut target = self.target(&mut *queue, old.meta.directory, fresh, checkpoint);
+            if let Some(meta) = copy_live(source, &live, tables, &mut target)? {
+                files.push(Kept {
+                    meta,
+                    guessed: true,
+                });
+            }
+            self.disk
+                .remove(&source.path)
+                .map_err(|e| Error::io("remove", &source.path, e))?;
+        }
+        Ok(())
+    }
+
+    /// Writes what makes the files a store.
+    fn finish(
+        &mut self,
+        replay: &Replay,
+        files: &[Kept],
+        checkpoint: &CheckpointMeta,
+    ) -> Result<()> {
+        let mut versions = Versions::default();
+        for kept in files {
+            versions.know(kept.meta, None);
+        }
+        for (i, part) in (0..).zip(&self.parts) {
+            let path = part.new.join(PART_NAME);
+            write_whole(&**self.disk, &path, &encode_part(&self.store, i))?;
+            self.disk
+                .sync_dir(&part.new)
+                .map_err(|e| Error::io("sync the directory", &part.new, e))?;
+        }
+        let names: Vec<String> = self.parts.iter().map(|p| p.name.clone()).collect();
+        let branch = fresh_branch(&replay.branch, checkpoint.id);
+        let c = Some(checkpoint);
+        let commit = edits::snapshot(
+            &versions,
+            branch,
+            checkpoint.id,
+            &replay.tables,
+            &[],
+            c,
+            None,
+        );
+        let limit = self.take_number();
+        write_root(
+            &**self.disk,
+            &self.path,
+            self.store,
+            branch,
+            &names,
+            &commit,
+            Some((checkpoint, limit)),
+        )
+    }
+}
+
+/// A branch that no other has.
+fn fresh_branch(old: &[u8; 16], checkpoint: u64) -> [u8; 16] {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now = now.map_or(0, |d| d.as_nanos());
+    let mut bytes = old.to_vec();
+    bytes.extend(checkpoint.to_le_bytes());
+    bytes.extend(now.to_le_bytes());
+    bytes.extend(std::process::id().to_le_bytes());
+    digest128(&bytes).to_le_bytes()
+}
+
+fn at_of(files: &[Arc<DataFile>], number: u64) -> usize {
+    files
+        .iter()
+        .position(|f| f.meta.number == number)
+        .unwrap_or(0)
+}
+
+/// Copies the entries of a sound file that are live.
+fn copy_live(
+    source: &Arc<DataFile>,
+    live: &[bool],
+    tables: &[TableDescriptor],
+    target: &mut Target<'_>,
+) -> Result<Option<FileMeta>> {
+    let (number, checkpoint) = (target.number, target.checkpoint);
+    let mut writer = target.writer()?;
+    for (i, run) in source.runs.iter().enumerate() {
+        let mut row = vec![0.0; tables[run.table as usize].row_bytes() / 4];
+        let mut cursor = RunCursor::new(source, i, WINDOW_BYTES)?;
+        while let Some(entry) = cursor.entry() {
+            if live.get(entry.number as usize).copied().unwrap_or(false) {
+                match run.kind {
+                    RunKind::Tombstones => writer.tombstone(run.table, entry.key, entry.epoch),
+                    RunKind::Rows => {
+                        cursor.read_row(&mut row)?;
+                        writer.row(run.table, entry.key, entry.epoch, &row);
+                    }
+                }
+            }
+            cursor.advance()?;
+        }
+    }
+    if writer.entries() == 0 {
+        return Ok(None);
+    }
+    file::finish(writer, &source.meta, number, checkpoint).map(Some)
+}

@@ -1,0 +1,336 @@
+//! What can be saved of one damaged parameter file?
+//!
+//! - An entry is saved where its bytes verify: a record by itself, a removed key by its key block.
+//! - The new file has the rank of the old one. Epochs that are lost become the file's greatest.
+//! - Bytes that can't be read count as zeros, which never verify.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::format::manifest::FileMeta;
+use crate::format::param_file::{self, Footer, KEYS_PER_BLOCK, Run, RunKind};
+use crate::format::{FileIdentity, data_file_name};
+use crate::io::{AlignedBuffer, Disk, DiskFile, OpenMode, Queue};
+use crate::options::TableDescriptor;
+use crate::ssd::scan::aligned;
+use crate::ssd::writer::FileWriter;
+use crate::units::mix64;
+
+const BLOCK_BYTES: u64 = 4096;
+const WINDOW_BYTES: u64 = 1 << 20;
+
+/// What is written of a file.
+#[derive(Debug, Default)]
+pub(super) struct Saved {
+    /// The new file; `None` if nothing was left.
+    pub written: Option<FileMeta>,
+    /// Entries in it.
+    pub entries: u64,
+    /// Whether some of them have a guessed epoch.
+    pub guessed: bool,
+    /// Entries that are lost, by (table, key).
+    pub lost: Vec<(u32, u64)>,
+    /// Entry numbers (of the old file) that are lost and whose keys are unknown, rising.
+    pub nameless: Vec<Range<u32>>,
+}
+
+impl Saved {
+    fn add_nameless(&mut self, entry: u64) {
+        let entry = u32::try_from(entry).unwrap_or(u32::MAX);
+        match self.nameless.last_mut() {
+            Some(range) if range.end == entry => range.end += 1,
+            _ => self.nameless.push(entry..entry.saturating_add(1)),
+        }
+    }
+}
+
+/// Where and as what a file is written.
+pub(super) struct Target<'a> {
+    pub disk: &'a dyn Disk,
+    pub queue: &'a mut dyn Queue,
+    pub directory: &'a Path,
+    pub store: [u8; 16],
+    pub number: u64,
+    /// The checkpoint that the new store holds.
+    pub checkpoint: u64,
+}
+
+impl<'a> Target<'a> {
+    /// Starts the file.
+    pub fn writer(&mut self) -> Result<FileWriter<'_>> {
+        let path = self.directory.join(data_file_name(self.number));
+        let identity = FileIdentity::new(self.store, self.number);
+        FileWriter::create(self.disk, self.queue, &path, identity)
+    }
+}
+
+/// Ends a file and makes it durable; `old` gives rank and directory.
+pub(super) fn finish(
+    writer: FileWriter<'_>,
+    old: &FileMeta,
+    number: u64,
+    checkpoint: u64,
+) -> Result<FileMeta> {
+    let done = writer.finish()?;
+    done.file
+        .sync()
+        .map_err(|e| Error::io("sync", &done.path, e))?;
+    Ok(FileMeta {
+        number,
+        bytes: done.bytes,
+        footer_offset: done.footer_offset,
+        footer_checksum: done.footer_checksum,
+        rows: done.rows,
+        tombstones: done.tombstones,
+        hash_min: done.footer.hash_min,
+        hash_max: done.footer.hash_max,
+        epoch_min: done.footer.epoch_min,
+        epoch_max: done.footer.epoch_max,
+        added: checkpoint,
+        removed: u64::MAX,
+        ..*old
+    })
+}
+
+/// A file of which any part may be unreadable.
+struct Source {
+    file: Arc<dyn DiskFile>,
+    window: AlignedBuffer,
+    start: u64,
+    filled: u64,
+}
+
+impl Source {
+    fn open(disk: &dyn Disk, path: &Path) -> Result<Option<Source>> {
+        let Ok(file) = disk.open(path, OpenMode::ReadDirect) else {
+            return Ok(None);
+        };
+        Ok(Some(Source {
+            file,
+            window: aligned(path, WINDOW_BYTES)?,
+            start: 0,
+            filled: 0,
+        }))
+    }
+
+    /// The bytes at `[offset, offset + length)`; zeros where they can't be read.
+    fn bytes(&mut self, offset: u64, length: usize) -> &[u8] {
+        let end = offset + length as u64;
+        if offset < self.start || end > self.start + self.filled {
+            self.fill(offset / BLOCK_BYTES * BLOCK_BYTES);
+        }
+        let at = usize::try_from(offset - self.start).unwrap_or(usize::MAX);
+        self.window.get(at..at + length).unwrap_or(&[])
+    }
+
+    fn fill(&mut self, start: u64) {
+        self.start = start;
+        self.filled = self.window.len() as u64;
+        match self.file.read_at(&mut self.window, start) {
+            Ok(got) => self.window[got..].fill(0),
+            Err(_) => {
+                for (offset, block) in (start..)
+                    .step_by(4096)
+                    .zip(self.window.chunks_exact_mut(4096))
+                {
+                    let got = self.file.read_at(block, offset).unwrap_or(0);
+                    block[got..].fill(0);
+                }
+            }
+        }
+    }
+}
+
+/// Keys and epochs by entry number, where their key block verifies.
+struct Entries {
+    keys: Vec<u64>,
+    epochs: Vec<u32>,
+    known: Vec<bool>,
+}
+
+impl Entries {
+    fn read(source: &mut Source, identity: &FileIdentity, meta: &FileMeta) -> Entries {
+        let count = usize::try_from(meta.rows + meta.tombstones).unwrap_or(usize::MAX);
+        let start = keys_offset(meta);
+        let mut entries = Entries {
+            keys: Vec::new(),
+            epochs: Vec::new(),
+            known: Vec::new(),
+        };
+        let mut offset = start;
+        // Nothing behind the end of a file that was cut is known.
+        let end = source.file.bytes().unwrap_or(0);
+        while entries.keys.len() < count && offset < end {
+            let before = entries.keys.len();
+            let take = (count - before).min(KEYS_PER_BLOCK);
+            let (keys, epochs) = (&mut entries.keys, &mut entries.epochs);
+            let block = source.bytes(offset, 4096);
+            let read = param_file::decode_key_block(block, identity, offset, keys, epochs);
+            let known = read.is_ok() && keys.len() == before + take;
+            keys.resize(before + take, 0);
+            epochs.resize(before + take, 0);
+            entries.known.resize(before + take, known);
+            offset += BLOCK_BYTES;
+        }
+        entries
+    }
+
+    fn get(&self, entry: u64) -> Option<(u64, u32)> {
+        let i = usize::try_from(entry).unwrap_or(usize::MAX);
+        let known = self.known.get(i).copied().unwrap_or(false);
+        known.then(|| (self.keys[i], self.epochs[i]))
+    }
+}
+
+/// Where the key blocks are, from what the manifest says.
+fn keys_offset(meta: &FileMeta) -> u64 {
+    let blocks = param_file::key_blocks(meta.rows + meta.tombstones);
+    meta.footer_offset.saturating_sub(blocks * BLOCK_BYTES)
+}
+
+/// The runs of the footer, where it verifies and fits the tables.
+fn runs_of_footer(
+    source: &mut Source,
+    identity: &FileIdentity,
+    meta: &FileMeta,
+    tables: &[TableDescriptor],
+) -> Option<Vec<Run>> {
+    let length = usize::try_from(meta.bytes.checked_sub(meta.footer_offset)?).ok()?;
+    let mut bytes = vec![0; length];
+    for (offset, block) in (meta.footer_offset..)
+        .step_by(4096)
+        .zip(bytes.chunks_mut(4096))
+    {
+        block.copy_from_slice(source.bytes(offset, block.len()));
+    }
+    let (footer, checksum) = Footer::decode(&bytes, identity, meta.footer_offset).ok()?;
+    let fits = footer.runs.iter().all(|run| {
+        let stride = tables
+            .get(run.table as usize)
+            .map(|t| param_file::record_stride(t.row_bytes()));
+        match run.kind {
+            RunKind::Rows => stride == Some(run.stride as usize),
+            RunKind::Tombstones => stride.is_some(),
+        }
+    });
+    let same = checksum == meta.footer_checksum && footer.entries == meta.rows + meta.tombstones;
+    (fits && same).then_some(footer.runs)
+}
+
+/// The runs of a file whose footer is lost: only a store of one table leaves no doubt.
+fn runs_of_one_table(meta: &FileMeta, tables: &[TableDescriptor]) -> Option<Vec<Run>> {
+    let [table] = tables else {
+        return None;
+    };
+    let stride = param_file::record_stride(table.row_bytes()) as u64;
+    let end = BLOCK_BYTES + meta.rows * stride;
+    if end.next_multiple_of(BLOCK_BYTES) != keys_offset(meta) {
+        return None;
+    }
+    let run = |kind, first_entry, entries, offset, stride| Run {
+        table: 0,
+        kind,
+        first_entry,
+        entries,
+        offset,
+        stride,
+    };
+    let stride = u32::try_from(stride).ok()?;
+    let rows = run(RunKind::Rows, 0, meta.rows, BLOCK_BYTES, stride);
+    let tombstones = run(RunKind::Tombstones, meta.rows, meta.tombstones, end, 0);
+    let both = [rows, tombstones].into_iter();
+    Some(both.filter(|run| run.entries > 0).collect())
+}
+
+/// Writes what verifies of a file into a new one.
+///
+/// # Errors
+/// `Io`, `NoSpace` of the new file; nothing that is wrong with the old one.
+pub(super) fn save(
+    path: &Path,
+    identity: &FileIdentity,
+    old: &FileMeta,
+    tables: &[TableDescriptor],
+    target: &mut Target<'_>,
+) -> Result<Saved> {
+    let mut saved = Saved::default();
+    let all = u32::try_from(old.rows + old.tombstones).unwrap_or(u32::MAX);
+    let Some(mut source) = Source::open(target.disk, path)? else {
+        saved.nameless.push(0..all);
+        return Ok(saved);
+    };
+    let entries = Entries::read(&mut source, identity, old);
+    let runs = runs_of_footer(&mut source, identity, old, tables)
+        .or_else(|| runs_of_one_table(old, tables));
+    let Some(runs) = runs else {
+        saved.nameless.push(0..all);
+        return Ok(saved);
+    };
+    let (number, checkpoint) = (target.number, target.checkpoint);
+    let mut writer = target.writer()?;
+    for run in &runs {
+        let floats = tables[run.table as usize].row_bytes() / 4;
+        let mut copy = Copy {
+            source: &mut source,
+            identity,
+            entries: &entries,
+            epoch: old.epoch_max,
+            row: vec![0.0; floats],
+            last: None,
+            saved: &mut saved,
+        };
+        for entry in run.first_entry..run.first_entry + run.entries {
+            copy.entry(run, entry, &mut writer);
+        }
+    }
+    saved.entries = writer.entries() as u64;
+    if saved.entries > 0 {
+        saved.written = Some(finish(writer, old, number, checkpoint)?);
+    }
+    Ok(saved)
+}
+
+/// Copies the entries of one run.
+struct Copy<'a> {
+    source: &'a mut Source,
+    identity: &'a FileIdentity,
+    entries: &'a Entries,
+    /// Stands for an epoch that is lost.
+    epoch: u32,
+    row: Vec<f32>,
+    /// mix64 of the last key written.
+    last: Option<u64>,
+    saved: &'a mut Saved,
+}
+
+impl Copy<'_> {
+    fn entry(&mut self, run: &Run, entry: u64, writer: &mut FileWriter<'_>) {
+        let known = self.entries.get(entry);
+        let found = match run.record_offset(entry) {
+            None => known.map(|(key, _)| key),
+            Some(offset) => {
+                let bytes = self.source.bytes(offset, run.stride as usize);
+                let expected = known.map(|(key, _)| key);
+                let (row, identity) = (&mut self.row, self.identity);
+                param_file::decode_record(bytes, row, identity, offset, expected).ok()
+            }
+        };
+        let rises = |key: &u64| self.last.is_none_or(|last| last < mix64(*key));
+        let Some(key) = found.filter(rises) else {
+            match known {
+                Some((key, _)) => self.saved.lost.push((run.table, key)),
+                None => self.saved.add_nameless(entry),
+            }
+            return;
+        };
+        self.last = Some(mix64(key));
+        self.saved.guessed |= known.is_none();
+        let epoch = known.map_or(self.epoch, |(_, epoch)| epoch);
+        match run.kind {
+            RunKind::Rows => writer.row(run.table, key, epoch, &self.row),
+            RunKind::Tombstones => writer.tombstone(run.table, key, epoch),
+        }
+    }
+}

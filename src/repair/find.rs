@@ -1,0 +1,123 @@
+//! Which store is this, and which version is the last one, when the files that say so are damaged?
+//!
+//! - What verifies is believed first: STORE, then PART files; CURRENT, then the newest manifest.
+//! - A manifest is believed up to the last checkpoint before its first damaged byte.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+use crate::format::manifest::{Edit, ManifestReader};
+use crate::format::{
+    FileIdentity, FileKind, PART_NAME, STORE_NAME, file_name, identity, parse_file_name,
+};
+use crate::io::Disk;
+use crate::ssd::edits::Replay;
+use crate::ssd::recover::{self, METADATA_BYTES_MAX};
+
+/// The store's uuid and its data directories as STORE names them.
+///
+/// # Errors
+/// `InvalidArgument` when `root` is no store, `Corrupt` when nothing says which one it is.
+pub(super) fn identity(disk: &dyn Disk, root: &Path) -> Result<([u8; 16], Vec<PathBuf>)> {
+    let error = match recover::read_store(disk, root) {
+        Ok(found) => return Ok(found),
+        Err(error) => error,
+    };
+    let Ok(names) = disk.list(root) else {
+        return Err(error);
+    };
+    let of_store = |name: &str| name == STORE_NAME || parse_file_name(name).is_some();
+    if !names.iter().any(|e| of_store(&e.name)) {
+        return Err(error);
+    }
+    let mut stores: BTreeMap<[u8; 16], BTreeMap<u32, PathBuf>> = BTreeMap::new();
+    for name in names.iter().filter(|e| !e.is_file) {
+        let path = root.join(&name.name).join(PART_NAME);
+        let Ok(content) = recover::read_whole(disk, &path, 4096) else {
+            continue;
+        };
+        let Some(store) = identity::claimed_store(&content) else {
+            continue;
+        };
+        if let Ok(index) = identity::decode_part(&content, &store) {
+            let parts = stores.entry(store).or_default();
+            parts.insert(index, PathBuf::from(&name.name));
+        }
+    }
+    let whole = |parts: &BTreeMap<u32, PathBuf>| (0..).zip(parts.keys()).all(|(i, k)| i == *k);
+    match stores.into_iter().next() {
+        Some((store, parts)) if whole(&parts) => Ok((store, parts.into_values().collect())),
+        _ => {
+            let path = root.join(STORE_NAME);
+            let what = "damaged, and no PART file in a directory beside it says which store this \
+                        is: it can't be repaired; restore STORE from a backup";
+            Err(Error::corrupt(&path, 0, what))
+        }
+    }
+}
+
+/// What the manifest adds up to; and why it is not what CURRENT says, if it is not.
+///
+/// # Errors
+/// `Corrupt` when no manifest has a checkpoint that can be read.
+pub(super) fn versions(
+    disk: &dyn Disk,
+    root: &Path,
+    store: &[u8; 16],
+) -> Result<(Replay, Option<Error>)> {
+    let error = match recover::read_current(disk, root, store) {
+        Ok((_, replay)) => return Ok((replay, None)),
+        Err(error @ (Error::Unsupported { .. } | Error::InvalidArgument(_))) => return Err(error),
+        Err(error) => error,
+    };
+    let names = disk.list(root).map_err(|e| Error::io("list", root, e))?;
+    let mut numbers: Vec<u64> = names
+        .iter()
+        .filter_map(|e| match parse_file_name(&e.name) {
+            Some((FileKind::Manifest, number)) => Some(number),
+            _ => None,
+        })
+        .collect();
+    numbers.sort_unstable();
+    for number in numbers.into_iter().rev() {
+        let path = root.join(file_name(FileKind::Manifest, number));
+        let Ok(content) = recover::read_whole(disk, &path, METADATA_BYTES_MAX) else {
+            continue;
+        };
+        if let Some(replay) = believed(&content, &FileIdentity::new(*store, number)) {
+            return Ok((replay, Some(error)));
+        }
+    }
+    let path = root.to_path_buf();
+    let what = format!(
+        "no manifest holds a checkpoint that can be read ({error}): without tables and files no \
+         row can be told from another; restore CURRENT and the manifest from a backup"
+    );
+    Err(Error::corrupt(&path, 0, what))
+}
+
+/// The state at the last checkpoint before the first damage.
+fn believed(content: &[u8], identity: &FileIdentity) -> Option<Replay> {
+    let apply = |edits_max: usize| {
+        let mut reader = ManifestReader::new(content, identity).ok()?;
+        let mut replay = Replay::default();
+        let mut last = 0;
+        for i in 1..=edits_max {
+            let Ok(Some(edit)) = reader.next_edit() else {
+                break;
+            };
+            let checkpoint = matches!(edit, Edit::Checkpoint(_));
+            if replay.apply(edit).is_err() {
+                break;
+            }
+            if checkpoint {
+                last = i;
+            }
+        }
+        Some((replay, last))
+    };
+    let (_, last) = apply(usize::MAX)?;
+    let (replay, _) = apply(last)?;
+    (!replay.checkpoints.is_empty()).then_some(replay)
+}

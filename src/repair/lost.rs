@@ -1,0 +1,211 @@
+//! Which keys are lost, and does an older copy of them remain?
+//!
+//! - A lost copy that a newer one had replaced is no loss.
+//! - What can't be named is counted.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::format::param_file::RunKind;
+use crate::io::Disk;
+use crate::ssd::edits::ImageRef;
+use crate::ssd::image::ImageScan;
+use crate::ssd::scan::Merge;
+use crate::ssd::version::DataFile;
+use crate::units::mix64;
+
+/// Memory of the key blocks of a merge.
+const KEYS_BYTES: u64 = 64 << 20;
+
+/// A row that could not be saved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LostRow {
+    /// Its table.
+    pub table: u32,
+    /// Its key.
+    pub key: u64,
+    /// The damaged file that held its newest copy.
+    pub file: u64,
+    /// An older copy is in force now; else the key has its initialiser's row again.
+    pub older: bool,
+}
+
+/// What is known of lost entries.
+#[derive(Debug, Default)]
+pub(super) struct Losses {
+    /// The newest lost copy of a key, by (table, mix64(key)): its key, file and rank.
+    named: BTreeMap<(u32, u64), (u64, u64, u64)>,
+    /// Entries without a name, by file, and the file's rank.
+    nameless: HashMap<u64, (u64, Vec<Range<u32>>)>,
+}
+
+impl Losses {
+    /// Notes what was lost of a file.
+    pub fn add(&mut self, file: u64, rank: u64, lost: Vec<(u32, u64)>, nameless: Vec<Range<u32>>) {
+        for (table, key) in lost {
+            self.name(table, key, file, rank);
+        }
+        if !nameless.is_empty() {
+            self.nameless.insert(file, (rank, nameless));
+        }
+    }
+
+    fn name(&mut self, table: u32, key: u64, file: u64, rank: u64) {
+        let newest = self.named.entry((table, mix64(key)));
+        let (_, of, at) = newest.or_insert((key, file, rank));
+        if *at < rank {
+            (*of, *at) = (file, rank);
+        }
+    }
+
+    /// Whether nothing was lost.
+    pub fn is_empty(&self) -> bool {
+        self.named.is_empty() && self.nameless.is_empty()
+    }
+
+    /// Names entries by the index image, as far as it goes: it knows key, file and entry of what
+    /// was live at its checkpoint. Damage in it ends this.
+    pub fn name_by_image(
+        &mut self,
+        disk: &dyn Disk,
+        root: &Path,
+        store: &[u8; 16],
+        image: ImageRef,
+    ) {
+        if self.nameless.is_empty() {
+            return;
+        }
+        let Ok(mut scan) = ImageScan::open(disk, root, store, image) else {
+            return;
+        };
+        let mut found = Vec::new();
+        while let Ok(true) = scan.step() {
+            for entry in scan.entries.iter().filter(|e| !e.tombstone) {
+                let Some(&file) = scan.covered.get(entry.ordinal as usize) else {
+                    continue;
+                };
+                if let Some((rank, ranges)) = self.nameless.get(&file)
+                    && holds(ranges, entry.entry)
+                {
+                    found.push((scan.table, entry.key, file, *rank, entry.entry));
+                }
+            }
+        }
+        for (table, key, file, rank, entry) in found {
+            self.name(table, key, file, rank);
+            if let Some((_, ranges)) = self.nameless.get_mut(&file) {
+                take(ranges, entry);
+            }
+        }
+    }
+
+    /// Compares with what is left: gives the rows that are lost, by table and mix64(key), and the
+    /// number of entries without a name.
+    pub fn settle(mut self, left: &mut Left<'_>) -> Result<(Vec<LostRow>, u64)> {
+        let named = &mut self.named;
+        let mut rows = Vec::new();
+        left.newest(&mut |found| {
+            let Some((key, file, rank)) = named.remove(&(found.table, found.hash)) else {
+                return;
+            };
+            if found.rank < rank {
+                let older = !found.tombstone;
+                let table = found.table;
+                rows.push(LostRow {
+                    table,
+                    key,
+                    file,
+                    older,
+                });
+            }
+        })?;
+        rows.extend(self.named.iter().map(|(&(table, _), &(key, file, _))| {
+            let older = false;
+            LostRow {
+                table,
+                key,
+                file,
+                older,
+            }
+        }));
+        rows.sort_by_key(|row| (row.table, mix64(row.key)));
+        let ranges = self.nameless.values().flat_map(|(_, ranges)| ranges);
+        let nameless = ranges.map(|r| u64::from(r.end - r.start)).sum();
+        Ok((rows, nameless))
+    }
+}
+
+fn holds(ranges: &[Range<u32>], entry: u32) -> bool {
+    let at = ranges.partition_point(|r| r.end <= entry);
+    ranges.get(at).is_some_and(|r| r.contains(&entry))
+}
+
+fn take(ranges: &mut Vec<Range<u32>>, entry: u32) {
+    let at = ranges.partition_point(|r| r.end <= entry);
+    let Some(range) = ranges.get(at).filter(|r| r.contains(&entry)).cloned() else {
+        return;
+    };
+    let parts = [range.start..entry, entry + 1..range.end];
+    let parts = parts.into_iter().filter(|r| !r.is_empty());
+    drop(ranges.splice(at..=at, parts));
+}
+
+/// The newest copy of a key among the files that are left.
+pub(super) struct Found {
+    pub table: u32,
+    pub hash: u64,
+    pub file: u64,
+    pub rank: u64,
+    pub entry: u32,
+    pub tombstone: bool,
+}
+
+/// The files of the repaired version.
+pub(super) struct Left<'a> {
+    pub files: &'a [Arc<DataFile>],
+    pub tables: usize,
+}
+
+impl Left<'_> {
+    /// Hands out every key's newest copy, by table and mix64(key).
+    pub fn newest(&mut self, each: &mut dyn FnMut(Found)) -> Result<()> {
+        let window = (KEYS_BYTES / self.files.len().max(1) as u64).clamp(16 << 10, 512 << 10) * 8;
+        for table in 0..u32::try_from(self.tables).unwrap_or(u32::MAX) {
+            let mut merge = Merge::new(self.files, table, window)?.by_rank();
+            while let Some(index) = merge.newest()? {
+                let cursor = merge.cursor(index);
+                if let Some(entry) = cursor.entry() {
+                    each(Found {
+                        table,
+                        hash: entry.hash,
+                        file: cursor.file.meta.number,
+                        rank: cursor.file.meta.rank,
+                        entry: entry.number,
+                        tombstone: cursor.run.kind == RunKind::Tombstones,
+                    });
+                }
+                merge.step()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_found_and_taken_out_of_ranges() {
+        let mut ranges = vec![0..3, 5..6, 9..12];
+        assert!(holds(&ranges, 2) && holds(&ranges, 5) && holds(&ranges, 11));
+        assert!(!holds(&ranges, 3) && !holds(&ranges, 8) && !holds(&ranges, 12));
+        for entry in [1, 5, 9, 11, 7] {
+            take(&mut ranges, entry);
+        }
+        assert_eq!(ranges, [0..1, 2..3, 10..11]);
+    }
+}

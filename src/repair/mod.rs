@@ -1,0 +1,205 @@
+//! How is everything saved that can be saved of a damaged store?
+//!
+//! A new store is built beside the damaged one from what verifies; then the two change places.
+//!
+//! - Nothing in the damaged store is changed; it is kept beside the repaired one.
+//! - Sound parameter files are shared by hard links, damaged ones are written anew.
+//! - The new store is inspected in full before anything is swapped.
+//! - The store must not be open: its lock is held to the end.
+
+mod build;
+mod file;
+mod find;
+mod lost;
+mod place;
+mod swap;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::error::{Error, Invalid, Result};
+use crate::format::{FileKind, parse_file_name};
+use crate::inspect::{Progress, Report, Scope, Severity, inspect};
+use crate::io::{Disk, LockGuard, LockKind};
+use crate::ssd::recover::{self, LOCK_NAME};
+
+use build::Build;
+
+pub use lost::LostRow;
+
+/// Damage that an inspection could not see behind other damage is found in the store that was
+/// built without the latter.
+const ROUNDS: usize = 3;
+
+/// What the repaired store shall hold.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// The retained checkpoint; `None`: the last that can be found.
+    pub checkpoint: Option<u64>,
+    /// Where the checkpoint's meta file is damaged: an empty one takes its place.
+    pub without_meta: bool,
+}
+
+/// A store that was built from a damaged one.
+#[derive(Debug)]
+pub struct Repaired {
+    /// Where it is.
+    pub path: PathBuf,
+    /// The checkpoint that it holds.
+    pub checkpoint: u64,
+    /// The trainer's step of it.
+    pub step: u64,
+    /// Whether its meta file was lost, and is empty now.
+    pub meta_lost: bool,
+    /// Why the version is not the one that CURRENT named, if it is not.
+    pub version_lost: Option<String>,
+    /// Names of the tables, by number.
+    pub tables: Vec<String>,
+    /// Files that are shared with the damaged store.
+    pub files_shared: u64,
+    /// Files that were written anew, with what verified of them.
+    pub files_rewritten: u64,
+    /// Files of which nothing was left.
+    pub files_gone: u64,
+    /// Rows and removed keys in rewritten files.
+    pub entries_saved: u64,
+    /// Keys whose newest copy is lost, by table and mix64(key).
+    pub lost: Vec<LostRow>,
+    /// Entries that are lost and can't be named; any of them may have been replaced since, and any
+    /// may be a removed key, which is back then.
+    pub nameless: u64,
+    _lock: Option<Box<dyn LockGuard>>,
+}
+
+impl Repaired {
+    /// Whether every row is what it was.
+    #[must_use]
+    pub fn lost_nothing(&self) -> bool {
+        self.lost.is_empty() && self.nameless == 0 && !self.meta_lost && self.version_lost.is_none()
+    }
+
+    /// Puts the repaired store in the place of the damaged one at `root`; returns where that is
+    /// now.
+    ///
+    /// # Durability
+    /// Survives a crash once this returns; after a crash before that, `root` is one of the two.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn swap(&self, disk: &dyn Disk, root: &Path) -> Result<PathBuf> {
+        swap::swap(disk, root, &self.path)
+    }
+}
+
+/// What became of a repair.
+#[derive(Debug)]
+pub enum Outcome {
+    /// There is nothing to repair.
+    Whole(Report),
+    /// A repaired store stands beside the damaged one; [`Repaired::swap`] ends the repair.
+    Built(Report, Box<Repaired>),
+}
+
+/// Builds a repaired store beside the store in `root`, if that is damaged. `root` has a parent
+/// directory and no `..` at its end. `progress` is told bytes of three passes: over the damaged
+/// store, over its damaged files, over the new store.
+///
+/// # Cost
+/// Reads the store twice; writes as many bytes as the damaged files have.
+///
+/// # Errors
+/// `Locked` when the store is open; `Corrupt` when it can't be repaired, which says what would
+/// help; `InvalidArgument` for no store or a checkpoint that is not retained; `Io`, `NoSpace`;
+/// `Cancelled`. The store is as it was, and what was built is removed.
+pub fn repair(
+    disk: &Arc<dyn Disk>,
+    root: &Path,
+    options: Options,
+    progress: &mut Progress<'_>,
+) -> Result<Outcome> {
+    // No store, no lock: a directory of something else gets no file of ours.
+    let (store, directories) = find::identity(&**disk, root)?;
+    let lock = recover::lock(&**disk, &root.join(LOCK_NAME), LockKind::Exclusive, true)?;
+    let scope = Scope {
+        full: true,
+        checkpoint: None,
+        unreadable_is_damage: true,
+    };
+    let report = inspect(disk, root, scope, progress)?;
+    if report.worst() < Some(Severity::Cache) {
+        return Ok(Outcome::Whole(report));
+    }
+    let mut build = Build::new(disk, root, &beside(root)?, store, &directories);
+    let built = rounds(&mut build, &report, options, progress);
+    match built {
+        Ok(repaired) => Ok(Outcome::Built(
+            report,
+            Box::new(Repaired {
+                _lock: Some(lock),
+                ..repaired
+            }),
+        )),
+        Err(error) => {
+            build.clear()?;
+            Err(error)
+        }
+    }
+}
+
+fn rounds(
+    build: &mut Build<'_>,
+    report: &Report,
+    options: Options,
+    progress: &mut Progress<'_>,
+) -> Result<Repaired> {
+    let mut damaged = damaged_files(report);
+    for _ in 0..ROUNDS {
+        let repaired = build.run(&damaged, options, progress)?;
+        let scope = Scope {
+            full: true,
+            ..Scope::default()
+        };
+        let report = inspect(build.disk(), &repaired.path, scope, progress)?;
+        if report.worst().is_none() {
+            return Ok(repaired);
+        }
+        let more = damaged_files(&report);
+        if more.is_subset(&damaged) {
+            break;
+        }
+        damaged.extend(more);
+    }
+    let what =
+        "what was saved does not make a whole store: nothing was changed; please report this";
+    Err(Error::corrupt(build.root(), 0, what))
+}
+
+/// Numbers of the parameter files that something is wrong with.
+fn damaged_files(report: &Report) -> BTreeSet<u64> {
+    let names = report
+        .findings
+        .iter()
+        .filter(|f| f.severity == Severity::Damage);
+    let names = names.filter_map(|f| f.path.file_name()?.to_str());
+    names
+        .filter_map(|name| match parse_file_name(name) {
+            Some((FileKind::Rows, number)) => Some(number),
+            _ => None,
+        })
+        .collect()
+}
+
+fn beside(root: &Path) -> Result<PathBuf> {
+    let Some(name) = root.file_name() else {
+        let why = "has no name to put another directory beside; give the directory itself";
+        return Err(Invalid::NotAStore {
+            path: root.to_path_buf(),
+            why: String::from(why),
+        }
+        .into());
+    };
+    let mut name = name.to_os_string();
+    name.push(".repair");
+    Ok(root.with_file_name(name))
+}

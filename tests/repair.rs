@@ -1,0 +1,443 @@
+//! Does a repair save every row that verifies, and name those that are lost?
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that meets what it does not expect must fail"
+)]
+
+#[path = "common/crash.rs"]
+#[expect(dead_code, reason = "the crash test uses the rest")]
+mod common;
+#[path = "common/sample.rs"]
+mod sample;
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use common::{Op, ROOT, key};
+use hps::io::Disk;
+use hps::io::pread::PreadDisk;
+use hps::io::sim::SimDisk;
+use hps::repair::{Options, Outcome, Repaired, repair};
+use hps::*;
+use sample::{grow, rows, sample};
+
+/// Bits of each row by (table, key).
+type Rows = BTreeMap<(usize, u64), Vec<u32>>;
+
+fn contents(disk: Arc<dyn Disk>, root: &Path, checkpoint: u64) -> Result<Rows> {
+    let options = RuntimeOptions {
+        cache_bytes: 32 << 20,
+        shards: 1,
+        threads: 1,
+        inline: true,
+        ..RuntimeOptions::default()
+    };
+    let store = Store::open_read_only_on(disk, root, Some(checkpoint), options)?;
+    let tables: Vec<_> = store.tables().iter().map(|(id, _)| *id).collect();
+    let mut iter = store.rows(checkpoint)?;
+    let mut found = Rows::new();
+    while let Some(row) = iter.next_row()? {
+        let table = tables.iter().position(|id| *id == row.table).unwrap();
+        let bits = row.values.iter().map(|v| v.to_bits()).collect();
+        found.insert((table, row.key), bits);
+    }
+    Ok(found)
+}
+
+fn of_sim(disk: &SimDisk, root: &Path, checkpoint: u64) -> Rows {
+    contents(Arc::new(disk.clone()), root, checkpoint).unwrap()
+}
+
+fn run_repair(disk: &SimDisk, options: Options) -> Result<Outcome> {
+    let disk: Arc<dyn Disk> = Arc::new(disk.clone());
+    repair(&disk, Path::new(ROOT), options, &mut |_, _| {
+        ControlFlow::Continue(())
+    })
+}
+
+fn files_of(disk: &SimDisk, root: &str) -> BTreeMap<PathBuf, Vec<u8>> {
+    let paths = disk.paths().into_iter();
+    paths
+        .filter(|p| p.starts_with(root) && !p.ends_with("LOCK"))
+        .map(|p| (p.clone(), disk.read_file(&p).unwrap()))
+        .collect()
+}
+
+/// What the rows were at each checkpoint.
+struct Truth {
+    by_checkpoint: BTreeMap<u64, Rows>,
+    /// What older copies may be.
+    older: Rows,
+}
+
+impl Truth {
+    fn of(disk: &SimDisk) -> Truth {
+        let of = |id| (id, of_sim(disk, Path::new(ROOT), id));
+        let by_checkpoint: BTreeMap<_, _> = [1, 2].into_iter().map(of).collect();
+        let older = by_checkpoint[&1].clone();
+        Truth {
+            by_checkpoint,
+            older,
+        }
+    }
+
+    /// Whatever differs from the truth must have been told.
+    fn check(&self, repaired: &Repaired, found: &Rows, what: &str) {
+        let truth = &self.by_checkpoint[&repaired.checkpoint];
+        let mut unexplained = 0;
+        let keys: std::collections::BTreeSet<_> = truth.keys().chain(found.keys()).collect();
+        for at in keys {
+            let told = |l: &&hps::repair::LostRow| (l.table as usize, l.key) == *at;
+            let told = repaired.lost.iter().find(told);
+            let (right, left) = (truth.get(at), found.get(at));
+            match told {
+                None => unexplained += u64::from(right != left),
+                Some(lost) if lost.older => {
+                    let older = self.older.get(at);
+                    assert!(left.is_some() && left == older, "{what}: {lost:?}");
+                }
+                Some(lost) => assert_eq!(left, None, "{what}: {lost:?}"),
+            }
+        }
+        let most = repaired.nameless;
+        assert!(
+            unexplained <= most,
+            "{what}: {unexplained} rows differ, {most} were told"
+        );
+    }
+}
+
+/// A store with an index image.
+fn grown() -> (SimDisk, Truth) {
+    let (disk, mut run) = sample(1);
+    let older = of_sim(&disk, Path::new(ROOT), 1);
+    grow(&mut run);
+    let truth = Truth {
+        by_checkpoint: [2, 3]
+            .map(|id| (id, of_sim(&disk, Path::new(ROOT), id)))
+            .into(),
+        older,
+    };
+    let image = |p: &PathBuf| p.extension().is_some_and(|e| e == "image");
+    assert!(disk.paths().iter().any(image));
+    (disk, truth)
+}
+
+/// A repair of the damaged store: what was saved is right or told, and nothing else was touched.
+/// Gives what was built, or what the error says.
+fn check_repair(disk: &SimDisk, truth: &Truth, options: Options, what: &str) -> Result<Repaired> {
+    let before = files_of(disk, ROOT);
+    let outcome = run_repair(disk, options);
+    assert!(
+        files_of(disk, ROOT) == before,
+        "{what}: the damaged store was changed"
+    );
+    let beside = "/store.repair";
+    match outcome {
+        Ok(Outcome::Whole(report)) => panic!("{what}: {:?} was taken for whole", report.findings),
+        Ok(Outcome::Built(_, repaired)) => {
+            assert_eq!(repaired.path, Path::new(beside));
+            let found = of_sim(disk, Path::new(beside), repaired.checkpoint);
+            truth.check(&repaired, &found, what);
+            for path in files_of(disk, beside).into_keys() {
+                disk.remove(&path).unwrap();
+            }
+            Ok(*repaired)
+        }
+        Err(error) => {
+            let left = files_of(disk, beside);
+            assert!(left.is_empty(), "{what}: {:?} stays behind", left.keys());
+            Err(error)
+        }
+    }
+}
+
+#[test]
+fn a_whole_store_is_left_alone() {
+    let (disk, _run) = sample(1);
+    let before = files_of(&disk, "/");
+    let Ok(Outcome::Whole(report)) = run_repair(&disk, Options::default()) else {
+        panic!("something was repaired");
+    };
+    assert_eq!(report.worst(), None);
+    assert!(files_of(&disk, "/") == before);
+}
+
+/// Every byte of every file with `HPS_FLIPS=all`.
+#[test]
+fn whatever_byte_is_changed_every_other_row_is_saved() {
+    let step = match std::env::var("HPS_FLIPS").as_deref() {
+        Ok("all") => 1,
+        _ => 997,
+    };
+    let (disk, truth) = grown();
+    let (mut built, mut refused, mut lossless) = (0, 0, 0);
+    for path in disk.paths() {
+        let bytes = disk.read_file(&path).unwrap().len() as u64;
+        for offset in (0..bytes).step_by(step) {
+            let what = format!("byte {offset} of {}", path.display());
+            let mask = 1 << (offset % 8);
+            disk.corrupt(&path, offset, mask).unwrap();
+            match check_repair(&disk, &truth, Options::default(), &what) {
+                Ok(repaired) => {
+                    built += 1;
+                    lossless += u64::from(repaired.lost_nothing());
+                    let most = if path.extension().is_some_and(|e| e == "rows") {
+                        400
+                    } else {
+                        0
+                    };
+                    let lost = repaired.lost.len() as u64 + repaired.nameless;
+                    assert!(lost <= most, "{what}: {lost} lost");
+                }
+                Err(error) => {
+                    refused += 1;
+                    let name = path.file_name().unwrap().to_string_lossy();
+                    let why = error.to_string();
+                    let meta = name.ends_with(".meta") && why.contains("--without-meta");
+                    let manifest = name.ends_with(".manifest");
+                    let newer = matches!(error, Error::Unsupported { .. });
+                    assert!(meta || manifest || newer, "{what}: {why}");
+                }
+            }
+            disk.corrupt(&path, offset, mask).unwrap();
+        }
+    }
+    assert!(
+        built > 100 && refused > 0 && lossless > 0,
+        "{built}, {refused}, {lossless}"
+    );
+}
+
+#[test]
+fn lost_files_cost_what_was_in_them_and_no_more() {
+    let (disk, truth) = grown();
+    let mut named = 0;
+    for path in disk.paths() {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let whole = disk.read_file(&path).unwrap();
+        if name == "LOCK" || name.ends_with(".manifest") || name.ends_with(".meta") {
+            continue;
+        }
+        disk.remove(&path).unwrap();
+        let repaired = check_repair(&disk, &truth, Options::default(), &format!("no {name}"));
+        let repaired = repaired.unwrap();
+        named += repaired.lost.len();
+        let gone = u64::from(name.ends_with(".rows"));
+        assert!(repaired.files_gone <= gone, "{name}: {repaired:?}");
+        drop(repaired);
+        for (what, bytes) in [
+            ("half of", whole[..whole.len() / 2].to_vec()),
+            ("zeros for", vec![0; whole.len()]),
+            ("junk after", [&whole[..], &[1; 4096]].concat()),
+        ] {
+            disk.write_file(&path, &bytes).unwrap();
+            let what = format!("{what} {name}");
+            match check_repair(&disk, &truth, Options::default(), &what) {
+                Ok(repaired) if what.starts_with("junk") => {
+                    assert!(repaired.lost.is_empty() && repaired.nameless == 0, "{what}");
+                }
+                Ok(_) => {}
+                Err(error) => panic!("{what}: {error}"),
+            }
+        }
+        disk.write_file(&path, &whole).unwrap();
+    }
+    assert!(named > 0, "no lost key was named");
+}
+
+#[test]
+fn a_lost_meta_file_leaves_the_choice_to_the_user() {
+    let (disk, _run) = sample(1);
+    let truth = Truth::of(&disk);
+    let metas: Vec<_> = disk
+        .paths()
+        .into_iter()
+        .filter(|p| p.extension().is_some_and(|e| e == "meta"))
+        .collect();
+    let [_, last] = &metas[..] else {
+        panic!("two meta files: {metas:?}");
+    };
+    disk.corrupt(last, 150, 1).unwrap();
+    let error = check_repair(&disk, &truth, Options::default(), "refused").unwrap_err();
+    let why = error.to_string();
+    assert!(
+        why.contains("--checkpoint 1 (step 1)") && why.contains("--without-meta"),
+        "{why}"
+    );
+    let without_meta = Options {
+        without_meta: true,
+        ..Options::default()
+    };
+    let kept = check_repair(&disk, &truth, without_meta, "without meta").unwrap();
+    assert_eq!(
+        (kept.checkpoint, kept.meta_lost, kept.lost_nothing()),
+        (2, true, false)
+    );
+    drop(kept);
+    let earlier = Options {
+        checkpoint: Some(1),
+        ..Options::default()
+    };
+    let kept = check_repair(&disk, &truth, earlier, "checkpoint 1").unwrap();
+    assert_eq!((kept.checkpoint, kept.lost_nothing()), (1, true));
+}
+
+#[test]
+fn a_store_that_is_open_is_not_repaired() {
+    let (disk, mut run) = sample(1);
+    run.open().unwrap();
+    let error = run_repair(&disk, Options::default()).unwrap_err();
+    assert!(matches!(error, Error::Locked { .. }), "{error}");
+    run.store = None;
+    let nothing: Arc<dyn Disk> = Arc::new(SimDisk::new(1));
+    let error = repair(
+        &nothing,
+        Path::new(ROOT),
+        Options::default(),
+        &mut |_, _| ControlFlow::Continue(()),
+    );
+    assert!(matches!(error, Err(Error::InvalidArgument(_))));
+}
+
+#[test]
+fn a_repair_that_is_stopped_leaves_nothing_behind() {
+    let (disk, _run) = sample(1);
+    let path = disk
+        .paths()
+        .into_iter()
+        .find(|p| p.extension().is_some_and(|e| e == "rows"));
+    disk.corrupt(&path.unwrap(), 4100, 1).unwrap();
+    let before = files_of(&disk, "/");
+    let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+    let mut calls = 0;
+    let mut stop = |_, _| {
+        calls += 1;
+        if calls > 3 {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    };
+    let outcome = repair(&shared, Path::new(ROOT), Options::default(), &mut stop);
+    assert!(matches!(outcome, Err(Error::Cancelled)), "{outcome:?}");
+    assert!(files_of(&disk, "/") == before);
+}
+
+/// A trainer goes on in the repaired store; and a second repair finds nothing to do.
+#[test]
+fn the_repaired_store_takes_the_place_of_the_damaged_one() {
+    let home = tempfile::tempdir().unwrap();
+    let root = home.path().join("store");
+    let disk: Arc<dyn Disk> = Arc::new(PreadDisk::new());
+    let outside = home.path().join("elsewhere");
+    let options = RuntimeOptions {
+        cache_bytes: 64 << 20,
+        data_directories: vec!["a".into(), outside.clone()],
+        ..RuntimeOptions::default()
+    };
+    let store = Store::create_on(Arc::clone(&disk), &root, options.clone()).unwrap();
+    let table = store.create_table(&TableDescriptor::new("t", 8)).unwrap();
+    let keys: Vec<u64> = (0..2000).map(key).collect();
+    let mut out = vec![0.0; keys.len() * 8];
+    let lease = store.pull(table, &keys, &mut out).unwrap();
+    let values: Vec<f32> = (0..out.len()).map(|i| i as f32).collect();
+    store.push(&lease, Update::weights(&values)).unwrap();
+    drop(lease);
+    store.checkpoint(5, b"dense").unwrap();
+    store.close().unwrap();
+    let damage = |root: &Path, offset: usize| {
+        let files = std::fs::read_dir(root).unwrap().map(|e| e.unwrap().path());
+        let path = files
+            .into_iter()
+            .find(|p| p.extension().is_some_and(|e| e == "rows"));
+        let path = path.unwrap();
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[offset] ^= 0x40;
+        std::fs::write(&path, bytes).unwrap();
+    };
+    damage(&root.join("a"), 5000);
+    damage(&outside, 5000);
+    let go = |root: &Path| {
+        repair(&disk, root, Options::default(), &mut |_, _| {
+            ControlFlow::Continue(())
+        })
+        .unwrap()
+    };
+    let Outcome::Built(report, repaired) = go(&root) else {
+        panic!("nothing was repaired");
+    };
+    assert_eq!(report.findings.len(), 2);
+    assert_eq!((repaired.lost.len(), repaired.nameless), (2, 0));
+    let aside = repaired.swap(&*disk, &root).unwrap();
+    assert_eq!(aside, home.path().join("store.damaged"));
+    assert!(!home.path().join("store.repair").exists());
+    drop(repaired);
+    assert!(matches!(go(&root), Outcome::Whole(_)), "twice is once");
+    let found = contents(Arc::clone(&disk), &root, 1).unwrap();
+    assert_eq!(found.len(), 1998);
+    // The damaged one can be repaired again, into a place of its own.
+    let Outcome::Built(_, again) = go(&aside) else {
+        panic!("the damaged store became whole");
+    };
+    assert_eq!(again.lost.len(), 2);
+    drop(again);
+    let options = RuntimeOptions {
+        data_directories: Vec::new(),
+        ..options
+    };
+    let store = Store::open_on(Arc::clone(&disk), &root, options).unwrap();
+    assert_eq!(store.checkpoint_meta(1).unwrap(), b"dense");
+    let table = store.table("t").unwrap();
+    let lease = store.pull(table, &keys, &mut out).unwrap();
+    store.push(&lease, Update::weights(&values)).unwrap();
+    drop(lease);
+    store.checkpoint(6, b"dense").unwrap();
+    store.close().unwrap();
+    assert_eq!(contents(disk, &root, 2).unwrap().len(), 2000);
+}
+
+/// A key block holds the epochs: rows under a damaged one are saved with a guessed epoch, and
+/// those that are stale must not come before newer copies.
+#[test]
+fn rows_under_a_damaged_key_block_are_saved() {
+    let (disk, mut run) = sample(1);
+    run.open().unwrap();
+    run.step(&rows(0..40, 3.0)).unwrap();
+    run.step(&rows(5..9, 4.0)).unwrap();
+    run.step(&Op::Checkpoint(3, Vec::new())).unwrap();
+    run.store = None;
+    let truth = Truth {
+        older: Rows::new(),
+        by_checkpoint: [2, 3]
+            .map(|id| (id, of_sim(&disk, Path::new(ROOT), id)))
+            .into(),
+    };
+    let mut saved = 0;
+    for path in disk.paths() {
+        if path.extension().is_none_or(|e| e != "rows") {
+            continue;
+        }
+        let bytes = disk.read_file(&path).unwrap().len() as u64;
+        // Header, records, one key block, footer.
+        let keys = bytes - 2 * 4096;
+        disk.corrupt(&path, keys + 20, 1).unwrap();
+        let outcome = run_repair(&disk, Options::default());
+        let Ok(Outcome::Built(_, repaired)) = outcome else {
+            // The file belongs to an earlier checkpoint only: the inspection told it.
+            panic!("{}: {outcome:?}", path.display());
+        };
+        let found = of_sim(&disk, &repaired.path, 3);
+        saved += repaired.entries_saved;
+        let differ = truth.by_checkpoint[&3]
+            .iter()
+            .filter(|(k, v)| found.get(k) != Some(v));
+        assert_eq!(differ.count(), 0, "{}: {repaired:?}", path.display());
+        disk.corrupt(&path, keys + 20, 1).unwrap();
+    }
+    assert!(saved > 0);
+}
