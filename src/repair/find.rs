@@ -57,7 +57,8 @@ pub(super) fn identity(disk: &dyn Disk, root: &Path) -> Result<([u8; 16], Vec<Pa
     }
 }
 
-/// What the manifest adds up to; and why it is not what CURRENT says, if it is not.
+/// What the manifest adds up to; and what was wrong, if later edits may be lost by that. A damaged
+/// CURRENT alone costs nothing: the manifest goes on at least as far as it said.
 ///
 /// # Errors
 /// `Corrupt` when no manifest has a checkpoint that can be read.
@@ -85,8 +86,8 @@ pub(super) fn versions(
         let Ok(content) = recover::read_whole(disk, &path, METADATA_BYTES_MAX) else {
             continue;
         };
-        if let Some(replay) = believed(&content, &FileIdentity::new(*store, number)) {
-            return Ok((replay, Some(error)));
+        if let Some((replay, whole)) = believed(&content, &FileIdentity::new(*store, number)) {
+            return Ok((replay, (!whole).then_some(error)));
         }
     }
     let path = root.to_path_buf();
@@ -97,27 +98,33 @@ pub(super) fn versions(
     Err(Error::corrupt(&path, 0, what))
 }
 
-/// The state at the last checkpoint before the first damage.
-fn believed(content: &[u8], identity: &FileIdentity) -> Option<Replay> {
+/// The state at the last checkpoint before the first damage, and whether there is none.
+fn believed(content: &[u8], identity: &FileIdentity) -> Option<(Replay, bool)> {
     let apply = |edits_max: usize| {
         let mut reader = ManifestReader::new(content, identity).ok()?;
         let mut replay = Replay::default();
-        let mut last = 0;
+        let (mut last, mut whole) = (0, true);
         for i in 1..=edits_max {
-            let Ok(Some(edit)) = reader.next_edit() else {
-                break;
+            let edit = match reader.next_edit() {
+                Ok(Some(edit)) => edit,
+                Ok(None) => break,
+                Err(_) => {
+                    whole = false;
+                    break;
+                }
             };
             let checkpoint = matches!(edit, Edit::Checkpoint(_));
             if replay.apply(edit).is_err() {
+                whole = false;
                 break;
             }
             if checkpoint {
                 last = i;
             }
         }
-        Some((replay, last))
+        Some((replay, last, whole))
     };
-    let (_, last) = apply(usize::MAX)?;
-    let (replay, _) = apply(last)?;
-    (!replay.checkpoints.is_empty()).then_some(replay)
+    let (_, last, whole) = apply(usize::MAX)?;
+    let (replay, ..) = apply(last)?;
+    (!replay.checkpoints.is_empty()).then_some((replay, whole))
 }

@@ -52,7 +52,7 @@ pub struct Repaired {
     pub step: u64,
     /// Whether its meta file was lost, and is empty now.
     pub meta_lost: bool,
-    /// Why the version is not the one that CURRENT named, if it is not.
+    /// What was wrong with CURRENT or the manifest, if later checkpoints may be lost by that.
     pub version_lost: Option<String>,
     /// Names of the tables, by number.
     pub tables: Vec<String>,

@@ -1,9 +1,10 @@
 //! `hps-fsck`: is a store on disk whole?
 //!
-//! - Nothing is written, whatever is found.
+//! - Nothing is written, whatever is found, but with `--repair`: then beside the store.
 //! - A store that a trainer has open is checked as of its retained checkpoints.
 
 mod compare;
+mod repair;
 mod text;
 
 use std::io::Write;
@@ -12,7 +13,6 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use clap::Parser;
-use hps::Error;
 use hps::inspect::{Report, Scope, Severity, inspect};
 use hps::io::Disk;
 use hps::io::pread::PreadDisk;
@@ -20,15 +20,18 @@ use hps::io::uring::UringDisk;
 
 use crate::cli::{Exit, Interrupt, Meter, Show};
 
-/// Checks a store on disk, without changing it.
+/// Checks a store on disk, and repairs it if asked.
 ///
 /// Verifies the identity files, CURRENT and the manifest, every parameter file of every retained
 /// checkpoint against the manifest (length, checksums, order of keys), the meta files, and the
 /// index image against the key blocks. A store that is open elsewhere is checked as of its
 /// retained checkpoints.
 ///
-/// Exit codes: 0 whole (leftovers of a crash are named), 1 the stores differ (--diff), 4 damage
-/// was found, 8 could not run (no store, no permission, I/O error), 16 wrong arguments,
+/// With --repair everything that verifies is saved into a new store beside DIR, which then takes
+/// DIR's place; the damaged store is kept as DIR.damaged. Sound files are shared by hard links.
+///
+/// Exit codes: 0 whole (leftovers of a crash are named), 1 the stores differ (--diff) or everything
+/// was repaired, 4 damage was found, or was repaired at the cost of rows, 8 could not run (no store, no permission, I/O error), 16 wrong arguments,
 /// 32 stopped by Ctrl-C.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "hps-fsck", version)]
@@ -43,7 +46,7 @@ pub struct Args {
     /// Every byte of every file (the default)
     #[arg(long)]
     pub full: bool,
-    /// Count the rows of this retained checkpoint instead of the last one
+    /// Count the rows of this retained checkpoint (or repair it) instead of the last one
     #[arg(long, value_name = "ID")]
     pub checkpoint: Option<u64>,
     /// Print a digest of all rows of the checkpoint: equal for equal rows, whatever the files
@@ -52,6 +55,12 @@ pub struct Args {
     /// Compare the rows of the checkpoint with those of the last checkpoint of another store
     #[arg(long, value_name = "OTHER_DIR")]
     pub diff: Option<PathBuf>,
+    /// Save what verifies, list the keys that are lost, and put the repaired store in DIR's place
+    #[arg(long, conflicts_with_all = ["quick", "digest", "diff"])]
+    pub repair: bool,
+    /// If the checkpoint's meta file is damaged, give the repaired store an empty one
+    #[arg(long, requires = "repair")]
+    pub without_meta: bool,
     /// Print how many rows have a norm of which size
     #[arg(long)]
     pub norms: bool,
@@ -72,6 +81,8 @@ pub struct Outcome {
     pub digest: Option<String>,
     /// Differences from another store.
     pub difference: Option<compare::Difference>,
+    /// The repair, if there was one.
+    pub mended: Option<repair::Mended>,
 }
 
 /// Runs the tool.
@@ -90,21 +101,22 @@ pub fn run(args: &Args) -> Result<Exit> {
         Ok(disk) => Arc::new(disk),
         Err(_) => Arc::new(PreadDisk::new()),
     };
-    let looked = inspect(&disk, &args.directory, scope, &mut |done, all| {
-        meter.at(done, all);
-        interrupt.flow()
-    });
-    meter.end();
-    let report = match looked {
-        // A version of the format that this build can't check.
-        Err(error @ Error::Unsupported { .. }) => return Err(error.into()),
-        other => other?,
+    let (report, mended) = if args.repair {
+        repair::run(args, &disk, &mut meter, &interrupt)?
+    } else {
+        let looked = inspect(&disk, &args.directory, scope, &mut |done, all| {
+            meter.at(done, all);
+            interrupt.flow()
+        });
+        meter.end();
+        (looked?, None)
     };
     let damaged = report.worst() >= Some(Severity::Cache);
     let mut outcome = Outcome {
         report,
         digest: None,
         difference: None,
+        mended,
     };
     let lost = outcome.report.worst() >= Some(Severity::Damage);
     if let Some(checkpoint) = outcome.report.checkpoint.filter(|_| !lost) {
@@ -123,6 +135,10 @@ pub fn run(args: &Args) -> Result<Exit> {
     };
     printed?;
     let differs = outcome.difference.as_ref().is_some_and(|d| d.rows() > 0);
+    if let Some(mended) = &outcome.mended {
+        let whole = mended.lost_nothing();
+        return Ok(if whole { Exit::Changed } else { Exit::Findings });
+    }
     Ok(match (damaged, differs) {
         (true, _) => Exit::Findings,
         (false, true) => Exit::Changed,

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use hps::inspect::{Magnitudes, Report, Severity};
 use serde_json::{Value, json};
 
-use super::{Args, Outcome};
+use super::{Args, Outcome, repair};
 use crate::cli::{count, size};
 
 fn word(severity: Severity) -> &'static str {
@@ -65,6 +65,7 @@ pub(super) fn json(outcome: &Outcome) -> Value {
         "findings": report.findings.iter().map(|f| json!({
             "severity": word(f.severity), "path": f.path, "offset": f.offset, "what": f.what,
         })).collect::<Vec<_>>(),
+        "repair": outcome.mended.as_ref().map(repair::json),
         "digest": outcome.digest,
         "difference": outcome.difference.as_ref().map(|d| json!({
             "only_here": d.only_here, "only_there": d.only_there, "changed": d.changed,
@@ -129,7 +130,11 @@ pub(super) fn print(out: &mut dyn Write, args: &Args, outcome: &Outcome) -> io::
             writeln!(out, "  table {table}, key {key}")?;
         }
     }
-    findings(out, report)
+    findings(out, report)?;
+    match &outcome.mended {
+        Some(mended) => repair::print(out, mended),
+        None => Ok(()),
+    }
 }
 
 fn tables(out: &mut dyn Write, args: &Args, report: &Report) -> io::Result<()> {

@@ -1,0 +1,177 @@
+//! `hps-fsck --repair`: what is saved, what is lost, and where is the damaged store now?
+//!
+//! - The list of lost keys is durable before the stores change places.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use hps::inspect::Report;
+use hps::io::Disk;
+use hps::repair::{Options, Outcome, Repaired, repair};
+use serde_json::{Value, json};
+
+use super::Args;
+use crate::cli::{Interrupt, Meter, count};
+
+/// Lost keys that are printed.
+const NAMED_MAX: usize = 16;
+
+/// A finished repair.
+#[derive(Debug)]
+pub struct Mended {
+    repaired: Repaired,
+    /// The store.
+    root: PathBuf,
+    /// Where the damaged one is.
+    aside: PathBuf,
+    /// The list of lost keys, if there are any.
+    list: Option<PathBuf>,
+}
+
+impl Mended {
+    /// Whether every row is what it was.
+    #[must_use]
+    pub fn lost_nothing(&self) -> bool {
+        self.repaired.lost_nothing()
+    }
+}
+
+/// Repairs the store, if it is damaged.
+pub(super) fn run(
+    args: &Args,
+    disk: &Arc<dyn Disk>,
+    meter: &mut Meter,
+    interrupt: &Interrupt,
+) -> Result<(Report, Option<Mended>)> {
+    let directory = &args.directory;
+    let root = directory
+        .canonicalize()
+        .with_context(|| format!("find {}", directory.display()))?;
+    let options = Options {
+        checkpoint: args.checkpoint,
+        without_meta: args.without_meta,
+    };
+    let outcome = repair(disk, &root, options, &mut |done, all| {
+        meter.at(done, all);
+        interrupt.flow()
+    });
+    meter.end();
+    let (report, repaired) = match outcome? {
+        Outcome::Whole(report) => return Ok((report, None)),
+        Outcome::Built(report, repaired) => (report, *repaired),
+    };
+    let list = if repaired.lost.is_empty() {
+        None
+    } else {
+        Some(write_list(&root, &repaired)?)
+    };
+    let aside = repaired.swap(&**disk, &root)?;
+    let mended = Mended {
+        repaired,
+        root,
+        aside,
+        list,
+    };
+    Ok((report, Some(mended)))
+}
+
+fn table(repaired: &Repaired, id: u32) -> &str {
+    repaired.tables.get(id as usize).map_or("?", String::as_str)
+}
+
+fn now(older: bool) -> &'static str {
+    if older { "older copy" } else { "gone" }
+}
+
+/// Writes the keys into a file of a name that is free, beside the store.
+fn write_list(root: &Path, repaired: &Repaired) -> Result<PathBuf> {
+    let base = root.file_name().unwrap_or_default().to_string_lossy();
+    let mut text = String::from("table\tkey\tfile\tnow\n");
+    for row in &repaired.lost {
+        let (table, now) = (table(repaired, row.table), now(row.older));
+        writeln!(text, "{table}\t{}\t{}\t{now}", row.key, row.file)?;
+    }
+    let mut n = 0;
+    loop {
+        n += 1;
+        let path = root.with_file_name(format!("{base}.lost-{n}.tsv"));
+        let mut file = match File::create_new(&path) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => continue,
+            other => other.with_context(|| format!("create {}", path.display()))?,
+        };
+        file.write_all(text.as_bytes())
+            .and_then(|()| file.sync_all())
+            .with_context(|| format!("write {}", path.display()))?;
+        return Ok(path);
+    }
+}
+
+/// The object `repair` of the report.
+pub(super) fn json(mended: &Mended) -> Value {
+    let r = &mended.repaired;
+    json!({
+        "store": mended.root,
+        "damaged": mended.aside,
+        "checkpoint": r.checkpoint,
+        "step": r.step,
+        "meta_lost": r.meta_lost,
+        "version_lost": r.version_lost,
+        "files_shared": r.files_shared,
+        "files_rewritten": r.files_rewritten,
+        "files_gone": r.files_gone,
+        "entries_saved": r.entries_saved,
+        "rows_gone": r.lost.iter().filter(|l| !l.older).count(),
+        "rows_older": r.lost.iter().filter(|l| l.older).count(),
+        "entries_nameless": r.nameless,
+        "lost_list": mended.list,
+    })
+}
+
+/// What a person reads.
+pub(super) fn print(out: &mut dyn Write, mended: &Mended) -> io::Result<()> {
+    let r = &mended.repaired;
+    writeln!(
+        out,
+        "repaired: checkpoint {} of step {}; {} files shared, {} written anew, {} gone",
+        r.checkpoint,
+        r.step,
+        count(r.files_shared),
+        count(r.files_rewritten),
+        count(r.files_gone)
+    )?;
+    if let Some(why) = &r.version_lost {
+        writeln!(out, "  later checkpoints may be lost: {why}")?;
+    }
+    if r.meta_lost {
+        writeln!(out, "  the checkpoint's meta is lost: it is empty now")?;
+    }
+    let older = r.lost.iter().filter(|l| l.older).count() as u64;
+    let gone = r.lost.len() as u64 - older;
+    if r.lost.is_empty() && r.nameless == 0 {
+        writeln!(out, "  no row is lost")?;
+    } else {
+        writeln!(
+            out,
+            "  lost: {} rows are gone, {} are older copies now, {} more can't be named",
+            count(gone),
+            count(older),
+            count(r.nameless)
+        )?;
+    }
+    for row in r.lost.iter().take(NAMED_MAX) {
+        let (table, now) = (table(r, row.table), now(row.older));
+        writeln!(out, "  table {table}, key {}: {now}", row.key)?;
+    }
+    if let Some(list) = &mended.list {
+        writeln!(out, "  all lost keys: {}", list.display())?;
+    }
+    writeln!(
+        out,
+        "the damaged store is kept as {}; remove it when it is not needed any more",
+        mended.aside.display()
+    )
+}
