@@ -1,6 +1,6 @@
 //! Which rows count in a version, and does the index image agree?
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -17,19 +17,20 @@ use crate::ssd::version::DataFile;
 /// Memory of all key blocks that a merge holds.
 const KEYS_BYTES: u64 = 64 << 20;
 
-/// Files that are read at the same time, at most.
-const THREADS_MAX: usize = 4;
+/// Files that are read at the same time: the device is waited for, not the processor.
+const THREADS: usize = 4;
 /// How often progress is told.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// A bit per entry, by file number: it has no newer copy.
-pub(super) type Live = BTreeMap<u64, Vec<u64>>;
+/// A bit per entry, by the file's slot: it has no newer copy. Empty for files that are not in the
+/// version.
+pub(super) type Live = Vec<Vec<u64>>;
 
 /// An entry of the version: the newest of its key.
 struct Newest {
     order: (u32, u64),
     key: u64,
-    file: u64,
+    slot: usize,
     entry: u32,
     tombstone: bool,
 }
@@ -72,7 +73,7 @@ impl Inspection<'_> {
             .collect();
         let tables = &replay.tables;
         let rows = self.each_file(&sound, &bytes_read, bytes_all, &|sink, opened| {
-            sink.check_rows(opened, tables, live.get(&opened.file.meta.number))
+            sink.check_rows(opened, tables, &live[opened.file.slot as usize])
         })?;
         for checked in rows {
             let checked = match checked {
@@ -92,8 +93,12 @@ impl Inspection<'_> {
         }
         self.report.bytes_read = bytes_read.into_inner();
         for file in &mut self.report.files {
-            let bits = live.get(&file.number);
-            file.live = bits.map(|b| b.iter().map(|w| u64::from(w.count_ones())).sum());
+            let Some(opened) = files.get(&file.number) else {
+                continue;
+            };
+            let bits = &live[opened.file.slot as usize];
+            let ones = bits.iter().map(|w| u64::from(w.count_ones())).sum();
+            file.live = (!bits.is_empty()).then_some(ones);
         }
         Ok(())
     }
@@ -107,8 +112,7 @@ impl Inspection<'_> {
         bytes_all: u64,
         work: &(dyn Fn(&mut Sink<'_>, &Opened) -> Result<T> + Sync),
     ) -> Result<Vec<Result<T>>> {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = threads.min(THREADS_MAX).min(files.len());
+        let threads = THREADS.min(files.len());
         let next = AtomicUsize::new(0);
         let stop = AtomicBool::new(false);
         let longest = files.iter().map(|f| f.file.meta.bytes).max().unwrap_or(0);
@@ -157,13 +161,11 @@ impl Inspection<'_> {
         complete: bool,
         checkpoint: u64,
     ) -> Result<Live> {
-        let mut live: Live = version
-            .iter()
-            .map(|f| {
-                let words = usize::try_from(f.entries().div_ceil(64)).unwrap_or(usize::MAX);
-                (f.meta.number, vec![0; words])
-            })
-            .collect();
+        let mut live: Live = vec![Vec::new(); replay.files.len()];
+        for file in version {
+            let words = usize::try_from(file.entries().div_ceil(64)).unwrap_or(usize::MAX);
+            live[file.slot as usize] = vec![0; words];
+        }
         let mut image = Comparison::open(self, store, replay, complete, checkpoint)?;
         // A cursor holds an eighth of its window in key blocks; rows are not read here.
         let window = (KEYS_BYTES / version.len().max(1) as u64).clamp(16 << 10, 512 << 10) * 8;
@@ -178,10 +180,7 @@ impl Inspection<'_> {
             let result = merge_table(version, id, window, &mut |newest| {
                 table.rows += u64::from(!newest.tombstone);
                 table.tombstones += u64::from(newest.tombstone);
-                if let Some(word) = live
-                    .get_mut(&newest.file)
-                    .and_then(|bits| bits.get_mut(newest.entry as usize / 64))
-                {
+                if let Some(word) = live[newest.slot].get_mut(newest.entry as usize / 64) {
                     *word |= 1 << (newest.entry % 64);
                 }
                 image.compare(&newest)
@@ -209,7 +208,7 @@ fn merge_table(
             each(Newest {
                 order: (table, entry.hash),
                 key: entry.key,
-                file: cursor.file.meta.number,
+                slot: cursor.file.slot as usize,
                 entry: entry.number,
                 tombstone: cursor.run.kind == RunKind::Tombstones,
             });
@@ -224,8 +223,10 @@ struct Comparison {
     walk: Option<Walk>,
     /// Whether entries are compared, or the image's own blocks are verified only.
     compares: bool,
-    covered: HashSet<u64>,
-    current: HashSet<u64>,
+    /// Whether it lists a file, by slot.
+    covered: Vec<bool>,
+    /// Slots of the files that it lists, where they are of the version.
+    slots: Vec<Option<usize>>,
     error: Option<Error>,
     path: std::path::PathBuf,
 }
@@ -241,8 +242,8 @@ impl Comparison {
         let mut comparison = Comparison {
             walk: None,
             compares: false,
-            covered: HashSet::new(),
-            current: HashSet::new(),
+            covered: vec![false; replay.files.len()],
+            slots: Vec::new(),
             error: None,
             path: inspection.root.to_path_buf(),
         };
@@ -254,12 +255,16 @@ impl Comparison {
         match Walk::open(&**inspection.disk, inspection.root, store, reference) {
             Ok(walk) => {
                 comparison.compares = complete && walk.checkpoint() <= checkpoint;
-                comparison.covered = walk.covered().iter().copied().collect();
-                let current = replay
-                    .files
-                    .values()
-                    .filter(|f| f.in_checkpoint(checkpoint));
-                comparison.current = current.map(|f| f.number).collect();
+                // A file's slot is its place in the manifest's list.
+                let slots: HashMap<u64, usize> = replay.files.keys().copied().zip(0..).collect();
+                for number in walk.covered() {
+                    let slot = slots.get(number).copied();
+                    let slot = slot.filter(|_| replay.files[number].in_checkpoint(checkpoint));
+                    comparison.slots.push(slot);
+                    if let Some(slot) = slot {
+                        comparison.covered[slot] = true;
+                    }
+                }
                 comparison.walk = Some(walk);
             }
             Err(error) => inspection.report.note(Severity::Cache, error)?,
@@ -278,19 +283,19 @@ impl Comparison {
 
     fn try_compare(&mut self, newest: &Newest) -> Result<()> {
         self.skip_before(newest.order)?;
-        let covered = self.covered.contains(&newest.file);
+        let covered = self.covered[newest.slot];
         let Some(walk) = &mut self.walk else {
             return Ok(());
         };
         let found = walk.peek()?.filter(|(order, _)| *order == newest.order);
         let place = found.map(|(_, entry)| {
-            let file = walk.covered().get(entry.ordinal as usize).copied();
-            (file, entry.entry, entry.tombstone)
+            let slot = self.slots.get(entry.ordinal as usize).copied().flatten();
+            (slot, entry.entry, entry.tombstone)
         });
         if found.is_some() {
             walk.step();
         }
-        let right = (Some(newest.file), newest.entry, newest.tombstone);
+        let right = (Some(newest.slot), newest.entry, newest.tombstone);
         if covered && place != Some(right) {
             let what = format!("key {:#x} is not where its newest copy is", newest.key);
             return Err(Error::corrupt(&self.path, 0, what));
@@ -306,8 +311,8 @@ impl Comparison {
         while let Some((at, entry)) = walk.peek()?
             && at < order
         {
-            let file = walk.covered().get(entry.ordinal as usize).copied();
-            if file.is_some_and(|f| self.current.contains(&f)) {
+            let slot = self.slots.get(entry.ordinal as usize).copied().flatten();
+            if slot.is_some() {
                 let what = format!("key {:#x} is in no file of the version", entry.key);
                 return Err(Error::corrupt(&self.path, 0, what));
             }

@@ -232,7 +232,7 @@ impl<'a> Sink<'a> {
         &mut self,
         opened: &Opened,
         tables: &[TableDescriptor],
-        live: Option<&Vec<u64>>,
+        live: &[u64],
     ) -> Result<Checked> {
         let Opened { file, footer } = opened;
         let (mut keys, mut epochs) = (Vec::new(), Vec::new());
@@ -289,7 +289,7 @@ struct Records<'a> {
     /// Where the state is in a row, by table.
     states: Vec<Range<usize>>,
     keys: Vec<u64>,
-    live: Option<&'a Vec<u64>>,
+    live: &'a [u64],
     /// Weights and state, by table.
     values: Vec<(Magnitudes, Magnitudes)>,
     digest: Digest,
@@ -358,7 +358,7 @@ impl Records<'_> {
         self.digest.update(&record.checksum.to_le_bytes());
         let live = self
             .live
-            .and_then(|bits| bits.get(entry / 64))
+            .get(entry / 64)
             .is_some_and(|word| word >> (entry % 64) & 1 == 1);
         if live && let Some((weights, state)) = self.values.get_mut(run.table as usize) {
             let states = &self.states[run.table as usize];
