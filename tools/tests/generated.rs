@@ -24,6 +24,9 @@ fn commands() -> Vec<Command> {
     ]
 }
 
+/// In the foot of each page.
+const SOURCE: &str = concat!("hps-tools ", env!("CARGO_PKG_VERSION"));
+
 type Files = BTreeMap<PathBuf, Vec<u8>>;
 
 fn completions() -> Files {
@@ -72,7 +75,7 @@ fn write_page(command: &Command, out: &mut Vec<u8>) -> io::Result<()> {
     if long.is_some() {
         described = described.long_about(about.to_owned());
     }
-    let page = clap_mangen::Man::new(described);
+    let page = clap_mangen::Man::new(described).source(SOURCE);
     page.render_title(out)?;
     page.render_name_section(out)?;
     page.render_synopsis_section(out)?;
@@ -94,7 +97,9 @@ fn write_page(command: &Command, out: &mut Vec<u8>) -> io::Result<()> {
                     dumb has none (and no progress bar).";
         writeln!(out, ".SH ENVIRONMENT\n.TP\n\\fB{names}\\fR\n{}", roff(what))?;
     }
-    page.render_version_section(out)?;
+    if command.get_version().is_some() {
+        page.render_version_section(out)?;
+    }
     let own = command.get_name();
     let tools = commands();
     let others = tools.iter().map(Command::get_name).filter(|n| *n != own);

@@ -5,9 +5,9 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use hps::format::Digest;
-use hps::{RowIter, RuntimeOptions, Store, mix64};
+use hps::{Error, Invalid, RowIter, RuntimeOptions, Store, mix64};
 
 use crate::cli::Interrupt;
 
@@ -49,16 +49,17 @@ fn open(directory: &Path, checkpoint: Option<u64>) -> Result<(Store, u64)> {
         threads: 1,
         ..RuntimeOptions::default()
     };
-    let store = Store::open_read_only(directory, checkpoint, options)?;
-    let id = match checkpoint {
-        Some(id) => id,
-        None => {
-            store
-                .last_checkpoint()
-                .with_context(|| format!("{}: no checkpoint yet", directory.display()))?
-                .id
+    let store = match Store::open_read_only(directory, checkpoint, options) {
+        Err(Error::InvalidArgument(Invalid::UnknownCheckpoint { retained, .. }))
+            if retained.is_empty() =>
+        {
+            let directory = directory.display();
+            bail!("{directory}: no checkpoint yet: there are no rows to compare with");
         }
+        other => other?,
     };
+    let last = || store.last_checkpoint().map(|c| c.id);
+    let id = checkpoint.or_else(last).context("no checkpoint")?;
     Ok((store, id))
 }
 

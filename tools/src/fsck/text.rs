@@ -62,7 +62,7 @@ fn magnitudes(values: &Magnitudes) -> Value {
 pub(super) fn show(args: &Args, outcome: &Outcome) -> io::Result<()> {
     if args.json {
         let mut out = io::stdout().lock();
-        writeln!(out, "{}", json(outcome))?;
+        writeln!(out, "{}", json(args, outcome))?;
         return out.flush();
     }
     if args.common.quiet {
@@ -74,13 +74,14 @@ pub(super) fn show(args: &Args, outcome: &Outcome) -> io::Result<()> {
 }
 
 /// One object.
-fn json(outcome: &Outcome) -> Value {
+fn json(args: &Args, outcome: &Outcome) -> Value {
     let report = &outcome.report;
     let [damage, cache, leftovers] = counts(report);
     json!({
         "v": 1,
         "tool": "hps-fsck",
         "store": uuid(report),
+        "full": !args.quick,
         "open_elsewhere": report.open_elsewhere,
         "checkpoint": report.checkpoint,
         "checkpoints": report.checkpoints.iter().map(|c| json!({
@@ -292,10 +293,18 @@ fn verdict(out: &mut dyn Write, args: &Args, report: &Report) -> io::Result<()> 
             of(n as u64, "leftover")
         ),
     };
+    // STORE, CURRENT or the manifest: without it nothing else can be told from rubbish.
+    let unseen = match damage {
+        0 => "",
+        _ if report.store.is_some() && !report.checkpoints.is_empty() => "",
+        _ => ": what it leads to could not be looked at",
+    };
     let read = match report.bytes_read {
-        0 if args.quick => String::from(", as far as can be told without reading rows and keys"),
+        0 if args.quick && damage == 0 => {
+            String::from(", as far as can be told without reading rows and keys")
+        }
         0 => String::new(),
         bytes => format!(", {} read", size(bytes)),
     };
-    writeln!(out, "{style}{verdict}{style:#}{rest}{read}")
+    writeln!(out, "{style}{verdict}{style:#}{unseen}{rest}{read}")
 }
