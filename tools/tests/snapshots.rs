@@ -183,14 +183,33 @@ fn command(tool: &str) -> Command {
     command
 }
 
-/// Each line that is an object, over several lines.
+/// Each line that is an object, over several lines; plain arrays of numbers stay on one.
 fn laid_out(text: &str) -> String {
     let lay = |line: &str| match serde_json::from_str::<Value>(line) {
         Ok(value) if value.is_object() => serde_json::to_string_pretty(&value).unwrap(),
         _ => line.to_owned(),
     };
     let lines: Vec<String> = text.lines().map(lay).collect();
-    lines.join("\n") + "\n"
+    let mut laid = String::new();
+    let mut in_numbers = false;
+    for line in lines.join("\n").lines() {
+        let item = line.trim();
+        let number = item.starts_with(|c: char| c.is_ascii_digit() || c == '-');
+        in_numbers = number && (in_numbers || laid.ends_with("[\n"));
+        if in_numbers || (item.starts_with(']') && laid.ends_with(|c: char| c.is_ascii_digit())) {
+            laid.truncate(laid.trim_end().len());
+            laid += if laid.ends_with(',') { " " } else { "" };
+            laid += item;
+        } else {
+            laid += line;
+        }
+        laid += if in_numbers && !item.ends_with(',') {
+            ""
+        } else {
+            "\n"
+        };
+    }
+    laid
 }
 
 /// The uuid of a store, and times.
