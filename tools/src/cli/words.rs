@@ -4,6 +4,7 @@
 //! - A name or message with control characters is written with escapes: it comes from a disk that
 //!   nobody vouches for, and goes to a terminal.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// Bytes as people read them: 4.3 GB.
@@ -57,7 +58,12 @@ pub fn duration(time: Duration) -> String {
 /// stands as an escape.
 #[must_use]
 pub fn visible(text: &str) -> String {
-    let turns = |c: char| matches!(c, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    const TURNS: [RangeInclusive<char>; 3] = [
+        '\u{200e}'..='\u{200f}',
+        '\u{2028}'..='\u{202e}',
+        '\u{2066}'..='\u{2069}',
+    ];
+    let turns = |c: char| TURNS.iter().any(|range| range.contains(&c));
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
         if c.is_control() || turns(c) {
