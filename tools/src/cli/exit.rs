@@ -117,9 +117,7 @@ fn text_of(error: &anyhow::Error) -> String {
         let own = cause.downcast_ref::<Error>();
         parts.push(match own {
             Some(Error::InvalidArgument(what)) => what.to_string(),
-            Some(Error::Cancelled) => String::from(
-                "stopped before the end by Ctrl-C or SIGTERM; what was not looked at is unknown",
-            ),
+            Some(Error::Cancelled) => String::from("stopped before the end by Ctrl-C or SIGTERM"),
             _ => cause.to_string(),
         });
         // The library's errors say all of their sources themselves.
