@@ -8,6 +8,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hps::{RuntimeOptions, Store, TableDescriptor, Update};
 use serde_json::Value;
@@ -15,6 +16,14 @@ use serde_json::Value;
 const FSCK: &str = env!("CARGO_BIN_EXE_hps-fsck");
 const ESCAPE: char = '\u{1b}';
 const COLOUR_VARIABLES: [&str; 4] = ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TERM"];
+
+/// One case at a time: a child that another thread has just forked holds the lock of a store that
+/// is open here, until it has become the tool.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A store of so many rows of 256 weights, 2 KiB each with their state.
 fn sample(directory: &Path, rows: u64) {
@@ -52,6 +61,7 @@ fn stdout(output: &Output) -> String {
 
 #[test]
 fn colours_without_a_terminal_are_for_those_who_force_them() {
+    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     sample(dir.path(), 10);
     let look = |arguments: &[&str], variables: &[(&str, &str)]| {
@@ -95,6 +105,7 @@ fn on_terminal(line: &str, variables: &[(&str, &str)]) -> Option<String> {
 
 #[test]
 fn a_terminal_has_colours_and_a_bar_unless_told_otherwise() {
+    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     sample(dir.path(), 10);
     let line = |flags: &str| format!("'{FSCK}' {flags} '{}'", dir.path().display());
@@ -131,6 +142,7 @@ fn a_terminal_has_colours_and_a_bar_unless_told_otherwise() {
 
 #[test]
 fn progress_that_is_always_wanted_has_a_first_and_a_last_line() {
+    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     sample(dir.path(), 10);
     let lines = |flags: &[&str]| {
@@ -150,6 +162,7 @@ fn progress_that_is_always_wanted_has_a_first_and_a_last_line() {
 
 #[test]
 fn a_reader_that_leaves_changes_nothing_but_a_full_disk_is_an_error() {
+    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("s");
     sample(&store, 10);
@@ -200,6 +213,7 @@ fn interrupted(directory: &Path, signal: &str, flag: &str, when: &str) -> Option
 #[test]
 fn a_signal_ends_a_check_cleanly_with_its_own_code() {
     const TRIES: usize = 20;
+    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     sample(dir.path(), 32 << 10);
     let other = dir.path().to_str().unwrap();
