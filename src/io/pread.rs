@@ -105,7 +105,10 @@ impl Disk for PreadDisk {
             LockKind::Exclusive => file.try_lock(),
         };
         match taken {
-            Ok(()) => Ok(Box::new(FileLock { _file: file })),
+            Ok(()) => Ok(Box::new(FileLock {
+                file,
+                process: std::process::id(),
+            })),
             Err(TryLockError::WouldBlock) => Err(ErrorKind::WouldBlock.into()),
             Err(TryLockError::Error(error)) => Err(error),
         }
@@ -128,13 +131,26 @@ impl Disk for PreadDisk {
     }
 }
 
-/// Holds an advisory lock (flock) as long as its descriptor is open.
+/// Holds an advisory lock (flock). It is released by name, not by closing the descriptor: a child
+/// that another thread has just forked has a copy of that until it runs its program.
 #[derive(Debug)]
 struct FileLock {
-    _file: File,
+    file: File,
+    /// Who took it: a forked child that drops its copy must not release it.
+    process: u32,
 }
 
 impl LockGuard for FileLock {}
+
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        if std::process::id() == self.process
+            && let Err(error) = self.file.unlock()
+        {
+            tracing::warn!(%error, "a lock is released only when its descriptor is closed");
+        }
+    }
+}
 
 /// A regular file of the operating system; `uring` uses the same.
 #[derive(Debug)]

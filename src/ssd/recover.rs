@@ -225,11 +225,13 @@ pub(crate) fn read_store(disk: &dyn Disk, root: &Path) -> Result<([u8; 16], Vec<
         _ => Error::io("list", root, e),
     })?;
     if !names.iter().any(|e| e.name == STORE_NAME) {
-        let half = names.iter().any(|e| e.name == LOCK_NAME);
-        let why = if half {
+        let has = |name: &str| names.iter().any(|e| e.name == name);
+        let why = if has(LOCK_NAME) {
             "creation did not finish (there is a LOCK and no STORE); empty it and create again"
+        } else if has(PART_NAME) {
+            "it is a data directory of a store; name the store's own, which has a file STORE"
         } else {
-            "there is no file STORE in it; create a store first"
+            "there is no file STORE in it; name the directory of a store, or create one"
         };
         return Err(not_a_store(root, why));
     }

@@ -122,3 +122,27 @@ fn a_file_without_descriptor_is_an_error_of_its_request() {
         ErrorKind::Unsupported
     );
 }
+
+/// A lock is of the open file, and a child that another thread has just forked has that file open
+/// until it runs its program: a store that was closed looked locked in 226 of 300 openings.
+#[test]
+fn a_lock_that_is_given_back_is_free_though_another_thread_forks() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    for place in real_places() {
+        let ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    let status = std::process::Command::new("true").status();
+                    assert!(status.unwrap().success());
+                }
+            });
+            let path = place.path("LOCK");
+            let refused = (0..300)
+                .filter(|_| place.disk.lock(&path, LockKind::Exclusive, true).is_err())
+                .count();
+            ended.store(true, Ordering::Relaxed);
+            assert_eq!(refused, 0, "of 300");
+        });
+    }
+}

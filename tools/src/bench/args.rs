@@ -3,12 +3,16 @@
 //! - A flag is defined once, here, with its unit and default; `--tiny` changes defaults only.
 //! - A fault of the user's ends with exit code 16 (clap's own and [`Usage`]), anything else with 8.
 
-use std::fmt;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use anyhow::Result;
 use clap::{Parser, ValueEnum};
 use hps::{Optimizer, RuntimeOptions, TableDescriptor};
+
+use crate::cli;
+pub use crate::cli::Usage;
+use crate::trace::format::VERSION as TRACE_VERSION;
 
 /// Measures an hps store beside the limits of the machine, in one run.
 ///
@@ -20,6 +24,7 @@ use hps::{Optimizer, RuntimeOptions, TableDescriptor};
 #[command(
     name = "hps-bench",
     version,
+    long_version = long_version(),
     max_term_width = 100,
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true
@@ -116,6 +121,14 @@ pub struct Args {
     pub child: Option<PathBuf>,
 }
 
+fn long_version() -> &'static str {
+    static TEXT: LazyLock<String> = LazyLock::new(|| {
+        let stores = cli::version();
+        format!("{stores}, traces of format version {TRACE_VERSION}")
+    });
+    &TEXT
+}
+
 /// What hps-bench does beside measuring.
 #[derive(clap::Subcommand, Debug, Clone)]
 pub enum Command {
@@ -203,18 +216,6 @@ impl Rule {
         }
     }
 }
-
-/// A fault of the user's that the flags alone don't show: exit code 16.
-#[derive(Debug)]
-pub struct Usage(pub String);
-
-impl fmt::Display for Usage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Usage {}
 
 fn positive(text: &str) -> std::result::Result<f64, String> {
     match text.parse::<f64>() {

@@ -2,10 +2,9 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use hps_tools::cli;
 use hps_tools::fsck::{Args, run};
 
 fn main() -> ExitCode {
-    cli::end("hps-fsck", Args::try_parse().map(|args| run(&args)))
+    cli::end("hps-fsck", cli::parse::<Args>().map(|args| run(&args)))
 }

@@ -5,9 +5,11 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use hps::format::Digest;
-use hps::{RowIter, RuntimeOptions, Store, mix64};
+use hps::{Error, Invalid, RowIter, RuntimeOptions, Store, mix64};
+
+use crate::cli::Interrupt;
 
 /// Keys named one by one.
 const NAMED_MAX: usize = 16;
@@ -47,29 +49,31 @@ fn open(directory: &Path, checkpoint: Option<u64>) -> Result<(Store, u64)> {
         threads: 1,
         ..RuntimeOptions::default()
     };
-    let store = Store::open_read_only(directory, checkpoint, options)?;
-    let id = match checkpoint {
-        Some(id) => id,
-        None => {
-            store
-                .last_checkpoint()
-                .context("the other store has no checkpoint")?
-                .id
+    let store = match Store::open_read_only(directory, checkpoint, options) {
+        Err(Error::InvalidArgument(Invalid::UnknownCheckpoint { retained, .. }))
+            if retained.is_empty() =>
+        {
+            let directory = directory.display();
+            bail!("{directory}: no checkpoint yet: there are no rows to compare with");
         }
+        other => other?,
     };
+    let last = || store.last_checkpoint().map(|c| c.id);
+    let id = checkpoint.or_else(last).context("no checkpoint")?;
     Ok((store, id))
 }
 
 /// xxh3-128 over (table, key, values) of all rows, in the order of (table, mix64(key)).
 ///
 /// # Errors
-/// What the store says.
-pub fn digest(directory: &Path, checkpoint: u64) -> Result<String> {
+/// What the store says; `Cancelled` on request.
+pub fn digest(directory: &Path, checkpoint: u64, interrupt: &Interrupt) -> Result<String> {
     let (store, id) = open(directory, Some(checkpoint))?;
     let mut rows = store.rows(id)?;
     let mut digest = Digest::new();
     let mut bytes = Vec::new();
     while let Some(row) = rows.next_row()? {
+        interrupt.check()?;
         bytes.clear();
         bytes.extend_from_slice(&row.table.0.to_le_bytes());
         bytes.extend_from_slice(&row.key.to_le_bytes());
@@ -113,14 +117,20 @@ impl Side {
 /// Compares a checkpoint with the last one of another store.
 ///
 /// # Errors
-/// What the stores say.
-pub fn diff(directory: &Path, checkpoint: u64, other: &Path) -> Result<Difference> {
+/// What the stores say; `Cancelled` on request.
+pub fn diff(
+    directory: &Path,
+    checkpoint: u64,
+    other: &Path,
+    interrupt: &Interrupt,
+) -> Result<Difference> {
     let (here, id) = open(directory, Some(checkpoint))?;
     let (there, other_id) = open(other, None)?;
     let mut a = Side::new(here.rows(id)?)?;
     let mut b = Side::new(there.rows(other_id)?)?;
     let mut difference = Difference::default();
     while let Some(order) = a.at.iter().chain(&b.at).map(|(order, _)| *order).min() {
+        interrupt.check()?;
         let (left, right) = (
             a.at.filter(|(o, _)| *o == order),
             b.at.filter(|(o, _)| *o == order),

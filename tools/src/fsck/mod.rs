@@ -7,18 +7,17 @@ mod compare;
 mod repair;
 mod text;
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::Result;
-use clap::Parser;
+use anyhow::{Result, bail};
+use clap::{Parser, ValueHint};
 use hps::inspect::{Report, Scope, Severity, inspect};
 use hps::io::Disk;
 use hps::io::pread::PreadDisk;
 use hps::io::uring::UringDisk;
 
-use crate::cli::{Exit, Interrupt, Meter, Show};
+use crate::cli::{self, Common, Exit, Interrupt, Meter};
 
 /// Checks a store on disk, and repairs it if asked.
 ///
@@ -30,14 +29,14 @@ use crate::cli::{Exit, Interrupt, Meter, Show};
 /// With --repair everything that verifies is saved into a new store beside DIR, which then takes
 /// DIR's place; the damaged store is kept as DIR.damaged. Sound files are shared by hard links.
 ///
-/// Exit codes: 0 whole (leftovers of a crash are named), 1 the stores differ (--diff) or everything
-/// was repaired, 4 damage was found, or was repaired at the cost of rows, 8 could not run (no store, no permission, I/O error), 16 wrong arguments,
-/// 32 stopped by Ctrl-C.
+/// Exit codes: 0 whole (leftovers of a crash are named), 1 the stores differ (--diff) or all damage
+/// was repaired, 4 damage was found (or repaired at the cost of rows), 8 could not run (no store,
+/// no permission, I/O error), 16 wrong arguments, 32 stopped by Ctrl-C.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "hps-fsck", version)]
+#[command(name = "hps-fsck", version, long_version = cli::version())]
 pub struct Args {
     /// The store's directory
-    #[arg(value_name = "DIR")]
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub directory: PathBuf,
     /// Only what can be checked without reading rows and keys: identity, manifest, lengths,
     /// headers, footers
@@ -53,7 +52,7 @@ pub struct Args {
     #[arg(long)]
     pub digest: bool,
     /// Compare the rows of the checkpoint with those of the last checkpoint of another store
-    #[arg(long, value_name = "OTHER_DIR")]
+    #[arg(long, value_name = "OTHER_DIR", value_hint = ValueHint::DirPath)]
     pub diff: Option<PathBuf>,
     /// Save what verifies, list the keys that are lost, and put the repaired store in DIR's place
     #[arg(long, conflicts_with_all = ["quick", "digest", "diff"])]
@@ -65,11 +64,11 @@ pub struct Args {
     #[arg(long)]
     pub norms: bool,
     /// Print one JSON object, plain numbers
-    #[arg(long)]
+    #[arg(long, conflicts_with = "quiet")]
     pub json: bool,
-    /// When progress is shown on stderr
-    #[arg(long, value_enum, default_value_t)]
-    pub progress: Show,
+    /// Colours, progress, and how much is said
+    #[command(flatten)]
+    pub common: Common,
 }
 
 /// What a run found.
@@ -91,7 +90,7 @@ pub struct Outcome {
 /// What kept it from looking: the exit code is that of [`crate::cli::exit_of`].
 pub fn run(args: &Args) -> Result<Exit> {
     let interrupt = Interrupt::listen()?;
-    let mut meter = Meter::new("hps-fsck", args.progress)?;
+    let mut meter = Meter::new("hps-fsck", args.common.show())?;
     let scope = Scope {
         full: !args.quick,
         checkpoint: args.checkpoint,
@@ -119,21 +118,25 @@ pub fn run(args: &Args) -> Result<Exit> {
         mended,
     };
     let lost = outcome.report.worst() >= Some(Severity::Damage);
+    let compares = args.digest || args.diff.is_some();
+    if compares && !lost && outcome.report.checkpoint.is_none() {
+        let directory = args.directory.display();
+        bail!("{directory}: no checkpoint yet: there are no rows to digest or to compare");
+    }
     if let Some(checkpoint) = outcome.report.checkpoint.filter(|_| !lost) {
         if args.digest {
-            outcome.digest = Some(compare::digest(&args.directory, checkpoint)?);
+            outcome.digest = Some(compare::digest(&args.directory, checkpoint, &interrupt)?);
         }
         if let Some(other) = &args.diff {
-            outcome.difference = Some(compare::diff(&args.directory, checkpoint, other)?);
+            outcome.difference = Some(compare::diff(
+                &args.directory,
+                checkpoint,
+                other,
+                &interrupt,
+            )?);
         }
     }
-    let mut out = std::io::stdout().lock();
-    let printed = if args.json {
-        writeln!(out, "{}", text::json(&outcome))
-    } else {
-        text::print(&mut out, args, &outcome)
-    };
-    printed?;
+    cli::reader_may_leave(text::show(args, &outcome))?;
     let differs = outcome.difference.as_ref().is_some_and(|d| d.rows() > 0);
     if let Some(mended) = &outcome.mended {
         let whole = mended.lost_nothing();

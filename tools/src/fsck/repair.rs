@@ -15,7 +15,7 @@ use hps::repair::{Options, Outcome, Repaired, repair};
 use serde_json::{Value, json};
 
 use super::Args;
-use crate::cli::{Interrupt, Meter, count};
+use crate::cli::{GOOD, Interrupt, Meter, count, of, visible};
 
 /// Lost keys that are printed.
 const NAMED_MAX: usize = 16;
@@ -114,8 +114,8 @@ fn write_list(root: &Path, repaired: &Repaired) -> Result<PathBuf> {
 pub(super) fn json(mended: &Mended) -> Value {
     let r = &mended.repaired;
     json!({
-        "store": mended.root,
-        "damaged": mended.aside,
+        "store": mended.root.to_string_lossy(),
+        "damaged": mended.aside.to_string_lossy(),
         "checkpoint": r.checkpoint,
         "step": r.step,
         "meta_lost": r.meta_lost,
@@ -127,7 +127,7 @@ pub(super) fn json(mended: &Mended) -> Value {
         "rows_gone": r.lost.iter().filter(|l| !l.older).count(),
         "rows_older": r.lost.iter().filter(|l| l.older).count(),
         "entries_nameless": r.nameless,
-        "lost_list": mended.list,
+        "lost_list": mended.list.as_ref().map(|l| l.to_string_lossy()),
     })
 }
 
@@ -136,10 +136,10 @@ pub(super) fn print(out: &mut dyn Write, mended: &Mended) -> io::Result<()> {
     let r = &mended.repaired;
     writeln!(
         out,
-        "repaired: checkpoint {} of step {}; {} files shared, {} written anew, {} gone",
+        "{GOOD}repaired{GOOD:#}: checkpoint {} of step {}; {} shared, {} written anew, {} gone",
         r.checkpoint,
         r.step,
-        count(r.files_shared),
+        of(r.files_shared, "file"),
         count(r.files_rewritten),
         count(r.files_gone)
     )?;
@@ -156,22 +156,22 @@ pub(super) fn print(out: &mut dyn Write, mended: &Mended) -> io::Result<()> {
     } else {
         writeln!(
             out,
-            "  lost: {} rows are gone, {} are older copies now, {} more can't be named",
-            count(gone),
+            "  lost: {} gone, {} older copies now, {} more can't be named",
+            of(gone, "row"),
             count(older),
             count(r.nameless)
         )?;
     }
     for row in r.lost.iter().take(NAMED_MAX) {
         let (table, now) = (table(r, row.table), now(row.older));
-        writeln!(out, "  table {table}, key {}: {now}", row.key)?;
+        writeln!(out, "  table {}, key {}: {now}", visible(table), row.key)?;
     }
     if let Some(list) = &mended.list {
-        writeln!(out, "  all lost keys: {}", list.display())?;
+        writeln!(out, "  all lost keys: {}", visible(&list.to_string_lossy()))?;
     }
     writeln!(
         out,
         "the damaged store is kept as {}; remove it when it is not needed any more",
-        mended.aside.display()
+        visible(&mended.aside.to_string_lossy())
     )
 }

@@ -1,12 +1,21 @@
 //! How is a report shown, to people and to machines?
+//!
+//! - Names come from the disk: none of them can speak to the terminal, and one that is no UTF-8 is
+//!   shown as well as it can be.
+//! - The last line is the verdict; it says what was not looked at.
 
 use std::io::{self, Write};
+use std::path::Path;
 
+use anstyle::Style;
 use hps::inspect::{Magnitudes, Report, Severity};
 use serde_json::{Value, json};
 
 use super::{Args, Outcome, repair};
-use crate::cli::{count, size};
+use crate::cli::{BAD, GOOD, ODD, count, of, size, visible};
+
+/// Leftovers that are named without `--verbose`.
+const LEFTOVERS_NAMED: usize = 5;
 
 fn word(severity: Severity) -> &'static str {
     match severity {
@@ -14,6 +23,18 @@ fn word(severity: Severity) -> &'static str {
         Severity::Cache => "cache",
         Severity::Damage => "damage",
     }
+}
+
+fn style(severity: Severity) -> Style {
+    match severity {
+        Severity::Leftover => Style::new(),
+        Severity::Cache => ODD,
+        Severity::Damage => BAD,
+    }
+}
+
+fn shown(path: &Path) -> String {
+    visible(&path.to_string_lossy())
 }
 
 fn uuid(report: &Report) -> Option<String> {
@@ -37,14 +58,30 @@ fn magnitudes(values: &Magnitudes) -> Value {
     })
 }
 
+/// Prints what was found, as it was asked for.
+pub(super) fn show(args: &Args, outcome: &Outcome) -> io::Result<()> {
+    if args.json {
+        let mut out = io::stdout().lock();
+        writeln!(out, "{}", json(args, outcome))?;
+        return out.flush();
+    }
+    if args.common.quiet {
+        return Ok(());
+    }
+    let mut out = args.common.color.stdout();
+    print(&mut out, args, outcome)?;
+    out.flush()
+}
+
 /// One object.
-pub(super) fn json(outcome: &Outcome) -> Value {
+fn json(args: &Args, outcome: &Outcome) -> Value {
     let report = &outcome.report;
     let [damage, cache, leftovers] = counts(report);
     json!({
         "v": 1,
         "tool": "hps-fsck",
         "store": uuid(report),
+        "full": !args.quick,
         "open_elsewhere": report.open_elsewhere,
         "checkpoint": report.checkpoint,
         "checkpoints": report.checkpoints.iter().map(|c| json!({
@@ -57,13 +94,14 @@ pub(super) fn json(outcome: &Outcome) -> Value {
             "weights": magnitudes(&t.weights), "state": magnitudes(&t.state),
         })).collect::<Vec<_>>(),
         "files": report.files.iter().map(|f| json!({
-            "number": f.number, "path": f.path, "bytes": f.bytes,
+            "number": f.number, "path": f.path.to_string_lossy(), "bytes": f.bytes,
             "entries": f.entries, "live": f.live,
         })).collect::<Vec<_>>(),
         "bytes_read": report.bytes_read,
         "damage": damage, "cache": cache, "leftovers": leftovers,
         "findings": report.findings.iter().map(|f| json!({
-            "severity": word(f.severity), "path": f.path, "offset": f.offset, "what": f.what,
+            "severity": word(f.severity), "path": f.path.to_string_lossy(), "offset": f.offset,
+            "what": f.what,
         })).collect::<Vec<_>>(),
         "repair": outcome.mended.as_ref().map(repair::json),
         "digest": outcome.digest,
@@ -77,10 +115,10 @@ pub(super) fn json(outcome: &Outcome) -> Value {
 }
 
 /// What a person reads.
-pub(super) fn print(out: &mut dyn Write, args: &Args, outcome: &Outcome) -> io::Result<()> {
+fn print(out: &mut dyn Write, args: &Args, outcome: &Outcome) -> io::Result<()> {
     let report = &outcome.report;
     let open = if report.open_elsewhere {
-        ", open elsewhere"
+        ", open by a writer: checked as of its checkpoints"
     } else {
         ""
     };
@@ -93,10 +131,10 @@ pub(super) fn print(out: &mut dyn Write, args: &Args, outcome: &Outcome) -> io::
         } else {
             " "
         };
-        let (files, bytes, meta) = (c.files, size(c.bytes), size(c.meta_bytes));
+        let (files, bytes, meta) = (of(c.files, "file"), size(c.bytes), size(c.meta_bytes));
         writeln!(
             out,
-            "{mark} checkpoint {} of step {}: {files} files of {bytes}, meta {meta}",
+            "{mark} checkpoint {} of step {}: {files} of {bytes}, meta {meta}",
             c.id, c.step
         )?;
     }
@@ -104,53 +142,95 @@ pub(super) fn print(out: &mut dyn Write, args: &Args, outcome: &Outcome) -> io::
         writeln!(out, "  no checkpoint yet: the store is empty")?;
     }
     tables(out, args, report)?;
-    let entries: u64 = report
-        .files
-        .iter()
-        .filter(|f| f.live.is_some())
-        .map(|f| f.entries)
-        .sum();
-    let live: u64 = report.files.iter().filter_map(|f| f.live).sum();
-    if let Some(percent) = (live * 100).checked_div(entries) {
-        writeln!(out, "  {percent} % of the entries of its files are live")?;
-    }
-    if let Some(digest) = &outcome.digest {
-        writeln!(out, "digest {digest}")?;
-    }
-    if let Some(d) = &outcome.difference {
-        writeln!(
-            out,
-            "differs: {} rows only here, {} only there, {} changed (by at most {})",
-            count(d.only_here),
-            count(d.only_there),
-            count(d.changed),
-            d.largest
-        )?;
-        for (table, key) in &d.named {
-            writeln!(out, "  table {table}, key {key}")?;
-        }
-    }
-    findings(out, report)?;
+    files(out, args, report)?;
+    compared(out, args, outcome)?;
+    findings(out, args, report)?;
+    verdict(out, args, report)?;
     match &outcome.mended {
         Some(mended) => repair::print(out, mended),
         None => Ok(()),
     }
 }
 
-fn tables(out: &mut dyn Write, args: &Args, report: &Report) -> io::Result<()> {
-    for table in &report.tables {
-        let (rows, tombstones) = (count(table.rows), count(table.tombstones));
-        let name = &table.descriptor.name;
+/// How much of the parameter files is live, and each of them if that was asked for.
+fn files(out: &mut dyn Write, args: &Args, report: &Report) -> io::Result<()> {
+    if args.common.verbose {
+        for f in &report.files {
+            let live = f.live.and_then(|l| (l * 100).checked_div(f.entries));
+            let live = live.map_or(String::new(), |percent| format!(", {percent} % live"));
+            let (bytes, entries) = (size(f.bytes), count(f.entries));
+            writeln!(
+                out,
+                "  file {}: {bytes}, {entries} entries{live}",
+                shown(&f.path)
+            )?;
+        }
+    }
+    let counted = || report.files.iter().filter(|f| f.live.is_some());
+    let entries: u64 = counted().map(|f| f.entries).sum();
+    let live: u64 = counted().filter_map(|f| f.live).sum();
+    if let Some(percent) = (live * 100).checked_div(entries) {
+        let rest = match percent {
+            100 => "",
+            _ => ", the rest has newer copies",
+        };
         writeln!(
             out,
-            "  table {name}: {rows} rows, {tombstones} removed keys kept"
+            "  {percent} % of the entries of its files are live{rest}"
         )?;
+    }
+    Ok(())
+}
+
+/// The digest and the differences; that they are missing, where they were asked for.
+fn compared(out: &mut dyn Write, args: &Args, outcome: &Outcome) -> io::Result<()> {
+    if let Some(digest) = &outcome.digest {
+        writeln!(out, "digest {digest}")?;
+    } else if args.digest {
+        writeln!(out, "no digest: not all rows can be read")?;
+    }
+    let Some(d) = &outcome.difference else {
+        if args.diff.is_some() {
+            writeln!(out, "not compared: not all rows can be read")?;
+        }
+        return Ok(());
+    };
+    if d.rows() == 0 {
+        return writeln!(out, "no row differs");
+    }
+    writeln!(
+        out,
+        "{ODD}differs{ODD:#}: {} only here, {} only there, {} changed (by at most {})",
+        of(d.only_here, "row"),
+        count(d.only_there),
+        count(d.changed),
+        d.largest
+    )?;
+    for (table, key) in &d.named {
+        writeln!(out, "  table {table}, key {key}")?;
+    }
+    let more = d.rows().saturating_sub(d.named.len() as u64);
+    if more > 0 {
+        writeln!(out, "  and {} more", count(more))?;
+    }
+    Ok(())
+}
+
+fn tables(out: &mut dyn Write, args: &Args, report: &Report) -> io::Result<()> {
+    for table in &report.tables {
+        let (rows, tombstones) = (of(table.rows, "row"), of(table.tombstones, "tombstone"));
+        let name = visible(&table.descriptor.name);
+        writeln!(out, "  table {name}: {rows}, {tombstones} of removed keys")?;
         for (what, values) in [("weights", &table.weights), ("state", &table.state)] {
             if values.values == 0 {
                 continue;
             }
             let wild = values.nan + values.infinite + values.absurd;
-            let mark = if wild > 0 { "  <-- look at these" } else { "" };
+            let mark = if wild > 0 {
+                format!("  {ODD}<-- look at these{ODD:#}")
+            } else {
+                String::new()
+            };
             writeln!(
                 out,
                 "    {what}: largest {:.4e}, NaN {}, infinite {}, 1e9 and more {}{mark}",
@@ -181,33 +261,60 @@ fn norms(out: &mut dyn Write, values: &Magnitudes) -> io::Result<()> {
     Ok(())
 }
 
-fn findings(out: &mut dyn Write, report: &Report) -> io::Result<()> {
+/// Findings, worst first; a crash may leave very many files, which are all alike.
+fn findings(out: &mut dyn Write, args: &Args, report: &Report) -> io::Result<()> {
+    let mut leftovers = 0;
     for f in &report.findings {
-        let path = f.path.display();
-        match f.offset {
-            Some(offset) => writeln!(
-                out,
-                "{}: {path} at byte {offset}: {}",
-                word(f.severity),
-                f.what
-            )?,
-            None => writeln!(out, "{}: {path}: {}", word(f.severity), f.what)?,
+        leftovers += usize::from(f.severity == Severity::Leftover);
+        if leftovers > LEFTOVERS_NAMED && !args.common.verbose {
+            continue;
         }
+        let (style, word, path) = (style(f.severity), word(f.severity), shown(&f.path));
+        let at = f.offset.map_or(String::new(), |o| format!(" at byte {o}"));
+        let what = visible(&f.what);
+        writeln!(out, "{style}{word}{style:#}: {path}{at}: {what}")?;
     }
+    match leftovers.saturating_sub(LEFTOVERS_NAMED) {
+        0 => Ok(()),
+        _ if args.common.verbose => Ok(()),
+        more => writeln!(out, "leftover: and {more} more, which --verbose names"),
+    }
+}
+
+fn verdict(out: &mut dyn Write, args: &Args, report: &Report) -> io::Result<()> {
     let [damage, cache, leftovers] = counts(report);
-    let verdict = match (damage, cache) {
-        (0, 0) => String::from("whole"),
-        (0, _) => String::from("nothing is lost: the index image is damaged, opening is slower"),
-        _ => format!("DAMAGED in {damage} places"),
+    let (style, verdict) = match (damage, cache) {
+        (0, 0) => (GOOD, String::from("whole")),
+        (0, _) => (
+            ODD,
+            String::from("nothing is lost: the index image is damaged, opening is slower"),
+        ),
+        _ => (BAD, format!("DAMAGED in {}", of(damage as u64, "place"))),
     };
     let rest = match leftovers {
         0 => String::new(),
-        1 => String::from(" (1 leftover, removed at the next open)"),
-        n => format!(" ({n} leftovers, removed at the next open)"),
+        n => format!(
+            " ({}, removed when a writer opens it)",
+            of(n as u64, "leftover")
+        ),
+    };
+    // STORE, CURRENT or the manifest: without it nothing else can be told from rubbish.
+    let unseen = match damage {
+        0 => "",
+        _ if report.store.is_some() && !report.checkpoints.is_empty() => "",
+        _ => ": what it leads to could not be looked at",
     };
     let read = match report.bytes_read {
+        0 if args.quick && damage == 0 => {
+            String::from(", as far as can be told without reading rows and keys")
+        }
         0 => String::new(),
         bytes => format!(", {} read", size(bytes)),
     };
-    writeln!(out, "{verdict}{rest}{read}")
+    writeln!(out, "{style}{verdict}{style:#}{unseen}{rest}{read}")?;
+    if damage + cache == 0 || args.repair {
+        return Ok(());
+    }
+    let directory = shown(&args.directory);
+    writeln!(out, "`hps-fsck --repair {directory}` saves what verifies")
 }

@@ -11,7 +11,7 @@
 
 mod accesses;
 pub mod belady;
-mod format;
+pub(crate) mod format;
 mod lists;
 pub mod ours;
 pub mod policies;

@@ -1,0 +1,70 @@
+# Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
+function __fish_hps_bench_global_optspecs
+    string join \n rows= dim= optimizer= batch= zipf= cache-mib= memory-mib= threads= seconds= warmup-seconds= rounds= dir= keep seed= depth= checkpoint-every= shards= io-depth= file-mib= space-bound= tiny json plot= trace= child= h/help V/version
+end
+
+function __fish_hps_bench_needs_command
+    # Figure out if the current invocation already has a command.
+    set -l cmd (commandline -opc)
+    set -e cmd[1]
+    argparse -s (__fish_hps_bench_global_optspecs) -- $cmd 2>/dev/null
+    or return
+    if set -q argv[1]
+        # Also print the command, so this can be used to figure out what it is.
+        echo $argv[1]
+        return 1
+    end
+    return 0
+end
+
+function __fish_hps_bench_using_subcommand
+    set -l cmd (__fish_hps_bench_needs_command)
+    test -z "$cmd"
+    and return 1
+    contains -- $cmd[1] $argv
+end
+
+complete -c hps-bench -n "__fish_hps_bench_needs_command" -l rows -d 'Rows of the store. [default: 8000000; tiny 20000]' -r
+complete -c hps-bench -n "__fish_hps_bench_needs_command" -l dim -d 'Weights of a row. [default: 64]' -r
+complete -c hps-bench -n "__fish_hps_bench_needs_command" -l optimizer -d 'Update rule; decides how wide a row is' -r -f -a "sgd\t''
+momentum\t''
+nesterov\t''
+adagrad\t''
+rowwise-adagrad\t''
+adam\t''
+ftrl\t''"
+complete -c hps-bench -n "__fish_hps_bench_needs_command" -l batch -d 'Samples of a batch, before duplicates are taken out. [default: 32768; tiny 1024]' -r
+complete -c hps-bench -n "__fish_hps_bench_needs_command" -l zipf -d 'Exponent of the key distribution of `train` and `compaction`; 0: uniform' -r
+complete -c hps-bench -n "__fish_hps_bench_needs_command" -l cache-mib -d 'Cache of out-of-memory workloads in MiB; the index comes on top, and the ideal model gets the cache only' -r
+complete -c hps-bench -n "__fish_hps_bench_needs_command" -l memory-mib -d 'All memory of out-of-memory workloads in MiB: the cache gets what the index and a constant of 64 MiB leave. [default: a quarter of the rows\' bytes, in steps of 64 MiB]' -r
+complete -c hps-bench -n "__fish_hps_bench_needs_command" -l threads -d 'Threads of the store and of the limits' -r
+complete -c hps-bench -n "__fish_hps_bench_needs_command" -l seconds -d 'Seconds of each measured window. [default: 10; tiny 0.2]' -r
+complete -c hps-bench -n "__fish_hps_bench_needs_command" -l warmup-seconds -d 'Most seconds of a warm-up; it ends earlier when the hit rate has settled. [default: 180; tiny 2]' -r
+complete -c hps-bench -n "__fish_hps_bench_needs_command" -l rounds -d 'Rounds of limit and work. [default: 3; tiny 1]' -r
+complete -c hps-bench -n "__fish_hps_bench_needs_command" -l dir -d 'Directory for stores and probes, made if missing. [default: a temporary one, removed]' -r -F
+complete -c hps-bench -n "__fish_hps_bench_needs_command" -l seed -d 'Seed of keys and draws' -r
+complete -c hps-bench -n "__fish_hps_bench_needs_command" -l depth -d 'Batches whose rows are fetched ahead, with tickets; 0: plain pulls' -r
+complete -c hps-bench -n "__fish_hps_bench_needs_command" -l checkpoint-every -d 'Batches between checkpoints in `train`; 0: none' -r
+complete -c hps-bench -n "__fish_hps_bench_needs_command" -l shards -d 'Shards of the store. [default: the store\'s own]' -r
+complete -c hps-bench -n "__fish_hps_bench_needs_command" -l io-depth -d 'Reads in flight per thread of the store. [default: the store\'s own]' -r
+complete -c hps-bench -n "__fish_hps_bench_needs_command" -l file-mib -d 'Size of the store\'s parameter files in MiB. [default: the store\'s own]' -r
+complete -c hps-bench -n "__fish_hps_bench_needs_command" -l space-bound -d 'Space bound of the store: `current` stays under it times live. [default: the store\'s own]' -r
+complete -c hps-bench -n "__fish_hps_bench_needs_command" -l plot -d 'Draw hit rate, SSD bytes and stall per batch of the last `train` as SVG' -r -F
+complete -c hps-bench -n "__fish_hps_bench_needs_command" -l trace -d 'Record the keys of the batches of `train`, warm-up included, for `hps-bench replay`' -r -F
+complete -c hps-bench -n "__fish_hps_bench_needs_command" -l child -d 'Internal: open the store in this directory, change rows, and wait to be killed' -r -F
+complete -c hps-bench -n "__fish_hps_bench_needs_command" -l keep -d 'Leave the loaded store in --dir; a later run with the same rows uses it again'
+complete -c hps-bench -n "__fish_hps_bench_needs_command" -l tiny -d 'Small enough for a test: the figures mean nothing'
+complete -c hps-bench -n "__fish_hps_bench_needs_command" -l json -d 'Print, as the last line, a JSON array with one object per workload'
+complete -c hps-bench -n "__fish_hps_bench_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c hps-bench -n "__fish_hps_bench_needs_command" -s V -l version -d 'Print version'
+complete -c hps-bench -n "__fish_hps_bench_needs_command" -a "replay" -d 'Replays recorded keys through cache policies that have the same bytes'
+complete -c hps-bench -n "__fish_hps_bench_needs_command" -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand replay" -l cache-mib -d 'Memory of the cache in MiB: rows and all that is kept about them' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand replay" -l row-bytes -d 'Bytes of a row, a multiple of 4: weights and optimizer state' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand replay" -l depth -d 'Batches fetched ahead, whose rows stay pinned; ours only' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand replay" -l shards -d 'Shards; ours only. [default: the store\'s own]' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand replay" -l skip -d 'Batches that the second hit rate leaves out. [default: half of them]' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand replay" -l json -d 'Print, as the last line, a JSON array with one object per policy'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand replay" -s h -l help -d 'Print help'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand help; and not __fish_seen_subcommand_from replay help" -f -a "replay" -d 'Replays recorded keys through cache policies that have the same bytes'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand help; and not __fish_seen_subcommand_from replay help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'

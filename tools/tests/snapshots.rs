@@ -1,0 +1,435 @@
+//! What do people and scripts see of the tools: help, reports, errors?
+//!
+//! - Each case is a file in `snapshots/`: the command, its exit code, stdout, stderr. What differs
+//!   from run to run stands there as a word: `<DIR>`, `<UUID>`, `<TIME>`, `<VERSION>`.
+//! - `HPS_BLESS=1 cargo test -p hps-tools --test snapshots` writes them anew: look at the diff.
+//! - JSON is laid out over lines, so that a diff can be read.
+#![expect(clippy::unwrap_used, reason = "test helpers fail the test")]
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use hps::{RuntimeOptions, Store, TableDescriptor, TableId, Update};
+use serde_json::Value;
+
+const FSCK: &str = env!("CARGO_BIN_EXE_hps-fsck");
+const BENCH: &str = env!("CARGO_BIN_EXE_hps-bench");
+const DIM: usize = 4;
+/// What could change help, colours or messages.
+const VARIABLES: &[&str] = &[
+    "COLUMNS",
+    "LINES",
+    "NO_COLOR",
+    "CLICOLOR",
+    "CLICOLOR_FORCE",
+    "RUST_BACKTRACE",
+];
+
+fn set(store: &Store, table: TableId, keys: &[u64], value: f32) {
+    let mut out = vec![0.0; keys.len() * DIM];
+    let lease = store.pull(table, keys, &mut out).unwrap();
+    out.fill(value);
+    store.push(&lease, Update::weights(&out)).unwrap();
+}
+
+/// Room for every row, one shard and one thread: nothing is written but by checkpoints, and the
+/// same calls make the same files.
+fn options() -> RuntimeOptions {
+    RuntimeOptions {
+        cache_bytes: 64 << 20,
+        shards: 1,
+        threads: 1,
+        retain_checkpoints: 2,
+        ..RuntimeOptions::default()
+    }
+}
+
+/// Two tables, two checkpoints, removed keys and an index image. `last`: a value of the second.
+fn sample(directory: &Path, last: f32) {
+    let store = Store::create(directory, options()).unwrap();
+    let ads = TableDescriptor::new("ads", DIM);
+    let ads = store.create_table(&ads).unwrap();
+    let users = TableDescriptor::new("users", DIM);
+    let users = store.create_table(&users).unwrap();
+    let keys: Vec<u64> = (0..6000).collect();
+    for batch in keys.chunks(1000) {
+        set(&store, ads, batch, 1.0);
+    }
+    set(&store, users, &[1, 2, 3], 0.25);
+    store.checkpoint(1, b"first").unwrap();
+    // The image is made in the background: it has its number before the next file asks for one.
+    store.close().unwrap();
+    let store = Store::open(directory, options()).unwrap();
+    set(&store, ads, &keys[5000..], last);
+    store.remove(ads, &[1, 2, 3]).unwrap();
+    store.checkpoint(2, b"second").unwrap();
+    store.close().unwrap();
+}
+
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => found.extend(files(&path)),
+            false => found.push(path),
+        }
+    }
+    found.sort();
+    found
+}
+
+fn of_kind(directory: &Path, suffix: &str) -> PathBuf {
+    let named = |p: &PathBuf| p.to_string_lossy().ends_with(suffix);
+    files(directory).into_iter().find(named).unwrap()
+}
+
+/// Runs `work` with one byte of a file changed.
+fn with_damage<T>(path: &Path, offset: usize, work: impl FnOnce() -> T) -> T {
+    let whole = fs::read(path).unwrap();
+    let mut bytes = whole.clone();
+    bytes[offset] ^= 0x20;
+    fs::write(path, &bytes).unwrap();
+    let result = work();
+    fs::write(path, &whole).unwrap();
+    result
+}
+
+/// Cases of one directory, each compared with its file.
+struct Cases {
+    root: PathBuf,
+    differ: Vec<String>,
+}
+
+impl Cases {
+    fn new(root: &Path) -> Cases {
+        Cases {
+            root: root.to_path_buf(),
+            differ: Vec::new(),
+        }
+    }
+
+    fn fsck(&mut self, name: &str, args: &[&str]) {
+        self.run(name, &mut command(FSCK), "hps-fsck", args);
+    }
+
+    fn run(&mut self, name: &str, command: &mut Command, tool: &str, args: &[&str]) {
+        let output = command.args(args).current_dir(&self.root).output().unwrap();
+        let line = [&[tool], args].concat().join(" ");
+        self.compare(name, &self.snapshot(&line, &output));
+    }
+
+    fn snapshot(&self, line: &str, output: &Output) -> String {
+        let code = output.status.code();
+        let code = code.map_or("killed".to_owned(), |code| code.to_string());
+        let mut text = format!("$ {line}\nexit {code}\n");
+        for (name, bytes) in [("stdout", &output.stdout), ("stderr", &output.stderr)] {
+            let written = String::from_utf8(bytes.clone()).unwrap();
+            if !written.is_empty() {
+                text += &format!("--- {name}\n{}", laid_out(&written));
+            }
+        }
+        let root = self.root.to_str().unwrap();
+        let text = text.replace(root, "<DIR>");
+        let text = text.replace(env!("CARGO_PKG_VERSION"), "<VERSION>");
+        without_what_varies(&text)
+    }
+
+    fn compare(&mut self, name: &str, found: &str) {
+        let path = snapshots().join(format!("{name}.txt"));
+        if std::env::var_os("HPS_BLESS").is_some() {
+            fs::create_dir_all(snapshots()).unwrap();
+            fs::write(&path, found).unwrap();
+        }
+        let wanted = fs::read_to_string(&path).unwrap_or_default();
+        if wanted != found {
+            let path = path.display();
+            self.differ
+                .push(format!("== {path}\n-- wanted\n{wanted}\n-- found\n{found}"));
+        }
+    }
+
+    fn end(self) {
+        let all = self.differ.join("\n");
+        assert!(all.is_empty(), "{all}\nHPS_BLESS=1 writes them anew");
+    }
+}
+
+fn snapshots() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots")
+}
+
+/// A tool in a world without terminal.
+fn command(tool: &str) -> Command {
+    let mut command = Command::new(tool);
+    command.stdin(Stdio::null());
+    for name in VARIABLES {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// Each line that is an object, over several lines; plain arrays of numbers stay on one.
+fn laid_out(text: &str) -> String {
+    let lay = |line: &str| match serde_json::from_str::<Value>(line) {
+        Ok(value) if value.is_object() => serde_json::to_string_pretty(&value).unwrap(),
+        _ => line.to_owned(),
+    };
+    let lines: Vec<String> = text.lines().map(lay).collect();
+    let mut laid = String::new();
+    let mut in_numbers = false;
+    for line in lines.join("\n").lines() {
+        let item = line.trim();
+        let number = item.starts_with(|c: char| c.is_ascii_digit() || c == '-');
+        in_numbers = number && (in_numbers || laid.ends_with("[\n"));
+        if in_numbers || (item.starts_with(']') && laid.ends_with(|c: char| c.is_ascii_digit())) {
+            laid.truncate(laid.trim_end().len());
+            laid += if laid.ends_with(',') { " " } else { "" };
+            laid += item;
+        } else {
+            laid += line;
+        }
+        laid += if in_numbers && !item.ends_with(',') {
+            ""
+        } else {
+            "\n"
+        };
+    }
+    laid
+}
+
+/// The uuid of a store, and times.
+fn without_what_varies(text: &str) -> String {
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        let (start, rest) = match line.find("store ") {
+            Some(0) => line.split_at(6),
+            _ => ("", line),
+        };
+        let hex = |c: char| c.is_ascii_hexdigit();
+        let is_uuid = rest.len() >= 32 && rest.chars().take(32).all(hex);
+        let trimmed = line.trim_start();
+        let indent = &line[..line.len() - trimmed.len()];
+        lines.push(if !start.is_empty() && is_uuid {
+            format!("{start}<UUID>{}", &rest[32..])
+        } else if trimmed.starts_with("\"store\": \"") {
+            format!("{indent}\"store\": \"<UUID>\",")
+        } else if trimmed.starts_with("\"unix_seconds\": ") {
+            format!("{indent}\"unix_seconds\": <TIME>")
+        } else {
+            line.to_owned()
+        });
+    }
+    lines.join("\n") + "\n"
+}
+
+#[test]
+fn help_and_versions_read_as_they_did() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut cases = Cases::new(dir.path());
+    for (name, tool) in [("hps-fsck", FSCK), ("hps-bench", BENCH)] {
+        for (case, flag) in [("help", "--help"), ("h", "-h"), ("version", "--version")] {
+            cases.run(&format!("{name}-{case}"), &mut command(tool), name, &[flag]);
+        }
+    }
+    let replay = ["replay", "--help"];
+    cases.run(
+        "hps-bench-replay-help",
+        &mut command(BENCH),
+        "hps-bench",
+        &replay,
+    );
+    cases.end();
+}
+
+#[test]
+fn reports_of_a_whole_store_read_as_they_did() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut cases = Cases::new(dir.path());
+    sample(&dir.path().join("s"), 2.0);
+    cases.fsck("whole", &["s"]);
+    cases.fsck("whole-json", &["s", "--json"]);
+    cases.fsck("whole-quick", &["s", "--quick"]);
+    cases.fsck("whole-norms", &["s", "--norms"]);
+    cases.fsck("whole-digest", &["s", "--digest"]);
+    cases.fsck("whole-verbose", &["s", "-v"]);
+    cases.fsck("whole-quiet", &["s", "-q"]);
+    cases.fsck("whole-colours", &["s", "--color", "always"]);
+    cases.fsck("whole-first", &["s", "--checkpoint", "1"]);
+    sample(&dir.path().join("t"), 3.5);
+    cases.fsck("diff-same", &["s", "--diff", "s"]);
+    cases.fsck("diff-other", &["s", "--diff", "t"]);
+    cases.fsck("diff-json", &["s", "--diff", "t", "--json", "--quick"]);
+    let store = Store::open(&dir.path().join("s"), options()).unwrap();
+    cases.fsck("live", &["s"]);
+    store.close().unwrap();
+    Store::create(&dir.path().join("new"), options())
+        .unwrap()
+        .close()
+        .unwrap();
+    cases.fsck("new", &["new"]);
+    cases.fsck("new-digest", &["new", "--digest"]);
+    cases.fsck("diff-new", &["s", "--diff", "new"]);
+    cases.end();
+}
+
+#[test]
+fn reports_of_damage_read_as_they_did() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut cases = Cases::new(dir.path());
+    let store = dir.path().join("s");
+    sample(&store, 2.0);
+    for (suffix, offset) in [
+        ("CURRENT", 100),
+        ("STORE", 3000),
+        (".manifest", 70),
+        (".meta", 130),
+        (".rows", 5000),
+        (".image", 9000),
+    ] {
+        let name = format!("damaged-{}", suffix.trim_start_matches('.').to_lowercase());
+        let path = of_kind(&store, suffix);
+        with_damage(&path, offset, || {
+            cases.fsck(&name, &["s"]);
+            cases.fsck(&format!("{name}-json"), &["s", "--json"]);
+        });
+    }
+    let rows = of_kind(&store, ".rows");
+    with_damage(&rows, 5000, || {
+        cases.fsck("damaged-colours", &["s", "--color=always"]);
+        cases.fsck("damaged-quiet", &["s", "-q"]);
+        cases.fsck("damaged-digest", &["s", "--digest", "--diff", "s"]);
+    });
+    let away = dir.path().join("away");
+    fs::rename(&rows, &away).unwrap();
+    cases.fsck("missing-rows", &["s"]);
+    fs::rename(&away, &rows).unwrap();
+    let other = dir.path().join("t");
+    sample(&other, 2.0);
+    with_damage(&of_kind(&other, "CURRENT"), 100, || {
+        cases.fsck("diff-damaged", &["s", "--diff", "t"]);
+    });
+    for number in 9001..9009 {
+        fs::copy(&rows, rows.with_file_name(format!("{number:012}.rows"))).unwrap();
+    }
+    cases.fsck("leftovers", &["s"]);
+    cases.fsck("leftovers-verbose", &["s", "-v", "--quick"]);
+    cases.end();
+}
+
+#[test]
+fn errors_name_the_thing_and_the_way_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut cases = Cases::new(dir.path());
+    sample(&dir.path().join("s"), 2.0);
+    cases.fsck("error-nowhere", &["nowhere"]);
+    cases.fsck("error-nowhere-json", &["nowhere", "--json"]);
+    fs::create_dir(dir.path().join("empty")).unwrap();
+    cases.fsck("error-empty", &["empty"]);
+    fs::create_dir(dir.path().join("photos")).unwrap();
+    fs::write(dir.path().join("photos/cat.jpg"), "meow").unwrap();
+    cases.fsck("error-photos", &["photos"]);
+    cases.fsck("error-file", &["photos/cat.jpg"]);
+    cases.fsck("error-part", &["s/part-0"]);
+    cases.fsck("error-name", &["a\u{1b}[31mb\nc"]);
+    cases.fsck("error-checkpoint", &["s", "--checkpoint", "9"]);
+    cases.fsck("error-other", &["s", "--diff", "nowhere"]);
+    cases.fsck("error-other-json", &["s", "--diff", "nowhere", "--json"]);
+    cases.fsck("error-none", &[]);
+    cases.fsck("error-flag", &["--nonsense", "s"]);
+    cases.fsck("error-flag-json", &["--nonsense", "s", "--json"]);
+    cases.fsck("error-flags", &["--quick", "--digest", "s"]);
+    cases.fsck("error-quiet", &["-q", "nowhere"]);
+    cases.fsck("error-quiet-json", &["-q", "--json", "s"]);
+    fs::write(dir.path().join("s/STORE"), "").unwrap();
+    cases.fsck("error-store-empty", &["s"]);
+    let too_little = ["train", "--tiny", "--memory-mib", "1", "--json"];
+    cases.run(
+        "hps-bench-memory",
+        &mut command(BENCH),
+        "hps-bench",
+        &too_little,
+    );
+    cases.run("hps-bench-none", &mut command(BENCH), "hps-bench", &[]);
+    cases.end();
+}
+
+/// Root may read everything: as somebody else, with a copy of the tool that anybody can run.
+#[test]
+fn a_store_without_rights_says_whose_it_is_to_read() {
+    const NOBODY: u32 = 65534;
+    let dir = tempfile::tempdir().unwrap();
+    let open = |path: &Path, mode| fs::set_permissions(path, PermissionsExt::from_mode(mode));
+    let mut cases = Cases::new(dir.path());
+    let tool = dir.path().join("tool");
+    fs::copy(FSCK, &tool).unwrap();
+    open(&tool, 0o755).unwrap();
+    open(dir.path(), 0o755).unwrap();
+    let store = dir.path().join("s");
+    sample(&store, 2.0);
+    let is_root = fs::metadata("/proc/self").unwrap().uid() == 0;
+    let as_other = || {
+        let mut command = command(tool.to_str().unwrap());
+        if is_root {
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        command
+    };
+    open(&store, 0o000).unwrap();
+    cases.run("denied", &mut as_other(), "hps-fsck", &["s"]);
+    cases.run("denied-json", &mut as_other(), "hps-fsck", &["s", "--json"]);
+    open(&store, 0o755).unwrap();
+    open(&store.join("CURRENT"), 0o000).unwrap();
+    open(&store.join("STORE"), 0o644).unwrap();
+    cases.run("denied-current", &mut as_other(), "hps-fsck", &["s"]);
+    open(&store, 0o700).unwrap();
+    cases.end();
+}
+
+/// `serde_json` refuses such a path: the tool ended with a panic.
+#[test]
+fn a_directory_whose_name_is_no_text_is_reported() {
+    let dir = tempfile::tempdir().unwrap();
+    let name = OsStr::from_bytes(b"s\xff");
+    let store = dir.path().join(name);
+    sample(&store, 2.0);
+    let look = |flag: &str| {
+        let output = command(FSCK).arg(flag).arg(&store).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), output.stdout, errors)
+    };
+    with_damage(&of_kind(&store, ".meta"), 130, || {
+        for flag in ["--json", "--verbose"] {
+            let (code, out, errors) = look(flag);
+            assert_eq!(code, Some(4), "{errors}");
+            let out = String::from_utf8(out).unwrap();
+            assert!(out.contains("s\u{fffd}/part-0/"), "{out}");
+        }
+    });
+}
+
+/// A file that no case writes any more says nothing about the tools.
+#[test]
+fn every_snapshot_has_its_case() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots.rs");
+    let source = fs::read_to_string(source).unwrap();
+    let kinds = ["current", "store", "manifest", "meta", "rows", "image"];
+    for path in files(&snapshots()) {
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        let damaged = name.strip_prefix("damaged-");
+        let damaged = damaged.map(|n| n.trim_end_matches("-json"));
+        let help = ["-help", "-h", "-version"].iter();
+        let help = help.filter_map(|end| name.strip_suffix(end));
+        let known = damaged.is_some_and(|kind| kinds.contains(&kind))
+            || help
+                .into_iter()
+                .any(|t| ["hps-fsck", "hps-bench"].contains(&t))
+            || source.contains(&format!("\"{name}\""));
+        assert!(known, "{}: no case of this name", path.display());
+    }
+}
