@@ -1,7 +1,7 @@
 //! How is a store seen from outside: by a recorder of metrics, by a subscriber of spans?
 //!
-//! Metrics go through the facade `metrics` to whatever recorder the program has installed; spans and
-//! events go through `tracing`. docs/OBSERVABILITY.md lists both.
+//! Metrics go through the facade `metrics` to whatever recorder the program has installed; spans
+//! and events go through `tracing`. docs/OBSERVABILITY.md lists both.
 //!
 //! Invariants:
 //! - Nothing is counted for the recorder alone: a publication reads [`Stats`] and hands it over.

@@ -242,15 +242,7 @@ impl Engine {
             outcome: Arc::clone(&outcome),
         };
         let role = Arc::new(self.running.begin());
-        let span = Timed::new(tracing::info_span!(
-            "checkpoint",
-            checkpoint = Empty,
-            step,
-            rows = Empty,
-            files = Empty,
-            bytes = Empty,
-            seconds = Empty,
-        ));
+        let span = checkpoint_span(step);
         let cut = span.in_scope(|| self.cut(step, meta))?;
         if self.options.inline {
             let captured = self.carry_out(span, &cut, &outcome);
@@ -451,6 +443,18 @@ impl Engine {
             }
         }
     }
+}
+
+fn checkpoint_span(step: u64) -> Timed {
+    Timed::new(tracing::info_span!(
+        "checkpoint",
+        checkpoint = Empty,
+        step,
+        rows = Empty,
+        files = Empty,
+        bytes = Empty,
+        seconds = Empty,
+    ))
 }
 
 impl Outcome {

@@ -411,8 +411,8 @@ impl Store {
     ///
     /// An open store does so itself once it sees a recorder: about once a second, after each
     /// checkpoint and compaction, and when it is closed; with [`RuntimeOptions::inline`] only after
-    /// these, for want of a thread. Call it before a scrape that has to be exact, or with a recorder
-    /// that has no fields (the facade shows it as none). What a call finds counted when no
+    /// these, for want of a thread. Call it before a scrape that has to be exact, or with a
+    /// recorder that has no fields (the facade shows it as none). What a call finds counted when no
     /// recorder is installed is lost to one that comes later.
     ///
     /// # Cost
