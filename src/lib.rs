@@ -42,6 +42,7 @@ pub mod io;
 pub mod keymap;
 #[doc(hidden)]
 pub mod mem;
+mod observe;
 mod options;
 mod pages;
 mod prometheus;
@@ -68,3 +69,7 @@ pub use units::{TableId, mix64, unmix64};
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+#[cfg(doctest)]
+#[doc = include_str!("../docs/OBSERVABILITY.md")]
+struct Observability;

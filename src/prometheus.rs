@@ -1,10 +1,12 @@
-//! How does a reading of the counters look to Prometheus?
+//! Which metrics does a store have, and how do they look to Prometheus?
 //!
 //! The text exposition format, version 0.0.4: for each metric a `# HELP` line, a `# TYPE` line and
 //! one sample. Whoever serves `/metrics` sends this text as it is; there is no server here, and
 //! nothing of this runs unless it is asked for.
 //!
 //! Invariants:
+//! - The table of this file is the only one: `observe` hands the same names, texts and values to
+//!   the recorder of the program, and docs/OBSERVABILITY.md is compared with it.
 //! - Every field of [`Stats`] stands in the text exactly once; `tests/metrics.rs` holds this. The
 //!   name is the field's, after `hps_`; counters end in `_total`. Two exceptions: times are in
 //!   seconds, so `stall_us_max` is `hps_stall_max_seconds`; the name of the I/O engine is a label
@@ -18,28 +20,38 @@
 use crate::stats::Stats;
 
 /// What Prometheus may do with a series.
-#[derive(Clone, Copy)]
-enum Kind {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Never falls while the store is open.
     Counter,
+    /// Anything else.
     Gauge,
 }
 
 /// What a value counts, which decides how it is written.
-#[derive(Clone, Copy)]
-enum Unit {
-    /// Things or bytes: the number itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Things: the number itself.
     Count,
-    /// Microseconds, written as seconds.
+    /// Bytes: the number itself.
+    Bytes,
+    /// Microseconds, given as seconds.
     Microseconds,
 }
 
-struct Metric {
-    name: &'static str,
+/// One number of [`Stats`] with its name.
+#[derive(Debug)]
+pub struct Metric {
+    /// Its name.
+    pub name: &'static str,
     /// One line, without a backslash: it is written as it is.
-    help: &'static str,
-    kind: Kind,
-    unit: Unit,
-    value: fn(&Stats) -> u64,
+    pub help: &'static str,
+    /// Counter or gauge.
+    pub kind: Kind,
+    /// What is counted.
+    pub unit: Unit,
+    /// The number in a reading.
+    pub value: fn(&Stats) -> u64,
 }
 
 impl Metric {
@@ -58,11 +70,8 @@ impl Metric {
         }
     }
 
-    const fn of_microseconds(self) -> Self {
-        Self {
-            unit: Unit::Microseconds,
-            ..self
-        }
+    const fn of(self, unit: Unit) -> Self {
+        Self { unit, ..self }
     }
 
     fn write(&self, text: &mut String, stats: &Stats) {
@@ -73,7 +82,7 @@ impl Metric {
         };
         let count = (self.value)(stats);
         let value = match self.unit {
-            Unit::Count => format!("{count}"),
+            Unit::Count | Unit::Bytes => format!("{count}"),
             Unit::Microseconds => format!("{}.{:06}", count / 1_000_000, count % 1_000_000),
         };
         text.push_str(&format!(
@@ -90,8 +99,19 @@ const fn gauge(name: &'static str, help: &'static str, value: fn(&Stats) -> u64)
     Metric::new(Kind::Gauge, name, help, value)
 }
 
+/// The metric that says in labels what is no number; its value is 1.
+pub const INFO: (&str, &str) = ("hps_info", "The I/O engine and the version.");
+
+/// The labels of [`INFO`].
+pub fn info_labels(stats: &Stats) -> [(&'static str, &'static str); 2] {
+    [
+        ("io_engine", stats.io_engine),
+        ("version", env!("CARGO_PKG_VERSION")),
+    ]
+}
+
 /// The metrics that are one number, in the order of the fields of [`Stats`].
-const METRICS: &[Metric] = &[
+pub const METRICS: &[Metric] = &[
     gauge(
         "hps_direct_io",
         "1 while every current file is read past the page cache, else 0.",
@@ -121,7 +141,8 @@ const METRICS: &[Metric] = &[
         "hps_bytes_pushed_total",
         "Bytes of the rows changed by push.",
         |s| s.bytes_pushed,
-    ),
+    )
+    .of(Unit::Bytes),
     counter(
         "hps_non_finite_total",
         "Gradients that were not finite.",
@@ -132,17 +153,20 @@ const METRICS: &[Metric] = &[
         "hps_read_bytes_total",
         "Bytes of the device reads for rows.",
         |s| s.read_bytes,
-    ),
+    )
+    .of(Unit::Bytes),
     counter(
         "hps_written_bytes_total",
         "Bytes written by flushes, checkpoints and compactions, key blocks and footers included.",
         |s| s.written_bytes,
-    ),
+    )
+    .of(Unit::Bytes),
     counter(
         "hps_compaction_written_bytes_total",
         "Those of the bytes written that compactions wrote.",
         |s| s.compaction_written_bytes,
-    ),
+    )
+    .of(Unit::Bytes),
     counter("hps_flushes_total", "Eviction flushes.", |s| s.flushes),
     counter("hps_compactions_total", "Compactions.", |s| s.compactions),
     counter("hps_checkpoints_total", "Checkpoints made durable.", |s| {
@@ -153,25 +177,26 @@ const METRICS: &[Metric] = &[
         "Longest time that a batch waited for room, since the store was opened.",
         |s| s.stall_us_max,
     )
-    .of_microseconds(),
+    .of(Unit::Microseconds),
     counter(
         "hps_stall_seconds_total",
         "Time that batches waited for room, summed.",
         |s| s.stall_us,
     )
-    .of_microseconds(),
+    .of(Unit::Microseconds),
     gauge(
         "hps_cut_max_seconds",
         "Longest cut of a checkpoint, since the store was opened.",
         |s| s.cut_us_max,
     )
-    .of_microseconds(),
+    .of(Unit::Microseconds),
     gauge("hps_leases", "Leases outstanding.", |s| s.leases),
     gauge(
         "hps_lease_bytes",
         "Bytes that the places of the leases take.",
         |s| s.lease_bytes,
-    ),
+    )
+    .of(Unit::Bytes),
     gauge("hps_pinned_rows", "Rows pinned by leases.", |s| {
         s.pinned_rows
     }),
@@ -193,11 +218,13 @@ const METRICS: &[Metric] = &[
         "hps_cache_bytes",
         "Memory of the caches that was touched.",
         |s| s.cache_bytes,
-    ),
+    )
+    .of(Unit::Bytes),
     gauge("hps_buffer_bytes", "Memory of the I/O buffers.", |s| {
         s.buffer_bytes
-    }),
-    gauge("hps_index_bytes", "Memory of the index.", |s| s.index_bytes),
+    })
+    .of(Unit::Bytes),
+    gauge("hps_index_bytes", "Memory of the index.", |s| s.index_bytes).of(Unit::Bytes),
     gauge(
         "hps_index_keys",
         "Keys in the index, tombstones included.",
@@ -208,32 +235,34 @@ const METRICS: &[Metric] = &[
         "hps_current_bytes",
         "Bytes of the files of the current version.",
         |s| s.current_bytes,
-    ),
+    )
+    .of(Unit::Bytes),
     gauge(
         "hps_live_bytes",
         "Those of the bytes of the current version that live rows stand for.",
         |s| s.live_bytes,
-    ),
+    )
+    .of(Unit::Bytes),
     gauge(
         "hps_pinned_bytes",
         "Bytes of files that only retained checkpoints need.",
         |s| s.pinned_bytes,
-    ),
+    )
+    .of(Unit::Bytes),
     gauge(
         "hps_disk_bytes",
         "All bytes of rows on disk: current and retained.",
         |s| s.disk_bytes,
-    ),
+    )
+    .of(Unit::Bytes),
 ];
 
 /// The whole text, one metric after the other.
 pub fn exposition(stats: &Stats) -> String {
-    let (engine, version) = (label(stats.io_engine), label(env!("CARGO_PKG_VERSION")));
-    let mut text = format!(
-        "# HELP hps_info The I/O engine and the version.\n\
-         # TYPE hps_info gauge\n\
-         hps_info{{io_engine=\"{engine}\",version=\"{version}\"}} 1\n"
-    );
+    let (name, help) = INFO;
+    let labels = info_labels(stats).map(|(key, value)| format!("{key}=\"{}\"", label(value)));
+    let labels = labels.join(",");
+    let mut text = format!("# HELP {name} {help}\n# TYPE {name} gauge\n{name}{{{labels}}} 1\n");
     for metric in METRICS {
         metric.write(&mut text, stats);
     }

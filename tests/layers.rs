@@ -14,6 +14,7 @@ const PLAIN: &[&str] = &[
     "options",
     "stats",
     "prometheus",
+    "observe",
     "batch",
     "pages",
     "keymap",
@@ -39,6 +40,7 @@ const HOMES: &[(&str, &str)] = &[
     ("zerocopy", "format"),
     ("xxhash_rust", "format"),
     ("pulp", "row"),
+    ("metrics", "observe"),
 ];
 
 const UNSAFE_FILES: &[&str] = &[
@@ -450,6 +452,11 @@ fn planted_violations_are_found() {
             "src/ssd/mod.rs",
             "let h = xxhash_rust::xxh3::xxh3_64(b);",
             "xxhash_rust has its home",
+        ),
+        (
+            "src/store/push.rs",
+            "metrics::counter!(\"rows\").increment(1);",
+            "1: metrics has its home in observe",
         ),
     ];
     for (path, text, expected) in planted {

@@ -187,6 +187,7 @@ impl Ssd {
     }
 
     fn sync_files(&self, files: &[Arc<DataFile>]) -> Result<()> {
+        let _syncing = tracing::debug_span!("sync").entered();
         for file in files.iter().filter(|f| !f.synced.load(Ordering::Acquire)) {
             let synced = file.file.sync();
             self.fatal("sync", &file.path, synced)?;
@@ -196,6 +197,7 @@ impl Ssd {
     }
 
     fn write_meta(&self, number: u64, checkpoint: u64, body: &[u8]) -> Result<(u64, u64)> {
+        let _writing = tracing::debug_span!("meta", bytes = body.len()).entered();
         let path = self.root.join(file_name(FileKind::Meta, number));
         self.check_root_space(body.len() as u64 + 4096)?;
         let (header, checksum) = meta::encode_meta_header(&self.identity(number), checkpoint, body);
@@ -326,6 +328,7 @@ impl Ssd {
     /// Brings the index image up to a checkpoint that is durable, if it is worth it. The image is a
     /// cache: nobody waits for it, and a failure only leaves the old one in force.
     pub fn refresh_image(&self, captured: &Captured) {
+        let _renewing = tracing::debug_span!("image", checkpoint = captured.id).entered();
         let result = self
             .check_writable()
             .and_then(|()| match self.renew_image(captured)? {
@@ -384,6 +387,7 @@ impl Ssd {
         } else {
             current.manifest_number
         };
+        let _writing = tracing::debug_span!("manifest", number).entered();
         let identity = self.identity(number);
         let path = self.root.join(file_name(FileKind::Manifest, number));
         let mut bytes = Vec::new();
@@ -450,6 +454,7 @@ impl Ssd {
         manifest: &mut ManifestWriter,
         current: Current,
     ) -> Result<()> {
+        let _replacing = tracing::debug_span!("current").entered();
         let temporary = self.root.join(CURRENT_TEMPORARY_NAME);
         let path = self.root.join(CURRENT_NAME);
         let bytes = current.encode(&self.store);

@@ -13,6 +13,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
+use tracing::field::Empty;
+
 use super::commit::ManifestWriter;
 use super::create::STORE_TEMPORARY_NAME;
 use super::edits::Replay;
@@ -273,9 +275,13 @@ pub(crate) fn read_current(
     root: &Path,
     store: &[u8; 16],
 ) -> Result<(Current, Replay)> {
+    let span = tracing::debug_span!("manifest_replay", number = Empty, bytes = Empty);
+    let _replaying = span.enter();
     let path = root.join(CURRENT_NAME);
     let content = read_whole(disk, &path, 4096)?;
     let current = Current::decode(&content, store).map_err(|e| e.at(&path))?;
+    span.record("number", current.manifest_number);
+    span.record("bytes", current.manifest_bytes);
     let path = root.join(file_name(FileKind::Manifest, current.manifest_number));
     let content = read_start(disk, &path, current.manifest_bytes)?;
     let identity = format::FileIdentity::new(*store, current.manifest_number);
@@ -476,6 +482,7 @@ impl Ssd {
                 .map(|s| s.meta)
                 .collect()
         };
+        let _opening = tracing::debug_span!("open_files", files = wanted.len()).entered();
         for meta in wanted {
             let slot = self.versions().take_slot(&self.slots).unwrap_or(u32::MAX);
             let file = Arc::new(self.open_data(&meta, slot)?);

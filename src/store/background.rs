@@ -1,7 +1,7 @@
 //! Which threads does an open store keep?
 //!
-//! - `hps-prefetch`, two of them, serve tickets, `hps-writer` flushes caches that run low, `hps-compact`
-//!   compacts. A checkpoint has a thread of its own while it runs.
+//! - `hps-prefetch`, two of them, serve tickets and publish the counters, `hps-writer` flushes
+//!   caches that run low, `hps-compact` compacts. A checkpoint has a thread of its own while it runs.
 //! - All end when the store is closed or dropped.
 
 use std::sync::Arc;
@@ -99,7 +99,7 @@ impl Engine {
         while !self.is_closed() {
             let seen = self.flushed.count();
             match self.compact_once(false) {
-                Ok(true) => {}
+                Ok(true) => self.publish(false),
                 Ok(false) => self.flushed.wait(seen, PAUSE),
                 Err(error) => {
                     tracing::warn!(%error, "a compaction failed; nothing changed");

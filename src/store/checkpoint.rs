@@ -11,9 +11,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
+use tracing::field::Empty;
+
 use super::engine::{Engine, micros};
 use crate::error::{Error, Invalid, Result};
 use crate::format::manifest::CheckpointMeta;
+use crate::observe::Timed;
 use crate::options::TableDescriptor;
 use crate::ssd::commit::{Captured, CheckpointRequest};
 
@@ -239,15 +242,16 @@ impl Engine {
             outcome: Arc::clone(&outcome),
         };
         let role = Arc::new(self.running.begin());
-        let cut = self.cut(step, meta)?;
+        let span = checkpoint_span(step);
+        let cut = span.in_scope(|| self.cut(step, meta))?;
         if self.options.inline {
-            let (result, captured) = self.write_behind(&cut);
-            outcome.finish(result);
+            let captured = self.carry_out(span, &cut, &outcome);
             if let Some(captured) = captured {
                 self.ssd.refresh_image(&captured);
             }
             drop(role);
             self.compact_inline();
+            self.publish(true);
             return Ok(ticket);
         }
         let engine = Arc::clone(self);
@@ -255,9 +259,9 @@ impl Engine {
         let work = move || {
             let role = running;
             let promise = Promise(outcome);
-            let (result, captured) = engine.write_behind(&cut);
             // The result first: whoever waits for the end finds it.
-            promise.0.finish(result);
+            let captured = engine.carry_out(span, &cut, &promise.0);
+            engine.publish(false);
             let images = Arc::clone(&engine.images);
             let imaging = captured.is_some_and(|captured| images.offer(captured));
             if imaging {
@@ -301,6 +305,7 @@ impl Engine {
         {
             return Err(Invalid::StepNotRising { step, last }.into());
         }
+        let _cut = tracing::debug_span!("cut").entered();
         let meta = meta.to_vec();
         let since = Instant::now();
         // No push is between two shards: it is in the checkpoint whole, or not at all.
@@ -341,15 +346,31 @@ impl Engine {
         }
     }
 
+    /// Does all that is left to do after a cut, and says how it ended; with success, gives the
+    /// version that became durable. The span ends with it.
+    fn carry_out(&self, span: Timed, cut: &Cut, outcome: &Outcome) -> Option<Captured> {
+        let _checkpoint = span.enter();
+        let (result, captured) = self.write_behind(&span, cut);
+        outcome.finish(result);
+        captured
+    }
+
     /// The outcome, and with success the version that became durable.
-    fn write_behind(&self, cut: &Cut) -> (Result<CheckpointInfo>, Option<Captured>) {
+    fn write_behind(&self, span: &Timed, cut: &Cut) -> (Result<CheckpointInfo>, Option<Captured>) {
         let captured = self.write_frozen(cut.epoch);
         {
             // As the writer: no copy is being written, so all that are left are dropped.
             let _writer = self.lock_writer();
             self.thaw();
         }
-        let result = captured.and_then(|captured| {
+        let result = captured.and_then(|(captured, rows)| {
+            span.record("checkpoint", captured.id);
+            span.record("rows", rows);
+            span.record("files", captured.files.len());
+            span.record(
+                "bytes",
+                captured.files.iter().map(|f| f.meta.bytes).sum::<u64>(),
+            );
             let request = CheckpointRequest {
                 step: cut.step,
                 epoch: cut.epoch,
@@ -374,8 +395,11 @@ impl Engine {
         }
     }
 
-    /// Writes every frozen row and captures the version that then holds exactly the cut.
-    fn write_frozen(&self, epoch: u32) -> Result<Captured> {
+    /// Writes every frozen row and captures the version that then holds exactly the cut; tells how
+    /// many entries were written.
+    fn write_frozen(&self, epoch: u32) -> Result<(Captured, u64)> {
+        let _writing = tracing::debug_span!("write_behind").entered();
+        let mut rows = 0;
         let mut cursors = vec![0; self.cursors()];
         let mut clean_pass = true;
         loop {
@@ -397,7 +421,7 @@ impl Engine {
                 all = picked.is_none();
                 picked
             };
-            self.write_all(&mut writer, true, &mut next)?;
+            rows += self.write_all(&mut writer, true, &mut next)?;
             if picks > 0 {
                 clean_pass = false;
             }
@@ -415,16 +439,31 @@ impl Engine {
                     return Err(Error::io("write the cut of", &self.ssd.root, source));
                 }
                 // Still the writer: no younger row reaches a file before the capture.
-                return Ok(self.ssd.capture());
+                return Ok((self.ssd.capture(), rows));
             }
         }
     }
 }
 
+fn checkpoint_span(step: u64) -> Timed {
+    Timed::new(tracing::info_span!(
+        "checkpoint",
+        checkpoint = Empty,
+        step,
+        rows = Empty,
+        files = Empty,
+        bytes = Empty,
+        seconds = Empty,
+    ))
+}
+
 impl Outcome {
     fn finish(&self, result: Result<CheckpointInfo>) {
-        if let Err(error) = &result {
-            tracing::error!(%error, "a checkpoint failed; the last one stays in force");
+        match &result {
+            Ok(_) => tracing::info!("the checkpoint is durable"),
+            Err(error) => {
+                tracing::error!(%error, "a checkpoint failed; the last one stays in force");
+            }
         }
         *self.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
         self.done.notify_all();

@@ -12,10 +12,13 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
+use tracing::field::Empty;
+
 use super::engine::{Counters, Engine};
 use crate::error::{Error, Result};
 use crate::format::param_file::RunKind;
 use crate::io::Queue;
+use crate::observe::Timed;
 use crate::ssd::NewFile;
 use crate::ssd::compaction::{Candidate, choose};
 use crate::ssd::offers::{Offer, Offers};
@@ -104,6 +107,16 @@ impl Engine {
             let Some((files, rank)) = self.choose_inputs(directory, force) else {
                 continue;
             };
+            let span = Timed::new(tracing::info_span!(
+                "compaction",
+                part = directory,
+                inputs = files.len(),
+                input_bytes = files.iter().map(|f| f.meta.bytes).sum::<u64>(),
+                outputs = Empty,
+                output_bytes = Empty,
+                seconds = Empty,
+            ));
+            let _compacting = span.enter();
             let result = self
                 .inputs(files.clone(), rank, directory)
                 .and_then(|inputs| self.compact(&inputs));
@@ -117,7 +130,9 @@ impl Engine {
                     .unwrap_or_else(PoisonError::into_inner)
                     .extend(bad);
             }
-            result?;
+            let (outputs, bytes) = result?;
+            span.record("outputs", outputs);
+            span.record("output_bytes", bytes);
             self.counters.compactions.fetch_add(1, Ordering::Relaxed);
             return Ok(true);
         }
@@ -207,7 +222,8 @@ impl Engine {
         Ok(set)
     }
 
-    fn compact(&self, inputs: &Inputs) -> Result<()> {
+    /// Gives the number of outputs, and their bytes.
+    fn compact(&self, inputs: &Inputs) -> Result<(usize, u64)> {
         let path = &self.ssd.directories[inputs.directory];
         let mut queue = self
             .ssd
@@ -223,6 +239,8 @@ impl Engine {
             }
             return Err(e);
         }
+        let bytes: u64 = outputs.iter().map(|(new, _)| new.finished.bytes).sum();
+        let count = outputs.len();
         for (new, moved) in outputs {
             self.adopt(new, &moved, inputs.rank)?;
         }
@@ -244,7 +262,7 @@ impl Engine {
         }
         let numbers: Vec<u64> = inputs.files.iter().map(|f| f.meta.number).collect();
         self.ssd.retire(&numbers);
-        Ok(())
+        Ok((count, bytes))
     }
 
     /// Writes the live rows of the inputs to new files.

@@ -19,6 +19,7 @@ use crate::batch::shard_range;
 use crate::error::{Error, Invalid, Result};
 use crate::io::Queue;
 use crate::mem::{CacheConfig, TableCache};
+use crate::observe::Publisher;
 use crate::options::{RuntimeOptions, TableDescriptor};
 use crate::row::{RowLayout, Updater};
 use crate::ssd::Ssd;
@@ -275,6 +276,8 @@ pub struct Engine {
     pub images: Arc<Images>,
     /// Counters.
     pub counters: Counters,
+    /// Who gives the counters to the recorder of the program.
+    pub publisher: Publisher,
     /// Arrays of batches that were served.
     pub spares: Spares,
     /// Raised when rows were flushed: the compaction thread looks.

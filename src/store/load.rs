@@ -61,6 +61,8 @@ impl Engine {
             }
         };
         files.retain(|f| !covered.contains(&f.meta.number));
+        let entries: u64 = files.iter().map(|f| f.entries()).sum();
+        let _reading = tracing::debug_span!("key_blocks", files = files.len(), entries).entered();
         // The first file of a table is built, not offered: best the greatest.
         files.sort_by_key(|f| std::cmp::Reverse(f.entries()));
         let mut offer = Offer::default();
@@ -119,6 +121,8 @@ impl Loader<'_> {
             return Ok(HashSet::new());
         };
         self.expected = offers.entries_max();
+        let files = offers.covered().len();
+        let _loading = tracing::debug_span!("image_load", files, entries = self.expected).entered();
         let mut offer = Offer::default();
         while offers.next(&mut offer)? {
             self.take(&offer, &self.engine.ssd.root)?;

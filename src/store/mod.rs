@@ -35,7 +35,7 @@ pub use ticket::Ticket;
 use crate::error::{Error, Invalid, Result};
 use crate::io::Disk;
 use crate::options::{RuntimeOptions, TableDescriptor};
-use crate::ssd::{create, recover};
+use crate::ssd::create;
 use crate::stats::Stats;
 use crate::units::TableId;
 use admit::Intent;
@@ -118,10 +118,7 @@ impl Store {
         directory: &Path,
         options: RuntimeOptions,
     ) -> Result<Store> {
-        open::validate(&options)?;
-        let recovered =
-            recover::open(&disk, &open::open_request(directory, &options, false, None))?;
-        Store::start(open::build(recovered, options, false)?)
+        Store::start(open::open(&disk, directory, options, false, None)?)
     }
 
     /// [`Store::open_read_only`] on a disk of the caller's.
@@ -135,10 +132,7 @@ impl Store {
         checkpoint: Option<u64>,
         options: RuntimeOptions,
     ) -> Result<Store> {
-        open::validate(&options)?;
-        let request = open::open_request(directory, &options, true, checkpoint);
-        let recovered = recover::open(&disk, &request)?;
-        Store::start(open::build(recovered, options, true)?)
+        Store::start(open::open(&disk, directory, options, true, checkpoint)?)
     }
 
     fn start(engine: Engine) -> Result<Store> {
@@ -294,6 +288,9 @@ impl Store {
         while self.engine.compact_once(true)? {
             count += 1;
         }
+        if count > 0 {
+            self.engine.publish(self.engine.options.inline);
+        }
         Ok(count)
     }
 
@@ -408,6 +405,23 @@ impl Store {
         self.engine.stats()
     }
 
+    /// Gives everything that is counted to the recorder that the program has installed for the
+    /// facade `metrics`, by the names of [`Stats::prometheus`], with the labels `store` (the
+    /// directory) and `mode` (`writer` or `reader`).
+    ///
+    /// An open store does so itself once it sees a recorder: about once a second, after each
+    /// checkpoint and compaction, and when it is closed; with [`RuntimeOptions::inline`] only after
+    /// these, for want of a thread. Call it before a scrape that has to be exact, or with a
+    /// recorder that has no fields (the facade shows it as none). What a call finds counted when no
+    /// recorder is installed is lost to one that comes later.
+    ///
+    /// # Cost
+    /// As [`Store::stats`], and a look-up by the recorder per metric.
+    pub fn publish_metrics(&self) {
+        let engine = &self.engine;
+        engine.publisher.publish(true, || engine.stats());
+    }
+
     /// Closes a store that has no changes after its last checkpoint.
     ///
     /// # Errors
@@ -443,6 +457,7 @@ impl Store {
         }
         self.engine.closed.store(true, Ordering::Release);
         self.threads.join(&self.engine);
+        self.engine.publish(self.engine.options.inline);
     }
 }
 

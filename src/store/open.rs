@@ -3,6 +3,9 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Instant;
+
+use tracing::field::Empty;
 
 use super::engine::{Counters, Engine, Shard, ShardCell, Signal, Table, Writer};
 use super::lane::{Lane, Lanes, PREFETCH_LANES};
@@ -14,9 +17,10 @@ use crate::format::param_file::record_stride;
 use crate::io::pread::PreadDisk;
 use crate::io::uring::UringDisk;
 use crate::io::{Disk, raise_descriptor_limit};
+use crate::observe::{Publisher, Timed};
 use crate::options::{IoEngine, RuntimeOptions, TABLES_MAX, TableDescriptor};
 use crate::row::{RowLayout, Updater, check_hyper};
-use crate::ssd::recover::Recovered;
+use crate::ssd::recover::{self, OpenRequest, Recovered};
 use crate::units::TableId;
 
 static ENGINES: AtomicU64 = AtomicU64::new(1);
@@ -98,11 +102,60 @@ pub fn make_lanes(
     })
 }
 
-/// Builds an engine on an opened tier: index from the files, caches empty.
+/// Opens a store: what its files say becomes an engine.
+///
+/// # Errors
+/// `InvalidArgument`, `Locked`, `Corrupt`, `Unsupported`, `Io`.
+pub fn open(
+    disk: &Arc<dyn Disk>,
+    directory: &Path,
+    options: RuntimeOptions,
+    read_only: bool,
+    checkpoint: Option<u64>,
+) -> Result<Engine> {
+    validate(&options)?;
+    let span = Timed::new(tracing::info_span!(
+        "open",
+        directory = %directory.display(),
+        read_only,
+        checkpoint = Empty,
+        step = Empty,
+        files = Empty,
+        index_keys = Empty,
+        seconds = Empty,
+    ));
+    let _open = span.enter();
+    let engine = {
+        let recovery = tracing::info_span!("recovery", index_seconds = Empty, seconds = Empty);
+        let recovery = Timed::new(recovery);
+        let _recovery = recovery.enter();
+        let request = open_request(directory, &options, read_only, checkpoint);
+        let recovered = recover::open(disk, &request)?;
+        let opened = recovered.checkpoint;
+        let engine = build(recovered, options, read_only)?;
+        let since = Instant::now();
+        engine.load_index(opened.as_ref().map_or(0, |c| c.id))?;
+        recovery.record("index_seconds", since.elapsed().as_secs_f64());
+        if let Some(checkpoint) = opened {
+            span.record("checkpoint", checkpoint.id);
+            span.record("step", checkpoint.step);
+        }
+        engine
+    };
+    if !span.is_disabled() {
+        let stats = engine.stats();
+        span.record("files", stats.files);
+        span.record("index_keys", stats.index_keys);
+    }
+    tracing::info!("the store is open");
+    Ok(engine)
+}
+
+/// Builds an engine on an opened tier: caches and index empty.
 ///
 /// # Errors
 /// `Io`, `Corrupt`, `InvalidArgument`.
-pub fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> Result<Engine> {
+fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> Result<Engine> {
     let ssd = recovered.ssd;
     if recovered.tables.len() > TABLES_MAX {
         let what = format!("{} tables, at most {TABLES_MAX}", recovered.tables.len());
@@ -135,7 +188,6 @@ pub fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> 
             .map_err(|e| Error::io("make a submission queue for", &ssd.root, e))
     };
     let queues = (0..writers).map(queue).collect::<Result<Vec<_>>>()?;
-    let checkpoint = recovered.checkpoint.as_ref().map_or(0, |c| c.id);
     let epoch = recovered.checkpoint.as_ref().map_or(1, |c| c.epoch + 1);
     let shard = || {
         let shard = Shard {
@@ -164,6 +216,7 @@ pub fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> 
         running: Arc::default(),
         images: Arc::default(),
         counters: Counters::default(),
+        publisher: Publisher::new(&ssd.root, read_only),
         spares: Spares::default(),
         flushed: Signal::default(),
         compacted: Signal::default(),
@@ -178,7 +231,6 @@ pub fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> 
         ssd,
     };
     engine.rebuild_caches(&tables)?;
-    engine.load_index(checkpoint)?;
     Ok(engine)
 }
 
@@ -289,13 +341,13 @@ pub fn uuid(path: &Path) -> [u8; 16] {
 }
 
 /// The tier's part of the options.
-pub fn open_request<'a>(
+fn open_request<'a>(
     root: &'a Path,
     options: &'a RuntimeOptions,
     read_only: bool,
     checkpoint: Option<u64>,
-) -> crate::ssd::recover::OpenRequest<'a> {
-    crate::ssd::recover::OpenRequest {
+) -> OpenRequest<'a> {
+    OpenRequest {
         root,
         directories: &options.data_directories,
         read_only,

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::engine::Engine;
+use crate::observe;
 use crate::stats::Stats;
 
 impl Engine {
@@ -20,6 +21,14 @@ impl Engine {
             })
             .sum();
         dirty as u64 + self.counters.flushed_rows.get()
+    }
+
+    /// Gives all counters to the recorder, if the program has installed one; with `describe` also
+    /// what they mean. No shard is locked.
+    pub fn publish(&self, describe: bool) {
+        if observe::has_recorder() {
+            self.publisher.publish(describe, || self.stats());
+        }
     }
 
     /// Reads all counters.

@@ -13,6 +13,7 @@ use super::admit::Intent;
 use super::engine::{Engine, Table};
 use super::lease::Lease;
 use crate::error::{Error, Result};
+use crate::observe::Beat;
 
 #[derive(Debug)]
 enum State {
@@ -271,9 +272,14 @@ impl Engine {
         Ok(ticket)
     }
 
-    /// Serves prefetches until the store is closed.
+    /// Serves prefetches until the store is closed; the first lane publishes the counters, too.
     pub fn serve_prefetches(self: &Arc<Engine>, lane: usize) {
+        // Of the threads of a store, those of this kind are in each, and the least often busy.
+        let mut beat = (lane == 0).then(Beat::new);
         while !self.closed.load(Ordering::Acquire) {
+            if let Some(describe) = beat.as_mut().and_then(Beat::due) {
+                self.publish(describe);
+            }
             let Some(prefetch) = self.prefetches.front() else {
                 continue;
             };

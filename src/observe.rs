@@ -1,0 +1,237 @@
+//! How is a store seen from outside: by a recorder of metrics, by a subscriber of spans?
+//!
+//! Metrics go through the facade `metrics` to whatever recorder the program has installed; spans
+//! and events go through `tracing`. docs/OBSERVABILITY.md lists both.
+//!
+//! Invariants:
+//! - Nothing is counted for the recorder alone: a publication reads [`Stats`] and hands it over.
+//! - A counter of the recorder is raised by what was counted since the last publication, so it goes
+//!   on rising when a directory is closed and opened again, as a rollback does. (A counter of the
+//!   facade that is set takes only what is greater: it would stand still until the new count has
+//!   passed the old.)
+//! - The publications of a store follow each other, and no later one has older numbers.
+//! - Each publication asks the recorder for its metrics anew: a recorder may be installed late, and
+//!   may forget what was idle.
+
+use std::ops::Deref;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use metrics::{Key, Label, Level, Metadata, NoopRecorder, Recorder};
+use tracing::Span;
+
+use crate::prometheus::{INFO, Kind, METRICS, Metric, Unit, info_labels};
+use crate::stats::Stats;
+
+/// How often an open store publishes by itself.
+const PERIOD: Duration = Duration::from_secs(1);
+
+static METADATA: Metadata<'static> = Metadata::new("hps", Level::INFO, Some(module_path!()));
+
+// What `has_recorder` relies on: the facade does not say whether a recorder is installed.
+const _: () = assert!(size_of::<NoopRecorder>() == 0);
+
+/// Whether the program has installed a recorder (one that has fields: one without looks like none).
+pub fn has_recorder() -> bool {
+    metrics::with_recorder(|recorder| size_of_val(recorder) > 0)
+}
+
+/// Hands the numbers of one store to the recorder.
+#[derive(Debug)]
+pub struct Publisher {
+    /// What tells its series from those of other stores.
+    labels: [Label; 2],
+    /// What the recorder has.
+    published: Mutex<Stats>,
+}
+
+impl Publisher {
+    /// For a store that has just been opened.
+    pub fn new(directory: &Path, read_only: bool) -> Publisher {
+        let directory: Arc<str> = directory.to_string_lossy().into();
+        let mode = if read_only { "reader" } else { "writer" };
+        Publisher {
+            labels: [
+                Label::new("store", directory),
+                Label::from_static_parts("mode", mode),
+            ],
+            published: Mutex::default(),
+        }
+    }
+
+    /// Gives the recorder a reading; with `describe` also what the metrics mean.
+    pub fn publish(&self, describe: bool, read: impl FnOnce() -> Stats) {
+        let mut published = self
+            .published
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let stats = read();
+        metrics::with_recorder(|recorder| {
+            if describe {
+                describe_all(recorder);
+            }
+            let info = info_labels(&stats).map(|(key, value)| Label::from_static_parts(key, value));
+            let labels = [&info[..], &self.labels[..]].concat();
+            let key = Key::from_parts(INFO.0, labels);
+            recorder.register_gauge(&key, &METADATA).set(1.0);
+            for metric in METRICS {
+                self.record(recorder, metric, (metric.value)(&published), &stats);
+            }
+        });
+        *published = stats;
+    }
+
+    fn record(&self, recorder: &dyn Recorder, metric: &Metric, before: u64, stats: &Stats) {
+        let key = Key::from_parts(metric.name, self.labels.to_vec());
+        let value = (metric.value)(stats);
+        match metric.unit {
+            Unit::Microseconds => {
+                let seconds = value as f64 / 1e6;
+                recorder.register_gauge(&key, &METADATA).set(seconds);
+            }
+            Unit::Count | Unit::Bytes if metric.kind == Kind::Counter => {
+                let counter = recorder.register_counter(&key, &METADATA);
+                counter.increment(value.saturating_sub(before));
+            }
+            Unit::Count | Unit::Bytes => {
+                recorder.register_gauge(&key, &METADATA).set(value as f64);
+            }
+        }
+    }
+}
+
+fn describe_all(recorder: &dyn Recorder) {
+    recorder.describe_gauge(INFO.0.into(), None, INFO.1.into());
+    for metric in METRICS {
+        let (name, help) = (metric.name.into(), metric.help.into());
+        match (metric.kind, metric.unit) {
+            // The facade counts in whole numbers: a sum of times is a gauge there.
+            (_, Unit::Microseconds) => {
+                recorder.describe_gauge(name, Some(metrics::Unit::Seconds), help);
+            }
+            (Kind::Counter, unit) => recorder.describe_counter(name, unit_of(unit), help),
+            (Kind::Gauge, unit) => recorder.describe_gauge(name, unit_of(unit), help),
+        }
+    }
+}
+
+fn unit_of(unit: Unit) -> Option<metrics::Unit> {
+    Some(match unit {
+        Unit::Count => metrics::Unit::Count,
+        Unit::Bytes => metrics::Unit::Bytes,
+        Unit::Microseconds => metrics::Unit::Seconds,
+    })
+}
+
+/// When a thread publishes next.
+#[derive(Debug)]
+pub struct Beat {
+    next: Instant,
+    described: bool,
+}
+
+impl Beat {
+    /// Due at once.
+    pub fn new() -> Beat {
+        Beat {
+            next: Instant::now(),
+            described: false,
+        }
+    }
+
+    /// Whether it is time and there is somebody to publish to; if so, whether for the first time.
+    pub fn due(&mut self) -> Option<bool> {
+        let now = Instant::now();
+        if now < self.next {
+            return None;
+        }
+        self.next = now + PERIOD;
+        has_recorder().then(|| !std::mem::replace(&mut self.described, true))
+    }
+}
+
+/// A span that records how long it was there, in its field `seconds`.
+#[derive(Debug)]
+pub struct Timed {
+    span: Span,
+    since: Instant,
+}
+
+impl Timed {
+    /// From now on.
+    pub fn new(span: Span) -> Timed {
+        Timed {
+            span,
+            since: Instant::now(),
+        }
+    }
+}
+
+impl Deref for Timed {
+    type Target = Span;
+
+    fn deref(&self) -> &Span {
+        &self.span
+    }
+}
+
+impl Drop for Timed {
+    fn drop(&mut self) {
+        self.span
+            .record("seconds", self.since.elapsed().as_secs_f64());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use metrics::{Counter, Gauge, Histogram, KeyName, SharedString};
+
+    /// Counts what is registered.
+    #[derive(Default)]
+    struct Registered(std::sync::atomic::AtomicUsize);
+
+    impl Registered {
+        fn count(&self) -> usize {
+            self.0.load(std::sync::atomic::Ordering::Relaxed)
+        }
+    }
+
+    impl Recorder for Registered {
+        fn describe_counter(&self, _: KeyName, _: Option<metrics::Unit>, _: SharedString) {}
+        fn describe_gauge(&self, _: KeyName, _: Option<metrics::Unit>, _: SharedString) {}
+        fn describe_histogram(&self, _: KeyName, _: Option<metrics::Unit>, _: SharedString) {}
+        fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
+            self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            Counter::noop()
+        }
+        fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+            self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            Gauge::noop()
+        }
+        fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+            Histogram::noop()
+        }
+    }
+
+    #[test]
+    fn a_recorder_is_seen_when_there_is_one_and_a_beat_waits_for_it() {
+        let (recorder, mut beat) = (Registered::default(), Beat::new());
+        assert!(!has_recorder());
+        assert_eq!(beat.due(), None, "nobody to publish to");
+        beat.next = Instant::now();
+        metrics::with_local_recorder(&recorder, || {
+            assert!(has_recorder());
+            assert_eq!(beat.due(), Some(true), "the first time");
+            beat.next = Instant::now() + Duration::from_secs(3600);
+            assert_eq!(beat.due(), None, "not yet");
+            beat.next = Instant::now();
+            assert_eq!(beat.due(), Some(false), "again");
+            let publisher = Publisher::new("/store".as_ref(), false);
+            publisher.publish(false, Stats::default);
+        });
+        assert_eq!(recorder.count(), METRICS.len() + 1);
+        assert!(!has_recorder());
+    }
+}

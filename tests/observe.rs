@@ -1,0 +1,447 @@
+//! Do a recorder of metrics and a subscriber of spans see what the store does?
+//!
+//! - The recorder and the subscriber are this test's own, so that nothing stands between.
+//! - docs/OBSERVABILITY.md is compared with what they saw: its tables say no more and no less.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that meets what it does not expect must fail"
+)]
+
+#[path = "common/recorder.rs"]
+mod recorder;
+#[path = "common/spans.rs"]
+mod spans;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hps::io::Disk;
+use hps::io::sim::{Fault, SimDisk};
+use hps::*;
+use recorder::{Labels, TestRecorder, Value};
+use spans::{Seen, Spans, path};
+
+const DOCUMENT: &str = include_str!("../docs/OBSERVABILITY.md");
+const ROOT: &str = "/store";
+const DIM: usize = 2;
+
+fn disk() -> Arc<dyn Disk> {
+    Arc::new(SimDisk::new(1))
+}
+
+fn options(inline: bool) -> RuntimeOptions {
+    RuntimeOptions {
+        cache_bytes: 1 << 20,
+        io_depth: 4,
+        threads: 1,
+        shards: 1,
+        inline,
+        ..RuntimeOptions::default()
+    }
+}
+
+fn create(disk: &Arc<dyn Disk>, root: &str, inline: bool) -> (Store, TableId) {
+    let store = Store::create_on(Arc::clone(disk), root.as_ref(), options(inline)).unwrap();
+    let table = store.create_table(&TableDescriptor::new("t", DIM)).unwrap();
+    (store, table)
+}
+
+/// Pushes rows.
+fn train(store: &Store, table: TableId, keys: Range<u64>) {
+    let keys: Vec<u64> = keys.collect();
+    let mut out = vec![0.0; 1000 * DIM];
+    for keys in keys.chunks(1000) {
+        let out = &mut out[..keys.len() * DIM];
+        let lease = store.pull(table, keys, out).unwrap();
+        store.push(&lease, Update::weights(out)).unwrap();
+    }
+}
+
+/// Flushes, device reads, two checkpoints and a compaction.
+fn work(store: &Store, table: TableId) {
+    train(store, table, 0..30_000);
+    store.checkpoint(1, b"one").unwrap();
+    train(store, table, 0..20_000);
+    store.checkpoint(2, b"").unwrap();
+    assert!(store.compact().unwrap() > 0);
+}
+
+/// A metric of the Prometheus text.
+struct Sample<'a> {
+    kind: &'a str,
+    help: &'a str,
+    value: f64,
+}
+
+fn samples(text: &str) -> BTreeMap<&str, Sample<'_>> {
+    let lines: Vec<&str> = text.lines().collect();
+    let metrics = lines.chunks(3).map(|three| {
+        let help = three[0].strip_prefix("# HELP ").unwrap();
+        let (name, help) = help.split_once(' ').unwrap();
+        let (_, kind) = three[1].rsplit_once(' ').unwrap();
+        let (_, value) = three[2].rsplit_once(' ').unwrap();
+        let value = value.parse().unwrap();
+        (name, Sample { kind, help, value })
+    });
+    metrics.collect()
+}
+
+fn labels(stats: &Stats, name: &str, mode: &str) -> Labels {
+    let mut labels = vec![("store", ROOT), ("mode", mode)];
+    if name == "hps_info" {
+        labels.push(("io_engine", stats.io_engine));
+        labels.push(("version", env!("CARGO_PKG_VERSION")));
+    }
+    let owned = labels.iter().map(|(k, v)| (k.to_string(), v.to_string()));
+    owned.collect()
+}
+
+#[test]
+fn every_metric_of_the_text_arrives_with_its_value_and_its_meaning() {
+    let recorder = TestRecorder::default();
+    let stats = metrics::with_local_recorder(&recorder, || {
+        let (store, table) = create(&disk(), ROOT, true);
+        work(&store, table);
+        let lease = store.pull(table, &[1, 2], &mut [0.0; 2 * DIM]).unwrap();
+        store.publish_metrics();
+        let stats = store.stats();
+        drop(lease);
+        store.close_discarding();
+        let after = recorder.value("hps_leases", ROOT, "writer");
+        assert_eq!(after, Some(Value::Gauge(0.0)), "the close publishes, too");
+        stats
+    });
+    assert!(stats.flushes > 0 && stats.reads > 0 && stats.compactions > 0 && stats.leases == 1);
+    let text = stats.prometheus();
+    let samples = samples(&text);
+    let (arrived, described) = (recorder.of(ROOT), recorder.described());
+    assert!(
+        samples.len() > 30
+            && arrived.keys().eq(samples.keys())
+            && described.keys().eq(samples.keys())
+    );
+    for (name, sample) in samples {
+        let (found, value) = &arrived[name];
+        assert_eq!(*found, labels(&stats, name, "writer"), "{name}");
+        let seconds = name.contains("_seconds");
+        let kind = match value {
+            Value::Counter(_) => "counter",
+            Value::Gauge(_) => "gauge",
+        };
+        let expected = if seconds { "gauge" } else { sample.kind };
+        let description = &described[name];
+        assert_eq!((kind, description.kind), (expected, expected), "{name}");
+        assert_eq!(description.text, sample.help, "{name}");
+        // The lease was dropped before the close, which published once more.
+        let changed = ["hps_leases", "hps_lease_bytes", "hps_pinned_rows"];
+        let same = match *value {
+            Value::Counter(count) => count as f64 == sample.value,
+            Value::Gauge(value) => value == sample.value || changed.contains(&name),
+        };
+        assert!(same, "{name}: {}, arrived as {value:?}", sample.value);
+    }
+}
+
+#[test]
+fn the_counters_of_a_recorder_go_on_after_a_rollback() {
+    let recorder = TestRecorder::default();
+    metrics::with_local_recorder(&recorder, || {
+        let count = |name: &str| recorder.value(name, ROOT, "writer").unwrap();
+        let (store, table) = create(&disk(), ROOT, true);
+        work(&store, table);
+        let (before, known) = (store.stats(), store.checkpoints());
+        assert_eq!(count("hps_rows_pushed_total"), Value::Counter(50_000));
+        let store = store.rollback(known[known.len() - 1].id).unwrap();
+        train(&store, table, 0..1000);
+        let after = store.stats();
+        // Twice: what was published is not counted again.
+        store.publish_metrics();
+        store.publish_metrics();
+        assert_eq!((before.rows_pushed, after.rows_pushed), (50_000, 1000));
+        assert_eq!(count("hps_rows_pushed_total"), Value::Counter(51_000));
+        let read = Value::Counter(before.read_bytes + after.read_bytes);
+        assert_eq!(count("hps_read_bytes_total"), read);
+        assert_eq!(
+            count("hps_dirty_rows"),
+            Value::Gauge(after.dirty_rows as f64)
+        );
+        store.close_discarding();
+    });
+}
+
+#[test]
+fn stores_and_readers_have_series_of_their_own() {
+    let recorder = TestRecorder::default();
+    metrics::with_local_recorder(&recorder, || {
+        let disk = disk();
+        let (one, table) = create(&disk, "/one", true);
+        let (other, other_table) = create(&disk, "/other", true);
+        train(&one, table, 0..100);
+        train(&other, other_table, 0..300);
+        one.checkpoint(1, b"").unwrap();
+        other.checkpoint(1, b"").unwrap();
+        let reader =
+            Store::open_read_only_on(Arc::clone(&disk), "/one".as_ref(), None, options(true));
+        let reader = reader.unwrap();
+        drop(reader.pull(table, &[1, 2, 3], &mut [0.0; 3 * DIM]).unwrap());
+        reader.publish_metrics();
+        let read = |store, mode| recorder.value("hps_rows_read_total", store, mode);
+        assert_eq!(read("/one", "writer"), Some(Value::Counter(100)));
+        assert_eq!(read("/one", "reader"), Some(Value::Counter(3)));
+        assert_eq!(read("/other", "writer"), Some(Value::Counter(300)));
+        assert_eq!(read("/other", "reader"), None);
+        for store in [one, other, reader] {
+            store.close().unwrap();
+        }
+    });
+}
+
+/// Waits until something is so; the test hangs a minute if it never is.
+fn wait_until(what: &str, so: impl Fn() -> bool) {
+    for _ in 0..6000 {
+        if so() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    unreachable!("waited for a minute: {what}");
+}
+
+#[test]
+fn an_open_store_publishes_by_itself_to_a_recorder_that_comes_later() {
+    let (recorder, spans) = (TestRecorder::default(), Spans::default());
+    tracing::subscriber::set_global_default(spans.clone()).unwrap();
+    let disk = disk();
+    let root = "/by-itself";
+    let (store, table) = create(&disk, root, false);
+    train(&store, table, 0..10_000);
+    metrics::set_global_recorder(recorder.clone()).unwrap();
+    let pushed = |mode| recorder.value("hps_rows_pushed_total", root, mode);
+    wait_until("counters of a writer", || {
+        pushed("writer") == Some(Value::Counter(10_000))
+    });
+    assert!(recorder.described().contains_key("hps_dirty_rows"));
+    store.checkpoint(77_777, b"").unwrap();
+    let reader = Store::open_read_only_on(disk, root.as_ref(), None, options(false)).unwrap();
+    wait_until("counters of a reader", || {
+        pushed("reader") == Some(Value::Counter(0))
+    });
+    reader.close().unwrap();
+    train(&store, table, 0..10);
+    store.close_discarding();
+    assert_eq!(
+        pushed("writer"),
+        Some(Value::Counter(10_010)),
+        "at the close"
+    );
+
+    // The span of a checkpoint goes on in its thread.
+    let seen = spans.seen();
+    let step = |s: &&Seen| s.name == "checkpoint" && s.values["step"] == "77777";
+    let checkpoint = seen.iter().find(step).unwrap();
+    assert_eq!(checkpoint.values["rows"], "10000");
+    let inside = |s: &&Seen| s.parent.is_some_and(|p| step(&&seen[p]));
+    let parts: Vec<&str> = seen
+        .iter()
+        .filter(inside)
+        .map(|s| s.name.as_str())
+        .collect();
+    assert_eq!(parts, CHECKPOINT_PARTS);
+}
+
+/// Spans and events of a checkpoint that ends well.
+const CHECKPOINT_PARTS: &[&str] = &[
+    "cut",
+    "write_behind",
+    "sync",
+    "meta",
+    "manifest",
+    "current",
+    "the checkpoint is durable",
+];
+
+/// Everything that a subscriber sees of a store's life, with the numbers that it should say.
+fn life() -> (Vec<Seen>, Stats, Stats) {
+    let spans = Spans::default();
+    let (before, after) = tracing::subscriber::with_default(spans.clone(), || {
+        let disk = disk();
+        let (store, table) = create(&disk, ROOT, true);
+        work(&store, table);
+        let before = store.stats();
+        store.close().unwrap();
+        let store = Store::open_on(disk, ROOT.as_ref(), options(true)).unwrap();
+        let after = store.stats();
+        store.close().unwrap();
+        (before, after)
+    });
+    (spans.seen(), before, after)
+}
+
+#[test]
+fn spans_stand_in_each_other_and_say_what_was_done() {
+    let (seen, before, after) = life();
+    let value = |span: &Seen, field: &str| span.values[field].clone();
+    let number = |span: &Seen, field: &str| value(span, field).parse::<u64>().unwrap();
+    let all = |name: &str| -> Vec<&Seen> { seen.iter().filter(|s| s.name == name).collect() };
+    let inside = |name: &str| -> Vec<&str> {
+        let own = |s: &&Seen| s.parent.is_some_and(|p| seen[p].name == name);
+        let own = seen.iter().filter(own);
+        own.map(|s| s.name.as_str()).collect()
+    };
+    assert_eq!(inside("checkpoint"), CHECKPOINT_PARTS.repeat(2));
+
+    let [made, opened] = all("open")[..] else {
+        unreachable!("opened twice")
+    };
+    assert_eq!(
+        (value(opened, "directory"), value(opened, "read_only")),
+        (ROOT.to_owned(), "false".to_owned())
+    );
+    assert_eq!(
+        (number(opened, "checkpoint"), number(opened, "step")),
+        (2, 2)
+    );
+    assert_eq!(number(opened, "files"), after.files);
+    assert_eq!(
+        (number(opened, "index_keys"), after.index_keys),
+        (30_000, 30_000)
+    );
+    assert!(!made.values.contains_key("checkpoint") && number(made, "index_keys") == 0);
+    assert_eq!(inside("open"), ["recovery", "the store is open"].repeat(2));
+
+    let parts = inside("recovery");
+    let first = ["manifest_replay", "open_files", "current", "key_blocks"];
+    let again = [
+        "manifest_replay",
+        "open_files",
+        "current",
+        "image_load",
+        "key_blocks",
+    ];
+    assert_eq!(parts, [&first[..], &again[..]].concat());
+    let [image] = all("image_load")[..] else {
+        unreachable!("one image")
+    };
+    assert!(number(image, "files") > 0 && number(image, "entries") > 0);
+    assert_eq!(number(all("open_files")[1], "files"), after.files);
+
+    let [one, two] = all("checkpoint")[..] else {
+        unreachable!("two checkpoints")
+    };
+    assert_eq!((number(one, "checkpoint"), number(one, "step")), (1, 1));
+    assert_eq!((number(two, "checkpoint"), number(two, "step")), (2, 2));
+    for checkpoint in [one, two] {
+        assert!((1..=30_000).contains(&number(checkpoint, "rows")));
+    }
+    assert_eq!(number(two, "files"), after.files);
+    assert_eq!(number(two, "bytes"), after.current_bytes);
+    assert_eq!(number(all("meta")[0], "bytes"), 3);
+
+    let compactions = all("compaction");
+    let written: u64 = compactions.iter().map(|c| number(c, "output_bytes")).sum();
+    assert_eq!(compactions.len() as u64, before.compactions);
+    assert_eq!(written, before.compaction_written_bytes);
+    let total = |field| compactions.iter().map(|c| number(c, field)).sum::<u64>();
+    assert!(total("inputs") > total("outputs") && total("outputs") > 0);
+    assert!(total("input_bytes") > written);
+
+    for span in seen.iter().filter(|s| s.fields.contains(&"seconds")) {
+        let seconds: f64 = value(span, "seconds").parse().unwrap();
+        assert!(seconds >= 0.0 && span.level == tracing::Level::INFO);
+    }
+}
+
+/// Rows of the table that begins with this line, as its cells.
+fn table(head: &str) -> BTreeSet<Vec<String>> {
+    let lines = DOCUMENT.lines().skip_while(|line| *line != head).skip(2);
+    let rows = lines.take_while(|line| line.starts_with('|'));
+    let cells = |line: &str| {
+        let cells = line.trim_matches('|').split('|');
+        cells.map(|cell| cell.trim().to_owned()).collect()
+    };
+    rows.map(cells).collect()
+}
+
+/// Fails with the rows as they should be.
+fn compare(head: &str, code: &BTreeSet<Vec<String>>) {
+    let found = table(head);
+    let line = |cells: &Vec<String>| format!("| {} |", cells.join(" | "));
+    let should: Vec<String> = code.iter().map(line).collect();
+    assert!(found == *code, "{head}\n{}\n", should.join("\n"));
+}
+
+#[test]
+fn the_document_lists_every_metric_as_it_arrives() {
+    let recorder = TestRecorder::default();
+    let text = metrics::with_local_recorder(&recorder, || {
+        let (store, _) = create(&disk(), ROOT, true);
+        store.publish_metrics();
+        store.stats().prometheus()
+    });
+    let described = recorder.described();
+    let rows = samples(&text).into_iter().map(|(name, sample)| {
+        let unit = match described[name].unit {
+            None => "none",
+            Some(metrics::Unit::Count) => "count",
+            Some(metrics::Unit::Bytes) => "bytes",
+            Some(metrics::Unit::Seconds) => "seconds",
+            Some(other) => unreachable!("{other:?}"),
+        };
+        let cells = [&format!("`{name}`"), sample.kind, unit, sample.help];
+        cells.map(str::to_owned).to_vec()
+    });
+    compare("| metric | kind | unit | meaning |", &rows.collect());
+}
+
+#[test]
+fn the_document_lists_every_span_as_it_is_seen() {
+    let (seen, ..) = life();
+    let mut spans: BTreeMap<&str, (&Seen, BTreeSet<String>)> = BTreeMap::new();
+    for span in seen.iter().filter(|s| !s.is_event) {
+        let parent = span.parent.map(|p| format!("`{}`", seen[p].name));
+        let (_, parents) = spans
+            .entry(&span.name)
+            .or_insert_with(|| (span, BTreeSet::new()));
+        parents.extend(parent);
+    }
+    let joined = |words: Vec<String>| {
+        if words.is_empty() {
+            "–".to_owned()
+        } else {
+            words.join(", ")
+        }
+    };
+    let rows = spans.into_iter().map(|(name, (span, parents))| {
+        vec![
+            format!("`{name}`"),
+            span.level.as_str().to_lowercase(),
+            joined(parents.into_iter().collect()),
+            joined(span.fields.iter().map(|f| format!("`{f}`")).collect()),
+        ]
+    });
+    compare("| span | level | inside | fields |", &rows.collect());
+    let replay = "open > recovery > manifest_replay";
+    assert!(seen.iter().any(|s| path(&seen, s) == replay));
+}
+
+#[test]
+fn a_checkpoint_that_fails_says_so_inside_its_span() {
+    let spans = Spans::default();
+    tracing::subscriber::with_default(spans.clone(), || {
+        let sim = SimDisk::new(1);
+        let disk: Arc<dyn Disk> = Arc::new(sim.clone());
+        let (store, table) = create(&disk, ROOT, true);
+        train(&store, table, 0..10);
+        sim.fail_at(sim.calls(), Fault::Error(5), true);
+        store.checkpoint(1, b"").unwrap_err();
+        store.close_discarding();
+    });
+    let seen = spans.seen();
+    let error = |s: &&Seen| s.is_event && s.level == tracing::Level::ERROR;
+    let errors: Vec<String> = seen.iter().filter(error).map(|s| path(&seen, s)).collect();
+    let last = "checkpoint > a checkpoint failed; the last one stays in force";
+    assert_eq!(errors.last().map(String::as_str), Some(last));
+}
