@@ -13,7 +13,10 @@
 #[expect(dead_code, reason = "the crash test uses the rest")]
 mod common;
 #[path = "common/sample.rs"]
-#[expect(dead_code, reason = "damage is planted in a store without an index image")]
+#[expect(
+    dead_code,
+    reason = "damage is planted in a store without an index image"
+)]
 mod sample;
 
 use std::collections::BTreeSet;

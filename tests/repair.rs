@@ -21,7 +21,7 @@ use common::{Op, ROOT, key};
 use hps::io::Disk;
 use hps::io::pread::PreadDisk;
 use hps::io::sim::SimDisk;
-use hps::repair::{Options, Outcome, Repaired, repair};
+use hps::repair::{Now, Options, Outcome, Repaired, repair};
 use hps::*;
 use sample::{grow, rows, sample};
 
@@ -96,7 +96,7 @@ impl Truth {
             let (right, left) = (truth.get(at), found.get(at));
             match told {
                 None => unexplained += u64::from(right != left),
-                Some(lost) if lost.older => {
+                Some(lost) if lost.now != Now::Gone => {
                     let older = self.older.get(at);
                     assert!(left.is_some() && left == older, "{what}: {lost:?}");
                 }

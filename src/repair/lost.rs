@@ -29,15 +29,35 @@ pub struct LostRow {
     pub key: u64,
     /// The damaged file that held its newest copy.
     pub file: u64,
-    /// An older copy is in force now; else the key has its initialiser's row again.
-    pub older: bool,
+    /// What the key has now.
+    pub now: Now,
+}
+
+/// What a key has whose newest copy is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Now {
+    /// Its initialiser's row, as if it had never been pushed.
+    Gone,
+    /// An older copy.
+    Older,
+    /// An older copy, though it had been removed.
+    Back,
+}
+
+/// A lost copy of a key.
+#[derive(Clone, Copy, Debug)]
+struct Copy {
+    key: u64,
+    file: u64,
+    rank: u64,
+    tombstone: bool,
 }
 
 /// What is known of lost entries.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
-    /// The newest lost copy of a key, by (table, mix64(key)): its key, file and rank.
-    named: BTreeMap<(u32, u64), (u64, u64, u64)>,
+    /// The newest lost copy of a key, by (table, mix64(key)).
+    named: BTreeMap<(u32, u64), Copy>,
     /// Entries without a name, by file, and the file's rank.
     nameless: HashMap<u64, (u64, Vec<Range<u32>>)>,
 }
@@ -46,18 +66,26 @@ impl Losses {
     /// Notes what was lost of a file.
     pub fn add(&mut self, file: u64, rank: u64, lost: Vec<(u32, u64)>, nameless: Vec<Range<u32>>) {
         for (table, key) in lost {
-            self.name(table, key, file, rank);
+            let tombstone = false;
+            self.name(
+                table,
+                Copy {
+                    key,
+                    file,
+                    rank,
+                    tombstone,
+                },
+            );
         }
         if !nameless.is_empty() {
             self.nameless.insert(file, (rank, nameless));
         }
     }
 
-    fn name(&mut self, table: u32, key: u64, file: u64, rank: u64) {
-        let newest = self.named.entry((table, mix64(key)));
-        let (_, of, at) = newest.or_insert((key, file, rank));
-        if *at < rank {
-            (*of, *at) = (file, rank);
+    fn name(&mut self, table: u32, copy: Copy) {
+        let newest = self.named.entry((table, mix64(copy.key))).or_insert(copy);
+        if newest.rank < copy.rank {
+            *newest = copy;
         }
     }
 
@@ -67,7 +95,8 @@ impl Losses {
     }
 
     /// Names entries by the index image, as far as it goes: it knows key, file and entry of what
-    /// was live at its checkpoint. Damage in it ends this.
+    /// was live at its checkpoint. What it does not list of a file that it covers was stale, if all
+    /// of it can be read.
     pub fn name_by_image(
         &mut self,
         disk: &dyn Disk,
@@ -82,23 +111,37 @@ impl Losses {
             return;
         };
         let mut found = Vec::new();
-        while let Ok(true) = scan.step() {
-            for entry in scan.entries.iter().filter(|e| !e.tombstone) {
+        let whole = loop {
+            match scan.step() {
+                Ok(true) => {}
+                Ok(false) => break true,
+                Err(_) => break false,
+            }
+            for entry in &scan.entries {
                 let Some(&file) = scan.covered.get(entry.ordinal as usize) else {
                     continue;
                 };
                 if let Some((rank, ranges)) = self.nameless.get(&file)
                     && holds(ranges, entry.entry)
                 {
-                    found.push((scan.table, entry.key, file, *rank, entry.entry));
+                    let copy = Copy {
+                        key: entry.key,
+                        file,
+                        rank: *rank,
+                        tombstone: entry.tombstone,
+                    };
+                    found.push((scan.table, copy, entry.entry));
                 }
             }
-        }
-        for (table, key, file, rank, entry) in found {
-            self.name(table, key, file, rank);
-            if let Some((_, ranges)) = self.nameless.get_mut(&file) {
+        };
+        for (table, copy, entry) in found {
+            self.name(table, copy);
+            if let Some((_, ranges)) = self.nameless.get_mut(&copy.file) {
                 take(ranges, entry);
             }
+        }
+        if whole {
+            self.nameless.retain(|file, _| !scan.covered.contains(file));
         }
     }
 
@@ -107,30 +150,27 @@ impl Losses {
     pub fn settle(mut self, left: &mut Left<'_>) -> Result<(Vec<LostRow>, u64)> {
         let named = &mut self.named;
         let mut rows = Vec::new();
+        let row = |table, copy: &Copy, now| LostRow {
+            table,
+            key: copy.key,
+            file: copy.file,
+            now,
+        };
         left.newest(&mut |found| {
-            let Some((key, file, rank)) = named.remove(&(found.table, found.hash)) else {
+            let Some(copy) = named.remove(&(found.table, found.hash)) else {
                 return;
             };
-            if found.rank < rank {
-                let older = !found.tombstone;
-                let table = found.table;
-                rows.push(LostRow {
-                    table,
-                    key,
-                    file,
-                    older,
-                });
-            }
+            let now = match (copy.tombstone, found.tombstone) {
+                _ if found.rank > copy.rank => return,
+                (true, true) => return,
+                (true, false) => Now::Back,
+                (false, true) => Now::Gone,
+                (false, false) => Now::Older,
+            };
+            rows.push(row(found.table, &copy, now));
         })?;
-        rows.extend(self.named.iter().map(|(&(table, _), &(key, file, _))| {
-            let older = false;
-            LostRow {
-                table,
-                key,
-                file,
-                older,
-            }
-        }));
+        let gone = self.named.iter().filter(|(_, copy)| !copy.tombstone);
+        rows.extend(gone.map(|((table, _), copy)| row(*table, copy, Now::Gone)));
         rows.sort_by_key(|row| (row.table, mix64(row.key)));
         let ranges = self.nameless.values().flat_map(|(_, ranges)| ranges);
         let nameless = ranges.map(|r| u64::from(r.end - r.start)).sum();

@@ -26,7 +26,7 @@ use crate::ssd::recover::{self, LOCK_NAME};
 
 use build::Build;
 
-pub use lost::LostRow;
+pub use lost::{LostRow, Now};
 
 /// Damage that an inspection could not see behind other damage is found in the store that was
 /// built without the latter.
@@ -126,7 +126,9 @@ pub fn repair(
         checkpoint: None,
         unreadable_is_damage: true,
     };
-    let report = inspect(disk, root, scope, progress)?;
+    let mut report = inspect(disk, root, scope, progress)?;
+    // That is this repair itself.
+    report.open_elsewhere = false;
     if report.worst() < Some(Severity::Cache) {
         return Ok(Outcome::Whole(report));
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use hps::inspect::Report;
 use hps::io::Disk;
-use hps::repair::{Options, Outcome, Repaired, repair};
+use hps::repair::{Now, Options, Outcome, Repaired, repair};
 use serde_json::{Value, json};
 
 use super::Args;
@@ -83,8 +83,18 @@ fn table(repaired: &Repaired, id: u32) -> &str {
     repaired.tables.get(id as usize).map_or("?", String::as_str)
 }
 
-fn now(older: bool) -> &'static str {
-    if older { "older copy" } else { "gone" }
+fn word(now: Now) -> &'static str {
+    match now {
+        Now::Gone => "gone",
+        Now::Older => "older copy",
+        Now::Back => "removed key is back",
+    }
+}
+
+/// Lost rows that are gone, that are older, and removed keys that are back.
+fn counts(repaired: &Repaired) -> [u64; 3] {
+    [Now::Gone, Now::Older, Now::Back]
+        .map(|now| repaired.lost.iter().filter(|l| l.now == now).count() as u64)
 }
 
 /// Writes the keys into a file of a name that is free, beside the store.
@@ -92,7 +102,7 @@ fn write_list(root: &Path, repaired: &Repaired) -> Result<PathBuf> {
     let base = root.file_name().unwrap_or_default().to_string_lossy();
     let mut text = String::from("table\tkey\tfile\tnow\n");
     for row in &repaired.lost {
-        let (table, now) = (table(repaired, row.table), now(row.older));
+        let (table, now) = (table(repaired, row.table), word(row.now));
         writeln!(text, "{table}\t{}\t{}\t{now}", row.key, row.file)?;
     }
     let mut n = 0;
@@ -113,6 +123,7 @@ fn write_list(root: &Path, repaired: &Repaired) -> Result<PathBuf> {
 /// The object `repair` of the report.
 pub(super) fn json(mended: &Mended) -> Value {
     let r = &mended.repaired;
+    let [gone, older, back] = counts(r);
     json!({
         "store": mended.root.to_string_lossy(),
         "damaged": mended.aside.to_string_lossy(),
@@ -124,8 +135,9 @@ pub(super) fn json(mended: &Mended) -> Value {
         "files_rewritten": r.files_rewritten,
         "files_gone": r.files_gone,
         "entries_saved": r.entries_saved,
-        "rows_gone": r.lost.iter().filter(|l| !l.older).count(),
-        "rows_older": r.lost.iter().filter(|l| l.older).count(),
+        "rows_gone": gone,
+        "rows_older": older,
+        "keys_back": back,
         "entries_nameless": r.nameless,
         "lost_list": mended.list.as_ref().map(|l| l.to_string_lossy()),
     })
@@ -149,21 +161,30 @@ pub(super) fn print(out: &mut dyn Write, mended: &Mended) -> io::Result<()> {
     if r.meta_lost {
         writeln!(out, "  the checkpoint's meta is lost: it is empty now")?;
     }
-    let older = r.lost.iter().filter(|l| l.older).count() as u64;
-    let gone = r.lost.len() as u64 - older;
+    let [gone, older, back] = counts(r);
     if r.lost.is_empty() && r.nameless == 0 {
         writeln!(out, "  no row is lost")?;
     } else {
         writeln!(
             out,
-            "  lost: {} gone, {} older copies now, {} more can't be named",
+            "  lost: {}, {} older copies now",
             of(gone, "row"),
-            count(older),
-            count(r.nameless)
+            count(older)
+        )?;
+    }
+    if back > 0 {
+        writeln!(out, "  {} back", of(back, "removed key"))?;
+    }
+    if r.nameless > 0 {
+        let entries = count(r.nameless);
+        writeln!(
+            out,
+            "  entries that can't be named: {entries}; of these, rows without a newer copy are lost, and removed \
+             keys may be back"
         )?;
     }
     for row in r.lost.iter().take(NAMED_MAX) {
-        let (table, now) = (table(r, row.table), now(row.older));
+        let (table, now) = (table(r, row.table), word(row.now));
         writeln!(out, "  table {}, key {}: {now}", visible(table), row.key)?;
     }
     if let Some(list) = &mended.list {
