@@ -18,6 +18,8 @@
 mod forge;
 #[path = "common/forging.rs"]
 mod forging;
+#[path = "common/oracle.rs"]
+mod oracle;
 #[path = "../fuzz/src/tiny.rs"]
 #[expect(
     clippy::expect_used,
@@ -25,7 +27,7 @@ mod forging;
 )]
 mod tiny;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
@@ -40,7 +42,8 @@ use hps::inspect::{Scope, Severity, inspect};
 use hps::io::Disk;
 use hps::io::sim::SimDisk;
 use hps::*;
-use tiny::{KEYS, ROOT, Rows, Tiny, descriptors, initial_row, key, options};
+use oracle::Oracle;
+use tiny::{ROOT, Tiny, descriptors, options};
 
 /// Where the table is, and between which lines.
 const DOCUMENT: &str = "docs/TESTING.md";
@@ -323,122 +326,39 @@ fn damaged(files: &Files, target: &Target, damage: &str) -> Vec<Files> {
     }
 }
 
-fn variant(error: &Error) -> &'static str {
-    match error {
-        Error::Corrupt { .. } => "Corrupt",
-        Error::Unsupported { .. } => "Unsupported",
-        Error::InvalidArgument(Invalid::NotAStore { .. }) => "NotAStore",
-        other => panic!("an error of another kind: {other}"),
-    }
+fn variant(error: &Error) -> String {
+    let name = oracle::name_of(error);
+    let expected = ["Corrupt", "Unsupported", "NotAStore"];
+    assert!(
+        expected.contains(&&*name),
+        "an error of another kind: {error}"
+    );
+    name
 }
 
-/// What each checkpoint holds, the forgotten one too.
-struct Oracle(BTreeMap<u64, (Rows, Vec<u8>)>);
-
-impl Oracle {
-    fn new(tiny: &Tiny) -> Oracle {
-        // The first checkpoint of `tiny`, made again: it no longer knows what it held.
-        let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(2));
-        let store = Store::create_on(disk, Path::new(ROOT), options()).unwrap();
-        let mut rows = Rows::new();
-        for (table, count) in [(0, 8), (1, 4)] {
-            store.create_table(&descriptors()[table as usize]).unwrap();
-            let keys: Vec<u64> = (0..count).map(key).collect();
-            let value = if table == 0 { 10 } else { 15 };
-            tiny::push(&store, &mut rows, table, &keys, value).unwrap();
-            rows.remove(&(table, key(2)));
-            rows.remove(&(table, key(3)));
-        }
-        store.close_discarding();
-        let mut checkpoints = tiny.checkpoints.clone();
-        checkpoints.insert(1, (rows, vec![10; 40]));
-        Oracle(checkpoints)
-    }
-
-    /// Reads everything of an open store; what errors there were. A value that is shown and is
-    /// another than the one written fails the test.
-    fn read(&self, store: &Store) -> BTreeSet<String> {
-        let mut told = BTreeSet::new();
-        let mut note = |what: &str, e: &Error| {
-            told.insert(format!("{what}: {}", variant(e)));
-        };
-        let infos = store.checkpoints();
-        for info in &infos {
-            let (rows, meta) = &self.0[&info.id];
-            match store.checkpoint_meta(info.id) {
-                Ok(found) => assert_eq!(&found, meta, "meta of checkpoint {}", info.id),
-                Err(e) => note("meta", &e),
-            }
-            if let Err(e) = compare_rows(store, info.id, rows) {
-                note("row", &e);
+/// What an open says, and what reading gives then.
+fn open(oracle: &Oracle, files: &Files, read_only: bool) -> String {
+    let disk = Tiny::disk(files);
+    let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+    let opened = match read_only {
+        true => Store::open_read_only_on(shared, Path::new(ROOT), None, options()),
+        false => Store::open_on(shared, Path::new(ROOT), options()),
+    };
+    let said = match opened {
+        Err(e) => variant(&e),
+        Ok(store) => {
+            let told: Vec<String> = oracle.read(&store).into_iter().collect();
+            drop(store);
+            match told.is_empty() {
+                true => String::from("opens"),
+                false => format!("opens ({})", told.join(", ")),
             }
         }
-        let last = &self.0[&infos.last().unwrap().id].0;
-        for (number, descriptor) in (0..).zip(descriptors()) {
-            for key in (0..KEYS).map(key) {
-                let row = last.get(&(number, key)).cloned();
-                let table = TableId(number);
-                assert_eq!(store.contains(table, &[key]).unwrap(), [row.is_some()]);
-                let mut out = vec![0.0; descriptor.dim];
-                match store.pull(table, &[key], &mut out) {
-                    Err(e) => note("row", &e),
-                    Ok(_) => {
-                        let row = row.unwrap_or_else(|| initial_row(number));
-                        let found = out.iter().map(|v| v.to_bits());
-                        assert!(found.eq(row[..descriptor.dim].iter().copied()), "{key:#x}");
-                    }
-                }
-            }
-        }
-        let ids: Vec<u64> = infos.iter().map(|i| i.id).collect();
-        if ids != [2, 3] {
-            told.insert(format!("at checkpoint {} of 3", ids.last().unwrap()));
-        }
-        told
+    };
+    if read_only {
+        assert_eq!(&contents(&disk), files, "a reader wrote");
     }
-
-    /// What an open says, and what reading gives then.
-    fn open(&self, files: &Files, read_only: bool) -> String {
-        let disk = Tiny::disk(files);
-        let shared: Arc<dyn Disk> = Arc::new(disk.clone());
-        let opened = match read_only {
-            true => Store::open_read_only_on(shared, Path::new(ROOT), None, options()),
-            false => Store::open_on(shared, Path::new(ROOT), options()),
-        };
-        let said = match opened {
-            Err(e) => variant(&e).to_owned(),
-            Ok(store) => {
-                let told: Vec<String> = self.read(&store).into_iter().collect();
-                drop(store);
-                match told.is_empty() {
-                    true => String::from("opens"),
-                    false => format!("opens ({})", told.join(", ")),
-                }
-            }
-        };
-        if read_only {
-            assert_eq!(&contents(&disk), files, "a reader wrote");
-        }
-        said
-    }
-}
-
-fn compare_rows(store: &Store, checkpoint: u64, expected: &Rows) -> Result<()> {
-    let mut rows = store.rows(checkpoint)?;
-    let mut count = 0;
-    while let Some(row) = rows.next_row()? {
-        let found: Vec<u32> = row.values.iter().map(|v| v.to_bits()).collect();
-        let known = expected.get(&(row.table.0, row.key));
-        assert_eq!(
-            known,
-            Some(&found),
-            "row {:#x} of checkpoint {checkpoint}",
-            row.key
-        );
-        count += 1;
-    }
-    assert_eq!(count, expected.len(), "rows of checkpoint {checkpoint}");
-    Ok(())
+    said
 }
 
 fn contents(disk: &SimDisk) -> Files {
@@ -447,7 +367,7 @@ fn contents(disk: &SimDisk) -> Files {
 }
 
 /// The finding of an inspection, and the exit code that `hps-fsck` gives for it.
-fn look(files: &Files, full: bool) -> (&'static str, u8) {
+fn look(files: &Files, full: bool) -> (String, u8) {
     let disk = Tiny::disk(files);
     let scope = Scope {
         full,
@@ -457,20 +377,21 @@ fn look(files: &Files, full: bool) -> (&'static str, u8) {
     let go_on = &mut |_, _| ControlFlow::Continue(());
     let looked = inspect(&shared, Path::new(ROOT), scope, go_on);
     assert_eq!(&contents(&disk), files, "an inspection wrote");
-    match looked.map(|report| report.worst()) {
+    let (found, code) = match looked.map(|report| report.worst()) {
         Ok(None) => ("clean", 0),
         Ok(Some(Severity::Leftover)) => ("leftover", 0),
         Ok(Some(Severity::Cache)) => ("cache", 4),
         Ok(Some(Severity::Damage)) => ("damage", 4),
-        Err(e) => (variant(&e), 8),
-    }
+        Err(e) => return (variant(&e), 8),
+    };
+    (found.to_owned(), code)
 }
 
 /// What is said of one damage in one place.
 fn verdict(oracle: &Oracle, files: &Files, reader_too: bool) -> String {
-    let mut said = oracle.open(files, false);
+    let mut said = open(oracle, files, false);
     if reader_too {
-        let reader = oracle.open(files, true);
+        let reader = open(oracle, files, true);
         if reader != said {
             write!(said, ", a reader: {reader}").unwrap();
         }
@@ -546,6 +467,6 @@ fn a_value_that_is_not_the_one_written_is_found() {
     let row = oracle.0.get_mut(&3).unwrap().0.values_mut().next().unwrap();
     row[0] ^= 1;
     let files = tiny.files;
-    let silent = std::panic::catch_unwind(|| oracle.open(&files, false));
+    let silent = std::panic::catch_unwind(|| open(&oracle, &files, false));
     assert!(silent.is_err());
 }
