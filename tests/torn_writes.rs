@@ -3,8 +3,8 @@
 //! - Before each sync, the last write of that file is cut at each 512-byte boundary; what follows
 //!   is what was there before, zeros, or junk. All else on the disk is lost, or all of it kept. The
 //!   store opens at the checkpoint before, or at the one being made, whole.
-//! - A sector of 512 bytes is old or new, as devices promise: the manifest is appended in the middle
-//!   of one, whose first part is committed.
+//! - A sector of 512 bytes is old or new, as devices promise: the manifest is appended in the
+//!   middle of one, whose first part is committed.
 //! - The same below the length that the manifest or CURRENT commits is damage: an error, and never
 //!   another value. Above it, it is no part of the store.
 
