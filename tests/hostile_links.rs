@@ -369,7 +369,6 @@ fn a_path_in_store_that_leads_elsewhere_is_refused_and_nothing_is_made_there() {
 /// After `rm -r part-0` the inspection ended with `Io: list ...` (exit code 8), where it knew of
 /// the missing PART and of every missing file: damage is 4.
 #[test]
-#[ignore = "not so yet: the inspection lists a directory that it has just found missing"]
 fn a_lost_data_directory_is_damage_and_no_failure_of_the_inspection() {
     let sample = Sample::new();
     let case = Case::new(&sample);
@@ -380,7 +379,6 @@ fn a_lost_data_directory_is_damage_and_no_failure_of_the_inspection() {
 /// A link, a FIFO or a directory in the place of one file ended the whole inspection with `Io`
 /// (exit code 8), and nothing was said of all other files; with the index image, a cache, too.
 #[test]
-#[ignore = "not so yet: only a missing file is a finding, another kind of file is an I/O error"]
 fn a_stranger_in_the_place_of_a_file_is_a_finding() {
     let sample = Sample::new();
     for name in sample.names().into_iter().filter(|name| name != "LOCK") {

@@ -164,9 +164,22 @@ impl Report {
                 self.add(severity, &path, None, String::from("missing"));
                 Ok(())
             }
+            Error::Io { path, source, .. } if is_no_file(&source) => {
+                let what = format!("not a file of the store: {source}");
+                self.add(severity, &path, None, what);
+                Ok(())
+            }
             other => Err(other),
         }
     }
+}
+
+/// Whether something else stands where a file should be: a directory, a link (ELOOP), a FIFO or
+/// device (`InvalidInput`), a socket (ENXIO).
+fn is_no_file(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{InvalidInput, IsADirectory, NotADirectory};
+    matches!(error.kind(), InvalidInput | IsADirectory | NotADirectory)
+        || matches!(error.raw_os_error(), Some(6 | 40))
 }
 
 /// Shared locks on retained checkpoints.
@@ -457,10 +470,12 @@ impl Inspection<'_> {
             places.push(self.root);
         }
         for directory in places {
-            let names = self
-                .disk
-                .list(directory)
-                .map_err(|e| Error::io("list", directory, e))?;
+            let names = match self.disk.list(directory) {
+                Ok(names) => names,
+                // Its PART was a finding.
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound || is_no_file(&e) => continue,
+                Err(e) => return Err(Error::io("list", directory, e)),
+            };
             for entry in names {
                 let temporary = [CURRENT_TEMPORARY_NAME, STORE_TEMPORARY_NAME];
                 let needed = match parse_file_name(&entry.name) {
