@@ -268,7 +268,6 @@ fn a_cache_larger_than_memory_is_refused_and_harms_no_store() {
 /// A trainer that asked for more `cache_bytes` than the machine has was aborted in `Store::open`:
 /// `memory allocation of 68719477344 bytes failed`, without a word about the option.
 #[test]
-#[ignore = "not so yet: the cache's arrays are plain Vecs (mem/slab.rs, buckets.rs, ghosts.rs)"]
 fn a_cache_larger_than_memory_is_an_error_and_no_abort() {
     for end in caches_larger_than_memory() {
         assert!(matches!(end, End::Error(_)), "{end:?}");
