@@ -162,9 +162,19 @@ impl Report {
                 self.add(severity, &path, Some(offset), what);
                 Ok(())
             }
+            // Of a cache a newer version is as good as none.
+            Error::Unsupported { path, found, .. } if severity == Severity::Cache => {
+                self.add(severity, &path, None, format!("of format version {found}"));
+                Ok(())
+            }
             Error::Unsupported { .. } => Err(error),
             Error::Io { path, source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
                 self.add(severity, &path, None, String::from("missing"));
+                Ok(())
+            }
+            Error::Io { path, source, .. } if is_no_file(&source) => {
+                let what = format!("not a file of the store: {source}");
+                self.add(severity, &path, None, what);
                 Ok(())
             }
             Error::Io { path, source, .. } if self.unreadable_is_damage => {
@@ -174,6 +184,14 @@ impl Report {
             other => Err(other),
         }
     }
+}
+
+/// Whether something else stands where a file should be: a directory, a link (ELOOP), a FIFO or
+/// device (`InvalidInput`), a socket (ENXIO).
+fn is_no_file(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{InvalidInput, IsADirectory, NotADirectory};
+    matches!(error.kind(), InvalidInput | IsADirectory | NotADirectory)
+        || matches!(error.raw_os_error(), Some(6 | 40))
 }
 
 /// Shared locks on retained checkpoints.
@@ -467,10 +485,12 @@ impl Inspection<'_> {
             places.push(self.root);
         }
         for directory in places {
-            let names = self
-                .disk
-                .list(directory)
-                .map_err(|e| Error::io("list", directory, e))?;
+            let names = match self.disk.list(directory) {
+                Ok(names) => names,
+                // Its PART was a finding.
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound || is_no_file(&e) => continue,
+                Err(e) => return Err(Error::io("list", directory, e)),
+            };
             for entry in names {
                 let temporary = [CURRENT_TEMPORARY_NAME, STORE_TEMPORARY_NAME];
                 let needed = match parse_file_name(&entry.name) {

@@ -69,11 +69,29 @@ fn bytes_for(rows: usize, row_f32s: usize, policy: PolicyKind) -> u64 {
     bytes as u64
 }
 
+/// Asks for the memory of a cache and gives it back: a vector that can't be had aborts the process.
+fn check_memory(bytes: u64) -> Result<()> {
+    let mut asked = Vec::<u8>::new();
+    let size = usize::try_from(bytes).unwrap_or(usize::MAX);
+    let had = asked.try_reserve_exact(size).is_ok();
+    // Else the compiler may leave both out.
+    std::hint::black_box(&asked);
+    if had {
+        return Ok(());
+    }
+    Err(Error::InvalidArgument(Invalid::Option {
+        name: "cache_bytes",
+        value: format!("{bytes} bytes for one table in one shard"),
+        why: String::from("the system does not give so much memory"),
+    }))
+}
+
 impl TableCache {
     /// Makes an empty cache with as many places as fit into `config.bytes`.
     ///
     /// # Errors
-    /// `InvalidArgument` naming the bytes needed if not even one row fits.
+    /// `InvalidArgument` naming the bytes needed if not even one row fits, or if the system does
+    /// not give the memory.
     pub fn new(config: &CacheConfig) -> Result<TableCache> {
         assert!(config.row_f32s > 0, "a row has at least one word");
         assert!(
@@ -104,6 +122,7 @@ impl TableCache {
             }));
         }
         let capacity = fits;
+        check_memory(bytes_for(capacity))?;
         let step = match config.flush_step_rows {
             0 => capacity / FLUSH_STEP_SHARE,
             rows => rows.min(capacity / 2),
