@@ -1,8 +1,8 @@
 //! How do an SSD tier and options become an engine?
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 
 use super::engine::{Counters, Engine, Shard, ShardCell, Signal, Table, Writer};
 use super::lane::{Lane, Lanes, PREFETCH_LANES};
@@ -17,6 +17,8 @@ use crate::io::{Disk, raise_descriptor_limit};
 use crate::options::{IoEngine, RuntimeOptions, TABLES_MAX, TableDescriptor};
 use crate::row::{RowLayout, Updater, check_hyper};
 use crate::ssd::recover::Recovered;
+use crate::sync::atomic::{AtomicBool, AtomicUsize};
+use crate::sync::{Mutex, RwLock};
 use crate::units::TableId;
 
 static ENGINES: AtomicU64 = AtomicU64::new(1);
