@@ -6,6 +6,7 @@
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
+    clippy::panic,
     clippy::cast_precision_loss,
     clippy::print_stderr,
     reason = "a test that meets what it does not expect must fail"
@@ -17,7 +18,7 @@ mod common {
 }
 
 use common::rng::Rng;
-use common::schedule::explore;
+use common::schedule::{explore, run};
 use hps::io::Disk;
 use hps::io::sim::{CrashMode, SimDisk};
 use hps::sync::thread;
@@ -27,15 +28,45 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 const TRAINERS: usize = 2;
-/// 32 KiB a row: the cache holds 24.
+/// 32 KiB a row.
 const DIM: usize = 8192;
-/// Keys of each trainer alone, and keys of both: together more than the cache holds.
-const OWN_KEYS: usize = 18;
+/// Keys of both trainers.
 const SHARED_KEYS: usize = 6;
-const ROUNDS: usize = 8;
 const ROOT: &str = "/store";
+
+/// How large a store, and how much is done to it.
+#[derive(Clone, Copy)]
+struct Scene {
+    cache_bytes: u64,
+    /// Keys of each trainer alone.
+    own_keys: usize,
+    /// Keys of a batch, at most.
+    batch_keys: usize,
+    rounds: usize,
+    checkpoints: u64,
+}
+
+/// The cache holds 24 rows, of 42: rows leave it all the time.
+const EVICTING: Scene = Scene {
+    cache_bytes: 1 << 20,
+    own_keys: 18,
+    batch_keys: 3,
+    rounds: 8,
+    checkpoints: 2,
+};
+
+/// Above 64 MiB a checkpoint has four writers; each has something to do, and all rows stay in
+/// memory.
+const MANY_WRITERS: Scene = Scene {
+    cache_bytes: 64 << 20,
+    own_keys: 60,
+    batch_keys: 50,
+    rounds: 4,
+    checkpoints: 2,
+};
 
 /// What a trainer does to rows, one after the other; a cut is between two of them.
 #[derive(Clone, Debug)]
@@ -82,9 +113,9 @@ fn own_key(trainer: usize, i: usize) -> u64 {
     (1000 * (trainer + 1) + i) as u64
 }
 
-fn options(inline: bool) -> RuntimeOptions {
+fn options(scene: &Scene, inline: bool) -> RuntimeOptions {
     RuntimeOptions {
-        cache_bytes: 1 << 20,
+        cache_bytes: scene.cache_bytes,
         file_bytes: 1 << 20,
         shards: 2,
         threads: 1,
@@ -104,23 +135,24 @@ fn table() -> TableDescriptor {
     }
 }
 
-fn batch(rng: &mut Rng, trainer: usize) -> Vec<u64> {
-    let mut keys = vec![own_key(trainer, rng.below(OWN_KEYS))];
-    for _ in 0..rng.below(3) {
+fn batch(scene: &Scene, rng: &mut Rng, trainer: usize) -> Vec<u64> {
+    let mut keys = vec![own_key(trainer, rng.below(scene.own_keys))];
+    for _ in 0..rng.below(scene.batch_keys) {
         keys.push(match rng.one_in(3) {
             true => rng.below(SHARED_KEYS) as u64,
-            false => own_key(trainer, rng.below(OWN_KEYS)),
+            false => own_key(trainer, rng.below(scene.own_keys)),
         });
     }
     keys
 }
 
 /// Pulls, checks and pushes; prefetches the next round's rows meanwhile.
-fn train(store: &Store, table: TableId, trainer: usize, log: &Log, seed: u64) {
-    let mut rng = Rng(seed ^ trainer as u64);
-    let mut next = batch(&mut rng, trainer);
-    for _ in 0..ROUNDS {
-        let keys = std::mem::replace(&mut next, batch(&mut rng, trainer));
+fn train(scene: &Scene, store: &Store, trainer: usize, log: &Log, seed: u64) {
+    let table = store.table("t").unwrap();
+    let mut rng = Rng(seed.rotate_left(32) ^ trainer as u64);
+    let mut next = batch(scene, &mut rng, trainer);
+    for _ in 0..scene.rounds {
+        let keys = std::mem::replace(&mut next, batch(scene, &mut rng, trainer));
         let ticket = (!rng.one_in(3)).then(|| store.prefetch(table, &next).unwrap());
         let mut rows = vec![0.0; keys.len() * DIM];
         let lease = store.pull(table, &keys, &mut rows).unwrap();
@@ -146,7 +178,7 @@ fn train(store: &Store, table: TableId, trainer: usize, log: &Log, seed: u64) {
             drop(ticket.wait().unwrap());
         }
         if rng.one_in(5) {
-            let key = own_key(trainer, rng.below(OWN_KEYS));
+            let key = own_key(trainer, rng.below(scene.own_keys));
             log.change(Change::Remove(key), || {
                 store.remove(table, &[key]).unwrap();
             });
@@ -165,10 +197,12 @@ fn progress(logs: &[Log], of: impl Fn(&Log) -> &AtomicUsize) -> Vec<usize> {
     logs.iter().map(|log| of(log).load(SeqCst)).collect()
 }
 
-fn checkpoint(store: &Store, step: u64, logs: &[Log]) -> Cut {
+/// A checkpoint, with `beside` done between its cut and the wait for it.
+fn checkpoint(store: &Store, step: u64, logs: &[Log], beside: impl FnOnce()) -> Cut {
     let before = progress(logs, |log| &log.ended);
     let ticket = store.checkpoint_begin(step, &[]).unwrap();
     let after = progress(logs, |log| &log.begun);
+    beside();
     let id = ticket.wait().unwrap().id;
     Cut {
         rows: rows_of(store, id),
@@ -199,7 +233,7 @@ fn check_cut(cut: &Cut, logs: &[Log]) {
         let first = own_key(trainer, 0);
         let fits = |n: &usize| {
             found(&logs[trainer].after(*n), &|key| {
-                (first..first + OWN_KEYS as u64).contains(&key)
+                (first..own_key(trainer + 1, 0)).contains(&key)
             })
         };
         let range = cut.before[trainer]..=cut.after[trainer];
@@ -227,8 +261,9 @@ fn check_cut(cut: &Cut, logs: &[Log]) {
 }
 
 /// All rows by pulls, in batches that fit; keys never pushed are left out.
-fn pulled(store: &Store, table: TableId) -> BTreeMap<u64, f32> {
-    let own = (0..TRAINERS).flat_map(|t| (0..OWN_KEYS).map(move |i| own_key(t, i)));
+fn pulled(scene: &Scene, store: &Store) -> BTreeMap<u64, f32> {
+    let table = store.table("t").unwrap();
+    let own = (0..TRAINERS).flat_map(|t| (0..scene.own_keys).map(move |i| own_key(t, i)));
     let keys: Vec<u64> = (0..SHARED_KEYS as u64).chain(own).collect();
     let mut rows = BTreeMap::new();
     for some in keys.chunks(6) {
@@ -261,62 +296,129 @@ fn all_changes(logs: &[Log]) -> BTreeMap<u64, f32> {
 }
 
 /// The store as opened on a disk holds these rows.
-fn check_reopened(disk: SimDisk, expected: &BTreeMap<u64, f32>) {
+fn check_reopened(scene: &Scene, disk: SimDisk, expected: &BTreeMap<u64, f32>) {
     let disk: Arc<dyn Disk> = Arc::new(disk);
-    let store = Store::open_on(disk, Path::new(ROOT), options(true)).unwrap();
+    let store = Store::open_on(disk, Path::new(ROOT), options(scene, true)).unwrap();
     let id = store.last_checkpoint().expect("a checkpoint").id;
     assert_eq!(&rows_of(&store, id), expected, "rows of the checkpoint");
-    let table = store.table("t").unwrap();
-    assert_eq!(&pulled(&store, table), expected, "rows pulled");
+    assert_eq!(&pulled(scene, &store), expected, "rows pulled");
     store.close().unwrap();
 }
 
 /// Two trainers, checkpoints, flushes, a compaction; then a crash, and the end of the store.
-fn trainers_and_checkpoints(seed: u64) {
+fn play(scene: &Scene, seed: u64) {
     let mut rng = Rng(seed);
     let disk = SimDisk::new(rng.next());
     let shared: Arc<dyn Disk> = Arc::new(disk.clone());
-    let store = Store::create_on(shared, Path::new(ROOT), options(false)).unwrap();
-    let table = store.create_table(&table()).unwrap();
+    let store = Store::create_on(shared, Path::new(ROOT), options(scene, false)).unwrap();
+    store.create_table(&table()).unwrap();
     let logs: [Log; TRAINERS] = Default::default();
     let mut cuts = Vec::new();
     thread::scope(|scope| {
         for (t, log) in logs.iter().enumerate() {
             let store = &store;
-            scope.spawn(move || train(store, table, t, log, seed));
+            scope.spawn(move || train(scene, store, t, log, seed));
         }
-        for step in 1..=2 {
-            cuts.push(checkpoint(&store, step, &logs));
-            if rng.one_in(2) {
-                store.flush().unwrap();
-            }
-            if rng.one_in(2) {
-                store.compact().unwrap();
-            }
+        for step in 1..=scene.checkpoints {
+            let mut write = || match rng.below(4) {
+                0 => drop(store.flush().unwrap()),
+                1 => drop(store.compact().unwrap()),
+                _ => {}
+            };
+            cuts.push(checkpoint(&store, step, &logs, &mut write));
+            write();
         }
     });
     for cut in &cuts {
         check_cut(cut, &logs);
     }
     let expected = all_changes(&logs);
-    assert_eq!(pulled(&store, table), expected);
+    assert_eq!(pulled(scene, &store), expected);
     // A prefetch whose ticket was dropped ends by itself.
     while store.stats().pinned_rows > 0 {
         shuttle::thread::yield_now();
     }
     let stats = store.stats();
     assert_eq!(stats.leases, 0, "{stats:?}");
-    WORK.with_borrow_mut(|work| {
-        work.flushes += stats.flushes;
-        work.compactions += stats.compactions;
-        work.reads += stats.reads;
-        work.waits += u64::from(stats.stall_us > 0);
-    });
+    WORK.with_borrow_mut(|work| work.add(&stats));
     let crashed = disk.crash(rng.next(), CrashMode::Random);
-    check_reopened(crashed, &cuts[cuts.len() - 1].rows);
-    store.checkpoint(3, &[]).unwrap();
+    check_reopened(scene, crashed, &cuts[cuts.len() - 1].rows);
+    store.checkpoint(100, &[]).unwrap();
     store.close().unwrap();
-    check_reopened(disk, &expected);
+    check_reopened(scene, disk, &expected);
+}
+
+/// Takes, drops and waits for tickets in any order; none of its rows stays pinned.
+fn prefetch(scene: &Scene, store: &Store, trainer: usize, seed: u64) {
+    let table = store.table("t").unwrap();
+    let mut rng = Rng(seed.rotate_left(32) ^ trainer as u64);
+    let mut tickets = Vec::new();
+    for _ in 0..3 * scene.rounds {
+        let ticket = match rng.below(tickets.len() + 1) {
+            i if i < tickets.len() => tickets.swap_remove(i),
+            _ => {
+                let keys = batch(scene, &mut rng, trainer);
+                tickets.push(store.prefetch(table, &keys).unwrap());
+                continue;
+            }
+        };
+        let lease = match rng.below(4) {
+            0 => continue,
+            1 => match ticket.wait_for(Duration::ZERO) {
+                Err((Error::Deadline { .. }, Some(ticket))) => {
+                    tickets.push(ticket);
+                    continue;
+                }
+                result => result.map_err(|(error, _)| error),
+            },
+            _ => ticket.wait(),
+        };
+        match lease {
+            Ok(lease) => {
+                let ones = vec![1.0; lease.len() * DIM];
+                store.push(&lease, Update::weights(&ones)).unwrap();
+            }
+            // Beside all these tickets there was no room.
+            Err(Error::OverBudget { .. }) => tickets.clear(),
+            Err(error) => panic!("a ticket gave {error}"),
+        }
+    }
+}
+
+/// Tickets in two threads, beside one that flushes, checkpoints, and adds a table when nothing is
+/// pinned.
+fn play_tickets(scene: &Scene, seed: u64) {
+    let mut rng = Rng(seed);
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(rng.next()));
+    let store = Store::create_on(disk, Path::new(ROOT), options(scene, false)).unwrap();
+    store.create_table(&table()).unwrap();
+    let narrow = |name| TableDescriptor::new(name, 256);
+    thread::scope(|scope| {
+        for trainer in 0..TRAINERS {
+            let store = &store;
+            scope.spawn(move || prefetch(scene, store, trainer, seed));
+        }
+        for step in 1..=scene.checkpoints {
+            match store.create_table(&narrow("early")) {
+                Ok(_) | Err(Error::InvalidArgument(Invalid::LeasesOutstanding { .. })) => {}
+                Err(error) => panic!("a new table gave {error}"),
+            }
+            match rng.one_in(2) {
+                true => drop(store.flush().unwrap()),
+                false => drop(store.checkpoint(step, &[]).unwrap()),
+            }
+        }
+    });
+    // All tickets and leases are gone: nothing is in the way.
+    store.create_table(&narrow("late")).unwrap();
+    let stats = store.stats();
+    assert_eq!((stats.pinned_rows, stats.leases), (0, 0), "{stats:?}");
+    WORK.with_borrow_mut(|work| work.add(&stats));
+    match rng.one_in(2) {
+        true => drop(store.checkpoint(100, &[]).unwrap()),
+        false => return store.close_discarding(),
+    }
+    store.close().unwrap();
 }
 
 /// What the schedules of one test had the store do.
@@ -325,8 +427,19 @@ struct Work {
     flushes: u64,
     compactions: u64,
     reads: u64,
+    written_bytes: u64,
     /// Schedules in which somebody waited for room.
     waits: u64,
+}
+
+impl Work {
+    fn add(&mut self, stats: &Stats) {
+        self.flushes += stats.flushes;
+        self.compactions += stats.compactions;
+        self.reads += stats.reads;
+        self.written_bytes += stats.written_bytes;
+        self.waits += u64::from(stats.stall_us > 0);
+    }
 }
 
 std::thread_local! {
@@ -335,11 +448,40 @@ std::thread_local! {
 }
 
 #[test]
-fn trainers_checkpoints_flushes_and_compactions_keep_every_row_in_every_schedule() {
-    explore(
-        "trainers and checkpoints",
-        1,
-        1000,
-        trainers_and_checkpoints,
-    );
+fn trainers_and_checkpoints_in_a_cache_too_small_keep_every_row() {
+    explore("a small cache", 1, |seed| play(&EVICTING, seed));
+    let work = WORK.take();
+    eprintln!("  {work:?}");
+    let some = work.flushes > 0 && work.compactions > 0 && work.reads > 0;
+    assert!(some, "no rows left memory, or none came back: {work:?}");
+}
+
+#[test]
+fn a_checkpoint_by_four_writers_is_a_cut_of_all_trainers() {
+    explore("four writers", 10, |seed| play(&MANY_WRITERS, seed));
+    let work = WORK.take();
+    eprintln!("  {work:?}");
+    assert!(work.written_bytes > 0, "{work:?}");
+}
+
+#[test]
+fn tickets_waited_for_and_dropped_in_any_order_leave_nothing_pinned() {
+    explore("tickets", 1, |seed| play_tickets(&EVICTING, seed));
+    let work = WORK.take();
+    eprintln!("  {work:?}");
+    assert!(work.flushes > 0, "{work:?}");
+}
+
+#[test]
+fn a_seed_repeats_its_schedule() {
+    let run_twice = |seed: u64| {
+        let digest = || {
+            let seen = Arc::default();
+            run(seed, &seen, |seed| play(&EVICTING, seed));
+            let seen = seen.lock().unwrap();
+            (seen.steps, seen.digest)
+        };
+        assert_eq!(digest(), digest(), "seed {seed}");
+    };
+    (1..=9).for_each(run_twice);
 }
