@@ -18,6 +18,7 @@ const PLAIN: &[&str] = &[
     "pages",
     "keymap",
     "row",
+    "sync",
 ];
 
 /// What each other module may know, beside plain data and itself.
@@ -38,6 +39,8 @@ const HOMES: &[(&str, &str)] = &[
     ("zerocopy", "format"),
     ("xxhash_rust", "format"),
     ("pulp", "row"),
+    ("parking_lot", "sync"),
+    ("shuttle", "sync"),
 ];
 
 const UNSAFE_FILES: &[&str] = &[

@@ -421,6 +421,15 @@ fn play_tickets(scene: &Scene, seed: u64) {
     store.close().unwrap();
 }
 
+/// Explores; fails if somebody went on only because a limit was over: a wake-up that was lost.
+fn explore_all(name: &str, share: u64, model: impl Fn(u64) + Copy + Send + Sync + 'static) {
+    let mut lost = explore(name, share, model).ended;
+    // A background thread that looks whether the store was closed, and then counts what it was
+    // called for, may miss the call of the close: a close that takes 200 ms longer.
+    lost.retain(|place, _| !place.starts_with("src/store/background.rs"));
+    assert!(lost.is_empty(), "{name}: woken by the limit only: {lost:?}");
+}
+
 /// What the schedules of one test had the store do.
 #[derive(Debug, Default)]
 struct Work {
@@ -449,7 +458,7 @@ std::thread_local! {
 
 #[test]
 fn trainers_and_checkpoints_in_a_cache_too_small_keep_every_row() {
-    explore("a small cache", 1, |seed| play(&EVICTING, seed));
+    explore_all("a small cache", 1, |seed| play(&EVICTING, seed));
     let work = WORK.take();
     eprintln!("  {work:?}");
     let some = work.flushes > 0 && work.compactions > 0 && work.reads > 0;
@@ -458,7 +467,7 @@ fn trainers_and_checkpoints_in_a_cache_too_small_keep_every_row() {
 
 #[test]
 fn a_checkpoint_by_four_writers_is_a_cut_of_all_trainers() {
-    explore("four writers", 10, |seed| play(&MANY_WRITERS, seed));
+    explore_all("four writers", 10, |seed| play(&MANY_WRITERS, seed));
     let work = WORK.take();
     eprintln!("  {work:?}");
     assert!(work.written_bytes > 0, "{work:?}");
@@ -466,7 +475,7 @@ fn a_checkpoint_by_four_writers_is_a_cut_of_all_trainers() {
 
 #[test]
 fn tickets_waited_for_and_dropped_in_any_order_leave_nothing_pinned() {
-    explore("tickets", 1, |seed| play_tickets(&EVICTING, seed));
+    explore_all("tickets", 1, |seed| play_tickets(&EVICTING, seed));
     let work = WORK.take();
     eprintln!("  {work:?}");
     assert!(work.flushes > 0, "{work:?}");

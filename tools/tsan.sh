@@ -5,8 +5,9 @@
 #   tools/tsan.sh ARGUMENTS...         what `cargo test` is to run instead, as in
 #                                      tools/tsan.sh --lib io::
 #
-# The standard library that comes with Rust is not built for it: what it reports about that is in
-# tools/tsan.supp, each with a reason. Prints what it ran, how many tests, and how many reports were
+# The standard library that comes with Rust is not built for it, so the engine's locks are
+# parking_lot's here (src/sync/visible.rs), and what is still reported about the standard library is
+# in tools/tsan.supp, each with a reason. Prints what it ran, how many tests, and how many reports were
 # suppressed; exits 1 on a report or a test that failed, 8 where nothing could be built. A job for
 # the night, not a gate: 5 to 15 times slower than without. Builds below target/tsan.
 #
@@ -28,15 +29,15 @@ export RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer"
 export TSAN_OPTIONS="${TSAN_OPTIONS:+$TSAN_OPTIONS:}suppressions=$suppressions:halt_on_error=0:history_size=7:print_suppressions=1:exitcode=66"
 
 # With --target, build scripts and macros are left alone.
-cargo test --target "$host" --features sim --no-run "$@" || {
+cargo test --target "$host" --features sim,tsan --no-run "$@" || {
   echo "tsan.sh: could not build" >&2
   exit 8
 }
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-echo "tsan.sh: cargo test --target $host --features sim $*"
+echo "tsan.sh: cargo test --target $host --features sim,tsan $*"
 status=0
-cargo test --target "$host" --features sim "$@" 2>&1 | tee "$log" || status=$?
+cargo test --target "$host" --features sim,tsan "$@" 2>&1 | tee "$log" || status=$?
 tests=$(sed -n 's/^test result: .* \([0-9][0-9]*\) passed.*/\1/p' "$log" | paste -sd+ | bc)
 reports=$(grep -c '^WARNING: ThreadSanitizer' "$log" || true)
 echo "tsan.sh: ${tests:-0} tests passed, $reports reports"

@@ -293,14 +293,14 @@ pub mod thread {
 /// which runs on the same thread as all that it schedules.
 pub mod limits {
     use std::cell::RefCell;
-    use std::collections::BTreeMap;
+    use std::collections::BTreeSet;
     use std::panic::Location;
 
     #[derive(Default)]
     struct Waits {
         /// (task, condition variable).
         asleep: Vec<(usize, usize)>,
-        ended: BTreeMap<String, u64>,
+        ended: BTreeSet<String>,
     }
 
     thread_local! {
@@ -318,9 +318,9 @@ pub mod limits {
         WAITS.with_borrow(|waits| waits.asleep.iter().any(|(t, _)| *t == task))
     }
 
-    /// How many waits of this run ended by their limits, by place in the source.
+    /// Where in the source waits of this run ended by their limits.
     #[must_use]
-    pub fn ended() -> BTreeMap<String, u64> {
+    pub fn ended() -> BTreeSet<String> {
         WAITS.with_borrow(|waits| waits.ended.clone())
     }
 
@@ -337,8 +337,7 @@ pub mod limits {
             let place = waits.asleep.iter().position(|(t, _)| *t == task);
             if let Some(place) = place {
                 waits.asleep.swap_remove(place);
-                let at = format!("{}:{}", at.file(), at.line());
-                *waits.ended.entry(at).or_default() += 1;
+                waits.ended.insert(format!("{}:{}", at.file(), at.line()));
             }
             place.is_some()
         })

@@ -42,12 +42,13 @@ pub struct Seen {
     /// A digest of who was chosen.
     pub digest: u64,
     /// Waits that ended by their limit although the scheduler lets that happen only when nobody
-    /// else can go on: (runs, times) by place in the source.
+    /// else can go on: (runs, seed of the first) by place in the source.
     pub ended: BTreeMap<String, (u64, u64)>,
 }
 
 /// A scheduler for one run.
 struct Chooser {
+    seed: u64,
     rng: Rng,
     choice: Choice,
     /// One in so many steps a wait with a limit may end by it although others can go on.
@@ -71,6 +72,7 @@ impl Chooser {
         };
         let hasty = rng.one_in(4).then_some(32);
         Chooser {
+            seed,
             rng,
             choice,
             hasty,
@@ -88,9 +90,8 @@ impl Scheduler for Chooser {
             seen.runs += 1;
             seen.steps += self.steps;
             let ended = limits::ended().into_iter();
-            for (place, count) in ended.filter(|_| self.hasty.is_none()) {
-                let entry = seen.ended.entry(place).or_default();
-                *entry = (entry.0 + 1, entry.1 + count);
+            for place in ended.filter(|_| self.hasty.is_none()) {
+                seen.ended.entry(place).or_insert((0, self.seed)).0 += 1;
             }
             return None;
         }
@@ -192,8 +193,8 @@ pub fn explore(name: &str, share: u64, model: impl Fn(u64) + Copy + Send + Sync 
         "{name}: {} schedules from seed {seed}, {steps} steps each",
         seen.runs
     );
-    for (place, (runs, times)) in &seen.ended {
-        eprintln!("  ended by its limit: {place}, in {runs} schedules, {times} times");
+    for (place, (runs, first)) in &seen.ended {
+        eprintln!("  a wait ended by its limit: {place}, in {runs} schedules, first in {first}");
     }
     seen
 }
