@@ -38,9 +38,9 @@ trap 'rm -f "$log"' EXIT
 echo "tsan.sh: cargo test --target $host --features sim,tsan $*"
 status=0
 cargo test --target "$host" --features sim,tsan "$@" 2>&1 | tee "$log" || status=$?
-tests=$(sed -n 's/^test result: .* \([0-9][0-9]*\) passed.*/\1/p' "$log" | paste -sd+ | bc)
+tests=$(awk '/^test result:/ { sum += $4 } END { print sum + 0 }' "$log")
 reports=$(grep -c '^WARNING: ThreadSanitizer' "$log" || true)
-echo "tsan.sh: ${tests:-0} tests passed, $reports reports"
-if [ "$status" -ne 0 ] || [ "$reports" -ne 0 ] || [ "${tests:-0}" -eq 0 ]; then
+echo "tsan.sh: $tests tests passed, $reports reports"
+if [ "$status" -ne 0 ] || [ "$reports" -ne 0 ] || [ "$tests" -eq 0 ]; then
   exit 1
 fi

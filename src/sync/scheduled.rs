@@ -301,6 +301,7 @@ pub mod limits {
         /// (task, condition variable).
         asleep: Vec<(usize, usize)>,
         ended: BTreeSet<String>,
+        closing: bool,
     }
 
     thread_local! {
@@ -310,6 +311,11 @@ pub mod limits {
     /// Forgets everybody: a run begins.
     pub fn reset() {
         WAITS.with_borrow_mut(|waits| *waits = Waits::default());
+    }
+
+    /// From here on the store is closed: what ends by its limit is told apart.
+    pub fn closing() {
+        WAITS.with_borrow_mut(|waits| waits.closing = true);
     }
 
     /// Whether a task waits with a limit and was not woken. Let it run, and its limit is over.
@@ -337,7 +343,9 @@ pub mod limits {
             let place = waits.asleep.iter().position(|(t, _)| *t == task);
             if let Some(place) = place {
                 waits.asleep.swap_remove(place);
-                waits.ended.insert(format!("{}:{}", at.file(), at.line()));
+                let when = if waits.closing { "closing: " } else { "" };
+                let place = format!("{when}{}:{}", at.file(), at.line());
+                waits.ended.insert(place);
             }
             place.is_some()
         })
