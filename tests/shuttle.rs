@@ -7,8 +7,6 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    clippy::cast_precision_loss,
-    clippy::print_stderr,
     reason = "a test that meets what it does not expect must fail"
 )]
 
