@@ -53,6 +53,11 @@ pub mod row;
 pub mod ssd;
 mod stats;
 mod store;
+#[cfg(not(feature = "shuttle"))]
+mod sync;
+#[cfg(feature = "shuttle")]
+#[doc(hidden)]
+pub mod sync;
 mod units;
 
 pub use error::{Error, Invalid, Result};

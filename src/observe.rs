@@ -15,7 +15,7 @@
 
 use std::ops::Deref;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use metrics::{Key, Label, Level, Metadata, NoopRecorder, Recorder};
@@ -23,6 +23,7 @@ use tracing::Span;
 
 use crate::prometheus::{INFO, Kind, METRICS, Metric, Unit, info_labels};
 use crate::stats::Stats;
+use crate::sync::Mutex;
 
 /// How often an open store publishes by itself.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -56,7 +57,7 @@ impl Publisher {
                 Label::new("store", directory),
                 Label::from_static_parts("mode", mode),
             ],
-            published: Mutex::default(),
+            published: Mutex::new(Stats::default()),
         }
     }
 

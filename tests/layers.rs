@@ -19,6 +19,7 @@ const PLAIN: &[&str] = &[
     "pages",
     "keymap",
     "row",
+    "sync",
 ];
 
 /// What each other module may know, beside plain data and itself.
@@ -41,6 +42,8 @@ const HOMES: &[(&str, &str)] = &[
     ("xxhash_rust", "format"),
     ("pulp", "row"),
     ("metrics", "observe"),
+    ("parking_lot", "sync"),
+    ("shuttle", "sync"),
 ];
 
 const UNSAFE_FILES: &[&str] = &[

@@ -151,7 +151,7 @@ fn look(place: &Path) {
     let disk: Arc<dyn Disk> = Arc::new(PreadDisk::new());
     let scope = Scope {
         full: true,
-        checkpoint: None,
+        ..Scope::default()
     };
     let go_on = &mut |_, _| ControlFlow::Continue(());
     let report = inspect(&disk, place, scope, go_on).unwrap();

@@ -29,8 +29,8 @@ use std::fmt;
 use std::io::{self, ErrorKind};
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -40,6 +40,8 @@ use self::state::State;
 use super::buffer::Pool;
 use super::transfer::{Transfer, retry};
 use super::{DirectoryEntry, Disk, DiskFile, LockGuard, LockKind, OpenMode, Queue, Space};
+use crate::sync::atomic::AtomicU64;
+use crate::sync::{Mutex, MutexGuard, thread};
 
 mod crash;
 mod node;
@@ -111,7 +113,7 @@ impl SimDisk {
     fn call_state(&self) -> MutexGuard<'_, State> {
         let latency = Duration::from_nanos(self.shared.latency_ns.load(Ordering::Relaxed));
         if !latency.is_zero() {
-            std::thread::sleep(latency);
+            thread::sleep(latency);
         }
         self.state()
     }

@@ -10,7 +10,7 @@
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use super::Ssd;
 use super::edits::{self, Commit};
@@ -21,6 +21,7 @@ use crate::format::manifest::{self, CheckpointMeta, Edit};
 use crate::format::{CURRENT_NAME, CURRENT_TEMPORARY_NAME, FileKind, STORE_NAME, file_name, meta};
 use crate::io::{DiskFile, LockGuard, LockKind, OpenMode};
 use crate::options::{Hyper, TableDescriptor};
+use crate::sync::MutexGuard;
 
 /// File numbers reserved at a time.
 const NUMBERS_RESERVED: u64 = 4096;

@@ -24,12 +24,13 @@ use std::fmt;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 
 use crate::error::{Error, Invalid, Result};
 use crate::format::manifest::FileMeta;
 use crate::format::{FileIdentity, data_file_name, param_file};
 use crate::io::{Disk, DiskFile, LockGuard, OpenMode, Queue};
+use crate::sync::{Mutex, MutexGuard};
 use commit::{ManifestWriter, NUMBERS_SPARE};
 use version::{DataFile, Slots, Usage, Versions};
 use writer::{FileWriter, Finished};

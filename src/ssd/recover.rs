@@ -11,7 +11,7 @@
 //!   checkpoint are not used again.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError};
 
 use tracing::field::Empty;
 
@@ -32,6 +32,7 @@ use crate::format::{
 use crate::io::{Disk, DiskFile, LockGuard, LockKind, OpenMode};
 use crate::options::TableDescriptor;
 use crate::row::check_hyper;
+use crate::sync::{Mutex, RwLock, thread};
 
 /// Name of the writer's lock file.
 pub const LOCK_NAME: &str = "LOCK";
@@ -332,7 +333,7 @@ fn lock_checkpoint(
     };
     for attempt in 0..READER_TRIES {
         if attempt > 0 {
-            std::thread::sleep(READER_PAUSE);
+            thread::sleep(READER_PAUSE);
         }
         // A writer may replace the manifest between CURRENT and it: only a repeated failure counts.
         let (_, replay) = match read_current(disk, request.root, store) {

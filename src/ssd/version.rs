@@ -9,13 +9,15 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 use crate::format::FileIdentity;
 use crate::format::manifest::{CheckpointMeta, FileMeta};
 use crate::format::param_file::{Footer, Run};
 use crate::io::DiskFile;
+use crate::sync::RwLock;
+use crate::sync::atomic::{AtomicBool, AtomicU64};
 
 /// Where a key's newest flushed copy is: file slot, tombstone bit, entry number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -10,7 +10,7 @@
 //! - A failed batch leaves no pin, no promise and no half-read row behind.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use super::engine::{Counters, Engine, Table};
@@ -19,6 +19,7 @@ use super::lease::{Lease, LeasePart};
 use crate::batch::{ShardPart, Split, share, split_into};
 use crate::error::{Error, Invalid, Result};
 use crate::mem::{Flags, NO_SLOT};
+use crate::sync::{Mutex, MutexGuard};
 
 /// What a batch wants of rows that are not in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

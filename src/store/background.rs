@@ -6,12 +6,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::engine::Engine;
 use super::lane::PREFETCH_LANES;
 use crate::error::{Error, Result};
+use crate::sync::thread::{self, JoinHandle};
 
 /// How long a thread sleeps without being called.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -52,7 +52,7 @@ impl Threads {
     ) -> Result<()> {
         let engine = Arc::clone(engine);
         let root = engine.ssd.root.clone();
-        let builder = std::thread::Builder::new().name(name.to_owned());
+        let builder = thread::Builder::new().name(name.to_owned());
         let handle = builder
             .spawn(move || work(engine))
             .map_err(|e| Error::io("start a thread for", &root, e))?;
@@ -81,30 +81,37 @@ impl Engine {
     }
 
     fn serve_flushes(&self) {
-        while !self.is_closed() {
+        loop {
+            // Before the question: a close that notifies in between is seen.
             let seen = self.low.count();
+            if self.is_closed() {
+                return;
+            }
             match self.flush_low() {
                 Ok(0) => self.low.wait(seen, PAUSE),
                 Ok(_) => {}
                 Err(error) => {
                     tracing::warn!(%error, "a flush failed; the rows stay in memory");
                     self.low.wait(self.low.count(), AFTER_ERROR);
-                    std::thread::sleep(Duration::from_millis(20));
+                    thread::sleep(Duration::from_millis(20));
                 }
             }
         }
     }
 
     fn serve_compactions(&self) {
-        while !self.is_closed() {
+        loop {
             let seen = self.flushed.count();
+            if self.is_closed() {
+                return;
+            }
             match self.compact_once(false) {
                 Ok(true) => self.publish(false),
                 Ok(false) => self.flushed.wait(seen, PAUSE),
                 Err(error) => {
                     tracing::warn!(%error, "a compaction failed; nothing changed");
                     self.compacted.notify();
-                    std::thread::sleep(AFTER_ERROR);
+                    thread::sleep(AFTER_ERROR);
                 }
             }
         }

@@ -8,7 +8,7 @@
 //! - A checkpoint that fails leaves the last one in force and every row dirty that was.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use tracing::field::Empty;
@@ -19,6 +19,7 @@ use crate::format::manifest::CheckpointMeta;
 use crate::observe::Timed;
 use crate::options::TableDescriptor;
 use crate::ssd::commit::{Captured, CheckpointRequest};
+use crate::sync::{Condvar, Mutex, MutexGuard, thread};
 
 /// A durable checkpoint.
 #[derive(Clone, Debug, PartialEq)]
@@ -136,7 +137,7 @@ struct Imaging {
 }
 
 impl Images {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Imaging> {
+    fn lock(&self) -> MutexGuard<'_, Imaging> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -184,7 +185,7 @@ struct ImagesEnd(Arc<Images>);
 
 impl Drop for ImagesEnd {
     fn drop(&mut self) {
-        self.0.end(std::thread::panicking());
+        self.0.end(thread::panicking());
     }
 }
 
@@ -204,7 +205,7 @@ struct Promise(Arc<Outcome>);
 impl Drop for Promise {
     fn drop(&mut self) {
         let mut result = self.0.result.lock().unwrap_or_else(PoisonError::into_inner);
-        if result.is_none() && Arc::strong_count(&self.0) > 1 && std::thread::panicking() {
+        if result.is_none() && Arc::strong_count(&self.0) > 1 && thread::panicking() {
             let source = std::io::Error::other("its thread panicked");
             *result = Some(Err(Error::io(
                 "write a checkpoint of",
@@ -277,7 +278,7 @@ impl Engine {
                 drop(role);
             }
         };
-        let started = std::thread::Builder::new()
+        let started = thread::Builder::new()
             .name(String::from("hps-checkpoint"))
             .spawn(work);
         match started {

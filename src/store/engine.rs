@@ -6,8 +6,8 @@
 //! - Nothing is read from or written to a device while a shard is locked.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::checkpoint::{Images, Running};
@@ -25,6 +25,8 @@ use crate::row::{RowLayout, Updater};
 use crate::ssd::Ssd;
 use crate::ssd::compaction::Limits;
 use crate::ssd::index::Index;
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use crate::sync::{Condvar, Mutex, MutexGuard, RwLock, fair};
 use crate::units::TableId;
 
 /// One table of a store.
@@ -82,22 +84,22 @@ impl Shard {
 }
 
 /// A locked shard.
-pub type ShardGuard<'a> = parking_lot::MutexGuard<'a, Shard>;
+pub type ShardGuard<'a> = fair::MutexGuard<'a, Shard>;
 
 /// A shard with its lock, which is handed on in the end to whoever waits (a batch must not keep a
 /// flush from its rows), and where those wait who need something in it to change.
 #[derive(Debug, Default)]
 pub struct ShardCell {
-    state: parking_lot::Mutex<Shard>,
-    changed: parking_lot::Condvar,
+    state: fair::Mutex<Shard>,
+    changed: fair::Condvar,
 }
 
 impl ShardCell {
     /// Wraps a shard.
     pub fn new(shard: Shard) -> ShardCell {
         ShardCell {
-            state: parking_lot::Mutex::new(shard),
-            changed: parking_lot::Condvar::new(),
+            state: fair::Mutex::new(shard),
+            changed: fair::Condvar::new(),
         }
     }
 
@@ -117,6 +119,7 @@ impl ShardCell {
     }
 
     /// Waits for a change, or a while.
+    #[cfg_attr(feature = "shuttle", track_caller)]
     pub fn wait(&self, guard: &mut ShardGuard<'_>) {
         self.changed.wait_for(guard, Duration::from_millis(20));
     }
@@ -229,6 +232,7 @@ impl Signal {
     }
 
     /// Waits until it was raised more often than `seen`, or a while.
+    #[cfg_attr(feature = "shuttle", track_caller)]
     pub fn wait(&self, seen: u64, pause: Duration) {
         let count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
         if *count == seen {

@@ -9,8 +9,8 @@
 //! - A write that fails loses nothing: the rows are dirty again, the file is removed.
 
 use std::collections::VecDeque;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::engine::{Counters, Engine, Table, Writer};
@@ -21,6 +21,7 @@ use crate::mem::Victim;
 use crate::ssd::NewFile;
 use crate::ssd::version::Location;
 use crate::ssd::writer::FileWriter;
+use crate::sync::{Mutex, MutexGuard, thread};
 use crate::units::unmix64;
 
 /// Rows copied out per locking of a shard.
@@ -263,14 +264,14 @@ impl Engine {
             }
             Ok(total)
         };
-        let outcomes: Vec<Result<u64>> = std::thread::scope(|scope| {
+        let outcomes: Vec<Result<u64>> = thread::scope(|scope| {
             let mut queues = writer.queues.iter_mut().take(threads);
             let own = queues.next();
             // Where no thread is to be had, this one does their work, too.
             let others: Vec<_> = queues
                 .zip(1..)
                 .map_while(|(queue, i)| {
-                    let thread = std::thread::Builder::new().name(String::from("hps-write"));
+                    let thread = thread::Builder::new().name(String::from("hps-write"));
                     let (write, spare) = (&write, i >= PICK_FILES);
                     let write = move || write(&mut **queue, spare);
                     thread.spawn_scoped(scope, write).ok()

@@ -7,10 +7,11 @@
 //! - Work may lock shards; so no caller waits for it while it has one locked.
 //! - No work waits for the work of another batch.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use crate::error::{Error, Result};
 use crate::io::{Disk, Queue};
+use crate::sync::{Mutex, MutexGuard};
 
 /// Batches with fewer keys are served by the calling thread: waking others costs more.
 const INLINE_KEYS: usize = 256;

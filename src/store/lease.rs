@@ -5,10 +5,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use super::engine::{Counters, Engine, Signal, Table};
 use crate::error::{Invalid, Result};
+use crate::sync::Mutex;
 use crate::units::TableId;
 
 /// Unpinning a row is this much less work than reading it.

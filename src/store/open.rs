@@ -1,8 +1,8 @@
 //! How do an SSD tier and options become an engine?
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use tracing::field::Empty;
@@ -21,6 +21,8 @@ use crate::observe::{Publisher, Timed};
 use crate::options::{IoEngine, RuntimeOptions, TABLES_MAX, TableDescriptor};
 use crate::row::{RowLayout, Updater, check_hyper};
 use crate::ssd::recover::{self, OpenRequest, Recovered};
+use crate::sync::atomic::{AtomicBool, AtomicUsize};
+use crate::sync::{Mutex, RwLock};
 use crate::units::TableId;
 
 static ENGINES: AtomicU64 = AtomicU64::new(1);

@@ -1,10 +1,11 @@
 //! What does the store hold right now?
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use super::engine::Engine;
 use crate::observe;
 use crate::stats::Stats;
+use crate::sync::atomic::AtomicU64;
 
 impl Engine {
     /// Rows changed since the last checkpoint's cut.

@@ -7,9 +7,10 @@
 //! - What is kept is bounded: a number of arrays per kind, none of them large.
 //! - An array comes back empty.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 
 use crate::batch::share;
+use crate::sync::Mutex;
 
 /// Arrays kept of a kind.
 const KEPT_MAX: usize = 32;

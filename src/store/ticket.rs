@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::admit::Intent;
@@ -14,6 +14,7 @@ use super::engine::{Engine, Table};
 use super::lease::Lease;
 use crate::error::{Error, Result};
 use crate::observe::Beat;
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 #[derive(Debug)]
 enum State {
@@ -83,11 +84,11 @@ impl PrefetchQueue {
         queue.front().cloned()
     }
 
-    fn in_order(&self) -> std::sync::MutexGuard<'_, ()> {
+    fn in_order(&self) -> MutexGuard<'_, ()> {
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn serving(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Prefetch>>> {
+    fn serving(&self) -> MutexGuard<'_, Vec<Arc<Prefetch>>> {
         self.serving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -193,7 +194,7 @@ impl std::fmt::Debug for Prefetch {
 }
 
 impl Prefetch {
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -1,0 +1,35 @@
+//! Which locks, atomics and threads does the engine use?
+//!
+//! Those of the standard library, and of parking_lot for shards. With the feature `shuttle` they
+//! are shuttle's: the same engine then runs under a scheduler that decides at every lock, atomic
+//! and wait who goes on, and that can repeat what it decided (`tests/shuttle.rs`). With the feature
+//! `tsan` they are all parking_lot's, which ThreadSanitizer can see (`tools/tsan.sh`).
+//!
+//! Invariants:
+//! - Without these features this module only names types of others; nothing is wrapped.
+//! - With `shuttle` nothing of the engine works outside of a shuttle run.
+//! - What outlives a run (a `static`) uses the standard library's types in both, and so do types
+//!   at which nobody can wait: `Arc`, `OnceLock` that is only set and read.
+
+#[cfg(not(any(feature = "shuttle", feature = "tsan")))]
+pub use std::sync::{Condvar, Mutex, MutexGuard, RwLock};
+#[cfg(not(feature = "shuttle"))]
+pub use std::{sync::atomic, thread};
+
+/// Locks that can be passed on halfway.
+#[cfg(not(feature = "shuttle"))]
+pub mod fair {
+    pub use parking_lot::{Condvar, Mutex, MutexGuard};
+}
+
+#[cfg(all(feature = "tsan", not(feature = "shuttle")))]
+mod visible;
+
+#[cfg(all(feature = "tsan", not(feature = "shuttle")))]
+pub use visible::{Condvar, Mutex, MutexGuard, RwLock};
+
+#[cfg(feature = "shuttle")]
+mod scheduled;
+
+#[cfg(feature = "shuttle")]
+pub use scheduled::{Condvar, Mutex, MutexGuard, RwLock, atomic, fair, limits, thread};
