@@ -14,10 +14,12 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 
 # _IOR('X', 125, __u32) and EXT4_GOING_FLAGS_NOLOGFLUSH of the kernel's uapi headers.
 EXT4_IOC_SHUTDOWN = (2 << 30) | (4 << 16) | (ord("X") << 8) | 125
 NO_LOG_FLUSH = 2
+BUSY_SECONDS = 120
 NEEDED = ("losetup", "mkfs.ext4", "e2fsck", "mount", "umount")
 
 
@@ -86,10 +88,20 @@ class Image:
         self.mounted = True
 
     def unmount(self):
-        """Unmounts it, if it is mounted."""
-        if self.mounted:
-            call("umount", self.place)
-            self.mounted = False
+        """Unmounts it, if it is mounted.
+
+        The kernel lets go of the files of a ring only some time after its process is gone: while
+        the mount is busy, this waits.
+        """
+        deadline = time.monotonic() + BUSY_SECONDS
+        while self.mounted:
+            try:
+                call("umount", self.place)
+                self.mounted = False
+            except RuntimeError as error:
+                if "busy" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
 
     def cut_power(self):
         """From here on nothing gets to the device, the journal in memory included."""

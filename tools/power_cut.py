@@ -258,11 +258,14 @@ class Trial:
         return expected
 
 
-def keep(image, trial):
+def keep(image):
     """Puts the image of a failure aside."""
     kept = pathlib.Path(os.environ.get("KEEP", image.directory.parent / "hps-power-cut-failed"))
-    image.unmount()
-    call("cp", "--sparse=always", image.file, kept)
+    try:
+        image.unmount()
+        call("cp", "--sparse=always", image.file, kept)
+    except RuntimeError as error:
+        return f"no: {error}"
     return kept
 
 
@@ -285,7 +288,7 @@ def main():
         except (Failure, RuntimeError) as failure:
             status = 4
             print(f"power_cut: FAILED: after {trial.counts}: {failure}", file=sys.stderr)
-            print(f"power_cut: the image is kept: {keep(image, trial)}", file=sys.stderr)
+            print(f"power_cut: the image is kept: {keep(image)}", file=sys.stderr)
     done = trial.counts
     seconds = time.monotonic() - start
     print(
