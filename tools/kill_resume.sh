@@ -8,6 +8,7 @@
 # DATA: files for the trainer; without any, a small set of ROWS (12000) is made here. Flags in
 # CTR_FLAGS. The time of a whole run is measured first; a kill comes within SHARE (30) percent of
 # it, and a store is run to its end and compared after ROUNDS (12) kills at the latest.
+# BIN: a directory with ctr, instead of building it.
 # SEED repeats the same delays. Exit codes: 0 all equal, 4 a difference, 8 could not run.
 set -eu
 cd "$(dirname "$0")/.."
@@ -18,8 +19,12 @@ share=${SHARE:-30}
 rounds=${ROUNDS:-12}
 flags=${CTR_FLAGS:---batch 64 --checkpoint-every 5 --cache-mib 2 --depth 1}
 
-cargo build --release --quiet --example ctr || exit 8
-ctr=${CARGO_TARGET_DIR:-target}/release/examples/ctr
+if [ -z "${BIN:-}" ]; then
+    cargo build --release --quiet --example ctr || exit 8
+    ctr=${CARGO_TARGET_DIR:-target}/release/examples/ctr
+else
+    ctr=$BIN/ctr
+fi
 work=$(mktemp -d "${TMPDIR:-/tmp}/kill-resume-XXXXXX")
 child=
 trap '[ -z "$child" ] || kill -9 "$child" 2> /dev/null || true; rm -rf "$work"' EXIT

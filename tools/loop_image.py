@@ -1,8 +1,10 @@
 """How do the scripts get a file system of their own, whose power can be cut?
 
-- An image is a sparse file, a loop device and a mount point below one temporary directory.
-- `close` takes all three away again, whatever state they are in; leaving the `with` block calls it,
-  and SIGTERM ends a script through it.
+- An image is a sparse file and a mount point below one temporary directory; its loop device is
+  made by the mount and goes with it.
+- `close` takes all of it away again, whatever state it is in; leaving the `with` block calls it, and
+  SIGTERM ends a script through it.
+- A script that is started by `unshare --mount` leaves no mount even where it is killed.
 """
 
 import fcntl
@@ -20,7 +22,7 @@ import time
 EXT4_IOC_SHUTDOWN = (2 << 30) | (4 << 16) | (ord("X") << 8) | 125
 NO_LOG_FLUSH = 2
 BUSY_SECONDS = 120
-NEEDED = ("losetup", "mkfs.ext4", "e2fsck", "mount", "umount")
+NEEDED = ("mkfs.ext4", "e2fsck", "mount", "umount")
 
 
 def missing():
@@ -64,7 +66,6 @@ class Image:
         self.file = self.directory / "image"
         self.place = self.directory / "mount"
         self.place.mkdir()
-        self.device = None
         self.mounted = False
 
     def __enter__(self):
@@ -78,13 +79,11 @@ class Image:
         self.unmount()
         with open(self.file, "wb") as file:
             file.truncate(self.bytes)
-        if self.device is None:
-            self.device = call("losetup", "--find", "--show", self.file)
-        call("mkfs.ext4", "-q", "-F", *options, self.device)
+        call("mkfs.ext4", "-q", "-F", *options, self.file)
 
     def mount(self, options="defaults"):
         """Mounts it; this replays its journal."""
-        call("mount", "-t", "ext4", "-o", options, self.device, self.place)
+        call("mount", "-t", "ext4", "-o", f"loop,{options}", self.file, self.place)
         self.mounted = True
 
     def unmount(self):
@@ -114,7 +113,7 @@ class Image:
     def check(self):
         """What e2fsck finds in the unmounted file system; empty where it is clean."""
         done = subprocess.run(
-            ["e2fsck", "-fn", self.device], capture_output=True, text=True, errors="replace"
+            ["e2fsck", "-fn", self.file], capture_output=True, text=True, errors="replace"
         )
         return "" if done.returncode == 0 else done.stdout + done.stderr
 
@@ -125,7 +124,4 @@ class Image:
             if subprocess.run(["umount", self.place], capture_output=True).returncode != 0:
                 subprocess.run(["umount", "--lazy", self.place], capture_output=True)
             self.mounted = False
-        if self.device is not None:
-            subprocess.run(["losetup", "--detach", self.device], capture_output=True)
-            self.device = None
         shutil.rmtree(self.directory, ignore_errors=True)
