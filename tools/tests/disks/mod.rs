@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 
 use hps::inspect::{Scope, Severity, inspect};
@@ -42,6 +43,27 @@ pub fn say(text: &str) {
 /// Says that a test does nothing here.
 pub fn skipped(test: &str, why: &str) {
     say(&format!("{test}: SKIPPED: {why}; NOTHING WAS TESTED"));
+}
+
+/// Runs this one test in a mount namespace of its own, whose mounts go with its last process; false
+/// where that was done, true where the caller is in there and has to do the work.
+pub fn own_mounts(test: &str) -> bool {
+    const INSIDE: &str = "HPS_OWN_MOUNTS";
+    let unshare = || {
+        let mut command = Command::new("unshare");
+        command.arg("--mount");
+        command
+    };
+    let can = unshare().arg("true").output();
+    if std::env::var_os(INSIDE).is_some() || !can.is_ok_and(|o| o.status.success()) {
+        return true;
+    }
+    let mut command = unshare();
+    command.arg(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--nocapture"]);
+    let status = command.env(INSIDE, "1").status().unwrap();
+    assert!(status.success(), "{test}: {status}");
+    false
 }
 
 /// The given number, or the default.
@@ -171,6 +193,18 @@ impl Trainer {
         self.rows = self.durable.clone();
         self.last_checkpoint_is_whole();
         assert!(self.rows.is_empty() || self.rows_are_readable() > 0);
+    }
+
+    /// Opens it where the last call may or may not have made another checkpoint.
+    pub fn reopen_at_either(&mut self, unknown: bool) {
+        self.store = None;
+        let reader = Store::open_read_only(&self.path, None, self.options.clone()).unwrap();
+        let step = reader.last_checkpoint().map_or(0, |last| last.step);
+        drop(reader);
+        if unknown && step == self.step + 1 {
+            (self.step, self.durable) = (step, self.rows.clone());
+        }
+        self.reopen();
     }
 
     /// The closed store has no damage; leftovers only where `leftovers` says so.
