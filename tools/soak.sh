@@ -34,6 +34,9 @@ rungs=(
   "fault     L10: every call of a workload fails in 8 ways, 10 workloads"
   "damage    L9: lengths, junk, absence; once a run"
   "flips     L8: every byte of a sample store changed, one at a time; once a run"
+  "full      L11: a full ext4, 25 fill levels; limits of file size and of the store"
+  "fuse      L10: the n-th read, write or sync of a FUSE file system fails, under io_uring"
+  "slow      L20: the trainer on a disk of 10 MiB/s, then 200 IOPS; memory, files and disk flat"
   "fuzz      L13: the next fuzz target for 5 minutes"
   "asan      L14: crash and model tests under AddressSanitizer, 20 workloads and 128 cases"
 )
@@ -166,7 +169,7 @@ build() {
     cargo build --release --quiet --example ctr
     cp "$target/release/examples/ctr" "$work/bin/"
   fi
-  if has power; then
+  if has power || has slow; then
     cargo build --release --quiet -p hps-tools --bin hps-fsck
     cp "$target/release/hps-fsck" "$work/bin/"
   fi
@@ -232,10 +235,10 @@ count_damage() { echo "$(sed -n 's/^test result: ok. \([0-9]*\) passed.*/\1/p') 
 slice_flips() { HPS_FLIPS=all "$work/bin/inspect" --nocapture; }
 count_flips() { count_damage; }
 
-slice_full() { (cd tools && HPS_FILL_LEVELS=50 own_mounts "$work/bin/full_disk" --nocapture); }
+slice_full() { HPS_SEED=$1 HPS_FILL_LEVELS=25 "$work/bin/full_disk" --nocapture; }
 count_full() { sed -n 's/.*full_disk: \([0-9]* fill levels\).*/\1/p'; }
 
-slice_fuse() { (cd tools && HPS_SEED=$1 own_mounts "$work/bin/fuse_faults" --nocapture); }
+slice_fuse() { HPS_SEED=$1 HPS_FUSE_CALLS=40 "$work/bin/fuse_faults" --nocapture; }
 count_fuse() { sed -n 's/.*fuse_faults: \([0-9]* failed calls\).*/\1/p'; }
 
 slice_slow() { SEED=$1 BIN=$work/bin tools/slow_disk.sh 120; }
@@ -258,11 +261,6 @@ slice_asan() {
     PROPTEST_RNG_SEED=$1 PROPTEST_CASES=128 "$work/bin/model-asan"
 }
 count_asan() { count_crash; }
-
-# A mount namespace, where that may be: its mounts go with the last process.
-own_mounts() {
-  if unshare --mount true 2>/dev/null; then unshare --mount "$@"; else "$@"; fi
-}
 
 # One slice, in a process group of its own, so that all of it can be ended.
 run_slice() { # rung, seed, number
