@@ -152,6 +152,16 @@ fn writes_are_refused(store: &Store) {
     refused(store.compact().map(drop));
 }
 
+/// A checkpoint whose sync failed may be there or not; what is on disk says which.
+fn may_have_made_it(trainer: &mut Trainer) {
+    let options = trainer.options.clone();
+    let reader = Store::open_read_only(&trainer.path, None, options).unwrap();
+    let step = reader.last_checkpoint().map_or(0, |last| last.step);
+    if step == trainer.step + 1 {
+        (trainer.step, trainer.durable) = (step, trainer.rows.clone());
+    }
+}
+
 /// The workload, with one fault in it.
 fn run(mount: &Mount, kind: Kind, call: u64, errno: i32, sticky: bool) -> End {
     let path = mount.path(&format!("{kind:?}-{call}-{errno}-{sticky}"));
@@ -185,7 +195,11 @@ fn run(mount: &Mount, kind: Kind, call: u64, errno: i32, sticky: bool) -> End {
         if poisoned {
             writes_are_refused(trainer.store());
             let unknown = matches!(step, Step::Checkpoint);
-            trainer.reopen_at_either(unknown);
+            trainer.store = None;
+            if unknown {
+                may_have_made_it(&mut trainer);
+            }
+            trainer.reopen();
             end = End::Poisoned;
             break;
         }

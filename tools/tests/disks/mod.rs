@@ -37,7 +37,8 @@ impl Random {
 
 /// Says a line that the harness does not keep to itself.
 pub fn say(text: &str) {
-    writeln!(std::io::stderr(), "{text}").unwrap();
+    let line = format!("{text}\n");
+    std::io::stderr().write_all(line.as_bytes()).unwrap();
 }
 
 /// Says that a test does nothing here.
@@ -193,18 +194,6 @@ impl Trainer {
         self.rows = self.durable.clone();
         self.last_checkpoint_is_whole();
         assert!(self.rows.is_empty() || self.rows_are_readable() > 0);
-    }
-
-    /// Opens it where the last call may or may not have made another checkpoint.
-    pub fn reopen_at_either(&mut self, unknown: bool) {
-        self.store = None;
-        let reader = Store::open_read_only(&self.path, None, self.options.clone()).unwrap();
-        let step = reader.last_checkpoint().map_or(0, |last| last.step);
-        drop(reader);
-        if unknown && step == self.step + 1 {
-            (self.step, self.durable) = (step, self.rows.clone());
-        }
-        self.reopen();
     }
 
     /// The closed store has no damage; leftovers only where `leftovers` says so.
