@@ -155,7 +155,7 @@ fn fill_once(mount: &Mount, random: &mut Random) -> bool {
         trainer.store = Some(reader);
         trainer.last_checkpoint_is_whole();
         trainer.store = None;
-        trainer.inspection_is_clean(true);
+        trainer.inspection_is_clean();
         fs::remove_file(&rest).unwrap();
         fs::remove_file(&filler).unwrap();
         trainer.reopen();
@@ -168,7 +168,7 @@ fn fill_once(mount: &Mount, random: &mut Random) -> bool {
     trainer.set_random(random, 60_000, 300).unwrap();
     trainer.checkpoint(&[]).unwrap();
     trainer.store.take().unwrap().close().unwrap();
-    trainer.inspection_is_clean(false);
+    trainer.inspection_is_clean();
     trainer.reopen();
     trainer.store.take().unwrap().close().unwrap();
     fs::remove_file(&ballast).unwrap();
@@ -273,12 +273,12 @@ fn goes_on_after(path: &Path) {
         durable: [1, 2, 3].map(|key| (key, 5.0)).into(),
         step: 1,
     };
-    trainer.inspection_is_clean(true);
+    trainer.inspection_is_clean();
     trainer.reopen();
     trainer.set(&[3, 4], 7.0).unwrap();
     trainer.checkpoint(&[]).unwrap();
     trainer.store.take().unwrap().close().unwrap();
-    trainer.inspection_is_clean(false);
+    trainer.inspection_is_clean();
 }
 
 #[test]
@@ -343,5 +343,5 @@ fn a_store_keeps_its_own_limit_and_goes_on_when_it_is_raised() {
     }
     trainer.checkpoint(&[]).unwrap();
     trainer.store.take().unwrap().close().unwrap();
-    trainer.inspection_is_clean(false);
+    trainer.inspection_is_clean();
 }

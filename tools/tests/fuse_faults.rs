@@ -219,7 +219,7 @@ fn run(mount: &Mount, kind: Kind, call: u64, errno: i32, sticky: bool) -> End {
     trainer.set_random(&mut Random(9), 4000, 400).unwrap();
     trainer.checkpoint(b"on").unwrap();
     trainer.store.take().unwrap().close().unwrap();
-    trainer.inspection_is_clean(false);
+    trainer.inspection_is_clean();
     std::fs::remove_dir_all(&path).unwrap();
     if failed == 0 { End::NotHit } else { end }
 }
