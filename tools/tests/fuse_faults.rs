@@ -29,7 +29,7 @@ const ENOSPC: i32 = 28;
 
 /// A mounted file system that can be told to fail.
 struct Mount {
-    session: Option<BackgroundSession>,
+    server: Option<BackgroundSession>,
     faults: Faults,
     directory: TempDir,
 }
@@ -41,10 +41,10 @@ impl Mount {
         let fs = FaultyFs::new(faults.clone());
         let mut config = Config::default();
         config.mount_options = vec![MountOption::FSName("hps-faulty".to_owned())];
-        let session = fuser::spawn_mount(fs, directory.path(), &config);
-        let session = session.map_err(|e| format!("no FUSE mount: {e}"))?;
+        let server = fuser::spawn_mount(fs, directory.path(), &config);
+        let server = server.map_err(|e| format!("no FUSE mount: {e}"))?;
         Ok(Mount {
-            session: Some(session),
+            server: Some(server),
             faults,
             directory,
         })
@@ -57,8 +57,8 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        if let Some(session) = self.session.take() {
-            session.umount_and_join().unwrap();
+        if let Some(server) = self.server.take() {
+            server.umount_and_join().unwrap();
         }
     }
 }
