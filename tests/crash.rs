@@ -2,7 +2,8 @@
 //!
 //! Before every call of a workload that changes what a crash could leave, several remains of the
 //! disk are taken; each one that was not seen before is opened and compared with the oracle.
-//! `HPS_CRASH_WORKLOADS` sets how many workloads, `HPS_CRASH_SEED` runs only one.
+//! `HPS_CRASH_WORKLOADS` sets how many workloads, `HPS_CRASH_SEED` runs only one; both: so many, from
+//! that one on.
 
 #![expect(
     clippy::unwrap_used,
@@ -287,11 +288,14 @@ fn environment(name: &str) -> Option<u64> {
 
 #[test]
 fn a_crash_at_every_call_reopens_the_last_checkpoint_and_no_other() {
-    let only = environment("HPS_CRASH_SEED");
-    let count = environment("HPS_CRASH_WORKLOADS").unwrap_or(50);
-    let seeds: Vec<u64> = only.map_or((0..count).collect(), |seed| vec![seed]);
+    let (given, count) = (
+        environment("HPS_CRASH_SEED"),
+        environment("HPS_CRASH_WORKLOADS"),
+    );
+    let first = given.unwrap_or(0);
+    let seeds = first..first + count.unwrap_or(if given.is_some() { 1 } else { 50 });
     let (mut compacting, mut calls, mut remains, mut opened) = (0, 0, 0, 0);
-    for &seed in &seeds {
+    for seed in seeds.clone() {
         let plan = plan(seed);
         let tally = match crash_everywhere(seed, &plan, None) {
             Ok(tally) => tally,
@@ -314,11 +318,8 @@ fn a_crash_at_every_call_reopens_the_last_checkpoint_and_no_other() {
         remains += tally.remains;
         opened += tally.opened;
     }
-    assert!(
-        only.is_some() || compacting * 2 >= seeds.len(),
-        "{compacting} compacted"
-    );
-    let workloads = seeds.len();
+    let workloads = seeds.end - seeds.start;
+    assert!(compacting * 2 + 1 >= workloads, "{compacting} compacted");
     println!(
         "{workloads} workloads, {calls} crashes, {remains} remains, {opened} of them distinct"
     );
@@ -437,7 +438,8 @@ fn a_crash_beside_background_threads_reopens_the_last_checkpoint_or_the_one_bein
         (disk, run, left, plan)
     };
     let (mut acknowledged, mut in_doubt) = (0, 0);
-    for seed in 0..30 {
+    let first = environment("HPS_CRASH_SEED").unwrap_or(0);
+    for seed in first..first + 30 {
         // After opening, calls depend on timing, so every run has its own number of them.
         let calls = work(seed, None).0.calls();
         let stop = Random(seed).below(calls);

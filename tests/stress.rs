@@ -88,7 +88,8 @@ struct Seen {
 fn checkpoints(store: &Store, progress: &[Progress], done: &AtomicBool) -> Vec<Seen> {
     let mut seen = Vec::new();
     let mut step = 1;
-    while !done.load(Ordering::SeqCst) {
+    // At least one, also where the trainers were done first.
+    while step == 1 || !done.load(Ordering::SeqCst) {
         step += 1;
         let before = progress.iter().map(|p| p.ended.load(Ordering::SeqCst));
         let before = before.collect();
@@ -169,7 +170,7 @@ fn stress(seed: u64, policy: PolicyKind) {
         }
     }
     let stats = store.stats();
-    assert!(stats.flushes > 0 && stats.checkpoints > 1, "{stats:?}");
+    assert!(stats.flushes > 0 && stats.checkpoints > 0, "{stats:?}");
     assert_eq!(stats.pinned_rows, 0, "{stats:?}");
     let last = store.checkpoint(1_000_000, &[]).unwrap();
     store.close().unwrap();

@@ -5,22 +5,33 @@
 #   tools/kill_resume.sh [CYCLES] [DATA ...]
 #
 # CYCLES (default 50) kills in all; a run that gets to its end begins a new store.
-# DATA: files for the trainer; without any, a small set is made here. Flags in CTR_FLAGS.
+# DATA: files for the trainer; without any, a small set of ROWS (12000) is made here. Flags in
+# CTR_FLAGS. The time of a whole run is measured first; a kill comes within SHARE (30) percent of
+# it, and a store is run to its end and compared after ROUNDS (12) kills at the latest.
+# BIN: a directory with ctr, instead of building it.
 # SEED repeats the same delays. Exit codes: 0 all equal, 4 a difference, 8 could not run.
 set -eu
 cd "$(dirname "$0")/.."
 cycles=${1:-50}
 [ $# -gt 0 ] && shift
 seed=${SEED:-$(date +%s)}
+share=${SHARE:-30}
+rounds=${ROUNDS:-12}
 flags=${CTR_FLAGS:---batch 64 --checkpoint-every 5 --cache-mib 2 --depth 1}
 
-cargo build --release --quiet --example ctr || exit 8
-ctr=${CARGO_TARGET_DIR:-target}/release/examples/ctr
+if [ -z "${BIN:-}" ]; then
+    cargo build --release --quiet --example ctr || exit 8
+    ctr=${CARGO_TARGET_DIR:-target}/release/examples/ctr
+else
+    ctr=$BIN/ctr
+fi
 work=$(mktemp -d "${TMPDIR:-/tmp}/kill-resume-XXXXXX")
-trap 'rm -rf "$work"' EXIT INT TERM
+child=
+trap '[ -z "$child" ] || kill -9 "$child" 2> /dev/null || true; rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
 
 if [ $# -eq 0 ]; then
-    tools/clicks.sh 4 40000 > "$work/data.tsv"
+    tools/clicks.sh 4 40000 | head -n "${ROWS:-12000}" > "$work/data.tsv"
     set -- "$work/data.tsv"
 fi
 
@@ -32,35 +43,39 @@ figures() {
 }
 
 begin=$(date +%s%N)
-figures "$@" > "$work/expected"
+figures "$@" > "$work/expected" || true
 end=$(date +%s%N)
 [ -s "$work/expected" ] || { cat "$work/stderr" >&2; exit 8; }
-whole_ms=$(((end - begin) / 1000000))
+longest_us=$(((end - begin) * share / 100000 + 1))
 
-killed=0 ended=0 round=0 failed=0 state=$seed
+killed=0 ended=0 resumed=0 round=0 failed=0 state=$seed
 while [ "$killed" -lt "$cycles" ]; do
-    # Up to half of a whole run, so that most rounds take several kills.
     state=$(((state * 1103515245 + 12345) % 2147483648))
-    delay=$(((state / 65536) % (whole_ms / 2 + 1)))
+    delay=$(((state / 128) % longest_us))
     # shellcheck disable=SC2086
-    "$ctr" --dir "$work/store" --resume $flags "$@" > /dev/null 2>> "$work/log" &
+    "$ctr" --dir "$work/store" --resume $flags "$@" > /dev/null 2> "$work/log" &
     child=$!
-    sleep "$(printf '%d.%03d' $((delay / 1000)) $((delay % 1000)))"
+    sleep "$(printf '%d.%06d' $((delay / 1000000)) $((delay % 1000000)))"
     kill -9 "$child" 2> /dev/null || true
     code=0
     wait "$child" 2> /dev/null || code=$?
+    child=
+    if grep -q 'resuming after batch' "$work/log"; then
+        resumed=$((resumed + 1))
+    fi
     case $code in
-    0) ended=$((ended + 1)) ;;
+    0) ;;
     137) killed=$((killed + 1)) ;;
     *)
         tail -n 3 "$work/log" >&2
         failed=$((failed + 1))
+        [ "$failed" -lt 10 ] || { echo "kill_resume: ten failures, given up" >&2; break; }
         ;;
     esac
     round=$((round + 1))
-    # Every fifth round, and at the end: run to the end, compare, start a new store.
-    if [ $((round % 5)) -eq 0 ] || [ "$killed" -ge "$cycles" ] || [ "$code" -eq 0 ]; then
-        figures --dir "$work/store" --resume "$@" > "$work/found"
+    # At the end, and at times before it: run to the end, compare, start a new store.
+    if [ $((round % rounds)) -eq 0 ] || [ "$killed" -ge "$cycles" ] || [ "$code" -eq 0 ]; then
+        figures --dir "$work/store" --resume "$@" > "$work/found" || true
         if ! diff "$work/expected" "$work/found" >&2; then
             cat "$work/stderr" >&2
             failed=$((failed + 1))
@@ -69,6 +84,7 @@ while [ "$killed" -lt "$cycles" ]; do
         ended=$((ended + 1))
     fi
 done
-echo "kill_resume: $killed kills, $ended runs ended, $failed differ or failed, seed $seed," \
-    "$(tr '\n' ' ' < "$work/expected")"
+seconds=$((($(date +%s%N) - begin) / 1000000000))
+echo "kill_resume: $killed kills in $seconds s, $resumed resumed from a checkpoint," \
+    "$ended runs ended, $failed differ or failed, seed $seed, $(tr '\n' ' ' < "$work/expected")"
 [ "$failed" -eq 0 ] || exit 4

@@ -441,8 +441,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Rows of one table in one shard per flush: all shards together make one file.
+    /// Rows of one table in one shard per flush: all shards together make one file, or as many rows
+    /// as the options say.
     fn flush_step_rows(&self, tables: &[Arc<Table>], table: usize) -> usize {
+        if self.options.flush_step_rows > 0 {
+            return (self.options.flush_step_rows / self.shards.len()).max(1);
+        }
         let row_bytes = tables[table].file_bytes();
         let share = self.file_bytes / self.shards.len() as u64 / tables.len() as u64;
         usize::try_from(share / row_bytes)

@@ -321,7 +321,6 @@ impl Engine {
         let (number, mut file) =
             self.ssd
                 .create_file(queue, directory, expected_bytes, self.file_bytes)?;
-        let path = self.ssd.directories[directory].clone();
         let tables = self.all_tables();
         for group in picked.chunk_by(|a, b| a.table == b.table) {
             let width = tables[group[0].table].descriptor.row_f32s();
@@ -345,7 +344,7 @@ impl Engine {
         }
         let bytes = file.bytes();
         let finished = file.finish().map_err(|e| match e {
-            Error::Io { source, .. } => self.ssd.full(&path, bytes, source),
+            Error::Io { source, path, .. } => self.ssd.full(&path, bytes, source),
             other => other,
         })?;
         let directory = u32::try_from(directory).unwrap_or(u32::MAX);

@@ -151,7 +151,7 @@ pub fn look(_: &Sample, directory: &Path) -> String {
     let disk: Arc<dyn Disk> = Arc::new(PreadDisk::new());
     let scope = Scope {
         full: true,
-        checkpoint: None,
+        ..Scope::default()
     };
     let go_on = &mut |_, _| ControlFlow::Continue(());
     match inspect(&disk, directory, scope, go_on) {
