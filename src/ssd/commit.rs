@@ -186,7 +186,7 @@ impl Ssd {
         Ok(checkpoint)
     }
 
-    fn sync_files(&self, files: &[Arc<DataFile>]) -> Result<()> {
+    pub(super) fn sync_files(&self, files: &[Arc<DataFile>]) -> Result<()> {
         for file in files.iter().filter(|f| !f.synced.load(Ordering::Acquire)) {
             let synced = file.file.sync();
             self.fatal("sync", &file.path, synced)?;
@@ -522,7 +522,7 @@ impl Ssd {
     }
 }
 
-fn image_edit(image: edits::ImageRef) -> Edit {
+pub(super) fn image_edit(image: edits::ImageRef) -> Edit {
     Edit::Image {
         number: image.number,
         bytes: image.bytes,
