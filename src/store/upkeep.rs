@@ -93,17 +93,6 @@ impl Default for CompactLimits {
 }
 
 impl CompactLimits {
-    /// Whether a file is stale enough to be rewritten.
-    #[must_use]
-    pub fn wants(&self, file: &FileInfo) -> bool {
-        let candidate = Candidate {
-            number: file.number,
-            bytes: file.bytes,
-            live_bytes: file.live_bytes,
-        };
-        file.current && is_stale(&candidate, self.stale_share)
-    }
-
     fn validate(&self) -> Result<()> {
         if (0.0..=1.0).contains(&self.stale_share) {
             return Ok(());
@@ -223,6 +212,39 @@ impl Store {
         self.engine.check_writer()?;
         self.engine.ssd.check_writable()?;
         Upkeep::new(&self.engine, limits).run(progress)
+    }
+
+    /// The files that [`Store::compact_files`] would rewrite, in this order, if nothing changed
+    /// meanwhile. What a file costs is taken to be its length and the bytes of its live rows.
+    ///
+    /// # Cost
+    /// No I/O.
+    #[must_use]
+    pub fn compaction_plan(&self, limits: &CompactLimits) -> Vec<FileInfo> {
+        let files = self.files();
+        let mut plan = Vec::new();
+        let mut budget = limits.bytes_max.unwrap_or(u64::MAX);
+        for directory in 0..self.engine.ssd.directories.len() {
+            let mut left = {
+                let versions = self.engine.ssd.versions();
+                self.engine.candidates(&versions, directory)
+            };
+            while budget > 0 {
+                let size = self.engine.file_bytes;
+                let numbers = choose_stale(&left, limits.stale_share, size, budget);
+                if numbers.is_empty() {
+                    break;
+                }
+                for number in numbers {
+                    let costs = left.iter().filter(|f| f.number == number);
+                    let cost: u64 = costs.map(|f| f.bytes + f.live_bytes).sum();
+                    budget = budget.saturating_sub(cost);
+                    left.retain(|f| f.number != number);
+                    plan.extend(files.iter().find(|f| f.number == number).cloned());
+                }
+            }
+        }
+        plan
     }
 
     /// Drops retained checkpoints, and unlinks the files that only they need. The last checkpoint
@@ -363,6 +385,9 @@ impl<'a> Upkeep<'a> {
     /// One group of files; 0 when no file is stale enough.
     fn group(&mut self, directory: usize, ask: &mut Ask<'_>) -> Result<usize> {
         let (left_files, left_bytes) = self.left();
+        if left_files == 0 {
+            return Ok(0);
+        }
         let (start, done) = (self.pace.moved(), self.report.files);
         let mut cancelled = false;
         let mut tell = |moved: u64| {
@@ -378,11 +403,7 @@ impl<'a> Upkeep<'a> {
         let (share, cost) = (self.limits.stale_share, self.affordable());
         let pick = |files: &[Candidate]| choose_stale(files, share, self.engine.file_bytes, cost);
         let mut job = Job::new(Arc::clone(&self.pace), &mut tell);
-        let result = if left_files == 0 {
-            Ok(0)
-        } else {
-            self.engine.compact_picked(directory, &pick, &mut job)
-        };
+        let result = self.engine.compact_picked(directory, &pick, &mut job);
         self.report.cancelled = cancelled;
         result
     }

@@ -190,10 +190,12 @@ impl Meter {
         } else if self.lines && self.last.elapsed() >= LINE_EVERY {
             self.last = Instant::now();
             let (tool, seconds) = (self.tool, self.started.elapsed().as_secs());
+            let left = u128::from(seconds) * u128::from(all.saturating_sub(done));
+            let left = left / u128::from(done.max(1));
             let (done, all) = (size(done), size(all));
             let _closed = writeln!(
                 std::io::stderr().lock(),
-                "{tool}: {done} of {all} after {seconds} s"
+                "{tool}: {done} of {all} after {seconds} s, about {left} s left"
             );
         }
     }

@@ -1,0 +1,11 @@
+//! `hps-compact`: makes a store smaller that no trainer has open.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use hps_tools::cli;
+use hps_tools::compact::{Args, run};
+
+fn main() -> ExitCode {
+    cli::end("hps-compact", Args::try_parse().map(|args| run(&args)))
+}
