@@ -71,6 +71,16 @@ impl Ssd {
         self.last().map(|c| c.id)
     }
 
+    /// Whether the current version has other files than the last checkpoint.
+    #[must_use]
+    pub fn is_ahead(&self) -> bool {
+        let versions = self.versions();
+        let last = versions.checkpoints.last().map_or(0, |c| c.id);
+        let younger = |id: u64| id > last && id < u64::MAX;
+        let mut metas = versions.files.values().map(|s| &s.meta);
+        metas.any(|m| younger(m.added) || younger(m.removed))
+    }
+
     /// Fails with `Locked` while a reader holds the last checkpoint.
     ///
     /// # Errors

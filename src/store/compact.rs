@@ -332,8 +332,8 @@ impl Engine {
                 other => other,
             })?;
             done += finished.bytes;
-            let mut before = bytes;
-            resume.job.grew(&mut before, finished.bytes);
+            resume.grew(finished.bytes);
+            resume.counted = 0;
             Counters::add(&self.counters.written_bytes, finished.bytes);
             Counters::add(&self.counters.compaction_written_bytes, finished.bytes);
             let directory = u32::try_from(inputs.directory).unwrap_or(u32::MAX);
@@ -381,6 +381,8 @@ struct Resume<'a, 'j> {
     inputs: &'a Inputs,
     tables: &'a [u32],
     job: &'a mut Job<'j>,
+    /// Bytes of the output at hand that the job knows of.
+    counted: u64,
     at: usize,
     merge: Option<Merge>,
     row: Vec<f32>,
@@ -401,11 +403,17 @@ impl<'a, 'j> Resume<'a, 'j> {
             inputs,
             tables,
             job,
+            counted: 0,
             at: 0,
             merge,
             row,
             tombstones,
         })
+    }
+
+    /// The output at hand has so many bytes.
+    fn grew(&mut self, bytes: u64) {
+        self.job.grew(&mut self.counted, bytes);
     }
 
     /// Whether an entry is left; stands at a live one if so.
@@ -457,7 +465,7 @@ impl<'a, 'j> Resume<'a, 'j> {
         moved: &mut Vec<Moved>,
         forgotten: &mut Vec<Moved>,
     ) -> Result<()> {
-        let (engine, mut counted) = (self.engine, 0);
+        let engine = self.engine;
         while self.more()? {
             let id = self.tables[self.at];
             let width = engine.all_tables()[id as usize].descriptor.row_f32s();
@@ -494,7 +502,7 @@ impl<'a, 'j> Resume<'a, 'j> {
                 }
                 merge.step()?;
                 if moved.len() % 64 == 0 {
-                    self.job.grew(&mut counted, file.bytes());
+                    self.grew(file.bytes());
                 }
             }
             for (hash, key, epoch, from) in self.tombstones.drain(..) {

@@ -9,6 +9,7 @@
 //!   of it before (docs/decisions/0014); else with the next checkpoint.
 //! - A file that is damaged is named and left as it is; the others are compacted.
 
+use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -74,7 +75,8 @@ pub struct CompactLimits {
     pub stale_share: f64,
     /// No group of files is begun after so many bytes were read and written. Default: no limit.
     pub bytes_max: Option<u64>,
-    /// Bytes read and written per second, on average. Default: no limit.
+    /// Bytes read and written per second, on average. Default: no limit. A low one makes groups of
+    /// fewer files: one takes about two seconds, if it has more than one file.
     pub bytes_per_second: Option<u64>,
     /// Work becomes durable after so many bytes read and written (or two seconds), as long as this
     /// is worth a new manifest. A crash loses at most this work, never data. Default 256 MiB.
@@ -188,8 +190,8 @@ impl Store {
     }
 
     /// Rewrites files with stale rows, the stalest first, in groups of up to 16 whose live rows
-    /// fit one file. `progress` is asked after about every megabyte; when it breaks, the group at
-    /// hand is finished, and no other begun. What is stored stays the same to the bit.
+    /// fit one file. `progress` is asked before each group and after about every megabyte; when it
+    /// breaks, the group at hand is finished, and no other begun. Rows stay the same to the bit.
     ///
     /// Files that a damage is found in are left, and told in the report.
     ///
@@ -344,14 +346,15 @@ impl<'a> Upkeep<'a> {
     }
 
     fn run(mut self, ask: &mut Ask<'_>) -> Result<CompactReport> {
-        if self.engine.is_settled() {
+        let idle = self.left().0 == 0 && !self.engine.ssd.is_ahead();
+        if self.engine.is_settled() && !idle {
             self.engine.ssd.check_last_unread()?;
         }
         let worked = self.groups(ask);
         // Also what was done before an error is kept, where it can be.
-        let settled = match self.report.files {
-            0 => Ok(self.engine.is_settled()),
-            _ => self.engine.amend_last(true),
+        let settled = match idle {
+            true => Ok(self.engine.is_settled()),
+            false => self.engine.amend_last(true),
         };
         worked?;
         self.report.durable = settled?;
@@ -389,7 +392,7 @@ impl<'a> Upkeep<'a> {
             return Ok(0);
         }
         let (start, done) = (self.pace.moved(), self.report.files);
-        let mut cancelled = false;
+        let cancelled = Cell::new(false);
         let mut tell = |moved: u64| {
             let now = CompactProgress {
                 files_done: done,
@@ -397,14 +400,21 @@ impl<'a> Upkeep<'a> {
                 bytes_done: moved,
                 bytes_left: left_bytes.saturating_sub(moved - start),
             };
-            cancelled |= ask(now).is_break();
+            cancelled.set(cancelled.get() | ask(now).is_break());
         };
         tell(start);
-        let (share, cost) = (self.limits.stale_share, self.affordable());
+        if cancelled.get() {
+            self.report.cancelled = true;
+            return Ok(0);
+        }
+        let (share, cost) = (
+            self.limits.stale_share,
+            self.affordable().min(self.at_once()),
+        );
         let pick = |files: &[Candidate]| choose_stale(files, share, self.engine.file_bytes, cost);
         let mut job = Job::new(Arc::clone(&self.pace), &mut tell);
         let result = self.engine.compact_picked(directory, &pick, &mut job);
-        self.report.cancelled = cancelled;
+        self.report.cancelled = cancelled.get();
         result
     }
 
@@ -412,6 +422,13 @@ impl<'a> Upkeep<'a> {
     fn affordable(&self) -> u64 {
         let max = self.limits.bytes_max.unwrap_or(u64::MAX);
         max.saturating_sub(self.pace.moved())
+    }
+
+    /// Bytes that a group may move, so that a slow one ends soon after it is broken off.
+    fn at_once(&self) -> u64 {
+        let seconds = COMMIT_EVERY.as_secs();
+        let limit = self.limits.bytes_per_second.filter(|limit| *limit > 0);
+        limit.map_or(u64::MAX, |limit| limit.saturating_mul(seconds))
     }
 
     /// Files that are stale enough, and about the bytes to move for them.

@@ -142,14 +142,17 @@ fn plans_and_dry_runs_say_what_would_be_done_and_write_nothing() {
     let files = plan["files"].as_array().unwrap();
     let chosen = files.iter().filter(|f| f["chosen"] == true);
     assert_eq!(plan["chosen_files"], chosen.clone().count());
+    let mut pinned = 0;
     for file in chosen {
         assert!(file["live_percent"].as_f64().unwrap() <= 50.1, "{file}");
-        // The checkpoint before the last has all but the youngest of them.
-        assert_eq!(file["checkpoints"], serde_json::json!([2, 3]), "{file}");
-        assert!(file["gain_now"].as_i64().unwrap() < 0, "{file}");
+        // What an older checkpoint needs stays, beside its live rows in another file.
+        let shared = file["checkpoints"].as_array().unwrap().len() == 2;
+        assert_eq!(file["gain_now"].as_i64().unwrap() < 0, shared, "{file}");
+        pinned += u64::from(shared);
         assert!(file["gain_later"].as_i64().unwrap() > 0, "{file}");
         assert!(file["age_seconds"].as_u64().unwrap() < 600, "{file}");
     }
+    assert!(pinned > 0, "{plan}");
     let youngest = files.last().unwrap();
     assert_eq!(
         (&youngest["live_percent"], &youngest["chosen"]),
@@ -185,7 +188,7 @@ fn plans_and_dry_runs_say_what_would_be_done_and_write_nothing() {
     );
     let gc = json(&["gc", "--dry-run", "--checkpoint", "2"], dir.path(), 0);
     assert_eq!(gc["dropped"], serde_json::json!([2]));
-    assert_eq!(content(dir.path()), before, "nothing is written");
+    assert!(content(dir.path()) == before, "something was written");
 }
 
 #[test]
@@ -209,7 +212,7 @@ fn a_run_gives_space_back_and_changes_no_row() {
     let left = row_bytes(dir.path());
     assert_eq!(run["disk_bytes_after"], left);
     assert!(left * 10 < bytes * 6, "{bytes} bytes before, {left} now");
-    let gained = plan["gain_now"].as_u64().unwrap();
+    let gained = plan["gain_now"].as_u64().unwrap() + plan["freed_bytes"].as_u64().unwrap();
     assert!(
         (bytes - left).abs_diff(gained) * 10 < gained,
         "as planned, by a tenth: {gained}"
@@ -286,7 +289,7 @@ fn what_can_not_be_done_has_its_own_exit_codes() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("s");
     worn(&store, 2);
-    let before = content(&store);
+    let before = found(&store);
     for arguments in [
         &["gc"][..],
         &["gc", "--keep-checkpoints", "0"],
@@ -331,7 +334,10 @@ fn what_can_not_be_done_has_its_own_exit_codes() {
             "{verb:?}"
         );
     }
-    assert_eq!(content(&store), before);
+    assert_eq!(found(&store), before);
+    let reader = Store::open_read_only(&store, Some(2), options(1)).unwrap();
+    assert_eq!(reader.checkpoints().len(), 2, "none is dropped");
+    drop(reader);
     let empty = dir.path().join("empty");
     Store::create(&empty, options(1)).unwrap().close().unwrap();
     for verb in [
@@ -367,7 +373,7 @@ fn a_store_that_is_open_elsewhere_is_planned_and_not_touched() {
             .unwrap()
             > 0
     );
-    assert_eq!(content(dir.path()), before);
+    assert!(content(dir.path()) == before, "something was written");
     trainer.close().unwrap();
     // A reader of the last checkpoint keeps its files, too.
     let reader = Store::open_read_only(dir.path(), None, options(1)).unwrap();
@@ -380,6 +386,10 @@ fn a_store_that_is_open_elsewhere_is_planned_and_not_touched() {
     );
     reader.close().unwrap();
     assert_eq!(code(&compact(&["run"], dir.path())), 0);
+    // Where there is nothing to do, nobody is in the way.
+    let reader = Store::open_read_only(dir.path(), None, options(1)).unwrap();
+    assert_eq!(code(&compact(&["run"], dir.path())), 0);
+    reader.close().unwrap();
 }
 
 #[test]

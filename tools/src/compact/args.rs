@@ -113,13 +113,13 @@ pub struct RunArgs {
 
 /// Arguments of `gc`.
 #[derive(Clone, Debug, clap::Args)]
-#[group(id = "which", required = true, multiple = false, args = ["keep_checkpoints", "checkpoint"])]
 pub struct GcArgs {
     /// The store's directory
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
     /// Drop all checkpoints but the last N
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..),
+        required_unless_present = "checkpoint", conflicts_with = "checkpoint")]
     pub keep_checkpoints: Option<u32>,
     /// Drop this checkpoint; may be given several times
     #[arg(long, value_name = "ID")]
