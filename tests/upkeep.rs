@@ -8,7 +8,6 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::panic,
     reason = "a test that meets what it does not expect must fail"
 )]
 
@@ -55,8 +54,11 @@ fn worn(seed: u64) -> (SimDisk, Run) {
         }
         run.step(&Op::Remove(0, vec![key(random.below(48))]))
             .unwrap();
-        run.step(&Op::Checkpoint(step, vec![step as u8; 300]))
-            .unwrap();
+        run.step(&Op::Checkpoint(
+            step,
+            vec![u8::try_from(step).unwrap(); 300],
+        ))
+        .unwrap();
     }
     run.store = None;
     (disk, run)

@@ -501,7 +501,7 @@ impl<'a, 'j> Resume<'a, 'j> {
                         .push((entry.hash, entry.key, entry.epoch, from));
                 }
                 merge.step()?;
-                if moved.len() % 64 == 0 {
+                if moved.len().is_multiple_of(64) {
                     self.grew(file.bytes());
                 }
             }

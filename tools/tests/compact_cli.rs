@@ -80,7 +80,7 @@ fn worn(directory: &Path, retain: usize) {
     for step in 0..3u64 {
         let keys: Vec<u64> = (0..KEYS).filter(|k| k % 3 >= step).collect();
         write(&store, &keys, step as f32);
-        let meta = [step as u8; 500];
+        let meta = [u8::try_from(step).unwrap(); 500];
         store.checkpoint(step + 1, &meta).unwrap();
     }
     store.close().unwrap();
@@ -478,9 +478,7 @@ fn a_killed_run_loses_nothing_and_the_next_goes_on() {
         progress += u64::from(now < left);
         left = now;
     }
-    println!(
-        "{killed} of 12 killed at work, {progress} of them left progress, {left} of {first} files left"
-    );
+    println!("{killed} of 12 killed at work, {progress} left progress, {left} of {first} to do");
     assert!(
         killed >= 9 && progress >= 1 && left > 0,
         "{killed} killed, {progress}, {left}"
