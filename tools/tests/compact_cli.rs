@@ -430,13 +430,23 @@ fn a_damaged_file_is_named_and_the_others_are_compacted() {
 /// Starts a run that takes its time.
 fn slow(directory: &Path) -> Child {
     tool(
-        &["run", "--io-limit", "600kB/s", "--progress", "never"],
+        &["run", "--io-limit", "300kB/s", "--progress", "never"],
         directory,
     )
     .stdout(Stdio::piped())
     .stderr(Stdio::piped())
     .spawn()
     .unwrap()
+}
+
+/// Names of manifests in a directory.
+fn manifests(directory: &Path) -> Vec<PathBuf> {
+    let paths = std::fs::read_dir(directory)
+        .unwrap()
+        .map(|e| e.unwrap().path());
+    paths
+        .filter(|p| p.extension().is_some_and(|e| e == "manifest"))
+        .collect()
 }
 
 #[test]
@@ -454,13 +464,16 @@ fn a_killed_run_loses_nothing_and_the_next_goes_on() {
     let seed = u64::from(std::process::id());
     for round in 0..12u64 {
         let random = mix64(seed << 8 | round) % 1000;
-        // Every other one lives long enough to make something durable.
-        let pause = if round % 2 == 0 {
-            random
-        } else {
-            2400 + random
-        };
+        let pause = if round % 2 == 0 { random } else { random / 4 };
+        let manifest = manifests(dir.path());
         let mut run = slow(dir.path());
+        // Every other one lives until it has made something durable, with a new manifest.
+        while round % 2 == 1 && run.try_wait().unwrap().is_none() {
+            if manifests(dir.path()).iter().any(|m| !manifest.contains(m)) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
         std::thread::sleep(Duration::from_millis(pause));
         killed += u64::from(run.try_wait().unwrap().is_none());
         run.kill().unwrap();
