@@ -67,7 +67,8 @@ pub use options::{
 };
 pub use stats::Stats;
 pub use store::{
-    CheckpointInfo, CheckpointTicket, Lease, PushReport, Row, RowIter, Store, Ticket, Update,
+    CheckpointInfo, CheckpointTicket, CompactLimits, CompactProgress, CompactReport, DropReport,
+    FileInfo, Lease, PushReport, Row, RowIter, Store, Ticket, Update,
 };
 pub use units::{TableId, mix64, unmix64};
 

@@ -363,7 +363,11 @@ impl Inspection<'_> {
                 self.disk.lock(&path, LockKind::Shared, false)
             });
             let locks: Vec<_> = locks.filter_map(std::result::Result::ok).collect();
-            let (current, again) = recover::read_current(&**self.disk, self.root, store)?;
+            let (current, again) = match recover::read_current(&**self.disk, self.root, store) {
+                Ok(read) => read,
+                Err(error) if last => return Err(error),
+                Err(_) => continue,
+            };
             let same = again.checkpoints == replay.checkpoints;
             if same && (last || locks.len() == replay.checkpoints.len()) {
                 return Ok((current, again, locks));

@@ -187,7 +187,7 @@ impl Ssd {
         Ok(checkpoint)
     }
 
-    fn sync_files(&self, files: &[Arc<DataFile>]) -> Result<()> {
+    pub(super) fn sync_files(&self, files: &[Arc<DataFile>]) -> Result<()> {
         let _syncing = tracing::debug_span!("sync").entered();
         for file in files.iter().filter(|f| !f.synced.load(Ordering::Acquire)) {
             let synced = file.file.sync();
@@ -528,7 +528,7 @@ impl Ssd {
     }
 }
 
-fn image_edit(image: edits::ImageRef) -> Edit {
+pub(super) fn image_edit(image: edits::ImageRef) -> Edit {
     Edit::Image {
         number: image.number,
         bytes: image.bytes,

@@ -100,19 +100,53 @@ pub fn choose(files: &[Candidate], limits: &Limits) -> Vec<u64> {
 }
 
 fn stalest(files: &[Candidate], limits: &Limits) -> Vec<u64> {
-    let live_share = |f: &Candidate| f.live_bytes as f64 / f.bytes.max(1) as f64;
     let below = if limits.force {
         0.999_999
     } else {
         1.0 / limits.space_bound
     };
     let mut order: Vec<&Candidate> = files.iter().filter(|f| live_share(f) < below).collect();
-    order.sort_by(|a, b| {
-        live_share(a)
-            .total_cmp(&live_share(b))
-            .then(a.number.cmp(&b.number))
-    });
+    sort_stalest_first(&mut order);
     take(&order, limits.file_bytes)
+}
+
+fn live_share(file: &Candidate) -> f64 {
+    file.live_bytes as f64 / file.bytes.max(1) as f64
+}
+
+fn sort_stalest_first(files: &mut [&Candidate]) {
+    let share = |f: &Candidate| live_share(f);
+    files.sort_by(|a, b| share(a).total_cmp(&share(b)).then(a.number.cmp(&b.number)));
+}
+
+/// Whether some of a file is stale, and at least this share of it.
+#[must_use]
+pub fn is_stale(file: &Candidate, stale_share: f64) -> bool {
+    // Shares are of entries, given in bytes: rounding must not hide what is just at the bound.
+    file.live_bytes < file.bytes && 1.0 - live_share(file) >= stale_share - 1e-9
+}
+
+/// Chooses the inputs of the next compaction that somebody asked for: files that are stale by at
+/// least `stale_share`, the stalest first, whose live rows fit into one file, and that cost at
+/// most `cost_max` bytes of reading and writing together; at least one, if there is any.
+#[must_use]
+pub fn choose_stale(
+    files: &[Candidate],
+    stale_share: f64,
+    file_bytes: u64,
+    cost_max: u64,
+) -> Vec<u64> {
+    let mut order: Vec<&Candidate> = files.iter().filter(|f| is_stale(f, stale_share)).collect();
+    sort_stalest_first(&mut order);
+    let mut inputs = take(&order, file_bytes);
+    let mut cost = 0u64;
+    let affordable = order.iter().take_while(|f| {
+        cost = cost.saturating_add(f.bytes + f.live_bytes);
+        cost <= cost_max
+    });
+    let count = affordable.count().max(1);
+    inputs.truncate(count);
+    inputs
 }
 
 fn smallest(files: &[Candidate], limits: &Limits) -> Vec<u64> {
@@ -204,6 +238,24 @@ mod tests {
         let full: Vec<Candidate> = (0..300).map(|n| file(n, 1000, 300 + n / 10)).collect();
         let inputs = choose(&full, &LIMITS);
         assert!(inputs.len() >= 3, "{inputs:?}");
+    }
+
+    #[test]
+    fn what_is_asked_for_is_chosen_by_share_and_cost() {
+        let files = [
+            file(1, 1000, 500),
+            file(2, 1000, 501),
+            file(3, 1000, 0),
+            file(4, 1000, 1000),
+            file(5, 999, 400),
+        ];
+        assert_eq!(choose_stale(&files, 0.5, 1000, u64::MAX), [3, 5, 1]);
+        assert_eq!(choose_stale(&files, 0.5, 400, u64::MAX), [3, 5]);
+        assert_eq!(choose_stale(&files, 0.0, 9000, u64::MAX), [3, 5, 1, 2]);
+        assert_eq!(choose_stale(&files, 1.0, 9000, u64::MAX), [3]);
+        assert_eq!(choose_stale(&files, 0.5, 1000, 2399), [3, 5]);
+        assert_eq!(choose_stale(&files, 0.5, 1000, 1), [3], "at least one");
+        assert!(choose_stale(&files[3..4], 0.0, 1000, u64::MAX).is_empty());
     }
 
     #[test]

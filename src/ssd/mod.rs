@@ -6,6 +6,7 @@
 //!   the next open.
 //! - Lock order: `manifest`, then `versions`, then `slots`.
 
+pub mod amend;
 pub mod branch;
 pub mod commit;
 pub mod compaction;

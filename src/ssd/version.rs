@@ -104,6 +104,19 @@ impl DataFile {
         }
     }
 
+    /// The same file, read through another handle, with a counter of its own.
+    #[must_use]
+    pub fn view(&self, file: Arc<dyn DiskFile>) -> DataFile {
+        DataFile {
+            runs: self.runs.clone(),
+            path: self.path.clone(),
+            file,
+            live: AtomicU64::new(self.live_entries()),
+            synced: AtomicBool::new(self.synced.load(Ordering::Acquire)),
+            ..*self
+        }
+    }
+
     /// Entries: rows and tombstones.
     #[must_use]
     pub fn entries(&self) -> u64 {

@@ -15,6 +15,7 @@ use std::sync::{Arc, PoisonError};
 use tracing::field::Empty;
 
 use super::engine::{Counters, Engine};
+use super::pace::Job;
 use crate::error::{Error, Result};
 use crate::format::param_file::RunKind;
 use crate::io::Queue;
@@ -60,6 +61,8 @@ impl LiveSet {
 /// What a compaction knows of its inputs.
 struct Inputs {
     files: Vec<Arc<DataFile>>,
+    /// The same, as they are read.
+    views: Vec<Arc<DataFile>>,
     live: Vec<LiveSet>,
     /// (least epoch, least and greatest hash) of the other files that hold rows.
     outside: Vec<(u32, u64, u64)>,
@@ -77,9 +80,31 @@ impl Engine {
             .compaction
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let result = self.compact_some(force);
+        let limits = self.limits(force);
+        let pick = |files: &[Candidate]| choose(files, &limits);
+        let result = self.compact_some(&pick);
         self.compaction_failed
             .store(result.is_err(), Ordering::Release);
+        self.compacted.notify();
+        result
+    }
+
+    /// One compaction of the files of a directory that `pick` wants, if it wants any. Returns the
+    /// number of inputs.
+    ///
+    /// # Errors
+    /// As [`Engine::compact_once`].
+    pub(super) fn compact_picked(
+        &self,
+        directory: usize,
+        pick: &dyn Fn(&[Candidate]) -> Vec<u64>,
+        job: &mut Job<'_>,
+    ) -> Result<usize> {
+        let _one = self
+            .compaction
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let result = self.compact_in(directory, pick, job);
         self.compacted.notify();
         result
     }
@@ -101,45 +126,56 @@ impl Engine {
         }
     }
 
-    fn compact_some(&self, force: bool) -> Result<bool> {
-        self.ssd.check_writable()?;
+    fn compact_some(&self, pick: &dyn Fn(&[Candidate]) -> Vec<u64>) -> Result<bool> {
         for directory in 0..self.ssd.directories.len() {
-            let Some((files, rank)) = self.choose_inputs(directory, force) else {
-                continue;
-            };
-            let span = Timed::new(tracing::info_span!(
-                "compaction",
-                part = directory,
-                inputs = files.len(),
-                input_bytes = files.iter().map(|f| f.meta.bytes).sum::<u64>(),
-                outputs = Empty,
-                output_bytes = Empty,
-                seconds = Empty,
-            ));
-            let _compacting = span.enter();
-            let result = self
-                .inputs(files.clone(), rank, directory)
-                .and_then(|inputs| self.compact(&inputs));
-            if let Err(Error::Corrupt { path, .. }) = &result {
-                let bad = files
-                    .iter()
-                    .filter(|f| f.path == *path)
-                    .map(|f| f.meta.number);
-                self.damaged
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .extend(bad);
+            if self.compact_in(directory, pick, &mut Job::default())? > 0 {
+                return Ok(true);
             }
-            let (outputs, bytes) = result?;
-            span.record("outputs", outputs);
-            span.record("output_bytes", bytes);
-            self.counters.compactions.fetch_add(1, Ordering::Relaxed);
-            return Ok(true);
         }
         Ok(false)
     }
 
-    fn candidates(&self, versions: &Versions, directory: usize) -> Vec<Candidate> {
+    fn compact_in(
+        &self,
+        directory: usize,
+        pick: &dyn Fn(&[Candidate]) -> Vec<u64>,
+        job: &mut Job<'_>,
+    ) -> Result<usize> {
+        self.ssd.check_writable()?;
+        let Some((files, rank)) = self.choose_inputs(directory, pick) else {
+            return Ok(0);
+        };
+        let span = Timed::new(tracing::info_span!(
+            "compaction",
+            part = directory,
+            inputs = files.len(),
+            input_bytes = files.iter().map(|f| f.meta.bytes).sum::<u64>(),
+            outputs = Empty,
+            output_bytes = Empty,
+            seconds = Empty,
+        ));
+        let _compacting = span.enter();
+        let result = self
+            .inputs(files.clone(), rank, directory, job)
+            .and_then(|inputs| self.compact(&inputs, job));
+        if let Err(Error::Corrupt { path, .. }) = &result {
+            let bad = files
+                .iter()
+                .filter(|f| f.path == *path)
+                .map(|f| f.meta.number);
+            self.damaged
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .extend(bad);
+        }
+        let (outputs, bytes) = result?;
+        span.record("outputs", outputs);
+        span.record("output_bytes", bytes);
+        self.counters.compactions.fetch_add(1, Ordering::Relaxed);
+        Ok(files.len())
+    }
+
+    pub(super) fn candidates(&self, versions: &Versions, directory: usize) -> Vec<Candidate> {
         let damaged = self.damaged.lock().unwrap_or_else(PoisonError::into_inner);
         versions
             .current()
@@ -161,10 +197,14 @@ impl Engine {
             .any(|d| !choose(&self.candidates(&versions, d), &limits).is_empty())
     }
 
-    fn choose_inputs(&self, directory: usize, force: bool) -> Option<(Vec<Arc<DataFile>>, u64)> {
+    fn choose_inputs(
+        &self,
+        directory: usize,
+        pick: &dyn Fn(&[Candidate]) -> Vec<u64>,
+    ) -> Option<(Vec<Arc<DataFile>>, u64)> {
         let _commit = self.commit.write().unwrap_or_else(PoisonError::into_inner);
         let mut versions = self.ssd.versions();
-        let numbers = choose(&self.candidates(&versions, directory), &self.limits(force));
+        let numbers = pick(&self.candidates(&versions, directory));
         if numbers.is_empty() {
             return None;
         }
@@ -173,8 +213,19 @@ impl Engine {
         Some((files, versions.take_rank()))
     }
 
-    fn inputs(&self, files: Vec<Arc<DataFile>>, rank: u64, directory: usize) -> Result<Inputs> {
-        let live = files
+    fn inputs(
+        &self,
+        files: Vec<Arc<DataFile>>,
+        rank: u64,
+        directory: usize,
+        job: &Job<'_>,
+    ) -> Result<Inputs> {
+        let view = |file: &Arc<DataFile>| match job.paced(&file.file) {
+            Some(paced) => Arc::new(file.view(paced)),
+            None => Arc::clone(file),
+        };
+        let views: Vec<Arc<DataFile>> = files.iter().map(view).collect();
+        let live = views
             .iter()
             .map(|f| self.live_set(f))
             .collect::<Result<_>>()?;
@@ -189,6 +240,7 @@ impl Engine {
             .collect();
         Ok(Inputs {
             files,
+            views,
             live,
             outside,
             rank,
@@ -223,7 +275,7 @@ impl Engine {
     }
 
     /// Gives the number of outputs, and their bytes.
-    fn compact(&self, inputs: &Inputs) -> Result<(usize, u64)> {
+    fn compact(&self, inputs: &Inputs, job: &mut Job<'_>) -> Result<(usize, u64)> {
         let path = &self.ssd.directories[inputs.directory];
         let mut queue = self
             .ssd
@@ -232,7 +284,7 @@ impl Engine {
             .map_err(|e| Error::io("make a submission queue for", path, e))?;
         let mut outputs = Vec::new();
         let mut forgotten = Vec::new();
-        let result = self.rewrite(inputs, &mut *queue, &mut outputs, &mut forgotten);
+        let result = self.rewrite(inputs, &mut *queue, &mut outputs, &mut forgotten, job);
         if let Err(e) = result {
             for (new, _) in outputs {
                 self.ssd.unlink(&new.finished.path);
@@ -272,6 +324,7 @@ impl Engine {
         queue: &mut dyn Queue,
         outputs: &mut Vec<(NewFile, Vec<Moved>)>,
         forgotten: &mut Vec<Moved>,
+        job: &mut Job<'_>,
     ) -> Result<()> {
         let expected: u64 = inputs.files.iter().map(|f| f.live_bytes()).sum();
         let mut tables: Vec<u32> = inputs
@@ -282,7 +335,7 @@ impl Engine {
         tables.sort_unstable();
         tables.dedup();
         let mut done = 0;
-        let mut resume = Resume::new(self, inputs, &tables)?;
+        let mut resume = Resume::new(self, inputs, &tables, job)?;
         while resume.more()? {
             let size = expected.saturating_sub(done).min(self.file_bytes) + 16384;
             let (number, mut file) = self.ssd.create_file(queue, inputs.directory, size, 0)?;
@@ -297,6 +350,8 @@ impl Engine {
                 other => other,
             })?;
             done += finished.bytes;
+            resume.grew(finished.bytes);
+            resume.counted = 0;
             Counters::add(&self.counters.written_bytes, finished.bytes);
             Counters::add(&self.counters.compaction_written_bytes, finished.bytes);
             let directory = u32::try_from(inputs.directory).unwrap_or(u32::MAX);
@@ -339,10 +394,13 @@ impl Engine {
 }
 
 /// A merge of the inputs that fills one output after the other.
-struct Resume<'a> {
+struct Resume<'a, 'j> {
     engine: &'a Engine,
     inputs: &'a Inputs,
     tables: &'a [u32],
+    job: &'a mut Job<'j>,
+    /// Bytes of the output at hand that the job knows of.
+    counted: u64,
     at: usize,
     merge: Option<Merge>,
     row: Vec<f32>,
@@ -350,18 +408,30 @@ struct Resume<'a> {
     tombstones: Vec<(u64, u64, u32, Location)>,
 }
 
-impl<'a> Resume<'a> {
-    fn new(engine: &'a Engine, inputs: &'a Inputs, tables: &'a [u32]) -> Result<Resume<'a>> {
+impl<'a, 'j> Resume<'a, 'j> {
+    fn new(
+        engine: &'a Engine,
+        inputs: &'a Inputs,
+        tables: &'a [u32],
+        job: &'a mut Job<'j>,
+    ) -> Result<Resume<'a, 'j>> {
         let (merge, row, tombstones) = (None, Vec::new(), Vec::new());
         Ok(Resume {
             engine,
             inputs,
             tables,
+            job,
+            counted: 0,
             at: 0,
             merge,
             row,
             tombstones,
         })
+    }
+
+    /// The output at hand has so many bytes.
+    fn grew(&mut self, bytes: u64) {
+        self.job.grew(&mut self.counted, bytes);
     }
 
     /// Whether an entry is left; stands at a live one if so.
@@ -371,7 +441,7 @@ impl<'a> Resume<'a> {
                 let table = self.tables[self.at];
                 let cache = self.engine.options.cache_bytes;
                 let window = (cache / 1024).clamp(WINDOW_BYTES_MIN, WINDOW_BYTES_MAX);
-                self.merge = Some(Merge::new(&self.inputs.files, table, window)?);
+                self.merge = Some(Merge::new(&self.inputs.views, table, window)?);
             }
             if self.next_live()?.is_some() || !self.tombstones.is_empty() {
                 return Ok(true);
@@ -449,6 +519,9 @@ impl<'a> Resume<'a> {
                         .push((entry.hash, entry.key, entry.epoch, from));
                 }
                 merge.step()?;
+                if moved.len().is_multiple_of(64) {
+                    self.grew(file.bytes());
+                }
             }
             for (hash, key, epoch, from) in self.tombstones.drain(..) {
                 file.tombstone(id, key, epoch);

@@ -13,6 +13,7 @@ mod lane;
 mod lease;
 mod load;
 mod open;
+mod pace;
 mod pick;
 mod place;
 mod push;
@@ -21,6 +22,7 @@ mod report;
 mod rows;
 mod spare;
 mod ticket;
+mod upkeep;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,6 +33,7 @@ pub use lease::Lease;
 pub use push::{PushReport, Update};
 pub use rows::{Row, RowIter};
 pub use ticket::Ticket;
+pub use upkeep::{CompactLimits, CompactProgress, CompactReport, DropReport, FileInfo};
 
 use crate::error::{Error, Invalid, Result};
 use crate::io::Disk;

@@ -20,6 +20,7 @@ use clap_complete::{Generator, Shell};
 fn commands() -> Vec<Command> {
     vec![
         hps_tools::bench::args::Args::command(),
+        hps_tools::compact::Args::command(),
         hps_tools::fsck::Args::command(),
     ]
 }

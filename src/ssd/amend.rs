@@ -1,0 +1,240 @@
+//! How does the history on disk change where no checkpoint is made?
+//!
+//! Two changes: the last checkpoint gets other files with the same rows (a compaction that becomes
+//! durable, docs/decisions/0014), and old checkpoints are forgotten. Both write a snapshot of what
+//! is left into a new manifest.
+//!
+//! Invariants:
+//! - The last checkpoint keeps its id, step, time, hyperparameters and meta file, whatever happens.
+//! - A checkpoint that a reader holds keeps its files: its meta file is locked alone before the
+//!   change, until what it no longer needs is unlinked.
+//! - Until CURRENT is durable nothing in memory has changed and nothing is unlinked.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::PoisonError;
+
+use super::Ssd;
+use super::commit::{Captured, image_edit};
+use super::edits;
+use super::recover;
+use super::version::Versions;
+use crate::error::{Error, Invalid, Result};
+use crate::format::manifest::{CheckpointMeta, FileMeta};
+use crate::format::{FileKind, file_name};
+use crate::io::{LockGuard, LockKind};
+use crate::options::TableDescriptor;
+
+/// What is to be changed.
+#[derive(Debug, Default)]
+struct Change<'a> {
+    /// The last checkpoint gets the files of this version.
+    captured: Option<&'a Captured>,
+    /// These are forgotten.
+    forget: &'a [u64],
+}
+
+impl Change<'_> {
+    /// A file's interval once the captured version is that of the last checkpoint.
+    fn amended(&self, meta: &FileMeta, last: u64) -> FileMeta {
+        let mut meta = *meta;
+        if let Some(captured) = self.captured {
+            for end in [&mut meta.added, &mut meta.removed] {
+                if *end > last && *end <= captured.id {
+                    *end = last;
+                }
+            }
+        }
+        meta
+    }
+}
+
+impl Ssd {
+    fn meta_path(&self, checkpoint: &CheckpointMeta) -> PathBuf {
+        self.root
+            .join(file_name(FileKind::Meta, checkpoint.meta_number))
+    }
+
+    /// The lock on a checkpoint that no reader has beside.
+    fn lock_alone(&self, checkpoint: &CheckpointMeta) -> Result<Box<dyn LockGuard>> {
+        let path = self.meta_path(checkpoint);
+        recover::lock(&*self.disk, &path, LockKind::Exclusive, false)
+    }
+
+    fn last(&self) -> Option<CheckpointMeta> {
+        self.versions().checkpoints.last().copied()
+    }
+
+    /// The id of the last durable checkpoint.
+    #[must_use]
+    pub fn last_id(&self) -> Option<u64> {
+        self.last().map(|c| c.id)
+    }
+
+    /// Whether the current version has other files than the last checkpoint.
+    #[must_use]
+    pub fn is_ahead(&self) -> bool {
+        let versions = self.versions();
+        let last = versions.checkpoints.last().map_or(0, |c| c.id);
+        let younger = |id: u64| id > last && id < u64::MAX;
+        let mut metas = versions.files.values().map(|s| &s.meta);
+        metas.any(|m| younger(m.added) || younger(m.removed))
+    }
+
+    /// Fails with `Locked` while a reader holds the last checkpoint.
+    ///
+    /// # Errors
+    /// `Locked`, `Io`.
+    pub fn check_last_unread(&self) -> Result<()> {
+        match self.last() {
+            Some(last) => self.lock_alone(&last).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Bytes of the manifest's last snapshot.
+    #[must_use]
+    pub fn snapshot_bytes(&self) -> u64 {
+        let manifest = self.manifest.lock().unwrap_or_else(PoisonError::into_inner);
+        manifest.snapshot_bytes
+    }
+
+    /// Makes the files of a captured version those of the last checkpoint, durably. Its rows must
+    /// be the same. Nobody makes a checkpoint meanwhile.
+    ///
+    /// # Errors
+    /// `Locked` when a reader holds the last checkpoint; `NoSpace`, `Io`, `Poisoned`. The last
+    /// checkpoint is in force as it was.
+    pub fn amend(&self, captured: &Captured, tables: &[TableDescriptor]) -> Result<()> {
+        let result = self.amend_inner(captured, tables);
+        if result.is_err() {
+            self.abandon();
+        }
+        result
+    }
+
+    fn amend_inner(&self, captured: &Captured, tables: &[TableDescriptor]) -> Result<()> {
+        self.check_writable()?;
+        let Some(last) = self.last() else {
+            let what = String::from("there is no checkpoint whose files could be changed");
+            return Err(Invalid::Other { what }.into());
+        };
+        self.sync_files(&captured.files)?;
+        for directory in self.directories.iter().chain([&self.root]) {
+            let synced = self.disk.sync_dir(directory);
+            self.fatal("sync the directory", directory, synced)?;
+        }
+        let _alone = self.lock_alone(&last)?;
+        let change = Change {
+            captured: Some(captured),
+            ..Change::default()
+        };
+        self.rewrite_history(&change, tables)?;
+        self.collect_garbage();
+        Ok(())
+    }
+
+    /// Forgets retained checkpoints, durably, and unlinks what only they need. Returns those that
+    /// stay because a reader holds them. Nobody makes a checkpoint meanwhile.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a checkpoint that is not retained, and for the last one; `NoSpace`,
+    /// `Io`, `Poisoned`.
+    pub fn forget(&self, ids: &[u64], tables: &[TableDescriptor]) -> Result<Vec<u64>> {
+        self.check_writable()?;
+        let checkpoints = self.versions().checkpoints.clone();
+        let (mut forget, mut held) = (Vec::new(), Vec::new());
+        let (mut guards, mut metas) = (Vec::new(), Vec::new());
+        for &id in ids {
+            let Some(checkpoint) = checkpoints.iter().find(|c| c.id == id) else {
+                let retained = checkpoints.iter().map(|c| c.id).collect();
+                return Err(Invalid::UnknownCheckpoint { id, retained }.into());
+            };
+            if checkpoints.last() == Some(checkpoint) {
+                let what = format!("checkpoint {id} is the last one, which always stays");
+                return Err(Invalid::Other { what }.into());
+            }
+            match self.lock_alone(checkpoint) {
+                Ok(guard) => guards.push(guard),
+                Err(Error::Locked { .. }) => {
+                    held.push(id);
+                    continue;
+                }
+                // Without its meta file it can't be opened: nobody has it.
+                Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+            forget.push(id);
+            metas.push(self.meta_path(checkpoint));
+        }
+        if forget.is_empty() {
+            return Ok(held);
+        }
+        let change = Change {
+            captured: None,
+            forget: &forget,
+        };
+        self.rewrite_history(&change, tables)?;
+        self.collect_garbage();
+        for path in metas {
+            self.unlink(&path);
+        }
+        Ok(held)
+    }
+
+    /// A new manifest with the changed history, CURRENT, and then the same in memory.
+    fn rewrite_history(&self, change: &Change<'_>, tables: &[TableDescriptor]) -> Result<()> {
+        // A new manifest takes a number of those kept back.
+        self.reserve_numbers()?;
+        let mut manifest = self.manifest.lock().unwrap_or_else(PoisonError::into_inner);
+        self.check_writable()?;
+        let mut current = manifest.current;
+        let (amended, last) = {
+            let versions = self.versions();
+            current.file_number_limit = versions.number_limit;
+            current.next_checkpoint_id = versions.next_checkpoint;
+            amended(&versions, change)
+        };
+        let Some(last) = last else { return Ok(()) };
+        let image = manifest.image.map(image_edit);
+        let tables = &tables[..manifest.tables_recorded.min(tables.len())];
+        let (branch, retained) = (current.branch, &amended.checkpoints);
+        let commit = edits::snapshot(&amended, branch, 0, tables, retained, Some(&last), image);
+        let old_manifest = current.manifest_number;
+        self.write_edits(&mut manifest, &mut current, &commit, true)?;
+        self.write_current(&mut manifest, current)?;
+        self.unlink(&self.root.join(file_name(FileKind::Manifest, old_manifest)));
+        let recorded: BTreeMap<u64, u64> = commit.recorded.into_iter().collect();
+        let mut versions = self.versions();
+        versions.checkpoints = amended.checkpoints;
+        versions.checkpoints.push(last);
+        for state in versions.files.values_mut() {
+            state.meta = change.amended(&state.meta, last.id);
+            state.recorded = recorded.get(&state.meta.number).copied();
+        }
+        if change.captured.is_some() {
+            versions.captured = None;
+        }
+        Ok(())
+    }
+}
+
+/// The history as it is to be: files, the checkpoints before the last, and that.
+fn amended(versions: &Versions, change: &Change<'_>) -> (Versions, Option<CheckpointMeta>) {
+    let mut amended = Versions::default();
+    let kept = versions.checkpoints.iter();
+    amended.checkpoints = kept
+        .filter(|c| !change.forget.contains(&c.id))
+        .copied()
+        .collect();
+    let Some(mut last) = amended.checkpoints.pop() else {
+        return (amended, None);
+    };
+    if let Some(captured) = change.captured {
+        last.next_rank = captured.next_rank;
+    }
+    for state in versions.files.values() {
+        amended.know(change.amended(&state.meta, last.id), state.recorded);
+    }
+    (amended, Some(last))
+}

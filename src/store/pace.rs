@@ -1,0 +1,199 @@
+//! How fast, and how far, is a compaction that somebody asked for?
+//!
+//! - Everything it reads and writes is counted, and held back where there is a limit.
+//! - Whoever asked is told after about every megabyte; the answer is for later, the work goes on.
+
+use std::fmt;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::io::DiskFile;
+use crate::sync::{Mutex, thread};
+
+/// Between two words to the one who asked.
+const TELL_BYTES: u64 = 1 << 20;
+
+/// Counts bytes, and sleeps where there were too many.
+#[derive(Debug)]
+pub struct Pace {
+    bytes_per_second: Option<u64>,
+    /// When the bytes counted so far are paid for.
+    due: Mutex<Instant>,
+    read: AtomicU64,
+    written: AtomicU64,
+}
+
+impl Pace {
+    /// Nothing counted yet.
+    pub fn new(bytes_per_second: Option<u64>) -> Pace {
+        Pace {
+            bytes_per_second: bytes_per_second.filter(|limit| *limit > 0),
+            due: Mutex::new(Instant::now()),
+            read: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+        }
+    }
+
+    /// Bytes read so far.
+    pub fn read(&self) -> u64 {
+        self.read.load(Ordering::Relaxed)
+    }
+
+    /// Bytes written so far.
+    pub fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    /// Bytes read and written so far.
+    pub fn moved(&self) -> u64 {
+        self.read() + self.written()
+    }
+
+    fn count(&self, counter: &AtomicU64, bytes: u64) {
+        counter.fetch_add(bytes, Ordering::Relaxed);
+        let Some(limit) = self.bytes_per_second else {
+            return;
+        };
+        let now = Instant::now();
+        let wait = {
+            let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+            *due = (*due).max(now) + Duration::from_secs_f64(bytes as f64 / limit as f64);
+            due.saturating_duration_since(now)
+        };
+        thread::sleep(wait);
+    }
+
+    /// So many bytes were written.
+    pub fn wrote(&self, bytes: u64) {
+        self.count(&self.written, bytes);
+    }
+}
+
+/// A file whose reads are counted.
+pub struct PacedFile {
+    /// The file.
+    pub file: Arc<dyn DiskFile>,
+    /// Where they are counted.
+    pub pace: Arc<Pace>,
+}
+
+impl fmt::Debug for PacedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.file.fmt(f)
+    }
+}
+
+impl DiskFile for PacedFile {
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        let got = self.file.read_at(bytes, offset)?;
+        self.pace.count(&self.pace.read, got as u64);
+        Ok(got)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.file.write_at(bytes, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync()
+    }
+
+    fn bytes(&self) -> io::Result<u64> {
+        self.file.bytes()
+    }
+
+    fn align_bytes(&self) -> usize {
+        self.file.align_bytes()
+    }
+
+    fn is_direct(&self) -> bool {
+        self.file.is_direct()
+    }
+
+    fn raw_fd(&self) -> Option<std::os::fd::RawFd> {
+        self.file.raw_fd()
+    }
+}
+
+/// A compaction that somebody asked for; the default is one that nobody did.
+#[derive(Default)]
+pub struct Job<'a> {
+    pace: Option<Arc<Pace>>,
+    tell: Option<&'a mut dyn FnMut(u64)>,
+    told: u64,
+}
+
+impl fmt::Debug for Job<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.pace.fmt(f)
+    }
+}
+
+impl<'a> Job<'a> {
+    /// Counts in `pace` and tells the bytes moved to `tell`.
+    pub fn new(pace: Arc<Pace>, tell: &'a mut dyn FnMut(u64)) -> Job<'a> {
+        let told = pace.moved();
+        Job {
+            pace: Some(pace),
+            tell: Some(tell),
+            told,
+        }
+    }
+
+    /// The file to read from instead, if its reads are counted.
+    pub fn paced(&self, file: &Arc<dyn DiskFile>) -> Option<Arc<dyn DiskFile>> {
+        let (file, pace) = (Arc::clone(file), Arc::clone(self.pace.as_ref()?));
+        Some(Arc::new(PacedFile { file, pace }))
+    }
+
+    /// The output has grown from `before` to `now` bytes.
+    pub fn grew(&mut self, before: &mut u64, now: u64) {
+        let Some(pace) = &self.pace else { return };
+        pace.wrote(now.saturating_sub(*before));
+        *before = now;
+        let moved = pace.moved();
+        if let Some(tell) = &mut self.tell
+            && moved >= self.told + TELL_BYTES
+        {
+            self.told = moved;
+            tell(moved);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_kept_and_no_limit_takes_no_time() {
+        let start = Instant::now();
+        let pace = Pace::new(Some(1_000_000));
+        for _ in 0..10 {
+            pace.wrote(10_000);
+        }
+        let due = *pace.due.lock().unwrap();
+        assert!(due >= start + Duration::from_millis(99), "0.1 s of work");
+        assert_eq!(
+            (pace.read(), pace.written(), pace.moved()),
+            (0, 100_000, 100_000)
+        );
+        let free = Pace::new(Some(0));
+        free.wrote(u64::MAX / 2);
+        assert_eq!(free.written(), u64::MAX / 2, "0 is no limit");
+    }
+
+    #[test]
+    fn the_one_who_asked_is_told_after_every_megabyte() {
+        let mut told = Vec::new();
+        let mut tell = |moved| told.push(moved);
+        let mut job = Job::new(Arc::new(Pace::new(None)), &mut tell);
+        let mut before = 0;
+        for now in [500_000, 1_100_000, 1_200_000, 2_500_000] {
+            job.grew(&mut before, now);
+        }
+        assert_eq!(told, [1_100_000, 2_500_000]);
+    }
+}

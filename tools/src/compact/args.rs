@@ -1,0 +1,227 @@
+//! What does `hps-compact` accept?
+//!
+//! - Sizes are plain bytes or a number with a unit: 64MiB, 2GB, 1.5GiB.
+//! - What is wrong is told by clap, with exit code 16.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand, ValueHint};
+use hps::CompactLimits;
+
+use crate::cli::{Common, version};
+
+/// Makes a store smaller that no trainer has open, without changing a row.
+///
+/// Sizes: plain bytes, or with a unit of kB, MB, GB, TB, KiB, MiB, GiB, TiB.
+///
+/// Exit codes: 0 done or nothing to do, 4 damage was met (the file is named and left as it is, the
+/// others are compacted), 8 could not run (no store, `Locked`: open elsewhere, no permission, no
+/// space, I/O error), 16 wrong arguments, 32 stopped by Ctrl-C (all that was done is kept).
+#[derive(Clone, Debug, Parser)]
+#[command(name = "hps-compact", version, long_version = version())]
+pub struct Args {
+    /// What is to be done
+    #[command(subcommand)]
+    pub verb: Verb,
+    /// Flags of all tools
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Verb {
+    /// Show each parameter file, how much of it is live, and what rewriting it would give back
+    ///
+    /// Nothing is written. Works also beside a trainer, on its last checkpoint. The age of a file
+    /// is the time since it was last written to, as the file system has it. Exit codes as of the
+    /// whole tool.
+    Plan(PlanArgs),
+    /// Rewrite files with many stale rows, a group at a time
+    ///
+    /// Ctrl-C ends after the group at hand. A kill at any moment loses no data and little work:
+    /// what was done is made durable every two seconds or so, and a second run goes on there. The
+    /// last checkpoint stays as it is: id, step, meta, rows. Exit codes as of the whole tool.
+    Run(RunArgs),
+    /// Drop old checkpoints, and the files that only they need
+    ///
+    /// The last checkpoint always stays. One that a reader in another process has open is kept,
+    /// and told. Exit codes as of the whole tool.
+    Gc(GcArgs),
+}
+
+/// Which files are rewritten.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Choice {
+    /// Rewrite files of which at least this share is stale, from 0 to 1
+    #[arg(long, value_name = "SHARE", default_value_t = 0.5, value_parser = share)]
+    pub threshold: f64,
+    /// Begin no group of files after so many bytes were read and written
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub max_bytes: Option<u64>,
+}
+
+impl Choice {
+    /// As the library has it.
+    #[must_use]
+    pub fn limits(&self, bytes_per_second: Option<u64>) -> CompactLimits {
+        CompactLimits {
+            stale_share: self.threshold,
+            bytes_max: self.max_bytes,
+            bytes_per_second,
+            ..CompactLimits::default()
+        }
+    }
+}
+
+/// Arguments of `plan`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct PlanArgs {
+    /// The store's directory
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub directory: PathBuf,
+    /// Which files
+    #[command(flatten)]
+    pub choice: Choice,
+    /// Print one JSON object, plain numbers
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `run`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct RunArgs {
+    /// The store's directory
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub directory: PathBuf,
+    /// Which files
+    #[command(flatten)]
+    pub choice: Choice,
+    /// Read and write at most so much per second together, as in 200MiB/s
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    pub io_limit: Option<u64>,
+    /// First drop all checkpoints but the last N
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub keep_checkpoints: Option<u32>,
+    /// Say what would be done; nothing is written
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print one JSON object, plain numbers
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `gc`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct GcArgs {
+    /// The store's directory
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub directory: PathBuf,
+    /// Drop all checkpoints but the last N
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..),
+        required_unless_present = "checkpoint", conflicts_with = "checkpoint")]
+    pub keep_checkpoints: Option<u32>,
+    /// Drop this checkpoint; may be given several times
+    #[arg(long, value_name = "ID")]
+    pub checkpoint: Vec<u64>,
+    /// Say what would be done; nothing is written
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print one JSON object, plain numbers
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => Err(String::from("a number from 0 to 1")),
+    }
+}
+
+fn rate(text: &str) -> Result<u64, String> {
+    match size(text.strip_suffix("/s").unwrap_or(text)) {
+        Ok(0) => Err(String::from("more than nothing per second")),
+        other => other,
+    }
+}
+
+/// A size in bytes, from text such as 64MiB.
+///
+/// # Errors
+/// What is wrong with the text.
+pub fn size(text: &str) -> Result<u64, String> {
+    const UNITS: [(&str, u64); 10] = [
+        ("", 1),
+        ("B", 1),
+        ("kB", 1000),
+        ("MB", 1_000_000),
+        ("GB", 1_000_000_000),
+        ("TB", 1_000_000_000_000),
+        ("KiB", 1 << 10),
+        ("MiB", 1 << 20),
+        ("GiB", 1 << 30),
+        ("TiB", 1 << 40),
+    ];
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
+    let (number, unit) = text.split_at(end.unwrap_or(text.len()));
+    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
+    let factor = UNITS.iter().find(|(name, _)| *name == unit.trim());
+    let wrong = || String::from("a size is bytes, or a number with a unit: 64MiB, 2GB, 1.5GiB");
+    let (_, factor) = factor.ok_or_else(wrong)?;
+    let whole: u64 = whole.parse().map_err(|_| wrong())?;
+    let mut bytes = whole.checked_mul(*factor).ok_or_else(wrong)?;
+    if !part.is_empty() {
+        let scale = u32::try_from(part.len())
+            .ok()
+            .and_then(|n| 10u64.checked_pow(n));
+        let (scale, part) = (scale.ok_or_else(wrong)?, part.parse::<u64>());
+        let part = part.map_err(|_| wrong())?.checked_mul(*factor);
+        bytes = bytes
+            .checked_add(part.ok_or_else(wrong)? / scale)
+            .ok_or_else(wrong)?;
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_with_and_without_units() {
+        let good = [
+            ("0", 0),
+            ("4096", 4096),
+            ("12B", 12),
+            ("64MiB", 64 << 20),
+            ("64 MiB", 64 << 20),
+            ("2GB", 2_000_000_000),
+            ("1.5GiB", 3 << 29),
+            ("0.25kB", 250),
+            ("18446744073709551615", u64::MAX),
+        ];
+        for (text, bytes) in good {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for text in [
+            "",
+            "MiB",
+            "-1",
+            "1e9",
+            "12Mib",
+            "1.2.3kB",
+            "99999999TiB",
+            "7 parsecs",
+        ] {
+            assert!(size(text).is_err(), "{text}");
+        }
+        assert_eq!(rate("200MiB/s"), Ok(200 << 20));
+        assert_eq!(rate("1000"), Ok(1000));
+        assert!(rate("0").is_err());
+        assert_eq!(share("0.5"), Ok(0.5));
+        for text in ["1.1", "-0.1", "NaN", "half"] {
+            assert!(share(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! `hps-compact`: how small can a store be that no trainer has open?
+//!
+//! - Rows never change, and the last checkpoint stays what it is.
+//! - `plan` and every dry run write nothing.
+//! - Whatever ends the tool, the store opens at the same checkpoint afterwards.
+
+mod args;
+mod plan;
+mod text;
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use anyhow::{Result, anyhow};
+use hps::{CompactLimits, CompactReport, DropReport, Error, RuntimeOptions, Store};
+
+pub use args::{Args, GcArgs, PlanArgs, RunArgs, Verb};
+pub use plan::{Line, Plan};
+
+use serde_json::Value;
+
+use crate::cli::{self, Common, Exit, Interrupt, Meter, Usage};
+
+const TOOL: &str = "hps-compact";
+
+/// How the tool opens a store: no threads that compact by themselves, no limit but the file
+/// system's, files of 32 MiB.
+fn options() -> RuntimeOptions {
+    RuntimeOptions {
+        cache_bytes: 256 << 20,
+        threads: 1,
+        inline: true,
+        disk_bytes_max: u64::MAX,
+        ..RuntimeOptions::default()
+    }
+}
+
+/// Runs the tool.
+///
+/// # Errors
+/// What kept it from its work: the exit code is that of [`crate::cli::exit_of`].
+pub fn run(args: &Args) -> Result<Exit> {
+    let common = &args.common;
+    match &args.verb {
+        Verb::Plan(args) => show_plan(common, args),
+        Verb::Run(args) if args.dry_run => dry_run(common, args),
+        Verb::Run(args) => compact(common, args),
+        Verb::Gc(args) => collect(common, args),
+    }
+}
+
+/// Prints what was found: one object, or text, or nothing.
+fn show(
+    common: &Common,
+    json: Option<Value>,
+    text: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<()> {
+    let print = || match json {
+        Some(object) => {
+            let mut out = io::stdout().lock();
+            writeln!(out, "{object}")?;
+            out.flush()
+        }
+        None if common.quiet => Ok(()),
+        None => {
+            let mut out = common.color.stdout();
+            text(&mut out)?;
+            out.flush()
+        }
+    };
+    cli::reader_may_leave(print())?;
+    Ok(())
+}
+
+/// Says of a lock who has it.
+fn named(error: Error) -> anyhow::Error {
+    match &error {
+        Error::Locked { path } if path.extension().is_some_and(|e| e == "meta") => anyhow!(
+            "Locked: {}: a reader elsewhere has the last checkpoint open, and its files must stay \
+             until it closes; nothing was lost",
+            path.display()
+        ),
+        Error::Locked { .. } => anyhow!("Locked: {error}"),
+        _ => error.into(),
+    }
+}
+
+fn open(directory: &Path) -> Result<Store> {
+    Store::open(directory, options()).map_err(named)
+}
+
+fn show_plan(common: &Common, args: &PlanArgs) -> Result<Exit> {
+    let plan = match plan::read(&args.directory).map_err(named)? {
+        Some(store) => plan::plan(&store, &args.choice.limits(None), Vec::new()),
+        None => Plan::default(),
+    };
+    let json = args.json.then(|| text::plan_json("plan", &plan));
+    show(common, json, |out| {
+        text::table(out, &plan)?;
+        text::outlook(out, &plan)
+    })?;
+    Ok(Exit::Clean)
+}
+
+fn dry_run(common: &Common, args: &RunArgs) -> Result<Exit> {
+    let plan = match plan::read(&args.directory).map_err(named)? {
+        Some(store) => {
+            let keep = args.keep_checkpoints.unwrap_or(u32::MAX);
+            let dropped = plan::beyond(&store.checkpoints(), keep);
+            plan::plan(&store, &args.choice.limits(None), dropped)
+        }
+        None => Plan::default(),
+    };
+    let json = args.json.then(|| text::plan_json("run", &plan));
+    show(common, json, |out| {
+        text::would_drop(out, &plan)?;
+        text::outlook(out, &plan)
+    })?;
+    Ok(Exit::Clean)
+}
+
+fn compact(common: &Common, args: &RunArgs) -> Result<Exit> {
+    let interrupt = Interrupt::listen()?;
+    let mut meter = Meter::new(TOOL, common.show())?;
+    let store = open(&args.directory)?;
+    let mut dropped = DropReport::default();
+    if let Some(keep) = args.keep_checkpoints
+        && !interrupt.is_asked()
+    {
+        dropped = store.drop_checkpoints(&plan::beyond(&store.checkpoints(), keep))?;
+    }
+    let limits = args.choice.limits(args.io_limit);
+    let done = if interrupt.is_asked() {
+        let disk_bytes = store.stats().disk_bytes;
+        Ok(CompactReport {
+            cancelled: true,
+            files_left: store.compaction_plan(&limits).len() as u64,
+            disk_bytes_before: disk_bytes,
+            disk_bytes_after: disk_bytes,
+            durable: true,
+            ..CompactReport::default()
+        })
+    } else {
+        store.compact_files(&limits, &mut |now| {
+            meter.at(now.bytes_done, now.bytes_done + now.bytes_left);
+            interrupt.flow()
+        })
+    };
+    meter.end();
+    let report = done.map_err(named)?;
+    store.close()?;
+    let json = args.json.then(|| text::run_json(&report, &dropped));
+    show(common, json, |out| {
+        text::dropped(out, &dropped)?;
+        text::done(out, &report)
+    })?;
+    Ok(match (report.damaged.is_empty(), report.cancelled) {
+        (false, _) => Exit::Findings,
+        // Asked to stop in the last group: there was nothing to leave out.
+        (true, true) if report.files_left > 0 => Exit::Cancelled,
+        _ => Exit::Clean,
+    })
+}
+
+fn collect(common: &Common, args: &GcArgs) -> Result<Exit> {
+    let wanted = |store: &Store| match args.keep_checkpoints {
+        Some(keep) => plan::beyond(&store.checkpoints(), keep),
+        None => args.checkpoint.clone(),
+    };
+    let store = match args.dry_run {
+        true => plan::read(&args.directory).map_err(named)?,
+        false => Some(open(&args.directory)?),
+    };
+    let mut report = DropReport::default();
+    if let Some(store) = store {
+        let ids = wanted(&store);
+        if let Some(why) = refused(&store, &ids) {
+            return Err(Usage(why).into());
+        }
+        report = if args.dry_run {
+            let plan = plan::plan(&store, &CompactLimits::default(), ids);
+            DropReport {
+                dropped: plan.dropped,
+                held: Vec::new(),
+                freed_bytes: plan.freed_bytes,
+            }
+        } else {
+            store.drop_checkpoints(&ids)?
+        };
+        store.close()?;
+    }
+    let json = args.json.then(|| text::gc_json(&report, args.dry_run));
+    show(common, json, |out| {
+        text::collected(out, &report, args.dry_run)
+    })?;
+    Ok(Exit::Clean)
+}
+
+/// Why checkpoints can't be dropped.
+fn refused(store: &Store, ids: &[u64]) -> Option<String> {
+    let retained: Vec<u64> = store.checkpoints().iter().map(|c| c.id).collect();
+    if let Some(id) = ids.iter().find(|id| !retained.contains(id)) {
+        return Some(format!(
+            "checkpoint {id} is not retained; those that are: {retained:?}"
+        ));
+    }
+    let last = ids.iter().find(|id| Some(*id) == retained.last())?;
+    Some(format!(
+        "checkpoint {last} is the last one, which always stays"
+    ))
+}
