@@ -167,7 +167,7 @@ pub(super) fn print(out: &mut dyn Write, mended: &Mended) -> io::Result<()> {
     } else {
         writeln!(
             out,
-            "  lost: {}, {} older copies now",
+            "  lost: {} gone, {} older copies now",
             of(gone, "row"),
             count(older)
         )?;
