@@ -17,9 +17,9 @@ mod common;
 mod hooked;
 
 use std::collections::BTreeSet;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use common::verify::{Verdict, numbered, verify, verify_and_go_on};
@@ -75,20 +75,16 @@ struct Trial {
 }
 
 fn remains_of(disk: &SimDisk, seed: u64, call: u64) -> Vec<Remains> {
-    let random = seed << 20 | call << 2;
-    let modes = [
-        (0, CrashMode::KeepNone),
-        (0, CrashMode::KeepAll),
-        (random, CrashMode::Random),
-        (random + 1, CrashMode::Random),
-    ];
+    let random = seed << 20 | call << 3;
+    let modes = [(0, CrashMode::KeepNone), (0, CrashMode::KeepAll)].into_iter();
+    let modes = modes.chain((random..random + 6).map(|survivor| (survivor, CrashMode::Random)));
     let take = |(survivor, mode)| Remains {
         call,
         mode,
         survivor,
         disk: disk.crash(survivor, mode),
     };
-    modes.map(take).into()
+    modes.map(take).collect()
 }
 
 impl Trial {
@@ -294,20 +290,34 @@ fn a_crash_at_every_call_reopens_the_last_checkpoint_and_no_other() {
     );
     let first = given.unwrap_or(0);
     let seeds = first..first + count.unwrap_or(if given.is_some() { 1 } else { 50 });
+    let next = AtomicU64::new(seeds.start);
+    let take = || {
+        let seed = next.fetch_add(1, Ordering::Relaxed);
+        (seed < seeds.end).then(|| {
+            let plan = plan(seed);
+            match crash_everywhere(seed, &plan, None) {
+                Ok(tally) => (seed, plan.compacting, tally),
+                Err(violation) => panic!("{violation}\nreplay with HPS_CRASH_SEED={seed}"),
+            }
+        })
+    };
+    let tallies: Vec<_> = std::thread::scope(|scope| {
+        let work = || std::iter::from_fn(take).collect::<Vec<_>>();
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let joined = running.into_iter().map(|thread| thread.join());
+        let joined = joined.map(|done| done.unwrap_or_else(|panic| resume_unwind(panic)));
+        joined.flatten().collect()
+    });
     let (mut compacting, mut calls, mut remains, mut opened) = (0, 0, 0, 0);
-    for seed in seeds.clone() {
-        let plan = plan(seed);
-        let tally = match crash_everywhere(seed, &plan, None) {
-            Ok(tally) => tally,
-            Err(violation) => panic!("{violation}\nreplay with HPS_CRASH_SEED={seed}"),
-        };
+    for (seed, compacts, tally) in tallies {
         assert!(
             tally.flushes >= 1,
             "seed {seed}: no eviction flush: {tally:?}"
         );
         assert!(tally.checkpoints >= 2, "seed {seed}: {tally:?}");
         assert!(tally.removes >= 1, "seed {seed}: {tally:?}");
-        if plan.compacting {
+        if compacts {
             assert!(
                 tally.compactions >= 1 && tally.unlinked >= 1,
                 "seed {seed}: {tally:?}"

@@ -5,7 +5,7 @@
 #   tools/check.sh --tests-done     without the tests of the root package, where `cargo test` (which
 #                                   covers only it) has just passed
 #   tools/check.sh STAGE...         only these: format clippy layers tests tools features docs
-#                                   figures trainer bounds bench crash supply fuzz
+#                                   figures trainer bounds bench crash schedules disks supply fuzz
 #
 # Stops at the first stage that fails, naming it. Needs Rust with rustfmt and clippy, and a C
 # compiler. The figures need python3 (and numpy, fetched into target/); without it they are left
@@ -19,8 +19,9 @@ exec </dev/null
 
 export CARGO_TERM_PROGRESS_WHEN=never
 
-# Kills of the resume test here; tools/kill_resume.sh 50 is the long run.
-kills=${HPS_CHECK_KILLS:-3}
+# Kills and power cuts under the trainer; tools/soak.sh is the long run of all of it.
+kills=${HPS_CHECK_KILLS:-200}
+cuts=${HPS_CHECK_CUTS:-20}
 # Every member of the workspace with every feature but hps-tools' `peers`; see above.
 workspace=(--workspace --features hps/sim)
 # What `hps-bench --tiny all` has to report, each name as often as it is here.
@@ -76,7 +77,7 @@ stage_tests() {
 
 # In the release profile, which stage bench needs too: a test of damaged traces takes minutes without.
 stage_tools() {
-  cargo test --release -p hps-tools
+  run_or_note cargo test --release -p hps-tools
 }
 
 # The library with each feature alone and with none, without what tests switch on.
@@ -175,9 +176,22 @@ for entry in json.loads(sys.stdin.read()):
     print(entry["workload"])'
 }
 
-# kill -9 at random moments, resume, compare digests.
+# Every call of 200 workloads is a crash, with eight remains each; then kill -9 at random moments,
+# resume, compare digests.
 stage_crash() {
+  HPS_CRASH_WORKLOADS=${HPS_CRASH_WORKLOADS:-200} cargo test --quiet --test crash
   tools/kill_resume.sh "$kills"
+}
+
+# The engine's threads in chosen orders.
+stage_schedules() {
+  cargo test --quiet --features shuttle --test shuttle
+}
+
+# Power cuts of ext4, and a disk that is slow; where there is no right to mount, they are left out.
+stage_disks() {
+  run_or_note tools/power_cut.sh "$cuts"
+  run_or_note tools/slow_disk.sh "${HPS_CHECK_SLOW_SECONDS:-20}"
 }
 
 # Licences, bans, sources and the table of dependencies; without cargo-deny it is left out, loudly.
@@ -187,7 +201,7 @@ stage_supply() {
 
 # Each fuzz target for a while; without cargo-fuzz it is left out, loudly.
 stage_fuzz() {
-  run_or_note tools/fuzz.sh "${HPS_FUZZ_SECONDS:-20}"
+  run_or_note tools/fuzz.sh "${HPS_FUZZ_SECONDS:-60}"
 }
 
 # Runs a script and repeats in the summary what it skipped.
@@ -200,10 +214,14 @@ run_or_note() { # command
   done < <(grep 'SKIPPED' "$out" || true)
 }
 
-stages=(format clippy layers tests tools features docs figures trainer bounds bench crash supply fuzz)
+stages=(format clippy layers tests tools features docs figures trainer bounds bench crash schedules
+  disks supply fuzz)
 case "${1:-}" in
   "") ;;
-  --tests-done) stages=(format clippy tools features docs figures trainer bounds bench crash supply fuzz) ;;
+  --tests-done)
+    stages=(format clippy tools features docs figures trainer bounds bench crash schedules disks
+      supply fuzz)
+    ;;
   -*)
     echo "check.sh: unknown option $1" >&2
     current=arguments
