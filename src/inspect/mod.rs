@@ -24,7 +24,7 @@ use crate::format::param_file::Footer;
 use crate::format::{
     CURRENT_TEMPORARY_NAME, FileIdentity, FileKind, STORE_NAME, file_name, meta, parse_file_name,
 };
-use crate::io::{Disk, LockGuard, LockKind, OpenMode};
+use crate::io::{Disk, LockGuard, LockKind, OpenMode, is_no_file, is_unreadable};
 use crate::options::TableDescriptor;
 use crate::ssd::create::STORE_TEMPORARY_NAME;
 use crate::ssd::edits::Replay;
@@ -177,21 +177,15 @@ impl Report {
                 self.add(severity, &path, None, what);
                 Ok(())
             }
-            Error::Io { path, source, .. } if self.unreadable_is_damage => {
+            Error::Io { path, source, .. }
+                if self.unreadable_is_damage && is_unreadable(&source) =>
+            {
                 self.add(severity, &path, None, format!("can't be read: {source}"));
                 Ok(())
             }
             other => Err(other),
         }
     }
-}
-
-/// Whether something else stands where a file should be: a directory, a link (ELOOP), a FIFO or
-/// device (`InvalidInput`), a socket (ENXIO).
-fn is_no_file(error: &std::io::Error) -> bool {
-    use std::io::ErrorKind::{InvalidInput, IsADirectory, NotADirectory};
-    matches!(error.kind(), InvalidInput | IsADirectory | NotADirectory)
-        || matches!(error.raw_os_error(), Some(6 | 40))
 }
 
 /// Shared locks on retained checkpoints.

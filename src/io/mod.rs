@@ -30,6 +30,20 @@ pub mod uring;
 
 pub use pread::exchange;
 
+/// Whether something else stands where a file should be: a directory, a link (ELOOP), a FIFO or
+/// device (`InvalidInput`), a socket (ENXIO).
+pub(crate) fn is_no_file(error: &io::Error) -> bool {
+    use std::io::ErrorKind::{InvalidInput, IsADirectory, NotADirectory};
+    matches!(error.kind(), InvalidInput | IsADirectory | NotADirectory)
+        || matches!(error.raw_os_error(), Some(6 | 40))
+}
+
+/// Whether the device or the file system can't give bytes that were there: EIO, ENODATA, EBADMSG,
+/// EUCLEAN, EREMOTEIO. Lack of rights, memory or descriptors is no damage.
+pub(crate) fn is_unreadable(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(5 | 61 | 74 | 117 | 121))
+}
+
 pub use buffer::AlignedBuffer;
 
 /// Raises this process' limit of open files as far as the system allows: a store keeps every

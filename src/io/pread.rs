@@ -205,7 +205,6 @@ fn open_regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     ))
 }
 
-/// Sets the status flags of an open file to exactly these (of those that can be changed).
 /// Exchanges two names of one file system, atomically; durable after the directories are synced.
 ///
 /// # Errors
@@ -215,6 +214,7 @@ pub fn exchange(one: &Path, other: &Path) -> io::Result<()> {
     retry(|| Ok(renameat2(AT_FDCWD, one, AT_FDCWD, other, flags)?))
 }
 
+/// Sets the status flags of an open file to exactly these (of those that can be changed).
 fn set_flags(file: &File, flags: OFlag) -> nix::Result<()> {
     fcntl(file, FcntlArg::F_SETFL(flags)).map(drop)
 }

@@ -4,13 +4,15 @@
 //!   store.
 
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::file::{self, Saved, Target};
+use super::find::{self, Version};
 use super::lost::{Left, Losses};
 use super::place::{self, Part};
-use super::{Options, Repaired, find};
+use super::{Options, Repaired};
 use crate::error::{Error, Invalid, Result};
 use crate::format::identity::encode_part;
 use crate::format::manifest::{CheckpointMeta, FileMeta};
@@ -22,10 +24,11 @@ use crate::format::{
 use crate::inspect::Progress;
 use crate::io::{Disk, Queue};
 use crate::options::TableDescriptor;
-use crate::ssd::create::{write_root, write_whole};
+use crate::ssd::commit::NUMBERS_RESERVED;
+use crate::ssd::create::{Next, write_root, write_whole};
 use crate::ssd::edits::{self, Replay};
 use crate::ssd::open_footer;
-use crate::ssd::recover::{self, METADATA_BYTES_MAX};
+use crate::ssd::recover::{self, LOCK_NAME, METADATA_BYTES_MAX};
 use crate::ssd::scan::RunCursor;
 use crate::ssd::version::{DataFile, Versions};
 
@@ -40,6 +43,8 @@ pub(super) struct Build<'a> {
     root: PathBuf,
     path: PathBuf,
     store: [u8; 16],
+    /// Data directories of the damaged store, as STORE names them.
+    names: Vec<PathBuf>,
     parts: Vec<Part>,
     /// No file has this number or a greater one.
     next_number: u64,
@@ -59,15 +64,19 @@ impl<'a> Build<'a> {
         path: &Path,
         store: [u8; 16],
         directories: &[PathBuf],
-    ) -> Build<'a> {
-        Build {
+    ) -> Result<Build<'a>> {
+        let build = Build {
             disk,
             root: root.to_path_buf(),
             path: path.to_path_buf(),
             store,
-            parts: place::parts(root, path, directories),
+            names: directories.to_vec(),
+            parts: Vec::new(),
             next_number: 0,
-        }
+        };
+        // Before anything is built: what is in the way is not cleared after an error.
+        build.clear()?;
+        Ok(build)
     }
 
     pub fn disk(&self) -> &Arc<dyn Disk> {
@@ -80,10 +89,7 @@ impl<'a> Build<'a> {
 
     /// Removes what was built, and what an earlier repair that was killed has left.
     pub fn clear(&self) -> Result<()> {
-        place::clear(&**self.disk, &self.path)?;
-        self.parts
-            .iter()
-            .try_for_each(|part| place::clear(&**self.disk, &part.new))
+        place::clear(&**self.disk, &self.path, &self.names)
     }
 
     /// Builds the store, taking the parameter files of these numbers for damaged.
@@ -94,20 +100,25 @@ impl<'a> Build<'a> {
         progress: &mut Progress<'_>,
     ) -> Result<Repaired> {
         self.clear()?;
-        let (replay, version_lost) = find::versions(&**self.disk, &self.root, &self.store)?;
-        self.check_parts(&replay)?;
-        self.next_number = self.first_free_number(&replay)?;
-        let (mut checkpoint, meta_lost) = self.choose(&replay, options)?;
-        place::make(&**self.disk, &self.path, &self.path)?;
-        for part in &self.parts {
-            place::make(&**self.disk, &self.path, &part.new)?;
-        }
+        let version = find::versions(&**self.disk, &self.root, &self.store)?;
+        let replay = &version.replay;
+        self.parts = place::parts(&**self.disk, &self.root, &self.path, &self.names)?;
+        self.check_parts(replay)?;
+        let next_checkpoint = self.next_numbers(&version)?;
+        let (mut checkpoint, meta_lost) = self.choose(replay, options)?;
+        place::begin(&**self.disk, &self.path, &self.parts)?;
+        let outside = self.parts.iter().filter(|part| !part.inside);
         let mut repaired = Repaired {
             path: self.path.clone(),
             checkpoint: checkpoint.id,
             step: checkpoint.step,
             meta_lost,
-            version_lost: version_lost.map(|e| e.to_string()),
+            version_lost: version.lost.as_ref().map(ToString::to_string),
+            checkpoints_kept: Vec::new(),
+            checkpoints_dropped: Vec::new(),
+            moved: outside
+                .map(|part| (part.old.clone(), part.new.clone()))
+                .collect(),
             tables: replay.tables.iter().map(|t| t.name.clone()).collect(),
             files_shared: 0,
             files_rewritten: 0,
@@ -117,31 +128,36 @@ impl<'a> Build<'a> {
             nameless: 0,
             _lock: None,
         };
+        let (mut bad, linked) = self.link_sound(replay, damaged)?;
+        let kept = self.earlier(replay, checkpoint.id, &bad)?;
+        let mut files = self.shared(replay, &linked, &kept, checkpoint.id)?;
+        repaired.files_shared = files.len() as u64;
+        repaired.checkpoints_kept = kept.iter().map(|c| c.id).collect();
+        let others = replay.checkpoints.iter().map(|c| c.id);
+        let others = others.filter(|id| *id != checkpoint.id);
+        repaired.checkpoints_dropped = others
+            .filter(|id| !repaired.checkpoints_kept.contains(id))
+            .collect();
         self.meta_file(&mut checkpoint, meta_lost)?;
         let mut losses = Losses::default();
-        let mut files = self.files(
-            &replay,
-            &checkpoint,
-            damaged,
-            &mut repaired,
-            &mut losses,
-            progress,
-        )?;
+        bad.retain(|number| replay.files[number].in_checkpoint(checkpoint.id));
+        let (repairing, lost) = (&mut repaired, &mut losses);
+        files.extend(self.save(replay, checkpoint.id, &bad, repairing, lost, progress)?);
         if let Some(image) = replay.image {
-            losses.name_by_image(&**self.disk, &self.root, &self.store, image);
+            losses.name_by_image(&**self.disk, &self.root, &self.store, image, checkpoint.id);
         }
         if files.iter().any(|f| f.guessed) {
             self.leave_stale_out(&mut files, &replay.tables, checkpoint.id)?;
         }
         if !losses.is_empty() {
-            let opened = self.open(&files)?;
+            let opened = self.open(&files, checkpoint.id)?;
             let mut left = Left {
                 files: &opened,
                 tables: replay.tables.len(),
             };
             (repaired.lost, repaired.nameless) = losses.settle(&mut left)?;
         }
-        self.finish(&replay, &files, &checkpoint)?;
+        self.finish(replay, &files, &kept, &checkpoint, next_checkpoint)?;
         Ok(repaired)
     }
 
@@ -163,7 +179,14 @@ impl<'a> Build<'a> {
         Ok(())
     }
 
-    fn first_free_number(&self, replay: &Replay) -> Result<u64> {
+    /// File numbers and checkpoint ids that were never used; gives the id of the next checkpoint.
+    fn next_numbers(&mut self, version: &Version) -> Result<u64> {
+        let replay = &version.replay;
+        let last = replay.checkpoints.iter().map(|c| c.id).max().unwrap_or(0);
+        if let Some(current) = &version.current {
+            self.next_number = current.file_number_limit;
+            return Ok(current.next_checkpoint_id.max(last + 1));
+        }
         let mut most = replay.files.keys().copied().max().unwrap_or(0);
         for directory in self.parts.iter().map(|p| &p.old).chain([&self.root]) {
             // A data directory that is gone has no numbers.
@@ -175,8 +198,9 @@ impl<'a> Build<'a> {
             let what = "a file number beyond reason";
             return Err(Error::corrupt(&self.root, 0, what));
         }
-        // As many as a writer reserves at a time may have been used and removed.
-        Ok(most + 1024)
+        // As many as were reserved at that time may have been used, and their files removed.
+        self.next_number = most + 2 * NUMBERS_RESERVED;
+        Ok(last + 2)
     }
 
     fn take_number(&mut self) -> u64 {
@@ -265,46 +289,109 @@ impl<'a> Build<'a> {
             .map_err(|e| Error::io("make a submission queue for", &self.path, e))
     }
 
-    /// Links sound files, saves what there is of damaged ones.
-    fn files(
+    /// Links every file that is not damaged; gives the numbers of those that are, and of the links.
+    fn link_sound(
+        &self,
+        replay: &Replay,
+        damaged: &BTreeSet<u64>,
+    ) -> Result<(BTreeSet<u64>, BTreeSet<u64>)> {
+        let (mut bad, mut linked) = (BTreeSet::new(), BTreeSet::new());
+        for meta in replay.files.values() {
+            let part = &self.parts[meta.directory as usize];
+            let name = data_file_name(meta.number);
+            if damaged.contains(&meta.number) {
+                bad.insert(meta.number);
+                continue;
+            }
+            match self
+                .disk
+                .hard_link(&part.old.join(&name), &part.new.join(&name))
+            {
+                Ok(()) => drop(linked.insert(meta.number)),
+                // Gone, or a directory in its place.
+                Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => {
+                    bad.insert(meta.number);
+                }
+                Err(e) => return Err(Error::io("hard-link to", &part.new.join(name), e)),
+            }
+        }
+        Ok((bad, linked))
+    }
+
+    /// Checkpoints before `last` that are whole, with their meta files linked.
+    fn earlier(
+        &self,
+        replay: &Replay,
+        last: u64,
+        bad: &BTreeSet<u64>,
+    ) -> Result<Vec<CheckpointMeta>> {
+        let mut kept = Vec::new();
+        for c in replay.checkpoints.iter().filter(|c| c.id < last) {
+            let sound = bad.iter().all(|n| !replay.files[n].in_checkpoint(c.id));
+            if sound && self.check_meta(c).is_ok() {
+                let name = file_name(FileKind::Meta, c.meta_number);
+                self.link(&self.root.join(&name), &self.path.join(&name))?;
+                kept.push(*c);
+            }
+        }
+        Ok(kept)
+    }
+
+    /// The linked files that a checkpoint needs; the others' links are removed.
+    fn shared(
+        &self,
+        replay: &Replay,
+        linked: &BTreeSet<u64>,
+        kept: &[CheckpointMeta],
+        last: u64,
+    ) -> Result<Vec<Kept>> {
+        let mut files = Vec::new();
+        for number in linked {
+            let meta = replay.files[number];
+            let needed = meta.in_checkpoint(last) || kept.iter().any(|c| meta.in_checkpoint(c.id));
+            if needed {
+                let removed = if meta.removed <= last {
+                    meta.removed
+                } else {
+                    u64::MAX
+                };
+                let meta = FileMeta { removed, ..meta };
+                files.push(Kept {
+                    meta,
+                    guessed: false,
+                });
+            } else {
+                let part = &self.parts[meta.directory as usize];
+                place::remove(&**self.disk, &part.new.join(data_file_name(*number)))?;
+            }
+        }
+        Ok(files)
+    }
+
+    /// Saves what there is of damaged files.
+    fn save(
         &mut self,
         replay: &Replay,
-        checkpoint: &CheckpointMeta,
-        damaged: &BTreeSet<u64>,
+        checkpoint: u64,
+        bad: &BTreeSet<u64>,
         repaired: &mut Repaired,
         losses: &mut Losses,
         progress: &mut Progress<'_>,
     ) -> Result<Vec<Kept>> {
         let mut kept = Vec::new();
         let mut queue = self.queue()?;
-        let of = |m: &&FileMeta| m.in_checkpoint(checkpoint.id);
-        let version: Vec<FileMeta> = replay.files.values().filter(of).copied().collect();
-        let bad = version.iter().filter(|m| damaged.contains(&m.number));
-        let bytes_all = bad.map(|m| m.bytes).sum();
+        let bytes_all = bad.iter().map(|n| replay.files[n].bytes).sum();
         let mut bytes = 0;
-        for old in version {
-            let part = &self.parts[old.directory as usize];
-            let name = data_file_name(old.number);
-            let path = part.old.join(&name);
-            if !damaged.contains(&old.number) {
-                self.link(&path, &part.new.join(&name))?;
-                repaired.files_shared += 1;
-                let meta = FileMeta {
-                    added: checkpoint.id,
-                    removed: u64::MAX,
-                    ..old
-                };
-                kept.push(Kept {
-                    meta,
-                    guessed: false,
-                });
-                continue;
-            }
+        for number in bad {
+            let old = replay.files[number];
             if progress(bytes, bytes_all).is_break() {
                 return Err(Error::Cancelled);
             }
-            let number = self.take_number();
-            let mut target = self.target(&mut *queue, old.directory, number, checkpoint.id);
+            let path = self.parts[old.directory as usize]
+                .old
+                .join(data_file_name(old.number));
+            let fresh = self.take_number();
+            let mut target = self.target(&mut *queue, old.directory, fresh, checkpoint);
             let identity = FileIdentity::new(self.store, old.number);
             let saved = file::save(&path, &identity, &old, &replay.tables, &mut target)?;
             let Saved {
@@ -342,7 +429,7 @@ impl<'a> Build<'a> {
     }
 
     /// Opens the files of the repaired version.
-    fn open(&self, files: &[Kept]) -> Result<Vec<Arc<DataFile>>> {
+    fn open(&self, files: &[Kept], checkpoint: u64) -> Result<Vec<Arc<DataFile>>> {
         let open = |kept: &Kept| {
             let meta = kept.meta;
             let directory = &self.parts[meta.directory as usize].new;
@@ -353,7 +440,8 @@ impl<'a> Build<'a> {
                 0, meta, footer, identity, path, file, true,
             )))
         };
-        files.iter().map(open).collect()
+        let of = |kept: &&Kept| kept.meta.in_checkpoint(checkpoint);
+        files.iter().filter(of).map(open).collect()
     }
 
     /// Writes files with guessed epochs again, without entries that have a newer copy: epoch and
@@ -364,7 +452,7 @@ impl<'a> Build<'a> {
         tables: &[TableDescriptor],
         checkpoint: u64,
     ) -> Result<()> {
-        let opened = self.open(files)?;
+        let opened = self.open(files, checkpoint)?;
         let mut live: Vec<(u64, Vec<bool>)> = files
             .iter()
             .filter(|f| f.guessed)
@@ -415,7 +503,9 @@ impl<'a> Build<'a> {
         &mut self,
         replay: &Replay,
         files: &[Kept],
+        kept: &[CheckpointMeta],
         checkpoint: &CheckpointMeta,
+        next_checkpoint: u64,
     ) -> Result<()> {
         let mut versions = Versions::default();
         for kept in files {
@@ -428,19 +518,17 @@ impl<'a> Build<'a> {
                 .sync_dir(&part.new)
                 .map_err(|e| Error::io("sync the directory", &part.new, e))?;
         }
+        let lock = self.path.join(LOCK_NAME);
+        write_whole(&**self.disk, &lock, &[])?;
         let names: Vec<String> = self.parts.iter().map(|p| p.name.clone()).collect();
         let branch = fresh_branch(&replay.branch, checkpoint.id);
         let c = Some(checkpoint);
-        let commit = edits::snapshot(
-            &versions,
-            branch,
-            checkpoint.id,
-            &replay.tables,
-            &[],
-            c,
-            None,
-        );
-        let limit = self.take_number();
+        let id = checkpoint.id;
+        let commit = edits::snapshot(&versions, branch, id, &replay.tables, kept, c, None);
+        let next = Next {
+            number: self.take_number(),
+            checkpoint: next_checkpoint,
+        };
         write_root(
             &**self.disk,
             &self.path,
@@ -448,7 +536,7 @@ impl<'a> Build<'a> {
             branch,
             &names,
             &commit,
-            Some((checkpoint, limit)),
+            Some((checkpoint, next)),
         )
     }
 }

@@ -4,6 +4,7 @@
 //! - The new file has the rank of the old one. Epochs that are lost become the file's greatest.
 //! - Bytes that can't be read count as zeros, which never verify.
 
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::format::manifest::FileMeta;
 use crate::format::param_file::{self, Footer, KEYS_PER_BLOCK, Run, RunKind};
 use crate::format::{FileIdentity, data_file_name};
-use crate::io::{AlignedBuffer, Disk, DiskFile, OpenMode, Queue};
+use crate::io::{AlignedBuffer, Disk, DiskFile, OpenMode, Queue, is_no_file, is_unreadable};
 use crate::options::TableDescriptor;
 use crate::ssd::scan::aligned;
 use crate::ssd::writer::FileWriter;
@@ -104,8 +105,11 @@ struct Source {
 
 impl Source {
     fn open(disk: &dyn Disk, path: &Path) -> Result<Option<Source>> {
-        let Ok(file) = disk.open(path, OpenMode::ReadDirect) else {
-            return Ok(None);
+        let file = match disk.open(path, OpenMode::ReadDirect) {
+            Ok(file) => file,
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(e) if is_no_file(&e) || is_unreadable(&e) => return Ok(None),
+            Err(e) => return Err(Error::io("open", path, e)),
         };
         Ok(Some(Source {
             file,

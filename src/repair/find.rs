@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
+use crate::format::current::Current;
 use crate::format::manifest::{Edit, ManifestReader};
 use crate::format::{
     FileIdentity, FileKind, PART_NAME, STORE_NAME, file_name, identity, parse_file_name,
 };
-use crate::io::Disk;
+use crate::io::{Disk, is_no_file, is_unreadable};
 use crate::ssd::edits::Replay;
 use crate::ssd::recover::{self, METADATA_BYTES_MAX};
 
@@ -42,12 +43,21 @@ pub(super) fn identity(disk: &dyn Disk, root: &Path) -> Result<([u8; 16], Vec<Pa
         };
         if let Ok(index) = identity::decode_part(&content, &store) {
             let parts = stores.entry(store).or_default();
-            parts.insert(index, PathBuf::from(&name.name));
+            if let Some(other) = parts.insert(index, PathBuf::from(&name.name)) {
+                let what = format!(
+                    "damaged, and {} and {} both say that they are data directory {index}: move \
+                     the wrong one away",
+                    other.display(),
+                    name.name
+                );
+                return Err(Error::corrupt(&root.join(STORE_NAME), 0, what));
+            }
         }
     }
     let whole = |parts: &BTreeMap<u32, PathBuf>| (0..).zip(parts.keys()).all(|(i, k)| i == *k);
+    let one = stores.len() == 1;
     match stores.into_iter().next() {
-        Some((store, parts)) if whole(&parts) => Ok((store, parts.into_values().collect())),
+        Some((store, parts)) if one && whole(&parts) => Ok((store, parts.into_values().collect())),
         _ => {
             let path = root.join(STORE_NAME);
             let what = "damaged, and no PART file in a directory beside it says which store this \
@@ -57,38 +67,73 @@ pub(super) fn identity(disk: &dyn Disk, root: &Path) -> Result<([u8; 16], Vec<Pa
     }
 }
 
-/// What the manifest adds up to; and what was wrong, if later edits may be lost by that. A damaged
-/// CURRENT alone costs nothing: the manifest goes on at least as far as it said.
+/// What the store held, as far as its files still say.
+pub(super) struct Version {
+    /// What the manifest adds up to.
+    pub replay: Replay,
+    /// CURRENT, where it and the manifest are whole.
+    pub current: Option<Current>,
+    /// What was wrong, if later edits may be lost by that. A damaged CURRENT alone costs nothing: the
+    /// manifest goes on at least as far as it said.
+    pub lost: Option<Error>,
+}
+
+/// Finds the last version that can be read.
 ///
 /// # Errors
-/// `Corrupt` when no manifest has a checkpoint that can be read.
-pub(super) fn versions(
-    disk: &dyn Disk,
-    root: &Path,
-    store: &[u8; 16],
-) -> Result<(Replay, Option<Error>)> {
+/// `Corrupt` when no manifest has a checkpoint that can be read; `Io` for what is no damage.
+pub(super) fn versions(disk: &dyn Disk, root: &Path, store: &[u8; 16]) -> Result<Version> {
     let error = match recover::read_current(disk, root, store) {
-        Ok((_, replay)) => return Ok((replay, None)),
-        Err(error @ (Error::Unsupported { .. } | Error::InvalidArgument(_))) => return Err(error),
-        Err(error) => error,
+        Ok((current, replay)) => {
+            return Ok(Version {
+                replay,
+                current: Some(current),
+                lost: None,
+            });
+        }
+        Err(error @ Error::Corrupt { .. }) => error,
+        Err(Error::Io {
+            path,
+            source,
+            operation,
+        }) => {
+            let error = Error::io(operation, &path, source);
+            match &error {
+                Error::Io { source, .. } if is_no_file(source) || is_unreadable(source) => error,
+                _ => return Err(error),
+            }
+        }
+        Err(error) => return Err(error),
     };
     let names = disk.list(root).map_err(|e| Error::io("list", root, e))?;
-    let mut numbers: Vec<u64> = names
-        .iter()
-        .filter_map(|e| match parse_file_name(&e.name) {
-            Some((FileKind::Manifest, number)) => Some(number),
-            _ => None,
-        })
-        .collect();
-    numbers.sort_unstable();
-    for number in numbers.into_iter().rev() {
+    let numbers = names.iter().filter_map(|e| match parse_file_name(&e.name) {
+        Some((FileKind::Manifest, number)) => Some(number),
+        _ => None,
+    });
+    // A manifest that was just begun may hold less than the one before it.
+    let mut best: Option<(u64, bool, u64, Replay)> = None;
+    for number in numbers {
         let path = root.join(file_name(FileKind::Manifest, number));
         let Ok(content) = recover::read_whole(disk, &path, METADATA_BYTES_MAX) else {
             continue;
         };
-        if let Some((replay, whole)) = believed(&content, &FileIdentity::new(*store, number)) {
-            return Ok((replay, (!whole).then_some(error)));
+        let Some((replay, whole)) = believed(&content, &FileIdentity::new(*store, number)) else {
+            continue;
+        };
+        let last = replay.checkpoints.last().map_or(0, |c| c.id);
+        let better = best
+            .as_ref()
+            .is_none_or(|(id, was_whole, of, _)| (last, whole, number) > (*id, *was_whole, *of));
+        if better {
+            best = Some((last, whole, number, replay));
         }
+    }
+    if let Some((_, whole, _, replay)) = best {
+        return Ok(Version {
+            replay,
+            current: None,
+            lost: (!whole).then_some(error),
+        });
     }
     let path = root.to_path_buf();
     let what = format!(

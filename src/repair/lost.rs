@@ -103,6 +103,7 @@ impl Losses {
         root: &Path,
         store: &[u8; 16],
         image: ImageRef,
+        checkpoint: u64,
     ) {
         if self.nameless.is_empty() {
             return;
@@ -110,6 +111,10 @@ impl Losses {
         let Ok(mut scan) = ImageScan::open(disk, root, store, image) else {
             return;
         };
+        if scan.checkpoint > checkpoint {
+            // What it does not list may have been live at that time.
+            return;
+        }
         let mut found = Vec::new();
         let whole = loop {
             match scan.step() {

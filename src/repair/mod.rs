@@ -54,6 +54,12 @@ pub struct Repaired {
     pub meta_lost: bool,
     /// What was wrong with CURRENT or the manifest, if later checkpoints may be lost by that.
     pub version_lost: Option<String>,
+    /// Earlier checkpoints that it holds as well: all of their files are sound.
+    pub checkpoints_kept: Vec<u64>,
+    /// Retained checkpoints that it does not hold.
+    pub checkpoints_dropped: Vec<u64>,
+    /// Data directories outside the store: the damaged one's, and the new one inside it.
+    pub moved: Vec<(PathBuf, PathBuf)>,
     /// Names of the tables, by number.
     pub tables: Vec<String>,
     /// Files that are shared with the damaged store.
@@ -73,17 +79,23 @@ pub struct Repaired {
 }
 
 impl Repaired {
-    /// Whether every row is what it was.
+    /// Whether every row of every retained checkpoint is what it was.
     #[must_use]
     pub fn lost_nothing(&self) -> bool {
-        self.lost.is_empty() && self.nameless == 0 && !self.meta_lost && self.version_lost.is_none()
+        self.lost.is_empty()
+            && self.nameless == 0
+            && !self.meta_lost
+            && self.version_lost.is_none()
+            && self.checkpoints_dropped.is_empty()
     }
 
     /// Puts the repaired store in the place of the damaged one at `root`; returns where that is
     /// now.
     ///
     /// # Durability
-    /// Survives a crash once this returns; after a crash before that, `root` is one of the two.
+    /// Survives a crash once this returns. After a crash before that, `root` is one of the two, and
+    /// the next repair ends the swap; only where the file system can't exchange names, `root` may be
+    /// missing, and both stand beside.
     ///
     /// # Errors
     /// `Io`.
@@ -120,7 +132,9 @@ pub fn repair(
 ) -> Result<Outcome> {
     // No store, no lock: a directory of something else gets no file of ours.
     let (store, directories) = find::identity(&**disk, root)?;
+    let path = beside(root)?;
     let lock = recover::lock(&**disk, &root.join(LOCK_NAME), LockKind::Exclusive, true)?;
+    swap::finish(&**disk, root, &path)?;
     let scope = Scope {
         full: true,
         checkpoint: None,
@@ -132,7 +146,7 @@ pub fn repair(
     if report.worst() < Some(Severity::Cache) {
         return Ok(Outcome::Whole(report));
     }
-    let mut build = Build::new(disk, root, &beside(root)?, store, &directories);
+    let mut build = Build::new(disk, root, &path, store, &directories)?;
     let built = rounds(&mut build, &report, options, progress);
     match built {
         Ok(repaired) => Ok(Outcome::Built(

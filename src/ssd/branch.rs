@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
 use super::Ssd;
-use super::create::{make_dir, write_root, write_whole};
+use super::create::{Next, make_dir, write_root, write_whole};
 use super::edits;
 use super::version::Versions;
 use crate::error::{Error, Invalid, Result};
@@ -131,7 +131,10 @@ impl Ssd {
         link(disk, &self.root.join(&meta_name), &target.join(&meta_name))?;
         let c = Some(&checkpoint);
         let commit = edits::snapshot(&exported, branch, id, tables, &[], c, None);
-        let limit = self.versions().number_limit;
+        let next = Next {
+            number: self.versions().number_limit,
+            checkpoint: checkpoint.id + 1,
+        };
         write_root(
             disk,
             target,
@@ -139,7 +142,7 @@ impl Ssd {
             branch,
             &names,
             &commit,
-            Some((&checkpoint, limit)),
+            Some((&checkpoint, next)),
         )
     }
 }

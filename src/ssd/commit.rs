@@ -24,7 +24,7 @@ use crate::options::{Hyper, TableDescriptor};
 use crate::sync::MutexGuard;
 
 /// File numbers reserved at a time.
-const NUMBERS_RESERVED: u64 = 4096;
+pub(crate) const NUMBERS_RESERVED: u64 = 4096;
 /// Numbers kept back for new manifests: more can't be reserved while the manifest is locked. Each
 /// manifest but that of a rollback comes with a meta file, whose number renews the reserve.
 pub(super) const NUMBERS_SPARE: u64 = 16;

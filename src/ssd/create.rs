@@ -77,6 +77,15 @@ pub fn create(
     write_root(disk, root, store, branch, &stored, &commit, None)
 }
 
+/// What a store that did not begin empty goes on with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Next {
+    /// The file number of its manifest.
+    pub number: u64,
+    /// The id of its next checkpoint.
+    pub checkpoint: u64,
+}
+
 /// Writes manifest 1, CURRENT and, last, STORE.
 pub(crate) fn write_root(
     disk: &dyn Disk,
@@ -85,9 +94,9 @@ pub(crate) fn write_root(
     branch: [u8; 16],
     directories: &[String],
     commit: &edits::Commit,
-    checkpoint: Option<(&CheckpointMeta, u64)>,
+    checkpoint: Option<(&CheckpointMeta, Next)>,
 ) -> Result<()> {
-    let number = checkpoint.map_or(1, |(_, number)| number);
+    let number = checkpoint.map_or(1, |(_, next)| next.number);
     let file_identity = format::FileIdentity::new(store, number);
     let mut bytes = Vec::new();
     let (header, mut digest) = format::manifest::encode_manifest_header(&file_identity);
@@ -109,7 +118,7 @@ pub(crate) fn write_root(
         checkpoint_id: checkpoint.map_or(0, |(c, _)| c.id),
         step: checkpoint.map_or(0, |(c, _)| c.step),
         file_number_limit: number + 1,
-        next_checkpoint_id: checkpoint.map_or(1, |(c, _)| c.id + 1),
+        next_checkpoint_id: checkpoint.map_or(1, |(_, next)| next.checkpoint),
     };
     write_whole(disk, &root.join(CURRENT_NAME), &current.encode(&store))?;
     let sync = |path: &Path| {

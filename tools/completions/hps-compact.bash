@@ -69,7 +69,7 @@ _hps__compact() {
             return 0
             ;;
         hps__subcmd__compact__subcmd__gc)
-            opts="-q -v -h --keep-checkpoints --checkpoint --dry-run --json --color --progress --quiet --verbose --help"
+            opts="-q -v -h --keep-checkpoints --checkpoint --dry-run --force --json --color --progress --quiet --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -199,7 +199,7 @@ _hps__compact() {
             return 0
             ;;
         hps__subcmd__compact__subcmd__run)
-            opts="-q -v -h --threshold --max-bytes --io-limit --keep-checkpoints --dry-run --json --color --progress --quiet --verbose --help"
+            opts="-q -v -h --threshold --max-bytes --io-limit --keep-checkpoints --dry-run --force --json --color --progress --quiet --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

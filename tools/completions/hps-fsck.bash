@@ -23,7 +23,7 @@ _hps__fsck() {
 
     case "${cmd}" in
         hps__fsck)
-            opts="-q -v -h -V --quick --full --checkpoint --digest --diff --repair --without-meta --norms --json --color --progress --quiet --verbose --help --version"
+            opts="-q -v -h -V --quick --full --checkpoint --digest --diff --repair --without-meta --force --norms --json --color --progress --quiet --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -9,11 +9,13 @@ use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
 use std::ops::ControlFlow;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 use hps::{Error, Invalid};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -96,6 +98,27 @@ pub fn exit_of(error: &anyhow::Error) -> Exit {
         Some(Error::InvalidArgument(Invalid::UnknownCheckpoint { .. })) => Exit::Usage,
         _ => Exit::Failed,
     }
+}
+
+/// Files that root writes into the store of a trainer are not the trainer's: it could not open them.
+///
+/// # Errors
+/// When the store belongs to another user and that was not allowed; when its owner is unknown.
+pub fn refuse_strange_owner(directory: &Path, force: bool) -> Result<()> {
+    let of = |path: &Path| {
+        let metadata = path.metadata();
+        let metadata = metadata.with_context(|| format!("look at {}", path.display()))?;
+        Ok::<u32, anyhow::Error>(metadata.uid())
+    };
+    let (owner, user) = (of(directory)?, of(Path::new("/proc/self"))?);
+    if owner != user && !force {
+        bail!(
+            "{}: belongs to user {owner}, and what user {user} writes there its owner could not \
+             open; run it as that user, or with --force",
+            directory.display()
+        );
+    }
+    Ok(())
 }
 
 /// A reader of stdout that has seen enough (`| head`) is no fault of the tool: the exit code still

@@ -106,6 +106,9 @@ pub struct RunArgs {
     /// Say what would be done; nothing is written
     #[arg(long)]
     pub dry_run: bool,
+    /// Also where the store belongs to another user: new files will belong to you
+    #[arg(long)]
+    pub force: bool,
     /// Print one JSON object, plain numbers
     #[arg(long)]
     pub json: bool,
@@ -127,6 +130,9 @@ pub struct GcArgs {
     /// Say what would be done; nothing is written
     #[arg(long)]
     pub dry_run: bool,
+    /// Also where the store belongs to another user: new files will belong to you
+    #[arg(long)]
+    pub force: bool,
     /// Print one JSON object, plain numbers
     #[arg(long)]
     pub json: bool,

@@ -85,7 +85,10 @@ fn named(error: Error) -> anyhow::Error {
     }
 }
 
-fn open(directory: &Path) -> Result<Store> {
+fn open(directory: &Path, force: bool) -> Result<Store> {
+    if directory.is_dir() {
+        cli::refuse_strange_owner(directory, force)?;
+    }
     Store::open(directory, options()).map_err(named)
 }
 
@@ -122,7 +125,7 @@ fn dry_run(common: &Common, args: &RunArgs) -> Result<Exit> {
 fn compact(common: &Common, args: &RunArgs) -> Result<Exit> {
     let interrupt = Interrupt::listen()?;
     let mut meter = Meter::new(TOOL, common.show())?;
-    let store = open(&args.directory)?;
+    let store = open(&args.directory, args.force)?;
     let mut dropped = DropReport::default();
     if let Some(keep) = args.keep_checkpoints
         && !interrupt.is_asked()
@@ -169,7 +172,7 @@ fn collect(common: &Common, args: &GcArgs) -> Result<Exit> {
     };
     let store = match args.dry_run {
         true => plan::read(&args.directory).map_err(named)?,
-        false => Some(open(&args.directory)?),
+        false => Some(open(&args.directory, args.force)?),
     };
     let mut report = DropReport::default();
     if let Some(store) = store {

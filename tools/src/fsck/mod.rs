@@ -13,9 +13,9 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use clap::{Parser, ValueHint};
 use hps::inspect::{Report, Scope, Severity, inspect};
-use hps::io::Disk;
 use hps::io::pread::PreadDisk;
 use hps::io::uring::UringDisk;
+use hps::io::{Disk, raise_descriptor_limit};
 
 use crate::cli::{self, Common, Exit, Interrupt, Meter};
 
@@ -60,6 +60,9 @@ pub struct Args {
     /// If the checkpoint's meta file is damaged, give the repaired store an empty one
     #[arg(long, requires = "repair")]
     pub without_meta: bool,
+    /// Repair a store that belongs to another user: the new files will belong to you
+    #[arg(long, requires = "repair")]
+    pub force: bool,
     /// Print how many rows have a norm of which size
     #[arg(long)]
     pub norms: bool,
@@ -90,6 +93,7 @@ pub struct Outcome {
 /// What kept it from looking: the exit code is that of [`crate::cli::exit_of`].
 pub fn run(args: &Args) -> Result<Exit> {
     let interrupt = Interrupt::listen()?;
+    raise_descriptor_limit();
     let mut meter = Meter::new("hps-fsck", args.common.show())?;
     let scope = Scope {
         full: !args.quick,

@@ -15,7 +15,7 @@ use hps::repair::{Now, Options, Outcome, Repaired, repair};
 use serde_json::{Value, json};
 
 use super::Args;
-use crate::cli::{GOOD, Interrupt, Meter, count, of, visible};
+use crate::cli::{GOOD, Interrupt, Meter, count, of, refuse_strange_owner, visible};
 
 /// Lost keys that are printed.
 const NAMED_MAX: usize = 16;
@@ -51,6 +51,7 @@ pub(super) fn run(
     let root = directory
         .canonicalize()
         .with_context(|| format!("find {}", directory.display()))?;
+    refuse_strange_owner(&root, args.force)?;
     let options = Options {
         checkpoint: args.checkpoint,
         without_meta: args.without_meta,
@@ -115,6 +116,7 @@ fn write_list(root: &Path, repaired: &Repaired) -> Result<PathBuf> {
         };
         file.write_all(text.as_bytes())
             .and_then(|()| file.sync_all())
+            .and_then(|()| File::open(root.parent().unwrap_or(Path::new(".")))?.sync_all())
             .with_context(|| format!("write {}", path.display()))?;
         return Ok(path);
     }
@@ -131,6 +133,11 @@ pub(super) fn json(mended: &Mended) -> Value {
         "step": r.step,
         "meta_lost": r.meta_lost,
         "version_lost": r.version_lost,
+        "checkpoints_kept": r.checkpoints_kept,
+        "checkpoints_dropped": r.checkpoints_dropped,
+        "data_directories": r.moved.iter().map(|(old, new)| json!({
+            "damaged": old.to_string_lossy(), "store": new.to_string_lossy(),
+        })).collect::<Vec<_>>(),
         "files_shared": r.files_shared,
         "files_rewritten": r.files_rewritten,
         "files_gone": r.files_gone,
@@ -157,6 +164,15 @@ pub(super) fn print(out: &mut dyn Write, mended: &Mended) -> io::Result<()> {
     )?;
     if let Some(why) = &r.version_lost {
         writeln!(out, "  later checkpoints may be lost: {why}")?;
+    }
+    for (what, ids) in [
+        ("earlier checkpoints kept", &r.checkpoints_kept),
+        ("checkpoints that are lost", &r.checkpoints_dropped),
+    ] {
+        if !ids.is_empty() {
+            let ids: Vec<String> = ids.iter().map(u64::to_string).collect();
+            writeln!(out, "  {what}: {}", ids.join(", "))?;
+        }
     }
     if r.meta_lost {
         writeln!(out, "  the checkpoint's meta is lost: it is empty now")?;
@@ -189,6 +205,15 @@ pub(super) fn print(out: &mut dyn Write, mended: &Mended) -> io::Result<()> {
     }
     if let Some(list) = &mended.list {
         writeln!(out, "  all lost keys: {}", visible(&list.to_string_lossy()))?;
+    }
+    for (old, new) in &r.moved {
+        writeln!(
+            out,
+            "data directory {} is inside that of the damaged store: remove files from {}, not the \
+             directory",
+            visible(&new.to_string_lossy()),
+            visible(&old.to_string_lossy())
+        )?;
     }
     writeln!(
         out,
