@@ -233,7 +233,7 @@ count_damage() { echo "$(sed -n 's/^test result: ok. \([0-9]*\) passed.*/\1/p') 
 
 
 slice_flips() { HPS_FLIPS=all "$work/bin/inspect" --nocapture; }
-count_flips() { count_damage; }
+count_flips() { sed -n 's/.*\b\([0-9]* bytes changed\).*/\1/p'; }
 
 slice_full() { HPS_SEED=$1 HPS_FILL_LEVELS=25 "$work/bin/full_disk" --nocapture; }
 count_full() { sed -n 's/.*full_disk: \([0-9]* fill levels\).*/\1/p'; }
