@@ -19,6 +19,7 @@ use serde_json::Value;
 
 const FSCK: &str = env!("CARGO_BIN_EXE_hps-fsck");
 const BENCH: &str = env!("CARGO_BIN_EXE_hps-bench");
+const COMPACT: &str = env!("CARGO_BIN_EXE_hps-compact");
 const DIM: usize = 4;
 /// What could change help, colours or messages.
 const VARIABLES: &[&str] = &[
@@ -232,7 +233,12 @@ fn without_what_varies(text: &str) -> String {
 fn help_and_versions_read_as_they_did() {
     let dir = tempfile::tempdir().unwrap();
     let mut cases = Cases::new(dir.path());
-    for (name, tool) in [("hps-fsck", FSCK), ("hps-bench", BENCH)] {
+    let tools = [
+        ("hps-fsck", FSCK),
+        ("hps-bench", BENCH),
+        ("hps-compact", COMPACT),
+    ];
+    for (name, tool) in tools {
         for (case, flag) in [("help", "--help"), ("h", "-h"), ("version", "--version")] {
             cases.run(&format!("{name}-{case}"), &mut command(tool), name, &[flag]);
         }
@@ -275,6 +281,64 @@ fn reports_of_a_whole_store_read_as_they_did() {
     cases.fsck("new", &["new"]);
     cases.fsck("new-digest", &["new", "--digest"]);
     cases.fsck("diff-new", &["s", "--diff", "new"]);
+    cases.end();
+}
+
+#[test]
+fn what_compaction_says_reads_as_it_did() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut cases = Cases::new(dir.path());
+    let mut compact = |name: &str, args: &[&str]| {
+        cases.run(name, &mut command(COMPACT), "hps-compact", args);
+    };
+    compact("compact-plan-help", &["plan", "--help"]);
+    compact("compact-run-help", &["run", "--help"]);
+    compact("compact-gc-help", &["gc", "--help"]);
+    let root = dir.path().join("s");
+    sample(&root, 2.0);
+    compact(
+        "compact-run-dry",
+        &["run", "s", "--dry-run", "--threshold", "0.1"],
+    );
+    compact("compact-gc-last", &["gc", "s", "--checkpoint", "2"]);
+    compact(
+        "compact-gc-dry",
+        &["gc", "s", "--keep-checkpoints", "1", "--dry-run"],
+    );
+    let store = Store::open(&root, options()).unwrap();
+    compact("compact-locked", &["run", "s", "--json"]);
+    store.close().unwrap();
+    compact("compact-gc", &["gc", "s", "--keep-checkpoints", "1"]);
+    compact("compact-run", &["run", "s", "--threshold", "0.1"]);
+    compact(
+        "compact-run-again-json",
+        &["run", "s", "--threshold", "0.1", "--json"],
+    );
+    compact("compact-no-verb", &["s"]);
+    compact("compact-bad-size", &["run", "s", "--max-bytes", "many"]);
+    compact("compact-nowhere", &["plan", "nowhere"]);
+    cases.end();
+}
+
+/// The list of keys, and where the damaged store is.
+#[test]
+fn repairs_read_as_they_did() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut cases = Cases::new(dir.path());
+    let store = dir.path().join("s");
+    sample(&store, 2.0);
+    let change = |suffix: &str, offset: usize| {
+        let path = of_kind(&store, suffix);
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[offset] ^= 1;
+        fs::write(&path, bytes).unwrap();
+    };
+    cases.fsck("repair-whole", &["s", "--repair"]);
+    change(".rows", 5000);
+    cases.fsck("repair-rows", &["s", "--repair"]);
+    change("CURRENT", 100);
+    cases.fsck("repair-current-json", &["s", "--repair", "--json"]);
+    cases.fsck("repair-usage", &["s", "--force"]);
     cases.end();
 }
 
@@ -428,7 +492,7 @@ fn every_snapshot_has_its_case() {
         let known = damaged.is_some_and(|kind| kinds.contains(&kind))
             || help
                 .into_iter()
-                .any(|t| ["hps-fsck", "hps-bench"].contains(&t))
+                .any(|t| ["hps-fsck", "hps-bench", "hps-compact"].contains(&t))
             || source.contains(&format!("\"{name}\""));
         assert!(known, "{}: no case of this name", path.display());
     }

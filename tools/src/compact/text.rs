@@ -6,7 +6,7 @@ use hps::{CompactReport, DropReport, Error};
 use serde_json::{Value, json};
 
 use super::{Line, Plan, TOOL};
-use crate::cli::{count, size};
+use crate::cli::{count, of, size};
 
 /// Bytes, below zero too.
 fn signed(bytes: i128) -> String {
@@ -118,8 +118,8 @@ pub(super) fn outlook(out: &mut dyn Write, plan: &Plan) -> io::Result<()> {
     let percent = (u128::from(live) * 100).checked_div(u128::from(bytes));
     writeln!(
         out,
-        "{} files of {}, {} % live",
-        count(plan.lines.len() as u64),
+        "{} of {}, {} % live",
+        of(plan.lines.len() as u64, "file"),
         size(bytes),
         percent.unwrap_or(100)
     )?;
@@ -141,8 +141,8 @@ pub(super) fn outlook(out: &mut dyn Write, plan: &Plan) -> io::Result<()> {
         let (files, bytes) = plan.pinned;
         writeln!(
             out,
-            "{} files of {} are needed by older checkpoints only (hps-compact gc)",
-            count(files),
+            "needed by older checkpoints only (hps-compact gc): {} of {}",
+            of(files, "file"),
             size(bytes)
         )?;
     }
@@ -209,8 +209,8 @@ pub(super) fn done(out: &mut dyn Write, report: &CompactReport) -> io::Result<()
     }
     writeln!(
         out,
-        "{} files rewritten, {} read, {} written; {} on disk before, {} now",
-        count(report.files),
+        "{} rewritten, {} read, {} written; {} on disk before, {} now",
+        of(report.files, "file"),
         size(report.bytes_read),
         size(report.bytes_written),
         size(report.disk_bytes_before),
@@ -220,8 +220,8 @@ pub(super) fn done(out: &mut dyn Write, report: &CompactReport) -> io::Result<()
         let why = if report.cancelled { "stopped: " } else { "" };
         writeln!(
             out,
-            "{why}{} files are left for another run",
-            count(report.files_left)
+            "{why}{} left for another run",
+            of(report.files_left, "file")
         )?;
     }
     Ok(())
