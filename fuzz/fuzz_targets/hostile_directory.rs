@@ -6,16 +6,19 @@
 //!
 //! Promise: an error is fine; a panic, a hang and an allocation by a claimed size are not. Without
 //! forged checksums every row, meta and checkpoint that is shown is the original, to the bit, none
-//! is missing where no error was told, and what is pushed and checkpointed afterwards is there.
+//! is missing where no error was told, and what is pushed and checkpointed afterwards is there. With
+//! another flag the directory is inspected and repaired instead: what is built opens and is whole.
 
 #![no_main]
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
 use hps::format::{FileKind, digest128, file_name};
+use hps::io::Disk;
 use hps::io::sim::SimDisk;
-use hps::{Store, TableId};
+use hps::{Store, TableId, repair};
 use hps_fuzz::forge::{self, Files};
 use hps_fuzz::tiny::{self, KEYS, ROOT, Rows, Tiny, descriptors, initial_row, key, options};
 use hps_fuzz::{Input, u64_at};
@@ -204,6 +207,27 @@ fn last_meta() -> &'static PathBuf {
     &NAME
 }
 
+/// Inspects and repairs; what was built is whole.
+fn mend(files: &Files) {
+    let disk: Arc<dyn Disk> = Arc::new(Tiny::disk(files));
+    let choice = repair::Options {
+        without_meta: true,
+        ..repair::Options::default()
+    };
+    let outcome = repair::repair(&disk, Path::new(ROOT), choice, &mut |_, _| {
+        ControlFlow::Continue(())
+    });
+    if let Ok(repair::Outcome::Built(_, repaired)) = outcome {
+        let path = repaired.path.clone();
+        drop(repaired);
+        let store = Store::open_on(disk, &path, options()).expect("a repaired store opens");
+        for checkpoint in store.checkpoints() {
+            let mut rows = store.rows(checkpoint.id).expect("its rows are there");
+            while rows.next_row().expect("and can be read").is_some() {}
+        }
+    }
+}
+
 fuzz_target!(|bytes: &[u8]| {
     let mut input = Input::new(bytes);
     let flags = input.number(2);
@@ -220,6 +244,9 @@ fuzz_target!(|bytes: &[u8]| {
         forge::store(&mut files, Path::new(ROOT));
     }
     let expected = (!forged).then_some(&*TINY);
+    if flag(4) {
+        return mend(&files);
+    }
     let disk = Tiny::disk(&files);
     match Store::open_on(Arc::new(disk.clone()), Path::new(ROOT), options()) {
         Ok(store) => {
