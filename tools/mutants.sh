@@ -2,7 +2,7 @@
 # If a line of the format or of recovery were wrong, would a test say so?
 #
 #   tools/mutants.sh              every mutant: hours
-#   tools/mutants.sh 3/20         the third of 20 equal shares; 0/20 is the first
+#   tools/mutants.sh 3/20         every 20th of them; 0/20 to 19/20 are all
 #
 # cargo-mutants changes one place of src/format/*.rs and src/ssd/{recover,create,edits}.rs at a time,
 # builds, and runs tests: the unit tests of format first, then, for what these miss and for src/ssd,
@@ -20,14 +20,18 @@
 # night, not a gate.
 #
 #   HPS_MUTANTS_ONLY=REGEX   only mutants whose line in `cargo mutants --list` matches
+#   PROPTEST_CASES, HPS_CRASH_WORKLOADS   kept if they are set, else 32 and 3
 #   CARGO_TARGET_DIR         builds in its folder mutants instead of in target/mutants
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
 
 minimum=${HPS_MUTANTS_MIN:-60}
-# What is listed here takes seconds; the model and crash tests take minutes, and find more.
-store_tests=(--lib --test damage --test inspect --test open --test formats --test two_processes)
+# What is listed here takes seconds; the other tests take minutes, and find more.
+store_tests=(--test damage --test open --test formats --test torn_writes --test crash)
+# Most of the time goes into building the library again, so it is built as fast as can be.
+quick=(--cargo-arg=--config=profile.dev.package.hps.opt-level=0
+  --cargo-arg=--config=profile.dev.package.hps.debug=false)
 # Unit tests of what is not looked at.
 skips=(--skip io:: --skip mem:: --skip row:: --skip keymap:: --skip store::)
 
@@ -45,8 +49,7 @@ out=$target/results
 rm -rf "$out"
 mkdir -p "$out"
 export CARGO_TARGET_DIR=$target CARGO_INCREMENTAL=1 CARGO_TERM_PROGRESS_WHEN=never
-# Proptest's cases are for other tests: here one wrong byte must be seen.
-export PROPTEST_CASES=${PROPTEST_CASES:-32}
+export PROPTEST_CASES=${PROPTEST_CASES:-32} HPS_CRASH_WORKLOADS=${HPS_CRASH_WORKLOADS:-3}
 
 choice=(--file 'src/format/*.rs' --file src/ssd/recover.rs --file src/ssd/create.rs
   --file src/ssd/edits.rs --exclude 'src/format/*tests.rs' --exclude src/format/samples.rs
@@ -63,7 +66,7 @@ echo "mutants.sh: $(wc -l <"$out/chosen.txt") mutants chosen${1:+, share $1}"
 
 # Runs the mutants listed in a file against tests; the results are in a folder of that name.
 run() { # name, which tests
-  local name=$1 config=$out/$1.toml line status=0 files=() tests=()
+  local name=$1 config=$out/$1.toml line status=0 files=() tests=("${quick[@]}")
   shift
   if [ ! -s "$out/$name.txt" ]; then
     return 0
