@@ -6,18 +6,18 @@
 #                                 tools/coverage.sh --lib
 #
 # Prints a table: lines, lines that ran and their share, per file and per group. A line counts once,
-# however many tests run it; unit tests inside a file and files of tests do not count. What a process
-# has run that was killed is not counted: it leaves no profile.
+# however many tests run it; unit tests inside a file and files of tests do not count. What a killed
+# process has run is not counted: it leaves no profile.
 #
 # Ends with 1 where a test fails, or where less than HPS_COVERAGE_MIN (85) percent of the lines of
-# format and recovery ran; 8 where nothing could be built. Needs llvm-profdata and llvm-cov of LLVM 19
-# or later (Debian: llvm-19; older ones can't read the profiles of this Rust); without them it is
+# format and recovery ran; 8 where nothing could be built. Needs llvm-profdata and llvm-cov of LLVM
+# 19 or later (Debian: llvm-19; older ones can't read the profiles of this Rust); without them it is
 # SKIPPED, loudly, and ends with 0. Builds below target/coverage.
 #
 #   PROPTEST_CASES, HPS_CRASH_WORKLOADS   kept if they are set, else 32 and 10
 #   HPS_LLVM_SUFFIX=-19                   which tools: llvm-cov-19
 #   HPS_COVERAGE_UNSEEN=1                 lists the lines that did not run, too
-#   CARGO_TARGET_DIR                      builds in its folder coverage instead of in target/coverage
+#   CARGO_TARGET_DIR                      builds in its folder coverage, not in target/coverage
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
@@ -92,7 +92,8 @@ cargo test --no-fail-fast --features sim "$@" 2>&1 | tee "$log" || status=$?
 tests=$(awk '/^test result:/ { sum += $4 } END { print sum + 0 }' "$log")
 
 # A process that is killed may leave a torn profile; that one is left out, and named.
-"llvm-profdata$suffix" merge -sparse --failure-mode=warn "$profiles"/*.profraw -o "$target/all.profdata"
+"llvm-profdata$suffix" merge -sparse --failure-mode=warn "$profiles"/*.profraw \
+  -o "$target/all.profdata"
 objects=("${programs[0]}")
 for program in "${programs[@]:1}" "$target/debug/examples/ctr"; do
   objects+=(-object "$program")

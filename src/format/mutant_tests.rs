@@ -19,7 +19,7 @@ use super::param_file::{
 };
 use super::samples::{self, STORE, cut, identity};
 use super::{BLOCK_BYTES, DIRECTORIES_MAX};
-use crate::options::TABLES_MAX;
+use crate::options::{DIM_MAX, RowMetadata, TABLES_MAX};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -395,6 +395,21 @@ fn a_record_and_its_buffer_agree_in_length() {
         let read = param_file::view_record(&out, row_bytes, &id, 4096);
         assert_eq!(read.is_ok(), taken, "a row of {row_bytes} bytes");
     }
+}
+
+#[test]
+fn the_widest_row_is_that_of_the_widest_table() {
+    let widest = samples::descriptors().into_iter().map(|mut table| {
+        table.dim = DIM_MAX;
+        table.metadata = RowMetadata {
+            show: true,
+            click: true,
+            count: true,
+            last_step: true,
+        };
+        table.row_bytes()
+    });
+    assert_eq!(widest.max(), Some(ROW_BYTES_MAX));
 }
 
 #[test]
