@@ -34,9 +34,15 @@ pub mod edit;
 pub mod footer;
 pub mod identity;
 pub mod image;
+#[cfg(test)]
+#[expect(clippy::indexing_slicing, reason = "tests index what they made")]
+mod image_tests;
 pub mod layout;
 pub mod manifest;
 pub mod meta;
+#[cfg(test)]
+#[expect(clippy::indexing_slicing, reason = "tests index what they made")]
+mod mutant_tests;
 pub mod param_file;
 #[cfg(test)]
 mod samples;
