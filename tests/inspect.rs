@@ -100,8 +100,8 @@ fn a_changed_byte_anywhere_is_damage_to_its_file() {
     }
     grow(&mut run);
     let paths = disk.paths().into_iter();
-    let images = paths.filter(|p| p.extension().is_some_and(|e| e == "image"));
-    let image = images.last().unwrap();
+    let mut images = paths.filter(|p| p.extension().is_some_and(|e| e == "image"));
+    let image = images.next_back().unwrap();
     // An inspection of the grown store takes longer.
     let step = if step == 1 { 1 } else { 5 * step };
     looked += change_bytes(&disk, &image, step, Severity::Cache);

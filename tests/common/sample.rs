@@ -34,6 +34,8 @@ pub fn sample(seed: u64) -> (SimDisk, Run) {
 pub fn grow(run: &mut Run) {
     const ROWS: u64 = 5600;
     run.options.cache_bytes = 32 << 20;
+    // Rows go out together: few files.
+    run.options.flush_step_rows = 0;
     run.open().unwrap();
     let store = run.store();
     let table = TableDescriptor {
