@@ -25,6 +25,7 @@ const DIM: usize = 4;
 const VARIABLES: &[&str] = &[
     "COLUMNS",
     "LINES",
+    "CI",
     "NO_COLOR",
     "CLICOLOR",
     "CLICOLOR_FORCE",

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 const FSCK: &str = env!("CARGO_BIN_EXE_hps-fsck");
 const ESCAPE: char = '\u{1b}';
-const COLOUR_VARIABLES: [&str; 4] = ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TERM"];
+const COLOUR_VARIABLES: [&str; 5] = ["CI", "NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TERM"];
 
 /// A store of so many rows of 256 weights, 2 KiB each with their state.
 fn sample(directory: &Path, rows: u64) {
