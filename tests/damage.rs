@@ -18,7 +18,10 @@ mod common;
     reason = "damage is planted in a store without an index image"
 )]
 mod sample;
+#[path = "common/skip.rs"]
+mod skip;
 
+use skip::skipped;
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -200,10 +203,4 @@ fn a_directory_that_can_not_be_written_is_an_io_error_that_names_it() {
 fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)
-}
-
-/// Says it past the test harness, which keeps what a passing test prints.
-fn skipped(why: &str) {
-    use std::io::Write;
-    writeln!(std::io::stderr().lock(), "SKIPPED: {why}").unwrap();
 }

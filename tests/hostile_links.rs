@@ -21,10 +21,13 @@ mod forging;
 mod oracle;
 #[path = "common/real.rs"]
 mod real;
+#[path = "common/skip.rs"]
+mod skip;
 #[path = "../fuzz/src/tiny.rs"]
 #[expect(dead_code, clippy::expect_used, reason = "other tests use the rest")]
 mod tiny;
 
+use skip::skipped;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -412,10 +415,4 @@ fn a_watchdog_and_a_snapshot_find_what_they_are_for() {
     assert!(snapshot(directory.path()) == before);
     fs::write(&path, b"two").unwrap();
     assert!(snapshot(directory.path()) != before);
-}
-
-/// Says it past the test harness, which keeps what a passing test prints.
-fn skipped(why: &str) {
-    use std::io::Write;
-    writeln!(std::io::stderr().lock(), "SKIPPED: {why}").unwrap();
 }

@@ -28,10 +28,13 @@ mod oracle;
 #[path = "common/real.rs"]
 #[expect(dead_code, reason = "other tests use the rest")]
 mod real;
+#[path = "common/skip.rs"]
+mod skip;
 #[path = "../fuzz/src/tiny.rs"]
 #[expect(dead_code, clippy::expect_used, reason = "other tests use the rest")]
 mod tiny;
 
+use skip::skipped;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -339,10 +342,4 @@ fn a_directory_without_rights_is_read_as_far_as_it_may_and_never_damaged() {
             "{names:?} {mode:o}"
         );
     }
-}
-
-/// Says it past the test harness, which keeps what a passing test prints.
-fn skipped(why: &str) {
-    use std::io::Write;
-    writeln!(std::io::stderr().lock(), "SKIPPED: {why}").unwrap();
 }

@@ -15,21 +15,8 @@ cuts=${1:-20}
 seed=${SEED:-$(date +%s)}
 flags=${CTR_FLAGS:---batch 64 --cache-mib 2 --depth 1}
 
-if ! command -v python3 > /dev/null; then
-    echo "power_cut: SKIPPED: python3 is not installed; NO POWER WAS CUT" >&2
-    exit 0
-fi
-if [ -z "${BIN:-}" ]; then
-    cargo build --release --quiet --example ctr || exit 8
-    cargo build --release --quiet -p hps-tools --bin hps-fsck || exit 8
-    BIN=${CARGO_TARGET_DIR:-target}/release
-    ctr=$BIN/examples/ctr
-else
-    ctr=$BIN/ctr
-fi
-work=$(mktemp -d "${TMPDIR:-/tmp}/power-cut-XXXXXX")
-trap 'rm -rf "$work"' EXIT
-trap 'exit 130' INT TERM
+. tools/with_trainer.sh
+with_trainer power_cut "NO POWER WAS CUT"
 
 tools/clicks.sh 4 40000 | head -n "${ROWS:-12000}" > "$work/data.tsv"
 # A mount of its own, which goes with the last process even where that is killed.

@@ -12,21 +12,8 @@ set -eu
 cd "$(dirname "$0")/.."
 flags=${CTR_FLAGS:---batch 256 --cache-mib 4 --depth 1 --checkpoint-every 10}
 
-if ! command -v python3 > /dev/null; then
-    echo "slow_disk: SKIPPED: python3 is not installed; NOTHING RAN ON A SLOW DISK" >&2
-    exit 0
-fi
-if [ -z "${BIN:-}" ]; then
-    cargo build --release --quiet --example ctr || exit 8
-    cargo build --release --quiet -p hps-tools --bin hps-fsck || exit 8
-    BIN=${CARGO_TARGET_DIR:-target}/release
-    ctr=$BIN/examples/ctr
-else
-    ctr=$BIN/ctr
-fi
-work=$(mktemp -d "${TMPDIR:-/tmp}/slow-disk-XXXXXX")
-trap 'rm -rf "$work"' EXIT
-trap 'exit 130' INT TERM
+. tools/with_trainer.sh
+with_trainer slow_disk "NOTHING RAN ON A SLOW DISK"
 
 tools/clicks.sh 8 60000 | head -n 20000 > "$work/data.tsv"
 # A mount of its own, which goes with the last process even where that is killed.

@@ -11,11 +11,8 @@ use super::{Inspection, Magnitudes, Opened, Severity, TableReport};
 use crate::error::{Error, Result};
 use crate::format::param_file::RunKind;
 use crate::ssd::edits::Replay;
-use crate::ssd::scan::Merge;
+use crate::ssd::scan::{Entry, Merge, keys_window_bytes};
 use crate::ssd::version::DataFile;
-
-/// Memory of all key blocks that a merge holds.
-const KEYS_BYTES: u64 = 64 << 20;
 
 /// Files that are read at the same time: the device is waited for, not the processor.
 const THREADS: usize = 4;
@@ -167,8 +164,7 @@ impl Inspection<'_> {
             live[file.slot as usize] = vec![0; words];
         }
         let mut image = Comparison::open(self, store, replay, complete, checkpoint)?;
-        // A cursor holds an eighth of its window in key blocks; rows are not read here.
-        let window = (KEYS_BYTES / version.len().max(1) as u64).clamp(16 << 10, 512 << 10) * 8;
+        let window = keys_window_bytes(version.len());
         for (id, descriptor) in (0..).zip(&replay.tables) {
             let mut table = TableReport {
                 descriptor: descriptor.clone(),
@@ -177,14 +173,23 @@ impl Inspection<'_> {
                 weights: Magnitudes::default(),
                 state: Magnitudes::default(),
             };
-            let result = merge_table(version, id, window, &mut |newest| {
+            let mut count = |file: &DataFile, entry: Entry, kind: RunKind| {
+                let newest = Newest {
+                    order: (id, entry.hash),
+                    key: entry.key,
+                    slot: file.slot as usize,
+                    entry: entry.number,
+                    tombstone: kind == RunKind::Tombstones,
+                };
                 table.rows += u64::from(!newest.tombstone);
                 table.tombstones += u64::from(newest.tombstone);
                 if let Some(word) = live[newest.slot].get_mut(newest.entry as usize / 64) {
                     *word |= 1 << (newest.entry % 64);
                 }
-                image.compare(&newest)
-            });
+                image.compare(&newest);
+            };
+            let merge = Merge::new(version, id, window);
+            let result = merge.and_then(|merge| merge.each_newest(&mut count));
             self.report.tables.push(table);
             if let Err(error) = result {
                 self.report.note(Severity::Damage, error)?;
@@ -193,29 +198,6 @@ impl Inspection<'_> {
         image.end(self)?;
         Ok(live)
     }
-}
-
-fn merge_table(
-    version: &[Arc<DataFile>],
-    table: u32,
-    window: u64,
-    each: &mut dyn FnMut(Newest),
-) -> Result<()> {
-    let mut merge = Merge::new(version, table, window)?;
-    while let Some(index) = merge.newest()? {
-        let cursor = merge.cursor(index);
-        if let Some(entry) = cursor.entry() {
-            each(Newest {
-                order: (table, entry.hash),
-                key: entry.key,
-                slot: cursor.file.slot as usize,
-                entry: entry.number,
-                tombstone: cursor.run.kind == RunKind::Tombstones,
-            });
-        }
-        merge.step()?;
-    }
-    Ok(())
 }
 
 /// The image in force beside the merge of the key blocks.

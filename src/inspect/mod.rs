@@ -22,14 +22,14 @@ use crate::format::current::Current;
 use crate::format::manifest::{CheckpointMeta, FileMeta};
 use crate::format::param_file::Footer;
 use crate::format::{
-    CURRENT_TEMPORARY_NAME, FileIdentity, FileKind, STORE_NAME, file_name, meta, parse_file_name,
+    CURRENT_TEMPORARY_NAME, FileIdentity, FileKind, STORE_NAME, file_name, parse_file_name,
 };
 use crate::io::{Disk, LockGuard, LockKind, OpenMode, is_no_file, is_unreadable};
 use crate::options::TableDescriptor;
 use crate::ssd::create::STORE_TEMPORARY_NAME;
 use crate::ssd::edits::Replay;
 use crate::ssd::open_footer;
-use crate::ssd::recover::{self, LOCK_NAME, METADATA_BYTES_MAX};
+use crate::ssd::recover::{self, LOCK_NAME};
 use crate::ssd::version::DataFile;
 
 pub use rows::{HISTOGRAM, Magnitudes};
@@ -390,14 +390,7 @@ impl Inspection<'_> {
             }
             return Ok(());
         }
-        let content = recover::read_whole(&**self.disk, &path, METADATA_BYTES_MAX)?;
-        let identity = FileIdentity::new(*store, c.meta_number);
-        let view = meta::decode_meta(&content, &identity).map_err(|e| e.at(&path))?;
-        if view.checksum != c.meta_checksum || view.checkpoint_id != c.id {
-            let what = "not the meta file that the manifest names";
-            return Err(Error::corrupt(&path, 0, what));
-        }
-        Ok(())
+        recover::read_meta_file(&**self.disk, self.root, store, c).map(drop)
     }
 
     /// Every parameter file that the manifest names; those that can't be opened are findings.

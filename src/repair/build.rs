@@ -18,17 +18,16 @@ use crate::format::identity::encode_part;
 use crate::format::manifest::{CheckpointMeta, FileMeta};
 use crate::format::param_file::RunKind;
 use crate::format::parse_file_name;
-use crate::format::{
-    FileIdentity, FileKind, PART_NAME, data_file_name, digest128, file_name, meta,
-};
+use crate::format::{FileIdentity, FileKind, PART_NAME, data_file_name, file_name, meta};
 use crate::inspect::Progress;
 use crate::io::{Disk, Queue};
 use crate::options::TableDescriptor;
+use crate::ssd::branch::link;
 use crate::ssd::commit::NUMBERS_RESERVED;
-use crate::ssd::create::{Next, write_root, write_whole};
+use crate::ssd::create::{Next, fresh_uuid, write_root, write_whole};
 use crate::ssd::edits::{self, Replay};
 use crate::ssd::open_footer;
-use crate::ssd::recover::{self, LOCK_NAME, METADATA_BYTES_MAX};
+use crate::ssd::recover::{self, LOCK_NAME};
 use crate::ssd::scan::RunCursor;
 use crate::ssd::version::{DataFile, Versions};
 
@@ -249,24 +248,13 @@ impl<'a> Build<'a> {
     }
 
     fn check_meta(&self, c: &CheckpointMeta) -> Result<()> {
-        let path = self.root.join(file_name(FileKind::Meta, c.meta_number));
-        let content = recover::read_whole(&**self.disk, &path, METADATA_BYTES_MAX)?;
-        let identity = FileIdentity::new(self.store, c.meta_number);
-        let view = meta::decode_meta(&content, &identity).map_err(|e| e.at(&path))?;
-        if view.checksum != c.meta_checksum || view.checkpoint_id != c.id {
-            return Err(Error::corrupt(
-                &path,
-                0,
-                "not the meta file that the manifest names",
-            ));
-        }
-        Ok(())
+        recover::read_meta_file(&**self.disk, &self.root, &self.store, c).map(drop)
     }
 
     fn meta_file(&mut self, checkpoint: &mut CheckpointMeta, lost: bool) -> Result<()> {
         if !lost {
             let name = file_name(FileKind::Meta, checkpoint.meta_number);
-            return self.link(&self.root.join(&name), &self.path.join(&name));
+            return link(&**self.disk, &self.root.join(&name), &self.path.join(&name));
         }
         checkpoint.meta_number = self.take_number();
         let identity = FileIdentity::new(self.store, checkpoint.meta_number);
@@ -275,12 +263,6 @@ impl<'a> Build<'a> {
         checkpoint.meta_checksum = sum;
         let name = file_name(FileKind::Meta, checkpoint.meta_number);
         write_whole(&**self.disk, &self.path.join(name), &header)
-    }
-
-    fn link(&self, source: &Path, target: &Path) -> Result<()> {
-        self.disk
-            .hard_link(source, target)
-            .map_err(|e| Error::io("hard-link to", target, e))
     }
 
     fn queue(&self) -> Result<Box<dyn Queue>> {
@@ -330,7 +312,7 @@ impl<'a> Build<'a> {
             let sound = bad.iter().all(|n| !replay.files[n].in_checkpoint(c.id));
             if sound && self.check_meta(c).is_ok() {
                 let name = file_name(FileKind::Meta, c.meta_number);
-                self.link(&self.root.join(&name), &self.path.join(&name))?;
+                link(&**self.disk, &self.root.join(&name), &self.path.join(&name))?;
                 kept.push(*c);
             }
         }
@@ -350,12 +332,6 @@ impl<'a> Build<'a> {
             let meta = replay.files[number];
             let needed = meta.in_checkpoint(last) || kept.iter().any(|c| meta.in_checkpoint(c.id));
             if needed {
-                let removed = if meta.removed <= last {
-                    meta.removed
-                } else {
-                    u64::MAX
-                };
-                let meta = FileMeta { removed, ..meta };
                 files.push(Kept {
                     meta,
                     guessed: false,
@@ -478,11 +454,12 @@ impl<'a> Build<'a> {
             if live.iter().all(|live| *live) {
                 continue;
             }
-            let Some(at) = files.iter().position(|f| f.meta.number == number) else {
+            let place = files.iter().position(|f| f.meta.number == number);
+            let source = opened.iter().find(|f| f.meta.number == number);
+            let (Some(place), Some(source)) = (place, source) else {
                 continue;
             };
-            let old = files.remove(at);
-            let source = &opened[at_of(&opened, number)];
+            let old = files.remove(place);
             let fresh = self.take_number();
             let mut target = self.target(&mut *queue, old.meta.directory, fresh, checkpoint);
             if let Some(meta) = copy_live(source, &live, tables, &mut target)? {
@@ -491,9 +468,7 @@ impl<'a> Build<'a> {
                     guessed: true,
                 });
             }
-            self.disk
-                .remove(&source.path)
-                .map_err(|e| Error::io("remove", &source.path, e))?;
+            place::remove(&**self.disk, &source.path)?;
         }
         Ok(())
     }
@@ -514,14 +489,12 @@ impl<'a> Build<'a> {
         for (i, part) in (0..).zip(&self.parts) {
             let path = part.new.join(PART_NAME);
             write_whole(&**self.disk, &path, &encode_part(&self.store, i))?;
-            self.disk
-                .sync_dir(&part.new)
-                .map_err(|e| Error::io("sync the directory", &part.new, e))?;
+            place::sync(&**self.disk, &part.new)?;
         }
         let lock = self.path.join(LOCK_NAME);
         write_whole(&**self.disk, &lock, &[])?;
         let names: Vec<String> = self.parts.iter().map(|p| p.name.clone()).collect();
-        let branch = fresh_branch(&replay.branch, checkpoint.id);
+        let branch = fresh_uuid(&self.path);
         let c = Some(checkpoint);
         let id = checkpoint.id;
         let commit = edits::snapshot(&versions, branch, id, &replay.tables, kept, c, None);
@@ -539,24 +512,6 @@ impl<'a> Build<'a> {
             Some((checkpoint, next)),
         )
     }
-}
-
-/// A branch that no other has.
-fn fresh_branch(old: &[u8; 16], checkpoint: u64) -> [u8; 16] {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let now = now.map_or(0, |d| d.as_nanos());
-    let mut bytes = old.to_vec();
-    bytes.extend(checkpoint.to_le_bytes());
-    bytes.extend(now.to_le_bytes());
-    bytes.extend(std::process::id().to_le_bytes());
-    digest128(&bytes).to_le_bytes()
-}
-
-fn at_of(files: &[Arc<DataFile>], number: u64) -> usize {
-    files
-        .iter()
-        .position(|f| f.meta.number == number)
-        .unwrap_or(0)
 }
 
 /// Copies the entries of a sound file that are live.

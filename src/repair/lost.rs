@@ -13,12 +13,9 @@ use crate::format::param_file::RunKind;
 use crate::io::Disk;
 use crate::ssd::edits::ImageRef;
 use crate::ssd::image::ImageScan;
-use crate::ssd::scan::Merge;
+use crate::ssd::scan::{Merge, keys_window_bytes};
 use crate::ssd::version::DataFile;
 use crate::units::mix64;
-
-/// Memory of the key blocks of a merge.
-const KEYS_BYTES: u64 = 64 << 20;
 
 /// A row that could not be saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -217,23 +214,19 @@ pub(super) struct Left<'a> {
 impl Left<'_> {
     /// Hands out every key's newest copy, by table and mix64(key).
     pub fn newest(&mut self, each: &mut dyn FnMut(Found)) -> Result<()> {
-        let window = (KEYS_BYTES / self.files.len().max(1) as u64).clamp(16 << 10, 512 << 10) * 8;
+        let window = keys_window_bytes(self.files.len());
         for table in 0..u32::try_from(self.tables).unwrap_or(u32::MAX) {
-            let mut merge = Merge::new(self.files, table, window)?.by_rank();
-            while let Some(index) = merge.newest()? {
-                let cursor = merge.cursor(index);
-                if let Some(entry) = cursor.entry() {
-                    each(Found {
-                        table,
-                        hash: entry.hash,
-                        file: cursor.file.meta.number,
-                        rank: cursor.file.meta.rank,
-                        entry: entry.number,
-                        tombstone: cursor.run.kind == RunKind::Tombstones,
-                    });
-                }
-                merge.step()?;
-            }
+            let merge = Merge::new(self.files, table, window)?.by_rank();
+            merge.each_newest(&mut |file, entry, kind| {
+                each(Found {
+                    table,
+                    hash: entry.hash,
+                    file: file.meta.number,
+                    rank: file.meta.rank,
+                    entry: entry.number,
+                    tombstone: kind == RunKind::Tombstones,
+                });
+            })?;
         }
         Ok(())
     }

@@ -20,7 +20,7 @@ use crate::io::Disk;
 use crate::options::TableDescriptor;
 
 impl Ssd {
-    fn retained(&self, id: u64) -> Result<CheckpointMeta> {
+    pub(super) fn retained(&self, id: u64) -> Result<CheckpointMeta> {
         let versions = self.versions();
         let retained = versions.checkpoints.iter().map(|c| c.id).collect();
         let found = versions.checkpoints.iter().find(|c| c.id == id).cloned();
@@ -147,7 +147,7 @@ impl Ssd {
     }
 }
 
-fn link(disk: &dyn Disk, source: &Path, target: &Path) -> Result<()> {
+pub(crate) fn link(disk: &dyn Disk, source: &Path, target: &Path) -> Result<()> {
     disk.hard_link(source, target)
         .map_err(|e| Error::io("hard-link to", target, e))
 }

@@ -5,6 +5,7 @@
 //!   STORE, and creation that was cut short is told from a damaged store.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::edits;
 use super::recover::{LOCK_NAME, lock, not_a_store};
@@ -18,6 +19,27 @@ use crate::io::{Disk, LockKind, OpenMode};
 
 /// Name under which STORE is written before it is renamed.
 pub(crate) const STORE_TEMPORARY_NAME: &str = "STORE.tmp";
+
+/// Of the uuids made in this process.
+static UUIDS: AtomicU64 = AtomicU64::new(1);
+
+/// 16 bytes that no other store or branch has.
+#[must_use]
+pub fn fresh_uuid(path: &Path) -> [u8; 16] {
+    use std::hash::{BuildHasher, Hasher};
+    let mut bytes = [0; 16];
+    for half in bytes.chunks_exact_mut(8) {
+        // The standard library seeds each of these from the system's random numbers.
+        let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
+        hasher.write_u64(UUIDS.fetch_add(1, Ordering::Relaxed));
+        hasher.write(path.as_os_str().as_encoded_bytes());
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        hasher.write_u128(now.map_or(0, |d| d.as_nanos()));
+        hasher.write_u32(std::process::id());
+        half.copy_from_slice(&hasher.finish().to_le_bytes());
+    }
+    bytes
+}
 
 /// Makes an empty store. `root` may be missing or empty; data directories too.
 ///

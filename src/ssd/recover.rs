@@ -546,28 +546,29 @@ impl Ssd {
     /// # Errors
     /// `InvalidArgument` for an unknown checkpoint, `Corrupt`, `Io`.
     pub fn read_meta(&self, id: u64) -> Result<Vec<u8>> {
-        let checkpoint = {
-            let versions = self.versions();
-            let retained = versions.checkpoints.iter().map(|c| c.id).collect();
-            let found = versions.checkpoints.iter().find(|c| c.id == id).cloned();
-            found.ok_or(Error::InvalidArgument(Invalid::UnknownCheckpoint {
-                id,
-                retained,
-            }))?
-        };
-        let path = self
-            .root
-            .join(file_name(FileKind::Meta, checkpoint.meta_number));
-        let content = read_whole(&*self.disk, &path, METADATA_BYTES_MAX)?;
-        let identity = self.identity(checkpoint.meta_number);
-        let view = meta::decode_meta(&content, &identity).map_err(|e| e.at(&path))?;
-        if view.checksum != checkpoint.meta_checksum || view.checkpoint_id != id {
-            return Err(Error::corrupt(
-                &path,
-                0,
-                "not the meta file that the manifest names",
-            ));
-        }
-        Ok(view.body.to_vec())
+        let checkpoint = self.retained(id)?;
+        let mut content = read_meta_file(&*self.disk, &self.root, &self.store, &checkpoint)?;
+        Ok(content.split_off(meta::META_HEADER_BYTES))
     }
+}
+
+/// A checkpoint's whole meta file, verified.
+///
+/// # Errors
+/// `Corrupt`, `Unsupported`, `Io`.
+pub(crate) fn read_meta_file(
+    disk: &dyn Disk,
+    root: &Path,
+    store: &[u8; 16],
+    checkpoint: &CheckpointMeta,
+) -> Result<Vec<u8>> {
+    let path = root.join(file_name(FileKind::Meta, checkpoint.meta_number));
+    let content = read_whole(disk, &path, METADATA_BYTES_MAX)?;
+    let identity = format::FileIdentity::new(*store, checkpoint.meta_number);
+    let view = meta::decode_meta(&content, &identity).map_err(|e| e.at(&path))?;
+    if view.checksum != checkpoint.meta_checksum || view.checkpoint_id != checkpoint.id {
+        let what = "not the meta file that the manifest names";
+        return Err(Error::corrupt(&path, 0, what));
+    }
+    Ok(content)
 }

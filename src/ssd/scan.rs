@@ -290,6 +290,14 @@ impl RunCursor {
     }
 }
 
+/// Windows for a merge of so many files that reads no rows: their key blocks take 64 MiB together. A
+/// cursor holds an eighth of its window in key blocks.
+#[must_use]
+pub fn keys_window_bytes(files: usize) -> u64 {
+    const KEYS_BYTES: u64 = 64 << 20;
+    (KEYS_BYTES / files.max(1) as u64).clamp(16 << 10, 512 << 10) * 8
+}
+
 /// Walks several runs of one table in the order of mix64; of equal keys the one with the
 /// greatest rank comes out.
 pub struct Merge {
@@ -378,6 +386,21 @@ impl Merge {
     #[must_use]
     pub fn cursor(&mut self, index: usize) -> &mut RunCursor {
         &mut self.cursors[index]
+    }
+
+    /// Hands out the newest copy of every key: its file, entry and kind.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`.
+    pub fn each_newest(mut self, each: &mut dyn FnMut(&DataFile, Entry, RunKind)) -> Result<()> {
+        while let Some(index) = self.newest()? {
+            let cursor = &self.cursors[index];
+            if let Some(entry) = cursor.entry() {
+                each(&cursor.file, entry, cursor.run.kind);
+            }
+            self.step()?;
+        }
+        Ok(())
     }
 
     /// Leaves the entry that [`Merge::newest`] gave.

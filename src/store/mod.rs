@@ -106,7 +106,7 @@ impl Store {
         options: RuntimeOptions,
     ) -> Result<Store> {
         open::validate(&options)?;
-        let (store, branch) = (open::uuid(directory), open::uuid(directory));
+        let (store, branch) = (create::fresh_uuid(directory), create::fresh_uuid(directory));
         create::create(&*disk, directory, &options.data_directories, store, branch)?;
         Store::open_on(disk, directory, options)
     }
@@ -380,7 +380,9 @@ impl Store {
         let (root, options) = (self.engine.ssd.root.clone(), self.engine.options.clone());
         self.stop();
         let tables = self.engine.descriptors();
-        self.engine.ssd.rollback(id, open::uuid(&root), &tables)?;
+        self.engine
+            .ssd
+            .rollback(id, create::fresh_uuid(&root), &tables)?;
         self.engine.ssd.release_lock();
         drop(self);
         Store::open_on(disk, &root, options)
@@ -399,7 +401,7 @@ impl Store {
         let tables = self.engine.descriptors();
         self.engine
             .ssd
-            .export(id, target, parts, open::uuid(target), &tables)
+            .export(id, target, parts, create::fresh_uuid(target), &tables)
     }
 
     /// Everything that is counted.

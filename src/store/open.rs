@@ -325,23 +325,6 @@ fn compare(stored: &TableDescriptor, asked: &TableDescriptor) -> Result<()> {
     same(name, "metadata", &stored.metadata, &asked.metadata)
 }
 
-/// 16 bytes that no other store has.
-pub fn uuid(path: &Path) -> [u8; 16] {
-    use std::hash::{BuildHasher, Hasher};
-    let mut bytes = [0; 16];
-    for half in bytes.chunks_exact_mut(8) {
-        // The standard library seeds each of these from the system's random numbers.
-        let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
-        hasher.write_u64(ENGINES.fetch_add(1, Ordering::Relaxed));
-        hasher.write(path.as_os_str().as_encoded_bytes());
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        hasher.write_u128(now.map_or(0, |d| d.as_nanos()));
-        hasher.write_u32(std::process::id());
-        half.copy_from_slice(&hasher.finish().to_le_bytes());
-    }
-    bytes
-}
-
 /// The tier's part of the options.
 fn open_request<'a>(
     root: &'a Path,
