@@ -2,6 +2,7 @@
 
 #![expect(
     clippy::unwrap_used,
+    clippy::panic,
     reason = "a test that meets what it does not expect must fail"
 )]
 
@@ -14,6 +15,7 @@ mod sample;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::{Op, ROOT};
 use hps::inspect::{Report, Scope, Severity, inspect};
@@ -86,50 +88,115 @@ fn values_that_no_training_wants_are_counted() {
     assert_eq!(weights.largest, 3e9);
 }
 
-/// Every byte of every file and of an index image, or each 97th unless `HPS_FLIPS=all`.
-#[test]
-fn a_changed_byte_anywhere_is_damage_to_its_file() {
-    let step = match std::env::var("HPS_FLIPS").as_deref() {
-        Ok("all") => 1,
-        _ => 97,
+/// Rows in their order, as a training would read them; the error that ended it.
+type Contents = (Vec<(TableId, u64, Vec<u32>)>, Option<Error>);
+
+fn contents(disk: &SimDisk) -> Contents {
+    let options = RuntimeOptions {
+        cache_bytes: 4 << 20,
+        shards: 1,
+        threads: 1,
+        inline: true,
+        ..RuntimeOptions::default()
     };
-    let (disk, mut run) = sample(1);
-    let mut looked = 0;
-    for path in disk.paths() {
-        looked += change_bytes(&disk, &path, step, Severity::Damage);
-    }
-    grow(&mut run);
-    let paths = disk.paths().into_iter();
-    let mut images = paths.filter(|p| p.extension().is_some_and(|e| e == "image"));
-    let image = images.next_back().unwrap();
-    // An inspection of the grown store takes longer.
-    let step = if step == 1 { 1 } else { 5 * step };
-    looked += change_bytes(&disk, &image, step, Severity::Cache);
-    println!("{looked} bytes changed");
-    assert!(looked > 500, "{looked} bytes");
-    assert_eq!(look(&disk, true).unwrap().findings.len(), 0);
+    let mut found = Vec::new();
+    let read = || -> Result<()> {
+        let disk: Arc<dyn Disk> = Arc::new(disk.clone());
+        let store = Store::open_read_only_on(disk, Path::new(ROOT), None, options)?;
+        let mut rows = store.rows(store.last_checkpoint().unwrap().id)?;
+        while let Some(row) = rows.next_row()? {
+            let bits = row.values.iter().map(|v| v.to_bits()).collect();
+            found.push((row.table, row.key, bits));
+        }
+        Ok(())
+    };
+    let error = read().err();
+    (found, error)
 }
 
-/// Changes bytes of a file one at a time; each must be found. Gives their number.
-fn change_bytes(disk: &SimDisk, path: &Path, step: usize, severity: Severity) -> u64 {
-    let bytes = disk.read_file(path).unwrap().len() as u64;
-    let mut looked = 0;
-    for offset in (0..bytes).step_by(step) {
-        let mask = 1 << (offset % 8);
-        disk.corrupt(path, offset, mask).unwrap();
-        let report = look(disk, true);
-        disk.corrupt(path, offset, mask).unwrap();
-        looked += 1;
-        let newer = matches!(report, Err(Error::Unsupported { .. }));
-        let found = newer || {
-            let findings = report.unwrap().findings;
-            findings
-                .iter()
-                .any(|f| f.path == path && f.severity == severity)
-        };
-        assert!(found, "byte {offset} of {}", path.display());
+/// What a byte is changed by: a bit and to 0x00 and 0xff with `HPS_FLIPS=all`, each of its bits with
+/// `HPS_FLIPS=bits`; or one of the former.
+fn masks(offset: usize, byte: u8) -> Vec<u8> {
+    let few = [1 << (offset % 8), byte, !byte];
+    let mut masks = match std::env::var("HPS_FLIPS").as_deref() {
+        Ok("bits") => (0..8).map(|bit| 1 << bit).collect(),
+        Ok("all") => few.to_vec(),
+        Ok(other) => panic!("HPS_FLIPS={other}: all or bits"),
+        Err(_) => vec![few[offset % 3]],
+    };
+    // To what it is already.
+    masks.retain(|mask| *mask != 0);
+    masks.dedup();
+    masks
+}
+
+/// Every byte of every file and of an index image with `HPS_FLIPS`, or each 97th.
+#[test]
+fn a_changed_byte_anywhere_is_damage_to_its_file_and_never_a_wrong_row() {
+    const THREADS: usize = 2;
+    let step = std::env::var("HPS_FLIPS").map_or(97, |_| 1);
+    let changed = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let changed = &changed;
+            scope.spawn(move || {
+                let (disk, mut run) = sample(1);
+                for path in disk.paths() {
+                    let done = change_bytes(&disk, &path, thread * step, THREADS * step);
+                    changed.fetch_add(done, Ordering::Relaxed);
+                }
+                grow(&mut run);
+                let paths = disk.paths().into_iter();
+                let mut images = paths.filter(|p| p.extension().is_some_and(|e| e == "image"));
+                let image = images.next_back().unwrap();
+                let done = change_bytes(&disk, &image, thread * step, THREADS * step);
+                changed.fetch_add(done, Ordering::Relaxed);
+                assert_eq!(look(&disk, true).unwrap().findings.len(), 0);
+            });
+        }
+    });
+    let changed = changed.into_inner();
+    println!("{changed} bytes changed");
+    assert!(changed * step > 70_000, "{changed} bytes");
+}
+
+/// Changes some bytes of a file one at a time: each must be found, and no row be read wrong. Gives the
+/// number of changes.
+fn change_bytes(disk: &SimDisk, path: &Path, first: usize, step: usize) -> usize {
+    let bytes = disk.read_file(path).unwrap();
+    let severity = match path.extension().is_some_and(|e| e == "image") {
+        true => Severity::Cache,
+        false => Severity::Damage,
+    };
+    let (truth, error) = contents(disk);
+    assert!(error.is_none(), "a whole store is not read: {error:?}");
+    let mut changed = 0;
+    for offset in (first..bytes.len()).step_by(step) {
+        for mask in masks(offset, bytes[offset]) {
+            let what = || format!("byte {offset} of {}, mask {mask:#x}", path.display());
+            disk.corrupt(path, offset as u64, mask).unwrap();
+            let report = look(disk, true);
+            let (rows, error) = contents(disk);
+            disk.corrupt(path, offset as u64, mask).unwrap();
+            changed += 1;
+            let newer = matches!(report, Err(Error::Unsupported { .. }));
+            let found = newer || {
+                let findings = report.unwrap().findings;
+                findings
+                    .iter()
+                    .any(|f| f.path == path && f.severity == severity)
+            };
+            assert!(found, "{} is not found", what());
+            match error {
+                None => assert!(rows == truth, "{} changes rows", what()),
+                Some(Error::Corrupt { .. } | Error::Unsupported { .. }) => {
+                    assert!(truth.starts_with(&rows), "{} changes rows", what());
+                }
+                Some(other) => panic!("{}: {other}", what()),
+            }
+        }
     }
-    looked
+    changed
 }
 
 #[test]

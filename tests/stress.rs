@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 const TRAINERS: usize = 2;
 const KEYS: u64 = 700;
@@ -173,7 +174,12 @@ fn stress(seed: u64, policy: PolicyKind) -> u64 {
     let stats = store.stats();
     // Where checkpoints come often they write what flushes would.
     assert!(stats.reads > 0 && stats.checkpoints > 0, "{stats:?}");
-    assert_eq!(stats.pinned_rows, 0, "{stats:?}");
+    // A prefetch whose ticket was dropped may still be on its way; it lets go at its end.
+    let patience = Instant::now() + Duration::from_secs(60);
+    while store.stats().pinned_rows > 0 {
+        assert!(Instant::now() < patience, "{:?}", store.stats());
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let last = store.checkpoint(1_000_000, &[]).unwrap();
     store.close().unwrap();
     let store = Store::open_on(disk, root, options).unwrap();

@@ -13,6 +13,7 @@
 #   HPS_FUZZ_SANITIZER=address  builds with AddressSanitizer, which also refuses allocations beyond
 #                               the limit that are never touched; several times slower; not by
 #                               default
+#   HPS_FUZZ_JOBS=N             targets at the same time (as many as there are processors)
 #   HPS_FUZZ_RAW=1              shows what libFuzzer prints
 #   CARGO_TARGET_DIR            builds there instead of in fuzz/target
 set -euo pipefail
@@ -84,22 +85,16 @@ if ! cargo fuzz build --sanitizer "$sanitizer" --target-dir "$target_dir"; then
 fi
 echo "built in $((SECONDS - start)) s"
 
-findings=0
-printf '%-22s %12s %8s %8s %9s\n' target executions edges seconds findings
-for target in "$@"; do
-  grown=$target_dir/corpus/$target
-  log=$target_dir/$target.log
-  prefix=$artifacts/$target/
-  mkdir -p "$grown" "$prefix"
-  start=$SECONDS
-  status=0
+# One target, until its time is over; what it did as a line. 1 where it found something.
+fuzz() { # target
+  local target=$1 grown=$target_dir/corpus/$1 log=$target_dir/$1.log prefix=$artifacts/$1/
+  local start=$SECONDS status=0 found=0 executions edges
   # What is found is written to the first directory; the seeds are only read.
   "$target_dir/$host/release/$target" "$grown" "fuzz/corpus/$target" \
     -max_total_time="$seconds" -rss_limit_mb="$memory_mb" -timeout="$slowest_s" \
     -max_len="$(longest "$target")" -artifact_prefix="$prefix" -print_final_stats=1 \
     >"$log" 2>&1 || status=$?
   [ -z "${HPS_FUZZ_RAW:-}" ] || cat "$log"
-  found=0
   [ "$status" -eq 0 ] || found=1
   executions=$(last_of 'stat::number_of_executed_units:' "$log")
   [ -n "$executions" ] || executions=$(last_of '^#' "$log")
@@ -107,13 +102,36 @@ for target in "$@"; do
   printf '%-22s %12s %8s %8s %9s\n' "$target" "${executions:-?}" "${edges:-?}" \
     $((SECONDS - start)) "$found"
   if [ "$found" -ne 0 ]; then
-    findings=$((findings + 1))
-    echo "fuzz.sh: $target FAILED (status $status); the last lines of $log:" >&2
-    grep -vE '^#[0-9]+|NEW_FUNC' "$log" | tail -n 40 >&2
-    echo "fuzz.sh: to run it again:" >&2
-    sed -n "s|.*Test unit written to \(.*\)|  $target_dir/$host/release/$target \1|p" "$log" >&2
+    {
+      echo "fuzz.sh: $target FAILED (status $status); the last lines of $log:"
+      grep -vE '^#[0-9]+|NEW_FUNC' "$log" | tail -n 40
+      echo "fuzz.sh: to run it again:"
+      sed -n "s|.*Test unit written to \(.*\)|  $target_dir/$host/release/$target \1|p" "$log"
+    } >&2
   else
-    rmdir --ignore-fail-on-non-empty "$prefix" "$artifacts"
+    rmdir --ignore-fail-on-non-empty "$prefix" "$artifacts" 2>/dev/null || true
   fi
+  return "$found"
+}
+
+jobs=${HPS_FUZZ_JOBS:-$(nproc)}
+trap 'trap - TERM; kill 0' INT TERM
+findings=0
+pids=()
+printf '%-22s %12s %8s %8s %9s\n' target executions edges seconds findings
+for target in "$@"; do
+  mkdir -p "$target_dir/corpus/$target" "$artifacts/$target"
+done
+for target in "$@"; do
+  # All take the same time: the oldest ends next.
+  if [ "${#pids[@]}" -ge "$jobs" ]; then
+    wait "${pids[0]}" || findings=1
+    pids=("${pids[@]:1}")
+  fi
+  fuzz "$target" &
+  pids+=($!)
+done
+for pid in "${pids[@]}"; do
+  wait "$pid" || findings=1
 done
 [ "$findings" -eq 0 ] || exit 1

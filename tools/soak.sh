@@ -28,6 +28,7 @@ export MALLOC_MMAP_THRESHOLD_=67108864 MALLOC_TRIM_THRESHOLD_=268435456
 rungs=(
   "kill      L4: 100 x kill -9 of the trainer, resumed; digests compared"
   "power     L5: 50 power cuts of ext4 under the trainer, resumed; digests compared"
+  "blocks    L6: 200 images of what the disk below ext4 may hold when the power goes, opened"
   "crash     L2, L3: 200 workloads on the simulated disk, cut off at every call"
   "model     L1: 1024 random cases of 200 operations against a map, a fifth of them with threads"
   "stress    trainers, prefetches and checkpoints at the same time, 20 seeds"
@@ -174,6 +175,7 @@ build() {
     cp "$target/release/hps-fsck" "$work/bin/"
   fi
   ! has full || test_binary full_disk --release -p hps-tools --test full_disk
+  ! has blocks || test_binary block_log --release -p hps-tools --test block_log
   ! has fuse || test_binary fuse_faults --release -p hps-tools --test fuse_faults
   if has asan; then
     export RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address
@@ -240,6 +242,9 @@ count_full() { sed -n 's/.*full_disk: \([0-9]* fill levels\).*/\1/p'; }
 
 slice_fuse() { HPS_SEED=$1 HPS_FUSE_CALLS=40 "$work/bin/fuse_faults" --nocapture; }
 count_fuse() { sed -n 's/.*fuse_faults: \([0-9]* failed calls\).*/\1/p'; }
+
+slice_blocks() { HPS_SEED=$1 HPS_BLOCK_IMAGES=200 "$work/bin/block_log" --nocapture; }
+count_blocks() { sed -n 's/.*block_log: \([0-9]* images\) of .* with \([0-9]* flushes\).*/\1, \2/p'; }
 
 slice_slow() { SEED=$1 BIN=$work/bin tools/slow_disk.sh 120; }
 count_slow() { sed -n 's/^slow_disk: \([0-9]* seconds\).*/\1 trained/p'; }

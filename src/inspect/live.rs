@@ -16,6 +16,8 @@ use crate::ssd::version::DataFile;
 
 /// Files that are read at the same time: the device is waited for, not the processor.
 const THREADS: usize = 4;
+/// Up to so many bytes one thread reads all files: starting others takes longer.
+const ALONE_BYTES_MAX: u64 = 1 << 20;
 /// How often progress is told.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
@@ -101,7 +103,7 @@ impl Inspection<'_> {
     }
 
     /// Does the same with each file, several at a time; results in their order. Progress is told
-    /// meanwhile.
+    /// meanwhile. Where there is little to read, threads would take longer than the work.
     fn each_file<T: Send>(
         &mut self,
         files: &[&Opened],
@@ -112,7 +114,8 @@ impl Inspection<'_> {
         let threads = THREADS.min(files.len());
         let next = AtomicUsize::new(0);
         let stop = AtomicBool::new(false);
-        let longest = files.iter().map(|f| f.file.meta.bytes).max().unwrap_or(0);
+        let sizes = files.iter().map(|f| f.file.meta.bytes);
+        let (longest, sum) = (sizes.clone().max().unwrap_or(0), sizes.sum::<u64>());
         let (disk, root) = (&**self.disk, self.root);
         let one = || -> Result<Vec<(usize, Result<T>)>> {
             let mut sink = Sink::new(disk, root, longest, bytes_read, &stop)?;
@@ -125,22 +128,31 @@ impl Inspection<'_> {
                 done.push((i, work(&mut sink, file)));
             }
         };
-        let parts = std::thread::scope(|scope| {
-            let running: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
-            while running.iter().any(|thread| !thread.is_finished()) {
-                std::thread::sleep(LOOK_EVERY);
-                let read = bytes_read.load(Ordering::Relaxed);
-                if (self.progress)(read, bytes_all).is_break() {
-                    stop.store(true, Ordering::Relaxed);
-                }
+        let mut look = || {
+            let read = bytes_read.load(Ordering::Relaxed);
+            if (self.progress)(read, bytes_all).is_break() {
+                stop.store(true, Ordering::Relaxed);
             }
-            let joined = running.into_iter().map(|thread| {
-                thread
-                    .join()
-                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            });
-            joined.collect::<Result<Vec<_>>>()
-        })?;
+        };
+        let parts = if sum <= ALONE_BYTES_MAX {
+            let done = one();
+            look();
+            vec![done?]
+        } else {
+            std::thread::scope(|scope| {
+                let running: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
+                while running.iter().any(|thread| !thread.is_finished()) {
+                    std::thread::sleep(LOOK_EVERY);
+                    look();
+                }
+                let joined = running.into_iter().map(|thread| {
+                    thread
+                        .join()
+                        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                });
+                joined.collect::<Result<Vec<_>>>()
+            })?
+        };
         if stop.into_inner() {
             return Err(Error::Cancelled);
         }

@@ -22,16 +22,14 @@ use super::scan::{Merge, read_exact};
 use super::version::{DataFile, Location};
 use crate::error::{Error, Result};
 use crate::format::image::{
-    self, ENTRIES_PER_BLOCK, ImageEntry, ImageFooter, ImageTally, encode_covered_block,
-    encode_entry_block, encode_image_footer, encode_image_header,
+    self, COVERED_PER_BLOCK, ENTRIES_PER_BLOCK, ImageEntry, ImageFooter, ImageTally,
+    encode_covered_block, encode_entry_block, encode_image_footer, encode_image_header,
 };
 use crate::format::param_file::RunKind;
 use crate::format::{BLOCK_BYTES, FileIdentity, FileKind, file_name};
 use crate::io::{Disk, DiskFile, OpenMode};
 use crate::units::mix64;
 
-/// File numbers in one block.
-const COVERED_PER_BLOCK: usize = 510;
 /// Bytes of key blocks that are read at an open without complaint.
 const YOUNG_BYTES_MIN: u64 = 64 << 10;
 /// Bytes written or read at a time.

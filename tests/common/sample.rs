@@ -30,12 +30,18 @@ pub fn sample(seed: u64) -> (SimDisk, Run) {
     (disk, run)
 }
 
-/// Adds a table of many small rows, and a checkpoint: now there is an index image.
+/// How often [`grow`] writes a row.
+pub const COPIES: u16 = 14;
+
+/// Adds a table whose few rows are written many times, and a checkpoint: now there is an index image,
+/// of two entry blocks. It is made once the key blocks of all copies are worth one. The one weight of
+/// each row is the number of its copy.
 pub fn grow(run: &mut Run) {
-    const ROWS: u64 = 5600;
+    const ROWS: u64 = 400;
     run.options.cache_bytes = 32 << 20;
     // Rows go out together: few files.
     run.options.flush_step_rows = 0;
+    run.options.shards = 1;
     run.open().unwrap();
     let store = run.store();
     let table = TableDescriptor {
@@ -44,11 +50,12 @@ pub fn grow(run: &mut Run) {
     };
     let table = store.create_table(&table).unwrap();
     let keys: Vec<u64> = (0..ROWS).map(key).collect();
-    for keys in keys.chunks(100) {
+    for copy in 1..=COPIES {
         let mut weights = vec![0.0; keys.len()];
-        let lease = store.pull(table, keys, &mut weights).unwrap();
-        weights.fill(3.0);
+        let lease = store.pull(table, &keys, &mut weights).unwrap();
+        weights.fill(f32::from(copy));
         store.push(&lease, Update::weights(&weights)).unwrap();
+        store.flush().unwrap();
     }
     store.checkpoint(3, &[3; 100]).unwrap();
     run.store = None;

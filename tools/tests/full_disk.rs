@@ -10,38 +10,25 @@
 )]
 
 mod disks;
+#[path = "disks/ext4.rs"]
+mod ext4;
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::{Duration, Instant};
 
 use disks::{DIM, Random, Trainer, environment, options, own_mounts, say, skipped};
+use ext4::{Mounted, run};
 use hps::*;
 use tempfile::TempDir;
 
 const IMAGE_BYTES: u64 = 64 << 20;
-/// How long a mount may be busy: the kernel lets go of a ring's files some time after its end.
-const BUSY: Duration = Duration::from_secs(120);
-
-fn run(program: &str, args: &[&str]) -> std::result::Result<(), String> {
-    let output = Command::new(program).args(args).output();
-    match output {
-        Err(error) => Err(format!("{program}: {error}")),
-        Ok(output) if output.status.success() => Ok(()),
-        Ok(output) => {
-            let said = String::from_utf8_lossy(&output.stderr);
-            Err(format!("{program} {args:?}: {}", said.trim()))
-        }
-    }
-}
-
-/// A mounted ext4 file system; its loop device goes with the mount.
+/// A mounted ext4 file system.
 struct Mount {
+    mounted: Mounted,
     _directory: TempDir,
-    place: PathBuf,
 }
 
 impl Mount {
@@ -55,23 +42,25 @@ impl Mount {
         let file = File::create(&image).map_err(|e| e.to_string())?;
         file.set_len(IMAGE_BYTES).map_err(|e| e.to_string())?;
         fs::create_dir(&place).map_err(|e| e.to_string())?;
-        let (image, at) = (image.to_str().unwrap(), place.to_str().unwrap());
-        run("mkfs.ext4", &["-q", "-F", "-m", "0", "-b", "4096", image])?;
-        run("mount", &["-t", "ext4", "-o", "loop", image, at])?;
+        ext4::make(&image, &["-m", "0", "-b", "4096"])?;
         Ok(Mount {
+            mounted: Mounted::new(&image, &place, "defaults")?,
             _directory: directory,
-            place,
         })
     }
 
+    fn place(&self) -> &Path {
+        self.mounted.place()
+    }
+
     fn free_bytes(&self) -> u64 {
-        let space = nix_free(&self.place);
-        space.unwrap_or_else(|| panic!("no room known in {}", self.place.display()))
+        let space = nix_free(self.place());
+        space.unwrap_or_else(|| panic!("no room known in {}", self.place().display()))
     }
 
     /// A file that leaves so many bytes free.
     fn fill_up_to(&self, name: &str, free: u64) -> PathBuf {
-        let path = self.place.join(name);
+        let path = self.place().join(name);
         let bytes = self.free_bytes().saturating_sub(free);
         let file = File::create(&path).unwrap();
         let length = bytes.to_string();
@@ -83,20 +72,6 @@ impl Mount {
             run("fallocate", &["-l", &less, path.to_str().unwrap()]).unwrap();
         }
         path
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let deadline = Instant::now() + BUSY;
-        while let Err(error) = run("umount", &[self.place.to_str().unwrap()]) {
-            if !error.contains("busy") || Instant::now() > deadline {
-                say(&format!("full_disk: {error}"));
-                drop(run("umount", &["--lazy", self.place.to_str().unwrap()]));
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
     }
 }
 
@@ -132,7 +107,7 @@ fn fill(trainer: &mut Trainer, random: &mut Random) -> bool {
 
 /// One store, on a file system that gets full, and has room again.
 fn fill_once(mount: &Mount, random: &mut Random) -> bool {
-    let path = mount.place.join("store");
+    let path = mount.place().join("store");
     let mut trainer = Trainer::create(&path, options()).unwrap();
     // What is freed later is 10 % of the file system; the rest of the ballast varies.
     let filler = mount.fill_up_to("filler", mount.free_bytes() - IMAGE_BYTES / 10);
