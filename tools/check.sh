@@ -5,7 +5,8 @@
 #   tools/check.sh --tests-done     without the tests of the root package, where `cargo test` (which
 #                                   covers only it) has just passed
 #   tools/check.sh STAGE...         only these: format clippy layers tests tools features docs
-#                                   figures trainer bounds bench crash schedules disks supply fuzz
+#                                   figures trainer bounds bench crash flips schedules disks supply
+#                                   fuzz
 #
 # Stops at the first stage that fails, naming it. Needs Rust with rustfmt and clippy, and a C
 # compiler. The figures need python3 (and numpy, fetched into target/); without it they are left
@@ -183,6 +184,11 @@ stage_crash() {
   tools/kill_resume.sh "$kills"
 }
 
+# Every byte of a store that holds every kind of file, changed in three ways.
+stage_flips() {
+  HPS_FLIPS=all cargo test --quiet --test inspect a_changed_byte -- --nocapture
+}
+
 # The engine's threads in chosen orders.
 stage_schedules() {
   cargo test --quiet --features shuttle --test shuttle
@@ -214,13 +220,13 @@ run_or_note() { # command
   done < <(grep 'SKIPPED' "$out" || true)
 }
 
-stages=(format clippy layers tests tools features docs figures trainer bounds bench crash schedules
-  disks supply fuzz)
+stages=(format clippy layers tests tools features docs figures trainer bounds bench crash flips
+  schedules disks supply fuzz)
 case "${1:-}" in
   "") ;;
   --tests-done)
-    stages=(format clippy tools features docs figures trainer bounds bench crash schedules disks
-      supply fuzz)
+    stages=(format clippy tools features docs figures trainer bounds bench crash flips schedules
+      disks supply fuzz)
     ;;
   -*)
     echo "check.sh: unknown option $1" >&2

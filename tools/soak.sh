@@ -34,7 +34,7 @@ rungs=(
   "stress    trainers, prefetches and checkpoints at the same time, 20 seeds"
   "fault     L10: every call of a workload fails in 8 ways, 10 workloads"
   "damage    L9: lengths, junk, absence; once a run"
-  "flips     L8: every byte of a sample store changed, one at a time; once a run"
+  "flips     L8: every bit of a sample store changed, one at a time; each byte also repaired; once a run"
   "full      L11: a full ext4, 25 fill levels; limits of file size and of the store"
   "fuse      L10: the n-th read, write or sync of a FUSE file system fails, under io_uring"
   "slow      L20: the trainer on a disk of 10 MiB/s, then 200 IOPS; memory, files and disk flat"
@@ -165,7 +165,10 @@ build() {
   for name in crash model stress fault damage; do
     ! has "$name" || test_binary "$name" --release --test "$name"
   done
-  ! has flips || test_binary inspect --release --test inspect
+  if has flips; then
+    test_binary inspect --release --test inspect
+    test_binary repair --release --test repair
+  fi
   if has kill || has power || has slow; then
     cargo build --release --quiet --example ctr
     cp "$target/release/examples/ctr" "$work/bin/"
@@ -234,8 +237,14 @@ slice_damage() { "$work/bin/damage"; }
 count_damage() { echo "$(sed -n 's/^test result: ok. \([0-9]*\) passed.*/\1/p') tests"; }
 
 
-slice_flips() { HPS_FLIPS=all "$work/bin/inspect" --nocapture; }
-count_flips() { sed -n 's/.*\b\([0-9]* bytes changed\).*/\1/p'; }
+slice_flips() {
+  HPS_FLIPS=bits "$work/bin/inspect" a_changed_byte --nocapture &&
+    HPS_FLIPS=all "$work/bin/repair" whatever_byte --nocapture
+}
+count_flips() {
+  awk '/bytes changed/ { changed += $1 } /with a changed byte repaired/ { repaired += $1 + $8 }
+    END { printf "%d changes, %d repairs\n", changed, repaired }'
+}
 
 slice_full() { HPS_SEED=$1 HPS_FILL_LEVELS=25 "$work/bin/full_disk" --nocapture; }
 count_full() { sed -n 's/.*full_disk: \([0-9]* fill levels\).*/\1/p'; }

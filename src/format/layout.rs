@@ -209,6 +209,11 @@ pub fn check_seal(block: &[u8], seed: u64, offset: u64, what: &str) -> Decoded<u
 /// # Errors
 /// `Damaged` naming `what` and the first such byte.
 pub fn check_zero(bytes: &[u8], offset: u64, what: &str) -> Decoded<()> {
+    // In pieces that the compiler compares at once.
+    let mut pieces = bytes.chunks(64);
+    if pieces.all(|piece| piece.iter().fold(0, |or, byte| or | byte) == 0) {
+        return Ok(());
+    }
     match bytes.iter().position(|byte| *byte != 0) {
         None => Ok(()),
         Some(at) => Err(DecodeError::damaged(

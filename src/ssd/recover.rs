@@ -335,10 +335,17 @@ fn lock_checkpoint(
         if attempt > 0 {
             thread::sleep(READER_PAUSE);
         }
-        // A writer may replace the manifest between CURRENT and it: only a repeated failure counts.
+        // A writer may replace the manifest between CURRENT and it, and drop the checkpoint; what
+        // goes wrong beside a CURRENT that stayed the same is damage.
+        let current_path = request.root.join(CURRENT_NAME);
+        let before = read_whole(disk, &current_path, 4096);
+        let unchanged = || match (&before, read_whole(disk, &current_path, 4096)) {
+            (Ok(before), Ok(now)) => *before == now,
+            (before, now) => before.is_err() && now.is_err(),
+        };
         let (_, replay) = match read_current(disk, request.root, store) {
             Ok(read) => read,
-            Err(error @ Error::Corrupt { .. }) if attempt < 8 => {
+            Err(error @ Error::Corrupt { .. }) if !unchanged() => {
                 last = error;
                 continue;
             }
@@ -363,7 +370,12 @@ fn lock_checkpoint(
                 Ok(_) => {}
                 Err(error) => last = error,
             },
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => last = missing(&path, e),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                last = missing(&path, e);
+                if unchanged() {
+                    return Err(last);
+                }
+            }
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => last = Error::Locked { path },
             Err(e) => return Err(Error::io("lock", &path, e)),
         }
