@@ -125,6 +125,7 @@ fn targets(files: &Files) -> Vec<Target> {
     let (rows, older) = (all_rows[2].clone(), all_rows[1].clone());
     let metas = find(files, "meta");
     let manifest = find(files, "manifest").remove(0);
+    let copy = find(files, "copy").remove(0);
     let image = find(files, "image").remove(0);
     let part = |name, range: &Range<usize>| Target {
         part: Some(range.clone()),
@@ -140,6 +141,7 @@ fn targets(files: &Files) -> Vec<Target> {
         fixed("CURRENT"),
         whole("PART", root("part-0/PART"), None),
         whole("manifest", manifest, None),
+        whole("its copy", copy, None),
         whole("rows, the file", rows.clone(), Some(older.clone())),
         part("rows, records", records),
         part("rows, padding", padding),
@@ -201,7 +203,7 @@ fn stale(files: &Files, target: &Target) -> Option<Vec<u8>> {
     let (length, older) = earlier(files, &current, 2);
     match target.name {
         "CURRENT" => Some(older.encode(&STORE).to_vec()),
-        "manifest" => Some(bytes[..usize::try_from(length).unwrap()].to_vec()),
+        "manifest" | "its copy" => Some(bytes[..usize::try_from(length).unwrap()].to_vec()),
         "image" => {
             // An older image, which has another number.
             let number = u64_at(bytes, 48) - 1;

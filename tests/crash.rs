@@ -355,6 +355,7 @@ fn an_engine_that_leaves_out_a_sync_is_found_out() {
         ("sync", ".rows", "data files"),
         ("sync", ".meta", "meta files"),
         ("sync", ".manifest", "the manifest"),
+        ("sync", ".copy", "the copy of the manifest"),
         ("sync", "CURRENT.tmp", "CURRENT"),
         ("sync_dir", "", "any directory"),
         ("sync_dir", "store", "the store's directory"),

@@ -182,7 +182,7 @@ fn is_right(name: &str, said: &[String; 4]) -> bool {
     let seen = is(looked, &["damage", "cache", "Io"]);
     match name.rsplit(['.', '/']).next().unwrap() {
         "LOCK" => is(writer, &["Io"]) && reader == "opens" && is(looked, &["clean", "Io"]),
-        "image" => seen && writer == "opens" && reader == "opens",
+        "image" | "copy" => seen && writer == "opens" && reader == "opens",
         "meta" => {
             let meta = |said: &String| said.starts_with("opens (meta: ") || is(said, &refused);
             seen && meta(writer) && meta(reader)
@@ -231,6 +231,7 @@ fn a_name_that_a_writer_will_need_is_not_written_through() {
     let mut names = vec![String::from("CURRENT.tmp"), String::from("STORE.tmp")];
     for number in next..next + 2 {
         names.push(format!("{number:012}.manifest"));
+        names.push(format!("{number:012}.copy"));
         names.push(format!("{number:012}.meta"));
         names.push(format!("part-0/{number:012}.rows"));
     }
@@ -389,8 +390,8 @@ fn a_stranger_in_the_place_of_a_file_is_a_finding() {
             let case = Case::new(&sample);
             assert!(plant(&case.store().join(&name), stranger, &case.outside()));
             let looked = real::look(&sample, &case.store());
-            let image = name.ends_with(".image");
-            let expected = if image { "cache" } else { "damage" };
+            let spare = name.ends_with(".image") || name.ends_with(".copy");
+            let expected = if spare { "cache" } else { "damage" };
             assert_eq!(looked, expected, "{stranger} for {name}");
         }
     }

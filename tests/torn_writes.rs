@@ -196,6 +196,7 @@ fn a_torn_last_write_of_any_file_leaves_one_whole_checkpoint() {
         "CURRENT.tmp",
         "PART",
         "STORE.tmp",
+        "copy",
         "manifest",
         "meta",
         "rows",
@@ -221,8 +222,8 @@ fn read(oracle: &Oracle, files: &forge::Files) -> String {
 fn is_unused(files: &forge::Files, path: &Path, cut: usize) -> bool {
     let bytes = &files[path];
     match path.extension().and_then(|e| e.to_str()) {
-        // A cache.
-        Some("image") => true,
+        // What a store can do without.
+        Some("image" | "copy") => true,
         // Zeros between the last record and the key blocks, which only a verifier reads.
         Some("rows") => bytes[cut..8192.max(cut)].iter().all(|b| *b == 0) && cut < 8192,
         _ => false,
@@ -280,7 +281,7 @@ fn above_is_nothing(tiny: &Tiny, oracle: &Oracle) {
                 files.get_mut(path).unwrap().extend(vec![byte; length]);
                 let expected = match (kind, fill) {
                     // Appended and not committed; preallocated; a cache.
-                    ("manifest", _) | ("rows", "zeros") | ("image", _) => "",
+                    ("manifest" | "copy" | "image", _) | ("rows", "zeros") => "",
                     ("rows", _) => "Corrupt",
                     ("meta", _) => "meta: Corrupt",
                     _ if path.ends_with("LOCK") => "",

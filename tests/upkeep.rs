@@ -234,6 +234,7 @@ fn an_upkeep_that_leaves_out_a_sync_is_found_out() {
     let left_out = [
         ("sync", ".rows", "data files"),
         ("sync", ".manifest", "the manifest"),
+        ("sync", ".copy", "the copy of the manifest"),
         ("sync", "CURRENT.tmp", "CURRENT"),
         ("sync_dir", "store", "the store's directory"),
         ("sync_dir", "", "any directory"),

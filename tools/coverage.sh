@@ -43,7 +43,7 @@ for tool in llvm-profdata llvm-cov; do
 done
 
 # group, then the files below src.
-recovery="ssd/recover.rs ssd/create.rs ssd/edits.rs ssd/commit.rs ssd/version.rs ssd/branch.rs
+recovery="ssd/recover.rs ssd/attach.rs ssd/create.rs ssd/edits.rs ssd/commit.rs ssd/version.rs ssd/branch.rs
   ssd/scan.rs ssd/image.rs"
 groups() {
   local file

@@ -4,7 +4,7 @@
 #   tools/mutants.sh              every mutant: hours
 #   tools/mutants.sh 3/20         every 20th of them; 0/20 to 19/20 are all
 #
-# cargo-mutants changes one place of src/format/*.rs and src/ssd/{recover,create,edits}.rs at a
+# cargo-mutants changes one place of src/format/*.rs and src/ssd/{recover,attach,create,edits}.rs at a
 # time, builds, and runs tests: the unit tests of format first, then, for what these miss and for
 # src/ssd, the tests of whole stores that are fast. Code that only prints and code of tests is left as it is.
 # Fields taken out of structs are not counted: cargo-mutants 27.1 can't choose among these.
@@ -51,7 +51,7 @@ mkdir -p "$out"
 export CARGO_TARGET_DIR=$target CARGO_INCREMENTAL=1 CARGO_TERM_PROGRESS_WHEN=never
 export PROPTEST_CASES=${PROPTEST_CASES:-32} HPS_CRASH_WORKLOADS=${HPS_CRASH_WORKLOADS:-3}
 
-choice=(--file 'src/format/*.rs' --file src/ssd/recover.rs --file src/ssd/create.rs
+choice=(--file 'src/format/*.rs' --file src/ssd/recover.rs --file src/ssd/attach.rs --file src/ssd/create.rs
   --file src/ssd/edits.rs --exclude 'src/format/*tests.rs' --exclude src/format/samples.rs
   --exclude-re 'impl (std::)?(fmt::)?(Debug|Display) for')
 if [ $# -gt 0 ]; then

@@ -158,7 +158,7 @@ pub fn store(files: &mut Files, root: &Path) {
                     FileKind::Rows => rows(bytes, &id),
                     FileKind::Meta => meta(bytes, &id),
                     FileKind::Image => image(bytes, &id),
-                    FileKind::Manifest => continue,
+                    FileKind::Manifest | FileKind::ManifestCopy => continue,
                 };
                 sums.insert((kind, number), sum);
             }

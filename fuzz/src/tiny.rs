@@ -219,6 +219,8 @@ impl Tiny {
             manifest_digest: digest,
             ..current
         };
+        let copy = root.join(file_name(FileKind::ManifestCopy, current.manifest_number));
+        self.files.insert(copy, out.clone());
         self.files.insert(path, out);
         self.files
             .insert(current_path, current.encode(&STORE).to_vec());

@@ -106,6 +106,21 @@ impl<'a> ManifestReader<'a> {
         })
     }
 
+    /// Goes on at a record of a manifest; `None` beyond its end. The digest is not that of the whole.
+    #[must_use]
+    pub fn resume(
+        content: &'a [u8],
+        identity: &FileIdentity,
+        offset: usize,
+    ) -> Option<ManifestReader<'a>> {
+        Some(ManifestReader {
+            rest: content.get(offset..)?,
+            offset: offset as u64,
+            identity: *identity,
+            digest: 0,
+        })
+    }
+
     /// The rolling digest of everything read so far; at the end it must be that of `CURRENT`.
     #[must_use]
     pub fn digest(&self) -> u64 {

@@ -127,6 +127,8 @@ pub enum FileKind {
     Rows,
     /// Version edits.
     Manifest,
+    /// The same bytes as the manifest of this number, in case that is damaged.
+    ManifestCopy,
     /// A checkpoint's meta.
     Meta,
     /// An index image.
@@ -135,9 +137,10 @@ pub enum FileKind {
 
 impl FileKind {
     /// All kinds.
-    pub const ALL: [FileKind; 4] = [
+    pub const ALL: [FileKind; 5] = [
         FileKind::Rows,
         FileKind::Manifest,
+        FileKind::ManifestCopy,
         FileKind::Meta,
         FileKind::Image,
     ];
@@ -148,6 +151,7 @@ impl FileKind {
         match self {
             FileKind::Rows => "rows",
             FileKind::Manifest => "manifest",
+            FileKind::ManifestCopy => "copy",
             FileKind::Meta => "meta",
             FileKind::Image => "image",
         }
@@ -164,6 +168,12 @@ pub fn file_name(kind: FileKind, number: u64) -> String {
 #[must_use]
 pub fn data_file_name(number: u64) -> String {
     file_name(FileKind::Rows, number)
+}
+
+/// Where a manifest and its copy are.
+#[must_use]
+pub fn manifest_paths(root: &std::path::Path, number: u64) -> [std::path::PathBuf; 2] {
+    [FileKind::Manifest, FileKind::ManifestCopy].map(|kind| root.join(file_name(kind, number)))
 }
 
 /// Reads a name that [`file_name`] made; `None` for every other name.

@@ -22,7 +22,8 @@ use crate::format::current::Current;
 use crate::format::manifest::{CheckpointMeta, FileMeta};
 use crate::format::param_file::Footer;
 use crate::format::{
-    CURRENT_TEMPORARY_NAME, FileIdentity, FileKind, STORE_NAME, file_name, parse_file_name,
+    CURRENT_TEMPORARY_NAME, FileIdentity, FileKind, STORE_NAME, file_name, manifest_paths,
+    parse_file_name,
 };
 use crate::io::{Disk, LockGuard, LockKind, OpenMode, is_no_file, is_unreadable};
 use crate::options::TableDescriptor;
@@ -50,7 +51,8 @@ pub struct Scope {
 pub enum Severity {
     /// Left over by a crash; the next open of a writer removes it. Nothing is lost.
     Leftover,
-    /// A cache of the store (the index image) is damaged: opening is slower, nothing is lost.
+    /// What the store can do without (the index image, the copy of the manifest) is damaged: nothing
+    /// is lost.
     Cache,
     /// Bytes that a retained checkpoint needs are not what was written.
     Damage,
@@ -256,6 +258,7 @@ impl Inspection<'_> {
             None => replay.checkpoints.last().map(|c| c.id),
         };
         self.report.checkpoint = wanted;
+        self.manifest_copy(&current)?;
         self.meta_files(&store, &replay)?;
         let files = self.open_files(&store, &directories, &replay)?;
         if self.scope.full {
@@ -298,6 +301,32 @@ impl Inspection<'_> {
             }
         }
         Ok(Some((store, directories)))
+    }
+
+    /// Is the copy of the manifest one? Stores made before there was one have none until their next
+    /// checkpoint.
+    fn manifest_copy(&mut self, current: &Current) -> Result<()> {
+        let [path, copy] = manifest_paths(self.root, current.manifest_number);
+        let bytes = current.manifest_bytes;
+        let gone = || match self.disk.open(&copy, OpenMode::Read) {
+            Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+            Ok(_) => false,
+        };
+        match recover::read_start(&**self.disk, &copy, bytes) {
+            Err(_) if gone() => Ok(()),
+            Err(error) => self.report.note(Severity::Cache, error),
+            Ok(found) => {
+                let expected = recover::read_start(&**self.disk, &path, bytes);
+                // A writer that replaced it meanwhile has made a copy of the new one.
+                let pairs = expected.iter().flatten().zip(&found);
+                if let Some(at) = pairs.into_iter().position(|(a, b)| a != b) {
+                    let what = String::from("not what the manifest says");
+                    self.report
+                        .add(Severity::Cache, &copy, Some(at as u64), what);
+                }
+                Ok(())
+            }
+        }
     }
 
     /// What CURRENT commits, with every retained checkpoint locked against a writer.
@@ -488,7 +517,9 @@ impl Inspection<'_> {
                     None => !temporary.contains(&&*entry.name) || directory != self.root,
                     Some((FileKind::Rows, n)) => replay.files.contains_key(&n),
                     Some((FileKind::Meta, n)) => metas.contains(&n),
-                    Some((FileKind::Manifest, n)) => n == current.manifest_number,
+                    Some((FileKind::Manifest | FileKind::ManifestCopy, n)) => {
+                        n == current.manifest_number
+                    }
                     Some((FileKind::Image, n)) => replay.image.is_some_and(|i| i.number == n),
                 };
                 if !needed {

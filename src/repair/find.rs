@@ -1,16 +1,18 @@
 //! Which store is this, and which version is the last one, when the files that say so are damaged?
 //!
 //! - What verifies is believed first: STORE, then PART files; CURRENT, then the newest manifest.
-//! - A manifest is believed up to the last checkpoint before its first damaged byte.
+//! - Where a manifest is damaged its copy is read. What neither has is the end: the last checkpoint
+//!   before it is believed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 use crate::format::current::Current;
 use crate::format::manifest::{Edit, ManifestReader};
 use crate::format::{
-    FileIdentity, FileKind, PART_NAME, STORE_NAME, file_name, identity, parse_file_name,
+    FileIdentity, FileKind, PART_NAME, STORE_NAME, file_name, identity, manifest_paths,
+    parse_file_name,
 };
 use crate::io::{Disk, is_no_file, is_unreadable};
 use crate::ssd::edits::Replay;
@@ -71,7 +73,7 @@ pub(super) fn identity(disk: &dyn Disk, root: &Path) -> Result<([u8; 16], Vec<Pa
 pub(super) struct Version {
     /// What the manifest adds up to.
     pub replay: Replay,
-    /// CURRENT, where it and the manifest are whole.
+    /// CURRENT, where it is whole and the manifest or its copy has all that it commits.
     pub current: Option<Current>,
     /// What was wrong, if later edits may be lost by that. A damaged CURRENT alone costs nothing: the
     /// manifest goes on at least as far as it said.
@@ -105,21 +107,33 @@ pub(super) fn versions(disk: &dyn Disk, root: &Path, store: &[u8; 16]) -> Result
         }
         Err(error) => return Err(error),
     };
+    if let Ok(current) = recover::read_current_file(disk, root, store) {
+        let bytes = usize::try_from(current.manifest_bytes).unwrap_or(usize::MAX);
+        let (content, _) = manifest(disk, root, store, current.manifest_number, bytes);
+        let path = root.join(file_name(FileKind::Manifest, current.manifest_number));
+        // All that CURRENT commits: the digest says so.
+        if let Ok(replay) = recover::replay_committed(&content, &path, store, &current) {
+            return Ok(Version {
+                replay,
+                current: Some(current),
+                lost: None,
+            });
+        }
+    }
     let names = disk.list(root).map_err(|e| Error::io("list", root, e))?;
     let numbers = names.iter().filter_map(|e| match parse_file_name(&e.name) {
-        Some((FileKind::Manifest, number)) => Some(number),
+        Some((FileKind::Manifest | FileKind::ManifestCopy, number)) => Some(number),
         _ => None,
     });
+    let numbers: BTreeSet<u64> = numbers.collect();
     // A manifest that was just begun may hold less than the one before it.
     let mut best: Option<(u64, bool, u64, Replay)> = None;
     for number in numbers {
-        let path = root.join(file_name(FileKind::Manifest, number));
-        let Ok(content) = recover::read_whole(disk, &path, METADATA_BYTES_MAX) else {
-            continue;
-        };
+        let (content, all) = manifest(disk, root, store, number, usize::MAX);
         let Some((replay, whole)) = believed(&content, &FileIdentity::new(*store, number)) else {
             continue;
         };
+        let whole = whole && all;
         let last = replay.checkpoints.last().map_or(0, |c| c.id);
         let better = best
             .as_ref()
@@ -141,6 +155,51 @@ pub(super) fn versions(disk: &dyn Disk, root: &Path, store: &[u8; 16]) -> Result
          row can be told from another; restore CURRENT and the manifest from a backup"
     );
     Err(Error::corrupt(&path, 0, what))
+}
+
+/// The edits of a manifest, where it is damaged those of its copy; whether that is all. Of each file
+/// at most so many bytes are read.
+fn manifest(
+    disk: &dyn Disk,
+    root: &Path,
+    store: &[u8; 16],
+    number: u64,
+    bytes_max: usize,
+) -> (Vec<u8>, bool) {
+    let identity = FileIdentity::new(*store, number);
+    let sources = manifest_paths(root, number).map(|path| {
+        let content = recover::read_whole(disk, &path, METADATA_BYTES_MAX);
+        let mut content = content.unwrap_or_default();
+        content.truncate(bytes_max);
+        content
+    });
+    let mut content = Vec::new();
+    let mut damaged = 0;
+    for source in sources.iter().cycle() {
+        let from = content.len();
+        let to = sound_end(source, &identity, from);
+        content.extend_from_slice(source.get(from..to).unwrap_or_default());
+        // One after the other: both are damaged here, or there is no more.
+        damaged = if to > from { 0 } else { damaged + 1 };
+        if damaged == sources.len() {
+            break;
+        }
+    }
+    let whole = sources.iter().all(|source| source.len() <= content.len());
+    (content, whole)
+}
+
+/// Where the first edit is, from the one at `from` on, that can't be read; or the end.
+fn sound_end(content: &[u8], identity: &FileIdentity, from: usize) -> usize {
+    let reader = match from {
+        0 => ManifestReader::new(content, identity).ok(),
+        _ => ManifestReader::resume(content, identity, from),
+    };
+    let Some(mut reader) = reader else {
+        return from;
+    };
+    while matches!(reader.next_edit(), Ok(Some(_))) {}
+    usize::try_from(reader.offset()).unwrap_or(usize::MAX)
 }
 
 /// The state at the last checkpoint before the first damage, and whether there is none.

@@ -203,7 +203,7 @@ impl Ssd {
         let old_manifest = current.manifest_number;
         self.write_edits(&mut manifest, &mut current, &commit, true)?;
         self.write_current(&mut manifest, current)?;
-        self.unlink(&self.root.join(file_name(FileKind::Manifest, old_manifest)));
+        self.unlink_manifest(old_manifest);
         let recorded: BTreeMap<u64, u64> = commit.recorded.into_iter().collect();
         let mut versions = self.versions();
         versions.checkpoints = amended.checkpoints;

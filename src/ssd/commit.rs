@@ -1,7 +1,7 @@
 //! How does a captured version become durable?
 //!
 //! The order is the durability contract (docs/decisions/0005): data files, meta file, their
-//! directories, manifest, CURRENT (temporary file, sync, rename, directory sync).
+//! directories, manifest and its copy, CURRENT (temporary file, sync, rename, directory sync).
 //!
 //! Invariants:
 //! - A sync that fails, and a rename whose outcome is unknown, poison the store: never retried.
@@ -18,7 +18,9 @@ use super::version::DataFile;
 use crate::error::{Error, Invalid, Result};
 use crate::format::current::Current;
 use crate::format::manifest::{self, CheckpointMeta, Edit};
-use crate::format::{CURRENT_NAME, CURRENT_TEMPORARY_NAME, FileKind, STORE_NAME, file_name, meta};
+use crate::format::{
+    CURRENT_NAME, CURRENT_TEMPORARY_NAME, FileKind, STORE_NAME, file_name, manifest_paths, meta,
+};
 use crate::io::{DiskFile, LockGuard, LockKind, OpenMode};
 use crate::options::{Hyper, TableDescriptor};
 use crate::sync::MutexGuard;
@@ -32,8 +34,8 @@ pub(super) const NUMBERS_SPARE: u64 = 16;
 /// The manifest being appended to, and the CURRENT in force.
 #[derive(Debug)]
 pub struct ManifestWriter {
-    /// The open manifest; `None`: the next commit starts a new one.
-    pub file: Option<Arc<dyn DiskFile>>,
+    /// The open manifest and its copy; `None`: the next commit starts new ones.
+    pub files: Option<[Arc<dyn DiskFile>; 2]>,
     /// Bytes of it at its snapshot.
     pub snapshot_bytes: u64,
     /// Tables that it knows.
@@ -285,7 +287,7 @@ impl Ssd {
         forgotten: &[u64],
     ) -> Result<()> {
         let limit = (1 << 20) + 2 * manifest.snapshot_bytes;
-        let roll = manifest.file.is_none() || manifest.current.manifest_bytes > limit;
+        let roll = manifest.files.is_none() || manifest.current.manifest_bytes > limit;
         let mut current = manifest.current;
         current.checkpoint_id = checkpoint.id;
         current.step = checkpoint.step;
@@ -315,7 +317,7 @@ impl Ssd {
         self.write_current(manifest, current)?;
         manifest.tables_recorded = request.tables.len();
         if roll {
-            self.unlink(&self.root.join(file_name(FileKind::Manifest, old_manifest)));
+            self.unlink_manifest(old_manifest);
         }
         let mut versions = self.versions();
         for (number, removed) in commit.recorded {
@@ -351,7 +353,7 @@ impl Ssd {
             recorded: Vec::new(),
         };
         let mut current = manifest.current;
-        let roll = manifest.file.is_none();
+        let roll = manifest.files.is_none();
         let result = if roll {
             // The next checkpoint starts a new manifest; it will make an image again.
             Err(Invalid::Other {
@@ -375,7 +377,8 @@ impl Ssd {
         Ok(())
     }
 
-    /// Appends (or starts a manifest with) the edits and syncs it; `current` learns its length.
+    /// Appends (or starts a manifest with) the edits and syncs it and its copy; `current` learns its
+    /// length.
     pub(super) fn write_edits(
         &self,
         manifest: &mut ManifestWriter,
@@ -390,7 +393,7 @@ impl Ssd {
         };
         let _writing = tracing::debug_span!("manifest", number).entered();
         let identity = self.identity(number);
-        let path = self.root.join(file_name(FileKind::Manifest, number));
+        let paths = manifest_paths(&self.root, number);
         let mut bytes = Vec::new();
         if roll {
             current.manifest_number = number;
@@ -405,35 +408,45 @@ impl Ssd {
             let digest = &mut current.manifest_digest;
             manifest::encode_edit(edit, &identity, offset, &mut bytes, digest);
         }
-        let write = || -> std::io::Result<Arc<dyn DiskFile>> {
-            let file = match &manifest.file {
-                Some(file) if !roll => Arc::clone(file),
-                _ => self.disk.open(&path, OpenMode::Create)?,
+        let write = |i: usize| -> std::io::Result<Arc<dyn DiskFile>> {
+            let file = match &manifest.files {
+                Some(files) if !roll => Arc::clone(&files[i]),
+                _ => self.disk.open(&paths[i], OpenMode::Create)?,
             };
             file.write_at(&bytes, start)?;
             Ok(file)
         };
-        let file = match write() {
-            Ok(file) => file,
-            Err(e) => {
+        let written = |i: usize| write(i).map_err(|e| (&paths[i], e));
+        let files = match written(0).and_then(|file| Ok([file, written(1)?])) {
+            Ok(files) => files,
+            Err((path, e)) => {
                 // Bytes above the committed length count for nothing: start afresh next time.
-                manifest.file = None;
+                manifest.files = None;
                 if roll {
-                    self.unlink(&path);
+                    self.unlink_manifest(number);
                 }
-                return Err(self.full(&path, bytes.len() as u64, e));
+                return Err(self.full(path, bytes.len() as u64, e));
             }
         };
-        let synced = file.sync();
-        self.fatal("sync", &path, synced)?;
+        for (file, path) in files.iter().zip(&paths) {
+            let synced = file.sync();
+            self.fatal("sync", path, synced)?;
+        }
         current.manifest_bytes = start + bytes.len() as u64;
         if roll {
             let synced = self.disk.sync_dir(&self.root);
             self.fatal("sync the directory", &self.root, synced)?;
             manifest.snapshot_bytes = current.manifest_bytes;
-            manifest.file = Some(file);
+            manifest.files = Some(files);
         }
         Ok(())
+    }
+
+    /// Removes a manifest that CURRENT does not name, and its copy.
+    pub(super) fn unlink_manifest(&self, number: u64) {
+        for path in manifest_paths(&self.root, number) {
+            self.unlink(&path);
+        }
     }
 
     /// A number while the manifest is locked: the reserve always holds a few.
@@ -461,7 +474,7 @@ impl Ssd {
         let bytes = current.encode(&self.store);
         match self.disk.remove(&temporary) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                manifest.file = None; // As below.
+                manifest.files = None; // As below.
                 return Err(Error::io("remove", &temporary, e));
             }
             _ => {}
@@ -473,7 +486,7 @@ impl Ssd {
         };
         let file = write().map_err(|e| {
             // The manifest's tail is not committed: the next commit starts a new one.
-            manifest.file = None;
+            manifest.files = None;
             self.full(&temporary, bytes.len() as u64, e)
         })?;
         let synced = file.sync();

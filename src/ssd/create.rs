@@ -14,7 +14,7 @@ use crate::error::{Error, Invalid, Result};
 use crate::format::current::Current;
 use crate::format::identity::{StoreIdentity, encode_part};
 use crate::format::manifest::CheckpointMeta;
-use crate::format::{self, CURRENT_NAME, FileKind, PART_NAME, STORE_NAME, file_name};
+use crate::format::{self, CURRENT_NAME, PART_NAME, STORE_NAME, manifest_paths};
 use crate::io::{Disk, LockKind, OpenMode};
 
 /// Name under which STORE is written before it is renamed.
@@ -108,7 +108,7 @@ pub(crate) struct Next {
     pub checkpoint: u64,
 }
 
-/// Writes manifest 1, CURRENT and, last, STORE.
+/// Writes manifest 1 and its copy, CURRENT and, last, STORE.
 pub(crate) fn write_root(
     disk: &dyn Disk,
     root: &Path,
@@ -127,11 +127,9 @@ pub(crate) fn write_root(
         let offset = bytes.len() as u64;
         format::manifest::encode_edit(edit, &file_identity, offset, &mut bytes, &mut digest);
     }
-    write_whole(
-        disk,
-        &root.join(file_name(FileKind::Manifest, number)),
-        &bytes,
-    )?;
+    for path in manifest_paths(root, number) {
+        write_whole(disk, &path, &bytes)?;
+    }
     let current = Current {
         branch,
         manifest_number: number,

@@ -7,6 +7,7 @@
 //! - Lock order: `manifest`, then `versions`, then `slots`.
 
 pub mod amend;
+mod attach;
 pub mod branch;
 pub mod commit;
 pub mod compaction;

@@ -15,6 +15,7 @@ use std::sync::{Arc, OnceLock, PoisonError};
 
 use tracing::field::Empty;
 
+use super::attach::lock_checkpoint;
 use super::commit::ManifestWriter;
 use super::create::STORE_TEMPORARY_NAME;
 use super::edits::Replay;
@@ -32,7 +33,7 @@ use crate::format::{
 use crate::io::{Disk, DiskFile, LockGuard, LockKind, OpenMode};
 use crate::options::TableDescriptor;
 use crate::row::check_hyper;
-use crate::sync::{Mutex, RwLock, thread};
+use crate::sync::{Mutex, RwLock};
 
 /// Name of the writer's lock file.
 pub const LOCK_NAME: &str = "LOCK";
@@ -95,7 +96,7 @@ pub(crate) fn read_whole(disk: &dyn Disk, path: &Path, bytes_max: u64) -> Result
 }
 
 /// Reads the first bytes of a file that may be longer.
-fn read_start(disk: &dyn Disk, path: &Path, bytes: u64) -> Result<Vec<u8>> {
+pub(crate) fn read_start(disk: &dyn Disk, path: &Path, bytes: u64) -> Result<Vec<u8>> {
     let file = disk
         .open(path, OpenMode::Read)
         .map_err(|e| missing(path, e))?;
@@ -278,24 +279,46 @@ pub(crate) fn read_current(
 ) -> Result<(Current, Replay)> {
     let span = tracing::debug_span!("manifest_replay", number = Empty, bytes = Empty);
     let _replaying = span.enter();
-    let path = root.join(CURRENT_NAME);
-    let content = read_whole(disk, &path, 4096)?;
-    let current = Current::decode(&content, store).map_err(|e| e.at(&path))?;
+    let current = read_current_file(disk, root, store)?;
     span.record("number", current.manifest_number);
     span.record("bytes", current.manifest_bytes);
     let path = root.join(file_name(FileKind::Manifest, current.manifest_number));
     let content = read_start(disk, &path, current.manifest_bytes)?;
+    let replay = replay_committed(&content, &path, store, &current)?;
+    Ok((current, replay))
+}
+
+/// CURRENT alone.
+///
+/// # Errors
+/// `Corrupt`, `Unsupported`, `Io`.
+pub(crate) fn read_current_file(disk: &dyn Disk, root: &Path, store: &[u8; 16]) -> Result<Current> {
+    let path = root.join(CURRENT_NAME);
+    let content = read_whole(disk, &path, 4096)?;
+    Current::decode(&content, store).map_err(|e| e.at(&path))
+}
+
+/// What the committed bytes of a manifest add up to; they are all that CURRENT commits, or an error.
+///
+/// # Errors
+/// `Corrupt` at `path`, `Unsupported`.
+pub(crate) fn replay_committed(
+    content: &[u8],
+    path: &Path,
+    store: &[u8; 16],
+    current: &Current,
+) -> Result<Replay> {
     let identity = format::FileIdentity::new(*store, current.manifest_number);
-    let mut reader = ManifestReader::new(&content, &identity).map_err(|e| e.at(&path))?;
+    let mut reader = ManifestReader::new(content, &identity).map_err(|e| e.at(path))?;
     let mut replay = Replay::default();
     loop {
         let offset = reader.offset();
-        let Some(edit) = reader.next_edit().map_err(|e| e.at(&path))? else {
+        let Some(edit) = reader.next_edit().map_err(|e| e.at(path))? else {
             break;
         };
         replay
             .apply(edit)
-            .map_err(|what| Error::corrupt(&path, offset, what))?;
+            .map_err(|what| Error::corrupt(path, offset, what))?;
     }
     if let Some(bad) = replay
         .checkpoints
@@ -303,84 +326,19 @@ pub(crate) fn read_current(
         .find(|c| check_hyper(&c.hyper).is_err())
     {
         let what = format!("checkpoint {} has hyperparameters that can't be", bad.id);
-        return Err(Error::corrupt(&path, 0, what));
+        return Err(Error::corrupt(path, 0, what));
     }
     let same = reader.digest() == current.manifest_digest
         && replay.branch == current.branch
         && replay.checkpoints.last().map_or(0, |c| c.id) == current.checkpoint_id;
     if !same {
         return Err(Error::corrupt(
-            &path,
+            path,
             0,
             "not the manifest that CURRENT commits",
         ));
     }
-    Ok((current, replay))
-}
-
-/// What a writer has just replaced is read again; a writer may take long over its syncs.
-const READER_TRIES: usize = 200;
-const READER_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
-
-/// A reader's shared lock on a checkpoint, and the versions read after it was locked.
-fn lock_checkpoint(
-    disk: &dyn Disk,
-    request: &OpenRequest<'_>,
-    store: &[u8; 16],
-) -> Result<(Current, Replay, CheckpointMeta, Box<dyn LockGuard>)> {
-    let mut last = Error::Locked {
-        path: request.root.to_path_buf(),
-    };
-    for attempt in 0..READER_TRIES {
-        if attempt > 0 {
-            thread::sleep(READER_PAUSE);
-        }
-        // A writer may replace the manifest between CURRENT and it, and drop the checkpoint; what
-        // goes wrong beside a CURRENT that stayed the same is damage.
-        let current_path = request.root.join(CURRENT_NAME);
-        let before = read_whole(disk, &current_path, 4096);
-        let unchanged = || match (&before, read_whole(disk, &current_path, 4096)) {
-            (Ok(before), Ok(now)) => *before == now,
-            (before, now) => before.is_err() && now.is_err(),
-        };
-        let (_, replay) = match read_current(disk, request.root, store) {
-            Ok(read) => read,
-            Err(error @ Error::Corrupt { .. }) if !unchanged() => {
-                last = error;
-                continue;
-            }
-            Err(error) => return Err(error),
-        };
-        let wanted = match request.checkpoint {
-            Some(id) => replay.checkpoints.iter().find(|c| c.id == id),
-            None => replay.checkpoints.last(),
-        };
-        let Some(wanted) = wanted.cloned() else {
-            let id = request.checkpoint.unwrap_or(0);
-            let retained = replay.checkpoints.iter().map(|c| c.id).collect();
-            return Err(Invalid::UnknownCheckpoint { id, retained }.into());
-        };
-        let name = file_name(FileKind::Meta, wanted.meta_number);
-        let path = request.root.join(name);
-        match disk.lock(&path, LockKind::Shared, false) {
-            Ok(guard) => match read_current(disk, request.root, store) {
-                Ok((current, replay)) if replay.checkpoints.contains(&wanted) => {
-                    return Ok((current, replay, wanted, guard));
-                }
-                Ok(_) => {}
-                Err(error) => last = error,
-            },
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                last = missing(&path, e);
-                if unchanged() {
-                    return Err(last);
-                }
-            }
-            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => last = Error::Locked { path },
-            Err(e) => return Err(Error::io("lock", &path, e)),
-        }
-    }
-    Err(last)
+    Ok(replay)
 }
 
 /// Numbers that a writer could never have made: they would run over, or point outside.
@@ -447,7 +405,7 @@ fn assemble(
         versions.know(meta, Some(meta.removed));
     }
     let manifest = ManifestWriter {
-        file: None,
+        files: None,
         snapshot_bytes: 0,
         tables_recorded: replay.tables.len(),
         current,
@@ -542,7 +500,9 @@ impl Ssd {
                     }
                     Some((FileKind::Rows, number)) => known.binary_search(&number).is_err(),
                     Some((FileKind::Meta, number)) => !metas.contains(&number),
-                    Some((FileKind::Manifest, number)) => number != manifest_number,
+                    Some((FileKind::Manifest | FileKind::ManifestCopy, number)) => {
+                        number != manifest_number
+                    }
                     Some((FileKind::Image, number)) => Some(number) != image,
                 };
                 if orphan && entry.is_file && !Self::is_fixed_name(&entry.name) {

@@ -222,7 +222,12 @@ pub fn no_orphans(disk: &SimDisk, root: &Path) -> Verdict {
             .iter()
             .any(|c| f.added <= c.id && c.id < f.removed)
     };
-    let mut expected = BTreeSet::from([manifest]);
+    let copy = file_name(FileKind::ManifestCopy, current.manifest_number);
+    check!(
+        read(&copy)?.starts_with(committed),
+        "{copy} is no copy of the manifest"
+    );
+    let mut expected = BTreeSet::from([manifest, copy]);
     for file in replay.files.values() {
         check!(
             needed(file),

@@ -1,0 +1,80 @@
+//! How does a reader get hold of a checkpoint beside a writer that goes on?
+//!
+//! - A shared lock on a checkpoint's meta file keeps all that it needs.
+//! - What goes wrong while CURRENT changes is read again; beside a CURRENT that stayed the same it is
+//!   damage, and said at once.
+
+use super::edits::Replay;
+use super::missing;
+use super::recover::{OpenRequest, read_current, read_whole};
+use crate::error::{Error, Invalid, Result};
+use crate::format::current::Current;
+use crate::format::manifest::CheckpointMeta;
+use crate::format::{CURRENT_NAME, FileKind, file_name};
+use crate::io::{Disk, LockGuard, LockKind};
+use crate::sync::thread;
+
+/// What a writer has just replaced is read again; a writer may take long over its syncs.
+const READER_TRIES: usize = 200;
+const READER_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
+
+/// A reader's shared lock on a checkpoint, and the versions read after it was locked.
+pub(super) fn lock_checkpoint(
+    disk: &dyn Disk,
+    request: &OpenRequest<'_>,
+    store: &[u8; 16],
+) -> Result<(Current, Replay, CheckpointMeta, Box<dyn LockGuard>)> {
+    let mut last = Error::Locked {
+        path: request.root.to_path_buf(),
+    };
+    for attempt in 0..READER_TRIES {
+        if attempt > 0 {
+            thread::sleep(READER_PAUSE);
+        }
+        // A writer may replace the manifest between CURRENT and it, and drop the checkpoint; what
+        // goes wrong beside a CURRENT that stayed the same is damage.
+        let current_path = request.root.join(CURRENT_NAME);
+        let before = read_whole(disk, &current_path, 4096);
+        let unchanged = || match (&before, read_whole(disk, &current_path, 4096)) {
+            (Ok(before), Ok(now)) => *before == now,
+            (before, now) => before.is_err() && now.is_err(),
+        };
+        let (_, replay) = match read_current(disk, request.root, store) {
+            Ok(read) => read,
+            Err(error @ Error::Corrupt { .. }) if !unchanged() => {
+                last = error;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        let wanted = match request.checkpoint {
+            Some(id) => replay.checkpoints.iter().find(|c| c.id == id),
+            None => replay.checkpoints.last(),
+        };
+        let Some(wanted) = wanted.cloned() else {
+            let id = request.checkpoint.unwrap_or(0);
+            let retained = replay.checkpoints.iter().map(|c| c.id).collect();
+            return Err(Invalid::UnknownCheckpoint { id, retained }.into());
+        };
+        let name = file_name(FileKind::Meta, wanted.meta_number);
+        let path = request.root.join(name);
+        match disk.lock(&path, LockKind::Shared, false) {
+            Ok(guard) => match read_current(disk, request.root, store) {
+                Ok((current, replay)) if replay.checkpoints.contains(&wanted) => {
+                    return Ok((current, replay, wanted, guard));
+                }
+                Ok(_) => {}
+                Err(error) => last = error,
+            },
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                last = missing(&path, e);
+                if unchanged() {
+                    return Err(last);
+                }
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => last = Error::Locked { path },
+            Err(e) => return Err(Error::io("lock", &path, e)),
+        }
+    }
+    Err(last)
+}
