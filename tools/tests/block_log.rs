@@ -4,7 +4,7 @@
 //! A loop device on a file of our own file system shows every write and flush of ext4 below a store,
 //! with io_uring and O_DIRECT. From that log come images: everything up to a flush, and of the writes
 //! after it all, none, or some blocks. Each is mounted (which replays the journal), checked by e2fsck,
-//! opened, compared, and every eighth is trained on.
+//! opened, compared, and every eighth is trained on. The same with a repair and its exchange of names.
 //!
 //! Needs root, loop devices, FUSE, e2fsprogs; where they are missing, the test says SKIPPED.
 //! `HPS_BLOCK_IMAGES` is the number of images (50); `HPS_SEED` repeats them.
@@ -19,62 +19,21 @@ mod block_log;
 mod disks;
 #[path = "disks/ext4.rs"]
 mod ext4;
+#[path = "disks/images.rs"]
+mod images;
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
+use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use block_log::{BlockLog, BlockLogFs, NAME, Record, apply, apply_some};
 use disks::{DIM, Random, Trainer, environment, options, own_mounts, say, skipped};
-use ext4::Mounted;
-use fuser::{BackgroundSession, Config, MountOption};
+use hps::io::pread::PreadDisk;
+use hps::repair::{Outcome, repair};
 use hps::*;
-use tempfile::TempDir;
-
-const DISK_BYTES: usize = 40 << 20;
-/// (mkfs options, mount options): small and large blocks, data in order and not.
-const FILE_SYSTEMS: [(&[&str], &str); 4] = [
-    (&["-b", "4096"], "commit=300"),
-    (&["-b", "4096"], "commit=1"),
-    (&["-b", "1024"], "commit=300"),
-    (&["-b", "4096"], "data=writeback,commit=300"),
-];
-
-/// The disk as a file, and the directory it is mounted on.
-struct Disk {
-    server: Option<BackgroundSession>,
-    log: BlockLog,
-    directory: TempDir,
-}
-
-impl Disk {
-    fn new() -> std::result::Result<Disk, String> {
-        let directory = tempfile::tempdir().map_err(|e| e.to_string())?;
-        let log = BlockLog::new(DISK_BYTES);
-        let mut config = Config::default();
-        config.mount_options = vec![MountOption::FSName("hps-block-log".to_owned())];
-        let fs = BlockLogFs(log.clone());
-        let server = fuser::spawn_mount(fs, directory.path(), &config);
-        let server = server.map_err(|e| format!("no FUSE mount: {e}"))?;
-        Ok(Disk {
-            server: Some(server),
-            log,
-            directory,
-        })
-    }
-
-    fn file(&self) -> PathBuf {
-        self.directory.path().join(NAME)
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        if let Some(server) = self.server.take() {
-            server.umount_and_join().unwrap();
-        }
-    }
-}
+use images::{Disk, Place, Recording};
 
 /// A checkpoint: between which calls it was made, and what is in it.
 struct Made {
@@ -86,16 +45,15 @@ struct Made {
 
 /// What was done to the disk, and what was promised meanwhile.
 struct History {
-    base: Vec<u8>,
-    log: Vec<Record>,
+    recording: Recording,
     created: usize,
     checkpoints: Vec<Made>,
     options: RuntimeOptions,
 }
 
 /// Trains on the disk.
-fn record(disk: &Disk, place: &Path, mount: &str, seed: u64) -> History {
-    let mounted = Mounted::new(&disk.file(), place, mount).unwrap();
+fn train(disk: &Disk, place: &Place, seed: u64) -> History {
+    let mounted = place.mounted(disk).unwrap();
     let base = disk.log.begin();
     let options = RuntimeOptions {
         inline: seed % 2 == 1,
@@ -103,7 +61,7 @@ fn record(disk: &Disk, place: &Path, mount: &str, seed: u64) -> History {
         ..options()
     };
     let mut random = Random(seed);
-    let mut trainer = Trainer::create(&place.join("store"), options.clone()).unwrap();
+    let mut trainer = Trainer::create(&place.root().join("store"), options.clone()).unwrap();
     assert!(trainer.store().stats().direct_io, "no O_DIRECT");
     let created = disk.log.calls();
     let mut checkpoints = Vec::new();
@@ -134,74 +92,34 @@ fn record(disk: &Disk, place: &Path, mount: &str, seed: u64) -> History {
     trainer.store.take().unwrap().close().unwrap();
     mounted.unmount().unwrap();
     History {
-        base,
-        log,
+        recording: Recording { base, log },
         created,
         checkpoints,
         options,
     }
 }
 
-/// What is on the disk when the power goes: all calls before `flushed`, and of those from there to
-/// `cut` all, none, or the blocks that a seed chooses.
-#[derive(Clone, Copy, Debug)]
-struct Cut {
-    flushed: usize,
-    cut: usize,
-    kept: Kept,
+fn text(error: Error) -> String {
+    error.to_string()
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Kept {
-    All,
-    Nothing,
-    Some(u64),
+/// The rows of the last checkpoint, each of equal weights.
+fn rows_of(store: &Store) -> std::result::Result<BTreeMap<u64, f32>, String> {
+    let mut rows = BTreeMap::new();
+    if let Some(last) = store.last_checkpoint() {
+        let mut all = store.rows(last.id).map_err(text)?;
+        while let Some(row) = all.next_row().map_err(text)? {
+            let weights = &row.values[..DIM];
+            if weights.iter().any(|w| *w != weights[0]) {
+                return Err(format!("a torn row of key {}", row.key));
+            }
+            rows.insert(row.key, weights[0]);
+        }
+    }
+    Ok(rows)
 }
 
 impl History {
-    /// The calls after each flush: what a disk may reorder or lose until the next.
-    fn epochs(&self) -> Vec<(usize, usize)> {
-        let flushes = self.log.iter().enumerate();
-        let ends = flushes.filter_map(|(i, r)| matches!(r, Record::Flush).then_some(i));
-        let mut epochs = Vec::new();
-        let mut from = 0;
-        for end in ends {
-            epochs.push((from, end));
-            from = end + 1;
-        }
-        epochs.push((from, self.log.len()));
-        epochs
-    }
-
-    /// Half of them at flushes, evenly, or all flushes; the others within the epochs.
-    fn cuts(&self, images: usize, random: &mut Random) -> Vec<Cut> {
-        let epochs = self.epochs();
-        let at_flushes = (images / 2).clamp(1, epochs.len());
-        let mut cuts = Vec::new();
-        for i in 0..at_flushes {
-            let (flushed, _) = epochs[i * epochs.len() / at_flushes];
-            let cut = flushed;
-            let kept = Kept::Nothing;
-            cuts.push(Cut { flushed, cut, kept });
-        }
-        let ends = epochs
-            .iter()
-            .flat_map(|(from, to)| (*from..*to).map(|call| (*from, call + 1)));
-        let ends: Vec<(usize, usize)> = ends.collect();
-        while cuts.len() < images {
-            // Each write is as likely the last one: long epochs are cut more often.
-            let (flushed, cut) = ends[random.below(ends.len() as u64) as usize];
-            let kept = match random.below(8) {
-                0 => Kept::All,
-                1 => Kept::Nothing,
-                _ => Kept::Some(random.below(1 << 40)),
-            };
-            cuts.push(Cut { flushed, cut, kept });
-        }
-        cuts.sort_by_key(|cut| cut.flushed);
-        cuts
-    }
-
     /// The steps of the newest checkpoint that must be there at a moment, and that may be.
     fn allowed(&self, cut: usize) -> (u64, u64) {
         let last = |done: &dyn Fn(&Made) -> bool| {
@@ -210,71 +128,30 @@ impl History {
         };
         (last(&|c| c.acknowledged <= cut), last(&|c| c.begun < cut))
     }
-}
 
-/// Where images are put and mounted.
-struct Bench {
-    image: PathBuf,
-    place: PathBuf,
-    mount: &'static str,
-}
-
-impl Bench {
-    fn mounted(&self) -> std::result::Result<Mounted, String> {
-        Mounted::new(&self.image, &self.place, self.mount)
-    }
-
-    /// What is wrong with the store in an image; the step of its newest checkpoint.
-    fn look(
-        &self,
-        bytes: &[u8],
-        history: &History,
-        cut: usize,
-        train: bool,
-    ) -> std::result::Result<u64, String> {
-        fs::write(&self.image, bytes).unwrap();
-        self.mounted()?.unmount()?;
-        ext4::check(&self.image)?;
-        let mounted = self.mounted()?;
-        let found = self.open(history, cut, train);
-        mounted.unmount()?;
-        found
-    }
-
-    fn open(&self, history: &History, cut: usize, train: bool) -> std::result::Result<u64, String> {
-        let path = self.place.join("store");
-        let (must, may) = history.allowed(cut);
+    /// What is wrong with the store below `root` at a moment; the step of its newest checkpoint.
+    fn look(&self, root: &Path, cut: usize, train: bool) -> std::result::Result<u64, String> {
+        let path = root.join("store");
+        let (must, may) = self.allowed(cut);
         if !path.join("STORE").exists() {
-            return match history.created > cut {
+            return match self.created > cut {
                 true => Ok(0),
                 false => Err("no store".to_owned()),
             };
         }
-        let text = |error: Error| error.to_string();
-        let store = Store::open(&path, history.options.clone()).map_err(text)?;
-        let last = store.last_checkpoint();
-        let step = last.as_ref().map_or(0, |last| last.step);
+        let store = Store::open(&path, self.options.clone()).map_err(text)?;
+        let step = store.last_checkpoint().map_or(0, |last| last.step);
         if step < must || step > may {
             return Err(format!("checkpoint {step}, not of {must} to {may}"));
         }
-        let mut rows = BTreeMap::new();
-        if let Some(last) = &last {
-            let mut all = store.rows(last.id).map_err(text)?;
-            while let Some(row) = all.next_row().map_err(text)? {
-                let weights = &row.values[..DIM];
-                if weights.iter().any(|w| *w != weights[0]) {
-                    return Err(format!("a torn row of key {}", row.key));
-                }
-                rows.insert(row.key, weights[0]);
-            }
-        }
-        let made = history.checkpoints.iter().find(|made| made.step == step);
+        let rows = rows_of(&store)?;
+        let made = self.checkpoints.iter().find(|made| made.step == step);
         if made.map_or(!rows.is_empty(), |made| made.rows != rows) {
             return Err(format!("rows of checkpoint {step}"));
         }
         let mut trainer = Trainer {
             path,
-            options: history.options.clone(),
+            options: self.options.clone(),
             store: Some(store),
             rows: rows.clone(),
             durable: rows,
@@ -305,46 +182,41 @@ struct Counts {
     empty: usize,
 }
 
-fn images(bench: &Bench, history: &History, count: usize, seed: u64, counts: &mut Counts) {
-    let cuts = history.cuts(count, &mut Random(seed));
-    let (mut bytes, mut applied) = (history.base.clone(), 0);
-    for (number, at) in cuts.iter().enumerate() {
-        apply(&mut bytes, &history.log, applied..at.flushed);
-        applied = at.flushed;
-        let mut image = bytes.clone();
-        let rest = at.flushed..at.cut;
-        match at.kept {
-            Kept::Nothing => {}
-            Kept::All => apply(&mut image, &history.log, rest),
-            Kept::Some(seed) => {
-                let mut random = Random(seed);
-                let mut kept = || random.below(2) == 0;
-                counts.blocks += apply_some(&mut image, &history.log, rest, &mut kept);
-            }
-        }
-        let step = bench
-            .look(&image, history, at.cut, number % 8 == 0)
+fn images(place: &Place, history: &History, count: usize, seed: u64, counts: &mut Counts) {
+    let recording = &history.recording;
+    let cuts = recording.cuts(count, &mut Random(seed));
+    counts.blocks += recording.each_image(&cuts, |number, at, image| {
+        let step = place
+            .look(image, |root| history.look(root, at.cut, number % 8 == 0))
             .unwrap_or_else(|wrong| panic!("seed {seed}, {at:?}: {wrong}"));
-        counts.images += 1;
         counts.newer += usize::from(step > history.allowed(at.cut).0);
         counts.empty += usize::from(step == 0);
-    }
-    counts.calls += history.log.len();
-    counts.flushes += history.epochs().len() - 1;
+    });
+    counts.images += cuts.len();
+    counts.calls += recording.log.len();
+    counts.flushes += recording.flushes();
 }
 
 /// A disk that says that it flushed, and did not: its images must be found wrong, or the test itself
 /// would be.
-fn a_lie_is_found(bench: &Bench, history: &History) {
+fn a_lie_is_found(place: &Place, history: &History) {
     let [first, .., last] = &history.checkpoints[..] else {
         panic!("fewer than two checkpoints");
     };
-    let mut bytes = history.base.clone();
-    apply(&mut bytes, &history.log, 0..first.acknowledged);
-    let found = bench.look(&bytes, history, last.acknowledged, false);
+    let image = history.recording.until(first.acknowledged);
+    let found = place.look(&image, |root| history.look(root, last.acknowledged, false));
     let wrong = found.expect_err("a checkpoint that is not there was not missed");
     let expected = format!("not of {} to {}", last.step, last.step);
     assert!(wrong.contains(&expected), "{wrong}");
+}
+
+/// How many images, and the seed.
+fn wanted() -> (usize, u64) {
+    let images = usize::try_from(environment("HPS_BLOCK_IMAGES", 50)).unwrap();
+    (
+        images,
+        environment("HPS_SEED", u64::from(std::process::id())),
+    )
 }
 
 #[test]
@@ -352,53 +224,21 @@ fn whatever_blocks_reached_the_disk_a_checkpoint_that_the_moment_allows_opens() 
     if !own_mounts("whatever_blocks_reached_the_disk_a_checkpoint_that_the_moment_allows_opens") {
         return;
     }
-    let wanted = usize::try_from(environment("HPS_BLOCK_IMAGES", 50)).unwrap();
-    let seed = environment("HPS_SEED", u64::from(std::process::id()));
-    let directory = tempfile::tempdir().unwrap();
-    let place = directory.path().join("mount");
-    let memory = directory.path().join("images");
-    fs::create_dir(&place).unwrap();
-    fs::create_dir(&memory).unwrap();
-    // Images are written and thrown away; without the right they go to the disk.
-    let tmpfs = [
-        "-t".as_ref(),
-        "tmpfs".as_ref(),
-        "tmpfs".as_ref(),
-        memory.as_os_str(),
-    ];
-    let in_memory = ext4::run("mount", &tmpfs).is_ok();
+    let (wanted, seed) = wanted();
     let mut counts = Counts::default();
     // One history for each kind of file system, or for the next one where few images are wanted.
     let histories = (wanted / 50).max(1);
     for number in 0..histories {
         let seed = seed + number as u64;
-        let (make, mount) = FILE_SYSTEMS[(seed % 4) as usize];
-        let disk = match Disk::new() {
-            Ok(disk) => disk,
+        let (disk, place) = match Place::new(seed) {
+            Ok(made) => made,
             Err(why) => return skipped("block_log", &why),
         };
-        let lazy = [
-            "-m",
-            "0",
-            "-E",
-            "lazy_itable_init=0,lazy_journal_init=0,nodiscard",
-        ];
-        let ready = ext4::make(&disk.file(), &[make, &lazy].concat())
-            .and_then(|()| Mounted::new(&disk.file(), &place, mount)?.unmount());
-        if let Err(why) = ready {
-            return skipped("block_log", &why);
-        }
-        say(&format!("block_log: seed {seed}, {make:?}, {mount}"));
-        let history = record(&disk, &place, mount, seed);
+        let history = train(&disk, &place, seed);
         drop(disk);
-        let bench = Bench {
-            image: memory.join("image"),
-            place: place.clone(),
-            mount,
-        };
         let share = wanted / histories + usize::from(number < wanted % histories);
-        images(&bench, &history, share, seed, &mut counts);
-        a_lie_is_found(&bench, &history);
+        images(&place, &history, share, seed, &mut counts);
+        a_lie_is_found(&place, &history);
     }
     assert!(counts.flushes > 20 * histories, "{counts:?}");
     say(&format!(
@@ -406,8 +246,168 @@ fn whatever_blocks_reached_the_disk_a_checkpoint_that_the_moment_allows_opens() 
          checkpoint that was not yet acknowledged, {} before the first; seed {seed}",
         counts.images, counts.calls, counts.flushes, counts.blocks, counts.newer, counts.empty
     ));
-    if in_memory {
-        fs::remove_file(memory.join("image")).unwrap();
-        ext4::run("umount", &[&memory]).unwrap();
+}
+
+/// Files below a directory, but those that come and go.
+fn files_below(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    let mut left = vec![directory.to_path_buf()];
+    while let Some(next) = left.pop() {
+        let Ok(entries) = fs::read_dir(&next) else {
+            continue;
+        };
+        for entry in entries {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                left.push(path);
+            } else if path.file_name() != Some("LOCK".as_ref()) {
+                let name = path.strip_prefix(directory).unwrap().to_path_buf();
+                files.insert(name, fs::read(path).unwrap());
+            }
+        }
     }
+    files
+}
+
+/// A repair, the exchange included; whether there was something to do. `built` is called before the
+/// exchange.
+fn mend(root: &Path, built: impl FnOnce()) -> std::result::Result<bool, String> {
+    let disk: Arc<dyn hps::io::Disk> = Arc::new(PreadDisk::new());
+    let mut go_on = |_, _| ControlFlow::Continue(());
+    let outcome = repair(&disk, root, Default::default(), &mut go_on);
+    match outcome.map_err(text)? {
+        Outcome::Whole(_) => Ok(false),
+        Outcome::Built(_, repaired) => {
+            built();
+            repaired.swap(&*disk, root).map_err(text)?;
+            Ok(true)
+        }
+    }
+}
+
+/// What must be there after a repair that was cut off, and after the next one.
+fn is_mended(
+    home: &Path,
+    damaged: &BTreeMap<PathBuf, Vec<u8>>,
+    rows: &BTreeMap<u64, f32>,
+    over: bool,
+) -> std::result::Result<(), String> {
+    let root = home.join("store");
+    let is_damaged = |name: &str| files_below(&home.join(name)) == *damaged;
+    if !root.join("STORE").exists() {
+        return Err("no store under its name".to_owned());
+    }
+    if !["store", "store.repair", "store.damaged"]
+        .into_iter()
+        .any(is_damaged)
+    {
+        return Err("the damaged store is not what it was".to_owned());
+    }
+    if over && !is_damaged("store.damaged") {
+        return Err("the repair was over, and the damaged store has not its name".to_owned());
+    }
+    let had_to = mend(&root, || ())?;
+    if over && had_to {
+        return Err("twice is not once".to_owned());
+    }
+    let mut names: Vec<String> = fs::read_dir(home)
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name != "lost+found")
+        .collect();
+    names.sort();
+    if names != ["store", "store.damaged"] || !is_damaged("store.damaged") {
+        return Err(format!("{names:?} after the second repair"));
+    }
+    let store = Store::open(&root, options()).map_err(text)?;
+    if rows_of(&store)? != *rows {
+        return Err("other rows than after a repair without a cut".to_owned());
+    }
+    store.close().map_err(text)
+}
+
+#[test]
+fn a_repair_whose_power_goes_leaves_one_store_or_the_other_and_is_ended_by_the_next() {
+    const NAME: &str =
+        "a_repair_whose_power_goes_leaves_one_store_or_the_other_and_is_ended_by_the_next";
+    if !own_mounts(NAME) {
+        return;
+    }
+    let (wanted, seed) = wanted();
+    let (disk, place) = match Place::new(seed) {
+        Ok(made) => made,
+        Err(why) => return skipped("block_log, repair", &why),
+    };
+    let mounted = place.mounted(&disk).unwrap();
+    let root = place.root().join("store");
+    let mut trainer = Trainer::create(&root, options()).unwrap();
+    for step in 0..6 {
+        trainer
+            .set_random(&mut Random(seed + step), 2000, 500)
+            .unwrap();
+        trainer.checkpoint(b"whole").unwrap();
+    }
+    trainer.store.take().unwrap().close().unwrap();
+    let files = files_below(&root);
+    let mut row_files = files
+        .keys()
+        .filter(|p| p.extension().is_some_and(|e| e == "rows"));
+    // The first record of a file, and the manifest.
+    let manifest = files
+        .keys()
+        .find(|p| p.extension().is_some_and(|e| e == "manifest"));
+    for (path, offset) in [
+        (row_files.next_back().unwrap(), 4200),
+        (manifest.unwrap(), 70),
+    ] {
+        let file = File::options().write(true).open(root.join(path)).unwrap();
+        file.write_all_at(&[!files[path][offset]], offset as u64)
+            .unwrap();
+        file.sync_all().unwrap();
+    }
+    let damaged = files_below(&root);
+    mounted.unmount().unwrap();
+
+    let mounted = place.mounted(&disk).unwrap();
+    let base = disk.log.begin();
+    let mut built = 0;
+    let mended = mend(&root, || built = disk.log.calls());
+    assert!(mended.unwrap(), "nothing was repaired");
+    let over = disk.log.calls();
+    let log = disk.log.end();
+    let store = Store::open_read_only(&root, None, options()).unwrap();
+    let rows = rows_of(&store).unwrap();
+    store.close().unwrap();
+    assert!(
+        rows.len() >= trainer.durable.len() - 1 && rows != trainer.durable,
+        "one row is lost"
+    );
+    mounted.unmount().unwrap();
+    drop(disk);
+
+    let recording = Recording { base, log };
+    // Anywhere in the repair, and everywhere in the exchange of names.
+    let mut random = Random(seed);
+    let mut cuts = recording.cuts(wanted / 2, &mut random);
+    cuts.extend(recording.every_cut(built, &mut random));
+    cuts.sort_by_key(|cut| cut.flushed);
+    let mut ended = 0;
+    recording.each_image(&cuts, |_, at, image| {
+        let found = place.look(image, |home| {
+            let swapped = home.join("store.damaged").exists();
+            is_mended(home, &damaged, &rows, at.cut >= over).map(|()| swapped)
+        });
+        ended += usize::from(found.unwrap_or_else(|wrong| panic!("seed {seed}, {at:?}: {wrong}")));
+    });
+    let end = recording.until(over);
+    place
+        .look(&end, |home| is_mended(home, &damaged, &rows, true))
+        .unwrap();
+    say(&format!(
+        "block_log: {} images of a repair of {} calls with {} flushes; {ended} after the exchange; \
+         seed {seed}",
+        cuts.len() + 1,
+        recording.log.len(),
+        recording.flushes()
+    ));
 }

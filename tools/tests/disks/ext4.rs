@@ -1,5 +1,4 @@
 //! An ext4 file system in a file, mounted on a loop device: how do tests get one, and rid of it?
-#![expect(dead_code, reason = "each test uses some of it")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
