@@ -59,7 +59,7 @@ pub fn reseal(name: &str, bytes: &mut [u8], store: [u8; 16]) {
         (_, Some((FileKind::Meta, number))) => drop(forge::meta(bytes, &id(number))),
         (_, Some((FileKind::Image, number))) => drop(forge::image(bytes, &id(number))),
         (_, Some((FileKind::Manifest | FileKind::ManifestCopy, number))) => {
-            drop(forge::manifest(bytes, &id(number)));
+            forge::manifest(bytes, &id(number));
         }
         _ => {}
     }

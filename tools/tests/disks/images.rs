@@ -4,7 +4,11 @@
 //! - From a [`Recording`] come [`Cut`]s: everything up to a flush, and of the writes after it all, none,
 //!   or some blocks.
 //! - [`Place`] mounts an image, as after a power cut, and has e2fsck look at it.
-#![expect(clippy::unwrap_used, reason = "test helpers fail the test")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "test helpers fail the test"
+)]
 
 use std::fs;
 use std::path::{Path, PathBuf};
