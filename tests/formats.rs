@@ -137,6 +137,7 @@ fn constants_are_documented() {
         ("ENTRIES_MAX", ENTRIES_MAX),
         ("RUNS_MAX", RUNS_MAX as u64),
         ("DIRECTORIES_MAX", DIRECTORIES_MAX as u64),
+        ("EDIT_BYTES_MAX", u64::from(manifest::EDIT_BYTES_MAX)),
         ("COVERED_MAX", u64::from(COVERED_MAX)),
         ("FILE_BYTES_MAX", FILE_BYTES_MAX),
     ];

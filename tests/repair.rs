@@ -9,159 +9,23 @@
 #[path = "common/crash.rs"]
 #[expect(dead_code, reason = "the crash test uses the rest")]
 mod common;
+#[path = "common/repairs.rs"]
+mod repairs;
 #[path = "common/sample.rs"]
 mod sample;
 
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use common::{Op, ROOT, key};
 use hps::io::Disk;
 use hps::io::pread::PreadDisk;
 use hps::io::sim::SimDisk;
-use hps::repair::{Now, Options, Outcome, Repaired, repair};
+use hps::repair::{Options, Outcome, repair};
 use hps::*;
-use sample::{COPIES, grow, rows, sample};
-
-/// Bits of each row by (table, key).
-type Rows = BTreeMap<(usize, u64), Vec<u32>>;
-
-fn contents(disk: Arc<dyn Disk>, root: &Path, checkpoint: u64) -> Result<Rows> {
-    let options = RuntimeOptions {
-        cache_bytes: 32 << 20,
-        shards: 1,
-        threads: 1,
-        inline: true,
-        ..RuntimeOptions::default()
-    };
-    let store = Store::open_read_only_on(disk, root, Some(checkpoint), options)?;
-    let tables: Vec<_> = store.tables().iter().map(|(id, _)| *id).collect();
-    let mut iter = store.rows(checkpoint)?;
-    let mut found = Rows::new();
-    while let Some(row) = iter.next_row()? {
-        let table = tables.iter().position(|id| *id == row.table).unwrap();
-        let bits = row.values.iter().map(|v| v.to_bits()).collect();
-        found.insert((table, row.key), bits);
-    }
-    Ok(found)
-}
-
-fn of_sim(disk: &SimDisk, root: &Path, checkpoint: u64) -> Rows {
-    contents(Arc::new(disk.clone()), root, checkpoint).unwrap()
-}
-
-fn run_repair(disk: &SimDisk, options: Options) -> Result<Outcome> {
-    let disk: Arc<dyn Disk> = Arc::new(disk.clone());
-    repair(&disk, Path::new(ROOT), options, &mut |_, _| {
-        ControlFlow::Continue(())
-    })
-}
-
-fn files_of(disk: &SimDisk, root: &str) -> BTreeMap<PathBuf, Vec<u8>> {
-    let paths = disk.paths().into_iter();
-    paths
-        .filter(|p| p.starts_with(root) && !p.ends_with("LOCK"))
-        .map(|p| (p.clone(), disk.read_file(&p).unwrap()))
-        .collect()
-}
-
-/// What the rows were at each checkpoint.
-struct Truth {
-    by_checkpoint: BTreeMap<u64, Rows>,
-    /// What older copies may be.
-    older: Rows,
-}
-
-impl Truth {
-    fn of(disk: &SimDisk) -> Truth {
-        let of = |id| (id, of_sim(disk, Path::new(ROOT), id));
-        let by_checkpoint: BTreeMap<_, _> = [1, 2].into_iter().map(of).collect();
-        let older = by_checkpoint[&1].clone();
-        Truth {
-            by_checkpoint,
-            older,
-        }
-    }
-
-    /// Whatever differs from the truth must have been told.
-    fn check(&self, repaired: &Repaired, found: &Rows, what: &str) {
-        let truth = &self.by_checkpoint[&repaired.checkpoint];
-        let mut unexplained = 0;
-        let keys: std::collections::BTreeSet<_> = truth.keys().chain(found.keys()).collect();
-        for at in keys {
-            let told = |l: &&hps::repair::LostRow| (l.table as usize, l.key) == *at;
-            let told = repaired.lost.iter().find(told);
-            let (right, left) = (truth.get(at), found.get(at));
-            match told {
-                None => unexplained += u64::from(right != left),
-                Some(lost) if lost.now != Now::Gone => {
-                    let older = self.older.get(at);
-                    assert!(left.is_some() && left == older, "{what}: {lost:?}");
-                }
-                Some(lost) => assert_eq!(left, None, "{what}: {lost:?}"),
-            }
-        }
-        let most = repaired.nameless;
-        assert!(
-            unexplained <= most,
-            "{what}: {unexplained} rows differ, {most} were told"
-        );
-    }
-}
-
-/// A store with an index image.
-fn grown() -> (SimDisk, Truth) {
-    let (disk, mut run) = sample(1);
-    let mut older = of_sim(&disk, Path::new(ROOT), 1);
-    grow(&mut run);
-    let by_checkpoint: BTreeMap<_, _> = [2, 3]
-        .map(|id| (id, of_sim(&disk, Path::new(ROOT), id)))
-        .into();
-    let newest = f32::from(COPIES).to_bits();
-    let before = f32::from(COPIES - 1).to_bits();
-    let many = by_checkpoint[&3]
-        .iter()
-        .filter(|(_, row)| **row == [newest]);
-    older.extend(many.map(|(at, _)| (*at, vec![before])));
-    let truth = Truth {
-        by_checkpoint,
-        older,
-    };
-    let image = |p: &PathBuf| p.extension().is_some_and(|e| e == "image");
-    assert!(disk.paths().iter().any(image));
-    (disk, truth)
-}
-
-/// A repair of the damaged store: what was saved is right or told, and nothing else was touched.
-/// Gives what was built, or what the error says.
-fn check_repair(disk: &SimDisk, truth: &Truth, options: Options, what: &str) -> Result<Repaired> {
-    let before = files_of(disk, ROOT);
-    let outcome = run_repair(disk, options);
-    assert!(
-        files_of(disk, ROOT) == before,
-        "{what}: the damaged store was changed"
-    );
-    let beside = "/store.repair";
-    match outcome {
-        Ok(Outcome::Whole(report)) => panic!("{what}: {:?} was taken for whole", report.findings),
-        Ok(Outcome::Built(_, repaired)) => {
-            assert_eq!(repaired.path, Path::new(beside));
-            let found = of_sim(disk, Path::new(beside), repaired.checkpoint);
-            truth.check(&repaired, &found, what);
-            for path in disk.paths().into_iter().filter(|p| p.starts_with(beside)) {
-                disk.remove(&path).unwrap();
-            }
-            Ok(*repaired)
-        }
-        Err(error) => {
-            let left = files_of(disk, beside);
-            assert!(left.is_empty(), "{what}: {:?} stays behind", left.keys());
-            Err(error)
-        }
-    }
-}
+use repairs::*;
+use sample::{rows, sample};
 
 #[test]
 fn a_whole_store_is_left_alone() {
@@ -182,10 +46,21 @@ struct Ends {
     lossless: u64,
 }
 
-/// Repairs the store with each of some bytes changed, one at a time.
-fn repair_changed(disk: &SimDisk, truth: &Truth, first: usize, step: usize) -> Ends {
+/// Repairs the store with each of some bytes of some files changed, one at a time.
+fn repair_changed(
+    disk: &SimDisk,
+    truth: &Truth,
+    files: &[&str],
+    first: usize,
+    step: usize,
+) -> Ends {
     let mut ends = Ends::default();
-    for path in disk.paths() {
+    let chosen = |path: &Path| {
+        files
+            .iter()
+            .any(|end| path.to_str().unwrap().ends_with(end))
+    };
+    for path in disk.paths().into_iter().filter(|path| chosen(path)) {
         let bytes = disk.read_file(&path).unwrap().len() as u64;
         for offset in (first as u64..bytes).step_by(step) {
             let what = format!("byte {offset} of {}", path.display());
@@ -221,12 +96,13 @@ fn repair_changed(disk: &SimDisk, truth: &Truth, first: usize, step: usize) -> E
     ends
 }
 
-/// Some bytes of a store with an index image; with `HPS_FLIPS` also every byte of a small one.
+/// Some bytes of a store with an index image; with `HPS_FLIPS` also every byte of a small one, and of
+/// what the small one has not.
 #[test]
 fn whatever_byte_is_changed_every_other_row_is_saved() {
     const THREADS: usize = 2;
     let (disk, truth) = grown();
-    let ends = repair_changed(&disk, &truth, 0, 997);
+    let ends = repair_changed(&disk, &truth, &[""], 0, 997);
     let Ends {
         built,
         refused,
@@ -243,8 +119,11 @@ fn whatever_byte_is_changed_every_other_row_is_saved() {
         for thread in 0..THREADS {
             scope.spawn(move || {
                 let (disk, _run) = sample(1);
-                let ends = repair_changed(&disk, &Truth::of(&disk), thread, THREADS);
-                let (built, refused) = (ends.built, ends.refused);
+                let small = repair_changed(&disk, &Truth::of(&disk), &[""], thread, THREADS);
+                let (disk, truth) = grown();
+                let files = [".image", ".manifest", ".copy"];
+                let large = repair_changed(&disk, &truth, &files, thread, THREADS);
+                let (built, refused) = (small.built + large.built, small.refused + large.refused);
                 println!("{built} stores with a changed byte repaired, {refused} refused");
             });
         }
@@ -295,42 +174,6 @@ fn lost_files_cost_what_was_in_them_and_no_more() {
         disk.write_file(&path, &whole).unwrap();
     }
     assert!(named > 0, "no lost key was named");
-}
-
-#[test]
-fn a_manifest_and_its_copy_complete_each_other() {
-    let (disk, truth) = grown();
-    let paths = disk.paths();
-    let named = |end: &str| paths.iter().find(|p| p.to_str().unwrap().ends_with(end));
-    let [manifest, copy, current] =
-        ["manifest", "copy", "CURRENT"].map(|end| named(end).unwrap().clone());
-    let bytes = disk.read_file(&manifest).unwrap();
-    assert_eq!(bytes, disk.read_file(&copy).unwrap());
-    // Headers, edits: each is damaged in one of the two, again and again.
-    let places: Vec<u64> = (0..bytes.len() as u64).step_by(200).collect();
-    for current_lost in [false, true] {
-        for (i, place) in places.iter().enumerate() {
-            let damaged = if i % 2 == 0 { &manifest } else { &copy };
-            disk.corrupt(damaged, *place, 1).unwrap();
-        }
-        if current_lost {
-            disk.corrupt(&current, 20, 1).unwrap();
-        }
-        let what = "both are damaged";
-        let repaired = check_repair(&disk, &truth, Options::default(), what).unwrap();
-        assert_eq!(repaired.checkpoint, 3);
-        assert!(repaired.lost_nothing(), "{repaired:?}");
-        drop(repaired);
-        for path in [&manifest, &copy] {
-            disk.write_file(path, &bytes).unwrap();
-        }
-    }
-    // The same edit in both: what came before it is left.
-    for path in [&manifest, &copy] {
-        disk.corrupt(path, bytes.len() as u64 - 8, 1).unwrap();
-    }
-    let repaired = check_repair(&disk, &truth, Options::default(), "the last edit").unwrap();
-    assert!(!repaired.lost_nothing(), "{repaired:?}");
 }
 
 #[test]

@@ -186,7 +186,10 @@ stage_crash() {
 
 # Every byte of a store that holds every kind of file, changed in three ways.
 stage_flips() {
-  HPS_FLIPS=all cargo test --quiet --test inspect a_changed_byte -- --nocapture
+  local said
+  said=$(HPS_FLIPS=all cargo test --quiet --test inspect a_changed_byte -- --nocapture 2>&1) ||
+    { echo "$said" >&2; return 1; }
+  grep -E '[0-9]{6} bytes changed' <<<"$said"
 }
 
 # The engine's threads in chosen orders.

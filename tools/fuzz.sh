@@ -115,9 +115,18 @@ fuzz() { # target
 }
 
 jobs=${HPS_FUZZ_JOBS:-$(nproc)}
-trap 'trap - TERM; kill 0' INT TERM
 findings=0
 pids=()
+# A fuzzer is a child of the subshell that waits for it.
+stop() {
+  local pid
+  for pid in "${pids[@]}"; do
+    pkill -TERM -P "$pid" 2>/dev/null || true
+    kill "$pid" 2>/dev/null || true
+  done
+  exit 130
+}
+trap stop INT TERM
 printf '%-22s %12s %8s %8s %9s\n' target executions edges seconds findings
 for target in "$@"; do
   mkdir -p "$target_dir/corpus/$target" "$artifacts/$target"

@@ -243,7 +243,7 @@ slice_flips() {
 }
 count_flips() {
   awk '/bytes changed/ { changed += $1 } /with a changed byte repaired/ { repaired += $1 + $8 }
-    END { printf "%d changes, %d repairs\n", changed, repaired }'
+    END { if (changed && repaired) printf "%d changes, %d repairs\n", changed, repaired }'
 }
 
 slice_full() { HPS_SEED=$1 HPS_FILL_LEVELS=25 "$work/bin/full_disk" --nocapture; }

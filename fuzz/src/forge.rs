@@ -138,7 +138,7 @@ fn piece(bytes: &mut [u8], offset: u64, length: usize) -> Option<&mut [u8]> {
     bytes.get_mut(from..from.checked_add(length)?)
 }
 
-/// A whole store: every file of its own, then the checksums that the manifest has of files, then
+/// A whole store: every file of its own (a copy of a manifest as such), then the checksums that the manifest has of files, then
 /// the digest that `CURRENT` has of the manifest.
 pub fn store(files: &mut Files, root: &Path) {
     let mut sums = BTreeMap::new();
@@ -158,7 +158,12 @@ pub fn store(files: &mut Files, root: &Path) {
                     FileKind::Rows => rows(bytes, &id),
                     FileKind::Meta => meta(bytes, &id),
                     FileKind::Image => image(bytes, &id),
-                    FileKind::Manifest | FileKind::ManifestCopy => continue,
+                    FileKind::Manifest => continue,
+                    // Its edits are right ones, whatever they say, and may differ from the manifest's.
+                    FileKind::ManifestCopy => {
+                        manifest(bytes, &id);
+                        continue;
+                    }
                 };
                 sums.insert((kind, number), sum);
             }

@@ -24,6 +24,8 @@ use super::layout::{
 pub const MANIFEST_MAGIC: [u8; 8] = *b"HPSMANI\0";
 /// Bytes of a manifest's header.
 pub const MANIFEST_HEADER_BYTES: usize = FileHeader::BYTES;
+/// Largest payload of an edit; that of a table with a name of 255 bytes is the largest there is.
+pub const EDIT_BYTES_MAX: u32 = 512;
 layout! {
     /// The start of a record; the payload follows, then zeros to a multiple of 8.
     EditHead = 16 {
@@ -144,6 +146,10 @@ impl<'a> ManifestReader<'a> {
         let what = "edit";
         let offset = self.offset;
         let (head, _) = view::<EditHead>(self.rest, offset, what)?;
+        if head.payload_bytes.get() > EDIT_BYTES_MAX {
+            // Before all of it is hashed.
+            return Err(DecodeError::damaged(offset, "edit: longer than any is"));
+        }
         let payload_bytes = usize::try_from(head.payload_bytes.get()).unwrap_or(usize::MAX);
         let split = EditHead::BYTES
             .checked_add(payload_bytes)

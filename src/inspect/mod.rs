@@ -279,10 +279,11 @@ impl Inspection<'_> {
             Err(error) => {
                 // A directory with a manifest was a store, whose identity is gone.
                 let was = self.disk.list(self.root).is_ok_and(|names| {
-                    let kind = |n: &str| parse_file_name(n).map(|(kind, _)| kind);
-                    names
-                        .iter()
-                        .any(|e| kind(&e.name) == Some(FileKind::Manifest))
+                    let is = |n: &str| {
+                        use FileKind::{Manifest, ManifestCopy};
+                        matches!(parse_file_name(n), Some((Manifest | ManifestCopy, _)))
+                    };
+                    names.iter().any(|e| is(&e.name))
                 });
                 if was && matches!(error, Error::InvalidArgument(_)) {
                     let path = self.root.join(STORE_NAME);
@@ -312,21 +313,29 @@ impl Inspection<'_> {
             Err(error) => error.kind() == std::io::ErrorKind::NotFound,
             Ok(_) => false,
         };
-        match recover::read_start(&**self.disk, &copy, bytes) {
-            Err(_) if gone() => Ok(()),
-            Err(error) => self.report.note(Severity::Cache, error),
-            Ok(found) => {
-                let expected = recover::read_start(&**self.disk, &path, bytes);
-                // A writer that replaced it meanwhile has made a copy of the new one.
-                let pairs = expected.iter().flatten().zip(&found);
-                if let Some(at) = pairs.into_iter().position(|(a, b)| a != b) {
-                    let what = String::from("not what the manifest says");
-                    self.report
-                        .add(Severity::Cache, &copy, Some(at as u64), what);
-                }
-                Ok(())
+        let found = match recover::read_start(&**self.disk, &copy, bytes) {
+            Ok(found) => found,
+            Err(_) if gone() => return Ok(()),
+            Err(Error::Io { source, .. }) if is_unreadable(&source) => {
+                // Nothing but a repair reads it: the inspection goes on.
+                let what = format!("can't be read: {source}");
+                self.report.add(Severity::Cache, &copy, None, what);
+                return Ok(());
             }
+            Err(error) => return self.report.note(Severity::Cache, error),
+        };
+        let expected = match recover::read_start(&**self.disk, &path, bytes) {
+            Ok(expected) => expected,
+            // A writer has replaced it meanwhile, and has made a copy of the new one.
+            Err(_) if self.report.open_elsewhere => return Ok(()),
+            Err(error) => return self.report.note(Severity::Damage, error),
+        };
+        if let Some(at) = expected.iter().zip(&found).position(|(a, b)| a != b) {
+            let what = String::from("not what the manifest says");
+            self.report
+                .add(Severity::Cache, &copy, Some(at as u64), what);
         }
+        Ok(())
     }
 
     /// What CURRENT commits, with every retained checkpoint locked against a writer.

@@ -200,6 +200,18 @@ impl SimDisk {
         }
     }
 
+    /// From now on no read gets the sector of a byte: EIO. Until the file is replaced. Not a call.
+    ///
+    /// # Errors
+    /// `NotFound` without such a file.
+    pub fn lose_sector(&self, path: &Path, offset: u64) -> io::Result<()> {
+        let mut state = self.state();
+        let inode = state.resolve(path)?;
+        let at = usize::try_from(offset).map_err(|_| ErrorKind::InvalidInput)?;
+        state.file(inode)?.lost.insert(at / SECTOR_BYTES);
+        Ok(())
+    }
+
     /// The bytes of a file as reads see them. Not a call.
     ///
     /// # Errors

@@ -5,6 +5,7 @@
 //!   before it is believed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
@@ -14,7 +15,7 @@ use crate::format::{
     FileIdentity, FileKind, PART_NAME, STORE_NAME, file_name, identity, manifest_paths,
     parse_file_name,
 };
-use crate::io::{Disk, is_no_file, is_unreadable};
+use crate::io::{Disk, OpenMode, is_no_file, is_unreadable};
 use crate::ssd::edits::Replay;
 use crate::ssd::recover::{self, METADATA_BYTES_MAX};
 
@@ -73,7 +74,7 @@ pub(super) fn identity(disk: &dyn Disk, root: &Path) -> Result<([u8; 16], Vec<Pa
 pub(super) struct Version {
     /// What the manifest adds up to.
     pub replay: Replay,
-    /// CURRENT, where it is whole and the manifest or its copy has all that it commits.
+    /// CURRENT, where it is whole; the manifest and its copy may lack what it commits.
     pub current: Option<Current>,
     /// What was wrong, if later edits may be lost by that. A damaged CURRENT alone costs nothing: the
     /// manifest goes on at least as far as it said.
@@ -107,10 +108,11 @@ pub(super) fn versions(disk: &dyn Disk, root: &Path, store: &[u8; 16]) -> Result
         }
         Err(error) => return Err(error),
     };
-    if let Ok(current) = recover::read_current_file(disk, root, store) {
-        let bytes = usize::try_from(current.manifest_bytes).unwrap_or(usize::MAX);
-        let (content, _) = manifest(disk, root, store, current.manifest_number, bytes);
-        let path = root.join(file_name(FileKind::Manifest, current.manifest_number));
+    let current = recover::read_current_file(disk, root, store).ok();
+    if let Some(current) = current {
+        let (number, bytes) = (current.manifest_number, current.manifest_bytes);
+        let (content, _) = manifest(disk, root, store, number, bytes)?;
+        let path = root.join(file_name(FileKind::Manifest, number));
         // All that CURRENT commits: the digest says so.
         if let Ok(replay) = recover::replay_committed(&content, &path, store, &current) {
             return Ok(Version {
@@ -129,7 +131,7 @@ pub(super) fn versions(disk: &dyn Disk, root: &Path, store: &[u8; 16]) -> Result
     // A manifest that was just begun may hold less than the one before it.
     let mut best: Option<(u64, bool, u64, Replay)> = None;
     for number in numbers {
-        let (content, all) = manifest(disk, root, store, number, usize::MAX);
+        let (content, all) = manifest(disk, root, store, number, u64::MAX)?;
         let Some((replay, whole)) = believed(&content, &FileIdentity::new(*store, number)) else {
             continue;
         };
@@ -143,10 +145,12 @@ pub(super) fn versions(disk: &dyn Disk, root: &Path, store: &[u8; 16]) -> Result
         }
     }
     if let Some((_, whole, _, replay)) = best {
+        // What CURRENT commits is not there, if it can say so.
+        let less = current.is_some() || !whole;
         return Ok(Version {
             replay,
-            current: None,
-            lost: (!whole).then_some(error),
+            current,
+            lost: less.then_some(error),
         });
     }
     let path = root.to_path_buf();
@@ -164,29 +168,71 @@ fn manifest(
     root: &Path,
     store: &[u8; 16],
     number: u64,
-    bytes_max: usize,
-) -> (Vec<u8>, bool) {
+    bytes_max: u64,
+) -> Result<(Vec<u8>, bool)> {
     let identity = FileIdentity::new(*store, number);
-    let sources = manifest_paths(root, number).map(|path| {
-        let content = recover::read_whole(disk, &path, METADATA_BYTES_MAX);
-        let mut content = content.unwrap_or_default();
-        content.truncate(bytes_max);
-        content
-    });
+    let [path, copy] = manifest_paths(root, number);
+    let mut content = read_pieces(disk, &path, bytes_max)?;
+    let copy = read_pieces(disk, &copy, bytes_max)?;
+    let longest = content.len().max(copy.len());
+    let (mut at, mut of_copy, mut stuck) = (0, false, 0);
+    // Both are damaged here, or there is no more, when neither gets on.
+    while stuck < 2 {
+        let source = if of_copy { &copy } else { &content };
+        let to = sound_end(source, &identity, at);
+        stuck = if to > at { 0 } else { stuck + 1 };
+        if of_copy && to > at {
+            if content.len() < to {
+                content.resize(to, 0);
+            }
+            content[at..to].copy_from_slice(&copy[at..to]);
+        }
+        at = to;
+        of_copy = !of_copy;
+    }
+    content.truncate(at);
+    Ok((content, at >= longest))
+}
+
+/// The first bytes of a file, with zeros where the device can't give them; empty where there is no
+/// such file.
+///
+/// # Errors
+/// `Io` for what is no damage.
+fn read_pieces(disk: &dyn Disk, path: &Path, bytes_max: u64) -> Result<Vec<u8>> {
+    const PIECE_BYTES: usize = 1 << 20;
+    const SECTOR_BYTES: usize = 512;
+    let failed = |operation, e| Error::io(operation, path, e);
+    let file = match disk.open(path, OpenMode::Read) {
+        Ok(file) => file,
+        Err(e) if e.kind() == ErrorKind::NotFound || is_no_file(&e) || is_unreadable(&e) => {
+            return Ok(Vec::new());
+        }
+        Err(e) => return Err(failed("open", e)),
+    };
+    let bytes = file.bytes().map_err(|e| failed("measure", e))?;
+    let bytes = bytes.min(bytes_max).min(METADATA_BYTES_MAX);
+    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
     let mut content = Vec::new();
-    let mut damaged = 0;
-    for source in sources.iter().cycle() {
-        let from = content.len();
-        let to = sound_end(source, &identity, from);
-        content.extend_from_slice(source.get(from..to).unwrap_or_default());
-        // One after the other: both are damaged here, or there is no more.
-        damaged = if to > from { 0 } else { damaged + 1 };
-        if damaged == sources.len() {
-            break;
+    content
+        .try_reserve_exact(bytes)
+        .map_err(|_| failed("allocate memory for", ErrorKind::OutOfMemory.into()))?;
+    content.resize(bytes, 0);
+    let pieces = content.chunks_mut(PIECE_BYTES);
+    for (piece, offset) in pieces.zip((0..).step_by(PIECE_BYTES)) {
+        match file.read_at(piece, offset) {
+            Ok(got) => piece[got..].fill(0),
+            Err(e) if is_unreadable(&e) => {
+                let sectors = piece.chunks_mut(SECTOR_BYTES);
+                for (sector, offset) in sectors.zip((offset..).step_by(SECTOR_BYTES)) {
+                    let got = file.read_at(sector, offset).unwrap_or(0);
+                    sector[got..].fill(0);
+                }
+            }
+            Err(e) => return Err(failed("read", e)),
         }
     }
-    let whole = sources.iter().all(|source| source.len() <= content.len());
-    (content, whole)
+    Ok(content)
 }
 
 /// Where the first edit is, from the one at `from` on, that can't be read; or the end.

@@ -474,7 +474,7 @@ impl Ssd {
         let bytes = current.encode(&self.store);
         match self.disk.remove(&temporary) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                manifest.files = None; // As below.
+                self.give_up(manifest, &current);
                 return Err(Error::io("remove", &temporary, e));
             }
             _ => {}
@@ -485,8 +485,7 @@ impl Ssd {
             Ok(file)
         };
         let file = write().map_err(|e| {
-            // The manifest's tail is not committed: the next commit starts a new one.
-            manifest.files = None;
+            self.give_up(manifest, &current);
             self.full(&temporary, bytes.len() as u64, e)
         })?;
         let synced = file.sync();
@@ -497,6 +496,15 @@ impl Ssd {
         self.fatal("sync the directory", &self.root, synced)?;
         manifest.current = current;
         Ok(())
+    }
+
+    /// Before CURRENT was touched: what the manifest got is not committed, and the next commit starts a
+    /// new one. One that was just begun goes: a full disk has no room for it.
+    fn give_up(&self, manifest: &mut ManifestWriter, current: &Current) {
+        manifest.files = None;
+        if current.manifest_number != manifest.current.manifest_number {
+            self.unlink_manifest(current.manifest_number);
+        }
     }
 
     /// After CURRENT is durable: memory follows, and what nothing needs is unlinked.

@@ -272,9 +272,13 @@ impl Ssd {
     }
 
     pub(crate) fn unlink(&self, path: &Path) {
-        if let Err(error) = self.disk.remove(path) {
+        match self.disk.remove(path) {
+            Ok(()) => {}
+            Err(e) if e.kind() == ErrorKind::NotFound => {}
             // It is an orphan now, and removed at the next open.
-            tracing::warn!(path = %path.display(), %error, "a file that nothing needs stays");
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "a file that nothing needs stays");
+            }
         }
     }
 

@@ -25,8 +25,8 @@ use crate::ssd::compaction::{Candidate, choose_stale, is_stale};
 
 /// Work becomes durable after this time, or [`CompactLimits::commit_bytes`].
 const COMMIT_EVERY: Duration = Duration::from_secs(2);
-/// A new manifest is worth so many times its size of work.
-const COMMIT_WORTH: u64 = 16;
+/// A new manifest and its copy are worth so many times the size of one of work.
+const COMMIT_WORTH: u64 = 32;
 
 /// A parameter file.
 #[derive(Clone, Debug, PartialEq)]

@@ -243,7 +243,8 @@ fn whatever_blocks_reached_the_disk_a_checkpoint_that_the_moment_allows_opens() 
         images(&place, &history, share, seed, &mut counts);
         a_lie_is_found(&place, &history);
     }
-    assert!(counts.flushes > 20 * histories, "{counts:?}");
+    let few = counts.flushes <= 20 * histories || counts.blocks == 0 || counts.empty == 0;
+    assert!(!few, "{counts:?}");
     say(&format!(
         "block_log: {} images of {} calls with {} flushes; {} blocks kept by chance; {} with a \
          checkpoint that was not yet acknowledged, {} before the first; seed {seed}",

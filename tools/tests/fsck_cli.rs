@@ -47,6 +47,7 @@ fn damage_is_named_with_its_place_and_exit_code_4() {
         ("CURRENT", 100, "damage"),
         ("STORE", 3000, "damage"),
         (".manifest", 70, "damage"),
+        (".copy", 70, "cache"),
         (".meta", 130, "damage"),
         (".rows", 5000, "damage"),
         (".image", 9000, "cache"),

@@ -353,6 +353,7 @@ fn reports_of_damage_read_as_they_did() {
         ("CURRENT", 100),
         ("STORE", 3000),
         (".manifest", 70),
+        (".copy", 70),
         (".meta", 130),
         (".rows", 5000),
         (".image", 9000),

@@ -5,7 +5,7 @@
 //! - The durable state with all unsynced changes applied, in order, is the live state, unless a
 //!   sync failed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::SECTOR_BYTES;
 
@@ -40,6 +40,8 @@ pub(super) struct FileNode {
     pub(super) live: Vec<u8>,
     pub(super) durable: Vec<u8>,
     pub(super) unsynced: Vec<Sector>,
+    /// Sectors that can't be read any more, by index.
+    pub(super) lost: BTreeSet<usize>,
 }
 
 impl FileNode {
@@ -49,6 +51,7 @@ impl FileNode {
             live: bytes.clone(),
             durable: bytes,
             unsynced: Vec::new(),
+            lost: BTreeSet::new(),
         }
     }
 

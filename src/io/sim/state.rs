@@ -385,6 +385,10 @@ impl State {
         let file = self.file(inode)?;
         let start = usize::try_from(offset).map_or(file.live.len(), |at| at.min(file.live.len()));
         let moved = asked.min(file.live.len() - start);
+        let sectors = start / SECTOR_BYTES..(start + moved).div_ceil(SECTOR_BYTES);
+        if file.lost.range(sectors).next().is_some() {
+            return Err(Errno::EIO.into());
+        }
         bytes[..moved].copy_from_slice(&file.live[start..start + moved]);
         Ok(moved)
     }

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use anstyle::Style;
-use hps::inspect::{Magnitudes, Report, Severity};
+use hps::inspect::{Finding, Magnitudes, Report, Severity};
 use serde_json::{Value, json};
 
 use super::{Args, Outcome, repair};
@@ -285,10 +285,25 @@ fn verdict(out: &mut dyn Write, args: &Args, report: &Report) -> io::Result<()> 
     let [damage, cache, leftovers] = counts(report);
     let (style, verdict) = match (damage, cache) {
         (0, 0) => (GOOD, String::from("whole")),
-        (0, _) => (
-            ODD,
-            String::from("nothing is lost: the index image is damaged, opening is slower"),
-        ),
+        (0, _) => {
+            let spare = report
+                .findings
+                .iter()
+                .filter(|f| f.severity == Severity::Cache);
+            let is_copy = |f: &Finding| f.path.extension().is_some_and(|e| e == "copy");
+            let (copies, images): (Vec<_>, Vec<_>) = spare.partition(|f| is_copy(f));
+            let mut said = Vec::new();
+            if !images.is_empty() {
+                said.push("the index image is damaged, opening is slower");
+            }
+            if !copies.is_empty() {
+                said.push(
+                    "the copy of the manifest is damaged, the next checkpoint after an open writes \
+                     a new one",
+                );
+            }
+            (ODD, format!("nothing is lost: {}", said.join("; ")))
+        }
         _ => (BAD, format!("DAMAGED in {}", of(damage as u64, "place"))),
     };
     let rest = match leftovers {

@@ -1,0 +1,157 @@
+//! How do tests repair a damaged store, and compare what comes of it with the truth?
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use hps::io::Disk;
+use hps::io::sim::SimDisk;
+use hps::repair::{Now, Options, Outcome, Repaired, repair};
+use hps::*;
+
+use super::common::ROOT;
+use super::sample::{COPIES, grow, sample};
+
+/// Bits of each row by (table, key).
+pub type Rows = BTreeMap<(usize, u64), Vec<u32>>;
+
+pub fn contents(disk: Arc<dyn Disk>, root: &Path, checkpoint: u64) -> Result<Rows> {
+    let options = RuntimeOptions {
+        cache_bytes: 32 << 20,
+        shards: 1,
+        threads: 1,
+        inline: true,
+        ..RuntimeOptions::default()
+    };
+    let store = Store::open_read_only_on(disk, root, Some(checkpoint), options)?;
+    let tables: Vec<_> = store.tables().iter().map(|(id, _)| *id).collect();
+    let mut iter = store.rows(checkpoint)?;
+    let mut found = Rows::new();
+    while let Some(row) = iter.next_row()? {
+        let table = tables.iter().position(|id| *id == row.table).unwrap();
+        let bits = row.values.iter().map(|v| v.to_bits()).collect();
+        found.insert((table, row.key), bits);
+    }
+    Ok(found)
+}
+
+pub fn of_sim(disk: &SimDisk, root: &Path, checkpoint: u64) -> Rows {
+    contents(Arc::new(disk.clone()), root, checkpoint).unwrap()
+}
+
+pub fn run_repair(disk: &SimDisk, options: Options) -> Result<Outcome> {
+    let disk: Arc<dyn Disk> = Arc::new(disk.clone());
+    repair(&disk, Path::new(ROOT), options, &mut |_, _| {
+        ControlFlow::Continue(())
+    })
+}
+
+pub fn files_of(disk: &SimDisk, root: &str) -> BTreeMap<PathBuf, Vec<u8>> {
+    let paths = disk.paths().into_iter();
+    paths
+        .filter(|p| p.starts_with(root) && !p.ends_with("LOCK"))
+        .map(|p| (p.clone(), disk.read_file(&p).unwrap()))
+        .collect()
+}
+
+/// What the rows were at each checkpoint.
+pub struct Truth {
+    pub by_checkpoint: BTreeMap<u64, Rows>,
+    /// What older copies may be.
+    pub older: Rows,
+}
+
+impl Truth {
+    pub fn of(disk: &SimDisk) -> Truth {
+        let of = |id| (id, of_sim(disk, Path::new(ROOT), id));
+        let by_checkpoint: BTreeMap<_, _> = [1, 2].into_iter().map(of).collect();
+        let older = by_checkpoint[&1].clone();
+        Truth {
+            by_checkpoint,
+            older,
+        }
+    }
+
+    /// Whatever differs from the truth must have been told.
+    pub fn check(&self, repaired: &Repaired, found: &Rows, what: &str) {
+        let truth = &self.by_checkpoint[&repaired.checkpoint];
+        let mut unexplained = 0;
+        let keys: std::collections::BTreeSet<_> = truth.keys().chain(found.keys()).collect();
+        for at in keys {
+            let told = |l: &&hps::repair::LostRow| (l.table as usize, l.key) == *at;
+            let told = repaired.lost.iter().find(told);
+            let (right, left) = (truth.get(at), found.get(at));
+            match told {
+                None => unexplained += u64::from(right != left),
+                Some(lost) if lost.now != Now::Gone => {
+                    let older = self.older.get(at);
+                    assert!(left.is_some() && left == older, "{what}: {lost:?}");
+                }
+                Some(lost) => assert_eq!(left, None, "{what}: {lost:?}"),
+            }
+        }
+        let most = repaired.nameless;
+        assert!(
+            unexplained <= most,
+            "{what}: {unexplained} rows differ, {most} were told"
+        );
+    }
+}
+
+/// A store with an index image.
+pub fn grown() -> (SimDisk, Truth) {
+    let (disk, mut run) = sample(1);
+    let mut older = of_sim(&disk, Path::new(ROOT), 1);
+    grow(&mut run);
+    let by_checkpoint: BTreeMap<_, _> = [2, 3]
+        .map(|id| (id, of_sim(&disk, Path::new(ROOT), id)))
+        .into();
+    let newest = f32::from(COPIES).to_bits();
+    let before = f32::from(COPIES - 1).to_bits();
+    let many = by_checkpoint[&3]
+        .iter()
+        .filter(|(_, row)| **row == [newest]);
+    older.extend(many.map(|(at, _)| (*at, vec![before])));
+    let truth = Truth {
+        by_checkpoint,
+        older,
+    };
+    let image = |p: &PathBuf| p.extension().is_some_and(|e| e == "image");
+    assert!(disk.paths().iter().any(image));
+    (disk, truth)
+}
+
+/// A repair of the damaged store: what was saved is right or told, and nothing else was touched.
+/// Gives what was built, or what the error says.
+pub fn check_repair(
+    disk: &SimDisk,
+    truth: &Truth,
+    options: Options,
+    what: &str,
+) -> Result<Repaired> {
+    let before = files_of(disk, ROOT);
+    let outcome = run_repair(disk, options);
+    assert!(
+        files_of(disk, ROOT) == before,
+        "{what}: the damaged store was changed"
+    );
+    let beside = "/store.repair";
+    match outcome {
+        Ok(Outcome::Whole(report)) => panic!("{what}: {:?} was taken for whole", report.findings),
+        Ok(Outcome::Built(_, repaired)) => {
+            assert_eq!(repaired.path, Path::new(beside));
+            let found = of_sim(disk, Path::new(beside), repaired.checkpoint);
+            truth.check(&repaired, &found, what);
+            for path in disk.paths().into_iter().filter(|p| p.starts_with(beside)) {
+                disk.remove(&path).unwrap();
+            }
+            Ok(*repaired)
+        }
+        Err(error) => {
+            let left = files_of(disk, beside);
+            assert!(left.is_empty(), "{what}: {:?} stays behind", left.keys());
+            Err(error)
+        }
+    }
+}

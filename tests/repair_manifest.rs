@@ -1,0 +1,154 @@
+//! Does a repair get back what a damaged manifest, its copy and CURRENT can still say, and tell the
+//! rest?
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that meets what it does not expect must fail"
+)]
+
+#[path = "common/crash.rs"]
+#[expect(dead_code, reason = "the crash test uses the rest")]
+mod common;
+#[path = "common/repairs.rs"]
+#[expect(dead_code, reason = "tests of other damage use the rest")]
+mod repairs;
+#[path = "common/sample.rs"]
+mod sample;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use common::ROOT;
+use hps::format::current::Current;
+use hps::format::manifest::{Edit, ManifestReader};
+use hps::format::{FileIdentity, identity::StoreIdentity};
+use hps::io::Disk;
+use hps::io::sim::SimDisk;
+use hps::repair::{Options, Outcome};
+use hps::*;
+use repairs::{check_repair, grown, run_repair};
+use sample::sample;
+
+/// The manifest, its copy and CURRENT.
+fn files(disk: &SimDisk) -> [PathBuf; 3] {
+    let paths = disk.paths();
+    ["manifest", "copy", "CURRENT"].map(|end| {
+        let mut named = paths.iter().filter(|p| p.to_str().unwrap().ends_with(end));
+        named.next_back().unwrap().clone()
+    })
+}
+
+#[test]
+fn a_manifest_and_its_copy_complete_each_other() {
+    let (disk, truth) = grown();
+    let [manifest, copy, current] = files(&disk);
+    let bytes = disk.read_file(&manifest).unwrap();
+    assert_eq!(bytes, disk.read_file(&copy).unwrap());
+    // Headers, edits: each is damaged in one of the two, again and again.
+    let places: Vec<u64> = (0..bytes.len() as u64).step_by(200).collect();
+    for current_lost in [false, true] {
+        for (i, place) in places.iter().enumerate() {
+            let damaged = if i % 2 == 0 { &manifest } else { &copy };
+            disk.corrupt(damaged, *place, 1).unwrap();
+        }
+        if current_lost {
+            disk.corrupt(&current, 20, 1).unwrap();
+        }
+        let what = "both are damaged";
+        let repaired = check_repair(&disk, &truth, Options::default(), what).unwrap();
+        assert_eq!(repaired.checkpoint, 3);
+        assert!(repaired.lost_nothing(), "{repaired:?}");
+        drop(repaired);
+        for path in [&manifest, &copy] {
+            disk.write_file(path, &bytes).unwrap();
+        }
+    }
+    // The same edit in both: what came before it is left.
+    for path in [&manifest, &copy] {
+        disk.corrupt(path, bytes.len() as u64 - 8, 1).unwrap();
+    }
+    let repaired = check_repair(&disk, &truth, Options::default(), "the last edit").unwrap();
+    assert!(!repaired.lost_nothing(), "{repaired:?}");
+}
+
+/// The whole file counted as lost with one of its sectors: one in each file cost all rows.
+#[test]
+fn lost_sectors_of_both_files_cost_nothing_where_they_are_of_different_edits() {
+    let (disk, truth) = grown();
+    let [manifest, copy, _] = files(&disk);
+    let bytes = disk.read_file(&manifest).unwrap();
+    for (first, second) in [(&manifest, &copy), (&copy, &manifest)] {
+        disk.lose_sector(first, 0).unwrap();
+        disk.lose_sector(second, bytes.len() as u64 - 1).unwrap();
+        let what = format!("sectors of {} first", first.display());
+        let repaired = check_repair(&disk, &truth, Options::default(), &what).unwrap();
+        assert_eq!(repaired.checkpoint, 3);
+        assert!(repaired.lost_nothing(), "{repaired:?}");
+        drop(repaired);
+        for path in [&manifest, &copy] {
+            disk.write_file(path, &bytes).unwrap();
+        }
+    }
+}
+
+/// Both end with a whole edit, as after a device that lost the last writes: CURRENT says that more was
+/// committed, and a repair said that nothing was lost.
+#[test]
+fn what_current_commits_and_no_manifest_has_is_told_and_its_numbers_are_not_used_again() {
+    let (disk, truth) = grown();
+    let [manifest, copy, current] = files(&disk);
+    let store = StoreIdentity::decode(&disk.read_file(&Path::new(ROOT).join("STORE")).unwrap());
+    let store = store.unwrap().uuid;
+    let committed = Current::decode(&disk.read_file(&current).unwrap(), &store).unwrap();
+    let bytes = disk.read_file(&manifest).unwrap();
+    let id = FileIdentity::new(store, committed.manifest_number);
+    let mut reader = ManifestReader::new(&bytes, &id).unwrap();
+    let end = loop {
+        match reader.next_edit().unwrap().unwrap() {
+            Edit::Checkpoint(checkpoint) if checkpoint.id == 2 => break reader.offset(),
+            _ => {}
+        }
+    };
+    for path in [&manifest, &copy] {
+        let kept = &bytes[..usize::try_from(end).unwrap()];
+        disk.write_file(path, kept).unwrap();
+    }
+    let repaired = check_repair(&disk, &truth, Options::default(), "both are cut").unwrap();
+    assert_eq!(repaired.checkpoint, 2);
+    let lost = repaired.version_lost.clone();
+    assert!(lost.is_some() && !repaired.lost_nothing(), "{repaired:?}");
+    drop(repaired);
+    let Ok(Outcome::Built(_, repaired)) = run_repair(&disk, Options::default()) else {
+        panic!("nothing was built");
+    };
+    let place = repaired.path.clone();
+    drop(repaired);
+    let options = RuntimeOptions {
+        cache_bytes: 32 << 20,
+        ..RuntimeOptions::default()
+    };
+    let store = Store::open_on(Arc::new(disk.clone()), &place, options).unwrap();
+    let next = store.checkpoint(100, &[]).unwrap();
+    assert!(next.id >= committed.next_checkpoint_id, "{next:?}");
+    store.close().unwrap();
+    let numbers = |ends: &str| {
+        let paths = disk.paths().into_iter();
+        let new = paths.filter(|p| p.starts_with(&place) && p.to_str().unwrap().ends_with(ends));
+        let stem = |p: PathBuf| p.file_stem().unwrap().to_str().unwrap().parse::<u64>();
+        new.map(|p| stem(p).unwrap()).max().unwrap()
+    };
+    assert!(numbers(".manifest") >= committed.file_number_limit);
+}
+
+#[test]
+fn a_store_of_which_only_the_copy_knows_is_repaired() {
+    let (disk, _run) = sample(1);
+    let [manifest, _, _] = files(&disk);
+    disk.remove(&manifest).unwrap();
+    disk.remove(&Path::new(ROOT).join("STORE")).unwrap();
+    let Ok(Outcome::Built(_, repaired)) = run_repair(&disk, Options::default()) else {
+        panic!("nothing was built");
+    };
+    assert!(repaired.lost_nothing(), "{repaired:?}");
+}
