@@ -5,8 +5,8 @@
 #   tools/check.sh --tests-done     without the tests of the root package, where `cargo test` (which
 #                                   covers only it) has just passed
 #   tools/check.sh STAGE...         only these: format clippy layers tests tools features docs
-#                                   figures trainer bounds bench crash flips schedules disks supply
-#                                   fuzz
+#                                   figures trainer bounds bench crash flips schedules sanitizers
+#                                   disks supply fuzz
 #
 # Stops at the first stage that fails, naming it. Needs Rust with rustfmt and clippy, and a C
 # compiler. The figures need python3 (and numpy, fetched into target/); without it they are left
@@ -197,6 +197,11 @@ stage_schedules() {
   cargo test --quiet --features shuttle --test shuttle
 }
 
+# AddressSanitizer and LeakSanitizer over unit tests, and a tenth of model and crash tests.
+stage_sanitizers() {
+  tools/asan.sh
+}
+
 # Power cuts of ext4, and a disk that is slow; where there is no right to mount, they are left out.
 stage_disks() {
   run_or_note tools/power_cut.sh "$cuts"
@@ -224,12 +229,12 @@ run_or_note() { # command
 }
 
 stages=(format clippy layers tests tools features docs figures trainer bounds bench crash flips
-  schedules disks supply fuzz)
+  schedules sanitizers disks supply fuzz)
 case "${1:-}" in
   "") ;;
   --tests-done)
     stages=(format clippy tools features docs figures trainer bounds bench crash flips schedules
-      disks supply fuzz)
+      sanitizers disks supply fuzz)
     ;;
   -*)
     echo "check.sh: unknown option $1" >&2
