@@ -28,7 +28,7 @@ exec </dev/null
 
 minimum=${HPS_MUTANTS_MIN:-60}
 # What is listed here takes seconds; the other tests take minutes, and find more.
-store_tests=(--test damage --test open --test formats --test torn_writes --test crash)
+store_tests=(--test attach --test damage --test open --test formats --test torn_writes --test crash)
 # Most of the time goes into building the library again, so it is built as fast as can be.
 quick=(--cargo-arg=--config=profile.dev.package.hps.opt-level=0
   --cargo-arg=--config=profile.dev.package.hps.debug=false)
