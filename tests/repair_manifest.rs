@@ -141,6 +141,32 @@ fn what_current_commits_and_no_manifest_has_is_told_and_its_numbers_are_not_used
     assert!(numbers(".manifest") >= committed.file_number_limit);
 }
 
+/// A forged CURRENT, under a right checksum: the first new number ran over.
+#[test]
+fn numbers_beyond_reason_are_an_error() {
+    let (disk, truth) = grown();
+    let [_, _, path] = files(&disk);
+    let store = StoreIdentity::decode(&disk.read_file(&Path::new(ROOT).join("STORE")).unwrap());
+    let store = store.unwrap().uuid;
+    let current = Current::decode(&disk.read_file(&path).unwrap(), &store).unwrap();
+    let forged = [
+        Current {
+            file_number_limit: u64::MAX,
+            ..current
+        },
+        Current {
+            next_checkpoint_id: u64::MAX,
+            ..current
+        },
+    ];
+    for forged in forged {
+        disk.write_file(&path, &forged.encode(&store)).unwrap();
+        let what = "a forged CURRENT";
+        let error = check_repair(&disk, &truth, Options::default(), what).unwrap_err();
+        assert!(error.to_string().contains("beyond reason"), "{error}");
+    }
+}
+
 #[test]
 fn a_store_of_which_only_the_copy_knows_is_repaired() {
     let (disk, _run) = sample(1);

@@ -182,8 +182,13 @@ impl<'a> Build<'a> {
     fn next_numbers(&mut self, version: &Version) -> Result<u64> {
         let replay = &version.replay;
         let last = replay.checkpoints.iter().map(|c| c.id).max().unwrap_or(0);
+        let beyond = |number: u64| match number > u64::MAX / 8 {
+            true => Err(Error::corrupt(&self.root, 0, "a number beyond reason")),
+            false => Ok(number),
+        };
         if let Some(current) = &version.current {
-            self.next_number = current.file_number_limit;
+            beyond(current.next_checkpoint_id)?;
+            self.next_number = beyond(current.file_number_limit)?;
             return Ok(current.next_checkpoint_id.max(last + 1));
         }
         let mut most = replay.files.keys().copied().max().unwrap_or(0);
@@ -193,12 +198,8 @@ impl<'a> Build<'a> {
             let numbers = names.iter().filter_map(|e| parse_file_name(&e.name));
             most = most.max(numbers.map(|(_, number)| number).max().unwrap_or(0));
         }
-        if most > u64::MAX / 8 {
-            let what = "a file number beyond reason";
-            return Err(Error::corrupt(&self.root, 0, what));
-        }
         // As many as were reserved at that time may have been used, and their files removed.
-        self.next_number = most + 2 * NUMBERS_RESERVED;
+        self.next_number = beyond(most)? + 2 * NUMBERS_RESERVED;
         Ok(last + 2)
     }
 
