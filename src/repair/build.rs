@@ -181,11 +181,12 @@ impl<'a> Build<'a> {
     /// File numbers and checkpoint ids that were never used; gives the id of the next checkpoint.
     fn next_numbers(&mut self, version: &Version) -> Result<u64> {
         let replay = &version.replay;
-        let last = replay.checkpoints.iter().map(|c| c.id).max().unwrap_or(0);
         let beyond = |number: u64| match number > u64::MAX / 8 {
             true => Err(Error::corrupt(&self.root, 0, "a number beyond reason")),
             false => Ok(number),
         };
+        let last = replay.checkpoints.iter().map(|c| c.id).max();
+        let last = beyond(last.unwrap_or(0))?;
         if let Some(current) = &version.current {
             beyond(current.next_checkpoint_id)?;
             self.next_number = beyond(current.file_number_limit)?;
