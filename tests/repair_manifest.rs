@@ -27,8 +27,8 @@ use hps::io::Disk;
 use hps::io::sim::SimDisk;
 use hps::repair::{Options, Outcome};
 use hps::*;
-use repairs::{check_repair, grown, run_repair};
-use sample::sample;
+use repairs::{check_repair, grown, of_sim, run_repair};
+use sample::{grow, sample};
 
 /// The manifest, its copy and CURRENT.
 fn files(disk: &SimDisk) -> [PathBuf; 3] {
@@ -139,6 +139,45 @@ fn what_current_commits_and_no_manifest_has_is_told_and_its_numbers_are_not_used
         new.map(|p| stem(p).unwrap()).max().unwrap()
     };
     assert!(numbers(".manifest") >= committed.file_number_limit);
+}
+
+/// A CURRENT of an earlier time, whose manifest is gone: the repair gave out file numbers that files
+/// of the newer manifest have, and the next flush could take the place of one of them.
+#[test]
+fn numbers_of_an_old_current_are_not_used_again() {
+    let (disk, mut run) = sample(1);
+    let [_, _, path] = files(&disk);
+    let old = disk.read_file(&path).unwrap();
+    grow(&mut run);
+    let rows = of_sim(&disk, Path::new(ROOT), 3);
+    disk.write_file(&path, &old).unwrap();
+    let Ok(Outcome::Built(_, repaired)) = run_repair(&disk, Options::default()) else {
+        panic!("nothing was built");
+    };
+    assert_eq!(repaired.checkpoint, 3);
+    assert!(repaired.lost_nothing(), "{repaired:?}");
+    let place = repaired.path.clone();
+    drop(repaired);
+    assert!(of_sim(&disk, &place, 3) == rows);
+    run.options.shards = 2;
+    let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+    let store = Store::open_on(Arc::clone(&shared), &place, run.options.clone()).unwrap();
+    let table = store.table("many").unwrap();
+    for round in 0..8u64 {
+        let keys: Vec<u64> = (0..50).map(|i| (round * 50 + i) << 32 | 77).collect();
+        let mut weights = vec![0.0; keys.len()];
+        let lease = store.pull(table, &keys, &mut weights).unwrap();
+        weights.fill(5.0);
+        store.push(&lease, Update::weights(&weights)).unwrap();
+        drop(lease);
+        store.flush().unwrap();
+    }
+    let next = store.checkpoint(100, &[]).unwrap();
+    assert!(next.id > 3, "{next:?}");
+    store.close().unwrap();
+    let found = of_sim(&disk, &place, next.id);
+    assert_eq!(found.len(), rows.len() + 400);
+    assert!(rows.iter().all(|(at, row)| found.get(at) == Some(row)));
 }
 
 /// A forged CURRENT, under a right checksum: the first new number ran over.

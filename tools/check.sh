@@ -189,7 +189,7 @@ stage_flips() {
   local said
   said=$(HPS_FLIPS=all cargo test --quiet --test inspect a_changed_byte -- --nocapture 2>&1) ||
     { echo "$said" >&2; return 1; }
-  grep -E '[0-9]{6} bytes changed' <<<"$said"
+  grep -oE '[0-9]{6} bytes changed' <<<"$said" || { echo "$said" >&2; return 1; }
 }
 
 # The engine's threads in chosen orders.

@@ -124,6 +124,7 @@ stop() {
     pkill -TERM -P "$pid" 2>/dev/null || true
     kill "$pid" 2>/dev/null || true
   done
+  wait
   exit 130
 }
 trap stop INT TERM
@@ -140,7 +141,8 @@ for target in "$@"; do
   fuzz "$target" &
   pids+=($!)
 done
-for pid in "${pids[@]}"; do
-  wait "$pid" || findings=1
+while [ "${#pids[@]}" -gt 0 ]; do
+  wait "${pids[0]}" || findings=1
+  pids=("${pids[@]:1}")
 done
 [ "$findings" -eq 0 ] || exit 1

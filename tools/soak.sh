@@ -242,7 +242,8 @@ slice_flips() {
     HPS_FLIPS=all "$work/bin/repair" whatever_byte --nocapture
 }
 count_flips() {
-  awk '/bytes changed/ { changed += $1 } /with a changed byte repaired/ { repaired += $1 + $8 }
+  grep -oE '[0-9]+ bytes changed|[0-9]+ stores with a changed byte repaired, [0-9]+ refused' |
+    awk '/bytes changed/ { changed += $1 } /with a changed byte repaired/ { repaired += $1 + $8 }
     END { if (changed && repaired) printf "%d changes, %d repairs\n", changed, repaired }'
 }
 

@@ -62,6 +62,10 @@ pub fn encode_edit(
     out.extend_from_slice(&[0; EditHead::BYTES]);
     let kind = encode_payload(edit, out);
     let payload_bytes = out.len() - start - EditHead::BYTES;
+    assert!(
+        payload_bytes <= EDIT_BYTES_MAX as usize,
+        "an edit of {payload_bytes} bytes"
+    );
     out.resize(
         start + (EditHead::BYTES + payload_bytes).next_multiple_of(8),
         0,

@@ -134,6 +134,21 @@ fn a_manifest_is_read_back_as_written() {
     assert_eq!(sums.len(), samples::edits().len() + 1);
 }
 
+/// A damaged manifest made a repair hash its rest again and again.
+#[test]
+fn an_edit_longer_than_any_is_refused_before_its_checksum() {
+    let (header, _) = samples::manifest_of(&[]);
+    for (payload_bytes, expected) in [(512u32, "checksum"), (513, "longer than any")] {
+        let mut bytes = header.clone();
+        bytes.extend([0; 8]);
+        bytes.extend(payload_bytes.to_le_bytes());
+        bytes.extend([0; 1024]);
+        let mut reader = ManifestReader::new(&bytes, &identity(samples::MANIFEST)).unwrap();
+        let error = format!("{:?}", reader.next_edit().unwrap_err());
+        assert!(error.contains(expected), "{payload_bytes}: {error}");
+    }
+}
+
 #[test]
 fn a_manifest_reader_stops_at_its_first_error_and_names_the_place() {
     let (mut bytes, _) = samples::manifest_of(&samples::edits());

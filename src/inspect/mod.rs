@@ -258,7 +258,7 @@ impl Inspection<'_> {
             None => replay.checkpoints.last().map(|c| c.id),
         };
         self.report.checkpoint = wanted;
-        self.manifest_copy(&current)?;
+        self.manifest_copy(&store, &current)?;
         self.meta_files(&store, &replay)?;
         let files = self.open_files(&store, &directories, &replay)?;
         if self.scope.full {
@@ -306,12 +306,16 @@ impl Inspection<'_> {
 
     /// Is the copy of the manifest one? Stores made before there was one have none until their next
     /// checkpoint.
-    fn manifest_copy(&mut self, current: &Current) -> Result<()> {
+    fn manifest_copy(&mut self, store: &[u8; 16], current: &Current) -> Result<()> {
         let [path, copy] = manifest_paths(self.root, current.manifest_number);
         let bytes = current.manifest_bytes;
         let gone = || match self.disk.open(&copy, OpenMode::Read) {
             Err(error) => error.kind() == std::io::ErrorKind::NotFound,
             Ok(_) => false,
+        };
+        let replaced = || {
+            let now = recover::read_current_file(&**self.disk, self.root, store);
+            now.is_ok_and(|now| now.manifest_number != current.manifest_number)
         };
         let found = match recover::read_start(&**self.disk, &copy, bytes) {
             Ok(found) => found,
@@ -327,7 +331,7 @@ impl Inspection<'_> {
         let expected = match recover::read_start(&**self.disk, &path, bytes) {
             Ok(expected) => expected,
             // A writer has replaced it meanwhile, and has made a copy of the new one.
-            Err(_) if self.report.open_elsewhere => return Ok(()),
+            Err(_) if replaced() => return Ok(()),
             Err(error) => return self.report.note(Severity::Damage, error),
         };
         if let Some(at) = expected.iter().zip(&found).position(|(a, b)| a != b) {

@@ -187,21 +187,30 @@ impl<'a> Build<'a> {
         };
         let last = replay.checkpoints.iter().map(|c| c.id).max();
         let last = beyond(last.unwrap_or(0))?;
-        if let Some(current) = &version.current {
+        let known = replay.files.keys().copied();
+        let metas = replay.checkpoints.iter().map(|c| c.meta_number);
+        let image = replay.image.map(|i| i.number);
+        let mut most = known.chain(metas).chain(image).max().unwrap_or(0);
+        if let (Some(current), true) = (&version.current, version.proven) {
             beyond(current.next_checkpoint_id)?;
-            self.next_number = beyond(current.file_number_limit)?;
+            self.next_number = beyond(current.file_number_limit)?.max(beyond(most)? + 1);
             return Ok(current.next_checkpoint_id.max(last + 1));
         }
-        let mut most = replay.files.keys().copied().max().unwrap_or(0);
         for directory in self.parts.iter().map(|p| &p.old).chain([&self.root]) {
             // A data directory that is gone has no numbers.
             let names = self.disk.list(directory).unwrap_or_default();
             let numbers = names.iter().filter_map(|e| parse_file_name(&e.name));
             most = most.max(numbers.map(|(_, number)| number).max().unwrap_or(0));
         }
-        // As many as were reserved at that time may have been used, and their files removed.
-        self.next_number = beyond(most)? + 2 * NUMBERS_RESERVED;
-        Ok(last + 2)
+        // As many as were reserved at that time may have been used, and their files removed. CURRENT
+        // may be of an earlier time, or of a later one.
+        let (mut number, mut id) = (beyond(most)? + 2 * NUMBERS_RESERVED, last + 2);
+        if let Some(current) = &version.current {
+            number = number.max(beyond(current.file_number_limit)?);
+            id = id.max(beyond(current.next_checkpoint_id)?);
+        }
+        self.next_number = number;
+        Ok(id)
     }
 
     fn take_number(&mut self) -> u64 {

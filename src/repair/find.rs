@@ -74,8 +74,10 @@ pub(super) fn identity(disk: &dyn Disk, root: &Path) -> Result<([u8; 16], Vec<Pa
 pub(super) struct Version {
     /// What the manifest adds up to.
     pub replay: Replay,
-    /// CURRENT, where it is whole; the manifest and its copy may lack what it commits.
+    /// CURRENT, where it is whole.
     pub current: Option<Current>,
+    /// The replay is what CURRENT commits.
+    pub proven: bool,
     /// What was wrong, if later edits may be lost by that. A damaged CURRENT alone costs nothing: the
     /// manifest goes on at least as far as it said.
     pub lost: Option<Error>,
@@ -91,6 +93,7 @@ pub(super) fn versions(disk: &dyn Disk, root: &Path, store: &[u8; 16]) -> Result
             return Ok(Version {
                 replay,
                 current: Some(current),
+                proven: true,
                 lost: None,
             });
         }
@@ -118,6 +121,7 @@ pub(super) fn versions(disk: &dyn Disk, root: &Path, store: &[u8; 16]) -> Result
             return Ok(Version {
                 replay,
                 current: Some(current),
+                proven: true,
                 lost: None,
             });
         }
@@ -145,11 +149,13 @@ pub(super) fn versions(disk: &dyn Disk, root: &Path, store: &[u8; 16]) -> Result
         }
     }
     if let Some((_, whole, _, replay)) = best {
-        // What CURRENT commits is not there, if it can say so.
-        let less = current.is_some() || !whole;
+        // CURRENT may be of an earlier time than what was found, or commit more.
+        let last = replay.checkpoints.last().map_or(0, |c| c.id);
+        let less = !whole || current.is_some_and(|c| c.checkpoint_id > last);
         return Ok(Version {
             replay,
             current,
+            proven: false,
             lost: less.then_some(error),
         });
     }
@@ -195,7 +201,7 @@ fn manifest(
 }
 
 /// The first bytes of a file, with zeros where the device can't give them; empty where there is no
-/// such file.
+/// such file, or a larger one than any manifest.
 ///
 /// # Errors
 /// `Io` for what is no damage.
@@ -210,8 +216,14 @@ fn read_pieces(disk: &dyn Disk, path: &Path, bytes_max: u64) -> Result<Vec<u8>> 
         }
         Err(e) => return Err(failed("open", e)),
     };
-    let bytes = file.bytes().map_err(|e| failed("measure", e))?;
-    let bytes = bytes.min(bytes_max).min(METADATA_BYTES_MAX);
+    let bytes = match file.bytes() {
+        Ok(bytes) => bytes.min(bytes_max),
+        Err(e) if is_unreadable(&e) => 0,
+        Err(e) => return Err(failed("measure", e)),
+    };
+    if bytes > METADATA_BYTES_MAX {
+        return Ok(Vec::new());
+    }
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
     let mut content = Vec::new();
     content
@@ -225,7 +237,11 @@ fn read_pieces(disk: &dyn Disk, path: &Path, bytes_max: u64) -> Result<Vec<u8>> 
             Err(e) if is_unreadable(&e) => {
                 let sectors = piece.chunks_mut(SECTOR_BYTES);
                 for (sector, offset) in sectors.zip((offset..).step_by(SECTOR_BYTES)) {
-                    let got = file.read_at(sector, offset).unwrap_or(0);
+                    let got = match file.read_at(sector, offset) {
+                        Ok(got) => got,
+                        Err(e) if is_unreadable(&e) => 0,
+                        Err(e) => return Err(failed("read", e)),
+                    };
                     sector[got..].fill(0);
                 }
             }

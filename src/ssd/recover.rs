@@ -357,17 +357,20 @@ pub(crate) fn check_sanity(
         f.directory as usize >= directories
             || f.rank > far
             || f.added > current.checkpoint_id
+            || f.number >= current.file_number_limit
             || f.rows.saturating_add(f.tombstones) > u64::from(u32::MAX)
     });
     if let Some(file) = bad_file {
         let what = format!(
-            "file {} has a place, rank, age or size that can't be",
+            "file {} has a number, place, rank, age or size that can't be",
             file.number
         );
         return Err(Error::corrupt(&path, 0, what));
     }
-    let beyond = |c: &&CheckpointMeta| c.epoch > u32::MAX / 2 || c.next_rank > far;
-    if current.file_number_limit > far
+    let limit = current.file_number_limit;
+    let beyond =
+        |c: &&CheckpointMeta| c.epoch > u32::MAX / 2 || c.next_rank > far || c.meta_number >= limit;
+    if limit > far
         || current.next_checkpoint_id > far
         || replay.checkpoints.iter().any(|c| beyond(&c))
     {

@@ -191,7 +191,7 @@ fn images(place: &Place, history: &History, count: usize, seed: u64, counts: &mu
             .look(image, |root| history.look(root, at.cut, number % 8 == 0))
             .unwrap_or_else(|wrong| panic!("seed {seed}, {at:?}: {wrong}"));
         counts.newer += usize::from(step > history.allowed(at.cut).0);
-        counts.empty += usize::from(step == 0);
+        counts.empty += usize::from(step == 0 && at.cut > 0);
     });
     counts.images += cuts.len();
     counts.calls += recording.log.len();
@@ -235,7 +235,8 @@ fn whatever_blocks_reached_the_disk_a_checkpoint_that_the_moment_allows_opens() 
         let seed = seed + number as u64;
         let (disk, place) = match Place::new(seed) {
             Ok(made) => made,
-            Err(why) => return skipped("block_log", &why),
+            Err(why) if number == 0 => return skipped("block_log", &why),
+            Err(why) => panic!("the first worked: {why}"),
         };
         let history = train(&disk, &place, seed);
         drop(disk);
@@ -243,8 +244,10 @@ fn whatever_blocks_reached_the_disk_a_checkpoint_that_the_moment_allows_opens() 
         images(&place, &history, share, seed, &mut counts);
         a_lie_is_found(&place, &history);
     }
-    let few = counts.flushes <= 20 * histories || counts.blocks == 0 || counts.empty == 0;
-    assert!(!few, "{counts:?}");
+    assert!(counts.flushes > 20 * histories, "{counts:?}");
+    // Few images may have neither.
+    let some = counts.blocks > 0 && counts.empty > 0;
+    assert!(some || wanted < 50, "{counts:?}");
     say(&format!(
         "block_log: {} images of {} calls with {} flushes; {} blocks kept by chance; {} with a \
          checkpoint that was not yet acknowledged, {} before the first; seed {seed}",
@@ -407,6 +410,7 @@ fn a_repair_whose_power_goes_leaves_one_store_or_the_other_and_is_ended_by_the_n
     place
         .look(&end, |home| is_mended(home, &damaged, &rows, true))
         .unwrap();
+    assert!(0 < ended && ended < cuts.len(), "{ended} of {}", cuts.len());
     say(&format!(
         "block_log: {} images of a repair of {} calls with {} flushes; {ended} after the exchange; \
          seed {seed}",

@@ -484,7 +484,9 @@ fn a_directory_whose_name_is_no_text_is_reported() {
 fn every_snapshot_has_its_case() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots.rs");
     let source = fs::read_to_string(source).unwrap();
-    let kinds = ["current", "store", "manifest", "meta", "rows", "image"];
+    let kinds = [
+        "current", "store", "manifest", "copy", "meta", "rows", "image",
+    ];
     for path in files(&snapshots()) {
         let name = path.file_stem().unwrap().to_str().unwrap();
         let damaged = name.strip_prefix("damaged-");

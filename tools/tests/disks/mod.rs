@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use hps::inspect::{Scope, Severity, inspect};
@@ -62,8 +62,12 @@ pub fn own_mounts(test: &str) -> bool {
     let mut command = unshare();
     command.arg(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture"]);
-    let status = command.env(INSIDE, "1").status().unwrap();
-    assert!(status.success(), "{test}: {status}");
+    command.env(INSIDE, "1").stderr(Stdio::inherit());
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{test}: {}\n{said}", output.status);
+    // A name that no test has would pass, too.
+    assert!(said.contains("1 passed"), "{test}: {said}");
     false
 }
 
