@@ -91,6 +91,8 @@ impl Engine {
         if has_room() {
             return Ok(());
         }
+        // A thaw needs the writer, too: what may not be written now may not until that is let go.
+        let epoch_max = self.shards[s].lock().epoch_max();
         let mut picked = self.pick_cold(writer.queues.len());
         if picked.is_empty() {
             picked = self.pick_anything(s, id);
@@ -100,11 +102,12 @@ impl Engine {
         drop(writer);
         self.after_flush(mark, written)?;
         if written == 0 {
-            // Rows changed after a running checkpoint's cut wait for its capture.
+            // Rows changed after a running checkpoint's cut wait for its capture; if that was over
+            // meanwhile, nobody would end the wait.
             let cell = &self.shards[s];
             let mut shard = cell.lock();
             let cache = &shard.tables[id].cache;
-            if cache.at_hand() == 0 {
+            if cache.at_hand() == 0 && shard.epoch_max() <= epoch_max {
                 cell.wait(&mut shard);
             }
         }
