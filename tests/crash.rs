@@ -105,10 +105,7 @@ impl Trial {
                 lie.as_ref().and_then(|lie| lie(kind, path))
             })
         };
-        let shared: Arc<dyn Disk> = Arc::new(HookedDisk {
-            disk: disk.clone(),
-            hook,
-        });
+        let shared: Arc<dyn Disk> = Arc::new(HookedDisk::new(disk.clone(), hook));
         let run = Run::new(shared, &plan.options);
         let (tally, seen) = (Tally::default(), Vec::new());
         Trial {

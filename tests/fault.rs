@@ -225,10 +225,7 @@ fn a_checkpoint_that_could_not_replace_current_does_not_mix_up_manifests() {
             fails.then(|| Err(Errno::EIO.into()))
         })
     };
-    let hooked = HookedDisk {
-        disk: disk.clone(),
-        hook,
-    };
+    let hooked = HookedDisk::new(disk.clone(), hook);
     let plan = plan(3);
     let mut run = Run::new(Arc::new(hooked), &plan.options);
     run.create().unwrap();
@@ -272,10 +269,7 @@ fn a_checkpoint_of_unknown_outcome_keeps_its_files() {
             (lost && renamed.load(Ordering::Relaxed)).then(|| Err(Errno::EIO.into()))
         })
     };
-    let hooked = HookedDisk {
-        disk: disk.clone(),
-        hook,
-    };
+    let hooked = HookedDisk::new(disk.clone(), hook);
     let mut plan = plan(3);
     plan.options.inline = false; // A checkpoint does not wait for the compaction.
     plan.options.data_directories = vec![];

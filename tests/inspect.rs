@@ -22,7 +22,7 @@ use hps::inspect::{Report, Scope, Severity, inspect};
 use hps::io::Disk;
 use hps::io::sim::SimDisk;
 use hps::*;
-use sample::{grow, rows, sample};
+use sample::{grow, read_rows, rows, sample};
 
 fn look(disk: &SimDisk, full: bool) -> Result<Report> {
     let disk: Arc<dyn Disk> = Arc::new(disk.clone());
@@ -88,32 +88,6 @@ fn values_that_no_training_wants_are_counted() {
     assert_eq!(weights.largest, 3e9);
 }
 
-/// Rows in their order, as a training would read them; the error that ended it.
-type Contents = (Vec<(TableId, u64, Vec<u32>)>, Option<Error>);
-
-fn contents(disk: &SimDisk) -> Contents {
-    let options = RuntimeOptions {
-        cache_bytes: 4 << 20,
-        shards: 1,
-        threads: 1,
-        inline: true,
-        ..RuntimeOptions::default()
-    };
-    let mut found = Vec::new();
-    let read = || -> Result<()> {
-        let disk: Arc<dyn Disk> = Arc::new(disk.clone());
-        let store = Store::open_read_only_on(disk, Path::new(ROOT), None, options)?;
-        let mut rows = store.rows(store.last_checkpoint().unwrap().id)?;
-        while let Some(row) = rows.next_row()? {
-            let bits = row.values.iter().map(|v| v.to_bits()).collect();
-            found.push((row.table, row.key, bits));
-        }
-        Ok(())
-    };
-    let error = read().err();
-    (found, error)
-}
-
 /// What a byte is changed by: a bit and to 0x00 and 0xff with `HPS_FLIPS=all`, each of its bits with
 /// `HPS_FLIPS=bits`; or one of the former.
 fn masks(offset: usize, byte: u8) -> Vec<u8> {
@@ -169,7 +143,8 @@ fn change_bytes(disk: &SimDisk, path: &Path, first: usize, step: usize) -> usize
         true => Severity::Cache,
         false => Severity::Damage,
     };
-    let (truth, error) = contents(disk);
+    let read = || read_rows(Arc::new(disk.clone()), Path::new(ROOT), None);
+    let (truth, error) = read();
     assert!(error.is_none(), "a whole store is not read: {error:?}");
     let mut changed = 0;
     for offset in (first..bytes.len()).step_by(step) {
@@ -177,7 +152,7 @@ fn change_bytes(disk: &SimDisk, path: &Path, first: usize, step: usize) -> usize
             let what = || format!("byte {offset} of {}, mask {mask:#x}", path.display());
             disk.corrupt(path, offset as u64, mask).unwrap();
             let report = look(disk, true);
-            let (rows, error) = contents(disk);
+            let (rows, error) = read();
             disk.corrupt(path, offset as u64, mask).unwrap();
             changed += 1;
             let newer = matches!(report, Err(Error::Unsupported { .. }));

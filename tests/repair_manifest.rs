@@ -25,7 +25,7 @@ use hps::format::manifest::{Edit, ManifestReader};
 use hps::format::{FileIdentity, identity::StoreIdentity};
 use hps::io::Disk;
 use hps::io::sim::SimDisk;
-use hps::repair::{Options, Outcome};
+use hps::repair::{Options, Outcome, Repaired};
 use hps::*;
 use repairs::{check_repair, grown, of_sim, run_repair};
 use sample::{grow, sample};
@@ -72,6 +72,22 @@ fn a_manifest_and_its_copy_complete_each_other() {
     assert!(!repaired.lost_nothing(), "{repaired:?}");
 }
 
+/// The store's uuid, and what CURRENT commits.
+fn committed(disk: &SimDisk) -> ([u8; 16], Current) {
+    let read = |name: &str| disk.read_file(&Path::new(ROOT).join(name)).unwrap();
+    let store = StoreIdentity::decode(&read("STORE")).unwrap().uuid;
+    let current = Current::decode(&read("CURRENT"), &store).unwrap();
+    (store, current)
+}
+
+/// The store that a repair builds, without a comparison.
+fn built(disk: &SimDisk) -> Repaired {
+    match run_repair(disk, Options::default()) {
+        Ok(Outcome::Built(_, repaired)) => *repaired,
+        other => panic!("nothing was built: {:?}", other.err()),
+    }
+}
+
 /// The whole file counted as lost with one of its sectors: one in each file cost all rows.
 #[test]
 fn lost_sectors_of_both_files_cost_nothing_where_they_are_of_different_edits() {
@@ -97,10 +113,8 @@ fn lost_sectors_of_both_files_cost_nothing_where_they_are_of_different_edits() {
 #[test]
 fn what_current_commits_and_no_manifest_has_is_told_and_its_numbers_are_not_used_again() {
     let (disk, truth) = grown();
-    let [manifest, copy, current] = files(&disk);
-    let store = StoreIdentity::decode(&disk.read_file(&Path::new(ROOT).join("STORE")).unwrap());
-    let store = store.unwrap().uuid;
-    let committed = Current::decode(&disk.read_file(&current).unwrap(), &store).unwrap();
+    let [manifest, copy, _] = files(&disk);
+    let (store, committed) = committed(&disk);
     let bytes = disk.read_file(&manifest).unwrap();
     let id = FileIdentity::new(store, committed.manifest_number);
     let mut reader = ManifestReader::new(&bytes, &id).unwrap();
@@ -119,9 +133,7 @@ fn what_current_commits_and_no_manifest_has_is_told_and_its_numbers_are_not_used
     let lost = repaired.version_lost.clone();
     assert!(lost.is_some() && !repaired.lost_nothing(), "{repaired:?}");
     drop(repaired);
-    let Ok(Outcome::Built(_, repaired)) = run_repair(&disk, Options::default()) else {
-        panic!("nothing was built");
-    };
+    let repaired = built(&disk);
     let place = repaired.path.clone();
     drop(repaired);
     let options = RuntimeOptions {
@@ -151,9 +163,7 @@ fn numbers_of_an_old_current_are_not_used_again() {
     grow(&mut run);
     let rows = of_sim(&disk, Path::new(ROOT), 3);
     disk.write_file(&path, &old).unwrap();
-    let Ok(Outcome::Built(_, repaired)) = run_repair(&disk, Options::default()) else {
-        panic!("nothing was built");
-    };
+    let repaired = built(&disk);
     assert_eq!(repaired.checkpoint, 3);
     assert!(repaired.lost_nothing(), "{repaired:?}");
     let place = repaired.path.clone();
@@ -185,9 +195,7 @@ fn numbers_of_an_old_current_are_not_used_again() {
 fn numbers_beyond_reason_are_an_error() {
     let (disk, truth) = grown();
     let [_, _, path] = files(&disk);
-    let store = StoreIdentity::decode(&disk.read_file(&Path::new(ROOT).join("STORE")).unwrap());
-    let store = store.unwrap().uuid;
-    let current = Current::decode(&disk.read_file(&path).unwrap(), &store).unwrap();
+    let (store, current) = committed(&disk);
     let forged = [
         Current {
             file_number_limit: u64::MAX,
@@ -212,8 +220,6 @@ fn a_store_of_which_only_the_copy_knows_is_repaired() {
     let [manifest, _, _] = files(&disk);
     disk.remove(&manifest).unwrap();
     disk.remove(&Path::new(ROOT).join("STORE")).unwrap();
-    let Ok(Outcome::Built(_, repaired)) = run_repair(&disk, Options::default()) else {
-        panic!("nothing was built");
-    };
+    let repaired = built(&disk);
     assert!(repaired.lost_nothing(), "{repaired:?}");
 }

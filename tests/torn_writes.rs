@@ -125,7 +125,7 @@ impl Trial {
                 None
             })
         };
-        let shared: Arc<dyn Disk> = Arc::new(HookedDisk { disk, hook });
+        let shared: Arc<dyn Disk> = Arc::new(HookedDisk::new(disk, hook));
         Trial {
             run: Run::new(shared, options),
             torn,

@@ -168,10 +168,7 @@ fn crash_everywhere(seed: u64, lie: Option<Hook>) -> std::result::Result<(usize,
             lie.as_ref().and_then(|lie| lie(kind, path))
         })
     };
-    run.disk = Arc::new(HookedDisk {
-        disk: disk.clone(),
-        hook,
-    });
+    run.disk = Arc::new(HookedDisk::new(disk.clone(), hook));
     let options = run.options.clone();
     let mut seen: Vec<BTreeMap<PathBuf, Vec<u8>>> = Vec::new();
     let mut opened = 0;

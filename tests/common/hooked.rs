@@ -19,6 +19,8 @@ pub type Hook = Arc<dyn Fn(&'static str, &Path) -> Option<io::Result<()>> + Send
 pub struct HookedDisk {
     pub disk: SimDisk,
     pub hook: Hook,
+    /// Asked before a file is opened for reading ("open"), if there is one.
+    pub reads: Option<Hook>,
 }
 
 impl fmt::Debug for HookedDisk {
@@ -28,6 +30,15 @@ impl fmt::Debug for HookedDisk {
 }
 
 impl HookedDisk {
+    /// One that is not asked before reads.
+    pub fn new(disk: SimDisk, hook: Hook) -> HookedDisk {
+        HookedDisk {
+            disk,
+            hook,
+            reads: None,
+        }
+    }
+
     fn ask(&self, call: &'static str, path: &Path) -> Option<io::Result<()>> {
         (self.hook)(call, path)
     }
@@ -39,9 +50,11 @@ impl Disk for HookedDisk {
     }
 
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
-        if matches!(mode, OpenMode::Create | OpenMode::CreateDirect)
-            && let Some(answer) = self.ask("create", path)
-        {
+        let answer = match mode {
+            OpenMode::Create | OpenMode::CreateDirect => self.ask("create", path),
+            _ => self.reads.as_ref().and_then(|hook| hook("open", path)),
+        };
+        if let Some(answer) = answer {
             answer?;
         }
         let file = self.disk.open(path, mode)?;

@@ -11,29 +11,18 @@ use hps::repair::{Now, Options, Outcome, Repaired, repair};
 use hps::*;
 
 use super::common::ROOT;
-use super::sample::{COPIES, grow, sample};
+use super::sample::{Bits, COPIES, grow, read_rows, sample};
 
 /// Bits of each row by (table, key).
 pub type Rows = BTreeMap<(usize, u64), Vec<u32>>;
 
 pub fn contents(disk: Arc<dyn Disk>, root: &Path, checkpoint: u64) -> Result<Rows> {
-    let options = RuntimeOptions {
-        cache_bytes: 32 << 20,
-        shards: 1,
-        threads: 1,
-        inline: true,
-        ..RuntimeOptions::default()
-    };
-    let store = Store::open_read_only_on(disk, root, Some(checkpoint), options)?;
-    let tables: Vec<_> = store.tables().iter().map(|(id, _)| *id).collect();
-    let mut iter = store.rows(checkpoint)?;
-    let mut found = Rows::new();
-    while let Some(row) = iter.next_row()? {
-        let table = tables.iter().position(|id| *id == row.table).unwrap();
-        let bits = row.values.iter().map(|v| v.to_bits()).collect();
-        found.insert((table, row.key), bits);
+    let (rows, error) = read_rows(disk, root, Some(checkpoint));
+    let by_key = |(table, key, bits): Bits| ((table.0 as usize, key), bits);
+    match error {
+        Some(error) => Err(error),
+        None => Ok(rows.into_iter().map(by_key).collect()),
     }
-    Ok(found)
 }
 
 pub fn of_sim(disk: &SimDisk, root: &Path, checkpoint: u64) -> Rows {

@@ -1,9 +1,11 @@
 //! A small store that holds each kind of file, to be damaged.
 
+use std::path::Path;
 use std::sync::Arc;
 
+use hps::io::Disk;
 use hps::io::sim::SimDisk;
-use hps::{Optimizer, TableDescriptor, Update};
+use hps::*;
 
 use super::common::{Op, Run, key, plan};
 
@@ -28,6 +30,38 @@ pub fn sample(seed: u64) -> (SimDisk, Run) {
     run.step(&Op::Checkpoint(2, vec![2; 100])).unwrap();
     run.store = None;
     (disk, run)
+}
+
+/// Table, key and bits of a row.
+pub type Bits = (TableId, u64, Vec<u32>);
+
+/// The rows of a checkpoint (`None`: of the last) in their order, as bits; and the error that ended
+/// it.
+pub fn read_rows(
+    disk: Arc<dyn Disk>,
+    root: &Path,
+    checkpoint: Option<u64>,
+) -> (Vec<Bits>, Option<Error>) {
+    let options = RuntimeOptions {
+        cache_bytes: 4 << 20,
+        shards: 1,
+        threads: 1,
+        inline: true,
+        ..RuntimeOptions::default()
+    };
+    let mut found = Vec::new();
+    let read = || -> Result<()> {
+        let store = Store::open_read_only_on(disk, root, checkpoint, options)?;
+        let id = checkpoint.unwrap_or_else(|| store.last_checkpoint().unwrap().id);
+        let mut rows = store.rows(id)?;
+        while let Some(row) = rows.next_row()? {
+            let bits = row.values.iter().map(|v| v.to_bits()).collect();
+            found.push((row.table, row.key, bits));
+        }
+        Ok(())
+    };
+    let error = read().err();
+    (found, error)
 }
 
 /// How often [`grow`] writes a row.

@@ -20,6 +20,8 @@ mod block_log;
 mod disks;
 #[path = "disks/ext4.rs"]
 mod ext4;
+#[path = "disks/fuse.rs"]
+mod fuse;
 #[path = "disks/images.rs"]
 mod images;
 

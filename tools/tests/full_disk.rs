@@ -26,6 +26,7 @@ use hps::*;
 use tempfile::TempDir;
 
 const IMAGE_BYTES: u64 = 64 << 20;
+
 /// A mounted ext4 file system.
 struct Mount {
     mounted: Mounted,

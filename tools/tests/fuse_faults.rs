@@ -15,6 +15,8 @@
 mod disks;
 #[path = "disks/faulty.rs"]
 mod faulty;
+#[path = "disks/fuse.rs"]
+mod fuse;
 
 use std::path::{Path, PathBuf};
 

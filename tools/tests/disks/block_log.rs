@@ -7,13 +7,15 @@
 use std::ffi::OsStr;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use fuser::{
-    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
-    INodeNo, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen,
-    ReplyWrite, Request, TimeOrNow, WriteFlags,
+    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, LockOwner,
+    OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request,
+    WriteFlags,
 };
+
+use super::fuse;
 
 /// The name of the disk's file.
 pub const NAME: &str = "disk";
@@ -111,23 +113,7 @@ impl BlockLogFs {
             }
             _ => return None,
         };
-        Some(FileAttr {
-            ino: number,
-            size,
-            blocks: size / 512,
-            atime: UNIX_EPOCH,
-            mtime: UNIX_EPOCH,
-            ctime: UNIX_EPOCH,
-            crtime: UNIX_EPOCH,
-            kind,
-            perm,
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            blksize: 4096,
-            flags: 0,
-        })
+        Some(fuse::attributes(number, kind, perm, size))
     }
 }
 
@@ -140,30 +126,6 @@ impl Filesystem for BlockLogFs {
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        match self.attributes(ino) {
-            Some(found) => reply.attr(&TTL, &found),
-            None => reply.error(Errno::ENOENT),
-        }
-    }
-
-    fn setattr(
-        &self,
-        _: &Request,
-        ino: INodeNo,
-        _: Option<u32>,
-        _: Option<u32>,
-        _: Option<u32>,
-        _: Option<u64>,
-        _: Option<TimeOrNow>,
-        _: Option<TimeOrNow>,
-        _: Option<SystemTime>,
-        _: Option<FileHandle>,
-        _: Option<SystemTime>,
-        _: Option<SystemTime>,
-        _: Option<SystemTime>,
-        _: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
         match self.attributes(ino) {
             Some(found) => reply.attr(&TTL, &found),
             None => reply.error(Errno::ENOENT),
@@ -225,10 +187,6 @@ impl Filesystem for BlockLogFs {
         if let Some(log) = &mut self.0.0.lock().unwrap().log {
             log.push(Record::Flush);
         }
-        reply.ok();
-    }
-
-    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
         reply.ok();
     }
 }

@@ -12,13 +12,15 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
     INodeNo, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
     ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
+
+use super::fuse::{self, BLOCK_BYTES};
 
 /// What may fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +96,6 @@ pub struct FaultyFs {
 }
 
 const TTL: Duration = Duration::ZERO;
-const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 1 << 16;
 /// Parent of what has no name any more.
 const NOWHERE: u64 = 0;
@@ -121,23 +122,7 @@ impl Tree {
             Some(_) => FileType::Directory,
             None => FileType::RegularFile,
         };
-        Ok(FileAttr {
-            ino: number,
-            size,
-            blocks: size.div_ceil(512),
-            atime: UNIX_EPOCH,
-            mtime: UNIX_EPOCH,
-            ctime: UNIX_EPOCH,
-            crtime: UNIX_EPOCH,
-            kind,
-            perm: node.mode,
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            blksize: BLOCK as u32,
-            flags: 0,
-        })
+        Ok(fuse::attributes(number, kind, node.mode, size))
     }
 
     fn add(
@@ -444,8 +429,8 @@ impl Filesystem for FaultyFs {
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
         let mut tree = self.tree.lock().unwrap();
         let bytes = tree.nodes.values_mut().map(|n| n.bytes.len() as u64);
-        let free = BLOCKS.saturating_sub(bytes.sum::<u64>().div_ceil(BLOCK));
-        let size = BLOCK as u32;
+        let free = BLOCKS.saturating_sub(bytes.sum::<u64>().div_ceil(u64::from(BLOCK_BYTES)));
+        let size = BLOCK_BYTES;
         reply.statfs(BLOCKS, free, free, 1 << 20, 1 << 19, size, 255, size);
     }
 }
