@@ -1,9 +1,12 @@
 //! What can go wrong, by what the caller can do about it.
 //!
 //! - Every variant names the thing (table, file, offset, argument) and the way out.
-//! - `Io` and `Corrupt` keep the source, never only its text.
+//! - `Io` keeps the system's error, never only its text.
+//! - A message says all of its cause, and says it once: `source()` gives only what the message
+//!   does not say, so that `{}` is complete and nothing stands twice where a chain is printed.
 //! - Numbers in messages carry their unit.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -11,14 +14,12 @@ use std::path::{Path, PathBuf};
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Everything that a call of this crate can report.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// The caller passed something that can't be served; nothing changed.
-    #[error("invalid argument: {0}")]
-    InvalidArgument(#[from] Invalid),
+    InvalidArgument(Invalid),
     /// Bytes on disk are not what was written. Rows elsewhere stay readable.
-    #[error("{}: corrupt at byte {offset}: {what}", path.display())]
     Corrupt {
         /// The damaged file.
         path: PathBuf,
@@ -28,7 +29,6 @@ pub enum Error {
         what: String,
     },
     /// The operating system refused an operation.
-    #[error("{operation} {}: {source}", path.display())]
     Io {
         /// What was being done, as a verb: "open", "read", "sync".
         operation: &'static str,
@@ -39,7 +39,6 @@ pub enum Error {
     },
     /// Writing would exceed `disk_bytes_max` or the file system is full. The store stays readable
     /// and a later call works once there is room.
-    #[error("no space in {}: {asked_bytes} bytes asked, {limit_bytes} bytes allowed or free, {used_bytes} used; free space, drop checkpoints or raise disk_bytes_max", path.display())]
     NoSpace {
         /// The data directory.
         path: PathBuf,
@@ -51,9 +50,6 @@ pub enum Error {
         limit_bytes: u64,
     },
     /// One batch and the outstanding leases can't be in memory together.
-    #[error(
-        "over the cache budget of table {table}: {asked_rows} rows asked beside {pinned_rows} pinned by outstanding leases, {capacity_rows} fit; set cache_bytes to at least {needed_bytes} or drop leases (outstanding: {leases:?})"
-    )]
     OverBudget {
         /// Table name.
         table: String,
@@ -68,14 +64,14 @@ pub enum Error {
         /// Ids of the outstanding leases, oldest first (at most 16).
         leases: Vec<u64>,
     },
-    /// Another process (or another handle of this one) has the store open for writing.
-    #[error("{}: locked by another writer; close it, or open read-only", path.display())]
+    /// Somebody else holds what the call needs for itself.
     Locked {
-        /// The lock file.
+        /// The lock file: of the store, or the meta file of a checkpoint.
         path: PathBuf,
+        /// Who holds it.
+        holder: Holder,
     },
     /// The file was written by a version of the format that this build does not know.
-    #[error("{}: format version {found}, this build reads up to {supported}; upgrade hps", path.display())]
     Unsupported {
         /// The file.
         path: PathBuf,
@@ -86,36 +82,133 @@ pub enum Error {
     },
     /// An earlier sync or manifest write failed: what the device holds is unknown. Reads go on;
     /// writes are refused until the store is opened again, at its last checkpoint.
-    #[error(
-        "the store refuses writes since an earlier failure ({cause}); reopen it to continue from the last checkpoint"
-    )]
     Poisoned {
         /// The first failure.
         cause: String,
     },
     /// `close` was asked with changes after the last checkpoint.
-    #[error(
-        "{rows} rows changed after the last checkpoint; checkpoint first, or close with discard"
-    )]
     Uncheckpointed {
         /// Rows changed.
         rows: u64,
     },
     /// The caller asked a long call to stop; nothing changed.
-    #[error("stopped on request")]
     Cancelled,
     /// The store was opened read-only.
-    #[error("{}: opened read-only", path.display())]
     ReadOnly {
         /// The store's directory.
         path: PathBuf,
     },
     /// The deadline passed before the prefetch was resident; the ticket stays valid.
-    #[error("the prefetch is not resident yet (waited {waited_ms} ms)")]
     Deadline {
         /// Milliseconds waited.
         waited_ms: u64,
     },
+}
+
+/// Who holds a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Holder {
+    /// Another process (or another handle of this one) has the store open for writing.
+    Writer,
+    /// A reader, an inspection or an export in progress needs the checkpoint.
+    Reader,
+    /// The writer is about to drop the checkpoint.
+    Dropping,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::InvalidArgument(what) => write!(f, "invalid argument: {what}"),
+            Error::Corrupt { path, offset, what } => {
+                write!(f, "{}: corrupt at byte {offset}: {what}", path.display())
+            }
+            Error::Io {
+                operation,
+                path,
+                source,
+            } => write!(f, "{operation} {}: {source}", path.display()),
+            Error::NoSpace {
+                path,
+                used_bytes,
+                asked_bytes,
+                limit_bytes,
+            } => write!(
+                f,
+                "no space in {}: {asked_bytes} bytes asked, {limit_bytes} bytes allowed or free, \
+                 {used_bytes} used; free space, drop checkpoints or raise disk_bytes_max",
+                path.display()
+            ),
+            Error::OverBudget {
+                table,
+                pinned_rows,
+                asked_rows,
+                capacity_rows,
+                needed_bytes,
+                leases,
+            } => write!(
+                f,
+                "over the cache budget of table {table}: {asked_rows} rows asked beside \
+                 {pinned_rows} pinned by outstanding leases, {capacity_rows} fit; set cache_bytes \
+                 to at least {needed_bytes} or drop leases (outstanding: {leases:?})"
+            ),
+            Error::Locked { path, holder } => write!(f, "{}: {holder}", path.display()),
+            Error::Unsupported {
+                path,
+                found,
+                supported,
+            } => write!(
+                f,
+                "{}: format version {found}, this build reads up to {supported}; upgrade hps",
+                path.display()
+            ),
+            Error::Poisoned { cause } => write!(
+                f,
+                "the store refuses writes since an earlier failure ({cause}); reopen it to \
+                 continue from the last checkpoint"
+            ),
+            Error::Uncheckpointed { rows } => write!(
+                f,
+                "{rows} rows changed after the last checkpoint; checkpoint first, or close with \
+                 discard"
+            ),
+            Error::Cancelled => f.write_str("stopped on request"),
+            Error::ReadOnly { path } => write!(f, "{}: opened read-only", path.display()),
+            Error::Deadline { waited_ms } => write!(
+                f,
+                "the prefetch is not resident yet (waited {waited_ms} ms)"
+            ),
+        }
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Holder::Writer => "locked by another writer; close it, or open read-only",
+            Holder::Reader => {
+                "a reader holds this checkpoint; close the reader, or try again later"
+            }
+            Holder::Dropping => "the writer is dropping this checkpoint; open a later one",
+        })
+    }
+}
+
+impl std::error::Error for Error {
+    /// What the message does not say: the source of the system's error.
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Io { source, .. } => source.source(),
+            _ => None,
+        }
+    }
+}
+
+impl From<Invalid> for Error {
+    fn from(what: Invalid) -> Error {
+        Error::InvalidArgument(what)
+    }
 }
 
 /// Which argument was wrong, and how.
@@ -146,8 +239,10 @@ pub enum Invalid {
         key: u64,
         index: usize,
     },
-    #[error("the lease belongs to another store or to a store that was closed")]
+    #[error("the lease belongs to another store")]
     ForeignLease,
+    #[error("the store is closed; open it again")]
+    Closed,
     #[error("{path}: not a store: {why}")]
     NotAStore { path: PathBuf, why: String },
     #[error("{path}: already holds a store; open it, or choose an empty directory")]
@@ -185,5 +280,55 @@ impl Error {
             offset,
             what: what.into(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+
+    /// What anyhow and its like print of an error: every link of its chain.
+    fn chain_of(error: &Error) -> Vec<String> {
+        let mut said = vec![error.to_string()];
+        let mut next = error.source();
+        while let Some(cause) = next {
+            said.push(cause.to_string());
+            next = cause.source();
+        }
+        said
+    }
+
+    /// `ctr` printed `list s/f: Not a directory (os error 20): Not a directory (os error 20)`: the
+    /// message said its source, and `source()` gave it to be printed again.
+    #[test]
+    fn a_chain_of_causes_says_each_of_them_once() {
+        let path = Path::new("s/f");
+        let system = Error::io("list", path, io::Error::from_raw_os_error(20));
+        assert_eq!(
+            chain_of(&system),
+            ["list s/f: Not a directory (os error 20)"]
+        );
+        let wrong = Error::from(Invalid::StepNotRising { step: 1, last: 2 });
+        assert_eq!(chain_of(&wrong).len(), 1, "{:?}", chain_of(&wrong));
+        // What the system's error is made from is said by that.
+        let inner = io::Error::other(Invalid::Closed);
+        let wrapped = Error::io("read", path, inner);
+        assert_eq!(
+            chain_of(&wrapped),
+            ["read s/f: the store is closed; open it again"]
+        );
+    }
+
+    #[test]
+    fn a_lock_says_who_holds_it() {
+        let of = |holder| {
+            let path = PathBuf::from("s/7.meta");
+            Error::Locked { path, holder }.to_string()
+        };
+        assert!(of(Holder::Writer).contains("another writer"));
+        assert!(of(Holder::Reader).contains("a reader holds this checkpoint"));
+        assert!(of(Holder::Dropping).contains("is dropping this checkpoint"));
     }
 }

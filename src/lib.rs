@@ -60,7 +60,7 @@ mod sync;
 pub mod sync;
 mod units;
 
-pub use error::{Error, Invalid, Result};
+pub use error::{Error, Holder, Invalid, Result};
 pub use options::{
     DIM_MAX, Dtype, Hyper, Initialiser, IoEngine, NonFinite, Optimizer, PolicyKind, RowMetadata,
     RuntimeOptions, TABLES_MAX, TableDescriptor,

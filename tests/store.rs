@@ -239,6 +239,22 @@ fn a_batch_that_can_not_fit_names_the_cache_it_needs() {
     store.close().unwrap();
 }
 
+/// The caller was told that its lease belongs to another store, and there was no other store.
+#[test]
+fn what_outlives_its_store_is_told_that_the_store_is_closed() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::create(dir.path(), options()).unwrap();
+    let table = store.create_table(&sgd("t", 64)).unwrap();
+    let keys: Vec<u64> = (0..2800).collect();
+    let mut out = vec![0.0; 1400 * 64];
+    let lease = store.pull(table, &keys[..1400], &mut out).unwrap();
+    let ticket = store.prefetch(table, &keys[1400..]).unwrap();
+    store.close().unwrap();
+    let error = invalid(ticket.wait().unwrap_err());
+    assert!(matches!(error, Invalid::Closed), "{error}");
+    lease.read(&mut out).unwrap();
+}
+
 #[test]
 fn leases_overlap_and_a_pull_sees_every_earlier_push() {
     let dir = tempfile::tempdir().unwrap();

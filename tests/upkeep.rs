@@ -359,7 +359,7 @@ fn checkpoints_that_readers_hold_keep_their_files() {
     let before = run.store().files();
     let error = compact(&run, None).unwrap_err();
     assert!(
-        matches!(&error, Error::Locked { path } if path.ends_with("000000000003.meta")
+        matches!(&error, Error::Locked { path, holder: Holder::Reader } if path.ends_with("000000000003.meta")
         || path.to_string_lossy().ends_with(".meta")),
         "{error}"
     );

@@ -7,7 +7,7 @@
 use super::edits::Replay;
 use super::missing;
 use super::recover::{OpenRequest, read_current, read_whole};
-use crate::error::{Error, Invalid, Result};
+use crate::error::{Error, Holder, Invalid, Result};
 use crate::format::current::Current;
 use crate::format::manifest::CheckpointMeta;
 use crate::format::{CURRENT_NAME, FileKind, file_name};
@@ -26,6 +26,7 @@ pub(super) fn lock_checkpoint(
 ) -> Result<(Current, Replay, CheckpointMeta, Box<dyn LockGuard>)> {
     let mut last = Error::Locked {
         path: request.root.to_path_buf(),
+        holder: Holder::Dropping,
     };
     for attempt in 0..READER_TRIES {
         if attempt > 0 {
@@ -72,7 +73,10 @@ pub(super) fn lock_checkpoint(
                     return Err(last);
                 }
             }
-            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => last = Error::Locked { path },
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
+                let holder = Holder::Dropping;
+                last = Error::Locked { path, holder };
+            }
             Err(e) => return Err(Error::io("lock", &path, e)),
         }
     }

@@ -22,7 +22,7 @@ use super::edits::Replay;
 use super::scan::{aligned, read_exact};
 use super::version::Versions;
 use super::{Ssd, missing};
-use crate::error::{Error, Invalid, Result};
+use crate::error::{Error, Holder, Invalid, Result};
 use crate::format::current::Current;
 use crate::format::identity::StoreIdentity;
 use crate::format::manifest::{CheckpointMeta, FileMeta, ManifestReader};
@@ -132,6 +132,11 @@ pub(crate) fn lock(
     disk.lock(path, kind, create).map_err(|e| match e.kind() {
         std::io::ErrorKind::WouldBlock => Error::Locked {
             path: path.to_path_buf(),
+            holder: match kind {
+                _ if path.ends_with(LOCK_NAME) => Holder::Writer,
+                LockKind::Exclusive => Holder::Reader,
+                LockKind::Shared => Holder::Dropping,
+            },
         },
         _ => Error::io("lock", path, e),
     })

@@ -128,7 +128,7 @@ impl Engine {
             .into());
         }
         if self.closed.load(Ordering::Acquire) {
-            return Err(Invalid::ForeignLease.into());
+            return Err(Invalid::Closed.into());
         }
         let count = self.shards.len();
         let share = share(keys.len(), count);

@@ -365,7 +365,7 @@ impl Engine {
             });
         }
         if self.closed.load(Ordering::Acquire) {
-            return Err(Invalid::ForeignLease.into());
+            return Err(Invalid::Closed.into());
         }
         Ok(())
     }

@@ -164,8 +164,11 @@ impl Lease {
     }
 
     pub(crate) fn check(&self, engine: &Engine) -> Result<()> {
-        if self.engine.id != engine.id || self.engine.closed.load(Ordering::Acquire) {
+        if self.engine.id != engine.id {
             return Err(Invalid::ForeignLease.into());
+        }
+        if self.engine.closed.load(Ordering::Acquire) {
+            return Err(Invalid::Closed.into());
         }
         Ok(())
     }

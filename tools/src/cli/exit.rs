@@ -143,10 +143,6 @@ fn text_of(error: &anyhow::Error) -> String {
             Some(Error::Cancelled) => String::from("stopped before the end by Ctrl-C or SIGTERM"),
             _ => cause.to_string(),
         });
-        // The library's errors say all of their sources themselves.
-        if own.is_some() {
-            break;
-        }
     }
     let text = visible(&parts.join(": "));
     match way_out(error) {

@@ -12,7 +12,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::{Result, anyhow};
-use hps::{CompactLimits, CompactReport, DropReport, Error, RuntimeOptions, Store};
+use hps::{CompactLimits, CompactReport, DropReport, Error, Holder, RuntimeOptions, Store};
 
 pub use args::{Args, GcArgs, PlanArgs, RunArgs, Verb};
 pub use plan::{Line, Plan};
@@ -75,7 +75,10 @@ fn show(
 /// Says of a lock who has it.
 fn named(error: Error) -> anyhow::Error {
     match &error {
-        Error::Locked { path } if path.extension().is_some_and(|e| e == "meta") => anyhow!(
+        Error::Locked {
+            path,
+            holder: Holder::Reader,
+        } => anyhow!(
             "Locked: {}: a reader elsewhere has the last checkpoint open, and its files must stay \
              until it closes; nothing was lost",
             path.display()
