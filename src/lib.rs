@@ -61,6 +61,9 @@ pub mod sync;
 mod units;
 
 pub use error::{Error, Holder, Invalid, Result};
+#[cfg(feature = "sim")]
+#[doc(hidden)]
+pub use options::Thresholds;
 pub use options::{
     DIM_MAX, Dtype, Hyper, Initialiser, IoEngine, NonFinite, Optimizer, PolicyKind, RowMetadata,
     RuntimeOptions, TABLES_MAX, TableDescriptor,

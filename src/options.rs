@@ -277,6 +277,34 @@ pub enum NonFinite {
     Apply,
 }
 
+/// File numbers reserved at a time.
+pub(crate) const NUMBERS_RESERVED: u64 = 4096;
+
+/// When bookkeeping happens that a store of ordinary size rarely sees. Tests lower them, so that a
+/// short run meets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Thresholds {
+    /// Bytes of key blocks without an index image that an open reads without complaint.
+    pub image_young_bytes: u64,
+    /// More than this part of the image must be young before there is a new one: 2 is a half.
+    pub image_young_part: u64,
+    /// A manifest is started afresh once it is this much longer than two of its snapshots.
+    pub manifest_roll_bytes: u64,
+    /// File numbers reserved at a time; more than 16, and no more than the default.
+    pub numbers_reserved: u64,
+}
+
+impl Default for Thresholds {
+    fn default() -> Thresholds {
+        Thresholds {
+            image_young_bytes: 64 << 10,
+            image_young_part: 2,
+            manifest_roll_bytes: 1 << 20,
+            numbers_reserved: NUMBERS_RESERVED,
+        }
+    }
+}
+
 /// Settings that may differ at each open. None of them changes a value.
 #[derive(Clone, Debug)]
 pub struct RuntimeOptions {
@@ -315,6 +343,10 @@ pub struct RuntimeOptions {
     /// Data directories, one per SSD; used at create, and at open where they have moved.
     /// Default: `part-0` inside the store's directory.
     pub data_directories: Vec<PathBuf>,
+    /// For tests.
+    #[cfg(feature = "sim")]
+    #[doc(hidden)]
+    pub thresholds: Thresholds,
 }
 
 impl Default for RuntimeOptions {
@@ -336,11 +368,26 @@ impl Default for RuntimeOptions {
             non_finite: NonFinite::Skip,
             hyper: Hyper::default(),
             data_directories: Vec::new(),
+            #[cfg(feature = "sim")]
+            thresholds: Thresholds::default(),
         }
     }
 }
 
 impl RuntimeOptions {
+    /// The thresholds in force; only tests can change them.
+    #[cfg(feature = "sim")]
+    pub(crate) fn thresholds(&self) -> Thresholds {
+        self.thresholds
+    }
+
+    /// The thresholds in force; only tests can change them.
+    #[cfg(not(feature = "sim"))]
+    pub(crate) fn thresholds(&self) -> Thresholds {
+        let _not_an_option = self;
+        Thresholds::default()
+    }
+
     /// Checks every field against its range.
     ///
     /// # Errors

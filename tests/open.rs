@@ -3,6 +3,7 @@
 #[path = "common/small.rs"]
 mod small;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use hps::*;
@@ -213,4 +214,40 @@ fn the_index_image_is_a_cache_and_damage_to_it_changes_nothing() {
     }
     std::fs::remove_file(&image[0]).unwrap();
     check();
+}
+
+/// Crash tests drive a few thousand rows through tens of checkpoints. With the thresholds of a
+/// store of ordinary size they would never meet a second image, a manifest started afresh or file
+/// numbers that run out.
+#[test]
+fn thresholds_of_tests_bring_an_image_a_new_manifest_and_more_numbers_within_a_few_checkpoints() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = RuntimeOptions {
+        inline: true,
+        thresholds: Thresholds {
+            image_young_bytes: 0,
+            image_young_part: u64::MAX,
+            manifest_roll_bytes: 0,
+            numbers_reserved: 20,
+        },
+        ..options()
+    };
+    let store = Store::create(dir.path(), options).unwrap();
+    let table = store.create_table(&sgd("t", 4)).unwrap();
+    let (mut images, mut manifests) = (BTreeSet::new(), BTreeSet::new());
+    for step in 1..=30u64 {
+        set(&store, table, &[step, 1000 + step], 1.0, 4);
+        store.checkpoint(step, &[]).unwrap();
+        for entry in std::fs::read_dir(dir.path()).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            match name.split_once('.') {
+                Some((number, "image")) => images.insert(number.to_owned()),
+                Some((number, "manifest")) => manifests.insert(number.to_owned()),
+                _ => false,
+            };
+        }
+    }
+    assert!(images.len() > 3, "{images:?}");
+    assert!(manifests.len() > 3, "{manifests:?}");
+    store.close().unwrap();
 }

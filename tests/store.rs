@@ -400,6 +400,7 @@ fn a_rollback_finds_a_file_number_however_many_were_used() {
             root,
             directories: &[],
             disk_bytes_max: 0,
+            thresholds: Thresholds::default(),
             read_only: false,
             checkpoint: None,
         };

@@ -59,6 +59,8 @@ fn option_defaults() -> Vec<(&'static str, String)> {
         non_finite,
         hyper,
         data_directories,
+        // For tests alone.
+        thresholds: _,
     } = RuntimeOptions::default();
     let Hyper {
         momentum,

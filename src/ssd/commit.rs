@@ -25,8 +25,6 @@ use crate::io::{DiskFile, LockGuard, LockKind, OpenMode};
 use crate::options::{Hyper, TableDescriptor};
 use crate::sync::MutexGuard;
 
-/// File numbers reserved at a time.
-pub(crate) const NUMBERS_RESERVED: u64 = 4096;
 /// Numbers kept back for new manifests: more can't be reserved while the manifest is locked. Each
 /// manifest but that of a rollback comes with a meta file, whose number renews the reserve.
 pub(super) const NUMBERS_SPARE: u64 = 16;
@@ -111,7 +109,7 @@ impl Ssd {
             if versions.next_number + NUMBERS_SPARE < versions.number_limit {
                 return Ok(());
             }
-            versions.number_limit + NUMBERS_RESERVED
+            versions.number_limit + self.thresholds.numbers_reserved
         };
         let mut current = manifest.current;
         current.file_number_limit = limit;
@@ -286,7 +284,7 @@ impl Ssd {
         checkpoint: &CheckpointMeta,
         forgotten: &[u64],
     ) -> Result<()> {
-        let limit = (1 << 20) + 2 * manifest.snapshot_bytes;
+        let limit = self.thresholds.manifest_roll_bytes + 2 * manifest.snapshot_bytes;
         let roll = manifest.files.is_none() || manifest.current.manifest_bytes > limit;
         let mut current = manifest.current;
         current.checkpoint_id = checkpoint.id;

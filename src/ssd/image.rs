@@ -30,8 +30,6 @@ use crate::format::{BLOCK_BYTES, FileIdentity, FileKind, file_name};
 use crate::io::{Disk, DiskFile, OpenMode};
 use crate::units::mix64;
 
-/// Bytes of key blocks that are read at an open without complaint.
-const YOUNG_BYTES_MIN: u64 = 64 << 10;
 /// Bytes written or read at a time.
 const CHUNK_BYTES: usize = 256 << 10;
 /// Window per young run.
@@ -270,7 +268,8 @@ impl Ssd {
             .collect();
         let young_bytes: u64 = young.iter().map(|f| f.entries() * 12).sum();
         let old_bytes = old.as_ref().map_or(0, |scan| scan.reference.bytes);
-        if young_bytes <= old_bytes / 2 + YOUNG_BYTES_MIN {
+        let limits = &self.thresholds;
+        if young_bytes <= old_bytes / limits.image_young_part + limits.image_young_bytes {
             return Ok(None);
         }
         let number = self.take_number()?;

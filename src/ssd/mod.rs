@@ -32,6 +32,7 @@ use crate::error::{Error, Invalid, Result};
 use crate::format::manifest::FileMeta;
 use crate::format::{FileIdentity, data_file_name, param_file};
 use crate::io::{Disk, DiskFile, LockGuard, OpenMode, Queue};
+use crate::options::Thresholds;
 use crate::sync::{Mutex, MutexGuard};
 use commit::{ManifestWriter, NUMBERS_SPARE};
 use version::{DataFile, Slots, Usage, Versions};
@@ -51,6 +52,8 @@ pub struct Ssd {
     pub slots: Slots,
     /// Most bytes on disk; 0: 85 % of the file system.
     pub disk_bytes_max: u64,
+    /// When bookkeeping happens.
+    pub thresholds: Thresholds,
     versions: Mutex<Versions>,
     manifest: Mutex<ManifestWriter>,
     /// The first failure that makes the device's state unknown.

@@ -31,7 +31,7 @@ use crate::format::{
     identity, meta,
 };
 use crate::io::{Disk, DiskFile, LockGuard, LockKind, OpenMode};
-use crate::options::TableDescriptor;
+use crate::options::{TableDescriptor, Thresholds};
 use crate::row::check_hyper;
 use crate::sync::{Mutex, RwLock};
 
@@ -163,6 +163,8 @@ pub struct OpenRequest<'a> {
     pub checkpoint: Option<u64>,
     /// Most bytes on disk; 0: 85 % of the file system.
     pub disk_bytes_max: u64,
+    /// When bookkeeping happens.
+    pub thresholds: Thresholds,
 }
 
 /// Opens a store at its last checkpoint (or, read-only, at a retained one).
@@ -426,6 +428,7 @@ fn assemble(
         store,
         slots: RwLock::new(Vec::new()),
         disk_bytes_max: request.disk_bytes_max,
+        thresholds: request.thresholds,
         versions: Mutex::new(versions),
         manifest: Mutex::new(manifest),
         poison: OnceLock::new(),

@@ -338,5 +338,6 @@ fn open_request<'a>(
         read_only,
         checkpoint,
         disk_bytes_max: options.disk_bytes_max,
+        thresholds: options.thresholds(),
     }
 }
