@@ -12,10 +12,20 @@
 //!   removal in the other, which a crash may separate.
 //! - After a crash ([`CrashMode::Random`]) each directory has its durable names and either the
 //!   first few unsynced changes or any subset of them, in order. Each file has any subset of its
-//!   unsynced sectors and any length between the durable and the written one; what was never
-//!   written, or lost, inside that length is zero. So removed names may come back.
-//! - A write that fails may have left some of its first sectors. A sync that fails loses some of
-//!   the unsynced sectors for good, although reads still see them, as after a failed fsync.
+//!   unsynced sectors, of several unsynced writes to one sector any, and any length between the
+//!   durable and the written one. So removed names may come back, and old bytes may stay.
+//! - A sector inside that length which was never written, or lost, is zero ([`Remnants::Zeros`]:
+//!   ext4 with its default `data=ordered`, XFS, btrfs), or what else the device held: random bytes,
+//!   or a sector of a file that is no more ([`Remnants::Junk`]: ext4 with `data=writeback`).
+//! - A write that fails may have left some of its first sectors. A sync that fails, of a file or a
+//!   directory, loses some of what was unsynced for good, although reads and lists still see it,
+//!   and a later sync that succeeds does not bring it back.
+//! - A create, mkdir, link, rename or remove that fails with EIO may have been done. Other errors
+//!   (no room, no rights, no descriptors) come before anything is done.
+//! - A full disk refuses what grows a file; with less than a block of room it may refuse names too,
+//!   with ENOSPC or, under a quota, EDQUOT.
+//! - A sector that can't be read stays so after a crash.
+//! - A read may be told to bring a sector of elsewhere, or an older one of the same place.
 //! - A queue executes requests when their completion is taken, or before, in any order. A sync
 //!   therefore does not cover writes that were not waited for.
 //! - Short and interrupted calls are absorbed by the same code as in the other engines.
@@ -43,6 +53,7 @@ use super::{DirectoryEntry, Disk, DiskFile, LockGuard, LockKind, OpenMode, Queue
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{Mutex, MutexGuard, thread};
 
+mod bytes;
 mod crash;
 mod node;
 mod queue;
@@ -62,6 +73,15 @@ pub enum CrashMode {
     Random,
 }
 
+/// What stands in sectors inside a file's length that were never written, or lost in a crash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remnants {
+    /// Zeros.
+    Zeros,
+    /// Zeros, random bytes, or sectors of removed files.
+    Junk,
+}
+
 /// How a call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -71,6 +91,23 @@ pub enum Fault {
     Short,
     /// With EINTR.
     Interrupted,
+    /// A read brings another sector of the disk in place of one that was asked for; other calls
+    /// succeed.
+    Misdirected,
+    /// A read brings what one of its sectors held before it was last written, or what a removed
+    /// file had; other calls succeed.
+    Stale,
+}
+
+/// A call that failed, as its caller was told (an interrupted one was made again).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Its number.
+    pub call: u64,
+    /// Its kind, as in [`SimDisk::calls_by_kind`].
+    pub kind: &'static str,
+    /// What it failed with.
+    pub errno: i32,
 }
 
 #[derive(Debug)]
@@ -164,9 +201,37 @@ impl SimDisk {
         self.state().stop_at = Some(call);
     }
 
+    /// The calls so far that failed, of whatever cause but a wrong argument.
+    #[must_use]
+    pub fn failures(&self) -> Vec<Failure> {
+        self.state().failures.clone()
+    }
+
     /// Lets writes beyond this many bytes fail with ENOSPC.
     pub fn set_capacity(&self, bytes: u64) {
-        self.state().capacity = Some(bytes);
+        self.set_limit(bytes, Errno::ENOSPC);
+    }
+
+    /// Lets writes beyond this many bytes fail with EDQUOT.
+    pub fn set_quota(&self, bytes: u64) {
+        self.set_limit(bytes, Errno::EDQUOT);
+    }
+
+    fn set_limit(&self, bytes: u64, errno: Errno) {
+        let mut state = self.state();
+        (state.capacity, state.full_errno) = (Some(bytes), errno);
+    }
+
+    /// What crashes leave where nothing was written; zeros unless said otherwise.
+    pub fn set_remnants(&self, remnants: Remnants) {
+        self.state().remnants = remnants;
+    }
+
+    /// One number for all names and bytes as reads see them, and the sectors that can't be read.
+    /// `of` is the digest of some bytes; the same function each time. Not a call.
+    #[must_use]
+    pub fn digest(&self, of: fn(&[u8]) -> u128) -> u128 {
+        self.state().digest(of)
     }
 
     /// A disk that lies: `sync` of files succeeds and does nothing.
@@ -219,7 +284,7 @@ impl SimDisk {
     pub fn read_file(&self, path: &Path) -> io::Result<Vec<u8>> {
         let mut state = self.state();
         let inode = state.resolve(path)?;
-        Ok(state.file(inode)?.live.clone())
+        Ok(state.file(inode)?.live.to_vec())
     }
 
     /// Makes or replaces a file, durable with its name. Not a call.

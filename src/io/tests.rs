@@ -16,6 +16,8 @@ mod contract;
 #[cfg(feature = "sim")]
 mod crash;
 mod system;
+#[cfg(feature = "sim")]
+mod unkind;
 
 /// A disk and an empty directory on it.
 struct Place {

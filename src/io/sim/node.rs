@@ -4,8 +4,11 @@
 //! - A file's durable bytes are never more than its live ones.
 //! - The durable state with all unsynced changes applied, in order, is the live state, unless a
 //!   sync failed.
+//! - Contents are shared between a disk and what crashes leave of it, and copied when written.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
 
 use super::SECTOR_BYTES;
 
@@ -35,11 +38,53 @@ pub(super) struct Sector {
     pub(super) bytes: Box<[u8]>,
 }
 
+/// The bytes of a file, and their digest once somebody asked for it.
+#[derive(Default)]
+pub(super) struct Content {
+    bytes: Vec<u8>,
+    digest: OnceLock<u128>,
+}
+
+impl Content {
+    fn new(bytes: Vec<u8>) -> Content {
+        let digest = OnceLock::new();
+        Content { bytes, digest }
+    }
+
+    /// What `of` says of the bytes; kept, so it has to be the same function each time.
+    pub(super) fn digest(&self, of: fn(&[u8]) -> u128) -> u128 {
+        *self.digest.get_or_init(|| of(&self.bytes))
+    }
+
+    /// The bytes, to be changed: a copy of their own if somebody else has them.
+    fn bytes_mut(content: &mut Arc<Content>) -> &mut Vec<u8> {
+        let content = Arc::make_mut(content);
+        content.digest = OnceLock::new();
+        &mut content.bytes
+    }
+}
+
+impl Clone for Content {
+    fn clone(&self) -> Content {
+        Content::new(self.bytes.clone())
+    }
+}
+
+impl Deref for Content {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 /// A file, whatever its names.
 pub(super) struct FileNode {
-    pub(super) live: Vec<u8>,
-    pub(super) durable: Vec<u8>,
+    pub(super) live: Arc<Content>,
+    pub(super) durable: Arc<Content>,
     pub(super) unsynced: Vec<Sector>,
+    /// What sectors held before they were last written over, by index.
+    pub(super) before: BTreeMap<usize, Box<[u8]>>,
     /// Sectors that can't be read any more, by index.
     pub(super) lost: BTreeSet<usize>,
 }
@@ -47,36 +92,59 @@ pub(super) struct FileNode {
 impl FileNode {
     /// A file that is durable as it is.
     pub(super) fn durable(bytes: Vec<u8>) -> FileNode {
+        FileNode::shared(Arc::new(Content::new(bytes)))
+    }
+
+    /// One that is durable with bytes that others may have too.
+    pub(super) fn shared(content: Arc<Content>) -> FileNode {
         FileNode {
-            live: bytes.clone(),
-            durable: bytes,
+            live: Arc::clone(&content),
+            durable: content,
             unsynced: Vec::new(),
+            before: BTreeMap::new(),
             lost: BTreeSet::new(),
         }
     }
 
     pub(super) fn write(&mut self, bytes: &[u8], offset: usize) {
         let end = offset + bytes.len();
-        if self.live.len() < end {
-            self.live.resize(end, 0);
-        }
-        self.live[offset..end].copy_from_slice(bytes);
+        let live = Content::bytes_mut(&mut self.live);
         for index in offset / SECTOR_BYTES..end.div_ceil(SECTOR_BYTES) {
             let start = index * SECTOR_BYTES;
-            let sector_end = self.live.len().min(start + SECTOR_BYTES);
+            let sector_end = live.len().min(start + SECTOR_BYTES);
+            if start < sector_end {
+                self.before.insert(index, live[start..sector_end].into());
+            }
+        }
+        if live.len() < end {
+            live.resize(end, 0);
+        }
+        live[offset..end].copy_from_slice(bytes);
+        for index in offset / SECTOR_BYTES..end.div_ceil(SECTOR_BYTES) {
+            let start = index * SECTOR_BYTES;
+            let sector_end = live.len().min(start + SECTOR_BYTES);
             self.unsynced.push(Sector {
                 index,
-                bytes: self.live[start..sector_end].into(),
+                bytes: live[start..sector_end].into(),
             });
         }
     }
 
     pub(super) fn sync(&mut self) {
-        self.durable.resize(self.live.len(), 0);
+        if self.unsynced.is_empty() && self.durable.len() == self.live.len() {
+            return;
+        }
+        let durable = Content::bytes_mut(&mut self.durable);
+        durable.resize(self.live.len(), 0);
         for sector in self.unsynced.drain(..) {
             let start = sector.index * SECTOR_BYTES;
-            self.durable[start..start + sector.bytes.len()].copy_from_slice(&sector.bytes);
+            durable[start..start + sector.bytes.len()].copy_from_slice(&sector.bytes);
         }
+    }
+
+    /// Loses each unsynced sector with a chance of one half, though reads still see it.
+    pub(super) fn fail_sync(&mut self, random: &mut Random) {
+        self.unsynced.retain(|_| random.below(2) == 0);
     }
 
     /// Flips bits of a byte wherever it is held; false beyond the end.
@@ -89,14 +157,17 @@ impl FileNode {
         for byte in sectors.filter_map(|sector| sector.bytes.get_mut(inside)) {
             *byte ^= mask;
         }
-        if let Some(byte) = self.durable.get_mut(at) {
-            *byte ^= mask;
+        for content in [&mut self.durable, &mut self.live] {
+            if at < content.len() {
+                Content::bytes_mut(content)[at] ^= mask;
+            }
         }
-        self.live.get_mut(at).map(|byte| *byte ^= mask).is_some()
+        at < self.live.len()
     }
 }
 
 /// One change of a directory, in the order of the calls.
+#[derive(Clone)]
 pub(super) enum NameChange {
     Set {
         name: String,
@@ -110,6 +181,27 @@ pub(super) enum NameChange {
         target: String,
         inode: u64,
     },
+}
+
+impl NameChange {
+    pub(super) fn apply(&self, names: &mut BTreeMap<String, u64>) {
+        match self {
+            NameChange::Set { name, inode } => {
+                names.insert(name.clone(), *inode);
+            }
+            NameChange::Remove { name } => {
+                names.remove(name);
+            }
+            NameChange::Rename {
+                source,
+                target,
+                inode,
+            } => {
+                names.remove(source);
+                names.insert(target.clone(), *inode);
+            }
+        }
+    }
 }
 
 /// A directory.
@@ -154,6 +246,24 @@ impl DirectoryNode {
             target,
             inode,
         });
+    }
+
+    /// Makes what changed durable, but for what a failed sync lost.
+    pub(super) fn sync(&mut self) {
+        for change in self.unsynced.drain(..) {
+            change.apply(&mut self.durable);
+        }
+    }
+
+    /// Loses some unsynced changes for good, though lists still show them: the last of them, or
+    /// each with a chance of one half.
+    pub(super) fn fail_sync(&mut self, random: &mut Random) {
+        if random.below(2) == 0 {
+            self.unsynced
+                .truncate(random.below(self.unsynced.len() + 1));
+        } else {
+            self.unsynced.retain(|_| random.below(2) == 0);
+        }
     }
 
     /// Every inode that a name leads to, or may lead to after a crash.

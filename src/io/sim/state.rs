@@ -4,22 +4,19 @@
 //! - An inode lives as long as a name (live, durable, or in an unsynced change) or a handle.
 //! - Every operation counts as one call before it does anything.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use nix::errno::Errno;
 
-use super::super::{DirectoryEntry, LockKind, OpenMode, Space};
+use super::super::{DirectoryEntry, LockKind, OpenMode};
 use super::node::{DirectoryNode, FileNode, Node, Random};
-use super::{Fault, SECTOR_BYTES};
+use super::{Failure, Fault, Remnants, SECTOR_BYTES};
 
 /// The inode of `/`.
 pub(super) const ROOT: u64 = 1;
-
-/// Room on a disk without a limit.
-const UNLIMITED_BYTES: u64 = 1 << 50;
 
 /// Kinds of calls that change what a crash could leave.
 const CHANGING: [&str; 9] = [
@@ -39,10 +36,18 @@ struct Holders {
     exclusive: bool,
 }
 
+/// Sectors of removed files that are remembered, at most.
+const FREED_SECTORS_MAX: usize = 256;
+
+/// A block of a directory: with less room than this a new name may be refused.
+const NAME_BYTES: u64 = 4096;
+
 /// How a call goes.
-enum Outcome {
+pub(super) enum Outcome {
     Proceed,
     Short,
+    /// A read brings bytes that are not those asked for.
+    Wrong(Fault),
     Fail(io::Error),
 }
 
@@ -56,8 +61,14 @@ pub(super) struct State {
     pub(super) changing_calls: Vec<u64>,
     /// Call number, fault, whether it stays.
     pub(super) faults: Vec<(u64, Fault, bool)>,
+    pub(super) failures: Vec<Failure>,
     pub(super) stop_at: Option<u64>,
     pub(super) capacity: Option<u64>,
+    /// ENOSPC, or EDQUOT.
+    pub(super) full_errno: Errno,
+    pub(super) remnants: Remnants,
+    /// Sectors of files that are no more, the last of them.
+    pub(super) freed: VecDeque<Box<[u8]>>,
     pub(super) skip_sync: bool,
     pub(super) skip_sync_dir: bool,
     locks: BTreeMap<u64, Holders>,
@@ -85,16 +96,29 @@ impl State {
             calls_by_kind: BTreeMap::new(),
             changing_calls: Vec::new(),
             faults: Vec::new(),
+            failures: Vec::new(),
             stop_at: None,
             capacity: None,
+            full_errno: Errno::ENOSPC,
+            remnants: Remnants::Zeros,
+            freed: VecDeque::new(),
             skip_sync: false,
             skip_sync_dir: false,
             locks: BTreeMap::new(),
         }
     }
 
+    /// Takes over what a crash does not change about a disk.
+    pub(super) fn inherit(&mut self, before: &State) {
+        self.next_inode = before.next_inode;
+        self.capacity = before.capacity;
+        self.full_errno = before.full_errno;
+        self.remnants = before.remnants;
+        self.freed.clone_from(&before.freed);
+    }
+
     /// Counts a call and says how it goes; an error is one that changes nothing.
-    fn count(&mut self, kind: &'static str) -> io::Result<Outcome> {
+    pub(super) fn count(&mut self, kind: &'static str) -> io::Result<Outcome> {
         let number = self.calls;
         self.calls += 1;
         *self.calls_by_kind.entry(kind).or_default() += 1;
@@ -102,7 +126,7 @@ impl State {
             self.changing_calls.push(number);
         }
         if self.stop_at.is_some_and(|stop| number >= stop) {
-            return Err(Errno::EIO.into());
+            return Err(self.failed(kind, Errno::EIO as i32));
         }
         let hit = self
             .faults
@@ -111,17 +135,51 @@ impl State {
         match hit.map(|(_, fault, _)| *fault) {
             None => Ok(Outcome::Proceed),
             Some(Fault::Short) => Ok(Outcome::Short),
-            Some(Fault::Interrupted) => Err(Errno::EINTR.into()),
-            Some(Fault::Error(errno)) => Ok(Outcome::Fail(io::Error::from_raw_os_error(errno))),
+            Some(fault @ (Fault::Misdirected | Fault::Stale)) => Ok(Outcome::Wrong(fault)),
+            Some(Fault::Interrupted) => Err(self.failed(kind, Errno::EINTR as i32)),
+            Some(Fault::Error(errno)) => Ok(Outcome::Fail(self.failed(kind, errno))),
         }
     }
 
+    /// Notes that the call just counted fails.
+    pub(super) fn failed(&mut self, kind: &'static str, errno: i32) -> io::Error {
+        let call = self.calls - 1;
+        self.failures.push(Failure { call, kind, errno });
+        io::Error::from_raw_os_error(errno)
+    }
+
     /// Counts a call that either happens or does not.
-    fn count_whole(&mut self, kind: &'static str) -> io::Result<()> {
+    pub(super) fn count_whole(&mut self, kind: &'static str) -> io::Result<()> {
         match self.count(kind)? {
             Outcome::Fail(error) => Err(error),
-            Outcome::Proceed | Outcome::Short => Ok(()),
+            _ => Ok(()),
         }
+    }
+
+    /// Counts a call that changes names. With an error inside, it happens and is said to have
+    /// failed: the device did it and its answer was lost.
+    fn count_name(&mut self, kind: &'static str) -> io::Result<Option<io::Error>> {
+        if let Outcome::Fail(error) = self.count(kind)? {
+            let answer_lost = error.raw_os_error() == Some(Errno::EIO as i32);
+            return match answer_lost && self.random.below(2) == 0 {
+                true => Ok(Some(error)),
+                false => Err(error),
+            };
+        }
+        let grows = kind != "remove";
+        let left = |limit: u64| limit.saturating_sub(self.used_bytes());
+        if grows
+            && self
+                .capacity
+                .map(left)
+                .is_some_and(|left| left < NAME_BYTES)
+        {
+            let block_is_full = self.random.below(2) == 0;
+            if block_is_full {
+                return Err(self.failed(kind, self.full_errno as i32));
+            }
+        }
+        Ok(None)
     }
 
     fn add(&mut self, node: Node) -> u64 {
@@ -179,13 +237,14 @@ impl State {
 
     pub(super) fn open(&mut self, path: &Path, mode: OpenMode) -> io::Result<u64> {
         let inode = if matches!(mode, OpenMode::Create | OpenMode::CreateDirect) {
-            self.count_whole("create")?;
+            let told = self.count_name("create")?;
             let (parent, name, found) = self.place(path)?;
             if found.is_some() {
                 return Err(Errno::EEXIST.into());
             }
             let inode = self.add(Node::File(FileNode::durable(Vec::new())));
             self.directory(parent)?.set(&name, inode);
+            done(told)?;
             inode
         } else {
             self.count_whole("open")?;
@@ -197,14 +256,14 @@ impl State {
     }
 
     pub(super) fn create_dir(&mut self, path: &Path) -> io::Result<()> {
-        self.count_whole("mkdir")?;
+        let told = self.count_name("mkdir")?;
         let (parent, name, found) = self.place(path)?;
         if found.is_some() {
             return Err(Errno::EEXIST.into());
         }
         let inode = self.add(Node::Directory(DirectoryNode::default()));
         self.directory(parent)?.set(&name, inode);
-        Ok(())
+        done(told)
     }
 
     pub(super) fn list(&mut self, path: &Path) -> io::Result<Vec<DirectoryEntry>> {
@@ -226,12 +285,12 @@ impl State {
     }
 
     pub(super) fn rename(&mut self, source: &Path, target: &Path) -> io::Result<()> {
-        self.count_whole("rename")?;
+        let told = self.count_name("rename")?;
         let (source_parent, source_name, found) = self.place(source)?;
         let inode = found.ok_or(Errno::ENOENT)?;
         let (target_parent, target_name, replaced) = self.place(target)?;
         if replaced == Some(inode) {
-            return Ok(());
+            return done(told);
         }
         if let Some(replaced) = replaced {
             self.file(replaced)?;
@@ -246,19 +305,19 @@ impl State {
             self.directory(target_parent)?.set(&target_name, inode);
             self.directory(source_parent)?.remove(&source_name);
         }
-        Ok(())
+        done(told)
     }
 
     pub(super) fn remove(&mut self, path: &Path) -> io::Result<()> {
-        self.count_whole("remove")?;
+        let told = self.count_name("remove")?;
         let (parent, name, found) = self.place(path)?;
         self.file(found.ok_or(Errno::ENOENT)?)?;
         self.directory(parent)?.remove(&name);
-        Ok(())
+        done(told)
     }
 
     pub(super) fn hard_link(&mut self, source: &Path, target: &Path) -> io::Result<()> {
-        self.count_whole("link")?;
+        let told = self.count_name("link")?;
         let inode = self.resolve(source)?;
         if self.file(inode).is_err() {
             return Err(Errno::EPERM.into());
@@ -268,17 +327,22 @@ impl State {
             return Err(Errno::EEXIST.into());
         }
         self.directory(parent)?.set(&name, inode);
-        Ok(())
+        done(told)
     }
 
     pub(super) fn sync_dir(&mut self, path: &Path) -> io::Result<()> {
-        self.count_whole("sync_dir")?;
+        let outcome = self.count("sync_dir")?;
         let inode = self.resolve(path)?;
-        let skipped = self.skip_sync_dir;
-        let directory = self.directory(inode)?;
-        if !skipped {
-            directory.durable.clone_from(&directory.live);
-            directory.unsynced.clear();
+        let State { inodes, random, .. } = self;
+        let Some(Node::Directory(directory)) = inodes.get_mut(&inode).map(|i| &mut i.node) else {
+            return Err(Errno::ENOTDIR.into());
+        };
+        if let Outcome::Fail(error) = outcome {
+            directory.fail_sync(random);
+            return Err(error);
+        }
+        if !self.skip_sync_dir {
+            directory.sync();
             self.free_unreachable();
         }
         Ok(())
@@ -292,8 +356,15 @@ impl State {
                 kept.extend(directory.inodes());
             }
         }
-        self.inodes
-            .retain(|number, inode| inode.handles > 0 || kept.contains(number));
+        let freed = &mut self.freed;
+        self.inodes.retain(|number, inode| {
+            let stays = inode.handles > 0 || kept.contains(number);
+            if !stays && let Node::File(file) = &inode.node {
+                freed.extend(file.live.chunks(SECTOR_BYTES).map(Box::from));
+            }
+            stays
+        });
+        freed.drain(..freed.len().saturating_sub(FREED_SECTORS_MAX));
     }
 
     pub(super) fn lock(&mut self, path: &Path, kind: LockKind, create: bool) -> io::Result<u64> {
@@ -344,113 +415,6 @@ impl State {
         }
     }
 
-    pub(super) fn space(&mut self) -> io::Result<Space> {
-        self.count_whole("space")?;
-        let total_bytes = self.capacity.unwrap_or(UNLIMITED_BYTES);
-        Ok(Space {
-            total_bytes,
-            free_bytes: total_bytes.saturating_sub(self.used_bytes()),
-        })
-    }
-
-    /// Bytes of the files that have a name or a handle.
-    fn used_bytes(&self) -> u64 {
-        let mut named = BTreeSet::new();
-        for inode in self.inodes.values() {
-            if let Node::Directory(directory) = &inode.node {
-                named.extend(directory.live.values().copied());
-            }
-        }
-        let used = self.inodes.iter().map(|(number, inode)| match &inode.node {
-            Node::File(file) if inode.handles > 0 || named.contains(number) => {
-                file.live.len() as u64
-            }
-            _ => 0,
-        });
-        used.sum()
-    }
-
-    pub(super) fn read(
-        &mut self,
-        inode: u64,
-        bytes: &mut [u8],
-        offset: u64,
-        align: usize,
-    ) -> io::Result<usize> {
-        let asked = match self.count("read")? {
-            Outcome::Proceed => bytes.len(),
-            Outcome::Short => shortened(bytes.len(), align),
-            Outcome::Fail(error) => return Err(error),
-        };
-        let file = self.file(inode)?;
-        let start = usize::try_from(offset).map_or(file.live.len(), |at| at.min(file.live.len()));
-        let moved = asked.min(file.live.len() - start);
-        let sectors = start / SECTOR_BYTES..(start + moved).div_ceil(SECTOR_BYTES);
-        if file.lost.range(sectors).next().is_some() {
-            return Err(Errno::EIO.into());
-        }
-        bytes[..moved].copy_from_slice(&file.live[start..start + moved]);
-        Ok(moved)
-    }
-
-    pub(super) fn write(
-        &mut self,
-        inode: u64,
-        bytes: &[u8],
-        offset: u64,
-        align: usize,
-    ) -> io::Result<usize> {
-        let (moved, failed) = match self.count("write")? {
-            Outcome::Proceed => (bytes.len(), None),
-            Outcome::Short => (shortened(bytes.len(), align), None),
-            Outcome::Fail(error) => {
-                let sectors = self.random.below(bytes.len() / SECTOR_BYTES + 1);
-                (sectors * SECTOR_BYTES, Some(error))
-            }
-        };
-        let start = usize::try_from(offset).map_err(|_| Errno::EFBIG)?;
-        let end = start.checked_add(moved).ok_or(Errno::EFBIG)?;
-        let grown = end.saturating_sub(self.file(inode)?.live.len()) as u64;
-        if grown > 0
-            && self
-                .capacity
-                .is_some_and(|limit| self.used_bytes().saturating_add(grown) > limit)
-        {
-            return Err(failed.unwrap_or_else(|| Errno::ENOSPC.into()));
-        }
-        if moved > 0 {
-            self.file(inode)?.write(&bytes[..moved], start);
-        }
-        match failed {
-            Some(error) => Err(error),
-            None => Ok(moved),
-        }
-    }
-
-    pub(super) fn sync(&mut self, inode: u64) -> io::Result<()> {
-        let outcome = self.count("sync")?;
-        if let Outcome::Fail(error) = outcome {
-            let State { inodes, random, .. } = self;
-            if let Some(Inode {
-                node: Node::File(file),
-                ..
-            }) = inodes.get_mut(&inode)
-            {
-                file.unsynced.retain(|_| random.below(2) == 0);
-            }
-            return Err(error);
-        }
-        if !self.skip_sync {
-            self.file(inode)?.sync();
-        }
-        Ok(())
-    }
-
-    pub(super) fn bytes(&mut self, inode: u64) -> io::Result<u64> {
-        self.count_whole("bytes")?;
-        Ok(self.file(inode)?.live.len() as u64)
-    }
-
     /// Puts a file in place, durable with its name, uncounted.
     pub(super) fn plant(&mut self, path: &Path, file: FileNode) -> io::Result<()> {
         let (parent, name, found) = self.place(path)?;
@@ -463,6 +427,30 @@ impl State {
         directory.live.insert(name.clone(), inode);
         directory.durable.insert(name, inode);
         Ok(())
+    }
+
+    /// A digest of every name and what it leads to; `of` says that of some bytes.
+    pub(super) fn digest(&self, of: fn(&[u8]) -> u128) -> u128 {
+        let mut parts = Vec::new();
+        let mut open = vec![(PathBuf::from("/"), ROOT)];
+        while let Some((path, inode)) = open.pop() {
+            parts.extend_from_slice(path.as_os_str().as_encoded_bytes());
+            match self.inodes.get(&inode).map(|inode| &inode.node) {
+                Some(Node::Directory(directory)) => {
+                    parts.push(0);
+                    open.extend(directory.live.iter().map(|(name, i)| (path.join(name), *i)));
+                }
+                Some(Node::File(file)) => {
+                    parts.push(1);
+                    parts.extend_from_slice(&file.live.digest(of).to_le_bytes());
+                    for sector in &file.lost {
+                        parts.extend_from_slice(&(*sector as u64).to_le_bytes());
+                    }
+                }
+                None => parts.push(2),
+            }
+        }
+        of(&parts)
     }
 
     /// Paths of all files, in no particular order.
@@ -482,7 +470,7 @@ impl State {
     }
 }
 
-/// Half of a transfer, in whole units, at least one (but not more than all).
-fn shortened(bytes: usize, align: usize) -> usize {
-    bytes.min((bytes / 2 / align).max(1) * align)
+/// The answer to a call that was done.
+fn done(told: Option<io::Error>) -> io::Result<()> {
+    told.map_or(Ok(()), Err)
 }
