@@ -19,11 +19,17 @@ _hps__bench() {
             hps__bench,help)
                 cmd="hps__bench__subcmd__help"
                 ;;
+            hps__bench,paired)
+                cmd="hps__bench__subcmd__paired"
+                ;;
             hps__bench,replay)
                 cmd="hps__bench__subcmd__replay"
                 ;;
             hps__bench__subcmd__help,help)
                 cmd="hps__bench__subcmd__help__subcmd__help"
+                ;;
+            hps__bench__subcmd__help,paired)
+                cmd="hps__bench__subcmd__help__subcmd__paired"
                 ;;
             hps__bench__subcmd__help,replay)
                 cmd="hps__bench__subcmd__help__subcmd__replay"
@@ -35,7 +41,7 @@ _hps__bench() {
 
     case "${cmd}" in
         hps__bench)
-            opts="-h -V --rows --dim --optimizer --batch --zipf --cache-mib --memory-mib --threads --seconds --warmup-seconds --rounds --dir --keep --seed --depth --checkpoint-every --shards --io-depth --file-mib --space-bound --tiny --json --plot --trace --child --help --version load pull-hit push-hit pull-miss train train-memory first-touch checkpoint reopen compaction index growth w1 w2a w2b w3 w4 w5 all replay help"
+            opts="-h -V --rows --dim --optimizer --batch --zipf --cache-mib --memory-mib --threads --seconds --warmup-seconds --rounds --dir --keep --seed --depth --checkpoint-every --shards --io-depth --file-mib --space-bound --tiny --json --plot --trace --child --help --version load pull-hit push-hit pull-miss train train-memory first-touch checkpoint reopen compaction index growth w1 w2a w2b w3 w4 w5 all replay paired help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -137,7 +143,7 @@ _hps__bench() {
             return 0
             ;;
         hps__subcmd__bench__subcmd__help)
-            opts="replay help"
+            opts="replay paired help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -164,6 +170,20 @@ _hps__bench() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        hps__subcmd__bench__subcmd__help__subcmd__paired)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         hps__subcmd__bench__subcmd__help__subcmd__replay)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -171,6 +191,52 @@ _hps__bench() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        hps__subcmd__bench__subcmd__paired)
+            opts="-h --pairs --workloads --rows --seconds --warmup-seconds --threads --dir --seed --tiny --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --pairs)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --workloads)
+                    COMPREPLY=($(compgen -W "pull-hit push-hit train-memory pull-miss w2a w2b checkpoint load" -- "${cur}"))
+                    return 0
+                    ;;
+                --rows)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --seconds)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --warmup-seconds)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --threads)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --seed)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

@@ -58,6 +58,7 @@ complete -c hps-bench -n "__fish_hps_bench_needs_command" -l json -d 'Print, as 
 complete -c hps-bench -n "__fish_hps_bench_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c hps-bench -n "__fish_hps_bench_needs_command" -s V -l version -d 'Print version'
 complete -c hps-bench -n "__fish_hps_bench_needs_command" -a "replay" -d 'Replays recorded keys through cache policies that have the same bytes'
+complete -c hps-bench -n "__fish_hps_bench_needs_command" -a "paired" -d 'Compares two builds of hps-bench, run by turns: is the new one slower?'
 complete -c hps-bench -n "__fish_hps_bench_needs_command" -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand replay" -l cache-mib -d 'Memory of the cache in MiB: rows and all that is kept about them' -r
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand replay" -l row-bytes -d 'Bytes of a row, a multiple of 4: weights and optimizer state' -r
@@ -66,5 +67,24 @@ complete -c hps-bench -n "__fish_hps_bench_using_subcommand replay" -l shards -d
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand replay" -l skip -d 'Batches that the second hit rate leaves out. [default: half of them]' -r
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand replay" -l json -d 'Print, as the last line, a JSON array with one object per policy'
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand replay" -s h -l help -d 'Print help'
-complete -c hps-bench -n "__fish_hps_bench_using_subcommand help; and not __fish_seen_subcommand_from replay help" -f -a "replay" -d 'Replays recorded keys through cache policies that have the same bytes'
-complete -c hps-bench -n "__fish_hps_bench_using_subcommand help; and not __fish_seen_subcommand_from replay help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand paired" -l pairs -d 'Pairs that count; one more comes first. [default: 15; tiny 3]' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand paired" -l workloads -d 'What to compare, with commas between' -r -f -a "pull-hit\t'Pulls of resident rows'
+push-hit\t'Pushes to resident rows'
+train-memory\t'Pull, change and push, every row in memory'
+pull-miss\t'Pulls of cold rows'
+w2a\t'Training out of memory, zipf 0.99'
+w2b\t'Training out of memory, zipf 1.2'
+checkpoint\t'A checkpoint of all rows, trainer idle'
+load\t'Every row once, with a closing checkpoint'"
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand paired" -l rows -d 'Rows of each store. [default: 2000000; tiny 20000]' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand paired" -l seconds -d 'Seconds of each measured window. [default: 3; tiny 0.1]' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand paired" -l warmup-seconds -d 'Most seconds of a warm-up of training out of memory. [default: 20; tiny 0.5]' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand paired" -l threads -d 'Threads of the store' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand paired" -l dir -d 'Directory for the stores of both builds, on the device in question. [default: a temporary one, removed]' -r -F
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand paired" -l seed -d 'Seed of keys and draws; whether it is odd decides who begins' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand paired" -l tiny -d 'Small enough for a test: the figures mean nothing'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand paired" -l json -d 'Print, as the last line, a JSON array with one object per figure'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand paired" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand help; and not __fish_seen_subcommand_from replay paired help" -f -a "replay" -d 'Replays recorded keys through cache policies that have the same bytes'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand help; and not __fish_seen_subcommand_from replay paired help" -f -a "paired" -d 'Compares two builds of hps-bench, run by turns: is the new one slower?'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand help; and not __fish_seen_subcommand_from replay paired help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'

@@ -246,6 +246,12 @@ fn help_and_versions_read_as_they_did() {
     }
     let replay = ["replay", "--help"];
     cases.run(
+        "hps-bench-paired-help",
+        &mut command(BENCH),
+        "hps-bench",
+        &["paired", "--help"],
+    );
+    cases.run(
         "hps-bench-replay-help",
         &mut command(BENCH),
         "hps-bench",

@@ -134,6 +134,16 @@ fn long_version() -> &'static str {
 pub enum Command {
     /// Replays recorded keys through cache policies that have the same bytes.
     Replay(crate::trace::ReplayArgs),
+    /// Compares two builds of hps-bench, run by turns: is the new one slower?
+    ///
+    /// Work in memory is judged by rows a second, which may fall to 0.97; work on the device by what a
+    /// row costs (processor time, device operations, bytes written), which may grow to 1.03. Each is a
+    /// ratio new / old with a 95 % interval: Student's t of the logarithms of the pairs' ratios. Device
+    /// operations are those of the whole device: nothing else should use it meanwhile.
+    ///
+    /// Exit codes: 0 nothing is slower, 1 something is slower, 4 nothing is slower but something is
+    /// undecided (more pairs would tell), 8 could not run, 16 wrong arguments, 32 stopped by Ctrl-C.
+    Paired(super::paired::PairedArgs),
 }
 
 /// Names on the command line: workloads first, then groups.
@@ -217,7 +227,8 @@ impl Rule {
     }
 }
 
-fn positive(text: &str) -> std::result::Result<f64, String> {
+/// A number of seconds or the like.
+pub(super) fn positive(text: &str) -> std::result::Result<f64, String> {
     match text.parse::<f64>() {
         Ok(x) if x.is_finite() && x > 0.0 => Ok(x),
         _ => Err("must be a finite number above 0".to_owned()),

@@ -68,7 +68,7 @@ fn first_field(file: &str, field: &str) -> String {
 }
 
 /// The block device under a directory, as (name, partition's parent where there is one).
-fn device_of(directory: &Path) -> Option<String> {
+pub fn device_of(directory: &Path) -> Option<String> {
     let number = fs::metadata(directory).ok()?.dev();
     let (major, minor) = (libc_major(number), libc_minor(number));
     let link = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;

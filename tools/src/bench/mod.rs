@@ -11,6 +11,7 @@ pub mod figures;
 pub mod limits;
 pub mod machine;
 pub mod model;
+pub mod paired;
 pub mod pipeline;
 pub mod plot;
 pub mod report;
@@ -23,17 +24,24 @@ use anyhow::{Context as _, Result};
 use args::{Args, Job, Name};
 use context::Context;
 
+use crate::cli::Exit;
+
 /// Runs what the flags ask for and prints the report.
 ///
 /// # Errors
 /// A [`args::Usage`] error for a fault of the user's; else what the store or the system says.
-pub fn run(args: &Args) -> Result<()> {
-    if let Some(args::Command::Replay(replay)) = &args.command {
-        return crate::trace::replay(replay);
+pub fn run(args: &Args) -> Result<Exit> {
+    match (&args.command, &args.child) {
+        (Some(args::Command::Replay(replay)), _) => crate::trace::replay(replay)?,
+        (Some(args::Command::Paired(paired)), _) => return paired::run(paired),
+        (None, Some(store)) => work::reopen::child(args, store)?,
+        (None, None) => measure(args)?,
     }
-    if let Some(store) = &args.child {
-        return work::reopen::child(args, store);
-    }
+    Ok(Exit::Clean)
+}
+
+/// Measures the workloads that are asked for.
+fn measure(args: &Args) -> Result<()> {
     let mut context = Context::new(args)?;
     let jobs = args.jobs();
     let memory: Vec<Job> = jobs.iter().copied().filter(|j| is_memory(j.name)).collect();

@@ -14,19 +14,20 @@ fn main() -> ExitCode {
     } else {
         cli::parse::<Args>().map(|args| hps_tools::bench::run(&args))
     };
-    cli::end("hps-bench", done.map(|run| run.map(|()| Exit::Clean)))
+    cli::end("hps-bench", done)
 }
 
 /// `hps-bench compare`: other stores in the same run.
 #[cfg(feature = "peers")]
-fn compare() -> Result<anyhow::Result<()>, clap::Error> {
+fn compare() -> Result<anyhow::Result<Exit>, clap::Error> {
     use clap::Parser;
     use hps_tools::peers::compare::{CompareArgs, run};
-    CompareArgs::try_parse_from(std::env::args_os().skip(1)).map(|args| run(&args))
+    CompareArgs::try_parse_from(std::env::args_os().skip(1))
+        .map(|args| run(&args).map(|()| Exit::Clean))
 }
 
 #[cfg(not(feature = "peers"))]
-fn compare() -> Result<anyhow::Result<()>, clap::Error> {
+fn compare() -> Result<anyhow::Result<Exit>, clap::Error> {
     let why = "compare needs the other stores, which are not in this build: tools/peers.sh builds \
                it (cargo build --release -p hps-tools --features peers)";
     Ok(Err(cli::Usage(why.to_owned()).into()))
