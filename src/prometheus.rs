@@ -245,13 +245,13 @@ pub const METRICS: &[Metric] = &[
     .of(Unit::Bytes),
     gauge(
         "hps_pinned_bytes",
-        "Bytes of files that only retained checkpoints need.",
+        "Bytes of files that only retained checkpoints need, and of the index image.",
         |s| s.pinned_bytes,
     )
     .of(Unit::Bytes),
     gauge(
         "hps_disk_bytes",
-        "All bytes of rows on disk: current and retained.",
+        "All bytes of rows and index on disk: current and pinned.",
         |s| s.disk_bytes,
     )
     .of(Unit::Bytes),

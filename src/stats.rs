@@ -72,9 +72,9 @@ pub struct Stats {
     pub current_bytes: u64,
     /// The part of them that live rows stand for.
     pub live_bytes: u64,
-    /// Bytes of files that only retained checkpoints need.
+    /// Bytes of files that only retained checkpoints need, and of the index image.
     pub pinned_bytes: u64,
-    /// All bytes of rows on disk: current and pinned.
+    /// All bytes of rows and index on disk: current and pinned.
     pub disk_bytes: u64,
 }
 

@@ -12,7 +12,6 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::PoisonError;
 
 use super::Ssd;
 use super::commit::{Captured, image_edit};
@@ -95,7 +94,7 @@ impl Ssd {
     /// Bytes of the manifest's last snapshot.
     #[must_use]
     pub fn snapshot_bytes(&self) -> u64 {
-        let manifest = self.manifest.lock().unwrap_or_else(PoisonError::into_inner);
+        let manifest = self.manifest();
         manifest.snapshot_bytes
     }
 
@@ -186,7 +185,7 @@ impl Ssd {
     fn rewrite_history(&self, change: &Change<'_>, tables: &[TableDescriptor]) -> Result<()> {
         // A new manifest takes a number of those kept back.
         self.reserve_numbers()?;
-        let mut manifest = self.manifest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut manifest = self.manifest();
         self.check_writable()?;
         let mut current = manifest.current;
         let (amended, last) = {

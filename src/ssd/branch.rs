@@ -6,7 +6,6 @@
 //! - Until CURRENT (or, in an export, STORE) is durable, nothing has happened.
 
 use std::path::{Path, PathBuf};
-use std::sync::PoisonError;
 
 use super::Ssd;
 use super::create::{Next, make_dir, write_root, write_whole};
@@ -58,7 +57,8 @@ impl Ssd {
             }
         }
         let retained = rolled.checkpoints.clone();
-        let mut manifest = self.manifest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut manifest = self.manifest();
+        self.check_writable()?;
         let mut current = manifest.current;
         current.branch = branch;
         current.checkpoint_id = id;

@@ -14,6 +14,7 @@ use std::sync::{Arc, PoisonError};
 
 use super::Ssd;
 use super::edits::{self, Commit};
+use super::poison::Watched;
 use super::version::DataFile;
 use crate::error::{Error, Invalid, Result};
 use crate::format::current::Current;
@@ -73,8 +74,9 @@ pub struct CheckpointRequest<'a> {
 }
 
 impl Ssd {
-    fn manifest(&self) -> MutexGuard<'_, ManifestWriter> {
-        self.manifest.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn manifest(&self) -> Watched<'_, MutexGuard<'_, ManifestWriter>> {
+        let manifest = self.manifest.lock().unwrap_or_else(PoisonError::into_inner);
+        self.poison.watch(manifest)
     }
 
     /// Fails with `Poisoned` after a failure that made the device's state unknown.
@@ -82,17 +84,12 @@ impl Ssd {
     /// # Errors
     /// `Poisoned`.
     pub fn check_writable(&self) -> Result<()> {
-        match self.poison.get() {
-            Some(cause) => Err(Error::Poisoned {
-                cause: cause.clone(),
-            }),
-            None => Ok(()),
-        }
+        self.poison.check()
     }
 
     /// Refuses writes from here on.
     pub(super) fn poison(&self, cause: String) {
-        let _first = self.poison.set(cause);
+        self.poison.set(cause);
     }
 
     /// The step of the last durable checkpoint of this branch.
@@ -132,9 +129,16 @@ impl Ssd {
         }
     }
 
-    /// Gives up a captured version that can't be made durable.
+    /// Gives up a captured version that can't be made durable; not when writes are refused, for
+    /// then CURRENT may name it all the same.
     pub fn abandon(&self) {
-        self.versions().captured = None;
+        {
+            let mut versions = self.versions();
+            if self.check_writable().is_err() {
+                return;
+            }
+            versions.captured = None;
+        }
         self.collect_garbage();
     }
 
@@ -147,7 +151,10 @@ impl Ssd {
         captured: &Captured,
         request: &CheckpointRequest<'_>,
     ) -> Result<CheckpointMeta> {
-        let result = self.commit_inner(captured, request);
+        let mut result = self.commit_inner(captured, request);
+        if matches!(result, Err(Error::NoSpace { .. })) && self.take_image_room() {
+            result = self.commit_inner(captured, request);
+        }
         if result.is_err() {
             self.abandon();
         }
@@ -162,8 +169,23 @@ impl Ssd {
         self.check_writable()?;
         self.sync_files(&captured.files)?;
         let meta_number = self.take_number()?;
-        let (meta_bytes, meta_checksum) =
-            self.write_meta(meta_number, captured.id, request.meta)?;
+        let written = self.write_meta(meta_number, captured.id, request.meta)?;
+        let result = self.commit_meta(captured, request, meta_number, written);
+        if result.is_err() && self.check_writable().is_ok() {
+            // CURRENT was not touched: nothing names the file.
+            self.unlink(&self.root.join(file_name(FileKind::Meta, meta_number)));
+        }
+        result
+    }
+
+    /// The steps after the meta file, of which `meta_bytes` and `meta_checksum` are told.
+    fn commit_meta(
+        &self,
+        captured: &Captured,
+        request: &CheckpointRequest<'_>,
+        meta_number: u64,
+        (meta_bytes, meta_checksum): (u64, u64),
+    ) -> Result<CheckpointMeta> {
         let checkpoint = CheckpointMeta {
             id: captured.id,
             step: request.step,
@@ -215,25 +237,6 @@ impl Ssd {
         let synced = file.sync();
         self.fatal("sync", &path, synced)?;
         Ok(((header.len() + body.len()) as u64, checksum))
-    }
-
-    fn check_root_space(&self, asked_bytes: u64) -> Result<()> {
-        let path = &self.root;
-        let space = self
-            .disk
-            .space(path)
-            .map_err(|e| Error::io("measure", path, e))?;
-        if asked_bytes > space.free_bytes {
-            let (path, used_bytes) = (path.clone(), space.total_bytes - space.free_bytes);
-            let limit_bytes = space.free_bytes;
-            return Err(Error::NoSpace {
-                path,
-                used_bytes,
-                asked_bytes,
-                limit_bytes,
-            });
-        }
-        Ok(())
     }
 
     /// A write's error, with ENOSPC as `NoSpace`.
@@ -322,55 +325,6 @@ impl Ssd {
             if let Some(state) = versions.files.get_mut(&number) {
                 state.recorded = Some(removed);
             }
-        }
-        Ok(())
-    }
-
-    /// Brings the index image up to a checkpoint that is durable, if it is worth it. The image is a
-    /// cache: nobody waits for it, and a failure only leaves the old one in force.
-    pub fn refresh_image(&self, captured: &Captured) {
-        let _renewing = tracing::debug_span!("image", checkpoint = captured.id).entered();
-        let result = self
-            .check_writable()
-            .and_then(|()| match self.renew_image(captured)? {
-                Some(image) => self.put_in_force(image),
-                None => Ok(()),
-            });
-        if let Err(error) = result {
-            tracing::warn!(%error, "no new index image; the next open reads more key blocks");
-        }
-    }
-
-    fn put_in_force(&self, image: edits::ImageRef) -> Result<()> {
-        let path = self.root.join(file_name(FileKind::Image, image.number));
-        let mut manifest = self.manifest();
-        let synced = self.disk.sync_dir(&self.root);
-        self.fatal("sync the directory", &self.root, synced)?;
-        let commit = Commit {
-            edits: vec![image_edit(image)],
-            recorded: Vec::new(),
-        };
-        let mut current = manifest.current;
-        let roll = manifest.files.is_none();
-        let result = if roll {
-            // The next checkpoint starts a new manifest; it will make an image again.
-            Err(Invalid::Other {
-                what: String::from("the manifest is to be started afresh"),
-            }
-            .into())
-        } else {
-            self.write_edits(&mut manifest, &mut current, &commit, false)
-                .and_then(|()| self.write_current(&mut manifest, current))
-        };
-        if let Err(e) = result {
-            // After a rename of unknown outcome nothing is unlinked.
-            if self.check_writable().is_ok() {
-                self.unlink(&path);
-            }
-            return Err(e);
-        }
-        if let Some(old) = manifest.image.replace(image) {
-            self.unlink(&self.root.join(file_name(FileKind::Image, old.number)));
         }
         Ok(())
     }

@@ -12,7 +12,7 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use super::Ssd;
 use super::commit::Captured;
@@ -221,10 +221,7 @@ impl Ssd {
     }
 
     fn image_in_force(&self) -> Option<ImageRef> {
-        self.manifest
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .image
+        self.manifest().image
     }
 
     /// The image, if there is one that an open at `checkpoint` can use.
@@ -272,6 +269,14 @@ impl Ssd {
         if young_bytes <= old_bytes / limits.image_young_part + limits.image_young_bytes {
             return Ok(None);
         }
+        let entries = young.iter().map(|f| f.entries()).sum::<u64>();
+        let expected_bytes = old_bytes
+            + (entries / ENTRIES_PER_BLOCK as u64 + 64) * BLOCK_BYTES as u64
+            + captured.files.len() as u64 * 9;
+        if self.check_image_room(0, expected_bytes).is_err() {
+            tracing::debug!(expected_bytes, "no room for an index image");
+            return Ok(None);
+        }
         let number = self.take_number()?;
         let path = self.root.join(file_name(FileKind::Image, number));
         match self.write_image(number, &path, captured, old, &young) {
@@ -310,6 +315,7 @@ impl Ssd {
         let identity = self.identity(number);
         let (header, tally) = encode_image_header(&identity, captured.id, covered);
         let mut writer = ImageWriter {
+            ssd: self,
             file,
             path,
             identity,
@@ -332,6 +338,7 @@ impl Ssd {
 }
 
 struct ImageWriter<'a> {
+    ssd: &'a Ssd,
     file: Arc<dyn DiskFile>,
     path: &'a Path,
     identity: FileIdentity,
@@ -369,6 +376,8 @@ impl ImageWriter<'_> {
     }
 
     fn write_out(&mut self) -> Result<()> {
+        let bytes = self.written + self.out.len() as u64;
+        self.ssd.check_image_room(self.written, bytes)?;
         self.file
             .write_at(&self.out, self.written)
             .map_err(|e| Error::io("write", self.path, e))?;

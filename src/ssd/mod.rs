@@ -14,8 +14,10 @@ pub mod compaction;
 pub mod create;
 pub mod edits;
 pub mod image;
+mod image_room;
 pub mod index;
 pub mod offers;
+pub mod poison;
 pub mod reader;
 pub mod recover;
 pub mod scan;
@@ -26,7 +28,7 @@ use std::fmt;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use crate::error::{Error, Invalid, Result};
 use crate::format::manifest::FileMeta;
@@ -35,6 +37,8 @@ use crate::io::{Disk, DiskFile, LockGuard, OpenMode, Queue};
 use crate::options::Thresholds;
 use crate::sync::{Mutex, MutexGuard};
 use commit::{ManifestWriter, NUMBERS_SPARE};
+use image_room::ImageRoom;
+use poison::Poison;
 use version::{DataFile, Slots, Usage, Versions};
 use writer::{FileWriter, Finished};
 
@@ -54,10 +58,12 @@ pub struct Ssd {
     pub disk_bytes_max: u64,
     /// When bookkeeping happens.
     pub thresholds: Thresholds,
+    /// The room that index images take.
+    pub(super) images: ImageRoom,
     versions: Mutex<Versions>,
     manifest: Mutex<ManifestWriter>,
-    /// The first failure that makes the device's state unknown.
-    poison: OnceLock<String>,
+    /// The first failure that makes the state of the device, or of memory, unknown.
+    pub poison: Arc<Poison>,
     /// Held while the store is open: the writer's lock, or a reader's on its checkpoint.
     lock: Mutex<Option<Box<dyn LockGuard>>>,
 }
@@ -108,6 +114,12 @@ impl Ssd {
         self.versions().usage()
     }
 
+    /// Bytes of the index image, and of one being written.
+    #[must_use]
+    pub fn image_bytes(&self) -> u64 {
+        self.images.bytes()
+    }
+
     /// A file number that was never used. Reserves more, durably, when they run out.
     ///
     /// # Errors
@@ -126,11 +138,30 @@ impl Ssd {
     }
 
     /// Fails with `NoSpace` unless `asked_bytes` fit under the limit and on the file system, and
-    /// leave `reserve_bytes` under the limit (for the compaction that would make room).
+    /// leave `reserve_bytes` under the limit (for the compaction that would make room). Room that
+    /// an index image has is made free first.
     ///
     /// # Errors
     /// `NoSpace`, `Io`.
     pub fn check_space(
+        &self,
+        directory: usize,
+        asked_bytes: u64,
+        reserve_bytes: u64,
+    ) -> Result<()> {
+        match self.check_space_as_it_is(directory, asked_bytes, reserve_bytes) {
+            Err(Error::NoSpace { .. }) if self.take_image_room() => {
+                self.check_space_as_it_is(directory, asked_bytes, reserve_bytes)
+            }
+            result => result,
+        }
+    }
+
+    /// As [`Ssd::check_space`], where an image stays.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Io`.
+    pub fn check_space_as_it_is(
         &self,
         directory: usize,
         asked_bytes: u64,
@@ -150,6 +181,7 @@ impl Ssd {
             .filter(|s| all || s.meta.directory as usize == directory)
             .map(|s| s.meta.bytes)
             .sum();
+        let used_bytes = used_bytes + if all { self.image_bytes() } else { 0 };
         let default = space.total_bytes / 100 * 85;
         let limit = if self.disk_bytes_max == 0 {
             default
@@ -263,11 +295,15 @@ impl Ssd {
 
     /// Unlinks the files that neither a retained checkpoint nor the current version needs.
     pub fn collect_garbage(&self) {
-        if self.check_writable().is_err() {
-            // CURRENT may name more than is known here: nothing is unlinked any more.
-            return;
-        }
-        let garbage = self.versions().take_garbage();
+        let garbage = {
+            let mut versions = self.versions();
+            if self.check_writable().is_err() {
+                // CURRENT may name more than is known here: nothing is unlinked any more. Asked
+                // under the lock: whoever refuses writes leaves `captured` as it is.
+                return;
+            }
+            versions.take_garbage()
+        };
         for state in garbage {
             let path = self.data_path(&state.meta);
             self.unlink(&path);
@@ -386,3 +422,6 @@ fn missing(path: &Path, error: std::io::Error) -> Error {
     }
     Error::io("open", path, error)
 }
+
+#[cfg(test)]
+mod tests;

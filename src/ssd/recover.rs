@@ -11,7 +11,7 @@
 //!   checkpoint are not used again.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use tracing::field::Empty;
 
@@ -19,6 +19,7 @@ use super::attach::lock_checkpoint;
 use super::commit::ManifestWriter;
 use super::create::STORE_TEMPORARY_NAME;
 use super::edits::Replay;
+use super::image_room::ImageRoom;
 use super::scan::{aligned, read_exact};
 use super::version::Versions;
 use super::{Ssd, missing};
@@ -421,6 +422,7 @@ fn assemble(
         current,
         image: replay.image,
     };
+    let images = ImageRoom::new(manifest.image);
     let ssd = Ssd {
         disk: Arc::clone(disk),
         root: request.root.to_path_buf(),
@@ -431,14 +433,15 @@ fn assemble(
         thresholds: request.thresholds,
         versions: Mutex::new(versions),
         manifest: Mutex::new(manifest),
-        poison: OnceLock::new(),
+        poison: Arc::default(),
+        images,
         lock: Mutex::new(Some(lock)),
     };
     let id = checkpoint.as_ref().map_or(0, |c| c.id);
     ssd.open_version(id, request.read_only)?;
     if !request.read_only {
-        ssd.remove_orphans()?;
-        ssd.reserve_numbers()?;
+        ssd.make_current_durable()?;
+        ssd.remove_orphans(0)?;
     }
     Ok(Recovered {
         ssd,
@@ -478,8 +481,33 @@ impl Ssd {
         Ok(())
     }
 
-    /// Removes files of this store that no retained version names.
-    fn remove_orphans(&self) -> Result<()> {
+    /// Replaces CURRENT, durably, by one that reserves numbers.
+    ///
+    /// The CURRENT that was read may be known to the page cache alone (the rename was done, and its
+    /// directory was not synced): a power cut would bring back the one before it, so nothing that
+    /// that one names may be unlinked yet.
+    fn make_current_durable(&self) -> Result<()> {
+        match self.reserve_numbers() {
+            Err(Error::NoSpace { .. }) => {}
+            result => return result,
+        }
+        // Orphans may fill the disk. Those with greater numbers than all that CURRENT's manifest
+        // names came after it: no CURRENT before it can name them.
+        let newest = {
+            let manifest = self.manifest();
+            let versions = self.versions();
+            let files = versions.files.keys().next_back().copied();
+            let metas = versions.checkpoints.iter().map(|c| c.meta_number);
+            let image = manifest.image.map(|image| image.number);
+            let named = metas.chain(files).chain(image);
+            named.fold(manifest.current.manifest_number, u64::max)
+        };
+        self.remove_orphans(newest + 1)?;
+        self.reserve_numbers()
+    }
+
+    /// Removes files of this store that no retained version names, with numbers from `from` on.
+    fn remove_orphans(&self, from: u64) -> Result<()> {
         let (known, metas, limit) = {
             let versions = self.versions();
             let known: Vec<u64> = versions.files.keys().copied().collect();
@@ -487,7 +515,7 @@ impl Ssd {
             (known, metas, versions.number_limit)
         };
         let (manifest_number, image) = {
-            let manifest = self.manifest.lock().unwrap_or_else(PoisonError::into_inner);
+            let manifest = self.manifest();
             (
                 manifest.current.manifest_number,
                 manifest.image.map(|i| i.number),
@@ -504,6 +532,7 @@ impl Ssd {
                         let own = [CURRENT_TEMPORARY_NAME, STORE_TEMPORARY_NAME];
                         own.contains(&&*entry.name) && *directory == self.root
                     }
+                    Some((_, number)) if number < from => false,
                     Some((_, number)) if number >= limit => {
                         let name = &entry.name;
                         tracing::warn!(name, "a file with a number not given out yet is left");

@@ -297,6 +297,21 @@ impl Engine {
         directory: usize,
         picked: &[Picked],
     ) -> Result<u64> {
+        match self.write_file_once(queue, directory, picked) {
+            // What is full may have been filled by an index image.
+            Err(Error::NoSpace { .. }) if self.ssd.take_image_room() => {
+                self.write_file_once(queue, directory, picked)
+            }
+            result => result,
+        }
+    }
+
+    fn write_file_once(
+        &self,
+        queue: &mut dyn Queue,
+        directory: usize,
+        picked: &[Picked],
+    ) -> Result<u64> {
         let expected = self.bytes_of(picked);
         let rows = picked.iter().map(|p| p.victims.len()).sum();
         let mut written = Vec::with_capacity(rows);

@@ -158,7 +158,11 @@ impl Engine {
         // Each file is checked against what is installed: all together must fit, too.
         let fits = || {
             let all = bytes + 16384 * PICK_FILES as u64;
-            let check = |d| self.ssd.check_space(d, all, self.file_bytes).is_ok();
+            let check = |d| {
+                self.ssd
+                    .check_space_as_it_is(d, all, self.file_bytes)
+                    .is_ok()
+            };
             (0..directories).all(check)
         };
         let files = (bytes + self.file_bytes / 2) / self.file_bytes;

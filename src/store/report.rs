@@ -36,7 +36,7 @@ impl Engine {
     pub fn stats(&self) -> Stats {
         let c = &self.counters;
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let usage = self.ssd.usage();
+        let (usage, image_bytes) = (self.ssd.usage(), self.ssd.image_bytes());
         let (leases, lease_bytes) = self.leases.totals();
         let mut stats = Stats {
             io_engine: self.ssd.disk.name(),
@@ -64,8 +64,8 @@ impl Engine {
             files: usage.files,
             current_bytes: usage.current_bytes,
             live_bytes: usage.live_bytes,
-            pinned_bytes: usage.pinned_bytes,
-            disk_bytes: usage.current_bytes + usage.pinned_bytes,
+            pinned_bytes: usage.pinned_bytes + image_bytes,
+            disk_bytes: usage.current_bytes + usage.pinned_bytes + image_bytes,
             ..Stats::default()
         };
         for cell in &self.shards {

@@ -137,7 +137,7 @@ fn compact(common: &Common, args: &RunArgs) -> Result<Exit> {
     }
     let limits = args.choice.limits(args.io_limit);
     let done = if interrupt.is_asked() {
-        let disk_bytes = store.stats().disk_bytes;
+        let disk_bytes = store.files().iter().map(|f| f.bytes).sum();
         Ok(CompactReport {
             cancelled: true,
             files_left: store.compaction_plan(&limits).len() as u64,

@@ -1,0 +1,344 @@
+//! What does a step that failed half way leave behind, and what may the next one do about it?
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that meets what it does not expect must fail"
+)]
+
+#[path = "common/crash.rs"]
+#[expect(dead_code, reason = "the crash test uses the rest")]
+mod common;
+#[path = "common/hooked.rs"]
+mod hooked;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use common::verify::verify;
+use common::{Op, ROOT, Run, key, plan};
+use hooked::{Hook, HookedDisk};
+use hps::format::{FileKind, parse_file_name};
+use hps::io::sim::{CrashMode, SimDisk};
+use hps::*;
+use nix::errno::Errno;
+
+fn rows(keys: std::ops::Range<u64>, value: f32) -> Op {
+    Op::Rows(0, keys.map(key).collect(), value)
+}
+
+/// A store in one directory that keeps one checkpoint and does everything in the caller's thread.
+fn options() -> RuntimeOptions {
+    let mut options = plan(3).options;
+    options.inline = true;
+    options.data_directories = vec![];
+    options.retain_checkpoints = 1;
+    options
+}
+
+/// The files of a kind in the store's directory.
+fn files_of(disk: &SimDisk, kind: FileKind) -> Vec<PathBuf> {
+    let is = |path: &PathBuf| {
+        let name = path.file_name().and_then(|n| n.to_str()).unwrap_or("");
+        parse_file_name(name).is_some_and(|(found, _)| found == kind)
+    };
+    disk.paths().into_iter().filter(is).collect()
+}
+
+/// The rename of CURRENT was done and the sync of its directory failed: the store refused writes,
+/// and was closed and opened again, as the documents say. The open read the CURRENT that only the
+/// page cache knew, and unlinked what that did not need; then the power was cut, the rename was
+/// lost, the unlinks were not, and the CURRENT before it named files that were gone.
+#[test]
+fn an_open_makes_its_current_durable_before_it_unlinks_anything() {
+    let (armed, renamed) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
+    let hook: Hook = {
+        let armed = Arc::clone(&armed);
+        Arc::new(move |call, path| {
+            if !armed.load(Ordering::Relaxed) {
+                return None;
+            }
+            renamed.fetch_or(call == "rename", Ordering::Relaxed);
+            let lost = call == "sync_dir" && path == Path::new(ROOT);
+            (lost && renamed.load(Ordering::Relaxed)).then(|| Err(Errno::EIO.into()))
+        })
+    };
+    let disk = SimDisk::new(1);
+    let mut run = Run::new(Arc::new(HookedDisk::new(disk.clone(), hook)), &options());
+    run.create().unwrap();
+    run.step(&rows(0..8, 1.0)).unwrap();
+    run.step(&Op::Checkpoint(1, vec![1])).unwrap();
+    run.step(&rows(0..8, 2.0)).unwrap();
+    armed.store(true, Ordering::Relaxed);
+    let error = run.store().checkpoint(2, b"unknown").unwrap_err();
+    assert!(matches!(error, Error::Io { .. }), "{error}");
+    run.model.doubt = Some(run.model.after_checkpoint(2, b"unknown", 1));
+    run.store = None;
+
+    let remains: Arc<Mutex<Vec<(String, SimDisk)>>> = Arc::default();
+    let hook: Hook = {
+        let (disk, remains) = (disk.clone(), Arc::clone(&remains));
+        Arc::new(move |call, path| {
+            let modes = (0..16).map(|seed| (seed, CrashMode::Random));
+            for (seed, mode) in modes.chain([(0, CrashMode::KeepNone)]) {
+                let what = format!("{mode:?} {seed} before {call} {}", path.display());
+                remains.lock().unwrap().push((what, disk.crash(seed, mode)));
+            }
+            None
+        })
+    };
+    let hooked = Arc::new(HookedDisk::new(disk.clone(), hook));
+    drop(Store::open_on(hooked, Path::new(ROOT), options()).unwrap());
+    let remains = std::mem::take(&mut *remains.lock().unwrap());
+    assert!(
+        remains.len() > 17 * 5,
+        "the open made {} remains",
+        remains.len()
+    );
+    for (what, left) in remains {
+        verify(&left, &run.model, &run.options, true).unwrap_or_else(|e| panic!("{what}: {e}"));
+    }
+    verify(&disk, &run.model, &run.options, true).unwrap();
+}
+
+/// An open made CURRENT anew before it unlinked what a crash had left; on a disk that this had
+/// filled there was no room for that, and the store could not be opened until somebody made room.
+#[test]
+fn an_open_of_a_disk_full_of_orphans_makes_room_with_what_no_current_named() {
+    let disk = SimDisk::new(1);
+    let mut run = Run::new(Arc::new(disk.clone()), &options());
+    run.create().unwrap();
+    run.step(&rows(0..8, 1.0)).unwrap();
+    run.step(&Op::Checkpoint(1, vec![1])).unwrap();
+    run.step(&rows(0..40, 2.0)).unwrap();
+    run.step(&Op::Flush).unwrap();
+    run.store = None;
+    let left = disk.crash(1, CrashMode::KeepAll);
+    let used = |disk: &SimDisk| -> u64 {
+        let bytes = |p: PathBuf| disk.read_file(&p).unwrap().len() as u64;
+        disk.paths().into_iter().map(bytes).sum()
+    };
+    let full = used(&left);
+    left.set_capacity(full);
+    run.model.reopened(run.model.durable.clone());
+    drop(Store::open_on(Arc::new(left.clone()), Path::new(ROOT), options()).unwrap());
+    assert!(used(&left) < full, "the orphans are gone");
+    left.set_capacity(u64::MAX);
+    verify(&left, &run.model, &run.options, true).unwrap();
+}
+
+/// Each checkpoint that failed after its meta file was written left that file there until the store
+/// was opened again: hundreds of megabytes a try, on a disk that was nearly full as it was.
+#[test]
+fn a_commit_that_fails_before_current_leaves_no_meta_file() {
+    let faults: [(&str, &str, bool); 3] = [
+        ("write", "manifest", true),
+        ("create", "CURRENT", true),
+        ("sync", "manifest", false),
+    ];
+    for (call, name, goes) in faults {
+        let armed = Arc::new(AtomicBool::new(false));
+        let hook: Hook = {
+            let armed = Arc::clone(&armed);
+            Arc::new(move |asked, path| {
+                let file = path.file_name().and_then(|n| n.to_str()).unwrap_or("");
+                let hit = asked == call && file.to_lowercase().contains(&name.to_lowercase());
+                (hit && armed.swap(false, Ordering::Relaxed)).then(|| Err(Errno::ENOSPC.into()))
+            })
+        };
+        let disk = SimDisk::new(1);
+        let mut run = Run::new(Arc::new(HookedDisk::new(disk.clone(), hook)), &options());
+        run.create().unwrap();
+        run.step(&rows(0..8, 1.0)).unwrap();
+        run.step(&Op::Checkpoint(1, vec![1; 5000])).unwrap();
+        run.step(&rows(0..8, 2.0)).unwrap();
+        let before = files_of(&disk, FileKind::Meta);
+        assert_eq!(before.len(), 1);
+        for _ in 0..3 {
+            armed.store(true, Ordering::Relaxed);
+            run.store().checkpoint(2, &[2; 5000]).unwrap_err();
+        }
+        assert!(
+            !armed.load(Ordering::Relaxed) || !goes,
+            "{call} {name} was met"
+        );
+        let after = files_of(&disk, FileKind::Meta);
+        match goes {
+            true => assert_eq!(after, before, "{call} {name}"),
+            // What CURRENT says is unknown: nothing is unlinked.
+            false => assert_eq!(after.len(), 2, "{call} {name}"),
+        }
+        if goes {
+            run.step(&Op::Checkpoint(2, vec![2; 5000])).unwrap();
+            run.store = None;
+            verify(&disk, &run.model, &run.options, true).unwrap();
+        }
+    }
+}
+
+const ROWS: u64 = 40_000;
+const FILE_BYTES: u64 = 1 << 20;
+
+/// Keys in a table of rows of four weights.
+fn set(store: &Store, keys: std::ops::Range<u64>, value: f32) {
+    let table = store.table("t").unwrap();
+    let keys: Vec<u64> = keys.collect();
+    for keys in keys.chunks(1000) {
+        let mut rows = vec![0.0; keys.len() * 4];
+        let lease = store.pull(table, keys, &mut rows).unwrap();
+        rows.fill(value);
+        store.push(&lease, Update::weights(&rows)).unwrap();
+    }
+}
+
+fn check(store: &Store, keys: std::ops::Range<u64>, value: f32) {
+    let table = store.table("t").unwrap();
+    let keys: Vec<u64> = keys.collect();
+    let mut rows = vec![0.0; keys.len() * 4];
+    drop(store.pull(table, &keys, &mut rows).unwrap());
+    assert!(rows.iter().all(|w| *w == value), "not {value}");
+}
+
+fn options_with_image(inline: bool) -> RuntimeOptions {
+    RuntimeOptions {
+        cache_bytes: 8 << 20,
+        file_bytes: FILE_BYTES,
+        threads: 1,
+        io_depth: 4,
+        retain_checkpoints: 1,
+        disk_bytes_max: 1 << 40,
+        inline,
+        ..RuntimeOptions::default()
+    }
+}
+
+fn create_table(disk: impl hps::io::Disk + 'static, inline: bool) -> Store {
+    let options = options_with_image(inline);
+    let store = Store::create_on(Arc::new(disk), Path::new(ROOT), options).unwrap();
+    let table = TableDescriptor {
+        optimizer: Optimizer::Sgd,
+        initialiser: Initialiser::Zero,
+        ..TableDescriptor::new("t", 4)
+    };
+    store.create_table(&table).unwrap();
+    store
+}
+
+fn bytes_of(disk: &SimDisk, paths: Vec<PathBuf>) -> u64 {
+    let bytes = |p: PathBuf| disk.read_file(&p).unwrap().len() as u64;
+    paths.into_iter().map(bytes).sum()
+}
+
+/// The index image took the room that the next checkpoint needed: that failed, and the ones after
+/// it, although a cache is nothing that anybody has to keep.
+#[test]
+fn an_image_gives_its_room_to_a_checkpoint_that_has_none() {
+    let disk = SimDisk::new(1);
+    let store = create_table(disk.clone(), true);
+    set(&store, 0..ROWS, 1.0);
+    store.checkpoint(1, &[1]).unwrap();
+    let image = bytes_of(&disk, files_of(&disk, FileKind::Image));
+    assert!(image > 16 * ROWS, "{image} bytes");
+    // Room for the rows of the next checkpoint, but for the image.
+    let used = bytes_of(&disk, disk.paths());
+    disk.set_capacity(used - image + (300 << 10));
+    set(&store, 0..4000, 2.0);
+    store.checkpoint(2, &[2]).unwrap();
+    assert!(files_of(&disk, FileKind::Image).is_empty(), "it had to go");
+    drop(store);
+    disk.set_capacity(u64::MAX);
+    let store = Store::open_on(Arc::new(disk), Path::new(ROOT), options_with_image(true)).unwrap();
+    assert_eq!(store.last_checkpoint().unwrap().step, 2);
+    check(&store, 0..4000, 2.0);
+    check(&store, 4000..ROWS, 1.0);
+}
+
+/// Images counted neither in the figures nor against `disk_bytes_max`.
+#[test]
+fn an_image_counts_as_bytes_on_disk_and_keeps_within_the_limit() {
+    let disk = SimDisk::new(1);
+    let store = create_table(disk.clone(), true);
+    set(&store, 0..ROWS, 1.0);
+    store.checkpoint(1, &[1]).unwrap();
+    let (rows, image) = (
+        bytes_of(&disk, files_of(&disk, FileKind::Rows)),
+        bytes_of(&disk, files_of(&disk, FileKind::Image)),
+    );
+    let stats = store.stats();
+    assert_eq!(
+        (stats.disk_bytes, stats.pinned_bytes),
+        (rows + image, image)
+    );
+    drop(store);
+
+    // Rows fit, and so does an image until they are changed.
+    let images = Arc::new(Mutex::new(0));
+    let hook: Hook = {
+        let images = Arc::clone(&images);
+        Arc::new(move |call, path| {
+            let is_image = path.extension().is_some_and(|e| e == "image");
+            *images.lock().unwrap() += u32::from(call == "create" && is_image);
+            None
+        })
+    };
+    let mut options = options_with_image(true);
+    options.disk_bytes_max = 2 * rows + 4 * FILE_BYTES;
+    let hooked = Arc::new(HookedDisk::new(disk.clone(), hook));
+    let store = Store::open_on(hooked, Path::new(ROOT), options.clone()).unwrap();
+    assert_eq!(store.stats().disk_bytes, rows + image);
+    for step in 2..12 {
+        set(&store, 0..7000, step as f32);
+        store.checkpoint(step, &[]).unwrap();
+        let stats = store.stats();
+        assert!(stats.disk_bytes <= options.disk_bytes_max, "{stats:?}");
+    }
+    let made = *images.lock().unwrap();
+    assert!(
+        made <= 4,
+        "{made} images were begun, which had to go each time"
+    );
+    check(&store, 0..7000, 11.0);
+    check(&store, 7000..ROWS, 1.0);
+}
+
+/// A checkpoint found no room because the image of the one before it was just being written.
+#[test]
+fn an_image_that_is_being_written_is_broken_off_for_a_checkpoint_that_has_no_room() {
+    let (writing, go_on) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let disk = SimDisk::new(1);
+    let hook: Hook = {
+        let (writing, go_on, disk) = (Arc::clone(&writing), Arc::clone(&go_on), disk.clone());
+        let once = AtomicBool::new(true);
+        Arc::new(move |call, path| {
+            let is_image = path.extension().is_some_and(|e| e == "image");
+            let first_bytes =
+                call == "write" && is_image && !disk.read_file(path).unwrap().is_empty();
+            if first_bytes && once.swap(false, Ordering::Relaxed) {
+                // The next checkpoint has less room than the image has by now.
+                disk.set_capacity(bytes_of(&disk, disk.paths()) + (150 << 10));
+                writing.store(true, Ordering::Release);
+                while !go_on.load(Ordering::Acquire) {
+                    std::thread::yield_now();
+                }
+                std::thread::sleep(std::time::Duration::from_millis(200));
+            }
+            None
+        })
+    };
+    let store = create_table(HookedDisk::new(disk.clone(), hook), false);
+    set(&store, 0..ROWS, 1.0);
+    store.checkpoint(1, &[1]).unwrap();
+    while !writing.load(Ordering::Acquire) {
+        std::thread::yield_now();
+    }
+    set(&store, 0..6000, 2.0);
+    go_on.store(true, Ordering::Release);
+    store.checkpoint(2, &[2]).unwrap();
+    disk.set_capacity(u64::MAX);
+    store.close().unwrap();
+    let store = Store::open_on(Arc::new(disk), Path::new(ROOT), options_with_image(true)).unwrap();
+    check(&store, 0..6000, 2.0);
+    check(&store, 6000..ROWS, 1.0);
+}
