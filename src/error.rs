@@ -103,6 +103,9 @@ pub enum Error {
         /// Milliseconds waited.
         waited_ms: u64,
     },
+    /// The store, or what it gave, belongs to the process that this one was forked from. Nothing
+    /// was done, and nothing needs to be: dropping them here does nothing.
+    Forked,
 }
 
 /// Who holds a lock.
@@ -178,6 +181,10 @@ impl fmt::Display for Error {
             Error::Deadline { waited_ms } => write!(
                 f,
                 "the prefetch is not resident yet (waited {waited_ms} ms)"
+            ),
+            Error::Forked => f.write_str(
+                "the store belongs to the process that this one was forked from; open it here \
+                 read-only, or for writing once that process has closed it",
             ),
         }
     }

@@ -33,6 +33,7 @@
 
 mod batch;
 mod error;
+mod fork;
 #[doc(hidden)]
 pub mod format;
 pub mod inspect;

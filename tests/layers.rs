@@ -16,6 +16,7 @@ const PLAIN: &[&str] = &[
     "prometheus",
     "observe",
     "batch",
+    "fork",
     "pages",
     "keymap",
     "row",
@@ -37,6 +38,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
 const HOMES: &[(&str, &str)] = &[
     ("io_uring", "io"),
     ("nix", "io"),
+    ("nix", "fork"),
     ("nix", "pages"),
     ("zerocopy", "format"),
     ("xxhash_rust", "format"),
@@ -48,8 +50,10 @@ const HOMES: &[(&str, &str)] = &[
 
 const UNSAFE_FILES: &[&str] = &[
     "src/io/buffer.rs",
+    "src/fork.rs",
     "src/io/uring.rs",
     "src/pages.rs",
+    "tests/fork.rs",
     "tools/src/peers/lmdb.rs",
     "tools/src/peers/mmap.rs",
 ];

@@ -5,8 +5,7 @@
 //! - A reader's checkpoint stays whole while a writer in another process drops it, and is dropped
 //!   when the reader is gone.
 //!
-//! Not here: a forked child of a process with an open store. Safe Rust can't fork without exec, and
-//! this package has no unsafe code outside its listed modules; Python's `os.fork` can.
+//! Forked children of a process with an open store are in `tests/fork.rs`.
 
 #![expect(
     clippy::unwrap_used,

@@ -3,27 +3,86 @@
 //! Invariants:
 //! - An [`AlignedBuffer`] starts at a multiple of [`BUFFER_ALIGN_BYTES`] and owns its bytes; they
 //!   never move while it lives, so a queue may hold their address as long as it holds the buffer.
+//! - Forked children do not have the memory. Were it shared until somebody writes, a page that a
+//!   device fills during a fork could become the child's, and its parent would read an old copy.
+//! - The buffers of a queue lie in one mapping: their number is not bounded by that of mappings.
 //! - Its bytes are initialised from the start (zero).
 //! - Running out of memory is an error, not an abort.
 
 #![expect(
     unsafe_code,
-    reason = "memory aligned for O_DIRECT is asked from the allocator itself"
+    reason = "memory aligned for O_DIRECT is mapped, and kept from children"
 )]
 
-use std::alloc::Layout;
+use std::ffi::c_void;
 use std::fmt;
 use std::io::{self, ErrorKind};
+use std::num::NonZeroUsize;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
+use std::sync::Arc;
+
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, munmap};
+
+use crate::fork::Process;
 
 /// Alignment of every buffer: enough for O_DIRECT on any device with blocks up to a page.
 pub const BUFFER_ALIGN_BYTES: usize = 4096;
 
+/// Zeroed memory of this process alone.
+#[derive(Debug)]
+struct Mapping {
+    start: NonNull<c_void>,
+    bytes: usize,
+    process: Process,
+}
+
+// SAFETY: the mapping is addresses; who may use the bytes behind them the buffers say.
+unsafe impl Send for Mapping {}
+
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn try_new(bytes: usize) -> io::Result<Mapping> {
+        let length = NonZeroUsize::new(bytes)
+            .ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "a buffer of zero bytes"))?;
+        let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: the kernel chooses a place where nothing is.
+        let start = unsafe { mmap_anonymous(None, length, access, MapFlags::MAP_PRIVATE) }?;
+        let process = Process::this();
+        // SAFETY: the range is the mapping just made, which a child does not use: see `process`.
+        let advised = unsafe { madvise(start, bytes, MmapAdvise::MADV_DONTFORK) };
+        if let Err(error) = advised {
+            tracing::debug!(%error, "forked children have I/O buffers");
+        }
+        Ok(Mapping {
+            start,
+            bytes,
+            process,
+        })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if !self.process.is_this() {
+            // Something else may be there in a child.
+            return;
+        }
+        // SAFETY: the range was mapped by this process and is unmapped once; no buffer is left.
+        if let Err(error) = unsafe { munmap(self.start, self.bytes) } {
+            tracing::warn!(%error, "I/O buffers stay mapped");
+        }
+    }
+}
+
 /// Owned memory, aligned for direct I/O, zeroed when allocated.
 pub struct AlignedBuffer {
     start: NonNull<u8>,
-    layout: Layout,
+    bytes: usize,
+    /// Keeps the memory; buffers of a pool share it, each with its own part.
+    mapping: Arc<Mapping>,
     registered: Option<Registration>,
 }
 
@@ -44,25 +103,26 @@ impl AlignedBuffer {
     /// Allocates `bytes` zeroed bytes.
     ///
     /// # Errors
-    /// `OutOfMemory` when the allocator refuses, `InvalidInput` when `bytes` is zero or more than
-    /// an address space.
+    /// `OutOfMemory` when the system refuses, `InvalidInput` when `bytes` is zero.
     pub fn try_new(bytes: usize) -> io::Result<AlignedBuffer> {
-        let layout = Layout::from_size_align(bytes, BUFFER_ALIGN_BYTES)
-            .map_err(|error| io::Error::new(ErrorKind::InvalidInput, error))?;
-        if bytes == 0 {
-            return Err(io::Error::new(
-                ErrorKind::InvalidInput,
-                "a buffer of zero bytes",
-            ));
-        }
-        // SAFETY: the layout's size is not zero, as just checked.
-        let start = unsafe { std::alloc::alloc_zeroed(layout) };
-        let start = NonNull::new(start).ok_or(ErrorKind::OutOfMemory)?;
-        Ok(AlignedBuffer {
-            start,
-            layout,
+        let mapping = Arc::new(Mapping::try_new(bytes)?);
+        Ok(AlignedBuffer::part(&mapping, 0, bytes))
+    }
+
+    /// The buffer of a part of a mapping, which no other buffer has.
+    fn part(mapping: &Arc<Mapping>, offset: usize, bytes: usize) -> AlignedBuffer {
+        assert!(
+            offset.is_multiple_of(BUFFER_ALIGN_BYTES) && offset + bytes <= mapping.bytes,
+            "a buffer outside its mapping"
+        );
+        let start = mapping.start.cast();
+        AlignedBuffer {
+            // SAFETY: the sum lies inside the mapping, as just checked.
+            start: unsafe { start.byte_add(offset) },
+            bytes,
+            mapping: Arc::clone(mapping),
             registered: None,
-        })
+        }
     }
 
     /// The index under which the queue with this number registered the buffer.
@@ -83,33 +143,29 @@ impl AlignedBuffer {
     }
 }
 
-impl Drop for AlignedBuffer {
-    fn drop(&mut self) {
-        // SAFETY: `start` came from the global allocator with this layout and is freed once.
-        unsafe { std::alloc::dealloc(self.start.as_ptr(), self.layout) }
-    }
-}
-
 impl Deref for AlignedBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `start` points to `layout.size()` initialised bytes that live as long as self.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.layout.size()) }
+        debug_assert!(self.mapping.process.is_this(), "a buffer of the parent");
+        // SAFETY: `start` points to `bytes` initialised bytes of the mapping, which lives as long
+        // as self; nobody in a forked child, which has no such memory, comes here: what owns
+        // buffers asks first whose they are.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
     }
 }
 
 impl DerefMut for AlignedBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`; `&mut self` makes this the only access.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.layout.size()) }
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
     }
 }
 
 impl fmt::Debug for AlignedBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AlignedBuffer")
-            .field("bytes", &self.layout.size())
+            .field("bytes", &self.bytes)
             .field("registered", &self.registered)
             .finish()
     }
@@ -133,8 +189,15 @@ impl Pool {
         let mut free = Vec::new();
         free.try_reserve_exact(count)
             .map_err(|_| ErrorKind::OutOfMemory)?;
-        for _ in 0..count {
-            free.push(AlignedBuffer::try_new(buffer_bytes)?);
+        let bytes = count.checked_mul(buffer_bytes);
+        let mapping = Mapping::try_new(bytes.ok_or(ErrorKind::OutOfMemory)?)?;
+        let mapping = Arc::new(mapping);
+        for i in 0..count {
+            free.push(AlignedBuffer::part(
+                &mapping,
+                i * buffer_bytes,
+                buffer_bytes,
+            ));
         }
         Ok(Pool {
             free,

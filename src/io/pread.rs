@@ -19,6 +19,8 @@ use std::sync::Arc;
 use nix::fcntl::{AT_FDCWD, FcntlArg, OFlag, RenameFlags, fcntl, renameat2};
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 
+use crate::fork::{self, Noted};
+
 use super::buffer::{AlignedBuffer, BUFFER_ALIGN_BYTES, Pool};
 use super::transfer::{Transfer, retry};
 use super::{
@@ -99,19 +101,9 @@ impl Disk for PreadDisk {
         if create {
             options.write(true).create(true).truncate(false);
         }
-        let file = open_regular(&mut options, path)?;
-        let taken = match kind {
-            LockKind::Shared => file.try_lock_shared(),
-            LockKind::Exclusive => file.try_lock(),
-        };
-        match taken {
-            Ok(()) => Ok(Box::new(FileLock {
-                file,
-                process: std::process::id(),
-            })),
-            Err(TryLockError::WouldBlock) => Err(ErrorKind::WouldBlock.into()),
-            Err(TryLockError::Error(error)) => Err(error),
-        }
+        let open = || open_regular(&mut options, path);
+        let (file, note) = fork::noted(open, |file| file.as_raw_fd())?;
+        Ok(Box::new(FileLock::take(file, note, kind)?))
     }
 
     fn space(&self, path: &Path) -> io::Result<Space> {
@@ -132,20 +124,51 @@ impl Disk for PreadDisk {
 }
 
 /// Holds an advisory lock (flock). It is released by name, not by closing the descriptor: a child
-/// that another thread has just forked has a copy of that until it runs its program.
+/// that another thread has just forked has a copy of that until it closes it or runs its program.
 #[derive(Debug)]
 struct FileLock {
-    file: File,
-    /// Who took it: a forked child that drops its copy must not release it.
+    /// Goes first: the descriptor is not open for children to close any more.
+    note: Option<Noted>,
+    file: Option<File>,
+    /// Who took it: a child that was made past the handlers must not release it either.
     process: u32,
+}
+
+impl FileLock {
+    fn take(file: File, note: Noted, kind: LockKind) -> io::Result<FileLock> {
+        let taken = match kind {
+            LockKind::Shared => file.try_lock_shared(),
+            LockKind::Exclusive => file.try_lock(),
+        };
+        match taken {
+            Ok(()) => Ok(FileLock {
+                note: Some(note),
+                file: Some(file),
+                process: std::process::id(),
+            }),
+            Err(error) => {
+                drop(note);
+                Err(match error {
+                    TryLockError::WouldBlock => ErrorKind::WouldBlock.into(),
+                    TryLockError::Error(error) => error,
+                })
+            }
+        }
+    }
 }
 
 impl LockGuard for FileLock {}
 
 impl Drop for FileLock {
     fn drop(&mut self) {
+        if self.note.as_ref().is_none_or(|note| !note.is_open()) {
+            // A forked child has closed its copy; the number may be another file's by now.
+            std::mem::forget(self.file.take());
+            return;
+        }
         if std::process::id() == self.process
-            && let Err(error) = self.file.unlock()
+            && let Some(file) = &self.file
+            && let Err(error) = file.unlock()
         {
             tracing::warn!(%error, "a lock is released only when its descriptor is closed");
         }

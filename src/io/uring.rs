@@ -19,6 +19,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, ErrorKind};
+use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -27,6 +28,8 @@ use std::time::Duration;
 
 use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue, types};
 use nix::libc;
+
+use crate::fork::Process;
 
 use super::buffer::{AlignedBuffer, Pool};
 use super::pread::{OsFile, PreadDisk};
@@ -150,7 +153,9 @@ struct InFlight {
 
 /// One ring with its buffers.
 struct UringQueue {
-    ring: IoUring,
+    ring: ManuallyDrop<IoUring>,
+    /// Whose ring it is.
+    process: Process,
     /// See [`AlignedBuffer::registered`].
     number: u64,
     pool: Pool,
@@ -174,11 +179,12 @@ impl UringQueue {
         let mut pool = Pool::try_new(depth, buffer_bytes)?;
         let entries = u32::try_from(depth)
             .map_err(|_| io::Error::new(ErrorKind::InvalidInput, "a queue deeper than 2^32"))?;
-        let ring = IoUring::new(entries)?;
+        let ring = IoUring::builder().dontfork().build(entries)?;
         let number = QUEUES.fetch_add(1, Ordering::Relaxed);
         register(&ring, number, &mut pool);
         Ok(UringQueue {
-            ring,
+            ring: ManuallyDrop::new(ring),
+            process: Process::this(),
             number,
             pool,
             slots: (0..depth).map(|_| None).collect(),
@@ -472,7 +478,13 @@ impl Queue for UringQueue {
 
 impl Drop for UringQueue {
     fn drop(&mut self) {
+        if !self.process.is_this() {
+            // The ring is the parent's, and its memory is not here.
+            return;
+        }
         while self.wait().is_some() {}
+        // SAFETY: the ring is used no more, and dropped only here.
+        unsafe { ManuallyDrop::drop(&mut self.ring) }
     }
 }
 

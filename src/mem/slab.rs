@@ -2,10 +2,12 @@
 //!
 //! - Pages are touched when a place is first used: an idle table costs no memory.
 //! - Places never move and are never freed to the allocator.
+//! - A forked child does not get the pages: they would be copied whenever the parent changed a row.
 //! - The first place begins at a cache line, so that rows of whole lines cross none.
 
 use super::lists::HEADS;
-use crate::pages::{advise_huge, prefetch};
+use crate::fork::Process;
+use crate::pages::{advise_huge, prefetch, share_with_children};
 
 /// f32s of a cache line.
 const LINE_F32S: usize = 16;
@@ -16,6 +18,8 @@ pub(crate) struct Slab {
     row_f32s: usize,
     /// Where the first place begins.
     first: usize,
+    /// Whose rows they are.
+    process: Process,
 }
 
 impl Slab {
@@ -27,11 +31,13 @@ impl Slab {
     pub fn new(capacity: usize, row_f32s: usize) -> Slab {
         let rows = vec![0.0; Slab::f32s_for(capacity, row_f32s)];
         advise_huge(&rows);
+        share_with_children(&rows, false);
         let past = rows.as_ptr().addr() / size_of::<f32>() % LINE_F32S;
         Slab {
             rows,
             row_f32s,
             first: (LINE_F32S - past) % LINE_F32S,
+            process: Process::this(),
         }
     }
 
@@ -67,5 +73,17 @@ impl Slab {
     pub fn copy(&mut self, source: u32, target: u32) {
         let (start, target) = (self.start(source), self.start(target));
         self.rows.copy_within(start..start + self.row_f32s, target);
+    }
+}
+
+impl Drop for Slab {
+    fn drop(&mut self) {
+        if self.process.is_this() {
+            // The allocator may give the pages to others, who want them in children.
+            share_with_children(&self.rows, true);
+        } else {
+            // Not there.
+            std::mem::forget(std::mem::take(&mut self.rows));
+        }
     }
 }

@@ -60,6 +60,11 @@ impl Threads {
         Ok(())
     }
 
+    /// Forgets all: in a forked child they do not run.
+    pub fn leave_to_parent(&mut self) {
+        self.handles.drain(..).for_each(std::mem::forget);
+    }
+
     /// Waits for all to end; the engine is closed.
     pub fn join(&mut self, engine: &Engine) {
         engine.prefetches.wake();

@@ -15,6 +15,7 @@ use tracing::field::Empty;
 
 use super::engine::{Engine, micros};
 use crate::error::{Error, Invalid, Result};
+use crate::fork::Process;
 use crate::format::manifest::CheckpointMeta;
 use crate::observe::Timed;
 use crate::options::TableDescriptor;
@@ -56,12 +57,16 @@ struct Outcome {
 #[derive(Debug)]
 pub struct CheckpointTicket {
     outcome: Arc<Outcome>,
+    process: Process,
 }
 
 impl CheckpointTicket {
-    /// Whether the checkpoint is durable, or failed.
+    /// Whether [`CheckpointTicket::wait`] returns at once: the checkpoint is durable, or failed.
     #[must_use]
     pub fn is_done(&self) -> bool {
+        if !self.process.is_this() {
+            return true;
+        }
         self.outcome
             .result
             .lock()
@@ -77,6 +82,9 @@ impl CheckpointTicket {
     /// # Errors
     /// `NoSpace`, `Io`, `Poisoned`: the last checkpoint stays in force.
     pub fn wait(self) -> Result<CheckpointInfo> {
+        if !self.process.is_this() {
+            return Err(Error::Forked);
+        }
         let mut result = self
             .outcome
             .result
@@ -241,6 +249,7 @@ impl Engine {
         let outcome = Arc::new(Outcome::default());
         let ticket = CheckpointTicket {
             outcome: Arc::clone(&outcome),
+            process: self.process,
         };
         let role = Arc::new(self.running.begin());
         let span = checkpoint_span(step);

@@ -17,6 +17,7 @@ use super::spare::Spares;
 use super::ticket::PrefetchQueue;
 use crate::batch::shard_range;
 use crate::error::{Error, Invalid, Result};
+use crate::fork::Process;
 use crate::io::Queue;
 use crate::mem::{CacheConfig, TableCache};
 use crate::observe::Publisher;
@@ -245,6 +246,8 @@ impl Signal {
 pub struct Engine {
     /// Tells the leases of different stores apart.
     pub id: u64,
+    /// Who opened it.
+    pub process: Process,
     /// As given at open.
     pub options: RuntimeOptions,
     /// No writes, no writer's lock.
@@ -327,8 +330,9 @@ impl Engine {
     /// A table by id.
     ///
     /// # Errors
-    /// `InvalidArgument` for an id of another store.
+    /// `InvalidArgument` for an id of another store, `Forked`.
     pub fn table(&self, id: TableId) -> Result<Arc<Table>> {
+        self.check_process()?;
         let tables = self.tables.read().unwrap_or_else(PoisonError::into_inner);
         tables.get(id.0 as usize).cloned().ok_or_else(|| {
             let known = tables.iter().map(|t| t.descriptor.name.clone()).collect();
@@ -354,11 +358,33 @@ impl Engine {
         tables.iter().map(|t| t.descriptor.clone()).collect()
     }
 
-    /// Fails for a read-only or closed store.
+    /// Fails in a forked child: its threads and locks are its parent's.
     ///
     /// # Errors
-    /// `ReadOnly`, `InvalidArgument`.
+    /// `Forked`.
+    #[inline]
+    pub fn check_process(&self) -> Result<()> {
+        match self.process.is_this() {
+            true => Ok(()),
+            false => Err(Error::Forked),
+        }
+    }
+
+    /// Sees to it that dropping a handle in a forked child never drops the engine; true there.
+    pub fn leave_to_parent(self: &Arc<Engine>) -> bool {
+        let forked = !self.process.is_this();
+        if forked {
+            std::mem::forget(Arc::clone(self));
+        }
+        forked
+    }
+
+    /// Fails for a read-only or closed store, and in a forked child.
+    ///
+    /// # Errors
+    /// `Forked`, `ReadOnly`, `InvalidArgument`.
     pub fn check_writer(&self) -> Result<()> {
+        self.check_process()?;
         if self.read_only {
             return Err(Error::ReadOnly {
                 path: self.ssd.root.clone(),

@@ -131,6 +131,7 @@ impl Lease {
     }
 
     fn gather(&self, out: &mut [f32], width: usize, what: &'static str) -> Result<()> {
+        self.engine.check_process()?;
         let expected = self.shards.len() * width;
         if out.len() != expected {
             return Err(Invalid::Length {
@@ -186,6 +187,9 @@ impl std::fmt::Debug for Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
+        if self.engine.leave_to_parent() {
+            return;
+        }
         let table = self.table.id.0 as usize;
         let (engine, parts) = (&self.engine, &self.parts);
         engine

@@ -49,6 +49,10 @@ use engine::{Counters, Engine};
 ///
 /// All calls are batch calls and thread-safe. Dropping it equals a crash: it reopens at its last
 /// checkpoint; [`Store::close`] says whether that loses anything.
+///
+/// It belongs to the process that opened it. In a forked child every call gives
+/// [`Error::Forked`], what can't fail shows an empty store, and dropping it, or anything that it
+/// gave, does nothing.
 #[derive(Debug)]
 pub struct Store {
     engine: Arc<Engine>,
@@ -152,6 +156,7 @@ impl Store {
     /// # Errors
     /// `InvalidArgument`: a bad or changed descriptor, leases outstanding, a cache too small.
     pub fn create_table(&self, descriptor: &TableDescriptor) -> Result<TableId> {
+        self.engine.check_process()?;
         self.engine.create_table(descriptor)
     }
 
@@ -160,6 +165,7 @@ impl Store {
     /// # Errors
     /// `InvalidArgument` naming the tables there are.
     pub fn table(&self, name: &str) -> Result<TableId> {
+        self.engine.check_process()?;
         let tables = self.engine.all_tables();
         let found = tables
             .iter()
@@ -178,6 +184,9 @@ impl Store {
     /// All tables, by id.
     #[must_use]
     pub fn tables(&self) -> Vec<(TableId, TableDescriptor)> {
+        if self.engine.check_process().is_err() {
+            return Vec::new();
+        }
         self.engine
             .all_tables()
             .iter()
@@ -243,6 +252,7 @@ impl Store {
     /// `InvalidArgument` (a lease of another store, lengths, lr, values that are not finite when
     /// the options reject them), `ReadOnly`, `Poisoned`; nothing changed.
     pub fn push(&self, lease: &Lease, update: Update<'_>) -> Result<PushReport> {
+        self.engine.check_process()?;
         self.engine.push(lease, update)
     }
 
@@ -320,6 +330,9 @@ impl Store {
     /// Retained checkpoints, oldest first.
     #[must_use]
     pub fn checkpoints(&self) -> Vec<CheckpointInfo> {
+        if self.engine.check_process().is_err() {
+            return Vec::new();
+        }
         self.engine
             .ssd
             .versions()
@@ -332,6 +345,7 @@ impl Store {
     /// The last durable checkpoint.
     #[must_use]
     pub fn last_checkpoint(&self) -> Option<CheckpointInfo> {
+        self.engine.check_process().ok()?;
         self.engine
             .ssd
             .versions()
@@ -345,6 +359,7 @@ impl Store {
     /// # Errors
     /// `InvalidArgument` for an unknown checkpoint, `Corrupt`, `Io`.
     pub fn checkpoint_meta(&self, id: u64) -> Result<Vec<u8>> {
+        self.engine.check_process()?;
         self.engine.ssd.read_meta(id)
     }
 
@@ -353,6 +368,7 @@ impl Store {
     /// # Errors
     /// `InvalidArgument` for an unknown checkpoint, `Corrupt`, `Io`.
     pub fn rows(&self, checkpoint: u64) -> Result<RowIter> {
+        self.engine.check_process()?;
         self.engine.rows(checkpoint)
     }
 
@@ -398,6 +414,7 @@ impl Store {
     /// # Errors
     /// `InvalidArgument` (unknown checkpoint, directory in use), `Io` (another file system).
     pub fn export(&self, id: u64, target: &Path, parts: &[PathBuf]) -> Result<()> {
+        self.engine.check_process()?;
         let tables = self.engine.descriptors();
         self.engine
             .ssd
@@ -407,6 +424,9 @@ impl Store {
     /// Everything that is counted.
     #[must_use]
     pub fn stats(&self) -> Stats {
+        if self.engine.check_process().is_err() {
+            return Stats::default();
+        }
         self.engine.stats()
     }
 
@@ -424,7 +444,9 @@ impl Store {
     /// As [`Store::stats`], and a look-up by the recorder per metric.
     pub fn publish_metrics(&self) {
         let engine = &self.engine;
-        engine.publisher.publish(true, || engine.stats());
+        if engine.check_process().is_ok() {
+            engine.publisher.publish(true, || engine.stats());
+        }
     }
 
     /// Closes a store that has no changes after its last checkpoint.
@@ -433,6 +455,7 @@ impl Store {
     /// `Uncheckpointed` with the store unharmed on disk at its last checkpoint, and closed; use
     /// [`Store::has_changes`] to ask first.
     pub fn close(mut self) -> Result<()> {
+        self.engine.check_process()?;
         // Waits for a running checkpoint: only its end tells what it leaves behind.
         self.stop();
         let changed = self.has_changes();
@@ -445,6 +468,9 @@ impl Store {
 
     /// Closes the store and gives up the changes after its last checkpoint.
     pub fn close_discarding(mut self) {
+        if self.engine.check_process().is_err() {
+            return;
+        }
         self.engine.counters.changed.store(false, Ordering::Release);
         self.stop();
     }
@@ -452,7 +478,8 @@ impl Store {
     /// Whether something was pushed or removed since the last checkpoint.
     #[must_use]
     pub fn has_changes(&self) -> bool {
-        self.engine.counters.changed.load(Ordering::Acquire)
+        let changed = self.engine.counters.changed.load(Ordering::Acquire);
+        changed && self.engine.check_process().is_ok()
     }
 
     fn stop(&mut self) {
@@ -468,6 +495,10 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
+        if self.engine.leave_to_parent() {
+            self.threads.leave_to_parent();
+            return;
+        }
         if self.engine.closed.load(Ordering::Acquire) {
             return;
         }

@@ -13,6 +13,7 @@ use super::lease::LeaseBook;
 use super::spare::Spares;
 use super::ticket::PrefetchQueue;
 use crate::error::{Error, Invalid, Result};
+use crate::fork::Process;
 use crate::format::param_file::record_stride;
 use crate::io::pread::PreadDisk;
 use crate::io::uring::UringDisk;
@@ -203,6 +204,7 @@ fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> Resu
         .min((options.cache_bytes / 8).max(1 << 20));
     let engine = Engine {
         id: ENGINES.fetch_add(1, Ordering::Relaxed),
+        process: Process::this(),
         read_only,
         shards: (0..options.shards).map(|_| shard()).collect(),
         tables: RwLock::new(tables.clone()),

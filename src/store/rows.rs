@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::engine::{Engine, Table};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::fork::Process;
 use crate::format::param_file::RunKind;
 use crate::ssd::scan::Merge;
 use crate::ssd::version::DataFile;
@@ -32,6 +33,7 @@ pub struct RowIter {
     table: usize,
     merge: Option<Merge>,
     row: Vec<f32>,
+    process: Process,
 }
 
 impl Engine {
@@ -49,6 +51,7 @@ impl Engine {
             table: 0,
             merge: None,
             row: Vec::new(),
+            process: self.process,
         })
     }
 }
@@ -57,8 +60,11 @@ impl RowIter {
     /// The next row; `None` after the last.
     ///
     /// # Errors
-    /// `Io`, `Corrupt`. After an error the iterator is at its end.
+    /// `Io`, `Corrupt`, `Forked`. After an error the iterator is at its end.
     pub fn next_row(&mut self) -> Result<Option<Row<'_>>> {
+        if !self.process.is_this() {
+            return Err(Error::Forked);
+        }
         match self.step() {
             Ok(Some((key, epoch))) => {
                 let table = self.tables[self.table].id;
@@ -103,5 +109,14 @@ impl RowIter {
             self.table += 1;
         }
         Ok(None)
+    }
+}
+
+impl Drop for RowIter {
+    fn drop(&mut self) {
+        if !self.process.is_this() {
+            // The windows are not there, the files are the parent's.
+            std::mem::forget((self.merge.take(), std::mem::take(&mut self.files)));
+        }
     }
 }

@@ -130,7 +130,7 @@ impl Ticket {
     /// Whether [`Ticket::wait`] returns at once.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        matches!(*self.prefetch.lock(), State::Done(_))
+        !self.engine.process.is_this() || matches!(*self.prefetch.lock(), State::Done(_))
     }
 
     /// Waits until the rows are resident. A prefetch that has not started, because others are
@@ -139,6 +139,7 @@ impl Ticket {
     /// # Errors
     /// `OverBudget` when it can't fit beside the outstanding leases, `Io`, `Corrupt`, `NoSpace`.
     pub fn wait(self) -> Result<Lease> {
+        self.engine.check_process()?;
         loop {
             let order = self.engine.prefetches.in_order();
             if self.prefetch.start() {
@@ -162,7 +163,7 @@ impl Ticket {
     /// `Deadline` with the ticket when the rows are not resident yet; else as [`Ticket::wait`].
     pub fn wait_for(self, limit: Duration) -> std::result::Result<Lease, (Error, Option<Ticket>)> {
         let since = Instant::now();
-        if self.engine.options.inline {
+        if self.engine.options.inline || !self.engine.process.is_this() {
             // There is no thread that would serve it meanwhile.
             return self.wait().map_err(|e| (e, None));
         }
@@ -179,6 +180,9 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
+        if self.engine.leave_to_parent() {
+            return;
+        }
         self.engine.prefetches.remove(&self.prefetch);
         let before = std::mem::replace(&mut *self.prefetch.lock(), State::Gone);
         drop(before);

@@ -164,6 +164,9 @@ impl Store {
     /// No I/O.
     #[must_use]
     pub fn files(&self) -> Vec<FileInfo> {
+        if self.engine.check_process().is_err() {
+            return Vec::new();
+        }
         let versions = self.engine.ssd.versions();
         let info = |state: &crate::ssd::version::FileState| {
             let (meta, file) = (&state.meta, state.file.as_ref());
@@ -224,6 +227,9 @@ impl Store {
     #[must_use]
     pub fn compaction_plan(&self, limits: &CompactLimits) -> Vec<FileInfo> {
         let files = self.files();
+        if files.is_empty() {
+            return files;
+        }
         let mut plan = Vec::new();
         let mut budget = limits.bytes_max.unwrap_or(u64::MAX);
         for directory in 0..self.engine.ssd.directories.len() {
