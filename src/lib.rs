@@ -71,8 +71,8 @@ pub use options::{
 };
 pub use stats::Stats;
 pub use store::{
-    CheckpointInfo, CheckpointTicket, CompactLimits, CompactProgress, CompactReport, DropReport,
-    FileInfo, Lease, PushReport, Row, RowIter, Store, Ticket, Update,
+    CheckpointInfo, CheckpointTicket, CompactLimits, CompactProgress, CompactReport, DirectoryInfo,
+    DropReport, FileInfo, Lease, PushReport, Row, RowIter, Store, Ticket, Update,
 };
 pub use units::{TableId, mix64, unmix64};
 

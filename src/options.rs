@@ -329,6 +329,9 @@ pub struct RuntimeOptions {
     /// Space bound b: `current` stays under b × live (+ what one flush and one compaction hold).
     /// Default 2.0; 1.1 to 10. Lowering it costs write amplification.
     pub space_bound: f64,
+    /// Threads that compact; each serves the data directories in turn. Default 0: one a directory, at
+    /// most 4. More than one a directory are not started. 0 to 256.
+    pub compaction_threads: usize,
     /// Most bytes the store may occupy on its file systems. Default 0: 85 % of the file system.
     pub disk_bytes_max: u64,
     /// Checkpoints retained. Default 2; 1 to 1000.
@@ -362,6 +365,7 @@ impl Default for RuntimeOptions {
             file_bytes: 32 << 20,
             flush_step_rows: 0,
             space_bound: 2.0,
+            compaction_threads: 0,
             disk_bytes_max: 0,
             retain_checkpoints: 2,
             inline: false,
@@ -439,6 +443,12 @@ impl RuntimeOptions {
             "space_bound",
             self.space_bound.to_string(),
             "must be 1.1 to 10",
+        )?;
+        check(
+            self.compaction_threads <= 256,
+            "compaction_threads",
+            n(self.compaction_threads),
+            "must be 0 to 256",
         )?;
         check(
             (1..=1000).contains(&self.retain_checkpoints),

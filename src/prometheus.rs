@@ -169,6 +169,11 @@ pub const METRICS: &[Metric] = &[
     .of(Unit::Bytes),
     counter("hps_flushes_total", "Eviction flushes.", |s| s.flushes),
     counter("hps_compactions_total", "Compactions.", |s| s.compactions),
+    counter(
+        "hps_compaction_failures_total",
+        "Compactions that failed.",
+        |s| s.compaction_failures,
+    ),
     counter("hps_checkpoints_total", "Checkpoints made durable.", |s| {
         s.checkpoints
     }),
@@ -231,6 +236,16 @@ pub const METRICS: &[Metric] = &[
         |s| s.index_keys,
     ),
     gauge("hps_files", "Files of the current version.", |s| s.files),
+    gauge(
+        "hps_files_set_aside",
+        "Files of the current version that are damaged or unreadable, and not compacted any more.",
+        |s| s.files_set_aside,
+    ),
+    gauge(
+        "hps_directories_paused",
+        "Data directories that are not compacted for a while, after a failure.",
+        |s| s.directories_paused,
+    ),
     gauge(
         "hps_current_bytes",
         "Bytes of the files of the current version.",

@@ -36,6 +36,8 @@ pub struct Stats {
     pub flushes: u64,
     /// Compactions.
     pub compactions: u64,
+    /// Compactions that failed; [`crate::Store::directories`] says where and why.
+    pub compaction_failures: u64,
     /// Checkpoints made durable.
     pub checkpoints: u64,
     /// Longest time that a batch waited for room, in microseconds.
@@ -68,6 +70,10 @@ pub struct Stats {
     pub index_keys: u64,
     /// Files of the current version.
     pub files: u64,
+    /// Those of them that no compaction takes any more: damaged, or unreadable.
+    pub files_set_aside: u64,
+    /// Data directories that are not compacted for a while, after a failure.
+    pub directories_paused: u64,
     /// Bytes of these files.
     pub current_bytes: u64,
     /// The part of them that live rows stand for.

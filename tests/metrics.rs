@@ -133,6 +133,7 @@ const COUNTED: &[&str] = &[
     "compaction_written_bytes",
     "flushes",
     "compactions",
+    "compaction_failures",
     "checkpoints",
     "stall_us",
 ];
@@ -217,10 +218,10 @@ fn filled() -> Stats {
     stats.io_engine = "uring";
     stats.direct_io = true;
     fill!(stats: unique_asked unique_hits rows_read rows_pushed bytes_pushed non_finite reads
-        read_bytes written_bytes compaction_written_bytes flushes compactions checkpoints
-        stall_us_max stall_us cut_us_max leases lease_bytes pinned_rows resident_rows
+        read_bytes written_bytes compaction_written_bytes flushes compactions
+        compaction_failures checkpoints stall_us_max stall_us cut_us_max leases lease_bytes pinned_rows resident_rows
         capacity_rows dirty_rows uncheckpointed_rows cache_bytes buffer_bytes index_bytes
-        index_keys files current_bytes live_bytes pinned_bytes disk_bytes);
+        index_keys files files_set_aside directories_paused current_bytes live_bytes pinned_bytes disk_bytes);
     stats
 }
 

@@ -53,6 +53,7 @@ fn option_defaults() -> Vec<(&'static str, String)> {
         file_bytes,
         flush_step_rows,
         space_bound,
+        compaction_threads,
         disk_bytes_max,
         retain_checkpoints,
         inline,
@@ -84,6 +85,7 @@ fn option_defaults() -> Vec<(&'static str, String)> {
         ("file_bytes", shown(file_bytes)),
         ("flush_step_rows", shown(flush_step_rows)),
         ("space_bound", shown(space_bound)),
+        ("compaction_threads", shown(compaction_threads)),
         ("disk_bytes_max", shown(disk_bytes_max)),
         ("retain_checkpoints", shown(retain_checkpoints)),
         ("inline", shown(inline)),
@@ -184,6 +186,7 @@ fn set(options: &mut RuntimeOptions, name: &str, value: u64) -> bool {
         "io_depth" => options.io_depth = count,
         "file_bytes" => options.file_bytes = value,
         "flush_step_rows" => options.flush_step_rows = count,
+        "compaction_threads" => options.compaction_threads = count,
         "disk_bytes_max" => options.disk_bytes_max = value,
         "retain_checkpoints" => options.retain_checkpoints = count,
         _ => return false,
@@ -227,7 +230,7 @@ fn documented_ranges_are_those_that_are_accepted() {
             "{name} above {high}"
         );
     }
-    assert_eq!(numbers, 8, "options that are numbers");
+    assert_eq!(numbers, 9, "options that are numbers");
 }
 
 #[test]

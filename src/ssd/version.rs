@@ -218,6 +218,8 @@ pub struct Versions {
     pub checkpoints: Vec<CheckpointMeta>,
     /// A captured checkpoint that is not durable yet.
     pub captured: Option<u64>,
+    /// Current files that a compaction could not read, by number, and why: not chosen again.
+    pub aside: BTreeMap<u64, String>,
 }
 
 impl Versions {
@@ -295,6 +297,7 @@ impl Versions {
             self.free_slots.push(file.slot);
         }
         state.meta.removed = next;
+        self.aside.remove(&number);
     }
 
     /// Files of the current version.
@@ -306,8 +309,22 @@ impl Versions {
     /// checkpoints need, number of current files).
     #[must_use]
     pub fn usage(&self) -> Usage {
+        self.usage_of(|_| true)
+    }
+
+    /// The files of a data directory that are set aside.
+    pub fn aside_in(&self, directory: usize) -> impl Iterator<Item = &Arc<DataFile>> {
+        let files = self.aside.keys().filter_map(|n| self.files.get(n));
+        let files = files.filter_map(|s| s.file.as_ref());
+        files.filter(move |f| f.meta.directory as usize == directory)
+    }
+
+    /// The same of some data directories.
+    #[must_use]
+    pub fn usage_of(&self, counts: impl Fn(usize) -> bool) -> Usage {
         let mut usage = Usage::default();
-        for state in self.files.values() {
+        let counted = |s: &&FileState| counts(s.meta.directory as usize);
+        for state in self.files.values().filter(counted) {
             match &state.file {
                 Some(file) => {
                     usage.current_bytes += state.meta.bytes;

@@ -1,7 +1,7 @@
 //! Which threads does an open store keep?
 //!
 //! - `hps-prefetch`, two of them, serve tickets and publish the counters, `hps-writer` flushes
-//!   caches that run low, `hps-compact` compacts. A checkpoint has a thread of its own while it runs.
+//!   caches that run low, `hps-compact-N` compact. A checkpoint has a thread of its own while it runs.
 //! - All end when the store is closed or dropped.
 
 use std::sync::Arc;
@@ -39,7 +39,10 @@ impl Threads {
         }
         if !engine.read_only {
             threads.spawn(engine, "hps-writer", |e| e.serve_flushes())?;
-            threads.spawn(engine, "hps-compact", |e| e.serve_compactions())?;
+            for thread in 0..engine.compaction_threads() {
+                let name = format!("hps-compact-{thread}");
+                threads.spawn(engine, name, |e| e.serve_compactions())?;
+            }
         }
         Ok(threads)
     }
@@ -47,12 +50,12 @@ impl Threads {
     fn spawn(
         &mut self,
         engine: &Arc<Engine>,
-        name: &'static str,
+        name: impl Into<String>,
         work: impl FnOnce(Arc<Engine>) + Send + 'static,
     ) -> Result<()> {
         let engine = Arc::clone(engine);
         let root = engine.ssd.root.clone();
-        let builder = thread::Builder::new().name(name.to_owned());
+        let builder = thread::Builder::new().name(name.into());
         let handle = builder
             .spawn(move || work(engine))
             .map_err(|e| Error::io("start a thread for", &root, e))?;
@@ -110,14 +113,17 @@ impl Engine {
             if self.is_closed() {
                 return;
             }
-            match self.compact_once(false) {
-                Ok(true) => self.publish(false),
-                Ok(false) => self.flushed.wait(seen, PAUSE),
-                Err(error) => {
-                    tracing::warn!(%error, "a compaction failed; nothing changed");
-                    self.compacted.notify();
-                    thread::sleep(AFTER_ERROR);
+            let Some(turn) = self.turns.next() else {
+                self.flushed.wait(seen, PAUSE);
+                if self.flushed.count() == seen {
+                    self.turns.look_again();
                 }
+                continue;
+            };
+            let compacted = self.compact_turn(&turn);
+            drop(turn);
+            if compacted {
+                self.publish(false);
             }
         }
     }

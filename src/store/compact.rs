@@ -1,14 +1,17 @@
-//! How are stale rows left behind?
+//! When are stale rows left behind, where, and what if it fails?
 //!
-//! The live rows of a few files are merged, in order, into new files; then the index is
-//! repointed where it still points to the inputs, and the inputs are retired.
+//! Each data directory is compacted by itself, one compaction at a time in each; the threads
+//! `hps-compact-N` serve those in turn that have something to do.
 //!
 //! Invariants:
 //! - The output's rank is taken before any row is looked at, while no flush is between its rank
 //!   and its repoints: whatever is newer than an input's row has a greater rank.
-//! - No shard is locked over I/O; pulls go on.
-//! - A tombstone goes only when no file outside the inputs can hold an older copy of its key.
+//! - A file that can't be read, or is damaged, is set aside: not chosen again until the store is
+//!   opened anew. The others go on.
+//! - Any other failure lets its directory pause; the other directories go on.
+//! - Which directory is compacted when, and by which thread, changes no row.
 
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
@@ -16,171 +19,175 @@ use tracing::field::Empty;
 
 use super::engine::{Counters, Engine};
 use super::pace::Job;
+use super::rewrite::Chosen;
+use super::turns::Turn;
 use crate::error::{Error, Result};
-use crate::format::param_file::RunKind;
-use crate::io::Queue;
+use crate::io::is_unreadable;
 use crate::observe::Timed;
-use crate::ssd::NewFile;
 use crate::ssd::compaction::{Candidate, choose};
-use crate::ssd::offers::{Offer, Offers};
-use crate::ssd::scan::Merge;
-use crate::ssd::version::{DataFile, Location, Versions};
-use crate::ssd::writer::FileWriter;
-use crate::units::{mix64, range_of};
+use crate::ssd::version::{DataFile, Versions};
 
-/// Window of rows read at a time from each input: beside pulls that keep the device busy a read
-/// waits for its turn, so it had better be long.
-const WINDOW_BYTES_MAX: u64 = 512 << 10;
-const WINDOW_BYTES_MIN: u64 = 128 << 10;
-/// Buffers and their size for the output.
-const OUTPUT_DEPTH: usize = 4;
-const OUTPUT_BYTES: usize = 512 << 10;
+/// Threads that compact at most, if the options don't say how many.
+const COMPACTION_THREADS: usize = 4;
 
-/// One entry of an output file: the key and where its input copy is.
-struct Moved {
-    hash: u64,
-    from: Location,
-    table: u16,
-    tombstone: bool,
+/// What became of a look at a directory.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// Nothing is to be done.
+    Nothing,
+    /// So many files were rewritten.
+    Done(usize),
+    /// A file can't be read, and is not chosen again; nothing else changed.
+    SetAside(Error),
 }
 
-// There is one per row of the outputs: it stays small.
-const _: () = assert!(size_of::<Moved>() <= 24);
-
-/// Which entries of a file the index points to, by entry number.
-struct LiveSet {
-    bits: Vec<u64>,
-}
-
-impl LiveSet {
-    fn has(&self, entry: u32) -> bool {
-        self.bits[entry as usize / 64] >> (entry % 64) & 1 == 1
-    }
-}
-
-/// What a compaction knows of its inputs.
-struct Inputs {
-    files: Vec<Arc<DataFile>>,
-    /// The same, as they are read.
-    views: Vec<Arc<DataFile>>,
-    live: Vec<LiveSet>,
-    /// (least epoch, least and greatest hash) of the other files that hold rows.
-    outside: Vec<(u32, u64, u64)>,
-    rank: u64,
-    directory: usize,
-}
+/// Which files of a directory are rewritten, by their numbers.
+pub(super) type Pick<'a> = dyn Fn(&[Candidate]) -> Vec<u64> + 'a;
 
 impl Engine {
-    /// One compaction, if one is due (or, with `force`, useful). Returns whether there was one.
-    ///
-    /// # Errors
-    /// `NoSpace`, `Io`, `Corrupt`: nothing changed; a damaged file is not chosen again.
-    pub fn compact_once(&self, force: bool) -> Result<bool> {
-        let _one = self
-            .compaction
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let limits = self.limits(force);
+    /// Compacts the directory whose turn it is, if something is due there. Returns whether there
+    /// was a compaction.
+    pub fn compact_turn(&self, turn: &Turn<'_>) -> bool {
+        let limits = self.limits(false);
         let pick = |files: &[Candidate]| choose(files, &limits);
-        let result = self.compact_some(&pick);
-        self.compaction_failed
-            .store(result.is_err(), Ordering::Release);
+        let result = self.compact_in(turn, &pick, &mut Job::default());
         self.compacted.notify();
-        result
+        matches!(result, Ok(Outcome::Done(_)))
     }
 
-    /// One compaction of the files of a directory that `pick` wants, if it wants any. Returns the
-    /// number of inputs.
+    /// Compacts all directories until no file has a stale row and no two small files are left
+    /// apart. Returns the number of compactions.
     ///
     /// # Errors
-    /// As [`Engine::compact_once`].
+    /// `NoSpace`, `Io`, `Corrupt`, `Poisoned`: the first failure, when everything is compacted that
+    /// can be.
+    pub fn compact_fully(&self) -> Result<u64> {
+        let limits = self.limits(true);
+        let pick = |files: &[Candidate]| choose(files, &limits);
+        let (mut count, mut failure) = (0, None);
+        for directory in 0..self.ssd.directories.len() {
+            loop {
+                match self.compact_picked(directory, &pick, &mut Job::default()) {
+                    Ok(Outcome::Nothing) => break,
+                    Ok(Outcome::Done(_)) => count += 1,
+                    Ok(Outcome::SetAside(error)) => drop(failure.get_or_insert(error)),
+                    Err(error) => {
+                        failure.get_or_insert(error);
+                        break;
+                    }
+                }
+            }
+        }
+        failure.map_or(Ok(count), Err)
+    }
+
+    /// One compaction of the files of a directory that `pick` wants, if it wants any.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Io`, `Poisoned`: nothing changed.
     pub(super) fn compact_picked(
         &self,
         directory: usize,
-        pick: &dyn Fn(&[Candidate]) -> Vec<u64>,
+        pick: &Pick<'_>,
         job: &mut Job<'_>,
-    ) -> Result<usize> {
-        let _one = self
-            .compaction
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let result = self.compact_in(directory, pick, job);
+    ) -> Result<Outcome> {
+        let turn = self.turns.take(directory);
+        let result = self.compact_in(&turn, pick, job);
         self.compacted.notify();
         result
+    }
+
+    /// Threads that compact: one a data directory, [`COMPACTION_THREADS`] at most, or as many as the
+    /// options say.
+    pub fn compaction_threads(&self) -> usize {
+        let asked = match self.options.compaction_threads {
+            0 => COMPACTION_THREADS,
+            asked => asked,
+        };
+        asked.min(self.ssd.directories.len())
     }
 
     /// All compactions that are due, where there is no thread for them.
     pub fn compact_inline(&self) {
-        if !self.options.inline {
-            return;
-        }
-        loop {
-            match self.compact_once(false) {
-                Ok(true) => {}
-                Ok(false) => return,
-                Err(error) => {
-                    tracing::warn!(%error, "a compaction failed; nothing changed");
-                    return;
-                }
+        if self.options.inline {
+            while let Some(turn) = self.turns.next() {
+                self.compact_turn(&turn);
             }
         }
     }
 
-    fn compact_some(&self, pick: &dyn Fn(&[Candidate]) -> Vec<u64>) -> Result<bool> {
-        for directory in 0..self.ssd.directories.len() {
-            if self.compact_in(directory, pick, &mut Job::default())? > 0 {
-                return Ok(true);
+    fn compact_in(&self, turn: &Turn<'_>, pick: &Pick<'_>, job: &mut Job<'_>) -> Result<Outcome> {
+        let directory = turn.directory;
+        let result = self.compact_chosen(directory, pick, job);
+        match &result {
+            Ok(Outcome::Nothing) => turn.idle(),
+            Ok(Outcome::Done(_)) => turn.done(),
+            Ok(Outcome::SetAside(error)) => {
+                Counters::add(&self.counters.compaction_failures, 1);
+                turn.set_aside(error);
+                tracing::error!(directory, %error, "a file is not compacted any more");
+            }
+            Err(error) => {
+                Counters::add(&self.counters.compaction_failures, 1);
+                turn.failed(error);
+                tracing::warn!(directory, %error, "a compaction failed; nothing changed");
             }
         }
-        Ok(false)
+        result
     }
 
-    fn compact_in(
+    fn compact_chosen(
         &self,
         directory: usize,
-        pick: &dyn Fn(&[Candidate]) -> Vec<u64>,
+        pick: &Pick<'_>,
         job: &mut Job<'_>,
-    ) -> Result<usize> {
+    ) -> Result<Outcome> {
         self.ssd.check_writable()?;
-        let Some((files, rank)) = self.choose_inputs(directory, pick) else {
-            return Ok(0);
+        let Some(chosen) = self.choose_inputs(directory, pick) else {
+            return Ok(Outcome::Nothing);
         };
         let span = Timed::new(tracing::info_span!(
             "compaction",
             part = directory,
-            inputs = files.len(),
-            input_bytes = files.iter().map(|f| f.meta.bytes).sum::<u64>(),
+            inputs = chosen.files.len(),
+            input_bytes = chosen.files.iter().map(|f| f.meta.bytes).sum::<u64>(),
             outputs = Empty,
             output_bytes = Empty,
             seconds = Empty,
         ));
         let _compacting = span.enter();
-        let result = self
-            .inputs(files.clone(), rank, directory, job)
-            .and_then(|inputs| self.compact(&inputs, job));
-        if let Err(Error::Corrupt { path, .. }) = &result {
-            let bad = files
-                .iter()
-                .filter(|f| f.path == *path)
-                .map(|f| f.meta.number);
-            self.damaged
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .extend(bad);
+        let count = chosen.files.len();
+        match self.rewrite(&chosen, job) {
+            Ok((outputs, bytes)) => {
+                span.record("outputs", outputs);
+                span.record("output_bytes", bytes);
+                self.counters.compactions.fetch_add(1, Ordering::Relaxed);
+                Ok(Outcome::Done(count))
+            }
+            Err(error) if self.set_aside(&chosen.files, &error) => Ok(Outcome::SetAside(error)),
+            Err(error) => Err(error),
         }
-        let (outputs, bytes) = result?;
-        span.record("outputs", outputs);
-        span.record("output_bytes", bytes);
-        self.counters.compactions.fetch_add(1, Ordering::Relaxed);
-        Ok(files.len())
+    }
+
+    /// Sets the input aside that an error is about, if it is about one: damaged, or the device
+    /// can't give its bytes.
+    fn set_aside(&self, inputs: &[Arc<DataFile>], error: &Error) -> bool {
+        let Some(path) = unreadable(error) else {
+            return false;
+        };
+        let Some(file) = inputs.iter().find(|f| f.path == *path) else {
+            return false;
+        };
+        let mut versions = self.ssd.versions();
+        versions.aside.insert(file.meta.number, error.to_string());
+        true
     }
 
     pub(super) fn candidates(&self, versions: &Versions, directory: usize) -> Vec<Candidate> {
-        let damaged = self.damaged.lock().unwrap_or_else(PoisonError::into_inner);
         versions
             .current()
             .filter(|f| f.meta.directory as usize == directory)
-            .filter(|f| !damaged.contains(&f.meta.number))
+            .filter(|f| !versions.aside.contains_key(&f.meta.number))
             .map(|f| Candidate {
                 number: f.meta.number,
                 bytes: f.meta.bytes,
@@ -189,362 +196,42 @@ impl Engine {
             .collect()
     }
 
-    /// Whether a compaction has something to do.
-    pub fn is_compaction_due(&self) -> bool {
+    /// Whether one of these directories has something to do.
+    pub fn is_compaction_due(&self, directories: &[bool]) -> bool {
         let versions = self.ssd.versions();
         let limits = self.limits(false);
-        (0..self.ssd.directories.len())
-            .any(|d| !choose(&self.candidates(&versions, d), &limits).is_empty())
+        let serve = directories.iter().enumerate().filter(|(_, asked)| **asked);
+        serve
+            .into_iter()
+            .any(|(d, _)| !choose(&self.candidates(&versions, d), &limits).is_empty())
     }
 
-    fn choose_inputs(
-        &self,
-        directory: usize,
-        pick: &dyn Fn(&[Candidate]) -> Vec<u64>,
-    ) -> Option<(Vec<Arc<DataFile>>, u64)> {
+    fn choose_inputs(&self, directory: usize, pick: &Pick<'_>) -> Option<Chosen> {
         let _commit = self.commit.write().unwrap_or_else(PoisonError::into_inner);
         let mut versions = self.ssd.versions();
         let numbers = pick(&self.candidates(&versions, directory));
-        if numbers.is_empty() {
+        let wanted = |f: &&Arc<DataFile>| numbers.contains(&f.meta.number);
+        let mut files: Vec<Arc<DataFile>> = versions.current().filter(wanted).cloned().collect();
+        // Nothing of a file without live entries is read: also one that can't be read may go.
+        let dead = versions.aside_in(directory);
+        files.extend(dead.filter(|f| f.live_entries() == 0).cloned());
+        if files.is_empty() {
             return None;
         }
-        let wanted = |f: &&Arc<DataFile>| numbers.contains(&f.meta.number);
-        let files: Vec<Arc<DataFile>> = versions.current().filter(wanted).cloned().collect();
-        Some((files, versions.take_rank()))
-    }
-
-    fn inputs(
-        &self,
-        files: Vec<Arc<DataFile>>,
-        rank: u64,
-        directory: usize,
-        job: &Job<'_>,
-    ) -> Result<Inputs> {
-        let view = |file: &Arc<DataFile>| match job.paced(&file.file) {
-            Some(paced) => Arc::new(file.view(paced)),
-            None => Arc::clone(file),
-        };
-        let views: Vec<Arc<DataFile>> = files.iter().map(view).collect();
-        let live = views
-            .iter()
-            .map(|f| self.live_set(f))
-            .collect::<Result<_>>()?;
-        // Files that come later hold no older copies. Tombstones alone hide nothing.
-        let outside = self
-            .ssd
-            .versions()
-            .current()
-            .filter(|f| f.meta.rows > 0)
-            .filter(|f| files.iter().all(|input| input.meta.number != f.meta.number))
-            .map(|f| (f.meta.epoch_min, f.meta.hash_min, f.meta.hash_max))
-            .collect();
-        Ok(Inputs {
+        let rank = versions.take_rank();
+        Some(Chosen {
             files,
-            views,
-            live,
-            outside,
             rank,
             directory,
         })
     }
-
-    fn live_set(&self, file: &Arc<DataFile>) -> Result<LiveSet> {
-        let entries = usize::try_from(file.entries()).unwrap_or(usize::MAX);
-        let mut set = LiveSet {
-            bits: vec![0; entries.div_ceil(64)],
-        };
-        let mut offers = Offers::new(file);
-        let mut offer = Offer::default();
-        while offers.next(&mut offer)? {
-            let hashes: Vec<u64> = offer.keys.iter().map(|k| mix64(*k)).collect();
-            let shard_of = |h: &u64| range_of(*h, self.shards.len());
-            let mut at = 0;
-            for group in hashes.chunk_by(|a, b| shard_of(a) == shard_of(b)) {
-                let guard = self.shards[shard_of(&group[0])].lock();
-                let index = &guard.tables[offer.table as usize].index;
-                for (hash, location) in group.iter().zip(&offer.locations[at..]) {
-                    if index.get(*hash) == Some(*location) {
-                        let entry = location.entry();
-                        set.bits[entry as usize / 64] |= 1 << (entry % 64);
-                    }
-                }
-                at += group.len();
-            }
-        }
-        Ok(set)
-    }
-
-    /// Gives the number of outputs, and their bytes.
-    fn compact(&self, inputs: &Inputs, job: &mut Job<'_>) -> Result<(usize, u64)> {
-        let path = &self.ssd.directories[inputs.directory];
-        let mut queue = self
-            .ssd
-            .disk
-            .queue(OUTPUT_DEPTH, OUTPUT_BYTES)
-            .map_err(|e| Error::io("make a submission queue for", path, e))?;
-        let mut outputs = Vec::new();
-        let mut forgotten = Vec::new();
-        let result = self.rewrite(inputs, &mut *queue, &mut outputs, &mut forgotten, job);
-        if let Err(e) = result {
-            for (new, _) in outputs {
-                self.ssd.unlink(&new.finished.path);
-            }
-            return Err(e);
-        }
-        let bytes: u64 = outputs.iter().map(|(new, _)| new.finished.bytes).sum();
-        let count = outputs.len();
-        for (new, moved) in outputs {
-            self.adopt(new, &moved, inputs.rank)?;
-        }
-        for gone in &forgotten {
-            let mut guard = self.shards[range_of(gone.hash, self.shards.len())].lock();
-            let files = self
-                .ssd
-                .slots
-                .read()
-                .unwrap_or_else(PoisonError::into_inner);
-            guard.tables[usize::from(gone.table)]
-                .index
-                .forget(&files, gone.hash, gone.from);
-        }
-        if let Some(file) = inputs.files.iter().find(|f| f.live_entries() > 0) {
-            // Only a file that contradicts itself gets here: it stays, and with it its rows.
-            let what = "entries are live that a merge of the file does not give";
-            return Err(Error::corrupt(&file.path, file.keys_offset, what));
-        }
-        let numbers: Vec<u64> = inputs.files.iter().map(|f| f.meta.number).collect();
-        self.ssd.retire(&numbers);
-        Ok((count, bytes))
-    }
-
-    /// Writes the live rows of the inputs to new files.
-    fn rewrite(
-        &self,
-        inputs: &Inputs,
-        queue: &mut dyn Queue,
-        outputs: &mut Vec<(NewFile, Vec<Moved>)>,
-        forgotten: &mut Vec<Moved>,
-        job: &mut Job<'_>,
-    ) -> Result<()> {
-        let expected: u64 = inputs.files.iter().map(|f| f.live_bytes()).sum();
-        let mut tables: Vec<u32> = inputs
-            .files
-            .iter()
-            .flat_map(|f| f.runs.iter().map(|r| r.table))
-            .collect();
-        tables.sort_unstable();
-        tables.dedup();
-        let mut done = 0;
-        let mut resume = Resume::new(self, inputs, &tables, job)?;
-        while resume.more()? {
-            let size = expected.saturating_sub(done).min(self.file_bytes) + 16384;
-            let (number, mut file) = self.ssd.create_file(queue, inputs.directory, size, 0)?;
-            let mut moved = Vec::new();
-            resume.fill(&mut file, self.file_bytes, &mut moved, forgotten)?;
-            if file.entries() == 0 {
-                break;
-            }
-            let bytes = file.bytes();
-            let finished = file.finish().map_err(|e| match e {
-                Error::Io { source, path, .. } => self.ssd.full(&path, bytes, source),
-                other => other,
-            })?;
-            done += finished.bytes;
-            resume.grew(finished.bytes);
-            resume.counted = 0;
-            Counters::add(&self.counters.written_bytes, finished.bytes);
-            Counters::add(&self.counters.compaction_written_bytes, finished.bytes);
-            let directory = u32::try_from(inputs.directory).unwrap_or(u32::MAX);
-            outputs.push((
-                NewFile {
-                    finished,
-                    number,
-                    directory,
-                },
-                moved,
-            ));
-        }
-        Ok(())
-    }
-
-    /// Makes an output current and repoints the keys that still point to the inputs.
-    fn adopt(&self, new: NewFile, moved: &[Moved], rank: u64) -> Result<()> {
-        let file = self.ssd.install(new, Some(rank))?;
-        let shard_of = |m: &Moved| range_of(m.hash, self.shards.len());
-        let mut entry = 0u32;
-        for group in moved.chunk_by(|a, b| shard_of(a) == shard_of(b)) {
-            for some in group.chunks(512) {
-                let mut guard = self.shards[shard_of(&some[0])].lock();
-                let files = self
-                    .ssd
-                    .slots
-                    .read()
-                    .unwrap_or_else(PoisonError::into_inner);
-                for m in some {
-                    let to = Location::new(file.slot, m.tombstone, entry);
-                    guard.tables[usize::from(m.table)]
-                        .index
-                        .moved(&files, m.hash, m.from, to);
-                    entry += 1;
-                }
-            }
-        }
-        Ok(())
-    }
 }
 
-/// A merge of the inputs that fills one output after the other.
-struct Resume<'a, 'j> {
-    engine: &'a Engine,
-    inputs: &'a Inputs,
-    tables: &'a [u32],
-    job: &'a mut Job<'j>,
-    /// Bytes of the output at hand that the job knows of.
-    counted: u64,
-    at: usize,
-    merge: Option<Merge>,
-    row: Vec<f32>,
-    /// Tombstones of the current table, written after its rows.
-    tombstones: Vec<(u64, u64, u32, Location)>,
-}
-
-impl<'a, 'j> Resume<'a, 'j> {
-    fn new(
-        engine: &'a Engine,
-        inputs: &'a Inputs,
-        tables: &'a [u32],
-        job: &'a mut Job<'j>,
-    ) -> Result<Resume<'a, 'j>> {
-        let (merge, row, tombstones) = (None, Vec::new(), Vec::new());
-        Ok(Resume {
-            engine,
-            inputs,
-            tables,
-            job,
-            counted: 0,
-            at: 0,
-            merge,
-            row,
-            tombstones,
-        })
-    }
-
-    /// The output at hand has so many bytes.
-    fn grew(&mut self, bytes: u64) {
-        self.job.grew(&mut self.counted, bytes);
-    }
-
-    /// Whether an entry is left; stands at a live one if so.
-    fn more(&mut self) -> Result<bool> {
-        while self.at < self.tables.len() {
-            if self.merge.is_none() {
-                let table = self.tables[self.at];
-                let cache = self.engine.options.cache_bytes;
-                let window = (cache / 1024).clamp(WINDOW_BYTES_MIN, WINDOW_BYTES_MAX);
-                self.merge = Some(Merge::new(&self.inputs.views, table, window)?);
-            }
-            if self.next_live()?.is_some() || !self.tombstones.is_empty() {
-                return Ok(true);
-            }
-            self.merge = None;
-            self.at += 1;
-        }
-        Ok(false)
-    }
-
-    /// Steps to the next live entry of the current table.
-    fn next_live(&mut self) -> Result<Option<usize>> {
-        let Some(merge) = &mut self.merge else {
-            return Ok(None);
-        };
-        while let Some(index) = merge.newest()? {
-            let cursor = merge.cursor(index);
-            let number = cursor.file.meta.number;
-            let live = self
-                .inputs
-                .files
-                .iter()
-                .position(|f| f.meta.number == number);
-            let entry = cursor.entry();
-            if let (Some(live), Some(entry)) = (live, entry)
-                && self.inputs.live[live].has(entry.number)
-            {
-                return Ok(Some(index));
-            }
-            merge.step()?;
-        }
-        Ok(None)
-    }
-
-    fn fill(
-        &mut self,
-        file: &mut FileWriter<'_>,
-        bytes_max: u64,
-        moved: &mut Vec<Moved>,
-        forgotten: &mut Vec<Moved>,
-    ) -> Result<()> {
-        let engine = self.engine;
-        while self.more()? {
-            let id = self.tables[self.at];
-            let width = engine.all_tables()[id as usize].descriptor.row_f32s();
-            self.row.resize(width, 0.0);
-            let table = u16::try_from(id).unwrap_or(u16::MAX);
-            while file.bytes() < bytes_max {
-                let Some(index) = self.next_live()? else {
-                    break;
-                };
-                let Some(merge) = &mut self.merge else { break };
-                let cursor = merge.cursor(index);
-                let Some(entry) = cursor.entry() else { break };
-                let tombstone = cursor.run.kind == RunKind::Tombstones;
-                let from = Location::new(cursor.file.slot, tombstone, entry.number);
-                if !tombstone {
-                    cursor.read_row(&mut self.row)?;
-                    file.row(id, entry.key, entry.epoch, &self.row);
-                    moved.push(Moved {
-                        table,
-                        hash: entry.hash,
-                        from,
-                        tombstone,
-                    });
-                } else if self.inputs.is_needless(entry.hash, entry.epoch) {
-                    forgotten.push(Moved {
-                        table,
-                        hash: entry.hash,
-                        from,
-                        tombstone,
-                    });
-                } else {
-                    self.tombstones
-                        .push((entry.hash, entry.key, entry.epoch, from));
-                }
-                merge.step()?;
-                if moved.len().is_multiple_of(64) {
-                    self.grew(file.bytes());
-                }
-            }
-            for (hash, key, epoch, from) in self.tombstones.drain(..) {
-                file.tombstone(id, key, epoch);
-                moved.push(Moved {
-                    table,
-                    hash,
-                    from,
-                    tombstone: true,
-                });
-            }
-            if file.bytes() >= bytes_max {
-                return Ok(());
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Inputs {
-    /// Whether no file outside the inputs can hold an older copy of a removed key.
-    fn is_needless(&self, hash: u64, epoch: u32) -> bool {
-        self.outside
-            .iter()
-            .all(|(oldest, low, high)| *oldest > epoch || hash < *low || hash > *high)
+/// The file that an error says can't be read.
+pub(super) fn unreadable(error: &Error) -> Option<&Path> {
+    match error {
+        Error::Corrupt { path, .. } => Some(path),
+        Error::Io { path, source, .. } if is_unreadable(source) => Some(path),
+        _ => None,
     }
 }

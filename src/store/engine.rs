@@ -5,7 +5,6 @@
 //!   then the SSD tier's own locks.
 //! - Nothing is read from or written to a device while a shard is locked.
 
-use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,6 +14,7 @@ use super::lane::{Lane, Lanes};
 use super::lease::LeaseBook;
 use super::spare::Spares;
 use super::ticket::PrefetchQueue;
+use super::turns::Turns;
 use crate::batch::shard_range;
 use crate::error::{Error, Invalid, Result};
 use crate::fork::Process;
@@ -184,6 +184,7 @@ pub struct Counters {
     pub compaction_written_bytes: AtomicU64,
     pub flushes: AtomicU64,
     pub compactions: AtomicU64,
+    pub compaction_failures: AtomicU64,
     pub checkpoints: AtomicU64,
     pub stall_us_max: AtomicU64,
     pub stall_us: AtomicU64,
@@ -267,8 +268,8 @@ pub struct Engine {
     /// Held shared from a flush's rank to its last repoint (files written at the same time have no
     /// key in common); a compaction takes its rank alone.
     pub commit: RwLock<()>,
-    /// One compaction at a time.
-    pub compaction: Mutex<()>,
+    /// Which data directory is compacted next: one compaction at a time in each.
+    pub turns: Turns,
     /// Outstanding leases.
     pub leases: LeaseBook,
     /// Prefetches waiting.
@@ -287,7 +288,7 @@ pub struct Engine {
     pub publisher: Publisher,
     /// Arrays of batches that were served.
     pub spares: Spares,
-    /// Raised when rows were flushed: the compaction thread looks.
+    /// Raised when rows were flushed: the compaction threads look.
     pub flushed: Signal,
     /// Raised when a compaction ended.
     pub compacted: Signal,
@@ -299,10 +300,6 @@ pub struct Engine {
     pub waiting: AtomicUsize,
     /// Memory of the writer's buffers.
     pub write_bytes: u64,
-    /// The last compaction failed: flushes do not wait for the next one.
-    pub compaction_failed: AtomicBool,
-    /// Files that a compaction found damaged: not chosen again.
-    pub damaged: Mutex<BTreeSet<u64>>,
     /// File size that flushes aim at.
     pub file_bytes: u64,
 }

@@ -164,6 +164,7 @@ impl Engine {
         }
         Counters::add(&self.counters.flushes, 1);
         self.counters.flushed_rows.add(mark, written);
+        self.turns.look_again();
         self.flushed.notify();
         self.compact_inline();
         Ok(())
@@ -187,16 +188,17 @@ impl Engine {
     pub fn is_over_space(&self) -> bool {
         if self.options.inline
             || self.closed.load(Ordering::Acquire)
-            || self.compaction_failed.load(Ordering::Acquire)
             || self.ssd.check_writable().is_err()
         {
             return false;
         }
-        let usage = self.ssd.usage();
+        // A directory that is left alone after a failure holds nobody back.
+        let paused = self.turns.paused();
+        let usage = self.ssd.versions().usage_of(|d| !paused[d]);
         let limits = self.limits(false);
         (usage.current_bytes > limits.hard_bytes(usage.live_bytes)
             || usage.files > limits.files_hard(usage.live_bytes))
-            && self.is_compaction_due()
+            && self.is_compaction_due(&self.turns.in_service())
     }
 
     /// Writes victims to files and repoints the index; returns rows written.

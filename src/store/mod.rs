@@ -19,9 +19,11 @@ mod place;
 mod push;
 mod remove;
 mod report;
+mod rewrite;
 mod rows;
 mod spare;
 mod ticket;
+mod turns;
 mod upkeep;
 
 use std::path::{Path, PathBuf};
@@ -31,6 +33,7 @@ use std::sync::atomic::Ordering;
 pub use checkpoint::{CheckpointInfo, CheckpointTicket};
 pub use lease::Lease;
 pub use push::{PushReport, Update};
+pub use report::DirectoryInfo;
 pub use rows::{Row, RowIter};
 pub use ticket::Ticket;
 pub use upkeep::{CompactLimits, CompactProgress, CompactReport, DropReport, FileInfo};
@@ -291,20 +294,21 @@ impl Store {
         self.engine.flush_all()
     }
 
-    /// Compacts until no file has a stale row and no two small files are left apart.
+    /// Compacts until no file has a stale row and no two small files are left apart. A file that
+    /// can't be read is left, and so is a data directory that can't be written; the others are
+    /// compacted all the same. Returns the number of compactions.
     ///
     /// # Errors
-    /// `NoSpace`, `Io`, `Corrupt`, `Poisoned`, `ReadOnly`.
+    /// The first failure, after the rest is done: `NoSpace`, `Io`, `Corrupt`, `Poisoned`,
+    /// `ReadOnly`.
     pub fn compact(&self) -> Result<u64> {
         self.engine.check_writer()?;
-        let mut count = 0;
-        while self.engine.compact_once(true)? {
-            count += 1;
-        }
-        if count > 0 {
+        self.engine.ssd.check_writable()?;
+        let compacted = self.engine.compact_fully();
+        if !matches!(compacted, Ok(0)) {
             self.engine.publish(self.engine.options.inline);
         }
-        Ok(count)
+        compacted
     }
 
     /// Makes everything pushed so far durable, together with `meta`.

@@ -12,6 +12,7 @@ use super::lane::{Lane, Lanes, PREFETCH_LANES};
 use super::lease::LeaseBook;
 use super::spare::Spares;
 use super::ticket::PrefetchQueue;
+use super::turns::Turns;
 use crate::error::{Error, Invalid, Result};
 use crate::fork::Process;
 use crate::format::param_file::record_stride;
@@ -212,7 +213,7 @@ fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> Resu
         admission: Mutex::new(()),
         writer: Mutex::new(Writer { queues }),
         commit: RwLock::new(()),
-        compaction: Mutex::new(()),
+        turns: Turns::new(ssd.directories.len(), options.inline),
         leases: LeaseBook::default(),
         prefetches: PrefetchQueue::default(),
         removing: Mutex::new(()),
@@ -228,8 +229,6 @@ fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> Resu
         closed: AtomicBool::new(false),
         waiting: AtomicUsize::new(0),
         write_bytes: (writers * write_depth * write_bytes) as u64,
-        compaction_failed: AtomicBool::new(false),
-        damaged: Mutex::default(),
         file_bytes,
         options,
         ssd,

@@ -1,11 +1,70 @@
 //! What does the store hold right now?
 
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
+use super::Store;
 use super::engine::Engine;
+use super::turns::Record;
 use crate::observe;
 use crate::stats::Stats;
 use crate::sync::atomic::AtomicU64;
+
+/// A data directory and how its compactions fare.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct DirectoryInfo {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Files of the current version in it.
+    pub files: u64,
+    /// Bytes of these files.
+    pub current_bytes: u64,
+    /// The part of them that live rows stand for.
+    pub live_bytes: u64,
+    /// Bytes of files that only retained checkpoints need.
+    pub pinned_bytes: u64,
+    /// Files that no compaction takes any more, as [`crate::FileInfo::set_aside`] says.
+    pub files_set_aside: u64,
+    /// Compactions since the store was opened.
+    pub compactions: u64,
+    /// Compactions that failed since then.
+    pub compaction_failures: u64,
+    /// Why the last one failed, if none succeeded since. As text.
+    pub failure: Option<String>,
+    /// Whether it is left alone for a while, after a failure.
+    pub is_paused: bool,
+}
+
+impl Store {
+    /// The data directories, in the order of the create.
+    ///
+    /// # Cost
+    /// No I/O.
+    #[must_use]
+    pub fn directories(&self) -> Vec<DirectoryInfo> {
+        let engine = &self.engine;
+        let (records, paused) = (engine.turns.records(), engine.turns.paused());
+        let versions = engine.ssd.versions();
+        let paths = engine.ssd.directories.iter().zip(records).zip(paused);
+        let info = |(d, ((path, record), is_paused)): (usize, ((&PathBuf, Record), bool))| {
+            let usage = versions.usage_of(|other| other == d);
+            DirectoryInfo {
+                path: path.clone(),
+                files: usage.files,
+                current_bytes: usage.current_bytes,
+                live_bytes: usage.live_bytes,
+                pinned_bytes: usage.pinned_bytes,
+                files_set_aside: versions.aside_in(d).count() as u64,
+                compactions: record.done,
+                compaction_failures: record.failed,
+                failure: record.failure,
+                is_paused,
+            }
+        };
+        paths.enumerate().map(info).collect()
+    }
+}
 
 impl Engine {
     /// Rows changed since the last checkpoint's cut.
@@ -36,11 +95,16 @@ impl Engine {
     pub fn stats(&self) -> Stats {
         let c = &self.counters;
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let (usage, image_bytes) = (self.ssd.usage(), self.ssd.image_bytes());
+        let (usage, direct_io, files_set_aside) = {
+            let versions = self.ssd.versions();
+            let direct_io = versions.current().all(|f| f.file.is_direct());
+            (versions.usage(), direct_io, versions.aside.len() as u64)
+        };
+        let image_bytes = self.ssd.image_bytes();
         let (leases, lease_bytes) = self.leases.totals();
         let mut stats = Stats {
             io_engine: self.ssd.disk.name(),
-            direct_io: self.ssd.versions().current().all(|f| f.file.is_direct()),
+            direct_io,
             unique_asked: get(&c.unique_asked),
             unique_hits: get(&c.unique_hits),
             rows_read: get(&c.rows_read),
@@ -53,6 +117,7 @@ impl Engine {
             compaction_written_bytes: get(&c.compaction_written_bytes),
             flushes: get(&c.flushes),
             compactions: get(&c.compactions),
+            compaction_failures: get(&c.compaction_failures),
             checkpoints: get(&c.checkpoints),
             stall_us_max: get(&c.stall_us_max),
             stall_us: get(&c.stall_us),
@@ -62,6 +127,8 @@ impl Engine {
             uncheckpointed_rows: self.uncheckpointed_rows(),
             buffer_bytes: self.lanes().bytes() + self.write_bytes,
             files: usage.files,
+            files_set_aside,
+            directories_paused: self.turns.paused().iter().filter(|p| **p).count() as u64,
             current_bytes: usage.current_bytes,
             live_bytes: usage.live_bytes,
             pinned_bytes: usage.pinned_bytes + image_bytes,

@@ -7,7 +7,8 @@
 //! - Rows never change. The last checkpoint keeps its id, step and meta.
 //! - Without changes since the last checkpoint the work is durable when the call returns, and most
 //!   of it before (docs/decisions/0014); else with the next checkpoint.
-//! - A file that is damaged is named and left as it is; the others are compacted.
+//! - A file that is damaged or can't be read is named and left as it is; the others are compacted.
+//! - A data directory that can't be written is left; the others are compacted.
 
 use std::cell::Cell;
 use std::ops::ControlFlow;
@@ -17,6 +18,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::Store;
+use super::compact::Outcome;
 use super::engine::Engine;
 use super::pace::{Job, Pace};
 use crate::error::{Error, Invalid, Result};
@@ -51,6 +53,9 @@ pub struct FileInfo {
     pub live_bytes: u64,
     /// The retained checkpoints that need it, oldest first.
     pub checkpoints: Vec<u64>,
+    /// Why no compaction takes it any more, until the store is opened anew: it is damaged, or the
+    /// device can't read it. As text.
+    pub set_aside: Option<String>,
 }
 
 impl FileInfo {
@@ -140,7 +145,7 @@ pub struct CompactReport {
     /// Whether the work survives a crash; false when rows changed since the last checkpoint, so
     /// that it does with the next one.
     pub durable: bool,
-    /// Damage that was met; these files are as they were.
+    /// Files that are damaged or can't be read, with the first damage in each; they are as they were.
     pub damaged: Vec<Error>,
 }
 
@@ -187,6 +192,7 @@ impl Store {
                     .map(|c| c.id)
                     .filter(holds)
                     .collect(),
+                set_aside: versions.aside.get(&meta.number).cloned(),
             }
         };
         versions.files.values().map(info).collect()
@@ -196,7 +202,9 @@ impl Store {
     /// fit one file. `progress` is asked before each group and after about every megabyte; when it
     /// breaks, the group at hand is finished, and no other begun. Rows stay the same to the bit.
     ///
-    /// Files that a damage is found in are left, and told in the report.
+    /// Files that are damaged, or that the device can't read, are left, and told in the report. A
+    /// data directory that can't be written (full, read-only) is left; its error comes when the others
+    /// are done.
     ///
     /// # Durability
     /// If nothing was pushed, removed or created since the last checkpoint, that checkpoint has the
@@ -371,31 +379,39 @@ impl<'a> Upkeep<'a> {
         Ok(self.report)
     }
 
+    /// All groups of all directories; gives the first failure once nothing more can be done.
     fn groups(&mut self, ask: &mut Ask<'_>) -> Result<()> {
+        let mut failure = None;
         for directory in 0..self.engine.ssd.directories.len() {
             loop {
                 if self.report.cancelled || self.affordable() == 0 {
-                    return Ok(());
+                    return failure.map_or(Ok(()), Err);
                 }
                 match self.group(directory, ask) {
-                    Ok(0) => break,
-                    Ok(files) => {
+                    Ok(Outcome::Nothing) => break,
+                    Ok(Outcome::Done(files)) => {
                         self.report.files += files as u64;
                         self.unsettled = true;
                     }
-                    Err(error) => self.forgive(error)?,
+                    Ok(Outcome::SetAside(error)) => self.report.damaged.push(error),
+                    Err(error) => {
+                        if let Err(error) = self.forgive(error) {
+                            failure.get_or_insert(error);
+                            break;
+                        }
+                    }
                 }
                 self.settle_if_due()?;
             }
         }
-        Ok(())
+        failure.map_or(Ok(()), Err)
     }
 
-    /// One group of files; 0 when no file is stale enough.
-    fn group(&mut self, directory: usize, ask: &mut Ask<'_>) -> Result<usize> {
+    /// One group of files.
+    fn group(&mut self, directory: usize, ask: &mut Ask<'_>) -> Result<Outcome> {
         let (left_files, left_bytes) = self.left();
         if left_files == 0 {
-            return Ok(0);
+            return Ok(Outcome::Nothing);
         }
         let (start, done) = (self.pace.moved(), self.report.files);
         let cancelled = Cell::new(false);
@@ -411,7 +427,7 @@ impl<'a> Upkeep<'a> {
         tell(start);
         if cancelled.get() {
             self.report.cancelled = true;
-            return Ok(0);
+            return Ok(Outcome::Nothing);
         }
         let (share, cost) = (
             self.limits.stale_share,
@@ -455,13 +471,9 @@ impl<'a> Upkeep<'a> {
         left
     }
 
-    /// Goes on after damage, and where there may be room once old files are unlinked.
+    /// Goes on where there may be room once old files are unlinked.
     fn forgive(&mut self, error: Error) -> Result<()> {
         match error {
-            Error::Corrupt { ref path, .. } if self.is_left_out(path) => {
-                self.report.damaged.push(error);
-                Ok(())
-            }
             Error::NoSpace { .. } if self.unsettled => match self.settle_now() {
                 Ok(true) => Ok(()),
                 Ok(false) | Err(Error::Locked { .. }) => Err(error),
@@ -469,16 +481,6 @@ impl<'a> Upkeep<'a> {
             },
             error => Err(error),
         }
-    }
-
-    /// Whether a damaged file is not chosen again.
-    fn is_left_out(&self, path: &std::path::Path) -> bool {
-        let damaged = self.engine.damaged.lock();
-        let damaged = damaged.unwrap_or_else(PoisonError::into_inner);
-        let versions = self.engine.ssd.versions();
-        versions
-            .current()
-            .any(|f| f.path == path && damaged.contains(&f.meta.number))
     }
 
     fn settle_if_due(&mut self) -> Result<()> {

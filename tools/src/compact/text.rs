@@ -63,6 +63,7 @@ pub(super) fn plan_json(verb: &str, plan: &Plan) -> Value {
             "age_seconds": l.age_seconds,
             "checkpoints": l.file.checkpoints,
             "chosen": l.chosen,
+            "set_aside": l.file.set_aside,
             "gain_now": plain(l.gain_now),
             "gain_later": plain(l.gain_later),
         })).collect::<Vec<_>>(),
@@ -101,6 +102,11 @@ pub(super) fn table(out: &mut dyn Write, plan: &Plan) -> io::Result<()> {
             signed(line.gain_now),
             signed(line.gain_later)
         )?;
+    }
+    for line in &plan.lines {
+        if let Some(why) = &line.file.set_aside {
+            writeln!(out, "file {} is left as it is: {why}", line.file.number)?;
+        }
     }
     writeln!(
         out,
@@ -197,7 +203,7 @@ pub(super) fn collected(out: &mut dyn Write, report: &DropReport, dry: bool) -> 
 /// What `run` did.
 pub(super) fn done(out: &mut dyn Write, report: &CompactReport) -> io::Result<()> {
     for error in &report.damaged {
-        writeln!(out, "damage: {error}; left as it is")?;
+        writeln!(out, "damage: {error}; the file is left as it is")?;
     }
     if report.files == 0 {
         let why = if report.cancelled {
@@ -232,6 +238,7 @@ fn damage(error: &Error) -> Value {
         Error::Corrupt { path, offset, what } => {
             json!({"path": path, "offset": offset, "what": what})
         }
+        Error::Io { path, source, .. } => json!({"path": path, "what": source.to_string()}),
         other => json!({"what": other.to_string()}),
     }
 }
