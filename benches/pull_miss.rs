@@ -86,7 +86,7 @@ fn wants(hashes: &[u64], batch: usize, drawn: &mut u64) -> Vec<Want> {
 fn read(criterion: &mut Criterion, hashes: &[u64], batch: usize) {
     let mut scratch = Scratch::new();
     let files: Vec<Arc<DataFile>> = vec![scratch.write(1, hashes)];
-    let mut queue = scratch.disk.queue(DEPTH, BUFFER_BYTES).unwrap();
+    let mut queue = scratch.io.engine.queue(DEPTH, BUFFER_BYTES).unwrap();
     let queue = &mut *queue;
     let mut drawn = 0;
     let mut group = criterion.benchmark_group("pull_miss");

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use hooked::{Hook, HookedDisk};
-use hps::io::Disk;
+use hps::io::Io;
 use hps::io::sim::SimDisk;
 use hps::*;
 use small::{options, set, sgd, values};
@@ -30,7 +30,7 @@ fn writer(disk: &SimDisk) -> (Store, TableId) {
         inline: true,
         ..options()
     };
-    let shared = || Arc::new(disk.clone()) as Arc<dyn Disk>;
+    let shared = || Io::of(disk.clone());
     let store = Store::create_on(shared(), Path::new(ROOT), one.clone()).unwrap();
     let table = store.create_table(&sgd("t", 4)).unwrap();
     set(&store, table, &[1], 1.0, 4);
@@ -44,7 +44,7 @@ fn writer(disk: &SimDisk) -> (Store, TableId) {
 
 /// Opens for reading; `before` is called before a file is opened or locked.
 fn read(disk: &SimDisk, before: Hook) -> Result<Store> {
-    let shared: Arc<dyn Disk> = Arc::new(HookedDisk {
+    let shared = Io::of(HookedDisk {
         reads: Some(Arc::clone(&before)),
         ..HookedDisk::new(disk.clone(), before)
     });

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hooked::{Hook, HookedDisk};
-use hps::io::Disk;
+use hps::io::Io;
 use hps::io::sim::SimDisk;
 use hps::*;
 use nix::errno::Errno;
@@ -43,7 +43,7 @@ fn options(directories: usize) -> RuntimeOptions {
     }
 }
 
-fn make(disk: Arc<dyn Disk>, options: RuntimeOptions) -> (Store, TableId) {
+fn make(disk: impl Into<Io>, options: RuntimeOptions) -> (Store, TableId) {
     let store = Store::create_on(disk, Path::new(ROOT), options).unwrap();
     let table = store.create_table(&sgd("rows", DIM)).unwrap();
     (store, table)

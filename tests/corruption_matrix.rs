@@ -31,7 +31,6 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use forge::Files;
 use forging::{STORE, fix, identity, put_u64, reseal, u32_at, u64_at};
@@ -39,7 +38,7 @@ use hps::format::current::Current;
 use hps::format::identity::encode_part;
 use hps::format::manifest::{Edit, ManifestReader};
 use hps::inspect::{Scope, Severity, inspect};
-use hps::io::Disk;
+use hps::io::Io;
 use hps::io::sim::SimDisk;
 use hps::*;
 use oracle::Oracle;
@@ -341,7 +340,7 @@ fn variant(error: &Error) -> String {
 /// What an open says, and what reading gives then.
 fn open(oracle: &Oracle, files: &Files, read_only: bool) -> String {
     let disk = Tiny::disk(files);
-    let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+    let shared = Io::of(disk.clone());
     let opened = match read_only {
         true => Store::open_read_only_on(shared, Path::new(ROOT), None, options()),
         false => Store::open_on(shared, Path::new(ROOT), options()),
@@ -375,7 +374,7 @@ fn look(files: &Files, full: bool) -> (String, u8) {
         full,
         ..Scope::default()
     };
-    let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+    let shared = Io::of(disk.clone());
     let go_on = &mut |_, _| ControlFlow::Continue(());
     let looked = inspect(&shared, Path::new(ROOT), scope, go_on);
     assert_eq!(&contents(&disk), files, "an inspection wrote");

@@ -26,7 +26,7 @@ use common::verify::{Verdict, numbered, verify, verify_and_go_on};
 use common::{History, Model, Op, Plan, ROOT, Random, Run, key, plan};
 
 use hooked::{Hook, HookedDisk};
-use hps::io::Disk;
+use hps::io::Io;
 use hps::io::sim::{CrashMode, SimDisk};
 use hps::*;
 
@@ -105,7 +105,7 @@ impl Trial {
                 lie.as_ref().and_then(|lie| lie(kind, path))
             })
         };
-        let shared: Arc<dyn Disk> = Arc::new(HookedDisk::new(disk.clone(), hook));
+        let shared = Io::of(HookedDisk::new(disk.clone(), hook));
         let run = Run::new(shared, &plan.options);
         let (tally, seen) = (Tally::default(), Vec::new());
         Trial {

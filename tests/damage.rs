@@ -28,7 +28,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use common::{KEYS, Op, ROOT, Run, descriptor, key, same};
-use hps::io::Disk;
 use hps::io::sim::SimDisk;
 use hps::*;
 use sample::sample;

@@ -29,7 +29,7 @@ use std::sync::{Arc, Barrier};
 use common::verify::{Verdict, verify};
 use common::{KEYS, Op, Plan, ROOT, Run, descriptor, key, plan, same};
 use hooked::{Hook, HookedDisk};
-use hps::io::Disk;
+use hps::io::Io;
 use hps::io::sim::{CrashMode, Fault, SimDisk};
 use hps::*;
 use nix::errno::Errno;
@@ -119,8 +119,8 @@ fn verify_everywhere(disk: &SimDisk, run: &Run) -> Verdict {
 
 fn not_created(disk: &SimDisk, run: &Run) -> Verdict {
     disk.clear_faults();
-    let shared: Arc<dyn Disk> = Arc::new(disk.clone());
-    match Store::open_on(Arc::clone(&shared), Path::new(ROOT), run.options.clone()) {
+    let shared = Io::of(disk.clone());
+    match Store::open_on(shared.clone(), Path::new(ROOT), run.options.clone()) {
         Ok(store) => store.close().map_err(|e| e.to_string()),
         Err(Error::InvalidArgument(Invalid::NotAStore { .. })) => {
             let mut again = Run::new(shared, &run.options);

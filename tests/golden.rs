@@ -24,13 +24,11 @@ use std::fmt::Write as _;
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use forging::{STORE, fix, identity, put_u64, reseal, u32_at, u64_at};
 use hps::format::{FORMAT_VERSION, digest128};
 use hps::inspect::{Scope, Severity, inspect};
-use hps::io::Disk;
-use hps::io::pread::PreadDisk;
+use hps::io::Io;
 use hps::*;
 use tiny::{ROOT, Tiny, options};
 
@@ -104,7 +102,7 @@ fn expected(version: u32) -> String {
 }
 
 fn look(directory: &Path) -> Result<Option<Severity>> {
-    let disk: Arc<dyn Disk> = Arc::new(PreadDisk::new());
+    let disk = Io::pread();
     let scope = Scope {
         full: true,
         ..Scope::default()

@@ -211,7 +211,7 @@ fn options_with_image(inline: bool) -> RuntimeOptions {
     }
 }
 
-fn create_table(disk: impl hps::io::Disk + 'static, inline: bool) -> Store {
+fn create_table(disk: impl hps::io::Disk + hps::io::Engine + 'static, inline: bool) -> Store {
     let options = options_with_image(inline);
     let store = Store::create_on(Arc::new(disk), Path::new(ROOT), options).unwrap();
     let table = TableDescriptor {

@@ -19,13 +19,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::{Op, ROOT};
 use hps::inspect::{Report, Scope, Severity, inspect};
-use hps::io::Disk;
+use hps::io::Io;
 use hps::io::sim::SimDisk;
 use hps::*;
 use sample::{grow, read_rows, rows, sample};
 
 fn look(disk: &SimDisk, full: bool) -> Result<Report> {
-    let disk: Arc<dyn Disk> = Arc::new(disk.clone());
+    let disk = Io::of(disk.clone());
     let scope = Scope {
         full,
         ..Scope::default()
@@ -243,7 +243,7 @@ fn what_is_no_store_or_no_checkpoint_is_an_error() {
     let disk = SimDisk::new(1);
     assert!(matches!(look(&disk, true), Err(Error::InvalidArgument(_))));
     let (disk, _run) = sample(1);
-    let disk: Arc<dyn Disk> = Arc::new(disk);
+    let disk = Io::of(disk);
     let scope = Scope {
         full: true,
         checkpoint: Some(99),

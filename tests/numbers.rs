@@ -44,7 +44,7 @@ use forging::{STORE, fix, identity, put_u64, u32_at, u64_at};
 use hps::format::current::Current;
 use hps::format::manifest::{Edit, ManifestReader, encode_edit, encode_manifest_header};
 use hps::inspect::{Scope, inspect};
-use hps::io::Disk;
+use hps::io::Io;
 use hps::*;
 use nix::sys::resource::{Resource, setrlimit};
 use small::{set, sgd, values};
@@ -263,7 +263,7 @@ fn use_all(files: &Files, reader_too: bool) -> bool {
         }
     }
     for full in [false, true] {
-        let disk: Arc<dyn Disk> = Arc::new(Tiny::disk(files));
+        let disk = Io::of(Tiny::disk(files));
         let scope = Scope {
             full,
             ..Scope::default()

@@ -15,10 +15,9 @@ mod spans;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::Duration;
 
-use hps::io::Disk;
+use hps::io::Io;
 use hps::io::sim::{Fault, SimDisk};
 use hps::*;
 use recorder::{Labels, TestRecorder, Value};
@@ -28,8 +27,8 @@ const DOCUMENT: &str = include_str!("../docs/OBSERVABILITY.md");
 const ROOT: &str = "/store";
 const DIM: usize = 2;
 
-fn disk() -> Arc<dyn Disk> {
-    Arc::new(SimDisk::new(1))
+fn disk() -> Io {
+    Io::of(SimDisk::new(1))
 }
 
 fn options(inline: bool) -> RuntimeOptions {
@@ -43,8 +42,8 @@ fn options(inline: bool) -> RuntimeOptions {
     }
 }
 
-fn create(disk: &Arc<dyn Disk>, root: &str, inline: bool) -> (Store, TableId) {
-    let store = Store::create_on(Arc::clone(disk), root.as_ref(), options(inline)).unwrap();
+fn create(disk: &Io, root: &str, inline: bool) -> (Store, TableId) {
+    let store = Store::create_on(disk.clone(), root.as_ref(), options(inline)).unwrap();
     let table = store.create_table(&TableDescriptor::new("t", DIM)).unwrap();
     (store, table)
 }
@@ -183,8 +182,7 @@ fn stores_and_readers_have_series_of_their_own() {
         train(&other, other_table, 0..300);
         one.checkpoint(1, b"").unwrap();
         other.checkpoint(1, b"").unwrap();
-        let reader =
-            Store::open_read_only_on(Arc::clone(&disk), "/one".as_ref(), None, options(true));
+        let reader = Store::open_read_only_on(disk.clone(), "/one".as_ref(), None, options(true));
         let reader = reader.unwrap();
         drop(reader.pull(table, &[1, 2, 3], &mut [0.0; 3 * DIM]).unwrap());
         reader.publish_metrics();
@@ -432,7 +430,7 @@ fn a_checkpoint_that_fails_says_so_inside_its_span() {
     let spans = Spans::default();
     tracing::subscriber::with_default(spans.clone(), || {
         let sim = SimDisk::new(1);
-        let disk: Arc<dyn Disk> = Arc::new(sim.clone());
+        let disk = Io::of(sim.clone());
         let (store, table) = create(&disk, ROOT, true);
         train(&store, table, 0..10);
         sim.fail_at(sim.calls(), Fault::Error(5), true);

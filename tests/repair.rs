@@ -16,11 +16,9 @@ mod sample;
 
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::Arc;
 
 use common::{Op, ROOT, key};
-use hps::io::Disk;
-use hps::io::pread::PreadDisk;
+use hps::io::Io;
 use hps::io::sim::SimDisk;
 use hps::repair::{Options, Outcome, repair};
 use hps::*;
@@ -221,7 +219,7 @@ fn a_store_that_is_open_is_not_repaired() {
     let error = run_repair(&disk, Options::default()).unwrap_err();
     assert!(matches!(error, Error::Locked { .. }), "{error}");
     run.store = None;
-    let nothing: Arc<dyn Disk> = Arc::new(SimDisk::new(1));
+    let nothing = Io::of(SimDisk::new(1));
     let error = repair(
         &nothing,
         Path::new(ROOT),
@@ -240,7 +238,7 @@ fn a_repair_that_is_stopped_leaves_nothing_behind() {
         .find(|p| p.extension().is_some_and(|e| e == "rows"));
     disk.corrupt(&path.unwrap(), 4100, 1).unwrap();
     let before = files_of(&disk, "/");
-    let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+    let shared = Io::of(disk.clone());
     let mut calls = 0;
     let mut stop = |_, _| {
         calls += 1;
@@ -260,14 +258,14 @@ fn a_repair_that_is_stopped_leaves_nothing_behind() {
 fn the_repaired_store_takes_the_place_of_the_damaged_one() {
     let home = tempfile::tempdir().unwrap();
     let root = home.path().join("store");
-    let disk: Arc<dyn Disk> = Arc::new(PreadDisk::new());
+    let disk = Io::pread();
     let outside = home.path().join("elsewhere");
     let options = RuntimeOptions {
         cache_bytes: 64 << 20,
         data_directories: vec!["a".into(), outside.clone()],
         ..RuntimeOptions::default()
     };
-    let store = Store::create_on(Arc::clone(&disk), &root, options.clone()).unwrap();
+    let store = Store::create_on(disk.clone(), &root, options.clone()).unwrap();
     let table = store.create_table(&TableDescriptor::new("t", 8)).unwrap();
     let keys: Vec<u64> = (0..2000).map(key).collect();
     let mut out = vec![0.0; keys.len() * 8];
@@ -300,18 +298,18 @@ fn the_repaired_store_takes_the_place_of_the_damaged_one() {
     };
     assert_eq!(report.findings.len(), 2);
     assert_eq!((repaired.lost.len(), repaired.nameless), (2, 0));
-    let aside = repaired.swap(&*disk, &root).unwrap();
+    let aside = repaired.swap(&disk, &root).unwrap();
     assert_eq!(aside, home.path().join("store.damaged"));
     assert!(!home.path().join("store.repair").exists());
     drop(repaired);
     assert!(matches!(go(&root), Outcome::Whole(_)), "twice is once");
-    let found = contents(Arc::clone(&disk), &root, 1).unwrap();
+    let found = contents(disk.clone(), &root, 1).unwrap();
     assert_eq!(found.len(), 1998);
     let options = RuntimeOptions {
         data_directories: Vec::new(),
         ..options
     };
-    let store = Store::open_on(Arc::clone(&disk), &root, options).unwrap();
+    let store = Store::open_on(disk.clone(), &root, options).unwrap();
     assert_eq!(store.checkpoint_meta(1).unwrap(), b"dense");
     let table = store.table("t").unwrap();
     let lease = store.pull(table, &keys, &mut out).unwrap();
@@ -321,13 +319,13 @@ fn the_repaired_store_takes_the_place_of_the_damaged_one() {
     store.close().unwrap();
     // The damaged one is repaired again, into a place of its own: the store that goes on is not
     // touched. (It was wiped: both have a data directory in the same directory elsewhere.)
-    let before = contents(Arc::clone(&disk), &root, 2).unwrap();
+    let before = contents(disk.clone(), &root, 2).unwrap();
     let Outcome::Built(_, again) = go(&aside) else {
         panic!("the damaged store became whole");
     };
     assert_eq!(again.lost.len(), 2);
     drop(again);
-    assert!(contents(Arc::clone(&disk), &root, 2).unwrap() == before);
+    assert!(contents(disk.clone(), &root, 2).unwrap() == before);
     assert_eq!(before.len(), 2000);
 }
 

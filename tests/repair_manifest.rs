@@ -23,7 +23,7 @@ use common::ROOT;
 use hps::format::current::Current;
 use hps::format::manifest::{Edit, ManifestReader};
 use hps::format::{FileIdentity, identity::StoreIdentity};
-use hps::io::Disk;
+use hps::io::Io;
 use hps::io::sim::SimDisk;
 use hps::repair::{Options, Outcome, Repaired};
 use hps::*;
@@ -170,8 +170,8 @@ fn numbers_of_an_old_current_are_not_used_again() {
     drop(repaired);
     assert!(of_sim(&disk, &place, 3) == rows);
     run.options.shards = 2;
-    let shared: Arc<dyn Disk> = Arc::new(disk.clone());
-    let store = Store::open_on(Arc::clone(&shared), &place, run.options.clone()).unwrap();
+    let shared = Io::of(disk.clone());
+    let store = Store::open_on(shared.clone(), &place, run.options.clone()).unwrap();
     let table = store.table("many").unwrap();
     for round in 0..8u64 {
         let keys: Vec<u64> = (0..50).map(|i| (round * 50 + i) << 32 | 77).collect();

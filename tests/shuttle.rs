@@ -17,7 +17,7 @@ mod common {
 
 use common::rng::Rng;
 use common::schedule::{explore, run};
-use hps::io::Disk;
+use hps::io::Io;
 use hps::io::sim::{CrashMode, SimDisk};
 use hps::sync::{limits, thread};
 use hps::*;
@@ -295,7 +295,7 @@ fn all_changes(logs: &[Log]) -> BTreeMap<u64, f32> {
 
 /// The store as opened on a disk holds these rows.
 fn check_reopened(scene: &Scene, disk: SimDisk, expected: &BTreeMap<u64, f32>) {
-    let disk: Arc<dyn Disk> = Arc::new(disk);
+    let disk = Io::of(disk);
     let store = Store::open_on(disk, Path::new(ROOT), options(scene, true)).unwrap();
     let id = store.last_checkpoint().expect("a checkpoint").id;
     assert_eq!(&rows_of(&store, id), expected, "rows of the checkpoint");
@@ -307,7 +307,7 @@ fn check_reopened(scene: &Scene, disk: SimDisk, expected: &BTreeMap<u64, f32>) {
 fn play(scene: &Scene, seed: u64) {
     let mut rng = Rng(seed);
     let disk = SimDisk::new(rng.next());
-    let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+    let shared = Io::of(disk.clone());
     let store = Store::create_on(shared, Path::new(ROOT), options(scene, false)).unwrap();
     store.create_table(&table()).unwrap();
     let logs: [Log; TRAINERS] = Default::default();
@@ -388,7 +388,7 @@ fn prefetch(scene: &Scene, store: &Store, trainer: usize, seed: u64) {
 /// pinned.
 fn play_tickets(scene: &Scene, seed: u64) {
     let mut rng = Rng(seed);
-    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(rng.next()));
+    let disk = Io::of(SimDisk::new(rng.next()));
     let store = Store::create_on(disk, Path::new(ROOT), options(scene, false)).unwrap();
     store.create_table(&table()).unwrap();
     let narrow = |name| TableDescriptor::new(name, 256);

@@ -389,22 +389,20 @@ fn closing_beside_a_checkpoint_that_fails_reports_the_changes() {
 #[test]
 fn a_rollback_finds_a_file_number_however_many_were_used() {
     use hps::ssd::recover::{self, OpenRequest};
-    let disk: std::sync::Arc<dyn hps::io::Disk> =
-        std::sync::Arc::new(hps::io::sim::SimDisk::new(1));
+    let disk = hps::io::Io::of(hps::io::sim::SimDisk::new(1));
     let root = Path::new("/store");
-    let store = Store::create_on(std::sync::Arc::clone(&disk), root, options()).unwrap();
+    let store = Store::create_on(disk.clone(), root, options()).unwrap();
     let id = store.checkpoint(1, &[]).unwrap().id;
     store.close().unwrap();
     for used in [4090, 4096, 4097, 8192] {
         let request = OpenRequest {
-            root,
             directories: &[],
             disk_bytes_max: 0,
             thresholds: Thresholds::default(),
             read_only: false,
             checkpoint: None,
         };
-        let recovered = recover::open(&disk, &request).unwrap();
+        let recovered = recover::open(&disk, root, &request).unwrap();
         let mut last = 0;
         for _ in 0..used {
             let number = recovered.ssd.take_number().unwrap();

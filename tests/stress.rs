@@ -11,12 +11,11 @@ mod common {
 }
 
 use common::rng::Rng;
-use hps::io::Disk;
+use hps::io::Io;
 use hps::io::sim::SimDisk;
 use hps::*;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -122,7 +121,7 @@ fn is_possible(found: f32, rounds: &[u64], before: u64, after: u64) -> bool {
 /// Returns the number of flushes.
 fn stress(seed: u64, policy: PolicyKind) -> u64 {
     eprintln!("seed {seed}");
-    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(seed));
+    let disk = Io::of(SimDisk::new(seed));
     let options = RuntimeOptions {
         cache_bytes: 1 << 20,
         file_bytes: 1 << 20,
@@ -135,7 +134,7 @@ fn stress(seed: u64, policy: PolicyKind) -> u64 {
         ..RuntimeOptions::default()
     };
     let root = Path::new("/store");
-    let store = Store::create_on(Arc::clone(&disk), root, options.clone()).unwrap();
+    let store = Store::create_on(disk.clone(), root, options.clone()).unwrap();
     let table = store
         .create_table(&TableDescriptor {
             optimizer: Optimizer::Sgd,

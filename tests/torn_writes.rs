@@ -46,7 +46,7 @@ use common::{Model, Op, ROOT, Random, Run, key, plan};
 use forging::{STORE, fix, identity, put_u64, u32_at, u64_at};
 use hooked::{Hook, HookedDisk};
 use hps::format::current::Current;
-use hps::io::Disk;
+use hps::io::Io;
 use hps::io::sim::{CrashMode, SECTOR_BYTES, SimDisk};
 use hps::*;
 use oracle::{Oracle, name_of};
@@ -125,7 +125,7 @@ impl Trial {
                 None
             })
         };
-        let shared: Arc<dyn Disk> = Arc::new(HookedDisk::new(disk, hook));
+        let shared = Io::of(HookedDisk::new(disk, hook));
         Trial {
             run: Run::new(shared, options),
             torn,

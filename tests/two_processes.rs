@@ -23,13 +23,11 @@ mod small;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Instant;
 
 use child::{Child, hear, role_of_this_process, say};
 use hps::inspect::{Scope, inspect};
-use hps::io::Disk;
-use hps::io::pread::PreadDisk;
+use hps::io::Io;
 use hps::*;
 use small::{options, set, sgd};
 
@@ -147,7 +145,7 @@ fn read(place: &Path, id: u64) {
 }
 
 fn look(place: &Path) {
-    let disk: Arc<dyn Disk> = Arc::new(PreadDisk::new());
+    let disk = Io::pread();
     let scope = Scope {
         full: true,
         ..Scope::default()

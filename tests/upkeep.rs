@@ -27,7 +27,7 @@ use common::{Model, Op, ROOT, Random, Run, key, plan};
 use hooked::{Hook, HookedDisk};
 use hps::inspect::{Scope, Severity, inspect};
 use hps::io::sim::{CrashMode, SimDisk};
-use hps::io::{Disk, LockKind};
+use hps::io::{Io, LockKind};
 use hps::*;
 
 /// Three checkpoints of rows that were written again and again, with removed ones.
@@ -83,7 +83,7 @@ fn compact(run: &Run, bytes_max: Option<u64>) -> Result<CompactReport> {
 
 /// Ids of the retained checkpoints, as an inspection finds them; it must find no damage.
 fn inspected(disk: &SimDisk) -> std::result::Result<Vec<u64>, String> {
-    let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+    let shared = Io::of(disk.clone());
     let scope = Scope {
         full: true,
         ..Scope::default()
@@ -168,7 +168,7 @@ fn crash_everywhere(seed: u64, lie: Option<Hook>) -> std::result::Result<(usize,
             lie.as_ref().and_then(|lie| lie(kind, path))
         })
     };
-    run.disk = Arc::new(HookedDisk::new(disk.clone(), hook));
+    run.disk = Io::of(HookedDisk::new(disk.clone(), hook));
     let options = run.options.clone();
     let mut seen: Vec<BTreeMap<PathBuf, Vec<u8>>> = Vec::new();
     let mut opened = 0;
@@ -291,7 +291,7 @@ fn a_compaction_without_a_trainer_is_durable_and_gives_space_back() {
     run.store = None;
     let left = disk.crash(1, CrashMode::KeepNone);
     verify(&left, &run.model, &run.options, true).unwrap();
-    run.disk = Arc::new(left);
+    run.disk = Io::of(left);
     run.open().unwrap();
     assert_eq!(run.store().last_checkpoint().as_ref(), before.last());
     assert_eq!(run.store().stats().disk_bytes, bytes);
@@ -351,8 +351,8 @@ fn a_compaction_that_is_broken_off_keeps_what_it_did() {
 fn checkpoints_that_readers_hold_keep_their_files() {
     let (disk, mut run) = worn(4);
     let root = Path::new(ROOT);
-    let shared: Arc<dyn Disk> = Arc::new(disk.clone());
-    let read = |id| Store::open_read_only_on(Arc::clone(&shared), root, id, run.options.clone());
+    let shared = Io::of(disk.clone());
+    let read = |id| Store::open_read_only_on(shared.clone(), root, id, run.options.clone());
     let first = read(Some(1)).unwrap();
     let last = read(None).unwrap();
     run.open().unwrap();
@@ -392,10 +392,10 @@ fn a_reader_that_comes_while_a_compaction_runs_keeps_the_files_of_its_checkpoint
             paths
         };
         let old = rows(&disk);
-        let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+        let shared = Io::of(disk.clone());
         let mut reader = None;
         let result = run.store().compact_files(&limits(None), &mut |_| {
-            let shared = Arc::clone(&shared);
+            let shared = shared.clone();
             let open = || Store::open_read_only_on(shared, root, None, run.options.clone());
             reader.get_or_insert_with(|| open().unwrap());
             ControlFlow::Continue(())

@@ -1,13 +1,10 @@
 //! Parameter files on a real file system, for benchmarks that write, read or merge them.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use hps::format::FileIdentity;
 use hps::format::manifest::FileMeta;
-use hps::io::Disk;
-use hps::io::pread::PreadDisk;
-use hps::io::uring::UringDisk;
+use hps::io::Io;
 use hps::ssd::version::DataFile;
 use hps::ssd::writer::FileWriter;
 use hps::unmix64;
@@ -18,27 +15,25 @@ pub const ROW_F32S: usize = 128;
 /// A directory that is removed at the end, and the disk it is on.
 pub struct Scratch {
     directory: tempfile::TempDir,
-    pub disk: Arc<dyn Disk>,
+    pub io: Io,
 }
 
 impl Scratch {
     pub fn new() -> Scratch {
-        let disk: Arc<dyn Disk> = match UringDisk::new() {
-            Ok(disk) => Arc::new(disk),
-            Err(_) => Arc::new(PreadDisk::new()),
-        };
+        let io = Io::best();
         Scratch {
             directory: tempfile::tempdir().unwrap(),
-            disk,
+            io,
         }
     }
 
     /// Writes a file of rows that rise by hash; its rank is its number, its slot one less.
     pub fn write(&mut self, number: u64, hashes: &[u64]) -> Arc<DataFile> {
         let identity = FileIdentity::new([7; 16], number);
-        let path: PathBuf = self.directory.path().join(format!("{number}.param"));
-        let mut queue = self.disk.queue(4, 512 << 10).unwrap();
-        let mut writer = FileWriter::create(&*self.disk, &mut *queue, &path, identity).unwrap();
+        let place = self.io.disk.open_dir(self.directory.path()).unwrap();
+        let name = format!("{number}.param");
+        let mut queue = self.io.engine.queue(4, 512 << 10).unwrap();
+        let mut writer = FileWriter::create(&place, &mut *queue, name, identity).unwrap();
         let row = [0.5; ROW_F32S];
         for hash in hashes {
             writer.row(0, unmix64(*hash), 1, &row);

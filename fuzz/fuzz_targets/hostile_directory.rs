@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
 use hps::format::{FileKind, file_name};
-use hps::io::Disk;
+use hps::io::Io;
 use hps::io::sim::SimDisk;
 use hps::{Store, TableId, repair};
 use hps_fuzz::Input;
@@ -187,7 +187,7 @@ fn read_only(files: &Files, expected: Option<&Tiny>, older: bool) {
 
 /// Inspects and repairs; what was built is whole.
 fn mend(files: &Files) {
-    let disk: Arc<dyn Disk> = Arc::new(Tiny::disk(files));
+    let disk = Io::of(Tiny::disk(files));
     let choice = repair::Options {
         without_meta: true,
         ..repair::Options::default()

@@ -15,7 +15,6 @@ use hps::format::image::{
 use hps::format::manifest::{Edit, FileMeta, ManifestReader, encode_edit, encode_manifest_header};
 use hps::format::param_file::{Footer, RunKind, decode_key_block, key_blocks};
 use hps::format::{BLOCK_BYTES, CURRENT_NAME, FileKind, file_name};
-use hps::io::Disk;
 use hps::io::sim::SimDisk;
 use hps::ssd::{create::create, edits::Replay};
 use hps::{Initialiser, Optimizer, RuntimeOptions, Store, TableDescriptor, TableId, Update, mix64};

@@ -170,10 +170,10 @@ pub fn data_file_name(number: u64) -> String {
     file_name(FileKind::Rows, number)
 }
 
-/// Where a manifest and its copy are.
+/// The names of a manifest and its copy.
 #[must_use]
-pub fn manifest_paths(root: &std::path::Path, number: u64) -> [std::path::PathBuf; 2] {
-    [FileKind::Manifest, FileKind::ManifestCopy].map(|kind| root.join(file_name(kind, number)))
+pub fn manifest_names(number: u64) -> [String; 2] {
+    [FileKind::Manifest, FileKind::ManifestCopy].map(|kind| file_name(kind, number))
 }
 
 /// Reads a name that [`file_name`] made; `None` for every other name.

@@ -1,10 +1,8 @@
 //! Is the index image what the key blocks of its files say?
 
-use std::path::Path;
-
 use crate::error::Result;
 use crate::format::image::ImageEntry;
-use crate::io::Disk;
+use crate::io::Directory;
 use crate::ssd::edits::ImageRef;
 use crate::ssd::image::ImageScan;
 use crate::units::mix64;
@@ -16,13 +14,8 @@ pub(super) struct Walk {
 }
 
 impl Walk {
-    pub fn open(
-        disk: &dyn Disk,
-        root: &Path,
-        store: &[u8; 16],
-        reference: ImageRef,
-    ) -> Result<Walk> {
-        let scan = ImageScan::open(disk, root, store, reference)?;
+    pub fn open(root: &dyn Directory, store: &[u8; 16], reference: ImageRef) -> Result<Walk> {
+        let scan = ImageScan::open(root, store, reference)?;
         Ok(Walk { scan, at: 0 })
     }
 

@@ -116,9 +116,9 @@ impl Inspection<'_> {
         let stop = AtomicBool::new(false);
         let sizes = files.iter().map(|f| f.file.meta.bytes);
         let (longest, sum) = (sizes.clone().max().unwrap_or(0), sizes.sum::<u64>());
-        let (disk, root) = (&**self.disk, self.root);
+        let (engine, root) = (&*self.io.engine, self.root.path());
         let one = || -> Result<Vec<(usize, Result<T>)>> {
-            let mut sink = Sink::new(disk, root, longest, bytes_read, &stop)?;
+            let mut sink = Sink::new(engine, root, longest, bytes_read, &stop)?;
             let mut done = Vec::new();
             loop {
                 let i = next.fetch_add(1, Ordering::Relaxed);
@@ -239,14 +239,14 @@ impl Comparison {
             covered: vec![false; replay.files.len()],
             slots: Vec::new(),
             error: None,
-            path: inspection.root.to_path_buf(),
+            path: inspection.root.path().to_path_buf(),
         };
         let Some(reference) = replay.image else {
             return Ok(comparison);
         };
         let name = crate::format::file_name(crate::format::FileKind::Image, reference.number);
-        comparison.path = inspection.root.join(name);
-        match Walk::open(&**inspection.disk, inspection.root, store, reference) {
+        comparison.path = inspection.root.path().join(name);
+        match Walk::open(&*inspection.root, store, reference) {
             Ok(walk) => {
                 comparison.compares = complete && walk.checkpoint() <= checkpoint;
                 // A file's slot is its place in the manifest's list.

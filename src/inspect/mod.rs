@@ -22,16 +22,16 @@ use crate::format::current::Current;
 use crate::format::manifest::{CheckpointMeta, FileMeta};
 use crate::format::param_file::Footer;
 use crate::format::{
-    CURRENT_TEMPORARY_NAME, FileIdentity, FileKind, STORE_NAME, file_name, manifest_paths,
-    parse_file_name,
+    CURRENT_TEMPORARY_NAME, FileIdentity, FileKind, STORE_NAME, data_file_name, file_name,
+    manifest_names, parse_file_name,
 };
-use crate::io::{Disk, LockGuard, LockKind, OpenMode, is_no_file, is_unreadable};
+use crate::io::{Directory, Io, LockGuard, LockKind, OpenMode, is_no_file, is_unreadable};
 use crate::options::TableDescriptor;
 use crate::ssd::create::STORE_TEMPORARY_NAME;
 use crate::ssd::edits::Replay;
-use crate::ssd::open_footer;
 use crate::ssd::recover::{self, LOCK_NAME};
 use crate::ssd::version::DataFile;
+use crate::ssd::{missing, open_footer};
 
 pub use rows::{HISTOGRAM, Magnitudes};
 
@@ -199,9 +199,15 @@ struct Opened {
     footer: Footer,
 }
 
+/// A data directory, open if it is there.
+struct Part {
+    path: PathBuf,
+    place: Option<Arc<dyn Directory>>,
+}
+
 struct Inspection<'a> {
-    disk: &'a Arc<dyn Disk>,
-    root: &'a Path,
+    io: &'a Io,
+    root: Arc<dyn Directory>,
     scope: Scope,
     progress: &'a mut (dyn FnMut(u64, u64) -> ControlFlow<()> + 'a),
     report: Report,
@@ -216,15 +222,10 @@ pub type Progress<'a> = dyn FnMut(u64, u64) -> ControlFlow<()> + 'a;
 /// `InvalidArgument` when `root` is no directory of a store or the checkpoint is not retained,
 /// `Io` when something can't be read, `Unsupported` for a newer format, `Cancelled` when `progress`
 /// breaks. Damage is no error but a finding.
-pub fn inspect(
-    disk: &Arc<dyn Disk>,
-    root: &Path,
-    scope: Scope,
-    progress: &mut Progress<'_>,
-) -> Result<Report> {
+pub fn inspect(io: &Io, root: &Path, scope: Scope, progress: &mut Progress<'_>) -> Result<Report> {
     let mut inspection = Inspection {
-        disk,
-        root,
+        io,
+        root: recover::open_root(&*io.disk, root)?,
         scope,
         progress,
         report: Report {
@@ -264,7 +265,7 @@ impl Inspection<'_> {
         if self.scope.full {
             self.contents(&store, &replay, &files, wanted.unwrap_or(0))?;
         } else if let Some(reference) = replay.image {
-            let opened = image::Walk::open(&**self.disk, self.root, &store, reference);
+            let opened = image::Walk::open(&*self.root, &store, reference);
             if let Err(error) = opened {
                 self.report.note(Severity::Cache, error)?;
             }
@@ -273,12 +274,12 @@ impl Inspection<'_> {
     }
 
     /// STORE and PART files.
-    fn identity(&mut self) -> Result<Option<([u8; 16], Vec<PathBuf>)>> {
-        let (store, names) = match recover::read_store(&**self.disk, self.root) {
+    fn identity(&mut self) -> Result<Option<([u8; 16], Vec<Part>)>> {
+        let (store, names) = match recover::read_store(&*self.root) {
             Ok(read) => read,
             Err(error) => {
                 // A directory with a manifest was a store, whose identity is gone.
-                let was = self.disk.list(self.root).is_ok_and(|names| {
+                let was = self.root.list().is_ok_and(|names| {
                     let is = |n: &str| {
                         use FileKind::{Manifest, ManifestCopy};
                         matches!(parse_file_name(n), Some((Manifest | ManifestCopy, _)))
@@ -286,7 +287,7 @@ impl Inspection<'_> {
                     names.iter().any(|e| is(&e.name))
                 });
                 if was && matches!(error, Error::InvalidArgument(_)) {
-                    let path = self.root.join(STORE_NAME);
+                    let path = self.root.path().join(STORE_NAME);
                     let what = String::from("missing: no file of the store can be verified");
                     self.report.add(Severity::Damage, &path, None, what);
                 } else {
@@ -295,29 +296,41 @@ impl Inspection<'_> {
                 return Ok(None);
             }
         };
-        let directories: Vec<PathBuf> = names.iter().map(|d| self.root.join(d)).collect();
-        for (i, directory) in directories.iter().enumerate() {
-            if let Err(error) = recover::check_part(&**self.disk, directory, &store, i) {
-                self.report.note(Severity::Damage, error)?;
-            }
+        let mut parts = Vec::new();
+        for (i, name) in names.iter().enumerate() {
+            let path = self.root.path().join(name);
+            let place = match recover::open_part(&*self.root, name) {
+                Ok(place) => {
+                    if let Err(error) = recover::check_part(&*place, &store, i) {
+                        self.report.note(Severity::Damage, error)?;
+                    }
+                    Some(place)
+                }
+                Err(error) => {
+                    self.report.note(Severity::Damage, error)?;
+                    None
+                }
+            };
+            parts.push(Part { path, place });
         }
-        Ok(Some((store, directories)))
+        Ok(Some((store, parts)))
     }
 
     /// Is the copy of the manifest one? Stores made before there was one have none until their next
     /// checkpoint.
     fn manifest_copy(&mut self, store: &[u8; 16], current: &Current) -> Result<()> {
-        let [path, copy] = manifest_paths(self.root, current.manifest_number);
+        let [name, copy_name] = manifest_names(current.manifest_number);
+        let copy = self.root.path().join(&copy_name);
         let bytes = current.manifest_bytes;
-        let gone = || match self.disk.open(&copy, OpenMode::Read) {
+        let gone = || match self.root.open(&copy_name, OpenMode::Read) {
             Err(error) => error.kind() == std::io::ErrorKind::NotFound,
             Ok(_) => false,
         };
         let replaced = || {
-            let now = recover::read_current_file(&**self.disk, self.root, store);
+            let now = recover::read_current_file(&*self.root, store);
             now.is_ok_and(|now| now.manifest_number != current.manifest_number)
         };
-        let found = match recover::read_start(&**self.disk, &copy, bytes) {
+        let found = match recover::read_start(&*self.root, &copy_name, bytes) {
             Ok(found) => found,
             Err(_) if gone() => return Ok(()),
             Err(Error::Io { source, .. }) if is_unreadable(&source) => {
@@ -328,7 +341,7 @@ impl Inspection<'_> {
             }
             Err(error) => return self.report.note(Severity::Cache, error),
         };
-        let expected = match recover::read_start(&**self.disk, &path, bytes) {
+        let expected = match recover::read_start(&*self.root, &name, bytes) {
             Ok(expected) => expected,
             // A writer has replaced it meanwhile, and has made a copy of the new one.
             Err(_) if replaced() => return Ok(()),
@@ -348,8 +361,7 @@ impl Inspection<'_> {
         store: &[u8; 16],
         directories: usize,
     ) -> Result<Option<(Current, Replay, Locks)>> {
-        let path = self.root.join(LOCK_NAME);
-        let writer = self.disk.lock(&path, LockKind::Exclusive, false);
+        let writer = self.root.lock(LOCK_NAME, LockKind::Exclusive, false);
         self.report.open_elsewhere =
             matches!(&writer, Err(e) if e.kind() == std::io::ErrorKind::WouldBlock);
         drop(writer);
@@ -360,7 +372,8 @@ impl Inspection<'_> {
                 return Ok(None);
             }
         };
-        if let Err(error) = recover::check_sanity(self.root, &current, &replay, directories) {
+        if let Err(error) = recover::check_sanity(self.root.path(), &current, &replay, directories)
+        {
             self.report.note(Severity::Damage, error)?;
             return Ok(None);
         }
@@ -386,7 +399,7 @@ impl Inspection<'_> {
         loop {
             tries += 1;
             let last = tries == TRIES || !self.report.open_elsewhere;
-            let (_, replay) = match recover::read_current(&**self.disk, self.root, store) {
+            let (_, replay) = match recover::read_current(&*self.root, store) {
                 Ok(read) => read,
                 Err(error) if last => return Err(error),
                 Err(_) => {
@@ -395,11 +408,11 @@ impl Inspection<'_> {
                 }
             };
             let locks = replay.checkpoints.iter().map(|c| {
-                let path = self.root.join(file_name(FileKind::Meta, c.meta_number));
-                self.disk.lock(&path, LockKind::Shared, false)
+                let name = file_name(FileKind::Meta, c.meta_number);
+                self.root.lock(&name, LockKind::Shared, false)
             });
             let locks: Vec<_> = locks.filter_map(std::result::Result::ok).collect();
-            let (current, again) = match recover::read_current(&**self.disk, self.root, store) {
+            let (current, again) = match recover::read_current(&*self.root, store) {
                 Ok(read) => read,
                 Err(error) if last => return Err(error),
                 Err(_) => continue,
@@ -422,9 +435,10 @@ impl Inspection<'_> {
 
     fn meta_file(&self, store: &[u8; 16], c: &CheckpointMeta) -> Result<()> {
         const QUICK_BYTES_MAX: u64 = 1 << 20;
-        let path = self.root.join(file_name(FileKind::Meta, c.meta_number));
         if !self.scope.full && c.meta_bytes > QUICK_BYTES_MAX {
-            let file = self.disk.open(&path, OpenMode::Read);
+            let name = file_name(FileKind::Meta, c.meta_number);
+            let path = self.root.path().join(&name);
+            let file = self.root.open(&name, OpenMode::Read);
             let bytes = file.and_then(|f| f.bytes());
             let bytes = bytes.map_err(|e| Error::io("measure", &path, e))?;
             if bytes < c.meta_bytes {
@@ -432,22 +446,22 @@ impl Inspection<'_> {
             }
             return Ok(());
         }
-        recover::read_meta_file(&**self.disk, self.root, store, c).map(drop)
+        recover::read_meta_file(&*self.root, store, c).map(drop)
     }
 
     /// Every parameter file that the manifest names; those that can't be opened are findings.
     fn open_files(
         &mut self,
         store: &[u8; 16],
-        directories: &[PathBuf],
+        parts: &[Part],
         replay: &Replay,
     ) -> Result<BTreeMap<u64, Opened>> {
         let mut opened = BTreeMap::new();
         for (slot, meta) in (0..).zip(replay.files.values()) {
-            let Some(directory) = directories.get(meta.directory as usize) else {
+            let Some(part) = parts.get(meta.directory as usize) else {
                 continue;
             };
-            let path = directory.join(file_name(FileKind::Rows, meta.number));
+            let path = part.path.join(data_file_name(meta.number));
             self.report.files.push(FileReport {
                 number: meta.number,
                 path: path.clone(),
@@ -456,7 +470,11 @@ impl Inspection<'_> {
                 live: None,
             });
             let identity = FileIdentity::new(*store, meta.number);
-            match self.open_file(&path, &identity, meta, &replay.tables) {
+            let opened_file = match &part.place {
+                Some(place) => open_file(&**place, &identity, meta, &replay.tables),
+                None => Err(missing(&path, std::io::ErrorKind::NotFound.into())),
+            };
+            match opened_file {
                 Ok((file, footer)) => {
                     let view = footer.clone();
                     let file = DataFile::new(slot, *meta, view, identity, path, file, true);
@@ -469,65 +487,25 @@ impl Inspection<'_> {
         Ok(opened)
     }
 
-    fn open_file(
-        &self,
-        path: &Path,
-        identity: &FileIdentity,
-        meta: &FileMeta,
-        tables: &[TableDescriptor],
-    ) -> Result<(Arc<dyn crate::io::DiskFile>, Footer)> {
-        let (file, footer) = open_footer(&**self.disk, path, identity, meta)?;
-        let promised = (meta.hash_min, meta.hash_max, meta.epoch_min, meta.epoch_max);
-        let found = (
-            footer.hash_min,
-            footer.hash_max,
-            footer.epoch_min,
-            footer.epoch_max,
-        );
-        if promised != found {
-            let what = "hashes or epochs are not in the manifest's range";
-            return Err(Error::corrupt(path, meta.footer_offset, what));
-        }
-        for run in &footer.runs {
-            let stride = tables
-                .get(run.table as usize)
-                .map(|t| crate::format::param_file::record_stride(t.row_bytes()));
-            let right = run.stride == 0 || stride == Some(run.stride as usize);
-            if !right || stride.is_none() {
-                let what = format!("a run of table {} with rows of another size", run.table);
-                return Err(Error::corrupt(path, meta.footer_offset, what));
-            }
-        }
-        Ok((file, footer))
-    }
-
     /// Files of the store's kinds that nothing needs. Other names are not the store's business.
-    fn leftovers(
-        &mut self,
-        directories: &[PathBuf],
-        current: &Current,
-        replay: &Replay,
-    ) -> Result<()> {
+    fn leftovers(&mut self, parts: &[Part], current: &Current, replay: &Replay) -> Result<()> {
         if self.report.open_elsewhere {
             // What a writer is about to commit looks the same.
             return Ok(());
         }
         let metas: Vec<u64> = replay.checkpoints.iter().map(|c| c.meta_number).collect();
-        let mut places: Vec<&Path> = directories.iter().map(PathBuf::as_path).collect();
-        if !places.contains(&self.root) {
-            places.push(self.root);
-        }
-        for directory in places {
-            let names = match self.disk.list(directory) {
-                Ok(names) => names,
-                // Its PART was a finding.
-                Err(e) if e.kind() == std::io::ErrorKind::NotFound || is_no_file(&e) => continue,
-                Err(e) => return Err(Error::io("list", directory, e)),
-            };
+        // One that is not there was a finding.
+        let places = parts.iter().filter_map(|part| part.place.as_ref());
+        for directory in places.chain([&self.root]) {
+            let names = directory
+                .list()
+                .map_err(|e| Error::io("list", directory.path(), e))?;
             for entry in names {
                 let temporary = [CURRENT_TEMPORARY_NAME, STORE_TEMPORARY_NAME];
                 let needed = match parse_file_name(&entry.name) {
-                    None => !temporary.contains(&&*entry.name) || directory != self.root,
+                    None => {
+                        !temporary.contains(&&*entry.name) || !Arc::ptr_eq(directory, &self.root)
+                    }
                     Some((FileKind::Rows, n)) => replay.files.contains_key(&n),
                     Some((FileKind::Meta, n)) => metas.contains(&n),
                     Some((FileKind::Manifest | FileKind::ManifestCopy, n)) => {
@@ -536,7 +514,7 @@ impl Inspection<'_> {
                     Some((FileKind::Image, n)) => replay.image.is_some_and(|i| i.number == n),
                 };
                 if !needed {
-                    let path = directory.join(&entry.name);
+                    let path = directory.path().join(&entry.name);
                     let what = format!("{} bytes that no retained checkpoint needs", entry.bytes);
                     self.report.add(Severity::Leftover, &path, None, what);
                 }
@@ -544,4 +522,37 @@ impl Inspection<'_> {
         }
         Ok(())
     }
+}
+
+/// Opens a parameter file, its footer compared with the manifest and the tables.
+fn open_file(
+    place: &dyn Directory,
+    identity: &FileIdentity,
+    meta: &FileMeta,
+    tables: &[TableDescriptor],
+) -> Result<(Arc<dyn crate::io::DiskFile>, Footer)> {
+    let (file, footer) = open_footer(place, identity, meta)?;
+    let path = &*place.path().join(data_file_name(meta.number));
+    let promised = (meta.hash_min, meta.hash_max, meta.epoch_min, meta.epoch_max);
+    let found = (
+        footer.hash_min,
+        footer.hash_max,
+        footer.epoch_min,
+        footer.epoch_max,
+    );
+    if promised != found {
+        let what = "hashes or epochs are not in the manifest's range";
+        return Err(Error::corrupt(path, meta.footer_offset, what));
+    }
+    for run in &footer.runs {
+        let stride = tables
+            .get(run.table as usize)
+            .map(|t| crate::format::param_file::record_stride(t.row_bytes()));
+        let right = run.stride == 0 || stride == Some(run.stride as usize);
+        if !right || stride.is_none() {
+            let what = format!("a run of table {} with rows of another size", run.table);
+            return Err(Error::corrupt(path, meta.footer_offset, what));
+        }
+    }
+    Ok((file, footer))
 }

@@ -14,7 +14,7 @@ use super::stream::Stream;
 use crate::error::{Error, Result};
 use crate::format::param_file::{self, Run, RunKind};
 use crate::format::{Decoded, Digest};
-use crate::io::{Disk, Queue};
+use crate::io::{Engine, Queue};
 use crate::options::TableDescriptor;
 use crate::row::RowLayout;
 
@@ -159,7 +159,7 @@ pub(super) struct Sink<'a> {
 impl<'a> Sink<'a> {
     /// `longest`: bytes of the longest file.
     pub fn new(
-        disk: &dyn Disk,
+        engine: &dyn Engine,
         root: &Path,
         longest: u64,
         bytes_read: &'a AtomicU64,
@@ -167,7 +167,7 @@ impl<'a> Sink<'a> {
     ) -> Result<Sink<'a>> {
         let chunk = longest.clamp(4096, CHUNK_BYTES as u64);
         let chunk = usize::try_from(chunk.next_multiple_of(4096)).unwrap_or(CHUNK_BYTES);
-        let queue = disk
+        let queue = engine
             .queue(DEPTH, chunk)
             .map_err(|e| Error::io("make a submission queue for", root, e))?;
         Ok(Sink {

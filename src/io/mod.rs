@@ -1,8 +1,10 @@
 //! How do bytes reach a disk, and come back?
 //!
-//! Everything that touches a file goes through [`Disk`]: `uring` (io_uring + O_DIRECT), `pread`
-//! (the same files with plain calls), a buffered fallback where O_DIRECT is refused, and `sim`
-//! (a disk in memory that can crash). All pass one contract suite (`io/tests.rs`).
+//! Files and directories are reached by handle: a [`Disk`] opens directories, a [`Directory`] does
+//! what is done to names and opens files. An [`Engine`] moves the bytes of open files: `uring`
+//! (io_uring) or `pread` (plain calls). `os` is the system's disk, with O_DIRECT and a buffered
+//! fallback where that is refused; `sim` (a disk in memory that can crash) is disk and engine in
+//! one. All pass one contract suite (`io/tests.rs`).
 //!
 //! Invariants:
 //! - Buffers are owned, aligned, moved in with a request and handed back with its completion; a
@@ -10,25 +12,29 @@
 //! - A short transfer is resumed, an interrupted call is retried (a bounded number of times);
 //!   what a caller sees is all the bytes, the bytes up to the end of the file, or an error.
 //! - Errors keep their errno (`io::Error::raw_os_error`).
-//! - No request is durable before `sync` of its file, no name before `sync_dir` of its directory.
+//! - No request is durable before `sync` of its file, no name before `sync` of its directory.
 //! - Opening never follows a symbolic link in the last component, never blocks on a FIFO, and
 //!   refuses anything but a regular file.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 
 pub mod buffer;
-pub mod pread;
+mod lock;
+mod os;
+mod pread;
 #[cfg(feature = "sim")]
 pub mod sim;
 #[cfg(test)]
 mod tests;
 mod transfer;
-pub mod uring;
+mod uring;
 
-pub use pread::exchange;
+pub use os::OsDisk;
 
 /// Whether something else stands where a file should be: a directory, a link (ELOOP), a FIFO or
 /// device (`InvalidInput`), a socket (ENXIO).
@@ -42,6 +48,12 @@ pub(crate) fn is_no_file(error: &io::Error) -> bool {
 /// EUCLEAN, EREMOTEIO. Lack of rights, memory or descriptors is no damage.
 pub(crate) fn is_unreadable(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(5 | 61 | 74 | 117 | 121))
+}
+
+/// Whether the file system can't do what it was asked at all: EBADF (a lock on a directory over
+/// NFS), EINVAL, ENOSYS, ENOLCK, EOPNOTSUPP.
+pub(crate) fn is_refused(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(9 | 22 | 37 | 38 | 95))
 }
 
 pub use buffer::AlignedBuffer;
@@ -103,57 +115,110 @@ pub struct Space {
     pub free_bytes: u64,
 }
 
-/// A file system as the store sees it. All calls are blocking and thread-safe.
+/// Which directory an open one is, whatever its names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirectoryId {
+    /// The file system.
+    pub device: u64,
+    /// Its number there.
+    pub inode: u64,
+}
+
+/// Where files are, and what else a store takes from outside. The only place where paths are
+/// looked up. All calls are blocking and thread-safe.
 pub trait Disk: Send + Sync + fmt::Debug {
-    /// Which engine this is, for the stats: "uring", "pread", "sim".
-    fn name(&self) -> &'static str;
+    /// Opens a directory; its path may lead through links.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn open_dir(&self, path: &Path) -> io::Result<Arc<dyn Directory>>;
+    /// 16 bytes that no other store or branch has.
+    fn fresh_uuid(&self) -> [u8; 16];
+    /// The time, in seconds since 1970.
+    fn unix_seconds(&self) -> u64;
+}
+
+/// An open directory. It stays the same one whatever becomes of its name. A `name` is one
+/// component: `InvalidInput` for an empty one, `.`, `..` and one with a slash. All calls are
+/// blocking and thread-safe.
+pub trait Directory: Send + Sync + fmt::Debug {
+    /// The path that it was opened by: for messages.
+    fn path(&self) -> &Path;
+    /// Which directory it is.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn id(&self) -> io::Result<DirectoryId>;
     /// Opens or creates a file.
     ///
     /// # Errors
     /// What the system says; `AlreadyExists` and `NotFound` by mode, and an error for anything but
     /// a regular file.
-    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>>;
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>>;
+    /// Opens a directory by a path that starts here (or is absolute).
+    ///
+    /// # Errors
+    /// What the system says.
+    fn open_dir(&self, path: &Path) -> io::Result<Arc<dyn Directory>>;
     /// Creates a directory (mode 0700); `AlreadyExists` if there is one.
     ///
     /// # Errors
     /// What the system says.
-    fn create_dir(&self, path: &Path) -> io::Result<()>;
-    /// Lists a directory, sorted by name.
+    fn create_dir(&self, name: &OsStr) -> io::Result<()>;
+    /// Its names, sorted.
     ///
     /// # Errors
     /// What the system says.
-    fn list(&self, path: &Path) -> io::Result<Vec<DirectoryEntry>>;
-    /// Replaces `target` by `source` atomically; durable after `sync_dir`.
+    fn list(&self) -> io::Result<Vec<DirectoryEntry>>;
+    /// Replaces `target` by `source` atomically; durable after `sync`.
     ///
     /// # Errors
     /// What the system says.
-    fn rename(&self, source: &Path, target: &Path) -> io::Result<()>;
-    /// Removes the name of a file; open handles stay readable. Durable after `sync_dir`.
+    fn rename(&self, source: &OsStr, target: &OsStr) -> io::Result<()>;
+    /// Exchanges two names atomically; durable after `sync`.
+    ///
+    /// # Errors
+    /// `Unsupported` or `InvalidInput` where the file system can't; else what the system says.
+    fn exchange(&self, one: &OsStr, other: &OsStr) -> io::Result<()>;
+    /// Removes the name of a file; open handles stay readable. Durable after `sync`.
     ///
     /// # Errors
     /// What the system says.
-    fn remove(&self, path: &Path) -> io::Result<()>;
-    /// Gives a file a second name (in another directory of the same file system).
+    fn remove(&self, name: &str) -> io::Result<()>;
+    /// Gives a file a second name, in `target` (of the same file system).
     ///
     /// # Errors
-    /// What the system says; `AlreadyExists` if `target` is there.
-    fn hard_link(&self, source: &Path, target: &Path) -> io::Result<()>;
-    /// Makes the names in a directory durable.
+    /// What the system says; `AlreadyExists` if the name is taken.
+    fn hard_link(&self, source: &str, target: &dyn Directory, name: &str) -> io::Result<()>;
+    /// Makes its names durable. Its failure is final: never retried.
     ///
     /// # Errors
     /// What the system says; what is durable is unknown then.
-    fn sync_dir(&self, path: &Path) -> io::Result<()>;
+    fn sync(&self) -> io::Result<()>;
     /// Opens (creating if `create`) and locks a file at once, without waiting: `WouldBlock` if it
     /// is held by another guard, of this process or of another.
     ///
     /// # Errors
     /// `WouldBlock` if the lock is held, else what the system says.
-    fn lock(&self, path: &Path, kind: LockKind, create: bool) -> io::Result<Box<dyn LockGuard>>;
-    /// Room on the file system that holds `path`.
+    fn lock(&self, name: &str, kind: LockKind, create: bool) -> io::Result<Box<dyn LockGuard>>;
+    /// Locks the directory itself, alone, without waiting.
+    ///
+    /// # Errors
+    /// `WouldBlock` if the lock is held, else what the system says: not every file system can.
+    fn lock_whole(&self) -> io::Result<Box<dyn LockGuard>>;
+    /// Room on its file system.
     ///
     /// # Errors
     /// What the system says.
-    fn space(&self, path: &Path) -> io::Result<Space>;
+    fn space(&self) -> io::Result<Space>;
+    /// The descriptor, where there is one.
+    fn as_fd(&self) -> Option<BorrowedFd<'_>>;
+}
+
+/// What moves the bytes of open files, many requests at a time.
+pub trait Engine: Send + Sync + fmt::Debug {
+    /// Which one it is, for the stats: "uring", "pread", "sim".
+    fn name(&self) -> &'static str;
     /// A submission queue with its own buffers.
     ///
     /// `depth`: requests in flight at most. `buffer_bytes`: size of each buffer, hence of the
@@ -163,6 +228,56 @@ pub trait Disk: Send + Sync + fmt::Debug {
     /// `InvalidInput` for a size that is not a multiple of 4096 or a depth of 0, `OutOfMemory`, or
     /// what the system says.
     fn queue(&self, depth: usize, buffer_bytes: usize) -> io::Result<Box<dyn Queue>>;
+}
+
+/// A disk, and the engine for its files.
+#[derive(Clone, Debug)]
+pub struct Io {
+    /// Where the files are.
+    pub disk: Arc<dyn Disk>,
+    /// What moves their bytes.
+    pub engine: Arc<dyn Engine>,
+}
+
+impl Io {
+    /// Both in one, as the simulated disk is.
+    #[must_use]
+    pub fn of<T: Disk + Engine + 'static>(both: T) -> Io {
+        Io::from(Arc::new(both))
+    }
+
+    /// The operating system's files, by plain calls: they work everywhere.
+    #[must_use]
+    pub fn pread() -> Io {
+        Io {
+            disk: Arc::new(OsDisk),
+            engine: Arc::new(pread::PreadEngine),
+        }
+    }
+
+    /// The operating system's files, by io_uring.
+    ///
+    /// # Errors
+    /// What the kernel said, where this process may not use io_uring.
+    pub fn uring() -> io::Result<Io> {
+        Ok(Io {
+            disk: Arc::new(OsDisk),
+            engine: Arc::new(uring::UringEngine::new()?),
+        })
+    }
+
+    /// The operating system's files by io_uring, where this process may use it, else by plain calls.
+    #[must_use]
+    pub fn best() -> Io {
+        Io::uring().unwrap_or_else(|_| Io::pread())
+    }
+}
+
+impl<T: Disk + Engine + 'static> From<Arc<T>> for Io {
+    fn from(both: Arc<T>) -> Io {
+        let engine: Arc<dyn Engine> = Arc::<T>::clone(&both);
+        Io { disk: both, engine }
+    }
 }
 
 /// An open file. Dropping the last handle closes it.

@@ -8,8 +8,8 @@
 //!   sector is never torn. `sync` makes bytes and length durable, but not the name.
 //! - A directory has its durable names and a list of unsynced changes of names. `sync_dir` makes
 //!   that directory's names durable: neither its own name nor what its files hold.
-//! - A rename inside a directory is atomic. One between directories is a new name in one and a
-//!   removal in the other, which a crash may separate.
+//! - A rename is atomic.
+//! - An open directory stays what it is, whatever becomes of its name.
 //! - After a crash ([`CrashMode::Random`]) each directory has its durable names and either the
 //!   first few unsynced changes or any subset of them, in order. Each file has any subset of its
 //!   unsynced sectors, of several unsynced writes to one sector any, and any length between the
@@ -31,7 +31,7 @@
 //! - Short and interrupted calls are absorbed by the same code as in the other engines.
 //!
 //! Invariants:
-//! - What happens depends on the seed and the order of the calls only.
+//! - What happens depends on the seed and the order of the calls only: uuids and the clock too.
 //! - From `stop_at` on every call fails with EIO and changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,12 +49,13 @@ use self::node::FileNode;
 use self::state::State;
 use super::buffer::Pool;
 use super::transfer::{Transfer, retry};
-use super::{DirectoryEntry, Disk, DiskFile, LockGuard, LockKind, OpenMode, Queue, Space};
+use super::{Directory, Disk, DiskFile, Engine, LockGuard, LockKind, OpenMode, Queue};
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{Mutex, MutexGuard, thread};
 
 mod bytes;
 mod crash;
+mod directory;
 mod node;
 mod queue;
 mod state;
@@ -169,8 +170,8 @@ impl SimDisk {
         self.state().calls
     }
 
-    /// Calls so far by kind: "open", "create", "mkdir", "list", "rename", "remove", "link",
-    /// "sync_dir", "lock", "space", "read", "write", "sync", "bytes".
+    /// Calls so far by kind: "open_dir", "open", "create", "mkdir", "list", "rename", "remove",
+    /// "link", "sync_dir", "lock", "lock_dir", "space", "read", "write", "sync", "bytes".
     #[must_use]
     pub fn calls_by_kind(&self) -> BTreeMap<&'static str, u64> {
         self.state().calls_by_kind.clone()
@@ -242,6 +243,11 @@ impl SimDisk {
     /// A disk that lies: `sync_dir` succeeds and does nothing.
     pub fn set_skip_sync_dir(&self, skip: bool) {
         self.state().skip_sync_dir = skip;
+    }
+
+    /// Sets the clock, which stands still otherwise.
+    pub fn set_unix_seconds(&self, seconds: u64) {
+        self.state().unix_seconds = seconds;
     }
 
     /// The time that each call takes.
@@ -316,62 +322,33 @@ impl fmt::Debug for SimDisk {
 }
 
 impl Disk for SimDisk {
+    fn open_dir(&self, path: &Path) -> io::Result<Arc<dyn Directory>> {
+        Ok(Arc::new(self.root(path)?))
+    }
+
+    fn fresh_uuid(&self) -> [u8; 16] {
+        let mut state = self.state();
+        let mut uuid = [0; 16];
+        for half in uuid.chunks_exact_mut(8) {
+            half.copy_from_slice(&state.uuids.next().to_le_bytes());
+        }
+        uuid
+    }
+
+    fn unix_seconds(&self) -> u64 {
+        self.state().unix_seconds
+    }
+}
+
+impl Engine for SimDisk {
     fn name(&self) -> &'static str {
         "sim"
     }
 
-    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
-        let inode = retry(|| self.call_state().open(path, mode))?;
-        Ok(Arc::new(SimFile {
-            disk: self.clone(),
-            inode,
-            mode,
-        }))
-    }
-
-    fn create_dir(&self, path: &Path) -> io::Result<()> {
-        retry(|| self.call_state().create_dir(path))
-    }
-
-    fn list(&self, path: &Path) -> io::Result<Vec<DirectoryEntry>> {
-        retry(|| self.call_state().list(path))
-    }
-
-    fn rename(&self, source: &Path, target: &Path) -> io::Result<()> {
-        retry(|| self.call_state().rename(source, target))
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        retry(|| self.call_state().remove(path))
-    }
-
-    fn hard_link(&self, source: &Path, target: &Path) -> io::Result<()> {
-        retry(|| self.call_state().hard_link(source, target))
-    }
-
-    fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        self.call_state().sync_dir(path)
-    }
-
-    fn lock(&self, path: &Path, kind: LockKind, create: bool) -> io::Result<Box<dyn LockGuard>> {
-        let inode = retry(|| self.call_state().lock(path, kind, create))?;
-        Ok(Box::new(SimLock {
-            disk: self.clone(),
-            inode,
-            kind,
-        }))
-    }
-
-    fn space(&self, _path: &Path) -> io::Result<Space> {
-        retry(|| self.call_state().space())
-    }
-
     fn queue(&self, depth: usize, buffer_bytes: usize) -> io::Result<Box<dyn Queue>> {
         let pool = Pool::try_new(depth, buffer_bytes)?;
-        Ok(Box::new(queue::SimQueue::new(
-            pool,
-            self.state().random.next(),
-        )))
+        let seed = self.state().random.next();
+        Ok(Box::new(queue::SimQueue::new(pool, seed)))
     }
 }
 

@@ -7,10 +7,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::pread::PreadDisk;
 use super::transfer::{RETRIES_MAX, faults};
-use super::uring::UringDisk;
-use super::{AlignedBuffer, Disk, DiskFile, LockKind, OpenMode, Queue};
+use super::{AlignedBuffer, Directory, DiskFile, Io, LockKind, OpenMode, Queue};
 
 mod contract;
 #[cfg(feature = "sim")]
@@ -21,19 +19,19 @@ mod unkind;
 
 /// A disk and an empty directory on it.
 struct Place {
-    disk: Arc<dyn Disk>,
-    directory: PathBuf,
+    io: Io,
+    directory: Arc<dyn Directory>,
     /// The directory's owner, where it is a real one.
     real: Option<tempfile::TempDir>,
 }
 
 impl Place {
     fn path(&self, name: &str) -> PathBuf {
-        self.directory.join(name)
+        self.directory.path().join(name)
     }
 
     fn create(&self, name: &str, mode: OpenMode) -> Arc<dyn DiskFile> {
-        self.disk.open(&self.path(name), mode).unwrap()
+        self.directory.open(name, mode).unwrap()
     }
 
     /// Creates a small file without O_DIRECT.
@@ -44,25 +42,25 @@ impl Place {
     }
 
     fn content(&self, name: &str) -> Vec<u8> {
-        let file = self.disk.open(&self.path(name), OpenMode::Read).unwrap();
+        let file = self.directory.open(name, OpenMode::Read).unwrap();
         let mut bytes = vec![0; usize::try_from(file.bytes().unwrap()).unwrap()];
         assert_eq!(file.read_at(&mut bytes, 0).unwrap(), bytes.len());
         bytes
     }
 
     fn names(&self) -> Vec<String> {
-        let entries = self.disk.list(&self.directory).unwrap();
+        let entries = self.directory.list().unwrap();
         entries.into_iter().map(|entry| entry.name).collect()
     }
 
-    fn on(disk: Arc<dyn Disk>, parent: &Path) -> Place {
+    fn on(io: Io, parent: &Path) -> Place {
         let real = tempfile::Builder::new()
             .prefix("hps-io-")
             .tempdir_in(parent)
             .unwrap();
         Place {
-            disk,
-            directory: real.path().to_path_buf(),
+            directory: io.disk.open_dir(real.path()).unwrap(),
+            io,
             real: Some(real),
         }
     }
@@ -71,30 +69,29 @@ impl Place {
 /// Every engine that this machine has; says which are left out, and why.
 fn places() -> Vec<Place> {
     let temporary = std::env::temp_dir();
-    let mut places = vec![Place::on(Arc::new(PreadDisk::new()), &temporary)];
-    match UringDisk::new() {
-        Ok(disk) => {
-            let disk: Arc<dyn Disk> = Arc::new(disk);
-            places.push(Place::on(Arc::clone(&disk), &temporary));
+    let mut places = vec![Place::on(Io::pread(), &temporary)];
+    match Io::uring() {
+        Ok(io) => {
+            places.push(Place::on(io.clone(), &temporary));
             if Path::new("/dev/shm").is_dir() {
-                places.push(Place::on(disk, Path::new("/dev/shm")));
+                places.push(Place::on(io, Path::new("/dev/shm")));
             }
         }
         Err(error) => println!("skipped uring: {error}"),
     }
     if Path::new("/dev/shm").is_dir() {
-        places.push(Place::on(Arc::new(PreadDisk::new()), Path::new("/dev/shm")));
+        places.push(Place::on(Io::pread(), Path::new("/dev/shm")));
     } else {
         println!("skipped the fallback through the page cache: no /dev/shm");
     }
     #[cfg(feature = "sim")]
     {
         let disk = super::sim::SimDisk::new(7);
-        let directory = PathBuf::from("/place");
-        disk.create_dir(&directory).unwrap();
+        disk.create_dir(Path::new("/place")).unwrap();
+        let io = Io::of(disk);
         places.push(Place {
-            disk: Arc::new(disk),
-            directory,
+            directory: io.disk.open_dir(Path::new("/place")).unwrap(),
+            io,
             real: None,
         });
     }

@@ -1,6 +1,6 @@
 //! How are many requests kept in flight with few system calls?
 //!
-//! [`UringDisk`] opens files as `pread` does and moves them through io_uring, a ring per queue,
+//! [`UringEngine`] moves bytes of the operating system's files through io_uring, a ring per queue,
 //! with registered buffers where the kernel lets us pin them.
 //!
 //! Invariants:
@@ -21,7 +21,6 @@ use std::fmt;
 use std::io::{self, ErrorKind};
 use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -32,28 +31,25 @@ use nix::libc;
 use crate::fork::Process;
 
 use super::buffer::{AlignedBuffer, Pool};
-use super::pread::{OsFile, PreadDisk};
 use super::transfer::{RETRIES_MAX, Step, Transfer};
-use super::{
-    Completion, DirectoryEntry, Disk, DiskFile, LockGuard, LockKind, OpenMode, Queue, Space,
-};
+use super::{Completion, DiskFile, Engine, Queue};
 
 /// Numbers the queues, so that a buffer knows which ring registered it.
 static QUEUES: AtomicU64 = AtomicU64::new(0);
 
-/// Files of the operating system, by io_uring.
+/// Reads and writes by io_uring.
 #[derive(Clone, Copy, Debug)]
-pub struct UringDisk {
-    files: PreadDisk,
+pub struct UringEngine {
+    _made_by_new: (),
 }
 
-impl UringDisk {
+impl UringEngine {
     /// The engine, if this kernel and this process may use io_uring.
     ///
     /// # Errors
     /// What the kernel said when a ring was set up and used, or `Unsupported` when it lacks an
-    /// operation. The caller falls back to [`PreadDisk`].
-    pub fn new() -> io::Result<UringDisk> {
+    /// operation. The caller falls back to `pread`.
+    pub fn new() -> io::Result<UringEngine> {
         let mut ring = IoUring::new(2)?;
         let mut probe = Probe::new();
         ring.submitter().register_probe(&mut probe)?;
@@ -74,51 +70,13 @@ impl UringDisk {
         unsafe { ring.submission().push(&opcode::Nop::new().build()) }
             .map_err(|error| io::Error::other(error.to_string()))?;
         ring.submit_and_wait(1)?;
-        Ok(UringDisk {
-            files: PreadDisk::new(),
-        })
+        Ok(UringEngine { _made_by_new: () })
     }
 }
 
-impl Disk for UringDisk {
+impl Engine for UringEngine {
     fn name(&self) -> &'static str {
         "uring"
-    }
-
-    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(Arc::new(OsFile::open(path, mode)?))
-    }
-
-    fn create_dir(&self, path: &Path) -> io::Result<()> {
-        self.files.create_dir(path)
-    }
-
-    fn list(&self, path: &Path) -> io::Result<Vec<DirectoryEntry>> {
-        self.files.list(path)
-    }
-
-    fn rename(&self, source: &Path, target: &Path) -> io::Result<()> {
-        self.files.rename(source, target)
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.files.remove(path)
-    }
-
-    fn hard_link(&self, source: &Path, target: &Path) -> io::Result<()> {
-        self.files.hard_link(source, target)
-    }
-
-    fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        self.files.sync_dir(path)
-    }
-
-    fn lock(&self, path: &Path, kind: LockKind, create: bool) -> io::Result<Box<dyn LockGuard>> {
-        self.files.lock(path, kind, create)
-    }
-
-    fn space(&self, path: &Path) -> io::Result<Space> {
-        self.files.space(path)
     }
 
     fn queue(&self, depth: usize, buffer_bytes: usize) -> io::Result<Box<dyn Queue>> {
@@ -501,16 +459,17 @@ impl fmt::Debug for UringQueue {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Disk, OpenMode, OsDisk};
     use super::*;
 
     /// A queue and an open file of 64 KiB; `None` where io_uring is refused.
     fn queue_and_file() -> Option<(UringQueue, Arc<dyn DiskFile>, tempfile::TempDir)> {
-        let disk = UringDisk::new()
+        UringEngine::new()
             .map_err(|error| println!("skipped uring: {error}"))
             .ok()?;
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("file");
-        let file = disk.open(&path, OpenMode::CreateDirect).unwrap();
+        let place = OsDisk.open_dir(directory.path()).unwrap();
+        let file = place.open("file", OpenMode::CreateDirect).unwrap();
         file.write_at(&AlignedBuffer::try_new(65536).unwrap(), 0)
             .unwrap();
         Some((UringQueue::new(4, 4096).unwrap(), file, directory))

@@ -12,7 +12,7 @@ use super::file::{self, Saved, Target};
 use super::find::{self, Version};
 use super::lost::{Left, Losses};
 use super::place::{self, Part};
-use super::{Options, Repaired};
+use super::{Options, Repaired, Site};
 use crate::error::{Error, Invalid, Result};
 use crate::format::identity::encode_part;
 use crate::format::manifest::{CheckpointMeta, FileMeta};
@@ -20,10 +20,10 @@ use crate::format::param_file::RunKind;
 use crate::format::parse_file_name;
 use crate::format::{FileIdentity, FileKind, PART_NAME, data_file_name, file_name, meta};
 use crate::inspect::Progress;
-use crate::io::{Disk, Queue};
+use crate::io::{Directory, Io, Queue};
 use crate::options::{NUMBERS_RESERVED, TableDescriptor};
 use crate::ssd::branch::link;
-use crate::ssd::create::{Next, fresh_uuid, write_root, write_whole};
+use crate::ssd::create::{Next, sync, write_root, write_whole};
 use crate::ssd::edits::{self, Replay};
 use crate::ssd::open_footer;
 use crate::ssd::recover::{self, LOCK_NAME};
@@ -37,9 +37,11 @@ const WINDOW_BYTES: u64 = 1 << 20;
 
 /// Builds the repaired store.
 pub(super) struct Build<'a> {
-    disk: &'a Arc<dyn Disk>,
-    root: PathBuf,
-    path: PathBuf,
+    io: &'a Io,
+    root: Arc<dyn Directory>,
+    site: Site,
+    /// The repaired store's directory, once it is made.
+    made: Option<Arc<dyn Directory>>,
     store: [u8; 16],
     /// Data directories of the damaged store, as STORE names them.
     names: Vec<PathBuf>,
@@ -57,16 +59,17 @@ struct Kept {
 
 impl<'a> Build<'a> {
     pub fn new(
-        disk: &'a Arc<dyn Disk>,
-        root: &Path,
-        path: &Path,
+        io: &'a Io,
+        root: Arc<dyn Directory>,
+        site: Site,
         store: [u8; 16],
         directories: &[PathBuf],
     ) -> Result<Build<'a>> {
         let build = Build {
-            disk,
-            root: root.to_path_buf(),
-            path: path.to_path_buf(),
+            io,
+            root,
+            site,
+            made: None,
             store,
             names: directories.to_vec(),
             parts: Vec::new(),
@@ -77,17 +80,23 @@ impl<'a> Build<'a> {
         Ok(build)
     }
 
-    pub fn disk(&self) -> &Arc<dyn Disk> {
-        self.disk
+    pub fn io(&self) -> &Io {
+        self.io
     }
 
     pub fn root(&self) -> &Path {
-        &self.root
+        self.root.path()
+    }
+
+    /// The repaired store's directory.
+    fn place(&self) -> Result<&dyn Directory> {
+        let gone = || Error::io("open", &self.site.path, ErrorKind::NotFound.into());
+        self.made.as_deref().ok_or_else(gone)
     }
 
     /// Removes what was built, and what an earlier repair that was killed has left.
     pub fn clear(&self) -> Result<()> {
-        place::clear(&**self.disk, &self.path, &self.names)
+        place::clear(&*self.site.parent, &self.site.repaired, &self.names)
     }
 
     /// Builds the store, taking the parameter files of these numbers for damaged.
@@ -98,16 +107,21 @@ impl<'a> Build<'a> {
         progress: &mut Progress<'_>,
     ) -> Result<Repaired> {
         self.clear()?;
-        let version = find::versions(&**self.disk, &self.root, &self.store)?;
+        let version = find::versions(&*self.root, &self.store)?;
         let replay = &version.replay;
-        self.parts = place::parts(&**self.disk, &self.root, &self.path, &self.names)?;
+        self.parts = place::parts(&*self.root, &self.site.path, &self.names)?;
         self.check_parts(replay)?;
         let next_checkpoint = self.next_numbers(&version)?;
         let (mut checkpoint, meta_lost) = self.choose(replay, options)?;
-        place::begin(&**self.disk, &self.path, &self.parts)?;
+        let site = &self.site;
+        self.made = Some(place::begin(
+            &*site.parent,
+            &site.repaired,
+            &mut self.parts,
+        )?);
         let outside = self.parts.iter().filter(|part| !part.inside);
         let mut repaired = Repaired {
-            path: self.path.clone(),
+            path: self.site.path.clone(),
             checkpoint: checkpoint.id,
             step: checkpoint.step,
             meta_lost,
@@ -124,7 +138,7 @@ impl<'a> Build<'a> {
             entries_saved: 0,
             lost: Vec::new(),
             nameless: 0,
-            _lock: None,
+            _locks: Vec::new(),
         };
         let (mut bad, linked) = self.link_sound(replay, damaged)?;
         let kept = self.earlier(replay, checkpoint.id, &bad)?;
@@ -142,7 +156,7 @@ impl<'a> Build<'a> {
         let (repairing, lost) = (&mut repaired, &mut losses);
         files.extend(self.save(replay, checkpoint.id, &bad, repairing, lost, progress)?);
         if let Some(image) = replay.image {
-            losses.name_by_image(&**self.disk, &self.root, &self.store, image, checkpoint.id);
+            losses.name_by_image(&*self.root, &self.store, image, checkpoint.id);
         }
         if files.iter().any(|f| f.guessed) {
             self.leave_stale_out(&mut files, &replay.tables, checkpoint.id)?;
@@ -172,7 +186,7 @@ impl<'a> Build<'a> {
                 self.parts.len(),
                 most + 1
             );
-            return Err(Error::corrupt(&self.root, 0, what));
+            return Err(Error::corrupt(self.root.path(), 0, what));
         }
         Ok(())
     }
@@ -181,7 +195,11 @@ impl<'a> Build<'a> {
     fn next_numbers(&mut self, version: &Version) -> Result<u64> {
         let replay = &version.replay;
         let beyond = |number: u64| match number > u64::MAX / 8 {
-            true => Err(Error::corrupt(&self.root, 0, "a number beyond reason")),
+            true => Err(Error::corrupt(
+                self.root.path(),
+                0,
+                "a number beyond reason",
+            )),
             false => Ok(number),
         };
         let last = replay.checkpoints.iter().map(|c| c.id).max();
@@ -195,9 +213,10 @@ impl<'a> Build<'a> {
             self.next_number = beyond(current.file_number_limit)?.max(beyond(most)? + 1);
             return Ok(current.next_checkpoint_id.max(last + 1));
         }
-        for directory in self.parts.iter().map(|p| &p.old).chain([&self.root]) {
-            // A data directory that is gone has no numbers.
-            let names = self.disk.list(directory).unwrap_or_default();
+        // A data directory that is gone has no numbers.
+        let places = self.parts.iter().filter_map(|p| p.source.as_ref());
+        for directory in places.chain([&self.root]) {
+            let names = directory.list().unwrap_or_default();
             let numbers = names.iter().filter_map(|e| parse_file_name(&e.name));
             most = most.max(numbers.map(|(_, number)| number).max().unwrap_or(0));
         }
@@ -248,6 +267,7 @@ impl<'a> Build<'a> {
         };
         let path = self
             .root
+            .path()
             .join(file_name(FileKind::Meta, wanted.meta_number));
         let what = format!(
             "the meta file of checkpoint {} can't be restored ({error}): {other}keep its rows with \
@@ -258,13 +278,13 @@ impl<'a> Build<'a> {
     }
 
     fn check_meta(&self, c: &CheckpointMeta) -> Result<()> {
-        recover::read_meta_file(&**self.disk, &self.root, &self.store, c).map(drop)
+        recover::read_meta_file(&*self.root, &self.store, c).map(drop)
     }
 
     fn meta_file(&mut self, checkpoint: &mut CheckpointMeta, lost: bool) -> Result<()> {
         if !lost {
             let name = file_name(FileKind::Meta, checkpoint.meta_number);
-            return link(&**self.disk, &self.root.join(&name), &self.path.join(&name));
+            return link(&*self.root, self.place()?, &name);
         }
         checkpoint.meta_number = self.take_number();
         let identity = FileIdentity::new(self.store, checkpoint.meta_number);
@@ -272,13 +292,12 @@ impl<'a> Build<'a> {
         checkpoint.meta_bytes = header.len() as u64;
         checkpoint.meta_checksum = sum;
         let name = file_name(FileKind::Meta, checkpoint.meta_number);
-        write_whole(&**self.disk, &self.path.join(name), &header)
+        write_whole(self.place()?, &name, &header)
     }
 
     fn queue(&self) -> Result<Box<dyn Queue>> {
-        self.disk
-            .queue(QUEUE_DEPTH, QUEUE_BYTES)
-            .map_err(|e| Error::io("make a submission queue for", &self.path, e))
+        let queue = self.io.engine.queue(QUEUE_DEPTH, QUEUE_BYTES);
+        queue.map_err(|e| Error::io("make a submission queue for", &self.site.path, e))
     }
 
     /// Links every file that is not damaged; gives the numbers of those that are, and of the links.
@@ -291,14 +310,12 @@ impl<'a> Build<'a> {
         for meta in replay.files.values() {
             let part = &self.parts[meta.directory as usize];
             let name = data_file_name(meta.number);
-            if damaged.contains(&meta.number) {
+            let source = part.source.as_ref();
+            let Some(source) = source.filter(|_| !damaged.contains(&meta.number)) else {
                 bad.insert(meta.number);
                 continue;
-            }
-            match self
-                .disk
-                .hard_link(&part.old.join(&name), &part.new.join(&name))
-            {
+            };
+            match source.hard_link(&name, &**part.place()?, &name) {
                 Ok(()) => drop(linked.insert(meta.number)),
                 // Gone, or a directory in its place.
                 Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => {
@@ -322,7 +339,7 @@ impl<'a> Build<'a> {
             let sound = bad.iter().all(|n| !replay.files[n].in_checkpoint(c.id));
             if sound && self.check_meta(c).is_ok() {
                 let name = file_name(FileKind::Meta, c.meta_number);
-                link(&**self.disk, &self.root.join(&name), &self.path.join(&name))?;
+                link(&*self.root, self.place()?, &name)?;
                 kept.push(*c);
             }
         }
@@ -348,7 +365,7 @@ impl<'a> Build<'a> {
                 });
             } else {
                 let part = &self.parts[meta.directory as usize];
-                place::remove(&**self.disk, &part.new.join(data_file_name(*number)))?;
+                place::remove(&**part.place()?, &data_file_name(*number))?;
             }
         }
         Ok(files)
@@ -373,13 +390,11 @@ impl<'a> Build<'a> {
             if progress(bytes, bytes_all).is_break() {
                 return Err(Error::Cancelled);
             }
-            let path = self.parts[old.directory as usize]
-                .old
-                .join(data_file_name(old.number));
             let fresh = self.take_number();
-            let mut target = self.target(&mut *queue, old.directory, fresh, checkpoint);
+            let source = self.parts[old.directory as usize].source.as_deref();
+            let mut target = self.target(&mut *queue, old.directory, fresh, checkpoint)?;
             let identity = FileIdentity::new(self.store, old.number);
-            let saved = file::save(&path, &identity, &old, &replay.tables, &mut target)?;
+            let saved = file::save(source, &identity, &old, &replay.tables, &mut target)?;
             let Saved {
                 written,
                 entries,
@@ -403,25 +418,24 @@ impl<'a> Build<'a> {
         directory: u32,
         number: u64,
         checkpoint: u64,
-    ) -> Target<'t> {
-        Target {
-            disk: &**self.disk,
+    ) -> Result<Target<'t>> {
+        Ok(Target {
             queue,
-            directory: &self.parts[directory as usize].new,
+            directory: self.parts[directory as usize].place()?,
             store: self.store,
             number,
             checkpoint,
-        }
+        })
     }
 
     /// Opens the files of the repaired version.
     fn open(&self, files: &[Kept], checkpoint: u64) -> Result<Vec<Arc<DataFile>>> {
         let open = |kept: &Kept| {
             let meta = kept.meta;
-            let directory = &self.parts[meta.directory as usize].new;
-            let path = directory.join(data_file_name(meta.number));
+            let place = self.parts[meta.directory as usize].place()?;
+            let path = place.path().join(data_file_name(meta.number));
             let identity = FileIdentity::new(self.store, meta.number);
-            let (file, footer) = open_footer(&**self.disk, &path, &identity, &meta)?;
+            let (file, footer) = open_footer(&**place, &identity, &meta)?;
             Ok(Arc::new(DataFile::new(
                 0, meta, footer, identity, path, file, true,
             )))
@@ -471,14 +485,15 @@ impl<'a> Build<'a> {
             };
             let old = files.remove(place);
             let fresh = self.take_number();
-            let mut target = self.target(&mut *queue, old.meta.directory, fresh, checkpoint);
+            let mut target = self.target(&mut *queue, old.meta.directory, fresh, checkpoint)?;
             if let Some(meta) = copy_live(source, &live, tables, &mut target)? {
                 files.push(Kept {
                     meta,
                     guessed: true,
                 });
             }
-            place::remove(&**self.disk, &source.path)?;
+            let place = self.parts[old.meta.directory as usize].place()?;
+            place::remove(&**place, &data_file_name(number))?;
         }
         Ok(())
     }
@@ -497,14 +512,13 @@ impl<'a> Build<'a> {
             versions.know(kept.meta, None);
         }
         for (i, part) in (0..).zip(&self.parts) {
-            let path = part.new.join(PART_NAME);
-            write_whole(&**self.disk, &path, &encode_part(&self.store, i))?;
-            place::sync(&**self.disk, &part.new)?;
+            let place = &**part.place()?;
+            write_whole(place, PART_NAME, &encode_part(&self.store, i))?;
+            sync(place)?;
         }
-        let lock = self.path.join(LOCK_NAME);
-        write_whole(&**self.disk, &lock, &[])?;
+        write_whole(self.place()?, LOCK_NAME, &[])?;
         let names: Vec<String> = self.parts.iter().map(|p| p.name.clone()).collect();
-        let branch = fresh_uuid(&self.path);
+        let branch = self.io.disk.fresh_uuid();
         let c = Some(checkpoint);
         let id = checkpoint.id;
         let commit = edits::snapshot(&versions, branch, id, &replay.tables, kept, c, None);
@@ -513,8 +527,7 @@ impl<'a> Build<'a> {
             checkpoint: next_checkpoint,
         };
         write_root(
-            &**self.disk,
-            &self.path,
+            self.place()?,
             self.store,
             branch,
             &names,

@@ -6,14 +6,13 @@
 
 use std::io::ErrorKind;
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::format::manifest::FileMeta;
 use crate::format::param_file::{self, Footer, KEYS_PER_BLOCK, Run, RunKind};
 use crate::format::{FileIdentity, data_file_name};
-use crate::io::{AlignedBuffer, Disk, DiskFile, OpenMode, Queue, is_no_file, is_unreadable};
+use crate::io::{AlignedBuffer, Directory, DiskFile, OpenMode, Queue, is_no_file, is_unreadable};
 use crate::options::TableDescriptor;
 use crate::ssd::scan::aligned;
 use crate::ssd::writer::FileWriter;
@@ -49,9 +48,8 @@ impl Saved {
 
 /// Where and as what a file is written.
 pub(super) struct Target<'a> {
-    pub disk: &'a dyn Disk,
     pub queue: &'a mut dyn Queue,
-    pub directory: &'a Path,
+    pub directory: &'a Arc<dyn Directory>,
     pub store: [u8; 16],
     pub number: u64,
     /// The checkpoint that the new store holds.
@@ -61,9 +59,9 @@ pub(super) struct Target<'a> {
 impl<'a> Target<'a> {
     /// Starts the file.
     pub fn writer(&mut self) -> Result<FileWriter<'_>> {
-        let path = self.directory.join(data_file_name(self.number));
         let identity = FileIdentity::new(self.store, self.number);
-        FileWriter::create(self.disk, self.queue, &path, identity)
+        let name = data_file_name(self.number);
+        FileWriter::create(self.directory, self.queue, name, identity)
     }
 }
 
@@ -104,8 +102,9 @@ struct Source {
 }
 
 impl Source {
-    fn open(disk: &dyn Disk, path: &Path) -> Result<Option<Source>> {
-        let file = match disk.open(path, OpenMode::ReadDirect) {
+    fn open(place: &dyn Directory, name: &str) -> Result<Option<Source>> {
+        let path = &*place.path().join(name);
+        let file = match place.open(name, OpenMode::ReadDirect) {
             Ok(file) => file,
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
             Err(e) if is_no_file(&e) || is_unreadable(&e) => return Ok(None),
@@ -253,7 +252,7 @@ fn runs_of_one_table(meta: &FileMeta, tables: &[TableDescriptor]) -> Option<Vec<
 /// # Errors
 /// `Io`, `NoSpace` of the new file; nothing that is wrong with the old one.
 pub(super) fn save(
-    path: &Path,
+    place: Option<&dyn Directory>,
     identity: &FileIdentity,
     old: &FileMeta,
     tables: &[TableDescriptor],
@@ -261,7 +260,9 @@ pub(super) fn save(
 ) -> Result<Saved> {
     let mut saved = Saved::default();
     let all = u32::try_from(old.rows + old.tombstones).unwrap_or(u32::MAX);
-    let Some(mut source) = Source::open(target.disk, path)? else {
+    let name = data_file_name(old.number);
+    let source = place.map(|place| Source::open(place, &name)).transpose()?;
+    let Some(mut source) = source.flatten() else {
         saved.nameless.push(0..all);
         return Ok(saved);
     };

@@ -12,10 +12,10 @@ use crate::error::{Error, Result};
 use crate::format::current::Current;
 use crate::format::manifest::{Edit, ManifestReader};
 use crate::format::{
-    FileIdentity, FileKind, PART_NAME, STORE_NAME, file_name, identity, manifest_paths,
+    FileIdentity, FileKind, PART_NAME, STORE_NAME, file_name, identity, manifest_names,
     parse_file_name,
 };
-use crate::io::{Disk, OpenMode, is_no_file, is_unreadable};
+use crate::io::{Directory, OpenMode, is_no_file, is_unreadable};
 use crate::ssd::edits::Replay;
 use crate::ssd::recover::{self, METADATA_BYTES_MAX};
 
@@ -23,12 +23,12 @@ use crate::ssd::recover::{self, METADATA_BYTES_MAX};
 ///
 /// # Errors
 /// `InvalidArgument` when `root` is no store, `Corrupt` when nothing says which one it is.
-pub(super) fn identity(disk: &dyn Disk, root: &Path) -> Result<([u8; 16], Vec<PathBuf>)> {
-    let error = match recover::read_store(disk, root) {
+pub(super) fn identity(root: &dyn Directory) -> Result<([u8; 16], Vec<PathBuf>)> {
+    let error = match recover::read_store(root) {
         Ok(found) => return Ok(found),
         Err(error) => error,
     };
-    let Ok(names) = disk.list(root) else {
+    let Ok(names) = root.list() else {
         return Err(error);
     };
     let of_store = |name: &str| name == STORE_NAME || parse_file_name(name).is_some();
@@ -37,8 +37,10 @@ pub(super) fn identity(disk: &dyn Disk, root: &Path) -> Result<([u8; 16], Vec<Pa
     }
     let mut stores: BTreeMap<[u8; 16], BTreeMap<u32, PathBuf>> = BTreeMap::new();
     for name in names.iter().filter(|e| !e.is_file) {
-        let path = root.join(&name.name).join(PART_NAME);
-        let Ok(content) = recover::read_whole(disk, &path, 4096) else {
+        let Ok(place) = root.open_dir(Path::new(&name.name)) else {
+            continue;
+        };
+        let Ok(content) = recover::read_whole(&*place, PART_NAME, 4096) else {
             continue;
         };
         let Some(store) = identity::claimed_store(&content) else {
@@ -53,7 +55,7 @@ pub(super) fn identity(disk: &dyn Disk, root: &Path) -> Result<([u8; 16], Vec<Pa
                     other.display(),
                     name.name
                 );
-                return Err(Error::corrupt(&root.join(STORE_NAME), 0, what));
+                return Err(Error::corrupt(&root.path().join(STORE_NAME), 0, what));
             }
         }
     }
@@ -62,7 +64,7 @@ pub(super) fn identity(disk: &dyn Disk, root: &Path) -> Result<([u8; 16], Vec<Pa
     match stores.into_iter().next() {
         Some((store, parts)) if one && whole(&parts) => Ok((store, parts.into_values().collect())),
         _ => {
-            let path = root.join(STORE_NAME);
+            let path = root.path().join(STORE_NAME);
             let what = "damaged, and no PART file in a directory beside it says which store this \
                         is: it can't be repaired; restore STORE from a backup";
             Err(Error::corrupt(&path, 0, what))
@@ -87,8 +89,8 @@ pub(super) struct Version {
 ///
 /// # Errors
 /// `Corrupt` when no manifest has a checkpoint that can be read; `Io` for what is no damage.
-pub(super) fn versions(disk: &dyn Disk, root: &Path, store: &[u8; 16]) -> Result<Version> {
-    let error = match recover::read_current(disk, root, store) {
+pub(super) fn versions(root: &dyn Directory, store: &[u8; 16]) -> Result<Version> {
+    let error = match recover::read_current(root, store) {
         Ok((current, replay)) => {
             return Ok(Version {
                 replay,
@@ -111,11 +113,11 @@ pub(super) fn versions(disk: &dyn Disk, root: &Path, store: &[u8; 16]) -> Result
         }
         Err(error) => return Err(error),
     };
-    let current = recover::read_current_file(disk, root, store).ok();
+    let current = recover::read_current_file(root, store).ok();
     if let Some(current) = current {
         let (number, bytes) = (current.manifest_number, current.manifest_bytes);
-        let (content, _) = manifest(disk, root, store, number, bytes)?;
-        let path = root.join(file_name(FileKind::Manifest, number));
+        let (content, _) = manifest(root, store, number, bytes)?;
+        let path = root.path().join(file_name(FileKind::Manifest, number));
         // All that CURRENT commits: the digest says so.
         if let Ok(replay) = recover::replay_committed(&content, &path, store, &current) {
             return Ok(Version {
@@ -126,7 +128,7 @@ pub(super) fn versions(disk: &dyn Disk, root: &Path, store: &[u8; 16]) -> Result
             });
         }
     }
-    let names = disk.list(root).map_err(|e| Error::io("list", root, e))?;
+    let names = root.list().map_err(|e| Error::io("list", root.path(), e))?;
     let numbers = names.iter().filter_map(|e| match parse_file_name(&e.name) {
         Some((FileKind::Manifest | FileKind::ManifestCopy, number)) => Some(number),
         _ => None,
@@ -135,7 +137,7 @@ pub(super) fn versions(disk: &dyn Disk, root: &Path, store: &[u8; 16]) -> Result
     // A manifest that was just begun may hold less than the one before it.
     let mut best: Option<(u64, bool, u64, Replay)> = None;
     for number in numbers {
-        let (content, all) = manifest(disk, root, store, number, u64::MAX)?;
+        let (content, all) = manifest(root, store, number, u64::MAX)?;
         let Some((replay, whole)) = believed(&content, &FileIdentity::new(*store, number)) else {
             continue;
         };
@@ -159,7 +161,7 @@ pub(super) fn versions(disk: &dyn Disk, root: &Path, store: &[u8; 16]) -> Result
             lost: less.then_some(error),
         });
     }
-    let path = root.to_path_buf();
+    let path = root.path().to_path_buf();
     let what = format!(
         "no manifest holds a checkpoint that can be read ({error}): without tables and files no \
          row can be told from another; restore CURRENT and the manifest from a backup"
@@ -170,16 +172,15 @@ pub(super) fn versions(disk: &dyn Disk, root: &Path, store: &[u8; 16]) -> Result
 /// The edits of a manifest, where it is damaged those of its copy; whether that is all. Of each file
 /// at most so many bytes are read.
 fn manifest(
-    disk: &dyn Disk,
-    root: &Path,
+    root: &dyn Directory,
     store: &[u8; 16],
     number: u64,
     bytes_max: u64,
 ) -> Result<(Vec<u8>, bool)> {
     let identity = FileIdentity::new(*store, number);
-    let [path, copy] = manifest_paths(root, number);
-    let mut content = read_pieces(disk, &path, bytes_max)?;
-    let copy = read_pieces(disk, &copy, bytes_max)?;
+    let [name, copy] = manifest_names(number);
+    let mut content = read_pieces(root, &name, bytes_max)?;
+    let copy = read_pieces(root, &copy, bytes_max)?;
     let longest = content.len().max(copy.len());
     let (mut at, mut of_copy, mut stuck) = (0, false, 0);
     // Both are damaged here, or there is no more, when neither gets on.
@@ -205,11 +206,11 @@ fn manifest(
 ///
 /// # Errors
 /// `Io` for what is no damage.
-fn read_pieces(disk: &dyn Disk, path: &Path, bytes_max: u64) -> Result<Vec<u8>> {
+fn read_pieces(root: &dyn Directory, name: &str, bytes_max: u64) -> Result<Vec<u8>> {
     const PIECE_BYTES: usize = 1 << 20;
     const SECTOR_BYTES: usize = 512;
-    let failed = |operation, e| Error::io(operation, path, e);
-    let file = match disk.open(path, OpenMode::Read) {
+    let failed = |operation, e| Error::io(operation, &root.path().join(name), e);
+    let file = match root.open(name, OpenMode::Read) {
         Ok(file) => file,
         Err(e) if e.kind() == ErrorKind::NotFound || is_no_file(&e) || is_unreadable(&e) => {
             return Ok(Vec::new());

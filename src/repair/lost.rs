@@ -5,12 +5,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::Result;
 use crate::format::param_file::RunKind;
-use crate::io::Disk;
+use crate::io::Directory;
 use crate::ssd::edits::ImageRef;
 use crate::ssd::image::ImageScan;
 use crate::ssd::scan::{Merge, keys_window_bytes};
@@ -96,8 +95,7 @@ impl Losses {
     /// of it can be read.
     pub fn name_by_image(
         &mut self,
-        disk: &dyn Disk,
-        root: &Path,
+        root: &dyn Directory,
         store: &[u8; 16],
         image: ImageRef,
         checkpoint: u64,
@@ -105,7 +103,7 @@ impl Losses {
         if self.nameless.is_empty() {
             return;
         }
-        let Ok(mut scan) = ImageScan::open(disk, root, store, image) else {
+        let Ok(mut scan) = ImageScan::open(root, store, image) else {
             return;
         };
         if scan.checkpoint > checkpoint {

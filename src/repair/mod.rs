@@ -15,14 +15,15 @@ mod place;
 mod swap;
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::{Error, Invalid, Result};
 use crate::format::{FileKind, parse_file_name};
 use crate::inspect::{Progress, Report, Scope, Severity, inspect};
-use crate::io::{Disk, LockGuard, LockKind};
-use crate::ssd::recover::{self, LOCK_NAME};
+use crate::io::{Directory, Io};
+use crate::ssd::recover::{self, Locks};
 
 use build::Build;
 
@@ -75,7 +76,7 @@ pub struct Repaired {
     /// Entries that are lost and can't be named; any of them may have been replaced since, and any
     /// may be a removed key, which is back then.
     pub nameless: u64,
-    _lock: Option<Box<dyn LockGuard>>,
+    _locks: Locks,
 }
 
 impl Repaired {
@@ -99,8 +100,10 @@ impl Repaired {
     ///
     /// # Errors
     /// `Io`.
-    pub fn swap(&self, disk: &dyn Disk, root: &Path) -> Result<PathBuf> {
-        swap::swap(disk, root, &self.path)
+    pub fn swap(&self, io: &Io, root: &Path) -> Result<PathBuf> {
+        let site = Site::open(io, root)?;
+        let aside = swap::swap(&*site.parent, &site.name, &site.repaired)?;
+        Ok(root.with_file_name(aside))
     }
 }
 
@@ -125,34 +128,35 @@ pub enum Outcome {
 /// help; `InvalidArgument` for no store or a checkpoint that is not retained; `Io`, `NoSpace`;
 /// `Cancelled`. The store is as it was, and what was built is removed.
 pub fn repair(
-    disk: &Arc<dyn Disk>,
+    io: &Io,
     root: &Path,
     options: Options,
     progress: &mut Progress<'_>,
 ) -> Result<Outcome> {
     // No store, no lock: a directory of something else gets no file of ours.
-    let (store, directories) = find::identity(&**disk, root)?;
-    let path = beside(root)?;
-    let lock = recover::lock(&**disk, &root.join(LOCK_NAME), LockKind::Exclusive, true)?;
-    swap::finish(&**disk, root, &path)?;
+    let place = recover::open_root(&*io.disk, root)?;
+    let (store, directories) = find::identity(&*place)?;
+    let site = Site::open(io, root)?;
+    let locks = recover::lock_writer(&*place)?;
+    swap::finish(&*site.parent, &site.name, &site.repaired)?;
     let scope = Scope {
         full: true,
         checkpoint: None,
         unreadable_is_damage: true,
     };
-    let mut report = inspect(disk, root, scope, progress)?;
+    let mut report = inspect(io, root, scope, progress)?;
     // That is this repair itself.
     report.open_elsewhere = false;
     if report.worst() < Some(Severity::Cache) {
         return Ok(Outcome::Whole(report));
     }
-    let mut build = Build::new(disk, root, &path, store, &directories)?;
+    let mut build = Build::new(io, place, site, store, &directories)?;
     let built = rounds(&mut build, &report, options, progress);
     match built {
         Ok(repaired) => Ok(Outcome::Built(
             report,
             Box::new(Repaired {
-                _lock: Some(lock),
+                _locks: locks,
                 ..repaired
             }),
         )),
@@ -176,7 +180,7 @@ fn rounds(
             full: true,
             ..Scope::default()
         };
-        let report = inspect(build.disk(), &repaired.path, scope, progress)?;
+        let report = inspect(build.io(), &repaired.path, scope, progress)?;
         if report.worst().is_none() {
             return Ok(repaired);
         }
@@ -206,16 +210,37 @@ fn damaged_files(report: &Report) -> BTreeSet<u64> {
         .collect()
 }
 
-fn beside(root: &Path) -> Result<PathBuf> {
-    let Some(name) = root.file_name() else {
-        let why = "has no name to put another directory beside; give the directory itself";
-        return Err(Invalid::NotAStore {
-            path: root.to_path_buf(),
-            why: String::from(why),
-        }
-        .into());
-    };
-    let mut name = name.to_os_string();
-    name.push(".repair");
-    Ok(root.with_file_name(name))
+/// Where a repair works: the directory that holds the store, and the two names in it.
+struct Site {
+    parent: Arc<dyn Directory>,
+    /// Of the damaged store.
+    name: OsString,
+    /// Of the repaired one, until they change places.
+    repaired: OsString,
+    /// Where that is.
+    path: PathBuf,
+}
+
+impl Site {
+    fn open(io: &Io, root: &Path) -> Result<Site> {
+        let Some(name) = root.file_name() else {
+            let why = "has no name to put another directory beside; give the directory itself";
+            return Err(Invalid::NotAStore {
+                path: root.to_path_buf(),
+                why: String::from(why),
+            }
+            .into());
+        };
+        let mut repaired = name.to_os_string();
+        repaired.push(".repair");
+        let parent = root.parent().filter(|p| !p.as_os_str().is_empty());
+        let parent = parent.unwrap_or(Path::new("."));
+        let opened = io.disk.open_dir(parent);
+        Ok(Site {
+            parent: opened.map_err(|e| Error::io("open", parent, e))?,
+            name: name.to_os_string(),
+            path: root.with_file_name(&repaired),
+            repaired,
+        })
+    }
 }

@@ -5,13 +5,15 @@
 //! - A file REPAIR says of `DIR.repair` that it is not finished, and which data directories were made
 //!   for it: only what it names is ever cleared, and only files with names of the store's kinds.
 
+use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use crate::error::{Error, Invalid, Result};
 use crate::format::{CURRENT_NAME, CURRENT_TEMPORARY_NAME, PART_NAME, STORE_NAME, parse_file_name};
-use crate::io::Disk;
-use crate::ssd::create::{STORE_TEMPORARY_NAME, make_dir, write_whole};
+use crate::io::Directory;
+use crate::ssd::create::{STORE_TEMPORARY_NAME, list, make_dir_in, stored_name, sync, write_whole};
 use crate::ssd::recover::{LOCK_NAME, read_whole};
 
 /// Stands in a repaired store until it has taken the damaged one's place for good.
@@ -24,60 +26,82 @@ const MARKER_BYTES_MAX: u64 = 1 << 20;
 pub(super) struct Part {
     /// Of the damaged store.
     pub old: PathBuf,
+    /// That, if it is there.
+    pub source: Option<Arc<dyn Directory>>,
     /// Of the repaired one.
     pub new: PathBuf,
-    /// As its STORE names it.
+    /// That, once it is made.
+    pub made: Option<Arc<dyn Directory>>,
+    /// As its STORE names it: from there, or absolute.
     pub name: String,
     /// It stands inside the repaired store.
     pub inside: bool,
 }
 
-/// The places of the data directories; new ones elsewhere have names that were free.
+impl Part {
+    /// The new directory.
+    pub fn place(&self) -> Result<&Arc<dyn Directory>> {
+        let gone = || Error::io("open", &self.new, ErrorKind::NotFound.into());
+        self.made.as_ref().ok_or_else(gone)
+    }
+}
+
+/// Opens a directory, if there is one.
+pub(super) fn open_if_there(
+    place: &dyn Directory,
+    path: &Path,
+) -> Result<Option<Arc<dyn Directory>>> {
+    match place.open_dir(path) {
+        Ok(opened) => Ok(Some(opened)),
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
+        Err(e) => Err(Error::io("open", &place.path().join(path), e)),
+    }
+}
+
+/// The places of the data directories; new ones elsewhere have names that were free. `path`: that of
+/// the repaired store, beside `root`.
 ///
 /// # Errors
 /// `Io` when a place can't be looked at.
-pub(super) fn parts(
-    disk: &dyn Disk,
-    root: &Path,
-    path: &Path,
-    names: &[PathBuf],
-) -> Result<Vec<Part>> {
+pub(super) fn parts(root: &dyn Directory, path: &Path, names: &[PathBuf]) -> Result<Vec<Part>> {
     let mut parts: Vec<Part> = Vec::new();
     for name in names {
-        let old = root.join(name);
+        let source = open_if_there(root, name)?;
+        let old = root.path().join(name);
         if name.components().all(|c| matches!(c, Component::Normal(_))) {
             parts.push(Part {
                 old,
+                source,
                 new: path.join(name),
-                name: name.to_string_lossy().into_owned(),
+                made: None,
+                name: stored_name(name)?,
                 inside: true,
             });
             continue;
         }
-        let own = old
-            .file_name()
-            .is_some_and(|n| n.to_string_lossy().starts_with("repaired-"));
-        let base = match old.parent() {
-            Some(parent) if own => parent,
-            _ => &old,
+        let own = |n: &OsStr| n.to_string_lossy().starts_with("repaired-");
+        let base = match name.parent() {
+            Some(parent) if name.file_name().is_some_and(own) => parent,
+            _ => name,
         };
         let mut n = 1;
         let new = loop {
-            let new = base.join(format!("repaired-{n}"));
-            let free = match disk.list(&new) {
-                Ok(names) => names.is_empty(),
-                Err(e) if e.kind() == ErrorKind::NotFound => true,
-                Err(e) => return Err(Error::io("list", &new, e)),
+            let new = stored_name(&base.join(format!("repaired-{n}")))?;
+            let free = match open_if_there(root, Path::new(&new))? {
+                Some(place) => list(&*place)?.is_empty(),
+                None => true,
             };
-            if free && parts.iter().all(|part| part.new != new) {
+            if free && parts.iter().all(|part| part.name != new) {
                 break new;
             }
             n += 1;
         };
         parts.push(Part {
-            name: new.to_string_lossy().into_owned(),
             old,
-            new,
+            source,
+            new: root.path().join(&new),
+            made: None,
+            name: new,
             inside: false,
         });
     }
@@ -88,75 +112,70 @@ pub(super) fn parts(
 ///
 /// # Errors
 /// `Io`.
-pub(super) fn begin(disk: &dyn Disk, path: &Path, parts: &[Part]) -> Result<()> {
-    make_dir(disk, path)?;
+pub(super) fn begin(
+    parent: &dyn Directory,
+    name: &OsStr,
+    parts: &mut [Part],
+) -> Result<Arc<dyn Directory>> {
+    let place = make_dir_in(parent, Path::new(name))?;
     let outside: Vec<&str> = parts
         .iter()
         .filter(|part| !part.inside)
         .map(|part| part.name.as_str())
         .collect();
-    write_whole(disk, &path.join(MARKER_NAME), outside.join("\n").as_bytes())?;
-    sync(disk, path)?;
-    parts.iter().try_for_each(|part| match part.inside {
-        true => make(disk, path, &part.new),
-        false => make_dir(disk, &part.new),
-    })
-}
-
-/// Makes a directory, and those above it up to `root`.
-fn make(disk: &dyn Disk, root: &Path, directory: &Path) -> Result<()> {
-    let above: Vec<&Path> = directory
-        .ancestors()
-        .take_while(|d| *d != root && d.starts_with(root))
-        .collect();
-    above.into_iter().rev().try_for_each(|d| make_dir(disk, d))
-}
-
-/// Makes the names in a directory durable.
-pub(super) fn sync(disk: &dyn Disk, path: &Path) -> Result<()> {
-    disk.sync_dir(path)
-        .map_err(|e| Error::io("sync the directory", path, e))
+    write_whole(&*place, MARKER_NAME, outside.join("\n").as_bytes())?;
+    sync(&*place)?;
+    for part in parts {
+        let path = Path::new(&part.name);
+        // Those above it are made as well, inside the store.
+        let above = path
+            .ancestors()
+            .skip(1)
+            .filter(|d| part.inside && !d.as_os_str().is_empty());
+        for directory in above.collect::<Vec<_>>().into_iter().rev() {
+            make_dir_in(&*place, directory)?;
+        }
+        part.made = Some(make_dir_in(&*place, path)?);
+    }
+    Ok(place)
 }
 
 /// Whether the directory holds a repaired store that has not taken its place for good.
 ///
 /// # Errors
 /// `Io`.
-pub(super) fn is_marked(disk: &dyn Disk, path: &Path) -> Result<bool> {
-    match disk.list(path) {
-        Ok(names) => Ok(names.iter().any(|e| e.name == MARKER_NAME)),
-        Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
-        Err(e) => Err(Error::io("list", path, e)),
-    }
+pub(super) fn is_marked(place: &dyn Directory) -> Result<bool> {
+    Ok(list(place)?.iter().any(|name| name == MARKER_NAME))
 }
 
 /// Removes a repaired store that is not finished, with its data directories' files.
 ///
 /// # Errors
 /// `InvalidArgument` when there is something else; nothing is removed then. `Io`.
-pub(super) fn clear(disk: &dyn Disk, path: &Path, parts: &[PathBuf]) -> Result<()> {
-    let names = match disk.list(path) {
-        Ok(names) => names,
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(e) => return Err(Error::io("list", path, e)),
+pub(super) fn clear(parent: &dyn Directory, name: &OsStr, parts: &[PathBuf]) -> Result<()> {
+    let Some(place) = open_if_there(parent, Path::new(name))? else {
+        return Ok(());
     };
-    let marker = path.join(MARKER_NAME);
+    let place = &*place;
+    let failed = |e| Error::io("list", place.path(), e);
+    let names = place.list().map_err(failed)?;
     if !names.iter().any(|e| e.name == MARKER_NAME) {
         if names.iter().any(|e| e.is_file) {
-            return Err(in_the_way(path, "is no unfinished repair"));
+            return Err(in_the_way(place.path(), "is no unfinished repair"));
         }
         return Ok(());
     }
-    let outside = read_whole(disk, &marker, MARKER_BYTES_MAX)?;
+    let outside = read_whole(place, MARKER_NAME, MARKER_BYTES_MAX)?;
     let outside = String::from_utf8_lossy(&outside).into_owned();
-    let outside = outside.lines().filter(|l| !l.is_empty()).map(PathBuf::from);
-    let inside = parts.iter().map(|name| path.join(name));
-    for directory in outside.chain(inside) {
-        clear_files(disk, &directory)?;
+    let outside = outside.lines().filter(|l| !l.is_empty()).map(Path::new);
+    for part in outside.chain(parts.iter().map(PathBuf::as_path)) {
+        if let Some(directory) = open_if_there(place, part)? {
+            clear_files(&*directory)?;
+        }
     }
-    clear_files(disk, path)?;
-    sync(disk, path)?;
-    remove(disk, &marker)
+    clear_files(place)?;
+    sync(place)?;
+    remove(place, MARKER_NAME)
 }
 
 fn in_the_way(path: &Path, why: &str) -> Error {
@@ -181,23 +200,21 @@ fn is_ours(name: &str) -> bool {
 }
 
 /// Removes a store's files from one directory, STORE first.
-fn clear_files(disk: &dyn Disk, directory: &Path) -> Result<()> {
-    let names = match disk.list(directory) {
-        Ok(names) => names,
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(e) => return Err(Error::io("list", directory, e)),
-    };
+fn clear_files(directory: &dyn Directory) -> Result<()> {
+    let names = directory
+        .list()
+        .map_err(|e| Error::io("list", directory.path(), e))?;
     let files = names.into_iter().filter(|e| e.is_file).map(|e| e.name);
     let mut names: Vec<String> = files.filter(|name| name != MARKER_NAME).collect();
     if let Some(stranger) = names.iter().find(|name| !is_ours(name)) {
-        return Err(in_the_way(directory, &format!("holds {stranger:?}")));
+        return Err(in_the_way(directory.path(), &format!("holds {stranger:?}")));
     }
     names.sort_by_key(|name| name != STORE_NAME);
-    names
-        .iter()
-        .try_for_each(|name| remove(disk, &directory.join(name)))
+    names.iter().try_for_each(|name| remove(directory, name))
 }
 
-pub(super) fn remove(disk: &dyn Disk, path: &Path) -> Result<()> {
-    disk.remove(path).map_err(|e| Error::io("remove", path, e))
+pub(super) fn remove(place: &dyn Directory, name: &str) -> Result<()> {
+    place
+        .remove(name)
+        .map_err(|e| Error::io("remove", &place.path().join(name), e))
 }

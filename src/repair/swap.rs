@@ -5,88 +5,95 @@
 //! - The repaired one is marked until the damaged one has that name: what a crash cut short is ended
 //!   by the next repair.
 
+use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::place::{MARKER_NAME, is_marked, remove, sync};
+use super::place::{MARKER_NAME, is_marked, open_if_there, remove};
 use crate::error::{Error, Result};
-use crate::io::{Disk, exchange};
+use crate::io::Directory;
+use crate::ssd::create::sync;
 
-/// Exchanges `root` and `repaired` and moves what was `root` aside; returns where it is.
-pub(super) fn swap(disk: &dyn Disk, root: &Path, repaired: &Path) -> Result<PathBuf> {
-    match exchange(root, repaired) {
-        Ok(()) => sync_parent(disk, root)?,
+/// Exchanges `root` and `repaired`, names in `parent`, and moves what was `root` aside; returns the
+/// name that it has then.
+pub(super) fn swap(parent: &dyn Directory, root: &OsStr, repaired: &OsStr) -> Result<OsString> {
+    match parent.exchange(root, repaired) {
+        Ok(()) => sync(parent)?,
         Err(e) if e.kind() == ErrorKind::Unsupported || e.kind() == ErrorKind::InvalidInput => {
-            let aside = free_name(disk, root)?;
-            rename(disk, root, &aside)?;
-            if let Err(error) = rename(disk, repaired, root) {
-                rename(disk, &aside, root)?;
+            let aside = free_name(parent, root)?;
+            rename(parent, root, &aside)?;
+            if let Err(error) = rename(parent, repaired, root) {
+                rename(parent, &aside, root)?;
                 return Err(error);
             }
-            end(disk, root)?;
+            end(parent, root)?;
             return Ok(aside);
         }
-        Err(e) => return Err(Error::io("exchange with the repaired store", root, e)),
+        Err(e) => {
+            let path = parent.path().join(root);
+            return Err(Error::io("exchange with the repaired store", &path, e));
+        }
     }
-    finish(disk, root, repaired).map(|aside| aside.unwrap_or_else(|| repaired.to_path_buf()))
+    finish(parent, root, repaired).map(|aside| aside.unwrap_or_else(|| repaired.to_owned()))
 }
 
-/// Ends a swap whose names were exchanged; gives the damaged store's place, if it was not there yet.
-pub(super) fn finish(disk: &dyn Disk, root: &Path, repaired: &Path) -> Result<Option<PathBuf>> {
-    if !is_marked(disk, root)? {
+/// Ends a swap whose names were exchanged; gives the damaged store's name, if it was not there yet.
+pub(super) fn finish(
+    parent: &dyn Directory,
+    root: &OsStr,
+    repaired: &OsStr,
+) -> Result<Option<OsString>> {
+    let marked = |name: &OsStr| match open_if_there(parent, Path::new(name))? {
+        Some(place) => is_marked(&*place).map(Some),
+        None => Ok(None),
+    };
+    if marked(root)? != Some(true) {
         return Ok(None);
     }
-    let there = match disk.list(repaired) {
-        Ok(_) => !is_marked(disk, repaired)?,
-        Err(e) if e.kind() == ErrorKind::NotFound => false,
-        Err(e) => return Err(Error::io("list", repaired, e)),
-    };
     let mut aside = None;
-    if there {
-        let name = free_name(disk, root)?;
-        rename(disk, repaired, &name)?;
+    if marked(repaired)? == Some(false) {
+        let name = free_name(parent, root)?;
+        rename(parent, repaired, &name)?;
         aside = Some(name);
     }
-    end(disk, root)?;
+    end(parent, root)?;
     Ok(aside)
 }
 
-fn end(disk: &dyn Disk, root: &Path) -> Result<()> {
-    sync_parent(disk, root)?;
-    remove(disk, &root.join(MARKER_NAME))?;
-    sync(disk, root)
+fn end(parent: &dyn Directory, root: &OsStr) -> Result<()> {
+    sync(parent)?;
+    let Some(place) = open_if_there(parent, Path::new(root))? else {
+        let path = parent.path().join(root);
+        return Err(Error::io("open", &path, ErrorKind::NotFound.into()));
+    };
+    remove(&*place, MARKER_NAME)?;
+    sync(&*place)
 }
 
-fn rename(disk: &dyn Disk, source: &Path, target: &Path) -> Result<()> {
-    disk.rename(source, target)
-        .map_err(|e| Error::io("rename", source, e))
+fn rename(parent: &dyn Directory, source: &OsStr, target: &OsStr) -> Result<()> {
+    parent
+        .rename(source, target)
+        .map_err(|e| Error::io("rename", &parent.path().join(source), e))
 }
 
-fn sync_parent(disk: &dyn Disk, root: &Path) -> Result<()> {
-    let parent = root.parent().filter(|p| !p.as_os_str().is_empty());
-    sync(disk, parent.unwrap_or(Path::new(".")))
-}
-
-fn free_name(disk: &dyn Disk, root: &Path) -> Result<PathBuf> {
-    let base = root.file_name().unwrap_or_default();
+fn free_name(parent: &dyn Directory, root: &OsStr) -> Result<OsString> {
+    let failed = |operation, e| Error::io(operation, &parent.path().join(root), e);
     for n in 1..=1000 {
-        let mut name = base.to_os_string();
+        let mut name = root.to_os_string();
         name.push(".damaged");
         if n > 1 {
             name.push(format!("-{n}"));
         }
-        let path = root.with_file_name(name);
-        match disk.list(&path) {
-            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(path),
+        match parent.open_dir(Path::new(&name)) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(name),
             Err(e) if e.kind() != ErrorKind::NotADirectory => {
-                return Err(Error::io("list", &path, e));
+                return Err(failed("find a free name beside", e));
             }
             _ => {}
         }
     }
-    Err(Error::io(
+    Err(failed(
         "find a free name beside",
-        root,
         ErrorKind::AlreadyExists.into(),
     ))
 }

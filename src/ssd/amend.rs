@@ -11,7 +11,6 @@
 //! - Until CURRENT is durable nothing in memory has changed and nothing is unlinked.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use super::Ssd;
 use super::commit::{Captured, image_edit};
@@ -49,15 +48,10 @@ impl Change<'_> {
 }
 
 impl Ssd {
-    fn meta_path(&self, checkpoint: &CheckpointMeta) -> PathBuf {
-        self.root
-            .join(file_name(FileKind::Meta, checkpoint.meta_number))
-    }
-
     /// The lock on a checkpoint that no reader has beside.
     fn lock_alone(&self, checkpoint: &CheckpointMeta) -> Result<Box<dyn LockGuard>> {
-        let path = self.meta_path(checkpoint);
-        recover::lock(&*self.disk, &path, LockKind::Exclusive, false)
+        let name = file_name(FileKind::Meta, checkpoint.meta_number);
+        recover::lock(&*self.root, &name, LockKind::Exclusive, false)
     }
 
     fn last(&self) -> Option<CheckpointMeta> {
@@ -119,10 +113,7 @@ impl Ssd {
             return Err(Invalid::Other { what }.into());
         };
         self.sync_files(&captured.files)?;
-        for directory in self.directories.iter().chain([&self.root]) {
-            let synced = self.disk.sync_dir(directory);
-            self.fatal("sync the directory", directory, synced)?;
-        }
+        self.sync_directories()?;
         let _alone = self.lock_alone(&last)?;
         let change = Change {
             captured: Some(captured),
@@ -164,7 +155,7 @@ impl Ssd {
                 Err(error) => return Err(error),
             }
             forget.push(id);
-            metas.push(self.meta_path(checkpoint));
+            metas.push(file_name(FileKind::Meta, checkpoint.meta_number));
         }
         if forget.is_empty() {
             return Ok(held);
@@ -175,8 +166,8 @@ impl Ssd {
         };
         self.rewrite_history(&change, tables)?;
         self.collect_garbage();
-        for path in metas {
-            self.unlink(&path);
+        for name in metas {
+            self.unlink(&*self.root, &name);
         }
         Ok(held)
     }

@@ -11,7 +11,7 @@ use crate::error::{Error, Holder, Invalid, Result};
 use crate::format::current::Current;
 use crate::format::manifest::CheckpointMeta;
 use crate::format::{CURRENT_NAME, FileKind, file_name};
-use crate::io::{Disk, LockGuard, LockKind};
+use crate::io::{Directory, LockGuard, LockKind};
 use crate::sync::thread;
 
 /// What a writer has just replaced is read again; a writer may take long over its syncs.
@@ -20,12 +20,12 @@ const READER_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
 
 /// A reader's shared lock on a checkpoint, and the versions read after it was locked.
 pub(super) fn lock_checkpoint(
-    disk: &dyn Disk,
+    root: &dyn Directory,
     request: &OpenRequest<'_>,
     store: &[u8; 16],
 ) -> Result<(Current, Replay, CheckpointMeta, Box<dyn LockGuard>)> {
     let mut last = Error::Locked {
-        path: request.root.to_path_buf(),
+        path: root.path().to_path_buf(),
         holder: Holder::Dropping,
     };
     for attempt in 0..READER_TRIES {
@@ -34,13 +34,12 @@ pub(super) fn lock_checkpoint(
         }
         // A writer may replace the manifest between CURRENT and it, and drop the checkpoint; what
         // goes wrong beside a CURRENT that stayed the same is damage.
-        let current_path = request.root.join(CURRENT_NAME);
-        let before = read_whole(disk, &current_path, 4096);
-        let unchanged = || match (&before, read_whole(disk, &current_path, 4096)) {
+        let before = read_whole(root, CURRENT_NAME, 4096);
+        let unchanged = || match (&before, read_whole(root, CURRENT_NAME, 4096)) {
             (Ok(before), Ok(now)) => *before == now,
             (before, now) => before.is_err() && now.is_err(),
         };
-        let (_, replay) = match read_current(disk, request.root, store) {
+        let (_, replay) = match read_current(root, store) {
             Ok(read) => read,
             Err(error @ Error::Corrupt { .. }) if !unchanged() => {
                 last = error;
@@ -58,9 +57,9 @@ pub(super) fn lock_checkpoint(
             return Err(Invalid::UnknownCheckpoint { id, retained }.into());
         };
         let name = file_name(FileKind::Meta, wanted.meta_number);
-        let path = request.root.join(name);
-        match disk.lock(&path, LockKind::Shared, false) {
-            Ok(guard) => match read_current(disk, request.root, store) {
+        let path = root.path().join(&name);
+        match root.lock(&name, LockKind::Shared, false) {
+            Ok(guard) => match read_current(root, store) {
                 Ok((current, replay)) if replay.checkpoints.contains(&wanted) => {
                     return Ok((current, replay, wanted, guard));
                 }

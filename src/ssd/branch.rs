@@ -6,16 +6,19 @@
 //! - Until CURRENT (or, in an export, STORE) is durable, nothing has happened.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::Ssd;
-use super::create::{Next, make_dir, write_root, write_whole};
+use super::create::{
+    Next, list, make_dir, make_dir_in, stored_name, sync, write_root, write_whole,
+};
 use super::edits;
 use super::version::Versions;
 use crate::error::{Error, Invalid, Result};
 use crate::format::identity::encode_part;
 use crate::format::manifest::{CheckpointMeta, FileMeta};
 use crate::format::{FileKind, PART_NAME, data_file_name, file_name};
-use crate::io::Disk;
+use crate::io::Directory;
 use crate::options::TableDescriptor;
 
 impl Ssd {
@@ -88,7 +91,6 @@ impl Ssd {
         tables: &[TableDescriptor],
     ) -> Result<()> {
         let checkpoint = self.retained(id)?;
-        let disk = &*self.disk;
         if !parts.is_empty() && parts.len() != self.directories.len() {
             let (expected, found) = (self.directories.len(), parts.len());
             let what = "data directories of an export";
@@ -99,24 +101,21 @@ impl Ssd {
             }
             .into());
         }
-        let names: Vec<String> = (0..self.directories.len())
-            .map(|i| match parts.get(i) {
-                Some(path) => path.to_string_lossy().into_owned(),
-                None => format!("part-{i}"),
-            })
-            .collect();
-        fresh_directory(disk, target)?;
+        let names = (0..self.directories.len()).map(|i| match parts.get(i) {
+            Some(path) => stored_name(path),
+            None => Ok(format!("part-{i}")),
+        });
+        let names = names.collect::<Result<Vec<String>>>()?;
+        let target = fresh(make_dir(&*self.io.disk, target)?)?;
         let held = self.version_files(id)?;
         let mut exported = Versions::default();
-        for (i, name) in names.iter().enumerate() {
-            let directory = target.join(name);
-            fresh_directory(disk, &directory)?;
+        for (i, (name, source)) in names.iter().zip(&self.directories).enumerate() {
+            let directory = fresh(make_dir_in(&*target, Path::new(name))?)?;
             let index = u32::try_from(i).unwrap_or(u32::MAX);
             let part = encode_part(&self.store, index);
-            write_whole(disk, &directory.join(PART_NAME), &part)?;
+            write_whole(&*directory, PART_NAME, &part)?;
             for data in held.iter().filter(|f| f.meta.directory == index) {
-                let path = directory.join(data_file_name(data.meta.number));
-                link(disk, &data.path, &path)?;
+                link(&**source, &*directory, &data_file_name(data.meta.number))?;
                 let meta = FileMeta {
                     added: id,
                     removed: u64::MAX,
@@ -124,11 +123,10 @@ impl Ssd {
                 };
                 exported.know(meta, None);
             }
-            disk.sync_dir(&directory)
-                .map_err(|e| Error::io("sync the directory", &directory, e))?;
+            sync(&*directory)?;
         }
         let meta_name = file_name(FileKind::Meta, checkpoint.meta_number);
-        link(disk, &self.root.join(&meta_name), &target.join(&meta_name))?;
+        link(&*self.root, &*target, &meta_name)?;
         let c = Some(&checkpoint);
         let commit = edits::snapshot(&exported, branch, id, tables, &[], c, None);
         let next = Next {
@@ -136,8 +134,7 @@ impl Ssd {
             checkpoint: checkpoint.id + 1,
         };
         write_root(
-            disk,
-            target,
+            &*target,
             self.store,
             branch,
             &names,
@@ -147,21 +144,19 @@ impl Ssd {
     }
 }
 
-pub(crate) fn link(disk: &dyn Disk, source: &Path, target: &Path) -> Result<()> {
-    disk.hard_link(source, target)
-        .map_err(|e| Error::io("hard-link to", target, e))
+/// Gives a file a second name, the same one, in another directory.
+pub(crate) fn link(source: &dyn Directory, target: &dyn Directory, name: &str) -> Result<()> {
+    source
+        .hard_link(name, target, name)
+        .map_err(|e| Error::io("hard-link to", &target.path().join(name), e))
 }
 
-fn fresh_directory(disk: &dyn Disk, path: &Path) -> Result<()> {
-    make_dir(disk, path)?;
-    let names = disk.list(path).map_err(|e| Error::io("list", path, e))?;
-    if names.is_empty() {
-        return Ok(());
+/// A directory that is empty.
+fn fresh(place: Arc<dyn Directory>) -> Result<Arc<dyn Directory>> {
+    if list(&*place)?.is_empty() {
+        return Ok(place);
     }
     let why = String::from("the directory is not empty; export into an empty one");
-    Err(Invalid::NotAStore {
-        path: path.to_path_buf(),
-        why,
-    }
-    .into())
+    let path = place.path().to_path_buf();
+    Err(Invalid::NotAStore { path, why }.into())
 }

@@ -20,9 +20,9 @@ use crate::error::{Error, Invalid, Result};
 use crate::format::current::Current;
 use crate::format::manifest::{self, CheckpointMeta, Edit};
 use crate::format::{
-    CURRENT_NAME, CURRENT_TEMPORARY_NAME, FileKind, STORE_NAME, file_name, manifest_paths, meta,
+    CURRENT_NAME, CURRENT_TEMPORARY_NAME, FileKind, STORE_NAME, file_name, manifest_names, meta,
 };
-use crate::io::{DiskFile, LockGuard, LockKind, OpenMode};
+use crate::io::{Directory, DiskFile, LockGuard, LockKind, OpenMode};
 use crate::options::{Hyper, TableDescriptor};
 use crate::sync::MutexGuard;
 
@@ -173,7 +173,7 @@ impl Ssd {
         let result = self.commit_meta(captured, request, meta_number, written);
         if result.is_err() && self.check_writable().is_ok() {
             // CURRENT was not touched: nothing names the file.
-            self.unlink(&self.root.join(file_name(FileKind::Meta, meta_number)));
+            self.unlink(&*self.root, &file_name(FileKind::Meta, meta_number));
         }
         result
     }
@@ -195,18 +195,27 @@ impl Ssd {
             meta_bytes,
             meta_checksum,
             hyper: request.hyper,
-            unix_seconds: unix_seconds(),
+            unix_seconds: self.io.disk.unix_seconds(),
         };
         let mut manifest = self.manifest();
         self.check_writable()?;
-        for directory in self.directories.iter().chain([&self.root]) {
-            let synced = self.disk.sync_dir(directory);
-            self.fatal("sync the directory", directory, synced)?;
-        }
+        self.sync_directories()?;
         let (forgotten, _guards) = self.forgettable(request.retain);
         self.append_commit(&mut manifest, request, &checkpoint, &forgotten)?;
         self.finish_commit(&checkpoint, &forgotten);
         Ok(checkpoint)
+    }
+
+    /// Makes the names in all directories durable, the root's last.
+    pub(super) fn sync_directories(&self) -> Result<()> {
+        let places = self.directories.iter().chain([&self.root]);
+        places
+            .into_iter()
+            .try_for_each(|place| self.sync_names(&**place))
+    }
+
+    pub(super) fn sync_names(&self, place: &dyn Directory) -> Result<()> {
+        self.fatal("sync the directory", place.path(), place.sync())
     }
 
     pub(super) fn sync_files(&self, files: &[Arc<DataFile>]) -> Result<()> {
@@ -221,19 +230,19 @@ impl Ssd {
 
     fn write_meta(&self, number: u64, checkpoint: u64, body: &[u8]) -> Result<(u64, u64)> {
         let _writing = tracing::debug_span!("meta", bytes = body.len()).entered();
-        let path = self.root.join(file_name(FileKind::Meta, number));
+        let name = file_name(FileKind::Meta, number);
+        let path = self.root.path().join(&name);
         self.check_root_space(body.len() as u64 + 4096)?;
         let (header, checksum) = meta::encode_meta_header(&self.identity(number), checkpoint, body);
-        let write = || -> std::io::Result<Arc<dyn DiskFile>> {
-            let file = self.disk.open(&path, OpenMode::Create)?;
-            file.write_at(&header, 0)?;
-            file.write_at(body, header.len() as u64)?;
-            Ok(file)
-        };
-        let file = write().map_err(|e| {
-            self.unlink(&path);
-            self.full(&path, body.len() as u64, e)
-        })?;
+        let full = |e| self.full(&path, body.len() as u64, e);
+        let file = self.root.open(&name, OpenMode::Create).map_err(full)?;
+        let written = file
+            .write_at(&header, 0)
+            .and_then(|()| file.write_at(body, header.len() as u64));
+        if let Err(e) = written {
+            self.unlink(&*self.root, &name);
+            return Err(full(e));
+        }
         let synced = file.sync();
         self.fatal("sync", &path, synced)?;
         Ok(((header.len() + body.len()) as u64, checksum))
@@ -242,7 +251,7 @@ impl Ssd {
     /// A write's error, with ENOSPC as `NoSpace`.
     pub(crate) fn full(&self, path: &Path, asked_bytes: u64, error: std::io::Error) -> Error {
         if error.kind() == std::io::ErrorKind::StorageFull {
-            let space = self.disk.space(&self.root).ok();
+            let space = self.root.space().ok();
             return Error::NoSpace {
                 path: path.to_path_buf(),
                 used_bytes: space.map_or(0, |s| s.total_bytes - s.free_bytes),
@@ -260,10 +269,8 @@ impl Ssd {
         let mut forgotten = Vec::new();
         let mut guards = Vec::new();
         for checkpoint in old.iter().take(surplus) {
-            let path = self
-                .root
-                .join(file_name(FileKind::Meta, checkpoint.meta_number));
-            match self.disk.lock(&path, LockKind::Exclusive, false) {
+            let name = file_name(FileKind::Meta, checkpoint.meta_number);
+            match self.root.lock(&name, LockKind::Exclusive, false) {
                 Ok(guard) => {
                     forgotten.push(checkpoint.id);
                     guards.push(guard);
@@ -345,7 +352,7 @@ impl Ssd {
         };
         let _writing = tracing::debug_span!("manifest", number).entered();
         let identity = self.identity(number);
-        let paths = manifest_paths(&self.root, number);
+        let names = manifest_names(number);
         let mut bytes = Vec::new();
         if roll {
             current.manifest_number = number;
@@ -360,34 +367,26 @@ impl Ssd {
             let digest = &mut current.manifest_digest;
             manifest::encode_edit(edit, &identity, offset, &mut bytes, digest);
         }
-        let write = |i: usize| -> std::io::Result<Arc<dyn DiskFile>> {
-            let file = match &manifest.files {
-                Some(files) if !roll => Arc::clone(&files[i]),
-                _ => self.disk.open(&paths[i], OpenMode::Create)?,
-            };
-            file.write_at(&bytes, start)?;
-            Ok(file)
+        let files = match &manifest.files {
+            Some(files) if !roll => files.clone(),
+            _ => self.create_manifest(manifest, &names)?,
         };
-        let written = |i: usize| write(i).map_err(|e| (&paths[i], e));
-        let files = match written(0).and_then(|file| Ok([file, written(1)?])) {
-            Ok(files) => files,
-            Err((path, e)) => {
+        for (file, name) in files.iter().zip(&names) {
+            if let Err(e) = file.write_at(&bytes, start) {
                 // Bytes above the committed length count for nothing: start afresh next time.
                 manifest.files = None;
                 if roll {
                     self.unlink_manifest(number);
                 }
-                return Err(self.full(path, bytes.len() as u64, e));
+                return Err(self.full(&self.root.path().join(name), bytes.len() as u64, e));
             }
-        };
-        for (file, path) in files.iter().zip(&paths) {
-            let synced = file.sync();
-            self.fatal("sync", path, synced)?;
+        }
+        for (file, name) in files.iter().zip(&names) {
+            self.fatal("sync", &self.root.path().join(name), file.sync())?;
         }
         current.manifest_bytes = start + bytes.len() as u64;
         if roll {
-            let synced = self.disk.sync_dir(&self.root);
-            self.fatal("sync the directory", &self.root, synced)?;
+            self.sync_names(&*self.root)?;
             manifest.snapshot_bytes = current.manifest_bytes;
             manifest.files = Some(files);
         }
@@ -396,8 +395,30 @@ impl Ssd {
 
     /// Removes a manifest that CURRENT does not name, and its copy.
     pub(super) fn unlink_manifest(&self, number: u64) {
-        for path in manifest_paths(&self.root, number) {
-            self.unlink(&path);
+        for name in manifest_names(number) {
+            self.unlink(&*self.root, &name);
+        }
+    }
+
+    /// Creates a manifest and its copy, both or none.
+    fn create_manifest(
+        &self,
+        manifest: &mut ManifestWriter,
+        names: &[String; 2],
+    ) -> Result<[Arc<dyn DiskFile>; 2]> {
+        manifest.files = None;
+        let create = |name: &str| {
+            let path = || self.root.path().join(name);
+            let made = self.root.open(name, OpenMode::Create);
+            made.map_err(|e| self.full(&path(), 0, e))
+        };
+        let first = create(&names[0])?;
+        match create(&names[1]) {
+            Ok(second) => Ok([first, second]),
+            Err(error) => {
+                self.unlink(&*self.root, &names[0]);
+                Err(error)
+            }
         }
     }
 
@@ -421,31 +442,30 @@ impl Ssd {
         current: Current,
     ) -> Result<()> {
         let _replacing = tracing::debug_span!("current").entered();
-        let temporary = self.root.join(CURRENT_TEMPORARY_NAME);
-        let path = self.root.join(CURRENT_NAME);
+        let path = self.root.path().join(CURRENT_TEMPORARY_NAME);
         let bytes = current.encode(&self.store);
-        match self.disk.remove(&temporary) {
+        match self.root.remove(CURRENT_TEMPORARY_NAME) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
                 self.give_up(manifest, &current);
-                return Err(Error::io("remove", &temporary, e));
+                return Err(Error::io("remove", &path, e));
             }
             _ => {}
         }
         let write = || -> std::io::Result<Arc<dyn DiskFile>> {
-            let file = self.disk.open(&temporary, OpenMode::Create)?;
+            let file = self.root.open(CURRENT_TEMPORARY_NAME, OpenMode::Create)?;
             file.write_at(&bytes, 0)?;
             Ok(file)
         };
         let file = write().map_err(|e| {
             self.give_up(manifest, &current);
-            self.full(&temporary, bytes.len() as u64, e)
+            self.full(&path, bytes.len() as u64, e)
         })?;
-        let synced = file.sync();
-        self.fatal("sync", &temporary, synced)?;
-        let renamed = self.disk.rename(&temporary, &path);
-        self.fatal("rename", &temporary, renamed)?;
-        let synced = self.disk.sync_dir(&self.root);
-        self.fatal("sync the directory", &self.root, synced)?;
+        self.fatal("sync", &path, file.sync())?;
+        let renamed = self
+            .root
+            .rename(CURRENT_TEMPORARY_NAME.as_ref(), CURRENT_NAME.as_ref());
+        self.fatal("rename", &path, renamed)?;
+        self.sync_names(&*self.root)?;
         manifest.current = current;
         Ok(())
     }
@@ -477,7 +497,7 @@ impl Ssd {
         };
         self.collect_garbage();
         for number in metas {
-            self.unlink(&self.root.join(file_name(FileKind::Meta, number)));
+            self.unlink(&*self.root, &file_name(FileKind::Meta, number));
         }
     }
 
@@ -507,9 +527,4 @@ pub(super) fn image_edit(image: edits::ImageRef) -> Edit {
         bytes: image.bytes,
         checksum: image.checksum,
     }
-}
-
-fn unix_seconds() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    now.map_or(0, |d| d.as_secs())
 }

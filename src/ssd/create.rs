@@ -4,42 +4,22 @@
 //! - Every file is durable before STORE is: a directory holds a store if and only if it holds
 //!   STORE, and creation that was cut short is told from a damaged store.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 
 use super::edits;
-use super::recover::{LOCK_NAME, lock, not_a_store};
+use super::recover::{lock_writer, not_a_store};
 use super::version::Versions;
 use crate::error::{Error, Invalid, Result};
 use crate::format::current::Current;
 use crate::format::identity::{StoreIdentity, encode_part};
 use crate::format::manifest::CheckpointMeta;
-use crate::format::{self, CURRENT_NAME, PART_NAME, STORE_NAME, manifest_paths};
-use crate::io::{Disk, LockKind, OpenMode};
+use crate::format::{self, CURRENT_NAME, PART_NAME, STORE_NAME, manifest_names};
+use crate::io::{Directory, Disk, OpenMode};
 
 /// Name under which STORE is written before it is renamed.
 pub(crate) const STORE_TEMPORARY_NAME: &str = "STORE.tmp";
-
-/// Of the uuids made in this process.
-static UUIDS: AtomicU64 = AtomicU64::new(1);
-
-/// 16 bytes that no other store or branch has.
-#[must_use]
-pub fn fresh_uuid(path: &Path) -> [u8; 16] {
-    use std::hash::{BuildHasher, Hasher};
-    let mut bytes = [0; 16];
-    for half in bytes.chunks_exact_mut(8) {
-        // The standard library seeds each of these from the system's random numbers.
-        let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
-        hasher.write_u64(UUIDS.fetch_add(1, Ordering::Relaxed));
-        hasher.write(path.as_os_str().as_encoded_bytes());
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        hasher.write_u128(now.map_or(0, |d| d.as_nanos()));
-        hasher.write_u32(std::process::id());
-        half.copy_from_slice(&hasher.finish().to_le_bytes());
-    }
-    bytes
-}
 
 /// Makes an empty store. `root` may be missing or empty; data directories too.
 ///
@@ -52,51 +32,71 @@ pub fn create(
     store: [u8; 16],
     branch: [u8; 16],
 ) -> Result<()> {
-    make_dir(disk, root)?;
-    let names = disk.list(root).map_err(|e| Error::io("list", root, e))?;
-    if names.iter().any(|e| e.name == STORE_NAME) {
-        return Err(Invalid::AlreadyAStore {
-            path: root.to_path_buf(),
-        }
-        .into());
+    let stored = stored_names(directories)?;
+    let root = make_dir(disk, root)?;
+    let names = list(&*root)?;
+    if names.iter().any(|name| name == STORE_NAME) {
+        let path = root.path().to_path_buf();
+        return Err(Invalid::AlreadyAStore { path }.into());
     }
     if let Some(stranger) = names.first() {
-        let why = format!(
-            "the directory is not empty ({:?}); choose another",
-            stranger.name
-        );
-        return Err(not_a_store(root, &why));
+        let why = format!("the directory is not empty ({stranger:?}); choose another");
+        return Err(not_a_store(root.path(), &why));
     }
-    let _lock = lock(disk, &root.join(LOCK_NAME), LockKind::Exclusive, true)?;
-    let stored: Vec<String> = if directories.is_empty() {
-        vec![String::from("part-0")]
-    } else {
-        directories
-            .iter()
-            .map(|d| d.to_string_lossy().into_owned())
-            .collect()
-    };
+    let _locks = lock_writer(&*root)?;
     for (i, name) in stored.iter().enumerate() {
-        let path = root.join(name);
-        make_dir(disk, &path)?;
+        let part = make_dir_in(&*root, Path::new(name))?;
         let index = u32::try_from(i).unwrap_or(u32::MAX);
-        let names = disk.list(&path).map_err(|e| Error::io("list", &path, e))?;
-        if !names.is_empty() {
+        if !list(&*part)?.is_empty() {
             return Err(not_a_store(
-                &path,
+                part.path(),
                 "the data directory is not empty; choose another",
             ));
         }
-        write_whole(disk, &path.join(PART_NAME), &encode_part(&store, index))?;
-        disk.sync_dir(&path)
-            .map_err(|e| Error::io("sync the directory", &path, e))?;
-        if let Some(parent) = path.parent() {
-            disk.sync_dir(parent)
-                .map_err(|e| Error::io("sync the directory", parent, e))?;
-        }
+        write_whole(&*part, PART_NAME, &encode_part(&store, index))?;
+        sync(&*part)?;
     }
     let commit = edits::snapshot(&Versions::default(), branch, 0, &[], &[], None, None);
-    write_root(disk, root, store, branch, &stored, &commit, None)
+    write_root(&*root, store, branch, &stored, &commit, None)
+}
+
+/// The data directories as STORE names them.
+fn stored_names(directories: &[PathBuf]) -> Result<Vec<String>> {
+    if directories.is_empty() {
+        return Ok(vec![String::from("part-0")]);
+    }
+    directories.iter().map(|d| stored_name(d)).collect()
+}
+
+/// A data directory's path as STORE holds it.
+///
+/// # Errors
+/// `InvalidArgument` when it is not UTF-8.
+pub(crate) fn stored_name(path: &Path) -> Result<String> {
+    match path.to_str() {
+        Some(name) => Ok(name.to_owned()),
+        None => Err(Invalid::Option {
+            name: "data_directories",
+            value: path.to_string_lossy().into_owned(),
+            why: String::from("the path is not UTF-8, as STORE keeps it"),
+        }
+        .into()),
+    }
+}
+
+/// The names in a directory.
+pub(crate) fn list(place: &dyn Directory) -> Result<Vec<String>> {
+    let entries = place
+        .list()
+        .map_err(|e| Error::io("list", place.path(), e))?;
+    Ok(entries.into_iter().map(|entry| entry.name).collect())
+}
+
+/// Makes the names in a directory durable.
+pub(crate) fn sync(place: &dyn Directory) -> Result<()> {
+    place
+        .sync()
+        .map_err(|e| Error::io("sync the directory", place.path(), e))
 }
 
 /// What a store that did not begin empty goes on with.
@@ -110,8 +110,7 @@ pub(crate) struct Next {
 
 /// Writes manifest 1 and its copy, CURRENT and, last, STORE.
 pub(crate) fn write_root(
-    disk: &dyn Disk,
-    root: &Path,
+    root: &dyn Directory,
     store: [u8; 16],
     branch: [u8; 16],
     directories: &[String],
@@ -127,8 +126,8 @@ pub(crate) fn write_root(
         let offset = bytes.len() as u64;
         format::manifest::encode_edit(edit, &file_identity, offset, &mut bytes, &mut digest);
     }
-    for path in manifest_paths(root, number) {
-        write_whole(disk, &path, &bytes)?;
+    for name in manifest_names(number) {
+        write_whole(root, &name, &bytes)?;
     }
     let current = Current {
         branch,
@@ -140,43 +139,71 @@ pub(crate) fn write_root(
         file_number_limit: number + 1,
         next_checkpoint_id: checkpoint.map_or(1, |(_, next)| next.checkpoint),
     };
-    write_whole(disk, &root.join(CURRENT_NAME), &current.encode(&store))?;
-    let sync = |path: &Path| {
-        disk.sync_dir(path)
-            .map_err(|e| Error::io("sync the directory", path, e))
-    };
+    write_whole(root, CURRENT_NAME, &current.encode(&store))?;
     sync(root)?;
     let content = StoreIdentity {
         uuid: store,
         directories: directories.to_vec(),
     }
     .encode()?;
-    let temporary = root.join(STORE_TEMPORARY_NAME);
-    write_whole(disk, &temporary, &content)?;
-    disk.rename(&temporary, &root.join(STORE_NAME))
-        .map_err(|e| Error::io("rename", &temporary, e))?;
+    write_whole(root, STORE_TEMPORARY_NAME, &content)?;
+    root.rename(STORE_TEMPORARY_NAME.as_ref(), STORE_NAME.as_ref())
+        .map_err(|e| Error::io("rename", &root.path().join(STORE_TEMPORARY_NAME), e))?;
     sync(root)
 }
 
-pub(crate) fn make_dir(disk: &dyn Disk, path: &Path) -> Result<()> {
-    match disk.create_dir(path) {
-        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
-        Err(e) => Err(Error::io("create the directory", path, e)),
-        Ok(()) => match path.parent().filter(|p| !p.as_os_str().is_empty()) {
-            Some(parent) => disk
-                .sync_dir(parent)
-                .map_err(|e| Error::io("sync the directory", parent, e)),
-            None => Ok(()),
-        },
-    }
+/// Opens a directory, made if it is missing; its name is durable then.
+pub(crate) fn make_dir(disk: &dyn Disk, path: &Path) -> Result<Arc<dyn Directory>> {
+    make_dir_by(path, &|path| disk.open_dir(path))
+}
+
+/// The same, by a path that starts at an open directory.
+pub(crate) fn make_dir_in(base: &dyn Directory, path: &Path) -> Result<Arc<dyn Directory>> {
+    make_dir_by(path, &|path| base.open_dir(path))
+}
+
+fn make_dir_by(
+    path: &Path,
+    open: &dyn Fn(&Path) -> std::io::Result<Arc<dyn Directory>>,
+) -> Result<Arc<dyn Directory>> {
+    let failed = |e| Error::io("create the directory", path, e);
+    let (Some(name), Some(parent)) = (path.file_name(), path.parent()) else {
+        return open(path).map_err(failed);
+    };
+    let parent = match parent.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => parent,
+    };
+    let existing = open(path);
+    let parent = match (open(parent), &existing) {
+        (Ok(parent), _) => parent,
+        // Who may not look into the directory above can still use one that is there.
+        (Err(e), Ok(_)) if e.kind() == ErrorKind::PermissionDenied => {
+            return existing.map_err(failed);
+        }
+        (Err(e), _) => return Err(failed(e)),
+    };
+    let made = match existing {
+        Ok(made) => made,
+        Err(e) if e.kind() == ErrorKind::NotFound => {
+            match parent.create_dir(name) {
+                Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(failed(e)),
+                _ => {}
+            }
+            open(path).map_err(failed)?
+        }
+        Err(e) => return Err(failed(e)),
+    };
+    sync(&*parent)?;
+    Ok(made)
 }
 
 /// Creates a file of small content and syncs it.
-pub(crate) fn write_whole(disk: &dyn Disk, path: &Path, content: &[u8]) -> Result<()> {
-    let file = disk
-        .open(path, OpenMode::Create)
-        .map_err(|e| Error::io("create", path, e))?;
-    file.write_at(content, 0)
-        .map_err(|e| Error::io("write", path, e))?;
-    file.sync().map_err(|e| Error::io("sync", path, e))
+pub(crate) fn write_whole(place: &dyn Directory, name: &str, content: &[u8]) -> Result<()> {
+    let failed = |operation, e| Error::io(operation, &place.path().join(name), e);
+    let file = place
+        .open(name, OpenMode::Create)
+        .map_err(|e| failed("create", e))?;
+    file.write_at(content, 0).map_err(|e| failed("write", e))?;
+    file.sync().map_err(|e| failed("sync", e))
 }

@@ -27,7 +27,7 @@ use crate::format::image::{
 };
 use crate::format::param_file::RunKind;
 use crate::format::{BLOCK_BYTES, FileIdentity, FileKind, file_name};
-use crate::io::{Disk, DiskFile, OpenMode};
+use crate::io::{Directory, DiskFile, OpenMode};
 use crate::units::mix64;
 
 /// Bytes written or read at a time.
@@ -61,14 +61,14 @@ impl ImageScan {
     /// # Errors
     /// `Io`, `Corrupt`, `Unsupported`.
     pub(crate) fn open(
-        disk: &dyn Disk,
-        root: &Path,
+        root: &dyn Directory,
         store: &[u8; 16],
         reference: ImageRef,
     ) -> Result<ImageScan> {
-        let path = root.join(file_name(FileKind::Image, reference.number));
-        let file = disk
-            .open(&path, OpenMode::Read)
+        let name = file_name(FileKind::Image, reference.number);
+        let path = root.path().join(&name);
+        let file = root
+            .open(&name, OpenMode::Read)
             .map_err(|e| Error::io("open", &path, e))?;
         let bytes = file.bytes().map_err(|e| Error::io("measure", &path, e))?;
         if bytes != reference.bytes || bytes < 3 * BLOCK_BYTES as u64 {
@@ -217,7 +217,7 @@ impl ImageOffers {
 
 impl Ssd {
     fn open_image(&self, reference: ImageRef) -> Result<ImageScan> {
-        ImageScan::open(&*self.disk, &self.root, &self.store, reference)
+        ImageScan::open(&*self.root, &self.store, reference)
     }
 
     fn image_in_force(&self) -> Option<ImageRef> {
@@ -278,8 +278,11 @@ impl Ssd {
             return Ok(None);
         }
         let number = self.take_number()?;
-        let path = self.root.join(file_name(FileKind::Image, number));
-        match self.write_image(number, &path, captured, old, &young) {
+        let name = file_name(FileKind::Image, number);
+        let path = self.root.path().join(&name);
+        let create = self.root.open(&name, OpenMode::Create);
+        let file = create.map_err(|e| Error::io("create", &path, e))?;
+        match self.write_image(number, (file, &path), captured, old, &young) {
             Ok((file, bytes, checksum)) => {
                 let synced = file.sync();
                 self.fatal("sync", &path, synced)?;
@@ -291,7 +294,7 @@ impl Ssd {
             }
             Err(error) => {
                 tracing::warn!(%error, "no new index image; the next open reads more key blocks");
-                self.unlink(&path);
+                self.unlink(&*self.root, &name);
                 Ok(None)
             }
         }
@@ -300,15 +303,11 @@ impl Ssd {
     fn write_image(
         &self,
         number: u64,
-        path: &Path,
+        (file, path): (Arc<dyn DiskFile>, &Path),
         captured: &Captured,
         old: Option<ImageScan>,
         young: &[Arc<DataFile>],
     ) -> Result<(Arc<dyn DiskFile>, u64, u64)> {
-        let file = self
-            .disk
-            .open(path, OpenMode::Create)
-            .map_err(|e| Error::io("create", path, e))?;
         let mut numbers: Vec<u64> = captured.files.iter().map(|f| f.meta.number).collect();
         numbers.sort_unstable();
         let covered = u32::try_from(numbers.len()).unwrap_or(u32::MAX);

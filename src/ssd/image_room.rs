@@ -9,7 +9,6 @@
 //!   written only to be removed is not written again and again.
 //! - Lock order: `work`, then `manifest`.
 
-use std::path::Path;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -83,11 +82,10 @@ impl Ssd {
     }
 
     fn put_in_force(&self, image: ImageRef) -> Result<()> {
-        let path = self.root.join(file_name(FileKind::Image, image.number));
+        let name = file_name(FileKind::Image, image.number);
         let mut manifest = self.manifest();
         self.check_writable()?;
-        let synced = self.disk.sync_dir(&self.root);
-        self.fatal("sync the directory", &self.root, synced)?;
+        self.sync_names(&*self.root)?;
         let commit = Commit {
             edits: vec![image_edit(image)],
             recorded: Vec::new(),
@@ -107,13 +105,13 @@ impl Ssd {
         if let Err(e) = result {
             // After a rename of unknown outcome nothing is unlinked.
             if self.check_writable().is_ok() {
-                self.unlink(&path);
+                self.unlink(&*self.root, &name);
             }
             return Err(e);
         }
         self.images.put_in_force(Some(image));
         if let Some(old) = manifest.image.replace(image) {
-            self.unlink(&self.root.join(file_name(FileKind::Image, old.number)));
+            self.unlink(&*self.root, &file_name(FileKind::Image, old.number));
         }
         Ok(())
     }
@@ -153,11 +151,10 @@ impl Ssd {
     }
 
     fn check_root_space_as_it_is(&self, asked_bytes: u64) -> Result<()> {
-        let path = &self.root;
         let space = self
-            .disk
-            .space(path)
-            .map_err(|e| Error::io("measure", path, e))?;
+            .root
+            .space()
+            .map_err(|e| Error::io("measure", self.root.path(), e))?;
         if asked_bytes <= space.free_bytes {
             return Ok(());
         }
@@ -167,7 +164,7 @@ impl Ssd {
 
     fn no_root_space(&self, used_bytes: u64, asked_bytes: u64, limit_bytes: u64) -> Error {
         Error::NoSpace {
-            path: self.root.clone(),
+            path: self.root.path().to_path_buf(),
             used_bytes,
             asked_bytes,
             limit_bytes,
@@ -207,7 +204,7 @@ impl Ssd {
         manifest.files = None;
         self.images.put_in_force(None);
         let name = file_name(FileKind::Image, image.number);
-        self.unlink(&self.root.join(Path::new(&name)));
+        self.unlink(&*self.root, &name);
         true
     }
 }

@@ -17,6 +17,7 @@ pub mod image;
 mod image_room;
 pub mod index;
 pub mod offers;
+mod orphans;
 pub mod poison;
 pub mod reader;
 pub mod recover;
@@ -26,30 +27,31 @@ pub mod writer;
 
 use std::fmt;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use crate::error::{Error, Invalid, Result};
 use crate::format::manifest::FileMeta;
 use crate::format::{FileIdentity, data_file_name, param_file};
-use crate::io::{Disk, DiskFile, LockGuard, OpenMode, Queue};
+use crate::io::{Directory, DiskFile, Io, OpenMode, Queue};
 use crate::options::Thresholds;
 use crate::sync::{Mutex, MutexGuard};
 use commit::{ManifestWriter, NUMBERS_SPARE};
 use image_room::ImageRoom;
 use poison::Poison;
+use recover::Locks;
 use version::{DataFile, Slots, Usage, Versions};
 use writer::{FileWriter, Finished};
 
 /// The SSD tier of one store.
 pub struct Ssd {
-    /// The file system.
-    pub disk: Arc<dyn Disk>,
-    /// The store's directory.
-    pub root: PathBuf,
-    /// Data directories, one per range of mix64.
-    pub directories: Vec<PathBuf>,
+    /// Disk and engine.
+    pub io: Io,
+    /// The store's directory, open as long as the store is.
+    pub root: Arc<dyn Directory>,
+    /// Data directories, one per range of mix64, open as long as the store is.
+    pub directories: Vec<Arc<dyn Directory>>,
     /// The store's uuid, which seeds every checksum.
     pub store: [u8; 16],
     /// Files of the current version by slot.
@@ -64,15 +66,15 @@ pub struct Ssd {
     manifest: Mutex<ManifestWriter>,
     /// The first failure that makes the state of the device, or of memory, unknown.
     pub poison: Arc<Poison>,
-    /// Held while the store is open: the writer's lock, or a reader's on its checkpoint.
-    lock: Mutex<Option<Box<dyn LockGuard>>>,
+    /// Held while the store is open: the writer's locks, or a reader's on its checkpoint.
+    locks: Mutex<Locks>,
 }
 
 impl fmt::Debug for Ssd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ssd")
             .field("root", &self.root)
-            .field("disk", &self.disk)
+            .field("io", &self.io)
             .finish()
     }
 }
@@ -95,11 +97,11 @@ impl Ssd {
     }
 
     /// Lets the next opener have the store.
-    pub fn release_lock(&self) {
-        self.lock
+    pub fn release_locks(&self) {
+        self.locks
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .take();
+            .clear();
     }
 
     /// The identity of a file of this store.
@@ -167,11 +169,10 @@ impl Ssd {
         asked_bytes: u64,
         reserve_bytes: u64,
     ) -> Result<()> {
-        let path = &self.directories[directory];
-        let space = self
-            .disk
-            .space(path)
-            .map_err(|e| Error::io("measure", path, e))?;
+        let place = &self.directories[directory];
+        let space = place
+            .space()
+            .map_err(|e| Error::io("measure", place.path(), e))?;
         // One limit given holds for all directories; without one each has its file system's.
         let all = self.disk_bytes_max != 0;
         let used_bytes: u64 = self
@@ -190,7 +191,7 @@ impl Ssd {
         };
         let no_space = |limit_bytes| {
             Err(Error::NoSpace {
-                path: path.clone(),
+                path: place.path().to_path_buf(),
                 used_bytes,
                 asked_bytes,
                 limit_bytes,
@@ -218,9 +219,9 @@ impl Ssd {
     ) -> Result<(u64, FileWriter<'q>)> {
         self.check_space(directory, expected_bytes, reserve_bytes)?;
         let number = self.take_number()?;
-        let path = self.directories[directory].join(data_file_name(number));
+        let place = &self.directories[directory];
         let identity = self.identity(number);
-        let writer = FileWriter::create(&*self.disk, queue, &path, identity);
+        let writer = FileWriter::create(place, queue, data_file_name(number), identity);
         let writer = writer.map_err(|e| match e {
             Error::Io { path, source, .. } if source.kind() == ErrorKind::StorageFull => {
                 self.full(&path, expected_bytes, source)
@@ -239,10 +240,7 @@ impl Ssd {
         let mut versions = self.versions();
         let Some(slot) = versions.take_slot(&self.slots) else {
             drop(versions);
-            let path = new.finished.path;
-            self.disk
-                .remove(&path)
-                .map_err(|e| Error::io("remove", &path, e))?;
+            self.unlink_new(&new);
             return Err(Error::InvalidArgument(Invalid::Option {
                 name: "file_bytes",
                 value: String::from("too small"),
@@ -305,24 +303,34 @@ impl Ssd {
             versions.take_garbage()
         };
         for state in garbage {
-            let path = self.data_path(&state.meta);
-            self.unlink(&path);
+            let place = &self.directories[state.meta.directory as usize];
+            self.unlink(&**place, &data_file_name(state.meta.number));
         }
     }
 
-    pub(crate) fn unlink(&self, path: &Path) {
-        match self.disk.remove(path) {
+    /// Removes a name that nothing needs.
+    pub(crate) fn unlink(&self, place: &dyn Directory, name: &str) {
+        match place.remove(name) {
             Ok(()) => {}
             Err(e) if e.kind() == ErrorKind::NotFound => {}
             // It is an orphan now, and removed at the next open.
             Err(error) => {
+                let path = place.path().join(name);
                 tracing::warn!(path = %path.display(), %error, "a file that nothing needs stays");
             }
         }
     }
 
+    /// Removes a file that was never installed.
+    pub(crate) fn unlink_new(&self, new: &NewFile) {
+        let place = &self.directories[new.directory as usize];
+        self.unlink(&**place, &data_file_name(new.number));
+    }
+
+    /// Where a parameter file is: for messages.
     pub(crate) fn data_path(&self, meta: &FileMeta) -> PathBuf {
-        self.directories[meta.directory as usize].join(data_file_name(meta.number))
+        let place = &self.directories[meta.directory as usize];
+        place.path().join(data_file_name(meta.number))
     }
 
     /// Opens a parameter file and checks length, header and footer against the manifest.
@@ -330,9 +338,10 @@ impl Ssd {
     /// # Errors
     /// `Io`, `Corrupt`, `Unsupported`.
     pub(crate) fn open_data(&self, meta: &FileMeta, slot: u32) -> Result<DataFile> {
-        let path = self.data_path(meta);
+        let place = &*self.directories[meta.directory as usize];
         let identity = self.identity(meta.number);
-        let (file, footer) = open_footer(&*self.disk, &path, &identity, meta)?;
+        let (file, footer) = open_footer(place, &identity, meta)?;
+        let path = self.data_path(meta);
         Ok(DataFile::new(
             slot, *meta, footer, identity, path, file, true,
         ))
@@ -384,13 +393,14 @@ impl Ssd {
 /// # Errors
 /// `Io`, `Corrupt`, `Unsupported`.
 pub(crate) fn open_footer(
-    disk: &dyn Disk,
-    path: &Path,
+    place: &dyn Directory,
     identity: &FileIdentity,
     meta: &FileMeta,
 ) -> Result<(Arc<dyn DiskFile>, param_file::Footer)> {
-    let file = disk
-        .open(path, OpenMode::ReadDirect)
+    let name = data_file_name(meta.number);
+    let path = &*place.path().join(&name);
+    let file = place
+        .open(&name, OpenMode::ReadDirect)
         .map_err(|e| missing(path, e))?;
     let bytes = file.bytes().map_err(|e| Error::io("measure", path, e))?;
     if bytes < meta.bytes {
@@ -416,7 +426,7 @@ pub(crate) fn open_footer(
     Ok((file, footer))
 }
 
-fn missing(path: &Path, error: std::io::Error) -> Error {
+pub(crate) fn missing(path: &std::path::Path, error: std::io::Error) -> Error {
     if error.kind() == std::io::ErrorKind::NotFound {
         return Error::corrupt(path, 0, "the manifest names this file and it is missing");
     }

@@ -10,6 +10,7 @@
 //! - A writer reserves new file numbers before it makes a file, so numbers used after the last
 //!   checkpoint are not used again.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 
@@ -17,7 +18,7 @@ use tracing::field::Empty;
 
 use super::attach::lock_checkpoint;
 use super::commit::ManifestWriter;
-use super::create::STORE_TEMPORARY_NAME;
+use super::create::list;
 use super::edits::Replay;
 use super::image_room::ImageRoom;
 use super::scan::{aligned, read_exact};
@@ -28,10 +29,9 @@ use crate::format::current::Current;
 use crate::format::identity::StoreIdentity;
 use crate::format::manifest::{CheckpointMeta, FileMeta, ManifestReader};
 use crate::format::{
-    self, CURRENT_NAME, CURRENT_TEMPORARY_NAME, FileKind, PART_NAME, STORE_NAME, file_name,
-    identity, meta,
+    self, CURRENT_NAME, FileKind, PART_NAME, STORE_NAME, file_name, identity, meta,
 };
-use crate::io::{Disk, DiskFile, LockGuard, LockKind, OpenMode};
+use crate::io::{Directory, Disk, DiskFile, Io, LockGuard, LockKind, OpenMode, is_refused};
 use crate::options::{TableDescriptor, Thresholds};
 use crate::row::check_hyper;
 use crate::sync::{Mutex, RwLock};
@@ -84,9 +84,10 @@ pub(crate) fn check_tail(file: &dyn DiskFile, path: &Path, from: u64, to: u64) -
 }
 
 /// Reads a small metadata file whole.
-pub(crate) fn read_whole(disk: &dyn Disk, path: &Path, bytes_max: u64) -> Result<Vec<u8>> {
-    let file = disk
-        .open(path, OpenMode::Read)
+pub(crate) fn read_whole(place: &dyn Directory, name: &str, bytes_max: u64) -> Result<Vec<u8>> {
+    let path = &*place.path().join(name);
+    let file = place
+        .open(name, OpenMode::Read)
         .map_err(|e| missing(path, e))?;
     let bytes = file.bytes().map_err(|e| Error::io("measure", path, e))?;
     if bytes > bytes_max {
@@ -97,9 +98,10 @@ pub(crate) fn read_whole(disk: &dyn Disk, path: &Path, bytes_max: u64) -> Result
 }
 
 /// Reads the first bytes of a file that may be longer.
-pub(crate) fn read_start(disk: &dyn Disk, path: &Path, bytes: u64) -> Result<Vec<u8>> {
-    let file = disk
-        .open(path, OpenMode::Read)
+pub(crate) fn read_start(place: &dyn Directory, name: &str, bytes: u64) -> Result<Vec<u8>> {
+    let path = &*place.path().join(name);
+    let file = place
+        .open(name, OpenMode::Read)
         .map_err(|e| missing(path, e))?;
     let found = file.bytes().map_err(|e| Error::io("measure", path, e))?;
     if found < bytes {
@@ -112,35 +114,57 @@ pub(crate) fn read_start(disk: &dyn Disk, path: &Path, bytes: u64) -> Result<Vec
 fn read_bytes(file: &dyn DiskFile, path: &Path, bytes: u64) -> Result<Vec<u8>> {
     let mut content = Vec::new();
     let size = usize::try_from(bytes).unwrap_or(usize::MAX);
-    content.try_reserve_exact(size).map_err(|_| {
-        Error::io(
-            "allocate memory for",
-            path,
-            std::io::ErrorKind::OutOfMemory.into(),
-        )
-    })?;
+    content
+        .try_reserve_exact(size)
+        .map_err(|_| Error::io("allocate memory for", path, ErrorKind::OutOfMemory.into()))?;
     content.resize(size, 0);
     read_exact(file, path, &mut content, 0)?;
     Ok(content)
 }
 
 pub(crate) fn lock(
-    disk: &dyn Disk,
-    path: &Path,
+    place: &dyn Directory,
+    name: &str,
     kind: LockKind,
     create: bool,
 ) -> Result<Box<dyn LockGuard>> {
-    disk.lock(path, kind, create).map_err(|e| match e.kind() {
-        std::io::ErrorKind::WouldBlock => Error::Locked {
-            path: path.to_path_buf(),
+    let path = || place.path().join(name);
+    place.lock(name, kind, create).map_err(|e| match e.kind() {
+        ErrorKind::WouldBlock => Error::Locked {
+            path: path(),
             holder: match kind {
-                _ if path.ends_with(LOCK_NAME) => Holder::Writer,
+                _ if name == LOCK_NAME => Holder::Writer,
                 LockKind::Exclusive => Holder::Reader,
                 LockKind::Shared => Holder::Dropping,
             },
         },
-        _ => Error::io("lock", path, e),
+        _ => Error::io("lock", &path(), e),
     })
+}
+
+/// Locks that are held together.
+pub(crate) type Locks = Vec<Box<dyn LockGuard>>;
+
+/// The writer's locks: LOCK, and the directory itself, so that removing LOCK by hand lets nobody in.
+/// Where the file system can't lock a directory, LOCK alone counts.
+///
+/// # Errors
+/// `Locked`, `Io`.
+pub(crate) fn lock_writer(root: &dyn Directory) -> Result<Locks> {
+    let mut locks = vec![lock(root, LOCK_NAME, LockKind::Exclusive, true)?];
+    match root.lock_whole() {
+        Ok(whole) => locks.push(whole),
+        Err(e) if e.kind() == ErrorKind::WouldBlock => {
+            let path = root.path().to_path_buf();
+            let holder = Holder::Writer;
+            return Err(Error::Locked { path, holder });
+        }
+        Err(e) if is_refused(&e) => {
+            tracing::debug!(error = %e, "the directory can't be locked; LOCK alone counts");
+        }
+        Err(e) => return Err(Error::io("lock", root.path(), e)),
+    }
+    Ok(locks)
 }
 
 pub(super) fn not_a_store(path: &Path, why: &str) -> Error {
@@ -154,8 +178,6 @@ pub(super) fn not_a_store(path: &Path, why: &str) -> Error {
 /// How a store is opened.
 #[derive(Debug)]
 pub struct OpenRequest<'a> {
-    /// The store's directory.
-    pub root: &'a Path,
     /// Data directories that have moved; empty: where STORE says.
     pub directories: &'a [PathBuf],
     /// Without the writer's lock, on a retained checkpoint.
@@ -168,17 +190,110 @@ pub struct OpenRequest<'a> {
     pub thresholds: Thresholds,
 }
 
+/// Repairs that may put another store in the place of the one being opened, one after the other.
+const SWAPS_MAX: usize = 8;
+
 /// Opens a store at its last checkpoint (or, read-only, at a retained one).
 ///
 /// # Errors
 /// `InvalidArgument` when there is no store, `Locked`, `Corrupt`, `Unsupported`, `Io`.
-pub fn open(disk: &Arc<dyn Disk>, request: &OpenRequest<'_>) -> Result<Recovered> {
-    let root = request.root;
-    let (store, stored) = read_store(&**disk, root)?;
-    let names = if request.directories.is_empty() {
-        &stored[..]
-    } else {
-        request.directories
+pub fn open(io: &Io, path: &Path, request: &OpenRequest<'_>) -> Result<Recovered> {
+    for _ in 0..SWAPS_MAX {
+        let root = open_root(&*io.disk, path)?;
+        if let Some(recovered) = attempt(io, &root, request, Some(path))? {
+            return Ok(recovered);
+        }
+    }
+    let (path, holder) = (path.to_path_buf(), Holder::Writer);
+    Err(Error::Locked { path, holder })
+}
+
+/// The same for a directory that is open, wherever its path leads by now.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_again(
+    io: &Io,
+    root: &Arc<dyn Directory>,
+    request: &OpenRequest<'_>,
+) -> Result<Recovered> {
+    let (path, holder) = (root.path().to_path_buf(), Holder::Writer);
+    attempt(io, root, request, None)?.ok_or(Error::Locked { path, holder })
+}
+
+/// Opens the store in `root`; `None` when, under the lock, `path` leads to another directory: a
+/// repair has put its store there meanwhile.
+fn attempt(
+    io: &Io,
+    root: &Arc<dyn Directory>,
+    request: &OpenRequest<'_>,
+    path: Option<&Path>,
+) -> Result<Option<Recovered>> {
+    // No store, no lock: a directory of something else gets no file of ours.
+    let (store, stored) = read_store(&**root)?;
+    let moved = || -> Result<bool> {
+        let Some(path) = path else { return Ok(false) };
+        let now = open_root(&*io.disk, path)?;
+        let id = |place: &dyn Directory| place.id().map_err(|e| Error::io("look at", path, e));
+        Ok(id(&*now)? != id(&**root)?)
+    };
+    if request.read_only {
+        let directories = open_parts(&**root, &store, &stored, request)?;
+        let (current, replay, checkpoint, lock) = lock_checkpoint(&**root, request, &store)?;
+        if moved()? {
+            return Ok(None);
+        }
+        let found = Found {
+            store,
+            directories,
+            current,
+            replay,
+            checkpoint: Some(checkpoint),
+            locks: vec![lock],
+        };
+        return assemble(io, root, request, found).map(Some);
+    }
+    let locks = lock_writer(&**root)?;
+    if moved()? {
+        return Ok(None);
+    }
+    // What was read before the lock may be of a store that a repair has replaced since.
+    let (store, stored) = read_store(&**root)?;
+    let directories = open_parts(&**root, &store, &stored, request)?;
+    let (current, replay) = read_current(&**root, &store)?;
+    let found = Found {
+        store,
+        directories,
+        current,
+        checkpoint: replay.checkpoints.last().copied(),
+        replay,
+        locks,
+    };
+    assemble(io, root, request, found).map(Some)
+}
+
+/// Opens a directory in which a store is expected.
+///
+/// # Errors
+/// `InvalidArgument` when there is none, `Io`.
+pub(crate) fn open_root(disk: &dyn Disk, path: &Path) -> Result<Arc<dyn Directory>> {
+    disk.open_dir(path).map_err(|e| match e.kind() {
+        ErrorKind::NotFound => not_a_store(path, "no such directory"),
+        ErrorKind::NotADirectory => not_a_store(path, "not a directory"),
+        _ => Error::io("open", path, e),
+    })
+}
+
+/// The data directories, each verified to be the one of this store with its index.
+fn open_parts(
+    root: &dyn Directory,
+    store: &[u8; 16],
+    stored: &[PathBuf],
+    request: &OpenRequest<'_>,
+) -> Result<Vec<Arc<dyn Directory>>> {
+    let names = match request.directories {
+        [] => stored,
+        moved => moved,
     };
     if names.len() != stored.len() {
         return Err(Invalid::Length {
@@ -188,56 +303,31 @@ pub fn open(disk: &Arc<dyn Disk>, request: &OpenRequest<'_>) -> Result<Recovered
         }
         .into());
     }
-    let directories: Vec<PathBuf> = names.iter().map(|d| root.join(d)).collect();
-    for (i, directory) in directories.iter().enumerate() {
-        check_part(&**disk, directory, &store, i)?;
-    }
-    let writer_lock = if request.read_only {
-        None
-    } else {
-        Some(lock(
-            &**disk,
-            &root.join(LOCK_NAME),
-            LockKind::Exclusive,
-            true,
-        )?)
+    let open = |(i, name): (usize, &PathBuf)| {
+        let place = open_part(root, name)?;
+        check_part(&*place, store, i)?;
+        Ok(place)
     };
-    let (current, replay, checkpoint, lock) = match writer_lock {
-        Some(lock) => {
-            let (current, replay) = read_current(&**disk, root, &store)?;
-            let checkpoint = replay.checkpoints.last().cloned();
-            (current, replay, checkpoint, lock)
-        }
-        None => {
-            let (current, replay, checkpoint, lock) = lock_checkpoint(&**disk, request, &store)?;
-            (current, replay, Some(checkpoint), lock)
-        }
-    };
-    check_sanity(root, &current, &replay, directories.len())?;
-    assemble(
-        disk,
-        request,
-        store,
-        directories,
-        current,
-        replay,
-        checkpoint,
-        lock,
-    )
+    names.iter().enumerate().map(open).collect()
+}
+
+/// Opens a data directory as STORE names it.
+///
+/// # Errors
+/// `Corrupt` where there is none, `Io`.
+pub(crate) fn open_part(root: &dyn Directory, name: &Path) -> Result<Arc<dyn Directory>> {
+    let opened = root.open_dir(name);
+    opened.map_err(|e| missing(&root.path().join(name).join(PART_NAME), e))
 }
 
 /// The store's uuid and its data directories, as written.
 ///
 /// # Errors
 /// `InvalidArgument` when there is no store, `Corrupt`, `Unsupported`, `Io`.
-pub(crate) fn read_store(disk: &dyn Disk, root: &Path) -> Result<([u8; 16], Vec<PathBuf>)> {
-    let names = disk.list(root).map_err(|e| match e.kind() {
-        std::io::ErrorKind::NotFound => not_a_store(root, "no such directory"),
-        std::io::ErrorKind::NotADirectory => not_a_store(root, "not a directory"),
-        _ => Error::io("list", root, e),
-    })?;
-    if !names.iter().any(|e| e.name == STORE_NAME) {
-        let has = |name: &str| names.iter().any(|e| e.name == name);
+pub(crate) fn read_store(root: &dyn Directory) -> Result<([u8; 16], Vec<PathBuf>)> {
+    let names = list(root)?;
+    let has = |name: &str| names.iter().any(|found| found == name);
+    if !has(STORE_NAME) {
         let why = if has(LOCK_NAME) {
             "creation did not finish (there is a LOCK and no STORE); empty it and create again"
         } else if has(PART_NAME) {
@@ -245,10 +335,10 @@ pub(crate) fn read_store(disk: &dyn Disk, root: &Path) -> Result<([u8; 16], Vec<
         } else {
             "there is no file STORE in it; name the directory of a store, or create one"
         };
-        return Err(not_a_store(root, why));
+        return Err(not_a_store(root.path(), why));
     }
-    let path = root.join(STORE_NAME);
-    let content = read_whole(disk, &path, 4096)?;
+    let content = read_whole(root, STORE_NAME, 4096)?;
+    let path = root.path().join(STORE_NAME);
     let found = StoreIdentity::decode(&content).map_err(|e| e.at(&path))?;
     Ok((
         found.uuid,
@@ -260,14 +350,9 @@ pub(crate) fn read_store(disk: &dyn Disk, root: &Path) -> Result<([u8; 16], Vec<
 ///
 /// # Errors
 /// `Corrupt`, `Unsupported`, `Io`.
-pub(crate) fn check_part(
-    disk: &dyn Disk,
-    directory: &Path,
-    store: &[u8; 16],
-    index: usize,
-) -> Result<()> {
-    let path = directory.join(PART_NAME);
-    let content = read_whole(disk, &path, 4096)?;
+pub(crate) fn check_part(place: &dyn Directory, store: &[u8; 16], index: usize) -> Result<()> {
+    let content = read_whole(place, PART_NAME, 4096)?;
+    let path = place.path().join(PART_NAME);
     let found = identity::decode_part(&content, store).map_err(|e| e.at(&path))?;
     if found as usize != index {
         let what = format!("data directory {found} stands in the place of {index}");
@@ -280,18 +365,15 @@ pub(crate) fn check_part(
 ///
 /// # Errors
 /// `Corrupt`, `Unsupported`, `Io`.
-pub(crate) fn read_current(
-    disk: &dyn Disk,
-    root: &Path,
-    store: &[u8; 16],
-) -> Result<(Current, Replay)> {
+pub(crate) fn read_current(root: &dyn Directory, store: &[u8; 16]) -> Result<(Current, Replay)> {
     let span = tracing::debug_span!("manifest_replay", number = Empty, bytes = Empty);
     let _replaying = span.enter();
-    let current = read_current_file(disk, root, store)?;
+    let current = read_current_file(root, store)?;
     span.record("number", current.manifest_number);
     span.record("bytes", current.manifest_bytes);
-    let path = root.join(file_name(FileKind::Manifest, current.manifest_number));
-    let content = read_start(disk, &path, current.manifest_bytes)?;
+    let name = file_name(FileKind::Manifest, current.manifest_number);
+    let content = read_start(root, &name, current.manifest_bytes)?;
+    let path = root.path().join(name);
     let replay = replay_committed(&content, &path, store, &current)?;
     Ok((current, replay))
 }
@@ -300,9 +382,9 @@ pub(crate) fn read_current(
 ///
 /// # Errors
 /// `Corrupt`, `Unsupported`, `Io`.
-pub(crate) fn read_current_file(disk: &dyn Disk, root: &Path, store: &[u8; 16]) -> Result<Current> {
-    let path = root.join(CURRENT_NAME);
-    let content = read_whole(disk, &path, 4096)?;
+pub(crate) fn read_current_file(root: &dyn Directory, store: &[u8; 16]) -> Result<Current> {
+    let content = read_whole(root, CURRENT_NAME, 4096)?;
+    let path = root.path().join(CURRENT_NAME);
     Current::decode(&content, store).map_err(|e| e.at(&path))
 }
 
@@ -387,20 +469,24 @@ pub(crate) fn check_sanity(
     Ok(())
 }
 
-#[expect(
-    clippy::too_many_arguments,
-    reason = "the parts of a store, put together in one place"
-)]
-fn assemble(
-    disk: &Arc<dyn Disk>,
-    request: &OpenRequest<'_>,
+/// The parts of a store, read and locked.
+struct Found {
     store: [u8; 16],
-    directories: Vec<PathBuf>,
+    directories: Vec<Arc<dyn Directory>>,
     current: Current,
     replay: Replay,
     checkpoint: Option<CheckpointMeta>,
-    lock: Box<dyn LockGuard>,
+    locks: Locks,
+}
+
+fn assemble(
+    io: &Io,
+    root: &Arc<dyn Directory>,
+    request: &OpenRequest<'_>,
+    found: Found,
 ) -> Result<Recovered> {
+    let (current, replay) = (found.current, found.replay);
+    check_sanity(root.path(), &current, &replay, found.directories.len())?;
     let mut versions = Versions::default();
     versions.next_number = current.file_number_limit;
     versions.number_limit = current.file_number_limit;
@@ -424,10 +510,10 @@ fn assemble(
     };
     let images = ImageRoom::new(manifest.image);
     let ssd = Ssd {
-        disk: Arc::clone(disk),
-        root: request.root.to_path_buf(),
-        directories,
-        store,
+        io: io.clone(),
+        root: Arc::clone(root),
+        directories: found.directories,
+        store: found.store,
         slots: RwLock::new(Vec::new()),
         disk_bytes_max: request.disk_bytes_max,
         thresholds: request.thresholds,
@@ -435,9 +521,9 @@ fn assemble(
         manifest: Mutex::new(manifest),
         poison: Arc::default(),
         images,
-        lock: Mutex::new(Some(lock)),
+        locks: Mutex::new(found.locks),
     };
-    let id = checkpoint.as_ref().map_or(0, |c| c.id);
+    let id = found.checkpoint.as_ref().map_or(0, |c| c.id);
     ssd.open_version(id, request.read_only)?;
     if !request.read_only {
         ssd.make_current_durable()?;
@@ -446,7 +532,7 @@ fn assemble(
     Ok(Recovered {
         ssd,
         tables: replay.tables,
-        checkpoint,
+        checkpoint: found.checkpoint,
     })
 }
 
@@ -481,85 +567,13 @@ impl Ssd {
         Ok(())
     }
 
-    /// Replaces CURRENT, durably, by one that reserves numbers.
-    ///
-    /// The CURRENT that was read may be known to the page cache alone (the rename was done, and its
-    /// directory was not synced): a power cut would bring back the one before it, so nothing that
-    /// that one names may be unlinked yet.
-    fn make_current_durable(&self) -> Result<()> {
-        match self.reserve_numbers() {
-            Err(Error::NoSpace { .. }) => {}
-            result => return result,
-        }
-        // Orphans may fill the disk. Those with greater numbers than all that CURRENT's manifest
-        // names came after it: no CURRENT before it can name them.
-        let newest = {
-            let manifest = self.manifest();
-            let versions = self.versions();
-            let files = versions.files.keys().next_back().copied();
-            let metas = versions.checkpoints.iter().map(|c| c.meta_number);
-            let image = manifest.image.map(|image| image.number);
-            let named = metas.chain(files).chain(image);
-            named.fold(manifest.current.manifest_number, u64::max)
-        };
-        self.remove_orphans(newest + 1)?;
-        self.reserve_numbers()
-    }
-
-    /// Removes files of this store that no retained version names, with numbers from `from` on.
-    fn remove_orphans(&self, from: u64) -> Result<()> {
-        let (known, metas, limit) = {
-            let versions = self.versions();
-            let known: Vec<u64> = versions.files.keys().copied().collect();
-            let metas: Vec<u64> = versions.checkpoints.iter().map(|c| c.meta_number).collect();
-            (known, metas, versions.number_limit)
-        };
-        let (manifest_number, image) = {
-            let manifest = self.manifest();
-            (
-                manifest.current.manifest_number,
-                manifest.image.map(|i| i.number),
-            )
-        };
-        for directory in self.directories.iter().chain([&self.root]) {
-            let names = self
-                .disk
-                .list(directory)
-                .map_err(|e| Error::io("list", directory, e))?;
-            for entry in names {
-                let orphan = match format::parse_file_name(&entry.name) {
-                    None => {
-                        let own = [CURRENT_TEMPORARY_NAME, STORE_TEMPORARY_NAME];
-                        own.contains(&&*entry.name) && *directory == self.root
-                    }
-                    Some((_, number)) if number < from => false,
-                    Some((_, number)) if number >= limit => {
-                        let name = &entry.name;
-                        tracing::warn!(name, "a file with a number not given out yet is left");
-                        false
-                    }
-                    Some((FileKind::Rows, number)) => known.binary_search(&number).is_err(),
-                    Some((FileKind::Meta, number)) => !metas.contains(&number),
-                    Some((FileKind::Manifest | FileKind::ManifestCopy, number)) => {
-                        number != manifest_number
-                    }
-                    Some((FileKind::Image, number)) => Some(number) != image,
-                };
-                if orphan && entry.is_file && !Self::is_fixed_name(&entry.name) {
-                    self.unlink(&directory.join(&entry.name));
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// The bytes that the trainer gave to a retained checkpoint.
     ///
     /// # Errors
     /// `InvalidArgument` for an unknown checkpoint, `Corrupt`, `Io`.
     pub fn read_meta(&self, id: u64) -> Result<Vec<u8>> {
         let checkpoint = self.retained(id)?;
-        let mut content = read_meta_file(&*self.disk, &self.root, &self.store, &checkpoint)?;
+        let mut content = read_meta_file(&*self.root, &self.store, &checkpoint)?;
         Ok(content.split_off(meta::META_HEADER_BYTES))
     }
 }
@@ -569,13 +583,13 @@ impl Ssd {
 /// # Errors
 /// `Corrupt`, `Unsupported`, `Io`.
 pub(crate) fn read_meta_file(
-    disk: &dyn Disk,
-    root: &Path,
+    root: &dyn Directory,
     store: &[u8; 16],
     checkpoint: &CheckpointMeta,
 ) -> Result<Vec<u8>> {
-    let path = root.join(file_name(FileKind::Meta, checkpoint.meta_number));
-    let content = read_whole(disk, &path, METADATA_BYTES_MAX)?;
+    let name = file_name(FileKind::Meta, checkpoint.meta_number);
+    let content = read_whole(root, &name, METADATA_BYTES_MAX)?;
+    let path = root.path().join(name);
     let identity = format::FileIdentity::new(*store, checkpoint.meta_number);
     let view = meta::decode_meta(&content, &identity).map_err(|e| e.at(&path))?;
     if view.checksum != checkpoint.meta_checksum || view.checkpoint_id != checkpoint.id {

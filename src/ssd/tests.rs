@@ -1,7 +1,6 @@
 //! What may be unlinked beside a commit that fails?
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::recover::{OpenRequest, open};
@@ -17,16 +16,14 @@ fn tier_with_captured_file() -> (SimDisk, Ssd, PathBuf) {
     let disk = SimDisk::new(1);
     let root = Path::new(ROOT);
     create(&disk, root, &[], [1; 16], [2; 16]).unwrap();
-    let disk_of_store: Arc<dyn Disk> = Arc::new(disk.clone());
     let request = OpenRequest {
-        root,
         directories: &[],
         read_only: false,
         checkpoint: None,
         disk_bytes_max: 0,
         thresholds: Thresholds::default(),
     };
-    let ssd = open(&disk_of_store, &request).unwrap().ssd;
+    let ssd = open(&Io::of(disk.clone()), root, &request).unwrap().ssd;
     let captured = ssd.capture().id;
     let meta = FileMeta {
         number: ssd.take_number().unwrap(),

@@ -9,13 +9,13 @@
 //! - A writer that is not finished removes its file.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::format::param_file::{self, Footer, KEYS_PER_BLOCK, PARAM_HEADER_BYTES, Run, RunKind};
 use crate::format::{Digest, FileIdentity};
-use crate::io::{AlignedBuffer, Disk, DiskFile, OpenMode, Queue};
+use crate::io::{AlignedBuffer, Directory, DiskFile, OpenMode, Queue};
 use crate::units::mix64;
 
 /// Alignment of sections and writes.
@@ -44,7 +44,8 @@ pub struct Finished {
 
 /// A parameter file being written.
 pub struct FileWriter<'q> {
-    disk: &'q dyn Disk,
+    place: Arc<dyn Directory>,
+    name: String,
     queue: &'q mut dyn Queue,
     file: Arc<dyn DiskFile>,
     path: PathBuf,
@@ -70,19 +71,21 @@ impl<'q> FileWriter<'q> {
     /// # Errors
     /// `Io`, `NoSpace` when it can't be created.
     pub fn create(
-        disk: &'q dyn Disk,
+        place: &Arc<dyn Directory>,
         queue: &'q mut dyn Queue,
-        path: &Path,
+        name: String,
         identity: FileIdentity,
     ) -> Result<FileWriter<'q>> {
-        let file = disk
-            .open(path, OpenMode::CreateDirect)
-            .map_err(|e| Error::io("create", path, e))?;
+        let path = place.path().join(&name);
+        let file = place
+            .open(&name, OpenMode::CreateDirect)
+            .map_err(|e| Error::io("create", &path, e))?;
         let mut writer = FileWriter {
-            disk,
+            place: Arc::clone(place),
+            name,
             queue,
             file,
-            path: path.to_path_buf(),
+            path,
             identity,
             buffer: None,
             filled: 0,
@@ -338,7 +341,7 @@ impl Drop for FileWriter<'_> {
         }
         self.drain();
         if !self.done
-            && let Err(e) = self.disk.remove(&self.path)
+            && let Err(e) = self.place.remove(&self.name)
         {
             tracing::warn!(path = %self.path.display(), error = %e, "an unfinished file stays");
         }

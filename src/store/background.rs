@@ -54,7 +54,7 @@ impl Threads {
         work: impl FnOnce(Arc<Engine>) + Send + 'static,
     ) -> Result<()> {
         let engine = Arc::clone(engine);
-        let root = engine.ssd.root.clone();
+        let root = engine.ssd.root.path().to_path_buf();
         let builder = thread::Builder::new().name(name.into());
         let handle = builder
             .spawn(move || work(engine))

@@ -299,7 +299,7 @@ impl Engine {
                 }
                 drop(role);
                 self.counters.changed.store(true, Ordering::Release);
-                Err(Error::io("start a thread for", &self.ssd.root, e))
+                Err(Error::io("start a thread for", self.ssd.root.path(), e))
             }
         }
     }
@@ -446,7 +446,7 @@ impl Engine {
                     let source = std::io::Error::other(
                         "a write failed and the row was changed since; checkpoint again",
                     );
-                    return Err(Error::io("write the cut of", &self.ssd.root, source));
+                    return Err(Error::io("write the cut of", self.ssd.root.path(), source));
                 }
                 // Still the writer: no younger row reaches a file before the capture.
                 return Ok((self.ssd.capture(), rows));

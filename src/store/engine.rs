@@ -384,7 +384,7 @@ impl Engine {
         self.check_process()?;
         if self.read_only {
             return Err(Error::ReadOnly {
-                path: self.ssd.root.clone(),
+                path: self.ssd.root.path().to_path_buf(),
             });
         }
         if self.closed.load(Ordering::Acquire) {

@@ -10,7 +10,7 @@
 use std::sync::{Arc, PoisonError};
 
 use crate::error::{Error, Result};
-use crate::io::{Disk, Queue};
+use crate::io::{Io, Queue};
 use crate::sync::{Mutex, MutexGuard};
 
 /// Batches with fewer keys are served by the calling thread: waking others costs more.
@@ -60,7 +60,7 @@ impl Lane {
     /// # Errors
     /// `Io` when a queue or a thread can't be made.
     pub fn new(
-        disk: &dyn Disk,
+        io: &Io,
         name: &'static str,
         threads: usize,
         depth: usize,
@@ -69,7 +69,8 @@ impl Lane {
         let path = std::path::Path::new("(queue)");
         let mut queues = Vec::new();
         for _ in 0..threads {
-            let queue = disk
+            let queue = io
+                .engine
                 .queue(depth, buffer_bytes)
                 .map_err(|e| Error::io("make a submission queue", path, e))?;
             queues.push(Mutex::new(queue));

@@ -125,7 +125,7 @@ impl Loader<'_> {
         let _loading = tracing::debug_span!("image_load", files, entries = self.expected).entered();
         let mut offer = Offer::default();
         while offers.next(&mut offer)? {
-            self.take(&offer, &self.engine.ssd.root)?;
+            self.take(&offer, self.engine.ssd.root.path())?;
         }
         self.close();
         Ok(offers.covered().iter().copied().collect())

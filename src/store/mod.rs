@@ -39,7 +39,7 @@ pub use ticket::Ticket;
 pub use upkeep::{CompactLimits, CompactProgress, CompactReport, DropReport, FileInfo};
 
 use crate::error::{Error, Invalid, Result};
-use crate::io::Disk;
+use crate::io::Io;
 use crate::options::{RuntimeOptions, TableDescriptor};
 use crate::ssd::create;
 use crate::stats::Stats;
@@ -71,8 +71,8 @@ impl Store {
     /// # Errors
     /// `InvalidArgument` when `directory` holds a store or anything else, `Locked`, `Io`.
     pub fn create(directory: &Path, options: RuntimeOptions) -> Result<Store> {
-        let disk = open::choose_disk(options.io);
-        Store::create_on(disk, directory, options)
+        let io = open::choose_io(options.io);
+        Store::create_on(io, directory, options)
     }
 
     /// Opens a store for writing, at its last checkpoint.
@@ -84,8 +84,8 @@ impl Store {
     /// # Errors
     /// `InvalidArgument` when there is no store, `Locked`, `Corrupt`, `Unsupported`, `Io`.
     pub fn open(directory: &Path, options: RuntimeOptions) -> Result<Store> {
-        let disk = open::choose_disk(options.io);
-        Store::open_on(disk, directory, options)
+        let io = open::choose_io(options.io);
+        Store::open_on(io, directory, options)
     }
 
     /// Opens a retained checkpoint (`None`: the last) for reading, beside a writer or not. The
@@ -98,8 +98,8 @@ impl Store {
         checkpoint: Option<u64>,
         options: RuntimeOptions,
     ) -> Result<Store> {
-        let disk = open::choose_disk(options.io);
-        Store::open_read_only_on(disk, directory, checkpoint, options)
+        let io = open::choose_io(options.io);
+        Store::open_read_only_on(io, directory, checkpoint, options)
     }
 
     /// [`Store::create`] on a disk of the caller's.
@@ -108,14 +108,16 @@ impl Store {
     /// As [`Store::create`].
     #[doc(hidden)]
     pub fn create_on(
-        disk: Arc<dyn Disk>,
+        io: impl Into<Io>,
         directory: &Path,
         options: RuntimeOptions,
     ) -> Result<Store> {
         open::validate(&options)?;
-        let (store, branch) = (create::fresh_uuid(directory), create::fresh_uuid(directory));
-        create::create(&*disk, directory, &options.data_directories, store, branch)?;
-        Store::open_on(disk, directory, options)
+        let io = io.into();
+        let (store, branch) = (io.disk.fresh_uuid(), io.disk.fresh_uuid());
+        let parts = &options.data_directories;
+        create::create(&*io.disk, directory, parts, store, branch)?;
+        Store::open_on(io, directory, options)
     }
 
     /// [`Store::open`] on a disk of the caller's.
@@ -123,12 +125,9 @@ impl Store {
     /// # Errors
     /// As [`Store::open`].
     #[doc(hidden)]
-    pub fn open_on(
-        disk: Arc<dyn Disk>,
-        directory: &Path,
-        options: RuntimeOptions,
-    ) -> Result<Store> {
-        Store::start(open::open(&disk, directory, options, false, None)?)
+    pub fn open_on(io: impl Into<Io>, directory: &Path, options: RuntimeOptions) -> Result<Store> {
+        let place = open::Place::Path(directory);
+        Store::start(open::open(&io.into(), place, options, false, None)?)
     }
 
     /// [`Store::open_read_only`] on a disk of the caller's.
@@ -137,12 +136,13 @@ impl Store {
     /// As [`Store::open_read_only`].
     #[doc(hidden)]
     pub fn open_read_only_on(
-        disk: Arc<dyn Disk>,
+        io: impl Into<Io>,
         directory: &Path,
         checkpoint: Option<u64>,
         options: RuntimeOptions,
     ) -> Result<Store> {
-        Store::start(open::open(&disk, directory, options, true, checkpoint)?)
+        let place = open::Place::Path(directory);
+        Store::start(open::open(&io.into(), place, options, true, checkpoint)?)
     }
 
     fn start(engine: Engine) -> Result<Store> {
@@ -396,16 +396,20 @@ impl Store {
             }
             .into());
         }
-        let disk = Arc::clone(&self.engine.ssd.disk);
-        let (root, options) = (self.engine.ssd.root.clone(), self.engine.options.clone());
+        let (io, root) = (
+            self.engine.ssd.io.clone(),
+            Arc::clone(&self.engine.ssd.root),
+        );
+        let options = self.engine.options.clone();
         self.stop();
         let tables = self.engine.descriptors();
         self.engine
             .ssd
-            .rollback(id, create::fresh_uuid(&root), &tables)?;
-        self.engine.ssd.release_lock();
+            .rollback(id, io.disk.fresh_uuid(), &tables)?;
+        self.engine.ssd.release_locks();
         drop(self);
-        Store::open_on(disk, &root, options)
+        let place = open::Place::Open(&root);
+        Store::start(open::open(&io, place, options, false, None)?)
     }
 
     /// Makes a store at `target` that holds one retained checkpoint, by hard links: no bytes of
@@ -420,9 +424,8 @@ impl Store {
     pub fn export(&self, id: u64, target: &Path, parts: &[PathBuf]) -> Result<()> {
         self.engine.check_process()?;
         let tables = self.engine.descriptors();
-        self.engine
-            .ssd
-            .export(id, target, parts, create::fresh_uuid(target), &tables)
+        let ssd = &self.engine.ssd;
+        ssd.export(id, target, parts, ssd.io.disk.fresh_uuid(), &tables)
     }
 
     /// Everything that is counted.
@@ -507,7 +510,7 @@ impl Drop for Store {
             return;
         }
         if self.has_changes() && !self.engine.read_only {
-            let path = self.engine.ssd.root.display();
+            let path = self.engine.ssd.root.path().display();
             tracing::warn!(%path, "dropped with changes after the last checkpoint: they are gone");
         }
         self.stop();

@@ -16,9 +16,7 @@ use super::turns::Turns;
 use crate::error::{Error, Invalid, Result};
 use crate::fork::Process;
 use crate::format::param_file::record_stride;
-use crate::io::pread::PreadDisk;
-use crate::io::uring::UringDisk;
-use crate::io::{Disk, raise_descriptor_limit};
+use crate::io::{Directory, Io, raise_descriptor_limit};
 use crate::observe::{Publisher, Timed};
 use crate::options::{IoEngine, RuntimeOptions, TABLES_MAX, TableDescriptor};
 use crate::row::{RowLayout, Updater, check_hyper};
@@ -40,17 +38,17 @@ const WRITERS: usize = 4;
 const WRITER_DEPTH: usize = 2;
 
 /// The I/O engine asked for, or its plain twin where the kernel refuses it.
-pub fn choose_disk(io: IoEngine) -> Arc<dyn Disk> {
+pub fn choose_io(engine: IoEngine) -> Io {
     raise_descriptor_limit();
-    if io == IoEngine::Uring {
-        match UringDisk::new() {
-            Ok(disk) => return Arc::new(disk),
+    if engine == IoEngine::Uring {
+        match Io::uring() {
+            Ok(io) => return io,
             Err(error) => {
                 tracing::warn!(%error, "io_uring is refused; plain reads and writes are used");
             }
         }
     }
-    Arc::new(PreadDisk::new())
+    Io::pread()
 }
 
 /// Checks options that depend on each other.
@@ -76,11 +74,7 @@ pub fn make_table(id: usize, descriptor: &TableDescriptor, options: &RuntimeOpti
 ///
 /// # Errors
 /// `Io` when queues or threads can't be made.
-pub fn make_lanes(
-    disk: &dyn Disk,
-    options: &RuntimeOptions,
-    tables: &[Arc<Table>],
-) -> Result<Lanes> {
+pub fn make_lanes(io: &Io, options: &RuntimeOptions, tables: &[Arc<Table>]) -> Result<Lanes> {
     let longest = tables
         .iter()
         .map(|t| record_stride(t.descriptor.row_bytes()))
@@ -99,11 +93,29 @@ pub fn make_lanes(
     while depth > 4 && queues * depth * bytes > cache / 4 {
         depth /= 2;
     }
-    let lane = |name| Lane::new(disk, name, options.threads, depth, bytes).map(Arc::new);
+    let lane = |name| Lane::new(io, name, options.threads, depth, bytes).map(Arc::new);
     Ok(Lanes {
         foreground: lane("pull")?,
         prefetch: [lane("prefetch-a")?, lane("prefetch-b")?],
     })
+}
+
+/// Which directory is opened as a store.
+#[derive(Clone, Copy, Debug)]
+pub enum Place<'a> {
+    /// The one that a path leads to.
+    Path(&'a Path),
+    /// One that is open already.
+    Open(&'a Arc<dyn Directory>),
+}
+
+impl<'a> Place<'a> {
+    fn path(self) -> &'a Path {
+        match self {
+            Place::Path(path) => path,
+            Place::Open(root) => root.path(),
+        }
+    }
 }
 
 /// Opens a store: what its files say becomes an engine.
@@ -111,8 +123,8 @@ pub fn make_lanes(
 /// # Errors
 /// `InvalidArgument`, `Locked`, `Corrupt`, `Unsupported`, `Io`.
 pub fn open(
-    disk: &Arc<dyn Disk>,
-    directory: &Path,
+    io: &Io,
+    place: Place<'_>,
     options: RuntimeOptions,
     read_only: bool,
     checkpoint: Option<u64>,
@@ -120,7 +132,7 @@ pub fn open(
     validate(&options)?;
     let span = Timed::new(tracing::info_span!(
         "open",
-        directory = %directory.display(),
+        directory = %place.path().display(),
         read_only,
         checkpoint = Empty,
         step = Empty,
@@ -133,8 +145,11 @@ pub fn open(
         let recovery = tracing::info_span!("recovery", index_seconds = Empty, seconds = Empty);
         let recovery = Timed::new(recovery);
         let _recovery = recovery.enter();
-        let request = open_request(directory, &options, read_only, checkpoint);
-        let recovered = recover::open(disk, &request)?;
+        let request = open_request(&options, read_only, checkpoint);
+        let recovered = match place {
+            Place::Path(path) => recover::open(io, path, &request)?,
+            Place::Open(root) => recover::open_again(io, root, &request)?,
+        };
         let opened = recovered.checkpoint;
         let engine = build(recovered, options, read_only)?;
         let since = Instant::now();
@@ -163,7 +178,7 @@ fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> Resu
     let ssd = recovered.ssd;
     if recovered.tables.len() > TABLES_MAX {
         let what = format!("{} tables, at most {TABLES_MAX}", recovered.tables.len());
-        return Err(Error::corrupt(&ssd.root, 0, what));
+        return Err(Error::corrupt(ssd.root.path(), 0, what));
     }
     let tables: Vec<Arc<Table>> = recovered
         .tables
@@ -177,7 +192,7 @@ fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> Resu
         let (then, now) = (checkpoint.hyper, options.hyper);
         tracing::info!(?then, ?now, "hyperparameters differ from the checkpoint's");
     }
-    let lanes = make_lanes(&*ssd.disk, &options, &tables)?;
+    let lanes = make_lanes(&ssd.io, &options, &tables)?;
     let cache = usize::try_from(options.cache_bytes).unwrap_or(usize::MAX);
     let write_bytes = (cache / 64).clamp(16 << 10, 1 << 20).next_multiple_of(4096);
     // More files than one keep the device busy while the first is put in its place.
@@ -187,9 +202,8 @@ fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> Resu
         false => (WRITERS, WRITER_DEPTH),
     };
     let queue = |_| {
-        ssd.disk
-            .queue(write_depth, write_bytes)
-            .map_err(|e| Error::io("make a submission queue for", &ssd.root, e))
+        let queue = ssd.io.engine.queue(write_depth, write_bytes);
+        queue.map_err(|e| Error::io("make a submission queue for", ssd.root.path(), e))
     };
     let queues = (0..writers).map(queue).collect::<Result<Vec<_>>>()?;
     let epoch = recovered.checkpoint.as_ref().map_or(1, |c| c.epoch + 1);
@@ -221,7 +235,7 @@ fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> Resu
         running: Arc::default(),
         images: Arc::default(),
         counters: Counters::default(),
-        publisher: Publisher::new(&ssd.root, read_only),
+        publisher: Publisher::new(ssd.root.path(), read_only),
         spares: Spares::default(),
         flushed: Signal::default(),
         compacted: Signal::default(),
@@ -277,7 +291,7 @@ impl Engine {
         let table = Arc::new(make_table(tables.len(), descriptor, &self.options));
         let id = table.id;
         tables.push(table);
-        let lanes = make_lanes(&*self.ssd.disk, &self.options, &tables)?;
+        let lanes = make_lanes(&self.ssd.io, &self.options, &tables)?;
         *self.lanes.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(lanes);
         self.rebuild_caches(&tables)?;
         *self.tables.write().unwrap_or_else(PoisonError::into_inner) = tables;
@@ -328,13 +342,11 @@ fn compare(stored: &TableDescriptor, asked: &TableDescriptor) -> Result<()> {
 
 /// The tier's part of the options.
 fn open_request<'a>(
-    root: &'a Path,
     options: &'a RuntimeOptions,
     read_only: bool,
     checkpoint: Option<u64>,
 ) -> OpenRequest<'a> {
     OpenRequest {
-        root,
         directories: &options.data_directories,
         read_only,
         checkpoint,

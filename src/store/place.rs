@@ -217,7 +217,7 @@ impl Engine {
             let cache = &shard.tables[table.id.0 as usize].cache;
             if foreign.iter().any(|p| cache.flags(*p).any(Flags::FAILED)) {
                 let source = std::io::Error::other("a concurrent batch failed to read a row");
-                return Err(Error::io("read rows in", &self.ssd.root, source));
+                return Err(Error::io("read rows in", self.ssd.root.path(), source));
             }
             if !foreign.iter().any(|p| cache.flags(*p).any(Flags::LOADING)) {
                 return Ok(());

@@ -1,6 +1,6 @@
 //! What does the store hold right now?
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use super::Store;
@@ -46,11 +46,12 @@ impl Store {
         let engine = &self.engine;
         let (records, paused) = (engine.turns.records(), engine.turns.paused());
         let versions = engine.ssd.versions();
-        let paths = engine.ssd.directories.iter().zip(records).zip(paused);
-        let info = |(d, ((path, record), is_paused)): (usize, ((&PathBuf, Record), bool))| {
+        let places = engine.ssd.directories.iter().map(|place| place.path());
+        let places = places.zip(records).zip(paused);
+        let info = |(d, ((path, record), is_paused)): (usize, ((&Path, Record), bool))| {
             let usage = versions.usage_of(|other| other == d);
             DirectoryInfo {
-                path: path.clone(),
+                path: path.to_path_buf(),
                 files: usage.files,
                 current_bytes: usage.current_bytes,
                 live_bytes: usage.live_bytes,
@@ -62,7 +63,7 @@ impl Store {
                 is_paused,
             }
         };
-        paths.enumerate().map(info).collect()
+        places.enumerate().map(info).collect()
     }
 }
 
@@ -103,7 +104,7 @@ impl Engine {
         let image_bytes = self.ssd.image_bytes();
         let (leases, lease_bytes) = self.leases.totals();
         let mut stats = Stats {
-            io_engine: self.ssd.disk.name(),
+            io_engine: self.ssd.io.engine.name(),
             direct_io,
             unique_asked: get(&c.unique_asked),
             unique_hits: get(&c.unique_hits),

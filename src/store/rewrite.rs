@@ -160,10 +160,11 @@ impl Engine {
     }
 
     fn merge(&self, inputs: &Inputs<'_>, job: &mut Job<'_>) -> Result<(usize, u64)> {
-        let path = &self.ssd.directories[inputs.chosen.directory];
+        let path = self.ssd.directories[inputs.chosen.directory].path();
         let mut queue = self
             .ssd
-            .disk
+            .io
+            .engine
             .queue(OUTPUT_DEPTH, OUTPUT_BYTES)
             .map_err(|e| Error::io("make a submission queue for", path, e))?;
         let mut outputs = Vec::new();
@@ -171,7 +172,7 @@ impl Engine {
         let result = self.write_outputs(inputs, &mut *queue, &mut outputs, &mut forgotten, job);
         if let Err(e) = result {
             for (new, _) in outputs {
-                self.ssd.unlink(&new.finished.path);
+                self.ssd.unlink_new(&new);
             }
             return Err(e);
         }

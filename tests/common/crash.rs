@@ -20,7 +20,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use hps::io::Disk;
+use hps::io::Io;
 use hps::*;
 
 pub mod verify;
@@ -314,21 +314,21 @@ impl Model {
 
 /// A store at work beside its model.
 pub struct Run {
-    pub disk: Arc<dyn Disk>,
+    pub disk: Io,
     pub store: Option<Store>,
     pub model: Model,
     pub options: RuntimeOptions,
 }
 
 impl Run {
-    pub fn new(disk: Arc<dyn Disk>, options: &RuntimeOptions) -> Run {
+    pub fn new(disk: impl Into<Io>, options: &RuntimeOptions) -> Run {
         let model = Model {
             root: PathBuf::from(ROOT),
             ..Model::default()
         };
         let store = None;
         Run {
-            disk,
+            disk: disk.into(),
             store,
             model,
             options: options.clone(),
@@ -337,7 +337,7 @@ impl Run {
 
     /// Creates the store and its first tables.
     pub fn create(&mut self) -> Result<()> {
-        let disk = Arc::clone(&self.disk);
+        let disk = self.disk.clone();
         let store = Store::create_on(disk, &self.model.root, self.options.clone())?;
         self.model.created = true;
         self.store = Some(store);
@@ -353,7 +353,7 @@ impl Run {
 
     /// Opens the store at the acknowledged history.
     pub fn open(&mut self) -> Result<()> {
-        let disk = Arc::clone(&self.disk);
+        let disk = self.disk.clone();
         self.store = Some(Store::open_on(
             disk,
             &self.model.root,

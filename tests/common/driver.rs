@@ -3,11 +3,10 @@
 use super::model::{TableModel, key_of};
 use super::rng::Rng;
 use super::setup::{descriptors, random_options};
-use hps::io::Disk;
+use hps::io::Io;
 use hps::io::sim::SimDisk;
 use hps::*;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What a step does; [`Step::seed`] says how exactly.
@@ -91,7 +90,7 @@ struct Waiting {
 
 /// A store, its model, and everything that is held.
 pub struct Driver<'t> {
-    disk: Arc<dyn Disk>,
+    disk: Io,
     directories: Vec<PathBuf>,
     store: Option<Store>,
     options: RuntimeOptions,
@@ -116,13 +115,13 @@ const ROOT: &str = "/store";
 impl<'t> Driver<'t> {
     pub fn new(seed: u64, background: bool, totals: &'t Totals) -> Driver<'t> {
         let mut rng = Rng(seed);
-        let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(rng.next()));
+        let disk = Io::of(SimDisk::new(rng.next()));
         let directories: Vec<PathBuf> = match rng.below(3) {
             0 => vec!["a".into(), "b".into()],
             _ => Vec::new(),
         };
         let options = random_options(&mut rng, background, &directories);
-        let store = Store::create_on(Arc::clone(&disk), Path::new(ROOT), options.clone()).unwrap();
+        let store = Store::create_on(disk.clone(), Path::new(ROOT), options.clone()).unwrap();
         let tables = descriptors(&mut rng);
         for table in &tables {
             store.create_table(&table.descriptor).unwrap();
@@ -455,11 +454,7 @@ impl<'t> Driver<'t> {
         }
         let retained = self.options.retain_checkpoints;
         self.options = random_options(rng, self.background, &self.directories);
-        let opened = Store::open_on(
-            Arc::clone(&self.disk),
-            Path::new(ROOT),
-            self.options.clone(),
-        );
+        let opened = Store::open_on(self.disk.clone(), Path::new(ROOT), self.options.clone());
         self.store = Some(opened.unwrap());
         if let Some((ticket, cut)) = pending {
             // The store waited for it.
@@ -503,7 +498,7 @@ impl<'t> Driver<'t> {
             return;
         }
         let options = random_options(rng, self.background, &self.directories);
-        let disk = Arc::clone(&self.disk);
+        let disk = self.disk.clone();
         let reader = Store::open_read_only_on(disk, Path::new(ROOT), Some(cut.id), options);
         let reader = reader.unwrap();
         let model = &cut.tables[table];

@@ -1,13 +1,17 @@
 //! A disk whose calls can be watched, held up or answered instead.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hps::io::sim::SimDisk;
-use hps::io::{DirectoryEntry, Disk, DiskFile, LockGuard, LockKind, OpenMode, Queue, Space};
+use hps::io::{
+    Directory, DirectoryEntry, DirectoryId, Disk, DiskFile, Engine, LockGuard, LockKind, OpenMode,
+    Queue, Space,
+};
 
 /// Asked before every call that changes what a crash could leave ("create", "link", "lock",
 /// "mkdir", "remove", "rename", "sync", "sync_dir", "write"), with its path; given an answer, the
@@ -42,78 +46,143 @@ impl HookedDisk {
     fn ask(&self, call: &'static str, path: &Path) -> Option<io::Result<()>> {
         (self.hook)(call, path)
     }
+
+    fn hooked(&self, place: Arc<dyn Directory>) -> Arc<dyn Directory> {
+        let disk = self.clone();
+        Arc::new(HookedDirectory { disk, place })
+    }
 }
 
 impl Disk for HookedDisk {
+    fn open_dir(&self, path: &Path) -> io::Result<Arc<dyn Directory>> {
+        Ok(self.hooked(self.disk.open_dir(path)?))
+    }
+
+    fn fresh_uuid(&self) -> [u8; 16] {
+        self.disk.fresh_uuid()
+    }
+
+    fn unix_seconds(&self) -> u64 {
+        self.disk.unix_seconds()
+    }
+}
+
+impl Engine for HookedDisk {
     fn name(&self) -> &'static str {
         "hooked"
     }
 
-    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
+    fn queue(&self, depth: usize, buffer_bytes: usize) -> io::Result<Box<dyn Queue>> {
+        self.disk.queue(depth, buffer_bytes)
+    }
+}
+
+#[derive(Debug)]
+struct HookedDirectory {
+    disk: HookedDisk,
+    place: Arc<dyn Directory>,
+}
+
+impl HookedDirectory {
+    fn ask(&self, call: &'static str, name: impl AsRef<OsStr>) -> Option<io::Result<()>> {
+        self.disk.ask(call, &self.place.path().join(name.as_ref()))
+    }
+}
+
+impl Directory for HookedDirectory {
+    fn path(&self) -> &Path {
+        self.place.path()
+    }
+
+    fn id(&self) -> io::Result<DirectoryId> {
+        self.place.id()
+    }
+
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
+        let path = self.place.path().join(name);
         let answer = match mode {
-            OpenMode::Create | OpenMode::CreateDirect => self.ask("create", path),
-            _ => self.reads.as_ref().and_then(|hook| hook("open", path)),
+            OpenMode::Create | OpenMode::CreateDirect => self.ask("create", name),
+            _ => self
+                .disk
+                .reads
+                .as_ref()
+                .and_then(|hook| hook("open", &path)),
         };
         if let Some(answer) = answer {
             answer?;
         }
-        let file = self.disk.open(path, mode)?;
-        let (path, disk) = (path.to_path_buf(), self.clone());
+        let file = self.place.open(name, mode)?;
+        let disk = self.disk.clone();
         Ok(Arc::new(HookedFile { disk, path, file }))
     }
 
-    fn create_dir(&self, path: &Path) -> io::Result<()> {
-        match self.ask("mkdir", path) {
+    fn open_dir(&self, path: &Path) -> io::Result<Arc<dyn Directory>> {
+        Ok(self.disk.hooked(self.place.open_dir(path)?))
+    }
+
+    fn create_dir(&self, name: &OsStr) -> io::Result<()> {
+        match self.ask("mkdir", name) {
             Some(answer) => answer,
-            None => self.disk.create_dir(path),
+            None => self.place.create_dir(name),
         }
     }
 
-    fn list(&self, path: &Path) -> io::Result<Vec<DirectoryEntry>> {
-        self.disk.list(path)
+    fn list(&self) -> io::Result<Vec<DirectoryEntry>> {
+        self.place.list()
     }
 
-    fn rename(&self, source: &Path, target: &Path) -> io::Result<()> {
+    fn rename(&self, source: &OsStr, target: &OsStr) -> io::Result<()> {
         match self.ask("rename", source) {
             Some(answer) => answer,
-            None => self.disk.rename(source, target),
+            None => self.place.rename(source, target),
         }
     }
 
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        match self.ask("remove", path) {
+    fn exchange(&self, one: &OsStr, other: &OsStr) -> io::Result<()> {
+        match self.ask("rename", one) {
             Some(answer) => answer,
-            None => self.disk.remove(path),
+            None => self.place.exchange(one, other),
         }
     }
 
-    fn hard_link(&self, source: &Path, target: &Path) -> io::Result<()> {
-        match self.ask("link", target) {
+    fn remove(&self, name: &str) -> io::Result<()> {
+        match self.ask("remove", name) {
             Some(answer) => answer,
-            None => self.disk.hard_link(source, target),
+            None => self.place.remove(name),
         }
     }
 
-    fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        match self.ask("sync_dir", path) {
+    fn hard_link(&self, source: &str, target: &dyn Directory, name: &str) -> io::Result<()> {
+        match self.disk.ask("link", &target.path().join(name)) {
             Some(answer) => answer,
-            None => self.disk.sync_dir(path),
+            None => self.place.hard_link(source, target, name),
         }
     }
 
-    fn lock(&self, path: &Path, kind: LockKind, create: bool) -> io::Result<Box<dyn LockGuard>> {
-        if let Some(answer) = self.ask("lock", path) {
+    fn sync(&self) -> io::Result<()> {
+        match self.disk.ask("sync_dir", self.place.path()) {
+            Some(answer) => answer,
+            None => self.place.sync(),
+        }
+    }
+
+    fn lock(&self, name: &str, kind: LockKind, create: bool) -> io::Result<Box<dyn LockGuard>> {
+        if let Some(answer) = self.ask("lock", name) {
             answer?;
         }
-        self.disk.lock(path, kind, create)
+        self.place.lock(name, kind, create)
     }
 
-    fn space(&self, path: &Path) -> io::Result<Space> {
-        self.disk.space(path)
+    fn lock_whole(&self) -> io::Result<Box<dyn LockGuard>> {
+        self.place.lock_whole()
     }
 
-    fn queue(&self, depth: usize, buffer_bytes: usize) -> io::Result<Box<dyn Queue>> {
-        self.disk.queue(depth, buffer_bytes)
+    fn space(&self) -> io::Result<Space> {
+        self.place.space()
+    }
+
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.place.as_fd()
     }
 }
 

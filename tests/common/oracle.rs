@@ -5,9 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::Arc;
 
-use hps::io::Disk;
+use hps::io::Io;
 use hps::io::sim::SimDisk;
 use hps::*;
 
@@ -30,7 +29,7 @@ pub struct Oracle(pub BTreeMap<u64, (Rows, Vec<u8>)>);
 impl Oracle {
     pub fn new(tiny: &Tiny) -> Oracle {
         // The first checkpoint of `tiny`, made again: it no longer knows what it held.
-        let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(2));
+        let disk = Io::of(SimDisk::new(2));
         let store = Store::create_on(disk, Path::new(ROOT), options()).unwrap();
         let mut rows = Rows::new();
         for (table, count) in [(0, 8), (1, 4)] {

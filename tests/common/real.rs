@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use hps::format::current::Current;
 use hps::inspect::{Scope, Severity, inspect};
-use hps::io::Disk;
-use hps::io::pread::PreadDisk;
+use hps::io::Io;
 use hps::*;
 
 use crate::forge::Files;
@@ -148,7 +147,7 @@ impl Sample {
 
 /// The worst finding of a full inspection.
 pub fn look(_: &Sample, directory: &Path) -> String {
-    let disk: Arc<dyn Disk> = Arc::new(PreadDisk::new());
+    let disk = Io::pread();
     let scope = Scope {
         full: true,
         ..Scope::default()

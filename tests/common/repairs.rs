@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use hps::io::Disk;
+use hps::io::Io;
 use hps::io::sim::SimDisk;
 use hps::repair::{Now, Options, Outcome, Repaired, repair};
 use hps::*;
@@ -16,7 +16,7 @@ use super::sample::{Bits, COPIES, grow, read_rows, sample};
 /// Bits of each row by (table, key).
 pub type Rows = BTreeMap<(usize, u64), Vec<u32>>;
 
-pub fn contents(disk: Arc<dyn Disk>, root: &Path, checkpoint: u64) -> Result<Rows> {
+pub fn contents(disk: impl Into<Io>, root: &Path, checkpoint: u64) -> Result<Rows> {
     let (rows, error) = read_rows(disk, root, Some(checkpoint));
     let by_key = |(table, key, bits): Bits| ((table.0 as usize, key), bits);
     match error {
@@ -30,7 +30,7 @@ pub fn of_sim(disk: &SimDisk, root: &Path, checkpoint: u64) -> Rows {
 }
 
 pub fn run_repair(disk: &SimDisk, options: Options) -> Result<Outcome> {
-    let disk: Arc<dyn Disk> = Arc::new(disk.clone());
+    let disk = Io::of(disk.clone());
     repair(&disk, Path::new(ROOT), options, &mut |_, _| {
         ControlFlow::Continue(())
     })

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use hps::io::Disk;
+use hps::io::Io;
 use hps::io::sim::SimDisk;
 use hps::*;
 
@@ -38,7 +38,7 @@ pub type Bits = (TableId, u64, Vec<u32>);
 /// The rows of a checkpoint (`None`: of the last) in their order, as bits; and the error that ended
 /// it.
 pub fn read_rows(
-    disk: Arc<dyn Disk>,
+    disk: impl Into<Io>,
     root: &Path,
     checkpoint: Option<u64>,
 ) -> (Vec<Bits>, Option<Error>) {

@@ -30,10 +30,8 @@ use std::fs::{self, File};
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use disks::{DIM, Random, Trainer, environment, options, own_mounts, say, skipped};
-use hps::io::pread::PreadDisk;
 use hps::repair::{Outcome, repair};
 use hps::*;
 use images::{Disk, Place, Recording};
@@ -281,14 +279,14 @@ fn files_below(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 /// A repair, the exchange included; whether there was something to do. `built` is called before the
 /// exchange.
 fn mend(root: &Path, built: impl FnOnce()) -> std::result::Result<bool, String> {
-    let disk: Arc<dyn hps::io::Disk> = Arc::new(PreadDisk::new());
+    let disk = hps::io::Io::pread();
     let mut go_on = |_, _| ControlFlow::Continue(());
     let outcome = repair(&disk, root, Default::default(), &mut go_on);
     match outcome.map_err(text)? {
         Outcome::Whole(_) => Ok(false),
         Outcome::Built(_, repaired) => {
             built();
-            repaired.swap(&*disk, root).map_err(text)?;
+            repaired.swap(&disk, root).map_err(text)?;
             Ok(true)
         }
     }

@@ -18,6 +18,9 @@ use super::{Failure, Fault, Remnants, SECTOR_BYTES};
 /// The inode of `/`.
 pub(super) const ROOT: u64 = 1;
 
+/// What the clock of a new disk says: in November 2023.
+const FIRST_UNIX_SECONDS: u64 = 1_700_000_000;
+
 /// Kinds of calls that change what a crash could leave.
 const CHANGING: [&str; 9] = [
     "create", "link", "lock", "mkdir", "remove", "rename", "sync", "sync_dir", "write",
@@ -25,7 +28,7 @@ const CHANGING: [&str; 9] = [
 
 pub(super) struct Inode {
     pub(super) node: Node,
-    /// Open files and locks.
+    /// Open files, open directories and locks.
     pub(super) handles: usize,
 }
 
@@ -56,6 +59,10 @@ pub(super) struct State {
     pub(super) inodes: BTreeMap<u64, Inode>,
     pub(super) next_inode: u64,
     pub(super) random: Random,
+    /// Of uuids: apart, so that asking for one changes nothing else.
+    pub(super) uuids: Random,
+    /// What its clock says.
+    pub(super) unix_seconds: u64,
     pub(super) calls: u64,
     pub(super) calls_by_kind: BTreeMap<&'static str, u64>,
     pub(super) changing_calls: Vec<u64>,
@@ -92,6 +99,8 @@ impl State {
             inodes: BTreeMap::from([(ROOT, root)]),
             next_inode: ROOT + 1,
             random: Random(seed),
+            uuids: Random(!seed),
+            unix_seconds: FIRST_UNIX_SECONDS,
             calls: 0,
             calls_by_kind: BTreeMap::new(),
             changing_calls: Vec::new(),
@@ -112,6 +121,7 @@ impl State {
     pub(super) fn inherit(&mut self, before: &State) {
         self.next_inode = before.next_inode;
         self.capacity = before.capacity;
+        self.unix_seconds = before.unix_seconds;
         self.full_errno = before.full_errno;
         self.remnants = before.remnants;
         self.freed.clone_from(&before.freed);
@@ -210,66 +220,68 @@ impl State {
 
     /// The inode that a path leads to.
     pub(super) fn resolve(&mut self, path: &Path) -> io::Result<u64> {
-        let mut inode = ROOT;
+        self.resolve_from(ROOT, path)
+    }
+
+    /// The inode that a path leads to which starts at a directory (or is absolute).
+    pub(super) fn resolve_from(&mut self, directory: u64, path: &Path) -> io::Result<u64> {
+        let mut inode = if path.is_absolute() { ROOT } else { directory };
         for component in path.components() {
             if let Component::Normal(name) = component {
-                let directory = self.directory(inode)?;
-                inode = *directory
-                    .live
-                    .get(&*name.to_string_lossy())
+                inode = self
+                    .found(inode, &name.to_string_lossy())?
                     .ok_or(Errno::ENOENT)?;
             }
         }
         Ok(inode)
     }
 
-    /// The directory that holds a path's last name, that name, and its inode if it exists.
-    fn place(&mut self, path: &Path) -> io::Result<(u64, String, Option<u64>)> {
-        let parent = self.resolve(path.parent().ok_or(Errno::EINVAL)?)?;
-        let name = path
-            .file_name()
-            .ok_or(Errno::EINVAL)?
-            .to_string_lossy()
-            .into_owned();
-        let found = self.directory(parent)?.live.get(&name).copied();
-        Ok((parent, name, found))
+    /// What a name leads to, if there is one.
+    fn found(&mut self, directory: u64, name: &str) -> io::Result<Option<u64>> {
+        Ok(self.directory(directory)?.live.get(name).copied())
     }
 
-    pub(super) fn open(&mut self, path: &Path, mode: OpenMode) -> io::Result<u64> {
+    /// Opens a directory: its handle keeps it.
+    pub(super) fn open_dir(&mut self, directory: u64, path: &Path) -> io::Result<u64> {
+        self.count_whole("open_dir")?;
+        let inode = self.resolve_from(directory, path)?;
+        self.directory(inode)?;
+        self.retain(inode);
+        Ok(inode)
+    }
+
+    pub(super) fn open(&mut self, directory: u64, name: &str, mode: OpenMode) -> io::Result<u64> {
         let inode = if matches!(mode, OpenMode::Create | OpenMode::CreateDirect) {
             let told = self.count_name("create")?;
-            let (parent, name, found) = self.place(path)?;
-            if found.is_some() {
+            if self.found(directory, name)?.is_some() {
                 return Err(Errno::EEXIST.into());
             }
             let inode = self.add(Node::File(FileNode::durable(Vec::new())));
-            self.directory(parent)?.set(&name, inode);
+            self.directory(directory)?.set(name, inode);
             done(told)?;
             inode
         } else {
             self.count_whole("open")?;
-            self.resolve(path)?
+            self.found(directory, name)?.ok_or(Errno::ENOENT)?
         };
         self.file(inode)?;
         self.retain(inode);
         Ok(inode)
     }
 
-    pub(super) fn create_dir(&mut self, path: &Path) -> io::Result<()> {
+    pub(super) fn create_dir(&mut self, directory: u64, name: &str) -> io::Result<()> {
         let told = self.count_name("mkdir")?;
-        let (parent, name, found) = self.place(path)?;
-        if found.is_some() {
+        if self.found(directory, name)?.is_some() {
             return Err(Errno::EEXIST.into());
         }
         let inode = self.add(Node::Directory(DirectoryNode::default()));
-        self.directory(parent)?.set(&name, inode);
+        self.directory(directory)?.set(name, inode);
         done(told)
     }
 
-    pub(super) fn list(&mut self, path: &Path) -> io::Result<Vec<DirectoryEntry>> {
+    pub(super) fn list(&mut self, directory: u64) -> io::Result<Vec<DirectoryEntry>> {
         self.count_whole("list")?;
-        let inode = self.resolve(path)?;
-        let names = self.directory(inode)?.live.clone();
+        let names = self.directory(directory)?.live.clone();
         let entries = names.into_iter().map(|(name, inode)| {
             let (bytes, is_file) = match self.node(inode)? {
                 Node::File(file) => (file.live.len() as u64, true),
@@ -284,11 +296,10 @@ impl State {
         entries.collect()
     }
 
-    pub(super) fn rename(&mut self, source: &Path, target: &Path) -> io::Result<()> {
+    pub(super) fn rename(&mut self, directory: u64, source: &str, target: &str) -> io::Result<()> {
         let told = self.count_name("rename")?;
-        let (source_parent, source_name, found) = self.place(source)?;
-        let inode = found.ok_or(Errno::ENOENT)?;
-        let (target_parent, target_name, replaced) = self.place(target)?;
+        let inode = self.found(directory, source)?.ok_or(Errno::ENOENT)?;
+        let replaced = self.found(directory, target)?;
         if replaced == Some(inode) {
             return done(told);
         }
@@ -298,43 +309,42 @@ impl State {
                 return Err(Errno::ENOTDIR.into());
             }
         }
-        if source_parent == target_parent {
-            self.directory(source_parent)?
-                .rename(&source_name, &target_name, inode);
-        } else {
-            self.directory(target_parent)?.set(&target_name, inode);
-            self.directory(source_parent)?.remove(&source_name);
-        }
+        self.directory(directory)?.rename(source, target, inode);
         done(told)
     }
 
-    pub(super) fn remove(&mut self, path: &Path) -> io::Result<()> {
+    pub(super) fn remove(&mut self, directory: u64, name: &str) -> io::Result<()> {
         let told = self.count_name("remove")?;
-        let (parent, name, found) = self.place(path)?;
+        let found = self.found(directory, name)?;
         self.file(found.ok_or(Errno::ENOENT)?)?;
-        self.directory(parent)?.remove(&name);
+        self.directory(directory)?.remove(name);
         done(told)
     }
 
-    pub(super) fn hard_link(&mut self, source: &Path, target: &Path) -> io::Result<()> {
+    pub(super) fn hard_link(
+        &mut self,
+        directory: u64,
+        source: &str,
+        target: u64,
+        name: &str,
+    ) -> io::Result<()> {
         let told = self.count_name("link")?;
-        let inode = self.resolve(source)?;
+        let inode = self.found(directory, source)?.ok_or(Errno::ENOENT)?;
         if self.file(inode).is_err() {
             return Err(Errno::EPERM.into());
         }
-        let (parent, name, found) = self.place(target)?;
-        if found.is_some() {
+        if self.found(target, name)?.is_some() {
             return Err(Errno::EEXIST.into());
         }
-        self.directory(parent)?.set(&name, inode);
+        self.directory(target)?.set(name, inode);
         done(told)
     }
 
-    pub(super) fn sync_dir(&mut self, path: &Path) -> io::Result<()> {
+    pub(super) fn sync_dir(&mut self, directory: u64) -> io::Result<()> {
         let outcome = self.count("sync_dir")?;
-        let inode = self.resolve(path)?;
         let State { inodes, random, .. } = self;
-        let Some(Node::Directory(directory)) = inodes.get_mut(&inode).map(|i| &mut i.node) else {
+        let inode = inodes.get_mut(&directory).map(|i| &mut i.node);
+        let Some(Node::Directory(directory)) = inode else {
             return Err(Errno::ENOTDIR.into());
         };
         if let Outcome::Fail(error) = outcome {
@@ -367,19 +377,34 @@ impl State {
         freed.drain(..freed.len().saturating_sub(FREED_SECTORS_MAX));
     }
 
-    pub(super) fn lock(&mut self, path: &Path, kind: LockKind, create: bool) -> io::Result<u64> {
+    pub(super) fn lock(
+        &mut self,
+        directory: u64,
+        name: &str,
+        kind: LockKind,
+        create: bool,
+    ) -> io::Result<u64> {
         self.count_whole("lock")?;
-        let (parent, name, found) = self.place(path)?;
-        let inode = match found {
+        let inode = match self.found(directory, name)? {
             Some(inode) => inode,
             None if create => {
                 let inode = self.add(Node::File(FileNode::durable(Vec::new())));
-                self.directory(parent)?.set(&name, inode);
+                self.directory(directory)?.set(name, inode);
                 inode
             }
             None => return Err(Errno::ENOENT.into()),
         };
         self.file(inode)?;
+        self.hold(inode, kind)
+    }
+
+    /// Locks a directory itself.
+    pub(super) fn lock_dir(&mut self, directory: u64) -> io::Result<u64> {
+        self.count_whole("lock_dir")?;
+        self.hold(directory, LockKind::Exclusive)
+    }
+
+    fn hold(&mut self, inode: u64, kind: LockKind) -> io::Result<u64> {
         let holders = self.locks.entry(inode).or_default();
         if holders.exclusive || kind == LockKind::Exclusive && holders.shared > 0 {
             return Err(Errno::EWOULDBLOCK.into());
@@ -417,15 +442,16 @@ impl State {
 
     /// Puts a file in place, durable with its name, uncounted.
     pub(super) fn plant(&mut self, path: &Path, file: FileNode) -> io::Result<()> {
-        let (parent, name, found) = self.place(path)?;
-        if let Some(inode) = found {
+        let parent = self.resolve(path.parent().ok_or(Errno::EINVAL)?)?;
+        let name = path.file_name().ok_or(Errno::EINVAL)?.to_string_lossy();
+        if let Some(inode) = self.found(parent, &name)? {
             *self.file(inode)? = file;
             return Ok(());
         }
         let inode = self.add(Node::File(file));
         let directory = self.directory(parent)?;
-        directory.live.insert(name.clone(), inode);
-        directory.durable.insert(name, inode);
+        directory.live.insert(name.to_string(), inode);
+        directory.durable.insert(name.into_owned(), inode);
         Ok(())
     }
 

@@ -8,7 +8,7 @@ fn what_a_queue_writes_a_queue_and_a_file_read_back() {
     for place in places() {
         let bytes = pattern(16 * 8192, 1);
         let file = place.create("rows", OpenMode::CreateDirect);
-        let mut queue = place.disk.queue(4, 8192).unwrap();
+        let mut queue = place.io.engine.queue(4, 8192).unwrap();
         assert_eq!((queue.depth(), queue.buffer_bytes()), (4, 8192));
         let mut tags = Vec::new();
         for (tag, part) in bytes.chunks(8192).enumerate() {
@@ -34,7 +34,7 @@ fn what_a_queue_writes_a_queue_and_a_file_read_back() {
             "each request completes once"
         );
         file.sync().unwrap();
-        place.disk.sync_dir(&place.directory).unwrap();
+        place.directory.sync().unwrap();
         assert_eq!(file.bytes().unwrap(), 16 * 8192);
         drop(file);
         assert_eq!(place.content("rows"), bytes);
@@ -68,7 +68,7 @@ fn a_read_past_the_end_is_short() {
         assert_eq!(bytes[..50], pattern(5000, 2)[4950..]);
         assert_eq!(file.read_at(&mut bytes, 5000).unwrap(), 0);
         let file = place.create("tail", OpenMode::ReadDirect);
-        let mut queue = place.disk.queue(2, 8192).unwrap();
+        let mut queue = place.io.engine.queue(2, 8192).unwrap();
         assert!(get(&mut *queue, &file, 0, 8192) == pattern(5000, 2));
         assert!(get(&mut *queue, &file, 4096, 4096) == pattern(5000, 2)[4096..]);
         assert!(get(&mut *queue, &file, 8192, 4096).is_empty());
@@ -80,16 +80,12 @@ fn short_and_interrupted_calls_are_absorbed() {
     for place in places() {
         let bytes = pattern(65536, 3);
         let file = place.create("rows", OpenMode::CreateDirect);
-        let mut queue = place.disk.queue(2, 65536).unwrap();
+        let mut queue = place.io.engine.queue(2, 65536).unwrap();
         let trouble = [Interrupted, Short, Interrupted, Interrupted, Short, Short];
         faults::inject(&trouble);
         put(&mut *queue, &file, 0, &bytes);
         faults::inject(&trouble);
-        assert!(
-            get(&mut *queue, &file, 0, 65536) == bytes,
-            "{:?}",
-            place.disk
-        );
+        assert!(get(&mut *queue, &file, 0, 65536) == bytes, "{:?}", place.io);
         faults::inject(&trouble);
         let mut buffer = AlignedBuffer::try_new(65536).unwrap();
         assert_eq!(file.read_at(&mut buffer, 0).unwrap(), 65536);
@@ -106,7 +102,7 @@ fn a_call_interrupted_for_ever_is_an_error_in_the_end() {
     for place in places() {
         place.plant("file", &pattern(4096, 4));
         let file = place.create("file", OpenMode::ReadDirect);
-        let mut queue = place.disk.queue(1, 4096).unwrap();
+        let mut queue = place.io.engine.queue(1, 4096).unwrap();
         faults::inject(&vec![Interrupted; RETRIES_MAX as usize + 1]);
         let buffer = queue.buffer().unwrap();
         queue.read(&file, 0, 4096, buffer, 9);
@@ -123,7 +119,7 @@ fn a_call_interrupted_for_ever_is_an_error_in_the_end() {
 #[test]
 fn a_queue_has_as_many_buffers_as_its_depth_and_completes_nothing_twice() {
     for place in places() {
-        let mut queue = place.disk.queue(3, 4096).unwrap();
+        let mut queue = place.io.engine.queue(3, 4096).unwrap();
         assert!(queue.wait().is_none());
         let buffers: Vec<AlignedBuffer> = (0..3).map(|_| queue.buffer().unwrap()).collect();
         assert!(queue.buffer().is_none());
@@ -143,8 +139,8 @@ fn a_queue_has_as_many_buffers_as_its_depth_and_completes_nothing_twice() {
             queue.recycle(completion.buffer);
         }
         assert!(queue.wait().is_none());
-        assert!(place.disk.queue(0, 4096).is_err());
-        assert!(place.disk.queue(1, 1000).is_err());
+        assert!(place.io.engine.queue(0, 4096).is_err());
+        assert!(place.io.engine.queue(1, 1000).is_err());
     }
 }
 
@@ -152,7 +148,7 @@ fn a_queue_has_as_many_buffers_as_its_depth_and_completes_nothing_twice() {
 fn a_request_beyond_the_depth_is_our_own_mistake() {
     for place in places() {
         let file = place.create("file", OpenMode::CreateDirect);
-        let mut queue = place.disk.queue(1, 4096).unwrap();
+        let mut queue = place.io.engine.queue(1, 4096).unwrap();
         let buffer = queue.buffer().unwrap();
         queue.write(&file, 0, 4096, buffer, 0);
         let more = AlignedBuffer::try_new(4096).unwrap();
@@ -168,8 +164,8 @@ fn a_request_beyond_the_depth_is_our_own_mistake() {
 fn buffers_of_other_queues_work() {
     for place in places() {
         let file = place.create("file", OpenMode::CreateDirect);
-        let mut one = place.disk.queue(1, 4096).unwrap();
-        let mut other = place.disk.queue(1, 4096).unwrap();
+        let mut one = place.io.engine.queue(1, 4096).unwrap();
+        let mut other = place.io.engine.queue(1, 4096).unwrap();
         let buffer = filled(&mut *one, &pattern(4096, 5));
         other.write(&file, 0, 4096, buffer, 0);
         let completion = other.wait().unwrap();
@@ -185,7 +181,7 @@ fn a_failing_request_keeps_its_errno_and_buffer() {
     for place in places() {
         place.plant("file", &pattern(4096, 6));
         let file = place.create("file", OpenMode::ReadDirect);
-        let mut queue = place.disk.queue(1, 4096).unwrap();
+        let mut queue = place.io.engine.queue(1, 4096).unwrap();
         let buffer = filled(&mut *queue, &pattern(4096, 7));
         queue.write(&file, 0, 4096, buffer, 3);
         let completion = queue.wait().unwrap();
@@ -218,10 +214,10 @@ fn alignment_is_what_the_file_says() {
         let align = file.align_bytes();
         assert!([1, 512, 4096].contains(&align));
         assert_eq!(file.is_direct(), align > 1);
-        if place.directory.starts_with("/dev/shm") {
+        if place.directory.path().starts_with("/dev/shm") {
             assert!(!file.is_direct(), "there is no device below tmpfs");
         }
-        let mut queue = place.disk.queue(1, 4096).unwrap();
+        let mut queue = place.io.engine.queue(1, 4096).unwrap();
         let found = get(&mut *queue, &file, align as u64, align);
         assert!(found == pattern(8192, 8)[align..2 * align]);
         let made = place.create("made", OpenMode::CreateDirect);
@@ -235,19 +231,18 @@ fn creating_refuses_a_name_that_exists_and_opening_one_that_does_not() {
     for place in places() {
         place.plant("file", b"one");
         for mode in [OpenMode::Create, OpenMode::CreateDirect] {
-            let error = place.disk.open(&place.path("file"), mode).unwrap_err();
+            let error = place.directory.open("file", mode).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::AlreadyExists);
         }
         assert_eq!(place.content("file"), b"one");
         for mode in [OpenMode::Read, OpenMode::ReadDirect] {
-            let error = place.disk.open(&place.path("none"), mode).unwrap_err();
+            let error = place.directory.open("none", mode).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::NotFound);
         }
-        let error = place
-            .disk
-            .open(&place.path("none/file"), OpenMode::Create)
-            .unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::NotFound);
+        for name in ["", ".", "..", "inner/file", "/file"] {
+            let error = place.directory.open(name, OpenMode::Create).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{name}");
+        }
         assert_eq!(place.names(), ["file"]);
     }
 }
@@ -255,29 +250,30 @@ fn creating_refuses_a_name_that_exists_and_opening_one_that_does_not() {
 #[test]
 fn directories_are_made_listed_and_refused_as_files() {
     for place in places() {
-        place.disk.create_dir(&place.path("inner")).unwrap();
-        let error = place.disk.create_dir(&place.path("inner")).unwrap_err();
+        place.directory.create_dir("inner".as_ref()).unwrap();
+        let error = place.directory.create_dir("inner".as_ref()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AlreadyExists);
         place.plant("b", b"12345");
         place.plant("a", b"");
-        let entries = place.disk.list(&place.directory).unwrap();
+        let entries = place.directory.list().unwrap();
         let found: Vec<_> = entries
             .iter()
             .map(|e| (e.name.as_str(), e.bytes, e.is_file))
             .collect();
         assert_eq!(found, [("a", 0, true), ("b", 5, true), ("inner", 0, false)]);
-        let error = place
-            .disk
-            .open(&place.path("inner"), OpenMode::Read)
-            .unwrap_err();
+        let error = place.directory.open("inner", OpenMode::Read).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(21), "EISDIR");
-        let error = place.disk.list(&place.path("none")).unwrap_err();
+        let error = place.directory.open_dir("none".as_ref()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
-        place.disk.sync_dir(&place.path("inner")).unwrap();
-        assert_eq!(
-            place.disk.sync_dir(&place.path("none")).unwrap_err().kind(),
-            ErrorKind::NotFound
-        );
+        let error = place.directory.open_dir("b".as_ref()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotADirectory);
+        let inner = place.directory.open_dir("inner".as_ref()).unwrap();
+        assert_eq!(inner.path(), place.path("inner"));
+        inner.sync().unwrap();
+        assert!(inner.list().unwrap().is_empty());
+        let again = place.io.disk.open_dir(&place.path("inner")).unwrap();
+        assert_eq!(again.id().unwrap(), inner.id().unwrap());
+        assert_ne!(again.id().unwrap(), place.directory.id().unwrap());
     }
 }
 
@@ -288,8 +284,8 @@ fn a_rename_replaces_its_target() {
         place.plant("current", b"old");
         let old = place.create("current", OpenMode::Read);
         place
-            .disk
-            .rename(&place.path("tmp"), &place.path("current"))
+            .directory
+            .rename("tmp".as_ref(), "current".as_ref())
             .unwrap();
         assert_eq!(place.names(), ["current"]);
         assert_eq!(place.content("current"), b"new");
@@ -297,8 +293,8 @@ fn a_rename_replaces_its_target() {
         old.read_at(&mut bytes, 0).unwrap();
         assert_eq!(&bytes, b"old", "an open handle keeps the file it opened");
         let error = place
-            .disk
-            .rename(&place.path("tmp"), &place.path("current"))
+            .directory
+            .rename("tmp".as_ref(), "current".as_ref())
             .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
     }
@@ -309,14 +305,14 @@ fn a_removed_file_is_readable_while_it_is_open() {
     for place in places() {
         place.plant("file", &pattern(4096, 9));
         let file = place.create("file", OpenMode::ReadDirect);
-        place.disk.remove(&place.path("file")).unwrap();
-        place.disk.sync_dir(&place.directory).unwrap();
+        place.directory.remove("file").unwrap();
+        place.directory.sync().unwrap();
         assert!(place.names().is_empty());
         assert_eq!(
-            place.disk.remove(&place.path("file")).unwrap_err().kind(),
+            place.directory.remove("file").unwrap_err().kind(),
             ErrorKind::NotFound
         );
-        let mut queue = place.disk.queue(1, 4096).unwrap();
+        let mut queue = place.io.engine.queue(1, 4096).unwrap();
         assert!(get(&mut *queue, &file, 0, 4096) == pattern(4096, 9));
     }
 }
@@ -324,33 +320,36 @@ fn a_removed_file_is_readable_while_it_is_open() {
 #[test]
 fn a_hard_link_shares_bytes_and_outlives_the_first_name() {
     for place in places() {
-        place.disk.create_dir(&place.path("export")).unwrap();
+        place.directory.create_dir("export".as_ref()).unwrap();
+        let export = place.directory.open_dir("export".as_ref()).unwrap();
+        let linked = || {
+            let file = export.open("file", OpenMode::Read).unwrap();
+            let mut bytes = [0; 3];
+            file.read_at(&mut bytes, 0).unwrap();
+            bytes
+        };
         let file = place.create("file", OpenMode::Create);
         file.write_at(b"one", 0).unwrap();
-        place
-            .disk
-            .hard_link(&place.path("file"), &place.path("export/file"))
-            .unwrap();
+        place.directory.hard_link("file", &*export, "file").unwrap();
         file.write_at(b"two", 0).unwrap();
-        assert_eq!(place.content("export/file"), b"two");
+        assert_eq!(&linked(), b"two");
         let error = place
-            .disk
-            .hard_link(&place.path("file"), &place.path("export/file"))
+            .directory
+            .hard_link("file", &*export, "file")
             .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AlreadyExists);
-        place.disk.remove(&place.path("file")).unwrap();
-        assert_eq!(place.content("export/file"), b"two");
+        place.directory.remove("file").unwrap();
+        assert_eq!(&linked(), b"two");
     }
 }
 
 #[test]
 fn locks_exclude_each_other_until_they_are_dropped() {
     for place in places() {
-        let path = place.path("LOCK");
-        let take = |kind| place.disk.lock(&path, kind, true);
+        let take = |kind| place.directory.lock("LOCK", kind, true);
         let missing = place
-            .disk
-            .lock(&path, LockKind::Exclusive, false)
+            .directory
+            .lock("LOCK", LockKind::Exclusive, false)
             .unwrap_err();
         assert_eq!(missing.kind(), ErrorKind::NotFound);
         let writer = take(LockKind::Exclusive).unwrap();
@@ -359,7 +358,10 @@ fn locks_exclude_each_other_until_they_are_dropped() {
         }
         drop(writer);
         let one = take(LockKind::Shared).unwrap();
-        let two = place.disk.lock(&path, LockKind::Shared, false).unwrap();
+        let two = place
+            .directory
+            .lock("LOCK", LockKind::Shared, false)
+            .unwrap();
         assert_eq!(
             take(LockKind::Exclusive).unwrap_err().kind(),
             ErrorKind::WouldBlock
@@ -375,11 +377,49 @@ fn locks_exclude_each_other_until_they_are_dropped() {
 }
 
 #[test]
+fn a_directory_is_locked_by_one_whatever_locks_its_files() {
+    for place in places() {
+        let whole = place.directory.lock_whole().unwrap();
+        let other = place.io.disk.open_dir(place.directory.path()).unwrap();
+        let refused = other.lock_whole().unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::WouldBlock);
+        drop(other.lock("LOCK", LockKind::Exclusive, true).unwrap());
+        drop(whole);
+        other.lock_whole().unwrap();
+    }
+}
+
+/// A store that was opened by a relative path wrote into another one after `chdir`.
+#[test]
+fn an_open_directory_is_the_same_one_when_its_name_leads_elsewhere() {
+    for place in places() {
+        place.directory.create_dir("inner".as_ref()).unwrap();
+        let inner = place.directory.open_dir("inner".as_ref()).unwrap();
+        drop(inner.open("one", OpenMode::Create).unwrap());
+        let (old, new) = ("inner".as_ref(), "aside".as_ref());
+        place.directory.rename(old, new).unwrap();
+        place.directory.create_dir("inner".as_ref()).unwrap();
+        drop(inner.open("two", OpenMode::Create).unwrap());
+        inner.rename("one".as_ref(), "three".as_ref()).unwrap();
+        inner.sync().unwrap();
+        let names = |name: &str| -> Vec<String> {
+            let opened = place.directory.open_dir(name.as_ref()).unwrap();
+            let entries = opened.list().unwrap();
+            entries.into_iter().map(|entry| entry.name).collect()
+        };
+        assert_eq!(names("aside"), ["three", "two"]);
+        assert!(names("inner").is_empty());
+        inner.remove("two").unwrap();
+        assert_eq!(names("aside"), ["three"]);
+    }
+}
+
+#[test]
 fn a_queue_dropped_with_requests_in_flight_waits_for_them() {
     for place in places() {
         let file = place.create("file", OpenMode::CreateDirect);
         let bytes = pattern(8 * 65536, 10);
-        let mut queue = place.disk.queue(8, 65536).unwrap();
+        let mut queue = place.io.engine.queue(8, 65536).unwrap();
         for (tag, part) in (0..).zip(bytes.chunks(65536)) {
             let buffer = filled(&mut *queue, part);
             queue.write(&file, tag * 65536, 65536, buffer, tag);
@@ -387,7 +427,7 @@ fn a_queue_dropped_with_requests_in_flight_waits_for_them() {
         queue.submit();
         drop(queue);
         drop(file);
-        assert!(place.content("file") == bytes, "{:?}", place.disk);
+        assert!(place.content("file") == bytes, "{:?}", place.io);
     }
 }
 
@@ -396,7 +436,7 @@ fn a_queue_moves_between_threads_and_a_request_keeps_its_file_open() {
     for place in places() {
         place.plant("file", &pattern(65536, 11));
         let file = place.create("file", OpenMode::ReadDirect);
-        let mut queue = place.disk.queue(4, 16384).unwrap();
+        let mut queue = place.io.engine.queue(4, 16384).unwrap();
         let thread = std::thread::spawn(move || {
             for tag in 0..4 {
                 let buffer = queue.buffer().unwrap();
@@ -422,7 +462,7 @@ fn a_queue_moves_between_threads_and_a_request_keeps_its_file_open() {
 #[test]
 fn room_is_told() {
     for place in places() {
-        let space = place.disk.space(&place.directory).unwrap();
+        let space = place.directory.space().unwrap();
         assert!(space.free_bytes > 0);
         assert!(space.free_bytes <= space.total_bytes);
     }

@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use super::super::Engine;
 use super::super::sim::{CrashMode, Fault, SimDisk};
 use super::*;
 
@@ -411,7 +412,7 @@ fn a_full_disk_refuses_growth_until_there_is_room() {
     disk.set_capacity(8192);
     let file = create(&disk, "one", &[1; 4096]);
     let other = create(&disk, "other", &[1; 4096]);
-    let space = disk.space(Path::new("/")).unwrap();
+    let space = disk.space().unwrap();
     assert_eq!((space.total_bytes, space.free_bytes), (8192, 0));
     assert_eq!(
         file.write_at(&[2; 512], 4096).unwrap_err().kind(),

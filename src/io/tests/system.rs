@@ -19,30 +19,31 @@ fn links_fifos_and_devices_are_refused_without_waiting() {
         place.plant("file", b"bytes");
         symlink(place.path("file"), place.path("link")).unwrap();
         nix::unistd::mkfifo(&place.path("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let dev = place.io.disk.open_dir(Path::new("/dev")).unwrap();
         for mode in [OpenMode::Read, OpenMode::ReadDirect] {
-            let error = place.disk.open(&place.path("link"), mode).unwrap_err();
+            let error = place.directory.open("link", mode).unwrap_err();
             assert_eq!(error.raw_os_error(), Some(40), "ELOOP");
-            let error = place.disk.open(&place.path("fifo"), mode).unwrap_err();
+            let error = place.directory.open("fifo", mode).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidInput);
-            let error = place.disk.open(Path::new("/dev/null"), mode).unwrap_err();
+            let error = dev.open("null", mode).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidInput);
         }
         symlink(place.path("none"), place.path("dangling")).unwrap();
         let error = place
-            .disk
-            .open(&place.path("dangling"), OpenMode::Create)
+            .directory
+            .open("dangling", OpenMode::Create)
             .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AlreadyExists);
         for name in ["link", "fifo", "dangling"] {
             assert!(
                 place
-                    .disk
-                    .lock(&place.path(name), LockKind::Exclusive, true)
+                    .directory
+                    .lock(name, LockKind::Exclusive, true)
                     .is_err()
             );
         }
         assert_eq!(place.names(), ["dangling", "fifo", "file", "link"]);
-        let entries = place.disk.list(&place.directory).unwrap();
+        let entries = place.directory.list().unwrap();
         assert!(
             entries
                 .iter()
@@ -56,11 +57,11 @@ fn files_and_directories_are_private() {
     for place in real_places() {
         place.create("plain", OpenMode::Create);
         place.create("direct", OpenMode::CreateDirect);
-        place.disk.create_dir(&place.path("inner")).unwrap();
+        place.directory.create_dir("inner".as_ref()).unwrap();
         drop(
             place
-                .disk
-                .lock(&place.path("LOCK"), LockKind::Exclusive, true)
+                .directory
+                .lock("LOCK", LockKind::Exclusive, true)
                 .unwrap(),
         );
         let mode = |name| {
@@ -103,7 +104,7 @@ fn an_open_file_blocks_where_it_should() {
 #[cfg(feature = "sim")]
 #[test]
 fn a_file_without_descriptor_is_an_error_of_its_request() {
-    let Ok(disk) = UringDisk::new() else {
+    let Ok(io) = Io::uring() else {
         println!("skipped: no uring");
         return;
     };
@@ -111,7 +112,7 @@ fn a_file_without_descriptor_is_an_error_of_its_request() {
     let file = other
         .open(Path::new("/file"), OpenMode::CreateDirect)
         .unwrap();
-    let mut queue = disk.queue(1, 4096).unwrap();
+    let mut queue = io.engine.queue(1, 4096).unwrap();
     let buffer = queue.buffer().unwrap();
     queue.write(&file, 0, 4096, buffer, 5);
     assert_eq!(queue.in_flight(), 1);
@@ -138,10 +139,9 @@ fn a_lock_that_is_given_back_is_free_though_another_thread_forks() {
                     assert!(status.unwrap().success());
                 }
             });
-            let path = place.path("LOCK");
             let mut refused = 0;
             while forks.load(Ordering::Relaxed) < FORKS {
-                let guard = place.disk.lock(&path, LockKind::Exclusive, true);
+                let guard = place.directory.lock("LOCK", LockKind::Exclusive, true);
                 refused += u32::from(guard.is_err());
             }
             assert_eq!(refused, 0);

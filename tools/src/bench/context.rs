@@ -4,12 +4,11 @@
 //!   that a row's read takes, when the store is quiet.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use hps::format::param_file::record_stride;
-use hps::io::Disk;
+use hps::io::Io;
 use hps::{Stats, Store};
 
 use super::args::{Args, Settings};
@@ -32,7 +31,7 @@ pub struct Context {
     /// Its directory.
     pub bed: Bed,
     /// The disk of the probes.
-    pub disk: Arc<dyn Disk>,
+    pub disk: Io,
     /// Progress.
     pub notes: Notes,
     /// What is done.
@@ -79,7 +78,7 @@ impl Context {
             seconds: self.seconds_of(1.0),
             seed: self.settings.seed,
         };
-        device::random_reads(&*self.disk, files, &probe)
+        device::random_reads(&self.disk, files, &probe)
     }
 
     /// Bytes a second written in order, to a file that is then removed.
@@ -93,7 +92,7 @@ impl Context {
         } else {
             1 << 30
         };
-        let found = device::sequential_write(&*self.disk, &path, bytes, &ORDER_DEPTHS);
+        let found = device::sequential_write(&self.disk, &path, bytes, &ORDER_DEPTHS);
         let _kept = std::fs::remove_file(path);
         found
     }
@@ -103,7 +102,7 @@ impl Context {
     /// # Errors
     /// What the system says.
     pub fn sequential_read(&self, files: &[PathBuf]) -> Result<Sequential> {
-        device::sequential_read(&*self.disk, files, &ORDER_DEPTHS)
+        device::sequential_read(&self.disk, files, &ORDER_DEPTHS)
     }
 
     /// Seconds of a probe: less in a test.

@@ -8,14 +8,11 @@ mod repair;
 mod text;
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use clap::{Parser, ValueHint};
 use hps::inspect::{Report, Scope, Severity, inspect};
-use hps::io::pread::PreadDisk;
-use hps::io::uring::UringDisk;
-use hps::io::{Disk, raise_descriptor_limit};
+use hps::io::{Io, raise_descriptor_limit};
 
 use crate::cli::{self, Common, Exit, Interrupt, Meter};
 
@@ -100,10 +97,7 @@ pub fn run(args: &Args) -> Result<Exit> {
         checkpoint: args.checkpoint,
         ..Scope::default()
     };
-    let disk: Arc<dyn Disk> = match UringDisk::new() {
-        Ok(disk) => Arc::new(disk),
-        Err(_) => Arc::new(PreadDisk::new()),
-    };
+    let disk = Io::best();
     let (report, mended) = if args.repair {
         repair::run(args, &disk, &mut meter, &interrupt)?
     } else {

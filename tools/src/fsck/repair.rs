@@ -6,11 +6,10 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use hps::inspect::Report;
-use hps::io::Disk;
+use hps::io::Io;
 use hps::repair::{Now, Options, Outcome, Repaired, repair};
 use serde_json::{Value, json};
 
@@ -43,7 +42,7 @@ impl Mended {
 /// Repairs the store, if it is damaged.
 pub(super) fn run(
     args: &Args,
-    disk: &Arc<dyn Disk>,
+    disk: &Io,
     meter: &mut Meter,
     interrupt: &Interrupt,
 ) -> Result<(Report, Option<Mended>)> {
@@ -70,7 +69,7 @@ pub(super) fn run(
     } else {
         Some(write_list(&root, &repaired)?)
     };
-    let aside = repaired.swap(&**disk, &root)?;
+    let aside = repaired.swap(disk, &root)?;
     let mended = Mended {
         repaired,
         root,

@@ -300,7 +300,7 @@ impl<'a> Comparison<'a> {
             self.bar.set_message("device, sequential write");
             let bytes = (self.args.rows * ROW_BYTES as u64).clamp(64 << 20, 4 << 30);
             let probe = self.dir.join("probe");
-            let found = sequential_write(&*disk, &probe, bytes, &[4])?;
+            let found = sequential_write(&disk, &probe, bytes, &[4])?;
             self.write_bytes_per_s = found.per_second;
             self.report.write_probes.push(found.per_second);
             for workload in &self.args.workloads {
@@ -358,7 +358,7 @@ impl<'a> Comparison<'a> {
             seconds: self.args.probe_seconds,
             seed: self.args.seed ^ u64::from(round) << 32 ^ self.report.entries.len() as u64,
         };
-        Ok(random_reads(&*disk(), &[self.dir.join("probe")], &probe)?.per_second)
+        Ok(random_reads(&disk(), &[self.dir.join("probe")], &probe)?.per_second)
     }
 
     /// What the device alone would allow, in records a second; none in memory.

@@ -12,11 +12,9 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 
 use hps::inspect::{Scope, Severity, inspect};
-use hps::io::Disk;
-use hps::io::pread::PreadDisk;
+use hps::io::Io;
 use hps::*;
 
 /// Weights of a row, all equal.
@@ -203,7 +201,7 @@ impl Trainer {
     /// The closed store has no damage. Files that no checkpoint needs may be there: a compaction
     /// that ended after the last checkpoint leaves them to the next opening.
     pub fn inspection_is_clean(&self) {
-        let disk: Arc<dyn Disk> = Arc::new(PreadDisk::new());
+        let disk = Io::pread();
         let scope = Scope {
             full: true,
             ..Scope::default()

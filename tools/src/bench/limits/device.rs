@@ -9,8 +9,7 @@ use std::sync::{Arc, Barrier};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use hps::io::uring::UringDisk;
-use hps::io::{AlignedBuffer, Disk, DiskFile, OpenMode, Queue, pread::PreadDisk};
+use hps::io::{AlignedBuffer, DiskFile, Io, OpenMode, Queue};
 use hps::mix64;
 
 use super::share;
@@ -42,11 +41,8 @@ pub struct Sequential {
 
 /// The disk that a store would use: io_uring, else plain calls.
 #[must_use]
-pub fn disk() -> Arc<dyn Disk> {
-    match UringDisk::new() {
-        Ok(disk) => Arc::new(disk),
-        Err(_) => Arc::new(PreadDisk::new()),
-    }
+pub fn disk() -> Io {
+    Io::best()
 }
 
 /// Fills a buffer with bytes that no device can compress, different for each `tag`.
@@ -80,15 +76,10 @@ fn drain(queue: &mut dyn Queue) -> Result<()> {
 ///
 /// # Errors
 /// What the system says.
-pub fn sequential_write(
-    disk: &dyn Disk,
-    path: &Path,
-    bytes: u64,
-    depths: &[usize],
-) -> Result<Sequential> {
+pub fn sequential_write(io: &Io, path: &Path, bytes: u64, depths: &[usize]) -> Result<Sequential> {
     let mut best = Sequential::default();
     for depth in depths {
-        let found = write_once(disk, path, bytes, *depth)?;
+        let found = write_once(io, path, bytes, *depth)?;
         if found.per_second > best.per_second {
             best = found;
         }
@@ -96,12 +87,11 @@ pub fn sequential_write(
     Ok(best)
 }
 
-fn write_once(disk: &dyn Disk, path: &Path, bytes: u64, depth: usize) -> Result<Sequential> {
+fn write_once(io: &Io, path: &Path, bytes: u64, depth: usize) -> Result<Sequential> {
     let _gone = std::fs::remove_file(path);
-    let file = disk
-        .open(path, OpenMode::CreateDirect)
+    let file = reach(io, path, OpenMode::CreateDirect)
         .with_context(|| format!("make {}", path.display()))?;
-    let mut queue = disk.queue(depth, SEQUENTIAL_BYTES)?;
+    let mut queue = io.engine.queue(depth, SEQUENTIAL_BYTES)?;
     // Filled before the clock runs; each request then changes one word of each block.
     let mut buffers = Vec::new();
     while let Some(mut buffer) = queue.buffer() {
@@ -136,11 +126,11 @@ fn write_once(disk: &dyn Disk, path: &Path, bytes: u64, depth: usize) -> Result<
 ///
 /// # Errors
 /// What the system says.
-pub fn sequential_read(disk: &dyn Disk, paths: &[PathBuf], depths: &[usize]) -> Result<Sequential> {
-    let files: Vec<_> = paths.iter().map(|p| open(disk, p)).collect::<Result<_>>()?;
+pub fn sequential_read(io: &Io, paths: &[PathBuf], depths: &[usize]) -> Result<Sequential> {
+    let files: Vec<_> = paths.iter().map(|p| open(io, p)).collect::<Result<_>>()?;
     let mut best = Sequential::default();
     for depth in depths {
-        let mut queue = disk.queue(*depth, SEQUENTIAL_BYTES)?;
+        let mut queue = io.engine.queue(*depth, SEQUENTIAL_BYTES)?;
         let mut moved = 0;
         let since = Instant::now();
         for file in &files {
@@ -165,9 +155,17 @@ pub fn sequential_read(disk: &dyn Disk, paths: &[PathBuf], depths: &[usize]) -> 
     Ok(best)
 }
 
-fn open(disk: &dyn Disk, path: &Path) -> Result<Arc<dyn DiskFile>> {
+fn open(io: &Io, path: &Path) -> Result<Arc<dyn DiskFile>> {
     let named = || format!("open {}", path.display());
-    disk.open(path, OpenMode::ReadDirect).with_context(named)
+    reach(io, path, OpenMode::ReadDirect).with_context(named)
+}
+
+/// Opens or makes the file at a path.
+fn reach(io: &Io, path: &Path, mode: OpenMode) -> std::io::Result<Arc<dyn DiskFile>> {
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
+    let place = io.disk.open_dir(parent.unwrap_or(Path::new(".")))?;
+    let name = path.file_name().and_then(|name| name.to_str());
+    place.open(name.ok_or(std::io::ErrorKind::InvalidInput)?, mode)
 }
 
 /// What a probe of random reads does.
@@ -193,10 +191,10 @@ struct Blocks {
 }
 
 impl Blocks {
-    fn open(disk: &dyn Disk, paths: &[PathBuf], block_bytes: usize) -> Result<Blocks> {
+    fn open(io: &Io, paths: &[PathBuf], block_bytes: usize) -> Result<Blocks> {
         let (mut files, mut count) = (Vec::new(), 0);
         for path in paths {
-            let file = open(disk, path)?;
+            let file = open(io, path)?;
             count += file.bytes()? / block_bytes as u64;
             files.push((file, count));
         }
@@ -217,12 +215,8 @@ impl Blocks {
 ///
 /// # Errors
 /// What the system says.
-pub fn random_reads(
-    disk: &dyn Disk,
-    paths: &[PathBuf],
-    probe: &RandomProbe,
-) -> Result<RandomReads> {
-    let blocks = Blocks::open(disk, paths, probe.block_bytes)?;
+pub fn random_reads(io: &Io, paths: &[PathBuf], probe: &RandomProbe) -> Result<RandomReads> {
+    let blocks = Blocks::open(io, paths, probe.block_bytes)?;
     let mut best = RandomReads {
         block_bytes: probe.block_bytes,
         ..RandomReads::default()
@@ -236,7 +230,9 @@ pub fn random_reads(
                     let depth = share(*depth, probe.threads, thread).max(1);
                     let seed = probe.seed ^ mix64((thread as u64 + 1) << 32 | depth as u64);
                     scope.spawn(move || {
-                        let queue = disk.queue(depth, probe.block_bytes.next_multiple_of(4096));
+                        let queue = io
+                            .engine
+                            .queue(depth, probe.block_bytes.next_multiple_of(4096));
                         start.wait();
                         read_blocks(queue?, blocks, probe, seed)
                     })
@@ -298,7 +294,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (disk, path) = (disk(), dir.path().join("probe"));
         let bytes = 8 << 20;
-        let written = sequential_write(&*disk, &path, bytes, &[4, 8]).unwrap();
+        let written = sequential_write(&disk, &path, bytes, &[4, 8]).unwrap();
         assert!(written.per_second >= written.synced_per_second);
         assert!(written.synced_per_second > 0.0 && [4, 8].contains(&written.depth));
         assert_eq!(std::fs::metadata(&path).unwrap().len(), bytes);
@@ -313,7 +309,7 @@ mod tests {
         blocks.dedup();
         assert_eq!(blocks.len(), 8 << 8, "no block is like another");
         let paths = [path.clone(), path];
-        assert!(sequential_read(&*disk, &paths, &[4]).unwrap().per_second > 0.0);
+        assert!(sequential_read(&disk, &paths, &[4]).unwrap().per_second > 0.0);
         let probe = RandomProbe {
             block_bytes: 4096,
             threads: 2,
@@ -321,7 +317,7 @@ mod tests {
             seconds: 0.02,
             seed: 1,
         };
-        let reads = random_reads(&*disk, &paths, &probe).unwrap();
+        let reads = random_reads(&disk, &paths, &probe).unwrap();
         assert!(reads.per_second > 0.0 && [3, 8].contains(&reads.depth));
     }
 }

@@ -1,0 +1,84 @@
+//! Which files does a writer remove when it opens a store?
+//!
+//! Invariants:
+//! - Only names of the store's kinds with a number that was given out, and its own temporary files.
+
+use std::sync::Arc;
+
+use super::Ssd;
+use super::create::STORE_TEMPORARY_NAME;
+use crate::error::{Error, Result};
+use crate::format::{self, CURRENT_TEMPORARY_NAME, FileKind};
+
+impl Ssd {
+    /// Replaces CURRENT, durably, by one that reserves numbers.
+    ///
+    /// The CURRENT that was read may be known to the page cache alone (the rename was done, and its
+    /// directory was not synced): a power cut would bring back the one before it, so nothing that
+    /// that one names may be unlinked yet.
+    pub(super) fn make_current_durable(&self) -> Result<()> {
+        match self.reserve_numbers() {
+            Err(Error::NoSpace { .. }) => {}
+            result => return result,
+        }
+        // Orphans may fill the disk. Those with greater numbers than all that CURRENT's manifest
+        // names came after it: no CURRENT before it can name them.
+        let newest = {
+            let manifest = self.manifest();
+            let versions = self.versions();
+            let files = versions.files.keys().next_back().copied();
+            let metas = versions.checkpoints.iter().map(|c| c.meta_number);
+            let image = manifest.image.map(|image| image.number);
+            let named = metas.chain(files).chain(image);
+            named.fold(manifest.current.manifest_number, u64::max)
+        };
+        self.remove_orphans(newest + 1)?;
+        self.reserve_numbers()
+    }
+
+    /// Removes files of this store that no retained version names, with numbers from `from` on.
+    pub(super) fn remove_orphans(&self, from: u64) -> Result<()> {
+        let (known, metas, limit) = {
+            let versions = self.versions();
+            let known: Vec<u64> = versions.files.keys().copied().collect();
+            let metas: Vec<u64> = versions.checkpoints.iter().map(|c| c.meta_number).collect();
+            (known, metas, versions.number_limit)
+        };
+        let (manifest_number, image) = {
+            let manifest = self.manifest();
+            (
+                manifest.current.manifest_number,
+                manifest.image.map(|i| i.number),
+            )
+        };
+        for directory in self.directories.iter().chain([&self.root]) {
+            let names = directory
+                .list()
+                .map_err(|e| Error::io("list", directory.path(), e))?;
+            for entry in names {
+                let orphan = match format::parse_file_name(&entry.name) {
+                    None => {
+                        let own = [CURRENT_TEMPORARY_NAME, STORE_TEMPORARY_NAME];
+                        own.contains(&&*entry.name) && Arc::ptr_eq(directory, &self.root)
+                    }
+                    Some((_, number)) if number < from => false,
+                    Some((_, number)) if number >= limit => {
+                        let name = &entry.name;
+                        tracing::warn!(name, "a file with a number not given out yet is left");
+                        false
+                    }
+                    Some((FileKind::Rows, number)) => known.binary_search(&number).is_err(),
+                    Some((FileKind::Meta, number)) => !metas.contains(&number),
+                    Some((FileKind::Manifest | FileKind::ManifestCopy, number)) => {
+                        number != manifest_number
+                    }
+                    Some((FileKind::Image, number)) => Some(number) != image,
+                };
+                if orphan && entry.is_file && !Self::is_fixed_name(&entry.name) {
+                    self.unlink(&**directory, &entry.name);
+                }
+            }
+        }
+        Ok(())
+    }
+}
