@@ -37,16 +37,17 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
-    /// Writing would exceed `disk_bytes_max` or the file system is full. The store stays readable
-    /// and a later call works once there is room.
+    /// Writing would exceed `disk_bytes_max`, or the file system or a quota is full. The store stays
+    /// readable and a later call works once there is room.
     NoSpace {
-        /// The data directory.
+        /// The directory that is full: a data directory, or the store's own. Never a file.
         path: PathBuf,
-        /// Bytes used by the store.
+        /// Bytes used: by the store, under a limit of its own; by everybody, where the file system is
+        /// full.
         used_bytes: u64,
         /// Bytes the write needed.
         asked_bytes: u64,
-        /// The limit that would have been passed.
+        /// The limit of the store that would have been passed, or the bytes free on the file system.
         limit_bytes: u64,
     },
     /// One batch and the outstanding leases can't be in memory together.

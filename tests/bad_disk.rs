@@ -16,8 +16,8 @@ mod hooked;
 mod small;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use hooked::{Hook, HookedDisk};
@@ -221,4 +221,60 @@ fn a_full_disk_leaves_the_others_compacting() {
     full.store(false, Ordering::Relaxed);
     is_bounded(&store, 0, &[]);
     store.close_discarding();
+}
+
+/// A quota that was used up (EDQUOT) came as `Io`, so that nobody made room and tried again; and a
+/// disk that filled up during a write was told with the room of the store's own directory, which
+/// may be on another one.
+#[test]
+fn a_disk_or_a_quota_that_fills_up_is_told_with_its_own_room() {
+    for errno in [Errno::ENOSPC, Errno::EDQUOT] {
+        let full = Arc::new(AtomicBool::new(false));
+        let measured: Arc<Mutex<Vec<PathBuf>>> = Arc::default();
+        let hook: Hook = {
+            let full = Arc::clone(&full);
+            Arc::new(move |call, path| {
+                let there = path.starts_with("/store/disk-1") && call == "create";
+                (there && full.load(Ordering::Relaxed)).then(|| Err(errno.into()))
+            })
+        };
+        let asked: Hook = {
+            let measured = Arc::clone(&measured);
+            Arc::new(move |call, path| {
+                if call == "space" {
+                    measured.lock().unwrap().push(path.to_path_buf());
+                }
+                None
+            })
+        };
+        let mut hooked = HookedDisk::new(SimDisk::new(1), hook);
+        hooked.reads = Some(asked);
+        let options = RuntimeOptions {
+            inline: true,
+            ..options(2)
+        };
+        let (store, table) = make(Arc::new(hooked), options);
+        set(
+            &store,
+            table,
+            &(0..BATCH as u64).collect::<Vec<_>>(),
+            0.5,
+            DIM,
+        );
+        full.store(true, Ordering::Relaxed);
+        let error = store.flush().unwrap_err();
+        let Error::NoSpace { path, .. } = &error else {
+            panic!("{errno}: {error:?}");
+        };
+        assert_eq!(
+            path,
+            Path::new("/store/disk-1"),
+            "the directory that is full"
+        );
+        let last = measured.lock().unwrap().last().cloned();
+        assert_eq!(last.as_deref(), Some(path.as_path()), "measured");
+        full.store(false, Ordering::Relaxed);
+        store.flush().unwrap();
+        store.close_discarding();
+    }
 }

@@ -56,6 +56,12 @@ pub(crate) fn is_refused(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(9 | 22 | 37 | 38 | 95))
 }
 
+/// Whether there is no room: on the file system (ENOSPC), or under a quota (EDQUOT).
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded)
+}
+
 pub use buffer::AlignedBuffer;
 
 /// Raises this process' limit of open files as far as the system allows: a store keeps every

@@ -248,20 +248,6 @@ impl Ssd {
         Ok(((header.len() + body.len()) as u64, checksum))
     }
 
-    /// A write's error, with ENOSPC as `NoSpace`.
-    pub(crate) fn full(&self, path: &Path, asked_bytes: u64, error: std::io::Error) -> Error {
-        if error.kind() == std::io::ErrorKind::StorageFull {
-            let space = self.root.space().ok();
-            return Error::NoSpace {
-                path: path.to_path_buf(),
-                used_bytes: space.map_or(0, |s| s.total_bytes - s.free_bytes),
-                asked_bytes,
-                limit_bytes: space.map_or(0, |s| s.free_bytes),
-            };
-        }
-        Error::io("write", path, error)
-    }
-
     /// Old checkpoints beyond `retain` that no reader holds, with the locks that keep it so.
     fn forgettable(&self, retain: usize) -> (Vec<u64>, Vec<Box<dyn LockGuard>>) {
         let old = self.versions().checkpoints.clone();

@@ -139,38 +139,6 @@ impl Ssd {
         self.check_root_space_as_it_is(asked_bytes)
     }
 
-    /// Fails with `NoSpace` unless `asked_bytes` more fit into the store's directory; room that an
-    /// image has is made free first.
-    pub(super) fn check_root_space(&self, asked_bytes: u64) -> Result<()> {
-        match self.check_root_space_as_it_is(asked_bytes) {
-            Err(Error::NoSpace { .. }) if self.take_image_room() => {
-                self.check_root_space_as_it_is(asked_bytes)
-            }
-            result => result,
-        }
-    }
-
-    fn check_root_space_as_it_is(&self, asked_bytes: u64) -> Result<()> {
-        let space = self
-            .root
-            .space()
-            .map_err(|e| Error::io("measure", self.root.path(), e))?;
-        if asked_bytes <= space.free_bytes {
-            return Ok(());
-        }
-        let used_bytes = space.total_bytes.saturating_sub(space.free_bytes);
-        Err(self.no_root_space(used_bytes, asked_bytes, space.free_bytes))
-    }
-
-    fn no_root_space(&self, used_bytes: u64, asked_bytes: u64, limit_bytes: u64) -> Error {
-        Error::NoSpace {
-            path: self.root.path().to_path_buf(),
-            used_bytes,
-            asked_bytes,
-            limit_bytes,
-        }
-    }
-
     /// Removes the index image, and breaks off one being written, so that somebody else has their
     /// room; false if there was none. An open reads key blocks instead.
     pub fn take_image_room(&self) -> bool {

@@ -22,6 +22,7 @@ pub mod poison;
 pub mod reader;
 pub mod recover;
 pub mod scan;
+mod space;
 pub mod version;
 pub mod writer;
 
@@ -34,7 +35,7 @@ use std::sync::{Arc, PoisonError};
 use crate::error::{Error, Invalid, Result};
 use crate::format::manifest::FileMeta;
 use crate::format::{FileIdentity, data_file_name, param_file};
-use crate::io::{Directory, DiskFile, Io, OpenMode, Queue};
+use crate::io::{Directory, DiskFile, Io, OpenMode, Queue, is_full};
 use crate::options::Thresholds;
 use crate::sync::{Mutex, MutexGuard};
 use commit::{ManifestWriter, NUMBERS_SPARE};
@@ -139,73 +140,6 @@ impl Ssd {
         }
     }
 
-    /// Fails with `NoSpace` unless `asked_bytes` fit under the limit and on the file system, and
-    /// leave `reserve_bytes` under the limit (for the compaction that would make room). Room that
-    /// an index image has is made free first.
-    ///
-    /// # Errors
-    /// `NoSpace`, `Io`.
-    pub fn check_space(
-        &self,
-        directory: usize,
-        asked_bytes: u64,
-        reserve_bytes: u64,
-    ) -> Result<()> {
-        match self.check_space_as_it_is(directory, asked_bytes, reserve_bytes) {
-            Err(Error::NoSpace { .. }) if self.take_image_room() => {
-                self.check_space_as_it_is(directory, asked_bytes, reserve_bytes)
-            }
-            result => result,
-        }
-    }
-
-    /// As [`Ssd::check_space`], where an image stays.
-    ///
-    /// # Errors
-    /// `NoSpace`, `Io`.
-    pub fn check_space_as_it_is(
-        &self,
-        directory: usize,
-        asked_bytes: u64,
-        reserve_bytes: u64,
-    ) -> Result<()> {
-        let place = &self.directories[directory];
-        let space = place
-            .space()
-            .map_err(|e| Error::io("measure", place.path(), e))?;
-        // One limit given holds for all directories; without one each has its file system's.
-        let all = self.disk_bytes_max != 0;
-        let used_bytes: u64 = self
-            .versions()
-            .files
-            .values()
-            .filter(|s| all || s.meta.directory as usize == directory)
-            .map(|s| s.meta.bytes)
-            .sum();
-        let used_bytes = used_bytes + if all { self.image_bytes() } else { 0 };
-        let default = space.total_bytes / 100 * 85;
-        let limit = if self.disk_bytes_max == 0 {
-            default
-        } else {
-            self.disk_bytes_max
-        };
-        let no_space = |limit_bytes| {
-            Err(Error::NoSpace {
-                path: place.path().to_path_buf(),
-                used_bytes,
-                asked_bytes,
-                limit_bytes,
-            })
-        };
-        if used_bytes + asked_bytes + reserve_bytes > limit {
-            return no_space(limit);
-        }
-        if asked_bytes > space.free_bytes {
-            return no_space(space.free_bytes);
-        }
-        Ok(())
-    }
-
     /// Starts a parameter file in a data directory.
     ///
     /// # Errors
@@ -223,7 +157,7 @@ impl Ssd {
         let identity = self.identity(number);
         let writer = FileWriter::create(place, queue, data_file_name(number), identity);
         let writer = writer.map_err(|e| match e {
-            Error::Io { path, source, .. } if source.kind() == ErrorKind::StorageFull => {
+            Error::Io { path, source, .. } if is_full(&source) => {
                 self.full(&path, expected_bytes, source)
             }
             other => other,

@@ -23,7 +23,8 @@ pub type Hook = Arc<dyn Fn(&'static str, &Path) -> Option<io::Result<()>> + Send
 pub struct HookedDisk {
     pub disk: SimDisk,
     pub hook: Hook,
-    /// Asked before a file is opened for reading ("open"), if there is one.
+    /// Asked before a file is opened for reading ("open") or room is measured ("space"), if there is
+    /// one.
     pub reads: Option<Hook>,
 }
 
@@ -178,6 +179,10 @@ impl Directory for HookedDirectory {
     }
 
     fn space(&self) -> io::Result<Space> {
+        let reads = self.disk.reads.as_ref();
+        if let Some(answer) = reads.and_then(|hook| hook("space", self.place.path())) {
+            answer?;
+        }
         self.place.space()
     }
 
