@@ -81,8 +81,9 @@ pub enum Error {
         /// Highest version supported.
         supported: u32,
     },
-    /// An earlier sync or manifest write failed: what the device holds is unknown. Reads go on;
-    /// writes are refused until the store is opened again, at its last checkpoint.
+    /// An earlier sync or manifest write failed, or a thread panicked: what the device, or memory,
+    /// holds is unknown. Reads go on; writes are refused until the store is opened again, at its
+    /// last checkpoint.
     Poisoned {
         /// The first failure.
         cause: String,

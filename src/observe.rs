@@ -10,11 +10,14 @@
 //!   facade that is set takes only what is greater: it would stand still until the new count has
 //!   passed the old.)
 //! - The publications of a store follow each other, and no later one has older numbers.
+//! - A recorder that panics is asked no more; the store goes on.
 //! - Each publication asks the recorder for its metrics anew: a recorder may be installed late, and
 //!   may forget what was idle.
 
 use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -45,6 +48,8 @@ pub struct Publisher {
     labels: [Label; 2],
     /// What the recorder has.
     published: Mutex<Stats>,
+    /// Panics of the recorder: after the first it is left alone.
+    panics: AtomicU64,
 }
 
 impl Publisher {
@@ -58,7 +63,15 @@ impl Publisher {
                 Label::from_static_parts("mode", mode),
             ],
             published: Mutex::new(Stats::default()),
+            panics: AtomicU64::new(0),
         }
+    }
+
+    /// How often the recorder panicked. It is the program's: the store goes on, and publishes no
+    /// more.
+    #[must_use]
+    pub fn panics(&self) -> u64 {
+        self.panics.load(Ordering::Relaxed)
     }
 
     /// Gives the recorder a reading; with `describe` also what the metrics mean.
@@ -67,20 +80,33 @@ impl Publisher {
             .published
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
+        if self.panics() > 0 {
+            return;
+        }
         let stats = read();
+        let give = || self.give(describe, &published, &stats);
+        match catch_unwind(AssertUnwindSafe(give)) {
+            Ok(()) => *published = stats,
+            Err(_) => {
+                self.panics.fetch_add(1, Ordering::Relaxed);
+                tracing::error!("the recorder of metrics panicked; nothing more is published");
+            }
+        }
+    }
+
+    fn give(&self, describe: bool, published: &Stats, stats: &Stats) {
         metrics::with_recorder(|recorder| {
             if describe {
                 describe_all(recorder);
             }
-            let info = info_labels(&stats).map(|(key, value)| Label::from_static_parts(key, value));
+            let info = info_labels(stats).map(|(key, value)| Label::from_static_parts(key, value));
             let labels = [&info[..], &self.labels[..]].concat();
             let key = Key::from_parts(INFO.0, labels);
             recorder.register_gauge(&key, &METADATA).set(1.0);
             for metric in METRICS {
-                self.record(recorder, metric, (metric.value)(&published), &stats);
+                self.record(recorder, metric, (metric.value)(published), stats);
             }
         });
-        *published = stats;
     }
 
     fn record(&self, recorder: &dyn Recorder, metric: &Metric, before: u64, stats: &Stats) {

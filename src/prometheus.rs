@@ -270,6 +270,11 @@ pub const METRICS: &[Metric] = &[
         |s| s.disk_bytes,
     )
     .of(Unit::Bytes),
+    counter(
+        "hps_publisher_panics_total",
+        "Panics of the recorder of metrics; it is not called again after one.",
+        |s| s.publisher_panics,
+    ),
 ];
 
 /// The whole text, one metric after the other.

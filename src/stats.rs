@@ -82,6 +82,8 @@ pub struct Stats {
     pub pinned_bytes: u64,
     /// All bytes of rows and index on disk: current and pinned.
     pub disk_bytes: u64,
+    /// Panics of the program's recorder of metrics: after the first nothing more is published.
+    pub publisher_panics: u64,
 }
 
 impl Stats {

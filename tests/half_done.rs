@@ -342,3 +342,52 @@ fn an_image_that_is_being_written_is_broken_off_for_a_checkpoint_that_has_no_roo
     check(&store, 0..6000, 2.0);
     check(&store, 6000..ROWS, 1.0);
 }
+
+/// One of two files could not be written. The rows of the other were in none of the figures: they
+/// were not dirty any more, and not counted as flushed.
+#[test]
+fn rows_of_a_file_that_was_written_count_although_the_one_beside_it_failed() {
+    let disk = SimDisk::new(1);
+    let armed = Arc::new(AtomicBool::new(false));
+    let hook: Hook = {
+        let armed = Arc::clone(&armed);
+        Arc::new(move |call, path| {
+            let hit =
+                call == "create" && path.starts_with("/store/b") && armed.load(Ordering::Relaxed);
+            hit.then(|| Err(Errno::EIO.into()))
+        })
+    };
+    let options = RuntimeOptions {
+        // Two files are written at the same time.
+        cache_bytes: 64 << 20,
+        data_directories: vec!["a".into(), "b".into()],
+        ..options_with_image(false)
+    };
+    let hooked = Arc::new(HookedDisk::new(disk, hook));
+    let store = Store::create_on(hooked, Path::new(ROOT), options).unwrap();
+    let table = TableDescriptor {
+        optimizer: Optimizer::Sgd,
+        initialiser: Initialiser::Zero,
+        ..TableDescriptor::new("t", 4)
+    };
+    store.create_table(&table).unwrap();
+    set(&store, 0..1000, 1.0);
+    armed.store(true, Ordering::Relaxed);
+    let mut written = 0;
+    for _ in 0..20 {
+        let before = store.stats();
+        store.flush().unwrap_err();
+        let after = store.stats();
+        assert_eq!(after.uncheckpointed_rows, 1000, "{after:?}");
+        assert_eq!(
+            after.flushes > before.flushes,
+            after.dirty_rows < before.dirty_rows
+        );
+        written += after.flushes;
+    }
+    assert!(written > 0, "the other file was never written");
+    armed.store(false, Ordering::Relaxed);
+    store.checkpoint(1, &[]).unwrap();
+    assert_eq!(store.stats().uncheckpointed_rows, 0);
+    store.close().unwrap();
+}

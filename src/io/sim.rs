@@ -57,6 +57,7 @@ mod bytes;
 mod crash;
 mod directory;
 mod node;
+pub mod plant;
 mod queue;
 mod state;
 

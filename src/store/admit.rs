@@ -14,6 +14,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use super::engine::{Counters, Engine, Table};
+use super::guard::point;
 use super::lane::Lane;
 use super::lease::{Lease, LeasePart};
 use crate::batch::{ShardPart, Split, share, split_into};
@@ -38,8 +39,9 @@ enum Refusal {
         asked: usize,
         capacity: usize,
     },
-    /// It will fit once the copies of a running checkpoint are written.
-    Frozen,
+    /// It will fit once the copies of a running checkpoint are written; so many places of the
+    /// shard are taken without this batch.
+    Frozen { shard: usize, busy: usize },
 }
 
 /// One shard's progress.
@@ -186,10 +188,9 @@ impl Engine {
         cells: &[Cell<'_>],
     ) -> Result<()> {
         loop {
-            let admission = self
-                .admission
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let admission = self.admission.lock();
+            let admission = admission.unwrap_or_else(PoisonError::into_inner);
+            let admission = self.ssd.poison.watch(admission);
             let admitted = lane.shards(self.shards.len(), keys, |s, _| {
                 let mut pending = open(&cells[s]);
                 pending.part.hashes.is_empty() || self.admit_shard(table, s, &mut pending)
@@ -199,30 +200,42 @@ impl Engine {
             }
             let refusals = self.undo(table, cells);
             drop(admission);
-            self.refused(table, refusals)?;
+            let Some((s, busy)) = self.refused(table, refusals)? else {
+                continue;
+            };
             let since = Instant::now();
-            let cell = &self.shards[0];
-            cell.wait(&mut cell.lock());
+            let cell = &self.shards[s];
+            let mut shard = cell.lock();
+            self.ssd.poison.check_threads()?;
+            // Whoever freed a place since the refusal found nobody to wake.
+            if shard.tables[table.id.0 as usize].busy_places() >= busy {
+                cell.wait(&mut shard);
+            }
+            drop(shard);
             self.counters.stalled(since);
         }
     }
 
-    /// An error, unless waiting for a checkpoint's copies helps.
-    fn refused(&self, table: &Table, refusals: Vec<Refusal>) -> Result<()> {
+    /// An error, unless waiting for a checkpoint's copies helps: then the last shard that has too
+    /// few places, and how many were taken in it without this batch.
+    fn refused(&self, table: &Table, refusals: Vec<Refusal>) -> Result<Option<(usize, usize)>> {
         let mut worst: Option<(usize, usize, usize)> = None;
+        let mut frozen = None;
         for refusal in refusals {
-            if let Refusal::OverBudget {
-                pinned,
-                asked,
-                capacity,
-            } = refusal
-                && worst.is_none_or(|(p, a, _)| pinned + asked > p + a)
-            {
-                worst = Some((pinned, asked, capacity));
+            match refusal {
+                Refusal::OverBudget {
+                    pinned,
+                    asked,
+                    capacity,
+                } if worst.is_none_or(|(p, a, _)| pinned + asked > p + a) => {
+                    worst = Some((pinned, asked, capacity));
+                }
+                Refusal::OverBudget { .. } => {}
+                Refusal::Frozen { shard, busy } => frozen = Some((shard, busy)),
             }
         }
         let Some((pinned, asked, capacity)) = worst else {
-            return Ok(());
+            return Ok(frozen);
         };
         let shards = self.shards.len() as u64;
         let rows = (pinned + asked) as u64;
@@ -252,6 +265,7 @@ impl Engine {
         let cache = &mut entry.cache;
         rest.clear();
         let hits = cache.hit_batch(&part.hashes, slots, targets, rest);
+        point("admit");
         let absent = rest.iter().filter(|i| slots[**i as usize] == NO_SLOT);
         missing.clear();
         missing.extend(absent.map(|i| (part.hashes[*i as usize], *i)));
@@ -263,14 +277,10 @@ impl Engine {
         pending.known = hits.known;
         pending.loads = 0;
         pending.placed = 0;
-        // Without eviction a row that is resident keeps its place, pinned or not.
-        let held = if cache.evicts() {
-            cache.pinned()
-        } else {
-            cache.resident()
-        };
-        let used = held + entry.reserved;
-        if used + distinct + cache.frozen_copies() <= cache.capacity() {
+        let busy = entry.busy_places();
+        let cache = &entry.cache;
+        let used = busy - cache.frozen_copies();
+        if busy + distinct <= cache.capacity() {
             entry.reserved += distinct;
             pending.reserved = distinct;
             return true;
@@ -285,7 +295,10 @@ impl Engine {
                 asked,
                 capacity,
             },
-            false => Refusal::Frozen,
+            false => Refusal::Frozen {
+                shard: s,
+                busy: busy - newly,
+            },
         });
         false
     }

@@ -2,7 +2,7 @@
 //!
 //! - `hps-prefetch`, two of them, serve tickets and publish the counters, `hps-writer` flushes
 //!   caches that run low, `hps-compact-N` compact. A checkpoint has a thread of its own while it runs.
-//! - All end when the store is closed or dropped.
+//! - All end when the store is closed or dropped. One that panics ends too, and poisons the store.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -31,8 +31,19 @@ impl Threads {
     /// `Io` when a thread can't be started.
     pub fn start(engine: &Arc<Engine>) -> Result<Threads> {
         let mut threads = Threads::default();
+        if let Err(error) = threads.start_all(engine) {
+            // Those that were started would keep the engine, and the store's lock with it.
+            engine.closed.store(true, Ordering::Release);
+            threads.join(engine);
+            return Err(error);
+        }
+        Ok(threads)
+    }
+
+    fn start_all(&mut self, engine: &Arc<Engine>) -> Result<()> {
+        let threads = self;
         if engine.options.inline {
-            return Ok(threads);
+            return Ok(());
         }
         for lane in 0..PREFETCH_LANES {
             threads.spawn(engine, "hps-prefetch", move |e| e.serve_prefetches(lane))?;
@@ -44,7 +55,7 @@ impl Threads {
                 threads.spawn(engine, name, |e| e.serve_compactions())?;
             }
         }
-        Ok(threads)
+        Ok(())
     }
 
     fn spawn(
@@ -56,8 +67,12 @@ impl Threads {
         let engine = Arc::clone(engine);
         let root = engine.ssd.root.path().to_path_buf();
         let builder = thread::Builder::new().name(name.into());
+        #[cfg(test)]
+        refused::ask().map_err(|e| Error::io("start a thread for", &root, e))?;
         let handle = builder
-            .spawn(move || work(engine))
+            .spawn(move || {
+                let _panicked = engine.survive(|| work(Arc::clone(&engine)));
+            })
             .map_err(|e| Error::io("start a thread for", &root, e))?;
         self.handles.push(handle);
         Ok(())
@@ -126,5 +141,70 @@ impl Engine {
                 self.publish(false);
             }
         }
+    }
+}
+
+/// Threads that can't be had.
+#[cfg(test)]
+mod refused {
+    use std::cell::Cell;
+    use std::io;
+
+    thread_local! {
+        /// Threads that a test may still start.
+        pub static LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
+    }
+
+    pub fn ask() -> io::Result<()> {
+        let left = LEFT.get();
+        LEFT.set(left.saturating_sub(1));
+        match left {
+            0 => Err(io::ErrorKind::WouldBlock.into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::refused::LEFT;
+    use crate::io::Disk;
+    use crate::io::sim::SimDisk;
+    use crate::*;
+    use std::path::Path;
+    use std::sync::Arc;
+
+    /// The third thread could not be had (`pids.max`): the two before it kept the engine and its
+    /// lock, and the store was `Locked` for this process from then on.
+    #[test]
+    fn a_start_without_enough_threads_leaves_none_and_no_lock() {
+        let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(1));
+        let path = Path::new("/store");
+        let options = RuntimeOptions {
+            cache_bytes: 1 << 20,
+            threads: 1,
+            ..RuntimeOptions::default()
+        };
+        let store = Store::create_on(Arc::clone(&disk), path, options.clone()).unwrap();
+        store.close().unwrap();
+        let held = Arc::strong_count(&disk);
+        for threads in 0..4 {
+            LEFT.set(threads);
+            let error = Store::open_on(Arc::clone(&disk), path, options.clone()).unwrap_err();
+            assert!(
+                matches!(error, Error::Io { .. }),
+                "{threads} threads: {error}"
+            );
+            assert_eq!(
+                Arc::strong_count(&disk),
+                held,
+                "{threads} threads: who has the engine?"
+            );
+        }
+        LEFT.set(usize::MAX);
+        Store::open_on(disk, path, options)
+            .unwrap()
+            .close()
+            .unwrap();
     }
 }

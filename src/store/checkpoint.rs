@@ -14,6 +14,7 @@ use std::time::Instant;
 use tracing::field::Empty;
 
 use super::engine::{Engine, micros};
+use super::guard::point;
 use crate::error::{Error, Invalid, Result};
 use crate::fork::Process;
 use crate::format::manifest::CheckpointMeta;
@@ -188,15 +189,6 @@ impl Images {
     }
 }
 
-/// Says that a thread that makes images has ended, also when it panics.
-struct ImagesEnd(Arc<Images>);
-
-impl Drop for ImagesEnd {
-    fn drop(&mut self) {
-        self.0.end(thread::panicking());
-    }
-}
-
 /// The role of the one checkpoint (or change of tables) that runs; ends when dropped.
 #[derive(Debug)]
 pub struct Role(Arc<Running>);
@@ -204,25 +196,6 @@ pub struct Role(Arc<Running>);
 impl Drop for Role {
     fn drop(&mut self) {
         self.0.end();
-    }
-}
-
-/// Gives a checkpoint's outcome also when its thread dies.
-struct Promise(Arc<Outcome>);
-
-impl Drop for Promise {
-    fn drop(&mut self) {
-        let mut result = self.0.result.lock().unwrap_or_else(PoisonError::into_inner);
-        if result.is_none() && Arc::strong_count(&self.0) > 1 && thread::panicking() {
-            let source = std::io::Error::other("its thread panicked");
-            *result = Some(Err(Error::io(
-                "write a checkpoint of",
-                "the store".as_ref(),
-                source,
-            )));
-        }
-        drop(result);
-        self.0.done.notify_all();
     }
 }
 
@@ -252,6 +225,9 @@ impl Engine {
             process: self.process,
         };
         let role = Arc::new(self.running.begin());
+        let _alarm = self.ssd.poison.alarm();
+        // Whoever had the role may have panicked with it.
+        self.ssd.check_writable()?;
         let span = checkpoint_span(step);
         let cut = span.in_scope(|| self.cut(step, meta))?;
         if self.options.inline {
@@ -268,20 +244,28 @@ impl Engine {
         let running = Arc::clone(&role);
         let work = move || {
             let role = running;
-            let promise = Promise(outcome);
             // The result first: whoever waits for the end finds it.
-            let captured = engine.carry_out(span, &cut, &promise.0);
+            let captured = engine.survive(|| engine.carry_out(span, &cut, &outcome));
+            if captured.is_none()
+                && let Err(poisoned) = engine.ssd.check_writable()
+            {
+                outcome.finish(Err(poisoned));
+            }
             engine.publish(false);
             let images = Arc::clone(&engine.images);
-            let imaging = captured.is_some_and(|captured| images.offer(captured));
+            let imaging = captured
+                .flatten()
+                .is_some_and(|captured| images.offer(captured));
             if imaging {
                 // The next checkpoint need not wait for the image of this one.
                 drop(role);
-                let images = ImagesEnd(images);
-                while let Some(captured) = images.0.next() {
-                    engine.ssd.refresh_image(&captured);
-                }
+                let ended = engine.survive(|| {
+                    while let Some(captured) = images.next() {
+                        engine.ssd.refresh_image(&captured);
+                    }
+                });
                 drop(engine);
+                images.end(ended.is_none());
             } else {
                 drop(engine);
                 drop(role);
@@ -319,7 +303,7 @@ impl Engine {
         let meta = meta.to_vec();
         let since = Instant::now();
         // No push is between two shards: it is in the checkpoint whole, or not at all.
-        let _whole = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let _whole = self.gate_alone();
         let mut shards = self.lock_all();
         let tables = self.descriptors();
         self.counters.changed.store(false, Ordering::Release);
@@ -328,6 +312,7 @@ impl Engine {
         for shard in &mut shards {
             epoch = shard.epoch;
             shard.frozen = Some(epoch);
+            point("cut");
             shard.epoch += 1;
             shard.lost = false;
         }
@@ -415,6 +400,7 @@ impl Engine {
         loop {
             self.wait_for_space();
             let mut writer = self.lock_writer();
+            self.ssd.check_writable()?;
             let (mut picks, mut all) = (0, false);
             let mut next = || {
                 // Between two picks, those who wait for room have the writer.
@@ -431,7 +417,9 @@ impl Engine {
                 all = picked.is_none();
                 picked
             };
-            rows += self.write_all(&mut writer, true, &mut next)?;
+            let (written, result) = self.write_all(&mut writer, true, &mut next);
+            rows += written;
+            result?;
             if picks > 0 {
                 clean_pass = false;
             }
@@ -448,6 +436,8 @@ impl Engine {
                     );
                     return Err(Error::io("write the cut of", self.ssd.root.path(), source));
                 }
+                // Who panicked may have left a row neither dirty nor written.
+                self.ssd.check_writable()?;
                 // Still the writer: no younger row reaches a file before the capture.
                 return Ok((self.ssd.capture(), rows));
             }

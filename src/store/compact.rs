@@ -142,6 +142,8 @@ impl Engine {
         pick: &Pick<'_>,
         job: &mut Job<'_>,
     ) -> Result<Outcome> {
+        // Before the turn is another's.
+        let _alarm = self.ssd.poison.alarm();
         self.ssd.check_writable()?;
         let Some(chosen) = self.choose_inputs(directory, pick) else {
             return Ok(Outcome::Nothing);

@@ -26,6 +26,7 @@ use crate::row::{RowLayout, Updater};
 use crate::ssd::Ssd;
 use crate::ssd::compaction::Limits;
 use crate::ssd::index::Index;
+use crate::ssd::poison::Watched;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use crate::sync::{Condvar, Mutex, MutexGuard, RwLock, fair};
 use crate::units::TableId;
@@ -60,6 +61,19 @@ pub struct ShardTable {
     pub index: Index,
     /// Places promised to admitted batches that have not taken them yet.
     pub reserved: usize,
+}
+
+impl ShardTable {
+    /// Places that are taken, or promised, or hold a copy for a running checkpoint.
+    #[must_use]
+    pub fn busy_places(&self) -> usize {
+        // Without eviction a row that is resident keeps its place, pinned or not.
+        let held = match self.cache.evicts() {
+            true => self.cache.pinned(),
+            false => self.cache.resident(),
+        };
+        held + self.reserved + self.cache.frozen_copies()
+    }
 }
 
 /// A range of mix64.
@@ -132,6 +146,9 @@ pub struct Writer {
     /// A submission queue per file written at the same time.
     pub queues: Vec<Box<dyn Queue>>,
 }
+
+/// The writer's role, held.
+pub type WriterGuard<'a> = Watched<'a, MutexGuard<'a, Writer>>;
 
 /// Rows counted since the last cut: a number of the cut in the upper bits, the rows in the lower.
 #[derive(Debug, Default)]
@@ -394,8 +411,21 @@ impl Engine {
     }
 
     /// Locks the writer's role.
-    pub fn lock_writer(&self) -> MutexGuard<'_, Writer> {
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn lock_writer(&self) -> WriterGuard<'_> {
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        self.ssd.poison.watch(writer)
+    }
+
+    /// Holds cuts back while something is changed.
+    pub fn gate_shared(&self) -> impl Sized + '_ {
+        let gate = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+        self.ssd.poison.watch(gate)
+    }
+
+    /// Holds changes back.
+    pub fn gate_alone(&self) -> impl Sized + '_ {
+        let gate = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        self.ssd.poison.watch(gate)
     }
 
     /// The bounds of compaction.

@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::engine::{Counters, Engine, Table, Writer};
+use super::guard::point;
 use super::pick::{PICK_FILES, Picked};
 use crate::error::{Error, Result};
 use crate::io::Queue;
@@ -21,7 +22,7 @@ use crate::mem::Victim;
 use crate::ssd::NewFile;
 use crate::ssd::version::Location;
 use crate::ssd::writer::FileWriter;
-use crate::sync::{Mutex, MutexGuard, thread};
+use crate::sync::{Mutex, thread};
 use crate::units::unmix64;
 
 /// Rows copied out per locking of a shard.
@@ -91,16 +92,16 @@ impl Engine {
         if has_room() {
             return Ok(());
         }
+        self.ssd.check_writable()?;
         // A thaw needs the writer, too: what may not be written now may not until that is let go.
         let epoch_max = self.shards[s].lock().epoch_max();
         let mut picked = self.pick_cold(writer.queues.len());
         if picked.is_empty() {
             picked = self.pick_anything(s, id);
         }
-        let mark = self.counters.flushed_rows.mark();
         let written = self.write_files(&mut writer, picked)?;
         drop(writer);
-        self.after_flush(mark, written)?;
+        self.after_flush(written);
         if written == 0 {
             // Rows changed after a running checkpoint's cut wait for its capture; if that was over
             // meanwhile, nobody would end the wait.
@@ -124,11 +125,11 @@ impl Engine {
         }
         self.wait_for_space();
         let mut writer = self.lock_writer();
+        self.ssd.check_writable()?;
         let picked = self.pick_cold(writer.queues.len());
-        let mark = self.counters.flushed_rows.mark();
         let written = self.write_files(&mut writer, picked)?;
         drop(writer);
-        self.after_flush(mark, written)?;
+        self.after_flush(written);
         Ok(written)
     }
 
@@ -141,14 +142,14 @@ impl Engine {
         loop {
             self.wait_for_space();
             let mut writer = self.lock_writer();
+            self.ssd.check_writable()?;
             let picked = self.pick_frozen(&mut vec![0; self.cursors()], None);
             let Some(picked) = picked else {
                 return Ok(total);
             };
-            let mark = self.counters.flushed_rows.mark();
             let written = self.write_files(&mut writer, picked)?;
             drop(writer);
-            self.after_flush(mark, written)?;
+            self.after_flush(written);
             total += written;
         }
     }
@@ -158,16 +159,12 @@ impl Engine {
         self.all_tables().len() * self.shards.len()
     }
 
-    fn after_flush(&self, mark: u64, written: u64) -> Result<()> {
-        if written == 0 {
-            return Ok(());
+    fn after_flush(&self, written: u64) {
+        if written > 0 {
+            self.turns.look_again();
+            self.flushed.notify();
+            self.compact_inline();
         }
-        Counters::add(&self.counters.flushes, 1);
-        self.counters.flushed_rows.add(mark, written);
-        self.turns.look_again();
-        self.flushed.notify();
-        self.compact_inline();
-        Ok(())
     }
 
     /// Holds flushes back while `current` is far over its bound and compaction can help.
@@ -201,36 +198,40 @@ impl Engine {
             && self.is_compaction_due(&self.turns.in_service())
     }
 
-    /// Writes victims to files and repoints the index; returns rows written.
+    /// Writes victims to files and repoints the index; returns rows written, and counts them.
     ///
     /// # Errors
-    /// `NoSpace`, `Io`, `Poisoned`; the rows are dirty again.
-    pub fn write_files(
-        &self,
-        writer: &mut MutexGuard<'_, Writer>,
-        picked: Vec<Picked>,
-    ) -> Result<u64> {
+    /// `NoSpace`, `Io`, `Poisoned`; the rows of files that failed are dirty again.
+    pub fn write_files(&self, writer: &mut Writer, picked: Vec<Picked>) -> Result<u64> {
         let mut picked = Some(picked);
-        self.write_all(writer, false, &mut || picked.take())
+        let mark = self.counters.flushed_rows.mark();
+        let (written, result) = self.write_all(writer, false, &mut || picked.take());
+        if written > 0 {
+            // Also where another file failed: these rows are dirty no more.
+            Counters::add(&self.counters.flushes, 1);
+            self.counters.flushed_rows.add(mark, written);
+        }
+        result.map(|()| written)
     }
 
     /// Writes what `next` picks until it picks nothing: files of one pick at the same time, and the
     /// next pick's while those are still being written; with `many` by all queues while nobody asks
-    /// for rows, else by as many as the first pick has files. Returns rows written.
-    ///
-    /// # Errors
-    /// As [`Engine::write_files`], of the first file that failed; no other was begun after it.
+    /// for rows, else by as many as the first pick has files. Returns the rows that were written,
+    /// and as [`Engine::write_files`] the error of the first file that failed; no other was begun
+    /// after it.
     pub fn write_all(
         &self,
-        writer: &mut MutexGuard<'_, Writer>,
+        writer: &mut Writer,
         many: bool,
         next: &mut (dyn FnMut() -> Option<Vec<Picked>> + Send),
-    ) -> Result<u64> {
-        self.ssd.check_writable()?;
+    ) -> (u64, Result<()>) {
+        if let Err(poisoned) = self.ssd.check_writable() {
+            return (0, Err(poisoned));
+        }
         let queues = writer.queues.len();
         let jobs = match next() {
             Some(picked) => self.jobs_of(picked),
-            None => return Ok(0),
+            None => return (0, Ok(())),
         };
         let threads = if many {
             queues
@@ -241,6 +242,10 @@ impl Engine {
         let open = || work.lock().unwrap_or_else(PoisonError::into_inner);
         let take = || {
             let mut work = open();
+            // After a panic beside this one nothing more is begun.
+            if self.ssd.check_writable().is_err() {
+                *work = (VecDeque::new(), None);
+            }
             while work.0.is_empty() {
                 let picked = work.1.as_mut().and_then(|next| next());
                 match picked {
@@ -256,20 +261,23 @@ impl Engine {
         // More writers than one pick has files would take the processor from whoever trains.
         let asked = || self.counters.unique_asked.load(Ordering::Relaxed);
         let before = asked();
-        let write = |queue: &mut dyn Queue, spare: bool| -> Result<u64> {
+        let write = |queue: &mut dyn Queue, spare: bool| -> (u64, Result<()>) {
+            let _alarm = self.ssd.poison.alarm();
             let mut total = 0;
             while !(spare && asked() != before)
                 && let Some((directory, rows)) = take()
             {
-                let written = self.write_file(queue, directory, &rows);
-                if written.is_err() {
-                    *open() = (VecDeque::new(), None);
+                match self.write_file(queue, directory, &rows) {
+                    Ok(written) => total += written,
+                    Err(error) => {
+                        *open() = (VecDeque::new(), None);
+                        return (total, Err(error));
+                    }
                 }
-                total += written?;
             }
-            Ok(total)
+            (total, Ok(()))
         };
-        let outcomes: Vec<Result<u64>> = thread::scope(|scope| {
+        let outcomes: Vec<(u64, Result<()>)> = thread::scope(|scope| {
             let mut queues = writer.queues.iter_mut().take(threads);
             let own = queues.next();
             // Where no thread is to be had, this one does their work, too.
@@ -290,7 +298,9 @@ impl Engine {
             });
             own.into_iter().chain(others).collect()
         });
-        outcomes.into_iter().sum()
+        let written = outcomes.iter().map(|(written, _)| written).sum();
+        let result = outcomes.into_iter().try_for_each(|(_, result)| result);
+        (written, result)
     }
 
     fn write_file(
@@ -444,6 +454,7 @@ impl Engine {
                     }
                     let _kept = entry.cache.written(&w.victim, true);
                 }
+                point("settle");
             }
             self.shards[usize::from(chunk[0].shard)].notify();
         }

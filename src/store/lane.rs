@@ -11,6 +11,7 @@ use std::sync::{Arc, PoisonError};
 
 use crate::error::{Error, Result};
 use crate::io::{Io, Queue};
+use crate::ssd::poison::Poison;
 use crate::sync::{Mutex, MutexGuard};
 
 /// Batches with fewer keys are served by the calling thread: waking others costs more.
@@ -29,6 +30,8 @@ pub struct Lane {
     pool: Option<rayon::ThreadPool>,
     queues: Vec<Mutex<Box<dyn Queue>>>,
     bytes: u64,
+    /// Where a thread that panics says so.
+    poison: Arc<Poison>,
 }
 
 /// Prefetches that are read at the same time: while the last rows of one arrive, the next keeps
@@ -65,6 +68,7 @@ impl Lane {
         threads: usize,
         depth: usize,
         buffer_bytes: usize,
+        poison: &Arc<Poison>,
     ) -> Result<Lane> {
         let path = std::path::Path::new("(queue)");
         let mut queues = Vec::new();
@@ -89,6 +93,7 @@ impl Lane {
             pool,
             queues,
             bytes,
+            poison: Arc::clone(poison),
         })
     }
 
@@ -122,6 +127,7 @@ impl Lane {
     ) -> Vec<T> {
         let threads = self.threads().min(shards);
         let serve = |thread: usize| -> Vec<T> {
+            let _alarm = self.poison.alarm();
             let own = (thread..shards).step_by(threads);
             own.map(|s| work(s, thread)).collect()
         };

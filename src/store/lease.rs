@@ -4,10 +4,12 @@
 //! - Dropping it lowers the pins it raised.
 
 use std::collections::BTreeMap;
+use std::mem::take;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use super::engine::{Counters, Engine, Signal, Table};
+use super::guard::point;
 use crate::error::{Invalid, Result};
 use crate::sync::Mutex;
 use crate::units::TableId;
@@ -116,7 +118,9 @@ impl Lease {
     /// # Errors
     /// `InvalidArgument` when `out` has another length.
     pub fn read(&self, out: &mut [f32]) -> Result<()> {
-        self.gather(out, self.table.descriptor.dim, "weights (f32s)")
+        let dim = self.table.descriptor.dim;
+        self.engine
+            .guarded(|| self.gather(out, dim, "weights (f32s)"))
     }
 
     /// Gathers whole rows: weights, optimizer state, metadata (u32 bit patterns).
@@ -127,7 +131,8 @@ impl Lease {
     /// # Errors
     /// `InvalidArgument` when `out` has another length.
     pub fn read_rows(&self, out: &mut [f32]) -> Result<()> {
-        self.gather(out, self.table.descriptor.row_f32s(), "row f32s")
+        let width = self.table.descriptor.row_f32s();
+        self.engine.guarded(|| self.gather(out, width, "row f32s"))
     }
 
     fn gather(&self, out: &mut [f32], width: usize, what: &'static str) -> Result<()> {
@@ -155,6 +160,7 @@ impl Lease {
                 let shard = self.engine.shards[s].lock();
                 let cache = &shard.tables[table].cache;
                 cache.gather(&self.parts[s].slots, &mut targets);
+                point("gather");
             }
         });
         for targets in targets {
@@ -190,20 +196,29 @@ impl Drop for Lease {
         if self.engine.leave_to_parent() {
             return;
         }
+        // It may be dropped by a panic of its caller: another one would end the process.
+        let (shards, parts) = (take(&mut self.shards), take(&mut self.parts));
+        let _panicked = self.engine.survive(|| self.let_go(shards, parts));
+    }
+}
+
+impl Lease {
+    fn let_go(&self, shards: Vec<u16>, parts: Vec<LeasePart>) {
         let table = self.table.id.0 as usize;
-        let (engine, parts) = (&self.engine, &self.parts);
+        let engine = &self.engine;
         engine
             .foreground()
-            .shards(parts.len(), self.shards.len() / UNPIN_SHARE, |s, _| {
+            .shards(parts.len(), shards.len() / UNPIN_SHARE, |s, _| {
                 if !parts[s].slots.is_empty() {
                     let cell = &engine.shards[s];
                     cell.lock().tables[table].cache.unpin(&parts[s].slots);
+                    point("unpin");
                     cell.notify();
                 }
             });
         let spares = &self.engine.spares;
-        spares.shards.put(std::mem::take(&mut self.shards));
-        for part in self.parts.drain(..) {
+        spares.shards.put(shards);
+        for part in parts {
             spares.numbers.put(part.slots);
             spares.numbers.put(part.positions);
         }

@@ -9,6 +9,7 @@ mod checkpoint;
 mod compact;
 mod engine;
 mod flush;
+mod guard;
 mod lane;
 mod lease;
 mod load;
@@ -39,7 +40,7 @@ pub use ticket::Ticket;
 pub use upkeep::{CompactLimits, CompactProgress, CompactReport, DropReport, FileInfo};
 
 use crate::error::{Error, Invalid, Result};
-use crate::io::Io;
+use crate::io::{Directory, Io};
 use crate::options::{RuntimeOptions, TableDescriptor};
 use crate::ssd::create;
 use crate::stats::Stats;
@@ -160,7 +161,8 @@ impl Store {
     /// `InvalidArgument`: a bad or changed descriptor, leases outstanding, a cache too small.
     pub fn create_table(&self, descriptor: &TableDescriptor) -> Result<TableId> {
         self.engine.check_process()?;
-        self.engine.create_table(descriptor)
+        let engine = &self.engine;
+        engine.guarded(|| engine.create_table(descriptor))
     }
 
     /// Finds a table by name.
@@ -221,12 +223,13 @@ impl Store {
             }
             .into());
         }
-        let lane = self.engine.foreground();
-        let out = Some((out, table.descriptor.dim));
-        let lease = self
-            .engine
-            .acquire(&lane, &table, keys, Intent::Read, out)?;
-        Counters::add(&self.engine.counters.rows_read, keys.len() as u64);
+        let engine = &self.engine;
+        let lease = engine.guarded(|| {
+            let lane = engine.foreground();
+            let out = Some((out, table.descriptor.dim));
+            engine.acquire(&lane, &table, keys, Intent::Read, out)
+        })?;
+        Counters::add(&engine.counters.rows_read, keys.len() as u64);
         Ok(lease)
     }
 
@@ -240,7 +243,8 @@ impl Store {
     /// `InvalidArgument`; everything else comes from [`Ticket::wait`].
     pub fn prefetch(&self, table: TableId, keys: &[u64]) -> Result<Ticket> {
         let table = self.engine.table(table)?;
-        self.engine.prefetch(&table, keys)
+        let engine = &self.engine;
+        engine.guarded(|| engine.prefetch(&table, keys))
     }
 
     /// Changes the rows of a lease.
@@ -256,7 +260,8 @@ impl Store {
     /// the options reject them), `ReadOnly`, `Poisoned`; nothing changed.
     pub fn push(&self, lease: &Lease, update: Update<'_>) -> Result<PushReport> {
         self.engine.check_process()?;
-        self.engine.push(lease, update)
+        let engine = &self.engine;
+        engine.guarded(|| engine.push(lease, update))
     }
 
     /// Which keys were pushed and not removed since. No I/O.
@@ -265,7 +270,8 @@ impl Store {
     /// `InvalidArgument` for a table of another store.
     pub fn contains(&self, table: TableId, keys: &[u64]) -> Result<Vec<bool>> {
         let table = self.engine.table(table)?;
-        Ok(self.engine.contains(&table, keys))
+        let engine = &self.engine;
+        Ok(engine.guarded(|| engine.contains(&table, keys)))
     }
 
     /// Forgets keys: they have the initialiser's row again. Returns how many were known.
@@ -277,7 +283,8 @@ impl Store {
     /// `OverBudget`, `NoSpace`, `Io`, `Poisoned`, `ReadOnly`.
     pub fn remove(&self, table: TableId, keys: &[u64]) -> Result<u64> {
         let table = self.engine.table(table)?;
-        self.engine.remove(&table, keys)
+        let engine = &self.engine;
+        engine.guarded(|| engine.remove(&table, keys))
     }
 
     /// Writes out every dirty row, without a sync. For tools and tests: the store does so itself.
@@ -291,7 +298,8 @@ impl Store {
     pub fn flush(&self) -> Result<u64> {
         self.engine.check_writer()?;
         self.engine.ssd.check_writable()?;
-        self.engine.flush_all()
+        let engine = &self.engine;
+        engine.guarded(|| engine.flush_all())
     }
 
     /// Compacts until no file has a stale row and no two small files are left apart. A file that
@@ -304,7 +312,7 @@ impl Store {
     pub fn compact(&self) -> Result<u64> {
         self.engine.check_writer()?;
         self.engine.ssd.check_writable()?;
-        let compacted = self.engine.compact_fully();
+        let compacted = self.engine.guarded(|| self.engine.compact_fully());
         if !matches!(compacted, Ok(0)) {
             self.engine.publish(self.engine.options.inline);
         }
@@ -328,7 +336,8 @@ impl Store {
     /// # Errors
     /// As [`Store::checkpoint`]; what happens later comes from [`CheckpointTicket::wait`].
     pub fn checkpoint_begin(&self, step: u64, meta: &[u8]) -> Result<CheckpointTicket> {
-        self.engine.checkpoint_begin(step, meta)
+        let engine = &self.engine;
+        engine.guarded(|| engine.checkpoint_begin(step, meta))
     }
 
     /// Retained checkpoints, oldest first.
@@ -373,7 +382,8 @@ impl Store {
     /// `InvalidArgument` for an unknown checkpoint, `Corrupt`, `Io`.
     pub fn rows(&self, checkpoint: u64) -> Result<RowIter> {
         self.engine.check_process()?;
-        self.engine.rows(checkpoint)
+        let engine = &self.engine;
+        engine.guarded(|| engine.rows(checkpoint))
     }
 
     /// Goes back to a retained checkpoint; later ones, and all changes since, are gone.
@@ -386,6 +396,16 @@ impl Store {
     /// `Poisoned`, `ReadOnly`. The handle is gone then too, as if dropped: ask
     /// [`Store::checkpoints`] first.
     pub fn rollback(mut self, id: u64) -> Result<Store> {
+        let engine = Arc::clone(&self.engine);
+        let (io, root, options) = engine.guarded(|| self.roll_back(id))?;
+        drop(engine);
+        drop(self);
+        let place = open::Place::Open(&root);
+        Store::start(open::open(&io, place, options, false, None)?)
+    }
+
+    /// The files as they are to be; the store is closed then.
+    fn roll_back(&mut self, id: u64) -> Result<(Io, Arc<dyn Directory>, RuntimeOptions)> {
         self.engine.check_writer()?;
         self.engine.prefetches.wait_cancelled();
         let count = self.engine.leases.totals().0 + self.engine.prefetches.len();
@@ -407,9 +427,7 @@ impl Store {
             .ssd
             .rollback(id, io.disk.fresh_uuid(), &tables)?;
         self.engine.ssd.release_locks();
-        drop(self);
-        let place = open::Place::Open(&root);
-        Store::start(open::open(&io, place, options, false, None)?)
+        Ok((io, root, options))
     }
 
     /// Makes a store at `target` that holds one retained checkpoint, by hard links: no bytes of
@@ -423,9 +441,10 @@ impl Store {
     /// `InvalidArgument` (unknown checkpoint, directory in use), `Io` (another file system).
     pub fn export(&self, id: u64, target: &Path, parts: &[PathBuf]) -> Result<()> {
         self.engine.check_process()?;
-        let tables = self.engine.descriptors();
-        let ssd = &self.engine.ssd;
-        ssd.export(id, target, parts, ssd.io.disk.fresh_uuid(), &tables)
+        let engine = &self.engine;
+        let (ssd, tables) = (&engine.ssd, engine.descriptors());
+        let uuid = ssd.io.disk.fresh_uuid();
+        engine.guarded(|| ssd.export(id, target, parts, uuid, &tables))
     }
 
     /// Everything that is counted.

@@ -8,6 +8,7 @@ use std::time::Instant;
 use tracing::field::Empty;
 
 use super::engine::{Counters, Engine, Shard, ShardCell, Signal, Table, Writer};
+use super::guard::point;
 use super::lane::{Lane, Lanes, PREFETCH_LANES};
 use super::lease::LeaseBook;
 use super::spare::Spares;
@@ -20,6 +21,7 @@ use crate::io::{Directory, Io, raise_descriptor_limit};
 use crate::observe::{Publisher, Timed};
 use crate::options::{IoEngine, RuntimeOptions, TABLES_MAX, TableDescriptor};
 use crate::row::{RowLayout, Updater, check_hyper};
+use crate::ssd::poison::Poison;
 use crate::ssd::recover::{self, OpenRequest, Recovered};
 use crate::sync::atomic::{AtomicBool, AtomicUsize};
 use crate::sync::{Mutex, RwLock};
@@ -74,7 +76,12 @@ pub fn make_table(id: usize, descriptor: &TableDescriptor, options: &RuntimeOpti
 ///
 /// # Errors
 /// `Io` when queues or threads can't be made.
-pub fn make_lanes(io: &Io, options: &RuntimeOptions, tables: &[Arc<Table>]) -> Result<Lanes> {
+pub fn make_lanes(
+    io: &Io,
+    options: &RuntimeOptions,
+    tables: &[Arc<Table>],
+    poison: &Arc<Poison>,
+) -> Result<Lanes> {
     let longest = tables
         .iter()
         .map(|t| record_stride(t.descriptor.row_bytes()))
@@ -93,7 +100,7 @@ pub fn make_lanes(io: &Io, options: &RuntimeOptions, tables: &[Arc<Table>]) -> R
     while depth > 4 && queues * depth * bytes > cache / 4 {
         depth /= 2;
     }
-    let lane = |name| Lane::new(io, name, options.threads, depth, bytes).map(Arc::new);
+    let lane = |name| Lane::new(io, name, options.threads, depth, bytes, poison).map(Arc::new);
     Ok(Lanes {
         foreground: lane("pull")?,
         prefetch: [lane("prefetch-a")?, lane("prefetch-b")?],
@@ -192,7 +199,7 @@ fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> Resu
         let (then, now) = (checkpoint.hyper, options.hyper);
         tracing::info!(?then, ?now, "hyperparameters differ from the checkpoint's");
     }
-    let lanes = make_lanes(&ssd.io, &options, &tables)?;
+    let lanes = make_lanes(&ssd.io, &options, &tables, &ssd.poison)?;
     let cache = usize::try_from(options.cache_bytes).unwrap_or(usize::MAX);
     let write_bytes = (cache / 64).clamp(16 << 10, 1 << 20).next_multiple_of(4096);
     // More files than one keep the device busy while the first is put in its place.
@@ -268,11 +275,12 @@ impl Engine {
         self.prefetches.wait_cancelled();
         // No checkpoint runs, no batch is admitted, nothing is pushed while the places move.
         let _role = self.wait_idle();
+        let _alarm = self.ssd.poison.alarm();
         let _admission = self
             .admission
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let _whole = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let _whole = self.gate_alone();
         let mut tables = self.all_tables();
         if let Some(known) = tables.iter().find(|t| t.descriptor.name == descriptor.name) {
             compare(&known.descriptor, descriptor)?;
@@ -291,9 +299,10 @@ impl Engine {
         let table = Arc::new(make_table(tables.len(), descriptor, &self.options));
         let id = table.id;
         tables.push(table);
-        let lanes = make_lanes(&self.ssd.io, &self.options, &tables)?;
+        let lanes = make_lanes(&self.ssd.io, &self.options, &tables, &self.ssd.poison)?;
         *self.lanes.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(lanes);
         self.rebuild_caches(&tables)?;
+        point("create_table");
         *self.tables.write().unwrap_or_else(PoisonError::into_inner) = tables;
         Ok(id)
     }

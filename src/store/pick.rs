@@ -67,7 +67,11 @@ impl Engine {
         let cache = &mut guard.tables[table].cache;
         let want = cache.flush_step_rows();
         let (mut cursor, mut victims) = (0, Vec::new());
-        while victims.is_empty() && cache.take_frozen(&mut cursor, want, epoch_max, &mut victims) {}
+        // As above: nobody ends what a writer that panicked has begun.
+        while victims.is_empty()
+            && cache.take_frozen(&mut cursor, want, epoch_max, &mut victims)
+            && self.ssd.check_writable().is_ok()
+        {}
         vec![Picked {
             table,
             shard,
@@ -131,8 +135,9 @@ impl Engine {
             let cache = &mut guard.tables[table].cache;
             let more = cache.take_frozen(cursor, want, cut, &mut victims);
             // One call scans so many places; and it lists copies until they are written, so that
-            // after one that finds some there is none.
-            if !more || !victims.is_empty() {
+            // after one that finds some there is none. What a writer that panicked was writing
+            // stands in the way for ever.
+            if !more || !victims.is_empty() || self.ssd.check_writable().is_err() {
                 return victims;
             }
         }

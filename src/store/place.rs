@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use super::admit::{Intent, Pending};
 use super::engine::{Counters, Engine, Shard, ShardTable, Table};
+use super::guard::point;
 use super::lane::Lane;
 use crate::error::{Error, Result};
 use crate::mem::{Flags, NO_SLOT};
@@ -149,6 +150,7 @@ impl Engine {
         if pins.len() == rest.len() {
             progress = Progress::Done;
         }
+        point("place");
         entry.cache.pin(&pins);
         entry.cache.touch(&pins);
         pending.missing = missing;
@@ -206,7 +208,7 @@ impl Engine {
     /// Waits for rows that another batch is reading.
     ///
     /// # Errors
-    /// `Io` when they could not be read.
+    /// `Io` when they could not be read, `Poisoned` when perhaps nobody reads them any more.
     pub(super) fn wait_foreign(&self, table: &Table, s: usize, foreign: &[u32]) -> Result<()> {
         if foreign.is_empty() {
             return Ok(());
@@ -222,6 +224,7 @@ impl Engine {
             if !foreign.iter().any(|p| cache.flags(*p).any(Flags::LOADING)) {
                 return Ok(());
             }
+            self.ssd.poison.check_threads()?;
             cell.wait(&mut shard);
         }
     }

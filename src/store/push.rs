@@ -7,11 +7,11 @@
 //!   not depend on shards, threads or cache.
 //! - A refused push changed nothing.
 
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::engine::{Counters, Engine, ShardGuard, Table};
+use super::guard::point;
 use super::lease::{Lease, LeasePart};
 use crate::error::{Error, Invalid, Result};
 use crate::mem::TableCache;
@@ -142,14 +142,14 @@ impl Engine {
         let table = &*lease.table;
         let job = self.check_update(lease, table, update)?;
         let non_finite = self.count_non_finite(lease, &job)?;
-        let _whole = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+        let _whole = self.gate_shared();
         self.counters.changed.store(true, Ordering::Release);
         let rows = self
             .foreground()
             .shards(self.shards.len(), lease.len(), |s, _| {
                 self.push_shard(s, &lease.parts[s], &job)
             });
-        let rows: u64 = rows.into_iter().sum();
+        let rows: u64 = rows.into_iter().sum::<Result<u64>>()?;
         Counters::add(&self.counters.rows_pushed, rows);
         Counters::add(
             &self.counters.bytes_pushed,
@@ -237,7 +237,7 @@ impl Engine {
         unmix64(cache.hash_of(part.slots[place]))
     }
 
-    fn push_shard(&self, s: usize, part: &LeasePart, job: &Job<'_>) -> u64 {
+    fn push_shard(&self, s: usize, part: &LeasePart, job: &Job<'_>) -> Result<u64> {
         let looked = job.width.min(job.table.layout.metadata_range().start);
         let usable = |position: u32| {
             let start = position as usize * job.width;
@@ -253,23 +253,27 @@ impl Engine {
             kept.sort_unstable();
         }
         if kept.is_empty() {
-            return 0;
+            return Ok(0);
         }
         let mut slots = self.spares.numbers.take(kept.len());
         slots.extend(kept.iter().map(|(place, _)| *place));
         slots.dedup();
-        let mut shard = self.lock_to_write(s, job.table, &slots);
+        let mut shard = self.lock_to_write(s, job.table, &slots)?;
         apply(&mut shard.tables[job.table.id.0 as usize].cache, &kept, job);
+        point("push");
         drop(shard);
         let count = slots.len() as u64;
         self.spares.numbers.put(slots);
         self.spares.pairs.put(kept);
-        count
+        Ok(count)
     }
 
     /// Locks a shard with these rows marked as changed: the rows as of a running checkpoint's cut
     /// have been copied.
-    pub fn lock_to_write(&self, s: usize, table: &Table, slots: &[u32]) -> ShardGuard<'_> {
+    ///
+    /// # Errors
+    /// `Poisoned` when a thread panicked: perhaps the one that would have made room for a copy.
+    pub fn lock_to_write(&self, s: usize, table: &Table, slots: &[u32]) -> Result<ShardGuard<'_>> {
         let cell = &self.shards[s];
         let mut shard = cell.lock();
         let mut stalled: Option<Instant> = None;
@@ -279,6 +283,7 @@ impl Engine {
             if cache.begin_write(slots, epoch, frozen).is_ok() {
                 break;
             }
+            self.ssd.poison.check_threads()?;
             // The checkpoint's write-behind frees places, whatever leases are out.
             stalled.get_or_insert_with(Instant::now);
             cell.wait(&mut shard);
@@ -286,7 +291,7 @@ impl Engine {
         if let Some(since) = stalled {
             self.counters.stalled(since);
         }
-        shard
+        Ok(shard)
     }
 }
 

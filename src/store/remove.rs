@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError};
 
 use super::admit::Intent;
 use super::engine::{Engine, Table};
+use super::guard::point;
 use crate::batch::split;
 use crate::error::{Error, Result};
 use crate::mem::{Flags, NO_SLOT};
@@ -82,7 +83,7 @@ impl Engine {
         let _one = self.removing.lock().unwrap_or_else(PoisonError::into_inner);
         let lane = self.foreground();
         let lease = self.acquire(&lane, table, &keys, Intent::Remove, None)?;
-        let _whole = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+        let _whole = self.gate_shared();
         self.counters.changed.store(true, Ordering::Release);
         let mut removed = 0;
         for (s, part) in lease.parts.iter().enumerate() {
@@ -99,7 +100,7 @@ impl Engine {
                 let gone = Flags::ABSENT | Flags::REMOVED;
                 known.extend(slots.iter().copied().filter(|p| !cache.flags(*p).any(gone)));
             }
-            let mut shard = self.lock_to_write(s, table, &known);
+            let mut shard = self.lock_to_write(s, table, &known)?;
             let cache = &mut shard.tables[table.id.0 as usize].cache;
             for slot in &known {
                 let key = unmix64(cache.hash_of(*slot));
@@ -107,6 +108,7 @@ impl Engine {
                 cache.clear(*slot, Flags::LOADING);
                 cache.set(*slot, Flags::REMOVED);
             }
+            point("remove");
             removed += known.len() as u64;
             drop(shard);
             self.shards[s].notify();

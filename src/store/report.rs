@@ -134,6 +134,7 @@ impl Engine {
             live_bytes: usage.live_bytes,
             pinned_bytes: usage.pinned_bytes + image_bytes,
             disk_bytes: usage.current_bytes + usage.pinned_bytes + image_bytes,
+            publisher_panics: self.publisher.panics(),
             ..Stats::default()
         };
         for cell in &self.shards {

@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError};
 
 use super::engine::{Counters, Engine};
+use super::guard::point;
 use super::pace::Job;
 use crate::error::{Error, Result};
 use crate::format::param_file::RunKind;
@@ -272,6 +273,7 @@ impl Engine {
                         .moved(&files, m.hash, m.from, to);
                     entry += 1;
                 }
+                point("adopt");
             }
         }
         Ok(())

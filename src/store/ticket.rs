@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 
 use super::admit::Intent;
 use super::engine::{Engine, Table};
+use super::lane::PREFETCH_LANES;
 use super::lease::Lease;
 use crate::error::{Error, Result};
 use crate::observe::Beat;
+use crate::sync::atomic::AtomicUsize;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
 #[derive(Debug)]
@@ -46,12 +48,33 @@ pub struct PrefetchQueue {
     serving: Mutex<Vec<Arc<Prefetch>>>,
     /// Raised when something was served.
     served: Condvar,
+    /// Threads that served the queue and panicked.
+    lost: AtomicUsize,
 }
 
 impl PrefetchQueue {
     /// Wakes the thread that serves the queue.
     pub fn wake(&self) {
         self.arrived.notify_all();
+    }
+
+    /// Wakes whoever waits for a ticket, or for one to end.
+    pub fn wake_all(&self) {
+        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting: Vec<Arc<Prefetch>> = queue.iter().cloned().collect();
+        drop(queue);
+        for prefetch in waiting.iter().chain(&*self.serving()) {
+            // Under its lock: whoever has not seen the change waits by now.
+            let _state = prefetch.lock();
+            prefetch.changed.notify_all();
+        }
+        self.arrived.notify_all();
+        self.served.notify_all();
+    }
+
+    /// Whether no thread serves the queue any more.
+    fn is_unserved(&self) -> bool {
+        self.lost.load(Ordering::Acquire) >= PREFETCH_LANES
     }
 
     /// Prefetches waiting.
@@ -140,6 +163,11 @@ impl Ticket {
     /// `OverBudget` when it can't fit beside the outstanding leases, `Io`, `Corrupt`, `NoSpace`.
     pub fn wait(self) -> Result<Lease> {
         self.engine.check_process()?;
+        let engine = Arc::clone(&self.engine);
+        engine.guarded(|| self.serve_or_take())
+    }
+
+    fn serve_or_take(self) -> Result<Lease> {
         loop {
             let order = self.engine.prefetches.in_order();
             if self.prefetch.start() {
@@ -151,7 +179,7 @@ impl Ticket {
                 return self.engine.complete(&lane, table, Intent::Read, batch);
             }
             drop(order);
-            if let Some(result) = self.prefetch.take(Duration::MAX, true) {
+            if let Some(result) = self.prefetch.take(Duration::MAX, &|| true) {
                 return result;
             }
         }
@@ -167,8 +195,10 @@ impl Ticket {
             // There is no thread that would serve it meanwhile.
             return self.wait().map_err(|e| (e, None));
         }
-        match self.prefetch.take(limit, false) {
+        let unserved = || self.engine.prefetches.is_unserved();
+        match self.prefetch.take(limit, &unserved) {
             Some(result) => result.map_err(|e| (e, None)),
+            None if unserved() => self.wait().map_err(|e| (e, None)),
             None => {
                 let waited = since.elapsed().as_millis();
                 let waited_ms = u64::try_from(waited).unwrap_or(u64::MAX);
@@ -226,8 +256,18 @@ impl Prefetch {
         self.changed.notify_all();
     }
 
-    /// Waits for the result, or with `back` for it to be queued again.
-    fn take(&self, limit: Duration, back: bool) -> Option<Result<Lease>> {
+    /// Gives it up if it was being served.
+    fn give_up(&self, error: Error) {
+        let mut state = self.lock();
+        if matches!(*state, State::Running) {
+            *state = State::Done(Err(error));
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Waits for the result, or, where `back` says so, for it to be queued again.
+    fn take(&self, limit: Duration, back: &dyn Fn() -> bool) -> Option<Result<Lease>> {
         let end = Instant::now().checked_add(limit);
         let mut state = self.lock();
         loop {
@@ -237,7 +277,7 @@ impl Prefetch {
             }
             let pause = Duration::from_secs(3600);
             let left = end.map_or(pause, |end| end.saturating_duration_since(Instant::now()));
-            if left.is_zero() || (back && matches!(*state, State::Queued)) {
+            if left.is_zero() || (matches!(*state, State::Queued) && back()) {
                 return None;
             }
             let waited = self.changed.wait_timeout(state, left);
@@ -279,6 +319,15 @@ impl Engine {
 
     /// Serves prefetches until the store is closed; the first lane publishes the counters, too.
     pub fn serve_prefetches(self: &Arc<Engine>, lane: usize) {
+        let closed = self.survive(|| self.serve_until_closed(lane));
+        if closed != Some(true) {
+            self.prefetches.lost.fetch_add(1, Ordering::AcqRel);
+            self.prefetches.wake_all();
+        }
+    }
+
+    /// As above; false after a panic.
+    fn serve_until_closed(self: &Arc<Engine>, lane: usize) -> bool {
         // Of the threads of a store, those of this kind are in each, and the least often busy.
         let mut beat = (lane == 0).then(Beat::new);
         while !self.closed.load(Ordering::Acquire) {
@@ -289,12 +338,21 @@ impl Engine {
                 continue;
             };
             self.prefetches.serving().push(Arc::clone(&prefetch));
-            let pause = self.serve(&prefetch, lane);
+            let pause = self.survive(|| self.serve(&prefetch, lane));
+            if pause.is_none()
+                && let Err(poisoned) = self.ssd.check_writable()
+            {
+                prefetch.give_up(poisoned);
+            }
             self.prefetches.ends(&prefetch);
+            let Some(pause) = pause else {
+                return false;
+            };
             if let Some(seen) = pause {
                 self.leases.dropped.wait(seen, Duration::from_millis(100));
             }
         }
+        true
     }
 
     /// Serves one, if nobody else does. Without room it stays in the queue: gives the count of

@@ -13,8 +13,8 @@
 use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::Store;
@@ -224,7 +224,8 @@ impl Store {
         limits.validate()?;
         self.engine.check_writer()?;
         self.engine.ssd.check_writable()?;
-        Upkeep::new(&self.engine, limits).run(progress)
+        let engine = &self.engine;
+        engine.guarded(|| Upkeep::new(engine, limits).run(progress))
     }
 
     /// The files that [`Store::compact_files`] would rewrite, in this order, if nothing changed
@@ -278,17 +279,17 @@ impl Store {
         dropped.sort_unstable();
         dropped.dedup();
         // No checkpoint is made meanwhile.
-        let _role = self.engine.wait_idle();
-        let before = self.engine.disk_bytes();
-        let held = self
-            .engine
-            .ssd
-            .forget(&dropped, &self.engine.descriptors())?;
-        dropped.retain(|id| !held.contains(id));
-        Ok(DropReport {
-            dropped,
-            held,
-            freed_bytes: before.saturating_sub(self.engine.disk_bytes()),
+        let engine = &self.engine;
+        engine.guarded(|| {
+            let _role = engine.wait_idle();
+            let before = engine.disk_bytes();
+            let held = engine.ssd.forget(&dropped, &engine.descriptors())?;
+            dropped.retain(|id| !held.contains(id));
+            Ok(DropReport {
+                dropped,
+                held,
+                freed_bytes: before.saturating_sub(engine.disk_bytes()),
+            })
         })
     }
 }
@@ -313,7 +314,7 @@ impl Engine {
         let _role = self.wait_idle();
         let captured = {
             // No push is under way, and no flush: what is seen is seen at once.
-            let _whole = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+            let _whole = self.gate_alone();
             let _writer = self.lock_writer();
             if !self.is_settled() {
                 return Ok(false);

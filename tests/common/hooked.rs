@@ -23,8 +23,8 @@ pub type Hook = Arc<dyn Fn(&'static str, &Path) -> Option<io::Result<()>> + Send
 pub struct HookedDisk {
     pub disk: SimDisk,
     pub hook: Hook,
-    /// Asked before a file is opened for reading ("open") or room is measured ("space"), if there is
-    /// one.
+    /// Asked before a file is opened for reading ("open"), before each read, and before room is
+    /// measured ("space"), if there is one.
     pub reads: Option<Hook>,
 }
 
@@ -200,6 +200,11 @@ struct HookedFile {
 
 impl DiskFile for HookedFile {
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        if let Some(hook) = &self.disk.reads
+            && let Some(answer) = hook("read", &self.path)
+        {
+            answer?;
+        }
         self.file.read_at(bytes, offset)
     }
 
