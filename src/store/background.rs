@@ -168,7 +168,6 @@ mod refused {
 #[cfg(test)]
 mod tests {
     use super::refused::LEFT;
-    use crate::io::Disk;
     use crate::io::sim::SimDisk;
     use crate::*;
     use std::path::Path;
@@ -178,7 +177,7 @@ mod tests {
     /// lock, and the store was `Locked` for this process from then on.
     #[test]
     fn a_start_without_enough_threads_leaves_none_and_no_lock() {
-        let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(1));
+        let disk = Arc::new(SimDisk::new(1));
         let path = Path::new("/store");
         let options = RuntimeOptions {
             cache_bytes: 1 << 20,
