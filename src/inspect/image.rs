@@ -1,5 +1,7 @@
 //! Is the index image what the key blocks of its files say?
 
+use std::path::Path;
+
 use crate::error::Result;
 use crate::format::image::ImageEntry;
 use crate::io::Directory;
@@ -27,6 +29,11 @@ impl Walk {
     /// Numbers of the files of that version.
     pub fn covered(&self) -> &[u64] {
         &self.scan.covered
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.scan.path
     }
 
     /// The entry it stands at: its place in the order, and itself.

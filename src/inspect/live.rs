@@ -1,6 +1,7 @@
 //! Which rows count in a version, and does the index image agree?
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -38,10 +39,10 @@ impl Inspection<'_> {
     /// Every byte of every file, and what the rows of a checkpoint hold.
     pub(super) fn contents(
         &mut self,
-        store: &[u8; 16],
         replay: &Replay,
         files: &BTreeMap<u64, Opened>,
         checkpoint: u64,
+        image: Option<Walk>,
     ) -> Result<()> {
         let all = files.values();
         let bytes_all = all.map(|f| f.file.meta.footer_offset - 4096).sum();
@@ -65,7 +66,8 @@ impl Inspection<'_> {
             .filter_map(|n| files.get(n))
             .map(|opened| Arc::clone(&opened.file))
             .collect();
-        let live = self.count_live(store, replay, &version, complete, checkpoint)?;
+        let image = image.map(|walk| self.comparison(replay, walk, complete, checkpoint));
+        let live = self.count_live(replay, &version, image)?;
         let sound: Vec<&Opened> = every
             .into_iter()
             .filter(|f| sound.contains(&f.file.meta.number))
@@ -164,18 +166,15 @@ impl Inspection<'_> {
     /// The newest copy of every key, found by merging the key blocks.
     fn count_live(
         &mut self,
-        store: &[u8; 16],
         replay: &Replay,
         version: &[Arc<DataFile>],
-        complete: bool,
-        checkpoint: u64,
+        mut image: Option<Comparison>,
     ) -> Result<Live> {
         let mut live: Live = vec![Vec::new(); replay.files.len()];
         for file in version {
             let words = usize::try_from(file.entries().div_ceil(64)).unwrap_or(usize::MAX);
             live[file.slot as usize] = vec![0; words];
         }
-        let mut image = Comparison::open(self, store, replay, complete, checkpoint)?;
         let window = keys_window_bytes(version.len());
         for (id, descriptor) in (0..).zip(&replay.tables) {
             let mut table = TableReport {
@@ -198,7 +197,9 @@ impl Inspection<'_> {
                 if let Some(word) = live[newest.slot].get_mut(newest.entry as usize / 64) {
                     *word |= 1 << (newest.entry % 64);
                 }
-                image.compare(&newest);
+                if let Some(image) = &mut image {
+                    image.compare(&newest);
+                }
             };
             let merge = Merge::new(version, id, window);
             let result = merge.and_then(|merge| merge.each_newest(&mut count));
@@ -207,14 +208,46 @@ impl Inspection<'_> {
                 self.report.note(Severity::Damage, error)?;
             }
         }
-        image.end(self)?;
+        if let Some(Err(error)) = image.map(Comparison::end) {
+            self.report.note(Severity::Cache, error)?;
+        }
         Ok(live)
+    }
+
+    /// Sets the image in force beside the version of a checkpoint. Only where every file of that is
+    /// sound, its entries can be compared.
+    fn comparison(
+        &self,
+        replay: &Replay,
+        walk: Walk,
+        complete: bool,
+        checkpoint: u64,
+    ) -> Comparison {
+        let mut covered = vec![false; replay.files.len()];
+        // A file's slot is its place in the manifest's list.
+        let slots: HashMap<u64, usize> = replay.files.keys().copied().zip(0..).collect();
+        let of_version = |number: &u64| {
+            let slot = slots.get(number).copied();
+            slot.filter(|_| replay.files[number].in_checkpoint(checkpoint))
+        };
+        let slots: Vec<Option<usize>> = walk.covered().iter().map(of_version).collect();
+        for slot in slots.iter().flatten() {
+            covered[*slot] = true;
+        }
+        Comparison {
+            compares: complete && walk.checkpoint() <= checkpoint,
+            path: walk.path().to_path_buf(),
+            walk,
+            covered,
+            slots,
+            error: None,
+        }
     }
 }
 
 /// The image in force beside the merge of the key blocks.
 struct Comparison {
-    walk: Option<Walk>,
+    walk: Walk,
     /// Whether entries are compared, or the image's own blocks are verified only.
     compares: bool,
     /// Whether it lists a file, by slot.
@@ -222,50 +255,10 @@ struct Comparison {
     /// Slots of the files that it lists, where they are of the version.
     slots: Vec<Option<usize>>,
     error: Option<Error>,
-    path: std::path::PathBuf,
+    path: PathBuf,
 }
 
 impl Comparison {
-    fn open(
-        inspection: &mut Inspection<'_>,
-        store: &[u8; 16],
-        replay: &Replay,
-        complete: bool,
-        checkpoint: u64,
-    ) -> Result<Comparison> {
-        let mut comparison = Comparison {
-            walk: None,
-            compares: false,
-            covered: vec![false; replay.files.len()],
-            slots: Vec::new(),
-            error: None,
-            path: inspection.root.path().to_path_buf(),
-        };
-        let Some(reference) = replay.image else {
-            return Ok(comparison);
-        };
-        let name = crate::format::file_name(crate::format::FileKind::Image, reference.number);
-        comparison.path = inspection.root.path().join(name);
-        match Walk::open(&*inspection.root, store, reference) {
-            Ok(walk) => {
-                comparison.compares = complete && walk.checkpoint() <= checkpoint;
-                // A file's slot is its place in the manifest's list.
-                let slots: HashMap<u64, usize> = replay.files.keys().copied().zip(0..).collect();
-                for number in walk.covered() {
-                    let slot = slots.get(number).copied();
-                    let slot = slot.filter(|_| replay.files[number].in_checkpoint(checkpoint));
-                    comparison.slots.push(slot);
-                    if let Some(slot) = slot {
-                        comparison.covered[slot] = true;
-                    }
-                }
-                comparison.walk = Some(walk);
-            }
-            Err(error) => inspection.report.note(Severity::Cache, error)?,
-        }
-        Ok(comparison)
-    }
-
     fn compare(&mut self, newest: &Newest) {
         if self.compares
             && let Err(error) = self.try_compare(newest)
@@ -278,9 +271,7 @@ impl Comparison {
     fn try_compare(&mut self, newest: &Newest) -> Result<()> {
         self.skip_before(newest.order)?;
         let covered = self.covered[newest.slot];
-        let Some(walk) = &mut self.walk else {
-            return Ok(());
-        };
+        let walk = &mut self.walk;
         let found = walk.peek()?.filter(|(order, _)| *order == newest.order);
         let place = found.map(|(_, entry)| {
             let slot = self.slots.get(entry.ordinal as usize).copied().flatten();
@@ -299,9 +290,7 @@ impl Comparison {
 
     /// Keys that the version has not: they may stand there only for files that left it.
     fn skip_before(&mut self, order: (u32, u64)) -> Result<()> {
-        let Some(walk) = &mut self.walk else {
-            return Ok(());
-        };
+        let walk = &mut self.walk;
         while let Some((at, entry)) = walk.peek()?
             && at < order
         {
@@ -316,24 +305,16 @@ impl Comparison {
     }
 
     /// Reads to the end, where the image as a whole is verified.
-    fn end(mut self, inspection: &mut Inspection<'_>) -> Result<()> {
-        let mut result = match self.error.take() {
-            Some(error) => Err(error),
-            None if self.compares => self.skip_before((u32::MAX, u64::MAX)),
-            None => Ok(()),
-        };
-        if let (Ok(()), Some(walk)) = (&result, &mut self.walk) {
-            result = loop {
-                match walk.peek() {
-                    Ok(Some(_)) => walk.step(),
-                    Ok(None) => break Ok(()),
-                    Err(error) => break Err(error),
-                }
-            };
+    fn end(mut self) -> Result<()> {
+        if let Some(error) = self.error.take() {
+            return Err(error);
         }
-        match result {
-            Ok(()) => Ok(()),
-            Err(error) => inspection.report.note(Severity::Cache, error),
+        if self.compares {
+            self.skip_before((u32::MAX, u64::MAX))?;
         }
+        while self.walk.peek()?.is_some() {
+            self.walk.step();
+        }
+        Ok(())
     }
 }

@@ -3,12 +3,14 @@
 //! - Nothing on disk is believed and nothing is written; every file is looked at, also after
 //!   another was found damaged, as far as it can be found at all.
 //! - A store that is open elsewhere can be inspected: its retained checkpoints are locked like a
-//!   reader's, and what its writer has not yet made durable is not looked at.
+//!   reader's, what its writer has not yet made durable is not looked at, and what it replaces
+//!   meanwhile is no damage (`moment`).
 //! - Memory: no index; a bit per entry, 12 bytes per entry of the files that are read at a time, 64
 //!   MiB of key blocks (16 KiB a file, with more than 4096 files) and read buffers of 4 MiB a thread.
 
 mod image;
 mod live;
+mod moment;
 mod rows;
 mod stream;
 
@@ -17,7 +19,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Invalid, Result};
 use crate::format::current::Current;
 use crate::format::manifest::{CheckpointMeta, FileMeta};
 use crate::format::param_file::Footer;
@@ -25,14 +27,16 @@ use crate::format::{
     CURRENT_TEMPORARY_NAME, FileIdentity, FileKind, STORE_NAME, data_file_name, file_name,
     manifest_names, parse_file_name,
 };
-use crate::io::{Directory, Io, LockGuard, LockKind, OpenMode, is_no_file, is_unreadable};
+use crate::io::{Directory, Io, LockGuard, OpenMode, is_no_file, is_unreadable};
 use crate::options::TableDescriptor;
 use crate::ssd::create::STORE_TEMPORARY_NAME;
 use crate::ssd::edits::Replay;
-use crate::ssd::recover::{self, LOCK_NAME};
+use crate::ssd::recover;
 use crate::ssd::version::DataFile;
 use crate::ssd::{missing, open_footer};
 
+use image::Walk;
+use moment::{Changes, Moment, Reading};
 pub use rows::{HISTOGRAM, Magnitudes};
 
 /// How much is looked at.
@@ -124,8 +128,10 @@ pub struct TableReport {
 pub struct Report {
     /// The store's uuid.
     pub store: Option<[u8; 16]>,
-    /// Whether a writer has it open.
+    /// Whether a writer had it open when the look began or ended.
     pub open_elsewhere: bool,
+    /// A writer dropped something while it was looked at: that is left out. The rest counts.
+    pub left_out: bool,
     /// Retained checkpoints, oldest first.
     pub checkpoints: Vec<CheckpointReport>,
     /// The checkpoint whose rows were counted.
@@ -211,6 +217,7 @@ struct Inspection<'a> {
     scope: Scope,
     progress: &'a mut (dyn FnMut(u64, u64) -> ControlFlow<()> + 'a),
     report: Report,
+    changes: Changes,
 }
 
 /// Told (bytes done, bytes to do) of parameter files; may end the work.
@@ -232,6 +239,7 @@ pub fn inspect(io: &Io, root: &Path, scope: Scope, progress: &mut Progress<'_>) 
             unreadable_is_damage: scope.unreadable_is_damage,
             ..Report::default()
         },
+        changes: Changes::new(),
     };
     inspection.run()?;
     let mut report = inspection.report;
@@ -246,31 +254,89 @@ impl Inspection<'_> {
             return Ok(());
         };
         self.report.store = Some(store);
-        let Some((current, replay, _locks)) = self.versions(&store, directories.len())? else {
-            return Ok(());
+        self.report.open_elsewhere = moment::is_open(&*self.root);
+        let of_identity = self.report.findings.len();
+        let (mut moment, wanted, files) = loop {
+            let Some(moment) = self.versions(&store, directories.len())? else {
+                return Ok(());
+            };
+            let wanted = self.wanted(&moment.reading.replay)?;
+            let files = self.open_all(&store, &directories, &moment.reading)?;
+            // What is open stays readable: from here on no writer is quicker.
+            if !self.leave_out(&store, &moment.reading.current) || !self.changes.follow() {
+                break (moment, wanted, files);
+            }
+            self.report.findings.truncate(of_identity);
+            self.report.checkpoints.clear();
+            self.report.files.clear();
         };
+        let image = self.image(moment.image.take())?;
+        let reading = &moment.reading;
+        if self.scope.full {
+            self.contents(&reading.replay, &files, wanted.unwrap_or(0), image)?;
+        }
+        if !self.report.open_elsewhere {
+            self.leftovers(&directories, &reading.current, &reading.replay)?;
+        }
+        self.report.left_out = self.leave_out(&store, &reading.current);
+        Ok(())
+    }
+
+    /// Leaves out findings that tell of a change, and not of damage; whether there were any.
+    fn leave_out(&mut self, store: &[u8; 16], before: &Current) -> bool {
+        let place = (&*self.root, store);
+        let findings = &mut self.report.findings;
+        let left_out = moment::retain_what_still_counts(findings, place, before, &mut self.changes);
+        if moment::is_open(&*self.root) {
+            self.report.open_elsewhere = true;
+            // What a writer is about to commit looks the same.
+            self.report
+                .findings
+                .retain(|f| f.severity > Severity::Leftover);
+        }
+        left_out
+    }
+
+    /// The checkpoint whose rows are counted.
+    fn wanted(&mut self, replay: &Replay) -> Result<Option<u64>> {
         let wanted = match self.scope.checkpoint {
             Some(id) if replay.checkpoints.iter().all(|c| c.id != id) => {
                 let retained = replay.checkpoints.iter().map(|c| c.id).collect();
-                let unknown = crate::error::Invalid::UnknownCheckpoint { id, retained };
-                return Err(unknown.into());
+                return Err(Invalid::UnknownCheckpoint { id, retained }.into());
             }
             Some(id) => Some(id),
             None => replay.checkpoints.last().map(|c| c.id),
         };
         self.report.checkpoint = wanted;
-        self.manifest_copy(&store, &current)?;
-        self.meta_files(&store, &replay)?;
-        let files = self.open_files(&store, &directories, &replay)?;
-        if self.scope.full {
-            self.contents(&store, &replay, &files, wanted.unwrap_or(0))?;
-        } else if let Some(reference) = replay.image {
-            let opened = image::Walk::open(&*self.root, &store, reference);
-            if let Err(error) = opened {
-                self.report.note(Severity::Cache, error)?;
+        Ok(wanted)
+    }
+
+    /// Everything that CURRENT names, but for the image.
+    fn open_all(
+        &mut self,
+        store: &[u8; 16],
+        directories: &[Part],
+        reading: &Reading,
+    ) -> Result<BTreeMap<u64, Opened>> {
+        self.manifest_copy(reading)?;
+        for c in &reading.replay.checkpoints {
+            if let Err(error) = self.meta_file(store, c) {
+                self.report.note(Severity::Damage, error)?;
             }
         }
-        self.leftovers(&directories, &current, &replay)
+        self.open_files(store, directories, &reading.replay)
+    }
+
+    /// The image in force, if it can be read.
+    fn image(&mut self, image: Option<Result<Walk>>) -> Result<Option<Walk>> {
+        match image {
+            Some(Err(error)) => {
+                self.report.note(Severity::Cache, error)?;
+                Ok(None)
+            }
+            Some(Ok(walk)) => Ok(Some(walk)),
+            None => Ok(None),
+        }
     }
 
     /// STORE and PART files.
@@ -318,19 +384,15 @@ impl Inspection<'_> {
 
     /// Is the copy of the manifest one? Stores made before there was one have none until their next
     /// checkpoint.
-    fn manifest_copy(&mut self, store: &[u8; 16], current: &Current) -> Result<()> {
-        let [name, copy_name] = manifest_names(current.manifest_number);
-        let copy = self.root.path().join(&copy_name);
-        let bytes = current.manifest_bytes;
-        let gone = || match self.root.open(&copy_name, OpenMode::Read) {
+    fn manifest_copy(&mut self, reading: &Reading) -> Result<()> {
+        let [_, name] = manifest_names(reading.current.manifest_number);
+        let copy = self.root.path().join(&name);
+        let gone = || match self.root.open(&name, OpenMode::Read) {
             Err(error) => error.kind() == std::io::ErrorKind::NotFound,
             Ok(_) => false,
         };
-        let replaced = || {
-            let now = recover::read_current_file(&*self.root, store);
-            now.is_ok_and(|now| now.manifest_number != current.manifest_number)
-        };
-        let found = match recover::read_start(&*self.root, &copy_name, bytes) {
+        let bytes = reading.current.manifest_bytes;
+        let found = match recover::read_start(&*self.root, &name, bytes) {
             Ok(found) => found,
             Err(_) if gone() => return Ok(()),
             Err(Error::Io { source, .. }) if is_unreadable(&source) => {
@@ -341,13 +403,8 @@ impl Inspection<'_> {
             }
             Err(error) => return self.report.note(Severity::Cache, error),
         };
-        let expected = match recover::read_start(&*self.root, &name, bytes) {
-            Ok(expected) => expected,
-            // A writer has replaced it meanwhile, and has made a copy of the new one.
-            Err(_) if replaced() => return Ok(()),
-            Err(error) => return self.report.note(Severity::Damage, error),
-        };
-        if let Some(at) = expected.iter().zip(&found).position(|(a, b)| a != b) {
+        let mut pairs = reading.manifest.iter().zip(&found);
+        if let Some(at) = pairs.position(|(a, b)| a != b) {
             let what = String::from("not what the manifest says");
             self.report
                 .add(Severity::Cache, &copy, Some(at as u64), what);
@@ -356,24 +413,22 @@ impl Inspection<'_> {
     }
 
     /// What CURRENT commits, with every retained checkpoint locked against a writer.
-    fn versions(
-        &mut self,
-        store: &[u8; 16],
-        directories: usize,
-    ) -> Result<Option<(Current, Replay, Locks)>> {
-        let writer = self.root.lock(LOCK_NAME, LockKind::Exclusive, false);
-        self.report.open_elsewhere =
-            matches!(&writer, Err(e) if e.kind() == std::io::ErrorKind::WouldBlock);
-        drop(writer);
-        let (current, replay, locks) = match self.lock_versions(store) {
-            Ok(read) => read,
+    fn versions(&mut self, store: &[u8; 16], directories: usize) -> Result<Option<Moment>> {
+        let moment = match Moment::take((&*self.root, store), &mut self.changes) {
+            Ok(Some(moment)) => moment,
+            Ok(None) => {
+                self.report.left_out = true;
+                return Ok(None);
+            }
             Err(error) => {
                 self.report.note(Severity::Damage, error)?;
                 return Ok(None);
             }
         };
-        if let Err(error) = recover::check_sanity(self.root.path(), &current, &replay, directories)
-        {
+        let Reading {
+            current, replay, ..
+        } = &moment.reading;
+        if let Err(error) = recover::check_sanity(self.root.path(), current, replay, directories) {
             self.report.note(Severity::Damage, error)?;
             return Ok(None);
         }
@@ -388,49 +443,7 @@ impl Inspection<'_> {
                 bytes: files().map(|f| f.bytes).sum(),
             });
         }
-        Ok(Some((current, replay, locks)))
-    }
-
-    /// A writer may replace the manifest and drop checkpoints meanwhile: what is locked is read
-    /// again.
-    fn lock_versions(&self, store: &[u8; 16]) -> Result<(Current, Replay, Locks)> {
-        const TRIES: usize = 20;
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            let last = tries == TRIES || !self.report.open_elsewhere;
-            let (_, replay) = match recover::read_current(&*self.root, store) {
-                Ok(read) => read,
-                Err(error) if last => return Err(error),
-                Err(_) => {
-                    std::thread::sleep(std::time::Duration::from_millis(20));
-                    continue;
-                }
-            };
-            let locks = replay.checkpoints.iter().map(|c| {
-                let name = file_name(FileKind::Meta, c.meta_number);
-                self.root.lock(&name, LockKind::Shared, false)
-            });
-            let locks: Vec<_> = locks.filter_map(std::result::Result::ok).collect();
-            let (current, again) = match recover::read_current(&*self.root, store) {
-                Ok(read) => read,
-                Err(error) if last => return Err(error),
-                Err(_) => continue,
-            };
-            let same = again.checkpoints == replay.checkpoints;
-            if same && (last || locks.len() == replay.checkpoints.len()) {
-                return Ok((current, again, locks));
-            }
-        }
-    }
-
-    fn meta_files(&mut self, store: &[u8; 16], replay: &Replay) -> Result<()> {
-        for c in &replay.checkpoints {
-            if let Err(error) = self.meta_file(store, c) {
-                self.report.note(Severity::Damage, error)?;
-            }
-        }
-        Ok(())
+        Ok(Some(moment))
     }
 
     fn meta_file(&self, store: &[u8; 16], c: &CheckpointMeta) -> Result<()> {
@@ -489,10 +502,6 @@ impl Inspection<'_> {
 
     /// Files of the store's kinds that nothing needs. Other names are not the store's business.
     fn leftovers(&mut self, parts: &[Part], current: &Current, replay: &Replay) -> Result<()> {
-        if self.report.open_elsewhere {
-            // What a writer is about to commit looks the same.
-            return Ok(());
-        }
         let metas: Vec<u64> = replay.checkpoints.iter().map(|c| c.meta_number).collect();
         // One that is not there was a finding.
         let places = parts.iter().filter_map(|part| part.place.as_ref());

@@ -39,7 +39,8 @@ const WINDOW_BYTES: u64 = 64 << 10;
 #[derive(Debug)]
 pub struct ImageScan {
     file: Arc<dyn DiskFile>,
-    path: PathBuf,
+    /// Where it is.
+    pub(crate) path: PathBuf,
     identity: FileIdentity,
     reference: ImageRef,
     tally: ImageTally,

@@ -16,6 +16,7 @@ pub mod edits;
 pub mod image;
 mod image_room;
 pub mod index;
+mod lock;
 pub mod offers;
 mod orphans;
 pub mod poison;

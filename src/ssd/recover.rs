@@ -31,10 +31,12 @@ use crate::format::manifest::{CheckpointMeta, FileMeta, ManifestReader};
 use crate::format::{
     self, CURRENT_NAME, FileKind, PART_NAME, STORE_NAME, file_name, identity, meta,
 };
-use crate::io::{Directory, Disk, DiskFile, Io, LockGuard, LockKind, OpenMode, is_refused};
+use crate::io::{Directory, Disk, DiskFile, Io, OpenMode};
 use crate::options::{TableDescriptor, Thresholds};
 use crate::row::check_hyper;
 use crate::sync::{Mutex, RwLock};
+
+pub(crate) use super::lock::{Locks, lock, lock_writer};
 
 /// Name of the writer's lock file.
 pub const LOCK_NAME: &str = "LOCK";
@@ -120,51 +122,6 @@ fn read_bytes(file: &dyn DiskFile, path: &Path, bytes: u64) -> Result<Vec<u8>> {
     content.resize(size, 0);
     read_exact(file, path, &mut content, 0)?;
     Ok(content)
-}
-
-pub(crate) fn lock(
-    place: &dyn Directory,
-    name: &str,
-    kind: LockKind,
-    create: bool,
-) -> Result<Box<dyn LockGuard>> {
-    let path = || place.path().join(name);
-    place.lock(name, kind, create).map_err(|e| match e.kind() {
-        ErrorKind::WouldBlock => Error::Locked {
-            path: path(),
-            holder: match kind {
-                _ if name == LOCK_NAME => Holder::Writer,
-                LockKind::Exclusive => Holder::Reader,
-                LockKind::Shared => Holder::Dropping,
-            },
-        },
-        _ => Error::io("lock", &path(), e),
-    })
-}
-
-/// Locks that are held together.
-pub(crate) type Locks = Vec<Box<dyn LockGuard>>;
-
-/// The writer's locks: LOCK, and the directory itself, so that removing LOCK by hand lets nobody in.
-/// Where the file system can't lock a directory, LOCK alone counts.
-///
-/// # Errors
-/// `Locked`, `Io`.
-pub(crate) fn lock_writer(root: &dyn Directory) -> Result<Locks> {
-    let mut locks = vec![lock(root, LOCK_NAME, LockKind::Exclusive, true)?];
-    match root.lock_whole() {
-        Ok(whole) => locks.push(whole),
-        Err(e) if e.kind() == ErrorKind::WouldBlock => {
-            let path = root.path().to_path_buf();
-            let holder = Holder::Writer;
-            return Err(Error::Locked { path, holder });
-        }
-        Err(e) if is_refused(&e) => {
-            tracing::debug!(error = %e, "the directory can't be locked; LOCK alone counts");
-        }
-        Err(e) => return Err(Error::io("lock", root.path(), e)),
-    }
-    Ok(locks)
 }
 
 pub(super) fn not_a_store(path: &Path, why: &str) -> Error {

@@ -125,3 +125,22 @@ fn a_store_that_is_open_is_checked_beside_its_writer() {
     assert_eq!(found["tables"][0]["weights"]["largest"], 2.0);
     store.close_discarding();
 }
+
+/// Beside a trainer the tool advised to repair the store that the trainer had open.
+#[test]
+fn a_repair_is_offered_only_where_no_writer_has_the_store() {
+    let dir = tempfile::tempdir().unwrap();
+    sample(dir.path(), 2.0);
+    let store = Store::open(dir.path(), RuntimeOptions::default()).unwrap();
+    change_byte(&of_kind(dir.path(), ".image"), 9000);
+    let live = fsck(&[], dir.path());
+    assert_eq!(code(&live), 4, "{}", text(&live));
+    let said = text(&live);
+    assert!(said.contains("index image is damaged"), "{said}");
+    assert!(!said.contains("--repair"), "{said}");
+    assert!(said.contains("close the writer"), "{said}");
+    store.close().unwrap();
+    let alone = fsck(&[], dir.path());
+    assert_eq!(code(&alone), 4, "{}", text(&alone));
+    assert!(text(&alone).contains("--repair"), "{}", text(&alone));
+}

@@ -83,6 +83,7 @@ fn json(args: &Args, outcome: &Outcome) -> Value {
         "store": uuid(report),
         "full": !args.quick,
         "open_elsewhere": report.open_elsewhere,
+        "left_out": report.left_out,
         "checkpoint": report.checkpoint,
         "checkpoints": report.checkpoints.iter().map(|c| json!({
             "id": c.id, "step": c.step, "unix_seconds": c.unix_seconds,
@@ -138,7 +139,13 @@ fn print(out: &mut dyn Write, args: &Args, outcome: &Outcome) -> io::Result<()> 
             c.id, c.step
         )?;
     }
-    if report.store.is_some() && report.checkpoints.is_empty() && report.worst().is_none() {
+    if report.left_out {
+        let looked = match report.checkpoint {
+            Some(id) => format!("looked at checkpoint {id}, without what was dropped meanwhile"),
+            None => String::from("it changed faster than it could be looked at: try again"),
+        };
+        writeln!(out, "  the store is being written; {looked}")?;
+    } else if report.store.is_some() && report.checkpoints.is_empty() && report.worst().is_none() {
         writeln!(out, "  no checkpoint yet: the store is empty")?;
     }
     tables(out, args, report)?;
@@ -331,5 +338,13 @@ fn verdict(out: &mut dyn Write, args: &Args, report: &Report) -> io::Result<()> 
         return Ok(());
     }
     let directory = shown(&args.directory);
+    if report.open_elsewhere {
+        // A repair needs the store for itself, and a writer may yet replace what is damaged.
+        return writeln!(
+            out,
+            "a writer has the store open: it can't be repaired now; close the writer, then look \
+             again with `hps-fsck {directory}`"
+        );
+    }
     writeln!(out, "`hps-fsck --repair {directory}` saves what verifies")
 }
