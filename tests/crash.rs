@@ -8,6 +8,7 @@
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
+    clippy::print_stdout,
     reason = "a test that meets what it does not expect must fail"
 )]
 
@@ -15,359 +16,102 @@
 mod common;
 #[path = "common/hooked.rs"]
 mod hooked;
+#[path = "common/trial.rs"]
+#[expect(dead_code, reason = "planted breaks use the rest")]
+mod trial;
 
-use std::collections::BTreeSet;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use common::verify::{Verdict, numbered, verify, verify_and_go_on};
-use common::{History, Model, Op, Plan, ROOT, Random, Run, key, plan};
+use common::plans::{mixed, plan};
+use common::verify::verify_and_go_on;
+use common::{History, Op, Random, Run, key};
 
-use hooked::{Hook, HookedDisk};
-use hps::io::Io;
 use hps::io::sim::{CrashMode, SimDisk};
 use hps::*;
+use trial::{Tally, Trial, crash_everywhere, environment, in_parallel, verify_half_created};
 
-/// What a workload did, as far as this test asks for it.
-#[derive(Debug, Default)]
-struct Tally {
-    flushes: u64,
-    checkpoints: u64,
-    compactions: u64,
-    removes: u64,
-    /// Row files that were made, and of these, unlinked.
-    made: BTreeSet<PathBuf>,
-    unlinked: usize,
-    /// Calls at which it was cut off, remains of them, and those opened: each that is new.
-    calls: u64,
-    remains: u64,
-    opened: u64,
-}
-
-impl Tally {
-    fn add(&mut self, stats: &Stats) {
-        self.flushes += stats.flushes;
-        self.compactions += stats.compactions;
-    }
-}
-
-/// What a crash left.
-struct Remains {
-    call: u64,
-    mode: CrashMode,
-    survivor: u64,
-    disk: SimDisk,
-}
-
-/// The files of some remains; equal ones need be opened once.
-type Files = Vec<(PathBuf, Vec<u8>)>;
-
-/// A workload being run and cut off everywhere.
-struct Trial {
-    seed: u64,
-    disk: SimDisk,
-    remains: Arc<Mutex<Vec<Remains>>>,
-    run: Run,
-    tally: Tally,
-    seen: Vec<Files>,
-}
-
-fn remains_of(disk: &SimDisk, seed: u64, call: u64) -> Vec<Remains> {
-    let random = seed << 20 | call << 3;
-    let modes = [(0, CrashMode::KeepNone), (0, CrashMode::KeepAll)].into_iter();
-    let modes = modes.chain((random..random + 6).map(|survivor| (survivor, CrashMode::Random)));
-    let take = |(survivor, mode)| Remains {
-        call,
-        mode,
-        survivor,
-        disk: disk.crash(survivor, mode),
-    };
-    modes.map(take).collect()
-}
-
-impl Trial {
-    /// On a disk that tells the truth, except where `lie` answers instead.
-    fn new(seed: u64, plan: &Plan, lie: Option<Hook>) -> Trial {
-        let disk = SimDisk::new(seed);
-        let remains = Arc::new(Mutex::new(Vec::new()));
-        let hook: Hook = {
-            let (disk, remains) = (disk.clone(), Arc::clone(&remains));
-            let call = Mutex::new(0);
-            Arc::new(move |kind, path: &Path| {
-                let mut call = call.lock().unwrap();
-                remains
-                    .lock()
-                    .unwrap()
-                    .extend(remains_of(&disk, seed, *call));
-                *call += 1;
-                lie.as_ref().and_then(|lie| lie(kind, path))
-            })
-        };
-        let shared = Io::of(HookedDisk::new(disk.clone(), hook));
-        let run = Run::new(shared, &plan.options);
-        let (tally, seen) = (Tally::default(), Vec::new());
-        Trial {
-            seed,
-            disk,
-            remains,
-            run,
-            tally,
-            seen,
-        }
-    }
-
-    /// Does a piece of the work and looks at every crash in it.
-    fn step(&mut self, what: &str, work: impl FnOnce(&mut Run) -> Result<()>) -> Verdict {
-        let mut before = self.run.model.clone();
-        let options = self.run.options.clone();
-        let done = catch_unwind(AssertUnwindSafe(|| work(&mut self.run)));
-        let seed = self.seed;
-        let told = |e: &str| format!("seed {seed}, {what}: {e}");
-        done.map_err(|_| told("panicked"))?
-            .map_err(|e| told(&e.to_string()))?;
-        let doubt = &self.run.model.durable;
-        let steps = |h: &History| h.saved.iter().map(|s| s.step).collect::<Vec<_>>();
-        let changed =
-            steps(doubt) != steps(&before.durable) || doubt.tables != before.durable.tables;
-        if changed {
-            self.seen.clear();
-            before.doubt = Some(doubt.clone());
-        }
-        let remains = std::mem::take(&mut *self.remains.lock().unwrap());
-        for remains in remains {
-            self.look(&remains, &before, &options).map_err(|e| {
-                let Remains {
-                    call,
-                    mode,
-                    survivor,
-                    ..
-                } = remains;
-                told(&format!("call {call}, {mode:?} {survivor}: {e}"))
-            })?;
-        }
-        if changed {
-            self.seen.clear();
-        }
-        Ok(())
-    }
-
-    fn look(&mut self, remains: &Remains, model: &Model, options: &RuntimeOptions) -> Verdict {
-        let disk = &remains.disk;
-        let read = |p: PathBuf| disk.read_file(&p).map(|bytes| (p, bytes)).unwrap();
-        let files: Files = disk.paths().into_iter().map(read).collect();
-        self.tally.remains += 1;
-        self.tally.calls = remains.call;
-        if self.seen.contains(&files) {
-            return Ok(());
-        }
-        self.seen.push(files);
-        self.tally.opened += 1;
-        let go_on = self.tally.opened.is_multiple_of(3);
-        let verdict = catch_unwind(AssertUnwindSafe(|| match (model.created, go_on) {
-            (false, _) => verify_half_created(disk, model, options),
-            (true, false) => verify(disk, model, options, true),
-            (true, true) => verify_and_go_on(disk, model, options, true),
-        }));
-        verdict.unwrap_or_else(|_| Err(String::from("panicked")))
-    }
-}
-
-/// Before `create` returned there is no store, or an empty one.
-fn verify_half_created(disk: &SimDisk, model: &Model, options: &RuntimeOptions) -> Verdict {
-    match Store::open_on(Arc::new(disk.clone()), Path::new(ROOT), options.clone()) {
-        Ok(store) => {
-            drop(store);
-            return verify_and_go_on(disk, model, options, true);
-        }
-        Err(Error::InvalidArgument(Invalid::NotAStore { .. })) => {}
-        Err(e) => return Err(format!("half created: {e}")),
-    }
-    let mut again = Run::new(Arc::new(disk.clone()), options);
-    again.model.root = PathBuf::from("/fresh");
-    again.create().map_err(|e| format!("creating again: {e}"))?;
-    drop(again.store.take());
-    verify(disk, &again.model, options, true).map_err(|e| format!("created again: {e}"))
-}
-
-/// A whole workload, cut off at every call.
-fn crash_everywhere(
-    seed: u64,
-    plan: &Plan,
-    lie: Option<Hook>,
-) -> std::result::Result<Tally, String> {
-    let honest = lie.is_none();
-    Trial::new(seed, plan, lie).whole(plan, honest)
-}
-
-impl Trial {
-    fn whole(mut self, plan: &Plan, honest: bool) -> std::result::Result<Tally, String> {
-        let trial = &mut self;
-        let seed = trial.seed;
-        trial.step("create", Run::create)?;
-        for op in &plan.ops {
-            let stats = trial.run.store().stats();
-            trial.step(&op.to_string(), |run| run.step(op))?;
-            let tally = &mut trial.tally;
-            tally.made.extend(
-                numbered(&trial.disk, Path::new(ROOT))
-                    .into_iter()
-                    .filter(is_rows),
-            );
-            match op {
-                Op::Checkpoint(..) => tally.checkpoints += 1,
-                Op::Remove(..) => tally.removes += 1,
-                Op::Reopen(_) | Op::Rollback(_) => tally.add(&stats),
-                _ => {}
-            }
-            if honest && matches!(op, Op::Checkpoint(..)) {
-                counters_are_exact(seed, &trial.disk, &trial.run);
-            }
-        }
-        let stats = trial.run.store().stats();
-        let after = remains_of(&trial.disk, seed, trial.tally.calls + 1);
-        trial.remains.lock().unwrap().extend(after);
-        trial.step("the end", |_| Ok(()))?;
-        let mut tally = std::mem::take(&mut trial.tally);
-        tally.add(&stats);
-        let left: BTreeSet<PathBuf> = trial.disk.paths().into_iter().collect();
-        tally.unlinked = tally.made.difference(&left).count();
-        let calls = trial.disk.changing_calls().len() as u64;
-        assert!(
-            !honest || tally.calls == calls,
-            "{calls} calls, {} seen",
-            tally.calls
-        );
-        Ok(tally)
-    }
-}
-
-#[expect(clippy::ptr_arg, reason = "a predicate over paths")]
-fn is_rows(path: &PathBuf) -> bool {
-    path.extension().is_some_and(|e| e == "rows")
-}
-
-/// The counters of the store are those of a store opened on what is durable.
-fn counters_are_exact(seed: u64, disk: &SimDisk, run: &Run) {
-    let left = Arc::new(disk.crash(seed, CrashMode::KeepNone));
-    let recounted = Store::open_on(left, Path::new(ROOT), run.options.clone()).unwrap();
-    let counters = |stats: Stats| {
-        let Stats {
-            index_keys,
-            files,
-            current_bytes,
-            live_bytes,
-            pinned_bytes,
-            ..
-        } = stats;
-        (index_keys, files, current_bytes, live_bytes, pinned_bytes)
-    };
-    let (kept, found) = (counters(run.store().stats()), counters(recounted.stats()));
-    assert_eq!(
-        kept, found,
-        "seed {seed}: (keys, files, current, live, pinned bytes)"
+/// Runs workloads, cut off everywhere.
+fn workloads(
+    seeds: std::ops::Range<u64>,
+    make: impl Fn(u64) -> common::plans::Plan + Sync,
+) -> Vec<(u64, Tally)> {
+    let begun = std::time::Instant::now();
+    let tallies = in_parallel(seeds, |seed| {
+        crash_everywhere(seed, &make(seed), None)
+            .unwrap_or_else(|violation| panic!("{violation}\nreplay with HPS_CRASH_SEED={seed}"))
+    });
+    let sum = |of: fn(&Tally) -> u64| tallies.iter().map(|(_, t)| of(t)).sum::<u64>();
+    let states = sum(|t| t.opened + t.opened_again);
+    println!(
+        "{} workloads, {} crashes, {} remains, {} of them distinct; {} recoveries cut again, {} \
+         remains of these; {:.0} states a second",
+        tallies.len(),
+        sum(|t| t.calls),
+        sum(|t| t.remains),
+        sum(|t| t.opened),
+        sum(|t| t.cut_again),
+        sum(|t| t.opened_again),
+        states as f64 / begun.elapsed().as_secs_f64(),
     );
+    tallies
 }
 
-fn environment(name: &str) -> Option<u64> {
-    let value = std::env::var(name).ok()?;
-    Some(
-        value
-            .parse()
-            .unwrap_or_else(|_| panic!("{name}={value} is not a number")),
-    )
-}
-
-#[test]
-fn a_crash_at_every_call_reopens_the_last_checkpoint_and_no_other() {
+/// Which workloads: `default` of them, unless the environment says otherwise.
+fn seeds(default: u64) -> std::ops::Range<u64> {
     let (given, count) = (
         environment("HPS_CRASH_SEED"),
         environment("HPS_CRASH_WORKLOADS"),
     );
     let first = given.unwrap_or(0);
-    let seeds = first..first + count.unwrap_or(if given.is_some() { 1 } else { 50 });
-    let next = AtomicU64::new(seeds.start);
-    let take = || {
-        let seed = next.fetch_add(1, Ordering::Relaxed);
-        (seed < seeds.end).then(|| {
-            let plan = plan(seed);
-            match crash_everywhere(seed, &plan, None) {
-                Ok(tally) => (seed, plan.compacting, tally),
-                Err(violation) => panic!("{violation}\nreplay with HPS_CRASH_SEED={seed}"),
-            }
-        })
-    };
-    let tallies: Vec<_> = std::thread::scope(|scope| {
-        let work = || std::iter::from_fn(take).collect::<Vec<_>>();
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        let joined = running.into_iter().map(|thread| thread.join());
-        let joined = joined.map(|done| done.unwrap_or_else(|panic| resume_unwind(panic)));
-        joined.flatten().collect()
-    });
-    let (mut compacting, mut calls, mut remains, mut opened) = (0, 0, 0, 0);
-    for (seed, compacts, tally) in tallies {
-        assert!(
-            tally.flushes >= 1,
-            "seed {seed}: no eviction flush: {tally:?}"
-        );
-        assert!(tally.checkpoints >= 2, "seed {seed}: {tally:?}");
-        assert!(tally.removes >= 1, "seed {seed}: {tally:?}");
-        if compacts {
-            assert!(
-                tally.compactions >= 1 && tally.unlinked >= 1,
-                "seed {seed}: {tally:?}"
-            );
-            compacting += 1;
-        }
-        calls += tally.calls;
-        remains += tally.remains;
-        opened += tally.opened;
-    }
-    let workloads = seeds.end - seeds.start;
-    assert!(compacting * 2 + 1 >= workloads, "{compacting} compacted");
-    println!(
-        "{workloads} workloads, {calls} crashes, {remains} remains, {opened} of them distinct"
-    );
-}
-
-/// An engine that leaves a sync out, as far as the disk can tell, from its first checkpoint on.
-fn leaves_out(call: &'static str, what: &'static str) -> Hook {
-    let begun = AtomicBool::new(false);
-    Arc::new(move |kind, path: &Path| {
-        let name = path.to_string_lossy();
-        if kind == "create" && name.ends_with(".meta") {
-            begun.store(true, Ordering::Relaxed);
-        }
-        let lies = kind == call && name.ends_with(what) && begun.load(Ordering::Relaxed);
-        lies.then_some(Ok(()))
-    })
+    first..first + count.unwrap_or(if given.is_some() { 1 } else { default })
 }
 
 #[test]
-fn an_engine_that_leaves_out_a_sync_is_found_out() {
-    let left_out = [
-        ("sync", "", "any file"),
-        ("sync", ".rows", "data files"),
-        ("sync", ".meta", "meta files"),
-        ("sync", ".manifest", "the manifest"),
-        ("sync", ".copy", "the copy of the manifest"),
-        ("sync", "CURRENT.tmp", "CURRENT"),
-        ("sync_dir", "", "any directory"),
-        ("sync_dir", "store", "the store's directory"),
-        ("sync_dir", "part-0", "a data directory"),
+fn a_crash_at_every_call_reopens_the_last_checkpoint_and_no_other() {
+    for (seed, tally) in workloads(seeds(20), plan) {
+        let what = format!("seed {seed}: {tally:?}");
+        assert!(tally.flushes >= 1, "no flush: {what}");
+        assert!(tally.checkpoints >= 2 && tally.removes >= 1, "{what}");
+        if plan(seed).compacting {
+            assert!(tally.compactions >= 1 && tally.unlinked >= 1, "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_crash_at_every_call_of_everything_a_store_can_do_reopens_the_last_checkpoint() {
+    let seeds = seeds(30);
+    let tallies = workloads(seeds.clone(), mixed);
+    if seeds.end - seeds.start < 20 {
+        return; // To replay one; few workloads need not have done everything.
+    }
+    let runs = |of: &dyn Fn(&Tally) -> bool| tallies.iter().filter(|(_, t)| of(t)).count();
+    let done = |name: &'static str| move |t: &Tally| t.ops.contains(name);
+    type Happened<'a> = (&'a str, &'a dyn Fn(&Tally) -> bool);
+    let happened: [Happened<'_>; 16] = [
+        ("an index image", &|t| t.images > 0),
+        ("an image after an image", &|t| t.images > 1),
+        ("a manifest started because the last had grown", &|t| {
+            t.rolls > 0
+        }),
+        ("a flush that nobody asked for", &|t| t.evictions > 0),
+        ("a compaction", &|t| t.compactions > 0),
+        ("a row file unlinked", &|t| t.unlinked > 0),
+        ("two data directories", &|t| t.directories > 1),
+        ("a new reserve of file numbers", &|t| t.number_max > 40),
+        ("a recovery cut off", &|t| t.cut_again > 0),
+        ("an opening with other options", &done("ReopenOther")),
+        ("a rollback", &done("Rollback")),
+        ("an export", &done("Export")),
+        ("a reader", &done("Read")),
+        ("a recommit", &done("Recommit")),
+        ("checkpoints forgotten", &done("Forget")),
+        ("a table made late", &done("CreateTable")),
     ];
-    for (call, what, name) in left_out {
-        let found = (0..6).find_map(|seed| {
-            let mut plan = plan(seed);
-            plan.options.data_directories = vec![];
-            crash_everywhere(seed, &plan, Some(leaves_out(call, what))).err()
-        });
-        let Some(violation) = found else {
-            panic!("without a sync of {name} no crash shows anything");
-        };
-        println!("without a sync of {name}: {violation:.200}");
+    for (what, of) in happened {
+        let runs = runs(of);
+        println!("{what}: in {runs} workloads");
+        assert!(runs >= 2, "{what}: in {runs} workloads of {seeds:?}");
     }
 }
 

@@ -14,8 +14,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use common::plans::plan;
 use common::verify::verify;
-use common::{Op, ROOT, Run, key, plan};
+use common::{Op, ROOT, Run, key};
 use hooked::{Hook, HookedDisk};
 use hps::format::{FileKind, parse_file_name};
 use hps::io::sim::{CrashMode, SimDisk};

@@ -41,8 +41,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use common::plans::plan;
 use common::verify::verify;
-use common::{Model, Op, ROOT, Random, Run, key, plan};
+use common::{Model, Op, ROOT, Random, Run, key};
 use forging::{STORE, fix, identity, put_u64, u32_at, u64_at};
 use hooked::{Hook, HookedDisk};
 use hps::format::current::Current;

@@ -17,14 +17,16 @@ mod common;
 #[path = "common/hooked.rs"]
 mod hooked;
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use common::plans::plan;
 use common::verify::{Verdict, no_orphans, verify, verify_and_go_on};
-use common::{Model, Op, ROOT, Random, Run, key, plan};
+use common::{Model, Op, ROOT, Random, Run, key};
 use hooked::{Hook, HookedDisk};
+use hps::format::checksum::digest128;
 use hps::inspect::{Scope, Severity, inspect};
 use hps::io::sim::{CrashMode, SimDisk};
 use hps::io::{Io, LockKind};
@@ -170,18 +172,15 @@ fn crash_everywhere(seed: u64, lie: Option<Hook>) -> std::result::Result<(usize,
     };
     run.disk = Io::of(HookedDisk::new(disk.clone(), hook));
     let options = run.options.clone();
-    let mut seen: Vec<BTreeMap<PathBuf, Vec<u8>>> = Vec::new();
+    let mut seen: BTreeSet<u128> = BTreeSet::new();
     let mut opened = 0;
     upkeep(&mut run, |_, before| {
         seen.clear();
         let taken = std::mem::take(&mut remains.lock().unwrap().1);
         for Remains { call, mode, disk } in taken {
-            let read = |p: PathBuf| disk.read_file(&p).map(|bytes| (p, bytes)).unwrap();
-            let files: BTreeMap<PathBuf, Vec<u8>> = disk.paths().into_iter().map(read).collect();
-            if seen.contains(&files) {
+            if !seen.insert(disk.digest(digest128)) {
                 continue;
             }
-            seen.push(files);
             opened += 1;
             let check = || {
                 let mut histories = std::iter::once(&before.durable).chain(&before.doubt);

@@ -164,6 +164,14 @@ impl SimDisk {
         SimDisk::from_state(self.state().crashed(seed, mode))
     }
 
+    /// The disk as the next process finds it if this one is killed now: nothing is lost, and what
+    /// was not synced may still be by a crash. This one goes on unchanged; the new one has no
+    /// locks, no faults and no calls yet.
+    #[must_use]
+    pub fn killed(&self, seed: u64) -> SimDisk {
+        SimDisk::from_state(self.state().killed(seed))
+    }
+
     /// Calls so far. Every operation of a disk, a file or a queue that would reach the device is
     /// one, and so is each of its retries.
     #[must_use]
@@ -176,6 +184,12 @@ impl SimDisk {
     #[must_use]
     pub fn calls_by_kind(&self) -> BTreeMap<&'static str, u64> {
         self.state().calls_by_kind.clone()
+    }
+
+    /// The kinds of the calls so far, by number.
+    #[must_use]
+    pub fn kinds(&self) -> Vec<&'static str> {
+        self.state().kinds.clone()
     }
 
     /// The numbers of the calls so far that change what a crash could leave. Stopping at any

@@ -18,7 +18,7 @@ use crate::error::{Error, Invalid, Result};
 use crate::format::identity::encode_part;
 use crate::format::manifest::{CheckpointMeta, FileMeta};
 use crate::format::{FileKind, PART_NAME, data_file_name, file_name};
-use crate::io::Directory;
+use crate::io::{Directory, is_full};
 use crate::options::TableDescriptor;
 
 impl Ssd {
@@ -80,9 +80,24 @@ impl Ssd {
     /// Makes a store at `target` that holds one retained checkpoint, by hard links.
     ///
     /// # Errors
-    /// `InvalidArgument` for an unknown checkpoint or a directory in use; `Io` (also where
-    /// `target` is on another file system than a data directory).
+    /// `InvalidArgument` for an unknown checkpoint or a directory in use; `NoSpace`; `Io` (also
+    /// where `target` is on another file system than a data directory).
     pub fn export(
+        &self,
+        id: u64,
+        target: &Path,
+        parts: &[PathBuf],
+        branch: [u8; 16],
+        tables: &[TableDescriptor],
+    ) -> Result<()> {
+        let exported = self.export_to(id, target, parts, branch, tables);
+        exported.map_err(|error| match error {
+            Error::Io { path, source, .. } if is_full(&source) => self.full(&path, 0, source),
+            other => other,
+        })
+    }
+
+    fn export_to(
         &self,
         id: u64,
         target: &Path,

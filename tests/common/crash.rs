@@ -1,6 +1,6 @@
 //! Seeded workloads on a store, with an oracle that knows what must be there after a crash.
 //!
-//! - [`Plan`] is what a workload does, a pure function of its seed.
+//! - [`Plan`](plans::Plan) is what a workload does, a pure function of its seed.
 //! - [`Run`] does it and keeps a [`Model`]: rows now, and the rows of every checkpoint that was
 //!   acknowledged, beside the one that may or may not have become durable.
 //! - [`verify::verify`] opens a disk and compares everything with the model.
@@ -15,14 +15,16 @@
     reason = "a test that meets what it does not expect must fail"
 )]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use hps::io::Io;
 use hps::*;
 
+pub mod plans;
 pub mod verify;
 
 /// Where the store is.
@@ -77,9 +79,13 @@ pub const KEYS: [u64; 4] = [48, 6, 2, 24];
 /// Tables made with the store; one more is made in the middle of some workloads.
 const FIRST_TABLES: usize = 3;
 
-/// The key behind a number: spread, and not in order.
+/// The key behind a number: both ends, then spread, and not in order.
 pub fn key(number: u64) -> u64 {
-    number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x55
+    match number {
+        0 => 0,
+        1 => u64::MAX,
+        _ => number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x55,
+    }
 }
 
 fn initial_row(table: usize) -> Vec<f32> {
@@ -112,6 +118,16 @@ pub enum Op {
     Rollback(usize),
     /// Dropped and opened again, with so many shards.
     Reopen(usize),
+    /// The same, with other options all over, drawn by this seed.
+    ReopenOther(u64),
+    /// The last checkpoint, read by a reader.
+    Read,
+    /// The last checkpoint, exported.
+    Export,
+    /// The files of the last checkpoint compacted.
+    Recommit,
+    /// All checkpoints but the last forgotten.
+    Forget,
 }
 
 impl fmt::Display for Op {
@@ -124,109 +140,6 @@ impl fmt::Display for Op {
             Op::Checkpoint(step, _) => write!(f, "checkpoint of step {step}"),
             other => write!(f, "{other:?}"),
         }
-    }
-}
-
-/// What a workload does.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    pub ops: Vec<Op>,
-    pub options: RuntimeOptions,
-    pub compacting: bool,
-}
-
-fn some_keys(random: &mut Random, table: usize, count: u64) -> Vec<u64> {
-    let keys: BTreeSet<u64> = (0..count).map(|_| random.below(KEYS[table])).collect();
-    keys.into_iter().map(key).collect()
-}
-
-/// A short workload: at least one eviction flush, two checkpoints and one remove; every other one
-/// compacts and unlinks.
-pub fn plan(seed: u64) -> Plan {
-    let mut random = Random(seed.wrapping_mul(0x1234_5679) ^ 0xabcd);
-    let compacting = seed.is_multiple_of(2);
-    let retain = if compacting {
-        1 + seed / 2 % 2
-    } else {
-        1 + random.below(3)
-    };
-    let shards = usize::try_from(1 + random.below(3)).unwrap();
-    let directories = if random.below(2) == 0 {
-        vec![]
-    } else {
-        vec!["a".into(), "b".into()]
-    };
-    let options = RuntimeOptions {
-        cache_bytes: 1 << 20,
-        shards,
-        threads: 1,
-        io_depth: 2,
-        file_bytes: 1 << 20,
-        flush_step_rows: 4 + usize::try_from(random.below(8)).unwrap(),
-        retain_checkpoints: usize::try_from(retain).unwrap(),
-        inline: true,
-        data_directories: directories,
-        policy: [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Cached][seed as usize % 3],
-        ..RuntimeOptions::default()
-    };
-    let mut ops = Vec::new();
-    let mut value = 1.0;
-    let fill = |ops: &mut Vec<Op>, value: &mut f32, from: u64, to: u64| {
-        for first in (from..to).step_by(8) {
-            *value += 1.0;
-            ops.push(Op::Rows(
-                0,
-                (first..to.min(first + 8)).map(key).collect(),
-                *value,
-            ));
-        }
-    };
-    fill(&mut ops, &mut value, 0, 44);
-    ops.push(Op::Weights(1, some_keys(&mut random, 1, 3), 0.5));
-    ops.push(Op::Remove(0, some_keys(&mut random, 0, 6)));
-    let meta = |step: u64| vec![step as u8 ^ 0x5a; usize::try_from(step * 300 % 1700).unwrap()];
-    let mut step = 1 + random.below(3);
-    ops.push(Op::Checkpoint(step, meta(step)));
-    ops.push(Op::Gradients(0, some_keys(&mut random, 0, 8), 0.125));
-    let start = random.below(8);
-    fill(&mut ops, &mut value, start, start + 16);
-    match random.below(6) {
-        0 => ops.push(Op::Reopen(usize::try_from(1 + random.below(3)).unwrap())),
-        1 => {
-            ops.push(Op::CreateTable);
-            ops.push(Op::Weights(
-                FIRST_TABLES,
-                some_keys(&mut random, FIRST_TABLES, 8),
-                7.0,
-            ));
-        }
-        2 => ops.push(Op::Rollback(0)),
-        3 => ops.push(Op::Flush),
-        _ => {}
-    }
-    ops.push(Op::Remove(0, some_keys(&mut random, 0, 5)));
-    ops.push(Op::Remove(1, some_keys(&mut random, 1, 1)));
-    if compacting {
-        ops.push(Op::Flush);
-        ops.push(Op::Compact);
-    }
-    step += 1 + random.below(3);
-    ops.push(Op::Checkpoint(step, meta(step)));
-    ops.push(Op::Gradients(0, some_keys(&mut random, 0, 8), 0.5));
-    if retain > 1 && random.below(2) == 0 {
-        ops.push(Op::Rollback(1));
-        ops.push(Op::Weights(0, some_keys(&mut random, 0, 8), 3.0));
-    }
-    if compacting {
-        step += 1;
-        ops.push(Op::Checkpoint(step, meta(step)));
-        ops.push(Op::Weights(1, some_keys(&mut random, 1, 2), 9.0));
-        ops.push(Op::Flush);
-    }
-    Plan {
-        ops,
-        options,
-        compacting,
     }
 }
 
@@ -251,6 +164,16 @@ pub struct History {
     pub tables: usize,
 }
 
+/// A checkpoint that was exported, or is being.
+#[derive(Clone, Debug)]
+pub struct Export {
+    pub root: PathBuf,
+    pub saved: Saved,
+    pub tables: usize,
+    /// Whether it was acknowledged.
+    pub done: bool,
+}
+
 /// What the store must hold.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
@@ -260,6 +183,7 @@ pub struct Model {
     pub durable: History,
     /// What may be found instead, because the call that makes it failed or was cut off.
     pub doubt: Option<History>,
+    pub exports: Vec<Export>,
     /// Whether `create` was acknowledged.
     pub created: bool,
     /// Where the store is.
@@ -389,6 +313,7 @@ impl Run {
                 }
                 Ok(())
             }
+            Op::Remove(table, _) if *table >= self.model.tables => Ok(()),
             Op::Remove(table, keys) => self.remove(*table, keys),
             Op::Flush => self.store().flush().map(drop),
             Op::Compact => self.store().compact().map(drop),
@@ -401,6 +326,16 @@ impl Run {
                 self.store = None;
                 self.open()
             }
+            Op::ReopenOther(seed) => {
+                let directories = std::mem::take(&mut self.options.data_directories);
+                self.options = plans::some_options(&mut Random(*seed), directories);
+                self.store = None;
+                self.open()
+            }
+            Op::Read => self.read(),
+            Op::Export => self.export(),
+            Op::Recommit => self.recommit(),
+            Op::Forget => self.forget(),
         }
     }
 
@@ -490,6 +425,63 @@ impl Run {
         let durable = self.model.durable.clone();
         self.model.reopened(durable);
         Ok(())
+    }
+
+    /// Reads the last checkpoint as another process would.
+    fn read(&mut self) -> Result<()> {
+        let Some(last) = self.store().last_checkpoint() else {
+            return Ok(());
+        };
+        let disk = self.disk.clone();
+        let options = self.options.clone();
+        let reader = Store::open_read_only_on(disk, &self.model.root, Some(last.id), options)?;
+        let saved = self.model.durable.saved.last().expect("a checkpoint");
+        verify::compare_rows(&reader, &last, saved)
+    }
+
+    fn export(&mut self) -> Result<()> {
+        let Some(last) = self.store().last_checkpoint() else {
+            return Ok(());
+        };
+        let root = PathBuf::from(format!("/export-{}", self.model.exports.len()));
+        let saved = self.model.durable.saved.last().expect("a checkpoint");
+        self.model.exports.push(Export {
+            root: root.clone(),
+            saved: saved.clone(),
+            tables: self.model.tables,
+            done: false,
+        });
+        self.store().export(last.id, &root, &[])?;
+        let export = self.model.exports.last_mut().expect("it was pushed");
+        export.done = true;
+        Ok(())
+    }
+
+    fn recommit(&mut self) -> Result<()> {
+        if self.store().last_checkpoint().is_none() {
+            return Ok(());
+        }
+        let limits = CompactLimits {
+            stale_share: 0.05,
+            ..CompactLimits::default()
+        };
+        let go_on = &mut |_| ControlFlow::Continue(());
+        let report = self.store().compact_files(&limits, go_on)?;
+        assert!(report.damaged.is_empty(), "{report:?}");
+        Ok(())
+    }
+
+    fn forget(&mut self) -> Result<()> {
+        let mut old: Vec<u64> = self.store().checkpoints().iter().map(|c| c.id).collect();
+        if old.pop().is_none() || old.is_empty() {
+            return Ok(());
+        }
+        let after = History {
+            kept: 1,
+            ..self.model.durable.clone()
+        };
+        let result = self.store().drop_checkpoints(&old);
+        self.acknowledge(result.map(drop), after)
     }
 
     fn acknowledge(&mut self, result: Result<()>, after: History) -> Result<()> {

@@ -7,7 +7,8 @@ use hps::io::Io;
 use hps::io::sim::SimDisk;
 use hps::*;
 
-use super::common::{Op, Run, key, plan};
+use super::common::plans::plan;
+use super::common::{Op, Run, key};
 
 /// Writes rows of keys by number to table 0.
 pub fn rows(keys: std::ops::Range<u64>, value: f32) -> Op {

@@ -3,6 +3,8 @@
 //! - Every retained checkpoint: its step, its meta, every row to the bit, no row more.
 //! - Pulls and `contains` of every key that a workload may use.
 //! - No file stays that the manifest does not need.
+//! - An export that was acknowledged is a store of that checkpoint; one that was not is that, or
+//!   no store.
 
 #![expect(
     clippy::unwrap_used,
@@ -15,13 +17,16 @@ use std::sync::Arc;
 
 use hps::format::current::Current;
 use hps::format::identity::StoreIdentity;
+use hps::format::image::{
+    ImageFooter, decode_covered_block, decode_entry_block, decode_image_header,
+};
 use hps::format::manifest::ManifestReader;
-use hps::format::{FileIdentity, FileKind, file_name, parse_file_name};
+use hps::format::{BLOCK_BYTES, DecodeError, FileIdentity, FileKind, file_name, parse_file_name};
 use hps::io::sim::SimDisk;
 use hps::ssd::edits::Replay;
 use hps::*;
 
-use super::{History, KEYS, Model, Op, Rows, Run, Saved, descriptor, key, same};
+use super::{Export, History, KEYS, Model, Op, Rows, Run, Saved, descriptor, key, same};
 
 /// What a test found wrong.
 pub type Verdict = std::result::Result<(), String>;
@@ -54,6 +59,35 @@ pub fn verify(disk: &SimDisk, model: &Model, options: &RuntimeOptions, exact: bo
         !store.has_changes() && stats.uncheckpointed_rows == 0,
         "changes after opening: {stats:?}"
     );
+    store.close().map_err(|e| format!("does not close: {e}"))?;
+    model.exports.iter().try_for_each(|export| {
+        let told = |e| format!("export to {}: {e}", export.root.display());
+        check_export(disk, export, options).map_err(told)
+    })
+}
+
+fn check_export(disk: &SimDisk, export: &Export, options: &RuntimeOptions) -> Verdict {
+    let options = RuntimeOptions {
+        data_directories: vec![],
+        ..options.clone()
+    };
+    let opened = Store::open_on(Arc::new(disk.clone()), &export.root, options);
+    let store = match opened {
+        Ok(store) => store,
+        Err(Error::InvalidArgument(Invalid::NotAStore { .. })) if !export.done => return Ok(()),
+        Err(e) => return Err(format!("does not open: {e}")),
+    };
+    let durable = History {
+        saved: vec![export.saved.clone()],
+        kept: 1,
+        tables: export.tables,
+    };
+    let model = Model {
+        durable,
+        ..Model::default()
+    };
+    compare(&store, &model, true)?;
+    no_orphans(disk, &export.root)?;
     store.close().map_err(|e| format!("does not close: {e}"))
 }
 
@@ -135,32 +169,27 @@ fn compare_checkpoint(store: &Store, info: &CheckpointInfo, saved: &Saved) -> Ve
         info.meta_bytes == meta.len() as u64,
         "step {step}: length of meta"
     );
-    let mut rows = store.rows(info.id).map_err(told)?;
+    compare_rows(store, info, saved).map_err(told)
+}
+
+/// Walks the rows of a checkpoint. Errors are the store's; a row that is not the model's panics.
+pub fn compare_rows(store: &Store, info: &CheckpointInfo, saved: &Saved) -> Result<()> {
+    let step = saved.step;
+    let mut rows = store.rows(info.id)?;
     let mut count = 0;
-    while let Some(row) = rows.next_row().map_err(told)? {
+    while let Some(row) = rows.next_row()? {
         let at = (row.table.0 as usize, row.key);
-        let Some(bits) = saved.rows.get(&at) else {
-            return Err(format!(
-                "step {step}: row {at:x?} is not of this checkpoint"
-            ));
-        };
-        let equal = row
-            .values
-            .iter()
-            .map(|v| v.to_bits())
-            .eq(bits.iter().copied());
-        check!(
-            equal,
-            "step {step}: row {at:x?} has another value: {:?}",
-            &row.values[..2]
+        let expected = saved.rows.get(&at);
+        let found = || row.values.iter().map(|v| v.to_bits());
+        assert!(
+            expected.is_some_and(|bits| found().eq(bits.iter().copied())),
+            "step {step}: row {at:x?} is {:?}, known: {}",
+            &row.values[..2],
+            expected.is_some()
         );
         count += 1;
     }
-    check!(
-        count == saved.rows.len(),
-        "step {step}: {count} rows of {}",
-        saved.rows.len()
-    );
+    assert_eq!(count, saved.rows.len(), "step {step}: rows");
     Ok(())
 }
 
@@ -238,11 +267,42 @@ pub fn no_orphans(disk: &SimDisk, root: &Path) -> Verdict {
     }
     let metas = replay.checkpoints.iter().map(|c| c.meta_number);
     expected.extend(metas.map(|n| file_name(FileKind::Meta, n)));
-    expected.extend(replay.image.map(|i| file_name(FileKind::Image, i.number)));
+    if let Some(image) = replay.image {
+        let name = file_name(FileKind::Image, image.number);
+        let identity = FileIdentity::new(store, image.number);
+        image_is_whole(&read(&name)?, &identity, image.checksum)
+            .map_err(|e| format!("{name}: {e:?}"))?;
+        expected.insert(name);
+    }
     let found: BTreeSet<String> = numbered(disk, root).iter().map(|p| name_of(p)).collect();
     check!(
         found == expected,
         "files {found:?}, the manifest needs {expected:?}"
+    );
+    Ok(())
+}
+
+/// An image is only a cache; but one that CURRENT commits was synced before.
+fn image_is_whole(
+    content: &[u8],
+    identity: &FileIdentity,
+    checksum: u64,
+) -> std::result::Result<(), DecodeError> {
+    let mut blocks = content.chunks_exact(BLOCK_BYTES);
+    let mut next = || blocks.next().unwrap_or(&[]);
+    let (_, mut tally) = decode_image_header(next(), identity)?;
+    let (mut covered, mut entries) = (Vec::new(), Vec::new());
+    while tally.covered_left() > 0 {
+        decode_covered_block(next(), identity, &mut tally, &mut covered)?;
+    }
+    while tally.next_offset() + (BLOCK_BYTES as u64) < content.len() as u64 {
+        decode_entry_block(next(), identity, &mut tally, &mut entries)?;
+    }
+    let footer = ImageFooter::decode(next(), identity, tally.next_offset())?;
+    footer.check(&tally)?;
+    assert_eq!(
+        footer.checksum, checksum,
+        "another image than the one in force"
     );
     Ok(())
 }

@@ -55,6 +55,18 @@ impl State {
         state.inodes = inodes;
         state
     }
+
+    /// The disk when its process is killed: nothing is lost, and nothing more is durable.
+    pub(super) fn killed(&self, seed: u64) -> State {
+        let mut state = State::new(seed);
+        state.inherit(self);
+        let inodes = self.inodes.iter().map(|(number, inode)| {
+            let node = inode.node.clone();
+            (*number, Inode { node, handles: 0 })
+        });
+        state.inodes = inodes.collect();
+        state
+    }
 }
 
 impl Cut<'_> {

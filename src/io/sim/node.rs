@@ -33,6 +33,7 @@ impl Random {
 }
 
 /// One sector as it was after an unsynced write (less than a sector at the end of a file).
+#[derive(Clone)]
 pub(super) struct Sector {
     pub(super) index: usize,
     pub(super) bytes: Box<[u8]>,
@@ -79,6 +80,7 @@ impl Deref for Content {
 }
 
 /// A file, whatever its names.
+#[derive(Clone)]
 pub(super) struct FileNode {
     pub(super) live: Arc<Content>,
     pub(super) durable: Arc<Content>,
@@ -205,7 +207,7 @@ impl NameChange {
 }
 
 /// A directory.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct DirectoryNode {
     pub(super) live: BTreeMap<String, u64>,
     pub(super) durable: BTreeMap<String, u64>,
@@ -281,6 +283,7 @@ impl DirectoryNode {
 }
 
 /// What an inode is.
+#[derive(Clone)]
 pub(super) enum Node {
     File(FileNode),
     Directory(DirectoryNode),

@@ -65,6 +65,7 @@ pub(super) struct State {
     pub(super) unix_seconds: u64,
     pub(super) calls: u64,
     pub(super) calls_by_kind: BTreeMap<&'static str, u64>,
+    pub(super) kinds: Vec<&'static str>,
     pub(super) changing_calls: Vec<u64>,
     /// Call number, fault, whether it stays.
     pub(super) faults: Vec<(u64, Fault, bool)>,
@@ -103,6 +104,7 @@ impl State {
             unix_seconds: FIRST_UNIX_SECONDS,
             calls: 0,
             calls_by_kind: BTreeMap::new(),
+            kinds: Vec::new(),
             changing_calls: Vec::new(),
             faults: Vec::new(),
             failures: Vec::new(),
@@ -132,6 +134,7 @@ impl State {
         let number = self.calls;
         self.calls += 1;
         *self.calls_by_kind.entry(kind).or_default() += 1;
+        self.kinds.push(kind);
         if CHANGING.contains(&kind) {
             self.changing_calls.push(number);
         }

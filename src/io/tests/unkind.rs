@@ -217,6 +217,29 @@ fn a_read_may_bring_what_is_elsewhere_or_was_there_before() {
 }
 
 #[test]
+fn a_killed_process_loses_nothing_and_makes_nothing_durable() {
+    let disk = SimDisk::new(7);
+    let file = durable(&disk, "file", &[1; 512]);
+    file.write_at(&[2; 512], 0).unwrap();
+    disk.rename(&path("file"), &path("new")).unwrap();
+    let held = disk.lock(&path("new"), LockKind::Exclusive, false).unwrap();
+    let after = disk.killed(1);
+    assert_eq!(after.read_file(&path("new")).unwrap(), [2; 512]);
+    drop(
+        after
+            .lock(&path("new"), LockKind::Exclusive, false)
+            .unwrap(),
+    );
+    drop(held);
+    let none = after.crash(1, CrashMode::KeepNone);
+    assert_eq!(none.read_file(&path("file")).unwrap(), [1; 512]);
+    // What the next process syncs is durable with it.
+    after.sync_dir(Path::new("/")).unwrap();
+    let none = after.crash(1, CrashMode::KeepNone);
+    assert_eq!(none.read_file(&path("new")).unwrap(), [1; 512]);
+}
+
+#[test]
 fn equal_disks_have_equal_digests() {
     let of = sum;
     let disk = SimDisk::new(6);

@@ -1,0 +1,83 @@
+//! What happens when a disk is full?
+//!
+//! - It has its own error, by which nothing is lost, and is no harm once there is room.
+
+#![expect(
+    clippy::panic,
+    reason = "a test that meets what it does not expect must fail"
+)]
+
+#[path = "common/crash.rs"]
+#[expect(dead_code, reason = "the crash test uses the rest")]
+mod common;
+
+use std::sync::Arc;
+
+use common::plans::plan;
+use common::verify::verify;
+use common::{KEYS, Op, Run, descriptor, key, same};
+use hps::io::sim::SimDisk;
+use hps::*;
+
+fn rows(keys: std::ops::Range<u64>, value: f32) -> Op {
+    Op::Rows(0, keys.map(key).collect(), value)
+}
+
+#[test]
+fn a_full_disk_refuses_writes_and_takes_them_once_there_is_room() {
+    // Room is measured before a file is made; a disk that fills up meanwhile says so at a write.
+    let plan = plan(3);
+    let mut refused = 0;
+    for room in (0..160 << 10).step_by(4 << 10) {
+        let disk = SimDisk::new(1);
+        let mut run = Run::new(Arc::new(disk.clone()), &plan.options);
+        run.create().unwrap();
+        run.step(&rows(0..20, 1.0)).unwrap();
+        run.step(&Op::Checkpoint(1, vec![])).unwrap();
+        let paths = disk.paths();
+        let bytes = paths
+            .iter()
+            .map(|p| disk.read_file(p).unwrap().len() as u64);
+        disk.set_capacity(bytes.sum::<u64>() + room);
+        for op in [
+            rows(10..44, 2.0),
+            Op::Flush,
+            Op::Checkpoint(2, vec![3; 5000]),
+        ] {
+            let Err(error) = run.step(&op) else { continue };
+            assert!(
+                matches!(error, Error::NoSpace { .. }),
+                "{room} bytes, {op}: {error}"
+            );
+            refused += 1;
+            run.model.doubt = None;
+            reads_or_no_space(&run);
+            disk.set_capacity(1 << 40);
+            run.step(&op)
+                .unwrap_or_else(|e| panic!("{room} bytes, {op}, again: {e}"));
+            break;
+        }
+        disk.set_capacity(1 << 40);
+        run.step(&Op::Checkpoint(9, vec![])).unwrap();
+        run.store = None;
+        verify(&disk, &run.model, &run.options, true).unwrap();
+    }
+    assert!(refused > 10, "only {refused} of 40 disks were full");
+}
+
+/// Every row can be read, unless room in memory needs room on the disk.
+fn reads_or_no_space(run: &Run) {
+    let mut out = vec![0.0; descriptor(0).dim];
+    let mut read = 0;
+    for key in (0..KEYS[0]).map(key) {
+        match run.store().pull(TableId(0), &[key], &mut out) {
+            Ok(_) => {
+                assert!(same(&out, &run.model.row(0, key)[..out.len()]));
+                read += 1;
+            }
+            Err(Error::NoSpace { .. }) => {}
+            Err(e) => panic!("{key:#x}: {e}"),
+        }
+    }
+    assert!(read > 0, "no row can be read");
+}
