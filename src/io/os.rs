@@ -293,11 +293,18 @@ fn make_direct(file: &File) -> io::Result<Option<usize>> {
         Err(nix::errno::Errno::EINVAL) => return Ok(None),
         Err(error) => return Err(error.into()),
     }
-    let align_bytes = match uring::direct_align_bytes(file.as_raw_fd()) {
-        Some(told) => told.max(512),
-        None => probed_align_bytes(file)?,
-    };
-    Ok((align_bytes <= ALIGN_BYTES_MAX && align_bytes.is_power_of_two()).then_some(align_bytes))
+    match uring::direct_align_bytes(file.as_raw_fd()) {
+        Some(told) => Ok(usable_align_bytes(told)),
+        None => Ok(usable_align_bytes(probed_align_bytes(file)?)),
+    }
+}
+
+/// The alignment to keep where the kernel tells this one; `None` where O_DIRECT is of no use. 0: the
+/// file system has none for this file, whatever it says to the flag.
+fn usable_align_bytes(told: usize) -> Option<usize> {
+    let align_bytes = told.max(512);
+    let usable = told > 0 && align_bytes <= ALIGN_BYTES_MAX && align_bytes.is_power_of_two();
+    usable.then_some(align_bytes)
 }
 
 /// Finds the alignment by reading 512 bytes; what an empty file does not show is assumed.
@@ -349,6 +356,18 @@ impl DiskFile for OsFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// 0 counted as 512: a file system that takes the flag and has no direct I/O for a file (one that
+    /// is encrypted or compressed) refused every request.
+    #[test]
+    fn a_file_without_direct_io_is_read_through_the_page_cache() {
+        assert_eq!(usable_align_bytes(0), None);
+        assert_eq!(usable_align_bytes(1), Some(512));
+        assert_eq!(usable_align_bytes(512), Some(512));
+        assert_eq!(usable_align_bytes(4096), Some(4096));
+        assert_eq!(usable_align_bytes(3 * 512), None);
+        assert_eq!(usable_align_bytes(8192), None);
+    }
 
     #[test]
     fn a_probe_finds_the_alignment_that_the_kernel_tells() {

@@ -383,7 +383,8 @@ impl<'a> Build<'a> {
     ) -> Result<Vec<Kept>> {
         let mut kept = Vec::new();
         let mut queue = self.queue()?;
-        let bytes_all = bad.iter().map(|n| replay.files[n].bytes).sum();
+        let sizes = bad.iter().map(|n| replay.files[n].bytes);
+        let bytes_all = sizes.fold(0, u64::saturating_add);
         let mut bytes = 0;
         for number in bad {
             let old = replay.files[number];
@@ -402,7 +403,7 @@ impl<'a> Build<'a> {
                 lost,
                 nameless,
             } = saved;
-            bytes += old.bytes;
+            bytes = old.bytes.saturating_add(bytes);
             repaired.entries_saved += entries;
             repaired.files_rewritten += u64::from(written.is_some());
             repaired.files_gone += u64::from(written.is_none());
