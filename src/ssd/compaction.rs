@@ -11,6 +11,8 @@
 //! # Source
 //! HPS appendix E (more than half stale), AIBox §4.4 (usage threshold), LevelDB.
 
+use std::cmp::Ordering;
+
 /// What the choice needs to know of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
@@ -99,24 +101,54 @@ pub fn choose(files: &[Candidate], limits: &Limits) -> Vec<u64> {
     Vec::new()
 }
 
+/// Whether [`choose`] may choose something, by sums alone; false is sure. `live_bytes` may be one
+/// byte a file above the sum of the candidates'.
+#[must_use]
+pub fn may_be_due(current_bytes: u64, live_bytes: u64, files: u64, limits: &Limits) -> bool {
+    let live_bytes = live_bytes.saturating_sub(files);
+    limits.force
+        || current_bytes > limits.bound_bytes(live_bytes) + limits.slack_bytes()
+        || files > limits.files_max(live_bytes)
+}
+
 fn stalest(files: &[Candidate], limits: &Limits) -> Vec<u64> {
     let below = if limits.force {
         0.999_999
     } else {
         1.0 / limits.space_bound
     };
-    let mut order: Vec<&Candidate> = files.iter().filter(|f| live_share(f) < below).collect();
-    sort_stalest_first(&mut order);
-    take(&order, limits.file_bytes)
+    let order = files.iter().filter(|f| live_share(f) < below);
+    numbers(&take(
+        &first(order.collect(), stalest_first),
+        limits.file_bytes,
+    ))
 }
 
 fn live_share(file: &Candidate) -> f64 {
     file.live_bytes as f64 / file.bytes.max(1) as f64
 }
 
-fn sort_stalest_first(files: &mut [&Candidate]) {
-    let share = |f: &Candidate| live_share(f);
-    files.sort_by(|a, b| share(a).total_cmp(&share(b)).then(a.number.cmp(&b.number)));
+fn stalest_first(a: &Candidate, b: &Candidate) -> Ordering {
+    live_share(a)
+        .total_cmp(&live_share(b))
+        .then(a.number.cmp(&b.number))
+}
+
+/// The first [`INPUTS_MAX`] in this order; the others are not sorted.
+fn first(
+    mut files: Vec<&Candidate>,
+    order: fn(&Candidate, &Candidate) -> Ordering,
+) -> Vec<&Candidate> {
+    if files.len() > INPUTS_MAX {
+        files.select_nth_unstable_by(INPUTS_MAX, |a, b| order(a, b));
+        files.truncate(INPUTS_MAX);
+    }
+    files.sort_unstable_by(|a, b| order(a, b));
+    files
+}
+
+fn numbers(files: &[&Candidate]) -> Vec<u64> {
+    files.iter().map(|f| f.number).collect()
 }
 
 /// Whether some of a file is stale, and at least this share of it.
@@ -136,9 +168,9 @@ pub fn choose_stale(
     file_bytes: u64,
     cost_max: u64,
 ) -> Vec<u64> {
-    let mut order: Vec<&Candidate> = files.iter().filter(|f| is_stale(f, stale_share)).collect();
-    sort_stalest_first(&mut order);
-    let mut inputs = take(&order, file_bytes);
+    let stale = files.iter().filter(|f| is_stale(f, stale_share));
+    let order = first(stale.collect(), stalest_first);
+    let mut inputs = numbers(&take(&order, file_bytes));
     let mut cost = 0u64;
     let affordable = order.iter().take_while(|f| {
         cost = cost.saturating_add(f.bytes + f.live_bytes);
@@ -150,35 +182,29 @@ pub fn choose_stale(
 }
 
 fn smallest(files: &[Candidate], limits: &Limits) -> Vec<u64> {
-    let mut order: Vec<&Candidate> = files
-        .iter()
-        .filter(|f| f.live_bytes < limits.file_bytes)
-        .collect();
-    order.sort_by_key(|f| (f.live_bytes, f.number));
-    let inputs = take(&order, 2 * limits.file_bytes);
-    let live: u64 = files
-        .iter()
-        .filter(|f| inputs.contains(&f.number))
-        .map(|f| f.live_bytes)
-        .sum();
+    let small = files.iter().filter(|f| f.live_bytes < limits.file_bytes);
+    let fewest =
+        |a: &Candidate, b: &Candidate| (a.live_bytes, a.number).cmp(&(b.live_bytes, b.number));
+    let inputs = take(&first(small.collect(), fewest), 2 * limits.file_bytes);
+    let live: u64 = inputs.iter().map(|f| f.live_bytes).sum();
     let outputs = live.div_ceil(limits.file_bytes.max(1)).max(1);
     if outputs < inputs.len() as u64 {
-        inputs
+        numbers(&inputs)
     } else {
         Vec::new()
     }
 }
 
 /// The first files whose live rows fit into `output_bytes` together; at least one.
-fn take(order: &[&Candidate], output_bytes: u64) -> Vec<u64> {
+fn take<'a>(order: &[&'a Candidate], output_bytes: u64) -> Vec<&'a Candidate> {
     let mut inputs = Vec::new();
     let mut sum = 0;
-    for file in order.iter().take(INPUTS_MAX) {
+    for file in order {
         sum += file.live_bytes;
         if sum > output_bytes && !inputs.is_empty() {
             break;
         }
-        inputs.push(file.number);
+        inputs.push(*file);
     }
     inputs
 }

@@ -7,6 +7,7 @@
 //! - Every change of a location goes through [`Index::repoint`] or [`Index::forget`], which keep
 //!   the stale counters of both files exact.
 
+use super::held::Tally;
 use super::version::{DataFile, Location};
 use crate::keymap::{Builder, KeyMap, Load};
 use std::sync::Arc;
@@ -76,31 +77,50 @@ impl Index {
     }
 
     /// Points a key to its newest copy. Returns where it pointed before.
-    pub fn repoint(&mut self, files: &Files, hash: u64, to: Location) -> Option<Location> {
+    pub fn repoint(
+        &mut self,
+        files: &Files,
+        hash: u64,
+        to: Location,
+        tally: &mut Tally<'_>,
+    ) -> Option<Location> {
         let before = self.map.insert(hash, to.0).map(Location);
-        file(files, to).gain();
+        tally.gain(file(files, to));
         if let Some(old) = before {
-            file(files, old).lose();
+            tally.lose(file(files, old));
         }
         before
     }
 
     /// Moves a key from a compaction's input to its output, if it still points to the input.
-    pub fn moved(&mut self, files: &Files, hash: u64, from: Location, to: Location) -> bool {
+    pub fn moved(
+        &mut self,
+        files: &Files,
+        hash: u64,
+        from: Location,
+        to: Location,
+        tally: &mut Tally<'_>,
+    ) -> bool {
         if self.get(hash) != Some(from) {
             return false;
         }
-        self.repoint(files, hash, to);
+        self.repoint(files, hash, to, tally);
         true
     }
 
     /// Forgets a key that still points to `from` (a tombstone that no older copy needs).
-    pub fn forget(&mut self, files: &Files, hash: u64, from: Location) -> bool {
+    pub fn forget(
+        &mut self,
+        files: &Files,
+        hash: u64,
+        from: Location,
+        tally: &mut Tally<'_>,
+    ) -> bool {
         if self.get(hash) != Some(from) {
             return false;
         }
         self.map.remove(hash);
-        file(files, from).lose();
+        tally.lose(file(files, from));
         true
     }
 

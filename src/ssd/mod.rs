@@ -13,6 +13,7 @@ pub mod commit;
 pub mod compaction;
 pub mod create;
 pub mod edits;
+pub mod held;
 pub mod image;
 mod image_room;
 pub mod index;
@@ -43,7 +44,7 @@ use commit::{ManifestWriter, NUMBERS_SPARE};
 use image_room::ImageRoom;
 use poison::Poison;
 use recover::Locks;
-use version::{DataFile, Slots, Usage, Versions};
+use version::{DataFile, FileState, Slots, Usage, Versions};
 use writer::{FileWriter, Finished};
 
 /// The SSD tier of one store.
@@ -223,11 +224,15 @@ impl Ssd {
             versions.retire(&self.slots, number);
         }
         drop(versions);
-        self.collect_garbage();
+        self.unlink_garbage(|versions| versions.take_garbage_among(numbers));
     }
 
     /// Unlinks the files that neither a retained checkpoint nor the current version needs.
     pub fn collect_garbage(&self) {
+        self.unlink_garbage(Versions::take_garbage);
+    }
+
+    fn unlink_garbage(&self, take: impl FnOnce(&mut Versions) -> Vec<FileState>) {
         let garbage = {
             let mut versions = self.versions();
             if self.check_writable().is_err() {
@@ -235,7 +240,7 @@ impl Ssd {
                 // under the lock: whoever refuses writes leaves `captured` as it is.
                 return;
             }
-            versions.take_garbage()
+            take(&mut versions)
         };
         for state in garbage {
             let place = &self.directories[state.meta.directory as usize];
@@ -368,5 +373,7 @@ pub(crate) fn missing(path: &std::path::Path, error: std::io::Error) -> Error {
     Error::io("open", path, error)
 }
 
+#[cfg(test)]
+mod choice_tests;
 #[cfg(test)]
 mod tests;

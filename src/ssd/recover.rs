@@ -12,7 +12,7 @@
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use tracing::field::Empty;
 
@@ -518,12 +518,7 @@ impl Ssd {
         for meta in wanted {
             let slot = self.versions().take_slot(&self.slots).unwrap_or(u32::MAX);
             let file = Arc::new(self.open_data(&meta, slot)?);
-            let mut versions = self.versions();
-            let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
-            slots[slot as usize] = Some(Arc::clone(&file));
-            if let Some(state) = versions.files.get_mut(&meta.number) {
-                state.file = Some(file);
-            }
+            self.versions().opened(&self.slots, file);
         }
         Ok(())
     }

@@ -60,14 +60,11 @@ impl Ssd {
             .map_err(|e| Error::io("measure", place.path(), e))?;
         // One limit given holds for all directories; without one each has its file system's.
         let all = self.disk_bytes_max != 0;
-        let used_bytes: u64 = self
-            .versions()
-            .files
-            .values()
-            .filter(|s| all || s.meta.directory as usize == directory)
-            .map(|s| s.meta.bytes)
-            .sum();
-        let used_bytes = used_bytes + if all { self.image_bytes() } else { 0 };
+        let usage = self.versions().usage_of(|d| all || d == directory);
+        let image_bytes = if all { self.image_bytes() } else { 0 };
+        let used_bytes = (usage.current_bytes)
+            .saturating_add(usage.pinned_bytes)
+            .saturating_add(image_bytes);
         let default = space.total_bytes / 100 * 85;
         let limit = if self.disk_bytes_max == 0 {
             default

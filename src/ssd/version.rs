@@ -7,11 +7,12 @@
 //! - `live` of a current file equals the number of index entries that point into it.
 //! - A file slot is used by one current file at a time; readers keep the file by its `Arc`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 
+use super::held::{Held, LiveSum, entry_weight};
 use crate::format::FileIdentity;
 use crate::format::manifest::{CheckpointMeta, FileMeta};
 use crate::format::param_file::{Footer, Run};
@@ -75,6 +76,10 @@ pub struct DataFile {
     pub file: Arc<dyn DiskFile>,
     /// Entries that the index points to.
     pub live: AtomicU64,
+    /// What each of them adds to the live bytes of the data directory.
+    pub entry_weight: u64,
+    /// Where these are summed, once the file is current.
+    pub counted_in: OnceLock<LiveSum>,
     /// Whether its bytes are durable.
     pub synced: AtomicBool,
 }
@@ -100,6 +105,8 @@ impl DataFile {
             path,
             file,
             live: AtomicU64::new(0),
+            entry_weight: entry_weight(meta.bytes, meta.rows.saturating_add(meta.tombstones)),
+            counted_in: OnceLock::new(),
             synced: AtomicBool::new(synced),
         }
     }
@@ -112,6 +119,7 @@ impl DataFile {
             path: self.path.clone(),
             file,
             live: AtomicU64::new(self.live_entries()),
+            counted_in: OnceLock::new(),
             synced: AtomicBool::new(self.synced.load(Ordering::Acquire)),
             ..*self
         }
@@ -159,13 +167,25 @@ impl DataFile {
         Some((run.record_offset(u64::from(entry))?, run.stride))
     }
 
-    /// One more entry is pointed to.
+    /// Adds to the live bytes of the directory, or takes from them.
+    pub fn count_live(&self, weight: u64) {
+        if let Some(sum) = self.counted_in.get() {
+            sum.fetch_add(weight, Ordering::Relaxed);
+        }
+    }
+
+    /// One more entry is pointed to; [`super::held::Tally`] counts it for the directory.
     pub fn gain(&self) {
-        self.gain_many(1);
+        self.add(1);
     }
 
     /// So many more entries are pointed to.
     pub fn gain_many(&self, n: u64) {
+        self.add(n);
+        self.count_live(self.entry_weight.wrapping_mul(n));
+    }
+
+    fn add(&self, n: u64) {
         let before = self.live.fetch_add(n, Ordering::Relaxed);
         assert!(
             before + n <= self.entries(),
@@ -174,7 +194,7 @@ impl DataFile {
         );
     }
 
-    /// One entry less is pointed to.
+    /// One entry less is pointed to; [`super::held::Tally`] counts it for the directory.
     pub fn lose(&self) {
         let before = self.live.fetch_sub(1, Ordering::Relaxed);
         assert!(
@@ -204,6 +224,10 @@ pub type Slots = RwLock<Vec<Option<Arc<DataFile>>>>;
 pub struct Versions {
     /// Files by number, of any version.
     pub files: BTreeMap<u64, FileState>,
+    /// What each data directory holds.
+    held: Vec<Held>,
+    /// Files that are not current, by number.
+    retired: BTreeSet<u64>,
     /// Free slots below the highest.
     free_slots: Vec<u32>,
     /// Next file number.
@@ -260,6 +284,7 @@ impl Versions {
     pub fn install(&mut self, slots: &Slots, file: Arc<DataFile>) {
         let mut all = slots.write().unwrap_or_else(PoisonError::into_inner);
         all[file.slot as usize] = Some(Arc::clone(&file));
+        self.held_mut(file.meta.directory).enter(Arc::clone(&file));
         let state = FileState {
             meta: file.meta,
             file: Some(file),
@@ -277,7 +302,40 @@ impl Versions {
             file,
             recorded,
         };
-        self.files.insert(meta.number, state);
+        let before = self.files.insert(meta.number, state);
+        assert!(before.is_none(), "a file is made known once");
+        self.retired.insert(meta.number);
+        self.held_mut(meta.directory).know(meta.bytes);
+    }
+
+    /// Makes a known file current, at its slot.
+    pub fn opened(&mut self, slots: &Slots, file: Arc<DataFile>) {
+        let number = file.meta.number;
+        let Some(state) = self.files.get_mut(&number) else {
+            return;
+        };
+        let bytes = state.meta.bytes;
+        let mut all = slots.write().unwrap_or_else(PoisonError::into_inner);
+        all[file.slot as usize] = Some(Arc::clone(&file));
+        state.file = Some(Arc::clone(&file));
+        self.retired.remove(&number);
+        let held = self.held_mut(file.meta.directory);
+        held.forget(bytes);
+        held.enter(file);
+    }
+
+    fn held_mut(&mut self, directory: u32) -> &mut Held {
+        let at = directory as usize;
+        if self.held.len() <= at {
+            self.held.resize_with(at + 1, Held::default);
+        }
+        &mut self.held[at]
+    }
+
+    /// What the data directories hold, by index; those behind the last hold nothing.
+    #[must_use]
+    pub fn held(&self) -> &[Held] {
+        &self.held
     }
 
     /// Takes a file out of the current version. Its slot is free again: no index entry points
@@ -287,6 +345,7 @@ impl Versions {
         let Some(state) = self.files.get_mut(&number) else {
             return;
         };
+        state.meta.removed = next;
         if let Some(file) = state.file.take() {
             assert!(
                 file.live_entries() == 0,
@@ -295,8 +354,11 @@ impl Versions {
             let mut all = slots.write().unwrap_or_else(PoisonError::into_inner);
             all[file.slot as usize] = None;
             self.free_slots.push(file.slot);
+            let held = self.held_mut(file.meta.directory);
+            held.leave(&file);
+            held.know(file.meta.bytes);
+            self.retired.insert(number);
         }
-        state.meta.removed = next;
         self.aside.remove(&number);
     }
 
@@ -305,50 +367,62 @@ impl Versions {
         self.files.values().filter_map(|s| s.file.as_ref())
     }
 
-    /// (bytes of the current version, bytes its live rows stand for, bytes only retained
-    /// checkpoints need, number of current files).
+    /// Bytes on disk by why they are there.
     #[must_use]
     pub fn usage(&self) -> Usage {
         self.usage_of(|_| true)
     }
 
-    /// The files of a data directory that are set aside.
-    pub fn aside_in(&self, directory: usize) -> impl Iterator<Item = &Arc<DataFile>> {
-        let files = self.aside.keys().filter_map(|n| self.files.get(n));
-        let files = files.filter_map(|s| s.file.as_ref());
-        files.filter(move |f| f.meta.directory as usize == directory)
-    }
-
     /// The same of some data directories.
+    ///
+    /// # Cost
+    /// A few numbers a directory.
     #[must_use]
     pub fn usage_of(&self, counts: impl Fn(usize) -> bool) -> Usage {
-        let mut usage = Usage::default();
-        let counted = |s: &&FileState| counts(s.meta.directory as usize);
-        for state in self.files.values().filter(counted) {
-            match &state.file {
-                Some(file) => {
-                    usage.current_bytes += state.meta.bytes;
-                    usage.live_bytes += file.live_bytes();
-                    usage.files += 1;
-                }
-                None => usage.pinned_bytes += state.meta.bytes,
-            }
-        }
-        usage
+        let held = self.held.iter().enumerate().filter(|(d, _)| counts(*d));
+        held.fold(Usage::default(), |sum, (_, held)| sum.plus(&held.usage()))
+    }
+
+    /// What a compaction may choose from in a data directory: all but the files set aside.
+    #[must_use]
+    pub fn choosable(&self, directory: usize) -> Usage {
+        let usage = self.usage_of(|d| d == directory);
+        self.aside_in(directory).fold(usage, |left, file| Usage {
+            current_bytes: left.current_bytes.saturating_sub(file.meta.bytes),
+            live_bytes: left.live_bytes.saturating_sub(file.live_bytes()),
+            files: left.files.saturating_sub(1),
+            ..left
+        })
+    }
+
+    /// The files of a data directory that are set aside.
+    pub fn aside_in(&self, directory: usize) -> impl Iterator<Item = &Arc<DataFile>> {
+        let held = self.held.get(directory);
+        let files = self.aside.keys();
+        files.filter_map(move |number| held?.current.get(number))
     }
 
     /// Removes from memory, and returns, the files that nothing needs.
     pub fn take_garbage(&mut self) -> Vec<FileState> {
-        let numbers: Vec<u64> = self
-            .files
-            .values()
-            .filter(|s| !self.is_needed(&s.meta))
-            .map(|s| s.meta.number)
-            .collect();
-        numbers
-            .iter()
-            .filter_map(|n| self.files.remove(n))
-            .collect()
+        let retired: Vec<u64> = self.retired.iter().copied().collect();
+        self.take_garbage_among(&retired)
+    }
+
+    /// As [`Versions::take_garbage`], where only these can have become garbage.
+    pub fn take_garbage_among(&mut self, numbers: &[u64]) -> Vec<FileState> {
+        let mut garbage = Vec::new();
+        for number in numbers {
+            let needed = |state: &FileState| self.is_needed(&state.meta);
+            if self.files.get(number).is_none_or(needed) {
+                continue;
+            }
+            if let Some(state) = self.files.remove(number) {
+                self.retired.remove(number);
+                self.held_mut(state.meta.directory).forget(state.meta.bytes);
+                garbage.push(state);
+            }
+        }
+        garbage
     }
 }
 
@@ -363,4 +437,17 @@ pub struct Usage {
     pub pinned_bytes: u64,
     /// Number of current files.
     pub files: u64,
+}
+
+impl Usage {
+    /// Both together.
+    #[must_use]
+    pub fn plus(&self, other: &Usage) -> Usage {
+        Usage {
+            current_bytes: self.current_bytes.saturating_add(other.current_bytes),
+            live_bytes: self.live_bytes.saturating_add(other.live_bytes),
+            pinned_bytes: self.pinned_bytes.saturating_add(other.pinned_bytes),
+            files: self.files + other.files,
+        }
+    }
 }

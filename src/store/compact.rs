@@ -24,7 +24,7 @@ use super::turns::Turn;
 use crate::error::{Error, Result};
 use crate::io::is_unreadable;
 use crate::observe::Timed;
-use crate::ssd::compaction::{Candidate, choose};
+use crate::ssd::compaction::{Candidate, Limits, choose, may_be_due};
 use crate::ssd::version::{DataFile, Versions};
 
 /// Threads that compact at most, if the options don't say how many.
@@ -49,6 +49,10 @@ impl Engine {
     /// was a compaction.
     pub fn compact_turn(&self, turn: &Turn<'_>) -> bool {
         let limits = self.limits(false);
+        if !self.may_be_due(&self.ssd.versions(), turn.directory, &limits) {
+            turn.idle();
+            return false;
+        }
         let pick = |files: &[Candidate]| choose(files, &limits);
         let result = self.compact_in(turn, &pick, &mut Job::default());
         self.compacted.notify();
@@ -186,9 +190,9 @@ impl Engine {
     }
 
     pub(super) fn candidates(&self, versions: &Versions, directory: usize) -> Vec<Candidate> {
-        versions
-            .current()
-            .filter(|f| f.meta.directory as usize == directory)
+        let held = versions.held().get(directory);
+        let files = held.into_iter().flat_map(|held| held.current.values());
+        files
             .filter(|f| !versions.aside.contains_key(&f.meta.number))
             .map(|f| Candidate {
                 number: f.meta.number,
@@ -198,14 +202,11 @@ impl Engine {
             .collect()
     }
 
-    /// Whether one of these directories has something to do.
-    pub fn is_compaction_due(&self, directories: &[bool]) -> bool {
-        let versions = self.ssd.versions();
-        let limits = self.limits(false);
-        let serve = directories.iter().enumerate().filter(|(_, asked)| **asked);
-        serve
-            .into_iter()
-            .any(|(d, _)| !choose(&self.candidates(&versions, d), &limits).is_empty())
+    /// Whether a directory may have something to do, by its counters alone: false is sure.
+    pub fn may_be_due(&self, versions: &Versions, directory: usize, limits: &Limits) -> bool {
+        let usage = versions.choosable(directory);
+        may_be_due(usage.current_bytes, usage.live_bytes, usage.files, limits)
+            || versions.aside_in(directory).any(|f| f.live_entries() == 0)
     }
 
     fn choose_inputs(&self, directory: usize, pick: &Pick<'_>) -> Option<Chosen> {

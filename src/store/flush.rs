@@ -20,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::io::Queue;
 use crate::mem::Victim;
 use crate::ssd::NewFile;
+use crate::ssd::held::Tally;
 use crate::ssd::version::Location;
 use crate::ssd::writer::FileWriter;
 use crate::sync::{Mutex, thread};
@@ -191,11 +192,14 @@ impl Engine {
         }
         // A directory that is left alone after a failure holds nobody back.
         let paused = self.turns.paused();
-        let usage = self.ssd.versions().usage_of(|d| !paused[d]);
+        let in_service = self.turns.in_service();
         let limits = self.limits(false);
-        (usage.current_bytes > limits.hard_bytes(usage.live_bytes)
-            || usage.files > limits.files_hard(usage.live_bytes))
-            && self.is_compaction_due(&self.turns.in_service())
+        let versions = self.ssd.versions();
+        let usage = versions.usage_of(|d| !paused[d]);
+        let over = usage.current_bytes > limits.hard_bytes(usage.live_bytes)
+            || usage.files > limits.files_hard(usage.live_bytes);
+        let due = |(d, serves): (usize, &bool)| *serves && self.may_be_due(&versions, d, &limits);
+        over && in_service.iter().enumerate().any(due)
     }
 
     /// Writes victims to files and repoints the index; returns rows written, and counts them.
@@ -441,6 +445,8 @@ impl Engine {
                     .slots
                     .read()
                     .unwrap_or_else(PoisonError::into_inner);
+                let new = slot.and_then(|slot| files[slot as usize].as_deref());
+                let mut tally = new.map(Tally::of);
                 for (i, w) in some.iter().enumerate() {
                     if let Some(ahead) = some.get(i + AHEAD_ROWS) {
                         let entry = &guard.tables[usize::from(ahead.table)];
@@ -448,9 +454,9 @@ impl Engine {
                         entry.index.announce(ahead.victim.hash);
                     }
                     let entry = &mut guard.tables[usize::from(w.table)];
-                    if let (Some(slot), Some(number)) = (slot, w.entry) {
-                        let to = Location::new(slot, w.tombstone, number);
-                        entry.index.repoint(&files, w.victim.hash, to);
+                    if let (Some(new), Some(tally), Some(number)) = (new, &mut tally, w.entry) {
+                        let to = Location::new(new.slot, w.tombstone, number);
+                        entry.index.repoint(&files, w.victim.hash, to, tally);
                     }
                     let _kept = entry.cache.written(&w.victim, true);
                 }

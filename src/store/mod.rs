@@ -43,6 +43,7 @@ use crate::error::{Error, Invalid, Result};
 use crate::io::{Directory, Io};
 use crate::options::{RuntimeOptions, TableDescriptor};
 use crate::ssd::create;
+use crate::ssd::held::Held;
 use crate::stats::Stats;
 use crate::units::TableId;
 use admit::Intent;
@@ -516,6 +517,15 @@ impl Store {
         self.engine.closed.store(true, Ordering::Release);
         self.threads.join(&self.engine);
         self.engine.publish(self.engine.options.inline);
+        let held_is_exact = || {
+            let versions = self.engine.ssd.versions();
+            versions.held().iter().all(Held::equals_a_recount)
+        };
+        let sound = !std::thread::panicking() && self.engine.ssd.check_writable().is_ok();
+        debug_assert!(
+            !sound || held_is_exact(),
+            "what directories hold is counted"
+        );
     }
 }
 

@@ -7,6 +7,7 @@ use super::Store;
 use super::engine::Engine;
 use super::turns::Record;
 use crate::observe;
+use crate::ssd::held::Held;
 use crate::stats::Stats;
 use crate::sync::atomic::AtomicU64;
 
@@ -98,7 +99,7 @@ impl Engine {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let (usage, direct_io, files_set_aside) = {
             let versions = self.ssd.versions();
-            let direct_io = versions.current().all(|f| f.file.is_direct());
+            let direct_io = versions.held().iter().all(Held::is_direct);
             (versions.usage(), direct_io, versions.aside.len() as u64)
         };
         let image_bytes = self.ssd.image_bytes();

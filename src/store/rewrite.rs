@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::format::param_file::RunKind;
 use crate::io::Queue;
 use crate::ssd::NewFile;
+use crate::ssd::held::Tally;
 use crate::ssd::offers::{Offer, Offers};
 use crate::ssd::scan::Merge;
 use crate::ssd::version::{DataFile, Location};
@@ -189,9 +190,13 @@ impl Engine {
                 .slots
                 .read()
                 .unwrap_or_else(PoisonError::into_inner);
+            let Some(input) = files[gone.from.slot() as usize].as_deref() else {
+                continue;
+            };
+            let mut tally = Tally::of(input);
             guard.tables[usize::from(gone.table)]
                 .index
-                .forget(&files, gone.hash, gone.from);
+                .forget(&files, gone.hash, gone.from, &mut tally);
         }
         if let Some(file) = inputs.files.iter().find(|f| f.live_entries() > 0) {
             // Only a file that contradicts itself gets here: it stays, and with it its rows.
@@ -266,11 +271,12 @@ impl Engine {
                     .slots
                     .read()
                     .unwrap_or_else(PoisonError::into_inner);
+                let mut tally = Tally::of(&file);
                 for m in some {
                     let to = Location::new(file.slot, m.tombstone, entry);
                     guard.tables[usize::from(m.table)]
                         .index
-                        .moved(&files, m.hash, m.from, to);
+                        .moved(&files, m.hash, m.from, to, &mut tally);
                     entry += 1;
                 }
                 point("adopt");

@@ -1,0 +1,144 @@
+//! How much does each data directory hold? Known without a look at every file.
+//!
+//! Invariants:
+//! - Files and bytes change with the versions, under their lock, and are exact.
+//! - Live bytes change with the index, under a shard's lock. They are counted per entry in 2^-16ths
+//!   of a byte, rounded down: the sum is never above that of the files' own
+//!   [`DataFile::live_bytes`] by more than a byte a file, nor below it by more than 2^-16 an entry.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::version::{DataFile, Usage};
+use crate::sync::atomic::AtomicU64;
+
+/// Bits of a byte's fraction.
+const FRACTION_BITS: u32 = 16;
+
+/// Live bytes of a data directory's current files, with a fraction.
+pub type LiveSum = Arc<AtomicU64>;
+
+/// What one entry of a file adds to its directory's live bytes.
+#[must_use]
+pub fn entry_weight(bytes: u64, entries: u64) -> u64 {
+    let wide = u128::from(bytes) << FRACTION_BITS;
+    u64::try_from(wide / u128::from(entries.max(1))).unwrap_or(u64::MAX)
+}
+
+/// A data directory.
+#[derive(Debug, Default)]
+pub struct Held {
+    /// Files of the current version, by number.
+    pub current: BTreeMap<u64, Arc<DataFile>>,
+    current_bytes: u128,
+    retired_bytes: u128,
+    buffered: u64,
+    live: LiveSum,
+}
+
+fn clamp(bytes: u128) -> u64 {
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
+impl Held {
+    /// A file is current from here on.
+    pub fn enter(&mut self, file: Arc<DataFile>) {
+        let known = file.counted_in.set(Arc::clone(&self.live));
+        assert!(known.is_ok(), "a file becomes current once");
+        self.current_bytes += u128::from(file.meta.bytes);
+        self.buffered += u64::from(!file.file.is_direct());
+        self.current.insert(file.meta.number, file);
+    }
+
+    /// A file, none of whose entries is live, is current no more.
+    pub fn leave(&mut self, file: &DataFile) {
+        self.current_bytes -= u128::from(file.meta.bytes);
+        self.buffered -= u64::from(!file.file.is_direct());
+        self.current.remove(&file.meta.number);
+    }
+
+    /// A file that is not current is known.
+    pub fn know(&mut self, bytes: u64) {
+        self.retired_bytes += u128::from(bytes);
+    }
+
+    /// One that is not current is known no more.
+    pub fn forget(&mut self, bytes: u64) {
+        self.retired_bytes -= u128::from(bytes);
+    }
+
+    /// Whether every current file is read past the page cache.
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        self.buffered == 0
+    }
+
+    /// Bytes by why they are there.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        let live = self.live.load(Ordering::Relaxed);
+        Usage {
+            current_bytes: clamp(self.current_bytes),
+            live_bytes: live >> FRACTION_BITS,
+            pinned_bytes: clamp(self.retired_bytes),
+            files: self.current.len() as u64,
+        }
+    }
+
+    /// Whether everything counted equals a recount, while no index changes.
+    #[must_use]
+    pub fn equals_a_recount(&self) -> bool {
+        let files = || self.current.values();
+        let live = files().fold(0, |sum: u64, f| {
+            sum.wrapping_add(f.live_entries().wrapping_mul(f.entry_weight))
+        });
+        let bytes: u128 = files().map(|f| u128::from(f.meta.bytes)).sum();
+        let buffered = files().filter(|f| !f.file.is_direct()).count() as u64;
+        live == self.live.load(Ordering::Relaxed)
+            && bytes == self.current_bytes
+            && buffered == self.buffered
+    }
+}
+
+/// Sums up what index entries that come to point into a file, or no longer into another, change of a
+/// directory's live bytes; added when dropped.
+#[derive(Debug)]
+pub struct Tally<'a> {
+    file: &'a DataFile,
+    sum: u64,
+}
+
+impl<'a> Tally<'a> {
+    /// For entries of this file, mostly, and of others in its directory.
+    #[must_use]
+    pub fn of(file: &'a DataFile) -> Tally<'a> {
+        Tally { file, sum: 0 }
+    }
+
+    /// An entry of a file is pointed to.
+    pub fn gain(&mut self, file: &DataFile) {
+        file.gain();
+        self.count(file, file.entry_weight);
+    }
+
+    /// An entry of a file is pointed to no more.
+    pub fn lose(&mut self, file: &DataFile) {
+        file.lose();
+        self.count(file, file.entry_weight.wrapping_neg());
+    }
+
+    fn count(&mut self, file: &DataFile, weight: u64) {
+        if file.meta.directory == self.file.meta.directory {
+            self.sum = self.sum.wrapping_add(weight);
+        } else {
+            file.count_live(weight);
+        }
+    }
+}
+
+impl Drop for Tally<'_> {
+    fn drop(&mut self) {
+        self.file.count_live(self.sum);
+    }
+}
