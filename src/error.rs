@@ -220,6 +220,23 @@ impl From<Invalid> for Error {
     }
 }
 
+/// No thread more may be started.
+#[derive(Debug)]
+struct ThreadLimit(io::Error);
+
+impl fmt::Display for ThreadLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}: no more threads are allowed; raise the limit of processes (ulimit -u, pids.max of \
+             the container), or lower the option threads",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for ThreadLimit {}
+
 /// Which argument was wrong, and how.
 #[derive(Debug, thiserror::Error, Clone, PartialEq)]
 #[non_exhaustive]
@@ -280,6 +297,15 @@ impl Error {
             path: path.to_path_buf(),
             source,
         }
+    }
+
+    /// Says that a thread can't be started, and which limit forbids it.
+    pub(crate) fn thread(path: &Path, source: io::Error) -> Error {
+        let source = match source.kind() {
+            io::ErrorKind::WouldBlock => io::Error::new(source.kind(), ThreadLimit(source)),
+            _ => source,
+        };
+        Error::io("start a thread for", path, source)
     }
 
     /// Names a damaged structure.

@@ -99,14 +99,23 @@ impl Publisher {
             if describe {
                 describe_all(recorder);
             }
-            let info = info_labels(stats).map(|(key, value)| Label::from_static_parts(key, value));
-            let labels = [&info[..], &self.labels[..]].concat();
-            let key = Key::from_parts(INFO.0, labels);
-            recorder.register_gauge(&key, &METADATA).set(1.0);
+            // The engine's name changes when a queue loses its ring for good.
+            let before = published.io_engine;
+            if !before.is_empty() && before != stats.io_engine {
+                self.record_info(recorder, published, 0.0);
+            }
+            self.record_info(recorder, stats, 1.0);
             for metric in METRICS {
                 self.record(recorder, metric, (metric.value)(published), stats);
             }
         });
+    }
+
+    fn record_info(&self, recorder: &dyn Recorder, stats: &Stats, value: f64) {
+        let info = info_labels(stats).map(|(key, value)| Label::from_static_parts(key, value));
+        let labels = [&info[..], &self.labels[..]].concat();
+        let key = Key::from_parts(INFO.0, labels);
+        recorder.register_gauge(&key, &METADATA).set(value);
     }
 
     fn record(&self, recorder: &dyn Recorder, metric: &Metric, before: u64, stats: &Stats) {

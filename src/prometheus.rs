@@ -229,6 +229,25 @@ pub const METRICS: &[Metric] = &[
         s.buffer_bytes
     })
     .of(Unit::Bytes),
+    gauge("hps_queues", "Submission queues of io_uring.", |s| s.queues),
+    gauge(
+        "hps_plain_queues",
+        "Those of the queues that use plain calls, because the kernel gave no ring.",
+        |s| s.plain_queues,
+    ),
+    counter(
+        "hps_rings_lost_total",
+        "Rings that failed and were replaced, by others or by plain calls.",
+        |s| s.rings_lost,
+    ),
+    gauge("hps_queue_buffers", "Buffers of the queues.", |s| {
+        s.queue_buffers
+    }),
+    gauge(
+        "hps_registered_buffers",
+        "Those of the buffers that are registered with the kernel.",
+        |s| s.registered_buffers,
+    ),
     gauge("hps_index_bytes", "Memory of the index.", |s| s.index_bytes).of(Unit::Bytes),
     gauge(
         "hps_index_keys",

@@ -8,7 +8,8 @@ use crate::prometheus::exposition;
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// I/O engine: "uring", "pread", "sim".
+    /// I/O engine: "uring", "pread", "sim"; "uring+pread" where some queues use plain calls because
+    /// the kernel gave no ring.
     pub io_engine: &'static str,
     /// Whether O_DIRECT is in force for every current file.
     pub direct_io: bool,
@@ -64,6 +65,16 @@ pub struct Stats {
     pub cache_bytes: u64,
     /// Memory of I/O buffers.
     pub buffer_bytes: u64,
+    /// Submission queues of io_uring.
+    pub queues: u64,
+    /// Those of them that use plain calls, because the kernel gave no ring.
+    pub plain_queues: u64,
+    /// Rings that failed and were replaced, by others or by plain calls.
+    pub rings_lost: u64,
+    /// Buffers of these queues.
+    pub queue_buffers: u64,
+    /// Those of them that are registered with the kernel.
+    pub registered_buffers: u64,
     /// Memory of the index.
     pub index_bytes: u64,
     /// Keys in the index, tombstones included.

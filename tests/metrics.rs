@@ -137,6 +137,7 @@ const COUNTED: &[&str] = &[
     "checkpoints",
     "stall_us",
     "publisher_panics",
+    "rings_lost",
 ];
 
 /// The name that the metric of a field has to have.
@@ -221,7 +222,8 @@ fn filled() -> Stats {
     fill!(stats: unique_asked unique_hits rows_read rows_pushed bytes_pushed non_finite reads
         read_bytes written_bytes compaction_written_bytes flushes compactions
         compaction_failures checkpoints stall_us_max stall_us cut_us_max leases lease_bytes pinned_rows resident_rows
-        capacity_rows dirty_rows uncheckpointed_rows cache_bytes buffer_bytes index_bytes
+        capacity_rows dirty_rows uncheckpointed_rows cache_bytes buffer_bytes
+        queues plain_queues rings_lost queue_buffers registered_buffers index_bytes
         index_keys files files_set_aside directories_paused current_bytes live_bytes pinned_bytes disk_bytes
         publisher_panics);
     stats

@@ -234,8 +234,14 @@ impl Pool {
         }
     }
 
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut AlignedBuffer> {
-        self.free.iter_mut()
+    /// Whether no buffer is in flight or in the caller's hands.
+    pub(super) fn is_whole(&self) -> bool {
+        self.free.len() == self.count
+    }
+
+    /// The free buffers in the order in which they are taken.
+    pub(super) fn next_taken(&mut self) -> impl Iterator<Item = &mut AlignedBuffer> {
+        self.free.iter_mut().rev()
     }
 }
 

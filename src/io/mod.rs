@@ -121,6 +121,21 @@ pub struct Space {
     pub free_bytes: u64,
 }
 
+/// What the submission queues of an engine are made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueCounts {
+    /// Queues that there are.
+    pub queues: u64,
+    /// Those that were to have a ring and use plain calls.
+    pub plain_queues: u64,
+    /// Rings that failed, since the engine was made.
+    pub rings_lost: u64,
+    /// Buffers of the queues.
+    pub buffers: u64,
+    /// Those of them that are registered with the kernel.
+    pub registered_buffers: u64,
+}
+
 /// Which directory an open one is, whatever its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirectoryId {
@@ -234,6 +249,10 @@ pub trait Engine: Send + Sync + fmt::Debug {
     /// `InvalidInput` for a size that is not a multiple of 4096 or a depth of 0, `OutOfMemory`, or
     /// what the system says.
     fn queue(&self, depth: usize, buffer_bytes: usize) -> io::Result<Box<dyn Queue>>;
+    /// What its queues are made of, where it counts that.
+    fn counts(&self) -> QueueCounts {
+        QueueCounts::default()
+    }
 }
 
 /// A disk, and the engine for its files.

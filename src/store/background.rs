@@ -73,7 +73,7 @@ impl Threads {
             .spawn(move || {
                 let _panicked = engine.survive(|| work(Arc::clone(&engine)));
             })
-            .map_err(|e| Error::io("start a thread for", &root, e))?;
+            .map_err(|e| Error::thread(&root, e))?;
         self.handles.push(handle);
         Ok(())
     }

@@ -283,7 +283,7 @@ impl Engine {
                 }
                 drop(role);
                 self.counters.changed.store(true, Ordering::Release);
-                Err(Error::io("start a thread for", self.ssd.root.path(), e))
+                Err(Error::thread(self.ssd.root.path(), e))
             }
         }
     }

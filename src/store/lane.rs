@@ -7,10 +7,14 @@
 //! - Work may lock shards; so no caller waits for it while it has one locked.
 //! - No work waits for the work of another batch.
 
+use std::error::Error as _;
+use std::io;
+use std::path::Path;
 use std::sync::{Arc, PoisonError};
 
 use crate::error::{Error, Result};
 use crate::io::{Io, Queue};
+use crate::options::RuntimeOptions;
 use crate::ssd::poison::Poison;
 use crate::sync::{Mutex, MutexGuard};
 
@@ -45,6 +49,8 @@ pub struct Lanes {
     pub foreground: Arc<Lane>,
     /// Serve prefetches.
     pub prefetch: [Arc<Lane>; PREFETCH_LANES],
+    /// The buffers of each queue, and the bytes of each buffer.
+    pub shape: (usize, usize),
 }
 
 impl Lanes {
@@ -56,6 +62,40 @@ impl Lanes {
     }
 }
 
+/// Starts as many threads as a store with these options has, and lets them end: what has to be
+/// undone when threads can't be had is not begun.
+///
+/// # Errors
+/// `Io` when the system refuses one.
+pub fn rehearse(directory: &Path, options: &RuntimeOptions) -> Result<()> {
+    let lanes = (1 + PREFETCH_LANES) * (options.threads - 1);
+    // The writer and a checkpoint.
+    let others = PREFETCH_LANES + 2 + options.data_directories.len().max(1);
+    let threads = lanes + if options.inline { 0 } else { others };
+    let all_are_there = std::sync::Mutex::new(());
+    std::thread::scope(|scope| {
+        let until = all_are_there.lock();
+        for _ in 0..threads {
+            let thread = std::thread::Builder::new().name(String::from("hps-trial"));
+            let started = thread.spawn_scoped(scope, || drop(all_are_there.lock()));
+            started.map_err(|e| Error::thread(directory, e))?;
+        }
+        drop(until);
+        Ok(())
+    })
+}
+
+/// What the system said to the library that starts a lane's threads.
+fn no_pool(path: &Path, error: &rayon::ThreadPoolBuildError) -> Error {
+    let system = error.source().and_then(|e| e.downcast_ref::<io::Error>());
+    let code = system.and_then(io::Error::raw_os_error);
+    let source = match code {
+        Some(code) => io::Error::from_raw_os_error(code),
+        None => io::Error::other(error.to_string()),
+    };
+    Error::thread(path, source)
+}
+
 impl Lane {
     /// Makes a lane of `threads` threads, the caller's included, with queues of `depth` buffers
     /// of `buffer_bytes` each.
@@ -63,20 +103,19 @@ impl Lane {
     /// # Errors
     /// `Io` when a queue or a thread can't be made.
     pub fn new(
-        io: &Io,
+        (io, path): (&Io, &Path),
         name: &'static str,
         threads: usize,
         depth: usize,
         buffer_bytes: usize,
         poison: &Arc<Poison>,
     ) -> Result<Lane> {
-        let path = std::path::Path::new("(queue)");
         let mut queues = Vec::new();
         for _ in 0..threads {
             let queue = io
                 .engine
                 .queue(depth, buffer_bytes)
-                .map_err(|e| Error::io("make a submission queue", path, e))?;
+                .map_err(|e| Error::io("make a submission queue for", path, e))?;
             queues.push(Mutex::new(queue));
         }
         let pool = if threads > 1 {
@@ -84,7 +123,7 @@ impl Lane {
                 .num_threads(threads - 1)
                 .thread_name(move |i| format!("hps-{name}-{}", i + 1))
                 .build();
-            Some(built.map_err(|e| Error::io("start threads", path, std::io::Error::other(e)))?)
+            Some(built.map_err(|e| no_pool(path, &e))?)
         } else {
             None
         };

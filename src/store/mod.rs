@@ -115,6 +115,7 @@ impl Store {
         options: RuntimeOptions,
     ) -> Result<Store> {
         open::validate(&options)?;
+        lane::rehearse(directory, &options)?;
         let io = io.into();
         let (store, branch) = (io.disk.fresh_uuid(), io.disk.fresh_uuid());
         let parts = &options.data_directories;

@@ -21,7 +21,7 @@ use crate::io::{Directory, Io, raise_descriptor_limit};
 use crate::observe::{Publisher, Timed};
 use crate::options::{IoEngine, RuntimeOptions, TABLES_MAX, TableDescriptor};
 use crate::row::{RowLayout, Updater, check_hyper};
-use crate::ssd::poison::Poison;
+use crate::ssd::Ssd;
 use crate::ssd::recover::{self, OpenRequest, Recovered};
 use crate::sync::atomic::{AtomicBool, AtomicUsize};
 use crate::sync::{Mutex, RwLock};
@@ -72,21 +72,28 @@ pub fn make_table(id: usize, descriptor: &TableDescriptor, options: &RuntimeOpti
     }
 }
 
-/// Lanes whose buffers hold the longest record of the tables.
+/// Lanes whose queues have such buffers: they hold the longest record of the tables.
 ///
 /// # Errors
 /// `Io` when queues or threads can't be made.
-pub fn make_lanes(
-    io: &Io,
-    options: &RuntimeOptions,
-    tables: &[Arc<Table>],
-    poison: &Arc<Poison>,
-) -> Result<Lanes> {
+pub fn make_lanes(ssd: &Ssd, options: &RuntimeOptions, shape: (usize, usize)) -> Result<Lanes> {
+    let ((depth, bytes), io) = (shape, (&ssd.io, ssd.root.path()));
+    let lane = |name| Lane::new(io, name, options.threads, depth, bytes, &ssd.poison).map(Arc::new);
+    Ok(Lanes {
+        foreground: lane("pull")?,
+        prefetch: [lane("prefetch-a")?, lane("prefetch-b")?],
+        shape,
+    })
+}
+
+/// The buffers of each queue of a lane, and the bytes of each buffer.
+fn lane_shape(options: &RuntimeOptions, tables: &[Arc<Table>]) -> (usize, usize) {
     let longest = tables
         .iter()
         .map(|t| record_stride(t.descriptor.row_bytes()))
         .max();
-    let needed = longest.unwrap_or(0) + 2 * 4096;
+    // A store begins with what small rows need: the first table seldom changes the lanes.
+    let needed = longest.unwrap_or(0).max(512) + 2 * 4096;
     let cache = usize::try_from(options.cache_bytes).unwrap_or(usize::MAX);
     // All read buffers together take about a sixteenth of the cache.
     let queues = (1 + PREFETCH_LANES) * options.threads;
@@ -100,11 +107,7 @@ pub fn make_lanes(
     while depth > 4 && queues * depth * bytes > cache / 4 {
         depth /= 2;
     }
-    let lane = |name| Lane::new(io, name, options.threads, depth, bytes, poison).map(Arc::new);
-    Ok(Lanes {
-        foreground: lane("pull")?,
-        prefetch: [lane("prefetch-a")?, lane("prefetch-b")?],
-    })
+    (depth, bytes)
 }
 
 /// Which directory is opened as a store.
@@ -199,7 +202,8 @@ fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> Resu
         let (then, now) = (checkpoint.hyper, options.hyper);
         tracing::info!(?then, ?now, "hyperparameters differ from the checkpoint's");
     }
-    let lanes = make_lanes(&ssd.io, &options, &tables, &ssd.poison)?;
+    let shape = lane_shape(&options, &tables);
+    let lanes = make_lanes(&ssd, &options, shape)?;
     let cache = usize::try_from(options.cache_bytes).unwrap_or(usize::MAX);
     let write_bytes = (cache / 64).clamp(16 << 10, 1 << 20).next_multiple_of(4096);
     // More files than one keep the device busy while the first is put in its place.
@@ -299,8 +303,11 @@ impl Engine {
         let table = Arc::new(make_table(tables.len(), descriptor, &self.options));
         let id = table.id;
         tables.push(table);
-        let lanes = make_lanes(&self.ssd.io, &self.options, &tables, &self.ssd.poison)?;
-        *self.lanes.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(lanes);
+        let shape = lane_shape(&self.options, &tables);
+        if shape != self.lanes().shape {
+            let lanes = Arc::new(make_lanes(&self.ssd, &self.options, shape)?);
+            *self.lanes.write().unwrap_or_else(PoisonError::into_inner) = lanes;
+        }
         self.rebuild_caches(&tables)?;
         point("create_table");
         *self.tables.write().unwrap_or_else(PoisonError::into_inner) = tables;

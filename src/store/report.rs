@@ -103,6 +103,7 @@ impl Engine {
             (versions.usage(), direct_io, versions.aside.len() as u64)
         };
         let image_bytes = self.ssd.image_bytes();
+        let io = self.ssd.io.engine.counts();
         let (leases, lease_bytes) = self.leases.totals();
         let mut stats = Stats {
             io_engine: self.ssd.io.engine.name(),
@@ -127,6 +128,11 @@ impl Engine {
             leases: leases as u64,
             lease_bytes,
             uncheckpointed_rows: self.uncheckpointed_rows(),
+            queues: io.queues,
+            plain_queues: io.plain_queues,
+            rings_lost: io.rings_lost,
+            queue_buffers: io.buffers,
+            registered_buffers: io.registered_buffers,
             buffer_bytes: self.lanes().bytes() + self.write_bytes,
             files: usage.files,
             files_set_aside,
