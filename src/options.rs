@@ -288,6 +288,10 @@ pub struct Thresholds {
     pub image_young_bytes: u64,
     /// More than this part of the image must be young before there is a new one: 2 is a half.
     pub image_young_part: u64,
+    /// Images up to this size may be more than a tenth of what was flushed since the one before.
+    pub image_small_bytes: u64,
+    /// Entries of a table that one thread builds into the index at open, at least.
+    pub open_unit_entries: u64,
     /// A manifest is started afresh once it is this much longer than two of its snapshots.
     pub manifest_roll_bytes: u64,
     /// File numbers reserved at a time; more than 16, and no more than the default.
@@ -299,6 +303,8 @@ impl Default for Thresholds {
         Thresholds {
             image_young_bytes: 64 << 10,
             image_young_part: 2,
+            image_small_bytes: 1 << 20,
+            open_unit_entries: 64 << 10,
             manifest_roll_bytes: 1 << 20,
             numbers_reserved: NUMBERS_RESERVED,
         }

@@ -311,19 +311,15 @@ fn spans_stand_in_each_other_and_say_what_was_done() {
     assert_eq!(inside("open"), ["recovery", "the store is open"].repeat(2));
 
     let parts = inside("recovery");
-    let first = ["manifest_replay", "open_files", "current", "key_blocks"];
-    let again = [
-        "manifest_replay",
-        "open_files",
-        "current",
-        "image_load",
-        "key_blocks",
-    ];
-    assert_eq!(parts, [&first[..], &again[..]].concat());
-    let [image] = all("image_load")[..] else {
-        unreachable!("one image")
+    let each = ["manifest_replay", "open_files", "current", "index_load"];
+    assert_eq!(parts, each.repeat(2));
+    let [first, again] = all("index_load")[..] else {
+        unreachable!("two opens")
     };
-    assert!(number(image, "files") > 0 && number(image, "entries") > 0);
+    assert_eq!(number(first, "image_entries"), 0);
+    assert!(number(again, "image_entries") > 0);
+    assert!(number(again, "young_files") <= after.files);
+    assert!(number(again, "young_entries") < 60_000);
     assert_eq!(number(all("open_files")[1], "files"), after.files);
 
     let [one, two] = all("checkpoint")[..] else {

@@ -3,7 +3,7 @@
 #[path = "common/small.rs"]
 mod small;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use hps::*;
@@ -229,6 +229,7 @@ fn thresholds_of_tests_bring_an_image_a_new_manifest_and_more_numbers_within_a_f
             image_young_part: u64::MAX,
             manifest_roll_bytes: 0,
             numbers_reserved: 20,
+            ..Thresholds::default()
         },
         ..options()
     };
@@ -250,4 +251,44 @@ fn thresholds_of_tests_bring_an_image_a_new_manifest_and_more_numbers_within_a_f
     assert!(images.len() > 3, "{images:?}");
     assert!(manifests.len() > 3, "{manifests:?}");
     store.close().unwrap();
+}
+
+/// A store of 16-byte rows wrote an image after every two rows flushed for three keys: half as many
+/// bytes again as the rows.
+#[test]
+fn images_are_at_most_a_tenth_of_what_is_flushed_and_there_is_one_when_that_allows() {
+    for (dim, some) in [(4, false), (128, true)] {
+        let dir = tempfile::tempdir().unwrap();
+        let options = RuntimeOptions {
+            inline: true,
+            thresholds: Thresholds {
+                image_young_bytes: 0,
+                image_small_bytes: 0,
+                ..Thresholds::default()
+            },
+            ..options()
+        };
+        let store = Store::create(dir.path(), options).unwrap();
+        let table = store.create_table(&sgd("t", dim)).unwrap();
+        let mut images = BTreeMap::new();
+        for step in 1..=40u64 {
+            let from = step * 1500 % 4000;
+            let keys: Vec<u64> = (from..from + 1500).map(|key| key % 4000).collect();
+            for batch in keys.chunks(250) {
+                set(&store, table, batch, 1.0, dim);
+            }
+            store.checkpoint(step, &[]).unwrap();
+            for entry in std::fs::read_dir(dir.path()).unwrap() {
+                let path = entry.unwrap().path();
+                if path.extension().is_some_and(|e| e == "image") {
+                    images.insert(path.clone(), std::fs::metadata(&path).unwrap().len());
+                }
+            }
+        }
+        let (stats, bytes) = (store.stats(), images.values().sum::<u64>());
+        let flushed = stats.written_bytes - stats.compaction_written_bytes;
+        assert!(bytes * 10 <= flushed, "dim {dim}: {images:?} of {flushed}");
+        assert!(images.len() >= 3 || !some, "{images:?} of {flushed}");
+        store.close().unwrap();
+    }
 }

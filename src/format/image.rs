@@ -158,9 +158,36 @@ impl ImageTally {
         self.covered_left().min(full)
     }
 
+    pub(super) fn covered(&self) -> u32 {
+        self.covered
+    }
+
+    pub(super) fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    pub(super) fn last(&self) -> Option<(u32, u64)> {
+        self.last
+    }
+
     fn add_block(&mut self, sum: u64) {
         self.blocks += 1;
         self.digest = roll(self.digest, sum);
+    }
+
+    /// Adds blocks whose entries were checked.
+    pub(super) fn add_part(
+        &mut self,
+        sums: &[u64],
+        (entries, tombstones): (u64, u64),
+        last: Option<(u32, u64)>,
+    ) {
+        for sum in sums {
+            self.add_block(*sum);
+        }
+        self.entries += entries;
+        self.tombstones += tombstones;
+        self.last = last.or(self.last);
     }
 
     /// Whether a block of these entries may come next.

@@ -34,6 +34,7 @@ pub mod edit;
 pub mod footer;
 pub mod identity;
 pub mod image;
+pub mod image_part;
 #[cfg(test)]
 #[expect(clippy::indexing_slicing, reason = "tests index what they made")]
 mod image_tests;

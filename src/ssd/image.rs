@@ -13,27 +13,42 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::Ssd;
 use super::commit::Captured;
 use super::edits::ImageRef;
-use super::offers::Offer;
-use super::scan::{Merge, read_exact};
-use super::version::{DataFile, Location};
+use super::image_ranges::ImageRanges;
+use super::image_room::is_due;
+use super::scan::{Merge, aligned, read_exact};
+use super::version::DataFile;
 use crate::error::{Error, Result};
 use crate::format::image::{
-    self, COVERED_PER_BLOCK, ENTRIES_PER_BLOCK, ImageEntry, ImageFooter, ImageTally,
+    self, COVERED_PER_BLOCK, ENTRIES_PER_BLOCK, EntryPlace, ImageEntry, ImageFooter, ImageTally,
     encode_covered_block, encode_entry_block, encode_image_footer, encode_image_header,
 };
 use crate::format::param_file::RunKind;
 use crate::format::{BLOCK_BYTES, FileIdentity, FileKind, file_name};
-use crate::io::{Directory, DiskFile, OpenMode};
+use crate::io::{AlignedBuffer, Directory, DiskFile, OpenMode};
+use crate::sync::thread;
 use crate::units::mix64;
 
 /// Bytes written or read at a time.
 const CHUNK_BYTES: usize = 256 << 10;
-/// Window per young run.
-const WINDOW_BYTES: u64 = 64 << 10;
+/// Memory for the key blocks of all young runs while an image is written.
+const KEYS_BYTES: u64 = 32 << 20;
+/// Longest rest after a chunk.
+const REST_MAX: Duration = Duration::from_millis(20);
+
+/// An open image: file, path, identity, reference, tally after the file numbers, file numbers.
+type Parts = (
+    Arc<dyn DiskFile>,
+    PathBuf,
+    FileIdentity,
+    ImageRef,
+    ImageTally,
+    Vec<u64>,
+);
 
 /// Reads an image block by block.
 #[derive(Debug)]
@@ -48,8 +63,9 @@ pub struct ImageScan {
     pub checkpoint: u64,
     /// Numbers of the files of that version.
     pub covered: Vec<u64>,
-    chunk: Vec<u8>,
+    chunk: AlignedBuffer,
     chunk_offset: u64,
+    chunk_bytes: u64,
     /// Table of the entries of the last step.
     pub table: u32,
     /// These entries.
@@ -69,10 +85,11 @@ impl ImageScan {
         let name = file_name(FileKind::Image, reference.number);
         let path = root.path().join(&name);
         let file = root
-            .open(&name, OpenMode::Read)
+            .open(&name, OpenMode::ReadDirect)
             .map_err(|e| Error::io("open", &path, e))?;
         let bytes = file.bytes().map_err(|e| Error::io("measure", &path, e))?;
-        if bytes != reference.bytes || bytes < 3 * BLOCK_BYTES as u64 {
+        let whole = bytes.is_multiple_of(BLOCK_BYTES as u64) && bytes >= 3 * BLOCK_BYTES as u64;
+        if bytes != reference.bytes || !whole {
             return Err(Error::corrupt(
                 &path,
                 bytes,
@@ -80,10 +97,11 @@ impl ImageScan {
             ));
         }
         let identity = FileIdentity::new(*store, reference.number);
-        let mut block = vec![0; BLOCK_BYTES];
-        read_exact(&*file, &path, &mut block, 0)?;
+        let mut chunk = aligned(&path, bytes.min(CHUNK_BYTES as u64))?;
+        let block = &mut chunk[..BLOCK_BYTES];
+        read_exact(&*file, &path, block, 0)?;
         let (checkpoint, tally) =
-            image::decode_image_header(&block, &identity).map_err(|e| e.at(&path))?;
+            image::decode_image_header(block, &identity).map_err(|e| e.at(&path))?;
         let mut scan = ImageScan {
             file,
             path,
@@ -92,8 +110,9 @@ impl ImageScan {
             tally,
             checkpoint,
             covered: Vec::new(),
-            chunk: Vec::new(),
+            chunk,
             chunk_offset: 0,
+            chunk_bytes: 0,
             table: 0,
             entries: Vec::new(),
         };
@@ -110,18 +129,31 @@ impl ImageScan {
     /// Where in the chunk the next block is; reads on when it is not there.
     fn load_block(&mut self) -> Result<usize> {
         let offset = self.tally.next_offset();
-        let held = self.chunk_offset + self.chunk.len() as u64;
+        let held = self.chunk_offset + self.chunk_bytes;
         if offset < self.chunk_offset || offset + BLOCK_BYTES as u64 > held {
             let left = self.reference.bytes.saturating_sub(offset);
-            let bytes = usize::try_from(left).unwrap_or(usize::MAX).min(CHUNK_BYTES);
-            if bytes < BLOCK_BYTES {
+            let bytes = left.min(self.chunk.len() as u64);
+            if bytes < BLOCK_BYTES as u64 {
                 return Err(Error::corrupt(&self.path, offset, "the image ends early"));
             }
-            self.chunk.resize(bytes / BLOCK_BYTES * BLOCK_BYTES, 0);
-            self.chunk_offset = offset;
-            read_exact(&*self.file, &self.path, &mut self.chunk, offset)?;
+            let chunk = &mut self.chunk[..usize::try_from(bytes).unwrap_or(usize::MAX)];
+            (self.chunk_offset, self.chunk_bytes) = (offset, bytes);
+            read_exact(&*self.file, &self.path, chunk, offset)?;
         }
         Ok(usize::try_from(offset - self.chunk_offset).unwrap_or(usize::MAX))
+    }
+
+    /// What is needed to read its entries in another way.
+    pub(super) fn into_parts(self) -> Parts {
+        let (file, path, identity) = (self.file, self.path, self.identity);
+        (
+            file,
+            path,
+            identity,
+            self.reference,
+            self.tally,
+            self.covered,
+        )
     }
 
     /// Reads the next block of entries; false at the end, where the whole was verified.
@@ -149,73 +181,6 @@ impl ImageScan {
     }
 }
 
-/// Offers the entries of an image to the index.
-#[derive(Debug)]
-pub struct ImageOffers {
-    scan: ImageScan,
-    /// By position in the image's list; `None` for files that have left the version.
-    files: Vec<Option<Arc<DataFile>>>,
-}
-
-impl ImageOffers {
-    /// Numbers of the files whose key blocks need not be read.
-    #[must_use]
-    pub fn covered(&self) -> &[u64] {
-        &self.scan.covered
-    }
-
-    /// No fewer entries than it holds.
-    #[must_use]
-    pub fn entries_max(&self) -> u64 {
-        self.scan.reference.bytes / BLOCK_BYTES as u64 * ENTRIES_PER_BLOCK as u64
-    }
-
-    /// Replaces `offer` by the next entries; false at the end.
-    ///
-    /// # Errors
-    /// `Io`, `Corrupt`: what was offered so far counts for nothing.
-    pub fn next(&mut self, offer: &mut Offer) -> Result<bool> {
-        offer.keys.clear();
-        offer.locations.clear();
-        if !self.scan.step()? {
-            return Ok(false);
-        }
-        offer.table = self.scan.table;
-        for entry in &self.scan.entries {
-            let Some(file) = self
-                .files
-                .get(entry.ordinal as usize)
-                .and_then(Option::as_ref)
-            else {
-                continue;
-            };
-            let run = file.run_of(entry.entry);
-            let kind = if entry.tombstone {
-                RunKind::Tombstones
-            } else {
-                RunKind::Rows
-            };
-            if run.is_none_or(|r| r.kind != kind || r.table != offer.table) {
-                let what = format!(
-                    "entry {} of {} is something else",
-                    entry.entry,
-                    file.path.display()
-                );
-                return Err(Error::corrupt(
-                    &self.scan.path,
-                    self.scan.tally.next_offset(),
-                    what,
-                ));
-            }
-            offer.keys.push(entry.key);
-            offer
-                .locations
-                .push(Location::new(file.slot, entry.tombstone, entry.entry));
-        }
-        Ok(true)
-    }
-}
-
 impl Ssd {
     fn open_image(&self, reference: ImageRef) -> Result<ImageScan> {
         ImageScan::open(&*self.root, &self.store, reference)
@@ -226,28 +191,15 @@ impl Ssd {
     }
 
     /// The image, if there is one that an open at `checkpoint` can use.
-    pub fn image_offers(&self, checkpoint: u64) -> Option<ImageOffers> {
-        let scan = match self.open_image(self.image_in_force()?) {
-            Ok(scan) => scan,
+    pub fn image_ranges(&self, checkpoint: u64) -> Option<ImageRanges> {
+        let opened = self.open_image(self.image_in_force()?);
+        match opened.and_then(|scan| Ok((scan.checkpoint, ImageRanges::new(scan)?))) {
+            Ok((of, image)) => (of <= checkpoint).then_some(image),
             Err(error) => {
                 tracing::warn!(%error, "the index image is damaged; key blocks are read instead");
-                return None;
+                None
             }
-        };
-        if scan.checkpoint > checkpoint {
-            return None;
         }
-        let current: HashMap<u64, Arc<DataFile>> = self
-            .versions()
-            .current()
-            .map(|f| (f.meta.number, Arc::clone(f)))
-            .collect();
-        let files = scan
-            .covered
-            .iter()
-            .map(|n| current.get(n).cloned())
-            .collect();
-        Some(ImageOffers { scan, files })
     }
 
     /// Writes a new image when reopening would read too many key blocks beside the old one.
@@ -266,8 +218,16 @@ impl Ssd {
             .collect();
         let young_bytes: u64 = young.iter().map(|f| f.entries() * 12).sum();
         let old_bytes = old.as_ref().map_or(0, |scan| scan.reference.bytes);
-        let limits = &self.thresholds;
-        if young_bytes <= old_bytes / limits.image_young_part + limits.image_young_bytes {
+        // Files may have been compacted since the version was captured: no fewer than before.
+        let live = captured.files.iter().map(|f| f.live_entries()).sum::<u64>();
+        let new_bytes = (live * EntryPlace::BYTES as u64).max(old_bytes);
+        let flushed_bytes = self.images.flushed_bytes();
+        if !is_due(
+            &self.thresholds,
+            (old_bytes, new_bytes),
+            young_bytes,
+            flushed_bytes,
+        ) {
             return Ok(None);
         }
         let entries = young.iter().map(|f| f.entries()).sum::<u64>();
@@ -324,6 +284,7 @@ impl Ssd {
             written: 0,
             table: 0,
             entries: Vec::new(),
+            since: Instant::now(),
         };
         for chunk in numbers.chunks(COVERED_PER_BLOCK) {
             let start = writer.out.len();
@@ -347,6 +308,8 @@ struct ImageWriter<'a> {
     written: u64,
     table: u32,
     entries: Vec<ImageEntry>,
+    /// When it began with the chunk.
+    since: Instant,
 }
 
 impl ImageWriter<'_> {
@@ -383,6 +346,10 @@ impl ImageWriter<'_> {
             .map_err(|e| Error::io("write", self.path, e))?;
         self.written += self.out.len() as u64;
         self.out.clear();
+        if self.ssd.images.is_paced() {
+            thread::sleep(self.since.elapsed().min(REST_MAX));
+        }
+        self.since = Instant::now();
         Ok(())
     }
 
@@ -469,8 +436,11 @@ fn merge(
         .collect();
     tables.sort_unstable();
     tables.dedup();
+    // A cursor holds an eighth of its window in key blocks.
+    let share = KEYS_BYTES / young.len().max(1) as u64;
+    let window = share.clamp(16 << 10, 512 << 10) * 8;
     for table in tables {
-        let mut merge = Merge::new(young, table, WINDOW_BYTES)?;
+        let mut merge = Merge::new(young, table, window)?;
         loop {
             let index = merge.newest()?;
             let new = match index {

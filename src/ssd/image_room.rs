@@ -17,10 +17,14 @@ use super::commit::{Captured, ManifestWriter, image_edit};
 use super::edits::{Commit, ImageRef};
 use crate::error::{Error, Invalid, Result};
 use crate::format::{FileKind, file_name};
+use crate::options::Thresholds;
 use crate::sync::Mutex;
 
 /// Most times that the room asked for is doubled.
 const DOUBLED_MAX: u32 = 16;
+
+/// No image is more than this part of the bytes flushed since the one before.
+const FLUSHED_PART: u64 = 10;
 
 /// The room that images take.
 #[derive(Debug, Default)]
@@ -35,6 +39,10 @@ pub struct ImageRoom {
     writing_bytes: AtomicU64,
     /// How often an image gave way.
     gave_way: AtomicU32,
+    /// Bytes flushed since the last image that was put in force.
+    flushed_bytes: AtomicU64,
+    /// Whoever writes an image rests as long as he works: somebody trains, and nobody waits.
+    paced: AtomicBool,
 }
 
 impl ImageRoom {
@@ -52,11 +60,48 @@ impl ImageRoom {
         in_force + self.writing_bytes.load(Ordering::Relaxed)
     }
 
+    /// Says what was flushed since the last image before this process opened the store.
+    pub fn begin_flushed(&self, bytes: u64) {
+        self.flushed_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Notes that rows were flushed.
+    pub fn add_flushed(&self, bytes: u64) {
+        self.flushed_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes flushed since the last image that was put in force.
+    pub(super) fn flushed_bytes(&self) -> u64 {
+        self.flushed_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether an image is to be written slowly.
+    pub fn pace(&self, paced: bool) {
+        self.paced.store(paced, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_paced(&self) -> bool {
+        self.paced.load(Ordering::Relaxed)
+    }
+
     fn put_in_force(&self, image: Option<ImageRef>) {
         let bytes = image.map_or(0, |image| image.bytes);
         self.in_force_bytes.store(bytes, Ordering::Relaxed);
         self.writing_bytes.store(0, Ordering::Relaxed);
     }
+}
+
+/// Whether a new image pays: opening would read many key blocks beside the old one, and images
+/// stay a small part of what is written, unless they are small themselves.
+pub(super) fn is_due(
+    limits: &Thresholds,
+    (old_bytes, new_bytes): (u64, u64),
+    young_bytes: u64,
+    flushed_bytes: u64,
+) -> bool {
+    let many = old_bytes / limits.image_young_part + limits.image_young_bytes;
+    let cheap = new_bytes <= limits.image_small_bytes || flushed_bytes / FLUSHED_PART >= new_bytes;
+    young_bytes > many && cheap
 }
 
 impl Ssd {
@@ -66,12 +111,17 @@ impl Ssd {
         let _renewing = tracing::debug_span!("image", checkpoint = captured.id).entered();
         let work = self.images.work.lock();
         let _work = work.unwrap_or_else(PoisonError::into_inner);
-        let result = self
-            .check_writable()
-            .and_then(|()| match self.renew_image(captured)? {
-                Some(image) => self.put_in_force(image),
-                None => Ok(()),
-            });
+        let flushed_bytes = self.images.flushed_bytes();
+        let renew = || match self.renew_image(captured)? {
+            Some(image) => {
+                self.put_in_force(image)?;
+                let flushed = &self.images.flushed_bytes;
+                flushed.fetch_sub(flushed_bytes, Ordering::Relaxed);
+                Ok(())
+            }
+            None => Ok(()),
+        };
+        let result = self.check_writable().and_then(|()| renew());
         self.images.writing_bytes.store(0, Ordering::Relaxed);
         if self.images.stop.load(Ordering::Acquire) {
             self.images.stopped.store(true, Ordering::Release);
@@ -174,5 +224,31 @@ impl Ssd {
         let name = file_name(FileKind::Image, image.number);
         self.unlink(&*self.root, &name);
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As docs/decisions/0023 has it, for a million keys: rows flushed per key before an image is
+    /// due beside one of the same size.
+    #[test]
+    fn wide_rows_wait_for_young_keys_and_narrow_ones_for_a_tenth_of_what_is_flushed() {
+        let (keys, limits) = (1_000_000, Thresholds::default());
+        let image = 16 * keys;
+        let due = |row_bytes: u64, per_mille: u64| {
+            let flushed = keys * per_mille / 1000;
+            is_due(&limits, (image, image), flushed * 12, flushed * row_bytes)
+        };
+        assert!(!due(546, 660) && due(546, 680));
+        assert!(!due(240, 660) && due(240, 680));
+        assert!(!due(94, 1700) && due(94, 1710));
+        assert!(!due(46, 3470) && due(46, 3480));
+        // The first one, and small ones.
+        assert!(is_due(&limits, (0, image), 12 * keys, 160 * keys));
+        assert!(!is_due(&limits, (0, image), 12 * keys, 159 * keys));
+        assert!(!is_due(&limits, (0, 1 << 20), 64 << 10, 0));
+        assert!(is_due(&limits, (0, 1 << 20), (64 << 10) + 1, 0));
     }
 }

@@ -124,28 +124,6 @@ impl Index {
         true
     }
 
-    /// Recovery: points a key to a copy unless it points to one with a greater rank. The files'
-    /// own counters are not touched; `live`, by slot, counts what the index points to. False, and
-    /// nothing is known of the key's newest copy, if two copies have the same rank.
-    #[must_use]
-    pub fn offer(&mut self, files: &Files, live: &mut [u64], hash: u64, to: Location) -> bool {
-        let rank = file(files, to).meta.rank;
-        let (mut kept, mut equal) = (false, false);
-        let old = self.map.insert_unless(hash, to.0, &mut |old| {
-            let other = file(files, Location(old)).meta.rank;
-            (kept, equal) = (other >= rank, other == rank);
-            kept
-        });
-        if kept {
-            return !equal;
-        }
-        live[to.slot() as usize] += 1;
-        if let Some(old) = old {
-            live[Location(old).slot() as usize] -= 1;
-        }
-        true
-    }
-
     /// Hash and location in hash order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, Location)> + '_ {
         self.map.iter_ordered().map(|(h, v)| (h, Location(v)))

@@ -15,7 +15,8 @@ pub mod create;
 pub mod edits;
 pub mod held;
 pub mod image;
-mod image_room;
+pub mod image_ranges;
+pub mod image_room;
 pub mod index;
 mod lock;
 pub mod offers;
@@ -24,6 +25,7 @@ pub mod poison;
 pub mod reader;
 pub mod recover;
 pub mod scan;
+pub mod sections;
 mod space;
 pub mod version;
 pub mod writer;
@@ -64,7 +66,7 @@ pub struct Ssd {
     /// When bookkeeping happens.
     pub thresholds: Thresholds,
     /// The room that index images take.
-    pub(super) images: ImageRoom,
+    pub images: ImageRoom,
     versions: Mutex<Versions>,
     manifest: Mutex<ManifestWriter>,
     /// The first failure that makes the state of the device, or of memory, unknown.
@@ -183,8 +185,11 @@ impl Ssd {
                 why: String::from("the store has 2^24 files; raise file_bytes"),
             }));
         };
-        let rank = rank.unwrap_or_else(|| versions.take_rank());
         let done = new.finished;
+        let rank = rank.unwrap_or_else(|| {
+            self.images.add_flushed(done.bytes);
+            versions.take_rank()
+        });
         let meta = FileMeta {
             number: new.number,
             directory: new.directory,

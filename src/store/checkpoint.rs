@@ -240,6 +240,7 @@ impl Engine {
             self.publish(true);
             return Ok(ticket);
         }
+        self.ssd.images.pace(true);
         let engine = Arc::clone(self);
         let running = Arc::clone(&role);
         let work = move || {

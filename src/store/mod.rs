@@ -513,6 +513,7 @@ impl Store {
     fn stop(&mut self) {
         if !self.engine.read_only && !self.engine.options.inline {
             drop(self.engine.wait_idle());
+            self.engine.ssd.images.pace(false);
             self.engine.images.wait_idle();
         }
         self.engine.closed.store(true, Ordering::Release);

@@ -323,6 +323,7 @@ impl Engine {
         };
         self.ssd.amend(&captured, &self.descriptors())?;
         if image && let Some(id) = self.ssd.last_id() {
+            self.ssd.images.pace(false);
             self.images.wait_idle();
             self.ssd.refresh_image(&Captured { id, ..captured });
         }

@@ -1,6 +1,6 @@
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_hps_bench_global_optspecs
-    string join \n rows= dim= optimizer= batch= zipf= cache-mib= memory-mib= threads= seconds= warmup-seconds= rounds= dir= keep seed= depth= checkpoint-every= shards= io-depth= file-mib= space-bound= tiny json plot= trace= child= h/help V/version
+    string join \n rows= dim= optimizer= batch= zipf= cache-mib= memory-mib= threads= seconds= warmup-seconds= rounds= dir= keep seed= depth= checkpoint-every= churn-seconds= shards= io-depth= file-mib= space-bound= tiny json plot= trace= child= h/help V/version
 end
 
 function __fish_hps_bench_needs_command
@@ -45,6 +45,7 @@ complete -c hps-bench -n "__fish_hps_bench_needs_command" -l dir -d 'Directory f
 complete -c hps-bench -n "__fish_hps_bench_needs_command" -l seed -d 'Seed of keys and draws' -r
 complete -c hps-bench -n "__fish_hps_bench_needs_command" -l depth -d 'Batches whose rows are fetched ahead, with tickets; 0: plain pulls' -r
 complete -c hps-bench -n "__fish_hps_bench_needs_command" -l checkpoint-every -d 'Batches between checkpoints in `train`; 0: none' -r
+complete -c hps-bench -n "__fish_hps_bench_needs_command" -l churn-seconds -d '`reopen`: seconds of training, with five checkpoints, before more rounds of opening' -r
 complete -c hps-bench -n "__fish_hps_bench_needs_command" -l shards -d 'Shards of the store. [default: the store\'s own]' -r
 complete -c hps-bench -n "__fish_hps_bench_needs_command" -l io-depth -d 'Reads in flight per thread of the store. [default: the store\'s own]' -r
 complete -c hps-bench -n "__fish_hps_bench_needs_command" -l file-mib -d 'Size of the store\'s parameter files in MiB. [default: the store\'s own]' -r

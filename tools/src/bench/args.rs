@@ -89,6 +89,9 @@ pub struct Args {
     /// Batches between checkpoints in `train`; 0: none.
     #[arg(long, value_name = "BATCHES", default_value_t = 0)]
     pub checkpoint_every: u64,
+    /// `reopen`: seconds of training, with five checkpoints, before more rounds of opening.
+    #[arg(long, value_name = "S", value_parser = positive)]
+    pub churn_seconds: Option<f64>,
     /// Shards of the store. [default: the store's own]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub shards: Option<u16>,
@@ -309,6 +312,7 @@ impl Args {
             seed: self.seed,
             depth: usize::from(self.depth),
             checkpoint_every: self.checkpoint_every,
+            churn_seconds: self.churn_seconds,
             tiny,
             runtime: self.runtime(),
         }
@@ -380,6 +384,8 @@ pub struct Settings {
     pub depth: usize,
     /// Batches between checkpoints; 0: none.
     pub checkpoint_every: u64,
+    /// Seconds of training before `reopen` opens once more.
+    pub churn_seconds: Option<f64>,
     /// Test size.
     pub tiny: bool,
     /// The store's options but for its cache.

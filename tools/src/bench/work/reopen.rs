@@ -1,6 +1,7 @@
 //! How soon is a store back, after a clean close and after kill -9? `reopen`.
 //!
-//! - Opening is timed over the loaded store; its limit is the index image read in order.
+//! - Opening is timed over the loaded store; its limit is the index image, and the key blocks of
+//!   files that are younger, read in order at the device's best.
 //! - For the kill a child process opens the store, trains without a checkpoint until rows were
 //!   flushed, says so, trains on, and is killed: opening then has files to throw away.
 //! - The first batch after opening is uniform and cold, and so are the ten that steady speed is
@@ -26,7 +27,14 @@ const FLUSHES: u64 = 8;
 /// Cold batches after the first.
 const STEADY: usize = 10;
 
-/// Reopens the loaded store, both ways in each round.
+/// Bytes of files that are read to learn the device's rate, where there is no image.
+const PROBE_BYTES: u64 = 1 << 30;
+/// Bytes of a key block, and the keys in it.
+const KEY_BLOCK: (u64, u64) = (4096, 340);
+/// Checkpoints while the store is churned.
+const CHECKPOINTS: u32 = 5;
+
+/// Reopens the loaded store, both ways in each round; then, if asked, after training.
 ///
 /// # Errors
 /// What the store says; a child that did not start; a row that was lost.
@@ -37,31 +45,111 @@ pub fn run(context: &mut Context) -> Result<()> {
     let rounds = context.settings.rounds;
     for round in 0..rounds {
         context.notes.say(&format!("reopen: round {}", round + 1));
-        let limit = image_rate(context)?;
-        clean.round(context, round, limit)?;
+        let rate = device_rate(context)?;
+        clean.round(context, round, rate)?;
         kill_a_trainer(&context.bed.rows())?;
-        killed.round(context, round + 1000, limit)?;
+        killed.round(context, round + 1000, rate)?;
     }
     context.outcomes.extend([clean.end(), killed.end()]);
+    let Some(seconds) = context.settings.churn_seconds else {
+        return Ok(());
+    };
+    churn(context, seconds)?;
+    let mut churned = Reopened::new("reopen-churned");
+    for round in 0..rounds {
+        let rate = device_rate(context)?;
+        churned.round(context, round + 2000, rate)?;
+    }
+    context.outcomes.push(churned.end());
     Ok(())
 }
 
-/// Rows a second if opening were reading the index image in order.
-fn image_rate(context: &Context) -> Result<f64> {
-    let entries = std::fs::read_dir(context.bed.rows())?;
-    let images: Vec<_> = entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|x| x == "image"))
-        .collect();
-    anyhow::ensure!(!images.is_empty(), "the loaded store has no index image");
-    let mut bytes = 0;
-    for image in &images {
-        bytes += std::fs::metadata(image)?.len();
+/// Trains, with a checkpoint now and then and one at the end.
+fn churn(context: &mut Context, seconds: f64) -> Result<()> {
+    context.notes.say("reopen: training");
+    let s = &context.settings;
+    let store = Store::open(&context.bed.rows(), s.options(s.cache_for(s.rows * 20)?))?;
+    let table = store.table(&s.descriptor.name)?;
+    let mut draw = context.draw(s.zipf, 8000);
+    let mut supply = Drawn::new(&mut draw, s.batch);
+    let mut trainer = Trainer::new(&store, table, s);
+    let since = Instant::now();
+    for i in 1..=CHECKPOINTS {
+        let end = seconds * f64::from(i) / f64::from(CHECKPOINTS);
+        while since.elapsed().as_secs_f64() < end {
+            trainer.step(&mut supply)?;
+        }
+        trainer.start_checkpoint()?;
     }
-    let read = context.sequential_read(&images)?;
-    // With more than one checkpoint retained there is more than one image; one is read.
-    let one = bytes as f64 / images.len() as f64;
-    Ok(context.settings.rows as f64 / (one / read.per_second))
+    while !trainer.checkpoint_is_done() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(trainer);
+    let written = store.stats().written_bytes;
+    // It waits for the last image.
+    store.close_discarding();
+    let image = newest_image(&context.bed.rows())?;
+    context.notes.say(&format!(
+        "reopen: {} MiB written while training, {} MiB of image",
+        written >> 20,
+        image.map_or(0, |image| image.1) >> 20
+    ));
+    Ok(())
+}
+
+/// Number and bytes of the youngest index image.
+fn newest_image(store: &Path) -> Result<Option<(u64, u64)>> {
+    let mut newest = None;
+    for entry in std::fs::read_dir(store)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Some(Ok(number)) = name.strip_suffix(".image").map(str::parse::<u64>) else {
+            continue;
+        };
+        newest = newest.max(Some((number, entry.metadata()?.len())));
+    }
+    Ok(newest)
+}
+
+/// What an open has to read: the image, and the key blocks of files younger than it.
+fn needed_bytes(path: &Path, store: &Store) -> Result<u64> {
+    let (number, bytes) = newest_image(path)?.unwrap_or((0, 0));
+    let young = |file: &&hps::FileInfo| file.current && file.number > number;
+    let blocks = |file: hps::FileInfo| (file.rows + file.tombstones).div_ceil(KEY_BLOCK.1);
+    let keys: u64 = store
+        .files()
+        .into_iter()
+        .filter(|f| young(&f))
+        .map(blocks)
+        .sum();
+    Ok(bytes + keys * KEY_BLOCK.0)
+}
+
+/// Bytes a second of the store's files read in order: the image, or rows where there is none.
+fn device_rate(context: &Context) -> Result<f64> {
+    let root = context.bed.rows();
+    let (mut images, mut rows) = (Vec::new(), Vec::new());
+    for directory in [root.clone(), root.join("part-0")] {
+        for entry in std::fs::read_dir(directory)? {
+            let path = entry?.path();
+            match path.extension().and_then(|x| x.to_str()) {
+                Some("image") => images.push(path),
+                Some("rows") => rows.push(path),
+                _ => {}
+            }
+        }
+    }
+    if images.is_empty() {
+        let mut left = PROBE_BYTES;
+        for path in rows {
+            let bytes = std::fs::metadata(&path)?.len();
+            if left > 0 {
+                images.push(path);
+            }
+            left = left.saturating_sub(bytes);
+        }
+    }
+    Ok(context.sequential_read(&images)?.per_second)
 }
 
 /// Runs this program as a trainer of the store, and kills it with changes not checkpointed.
@@ -122,23 +210,29 @@ struct Reopened {
     outcome: Outcome,
     seconds: Vec<f64>,
     first: Vec<f64>,
+    /// MiB of image and younger key blocks.
+    needed: Vec<f64>,
 }
 
 impl Reopened {
     fn new(name: &str) -> Reopened {
         Reopened {
-            outcome: Outcome::new(name, "index image read in order"),
+            outcome: Outcome::new(name, "image and younger key blocks read in order"),
             seconds: Vec::new(),
             first: Vec::new(),
+            needed: Vec::new(),
         }
     }
 
-    fn round(&mut self, context: &Context, round: usize, limit: f64) -> Result<()> {
+    fn round(&mut self, context: &Context, round: usize, rate: f64) -> Result<()> {
         let s = &context.settings;
         let cache = super::disk::cold_cache(s);
         let since = Instant::now();
         let store = Store::open(&context.bed.rows(), s.options(cache))?;
         let seconds = since.elapsed().as_secs_f64();
+        let needed = needed_bytes(&context.bed.rows(), &store)? as f64;
+        let limit = s.rows as f64 / (needed / rate);
+        self.needed.push(needed / f64::from(1 << 20));
         let table = store.table(&s.descriptor.name)?;
         let mut draw = context.draw(0.0, 7000 + round as u64);
         let batches: Vec<_> = (0..=STEADY)
@@ -168,6 +262,7 @@ impl Reopened {
 
     fn end(mut self) -> Outcome {
         self.outcome.spread("open_s", &self.seconds);
+        self.outcome.spread("needed_mib", &self.needed);
         self.outcome.spread("first_batch_to_steady", &self.first);
         self.outcome
     }

@@ -1,0 +1,239 @@
+//! How are the key blocks of one run read in the order of mix64, from any hash on?
+//!
+//! Invariants:
+//! - Everything is verified before it is handed out: checksums, the order of keys, how many a
+//!   block holds, and that hashes and epochs lie where the manifest says.
+//! - Readers of neighbouring ranges hand out each entry once if the order of the run is right;
+//!   the caller compares their number with the run's.
+
+use std::sync::Arc;
+
+use super::scan::{aligned, read_exact};
+use super::version::{DataFile, Location};
+use crate::error::{Error, Result};
+use crate::format::param_file::{self, KEYS_PER_BLOCK, Run, RunKind};
+use crate::io::AlignedBuffer;
+use crate::units::mix64;
+
+const BLOCK_BYTES: u64 = 4096;
+const PER_BLOCK: u64 = KEYS_PER_BLOCK as u64;
+/// Blocks read at a time beyond where a range was expected to end.
+const TAIL_BLOCKS: u64 = 4;
+
+/// Reads the entries of one run whose hashes lie in a range.
+pub struct SectionWalk {
+    file: Arc<DataFile>,
+    run: Run,
+    /// The location of entry 0.
+    base: u64,
+    range: (u64, u64),
+    window: AlignedBuffer,
+    /// Blocks in the window.
+    held: (u64, u64),
+    /// Where the range probably ends.
+    likely_end: u64,
+    next: u64,
+    end: u64,
+    keys: Vec<u64>,
+    epochs: Vec<u32>,
+    /// Hashes of the block it stands in, from `at` on still to come.
+    hashes: Vec<u64>,
+    at: usize,
+    /// Entry number of the first of them.
+    first: u64,
+    last: Option<u64>,
+    taken: u64,
+}
+
+/// `n` × the part of the hashes in `whole` that lies in `part`.
+fn share(n: u64, part: (u64, u64), whole: (u64, u64)) -> u64 {
+    let (low, high) = (part.0.max(whole.0), part.1.min(whole.1));
+    if low > high {
+        return 0;
+    }
+    let width = |low: u64, high: u64| u128::from(high - low) + 1;
+    let wide = u128::from(n) * width(low, high) / width(whole.0, whole.1).max(1);
+    u64::try_from(wide).unwrap_or(u64::MAX)
+}
+
+impl SectionWalk {
+    /// Opens a run of `file` at its first entry in `range`; `None` if the file has no hashes there.
+    /// Its window takes about `window_bytes`.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`.
+    pub fn open(
+        file: &Arc<DataFile>,
+        run: &Run,
+        range: (u64, u64),
+        window_bytes: u64,
+    ) -> Result<Option<SectionWalk>> {
+        let hashes = (file.meta.hash_min, file.meta.hash_max);
+        if run.entries == 0 || hashes.0 > range.1 || hashes.1 < range.0 {
+            return Ok(None);
+        }
+        let (first, end) = blocks_of(run);
+        let window = window_bytes.clamp(1, (end - first) * BLOCK_BYTES);
+        let window = window.next_multiple_of(BLOCK_BYTES);
+        let tombstone = run.kind == RunKind::Tombstones;
+        let mut walk = SectionWalk {
+            base: Location::new(file.slot, tombstone, 0).0,
+            file: Arc::clone(file),
+            run: *run,
+            range,
+            window: aligned(&file.path, window)?,
+            held: (0, 0),
+            likely_end: end,
+            next: first,
+            end,
+            keys: Vec::new(),
+            epochs: Vec::new(),
+            hashes: Vec::new(),
+            at: 0,
+            first: 0,
+            last: None,
+            taken: 0,
+        };
+        walk.seek(first, hashes)?;
+        Ok(Some(walk))
+    }
+
+    /// Stands at the block in which the range begins, found by the hashes being evenly spread.
+    fn seek(&mut self, first: u64, hashes: (u64, u64)) -> Result<()> {
+        let n = self.run.entries;
+        let run_first = self.run.first_entry;
+        let block = |entry: u64| (run_first + entry) / PER_BLOCK;
+        let mut margin = n.isqrt() * 2;
+        if self.range.1 < hashes.1 {
+            let below = share(n, (0, self.range.1), hashes);
+            self.likely_end = (block(below + margin) + 1).min(self.end);
+        }
+        if self.range.0 <= hashes.0 {
+            return self.step_block();
+        }
+        let below = share(n, (0, self.range.0 - 1), hashes);
+        loop {
+            self.next = block(below.saturating_sub(margin)).max(first);
+            let from = self.next;
+            self.last = None;
+            self.step_block()?;
+            // The first entry of the range may be in the block before.
+            if from == first || self.at > 0 {
+                return Ok(());
+            }
+            margin = margin.saturating_mul(4).max(PER_BLOCK);
+        }
+    }
+
+    /// Appends hash and location of all entries up to and including `high`.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`.
+    pub fn take_until(&mut self, high: u64, out: &mut Vec<(u64, u64)>) -> Result<()> {
+        loop {
+            let base = self.base + self.first;
+            let rest = &self.hashes[self.at..];
+            let count = match rest.last() {
+                Some(last) if *last <= high => rest.len(),
+                _ => rest.partition_point(|hash| *hash <= high),
+            };
+            let numbers = base + self.at as u64..;
+            out.extend(rest[..count].iter().copied().zip(numbers));
+            self.at += count;
+            self.taken += count as u64;
+            if self.at < self.hashes.len() || self.next >= self.end {
+                return Ok(());
+            }
+            self.step_block()?;
+        }
+    }
+
+    /// Entries handed out.
+    #[must_use]
+    pub fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// Reads on so that block `next` is in the window.
+    fn fill(&mut self) -> Result<()> {
+        if (self.held.0..self.held.1).contains(&self.next) {
+            return Ok(());
+        }
+        let wanted = match self.likely_end.saturating_sub(self.next) {
+            0 => TAIL_BLOCKS,
+            blocks => blocks,
+        };
+        let most = self.window.len() as u64 / BLOCK_BYTES;
+        let blocks = wanted.min(most).min(self.end - self.next);
+        let bytes = usize::try_from(blocks * BLOCK_BYTES).unwrap_or(usize::MAX);
+        let offset = self.file.keys_offset + self.next * BLOCK_BYTES;
+        let (file, path) = (&*self.file.file, &self.file.path);
+        read_exact(file, path, &mut self.window[..bytes], offset)?;
+        self.held = (self.next, self.next + blocks);
+        Ok(())
+    }
+
+    /// Stands at the first entry of the next block that is not below the range.
+    fn step_block(&mut self) -> Result<()> {
+        self.fill()?;
+        let number = self.next;
+        let offset = self.file.keys_offset + number * BLOCK_BYTES;
+        let at = usize::try_from((number - self.held.0) * BLOCK_BYTES).unwrap_or(usize::MAX);
+        let block = &self.window[at..at + 4096];
+        self.keys.clear();
+        self.epochs.clear();
+        let (keys, epochs) = (&mut self.keys, &mut self.epochs);
+        param_file::decode_key_block(block, &self.file.identity, offset, keys, epochs)
+            .map_err(|e| e.at(&self.file.path))?;
+        let start = number * PER_BLOCK;
+        let expected = PER_BLOCK.min(self.file.entries().saturating_sub(start));
+        if self.keys.len() as u64 != expected {
+            let what = "a key block holds another number of keys than the footer says";
+            return Err(Error::corrupt(&self.file.path, offset, what));
+        }
+        // A block may hold the end of one run and the beginning of the next.
+        let run_end = self.run.first_entry + self.run.entries;
+        let narrow = |entry: u64| usize::try_from(entry.min(expected)).unwrap_or(usize::MAX);
+        let from = narrow(self.run.first_entry.saturating_sub(start));
+        let to = narrow(run_end.saturating_sub(start));
+        self.hashes.clear();
+        self.hashes
+            .extend(self.keys[from..to].iter().map(|k| mix64(*k)));
+        self.first = start + from as u64;
+        self.check(offset, &self.epochs[from..to])?;
+        self.last = self.hashes.last().copied();
+        self.at = self.hashes.partition_point(|hash| *hash < self.range.0);
+        self.next += 1;
+        Ok(())
+    }
+
+    /// Keys rise strictly by mix64 and lie, with their epochs, where the manifest says.
+    fn check(&self, offset: u64, epochs: &[u32]) -> Result<()> {
+        let meta = &self.file.meta;
+        let rises = self.hashes.is_sorted_by(|a, b| a < b)
+            && match (self.last, self.hashes.first()) {
+                (Some(last), Some(first)) => last < *first,
+                _ => true,
+            };
+        let inside = self.hashes.first().is_none_or(|h| *h >= meta.hash_min)
+            && self.hashes.last().is_none_or(|h| *h <= meta.hash_max);
+        let in_time = |epoch: &u32| (meta.epoch_min..=meta.epoch_max).contains(epoch);
+        if rises && inside && epochs.iter().all(in_time) {
+            return Ok(());
+        }
+        let what = "a key is out of order, or out of the file's range";
+        Err(Error::corrupt(&self.file.path, offset, what))
+    }
+}
+
+/// First block and end of the blocks of a run.
+fn blocks_of(run: &Run) -> (u64, u64) {
+    let end = (run.first_entry + run.entries - 1) / PER_BLOCK + 1;
+    (run.first_entry / PER_BLOCK, end)
+}
+
+/// About how many entries of a run have hashes in a range.
+#[must_use]
+pub fn entries_in(file: &DataFile, run: &Run, range: (u64, u64)) -> u64 {
+    share(run.entries, range, (file.meta.hash_min, file.meta.hash_max))
+}

@@ -1,0 +1,99 @@
+//! How are the entries of a bucket sorted? Hashes are evenly spread, so each is put close to its
+//! place at once; neighbours change places then.
+//!
+//! Hashes that are not evenly spread are sorted by comparing.
+
+/// Entries of one cell, on average.
+const CELL_ENTRIES: usize = 4;
+/// Most entries of one cell that are sorted by changing places.
+const CELL_MAX: u32 = 48;
+
+/// Sorts entries by hash; keeps its memory for the next bucket.
+#[derive(Debug, Default)]
+pub(super) struct Sorter {
+    /// By cell: where its next entry goes.
+    places: Vec<u32>,
+    sorted: Vec<(u64, u64)>,
+}
+
+impl Sorter {
+    /// Sorts entries whose hashes lie in a range.
+    pub fn sort(&mut self, entries: &mut Vec<(u64, u64)>, (low, high): (u64, u64)) {
+        let cells = (entries.len() / CELL_ENTRIES + 1).next_power_of_two();
+        let width_bits = 64 - (high - low).leading_zeros();
+        let shift = width_bits.saturating_sub(cells.ilog2());
+        let cell = |hash: u64| usize::try_from((hash - low) >> shift).unwrap_or(usize::MAX);
+        let few = u32::try_from(entries.len()).is_err() || entries.len() < 64;
+        if few || shift > 63 || !self.count(entries, cells, cell) {
+            entries.sort_unstable();
+            return;
+        }
+        self.sorted.clear();
+        self.sorted.resize(entries.len(), (0, 0));
+        for entry in entries.iter() {
+            let place = &mut self.places[cell(entry.0)];
+            self.sorted[*place as usize] = *entry;
+            *place += 1;
+        }
+        std::mem::swap(entries, &mut self.sorted);
+        for i in 1..entries.len() {
+            let entry = entries[i];
+            let mut to = i;
+            while to > 0 && entries[to - 1].0 > entry.0 {
+                entries[to] = entries[to - 1];
+                to -= 1;
+            }
+            entries[to] = entry;
+        }
+    }
+
+    /// Finds where each cell begins; false if one has too many entries.
+    fn count(&mut self, entries: &[(u64, u64)], cells: usize, cell: impl Fn(u64) -> usize) -> bool {
+        self.places.clear();
+        self.places.resize(cells, 0);
+        for entry in entries {
+            self.places[cell(entry.0)] += 1;
+        }
+        let (mut next, mut most) = (0, 0);
+        for place in &mut self.places {
+            most = most.max(*place);
+            next += std::mem::replace(place, next);
+        }
+        most <= CELL_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::mix64;
+
+    #[test]
+    fn any_hashes_are_sorted_and_none_is_lost() {
+        let mut sorter = Sorter::default();
+        for (count, bits) in [
+            (0, 0),
+            (1, 3),
+            (63, 8),
+            (64, 0),
+            (5000, 0),
+            (5000, 40),
+            (300, 58),
+        ] {
+            for (low, high) in [(0, u64::MAX), (0, 0), (1 << 62, (1 << 63) - 1), (7, 3000)] {
+                let span = u128::from(high - low) + 1;
+                let hash = |x: u64| {
+                    let wide = u128::from(mix64(x) >> bits) % span;
+                    low + u64::try_from(wide).unwrap()
+                };
+                let mut entries: Vec<_> = (0..count).map(|x| (hash(x), x)).collect();
+                let mut expected = entries.clone();
+                sorter.sort(&mut entries, (low, high));
+                assert!(entries.is_sorted_by_key(|e| e.0), "{count} {bits} {low}");
+                entries.sort_unstable();
+                expected.sort_unstable();
+                assert_eq!(entries, expected);
+            }
+        }
+    }
+}

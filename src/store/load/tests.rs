@@ -1,0 +1,205 @@
+//! Is the index that was built the one that a walk over all key blocks gives?
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::error::{Error, Result};
+use crate::format::param_file::RunKind;
+use crate::io::Io;
+use crate::io::sim::SimDisk;
+use crate::options::{Initialiser, Optimizer, RuntimeOptions, TableDescriptor, Thresholds};
+use crate::ssd::scan::KeyScan;
+use crate::ssd::version::Location;
+use crate::store::open;
+use crate::store::{Store, Update};
+use crate::units::mix64;
+
+const ROOT: &str = "/store";
+
+/// By table and hash: rank and location of the newest copy.
+type Newest = BTreeMap<(u32, u64), (u64, Location)>;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix64(self.0) % n
+    }
+}
+
+/// The safe twin: every key block of every file, one after the other, the image not looked at.
+fn walk(engine: &super::Engine) -> Newest {
+    let mut newest = Newest::new();
+    let files: Vec<_> = engine.ssd.versions().current().cloned().collect();
+    for file in files {
+        for run in &file.runs {
+            let mut scan = KeyScan::new(&file, run.first_entry, run.entries, 1 << 16).unwrap();
+            while scan.step().unwrap() {
+                for (key, entry) in scan.keys.iter().zip(scan.first..) {
+                    let tombstone = run.kind == RunKind::Tombstones;
+                    let entry = u32::try_from(entry).unwrap();
+                    let this = (file.meta.rank, Location::new(file.slot, tombstone, entry));
+                    let best = newest.entry((run.table, mix64(*key))).or_insert(this);
+                    *best = (*best).max(this);
+                }
+            }
+        }
+    }
+    newest
+}
+
+/// Opens, and compares what was built with the twin's.
+fn check(disk: &Io, options: &RuntimeOptions) -> Result<usize> {
+    let root = open::Place::Path(Path::new(ROOT));
+    let engine = open::open(disk, root, options.clone(), false, None)?;
+    let expected = walk(&engine);
+    let mut found = BTreeMap::new();
+    for cell in &engine.shards {
+        for (table, state) in cell.lock().tables.iter().enumerate() {
+            for (hash, location) in state.index.iter() {
+                let before = found.insert((u32::try_from(table).unwrap(), hash), location);
+                assert_eq!(before, None, "a key in two shards");
+            }
+        }
+    }
+    let expected: BTreeMap<_, _> = expected.into_iter().map(|(k, v)| (k, v.1)).collect();
+    assert!(
+        found == expected,
+        "{} keys, not {}",
+        found.len(),
+        expected.len()
+    );
+    let mut live: BTreeMap<u32, u64> = BTreeMap::new();
+    for location in found.values() {
+        *live.entry(location.slot()).or_default() += 1;
+    }
+    for file in engine.ssd.versions().current() {
+        let counted = live.get(&file.slot).copied().unwrap_or(0);
+        assert_eq!(
+            file.live.load(Ordering::Relaxed),
+            counted,
+            "{:?}",
+            file.path
+        );
+    }
+    Ok(found.len())
+}
+
+fn random_options(random: &mut Random) -> RuntimeOptions {
+    RuntimeOptions {
+        cache_bytes: 1 << 20,
+        io_depth: 4,
+        file_bytes: 1 << 20,
+        threads: 1 + usize::try_from(random.below(3)).unwrap(),
+        shards: [1, 2, 4, 7][usize::try_from(random.below(4)).unwrap()],
+        inline: random.below(2) == 0,
+        thresholds: Thresholds {
+            image_young_bytes: random.below(3) * (16 << 10),
+            image_young_part: [2, 8, u64::MAX][usize::try_from(random.below(3)).unwrap()],
+            open_unit_entries: [64, 700, 1 << 16][usize::try_from(random.below(3)).unwrap()],
+            ..Thresholds::default()
+        },
+        ..RuntimeOptions::default()
+    }
+}
+
+/// Pushes, removes, flushes, compactions and checkpoints in any order.
+fn history(random: &mut Random, disk: &Io, options: RuntimeOptions) {
+    let store = Store::create_on(disk.clone(), Path::new(ROOT), options).unwrap();
+    let tables: Vec<_> = (0..=random.below(3))
+        .map(|i| {
+            let descriptor = TableDescriptor {
+                optimizer: Optimizer::Sgd,
+                initialiser: Initialiser::Zero,
+                ..TableDescriptor::new(&format!("t{i}"), 4)
+            };
+            store.create_table(&descriptor).unwrap()
+        })
+        .collect();
+    let keys = 1 + random.below(6000);
+    let mut step = 0;
+    for _ in 0..10 + random.below(40) {
+        let table = tables[usize::try_from(random.below(tables.len() as u64)).unwrap()];
+        let from = random.below(keys);
+        let mut batch: Vec<u64> = (from..from + 1 + random.below(1500)).collect();
+        batch.retain(|_| random.below(4) > 0);
+        match random.below(10) {
+            0 => {
+                store.flush().unwrap();
+            }
+            1 => {
+                store.compact().unwrap();
+            }
+            2 => {
+                store.remove(table, &batch).unwrap();
+            }
+            3 | 4 => {
+                step += 1;
+                store.checkpoint(step, &[]).unwrap();
+            }
+            _ => {
+                let mut rows = vec![0.0; batch.len() * 4];
+                let lease = store.pull(table, &batch, &mut rows).unwrap();
+                store.push(&lease, Update::weights(&rows)).unwrap();
+            }
+        }
+    }
+    store.checkpoint(step + 1, &[]).unwrap();
+    store.close().unwrap();
+}
+
+fn images(disk: &SimDisk) -> Vec<std::path::PathBuf> {
+    let all = disk.paths().into_iter();
+    all.filter(|p| p.extension().is_some_and(|e| e == "image"))
+        .collect()
+}
+
+#[test]
+fn after_any_history_the_index_built_is_that_of_a_walk_over_all_key_blocks() {
+    let (mut with_image, mut keys) = (0, 0);
+    for seed in 0..60 {
+        println!("seed {seed}");
+        let mut random = Random(mix64(seed + 1));
+        let sim = SimDisk::new(seed);
+        let disk = Io::from(Arc::new(sim.clone()));
+        history(&mut random, &disk, random_options(&mut Random(seed)));
+        for _ in 0..3 {
+            keys += check(&disk, &random_options(&mut random)).unwrap();
+        }
+        let Some(image) = images(&sim).pop() else {
+            continue;
+        };
+        with_image += 1;
+        // A byte of it is wrong, early or late: all that was built from it is thrown away.
+        let bytes = sim.read_file(&image).unwrap().len() as u64;
+        sim.corrupt(&image, random.below(bytes), 4).unwrap();
+        check(&disk, &random_options(&mut random)).unwrap();
+    }
+    assert!(
+        with_image > 20 && keys > 50_000,
+        "{with_image} images, {keys} keys"
+    );
+}
+
+#[test]
+fn damage_to_a_key_block_that_no_image_covers_is_named() {
+    let sim = SimDisk::new(5);
+    let disk = Io::from(Arc::new(sim.clone()));
+    let mut random = Random(5);
+    let mut options = random_options(&mut random);
+    options.thresholds.image_young_bytes = u64::MAX >> 1;
+    history(&mut random, &disk, options.clone());
+    assert_eq!(images(&sim).len(), 0);
+    let root = open::Place::Path(Path::new(ROOT));
+    let engine = open::open(&disk, root, options.clone(), false, None).unwrap();
+    let file = engine.ssd.versions().current().last().cloned().unwrap();
+    drop(engine);
+    sim.corrupt(&file.path, file.keys_offset + 40, 1).unwrap();
+    match check(&disk, &options) {
+        Err(Error::Corrupt { path, .. }) => assert_eq!(path, file.path),
+        other => unreachable!("{other:?}"),
+    }
+}
