@@ -280,6 +280,9 @@ pub enum NonFinite {
 /// File numbers reserved at a time.
 pub(crate) const NUMBERS_RESERVED: u64 = 4096;
 
+/// Most bytes of a checkpoint's meta: with its header the file's length fits a signed offset.
+pub(crate) const META_BYTES_MAX: u64 = i64::MAX.cast_unsigned() - 4096;
+
 /// When bookkeeping happens that a store of ordinary size rarely sees. Tests lower them, so that a
 /// short run meets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -296,6 +299,8 @@ pub struct Thresholds {
     pub manifest_roll_bytes: u64,
     /// File numbers reserved at a time; more than 16, and no more than the default.
     pub numbers_reserved: u64,
+    /// Most bytes of a checkpoint's meta; no more than the default.
+    pub meta_bytes_max: u64,
 }
 
 impl Default for Thresholds {
@@ -307,6 +312,7 @@ impl Default for Thresholds {
             open_unit_entries: 64 << 10,
             manifest_roll_bytes: 1 << 20,
             numbers_reserved: NUMBERS_RESERVED,
+            meta_bytes_max: META_BYTES_MAX,
         }
     }
 }

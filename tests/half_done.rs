@@ -392,3 +392,35 @@ fn rows_of_a_file_that_was_written_count_although_the_one_beside_it_failed() {
     assert_eq!(store.stats().uncheckpointed_rows, 0);
     store.close().unwrap();
 }
+
+/// A meta that can't be kept was acknowledged, and then nobody could read it.
+#[test]
+fn a_meta_beyond_the_limit_is_refused_before_the_cut() {
+    let mut options = options_with_image(false);
+    options.thresholds.meta_bytes_max = 1000;
+    let disk = SimDisk::new(1);
+    let store = Store::create_on(Arc::new(disk), Path::new(ROOT), options).unwrap();
+    let table = TableDescriptor {
+        optimizer: Optimizer::Sgd,
+        initialiser: Initialiser::Zero,
+        ..TableDescriptor::new("t", 4)
+    };
+    store.create_table(&table).unwrap();
+    set(&store, 0..10, 1.0);
+    let error = store.checkpoint_begin(1, &[1; 1001]).unwrap_err();
+    assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
+    let text = error.to_string();
+    assert!(
+        text.contains("1001 bytes") && text.contains("at most 1000"),
+        "{text}"
+    );
+    let stats = store.stats();
+    assert_eq!(
+        (stats.uncheckpointed_rows, stats.cut_us_max),
+        (10, 0),
+        "no cut was made"
+    );
+    let info = store.checkpoint(1, &[1; 1000]).unwrap();
+    assert_eq!(store.checkpoint_meta(info.id).unwrap(), [1; 1000]);
+    store.close().unwrap();
+}

@@ -266,6 +266,7 @@ fn plan(seed: u64) -> Plan {
         image_young_part: 100,
         manifest_roll_bytes: 0,
         numbers_reserved: 17,
+        ..Thresholds::default()
     };
     let rows = |from: u64, to: u64, value| Op::Rows(0, (from..to).map(key).collect(), value);
     let checkpoint = |step: u8| Op::Checkpoint(u64::from(step), vec![step; 700]);

@@ -5,7 +5,7 @@
 
 use zerocopy::little_endian::U64;
 
-use super::checksum::{FileIdentity, Kind, checksum};
+use super::checksum::{Digest, FileIdentity, Kind, checksum};
 use super::layout::{DecodeError, Decoded, Prefix, decode_block, encode_block, layout};
 
 /// Magic bytes of a meta file.
@@ -61,38 +61,88 @@ pub struct MetaView<'a> {
     pub body: &'a [u8],
 }
 
+/// A verified header; the body is verified as it comes, piece by piece.
+#[derive(Clone, Debug)]
+pub struct MetaHead {
+    /// The header's checksum.
+    pub checksum: u64,
+    /// The checkpoint.
+    pub checkpoint_id: u64,
+    /// Bytes of the body.
+    pub body_bytes: u64,
+    body_checksum: u64,
+    seed: u64,
+    digest: Digest,
+}
+
+fn bad_body<T>(why: &str) -> Decoded<T> {
+    let what = format!("body of a meta file: {why}");
+    Err(DecodeError::damaged(META_HEADER_BYTES as u64, what))
+}
+
+impl MetaHead {
+    /// Verifies the header of a meta file that is `file_bytes` long.
+    ///
+    /// # Errors
+    /// `Newer`, or `Damaged` at the header or, for a file of another length, at the body.
+    pub fn decode(header: &[u8], file_bytes: u64, identity: &FileIdentity) -> Decoded<MetaHead> {
+        let what = "header of a meta file";
+        if header.len() < META_HEADER_BYTES {
+            return Err(DecodeError::damaged(0, format!("{what}: cut short")));
+        }
+        let seed = identity.seed(Kind::MetaHeader, 0);
+        let (head, _, checksum) =
+            decode_block::<MetaHeader>(header, META_HEADER_BYTES, &META_MAGIC, seed, what)?;
+        head.prefix.check(&identity.store())?;
+        if head.number.get() != identity.number() || head.zero != [0; 48] {
+            let why = format!("{what}: of another file, or reserved bytes are not zero");
+            return Err(DecodeError::damaged(0, why));
+        }
+        let body_bytes = head.body_bytes.get();
+        if file_bytes.checked_sub(META_HEADER_BYTES as u64) != Some(body_bytes) {
+            return bad_body("another length than the header says");
+        }
+        Ok(MetaHead {
+            checksum,
+            checkpoint_id: head.checkpoint_id.get(),
+            body_bytes,
+            body_checksum: head.body_checksum.get(),
+            seed: body_seed(identity),
+            digest: Digest::new(),
+        })
+    }
+
+    /// The next bytes of the body.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.digest.update(bytes);
+    }
+
+    /// All of the body has come: verifies it.
+    ///
+    /// # Errors
+    /// `Damaged` at the body.
+    pub fn finish(&self) -> Decoded<()> {
+        match self.digest.digest64() ^ self.seed == self.body_checksum {
+            true => Ok(()),
+            false => bad_body("checksum does not match"),
+        }
+    }
+}
+
 /// Verifies a whole meta file.
 ///
 /// # Errors
 /// `Newer`, or `Damaged` at the header or the body.
 pub fn decode_meta<'a>(bytes: &'a [u8], identity: &FileIdentity) -> Decoded<MetaView<'a>> {
-    let what = "header of a meta file";
-    let Some((header, body)) = bytes.split_at_checked(META_HEADER_BYTES) else {
-        return Err(DecodeError::damaged(0, format!("{what}: cut short")));
-    };
-    let seed = identity.seed(Kind::MetaHeader, 0);
-    let (head, _, sum) =
-        decode_block::<MetaHeader>(header, META_HEADER_BYTES, &META_MAGIC, seed, what)?;
-    head.prefix.check(&identity.store())?;
-    if head.number.get() != identity.number() || head.zero != [0; 48] {
-        let why = format!("{what}: of another file, or reserved bytes are not zero");
-        return Err(DecodeError::damaged(0, why));
-    }
-    let bad = |why: &str| {
-        Err(DecodeError::damaged(
-            META_HEADER_BYTES as u64,
-            format!("body of a meta file: {why}"),
-        ))
-    };
-    if head.body_bytes.get() != body.len() as u64 {
-        return bad("another length than the header says");
-    }
-    if head.body_checksum.get() != checksum(body, body_seed(identity)) {
-        return bad("checksum does not match");
-    }
+    let (header, body) = bytes
+        .split_at_checked(META_HEADER_BYTES)
+        .unwrap_or((bytes, &[]));
+    let mut head = MetaHead::decode(header, bytes.len() as u64, identity)?;
+    head.update(body);
+    head.finish()?;
     Ok(MetaView {
-        checksum: sum,
-        checkpoint_id: head.checkpoint_id.get(),
+        checksum: head.checksum,
+        checkpoint_id: head.checkpoint_id,
         body,
     })
 }

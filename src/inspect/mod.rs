@@ -31,6 +31,7 @@ use crate::io::{Directory, Io, LockGuard, OpenMode, is_no_file, is_unreadable};
 use crate::options::TableDescriptor;
 use crate::ssd::create::STORE_TEMPORARY_NAME;
 use crate::ssd::edits::Replay;
+use crate::ssd::meta_file::check_meta_file;
 use crate::ssd::recover;
 use crate::ssd::version::DataFile;
 use crate::ssd::{missing, open_footer};
@@ -459,7 +460,7 @@ impl Inspection<'_> {
             }
             return Ok(());
         }
-        recover::read_meta_file(&*self.root, store, c).map(drop)
+        check_meta_file(&*self.root, store, c)
     }
 
     /// Every parameter file that the manifest names; those that can't be opened are findings.

@@ -25,8 +25,9 @@ use crate::options::{NUMBERS_RESERVED, TableDescriptor};
 use crate::ssd::branch::link;
 use crate::ssd::create::{Next, sync, write_root, write_whole};
 use crate::ssd::edits::{self, Replay};
+use crate::ssd::meta_file::check_meta_file;
 use crate::ssd::open_footer;
-use crate::ssd::recover::{self, LOCK_NAME};
+use crate::ssd::recover::LOCK_NAME;
 use crate::ssd::scan::RunCursor;
 use crate::ssd::version::{DataFile, Versions};
 
@@ -278,7 +279,7 @@ impl<'a> Build<'a> {
     }
 
     fn check_meta(&self, c: &CheckpointMeta) -> Result<()> {
-        recover::read_meta_file(&*self.root, &self.store, c).map(drop)
+        check_meta_file(&*self.root, &self.store, c)
     }
 
     fn meta_file(&mut self, checkpoint: &mut CheckpointMeta, lost: bool) -> Result<()> {

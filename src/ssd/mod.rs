@@ -19,6 +19,7 @@ pub mod image_ranges;
 pub mod image_room;
 pub mod index;
 mod lock;
+pub(crate) mod meta_file;
 pub mod offers;
 mod orphans;
 pub mod poison;

@@ -28,9 +28,7 @@ use crate::error::{Error, Holder, Invalid, Result};
 use crate::format::current::Current;
 use crate::format::identity::StoreIdentity;
 use crate::format::manifest::{CheckpointMeta, FileMeta, ManifestReader};
-use crate::format::{
-    self, CURRENT_NAME, FileKind, PART_NAME, STORE_NAME, file_name, identity, meta,
-};
+use crate::format::{self, CURRENT_NAME, FileKind, PART_NAME, STORE_NAME, file_name, identity};
 use crate::io::{Directory, Disk, DiskFile, Io, OpenMode};
 use crate::options::{TableDescriptor, Thresholds};
 use crate::row::check_hyper;
@@ -41,7 +39,7 @@ pub(crate) use super::lock::{Locks, lock, lock_writer};
 /// Name of the writer's lock file.
 pub const LOCK_NAME: &str = "LOCK";
 
-/// Largest metadata file that is read whole.
+/// Largest manifest that a repair reads.
 pub(crate) const METADATA_BYTES_MAX: u64 = 1 << 32;
 
 /// A store's tier and what its manifest says beside files.
@@ -522,35 +520,4 @@ impl Ssd {
         }
         Ok(())
     }
-
-    /// The bytes that the trainer gave to a retained checkpoint.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for an unknown checkpoint, `Corrupt`, `Io`.
-    pub fn read_meta(&self, id: u64) -> Result<Vec<u8>> {
-        let checkpoint = self.retained(id)?;
-        let mut content = read_meta_file(&*self.root, &self.store, &checkpoint)?;
-        Ok(content.split_off(meta::META_HEADER_BYTES))
-    }
-}
-
-/// A checkpoint's whole meta file, verified.
-///
-/// # Errors
-/// `Corrupt`, `Unsupported`, `Io`.
-pub(crate) fn read_meta_file(
-    root: &dyn Directory,
-    store: &[u8; 16],
-    checkpoint: &CheckpointMeta,
-) -> Result<Vec<u8>> {
-    let name = file_name(FileKind::Meta, checkpoint.meta_number);
-    let content = read_whole(root, &name, METADATA_BYTES_MAX)?;
-    let path = root.path().join(name);
-    let identity = format::FileIdentity::new(*store, checkpoint.meta_number);
-    let view = meta::decode_meta(&content, &identity).map_err(|e| e.at(&path))?;
-    if view.checksum != checkpoint.meta_checksum || view.checkpoint_id != checkpoint.id {
-        let what = "not the meta file that the manifest names";
-        return Err(Error::corrupt(&path, 0, what));
-    }
-    Ok(content)
 }

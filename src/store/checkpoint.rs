@@ -211,7 +211,7 @@ impl Engine {
     /// Cuts, and writes behind in a thread (or at once with `inline`).
     ///
     /// # Errors
-    /// `InvalidArgument` for a step that does not rise, `ReadOnly`, `Poisoned`.
+    /// `InvalidArgument` for a step that does not rise or too long a meta, `ReadOnly`, `Poisoned`.
     pub fn checkpoint_begin(
         self: &Arc<Engine>,
         step: u64,
@@ -219,6 +219,7 @@ impl Engine {
     ) -> Result<CheckpointTicket> {
         self.check_writer()?;
         self.ssd.check_writable()?;
+        let meta = self.copy_meta(meta)?;
         let outcome = Arc::new(Outcome::default());
         let ticket = CheckpointTicket {
             outcome: Arc::clone(&outcome),
@@ -294,14 +295,32 @@ impl Engine {
         self.running.begin()
     }
 
-    fn cut(&self, step: u64, meta: &[u8]) -> Result<Cut> {
+    /// The caller's bytes, of which he may do what he likes once the call is over.
+    fn copy_meta(&self, meta: &[u8]) -> Result<Vec<u8>> {
+        let (bytes, limit) = (meta.len() as u64, self.ssd.thresholds.meta_bytes_max);
+        if bytes > limit {
+            let what =
+                format!("the meta of a checkpoint has {bytes} bytes, at most {limit} are possible");
+            return Err(Invalid::Other { what }.into());
+        }
+        let mut copy = Vec::new();
+        if copy.try_reserve_exact(meta.len()).is_err() {
+            let what = format!(
+                "the meta of a checkpoint has {bytes} bytes, and there is no memory for a copy"
+            );
+            return Err(Invalid::Other { what }.into());
+        }
+        copy.extend_from_slice(meta);
+        Ok(copy)
+    }
+
+    fn cut(&self, step: u64, meta: Vec<u8>) -> Result<Cut> {
         if let Some(last) = self.ssd.last_step()
             && step <= last
         {
             return Err(Invalid::StepNotRising { step, last }.into());
         }
         let _cut = tracing::debug_span!("cut").entered();
-        let meta = meta.to_vec();
         let since = Instant::now();
         // No push is between two shards: it is in the checkpoint whole, or not at all.
         let _whole = self.gate_alone();

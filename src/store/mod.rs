@@ -327,7 +327,8 @@ impl Store {
     /// All earlier pushes, removes and tables survive a crash once this returns.
     ///
     /// # Errors
-    /// `InvalidArgument` when `step` does not rise, `NoSpace`, `Io`, `Poisoned`, `ReadOnly`.
+    /// `InvalidArgument` when `step` does not rise or `meta` is too long, `NoSpace`, `Io`, `Poisoned`,
+    /// `ReadOnly`.
     pub fn checkpoint(&self, step: u64, meta: &[u8]) -> Result<CheckpointInfo> {
         self.checkpoint_begin(step, meta)?.wait()
     }
