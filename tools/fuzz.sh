@@ -2,9 +2,12 @@
 # Fuzzes the decoders, a hostile directory and sequences of operations; fuzz/README.md says what
 # each target asks.
 #
-#   tools/fuzz.sh [SECONDS] [TARGET...]     each target (all) for SECONDS (60)
+#   tools/fuzz.sh [SECONDS] [TARGET...]           each target (all) for SECONDS (60)
+#   tools/fuzz.sh --total SECONDS [TARGET...]     all of them together in SECONDS: a target that opens
+#                                                 stores gets four times as long as a decoder
 #
-# Prints a line per target: executions, edges covered, seconds, findings. Exits 1 on a finding, and
+# Prints a line per target: executions, edges covered, seconds, findings; then the sum. Exits 1 on a
+# finding, and
 # says where the input is that shows it; 8 where nothing could be built, 16 for an unknown
 # target. Writes only below fuzz/target and fuzz/artifacts; what the corpus grows by is kept in
 # fuzz/target/corpus and used by the next run.
@@ -29,7 +32,15 @@ export MALLOC_MMAP_THRESHOLD_=67108864 MALLOC_TRIM_THRESHOLD_=268435456
 export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_odr_violation=0:quarantine_size_mb=32"
 
 seconds=60
-if [[ ${1:-} =~ ^[0-9]+$ ]]; then
+total=""
+if [ "${1:-}" = --total ]; then
+  if ! [[ ${2:-} =~ ^[0-9]+$ ]]; then
+    echo "fuzz.sh: --total needs seconds" >&2
+    exit 16
+  fi
+  total=$2
+  shift 2
+elif [[ ${1:-} =~ ^[0-9]+$ ]]; then
   seconds=$1
   shift
 fi
@@ -61,6 +72,14 @@ for target in "$@"; do
   fi
 done
 
+# Shares of the time: targets that open whole stores do a thousandth of what decoders do in it.
+weight() { # target
+  case $1 in
+    hostile_directory | mend | operations) echo 4 ;;
+    *) echo 1 ;;
+  esac
+}
+
 # Longest input: what the structure needs, or the list of changes or operations.
 longest() { # target
   case $1 in
@@ -87,8 +106,11 @@ echo "built in $((SECONDS - start)) s"
 
 # One target, until its time is over; what it did as a line. 1 where it found something.
 fuzz() { # target
-  local target=$1 grown=$target_dir/corpus/$1 log=$target_dir/$1.log prefix=$artifacts/$1/
+  local target=$1 seconds=$seconds grown=$target_dir/corpus/$1 log=$target_dir/$1.log prefix=$artifacts/$1/
   local start=$SECONDS status=0 found=0 executions edges
+  if [ -n "$total" ]; then
+    seconds=$((total * jobs * $(weight "$target") / weights))
+  fi
   # What is found is written to the first directory; the seeds are only read.
   "$target_dir/$host/release/$target" "$grown" "fuzz/corpus/$target" \
     -max_total_time="$seconds" -rss_limit_mb="$memory_mb" -timeout="$slowest_s" \
@@ -99,6 +121,7 @@ fuzz() { # target
   executions=$(last_of 'stat::number_of_executed_units:' "$log")
   [ -n "$executions" ] || executions=$(last_of '^#' "$log")
   edges=$(last_of 'cov:' "$log")
+  echo "${executions:-0}" >"$target_dir/$target.executions"
   printf '%-22s %12s %8s %8s %9s\n' "$target" "${executions:-?}" "${edges:-?}" \
     $((SECONDS - start)) "$found"
   if [ "$found" -ne 0 ]; then
@@ -115,6 +138,11 @@ fuzz() { # target
 }
 
 jobs=${HPS_FUZZ_JOBS:-$(nproc)}
+[ "$jobs" -le $# ] || jobs=$#
+weights=0
+for target in "$@"; do
+  weights=$((weights + $(weight "$target")))
+done
 findings=0
 pids=()
 # A fuzzer is a child of the subshell that waits for it.
@@ -132,17 +160,28 @@ printf '%-22s %12s %8s %8s %9s\n' target executions edges seconds findings
 for target in "$@"; do
   mkdir -p "$target_dir/corpus/$target" "$artifacts/$target"
 done
-for target in "$@"; do
-  # All take the same time: the oldest ends next.
-  if [ "${#pids[@]}" -ge "$jobs" ]; then
-    wait "${pids[0]}" || findings=1
-    pids=("${pids[@]:1}")
-  fi
+# Waits until fewer than so many run; with shares of the time, any may end next.
+wait_below() { # count
+  local left pid
+  while [ "${#pids[@]}" -ge "$1" ]; do
+    wait -n "${pids[@]}" || findings=1
+    left=()
+    for pid in "${pids[@]}"; do
+      ! kill -0 "$pid" 2>/dev/null || left+=("$pid")
+    done
+    pids=("${left[@]}")
+  done
+}
+# Those that take longest first: none is left over at the end.
+for target in $(for t in "$@"; do echo "$(weight "$t") $t"; done | sort -srn -k 1,1 | cut -d ' ' -f 2); do
+  wait_below "$jobs"
   fuzz "$target" &
   pids+=($!)
 done
-while [ "${#pids[@]}" -gt 0 ]; do
-  wait "${pids[0]}" || findings=1
-  pids=("${pids[@]:1}")
+wait_below 1
+sum=0
+for target in "$@"; do
+  sum=$((sum + $(cat "$target_dir/$target.executions")))
 done
+echo "fuzz.sh: $sum executions of $# targets"
 [ "$findings" -eq 0 ] || exit 1

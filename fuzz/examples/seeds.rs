@@ -157,15 +157,11 @@ fn image() -> Result<(), Failure> {
     write("image", "golden_ends", &part)
 }
 
-/// Flags (1 forged, 2 go on, 4 read, 8 older checkpoints), then changes: kind, file, offset, and
-/// what they need.
-fn hostile_directory() -> Result<(), Failure> {
-    for flags in 0..16u8 {
-        write(
-            "hostile_directory",
-            &format!("untouched_{flags}"),
-            &[flags, 0],
-        )?;
+/// Flags (1 forged, 2 go on, 4 read, 8 older checkpoints; of `mend`: 1 forged, 2 without meta), then
+/// changes: kind, file, offset, and what they need.
+fn hostile_directory(target: &str, flags_all: u8) -> Result<(), Failure> {
+    for flags in 0..flags_all {
+        write(target, &format!("untouched_{flags}"), &[flags, 0])?;
     }
     for file in 0..10u8 {
         for (name, change) in [
@@ -176,9 +172,9 @@ fn hostile_directory() -> Result<(), Failure> {
             ("gone", &[5, file, 0, 0][..]),
             ("copied", &[6, file, 0, 0, (file + 1) % 10][..]),
         ] {
-            let flags = if name == "number" { 15 } else { 14 };
+            let flags = if name == "number" { 15 } else { 14 } % flags_all;
             let seed = [&[flags, 0], change].concat();
-            write("hostile_directory", &format!("{name}_{file}"), &seed)?;
+            write(target, &format!("{name}_{file}"), &seed)?;
         }
     }
     Ok(())
@@ -217,6 +213,7 @@ fn main() -> Result<(), Failure> {
     manifest()?;
     rows()?;
     image()?;
-    hostile_directory()?;
+    hostile_directory("hostile_directory", 16)?;
+    hostile_directory("mend", 4)?;
     operations()
 }

@@ -1,82 +1,24 @@
 //! What does a store say of a directory that someone else has changed?
 //!
-//! The input is two bytes of flags and a list of changes to the files of a tiny store
-//! ([`hps_fuzz::tiny`]): bytes, lengths, files gone, copied over each other or new. A flag puts
-//! right checksums over everything after that ([`hps_fuzz::forge`]), up to `CURRENT`.
+//! The input is flags and changes: [`hps_fuzz::hostile`].
 //!
 //! Promise: an error is fine; a panic, a hang and an allocation by a claimed size are not. Without
 //! forged checksums every row, meta and checkpoint that is shown is the original, to the bit, none
-//! is missing where no error was told, and what is pushed and checkpointed afterwards is there. With
-//! another flag the directory is inspected and repaired instead: what is built opens and is whole.
+//! is missing where no error was told, and what is pushed and checkpointed afterwards is there.
 
 #![no_main]
 
-use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
-use hps::format::{FileKind, file_name};
-use hps::io::Io;
 use hps::io::sim::SimDisk;
-use hps::{Store, TableId, repair};
-use hps_fuzz::Input;
-use hps_fuzz::forge::{self, Files};
+use hps::{Store, TableId};
+use hps_fuzz::forge::Files;
+use hps_fuzz::hostile::Changed;
 use hps_fuzz::tiny::{self, KEYS, ROOT, Rows, Tiny, descriptors, initial_row, key, options};
 use libfuzzer_sys::fuzz_target;
 
-/// Most changes of an input, and most bytes of a file.
-const CHANGES_MAX: usize = 12;
-const FILE_BYTES_MAX: usize = 1 << 16;
-
 static TINY: LazyLock<Tiny> = LazyLock::new(|| Tiny::new().expect("a valid store"));
-
-/// Makes one change.
-fn change(files: &mut Files, input: &mut Input<'_>) {
-    let kind = input.below(9);
-    let paths: Vec<PathBuf> = files.keys().cloned().collect();
-    if paths.is_empty() {
-        return;
-    }
-    let path = &paths[input.below(paths.len())];
-    let at = input.number(2) as usize;
-    let bytes = files.get_mut(path).expect("a file of the list");
-    match kind {
-        0 => {
-            let mask = input.number(1) as u8;
-            bytes.get_mut(at).into_iter().for_each(|byte| *byte ^= mask);
-        }
-        1 | 2 => {
-            let count = if kind == 1 { 8 } else { 1 + input.below(32) };
-            let new = input.take(count);
-            let places = bytes.iter_mut().skip(at);
-            places.zip(new).for_each(|(place, new)| *place = *new);
-        }
-        3 => bytes.truncate(at),
-        4 => {
-            let value = input.number(1) as u8;
-            bytes.resize((bytes.len() + at).min(FILE_BYTES_MAX), value);
-        }
-        5 => drop(files.remove(path)),
-        6 => {
-            let copy = bytes.clone();
-            files.insert(paths[input.below(paths.len())].clone(), copy);
-        }
-        7 => {
-            let (from, count) = (input.number(2) as usize, input.number(2) as usize);
-            let count = count.min(bytes.len().saturating_sub(from.max(at)));
-            if count > 0 {
-                bytes.copy_within(from..from + count, at);
-            }
-        }
-        _ => {
-            let copy = bytes.clone();
-            let kind = FileKind::ALL[input.below(FileKind::ALL.len())];
-            let name = file_name(kind, input.number(1));
-            let beside = path.parent().unwrap_or(Path::new(ROOT)).join(name);
-            files.insert(beside, copy);
-        }
-    }
-}
 
 /// Reads the last checkpoint of a store, or `older` ones too, and pulls every key; compares all
 /// with what it must hold, if that is known.
@@ -185,47 +127,12 @@ fn read_only(files: &Files, expected: Option<&Tiny>, older: bool) {
     }
 }
 
-/// Inspects and repairs; what was built is whole.
-fn mend(files: &Files) {
-    let disk = Io::of(Tiny::disk(files));
-    let choice = repair::Options {
-        without_meta: true,
-        ..repair::Options::default()
-    };
-    let outcome = repair::repair(&disk, Path::new(ROOT), choice, &mut |_, _| {
-        ControlFlow::Continue(())
-    });
-    if let Ok(repair::Outcome::Built(_, repaired)) = outcome {
-        let path = repaired.path.clone();
-        drop(repaired);
-        let store = Store::open_on(disk, &path, options()).expect("a repaired store opens");
-        for checkpoint in store.checkpoints() {
-            let mut rows = store.rows(checkpoint.id).expect("its rows are there");
-            while rows.next_row().expect("and can be read").is_some() {}
-        }
-    }
-}
-
 fuzz_target!(|bytes: &[u8]| {
-    let mut input = Input::new(bytes);
-    let flags = input.number(2);
-    let flag = |bit: u64| flags & (1 << bit) != 0;
-    let (forged, going_on, reading, older) = (flag(0), flag(1), flag(2), flag(3));
-    let mut files = TINY.files.clone();
-    for _ in 0..CHANGES_MAX {
-        if input.is_empty() {
-            break;
-        }
-        change(&mut files, &mut input);
-    }
-    if forged {
-        forge::store(&mut files, Path::new(ROOT));
-    }
+    let changed = Changed::new(bytes, &TINY.files);
+    let forged = changed.is_forged();
+    let (going_on, reading, older) = (changed.flag(1), changed.flag(2), changed.flag(3));
     let expected = (!forged).then_some(&*TINY);
-    if flag(4) {
-        return mend(&files);
-    }
-    let disk = Tiny::disk(&files);
+    let disk = Tiny::disk(&changed.files);
     match Store::open_on(Arc::new(disk.clone()), Path::new(ROOT), options()) {
         Ok(store) => {
             examine(&store, expected, older);
@@ -233,9 +140,9 @@ fuzz_target!(|bytes: &[u8]| {
                 go_on(store, &disk, forged);
             }
             if reading {
-                read_only(&files, expected, older);
+                read_only(&changed.files, expected, older);
             }
         }
-        Err(_) => read_only(&files, expected, older),
+        Err(_) => read_only(&changed.files, expected, older),
     }
 });

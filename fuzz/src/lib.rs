@@ -1,13 +1,15 @@
 //! What do the fuzz targets share?
 //!
 //! - [`Input`] turns any bytes into numbers and pieces, without an error: what is missing is zero.
-//! - [`forge`] writes right checksums over wrong bytes, [`tiny`] is a small valid store.
+//! - [`forge`] writes right checksums over wrong bytes, [`tiny`] is a small valid store, [`hostile`]
+//!   changes its files.
 //! - Nothing here reads a clock or draws a random number: an input always does the same.
 
 use hps::format::checksum::{FileIdentity, Kind};
 use hps::format::layout::seal;
 
 pub mod forge;
+pub mod hostile;
 pub mod tiny;
 
 /// The store of all structures that targets decode: that of `tests/data/golden-v1`.

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use hps::format::current::Current;
 use hps::format::image::{
@@ -72,17 +72,20 @@ pub fn initial_row(table: u32) -> Vec<u32> {
 /// Options under which a store does everything in the caller's thread.
 #[must_use]
 pub fn options() -> RuntimeOptions {
-    RuntimeOptions {
-        cache_bytes: 1 << 20,
-        shards: 1,
-        threads: 1,
-        io_depth: 2,
-        file_bytes: 1 << 20,
-        retain_checkpoints: 2,
-        inline: true,
-        ..RuntimeOptions::default()
-    }
+    OPTIONS.clone()
 }
+
+/// Made once: the defaults count the processors, which reads files of the kernel.
+static OPTIONS: LazyLock<RuntimeOptions> = LazyLock::new(|| RuntimeOptions {
+    cache_bytes: 1 << 20,
+    shards: 1,
+    threads: 1,
+    io_depth: 2,
+    file_bytes: 1 << 20,
+    retain_checkpoints: 2,
+    inline: true,
+    ..RuntimeOptions::default()
+});
 
 /// A valid store.
 #[derive(Debug)]
@@ -124,6 +127,14 @@ impl Tiny {
     /// # Errors
     /// None that a working engine gives.
     pub fn new() -> hps::Result<Tiny> {
+        Tiny::with(&mut |_, _| {})
+    }
+
+    /// As [`Tiny::new`]; `each` is told id and rows of every checkpoint, forgotten ones too.
+    ///
+    /// # Errors
+    /// None that a working engine gives.
+    pub fn with(each: &mut dyn FnMut(u64, &Rows)) -> hps::Result<Tiny> {
         let root = Path::new(ROOT);
         let disk = SimDisk::new(1);
         create(&disk, root, &[], STORE, *b"tiny store's one")?;
@@ -147,6 +158,7 @@ impl Tiny {
             }
             let meta = vec![value; 40];
             let info = store.checkpoint(u64::from(value), &meta)?;
+            each(info.id, &rows);
             checkpoints.insert(info.id, (rows.clone(), meta));
         }
         checkpoints.pop_first();
