@@ -18,28 +18,35 @@ import sys
 import tempfile
 import time
 
-# _IOR('X', 125, __u32) and EXT4_GOING_FLAGS_NOLOGFLUSH of the kernel's uapi headers.
-EXT4_IOC_SHUTDOWN = (2 << 30) | (4 << 16) | (ord("X") << 8) | 125
+# _IOR('X', 125, __u32) and the flag NOLOGFLUSH of the kernel's uapi headers: ext4 took XFS' number.
+IOC_SHUTDOWN = (2 << 30) | (4 << 16) | (ord("X") << 8) | 125
 NO_LOG_FLUSH = 2
 BUSY_SECONDS = 120
-NEEDED = ("mkfs.ext4", "e2fsck", "mount", "umount")
+# Kinds of file systems: how one is made and checked, and the least MiB that it takes.
+KINDS = {
+    "ext4": (("mkfs.ext4", "-q", "-F"), ("e2fsck", "-fn"), 16),
+    "xfs": (("mkfs.xfs", "-q", "-f"), ("xfs_repair", "-n"), 320),
+}
+# Debian's place of tools for root, which a user's PATH may not have.
+os.environ["PATH"] = os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/sbin:/sbin"
 
 
-def missing():
-    """Why there can be no image here; None where there can be one."""
+def missing(kind="ext4"):
+    """Why there can be no image of a kind here; None where there can be one."""
     if os.geteuid() != 0:
         return "needs root, for loop devices and mounts"
-    for name in NEEDED:
+    make, check, _ = KINDS[kind]
+    for name in (make[0], check[0], "mount", "umount"):
         if shutil.which(name) is None:
             return f"{name} is not installed"
     if not os.path.exists("/dev/loop-control"):
         return "there is no /dev/loop-control"
     try:
         with Image(mib=16) as image:
-            image.make()
+            image.make(kind=kind)
             image.mount()
     except (OSError, RuntimeError) as error:
-        return f"an ext4 image can't be mounted: {error}"
+        return f"an image of {kind} can't be mounted: {error}"
     return None
 
 
@@ -58,10 +65,11 @@ def call(*command):
 
 
 class Image:
-    """An ext4 file system in a file."""
+    """A file system in a file."""
 
     def __init__(self, mib):
-        self.bytes = mib << 20
+        self.mib = mib
+        self.kind = "ext4"
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="hps-image-"))
         self.file = self.directory / "image"
         self.place = self.directory / "mount"
@@ -74,16 +82,18 @@ class Image:
     def __exit__(self, *error):
         self.close()
 
-    def make(self, *options):
+    def make(self, *options, kind="ext4"):
         """A new, empty file system in place of what was there."""
         self.unmount()
+        self.kind = kind
+        make, _, least = KINDS[kind]
         with open(self.file, "wb") as file:
-            file.truncate(self.bytes)
-        call("mkfs.ext4", "-q", "-F", *options, self.file)
+            file.truncate(max(self.mib, least) << 20)
+        call(*make, *options, self.file)
 
     def mount(self, options="defaults"):
         """Mounts it; this replays its journal."""
-        call("mount", "-t", "ext4", "-o", f"loop,{options}", self.file, self.place)
+        call("mount", "-t", self.kind, "-o", f"loop,{options}", self.file, self.place)
         self.mounted = True
 
     def unmount(self):
@@ -106,15 +116,14 @@ class Image:
         """From here on nothing gets to the device, the journal in memory included."""
         place = os.open(self.place, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            fcntl.ioctl(place, EXT4_IOC_SHUTDOWN, struct.pack("I", NO_LOG_FLUSH))
+            fcntl.ioctl(place, IOC_SHUTDOWN, struct.pack("I", NO_LOG_FLUSH))
         finally:
             os.close(place)
 
     def check(self):
-        """What e2fsck finds in the unmounted file system; empty where it is clean."""
-        done = subprocess.run(
-            ["e2fsck", "-fn", self.file], capture_output=True, text=True, errors="replace"
-        )
+        """What is found wrong in the unmounted file system; empty where it is clean."""
+        check = [*KINDS[self.kind][1], self.file]
+        done = subprocess.run(check, capture_output=True, text=True, errors="replace")
         return "" if done.returncode == 0 else done.stdout + done.stderr
 
     def close(self):

@@ -1,15 +1,18 @@
-"""Does a trainer on ext4 resume at its last checkpoint, wherever the power goes?
+"""Does a trainer on ext4 or XFS resume at its last checkpoint, wherever the power goes?
 
 Called by power_cut.sh. Each cut: the trainer runs on a loop image, with io_uring and O_DIRECT; the
 file system is shut down without a flush of its journal; the journal is replayed by a mount, e2fsck
-must find nothing, hps-fsck must end with 0, and the newest checkpoint must be one that this
+or xfs_repair must find nothing, hps-fsck must end with 0, and the newest checkpoint must be one that this
 cut allows (promises P2 and P3). Then the trainer goes on. A run that gets to its end must have the
 digest of one that was never stopped (P1).
 
 What the trainer has acknowledged is known from its lines: when batch m + EVERY is printed, it has
 waited for checkpoint m. Lines count that came before the cut.
 
-The device under the file system keeps what it was given: a cut loses what ext4 had not yet
+Cuts come on both sides: some before the first checkpoint of a store, more after one, of which runs
+then resume. Fewer of either than `Trial.enough` asks for is a failure: nothing would be tested.
+
+The device under the file system keeps what it was given: a cut loses what the file system had not yet
 written, not a cache inside the device.
 """
 
@@ -26,12 +29,14 @@ import time
 from loop_image import Image, call, end_on_sigterm, missing
 
 IMAGE_MIB = 128
-# (mkfs options, mount options): small and large blocks, data in order and not.
+# (kind, mkfs options, mount options): small and large blocks, data in order and not.
 FILE_SYSTEMS = [
-    (["-b", "4096"], "defaults,commit=300"),
-    (["-b", "4096"], "defaults,commit=1"),
-    (["-b", "1024"], "defaults,commit=300"),
-    (["-b", "4096"], "data=writeback,commit=300"),
+    ("ext4", ["-b", "4096"], "defaults,commit=300"),
+    ("xfs", [], "defaults"),
+    ("ext4", ["-b", "4096"], "defaults,commit=1"),
+    ("xfs", ["-b", "size=1024"], "defaults"),
+    ("ext4", ["-b", "1024"], "defaults,commit=300"),
+    ("ext4", ["-b", "4096"], "data=writeback,commit=300"),
 ]
 # How long a trainer whose disk is gone may take to notice; longer than any wait for a busy machine.
 END_SECONDS = 300
@@ -139,8 +144,11 @@ class Run:
 class Trial:
     """Cuts, until there were enough of them."""
 
-    def __init__(self, image, trainer, fsck, flags, data, every, seed):
+    def __init__(self, image, systems, trainer, fsck, flags, data, every, seed):
         self.image, self.trainer, self.fsck = image, trainer, fsck
+        self.systems = systems
+        # File systems made, and cuts on this one.
+        self.made = self.cuts_here = 0
         self.flags = [*flags, "--io", "uring"]
         self.data, self.shortest, self.every = data, every, every
         self.random = random.Random(seed)
@@ -148,7 +156,8 @@ class Trial:
         self.options = None
         self.seconds = 1.0
         self.counts = dict.fromkeys(
-            ("cuts", "inside", "unacknowledged", "half_created", "ended", "waited", "direct"), 0
+            ("cuts", "before", "after", "resumed", "inside", "unacknowledged", "half_created",
+             "ended", "waited", "direct", *(kind for kind, _, _ in systems)), 0
         )
 
     def command(self, directory, *more):
@@ -162,6 +171,7 @@ class Trial:
         )
         if done.returncode != 0:
             raise Failure(f"a run to the end: {done.returncode}: {done.stderr[-2000:]}")
+        self.counts["resumed"] += "resuming after batch" in done.stderr
         lines = [json.loads(line) for line in done.stdout.splitlines()]
         self.last = max((line.get("batch", 0) for line in lines), default=0) or self.last
         summary = lines[-1]
@@ -171,10 +181,11 @@ class Trial:
     def begin(self):
         """A new file system, of the next kind; checkpoints without a pause, or with one."""
         self.every = self.shortest * self.random.choice((1, 2, 5))
-        make, self.options = FILE_SYSTEMS[self.counts["ended"] % len(FILE_SYSTEMS)]
-        self.image.make(*make)
+        kind, make, self.options = self.systems[self.made % len(self.systems)]
+        self.made += 1
+        self.image.make(*make, kind=kind)
         self.image.mount(self.options)
-        self.newest = 0
+        self.newest = self.cuts_here = 0
 
     def store(self):
         return self.image.place / "store"
@@ -183,8 +194,11 @@ class Trial:
         """One run that is cut off, and what must hold after it."""
         run = Run(self.image, self.command(self.store(), "--resume"), self.every)
         try:
-            # Half of the cuts at any time, half soon after a checkpoint was begun.
-            if self.random.random() < 0.5:
+            # The first on a file system at once, before a checkpoint; then every other one soon
+            # after a checkpoint was begun; the rest at any time.
+            if self.cuts_here == 0:
+                alive = run.wait_for(self.random.uniform(0, 0.03), 0)
+            elif self.cuts_here % 2 == 0:
                 alive = run.wait_for(self.random.uniform(0, self.seconds / 3), 0)
             else:
                 batches = self.every * self.random.randrange(1, 8)
@@ -200,6 +214,9 @@ class Trial:
             self.end(expected)
             return
         self.counts["cuts"] += 1
+        self.counts[self.image.kind] += 1
+        self.cuts_here += 1
+        self.counts["resumed"] += "resuming after batch" in run.errors.read_text(errors="replace")
         self.counts["waited"] += wait
         self.counts["direct"] += run.direct and run.ring
         self.recover()
@@ -212,7 +229,7 @@ class Trial:
         self.image.unmount()
         found = self.image.check()
         if found:
-            raise Failure(f"e2fsck: {found}")
+            raise Failure(f"the file system is damaged: {found}")
         self.image.mount(self.options)
 
     def compare(self, run):
@@ -222,6 +239,7 @@ class Trial:
             if must or run.lines:
                 raise Failure(f"no store, and checkpoint {must} was acknowledged")
             self.counts["half_created"] += 1
+            self.counts["before"] += 1
             return
         done = subprocess.run([self.fsck, "--json", self.store()], capture_output=True, text=True)
         if done.returncode != 0:
@@ -232,6 +250,7 @@ class Trial:
         made = found % self.every == 0 or found == self.last
         if not made or found > max(must, run.batch + self.every):
             raise Failure(f"checkpoint {found} was never made; batch {run.batch}")
+        self.counts["after" if found else "before"] += 1
         self.counts["inside"] += run.begun() > found
         self.counts["unacknowledged"] += found > must
         self.newest = found
@@ -251,11 +270,24 @@ class Trial:
         expected = self.figures(self.image.place / "whole")
         self.seconds = time.monotonic() - start
         self.begin()
+        # Each file system gets its share of the cuts, or several where there are many.
+        share = max(4, min(20, cuts // len(self.systems)))
         for cut in range(cuts):
+            if self.cuts_here >= share:
+                self.end(expected)
             while self.counts["cuts"] <= cut:
                 self.cycle(expected)
         self.end(expected)
+        self.enough(cuts)
         return expected
+
+    def enough(self, cuts):
+        """Whether the cuts came where something is at stake."""
+        done = self.counts
+        least = {"before": cuts // 20, "after": cuts // 4, "resumed": cuts // 5}
+        few = [f"{done[name]} {name}" for name, count in least.items() if done[name] < count]
+        if few:
+            raise Failure(f"too few on a side of the first checkpoint: {', '.join(few)}")
 
 
 def keep(image):
@@ -275,11 +307,19 @@ def main():
     if why:
         print(f"power_cut: SKIPPED: {why}; NO POWER WAS CUT", file=sys.stderr)
         return 0
+    systems = []
+    for kind in dict.fromkeys(kind for kind, _, _ in FILE_SYSTEMS):
+        why = missing(kind)
+        if why:
+            print(f"power_cut: SKIPPED: {kind}: {why}; NO POWER WAS CUT THERE", file=sys.stderr)
+        else:
+            systems += [system for system in FILE_SYSTEMS if system[0] == kind]
+    systems.sort(key=FILE_SYSTEMS.index)
     cuts, seed, every = (int(x) for x in sys.argv[1:4])
     trainer, fsck, data, *flags = sys.argv[4:]
     start = time.monotonic()
     with Image(IMAGE_MIB) as image:
-        trial = Trial(image, trainer, fsck, flags, [data], every, seed)
+        trial = Trial(image, systems, trainer, fsck, flags, [data], every, seed)
         status, expected = 0, {}
         try:
             expected = trial.run(cuts)
@@ -295,7 +335,10 @@ def main():
         f"power_cut: {done['cuts']} cuts, {seconds:.1f} s, {seconds / max(1, done['cuts']):.2f} s a "
         f"cut; {done['inside']} lost a checkpoint that was being written, {done['unacknowledged']} "
         f"kept one that was not yet acknowledged, {done['half_created']} while the store was made; "
+        f"{done['before']} before the first checkpoint, {done['after']} after one, "
+        f"{done['resumed']} runs resumed; "
         f"{done['direct']} seen with io_uring and O_DIRECT, {done['waited']} not killed; "
+        f"{', '.join(f'{k} {done[k]}' for k in dict.fromkeys(s[0] for s in systems))}; "
         f"{done['ended']} runs ended equal; seed {seed}; {expected}"
     )
     return status

@@ -1,13 +1,15 @@
-//! Whatever the blocks that had reached the disk when the power went: does ext4 recover, and does the
-//! store open at a checkpoint that this moment allows?
+//! Whatever the blocks that had reached the disk when the power went: does the file system recover, and
+//! does the store open at a checkpoint that this moment allows?
 //!
-//! A loop device on a file of our own file system shows every write and flush of ext4 below a store,
-//! with io_uring and O_DIRECT. From that log come images: everything up to a flush, and of the writes
-//! after it all, none, or some blocks. Each is mounted (which replays the journal), checked by e2fsck,
-//! opened, compared, and every eighth is trained on. The same with a repair and its exchange of names.
+//! A loop device on a file of our own file system shows every write and flush of ext4, XFS or btrfs
+//! below a store, with io_uring and O_DIRECT. From that log come images: everything up to a flush, and
+//! of the writes after it all, none, or some blocks. Each is mounted (which replays the journal),
+//! looked at by the file system's checker, opened, compared, and every eighth is trained on. The same
+//! with a repair and its exchange of names, on ext4.
 //!
-//! Needs root, loop devices, FUSE, e2fsprogs; where they are missing, the test says SKIPPED.
-//! `HPS_BLOCK_IMAGES` is the number of images (50); `HPS_SEED` repeats them.
+//! Needs root, loop devices, FUSE, and the tools of each file system; where they are missing, the test
+//! says SKIPPED. `HPS_BLOCK_IMAGES` is the number of images (50; half as many of XFS and btrfs);
+//! `HPS_SEED` repeats them.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
@@ -18,12 +20,14 @@
 #[path = "disks/block_log.rs"]
 mod block_log;
 mod disks;
-#[path = "disks/ext4.rs"]
-mod ext4;
+#[path = "disks/file_system.rs"]
+mod file_system;
 #[path = "disks/fuse.rs"]
 mod fuse;
 #[path = "disks/images.rs"]
 mod images;
+#[path = "../../tests/common/seed.rs"]
+mod seed;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -32,6 +36,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use disks::{DIM, Random, Trainer, environment, options, own_mounts, say, skipped};
+use file_system::Kind;
 use hps::repair::{Outcome, repair};
 use hps::*;
 use images::{Disk, Place, Recording};
@@ -216,26 +221,21 @@ fn a_lie_is_found(place: &Place, history: &History) {
 /// How many images, and the seed.
 fn wanted() -> (usize, u64) {
     let images = usize::try_from(environment("HPS_BLOCK_IMAGES", 50)).unwrap();
-    (
-        images,
-        environment("HPS_SEED", u64::from(std::process::id())),
-    )
+    (images, seed::fresh("block_log"))
 }
 
-#[test]
-fn whatever_blocks_reached_the_disk_a_checkpoint_that_the_moment_allows_opens() {
-    if !own_mounts("whatever_blocks_reached_the_disk_a_checkpoint_that_the_moment_allows_opens") {
-        return;
-    }
-    let (wanted, seed) = wanted();
+/// Histories on disks of a kind, and images of each.
+fn images_of(kind: Kind, wanted: usize, seed: u64) {
     let mut counts = Counts::default();
-    // One history for each kind of file system, or for the next one where few images are wanted.
+    // One history for each kind of settings, or for the next one where few images are wanted.
     let histories = (wanted / 50).max(1);
     for number in 0..histories {
         let seed = seed + number as u64;
-        let (disk, place) = match Place::new(seed) {
+        let (disk, place) = match Place::new(kind, seed) {
             Ok(made) => made,
-            Err(why) if number == 0 => return skipped("block_log", &why),
+            Err(why) if number == 0 => {
+                return skipped(&format!("block_log, {}", kind.name()), &why);
+            }
             Err(why) => panic!("the first worked: {why}"),
         };
         let history = train(&disk, &place, seed);
@@ -249,10 +249,46 @@ fn whatever_blocks_reached_the_disk_a_checkpoint_that_the_moment_allows_opens() 
     let some = counts.blocks > 0 && counts.empty > 0;
     assert!(some || wanted < 50, "{counts:?}");
     say(&format!(
-        "block_log: {} images of {} calls with {} flushes; {} blocks kept by chance; {} with a \
+        "block_log: {} images of {} calls of {} with {} flushes; {} blocks kept by chance; {} with a \
          checkpoint that was not yet acknowledged, {} before the first; seed {seed}",
-        counts.images, counts.calls, counts.flushes, counts.blocks, counts.newer, counts.empty
+        counts.images,
+        counts.calls,
+        kind.name(),
+        counts.flushes,
+        counts.blocks,
+        counts.newer,
+        counts.empty
     ));
+}
+
+#[test]
+fn whatever_blocks_reached_a_disk_with_ext4_a_checkpoint_that_the_moment_allows_opens() {
+    const NAME: &str =
+        "whatever_blocks_reached_a_disk_with_ext4_a_checkpoint_that_the_moment_allows_opens";
+    if own_mounts(NAME) {
+        let (wanted, seed) = wanted();
+        images_of(Kind::Ext4, wanted, seed);
+    }
+}
+
+#[test]
+fn whatever_blocks_reached_a_disk_with_xfs_a_checkpoint_that_the_moment_allows_opens() {
+    const NAME: &str =
+        "whatever_blocks_reached_a_disk_with_xfs_a_checkpoint_that_the_moment_allows_opens";
+    if own_mounts(NAME) {
+        let (wanted, seed) = wanted();
+        images_of(Kind::Xfs, wanted.div_ceil(2), seed);
+    }
+}
+
+#[test]
+fn whatever_blocks_reached_a_disk_with_btrfs_a_checkpoint_that_the_moment_allows_opens() {
+    const NAME: &str =
+        "whatever_blocks_reached_a_disk_with_btrfs_a_checkpoint_that_the_moment_allows_opens";
+    if own_mounts(NAME) {
+        let (wanted, seed) = wanted();
+        images_of(Kind::Btrfs, wanted.div_ceil(2), seed);
+    }
 }
 
 /// Files below a directory, but those that come and go.
@@ -341,7 +377,7 @@ fn a_repair_whose_power_goes_leaves_one_store_or_the_other_and_is_ended_by_the_n
         return;
     }
     let (wanted, seed) = wanted();
-    let (disk, place) = match Place::new(seed) {
+    let (disk, place) = match Place::new(Kind::Ext4, seed) {
         Ok(made) => made,
         Err(why) => return skipped("block_log, repair", &why),
     };

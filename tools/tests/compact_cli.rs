@@ -2,7 +2,10 @@
 //! end as documented?
 #![expect(clippy::unwrap_used, reason = "test helpers fail the test")]
 
-use std::collections::BTreeMap;
+#[path = "../../tests/common/seed.rs"]
+mod seed;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -439,6 +442,15 @@ fn slow(directory: &Path) -> Child {
     .unwrap()
 }
 
+/// Parameter files of a store with one data directory.
+fn rows(directory: &Path) -> BTreeSet<PathBuf> {
+    let entries = std::fs::read_dir(directory.join("part-0")).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    paths
+        .filter(|path| path.extension().is_some_and(|e| e == "rows"))
+        .collect()
+}
+
 /// Names of manifests in a directory.
 fn manifests(directory: &Path) -> Vec<PathBuf> {
     let paths = std::fs::read_dir(directory)
@@ -461,7 +473,7 @@ fn a_killed_run_loses_nothing_and_the_next_goes_on() {
     };
     let (first, mut killed, mut progress) = (chosen(), 0, 0);
     let mut left = first;
-    let seed = u64::from(std::process::id());
+    let seed = seed::fresh("compact_cli");
     for round in 0..12u64 {
         let random = mix64(seed << 8 | round) % 1000;
         let pause = if round % 2 == 0 { random } else { random / 4 };
@@ -509,9 +521,12 @@ fn a_killed_run_loses_nothing_and_the_next_goes_on() {
 fn ctrl_c_ends_after_the_group_at_hand_and_keeps_what_was_done() {
     let dir = tempfile::tempdir().unwrap();
     worn(dir.path(), 1);
-    let before = found(dir.path());
+    let (before, there) = (found(dir.path()), rows(dir.path()));
     let run = slow(dir.path());
-    std::thread::sleep(Duration::from_millis(700));
+    // Until a group is being rewritten, however long the tool takes to begin.
+    while rows(dir.path()).is_subset(&there) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
     let since = Instant::now();
     let kill = format!("kill -INT {}", run.id());
     assert!(

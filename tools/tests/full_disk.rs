@@ -10,9 +10,11 @@
 )]
 
 mod disks;
-#[path = "disks/ext4.rs"]
+#[path = "disks/file_system.rs"]
 #[expect(dead_code, reason = "tests of power cuts use the rest")]
-mod ext4;
+mod file_system;
+#[path = "../../tests/common/seed.rs"]
+mod seed;
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -21,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use disks::{DIM, Random, Trainer, environment, options, own_mounts, say, skipped};
-use ext4::{Mounted, run};
+use file_system::{Kind, Mounted, run};
 use hps::*;
 use tempfile::TempDir;
 
@@ -44,9 +46,9 @@ impl Mount {
         let file = File::create(&image).map_err(|e| e.to_string())?;
         file.set_len(IMAGE_BYTES).map_err(|e| e.to_string())?;
         fs::create_dir(&place).map_err(|e| e.to_string())?;
-        ext4::make(&image, &["-m", "0", "-b", "4096"])?;
+        file_system::make(Kind::Ext4, &image, &["-m", "0", "-b", "4096"])?;
         Ok(Mount {
-            mounted: Mounted::new(&image, &place, "defaults")?,
+            mounted: Mounted::new(Kind::Ext4, &image, &place, "defaults")?,
             _directory: directory,
         })
     }
@@ -163,7 +165,7 @@ fn a_full_file_system_refuses_writes_and_takes_them_once_there_is_room() {
         Err(why) => return skipped("full_disk", &why),
     };
     let levels = environment("HPS_FILL_LEVELS", 1);
-    let seed = environment("HPS_SEED", u64::from(std::process::id()));
+    let seed = seed::fresh("full_disk");
     let mut refused = 0;
     for level in 0..levels {
         say(&format!("full_disk: level {level} of seed {seed}"));

@@ -17,8 +17,11 @@ mod disks;
 mod faulty;
 #[path = "disks/fuse.rs"]
 mod fuse;
+#[path = "../../tests/common/seed.rs"]
+mod seed;
 
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use disks::{Random, Trainer, environment, options, own_mounts, say, skipped};
 use faulty::{Faults, FaultyFs, Kind};
@@ -28,6 +31,9 @@ use tempfile::TempDir;
 
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
+
+/// One for all runs.
+static SEED: LazyLock<u64> = LazyLock::new(|| seed::fresh("fuse_faults"));
 
 /// A mounted file system that can be told to fail.
 struct Mount {
@@ -104,7 +110,7 @@ const STEPS: [Step; 12] = [
 fn take(trainer: &mut Trainer, step: Step) -> Result<()> {
     match step {
         Step::Set(seed) => {
-            let given = environment("HPS_SEED", 0) << 8;
+            let given = *SEED << 8;
             trainer.set_random(&mut Random(seed + given), 4000, 400)
         }
         Step::Flush => trainer.store().flush().map(drop),

@@ -4,8 +4,11 @@
 //! - Nothing here depends on time: a signal may come too late, but then the run has ended well.
 #![expect(clippy::unwrap_used, reason = "test helpers fail the test")]
 
+#[path = "../../tests/common/skip.rs"]
+mod skip;
+
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -86,8 +89,7 @@ fn on_terminal(line: &str, variables: &[(&str, &str)]) -> Option<String> {
     match command.output() {
         Ok(output) => Some(String::from_utf8_lossy(&output.stdout).into_owned()),
         Err(error) => {
-            let mut err = std::io::stderr().lock();
-            writeln!(err, "SKIPPED: terminals are made by `script`: {error}").unwrap();
+            skip::skipped(&format!("terminals are made by `script`: {error}"));
             None
         }
     }

@@ -1,9 +1,9 @@
 //! What may be on a disk when the power goes: how do tests record it, and how do they look at it?
 //!
-//! - [`Disk`] is a block device whose traffic is recorded; ext4 is made on it.
+//! - [`Disk`] is a block device whose traffic is recorded; ext4, XFS or btrfs is made on it.
 //! - From a [`Recording`] come [`Cut`]s: everything up to a flush, and of the writes after it all, none,
 //!   or some blocks.
-//! - [`Place`] mounts an image, as after a power cut, and has e2fsck look at it.
+//! - [`Place`] mounts an image, as after a power cut, and has its checker look at it.
 #![expect(
     clippy::unwrap_used,
     clippy::cast_possible_truncation,
@@ -18,20 +18,54 @@ use tempfile::TempDir;
 
 use super::block_log::{BlockLog, BlockLogFs, NAME, Record, apply, apply_some};
 use super::disks::Random;
-use super::ext4::{self, Mounted};
+use super::file_system::{self, Kind, Mounted};
 
 type Answer<T> = Result<T, String>;
 
-const DISK_BYTES: usize = 40 << 20;
-/// (mkfs options, mount options): small and large blocks, data in order and not.
-const FILE_SYSTEMS: [(&[&str], &str); 4] = [
-    (&["-b", "4096"], "commit=300"),
-    (&["-b", "4096"], "commit=1"),
-    (&["-b", "1024"], "commit=300"),
-    (&["-b", "4096"], "data=writeback,commit=300"),
-];
+/// How a file system is made and mounted, on how large a disk.
+#[derive(Clone, Copy)]
+struct System {
+    kind: Kind,
+    make: &'static [&'static str],
+    mount: &'static str,
+    bytes: usize,
+}
 
-/// A block device with ext4 on it, as a file.
+/// Made at once, without what is done later in the background, and without discards.
+const EXT4: &str = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
+const fn ext4(block: &'static [&'static str], mount: &'static str) -> System {
+    System {
+        kind: Kind::Ext4,
+        make: block,
+        mount,
+        bytes: 40 << 20,
+    }
+}
+/// Small and large blocks, data in order and not.
+const EXT4_SYSTEMS: [System; 4] = [
+    ext4(&["-m", "0", "-E", EXT4, "-b", "4096"], "commit=300"),
+    ext4(&["-m", "0", "-E", EXT4, "-b", "4096"], "commit=1"),
+    ext4(&["-m", "0", "-E", EXT4, "-b", "1024"], "commit=300"),
+    ext4(
+        &["-m", "0", "-E", EXT4, "-b", "4096"],
+        "data=writeback,commit=300",
+    ),
+];
+const XFS: System = System {
+    kind: Kind::Xfs,
+    make: &["-K"],
+    mount: "defaults",
+    bytes: 48 << 20,
+};
+/// Data and metadata in the same block groups, as on small disks.
+const BTRFS: System = System {
+    kind: Kind::Btrfs,
+    make: &["-K", "--mixed"],
+    mount: "nodiscard",
+    bytes: 64 << 20,
+};
+
+/// A block device, as a file.
 pub struct Disk {
     server: Option<BackgroundSession>,
     pub log: BlockLog,
@@ -39,9 +73,9 @@ pub struct Disk {
 }
 
 impl Disk {
-    fn new() -> Answer<Disk> {
+    fn new(bytes: usize) -> Answer<Disk> {
         let directory = tempfile::tempdir().map_err(|e| e.to_string())?;
-        let log = BlockLog::new(DISK_BYTES);
+        let log = BlockLog::new(bytes);
         let mut config = Config::default();
         config.mount_options = vec![MountOption::FSName("hps-block-log".to_owned())];
         let fs = BlockLogFs(log.clone());
@@ -69,19 +103,23 @@ impl Drop for Disk {
 
 /// Where file systems are mounted, and images are kept: in memory, where that is allowed.
 pub struct Place {
-    mount: &'static str,
+    system: System,
     in_memory: bool,
     directory: TempDir,
 }
 
 impl Place {
-    /// A disk with a new file system of a kind that the seed chooses, and a place for it; or why there
-    /// can be none.
-    pub fn new(seed: u64) -> Answer<(Disk, Place)> {
+    /// A disk with a new file system of a kind, and a place for it; or why there can be none. The seed
+    /// chooses among the settings of ext4.
+    pub fn new(kind: Kind, seed: u64) -> Answer<(Disk, Place)> {
         let directory = tempfile::tempdir().map_err(|e| e.to_string())?;
-        let (make, mount) = FILE_SYSTEMS[(seed % 4) as usize];
+        let system = match kind {
+            Kind::Ext4 => EXT4_SYSTEMS[(seed % 4) as usize],
+            Kind::Xfs => XFS,
+            Kind::Btrfs => BTRFS,
+        };
         let mut place = Place {
-            mount,
+            system,
             in_memory: false,
             directory,
         };
@@ -91,10 +129,9 @@ impl Place {
         let images = place.directory.path().join("images");
         let tmpfs = ["-t".as_ref(), "tmpfs".as_ref(), "tmpfs".as_ref()];
         let tmpfs = [&tmpfs[..], &[images.as_os_str()]].concat();
-        place.in_memory = ext4::run("mount", &tmpfs).is_ok();
-        let disk = Disk::new()?;
-        let lazy = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
-        ext4::make(&disk.file(), &[make, &["-m", "0", "-E", lazy]].concat())?;
+        place.in_memory = file_system::run("mount", &tmpfs).is_ok();
+        let disk = Disk::new(system.bytes)?;
+        file_system::make(kind, &disk.file(), system.make)?;
         place.mounted(&disk)?.unmount()?;
         Ok((disk, place))
     }
@@ -105,16 +142,22 @@ impl Place {
     }
 
     pub fn mounted(&self, disk: &Disk) -> Answer<Mounted> {
-        Mounted::new(&disk.file(), &self.root(), self.mount)
+        Mounted::new(
+            self.system.kind,
+            &disk.file(),
+            &self.root(),
+            self.system.mount,
+        )
     }
 
-    /// What a look into an image says, once its journal was replayed and e2fsck found nothing.
+    /// What a look into an image says, once its journal was replayed and its checker found nothing.
     pub fn look<T>(&self, bytes: &[u8], look: impl FnOnce(&Path) -> Answer<T>) -> Answer<T> {
         let image = self.directory.path().join("images/image");
         fs::write(&image, bytes).unwrap();
-        let mount = || Mounted::new(&image, &self.root(), self.mount);
+        let (kind, mount) = (self.system.kind, self.system.mount);
+        let mount = || Mounted::new(kind, &image, &self.root(), mount);
         mount()?.unmount()?;
-        ext4::check(&image)?;
+        file_system::check(kind, &image)?;
         let mounted = mount()?;
         let found = look(mounted.place());
         mounted.unmount()?;
@@ -126,7 +169,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         let images = self.directory.path().join("images");
         if self.in_memory {
-            drop(ext4::run(
+            drop(file_system::run(
                 "umount",
                 &["--lazy".as_ref(), images.as_os_str()],
             ));

@@ -8,6 +8,9 @@
     reason = "test helpers fail the test"
 )]
 
+#[path = "../../../tests/common/skip.rs"]
+mod skip;
+
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -41,7 +44,7 @@ pub fn say(text: &str) {
 
 /// Says that a test does nothing here.
 pub fn skipped(test: &str, why: &str) {
-    say(&format!("{test}: SKIPPED: {why}; NOTHING WAS TESTED"));
+    skip::skipped(&format!("{test}: {why}; NOTHING WAS TESTED"));
 }
 
 /// Runs this one test in a mount namespace of its own, whose mounts go with its last process; false

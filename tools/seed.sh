@@ -1,0 +1,12 @@
+# Sourced by scripts, from the project's directory: `fresh_seed` prints HPS_SEED; without it the first
+# digits of the commit, so that each commit is tested with seeds of its own; without both 1.
+# tests/common/seed.rs does the same.
+
+fresh_seed() {
+    if [ -n "${HPS_SEED:-}" ]; then
+        echo "$HPS_SEED"
+        return 0
+    fi
+    commit=$(git rev-parse HEAD 2> /dev/null | cut -c -7) || commit=
+    printf '%d\n' "0x${commit:-1}"
+}
