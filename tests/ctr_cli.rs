@@ -4,12 +4,16 @@
 //! - The same digest and scores after `kill -9` at random moments and `--resume`.
 //! - Every kind of bad input is told what is wrong and where.
 
+#[path = "common/seed.rs"]
+#[expect(clippy::unwrap_used, reason = "test helpers fail the test")]
+mod seed;
+
 use std::fmt::Write as _;
-use std::io::Write as _;
+use std::io::{BufRead, BufReader, Write as _};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -215,41 +219,88 @@ fn the_summary_has_every_field_and_the_model_learns() -> Result<()> {
     Ok(())
 }
 
+/// Batches between checkpoints of runs that are killed.
+const EVERY: u64 = 2;
+
+/// Where a run began: after this batch of a checkpoint, or at the beginning.
+fn began_after(said: &str) -> Option<u64> {
+    let (_, rest) = said.split_once("resuming after batch ")?;
+    rest.split(' ').next()?.parse().ok()
+}
+
+/// Kills a run once it has printed so many batches, and a moment later; the batch where it began.
+fn kill_after(flags: &[&str], place: &Place, batches: u64, wait: Duration) -> Result<Option<u64>> {
+    let log = place.path("stderr");
+    let mut child = command(&[flags, &["--json"]].concat(), &[&place.data])?
+        .stdout(Stdio::piped())
+        .stderr(std::fs::File::create(&log)?)
+        .spawn()?;
+    let output = BufReader::new(child.stdout.take().context("a pipe")?);
+    let mut lines = output.lines();
+    for _ in 0..batches {
+        lines.next().context("it ended before it was killed")??;
+    }
+    std::thread::sleep(wait);
+    child.kill()?;
+    let signal = child.wait()?.signal();
+    let said = std::fs::read_to_string(log)?;
+    ensure!(signal == Some(9), "it ended before it was killed: {said}");
+    Ok(began_after(&said))
+}
+
+/// Kills are placed by what the run has printed, never by a clock alone: on a slow machine they would
+/// all come before the first checkpoint, and no run would have to resume.
 #[test]
-fn killed_runs_resume_to_the_same_bits() -> Result<()> {
+fn runs_killed_before_and_after_checkpoints_resume_to_the_same_bits() -> Result<()> {
     let place = place()?;
-    let data: &[&Path] = &[&place.data];
     let wide = ["--dim", "128", "--cache-mib", "2"];
-    let plain = summary(&wide, data)?;
-    let mut killed = 0;
-    let seed = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
-    let mut state = std::env::var("HPS_SEED").map_or(Ok(seed), |text| text.parse::<u64>())?;
-    let seed = state;
+    let plain = summary(&wide, &[&place.data])?;
+    let mut state = seed::fresh("ctr_cli");
+    let (mut before, mut after) = (0u32, 0u32);
     for round in 0..3 {
         let directory = place.path(&format!("store-{round}"));
         let directory = directory.to_str().context("a path in UTF-8")?;
-        let own = ["--dir", directory, "--resume", "--checkpoint-every", "2"];
+        let every = EVERY.to_string();
+        let own = ["--dir", directory, "--resume", "--checkpoint-every", &every];
         let flags = [&own[..], &wide].concat();
-        for _ in 0..3 {
-            let mut child = command(&flags, data)?
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()?;
-            std::thread::sleep(Duration::from_millis(splitmix(&mut state) % 800));
-            child.kill()?;
-            killed += u32::from(child.wait()?.signal() == Some(9));
+        let mut last = None;
+        let mut first = true;
+        // Where a run begins tells where the kill before it came.
+        let mut count = |began: Option<u64>| match began {
+            _ if std::mem::take(&mut first) => {}
+            None => before += 1,
+            Some(_) => after += 1,
+        };
+        // The first kill comes before a batch is printed, the others after checkpoints.
+        for batches in [0, 3 * EVERY, 3 * EVERY + splitmix(&mut state) % 6] {
+            let wait = Duration::from_micros(splitmix(&mut state) % 3000);
+            let began = kill_after(&flags, &place, batches, wait)?;
+            count(began);
+            ensure!(
+                began >= last,
+                "round {round}: began after {began:?}, {last:?} was acknowledged"
+            );
+            // When batch n is printed, the checkpoint before the last one was waited for.
+            last = (batches > 0).then(|| began.unwrap_or(0) + EVERY);
         }
-        let resumed = summary(&flags, data)?;
-        assert_eq!(
-            result(&resumed),
-            result(&plain),
-            "round {round}, HPS_SEED={seed}"
+        let output = run(
+            &[&flags[..], &["--json", "--digest"]].concat(),
+            &[&place.data],
+        )?;
+        let began = began_after(&stderr(&output));
+        count(began);
+        ensure!(
+            began.is_some() && began >= last,
+            "round {round}: resumed after {began:?}, {last:?} was acknowledged"
         );
+        let text = String::from_utf8(output.stdout)?;
+        let last = text.lines().last().context("some output")?;
+        let resumed: Value = serde_json::from_str(last)?;
+        assert_eq!(result(&resumed), result(&plain), "round {round}");
     }
-    assert!(
-        killed > 0,
-        "no run was killed before its end: HPS_SEED={seed}"
-    );
+    let seen = format!("{before} kills before a checkpoint, {after} after one");
+    ensure!(before >= 2 && after >= 6, "{seen}");
+    println!("{seen}, each of these resumed");
     Ok(())
 }
 

@@ -8,9 +8,11 @@
 
 mod common {
     pub mod rng;
+    pub mod seed;
 }
 
 use common::rng::Rng;
+use common::seed;
 use hps::io::Io;
 use hps::io::sim::SimDisk;
 use hps::*;
@@ -196,8 +198,7 @@ fn stress(seed: u64, policy: PolicyKind) -> u64 {
 
 #[test]
 fn trainers_prefetches_and_checkpoints_together_keep_every_row() {
-    let given = std::env::var("HPS_SEED").ok().and_then(|s| s.parse().ok());
-    let seeds = [1, u64::from(std::process::id())].map(|seed| given.unwrap_or(seed));
+    let seeds = [1, seed::fresh("stress")];
     let mut flushes = 0;
     for policy in [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Cached] {
         flushes += seeds.map(|seed| stress(seed, policy)).iter().sum::<u64>();

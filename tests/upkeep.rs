@@ -4,7 +4,8 @@
 //! A store with stale rows and three checkpoints is opened, compacted and thinned out. Before every
 //! call that changes what a crash could leave, remains of the disk are taken; each is opened,
 //! inspected and compared with the oracle. `HPS_CRASH_SEED` runs only one workload;
-//! `HPS_CRASH_WORKLOADS`, set for `tests/crash.rs`, runs an eighth as many here (6 without it).
+//! `HPS_CRASH_WORKLOADS`, set for `tests/crash.rs`, runs an eighth as many here (6 without it); both: so
+//! many, from that one on.
 
 #![expect(
     clippy::unwrap_used,
@@ -210,8 +211,11 @@ fn crash_everywhere(seed: u64, lie: Option<Hook>) -> std::result::Result<(usize,
 #[test]
 fn a_crash_at_every_call_of_the_upkeep_leaves_the_last_checkpoint_as_it_was() {
     let number = |name| std::env::var(name).ok().map(|n| n.parse::<u64>().unwrap());
-    let count = number("HPS_CRASH_WORKLOADS").map_or(6, |n| n.div_ceil(8));
-    let seeds = number("HPS_CRASH_SEED").map_or((0..count).collect(), |seed| vec![seed]);
+    let first = number("HPS_CRASH_SEED");
+    let alone = if first.is_some() { 1 } else { 6 };
+    let count = number("HPS_CRASH_WORKLOADS").map_or(alone, |n| n.div_ceil(8));
+    let first = first.unwrap_or(0);
+    let seeds: Vec<u64> = (first..first + count).collect();
     let (mut calls, mut opened) = (0, 0);
     for &seed in &seeds {
         let (c, o) = crash_everywhere(seed, None)

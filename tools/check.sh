@@ -2,15 +2,20 @@
 # Every check of the project, in stages, cheapest first; the same here and in CI.
 #
 #   tools/check.sh                  all stages
-#   tools/check.sh --tests-done     without the tests of the root package, where `cargo test` (which
-#                                   covers only it) has just passed
 #   tools/check.sh STAGE...         only these: format clippy layers tests tools features docs
 #                                   figures trainer bounds bench crash flips schedules sanitizers
 #                                   disks supply fuzz
 #
 # Stops at the first stage that fails, naming it. Needs Rust with rustfmt and clippy, and a C
-# compiler. The figures need python3 (and numpy, fetched into target/); without it they are left
-# out, and the last lines say so.
+# compiler. At the end each stage is a line: seconds, and what it counted (tests, crashes, kills, ...).
+# A stage fails
+#
+# - that counts less than tools/test_counts.txt asks for; HPS_CHECK_COUNTS=off leaves that out, for runs
+#   that are made shorter; HPS_BLESS_COUNTS=1 raises the numbers of the file to what was counted;
+# - that leaves something out: a line with SKIPPED that tools/skips.txt does not allow.
+#
+# Half of the random cases are the same each time, half come from HPS_SEED, or, without it, from the
+# commit. No seed is run twice.
 #
 # The feature `peers` of hps-tools (other stores, to compare with) is in no stage: it may compile
 # RocksDB for 20 minutes. `tools/peers.sh test` builds and tests it, by hand.
@@ -19,24 +24,40 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
 
 export CARGO_TERM_PROGRESS_WHEN=never
+. tools/seed.sh
+HPS_SEED=$(fresh_seed)
+export HPS_SEED
 
 # Kills and power cuts under the trainer; tools/soak.sh is the long run of all of it.
 kills=${HPS_CHECK_KILLS:-200}
 cuts=${HPS_CHECK_CUTS:-20}
 # Every member of the workspace with every feature but hps-tools' `peers`; see above.
 workspace=(--workspace --features hps/sim)
+# Workloads of each kind of the crash test, half of them new; `cargo test` runs the first 30 at most.
+workloads_all=${HPS_CRASH_WORKLOADS:-200}
+unset HPS_CRASH_WORKLOADS
+workloads_tested=30
+# Logs of the stages, and all that was left out.
+logs=$PWD/target/stages
+mkdir -p "$logs"
+export HPS_SKIPS_FILE=$logs/skips
+allowed=${HPS_SKIPS_ALLOWED:-tools/skips.txt}
 # What `hps-bench --tiny all` has to report, each name as often as it is here.
 workloads="pull-hit push-hit train-memory first-touch load pull-miss train train reopen reopen-killed
   checkpoint checkpoint-beside checkpoint-beside-disk compaction index growth-pull-hit-4000
   growth-pull-miss-4000 growth-pull-hit-8000 growth-pull-miss-8000 growth-pull-hit-16000
   growth-pull-miss-16000"
 report=()
+passed=""
 current=""
+begun=$SECONDS
 
 finish() {
   local status=$?
   if [ "${#report[@]}" -gt 0 ]; then
     printf '%s\n' "${report[@]}"
+    sort -u "$HPS_SKIPS_FILE" 2>/dev/null || true
+    printf '%-10s %5d s, seed %s\n' all $((SECONDS - begun)) "$HPS_SEED"
   fi
   if [ "$status" -ne 0 ]; then
     echo "check.sh: FAILED in stage '$current'" >&2
@@ -49,14 +70,133 @@ trap finish EXIT
 run_stage() { # name
   current=$1
   echo "== $current"
-  local start=$SECONDS
-  "stage_$current"
-  report+=("$(printf '%-10s %5d s' "$current" $((SECONDS - start)))")
+  local start=$SECONDS status counts
+  : >"$HPS_SKIPS_FILE.new"
+  # As a condition, `set -e` would be off in the stage.
+  set +e
+  (
+    set -e
+    export HPS_SKIPS_FILE=$HPS_SKIPS_FILE.new
+    "stage_$current"
+  ) 2>&1 | tee "$logs/$current.log"
+  status=${PIPESTATUS[0]}
+  set -e
+  counts=$(counted <"$logs/$current.log")
+  report+=("$(printf '%-10s %5d s  %s' "$current" $((SECONDS - start)) \
+    "$(paste -sd '|' <<<"$counts" | sed 's/|/, /g')")")
+  # What scripts and cargo said; tests have written it themselves.
+  grep -o 'SKIPPED.*' "$logs/$current.log" >>"$HPS_SKIPS_FILE.new" || true
+  sort -u "$HPS_SKIPS_FILE.new" >>"$HPS_SKIPS_FILE"
+  [ "$status" -eq 0 ] || exit "$status"
+  check_skips
+  check_counts "$counts"
+  passed+=" $1 "
+}
+
+# Binaries that a stage before has built with what tests switch on: built alone, the library would be
+# compiled once more.
+built() { # stages that build them
+  local stage
+  for stage in "$@"; do
+    [[ $passed == *" $stage "* ]] || return 1
+  done
+}
+
+# Where scripts find the trainer and hps-fsck; nothing where they have to build them.
+bin_of_scripts() {
+  local from=${CARGO_TARGET_DIR:-target}/release to=$logs/bin
+  if built tools trainer; then
+    mkdir -p "$to"
+    cp "$from/hps-fsck" "$from/examples/ctr" "$to"
+    echo "$to"
+  fi
 }
 
 skip() { # why
-  echo "SKIPPED in stage '$current': $1" >&2
-  report+=("SKIPPED in stage '$current': $1")
+  echo "SKIPPED: in stage '$current': $1" >&2
+}
+
+# Fails on what was left out of a stage and is not on the list.
+check_skips() {
+  local patterns=$logs/allowed unlisted
+  if grep -nvE '^(#.*|.+ -- .+)?$' "$allowed" >&2; then
+    echo "$allowed: lines that are no pattern with a reason" >&2
+    exit 1
+  fi
+  sed -n 's/^\([^#].*\) -- .*/\1/p' "$allowed" >"$patterns"
+  unlisted=$(sort -u "$HPS_SKIPS_FILE.new" | grep -vEf "$patterns" || true)
+  if [ -n "$unlisted" ]; then
+    echo "$unlisted" >&2
+    echo "check.sh: the above was left out, and $allowed does not allow it" >&2
+    exit 1
+  fi
+}
+
+# What a stage did, from its log: lines of "COUNT UNIT".
+counted() {
+  awk '
+    # The first number of what matches, wherever in a line: tests write into those of the harness.
+    function add(pattern, unit,   found) {
+      if (!match($0, pattern)) return
+      found = substr($0, RSTART, RLENGTH)
+      match(found, /[0-9]+/)
+      if (!(unit in sum)) units[++n] = unit
+      sum[unit] += substr(found, RSTART, RLENGTH)
+    }
+    {
+      add("^test result: ok[.] [0-9]+ passed", "tests")
+      add("[0-9]+ workloads, [0-9]+ crashes, ", "workloads")
+      add(" [0-9]+ crashes, ", "crashes")
+      add("^[0-9]+ workloads$", "benchmarks")
+      add("^kill_resume: [0-9]+ kills", "kills")
+      add("^power_cut: [0-9]+ cuts", "cuts")
+      add("^slow_disk: [0-9]+ seconds", "slow seconds")
+      add("block_log: [0-9]+ images", "images")
+      add("full_disk: [0-9]+ fill levels", "fill levels")
+      add("fuse_faults: [0-9]+ failed calls", "failed calls")
+      add("[0-9]+ bytes changed", "changes")
+      add("^fuzz.sh: [0-9]+ executions", "executions")
+    }
+    END { for (i = 1; i <= n; i++) print sum[units[i]], units[i] }'
+}
+
+# Fails where a stage counted less than it is asked for.
+check_counts() { # what it counted
+  local stage least unit found
+  if [ "${HPS_CHECK_COUNTS:-}" = off ]; then
+    return 0
+  fi
+  if [ -n "${HPS_BLESS_COUNTS:-}" ]; then
+    bless_counts "$1"
+  fi
+  while read -r stage least unit; do
+    if [ "$stage" != "$current" ]; then
+      continue
+    fi
+    found=$(sed -n "s/^\([0-9]*\) $unit\$/\1/p" <<<"$1")
+    if [ "${found:-0}" -lt "$least" ]; then
+      echo "check.sh: ${found:-0} $unit, tools/test_counts.txt asks for $least" >&2
+      exit 1
+    fi
+  done <tools/test_counts.txt
+}
+
+# Raises the numbers of the file to what this stage counted; it never lowers one.
+bless_counts() { # what it counted
+  awk -v stage="$current" -v counted="$1" '
+    BEGIN {
+      n = split(counted, lines, "\n")
+      for (i = 1; i <= n; i++) {
+        unit = lines[i]; sub(/^[0-9]+ /, "", unit)
+        found[unit] = lines[i] + 0
+      }
+    }
+    !/^#/ && $1 == stage {
+      unit = $0; sub(/^[^ ]+ +[0-9]+ /, "", unit)
+      if (found[unit] > $2) $0 = sprintf("%s %d %s", stage, found[unit], unit)
+    }
+    { print }' tools/test_counts.txt >"$logs/counts"
+  cp "$logs/counts" tools/test_counts.txt
 }
 
 stage_format() {
@@ -78,7 +218,7 @@ stage_tests() {
 
 # In the release profile, which stage bench needs too: a test of damaged traces takes minutes without.
 stage_tools() {
-  run_or_note cargo test --release -p hps-tools
+  cargo test --release -p hps-tools
 }
 
 # The library with each feature alone and with none, without what tests switch on.
@@ -146,7 +286,7 @@ stage_bounds() {
 
 # hps-bench measures everything that it knows, tiny: the figures mean nothing, but all are there.
 stage_bench() {
-  cargo build --release --quiet -p hps-tools --bin hps-bench
+  built tools || cargo build --release --quiet -p hps-tools --bin hps-bench
   local bench=${CARGO_TARGET_DIR:-target}/release/hps-bench out=target/hps-bench
   mkdir -p target
   if ! timeout 60 "$bench" --tiny all --json >"$out.txt" 2>"$out.log"; then
@@ -177,19 +317,29 @@ for entry in json.loads(sys.stdin.read()):
     print(entry["workload"])'
 }
 
-# Every call of 200 workloads is a crash, with eight remains each; then kill -9 at random moments,
-# resume, compare digests.
+# The release profile's tests of whole stores: they run long, so they are built to run fast. The same
+# library as the trainer's.
+release_test() { # test, arguments
+  local name=$1
+  shift
+  cargo test --release --quiet --test "$name" -- --nocapture "$@"
+}
+
+# Every call of each workload is a crash, with eight remains each: the other half of the fixed seeds
+# (`cargo test` had the first) and as many new ones; then kill -9, resume, compare digests.
 stage_crash() {
-  HPS_CRASH_WORKLOADS=${HPS_CRASH_WORKLOADS:-200} cargo test --quiet --test crash
-  tools/kill_resume.sh "$kills"
+  local test=a_crash_at_every_call_reopens
+  local fixed=$((workloads_all / 2 - workloads_tested)) new=$((workloads_all / 2))
+  if [ "$fixed" -gt 0 ]; then
+    HPS_CRASH_SEED=$workloads_tested HPS_CRASH_WORKLOADS=$fixed release_test crash "$test"
+  fi
+  HPS_CRASH_SEED=$((1000000 + HPS_SEED)) HPS_CRASH_WORKLOADS=$new release_test crash "$test"
+  SEED=$HPS_SEED BIN=$(bin_of_scripts) tools/kill_resume.sh "$kills"
 }
 
 # Every byte of a store that holds every kind of file, changed in three ways.
 stage_flips() {
-  local said
-  said=$(HPS_FLIPS=all cargo test --quiet --test inspect a_changed_byte -- --nocapture 2>&1) ||
-    { echo "$said" >&2; return 1; }
-  grep -oE '[0-9]{6} bytes changed' <<<"$said" || { echo "$said" >&2; return 1; }
+  HPS_FLIPS=all release_test inspect a_changed_byte
 }
 
 # The engine's threads in chosen orders.
@@ -204,38 +354,26 @@ stage_sanitizers() {
 
 # Power cuts of ext4, and a disk that is slow; where there is no right to mount, they are left out.
 stage_disks() {
-  run_or_note tools/power_cut.sh "$cuts"
-  run_or_note tools/slow_disk.sh "${HPS_CHECK_SLOW_SECONDS:-20}"
+  local bin
+  bin=$(bin_of_scripts)
+  SEED=$HPS_SEED BIN=$bin tools/power_cut.sh "$cuts"
+  BIN=$bin tools/slow_disk.sh "${HPS_CHECK_SLOW_SECONDS:-20}"
 }
 
 # Licences, bans, sources and the table of dependencies; without cargo-deny it is left out, loudly.
 stage_supply() {
-  run_or_note tools/deny.sh
+  tools/deny.sh
 }
 
-# Each fuzz target for a while; without cargo-fuzz it is left out, loudly.
+# Six minutes of fuzzing, shared by all targets; without cargo-fuzz it is left out, loudly.
 stage_fuzz() {
-  run_or_note tools/fuzz.sh "${HPS_FUZZ_SECONDS:-60}"
-}
-
-# Runs a script and repeats in the summary what it skipped.
-run_or_note() { # command
-  local out=target/stage.txt line
-  mkdir -p target
-  "$@" 2>&1 | tee "$out"
-  while IFS= read -r line; do
-    report+=("$line")
-  done < <(grep 'SKIPPED' "$out" || true)
+  tools/fuzz.sh --total "${HPS_FUZZ_SECONDS:-360}"
 }
 
 stages=(format clippy layers tests tools features docs figures trainer bounds bench crash flips
   schedules sanitizers disks supply fuzz)
 case "${1:-}" in
   "") ;;
-  --tests-done)
-    stages=(format clippy tools features docs figures trainer bounds bench crash flips schedules
-      sanitizers disks supply fuzz)
-    ;;
   -*)
     echo "check.sh: unknown option $1" >&2
     current=arguments
@@ -251,6 +389,7 @@ for stage in "${stages[@]}"; do
     exit 16
   fi
 done
+: >"$HPS_SKIPS_FILE"
 for stage in "${stages[@]}"; do
   run_stage "$stage"
 done

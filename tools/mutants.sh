@@ -1,23 +1,24 @@
 #!/usr/bin/env bash
-# If a line of the format or of recovery were wrong, would a test say so?
+# If a line of the engine were wrong, would a test say so?
 #
-#   tools/mutants.sh              every mutant: hours
-#   tools/mutants.sh 3/20         every 20th of them; 0/20 to 19/20 are all
+#   tools/mutants.sh                   25 viable mutants each of format ssd store mem repair inspect
+#   tools/mutants.sh [-n N] MODULE...  N each of these
 #
-# cargo-mutants changes one place of src/format/*.rs and src/ssd/{recover,attach,create,edits}.rs at a
-# time, builds, and runs tests: the unit tests of format first, then, for what these miss and for
-# src/ssd, the tests of whole stores that are fast. Code that only prints and code of tests is left as it is.
-# Fields taken out of structs are not counted: cargo-mutants 27.1 can't choose among these.
+# cargo-mutants changes one place at a time, builds, and runs tests: the module's unit tests first, then,
+# for what these miss, tests of whole stores that were chosen for the module (`tests_of`), for at most
+# 60 s. Which places is drawn by a seed, which is printed: HPS_SEED, or the commit. Code that only
+# prints and code of tests is left as it is. Fields taken out of structs are not counted: cargo-mutants
+# 27.1 can't choose among these.
 #
 #   caught     a test failed, as it should
 #   missed     no test did: listed at the end, each is equivalent or wants a test
 #   timeout    a test did not end, which counts as caught
-#   unviable   did not compile, which counts as nothing
+#   unviable   did not compile, which counts as nothing: another one is drawn instead
 #
-# Prints the four numbers and the share caught; ends with 1 where it is less than HPS_MUTANTS_MIN
-# (60) percent, 8 where tests fail without any change. Needs cargo-mutants; HPS_MUTANTS_INSTALL=1
-# installs it where it is missing; without it this is SKIPPED, loudly, and ends with 0. A job for
-# the night, not a gate.
+# Prints a line a module and the survivors; ends with 1 where a module has less than HPS_MUTANTS_MIN
+# (85) percent caught, 8 where tests fail without any change. Needs cargo-mutants; HPS_MUTANTS_INSTALL=1
+# installs it where it is missing; without it this is SKIPPED, loudly, and ends with 0. A job for the
+# night, not a gate: a mutant takes a minute or two on two cores.
 #
 #   HPS_MUTANTS_ONLY=REGEX   only mutants whose line in `cargo mutants --list` matches
 #   PROPTEST_CASES, HPS_CRASH_WORKLOADS   kept if they are set, else 32 and 3
@@ -26,14 +27,38 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
 
-minimum=${HPS_MUTANTS_MIN:-60}
-# What is listed here takes seconds; the other tests take minutes, and find more.
-store_tests=(--test attach --test damage --test open --test formats --test torn_writes --test crash)
+. tools/seed.sh
+seed=$(fresh_seed)
+minimum=${HPS_MUTANTS_MIN:-85}
+wanted=25
+if [ "${1:-}" = -n ]; then
+  wanted=${2:-}
+  shift 2 || true
+fi
+known="format ssd store mem repair inspect"
+modules=${*:-$known}
+for module in $modules; do
+  if [[ " $known " != *" $module "* || ! $wanted =~ ^[1-9][0-9]*$ ]]; then
+    echo "mutants.sh: [-n N] MODULE..., of: $known" >&2
+    exit 16
+  fi
+done
 # Most of the time goes into building the library again, so it is built as fast as can be.
 quick=(--cargo-arg=--config=profile.dev.package.hps.opt-level=0
   --cargo-arg=--config=profile.dev.package.hps.debug=false)
-# Unit tests of what is not looked at.
-skips=(--skip io:: --skip mem:: --skip row:: --skip keymap:: --skip store::)
+test_seconds_max=60
+
+# Tests of whole stores that see what a module does; in 60 s without optimisation.
+tests_of() { # module
+  case $1 in
+    format) echo attach damage open formats torn_writes crash ;;
+    ssd) echo attach damage open torn_writes crash upkeep ;;
+    store) echo store open model crash stress upkeep ;;
+    mem) echo store model stress ;;
+    repair) echo repair repair_manifest ;;
+    inspect) echo inspect damage attach repair_manifest ;;
+  esac
+}
 
 if ! cargo mutants --version >/dev/null 2>&1; then
   if [ -z "${HPS_MUTANTS_INSTALL:-}" ]; then
@@ -51,24 +76,20 @@ mkdir -p "$out"
 export CARGO_TARGET_DIR=$target CARGO_INCREMENTAL=1 CARGO_TERM_PROGRESS_WHEN=never
 export PROPTEST_CASES=${PROPTEST_CASES:-32} HPS_CRASH_WORKLOADS=${HPS_CRASH_WORKLOADS:-3}
 
-choice=(--file 'src/format/*.rs' --file src/ssd/recover.rs --file src/ssd/attach.rs --file src/ssd/create.rs
-  --file src/ssd/edits.rs --exclude 'src/format/*tests.rs' --exclude src/format/samples.rs
-  --exclude-re 'impl (std::)?(fmt::)?(Debug|Display) for')
-if [ $# -gt 0 ]; then
-  choice+=(--shard "$1" --sharding round-robin)
-fi
-cargo mutants --no-config --list "${choice[@]}" >"$out/listed.txt"
-grep -v ': delete field' "$out/listed.txt" >"$out/chosen.txt" || true
-if [ -n "${HPS_MUTANTS_ONLY:-}" ]; then
-  grep -E "$HPS_MUTANTS_ONLY" "$out/chosen.txt" >"$out/some.txt" || true
-  mv "$out/some.txt" "$out/chosen.txt"
-fi
-echo "mutants.sh: $(wc -l <"$out/chosen.txt") mutants chosen${1:+, share $1}"
+# All mutants of a module, in an order that the seed draws.
+list() { # module
+  cargo mutants --no-config --list --file "src/$1/**/*.rs" --file "src/$1.rs" \
+    --exclude 'src/**/*tests.rs' --exclude 'src/**/tests/*.rs' --exclude src/format/samples.rs \
+    --exclude-re 'impl (std::)?(fmt::)?(Debug|Display) for' |
+    { grep -v ': delete field' || true; } |
+    { grep -E "${HPS_MUTANTS_ONLY:-.}" || true; } |
+    shuf --random-source=<(yes "$seed $1")
+}
 
 # Runs the mutants listed in a file against tests; the results are in a folder of that name.
-run() { # name, which tests
-  local name=$1 config=$out/$1.toml line status=0 files=() tests=("${quick[@]}")
-  shift
+run() { # name, filter of unit tests, which tests
+  local name=$1 filter=$2 config=$out/$1.toml line status=0 files=() tests=("${quick[@]}")
+  shift 2
   if [ ! -s "$out/$name.txt" ]; then
     return 0
   fi
@@ -87,10 +108,11 @@ run() { # name, which tests
   while IFS= read -r line; do
     files+=(--file "$line")
   done < <(cut -d : -f 1 "$out/$name.txt" | sort -u)
-  echo "== $name: $(wc -l <"$out/$name.txt") mutants: cargo test --features sim $* -- ${skips[*]}"
+  echo "== $name: $(wc -l <"$out/$name.txt") mutants: cargo test --features sim $* -- $filter"
+  # shellcheck disable=SC2086 # no filter is no argument
   nice -n 10 cargo mutants --config "$config" "${files[@]}" --output "$out/$name" \
-    --jobs 1 --no-shuffle --features sim --colors never --minimum-test-timeout 30 \
-    --timeout-multiplier 4 --build-timeout 300 "${tests[@]}" -- -- "${skips[@]}" || status=$?
+    --jobs 1 --no-shuffle --features sim --colors never --timeout "$test_seconds_max" \
+    --build-timeout 600 "${tests[@]}" -- -- $filter || status=$?
   # 2: some are missed; 3: some did not end. Anything else is a fault of ours.
   case $status in
     0 | 2 | 3) ;;
@@ -98,33 +120,62 @@ run() { # name, which tests
   esac
 }
 
-of() { # result, name
-  grep -v ': delete field' "$out/$2/mutants.out/$1.txt" 2>/dev/null || true
+of() { # result, names
+  local result=$1 name
+  shift
+  for name in "$@"; do
+    grep -v ': delete field' "$out/$name/mutants.out/$result.txt" 2>/dev/null || true
+  done
 }
 
-grep '^src/format/' "$out/chosen.txt" >"$out/unit.txt" || true
-run unit --lib
-{
-  of missed unit
-  grep -v '^src/format/' "$out/chosen.txt" || true
-} >"$out/store.txt"
-run store "${store_tests[@]}"
+# Draws until enough mutants of a module have compiled, or there are no more.
+module() { # module
+  local module=$1 round=0 taken=0 missing=$wanted units=() stores=() tests=() name
+  for name in $(tests_of "$module"); do
+    tests+=(--test "$name")
+  done
+  list "$module" >"$out/$module.listed"
+  while [ "$missing" -gt 0 ] && [ "$taken" -lt "$(wc -l <"$out/$module.listed")" ]; do
+    round=$((round + 1))
+    sed -n "$((taken + 1)),$((taken + missing))p" "$out/$module.listed" >"$out/$module-unit-$round.txt"
+    taken=$((taken + missing))
+    units+=("$module-unit-$round")
+    stores+=("$module-store-$round")
+    run "$module-unit-$round" "$module::" --lib
+    of missed "$module-unit-$round" >"$out/$module-store-$round.txt"
+    run "$module-store-$round" "" "${tests[@]}"
+    missing=$(of unviable "$module-unit-$round" | wc -l)
+  done
+  local caught timeouts unviable missed viable
+  caught=$(of caught "${units[@]}" "${stores[@]}" | wc -l)
+  timeouts=$(of timeout "${units[@]}" "${stores[@]}" | wc -l)
+  unviable=$(of unviable "${units[@]}" | wc -l)
+  missed=$(of missed "${stores[@]}" | wc -l)
+  viable=$((caught + timeouts + missed))
+  if [ "$viable" -eq 0 ]; then
+    echo "mutants.sh: nothing of $module was tried" >&2
+    exit 8
+  fi
+  {
+    printf '%-8s %4d viable of %5d, %4d caught, %3d timeout, %3d missed (%3d unviable): %3d %%\n' \
+      "$module" "$viable" "$(wc -l <"$out/$module.listed")" "$caught" "$timeouts" "$missed" \
+      "$unviable" $((100 * (caught + timeouts) / viable))
+    of missed "${stores[@]}" | sed 's/^/  missed: /'
+    of timeout "${units[@]}" "${stores[@]}" | sed 's/^/  timeout: /'
+  } | tee -a "$out/table"
+  if [ $((100 * (caught + timeouts))) -lt $((minimum * viable)) ]; then
+    low+=("$module")
+  fi
+}
 
-caught=$({ of caught unit; of caught store; } | wc -l)
-timeouts=$({ of timeout unit; of timeout store; } | wc -l)
-unviable=$({ of unviable unit; of unviable store; } | wc -l)
-missed=$(of missed store | wc -l)
-echo "mutants.sh: caught $caught, timeout $timeouts, missed $missed, unviable $unviable"
-of missed store | sed 's/^/missed: /'
-of timeout unit | sed 's/^/timeout: /'
-of timeout store | sed 's/^/timeout: /'
-viable=$((caught + timeouts + missed))
-if [ "$viable" -eq 0 ]; then
-  echo "mutants.sh: nothing was tried" >&2
-  exit 8
-fi
-echo "mutants.sh: $((100 * (caught + timeouts) / viable)) % of $viable caught"
-if [ $((100 * (caught + timeouts))) -lt $((minimum * viable)) ]; then
-  echo "mutants.sh: less than $minimum %" >&2
+echo "mutants.sh: seed $seed, $wanted each of $modules"
+low=()
+for module in $modules; do
+  module "$module"
+done
+echo "mutants.sh: seed $seed, commit $(git describe --always --dirty 2>/dev/null || echo 'no git')"
+cat "$out/table"
+if [ "${#low[@]}" -gt 0 ]; then
+  echo "mutants.sh: less than $minimum % of ${low[*]}" >&2
   exit 1
 fi

@@ -2,17 +2,19 @@
 # Runs the long column of the test ladder for hours: kills, power cuts, simulated crashes, random
 # models, faults, flipped bytes, fuzzing, full disks, slow disks.
 #
-#   tools/soak.sh --hours H [--out FILE] [--rungs a,b,c] [--seed N]
+#   tools/soak.sh --hours H [--out FILE] [--rungs a,b,c] [--seed N] [--failures N]
 #   tools/soak.sh --table FILE       only the table, of a log that is there
 #
-# The rung that had the least time so far goes next, one slice at a time (seconds to minutes), until
-# the time is over; `--hours 0` runs one slice of each. Rungs: see `rungs` below; without --rungs all
-# of them but `asan`, which builds everything a second time.
+# The rung that had the least time so far goes next, one slice at a time (seconds to minutes). It stops
+# when the time is over and the slice at hand has ended, or after N failed slices (10); a rung of which
+# three slices failed is left out from then on. `--hours 0` runs one slice of each. Rungs: see `rungs`
+# below; without --rungs all of them but `asan` and `tsan`, which build everything a second time.
+# Seeds go on from --seed; without it from HPS_SEED or the commit and the time.
 #
 # Each slice is a line of FILE (target/soak.log; appended to): UTC time, rung, seed, what and how
-# many, seconds, result; tabs between. A failure keeps its output beside FILE, and the others go on.
-# At the end, and at Ctrl-C, a Markdown table of the lines of this run. Nothing depends on time: it
-# may run at `nice` beside other work.
+# many, seconds, result, commit; tabs between. The seed and the commit repeat it. A failure keeps its
+# output beside FILE, and the others go on. At the end, and at Ctrl-C, a Markdown table of the lines of
+# this run. Nothing depends on time: it may run at `nice` beside other work.
 #
 # Exit codes: 0 nothing failed (what was SKIPPED is said), 1 something did, 8 could not build, 16
 # wrong arguments.
@@ -27,9 +29,12 @@ export MALLOC_MMAP_THRESHOLD_=67108864 MALLOC_TRIM_THRESHOLD_=268435456
 # Rung, and what a slice of it does.
 rungs=(
   "kill      L4: 100 x kill -9 of the trainer, resumed; digests compared"
-  "power     L5: 50 power cuts of ext4 under the trainer, resumed; digests compared"
-  "blocks    L6: 200 images of what the disk below ext4 may hold when the power goes, opened"
+  "power     L5: 50 power cuts of ext4 and XFS under the trainer, resumed; digests compared"
+  "blocks    L6: 200 images of what a disk with ext4 may hold when the power goes, 100 each of XFS and btrfs"
+  "repairs   L6: 200 images of a repair and its exchange of names, cut off; the next repair ends it"
   "crash     L2, L3: 200 workloads on the simulated disk, cut off at every call"
+  "upkeep    L2: compaction and forgetting without a trainer, cut off at every call, 25 workloads"
+  "shuttle   the engine under 20 000 schedules of each model, drawn by the seed"
   "model     L1: 1024 random cases of 200 operations against a map, a fifth of them with threads"
   "stress    trainers, prefetches and checkpoints at the same time, 20 seeds"
   "fault     L10: every call of a workload fails in 8 ways, 10 workloads"
@@ -40,13 +45,16 @@ rungs=(
   "slow      L20: the trainer on a disk of 10 MiB/s, then 200 IOPS; memory, files and disk flat"
   "fuzz      L13: the next fuzz target for 5 minutes"
   "asan      L14: crash and model tests under AddressSanitizer, 20 workloads and 128 cases"
+  "tsan      the stress test under ThreadSanitizer, 5 seeds"
 )
 once="damage flips"
 
-hours="" out="" wanted="" seed=$(date +%s) table=""
+. tools/seed.sh
+hours="" out="" wanted="" seed=$(($(fresh_seed) + $(date +%s) % 1000000 * 1000)) table="" failures_max=10
+commit=$(git describe --always --dirty 2>/dev/null || echo 'no git')
 while [ $# -gt 0 ]; do
   case $1 in
-    --hours | --out | --rungs | --seed | --table)
+    --hours | --out | --rungs | --seed | --table | --failures)
       [ $# -gt 1 ] || { echo "soak.sh: $1 needs a value" >&2; exit 16; }
       case $1 in
         --hours) hours=$2 ;;
@@ -54,6 +62,7 @@ while [ $# -gt 0 ]; do
         --rungs) wanted=${2//,/ } ;;
         --seed) seed=$2 ;;
         --table) table=$2 ;;
+        --failures) failures_max=$2 ;;
       esac
       shift 2
       ;;
@@ -103,12 +112,13 @@ if [ -n "$table" ]; then
   print_table "$table"
   exit 0
 fi
-if ! [[ $hours =~ ^[0-9]+(\.[0-9]+)?$ && $seed =~ ^[0-9]+$ ]]; then
-  echo "soak.sh: --hours H, a number; --seed N" >&2
+if ! [[ $hours =~ ^[0-9]+(\.[0-9]+)?$ && $seed =~ ^[0-9]+$ && $failures_max =~ ^[1-9][0-9]*$ ]]; then
+  echo "soak.sh: --hours H, a number; --seed N; --failures N" >&2
   exit 16
 fi
 known=" $(printf '%s\n' "${rungs[@]}" | cut -d ' ' -f 1 | tr '\n' ' ')"
-for rung in ${wanted:=${known/ asan / }}; do
+both=${known/ asan / }
+for rung in ${wanted:=${both/ tsan / }}; do
   [[ $known == *" $rung "* ]] || { echo "soak.sh: no rung '$rung'; there are:$known" >&2; exit 16; }
 done
 has() { # rung
@@ -162,9 +172,10 @@ test_binary() { # name, arguments of cargo
 build() {
   local name target=${CARGO_TARGET_DIR:-target}
   mkdir -p "$work/bin"
-  for name in crash model stress fault damage; do
+  for name in crash upkeep model stress fault damage; do
     ! has "$name" || test_binary "$name" --release --test "$name"
   done
+  ! has shuttle || test_binary shuttle --release --features shuttle --test shuttle
   if has flips; then
     test_binary inspect --release --test inspect
     test_binary repair --release --test repair
@@ -178,7 +189,9 @@ build() {
     cp "$target/release/hps-fsck" "$work/bin/"
   fi
   ! has full || test_binary full_disk --release -p hps-tools --test full_disk
-  ! has blocks || test_binary block_log --release -p hps-tools --test block_log
+  if has blocks || has repairs; then
+    test_binary block_log --release -p hps-tools --test block_log
+  fi
   ! has fuse || test_binary fuse_faults --release -p hps-tools --test fuse_faults
   if has asan; then
     export RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address
@@ -194,6 +207,17 @@ build() {
       ! has "$name" || test_binary "$name" --release --test "$name"
     done
   fi
+  if has tsan; then
+    # As tools/tsan.sh does it.
+    export RUSTC_BOOTSTRAP=1
+    export RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer"
+    test_binary stress --target "$(rustc -vV | sed -n 's/^host: //p')" --target-dir "$target/tsan" \
+      --features sim,tsan --test stress
+    mv "$work/bin/stress" "$work/bin/stress-tsan"
+    unset RUSTC_BOOTSTRAP RUSTFLAGS
+    cp tools/tsan.supp "$work/bin/"
+    ! has stress || test_binary stress --release --test stress
+  fi
   if has fuzz && cargo fuzz --version >/dev/null 2>&1; then
     nice tools/fuzz.sh 1 current >"$work/build.log" 2>&1 || { cat "$work/build.log" >&2; exit 8; }
   fi
@@ -202,7 +226,7 @@ build() {
 # Each slice: runs with the seed $1, prints what it prints. Beside it, what to read from that: lines
 # of "COUNT UNIT".
 slice_kill() { SEED=$1 BIN=$work/bin tools/kill_resume.sh 100; }
-count_kill() { sed -n 's/^kill_resume: \([0-9]* kills\) .* \([0-9]*\) resumed.*/\1, \2 resumed/p'; }
+count_kill() { sed -n 's/^kill_resume: \([0-9]* kills\) .* \([0-9]*\) resumed,.*/\1, \2 resumed/p'; }
 
 slice_power() { SEED=$1 BIN=$work/bin KEEP=$out.$1.image tools/power_cut.sh 50; }
 count_power() {
@@ -213,6 +237,14 @@ slice_crash() { HPS_CRASH_SEED=$1 HPS_CRASH_WORKLOADS=200 "$work/bin/crash" --no
 count_crash() {
   sed -n 's/^\([0-9]* workloads, [0-9]* crashes\), .*, \([0-9]*\) of them distinct/\1, \2 states opened/p'
 }
+
+slice_upkeep() { HPS_CRASH_SEED=$1 HPS_CRASH_WORKLOADS=200 "$work/bin/upkeep" a_crash --nocapture; }
+count_upkeep() {
+  sed -n 's/^\([0-9]* workloads, [0-9]* crashes\), \([0-9]*\) distinct.*/\1, \2 states opened/p'
+}
+
+slice_shuttle() { HPS_SHUTTLE_SEED=$1 HPS_SHUTTLE_SCHEDULES=20000 "$work/bin/shuttle" --nocapture; }
+count_shuttle() { echo "$(sed -n 's/^test result: ok. \([0-9]*\) passed.*/\1/p') models of 20 000 schedules"; }
 
 slice_model() { PROPTEST_RNG_SEED=$1 PROPTEST_CASES=1024 "$work/bin/model" --nocapture; }
 count_model() { grep -q '^test result: ok' && echo "1228 cases"; }
@@ -253,8 +285,11 @@ count_full() { sed -n 's/.*full_disk: \([0-9]* fill levels\).*/\1/p'; }
 slice_fuse() { HPS_SEED=$1 HPS_FUSE_CALLS=40 "$work/bin/fuse_faults" --nocapture; }
 count_fuse() { sed -n 's/.*fuse_faults: \([0-9]* failed calls\).*/\1/p'; }
 
-slice_blocks() { HPS_SEED=$1 HPS_BLOCK_IMAGES=200 "$work/bin/block_log" --nocapture; }
+slice_blocks() { HPS_SEED=$1 HPS_BLOCK_IMAGES=200 "$work/bin/block_log" whatever_blocks --nocapture; }
 count_blocks() { sed -n 's/.*block_log: \([0-9]* images\) of .* with \([0-9]* flushes\).*/\1, \2/p'; }
+
+slice_repairs() { HPS_SEED=$1 HPS_BLOCK_IMAGES=400 "$work/bin/block_log" a_repair --nocapture; }
+count_repairs() { count_blocks; }
 
 slice_slow() { SEED=$1 BIN=$work/bin tools/slow_disk.sh 120; }
 count_slow() { sed -n 's/^slow_disk: \([0-9]* seconds\).*/\1 trained/p'; }
@@ -277,6 +312,13 @@ slice_asan() {
 }
 count_asan() { count_crash; }
 
+slice_tsan() {
+  local i
+  export TSAN_OPTIONS="suppressions=$work/bin/tsan.supp:halt_on_error=0:history_size=7:exitcode=66"
+  for i in $(seq 5); do HPS_SEED=$(($1 + i)) "$work/bin/stress-tsan" || return 1; done
+}
+count_tsan() { count_stress; }
+
 # One slice, in a process group of its own, so that all of it can be ended.
 run_slice() { # rung, seed, number
   local rung=$1 begin=$SECONDS status=0 result count log=$work/slice.log
@@ -297,8 +339,14 @@ run_slice() { # rung, seed, number
     cp "$log" "$out.$rung.$2"
     result="FAILED: nothing was counted, output in $out.$rung.$2"
   fi
-  printf '%s\t%s\t%s\t%s\t%d\t%s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$rung" "$2" "${count:--}" \
-    $((SECONDS - begin)) "$result" | tee -a "$this" "$out"
+  printf '%s\t%s\t%s\t%s\t%d\t%s\t%s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$rung" "$2" \
+    "${count:--}" $((SECONDS - begin)) "$result" "$commit" | tee -a "$this" "$out"
+  case $result in
+    FAILED*)
+      failed[$rung]=$((${failed[$rung]:-0} + 1))
+      failures=$((failures + 1))
+      ;;
+  esac
 }
 
 echo "# build" >&2
@@ -306,23 +354,25 @@ begin=$SECONDS
 build
 printf '# %s soak of %s hours, seed %s, %s, built in %d s, rungs:%s\n' \
   "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$hours" "$seed" \
-  "$(git describe --always --dirty 2>/dev/null || echo 'no git')" $((SECONDS - begin)) \
+  "$commit" $((SECONDS - begin)) \
   " $wanted" | tee -a "$out"
 
 ended=0
 SECONDS=0
 limit=$(awk -v hours="$hours" 'BEGIN { printf "%d", hours * 3600 }')
-declare -A spent slices
-number=0
+declare -A spent slices failed
+number=0 failures=0
 while :; do
   next=""
   for rung in $wanted; do
     [[ " $once " == *" $rung "* && -n ${slices[$rung]:-} ]] && continue
+    [ "${failed[$rung]:-0}" -lt 3 ] || continue
     # Those that never ran come first, in their order.
     [ -n "${slices[$rung]:-}" ] || { next=$rung; break; }
     if [ -z "$next" ] || [ "${spent[$rung]}" -lt "${spent[$next]}" ]; then next=$rung; fi
   done
   [ -n "$next" ] || break
+  if [ "$failures" -ge "$failures_max" ]; then break; fi
   # The time is over, or, without one, each had its slice.
   if [ "$SECONDS" -ge "$limit" ] && [ "$limit" -gt 0 ]; then break; fi
   if [ "$limit" -eq 0 ] && [ -n "${slices[$next]:-}" ]; then break; fi
