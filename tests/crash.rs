@@ -20,12 +20,15 @@ mod hooked;
 #[expect(dead_code, reason = "planted breaks use the rest")]
 mod trial;
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use common::plans::{mixed, plan};
 use common::verify::verify_and_go_on;
 use common::{History, Op, Random, Run, key};
 
+use hooked::{Hook, HookedDisk};
+use hps::io::Io;
 use hps::io::sim::{CrashMode, SimDisk};
 use hps::*;
 use trial::{Tally, Trial, crash_everywhere, environment, in_parallel, verify_half_created};
@@ -138,8 +141,8 @@ fn train(run: &mut Run, seed: u64) -> Result<()> {
     let mut random = Random(seed);
     run.create()?;
     let mut tickets: Vec<(CheckpointTicket, History)> = Vec::new();
-    for step in 1..=4 {
-        for _ in 0..6 {
+    for step in 1..=5 {
+        for _ in 0..5 {
             let first = random.below(40);
             let keys: Vec<u64> = (first..first + 8).map(key).collect();
             let ticket = run.store().prefetch(TableId(0), &keys[..2])?;
@@ -159,6 +162,11 @@ fn train(run: &mut Run, seed: u64) -> Result<()> {
             ticket.wait()?;
             (run.model.durable, run.model.doubt) = (after, None);
         }
+        match random.below(6) {
+            0 => run.step(&Op::Rollback(1))?,
+            1 => run.step(&Op::Reopen(2))?,
+            _ => {}
+        }
         let meta = vec![7; 900];
         let after = run
             .model
@@ -169,49 +177,100 @@ fn train(run: &mut Run, seed: u64) -> Result<()> {
     Ok(())
 }
 
+/// What a workload with threads left when the power failed.
+struct Outage {
+    run: Run,
+    left: Vec<(CrashMode, SimDisk)>,
+    /// In a thread that commits or compacts.
+    inside: bool,
+    options: RuntimeOptions,
+}
+
+/// Trains until the power fails: at the `stop`-th call that changes something, of all threads or
+/// of those that commit and compact.
+fn train_until(seed: u64, stop: u64, inside: bool) -> Outage {
+    let disk = SimDisk::new(seed);
+    let left = Arc::new(Mutex::new(Vec::new()));
+    // A power cut does not wait for threads.
+    let cut = {
+        let (disk, left) = (disk.clone(), Arc::clone(&left));
+        move || {
+            let modes = [CrashMode::KeepNone, CrashMode::KeepAll, CrashMode::Random];
+            let taken = modes.map(|mode| (mode, disk.crash(seed, mode)));
+            disk.stop_at(0);
+            left.lock().unwrap().extend(taken);
+        }
+    };
+    let hook: Hook = {
+        let (cut, calls) = (cut.clone(), AtomicU64::new(0));
+        Arc::new(move |_, _| {
+            let thread = std::thread::current();
+            let name = thread.name().unwrap_or_default();
+            let counts = !inside
+                || ["hps-checkpoint", "hps-compact"]
+                    .iter()
+                    .any(|n| name.starts_with(n));
+            if counts && calls.fetch_add(1, Ordering::SeqCst) == stop {
+                cut();
+            }
+            None
+        })
+    };
+    let mut plan = plan(seed);
+    plan.options.inline = false;
+    plan.options.threads = 2;
+    plan.options.shards = 2;
+    plan.options.thresholds = mixed(seed).options.thresholds;
+    let mut run = Run::new(Io::of(HookedDisk::new(disk, hook)), &plan.options);
+    let ended = train(&mut run, seed);
+    let reached = !left.lock().unwrap().is_empty();
+    if !reached {
+        cut();
+    }
+    drop(run.store.take());
+    assert!(ended.is_ok() || reached, "seed {seed}: {ended:?}");
+    let left = std::mem::take(&mut *left.lock().unwrap());
+    Outage {
+        run,
+        left,
+        inside: inside && reached,
+        options: RuntimeOptions {
+            inline: true,
+            ..plan.options
+        },
+    }
+}
+
 #[test]
 fn a_crash_beside_background_threads_reopens_the_last_checkpoint_or_the_one_being_made() {
-    let work = |seed: u64, stop: Option<u64>| {
-        let disk = SimDisk::new(seed);
-        if let Some(call) = stop {
-            disk.stop_at(call);
-        }
-        let mut plan = plan(seed);
-        plan.options.inline = false;
-        plan.options.threads = 2;
-        plan.options.shards = 2;
-        let mut run = Run::new(Arc::new(disk.clone()), &plan.options);
-        let ended = train(&mut run, seed);
-        // A power cut does not wait for threads.
-        let modes = [CrashMode::KeepNone, CrashMode::KeepAll, CrashMode::Random];
-        let left = modes.map(|mode| (mode, disk.crash(seed, mode)));
-        drop(run.store.take());
-        assert!(ended.is_ok() || stop.is_some(), "seed {seed}: {ended:?}");
-        (disk, run, left, plan)
-    };
-    let (mut acknowledged, mut in_doubt) = (0, 0);
     let first = environment("HPS_CRASH_SEED").unwrap_or(0);
-    for seed in first..first + 30 {
-        // After opening, calls depend on timing, so every run has its own number of them.
-        let calls = work(seed, None).0.calls();
-        let stop = Random(seed).below(calls);
-        let (_, run, left, plan) = work(seed, Some(stop));
-        for (mode, left) in left {
-            let options = RuntimeOptions {
-                inline: true,
-                ..plan.options.clone()
-            };
+    let stops = environment("HPS_CRASH_WORKLOADS").map_or(1000, |n| 5 * n);
+    let outages = in_parallel(first..first + stops, |seed| {
+        let inside = seed % 4 != 0;
+        let stop = Random(seed).below(if inside { 70 } else { 400 });
+        let outage = train_until(seed, stop, inside);
+        let Outage { run, options, .. } = &outage;
+        for (mode, left) in &outage.left {
             let verdict = match run.model.created {
-                true => verify_and_go_on(&left, &run.model, &options, true),
-                false => verify_half_created(&left, &run.model, &options),
+                true => verify_and_go_on(left, &run.model, options, true),
+                false => verify_half_created(left, &run.model, options),
             };
             verdict.unwrap_or_else(|e| panic!("seed {seed}, stopped at {stop}, {mode:?}: {e}"));
         }
-        acknowledged += u64::from(!run.model.durable.saved.is_empty());
-        in_doubt += u64::from(run.model.doubt.is_some());
-    }
+        let model = &run.model;
+        (
+            outage.inside,
+            !model.durable.saved.is_empty(),
+            model.doubt.is_some(),
+        )
+    });
+    let of = |which: fn(&(bool, bool, bool)) -> bool| {
+        outages.iter().filter(|(_, outage)| which(outage)).count() as u64
+    };
+    let (inside, acknowledged, in_doubt) = (of(|o| o.0), of(|o| o.1), of(|o| o.2));
+    println!("{stops} stops, {inside} inside; {acknowledged} acknowledged, {in_doubt} in doubt");
     assert!(
-        acknowledged > 5 && in_doubt > 5,
-        "{acknowledged} acknowledged, {in_doubt} in doubt"
+        stops < 20 || inside * 2 >= stops && acknowledged * 6 > stops && in_doubt * 6 > stops,
+        "{stops} stops, {inside} inside; {acknowledged} acknowledged, {in_doubt} in doubt"
     );
 }

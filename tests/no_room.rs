@@ -3,6 +3,7 @@
 //! - It has its own error, by which nothing is lost, and is no harm once there is room.
 
 #![expect(
+    clippy::unwrap_used,
     clippy::panic,
     reason = "a test that meets what it does not expect must fail"
 )]
@@ -25,6 +26,15 @@ fn rows(keys: std::ops::Range<u64>, value: f32) -> Op {
 
 #[test]
 fn a_full_disk_refuses_writes_and_takes_them_once_there_is_room() {
+    refuses_and_goes_on(SimDisk::set_capacity);
+}
+
+#[test]
+fn a_quota_that_is_used_up_is_a_full_disk() {
+    refuses_and_goes_on(SimDisk::set_quota);
+}
+
+fn refuses_and_goes_on(limit: fn(&SimDisk, u64)) {
     // Room is measured before a file is made; a disk that fills up meanwhile says so at a write.
     let plan = plan(3);
     let mut refused = 0;
@@ -38,7 +48,7 @@ fn a_full_disk_refuses_writes_and_takes_them_once_there_is_room() {
         let bytes = paths
             .iter()
             .map(|p| disk.read_file(p).unwrap().len() as u64);
-        disk.set_capacity(bytes.sum::<u64>() + room);
+        limit(&disk, bytes.sum::<u64>() + room);
         for op in [
             rows(10..44, 2.0),
             Op::Flush,

@@ -135,6 +135,7 @@ pub fn some_options(random: &mut Random, directories: Vec<PathBuf>) -> RuntimeOp
             image_young_part: 2 + random.below(200),
             manifest_roll_bytes: random.below(300),
             numbers_reserved: 17 + random.below(16),
+            open_unit_entries: 8 + random.below(100),
             ..Thresholds::default()
         },
         ..RuntimeOptions::default()

@@ -118,7 +118,7 @@ pub fn verify_and_go_on(
 }
 
 /// Compares an open store, just opened, with the model; returns the history that it shows.
-fn compare(store: &Store, model: &Model, exact: bool) -> std::result::Result<History, String> {
+pub fn compare(store: &Store, model: &Model, exact: bool) -> std::result::Result<History, String> {
     let infos = store.checkpoints();
     let steps: Vec<u64> = infos.iter().map(|i| i.step).collect();
     let fits = |history: &&History| {
