@@ -328,7 +328,7 @@ release_test() { # test, arguments
 # Every call of each workload is a crash, with eight remains each: the other half of the fixed seeds
 # (`cargo test` had the first) and as many new ones; then kill -9, resume, compare digests.
 stage_crash() {
-  local test=a_crash_at_every_call_reopens
+  local test=a_crash_at_every_call
   local fixed=$((workloads_all / 2 - workloads_tested)) new=$((workloads_all / 2))
   if [ "$fixed" -gt 0 ]; then
     HPS_CRASH_SEED=$workloads_tested HPS_CRASH_WORKLOADS=$fixed release_test crash "$test"

@@ -185,6 +185,14 @@ pub fn mixed(seed: u64) -> Plan {
         };
         ops.push(op);
     }
+    if seed.is_multiple_of(3) {
+        // As many in a row as let a manifest grow beyond its limit.
+        for _ in 0..4 {
+            value += 1.0;
+            ops.push(Op::Rows(0, some_keys(&mut random, 0, 6), value));
+            ops.push(checkpoint(&mut random, &mut step));
+        }
+    }
     ops.push(checkpoint(&mut random, &mut step));
     ops.push(Op::Gradients(0, some_keys(&mut random, 0, 4), 0.5));
     Plan {
