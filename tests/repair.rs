@@ -15,7 +15,7 @@ mod repairs;
 mod sample;
 
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use common::{Op, ROOT, key};
 use hps::io::Io;
@@ -327,6 +327,52 @@ fn the_repaired_store_takes_the_place_of_the_damaged_one() {
     drop(again);
     assert!(contents(disk.clone(), &root, 2).unwrap() == before);
     assert_eq!(before.len(), 2000);
+}
+
+/// A repair that failed, or was killed and begun again, cleared what it had built by the names of the
+/// data directories: one elsewhere has an absolute name, so the parameter files of the damaged store
+/// itself were removed.
+#[test]
+fn a_repair_that_is_stopped_leaves_data_directories_elsewhere_as_they_are() {
+    let (disk, outside) = (SimDisk::new(1), PathBuf::from("/elsewhere"));
+    let options = RuntimeOptions {
+        inline: true,
+        data_directories: vec!["a".into(), outside.clone()],
+        ..RuntimeOptions::default()
+    };
+    let store = Store::create_on(Io::of(disk.clone()), Path::new(ROOT), options).unwrap();
+    let table = store.create_table(&TableDescriptor::new("t", 8)).unwrap();
+    let keys: Vec<u64> = (0..200).map(key).collect();
+    let mut out = vec![1.0; keys.len() * 8];
+    let lease = store.pull(table, &keys, &mut out).unwrap();
+    store.push(&lease, Update::weights(&out)).unwrap();
+    drop(lease);
+    store.checkpoint(1, &[]).unwrap();
+    store.close().unwrap();
+    let is_rows = |p: &&PathBuf| p.extension().is_some_and(|e| e == "rows");
+    let paths = disk.paths();
+    let inside = paths.iter().filter(is_rows).find(|p| p.starts_with(ROOT));
+    disk.corrupt(inside.unwrap(), 4100, 1).unwrap();
+    let before = files_of(&disk, "/");
+    assert!(before.keys().any(|p| p.starts_with(&outside)));
+    let shared = Io::of(disk.clone());
+    for stop_at in 1..12 {
+        let mut calls = 0;
+        let mut stop = |_, _| {
+            calls += 1;
+            match calls >= stop_at {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        };
+        match repair(&shared, Path::new(ROOT), Options::default(), &mut stop) {
+            Err(Error::Cancelled) => {}
+            Ok(Outcome::Built(..)) => break,
+            other => panic!("stopped at {stop_at}: {other:?}"),
+        }
+        let now = files_of(&disk, "/");
+        assert!(before == now, "stopped at {stop_at}: {:?}", now.keys());
+    }
 }
 
 /// A store of the user's own in the place where the repaired one would be built.

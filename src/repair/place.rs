@@ -58,6 +58,11 @@ pub(super) fn open_if_there(
     }
 }
 
+/// Whether a data directory of this name is inside its store.
+fn is_inside(name: &Path) -> bool {
+    name.components().all(|c| matches!(c, Component::Normal(_)))
+}
+
 /// The places of the data directories; new ones elsewhere have names that were free. `path`: that of
 /// the repaired store, beside `root`.
 ///
@@ -68,7 +73,7 @@ pub(super) fn parts(root: &dyn Directory, path: &Path, names: &[PathBuf]) -> Res
     for name in names {
         let source = open_if_there(root, name)?;
         let old = root.path().join(name);
-        if name.components().all(|c| matches!(c, Component::Normal(_))) {
+        if is_inside(name) {
             parts.push(Part {
                 old,
                 source,
@@ -168,7 +173,9 @@ pub(super) fn clear(parent: &dyn Directory, name: &OsStr, parts: &[PathBuf]) -> 
     let outside = read_whole(place, MARKER_NAME, MARKER_BYTES_MAX)?;
     let outside = String::from_utf8_lossy(&outside).into_owned();
     let outside = outside.lines().filter(|l| !l.is_empty()).map(Path::new);
-    for part in outside.chain(parts.iter().map(PathBuf::as_path)) {
+    // By the name of one elsewhere the damaged store's own directory would be found.
+    let inside = parts.iter().map(PathBuf::as_path).filter(|p| is_inside(p));
+    for part in outside.chain(inside) {
         if let Some(directory) = open_if_there(place, part)? {
             clear_files(&*directory)?;
         }
