@@ -28,6 +28,16 @@ pub enum Error {
         /// Which check failed.
         what: String,
     },
+    /// A data directory of the store is not there. Nothing is known to be damaged: its file system
+    /// may not be mounted.
+    MissingDirectory {
+        /// Its place in the list of data directories.
+        index: usize,
+        /// Where it was looked for.
+        path: PathBuf,
+        /// A directory is there, and nothing of a store is in it: perhaps a mount point.
+        empty: bool,
+    },
     /// The operating system refused an operation.
     Io {
         /// What was being done, as a verb: "open", "read", "sync".
@@ -128,6 +138,19 @@ impl fmt::Display for Error {
             Error::InvalidArgument(what) => write!(f, "invalid argument: {what}"),
             Error::Corrupt { path, offset, what } => {
                 write!(f, "{}: corrupt at byte {offset}: {what}", path.display())
+            }
+            Error::MissingDirectory { index, path, empty } => {
+                let found = match empty {
+                    true => "is empty",
+                    false => "is not there",
+                };
+                write!(
+                    f,
+                    "data directory {index} ({}) {found}: mount its file system, or give its new \
+                     place in data_directories; if it is lost, `hps-fsck --repair \
+                     --without-directory {index}` saves the rest",
+                    path.display()
+                )
             }
             Error::Io {
                 operation,

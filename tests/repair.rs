@@ -418,7 +418,7 @@ fn an_image_of_a_later_checkpoint_explains_no_loss() {
         let whole = disk.read_file(&path).unwrap();
         disk.remove(&path).unwrap();
         let what = path.display().to_string();
-        let repaired = check_repair(&disk, &truth, earlier, &what).unwrap();
+        let repaired = check_repair(&disk, &truth, earlier.clone(), &what).unwrap();
         assert_eq!(repaired.checkpoint, 2);
         lost += repaired.lost.len() as u64 + repaired.nameless;
         drop(repaired);

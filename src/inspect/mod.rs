@@ -32,9 +32,9 @@ use crate::options::TableDescriptor;
 use crate::ssd::create::STORE_TEMPORARY_NAME;
 use crate::ssd::edits::Replay;
 use crate::ssd::meta_file::check_meta_file;
+use crate::ssd::open_footer;
 use crate::ssd::recover;
 use crate::ssd::version::DataFile;
-use crate::ssd::{missing, open_footer};
 
 use image::Walk;
 use moment::{Changes, Moment, Reading};
@@ -109,6 +109,17 @@ pub struct FileReport {
     pub live: Option<u64>,
 }
 
+/// A data directory that is not there, or is empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissingDirectory {
+    /// Its place in the list of data directories.
+    pub index: usize,
+    /// Where it was looked for.
+    pub path: PathBuf,
+    /// A directory is there, and nothing of a store is in it: perhaps a mount point.
+    pub empty: bool,
+}
+
 /// What a table holds in the checkpoint that was looked at.
 #[derive(Clone, Debug)]
 pub struct TableReport {
@@ -143,6 +154,8 @@ pub struct Report {
     pub files: Vec<FileReport>,
     /// Bytes read of them.
     pub bytes_read: u64,
+    /// Data directories that are not there. Each is one finding; its files are not looked for.
+    pub missing_directories: Vec<MissingDirectory>,
     /// Worst first, then by path.
     pub findings: Vec<Finding>,
     unreadable_is_damage: bool,
@@ -167,6 +180,17 @@ impl Report {
     /// Notes what an error says of the disk; passes on what is not about its bytes.
     fn note(&mut self, severity: Severity, error: Error) -> Result<()> {
         match error {
+            Error::MissingDirectory { index, path, empty } => {
+                let found = match empty {
+                    true => "is empty",
+                    false => "is not there",
+                };
+                let what = format!("data directory {index} {found}");
+                self.add(severity, &path, None, what);
+                self.missing_directories
+                    .push(MissingDirectory { index, path, empty });
+                Ok(())
+            }
             Error::Corrupt { path, offset, what } => {
                 self.add(severity, &path, Some(offset), what);
                 Ok(())
@@ -366,18 +390,19 @@ impl Inspection<'_> {
         let mut parts = Vec::new();
         for (i, name) in names.iter().enumerate() {
             let path = self.root.path().join(name);
-            let place = match recover::open_part(&*self.root, name) {
-                Ok(place) => {
-                    if let Err(error) = recover::check_part(&*place, &store, i) {
-                        self.report.note(Severity::Damage, error)?;
-                    }
-                    Some(place)
-                }
-                Err(error) => {
-                    self.report.note(Severity::Damage, error)?;
-                    None
-                }
+            let opened = recover::open_part(&*self.root, name, i);
+            let checked = match &opened {
+                Ok(place) => recover::check_part(&**place, &store, i),
+                Err(_) => Ok(()),
             };
+            let (place, error) = match (opened, checked) {
+                (Ok(_), Err(error @ Error::MissingDirectory { .. })) => (None, Some(error)),
+                (Ok(place), checked) => (Some(place), checked.err()),
+                (Err(error), _) => (None, Some(error)),
+            };
+            if let Some(error) = error {
+                self.report.note(Severity::Damage, error)?;
+            }
             parts.push(Part { path, place });
         }
         Ok(Some((store, parts)))
@@ -484,11 +509,11 @@ impl Inspection<'_> {
                 live: None,
             });
             let identity = FileIdentity::new(*store, meta.number);
-            let opened_file = match &part.place {
-                Some(place) => open_file(&**place, &identity, meta, &replay.tables),
-                None => Err(missing(&path, std::io::ErrorKind::NotFound.into())),
+            // That it is not there was a finding.
+            let Some(place) = &part.place else {
+                continue;
             };
-            match opened_file {
+            match open_file(&**place, &identity, meta, &replay.tables) {
                 Ok((file, footer)) => {
                     let view = footer.clone();
                     let file = DataFile::new(slot, *meta, view, identity, path, file, true);

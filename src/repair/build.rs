@@ -104,13 +104,18 @@ impl<'a> Build<'a> {
     pub fn run(
         &mut self,
         damaged: &BTreeSet<u64>,
-        options: Options,
+        options: &Options,
         progress: &mut Progress<'_>,
     ) -> Result<Repaired> {
         self.clear()?;
         let version = find::versions(&*self.root, &self.store)?;
         let replay = &version.replay;
-        self.parts = place::parts(&*self.root, &self.site.path, &self.names)?;
+        self.parts = place::parts(
+            &*self.root,
+            &self.site.path,
+            &self.names,
+            &options.without_directories,
+        )?;
         self.check_parts(replay)?;
         let next_checkpoint = self.next_numbers(&version)?;
         let (mut checkpoint, meta_lost) = self.choose(replay, options)?;
@@ -120,7 +125,8 @@ impl<'a> Build<'a> {
             &site.repaired,
             &mut self.parts,
         )?);
-        let outside = self.parts.iter().filter(|part| !part.inside);
+        let outside = self.parts.iter().filter(|p| !p.inside && !p.given_up);
+        let given_up = self.parts.iter().enumerate().filter(|(_, p)| p.given_up);
         let mut repaired = Repaired {
             path: self.site.path.clone(),
             checkpoint: checkpoint.id,
@@ -131,6 +137,9 @@ impl<'a> Build<'a> {
             checkpoints_dropped: Vec::new(),
             moved: outside
                 .map(|part| (part.old.clone(), part.new.clone()))
+                .collect(),
+            given_up: given_up
+                .map(|(index, part)| (index, self.root.path().join(&part.name)))
                 .collect(),
             tables: replay.tables.iter().map(|t| t.name.clone()).collect(),
             files_shared: 0,
@@ -238,7 +247,7 @@ impl<'a> Build<'a> {
     }
 
     /// The checkpoint to keep, and whether its meta file has to be made anew.
-    fn choose(&self, replay: &Replay, options: Options) -> Result<(CheckpointMeta, bool)> {
+    fn choose(&self, replay: &Replay, options: &Options) -> Result<(CheckpointMeta, bool)> {
         let wanted = match options.checkpoint {
             Some(id) => replay.checkpoints.iter().find(|c| c.id == id),
             None => replay.checkpoints.last(),

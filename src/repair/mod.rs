@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Invalid, Result};
 use crate::format::{FileKind, parse_file_name};
-use crate::inspect::{Progress, Report, Scope, Severity, inspect};
+use crate::inspect::{MissingDirectory, Progress, Report, Scope, Severity, inspect};
 use crate::io::{Directory, Io};
 use crate::ssd::recover::{self, Locks};
 
@@ -34,12 +34,15 @@ pub use lost::{LostRow, Now};
 const ROUNDS: usize = 3;
 
 /// What the repaired store shall hold.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
     /// The retained checkpoint; `None`: the last that can be found.
     pub checkpoint: Option<u64>,
     /// Where the checkpoint's meta file is damaged: an empty one takes its place.
     pub without_meta: bool,
+    /// Data directories that are lost, by their place in the list: rows that only they hold are given
+    /// up. One that is missing and not named here may just not be mounted, and is not repaired.
+    pub without_directories: Vec<usize>,
 }
 
 /// A store that was built from a damaged one.
@@ -61,6 +64,8 @@ pub struct Repaired {
     pub checkpoints_dropped: Vec<u64>,
     /// Data directories outside the store: the damaged one's, and the new one inside it.
     pub moved: Vec<(PathBuf, PathBuf)>,
+    /// Data directories that were given up, and where their new one is.
+    pub given_up: Vec<(usize, PathBuf)>,
     /// Names of the tables, by number.
     pub tables: Vec<String>,
     /// Files that are shared with the damaged store.
@@ -124,8 +129,10 @@ pub enum Outcome {
 /// Reads the store twice; writes as many bytes as the damaged files have.
 ///
 /// # Errors
-/// `Locked` when the store is open; `Corrupt` when it can't be repaired, which says what would
-/// help; `InvalidArgument` for no store or a checkpoint that is not retained; `Io`, `NoSpace`;
+/// `Locked` when the store is open; `MissingDirectory` when a data directory is missing and the
+/// options don't say that it is lost; `Corrupt` when it can't be repaired, which says what would
+/// help; `InvalidArgument` for no store, a checkpoint that is not retained, or a data directory that
+/// is called lost and is there; `Io`, `NoSpace`;
 /// `Cancelled`. The store is as it was, and what was built is removed.
 pub fn repair(
     io: &Io,
@@ -139,6 +146,7 @@ pub fn repair(
     let site = Site::open(io, root)?;
     let locks = recover::lock_writer(&*place)?;
     swap::finish(&*site.parent, &site.name, &site.repaired)?;
+    check_given_up(&*place, &store, &directories, &options)?;
     let scope = Scope {
         full: true,
         checkpoint: None,
@@ -147,11 +155,17 @@ pub fn repair(
     let mut report = inspect(io, root, scope, progress)?;
     // That is this repair itself.
     report.open_elsewhere = false;
+    let lost = &options.without_directories;
+    let missing = &report.missing_directories;
+    if let Some(missing) = missing.iter().find(|m| !lost.contains(&m.index)) {
+        let MissingDirectory { index, path, empty } = missing.clone();
+        return Err(Error::MissingDirectory { index, path, empty });
+    }
     if report.worst() < Some(Severity::Cache) {
         return Ok(Outcome::Whole(report));
     }
     let mut build = Build::new(io, place, site, store, &directories)?;
-    let built = rounds(&mut build, &report, options, progress);
+    let built = rounds(&mut build, &report, &options, progress);
     match built {
         Ok(repaired) => Ok(Outcome::Built(
             report,
@@ -167,10 +181,39 @@ pub fn repair(
     }
 }
 
+/// Nobody gives up a data directory that is there by a slip.
+fn check_given_up(
+    root: &dyn Directory,
+    store: &[u8; 16],
+    names: &[PathBuf],
+    options: &Options,
+) -> Result<()> {
+    let refused = |index: usize, why: String| {
+        let (name, value) = ("without_directories", index.to_string());
+        Err(Invalid::Option { name, value, why }.into())
+    };
+    for &index in &options.without_directories {
+        let Some(name) = names.get(index) else {
+            let why = format!("the store has data directories 0 to {}", names.len() - 1);
+            return refused(index, why);
+        };
+        let place = recover::open_part(root, name, index);
+        if place.is_ok_and(|place| recover::check_part(&*place, store, index).is_ok()) {
+            let path = root.path().join(name);
+            let why = format!(
+                "{} is there, and its rows would be given up",
+                path.display()
+            );
+            return refused(index, why);
+        }
+    }
+    Ok(())
+}
+
 fn rounds(
     build: &mut Build<'_>,
     report: &Report,
-    options: Options,
+    options: &Options,
     progress: &mut Progress<'_>,
 ) -> Result<Repaired> {
     let mut damaged = damaged_files(report);

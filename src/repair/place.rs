@@ -36,6 +36,8 @@ pub(super) struct Part {
     pub name: String,
     /// It stands inside the repaired store.
     pub inside: bool,
+    /// It is lost: nothing of it is looked for.
+    pub given_up: bool,
 }
 
 impl Part {
@@ -64,53 +66,78 @@ fn is_inside(name: &Path) -> bool {
 }
 
 /// The places of the data directories; new ones elsewhere have names that were free. `path`: that of
-/// the repaired store, beside `root`.
+/// the repaired store, beside `root`. One of those `lost` stands where it stood if there is an empty
+/// directory (a new device, perhaps), else inside the repaired store.
 ///
 /// # Errors
 /// `Io` when a place can't be looked at.
-pub(super) fn parts(root: &dyn Directory, path: &Path, names: &[PathBuf]) -> Result<Vec<Part>> {
+pub(super) fn parts(
+    root: &dyn Directory,
+    path: &Path,
+    names: &[PathBuf],
+    lost: &[usize],
+) -> Result<Vec<Part>> {
     let mut parts: Vec<Part> = Vec::new();
-    for name in names {
-        let source = open_if_there(root, name)?;
+    for (index, name) in names.iter().enumerate() {
+        let given_up = lost.contains(&index);
         let old = root.path().join(name);
-        if is_inside(name) {
-            parts.push(Part {
-                old,
-                source,
-                new: path.join(name),
-                made: None,
-                name: stored_name(name)?,
-                inside: true,
-            });
-            continue;
-        }
-        let own = |n: &OsStr| n.to_string_lossy().starts_with("repaired-");
-        let base = match name.parent() {
-            Some(parent) if name.file_name().is_some_and(own) => parent,
-            _ => name,
+        let found = open_if_there(root, name);
+        let (source, usable) = match found {
+            // The device of one that is lost may still answer, with errors.
+            _ if given_up => (None, found.is_ok_and(|found| found.is_some())),
+            found => (found?, true),
         };
-        let mut n = 1;
-        let new = loop {
-            let new = stored_name(&base.join(format!("repaired-{n}")))?;
-            let free = match open_if_there(root, Path::new(&new))? {
-                Some(place) => list(&*place)?.is_empty(),
-                None => true,
-            };
-            if free && parts.iter().all(|part| part.name != new) {
-                break new;
-            }
-            n += 1;
+        let (new, inside) = if is_inside(name) {
+            (stored_name(name)?, true)
+        } else if usable {
+            (free_name(root, name, &parts)?, false)
+        } else {
+            (name_inside(index, names)?, true)
         };
         parts.push(Part {
             old,
             source,
-            new: root.path().join(&new),
+            new: match inside {
+                true => path.join(&new),
+                false => root.path().join(&new),
+            },
             made: None,
             name: new,
-            inside: false,
+            inside,
+            given_up,
         });
     }
     Ok(parts)
+}
+
+/// A name for a new data directory in one elsewhere, or beside it.
+fn free_name(root: &dyn Directory, name: &Path, parts: &[Part]) -> Result<String> {
+    let own = |n: &OsStr| n.to_string_lossy().starts_with("repaired-");
+    let base = match name.parent() {
+        Some(parent) if name.file_name().is_some_and(own) => parent,
+        _ => name,
+    };
+    let mut n = 1;
+    loop {
+        let new = stored_name(&base.join(format!("repaired-{n}")))?;
+        let free = match open_if_there(root, Path::new(&new))? {
+            Some(place) => list(&*place)?.is_empty(),
+            None => true,
+        };
+        if free && parts.iter().all(|part| part.name != new) {
+            return Ok(new);
+        }
+        n += 1;
+    }
+}
+
+/// A name inside the repaired store for a data directory that stood elsewhere.
+fn name_inside(index: usize, names: &[PathBuf]) -> Result<String> {
+    let mut name = PathBuf::from(format!("part-{index}"));
+    while names.contains(&name) {
+        name.as_mut_os_string().push("-new");
+    }
+    stored_name(&name)
 }
 
 /// Makes the directory of the repaired store, with its marker.
@@ -125,7 +152,7 @@ pub(super) fn begin(
     let place = make_dir_in(parent, Path::new(name))?;
     let outside: Vec<&str> = parts
         .iter()
-        .filter(|part| !part.inside)
+        .filter(|part| !part.inside || part.given_up)
         .map(|part| part.name.as_str())
         .collect();
     write_whole(&*place, MARKER_NAME, outside.join("\n").as_bytes())?;

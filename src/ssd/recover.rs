@@ -259,7 +259,7 @@ fn open_parts(
         .into());
     }
     let open = |(i, name): (usize, &PathBuf)| {
-        let place = open_part(root, name)?;
+        let place = open_part(root, name, i)?;
         check_part(&*place, store, i)?;
         Ok(place)
     };
@@ -269,10 +269,20 @@ fn open_parts(
 /// Opens a data directory as STORE names it.
 ///
 /// # Errors
-/// `Corrupt` where there is none, `Io`.
-pub(crate) fn open_part(root: &dyn Directory, name: &Path) -> Result<Arc<dyn Directory>> {
-    let opened = root.open_dir(name);
-    opened.map_err(|e| missing(&root.path().join(name).join(PART_NAME), e))
+/// `MissingDirectory` where there is none, `Io`.
+pub(crate) fn open_part(
+    root: &dyn Directory,
+    name: &Path,
+    index: usize,
+) -> Result<Arc<dyn Directory>> {
+    root.open_dir(name).map_err(|e| {
+        let path = root.path().join(name);
+        let empty = false;
+        match e.kind() {
+            ErrorKind::NotFound => Error::MissingDirectory { index, path, empty },
+            _ => Error::io("open", &path, e),
+        }
+    })
 }
 
 /// The store's uuid and its data directories, as written.
@@ -304,9 +314,16 @@ pub(crate) fn read_store(root: &dyn Directory) -> Result<([u8; 16], Vec<PathBuf>
 /// Whether a data directory is the one of this store with this index.
 ///
 /// # Errors
-/// `Corrupt`, `Unsupported`, `Io`.
+/// `MissingDirectory` where nothing of a store is in it, `Corrupt`, `Unsupported`, `Io`.
 pub(crate) fn check_part(place: &dyn Directory, store: &[u8; 16], index: usize) -> Result<()> {
-    let content = read_whole(place, PART_NAME, 4096)?;
+    let content = match read_whole(place, PART_NAME, 4096) {
+        Err(Error::Corrupt { .. }) if is_bare(place) => {
+            let path = place.path().to_path_buf();
+            let empty = true;
+            return Err(Error::MissingDirectory { index, path, empty });
+        }
+        read => read?,
+    };
     let path = place.path().join(PART_NAME);
     let found = identity::decode_part(&content, store).map_err(|e| e.at(&path))?;
     if found as usize != index {
@@ -314,6 +331,14 @@ pub(crate) fn check_part(place: &dyn Directory, store: &[u8; 16], index: usize) 
         return Err(Error::corrupt(&path, 0, what));
     }
     Ok(())
+}
+
+/// Whether nothing of a store is in a directory, as where a file system is not mounted.
+fn is_bare(place: &dyn Directory) -> bool {
+    let of_store = |name: &str| name == PART_NAME || format::parse_file_name(name).is_some();
+    place
+        .list()
+        .is_ok_and(|names| !names.iter().any(|e| of_store(&e.name)))
 }
 
 /// CURRENT and the edits that it commits.

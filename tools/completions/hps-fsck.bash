@@ -23,7 +23,7 @@ _hps__fsck() {
 
     case "${cmd}" in
         hps__fsck)
-            opts="-q -v -h -V --quick --full --checkpoint --digest --diff --repair --without-meta --force --norms --json --color --progress --quiet --verbose --help --version"
+            opts="-q -v -h -V --quick --full --checkpoint --digest --diff --repair --without-meta --without-directory --force --norms --json --color --progress --quiet --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -38,6 +38,10 @@ _hps__fsck() {
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
                         compopt -o plusdirs
                     fi
+                    return 0
+                    ;;
+                --without-directory)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --color)

@@ -1,5 +1,6 @@
 complete -c hps-fsck -l checkpoint -d 'Count the rows of this retained checkpoint (or repair it) instead of the last one' -r
 complete -c hps-fsck -l diff -d 'Compare the rows of the checkpoint with those of the last checkpoint of another store' -r -f -a "(__fish_complete_directories)"
+complete -c hps-fsck -l without-directory -d 'Repair without data directory N, counted from 0, which is lost: its rows are given up; may be given again' -r
 complete -c hps-fsck -l color -d 'When text has colours; auto: on a terminal, if neither NO_COLOR nor TERM=dumb is set' -r -f -a "auto\t'On a terminal that knows colours, unless NO_COLOR is set'
 always\t'Also into files and pipes'
 never\t'Nowhere'"

@@ -24,7 +24,8 @@ use crate::cli::{self, Common, Exit, Interrupt, Meter};
 /// retained checkpoints.
 ///
 /// With --repair everything that verifies is saved into a new store beside DIR, which then takes
-/// DIR's place; the damaged store is kept as DIR.damaged. Sound files are shared by hard links.
+/// DIR's place; the damaged store is kept as DIR.damaged. Sound files are shared by hard links. A data
+/// directory that is not there is not repaired around: mount it, or name it by --without-directory.
 ///
 /// Exit codes: 0 whole (leftovers of a crash are named), 1 the stores differ (--diff) or all damage
 /// was repaired, 4 damage was found (or repaired at the cost of rows), 8 could not run (no store,
@@ -57,6 +58,10 @@ pub struct Args {
     /// If the checkpoint's meta file is damaged, give the repaired store an empty one
     #[arg(long, requires = "repair")]
     pub without_meta: bool,
+    /// Repair without data directory N, counted from 0, which is lost: its rows are given up; may be
+    /// given again
+    #[arg(long, value_name = "N", requires = "repair")]
+    pub without_directory: Vec<usize>,
     /// Repair a store that belongs to another user: the new files will belong to you
     #[arg(long, requires = "repair")]
     pub force: bool,

@@ -54,6 +54,7 @@ pub(super) fn run(
     let options = Options {
         checkpoint: args.checkpoint,
         without_meta: args.without_meta,
+        without_directories: args.without_directory.clone(),
     };
     let outcome = repair(disk, &root, options, &mut |done, all| {
         meter.at(done, all);
@@ -137,6 +138,9 @@ pub(super) fn json(mended: &Mended) -> Value {
         "data_directories": r.moved.iter().map(|(old, new)| json!({
             "damaged": old.to_string_lossy(), "store": new.to_string_lossy(),
         })).collect::<Vec<_>>(),
+        "directories_given_up": r.given_up.iter().map(|(index, new)| json!({
+            "directory": index, "store": new.to_string_lossy(),
+        })).collect::<Vec<_>>(),
         "files_shared": r.files_shared,
         "files_rewritten": r.files_rewritten,
         "files_gone": r.files_gone,
@@ -204,6 +208,13 @@ pub(super) fn print(out: &mut dyn Write, mended: &Mended) -> io::Result<()> {
     }
     if let Some(list) = &mended.list {
         writeln!(out, "  all lost keys: {}", visible(&list.to_string_lossy()))?;
+    }
+    for (index, new) in &r.given_up {
+        let new = visible(&new.to_string_lossy());
+        writeln!(
+            out,
+            "data directory {index} was given up; its new one is {new}"
+        )?;
     }
     for (old, new) in &r.moved {
         writeln!(

@@ -98,6 +98,9 @@ fn json(args: &Args, outcome: &Outcome) -> Value {
             "number": f.number, "path": f.path.to_string_lossy(), "bytes": f.bytes,
             "entries": f.entries, "live": f.live,
         })).collect::<Vec<_>>(),
+        "missing_directories": report.missing_directories.iter().map(|m| json!({
+            "directory": m.index, "path": m.path.to_string_lossy(), "empty": m.empty,
+        })).collect::<Vec<_>>(),
         "bytes_read": report.bytes_read,
         "damage": damage, "cache": cache, "leftovers": leftovers,
         "findings": report.findings.iter().map(|f| json!({
@@ -338,6 +341,18 @@ fn verdict(out: &mut dyn Write, args: &Args, report: &Report) -> io::Result<()> 
         return Ok(());
     }
     let directory = shown(&args.directory);
+    for missing in &report.missing_directories {
+        let (index, path) = (missing.index, shown(&missing.path));
+        writeln!(
+            out,
+            "data directory {index}: if {path} is on a file system that is not mounted, mount it and \
+             look again; if it is lost for good, `hps-fsck --repair --without-directory {index} \
+             {directory}` saves the rest"
+        )?;
+    }
+    if !report.missing_directories.is_empty() {
+        return Ok(());
+    }
     if report.open_elsewhere {
         // A repair needs the store for itself, and a writer may yet replace what is damaged.
         return writeln!(

@@ -1,0 +1,245 @@
+//! What does a store do whose data directory is not there?
+//!
+//! - It says which one, and that it may not be mounted; nothing takes it for damage to be repaired.
+//! - A repair goes on without exactly those that it is told are lost, and tells every row that is.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that meets what it does not expect must fail"
+)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use hps::inspect::{Report, Scope, Severity, inspect};
+use hps::io::Io;
+use hps::repair::{Options, Outcome, Repaired, repair};
+use hps::*;
+
+const DIM: usize = 4;
+const KEYS: u64 = 8000;
+/// Directories of the store, all outside of it; this one is lost.
+const LOST: usize = 1;
+
+struct Case {
+    home: tempfile::TempDir,
+}
+
+impl Case {
+    /// A store of three data directories with an index image, closed; and one older copy of each row
+    /// in a retained checkpoint before it.
+    fn new() -> Case {
+        let case = Case {
+            home: tempfile::tempdir().unwrap(),
+        };
+        fs::create_dir(case.home.path().join("disks")).unwrap();
+        let options = RuntimeOptions {
+            cache_bytes: 8 << 20,
+            retain_checkpoints: 1,
+            data_directories: (0..3).map(|i| case.directory(i)).collect(),
+            ..RuntimeOptions::default()
+        };
+        let store = Store::create(&case.root(), options).unwrap();
+        let table = store.create_table(&TableDescriptor::new("t", DIM)).unwrap();
+        let keys: Vec<u64> = (0..KEYS).collect();
+        for keys in keys.chunks(1000) {
+            let mut out = vec![0.0; keys.len() * DIM];
+            let lease = store.pull(table, keys, &mut out).unwrap();
+            for (row, key) in out.chunks_mut(DIM).zip(keys) {
+                row.fill(*key as f32 + 0.5);
+            }
+            store.push(&lease, Update::weights(&out)).unwrap();
+        }
+        store.checkpoint(1, b"meta").unwrap();
+        store.close().unwrap();
+        case
+    }
+
+    fn root(&self) -> PathBuf {
+        self.home.path().join("store")
+    }
+
+    fn directory(&self, index: usize) -> PathBuf {
+        self.home.path().join("disks").join(format!("ssd-{index}"))
+    }
+
+    /// The file system of the lost directory is not mounted: the directory is gone, or a bare one.
+    fn unmount(&self, bare: bool) {
+        let aside = self.home.path().join("unmounted");
+        fs::rename(self.directory(LOST), aside).unwrap();
+        if bare {
+            fs::create_dir(self.directory(LOST)).unwrap();
+        }
+    }
+
+    fn mount(&self) {
+        let _was_bare = fs::remove_dir(self.directory(LOST));
+        fs::rename(self.home.path().join("unmounted"), self.directory(LOST)).unwrap();
+    }
+
+    fn look(&self, full: bool) -> Report {
+        let scope = Scope {
+            full,
+            ..Scope::default()
+        };
+        inspect(&Io::pread(), &self.root(), scope, &mut |_, _| {
+            ControlFlow::Continue(())
+        })
+        .unwrap()
+    }
+
+    fn repair(&self, lost: &[usize]) -> Result<Outcome> {
+        let options = Options {
+            without_directories: lost.to_vec(),
+            ..Options::default()
+        };
+        repair(&Io::pread(), &self.root(), options, &mut |_, _| {
+            ControlFlow::Continue(())
+        })
+    }
+
+    fn built(&self) -> Repaired {
+        match self.repair(&[LOST]).unwrap() {
+            Outcome::Built(_, repaired) => *repaired,
+            Outcome::Whole(_) => panic!("nothing was repaired"),
+        }
+    }
+
+    /// The keys that have their rows; others have the initialiser's.
+    fn rows(&self) -> BTreeSet<u64> {
+        let store = Store::open(&self.root(), RuntimeOptions::default()).unwrap();
+        assert_eq!(store.checkpoint_meta(1).unwrap(), b"meta");
+        let mut rows = store.rows(1).unwrap();
+        let mut found = BTreeSet::new();
+        while let Some(row) = rows.next_row().unwrap() {
+            assert_eq!(row.values[0], row.key as f32 + 0.5);
+            found.insert(row.key);
+        }
+        drop(rows);
+        store.close().unwrap();
+        found
+    }
+}
+
+fn is_missing(error: &Error, at: &Path, bare: bool) -> bool {
+    matches!(error, Error::MissingDirectory { index: LOST, path, empty }
+        if path == at && *empty == bare)
+}
+
+/// An SSD that was not mounted was `corrupt ... the manifest names this file and it is missing`, and
+/// the documents sent the user to a repair, which gave up a quarter of the rows.
+#[test]
+fn a_data_directory_that_is_not_mounted_is_no_damage() {
+    for bare in [false, true] {
+        let case = Case::new();
+        case.unmount(bare);
+        let at = case.directory(LOST);
+        let write = Store::open(&case.root(), RuntimeOptions::default()).unwrap_err();
+        assert!(is_missing(&write, &at, bare), "{write}");
+        assert!(
+            write.to_string().contains("mount its file system"),
+            "{write}"
+        );
+        let read = Store::open_read_only(&case.root(), None, RuntimeOptions::default());
+        let read = read.unwrap_err();
+        assert!(is_missing(&read, &at, bare), "{read}");
+        for full in [false, true] {
+            let report = case.look(full);
+            assert_eq!(report.missing_directories.len(), 1);
+            let damage = |f: &&inspect::Finding| f.severity == Severity::Damage;
+            let damage = report.findings.iter().filter(damage).count();
+            assert_eq!(
+                damage, 1,
+                "one finding, not one a file: {:?}",
+                report.findings
+            );
+        }
+        let refused = case.repair(&[]).unwrap_err();
+        assert!(is_missing(&refused, &at, bare), "{refused}");
+        case.mount();
+        assert_eq!(case.rows().len() as u64, KEYS, "nothing happened to it");
+    }
+}
+
+#[test]
+fn a_repair_goes_on_without_the_directories_that_it_is_told_are_lost() {
+    for bare in [false, true] {
+        let case = Case::new();
+        case.unmount(bare);
+        let repaired = case.built();
+        assert_eq!(repaired.nameless, 0, "the image names them");
+        let lost: BTreeSet<u64> = repaired.lost.iter().map(|l| l.key).collect();
+        assert!(lost.len() > 2000, "{} are lost", lost.len());
+        // A new one where the old one stood, if there is something: a new device, perhaps.
+        let new = match bare {
+            true => case.directory(LOST).join("repaired-1"),
+            false => case.root().join("part-1"),
+        };
+        assert_eq!(repaired.given_up, [(LOST, new.clone())]);
+        repaired.swap(&Io::pread(), &case.root()).unwrap();
+        drop(repaired);
+        assert!(new.join("PART").exists());
+        let left = case.rows();
+        assert!(left.is_disjoint(&lost));
+        assert_eq!(
+            (left.len() + lost.len()) as u64,
+            KEYS,
+            "each row is there, or told"
+        );
+        assert!(case.look(true).findings.is_empty());
+    }
+}
+
+#[test]
+fn what_is_there_is_not_given_up_by_a_slip() {
+    let case = Case::new();
+    let refused = |lost: &[usize]| match case.repair(lost) {
+        Err(Error::InvalidArgument(Invalid::Option { name, .. })) => name,
+        other => panic!("{lost:?}: {other:?}"),
+    };
+    assert_eq!(refused(&[0]), "without_directories");
+    assert_eq!(refused(&[7]), "without_directories");
+    case.unmount(false);
+    assert_eq!(refused(&[LOST, 2]), "without_directories");
+    case.mount();
+    assert_eq!(case.rows().len() as u64, KEYS);
+}
+
+/// What a killed repair has left of a lost directory's new place is cleared like the rest.
+#[test]
+fn a_repair_without_a_directory_that_is_stopped_leaves_nothing_behind() {
+    let case = Case::new();
+    case.unmount(false);
+    let options = || Options {
+        without_directories: vec![LOST],
+        ..Options::default()
+    };
+    for stop_at in 1..40 {
+        let mut calls = 0;
+        let mut stop = |_, _| {
+            calls += 1;
+            match calls >= stop_at {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        };
+        match repair(&Io::pread(), &case.root(), options(), &mut stop) {
+            Err(Error::Cancelled) => {}
+            Ok(Outcome::Built(..)) => break,
+            other => panic!("{other:?}"),
+        }
+        let beside = case.home.path().join("store.repair");
+        let left = |path: &Path| match fs::read_dir(path) {
+            Ok(names) => names
+                .filter(|e| e.as_ref().unwrap().path().is_file())
+                .count(),
+            Err(_) => 0,
+        };
+        assert_eq!(left(&beside) + left(&beside.join("part-1")), 0);
+    }
+    case.mount();
+    assert_eq!(case.rows().len() as u64, KEYS);
+}
