@@ -9,6 +9,7 @@
     reason = "a test that meets what it does not expect must fail"
 )]
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fs;
 use std::ops::ControlFlow;
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use hps::inspect::{Report, Scope, Severity, inspect};
 use hps::io::Io;
-use hps::repair::{Options, Outcome, Repaired, repair};
+use hps::repair::{LostRow, Now, Options, Outcome, Repaired, repair};
 use hps::*;
 
 const DIM: usize = 4;
@@ -26,6 +27,8 @@ const LOST: usize = 1;
 
 struct Case {
     home: tempfile::TempDir,
+    /// Keys that a repair told to be lost.
+    lost: RefCell<BTreeSet<u64>>,
 }
 
 impl Case {
@@ -34,6 +37,7 @@ impl Case {
     fn new() -> Case {
         let case = Case {
             home: tempfile::tempdir().unwrap(),
+            lost: RefCell::default(),
         };
         fs::create_dir(case.home.path().join("disks")).unwrap();
         let options = RuntimeOptions {
@@ -96,9 +100,13 @@ impl Case {
             without_directories: lost.to_vec(),
             ..Options::default()
         };
-        repair(&Io::pread(), &self.root(), options, &mut |_, _| {
-            ControlFlow::Continue(())
-        })
+        let mut on = |_, _| ControlFlow::Continue(());
+        let mut told = |_: &str, row: LostRow| {
+            assert_eq!(row.now, Now::Gone);
+            self.lost.borrow_mut().insert(row.key);
+            Ok(())
+        };
+        repair(&Io::pread(), &self.root(), options, &mut told, &mut on)
     }
 
     fn built(&self) -> Repaired {
@@ -171,7 +179,8 @@ fn a_repair_goes_on_without_the_directories_that_it_is_told_are_lost() {
         case.unmount(bare);
         let repaired = case.built();
         assert_eq!(repaired.nameless, 0, "the image names them");
-        let lost: BTreeSet<u64> = repaired.lost.iter().map(|l| l.key).collect();
+        let lost = case.lost.take();
+        assert_eq!(repaired.lost.gone, lost.len() as u64);
         assert!(lost.len() > 2000, "{} are lost", lost.len());
         // A new one where the old one stood, if there is something: a new device, perhaps.
         let new = match bare {
@@ -226,7 +235,8 @@ fn a_repair_without_a_directory_that_is_stopped_leaves_nothing_behind() {
                 false => ControlFlow::Continue(()),
             }
         };
-        match repair(&Io::pread(), &case.root(), options(), &mut stop) {
+        let mut told = |_: &str, _| Ok(());
+        match repair(&Io::pread(), &case.root(), options(), &mut told, &mut stop) {
             Err(Error::Cancelled) => {}
             Ok(Outcome::Built(..)) => break,
             other => panic!("{other:?}"),

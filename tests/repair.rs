@@ -71,7 +71,7 @@ fn repair_changed(
                     // No more than can be in one file: a record takes 24 bytes at least.
                     let rows = path.extension().is_some_and(|e| e == "rows");
                     let most = if rows { bytes / 24 } else { 0 };
-                    let lost = repaired.lost.len() as u64 + repaired.nameless;
+                    let lost = repaired.lost.sum() + repaired.nameless;
                     assert!(lost <= most, "{what}: {lost} lost");
                     // A checkpoint may be lost with its meta file; all else is there twice, or can
                     // be made again.
@@ -144,7 +144,7 @@ fn lost_files_cost_what_was_in_them_and_no_more() {
         if !name.ends_with(".copy") {
             let repaired = check_repair(&disk, &truth, Options::default(), &format!("no {name}"));
             let repaired = repaired.unwrap();
-            named += repaired.lost.len();
+            named += repaired.lost.sum();
             let rows = name.ends_with(".rows");
             let gone = u64::from(rows);
             assert!(repaired.files_gone <= gone, "{name}: {repaired:?}");
@@ -163,7 +163,7 @@ fn lost_files_cost_what_was_in_them_and_no_more() {
             }
             match check_repair(&disk, &truth, Options::default(), &what) {
                 Ok(repaired) if what.starts_with("junk") || is_manifest => {
-                    assert!(repaired.lost.is_empty() && repaired.nameless == 0, "{what}");
+                    assert!(repaired.lost.sum() + repaired.nameless == 0, "{what}");
                 }
                 Ok(_) => {}
                 Err(error) => panic!("{what}: {error}"),
@@ -224,6 +224,7 @@ fn a_store_that_is_open_is_not_repaired() {
         &nothing,
         Path::new(ROOT),
         Options::default(),
+        &mut |_, _| Ok(()),
         &mut |_, _| ControlFlow::Continue(()),
     );
     assert!(matches!(error, Err(Error::InvalidArgument(_))));
@@ -248,7 +249,13 @@ fn a_repair_that_is_stopped_leaves_nothing_behind() {
             ControlFlow::Continue(())
         }
     };
-    let outcome = repair(&shared, Path::new(ROOT), Options::default(), &mut stop);
+    let outcome = repair(
+        &shared,
+        Path::new(ROOT),
+        Options::default(),
+        &mut |_, _| Ok(()),
+        &mut stop,
+    );
     assert!(matches!(outcome, Err(Error::Cancelled)), "{outcome:?}");
     assert!(files_of(&disk, "/") == before);
 }
@@ -288,16 +295,15 @@ fn the_repaired_store_takes_the_place_of_the_damaged_one() {
     damage(&root.join("a"), 5000);
     damage(&outside, 5000);
     let go = |root: &Path| {
-        repair(&disk, root, Options::default(), &mut |_, _| {
-            ControlFlow::Continue(())
-        })
-        .unwrap()
+        let mut on = |_, _| ControlFlow::Continue(());
+        let mut told = |_: &str, _| Ok(());
+        repair(&disk, root, Options::default(), &mut told, &mut on).unwrap()
     };
     let Outcome::Built(report, repaired) = go(&root) else {
         panic!("nothing was repaired");
     };
     assert_eq!(report.findings.len(), 2);
-    assert_eq!((repaired.lost.len(), repaired.nameless), (2, 0));
+    assert_eq!((repaired.lost.sum(), repaired.nameless), (2, 0));
     let aside = repaired.swap(&disk, &root).unwrap();
     assert_eq!(aside, home.path().join("store.damaged"));
     assert!(!home.path().join("store.repair").exists());
@@ -323,7 +329,7 @@ fn the_repaired_store_takes_the_place_of_the_damaged_one() {
     let Outcome::Built(_, again) = go(&aside) else {
         panic!("the damaged store became whole");
     };
-    assert_eq!(again.lost.len(), 2);
+    assert_eq!(again.lost.sum(), 2);
     drop(again);
     assert!(contents(disk.clone(), &root, 2).unwrap() == before);
     assert_eq!(before.len(), 2000);
@@ -365,7 +371,13 @@ fn a_repair_that_is_stopped_leaves_data_directories_elsewhere_as_they_are() {
                 false => ControlFlow::Continue(()),
             }
         };
-        match repair(&shared, Path::new(ROOT), Options::default(), &mut stop) {
+        match repair(
+            &shared,
+            Path::new(ROOT),
+            Options::default(),
+            &mut |_, _| Ok(()),
+            &mut stop,
+        ) {
             Err(Error::Cancelled) => {}
             Ok(Outcome::Built(..)) => break,
             other => panic!("stopped at {stop_at}: {other:?}"),
@@ -420,7 +432,7 @@ fn an_image_of_a_later_checkpoint_explains_no_loss() {
         let what = path.display().to_string();
         let repaired = check_repair(&disk, &truth, earlier.clone(), &what).unwrap();
         assert_eq!(repaired.checkpoint, 2);
-        lost += repaired.lost.len() as u64 + repaired.nameless;
+        lost += repaired.lost.sum() + repaired.nameless;
         drop(repaired);
         disk.write_file(&path, &whole).unwrap();
     }

@@ -16,7 +16,7 @@ use std::sync::LazyLock;
 
 use hps::Store;
 use hps::io::Io;
-use hps::repair::{self, Now, Outcome, Repaired};
+use hps::repair::{self, LostRow, Now, Outcome, Repaired};
 use hps_fuzz::hostile::Changed;
 use hps_fuzz::tiny::{ROOT, Rows, Tiny, options};
 use libfuzzer_sys::fuzz_target;
@@ -41,7 +41,7 @@ fn rows_of(store: &Store, checkpoint: u64) -> Rows {
 }
 
 /// Compares with what the checkpoint held.
-fn compare(repaired: &Repaired, found: &Rows) {
+fn compare(repaired: &Repaired, lost: &[LostRow], found: &Rows) {
     let history = &TINY.1;
     let truth = history.get(&repaired.checkpoint);
     let truth = truth.unwrap_or_else(|| panic!("checkpoint {} is new", repaired.checkpoint));
@@ -51,8 +51,7 @@ fn compare(repaired: &Repaired, found: &Rows) {
         let (right, left) = (truth.get(at), found.get(at));
         let was_once = |row: &Vec<u32>| history.values().any(|h| h.get(at) == Some(row));
         assert!(left.is_none_or(was_once), "{at:?} never was {left:?}");
-        let told = repaired.lost.iter();
-        let mut told = told.filter(|lost| (lost.table, lost.key) == *at);
+        let mut told = lost.iter().filter(|lost| (lost.table, lost.key) == *at);
         match told.next() {
             Some(lost) if lost.now == Now::Gone => assert_eq!(left, None, "{lost:?}"),
             Some(lost) => assert!(left.is_some(), "{lost:?}"),
@@ -74,7 +73,13 @@ fuzz_target!(|bytes: &[u8]| {
         ..repair::Options::default()
     };
     let root = Path::new(ROOT);
-    let outcome = repair::repair(&disk, root, choice, &mut |_, _| ControlFlow::Continue(()));
+    let mut lost = Vec::new();
+    let mut told = |_: &str, row| {
+        lost.push(row);
+        Ok(())
+    };
+    let mut on = |_, _| ControlFlow::Continue(());
+    let outcome = repair::repair(&disk, root, choice, &mut told, &mut on);
     let Ok(Outcome::Built(_, repaired)) = outcome else {
         return;
     };
@@ -85,7 +90,7 @@ fuzz_target!(|bytes: &[u8]| {
     for checkpoint in store.checkpoints() {
         let found = rows_of(&store, checkpoint.id);
         if checkpoint.id == repaired.checkpoint && !changed.is_forged() {
-            compare(&repaired, &found);
+            compare(&repaired, &lost, &found);
         }
     }
 });

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::file::{self, Saved, Target};
 use super::find::{self, Version};
-use super::lost::{Left, Losses};
+use super::lost::{Counts, Left, Losses, LostRows};
 use super::place::{self, Part};
 use super::{Options, Repaired, Site};
 use crate::error::{Error, Invalid, Result};
@@ -24,7 +24,8 @@ use crate::io::{Directory, Io, Queue};
 use crate::options::{NUMBERS_RESERVED, TableDescriptor};
 use crate::ssd::branch::link;
 use crate::ssd::create::{Next, sync, write_root, write_whole};
-use crate::ssd::edits::{self, Replay};
+use crate::ssd::edits::{self, ImageRef, Replay};
+use crate::ssd::image::ImageScan;
 use crate::ssd::meta_file::check_meta_file;
 use crate::ssd::open_footer;
 use crate::ssd::recover::LOCK_NAME;
@@ -49,6 +50,8 @@ pub(super) struct Build<'a> {
     parts: Vec<Part>,
     /// No file has this number or a greater one.
     next_number: u64,
+    /// What was lost, the files that are left, and the image of the damaged store.
+    unsettled: Option<(Losses, Vec<Kept>, Option<ImageRef>)>,
 }
 
 /// A file of the repaired version.
@@ -75,6 +78,7 @@ impl<'a> Build<'a> {
             names: directories.to_vec(),
             parts: Vec::new(),
             next_number: 0,
+            unsettled: None,
         };
         // Before anything is built: what is in the way is not cleared after an error.
         build.clear()?;
@@ -146,7 +150,7 @@ impl<'a> Build<'a> {
             files_rewritten: 0,
             files_gone: 0,
             entries_saved: 0,
-            lost: Vec::new(),
+            lost: Counts::default(),
             nameless: 0,
             _locks: Vec::new(),
         };
@@ -165,22 +169,30 @@ impl<'a> Build<'a> {
         bad.retain(|number| replay.files[number].in_checkpoint(checkpoint.id));
         let (repairing, lost) = (&mut repaired, &mut losses);
         files.extend(self.save(replay, checkpoint.id, &bad, repairing, lost, progress)?);
-        if let Some(image) = replay.image {
-            losses.name_by_image(&*self.root, &self.store, image, checkpoint.id);
-        }
         if files.iter().any(|f| f.guessed) {
             self.leave_stale_out(&mut files, &replay.tables, checkpoint.id)?;
         }
-        if !losses.is_empty() {
-            let opened = self.open(&files, checkpoint.id)?;
-            let mut left = Left {
-                files: &opened,
-                tables: replay.tables.len(),
-            };
-            (repaired.lost, repaired.nameless) = losses.settle(&mut left)?;
-        }
         self.finish(replay, &files, &kept, &checkpoint, next_checkpoint)?;
+        let image = replay.image;
+        self.unsettled = (!losses.is_empty()).then_some((losses, files, image));
         Ok(repaired)
+    }
+
+    /// Tells what was lost, once the store that [`Build::run`] built is known to be whole.
+    pub fn settle(&mut self, repaired: &mut Repaired, told: &mut LostRows<'_>) -> Result<()> {
+        let Some((losses, files, image)) = self.unsettled.take() else {
+            return Ok(());
+        };
+        // One of a later checkpoint does not list what was live at this one.
+        let scan = image.and_then(|image| ImageScan::open(&*self.root, &self.store, image).ok());
+        let scan = scan.filter(|scan| scan.checkpoint <= repaired.checkpoint);
+        let opened = self.open(&files, repaired.checkpoint)?;
+        let left = Left {
+            files: &opened,
+            tables: repaired.tables.len(),
+        };
+        (repaired.lost, repaired.nameless) = losses.settle(scan, &left, &repaired.tables, told)?;
+        Ok(())
     }
 
     fn check_parts(&self, replay: &Replay) -> Result<()> {
@@ -472,7 +484,7 @@ impl<'a> Build<'a> {
                 (f.meta.number, vec![false; entries.unwrap_or(usize::MAX)])
             })
             .collect();
-        let mut left = Left {
+        let left = Left {
             files: &opened,
             tables: tables.len(),
         };

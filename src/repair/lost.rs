@@ -3,14 +3,12 @@
 //! - A lost copy that a newer one had replaced is no loss.
 //! - What can't be named is counted.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::error::Result;
 use crate::format::param_file::RunKind;
-use crate::io::Directory;
-use crate::ssd::edits::ImageRef;
 use crate::ssd::image::ImageScan;
 use crate::ssd::scan::{Merge, keys_window_bytes};
 use crate::ssd::version::DataFile;
@@ -49,39 +47,61 @@ struct Copy {
     tombstone: bool,
 }
 
-/// What is known of lost entries.
+/// What is known of lost entries. What the index image can name is not held: it is read when the
+/// losses are told, so that a lost data directory takes no memory for its keys.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
-    /// The newest lost copy of a key, by (table, mix64(key)).
-    named: BTreeMap<(u32, u64), Copy>,
+    /// Lost copies whose keys their own files still name.
+    named: Vec<(u32, Copy)>,
     /// Entries without a name, by file, and the file's rank.
     nameless: HashMap<u64, (u64, Vec<Range<u32>>)>,
+}
+
+/// Told of every lost row: its table's name, and itself; by table and mix64(key).
+pub type LostRows<'a> = dyn FnMut(&str, LostRow) -> Result<()> + 'a;
+
+/// How much was lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Rows that have their initialiser's values now.
+    pub gone: u64,
+    /// Rows that have an older copy now.
+    pub older: u64,
+    /// Removed keys that are back.
+    pub back: u64,
+}
+
+impl Counts {
+    fn add(&mut self, now: Now) {
+        *match now {
+            Now::Gone => &mut self.gone,
+            Now::Older => &mut self.older,
+            Now::Back => &mut self.back,
+        } += 1;
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn sum(&self) -> u64 {
+        self.gone + self.older + self.back
+    }
 }
 
 impl Losses {
     /// Notes what was lost of a file.
     pub fn add(&mut self, file: u64, rank: u64, lost: Vec<(u32, u64)>, nameless: Vec<Range<u32>>) {
-        for (table, key) in lost {
+        self.named.extend(lost.into_iter().map(|(table, key)| {
             let tombstone = false;
-            self.name(
-                table,
-                Copy {
-                    key,
-                    file,
-                    rank,
-                    tombstone,
-                },
-            );
-        }
+            let copy = Copy {
+                key,
+                file,
+                rank,
+                tombstone,
+            };
+            (table, copy)
+        }));
         if !nameless.is_empty() {
             self.nameless.insert(file, (rank, nameless));
-        }
-    }
-
-    fn name(&mut self, table: u32, copy: Copy) {
-        let newest = self.named.entry((table, mix64(copy.key))).or_insert(copy);
-        if newest.rank < copy.rank {
-            *newest = copy;
         }
     }
 
@@ -90,91 +110,192 @@ impl Losses {
         self.named.is_empty() && self.nameless.is_empty()
     }
 
-    /// Names entries by the index image, as far as it goes: it knows key, file and entry of what
-    /// was live at its checkpoint. What it does not list of a file that it covers was stale, if all
-    /// of it can be read.
-    pub fn name_by_image(
-        &mut self,
-        root: &dyn Directory,
-        store: &[u8; 16],
-        image: ImageRef,
-        checkpoint: u64,
-    ) {
-        if self.nameless.is_empty() {
-            return;
-        }
-        let Ok(mut scan) = ImageScan::open(root, store, image) else {
-            return;
-        };
-        if scan.checkpoint > checkpoint {
-            // What it does not list may have been live at that time.
-            return;
-        }
-        let mut found = Vec::new();
-        let whole = loop {
-            match scan.step() {
-                Ok(true) => {}
-                Ok(false) => break true,
-                Err(_) => break false,
-            }
-            for entry in &scan.entries {
-                let Some(&file) = scan.covered.get(entry.ordinal as usize) else {
-                    continue;
+    /// Compares with what is left, and tells of each row that is lost. Entries without a name get one
+    /// from the index image, as far as it goes: it knows key, file and entry of what was live at its
+    /// checkpoint. What it does not list of a file that it covers was stale, if all of it can be
+    /// read. Gives how many were told, and the number of entries without a name.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt` of what is left; what `told` says.
+    pub fn settle(
+        mut self,
+        image: Option<ImageScan>,
+        left: &Left<'_>,
+        tables: &[String],
+        told: &mut LostRows<'_>,
+    ) -> Result<(Counts, u64)> {
+        let order = |(table, copy): &(u32, Copy)| (*table, mix64(copy.key));
+        self.named.sort_unstable_by_key(order);
+        let mut named = self.named.iter().copied().peekable();
+        let mut of_image = OfImage::new(image, &self.nameless);
+        let window = keys_window_bytes(left.files.len());
+        let mut counts = Counts::default();
+        for (table, name) in (0..).zip(tables) {
+            let mut merge = Merge::new(left.files, table, window)?.by_rank();
+            loop {
+                let at = |lost: Option<(u32, Copy)>| {
+                    let lost = lost.filter(|(of, _)| *of == table);
+                    lost.map(|(_, copy)| mix64(copy.key))
                 };
-                if let Some((rank, ranges)) = self.nameless.get(&file)
-                    && holds(ranges, entry.entry)
+                let here = [at(named.peek().copied()), at(of_image.peek())];
+                let Some(hash) = here.into_iter().flatten().min() else {
+                    break;
+                };
+                let mut newest: Option<Copy> = None;
+                let mut take = |copy: Copy| {
+                    if newest.is_none_or(|n| n.rank < copy.rank) {
+                        newest = Some(copy);
+                    }
+                };
+                while at(named.peek().copied()) == Some(hash) {
+                    named.next().into_iter().for_each(|(_, copy)| take(copy));
+                }
+                while at(of_image.peek()) == Some(hash) {
+                    of_image.next().into_iter().for_each(&mut take);
+                }
+                let found = found_at(&mut merge, hash)?;
+                if let Some(copy) = newest
+                    && let Some(now) = fate(copy, found)
                 {
-                    let copy = Copy {
-                        key: entry.key,
+                    counts.add(now);
+                    let (key, file) = (copy.key, copy.file);
+                    let row = LostRow {
+                        table,
+                        key,
                         file,
-                        rank: *rank,
-                        tombstone: entry.tombstone,
+                        now,
                     };
-                    found.push((scan.table, copy, entry.entry));
+                    told(name, row)?;
                 }
             }
-        };
-        for (table, copy, entry) in found {
-            self.name(table, copy);
-            if let Some((_, ranges)) = self.nameless.get_mut(&copy.file) {
-                take(ranges, entry);
-            }
         }
-        if whole {
-            self.nameless.retain(|file, _| !scan.covered.contains(file));
+        Ok((counts, of_image.nameless()))
+    }
+}
+
+/// Rank of the newest copy that is left of the key of this hash, and whether it says that the key was
+/// removed. Hashes rise from call to call.
+fn found_at(merge: &mut Merge, hash: u64) -> Result<Option<(u64, bool)>> {
+    while let Some(index) = merge.newest()? {
+        let cursor = merge.cursor(index);
+        let at = cursor.entry().map_or(u64::MAX, |entry| entry.hash);
+        if at >= hash {
+            let tombstone = cursor.run.kind == RunKind::Tombstones;
+            return Ok((at == hash).then_some((cursor.file.meta.rank, tombstone)));
+        }
+        merge.step()?;
+    }
+    Ok(None)
+}
+
+/// What the key of a lost copy has now; `None`: what it had.
+fn fate(copy: Copy, found: Option<(u64, bool)>) -> Option<Now> {
+    match (copy.tombstone, found) {
+        (_, Some((rank, _))) if rank > copy.rank => None,
+        (true, None | Some((_, true))) => None,
+        (true, Some((_, false))) => Some(Now::Back),
+        (false, None | Some((_, true))) => Some(Now::Gone),
+        (false, Some((_, false))) => Some(Now::Older),
+    }
+}
+
+/// The lost entries that the index image names, in its order: by table and mix64(key).
+struct OfImage<'a> {
+    scan: Option<ImageScan>,
+    at: usize,
+    /// Lost entries of each file that it covers, by its place in its list, and how many were named.
+    files: Vec<Option<OfFile<'a>>>,
+    /// Lost entries of all files.
+    entries: u64,
+    whole: bool,
+}
+
+struct OfFile<'a> {
+    number: u64,
+    rank: u64,
+    ranges: &'a [Range<u32>],
+    named: u64,
+}
+
+fn entries_of(ranges: &[Range<u32>]) -> u64 {
+    ranges.iter().map(|r| u64::from(r.end - r.start)).sum()
+}
+
+impl<'a> OfImage<'a> {
+    fn new(
+        scan: Option<ImageScan>,
+        nameless: &'a HashMap<u64, (u64, Vec<Range<u32>>)>,
+    ) -> OfImage<'a> {
+        let of_file = |number: &u64| {
+            nameless.get(number).map(|(rank, ranges)| OfFile {
+                number: *number,
+                rank: *rank,
+                ranges,
+                named: 0,
+            })
+        };
+        let covered = scan.as_ref().map_or(&[][..], |scan| &scan.covered);
+        OfImage {
+            files: covered.iter().map(of_file).collect(),
+            scan,
+            at: 0,
+            entries: nameless.values().map(|(_, r)| entries_of(r)).sum(),
+            whole: false,
         }
     }
 
-    /// Compares with what is left: gives the rows that are lost, by table and mix64(key), and the
-    /// number of entries without a name.
-    pub fn settle(mut self, left: &mut Left<'_>) -> Result<(Vec<LostRow>, u64)> {
-        let named = &mut self.named;
-        let mut rows = Vec::new();
-        let row = |table, copy: &Copy, now| LostRow {
-            table,
-            key: copy.key,
-            file: copy.file,
-            now,
-        };
-        left.newest(&mut |found| {
-            let Some(copy) = named.remove(&(found.table, found.hash)) else {
-                return;
-            };
-            let now = match (copy.tombstone, found.tombstone) {
-                _ if found.rank > copy.rank => return,
-                (true, true) => return,
-                (true, false) => Now::Back,
-                (false, true) => Now::Gone,
-                (false, false) => Now::Older,
-            };
-            rows.push(row(found.table, &copy, now));
-        })?;
-        let gone = self.named.iter().filter(|(_, copy)| !copy.tombstone);
-        rows.extend(gone.map(|((table, _), copy)| row(*table, copy, Now::Gone)));
-        rows.sort_by_key(|row| (row.table, mix64(row.key)));
-        let ranges = self.nameless.values().flat_map(|(_, ranges)| ranges);
-        let nameless = ranges.map(|r| u64::from(r.end - r.start)).sum();
-        Ok((rows, nameless))
+    /// The entry it stands at.
+    fn peek(&mut self) -> Option<(u32, Copy)> {
+        loop {
+            let scan = self.scan.as_mut()?;
+            while let Some(entry) = scan.entries.get(self.at) {
+                let file = self.files.get(entry.ordinal as usize);
+                if let Some(Some(file)) = file
+                    && holds(file.ranges, entry.entry)
+                {
+                    let copy = Copy {
+                        key: entry.key,
+                        file: file.number,
+                        rank: file.rank,
+                        tombstone: entry.tombstone,
+                    };
+                    return Some((scan.table, copy));
+                }
+                self.at += 1;
+            }
+            self.at = 0;
+            match scan.step() {
+                Ok(true) => {}
+                Ok(false) => {
+                    self.whole = true;
+                    self.scan = None;
+                }
+                Err(_) => self.scan = None,
+            }
+        }
+    }
+
+    fn next(&mut self) -> Option<Copy> {
+        let (_, copy) = self.peek()?;
+        let entry = self.scan.as_ref()?.entries.get(self.at)?;
+        if let Some(Some(file)) = self.files.get_mut(entry.ordinal as usize) {
+            file.named += 1;
+        }
+        self.at += 1;
+        Some(copy)
+    }
+
+    /// Lost entries that have no name; it stands at its end.
+    fn nameless(&self) -> u64 {
+        let files = self.files.iter().flatten();
+        let known: u64 = files
+            .map(|file| match self.whole {
+                // What it does not list was stale.
+                true => entries_of(file.ranges),
+                false => file.named,
+            })
+            .sum();
+        self.entries - known
     }
 }
 
@@ -183,24 +304,10 @@ fn holds(ranges: &[Range<u32>], entry: u32) -> bool {
     ranges.get(at).is_some_and(|r| r.contains(&entry))
 }
 
-fn take(ranges: &mut Vec<Range<u32>>, entry: u32) {
-    let at = ranges.partition_point(|r| r.end <= entry);
-    let Some(range) = ranges.get(at).filter(|r| r.contains(&entry)).cloned() else {
-        return;
-    };
-    let parts = [range.start..entry, entry + 1..range.end];
-    let parts = parts.into_iter().filter(|r| !r.is_empty());
-    drop(ranges.splice(at..=at, parts));
-}
-
 /// The newest copy of a key among the files that are left.
 pub(super) struct Found {
-    pub table: u32,
-    pub hash: u64,
     pub file: u64,
-    pub rank: u64,
     pub entry: u32,
-    pub tombstone: bool,
 }
 
 /// The files of the repaired version.
@@ -211,18 +318,14 @@ pub(super) struct Left<'a> {
 
 impl Left<'_> {
     /// Hands out every key's newest copy, by table and mix64(key).
-    pub fn newest(&mut self, each: &mut dyn FnMut(Found)) -> Result<()> {
+    pub fn newest(&self, each: &mut dyn FnMut(Found)) -> Result<()> {
         let window = keys_window_bytes(self.files.len());
         for table in 0..u32::try_from(self.tables).unwrap_or(u32::MAX) {
             let merge = Merge::new(self.files, table, window)?.by_rank();
-            merge.each_newest(&mut |file, entry, kind| {
+            merge.each_newest(&mut |file, entry, _| {
                 each(Found {
-                    table,
-                    hash: entry.hash,
                     file: file.meta.number,
-                    rank: file.meta.rank,
                     entry: entry.number,
-                    tombstone: kind == RunKind::Tombstones,
                 });
             })?;
         }
@@ -235,13 +338,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_are_found_and_taken_out_of_ranges() {
-        let mut ranges = vec![0..3, 5..6, 9..12];
+    fn entries_are_found_in_ranges() {
+        let ranges = vec![0..3, 5..6, 9..12];
         assert!(holds(&ranges, 2) && holds(&ranges, 5) && holds(&ranges, 11));
         assert!(!holds(&ranges, 3) && !holds(&ranges, 8) && !holds(&ranges, 12));
-        for entry in [1, 5, 9, 11, 7] {
-            take(&mut ranges, entry);
-        }
-        assert_eq!(ranges, [0..1, 2..3, 10..11]);
+        assert_eq!(entries_of(&ranges), 7);
     }
 }

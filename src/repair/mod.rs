@@ -27,7 +27,7 @@ use crate::ssd::recover::{self, Locks};
 
 use build::Build;
 
-pub use lost::{LostRow, Now};
+pub use lost::{Counts, LostRow, LostRows, Now};
 
 /// Damage that an inspection could not see behind other damage is found in the store that was
 /// built without the latter.
@@ -76,8 +76,8 @@ pub struct Repaired {
     pub files_gone: u64,
     /// Rows and removed keys in rewritten files.
     pub entries_saved: u64,
-    /// Keys whose newest copy is lost, by table and mix64(key).
-    pub lost: Vec<LostRow>,
+    /// How many keys have lost their newest copy; each was told.
+    pub lost: Counts,
     /// Entries that are lost and can't be named; any of them may have been replaced since, and any
     /// may be a removed key, which is back then.
     pub nameless: u64,
@@ -88,7 +88,7 @@ impl Repaired {
     /// Whether every row of every retained checkpoint is what it was.
     #[must_use]
     pub fn lost_nothing(&self) -> bool {
-        self.lost.is_empty()
+        self.lost == Counts::default()
             && self.nameless == 0
             && !self.meta_lost
             && self.version_lost.is_none()
@@ -121,12 +121,15 @@ pub enum Outcome {
     Built(Report, Box<Repaired>),
 }
 
-/// Builds a repaired store beside the store in `root`, if that is damaged. `root` has a parent
+/// Builds a repaired store beside the store in `root`, if that is damaged, and tells `lost` of every
+/// key whose newest copy is lost, by table and mix64(key), once that store is whole. `root` has a parent
 /// directory and no `..` at its end. `progress` is told bytes of three passes: over the damaged
 /// store, over its damaged files, over the new store.
 ///
 /// # Cost
-/// Reads the store twice; writes as many bytes as the damaged files have.
+/// Reads the store twice; writes as many bytes as the damaged files have. Memory as for an inspection,
+/// and 32 bytes for each lost row of files that still name it. What only the index image names,
+/// such as the rows of a lost data directory, is not held.
 ///
 /// # Errors
 /// `Locked` when the store is open; `MissingDirectory` when a data directory is missing and the
@@ -138,6 +141,7 @@ pub fn repair(
     io: &Io,
     root: &Path,
     options: Options,
+    lost: &mut LostRows<'_>,
     progress: &mut Progress<'_>,
 ) -> Result<Outcome> {
     // No store, no lock: a directory of something else gets no file of ours.
@@ -155,9 +159,9 @@ pub fn repair(
     let mut report = inspect(io, root, scope, progress)?;
     // That is this repair itself.
     report.open_elsewhere = false;
-    let lost = &options.without_directories;
+    let given_up = &options.without_directories;
     let missing = &report.missing_directories;
-    if let Some(missing) = missing.iter().find(|m| !lost.contains(&m.index)) {
+    if let Some(missing) = missing.iter().find(|m| !given_up.contains(&m.index)) {
         let MissingDirectory { index, path, empty } = missing.clone();
         return Err(Error::MissingDirectory { index, path, empty });
     }
@@ -165,7 +169,10 @@ pub fn repair(
         return Ok(Outcome::Whole(report));
     }
     let mut build = Build::new(io, place, site, store, &directories)?;
-    let built = rounds(&mut build, &report, &options, progress);
+    let built = rounds(&mut build, &report, &options, progress).and_then(|mut repaired| {
+        build.settle(&mut repaired, lost)?;
+        Ok(repaired)
+    });
     match built {
         Ok(repaired) => Ok(Outcome::Built(
             report,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use hps::io::Io;
 use hps::io::sim::SimDisk;
-use hps::repair::{Now, Options, Outcome, Repaired, repair};
+use hps::repair::{LostRow, Now, Options, Outcome, Repaired, repair};
 use hps::*;
 
 use super::common::ROOT;
@@ -30,10 +30,28 @@ pub fn of_sim(disk: &SimDisk, root: &Path, checkpoint: u64) -> Rows {
 }
 
 pub fn run_repair(disk: &SimDisk, options: Options) -> Result<Outcome> {
-    let disk = Io::of(disk.clone());
-    repair(&disk, Path::new(ROOT), options, &mut |_, _| {
-        ControlFlow::Continue(())
-    })
+    repair_telling(disk, options).map(|(outcome, _)| outcome)
+}
+
+/// A repair, and the rows that it has told to be lost.
+pub fn repair_telling(disk: &SimDisk, options: Options) -> Result<(Outcome, Vec<LostRow>)> {
+    let mut lost: Vec<LostRow> = Vec::new();
+    let outcome = repair(
+        &Io::of(disk.clone()),
+        Path::new(ROOT),
+        options,
+        &mut |_, row| {
+            let order = |row: &LostRow| (row.table, mix64(row.key));
+            assert!(lost.last().is_none_or(|last| order(last) < order(&row)));
+            lost.push(row);
+            Ok(())
+        },
+        &mut |_, _| ControlFlow::Continue(()),
+    )?;
+    if let Outcome::Built(_, repaired) = &outcome {
+        assert_eq!(repaired.lost.sum(), lost.len() as u64);
+    }
+    Ok((outcome, lost))
 }
 
 pub fn files_of(disk: &SimDisk, root: &str) -> BTreeMap<PathBuf, Vec<u8>> {
@@ -63,13 +81,13 @@ impl Truth {
     }
 
     /// Whatever differs from the truth must have been told.
-    pub fn check(&self, repaired: &Repaired, found: &Rows, what: &str) {
+    pub fn check(&self, repaired: &Repaired, lost: &[LostRow], found: &Rows, what: &str) {
         let truth = &self.by_checkpoint[&repaired.checkpoint];
         let mut unexplained = 0;
         let keys: std::collections::BTreeSet<_> = truth.keys().chain(found.keys()).collect();
         for at in keys {
-            let told = |l: &&hps::repair::LostRow| (l.table as usize, l.key) == *at;
-            let told = repaired.lost.iter().find(told);
+            let told = |l: &&LostRow| (l.table as usize, l.key) == *at;
+            let told = lost.iter().find(told);
             let (right, left) = (truth.get(at), found.get(at));
             match told {
                 None => unexplained += u64::from(right != left),
@@ -120,18 +138,20 @@ pub fn check_repair(
     what: &str,
 ) -> Result<Repaired> {
     let before = files_of(disk, ROOT);
-    let outcome = run_repair(disk, options);
+    let outcome = repair_telling(disk, options);
     assert!(
         files_of(disk, ROOT) == before,
         "{what}: the damaged store was changed"
     );
     let beside = "/store.repair";
     match outcome {
-        Ok(Outcome::Whole(report)) => panic!("{what}: {:?} was taken for whole", report.findings),
-        Ok(Outcome::Built(_, repaired)) => {
+        Ok((Outcome::Whole(report), _)) => {
+            panic!("{what}: {:?} was taken for whole", report.findings)
+        }
+        Ok((Outcome::Built(_, repaired), lost)) => {
             assert_eq!(repaired.path, Path::new(beside));
             let found = of_sim(disk, Path::new(beside), repaired.checkpoint);
-            truth.check(&repaired, &found, what);
+            truth.check(&repaired, &lost, &found, what);
             for path in disk.paths().into_iter().filter(|p| p.starts_with(beside)) {
                 disk.remove(&path).unwrap();
             }

@@ -317,7 +317,8 @@ fn files_below(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 fn mend(root: &Path, built: impl FnOnce()) -> std::result::Result<bool, String> {
     let disk = hps::io::Io::pread();
     let mut go_on = |_, _| ControlFlow::Continue(());
-    let outcome = repair(&disk, root, Default::default(), &mut go_on);
+    let mut told = |_: &str, _| Ok(());
+    let outcome = repair(&disk, root, Default::default(), &mut told, &mut go_on);
     match outcome.map_err(text)? {
         Outcome::Whole(_) => Ok(false),
         Outcome::Built(_, repaired) => {

@@ -2,15 +2,15 @@
 //!
 //! - The list of lost keys is durable before the stores change places.
 
-use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use hps::Error;
 use hps::inspect::Report;
 use hps::io::Io;
-use hps::repair::{Now, Options, Outcome, Repaired, repair};
+use hps::repair::{Counts, LostRow, Now, Options, Outcome, Repaired, repair};
 use serde_json::{Value, json};
 
 use super::Args;
@@ -29,6 +29,8 @@ pub struct Mended {
     aside: PathBuf,
     /// The list of lost keys, if there are any.
     list: Option<PathBuf>,
+    /// The first of them, with their tables.
+    named: Vec<(String, LostRow)>,
 }
 
 impl Mended {
@@ -56,32 +58,39 @@ pub(super) fn run(
         without_meta: args.without_meta,
         without_directories: args.without_directory.clone(),
     };
-    let outcome = repair(disk, &root, options, &mut |done, all| {
+    let mut list = List {
+        root: &root,
+        file: None,
+        named: Vec::new(),
+    };
+    let mut told = |table: &str, row| {
+        let added = list.add(table, row);
+        added.map_err(|e| Error::io("write the list of lost keys beside", &root, e))
+    };
+    let outcome = repair(disk, &root, options, &mut told, &mut |done, all| {
         meter.at(done, all);
         interrupt.flow()
     });
     meter.end();
-    let (report, repaired) = match outcome? {
-        Outcome::Whole(report) => return Ok((report, None)),
-        Outcome::Built(report, repaired) => (report, *repaired),
+    let (report, repaired) = match outcome {
+        Ok(Outcome::Whole(report)) => return Ok((report, None)),
+        Ok(Outcome::Built(report, repaired)) => (report, *repaired),
+        Err(error) => {
+            list.discard();
+            return Err(error.into());
+        }
     };
-    let list = if repaired.lost.is_empty() {
-        None
-    } else {
-        Some(write_list(&root, &repaired)?)
-    };
+    let listed = list.end().context("write the list of lost keys")?;
+    let named = std::mem::take(&mut list.named);
     let aside = repaired.swap(disk, &root)?;
     let mended = Mended {
         repaired,
         root,
         aside,
-        list,
+        list: listed,
+        named,
     };
     Ok((report, Some(mended)))
-}
-
-fn table(repaired: &Repaired, id: u32) -> &str {
-    repaired.tables.get(id as usize).map_or("?", String::as_str)
 }
 
 fn word(now: Now) -> &'static str {
@@ -92,40 +101,66 @@ fn word(now: Now) -> &'static str {
     }
 }
 
-/// Lost rows that are gone, that are older, and removed keys that are back.
-fn counts(repaired: &Repaired) -> [u64; 3] {
-    [Now::Gone, Now::Older, Now::Back]
-        .map(|now| repaired.lost.iter().filter(|l| l.now == now).count() as u64)
+/// The list of lost keys: a file of a name that is free, beside the store, once there is a row.
+struct List<'a> {
+    root: &'a Path,
+    file: Option<(PathBuf, BufWriter<File>)>,
+    /// The first ones.
+    named: Vec<(String, LostRow)>,
 }
 
-/// Writes the keys into a file of a name that is free, beside the store.
-fn write_list(root: &Path, repaired: &Repaired) -> Result<PathBuf> {
-    let base = root.file_name().unwrap_or_default().to_string_lossy();
-    let mut text = String::from("table\tkey\tfile\tnow\n");
-    for row in &repaired.lost {
-        let (table, now) = (table(repaired, row.table), word(row.now));
-        writeln!(text, "{table}\t{}\t{}\t{now}", row.key, row.file)?;
-    }
-    let mut n = 0;
-    loop {
-        n += 1;
-        let path = root.with_file_name(format!("{base}.lost-{n}.tsv"));
-        let mut file = match File::create_new(&path) {
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => continue,
-            other => other.with_context(|| format!("create {}", path.display()))?,
+impl List<'_> {
+    fn add(&mut self, table: &str, row: LostRow) -> io::Result<()> {
+        if self.named.len() < NAMED_MAX {
+            self.named.push((table.to_owned(), row));
+        }
+        let (_, out) = match &mut self.file {
+            Some(file) => file,
+            None => self.file.insert(List::create(self.root)?),
         };
-        file.write_all(text.as_bytes())
-            .and_then(|()| file.sync_all())
-            .and_then(|()| File::open(root.parent().unwrap_or(Path::new(".")))?.sync_all())
-            .with_context(|| format!("write {}", path.display()))?;
-        return Ok(path);
+        writeln!(out, "{table}\t{}\t{}\t{}", row.key, row.file, word(row.now))
+    }
+
+    fn create(root: &Path) -> io::Result<(PathBuf, BufWriter<File>)> {
+        let base = root.file_name().unwrap_or_default().to_string_lossy();
+        let mut n = 0;
+        loop {
+            n += 1;
+            let path = root.with_file_name(format!("{base}.lost-{n}.tsv"));
+            match File::create_new(&path) {
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                other => {
+                    let mut out = BufWriter::new(other?);
+                    writeln!(out, "table\tkey\tfile\tnow")?;
+                    return Ok((path, out));
+                }
+            }
+        }
+    }
+
+    /// Makes it durable; where it is.
+    fn end(&mut self) -> io::Result<Option<PathBuf>> {
+        let Some((path, out)) = &mut self.file else {
+            return Ok(None);
+        };
+        out.flush()?;
+        out.get_ref().sync_all()?;
+        File::open(self.root.parent().unwrap_or(Path::new(".")))?.sync_all()?;
+        Ok(Some(path.clone()))
+    }
+
+    /// Removes what a repair that failed has written.
+    fn discard(self) {
+        if let Some((path, _)) = self.file {
+            let _left = std::fs::remove_file(path);
+        }
     }
 }
 
 /// The object `repair` of the report.
 pub(super) fn json(mended: &Mended) -> Value {
     let r = &mended.repaired;
-    let [gone, older, back] = counts(r);
+    let Counts { gone, older, back } = r.lost;
     json!({
         "store": mended.root.to_string_lossy(),
         "damaged": mended.aside.to_string_lossy(),
@@ -180,8 +215,8 @@ pub(super) fn print(out: &mut dyn Write, mended: &Mended) -> io::Result<()> {
     if r.meta_lost {
         writeln!(out, "  the checkpoint's meta is lost: it is empty now")?;
     }
-    let [gone, older, back] = counts(r);
-    if r.lost.is_empty() && r.nameless == 0 {
+    let Counts { gone, older, back } = r.lost;
+    if r.lost.sum() + r.nameless == 0 {
         writeln!(out, "  no row is lost")?;
     } else {
         writeln!(
@@ -202,8 +237,8 @@ pub(super) fn print(out: &mut dyn Write, mended: &Mended) -> io::Result<()> {
              keys may be back"
         )?;
     }
-    for row in r.lost.iter().take(NAMED_MAX) {
-        let (table, now) = (table(r, row.table), word(row.now));
+    for (table, row) in &mended.named {
+        let now = word(row.now);
         writeln!(out, "  table {}, key {}: {now}", visible(table), row.key)?;
     }
     if let Some(list) = &mended.list {
