@@ -253,3 +253,65 @@ fn a_repair_without_a_directory_that_is_stopped_leaves_nothing_behind() {
     case.mount();
     assert_eq!(case.rows().len() as u64, KEYS);
 }
+
+/// Peak of this process' memory since the last call, in bytes.
+fn peak_bytes() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|l| l.starts_with("VmHWM:")).unwrap();
+    let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+    fs::write("/proc/self/clear_refs", "5").unwrap();
+    kib << 10
+}
+
+/// One of four data directories of `HPS_REPAIR_ROWS` rows of 512 bytes is lost (8 000 000: 4 GB).
+#[test]
+#[ignore = "by hand: cargo test --release --features sim --test missing_directory -- --ignored"]
+fn a_lost_directory_of_millions_of_rows_takes_little_memory_to_repair() {
+    let rows = std::env::var("HPS_REPAIR_ROWS").map_or(8_000_000, |n| n.parse().unwrap());
+    let home = tempfile::tempdir().unwrap();
+    fs::create_dir(home.path().join("disks")).unwrap();
+    let directory = |i| home.path().join("disks").join(format!("ssd-{i}"));
+    let root = home.path().join("store");
+    let options = RuntimeOptions {
+        cache_bytes: 256 << 20,
+        data_directories: (0..4).map(directory).collect(),
+        ..RuntimeOptions::default()
+    };
+    let store = Store::create(&root, options).unwrap();
+    let table = store.create_table(&TableDescriptor::new("t", 64)).unwrap();
+    let mut out = vec![0.0; 8192 * 64];
+    for first in (0..rows).step_by(8192) {
+        let keys: Vec<u64> = (first..rows.min(first + 8192)).collect();
+        let out = &mut out[..keys.len() * 64];
+        let lease = store.pull(table, &keys, out).unwrap();
+        out.fill(1.0);
+        store.push(&lease, Update::weights(out)).unwrap();
+    }
+    store.checkpoint(1, &[]).unwrap();
+    store.close().unwrap();
+    fs::remove_dir_all(directory(LOST)).unwrap();
+    let (before, mut lost) = (peak_bytes(), 0);
+    let options = Options {
+        without_directories: vec![LOST],
+        ..Options::default()
+    };
+    let mut told = |_: &str, _| {
+        lost += 1;
+        Ok(())
+    };
+    let mut on = |_, _| ControlFlow::Continue(());
+    let outcome = repair(&Io::pread(), &root, options, &mut told, &mut on).unwrap();
+    let Outcome::Built(_, repaired) = outcome else {
+        panic!("nothing was repaired");
+    };
+    let peak = peak_bytes();
+    println!(
+        "{rows} rows, {lost} lost, {} without a name: peak {} MiB ({} MiB before)",
+        repaired.nameless,
+        peak >> 20,
+        before >> 20
+    );
+    assert!(lost > rows / 5);
+    // 18.7 bytes a key is what the index of an open store takes.
+    assert!(peak <= (256 << 20) + rows * 187 / 10, "{peak} bytes");
+}

@@ -6,8 +6,10 @@
 
 use std::io::ErrorKind;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::holes::read_around;
 use crate::error::{Error, Result};
 use crate::format::manifest::FileMeta;
 use crate::format::param_file::{self, Footer, KEYS_PER_BLOCK, Run, RunKind};
@@ -96,9 +98,12 @@ pub(super) fn finish(
 /// A file of which any part may be unreadable.
 struct Source {
     file: Arc<dyn DiskFile>,
+    path: PathBuf,
     window: AlignedBuffer,
     start: u64,
     filled: u64,
+    /// The first error that is no damage: what was read counts for nothing.
+    failed: Option<std::io::Error>,
 }
 
 impl Source {
@@ -112,9 +117,11 @@ impl Source {
         };
         Ok(Some(Source {
             file,
+            path: path.to_path_buf(),
             window: aligned(path, WINDOW_BYTES)?,
             start: 0,
             filled: 0,
+            failed: None,
         }))
     }
 
@@ -128,20 +135,21 @@ impl Source {
         self.window.get(at..at + length).unwrap_or(&[])
     }
 
+    /// Fails where something was taken for lost that may be there.
+    fn check(&mut self) -> Result<()> {
+        match self.failed.take() {
+            Some(error) => Err(Error::io("read", &self.path, error)),
+            None => Ok(()),
+        }
+    }
+
     fn fill(&mut self, start: u64) {
         self.start = start;
         self.filled = self.window.len() as u64;
-        match self.file.read_at(&mut self.window, start) {
-            Ok(got) => self.window[got..].fill(0),
-            Err(_) => {
-                for (offset, block) in (start..)
-                    .step_by(4096)
-                    .zip(self.window.chunks_exact_mut(4096))
-                {
-                    let got = self.file.read_at(block, offset).unwrap_or(0);
-                    block[got..].fill(0);
-                }
-            }
+        let read = read_around(&*self.file, &mut self.window, start, 4096);
+        if let Err(error) = read {
+            self.window.fill(0);
+            self.failed.get_or_insert(error);
         }
     }
 }
@@ -164,7 +172,15 @@ impl Entries {
         };
         let mut offset = start;
         // Nothing behind the end of a file that was cut is known.
-        let end = source.file.bytes().unwrap_or(0);
+        let end = match source.file.bytes() {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                if !is_unreadable(&error) {
+                    source.failed.get_or_insert(error);
+                }
+                0
+            }
+        };
         while entries.keys.len() < count && offset < end {
             let before = entries.keys.len();
             let take = (count - before).min(KEYS_PER_BLOCK);
@@ -269,6 +285,7 @@ pub(super) fn save(
     let entries = Entries::read(&mut source, identity, old);
     let runs = runs_of_footer(&mut source, identity, old, tables)
         .or_else(|| runs_of_one_table(old, tables));
+    source.check()?;
     let Some(runs) = runs else {
         saved.nameless.push(0..all);
         return Ok(saved);
@@ -290,6 +307,7 @@ pub(super) fn save(
             copy.entry(run, entry, &mut writer);
         }
     }
+    source.check()?;
     saved.entries = writer.entries() as u64;
     if saved.entries > 0 {
         saved.written = Some(finish(writer, old, number, checkpoint)?);

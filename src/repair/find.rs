@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use super::holes::read_around;
 use crate::error::{Error, Result};
 use crate::format::current::Current;
 use crate::format::manifest::{Edit, ManifestReader};
@@ -233,21 +234,7 @@ fn read_pieces(root: &dyn Directory, name: &str, bytes_max: u64) -> Result<Vec<u
     content.resize(bytes, 0);
     let pieces = content.chunks_mut(PIECE_BYTES);
     for (piece, offset) in pieces.zip((0..).step_by(PIECE_BYTES)) {
-        match file.read_at(piece, offset) {
-            Ok(got) => piece[got..].fill(0),
-            Err(e) if is_unreadable(&e) => {
-                let sectors = piece.chunks_mut(SECTOR_BYTES);
-                for (sector, offset) in sectors.zip((offset..).step_by(SECTOR_BYTES)) {
-                    let got = match file.read_at(sector, offset) {
-                        Ok(got) => got,
-                        Err(e) if is_unreadable(&e) => 0,
-                        Err(e) => return Err(failed("read", e)),
-                    };
-                    sector[got..].fill(0);
-                }
-            }
-            Err(e) => return Err(failed("read", e)),
-        }
+        read_around(&*file, piece, offset, SECTOR_BYTES).map_err(|e| failed("read", e))?;
     }
     Ok(content)
 }

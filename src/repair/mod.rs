@@ -10,6 +10,7 @@
 mod build;
 mod file;
 mod find;
+mod holes;
 mod lost;
 mod place;
 mod swap;

@@ -90,8 +90,9 @@ impl Directory for SimDirectory {
         retry(|| self.disk.call_state().rename(self.inode, source, target))
     }
 
-    fn exchange(&self, _one: &OsStr, _other: &OsStr) -> io::Result<()> {
-        Err(Errno::EINVAL.into())
+    fn exchange(&self, one: &OsStr, other: &OsStr) -> io::Result<()> {
+        let (one, other) = (inside(one)?, inside(other)?);
+        retry(|| self.disk.call_state().exchange(self.inode, one, other))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {

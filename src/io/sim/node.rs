@@ -183,6 +183,8 @@ pub(super) enum NameChange {
         target: String,
         inode: u64,
     },
+    /// Each of two names with what it stands for from now on.
+    Exchange([(String, u64); 2]),
 }
 
 impl NameChange {
@@ -202,6 +204,7 @@ impl NameChange {
                 names.remove(source);
                 names.insert(target.clone(), *inode);
             }
+            NameChange::Exchange(pairs) => names.extend(pairs.iter().cloned()),
         }
     }
 }
@@ -250,6 +253,13 @@ impl DirectoryNode {
         });
     }
 
+    /// Exchanges two names, given with what each stood for.
+    pub(super) fn exchange(&mut self, one: (&str, u64), other: (&str, u64)) {
+        let pairs = [(one.0.to_owned(), other.1), (other.0.to_owned(), one.1)];
+        self.live.extend(pairs.iter().cloned());
+        self.unsynced.push(NameChange::Exchange(pairs));
+    }
+
     /// Makes what changed durable, but for what a failed sync lost.
     pub(super) fn sync(&mut self) {
         for change in self.unsynced.drain(..) {
@@ -272,7 +282,8 @@ impl DirectoryNode {
     pub(super) fn inodes(&self) -> impl Iterator<Item = u64> {
         let changed = self.unsynced.iter().filter_map(|change| match change {
             NameChange::Set { inode, .. } | NameChange::Rename { inode, .. } => Some(*inode),
-            NameChange::Remove { .. } => None,
+            // What they stand for had these names, or others, before.
+            NameChange::Remove { .. } | NameChange::Exchange(_) => None,
         });
         self.live
             .values()

@@ -316,6 +316,15 @@ impl State {
         done(told)
     }
 
+    pub(super) fn exchange(&mut self, directory: u64, one: &str, other: &str) -> io::Result<()> {
+        let told = self.count_name("rename")?;
+        let first = self.found(directory, one)?.ok_or(Errno::ENOENT)?;
+        let second = self.found(directory, other)?.ok_or(Errno::ENOENT)?;
+        self.directory(directory)?
+            .exchange((one, first), (other, second));
+        done(told)
+    }
+
     pub(super) fn remove(&mut self, directory: u64, name: &str) -> io::Result<()> {
         let told = self.count_name("remove")?;
         let found = self.found(directory, name)?;
