@@ -15,6 +15,7 @@ mod rows;
 mod stream;
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -54,7 +55,8 @@ pub struct Scope {
 /// What a finding means for the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Left over by a crash; the next open of a writer removes it. Nothing is lost.
+    /// Left over by a crash, or an index image that gave its room back: the next checkpoint or open
+    /// of a writer ends it. Nothing is lost.
     Leftover,
     /// What the store can do without (the index image, the copy of the manifest) is damaged: nothing
     /// is lost.
@@ -201,7 +203,7 @@ impl Report {
                 Ok(())
             }
             Error::Unsupported { .. } => Err(error),
-            Error::Io { path, source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+            Error::Io { path, source, .. } if source.kind() == ErrorKind::NotFound => {
                 self.add(severity, &path, None, String::from("missing"));
                 Ok(())
             }
@@ -352,9 +354,15 @@ impl Inspection<'_> {
         self.open_files(store, directories, &reading.replay)
     }
 
-    /// The image in force, if it can be read.
+    /// The image in force, if it can be read. That it is gone is no damage: images give their room
+    /// back, and CURRENT learns of it only at the next checkpoint.
     fn image(&mut self, image: Option<Result<Walk>>) -> Result<Option<Walk>> {
         match image {
+            Some(Err(Error::Io { path, source, .. })) if source.kind() == ErrorKind::NotFound => {
+                let what = String::from("not there; the next open reads key blocks instead");
+                self.report.add(Severity::Leftover, &path, None, what);
+                Ok(None)
+            }
             Some(Err(error)) => {
                 self.report.note(Severity::Cache, error)?;
                 Ok(None)
@@ -414,7 +422,7 @@ impl Inspection<'_> {
         let [_, name] = manifest_names(reading.current.manifest_number);
         let copy = self.root.path().join(&name);
         let gone = || match self.root.open(&name, OpenMode::Read) {
-            Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+            Err(error) => error.kind() == ErrorKind::NotFound,
             Ok(_) => false,
         };
         let bytes = reading.current.manifest_bytes;
