@@ -367,8 +367,7 @@ impl Inspection<'_> {
                 self.report.note(Severity::Cache, error)?;
                 Ok(None)
             }
-            Some(Ok(walk)) => Ok(Some(walk)),
-            None => Ok(None),
+            image => image.transpose(),
         }
     }
 
