@@ -208,6 +208,11 @@ impl TableDescriptor {
     }
 }
 
+/// Least number of files that stay open, whatever is asked for.
+pub(crate) const OPEN_FILES_LEAST: usize = 16;
+/// The greatest: as many as a store has slots.
+const OPEN_FILES_MOST: usize = 1 << 24;
+
 /// Numbers of the update rules that may change between runs; recorded in each checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hyper {
@@ -344,6 +349,11 @@ pub struct RuntimeOptions {
     /// Threads that compact; each serves the data directories in turn. Default 0: one a directory, at
     /// most 4. More than one a directory are not started. 0 to 256.
     pub compaction_threads: usize,
+    /// Most parameter files that stay open; the coldest are closed, and opened again when a row of
+    /// theirs is read. Default 0: half of the process' limit of open files, as it is at the open.
+    /// More than that limit allows raises it, as far as the system lets it be raised. A reader
+    /// keeps all of its files open. 0 to 16777216; fewer than 16 count as 16.
+    pub open_files_max: usize,
     /// Most bytes the store may occupy on its file systems. Default 0: 85 % of the file system.
     pub disk_bytes_max: u64,
     /// Checkpoints retained. Default 2; 1 to 1000.
@@ -378,6 +388,7 @@ impl Default for RuntimeOptions {
             flush_step_rows: 0,
             space_bound: 2.0,
             compaction_threads: 0,
+            open_files_max: 0,
             disk_bytes_max: 0,
             retain_checkpoints: 2,
             inline: false,
@@ -455,6 +466,12 @@ impl RuntimeOptions {
             "space_bound",
             self.space_bound.to_string(),
             "must be 1.1 to 10",
+        )?;
+        check(
+            self.open_files_max <= OPEN_FILES_MOST,
+            "open_files_max",
+            n(self.open_files_max),
+            "must be 0 to 16777216",
         )?;
         check(
             self.compaction_threads <= 256,

@@ -255,6 +255,14 @@ pub const METRICS: &[Metric] = &[
         |s| s.index_keys,
     ),
     gauge("hps_files", "Files of the current version.", |s| s.files),
+    gauge("hps_open_files", "Parameter files that are open.", |s| {
+        s.open_files
+    }),
+    gauge(
+        "hps_open_files_max",
+        "Most parameter files that stay open; the coldest others are opened when they are read.",
+        |s| s.open_files_max,
+    ),
     gauge(
         "hps_files_set_aside",
         "Files of the current version that are damaged or unreadable, and not compacted any more.",

@@ -81,6 +81,10 @@ pub struct Stats {
     pub index_keys: u64,
     /// Files of the current version.
     pub files: u64,
+    /// Parameter files that are open.
+    pub open_files: u64,
+    /// Most that stay open: [`crate::RuntimeOptions::open_files_max`] or what it stands for.
+    pub open_files_max: u64,
     /// Those of them that no compaction takes any more: damaged, or unreadable.
     pub files_set_aside: u64,
     /// Data directories that are not compacted for a while, after a failure.

@@ -399,6 +399,8 @@ fn a_rollback_finds_a_file_number_however_many_were_used() {
             directories: &[],
             disk_bytes_max: 0,
             thresholds: Thresholds::default(),
+            open_files_max: 1000,
+            threads: 1,
             read_only: false,
             checkpoint: None,
         };

@@ -54,6 +54,7 @@ fn option_defaults() -> Vec<(&'static str, String)> {
         flush_step_rows,
         space_bound,
         compaction_threads,
+        open_files_max,
         disk_bytes_max,
         retain_checkpoints,
         inline,
@@ -86,6 +87,7 @@ fn option_defaults() -> Vec<(&'static str, String)> {
         ("flush_step_rows", shown(flush_step_rows)),
         ("space_bound", shown(space_bound)),
         ("compaction_threads", shown(compaction_threads)),
+        ("open_files_max", shown(open_files_max)),
         ("disk_bytes_max", shown(disk_bytes_max)),
         ("retain_checkpoints", shown(retain_checkpoints)),
         ("inline", shown(inline)),
@@ -187,6 +189,7 @@ fn set(options: &mut RuntimeOptions, name: &str, value: u64) -> bool {
         "file_bytes" => options.file_bytes = value,
         "flush_step_rows" => options.flush_step_rows = count,
         "compaction_threads" => options.compaction_threads = count,
+        "open_files_max" => options.open_files_max = count,
         "disk_bytes_max" => options.disk_bytes_max = value,
         "retain_checkpoints" => options.retain_checkpoints = count,
         _ => return false,
@@ -230,7 +233,7 @@ fn documented_ranges_are_those_that_are_accepted() {
             "{name} above {high}"
         );
     }
-    assert_eq!(numbers, 9, "options that are numbers");
+    assert_eq!(numbers, 10, "options that are numbers");
 }
 
 #[test]

@@ -7,6 +7,7 @@
 use std::io;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use super::Opened;
@@ -14,9 +15,10 @@ use super::stream::Stream;
 use crate::error::{Error, Result};
 use crate::format::param_file::{self, Run, RunKind};
 use crate::format::{Decoded, Digest};
-use crate::io::{Engine, Queue};
+use crate::io::{DiskFile, Engine, Queue};
 use crate::options::TableDescriptor;
 use crate::row::RowLayout;
+use crate::ssd::version::DataFile;
 
 const CHUNK_BYTES: usize = 1 << 20;
 const DEPTH: usize = 4;
@@ -211,7 +213,7 @@ impl<'a> Sink<'a> {
     ) -> Result<()> {
         let Opened { file, footer } = opened;
         let (start, end) = (footer.keys_offset, file.meta.footer_offset);
-        let mut stream = Stream::new(&mut *self.queue, &file.file, start, end);
+        let mut stream = Stream::new(&mut *self.queue, &opened_file(file)?, start, end);
         while let Some((offset, chunk)) = stream.next().map_err(|e| early(e, file))? {
             for (block, at) in chunk
                 .chunks_exact(BLOCK_BYTES)
@@ -262,7 +264,12 @@ impl<'a> Sink<'a> {
             damaged: 0,
             errors: Vec::new(),
         };
-        let mut stream = Stream::new(&mut *self.queue, &file.file, 4096, footer.keys_offset);
+        let mut stream = Stream::new(
+            &mut *self.queue,
+            &opened_file(file)?,
+            4096,
+            footer.keys_offset,
+        );
         while let Some((offset, chunk)) = stream.next().map_err(|e| early(e, file))? {
             if self.stop.load(Relaxed) {
                 return Err(Error::Cancelled);
@@ -390,4 +397,10 @@ impl Records<'_> {
             values: self.values,
         }
     }
+}
+
+/// The file itself, as a queue wants it.
+fn opened_file(file: &DataFile) -> Result<Arc<dyn DiskFile>> {
+    let opened = file.file.get();
+    opened.map_err(|e| Error::io("open", &file.path, e))
 }

@@ -64,15 +64,42 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
 
 pub use buffer::AlignedBuffer;
 
-/// Raises this process' limit of open files as far as the system allows: a store keeps every
-/// parameter file open.
+/// Whether this process, or the system, has no descriptor left: EMFILE, ENFILE.
+pub(crate) fn is_out_of_descriptors(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(23 | 24))
+}
+
+/// Raises this process' limit of open files as far as the system allows: for programs.
 pub fn raise_descriptor_limit() {
+    raise_descriptor_limit_to(u64::MAX);
+}
+
+/// Descriptors that this process may have at the moment (the soft limit of open files).
+pub(crate) fn descriptor_limit() -> u64 {
+    use nix::sys::resource::{Resource, getrlimit};
+    getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft)
+}
+
+/// Raises the soft limit of open files to `wanted`, or as far as the system allows, and says so; it
+/// is never lowered. Returns it.
+pub(crate) fn raise_descriptor_limit_to(wanted: u64) -> u64 {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
-        && soft < hard
-        && let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
-    {
-        tracing::warn!(%error, soft, "the limit of open files stays");
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
+        return u64::MAX;
+    };
+    let raised = wanted.min(hard);
+    if raised <= soft {
+        return soft;
+    }
+    match setrlimit(Resource::RLIMIT_NOFILE, raised, hard) {
+        Ok(()) => {
+            tracing::info!(soft, raised, "the limit of open files is raised");
+            raised
+        }
+        Err(error) => {
+            tracing::warn!(%error, soft, "the limit of open files stays");
+            soft
+        }
     }
 }
 

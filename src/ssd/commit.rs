@@ -9,7 +9,6 @@
 //!   later checkpoint works: it starts a new manifest.
 
 use std::path::Path;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use super::Ssd;
@@ -220,10 +219,8 @@ impl Ssd {
 
     pub(super) fn sync_files(&self, files: &[Arc<DataFile>]) -> Result<()> {
         let _syncing = tracing::debug_span!("sync").entered();
-        for file in files.iter().filter(|f| !f.synced.load(Ordering::Acquire)) {
-            let synced = file.file.sync();
-            self.fatal("sync", &file.path, synced)?;
-            file.synced.store(true, Ordering::Release);
+        for file in files.iter().filter(|f| !f.file.is_synced()) {
+            self.fatal("sync", &file.path, file.file.make_durable())?;
         }
         Ok(())
     }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::version::{DataFile, Usage};
+use crate::io::DiskFile;
 use crate::sync::atomic::AtomicU64;
 
 /// Bits of a byte's fraction.

@@ -21,6 +21,8 @@ pub mod index;
 mod lock;
 pub(crate) mod meta_file;
 pub mod offers;
+pub mod open_files;
+mod opening;
 mod orphans;
 pub mod poison;
 pub mod reader;
@@ -34,7 +36,6 @@ pub mod writer;
 use std::fmt;
 use std::io::ErrorKind;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use crate::error::{Error, Invalid, Result};
@@ -45,6 +46,7 @@ use crate::options::Thresholds;
 use crate::sync::{Mutex, MutexGuard};
 use commit::{ManifestWriter, NUMBERS_SPARE};
 use image_room::ImageRoom;
+use open_files::OpenFiles;
 use poison::Poison;
 use recover::Locks;
 use version::{DataFile, FileState, Slots, Usage, Versions};
@@ -60,6 +62,8 @@ pub struct Ssd {
     pub directories: Vec<Arc<dyn Directory>>,
     /// The store's uuid, which seeds every checksum.
     pub store: [u8; 16],
+    /// Which of its parameter files are open.
+    pub open_files: Arc<OpenFiles>,
     /// Files of the current version by slot.
     pub slots: Slots,
     /// Most bytes on disk; 0: 85 % of the file system.
@@ -176,6 +180,7 @@ impl Ssd {
     /// # Errors
     /// `InvalidArgument` when there are 2^24 files; the file is removed.
     pub fn install(&self, new: NewFile, rank: Option<u64>) -> Result<Arc<DataFile>> {
+        self.open_files.make_room();
         let mut versions = self.versions();
         let Some(slot) = versions.take_slot(&self.slots) else {
             drop(versions);
@@ -208,15 +213,9 @@ impl Ssd {
             removed: u64::MAX,
         };
         let identity = self.identity(new.number);
-        let file = DataFile::new(
-            slot,
-            meta,
-            done.footer,
-            identity,
-            done.path,
-            done.file,
-            false,
-        );
+        let place = &self.directories[meta.directory as usize];
+        let handle = self.open_files.adopt(place, meta.number, done.file, false);
+        let file = DataFile::of(slot, meta, done.footer, identity, done.path, handle);
         let file = Arc::new(file);
         versions.install(&self.slots, Arc::clone(&file));
         Ok(file)
@@ -250,6 +249,7 @@ impl Ssd {
         };
         for state in garbage {
             let place = &self.directories[state.meta.directory as usize];
+            self.open_files.keep(state.meta.number);
             self.unlink(&**place, &data_file_name(state.meta.number));
         }
     }
@@ -284,13 +284,13 @@ impl Ssd {
     /// # Errors
     /// `Io`, `Corrupt`, `Unsupported`.
     pub(crate) fn open_data(&self, meta: &FileMeta, slot: u32) -> Result<DataFile> {
-        let place = &*self.directories[meta.directory as usize];
+        self.open_files.make_room();
+        let place = &self.directories[meta.directory as usize];
         let identity = self.identity(meta.number);
-        let (file, footer) = open_footer(place, &identity, meta)?;
+        let (file, footer) = open_footer(&**place, &identity, meta)?;
         let path = self.data_path(meta);
-        Ok(DataFile::new(
-            slot, *meta, footer, identity, path, file, true,
-        ))
+        let handle = self.open_files.adopt(place, meta.number, file, true);
+        Ok(DataFile::of(slot, *meta, footer, identity, path, handle))
     }
 
     /// The files of a retained checkpoint's version, opened (or shared with the current one).
@@ -327,7 +327,7 @@ impl Ssd {
     pub fn unsynced(&self) -> Vec<Arc<DataFile>> {
         self.versions()
             .current()
-            .filter(|f| !f.synced.load(Ordering::Acquire))
+            .filter(|f| !f.file.is_synced())
             .cloned()
             .collect()
     }

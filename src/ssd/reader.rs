@@ -13,7 +13,7 @@ use super::index::Files;
 use super::version::{DataFile, Location};
 use crate::error::{Error, Result};
 use crate::format::param_file;
-use crate::io::Queue;
+use crate::io::{DiskFile, Queue};
 
 /// Bytes between two wanted rows that are cheaper to read than to skip: an 8 KiB read costs 1.4
 /// of a 4 KiB one and a 16 KiB read 1.8 (measured with fio, see docs/BENCHMARKS.md), so 12 KiB break even.
@@ -77,6 +77,8 @@ pub struct RowReader<'q> {
     wants: Vec<Want>,
     reads: Vec<Read>,
     next: usize,
+    /// The file of the last request, open.
+    open: Option<(usize, Arc<dyn DiskFile>)>,
     row_f32s: usize,
     /// What was asked of the device so far.
     pub count: ReadCount,
@@ -100,6 +102,7 @@ impl<'q> RowReader<'q> {
             wants,
             reads: Vec::new(),
             next: 0,
+            open: None,
             row_f32s,
             count: ReadCount::default(),
         };
@@ -157,7 +160,10 @@ impl<'q> RowReader<'q> {
         batch.tags.clear();
         batch.rows.clear();
         loop {
-            self.fill_queue();
+            if let Err(error) = self.fill_queue() {
+                self.drain();
+                return Err(error);
+            }
             let Some(done) = self.queue.wait() else { break };
             let read = usize::try_from(done.tag).unwrap_or(usize::MAX);
             let outcome = match done.result {
@@ -180,13 +186,21 @@ impl<'q> RowReader<'q> {
         Ok(!batch.tags.is_empty())
     }
 
-    fn fill_queue(&mut self) {
+    fn fill_queue(&mut self) -> Result<()> {
         while self.next < self.reads.len() && self.queue.in_flight() < self.queue.depth() {
+            let read = &self.reads[self.next];
+            let file = match &self.open {
+                Some((number, file)) if *number == read.file => file,
+                _ => {
+                    let file = &self.files[read.file];
+                    let opened = file.file.get();
+                    let opened = opened.map_err(|e| Error::io("open", &file.path, e))?;
+                    &self.open.insert((read.file, opened)).1
+                }
+            };
             let Some(buffer) = self.queue.buffer() else {
                 break;
             };
-            let read = &self.reads[self.next];
-            let file = &self.files[read.file].file;
             self.queue
                 .read(file, read.offset, read.bytes, buffer, self.next as u64);
             self.count.reads += 1;
@@ -194,6 +208,7 @@ impl<'q> RowReader<'q> {
             self.next += 1;
         }
         self.queue.submit();
+        Ok(())
     }
 
     fn decode(&self, read: usize, bytes: &[u8], batch: &mut RowBatch) -> Result<()> {

@@ -21,13 +21,14 @@ use super::commit::ManifestWriter;
 use super::create::list;
 use super::edits::Replay;
 use super::image_room::ImageRoom;
+use super::open_files::OpenFiles;
 use super::scan::{aligned, read_exact};
 use super::version::Versions;
 use super::{Ssd, missing};
 use crate::error::{Error, Holder, Invalid, Result};
 use crate::format::current::Current;
 use crate::format::identity::StoreIdentity;
-use crate::format::manifest::{CheckpointMeta, FileMeta, ManifestReader};
+use crate::format::manifest::{CheckpointMeta, ManifestReader};
 use crate::format::{self, CURRENT_NAME, FileKind, PART_NAME, STORE_NAME, file_name, identity};
 use crate::io::{Directory, Disk, DiskFile, Io, OpenMode};
 use crate::options::{TableDescriptor, Thresholds};
@@ -143,6 +144,10 @@ pub struct OpenRequest<'a> {
     pub disk_bytes_max: u64,
     /// When bookkeeping happens.
     pub thresholds: Thresholds,
+    /// Most parameter files that stay open.
+    pub open_files_max: usize,
+    /// Threads that open them.
+    pub threads: usize,
 }
 
 /// Repairs that may put another store in the place of the one being opened, one after the other.
@@ -492,23 +497,25 @@ fn assemble(
         current,
         image: replay.image,
     };
+    let poison = Arc::default();
     let images = ImageRoom::new(manifest.image);
     let ssd = Ssd {
         io: io.clone(),
         root: Arc::clone(root),
         directories: found.directories,
         store: found.store,
+        open_files: OpenFiles::new(request.open_files_max, &poison),
         slots: RwLock::new(Vec::new()),
         disk_bytes_max: request.disk_bytes_max,
         thresholds: request.thresholds,
         versions: Mutex::new(versions),
         manifest: Mutex::new(manifest),
-        poison: Arc::default(),
+        poison,
         images,
         locks: Mutex::new(found.locks),
     };
     let id = found.checkpoint.as_ref().map_or(0, |c| c.id);
-    ssd.open_version(id, request.read_only)?;
+    ssd.open_version(id, request.read_only, request.threads)?;
     if !request.read_only {
         ssd.make_current_durable()?;
         ssd.remove_orphans(0)?;
@@ -518,31 +525,4 @@ fn assemble(
         tables: replay.tables,
         checkpoint: found.checkpoint,
     })
-}
-
-impl Ssd {
-    /// Opens the files of a checkpoint's version as the current one.
-    fn open_version(&self, checkpoint: u64, read_only: bool) -> Result<()> {
-        let holds = |m: &FileMeta| m.added <= checkpoint && checkpoint < m.removed;
-        let wanted: Vec<FileMeta> = {
-            let mut versions = self.versions();
-            if !read_only {
-                // Files that no retained version names are orphans from here on.
-                let _orphans = versions.take_garbage();
-            }
-            versions
-                .files
-                .values()
-                .filter(|s| holds(&s.meta))
-                .map(|s| s.meta)
-                .collect()
-        };
-        let _opening = tracing::debug_span!("open_files", files = wanted.len()).entered();
-        for meta in wanted {
-            let slot = self.versions().take_slot(&self.slots).unwrap_or(u32::MAX);
-            let file = Arc::new(self.open_data(&meta, slot)?);
-            self.versions().opened(&self.slots, file);
-        }
-        Ok(())
-    }
 }

@@ -12,6 +12,7 @@ use std::collections::BinaryHeap;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::open_files::Handle;
 use super::version::DataFile;
 use crate::error::{Error, Result};
 use crate::format::FileIdentity;
@@ -46,7 +47,7 @@ pub(crate) fn aligned(path: &Path, bytes: u64) -> Result<AlignedBuffer> {
 
 /// Walks the key blocks of a file.
 pub struct KeyScan {
-    file: Arc<dyn DiskFile>,
+    file: Arc<Handle>,
     path: std::path::PathBuf,
     identity: FileIdentity,
     keys_offset: u64,

@@ -22,6 +22,8 @@ fn tier_with_captured_file() -> (SimDisk, Ssd, PathBuf) {
         checkpoint: None,
         disk_bytes_max: 0,
         thresholds: Thresholds::default(),
+        open_files_max: 1000,
+        threads: 1,
     };
     let ssd = open(&Io::of(disk.clone()), root, &request).unwrap().ssd;
     let captured = ssd.capture().id;

@@ -13,12 +13,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, PoisonError};
 
 use super::held::{Held, LiveSum, entry_weight};
+use super::open_files::Handle;
 use crate::format::FileIdentity;
 use crate::format::manifest::{CheckpointMeta, FileMeta};
 use crate::format::param_file::{Footer, Run};
 use crate::io::DiskFile;
 use crate::sync::RwLock;
-use crate::sync::atomic::{AtomicBool, AtomicU64};
+use crate::sync::atomic::AtomicU64;
 
 /// Where a key's newest flushed copy is: file slot, tombstone bit, entry number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,20 +73,18 @@ pub struct DataFile {
     pub identity: FileIdentity,
     /// Where it is.
     pub path: PathBuf,
-    /// The open file.
-    pub file: Arc<dyn DiskFile>,
+    /// The file, open or not.
+    pub file: Arc<Handle>,
     /// Entries that the index points to.
     pub live: AtomicU64,
     /// What each of them adds to the live bytes of the data directory.
     pub entry_weight: u64,
     /// Where these are summed, once the file is current.
     pub counted_in: OnceLock<LiveSum>,
-    /// Whether its bytes are durable.
-    pub synced: AtomicBool,
 }
 
 impl DataFile {
-    /// Opens the view of a file whose footer was decoded.
+    /// Opens the view of a file whose footer was decoded, and which stays open.
     #[must_use]
     pub fn new(
         slot: u32,
@@ -95,6 +94,20 @@ impl DataFile {
         path: PathBuf,
         file: Arc<dyn DiskFile>,
         synced: bool,
+    ) -> DataFile {
+        let file = Handle::fixed(file, synced);
+        DataFile::of(slot, meta, footer, identity, path, file)
+    }
+
+    /// The same by a handle, which may close the file and open it again.
+    #[must_use]
+    pub fn of(
+        slot: u32,
+        meta: FileMeta,
+        footer: Footer,
+        identity: FileIdentity,
+        path: PathBuf,
+        file: Arc<Handle>,
     ) -> DataFile {
         DataFile {
             slot,
@@ -107,7 +120,6 @@ impl DataFile {
             live: AtomicU64::new(0),
             entry_weight: entry_weight(meta.bytes, meta.rows.saturating_add(meta.tombstones)),
             counted_in: OnceLock::new(),
-            synced: AtomicBool::new(synced),
         }
     }
 
@@ -117,10 +129,9 @@ impl DataFile {
         DataFile {
             runs: self.runs.clone(),
             path: self.path.clone(),
-            file,
+            file: Handle::fixed(file, self.file.is_synced()),
             live: AtomicU64::new(self.live_entries()),
             counted_in: OnceLock::new(),
-            synced: AtomicBool::new(self.synced.load(Ordering::Acquire)),
             ..*self
         }
     }

@@ -17,9 +17,9 @@ use super::turns::Turns;
 use crate::error::{Error, Invalid, Result};
 use crate::fork::Process;
 use crate::format::param_file::record_stride;
-use crate::io::{Directory, Io, raise_descriptor_limit};
+use crate::io::{Directory, Io, descriptor_limit, raise_descriptor_limit_to};
 use crate::observe::{Publisher, Timed};
-use crate::options::{IoEngine, RuntimeOptions, TABLES_MAX, TableDescriptor};
+use crate::options::{IoEngine, OPEN_FILES_LEAST, RuntimeOptions, TABLES_MAX, TableDescriptor};
 use crate::row::{RowLayout, Updater, check_hyper};
 use crate::ssd::Ssd;
 use crate::ssd::recover::{self, OpenRequest, Recovered};
@@ -41,7 +41,6 @@ const WRITER_DEPTH: usize = 2;
 
 /// The I/O engine asked for, or its plain twin where the kernel refuses it.
 pub fn choose_io(engine: IoEngine) -> Io {
-    raise_descriptor_limit();
     if engine == IoEngine::Uring {
         match Io::uring() {
             Ok(io) => return io,
@@ -368,5 +367,29 @@ fn open_request<'a>(
         checkpoint,
         disk_bytes_max: options.disk_bytes_max,
         thresholds: options.thresholds(),
+        open_files_max: open_files_max(options, read_only),
+        threads: if options.inline { 1 } else { options.threads },
     }
+}
+
+/// Descriptors that are left for all that is no parameter file, where a number of these is asked for.
+const DESCRIPTORS_SPARE: u64 = 64;
+
+/// Most parameter files that stay open. A reader closes none: its checkpoint stays readable though a
+/// writer rolls back behind it.
+fn open_files_max(options: &RuntimeOptions, read_only: bool) -> usize {
+    if read_only {
+        return usize::MAX;
+    }
+    let least = OPEN_FILES_LEAST;
+    let limit = descriptor_limit();
+    let max = match options.open_files_max as u64 {
+        0 => limit / 2,
+        asked if asked + DESCRIPTORS_SPARE <= limit => asked,
+        asked => {
+            let limit = raise_descriptor_limit_to(asked + DESCRIPTORS_SPARE);
+            asked.min(limit.saturating_sub(DESCRIPTORS_SPARE))
+        }
+    };
+    usize::try_from(max).unwrap_or(usize::MAX).max(least)
 }

@@ -10,6 +10,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::io::DiskFile;
+use crate::ssd::open_files::Handle;
 use crate::sync::{Mutex, thread};
 
 /// Between two words to the one who asked.
@@ -143,8 +144,9 @@ impl<'a> Job<'a> {
     }
 
     /// The file to read from instead, if its reads are counted.
-    pub fn paced(&self, file: &Arc<dyn DiskFile>) -> Option<Arc<dyn DiskFile>> {
-        let (file, pace) = (Arc::clone(file), Arc::clone(self.pace.as_ref()?));
+    pub fn paced(&self, file: &Arc<Handle>) -> Option<Arc<dyn DiskFile>> {
+        let file: Arc<dyn DiskFile> = Arc::<Handle>::clone(file);
+        let pace = Arc::clone(self.pace.as_ref()?);
         Some(Arc::new(PacedFile { file, pace }))
     }
 
