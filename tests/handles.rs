@@ -22,6 +22,7 @@ mod common;
 #[path = "common/hooked.rs"]
 mod hooked;
 #[path = "common/small.rs"]
+#[expect(dead_code, reason = "other tests use the rest")]
 mod small;
 
 use std::collections::BTreeMap;

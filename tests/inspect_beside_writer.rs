@@ -57,10 +57,7 @@ fn looks() -> u64 {
 
 fn fill(store: &Store, step: u64) {
     let table = store.table("t").unwrap();
-    let keys: Vec<u64> = (0..KEYS).map(mix64).collect();
-    for keys in keys.chunks(BATCH) {
-        set(store, table, keys, step as f32, DIM);
-    }
+    small::fill(store, table, KEYS, BATCH, step as f32, DIM);
 }
 
 /// A store with one checkpoint, closed.

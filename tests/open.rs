@@ -1,6 +1,7 @@
 //! What opening gives back: the last checkpoint, an earlier one, an export - or why it refuses.
 
 #[path = "common/small.rs"]
+#[expect(dead_code, reason = "other tests use the rest")]
 mod small;
 
 use std::collections::{BTreeMap, BTreeSet};

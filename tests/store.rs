@@ -1,6 +1,7 @@
 //! The store's API on a real file system: what a first user does, and every kind of bad input.
 
 #[path = "common/small.rs"]
+#[expect(dead_code, reason = "other tests use the rest")]
 mod small;
 
 use std::path::Path;

@@ -29,7 +29,7 @@ use child::{Child, hear, role_of_this_process, say};
 use hps::inspect::{Scope, inspect};
 use hps::io::Io;
 use hps::*;
-use small::{options, set, sgd};
+use small::{options, sgd};
 
 const DIM: usize = 32;
 const KEYS: u64 = 3000;
@@ -46,9 +46,7 @@ fn keys() -> Vec<u64> {
 /// Every row gets a value that tells the step.
 fn fill(store: &Store, step: u64) {
     let table = store.table("t").unwrap();
-    for keys in keys().chunks(BATCH) {
-        set(store, table, keys, step as f32, DIM);
-    }
+    small::fill(store, table, KEYS, BATCH, step as f32, DIM);
 }
 
 /// The step that every row of the store tells; a mixture fails.

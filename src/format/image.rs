@@ -358,6 +358,43 @@ pub fn encode_entry_block(
     tally.add_entries(table, entries, sum);
 }
 
+/// A block of entries whose seal and shape are right; their order and places are not looked at.
+pub(super) struct CheckedBlock<'a> {
+    pub table: u32,
+    pub entries: &'a [EntryPlace],
+    /// The block's checksum.
+    pub sum: u64,
+}
+
+/// What is damaged in a block of entries.
+pub(super) fn bad_entries(offset: u64, why: &str) -> DecodeError {
+    DecodeError::damaged(offset, format!("entries of an image: {why}"))
+}
+
+/// Verifies what a block of entries at `offset` says of itself.
+pub(super) fn check_entry_block<'a>(
+    bytes: &'a [u8],
+    identity: &FileIdentity,
+    offset: u64,
+) -> Decoded<CheckedBlock<'a>> {
+    let what = "entries of an image";
+    if bytes.len() != BLOCK_BYTES {
+        return Err(bad_entries(offset, "not 4096 bytes"));
+    }
+    let sum = check_seal(bytes, identity.seed(Kind::ImageBlock, offset), offset, what)?;
+    let (block, _) = view::<EntryBlock>(bytes, offset, what)?;
+    let count = block.count.get() as usize;
+    let Some((entries, free)) = block.entries.split_at_checked(count).filter(|_| count > 0) else {
+        return Err(bad_entries(offset, "none, or more than 255"));
+    };
+    check_zero(free.as_bytes(), offset, what)?;
+    Ok(CheckedBlock {
+        table: block.table.get(),
+        entries,
+        sum,
+    })
+}
+
 /// Verifies the next block of entries; `entries` is replaced by them, the table returned.
 ///
 /// # Errors
@@ -368,26 +405,16 @@ pub fn decode_entry_block(
     tally: &mut ImageTally,
     entries: &mut Vec<ImageEntry>,
 ) -> Decoded<u32> {
-    let what = "entries of an image";
     let offset = tally.next_offset();
-    let bad = |why: &str| Err(DecodeError::damaged(offset, format!("{what}: {why}")));
     entries.clear();
-    if bytes.len() != BLOCK_BYTES {
-        return bad("not 4096 bytes");
-    }
-    let sum = check_seal(bytes, identity.seed(Kind::ImageBlock, offset), offset, what)?;
-    let (block, _) = view::<EntryBlock>(bytes, offset, what)?;
-    let count = block.count.get() as usize;
-    let Some((used, free)) = block.entries.split_at_checked(count).filter(|_| count > 0) else {
-        return bad("none, or more than 255");
-    };
-    check_zero(free.as_bytes(), offset, what)?;
-    for place in used {
+    let block = check_entry_block(bytes, identity, offset)?;
+    for place in block.entries {
         let location = place.location.get();
         let ordinal = u32::try_from(location >> ORDINAL_SHIFT);
         let entry = u32::try_from(location & (TOMBSTONE_BIT - 1));
         let (Ok(ordinal), Ok(entry)) = (ordinal, entry) else {
-            return bad("reserved bits of a location are not zero");
+            let why = "reserved bits of a location are not zero";
+            return Err(bad_entries(offset, why));
         };
         let tombstone = location & TOMBSTONE_BIT != 0;
         entries.push(ImageEntry {
@@ -397,12 +424,12 @@ pub fn decode_entry_block(
             entry,
         });
     }
-    let table = block.table.get();
-    if !tally.takes(table, entries) {
-        return bad("out of order, or of a file or table that is not there");
+    if !tally.takes(block.table, entries) {
+        let why = "out of order, or of a file or table that is not there";
+        return Err(bad_entries(offset, why));
     }
-    tally.add_entries(table, entries, sum);
-    Ok(table)
+    tally.add_entries(block.table, entries, block.sum);
+    Ok(block.table)
 }
 
 /// The footer block, which ends the file at [`ImageTally::next_offset`]; returns its checksum.

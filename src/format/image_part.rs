@@ -5,12 +5,10 @@
 //! - Joined in order, parts add up to the tally of an image that was read from start to end: the
 //!   footer is compared with that.
 
-use zerocopy::IntoBytes;
-
 use super::BLOCK_BYTES;
-use super::checksum::{FileIdentity, Kind};
-use super::image::{EntryBlock, ImageTally, ORDINAL_SHIFT, TOMBSTONE_BIT};
-use super::layout::{DecodeError, Decoded, check_seal, check_zero, view};
+use super::checksum::FileIdentity;
+use super::image::{ImageTally, ORDINAL_SHIFT, TOMBSTONE_BIT, bad_entries, check_entry_block};
+use super::layout::{DecodeError, Decoded};
 use crate::options::TABLES_MAX;
 use crate::units::mix64;
 
@@ -71,25 +69,14 @@ impl ImagePart {
         identity: &FileIdentity,
         entries: &mut Vec<(u64, u64)>,
     ) -> Decoded<u32> {
-        let what = "entries of an image";
         let offset = self.next_offset();
-        let bad = |why: &str| Err(DecodeError::damaged(offset, format!("{what}: {why}")));
         entries.clear();
-        if bytes.len() != BLOCK_BYTES {
-            return bad("not 4096 bytes");
-        }
-        let sum = check_seal(bytes, identity.seed(Kind::ImageBlock, offset), offset, what)?;
-        let (block, _) = view::<EntryBlock>(bytes, offset, what)?;
-        let count = block.count.get() as usize;
-        let Some((used, free)) = block.entries.split_at_checked(count).filter(|_| count > 0) else {
-            return bad("none, or more than 255");
-        };
-        check_zero(free.as_bytes(), offset, what)?;
-        let table = block.table.get();
+        let block = check_entry_block(bytes, identity, offset)?;
+        let (table, count) = (block.table, block.entries.len());
         let before = self.last.filter(|last| last.0 == table).map(|last| last.1);
         let mut right = (table as usize) < TABLES_MAX && self.last.is_none_or(|l| l.0 <= table);
         let (mut last, mut tombstones) = (before, 0);
-        entries.extend(used.iter().map(|place| {
+        entries.extend(block.entries.iter().map(|place| {
             let (hash, location) = (mix64(place.key.get()), place.location.get());
             right &= last.is_none_or(|last| last < hash)
                 && location >> ORDINAL_SHIFT < u64::from(self.covered)
@@ -100,13 +87,14 @@ impl ImagePart {
         }));
         if !right {
             entries.clear();
-            return bad("out of order, or of a file, table or place that is not there");
+            let why = "out of order, or of a file, table or place that is not there";
+            return Err(bad_entries(offset, why));
         }
         self.first = self.first.or(entries.first().map(|e| (table, e.0)));
         self.last = last.map(|hash| (table, hash));
         self.entries += count as u64;
         self.tombstones += tombstones;
-        self.sums.push(sum);
+        self.sums.push(block.sum);
         Ok(table)
     }
 }

@@ -171,17 +171,20 @@ impl fmt::Debug for AlignedBuffer {
     }
 }
 
-/// The free buffers of one queue.
+/// The buffers of one queue.
 #[derive(Debug)]
-pub(super) struct Pool {
+pub struct Pool {
     free: Vec<AlignedBuffer>,
     count: usize,
     buffer_bytes: usize,
 }
 
 impl Pool {
-    /// Allocates `count` buffers.
-    pub(super) fn try_new(count: usize, buffer_bytes: usize) -> io::Result<Pool> {
+    /// Allocates `count` buffers, in one piece.
+    ///
+    /// # Errors
+    /// `InvalidInput` for no buffers or a size that is not a multiple of 4096, `OutOfMemory`.
+    pub fn try_new(count: usize, buffer_bytes: usize) -> io::Result<Pool> {
         if count == 0 || buffer_bytes == 0 || !buffer_bytes.is_multiple_of(BUFFER_ALIGN_BYTES) {
             let why = format!("a queue of {count} buffers of {buffer_bytes} bytes");
             return Err(io::Error::new(ErrorKind::InvalidInput, why));
@@ -206,11 +209,15 @@ impl Pool {
         })
     }
 
-    pub(super) fn count(&self) -> usize {
+    /// Buffers in all.
+    #[must_use]
+    pub fn count(&self) -> usize {
         self.count
     }
 
-    pub(super) fn buffer_bytes(&self) -> usize {
+    /// Size of each in bytes.
+    #[must_use]
+    pub fn buffer_bytes(&self) -> usize {
         self.buffer_bytes
     }
 
@@ -223,12 +230,13 @@ impl Pool {
         assert!(bytes <= buffer.len(), "a request longer than its buffer");
     }
 
-    pub(super) fn take(&mut self) -> Option<AlignedBuffer> {
+    /// Takes a free one.
+    pub fn take(&mut self) -> Option<AlignedBuffer> {
         self.free.pop()
     }
 
     /// Takes a buffer back; one of another size, or one too many, is freed instead.
-    pub(super) fn put(&mut self, buffer: AlignedBuffer) {
+    pub fn put(&mut self, buffer: AlignedBuffer) {
         if self.free.len() < self.count && buffer.len() == self.buffer_bytes {
             self.free.push(buffer);
         }

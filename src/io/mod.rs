@@ -27,6 +27,7 @@ pub mod buffer;
 mod lock;
 mod os;
 mod pread;
+mod request;
 #[cfg(feature = "sim")]
 pub mod sim;
 #[cfg(test)]
@@ -35,6 +36,7 @@ mod transfer;
 mod uring;
 
 pub use os::OsDisk;
+pub use request::{Completion, Queue, Request};
 
 /// Whether something else stands where a file should be: a directory, a link (ELOOP), a FIFO or
 /// device (`InvalidInput`), a socket (ENXIO).
@@ -362,54 +364,4 @@ pub trait DiskFile: Send + Sync + fmt::Debug {
     fn is_direct(&self) -> bool;
     /// The descriptor, where there is one.
     fn raw_fd(&self) -> Option<std::os::fd::RawFd>;
-}
-
-/// What became of one request.
-#[derive(Debug)]
-pub struct Completion {
-    /// As given with the request.
-    pub tag: u64,
-    /// The request's buffer; hand it back with [`Queue::recycle`] (or reuse it for a write).
-    pub buffer: AlignedBuffer,
-    /// Bytes read (less than asked only at the end of the file) or written.
-    pub result: io::Result<usize>,
-}
-
-/// A bounded set of requests in flight. Belongs to one thread at a time.
-///
-/// Dropping a queue waits for what is in flight.
-pub trait Queue: Send + fmt::Debug {
-    /// Requests that may be in flight at once.
-    fn depth(&self) -> usize;
-    /// Size of each buffer in bytes.
-    fn buffer_bytes(&self) -> usize;
-    /// Requests submitted whose completion has not been taken.
-    fn in_flight(&self) -> usize;
-    /// Takes a free buffer; `None` when all are in flight or in the caller's hands.
-    fn buffer(&mut self) -> Option<AlignedBuffer>;
-    /// Hands a buffer back.
-    fn recycle(&mut self, buffer: AlignedBuffer);
-    /// Starts reading `bytes` at `offset` into `buffer`. Never blocks; the caller keeps
-    /// `in_flight() < depth()` (asserted).
-    fn read(
-        &mut self,
-        file: &Arc<dyn DiskFile>,
-        offset: u64,
-        bytes: usize,
-        buffer: AlignedBuffer,
-        tag: u64,
-    );
-    /// Starts writing the first `bytes` of `buffer` at `offset`. As `read`.
-    fn write(
-        &mut self,
-        file: &Arc<dyn DiskFile>,
-        offset: u64,
-        bytes: usize,
-        buffer: AlignedBuffer,
-        tag: u64,
-    );
-    /// Tells the kernel about what was queued since (one system call for many requests).
-    fn submit(&mut self);
-    /// Waits for one completion (submits first); `None` when nothing is in flight.
-    fn wait(&mut self) -> Option<Completion>;
 }

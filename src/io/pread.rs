@@ -4,10 +4,9 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::Arc;
 
-use super::buffer::{AlignedBuffer, Pool};
-use super::{Completion, DiskFile, Engine, Queue};
+use super::buffer::Pool;
+use super::{Completion, Engine, Queue, Request};
 
 /// Reads and writes by pread and pwrite: it works everywhere.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,58 +33,20 @@ struct PreadQueue {
 }
 
 impl Queue for PreadQueue {
-    fn depth(&self) -> usize {
-        self.pool.count()
+    fn pool(&self) -> &Pool {
+        &self.pool
     }
 
-    fn buffer_bytes(&self) -> usize {
-        self.pool.buffer_bytes()
+    fn pool_mut(&mut self) -> &mut Pool {
+        &mut self.pool
     }
 
     fn in_flight(&self) -> usize {
         self.completions.len()
     }
 
-    fn buffer(&mut self) -> Option<AlignedBuffer> {
-        self.pool.take()
-    }
-
-    fn recycle(&mut self, buffer: AlignedBuffer) {
-        self.pool.put(buffer);
-    }
-
-    fn read(
-        &mut self,
-        file: &Arc<dyn DiskFile>,
-        offset: u64,
-        bytes: usize,
-        mut buffer: AlignedBuffer,
-        tag: u64,
-    ) {
-        self.pool.admit(self.completions.len(), bytes, &buffer);
-        let result = file.read_at(&mut buffer[..bytes], offset);
-        self.completions.push_back(Completion {
-            tag,
-            buffer,
-            result,
-        });
-    }
-
-    fn write(
-        &mut self,
-        file: &Arc<dyn DiskFile>,
-        offset: u64,
-        bytes: usize,
-        buffer: AlignedBuffer,
-        tag: u64,
-    ) {
-        self.pool.admit(self.completions.len(), bytes, &buffer);
-        let result = file.write_at(&buffer[..bytes], offset).map(|()| bytes);
-        self.completions.push_back(Completion {
-            tag,
-            buffer,
-            result,
-        });
+    fn start(&mut self, request: Request) {
+        self.completions.push_back(request.execute());
     }
 
     fn submit(&mut self) {}

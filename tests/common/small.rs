@@ -33,6 +33,14 @@ pub fn set(store: &Store, table: TableId, keys: &[u64], value: f32, dim: usize) 
     store.push(&lease, Update::weights(&out)).unwrap();
 }
 
+/// Gives the first `keys` rows one value, in batches.
+pub fn fill(store: &Store, table: TableId, keys: u64, batch: usize, value: f32, dim: usize) {
+    let keys: Vec<u64> = (0..keys).map(mix64).collect();
+    for keys in keys.chunks(batch) {
+        set(store, table, keys, value, dim);
+    }
+}
+
 pub fn invalid(error: Error) -> Invalid {
     match error {
         Error::InvalidArgument(invalid) => invalid,

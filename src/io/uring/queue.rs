@@ -30,7 +30,7 @@ use crate::fork::Process;
 
 use super::super::buffer::{AlignedBuffer, Pool};
 use super::super::transfer::{RETRIES_MAX, Step, Transfer};
-use super::super::{Completion, DiskFile, Queue};
+use super::super::{Completion, DiskFile, Queue, Request};
 use super::ring::{Account, Ring};
 
 /// Rings that a queue may lose before it asks for no other.
@@ -143,43 +143,6 @@ impl UringQueue {
     /// Requests in the slots: offered to the kernel or taken by it.
     fn occupied(&self) -> usize {
         self.slots.len() - self.slots_free.len()
-    }
-
-    fn start(
-        &mut self,
-        file: &Arc<dyn DiskFile>,
-        transfer: Transfer,
-        buffer: AlignedBuffer,
-        tag: u64,
-    ) {
-        self.pool
-            .admit(self.in_flight(), transfer.rest().end, &buffer);
-        let Some(fd) = file.raw_fd() else {
-            let what = io::Error::new(ErrorKind::Unsupported, "a file without descriptor");
-            self.completions.push_back(Completion {
-                tag,
-                buffer,
-                result: Err(what),
-            });
-            return;
-        };
-        let request = InFlight {
-            file: Arc::clone(file),
-            fd,
-            buffer,
-            transfer,
-            tag,
-        };
-        if self.ring.is_none() {
-            self.completions.push_back(request.plainly());
-        } else if self.broken {
-            self.waiting.push_back(request);
-        } else {
-            match self.slots_free.pop() {
-                Some(slot) => self.seat(slot, request),
-                None => self.waiting.push_back(request),
-            }
-        }
     }
 
     /// Offers a request to the kernel.
@@ -384,12 +347,12 @@ fn moved(result: i32) -> io::Result<usize> {
 }
 
 impl Queue for UringQueue {
-    fn depth(&self) -> usize {
-        self.pool.count()
+    fn pool(&self) -> &Pool {
+        &self.pool
     }
 
-    fn buffer_bytes(&self) -> usize {
-        self.pool.buffer_bytes()
+    fn pool_mut(&mut self) -> &mut Pool {
+        &mut self.pool
     }
 
     fn in_flight(&self) -> usize {
@@ -407,32 +370,41 @@ impl Queue for UringQueue {
         self.pool.take()
     }
 
-    fn recycle(&mut self, buffer: AlignedBuffer) {
-        self.pool.put(buffer);
-    }
-
-    fn read(
-        &mut self,
-        file: &Arc<dyn DiskFile>,
-        offset: u64,
-        bytes: usize,
-        buffer: AlignedBuffer,
-        tag: u64,
-    ) {
-        let transfer = Transfer::read(offset, bytes, file.align_bytes());
-        self.start(file, transfer, buffer, tag);
-    }
-
-    fn write(
-        &mut self,
-        file: &Arc<dyn DiskFile>,
-        offset: u64,
-        bytes: usize,
-        buffer: AlignedBuffer,
-        tag: u64,
-    ) {
-        let transfer = Transfer::write(offset, bytes, file.align_bytes());
-        self.start(file, transfer, buffer, tag);
+    fn start(&mut self, request: Request) {
+        let (offset, bytes, align) = (request.offset, request.bytes, request.file.align_bytes());
+        let transfer = match request.write {
+            false => Transfer::read(offset, bytes, align),
+            true => Transfer::write(offset, bytes, align),
+        };
+        let Request {
+            file, buffer, tag, ..
+        } = request;
+        let Some(fd) = file.raw_fd() else {
+            let what = io::Error::new(ErrorKind::Unsupported, "a file without descriptor");
+            self.completions.push_back(Completion {
+                tag,
+                buffer,
+                result: Err(what),
+            });
+            return;
+        };
+        let request = InFlight {
+            file,
+            fd,
+            buffer,
+            transfer,
+            tag,
+        };
+        if self.ring.is_none() {
+            self.completions.push_back(request.plainly());
+        } else if self.broken {
+            self.waiting.push_back(request);
+        } else {
+            match self.slots_free.pop() {
+                Some(slot) => self.seat(slot, request),
+                None => self.waiting.push_back(request),
+            }
+        }
     }
 
     fn submit(&mut self) {
