@@ -12,12 +12,16 @@
 #[expect(dead_code, reason = "the crash test uses the rest")]
 mod common;
 
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use common::plans::plan;
 use common::verify::verify;
 use common::{KEYS, Op, Run, descriptor, key, same};
 use hps::io::sim::SimDisk;
+use hps::repair::{Options, repair};
 use hps::*;
 
 fn rows(keys: std::ops::Range<u64>, value: f32) -> Op {
@@ -90,4 +94,77 @@ fn reads_or_no_space(run: &Run) {
         }
     }
     assert!(read > 0, "no row can be read");
+}
+
+/// A store for which there was no room, or no quota, said `Io`: nobody made room and tried again.
+#[test]
+fn a_store_that_finds_no_room_to_be_created_says_which_directory_is_full() {
+    let options = RuntimeOptions {
+        data_directories: vec!["a".into(), "b".into()],
+        ..plan(3).options
+    };
+    let root = Path::new("/above/store");
+    for limit in [SimDisk::set_capacity, SimDisk::set_quota] {
+        let (mut refused, mut room) = (BTreeSet::new(), 0);
+        loop {
+            let disk = SimDisk::new(room);
+            disk.create_dir(Path::new("/above")).unwrap();
+            limit(&disk, room);
+            let Err(error) = Store::create_on(Arc::new(disk), root, options.clone()) else {
+                break;
+            };
+            let Error::NoSpace { path, .. } = &error else {
+                panic!("{room} bytes: {error}");
+            };
+            assert!(path.starts_with("/above"), "{error}");
+            refused.insert(path.strip_prefix("/above").unwrap().to_owned());
+            room += 16;
+        }
+        let expected = ["", "store", "store/a", "store/b"];
+        assert!(
+            refused.iter().eq(expected.iter().map(Path::new)),
+            "{refused:?}"
+        );
+    }
+}
+
+/// As above, of an export and of a repair.
+#[test]
+fn an_export_and_a_repair_that_find_no_room_say_which_directory_is_full() {
+    let plan = plan(3);
+    let mut refused = [0; 2];
+    for room in (0..64 << 10).step_by(512) {
+        let disk = SimDisk::new(room);
+        let mut run = Run::new(Arc::new(disk.clone()), &plan.options);
+        run.create().unwrap();
+        run.step(&rows(0..20, 1.0)).unwrap();
+        run.step(&Op::Checkpoint(1, vec![])).unwrap();
+        let used = disk.paths().into_iter();
+        let used: u64 = used.map(|p| disk.read_file(&p).unwrap().len() as u64).sum();
+        disk.set_capacity(used + room);
+        let export = run.store().export(1, Path::new("/export"), &[]);
+        run.store = None;
+        // A row that is lost: its file is written anew.
+        let is_rows = |p: &PathBuf| p.extension().is_some_and(|e| e == "rows");
+        let file = disk.paths().into_iter().find(is_rows).unwrap();
+        disk.corrupt(&file, 4100, 1).unwrap();
+        let io = hps::io::Io::of(disk.clone());
+        let repair = repair(
+            &io,
+            &run.model.root,
+            Options::default(),
+            &mut |_, _| Ok(()),
+            &mut |_, _| ControlFlow::Continue(()),
+        );
+        for (i, error) in [export.err(), repair.err()].into_iter().enumerate() {
+            let Some(error) = error else { continue };
+            let place = match &error {
+                Error::NoSpace { path, .. } => path,
+                other => panic!("{room} bytes, {}: {other}", ["export", "repair"][i]),
+            };
+            assert!(place.extension().is_none_or(|e| e != "rows"), "{error}");
+            refused[i] += 1;
+        }
+    }
+    assert!(refused.iter().all(|n| *n > 2), "{refused:?}");
 }

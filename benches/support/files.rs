@@ -33,7 +33,7 @@ impl Scratch {
         let place = self.io.disk.open_dir(self.directory.path()).unwrap();
         let name = format!("{number}.param");
         let mut queue = self.io.engine.queue(4, 512 << 10).unwrap();
-        let mut writer = FileWriter::create(&place, &mut *queue, name, identity).unwrap();
+        let mut writer = FileWriter::create(&place, &mut *queue, name, identity, 0).unwrap();
         let row = [0.5; ROW_F32S];
         for hash in hashes {
             writer.row(0, unmix64(*hash), 1, &row);

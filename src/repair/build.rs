@@ -30,6 +30,7 @@ use crate::ssd::meta_file::check_meta_file;
 use crate::ssd::open_footer;
 use crate::ssd::recover::LOCK_NAME;
 use crate::ssd::scan::RunCursor;
+use crate::ssd::space::refused;
 use crate::ssd::version::{DataFile, Versions};
 
 const QUEUE_DEPTH: usize = 4;
@@ -343,7 +344,10 @@ impl<'a> Build<'a> {
                 Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => {
                     bad.insert(meta.number);
                 }
-                Err(e) => return Err(Error::io("hard-link to", &part.new.join(name), e)),
+                Err(e) => {
+                    let (place, path) = (&**part.place()?, part.new.join(name));
+                    return Err(refused("hard-link to", place, &path, 0, e));
+                }
             }
         }
         Ok((bad, linked))

@@ -63,7 +63,7 @@ impl<'a> Target<'a> {
     pub fn writer(&mut self) -> Result<FileWriter<'_>> {
         let identity = FileIdentity::new(self.store, self.number);
         let name = data_file_name(self.number);
-        FileWriter::create(self.directory, self.queue, name, identity)
+        FileWriter::create(self.directory, self.queue, name, identity, 0)
     }
 }
 

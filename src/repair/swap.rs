@@ -13,6 +13,7 @@ use super::place::{MARKER_NAME, is_marked, open_if_there, remove};
 use crate::error::{Error, Result};
 use crate::io::Directory;
 use crate::ssd::create::sync;
+use crate::ssd::space::refused;
 
 /// Exchanges `root` and `repaired`, names in `parent`, and moves what was `root` aside; returns the
 /// name that it has then.
@@ -71,9 +72,8 @@ fn end(parent: &dyn Directory, root: &OsStr) -> Result<()> {
 }
 
 fn rename(parent: &dyn Directory, source: &OsStr, target: &OsStr) -> Result<()> {
-    parent
-        .rename(source, target)
-        .map_err(|e| Error::io("rename", &parent.path().join(source), e))
+    let renamed = parent.rename(source, target);
+    renamed.map_err(|e| refused("rename", parent, &parent.path().join(source), 0, e))
 }
 
 fn free_name(parent: &dyn Directory, root: &OsStr) -> Result<OsString> {

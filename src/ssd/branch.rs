@@ -13,12 +13,13 @@ use super::create::{
     Next, list, make_dir, make_dir_in, stored_name, sync, write_root, write_whole,
 };
 use super::edits;
+use super::space::refused;
 use super::version::Versions;
-use crate::error::{Error, Invalid, Result};
+use crate::error::{Invalid, Result};
 use crate::format::identity::encode_part;
 use crate::format::manifest::{CheckpointMeta, FileMeta};
 use crate::format::{FileKind, PART_NAME, data_file_name, file_name};
-use crate::io::{Directory, is_full};
+use crate::io::Directory;
 use crate::options::TableDescriptor;
 
 impl Ssd {
@@ -90,21 +91,6 @@ impl Ssd {
         branch: [u8; 16],
         tables: &[TableDescriptor],
     ) -> Result<()> {
-        let exported = self.export_to(id, target, parts, branch, tables);
-        exported.map_err(|error| match error {
-            Error::Io { path, source, .. } if is_full(&source) => self.full(&path, 0, source),
-            other => other,
-        })
-    }
-
-    fn export_to(
-        &self,
-        id: u64,
-        target: &Path,
-        parts: &[PathBuf],
-        branch: [u8; 16],
-        tables: &[TableDescriptor],
-    ) -> Result<()> {
         let checkpoint = self.retained(id)?;
         if !parts.is_empty() && parts.len() != self.directories.len() {
             let (expected, found) = (self.directories.len(), parts.len());
@@ -163,7 +149,7 @@ impl Ssd {
 pub(crate) fn link(source: &dyn Directory, target: &dyn Directory, name: &str) -> Result<()> {
     source
         .hard_link(name, target, name)
-        .map_err(|e| Error::io("hard-link to", &target.path().join(name), e))
+        .map_err(|e| refused("hard-link to", target, &target.path().join(name), 0, e))
 }
 
 /// A directory that is empty.

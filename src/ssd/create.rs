@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::edits;
 use super::recover::{lock_writer, not_a_store};
+use super::space::refused;
 use super::version::Versions;
 use crate::error::{Error, Invalid, Result};
 use crate::format::current::Current;
@@ -24,7 +25,7 @@ pub(crate) const STORE_TEMPORARY_NAME: &str = "STORE.tmp";
 /// Makes an empty store. `root` may be missing or empty; data directories too.
 ///
 /// # Errors
-/// `InvalidArgument` when there is a store or foreign files, `Locked`, `Io`.
+/// `InvalidArgument` when there is a store or foreign files, `Locked`, `NoSpace`, `Io`.
 pub fn create(
     disk: &dyn Disk,
     root: &Path,
@@ -94,9 +95,8 @@ pub(crate) fn list(place: &dyn Directory) -> Result<Vec<String>> {
 
 /// Makes the names in a directory durable.
 pub(crate) fn sync(place: &dyn Directory) -> Result<()> {
-    place
-        .sync()
-        .map_err(|e| Error::io("sync the directory", place.path(), e))
+    let synced = place.sync();
+    synced.map_err(|e| refused("sync the directory", place, place.path(), 0, e))
 }
 
 /// What a store that did not begin empty goes on with.
@@ -147,8 +147,9 @@ pub(crate) fn write_root(
     }
     .encode()?;
     write_whole(root, STORE_TEMPORARY_NAME, &content)?;
+    let path = root.path().join(STORE_TEMPORARY_NAME);
     root.rename(STORE_TEMPORARY_NAME.as_ref(), STORE_NAME.as_ref())
-        .map_err(|e| Error::io("rename", &root.path().join(STORE_TEMPORARY_NAME), e))?;
+        .map_err(|e| refused("rename", root, &path, 0, e))?;
     sync(root)
 }
 
@@ -166,7 +167,7 @@ fn make_dir_by(
     path: &Path,
     open: &dyn Fn(&Path) -> std::io::Result<Arc<dyn Directory>>,
 ) -> Result<Arc<dyn Directory>> {
-    let failed = |e| Error::io("create the directory", path, e);
+    let failed = |e| Error::io("open the directory", path, e);
     let (Some(name), Some(parent)) = (path.file_name(), path.parent()) else {
         return open(path).map_err(failed);
     };
@@ -187,7 +188,10 @@ fn make_dir_by(
         Ok(made) => made,
         Err(e) if e.kind() == ErrorKind::NotFound => {
             match parent.create_dir(name) {
-                Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(failed(e)),
+                Err(e) if e.kind() != ErrorKind::AlreadyExists => {
+                    let path = parent.path().join(name);
+                    return Err(refused("create the directory", &*parent, &path, 0, e));
+                }
                 _ => {}
             }
             open(path).map_err(failed)?
@@ -199,8 +203,12 @@ fn make_dir_by(
 }
 
 /// Creates a file of small content and syncs it.
+///
+/// # Errors
+/// `NoSpace`, `Io`.
 pub(crate) fn write_whole(place: &dyn Directory, name: &str, content: &[u8]) -> Result<()> {
-    let failed = |operation, e| Error::io(operation, &place.path().join(name), e);
+    let bytes = content.len() as u64;
+    let failed = |operation, e| refused(operation, place, &place.path().join(name), bytes, e);
     let file = place
         .open(name, OpenMode::Create)
         .map_err(|e| failed("create", e))?;

@@ -29,7 +29,7 @@ pub mod reader;
 pub mod recover;
 pub mod scan;
 pub mod sections;
-mod space;
+pub(crate) mod space;
 pub mod version;
 pub mod writer;
 
@@ -41,7 +41,7 @@ use std::sync::{Arc, PoisonError};
 use crate::error::{Error, Invalid, Result};
 use crate::format::manifest::FileMeta;
 use crate::format::{FileIdentity, data_file_name, param_file};
-use crate::io::{Directory, DiskFile, Io, OpenMode, Queue, is_full};
+use crate::io::{Directory, DiskFile, Io, OpenMode, Queue};
 use crate::options::Thresholds;
 use crate::sync::{Mutex, MutexGuard};
 use commit::{ManifestWriter, NUMBERS_SPARE};
@@ -164,13 +164,8 @@ impl Ssd {
         let number = self.take_number()?;
         let place = &self.directories[directory];
         let identity = self.identity(number);
-        let writer = FileWriter::create(place, queue, data_file_name(number), identity);
-        let writer = writer.map_err(|e| match e {
-            Error::Io { path, source, .. } if is_full(&source) => {
-                self.full(&path, expected_bytes, source)
-            }
-            other => other,
-        })?;
+        let name = data_file_name(number);
+        let writer = FileWriter::create(place, queue, name, identity, expected_bytes)?;
         Ok((number, writer))
     }
 

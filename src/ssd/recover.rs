@@ -30,7 +30,7 @@ use crate::format::current::Current;
 use crate::format::identity::StoreIdentity;
 use crate::format::manifest::{CheckpointMeta, ManifestReader};
 use crate::format::{self, CURRENT_NAME, FileKind, PART_NAME, STORE_NAME, file_name, identity};
-use crate::io::{Directory, Disk, DiskFile, Io, OpenMode};
+use crate::io::{Directory, Disk, DiskFile, Io, OpenMode, is_full};
 use crate::options::{TableDescriptor, Thresholds};
 use crate::row::check_hyper;
 use crate::sync::{Mutex, RwLock};
@@ -517,7 +517,11 @@ fn assemble(
     let id = found.checkpoint.as_ref().map_or(0, |c| c.id);
     ssd.open_version(id, request.read_only, request.threads)?;
     if !request.read_only {
-        ssd.make_current_durable()?;
+        // Nobody has the store yet: also after a rename that had no room the next open tries again.
+        ssd.make_current_durable().map_err(|error| match error {
+            Error::Io { path, source, .. } if is_full(&source) => ssd.full(&path, 0, source),
+            other => other,
+        })?;
         ssd.remove_orphans(0)?;
     }
     Ok(Recovered {

@@ -13,10 +13,25 @@ use super::Ssd;
 use crate::error::{Error, Result};
 use crate::io::{Directory, Space, is_full};
 
+/// The error of a change in a directory; `NoSpace` where that, or a quota, is full.
+pub(crate) fn refused(
+    operation: &'static str,
+    place: &dyn Directory,
+    path: &Path,
+    asked_bytes: u64,
+    error: io::Error,
+) -> Error {
+    match is_full(&error) {
+        true => no_room(place.path(), asked_bytes, place.space().ok()),
+        false => Error::io(operation, path, error),
+    }
+}
+
 /// The error for a directory whose file system has no room; `None` where it could not be measured.
 fn no_room(directory: &Path, asked_bytes: u64, space: Option<Space>) -> Error {
     Error::NoSpace {
-        path: directory.to_path_buf(),
+        // Without a `.` at its end.
+        path: directory.components().collect(),
         used_bytes: space.map_or(0, |s| s.total_bytes.saturating_sub(s.free_bytes)),
         asked_bytes,
         limit_bytes: space.map_or(0, |s| s.free_bytes),
@@ -124,11 +139,8 @@ impl Ssd {
 
     /// The error of a write to a file; `NoSpace` where its directory, or a quota, is full.
     pub(crate) fn full(&self, path: &Path, asked_bytes: u64, error: io::Error) -> Error {
-        if !is_full(&error) {
-            return Error::io("write", path, error);
-        }
         let is_in = |d: &&Arc<dyn Directory>| Some(d.path()) == path.parent();
         let place = self.directories.iter().find(is_in).unwrap_or(&self.root);
-        no_room(place.path(), asked_bytes, place.space().ok())
+        refused("write", &**place, path, asked_bytes, error)
     }
 }

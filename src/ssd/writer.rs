@@ -12,7 +12,8 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::error::{Error, Result};
+use super::space::refused;
+use crate::error::Result;
 use crate::format::param_file::{self, Footer, KEYS_PER_BLOCK, PARAM_HEADER_BYTES, Run, RunKind};
 use crate::format::{Digest, FileIdentity};
 use crate::io::{AlignedBuffer, Directory, DiskFile, OpenMode, Queue};
@@ -66,7 +67,7 @@ pub struct FileWriter<'q> {
 }
 
 impl<'q> FileWriter<'q> {
-    /// Creates the file and writes its header.
+    /// Creates the file, which will have about `expected_bytes`, and writes its header.
     ///
     /// # Errors
     /// `Io`, `NoSpace` when it can't be created.
@@ -75,11 +76,11 @@ impl<'q> FileWriter<'q> {
         queue: &'q mut dyn Queue,
         name: String,
         identity: FileIdentity,
+        expected_bytes: u64,
     ) -> Result<FileWriter<'q>> {
         let path = place.path().join(&name);
-        let file = place
-            .open(&name, OpenMode::CreateDirect)
-            .map_err(|e| Error::io("create", &path, e))?;
+        let file = place.open(&name, OpenMode::CreateDirect);
+        let file = file.map_err(|e| refused("create", &**place, &path, expected_bytes, e))?;
         let mut writer = FileWriter {
             place: Arc::clone(place),
             name,
@@ -235,7 +236,8 @@ impl<'q> FileWriter<'q> {
         self.flush_buffer();
         self.drain();
         if let Some(e) = self.failure.take() {
-            return Err(Error::io("write", &self.path, e));
+            let bytes = footer_offset;
+            return Err(refused("write", &*self.place, &self.path, bytes, e));
         }
         self.done = true;
         Ok(Finished {

@@ -376,11 +376,7 @@ impl Engine {
         if file.entries() == 0 {
             return Ok(None);
         }
-        let bytes = file.bytes();
-        let finished = file.finish().map_err(|e| match e {
-            Error::Io { source, path, .. } => self.ssd.full(&path, bytes, source),
-            other => other,
-        })?;
+        let finished = file.finish()?;
         let directory = u32::try_from(directory).unwrap_or(u32::MAX);
         Ok(Some(NewFile {
             finished,

@@ -235,11 +235,7 @@ impl Engine {
             if file.entries() == 0 {
                 break;
             }
-            let bytes = file.bytes();
-            let finished = file.finish().map_err(|e| match e {
-                Error::Io { source, path, .. } => self.ssd.full(&path, bytes, source),
-                other => other,
-            })?;
+            let finished = file.finish()?;
             done += finished.bytes;
             resume.grew(finished.bytes);
             resume.counted = 0;
