@@ -33,3 +33,28 @@ mod scheduled;
 
 #[cfg(feature = "shuttle")]
 pub use scheduled::{Condvar, Mutex, MutexGuard, RwLock, atomic, fair, limits, thread};
+
+/// Threads that can't be had.
+#[cfg(test)]
+pub mod refused {
+    use std::cell::Cell;
+    use std::io;
+
+    thread_local! {
+        /// Threads that a test may still start.
+        pub static LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
+    }
+
+    /// Whether one more may be started.
+    ///
+    /// # Errors
+    /// As of the system where there are too many.
+    pub fn ask() -> io::Result<()> {
+        let left = LEFT.get();
+        LEFT.set(left.saturating_sub(1));
+        match left {
+            0 => Err(io::ErrorKind::WouldBlock.into()),
+            _ => Ok(()),
+        }
+    }
+}

@@ -301,6 +301,73 @@ fn an_image_counts_as_bytes_on_disk_and_keeps_within_the_limit() {
     check(&store, 7000..ROWS, 1.0);
 }
 
+/// What an inspection says, worst first.
+fn look(disk: &SimDisk, full: bool) -> Vec<inspect::Finding> {
+    let scope = inspect::Scope {
+        full,
+        ..inspect::Scope::default()
+    };
+    let mut go_on = |_, _| std::ops::ControlFlow::Continue(());
+    let io = hps::io::Io::of(disk.clone());
+    let report = inspect::inspect(&io, Path::new(ROOT), scope, &mut go_on);
+    report.unwrap().findings
+}
+
+/// An image that gave its room to a flush stays named by CURRENT until the next commit. `hps-fsck`
+/// called that damage, and offered a repair of a whole store.
+#[test]
+fn a_store_whose_image_gave_its_room_to_a_flush_is_whole_for_everybody() {
+    let disk = SimDisk::new(1);
+    let store = create_table(disk.clone(), true);
+    set(&store, 0..ROWS, 1.0);
+    store.checkpoint(1, &[1]).unwrap();
+    let used = bytes_of(&disk, disk.paths());
+    disk.set_capacity(used + (100 << 10));
+    set(&store, 0..4000, 2.0);
+    store.flush().unwrap();
+    assert!(files_of(&disk, FileKind::Image).is_empty(), "it had to go");
+    disk.set_capacity(u64::MAX);
+    let reads = |disk: &SimDisk| {
+        let options = options_with_image(true);
+        let disk = Arc::new(disk.clone());
+        let reader = Store::open_read_only_on(disk, Path::new(ROOT), None, options).unwrap();
+        check(&reader, 0..ROWS, 1.0);
+    };
+    // Beside its writer.
+    assert!(look(&disk, false).is_empty() && look(&disk, true).is_empty());
+    reads(&disk);
+    let crashes = (0..20).map(|seed| disk.crash(seed, CrashMode::Random));
+    let remains = crashes.chain([
+        disk.killed(1),
+        disk.crash(1, CrashMode::KeepNone),
+        disk.crash(1, CrashMode::KeepAll),
+    ]);
+    let (mut gone, mut back) = (0, 0);
+    for left in remains {
+        let is_gone = files_of(&left, FileKind::Image).is_empty();
+        (gone, back) = (gone + u32::from(is_gone), back + u32::from(!is_gone));
+        for full in [false, true] {
+            let findings = look(&left, full);
+            let told = |f: &&inspect::Finding| f.what.contains("gave its room to rows");
+            assert_eq!(findings.iter().filter(told).count(), usize::from(is_gone));
+            let worst = findings.first().map(|f| f.severity);
+            assert!(worst <= Some(inspect::Severity::Leftover), "{findings:?}");
+        }
+        reads(&left);
+        let options = options_with_image(true);
+        let store = Store::open_on(Arc::new(left.clone()), Path::new(ROOT), options).unwrap();
+        check(&store, 0..ROWS, 1.0);
+        set(&store, 0..10, 3.0);
+        store.checkpoint(2, &[2]).unwrap();
+        store.close().unwrap();
+        assert!(look(&left, true).is_empty(), "{:?}", look(&left, true));
+    }
+    assert!(
+        gone > 2 && back > 2,
+        "{gone} without the image, {back} with"
+    );
+}
+
 /// A checkpoint found no room because the image of the one before it was just being written.
 #[test]
 fn an_image_that_is_being_written_is_broken_off_for_a_checkpoint_that_has_no_room() {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread::{Builder, Scope, ScopedJoinHandle};
 use std::time::Duration;
 
 use super::image::Walk;
@@ -105,7 +106,8 @@ impl Inspection<'_> {
     }
 
     /// Does the same with each file, several at a time; results in their order. Progress is told
-    /// meanwhile. Where there is little to read, threads would take longer than the work.
+    /// meanwhile. Where there is little to read, threads would take longer than the work; where none
+    /// is to be had, this one does it.
     fn each_file<T: Send>(
         &mut self,
         files: &[&Opened],
@@ -119,7 +121,8 @@ impl Inspection<'_> {
         let sizes = files.iter().map(|f| f.file.meta.bytes);
         let (longest, sum) = (sizes.clone().max().unwrap_or(0), sizes.sum::<u64>());
         let (engine, root) = (&*self.io.engine, self.root.path());
-        let one = || -> Result<Vec<(usize, Result<T>)>> {
+        // Tells, after each file, whoever can be told by the thread that works.
+        let one = |tell: &mut dyn FnMut()| -> Result<Vec<(usize, Result<T>)>> {
             let mut sink = Sink::new(engine, root, longest, bytes_read, &stop)?;
             let mut done = Vec::new();
             loop {
@@ -128,6 +131,7 @@ impl Inspection<'_> {
                     return Ok(done);
                 };
                 done.push((i, work(&mut sink, file)));
+                tell();
             }
         };
         let mut look = || {
@@ -136,25 +140,25 @@ impl Inspection<'_> {
                 stop.store(true, Ordering::Relaxed);
             }
         };
-        let parts = if sum <= ALONE_BYTES_MAX {
-            let done = one();
-            look();
-            vec![done?]
-        } else {
-            std::thread::scope(|scope| {
-                let running: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
-                while running.iter().any(|thread| !thread.is_finished()) {
-                    std::thread::sleep(LOOK_EVERY);
-                    look();
-                }
-                let joined = running.into_iter().map(|thread| {
-                    thread
-                        .join()
-                        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-                });
-                joined.collect::<Result<Vec<_>>>()
-            })?
-        };
+        let parts = std::thread::scope(|scope| {
+            let threads = if sum <= ALONE_BYTES_MAX { 0 } else { threads };
+            let running: Vec<_> = (0..threads)
+                .map_while(|_| start(scope, || one(&mut || ())))
+                .collect();
+            if running.is_empty() {
+                return one(&mut look).map(|done| vec![done]);
+            }
+            while running.iter().any(|thread| !thread.is_finished()) {
+                std::thread::sleep(LOOK_EVERY);
+                look();
+            }
+            let joined = running.into_iter().map(|thread| {
+                thread
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            });
+            joined.collect::<Result<Vec<_>>>()
+        })?;
         if stop.into_inner() {
             return Err(Error::Cancelled);
         }
@@ -316,5 +320,89 @@ impl Comparison {
             self.walk.step();
         }
         Ok(())
+    }
+}
+
+/// Starts a thread, where one is to be had.
+fn start<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    work: impl FnOnce() -> T + Send + 'scope,
+) -> Option<ScopedJoinHandle<'scope, T>> {
+    #[cfg(test)]
+    crate::sync::refused::ask().ok()?;
+    let thread = Builder::new().name(String::from("hps-inspect"));
+    thread.spawn_scoped(scope, work).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::ControlFlow;
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use crate::inspect::{Scope, inspect};
+    use crate::io::Io;
+    use crate::io::sim::SimDisk;
+    use crate::sync::refused;
+    use crate::*;
+
+    /// More than a megabyte of rows, in several files.
+    fn store(disk: &SimDisk, path: &Path) {
+        let options = RuntimeOptions {
+            cache_bytes: 4 << 20,
+            inline: true,
+            threads: 1,
+            ..RuntimeOptions::default()
+        };
+        let store = Store::create_on(Arc::new(disk.clone()), path, options).unwrap();
+        let table = TableDescriptor {
+            optimizer: Optimizer::Sgd,
+            ..TableDescriptor::new("rows", 128)
+        };
+        let table = store.create_table(&table).unwrap();
+        for batch in (0..4000).collect::<Vec<u64>>().chunks(500) {
+            let mut out = vec![0.0; batch.len() * 128];
+            let lease = store.pull(table, batch, &mut out).unwrap();
+            store.push(&lease, Update::weights(&out)).unwrap();
+        }
+        store.checkpoint(1, b"").unwrap();
+        store.close().unwrap();
+    }
+
+    /// An inspection in a container that had no process left (`pids.max`) panicked: `failed to
+    /// spawn thread`.
+    #[test]
+    fn an_inspection_that_gets_no_threads_does_the_work_itself() {
+        let (disk, path) = (SimDisk::new(1), Path::new("/store"));
+        store(&disk, path);
+        let scope = Scope {
+            full: true,
+            ..Scope::default()
+        };
+        let io = Io::of(disk);
+        let look = |threads: usize, stop_at: u64| {
+            refused::LEFT.set(threads);
+            let mut told = Vec::new();
+            let report = inspect(&io, path, scope, &mut |done, all| {
+                told.push((done, all));
+                match done >= stop_at {
+                    true => ControlFlow::Break(()),
+                    false => ControlFlow::Continue(()),
+                }
+            });
+            refused::LEFT.set(usize::MAX);
+            (report, told)
+        };
+        let (wanted, _) = look(usize::MAX, u64::MAX);
+        let wanted = wanted.unwrap();
+        assert!(wanted.bytes_read > 1 << 20 && wanted.files.len() > 1);
+        for threads in 0..4 {
+            let (report, told) = look(threads, u64::MAX);
+            assert_eq!(format!("{:?}", report.unwrap()), format!("{wanted:?}"));
+            let (done, all) = *told.last().unwrap();
+            assert!(done == all && told.len() > 1, "{threads} threads: {told:?}");
+        }
+        let (cancelled, _) = look(0, 1);
+        assert!(matches!(cancelled, Err(Error::Cancelled)), "{cancelled:?}");
     }
 }

@@ -68,7 +68,7 @@ impl Threads {
         let root = engine.ssd.root.path().to_path_buf();
         let builder = thread::Builder::new().name(name.into());
         #[cfg(test)]
-        refused::ask().map_err(|e| Error::io("start a thread for", &root, e))?;
+        crate::sync::refused::ask().map_err(|e| Error::io("start a thread for", &root, e))?;
         let handle = builder
             .spawn(move || {
                 let _panicked = engine.survive(|| work(Arc::clone(&engine)));
@@ -104,6 +104,8 @@ impl Engine {
     }
 
     fn serve_flushes(&self) {
+        // That writes are refused is said once: it stays so until the store is opened again.
+        let mut refusal_said = false;
         loop {
             // Before the question: a close that notifies in between is seen.
             let seen = self.low.count();
@@ -114,7 +116,11 @@ impl Engine {
                 Ok(0) => self.low.wait(seen, PAUSE),
                 Ok(_) => {}
                 Err(error) => {
-                    tracing::warn!(%error, "a flush failed; the rows stay in memory");
+                    let refused = matches!(error, Error::Poisoned { .. });
+                    if !(refused && refusal_said) {
+                        tracing::warn!(%error, "a flush failed; the rows stay in memory");
+                    }
+                    refusal_said |= refused;
                     self.low.wait(self.low.count(), AFTER_ERROR);
                     thread::sleep(Duration::from_millis(20));
                 }
@@ -144,31 +150,10 @@ impl Engine {
     }
 }
 
-/// Threads that can't be had.
-#[cfg(test)]
-mod refused {
-    use std::cell::Cell;
-    use std::io;
-
-    thread_local! {
-        /// Threads that a test may still start.
-        pub static LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
-    }
-
-    pub fn ask() -> io::Result<()> {
-        let left = LEFT.get();
-        LEFT.set(left.saturating_sub(1));
-        match left {
-            0 => Err(io::ErrorKind::WouldBlock.into()),
-            _ => Ok(()),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::refused::LEFT;
     use crate::io::sim::SimDisk;
+    use crate::sync::refused::LEFT;
     use crate::*;
     use std::path::Path;
     use std::sync::Arc;
