@@ -260,6 +260,22 @@ impl fmt::Display for ThreadLimit {
 
 impl std::error::Error for ThreadLimit {}
 
+/// A file system that takes no writes.
+#[derive(Debug)]
+struct ReadOnlySystem(io::Error);
+
+impl fmt::Display for ReadOnlySystem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}; open the store read-only, or mount its file system for writing",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for ReadOnlySystem {}
+
 /// Which argument was wrong, and how.
 #[derive(Debug, thiserror::Error, Clone, PartialEq)]
 #[non_exhaustive]
@@ -329,6 +345,12 @@ impl Error {
             _ => source,
         };
         Error::io("start a thread for", path, source)
+    }
+
+    /// Says that a store can't be opened for writing where its directory is, and what can be done.
+    pub(crate) fn read_only_system(directory: &Path, source: io::Error) -> Error {
+        let source = io::Error::new(source.kind(), ReadOnlySystem(source));
+        Error::io("open for writing", directory, source)
     }
 
     /// Names a damaged structure.

@@ -12,10 +12,11 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::cast_possible_truncation,
     reason = "a test that meets what it does not expect must fail"
 )]
 
+#[path = "common/broken.rs"]
+mod broken;
 #[path = "common/crash.rs"]
 #[expect(dead_code, reason = "the crash test uses the rest")]
 mod common;
@@ -23,256 +24,19 @@ mod common;
 mod hooked;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, OnceLock};
 
-use common::plans::{Plan, mixed, plan};
-use common::verify::{Verdict, compare_rows, verify};
-use common::{KEYS, Op, ROOT, Run, descriptor, key, same};
+use broken::{End, run_with_fault};
+use common::plans::{mixed, plan};
+use common::verify::verify;
+use common::{Op, ROOT, Run, key};
 use hooked::{Hook, HookedDisk};
-use hps::io::Io;
-use hps::io::sim::{CrashMode, Failure, Fault, Remnants, SimDisk};
+use hps::io::sim::{CrashMode, Fault, SimDisk};
 use hps::*;
 use nix::errno::Errno;
-
-/// How a run with a fault ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum End {
-    /// The fault came after the last call.
-    NotHit,
-    /// No call of the API failed, and nothing was refused.
-    Absorbed,
-    /// Some calls failed, and worked when they were repeated.
-    Repeated,
-    /// The store refused writes until it was opened again.
-    Poisoned,
-    /// The store was being opened or rolled back; it opens later.
-    NotOpened,
-    /// The store could not be created.
-    NotCreated,
-}
-
-/// Whether failures leave the durable state unknown. An interrupted rename is made again, a
-/// bounded number of times.
-fn are_unknown(failures: &[Failure]) -> bool {
-    let interrupted = |f: &&Failure| f.kind == "rename" && f.errno == Errno::EINTR as i32;
-    let of = |f: &Failure| match f.kind {
-        "sync" | "sync_dir" => true,
-        "rename" => f.errno != Errno::EINTR as i32,
-        _ => false,
-    };
-    failures.iter().any(of) || failures.iter().filter(interrupted).count() > 50
-}
-
-/// An error that a failing device may cause; no room only where the disk said so.
-fn is_clean(error: &Error, failures: &[Failure]) -> Verdict {
-    let full = |errno: i32| errno == Errno::ENOSPC as i32 || errno == Errno::EDQUOT as i32;
-    let told = failures.iter().any(|f| full(f.errno));
-    match error {
-        Error::Io {
-            operation, source, ..
-        } if source.kind() == ErrorKind::StorageFull && ["create", "write"].contains(operation) => {
-            Err(format!("no room, told as {error:?}"))
-        }
-        Error::NoSpace { .. } if !told => Err(format!("{error}, and {failures:?}")),
-        Error::Io { .. } | Error::NoSpace { .. } | Error::Poisoned { .. } => Ok(()),
-        other => Err(format!("an unexpected kind of error: {other}")),
-    }
-}
-
-/// Known keys are known, and rows have the model's values. On a disk that is still broken rows may
-/// be refused that are not in memory; else only those that need room that can't be made.
-fn reads_go_on(run: &Run, broken: bool) -> Verdict {
-    let (store, model) = (run.store(), &run.model);
-    let (mut read, resident) = (0, store.stats().resident_rows);
-    for (table, count) in KEYS.into_iter().enumerate().take(model.tables) {
-        let (id, dim) = (
-            TableId(u32::try_from(table).unwrap()),
-            descriptor(table).dim,
-        );
-        for key in (0..count).map(key) {
-            let known = store.contains(id, &[key]).map_err(|e| e.to_string())?;
-            if known != [model.rows.contains_key(&(table, key))] {
-                return Err(format!("table {table}: contains({key:#x}) is {known:?}"));
-            }
-            let mut out = vec![0.0; dim];
-            match store.pull(id, &[key], &mut out) {
-                Ok(_) if same(&out, &model.row(table, key)[..dim]) => read += 1,
-                Ok(_) => return Err(format!("table {table}: row {key:#x} has another value")),
-                Err(Error::Poisoned { .. }) => {}
-                Err(Error::Io { .. } | Error::NoSpace { .. }) if broken => {}
-                Err(e) => return Err(format!("table {table}: row {key:#x}: {e}")),
-            }
-        }
-    }
-    if read == 0 && resident > 0 {
-        return Err(format!("{resident} rows in memory, and none is read"));
-    }
-    let (Some(last), Some(saved)) = (store.last_checkpoint(), model.durable.saved.last()) else {
-        return Ok(());
-    };
-    match compare_rows(store, &last, saved) {
-        Err(e) if !broken => Err(format!("rows of a checkpoint: {e}")),
-        Err(Error::Io { .. }) | Ok(()) => Ok(()),
-        Err(e) => Err(format!("rows of a checkpoint: {e}")),
-    }
-}
-
-fn writes_are_refused(store: &Store) -> Verdict {
-    let poisoned = |result: Result<()>| match result {
-        Err(Error::Poisoned { .. }) => Ok(()),
-        other => Err(format!("not refused after a failed sync: {other:?}")),
-    };
-    poisoned(store.checkpoint(1 << 40, &[]).map(drop))?;
-    poisoned(store.remove(TableId(0), &[key(1)]).map(drop))?;
-    poisoned(store.flush().map(drop))?;
-    poisoned(store.compact().map(drop))
-}
-
-/// What is on the disk, found by opening it and after a power cut. The disk works again.
-fn verify_everywhere(disk: &SimDisk, run: &Run) -> Verdict {
-    // A checkpoint whose lock could not be had is kept for its reader.
-    let exact = disk.failures().iter().all(|f| f.kind != "lock");
-    let mode = [CrashMode::KeepNone, CrashMode::Random][disk.calls() as usize % 2];
-    let left = disk.crash(disk.calls(), mode);
-    verify(&left, &run.model, &run.options, exact).map_err(|e| format!("{mode:?}: {e}"))?;
-    verify(disk, &run.model, &run.options, exact).map_err(|e| format!("opened again: {e}"))
-}
-
-/// Opening what is on a disk that is still broken: a clean error, or the store as it was.
-fn opens_or_says_why(disk: &SimDisk, run: &Run) -> Verdict {
-    for read_only in [true, false] {
-        let before = disk.failures().len();
-        let shared = Io::of(disk.clone());
-        let (root, options) = (&run.model.root, run.options.clone());
-        let opened = match read_only {
-            true => Store::open_read_only_on(shared, root, None, options),
-            false => Store::open_on(shared, root, options),
-        };
-        let Err(error) = opened.map(drop) else {
-            continue;
-        };
-        match &error {
-            // There is no checkpoint yet, or half a store.
-            Error::InvalidArgument(_) if run.model.durable.saved.is_empty() => {}
-            _ => is_clean(&error, &disk.failures()[before..])
-                .map_err(|e| format!("opening it as it is (read-only: {read_only}): {e}"))?,
-        }
-    }
-    Ok(())
-}
-
-fn not_created(disk: &SimDisk, run: &Run) -> Verdict {
-    opens_or_says_why(disk, run)?;
-    disk.clear_faults();
-    let shared = Io::of(disk.clone());
-    match Store::open_on(shared.clone(), Path::new(ROOT), run.options.clone()) {
-        Ok(store) => store.close().map_err(|e| e.to_string()),
-        Err(Error::InvalidArgument(Invalid::NotAStore { .. })) => {
-            let mut again = Run::new(shared, &run.options);
-            again.model.root = PathBuf::from("/fresh");
-            again.create().map_err(|e| format!("creating again: {e}"))
-        }
-        Err(e) => Err(format!("half created: {e}")),
-    }
-}
-
-/// A workload on a disk with a fault.
-struct Broken {
-    disk: SimDisk,
-    run: Run,
-    sticky: bool,
-}
-
-impl Broken {
-    /// Does one operation; what failed below it is told by the disk. `None`: the workload goes on.
-    fn step(&mut self, op: &Op) -> std::result::Result<Option<End>, String> {
-        let before = self.disk.failures().len();
-        let result = self.run.step(op);
-        let failures = self.disk.failures().split_off(before);
-        // What an export does to its target says nothing of the store.
-        let unknown = are_unknown(&failures) && !matches!(op, Op::Export);
-        let Err(error) = result else {
-            if unknown && self.run.store.is_some() {
-                return self.is_poisoned().map(Some);
-            }
-            return Ok(None);
-        };
-        let at = |e: String| format!("{op}: after {error} ({failures:?}): {e}");
-        is_clean(&error, &failures).map_err(at)?;
-        if self.run.store.is_none() {
-            // A rollback or an opening failed: the store is opened at what there is.
-            opens_or_says_why(&self.disk, &self.run).map_err(at)?;
-            self.disk.clear_faults();
-            verify_everywhere(&self.disk, &self.run).map_err(at)?;
-            return Ok(Some(End::NotOpened));
-        }
-        if unknown || matches!(error, Error::Poisoned { .. }) {
-            return self.is_poisoned().map(Some).map_err(at);
-        }
-        reads_go_on(&self.run, self.sticky).map_err(at)?;
-        self.disk.clear_faults();
-        self.run.model.doubt = None;
-        self.run.step(op).map_err(|e| at(format!("again: {e}")))?;
-        Ok(Some(End::Repeated))
-    }
-
-    /// The store refuses writes, is read on, and opens at its last checkpoint once the disk works.
-    fn is_poisoned(&mut self) -> std::result::Result<End, String> {
-        writes_are_refused(self.run.store())?;
-        reads_go_on(&self.run, self.sticky)?;
-        drop(self.run.store.take());
-        opens_or_says_why(&self.disk, &self.run)?;
-        self.disk.clear_faults();
-        verify_everywhere(&self.disk, &self.run)?;
-        Ok(End::Poisoned)
-    }
-}
-
-/// One workload in which call number `call` fails; also the kind of that call.
-fn run_with_fault(
-    seed: u64,
-    plan: &Plan,
-    call: u64,
-    fault: Fault,
-    sticky: bool,
-) -> std::result::Result<(End, &'static str), String> {
-    let disk = SimDisk::new(seed);
-    disk.set_remnants([Remnants::Zeros, Remnants::Junk][call as usize % 2]);
-    disk.fail_at(call, fault, sticky);
-    let run = Run::new(Arc::new(disk.clone()), &plan.options);
-    let mut broken = Broken { disk, run, sticky };
-    let kind = |disk: &SimDisk| disk.kinds().get(call as usize).copied().unwrap_or("");
-    if broken.run.create().is_err() {
-        let kind = kind(&broken.disk);
-        drop(broken.run.store.take());
-        return not_created(&broken.disk, &broken.run).map(|()| (End::NotCreated, kind));
-    }
-    let mut end = End::Absorbed;
-    for op in &plan.ops {
-        match broken.step(op)? {
-            Some(End::Repeated) => end = End::Repeated,
-            Some(other) => return Ok((other, kind(&broken.disk))),
-            None => {}
-        }
-    }
-    let Broken { disk, mut run, .. } = broken;
-    let kind = kind(&disk);
-    disk.clear_faults();
-    drop(run.store.take());
-    if kind.is_empty() {
-        return Ok((End::NotHit, kind));
-    }
-    // A call that changes nothing leaves what it would have left anyway.
-    let reads = ["open", "list", "read", "bytes", "space"].contains(&kind);
-    if end != End::Absorbed || !reads || call.is_multiple_of(16) {
-        verify_everywhere(&disk, &run)?;
-    }
-    Ok((end, kind))
-}
 
 /// What a workload does, for choosing some that together do everything.
 fn coverage(seed: u64) -> BTreeSet<String> {
@@ -349,7 +113,16 @@ const WANTED: [&str; 16] = [
     "roll",
 ];
 
-/// Few mixed workloads that together do everything: greedily the one that adds the most.
+/// Few mixed workloads that together do everything, or the one that was asked for.
+fn workloads() -> &'static (bool, Vec<u64>) {
+    static CHOSEN: OnceLock<(bool, Vec<u64>)> = OnceLock::new();
+    CHOSEN.get_or_init(|| match std::env::var("HPS_FAULT_SEED") {
+        Ok(seed) => (true, vec![seed.parse().unwrap()]),
+        Err(_) => (false, chosen()),
+    })
+}
+
+/// Greedily the one that adds the most.
 fn chosen() -> Vec<u64> {
     let all: Vec<(u64, BTreeSet<String>)> = (0..60).map(|seed| (seed, coverage(seed))).collect();
     let mut missing: BTreeSet<&str> = WANTED.into();
@@ -409,14 +182,12 @@ fn whichever_call_fails_the_error_is_clean_and_the_last_checkpoint_is_kept() {
         Fault::Interrupted,
         Fault::Short,
     ];
-    let given = std::env::var("HPS_FAULT_SEED").ok();
-    let given = given.map(|seed| vec![seed.parse().unwrap()]);
-    let seeds = given.clone().unwrap_or_else(chosen);
+    let (given, seeds) = workloads();
     println!("workloads {seeds:?}");
     let kinds = faults.iter().flat_map(|f| [(*f, false), (*f, true)]);
     let all = |(fault, sticky)| {
         let mut ends: BTreeMap<(&str, End), u64> = BTreeMap::new();
-        for &seed in &seeds {
+        for &seed in seeds {
             let plan = mixed(seed);
             for call in 0.. {
                 let run = || run_with_fault(seed, &plan, call, fault, sticky);
@@ -432,7 +203,7 @@ fn whichever_call_fails_the_error_is_clean_and_the_last_checkpoint_is_kept() {
             }
         }
         println!("{fault:?}, sticky {sticky}: {ends:?}");
-        if given.is_none() {
+        if !given {
             check_ends(&ends, fault, sticky);
         }
     };
@@ -440,6 +211,30 @@ fn whichever_call_fails_the_error_is_clean_and_the_last_checkpoint_is_kept() {
         let all = &all;
         kinds.for_each(|kind| drop(scope.spawn(move || all(kind))));
     });
+}
+
+/// The file system turns read-only in the middle, as ext4 does when it meets an error: every call
+/// that changes something gives EROFS from there on. Writes get an error, reads go on as if nothing
+/// were, a reader may open the store and a writer is told why he may not; nothing is lost.
+#[test]
+fn a_disk_that_turns_read_only_refuses_writes_and_is_read_on() {
+    let (given, seeds) = workloads();
+    let mut ends: BTreeMap<(&str, End), u64> = BTreeMap::new();
+    for &seed in seeds {
+        let (plan, disk) = (mixed(seed), SimDisk::new(seed));
+        let mut run = Run::new(Arc::new(disk.clone()), &plan.options);
+        run.create().unwrap();
+        plan.ops.iter().for_each(|op| run.step(op).unwrap());
+        for call in disk.changing_calls() {
+            let end = run_with_fault(seed, &plan, call, Fault::ReadOnly, true);
+            let (end, kind) = end.unwrap_or_else(|e| panic!("seed {seed}, call {call}: {e}"));
+            *ends.entry((kind, end)).or_default() += 1;
+        }
+    }
+    println!("read-only: {ends:?}");
+    if !given {
+        check_ends(&ends, Fault::ReadOnly, true);
+    }
 }
 
 /// A read that brings other bytes than those asked for is an error, or does no harm: no row, meta

@@ -93,6 +93,9 @@ pub enum Fault {
     Short,
     /// With EINTR.
     Interrupted,
+    /// With EROFS, where it would change the disk; a lock where it opens its file for writing. Other
+    /// calls succeed. Sticky, this is a file system that turns read-only.
+    ReadOnly,
     /// A read brings another sector of the disk in place of one that was asked for; other calls
     /// succeed.
     Misdirected,

@@ -9,6 +9,7 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use super::recover::LOCK_NAME;
+use super::space::refused;
 use crate::error::{Error, Holder, Result};
 use crate::io::{Directory, LockGuard, LockKind, is_refused};
 use crate::sync::thread;
@@ -19,7 +20,7 @@ const PROBES_MAX: u32 = 1000;
 /// Locks a file at once, or says who has it.
 ///
 /// # Errors
-/// `Locked`, `Io`.
+/// `Locked`, `NoSpace`, `Io`.
 pub(crate) fn lock(
     place: &dyn Directory,
     name: &str,
@@ -35,7 +36,7 @@ pub(crate) fn lock(
             Err(error) => error,
         };
         if error.kind() != ErrorKind::WouldBlock {
-            return Err(Error::io("lock", &path(), error));
+            return Err(refused("lock", place, &path(), 0, error));
         }
         tries += 1;
         // Where it can be shared, no writer has it.
@@ -61,9 +62,15 @@ pub(crate) type Locks = Vec<Box<dyn LockGuard>>;
 /// Where the file system can't lock a directory, LOCK alone counts.
 ///
 /// # Errors
-/// `Locked`, `Io`.
+/// `Locked`, `NoSpace`, `Io`; where the file system takes no writes, it says what can be done.
 pub(crate) fn lock_writer(root: &dyn Directory) -> Result<Locks> {
-    let mut locks = vec![lock(root, LOCK_NAME, LockKind::Exclusive, true)?];
+    let locked = lock(root, LOCK_NAME, LockKind::Exclusive, true);
+    let mut locks = vec![locked.map_err(|error| match error {
+        Error::Io { source, .. } if source.kind() == ErrorKind::ReadOnlyFilesystem => {
+            Error::read_only_system(root.path(), source)
+        }
+        other => other,
+    })?];
     match root.lock_whole() {
         Ok(whole) => locks.push(whole),
         Err(e) if e.kind() == ErrorKind::WouldBlock => {

@@ -150,8 +150,20 @@ impl State {
             Some(Fault::Short) => Ok(Outcome::Short),
             Some(fault @ (Fault::Misdirected | Fault::Stale)) => Ok(Outcome::Wrong(fault)),
             Some(Fault::Interrupted) => Err(self.failed(kind, Errno::EINTR as i32)),
+            Some(Fault::ReadOnly) if kind == "lock" || !CHANGING.contains(&kind) => {
+                Ok(Outcome::Proceed)
+            }
+            Some(Fault::ReadOnly) => Ok(Outcome::Fail(self.failed(kind, Errno::EROFS as i32))),
             Some(Fault::Error(errno)) => Ok(Outcome::Fail(self.failed(kind, errno))),
         }
+    }
+
+    /// Whether the call just counted finds a disk that takes no writes.
+    fn is_read_only(&self) -> bool {
+        let number = self.calls - 1;
+        let hit = |(at, sticky): (u64, bool)| at == number || sticky && at < number;
+        let mut faults = self.faults.iter();
+        faults.any(|(at, fault, sticky)| *fault == Fault::ReadOnly && hit((*at, *sticky)))
     }
 
     /// Notes that the call just counted fails.
@@ -397,6 +409,9 @@ impl State {
         create: bool,
     ) -> io::Result<u64> {
         self.count_whole("lock")?;
+        if create && self.is_read_only() {
+            return Err(self.failed("lock", Errno::EROFS as i32));
+        }
         let inode = match self.found(directory, name)? {
             Some(inode) => inode,
             None if create => {
