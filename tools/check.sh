@@ -267,8 +267,13 @@ compare_figures() { # python, name
 
 # The README's command: what it prints is what is promised of it.
 stage_trainer() {
+  local ctr=${CARGO_TARGET_DIR:-target}/release/examples/ctr log=$logs/ctr
   cargo build --release --quiet --example ctr
-  target/release/examples/ctr --json 2>/dev/null | tail -n 1 | tr ',{}' '\n\n\n' | tr -d '"' |
+  if ! "$ctr" --json >"$log.json" 2>"$log.err"; then
+    cat "$log.err" >&2
+    return 1
+  fi
+  tail -n 1 "$log.json" | tr ',{}' '\n\n\n' | tr -d '"' |
     awk -F: '{ f[$1] = $2 } END {
       gap = f["planted_auc"] - f["auc_tail"]; if (gap < 0) gap = -gap
       lost = f["auc_tail"] - f["frozen_auc"]
