@@ -8,7 +8,7 @@ use std::thread::{Builder, Scope, ScopedJoinHandle};
 use std::time::Duration;
 
 use super::image::Walk;
-use super::rows::Sink;
+use super::rows::{Failed, Looked, Sink};
 use super::{Inspection, Magnitudes, Opened, Severity, TableReport};
 use crate::error::{Error, Result};
 use crate::format::param_file::RunKind;
@@ -56,7 +56,7 @@ impl Inspection<'_> {
         for (opened, result) in every.iter().zip(keys) {
             match result {
                 Ok(()) => drop(sound.insert(opened.file.meta.number)),
-                Err(error) => self.report.note(Severity::Damage, error)?,
+                Err(failed) => self.note_failed(failed)?,
             }
         }
         let wanted = |number: &u64| replay.files[number].in_checkpoint(checkpoint);
@@ -68,7 +68,10 @@ impl Inspection<'_> {
             .map(|opened| Arc::clone(&opened.file))
             .collect();
         let image = image.map(|walk| self.comparison(replay, walk, complete, checkpoint));
-        let live = self.count_live(replay, &version, image)?;
+        let live = match self.scope.rows_only {
+            true => vec![Vec::new(); replay.files.len()],
+            false => self.count_live(replay, &version, image)?,
+        };
         let sound: Vec<&Opened> = every
             .into_iter()
             .filter(|f| sound.contains(&f.file.meta.number))
@@ -80,8 +83,8 @@ impl Inspection<'_> {
         for checked in rows {
             let checked = match checked {
                 Ok(checked) => checked,
-                Err(error) => {
-                    self.report.note(Severity::Damage, error)?;
+                Err(failed) => {
+                    self.note_failed(failed)?;
                     continue;
                 }
             };
@@ -105,6 +108,11 @@ impl Inspection<'_> {
         Ok(())
     }
 
+    fn note_failed(&mut self, failed: Failed) -> Result<()> {
+        let (error, at) = (failed.error, failed.unreadable_at);
+        self.report.note_at(Severity::Damage, error, at)
+    }
+
     /// Does the same with each file, several at a time; results in their order. Progress is told
     /// meanwhile. Where there is little to read, threads would take longer than the work; where none
     /// is to be had, this one does it.
@@ -113,8 +121,8 @@ impl Inspection<'_> {
         files: &[&Opened],
         bytes_read: &AtomicU64,
         bytes_all: u64,
-        work: &(dyn Fn(&mut Sink<'_>, &Opened) -> Result<T> + Sync),
-    ) -> Result<Vec<Result<T>>> {
+        work: &(dyn Fn(&mut Sink<'_>, &Opened) -> Looked<T> + Sync),
+    ) -> Result<Vec<Looked<T>>> {
         let threads = THREADS.min(files.len());
         let next = AtomicUsize::new(0);
         let stop = AtomicBool::new(false);
@@ -122,7 +130,7 @@ impl Inspection<'_> {
         let (longest, sum) = (sizes.clone().max().unwrap_or(0), sizes.sum::<u64>());
         let (engine, root) = (&*self.io.engine, self.root.path());
         // Tells, after each file, whoever can be told by the thread that works.
-        let one = |tell: &mut dyn FnMut()| -> Result<Vec<(usize, Result<T>)>> {
+        let one = |tell: &mut dyn FnMut()| -> Result<Vec<(usize, Looked<T>)>> {
             let mut sink = Sink::new(engine, root, longest, bytes_read, &stop)?;
             let mut done = Vec::new();
             loop {

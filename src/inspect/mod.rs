@@ -54,6 +54,9 @@ pub struct Scope {
     pub checkpoint: Option<u64>,
     /// Bytes that the device can't give are a finding, and not an error.
     pub unreadable_is_damage: bool,
+    /// Only the parameter files of the checkpoint: no meta file, no copy of the manifest, no image,
+    /// no leftovers, nothing that only other checkpoints need; rows are verified and not counted.
+    pub rows_only: bool,
 }
 
 /// Shared locks on retained checkpoints.
@@ -130,12 +133,13 @@ impl Inspection<'_> {
             self.report.checkpoints.clear();
             self.report.files.clear();
         };
-        let image = self.image(moment.image.take())?;
+        let image = moment.image.take().filter(|_| !self.scope.rows_only);
+        let image = self.image(image)?;
         let reading = &moment.reading;
         if self.scope.full {
             self.contents(&reading.replay, &files, wanted.unwrap_or(0), image)?;
         }
-        if !self.report.open_elsewhere {
+        if !self.report.open_elsewhere && !self.scope.rows_only {
             self.leftovers(&directories, &reading.current, &reading.replay)?;
         }
         self.report.left_out = self.leave_out(&store, &reading.current);
@@ -178,6 +182,9 @@ impl Inspection<'_> {
         directories: &[Part],
         reading: &Reading,
     ) -> Result<BTreeMap<u64, Opened>> {
+        if self.scope.rows_only {
+            return self.open_files(store, directories, &reading.replay);
+        }
         self.manifest_copy(reading)?;
         for c in &reading.replay.checkpoints {
             if let Err(error) = self.meta_file(store, c) {
@@ -265,7 +272,7 @@ impl Inspection<'_> {
             Err(_) if gone() => return Ok(()),
             Err(Error::Io { source, .. }) if is_unreadable(&source) => {
                 // Nothing but a repair reads it: the inspection goes on.
-                let what = format!("can't be read: {source}");
+                let what = format!("the device can't read it: {source}");
                 self.report.add(Severity::Cache, &copy, None, what);
                 return Ok(());
             }
@@ -338,7 +345,12 @@ impl Inspection<'_> {
         replay: &Replay,
     ) -> Result<BTreeMap<u64, Opened>> {
         let mut opened = BTreeMap::new();
+        let wanted = self.report.checkpoint.unwrap_or(0);
+        let all = !self.scope.rows_only;
         for (slot, meta) in (0..).zip(replay.files.values()) {
+            if !all && !meta.in_checkpoint(wanted) {
+                continue;
+            }
             let Some(part) = parts.get(meta.directory as usize) else {
                 continue;
             };
@@ -362,7 +374,10 @@ impl Inspection<'_> {
                     let file = Arc::new(file);
                     opened.insert(meta.number, Opened { file, footer });
                 }
-                Err(error) => self.report.note(Severity::Damage, error)?,
+                Err(error) => {
+                    let at = unreadable_end(&**place, meta, &error);
+                    self.report.note_at(Severity::Damage, error, at)?;
+                }
             }
         }
         Ok(opened)
@@ -399,6 +414,19 @@ impl Inspection<'_> {
         }
         Ok(())
     }
+}
+
+/// Where the device can't read the header or the footer of a file, if that is what an error says.
+fn unreadable_end(place: &dyn Directory, meta: &FileMeta, error: &Error) -> Option<u64> {
+    if !matches!(error, Error::Io { source, .. } if is_unreadable(source)) {
+        return None;
+    }
+    let name = data_file_name(meta.number);
+    // Opening for direct reads may read the first block, to learn how they are aligned.
+    let direct = place.open(&name, OpenMode::ReadDirect);
+    let file = direct.or_else(|_| place.open(&name, OpenMode::Read)).ok()?;
+    let header = stream::first_unreadable(&*file, 0..4096);
+    header.or_else(|| stream::first_unreadable(&*file, meta.footer_offset..meta.bytes))
 }
 
 /// Opens a parameter file, its footer compared with the manifest and the tables.

@@ -146,6 +146,16 @@ impl Report {
 
     /// Notes what an error says of the disk; passes on what is not about its bytes.
     pub(super) fn note(&mut self, severity: Severity, error: Error) -> Result<()> {
+        self.note_at(severity, error, None)
+    }
+
+    /// The same, with the place that the device can't read.
+    pub(super) fn note_at(
+        &mut self,
+        severity: Severity,
+        error: Error,
+        unreadable_at: Option<u64>,
+    ) -> Result<()> {
         match error {
             Error::MissingDirectory { index, path, empty } => {
                 let found = match empty {
@@ -180,7 +190,9 @@ impl Report {
             Error::Io { path, source, .. }
                 if self.unreadable_is_damage && is_unreadable(&source) =>
             {
-                self.add(severity, &path, None, format!("can't be read: {source}"));
+                let what =
+                    format!("the device can't read it: {source}; what it holds may be right");
+                self.add(severity, &path, unreadable_at, what);
                 Ok(())
             }
             other => Err(other),

@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use super::Opened;
-use super::stream::Stream;
+use super::stream::{ReadFailed, Stream, first_unreadable};
 use crate::error::{Error, Result};
 use crate::format::param_file::{self, Run, RunKind};
 use crate::format::{Decoded, Digest};
-use crate::io::{DiskFile, Engine, Queue};
+use crate::io::{DiskFile, Engine, Queue, is_unreadable};
 use crate::options::TableDescriptor;
 use crate::row::RowLayout;
 use crate::ssd::version::DataFile;
@@ -149,6 +149,25 @@ pub(super) struct Checked {
     pub values: Vec<(Magnitudes, Magnitudes)>,
 }
 
+/// What ended the look at a file, and the first byte that the device can't read.
+#[derive(Debug)]
+pub(super) struct Failed {
+    pub error: Error,
+    pub unreadable_at: Option<u64>,
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Failed {
+        let unreadable_at = None;
+        Failed {
+            error,
+            unreadable_at,
+        }
+    }
+}
+
+pub(super) type Looked<T> = std::result::Result<T, Failed>;
+
 /// Reads parameter files; one a thread.
 pub(super) struct Sink<'a> {
     queue: Box<dyn Queue>,
@@ -183,7 +202,7 @@ impl<'a> Sink<'a> {
     ///
     /// # Errors
     /// `Corrupt`, `Io`.
-    pub fn check_keys(&mut self, opened: &Opened) -> Result<()> {
+    pub fn check_keys(&mut self, opened: &Opened) -> Looked<()> {
         let Opened { file, footer } = opened;
         let (mut keys, mut epochs) = (Vec::new(), Vec::new());
         let mut digest = Digest::new();
@@ -200,7 +219,7 @@ impl<'a> Sink<'a> {
             .map_err(|e| e.at(&file.path))?;
         if digest.digest64() != footer.keys_digest {
             let what = "the key blocks are not those of the footer";
-            return Err(Error::corrupt(&file.path, footer.keys_offset, what));
+            return Err(Error::corrupt(&file.path, footer.keys_offset, what).into());
         }
         Ok(())
     }
@@ -210,7 +229,7 @@ impl<'a> Sink<'a> {
         &mut self,
         opened: &Opened,
         mut each: impl FnMut(&[u8], u64) -> Decoded<()>,
-    ) -> Result<()> {
+    ) -> Looked<()> {
         let Opened { file, footer } = opened;
         let (start, end) = (footer.keys_offset, file.meta.footer_offset);
         let mut stream = Stream::new(&mut *self.queue, &opened_file(file)?, start, end);
@@ -235,7 +254,7 @@ impl<'a> Sink<'a> {
         opened: &Opened,
         tables: &[TableDescriptor],
         live: &[u64],
-    ) -> Result<Checked> {
+    ) -> Looked<Checked> {
         let Opened { file, footer } = opened;
         let (mut keys, mut epochs) = (Vec::new(), Vec::new());
         self.key_blocks(opened, |block, at| {
@@ -272,7 +291,7 @@ impl<'a> Sink<'a> {
         );
         while let Some((offset, chunk)) = stream.next().map_err(|e| early(e, file))? {
             if self.stop.load(Relaxed) {
-                return Err(Error::Cancelled);
+                return Err(Error::Cancelled.into());
             }
             records.take(offset, chunk);
             self.bytes_read.fetch_add(chunk.len() as u64, Relaxed);
@@ -282,10 +301,16 @@ impl<'a> Sink<'a> {
     }
 }
 
-fn early(error: io::Error, file: &crate::ssd::version::DataFile) -> Error {
-    match error.kind() {
-        io::ErrorKind::UnexpectedEof => Error::corrupt(&file.path, 0, "the file ends early"),
-        _ => Error::io("read", &file.path, error),
+/// What a read that failed says of a file; where the device is at fault, with the block.
+fn early((at, error): ReadFailed, file: &DataFile) -> Failed {
+    if error.kind() == io::ErrorKind::UnexpectedEof {
+        return Error::corrupt(&file.path, 0, "the file ends early").into();
+    }
+    let chunk = at..file.meta.footer_offset.min(at + CHUNK_BYTES as u64);
+    let block = || first_unreadable(&*opened_file(file).ok()?, chunk);
+    Failed {
+        unreadable_at: is_unreadable(&error).then(|| block().unwrap_or(at)),
+        error: Error::io("read", &file.path, error),
     }
 }
 

@@ -5,9 +5,25 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
-use crate::io::{AlignedBuffer, DiskFile, Queue};
+use crate::io::{AlignedBuffer, DiskFile, Queue, is_unreadable};
+
+const BLOCK_BYTES: usize = 4096;
+
+/// The first block of a range that the device can't read, tried one by one; `None` if it can now.
+pub(super) fn first_unreadable(file: &dyn DiskFile, range: Range<u64>) -> Option<u64> {
+    let mut block = AlignedBuffer::try_new(BLOCK_BYTES).ok()?;
+    let mut blocks = range.step_by(BLOCK_BYTES);
+    blocks.find(|at| {
+        let read = file.read_at(&mut block, *at);
+        read.is_err_and(|error| is_unreadable(&error))
+    })
+}
+
+/// Where a read failed, and with what.
+pub(super) type ReadFailed = (u64, io::Error);
 
 /// Reads `[offset, end)` of a file; both are multiples of 4096.
 pub(super) struct Stream<'q> {
@@ -39,8 +55,8 @@ impl<'q> Stream<'q> {
     }
 
     /// The next bytes and where they are; `None` at the end. A file that ends early is an error of
-    /// kind `UnexpectedEof`.
-    pub fn next(&mut self) -> io::Result<Option<(u64, &[u8])>> {
+    /// kind `UnexpectedEof`. With an error comes the offset of the read that failed.
+    pub fn next(&mut self) -> Result<Option<(u64, &[u8])>, ReadFailed> {
         if let Some(buffer) = self.held.take() {
             self.queue.recycle(buffer);
         }
@@ -50,7 +66,7 @@ impl<'q> Stream<'q> {
         self.ask();
         while !self.arrived.contains_key(&self.given) {
             let Some(done) = self.queue.wait() else {
-                return Err(io::Error::other("a read was lost"));
+                return Err((self.given, io::Error::other("a read was lost")));
             };
             match done.result {
                 Ok(bytes) => {
@@ -58,19 +74,19 @@ impl<'q> Stream<'q> {
                 }
                 Err(error) => {
                     self.queue.recycle(done.buffer);
-                    return Err(error);
+                    return Err((done.tag, error));
                 }
             }
         }
         let Some((buffer, bytes)) = self.arrived.remove(&self.given) else {
-            return Err(io::Error::other("a read was lost"));
+            return Err((self.given, io::Error::other("a read was lost")));
         };
         let offset = self.given;
         let wanted = self.length_at(offset);
         self.given += wanted as u64;
         let buffer = self.held.insert(buffer);
         if bytes < wanted {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+            return Err((offset, io::ErrorKind::UnexpectedEof.into()));
         }
         Ok(Some((offset, &buffer[..wanted])))
     }

@@ -154,8 +154,8 @@ pub fn repair(
     check_given_up(&*place, &store, &directories, &options)?;
     let scope = Scope {
         full: true,
-        checkpoint: None,
         unreadable_is_damage: true,
+        ..Scope::default()
     };
     let mut report = inspect(io, root, scope, progress)?;
     // That is this repair itself.

@@ -169,7 +169,7 @@ _hps__compact() {
             return 0
             ;;
         hps__subcmd__compact__subcmd__plan)
-            opts="-q -v -h --threshold --max-bytes --json --color --progress --quiet --verbose --help"
+            opts="-q -v -h --threshold --max-bytes --check --json --color --progress --quiet --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -48,6 +48,7 @@ complete -c hps-compact -n "__fish_hps_compact_using_subcommand plan" -l progres
 always\t'The same, and at least a first and a last line where there is no bar'
 lines\t'A line every ten seconds, also on a terminal'
 never\t'Nothing'"
+complete -c hps-compact -n "__fish_hps_compact_using_subcommand plan" -l check -d 'Also read every file of the last checkpoint, and name what is damaged or can\'t be read'
 complete -c hps-compact -n "__fish_hps_compact_using_subcommand plan" -l json -d 'Print one JSON object, plain numbers'
 complete -c hps-compact -n "__fish_hps_compact_using_subcommand plan" -s q -l quiet -d 'Print nothing but errors: the exit code tells the rest'
 complete -c hps-compact -n "__fish_hps_compact_using_subcommand plan" -s v -l verbose -d 'Print more of what was found'

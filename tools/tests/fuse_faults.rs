@@ -4,7 +4,7 @@
 //! they are missing, the test says SKIPPED. The n-th read, write or sync after the first checkpoint
 //! fails, for n = 0, 1, ... until none fails: a failed sync poisons the store for writing, reads go
 //! on, a failed read or write names its file and may be tried again; whatever failed, the last
-//! checkpoint opens. `HPS_FUSE_CALLS` bounds n (6; all the syncs fail once with EIO); `HPS_SEED`
+//! checkpoint opens. And one sector of a parameter file is lost: the tools name it. `HPS_FUSE_CALLS` bounds n (6; all the syncs fail once with EIO); `HPS_SEED`
 //! changes the rows.
 #![expect(
     clippy::unwrap_used,
@@ -20,13 +20,16 @@ mod fuse;
 #[path = "../../tests/common/seed.rs"]
 mod seed;
 
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 use std::sync::LazyLock;
 
 use disks::{Random, Trainer, environment, options, own_mounts, say, skipped};
 use faulty::{Faults, FaultyFs, Kind};
 use fuser::{BackgroundSession, Config, MountOption};
 use hps::*;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 const EIO: i32 = 5;
@@ -283,4 +286,116 @@ fn whatever_call_of_the_disk_fails_the_error_is_clean_and_the_last_checkpoint_op
         }
     }
     say(&format!("fuse_faults: {all} failed calls"));
+}
+
+/// A tool's exit code and the object that it prints.
+fn tool(path: &str, args: &[&str], directory: &Path) -> (i32, Value) {
+    let output = run_tool(path, &[args, &["--json"]].concat(), directory);
+    let object = serde_json::from_slice(&output.stdout).unwrap();
+    (output.status.code().unwrap(), object)
+}
+
+fn run_tool(path: &str, args: &[&str], directory: &Path) -> Output {
+    let mut command = Command::new(path);
+    command.args(args).arg(directory).output().unwrap()
+}
+
+const FSCK: &str = env!("CARGO_BIN_EXE_hps-fsck");
+const COMPACT: &str = env!("CARGO_BIN_EXE_hps-compact");
+
+/// A plan, with every file read; and one in which no file is.
+fn plans(directory: &Path) -> ((i32, Value), (i32, Value)) {
+    let unread = tool(COMPACT, &["plan"], directory);
+    (tool(COMPACT, &["plan", "--check"], directory), unread)
+}
+
+/// `hps-fsck` ended with `read PATH: Input/output error` at the first sector that the device could
+/// not read: neither where it is, nor what of the rest is whole. `hps-compact plan` says nothing of
+/// a file that it does not read, and had no way to be told to.
+#[test]
+fn a_sector_that_the_device_lost_is_named_with_its_place_and_as_the_devices_fault() {
+    if !own_mounts("a_sector_that_the_device_lost_is_named_with_its_place_and_as_the_devices_fault")
+    {
+        return;
+    }
+    let mount = match Mount::new() {
+        Ok(mount) => mount,
+        Err(why) => return skipped("fuse_faults", &why),
+    };
+    let path = mount.path("store");
+    let mut trainer = Trainer::create(&path, options()).unwrap();
+    for seed in 10..20 {
+        trainer.set_random(&mut Random(seed), 4000, 400).unwrap();
+        trainer.store().flush().unwrap();
+    }
+    trainer.checkpoint(b"first").unwrap();
+    let mut files = trainer.store().files();
+    files.retain(|f| f.current);
+    trainer.store.take().unwrap().close().unwrap();
+    let file = files.iter().max_by_key(|f| f.bytes).unwrap();
+    assert!(files.len() > 2 && file.bytes > 64 << 10, "{files:?}");
+    let inode = file.path.metadata().unwrap().ino();
+
+    let ((code, plan), (unread, _)) = plans(&path);
+    assert_eq!((code, unread), (0, 0));
+    assert_eq!(
+        (&plan["checked"], &plan["damaged"]),
+        (&json!(true), &json!([]))
+    );
+    assert!(plan["bytes_read"].as_u64().unwrap() > file.bytes);
+
+    // A row, the header, the footer: the store opens without them, or not.
+    for (sector, opens) in [(20_480 + 512, true), (100, false), (file.bytes - 1, false)] {
+        mount.faults.lose(inode, sector);
+        let block = sector / 4096 * 4096;
+        let is_it = |finding: &Value| {
+            assert_eq!(finding["path"], file.path.to_str().unwrap(), "{finding}");
+            assert_eq!(finding["offset"], block, "{finding}");
+            let what = finding["what"].as_str().unwrap();
+            assert!(
+                what.contains("the device can't read it: Input/output error"),
+                "{what}"
+            );
+            assert!(!what.contains("corrupt"), "{what}");
+        };
+        let (code, report) = tool(FSCK, &[], &path);
+        assert_eq!((code, &report["damage"]), (4, &json!(1)), "{report}");
+        is_it(&report["findings"][0]);
+        assert_eq!(report["files"].as_array().unwrap().len(), files.len());
+        let text = run_tool(FSCK, &[], &path).stdout;
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let place = format!(
+            "damage: {} at byte {block}: the device",
+            file.path.display()
+        );
+        assert!(text.contains(&place), "{text}");
+
+        let ((code, plan), (unread, old)) = plans(&path);
+        assert_eq!(code, 4, "{plan}");
+        assert_eq!(plan["damaged"].as_array().unwrap().len(), 1, "{plan}");
+        is_it(&plan["damaged"][0]);
+        assert_eq!(
+            (unread, plan["refused"].is_null()),
+            (if opens { 0 } else { 8 }, opens)
+        );
+        if opens {
+            assert_eq!(plan["files"].as_array().unwrap().len(), files.len());
+            assert_eq!(old["damaged"], json!([]), "it was not read");
+        }
+    }
+    mount.faults.disarm();
+
+    // What was written there and is not what it was is the file's damage, and not the device's.
+    let bytes = std::fs::OpenOptions::new().write(true).open(&file.path);
+    bytes.unwrap().write_all_at(&[0xa5; 64], 20_480).unwrap();
+    let ((code, plan), (unread, _)) = plans(&path);
+    assert_eq!((code, unread), (4, 0));
+    let what = plan["damaged"][0]["what"].as_str().unwrap();
+    assert!(
+        what.contains("checksum") && !what.contains("device"),
+        "{what}"
+    );
+    let text = run_tool(COMPACT, &["plan", "--check"], &path).stdout;
+    let text = String::from_utf8_lossy(&text).into_owned();
+    assert!(text.contains("damage in 1; a run that meets it"), "{text}");
 }

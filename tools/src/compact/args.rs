@@ -14,9 +14,10 @@ use crate::cli::{Common, version};
 ///
 /// Sizes: plain bytes, or with a unit of kB, MB, GB, TB, KiB, MiB, GiB, TiB.
 ///
-/// Exit codes: 0 done or nothing to do, 4 damage was met (the file is named and left as it is, the
-/// others are compacted), 8 could not run (no store, `Locked`: open elsewhere, no permission, no
-/// space, I/O error), 16 wrong arguments, 32 stopped by Ctrl-C (all that was done is kept).
+/// Exit codes: 0 done or nothing to do, 4 damage was met, or bytes that the device can't read (the
+/// file is named and left as it is, the others are compacted), 8 could not run (no store, `Locked`:
+/// open elsewhere, no permission, no space, another I/O error), 16 wrong arguments, 32 stopped by
+/// Ctrl-C (all that was done is kept).
 #[derive(Clone, Debug, Parser)]
 #[command(name = "hps-compact", version, long_version = version())]
 pub struct Args {
@@ -34,8 +35,8 @@ pub enum Verb {
     /// Show each parameter file, how much of it is live, and what rewriting it would give back
     ///
     /// Nothing is written. Works also beside a trainer, on its last checkpoint. The age of a file
-    /// is the time since it was last written to, as the file system has it. Exit codes as of the
-    /// whole tool.
+    /// is the time since it was last written to, as the file system has it. A file is not read, so
+    /// that damage in it shows only with --check. Exit codes as of the whole tool.
     Plan(PlanArgs),
     /// Rewrite files with many stale rows, a group at a time
     ///
@@ -83,6 +84,12 @@ pub struct PlanArgs {
     /// Which files
     #[command(flatten)]
     pub choice: Choice,
+    /// Also read every file of the last checkpoint, and name what is damaged or can't be read
+    ///
+    /// By file and byte, with the cause. A run leaves such a file as it is once it meets the place.
+    /// Takes as long as reading the store; exit code 4 when something was found.
+    #[arg(long)]
+    pub check: bool,
     /// Print one JSON object, plain numbers
     #[arg(long)]
     pub json: bool,

@@ -5,6 +5,7 @@
 //! - Whatever ends the tool, the store opens at the same checkpoint afterwards.
 
 mod args;
+mod check;
 mod plan;
 mod text;
 
@@ -15,6 +16,7 @@ use anyhow::{Result, anyhow};
 use hps::{CompactLimits, CompactReport, DropReport, Error, Holder, RuntimeOptions, Store};
 
 pub use args::{Args, GcArgs, PlanArgs, RunArgs, Verb};
+pub use check::Checked;
 pub use plan::{Line, Plan};
 
 use serde_json::Value;
@@ -96,16 +98,37 @@ fn open(directory: &Path, force: bool) -> Result<Store> {
 }
 
 fn show_plan(common: &Common, args: &PlanArgs) -> Result<Exit> {
-    let plan = match plan::read(&args.directory).map_err(named)? {
-        Some(store) => plan::plan(&store, &args.choice.limits(None), Vec::new()),
-        None => Plan::default(),
+    let opened = plan::read(&args.directory);
+    let mut checked = None;
+    if args.check && opened.as_ref().err().is_none_or(is_damage) {
+        let last = opened.as_ref().ok().and_then(Option::as_ref);
+        let last = last.and_then(Store::last_checkpoint).map(|c| c.id);
+        checked = Some(check::check(&args.directory, last, common.show())?);
+    }
+    let bad = checked.as_ref().is_some_and(|c| !c.findings.is_empty());
+    let mut plan = match opened {
+        Ok(Some(store)) => plan::plan(&store, &args.choice.limits(None), Vec::new()),
+        Ok(None) => Plan::default(),
+        // What keeps the store from opening is what was looked for.
+        Err(error) if bad => Plan {
+            refused: Some(error.to_string()),
+            ..Plan::default()
+        },
+        Err(error) => return Err(named(error)),
     };
+    plan.checked = checked;
     let json = args.json.then(|| text::plan_json("plan", &plan));
     show(common, json, |out| {
         text::table(out, &plan)?;
+        text::damage_of(out, &plan)?;
         text::outlook(out, &plan)
     })?;
-    Ok(Exit::Clean)
+    Ok(if bad { Exit::Findings } else { Exit::Clean })
+}
+
+/// Whether an error may come from bytes that are damaged, or that the device can't read.
+fn is_damage(error: &Error) -> bool {
+    matches!(error, Error::Corrupt { .. } | Error::Io { .. })
 }
 
 fn dry_run(common: &Common, args: &RunArgs) -> Result<Exit> {

@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::time::SystemTime;
 
+use super::check::Checked;
 use anyhow::Result;
 use hps::{CheckpointInfo, CompactLimits, Error, FileInfo, Invalid, Store};
 
@@ -38,6 +39,10 @@ pub struct Plan {
     pub pinned: (u64, u64),
     /// The part of these bytes that goes with the checkpoints that are dropped.
     pub freed_bytes: u64,
+    /// What reading the files has shown, if that was asked for.
+    pub checked: Option<Checked>,
+    /// Why there is no plan: the store does not open.
+    pub refused: Option<String>,
 }
 
 impl Plan {

@@ -6,7 +6,7 @@ use hps::{CompactReport, DropReport, Error};
 use serde_json::{Value, json};
 
 use super::{Line, Plan, TOOL};
-use crate::cli::{count, of, size};
+use crate::cli::{BAD, count, of, size, visible};
 
 /// Bytes, below zero too.
 fn signed(bytes: i128) -> String {
@@ -67,6 +67,12 @@ pub(super) fn plan_json(verb: &str, plan: &Plan) -> Value {
             "gain_now": plain(l.gain_now),
             "gain_later": plain(l.gain_later),
         })).collect::<Vec<_>>(),
+        "checked": plan.checked.is_some(),
+        "bytes_read": plan.checked.as_ref().map_or(0, |c| c.bytes_read),
+        "damaged": plan.checked.iter().flat_map(|c| &c.findings).map(|f| json!({
+            "path": f.path, "offset": f.offset, "what": f.what,
+        })).collect::<Vec<_>>(),
+        "refused": plan.refused,
         "chosen_files": files,
         "bytes_to_move": bytes,
         "gain_now": plain(now),
@@ -114,8 +120,33 @@ pub(super) fn table(out: &mut dyn Write, plan: &Plan) -> io::Result<()> {
     )
 }
 
+/// What reading the files has shown.
+pub(super) fn damage_of(out: &mut dyn Write, plan: &Plan) -> io::Result<()> {
+    let Some(checked) = &plan.checked else {
+        return Ok(());
+    };
+    for f in &checked.findings {
+        let at = f.offset.map_or(String::new(), |o| format!(" at byte {o}"));
+        let (path, what) = (visible(&f.path.to_string_lossy()), visible(&f.what));
+        writeln!(out, "{BAD}damage{BAD:#}: {path}{at}: {what}")?;
+    }
+    let (read, bytes) = (of(checked.files, "file"), size(checked.bytes_read));
+    match checked.bad_files() {
+        0 => writeln!(out, "checked: {read}, {bytes} read, no damage"),
+        bad => writeln!(
+            out,
+            "checked: {read}, {bytes} read, damage in {}; a run that meets it leaves that file as it \
+             is, `hps-fsck --repair` saves what verifies",
+            count(bad)
+        ),
+    }
+}
+
 /// What a run would do.
 pub(super) fn outlook(out: &mut dyn Write, plan: &Plan) -> io::Result<()> {
+    if let Some(why) = &plan.refused {
+        return writeln!(out, "no plan, the store does not open: {}", visible(why));
+    }
     if plan.checkpoints.is_empty() {
         return writeln!(out, "no checkpoint yet: nothing to do");
     }

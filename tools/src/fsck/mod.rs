@@ -28,8 +28,9 @@ use crate::cli::{self, Common, Exit, Interrupt, Meter};
 /// directory that is not there is not repaired around: mount it, or name it by --without-directory.
 ///
 /// Exit codes: 0 whole (leftovers of a crash are named), 1 the stores differ (--diff) or all damage
-/// was repaired, 4 damage was found (or repaired at the cost of rows), 8 could not run (no store,
-/// no permission, I/O error), 16 wrong arguments, 32 stopped by Ctrl-C.
+/// was repaired, 4 damage was found, or bytes that the device can't read (or it was repaired at the
+/// cost of rows), 8 could not run (no store, no permission, another I/O error), 16 wrong arguments,
+/// 32 stopped by Ctrl-C.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "hps-fsck", version, long_version = cli::version())]
 pub struct Args {
@@ -100,6 +101,8 @@ pub fn run(args: &Args) -> Result<Exit> {
     let scope = Scope {
         full: !args.quick,
         checkpoint: args.checkpoint,
+        // Named with its place, like damage; everything else is looked at all the same.
+        unreadable_is_damage: true,
         ..Scope::default()
     };
     let disk = Io::best();

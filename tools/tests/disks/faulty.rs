@@ -35,6 +35,8 @@ struct Armed {
     fault: Option<(Kind, u64, i32, bool)>,
     calls: u64,
     failed: u64,
+    /// A byte of a file (by its inode) that no read gets.
+    lost: Option<(u64, u64)>,
 }
 
 /// Which call fails; shared by the file system and the test.
@@ -50,10 +52,27 @@ impl Faults {
         };
     }
 
+    /// From now on every read of this byte of a file fails with EIO; that of no other.
+    pub fn lose(&self, inode: u64, offset: u64) {
+        *self.0.lock().unwrap() = Armed {
+            lost: Some((inode, offset)),
+            ..Armed::default()
+        };
+    }
+
+    fn check_read(&self, inode: u64, offset: u64, size: u32) -> std::result::Result<(), Errno> {
+        self.check(Kind::Read)?;
+        let range = offset..offset + u64::from(size);
+        match self.0.lock().unwrap().lost {
+            Some((of, at)) if of == inode && range.contains(&at) => Err(Errno::EIO),
+            _ => Ok(()),
+        }
+    }
+
     /// Nothing fails any more; how many calls did.
     pub fn disarm(&self) -> u64 {
         let mut armed = self.0.lock().unwrap();
-        armed.fault = None;
+        (armed.fault, armed.lost) = (None, None);
         armed.failed
     }
 
@@ -208,7 +227,7 @@ impl FaultyFs {
     }
 
     fn do_read(&self, number: INodeNo, offset: u64, size: u32) -> Answer<Vec<u8>> {
-        self.faults.check(Kind::Read)?;
+        self.faults.check_read(number.0, offset, size)?;
         let mut tree = self.tree.lock().unwrap();
         let bytes = &tree.node(number)?.bytes;
         let from = bytes.len().min(offset as usize);
