@@ -284,6 +284,68 @@ pub fn encode_key_block(
     seal(out, identity.seed(Kind::KeyBlock, offset))
 }
 
+/// Entries of a verified key block.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyEntries<'a> {
+    keys: &'a [U64],
+    epochs: &'a [U32],
+    /// The block's checksum.
+    pub checksum: u64,
+}
+
+impl<'a> KeyEntries<'a> {
+    /// Number of entries, 1 to [`KEYS_PER_BLOCK`].
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Their keys.
+    pub fn keys(&self) -> impl ExactSizeIterator<Item = u64> + use<'a> {
+        self.keys.iter().map(|key| key.get())
+    }
+
+    /// Their epochs.
+    pub fn epochs(&self) -> impl ExactSizeIterator<Item = u32> + use<'a> {
+        self.epochs.iter().map(|epoch| epoch.get())
+    }
+}
+
+/// Verifies a key block and shows its entries where they are.
+///
+/// # Shapes      `bytes: [4096]`
+/// # Errors      `Damaged` at `offset`
+pub fn view_key_block<'a>(
+    bytes: &'a [u8],
+    identity: &FileIdentity,
+    offset: u64,
+) -> Decoded<KeyEntries<'a>> {
+    let bad = |why: &str| Err(DecodeError::damaged(offset, why));
+    if bytes.len() != BLOCK_BYTES {
+        return bad("key block: not 4096 bytes");
+    }
+    let seed = identity.seed(Kind::KeyBlock, offset);
+    let checksum = check_seal(bytes, seed, offset, "key block")?;
+    let (block, _) = view::<KeyBlock>(bytes, offset, "key block")?;
+    let count = usize::try_from(block.count.get()).unwrap_or(usize::MAX);
+    if count == 0 || block.zero != U32::ZERO {
+        return bad("key block: empty, or reserved bytes are not zero");
+    }
+    let (Some((keys, free_keys)), Some((epochs, free_epochs))) = (
+        block.keys.split_at_checked(count),
+        block.epochs.split_at_checked(count),
+    ) else {
+        return bad("key block: more than 340 entries");
+    };
+    check_zero(free_keys.as_bytes(), offset, "key block")?;
+    check_zero(free_epochs.as_bytes(), offset, "key block")?;
+    Ok(KeyEntries {
+        keys,
+        epochs,
+        checksum,
+    })
+}
+
 /// Verifies a key block and appends its entries; returns its checksum.
 ///
 /// # Shapes      `bytes: [4096]`
@@ -295,30 +357,8 @@ pub fn decode_key_block(
     keys: &mut Vec<u64>,
     epochs: &mut Vec<u32>,
 ) -> Decoded<u64> {
-    let bad = |why: &str| Err(DecodeError::damaged(offset, why));
-    if bytes.len() != BLOCK_BYTES {
-        return bad("key block: not 4096 bytes");
-    }
-    let sum = check_seal(
-        bytes,
-        identity.seed(Kind::KeyBlock, offset),
-        offset,
-        "key block",
-    )?;
-    let (block, _) = view::<KeyBlock>(bytes, offset, "key block")?;
-    let count = usize::try_from(block.count.get()).unwrap_or(usize::MAX);
-    if count == 0 || block.zero != U32::ZERO {
-        return bad("key block: empty, or reserved bytes are not zero");
-    }
-    let (Some((used_keys, free_keys)), Some((used_epochs, free_epochs))) = (
-        block.keys.split_at_checked(count),
-        block.epochs.split_at_checked(count),
-    ) else {
-        return bad("key block: more than 340 entries");
-    };
-    check_zero(free_keys.as_bytes(), offset, "key block")?;
-    check_zero(free_epochs.as_bytes(), offset, "key block")?;
-    keys.extend(used_keys.iter().map(|key| key.get()));
-    epochs.extend(used_epochs.iter().map(|epoch| epoch.get()));
-    Ok(sum)
+    let entries = view_key_block(bytes, identity, offset)?;
+    keys.extend(entries.keys());
+    epochs.extend(entries.epochs());
+    Ok(entries.checksum)
 }

@@ -189,6 +189,12 @@ impl SimDisk {
         self.state().calls_by_kind.clone()
     }
 
+    /// Bytes that reads brought so far.
+    #[must_use]
+    pub fn read_bytes(&self) -> u64 {
+        self.state().read_bytes
+    }
+
     /// The kinds of the calls so far, by number.
     #[must_use]
     pub fn kinds(&self) -> Vec<&'static str> {

@@ -77,6 +77,37 @@ impl Builder {
         true
     }
 
+    /// Adds entries, as [`Builder::push`] adds one. False, and nothing is added, when one of them
+    /// is out of order or out of range.
+    pub fn extend(&mut self, mut entries: &[(u64, u64)]) -> bool {
+        let (Some(first), Some(last)) = (entries.first(), entries.last()) else {
+            return true;
+        };
+        let rises = entries.is_sorted_by(|a, b| a.0 < b.0)
+            && self.last.is_none_or(|before| before < first.0);
+        if !rises || !self.map.range.contains(first.0) || !self.map.range.contains(last.0) {
+            return false;
+        }
+        let absent = entries.iter().any(|entry| entry.1 == ABSENT);
+        assert!(!absent, "the value u64::MAX marks empty places");
+        self.last = Some(last.0);
+        self.map.len += entries.len();
+        while let Some((&(hash, value), rest)) = entries.split_first() {
+            if self.nested.is_some() && self.nests(hash, value) {
+                entries = rest;
+                continue;
+            }
+            let room = self.entries_max + 1 - self.pending.len();
+            let (now, later) = entries.split_at(room.min(entries.len()));
+            self.pending.extend_from_slice(now);
+            entries = later;
+            if self.pending.len() > self.entries_max {
+                self.settle(false);
+            }
+        }
+        true
+    }
+
     /// The map.
     #[must_use]
     pub fn finish(mut self) -> KeyMap {

@@ -170,11 +170,17 @@ fn a_hash_outside_the_range_is_refused() {
     KeyMap::new(10, 20, Load::Dense).insert(21, 0);
 }
 
-/// A map built in order.
+/// A map built in order, entry by entry and many at once, by turns.
 fn build(range: (u64, u64), load: Load, expected: usize, model: &BTreeMap<u64, u64>) -> KeyMap {
     let mut builder = Builder::new(range.0, range.1, load, expected);
-    for (hash, value) in model {
+    let all: Vec<(u64, u64)> = model.iter().map(|(hash, value)| (*hash, *value)).collect();
+    let (mut rest, mut count) = (&all[..], 1);
+    while let Some(((hash, value), others)) = rest.split_first() {
         assert!(builder.push(*hash, *value));
+        let (now, later) = others.split_at(count.min(others.len()));
+        assert!(builder.extend(now));
+        rest = later;
+        count = count * 3 % 5003;
     }
     builder.finish()
 }
@@ -235,6 +241,17 @@ fn a_builder_refuses_what_is_out_of_order_or_range() {
     assert_eq!(pushed, [false, true, false, false, false, true]);
     let map = builder.finish();
     assert!(map.iter_ordered().eq([(12, 12), (20, 20)]));
+    // Of many none is added when one of them is wrong.
+    let mut builder = Builder::new(10, 20, Load::Dense, 3);
+    let mut extend = |hashes: &[u64]| {
+        let entries: Vec<_> = hashes.iter().map(|hash| (*hash, *hash)).collect();
+        builder.extend(&entries)
+    };
+    assert!(!extend(&[9, 12]) && !extend(&[12, 21]) && !extend(&[12, 12]) && !extend(&[13, 12]));
+    assert!(extend(&[12, 14]) && extend(&[]));
+    assert!(!extend(&[14, 15]) && extend(&[15]));
+    let map = builder.finish();
+    assert!(map.iter_ordered().eq([(12, 12), (14, 14), (15, 15)]));
 }
 
 #[test]

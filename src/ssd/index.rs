@@ -152,6 +152,12 @@ impl IndexBuilder {
         self.builder.push(hash, to.0)
     }
 
+    /// Adds keys, each with its location as a number; false, and nothing is added, if one is out of
+    /// order.
+    pub fn extend(&mut self, keys: &[(u64, u64)]) -> bool {
+        self.builder.extend(keys)
+    }
+
     /// The index.
     #[must_use]
     pub fn finish(self) -> Index {

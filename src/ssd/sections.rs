@@ -34,8 +34,6 @@ pub struct SectionWalk {
     likely_end: u64,
     next: u64,
     end: u64,
-    keys: Vec<u64>,
-    epochs: Vec<u32>,
     /// Hashes of the block it stands in, from `at` on still to come.
     hashes: Vec<u64>,
     at: usize,
@@ -86,8 +84,6 @@ impl SectionWalk {
             likely_end: end,
             next: first,
             end,
-            keys: Vec::new(),
-            epochs: Vec::new(),
             hashes: Vec::new(),
             at: 0,
             first: 0,
@@ -180,14 +176,11 @@ impl SectionWalk {
         let offset = self.file.keys_offset + number * BLOCK_BYTES;
         let at = usize::try_from((number - self.held.0) * BLOCK_BYTES).unwrap_or(usize::MAX);
         let block = &self.window[at..at + 4096];
-        self.keys.clear();
-        self.epochs.clear();
-        let (keys, epochs) = (&mut self.keys, &mut self.epochs);
-        param_file::decode_key_block(block, &self.file.identity, offset, keys, epochs)
+        let entries = param_file::view_key_block(block, &self.file.identity, offset)
             .map_err(|e| e.at(&self.file.path))?;
         let start = number * PER_BLOCK;
         let expected = PER_BLOCK.min(self.file.entries().saturating_sub(start));
-        if self.keys.len() as u64 != expected {
+        if entries.count() as u64 != expected {
             let what = "a key block holds another number of keys than the footer says";
             return Err(Error::corrupt(&self.file.path, offset, what));
         }
@@ -195,20 +188,24 @@ impl SectionWalk {
         let run_end = self.run.first_entry + self.run.entries;
         let narrow = |entry: u64| usize::try_from(entry.min(expected)).unwrap_or(usize::MAX);
         let from = narrow(self.run.first_entry.saturating_sub(start));
-        let to = narrow(run_end.saturating_sub(start));
+        let count = narrow(run_end.saturating_sub(start)).saturating_sub(from);
+        let epochs = entries.epochs().skip(from).take(count);
         self.hashes.clear();
         self.hashes
-            .extend(self.keys[from..to].iter().map(|k| mix64(*k)));
+            .extend(entries.keys().skip(from).take(count).map(mix64));
         self.first = start + from as u64;
-        self.check(offset, &self.epochs[from..to])?;
+        if !self.is_right(epochs) {
+            let what = "a key is out of order, or out of the file's range";
+            return Err(Error::corrupt(&self.file.path, offset, what));
+        }
         self.last = self.hashes.last().copied();
         self.at = self.hashes.partition_point(|hash| *hash < self.range.0);
         self.next += 1;
         Ok(())
     }
 
-    /// Keys rise strictly by mix64 and lie, with their epochs, where the manifest says.
-    fn check(&self, offset: u64, epochs: &[u32]) -> Result<()> {
+    /// Whether keys rise strictly by mix64 and lie, with their epochs, where the manifest says.
+    fn is_right(&self, mut epochs: impl Iterator<Item = u32>) -> bool {
         let meta = &self.file.meta;
         let rises = self.hashes.is_sorted_by(|a, b| a < b)
             && match (self.last, self.hashes.first()) {
@@ -217,12 +214,8 @@ impl SectionWalk {
             };
         let inside = self.hashes.first().is_none_or(|h| *h >= meta.hash_min)
             && self.hashes.last().is_none_or(|h| *h <= meta.hash_max);
-        let in_time = |epoch: &u32| (meta.epoch_min..=meta.epoch_max).contains(epoch);
-        if rises && inside && epochs.iter().all(in_time) {
-            return Ok(());
-        }
-        let what = "a key is out of order, or out of the file's range";
-        Err(Error::corrupt(&self.file.path, offset, what))
+        let in_time = |epoch| (meta.epoch_min..=meta.epoch_max).contains(&epoch);
+        rises && inside && epochs.all(in_time)
     }
 }
 

@@ -74,6 +74,7 @@ impl State {
             let part = other.get(inside..inside + (end - from)).unwrap_or(&[]);
             bytes[from - start..][..part.len()].copy_from_slice(part);
         }
+        self.read_bytes += moved as u64;
         Ok(moved)
     }
 

@@ -66,6 +66,7 @@ pub(super) struct State {
     pub(super) calls: u64,
     pub(super) calls_by_kind: BTreeMap<&'static str, u64>,
     pub(super) kinds: Vec<&'static str>,
+    pub(super) read_bytes: u64,
     pub(super) changing_calls: Vec<u64>,
     /// Call number, fault, whether it stays.
     pub(super) faults: Vec<(u64, Fault, bool)>,
@@ -105,6 +106,7 @@ impl State {
             calls: 0,
             calls_by_kind: BTreeMap::new(),
             kinds: Vec::new(),
+            read_bytes: 0,
             changing_calls: Vec::new(),
             faults: Vec::new(),
             failures: Vec::new(),

@@ -3,10 +3,10 @@
 //!
 //! Hashes that are not evenly spread are sorted by comparing.
 
-/// Entries of one cell, on average.
-const CELL_ENTRIES: usize = 4;
 /// Most entries of one cell that are sorted by changing places.
 const CELL_MAX: u32 = 48;
+/// Fewer entries are sorted by comparing.
+const ENTRIES_MIN: usize = 64;
 
 /// Sorts entries by hash; keeps its memory for the next bucket.
 #[derive(Debug, Default)]
@@ -18,32 +18,39 @@ pub(super) struct Sorter {
 
 impl Sorter {
     /// Sorts entries whose hashes lie in a range.
+    ///
+    /// # Cost
+    /// 16 Ki entries: 5.2 ns each, 11.7 ns with four entries a cell instead of a half, where most
+    /// have a neighbour to change places with and the processor can't tell which.
     pub fn sort(&mut self, entries: &mut Vec<(u64, u64)>, (low, high): (u64, u64)) {
-        let cells = (entries.len() / CELL_ENTRIES + 1).next_power_of_two();
-        let width_bits = 64 - (high - low).leading_zeros();
-        let shift = width_bits.saturating_sub(cells.ilog2());
+        let count = entries.len();
+        // Between one and a half and three cells an entry, where there are as many hashes.
+        let shift = ((high - low) / (count + count / 2 + 1) as u64)
+            .checked_ilog2()
+            .unwrap_or(0);
         let cell = |hash: u64| usize::try_from((hash - low) >> shift).unwrap_or(usize::MAX);
-        let few = u32::try_from(entries.len()).is_err() || entries.len() < 64;
-        if few || shift > 63 || !self.count(entries, cells, cell) {
+        let few = u32::try_from(count).is_err() || count < ENTRIES_MIN;
+        if few || !self.count(entries, cell(high) + 1, cell) {
             entries.sort_unstable();
             return;
         }
-        self.sorted.clear();
-        self.sorted.resize(entries.len(), (0, 0));
+        self.sorted.resize(count, (0, 0));
         for entry in entries.iter() {
             let place = &mut self.places[cell(entry.0)];
             self.sorted[*place as usize] = *entry;
             *place += 1;
         }
         std::mem::swap(entries, &mut self.sorted);
-        for i in 1..entries.len() {
+        for i in 1..count {
             let entry = entries[i];
             let mut to = i;
             while to > 0 && entries[to - 1].0 > entry.0 {
                 entries[to] = entries[to - 1];
                 to -= 1;
             }
-            entries[to] = entry;
+            if to < i {
+                entries[to] = entry;
+            }
         }
     }
 

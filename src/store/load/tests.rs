@@ -184,6 +184,83 @@ fn after_any_history_the_index_built_is_that_of_a_walk_over_all_key_blocks() {
     );
 }
 
+/// What an open has to read: the image, the key blocks of files that it does not cover, and of
+/// each file the blocks at both ends. Beside it, the entries of these key blocks.
+fn needed(engine: &super::Engine, image_bytes: u64) -> (u64, u64) {
+    let image = engine.ssd.image_ranges(u64::MAX);
+    let covered = image.map_or(Vec::new(), |image| image.covered);
+    let (mut bytes, mut entries) = (image_bytes, 0);
+    for file in engine.ssd.versions().current() {
+        bytes += 2 * 4096;
+        if !covered.contains(&file.meta.number) {
+            bytes += file.meta.footer_offset - file.keys_offset;
+            entries += file.entries();
+        }
+    }
+    (bytes, entries)
+}
+
+/// Rows of 16 bytes have no image after a load: it would be a third of what was flushed, and may
+/// be a tenth. Nothing said how much an open may read then.
+#[test]
+fn an_open_of_narrow_rows_reads_each_key_block_about_once_and_the_space_bound_keeps_them_few() {
+    const KEYS: u64 = 120_000;
+    let sim = SimDisk::new(9);
+    let disk = Io::from(Arc::new(sim.clone()));
+    let options = RuntimeOptions {
+        cache_bytes: 4 << 20,
+        file_bytes: 1 << 20,
+        threads: 2,
+        thresholds: Thresholds {
+            open_unit_entries: 16 << 10,
+            ..Thresholds::default()
+        },
+        ..RuntimeOptions::default()
+    };
+    let store = Store::create_on(disk.clone(), Path::new(ROOT), options.clone()).unwrap();
+    let descriptor = TableDescriptor {
+        optimizer: Optimizer::Sgd,
+        ..TableDescriptor::new("narrow", 4)
+    };
+    store.create_table(&descriptor).unwrap();
+    store.checkpoint(0, &[]).unwrap();
+    store.close().unwrap();
+    // Loaded; then trained on some of the keys, then on all, four times before the last open.
+    let mut step = 0;
+    for (every, passes) in [(1, 1), (5, 1), (5, 1), (3, 1), (1, 1), (1, 4)] {
+        let store = Store::open_on(disk.clone(), Path::new(ROOT), options.clone()).unwrap();
+        let table = store.table("narrow").unwrap();
+        let keys: Vec<u64> = (0..KEYS).filter(|k| mix64(*k) % every == 0).collect();
+        for _ in 0..passes {
+            for batch in keys.chunks(4096) {
+                let mut rows = vec![0.0; batch.len() * 4];
+                let lease = store.pull(table, batch, &mut rows).unwrap();
+                store.push(&lease, Update::weights(&rows)).unwrap();
+            }
+            step += 1;
+            store.checkpoint(step, &[]).unwrap();
+        }
+        store.close().unwrap();
+        let before = sim.read_bytes();
+        let root = open::Place::Path(Path::new(ROOT));
+        let engine = open::open(&disk, root, options.clone(), false, None).unwrap();
+        let read = sim.read_bytes() - before;
+        let images = images(&sim);
+        assert_eq!(images.len(), usize::from(passes == 4));
+        let image = images.iter().map(|path| sim.read_file(path).unwrap().len());
+        let image = image.sum::<usize>() as u64;
+        let (bytes, entries) = needed(&engine, image);
+        println!("step {step}: {read} bytes read, {bytes} needed, {entries} young entries");
+        // Four threads begin in the middle of a run; each end of a part costs some blocks, and in
+        // the image three places are sought, 64 KiB at each step.
+        let steps = (image >> 16).checked_ilog2().map_or(0, |log| log + 2);
+        let most = bytes + bytes / 5 + 3 * (u64::from(steps) << 16);
+        assert!(read <= most, "{read} of {bytes}, at most {most}");
+        // Twice the live rows, and half a file.
+        assert!(entries <= 2 * KEYS + (1 << 20) / 46, "{entries} entries");
+    }
+}
+
 #[test]
 fn damage_to_a_key_block_that_no_image_covers_is_named() {
     let sim = SimDisk::new(5);

@@ -16,7 +16,7 @@ use crate::ssd::version::{DataFile, Location};
 use crate::units::unmix64;
 
 /// Buckets of young entries in the least unit.
-const BUCKETS_EACH: u64 = 2;
+const BUCKETS_EACH: u64 = 4;
 /// Least and greatest window of a young run.
 const WINDOW_BYTES: (u64, u64) = (8 << 10, 512 << 10);
 
@@ -126,10 +126,34 @@ impl Target<'_> {
     #[inline]
     fn push(&mut self, hash: u64, to: Location) -> Result<()> {
         if !self.builder.push(hash, to) {
-            let what = format!("key {:#x} is out of order", unmix64(hash));
-            return Err(Error::corrupt(self.plan.path(to.slot()), 0, what));
+            return Err(self.out_of_order(hash, to));
         }
         self.live[to.slot() as usize] += 1;
+        Ok(())
+    }
+
+    #[cold]
+    fn out_of_order(&self, hash: u64, to: Location) -> Error {
+        let what = format!("key {:#x} is out of order", unmix64(hash));
+        Error::corrupt(self.plan.path(to.slot()), 0, what)
+    }
+
+    /// Adds young entries, of each key the newest.
+    fn add_young(&mut self, mut young: &[(u64, u64)]) -> Result<()> {
+        while let Some(&(hash, first)) = young.first() {
+            let same = young.windows(2).position(|pair| pair[0].0 == pair[1].0);
+            let (single, rest) = young.split_at(same.unwrap_or(young.len()));
+            if !self.builder.extend(single) {
+                return Err(self.out_of_order(hash, Location(first)));
+            }
+            for (_, to) in single {
+                self.live[Location(*to).slot() as usize] += 1;
+            }
+            young = rest;
+            if let Some((hash, to)) = self.newest(&mut young)? {
+                self.push(hash, to)?;
+            }
+        }
         Ok(())
     }
 
@@ -227,9 +251,7 @@ impl Plan<'_> {
                         return Err(old.image.damaged("an entry of the image is something else"));
                     }
                 }
-                while let Some((hash, to)) = target.newest(&mut rest)? {
-                    target.push(hash, to)?;
-                }
+                target.add_young(rest)?;
             }
             let index = target.builder.finish();
             self.engine.shards[shard].lock().tables[unit.table].index = index;
