@@ -6,6 +6,7 @@
 //!   the next open.
 //! - Lock order: `manifest`, then `versions`, then `slots`.
 
+pub mod ahead;
 pub mod amend;
 mod attach;
 pub mod branch;

@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use super::ahead::{Asked, Reader};
 use super::scan::{aligned, read_exact};
 use super::version::{DataFile, Location};
 use crate::error::{Error, Result};
@@ -30,6 +31,11 @@ pub struct SectionWalk {
     window: AlignedBuffer,
     /// Blocks in the window.
     held: (u64, u64),
+    reader: Option<Reader>,
+    /// What comes after the window, and its blocks.
+    ahead: Option<(Asked, (u64, u64))>,
+    /// The window before, for what comes next.
+    spare: Option<AlignedBuffer>,
     /// Where the range probably ends.
     likely_end: u64,
     next: u64,
@@ -56,7 +62,7 @@ fn share(n: u64, part: (u64, u64), whole: (u64, u64)) -> u64 {
 
 impl SectionWalk {
     /// Opens a run of `file` at its first entry in `range`; `None` if the file has no hashes there.
-    /// Its window takes about `window_bytes`.
+    /// Its windows take about `window_bytes`; with a reader it has two, one of which is on its way.
     ///
     /// # Errors
     /// `Io`, `Corrupt`.
@@ -65,13 +71,18 @@ impl SectionWalk {
         run: &Run,
         range: (u64, u64),
         window_bytes: u64,
+        reader: Option<&Reader>,
     ) -> Result<Option<SectionWalk>> {
         let hashes = (file.meta.hash_min, file.meta.hash_max);
         if run.entries == 0 || hashes.0 > range.1 || hashes.1 < range.0 {
             return Ok(None);
         }
         let (first, end) = blocks_of(run);
-        let window = window_bytes.clamp(1, (end - first) * BLOCK_BYTES);
+        let window = match reader {
+            Some(_) => window_bytes / 2,
+            None => window_bytes,
+        };
+        let window = window.clamp(1, (end - first) * BLOCK_BYTES);
         let window = window.next_multiple_of(BLOCK_BYTES);
         let tombstone = run.kind == RunKind::Tombstones;
         let mut walk = SectionWalk {
@@ -81,6 +92,9 @@ impl SectionWalk {
             range,
             window: aligned(&file.path, window)?,
             held: (0, 0),
+            reader: reader.cloned(),
+            ahead: None,
+            spare: None,
             likely_end: end,
             next: first,
             end,
@@ -155,17 +169,44 @@ impl SectionWalk {
         if (self.held.0..self.held.1).contains(&self.next) {
             return Ok(());
         }
-        let wanted = match self.likely_end.saturating_sub(self.next) {
-            0 => TAIL_BLOCKS,
-            blocks => blocks,
-        };
+        if let Some((asked, blocks)) = self.ahead.take() {
+            let window = asked.take(&self.file)?;
+            self.spare = Some(std::mem::replace(&mut self.window, window));
+            self.held = blocks;
+        }
+        if !(self.held.0..self.held.1).contains(&self.next) {
+            let wanted = self.likely_end.saturating_sub(self.next);
+            let wanted = if wanted == 0 { TAIL_BLOCKS } else { wanted };
+            let (blocks, offset, bytes) = self.piece(self.next, wanted);
+            let (file, path) = (&*self.file.file, &self.file.path);
+            read_exact(file, path, &mut self.window[..bytes], offset)?;
+            self.held = blocks;
+        }
+        self.ask_ahead()
+    }
+
+    /// Blocks from this one on that are read at once, with offset and length.
+    fn piece(&self, from: u64, wanted: u64) -> ((u64, u64), u64, usize) {
         let most = self.window.len() as u64 / BLOCK_BYTES;
-        let blocks = wanted.min(most).min(self.end - self.next);
+        let blocks = wanted.min(most).min(self.end - from);
         let bytes = usize::try_from(blocks * BLOCK_BYTES).unwrap_or(usize::MAX);
-        let offset = self.file.keys_offset + self.next * BLOCK_BYTES;
-        let (file, path) = (&*self.file.file, &self.file.path);
-        read_exact(file, path, &mut self.window[..bytes], offset)?;
-        self.held = (self.next, self.next + blocks);
+        let offset = self.file.keys_offset + from * BLOCK_BYTES;
+        ((from, from + blocks), offset, bytes)
+    }
+
+    /// Asks for what comes after the window, where the range probably goes on.
+    fn ask_ahead(&mut self) -> Result<()> {
+        let from = self.held.1;
+        let Some(reader) = self.reader.as_ref().filter(|_| from < self.likely_end) else {
+            return Ok(());
+        };
+        let (blocks, offset, bytes) = self.piece(from, self.likely_end - from);
+        let buffer = match self.spare.take() {
+            Some(buffer) => buffer,
+            None => aligned(&self.file.path, self.window.len() as u64)?,
+        };
+        let asked = reader.ask(&self.file, offset, bytes, buffer);
+        self.ahead = Some((asked, blocks));
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use crate::error::{Error, Result};
 use crate::format::param_file::RunKind;
 use crate::io::Io;
-use crate::io::sim::SimDisk;
+use crate::io::sim::{Fault, SimDisk};
 use crate::options::{Initialiser, Optimizer, RuntimeOptions, TableDescriptor, Thresholds};
 use crate::ssd::scan::KeyScan;
 use crate::ssd::version::Location;
@@ -230,7 +230,7 @@ fn an_open_of_narrow_rows_reads_each_key_block_about_once_and_the_space_bound_ke
     for (every, passes) in [(1, 1), (5, 1), (5, 1), (3, 1), (1, 1), (1, 4)] {
         let store = Store::open_on(disk.clone(), Path::new(ROOT), options.clone()).unwrap();
         let table = store.table("narrow").unwrap();
-        let keys: Vec<u64> = (0..KEYS).filter(|k| mix64(*k) % every == 0).collect();
+        let keys: Vec<u64> = (0..KEYS).filter(|k| mix64(*k).is_multiple_of(every)).collect();
         for _ in 0..passes {
             for batch in keys.chunks(4096) {
                 let mut rows = vec![0.0; batch.len() * 4];
@@ -279,4 +279,45 @@ fn damage_to_a_key_block_that_no_image_covers_is_named() {
         Err(Error::Corrupt { path, .. }) => assert_eq!(path, file.path),
         other => unreachable!("{other:?}"),
     }
+}
+
+/// Threads of their own read key blocks: what one of them meets has to reach the open.
+#[test]
+fn an_open_in_which_a_read_fails_says_so_whichever_thread_it_was() {
+    const EIO: i32 = 5;
+    let sim = SimDisk::new(11);
+    let disk = Io::from(Arc::new(sim.clone()));
+    let options = RuntimeOptions {
+        threads: 2,
+        shards: 4,
+        inline: false,
+        thresholds: Thresholds {
+            image_young_bytes: u64::MAX >> 1,
+            open_unit_entries: 64,
+            ..Thresholds::default()
+        },
+        ..random_options(&mut Random(1))
+    };
+    history(&mut Random(8), &disk, options.clone());
+    let try_open = || {
+        let root = open::Place::Path(Path::new(ROOT));
+        open::open(&disk, root, options.clone(), true, None).map(drop)
+    };
+    let before = sim.calls();
+    try_open().unwrap();
+    let calls = sim.calls() - before;
+    let mut failed = 0;
+    for call in (0..calls).step_by(3) {
+        sim.fail_at(sim.calls() + call, Fault::Error(EIO), false);
+        let result = try_open();
+        sim.clear_faults();
+        match result {
+            Ok(()) => {}
+            Err(Error::Io { .. }) => failed += 1,
+            Err(other) => unreachable!("{other}"),
+        }
+    }
+    // The manifest has a copy, and threads do not always need the same number of calls.
+    assert!(failed > calls / 6 && failed > 10, "{failed} of {calls}");
+    try_open().unwrap();
 }

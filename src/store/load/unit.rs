@@ -9,14 +9,18 @@ use crate::batch::shard_range;
 use crate::error::{Error, Result};
 use crate::format::image::{ORDINAL_SHIFT, TOMBSTONE_BIT};
 use crate::format::param_file::{Run, RunKind};
+use crate::ssd::ahead::Reader;
 use crate::ssd::image_ranges::{ImageRanges, ImageWalk};
 use crate::ssd::index::IndexBuilder;
 use crate::ssd::sections::SectionWalk;
 use crate::ssd::version::{DataFile, Location};
+use crate::sync::thread;
 use crate::units::unmix64;
 
 /// Buckets of young entries in the least unit.
 const BUCKETS_EACH: u64 = 4;
+/// Threads that read key blocks ahead for one that builds a unit.
+const READERS: usize = 2;
 /// Least and greatest window of a young run.
 const WINDOW_BYTES: (u64, u64) = (8 << 10, 512 << 10);
 
@@ -217,11 +221,25 @@ impl Plan<'_> {
     /// Builds the indexes of one unit and puts them into their shards.
     pub(super) fn build(&self, number: usize, loaded: &mut Loaded) -> Result<()> {
         let unit = &self.units[number];
+        let young = young_in(&self.young, unit.table, unit.range);
+        let alone = self.engine.load_threads() == 1;
+        if alone || young < self.engine.options.thresholds().open_unit_entries {
+            return self.build_with(number, &[], loaded);
+        }
+        thread::scope(|scope| {
+            let readers: Vec<_> = (0..READERS).map_while(|_| Reader::start(scope)).collect();
+            self.build_with(number, &readers, loaded)
+        })
+    }
+
+    /// Builds one unit with threads that read ahead; they end when it is built.
+    fn build_with(&self, number: usize, readers: &[Reader], loaded: &mut Loaded) -> Result<()> {
+        let unit = &self.units[number];
         let mut old = match self.image {
             Some(image) => Some(Old::open(self, image, unit)?),
             None => None,
         };
-        let mut walks = self.open_sections(unit)?;
+        let mut walks = self.open_sections(unit, readers)?;
         let (mut young, mut sorter) = (Vec::new(), Sorter::default());
         let bucket = self.engine.options.thresholds().open_unit_entries / BUCKETS_EACH;
         for shard in unit.shards.clone() {
@@ -266,7 +284,7 @@ impl Plan<'_> {
     }
 
     /// The runs of the young files that have something for a unit, each with its file's position.
-    fn open_sections(&self, unit: &Unit) -> Result<Vec<(usize, SectionWalk)>> {
+    fn open_sections(&self, unit: &Unit, readers: &[Reader]) -> Result<Vec<(usize, SectionWalk)>> {
         let fits = |run: &Run| run.table as usize == unit.table;
         let all = self.young.iter().flat_map(|file| &file.runs);
         let window = self.keys_bytes / all.filter(|run| fits(run)).count().max(1) as u64;
@@ -274,7 +292,8 @@ impl Plan<'_> {
         let mut walks = Vec::new();
         for (i, file) in self.young.iter().enumerate() {
             for run in file.runs.iter().filter(|run| fits(run)) {
-                if let Some(walk) = SectionWalk::open(file, run, unit.range, window)? {
+                let reader = readers.get(walks.len() % READERS);
+                if let Some(walk) = SectionWalk::open(file, run, unit.range, window, reader)? {
                     walks.push((i, walk));
                 }
             }
