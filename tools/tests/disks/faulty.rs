@@ -1,15 +1,16 @@
 //! A file system in memory, mounted by FUSE, whose n-th call fails with an errno.
 //!
 //! - Calls of one kind are counted from [`Faults::arm`] on; until then nothing fails.
-//! - A failed call changes nothing. A sync fails once: the next one says that all is well, as Linux
-//!   does.
+//! - A failed read or write changes nothing.
+//! - A failed sync of a file drops what was written to it since its last good one, as Linux may: its
+//!   pages are clean, and the device never got them. The next sync says that all is well.
 #![expect(
     clippy::unwrap_used,
     clippy::cast_possible_truncation,
     reason = "test helpers fail the test"
 )]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -37,6 +38,7 @@ struct Armed {
     failed: u64,
     /// A byte of a file (by its inode) that no read gets.
     lost: Option<(u64, u64)>,
+    dropped: BTreeSet<OsString>,
 }
 
 /// Which call fails; shared by the file system and the test.
@@ -76,6 +78,11 @@ impl Faults {
         armed.failed
     }
 
+    /// Names of the files that have lost what was not synced, since the last [`Faults::arm`].
+    pub fn dropped(&self) -> BTreeSet<OsString> {
+        self.0.lock().unwrap().dropped.clone()
+    }
+
     fn check(&self, kind: Kind) -> std::result::Result<(), Errno> {
         let mut armed = self.0.lock().unwrap();
         let Some((which, call, errno, sticky)) = armed.fault else {
@@ -99,6 +106,8 @@ struct Node {
     names: Option<BTreeMap<OsString, u64>>,
     parent: u64,
     bytes: Vec<u8>,
+    /// What the last good sync made durable.
+    synced: Vec<u8>,
     mode: u16,
 }
 
@@ -161,6 +170,7 @@ impl Tree {
             names: directory.then(BTreeMap::new),
             parent: parent.0,
             bytes: Vec::new(),
+            synced: Vec::new(),
             mode: (mode & 0o7777) as u16,
         };
         self.nodes.insert(number, node);
@@ -193,6 +203,14 @@ impl Tree {
         Ok(())
     }
 
+    /// The name of a file that has one.
+    fn name(&mut self, number: INodeNo) -> Answer<OsString> {
+        let parent = self.node(number)?.parent;
+        let mut names = self.names(INodeNo(parent))?.iter();
+        let found = names.find(|(_, child)| **child == number.0);
+        found.map(|(name, _)| name.clone()).ok_or(Errno::ENOENT)
+    }
+
     fn list(&mut self, number: INodeNo) -> Answer<Vec<(u64, FileType, OsString)>> {
         let parent = self.node(number)?.parent;
         let mut list = vec![
@@ -214,6 +232,7 @@ impl FaultyFs {
             names: Some(BTreeMap::new()),
             parent: 1,
             bytes: Vec::new(),
+            synced: Vec::new(),
             mode: 0o700,
         };
         let tree = Tree {
@@ -245,6 +264,20 @@ impl FaultyFs {
         }
         bytes[offset as usize..to].copy_from_slice(data);
         Ok(data.len() as u32)
+    }
+
+    fn do_sync(&self, number: INodeNo) -> Answer<()> {
+        let answer = self.faults.check(Kind::Sync);
+        let mut tree = self.tree.lock().unwrap();
+        let name = tree.name(number);
+        let node = tree.node(number)?;
+        if answer.is_ok() {
+            node.synced.clone_from(&node.bytes);
+        } else if node.bytes != node.synced {
+            node.bytes.clone_from(&node.synced);
+            self.faults.0.lock().unwrap().dropped.extend(name.ok());
+        }
+        answer
     }
 }
 
@@ -416,8 +449,8 @@ impl Filesystem for FaultyFs {
         reply.ok();
     }
 
-    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        empty(reply, self.faults.check(Kind::Sync));
+    fn fsync(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        empty(reply, self.do_sync(ino));
     }
 
     fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
