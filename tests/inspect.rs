@@ -1,4 +1,7 @@
 //! Does an inspection find every damage, and nothing in a store that is whole?
+//!
+//! The same bytes are changed under a writer, whose opening removes orphans: it removes nothing
+//! that a checkpoint needs once the byte is right again.
 
 #![expect(
     clippy::unwrap_used,
@@ -12,8 +15,9 @@ mod common;
 #[path = "common/sample.rs"]
 mod sample;
 
+use std::ffi::OsStr;
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -22,7 +26,7 @@ use hps::inspect::{Report, Scope, Severity, inspect};
 use hps::io::Io;
 use hps::io::sim::SimDisk;
 use hps::*;
-use sample::{grow, read_rows, rows, sample};
+use sample::{Bits, grow, read_rows, rows, sample};
 
 fn look(disk: &SimDisk, full: bool) -> Result<Report> {
     let disk = Io::of(disk.clone());
@@ -104,6 +108,16 @@ fn masks(offset: usize, byte: u8) -> Vec<u8> {
     masks
 }
 
+/// One way to change a byte, another one for each: a bit, to 0x00 or to 0xff.
+fn one_mask(offset: usize, byte: u8) -> Option<u8> {
+    let mask = [1 << (offset % 8), byte, !byte][offset % 3];
+    (mask != 0).then_some(mask)
+}
+
+fn is_cache(extension: &OsStr) -> bool {
+    extension == "image" || extension == "copy"
+}
+
 /// Every byte of every file and of an index image with `HPS_FLIPS`, or each 97th.
 #[test]
 fn a_changed_byte_anywhere_is_damage_to_its_file_and_never_a_wrong_row() {
@@ -138,8 +152,7 @@ fn a_changed_byte_anywhere_is_damage_to_its_file_and_never_a_wrong_row() {
 /// number of changes.
 fn change_bytes(disk: &SimDisk, path: &Path, first: usize, step: usize) -> usize {
     let bytes = disk.read_file(path).unwrap();
-    let cache = |e: &std::ffi::OsStr| e == "image" || e == "copy";
-    let severity = match path.extension().is_some_and(cache) {
+    let severity = match path.extension().is_some_and(is_cache) {
         true => Severity::Cache,
         false => Severity::Damage,
     };
@@ -173,6 +186,177 @@ fn change_bytes(disk: &SimDisk, path: &Path, first: usize, step: usize) -> usize
         }
     }
     changed
+}
+
+/// What a store shows: of each checkpoint its id, meta and rows, as far as they can be read.
+type Shown = Vec<(u64, Option<Vec<u8>>, Vec<Bits>)>;
+
+/// Everything that an open store shows, and the errors on the way.
+fn shown(store: &Store) -> (Shown, Vec<Error>) {
+    let (mut all, mut errors) = (Shown::new(), Vec::new());
+    for info in store.checkpoints() {
+        let meta = store.checkpoint_meta(info.id);
+        let mut rows = Vec::new();
+        let mut read = || -> Result<()> {
+            let mut iter = store.rows(info.id)?;
+            while let Some(row) = iter.next_row()? {
+                let bits = row.values.iter().map(|v| v.to_bits()).collect();
+                rows.push((row.table, row.key, bits));
+            }
+            Ok(())
+        };
+        errors.extend(read().err());
+        let meta = meta.map_err(|e| errors.push(e)).ok();
+        all.push((info.id, meta, rows));
+    }
+    (all, errors)
+}
+
+/// A closed store with what a crash may leave beside it, and what it shows.
+struct Whole {
+    disk: SimDisk,
+    options: RuntimeOptions,
+    truth: Shown,
+    /// Files that no checkpoint needs, or that an opening may write anew.
+    spare: Vec<PathBuf>,
+}
+
+impl Whole {
+    fn new(disk: SimDisk, options: RuntimeOptions) -> Whole {
+        let store = Store::open_on(Io::of(disk.killed(1)), Path::new(ROOT), options.clone());
+        let (truth, errors) = shown(&store.unwrap());
+        assert!(errors.is_empty() && truth.len() == 2, "{errors:?}");
+        let kept = |p: &PathBuf| p.ends_with("CURRENT") || p.extension().is_some_and(is_cache);
+        let mut spare: Vec<PathBuf> = disk.paths().into_iter().filter(kept).collect();
+        for orphan in ["a/000000000001.rows", "000000000001.meta", "CURRENT.tmp"] {
+            let orphan = Path::new(ROOT).join(orphan);
+            disk.write_file(&orphan, b"left over").unwrap();
+            spare.push(orphan);
+        }
+        Whole {
+            disk,
+            options,
+            truth,
+            spare,
+        }
+    }
+
+    fn open(&self, disk: &SimDisk) -> Result<Store> {
+        Store::open_on(Io::of(disk.clone()), Path::new(ROOT), self.options.clone())
+    }
+
+    /// Changes a byte and opens for writing: the checkpoints with their rows, or an error that names
+    /// the file. Then the byte is right again, and everything is there. Whether it was refused.
+    fn change(&self, path: &Path, offset: usize, mask: u8) -> bool {
+        let what = || format!("byte {offset} of {}, mask {mask:#x}", path.display());
+        let disk = self.disk.killed(1);
+        disk.corrupt(path, offset as u64, mask).unwrap();
+        let before: Vec<_> = disk.paths().into_iter().collect();
+        let before: Vec<_> = before.iter().map(|p| (p, disk.read_file(p).ok())).collect();
+        let opened = self.open(&disk);
+        let refused = opened.is_err();
+        match opened {
+            Ok(store) => self.is_right(&store, path, &what()),
+            Err(error) => self.names(&error, path, &what()),
+        }
+        for (file, bytes) in before {
+            let spare = self.spare.contains(file);
+            assert!(
+                spare || disk.read_file(file).ok() == bytes,
+                "{}: {} is changed",
+                what(),
+                file.display()
+            );
+        }
+        let damaged = self.disk.read_file(path).unwrap()[offset] ^ mask;
+        if disk
+            .read_file(path)
+            .is_ok_and(|bytes| bytes.get(offset) == Some(&damaged))
+        {
+            disk.corrupt(path, offset as u64, mask).unwrap();
+        }
+        let store = self
+            .open(&disk)
+            .unwrap_or_else(|e| panic!("{}, put right: {e}", what()));
+        let (all, errors) = shown(&store);
+        assert!(
+            errors.is_empty() && all == self.truth,
+            "{}, put right: {errors:?}",
+            what()
+        );
+        refused
+    }
+
+    /// An opened store shows its checkpoints; what is missing of them was told as damage to the file.
+    fn is_right(&self, store: &Store, path: &Path, what: &str) {
+        let (all, errors) = shown(store);
+        errors
+            .iter()
+            .for_each(|error| self.names(error, path, what));
+        assert_eq!(all.len(), self.truth.len(), "{what}: checkpoints");
+        for ((id, meta, rows), (true_id, true_meta, true_rows)) in all.iter().zip(&self.truth) {
+            assert_eq!(id, true_id, "{what}");
+            assert!(meta.is_none() || meta == true_meta, "{what} changes a meta");
+            assert!(true_rows.starts_with(rows), "{what} changes rows");
+        }
+        assert!(
+            !errors.is_empty() || all == self.truth,
+            "{what}: less, and no error"
+        );
+    }
+
+    fn names(&self, error: &Error, file: &Path, what: &str) {
+        match error {
+            Error::Corrupt { path, .. } | Error::Unsupported { path, .. } => {
+                assert_eq!(path, file, "{what}: {error}");
+                let text = error.to_string();
+                assert!(text.contains(file.to_str().unwrap()), "{what}: {text}");
+            }
+            other => panic!("{what}: {other}"),
+        }
+    }
+}
+
+/// Every byte of every file and of an index image with `HPS_FLIPS`, or each 97th, changed in one way.
+///
+/// Opening for writing removes what no checkpoint names. Did it do so on the word of something that
+/// is damaged, a byte would cost a checkpoint.
+#[test]
+fn a_changed_byte_anywhere_lets_no_writer_remove_what_is_needed() {
+    const THREADS: usize = 2;
+    let step = std::env::var("HPS_FLIPS").map_or(97, |_| 1);
+    let tried = AtomicUsize::new(0);
+    let refused = AtomicUsize::new(0);
+    let all = |whole: &Whole, path: &Path, thread: usize| {
+        let bytes = whole.disk.read_file(path).unwrap();
+        for offset in (thread * step..bytes.len()).step_by(THREADS * step) {
+            let Some(mask) = one_mask(offset, bytes[offset]) else {
+                continue;
+            };
+            let no = whole.change(path, offset, mask);
+            tried.fetch_add(1, Ordering::Relaxed);
+            refused.fetch_add(usize::from(no), Ordering::Relaxed);
+        }
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let all = &all;
+            scope.spawn(move || {
+                let (disk, mut run) = sample(1);
+                let paths = disk.paths();
+                let whole = Whole::new(disk.killed(1), run.options.clone());
+                paths.iter().for_each(|path| all(&whole, path, thread));
+                grow(&mut run);
+                let whole = Whole::new(disk, run.options.clone());
+                let mut images = whole.spare.iter();
+                let image = images.rfind(|p| p.extension().is_some_and(|e| e == "image"));
+                all(&whole, image.unwrap(), thread);
+            });
+        }
+    });
+    let (tried, refused) = (tried.into_inner(), refused.into_inner());
+    println!("{tried} bytes changed under a writer, {refused} refused");
+    assert!(tried * step > 70_000 && refused > 100, "{tried}, {refused}");
 }
 
 #[test]
