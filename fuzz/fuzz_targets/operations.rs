@@ -5,7 +5,7 @@
 //!
 //! Promise: every call does to the store what it does to the map; without a failing disk nothing
 //! fails; after a crash the store is at the last checkpoint that was acknowledged, or at the one
-//! that was being made.
+//! that was being made, and as many checkpoints as it retains are there, or all that were made.
 
 #![no_main]
 
@@ -36,6 +36,13 @@ struct Saved {
     rows: Arc<Rows>,
 }
 
+/// Checkpoints that were made, oldest first, and how many of the last ones must be there.
+#[derive(Clone, Default)]
+struct History {
+    saved: Vec<Saved>,
+    kept: usize,
+}
+
 /// A store beside its model.
 struct Run {
     disk: SimDisk,
@@ -43,14 +50,19 @@ struct Run {
     options: RuntimeOptions,
     rows: Rows,
     step: u64,
-    saved: Vec<Saved>,
+    durable: History,
     /// What may be found instead, because the call that makes it failed.
-    doubt: Option<Vec<Saved>>,
+    doubt: Option<History>,
     armed: bool,
 }
 
+/// The key behind a number: both ends of u64, then spread.
 fn key(number: u64) -> u64 {
-    number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x55
+    match number {
+        0 => 0,
+        1 => u64::MAX,
+        n => n.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x55,
+    }
 }
 
 impl Run {
@@ -77,7 +89,7 @@ impl Run {
                 ..TableDescriptor::new(name, dim)
             })?;
         }
-        let (rows, saved) = (Rows::new(), Vec::new());
+        let rows = Rows::new();
         let store = Some(store);
         let mut run = Run {
             disk,
@@ -85,7 +97,7 @@ impl Run {
             options,
             rows,
             step: 0,
-            saved,
+            durable: History::default(),
             doubt: None,
             armed: false,
         };
@@ -147,13 +159,14 @@ impl Run {
 
     fn checkpoint(&mut self, meta: Vec<u8>) -> Result<()> {
         self.step += 1;
-        let mut after = self.saved.clone();
+        let mut after = self.durable.clone();
         let rows = Arc::new(self.rows.clone());
-        after.push(Saved {
+        after.saved.push(Saved {
             step: self.step,
             meta: meta.clone(),
             rows,
         });
+        after.kept = (after.kept + 1).min(self.options.retain_checkpoints);
         let result = self.store().checkpoint(self.step, &meta).map(drop);
         self.acknowledge(result, after)
     }
@@ -163,9 +176,11 @@ impl Run {
         let Some(target) = retained.len().checked_sub(1 + back).map(|i| retained[i].id) else {
             return Ok(());
         };
-        let mut after = self.saved.clone();
-        after.truncate(after.len() - back);
+        let mut after = self.durable.clone();
+        after.saved.truncate(after.saved.len() - back);
+        after.kept = after.kept.saturating_sub(back);
         let rows = after
+            .saved
             .last()
             .map_or_else(Rows::new, |saved| (*saved.rows).clone());
         let store = self.store.take().expect("the store is open");
@@ -175,9 +190,9 @@ impl Run {
         Ok(())
     }
 
-    fn acknowledge(&mut self, result: Result<()>, after: Vec<Saved>) -> Result<()> {
+    fn acknowledge(&mut self, result: Result<()>, after: History) -> Result<()> {
         match &result {
-            Ok(()) => (self.saved, self.doubt) = (after, None),
+            Ok(()) => (self.durable, self.doubt) = (after, None),
             Err(_) => self.doubt = Some(after),
         }
         result
@@ -189,16 +204,17 @@ impl Run {
         let opened = Store::open_on(disk, Path::new(ROOT), self.options.clone());
         let store = opened.expect("the store opens");
         let found: Vec<u64> = store.checkpoints().iter().map(|info| info.step).collect();
-        let fits = |saved: &Vec<Saved>| {
-            let all: Vec<u64> = saved.iter().map(|saved| saved.step).collect();
-            !found.is_empty() && all.ends_with(&found)
+        let fits = |history: &History| {
+            let all: Vec<u64> = history.saved.iter().map(|saved| saved.step).collect();
+            found.len() >= history.kept && all.ends_with(&found)
         };
-        let durable = std::mem::take(&mut self.saved);
+        let durable = std::mem::take(&mut self.durable);
         let candidates = [Some(durable), self.doubt.take()];
-        let saved = candidates.into_iter().flatten().find(fits);
-        self.saved = saved.expect("the checkpoints are those acknowledged or in doubt");
-        let first = self.saved.len() - found.len();
-        for (info, saved) in store.checkpoints().iter().zip(&self.saved[first..]) {
+        let history = candidates.into_iter().flatten().find(fits);
+        self.durable = history.expect("the checkpoints are those acknowledged or in doubt");
+        self.durable.kept = found.len();
+        let saved = &self.durable.saved;
+        for (info, saved) in store.checkpoints().iter().zip(&saved[saved.len() - found.len()..]) {
             assert_eq!(store.checkpoint_meta(info.id).expect("meta"), saved.meta);
             let mut iter = store.rows(info.id).expect("rows");
             let mut rows = BTreeMap::new();
@@ -209,6 +225,7 @@ impl Run {
             assert!(rows == *saved.rows, "rows of step {}", saved.step);
         }
         self.rows = self
+            .durable
             .saved
             .last()
             .map_or_else(Rows::new, |saved| (*saved.rows).clone());
