@@ -378,4 +378,6 @@ pub(crate) fn missing(path: &std::path::Path, error: std::io::Error) -> Error {
 #[cfg(test)]
 mod choice_tests;
 #[cfg(test)]
+mod large_tests;
+#[cfg(test)]
 mod tests;
