@@ -230,7 +230,9 @@ fn an_open_of_narrow_rows_reads_each_key_block_about_once_and_the_space_bound_ke
     for (every, passes) in [(1, 1), (5, 1), (5, 1), (3, 1), (1, 1), (1, 4)] {
         let store = Store::open_on(disk.clone(), Path::new(ROOT), options.clone()).unwrap();
         let table = store.table("narrow").unwrap();
-        let keys: Vec<u64> = (0..KEYS).filter(|k| mix64(*k).is_multiple_of(every)).collect();
+        let keys: Vec<u64> = (0..KEYS)
+            .filter(|k| mix64(*k).is_multiple_of(every))
+            .collect();
         for _ in 0..passes {
             for batch in keys.chunks(4096) {
                 let mut rows = vec![0.0; batch.len() * 4];
