@@ -368,6 +368,90 @@ fn a_store_whose_image_gave_its_room_to_a_flush_is_whole_for_everybody() {
     );
 }
 
+/// A compaction that had ended after the last checkpoint left what it wrote beside what it had read,
+/// for as long as the store stayed closed: up to the live bytes once more. So did a store that was
+/// opened after a crash, and closed while the compaction that began at once was at work.
+#[test]
+fn a_closed_store_has_no_file_that_no_checkpoint_needs() {
+    let options = |inline| RuntimeOptions {
+        space_bound: 1.1,
+        ..options_with_image(inline)
+    };
+    let leftovers = |disk: &SimDisk| {
+        let severity = |f: &inspect::Finding| f.severity;
+        assert!(
+            look(disk, true)
+                .iter()
+                .map(severity)
+                .all(|s| s == inspect::Severity::Leftover)
+        );
+        look(disk, true).len()
+    };
+    let disk = SimDisk::new(1);
+    let store = create_table(disk.clone(), true);
+    set(&store, 0..ROWS, 1.0);
+    store.checkpoint(1, &[1]).unwrap();
+    set(&store, 0..ROWS / 2, 2.0);
+    store.checkpoint(2, &[2]).unwrap();
+    store.close().unwrap();
+    let open = |disk: &SimDisk, inline: bool| {
+        let disk = Arc::new(disk.clone());
+        Store::open_on(disk, Path::new(ROOT), options(inline)).unwrap()
+    };
+    let holds = |disk: &SimDisk| {
+        let store = open(disk, true);
+        check(&store, 0..ROWS / 2, 2.0);
+        check(&store, ROWS / 2..ROWS, 1.0);
+        store.close_discarding();
+    };
+
+    let worn = disk.killed(1);
+    let store = open(&worn, true);
+    store.compact().unwrap();
+    assert!(store.stats().compactions > 0, "nothing to compact");
+    drop(store);
+    let crashed = worn.killed(1);
+    assert!(leftovers(&crashed) > 0, "a crash leaves them");
+    let store = open(&worn, true);
+    store.compact().unwrap();
+    set(&store, 0..10, 3.0);
+    store.flush().unwrap();
+    assert!(matches!(
+        store.close(),
+        Err(Error::Uncheckpointed { rows: 10 })
+    ));
+    assert_eq!(leftovers(&worn), 0, "{:?}", look(&worn, true));
+    holds(&worn);
+
+    // Beside compactions that the open itself has begun.
+    let mut compactions = 0;
+    for pause in 0..20 {
+        let disk = crashed.killed(pause);
+        let store = open(&disk, false);
+        std::thread::sleep(std::time::Duration::from_millis(pause * 3));
+        compactions += store.stats().compactions;
+        store.close().unwrap();
+        assert_eq!(leftovers(&disk), 0, "{:?}", look(&disk, true));
+        holds(&disk);
+    }
+    assert!(compactions > 0, "no compaction began in time");
+
+    // Where the outcome of a commit is unknown, nothing is unlinked.
+    let disk = crashed.killed(1);
+    let hook: Hook = Arc::new(|call, path| {
+        let lost = call == "sync" && path.extension().is_some_and(|e| e == "meta");
+        lost.then(|| Err(Errno::EIO.into()))
+    });
+    let hooked = Arc::new(HookedDisk::new(disk.clone(), hook));
+    let store = Store::open_on(hooked, Path::new(ROOT), options(true)).unwrap();
+    store.compact().unwrap();
+    store.checkpoint(3, &[3]).unwrap_err();
+    let before = disk.paths();
+    store.close_discarding();
+    assert_eq!(disk.paths(), before);
+    holds(&disk);
+}
+
 /// A checkpoint found no room because the image of the one before it was just being written.
 #[test]
 fn an_image_that_is_being_written_is_broken_off_for_a_checkpoint_that_has_no_room() {

@@ -1,4 +1,4 @@
-//! Which files does a writer remove when it opens a store?
+//! Which files does a writer remove when it opens a store, and when it closes it?
 //!
 //! Invariants:
 //! - Only names of the store's kinds with a number that was given out, and its own temporary files.
@@ -8,7 +8,8 @@ use std::sync::Arc;
 use super::Ssd;
 use super::create::STORE_TEMPORARY_NAME;
 use crate::error::{Error, Result};
-use crate::format::{self, CURRENT_TEMPORARY_NAME, FileKind};
+use crate::format::manifest::FileMeta;
+use crate::format::{self, CURRENT_TEMPORARY_NAME, FileKind, data_file_name};
 
 impl Ssd {
     /// Replaces CURRENT, durably, by one that reserves numbers.
@@ -34,6 +35,28 @@ impl Ssd {
         };
         self.remove_orphans(newest + 1)?;
         self.reserve_numbers()
+    }
+
+    /// Unlinks the parameter files that no retained checkpoint needs: what was flushed or compacted
+    /// since the last one. The next open would do so; until then they would take room.
+    ///
+    /// Nobody reads the current version any more. Nothing is unlinked where writes are refused:
+    /// CURRENT may name more than is known here.
+    pub fn remove_uncommitted(&self) {
+        let left: Vec<FileMeta> = {
+            let versions = self.versions();
+            if self.check_writable().is_err() || versions.captured.is_some() {
+                return;
+            }
+            let ids = || versions.checkpoints.iter().map(|c| c.id);
+            let needed = |m: &FileMeta| ids().any(|id| m.added <= id && id < m.removed);
+            let files = versions.files.values().map(|state| state.meta);
+            files.filter(|meta| !needed(meta)).collect()
+        };
+        for meta in left {
+            let place = &self.directories[meta.directory as usize];
+            self.unlink(&**place, &data_file_name(meta.number));
+        }
     }
 
     /// Removes files of this store that no retained version names, with numbers from `from` on.

@@ -207,8 +207,9 @@ impl Engine {
             let cell = &self.shards[s];
             let mut shard = cell.lock();
             self.ssd.poison.check_threads()?;
-            // Whoever freed a place since the refusal found nobody to wake.
-            if shard.tables[table.id.0 as usize].busy_places() >= busy {
+            // Whoever freed a place, or discarded the copies, since the refusal found nobody to wake.
+            let entry = &shard.tables[table.id.0 as usize];
+            if entry.busy_places() >= busy && entry.cache.frozen_copies() > 0 {
                 cell.wait(&mut shard);
             }
             drop(shard);

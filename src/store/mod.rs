@@ -487,6 +487,7 @@ impl Store {
         self.engine.check_process()?;
         // Waits for a running checkpoint: only its end tells what it leaves behind.
         self.stop();
+        self.tidy();
         let changed = self.has_changes();
         let rows = self.engine.uncheckpointed_rows().max(1);
         if changed && !self.engine.read_only {
@@ -502,6 +503,14 @@ impl Store {
         }
         self.engine.counters.changed.store(false, Ordering::Release);
         self.stop();
+        self.tidy();
+    }
+
+    /// Leaves the files of the retained checkpoints.
+    fn tidy(&self) {
+        if !self.engine.read_only {
+            self.engine.ssd.remove_uncommitted();
+        }
     }
 
     /// Whether something was pushed or removed since the last checkpoint.
