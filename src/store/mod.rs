@@ -506,9 +506,10 @@ impl Store {
         self.tidy();
     }
 
-    /// Leaves the files of the retained checkpoints.
+    /// Leaves the files of the retained checkpoints. Where a lease or ticket is out, its rows may
+    /// still be read: that is left to the next open.
     fn tidy(&self) {
-        if !self.engine.read_only {
+        if !self.engine.read_only && self.engine.in_use() == 0 {
             self.engine.ssd.remove_uncommitted();
         }
     }

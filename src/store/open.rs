@@ -289,7 +289,7 @@ impl Engine {
             compare(&known.descriptor, descriptor)?;
             return Ok(known.id);
         }
-        let count = self.leases.totals().0 + self.prefetches.len() + self.busy_rows();
+        let count = self.in_use();
         if count > 0 {
             let what = "a table can't be created";
             return Err(Invalid::LeasesOutstanding { what, count }.into());
@@ -311,6 +311,11 @@ impl Engine {
         point("create_table");
         *self.tables.write().unwrap_or_else(PoisonError::into_inner) = tables;
         Ok(id)
+    }
+
+    /// Leases and tickets that are out, and rows that a batch needs.
+    pub fn in_use(&self) -> usize {
+        self.leases.totals().0 + self.prefetches.len() + self.busy_rows()
     }
 
     /// Rows that a batch has pinned or was promised, or that are not on SSD.
