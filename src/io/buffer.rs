@@ -6,6 +6,8 @@
 //! - Forked children do not have the memory. Were it shared until somebody writes, a page that a
 //!   device fills during a fork could become the child's, and its parent would read an old copy.
 //! - The buffers of a queue lie in one mapping: their number is not bounded by that of mappings.
+//! - Small mappings are kept for the next buffers, a few of them, and zeroed before: opening a small
+//!   store takes thirty. A child keeps none of its parent's.
 //! - Its bytes are initialised from the start (zero).
 //! - Running out of memory is an error, not an abort.
 
@@ -20,7 +22,7 @@ use std::io::{self, ErrorKind};
 use std::num::NonZeroUsize;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, munmap};
 
@@ -43,8 +45,56 @@ unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
+/// Most bytes of a mapping that is kept, and most mappings: 2 MiB in all.
+const KEPT_BYTES_MAX: usize = 64 << 10;
+const KEPT_MAX: usize = 32;
+
+/// Mappings that nobody uses. Whoever finds it locked, and so each child that was forked meanwhile,
+/// does without.
+static KEPT: Mutex<[Option<Mapping>; KEPT_MAX]> = Mutex::new([const { None }; KEPT_MAX]);
+
 impl Mapping {
+    /// Zeroed memory: that of a mapping that was kept, or a new one.
     fn try_new(bytes: usize) -> io::Result<Mapping> {
+        if bytes == 0 || bytes > KEPT_BYTES_MAX {
+            return Mapping::map(bytes);
+        }
+        // Few lengths, so that what was kept fits the next buffer.
+        let bytes = bytes.next_power_of_two().max(BUFFER_ALIGN_BYTES);
+        match Mapping::take_kept(bytes) {
+            Some(mapping) => Ok(mapping),
+            None => Mapping::map(bytes),
+        }
+    }
+
+    fn take_kept(bytes: usize) -> Option<Mapping> {
+        let mut kept = KEPT.try_lock().ok()?;
+        let fits = |m: &Mapping| m.bytes == bytes && m.process.is_this();
+        let place = kept.iter_mut().find(|m| m.as_ref().is_some_and(fits))?;
+        let mapping = place.take()?;
+        drop(kept);
+        // SAFETY: the mapping is `bytes` long, and nobody else has it: it was among those that are
+        // kept, where it came without any buffer left, and was just taken from there.
+        unsafe { mapping.start.cast::<u8>().write_bytes(0, bytes) };
+        Some(mapping)
+    }
+
+    /// Whether it is kept for the next buffers.
+    fn is_kept(&self) -> bool {
+        if self.bytes > KEPT_BYTES_MAX {
+            return false;
+        }
+        let Ok(mut kept) = KEPT.try_lock() else {
+            return false;
+        };
+        let place = kept.iter_mut().find(|m| m.is_none());
+        place.is_some_and(|place| {
+            *place = Some(Mapping { ..*self });
+            true
+        })
+    }
+
+    fn map(bytes: usize) -> io::Result<Mapping> {
         let length = NonZeroUsize::new(bytes)
             .ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "a buffer of zero bytes"))?;
         let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
@@ -66,8 +116,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if !self.process.is_this() {
-            // Something else may be there in a child.
+        // Something else may be there in a child.
+        if !self.process.is_this() || self.is_kept() {
             return;
         }
         // SAFETY: the range was mapped by this process and is unmapped once; no buffer is left.
@@ -357,6 +407,21 @@ mod tests {
     #[test]
     fn the_safe_twin_keeps_the_same_contract() {
         keeps_the_contract::<Twin>();
+    }
+
+    #[test]
+    fn memory_that_is_used_again_is_zero_and_of_one_buffer_alone() {
+        for round in 0..20 {
+            let make = |i: usize| AlignedBuffer::try_new(4096 << (i % 6)).unwrap();
+            let mut buffers: Vec<AlignedBuffer> = (0..KEPT_MAX + 8).map(make).collect();
+            for (mark, buffer) in (1..).zip(&mut buffers) {
+                assert!(buffer.iter().all(|byte| *byte == 0), "round {round}");
+                buffer.fill(mark);
+            }
+            for (mark, buffer) in (1..).zip(&buffers) {
+                assert!(buffer.iter().all(|byte| *byte == mark), "round {round}");
+            }
+        }
     }
 
     #[test]
