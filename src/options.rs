@@ -306,6 +306,8 @@ pub struct Thresholds {
     pub numbers_reserved: u64,
     /// Most bytes of a checkpoint's meta; no more than the default.
     pub meta_bytes_max: u64,
+    /// Fewer open files than this are not asked for; one at least.
+    pub open_files_least: usize,
 }
 
 impl Default for Thresholds {
@@ -318,6 +320,7 @@ impl Default for Thresholds {
             manifest_roll_bytes: 1 << 20,
             numbers_reserved: NUMBERS_RESERVED,
             meta_bytes_max: META_BYTES_MAX,
+            open_files_least: OPEN_FILES_LEAST,
         }
     }
 }

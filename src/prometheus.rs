@@ -263,6 +263,11 @@ pub const METRICS: &[Metric] = &[
         "Most parameter files that stay open; the coldest others are opened when they are read.",
         |s| s.open_files_max,
     ),
+    counter(
+        "hps_files_reopened_total",
+        "Parameter files that were opened again after they had been closed.",
+        |s| s.files_reopened,
+    ),
     gauge(
         "hps_files_set_aside",
         "Files of the current version that are damaged or unreadable, and not compacted any more.",

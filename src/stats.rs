@@ -85,6 +85,8 @@ pub struct Stats {
     pub open_files: u64,
     /// Most that stay open: [`crate::RuntimeOptions::open_files_max`] or what it stands for.
     pub open_files_max: u64,
+    /// Files that were opened again after they had been closed.
+    pub files_reopened: u64,
     /// Those of them that no compaction takes any more: damaged, or unreadable.
     pub files_set_aside: u64,
     /// Data directories that are not compacted for a while, after a failure.

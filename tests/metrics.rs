@@ -138,6 +138,7 @@ const COUNTED: &[&str] = &[
     "stall_us",
     "publisher_panics",
     "rings_lost",
+    "files_reopened",
 ];
 
 /// The name that the metric of a field has to have.
@@ -224,7 +225,8 @@ fn filled() -> Stats {
         compaction_failures checkpoints stall_us_max stall_us cut_us_max leases lease_bytes pinned_rows resident_rows
         capacity_rows dirty_rows uncheckpointed_rows cache_bytes buffer_bytes
         queues plain_queues rings_lost queue_buffers registered_buffers index_bytes
-        index_keys files open_files open_files_max files_set_aside directories_paused current_bytes live_bytes pinned_bytes disk_bytes
+        index_keys files open_files open_files_max files_reopened
+        files_set_aside directories_paused current_bytes live_bytes pinned_bytes disk_bytes
         publisher_panics);
     stats
 }

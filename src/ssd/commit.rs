@@ -232,7 +232,7 @@ impl Ssd {
         self.check_root_space(body.len() as u64 + 4096)?;
         let (header, checksum) = meta::encode_meta_header(&self.identity(number), checkpoint, body);
         let full = |e| self.full(&path, body.len() as u64, e);
-        let file = self.root.open(&name, OpenMode::Create).map_err(full)?;
+        let file = self.create_in_root(&name).map_err(full)?;
         let written = file
             .write_at(&header, 0)
             .and_then(|()| file.write_at(body, header.len() as u64));
@@ -392,7 +392,7 @@ impl Ssd {
         manifest.files = None;
         let create = |name: &str| {
             let path = || self.root.path().join(name);
-            let made = self.root.open(name, OpenMode::Create);
+            let made = self.create_in_root(name);
             made.map_err(|e| self.full(&path(), 0, e))
         };
         let first = create(&names[0])?;
@@ -418,6 +418,11 @@ impl Ssd {
         Ok(versions.next_number - 1)
     }
 
+    fn create_in_root(&self, name: &str) -> std::io::Result<Arc<dyn DiskFile>> {
+        let create = || self.root.open(name, OpenMode::Create);
+        self.open_files.with_descriptor(create)
+    }
+
     /// Replaces CURRENT.
     pub(super) fn write_current(
         &self,
@@ -435,7 +440,7 @@ impl Ssd {
             _ => {}
         }
         let write = || -> std::io::Result<Arc<dyn DiskFile>> {
-            let file = self.root.open(CURRENT_TEMPORARY_NAME, OpenMode::Create)?;
+            let file = self.create_in_root(CURRENT_TEMPORARY_NAME)?;
             file.write_at(&bytes, 0)?;
             Ok(file)
         };

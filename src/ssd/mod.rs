@@ -37,12 +37,12 @@ pub mod writer;
 use std::fmt;
 use std::io::ErrorKind;
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, Weak};
 
 use crate::error::{Error, Invalid, Result};
 use crate::format::manifest::FileMeta;
 use crate::format::{FileIdentity, data_file_name, param_file};
-use crate::io::{Directory, DiskFile, Io, OpenMode, Queue};
+use crate::io::{Directory, DiskFile, Io, OpenMode, Queue, is_out_of_descriptors};
 use crate::options::Thresholds;
 use crate::sync::{Mutex, MutexGuard};
 use commit::{ManifestWriter, NUMBERS_SPARE};
@@ -50,6 +50,7 @@ use image_room::ImageRoom;
 use open_files::OpenFiles;
 use poison::Poison;
 use recover::Locks;
+use space::refused;
 use version::{DataFile, FileState, Slots, Usage, Versions};
 use writer::{FileWriter, Finished};
 
@@ -77,6 +78,8 @@ pub struct Ssd {
     manifest: Mutex<ManifestWriter>,
     /// The first failure that makes the state of the device, or of memory, unknown.
     pub poison: Arc<Poison>,
+    /// Files of iterators.
+    iterated: Mutex<Vec<Weak<Vec<Arc<DataFile>>>>>,
     /// Held while the store is open: the writer's locks, or a reader's on its checkpoint.
     locks: Mutex<Locks>,
 }
@@ -166,7 +169,11 @@ impl Ssd {
         let place = &self.directories[directory];
         let identity = self.identity(number);
         let name = data_file_name(number);
-        let writer = FileWriter::create(place, queue, name, identity, expected_bytes)?;
+        let create = || place.open(&name, OpenMode::CreateDirect);
+        let file = self.open_files.with_descriptor(create);
+        let path = place.path().join(&name);
+        let file = file.map_err(|e| refused("create", &**place, &path, expected_bytes, e))?;
+        let writer = FileWriter::of(file, place, queue, name, identity);
         Ok((number, writer))
     }
 
@@ -245,8 +252,37 @@ impl Ssd {
         };
         for state in garbage {
             let place = &self.directories[state.meta.directory as usize];
-            self.open_files.keep(state.meta.number);
-            self.unlink(&**place, &data_file_name(state.meta.number));
+            let number = state.meta.number;
+            match self.open_files.keep(number) {
+                Ok(()) => self.unlink(&**place, &data_file_name(number)),
+                // It is an orphan now, and removed at the next open.
+                Err(error) => {
+                    tracing::warn!(number, %error, "a file that is still read can't be opened: it stays");
+                }
+            }
+        }
+    }
+
+    /// The files of an iterator, which may outlive the store.
+    pub(crate) fn iterates(&self, files: &Arc<Vec<Arc<DataFile>>>) {
+        let mut iterated = self.iterated.lock().unwrap_or_else(PoisonError::into_inner);
+        iterated.retain(|files| files.strong_count() > 0);
+        iterated.push(Arc::downgrade(files));
+    }
+
+    /// The store ends, and what another one unlinks it will not learn: what iterators read is opened
+    /// and stays so, as far as there are descriptors.
+    pub(crate) fn keep_iterated(&self) {
+        let iterated = self.iterated.lock().unwrap_or_else(PoisonError::into_inner);
+        for file in iterated
+            .iter()
+            .filter_map(Weak::upgrade)
+            .flat_map(|files| files.to_vec())
+        {
+            if let Err(error) = self.open_files.keep(file.meta.number) {
+                tracing::warn!(%error, "an iterator outlives its store, and not all of its files are open");
+                return;
+            }
         }
     }
 
@@ -283,7 +319,15 @@ impl Ssd {
         self.open_files.make_room();
         let place = &self.directories[meta.directory as usize];
         let identity = self.identity(meta.number);
-        let (file, footer) = open_footer(&**place, &identity, meta)?;
+        let open = || open_footer(&**place, &identity, meta);
+        let (file, footer) = match open() {
+            Err(Error::Io { source, .. })
+                if is_out_of_descriptors(&source) && self.open_files.give_back() =>
+            {
+                open()?
+            }
+            result => result?,
+        };
         let path = self.data_path(meta);
         let handle = self.open_files.adopt(place, meta.number, file, true);
         Ok(DataFile::of(slot, *meta, footer, identity, path, handle))
@@ -294,28 +338,34 @@ impl Ssd {
     /// # Errors
     /// `Io`, `Corrupt`, `InvalidArgument` for an unknown checkpoint.
     pub fn version_files(&self, checkpoint: u64) -> Result<Vec<Arc<DataFile>>> {
-        let states: Vec<version::FileState> = {
-            let versions = self.versions();
-            let retained: Vec<u64> = versions.checkpoints.iter().map(|c| c.id).collect();
-            if !retained.contains(&checkpoint) {
-                let id = checkpoint;
-                return Err(Invalid::UnknownCheckpoint { id, retained }.into());
-            }
-            let holds = |m: &FileMeta| m.added <= checkpoint && checkpoint < m.removed;
-            versions
-                .files
-                .values()
-                .filter(|s| holds(&s.meta))
-                .cloned()
-                .collect()
-        };
-        states
-            .into_iter()
-            .map(|s| match s.file {
+        loop {
+            let states = self.states_of(checkpoint)?;
+            let numbers: Vec<u64> = states.iter().map(|s| s.meta.number).collect();
+            let open = |s: version::FileState| match s.file {
                 Some(file) => Ok(file),
                 None => Ok(Arc::new(self.open_data(&s.meta, 0)?)),
-            })
-            .collect()
+            };
+            let opened: Result<Vec<Arc<DataFile>>> = states.into_iter().map(open).collect();
+            // Nothing was locked: the checkpoint may have been forgotten, or have other files by now.
+            // While it needs these, whoever unlinks one of them sees that it is open here.
+            let now = self.states_of(checkpoint)?;
+            if now.iter().map(|s| s.meta.number).eq(numbers) {
+                return opened;
+            }
+        }
+    }
+
+    /// The files of a retained checkpoint's version, by number.
+    fn states_of(&self, checkpoint: u64) -> Result<Vec<version::FileState>> {
+        let versions = self.versions();
+        let retained: Vec<u64> = versions.checkpoints.iter().map(|c| c.id).collect();
+        if !retained.contains(&checkpoint) {
+            let id = checkpoint;
+            return Err(Invalid::UnknownCheckpoint { id, retained }.into());
+        }
+        let holds = |m: &FileMeta| m.added <= checkpoint && checkpoint < m.removed;
+        let files = versions.files.values().filter(|s| holds(&s.meta));
+        Ok(files.cloned().collect())
     }
 
     /// Files of the current version that were never synced.

@@ -5,10 +5,11 @@
 //!
 //! Invariants:
 //! - No more files are open than the bound, but for those in somebody's hands at the moment: a
-//!   request in flight keeps its file.
+//!   request in flight keeps its file; and for one more of each thread that opens one just then.
 //! - A file is closed only when it is durable: one that was never synced is synced first, and a sync
-//!   that fails refuses writes, as everywhere.
-//! - Before a file loses its name, every handle of it is opened and stays so.
+//!   that fails refuses writes, as everywhere. From then on files are closed as they are.
+//! - Before a file loses its name, or its store ends, every handle of it that somebody has is opened
+//!   and stays so.
 //! - The locks here are taken last of all.
 
 use std::collections::{HashMap, VecDeque};
@@ -20,7 +21,7 @@ use std::sync::{Arc, PoisonError, Weak};
 use super::poison::Poison;
 use crate::format::data_file_name;
 use crate::io::{Directory, DiskFile, OpenMode, is_out_of_descriptors};
-use crate::sync::atomic::{AtomicBool, AtomicUsize};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use crate::sync::{Mutex, MutexGuard};
 
 /// Files that are closed at once where the system gives no descriptor.
@@ -31,7 +32,9 @@ const CLOSED_AT_ONCE: usize = 16;
 pub struct OpenFiles {
     max: usize,
     open: AtomicUsize,
-    /// Of these, those that were never synced.
+    /// How often one was opened again.
+    reopened: AtomicU64,
+    /// Of those that are open, those that were never synced.
     unsynced: AtomicUsize,
     poison: Arc<Poison>,
     handles: Mutex<Handles>,
@@ -43,6 +46,25 @@ struct Handles {
     clock: VecDeque<Weak<Handle>>,
     /// All, by file number.
     by_number: HashMap<u64, Vec<Weak<Handle>>>,
+    /// Handles that were dropped since the clock was swept.
+    dropped: usize,
+}
+
+impl Handles {
+    /// A handle is being dropped. Entries of such are taken away by the hundred.
+    fn forget(&mut self, number: u64) {
+        if let Some(known) = self.by_number.get_mut(&number) {
+            known.retain(|handle| handle.strong_count() > 0);
+            if known.is_empty() {
+                self.by_number.remove(&number);
+            }
+        }
+        self.dropped += 1;
+        if self.dropped > 100 + self.clock.len() / 2 {
+            self.clock.retain(|handle| handle.strong_count() > 0);
+            self.dropped = 0;
+        }
+    }
 }
 
 impl OpenFiles {
@@ -51,6 +73,7 @@ impl OpenFiles {
         Arc::new(OpenFiles {
             max,
             open: AtomicUsize::new(0),
+            reopened: AtomicU64::new(0),
             unsynced: AtomicUsize::new(0),
             poison: Arc::clone(poison),
             handles: Mutex::default(),
@@ -68,6 +91,11 @@ impl OpenFiles {
     /// Files that are open.
     pub fn open(&self) -> usize {
         self.open.load(Ordering::Relaxed)
+    }
+
+    /// Files that were closed and opened again, so far.
+    pub fn reopened(&self) -> u64 {
+        self.reopened.load(Ordering::Relaxed)
     }
 
     fn lock(&self) -> MutexGuard<'_, Handles> {
@@ -117,6 +145,26 @@ impl OpenFiles {
         }
     }
 
+    /// Closes some where the system has no descriptor left: others in this process have them, and
+    /// the store does with fewer. False when none was to be closed.
+    pub fn give_back(&self) -> bool {
+        let before = self.open();
+        self.close_down_to(before.saturating_sub(CLOSED_AT_ONCE));
+        self.open() < before
+    }
+
+    /// Makes a call that needs a descriptor; once more after some were given back, where there is
+    /// none.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn with_descriptor<T>(&self, make: impl Fn() -> io::Result<T>) -> io::Result<T> {
+        match make() {
+            Err(error) if is_out_of_descriptors(&error) && self.give_back() => make(),
+            result => result,
+        }
+    }
+
     fn close_down_to(&self, most: usize) {
         for unsynced_too in [false, true] {
             // Each is looked at twice: the first look takes its mark.
@@ -141,11 +189,12 @@ impl OpenFiles {
 
     /// False when it has to stay open.
     fn close(&self, handle: &Handle) -> bool {
-        if let Err(error) = handle.make_durable() {
+        // Once writes are refused nothing is synced any more, and nothing needs to be.
+        let writable = self.poison.check().is_ok();
+        if writable && let Err(error) = handle.make_durable() {
             let cause = format!("sync a file to be closed: {error}");
             tracing::error!(%cause, "the store refuses writes from here on");
             self.poison.set(cause);
-            return false;
         }
         let mut file = handle.lock();
         if handle.is_kept() {
@@ -157,8 +206,11 @@ impl OpenFiles {
         true
     }
 
-    /// A file is about to lose its name: whoever has it keeps it open.
-    pub fn keep(&self, number: u64) {
+    /// A file is about to lose its name, or may lose it unnoticed: whoever has it keeps it open.
+    ///
+    /// # Errors
+    /// What the system says when it can't be opened.
+    pub fn keep(&self, number: u64) -> io::Result<()> {
         let handles: Vec<Arc<Handle>> = {
             let handles = self.lock();
             let known = handles.by_number.get(&number).into_iter().flatten();
@@ -168,10 +220,9 @@ impl OpenFiles {
             if let Some(owner) = &handle.owner {
                 owner.kept.store(true, Ordering::Release);
             }
-            if let Err(error) = handle.get() {
-                tracing::warn!(number, %error, "a file that is still read is unlinked unopened");
-            }
+            handle.get()?;
         }
+        Ok(())
     }
 }
 
@@ -243,7 +294,12 @@ impl Handle {
             return Err(io::Error::from_raw_os_error(5));
         }
         if !self.is_synced() {
-            let result = self.get().and_then(|file| file.sync());
+            let open = self.lock().clone();
+            let result = match open {
+                // That is no use of it.
+                Some(file) => file.sync(),
+                None => self.get().and_then(|file| file.sync()),
+            };
             *failed = result.is_err();
             result?;
             self.synced.store(true, Ordering::Release);
@@ -268,15 +324,7 @@ impl Handle {
             return Err(io::ErrorKind::NotFound.into());
         };
         owner.files.make_room();
-        match self.open(owner) {
-            Err(error) if is_out_of_descriptors(&error) => {
-                // Others in this process have them: the store does with fewer.
-                let fewer = owner.files.open().saturating_sub(CLOSED_AT_ONCE);
-                owner.files.close_down_to(fewer);
-                self.open(owner)
-            }
-            result => result,
-        }
+        owner.files.with_descriptor(|| self.open(owner))
     }
 
     fn open(&self, owner: &Owner) -> io::Result<Arc<dyn DiskFile>> {
@@ -288,6 +336,7 @@ impl Handle {
         let file = owner.place.open(&name, OpenMode::ReadDirect)?;
         *slot = Some(Arc::clone(&file));
         owner.files.open.fetch_add(1, Ordering::Relaxed);
+        owner.files.reopened.fetch_add(1, Ordering::Relaxed);
         drop(slot);
         owner.files.lock().clock.push_back(Weak::clone(&owner.me));
         Ok(file)
@@ -302,13 +351,7 @@ impl Drop for Handle {
         }
         let unsynced = usize::from(!self.is_synced());
         owner.files.unsynced.fetch_sub(unsynced, Ordering::Relaxed);
-        let mut handles = owner.files.lock();
-        if let Some(known) = handles.by_number.get_mut(&owner.number) {
-            known.retain(|handle| handle.strong_count() > 0);
-            if known.is_empty() {
-                handles.by_number.remove(&owner.number);
-            }
-        }
+        owner.files.lock().forget(owner.number);
     }
 }
 
@@ -344,127 +387,4 @@ impl DiskFile for Handle {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use super::*;
-    use crate::io::sim::{CrashMode, Fault, SimDisk};
-    use crate::io::{AlignedBuffer, Disk};
-
-    /// A disk with a directory, and as many open files as are asked for, at most `max` of them open.
-    struct Place {
-        disk: SimDisk,
-        place: Arc<dyn Directory>,
-        files: Arc<OpenFiles>,
-        poison: Arc<Poison>,
-    }
-
-    impl Place {
-        fn new(max: usize) -> Place {
-            let disk = SimDisk::new(1);
-            disk.create_dir(Path::new("/part")).unwrap();
-            disk.sync_dir(Path::new("/")).unwrap();
-            let poison = Arc::default();
-            Place {
-                place: disk.open_dir(Path::new("/part")).unwrap(),
-                files: OpenFiles::new(max, &poison),
-                disk,
-                poison,
-            }
-        }
-
-        fn make(&self, number: u64) -> Arc<Handle> {
-            let name = data_file_name(number);
-            self.files.make_room();
-            let file = self.place.open(&name, OpenMode::CreateDirect).unwrap();
-            file.write_at(&content(number), 0).unwrap();
-            self.files.adopt(&self.place, number, file, false)
-        }
-    }
-
-    fn content(number: u64) -> AlignedBuffer {
-        let mut bytes = AlignedBuffer::try_new(4096).unwrap();
-        bytes.fill(u8::try_from(number).unwrap());
-        bytes
-    }
-
-    fn is_whole(handle: &Handle, number: u64) {
-        let mut found = AlignedBuffer::try_new(4096).unwrap();
-        assert_eq!(handle.read_at(&mut found, 0).unwrap(), 4096);
-        assert!(found[..] == content(number)[..]);
-    }
-
-    #[test]
-    fn the_coldest_files_are_closed_and_opened_again_when_they_are_read() {
-        let place = Place::new(8);
-        let handles: Vec<_> = (0..40).map(|n| place.make(n)).collect();
-        assert!(place.files.open() <= 8);
-        let hot = &handles[3];
-        for round in 0..3 {
-            for (n, handle) in (0..).zip(&handles) {
-                is_whole(handle, n);
-                is_whole(hot, 3);
-                assert!(place.files.open() <= 8, "round {round}");
-            }
-        }
-        let opened = place.disk.calls_by_kind()["open"];
-        assert!(opened <= 3 * 40 + 12, "a hot file stays open: {opened}");
-        drop(handles);
-        assert_eq!(place.files.open(), 0);
-        assert!(place.files.lock().by_number.is_empty());
-    }
-
-    #[test]
-    fn a_file_is_durable_before_it_is_closed() {
-        let place = Place::new(4);
-        let handles: Vec<_> = (0..20).map(|n| place.make(n)).collect();
-        place.disk.sync_dir(Path::new("/part")).unwrap();
-        let left = place.disk.crash(1, CrashMode::KeepNone);
-        let closed = handles.iter().filter(|h| h.lock().is_none()).count();
-        assert_eq!(closed, 16);
-        for (n, handle) in (0..).zip(&handles) {
-            let path = Path::new("/part").join(data_file_name(n));
-            let bytes = left.read_file(&path).unwrap();
-            assert_eq!(bytes == content(n)[..], handle.is_synced(), "file {n}");
-        }
-        assert_eq!(place.disk.calls_by_kind()["sync"], 16);
-        for handle in &handles {
-            handle.make_durable().unwrap();
-        }
-        assert_eq!(
-            place.disk.calls_by_kind()["sync"],
-            20,
-            "none is synced twice"
-        );
-    }
-
-    #[test]
-    fn a_sync_that_fails_when_a_file_is_closed_refuses_writes_and_is_not_repeated() {
-        let place = Place::new(2);
-        let handles: Vec<_> = (0..2).map(|n| place.make(n)).collect();
-        place
-            .disk
-            .fail_at(place.disk.calls(), Fault::Error(5), false);
-        place.files.make_room();
-        assert!(place.poison.check().is_err());
-        let failed = handles.iter().filter(|h| h.make_durable().is_err());
-        assert_eq!(failed.count(), 1);
-        assert_eq!(place.disk.calls_by_kind()["sync"], 2);
-    }
-
-    #[test]
-    fn a_file_that_loses_its_name_stays_open_for_whoever_has_it() {
-        let place = Place::new(2);
-        let handles: Vec<_> = (0..6).map(|n| place.make(n)).collect();
-        assert!(handles[0].lock().is_none());
-        for n in 0..2 {
-            place.files.keep(n);
-            place.place.remove(&data_file_name(n)).unwrap();
-        }
-        for _ in 0..3 {
-            for (n, handle) in (0..).zip(&handles) {
-                is_whole(handle, n);
-            }
-        }
-    }
-}
+mod tests;

@@ -13,7 +13,7 @@ use super::index::Files;
 use super::version::{DataFile, Location};
 use crate::error::{Error, Result};
 use crate::format::param_file;
-use crate::io::{DiskFile, Queue};
+use crate::io::{DiskFile, Queue, is_out_of_descriptors};
 
 /// Bytes between two wanted rows that are cheaper to read than to skip: an 8 KiB read costs 1.4
 /// of a 4 KiB one and a 16 KiB read 1.8 (measured with fio, see docs/BENCHMARKS.md), so 12 KiB break even.
@@ -193,9 +193,13 @@ impl<'q> RowReader<'q> {
                 Some((number, file)) if *number == read.file => file,
                 _ => {
                     let file = &self.files[read.file];
-                    let opened = file.file.get();
-                    let opened = opened.map_err(|e| Error::io("open", &file.path, e))?;
-                    &self.open.insert((read.file, opened)).1
+                    self.open = None;
+                    match file.file.get() {
+                        Ok(opened) => &self.open.insert((read.file, opened)).1,
+                        // Requests in flight hold descriptors, and give them back.
+                        Err(e) if is_out_of_descriptors(&e) && self.queue.in_flight() > 0 => break,
+                        Err(e) => return Err(Error::io("open", &file.path, e)),
+                    }
                 }
             };
             let Some(buffer) = self.queue.buffer() else {

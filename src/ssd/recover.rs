@@ -512,6 +512,7 @@ fn assemble(
         manifest: Mutex::new(manifest),
         poison,
         images,
+        iterated: Mutex::default(),
         locks: Mutex::new(found.locks),
     };
     let id = found.checkpoint.as_ref().map_or(0, |c| c.id);

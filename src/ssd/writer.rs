@@ -78,9 +78,21 @@ impl<'q> FileWriter<'q> {
         identity: FileIdentity,
         expected_bytes: u64,
     ) -> Result<FileWriter<'q>> {
-        let path = place.path().join(&name);
         let file = place.open(&name, OpenMode::CreateDirect);
+        let path = place.path().join(&name);
         let file = file.map_err(|e| refused("create", &**place, &path, expected_bytes, e))?;
+        Ok(FileWriter::of(file, place, queue, name, identity))
+    }
+
+    /// Writes the header of a file that was just created.
+    pub fn of(
+        file: Arc<dyn DiskFile>,
+        place: &Arc<dyn Directory>,
+        queue: &'q mut dyn Queue,
+        name: String,
+        identity: FileIdentity,
+    ) -> FileWriter<'q> {
+        let path = place.path().join(&name);
         let mut writer = FileWriter {
             place: Arc::clone(place),
             name,
@@ -104,7 +116,7 @@ impl<'q> FileWriter<'q> {
         };
         let header = param_file::encode_header(&writer.identity);
         writer.append(&header);
-        Ok(writer)
+        writer
     }
 
     /// Entries so far.

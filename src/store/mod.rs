@@ -529,6 +529,7 @@ impl Store {
         }
         self.engine.closed.store(true, Ordering::Release);
         self.threads.join(&self.engine);
+        self.engine.ssd.keep_iterated();
         self.engine.publish(self.engine.options.inline);
         let held_is_exact = || {
             let versions = self.engine.ssd.versions();

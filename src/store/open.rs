@@ -19,7 +19,7 @@ use crate::fork::Process;
 use crate::format::param_file::record_stride;
 use crate::io::{Directory, Io, descriptor_limit, raise_descriptor_limit_to};
 use crate::observe::{Publisher, Timed};
-use crate::options::{IoEngine, OPEN_FILES_LEAST, RuntimeOptions, TABLES_MAX, TableDescriptor};
+use crate::options::{IoEngine, RuntimeOptions, TABLES_MAX, TableDescriptor};
 use crate::row::{RowLayout, Updater, check_hyper};
 use crate::ssd::Ssd;
 use crate::ssd::recover::{self, OpenRequest, Recovered};
@@ -386,7 +386,7 @@ fn open_files_max(options: &RuntimeOptions, read_only: bool) -> usize {
     if read_only {
         return usize::MAX;
     }
-    let least = OPEN_FILES_LEAST;
+    let least = options.thresholds().open_files_least;
     let limit = descriptor_limit();
     let max = match options.open_files_max as u64 {
         0 => limit / 2,

@@ -137,6 +137,7 @@ impl Engine {
             files: usage.files,
             open_files: self.ssd.open_files.open() as u64,
             open_files_max: self.ssd.open_files.max() as u64,
+            files_reopened: self.ssd.open_files.reopened(),
             files_set_aside,
             directories_paused: self.turns.paused().iter().filter(|p| **p).count() as u64,
             current_bytes: usage.current_bytes,

@@ -28,7 +28,7 @@ pub struct Row<'a> {
 
 /// Walks the rows of a checkpoint in the order of (table, mix64(key)).
 pub struct RowIter {
-    files: Vec<Arc<DataFile>>,
+    files: Arc<Vec<Arc<DataFile>>>,
     tables: Vec<Arc<Table>>,
     table: usize,
     merge: Option<Merge>,
@@ -43,7 +43,8 @@ impl Engine {
     /// # Errors
     /// `InvalidArgument` for an unknown checkpoint, `Io`, `Corrupt`.
     pub fn rows(&self, checkpoint: u64) -> Result<RowIter> {
-        let files = self.ssd.version_files(checkpoint)?;
+        let files = Arc::new(self.ssd.version_files(checkpoint)?);
+        self.ssd.iterates(&files);
         let tables = self.all_tables();
         Ok(RowIter {
             files,
