@@ -91,7 +91,7 @@ fn a_crash_at_every_call_of_everything_a_store_can_do_reopens_the_last_checkpoin
     let runs = |of: &dyn Fn(&Tally) -> bool| tallies.iter().filter(|(_, t)| of(t)).count();
     let done = |name: &'static str| move |t: &Tally| t.ops.contains(name);
     type Happened<'a> = (&'a str, &'a dyn Fn(&Tally) -> bool);
-    let happened: [Happened<'_>; 16] = [
+    let happened: [Happened<'_>; 17] = [
         ("an index image", &|t| t.images > 0),
         ("an image after an image", &|t| t.images > 1),
         ("a manifest started because the last had grown", &|t| {
@@ -99,6 +99,7 @@ fn a_crash_at_every_call_of_everything_a_store_can_do_reopens_the_last_checkpoin
         }),
         ("a flush that nobody asked for", &|t| t.evictions > 0),
         ("a compaction", &|t| t.compactions > 0),
+        ("a file closed and opened again", &|t| t.reopened > 0),
         ("a row file unlinked", &|t| t.unlinked > 0),
         ("two data directories", &|t| t.directories > 1),
         ("a new reserve of file numbers", &|t| t.number_max > 40),
@@ -220,7 +221,9 @@ fn train_until(seed: u64, stop: u64, inside: bool) -> Outage {
     plan.options.inline = false;
     plan.options.threads = 2;
     plan.options.shards = 2;
-    plan.options.thresholds = mixed(seed).options.thresholds;
+    let other = mixed(seed).options;
+    plan.options.thresholds = other.thresholds;
+    plan.options.open_files_max = other.open_files_max;
     let mut run = Run::new(Io::of(HookedDisk::new(disk, hook)), &plan.options);
     let ended = train(&mut run, seed);
     let reached = !left.lock().unwrap().is_empty();

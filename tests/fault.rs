@@ -82,6 +82,10 @@ fn coverage(seed: u64) -> BTreeSet<String> {
                 now.compactions > before.compactions && !is_new,
             ),
             (
+                "reopened",
+                now.files_reopened > before.files_reopened && !is_new,
+            ),
+            (
                 "eviction",
                 flushed && !matches!(op, Op::Flush | Op::Checkpoint(..)),
             ),
@@ -94,7 +98,7 @@ fn coverage(seed: u64) -> BTreeSet<String> {
 }
 
 /// What the workloads with faults must do between them.
-const WANTED: [&str; 16] = [
+const WANTED: [&str; 17] = [
     "Checkpoint",
     "Compact",
     "CreateTable",
@@ -110,6 +114,7 @@ const WANTED: [&str; 16] = [
     "directories",
     "eviction",
     "image",
+    "reopened",
     "roll",
 ];
 

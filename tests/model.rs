@@ -113,6 +113,7 @@ fn check(totals: &Totals, cases: u32) {
     at_least(&totals.own_compactions, 2);
     at_least(&totals.forced_compactions, 4);
     at_least(&totals.misses, 6_400);
+    at_least(&totals.files_reopened, 100);
     at_least(&totals.rollbacks, 1);
     at_least(&totals.reopened_with_loss, 4);
     at_least(&totals.overlapped_checkpoints, 8);

@@ -211,7 +211,12 @@ impl Broken {
         if unknown || matches!(error, Error::Poisoned { .. }) {
             return self.is_poisoned().map(Some).map_err(at);
         }
+        let before = self.disk.failures().len();
         self.reads_go_on().map_err(at)?;
+        // To read from a closed file, another one may have been synced, in vain.
+        if are_unknown(&self.disk.failures().split_off(before)) {
+            return self.is_poisoned().map(Some).map_err(at);
+        }
         self.disk.clear_faults();
         self.run.model.doubt = None;
         self.run.step(op).map_err(|e| at(format!("again: {e}")))?;

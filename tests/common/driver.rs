@@ -55,6 +55,7 @@ pub struct Totals {
     pub own_compactions: AtomicU64,
     pub forced_compactions: AtomicU64,
     pub misses: AtomicU64,
+    pub files_reopened: AtomicU64,
     pub rollbacks: AtomicU64,
     pub reopened_with_loss: AtomicU64,
     pub overlapped_checkpoints: AtomicU64,
@@ -409,6 +410,7 @@ impl<'t> Driver<'t> {
         Totals::add(&t.own_compactions, own);
         Totals::add(&t.forced_compactions, self.forced);
         Totals::add(&t.eviction_flushes, now.flushes - self.asked_flushes);
+        Totals::add(&t.files_reopened, now.files_reopened);
         Totals::add(&t.misses, now.unique_asked - now.unique_hits);
         (self.forced, self.asked_flushes) = (0, 0);
     }

@@ -118,6 +118,8 @@ pub fn plan(seed: u64) -> Plan {
 /// Everything that must not change a value, and what makes rare things happen.
 pub fn some_options(random: &mut Random, directories: Vec<PathBuf>) -> RuntimeOptions {
     let below = |random: &mut Random, bound| usize::try_from(random.below(bound)).unwrap();
+    // A few, or as many as there are. Drawn apart: a seed does what it did before there was this.
+    let open_files_max = [0, 1, 2, 5][below(&mut Random(random.0 ^ 0x6f70_656e), 4)];
     RuntimeOptions {
         cache_bytes: 1 << 20,
         shards: 1 + below(random, 3),
@@ -129,8 +131,10 @@ pub fn some_options(random: &mut Random, directories: Vec<PathBuf>) -> RuntimeOp
         retain_checkpoints: 1 + below(random, 3),
         inline: true,
         data_directories: directories,
+        open_files_max,
         policy: [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Cached][below(random, 3)],
         thresholds: Thresholds {
+            open_files_least: 1,
             image_young_bytes: random.below(500),
             image_young_part: 2 + random.below(200),
             manifest_roll_bytes: random.below(300),

@@ -50,6 +50,12 @@ pub fn random_options(rng: &mut Rng, background: bool, directories: &[PathBuf]) 
         retain_checkpoints: 1 + rng.below(4),
         inline: !background || rng.one_in(4),
         data_directories: directories.to_vec(),
+        // A few, or as many as there are.
+        open_files_max: [0, 0, 1, 3][rng.below(4)],
+        thresholds: Thresholds {
+            open_files_least: 1,
+            ..Thresholds::default()
+        },
         ..RuntimeOptions::default()
     }
 }

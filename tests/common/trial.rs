@@ -49,6 +49,8 @@ pub struct Tally {
     pub evictions: u64,
     pub checkpoints: u64,
     pub compactions: u64,
+    /// Parameter files that were opened again after they had been closed.
+    pub reopened: u64,
     pub removes: u64,
     /// Index images begun, and manifests begun because the last one had grown.
     pub images: u64,
@@ -74,6 +76,7 @@ impl Tally {
     fn add(&mut self, stats: &Stats) {
         self.flushes += stats.flushes;
         self.compactions += stats.compactions;
+        self.reopened += stats.files_reopened;
     }
 
     fn created(&mut self, path: &Path) {
