@@ -1,5 +1,8 @@
 //! Does a repair that is cut off or meets a fault at any call leave one store or the other, and no row
 //! given up that is there?
+//!
+//! So that this proves something, repairs with a mistake in the order of their syncs are cut off too
+//! (docs/DURABILITY.md, "Repair"): each must be found. What the disk sees is changed, not the repair.
 
 #![expect(
     clippy::unwrap_used,
@@ -10,21 +13,27 @@
 #[path = "common/crash.rs"]
 #[expect(dead_code, reason = "the crash test uses the rest")]
 mod common;
+#[path = "common/hooked.rs"]
+mod hooked;
 #[path = "common/repairs.rs"]
 #[expect(dead_code, reason = "tests of repairs use the rest")]
 mod repairs;
 #[path = "common/sample.rs"]
 mod sample;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 use common::ROOT;
-use hps::io::Io;
+use hooked::{Hook, HookedDisk};
+use hps::format::checksum::digest128;
 use hps::io::sim::{CrashMode, Fault, SimDisk};
+use hps::io::{Io, OpenMode};
 use hps::repair::{Options, Outcome, Repaired};
 use hps::*;
-use repairs::{Rows, contents, files_of, of_sim, run_repair};
+use repairs::{Rows, contents, files_of, of_sim, repair_on, run_repair};
 use sample::sample;
 
 /// A store with a damaged record in its last parameter file, and all of it durable.
@@ -43,10 +52,14 @@ fn copy(disk: &SimDisk) -> SimDisk {
 
 /// A repair with the exchange at its end; `None`: there was nothing to do.
 fn mend(disk: &SimDisk) -> Result<Option<Repaired>> {
-    match run_repair(disk, Options::default())? {
+    mend_on(&Io::of(disk.clone()))
+}
+
+fn mend_on(io: &Io) -> Result<Option<Repaired>> {
+    match repair_on(io, Options::default())?.0 {
         Outcome::Whole(_) => Ok(None),
         Outcome::Built(_, repaired) => {
-            repaired.swap(&Io::of(disk.clone()), Path::new(ROOT))?;
+            repaired.swap(io, Path::new(ROOT))?;
             Ok(Some(*repaired))
         }
     }
@@ -64,16 +77,52 @@ fn rows_of(disk: &SimDisk, id: u64) -> Rows {
     of_sim(disk, Path::new(ROOT), id)
 }
 
+/// The damaged store, and what a repair must make of it.
+struct Case {
+    disk: SimDisk,
+    before: BTreeMap<PathBuf, Vec<u8>>,
+    checkpoint: u64,
+    right: Rows,
+}
+
+impl Case {
+    fn new() -> Case {
+        let disk = damaged();
+        let mended = copy(&disk);
+        let checkpoint = mend(&mended).unwrap().unwrap().checkpoint;
+        Case {
+            before: below(&disk, "store"),
+            disk,
+            checkpoint,
+            right: rows_of(&mended, checkpoint),
+        }
+    }
+
+    /// What a crash left is one store or the other, and the next repair ends what was begun.
+    fn check(&self, left: &SimDisk, what: &str) {
+        if below(left, "store") != self.before {
+            let rows = rows_of(left, self.checkpoint);
+            assert!(rows == self.right, "{what}: neither store");
+        }
+        mend(left).unwrap_or_else(|e| panic!("{what}: {e}"));
+        let rows = rows_of(left, self.checkpoint);
+        assert!(rows == self.right, "{what}: other rows");
+        let aside = below(left, "store.damaged");
+        assert!(aside == self.before, "{what}: the damaged store");
+        let beside = below(left, "store.repair");
+        assert!(beside.is_empty(), "{what}: {:?} stay", beside.keys());
+        assert!(mend(left).unwrap().is_none(), "{what}: twice is once");
+    }
+}
+
 #[test]
 fn a_repair_that_is_cut_off_at_any_call_leaves_one_store_or_the_other() {
-    let base = damaged();
-    let before = below(&base, "store");
-    let disk = copy(&base);
-    let id = mend(&disk).unwrap().unwrap().checkpoint;
+    let case = Case::new();
+    let disk = copy(&case.disk);
+    mend(&disk).unwrap().unwrap();
     let (calls, mut cuts) = (disk.changing_calls(), 0);
-    let right = rows_of(&disk, id);
     for call in calls {
-        let disk = copy(&base);
+        let disk = copy(&case.disk);
         disk.stop_at(call);
         assert!(mend(&disk).is_err(), "cut off at call {call}");
         for seed in 0..4 {
@@ -83,20 +132,203 @@ fn a_repair_that_is_cut_off_at_any_call_leaves_one_store_or_the_other() {
                 _ => CrashMode::Random,
             };
             let left = disk.crash(seed, mode);
-            let what = format!("cut off at call {call}, {mode:?} {seed}");
-            let now = below(&left, "store");
-            if now != before {
-                assert!(rows_of(&left, id) == right, "{what}: neither store");
-            }
-            mend(&left).unwrap_or_else(|e| panic!("{what}: {e}"));
-            assert!(rows_of(&left, id) == right, "{what}: other rows");
-            assert!(below(&left, "store.damaged") == before, "{what}");
-            assert!(below(&left, "store.repair").is_empty(), "{what}");
-            assert!(mend(&left).unwrap().is_none(), "{what}: twice is once");
+            case.check(&left, &format!("cut off at call {call}, {mode:?} {seed}"));
             cuts += 1;
         }
     }
     assert!(cuts > 60, "{cuts} cuts");
+}
+
+/// The kind of a call, and how its path ends.
+type Call = (&'static str, &'static str);
+
+/// What is wrong with a repair.
+#[derive(Clone, Copy, Debug)]
+enum Mistake {
+    /// A call is left out.
+    Without(Call),
+    /// A sync is made only once this other call has been made.
+    Late(Call, Call),
+    /// The same, but right until a first call has been made.
+    LateSince(Call, Call, Call),
+}
+
+use Mistake::{Late, LateSince, Without};
+
+const EXCHANGE: Call = ("rename", "/store");
+const PARENT: Call = ("sync_dir", "/");
+const RENAME_ASIDE: Call = ("rename", "/store.repair");
+const UNMARK: Call = ("remove", "REPAIR");
+
+/// Remains of each crash.
+const REMAINS: u64 = 20;
+
+/// What the mistake is made in, and what is wrong.
+const BREAKS: [(&str, &str, Mistake); 10] = [
+    ("repair", "row files unsynced", Without(("sync", ".rows"))),
+    (
+        "repair",
+        "manifest unsynced",
+        Without(("sync", ".manifest")),
+    ),
+    ("repair", "CURRENT unsynced", Without(("sync", "CURRENT"))),
+    (
+        "repair",
+        "exchanged before row files are synced",
+        Late(("sync", ".rows"), EXCHANGE),
+    ),
+    (
+        "repair",
+        "exchanged before the manifest is synced",
+        Late(("sync", ".manifest"), EXCHANGE),
+    ),
+    (
+        "repair",
+        "exchanged before STORE is synced",
+        Late(("sync", "STORE.tmp"), EXCHANGE),
+    ),
+    (
+        "repair",
+        "exchanged before the names in the repaired store are durable",
+        Late(("sync_dir", "/store.repair"), EXCHANGE),
+    ),
+    ("swap", "names unsynced", Without(PARENT)),
+    (
+        "swap",
+        "the mark removed before the exchange is durable",
+        Late(PARENT, UNMARK),
+    ),
+    (
+        "swap",
+        "the mark removed before the damaged store's name is durable",
+        LateSince(RENAME_ASIDE, PARENT, UNMARK),
+    ),
+];
+
+/// What a repair with a mistake does about calls.
+#[derive(Debug)]
+struct Liar {
+    mistake: Option<Mistake>,
+    since: bool,
+    passed: bool,
+    late: Vec<(&'static str, PathBuf)>,
+}
+
+impl Liar {
+    fn new(mistake: Option<Mistake>) -> Liar {
+        let since = !matches!(mistake, Some(LateSince(..)));
+        let (passed, late) = (false, Vec::new());
+        Liar {
+            mistake,
+            since,
+            passed,
+            late,
+        }
+    }
+
+    /// Whether the call is answered without the disk.
+    fn answers(&mut self, disk: &SimDisk, kind: &'static str, path: &Path) -> bool {
+        if std::mem::take(&mut self.passed) {
+            for (kind, path) in self.late.drain(..) {
+                make_late(disk, kind, &path);
+            }
+        }
+        let is = |call: Call| kind == call.0 && path.to_string_lossy().ends_with(call.1);
+        let (late, after) = match self.mistake {
+            Some(Without(call)) => return is(call),
+            Some(Late(late, after) | LateSince(_, late, after)) => (late, after),
+            None => return false,
+        };
+        self.passed = is(after);
+        let answers = self.since && is(late);
+        if answers {
+            self.late.push((kind, path.to_path_buf()));
+        }
+        self.since |= matches!(self.mistake, Some(LateSince(first, ..)) if is(first));
+        answers
+    }
+}
+
+/// Syncs what a call named that was answered too early; the repaired store, or the file that it
+/// renamed, has its other name by now.
+fn make_late(disk: &SimDisk, kind: &str, path: &Path) {
+    let path = match path.strip_prefix("/store.repair") {
+        Ok(inside) => Path::new(ROOT).join(inside),
+        Err(_) => path.to_path_buf(),
+    };
+    let path = match path.extension() {
+        Some(e) if e == "tmp" => path.with_extension(""),
+        _ => path,
+    };
+    match kind {
+        "sync_dir" => disk.sync_dir(&path).unwrap(),
+        _ => disk.open(&path, OpenMode::Read).unwrap().sync().unwrap(),
+    }
+}
+
+/// Looks at what a crash may leave before each call of a repair with this mistake, and after it.
+/// What it finds; else how many remains there were.
+fn cut_everywhere(case: &Case, mistake: Option<Mistake>) -> std::result::Result<usize, String> {
+    let disk = copy(&case.disk);
+    let left = Arc::new(Mutex::new((BTreeSet::new(), Vec::new())));
+    let take = {
+        let (disk, left) = (disk.clone(), Arc::clone(&left));
+        move || {
+            let (seen, left) = &mut *left.lock().unwrap();
+            for seed in 0..REMAINS {
+                let mode = match seed {
+                    0 => CrashMode::KeepNone,
+                    1 => CrashMode::KeepAll,
+                    _ => CrashMode::Random,
+                };
+                let remains = disk.crash(seed << 32 | disk.calls(), mode);
+                if seen.insert(remains.digest(digest128)) {
+                    left.push(remains);
+                }
+            }
+        }
+    };
+    let hook: Hook = {
+        let (disk, take) = (disk.clone(), take.clone());
+        let liar = Mutex::new(Liar::new(mistake));
+        Arc::new(move |kind, path| {
+            take();
+            let answers = liar.lock().unwrap().answers(&disk, kind, path);
+            answers.then_some(Ok(()))
+        })
+    };
+    mend_on(&Io::of(HookedDisk::new(disk.clone(), hook))).unwrap();
+    take();
+    let acknowledged = disk.crash(0, CrashMode::KeepNone);
+    let (_, left) = std::mem::take(&mut *left.lock().unwrap());
+    let count = left.len();
+    let found = catch_unwind(AssertUnwindSafe(|| {
+        let rows = rows_of(&acknowledged, case.checkpoint);
+        assert!(rows == case.right, "acknowledged, and not there");
+        for (n, remains) in left.into_iter().enumerate() {
+            case.check(&remains, &format!("remains {n}"));
+        }
+    }));
+    found.map(|()| count).map_err(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+        text.unwrap_or_default()
+    })
+}
+
+#[test]
+fn every_break_planted_in_a_repair_or_its_swap_is_found() {
+    let case = Case::new();
+    let honest = cut_everywhere(&case, None).unwrap();
+    assert!(honest > 60, "{honest} remains");
+    let mut missed = Vec::new();
+    for (step, what, mistake) in BREAKS {
+        match cut_everywhere(&case, Some(mistake)) {
+            Err(found) => println!("{step}, {what}: {found:.160}"),
+            Ok(remains) => missed.push(format!("{step}, {what}: {remains} remains")),
+        }
+    }
+    assert!(missed.is_empty(), "no crash shows {missed:#?}");
 }
 
 /// Every error of a read was taken for bytes that the device has lost: a repair that ran out of memory

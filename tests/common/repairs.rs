@@ -35,9 +35,13 @@ pub fn run_repair(disk: &SimDisk, options: Options) -> Result<Outcome> {
 
 /// A repair, and the rows that it has told to be lost.
 pub fn repair_telling(disk: &SimDisk, options: Options) -> Result<(Outcome, Vec<LostRow>)> {
+    repair_on(&Io::of(disk.clone()), options)
+}
+
+pub fn repair_on(io: &Io, options: Options) -> Result<(Outcome, Vec<LostRow>)> {
     let mut lost: Vec<LostRow> = Vec::new();
     let outcome = repair(
-        &Io::of(disk.clone()),
+        io,
         Path::new(ROOT),
         options,
         &mut |_, row| {
