@@ -140,35 +140,54 @@ fn a_store_stays_where_it_was_opened_when_the_process_goes_elsewhere() {
     }
 }
 
-/// Makes checkpoints while only so many descriptors more may be opened.
-fn starve(place: &Path) {
-    let (store, table) = make(&place.join("store"), options());
+/// Makes a checkpoint while only so many descriptors more may be opened, and again without such a
+/// limit if that failed; whether it did.
+fn starved(store: &Store, table: TableId, step: u8, left: usize) -> bool {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    set(store, table, &keys(), f32::from(step), DIM);
+    setrlimit(Resource::RLIMIT_NOFILE, 256, hard).unwrap();
+    let mut taken = Vec::new();
+    while let Ok(file) = File::open("/dev/null") {
+        taken.push(file);
+    }
+    taken.truncate(taken.len() - left);
+    let result = store.checkpoint(u64::from(step), b"meta");
+    drop(taken);
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
+    let failed = match result {
+        Ok(_) => false,
+        Err(Error::Io { source, .. }) => {
+            assert_eq!(source.raw_os_error(), Some(24), "{left} left: EMFILE");
+            store.checkpoint(u64::from(step), b"meta").unwrap();
+            true
+        }
+        Err(error) => panic!("with {left} descriptors left: {error}"),
+    };
+    is_at(store, step);
+    failed
+}
+
+/// Stores that have no file yet, and one that has some to close.
+fn starve(place: &Path) {
     let mut failed = 0;
     for left in 0..12 {
-        let step = 2 + left;
-        set(&store, table, &keys(), f32::from(step), DIM);
-        setrlimit(Resource::RLIMIT_NOFILE, 256, hard).unwrap();
-        let mut taken = Vec::new();
-        while let Ok(file) = File::open("/dev/null") {
-            taken.push(file);
-        }
-        taken.truncate(taken.len() - usize::from(left));
-        let result = store.checkpoint(u64::from(step), b"meta");
-        drop(taken);
-        setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
-        match result {
-            Ok(_) => {}
-            Err(Error::Io { source, .. }) => {
-                assert_eq!(source.raw_os_error(), Some(24), "{left} left: EMFILE");
-                failed += 1;
-                store.checkpoint(u64::from(step), b"meta").unwrap();
-            }
-            Err(error) => panic!("with {left} descriptors left: {error}"),
-        }
-        is_at(&store, step);
+        let path = place.join(format!("fresh-{left}"));
+        let store = Store::create(&path, options()).unwrap();
+        let table = store.create_table(&sgd("t", DIM)).unwrap();
+        failed += u32::from(starved(&store, table, 1, left));
+        store.close().unwrap();
     }
-    assert!(failed > 2, "descriptors were not what was missing");
+    assert!(
+        failed > 2,
+        "descriptors were not what was missing: {failed}"
+    );
+    let (store, table) = make(&place.join("store"), options());
+    for left in 0..12 {
+        let step = 2 + left;
+        let _gave_way = starved(&store, table, step, usize::from(left));
+    }
+    let reopened = store.stats().files_reopened;
+    assert!(reopened > 0, "files give way where descriptors are missing");
     store.close().unwrap();
     say("done");
 }
