@@ -13,289 +13,25 @@
 mod common {
     pub mod rng;
     pub mod schedule;
+    pub mod stopped;
+    pub mod trainers;
 }
 
 use common::rng::Rng;
 use common::schedule::{explore, run};
+use common::stopped::{self, Stops};
+use common::trainers::*;
 use hps::io::Io;
 use hps::io::sim::{CrashMode, SimDisk};
 use hps::sync::{limits, thread};
 use hps::*;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
-
-const TRAINERS: usize = 2;
-/// 32 KiB a row.
-const DIM: usize = 8192;
-/// Keys of both trainers.
-const SHARED_KEYS: usize = 6;
-const ROOT: &str = "/store";
-
-/// How large a store, and how much is done to it.
-#[derive(Clone, Copy)]
-struct Scene {
-    cache_bytes: u64,
-    /// Keys of each trainer alone.
-    own_keys: usize,
-    /// Keys of a batch, at most.
-    batch_keys: usize,
-    rounds: usize,
-    checkpoints: u64,
-}
-
-/// The cache holds 24 rows, of 42: rows leave it all the time.
-const EVICTING: Scene = Scene {
-    cache_bytes: 1 << 20,
-    own_keys: 18,
-    batch_keys: 3,
-    rounds: 8,
-    checkpoints: 2,
-};
-
-/// Above 64 MiB a checkpoint has four writers; each has something to do, and all rows stay in
-/// memory.
-const MANY_WRITERS: Scene = Scene {
-    cache_bytes: 64 << 20,
-    own_keys: 60,
-    batch_keys: 50,
-    rounds: 4,
-    checkpoints: 2,
-};
-
-/// What a trainer does to rows, one after the other; a cut is between two of them.
-#[derive(Clone, Debug)]
-enum Change {
-    /// Adds one for each time that a key is named.
-    Push(Vec<u64>),
-    Remove(u64),
-}
-
-/// What a trainer has done, as the checker sees it. Not of the scheduler: nobody waits here.
-#[derive(Default)]
-struct Log {
-    changes: Mutex<Vec<Change>>,
-    begun: AtomicUsize,
-    ended: AtomicUsize,
-}
-
-impl Log {
-    fn change(&self, change: Change, make: impl FnOnce()) {
-        self.changes.lock().unwrap().push(change);
-        self.begun.fetch_add(1, SeqCst);
-        make();
-        self.ended.fetch_add(1, SeqCst);
-    }
-
-    /// The counts of keys after the first `n` changes.
-    fn after(&self, n: usize) -> BTreeMap<u64, u32> {
-        let mut counts = BTreeMap::new();
-        for change in &self.changes.lock().unwrap()[..n] {
-            match change {
-                Change::Push(keys) => {
-                    for key in keys {
-                        *counts.entry(*key).or_default() += 1;
-                    }
-                }
-                Change::Remove(key) => drop(counts.remove(key)),
-            }
-        }
-        counts
-    }
-}
-
-fn own_key(trainer: usize, i: usize) -> u64 {
-    (1000 * (trainer + 1) + i) as u64
-}
-
-fn options(scene: &Scene, inline: bool) -> RuntimeOptions {
-    RuntimeOptions {
-        cache_bytes: scene.cache_bytes,
-        file_bytes: 1 << 20,
-        shards: 2,
-        threads: 1,
-        io_depth: 2,
-        space_bound: 1.1,
-        retain_checkpoints: 2,
-        inline,
-        ..RuntimeOptions::default()
-    }
-}
-
-fn table() -> TableDescriptor {
-    TableDescriptor {
-        optimizer: Optimizer::Sgd,
-        initialiser: Initialiser::Zero,
-        ..TableDescriptor::new("t", DIM)
-    }
-}
-
-fn batch(scene: &Scene, rng: &mut Rng, trainer: usize) -> Vec<u64> {
-    let mut keys = vec![own_key(trainer, rng.below(scene.own_keys))];
-    for _ in 0..rng.below(scene.batch_keys) {
-        keys.push(match rng.one_in(3) {
-            true => rng.below(SHARED_KEYS) as u64,
-            false => own_key(trainer, rng.below(scene.own_keys)),
-        });
-    }
-    keys
-}
-
-/// Pulls, and again where there was no room: prefetches under way, also those whose tickets were
-/// dropped, may have the places of a shard. Four batches of three rows are more than its ten.
-fn pull(store: &Store, table: TableId, keys: &[u64], rows: &mut [f32]) -> Lease {
-    loop {
-        match store.pull(table, keys, rows) {
-            Err(Error::OverBudget { .. }) => shuttle::thread::yield_now(),
-            result => return result.unwrap(),
-        }
-    }
-}
-
-/// Pulls, checks and pushes; prefetches the next round's rows meanwhile.
-fn train(scene: &Scene, store: &Store, trainer: usize, log: &Log, seed: u64) {
-    let table = store.table("t").unwrap();
-    let mut rng = Rng(seed.rotate_left(32) ^ trainer as u64);
-    let mut next = batch(scene, &mut rng, trainer);
-    for _ in 0..scene.rounds {
-        let keys = std::mem::replace(&mut next, batch(scene, &mut rng, trainer));
-        let ticket = (!rng.one_in(3)).then(|| store.prefetch(table, &next).unwrap());
-        let mut rows = vec![0.0; keys.len() * DIM];
-        let lease = pull(store, table, &keys, &mut rows);
-        let counts = log.after(log.ended.load(SeqCst));
-        for (key, row) in keys.iter().zip(rows.chunks_exact(DIM)) {
-            let own = counts.get(key).copied().unwrap_or(0) as f32;
-            assert!(row.iter().all(|w| *w == row[0]), "a torn row of key {key}");
-            let fits = row[0] == own || *key < SHARED_KEYS as u64 && row[0] >= own;
-            assert!(
-                fits,
-                "trainer {trainer}, key {key}: {} after {own} pushes",
-                row[0]
-            );
-        }
-        rows.fill(1.0);
-        log.change(Change::Push(keys), || {
-            store.push(&lease, Update::deltas(&rows)).unwrap();
-        });
-        drop(lease);
-        if let Some(ticket) = ticket
-            && !rng.one_in(3)
-        {
-            match ticket.wait() {
-                Ok(_) | Err(Error::OverBudget { .. }) => {}
-                Err(error) => panic!("a ticket gave {error}"),
-            }
-        }
-        if rng.one_in(5) {
-            let key = own_key(trainer, rng.below(scene.own_keys));
-            log.change(Change::Remove(key), || {
-                store.remove(table, &[key]).unwrap();
-            });
-        }
-    }
-}
-
-/// A checkpoint, and how far the trainers were before and after its cut.
-struct Cut {
-    rows: BTreeMap<u64, f32>,
-    before: Vec<usize>,
-    after: Vec<usize>,
-}
-
-fn progress(logs: &[Log], of: impl Fn(&Log) -> &AtomicUsize) -> Vec<usize> {
-    logs.iter().map(|log| of(log).load(SeqCst)).collect()
-}
-
-/// A checkpoint, with `beside` done between its cut and the wait for it.
-fn checkpoint(store: &Store, step: u64, logs: &[Log], beside: impl FnOnce()) -> Cut {
-    let before = progress(logs, |log| &log.ended);
-    let ticket = store.checkpoint_begin(step, &[]).unwrap();
-    let after = progress(logs, |log| &log.begun);
-    beside();
-    let id = ticket.wait().unwrap().id;
-    Cut {
-        rows: rows_of(store, id),
-        before,
-        after,
-    }
-}
-
-fn rows_of(store: &Store, checkpoint: u64) -> BTreeMap<u64, f32> {
-    let mut rows = BTreeMap::new();
-    let mut iter = store.rows(checkpoint).unwrap();
-    while let Some(row) = iter.next_row().unwrap() {
-        assert!(row.values.iter().all(|v| *v == row.values[0]), "a torn row");
-        rows.insert(row.key, row.values[0]);
-    }
-    rows
-}
-
-/// The cut is after some change of each trainer, and holds exactly what was changed until then.
-fn check_cut(cut: &Cut, logs: &[Log]) {
-    let found = |counts: &BTreeMap<u64, u32>, keys: &dyn Fn(u64) -> bool| {
-        let held = cut.rows.iter().filter(|(key, _)| keys(**key));
-        let held: Vec<_> = held.map(|(k, v)| (*k, *v)).collect();
-        let counts = counts.iter().filter(|(key, _)| keys(**key));
-        held == counts.map(|(k, n)| (*k, *n as f32)).collect::<Vec<_>>()
-    };
-    let own = |trainer: usize| {
-        let first = own_key(trainer, 0);
-        let fits = |n: &usize| {
-            found(&logs[trainer].after(*n), &|key| {
-                (first..own_key(trainer + 1, 0)).contains(&key)
-            })
-        };
-        let range = cut.before[trainer]..=cut.after[trainer];
-        range.filter(fits).collect::<Vec<_>>()
-    };
-    let (left, right) = (own(0), own(1));
-    let both = left.iter().any(|l| {
-        right.iter().any(|r| {
-            let mut sum = logs[0].after(*l);
-            for (key, count) in logs[1].after(*r) {
-                *sum.entry(key).or_default() += count;
-            }
-            found(&sum, &|key| key < SHARED_KEYS as u64)
-        })
-    });
-    assert!(
-        both,
-        "no cut between {:?} and {:?} (own keys: {left:?}, {right:?}) has {:?}; {:?}, {:?}",
-        cut.before,
-        cut.after,
-        cut.rows,
-        logs[0].changes.lock().unwrap(),
-        logs[1].changes.lock().unwrap(),
-    );
-}
-
-/// All rows by pulls, in batches that fit; keys never pushed are left out.
-fn pulled(scene: &Scene, store: &Store) -> BTreeMap<u64, f32> {
-    let table = store.table("t").unwrap();
-    let own = (0..TRAINERS).flat_map(|t| (0..scene.own_keys).map(move |i| own_key(t, i)));
-    let keys: Vec<u64> = (0..SHARED_KEYS as u64).chain(own).collect();
-    let mut rows = BTreeMap::new();
-    for some in keys.chunks(6) {
-        let mut out = vec![0.0; some.len() * DIM];
-        let known = store.contains(table, some).unwrap();
-        drop(store.pull(table, some, &mut out).unwrap());
-        for ((key, row), known) in some.iter().zip(out.chunks_exact(DIM)).zip(known) {
-            assert!(row.iter().all(|w| *w == row[0]), "a torn row of key {key}");
-            assert!(
-                known || row[0] == 0.0,
-                "key {key} is not known, and has {}",
-                row[0]
-            );
-            if known {
-                rows.insert(*key, row[0]);
-            }
-        }
-    }
-    rows
-}
 
 fn all_changes(logs: &[Log]) -> BTreeMap<u64, f32> {
     let mut sum = BTreeMap::new();
@@ -329,7 +65,7 @@ fn play(scene: &Scene, seed: u64) {
     thread::scope(|scope| {
         for (t, log) in logs.iter().enumerate() {
             let store = &store;
-            scope.spawn(move || train(scene, store, t, log, seed));
+            scope.spawn(move || train(scene, store, t, log, seed).unwrap());
         }
         for step in 1..=scene.checkpoints {
             let mut write = || match rng.below(3) {
@@ -496,6 +232,37 @@ fn tickets_waited_for_and_dropped_in_any_order_leave_nothing_pinned() {
     let work = WORK.take();
     eprintln!("  {work:?}");
     assert!(work.flushes > 0, "{work:?}");
+}
+
+/// The crash of the plays above comes when all is quiet.
+#[test]
+fn a_disk_that_stops_under_all_threads_leaves_the_last_checkpoint_or_one_begun_after() {
+    // Failed flushes are tried again after a while: waits end by their limits.
+    let seen = explore("stopped", 2, |seed| stopped::play(&EVICTING, seed, false));
+    let stops = stopped::STOPS.take();
+    eprintln!("  {stops:?}");
+    let Stops {
+        in_checkpoint,
+        between,
+        acknowledged,
+        in_doubt,
+        ..
+    } = stops;
+    let enough = |n: u64| n * 25 > seen.runs;
+    let all = [in_checkpoint, between, acknowledged, in_doubt];
+    assert!(seen.runs < 100 || all.into_iter().all(enough), "{stops:?}");
+}
+
+/// The plays must be able to fail: here the disk has synced nothing.
+#[test]
+fn a_disk_that_lies_and_stops_is_found_out() {
+    let shown = (1..=50).find(|seed| {
+        let seen = Arc::default();
+        let play = || run(*seed, &seen, |seed| stopped::play(&EVICTING, seed, true));
+        catch_unwind(AssertUnwindSafe(play)).is_err()
+    });
+    eprintln!("  found by schedule {shown:?}");
+    assert!(shown.is_some(), "no schedule shows that nothing was synced");
 }
 
 #[test]
