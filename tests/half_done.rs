@@ -212,15 +212,18 @@ fn options_with_image(inline: bool) -> RuntimeOptions {
     }
 }
 
-fn create_table(disk: impl hps::io::Disk + hps::io::Engine + 'static, inline: bool) -> Store {
-    let options = options_with_image(inline);
-    let store = Store::create_on(Arc::new(disk), Path::new(ROOT), options).unwrap();
-    let table = TableDescriptor {
+fn table() -> TableDescriptor {
+    TableDescriptor {
         optimizer: Optimizer::Sgd,
         initialiser: Initialiser::Zero,
         ..TableDescriptor::new("t", 4)
-    };
-    store.create_table(&table).unwrap();
+    }
+}
+
+fn create_table(disk: impl hps::io::Disk + hps::io::Engine + 'static, inline: bool) -> Store {
+    let options = options_with_image(inline);
+    let store = Store::create_on(Arc::new(disk), Path::new(ROOT), options).unwrap();
+    store.create_table(&table()).unwrap();
     store
 }
 
@@ -517,12 +520,7 @@ fn rows_of_a_file_that_was_written_count_although_the_one_beside_it_failed() {
     };
     let hooked = Arc::new(HookedDisk::new(disk, hook));
     let store = Store::create_on(hooked, Path::new(ROOT), options).unwrap();
-    let table = TableDescriptor {
-        optimizer: Optimizer::Sgd,
-        initialiser: Initialiser::Zero,
-        ..TableDescriptor::new("t", 4)
-    };
-    store.create_table(&table).unwrap();
+    store.create_table(&table()).unwrap();
     set(&store, 0..1000, 1.0);
     armed.store(true, Ordering::Relaxed);
     let mut written = 0;
@@ -551,12 +549,7 @@ fn a_meta_beyond_the_limit_is_refused_before_the_cut() {
     options.thresholds.meta_bytes_max = 1000;
     let disk = SimDisk::new(1);
     let store = Store::create_on(Arc::new(disk), Path::new(ROOT), options).unwrap();
-    let table = TableDescriptor {
-        optimizer: Optimizer::Sgd,
-        initialiser: Initialiser::Zero,
-        ..TableDescriptor::new("t", 4)
-    };
-    store.create_table(&table).unwrap();
+    store.create_table(&table()).unwrap();
     set(&store, 0..10, 1.0);
     let error = store.checkpoint_begin(1, &[1; 1001]).unwrap_err();
     assert!(matches!(error, Error::InvalidArgument(_)), "{error}");

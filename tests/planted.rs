@@ -16,206 +16,160 @@
 mod common;
 #[path = "common/hooked.rs"]
 mod hooked;
+#[path = "common/mistakes.rs"]
+#[expect(dead_code, reason = "other tests plant the rest")]
+mod mistakes;
 #[path = "common/trial.rs"]
 #[expect(dead_code, reason = "the crash test uses the rest")]
 mod trial;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use common::plans::{Plan, some_options};
 use common::{Op, Random, key};
 use hps::Thresholds;
-use hps::io::OpenMode;
-use hps::io::sim::SimDisk;
+use mistakes::{Call, Met, Mistake, Planted, late, unlinked, without};
 use trial::{Liar, Told, Trial, crash_everywhere, in_parallel};
-
-/// The kind of a call, and how its path ends.
-type Call = (&'static str, &'static str);
-
-/// What is wrong with an engine.
-#[derive(Clone, Copy, Debug)]
-enum Mistake {
-    /// A call is left out.
-    Without(Call),
-    /// A sync is made only once this other call has been made.
-    Late(Call, Call),
-    /// Just before this call, the oldest files with one of these endings are unlinked.
-    Unlinked(&'static [&'static str], Call),
-}
-
-use Mistake::{Late, Unlinked, Without};
 
 const RENAMED: Call = ("rename", "CURRENT.tmp");
 const STORE_RENAMED: Call = ("rename", "STORE.tmp");
 
 /// What is done when the mistake is made, its number of DURABILITY.md, and the mistake.
 const BREAKS: [(&str, &str, Mistake); 30] = [
-    ("create", "CURRENT unsynced", Without(("sync", "CURRENT"))),
+    ("create", "CURRENT unsynced", without(("sync", "CURRENT"))),
     (
         "create",
         "manifest unsynced",
-        Without(("sync", ".manifest")),
+        without(("sync", ".manifest")),
     ),
-    ("create", "PART unsynced", Without(("sync", "PART"))),
+    ("create", "PART unsynced", without(("sync", "PART"))),
     (
         "create",
         "data directory unsynced",
-        Without(("sync_dir", "store/a")),
+        without(("sync_dir", "store/a")),
     ),
     (
         "create",
         "STORE renamed before the manifest is synced",
-        Late(("sync", ".manifest"), STORE_RENAMED),
+        late(("sync", ".manifest"), STORE_RENAMED),
     ),
     (
         "recovery",
         "CURRENT.tmp unsynced",
-        Without(("sync", "CURRENT.tmp")),
+        without(("sync", "CURRENT.tmp")),
     ),
     (
         "recovery",
         "unlinks before CURRENT is durable",
-        Late(("sync_dir", "store"), ("remove", ".manifest")),
+        late(("sync_dir", "store"), ("remove", ".manifest")),
     ),
     (
         "checkpoint",
         "4a: row files unsynced",
-        Without(("sync", ".rows")),
+        without(("sync", ".rows")),
     ),
     (
         "checkpoint",
         "4b: meta file unsynced",
-        Without(("sync", ".meta")),
+        without(("sync", ".meta")),
     ),
     (
         "checkpoint",
         "4c: data directory unsynced",
-        Without(("sync_dir", "store/a")),
+        without(("sync_dir", "store/a")),
     ),
     (
         "checkpoint",
         "4c: root unsynced",
-        Without(("sync_dir", "store")),
+        without(("sync_dir", "store")),
     ),
-    ("checkpoint", "5: copy unsynced", Without(("sync", ".copy"))),
+    ("checkpoint", "5: copy unsynced", without(("sync", ".copy"))),
     (
         "checkpoint",
         "6b before 5: CURRENT renamed before the manifest is synced",
-        Late(("sync", ".manifest"), RENAMED),
+        late(("sync", ".manifest"), RENAMED),
     ),
     (
         "checkpoint",
         "6b before 6a: CURRENT renamed before its bytes are synced",
-        Late(("sync", "CURRENT.tmp"), RENAMED),
+        late(("sync", "CURRENT.tmp"), RENAMED),
     ),
     (
         "checkpoint",
         "6b before 4a: CURRENT renamed before row files are synced",
-        Late(("sync", ".rows"), RENAMED),
+        late(("sync", ".rows"), RENAMED),
     ),
     (
         "checkpoint",
         "7 before 6b: a forgotten meta file unlinked before CURRENT",
-        Unlinked(&["meta"], RENAMED),
+        unlinked(&["meta"], RENAMED),
     ),
     (
         "checkpoint",
         "7 before 6b: the old manifest unlinked before CURRENT",
-        Unlinked(&["manifest", "copy"], RENAMED),
+        unlinked(&["manifest", "copy"], RENAMED),
     ),
-    ("image", "8a: image unsynced", Without(("sync", ".image"))),
+    ("image", "8a: image unsynced", without(("sync", ".image"))),
     (
         "image",
         "8c: manifest unsynced",
-        Without(("sync", ".manifest")),
+        without(("sync", ".manifest")),
     ),
     (
         "image",
         "8e before 8d: the old image unlinked before CURRENT",
-        Unlinked(&["image"], RENAMED),
+        unlinked(&["image"], RENAMED),
     ),
     (
         "Rollback",
         "manifest unsynced",
-        Without(("sync", ".manifest")),
+        without(("sync", ".manifest")),
     ),
-    ("Rollback", "root unsynced", Without(("sync_dir", "store"))),
+    ("Rollback", "root unsynced", without(("sync_dir", "store"))),
     (
         "Rollback",
         "CURRENT renamed before the manifest is synced",
-        Late(("sync", ".manifest"), RENAMED),
+        late(("sync", ".manifest"), RENAMED),
     ),
     (
         "Export",
         "target unsynced",
-        Without(("sync_dir", "export-0")),
+        without(("sync_dir", "export-0")),
     ),
     (
         "Export",
         "manifest unsynced",
-        Without(("sync", ".manifest")),
+        without(("sync", ".manifest")),
     ),
     (
         "Export",
         "STORE renamed before links are durable",
-        Late(("sync_dir", "export-0/part-0"), STORE_RENAMED),
+        late(("sync_dir", "export-0/part-0"), STORE_RENAMED),
     ),
-    ("Recommit", "row files unsynced", Without(("sync", ".rows"))),
+    ("Recommit", "row files unsynced", without(("sync", ".rows"))),
     (
         "Recommit",
         "data directory unsynced",
-        Without(("sync_dir", "store/a")),
+        without(("sync_dir", "store/a")),
     ),
     (
         "Recommit",
         "CURRENT renamed before the manifest is synced",
-        Late(("sync", ".manifest"), RENAMED),
+        late(("sync", ".manifest"), RENAMED),
     ),
     (
         "Recommit",
         "the old manifest unlinked before CURRENT",
-        Unlinked(&["manifest", "copy"], RENAMED),
+        unlinked(&["manifest", "copy"], RENAMED),
     ),
 ];
-
-fn is(call: Call, kind: &str, path: &Path) -> bool {
-    kind == call.0 && path.to_string_lossy().ends_with(call.1)
-}
-
-/// Syncs what a call named that was answered too early; CURRENT.tmp has its other name by now.
-fn make_late(disk: &SimDisk, kind: &str, path: &Path) {
-    let renamed = path.with_extension("");
-    let path = match path.extension() {
-        Some(e) if e == "tmp" && disk.read_file(path).is_err() => &renamed,
-        _ => path,
-    };
-    match kind {
-        "sync_dir" => disk.sync_dir(path).unwrap(),
-        _ => disk.open(path, OpenMode::Read).unwrap().sync().unwrap(),
-    }
-}
-
-/// Unlinks the oldest file of each ending beside `path`, if it is not the only one.
-fn unlink_oldest(disk: &SimDisk, endings: &[&str], path: &Path) {
-    for ending in endings {
-        let of = |p: &PathBuf| {
-            p.parent() == path.parent() && p.extension().is_some_and(|e| e == *ending)
-        };
-        let files: Vec<PathBuf> = disk.paths().into_iter().filter(of).collect();
-        if let [oldest, _, ..] = &files[..] {
-            disk.remove(oldest).unwrap();
-        }
-    }
-}
 
 /// An engine with this mistake.
 fn liar(during: &'static str, mistake: Mistake) -> Liar {
     Arc::new(move || {
         let mut image = false;
-        let mut late: Vec<(&'static str, PathBuf)> = Vec::new();
-        let mut passed = false;
+        let mut planted = Planted::new(mistake);
         Box::new(move |disk, doing, kind, path| {
             if kind == "create" {
                 let ends = |extension: &str| path.extension().is_some_and(|e| e == extension);
@@ -225,33 +179,15 @@ fn liar(during: &'static str, mistake: Mistake) -> Liar {
                 _ if image && doing.starts_with("checkpoint") => "image",
                 other => other,
             };
-            let mut acted = false;
-            if passed {
-                passed = false;
-                acted = !late.is_empty();
-                for (kind, path) in late.drain(..) {
-                    make_late(disk, kind, &path);
-                }
-            }
-            let told = |acted| if acted { Told::Acted } else { Told::Nothing };
-            if !now.starts_with(during) {
-                return told(acted);
-            }
-            match mistake {
-                Without(call) if is(call, kind, path) => Told::Answer(Ok(())),
-                Late(call, _) if is(call, kind, path) => {
-                    late.push((kind, path.to_path_buf()));
-                    Told::Answer(Ok(()))
-                }
-                Late(_, after) if is(after, kind, path) => {
-                    passed = true;
-                    told(acted)
-                }
-                Unlinked(endings, before) if is(before, kind, path) => {
-                    unlink_oldest(disk, endings, path);
-                    Told::Acted
-                }
-                _ => told(acted),
+            let acted = planted.catch_up(disk);
+            let met = match now.starts_with(during) {
+                true => planted.meet(disk, kind, path),
+                false => Met::Nothing,
+            };
+            match met {
+                Met::Answered => Told::Answer(Ok(())),
+                Met::Nothing if !acted => Told::Nothing,
+                Met::Nothing | Met::Acted => Told::Acted,
             }
         })
     })
@@ -325,7 +261,7 @@ fn every_planted_break_is_found() {
     for (i, found) in found {
         let (during, what, mistake) = BREAKS[usize::try_from(i).unwrap()];
         *by_step.entry(during).or_default() += 1;
-        reorderings += usize::from(!matches!(mistake, Without(_)));
+        reorderings += usize::from(!matches!(mistake, Mistake::Without(_)));
         match found {
             Some(violation) => println!("{during}, {what}: {violation:.160}"),
             None => missed.push(format!("{during}, {what}")),

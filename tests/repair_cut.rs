@@ -15,6 +15,9 @@
 mod common;
 #[path = "common/hooked.rs"]
 mod hooked;
+#[path = "common/mistakes.rs"]
+#[expect(dead_code, reason = "other tests plant the rest")]
+mod mistakes;
 #[path = "common/repairs.rs"]
 #[expect(dead_code, reason = "tests of repairs use the rest")]
 mod repairs;
@@ -29,10 +32,11 @@ use std::sync::{Arc, Mutex};
 use common::ROOT;
 use hooked::{Hook, HookedDisk};
 use hps::format::checksum::digest128;
+use hps::io::Io;
 use hps::io::sim::{CrashMode, Fault, SimDisk};
-use hps::io::{Io, OpenMode};
 use hps::repair::{Options, Outcome, Repaired};
 use hps::*;
+use mistakes::{Call, Met, Mistake, Planted, late, late_since, without};
 use repairs::{Rows, contents, files_of, of_sim, repair_on, run_repair};
 use sample::sample;
 
@@ -139,22 +143,6 @@ fn a_repair_that_is_cut_off_at_any_call_leaves_one_store_or_the_other() {
     assert!(cuts > 60, "{cuts} cuts");
 }
 
-/// The kind of a call, and how its path ends.
-type Call = (&'static str, &'static str);
-
-/// What is wrong with a repair.
-#[derive(Clone, Copy, Debug)]
-enum Mistake {
-    /// A call is left out.
-    Without(Call),
-    /// A sync is made only once this other call has been made.
-    Late(Call, Call),
-    /// The same, but right until a first call has been made.
-    LateSince(Call, Call, Call),
-}
-
-use Mistake::{Late, LateSince, Without};
-
 const EXCHANGE: Call = ("rename", "/store");
 const PARENT: Call = ("sync_dir", "/");
 const RENAME_ASIDE: Call = ("rename", "/store.repair");
@@ -165,106 +153,45 @@ const REMAINS: u64 = 20;
 
 /// What the mistake is made in, and what is wrong.
 const BREAKS: [(&str, &str, Mistake); 10] = [
-    ("repair", "row files unsynced", Without(("sync", ".rows"))),
+    ("repair", "row files unsynced", without(("sync", ".rows"))),
     (
         "repair",
         "manifest unsynced",
-        Without(("sync", ".manifest")),
+        without(("sync", ".manifest")),
     ),
-    ("repair", "CURRENT unsynced", Without(("sync", "CURRENT"))),
+    ("repair", "CURRENT unsynced", without(("sync", "CURRENT"))),
     (
         "repair",
         "exchanged before row files are synced",
-        Late(("sync", ".rows"), EXCHANGE),
+        late(("sync", ".rows"), EXCHANGE),
     ),
     (
         "repair",
         "exchanged before the manifest is synced",
-        Late(("sync", ".manifest"), EXCHANGE),
+        late(("sync", ".manifest"), EXCHANGE),
     ),
     (
         "repair",
         "exchanged before STORE is synced",
-        Late(("sync", "STORE.tmp"), EXCHANGE),
+        late(("sync", "STORE.tmp"), EXCHANGE),
     ),
     (
         "repair",
         "exchanged before the names in the repaired store are durable",
-        Late(("sync_dir", "/store.repair"), EXCHANGE),
+        late(("sync_dir", "/store.repair"), EXCHANGE),
     ),
-    ("swap", "names unsynced", Without(PARENT)),
+    ("swap", "names unsynced", without(PARENT)),
     (
         "swap",
         "the mark removed before the exchange is durable",
-        Late(PARENT, UNMARK),
+        late(PARENT, UNMARK),
     ),
     (
         "swap",
         "the mark removed before the damaged store's name is durable",
-        LateSince(RENAME_ASIDE, PARENT, UNMARK),
+        late_since(RENAME_ASIDE, PARENT, UNMARK),
     ),
 ];
-
-/// What a repair with a mistake does about calls.
-#[derive(Debug)]
-struct Liar {
-    mistake: Option<Mistake>,
-    since: bool,
-    passed: bool,
-    late: Vec<(&'static str, PathBuf)>,
-}
-
-impl Liar {
-    fn new(mistake: Option<Mistake>) -> Liar {
-        let since = !matches!(mistake, Some(LateSince(..)));
-        let (passed, late) = (false, Vec::new());
-        Liar {
-            mistake,
-            since,
-            passed,
-            late,
-        }
-    }
-
-    /// Whether the call is answered without the disk.
-    fn answers(&mut self, disk: &SimDisk, kind: &'static str, path: &Path) -> bool {
-        if std::mem::take(&mut self.passed) {
-            for (kind, path) in self.late.drain(..) {
-                make_late(disk, kind, &path);
-            }
-        }
-        let is = |call: Call| kind == call.0 && path.to_string_lossy().ends_with(call.1);
-        let (late, after) = match self.mistake {
-            Some(Without(call)) => return is(call),
-            Some(Late(late, after) | LateSince(_, late, after)) => (late, after),
-            None => return false,
-        };
-        self.passed = is(after);
-        let answers = self.since && is(late);
-        if answers {
-            self.late.push((kind, path.to_path_buf()));
-        }
-        self.since |= matches!(self.mistake, Some(LateSince(first, ..)) if is(first));
-        answers
-    }
-}
-
-/// Syncs what a call named that was answered too early; the repaired store, or the file that it
-/// renamed, has its other name by now.
-fn make_late(disk: &SimDisk, kind: &str, path: &Path) {
-    let path = match path.strip_prefix("/store.repair") {
-        Ok(inside) => Path::new(ROOT).join(inside),
-        Err(_) => path.to_path_buf(),
-    };
-    let path = match path.extension() {
-        Some(e) if e == "tmp" => path.with_extension(""),
-        _ => path,
-    };
-    match kind {
-        "sync_dir" => disk.sync_dir(&path).unwrap(),
-        _ => disk.open(&path, OpenMode::Read).unwrap().sync().unwrap(),
-    }
-}
 
 /// Looks at what a crash may leave before each call of a repair with this mistake, and after it.
 /// What it finds; else how many remains there were.
@@ -290,11 +217,14 @@ fn cut_everywhere(case: &Case, mistake: Option<Mistake>) -> std::result::Result<
     };
     let hook: Hook = {
         let (disk, take) = (disk.clone(), take.clone());
-        let liar = Mutex::new(Liar::new(mistake));
+        let planted = Mutex::new(mistake.map(Planted::new));
         Arc::new(move |kind, path| {
             take();
-            let answers = liar.lock().unwrap().answers(&disk, kind, path);
-            answers.then_some(Ok(()))
+            let mut planted = planted.lock().unwrap();
+            let planted = planted.as_mut()?;
+            planted.catch_up(&disk);
+            let met = planted.meet(&disk, kind, path);
+            (met == Met::Answered).then_some(Ok(()))
         })
     };
     mend_on(&Io::of(HookedDisk::new(disk.clone(), hook))).unwrap();

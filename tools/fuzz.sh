@@ -26,7 +26,7 @@ exec </dev/null
 export CARGO_TERM_PROGRESS_WHEN=never
 # libFuzzer's instrumentation needs flags that stable Rust has only for itself.
 export RUSTC_BOOTSTRAP=1
-# A store's buffers of 1 MiB are used again, not mapped and unmapped: four times as many inputs.
+# Large allocations are used again, not mapped and unmapped for each input.
 export MALLOC_MMAP_THRESHOLD_=67108864 MALLOC_TRIM_THRESHOLD_=268435456
 # Freed memory that AddressSanitizer keeps counts towards the limit.
 export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_odr_violation=0:quarantine_size_mb=32"

@@ -92,6 +92,13 @@ pub trait Queue: Send + std::fmt::Debug {
         self.pool_mut().put(buffer);
     }
 
+    /// Holds a caller to its promises, and starts the request.
+    fn admit(&mut self, request: Request) {
+        self.pool()
+            .admit(self.in_flight(), request.bytes, &request.buffer);
+        self.start(request);
+    }
+
     /// Starts reading `bytes` at `offset` into `buffer`. Never blocks; the caller keeps
     /// `in_flight() < depth()` (asserted).
     fn read(
@@ -102,9 +109,9 @@ pub trait Queue: Send + std::fmt::Debug {
         buffer: AlignedBuffer,
         tag: u64,
     ) {
-        self.pool().admit(self.in_flight(), bytes, &buffer);
-        self.start(Request {
-            file: Arc::clone(file),
+        let file = Arc::clone(file);
+        self.admit(Request {
+            file,
             write: false,
             offset,
             bytes,
@@ -122,9 +129,9 @@ pub trait Queue: Send + std::fmt::Debug {
         buffer: AlignedBuffer,
         tag: u64,
     ) {
-        self.pool().admit(self.in_flight(), bytes, &buffer);
-        self.start(Request {
-            file: Arc::clone(file),
+        let file = Arc::clone(file);
+        self.admit(Request {
+            file,
             write: true,
             offset,
             bytes,
