@@ -6,9 +6,13 @@
 #                                   figures trainer bounds bench crash flips schedules sanitizers
 #                                   disks supply fuzz
 #
+# All stages run in two lanes beside each other, one with debug builds and one with release builds, since
+# few stages keep two processors busy: HPS_CHECK_LANES=1 runs them one after the other, and so are stages
+# run that are named. In two lanes the log of a stage is printed when it ends.
+#
 # Stops at the first stage that fails, naming it. Needs Rust with rustfmt and clippy, and a C
-# compiler. At the end each stage is a line: seconds, and what it counted (tests, crashes, kills, ...).
-# A stage fails
+# compiler. At the end each stage is a line: seconds, processor seconds, and what it counted (tests,
+# crashes, kills, ...). A stage fails
 #
 # - that counts less than tools/test_counts.txt asks for; HPS_CHECK_COUNTS=off leaves that out, for runs
 #   that are made shorter; HPS_BLESS_COUNTS=1 raises the numbers of the file to what was counted;
@@ -40,57 +44,90 @@ workloads_tested=30
 # Logs of the stages, and all that was left out.
 logs=$PWD/target/stages
 mkdir -p "$logs"
-export HPS_SKIPS_FILE=$logs/skips
 allowed=${HPS_SKIPS_ALLOWED:-tools/skips.txt}
 # What `hps-bench --tiny all` has to report, each name as often as it is here.
 workloads="pull-hit push-hit train-memory first-touch load pull-miss train train reopen reopen-killed
   checkpoint checkpoint-beside checkpoint-beside-disk compaction index growth-pull-hit-4000
   growth-pull-miss-4000 growth-pull-hit-8000 growth-pull-miss-8000 growth-pull-hit-16000
   growth-pull-miss-16000"
-report=()
 passed=""
+# This shell: a subshell has a number of its own.
+shell=$BASHPID
+in_lane=""
 current=""
 begun=$SECONDS
+lanes=()
+reports=$logs/reports
+failed=$logs/failed
+rm -f "$logs"/*.skips "$reports" "$failed"
 
 finish() {
   local status=$?
-  if [ "${#report[@]}" -gt 0 ]; then
-    printf '%s\n' "${report[@]}"
-    sort -u "$HPS_SKIPS_FILE" 2>/dev/null || true
+  trap - EXIT INT TERM
+  stop_lanes
+  if [ -s "$reports" ]; then
+    cat "$reports"
+    cat "$logs"/*.skips 2>/dev/null | sort -u
     printf '%-10s %5d s, seed %s\n' all $((SECONDS - begun)) "$HPS_SEED"
   fi
   if [ "$status" -ne 0 ]; then
+    [ ! -s "$failed" ] || current=$(head -n 1 "$failed")
     echo "check.sh: FAILED in stage '$current'" >&2
   else
     echo "check.sh: passed"
   fi
+  exit "$status"
 }
 trap finish EXIT
+trap 'exit 130' INT TERM
+
+# Each lane is a process group of its own.
+stop_lanes() {
+  local lane
+  for lane in "${lanes[@]}"; do
+    kill -TERM -- "-$lane" 2>/dev/null || true
+  done
+}
 
 run_stage() { # name
   current=$1
-  echo "== $current"
-  local start=$SECONDS status counts
-  : >"$HPS_SKIPS_FILE.new"
+  local start=$SECONDS status counts log=$logs/$1.log before
+  export HPS_SKIPS_FILE=$logs/$1.skips
+  : >"$HPS_SKIPS_FILE"
+  before=$(processor_seconds)
   # As a condition, `set -e` would be off in the stage.
   set +e
-  (
-    set -e
-    export HPS_SKIPS_FILE=$HPS_SKIPS_FILE.new
-    "stage_$current"
-  ) 2>&1 | tee "$logs/$current.log"
-  status=${PIPESTATUS[0]}
+  if [ -n "$in_lane" ]; then
+    echo "-- $current begins"
+    (
+      set -e
+      "stage_$current"
+    ) >"$log" 2>&1
+    status=$?
+    flock "$logs/printing" sh -c 'echo "== $1"; cat "$2"' sh "$current" "$log"
+  else
+    echo "== $current"
+    (
+      set -e
+      "stage_$current"
+    ) 2>&1 | tee "$log"
+    status=${PIPESTATUS[0]}
+  fi
   set -e
-  counts=$(counted <"$logs/$current.log")
-  report+=("$(printf '%-10s %5d s  %s' "$current" $((SECONDS - start)) \
-    "$(paste -sd '|' <<<"$counts" | sed 's/|/, /g')")")
+  counts=$(counted <"$log")
+  printf '%-10s %5d s, %5d s of processors  %s\n' "$current" $((SECONDS - start)) \
+    $(($(processor_seconds) - before)) "$(paste -sd '|' <<<"$counts" | sed 's/|/, /g')" >>"$reports"
   # What scripts and cargo said; tests have written it themselves.
-  grep -o 'SKIPPED.*' "$logs/$current.log" >>"$HPS_SKIPS_FILE.new" || true
-  sort -u "$HPS_SKIPS_FILE.new" >>"$HPS_SKIPS_FILE"
+  grep -o 'SKIPPED.*' "$log" >>"$HPS_SKIPS_FILE" || true
   [ "$status" -eq 0 ] || exit "$status"
   check_skips
   check_counts "$counts"
   passed+=" $1 "
+}
+
+# Of all that this lane has started and that has ended.
+processor_seconds() {
+  awk -v tick="$(getconf CLK_TCK)" '{ sub(/.*[)] /, ""); printf "%d\n", ($14 + $15) / tick }' "/proc/$shell/stat"
 }
 
 # Binaries that a stage before has built with what tests switch on: built alone, the library would be
@@ -118,13 +155,13 @@ skip() { # why
 
 # Fails on what was left out of a stage and is not on the list.
 check_skips() {
-  local patterns=$logs/allowed unlisted
+  local patterns=$logs/$current.allowed unlisted
   if grep -nvE '^(#.*|.+ -- .+)?$' "$allowed" >&2; then
     echo "$allowed: lines that are no pattern with a reason" >&2
     exit 1
   fi
   sed -n 's/^\([^#].*\) -- .*/\1/p' "$allowed" >"$patterns"
-  unlisted=$(sort -u "$HPS_SKIPS_FILE.new" | grep -vEf "$patterns" || true)
+  unlisted=$(sort -u "$HPS_SKIPS_FILE" | grep -vEf "$patterns" || true)
   if [ -n "$unlisted" ]; then
     echo "$unlisted" >&2
     echo "check.sh: the above was left out, and $allowed does not allow it" >&2
@@ -294,9 +331,9 @@ stage_bench() {
   built tools || cargo build --release --quiet -p hps-tools --bin hps-bench
   local bench=${CARGO_TARGET_DIR:-target}/release/hps-bench out=target/hps-bench
   mkdir -p target
-  if ! timeout 60 "$bench" --tiny all --json >"$out.txt" 2>"$out.log"; then
+  if ! timeout 180 "$bench" --tiny all --json >"$out.txt" 2>"$out.log"; then
     cat "$out.log" "$out.txt" >&2
-    echo "hps-bench --tiny all failed, or took more than 60 s" >&2
+    echo "hps-bench --tiny all failed, or took more than 180 s" >&2
     return 1
   fi
   if command -v python3 >/dev/null; then
@@ -370,15 +407,16 @@ stage_supply() {
   tools/deny.sh
 }
 
-# Six minutes of fuzzing, shared by all targets; without cargo-fuzz it is left out, loudly.
+# Six minutes of fuzzing in all, shared by the targets; without cargo-fuzz it is left out, loudly.
 stage_fuzz() {
   tools/fuzz.sh --total "${HPS_FUZZ_SECONDS:-360}"
 }
 
-stages=(format clippy layers tests tools features docs figures trainer bounds bench crash flips
-  schedules sanitizers disks supply fuzz)
+# What builds for debugging, and what builds for release: in two lanes, no build waits for another one.
+debug_stages=(format clippy layers tests schedules sanitizers features docs figures supply fuzz)
+release_stages=(tools trainer bench flips crash bounds disks)
 case "${1:-}" in
-  "") ;;
+  "") stages=("${debug_stages[@]}" "${release_stages[@]}") ;;
   -*)
     echo "check.sh: unknown option $1" >&2
     current=arguments
@@ -394,7 +432,35 @@ for stage in "${stages[@]}"; do
     exit 16
   fi
 done
-: >"$HPS_SKIPS_FILE"
-for stage in "${stages[@]}"; do
-  run_stage "$stage"
-done
+
+start_lane() { # stages
+  # A process group of its own, to be stopped with all that it has started.
+  set -m
+  (
+    set +m
+    trap - EXIT INT TERM
+    shell=$BASHPID
+    in_lane=1
+    trap '[ "$?" -eq 0 ] || echo "$current" >>"$failed"' EXIT
+    for stage in "$@"; do
+      run_stage "$stage"
+    done
+  ) &
+  lanes+=("$!")
+  set +m
+}
+
+# Numbers that are raised are written to one file.
+if [ $# -eq 0 ] && [ -z "${HPS_BLESS_COUNTS:-}" ] && [ "${HPS_CHECK_LANES:-2}" -gt 1 ]; then
+  # A build for each processor, as without lanes.
+  export CARGO_BUILD_JOBS=1
+  start_lane "${debug_stages[@]}"
+  start_lane "${release_stages[@]}"
+  for _ in "${lanes[@]}"; do
+    wait -n
+  done
+else
+  for stage in "${stages[@]}"; do
+    run_stage "$stage"
+  done
+fi

@@ -3,8 +3,8 @@
 # each target asks.
 #
 #   tools/fuzz.sh [SECONDS] [TARGET...]           each target (all) for SECONDS (60)
-#   tools/fuzz.sh --total SECONDS [TARGET...]     all of them together in SECONDS: a target that opens
-#                                                 stores gets four times as long as a decoder
+#   tools/fuzz.sh --total SECONDS [TARGET...]     all of them together, the sum of their times: a target
+#                                                 that opens stores gets four times as long as a decoder
 #
 # Prints a line per target: executions, edges covered, seconds, findings; then the sum. Exits 1 on a
 # finding, and
@@ -109,7 +109,7 @@ fuzz() { # target
   local target=$1 seconds=$seconds grown=$target_dir/corpus/$1 log=$target_dir/$1.log prefix=$artifacts/$1/
   local start=$SECONDS status=0 found=0 executions edges
   if [ -n "$total" ]; then
-    seconds=$((total * jobs * $(weight "$target") / weights))
+    seconds=$((total * $(weight "$target") / weights))
   fi
   # What is found is written to the first directory; the seeds are only read.
   "$target_dir/$host/release/$target" "$grown" "fuzz/corpus/$target" \
