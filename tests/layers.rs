@@ -3,9 +3,15 @@
 //! - The tables below are the rule; the code is read as text, without comments and strings.
 //! - The checker is a pure function of (path, text), and is itself tested on planted violations.
 
-use std::fs;
-use std::io;
 use std::path::Path;
+
+#[path = "common/source.rs"]
+mod source;
+
+use source::{
+    Source, collect, first_path, named_after, named_after_supers, start_of_tests,
+    without_comments_and_strings, words,
+};
 
 /// Modules that know only each other.
 const PLAIN: &[&str] = &[
@@ -33,6 +39,37 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("inspect", &["format", "io", "ssd"]),
     ("repair", &["format", "io", "ssd", "inspect"]),
 ];
+
+/// What each part of the store may know of the others. What is named further up is locked later.
+const STORE: &[(&str, &[&str])] = &[
+    ("core", &[]),
+    ("workers", &["core"]),
+    ("lease", &["core", "workers"]),
+    ("compact", &["core"]),
+    ("flush", &["core", "compact"]),
+    ("pull", &["core", "workers", "lease", "flush"]),
+    ("push", &["core", "workers", "lease"]),
+    ("checkpoint", &["core", "compact", "flush"]),
+    ("rows", &["core"]),
+    ("rebuild_index", &["core"]),
+    (
+        "parts",
+        &[
+            "core",
+            "workers",
+            "lease",
+            "compact",
+            "flush",
+            "pull",
+            "push",
+            "checkpoint",
+        ],
+    ),
+    ("open", &["core", "workers", "parts", "rebuild_index"]),
+    ("maintain", &["core", "compact", "parts"]),
+];
+/// Types that are somebody's own: behind them stands a lock, or what several threads write.
+const OWNED: &[&str] = &["Mutex<", "RwLock<", "Condvar", "Atomic", "Signal"];
 
 /// Libraries and the modules that may name them.
 const HOMES: &[(&str, &str)] = &[
@@ -65,12 +102,6 @@ const UNSAFE_REASON: &str = "#![expect(unsafe_code,reason=";
 const FILE_LINES_MAX: usize = 600;
 const DEPTH_MAX: usize = 2;
 
-/// A source file: its path from the package's root, and its text.
-struct Source {
-    path: String,
-    text: String,
-}
-
 /// Everything the files do that the tables forbid, as `path:line: what`.
 fn violations(files: &[Source]) -> Vec<String> {
     let mut found = Vec::new();
@@ -86,6 +117,7 @@ fn violations(files: &[Source]) -> Vec<String> {
             check_code(file, &mut found);
         }
     }
+    found.extend(fields_written_elsewhere(files));
     found
 }
 
@@ -128,6 +160,9 @@ fn check_code(file: &Source, found: &mut Vec<String>) {
         return;
     }
     let depth = parts.len() - usize::from(parts.ends_with(&["mod"]));
+    if module == "store" && parts.len() > 1 && !parts.ends_with(&["tests"]) {
+        check_store(&code, parts[1], depth, &mut report);
+    }
     let known = known_to(module);
     let mut named = named_after(&code, "crate");
     named.extend(named_after_supers(&code, depth));
@@ -156,192 +191,82 @@ fn check_code(file: &Source, found: &mut Vec<String>) {
     }
 }
 
+/// A part of the store knows the parts that it may, and keeps its locks to itself.
+fn check_store(code: &[char], part: &str, depth: usize, report: &mut impl FnMut(usize, String)) {
+    let end = start_of_tests(code);
+    if part != "mod" {
+        let Some((_, known)) = STORE.iter().find(|(name, _)| *name == part) else {
+            report(0, format!("store::{part} is not in the table"));
+            return;
+        };
+        let mut named = named_after(code, "store");
+        named.extend(named_after_supers(code, depth - 1));
+        for (at, name) in named {
+            let is_part = STORE.iter().any(|(other, _)| *other == name);
+            if at < end && is_part && name != part && !known.contains(&name.as_str()) {
+                report(at, format!("store::{part} must not know store::{name}"));
+            }
+        }
+    }
+    let mut at = 0;
+    for line in code[..end].split(|c| *c == '\n') {
+        let text: String = line.iter().collect();
+        if public_field(&text).is_some() && OWNED.iter().any(|owned| text.contains(owned)) {
+            report(
+                at,
+                format!("store::{part} gives a lock or a shared number away"),
+            );
+        }
+        at += line.len() + 1;
+    }
+}
+
+/// A field of a part of the store that another part writes.
+fn fields_written_elsewhere(files: &[Source]) -> Vec<String> {
+    let part_of = |file: &Source| -> Option<String> {
+        let inside = file.path.strip_prefix("src/store/")?;
+        Some(inside.trim_end_matches(".rs").split('/').next()?.to_owned())
+    };
+    let read = |file: &Source| {
+        let code = without_comments_and_strings(&file.text);
+        let end = start_of_tests(&code);
+        let text: String = code[..end].iter().collect();
+        // `Stats` is nobody's: each part fills in its own counters.
+        part_of(file).map(|part| (part, text.replace("stats.", "")))
+    };
+    let parts: Vec<(String, String)> = files.iter().filter_map(read).collect();
+    let mut found = Vec::new();
+    for (owner, text) in &parts {
+        for field in text.lines().filter_map(public_field) {
+            for (part, other) in parts.iter().filter(|(part, _)| part != owner) {
+                let own = [format!(" {field}: "), format!("({field}: ")];
+                if own.iter().any(|own| other.contains(own)) {
+                    continue;
+                }
+                let writes = |sign: &str| other.contains(&format!(".{field} {sign} "));
+                if ["=", "+=", "-=", "|="].into_iter().any(writes) {
+                    found.push(format!("store::{part} writes {field} of store::{owner}"));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// The field that a line declares for all to see.
+fn public_field(line: &str) -> Option<&str> {
+    let (name, _) = line.trim().strip_prefix("pub ")?.split_once(": ")?;
+    name.chars()
+        .all(|c| c.is_alphanumeric() || c == '_')
+        .then_some(name)
+}
+
 fn known_to(module: &str) -> Vec<&str> {
     let more = MAY_KNOW
         .iter()
         .find(|(name, _)| *name == module)
         .map_or(&[][..], |(_, more)| more);
     PLAIN.iter().chain(more).copied().chain([module]).collect()
-}
-
-/// Where an inline `#[cfg(test)] mod` begins; the end of the code if there is none.
-fn start_of_tests(code: &[char]) -> usize {
-    let marker: Vec<char> = "#[cfg(test)]\nmod tests {".chars().collect();
-    code.windows(marker.len())
-        .position(|window| window == marker)
-        .unwrap_or(code.len())
-}
-
-fn is_word(c: char) -> bool {
-    c.is_alphanumeric() || c == '_'
-}
-
-/// Where `word` stands as a whole word.
-fn words(code: &[char], word: &str) -> Vec<usize> {
-    let word: Vec<char> = word.chars().collect();
-    let bound = |c: Option<&char>| c.is_none_or(|c| !is_word(*c));
-    (0..code.len().saturating_sub(word.len() - 1))
-        .filter(|at| code[*at..].starts_with(&word))
-        .filter(|at| (*at == 0 || bound(code.get(at - 1))) && bound(code.get(at + word.len())))
-        .collect()
-}
-
-/// Skips white space; then `::` and white space, if it stands there.
-fn after_colons(code: &[char], mut at: usize) -> Option<usize> {
-    let blank = |at: usize| code.get(at).is_some_and(|c| c.is_whitespace());
-    while blank(at) {
-        at += 1;
-    }
-    if !code[at.min(code.len())..].starts_with(&[':', ':']) {
-        return None;
-    }
-    at += 2;
-    while blank(at) {
-        at += 1;
-    }
-    Some(at)
-}
-
-/// The first path that starts with `library` (`use nix`, `nix::x`).
-fn first_path(code: &[char], library: &str) -> Option<usize> {
-    let uses = |at: &usize| after_colons(code, at + library.len()).is_some();
-    words(code, library).into_iter().find(uses)
-}
-
-/// The names that follow `root::`, also inside `root::{a::b, c}`.
-fn named_after(code: &[char], root: &str) -> Vec<(usize, String)> {
-    let starts = words(code, root).into_iter();
-    starts
-        .filter_map(|at| after_colons(code, at + root.len()))
-        .flat_map(|at| names_at(code, at))
-        .collect()
-}
-
-/// The names that follow a chain of `super::` which leads out of a module `depth` below the root.
-fn named_after_supers(code: &[char], depth: usize) -> Vec<(usize, String)> {
-    let mut found = Vec::new();
-    let mut end_of_last = 0;
-    for start in words(code, "super") {
-        if start < end_of_last {
-            continue;
-        }
-        let (mut at, mut count) = (start, 0);
-        while code[at..].starts_with(&['s', 'u', 'p', 'e', 'r'])
-            && let Some(next) = after_colons(code, at + 5)
-        {
-            (at, count) = (next, count + 1);
-        }
-        end_of_last = at;
-        if count >= depth && count > 0 {
-            found.extend(names_at(code, at));
-        }
-    }
-    found
-}
-
-/// The name at `at`, or the first names of the items if a `{` group stands there.
-fn names_at(code: &[char], at: usize) -> Vec<(usize, String)> {
-    let name = |at: usize| -> String { code[at..].iter().take_while(|c| is_word(**c)).collect() };
-    if code.get(at) != Some(&'{') {
-        return vec![(at, name(at))];
-    }
-    let (mut names, mut open, mut fresh) = (Vec::new(), 0, false);
-    for (i, c) in code.iter().enumerate().skip(at) {
-        match c {
-            '{' => (open, fresh) = (open + 1, open == 0),
-            '}' if open == 1 => break,
-            '}' => open -= 1,
-            ',' => fresh = open == 1,
-            c if fresh && is_word(*c) => {
-                names.push((i, name(i)));
-                fresh = false;
-            }
-            _ => {}
-        }
-    }
-    names
-}
-
-/// The text with comments, strings and character literals blanked; lines stay where they are.
-fn without_comments_and_strings(text: &str) -> Vec<char> {
-    let given: Vec<char> = text.chars().collect();
-    let mut code = given.clone();
-    let mut at = 0;
-    while at < given.len() {
-        let end = end_of_literal(&given, at).unwrap_or(at);
-        for c in &mut code[at..end] {
-            if *c != '\n' {
-                *c = ' ';
-            }
-        }
-        at = end.max(at + 1);
-    }
-    code
-}
-
-/// Where the comment, string or character literal ends that begins at `at`.
-fn end_of_literal(text: &[char], at: usize) -> Option<usize> {
-    let rest = &text[at..];
-    let find = |from: usize, what: &[char]| {
-        let place = rest
-            .get(from..)?
-            .windows(what.len())
-            .position(|window| window == what)?;
-        Some(at + from + place + what.len())
-    };
-    let end = text.len();
-    let word_before = at > 0 && is_word(text[at - 1]);
-    match rest {
-        ['/', '/', ..] => Some(rest.iter().position(|c| *c == '\n').map_or(end, |n| at + n)),
-        ['/', '*', ..] => Some(find(2, &['*', '/']).unwrap_or(end)),
-        ['r', '"' | '#', ..] | ['b', 'r', '"' | '#', ..] if !word_before => {
-            let start = rest.iter().position(|c| *c == 'r')? + 1;
-            let hashes = rest[start..].iter().take_while(|c| **c == '#').count();
-            // `r#name` is a raw identifier.
-            if rest.get(start + hashes) != Some(&'"') {
-                return None;
-            }
-            let close: Vec<char> = std::iter::once('"').chain(vec!['#'; hashes]).collect();
-            Some(find(start + hashes + 1, &close).unwrap_or(end))
-        }
-        ['"', ..] => Some(end_of_quoted(text, at + 1, '"')),
-        ['\'', '\\', ..] | ['\'', _, '\'', ..] => Some(end_of_quoted(text, at + 1, '\'')),
-        _ => None,
-    }
-}
-
-fn end_of_quoted(text: &[char], mut at: usize, quote: char) -> usize {
-    while at < text.len() && text[at] != quote {
-        at += if text[at] == '\\' { 2 } else { 1 };
-    }
-    (at + 1).min(text.len())
-}
-
-/// Every source file under `folder`, with its path from `root`; none if there is no such folder.
-fn collect(root: &Path, folder: &Path, files: &mut Vec<Source>) -> io::Result<()> {
-    if !folder.is_dir() {
-        return Ok(());
-    }
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.is_dir() {
-            collect(root, &path, files)?;
-        } else if path
-            .extension()
-            .is_some_and(|e| ["rs", "sh", "py"].iter().any(|x| e == *x))
-        {
-            let name = path
-                .strip_prefix(root)
-                .unwrap_or(&path)
-                .to_string_lossy()
-                .into_owned();
-            files.push(Source {
-                path: name,
-                text: fs::read_to_string(&path)?,
-            });
-        }
-    }
-    Ok(())
 }
 
 #[test]
@@ -464,7 +389,37 @@ fn planted_violations_are_found() {
             "xxhash_rust has its home",
         ),
         (
-            "src/store/push.rs",
+            "src/store/flush/pick.rs",
+            "use super::super::pull::Puller;",
+            "1: store::flush must not know store::pull",
+        ),
+        (
+            "src/store/lease.rs",
+            "use super::flush;",
+            "1: store::lease must not know store::flush",
+        ),
+        (
+            "src/store/core/mod.rs",
+            "fn f(x: crate::store::push::Pusher) {}",
+            "1: store::core must not know store::push",
+        ),
+        (
+            "src/store/more/mod.rs",
+            "",
+            "1: store::more is not in the table",
+        ),
+        (
+            "src/store/flush/mod.rs",
+            "struct F {\n    pub waiting: AtomicUsize,\n}",
+            "2: store::flush gives a lock",
+        ),
+        (
+            "src/store/core/mod.rs",
+            "struct C {\n    pub gate: RwLock<()>,\n}",
+            "2: store::core gives a lock",
+        ),
+        (
+            "src/store/push/mod.rs",
             "metrics::counter!(\"rows\").increment(1);",
             "1: metrics has its home in observe",
         ),
@@ -476,6 +431,22 @@ fn planted_violations_are_found() {
             "{path}: {text:?}: found {found:?}"
         );
     }
+    let source = |path: &str, text: &str| Source {
+        path: path.to_owned(),
+        text: text.to_owned(),
+    };
+    let shard = source(
+        "src/store/core/shard.rs",
+        "struct S {\n    pub lost: bool,\n}",
+    );
+    let writer = source(
+        "src/store/flush/write.rs",
+        "fn f() {\n    guard.lost = true;\n}",
+    );
+    assert_eq!(
+        violations(&[shard, writer]),
+        ["store::flush writes lost of store::core"]
+    );
     let long = "\n".repeat(FILE_LINES_MAX + 1);
     for path in ["tools/check.sh", "src/mem/mod.rs", "tests/data/figures.py"] {
         assert_eq!(
@@ -495,8 +466,8 @@ fn what_is_allowed_is_not_reported() {
             "use crate::{mem::Cache, ssd, io, format, error::Error};",
         ),
         (
-            "src/store/push.rs",
-            "use super::super::mem; use super::flush;",
+            "src/store/pull/mod.rs",
+            "use super::super::mem; use super::flush; use super::lease;",
         ),
         (
             "src/io/pread.rs",
@@ -533,6 +504,14 @@ fn what_is_allowed_is_not_reported() {
         ),
         ("src/mem/cache.rs", "fn f(nix: u32) -> u32 { nix }"),
         ("tests/pull_push.rs", "use std::fs; use hps::Store;"),
+        (
+            "src/store/push/mod.rs",
+            "struct P {\n    rows: AtomicU64,\n}\npub fn add(x: &AtomicU64) {}",
+        ),
+        (
+            "src/store/open/threads.rs",
+            "use super::super::parts;\n#[cfg(test)]\nmod tests {\n    use super::super::super::pull;\n}",
+        ),
     ];
     for (path, text) in allowed {
         assert_eq!(found_in(path, text), [""; 0], "{path}: {text:?}");

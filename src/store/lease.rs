@@ -5,13 +5,15 @@
 
 use std::collections::BTreeMap;
 use std::mem::take;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
-use super::engine::{Counters, Engine, Signal, Table};
-use super::guard::point;
+use super::core::{Core, Part, Signal, Table, add, get, point};
+use super::workers::Workers;
 use crate::error::{Invalid, Result};
+use crate::stats::Stats;
 use crate::sync::Mutex;
+use crate::sync::atomic::AtomicU64;
 use crate::units::TableId;
 
 /// Unpinning a row is this much less work than reading it.
@@ -19,7 +21,7 @@ const UNPIN_SHARE: usize = 16;
 
 /// One shard's part of a lease.
 #[derive(Debug, Default)]
-pub(crate) struct LeasePart {
+pub struct LeasePart {
     /// The places of the rows.
     pub slots: Vec<u32>,
     /// Their positions in the caller's batch, rising.
@@ -32,34 +34,62 @@ pub(crate) struct LeasePart {
 ///
 /// A lease may be read and pushed to any number of times, from any thread.
 pub struct Lease {
-    pub(crate) engine: Arc<Engine>,
-    pub(crate) table: Arc<Table>,
-    pub(crate) id: u64,
+    leases: Arc<Leases>,
+    pub(super) table: Arc<Table>,
+    id: u64,
     /// Shard by position.
-    pub(crate) shards: Vec<u16>,
-    pub(crate) parts: Vec<LeasePart>,
+    pub(super) shards: Vec<u16>,
+    pub(super) parts: Vec<LeasePart>,
 }
 
 /// The outstanding leases of a store.
-#[derive(Debug, Default)]
-pub struct LeaseBook {
-    inner: Mutex<(u64, BTreeMap<u64, u64>)>,
+#[derive(Debug)]
+pub struct Leases {
+    core: Arc<Core>,
+    workers: Arc<Workers>,
+    /// The last id, and by id the bytes of the slots.
+    book: Mutex<(u64, BTreeMap<u64, u64>)>,
     /// Raised when a lease was dropped.
-    pub dropped: Signal,
+    dropped: Signal,
+    rows_read: AtomicU64,
 }
 
-impl LeaseBook {
-    /// Enters a lease of `bytes`; returns its id.
-    pub fn enter(&self, bytes: u64) -> u64 {
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        inner.0 += 1;
-        let id = inner.0;
-        inner.1.insert(id, bytes);
-        id
+impl Leases {
+    /// None yet.
+    pub fn new(core: &Arc<Core>, workers: &Arc<Workers>) -> Leases {
+        Leases {
+            core: Arc::clone(core),
+            workers: Arc::clone(workers),
+            book: Mutex::default(),
+            dropped: Signal::default(),
+            rows_read: AtomicU64::new(0),
+        }
+    }
+
+    /// A lease of rows that are resident and pinned.
+    pub fn issue(
+        self: &Arc<Leases>,
+        table: &Arc<Table>,
+        shards: Vec<u16>,
+        parts: Vec<LeasePart>,
+    ) -> Lease {
+        let bytes = shards.len() as u64 * 10;
+        let mut book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
+        book.0 += 1;
+        let id = book.0;
+        book.1.insert(id, bytes);
+        drop(book);
+        Lease {
+            leases: Arc::clone(self),
+            table: Arc::clone(table),
+            id,
+            shards,
+            parts,
+        }
     }
 
     fn leave(&self, id: u64) {
-        self.inner
+        self.book
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .1
@@ -67,18 +97,51 @@ impl LeaseBook {
         self.dropped.notify();
     }
 
+    /// How often a lease was dropped.
+    pub fn drops(&self) -> u64 {
+        self.dropped.count()
+    }
+
+    /// Waits until one was dropped after `seen`, or a while.
+    pub fn wait_for_drop(&self, seen: u64) {
+        self.dropped.wait(seen, Duration::from_millis(100));
+    }
+
     /// Ids of the oldest outstanding leases.
     #[must_use]
     pub fn oldest(&self) -> Vec<u64> {
-        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        inner.1.keys().take(16).copied().collect()
+        let book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
+        book.1.keys().take(16).copied().collect()
     }
 
-    /// (leases, bytes of their places).
+    /// Outstanding leases.
     #[must_use]
-    pub fn totals(&self) -> (usize, u64) {
-        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        (inner.1.len(), inner.1.values().sum())
+    pub fn count(&self) -> usize {
+        self.totals().0
+    }
+
+    /// (leases, bytes of their slots).
+    fn totals(&self) -> (usize, u64) {
+        let book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
+        (book.1.len(), book.1.values().sum())
+    }
+
+    /// So many rows were given to a caller.
+    pub fn note_read(&self, rows: usize) {
+        add(&self.rows_read, rows as u64);
+    }
+}
+
+impl Part for Leases {
+    fn wake(&self) {
+        self.dropped.notify();
+    }
+
+    fn count(&self, stats: &mut Stats) {
+        let (leases, bytes) = self.totals();
+        stats.leases = leases as u64;
+        stats.lease_bytes = bytes;
+        stats.rows_read = get(&self.rows_read);
     }
 }
 
@@ -119,8 +182,8 @@ impl Lease {
     /// `InvalidArgument` when `out` has another length.
     pub fn read(&self, out: &mut [f32]) -> Result<()> {
         let dim = self.table.descriptor.dim;
-        self.engine
-            .guarded(|| self.gather(out, dim, "weights (f32s)"))
+        let core = &self.leases.core;
+        core.guarded(|| self.gather(out, dim, "weights (f32s)"))
     }
 
     /// Gathers whole rows: weights, optimizer state, metadata (u32 bit patterns).
@@ -132,11 +195,13 @@ impl Lease {
     /// `InvalidArgument` when `out` has another length.
     pub fn read_rows(&self, out: &mut [f32]) -> Result<()> {
         let width = self.table.descriptor.row_f32s();
-        self.engine.guarded(|| self.gather(out, width, "row f32s"))
+        let core = &self.leases.core;
+        core.guarded(|| self.gather(out, width, "row f32s"))
     }
 
     fn gather(&self, out: &mut [f32], width: usize, what: &'static str) -> Result<()> {
-        self.engine.check_process()?;
+        let (core, workers) = (&self.leases.core, &self.leases.workers);
+        core.check_process()?;
         let expected = self.shards.len() * width;
         if out.len() != expected {
             return Err(Invalid::Length {
@@ -150,34 +215,32 @@ impl Lease {
             return Ok(());
         }
         let table = self.table.id.0 as usize;
-        let count = self.engine.shards.len();
-        let spares = &self.engine.spares;
-        let targets = spares.deal(out, width, &self.shards, count);
+        let count = core.shards.len();
+        let targets = workers.arrays.split_out(out, width, &self.shards, count);
         let targets: Vec<_> = targets.into_iter().map(Mutex::new).collect();
-        self.engine.foreground().shards(count, self.len(), |s, _| {
+        workers.foreground().shards(count, self.len(), |s, _| {
             let mut targets = targets[s].lock().unwrap_or_else(PoisonError::into_inner);
             if !targets.is_empty() {
-                let shard = self.engine.shards[s].lock();
+                let shard = core.shards[s].lock();
                 let cache = &shard.tables[table].cache;
                 cache.gather(&self.parts[s].slots, &mut targets);
                 point("gather");
             }
         });
         for targets in targets {
-            spares.put_targets(targets.into_inner().unwrap_or_else(PoisonError::into_inner));
+            let targets = targets.into_inner().unwrap_or_else(PoisonError::into_inner);
+            workers.arrays.put_targets(targets);
         }
-        Counters::add(&self.engine.counters.rows_read, self.shards.len() as u64);
+        self.leases.note_read(self.shards.len());
         Ok(())
     }
 
-    pub(crate) fn check(&self, engine: &Engine) -> Result<()> {
-        if self.engine.id != engine.id {
+    /// Fails for a lease of another store, and for a closed one.
+    pub(super) fn check(&self, core: &Core) -> Result<()> {
+        if self.leases.core.id != core.id {
             return Err(Invalid::ForeignLease.into());
         }
-        if self.engine.closed.load(Ordering::Acquire) {
-            return Err(Invalid::Closed.into());
-        }
-        Ok(())
+        core.check_open()
     }
 }
 
@@ -193,35 +256,38 @@ impl std::fmt::Debug for Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if self.engine.leave_to_parent() {
+        let core = &self.leases.core;
+        if core.check_process().is_err() {
+            // In a forked child nothing is let go: locks and threads are the parent's.
+            std::mem::forget(Arc::clone(&self.leases));
             return;
         }
         // It may be dropped by a panic of its caller: another one would end the process.
         let (shards, parts) = (take(&mut self.shards), take(&mut self.parts));
-        let _panicked = self.engine.survive(|| self.let_go(shards, parts));
+        let _panicked = core.survive(|| self.let_go(shards, parts));
     }
 }
 
 impl Lease {
     fn let_go(&self, shards: Vec<u16>, parts: Vec<LeasePart>) {
         let table = self.table.id.0 as usize;
-        let engine = &self.engine;
-        engine
+        let (core, workers) = (&self.leases.core, &self.leases.workers);
+        workers
             .foreground()
             .shards(parts.len(), shards.len() / UNPIN_SHARE, |s, _| {
                 if !parts[s].slots.is_empty() {
-                    let cell = &engine.shards[s];
+                    let cell = &core.shards[s];
                     cell.lock().tables[table].cache.unpin(&parts[s].slots);
                     point("unpin");
                     cell.notify();
                 }
             });
-        let spares = &self.engine.spares;
-        spares.shards.put(shards);
+        let arrays = &workers.arrays;
+        arrays.shards.put(shards);
         for part in parts {
-            spares.numbers.put(part.slots);
-            spares.numbers.put(part.positions);
+            arrays.numbers.put(part.slots);
+            arrays.numbers.put(part.positions);
         }
-        self.engine.leases.leave(self.id);
+        self.leases.leave(self.id);
     }
 }

@@ -1,43 +1,33 @@
 //! The store: tables of rows in memory and on SSD, behind batch calls.
 //!
 //! The only place that knows both `mem` and `ssd`. [`Store`] is a thin handle: each call is one
-//! line into [`engine::Engine`].
+//! line into the part that owns the matter ([`parts::Parts`]).
 
-mod admit;
-mod background;
 mod checkpoint;
 mod compact;
-mod engine;
+mod core;
 mod flush;
-mod guard;
-mod lane;
 mod lease;
-mod load;
+mod maintain;
 mod open;
-mod pace;
-mod pick;
-mod place;
+mod parts;
+mod pull;
 mod push;
-mod remove;
-mod report;
-mod rewrite;
+mod rebuild_index;
 mod rows;
-mod spare;
-mod ticket;
-mod turns;
-mod upkeep;
+mod workers;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 pub use checkpoint::{CheckpointInfo, CheckpointTicket};
 pub use lease::Lease;
+pub use maintain::{
+    CompactLimits, CompactProgress, CompactReport, DirectoryInfo, DropReport, FileInfo,
+};
+pub use pull::Ticket;
 pub use push::{PushReport, Update};
-pub use report::DirectoryInfo;
 pub use rows::{Row, RowIter};
-pub use ticket::Ticket;
-pub use upkeep::{CompactLimits, CompactProgress, CompactReport, DropReport, FileInfo};
 
 use crate::error::{Error, Invalid, Result};
 use crate::io::{Directory, Io};
@@ -46,9 +36,8 @@ use crate::ssd::create;
 use crate::ssd::held::Held;
 use crate::stats::Stats;
 use crate::units::TableId;
-use admit::Intent;
-use background::Threads;
-use engine::{Counters, Engine};
+use open::Threads;
+use parts::Parts;
 
 /// An open store.
 ///
@@ -60,7 +49,7 @@ use engine::{Counters, Engine};
 /// gave, does nothing.
 #[derive(Debug)]
 pub struct Store {
-    engine: Arc<Engine>,
+    parts: Parts,
     threads: Threads,
 }
 
@@ -115,7 +104,7 @@ impl Store {
         options: RuntimeOptions,
     ) -> Result<Store> {
         open::validate(&options)?;
-        lane::rehearse(directory, &options)?;
+        workers::rehearse(directory, &options)?;
         let io = io.into();
         let (store, branch) = (io.disk.fresh_uuid(), io.disk.fresh_uuid());
         let parts = &options.data_directories;
@@ -148,10 +137,16 @@ impl Store {
         Store::start(open::open(&io.into(), place, options, true, checkpoint)?)
     }
 
-    fn start(engine: Engine) -> Result<Store> {
-        let engine = Arc::new(engine);
-        let threads = Threads::start(&engine)?;
-        Ok(Store { engine, threads })
+    fn start(parts: Parts) -> Result<Store> {
+        let threads = Threads::start(&parts)?;
+        Ok(Store { parts, threads })
+    }
+
+    /// Does the work of a call: a panic poisons the store. Not for a forked child.
+    fn call<T>(&self, work: impl FnOnce(&Parts) -> Result<T>) -> Result<T> {
+        let core = &self.parts.core;
+        core.check_process()?;
+        core.guarded(|| work(&self.parts))
     }
 
     /// Adds a table; a table of the same name and descriptor is found instead.
@@ -162,9 +157,7 @@ impl Store {
     /// # Errors
     /// `InvalidArgument`: a bad or changed descriptor, leases outstanding, a cache too small.
     pub fn create_table(&self, descriptor: &TableDescriptor) -> Result<TableId> {
-        self.engine.check_process()?;
-        let engine = &self.engine;
-        engine.guarded(|| engine.create_table(descriptor))
+        self.call(|parts| parts.create_table(descriptor))
     }
 
     /// Finds a table by name.
@@ -172,8 +165,8 @@ impl Store {
     /// # Errors
     /// `InvalidArgument` naming the tables there are.
     pub fn table(&self, name: &str) -> Result<TableId> {
-        self.engine.check_process()?;
-        let tables = self.engine.all_tables();
+        self.parts.core.check_process()?;
+        let tables = self.parts.core.all_tables();
         let found = tables
             .iter()
             .find(|t| t.descriptor.name == name)
@@ -191,10 +184,11 @@ impl Store {
     /// All tables, by id.
     #[must_use]
     pub fn tables(&self) -> Vec<(TableId, TableDescriptor)> {
-        if self.engine.check_process().is_err() {
+        if self.parts.core.check_process().is_err() {
             return Vec::new();
         }
-        self.engine
+        self.parts
+            .core
             .all_tables()
             .iter()
             .map(|t| (t.id, t.descriptor.clone()))
@@ -214,25 +208,8 @@ impl Store {
     /// `OverBudget` when the batch can't be in memory beside the outstanding leases (nobody
     /// waits), `InvalidArgument`, `Io`, `Corrupt`, `NoSpace` or `Poisoned` (room needed a flush).
     pub fn pull(&self, table: TableId, keys: &[u64], out: &mut [f32]) -> Result<Lease> {
-        let table = self.engine.table(table)?;
-        let expected = keys.len() * table.descriptor.dim;
-        if out.len() != expected {
-            let what = "weights (f32s)";
-            return Err(Invalid::Length {
-                what,
-                expected,
-                found: out.len(),
-            }
-            .into());
-        }
-        let engine = &self.engine;
-        let lease = engine.guarded(|| {
-            let lane = engine.foreground();
-            let out = Some((out, table.descriptor.dim));
-            engine.acquire(&lane, &table, keys, Intent::Read, out)
-        })?;
-        Counters::add(&engine.counters.rows_read, keys.len() as u64);
-        Ok(lease)
+        let table = self.parts.core.table(table)?;
+        self.call(|parts| parts.puller.pull(&table, keys, out))
     }
 
     /// Starts making rows resident. Values are gathered when the lease is read, so a prefetch
@@ -244,9 +221,8 @@ impl Store {
     /// # Errors
     /// `InvalidArgument`; everything else comes from [`Ticket::wait`].
     pub fn prefetch(&self, table: TableId, keys: &[u64]) -> Result<Ticket> {
-        let table = self.engine.table(table)?;
-        let engine = &self.engine;
-        engine.guarded(|| engine.prefetch(&table, keys))
+        let table = self.parts.core.table(table)?;
+        self.call(|parts| parts.puller.prefetch(&table, keys))
     }
 
     /// Changes the rows of a lease.
@@ -261,9 +237,7 @@ impl Store {
     /// `InvalidArgument` (a lease of another store, lengths, lr, values that are not finite when
     /// the options reject them), `ReadOnly`, `Poisoned`; nothing changed.
     pub fn push(&self, lease: &Lease, update: Update<'_>) -> Result<PushReport> {
-        self.engine.check_process()?;
-        let engine = &self.engine;
-        engine.guarded(|| engine.push(lease, update))
+        self.call(|parts| parts.pusher.push(lease, update))
     }
 
     /// Which keys were pushed and not removed since. No I/O.
@@ -271,9 +245,8 @@ impl Store {
     /// # Errors
     /// `InvalidArgument` for a table of another store.
     pub fn contains(&self, table: TableId, keys: &[u64]) -> Result<Vec<bool>> {
-        let table = self.engine.table(table)?;
-        let engine = &self.engine;
-        Ok(engine.guarded(|| engine.contains(&table, keys)))
+        let table = self.parts.core.table(table)?;
+        self.call(|parts| Ok(parts.puller.contains(&table, keys)))
     }
 
     /// Forgets keys: they have the initialiser's row again. Returns how many were known.
@@ -284,9 +257,8 @@ impl Store {
     /// # Errors
     /// `OverBudget`, `NoSpace`, `Io`, `Poisoned`, `ReadOnly`.
     pub fn remove(&self, table: TableId, keys: &[u64]) -> Result<u64> {
-        let table = self.engine.table(table)?;
-        let engine = &self.engine;
-        engine.guarded(|| engine.remove(&table, keys))
+        let table = self.parts.core.table(table)?;
+        self.call(|parts| parts.puller.remove(&table, keys))
     }
 
     /// Writes out every dirty row, without a sync. For tools and tests: the store does so itself.
@@ -298,10 +270,9 @@ impl Store {
     /// # Errors
     /// `NoSpace`, `Io`, `Poisoned`, `ReadOnly`.
     pub fn flush(&self) -> Result<u64> {
-        self.engine.check_writer()?;
-        self.engine.ssd.check_writable()?;
-        let engine = &self.engine;
-        engine.guarded(|| engine.flush_all())
+        self.parts.core.check_writer()?;
+        self.parts.core.ssd.check_writable()?;
+        self.call(|parts| parts.flusher.flush_all())
     }
 
     /// Compacts until no file has a stale row and no two small files are left apart. A file that
@@ -312,11 +283,12 @@ impl Store {
     /// The first failure, after the rest is done: `NoSpace`, `Io`, `Corrupt`, `Poisoned`,
     /// `ReadOnly`.
     pub fn compact(&self) -> Result<u64> {
-        self.engine.check_writer()?;
-        self.engine.ssd.check_writable()?;
-        let compacted = self.engine.guarded(|| self.engine.compact_fully());
+        let core = &self.parts.core;
+        core.check_writer()?;
+        core.ssd.check_writable()?;
+        let compacted = self.call(|parts| parts.compactor.compact_fully());
         if !matches!(compacted, Ok(0)) {
-            self.engine.publish(self.engine.options.inline);
+            core.publish(core.options.inline);
         }
         compacted
     }
@@ -339,18 +311,17 @@ impl Store {
     /// # Errors
     /// As [`Store::checkpoint`]; what happens later comes from [`CheckpointTicket::wait`].
     pub fn checkpoint_begin(&self, step: u64, meta: &[u8]) -> Result<CheckpointTicket> {
-        let engine = &self.engine;
-        engine.guarded(|| engine.checkpoint_begin(step, meta))
+        self.call(|parts| parts.checkpointer.begin(step, meta))
     }
 
     /// Retained checkpoints, oldest first.
     #[must_use]
     pub fn checkpoints(&self) -> Vec<CheckpointInfo> {
-        if self.engine.check_process().is_err() {
+        let core = &self.parts.core;
+        if core.check_process().is_err() {
             return Vec::new();
         }
-        self.engine
-            .ssd
+        core.ssd
             .versions()
             .checkpoints
             .iter()
@@ -361,9 +332,9 @@ impl Store {
     /// The last durable checkpoint.
     #[must_use]
     pub fn last_checkpoint(&self) -> Option<CheckpointInfo> {
-        self.engine.check_process().ok()?;
-        self.engine
-            .ssd
+        let core = &self.parts.core;
+        core.check_process().ok()?;
+        core.ssd
             .versions()
             .checkpoints
             .last()
@@ -375,8 +346,8 @@ impl Store {
     /// # Errors
     /// `InvalidArgument` for an unknown checkpoint, `Corrupt`, `Io`.
     pub fn checkpoint_meta(&self, id: u64) -> Result<Vec<u8>> {
-        self.engine.check_process()?;
-        self.engine.ssd.read_meta(id)
+        self.parts.core.check_process()?;
+        self.parts.core.ssd.read_meta(id)
     }
 
     /// Walks the rows of a retained checkpoint.
@@ -384,9 +355,7 @@ impl Store {
     /// # Errors
     /// `InvalidArgument` for an unknown checkpoint, `Corrupt`, `Io`.
     pub fn rows(&self, checkpoint: u64) -> Result<RowIter> {
-        self.engine.check_process()?;
-        let engine = &self.engine;
-        engine.guarded(|| engine.rows(checkpoint))
+        self.call(|parts| RowIter::open(&parts.core, checkpoint))
     }
 
     /// Goes back to a retained checkpoint; later ones, and all changes since, are gone.
@@ -399,9 +368,9 @@ impl Store {
     /// `Poisoned`, `ReadOnly`. The handle is gone then too, as if dropped: ask
     /// [`Store::checkpoints`] first.
     pub fn rollback(mut self, id: u64) -> Result<Store> {
-        let engine = Arc::clone(&self.engine);
-        let (io, root, options) = engine.guarded(|| self.roll_back(id))?;
-        drop(engine);
+        let core = Arc::clone(&self.parts.core);
+        let (io, root, options) = core.guarded(|| self.roll_back(id))?;
+        drop(core);
         drop(self);
         let place = open::Place::Open(&root);
         Store::start(open::open(&io, place, options, false, None)?)
@@ -409,9 +378,10 @@ impl Store {
 
     /// The files as they are to be; the store is closed then.
     fn roll_back(&mut self, id: u64) -> Result<(Io, Arc<dyn Directory>, RuntimeOptions)> {
-        self.engine.check_writer()?;
-        self.engine.prefetches.wait_cancelled();
-        let count = self.engine.leases.totals().0 + self.engine.prefetches.len();
+        let core = Arc::clone(&self.parts.core);
+        core.check_writer()?;
+        self.parts.puller.wait_cancelled();
+        let count = self.parts.puller.outstanding();
         if count > 0 {
             return Err(Invalid::LeasesOutstanding {
                 what: "a rollback",
@@ -419,17 +389,12 @@ impl Store {
             }
             .into());
         }
-        let (io, root) = (
-            self.engine.ssd.io.clone(),
-            Arc::clone(&self.engine.ssd.root),
-        );
-        let options = self.engine.options.clone();
+        let (io, root) = (core.ssd.io.clone(), Arc::clone(&core.ssd.root));
+        let options = core.options.clone();
         self.stop();
-        let tables = self.engine.descriptors();
-        self.engine
-            .ssd
-            .rollback(id, io.disk.fresh_uuid(), &tables)?;
-        self.engine.ssd.release_locks();
+        let uuid = io.disk.fresh_uuid();
+        core.ssd.rollback(id, uuid, &core.descriptors())?;
+        core.ssd.release_locks();
         Ok((io, root, options))
     }
 
@@ -443,20 +408,20 @@ impl Store {
     /// # Errors
     /// `InvalidArgument` (unknown checkpoint, directory in use), `Io` (another file system).
     pub fn export(&self, id: u64, target: &Path, parts: &[PathBuf]) -> Result<()> {
-        self.engine.check_process()?;
-        let engine = &self.engine;
-        let (ssd, tables) = (&engine.ssd, engine.descriptors());
+        let core = &self.parts.core;
+        core.check_process()?;
+        let (ssd, tables) = (&core.ssd, core.descriptors());
         let uuid = ssd.io.disk.fresh_uuid();
-        engine.guarded(|| ssd.export(id, target, parts, uuid, &tables))
+        core.guarded(|| ssd.export(id, target, parts, uuid, &tables))
     }
 
     /// Everything that is counted.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        if self.engine.check_process().is_err() {
-            return Stats::default();
+        match self.parts.core.check_process() {
+            Ok(()) => self.parts.core.stats(),
+            Err(_) => Stats::default(),
         }
-        self.engine.stats()
     }
 
     /// Gives everything that is counted to the recorder that the program has installed for the
@@ -472,9 +437,9 @@ impl Store {
     /// # Cost
     /// As [`Store::stats`], and a look-up by the recorder per metric.
     pub fn publish_metrics(&self) {
-        let engine = &self.engine;
-        if engine.check_process().is_ok() {
-            engine.publisher.publish(true, || engine.stats());
+        let core = &self.parts.core;
+        if core.check_process().is_ok() {
+            core.publish_to_any(true);
         }
     }
 
@@ -484,13 +449,13 @@ impl Store {
     /// `Uncheckpointed` with the store unharmed on disk at its last checkpoint, and closed; use
     /// [`Store::has_changes`] to ask first.
     pub fn close(mut self) -> Result<()> {
-        self.engine.check_process()?;
+        self.parts.core.check_process()?;
         // Waits for a running checkpoint: only its end tells what it leaves behind.
         self.stop();
         self.tidy();
         let changed = self.has_changes();
-        let rows = self.engine.uncheckpointed_rows().max(1);
-        if changed && !self.engine.read_only {
+        let rows = self.parts.core.uncheckpointed_rows().max(1);
+        if changed && !self.parts.core.read_only {
             return Err(Error::Uncheckpointed { rows });
         }
         Ok(())
@@ -498,10 +463,10 @@ impl Store {
 
     /// Closes the store and gives up the changes after its last checkpoint.
     pub fn close_discarding(mut self) {
-        if self.engine.check_process().is_err() {
+        if self.parts.core.check_process().is_err() {
             return;
         }
-        self.engine.counters.changed.store(false, Ordering::Release);
+        self.parts.core.changes.discard();
         self.stop();
         self.tidy();
     }
@@ -509,33 +474,33 @@ impl Store {
     /// Leaves the files of the retained checkpoints. Where a lease or ticket is out, its rows may
     /// still be read: that is left to the next open.
     fn tidy(&self) {
-        if !self.engine.read_only && self.engine.in_use() == 0 {
-            self.engine.ssd.remove_uncommitted();
+        if !self.parts.core.read_only && self.parts.in_use() == 0 {
+            self.parts.core.ssd.remove_uncommitted();
         }
     }
 
     /// Whether something was pushed or removed since the last checkpoint.
     #[must_use]
     pub fn has_changes(&self) -> bool {
-        let changed = self.engine.counters.changed.load(Ordering::Acquire);
-        changed && self.engine.check_process().is_ok()
+        let core = &self.parts.core;
+        core.changes.any() && core.check_process().is_ok()
     }
 
     fn stop(&mut self) {
-        if !self.engine.read_only && !self.engine.options.inline {
-            drop(self.engine.wait_idle());
-            self.engine.ssd.images.pace(false);
-            self.engine.images.wait_idle();
+        let core = &self.parts.core;
+        if !core.read_only && !core.options.inline {
+            drop(self.parts.checkpointer.wait_idle());
+            self.parts.checkpointer.wait_images();
         }
-        self.engine.closed.store(true, Ordering::Release);
-        self.threads.join(&self.engine);
-        self.engine.ssd.keep_iterated();
-        self.engine.publish(self.engine.options.inline);
+        core.close();
+        self.threads.join(core);
+        core.ssd.keep_iterated();
+        core.publish(core.options.inline);
         let held_is_exact = || {
-            let versions = self.engine.ssd.versions();
+            let versions = core.ssd.versions();
             versions.held().iter().all(Held::equals_a_recount)
         };
-        let sound = !std::thread::panicking() && self.engine.ssd.check_writable().is_ok();
+        let sound = !std::thread::panicking() && core.ssd.check_writable().is_ok();
         debug_assert!(
             !sound || held_is_exact(),
             "what directories hold is counted"
@@ -545,15 +510,16 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        if self.engine.leave_to_parent() {
+        if self.parts.leave_to_parent() {
             self.threads.leave_to_parent();
             return;
         }
-        if self.engine.closed.load(Ordering::Acquire) {
+        let core = &self.parts.core;
+        if core.is_closed() {
             return;
         }
-        if self.has_changes() && !self.engine.read_only {
-            let path = self.engine.ssd.root.path().display();
+        if self.has_changes() && !core.read_only {
+            let path = core.ssd.root.path().display();
             tracing::warn!(%path, "dropped with changes after the last checkpoint: they are gone");
         }
         self.stop();

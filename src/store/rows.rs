@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::engine::{Engine, Table};
+use super::core::{Core, Table};
 use crate::error::{Error, Result};
 use crate::fork::Process;
 use crate::format::param_file::RunKind;
@@ -36,28 +36,25 @@ pub struct RowIter {
     process: Process,
 }
 
-impl Engine {
+impl RowIter {
     /// Opens a retained checkpoint for iteration. What it needs stays readable while the iterator
     /// lives, also when the checkpoint is dropped.
     ///
     /// # Errors
     /// `InvalidArgument` for an unknown checkpoint, `Io`, `Corrupt`.
-    pub fn rows(&self, checkpoint: u64) -> Result<RowIter> {
-        let files = Arc::new(self.ssd.version_files(checkpoint)?);
-        self.ssd.iterates(&files);
-        let tables = self.all_tables();
+    pub(super) fn open(core: &Core, checkpoint: u64) -> Result<RowIter> {
+        let files = Arc::new(core.ssd.version_files(checkpoint)?);
+        core.ssd.iterates(&files);
         Ok(RowIter {
             files,
-            tables,
+            tables: core.all_tables(),
             table: 0,
             merge: None,
             row: Vec::new(),
-            process: self.process,
+            process: core.process,
         })
     }
-}
 
-impl RowIter {
     /// The next row; `None` after the last.
     ///
     /// # Errors

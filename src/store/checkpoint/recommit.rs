@@ -1,0 +1,45 @@
+//! How do retained checkpoints change without a new one?
+
+use super::Checkpointer;
+use crate::error::Result;
+use crate::ssd::commit::Captured;
+
+impl Checkpointer {
+    /// Whether there is a last checkpoint and the current version holds its rows.
+    pub fn is_settled(&self) -> bool {
+        !self.core.changes.any() && self.core.ssd.last_step().is_some()
+    }
+
+    /// Makes the current files those of the last checkpoint, if they hold its rows; false if not.
+    /// With `image`, the index image follows, if one is due.
+    ///
+    /// # Errors
+    /// `Locked`, `NoSpace`, `Io`, `Poisoned`.
+    pub fn recommit_last(&self, image: bool) -> Result<bool> {
+        let _role = self.wait_idle();
+        let captured = {
+            // No push is under way, and no flush: what is seen is seen at once.
+            let _whole = self.core.gate_alone();
+            let _writer = self.flusher.lock_writer();
+            if !self.is_settled() {
+                return Ok(false);
+            }
+            self.core.ssd.capture()
+        };
+        self.core.ssd.amend(&captured, &self.core.descriptors())?;
+        if image && let Some(id) = self.core.ssd.last_id() {
+            self.wait_images();
+            self.core.ssd.refresh_image(&Captured { id, ..captured });
+        }
+        Ok(true)
+    }
+
+    /// Drops retained checkpoints; gives those that readers hold. No checkpoint is made meanwhile.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, `NoSpace`, `Io`, `Poisoned`.
+    pub fn forget(&self, ids: &[u64]) -> Result<Vec<u64>> {
+        let _role = self.wait_idle();
+        self.core.ssd.forget(ids, &self.core.descriptors())
+    }
+}

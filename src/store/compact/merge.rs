@@ -1,0 +1,445 @@
+//! How are the live rows of a few files written to new ones?
+//!
+//! The inputs' live rows are merged in order; then the index is repointed where it still points to
+//! the inputs.
+//!
+//! Invariants:
+//! - No shard is locked over I/O; pulls go on.
+//! - Inputs and outputs are of one data directory, which no other compaction touches meanwhile.
+//! - A tombstone goes only when no file outside the inputs can hold an older copy of its key.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, PoisonError};
+
+use super::super::core::{add, point};
+use super::{CompactionJob, Compactor};
+use crate::error::{Error, Result};
+use crate::format::param_file::RunKind;
+use crate::io::Queue;
+use crate::ssd::NewFile;
+use crate::ssd::held::Tally;
+use crate::ssd::offers::{Offer, Offers};
+use crate::ssd::scan::Merge;
+use crate::ssd::version::{DataFile, Location};
+use crate::ssd::writer::FileWriter;
+use crate::units::{mix64, range_of};
+
+/// Window of rows read at a time from each input: beside pulls that keep the device busy a read
+/// waits for its turn, so it had better be long.
+const WINDOW_BYTES_MAX: u64 = 512 << 10;
+const WINDOW_BYTES_MIN: u64 = 128 << 10;
+/// Buffers and their size for the output.
+const OUTPUT_DEPTH: usize = 4;
+const OUTPUT_BYTES: usize = 512 << 10;
+
+/// One entry of an output file: the key and where its input copy is.
+struct Moved {
+    hash: u64,
+    from: Location,
+    table: u16,
+    tombstone: bool,
+}
+
+// There is one per row of the outputs: it stays small.
+const _: () = assert!(size_of::<Moved>() <= 24);
+
+/// Which entries of a file the index points to, by entry number.
+struct LiveSet {
+    bits: Vec<u64>,
+}
+
+impl LiveSet {
+    fn has(&self, entry: u32) -> bool {
+        self.bits[entry as usize / 64] >> (entry % 64) & 1 == 1
+    }
+}
+
+/// What a compaction is to rewrite.
+#[derive(Debug)]
+pub(super) struct Chosen {
+    /// The inputs.
+    pub(super) files: Vec<Arc<DataFile>>,
+    /// Taken before any of their rows was looked at.
+    pub(super) rank: u64,
+    /// Their data directory.
+    pub(super) directory: usize,
+}
+
+/// What a compaction knows of its inputs.
+struct Inputs<'a> {
+    chosen: &'a Chosen,
+    /// Those with live entries: only they are read.
+    files: Vec<Arc<DataFile>>,
+    /// The same, as they are read.
+    views: Vec<Arc<DataFile>>,
+    live: Vec<LiveSet>,
+    /// (least epoch, least and greatest hash) of the other files that hold rows.
+    outside: Vec<(u32, u64, u64)>,
+}
+
+impl Compactor {
+    /// Writes the live rows of the chosen files to new ones and retires the old. Gives the number of
+    /// outputs, and their bytes.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Io`, `Corrupt`: nothing changed, or (a file that contradicts itself) its live rows
+    /// stay where they are.
+    pub(super) fn rewrite(
+        &self,
+        chosen: &Chosen,
+        job: &mut CompactionJob<'_>,
+    ) -> Result<(usize, u64)> {
+        let inputs = self.inputs(chosen, job)?;
+        let written = match inputs.files.is_empty() {
+            true => (0, 0),
+            false => self.merge(&inputs, job)?,
+        };
+        let numbers: Vec<u64> = chosen.files.iter().map(|f| f.meta.number).collect();
+        self.core.ssd.retire(&numbers);
+        Ok(written)
+    }
+
+    fn inputs<'a>(&self, chosen: &'a Chosen, job: &CompactionJob<'_>) -> Result<Inputs<'a>> {
+        // Nothing points into the others, and nothing will: no flush was between its rank and its
+        // repoints when they were chosen.
+        let chosen_files = chosen.files.iter();
+        let files: Vec<_> = chosen_files
+            .filter(|f| f.live_entries() > 0)
+            .cloned()
+            .collect();
+        let view = |file: &Arc<DataFile>| match job.throttled(&file.file) {
+            Some(throttled) => Arc::new(file.view(throttled)),
+            None => Arc::clone(file),
+        };
+        let views: Vec<Arc<DataFile>> = files.iter().map(view).collect();
+        let live = views
+            .iter()
+            .map(|f| self.live_set(f))
+            .collect::<Result<_>>()?;
+        // Files that come later hold no older copies. Tombstones alone hide nothing.
+        let tombstones = files.iter().any(|f| f.meta.tombstones > 0);
+        let inputs: BTreeSet<u64> = chosen.files.iter().map(|f| f.meta.number).collect();
+        let outside = match tombstones {
+            true => self
+                .core
+                .ssd
+                .versions()
+                .current()
+                .filter(|f| f.meta.rows > 0 && !inputs.contains(&f.meta.number))
+                .map(|f| (f.meta.epoch_min, f.meta.hash_min, f.meta.hash_max))
+                .collect(),
+            false => Vec::new(),
+        };
+        Ok(Inputs {
+            chosen,
+            files,
+            views,
+            live,
+            outside,
+        })
+    }
+
+    fn live_set(&self, file: &Arc<DataFile>) -> Result<LiveSet> {
+        let entries = usize::try_from(file.entries()).unwrap_or(usize::MAX);
+        let mut set = LiveSet {
+            bits: vec![0; entries.div_ceil(64)],
+        };
+        let mut offers = Offers::new(file);
+        let mut offer = Offer::default();
+        while offers.next(&mut offer)? {
+            let hashes: Vec<u64> = offer.keys.iter().map(|k| mix64(*k)).collect();
+            let shard_of = |h: &u64| range_of(*h, self.core.shards.len());
+            let mut at = 0;
+            for group in hashes.chunk_by(|a, b| shard_of(a) == shard_of(b)) {
+                let guard = self.core.shards[shard_of(&group[0])].lock();
+                let index = &guard.tables[offer.table as usize].index;
+                for (hash, location) in group.iter().zip(&offer.locations[at..]) {
+                    if index.get(*hash) == Some(*location) {
+                        let entry = location.entry();
+                        set.bits[entry as usize / 64] |= 1 << (entry % 64);
+                    }
+                }
+                at += group.len();
+            }
+        }
+        Ok(set)
+    }
+
+    fn merge(&self, inputs: &Inputs<'_>, job: &mut CompactionJob<'_>) -> Result<(usize, u64)> {
+        let path = self.core.ssd.directories[inputs.chosen.directory].path();
+        let mut queue = self
+            .core
+            .ssd
+            .io
+            .engine
+            .queue(OUTPUT_DEPTH, OUTPUT_BYTES)
+            .map_err(|e| Error::io("make a submission queue for", path, e))?;
+        let mut outputs = Vec::new();
+        let mut forgotten = Vec::new();
+        let result = self.write_outputs(inputs, &mut *queue, &mut outputs, &mut forgotten, job);
+        if let Err(e) = result {
+            for (new, _) in outputs {
+                self.core.ssd.unlink_new(&new);
+            }
+            return Err(e);
+        }
+        let bytes: u64 = outputs.iter().map(|(new, _)| new.finished.bytes).sum();
+        let count = outputs.len();
+        for (new, moved) in outputs {
+            self.adopt(new, &moved, inputs.chosen.rank)?;
+        }
+        for gone in &forgotten {
+            let mut guard = self.core.shards[range_of(gone.hash, self.core.shards.len())].lock();
+            let files = self
+                .core
+                .ssd
+                .slots
+                .read()
+                .unwrap_or_else(PoisonError::into_inner);
+            let Some(input) = files[gone.from.slot() as usize].as_deref() else {
+                continue;
+            };
+            let mut tally = Tally::of(input);
+            guard.tables[usize::from(gone.table)]
+                .index
+                .forget(&files, gone.hash, gone.from, &mut tally);
+        }
+        if let Some(file) = inputs.files.iter().find(|f| f.live_entries() > 0) {
+            // Only a file that contradicts itself gets here: it stays, and with it its rows.
+            let what = "entries are live that a merge of the file does not give";
+            return Err(Error::corrupt(&file.path, file.keys_offset, what));
+        }
+        Ok((count, bytes))
+    }
+
+    /// Writes the live rows of the inputs to new files.
+    fn write_outputs(
+        &self,
+        inputs: &Inputs<'_>,
+        queue: &mut dyn Queue,
+        outputs: &mut Vec<(NewFile, Vec<Moved>)>,
+        forgotten: &mut Vec<Moved>,
+        job: &mut CompactionJob<'_>,
+    ) -> Result<()> {
+        let expected: u64 = inputs.files.iter().map(|f| f.live_bytes()).sum();
+        let mut tables: Vec<u32> = inputs
+            .files
+            .iter()
+            .flat_map(|f| f.runs.iter().map(|r| r.table))
+            .collect();
+        tables.sort_unstable();
+        tables.dedup();
+        let mut done = 0;
+        let mut merging = Merging::new(self, inputs, &tables, job)?;
+        while merging.more()? {
+            let size = expected.saturating_sub(done).min(self.core.file_bytes) + 16384;
+            let (number, mut file) =
+                self.core
+                    .ssd
+                    .create_file(queue, inputs.chosen.directory, size, 0)?;
+            let mut moved = Vec::new();
+            merging.fill(&mut file, self.core.file_bytes, &mut moved, forgotten)?;
+            if file.entries() == 0 {
+                break;
+            }
+            let finished = file.finish()?;
+            done += finished.bytes;
+            merging.progress(finished.bytes);
+            merging.counted = 0;
+            add(&self.written_bytes, finished.bytes);
+            let directory = u32::try_from(inputs.chosen.directory).unwrap_or(u32::MAX);
+            outputs.push((
+                NewFile {
+                    finished,
+                    number,
+                    directory,
+                },
+                moved,
+            ));
+        }
+        Ok(())
+    }
+
+    /// Makes an output current and repoints the keys that still point to the inputs.
+    fn adopt(&self, new: NewFile, moved: &[Moved], rank: u64) -> Result<()> {
+        let file = self.core.ssd.install(new, Some(rank))?;
+        let shard_of = |m: &Moved| range_of(m.hash, self.core.shards.len());
+        let mut entry = 0u32;
+        for group in moved.chunk_by(|a, b| shard_of(a) == shard_of(b)) {
+            for some in group.chunks(512) {
+                let mut guard = self.core.shards[shard_of(&some[0])].lock();
+                let files = self
+                    .core
+                    .ssd
+                    .slots
+                    .read()
+                    .unwrap_or_else(PoisonError::into_inner);
+                let mut tally = Tally::of(&file);
+                for m in some {
+                    let to = Location::new(file.slot, m.tombstone, entry);
+                    guard.tables[usize::from(m.table)]
+                        .index
+                        .moved(&files, m.hash, m.from, to, &mut tally);
+                    entry += 1;
+                }
+                point("adopt");
+            }
+        }
+        Ok(())
+    }
+}
+/// A merge of the inputs that fills one output after the other.
+struct Merging<'a, 'j> {
+    compactor: &'a Compactor,
+    inputs: &'a Inputs<'a>,
+    tables: &'a [u32],
+    job: &'a mut CompactionJob<'j>,
+    /// Bytes of the output at hand that the job knows of.
+    counted: u64,
+    at: usize,
+    merge: Option<Merge>,
+    row: Vec<f32>,
+    /// Tombstones of the current table, written after its rows.
+    tombstones: Vec<(u64, u64, u32, Location)>,
+}
+
+impl<'a, 'j> Merging<'a, 'j> {
+    fn new(
+        compactor: &'a Compactor,
+        inputs: &'a Inputs<'a>,
+        tables: &'a [u32],
+        job: &'a mut CompactionJob<'j>,
+    ) -> Result<Merging<'a, 'j>> {
+        let (merge, row, tombstones) = (None, Vec::new(), Vec::new());
+        Ok(Merging {
+            compactor,
+            inputs,
+            tables,
+            job,
+            counted: 0,
+            at: 0,
+            merge,
+            row,
+            tombstones,
+        })
+    }
+
+    /// The output at hand has so many bytes.
+    fn progress(&mut self, bytes: u64) {
+        self.job.progress(&mut self.counted, bytes);
+    }
+
+    /// Whether an entry is left; stands at a live one if so.
+    fn more(&mut self) -> Result<bool> {
+        while self.at < self.tables.len() {
+            if self.merge.is_none() {
+                let table = self.tables[self.at];
+                let cache = self.compactor.core.options.cache_bytes;
+                let window = (cache / 1024).clamp(WINDOW_BYTES_MIN, WINDOW_BYTES_MAX);
+                self.merge = Some(Merge::new(&self.inputs.views, table, window)?);
+            }
+            if self.next_live()?.is_some() || !self.tombstones.is_empty() {
+                return Ok(true);
+            }
+            self.merge = None;
+            self.at += 1;
+        }
+        Ok(false)
+    }
+
+    /// Steps to the next live entry of the current table.
+    fn next_live(&mut self) -> Result<Option<usize>> {
+        let Some(merge) = &mut self.merge else {
+            return Ok(None);
+        };
+        while let Some(index) = merge.newest()? {
+            let cursor = merge.cursor(index);
+            let number = cursor.file.meta.number;
+            let live = self
+                .inputs
+                .files
+                .iter()
+                .position(|f| f.meta.number == number);
+            let entry = cursor.entry();
+            if let (Some(live), Some(entry)) = (live, entry)
+                && self.inputs.live[live].has(entry.number)
+            {
+                return Ok(Some(index));
+            }
+            merge.step()?;
+        }
+        Ok(None)
+    }
+
+    fn fill(
+        &mut self,
+        file: &mut FileWriter<'_>,
+        bytes_max: u64,
+        moved: &mut Vec<Moved>,
+        forgotten: &mut Vec<Moved>,
+    ) -> Result<()> {
+        let core = &self.compactor.core;
+        while self.more()? {
+            let id = self.tables[self.at];
+            let width = core.all_tables()[id as usize].descriptor.row_f32s();
+            self.row.resize(width, 0.0);
+            let table = u16::try_from(id).unwrap_or(u16::MAX);
+            while file.bytes() < bytes_max {
+                let Some(index) = self.next_live()? else {
+                    break;
+                };
+                let Some(merge) = &mut self.merge else { break };
+                let cursor = merge.cursor(index);
+                let Some(entry) = cursor.entry() else { break };
+                let tombstone = cursor.run.kind == RunKind::Tombstones;
+                let from = Location::new(cursor.file.slot, tombstone, entry.number);
+                if !tombstone {
+                    cursor.read_row(&mut self.row)?;
+                    file.row(id, entry.key, entry.epoch, &self.row);
+                    moved.push(Moved {
+                        table,
+                        hash: entry.hash,
+                        from,
+                        tombstone,
+                    });
+                } else if self.inputs.is_needless(entry.hash, entry.epoch) {
+                    forgotten.push(Moved {
+                        table,
+                        hash: entry.hash,
+                        from,
+                        tombstone,
+                    });
+                } else {
+                    self.tombstones
+                        .push((entry.hash, entry.key, entry.epoch, from));
+                }
+                merge.step()?;
+                if moved.len().is_multiple_of(64) {
+                    self.progress(file.bytes());
+                }
+            }
+            for (hash, key, epoch, from) in self.tombstones.drain(..) {
+                file.tombstone(id, key, epoch);
+                moved.push(Moved {
+                    table,
+                    hash,
+                    from,
+                    tombstone: true,
+                });
+            }
+            if file.bytes() >= bytes_max {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Inputs<'_> {
+    /// Whether no file outside the inputs can hold an older copy of a removed key.
+    fn is_needless(&self, hash: u64, epoch: u32) -> bool {
+        self.outside
+            .iter()
+            .all(|(oldest, low, high)| *oldest > epoch || hash < *low || hash > *high)
+    }
+}

@@ -1,0 +1,201 @@
+//! How fast, and how far, is a compaction that somebody asked for?
+//!
+//! - Everything it reads and writes is counted, and held back where there is a limit.
+//! - Whoever asked is reported_bytes after about every megabyte; the answer is for later, the work goes on.
+
+use std::fmt;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::io::DiskFile;
+use crate::ssd::open_files::Handle;
+use crate::sync::{Mutex, thread};
+
+/// Between two words to the one who asked.
+const REPORT_BYTES: u64 = 1 << 20;
+
+/// Counts bytes, and sleeps where there were too many.
+#[derive(Debug)]
+pub struct RateLimiter {
+    bytes_per_second: Option<u64>,
+    /// When the bytes counted so far are paid for.
+    due: Mutex<Instant>,
+    read: AtomicU64,
+    written: AtomicU64,
+}
+
+impl RateLimiter {
+    /// Nothing counted yet.
+    pub fn new(bytes_per_second: Option<u64>) -> RateLimiter {
+        RateLimiter {
+            bytes_per_second: bytes_per_second.filter(|limit| *limit > 0),
+            due: Mutex::new(Instant::now()),
+            read: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+        }
+    }
+
+    /// Bytes read so far.
+    pub fn read(&self) -> u64 {
+        self.read.load(Ordering::Relaxed)
+    }
+
+    /// Bytes written so far.
+    pub fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    /// Bytes read and written so far.
+    pub fn moved(&self) -> u64 {
+        self.read() + self.written()
+    }
+
+    fn count(&self, counter: &AtomicU64, bytes: u64) {
+        counter.fetch_add(bytes, Ordering::Relaxed);
+        let Some(limit) = self.bytes_per_second else {
+            return;
+        };
+        let now = Instant::now();
+        let wait = {
+            let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+            *due = (*due).max(now) + Duration::from_secs_f64(bytes as f64 / limit as f64);
+            due.saturating_duration_since(now)
+        };
+        thread::sleep(wait);
+    }
+
+    /// So many bytes were written.
+    pub fn wrote(&self, bytes: u64) {
+        self.count(&self.written, bytes);
+    }
+}
+
+/// A file whose reads are counted.
+pub struct ThrottledFile {
+    /// The file.
+    pub file: Arc<dyn DiskFile>,
+    /// Where they are counted.
+    pub limiter: Arc<RateLimiter>,
+}
+
+impl fmt::Debug for ThrottledFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.file.fmt(f)
+    }
+}
+
+impl DiskFile for ThrottledFile {
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        let got = self.file.read_at(bytes, offset)?;
+        self.limiter.count(&self.limiter.read, got as u64);
+        Ok(got)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.file.write_at(bytes, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync()
+    }
+
+    fn bytes(&self) -> io::Result<u64> {
+        self.file.bytes()
+    }
+
+    fn align_bytes(&self) -> usize {
+        self.file.align_bytes()
+    }
+
+    fn is_direct(&self) -> bool {
+        self.file.is_direct()
+    }
+
+    fn raw_fd(&self) -> Option<std::os::fd::RawFd> {
+        self.file.raw_fd()
+    }
+}
+
+/// A compaction that somebody asked for; the default is one that nobody did.
+#[derive(Default)]
+pub struct CompactionJob<'a> {
+    limiter: Option<Arc<RateLimiter>>,
+    report: Option<&'a mut dyn FnMut(u64)>,
+    reported_bytes: u64,
+}
+
+impl fmt::Debug for CompactionJob<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.limiter.fmt(f)
+    }
+}
+
+impl<'a> CompactionJob<'a> {
+    /// Counts in `limiter` and tells the bytes moved to `report`.
+    pub fn new(limiter: Arc<RateLimiter>, report: &'a mut dyn FnMut(u64)) -> CompactionJob<'a> {
+        let reported_bytes = limiter.moved();
+        CompactionJob {
+            limiter: Some(limiter),
+            report: Some(report),
+            reported_bytes,
+        }
+    }
+
+    /// The file to read from instead, if its reads are counted.
+    pub fn throttled(&self, file: &Arc<Handle>) -> Option<Arc<dyn DiskFile>> {
+        let file: Arc<dyn DiskFile> = Arc::<Handle>::clone(file);
+        let limiter = Arc::clone(self.limiter.as_ref()?);
+        Some(Arc::new(ThrottledFile { file, limiter }))
+    }
+
+    /// The output has grown from `before` to `now` bytes.
+    pub fn progress(&mut self, before: &mut u64, now: u64) {
+        let Some(limiter) = &self.limiter else { return };
+        limiter.wrote(now.saturating_sub(*before));
+        *before = now;
+        let moved = limiter.moved();
+        if let Some(report) = &mut self.report
+            && moved >= self.reported_bytes + REPORT_BYTES
+        {
+            self.reported_bytes = moved;
+            report(moved);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_kept_and_no_limit_takes_no_time() {
+        let start = Instant::now();
+        let limiter = RateLimiter::new(Some(1_000_000));
+        for _ in 0..10 {
+            limiter.wrote(10_000);
+        }
+        let due = *limiter.due.lock().unwrap();
+        assert!(due >= start + Duration::from_millis(99), "0.1 s of work");
+        assert_eq!(
+            (limiter.read(), limiter.written(), limiter.moved()),
+            (0, 100_000, 100_000)
+        );
+        let free = RateLimiter::new(Some(0));
+        free.wrote(u64::MAX / 2);
+        assert_eq!(free.written(), u64::MAX / 2, "0 is no limit");
+    }
+
+    #[test]
+    fn the_one_who_asked_is_told_after_every_megabyte() {
+        let mut reported_bytes = Vec::new();
+        let mut report = |moved| reported_bytes.push(moved);
+        let mut job = CompactionJob::new(Arc::new(RateLimiter::new(None)), &mut report);
+        let mut before = 0;
+        for now in [500_000, 1_100_000, 1_200_000, 2_500_000] {
+            job.progress(&mut before, now);
+        }
+        assert_eq!(reported_bytes, [1_100_000, 2_500_000]);
+    }
+}

@@ -1,0 +1,70 @@
+//! What do callers ask for, and how long do they wait?
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crate::stats::Stats;
+use crate::sync::atomic::AtomicU64;
+
+/// Adds to a counter.
+pub fn add(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Ordering::Relaxed);
+}
+
+/// Reads a counter.
+pub fn get(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+/// Microseconds of a duration.
+pub fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Waits for room.
+#[derive(Debug, Default)]
+pub struct Stalls {
+    us: AtomicU64,
+    us_max: AtomicU64,
+}
+
+impl Stalls {
+    /// Somebody has waited for room.
+    pub fn since(&self, since: Instant) {
+        let us = micros(since.elapsed());
+        add(&self.us, us);
+        self.us_max.fetch_max(us, Ordering::Relaxed);
+    }
+
+    /// Adds to a reading.
+    pub fn count(&self, stats: &mut Stats) {
+        stats.stall_us = get(&self.us);
+        stats.stall_us_max = get(&self.us_max);
+    }
+}
+
+/// What callers ask for.
+#[derive(Debug, Default)]
+pub struct Demand {
+    unique_asked: AtomicU64,
+    unique_hits: AtomicU64,
+}
+
+impl Demand {
+    /// A batch asked for so many distinct rows that are known; so many of them were resident.
+    pub fn note(&self, asked: u64, hits: u64) {
+        add(&self.unique_asked, asked);
+        add(&self.unique_hits, hits);
+    }
+
+    /// Distinct rows asked for so far: while it stands still, nobody asks.
+    pub fn asked(&self) -> u64 {
+        get(&self.unique_asked)
+    }
+
+    /// Adds to a reading.
+    pub fn count(&self, stats: &mut Stats) {
+        stats.unique_asked = get(&self.unique_asked);
+        stats.unique_hits = get(&self.unique_hits);
+    }
+}

@@ -1,0 +1,322 @@
+//! What do all parts of a store share?
+//!
+//! Invariants:
+//! - Lock order: the checkpoint's role, admission, gate, writer, ranks, shards in rising order, then
+//!   the SSD tier's own locks. It is the order of the folders of `store`, from the top: a part locks
+//!   what is its own, and calls only parts below it.
+//! - Nothing is read from or written to a device while a shard is locked.
+
+mod changes;
+mod demand;
+mod guard;
+mod part;
+mod shard;
+mod signal;
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Instant;
+
+pub use demand::{add, get, micros};
+pub use guard::point;
+pub use part::Part;
+pub use shard::{Shard, ShardCell, ShardGuard, ShardTable, Table};
+pub use signal::Signal;
+
+use crate::batch::shard_range;
+use crate::error::{Error, Invalid, Result};
+use crate::fork::Process;
+use crate::mem::{CacheConfig, TableCache};
+use crate::observe::Publisher;
+use crate::options::{RuntimeOptions, TableDescriptor};
+use crate::ssd::Ssd;
+use crate::ssd::index::Index;
+use crate::sync::RwLock;
+use crate::sync::atomic::{AtomicBool, AtomicU64};
+use crate::units::TableId;
+use changes::Changes;
+use demand::{Demand, Stalls};
+use part::PartList;
+
+static STORES: AtomicU64 = AtomicU64::new(1);
+
+/// What an open store is made on: its files, its rows, and what every part may ask.
+pub struct Core {
+    /// Tells the leases of different stores apart.
+    pub id: u64,
+    /// Who opened it.
+    pub process: Process,
+    /// As given at open.
+    pub options: RuntimeOptions,
+    /// No writes, no writer's lock.
+    pub read_only: bool,
+    /// The SSD tier.
+    pub ssd: Ssd,
+    /// Ranges of mix64.
+    pub shards: Vec<ShardCell>,
+    /// File size that flushes aim at.
+    pub file_bytes: u64,
+    /// What the last checkpoint does not hold.
+    pub changes: Changes,
+    /// How long batches waited.
+    pub stalls: Stalls,
+    /// What callers ask for.
+    pub demand: Demand,
+    /// Tables by id.
+    tables: RwLock<Vec<Arc<Table>>>,
+    /// A push holds it shared, a cut alone.
+    gate: RwLock<()>,
+    /// Held shared from a flush's rank to its last repoint (files written at the same time have no
+    /// key in common); a compaction takes its rank alone.
+    ranks: RwLock<()>,
+    /// The store was closed; background threads end.
+    closed: AtomicBool,
+    parts: PartList,
+    /// Who gives the counters to the recorder of the program.
+    publisher: Publisher,
+}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Core")
+            .field("id", &self.id)
+            .field("ssd", &self.ssd)
+            .finish()
+    }
+}
+
+impl Core {
+    /// On an opened tier, with tables but without places for rows. The interval is the one that
+    /// begins.
+    pub fn new(
+        ssd: Ssd,
+        options: RuntimeOptions,
+        read_only: bool,
+        tables: Vec<Arc<Table>>,
+        interval: u32,
+    ) -> Core {
+        let shard = || ShardCell::new(Shard::new(interval));
+        let file_bytes = options
+            .file_bytes
+            .min((options.cache_bytes / 8).max(1 << 20));
+        Core {
+            id: STORES.fetch_add(1, Ordering::Relaxed),
+            process: Process::this(),
+            read_only,
+            shards: (0..options.shards).map(|_| shard()).collect(),
+            file_bytes,
+            changes: Changes::default(),
+            stalls: Stalls::default(),
+            demand: Demand::default(),
+            tables: RwLock::new(tables),
+            gate: RwLock::new(()),
+            ranks: RwLock::new(()),
+            closed: AtomicBool::new(false),
+            parts: PartList::default(),
+            publisher: Publisher::new(ssd.root.path(), read_only),
+            options,
+            ssd,
+        }
+    }
+
+    /// A table by id.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an id of another store, `Forked`.
+    pub fn table(&self, id: TableId) -> Result<Arc<Table>> {
+        self.check_process()?;
+        let tables = self.tables.read().unwrap_or_else(PoisonError::into_inner);
+        tables.get(id.0 as usize).cloned().ok_or_else(|| {
+            let known = tables.iter().map(|t| t.descriptor.name.clone()).collect();
+            Invalid::UnknownTable {
+                name: format!("#{id}"),
+                known,
+            }
+            .into()
+        })
+    }
+
+    /// All tables.
+    pub fn all_tables(&self) -> Vec<Arc<Table>> {
+        self.tables
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Replaces the list of tables: places for their rows are there.
+    pub fn set_tables(&self, tables: Vec<Arc<Table>>) {
+        *self.tables.write().unwrap_or_else(PoisonError::into_inner) = tables;
+    }
+
+    /// All descriptors, by table id.
+    pub fn descriptors(&self) -> Vec<TableDescriptor> {
+        let tables = self.all_tables();
+        tables.iter().map(|t| t.descriptor.clone()).collect()
+    }
+
+    /// Fails in a forked child: its threads and locks are its parent's.
+    ///
+    /// # Errors
+    /// `Forked`.
+    #[inline]
+    pub fn check_process(&self) -> Result<()> {
+        match self.process.is_this() {
+            true => Ok(()),
+            false => Err(Error::Forked),
+        }
+    }
+
+    /// Fails for a read-only or closed store, and in a forked child.
+    ///
+    /// # Errors
+    /// `Forked`, `ReadOnly`, `InvalidArgument`.
+    pub fn check_writer(&self) -> Result<()> {
+        self.check_process()?;
+        if self.read_only {
+            return Err(Error::ReadOnly {
+                path: self.ssd.root.path().to_path_buf(),
+            });
+        }
+        self.check_open()
+    }
+
+    /// Fails once the store was closed.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub fn check_open(&self) -> Result<()> {
+        match self.is_closed() {
+            true => Err(Invalid::Closed.into()),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether the store was closed.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Closes the store: its threads see it when they are woken.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    /// Holds cuts back while something is changed.
+    pub fn gate_shared(&self) -> impl Sized + '_ {
+        let gate = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+        self.ssd.poison.watch(gate)
+    }
+
+    /// Holds changes back.
+    pub fn gate_alone(&self) -> impl Sized + '_ {
+        let gate = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        self.ssd.poison.watch(gate)
+    }
+
+    /// Holds compactions back from their ranks, while a flush has one and repoints its rows.
+    pub fn ranks_shared(&self) -> impl Sized + '_ {
+        self.ranks.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until no flush is between its rank and its last repoint.
+    pub fn ranks_alone(&self) -> impl Sized + '_ {
+        self.ranks.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes of one table's cache in one shard: the budget without I/O buffers, split by row size.
+    fn table_bytes(&self, tables: &[Arc<Table>], table: usize, buffer_bytes: u64) -> u64 {
+        let budget = self.options.cache_bytes.saturating_sub(buffer_bytes);
+        let budget = budget.max(self.options.cache_bytes / 2);
+        let sum: u64 = tables
+            .iter()
+            .map(|t| t.descriptor.row_bytes() as u64 + 48)
+            .sum();
+        let own = tables[table].descriptor.row_bytes() as u64 + 48;
+        let share = u128::from(budget) * u128::from(own) / u128::from(sum.max(1));
+        u64::try_from(share).unwrap_or(u64::MAX) / self.shards.len() as u64
+    }
+
+    /// Gives every table its places anew, in the memory that I/O buffers leave. No row is resident that
+    /// is not clean, no lease is out.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when a table's share holds no row.
+    pub fn rebuild_caches(&self, tables: &[Arc<Table>], buffer_bytes: u64) -> Result<()> {
+        // All are made before any is replaced: an error changes nothing.
+        let mut made = Vec::new();
+        for s in 0..self.shards.len() {
+            let range = shard_range(s, self.shards.len());
+            let mut caches = Vec::new();
+            for table in 0..tables.len() {
+                let config = CacheConfig {
+                    row_f32s: tables[table].descriptor.row_f32s(),
+                    bytes: self.table_bytes(tables, table, buffer_bytes),
+                    policy: self.options.policy,
+                    flush_step_rows: self.flush_step_rows(tables, table),
+                    range,
+                };
+                caches.push(TableCache::new(&config)?);
+            }
+            made.push((range, caches));
+        }
+        for (cell, (range, caches)) in self.shards.iter().zip(made) {
+            let mut shard = cell.lock();
+            for (table, cache) in caches.into_iter().enumerate() {
+                match shard.tables.get_mut(table) {
+                    Some(entry) => entry.cache = cache,
+                    None => {
+                        let table = ShardTable::new(cache, Index::new(range));
+                        shard.tables.push(table);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Rows of one table in one shard per flush: all shards together make one file, or as many rows
+    /// as the options say.
+    fn flush_step_rows(&self, tables: &[Arc<Table>], table: usize) -> usize {
+        if self.options.flush_step_rows > 0 {
+            return (self.options.flush_step_rows / self.shards.len()).max(1);
+        }
+        let row_bytes = tables[table].file_bytes();
+        let share = self.file_bytes / self.shards.len() as u64 / tables.len() as u64;
+        usize::try_from(share / row_bytes)
+            .unwrap_or(usize::MAX)
+            .max(1)
+    }
+
+    /// Locks a shard with these rows marked as changed: the rows as of a running checkpoint's cut
+    /// have been copied.
+    ///
+    /// # Errors
+    /// `Poisoned` when a thread panicked: perhaps the one that would have made room for a copy.
+    pub fn lock_to_write(&self, s: usize, table: &Table, slots: &[u32]) -> Result<ShardGuard<'_>> {
+        let cell = &self.shards[s];
+        let mut shard = cell.lock();
+        let mut stalled: Option<Instant> = None;
+        loop {
+            let (interval, frozen) = shard.intervals();
+            let cache = &mut shard.tables[table.id.0 as usize].cache;
+            if cache.begin_write(slots, interval, frozen).is_ok() {
+                break;
+            }
+            self.ssd.poison.check_threads()?;
+            // The checkpoint's write-behind frees places, whatever leases are out.
+            stalled.get_or_insert_with(Instant::now);
+            cell.wait(&mut shard);
+        }
+        if let Some(since) = stalled {
+            self.stalls.since(since);
+        }
+        Ok(shard)
+    }
+
+    /// Locks all shards in order.
+    pub fn lock_all(&self) -> Vec<ShardGuard<'_>> {
+        self.shards.iter().map(ShardCell::lock).collect()
+    }
+}

@@ -1,0 +1,128 @@
+//! Who works on an open store, and what has each of them counted?
+//!
+//! A store is made of parts that own their threads' signals, their locks and their counters. What
+//! concerns all of them at once - a panic, the close, a reading of the counters - goes through here,
+//! so that no part has to know another one for it.
+
+use std::sync::{OnceLock, Weak};
+
+use super::Core;
+use crate::observe;
+use crate::ssd::held::Held;
+use crate::stats::Stats;
+
+/// A part of an open store.
+pub trait Part: Send + Sync {
+    /// Wakes whoever waits for something of this part: a thread panicked, or the store was closed.
+    fn wake(&self);
+
+    /// Adds what it counts to a reading. No shard is locked.
+    fn count(&self, stats: &mut Stats);
+}
+
+/// The parts of a store, set once when all are made.
+#[derive(Default)]
+pub struct PartList(OnceLock<Vec<Weak<dyn Part>>>);
+
+impl std::fmt::Debug for PartList {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} parts", self.0.get().map_or(0, Vec::len))
+    }
+}
+
+impl Core {
+    /// Makes the parts known to each other, as far as [`Part`] goes.
+    pub fn enlist(&self, parts: Vec<Weak<dyn Part>>) {
+        let _once = self.parts.0.set(parts);
+    }
+
+    fn each_part(&self, mut work: impl FnMut(&dyn Part)) {
+        for part in self.parts.0.get().into_iter().flatten() {
+            if let Some(part) = part.upgrade() {
+                work(&*part);
+            }
+        }
+    }
+
+    /// Wakes everybody who waits for anything.
+    pub fn wake_all(&self) {
+        self.shards.iter().for_each(super::ShardCell::notify);
+        self.each_part(|part| part.wake());
+    }
+
+    /// Rows changed since the last checkpoint's cut.
+    pub fn uncheckpointed_rows(&self) -> u64 {
+        let mut dirty = 0;
+        for cell in &self.shards {
+            let shard = cell.lock();
+            dirty += shard.tables.iter().map(|t| t.cache.dirty()).sum::<usize>();
+        }
+        dirty as u64 + self.changes.flushed_rows()
+    }
+
+    /// Gives all counters to the recorder, if the program has installed one; with `describe` also
+    /// what they mean.
+    pub fn publish(&self, describe: bool) {
+        if observe::has_recorder() {
+            self.publish_to_any(describe);
+        }
+    }
+
+    /// As [`Core::publish`], also to a recorder that looks like none.
+    pub fn publish_to_any(&self, describe: bool) {
+        self.publisher.publish(describe, || self.stats());
+    }
+
+    /// Reads all counters.
+    pub fn stats(&self) -> Stats {
+        let mut stats = self.ssd_stats();
+        self.stalls.count(&mut stats);
+        self.demand.count(&mut stats);
+        self.each_part(|part| part.count(&mut stats));
+        stats.uncheckpointed_rows = self.uncheckpointed_rows();
+        stats.publisher_panics = self.publisher.panics();
+        for cell in &self.shards {
+            let shard = cell.lock();
+            for table in &shard.tables {
+                stats.pinned_rows += table.cache.pinned() as u64;
+                stats.resident_rows += table.cache.resident() as u64;
+                stats.capacity_rows += table.cache.capacity() as u64;
+                stats.dirty_rows += table.cache.dirty() as u64;
+                stats.cache_bytes += table.cache.bytes();
+                stats.index_bytes += table.index.bytes();
+                stats.index_keys += table.index.len() as u64;
+            }
+        }
+        stats
+    }
+
+    /// What the files and the device have to say.
+    fn ssd_stats(&self) -> Stats {
+        let (usage, direct_io, files_set_aside) = {
+            let versions = self.ssd.versions();
+            let direct_io = versions.held().iter().all(Held::is_direct);
+            (versions.usage(), direct_io, versions.aside.len() as u64)
+        };
+        let image_bytes = self.ssd.image_bytes();
+        let io = self.ssd.io.engine.counts();
+        Stats {
+            io_engine: self.ssd.io.engine.name(),
+            direct_io,
+            queues: io.queues,
+            plain_queues: io.plain_queues,
+            rings_lost: io.rings_lost,
+            queue_buffers: io.buffers,
+            registered_buffers: io.registered_buffers,
+            files: usage.files,
+            open_files: self.ssd.open_files.open() as u64,
+            open_files_max: self.ssd.open_files.max() as u64,
+            files_reopened: self.ssd.open_files.reopened(),
+            files_set_aside,
+            current_bytes: usage.current_bytes,
+            live_bytes: usage.live_bytes,
+            pinned_bytes: usage.pinned_bytes + image_bytes,
+            disk_bytes: usage.current_bytes + usage.pinned_bytes + image_bytes,
+            ..Stats::default()
+        }
+    }
+}

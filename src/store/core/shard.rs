@@ -1,0 +1,194 @@
+//! What is a shard: rows in memory and their locations on SSD, behind one lock?
+
+use std::time::Duration;
+
+use crate::mem::TableCache;
+use crate::options::TableDescriptor;
+use crate::row::{RowLayout, Updater};
+use crate::ssd::index::Index;
+use crate::sync::fair;
+use crate::units::TableId;
+
+/// One table of a store.
+#[derive(Debug)]
+pub struct Table {
+    /// Its number.
+    pub id: TableId,
+    /// As stored.
+    pub descriptor: TableDescriptor,
+    /// Where weights and state lie.
+    pub layout: RowLayout,
+    /// The update rule.
+    pub updater: Updater,
+}
+
+impl Table {
+    /// About the bytes of a row in a file: record head, padding, its share of key blocks.
+    #[must_use]
+    pub fn file_bytes(&self) -> u64 {
+        self.descriptor.row_bytes() as u64 + 30
+    }
+}
+
+/// One table's rows and locations in one shard.
+#[derive(Debug)]
+pub struct ShardTable {
+    /// Rows in memory.
+    pub cache: TableCache,
+    /// Rows on SSD.
+    pub index: Index,
+    /// Slots promised to admitted batches that have not taken them yet.
+    reserved: usize,
+}
+
+impl ShardTable {
+    /// Nothing is promised.
+    pub(super) fn new(cache: TableCache, index: Index) -> ShardTable {
+        ShardTable {
+            cache,
+            index,
+            reserved: 0,
+        }
+    }
+
+    /// Replaces the index: the store is being opened.
+    pub fn set_index(&mut self, index: Index) {
+        self.index = index;
+    }
+
+    /// Promises slots to a batch.
+    pub fn reserve(&mut self, slots: usize) {
+        self.reserved += slots;
+    }
+
+    /// Promised slots were taken, or are not wanted any more.
+    pub fn unreserve(&mut self, slots: usize) {
+        self.reserved -= slots;
+    }
+
+    /// Slots of rows that a batch has pinned or was promised.
+    #[must_use]
+    pub fn wanted_slots(&self) -> usize {
+        self.cache.pinned() + self.reserved
+    }
+
+    /// Slots that are taken, or promised, or hold a copy for a running checkpoint.
+    #[must_use]
+    pub fn busy_slots(&self) -> usize {
+        // Without eviction a row that is resident keeps its slot, pinned or not.
+        let held = match self.cache.evicts() {
+            true => self.cache.pinned(),
+            false => self.cache.resident(),
+        };
+        held + self.reserved + self.cache.frozen_copies()
+    }
+}
+
+/// A range of mix64.
+#[derive(Debug)]
+pub struct Shard {
+    /// By table id.
+    pub tables: Vec<ShardTable>,
+    /// The current checkpoint interval.
+    interval: u32,
+    /// Between a cut and its capture: rows dirty at or before this interval are frozen.
+    frozen: Option<u32>,
+    /// A state as of the cut could not be written and exists no more: the running checkpoint
+    /// can't be completed.
+    lost: bool,
+}
+
+impl Shard {
+    /// Without tables.
+    #[must_use]
+    pub fn new(interval: u32) -> Shard {
+        Shard {
+            tables: Vec::new(),
+            interval,
+            frozen: None,
+            lost: false,
+        }
+    }
+
+    /// The interval that changes belong to, and during a checkpoint the last one before its cut.
+    #[must_use]
+    pub fn intervals(&self) -> (u32, Option<u32>) {
+        (self.interval, self.frozen)
+    }
+
+    /// Rows changed after this interval may not be written yet.
+    #[must_use]
+    pub fn interval_max(&self) -> u32 {
+        self.frozen.unwrap_or(self.interval)
+    }
+
+    /// A checkpoint's cut: gives the interval that ends with it.
+    pub fn cut(&mut self) -> u32 {
+        let ended = self.interval;
+        self.frozen = Some(ended);
+        self.interval += 1;
+        self.lost = false;
+        ended
+    }
+
+    /// Ends the time in which younger rows may not be written, and drops copies of rows as of the cut.
+    pub fn end_cut(&mut self) {
+        self.frozen = None;
+        for table in &mut self.tables {
+            table.cache.discard_frozen();
+        }
+    }
+
+    /// A state as of the cut exists no more.
+    pub fn lose(&mut self) {
+        self.lost = true;
+    }
+
+    /// Whether one does not.
+    #[must_use]
+    pub fn has_lost(&self) -> bool {
+        self.lost
+    }
+}
+
+/// A locked shard.
+pub type ShardGuard<'a> = fair::MutexGuard<'a, Shard>;
+
+/// A shard with its lock, which is handed on in the end to whoever waits (a batch must not keep a
+/// flush from its rows), and where those wait who need something in it to change.
+#[derive(Debug)]
+pub struct ShardCell {
+    state: fair::Mutex<Shard>,
+    changed: fair::Condvar,
+}
+
+impl ShardCell {
+    /// Wraps a shard.
+    pub fn new(shard: Shard) -> ShardCell {
+        ShardCell {
+            state: fair::Mutex::new(shard),
+            changed: fair::Condvar::new(),
+        }
+    }
+
+    /// Locks the shard.
+    pub fn lock(&self) -> ShardGuard<'_> {
+        self.state.lock()
+    }
+
+    /// Lets those go first who wait for the lock.
+    pub fn pass(&self, guard: &mut ShardGuard<'_>) {
+        ShardGuard::bump(guard);
+    }
+
+    /// Wakes those who wait for a change.
+    pub fn notify(&self) {
+        self.changed.notify_all();
+    }
+
+    /// Waits for a change, or a while.
+    #[cfg_attr(feature = "shuttle", track_caller)]
+    pub fn wait(&self, guard: &mut ShardGuard<'_>) {
+        self.changed.wait_for(guard, Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,216 @@
+//! Which dirty rows are written next, and into how many files?
+//!
+//! - A pick changes nothing: its rows are checked again when they are copied out.
+//! - Rows that leave memory are the coldest of their caches; a checkpoint's are taken in the order
+//!   of their places.
+
+use std::collections::VecDeque;
+
+use super::super::core::ShardCell;
+use super::Flusher;
+use crate::mem::Victim;
+use crate::units::range_of;
+
+/// Files' worth of rows picked at once: for whoever needs room fast, and for a checkpoint.
+pub(super) const PICK_FILES: usize = 2;
+
+/// Victims of one table in one shard, by hash.
+#[derive(Debug)]
+pub(super) struct Picked {
+    /// Table id.
+    pub table: usize,
+    /// Shard.
+    pub shard: usize,
+    /// The rows, sorted by hash before they are written.
+    pub victims: Vec<Victim>,
+}
+
+impl Flusher {
+    /// Whether some cache runs low.
+    pub(super) fn is_low(&self) -> bool {
+        let low = |cell: &ShardCell| cell.lock().tables.iter().any(|t| t.cache.low());
+        self.core.shards.iter().any(low)
+    }
+
+    /// The coldest dirty rows of caches that run low, or soon would.
+    pub(super) fn pick_cold(&self, queues: usize) -> Vec<Picked> {
+        let mut picked = Vec::new();
+        // While somebody waits for room, two files are written at a time.
+        let hurry = self.is_awaited();
+        let steps = if hurry && queues > 1 { PICK_FILES } else { 1 };
+        for table in 0..self.core.all_tables().len() {
+            for (shard, cell) in self.core.shards.iter().enumerate() {
+                let mut guard = cell.lock();
+                let epoch_max = guard.interval_max();
+                let cache = &mut guard.tables[table].cache;
+                if !cache.lowish() {
+                    continue;
+                }
+                let mut victims = Vec::new();
+                cache.take_victims(steps * cache.flush_step_rows(), epoch_max, &mut victims);
+                if !victims.is_empty() {
+                    picked.push(Picked {
+                        table,
+                        shard,
+                        victims,
+                    });
+                }
+            }
+        }
+        picked
+    }
+
+    /// Dirty rows of one cache, in the order of their places: when the policy names none.
+    pub(super) fn pick_anything(&self, shard: usize, table: usize) -> Vec<Picked> {
+        let mut guard = self.core.shards[shard].lock();
+        let epoch_max = guard.interval_max();
+        let cache = &mut guard.tables[table].cache;
+        let want = cache.flush_step_rows();
+        let (mut cursor, mut victims) = (0, Vec::new());
+        // As above: nobody ends what a writer that panicked has begun.
+        while victims.is_empty()
+            && cache.take_frozen(&mut cursor, want, epoch_max, &mut victims)
+            && self.core.ssd.check_writable().is_ok()
+        {}
+        vec![Picked {
+            table,
+            shard,
+            victims,
+        }]
+    }
+
+    /// Dirty rows at or before `cut` (`None`: any that may be written), [`PICK_FILES`] files' worth,
+    /// on from `cursors`; `None` when there are none left.
+    pub(super) fn pick_frozen(
+        &self,
+        cursors: &mut [usize],
+        cut: Option<u32>,
+    ) -> Option<Vec<Picked>> {
+        let shards = self.core.shards.len();
+        let tables = self.core.all_tables();
+        let mut room = self.core.file_bytes * PICK_FILES as u64;
+        let mut picked = Vec::new();
+        // Of each shard, that is of each range of the hash, an equal share: files written at the
+        // same time are ranges, too. What some leave over, those take that have more.
+        let mut parts: Vec<(usize, usize)> = (0..tables.len())
+            .flat_map(|table| (0..shards).map(move |shard| (table, shard)))
+            .collect();
+        for share_max in [room / shards as u64, u64::MAX] {
+            parts.retain(|(table, shard)| {
+                let row_bytes = tables[*table].file_bytes();
+                // At least one row, however long.
+                let least = u64::from(picked.is_empty());
+                let want = (room.min(share_max.max(row_bytes)) / row_bytes).max(least);
+                if want == 0 {
+                    return false;
+                }
+                let want = usize::try_from(want).unwrap_or(usize::MAX);
+                let cursor = &mut cursors[table * shards + shard];
+                let victims = self.frozen_rows(*table, *shard, cursor, want, cut);
+                let more = victims.len() == want;
+                room = room.saturating_sub(victims.len() as u64 * row_bytes);
+                if !victims.is_empty() {
+                    picked.push(Picked {
+                        table: *table,
+                        shard: *shard,
+                        victims,
+                    });
+                }
+                more
+            });
+        }
+        (!picked.is_empty()).then_some(picked)
+    }
+
+    /// Up to `want` of the rows of [`Flusher::pick_frozen`], of one table in one shard; none if it
+    /// has no more of them.
+    fn frozen_rows(
+        &self,
+        table: usize,
+        shard: usize,
+        cursor: &mut usize,
+        want: usize,
+        cut: Option<u32>,
+    ) -> Vec<Victim> {
+        let mut victims = Vec::new();
+        loop {
+            let mut guard = self.core.shards[shard].lock();
+            let cut = cut.unwrap_or(guard.interval_max());
+            let cache = &mut guard.tables[table].cache;
+            let more = cache.take_frozen(cursor, want, cut, &mut victims);
+            // One call scans so many places; and it lists copies until they are written, so that
+            // after one that finds some there is none. What a writer that panicked was writing
+            // stands in the way for ever.
+            if !more || !victims.is_empty() || self.core.ssd.check_writable().is_err() {
+                return victims;
+            }
+        }
+    }
+
+    /// The files that hold these rows: one per data directory, or where there are several files'
+    /// worth, so many. Each is a range of the hash, with its directory.
+    pub(super) fn jobs_of(&self, mut picked: Vec<Picked>) -> VecDeque<(usize, Vec<Picked>)> {
+        // Parts of one table in one shard become one, by hash: the order of the file.
+        picked.sort_by_key(|p| (p.table, p.shard));
+        picked.dedup_by(|next, part| {
+            let same = (next.table, next.shard) == (part.table, part.shard);
+            if same {
+                part.victims.append(&mut next.victims);
+            }
+            same
+        });
+        for part in &mut picked {
+            part.victims.sort_unstable_by_key(|v| v.hash);
+        }
+        let directories = self.core.ssd.directories.len();
+        let bytes = self.bytes_of(&picked);
+        // Each file is checked against what is installed: all together must fit, too.
+        let fits = || {
+            let all = bytes + 16384 * PICK_FILES as u64;
+            let check = |d| {
+                self.core
+                    .ssd
+                    .check_space_as_it_is(d, all, self.core.file_bytes)
+                    .is_ok()
+            };
+            (0..directories).all(check)
+        };
+        let files = (bytes + self.core.file_bytes / 2) / self.core.file_bytes;
+        let ways = match usize::try_from(files) {
+            Ok(ways) if ways > 1 && fits() => ways,
+            _ => 1,
+        };
+        let pieces = directories * ways;
+        (0..pieces)
+            .map(|piece| (piece / ways, cut_piece(&picked, piece, pieces)))
+            .filter(|(_, rows)| !rows.is_empty())
+            .collect()
+    }
+
+    /// About the bytes of a file of these rows.
+    pub(super) fn bytes_of(&self, picked: &[Picked]) -> u64 {
+        let tables = self.core.all_tables();
+        let bytes = |p: &Picked| p.victims.len() as u64 * tables[p.table].file_bytes();
+        picked.iter().map(bytes).sum()
+    }
+}
+
+/// The victims of one range of the hash among `pieces` equal ones.
+fn cut_piece(picked: &[Picked], piece: usize, pieces: usize) -> Vec<Picked> {
+    let cut = |part: &Picked| {
+        let before = |v: &Victim| range_of(v.hash, pieces) < piece;
+        let within = |v: &Victim| range_of(v.hash, pieces) <= piece;
+        let start = part.victims.partition_point(before);
+        let end = part.victims.partition_point(within);
+        Picked {
+            table: part.table,
+            shard: part.shard,
+            victims: part.victims[start..end].to_vec(),
+        }
+    };
+    picked
+        .iter()
+        .map(cut)
+        .filter(|part| !part.victims.is_empty())
+        .collect()
+}

@@ -1,0 +1,376 @@
+//! How are picked rows written to files, and their keys repointed?
+//!
+//! Files of one pick are written at the same time, each by a submission queue of its own.
+
+use std::collections::VecDeque;
+use std::sync::PoisonError;
+
+use super::super::core::{add, point};
+use super::pick::{PICK_FILES, Picked};
+use super::{Flusher, Writer};
+use crate::error::{Error, Result};
+use crate::io::Queue;
+use crate::mem::Victim;
+use crate::ssd::NewFile;
+use crate::ssd::held::Tally;
+use crate::ssd::version::Location;
+use crate::ssd::writer::FileWriter;
+use crate::sync::{Mutex, thread};
+use crate::units::unmix64;
+
+/// Rows copied out per locking of a shard.
+const COPY_ROWS: usize = 512;
+
+/// Rows between the one at hand and the one announced to the processor.
+const AHEAD_ROWS: usize = 8;
+
+/// A row or tombstone in the file being written.
+struct Written {
+    victim: Victim,
+    /// Entry number; `None` for a tombstone that nobody needs.
+    entry: Option<u32>,
+    table: u16,
+    shard: u16,
+    tombstone: bool,
+}
+
+// There is one per row of a file: it stays small.
+const _: () = assert!(size_of::<Written>() <= 32);
+
+impl Written {
+    fn new(
+        table: usize,
+        shard: usize,
+        victim: Victim,
+        entry: Option<u32>,
+        tombstone: bool,
+    ) -> Written {
+        let narrow = |x: usize| u16::try_from(x).unwrap_or(u16::MAX);
+        let (table, shard) = (narrow(table), narrow(shard));
+        Written {
+            victim,
+            entry,
+            table,
+            shard,
+            tombstone,
+        }
+    }
+}
+
+/// Rows of one table copied out of a shard, not yet in the file.
+#[derive(Default)]
+struct Staged {
+    rows: Vec<f32>,
+    entries: Vec<(u64, u32, Victim)>,
+    tombstones: Vec<(u64, u32, Victim)>,
+    pointless: Vec<Victim>,
+}
+
+impl Flusher {
+    /// Writes victims to files and repoints the index; returns rows written, and counts them.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Io`, `Poisoned`; the rows of files that failed are dirty again.
+    pub(super) fn write_files(&self, writer: &mut Writer, picked: Vec<Picked>) -> Result<u64> {
+        let mut picked = Some(picked);
+        let mark = self.core.changes.mark();
+        let (written, result) = self.write_all(writer, false, &mut || picked.take());
+        if written > 0 {
+            // Also where another file failed: these rows are dirty no more.
+            add(&self.flushes, 1);
+            self.core.changes.flushed(mark, written);
+        }
+        result.map(|()| written)
+    }
+
+    /// Writes what `next` picks until it picks nothing: files of one pick at the same time, and the
+    /// next pick's while those are still being written; with `many` by all queues while nobody asks
+    /// for rows, else by as many as the first pick has files. Returns the rows that were written,
+    /// and as [`Flusher::write_files`] the error of the first file that failed; no other was begun
+    /// after it.
+    pub(super) fn write_all(
+        &self,
+        writer: &mut Writer,
+        many: bool,
+        next: &mut (dyn FnMut() -> Option<Vec<Picked>> + Send),
+    ) -> (u64, Result<()>) {
+        if let Err(poisoned) = self.core.ssd.check_writable() {
+            return (0, Err(poisoned));
+        }
+        let queues = writer.queues.len();
+        let jobs = match next() {
+            Some(picked) => self.jobs_of(picked),
+            None => return (0, Ok(())),
+        };
+        let threads = if many {
+            queues
+        } else {
+            jobs.len().clamp(1, queues)
+        };
+        let work = Mutex::new((jobs, Some(next)));
+        let open = || work.lock().unwrap_or_else(PoisonError::into_inner);
+        let take = || {
+            let mut work = open();
+            // After a panic beside this one nothing more is begun.
+            if self.core.ssd.check_writable().is_err() {
+                *work = (VecDeque::new(), None);
+            }
+            while work.0.is_empty() {
+                let picked = work.1.as_mut().and_then(|next| next());
+                match picked {
+                    Some(picked) => work.0 = self.jobs_of(picked),
+                    None => {
+                        work.1 = None;
+                        return None;
+                    }
+                }
+            }
+            work.0.pop_front()
+        };
+        // More writers than one pick has files would take the processor from whoever trains.
+        let asked = || self.core.demand.asked();
+        let before = asked();
+        let write = |queue: &mut dyn Queue, spare: bool| -> (u64, Result<()>) {
+            let _alarm = self.core.ssd.poison.alarm();
+            let mut total = 0;
+            while !(spare && asked() != before)
+                && let Some((directory, rows)) = take()
+            {
+                match self.write_file(queue, directory, &rows) {
+                    Ok(written) => total += written,
+                    Err(error) => {
+                        *open() = (VecDeque::new(), None);
+                        return (total, Err(error));
+                    }
+                }
+            }
+            (total, Ok(()))
+        };
+        let outcomes: Vec<(u64, Result<()>)> = thread::scope(|scope| {
+            let mut queues = writer.queues.iter_mut().take(threads);
+            let own = queues.next();
+            // Where no thread is to be had, this one does their work, too.
+            let others: Vec<_> = queues
+                .zip(1..)
+                .map_while(|(queue, i)| {
+                    let thread = thread::Builder::new().name(String::from("hps-write"));
+                    let (write, spare) = (&write, i >= PICK_FILES);
+                    let write = move || write(&mut **queue, spare);
+                    thread.spawn_scoped(scope, write).ok()
+                })
+                .collect();
+            let own = own.map(|queue| write(&mut **queue, false));
+            let others = others.into_iter().map(|thread| {
+                thread
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            });
+            own.into_iter().chain(others).collect()
+        });
+        let written = outcomes.iter().map(|(written, _)| written).sum();
+        let result = outcomes.into_iter().try_for_each(|(_, result)| result);
+        (written, result)
+    }
+
+    fn write_file(
+        &self,
+        queue: &mut dyn Queue,
+        directory: usize,
+        picked: &[Picked],
+    ) -> Result<u64> {
+        match self.write_file_once(queue, directory, picked) {
+            // What is full may have been filled by an index image.
+            Err(Error::NoSpace { .. }) if self.core.ssd.take_image_room() => {
+                self.write_file_once(queue, directory, picked)
+            }
+            result => result,
+        }
+    }
+
+    fn write_file_once(
+        &self,
+        queue: &mut dyn Queue,
+        directory: usize,
+        picked: &[Picked],
+    ) -> Result<u64> {
+        let expected = self.bytes_of(picked);
+        let rows = picked.iter().map(|p| p.victims.len()).sum();
+        let mut written = Vec::with_capacity(rows);
+        let result = self.fill_file(queue, directory, picked, expected + 16384, &mut written);
+        let rows = written.iter().filter(|w| w.entry.is_some()).count() as u64;
+        match result {
+            Ok(Some(new)) => self.commit_file(new, &written)?,
+            Ok(None) => self.settle(&written, None),
+            Err(e) => {
+                self.take_back(&written);
+                return Err(e);
+            }
+        }
+        Ok(rows)
+    }
+
+    fn fill_file(
+        &self,
+        queue: &mut dyn Queue,
+        directory: usize,
+        picked: &[Picked],
+        expected_bytes: u64,
+        written: &mut Vec<Written>,
+    ) -> Result<Option<NewFile>> {
+        let (number, mut file) =
+            self.core
+                .ssd
+                .create_file(queue, directory, expected_bytes, self.core.file_bytes)?;
+        let tables = self.core.all_tables();
+        for group in picked.chunk_by(|a, b| a.table == b.table) {
+            let width = tables[group[0].table].descriptor.row_f32s();
+            let mut tombstones = Vec::new();
+            for part in group {
+                for victims in part.victims.chunks(COPY_ROWS) {
+                    let staged = self.copy_out(part, victims, width);
+                    append(&mut file, part, staged, &mut tombstones, written);
+                }
+            }
+            for (shard, hash, epoch, victim) in tombstones {
+                let table = group[0].table;
+                let entry = u32::try_from(file.entries()).ok();
+                let id = u32::try_from(table).unwrap_or(u32::MAX);
+                file.tombstone(id, unmix64(hash), epoch);
+                written.push(Written::new(table, shard, victim, entry, true));
+            }
+        }
+        if file.entries() == 0 {
+            return Ok(None);
+        }
+        let finished = file.finish()?;
+        let directory = u32::try_from(directory).unwrap_or(u32::MAX);
+        Ok(Some(NewFile {
+            finished,
+            number,
+            directory,
+        }))
+    }
+
+    /// Copies a chunk of victims out of their shard.
+    fn copy_out(&self, part: &Picked, victims: &[Victim], width: usize) -> Staged {
+        let mut staged = Staged::default();
+        let mut guard = self.core.shards[part.shard].lock();
+        let epoch_max = guard.interval_max();
+        let entry = &mut guard.tables[part.table];
+        staged.rows.reserve(victims.len() * width);
+        for (i, victim) in victims.iter().enumerate() {
+            if let Some(ahead) = victims.get(i + AHEAD_ROWS) {
+                entry.cache.announce_victim(ahead, true);
+            }
+            let start = staged.rows.len();
+            staged.rows.resize(start + width, 0.0);
+            let row = &mut staged.rows[start..];
+            let Some(taken) = entry.cache.copy_out(victim, epoch_max, row) else {
+                staged.rows.truncate(start);
+                continue;
+            };
+            if !taken.tombstone {
+                staged.entries.push((taken.hash, taken.epoch, *victim));
+                continue;
+            }
+            staged.rows.truncate(start);
+            // Without a copy on SSD there is nothing that a tombstone would have to hide.
+            match entry.index.get(taken.hash) {
+                Some(_) => staged.tombstones.push((taken.hash, taken.epoch, *victim)),
+                None => staged.pointless.push(*victim),
+            }
+        }
+        staged
+    }
+
+    /// Makes the file current and repoints its keys.
+    fn commit_file(&self, new: NewFile, written: &[Written]) -> Result<()> {
+        let _ranks = self.core.ranks_shared();
+        add(&self.written_bytes, new.finished.bytes);
+        let file = match self.core.ssd.install(new, None) {
+            Ok(file) => file,
+            Err(e) => {
+                self.take_back(written);
+                return Err(e);
+            }
+        };
+        self.settle(written, Some(file.slot));
+        Ok(())
+    }
+
+    fn settle(&self, written: &[Written], slot: Option<u32>) {
+        for chunk in written.chunk_by(|a, b| a.shard == b.shard) {
+            for some in chunk.chunks(1024) {
+                let mut guard = self.core.shards[usize::from(some[0].shard)].lock();
+                let files = self
+                    .core
+                    .ssd
+                    .slots
+                    .read()
+                    .unwrap_or_else(PoisonError::into_inner);
+                let new = slot.and_then(|slot| files[slot as usize].as_deref());
+                let mut tally = new.map(Tally::of);
+                for (i, w) in some.iter().enumerate() {
+                    if let Some(ahead) = some.get(i + AHEAD_ROWS) {
+                        let entry = &guard.tables[usize::from(ahead.table)];
+                        entry.cache.announce_victim(&ahead.victim, false);
+                        entry.index.announce(ahead.victim.hash);
+                    }
+                    let entry = &mut guard.tables[usize::from(w.table)];
+                    if let (Some(new), Some(tally), Some(number)) = (new, &mut tally, w.entry) {
+                        let to = Location::new(new.slot, w.tombstone, number);
+                        entry.index.repoint(&files, w.victim.hash, to, tally);
+                    }
+                    let _kept = entry.cache.written(&w.victim, true);
+                }
+                point("settle");
+            }
+            self.core.shards[usize::from(chunk[0].shard)].notify();
+        }
+    }
+
+    fn take_back(&self, written: &[Written]) {
+        for w in written {
+            let mut guard = self.core.shards[usize::from(w.shard)].lock();
+            if !guard.tables[usize::from(w.table)]
+                .cache
+                .written(&w.victim, false)
+            {
+                guard.lose();
+            }
+        }
+        for cell in &self.core.shards {
+            cell.notify();
+        }
+    }
+}
+
+fn append(
+    file: &mut FileWriter<'_>,
+    part: &Picked,
+    staged: Staged,
+    tombstones: &mut Vec<(usize, u64, u32, Victim)>,
+    written: &mut Vec<Written>,
+) {
+    let (table, shard) = (part.table, part.shard);
+    let width = staged.rows.len() / staged.entries.len().max(1);
+    let id = u32::try_from(table).unwrap_or(u32::MAX);
+    for ((hash, epoch, victim), row) in staged
+        .entries
+        .into_iter()
+        .zip(staged.rows.chunks_exact(width.max(1)))
+    {
+        let entry = u32::try_from(file.entries()).ok();
+        file.row(id, unmix64(hash), epoch, row);
+        written.push(Written::new(table, shard, victim, entry, false));
+    }
+    tombstones.extend(
+        staged
+            .tombstones
+            .into_iter()
+            .map(|(h, e, v)| (shard, h, e, v)),
+    );
+    for victim in staged.pointless {
+        written.push(Written::new(table, shard, victim, None, true));
+    }
+}

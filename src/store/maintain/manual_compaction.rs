@@ -1,0 +1,197 @@
+//! How far does a compaction that somebody asked for go, and when is its work durable?
+
+use std::cell::Cell;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::super::Parts;
+use super::super::compact::{CompactionJob, Outcome, RateLimiter};
+use super::{CompactLimits, CompactProgress, CompactReport, disk_bytes};
+use crate::error::{Error, Result};
+use crate::ssd::compaction::{Candidate, choose_stale, is_stale};
+
+/// Work becomes durable after this time, or [`CompactLimits::commit_bytes`].
+const COMMIT_EVERY: Duration = Duration::from_secs(2);
+/// A new manifest and its copy are worth so many times the size of one of work.
+const COMMIT_WORTH: u64 = 32;
+
+/// A compaction under way.
+pub(super) struct ManualCompaction<'a> {
+    parts: &'a Parts,
+    limits: &'a CompactLimits,
+    limiter: Arc<RateLimiter>,
+    report: CompactReport,
+    /// When, and at how many bytes moved, the work so far was made durable.
+    committed: (Instant, u64),
+    /// Whether files were rewritten since.
+    uncommitted: bool,
+}
+
+type Ask<'a> = dyn FnMut(CompactProgress) -> ControlFlow<()> + 'a;
+
+impl<'a> ManualCompaction<'a> {
+    pub(super) fn new(parts: &'a Parts, limits: &'a CompactLimits) -> ManualCompaction<'a> {
+        let report = CompactReport {
+            disk_bytes_before: disk_bytes(&parts.core),
+            ..CompactReport::default()
+        };
+        ManualCompaction {
+            parts,
+            limits,
+            limiter: Arc::new(RateLimiter::new(limits.bytes_per_second)),
+            report,
+            committed: (Instant::now(), 0),
+            uncommitted: false,
+        }
+    }
+
+    pub(super) fn run(mut self, ask: &mut Ask<'_>) -> Result<CompactReport> {
+        let idle = self.left().0 == 0 && !self.parts.core.ssd.is_ahead();
+        if self.parts.checkpointer.is_settled() && !idle {
+            self.parts.core.ssd.check_last_unread()?;
+        }
+        let worked = self.groups(ask);
+        // Also what was done before an error is kept, where it can be.
+        let committed = match idle {
+            true => Ok(self.parts.checkpointer.is_settled()),
+            false => self.parts.checkpointer.recommit_last(true),
+        };
+        worked?;
+        self.report.durable = committed?;
+        self.report.bytes_read = self.limiter.read();
+        self.report.bytes_written = self.limiter.written();
+        self.report.disk_bytes_after = disk_bytes(&self.parts.core);
+        self.report.files_left = self.left().0;
+        Ok(self.report)
+    }
+
+    /// All groups of all directories; gives the first failure once nothing more can be done.
+    fn groups(&mut self, ask: &mut Ask<'_>) -> Result<()> {
+        let mut failure = None;
+        for directory in 0..self.parts.core.ssd.directories.len() {
+            loop {
+                if self.report.cancelled || self.affordable() == 0 {
+                    return failure.map_or(Ok(()), Err);
+                }
+                match self.group(directory, ask) {
+                    Ok(Outcome::Nothing) => break,
+                    Ok(Outcome::Done(files)) => {
+                        self.report.files += files as u64;
+                        self.uncommitted = true;
+                    }
+                    Ok(Outcome::SetAside(error)) => self.report.damaged.push(error),
+                    Err(error) => {
+                        if let Err(error) = self.make_room(error) {
+                            failure.get_or_insert(error);
+                            break;
+                        }
+                    }
+                }
+                self.commit_if_due()?;
+            }
+        }
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// One group of files.
+    fn group(&mut self, directory: usize, ask: &mut Ask<'_>) -> Result<Outcome> {
+        let (left_files, left_bytes) = self.left();
+        if left_files == 0 {
+            return Ok(Outcome::Nothing);
+        }
+        let (start, done) = (self.limiter.moved(), self.report.files);
+        let cancelled = Cell::new(false);
+        let mut tell = |moved: u64| {
+            let now = CompactProgress {
+                files_done: done,
+                files_left: left_files,
+                bytes_done: moved,
+                bytes_left: left_bytes.saturating_sub(moved - start),
+            };
+            cancelled.set(cancelled.get() | ask(now).is_break());
+        };
+        tell(start);
+        if cancelled.get() {
+            self.report.cancelled = true;
+            return Ok(Outcome::Nothing);
+        }
+        let (share, cost) = (
+            self.limits.stale_share,
+            self.affordable().min(self.at_once()),
+        );
+        let pick =
+            |files: &[Candidate]| choose_stale(files, share, self.parts.core.file_bytes, cost);
+        let mut job = CompactionJob::new(Arc::clone(&self.limiter), &mut tell);
+        let result = self
+            .parts
+            .compactor
+            .compact_picked(directory, &pick, &mut job);
+        self.report.cancelled = cancelled.get();
+        result
+    }
+
+    /// Bytes that may still be moved.
+    fn affordable(&self) -> u64 {
+        let max = self.limits.bytes_max.unwrap_or(u64::MAX);
+        max.saturating_sub(self.limiter.moved())
+    }
+
+    /// Bytes that a group may move, so that a slow one ends soon after it is broken off.
+    fn at_once(&self) -> u64 {
+        let seconds = COMMIT_EVERY.as_secs();
+        let limit = self.limits.bytes_per_second.filter(|limit| *limit > 0);
+        limit.map_or(u64::MAX, |limit| limit.saturating_mul(seconds))
+    }
+
+    /// Files that are stale enough, and about the bytes to move for them.
+    fn left(&self) -> (u64, u64) {
+        let (core, compactor) = (&self.parts.core, &self.parts.compactor);
+        let versions = core.ssd.versions();
+        let mut left = (0, 0);
+        for directory in 0..core.ssd.directories.len() {
+            let files = compactor.candidates(&versions, directory);
+            for file in files
+                .iter()
+                .filter(|f| is_stale(f, self.limits.stale_share))
+            {
+                left.0 += 1;
+                left.1 += file.bytes + file.live_bytes;
+            }
+        }
+        left
+    }
+
+    /// Goes on where there may be room once old files are unlinked.
+    fn make_room(&mut self, error: Error) -> Result<()> {
+        match error {
+            Error::NoSpace { .. } if self.uncommitted => match self.commit_now() {
+                Ok(true) => Ok(()),
+                Ok(false) | Err(Error::Locked { .. }) => Err(error),
+                Err(worse) => Err(worse),
+            },
+            error => Err(error),
+        }
+    }
+
+    fn commit_if_due(&mut self) -> Result<()> {
+        let moved = self.limiter.moved() - self.committed.1;
+        let due = moved >= self.limits.commit_bytes || self.committed.0.elapsed() >= COMMIT_EVERY;
+        if !self.uncommitted || !due || moved < COMMIT_WORTH * self.parts.core.ssd.snapshot_bytes()
+        {
+            return Ok(());
+        }
+        match self.commit_now() {
+            // A reader that goes away before the end does no harm.
+            Ok(_) | Err(Error::Locked { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn commit_now(&mut self) -> Result<bool> {
+        self.committed = (Instant::now(), self.limiter.moved());
+        let committed = self.parts.checkpointer.recommit_last(false)?;
+        self.uncommitted = false;
+        Ok(committed)
+    }
+}

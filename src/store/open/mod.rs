@@ -1,0 +1,195 @@
+//! How do files and options become an open store?
+
+mod tables;
+mod threads;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+pub use threads::Threads;
+
+use tracing::field::Empty;
+
+use super::Parts;
+use super::core::{Core, Table};
+use super::rebuild_index::Rebuild;
+use super::workers::Workers;
+use crate::error::{Error, Result};
+use crate::io::{Directory, Io, descriptor_limit, raise_descriptor_limit_to};
+use crate::observe::Timed;
+use crate::options::{IoEngine, RuntimeOptions, TABLES_MAX, TableDescriptor};
+use crate::row::{RowLayout, Updater, check_hyper};
+use crate::ssd::recover::{self, OpenRequest, Recovered};
+use crate::units::TableId;
+
+/// The I/O engine asked for, or its plain twin where the kernel refuses it.
+pub fn choose_io(engine: IoEngine) -> Io {
+    if engine == IoEngine::Uring {
+        match Io::uring() {
+            Ok(io) => return io,
+            Err(error) => {
+                tracing::warn!(%error, "io_uring is refused; plain reads and writes are used");
+            }
+        }
+    }
+    Io::pread()
+}
+
+/// Checks options that depend on each other.
+///
+/// # Errors
+/// `InvalidArgument` naming the option.
+pub fn validate(options: &RuntimeOptions) -> Result<()> {
+    options.validate()?;
+    check_hyper(&options.hyper)
+}
+
+/// A table from its descriptor.
+pub fn make_table(id: usize, descriptor: &TableDescriptor, options: &RuntimeOptions) -> Table {
+    Table {
+        id: TableId(u32::try_from(id).unwrap_or(u32::MAX)),
+        descriptor: descriptor.clone(),
+        layout: RowLayout::new(descriptor),
+        updater: Updater::new(descriptor, &options.hyper),
+    }
+}
+
+/// Which directory is opened as a store.
+#[derive(Clone, Copy, Debug)]
+pub enum Place<'a> {
+    /// The one that a path leads to.
+    Path(&'a Path),
+    /// One that is open already.
+    Open(&'a Arc<dyn Directory>),
+}
+
+impl<'a> Place<'a> {
+    fn path(self) -> &'a Path {
+        match self {
+            Place::Path(path) => path,
+            Place::Open(root) => root.path(),
+        }
+    }
+}
+
+/// Opens a store.
+///
+/// # Errors
+/// `InvalidArgument`, `Locked`, `Corrupt`, `Unsupported`, `Io`.
+pub fn open(
+    io: &Io,
+    place: Place<'_>,
+    options: RuntimeOptions,
+    read_only: bool,
+    checkpoint: Option<u64>,
+) -> Result<Parts> {
+    validate(&options)?;
+    let span = Timed::new(tracing::info_span!(
+        "open",
+        directory = %place.path().display(),
+        read_only,
+        checkpoint = Empty,
+        step = Empty,
+        files = Empty,
+        index_keys = Empty,
+        seconds = Empty,
+    ));
+    let _open = span.enter();
+    let parts = {
+        let recovery = tracing::info_span!("recovery", index_seconds = Empty, seconds = Empty);
+        let recovery = Timed::new(recovery);
+        let _recovery = recovery.enter();
+        let request = open_request(&options, read_only, checkpoint);
+        let recovered = match place {
+            Place::Path(path) => recover::open(io, path, &request)?,
+            Place::Open(root) => recover::open_again(io, root, &request)?,
+        };
+        let opened = recovered.checkpoint;
+        let parts = build(recovered, options, read_only)?;
+        let since = Instant::now();
+        Rebuild::new(&parts.core).run(opened.as_ref().map_or(0, |c| c.id))?;
+        recovery.record("index_seconds", since.elapsed().as_secs_f64());
+        if let Some(checkpoint) = opened {
+            span.record("checkpoint", checkpoint.id);
+            span.record("step", checkpoint.step);
+        }
+        parts
+    };
+    if !span.is_disabled() {
+        let stats = parts.core.stats();
+        span.record("files", stats.files);
+        span.record("index_keys", stats.index_keys);
+    }
+    tracing::info!("the store is open");
+    Ok(parts)
+}
+
+/// Builds the parts of a store on an opened tier: caches and index empty.
+///
+/// # Errors
+/// `Io`, `Corrupt`, `InvalidArgument`.
+fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> Result<Parts> {
+    let ssd = recovered.ssd;
+    if recovered.tables.len() > TABLES_MAX {
+        let what = format!("{} tables, at most {TABLES_MAX}", recovered.tables.len());
+        return Err(Error::corrupt(ssd.root.path(), 0, what));
+    }
+    let tables: Vec<Arc<Table>> = recovered
+        .tables
+        .iter()
+        .enumerate()
+        .map(|(i, d)| Arc::new(make_table(i, d, &options)))
+        .collect();
+    if let Some(checkpoint) = &recovered.checkpoint
+        && checkpoint.hyper != options.hyper
+    {
+        let (then, now) = (checkpoint.hyper, options.hyper);
+        tracing::info!(?then, ?now, "hyperparameters differ from the checkpoint's");
+    }
+    let workers = Workers::new(&ssd, &options, &tables)?;
+    let interval = recovered.checkpoint.as_ref().map_or(1, |c| c.epoch + 1);
+    let core = Core::new(ssd, options, read_only, tables.clone(), interval);
+    let parts = Parts::new(core, workers)?;
+    parts.rebuild_caches(&tables)?;
+    Ok(parts)
+}
+
+/// The tier's part of the options.
+fn open_request<'a>(
+    options: &'a RuntimeOptions,
+    read_only: bool,
+    checkpoint: Option<u64>,
+) -> OpenRequest<'a> {
+    OpenRequest {
+        directories: &options.data_directories,
+        read_only,
+        checkpoint,
+        disk_bytes_max: options.disk_bytes_max,
+        thresholds: options.thresholds(),
+        open_files_max: open_files_max(options, read_only),
+        threads: if options.inline { 1 } else { options.threads },
+    }
+}
+
+/// Descriptors that are left for all that is no parameter file, where a number of these is asked for.
+const DESCRIPTORS_SPARE: u64 = 64;
+
+/// Most parameter files that stay open. A reader closes none: its checkpoint stays readable though a
+/// writer rolls back behind it.
+fn open_files_max(options: &RuntimeOptions, read_only: bool) -> usize {
+    if read_only {
+        return usize::MAX;
+    }
+    let least = options.thresholds().open_files_least;
+    let limit = descriptor_limit();
+    let max = match options.open_files_max as u64 {
+        0 => limit / 2,
+        asked if asked + DESCRIPTORS_SPARE <= limit => asked,
+        asked => {
+            let limit = raise_descriptor_limit_to(asked + DESCRIPTORS_SPARE);
+            asked.min(limit.saturating_sub(DESCRIPTORS_SPARE))
+        }
+    };
+    usize::try_from(max).unwrap_or(usize::MAX).max(least)
+}

@@ -1,0 +1,312 @@
+//! How is one unit built? As a merge of the image's entries with buckets of young ones.
+//!
+//! A bucket is a range of hashes with so few young entries that they stay in the processor's cache
+//! while they are sorted.
+
+use super::sort::Sorter;
+use super::{Loaded, Plan, Unit, young_in};
+use crate::batch::shard_range;
+use crate::error::{Error, Result};
+use crate::format::image::{ORDINAL_SHIFT, TOMBSTONE_BIT};
+use crate::format::param_file::{Run, RunKind};
+use crate::ssd::ahead::Reader;
+use crate::ssd::image_ranges::{ImageRanges, ImageWalk};
+use crate::ssd::index::IndexBuilder;
+use crate::ssd::sections::SectionWalk;
+use crate::ssd::version::{DataFile, Location};
+use crate::sync::thread;
+use crate::units::unmix64;
+
+/// Buckets of young entries in the least unit.
+const BUCKETS_EACH: u64 = 4;
+/// Threads that read key blocks ahead for one that builds a unit.
+const READERS: usize = 2;
+/// Least and greatest window of a young run.
+const WINDOW_BYTES: (u64, u64) = (8 << 10, 512 << 10);
+
+/// Where the entries of one table are in a file that the image covers.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    /// The location of entry 0.
+    base: u64,
+    /// First entry and number of rows, of tombstones.
+    rows: (u64, u64),
+    tombstones: (u64, u64),
+}
+
+impl Place {
+    fn new(file: &DataFile, table: usize) -> Place {
+        let run = |kind| {
+            let found = file
+                .runs
+                .iter()
+                .find(|r| r.kind == kind && r.table as usize == table);
+            found.map_or((0, 0), |r| (r.first_entry, r.entries))
+        };
+        Place {
+            base: Location::new(file.slot, false, 0).0,
+            rows: run(RunKind::Rows),
+            tombstones: run(RunKind::Tombstones),
+        }
+    }
+
+    /// The location that an image's location stands for, if there is such an entry.
+    fn location(&self, raw: u64) -> Option<Location> {
+        let (tombstone, entry) = (raw & TOMBSTONE_BIT, raw & 0xffff_ffff);
+        let (first, count) = match tombstone {
+            0 => self.rows,
+            _ => self.tombstones,
+        };
+        let inside = entry.wrapping_sub(first) < count;
+        inside.then_some(Location(self.base | tombstone | entry))
+    }
+}
+
+/// The image's entries of one unit.
+struct Old<'a> {
+    image: &'a ImageRanges,
+    walk: ImageWalk<'a>,
+    table: u32,
+    low: u64,
+    at: usize,
+    /// By ordinal; `None` for files that have left the version.
+    places: Vec<Option<Place>>,
+}
+
+impl<'a> Old<'a> {
+    fn open(plan: &Plan<'a>, image: &'a ImageRanges, unit: &Unit) -> Result<Old<'a>> {
+        let (from, to) = unit.blocks;
+        // The block before may have the first entries of this unit, and is another's.
+        let shared = from.saturating_sub(1);
+        let place = |file: &Option<_>| file.as_deref().map(|f| Place::new(f, unit.table));
+        let mut old = Old {
+            image,
+            walk: image.walk((shared, to))?,
+            table: u32::try_from(unit.table).unwrap_or(u32::MAX),
+            low: unit.range.0,
+            at: 0,
+            places: plan.covered.iter().map(place).collect(),
+        };
+        if shared < from {
+            old.walk.step()?;
+            old.walk.restart();
+            old.at = match old.walk.table == old.table {
+                true => old.walk.entries.partition_point(|e| e.0 < old.low),
+                false => old.walk.entries.len(),
+            };
+        }
+        Ok(old)
+    }
+
+    /// Where the next entries up to and including `high` are among those of the walk.
+    fn next(&mut self, high: u64) -> Result<Option<std::ops::Range<usize>>> {
+        while self.at == self.walk.entries.len() {
+            self.at = 0;
+            let Some(first) = self.walk.step()? else {
+                return Ok(None);
+            };
+            if first < (self.table, self.low) || first.0 > self.table {
+                return Err(self.image.damaged("entries of an image are out of order"));
+            }
+        }
+        let rest = &self.walk.entries[self.at..];
+        let count = match rest.last() {
+            Some(last) if last.0 <= high => rest.len(),
+            _ => rest.partition_point(|e| e.0 <= high),
+        };
+        self.at += count;
+        Ok((count > 0).then(|| self.at - count..self.at))
+    }
+}
+
+/// An index that is being built.
+struct Target<'a> {
+    plan: &'a Plan<'a>,
+    builder: IndexBuilder,
+    live: &'a mut [u64],
+}
+
+impl Target<'_> {
+    #[inline]
+    fn push(&mut self, hash: u64, to: Location) -> Result<()> {
+        if !self.builder.push(hash, to) {
+            return Err(self.out_of_order(hash, to));
+        }
+        self.live[to.slot() as usize] += 1;
+        Ok(())
+    }
+
+    #[cold]
+    fn out_of_order(&self, hash: u64, to: Location) -> Error {
+        let what = format!("key {:#x} is out of order", unmix64(hash));
+        Error::corrupt(self.plan.path(to.slot()), 0, what)
+    }
+
+    /// Adds young entries, of each key the newest.
+    fn add_young(&mut self, mut young: &[(u64, u64)]) -> Result<()> {
+        while let Some(&(hash, first)) = young.first() {
+            let same = young.windows(2).position(|pair| pair[0].0 == pair[1].0);
+            let (single, rest) = young.split_at(same.unwrap_or(young.len()));
+            if !self.builder.extend(single) {
+                return Err(self.out_of_order(hash, Location(first)));
+            }
+            for (_, to) in single {
+                self.live[Location(*to).slot() as usize] += 1;
+            }
+            young = rest;
+            if let Some((hash, to)) = self.newest(&mut young)? {
+                self.push(hash, to)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Of two copies of a key the one with the greater rank.
+    fn newer(&self, hash: u64, a: Location, b: Location) -> Result<Location> {
+        let (rank_a, rank_b) = (self.plan.rank(a.slot()), self.plan.rank(b.slot()));
+        if rank_a == rank_b {
+            let what = format!("key {:#x} has two copies of one rank", unmix64(hash));
+            return Err(Error::corrupt(self.plan.path(b.slot()), 0, what));
+        }
+        Ok(if rank_a > rank_b { a } else { b })
+    }
+
+    /// The newest copy of the key at the front, which is stepped over.
+    #[inline]
+    fn newest(&self, young: &mut &[(u64, u64)]) -> Result<Option<(u64, Location)>> {
+        let Some((&(hash, first), mut rest)) = young.split_first() else {
+            return Ok(None);
+        };
+        let mut best = Location(first);
+        while let Some((&(_, other), after)) = rest.split_first().filter(|(e, _)| e.0 == hash) {
+            best = self.newer(hash, best, Location(other))?;
+            rest = after;
+        }
+        *young = rest;
+        Ok(Some((hash, best)))
+    }
+
+    /// Adds entries of the image, and the young ones that come before or instead of them.
+    fn merge(
+        &mut self,
+        old: &[(u64, u64)],
+        places: &[Option<Place>],
+        young: &mut &[(u64, u64)],
+    ) -> Result<bool> {
+        for &(hash, raw) in old {
+            while young.first().is_some_and(|e| e.0 < hash) {
+                if let Some((hash, to)) = self.newest(young)? {
+                    self.push(hash, to)?;
+                }
+            }
+            let ordinal = usize::try_from(raw >> ORDINAL_SHIFT).unwrap_or(usize::MAX);
+            let Some(place) = places.get(ordinal).and_then(Option::as_ref) else {
+                continue;
+            };
+            let Some(mut to) = place.location(raw) else {
+                return Ok(false);
+            };
+            if young.first().is_some_and(|e| e.0 == hash)
+                && let Some((_, other)) = self.newest(young)?
+            {
+                to = self.newer(hash, to, other)?;
+            }
+            self.push(hash, to)?;
+        }
+        Ok(true)
+    }
+}
+
+impl Plan<'_> {
+    /// Builds the indexes of one unit and puts them into their shards.
+    pub(super) fn build(&self, number: usize, loaded: &mut Loaded) -> Result<()> {
+        let unit = &self.units[number];
+        let young = young_in(&self.young, unit.table, unit.range);
+        let alone = self.rebuild.threads() == 1;
+        if alone || young < self.rebuild.core.options.thresholds().open_unit_entries {
+            return self.build_with(number, &[], loaded);
+        }
+        thread::scope(|scope| {
+            let readers: Vec<_> = (0..READERS).map_while(|_| Reader::start(scope)).collect();
+            self.build_with(number, &readers, loaded)
+        })
+    }
+
+    /// Builds one unit with threads that read ahead; they end when it is built.
+    fn build_with(&self, number: usize, readers: &[Reader], loaded: &mut Loaded) -> Result<()> {
+        let unit = &self.units[number];
+        let mut old = match self.image {
+            Some(image) => Some(Old::open(self, image, unit)?),
+            None => None,
+        };
+        let mut walks = self.open_sections(unit, readers)?;
+        let (mut young, mut sorter) = (Vec::new(), Sorter::default());
+        let bucket = self.rebuild.core.options.thresholds().open_unit_entries / BUCKETS_EACH;
+        for shard in unit.shards.clone() {
+            let range = shard_range(shard, self.rebuild.core.shards.len());
+            let fresh = young_in(&self.young, unit.table, range);
+            let blocks = unit.blocks.1 - unit.blocks.0 + 1;
+            let image = ImageRanges::entries_max(blocks) / unit.shards.len() as u64;
+            let mut target = Target {
+                plan: self,
+                builder: IndexBuilder::new(range, image + fresh),
+                live: &mut loaded.live,
+            };
+            let mut low = range.0;
+            for high in buckets(range, fresh / bucket + 1) {
+                young.clear();
+                for (_, walk) in &mut walks {
+                    walk.take_until(high, &mut young)?;
+                }
+                sorter.sort(&mut young, (low, high));
+                low = high.saturating_add(1);
+                let mut rest = &young[..];
+                while let Some(old) = &mut old
+                    && let Some(found) = old.next(high)?
+                {
+                    let entries = &old.walk.entries[found];
+                    if !target.merge(entries, &old.places, &mut rest)? {
+                        return Err(old.image.damaged("an entry of the image is something else"));
+                    }
+                }
+                target.add_young(rest)?;
+            }
+            let index = target.builder.finish();
+            self.rebuild.core.shards[shard].lock().tables[unit.table].set_index(index);
+        }
+        for (i, walk) in walks {
+            loaded.taken[i] += walk.taken();
+        }
+        if let Some(old) = old {
+            loaded.parts.push((number, old.walk.into_part()));
+        }
+        Ok(())
+    }
+
+    /// The runs of the young files that have something for a unit, each with its file's position.
+    fn open_sections(&self, unit: &Unit, readers: &[Reader]) -> Result<Vec<(usize, SectionWalk)>> {
+        let fits = |run: &Run| run.table as usize == unit.table;
+        let all = self.young.iter().flat_map(|file| &file.runs);
+        let window = self.keys_bytes / all.filter(|run| fits(run)).count().max(1) as u64;
+        let window = window.clamp(WINDOW_BYTES.0, WINDOW_BYTES.1);
+        let mut walks = Vec::new();
+        for (i, file) in self.young.iter().enumerate() {
+            for run in file.runs.iter().filter(|run| fits(run)) {
+                let reader = readers.get(walks.len() % READERS);
+                if let Some(walk) = SectionWalk::open(file, run, unit.range, window, reader)? {
+                    walks.push((i, walk));
+                }
+            }
+        }
+        Ok(walks)
+    }
+}
+
+/// The last hash of each of so many parts of a range.
+fn buckets((low, high): (u64, u64), count: u64) -> impl Iterator<Item = u64> {
+    let step = ((high - low) / count).max(1);
+    (1..=count).map(move |i| match i == count {
+        true => high,
+        false => low.saturating_add(step.saturating_mul(i)).min(high),
+    })
+}

@@ -1,0 +1,148 @@
+//! Who does the work of a batch?
+//!
+//! A pool is a fixed number of threads, each with a submission queue of its own. Thread t serves
+//! shards t, t + threads, ...; the caller is thread 0, and waits for the others.
+//!
+//! Invariants (they exclude deadlock):
+//! - Work may lock shards; so no caller waits for it while it has one locked.
+//! - No work waits for the work of another batch.
+
+use std::error::Error as _;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, PoisonError};
+
+use crate::error::{Error, Result};
+use crate::io::{Io, Queue};
+use crate::ssd::poison::Poison;
+use crate::sync::{Mutex, MutexGuard};
+
+/// Batches with fewer keys are served by the calling thread: waking others costs more.
+const INLINE_KEYS: usize = 256;
+
+/// Whether the caller is itself a worker of some pool: while it waited for another pool it would
+/// take up other work of its own, which may want the locks that the caller holds.
+fn in_a_pool() -> bool {
+    rayon::current_thread_index().is_some()
+}
+
+/// Threads with their queues.
+#[derive(Debug)]
+pub struct WorkerPool {
+    /// All but the caller's.
+    pool: Option<rayon::ThreadPool>,
+    queues: Vec<Mutex<Box<dyn Queue>>>,
+    bytes: u64,
+    /// Where a thread that panics says so.
+    poison: Arc<Poison>,
+}
+
+/// What the system said to the library that starts a pool's threads.
+fn no_pool(path: &Path, error: &rayon::ThreadPoolBuildError) -> Error {
+    let system = error.source().and_then(|e| e.downcast_ref::<io::Error>());
+    let code = system.and_then(io::Error::raw_os_error);
+    let source = match code {
+        Some(code) => io::Error::from_raw_os_error(code),
+        None => io::Error::other(error.to_string()),
+    };
+    Error::thread(path, source)
+}
+
+impl WorkerPool {
+    /// Makes a pool of `threads` threads, the caller's included, with queues of `depth` buffers
+    /// of `buffer_bytes` each.
+    ///
+    /// # Errors
+    /// `Io` when a queue or a thread can't be made.
+    pub fn new(
+        (io, path): (&Io, &Path),
+        name: &'static str,
+        threads: usize,
+        depth: usize,
+        buffer_bytes: usize,
+        poison: &Arc<Poison>,
+    ) -> Result<WorkerPool> {
+        let mut queues = Vec::new();
+        for _ in 0..threads {
+            let queue = io
+                .engine
+                .queue(depth, buffer_bytes)
+                .map_err(|e| Error::io("make a submission queue for", path, e))?;
+            queues.push(Mutex::new(queue));
+        }
+        let pool = if threads > 1 {
+            let built = rayon::ThreadPoolBuilder::new()
+                .num_threads(threads - 1)
+                .thread_name(move |i| format!("hps-{name}-{}", i + 1))
+                .build();
+            Some(built.map_err(|e| no_pool(path, &e))?)
+        } else {
+            None
+        };
+        let bytes = (threads * depth * buffer_bytes) as u64;
+        Ok(WorkerPool {
+            pool,
+            queues,
+            bytes,
+            poison: Arc::clone(poison),
+        })
+    }
+
+    /// Threads.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// Memory of the queues' buffers.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The queue of a thread.
+    pub fn queue(&self, thread: usize) -> MutexGuard<'_, Box<dyn Queue>> {
+        self.queues[thread]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs `work` once per shard, in parallel for a large batch; results by shard.
+    ///
+    /// `work` gets (shard, thread).
+    pub fn shards<T: Send>(
+        &self,
+        shards: usize,
+        keys: usize,
+        work: impl Fn(usize, usize) -> T + Sync,
+    ) -> Vec<T> {
+        let threads = self.threads().min(shards);
+        let serve = |thread: usize| -> Vec<T> {
+            let _alarm = self.poison.alarm();
+            let own = (thread..shards).step_by(threads);
+            own.map(|s| work(s, thread)).collect()
+        };
+        let mut by_thread: Vec<Vec<T>> = (0..threads).map(|_| Vec::new()).collect();
+        match &self.pool {
+            Some(pool) if threads > 1 && keys >= INLINE_KEYS && !in_a_pool() => {
+                let (own, others) = by_thread.split_at_mut(1);
+                pool.in_place_scope(|scope| {
+                    for (i, done) in others.iter_mut().enumerate() {
+                        let serve = &serve;
+                        scope.spawn(move |_| *done = serve(i + 1));
+                    }
+                    own[0] = serve(0);
+                });
+            }
+            _ => {
+                for (thread, done) in by_thread.iter_mut().enumerate() {
+                    *done = serve(thread);
+                }
+            }
+        }
+        let mut by_thread: Vec<_> = by_thread.into_iter().map(Vec::into_iter).collect();
+        (0..shards)
+            .filter_map(|s| by_thread[s % threads].next())
+            .collect()
+    }
+}
