@@ -60,6 +60,7 @@ lanes=()
 reports=$logs/reports
 failed=$logs/failed
 rm -f "$logs"/*.skips "$reports" "$failed"
+rm -rf "$logs"/*.taken
 
 finish() {
   local status=$?
@@ -413,10 +414,12 @@ stage_fuzz() {
 }
 
 # What builds for debugging, and what builds for release: in two lanes, no build waits for another one.
-debug_stages=(format clippy layers tests schedules sanitizers features docs figures supply fuzz)
+# The others build in folders of their own: whichever lane is free first takes the next.
+debug_stages=(format clippy layers tests schedules features docs figures)
 release_stages=(tools trainer bench flips crash bounds disks)
+other_stages=(sanitizers fuzz supply)
 case "${1:-}" in
-  "") stages=("${debug_stages[@]}" "${release_stages[@]}") ;;
+  "") stages=("${debug_stages[@]}" "${release_stages[@]}" "${other_stages[@]}") ;;
   -*)
     echo "check.sh: unknown option $1" >&2
     current=arguments
@@ -444,6 +447,11 @@ start_lane() { # stages
     trap '[ "$?" -eq 0 ] || echo "$current" >>"$failed"' EXIT
     for stage in "$@"; do
       run_stage "$stage"
+    done
+    for stage in "${other_stages[@]}"; do
+      if mkdir "$logs/$stage.taken" 2>/dev/null; then
+        run_stage "$stage"
+      fi
     done
   ) &
   lanes+=("$!")

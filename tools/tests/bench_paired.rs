@@ -160,6 +160,51 @@ fn builds_run_by_turns_and_the_first_pair_does_not_count() {
 }
 
 #[test]
+fn beside_each_other_both_run_in_each_pair_on_processors_of_their_own() {
+    if std::thread::available_parallelism().unwrap().get() < 2 {
+        return; // Said and tested where there is one: `beside::halves`.
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path();
+    let own = |name: &str| {
+        let there = at.join(format!("{name}-cpus"));
+        let body = format!(
+            "grep Cpus_allowed_list /proc/self/status >>{}",
+            there.display()
+        );
+        let build = fake(at, name, "1000");
+        let text = fs::read_to_string(&build).unwrap();
+        fs::write(
+            &build,
+            text.replace("runs=$(wc", &format!("{body}\nruns=$(wc")),
+        )
+        .unwrap();
+        (build, there)
+    };
+    let ((old, old_cpus), (new, new_cpus)) = (own("old"), own("new"));
+    let args = ["--workloads", "pull-hit", "--pairs", "3", "--beside"];
+    let output = paired(&old, &new, &args);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let read = |path: &Path| -> Vec<String> {
+        let text = fs::read_to_string(path).unwrap();
+        text.lines().map(str::to_owned).collect()
+    };
+    let (old_cpus, new_cpus) = (read(&old_cpus), read(&new_cpus));
+    assert_eq!((old_cpus.len(), new_cpus.len()), (4, 4));
+    for (pair, (old, new)) in old_cpus.iter().zip(&new_cpus).enumerate() {
+        assert_ne!(old, new, "pair {pair}");
+        assert_eq!(old == &old_cpus[0], pair % 2 == 0, "they change sides");
+    }
+    let refused = paired(&old, &new, &["--workloads", "pull-hit,load", "--beside"]);
+    assert_eq!(refused.status.code(), Some(16));
+    let said = text(&refused.stderr);
+    assert!(
+        said.contains("load") && said.contains("--workloads"),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_missing_foreign_or_failing_build_is_named_with_what_it_said() {
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path();

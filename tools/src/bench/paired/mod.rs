@@ -2,9 +2,12 @@
 //!
 //! - Two builds run by turns, so that what the machine does meanwhile meets both; who begins
 //!   changes from pair to pair. The first pair warms up the machine and counts for nothing.
+//! - On a machine whose speed changes within seconds, `--beside` runs work in memory of both at the same
+//!   time, each on half of the processors, which change hands from pair to pair.
 //! - A figure is judged by the 95 % interval of new ÷ old over all pairs, never by one run.
 //! - OLD needs to know nothing of this: see `child`.
 
+mod beside;
 pub mod child;
 pub mod interval;
 pub mod report;
@@ -64,6 +67,11 @@ pub struct PairedArgs {
     /// Seed of keys and draws; whether it is odd decides who begins.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// Run both builds at the same time, each on half of the processors with half of the threads;
+    /// they change sides from pair to pair. For a machine whose speed changes within seconds; only
+    /// for work in memory, since the device is one.
+    #[arg(long)]
+    pub beside: bool,
     /// Small enough for a test: the figures mean nothing.
     #[arg(long)]
     pub tiny: bool,
@@ -86,10 +94,26 @@ impl PairedArgs {
             .unwrap_or(if self.tiny { 20_000 } else { 2_000_000 })
     }
 
+    /// Threads of each store.
+    #[must_use]
+    pub fn threads_each(&self) -> u16 {
+        match self.beside {
+            true => (self.threads / 2).max(1),
+            false => self.threads,
+        }
+    }
+
+    /// Windows of a run: beside each other many short ones, so that both meet the same moments.
+    #[must_use]
+    pub fn rounds(&self) -> u16 {
+        if self.beside && !self.tiny { 12 } else { 1 }
+    }
+
     /// Seconds of a window.
     #[must_use]
     pub fn seconds(&self) -> f64 {
-        self.seconds.unwrap_or(if self.tiny { 0.1 } else { 3.0 })
+        let usual = if self.beside { 0.4 } else { 3.0 };
+        self.seconds.unwrap_or(if self.tiny { 0.1 } else { usual })
     }
 
     /// Most seconds of a warm-up.
@@ -123,6 +147,16 @@ pub fn run(args: &PairedArgs) -> Result<Exit> {
         Build::find("OLD", &args.old)?,
         Build::find("NEW", &args.new)?,
     ];
+    if args.beside
+        && let Some(other) = workloads.iter().find(|w| !w.is_in_memory())
+    {
+        let what = format!(
+            "--beside is for work in memory: {} needs the device for itself (--workloads pull-hit,push-hit)",
+            other.name()
+        );
+        return Err(Usage(what).into());
+    }
+    let sides = args.beside.then(beside::halves).transpose()?;
     let ground = Ground::new(args)?;
     let mut figures = Compared::default();
     let notes = Notes::default();
@@ -131,11 +165,18 @@ pub fn run(args: &PairedArgs) -> Result<Exit> {
     // Pair 0 warms up: it also loads the rows that training begins with.
     for pair in 0..=args.pairs() {
         for job in &jobs {
+            let order = order(pair, args.seed);
             let mut read: [Vec<Figure>; 2] = [Vec::new(), Vec::new()];
-            for side in order(pair, args.seed) {
-                let build = &builds[side];
-                notes.say(&progress(pair, args.pairs(), job, build, since.elapsed()));
-                read[side] = measure(args, &ground, job, build, &interrupt)?;
+            let run = |side: usize| measure(args, &ground, job, &builds[side], &interrupt);
+            if let Some(sides) = &sides {
+                notes.say(&progress(pair, args.pairs(), job, "both", since.elapsed()));
+                read = beside::both([&sides[order[0]], &sides[order[1]]], run)?;
+            } else {
+                for side in order {
+                    let role = builds[side].role;
+                    notes.say(&progress(pair, args.pairs(), job, role, since.elapsed()));
+                    read[side] = run(side)?;
+                }
             }
             if pair > 0 {
                 figures.add(&read[0], &read[1])?;
@@ -158,8 +199,8 @@ fn order(pair: usize, seed: u64) -> [usize; 2] {
     if old_begins { [0, 1] } else { [1, 0] }
 }
 
-fn progress(pair: usize, pairs: usize, job: &Job, build: &Build, elapsed: Duration) -> String {
-    let (title, role) = (job.title(), build.role);
+fn progress(pair: usize, pairs: usize, job: &Job, role: &str, elapsed: Duration) -> String {
+    let title = job.title();
     if pair == 0 {
         return format!("paired: {title}, {role}: warm-up");
     }

@@ -156,12 +156,22 @@ impl Comparison<'_> {
     fn text(&self) -> String {
         let (args, builds) = (self.args, self.builds);
         let mut text = format!(
-            "hps-bench paired: {} pairs of {} rows, windows of {} s, {} threads, seed {}\n",
+            "hps-bench paired: {} pairs of {} rows, {}windows of {} s, {} threads, seed {}{}\n",
             args.pairs(),
             args.rows(),
+            if args.rounds() > 1 {
+                format!("{} ", args.rounds())
+            } else {
+                String::new()
+            },
             args.seconds(),
-            args.threads,
-            args.seed
+            args.threads_each(),
+            args.seed,
+            if args.beside {
+                ", beside each other"
+            } else {
+                ""
+            }
         );
         for build in builds {
             text += &format!(

@@ -60,7 +60,9 @@ impl Workload {
         }
     }
 
-    fn is_in_memory(self) -> bool {
+    /// Whether it leaves the device alone.
+    #[must_use]
+    pub fn is_in_memory(self) -> bool {
         self <= Workload::TrainMemory
     }
 }
@@ -131,10 +133,10 @@ impl Job {
         let mut words: Vec<String> = self.workloads.iter().map(|w| w.name().to_owned()).collect();
         let mut add = |flag: &str, value: String| words.extend([flag.to_owned(), value]);
         add("--rows", args.rows().to_string());
-        add("--rounds", "1".to_owned());
+        add("--rounds", args.rounds().to_string());
         add("--seconds", args.seconds().to_string());
         add("--warmup-seconds", args.warmup_seconds().to_string());
-        add("--threads", args.threads.to_string());
+        add("--threads", args.threads_each().to_string());
         add("--seed", args.seed.to_string());
         if !args.tiny {
             add("--batch", "32768".to_owned());
