@@ -17,8 +17,8 @@ use criterion::{Criterion, Throughput};
 use files::{ROW_F32S, Scratch};
 use hps::mix64;
 use hps::ssd::compaction::{Candidate, Limits, choose};
+use hps::ssd::data_file::DataFile;
 use hps::ssd::scan::Merge;
-use hps::ssd::version::DataFile;
 
 /// As the store's own compaction with a cache of 512 MiB or more.
 const WINDOW_BYTES: u64 = 512 << 10;

@@ -16,9 +16,9 @@ use criterion::{BatchSize, Criterion, Throughput};
 use files::{ROW_F32S, Scratch};
 use hps::format::FileIdentity;
 use hps::format::param_file::{decode_record, encode_record, record_stride};
+use hps::ssd::data_file::{DataFile, Location};
 use hps::ssd::index::IndexBuilder;
 use hps::ssd::reader::{RowBatch, RowReader, Want};
-use hps::ssd::version::{DataFile, Location};
 use hps::{mix64, unmix64};
 
 /// Reads in flight and the largest of them, as a store has them.

@@ -11,8 +11,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput};
+use hps::ssd::data_file::Location;
 use hps::ssd::index::IndexBuilder;
-use hps::ssd::version::Location;
 use hps::{RuntimeOptions, Store, TableDescriptor, Update, mix64};
 
 /// Narrow rows: opening never reads them.

@@ -20,9 +20,10 @@ mod segment;
 mod tests;
 
 pub use self::build::Builder;
+use self::pool::Place;
 use self::pool::{BLOCK_PLACES, Pool};
 use self::range::{Range, index};
-use self::segment::{BLOCKS_MAX, Insertion, Place, Segment, search};
+use self::segment::{BLOCKS_MAX, Insertion, Segment, search};
 use crate::pages::prefetch;
 
 /// The value of an empty place; can't be stored.

@@ -2,8 +2,6 @@
 //!
 //! Counters count from the opening of the store; the rest is as of the call.
 
-use crate::prometheus::exposition;
-
 /// A reading of everything that the store counts.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
@@ -118,20 +116,5 @@ impl Stats {
     #[must_use]
     pub fn write_amplification(&self) -> f64 {
         self.written_bytes as f64 / self.bytes_pushed.max(1) as f64
-    }
-
-    /// This reading in Prometheus' text exposition format (version 0.0.4), to be sent as the body
-    /// of `/metrics` with the content type `text/plain; version=0.0.4`.
-    ///
-    /// Every field stands in it once: `hps_<field>_total` for what is counted or summed since the
-    /// opening, `hps_<field>` for the rest; times are in seconds, and `hps_info` has the I/O engine
-    /// and the version. The hit rate and the write amplification are left to a query, which can
-    /// form them over any span of time. Two stores of one process write the same names: give each
-    /// an address of its own.
-    ///
-    /// # Cost        a few kilobytes of text; no lock, no I/O
-    #[must_use]
-    pub fn prometheus(&self) -> String {
-        exposition(self)
     }
 }

@@ -43,8 +43,9 @@ for tool in llvm-profdata llvm-cov; do
 done
 
 # group, then the files below src.
-recovery="ssd/recover.rs ssd/attach.rs ssd/create.rs ssd/edits.rs ssd/commit.rs ssd/version.rs ssd/branch.rs
-  ssd/scan.rs ssd/image.rs"
+recovery="ssd/recover.rs ssd/open_reader.rs ssd/create.rs ssd/edits.rs ssd/commit.rs ssd/manifest.rs
+  ssd/manifest_reader.rs ssd/small_files.rs ssd/directories.rs ssd/names.rs ssd/version.rs ssd/data_file.rs
+  ssd/rollback.rs ssd/export.rs ssd/scan.rs ssd/image.rs"
 groups() {
   local file
   for file in src/format/*.rs; do
@@ -54,7 +55,7 @@ groups() {
     esac
   done
   for file in $recovery; do echo "recovery $file"; done
-  echo "other ssd/amend.rs"
+  echo "other ssd/recommit.rs"
   for file in src/inspect/*.rs; do echo "inspect ${file#src/}"; done
   for file in src/repair/*.rs; do echo "repair ${file#src/}"; done
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hps::format::FileIdentity;
 use hps::format::manifest::FileMeta;
 use hps::io::Io;
-use hps::ssd::version::DataFile;
+use hps::ssd::data_file::DataFile;
 use hps::ssd::writer::FileWriter;
 use hps::unmix64;
 

@@ -214,7 +214,11 @@ impl Run {
         self.durable = history.expect("the checkpoints are those acknowledged or in doubt");
         self.durable.kept = found.len();
         let saved = &self.durable.saved;
-        for (info, saved) in store.checkpoints().iter().zip(&saved[saved.len() - found.len()..]) {
+        for (info, saved) in store
+            .checkpoints()
+            .iter()
+            .zip(&saved[saved.len() - found.len()..])
+        {
             assert_eq!(store.checkpoint_meta(info.id).expect("meta"), saved.meta);
             let mut iter = store.rows(info.id).expect("rows");
             let mut rows = BTreeMap::new();

@@ -7,7 +7,8 @@
 
 #![no_main]
 
-use hps::format::param_file::{Footer, PARAM_HEADER_BYTES, key_blocks};
+use hps::format::footer::Footer;
+use hps::format::param_file::{PARAM_HEADER_BYTES, key_blocks};
 use hps::format::{BLOCK_BYTES, Kind};
 use hps_fuzz::{Input, ROWS, fix, identity, padded, u64_at};
 use libfuzzer_sys::fuzz_target;

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use hps::format::checksum::{Digest, FileIdentity, Kind, ZERO_STORE, checksum, roll};
+use hps::format::footer::FOOTER_MAGIC;
 use hps::format::meta::META_HEADER_BYTES;
-use hps::format::param_file::FOOTER_MAGIC;
 use hps::format::{
     BLOCK_BYTES, CURRENT_NAME, FileKind, PART_NAME, STORE_NAME, file_name, parse_file_name,
 };

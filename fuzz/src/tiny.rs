@@ -9,11 +9,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
 use hps::format::current::Current;
+use hps::format::footer::{Footer, RunKind};
 use hps::format::image::{
     self, ENTRIES_PER_BLOCK, ImageEntry, encode_covered_block, encode_entry_block,
 };
 use hps::format::manifest::{Edit, FileMeta, ManifestReader, encode_edit, encode_manifest_header};
-use hps::format::param_file::{Footer, RunKind, decode_key_block, key_blocks};
+use hps::format::param_file::{decode_key_block, key_blocks};
 use hps::format::{BLOCK_BYTES, CURRENT_NAME, FileKind, file_name};
 use hps::io::sim::SimDisk;
 use hps::ssd::{create::create, edits::Replay};

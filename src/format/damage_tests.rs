@@ -5,11 +5,12 @@ use proptest::prelude::*;
 use super::BLOCK_BYTES;
 use super::checksum::{FileIdentity, Kind};
 use super::current::Current;
+use super::footer::Footer;
 use super::identity::{StoreIdentity, decode_part};
 use super::image;
 use super::layout::{DecodeError, Decoded, seal};
 use super::meta::decode_meta;
-use super::param_file::{self, Footer};
+use super::param_file;
 use super::samples::{self, STORE, cut, identity};
 
 /// Where a structure is claimed to be.

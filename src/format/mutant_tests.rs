@@ -9,13 +9,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::checksum::{FileIdentity, Kind, ZERO_STORE};
 use super::current::Current;
 use super::footer::footer_bytes;
+use super::footer::{Footer, RUNS_MAX, Run, RunKind};
 use super::identity::{StoreIdentity, claimed_store, decode_part, encode_part};
 use super::layout::{DecodeError, seal};
 use super::manifest::{Edit, FILE_BYTES_MAX, FileMeta};
 use super::meta::decode_meta;
 use super::param_file::{
-    self, ENTRIES_MAX, Footer, KEYS_PER_BLOCK, ROW_BYTES_MAX, RUNS_MAX, Run, RunKind, STRIDE_MAX,
-    STRIDE_MIN, key_blocks, record_stride,
+    self, ENTRIES_MAX, KEYS_PER_BLOCK, ROW_BYTES_MAX, STRIDE_MAX, STRIDE_MIN, key_blocks,
+    record_stride,
 };
 use super::samples::{self, STORE, cut, identity};
 use super::{BLOCK_BYTES, DIRECTORIES_MAX};

@@ -1,4 +1,4 @@
-//! What is in a parameter file: header, records, key blocks, footer?
+//! What is in a parameter file: header, records, key blocks?
 //!
 //! - Records are in runs, one run per table; inside a run they are sorted by mix64(key),
 //!   strictly. Runs follow each other without a gap.
@@ -10,9 +10,6 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::BLOCK_BYTES;
 use super::checksum::{FileIdentity, Kind};
-pub use super::footer::{
-    FOOTER_MAGIC, Footer, FooterHead, RUNS_MAX, Run, RunEntry, RunKind, footer_bytes,
-};
 use super::layout::{
     DecodeError, Decoded, check_file_header, check_seal, check_zero, encode_file_header, layout,
     seal, view,

@@ -3,6 +3,7 @@
 
 use super::checksum::{Digest, FileIdentity, roll};
 use super::current::Current;
+use super::footer::{Footer, Run, RunKind};
 use super::identity::{StoreIdentity, encode_part};
 use super::image::{self, ImageEntry, ImageFooter};
 use super::layout::{DecodeError, Decoded, check_zero};
@@ -10,7 +11,7 @@ use super::manifest::{
     CheckpointMeta, Edit, FileMeta, ManifestReader, NOT_REMOVED, encode_edit,
     encode_manifest_header,
 };
-use super::param_file::{self, Footer, KEYS_PER_BLOCK, Run, RunKind};
+use super::param_file::{self, KEYS_PER_BLOCK};
 use super::{BLOCK_BYTES, meta};
 use crate::options::{Hyper, Initialiser, Optimizer, RowMetadata, TableDescriptor};
 use crate::units::mix64;

@@ -4,11 +4,12 @@ use proptest::prelude::*;
 
 use super::checksum::{Kind, checksum};
 use super::current::Current;
+use super::footer::{Footer, RunKind};
 use super::identity::{StoreIdentity, decode_part};
 use super::layout::{DecodeError, seal};
 use super::manifest::{Edit, ManifestReader};
 use super::meta::decode_meta;
-use super::param_file::{self, Footer, RunKind};
+use super::param_file;
 use super::samples::{self, STORE, cut, identity};
 use super::{
     BLOCK_BYTES, FINGERPRINT, FileKind, data_file_name, file_name, image, parse_file_name,

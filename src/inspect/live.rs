@@ -11,10 +11,10 @@ use super::image::Walk;
 use super::rows::{Failed, Looked, Sink};
 use super::{Inspection, Magnitudes, Opened, Severity, TableReport};
 use crate::error::{Error, Result};
-use crate::format::param_file::RunKind;
+use crate::format::footer::RunKind;
+use crate::ssd::data_file::DataFile;
 use crate::ssd::edits::Replay;
 use crate::ssd::scan::{Entry, Merge, keys_window_bytes};
-use crate::ssd::version::DataFile;
 
 /// Files that are read at the same time: the device is waited for, not the processor.
 const THREADS: usize = 4;

@@ -23,20 +23,22 @@ use std::sync::Arc;
 
 use crate::error::{Error, Invalid, Result};
 use crate::format::current::Current;
+use crate::format::footer::Footer;
 use crate::format::manifest::{CheckpointMeta, FileMeta};
-use crate::format::param_file::Footer;
 use crate::format::{
     CURRENT_TEMPORARY_NAME, FileIdentity, FileKind, STORE_NAME, data_file_name, file_name,
     manifest_names, parse_file_name,
 };
 use crate::io::{Directory, Io, LockGuard, OpenMode, is_unreadable};
 use crate::options::TableDescriptor;
-use crate::ssd::create::STORE_TEMPORARY_NAME;
+use crate::ssd::data_file::DataFile;
+use crate::ssd::directories::{check_part, open_part, open_root, read_store};
 use crate::ssd::edits::Replay;
+use crate::ssd::manifest_reader::check_sanity;
 use crate::ssd::meta_file::check_meta_file;
+use crate::ssd::names::STORE_TEMPORARY_NAME;
 use crate::ssd::open_footer;
-use crate::ssd::recover;
-use crate::ssd::version::DataFile;
+use crate::ssd::small_files::read_start;
 
 use image::Walk;
 use moment::{Changes, Moment, Reading};
@@ -95,7 +97,7 @@ pub type Progress<'a> = dyn FnMut(u64, u64) -> ControlFlow<()> + 'a;
 pub fn inspect(io: &Io, root: &Path, scope: Scope, progress: &mut Progress<'_>) -> Result<Report> {
     let mut inspection = Inspection {
         io,
-        root: recover::open_root(&*io.disk, root)?,
+        root: open_root(&*io.disk, root)?,
         scope,
         progress,
         report: Report {
@@ -215,7 +217,7 @@ impl Inspection<'_> {
 
     /// STORE and PART files.
     fn identity(&mut self) -> Result<Option<([u8; 16], Vec<Part>)>> {
-        let (store, names) = match recover::read_store(&*self.root) {
+        let (store, names) = match read_store(&*self.root) {
             Ok(read) => read,
             Err(error) => {
                 // A directory with a manifest was a store, whose identity is gone.
@@ -239,9 +241,9 @@ impl Inspection<'_> {
         let mut parts = Vec::new();
         for (i, name) in names.iter().enumerate() {
             let path = self.root.path().join(name);
-            let opened = recover::open_part(&*self.root, name, i);
+            let opened = open_part(&*self.root, name, i);
             let checked = match &opened {
-                Ok(place) => recover::check_part(&**place, &store, i),
+                Ok(place) => check_part(&**place, &store, i),
                 Err(_) => Ok(()),
             };
             let (place, error) = match (opened, checked) {
@@ -267,7 +269,7 @@ impl Inspection<'_> {
             Ok(_) => false,
         };
         let bytes = reading.current.manifest_bytes;
-        let found = match recover::read_start(&*self.root, &name, bytes) {
+        let found = match read_start(&*self.root, &name, bytes) {
             Ok(found) => found,
             Err(_) if gone() => return Ok(()),
             Err(Error::Io { source, .. }) if is_unreadable(&source) => {
@@ -303,7 +305,7 @@ impl Inspection<'_> {
         let Reading {
             current, replay, ..
         } = &moment.reading;
-        if let Err(error) = recover::check_sanity(self.root.path(), current, replay, directories) {
+        if let Err(error) = check_sanity(self.root.path(), current, replay, directories) {
             self.report.note(Severity::Damage, error)?;
             return Ok(None);
         }

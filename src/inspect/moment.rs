@@ -16,7 +16,9 @@ use crate::format::current::Current;
 use crate::format::{FileKind, file_name, parse_file_name};
 use crate::io::{Directory, LockKind};
 use crate::ssd::edits::Replay;
-use crate::ssd::recover::{self, LOCK_NAME};
+use crate::ssd::manifest_reader::{read_current_file, replay_committed};
+use crate::ssd::names::LOCK_NAME;
+use crate::ssd::small_files::read_start;
 
 /// Changes of CURRENT that are followed, before what can be looked at has to do.
 pub(super) struct Changes(usize);
@@ -55,7 +57,7 @@ pub(super) struct Moment {
 }
 
 /// Whether a writer has the store open. The lock is asked for as a reader would, for an instant: a
-/// writer that comes in it waits for the end of that (`recover::lock`).
+/// writer that comes in it waits for the end of that (`ssd::lock`).
 pub(super) fn is_open(root: &dyn Directory) -> bool {
     let asked = root.lock(LOCK_NAME, LockKind::Shared, false);
     matches!(asked, Err(e) if e.kind() == ErrorKind::WouldBlock)
@@ -70,13 +72,13 @@ impl Reading {
     pub fn take(place: Place<'_>, changes: &mut Changes) -> Result<Option<Reading>> {
         let (root, store) = place;
         loop {
-            let current = recover::read_current_file(root, store);
+            let current = read_current_file(root, store);
             let named = current.as_ref().map(|c| c.manifest_number).ok();
             let error = match current.and_then(|c| Reading::of(root, store, c)) {
                 Ok(reading) => return Ok(Some(reading)),
                 Err(error) => error,
             };
-            let now = recover::read_current_file(root, store);
+            let now = read_current_file(root, store);
             if named == now.map(|c| c.manifest_number).ok() {
                 return Err(error);
             }
@@ -88,9 +90,9 @@ impl Reading {
 
     fn of(root: &dyn Directory, store: &[u8; 16], current: Current) -> Result<Reading> {
         let name = file_name(FileKind::Manifest, current.manifest_number);
-        let manifest = recover::read_start(root, &name, current.manifest_bytes)?;
+        let manifest = read_start(root, &name, current.manifest_bytes)?;
         let path = root.path().join(name);
-        let replay = recover::replay_committed(&manifest, &path, store, &current)?;
+        let replay = replay_committed(&manifest, &path, store, &current)?;
         Ok(Reading {
             current,
             replay,

@@ -13,12 +13,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use super::Opened;
 use super::stream::{ReadFailed, Stream, first_unreadable};
 use crate::error::{Error, Result};
-use crate::format::param_file::{self, Run, RunKind};
+use crate::format::footer::{Run, RunKind};
+use crate::format::param_file;
 use crate::format::{Decoded, Digest};
 use crate::io::{DiskFile, Engine, Queue, is_unreadable};
 use crate::options::TableDescriptor;
 use crate::row::RowLayout;
-use crate::ssd::version::DataFile;
+use crate::ssd::data_file::DataFile;
 
 const CHUNK_BYTES: usize = 1 << 20;
 const DEPTH: usize = 4;

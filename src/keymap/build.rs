@@ -7,7 +7,8 @@
 //! - The number of entries expected only limits the directory: where the limit is reached, a
 //!   segment becomes a map of its own, as it does when entries are inserted.
 
-use super::segment::{BLOCKS_MAX, Place, Segment};
+use super::pool::Place;
+use super::segment::{BLOCKS_MAX, Segment};
 use super::{ABSENT, KeyMap, Load};
 
 /// Levels of the directory below the one that mixed hashes need.

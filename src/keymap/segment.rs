@@ -1,6 +1,6 @@
 //! How do the entries of one segment lie? Sorted places with homes that rise with the hash.
 
-use super::pool::{BLOCK_PLACES, NONE, Pool};
+use super::pool::{BLOCK_PLACES, NONE, Place, Pool, narrow};
 use super::range::{Range, scale};
 use super::{ABSENT, KeyMap, Load};
 
@@ -9,8 +9,6 @@ pub(super) const BLOCKS_MAX: usize = 16;
 const SLACK_PLACES: usize = 24;
 
 const _: () = assert!(BLOCK_PLACES * BLOCKS_MAX == 2048 && SLACK_PLACES < BLOCK_PLACES);
-
-pub(super) type Place = (u64, u64);
 
 /// The leaf of the map: sorted places of the hashes that share `depth` top bits of the position.
 #[derive(Debug)]
@@ -48,10 +46,6 @@ pub(super) enum Insertion {
 
 pub(super) fn homes(places: usize) -> usize {
     places - SLACK_PLACES.min(places / 16)
-}
-
-pub(super) fn narrow(x: usize) -> u16 {
-    u16::try_from(x).unwrap_or(u16::MAX)
 }
 
 /// The value of the hash or [`ABSENT`], if these places tell.

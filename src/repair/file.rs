@@ -11,8 +11,9 @@ use std::sync::Arc;
 
 use super::holes::read_around;
 use crate::error::{Error, Result};
+use crate::format::footer::{Footer, Run, RunKind};
 use crate::format::manifest::FileMeta;
-use crate::format::param_file::{self, Footer, KEYS_PER_BLOCK, Run, RunKind};
+use crate::format::param_file::{self, KEYS_PER_BLOCK};
 use crate::format::{FileIdentity, data_file_name};
 use crate::io::{AlignedBuffer, Directory, DiskFile, OpenMode, Queue, is_no_file, is_unreadable};
 use crate::options::TableDescriptor;

@@ -17,15 +17,19 @@ use crate::format::{
     parse_file_name,
 };
 use crate::io::{Directory, OpenMode, is_no_file, is_unreadable};
+use crate::ssd::directories::read_store;
 use crate::ssd::edits::Replay;
-use crate::ssd::recover::{self, METADATA_BYTES_MAX};
+use crate::ssd::manifest_reader::{
+    METADATA_BYTES_MAX, read_current, read_current_file, replay_committed,
+};
+use crate::ssd::small_files::read_whole;
 
 /// The store's uuid and its data directories as STORE names them.
 ///
 /// # Errors
 /// `InvalidArgument` when `root` is no store, `Corrupt` when nothing says which one it is.
 pub(super) fn identity(root: &dyn Directory) -> Result<([u8; 16], Vec<PathBuf>)> {
-    let error = match recover::read_store(root) {
+    let error = match read_store(root) {
         Ok(found) => return Ok(found),
         Err(error) => error,
     };
@@ -41,7 +45,7 @@ pub(super) fn identity(root: &dyn Directory) -> Result<([u8; 16], Vec<PathBuf>)>
         let Ok(place) = root.open_dir(Path::new(&name.name)) else {
             continue;
         };
-        let Ok(content) = recover::read_whole(&*place, PART_NAME, 4096) else {
+        let Ok(content) = read_whole(&*place, PART_NAME, 4096) else {
             continue;
         };
         let Some(store) = identity::claimed_store(&content) else {
@@ -91,7 +95,7 @@ pub(super) struct Version {
 /// # Errors
 /// `Corrupt` when no manifest has a checkpoint that can be read; `Io` for what is no damage.
 pub(super) fn versions(root: &dyn Directory, store: &[u8; 16]) -> Result<Version> {
-    let error = match recover::read_current(root, store) {
+    let error = match read_current(root, store) {
         Ok((current, replay)) => {
             return Ok(Version {
                 replay,
@@ -114,13 +118,13 @@ pub(super) fn versions(root: &dyn Directory, store: &[u8; 16]) -> Result<Version
         }
         Err(error) => return Err(error),
     };
-    let current = recover::read_current_file(root, store).ok();
+    let current = read_current_file(root, store).ok();
     if let Some(current) = current {
         let (number, bytes) = (current.manifest_number, current.manifest_bytes);
         let (content, _) = manifest(root, store, number, bytes)?;
         let path = root.path().join(file_name(FileKind::Manifest, number));
         // All that CURRENT commits: the digest says so.
-        if let Ok(replay) = recover::replay_committed(&content, &path, store, &current) {
+        if let Ok(replay) = replay_committed(&content, &path, store, &current) {
             return Ok(Version {
                 replay,
                 current: Some(current),

@@ -8,10 +8,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::format::param_file::RunKind;
+use crate::format::footer::RunKind;
+use crate::ssd::data_file::DataFile;
 use crate::ssd::image::ImageScan;
 use crate::ssd::scan::{Merge, keys_window_bytes};
-use crate::ssd::version::DataFile;
 use crate::units::mix64;
 
 /// A row that could not be saved.

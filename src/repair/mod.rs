@@ -24,7 +24,8 @@ use crate::error::{Error, Invalid, Result};
 use crate::format::{FileKind, parse_file_name};
 use crate::inspect::{MissingDirectory, Progress, Report, Scope, Severity, inspect};
 use crate::io::{Directory, Io};
-use crate::ssd::recover::{self, Locks};
+use crate::ssd::directories::{check_part, open_part, open_root};
+use crate::ssd::lock::{Locks, lock_writer};
 
 use build::Build;
 
@@ -146,10 +147,10 @@ pub fn repair(
     progress: &mut Progress<'_>,
 ) -> Result<Outcome> {
     // No store, no lock: a directory of something else gets no file of ours.
-    let place = recover::open_root(&*io.disk, root)?;
+    let place = open_root(&*io.disk, root)?;
     let (store, directories) = find::identity(&*place)?;
     let site = Site::open(io, root)?;
-    let locks = recover::lock_writer(&*place)?;
+    let locks = lock_writer(&*place)?;
     swap::finish(&*site.parent, &site.name, &site.repaired)?;
     check_given_up(&*place, &store, &directories, &options)?;
     let scope = Scope {
@@ -205,8 +206,8 @@ fn check_given_up(
             let why = format!("the store has data directories 0 to {}", names.len() - 1);
             return refused(index, why);
         };
-        let place = recover::open_part(root, name, index);
-        if place.is_ok_and(|place| recover::check_part(&*place, store, index).is_ok()) {
+        let place = open_part(root, name, index);
+        if place.is_ok_and(|place| check_part(&*place, store, index).is_ok()) {
             let path = root.path().join(name);
             let why = format!(
                 "{} is there, and its rows would be given up",

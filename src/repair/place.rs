@@ -13,8 +13,9 @@ use std::sync::Arc;
 use crate::error::{Error, Invalid, Result};
 use crate::format::{CURRENT_NAME, CURRENT_TEMPORARY_NAME, PART_NAME, STORE_NAME, parse_file_name};
 use crate::io::Directory;
-use crate::ssd::create::{STORE_TEMPORARY_NAME, list, make_dir_in, stored_name, sync, write_whole};
-use crate::ssd::recover::{LOCK_NAME, read_whole};
+use crate::ssd::directories::make_dir_in;
+use crate::ssd::names::{LOCK_NAME, STORE_TEMPORARY_NAME, list, stored_name};
+use crate::ssd::small_files::{read_whole, sync, write_whole};
 
 /// Stands in a repaired store until it has taken the damaged one's place for good.
 pub(super) const MARKER_NAME: &str = "REPAIR";

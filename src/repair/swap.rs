@@ -12,7 +12,7 @@ use std::path::Path;
 use super::place::{MARKER_NAME, is_marked, open_if_there, remove};
 use crate::error::{Error, Result};
 use crate::io::Directory;
-use crate::ssd::create::sync;
+use crate::ssd::small_files::sync;
 use crate::ssd::space::refused;
 
 /// Exchanges `root` and `repaired`, names in `parent`, and moves what was `root` aside; returns the

@@ -29,7 +29,6 @@
 //! - [`Updater::apply_gradient`] is the plain twin; the vector code is tested against it, bit by
 //!   bit, at every instruction set the machine has.
 
-use super::vector::{self, RowVisitor};
 use super::{RowLayout, round_to_f32};
 use crate::error::{Error, Invalid, Result};
 use crate::options::{Hyper, Optimizer, TableDescriptor};
@@ -61,16 +60,6 @@ impl Updater {
     #[must_use]
     pub fn layout(&self) -> &RowLayout {
         &self.layout
-    }
-
-    /// Applies one gradient to every row that `visitor` yields.
-    ///
-    /// The instruction set is chosen once per call; make a call per batch, not per row.
-    ///
-    /// # Shapes
-    /// of what the visitor yields: row `[row_f32s]`, gradient `[dim]`
-    pub fn apply_all<V: RowVisitor>(&self, lr: f32, visitor: &mut V) {
-        vector::apply_all(pulp::Arch::new(), self, lr, visitor);
     }
 
     /// Applies one gradient to one row: the plain twin of [`Updater::apply_all`], to the bit.

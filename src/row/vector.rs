@@ -67,6 +67,18 @@ impl WithSimd for AllFinite<'_> {
     }
 }
 
+impl Updater {
+    /// Applies one gradient to every row that `visitor` yields.
+    ///
+    /// The instruction set is chosen once per call; make a call per batch, not per row.
+    ///
+    /// # Shapes
+    /// of what the visitor yields: row `[row_f32s]`, gradient `[dim]`
+    pub fn apply_all<V: RowVisitor>(&self, lr: f32, visitor: &mut V) {
+        apply_all(pulp::Arch::new(), self, lr, visitor);
+    }
+}
+
 /// [`Updater::apply_all`](super::Updater::apply_all) on a given instruction set.
 pub(super) fn apply_all<V: RowVisitor>(arch: Arch, updater: &Updater, lr: f32, visitor: &mut V) {
     arch.dispatch(ApplyAll {

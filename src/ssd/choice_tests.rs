@@ -9,10 +9,11 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::compaction::*;
+use super::data_file::DataFile;
 use super::held::Tally;
-use super::version::{DataFile, Slots, Versions};
+use super::version::{Slots, Versions};
 use super::*;
-use crate::format::param_file::Footer;
+use crate::format::footer::Footer;
 use crate::io::sim::SimDisk;
 
 /// The choice as it was: everything is sorted, and then the first are taken.

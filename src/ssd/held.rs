@@ -10,21 +10,33 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::version::{DataFile, Usage};
+use super::data_file::{DataFile, FRACTION_BITS, LiveSum};
 use crate::io::DiskFile;
-use crate::sync::atomic::AtomicU64;
 
-/// Bits of a byte's fraction.
-const FRACTION_BITS: u32 = 16;
+/// Bytes on disk by why they are there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Files of the current version.
+    pub current_bytes: u64,
+    /// The part of them that live rows stand for.
+    pub live_bytes: u64,
+    /// Files that only retained checkpoints need.
+    pub pinned_bytes: u64,
+    /// Number of current files.
+    pub files: u64,
+}
 
-/// Live bytes of a data directory's current files, with a fraction.
-pub type LiveSum = Arc<AtomicU64>;
-
-/// What one entry of a file adds to its directory's live bytes.
-#[must_use]
-pub fn entry_weight(bytes: u64, entries: u64) -> u64 {
-    let wide = u128::from(bytes) << FRACTION_BITS;
-    u64::try_from(wide / u128::from(entries.max(1))).unwrap_or(u64::MAX)
+impl Usage {
+    /// Both together.
+    #[must_use]
+    pub fn plus(&self, other: &Usage) -> Usage {
+        Usage {
+            current_bytes: self.current_bytes.saturating_add(other.current_bytes),
+            live_bytes: self.live_bytes.saturating_add(other.live_bytes),
+            pinned_bytes: self.pinned_bytes.saturating_add(other.pinned_bytes),
+            files: self.files + other.files,
+        }
+    }
 }
 
 /// A data directory.

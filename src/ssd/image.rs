@@ -17,17 +17,16 @@ use std::time::{Duration, Instant};
 
 use super::Ssd;
 use super::commit::Captured;
+use super::data_file::DataFile;
 use super::edits::ImageRef;
-use super::image_ranges::ImageRanges;
 use super::image_room::is_due;
 use super::scan::{Merge, aligned, read_exact};
-use super::version::DataFile;
 use crate::error::{Error, Result};
+use crate::format::footer::RunKind;
 use crate::format::image::{
     self, COVERED_PER_BLOCK, ENTRIES_PER_BLOCK, EntryPlace, ImageEntry, ImageFooter, ImageTally,
     encode_covered_block, encode_entry_block, encode_image_footer, encode_image_header,
 };
-use crate::format::param_file::RunKind;
 use crate::format::{BLOCK_BYTES, FileIdentity, FileKind, file_name};
 use crate::io::{AlignedBuffer, Directory, DiskFile, OpenMode};
 use crate::sync::thread;
@@ -182,24 +181,12 @@ impl ImageScan {
 }
 
 impl Ssd {
-    fn open_image(&self, reference: ImageRef) -> Result<ImageScan> {
+    pub(super) fn open_image(&self, reference: ImageRef) -> Result<ImageScan> {
         ImageScan::open(&*self.root, &self.store, reference)
     }
 
-    fn image_in_force(&self) -> Option<ImageRef> {
+    pub(super) fn image_in_force(&self) -> Option<ImageRef> {
         self.manifest().image
-    }
-
-    /// The image, if there is one that an open at `checkpoint` can use.
-    pub fn image_ranges(&self, checkpoint: u64) -> Option<ImageRanges> {
-        let opened = self.open_image(self.image_in_force()?);
-        match opened.and_then(|scan| Ok((scan.checkpoint, ImageRanges::new(scan)?))) {
-            Ok((of, image)) => (of <= checkpoint).then_some(image),
-            Err(error) => {
-                tracing::warn!(%error, "the index image is damaged; key blocks are read instead");
-                None
-            }
-        }
     }
 
     /// Writes a new image when reopening would read too many key blocks beside the old one.

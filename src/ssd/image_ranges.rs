@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::Ssd;
 use super::image::ImageScan;
 use super::scan::{aligned, read_exact};
 use crate::error::{Error, Result};
@@ -41,6 +42,20 @@ pub struct ImageRanges {
     blocks: u64,
     /// Table and hash of the first entry of blocks that were looked at.
     starts: BTreeMap<u64, (u32, u64)>,
+}
+
+impl Ssd {
+    /// The image, if there is one that an open at `checkpoint` can use.
+    pub fn image_ranges(&self, checkpoint: u64) -> Option<ImageRanges> {
+        let opened = self.open_image(self.image_in_force()?);
+        match opened.and_then(|scan| Ok((scan.checkpoint, ImageRanges::new(scan)?))) {
+            Ok((of, image)) => (of <= checkpoint).then_some(image),
+            Err(error) => {
+                tracing::warn!(%error, "the index image is damaged; key blocks are read instead");
+                None
+            }
+        }
+    }
 }
 
 impl ImageRanges {

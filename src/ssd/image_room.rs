@@ -13,8 +13,9 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::Ssd;
-use super::commit::{Captured, ManifestWriter, image_edit};
+use super::commit::Captured;
 use super::edits::{Commit, ImageRef};
+use super::manifest::{ManifestWriter, image_edit};
 use crate::error::{Error, Invalid, Result};
 use crate::format::{FileKind, file_name};
 use crate::options::Thresholds;

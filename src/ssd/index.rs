@@ -7,8 +7,8 @@
 //! - Every change of a location goes through [`Index::repoint`] or [`Index::forget`], which keep
 //!   the stale counters of both files exact.
 
+use super::data_file::{DataFile, Location};
 use super::held::Tally;
-use super::version::{DataFile, Location};
 use crate::keymap::{Builder, KeyMap, Load};
 use std::sync::Arc;
 

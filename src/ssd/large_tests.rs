@@ -11,9 +11,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use super::data_file::{DataFile, Location};
 use super::reader::{RowBatch, RowReader, Want};
 use super::scan::RunCursor;
-use super::version::{DataFile, Location};
 use super::writer::{FileWriter, Finished};
 use crate::format::FileIdentity;
 use crate::format::manifest::FileMeta;

@@ -8,7 +8,7 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use super::recover::LOCK_NAME;
+use super::names::LOCK_NAME;
 use super::space::refused;
 use crate::error::{Error, Holder, Result};
 use crate::io::{Directory, LockGuard, LockKind, is_refused};

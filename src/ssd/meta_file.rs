@@ -11,7 +11,7 @@ use super::scan::read_exact;
 use super::{Ssd, missing};
 use crate::error::{Error, Result};
 use crate::format::manifest::CheckpointMeta;
-use crate::format::meta::{META_HEADER_BYTES, MetaHead};
+use crate::format::meta::{META_HEADER_BYTES, MetaHead, encode_meta_header};
 use crate::format::{FileIdentity, FileKind, file_name};
 use crate::io::{Directory, DiskFile, OpenMode};
 
@@ -105,10 +105,40 @@ impl MetaFile {
     }
 }
 
+impl Ssd {
+    /// Writes the trainer's bytes of a checkpoint, durably but for the name; gives length and checksum.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Io`, `Poisoned`.
+    pub(super) fn write_meta(
+        &self,
+        number: u64,
+        checkpoint: u64,
+        body: &[u8],
+    ) -> Result<(u64, u64)> {
+        let _writing = tracing::debug_span!("meta", bytes = body.len()).entered();
+        let name = file_name(FileKind::Meta, number);
+        let path = self.root.path().join(&name);
+        self.check_root_space(body.len() as u64 + 4096)?;
+        let (header, checksum) = encode_meta_header(&self.identity(number), checkpoint, body);
+        let full = |e| self.full(&path, body.len() as u64, e);
+        let file = self.create_in_root(&name).map_err(full)?;
+        let written = file
+            .write_at(&header, 0)
+            .and_then(|()| file.write_at(body, header.len() as u64));
+        if let Err(e) = written {
+            self.unlink(&*self.root, &name);
+            return Err(full(e));
+        }
+        let synced = file.sync();
+        self.fatal("sync", &path, synced)?;
+        Ok(((header.len() + body.len()) as u64, checksum))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::meta::encode_meta_header;
     use std::io;
 
     /// A file whose body is zeros, as long as is said.

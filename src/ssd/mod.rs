@@ -7,29 +7,36 @@
 //! - Lock order: `manifest`, then `versions`, then `slots`.
 
 pub mod ahead;
-pub mod amend;
-mod attach;
-pub mod branch;
 pub mod commit;
 pub mod compaction;
 pub mod create;
+pub mod data_file;
+pub(crate) mod directories;
 pub mod edits;
+pub(crate) mod export;
 pub mod held;
 pub mod image;
 pub mod image_ranges;
 pub mod image_room;
 pub mod index;
-mod lock;
+pub(crate) mod lock;
+mod manifest;
+pub(crate) mod manifest_reader;
 pub(crate) mod meta_file;
+pub(crate) mod names;
 pub mod offers;
 pub mod open_files;
+mod open_reader;
 mod opening;
 mod orphans;
 pub mod poison;
 pub mod reader;
+mod recommit;
 pub mod recover;
+mod rollback;
 pub mod scan;
 pub mod sections;
+pub(crate) mod small_files;
 pub(crate) mod space;
 pub mod version;
 pub mod writer;
@@ -40,18 +47,21 @@ use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, Weak};
 
 use crate::error::{Error, Invalid, Result};
+use crate::format::footer::Footer;
 use crate::format::manifest::FileMeta;
 use crate::format::{FileIdentity, data_file_name, param_file};
 use crate::io::{Directory, DiskFile, Io, OpenMode, Queue, is_out_of_descriptors};
 use crate::options::Thresholds;
 use crate::sync::{Mutex, MutexGuard};
-use commit::{ManifestWriter, NUMBERS_SPARE};
+use data_file::DataFile;
+use held::Usage;
 use image_room::ImageRoom;
+use lock::Locks;
+use manifest::{ManifestWriter, NUMBERS_SPARE};
 use open_files::OpenFiles;
 use poison::Poison;
-use recover::Locks;
 use space::refused;
-use version::{DataFile, FileState, Slots, Usage, Versions};
+use version::{FileState, Slots, Versions};
 use writer::{FileWriter, Finished};
 
 /// The SSD tier of one store.
@@ -388,7 +398,7 @@ pub(crate) fn open_footer(
     place: &dyn Directory,
     identity: &FileIdentity,
     meta: &FileMeta,
-) -> Result<(Arc<dyn DiskFile>, param_file::Footer)> {
+) -> Result<(Arc<dyn DiskFile>, Footer)> {
     let name = data_file_name(meta.number);
     let path = &*place.path().join(&name);
     let file = place
@@ -399,7 +409,7 @@ pub(crate) fn open_footer(
         let what = format!("{bytes} bytes long, the manifest says {}", meta.bytes);
         return Err(Error::corrupt(path, bytes, what));
     }
-    recover::check_tail(&*file, path, meta.bytes, bytes)?;
+    small_files::check_tail(&*file, path, meta.bytes, bytes)?;
     let footer_bytes = meta.bytes.saturating_sub(meta.footer_offset);
     let mut block = scan::aligned(path, footer_bytes.max(4096))?;
     let header = &mut block[..4096];
@@ -409,7 +419,7 @@ pub(crate) fn open_footer(
     let bytes = &mut block[..footer_bytes];
     scan::read_exact(&*file, path, bytes, meta.footer_offset)?;
     let (footer, checksum) =
-        param_file::Footer::decode(bytes, identity, meta.footer_offset).map_err(|e| e.at(path))?;
+        Footer::decode(bytes, identity, meta.footer_offset).map_err(|e| e.at(path))?;
     let same = checksum == meta.footer_checksum && footer.entries == meta.rows + meta.tombstones;
     if !same {
         let what = "the footer is not the one that the manifest recorded";

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use super::data_file::{DataFile, Location};
 use super::scan::KeyScan;
-use super::version::{DataFile, Location};
 use crate::error::Result;
-use crate::format::param_file::RunKind;
+use crate::format::footer::RunKind;
 
 /// Entries of one file that recovery offers to the index.
 #[derive(Debug, Default)]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Ssd;
-use super::version::DataFile;
+use super::data_file::DataFile;
 use crate::error::Result;
 use crate::format::manifest::FileMeta;
 use crate::io::raise_descriptor_limit_to;

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::Ssd;
-use super::create::STORE_TEMPORARY_NAME;
+use super::names::{self, STORE_TEMPORARY_NAME};
 use crate::error::{Error, Result};
 use crate::format::manifest::FileMeta;
 use crate::format::{self, CURRENT_TEMPORARY_NAME, FileKind, data_file_name};
@@ -97,7 +97,7 @@ impl Ssd {
                     }
                     Some((FileKind::Image, number)) => Some(number) != image,
                 };
-                if orphan && entry.is_file && !Self::is_fixed_name(&entry.name) {
+                if orphan && entry.is_file && !names::is_fixed_name(&entry.name) {
                     self.unlink(&**directory, &entry.name);
                 }
             }

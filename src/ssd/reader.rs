@@ -9,8 +9,8 @@
 
 use std::sync::Arc;
 
+use super::data_file::{DataFile, Location};
 use super::index::Files;
-use super::version::{DataFile, Location};
 use crate::error::{Error, Result};
 use crate::format::param_file;
 use crate::io::{DiskFile, Queue, is_out_of_descriptors};

@@ -12,11 +12,12 @@ use std::collections::BinaryHeap;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::data_file::DataFile;
 use super::open_files::Handle;
-use super::version::DataFile;
 use crate::error::{Error, Result};
 use crate::format::FileIdentity;
-use crate::format::param_file::{self, KEYS_PER_BLOCK, Run, RunKind};
+use crate::format::footer::{Run, RunKind};
+use crate::format::param_file::{self, KEYS_PER_BLOCK};
 use crate::io::{AlignedBuffer, DiskFile};
 use crate::units::{mix64, unmix64};
 

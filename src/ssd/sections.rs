@@ -9,10 +9,11 @@
 use std::sync::Arc;
 
 use super::ahead::{Asked, Reader};
+use super::data_file::{DataFile, Location};
 use super::scan::{aligned, read_exact};
-use super::version::{DataFile, Location};
 use crate::error::{Error, Result};
-use crate::format::param_file::{self, KEYS_PER_BLOCK, Run, RunKind};
+use crate::format::footer::{Run, RunKind};
+use crate::format::param_file::{self, KEYS_PER_BLOCK};
 use crate::io::AlignedBuffer;
 use crate::units::mix64;
 

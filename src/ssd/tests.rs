@@ -108,7 +108,7 @@ fn sizes_that_run_over_together_are_refused() {
             files: (1..=files).map(|n| (n, file(n))).collect(),
             ..super::edits::Replay::default()
         };
-        let checked = super::recover::check_sanity(Path::new(ROOT), &current, &replay, 1);
+        let checked = super::manifest_reader::check_sanity(Path::new(ROOT), &current, &replay, 1);
         checked.map(|()| {
             let mut versions = Versions::default();
             replay

@@ -14,7 +14,8 @@ use std::sync::Arc;
 
 use super::space::refused;
 use crate::error::Result;
-use crate::format::param_file::{self, Footer, KEYS_PER_BLOCK, PARAM_HEADER_BYTES, Run, RunKind};
+use crate::format::footer::{Footer, Run, RunKind};
+use crate::format::param_file::{self, KEYS_PER_BLOCK, PARAM_HEADER_BYTES};
 use crate::format::{Digest, FileIdentity};
 use crate::io::{AlignedBuffer, Directory, DiskFile, OpenMode, Queue};
 use crate::units::mix64;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use super::core::{Core, Table};
 use crate::error::{Error, Result};
 use crate::fork::Process;
-use crate::format::param_file::RunKind;
+use crate::format::footer::RunKind;
+use crate::ssd::data_file::DataFile;
 use crate::ssd::scan::Merge;
-use crate::ssd::version::DataFile;
 use crate::units::TableId;
 
 /// Memory of all windows together.

@@ -14,13 +14,13 @@ use std::sync::{Arc, PoisonError};
 use super::super::core::{add, point};
 use super::{CompactionJob, Compactor};
 use crate::error::{Error, Result};
-use crate::format::param_file::RunKind;
+use crate::format::footer::RunKind;
 use crate::io::Queue;
 use crate::ssd::NewFile;
+use crate::ssd::data_file::{DataFile, Location};
 use crate::ssd::held::Tally;
 use crate::ssd::offers::{Offer, Offers};
 use crate::ssd::scan::Merge;
-use crate::ssd::version::{DataFile, Location};
 use crate::ssd::writer::FileWriter;
 use crate::units::{mix64, range_of};
 

@@ -13,8 +13,8 @@ use super::Puller;
 use super::admit::{Intent, Pending};
 use crate::error::{Error, Result};
 use crate::mem::{Flags, NO_SLOT};
+use crate::ssd::data_file::{DataFile, Location};
 use crate::ssd::reader::{RowBatch, RowReader, Want, pin_files};
-use crate::ssd::version::{DataFile, Location};
 use crate::units::unmix64;
 
 /// Rows between the one that gets its place and the one announced to the processor.

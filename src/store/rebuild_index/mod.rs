@@ -17,12 +17,13 @@ use std::sync::{Arc, PoisonError};
 use super::core::{Core, ShardCell};
 use crate::batch::shard_range;
 use crate::error::{Error, Result};
+use crate::format::footer::{Run, RunKind};
 use crate::format::image_part::ImagePart;
-use crate::format::param_file::{Run, RunKind, record_stride};
+use crate::format::param_file::record_stride;
+use crate::ssd::data_file::DataFile;
 use crate::ssd::image_ranges::ImageRanges;
 use crate::ssd::index::Index;
 use crate::ssd::sections::entries_in;
-use crate::ssd::version::DataFile;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, thread};
 

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::error::{Error, Result};
-use crate::format::param_file::RunKind;
+use crate::format::footer::RunKind;
 use crate::io::Io;
 use crate::io::sim::{Fault, SimDisk};
 use crate::options::{Initialiser, Optimizer, RuntimeOptions, TableDescriptor, Thresholds};
+use crate::ssd::data_file::Location;
 use crate::ssd::scan::KeyScan;
-use crate::ssd::version::Location;
 use crate::store::open;
 use crate::store::parts::Parts;
 use crate::store::{Store, Update};

@@ -7,13 +7,13 @@ use super::sort::Sorter;
 use super::{Loaded, Plan, Unit, young_in};
 use crate::batch::shard_range;
 use crate::error::{Error, Result};
+use crate::format::footer::{Run, RunKind};
 use crate::format::image::{ORDINAL_SHIFT, TOMBSTONE_BIT};
-use crate::format::param_file::{Run, RunKind};
 use crate::ssd::ahead::Reader;
+use crate::ssd::data_file::{DataFile, Location};
 use crate::ssd::image_ranges::{ImageRanges, ImageWalk};
 use crate::ssd::index::IndexBuilder;
 use crate::ssd::sections::SectionWalk;
-use crate::ssd::version::{DataFile, Location};
 use crate::sync::thread;
 use crate::units::unmix64;
 

@@ -13,9 +13,10 @@
 use std::collections::BTreeMap;
 
 use super::Ssd;
-use super::commit::{Captured, image_edit};
+use super::commit::Captured;
 use super::edits;
-use super::recover;
+use super::lock::lock;
+use super::manifest::image_edit;
 use super::version::Versions;
 use crate::error::{Error, Invalid, Result};
 use crate::format::manifest::{CheckpointMeta, FileMeta};
@@ -51,7 +52,7 @@ impl Ssd {
     /// The lock on a checkpoint that no reader has beside.
     fn lock_alone(&self, checkpoint: &CheckpointMeta) -> Result<Box<dyn LockGuard>> {
         let name = file_name(FileKind::Meta, checkpoint.meta_number);
-        recover::lock(&*self.root, &name, LockKind::Exclusive, false)
+        lock(&*self.root, &name, LockKind::Exclusive, false)
     }
 
     fn last(&self) -> Option<CheckpointMeta> {

@@ -5,8 +5,9 @@
 //!   damage, and said at once.
 
 use super::edits::Replay;
+use super::manifest_reader::read_current;
 use super::missing;
-use super::recover::{OpenRequest, read_current, read_whole};
+use super::small_files::read_whole;
 use crate::error::{Error, Holder, Invalid, Result};
 use crate::format::current::Current;
 use crate::format::manifest::CheckpointMeta;
@@ -21,7 +22,7 @@ const READER_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
 /// A reader's shared lock on a checkpoint, and the versions read after it was locked.
 pub(super) fn lock_checkpoint(
     root: &dyn Directory,
-    request: &OpenRequest<'_>,
+    checkpoint: Option<u64>,
     store: &[u8; 16],
 ) -> Result<(Current, Replay, CheckpointMeta, Box<dyn LockGuard>)> {
     let mut last = Error::Locked {
@@ -47,12 +48,12 @@ pub(super) fn lock_checkpoint(
             }
             Err(error) => return Err(error),
         };
-        let wanted = match request.checkpoint {
+        let wanted = match checkpoint {
             Some(id) => replay.checkpoints.iter().find(|c| c.id == id),
             None => replay.checkpoints.last(),
         };
         let Some(wanted) = wanted.cloned() else {
-            let id = request.checkpoint.unwrap_or(0);
+            let id = checkpoint.unwrap_or(0);
             let retained = replay.checkpoints.iter().map(|c| c.id).collect();
             return Err(Invalid::UnknownCheckpoint { id, retained }.into());
         };

@@ -1,0 +1,70 @@
+//! How does a store go back to an older checkpoint?
+//!
+//! Invariants:
+//! - What follows is a history with a branch uuid of its own; checkpoint ids and file numbers go on,
+//!   never again.
+//! - Until CURRENT is durable, nothing has happened.
+
+use super::Ssd;
+use super::edits;
+use super::version::Versions;
+use crate::error::{Invalid, Result};
+use crate::format::manifest::{CheckpointMeta, FileMeta};
+use crate::options::TableDescriptor;
+
+impl Ssd {
+    pub(super) fn retained(&self, id: u64) -> Result<CheckpointMeta> {
+        let versions = self.versions();
+        let retained = versions.checkpoints.iter().map(|c| c.id).collect();
+        let found = versions.checkpoints.iter().find(|c| c.id == id).cloned();
+        found.ok_or_else(|| Invalid::UnknownCheckpoint { id, retained }.into())
+    }
+
+    /// Makes a retained checkpoint the last one, durably. Later checkpoints are forgotten; the
+    /// store must be opened anew afterwards.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an unknown checkpoint, `Io`, `NoSpace`, `Poisoned`.
+    pub fn rollback(&self, id: u64, branch: [u8; 16], tables: &[TableDescriptor]) -> Result<()> {
+        self.check_writable()?;
+        let checkpoint = self.retained(id)?;
+        let mut rolled = Versions::default();
+        {
+            let versions = self.versions();
+            rolled.checkpoints = versions
+                .checkpoints
+                .iter()
+                .filter(|c| c.id < id)
+                .cloned()
+                .collect();
+            for state in versions.files.values().filter(|s| s.meta.added <= id) {
+                let removed = if state.meta.removed <= id {
+                    state.meta.removed
+                } else {
+                    u64::MAX
+                };
+                let meta = FileMeta {
+                    removed,
+                    ..state.meta
+                };
+                rolled.know(meta, None);
+            }
+        }
+        let retained = rolled.checkpoints.clone();
+        let mut manifest = self.manifest();
+        self.check_writable()?;
+        let mut current = manifest.current;
+        current.branch = branch;
+        current.checkpoint_id = id;
+        current.step = checkpoint.step;
+        current.next_checkpoint_id = self.versions().next_checkpoint;
+        current.file_number_limit = self.versions().number_limit;
+        // The image may know files that this version does not have; it is a cache, and made anew.
+        let c = Some(&checkpoint);
+        let commit = edits::snapshot(&rolled, branch, id, tables, &retained, c, None);
+        self.write_edits(&mut manifest, &mut current, &commit, true)?;
+        self.write_current(&mut manifest, current)?;
+        self.poison(String::from("the store was rolled back; open it anew"));
+        Ok(())
+    }
+}
