@@ -9,7 +9,7 @@ use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use hps::row::{RowVisitor, Updater};
-use hps::{Hyper, Optimizer, TableDescriptor};
+use hps::{HyperParameters, Optimizer, TableDescriptor};
 
 const DIM: usize = 64;
 
@@ -43,7 +43,7 @@ fn benchmarks(criterion: &mut Criterion) {
     for optimizer in rules {
         let mut descriptor = TableDescriptor::new("t", DIM);
         descriptor.optimizer = optimizer;
-        let updater = Updater::new(&descriptor, &Hyper::default());
+        let updater = Updater::new(&descriptor, &HyperParameters::default());
         let width = descriptor.row_f32s();
         let mut rows = vec![0.5; count * width];
         group.bench_function(BenchmarkId::new("vector", format!("{optimizer:?}")), |b| {

@@ -18,7 +18,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[non_exhaustive]
 pub enum Error {
     /// The caller passed something that can't be served; nothing changed.
-    InvalidArgument(Invalid),
+    InvalidArgument(ArgumentError),
     /// Bytes on disk are not what was written. Rows elsewhere stay readable.
     Corrupt {
         /// The damaged file.
@@ -237,8 +237,8 @@ impl std::error::Error for Error {
     }
 }
 
-impl From<Invalid> for Error {
-    fn from(what: Invalid) -> Error {
+impl From<ArgumentError> for Error {
+    fn from(what: ArgumentError) -> Error {
         Error::InvalidArgument(what)
     }
 }
@@ -280,7 +280,7 @@ impl std::error::Error for ReadOnlySystem {}
 #[derive(Debug, thiserror::Error, Clone, PartialEq)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "every field is named in its variant's message")]
-pub enum Invalid {
+pub enum ArgumentError {
     #[error("no table named {name:?}; known: {known:?}")]
     UnknownTable { name: String, known: Vec<String> },
     #[error(
@@ -390,10 +390,10 @@ mod tests {
             chain_of(&system),
             ["list s/f: Not a directory (os error 20)"]
         );
-        let wrong = Error::from(Invalid::StepNotRising { step: 1, last: 2 });
+        let wrong = Error::from(ArgumentError::StepNotRising { step: 1, last: 2 });
         assert_eq!(chain_of(&wrong).len(), 1, "{:?}", chain_of(&wrong));
         // What the system's error is made from is said by that.
-        let inner = io::Error::other(Invalid::Closed);
+        let inner = io::Error::other(ArgumentError::Closed);
         let wrapped = Error::io("read", path, inner);
         assert_eq!(
             chain_of(&wrapped),

@@ -146,7 +146,7 @@ impl KeyMap {
 
     /// Announces to the processor that the entry of a hash is needed soon.
     #[inline]
-    pub fn announce(&self, hash: u64) {
+    pub fn prefetch_line(&self, hash: u64) {
         if self.range.contains(hash) {
             let position = self.range.position(hash);
             let segment = &self.segments[self.segment_of(position)];

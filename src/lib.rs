@@ -61,13 +61,13 @@ mod sync;
 pub mod sync;
 mod units;
 
-pub use error::{Error, Holder, Invalid, Result};
+pub use error::{ArgumentError, Error, Holder, Result};
 #[cfg(feature = "sim")]
 #[doc(hidden)]
 pub use options::Thresholds;
 pub use options::{
-    DIM_MAX, Dtype, Hyper, Initialiser, IoEngine, NonFinite, Optimizer, PolicyKind, RowMetadata,
-    RuntimeOptions, TABLES_MAX, TableDescriptor,
+    DIM_MAX, Dtype, HyperParameters, Initialiser, IoEngine, NonFinite, Optimizer, PolicyKind,
+    RowMetadata, RuntimeOptions, TABLES_MAX, TableDescriptor,
 };
 pub use stats::Stats;
 pub use store::{

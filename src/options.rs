@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 
-use crate::error::{Error, Invalid, Result};
+use crate::error::{ArgumentError, Error, Result};
 
 /// Type of the numbers in a row. Only `F32` is implemented; the others are reserved numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,7 +164,7 @@ impl TableDescriptor {
     /// `InvalidArgument` naming the field.
     pub fn validate(&self) -> Result<()> {
         let bad = |name, value: String, why: &str| {
-            Err(Error::InvalidArgument(Invalid::Option {
+            Err(Error::InvalidArgument(ArgumentError::Option {
                 name,
                 value,
                 why: why.to_owned(),
@@ -215,7 +215,7 @@ const OPEN_FILES_MOST: usize = 1 << 24;
 
 /// Numbers of the update rules that may change between runs; recorded in each checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Hyper {
+pub struct HyperParameters {
     /// Momentum, Nesterov. Default 0.9.
     pub momentum: f32,
     /// AdaGrad (both), Adam. Default 1e-8.
@@ -232,9 +232,9 @@ pub struct Hyper {
     pub lambda2: f32,
 }
 
-impl Default for Hyper {
-    fn default() -> Hyper {
-        Hyper {
+impl Default for HyperParameters {
+    fn default() -> HyperParameters {
+        HyperParameters {
             momentum: 0.9,
             epsilon: 1e-8,
             beta1: 0.9,
@@ -265,9 +265,9 @@ pub enum PolicyKind {
     /// Plain least recently used.
     Lru,
     /// Pass blocks (HugeCTR's cached mode): first in, first out.
-    Cached,
+    Fifo,
     /// The whole table stays resident; a table that does not fit is an error.
-    Staged,
+    PinAll,
 }
 
 /// What to do with gradients that are NaN or infinite. They are always counted.
@@ -367,7 +367,7 @@ pub struct RuntimeOptions {
     /// What to do with gradients that are not finite.
     pub non_finite: NonFinite,
     /// Hyperparameters of the update rules.
-    pub hyper: Hyper,
+    pub hyper: HyperParameters,
     /// Data directories, one per SSD; used at create, and at open where they have moved.
     /// Default: `part-0` inside the store's directory.
     pub data_directories: Vec<PathBuf>,
@@ -396,7 +396,7 @@ impl Default for RuntimeOptions {
             retain_checkpoints: 2,
             inline: false,
             non_finite: NonFinite::Skip,
-            hyper: Hyper::default(),
+            hyper: HyperParameters::default(),
             data_directories: Vec::new(),
             #[cfg(feature = "sim")]
             thresholds: Thresholds::default(),
@@ -427,7 +427,7 @@ impl RuntimeOptions {
             if ok {
                 return Ok(());
             }
-            Err(Error::InvalidArgument(Invalid::Option {
+            Err(Error::InvalidArgument(ArgumentError::Option {
                 name,
                 value,
                 why: why.to_owned(),

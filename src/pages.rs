@@ -6,7 +6,7 @@
 //!   are left alone, so that a table that is hardly used costs hardly any memory.
 //! - Arrays can be kept from forked children, who then have no such pages; their owner takes care
 //!   that no child looks at them, and takes the advice back before the memory is freed.
-//! - Loads can be announced: a hint without effect on any value.
+//! - Cache lines can be asked for ahead: a hint without effect on any value.
 //!
 //! Measured (2 threads, rows of 512 B, 1 GiB): gathers of 256 B 20 M rows/s with 4 KiB pages, 28 M
 //! to 36 M with huge ones.

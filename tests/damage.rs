@@ -79,7 +79,7 @@ fn damage_to_what_opening_reads_is_corrupt_and_names_the_file() {
         let (disk, run) = sample(1);
         disk.remove(&path).unwrap();
         match open(&disk, &run).unwrap_err() {
-            Error::InvalidArgument(Invalid::NotAStore { .. }) if name == "STORE" => {}
+            Error::InvalidArgument(ArgumentError::NotAStore { .. }) if name == "STORE" => {}
             e => names(&e, &path, "absence"),
         }
     }
@@ -176,7 +176,7 @@ fn a_directory_that_can_not_be_written_is_an_io_error_that_names_it() {
     std::fs::File::create(&file).unwrap();
     match Store::create(&file.join("store"), options.clone()) {
         Err(Error::Io { path, .. }) => assert!(path.starts_with(&file)),
-        Err(Error::InvalidArgument(Invalid::NotAStore { path, .. })) => {
+        Err(Error::InvalidArgument(ArgumentError::NotAStore { path, .. })) => {
             assert!(path.starts_with(&file));
         }
         other => panic!("{other:?}"),

@@ -333,7 +333,8 @@ fn a_data_directory_whose_path_can_not_be_stored_is_refused() {
     let root = place.path().join("store");
     let error = Store::create(&root, options.clone()).unwrap_err();
     let invalid = small::invalid(error);
-    let is_named = matches!(&invalid, Invalid::Option { name, .. } if *name == "data_directories");
+    let is_named =
+        matches!(&invalid, ArgumentError::Option { name, .. } if *name == "data_directories");
     assert!(is_named, "{invalid:?}");
     assert!(!root.exists() && files_in(place.path()).is_empty());
     let (store, _) = make(&root, small::options());
@@ -342,7 +343,7 @@ fn a_data_directory_whose_path_can_not_be_stored_is_refused() {
     let error = store.export(id, &place.path().join("export"), &parts);
     assert!(matches!(
         small::invalid(error.unwrap_err()),
-        Invalid::Option { .. }
+        ArgumentError::Option { .. }
     ));
     store.close().unwrap();
 }

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use hps::inspect::{Report, Scope, Severity, inspect};
 use hps::io::Io;
-use hps::repair::{LostRow, Now, Options, Outcome, Repaired, repair};
+use hps::repair::{Fate, LostRow, RepairOptions, RepairOutcome, Repaired, repair};
 use hps::*;
 
 const DIM: usize = 4;
@@ -95,14 +95,14 @@ impl Case {
         .unwrap()
     }
 
-    fn repair(&self, lost: &[usize]) -> Result<Outcome> {
-        let options = Options {
+    fn repair(&self, lost: &[usize]) -> Result<RepairOutcome> {
+        let options = RepairOptions {
             without_directories: lost.to_vec(),
-            ..Options::default()
+            ..RepairOptions::default()
         };
         let mut on = |_, _| ControlFlow::Continue(());
         let mut told = |_: &str, row: LostRow| {
-            assert_eq!(row.now, Now::Gone);
+            assert_eq!(row.now, Fate::Gone);
             self.lost.borrow_mut().insert(row.key);
             Ok(())
         };
@@ -111,8 +111,8 @@ impl Case {
 
     fn built(&self) -> Repaired {
         match self.repair(&[LOST]).unwrap() {
-            Outcome::Built(_, repaired) => *repaired,
-            Outcome::Whole(_) => panic!("nothing was repaired"),
+            RepairOutcome::Built(_, repaired) => *repaired,
+            RepairOutcome::Whole(_) => panic!("nothing was repaired"),
         }
     }
 
@@ -206,7 +206,7 @@ fn a_repair_goes_on_without_the_directories_that_it_is_told_are_lost() {
 fn what_is_there_is_not_given_up_by_a_slip() {
     let case = Case::new();
     let refused = |lost: &[usize]| match case.repair(lost) {
-        Err(Error::InvalidArgument(Invalid::Option { name, .. })) => name,
+        Err(Error::InvalidArgument(ArgumentError::Option { name, .. })) => name,
         other => panic!("{lost:?}: {other:?}"),
     };
     assert_eq!(refused(&[0]), "without_directories");
@@ -222,9 +222,9 @@ fn what_is_there_is_not_given_up_by_a_slip() {
 fn a_repair_without_a_directory_that_is_stopped_leaves_nothing_behind() {
     let case = Case::new();
     case.unmount(false);
-    let options = || Options {
+    let options = || RepairOptions {
         without_directories: vec![LOST],
-        ..Options::default()
+        ..RepairOptions::default()
     };
     for stop_at in 1..40 {
         let mut calls = 0;
@@ -238,7 +238,7 @@ fn a_repair_without_a_directory_that_is_stopped_leaves_nothing_behind() {
         let mut told = |_: &str, _| Ok(());
         match repair(&Io::pread(), &case.root(), options(), &mut told, &mut stop) {
             Err(Error::Cancelled) => {}
-            Ok(Outcome::Built(..)) => break,
+            Ok(RepairOutcome::Built(..)) => break,
             other => panic!("{other:?}"),
         }
         let beside = case.home.path().join("store.repair");
@@ -291,9 +291,9 @@ fn a_lost_directory_of_millions_of_rows_takes_little_memory_to_repair() {
     store.close().unwrap();
     fs::remove_dir_all(directory(LOST)).unwrap();
     let (before, mut lost) = (peak_bytes(), 0);
-    let options = Options {
+    let options = RepairOptions {
         without_directories: vec![LOST],
-        ..Options::default()
+        ..RepairOptions::default()
     };
     let mut told = |_: &str, _| {
         lost += 1;
@@ -301,7 +301,7 @@ fn a_lost_directory_of_millions_of_rows_takes_little_memory_to_repair() {
     };
     let mut on = |_, _| ControlFlow::Continue(());
     let outcome = repair(&Io::pread(), &root, options, &mut told, &mut on).unwrap();
-    let Outcome::Built(_, repaired) = outcome else {
+    let RepairOutcome::Built(_, repaired) = outcome else {
         panic!("nothing was repaired");
     };
     let peak = peak_bytes();

@@ -21,7 +21,7 @@ use common::plans::plan;
 use common::verify::verify;
 use common::{KEYS, Op, Run, descriptor, key, same};
 use hps::io::sim::SimDisk;
-use hps::repair::{Options, repair};
+use hps::repair::{RepairOptions, repair};
 use hps::*;
 
 fn rows(keys: std::ops::Range<u64>, value: f32) -> Op {
@@ -152,7 +152,7 @@ fn an_export_and_a_repair_that_find_no_room_say_which_directory_is_full() {
         let repair = repair(
             &io,
             &run.model.root,
-            Options::default(),
+            RepairOptions::default(),
             &mut |_, _| Ok(()),
             &mut |_, _| ControlFlow::Continue(()),
         );

@@ -123,20 +123,23 @@ fn what_is_not_a_store_is_named() {
     let open = |p: &Path| invalid(Store::open(p, options()).unwrap_err());
     assert!(matches!(
         open(&path.join("none")),
-        Invalid::NotAStore { .. }
+        ArgumentError::NotAStore { .. }
     ));
-    assert!(matches!(open(path), Invalid::NotAStore { .. }));
+    assert!(matches!(open(path), ArgumentError::NotAStore { .. }));
     std::fs::write(path.join("file"), "x").unwrap();
     assert!(matches!(
         open(&path.join("file")),
-        Invalid::NotAStore { .. }
+        ArgumentError::NotAStore { .. }
     ));
     let stranger = invalid(Store::create(path, options()).unwrap_err());
-    assert!(matches!(stranger, Invalid::NotAStore { .. }), "{stranger}");
+    assert!(
+        matches!(stranger, ArgumentError::NotAStore { .. }),
+        "{stranger}"
+    );
     let store = path.join("store");
     drop(Store::create(&store, options()).unwrap());
     let again = invalid(Store::create(&store, options()).unwrap_err());
-    assert!(matches!(again, Invalid::AlreadyAStore { .. }));
+    assert!(matches!(again, ArgumentError::AlreadyAStore { .. }));
     std::fs::remove_file(store.join("STORE")).unwrap();
     assert!(open(&store).to_string().contains("creation did not finish"));
 }

@@ -164,7 +164,7 @@ fn forgotten_after(files: i64) {
         store.drop_checkpoints(&[1, 2]).unwrap();
         resumed.wait();
         match reader.unwrap().join().unwrap() {
-            Err(Error::InvalidArgument(Invalid::UnknownCheckpoint { id: 1, .. })) => {}
+            Err(Error::InvalidArgument(ArgumentError::UnknownCheckpoint { id: 1, .. })) => {}
             other => panic!("after {files} files: {other:?}"),
         }
     });

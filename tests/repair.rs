@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use common::{Op, ROOT, key};
 use hps::io::Io;
 use hps::io::sim::SimDisk;
-use hps::repair::{Options, Outcome, repair};
+use hps::repair::{RepairOptions, RepairOutcome, repair};
 use hps::*;
 use repairs::*;
 use sample::{rows, sample};
@@ -29,7 +29,7 @@ use sample::{rows, sample};
 fn a_whole_store_is_left_alone() {
     let (disk, _run) = sample(1);
     let before = files_of(&disk, "/");
-    let Ok(Outcome::Whole(report)) = run_repair(&disk, Options::default()) else {
+    let Ok(RepairOutcome::Whole(report)) = run_repair(&disk, RepairOptions::default()) else {
         panic!("something was repaired");
     };
     assert_eq!(report.worst(), None);
@@ -64,7 +64,7 @@ fn repair_changed(
             let what = format!("byte {offset} of {}", path.display());
             let mask = 1 << (offset % 8);
             disk.corrupt(&path, offset, mask).unwrap();
-            match check_repair(disk, truth, Options::default(), &what) {
+            match check_repair(disk, truth, RepairOptions::default(), &what) {
                 Ok(repaired) => {
                     ends.built += 1;
                     ends.lossless += u64::from(repaired.lost_nothing());
@@ -142,14 +142,19 @@ fn lost_files_cost_what_was_in_them_and_no_more() {
         disk.remove(&path).unwrap();
         // Without its index image or the copy of its manifest a store is whole.
         if name.ends_with(".image") || name.ends_with(".copy") {
-            let (outcome, lost) = repair_telling(&disk, Options::default()).unwrap();
+            let (outcome, lost) = repair_telling(&disk, RepairOptions::default()).unwrap();
             assert!(
-                matches!(outcome, Outcome::Whole(_)),
+                matches!(outcome, RepairOutcome::Whole(_)),
                 "no {name}: {outcome:?}"
             );
             assert!(lost.is_empty(), "no {name}: {lost:?}");
         } else {
-            let repaired = check_repair(&disk, &truth, Options::default(), &format!("no {name}"));
+            let repaired = check_repair(
+                &disk,
+                &truth,
+                RepairOptions::default(),
+                &format!("no {name}"),
+            );
             let repaired = repaired.unwrap();
             named += repaired.lost.sum();
             let rows = name.ends_with(".rows");
@@ -168,7 +173,7 @@ fn lost_files_cost_what_was_in_them_and_no_more() {
                 // Bytes after what CURRENT commits do not exist.
                 continue;
             }
-            match check_repair(&disk, &truth, Options::default(), &what) {
+            match check_repair(&disk, &truth, RepairOptions::default(), &what) {
                 Ok(repaired) if what.starts_with("junk") || is_manifest => {
                     assert!(repaired.lost.sum() + repaired.nameless == 0, "{what}");
                 }
@@ -194,15 +199,15 @@ fn a_lost_meta_file_leaves_the_choice_to_the_user() {
         panic!("two meta files: {metas:?}");
     };
     disk.corrupt(last, 150, 1).unwrap();
-    let error = check_repair(&disk, &truth, Options::default(), "refused").unwrap_err();
+    let error = check_repair(&disk, &truth, RepairOptions::default(), "refused").unwrap_err();
     let why = error.to_string();
     assert!(
         why.contains("--checkpoint 1 (step 1)") && why.contains("--without-meta"),
         "{why}"
     );
-    let without_meta = Options {
+    let without_meta = RepairOptions {
         without_meta: true,
-        ..Options::default()
+        ..RepairOptions::default()
     };
     let kept = check_repair(&disk, &truth, without_meta, "without meta").unwrap();
     assert_eq!(
@@ -210,9 +215,9 @@ fn a_lost_meta_file_leaves_the_choice_to_the_user() {
         (2, true, false)
     );
     drop(kept);
-    let earlier = Options {
+    let earlier = RepairOptions {
         checkpoint: Some(1),
-        ..Options::default()
+        ..RepairOptions::default()
     };
     let kept = check_repair(&disk, &truth, earlier, "checkpoint 1").unwrap();
     assert_eq!((kept.checkpoint, kept.lost_nothing()), (1, false));
@@ -223,14 +228,14 @@ fn a_lost_meta_file_leaves_the_choice_to_the_user() {
 fn a_store_that_is_open_is_not_repaired() {
     let (disk, mut run) = sample(1);
     run.open().unwrap();
-    let error = run_repair(&disk, Options::default()).unwrap_err();
+    let error = run_repair(&disk, RepairOptions::default()).unwrap_err();
     assert!(matches!(error, Error::Locked { .. }), "{error}");
     run.store = None;
     let nothing = Io::of(SimDisk::new(1));
     let error = repair(
         &nothing,
         Path::new(ROOT),
-        Options::default(),
+        RepairOptions::default(),
         &mut |_, _| Ok(()),
         &mut |_, _| ControlFlow::Continue(()),
     );
@@ -259,7 +264,7 @@ fn a_repair_that_is_stopped_leaves_nothing_behind() {
     let outcome = repair(
         &shared,
         Path::new(ROOT),
-        Options::default(),
+        RepairOptions::default(),
         &mut |_, _| Ok(()),
         &mut stop,
     );
@@ -304,9 +309,9 @@ fn the_repaired_store_takes_the_place_of_the_damaged_one() {
     let go = |root: &Path| {
         let mut on = |_, _| ControlFlow::Continue(());
         let mut told = |_: &str, _| Ok(());
-        repair(&disk, root, Options::default(), &mut told, &mut on).unwrap()
+        repair(&disk, root, RepairOptions::default(), &mut told, &mut on).unwrap()
     };
-    let Outcome::Built(report, repaired) = go(&root) else {
+    let RepairOutcome::Built(report, repaired) = go(&root) else {
         panic!("nothing was repaired");
     };
     assert_eq!(report.findings.len(), 2);
@@ -315,7 +320,10 @@ fn the_repaired_store_takes_the_place_of_the_damaged_one() {
     assert_eq!(aside, home.path().join("store.damaged"));
     assert!(!home.path().join("store.repair").exists());
     drop(repaired);
-    assert!(matches!(go(&root), Outcome::Whole(_)), "twice is once");
+    assert!(
+        matches!(go(&root), RepairOutcome::Whole(_)),
+        "twice is once"
+    );
     let found = contents(disk.clone(), &root, 1).unwrap();
     assert_eq!(found.len(), 1998);
     let options = RuntimeOptions {
@@ -333,7 +341,7 @@ fn the_repaired_store_takes_the_place_of_the_damaged_one() {
     // The damaged one is repaired again, into a place of its own: the store that goes on is not
     // touched. (It was wiped: both have a data directory in the same directory elsewhere.)
     let before = contents(disk.clone(), &root, 2).unwrap();
-    let Outcome::Built(_, again) = go(&aside) else {
+    let RepairOutcome::Built(_, again) = go(&aside) else {
         panic!("the damaged store became whole");
     };
     assert_eq!(again.lost.sum(), 2);
@@ -381,12 +389,12 @@ fn a_repair_that_is_stopped_leaves_data_directories_elsewhere_as_they_are() {
         match repair(
             &shared,
             Path::new(ROOT),
-            Options::default(),
+            RepairOptions::default(),
             &mut |_, _| Ok(()),
             &mut stop,
         ) {
             Err(Error::Cancelled) => {}
-            Ok(Outcome::Built(..)) => break,
+            Ok(RepairOutcome::Built(..)) => break,
             other => panic!("stopped at {stop_at}: {other:?}"),
         }
         let now = files_of(&disk, "/");
@@ -416,7 +424,7 @@ fn what_is_in_the_way_is_not_cleared() {
         disk.write_file(path, bytes).unwrap();
     }
     let before = files_of(&disk, "/");
-    let error = run_repair(&disk, Options::default()).unwrap_err();
+    let error = run_repair(&disk, RepairOptions::default()).unwrap_err();
     assert!(error.to_string().contains("move it away"), "{error}");
     assert!(files_of(&disk, "/") == before);
 }
@@ -425,9 +433,9 @@ fn what_is_in_the_way_is_not_cleared() {
 #[test]
 fn an_image_of_a_later_checkpoint_explains_no_loss() {
     let (disk, truth) = grown();
-    let earlier = Options {
+    let earlier = RepairOptions {
         checkpoint: Some(2),
-        ..Options::default()
+        ..RepairOptions::default()
     };
     let mut lost = 0;
     for path in disk.paths() {
@@ -457,7 +465,7 @@ fn two_damages_at_once_are_both_mended() {
         .collect();
     let last = rows.last().unwrap();
     disk.remove(last).unwrap();
-    let repaired = check_repair(&disk, &truth, Options::default(), "two").unwrap();
+    let repaired = check_repair(&disk, &truth, RepairOptions::default(), "two").unwrap();
     assert!(repaired.files_gone <= 1 && !repaired.lost_nothing());
 }
 
@@ -486,8 +494,8 @@ fn rows_under_a_damaged_key_block_are_saved() {
         // Header, records, one key block, footer.
         let keys = bytes - 2 * 4096;
         disk.corrupt(&path, keys + 20, 1).unwrap();
-        let outcome = run_repair(&disk, Options::default());
-        let Ok(Outcome::Built(_, repaired)) = outcome else {
+        let outcome = run_repair(&disk, RepairOptions::default());
+        let Ok(RepairOutcome::Built(_, repaired)) = outcome else {
             // The file belongs to an earlier checkpoint only: the inspection told it.
             panic!("{}: {outcome:?}", path.display());
         };

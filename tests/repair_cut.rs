@@ -34,7 +34,7 @@ use hooked::{Hook, HookedDisk};
 use hps::format::checksum::digest128;
 use hps::io::Io;
 use hps::io::sim::{CrashMode, Fault, SimDisk};
-use hps::repair::{Options, Outcome, Repaired};
+use hps::repair::{RepairOptions, RepairOutcome, Repaired};
 use hps::*;
 use mistakes::{Call, Met, Mistake, Planted, late, late_since, without};
 use repairs::{Rows, contents, files_of, of_sim, repair_on, run_repair};
@@ -60,9 +60,9 @@ fn mend(disk: &SimDisk) -> Result<Option<Repaired>> {
 }
 
 fn mend_on(io: &Io) -> Result<Option<Repaired>> {
-    match repair_on(io, Options::default())?.0 {
-        Outcome::Whole(_) => Ok(None),
-        Outcome::Built(_, repaired) => {
+    match repair_on(io, RepairOptions::default())?.0 {
+        RepairOutcome::Whole(_) => Ok(None),
+        RepairOutcome::Built(_, repaired) => {
             repaired.swap(io, Path::new(ROOT))?;
             Ok(Some(*repaired))
         }
@@ -272,8 +272,8 @@ fn a_fault_at_any_call_of_a_repair_gives_up_no_row_that_is_there() {
     let base = damaged();
     let before = below(&base, "store");
     let disk = copy(&base);
-    let first = run_repair(&disk, Options::default()).unwrap();
-    let Outcome::Built(_, first) = first else {
+    let first = run_repair(&disk, RepairOptions::default()).unwrap();
+    let RepairOutcome::Built(_, first) = first else {
         panic!("nothing was repaired");
     };
     let (id, all) = (first.checkpoint, disk.calls());
@@ -288,12 +288,12 @@ fn a_fault_at_any_call_of_a_repair_gives_up_no_row_that_is_there() {
             for again in 0..times {
                 disk.fail_at(call + again, Fault::Error(errno), false);
             }
-            let outcome = run_repair(&disk, Options::default());
+            let outcome = run_repair(&disk, RepairOptions::default());
             assert!(below(&disk, "store") == before, "{what}: the damaged store");
             match outcome {
                 Err(_) => failed += 1,
-                Ok(Outcome::Whole(_)) => panic!("{what}: whole"),
-                Ok(Outcome::Built(_, repaired)) => {
+                Ok(RepairOutcome::Whole(_)) => panic!("{what}: whole"),
+                Ok(RepairOutcome::Built(_, repaired)) => {
                     built += 1;
                     let found = contents(Io::of(disk.clone()), &repaired.path, repaired.checkpoint);
                     let found = found.unwrap_or_else(|e| panic!("{what}: {e}"));

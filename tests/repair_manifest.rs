@@ -25,7 +25,7 @@ use hps::format::manifest::{Edit, ManifestReader};
 use hps::format::{FileIdentity, identity::StoreIdentity};
 use hps::io::Io;
 use hps::io::sim::SimDisk;
-use hps::repair::{Options, Outcome, Repaired};
+use hps::repair::{RepairOptions, RepairOutcome, Repaired};
 use hps::*;
 use repairs::{check_repair, grown, of_sim, run_repair};
 use sample::{grow, sample};
@@ -56,7 +56,7 @@ fn a_manifest_and_its_copy_complete_each_other() {
             disk.corrupt(&current, 20, 1).unwrap();
         }
         let what = "both are damaged";
-        let repaired = check_repair(&disk, &truth, Options::default(), what).unwrap();
+        let repaired = check_repair(&disk, &truth, RepairOptions::default(), what).unwrap();
         assert_eq!(repaired.checkpoint, 3);
         assert!(repaired.lost_nothing(), "{repaired:?}");
         drop(repaired);
@@ -68,7 +68,7 @@ fn a_manifest_and_its_copy_complete_each_other() {
     for path in [&manifest, &copy] {
         disk.corrupt(path, bytes.len() as u64 - 8, 1).unwrap();
     }
-    let repaired = check_repair(&disk, &truth, Options::default(), "the last edit").unwrap();
+    let repaired = check_repair(&disk, &truth, RepairOptions::default(), "the last edit").unwrap();
     assert!(!repaired.lost_nothing(), "{repaired:?}");
 }
 
@@ -82,8 +82,8 @@ fn committed(disk: &SimDisk) -> ([u8; 16], Current) {
 
 /// The store that a repair builds, without a comparison.
 fn built(disk: &SimDisk) -> Repaired {
-    match run_repair(disk, Options::default()) {
-        Ok(Outcome::Built(_, repaired)) => *repaired,
+    match run_repair(disk, RepairOptions::default()) {
+        Ok(RepairOutcome::Built(_, repaired)) => *repaired,
         other => panic!("nothing was built: {:?}", other.err()),
     }
 }
@@ -98,7 +98,7 @@ fn lost_sectors_of_both_files_cost_nothing_where_they_are_of_different_edits() {
         disk.lose_sector(first, 0).unwrap();
         disk.lose_sector(second, bytes.len() as u64 - 1).unwrap();
         let what = format!("sectors of {} first", first.display());
-        let repaired = check_repair(&disk, &truth, Options::default(), &what).unwrap();
+        let repaired = check_repair(&disk, &truth, RepairOptions::default(), &what).unwrap();
         assert_eq!(repaired.checkpoint, 3);
         assert!(repaired.lost_nothing(), "{repaired:?}");
         drop(repaired);
@@ -128,7 +128,7 @@ fn what_current_commits_and_no_manifest_has_is_told_and_its_numbers_are_not_used
         let kept = &bytes[..usize::try_from(end).unwrap()];
         disk.write_file(path, kept).unwrap();
     }
-    let repaired = check_repair(&disk, &truth, Options::default(), "both are cut").unwrap();
+    let repaired = check_repair(&disk, &truth, RepairOptions::default(), "both are cut").unwrap();
     assert_eq!(repaired.checkpoint, 2);
     let lost = repaired.version_lost.clone();
     assert!(lost.is_some() && !repaired.lost_nothing(), "{repaired:?}");
@@ -209,7 +209,7 @@ fn numbers_beyond_reason_are_an_error() {
     for forged in forged {
         disk.write_file(&path, &forged.encode(&store)).unwrap();
         let what = "a forged CURRENT";
-        let error = check_repair(&disk, &truth, Options::default(), what).unwrap_err();
+        let error = check_repair(&disk, &truth, RepairOptions::default(), what).unwrap_err();
         assert!(error.to_string().contains("beyond reason"), "{error}");
     }
 }

@@ -149,7 +149,7 @@ fn play_tickets(scene: &Scene, seed: u64) {
         }
         for step in 1..=scene.checkpoints {
             match store.create_table(&narrow("early")) {
-                Ok(_) | Err(Error::InvalidArgument(Invalid::LeasesOutstanding { .. })) => {}
+                Ok(_) | Err(Error::InvalidArgument(ArgumentError::LeasesOutstanding { .. })) => {}
                 Err(error) => panic!("a new table gave {error}"),
             }
             match rng.one_in(2) {

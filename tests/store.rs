@@ -69,23 +69,23 @@ fn bad_arguments_each_have_their_error_and_change_nothing() {
     let foreign = other.create_table(&sgd("t", 4)).unwrap();
     assert!(matches!(
         invalid(store.create_table(&sgd("t", 5)).unwrap_err()),
-        Invalid::DescriptorChanged { field: "dim", .. }
+        ArgumentError::DescriptorChanged { field: "dim", .. }
     ));
     assert!(matches!(
         invalid(store.table("nope").unwrap_err()),
-        Invalid::UnknownTable { known, .. } if known == ["t"]
+        ArgumentError::UnknownTable { known, .. } if known == ["t"]
     ));
     assert!(matches!(
         invalid(store.pull(TableId(7), &[1], &mut [0.0; 4]).unwrap_err()),
-        Invalid::UnknownTable { .. }
+        ArgumentError::UnknownTable { .. }
     ));
     assert!(matches!(
         invalid(store.create_table(&sgd("u", 0)).unwrap_err()),
-        Invalid::Option { name: "dim", .. }
+        ArgumentError::Option { name: "dim", .. }
     ));
     assert!(matches!(
         invalid(store.pull(table, &[1, 2], &mut [0.0; 4]).unwrap_err()),
-        Invalid::Length {
+        ArgumentError::Length {
             expected: 8,
             found: 4,
             ..
@@ -99,7 +99,7 @@ fn bad_arguments_each_have_their_error_and_change_nothing() {
                 .push(&lease, Update::gradients(&[1.0], 0.1))
                 .unwrap_err()
         ),
-        Invalid::Length {
+        ArgumentError::Length {
             expected: 4,
             found: 1,
             ..
@@ -111,7 +111,7 @@ fn bad_arguments_each_have_their_error_and_change_nothing() {
                 .push(&lease, Update::gradients(&[1.0; 4], f32::NAN))
                 .unwrap_err()
         ),
-        Invalid::Option { .. }
+        ArgumentError::Option { .. }
     ));
     assert!(matches!(
         invalid(
@@ -119,11 +119,11 @@ fn bad_arguments_each_have_their_error_and_change_nothing() {
                 .push(&lease, Update::gradients(&[1.0; 4], 0.1))
                 .unwrap_err()
         ),
-        Invalid::ForeignLease
+        ArgumentError::ForeignLease
     ));
     assert!(matches!(
         invalid(store.create_table(&sgd("u", 4)).unwrap_err()),
-        Invalid::LeasesOutstanding { .. }
+        ArgumentError::LeasesOutstanding { .. }
     ));
     let _ = foreign;
     drop(lease);
@@ -132,11 +132,11 @@ fn bad_arguments_each_have_their_error_and_change_nothing() {
     store.checkpoint(5, &[]).unwrap();
     assert!(matches!(
         invalid(store.checkpoint(5, &[]).unwrap_err()),
-        Invalid::StepNotRising { step: 5, last: 5 }
+        ArgumentError::StepNotRising { step: 5, last: 5 }
     ));
     assert!(matches!(
         invalid(store.checkpoint_meta(99).unwrap_err()),
-        Invalid::UnknownCheckpoint { id: 99, .. }
+        ArgumentError::UnknownCheckpoint { id: 99, .. }
     ));
     let wrong = RuntimeOptions {
         shards: 0,
@@ -144,7 +144,7 @@ fn bad_arguments_each_have_their_error_and_change_nothing() {
     };
     assert!(matches!(
         invalid(Store::create(&dir.path().join("c"), wrong).unwrap_err()),
-        Invalid::Option { name: "shards", .. }
+        ArgumentError::Option { name: "shards", .. }
     ));
     store.close().unwrap();
     other.close_discarding();
@@ -186,7 +186,7 @@ fn gradients_that_are_not_finite_are_counted_and_skipped_or_refused() {
                 assert!(
                     matches!(
                         error,
-                        Invalid::NonFinite {
+                        ArgumentError::NonFinite {
                             key: 2,
                             index: 1,
                             ..
@@ -252,7 +252,7 @@ fn what_outlives_its_store_is_told_that_the_store_is_closed() {
     let ticket = store.prefetch(table, &keys[1400..]).unwrap();
     store.close().unwrap();
     let error = invalid(ticket.wait().unwrap_err());
-    assert!(matches!(error, Invalid::Closed), "{error}");
+    assert!(matches!(error, ArgumentError::Closed), "{error}");
     lease.read(&mut out).unwrap();
 }
 

@@ -200,7 +200,7 @@ fn stress(seed: u64, policy: PolicyKind) -> u64 {
 fn trainers_prefetches_and_checkpoints_together_keep_every_row() {
     let seeds = [1, seed::fresh("stress")];
     let mut flushes = 0;
-    for policy in [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Cached] {
+    for policy in [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Fifo] {
         flushes += seeds.map(|seed| stress(seed, policy)).iter().sum::<u64>();
     }
     assert!(flushes > 0, "no run had to flush");

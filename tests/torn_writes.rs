@@ -164,7 +164,7 @@ fn look(disk: &SimDisk, model: &Model, options: &RuntimeOptions, what: &str) {
     }
     // Before `create` returned there is no store, or an empty one.
     match Store::open_on(Arc::new(disk.clone()), Path::new(ROOT), options.clone()) {
-        Err(Error::InvalidArgument(Invalid::NotAStore { .. })) => {}
+        Err(Error::InvalidArgument(ArgumentError::NotAStore { .. })) => {}
         Err(e) => panic!("{what}: {e}"),
         Ok(store) => assert!(store.tables().is_empty() && store.checkpoints().is_empty()),
     }
@@ -404,16 +404,16 @@ fn is_got_back(disk: &SimDisk, path: &Path, what: &str) -> bool {
         Err(other) => panic!("{what}: {other}"),
     }
     assert!(path.extension().is_some_and(|e| e == "manifest"), "{what}");
-    let outcome = repairs::repair_telling(disk, repair::Options::default());
+    let outcome = repairs::repair_telling(disk, repair::RepairOptions::default());
     match outcome.unwrap_or_else(|e| panic!("{what}: {e}")) {
-        (repair::Outcome::Built(_, repaired), lost) => {
+        (repair::RepairOutcome::Built(_, repaired), lost) => {
             let all = lost.is_empty() && repaired.nameless == 0;
             assert!(all, "{what}: {lost:?}");
             repaired
                 .swap(&Io::of(disk.clone()), Path::new(ROOT))
                 .unwrap();
         }
-        (repair::Outcome::Whole(report), _) => panic!("{what}: {report:?}"),
+        (repair::RepairOutcome::Whole(report), _) => panic!("{what}: {report:?}"),
     }
     true
 }

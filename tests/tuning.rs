@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
-use hps::{Hyper, Initialiser, RowMetadata, RuntimeOptions, TableDescriptor};
+use hps::{HyperParameters, Initialiser, RowMetadata, RuntimeOptions, TableDescriptor};
 
 const DOCUMENT: &str = include_str!("../docs/TUNING.md");
 
@@ -64,7 +64,7 @@ fn option_defaults() -> Vec<(&'static str, String)> {
         // For tests alone.
         thresholds: _,
     } = RuntimeOptions::default();
-    let Hyper {
+    let HyperParameters {
         momentum,
         epsilon,
         beta1,

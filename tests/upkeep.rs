@@ -435,7 +435,7 @@ fn checkpoints_that_can_not_be_dropped_are_refused_and_nothing_changes() {
     let unknown = run.store().drop_checkpoints(&[1, 9]).unwrap_err();
     assert!(matches!(
         unknown,
-        Error::InvalidArgument(Invalid::UnknownCheckpoint { id: 9, .. })
+        Error::InvalidArgument(ArgumentError::UnknownCheckpoint { id: 9, .. })
     ));
     let share = CompactLimits {
         stale_share: 1.5,

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Parser, ValueEnum};
-use hps::{Hyper, IoEngine, Optimizer, RuntimeOptions};
+use hps::{HyperParameters, IoEngine, Optimizer, RuntimeOptions};
 
 /// Trains a click model out of memory, from Criteo-layout text.
 ///
@@ -159,7 +159,7 @@ impl Args {
                 Io::Uring => IoEngine::Uring,
                 Io::Pread => IoEngine::Pread,
             },
-            hyper: Hyper::default(),
+            hyper: HyperParameters::default(),
             ..RuntimeOptions::default()
         };
         if let Some(threads) = self.threads {

@@ -26,7 +26,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use hps::{Error, Initialiser, Invalid, Store, TableDescriptor, TableId};
+use hps::{ArgumentError, Error, Initialiser, Store, TableDescriptor, TableId};
 
 use crate::args::{Args, Usage, fingerprint, usage};
 use crate::data::Reader;
@@ -67,7 +67,9 @@ fn is_usage(error: &anyhow::Error) -> bool {
     let option = |error: &Error| {
         matches!(
             error,
-            Error::InvalidArgument(Invalid::Option { .. } | Invalid::DescriptorChanged { .. })
+            Error::InvalidArgument(
+                ArgumentError::Option { .. } | ArgumentError::DescriptorChanged { .. }
+            )
         )
     };
     error.is::<Usage>() || error.downcast_ref::<Error>().is_some_and(option)
@@ -153,7 +155,7 @@ fn open(directory: &Path, args: &Args) -> Result<Store> {
     let what = || format!("make a store in {}", directory.display());
     if !args.resume {
         return match Store::create(directory, args.options()) {
-            Err(Error::InvalidArgument(Invalid::AlreadyAStore { path })) => usage(format!(
+            Err(Error::InvalidArgument(ArgumentError::AlreadyAStore { path })) => usage(format!(
                 "{} already holds a store: continue it with --resume, or name an empty directory",
                 path.display()
             )),
@@ -161,7 +163,7 @@ fn open(directory: &Path, args: &Args) -> Result<Store> {
         };
     }
     match Store::open(directory, args.options()) {
-        Err(Error::InvalidArgument(Invalid::NotAStore { why, .. })) => {
+        Err(Error::InvalidArgument(ArgumentError::NotAStore { why, .. })) => {
             let there = clear_half_created(directory)?;
             let state = if there {
                 "holds a half-created store"

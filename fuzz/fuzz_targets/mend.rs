@@ -16,7 +16,7 @@ use std::sync::LazyLock;
 
 use hps::Store;
 use hps::io::Io;
-use hps::repair::{self, LostRow, Now, Outcome, Repaired};
+use hps::repair::{self, Fate, LostRow, RepairOutcome, Repaired};
 use hps_fuzz::hostile::Changed;
 use hps_fuzz::tiny::{ROOT, Rows, Tiny, options};
 use libfuzzer_sys::fuzz_target;
@@ -53,7 +53,7 @@ fn compare(repaired: &Repaired, lost: &[LostRow], found: &Rows) {
         assert!(left.is_none_or(was_once), "{at:?} never was {left:?}");
         let mut told = lost.iter().filter(|lost| (lost.table, lost.key) == *at);
         match told.next() {
-            Some(lost) if lost.now == Now::Gone => assert_eq!(left, None, "{lost:?}"),
+            Some(lost) if lost.now == Fate::Gone => assert_eq!(left, None, "{lost:?}"),
             Some(lost) => assert!(left.is_some(), "{lost:?}"),
             None => unexplained += u64::from(right != left),
         }
@@ -68,9 +68,9 @@ fn compare(repaired: &Repaired, lost: &[LostRow], found: &Rows) {
 fuzz_target!(|bytes: &[u8]| {
     let changed = Changed::new(bytes, &TINY.0.files);
     let disk = Io::of(Tiny::disk(&changed.files));
-    let choice = repair::Options {
+    let choice = repair::RepairOptions {
         without_meta: changed.flag(1),
-        ..repair::Options::default()
+        ..repair::RepairOptions::default()
     };
     let root = Path::new(ROOT);
     let mut lost = Vec::new();
@@ -80,7 +80,7 @@ fuzz_target!(|bytes: &[u8]| {
     };
     let mut on = |_, _| ControlFlow::Continue(());
     let outcome = repair::repair(&disk, root, choice, &mut told, &mut on);
-    let Ok(Outcome::Built(_, repaired)) = outcome else {
+    let Ok(RepairOutcome::Built(_, repaired)) = outcome else {
         return;
     };
     let store = Store::open_on(disk.clone(), &repaired.path, options());

@@ -67,7 +67,7 @@ fn key(number: u64) -> u64 {
 
 impl Run {
     fn new(input: &mut Input<'_>) -> Result<Run> {
-        let policies = [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Cached];
+        let policies = [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Fifo];
         let options = RuntimeOptions {
             cache_bytes: 1 << 20,
             shards: 1 + input.below(3),

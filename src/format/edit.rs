@@ -12,7 +12,7 @@ use super::footer::{RUNS_MAX, footer_bytes};
 use super::layout::{DecodeError, Decoded, layout};
 use super::param_file::ENTRIES_MAX;
 use super::{BLOCK_BYTES, DIRECTORIES_MAX};
-use crate::options::{Hyper, TableDescriptor};
+use crate::options::{HyperParameters, TableDescriptor};
 
 /// `removed` of a file that is in the current version.
 pub const NOT_REMOVED: u64 = u64::MAX;
@@ -190,7 +190,7 @@ pub struct CheckpointMeta {
     /// Checksum of the meta file's header; covers the file.
     pub meta_checksum: u64,
     /// Hyperparameters in force.
-    pub hyper: Hyper,
+    pub hyper: HyperParameters,
     /// When it was made.
     pub unix_seconds: u64,
 }
@@ -446,7 +446,7 @@ fn decode_checkpoint(edit: &CheckpointEdit) -> CheckpointMeta {
         meta_number: edit.meta_number.get(),
         meta_bytes: edit.meta_bytes.get(),
         meta_checksum: edit.meta_checksum.get(),
-        hyper: Hyper {
+        hyper: HyperParameters {
             momentum: edit.momentum.get(),
             epsilon: edit.epsilon.get(),
             beta1: edit.beta1.get(),

@@ -12,7 +12,7 @@ use super::layout::{
     DecodeError, Decoded, Prefix, check_zero, decode_block, encode_block, layout, seal, view,
 };
 use super::{BLOCK_BYTES, DIRECTORIES_MAX};
-use crate::error::Invalid;
+use crate::error::ArgumentError;
 
 /// Magic bytes of `STORE`.
 pub const STORE_MAGIC: [u8; 8] = *b"HPSSTOR\0";
@@ -59,10 +59,10 @@ impl StoreIdentity {
     /// # Errors
     /// `Option` naming `data_directories` when there is none or too many, one is empty or has a
     /// zero byte, or their paths are too long together.
-    pub fn encode(&self) -> Result<[u8; STORE_BYTES], Invalid> {
+    pub fn encode(&self) -> Result<[u8; STORE_BYTES], ArgumentError> {
         let bad = |why: String| {
             let value = format!("{:?}", self.directories);
-            Err(Invalid::Option {
+            Err(ArgumentError::Option {
                 name: "data_directories",
                 value,
                 why,

@@ -13,7 +13,7 @@ use super::manifest::{
 };
 use super::param_file::{self, KEYS_PER_BLOCK};
 use super::{BLOCK_BYTES, meta};
-use crate::options::{Hyper, Initialiser, Optimizer, RowMetadata, TableDescriptor};
+use crate::options::{HyperParameters, Initialiser, Optimizer, RowMetadata, TableDescriptor};
 use crate::units::mix64;
 
 /// Store of all samples.
@@ -263,9 +263,9 @@ pub fn edits() -> Vec<Edit> {
         meta_number: META,
         meta_bytes: 139,
         meta_checksum: 0xbeef,
-        hyper: Hyper {
+        hyper: HyperParameters {
             lambda1: 0.75,
-            ..Hyper::default()
+            ..HyperParameters::default()
         },
         unix_seconds: 1_800_000_000,
     }));

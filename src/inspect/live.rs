@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::image::Walk;
 use super::rows::{Failed, Looked, Sink};
-use super::{Inspection, Magnitudes, Opened, Severity, TableReport};
+use super::{Inspection, Opened, Severity, TableReport, ValueStats};
 use crate::error::{Error, Result};
 use crate::format::footer::RunKind;
 use crate::ssd::data_file::DataFile;
@@ -193,8 +193,8 @@ impl Inspection<'_> {
                 descriptor: descriptor.clone(),
                 rows: 0,
                 tombstones: 0,
-                weights: Magnitudes::default(),
-                state: Magnitudes::default(),
+                weights: ValueStats::default(),
+                state: ValueStats::default(),
             };
             let mut count = |file: &DataFile, entry: Entry, kind: RunKind| {
                 let newest = Newest {

@@ -21,7 +21,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::error::{Error, Invalid, Result};
+use crate::error::{ArgumentError, Error, Result};
 use crate::format::current::Current;
 use crate::format::footer::Footer;
 use crate::format::manifest::{CheckpointMeta, FileMeta};
@@ -45,7 +45,7 @@ use moment::{Changes, Moment, Reading};
 pub use report::{
     CheckpointReport, FileReport, Finding, MissingDirectory, Report, Severity, TableReport,
 };
-pub use rows::{HISTOGRAM, Magnitudes};
+pub use rows::{NORM_BUCKETS, ValueStats};
 
 /// How much is looked at.
 #[derive(Clone, Copy, Debug, Default)]
@@ -168,7 +168,7 @@ impl Inspection<'_> {
         let wanted = match self.scope.checkpoint {
             Some(id) if replay.checkpoints.iter().all(|c| c.id != id) => {
                 let retained = replay.checkpoints.iter().map(|c| c.id).collect();
-                return Err(Invalid::UnknownCheckpoint { id, retained }.into());
+                return Err(ArgumentError::UnknownCheckpoint { id, retained }.into());
             }
             Some(id) => Some(id),
             None => replay.checkpoints.last().map(|c| c.id),

@@ -5,7 +5,7 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use super::rows::Magnitudes;
+use super::rows::ValueStats;
 use crate::error::{Error, Result};
 use crate::io::{is_no_file, is_unreadable};
 use crate::options::TableDescriptor;
@@ -90,9 +90,9 @@ pub struct TableReport {
     /// Keys that were removed and whose older copies are still hidden.
     pub tombstones: u64,
     /// Weights of these rows.
-    pub weights: Magnitudes,
+    pub weights: ValueStats,
     /// Optimizer state of these rows.
-    pub state: Magnitudes,
+    pub state: ValueStats,
 }
 
 /// What was looked at, and what was found.

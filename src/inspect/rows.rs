@@ -29,14 +29,14 @@ const NAMED_MAX: u64 = 16;
 
 /// Classes of a histogram of norms: class i counts rows of a norm from 2^(i - 24) to 2^(i - 23),
 /// the first one also smaller norms, the last one also greater.
-pub const HISTOGRAM: usize = 48;
+pub const NORM_BUCKETS: usize = 48;
 
-/// Magnitudes from here on are counted as absurd.
+/// ValueStats from here on are counted as absurd.
 const ABSURD: f32 = 1e9;
 
 /// What is known of a table's weights, or of its state.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Magnitudes {
+pub struct ValueStats {
     /// Values looked at.
     pub values: u64,
     /// Of these, NaNs.
@@ -48,18 +48,18 @@ pub struct Magnitudes {
     /// The greatest finite magnitude.
     pub largest: f32,
     /// Rows by their Euclidean norm.
-    pub norms: [u64; HISTOGRAM],
+    pub norms: [u64; NORM_BUCKETS],
 }
 
-impl Default for Magnitudes {
-    fn default() -> Magnitudes {
-        Magnitudes {
+impl Default for ValueStats {
+    fn default() -> ValueStats {
+        ValueStats {
             values: 0,
             nan: 0,
             infinite: 0,
             absurd: 0,
             largest: 0.0,
-            norms: [0; HISTOGRAM],
+            norms: [0; NORM_BUCKETS],
         }
     }
 }
@@ -86,9 +86,9 @@ impl Lanes {
     }
 }
 
-impl Magnitudes {
+impl ValueStats {
     /// Adds what another part of the table holds.
-    pub(super) fn merge(&mut self, other: &Magnitudes) {
+    pub(super) fn merge(&mut self, other: &ValueStats) {
         self.values += other.values;
         self.nan += other.nan;
         self.infinite += other.infinite;
@@ -147,7 +147,7 @@ pub(super) struct Checked {
     /// Everything that is damaged.
     pub damage: Vec<Error>,
     /// Weights and state of the live rows, by table.
-    pub values: Vec<(Magnitudes, Magnitudes)>,
+    pub values: Vec<(ValueStats, ValueStats)>,
 }
 
 /// What ended the look at a file, and the first byte that the device can't read.
@@ -270,7 +270,7 @@ impl<'a> Sink<'a> {
             states: tables.iter().map(state).collect(),
             keys,
             live,
-            values: vec![<(Magnitudes, Magnitudes)>::default(); tables.len()],
+            values: vec![<(ValueStats, ValueStats)>::default(); tables.len()],
             digest: Digest::new(),
             runs: footer
                 .runs
@@ -324,7 +324,7 @@ struct Records<'a> {
     keys: Vec<u64>,
     live: &'a [u64],
     /// Weights and state, by table.
-    values: Vec<(Magnitudes, Magnitudes)>,
+    values: Vec<(ValueStats, ValueStats)>,
     digest: Digest,
     runs: Vec<Run>,
     run: usize,

@@ -15,7 +15,7 @@ pub const NO_SLOT: u32 = u32::MAX;
 
 /// 2^64 divided by the golden ratio (Knuth, The Art of Computer Programming 6.4).
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-/// Look-ups between the one whose word is announced to the processor and the one whose state is;
+/// Look-ups between the one whose word is whose lines the processor is asked to fetch and the one whose state is;
 /// and the one that is answered. Row by row instead of 16 rows a step: 37 -> 30 ns a row.
 const STATE_BEHIND: usize = 12;
 const ANSWER_BEHIND: usize = 24;
@@ -63,7 +63,7 @@ impl Lookups {
         step: usize,
     ) -> Option<(usize, u32)> {
         if let Some(hash) = hashes.get(step) {
-            self.probes[step % RING] = buckets.announce(*hash);
+            self.probes[step % RING] = buckets.prefetch_line(*hash);
         }
         if (STATE_BEHIND..hashes.len() + STATE_BEHIND).contains(&step) {
             buckets.approach(rows, &mut self.probes[(step - STATE_BEHIND) % RING]);
@@ -133,9 +133,9 @@ impl Buckets {
             .map(|place| slot_of(self.words[place]))
     }
 
-    /// First step of a look-up in three: where to look, announced to the processor.
+    /// First step of a look-up in three: where to look, whose lines the processor is asked to fetch.
     #[inline]
-    pub fn announce(&self, hash: u64) -> Probe {
+    pub fn prefetch_line(&self, hash: u64) -> Probe {
         let tag = tag(hash);
         let place = self.home(tag);
         prefetch(&self.words[place..=place]);
@@ -146,7 +146,7 @@ impl Buckets {
         }
     }
 
-    /// Second step: the likely place, its state announced.
+    /// Second step: the likely place, its state asked for.
     #[inline]
     fn approach(&self, rows: &Rows, probe: &mut Probe) {
         let mut word = self.words[probe.place];
@@ -155,7 +155,7 @@ impl Buckets {
             word = self.words[probe.place];
         }
         probe.slot = slot_of(word);
-        rows.prefetch(probe.slot);
+        rows.prefetch_line(probe.slot);
     }
 
     /// Third step: the place, or [`NO_SLOT`].

@@ -9,7 +9,7 @@ use super::lists::{HEADS, Rows};
 use super::policy::{AnyPolicy, Policy};
 use super::row_state::{Counts, Flags, ListKind, RowState};
 use super::slab::Slab;
-use crate::error::{Error, Invalid, Result};
+use crate::error::{ArgumentError, Error, Result};
 use crate::options::PolicyKind;
 
 /// Rows that the policy names at once.
@@ -34,7 +34,7 @@ pub struct CacheConfig {
     /// Which rows leave first.
     pub policy: PolicyKind,
     /// Rows taken per flush; 0: a sixteenth of the rows. At most half of them. The low-water mark,
-    /// see [`TableCache::low`], is a share of it.
+    /// see [`TableCache::below_low_water`], is a share of it.
     pub flush_step_rows: usize,
     /// The least and the greatest hash of the shard.
     pub range: (u64, u64),
@@ -79,7 +79,7 @@ fn check_memory(bytes: u64) -> Result<()> {
     if had {
         return Ok(());
     }
-    Err(Error::InvalidArgument(Invalid::Option {
+    Err(Error::InvalidArgument(ArgumentError::Option {
         name: "cache_bytes",
         value: format!("{bytes} bytes for one table in one shard"),
         why: String::from("the system does not give so much memory"),
@@ -115,7 +115,7 @@ impl TableCache {
                 bytes_for(1)
             );
             let value = format!("{} bytes for one table in one shard", config.bytes);
-            return Err(Error::InvalidArgument(Invalid::Option {
+            return Err(Error::InvalidArgument(ArgumentError::Option {
                 name: "cache_bytes",
                 value,
                 why,
@@ -149,7 +149,7 @@ impl TableCache {
         bytes_for(rows, row_f32s, policy)
     }
 
-    /// Whether rows ever leave (the Staged policy keeps all).
+    /// Whether rows ever leave (the PinAll policy keeps all).
     #[must_use]
     pub fn evicts(&self) -> bool {
         self.policy.evicts()
@@ -191,7 +191,7 @@ impl TableCache {
 
     /// Places that can be had at once.
     #[must_use]
-    pub fn at_hand(&self) -> usize {
+    pub fn available(&self) -> usize {
         self.free() + self.evictable()
     }
 
@@ -213,7 +213,7 @@ impl TableCache {
         self.rows.lru_rows
     }
 
-    /// Rows taken per flush; [`TableCache::low`] compares with a share of it.
+    /// Rows taken per flush; [`TableCache::below_low_water`] compares with a share of it.
     #[must_use]
     pub fn flush_step_rows(&self) -> usize {
         self.flush_step_rows
@@ -227,17 +227,17 @@ impl TableCache {
     /// be missing; so the mark is the number of pinned rows where that is more than the quarter.
     /// It is never more than a flush step: batches that pin more rows than that wait for a flush.
     #[must_use]
-    pub fn low(&self) -> bool {
+    pub fn below_low_water(&self) -> bool {
         let step = self.flush_step_rows;
         let mark = self.pinned().clamp(step.div_ceil(LOW_SHARE), step);
-        self.policy.evicts() && self.at_hand() < mark
+        self.policy.evicts() && self.available() < mark
     }
 
     /// Whether fewer places can be had at once than a flush frees: when some cache runs low, those
     /// that soon would are flushed with it, into files of full size.
     #[must_use]
-    pub fn lowish(&self) -> bool {
-        self.policy.evicts() && self.at_hand() < self.flush_step_rows
+    pub fn below_flush_step(&self) -> bool {
+        self.policy.evicts() && self.available() < self.flush_step_rows
     }
 
     /// Memory allocated, at most the `bytes` of the configuration.
@@ -299,7 +299,7 @@ impl TableCache {
         let before = self.counts.pinned;
         for (i, slot) in slots.iter().enumerate() {
             if let Some(ahead) = slots.get(i + AHEAD_STATES) {
-                self.rows.prefetch(*ahead);
+                self.rows.prefetch_line(*ahead);
             }
             let state = self.rows.get_mut(*slot);
             assert!(

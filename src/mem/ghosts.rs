@@ -72,7 +72,7 @@ impl Ghosts {
 
     /// Announces to the processor that the entry of a hash is needed soon.
     #[inline]
-    pub fn announce(&self, hash: u64) {
+    pub fn prefetch_line(&self, hash: u64) {
         let line = self.spot(hash).line;
         prefetch(&self.lines[line..=line]);
     }

@@ -76,7 +76,7 @@ impl Rows {
 
     /// Announces that the state of a place is needed soon.
     #[inline]
-    pub fn prefetch(&self, slot: u32) {
+    pub fn prefetch_line(&self, slot: u32) {
         prefetch(
             self.states
                 .get(slot as usize..=slot as usize)

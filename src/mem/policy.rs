@@ -6,14 +6,14 @@
 //! - Calls are per batch on the hit path; the kind is told apart once per call.
 
 mod bilevel;
-mod cached;
+mod fifo;
 mod lru;
-mod staged;
+mod pin_all;
 
 use self::bilevel::Bilevel;
-use self::cached::Cached;
+use self::fifo::Fifo;
 use self::lru::Lru;
-use self::staged::Staged;
+use self::pin_all::PinAll;
 use super::lists::Rows;
 use crate::options::PolicyKind;
 
@@ -30,7 +30,7 @@ pub(crate) trait Policy {
     /// A row leaves memory; it is linked nowhere.
     fn left(&mut self, rows: &mut Rows, slot: u32);
     /// Announces to the processor that a row comes in or leaves soon.
-    fn announce(&self, _hash: u64) {}
+    fn prefetch_line(&self, _hash: u64) {}
 }
 
 /// One of the policies: told apart by a branch, not by a pointer.
@@ -38,8 +38,8 @@ pub(crate) trait Policy {
 pub(crate) enum AnyPolicy {
     Bilevel(Bilevel),
     Lru(Lru),
-    Cached(Cached),
-    Staged(Staged),
+    Fifo(Fifo),
+    PinAll(PinAll),
 }
 
 impl AnyPolicy {
@@ -47,8 +47,8 @@ impl AnyPolicy {
         match kind {
             PolicyKind::Bilevel => AnyPolicy::Bilevel(Bilevel::new(capacity)),
             PolicyKind::Lru => AnyPolicy::Lru(Lru),
-            PolicyKind::Cached => AnyPolicy::Cached(Cached),
-            PolicyKind::Staged => AnyPolicy::Staged(Staged),
+            PolicyKind::Fifo => AnyPolicy::Fifo(Fifo),
+            PolicyKind::PinAll => AnyPolicy::PinAll(PinAll),
         }
     }
 
@@ -56,28 +56,28 @@ impl AnyPolicy {
     pub fn bytes_for_rows(kind: PolicyKind, capacity: usize) -> usize {
         match kind {
             PolicyKind::Bilevel => Bilevel::bytes_for_rows(capacity),
-            PolicyKind::Lru | PolicyKind::Cached | PolicyKind::Staged => 0,
+            PolicyKind::Lru | PolicyKind::Fifo | PolicyKind::PinAll => 0,
         }
     }
 
     pub fn bytes_allocated(&self) -> usize {
         match self {
             AnyPolicy::Bilevel(policy) => policy.bytes_allocated(),
-            AnyPolicy::Lru(_) | AnyPolicy::Cached(_) | AnyPolicy::Staged(_) => 0,
+            AnyPolicy::Lru(_) | AnyPolicy::Fifo(_) | AnyPolicy::PinAll(_) => 0,
         }
     }
 
     /// Whether rows leave at all.
     pub fn evicts(&self) -> bool {
-        !matches!(self, AnyPolicy::Staged(_))
+        !matches!(self, AnyPolicy::PinAll(_))
     }
 
     fn get(&mut self) -> &mut dyn Policy {
         match self {
             AnyPolicy::Bilevel(policy) => policy,
             AnyPolicy::Lru(policy) => policy,
-            AnyPolicy::Cached(policy) => policy,
-            AnyPolicy::Staged(policy) => policy,
+            AnyPolicy::Fifo(policy) => policy,
+            AnyPolicy::PinAll(policy) => policy,
         }
     }
 }
@@ -103,9 +103,9 @@ impl Policy for AnyPolicy {
         self.get().left(rows, slot);
     }
 
-    fn announce(&self, hash: u64) {
+    fn prefetch_line(&self, hash: u64) {
         if let AnyPolicy::Bilevel(policy) = self {
-            policy.announce(hash);
+            policy.prefetch_line(hash);
         }
     }
 }

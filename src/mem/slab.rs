@@ -64,7 +64,7 @@ impl Slab {
 
     /// Announces that the first `width` words of a row are needed soon.
     #[inline]
-    pub fn prefetch(&self, slot: u32, width: usize) {
+    pub fn prefetch_line(&self, slot: u32, width: usize) {
         let start = self.start(slot);
         prefetch(&self.rows[start..start + width]);
     }

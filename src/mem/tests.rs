@@ -50,8 +50,8 @@ fn the_budget_is_exact_for_every_size_and_policy() {
     for policy in [
         PolicyKind::Bilevel,
         PolicyKind::Lru,
-        PolicyKind::Cached,
-        PolicyKind::Staged,
+        PolicyKind::Fifo,
+        PolicyKind::PinAll,
     ] {
         for (row_f32s, bytes) in [(1, 4096), (1, 100_003), (129, 1 << 20), (24_577, 1 << 20)] {
             let config = CacheConfig {
@@ -149,7 +149,7 @@ fn frequency_survives_eviction() {
 
 #[test]
 fn pinned_rows_are_never_victims() {
-    for policy in [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Cached] {
+    for policy in [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Fifo] {
         let mut cache = cache(100, policy);
         let slots: Vec<u32> = (0..100)
             .map(|key| add(&mut cache, key, Flags::NONE))
@@ -187,7 +187,7 @@ fn pinned_rows_are_never_victims() {
 
 #[test]
 fn staged_rows_never_leave() {
-    let mut cache = cache(10, PolicyKind::Staged);
+    let mut cache = cache(10, PolicyKind::PinAll);
     let slots: Vec<u32> = (0..10)
         .map(|key| add(&mut cache, key, Flags::NONE))
         .collect();
@@ -199,7 +199,7 @@ fn staged_rows_never_leave() {
             cache.reclaim(1),
             cache.evictable(),
             victims.len(),
-            cache.low()
+            cache.below_low_water()
         ),
         (0, 0, 0, false)
     );
@@ -218,16 +218,16 @@ fn a_cache_is_low_until_enough_rows_were_flushed() {
         .collect();
     assert_eq!(cache.flush_step_rows(), 10);
     cache.begin_write(&slots, 3, None).unwrap();
-    assert!(!cache.low(), "a quarter of a step is left");
+    assert!(!cache.below_low_water(), "a quarter of a step is left");
     let last = add(&mut cache, 157, Flags::ABSENT);
     cache.begin_write(&[last], 3, None).unwrap();
-    assert!(cache.low() && !cache.flags(slots[0]).any(Flags::ABSENT));
+    assert!(cache.below_low_water() && !cache.flags(slots[0]).any(Flags::ABSENT));
     let mut victims = Vec::new();
     cache.take_victims(10, u32::MAX, &mut victims);
     let keys: Vec<u64> = victims.iter().map(|x| unmix64(x.hash)).collect();
     assert_eq!(keys, (0..10).collect::<Vec<_>>(), "coldest first");
     write_all(&mut cache, &victims, true);
-    assert!(!cache.low() && cache.evictable() == 10);
+    assert!(!cache.below_low_water() && cache.evictable() == 10);
     assert_eq!(cache.reclaim(12), 12);
     cache.check();
 }
@@ -240,16 +240,16 @@ fn a_cache_with_room_for_less_than_the_rows_in_use_is_low() {
         .collect();
     cache.begin_write(&slots, 1, None).unwrap();
     cache.pin(&slots[..6]);
-    assert!(!cache.low(), "six places for a batch of six");
+    assert!(!cache.below_low_water(), "six places for a batch of six");
     cache.pin(&slots[6..7]);
-    assert!(cache.low());
+    assert!(cache.below_low_water());
     cache.unpin(&slots[..7]);
-    assert!(!cache.low());
+    assert!(!cache.below_low_water());
     let mut victims = Vec::new();
     cache.take_victims(4, u32::MAX, &mut victims);
     write_all(&mut cache, &victims, true);
     cache.pin(&slots[10..]);
-    assert!(!cache.low(), "never more than a step");
+    assert!(!cache.below_low_water(), "never more than a step");
 }
 
 #[test]

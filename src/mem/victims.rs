@@ -57,7 +57,7 @@ impl TableCache {
             for slot in self.rows.walk(COLD_CLEAN).take(COLD_ROWS) {
                 cold[count] = slot;
                 count += 1;
-                self.announce_row(self.rows.get(slot).hash);
+                self.prefetch_lines_of_hash(self.rows.get(slot).hash);
             }
             if count == 0 && self.name_victims(want - self.free()) == 0 {
                 break;
@@ -80,9 +80,9 @@ impl TableCache {
 
     /// Announces to the processor that a row comes in or leaves.
     #[inline]
-    pub fn announce_row(&self, hash: u64) {
-        self.buckets.announce(hash);
-        self.policy.announce(hash);
+    pub fn prefetch_lines_of_hash(&self, hash: u64) {
+        self.buckets.prefetch_line(hash);
+        self.policy.prefetch_line(hash);
     }
 
     /// Lets the policy name its coldest rows and queues them; returns how many.
@@ -139,7 +139,7 @@ impl TableCache {
         }
         for (i, slot) in slots.iter().enumerate() {
             if let Some(ahead) = slots.get(i + AHEAD_STATES) {
-                self.rows.prefetch(*ahead);
+                self.rows.prefetch_line(*ahead);
             }
             let state = *self.rows.get(*slot);
             if frozen.is_some_and(|cut| before(&state, cut)) {
@@ -295,10 +295,10 @@ impl TableCache {
 
     /// Announces to the processor that a victim is copied out or reported soon.
     #[inline]
-    pub fn announce_victim(&self, victim: &Victim, row: bool) {
-        self.rows.prefetch(victim.slot);
+    pub fn prefetch_lines_of_victim(&self, victim: &Victim, row: bool) {
+        self.rows.prefetch_line(victim.slot);
         if row && victim.slot as usize - HEADS < self.rows.touched() {
-            self.prefetch(victim.slot);
+            self.prefetch_line(victim.slot);
         }
     }
 

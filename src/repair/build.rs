@@ -8,12 +8,12 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::file::{self, Saved, Target};
+use super::file::{self, SavedFile, Target};
 use super::find::{self, Version};
-use super::lost::{Counts, Left, Losses, LostRows};
-use super::place::{self, Part};
-use super::{Options, Repaired, Site};
-use crate::error::{Error, Invalid, Result};
+use super::layout::{self, Part};
+use super::lost::{Counts, Losses, LostRows, Survivors};
+use super::{RepairOptions, Repaired, Site};
+use crate::error::{ArgumentError, Error, Result};
 use crate::format::footer::RunKind;
 use crate::format::identity::encode_part;
 use crate::format::manifest::{CheckpointMeta, FileMeta};
@@ -104,20 +104,20 @@ impl<'a> Build<'a> {
 
     /// Removes what was built, and what an earlier repair that was killed has left.
     pub fn clear(&self) -> Result<()> {
-        place::clear(&*self.site.parent, &self.site.repaired, &self.names)
+        layout::clear(&*self.site.parent, &self.site.repaired, &self.names)
     }
 
     /// Builds the store, taking the parameter files of these numbers for damaged.
     pub fn run(
         &mut self,
         damaged: &BTreeSet<u64>,
-        options: &Options,
+        options: &RepairOptions,
         progress: &mut Progress<'_>,
     ) -> Result<Repaired> {
         self.clear()?;
         let version = find::versions(&*self.root, &self.store)?;
         let replay = &version.replay;
-        self.parts = place::parts(
+        self.parts = layout::parts(
             &*self.root,
             &self.site.path,
             &self.names,
@@ -127,7 +127,7 @@ impl<'a> Build<'a> {
         let next_checkpoint = self.next_numbers(&version)?;
         let (mut checkpoint, meta_lost) = self.choose(replay, options)?;
         let site = &self.site;
-        self.made = Some(place::begin(
+        self.made = Some(layout::begin(
             &*site.parent,
             &site.repaired,
             &mut self.parts,
@@ -190,7 +190,7 @@ impl<'a> Build<'a> {
         let scan = image.and_then(|image| ImageScan::open(&*self.root, &self.store, image).ok());
         let scan = scan.filter(|scan| scan.checkpoint <= repaired.checkpoint);
         let opened = self.open(&files, repaired.checkpoint)?;
-        let left = Left {
+        let left = Survivors {
             files: &opened,
             tables: repaired.tables.len(),
         };
@@ -262,7 +262,7 @@ impl<'a> Build<'a> {
     }
 
     /// The checkpoint to keep, and whether its meta file has to be made anew.
-    fn choose(&self, replay: &Replay, options: &Options) -> Result<(CheckpointMeta, bool)> {
+    fn choose(&self, replay: &Replay, options: &RepairOptions) -> Result<(CheckpointMeta, bool)> {
         let wanted = match options.checkpoint {
             Some(id) => replay.checkpoints.iter().find(|c| c.id == id),
             None => replay.checkpoints.last(),
@@ -270,7 +270,7 @@ impl<'a> Build<'a> {
         let Some(wanted) = wanted else {
             let retained = replay.checkpoints.iter().map(|c| c.id).collect();
             let id = options.checkpoint.unwrap_or(0);
-            return Err(Invalid::UnknownCheckpoint { id, retained }.into());
+            return Err(ArgumentError::UnknownCheckpoint { id, retained }.into());
         };
         let Err(error) = self.check_meta(wanted) else {
             return Ok((*wanted, false));
@@ -393,7 +393,7 @@ impl<'a> Build<'a> {
                 });
             } else {
                 let part = &self.parts[meta.directory as usize];
-                place::remove(&**part.place()?, &data_file_name(*number))?;
+                layout::remove(&**part.place()?, &data_file_name(*number))?;
             }
         }
         Ok(files)
@@ -424,7 +424,7 @@ impl<'a> Build<'a> {
             let mut target = self.target(&mut *queue, old.directory, fresh, checkpoint)?;
             let identity = FileIdentity::new(self.store, old.number);
             let saved = file::save(source, &identity, &old, &replay.tables, &mut target)?;
-            let Saved {
+            let SavedFile {
                 written,
                 entries,
                 guessed,
@@ -490,7 +490,7 @@ impl<'a> Build<'a> {
                 (f.meta.number, vec![false; entries.unwrap_or(usize::MAX)])
             })
             .collect();
-        let left = Left {
+        let left = Survivors {
             files: &opened,
             tables: tables.len(),
         };
@@ -522,7 +522,7 @@ impl<'a> Build<'a> {
                 });
             }
             let place = self.parts[old.meta.directory as usize].place()?;
-            place::remove(&**place, &data_file_name(number))?;
+            layout::remove(&**place, &data_file_name(number))?;
         }
         Ok(())
     }
@@ -538,7 +538,7 @@ impl<'a> Build<'a> {
     ) -> Result<()> {
         let mut versions = Versions::default();
         for kept in files {
-            versions.know(kept.meta, None);
+            versions.insert_closed(kept.meta, None);
         }
         for (i, part) in (0..).zip(&self.parts) {
             let place = &**part.place()?;

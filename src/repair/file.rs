@@ -26,7 +26,7 @@ const WINDOW_BYTES: u64 = 1 << 20;
 
 /// What is written of a file.
 #[derive(Debug, Default)]
-pub(super) struct Saved {
+pub(super) struct SavedFile {
     /// The new file; `None` if nothing was left.
     pub written: Option<FileMeta>,
     /// Entries in it.
@@ -39,7 +39,7 @@ pub(super) struct Saved {
     pub nameless: Vec<Range<u32>>,
 }
 
-impl Saved {
+impl SavedFile {
     fn add_nameless(&mut self, entry: u64) {
         let entry = u32::try_from(entry).unwrap_or(u32::MAX);
         match self.nameless.last_mut() {
@@ -274,8 +274,8 @@ pub(super) fn save(
     old: &FileMeta,
     tables: &[TableDescriptor],
     target: &mut Target<'_>,
-) -> Result<Saved> {
-    let mut saved = Saved::default();
+) -> Result<SavedFile> {
+    let mut saved = SavedFile::default();
     let all = u32::try_from(old.rows + old.tombstones).unwrap_or(u32::MAX);
     let name = data_file_name(old.number);
     let source = place.map(|place| Source::open(place, &name)).transpose()?;
@@ -326,7 +326,7 @@ struct Copy<'a> {
     row: Vec<f32>,
     /// mix64 of the last key written.
     last: Option<u64>,
-    saved: &'a mut Saved,
+    saved: &'a mut SavedFile,
 }
 
 impl Copy<'_> {

@@ -24,12 +24,12 @@ pub struct LostRow {
     /// The damaged file that held its newest copy.
     pub file: u64,
     /// What the key has now.
-    pub now: Now,
+    pub now: Fate,
 }
 
 /// What a key has whose newest copy is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Now {
+pub enum Fate {
     /// Its initialiser's row, as if it had never been pushed.
     Gone,
     /// An older copy.
@@ -72,11 +72,11 @@ pub struct Counts {
 }
 
 impl Counts {
-    fn add(&mut self, now: Now) {
+    fn add(&mut self, now: Fate) {
         *match now {
-            Now::Gone => &mut self.gone,
-            Now::Older => &mut self.older,
-            Now::Back => &mut self.back,
+            Fate::Gone => &mut self.gone,
+            Fate::Older => &mut self.older,
+            Fate::Back => &mut self.back,
         } += 1;
     }
 
@@ -120,7 +120,7 @@ impl Losses {
     pub fn settle(
         mut self,
         image: Option<ImageScan>,
-        left: &Left<'_>,
+        left: &Survivors<'_>,
         tables: &[String],
         told: &mut LostRows<'_>,
     ) -> Result<(Counts, u64)> {
@@ -189,13 +189,13 @@ fn found_at(merge: &mut Merge, hash: u64) -> Result<Option<(u64, bool)>> {
 }
 
 /// What the key of a lost copy has now; `None`: what it had.
-fn fate(copy: Copy, found: Option<(u64, bool)>) -> Option<Now> {
+fn fate(copy: Copy, found: Option<(u64, bool)>) -> Option<Fate> {
     match (copy.tombstone, found) {
         (_, Some((rank, _))) if rank > copy.rank => None,
         (true, None | Some((_, true))) => None,
-        (true, Some((_, false))) => Some(Now::Back),
-        (false, None | Some((_, true))) => Some(Now::Gone),
-        (false, Some((_, false))) => Some(Now::Older),
+        (true, Some((_, false))) => Some(Fate::Back),
+        (false, None | Some((_, true))) => Some(Fate::Gone),
+        (false, Some((_, false))) => Some(Fate::Older),
     }
 }
 
@@ -311,12 +311,12 @@ pub(super) struct Found {
 }
 
 /// The files of the repaired version.
-pub(super) struct Left<'a> {
+pub(super) struct Survivors<'a> {
     pub files: &'a [Arc<DataFile>],
     pub tables: usize,
 }
 
-impl Left<'_> {
+impl Survivors<'_> {
     /// Hands out every key's newest copy, by table and mix64(key).
     pub fn newest(&self, each: &mut dyn FnMut(Found)) -> Result<()> {
         let window = keys_window_bytes(self.files.len());

@@ -11,8 +11,8 @@ mod build;
 mod file;
 mod find;
 mod holes;
+mod layout;
 mod lost;
-mod place;
 mod swap;
 
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::error::{Error, Invalid, Result};
+use crate::error::{ArgumentError, Error, Result};
 use crate::format::{FileKind, parse_file_name};
 use crate::inspect::{MissingDirectory, Progress, Report, Scope, Severity, inspect};
 use crate::io::{Directory, Io};
@@ -29,7 +29,7 @@ use crate::ssd::lock::{Locks, lock_writer};
 
 use build::Build;
 
-pub use lost::{Counts, LostRow, LostRows, Now};
+pub use lost::{Counts, Fate, LostRow, LostRows};
 
 /// Damage that an inspection could not see behind other damage is found in the store that was
 /// built without the latter.
@@ -37,7 +37,7 @@ const ROUNDS: usize = 3;
 
 /// What the repaired store shall hold.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct RepairOptions {
     /// The retained checkpoint; `None`: the last that can be found.
     pub checkpoint: Option<u64>,
     /// Where the checkpoint's meta file is damaged: an empty one takes its place.
@@ -116,7 +116,7 @@ impl Repaired {
 
 /// What became of a repair.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum RepairOutcome {
     /// There is nothing to repair.
     Whole(Report),
     /// A repaired store stands beside the damaged one; [`Repaired::swap`] ends the repair.
@@ -142,10 +142,10 @@ pub enum Outcome {
 pub fn repair(
     io: &Io,
     root: &Path,
-    options: Options,
+    options: RepairOptions,
     lost: &mut LostRows<'_>,
     progress: &mut Progress<'_>,
-) -> Result<Outcome> {
+) -> Result<RepairOutcome> {
     // No store, no lock: a directory of something else gets no file of ours.
     let place = open_root(&*io.disk, root)?;
     let (store, directories) = find::identity(&*place)?;
@@ -168,7 +168,7 @@ pub fn repair(
         return Err(Error::MissingDirectory { index, path, empty });
     }
     if report.worst() < Some(Severity::Cache) {
-        return Ok(Outcome::Whole(report));
+        return Ok(RepairOutcome::Whole(report));
     }
     let mut build = Build::new(io, place, site, store, &directories)?;
     let built = rounds(&mut build, &report, &options, progress).and_then(|mut repaired| {
@@ -176,7 +176,7 @@ pub fn repair(
         Ok(repaired)
     });
     match built {
-        Ok(repaired) => Ok(Outcome::Built(
+        Ok(repaired) => Ok(RepairOutcome::Built(
             report,
             Box::new(Repaired {
                 _locks: locks,
@@ -195,11 +195,11 @@ fn check_given_up(
     root: &dyn Directory,
     store: &[u8; 16],
     names: &[PathBuf],
-    options: &Options,
+    options: &RepairOptions,
 ) -> Result<()> {
     let refused = |index: usize, why: String| {
         let (name, value) = ("without_directories", index.to_string());
-        Err(Invalid::Option { name, value, why }.into())
+        Err(ArgumentError::Option { name, value, why }.into())
     };
     for &index in &options.without_directories {
         let Some(name) = names.get(index) else {
@@ -222,7 +222,7 @@ fn check_given_up(
 fn rounds(
     build: &mut Build<'_>,
     report: &Report,
-    options: &Options,
+    options: &RepairOptions,
     progress: &mut Progress<'_>,
 ) -> Result<Repaired> {
     let mut damaged = damaged_files(report);
@@ -277,7 +277,7 @@ impl Site {
     fn open(io: &Io, root: &Path) -> Result<Site> {
         let Some(name) = root.file_name() else {
             let why = "has no name to put another directory beside; give the directory itself";
-            return Err(Invalid::NotAStore {
+            return Err(ArgumentError::NotAStore {
                 path: root.to_path_buf(),
                 why: String::from(why),
             }

@@ -9,7 +9,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::path::Path;
 
-use super::place::{MARKER_NAME, is_marked, open_if_there, remove};
+use super::layout::{MARKER_NAME, is_marked, open_if_there, remove};
 use crate::error::{Error, Result};
 use crate::io::Directory;
 use crate::ssd::small_files::sync;

@@ -12,7 +12,7 @@
 //!   ([`Updater::apply_gradient`]) agree to the bit.
 //! - Metadata columns are u32 bit patterns kept in f32 words; no arithmetic touches them as f32.
 
-use crate::error::{Error, Invalid, Result};
+use crate::error::{ArgumentError, Error, Result};
 use crate::options::{Initialiser, Optimizer, RowMetadata, TableDescriptor};
 
 mod initialiser;
@@ -195,7 +195,7 @@ pub fn check_learning_rate(optimizer: Optimizer, lr: f32) -> Result<()> {
         return Ok(());
     };
     let (value, why) = (lr.to_string(), why.to_owned());
-    Err(Error::InvalidArgument(Invalid::Option {
+    Err(Error::InvalidArgument(ArgumentError::Option {
         name: "lr",
         value,
         why,

@@ -30,8 +30,8 @@
 //!   bit, at every instruction set the machine has.
 
 use super::{RowLayout, round_to_f32};
-use crate::error::{Error, Invalid, Result};
-use crate::options::{Hyper, Optimizer, TableDescriptor};
+use crate::error::{ArgumentError, Error, Result};
+use crate::options::{HyperParameters, Optimizer, TableDescriptor};
 
 /// Lanes of a horizontal sum; fixed by the order of operations, not by the machine.
 pub(super) const SUM_LANES: usize = 16;
@@ -41,14 +41,14 @@ pub(super) const SUM_LANES: usize = 16;
 pub struct Updater {
     pub(super) layout: RowLayout,
     pub(super) optimizer: Optimizer,
-    pub(super) hyper: Hyper,
+    pub(super) hyper: HyperParameters,
 }
 
 impl Updater {
     /// The rule of a table. The descriptor and the hyperparameters have been validated
     /// (`TableDescriptor::validate`, [`check_hyper`]).
     #[must_use]
-    pub fn new(descriptor: &TableDescriptor, hyper: &Hyper) -> Updater {
+    pub fn new(descriptor: &TableDescriptor, hyper: &HyperParameters) -> Updater {
         Updater {
             layout: RowLayout::new(descriptor),
             optimizer: descriptor.optimizer,
@@ -145,7 +145,7 @@ impl Updater {
     }
 }
 
-fn ftrl(hyper: &Hyper, lr: f32, w: &mut f32, z: &mut f32, n: &mut f32, g: f32) {
+fn ftrl(hyper: &HyperParameters, lr: f32, w: &mut f32, z: &mut f32, n: &mut f32, g: f32) {
     let grown = *n + g * g;
     let root = grown.sqrt();
     let s = (root - n.sqrt()) / lr;
@@ -182,7 +182,7 @@ pub(super) fn tree_sum(mut lanes: [f32; SUM_LANES]) -> f32 {
 
 /// Counts a step in `t` and returns `1 - beta1^t` and `1 - beta2^t`.
 #[inline(always)]
-pub(super) fn adam_corrections(hyper: &Hyper, t: &mut f32) -> (f32, f32) {
+pub(super) fn adam_corrections(hyper: &HyperParameters, t: &mut f32) -> (f32, f32) {
     *t += 1.0;
     let steps = count_of(*t);
     (
@@ -219,10 +219,14 @@ fn one_minus_power(base: f32, mut exponent: u32) -> f32 {
 ///
 /// # Errors
 /// `InvalidArgument` naming the first that is out of range.
-pub fn check_hyper(hyper: &Hyper) -> Result<()> {
+pub fn check_hyper(hyper: &HyperParameters) -> Result<()> {
     let bad = |name: &'static str, value: f32, why: &str| {
         let (value, why) = (value.to_string(), why.to_owned());
-        Err(Error::InvalidArgument(Invalid::Option { name, value, why }))
+        Err(Error::InvalidArgument(ArgumentError::Option {
+            name,
+            value,
+            why,
+        }))
     };
     let fractions = [
         ("momentum", hyper.momentum),

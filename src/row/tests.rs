@@ -1,6 +1,6 @@
 use super::optimizer::check_hyper;
 use super::*;
-use crate::options::Hyper;
+use crate::options::HyperParameters;
 use crate::units::mix64;
 
 const ALL: [Optimizer; 7] = [
@@ -91,10 +91,10 @@ fn random_rows(updater: &Updater, rows: usize, seed: u64) -> Vec<f32> {
 #[test]
 fn vector_code_and_scalar_twin_agree_to_the_bit() {
     const ROWS: usize = 5;
-    let hyper = Hyper {
+    let hyper = HyperParameters {
         lambda1: 0.6,
         lambda2: 0.1,
-        ..Hyper::default()
+        ..HyperParameters::default()
     };
     for optimizer in ALL {
         for dim in (1..=67).chain([128, 255]) {
@@ -177,7 +177,7 @@ fn update_rules_give_the_figures_of_numpy() {
                 lambda2,
                 accumulator,
             ] = h[..].try_into().unwrap();
-            let hyper = Hyper {
+            let hyper = HyperParameters {
                 momentum,
                 epsilon,
                 beta1,
@@ -230,7 +230,7 @@ fn update_rules_give_the_figures_of_numpy() {
 fn row_wise_sum_has_16_lanes_and_adds_them_in_halves() {
     let updater = Updater::new(
         &descriptor(Optimizer::RowwiseAdagrad, 37),
-        &Hyper::default(),
+        &HyperParameters::default(),
     );
     let mut other_orders = 0;
     for seed in 0..50 {
@@ -253,7 +253,7 @@ fn row_wise_sum_has_16_lanes_and_adds_them_in_halves() {
 
 #[test]
 fn adam_counts_its_steps_in_each_row_and_corrects_by_them() {
-    let updater = Updater::new(&descriptor(Optimizer::Adam, 1), &Hyper::default());
+    let updater = Updater::new(&descriptor(Optimizer::Adam, 1), &HyperParameters::default());
     let mut row = [1.0, 0.0, 0.0, 0.0];
     updater.apply_gradient(&mut row, &[4.0], 0.5);
     assert_eq!(row[3], 1.0);
@@ -516,27 +516,27 @@ fn one_value_that_is_not_finite_is_found_anywhere() {
 
 #[test]
 fn hyperparameters_and_learning_rates_out_of_range_are_refused() {
-    assert!(check_hyper(&Hyper::default()).is_ok());
+    assert!(check_hyper(&HyperParameters::default()).is_ok());
     let wrong = [
-        Hyper {
+        HyperParameters {
             momentum: 1.0,
-            ..Hyper::default()
+            ..HyperParameters::default()
         },
-        Hyper {
+        HyperParameters {
             beta1: -0.1,
-            ..Hyper::default()
+            ..HyperParameters::default()
         },
-        Hyper {
+        HyperParameters {
             beta2: f32::NAN,
-            ..Hyper::default()
+            ..HyperParameters::default()
         },
-        Hyper {
+        HyperParameters {
             epsilon: -1e-8,
-            ..Hyper::default()
+            ..HyperParameters::default()
         },
-        Hyper {
+        HyperParameters {
             lambda1: f32::INFINITY,
-            ..Hyper::default()
+            ..HyperParameters::default()
         },
     ];
     for hyper in wrong {

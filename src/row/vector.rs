@@ -13,7 +13,7 @@
 use pulp::{Arch, Simd, WithSimd};
 
 use super::optimizer::{SUM_LANES, Updater, adam_corrections, tree_sum};
-use crate::options::{Hyper, Optimizer};
+use crate::options::{HyperParameters, Optimizer};
 
 /// Yields the rows of a batch, each with its gradient, one after the other.
 pub trait RowVisitor {
@@ -428,7 +428,7 @@ impl Rule<1> for Adagrad {
 #[derive(Clone, Copy)]
 struct Adam<'a> {
     lr: f32,
-    hyper: &'a Hyper,
+    hyper: &'a HyperParameters,
     c1: f32,
     c2: f32,
 }
@@ -442,7 +442,7 @@ impl Rule<2> for Adam<'_> {
         [m, v]: [S::f32s; 2],
         g: S::f32s,
     ) -> (S::f32s, [S::f32s; 2]) {
-        let Hyper {
+        let HyperParameters {
             beta1,
             beta2,
             epsilon,
@@ -462,7 +462,7 @@ impl Rule<2> for Adam<'_> {
 #[derive(Clone, Copy)]
 struct Ftrl<'a> {
     lr: f32,
-    hyper: &'a Hyper,
+    hyper: &'a HyperParameters,
 }
 
 impl Rule<2> for Ftrl<'_> {
@@ -474,7 +474,7 @@ impl Rule<2> for Ftrl<'_> {
         [z, n]: [S::f32s; 2],
         g: S::f32s,
     ) -> (S::f32s, [S::f32s; 2]) {
-        let Hyper {
+        let HyperParameters {
             ftrl_beta,
             lambda1,
             lambda2,

@@ -213,11 +213,11 @@ fn what_a_flush_asks_of_a_hundred_thousand_files_takes_no_walk() {
     let (versions, files) = many_files();
     let mut random = Random(1);
     for file in &files {
-        file.gain_many(30_000 + random.below(30_001));
+        file.add_live_many(30_000 + random.below(30_001));
     }
     let mut tally = Tally::of(&files[0]);
     for file in &files[..1000] {
-        tally.lose(file);
+        tally.sub_live(file);
     }
     drop(tally);
     assert!(versions.held().iter().all(held::Held::equals_a_recount));

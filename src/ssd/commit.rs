@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::format::manifest::CheckpointMeta;
 use crate::format::{FileKind, file_name};
 use crate::io::{LockGuard, LockKind};
-use crate::options::{Hyper, TableDescriptor};
+use crate::options::{HyperParameters, TableDescriptor};
 
 /// A version that is complete and waits to be made durable.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub struct CheckpointRequest<'a> {
     /// The last epoch it contains.
     pub epoch: u32,
     /// Hyperparameters in force.
-    pub hyper: Hyper,
+    pub hyper: HyperParameters,
     /// All tables.
     pub tables: &'a [TableDescriptor],
     /// The trainer's own bytes.

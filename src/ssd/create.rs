@@ -13,7 +13,7 @@ use super::names::{STORE_TEMPORARY_NAME, list, not_a_store, stored_name};
 use super::small_files::{sync, write_whole};
 use super::space::refused;
 use super::version::Versions;
-use crate::error::{Invalid, Result};
+use crate::error::{ArgumentError, Result};
 use crate::format::current::Current;
 use crate::format::identity::{StoreIdentity, encode_part};
 use crate::format::manifest::CheckpointMeta;
@@ -36,7 +36,7 @@ pub fn create(
     let names = list(&*root)?;
     if names.iter().any(|name| name == STORE_NAME) {
         let path = root.path().to_path_buf();
-        return Err(Invalid::AlreadyAStore { path }.into());
+        return Err(ArgumentError::AlreadyAStore { path }.into());
     }
     if let Some(stranger) = names.first() {
         let why = format!("the directory is not empty ({stranger:?}); choose another");

@@ -193,12 +193,12 @@ impl DataFile {
     }
 
     /// One more entry is pointed to; [`super::held::Tally`] counts it for the directory.
-    pub fn gain(&self) {
+    pub fn add_live(&self) {
         self.add(1);
     }
 
     /// So many more entries are pointed to.
-    pub fn gain_many(&self, n: u64) {
+    pub fn add_live_many(&self, n: u64) {
         self.add(n);
         self.count_live(self.entry_weight.wrapping_mul(n));
     }
@@ -213,7 +213,7 @@ impl DataFile {
     }
 
     /// One entry less is pointed to; [`super::held::Tally`] counts it for the directory.
-    pub fn lose(&self) {
+    pub fn sub_live(&self) {
         let before = self.live.fetch_sub(1, Ordering::Relaxed);
         assert!(
             before > 0,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::names::{LOCK_NAME, list, not_a_store};
 use super::small_files::{read_whole, sync};
 use super::space::refused;
-use crate::error::{Error, Invalid, Result};
+use crate::error::{ArgumentError, Error, Result};
 use crate::format::identity::{self, StoreIdentity};
 use crate::format::{self, PART_NAME, STORE_NAME};
 use crate::io::{Directory, Disk};
@@ -37,7 +37,7 @@ pub(super) fn open_parts(
         moved => moved,
     };
     if names.len() != stored.len() {
-        return Err(Invalid::Length {
+        return Err(ArgumentError::Length {
             what: "data directories",
             expected: stored.len(),
             found: names.len(),

@@ -16,7 +16,7 @@ use super::names::{list, stored_name};
 use super::small_files::{sync, write_whole};
 use super::space::refused;
 use super::version::Versions;
-use crate::error::{Invalid, Result};
+use crate::error::{ArgumentError, Result};
 use crate::format::identity::encode_part;
 use crate::format::manifest::FileMeta;
 use crate::format::{FileKind, PART_NAME, data_file_name, file_name};
@@ -41,7 +41,7 @@ impl Ssd {
         if !parts.is_empty() && parts.len() != self.directories.len() {
             let (expected, found) = (self.directories.len(), parts.len());
             let what = "data directories of an export";
-            return Err(Invalid::Length {
+            return Err(ArgumentError::Length {
                 what,
                 expected,
                 found,
@@ -68,7 +68,7 @@ impl Ssd {
                     removed: u64::MAX,
                     ..data.meta
                 };
-                exported.know(meta, None);
+                exported.insert_closed(meta, None);
             }
             sync(&*directory)?;
         }
@@ -105,5 +105,5 @@ fn fresh(place: Arc<dyn Directory>) -> Result<Arc<dyn Directory>> {
     }
     let why = String::from("the directory is not empty; export into an empty one");
     let path = place.path().to_path_buf();
-    Err(Invalid::NotAStore { path, why }.into())
+    Err(ArgumentError::NotAStore { path, why }.into())
 }

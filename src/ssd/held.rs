@@ -72,7 +72,7 @@ impl Held {
     }
 
     /// A file that is not current is known.
-    pub fn know(&mut self, bytes: u64) {
+    pub fn insert_closed(&mut self, bytes: u64) {
         self.retired_bytes += u128::from(bytes);
     }
 
@@ -130,14 +130,14 @@ impl<'a> Tally<'a> {
     }
 
     /// An entry of a file is pointed to.
-    pub fn gain(&mut self, file: &DataFile) {
-        file.gain();
+    pub fn add_live(&mut self, file: &DataFile) {
+        file.add_live();
         self.count(file, file.entry_weight);
     }
 
     /// An entry of a file is pointed to no more.
-    pub fn lose(&mut self, file: &DataFile) {
-        file.lose();
+    pub fn sub_live(&mut self, file: &DataFile) {
+        file.sub_live();
         self.count(file, file.entry_weight.wrapping_neg());
     }
 

@@ -16,7 +16,7 @@ use super::Ssd;
 use super::commit::Captured;
 use super::edits::{Commit, ImageRef};
 use super::manifest::{ManifestWriter, image_edit};
-use crate::error::{Error, Invalid, Result};
+use crate::error::{ArgumentError, Error, Result};
 use crate::format::{FileKind, file_name};
 use crate::options::Thresholds;
 use crate::sync::Mutex;
@@ -145,7 +145,7 @@ impl Ssd {
         let roll = manifest.files.is_none();
         let result = if roll {
             // The next checkpoint starts a new manifest; it will make an image again.
-            Err(Invalid::Other {
+            Err(ArgumentError::Other {
                 what: String::from("the manifest is to be started afresh"),
             }
             .into())

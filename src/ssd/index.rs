@@ -72,8 +72,8 @@ impl Index {
 
     /// Announces to the processor that a key is looked up or repointed soon.
     #[inline]
-    pub fn announce(&self, hash: u64) {
-        self.map.announce(hash);
+    pub fn prefetch_line(&self, hash: u64) {
+        self.map.prefetch_line(hash);
     }
 
     /// Points a key to its newest copy. Returns where it pointed before.
@@ -85,9 +85,9 @@ impl Index {
         tally: &mut Tally<'_>,
     ) -> Option<Location> {
         let before = self.map.insert(hash, to.0).map(Location);
-        tally.gain(file(files, to));
+        tally.add_live(file(files, to));
         if let Some(old) = before {
-            tally.lose(file(files, old));
+            tally.sub_live(file(files, old));
         }
         before
     }
@@ -120,7 +120,7 @@ impl Index {
             return false;
         }
         self.map.remove(hash);
-        tally.lose(file(files, from));
+        tally.sub_live(file(files, from));
         true
     }
 

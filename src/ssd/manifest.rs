@@ -11,7 +11,7 @@ use std::sync::{Arc, PoisonError};
 use super::Ssd;
 use super::edits::{Commit, ImageRef};
 use super::poison::Watched;
-use crate::error::{Error, Invalid, Result};
+use crate::error::{ArgumentError, Error, Result};
 use crate::format::current::Current;
 use crate::format::manifest::{self, Edit};
 use crate::format::{CURRENT_NAME, CURRENT_TEMPORARY_NAME, manifest_names};
@@ -175,7 +175,7 @@ impl Ssd {
     fn take_number_reserved(&self) -> Result<u64> {
         let mut versions = self.versions();
         if versions.next_number >= versions.number_limit {
-            return Err(Invalid::Other {
+            return Err(ArgumentError::Other {
                 what: String::from("file numbers ran out; retry"),
             }
             .into());

@@ -13,6 +13,7 @@ pub mod create;
 pub mod data_file;
 pub(crate) mod directories;
 pub mod edits;
+pub mod entry_scan;
 pub(crate) mod export;
 pub mod held;
 pub mod image;
@@ -24,7 +25,6 @@ mod manifest;
 pub(crate) mod manifest_reader;
 pub(crate) mod meta_file;
 pub(crate) mod names;
-pub mod offers;
 pub mod open_files;
 mod open_reader;
 mod opening;
@@ -46,7 +46,7 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, Weak};
 
-use crate::error::{Error, Invalid, Result};
+use crate::error::{ArgumentError, Error, Result};
 use crate::format::footer::Footer;
 use crate::format::manifest::FileMeta;
 use crate::format::{FileIdentity, data_file_name, param_file};
@@ -198,7 +198,7 @@ impl Ssd {
         let Some(slot) = versions.take_slot(&self.slots) else {
             drop(versions);
             self.unlink_new(&new);
-            return Err(Error::InvalidArgument(Invalid::Option {
+            return Err(Error::InvalidArgument(ArgumentError::Option {
                 name: "file_bytes",
                 value: String::from("too small"),
                 why: String::from("the store has 2^24 files; raise file_bytes"),
@@ -371,7 +371,7 @@ impl Ssd {
         let retained: Vec<u64> = versions.checkpoints.iter().map(|c| c.id).collect();
         if !retained.contains(&checkpoint) {
             let id = checkpoint;
-            return Err(Invalid::UnknownCheckpoint { id, retained }.into());
+            return Err(ArgumentError::UnknownCheckpoint { id, retained }.into());
         }
         let holds = |m: &FileMeta| m.added <= checkpoint && checkpoint < m.removed;
         let files = versions.files.values().filter(|s| holds(&s.meta));

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::error::{Error, Invalid, Result};
+use crate::error::{ArgumentError, Error, Result};
 use crate::format::{CURRENT_NAME, STORE_NAME};
 use crate::io::Directory;
 
@@ -32,7 +32,7 @@ pub(crate) fn list(place: &dyn Directory) -> Result<Vec<String>> {
 pub(crate) fn stored_name(path: &Path) -> Result<String> {
     match path.to_str() {
         Some(name) => Ok(name.to_owned()),
-        None => Err(Invalid::Option {
+        None => Err(ArgumentError::Option {
             name: "data_directories",
             value: path.to_string_lossy().into_owned(),
             why: String::from("the path is not UTF-8, as STORE keeps it"),
@@ -43,7 +43,7 @@ pub(crate) fn stored_name(path: &Path) -> Result<String> {
 
 /// The error for a directory that holds no store.
 pub(super) fn not_a_store(path: &Path, why: &str) -> Error {
-    Invalid::NotAStore {
+    ArgumentError::NotAStore {
         path: path.to_path_buf(),
         why: why.to_owned(),
     }

@@ -8,7 +8,7 @@ use super::edits::Replay;
 use super::manifest_reader::read_current;
 use super::missing;
 use super::small_files::read_whole;
-use crate::error::{Error, Holder, Invalid, Result};
+use crate::error::{ArgumentError, Error, Holder, Result};
 use crate::format::current::Current;
 use crate::format::manifest::CheckpointMeta;
 use crate::format::{CURRENT_NAME, FileKind, file_name};
@@ -55,7 +55,7 @@ pub(super) fn lock_checkpoint(
         let Some(wanted) = wanted.cloned() else {
             let id = checkpoint.unwrap_or(0);
             let retained = replay.checkpoints.iter().map(|c| c.id).collect();
-            return Err(Invalid::UnknownCheckpoint { id, retained }.into());
+            return Err(ArgumentError::UnknownCheckpoint { id, retained }.into());
         };
         let name = file_name(FileKind::Meta, wanted.meta_number);
         let path = root.path().join(&name);

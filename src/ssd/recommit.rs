@@ -18,7 +18,7 @@ use super::edits;
 use super::lock::lock;
 use super::manifest::image_edit;
 use super::version::Versions;
-use crate::error::{Error, Invalid, Result};
+use crate::error::{ArgumentError, Error, Result};
 use crate::format::manifest::{CheckpointMeta, FileMeta};
 use crate::format::{FileKind, file_name};
 use crate::io::{LockGuard, LockKind};
@@ -35,7 +35,7 @@ struct Change<'a> {
 
 impl Change<'_> {
     /// A file's interval once the captured version is that of the last checkpoint.
-    fn amended(&self, meta: &FileMeta, last: u64) -> FileMeta {
+    fn recommitted(&self, meta: &FileMeta, last: u64) -> FileMeta {
         let mut meta = *meta;
         if let Some(captured) = self.captured {
             for end in [&mut meta.added, &mut meta.removed] {
@@ -99,7 +99,7 @@ impl Ssd {
     /// # Errors
     /// `Locked` when a reader holds the last checkpoint; `NoSpace`, `Io`, `Poisoned`. The last
     /// checkpoint is in force as it was.
-    pub fn amend(&self, captured: &Captured, tables: &[TableDescriptor]) -> Result<()> {
+    pub fn recommit(&self, captured: &Captured, tables: &[TableDescriptor]) -> Result<()> {
         let result = self.amend_inner(captured, tables);
         if result.is_err() {
             self.abandon();
@@ -111,7 +111,7 @@ impl Ssd {
         self.check_writable()?;
         let Some(last) = self.last() else {
             let what = String::from("there is no checkpoint whose files could be changed");
-            return Err(Invalid::Other { what }.into());
+            return Err(ArgumentError::Other { what }.into());
         };
         self.sync_files(&captured.files)?;
         self.sync_directories()?;
@@ -139,11 +139,11 @@ impl Ssd {
         for &id in ids {
             let Some(checkpoint) = checkpoints.iter().find(|c| c.id == id) else {
                 let retained = checkpoints.iter().map(|c| c.id).collect();
-                return Err(Invalid::UnknownCheckpoint { id, retained }.into());
+                return Err(ArgumentError::UnknownCheckpoint { id, retained }.into());
             };
             if checkpoints.last() == Some(checkpoint) {
                 let what = format!("checkpoint {id} is the last one, which always stays");
-                return Err(Invalid::Other { what }.into());
+                return Err(ArgumentError::Other { what }.into());
             }
             match self.lock_alone(checkpoint) {
                 Ok(guard) => guards.push(guard),
@@ -180,27 +180,35 @@ impl Ssd {
         let mut manifest = self.manifest();
         self.check_writable()?;
         let mut current = manifest.current;
-        let (amended, last) = {
+        let (recommitted, last) = {
             let versions = self.versions();
             current.file_number_limit = versions.number_limit;
             current.next_checkpoint_id = versions.next_checkpoint;
-            amended(&versions, change)
+            recommitted(&versions, change)
         };
         let Some(last) = last else { return Ok(()) };
         let image = manifest.image.map(image_edit);
         let tables = &tables[..manifest.tables_recorded.min(tables.len())];
-        let (branch, retained) = (current.branch, &amended.checkpoints);
-        let commit = edits::snapshot(&amended, branch, 0, tables, retained, Some(&last), image);
+        let (branch, retained) = (current.branch, &recommitted.checkpoints);
+        let commit = edits::snapshot(
+            &recommitted,
+            branch,
+            0,
+            tables,
+            retained,
+            Some(&last),
+            image,
+        );
         let old_manifest = current.manifest_number;
         self.write_edits(&mut manifest, &mut current, &commit, true)?;
         self.write_current(&mut manifest, current)?;
         self.unlink_manifest(old_manifest);
         let recorded: BTreeMap<u64, u64> = commit.recorded.into_iter().collect();
         let mut versions = self.versions();
-        versions.checkpoints = amended.checkpoints;
+        versions.checkpoints = recommitted.checkpoints;
         versions.checkpoints.push(last);
         for state in versions.files.values_mut() {
-            state.meta = change.amended(&state.meta, last.id);
+            state.meta = change.recommitted(&state.meta, last.id);
             state.recorded = recorded.get(&state.meta.number).copied();
         }
         if change.captured.is_some() {
@@ -211,21 +219,21 @@ impl Ssd {
 }
 
 /// The history as it is to be: files, the checkpoints before the last, and that.
-fn amended(versions: &Versions, change: &Change<'_>) -> (Versions, Option<CheckpointMeta>) {
-    let mut amended = Versions::default();
+fn recommitted(versions: &Versions, change: &Change<'_>) -> (Versions, Option<CheckpointMeta>) {
+    let mut recommitted = Versions::default();
     let kept = versions.checkpoints.iter();
-    amended.checkpoints = kept
+    recommitted.checkpoints = kept
         .filter(|c| !change.forget.contains(&c.id))
         .copied()
         .collect();
-    let Some(mut last) = amended.checkpoints.pop() else {
-        return (amended, None);
+    let Some(mut last) = recommitted.checkpoints.pop() else {
+        return (recommitted, None);
     };
     if let Some(captured) = change.captured {
         last.next_rank = captured.next_rank;
     }
     for state in versions.files.values() {
-        amended.know(change.amended(&state.meta, last.id), state.recorded);
+        recommitted.insert_closed(change.recommitted(&state.meta, last.id), state.recorded);
     }
-    (amended, Some(last))
+    (recommitted, Some(last))
 }

@@ -172,7 +172,7 @@ fn assemble(
     versions.next_checkpoint = current.next_checkpoint_id;
     versions.checkpoints = replay.checkpoints;
     for meta in replay.files.into_values() {
-        versions.know(meta, Some(meta.removed));
+        versions.insert_closed(meta, Some(meta.removed));
     }
     let manifest = ManifestWriter {
         files: None,

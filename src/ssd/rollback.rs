@@ -8,7 +8,7 @@
 use super::Ssd;
 use super::edits;
 use super::version::Versions;
-use crate::error::{Invalid, Result};
+use crate::error::{ArgumentError, Result};
 use crate::format::manifest::{CheckpointMeta, FileMeta};
 use crate::options::TableDescriptor;
 
@@ -17,7 +17,7 @@ impl Ssd {
         let versions = self.versions();
         let retained = versions.checkpoints.iter().map(|c| c.id).collect();
         let found = versions.checkpoints.iter().find(|c| c.id == id).cloned();
-        found.ok_or_else(|| Invalid::UnknownCheckpoint { id, retained }.into())
+        found.ok_or_else(|| ArgumentError::UnknownCheckpoint { id, retained }.into())
     }
 
     /// Makes a retained checkpoint the last one, durably. Later checkpoints are forgotten; the
@@ -47,7 +47,7 @@ impl Ssd {
                     removed,
                     ..state.meta
                 };
-                rolled.know(meta, None);
+                rolled.insert_closed(meta, None);
             }
         }
         let retained = rolled.checkpoints.clone();

@@ -43,7 +43,7 @@ fn tier_with_captured_file() -> (SimDisk, Ssd, PathBuf) {
         added: captured,
         removed: captured + 1,
     };
-    ssd.versions().know(meta, None);
+    ssd.versions().insert_closed(meta, None);
     let path = ssd.data_path(&meta);
     disk.open(&path, OpenMode::Create).unwrap();
     (disk, ssd, path)
@@ -114,7 +114,7 @@ fn sizes_that_run_over_together_are_refused() {
             replay
                 .files
                 .values()
-                .for_each(|meta| versions.know(*meta, None));
+                .for_each(|meta| versions.insert_closed(*meta, None));
             versions.usage().pinned_bytes
         })
     };

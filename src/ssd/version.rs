@@ -105,7 +105,7 @@ impl Versions {
     }
 
     /// Notes a file that is not open; `recorded` as in [`FileState`].
-    pub fn know(&mut self, meta: FileMeta, recorded: Option<u64>) {
+    pub fn insert_closed(&mut self, meta: FileMeta, recorded: Option<u64>) {
         let file = None;
         let state = FileState {
             meta,
@@ -115,7 +115,7 @@ impl Versions {
         let before = self.files.insert(meta.number, state);
         assert!(before.is_none(), "a file is made known once");
         self.retired.insert(meta.number);
-        self.held_mut(meta.directory).know(meta.bytes);
+        self.held_mut(meta.directory).insert_closed(meta.bytes);
     }
 
     /// Makes a known file current, at its slot.
@@ -166,7 +166,7 @@ impl Versions {
             self.free_slots.push(file.slot);
             let held = self.held_mut(file.meta.directory);
             held.leave(&file);
-            held.know(file.meta.bytes);
+            held.insert_closed(file.meta.bytes);
             self.retired.insert(number);
         }
         self.aside.remove(&number);

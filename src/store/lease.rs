@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::core::{Core, Part, Signal, Table, add, get, point};
 use super::workers::Workers;
-use crate::error::{Invalid, Result};
+use crate::error::{ArgumentError, Result};
 use crate::stats::Stats;
 use crate::sync::Mutex;
 use crate::sync::atomic::AtomicU64;
@@ -204,7 +204,7 @@ impl Lease {
         core.check_process()?;
         let expected = self.shards.len() * width;
         if out.len() != expected {
-            return Err(Invalid::Length {
+            return Err(ArgumentError::Length {
                 what,
                 expected,
                 found: out.len(),
@@ -238,7 +238,7 @@ impl Lease {
     /// Fails for a lease of another store, and for a closed one.
     pub(super) fn check(&self, core: &Core) -> Result<()> {
         if self.leases.core.id != core.id {
-            return Err(Invalid::ForeignLease.into());
+            return Err(ArgumentError::ForeignLease.into());
         }
         core.check_open()
     }

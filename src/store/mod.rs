@@ -29,7 +29,7 @@ pub use pull::Ticket;
 pub use push::{PushReport, Update};
 pub use rows::{Row, RowIter};
 
-use crate::error::{Error, Invalid, Result};
+use crate::error::{ArgumentError, Error, Result};
 use crate::io::{Directory, Io};
 use crate::options::{RuntimeOptions, TableDescriptor};
 use crate::ssd::create;
@@ -173,7 +173,7 @@ impl Store {
             .map(|t| t.id);
         found.ok_or_else(|| {
             let known = tables.iter().map(|t| t.descriptor.name.clone()).collect();
-            Invalid::UnknownTable {
+            ArgumentError::UnknownTable {
                 name: name.to_owned(),
                 known,
             }
@@ -383,7 +383,7 @@ impl Store {
         self.parts.puller.wait_cancelled();
         let count = self.parts.puller.outstanding();
         if count > 0 {
-            return Err(Invalid::LeasesOutstanding {
+            return Err(ArgumentError::LeasesOutstanding {
                 what: "a rollback",
                 count,
             }

@@ -167,7 +167,7 @@ fn not_created(disk: &SimDisk, run: &Run) -> Verdict {
     let shared = Io::of(disk.clone());
     match Store::open_on(shared.clone(), Path::new(ROOT), run.options.clone()) {
         Ok(store) => store.close().map_err(|e| e.to_string()),
-        Err(Error::InvalidArgument(Invalid::NotAStore { .. })) => {
+        Err(Error::InvalidArgument(ArgumentError::NotAStore { .. })) => {
             let mut again = Run::new(shared, &run.options);
             again.model.root = PathBuf::from("/fresh");
             again.create().map_err(|e| format!("creating again: {e}"))

@@ -274,7 +274,7 @@ pub fn same_bits(a: &[f32], b: &[f32]) -> bool {
 }
 
 fn apply_gradient(optimizer: Optimizer, row: &mut [f32], g: &[f32], lr: f32) {
-    let h = Hyper::default();
+    let h = HyperParameters::default();
     let dim = g.len();
     let (w, s) = row.split_at_mut(dim);
     let mut divisor = 0.0;

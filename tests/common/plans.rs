@@ -51,7 +51,7 @@ pub fn plan(seed: u64) -> Plan {
         retain_checkpoints: usize::try_from(retain).unwrap(),
         inline: true,
         data_directories: directories,
-        policy: [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Cached][seed as usize % 3],
+        policy: [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Fifo][seed as usize % 3],
         ..RuntimeOptions::default()
     };
     let mut ops = Vec::new();
@@ -132,7 +132,7 @@ pub fn some_options(random: &mut Random, directories: Vec<PathBuf>) -> RuntimeOp
         inline: true,
         data_directories: directories,
         open_files_max,
-        policy: [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Cached][below(random, 3)],
+        policy: [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Fifo][below(random, 3)],
         thresholds: Thresholds {
             open_files_least: 1,
             image_young_bytes: random.below(500),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use hps::io::Io;
 use hps::io::sim::SimDisk;
-use hps::repair::{LostRow, Now, Options, Outcome, Repaired, repair};
+use hps::repair::{Fate, LostRow, RepairOptions, RepairOutcome, Repaired, repair};
 use hps::*;
 
 use super::common::ROOT;
@@ -29,16 +29,19 @@ pub fn of_sim(disk: &SimDisk, root: &Path, checkpoint: u64) -> Rows {
     contents(Arc::new(disk.clone()), root, checkpoint).unwrap()
 }
 
-pub fn run_repair(disk: &SimDisk, options: Options) -> Result<Outcome> {
+pub fn run_repair(disk: &SimDisk, options: RepairOptions) -> Result<RepairOutcome> {
     repair_telling(disk, options).map(|(outcome, _)| outcome)
 }
 
 /// A repair, and the rows that it has told to be lost.
-pub fn repair_telling(disk: &SimDisk, options: Options) -> Result<(Outcome, Vec<LostRow>)> {
+pub fn repair_telling(
+    disk: &SimDisk,
+    options: RepairOptions,
+) -> Result<(RepairOutcome, Vec<LostRow>)> {
     repair_on(&Io::of(disk.clone()), options)
 }
 
-pub fn repair_on(io: &Io, options: Options) -> Result<(Outcome, Vec<LostRow>)> {
+pub fn repair_on(io: &Io, options: RepairOptions) -> Result<(RepairOutcome, Vec<LostRow>)> {
     let mut lost: Vec<LostRow> = Vec::new();
     let outcome = repair(
         io,
@@ -52,7 +55,7 @@ pub fn repair_on(io: &Io, options: Options) -> Result<(Outcome, Vec<LostRow>)> {
         },
         &mut |_, _| ControlFlow::Continue(()),
     )?;
-    if let Outcome::Built(_, repaired) = &outcome {
+    if let RepairOutcome::Built(_, repaired) = &outcome {
         assert_eq!(repaired.lost.sum(), lost.len() as u64);
     }
     Ok((outcome, lost))
@@ -95,7 +98,7 @@ impl Truth {
             let (right, left) = (truth.get(at), found.get(at));
             match told {
                 None => unexplained += u64::from(right != left),
-                Some(lost) if lost.now != Now::Gone => {
+                Some(lost) if lost.now != Fate::Gone => {
                     let older = self.older.get(at);
                     assert!(left.is_some() && left == older, "{what}: {lost:?}");
                 }
@@ -138,7 +141,7 @@ pub fn grown() -> (SimDisk, Truth) {
 pub fn check_repair(
     disk: &SimDisk,
     truth: &Truth,
-    options: Options,
+    options: RepairOptions,
     what: &str,
 ) -> Result<Repaired> {
     let before = files_of(disk, ROOT);
@@ -149,10 +152,10 @@ pub fn check_repair(
     );
     let beside = "/store.repair";
     match outcome {
-        Ok((Outcome::Whole(report), _)) => {
+        Ok((RepairOutcome::Whole(report), _)) => {
             panic!("{what}: {:?} was taken for whole", report.findings)
         }
-        Ok((Outcome::Built(_, repaired), lost)) => {
+        Ok((RepairOutcome::Built(_, repaired), lost)) => {
             assert_eq!(repaired.path, Path::new(beside));
             let found = of_sim(disk, Path::new(beside), repaired.checkpoint);
             truth.check(&repaired, &lost, &found, what);

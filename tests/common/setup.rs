@@ -43,7 +43,7 @@ pub fn random_options(rng: &mut Rng, background: bool, directories: &[PathBuf]) 
         shards: 1 + rng.below(4),
         threads: 1 + rng.below(2),
         io_depth: 1 + rng.below(8),
-        policy: [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Cached][rng.below(3)],
+        policy: [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Fifo][rng.below(3)],
         file_bytes: 1 << 20,
         flush_step_rows: 30 + rng.below(100),
         space_bound: 1.1 + 0.1 * rng.below(5) as f64,

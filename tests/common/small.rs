@@ -41,7 +41,7 @@ pub fn fill(store: &Store, table: TableId, keys: u64, batch: usize, value: f32, 
     }
 }
 
-pub fn invalid(error: Error) -> Invalid {
+pub fn invalid(error: Error) -> ArgumentError {
     match error {
         Error::InvalidArgument(invalid) => invalid,
         other => panic!("not an invalid argument: {other}"),

@@ -424,7 +424,7 @@ pub fn verify_half_created(disk: &SimDisk, model: &Model, options: &RuntimeOptio
             drop(store);
             return verify_and_go_on(disk, model, options, true);
         }
-        Err(Error::InvalidArgument(Invalid::NotAStore { .. })) => {}
+        Err(Error::InvalidArgument(ArgumentError::NotAStore { .. })) => {}
         Err(e) => return Err(format!("half created: {e}")),
     }
     let mut again = Run::new(Arc::new(disk.clone()), options);

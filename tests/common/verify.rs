@@ -74,7 +74,9 @@ fn check_export(disk: &SimDisk, export: &Export, options: &RuntimeOptions) -> Ve
     let opened = Store::open_on(Arc::new(disk.clone()), &export.root, options);
     let store = match opened {
         Ok(store) => store,
-        Err(Error::InvalidArgument(Invalid::NotAStore { .. })) if !export.done => return Ok(()),
+        Err(Error::InvalidArgument(ArgumentError::NotAStore { .. })) if !export.done => {
+            return Ok(());
+        }
         Err(e) => return Err(format!("does not open: {e}")),
     };
     let durable = History {

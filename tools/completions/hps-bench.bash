@@ -203,7 +203,7 @@ _hps__bench() {
             return 0
             ;;
         hps__subcmd__bench__subcmd__paired)
-            opts="-h --pairs --workloads --rows --seconds --warmup-seconds --threads --dir --seed --tiny --json --help"
+            opts="-h --pairs --workloads --rows --seconds --warmup-seconds --threads --dir --seed --beside --tiny --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

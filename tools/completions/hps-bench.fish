@@ -83,6 +83,7 @@ complete -c hps-bench -n "__fish_hps_bench_using_subcommand paired" -l warmup-se
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand paired" -l threads -d 'Threads of the store' -r
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand paired" -l dir -d 'Directory for the stores of both builds, on the device in question. [default: a temporary one, removed]' -r -F
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand paired" -l seed -d 'Seed of keys and draws; whether it is odd decides who begins' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand paired" -l beside -d 'Run both builds at the same time, each on half of the processors with half of the threads; they change sides from pair to pair. For a machine whose speed changes within seconds; only for work in memory, since the device is one'
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand paired" -l tiny -d 'Small enough for a test: the figures mean nothing'
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand paired" -l json -d 'Print, as the last line, a JSON array with one object per figure'
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand paired" -s h -l help -d 'Print help (see more with \'--help\')'

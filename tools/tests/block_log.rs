@@ -37,7 +37,7 @@ use std::path::{Path, PathBuf};
 
 use disks::{DIM, Random, Trainer, environment, options, own_mounts, say, skipped};
 use file_system::Kind;
-use hps::repair::{Outcome, repair};
+use hps::repair::{RepairOutcome, repair};
 use hps::*;
 use images::{Disk, Place, Recording};
 
@@ -320,8 +320,8 @@ fn mend(root: &Path, built: impl FnOnce()) -> std::result::Result<bool, String> 
     let mut told = |_: &str, _| Ok(());
     let outcome = repair(&disk, root, Default::default(), &mut told, &mut go_on);
     match outcome.map_err(text)? {
-        Outcome::Whole(_) => Ok(false),
-        Outcome::Built(_, repaired) => {
+        RepairOutcome::Whole(_) => Ok(false),
+        RepairOutcome::Built(_, repaired) => {
             built();
             repaired.swap(&disk, root).map_err(text)?;
             Ok(true)

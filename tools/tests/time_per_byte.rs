@@ -16,7 +16,7 @@ use std::time::Instant;
 use disks::{DIM, environment, say};
 use hps::inspect::{Scope, Severity, inspect};
 use hps::io::Io;
-use hps::repair::{self, Outcome};
+use hps::repair::{self, RepairOutcome};
 use hps::*;
 
 /// A closed store of two directories, with stale copies of a quarter of its rows.
@@ -84,9 +84,9 @@ fn open(root: &Path) -> Result<()> {
 fn mend(root: &Path) {
     let mut told = |_: &str, _| Ok(());
     let mut on = |_, _| ControlFlow::Continue(());
-    let choice = repair::Options::default();
+    let choice = repair::RepairOptions::default();
     let outcome = repair::repair(&Io::pread(), root, choice, &mut told, &mut on).unwrap();
-    assert!(matches!(outcome, Outcome::Built(..)));
+    assert!(matches!(outcome, RepairOutcome::Built(..)));
 }
 
 #[test]

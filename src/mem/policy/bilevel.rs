@@ -148,7 +148,7 @@ impl Bilevel {
             self.place(rows, slot, false);
             // The one that falls off next was linked long ago.
             if let Some(next) = rows.coldest(LRU) {
-                rows.prefetch(next);
+                rows.prefetch_line(next);
             }
         }
     }
@@ -242,8 +242,8 @@ impl Policy for Bilevel {
         }
     }
 
-    fn announce(&self, hash: u64) {
-        self.ghosts.announce(hash);
+    fn prefetch_line(&self, hash: u64) {
+        self.ghosts.prefetch_line(hash);
     }
 
     fn left(&mut self, rows: &mut Rows, slot: u32) {

@@ -99,7 +99,7 @@ fn the_policy_decides_the_hit_rate() {
     let rates = |exponent, scan| {
         let rate = |policy| hit_rate(policy, Trace::new(exponent, scan));
         let [bilevel, lru, cached] =
-            [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Cached].map(rate);
+            [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Fifo].map(rate);
         let best = best(exponent, scan);
         println!(
             "zipf {exponent}, scan 1/{scan}: bi-level {bilevel:.4}, LRU {lru:.4}, \

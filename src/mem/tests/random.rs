@@ -218,7 +218,7 @@ fn run(seed: u64, policy: PolicyKind, places: usize) -> (usize, usize) {
 fn random_operations_keep_every_row_and_every_cut() {
     let (mut cuts, mut copies) = (0, 0);
     for seed in 0..24 {
-        for policy in [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Cached] {
+        for policy in [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Fifo] {
             println!("seed {seed}, {policy:?}");
             let places = [16, 40, 150][usize::try_from(seed % 3).unwrap()];
             let (done, copied) = run(seed, policy, places);

@@ -22,7 +22,7 @@ pub use ticket::{CheckpointInfo, CheckpointTicket};
 use super::compact::Compactor;
 use super::core::{Core, Part, add, get, micros, point};
 use super::flush::Flusher;
-use crate::error::{Error, Invalid, Result};
+use crate::error::{ArgumentError, Error, Result};
 use crate::observe::Timed;
 use crate::options::TableDescriptor;
 use crate::ssd::commit::{Captured, CheckpointRequest};
@@ -207,14 +207,14 @@ impl Checkpointer {
         if bytes > limit {
             let what =
                 format!("the meta of a checkpoint has {bytes} bytes, at most {limit} are possible");
-            return Err(Invalid::Other { what }.into());
+            return Err(ArgumentError::Other { what }.into());
         }
         let mut copy = Vec::new();
         if copy.try_reserve_exact(meta.len()).is_err() {
             let what = format!(
                 "the meta of a checkpoint has {bytes} bytes, and there is no memory for a copy"
             );
-            return Err(Invalid::Other { what }.into());
+            return Err(ArgumentError::Other { what }.into());
         }
         copy.extend_from_slice(meta);
         Ok(copy)
@@ -224,7 +224,7 @@ impl Checkpointer {
         if let Some(last) = self.core.ssd.last_step()
             && step <= last
         {
-            return Err(Invalid::StepNotRising { step, last }.into());
+            return Err(ArgumentError::StepNotRising { step, last }.into());
         }
         let _cut = tracing::debug_span!("cut").entered();
         let since = Instant::now();

@@ -26,7 +26,9 @@ impl Checkpointer {
             }
             self.core.ssd.capture()
         };
-        self.core.ssd.amend(&captured, &self.core.descriptors())?;
+        self.core
+            .ssd
+            .recommit(&captured, &self.core.descriptors())?;
         if image && let Some(id) = self.core.ssd.last_id() {
             self.wait_images();
             self.core.ssd.refresh_image(&Captured { id, ..captured });

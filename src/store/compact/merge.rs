@@ -18,8 +18,8 @@ use crate::format::footer::RunKind;
 use crate::io::Queue;
 use crate::ssd::NewFile;
 use crate::ssd::data_file::{DataFile, Location};
+use crate::ssd::entry_scan::{EntryBatch, EntryScan};
 use crate::ssd::held::Tally;
-use crate::ssd::offers::{Offer, Offers};
 use crate::ssd::scan::Merge;
 use crate::ssd::writer::FileWriter;
 use crate::units::{mix64, range_of};
@@ -144,16 +144,16 @@ impl Compactor {
         let mut set = LiveSet {
             bits: vec![0; entries.div_ceil(64)],
         };
-        let mut offers = Offers::new(file);
-        let mut offer = Offer::default();
-        while offers.next(&mut offer)? {
-            let hashes: Vec<u64> = offer.keys.iter().map(|k| mix64(*k)).collect();
+        let mut scan = EntryScan::new(file);
+        let mut batch = EntryBatch::default();
+        while scan.next(&mut batch)? {
+            let hashes: Vec<u64> = batch.keys.iter().map(|k| mix64(*k)).collect();
             let shard_of = |h: &u64| range_of(*h, self.core.shards.len());
             let mut at = 0;
             for group in hashes.chunk_by(|a, b| shard_of(a) == shard_of(b)) {
                 let guard = self.core.shards[shard_of(&group[0])].lock();
-                let index = &guard.tables[offer.table as usize].index;
-                for (hash, location) in group.iter().zip(&offer.locations[at..]) {
+                let index = &guard.tables[batch.table as usize].index;
+                for (hash, location) in group.iter().zip(&batch.locations[at..]) {
                     if index.get(*hash) == Some(*location) {
                         let entry = location.entry();
                         set.bits[entry as usize / 64] |= 1 << (entry % 64);

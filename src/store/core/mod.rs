@@ -24,7 +24,7 @@ pub use shard::{Shard, ShardCell, ShardGuard, ShardTable, Table};
 pub use signal::Signal;
 
 use crate::batch::shard_range;
-use crate::error::{Error, Invalid, Result};
+use crate::error::{ArgumentError, Error, Result};
 use crate::fork::Process;
 use crate::mem::{CacheConfig, TableCache};
 use crate::observe::Publisher;
@@ -128,7 +128,7 @@ impl Core {
         let tables = self.tables.read().unwrap_or_else(PoisonError::into_inner);
         tables.get(id.0 as usize).cloned().ok_or_else(|| {
             let known = tables.iter().map(|t| t.descriptor.name.clone()).collect();
-            Invalid::UnknownTable {
+            ArgumentError::UnknownTable {
                 name: format!("#{id}"),
                 known,
             }
@@ -187,7 +187,7 @@ impl Core {
     /// `InvalidArgument`.
     pub fn check_open(&self) -> Result<()> {
         match self.is_closed() {
-            true => Err(Invalid::Closed.into()),
+            true => Err(ArgumentError::Closed.into()),
             false => Ok(()),
         }
     }

@@ -140,7 +140,7 @@ impl Shard {
     }
 
     /// A state as of the cut exists no more.
-    pub fn lose(&mut self) {
+    pub fn mark_lost(&mut self) {
         self.lost = true;
     }
 

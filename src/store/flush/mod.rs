@@ -168,7 +168,7 @@ impl Flusher {
         let has_room = || {
             let shard = self.core.shards[s].lock();
             let cache = &shard.tables[id].cache;
-            cache.at_hand() > 0
+            cache.available() > 0
         };
         self.compactor.wait_for_space();
         self.waiting.fetch_add(1, Ordering::Relaxed);
@@ -193,7 +193,7 @@ impl Flusher {
             let cell = &self.core.shards[s];
             let mut shard = cell.lock();
             let cache = &shard.tables[id].cache;
-            if cache.at_hand() == 0 && shard.interval_max() <= epoch_max {
+            if cache.available() == 0 && shard.interval_max() <= epoch_max {
                 cell.wait(&mut shard);
             }
         }

@@ -28,7 +28,7 @@ pub(super) struct Picked {
 impl Flusher {
     /// Whether some cache runs low.
     pub(super) fn is_low(&self) -> bool {
-        let low = |cell: &ShardCell| cell.lock().tables.iter().any(|t| t.cache.low());
+        let low = |cell: &ShardCell| cell.lock().tables.iter().any(|t| t.cache.below_low_water());
         self.core.shards.iter().any(low)
     }
 
@@ -43,7 +43,7 @@ impl Flusher {
                 let mut guard = cell.lock();
                 let epoch_max = guard.interval_max();
                 let cache = &mut guard.tables[table].cache;
-                if !cache.lowish() {
+                if !cache.below_flush_step() {
                     continue;
                 }
                 let mut victims = Vec::new();

@@ -21,7 +21,7 @@ use crate::units::unmix64;
 /// Rows copied out per locking of a shard.
 const COPY_ROWS: usize = 512;
 
-/// Rows between the one at hand and the one announced to the processor.
+/// Rows between the one at hand and the one whose lines the processor is asked to fetch.
 const AHEAD_ROWS: usize = 8;
 
 /// A row or tombstone in the file being written.
@@ -59,7 +59,7 @@ impl Written {
 
 /// Rows of one table copied out of a shard, not yet in the file.
 #[derive(Default)]
-struct Staged {
+struct CopiedRows {
     rows: Vec<f32>,
     entries: Vec<(u64, u32, Victim)>,
     tombstones: Vec<(u64, u32, Victim)>,
@@ -227,8 +227,8 @@ impl Flusher {
             let mut tombstones = Vec::new();
             for part in group {
                 for victims in part.victims.chunks(COPY_ROWS) {
-                    let staged = self.copy_out(part, victims, width);
-                    append(&mut file, part, staged, &mut tombstones, written);
+                    let copied = self.copy_out(part, victims, width);
+                    append(&mut file, part, copied, &mut tombstones, written);
                 }
             }
             for (shard, hash, epoch, victim) in tombstones {
@@ -252,35 +252,35 @@ impl Flusher {
     }
 
     /// Copies a chunk of victims out of their shard.
-    fn copy_out(&self, part: &Picked, victims: &[Victim], width: usize) -> Staged {
-        let mut staged = Staged::default();
+    fn copy_out(&self, part: &Picked, victims: &[Victim], width: usize) -> CopiedRows {
+        let mut copied = CopiedRows::default();
         let mut guard = self.core.shards[part.shard].lock();
         let epoch_max = guard.interval_max();
         let entry = &mut guard.tables[part.table];
-        staged.rows.reserve(victims.len() * width);
+        copied.rows.reserve(victims.len() * width);
         for (i, victim) in victims.iter().enumerate() {
             if let Some(ahead) = victims.get(i + AHEAD_ROWS) {
-                entry.cache.announce_victim(ahead, true);
+                entry.cache.prefetch_lines_of_victim(ahead, true);
             }
-            let start = staged.rows.len();
-            staged.rows.resize(start + width, 0.0);
-            let row = &mut staged.rows[start..];
+            let start = copied.rows.len();
+            copied.rows.resize(start + width, 0.0);
+            let row = &mut copied.rows[start..];
             let Some(taken) = entry.cache.copy_out(victim, epoch_max, row) else {
-                staged.rows.truncate(start);
+                copied.rows.truncate(start);
                 continue;
             };
             if !taken.tombstone {
-                staged.entries.push((taken.hash, taken.epoch, *victim));
+                copied.entries.push((taken.hash, taken.epoch, *victim));
                 continue;
             }
-            staged.rows.truncate(start);
+            copied.rows.truncate(start);
             // Without a copy on SSD there is nothing that a tombstone would have to hide.
             match entry.index.get(taken.hash) {
-                Some(_) => staged.tombstones.push((taken.hash, taken.epoch, *victim)),
-                None => staged.pointless.push(*victim),
+                Some(_) => copied.tombstones.push((taken.hash, taken.epoch, *victim)),
+                None => copied.pointless.push(*victim),
             }
         }
-        staged
+        copied
     }
 
     /// Makes the file current and repoints its keys.
@@ -313,8 +313,8 @@ impl Flusher {
                 for (i, w) in some.iter().enumerate() {
                     if let Some(ahead) = some.get(i + AHEAD_ROWS) {
                         let entry = &guard.tables[usize::from(ahead.table)];
-                        entry.cache.announce_victim(&ahead.victim, false);
-                        entry.index.announce(ahead.victim.hash);
+                        entry.cache.prefetch_lines_of_victim(&ahead.victim, false);
+                        entry.index.prefetch_line(ahead.victim.hash);
                     }
                     let entry = &mut guard.tables[usize::from(w.table)];
                     if let (Some(new), Some(tally), Some(number)) = (new, &mut tally, w.entry) {
@@ -336,7 +336,7 @@ impl Flusher {
                 .cache
                 .written(&w.victim, false)
             {
-                guard.lose();
+                guard.mark_lost();
             }
         }
         for cell in &self.core.shards {
@@ -348,29 +348,29 @@ impl Flusher {
 fn append(
     file: &mut FileWriter<'_>,
     part: &Picked,
-    staged: Staged,
+    copied: CopiedRows,
     tombstones: &mut Vec<(usize, u64, u32, Victim)>,
     written: &mut Vec<Written>,
 ) {
     let (table, shard) = (part.table, part.shard);
-    let width = staged.rows.len() / staged.entries.len().max(1);
+    let width = copied.rows.len() / copied.entries.len().max(1);
     let id = u32::try_from(table).unwrap_or(u32::MAX);
-    for ((hash, epoch, victim), row) in staged
+    for ((hash, epoch, victim), row) in copied
         .entries
         .into_iter()
-        .zip(staged.rows.chunks_exact(width.max(1)))
+        .zip(copied.rows.chunks_exact(width.max(1)))
     {
         let entry = u32::try_from(file.entries()).ok();
         file.row(id, unmix64(hash), epoch, row);
         written.push(Written::new(table, shard, victim, entry, false));
     }
     tombstones.extend(
-        staged
+        copied
             .tombstones
             .into_iter()
             .map(|(h, e, v)| (shard, h, e, v)),
     );
-    for victim in staged.pointless {
+    for victim in copied.pointless {
         written.push(Written::new(table, shard, victim, None, true));
     }
 }

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use super::Store;
 use super::compact::Record;
 use super::core::Core;
-use crate::error::{Error, Invalid, Result};
+use crate::error::{ArgumentError, Error, Result};
 use crate::ssd::compaction::choose_stale;
 use manual_compaction::ManualCompaction;
 
@@ -94,7 +94,7 @@ impl CompactLimits {
         if (0.0..=1.0).contains(&self.stale_share) {
             return Ok(());
         }
-        Err(Error::InvalidArgument(Invalid::Option {
+        Err(Error::InvalidArgument(ArgumentError::Option {
             name: "stale_share",
             value: self.stale_share.to_string(),
             why: String::from("a share is from 0 to 1"),

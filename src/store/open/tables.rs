@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::super::Parts;
 use super::super::core::{ShardCell, Table, point};
 use super::make_table;
-use crate::error::{Invalid, Result};
+use crate::error::{ArgumentError, Result};
 use crate::options::{TABLES_MAX, TableDescriptor};
 use crate::units::TableId;
 
@@ -37,11 +37,11 @@ impl Parts {
         let count = self.in_use();
         if count > 0 {
             let what = "a table can't be created";
-            return Err(Invalid::LeasesOutstanding { what, count }.into());
+            return Err(ArgumentError::LeasesOutstanding { what, count }.into());
         }
         if tables.len() >= TABLES_MAX {
             let what = format!("a store has at most {TABLES_MAX} tables");
-            return Err(Invalid::Other { what }.into());
+            return Err(ArgumentError::Other { what }.into());
         }
         self.flusher.flush_all()?;
         let table = Arc::new(make_table(tables.len(), descriptor, &self.core.options));
@@ -89,7 +89,7 @@ fn compare(stored: &TableDescriptor, asked: &TableDescriptor) -> Result<()> {
             return Ok(());
         }
         let (stored, asked) = (format!("{stored:?}"), format!("{asked:?}"));
-        Err(Invalid::DescriptorChanged {
+        Err(ArgumentError::DescriptorChanged {
             name: name.to_owned(),
             field,
             stored,

@@ -17,7 +17,7 @@ use super::super::lease::{Lease, LeasePart};
 use super::super::workers::WorkerPool;
 use super::Puller;
 use crate::batch::{ShardPart, Split, share, split_into};
-use crate::error::{Error, Invalid, Result};
+use crate::error::{ArgumentError, Error, Result};
 use crate::mem::{Flags, NO_SLOT};
 use crate::sync::{Mutex, MutexGuard};
 
@@ -121,7 +121,7 @@ impl Puller {
         if u32::try_from(keys.len()).is_err() {
             let found = keys.len();
             let what = "keys of a batch (at most)";
-            return Err(Invalid::Length {
+            return Err(ArgumentError::Length {
                 what,
                 expected: u32::MAX as usize,
                 found,

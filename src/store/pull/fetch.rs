@@ -17,7 +17,7 @@ use crate::ssd::data_file::{DataFile, Location};
 use crate::ssd::reader::{RowBatch, RowReader, Want, pin_files};
 use crate::units::unmix64;
 
-/// Rows between the one that gets its place and the one announced to the processor.
+/// Rows between the one that gets its place and the one whose lines the processor is asked to fetch.
 const AHEAD_ROWS: usize = 8;
 /// Rows that get a place before others may have the shard.
 const PLACE_ROWS: usize = 512;
@@ -114,7 +114,7 @@ impl Puller {
         let mut progress = Progress::More;
         for (i, group) in groups().enumerate() {
             if let Some(ahead) = hashes.get(i + AHEAD_ROWS) {
-                entry.cache.announce_row(*ahead);
+                entry.cache.prefetch_lines_of_hash(*ahead);
             }
             let slot = match found[i] {
                 NO_SLOT => {

@@ -16,7 +16,7 @@ use super::core::{Core, Part, Table, get};
 use super::flush::Flusher;
 use super::lease::{Lease, Leases};
 use super::workers::Workers;
-use crate::error::{Invalid, Result};
+use crate::error::{ArgumentError, Result};
 use crate::stats::Stats;
 use crate::sync::Mutex;
 use crate::sync::atomic::AtomicU64;
@@ -81,7 +81,7 @@ impl Puller {
         let (expected, found) = (keys.len() * dim, out.len());
         if found != expected {
             let what = "weights (f32s)";
-            return Err(Invalid::Length {
+            return Err(ArgumentError::Length {
                 what,
                 expected,
                 found,

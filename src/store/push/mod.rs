@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::core::{Core, Part, Table, add, get, point};
 use super::lease::{Lease, LeasePart};
 use super::workers::Workers;
-use crate::error::{Error, Invalid, Result};
+use crate::error::{ArgumentError, Error, Result};
 use crate::mem::TableCache;
 use crate::options::NonFinite;
 use crate::row::{RowVisitor, accumulate, all_finite, check_learning_rate};
@@ -20,7 +20,7 @@ use crate::stats::Stats;
 use crate::sync::atomic::AtomicU64;
 use crate::units::unmix64;
 
-/// Rows between the one that is changed and the one announced to the processor.
+/// Rows between the one that is changed and the one whose lines the processor is asked to fetch.
 const AHEAD_ROWS: usize = 4;
 
 /// What a push does to the rows of a lease.
@@ -202,7 +202,7 @@ impl Pusher {
         };
         let check = |what, expected: usize, found: usize| match expected == found {
             true => Ok(()),
-            false => Err(Error::InvalidArgument(Invalid::Length {
+            false => Err(Error::InvalidArgument(ArgumentError::Length {
                 what,
                 expected,
                 found,
@@ -239,7 +239,7 @@ impl Pusher {
             if self.core.options.non_finite == NonFinite::Reject {
                 let key = self.key_at(lease, index);
                 let table = job.table.descriptor.name.clone();
-                return Err(Invalid::NonFinite { table, key, index }.into());
+                return Err(ArgumentError::NonFinite { table, key, index }.into());
             }
         }
         Ok(count)
@@ -365,7 +365,7 @@ impl RowVisitor for Gradients<'_> {
         let (group, rest) = self.rest.split_at(same);
         self.rest = rest;
         if let Some((ahead, _)) = rest.get(AHEAD_ROWS) {
-            self.cache.prefetch(*ahead);
+            self.cache.prefetch_line(*ahead);
         }
         let gradient = slice(self.values, first, self.dim);
         if same == 1 {

@@ -180,7 +180,7 @@ impl<'a> Rebuild<'a> {
             .unwrap_or_else(PoisonError::into_inner);
         for (file, live) in slots.iter().zip(live) {
             if let Some(file) = file {
-                file.gain_many(*live);
+                file.add_live_many(*live);
             }
         }
         Ok(())

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail};
-use hps::{Error, Invalid};
+use hps::{ArgumentError, Error};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -95,7 +95,7 @@ pub fn exit_of(error: &anyhow::Error) -> Exit {
     match error.downcast_ref::<Error>() {
         Some(Error::Cancelled) => Exit::Cancelled,
         Some(Error::Corrupt { .. }) => Exit::Findings,
-        Some(Error::InvalidArgument(Invalid::UnknownCheckpoint { .. })) => Exit::Usage,
+        Some(Error::InvalidArgument(ArgumentError::UnknownCheckpoint { .. })) => Exit::Usage,
         _ => Exit::Failed,
     }
 }

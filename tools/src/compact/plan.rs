@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use super::check::Checked;
 use anyhow::Result;
-use hps::{CheckpointInfo, CompactLimits, Error, FileInfo, Invalid, Store};
+use hps::{ArgumentError, CheckpointInfo, CompactLimits, Error, FileInfo, Store};
 
 /// One parameter file of the current version.
 #[derive(Debug)]
@@ -77,7 +77,7 @@ pub fn beyond(checkpoints: &[CheckpointInfo], keep: u32) -> Vec<u64> {
 pub fn read(directory: &Path) -> Result<Option<Store>, Error> {
     match Store::open_read_only(directory, None, super::options()) {
         Ok(store) => Ok(Some(store)),
-        Err(Error::InvalidArgument(Invalid::UnknownCheckpoint { retained, .. }))
+        Err(Error::InvalidArgument(ArgumentError::UnknownCheckpoint { retained, .. }))
             if retained.is_empty() =>
         {
             Ok(None)

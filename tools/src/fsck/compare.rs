@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use hps::format::Digest;
-use hps::{Error, Invalid, RowIter, RuntimeOptions, Store, mix64};
+use hps::{ArgumentError, Error, RowIter, RuntimeOptions, Store, mix64};
 
 use crate::cli::Interrupt;
 
@@ -50,7 +50,7 @@ fn open(directory: &Path, checkpoint: Option<u64>) -> Result<(Store, u64)> {
         ..RuntimeOptions::default()
     };
     let store = match Store::open_read_only(directory, checkpoint, options) {
-        Err(Error::InvalidArgument(Invalid::UnknownCheckpoint { retained, .. }))
+        Err(Error::InvalidArgument(ArgumentError::UnknownCheckpoint { retained, .. }))
             if retained.is_empty() =>
         {
             let directory = directory.display();

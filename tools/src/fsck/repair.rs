@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use hps::Error;
 use hps::inspect::Report;
 use hps::io::Io;
-use hps::repair::{Counts, LostRow, Now, Options, Outcome, Repaired, repair};
+use hps::repair::{Counts, Fate, LostRow, RepairOptions, RepairOutcome, Repaired, repair};
 use serde_json::{Value, json};
 
 use super::Args;
@@ -53,7 +53,7 @@ pub(super) fn run(
         .canonicalize()
         .with_context(|| format!("find {}", directory.display()))?;
     refuse_strange_owner(&root, args.force)?;
-    let options = Options {
+    let options = RepairOptions {
         checkpoint: args.checkpoint,
         without_meta: args.without_meta,
         without_directories: args.without_directory.clone(),
@@ -73,8 +73,8 @@ pub(super) fn run(
     });
     meter.end();
     let (report, repaired) = match outcome {
-        Ok(Outcome::Whole(report)) => return Ok((report, None)),
-        Ok(Outcome::Built(report, repaired)) => (report, *repaired),
+        Ok(RepairOutcome::Whole(report)) => return Ok((report, None)),
+        Ok(RepairOutcome::Built(report, repaired)) => (report, *repaired),
         Err(error) => {
             list.discard();
             return Err(error.into());
@@ -93,11 +93,11 @@ pub(super) fn run(
     Ok((report, Some(mended)))
 }
 
-fn word(now: Now) -> &'static str {
+fn word(now: Fate) -> &'static str {
     match now {
-        Now::Gone => "gone",
-        Now::Older => "older copy",
-        Now::Back => "removed key is back",
+        Fate::Gone => "gone",
+        Fate::Older => "older copy",
+        Fate::Back => "removed key is back",
     }
 }
 

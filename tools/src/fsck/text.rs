@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use anstyle::Style;
-use hps::inspect::{Finding, Magnitudes, Report, Severity};
+use hps::inspect::{Finding, Report, Severity, ValueStats};
 use serde_json::{Value, json};
 
 use super::{Args, Outcome, repair};
@@ -47,7 +47,7 @@ fn counts(report: &Report) -> [usize; 3] {
         .map(|s| report.findings.iter().filter(|f| f.severity == s).count())
 }
 
-fn magnitudes(values: &Magnitudes) -> Value {
+fn magnitudes(values: &ValueStats) -> Value {
     json!({
         "values": values.values,
         "nan": values.nan,
@@ -257,7 +257,7 @@ fn tables(out: &mut dyn Write, args: &Args, report: &Report) -> io::Result<()> {
     Ok(())
 }
 
-fn norms(out: &mut dyn Write, values: &Magnitudes) -> io::Result<()> {
+fn norms(out: &mut dyn Write, values: &ValueStats) -> io::Result<()> {
     const WIDTH: u64 = 40;
     let most = values.norms.iter().copied().max().unwrap_or(0).max(1);
     for (class, rows) in (-24..).zip(values.norms).filter(|(_, rows)| *rows > 0) {

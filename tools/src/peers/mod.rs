@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
 use hps::row::{RowVisitor, Updater};
-use hps::{Hyper, TableDescriptor};
+use hps::{HyperParameters, TableDescriptor};
 
 /// Weights of a row.
 pub const DIM: usize = 64;
@@ -177,7 +177,7 @@ pub fn descriptor() -> TableDescriptor {
 /// The update rule of every peer: that of hps.
 #[must_use]
 pub fn updater() -> Updater {
-    Updater::new(&descriptor(), &Hyper::default())
+    Updater::new(&descriptor(), &HyperParameters::default())
 }
 
 /// Walks rows that lie one after the other, each with its gradient.

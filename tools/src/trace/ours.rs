@@ -144,7 +144,7 @@ impl Ours {
     /// Begins a flush of every cache that runs low; returns how many rows it takes.
     fn launch(&mut self) -> usize {
         for (shard, cache) in self.caches.iter_mut().enumerate() {
-            if !cache.low() {
+            if !cache.below_low_water() {
                 continue;
             }
             let mut victims = Vec::new();
@@ -246,7 +246,7 @@ impl Policy for Ours {
         }
         self.leases.push_back(lease);
         self.land();
-        if self.caches.iter().any(TableCache::low) {
+        if self.caches.iter().any(TableCache::below_low_water) {
             self.launch();
         }
         if self.leases.len() > self.depth {

@@ -357,7 +357,7 @@ impl RowVisitor for Visit<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hps::{Hyper, TableDescriptor};
+    use hps::{HyperParameters, TableDescriptor};
 
     #[test]
     fn each_row_is_gathered_and_updated_once_per_run() {
@@ -365,7 +365,7 @@ mod tests {
         let width = descriptor.row_f32s();
         let mut bare = BareRows::new(100, width, 8).unwrap();
         let batches = vec![(0..50).collect::<Vec<u64>>(), vec![7, 99, 51]];
-        let updater = Updater::new(&descriptor, &Hyper::default());
+        let updater = Updater::new(&descriptor, &HyperParameters::default());
         let rate = bare.update(&batches, 3, &updater).unwrap();
         assert!(rate.per_second > 0.0 && DISTANCES.contains(&rate.distance));
         let mut twin = vec![0.5f32; width];

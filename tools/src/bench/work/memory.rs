@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use hps::row::Updater;
-use hps::{Hyper, Stats, Store, TableId, Update};
+use hps::{HyperParameters, Stats, Store, TableId, Update};
 
 use crate::bench::args::{Job, Name, Usage};
 use crate::bench::bed::fill;
@@ -110,7 +110,7 @@ struct Scene<'a> {
 impl Scene<'_> {
     fn measure(&self, job: &Job, bare: &mut BareRows, outcome: &mut Outcome) -> Result<()> {
         let s = &self.context.settings;
-        let updater = Updater::new(&s.descriptor, &Hyper::default());
+        let updater = Updater::new(&s.descriptor, &HyperParameters::default());
         let zipf = if job.name == Name::TrainMemory {
             job.zipf
         } else {
@@ -235,7 +235,7 @@ fn first_touch(context: &Context, bare: &mut BareRows) -> Result<Outcome> {
     let s = &context.settings;
     let limit = "gather, then read-modify-write, of as many rows in a bare array";
     let mut outcome = Outcome::new("first-touch", limit);
-    let updater = Updater::new(&s.descriptor, &Hyper::default());
+    let updater = Updater::new(&s.descriptor, &HyperParameters::default());
     let batches: Vec<Vec<u64>> = load_order(s.rows, s.seed ^ 0xf1, s.batch).collect();
     let count = batches.len().min(if s.tiny { 4 } else { POOL });
     for round in 0..s.rounds {

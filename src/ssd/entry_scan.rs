@@ -1,4 +1,4 @@
-//! Which entries does a file offer to an index that is being rebuilt?
+//! Which entries are in a file, and where?
 
 use std::sync::Arc;
 
@@ -7,9 +7,9 @@ use super::scan::KeyScan;
 use crate::error::Result;
 use crate::format::footer::RunKind;
 
-/// Entries of one file that recovery offers to the index.
+/// Some entries of one file.
 #[derive(Debug, Default)]
-pub struct Offer {
+pub struct EntryBatch {
     /// Table of these entries.
     pub table: u32,
     /// Keys.
@@ -19,30 +19,30 @@ pub struct Offer {
 }
 
 /// Walks all entries of a file, a few thousand at a time.
-pub struct Offers {
+pub struct EntryScan {
     file: Arc<DataFile>,
     run: usize,
     scan: Option<KeyScan>,
 }
 
-impl Offers {
+impl EntryScan {
     /// Starts at the file's first entry.
     #[must_use]
-    pub fn new(file: &Arc<DataFile>) -> Offers {
-        Offers {
+    pub fn new(file: &Arc<DataFile>) -> EntryScan {
+        EntryScan {
             file: Arc::clone(file),
             run: 0,
             scan: None,
         }
     }
 
-    /// Replaces `offer` by the next entries; false at the end.
+    /// Replaces `batch` by the next entries; false at the end.
     ///
     /// # Errors
     /// `Io`, `Corrupt`.
-    pub fn next(&mut self, offer: &mut Offer) -> Result<bool> {
-        offer.keys.clear();
-        offer.locations.clear();
+    pub fn next(&mut self, batch: &mut EntryBatch) -> Result<bool> {
+        batch.keys.clear();
+        batch.locations.clear();
         while let Some(run) = self.file.runs.get(self.run) {
             if self.scan.is_none() {
                 let scan = KeyScan::new(&self.file, run.first_entry, run.entries, 1 << 18)?;
@@ -54,11 +54,11 @@ impl Offers {
                 self.run += 1;
                 continue;
             }
-            offer.table = run.table;
+            batch.table = run.table;
             let tombstone = run.kind == RunKind::Tombstones;
-            offer.keys.extend_from_slice(&scan.keys);
+            batch.keys.extend_from_slice(&scan.keys);
             let first = scan.first;
-            offer.locations.extend((0..scan.keys.len() as u64).map(|i| {
+            batch.locations.extend((0..scan.keys.len() as u64).map(|i| {
                 let entry = u32::try_from(first + i).unwrap_or(u32::MAX);
                 Location::new(self.file.slot, tombstone, entry)
             }));

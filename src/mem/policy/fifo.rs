@@ -4,9 +4,9 @@ use super::Policy;
 use crate::mem::lists::{LRU, Rows};
 
 #[derive(Debug)]
-pub(crate) struct Cached;
+pub(crate) struct Fifo;
 
-impl Policy for Cached {
+impl Policy for Fifo {
     fn touched(&mut self, _: &mut Rows, _: &[u32]) {}
 
     fn admitted(&mut self, rows: &mut Rows, slot: u32) {

@@ -10,7 +10,7 @@ use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use crate::error::{Error, Invalid, Result};
+use crate::error::{ArgumentError, Error, Result};
 use crate::format::{CURRENT_NAME, CURRENT_TEMPORARY_NAME, PART_NAME, STORE_NAME, parse_file_name};
 use crate::io::Directory;
 use crate::ssd::directories::make_dir_in;
@@ -215,7 +215,7 @@ pub(super) fn clear(parent: &dyn Directory, name: &OsStr, parts: &[PathBuf]) -> 
 
 fn in_the_way(path: &Path, why: &str) -> Error {
     let why = format!("{why}, and a repaired store would be built here; move it away");
-    Invalid::NotAStore {
+    ArgumentError::NotAStore {
         path: path.to_path_buf(),
         why,
     }

@@ -4,9 +4,9 @@ use super::Policy;
 use crate::mem::lists::{LRU, Rows};
 
 #[derive(Debug)]
-pub(crate) struct Staged;
+pub(crate) struct PinAll;
 
-impl Policy for Staged {
+impl Policy for PinAll {
     fn touched(&mut self, _: &mut Rows, _: &[u32]) {}
 
     fn admitted(&mut self, rows: &mut Rows, slot: u32) {
