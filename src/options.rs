@@ -1,7 +1,8 @@
 //! What can be set: what is fixed with the data, and what may differ at each open.
 //!
 //! - [`TableDescriptor`] is stored and fingerprinted; it never changes once a table exists.
-//! - [`RuntimeOptions`] may differ per open; they change speed, memory and disk, never a value.
+//! - [`RuntimeOptions`] may differ per open. `hyper` and `non_finite` say what a push computes; all
+//!   others change speed, memory and disk, never a value.
 //! - Everything is validated once, in `create_table` and `open`.
 
 use std::path::PathBuf;
@@ -325,7 +326,7 @@ impl Default for Thresholds {
     }
 }
 
-/// Settings that may differ at each open. None of them changes a value.
+/// Settings that may differ at each open. Only `hyper` and `non_finite` change a value.
 #[derive(Clone, Debug)]
 pub struct RuntimeOptions {
     /// Memory for rows, lists, hash, frequency memory, lease and write buffers, in bytes.

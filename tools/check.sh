@@ -60,7 +60,7 @@ lanes=()
 reports=$logs/reports
 failed=$logs/failed
 rm -f "$logs"/*.skips "$reports" "$failed"
-rm -rf "$logs"/*.taken
+rm -rf "$logs"/*.taken "$logs"/lane.*
 
 finish() {
   local status=$?
@@ -72,7 +72,9 @@ finish() {
     printf '%-10s %5d s, seed %s\n' all $((SECONDS - begun)) "$HPS_SEED"
   fi
   if [ "$status" -ne 0 ]; then
+    # A lane that was killed could not say so: then it is one of those at hand.
     [ ! -s "$failed" ] || current=$(head -n 1 "$failed")
+    [ -n "$current" ] || current=$(cat "$logs"/lane.* 2>/dev/null | paste -sd ' ')
     echo "check.sh: FAILED in stage '$current'" >&2
   else
     echo "check.sh: passed"
@@ -88,6 +90,13 @@ stop_lanes() {
   for lane in "${lanes[@]}"; do
     kill -TERM -- "-$lane" 2>/dev/null || true
   done
+  # What they have mounted goes with them; who does not end is not waited for.
+  for lane in "${lanes[@]}"; do
+    for _ in {1..30}; do
+      kill -0 -- "-$lane" 2>/dev/null || break
+      sleep 1
+    done
+  done
 }
 
 run_stage() { # name
@@ -100,6 +109,7 @@ run_stage() { # name
   set +e
   if [ -n "$in_lane" ]; then
     echo "-- $current begins"
+    echo "$current" >"$logs/lane.$shell"
     (
       set -e
       "stage_$current"

@@ -6,7 +6,7 @@
 //! - If `current` exceeds b × live, some file's live share is below 1/b; such files are chosen,
 //!   the stalest first, so each compaction frees more than it writes.
 //! - Small files are merged, whatever their staleness, before their number passes
-//!   2 × live ÷ file size + 64; a merge always leaves fewer files than it took.
+//!   2 × live ÷ file size + [`FILES_SPARE_MAX`]; a merge always leaves fewer files than it took.
 //!
 //! # Source
 //! HPS appendix E (more than half stale), AIBox §4.4 (usage threshold), LevelDB.
@@ -40,18 +40,30 @@ pub struct Limits {
 /// Most inputs of one compaction: bounds its memory.
 pub const INPUTS_MAX: usize = 16;
 
+/// Files beyond twice those that live rows fill: from here on small ones are merged ...
+pub const FILES_SPARE: u64 = 48;
+/// ... and from here on flushes wait for that.
+pub const FILES_SPARE_MAX: u64 = 60;
+/// Bytes beyond the space bound: from here on stale files are rewritten, or from half a file on ...
+pub const SLACK_BYTES: u64 = 16 << 20;
+/// ... and from here on flushes wait for that.
+pub const SLACK_BYTES_MAX: u64 = 32 << 20;
+
+// Whoever waits waits for something that is due.
+const _: () = assert!(SLACK_BYTES < SLACK_BYTES_MAX && FILES_SPARE < FILES_SPARE_MAX);
+
 impl Limits {
     /// `current` may exceed b × live by this before compaction starts.
     #[must_use]
     pub fn slack_bytes(&self) -> u64 {
-        (self.file_bytes / 2).min(16 << 20) / self.directories.max(1)
+        (self.file_bytes / 2).min(SLACK_BYTES) / self.directories.max(1)
     }
 
     /// Bytes of `current` beyond which flushes wait for compaction: more than the slack of all
     /// directories, so that whoever waits waits for something that is due.
     #[must_use]
     pub fn hard_bytes(&self, live_bytes: u64) -> u64 {
-        self.bound_bytes(live_bytes) + (32 << 20)
+        self.bound_bytes(live_bytes) + SLACK_BYTES_MAX
     }
 
     fn bound_bytes(&self, live_bytes: u64) -> u64 {
@@ -65,13 +77,13 @@ impl Limits {
     /// Files of the current version beyond which flushes wait for compaction.
     #[must_use]
     pub fn files_hard(&self, live_bytes: u64) -> u64 {
-        2 * live_bytes / self.file_bytes.max(1) + 60
+        2 * live_bytes / self.file_bytes.max(1) + FILES_SPARE_MAX
     }
 
     /// Most files of the current version before small ones are merged.
     #[must_use]
     pub fn files_max(&self, live_bytes: u64) -> u64 {
-        2 * live_bytes / self.file_bytes.max(1) + 48 / self.directories.max(1)
+        2 * live_bytes / self.file_bytes.max(1) + FILES_SPARE / self.directories.max(1)
     }
 }
 

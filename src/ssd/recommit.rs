@@ -100,14 +100,14 @@ impl Ssd {
     /// `Locked` when a reader holds the last checkpoint; `NoSpace`, `Io`, `Poisoned`. The last
     /// checkpoint is in force as it was.
     pub fn recommit(&self, captured: &Captured, tables: &[TableDescriptor]) -> Result<()> {
-        let result = self.amend_inner(captured, tables);
+        let result = self.recommit_inner(captured, tables);
         if result.is_err() {
             self.abandon();
         }
         result
     }
 
-    fn amend_inner(&self, captured: &Captured, tables: &[TableDescriptor]) -> Result<()> {
+    fn recommit_inner(&self, captured: &Captured, tables: &[TableDescriptor]) -> Result<()> {
         self.check_writable()?;
         let Some(last) = self.last() else {
             let what = String::from("there is no checkpoint whose files could be changed");

@@ -20,7 +20,7 @@ use tracing::field::Empty;
 pub use ticket::{CheckpointInfo, CheckpointTicket};
 
 use super::compact::Compactor;
-use super::core::{Core, Part, add, get, micros, point};
+use super::core::{Core, Part, add, get, micros};
 use super::flush::Flusher;
 use crate::error::{ArgumentError, Error, Result};
 use crate::observe::Timed;
@@ -235,7 +235,6 @@ impl Checkpointer {
         self.core.changes.cut();
         let mut epoch = 0;
         for shard in &mut shards {
-            point("cut");
             epoch = shard.cut();
         }
         drop(shards);

@@ -36,12 +36,15 @@ impl Checkpointer {
         Ok(true)
     }
 
-    /// Drops retained checkpoints; gives those that readers hold. No checkpoint is made meanwhile.
+    /// Drops retained checkpoints; gives those that readers hold, and the bytes that were unlinked. No
+    /// checkpoint is made meanwhile.
     ///
     /// # Errors
     /// `InvalidArgument`, `NoSpace`, `Io`, `Poisoned`.
-    pub fn forget(&self, ids: &[u64]) -> Result<Vec<u64>> {
+    pub fn forget(&self, ids: &[u64]) -> Result<(Vec<u64>, u64)> {
         let _role = self.wait_idle();
-        self.core.ssd.forget(ids, &self.core.descriptors())
+        let before = self.core.row_bytes_on_disk();
+        let held = self.core.ssd.forget(ids, &self.core.descriptors())?;
+        Ok((held, before.saturating_sub(self.core.row_bytes_on_disk())))
     }
 }

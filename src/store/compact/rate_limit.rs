@@ -1,7 +1,7 @@
 //! How fast, and how far, is a compaction that somebody asked for?
 //!
 //! - Everything it reads and writes is counted, and held back where there is a limit.
-//! - Whoever asked is reported_bytes after about every megabyte; the answer is for later, the work goes on.
+//! - Whoever asked is told after about every megabyte; the answer is for later, the work goes on.
 
 use std::fmt;
 use std::io;

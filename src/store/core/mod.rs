@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - Lock order: the checkpoint's role, admission, gate, writer, ranks, shards in rising order, then
-//!   the SSD tier's own locks. It is the order of the folders of `store`, from the top: a part locks
-//!   what is its own, and calls only parts below it.
+//!   the SSD tier's own locks (ARCHITECTURE, "Locks", has all). A part locks what is its own, or what a
+//!   part below it gives by a method; shards are everybody's.
 //! - Nothing is read from or written to a device while a shard is locked.
 
 mod changes;
@@ -32,13 +32,14 @@ use crate::options::{RuntimeOptions, TableDescriptor};
 use crate::ssd::Ssd;
 use crate::ssd::index::Index;
 use crate::sync::RwLock;
-use crate::sync::atomic::{AtomicBool, AtomicU64};
+use crate::sync::atomic::AtomicBool;
 use crate::units::TableId;
 use changes::Changes;
 use demand::{Demand, Stalls};
 use part::PartList;
 
-static STORES: AtomicU64 = AtomicU64::new(1);
+/// It outlives the runs of a scheduler, so it is the system's.
+static STORES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
 
 /// What an open store is made on: its files, its rows, and what every part may ask.
 pub struct Core {

@@ -60,6 +60,12 @@ impl Core {
         dirty as u64 + self.changes.flushed_rows()
     }
 
+    /// Bytes of all parameter files, those included that only old checkpoints need.
+    pub fn row_bytes_on_disk(&self) -> u64 {
+        let usage = self.ssd.usage();
+        usage.current_bytes + usage.pinned_bytes
+    }
+
     /// Gives all counters to the recorder, if the program has installed one; with `describe` also
     /// what they mean.
     pub fn publish(&self, describe: bool) {

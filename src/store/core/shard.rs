@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::guard::point;
 use crate::mem::TableCache;
 use crate::options::TableDescriptor;
 use crate::row::{RowLayout, Updater};
@@ -126,6 +127,7 @@ impl Shard {
     pub fn cut(&mut self) -> u32 {
         let ended = self.interval;
         self.frozen = Some(ended);
+        point("cut");
         self.interval += 1;
         self.lost = false;
         ended

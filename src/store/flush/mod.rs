@@ -178,7 +178,7 @@ impl Flusher {
             return Ok(());
         }
         self.core.ssd.check_writable()?;
-        // A thaw needs the writer, too: what may not be written now may not until that is let go.
+        // The end of a cut needs the writer, too: what may not be written now may not until that is let go.
         let epoch_max = self.core.shards[s].lock().interval_max();
         let mut picked = self.pick_cold(writer.0.queues.len());
         if picked.is_empty() {

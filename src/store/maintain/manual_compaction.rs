@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::super::Parts;
 use super::super::compact::{CompactionJob, Outcome, RateLimiter};
-use super::{CompactLimits, CompactProgress, CompactReport, disk_bytes};
+use super::{CompactLimits, CompactProgress, CompactReport};
 use crate::error::{Error, Result};
 use crate::ssd::compaction::{Candidate, choose_stale, is_stale};
 
@@ -33,7 +33,7 @@ type Ask<'a> = dyn FnMut(CompactProgress) -> ControlFlow<()> + 'a;
 impl<'a> ManualCompaction<'a> {
     pub(super) fn new(parts: &'a Parts, limits: &'a CompactLimits) -> ManualCompaction<'a> {
         let report = CompactReport {
-            disk_bytes_before: disk_bytes(&parts.core),
+            disk_bytes_before: parts.core.row_bytes_on_disk(),
             ..CompactReport::default()
         };
         ManualCompaction {
@@ -61,7 +61,7 @@ impl<'a> ManualCompaction<'a> {
         self.report.durable = committed?;
         self.report.bytes_read = self.limiter.read();
         self.report.bytes_written = self.limiter.written();
-        self.report.disk_bytes_after = disk_bytes(&self.parts.core);
+        self.report.disk_bytes_after = self.parts.core.row_bytes_on_disk();
         self.report.files_left = self.left().0;
         Ok(self.report)
     }

@@ -15,7 +15,6 @@ use std::path::{Path, PathBuf};
 
 use super::Store;
 use super::compact::Record;
-use super::core::Core;
 use crate::error::{ArgumentError, Error, Result};
 use crate::ssd::compaction::choose_stale;
 use manual_compaction::ManualCompaction;
@@ -298,13 +297,12 @@ impl Store {
         dropped.sort_unstable();
         dropped.dedup();
         core.guarded(|| {
-            let before = disk_bytes(core);
-            let held = self.parts.checkpointer.forget(&dropped)?;
+            let (held, freed_bytes) = self.parts.checkpointer.forget(&dropped)?;
             dropped.retain(|id| !held.contains(id));
             Ok(DropReport {
                 dropped,
                 held,
-                freed_bytes: before.saturating_sub(disk_bytes(core)),
+                freed_bytes,
             })
         })
     }
@@ -336,9 +334,4 @@ impl Store {
         };
         places.zip(records).enumerate().map(info).collect()
     }
-}
-
-fn disk_bytes(core: &Core) -> u64 {
-    let usage = core.ssd.usage();
-    usage.current_bytes + usage.pinned_bytes
 }
