@@ -16,19 +16,21 @@ mod repairs;
 #[path = "common/sample.rs"]
 mod sample;
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use common::ROOT;
 use hps::format::current::Current;
-use hps::format::manifest::{Edit, ManifestReader};
+use hps::format::manifest::{Edit, FileMeta, ManifestReader, encode_edit, encode_manifest_header};
 use hps::format::{FileIdentity, identity::StoreIdentity};
+use hps::inspect::{Finding, Scope, inspect};
 use hps::io::Io;
 use hps::io::sim::SimDisk;
 use hps::repair::{RepairOptions, RepairOutcome, Repaired};
 use hps::*;
 use repairs::{check_repair, grown, of_sim, run_repair};
-use sample::{grow, sample};
+use sample::{COPIES, grow, sample};
 
 /// The manifest, its copy and CURRENT.
 fn files(disk: &SimDisk) -> [PathBuf; 3] {
@@ -222,4 +224,69 @@ fn a_store_of_which_only_the_copy_knows_is_repaired() {
     disk.remove(&Path::new(ROOT).join("STORE")).unwrap();
     let repaired = built(&disk);
     assert!(repaired.lost_nothing(), "{repaired:?}");
+}
+
+/// Changes what the manifest says of each file, under right checksums up to CURRENT.
+fn forge(disk: &SimDisk, change: impl Fn(&mut FileMeta)) {
+    let [manifest, copy, path] = files(disk);
+    let (store, current) = committed(disk);
+    let id = FileIdentity::new(store, current.manifest_number);
+    let bytes = disk.read_file(&manifest).unwrap();
+    let bytes = &bytes[..usize::try_from(current.manifest_bytes).unwrap()];
+    let (header, mut digest) = encode_manifest_header(&id);
+    let mut out = header.to_vec();
+    for edit in ManifestReader::new(bytes, &id).unwrap() {
+        let mut edit = edit.unwrap();
+        if let Edit::AddFile(meta) = &mut edit {
+            change(meta);
+        }
+        let offset = out.len() as u64;
+        encode_edit(&edit, &id, offset, &mut out, &mut digest);
+    }
+    let current = Current {
+        manifest_bytes: out.len() as u64,
+        manifest_digest: digest,
+        ..current
+    };
+    disk.write_file(&manifest, &out).unwrap();
+    disk.write_file(&copy, &out).unwrap();
+    disk.write_file(&path, &current.encode(&store)).unwrap();
+}
+
+/// Nothing says which of two copies of one rank is the newer. A look at the store said nothing of
+/// them, and a repair kept both: what it built did not open.
+#[test]
+fn copies_of_one_rank_are_found_and_a_repair_keeps_one_of_them() {
+    let (disk, truth) = grown();
+    forge(&disk, |meta| meta.rank = 1);
+    let scope = Scope {
+        full: true,
+        ..Scope::default()
+    };
+    let look = |root: &Path| {
+        let on = &mut |_, _| ControlFlow::Continue(());
+        inspect(&Io::of(disk.clone()), root, scope, on).unwrap()
+    };
+    let findings = look(Path::new(ROOT)).findings;
+    let said = |f: &Finding| f.what.contains("has two copies of one rank");
+    assert!(findings.iter().any(said), "{findings:?}");
+    let repaired = built(&disk);
+    assert_eq!(repaired.checkpoint, 3);
+    // Checkpoint 2 has such copies, too; it is not the one that is repaired.
+    assert_eq!(repaired.checkpoints_kept, []);
+    assert_eq!(repaired.checkpoints_dropped, [2]);
+    assert!(!repaired.lost_nothing());
+    let place = repaired.path.clone();
+    drop(repaired);
+    assert_eq!(look(&place).findings.len(), 0);
+    let found = of_sim(&disk, &place, 3);
+    let many = |rows: &repairs::Rows| rows.keys().filter(|at| at.0 == 3).count();
+    assert_eq!(many(&found), many(&truth.by_checkpoint[&3]));
+    for (at, row) in &found {
+        let ever = truth.by_checkpoint.values().chain([&truth.older]);
+        let mut ever = ever.filter_map(|rows| rows.get(at));
+        let of_many = |copy| row[..] == [f32::from(copy).to_bits()];
+        let was = ever.any(|copy| copy == row) || (1..=COPIES).any(of_many);
+        assert!(was, "{at:?} never was {row:?}");
+    }
 }

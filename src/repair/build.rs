@@ -60,8 +60,8 @@ pub(super) struct Build<'a> {
 /// A file of the repaired version.
 struct Kept {
     meta: FileMeta,
-    /// Whether epochs of it were guessed.
-    guessed: bool,
+    /// Whether entries of it may contradict other files: their epochs were guessed, or the file did.
+    doubted: bool,
 }
 
 impl<'a> Build<'a> {
@@ -107,10 +107,13 @@ impl<'a> Build<'a> {
         layout::clear(&*self.site.parent, &self.site.repaired, &self.names)
     }
 
-    /// Builds the store, taking the parameter files of these numbers for damaged.
+    /// Builds the store, taking the parameter files of these numbers for damaged. `again`: what was
+    /// built before was not whole, though each of its files was; copies that contradict each other
+    /// are left out of the files that are written.
     pub fn run(
         &mut self,
         damaged: &BTreeSet<u64>,
+        again: bool,
         options: &RepairOptions,
         progress: &mut Progress<'_>,
     ) -> Result<Repaired> {
@@ -171,19 +174,23 @@ impl<'a> Build<'a> {
         let mut losses = Losses::default();
         bad.retain(|number| replay.files[number].in_checkpoint(checkpoint.id));
         let (repairing, lost) = (&mut repaired, &mut losses);
+        let first_written = files.len();
         files.extend(self.save(replay, checkpoint.id, &bad, repairing, lost, progress)?);
-        if files.iter().any(|f| f.guessed) {
+        for written in &mut files[first_written..] {
+            written.doubted |= again;
+        }
+        if files.iter().any(|f| f.doubted) {
             self.leave_stale_out(&mut files, &replay.tables, checkpoint.id)?;
         }
         self.finish(replay, &files, &kept, &checkpoint, next_checkpoint)?;
-        let image = replay.image;
-        self.unsettled = (!losses.is_empty()).then_some((losses, files, image));
+        self.unsettled = Some((losses, files, replay.image));
         Ok(repaired)
     }
 
     /// Tells what was lost, once the store that [`Build::run`] built is known to be whole.
     pub fn settle(&mut self, repaired: &mut Repaired, told: &mut LostRows<'_>) -> Result<()> {
-        let Some((losses, files, image)) = self.unsettled.take() else {
+        let unsettled = self.unsettled.take();
+        let Some((losses, files, image)) = unsettled.filter(|(lost, ..)| !lost.is_empty()) else {
             return Ok(());
         };
         // One of a later checkpoint does not list what was live at this one.
@@ -196,6 +203,18 @@ impl<'a> Build<'a> {
         };
         (repaired.lost, repaired.nameless) = losses.settle(scan, &left, &repaired.tables, told)?;
         Ok(())
+    }
+
+    /// Files of the store that [`Build::run`] built whose copies contradict those of others.
+    pub fn contradicting(&self, repaired: &Repaired) -> Result<BTreeSet<u64>> {
+        let Some((_, files, _)) = &self.unsettled else {
+            return Ok(BTreeSet::new());
+        };
+        let left = Survivors {
+            files: &self.open(files, repaired.checkpoint)?,
+            tables: repaired.tables.len(),
+        };
+        left.newest(&mut |_| {})
     }
 
     fn check_parts(&self, replay: &Replay) -> Result<()> {
@@ -365,13 +384,33 @@ impl<'a> Build<'a> {
         let mut kept = Vec::new();
         for c in replay.checkpoints.iter().filter(|c| c.id < last) {
             let sound = bad.iter().all(|n| !replay.files[n].in_checkpoint(c.id));
-            if sound && self.check_meta(c).is_ok() {
+            if sound && self.check_meta(c).is_ok() && self.agrees(replay, c.id)? {
                 let name = file_name(FileKind::Meta, c.meta_number);
                 link(&*self.root, self.place()?, &name)?;
                 kept.push(*c);
             }
         }
         Ok(kept)
+    }
+
+    /// Whether the files of an earlier checkpoint, each of them sound, do not contradict each other:
+    /// the look at the repaired store compares those of the last one only.
+    fn agrees(&self, replay: &Replay, checkpoint: u64) -> Result<bool> {
+        let files = replay.files.values().map(|meta| Kept {
+            meta: *meta,
+            doubted: false,
+        });
+        let files: Vec<Kept> = files.collect();
+        let merged = self.open(&files, checkpoint).and_then(|files| {
+            let tables = replay.tables.len();
+            let files = &files;
+            Survivors { files, tables }.newest(&mut |_| {})
+        });
+        match merged {
+            Ok(contradicting) => Ok(contradicting.is_empty()),
+            Err(Error::Corrupt { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// The linked files that a checkpoint needs; the others' links are removed.
@@ -389,7 +428,7 @@ impl<'a> Build<'a> {
             if needed {
                 files.push(Kept {
                     meta,
-                    guessed: false,
+                    doubted: false,
                 });
             } else {
                 let part = &self.parts[meta.directory as usize];
@@ -427,7 +466,7 @@ impl<'a> Build<'a> {
             let SavedFile {
                 written,
                 entries,
-                guessed,
+                guessed: doubted,
                 lost,
                 nameless,
             } = saved;
@@ -435,7 +474,7 @@ impl<'a> Build<'a> {
             repaired.entries_saved += entries;
             repaired.files_rewritten += u64::from(written.is_some());
             repaired.files_gone += u64::from(written.is_none());
-            kept.extend(written.map(|meta| Kept { meta, guessed }));
+            kept.extend(written.map(|meta| Kept { meta, doubted }));
             losses.add(old.number, old.rank, lost, nameless);
         }
         Ok(kept)
@@ -473,7 +512,7 @@ impl<'a> Build<'a> {
         files.iter().filter(of).map(open).collect()
     }
 
-    /// Writes files with guessed epochs again, without entries that have a newer copy: epoch and
+    /// Writes files with doubted entries again, without entries that have a newer copy: epoch and
     /// rank of a copy never disagree then.
     fn leave_stale_out(
         &mut self,
@@ -484,7 +523,7 @@ impl<'a> Build<'a> {
         let opened = self.open(files, checkpoint)?;
         let mut live: Vec<(u64, Vec<bool>)> = files
             .iter()
-            .filter(|f| f.guessed)
+            .filter(|f| f.doubted)
             .map(|f| {
                 let entries = usize::try_from(f.meta.rows + f.meta.tombstones);
                 (f.meta.number, vec![false; entries.unwrap_or(usize::MAX)])
@@ -518,7 +557,7 @@ impl<'a> Build<'a> {
             if let Some(meta) = copy_live(source, &live, tables, &mut target)? {
                 files.push(Kept {
                     meta,
-                    guessed: true,
+                    doubted: true,
                 });
             }
             let place = self.parts[old.meta.directory as usize].place()?;

@@ -3,7 +3,7 @@
 //! - A lost copy that a newer one had replaced is no loss.
 //! - What can't be named is counted.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -317,19 +317,21 @@ pub(super) struct Survivors<'a> {
 }
 
 impl Survivors<'_> {
-    /// Hands out every key's newest copy, by table and mix64(key).
-    pub fn newest(&self, each: &mut dyn FnMut(Found)) -> Result<()> {
+    /// Hands out every key's newest copy, by table and mix64(key). Gives the numbers of files whose
+    /// copies contradict newer ones.
+    pub fn newest(&self, each: &mut dyn FnMut(Found)) -> Result<BTreeSet<u64>> {
+        let mut contradicting = BTreeSet::new();
         let window = keys_window_bytes(self.files.len());
         for table in 0..u32::try_from(self.tables).unwrap_or(u32::MAX) {
             let merge = Merge::new(self.files, table, window)?.by_rank();
-            merge.each_newest(&mut |file, entry, _| {
+            contradicting.extend(merge.each_newest(&mut |file, entry, _| {
                 each(Found {
                     file: file.meta.number,
                     entry: entry.number,
                 });
-            })?;
+            })?);
         }
-        Ok(())
+        Ok(contradicting)
     }
 }
 

@@ -129,7 +129,8 @@ pub enum RepairOutcome {
 /// store, over its damaged files, over the new store.
 ///
 /// # Cost
-/// Reads the store twice; writes as many bytes as the damaged files have. Memory as for an inspection,
+/// Reads the store twice, and the key blocks of each earlier checkpoint that is whole; writes as many
+/// bytes as the damaged files have. Memory as for an inspection,
 /// and 32 bytes for each lost row of files that still name it. What only the index image names,
 /// such as the rows of a lost data directory, is not held.
 ///
@@ -226,8 +227,8 @@ fn rounds(
     progress: &mut Progress<'_>,
 ) -> Result<Repaired> {
     let mut damaged = damaged_files(report);
-    for _ in 0..ROUNDS {
-        let repaired = build.run(&damaged, options, progress)?;
+    for round in 0..ROUNDS {
+        let repaired = build.run(&damaged, round > 0, options, progress)?;
         let scope = Scope {
             full: true,
             ..Scope::default()
@@ -236,7 +237,8 @@ fn rounds(
         if report.worst().is_none() {
             return Ok(repaired);
         }
-        let more = damaged_files(&report);
+        let mut more = damaged_files(&report);
+        more.extend(build.contradicting(&repaired)?);
         if more.is_subset(&damaged) {
             break;
         }

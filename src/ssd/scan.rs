@@ -8,7 +8,7 @@
 //! - A cursor holds one key block group and one window of rows, whatever the file's size.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::format::FileIdentity;
 use crate::format::footer::{Run, RunKind};
 use crate::format::param_file::{self, KEYS_PER_BLOCK};
 use crate::io::{AlignedBuffer, DiskFile};
-use crate::units::{mix64, unmix64};
+use crate::units::mix64;
 
 const BLOCK_BYTES: u64 = 4096;
 
@@ -308,7 +308,17 @@ pub struct Merge {
     /// one handed out.
     heap: BinaryHeap<Reverse<(u64, Reverse<u64>, usize)>>,
     standing: Option<usize>,
-    trusts_epochs: bool,
+    contradictions: Contradictions,
+}
+
+/// What becomes of copies of a key that contradict each other: an older one of a later epoch, two of
+/// one rank. No store writes these.
+enum Contradictions {
+    /// They are an error.
+    Refused,
+    /// Ranks alone decide, and of copies of one rank the first cursor; numbers of the files that have
+    /// the others.
+    Noted(BTreeSet<u64>),
 }
 
 impl Merge {
@@ -329,7 +339,7 @@ impl Merge {
             heap: BinaryHeap::with_capacity(cursors.len()),
             cursors,
             standing: None,
-            trusts_epochs: true,
+            contradictions: Contradictions::Refused,
         };
         for i in 0..merge.cursors.len() {
             merge.offer(i);
@@ -337,10 +347,11 @@ impl Merge {
         Ok(merge)
     }
 
-    /// Lets ranks alone order the copies of a key: some epochs are guessed.
+    /// Notes copies that contradict each other instead of refusing them: for a repair, which meets
+    /// anything, and guesses epochs.
     #[must_use]
     pub fn by_rank(mut self) -> Merge {
-        self.trusts_epochs = false;
+        self.contradictions = Contradictions::Noted(BTreeSet::new());
         self
     }
 
@@ -359,29 +370,43 @@ impl Merge {
     /// Logarithmic in the number of runs.
     ///
     /// # Errors
-    /// `Io`, `Corrupt` (also when rank and epoch contradict each other).
+    /// `Io`, `Corrupt` (also when rank and epoch contradict each other, or copies have one rank).
     pub fn newest(&mut self) -> Result<Option<usize>> {
         if self.standing.is_some() {
             return Ok(self.standing);
         }
-        let Some(Reverse((hash, _, newest))) = self.heap.pop() else {
+        let Some(Reverse((hash, mut rank, newest))) = self.heap.pop() else {
             return Ok(None);
         };
-        while let Some(Reverse((other, _, older))) = self.heap.peek().copied()
+        while let Some(Reverse((other, rank_older, older))) = self.heap.peek().copied()
             && other == hash
         {
             self.heap.pop();
-            let epoch = |i: usize| self.cursors[i].entry().map(|e| e.epoch);
-            if self.trusts_epochs && epoch(newest) < epoch(older) {
-                let file = &self.cursors[older].file;
-                let what = format!("rank and epoch of key {:#x} disagree", unmix64(hash));
-                return Err(Error::corrupt(&file.path, file.keys_offset, what));
-            }
+            self.check_copies(newest, older, rank == rank_older)?;
+            rank = rank_older;
             self.cursors[older].advance()?;
             self.offer(older);
         }
         self.standing = Some(newest);
         Ok(self.standing)
+    }
+
+    fn check_copies(&mut self, newest: usize, older: usize, one_rank: bool) -> Result<()> {
+        let epoch = |i: usize| self.cursors[i].entry().map(|e| e.epoch);
+        if !one_rank && epoch(newest) >= epoch(older) {
+            return Ok(());
+        }
+        let cursor = &self.cursors[older];
+        let (file, key) = (&cursor.file, cursor.entry().map_or(0, |e| e.key));
+        if let Contradictions::Noted(files) = &mut self.contradictions {
+            files.insert(file.meta.number);
+            return Ok(());
+        }
+        let what = match one_rank {
+            true => format!("key {key:#x} has two copies of one rank"),
+            false => format!("rank and epoch of key {key:#x} disagree"),
+        };
+        Err(Error::corrupt(&file.path, file.keys_offset, what))
     }
 
     /// The cursor with this index.
@@ -390,11 +415,15 @@ impl Merge {
         &mut self.cursors[index]
     }
 
-    /// Hands out the newest copy of every key: its file, entry and kind.
+    /// Hands out the newest copy of every key: its file, entry and kind. Gives the numbers of files
+    /// whose copies contradict newer ones; none where that is an error.
     ///
     /// # Errors
     /// `Io`, `Corrupt`.
-    pub fn each_newest(mut self, each: &mut dyn FnMut(&DataFile, Entry, RunKind)) -> Result<()> {
+    pub fn each_newest(
+        mut self,
+        each: &mut dyn FnMut(&DataFile, Entry, RunKind),
+    ) -> Result<BTreeSet<u64>> {
         while let Some(index) = self.newest()? {
             let cursor = &self.cursors[index];
             if let Some(entry) = cursor.entry() {
@@ -402,7 +431,10 @@ impl Merge {
             }
             self.step()?;
         }
-        Ok(())
+        Ok(match self.contradictions {
+            Contradictions::Refused => BTreeSet::new(),
+            Contradictions::Noted(files) => files,
+        })
     }
 
     /// Leaves the entry that [`Merge::newest`] gave.
