@@ -11,7 +11,7 @@ use std::path::Path;
 #[expect(dead_code, reason = "tests/layers.rs uses the rest")]
 mod source;
 
-use source::{Source, collect, start_of_tests, without_comments_and_strings};
+use source::{Source, collect, paths, start_of_tests, supers, without_comments_and_strings};
 
 type Module = Vec<String>;
 
@@ -26,58 +26,17 @@ fn module_of(path: &str) -> Option<Module> {
     (parts != ["lib"] && !parts.iter().any(is_test)).then_some(parts)
 }
 
-/// All paths in the code that begin with `crate` or `super`, groups in braces taken apart.
-fn paths(code: &str) -> Vec<Vec<String>> {
-    let mut found = Vec::new();
-    for (at, _) in code
-        .match_indices("crate::")
-        .chain(code.match_indices("super::"))
-    {
-        let before = code[..at].chars().next_back();
-        if before.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == ':' || c == '$') {
-            continue;
-        }
-        expand(&code[at..], &mut Vec::new(), &mut found);
-    }
-    found
-}
-
-/// Takes a path apart that stands at the start of the text; gives what follows it.
-fn expand<'a>(text: &'a str, before: &mut Vec<String>, found: &mut Vec<Vec<String>>) -> &'a str {
-    let text = text.trim_start();
-    if let Some(mut rest) = text.strip_prefix('{') {
-        loop {
-            rest = expand(rest, &mut before.clone(), found).trim_start();
-            match rest.strip_prefix(',') {
-                Some(more) => rest = more,
-                None => return rest.strip_prefix('}').unwrap_or(""),
-            }
-        }
-    }
-    let word = text.find(|c: char| !(c.is_alphanumeric() || c == '_'));
-    let (name, rest) = text.split_at(word.unwrap_or(text.len()));
-    before.push(name.to_owned());
-    match rest.strip_prefix("::") {
-        Some(rest) => expand(rest, before, found),
-        None => {
-            found.push(before.clone());
-            // `x as y`, and whatever else ends an item.
-            rest.find([',', '}', ';']).map_or("", |end| &rest[end..])
-        }
-    }
-}
-
 /// The module that a path leads to, as seen from another.
 fn target(path: &[String], from: &Module, modules: &BTreeSet<Module>) -> Option<Module> {
-    let supers = path.iter().take_while(|name| *name == "super").count();
-    let mut full: Module = match supers {
-        0 => Module::new(),
-        n => from.get(..from.len().checked_sub(n)?)?.to_vec(),
+    let mut full = match supers(path.iter()) {
+        // `crate::...`
+        0 => path[1..].to_vec(),
+        n => [&from[..from.len().checked_sub(n)?], &path[n..]].concat(),
     };
-    full.extend_from_slice(&path[supers.max(usize::from(supers == 0))..]);
-    let ends = (1..=full.len()).rev();
-    ends.map(|end| full[..end].to_vec())
-        .find(|found| modules.contains(found))
+    while !full.is_empty() && !modules.contains(&full) {
+        full.pop();
+    }
+    (!full.is_empty()).then_some(full)
 }
 
 /// Which modules each module uses, those of its own folder above and below it left out.
@@ -91,13 +50,31 @@ fn uses(files: &[Source]) -> BTreeMap<Module, BTreeSet<Module>> {
         };
         let code = without_comments_and_strings(&file.text);
         let end = start_of_tests(&code);
-        let code: String = code[..end].iter().collect();
-        let targets = paths(&code).into_iter();
-        let targets = targets.filter_map(|path| target(&path, &module, &modules));
+        let code = &code[..end];
+        let paths = [paths(code, "crate"), paths(code, "super")].concat();
+        let names = paths
+            .into_iter()
+            .map(|path| path.into_iter().map(|(_, name)| name));
+        let targets = names.filter_map(|path| target(&path.collect::<Module>(), &module, &modules));
         let other_room = |found: &Module| !found.starts_with(&module) && !module.starts_with(found);
         uses.insert(module.clone(), targets.filter(other_room).collect());
     }
     uses
+}
+
+/// The same between neighbours: what a file uses, the folders use in which it is, too, and a file of a
+/// folder is used where its `mod.rs` gives the name. So a use counts where the two paths part.
+fn parted(uses: &BTreeMap<Module, BTreeSet<Module>>) -> BTreeMap<Module, BTreeSet<Module>> {
+    let mut parted: BTreeMap<Module, BTreeSet<Module>> = BTreeMap::new();
+    for (module, used) in uses
+        .iter()
+        .flat_map(|(m, used)| used.iter().map(move |u| (m, u)))
+    {
+        let same = module.iter().zip(used).take_while(|(a, b)| a == b).count();
+        let user = parted.entry(module[..=same].to_vec()).or_default();
+        user.insert(used[..=same].to_vec());
+    }
+    parted
 }
 
 /// A ring of modules that use each other, if there is one.
@@ -137,7 +114,7 @@ fn no_modules_use_each_other_in_a_ring() {
         "{} modules, {count} uses",
         uses.len()
     );
-    assert_eq!(ring(&uses), None);
+    assert_eq!(ring(&parted(&uses)), None);
 }
 
 fn ring_of(files: &[(&str, &str)]) -> Option<Vec<String>> {
@@ -145,7 +122,9 @@ fn ring_of(files: &[(&str, &str)]) -> Option<Vec<String>> {
         path: (*path).to_owned(),
         text: (*text).to_owned(),
     };
-    ring(&uses(&files.iter().map(source).collect::<Vec<_>>()))
+    ring(&parted(&uses(
+        &files.iter().map(source).collect::<Vec<_>>(),
+    )))
 }
 
 #[test]
@@ -165,6 +144,14 @@ fn planted_rings_are_found() {
         ("src/m/c.rs", "fn f() { super::a::g() }"),
     ];
     assert_eq!(ring(&three), 3);
+    let by_folders = [
+        ("src/m/mod.rs", "mod a; mod b; pub use b::B;"),
+        ("src/m/a.rs", "use super::super::n::N;"),
+        ("src/m/b.rs", ""),
+        ("src/n/mod.rs", "mod c;"),
+        ("src/n/c.rs", "use crate::m::B;"),
+    ];
+    assert_eq!(ring(&by_folders), 2);
     let far = [
         ("src/m/a.rs", "use super::super::n::b;"),
         ("src/n/b.rs", "use crate::m::a::A;"),

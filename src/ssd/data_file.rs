@@ -28,6 +28,16 @@ pub fn entry_weight(bytes: u64, entries: u64) -> u64 {
     u64::try_from(wide / u128::from(entries.max(1))).unwrap_or(u64::MAX)
 }
 
+/// The tables that these files have rows or tombstones of, rising.
+#[must_use]
+pub fn tables_of(files: &[Arc<DataFile>]) -> Vec<u32> {
+    let runs = files.iter().flat_map(|file| &file.runs);
+    let mut tables: Vec<u32> = runs.map(|run| run.table).collect();
+    tables.sort_unstable();
+    tables.dedup();
+    tables
+}
+
 /// Where a key's newest flushed copy is: file slot, tombstone bit, entry number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Location(pub u64);

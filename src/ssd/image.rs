@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use super::Ssd;
 use super::commit::Captured;
-use super::data_file::DataFile;
+use super::data_file::{DataFile, tables_of};
 use super::edits::ImageRef;
 use super::image_room::is_due;
 use super::scan::{Merge, aligned, read_exact};
@@ -416,17 +416,10 @@ fn merge(
         ranks,
         numbers,
     };
-    let mut tables: Vec<u32> = captured
-        .files
-        .iter()
-        .flat_map(|f| f.runs.iter().map(|r| r.table))
-        .collect();
-    tables.sort_unstable();
-    tables.dedup();
     // A cursor holds an eighth of its window in key blocks.
     let share = KEYS_BYTES / young.len().max(1) as u64;
     let window = share.clamp(16 << 10, 512 << 10) * 8;
-    for table in tables {
+    for table in tables_of(&captured.files) {
         let mut merge = Merge::new(young, table, window)?;
         loop {
             let index = merge.newest()?;

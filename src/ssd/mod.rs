@@ -43,6 +43,7 @@ pub mod writer;
 
 use std::fmt;
 use std::io::ErrorKind;
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, Weak};
 
@@ -77,7 +78,7 @@ pub struct Ssd {
     /// Which of its parameter files are open.
     pub open_files: Arc<OpenFiles>,
     /// Files of the current version by slot.
-    pub slots: Slots,
+    slots: Slots,
     /// Most bytes on disk; 0: 85 % of the file system.
     pub disk_bytes_max: u64,
     /// When bookkeeping happens.
@@ -118,6 +119,11 @@ impl Ssd {
     /// Files, versions and checkpoints. Held for short, never over I/O.
     pub fn versions(&self) -> MutexGuard<'_, Versions> {
         self.versions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Files of the current version by slot. Held for short, also while a shard is locked.
+    pub fn file_slots(&self) -> impl Deref<Target = Vec<Option<Arc<DataFile>>>> + '_ {
+        self.slots.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lets the next opener have the store.

@@ -257,9 +257,7 @@ impl std::fmt::Debug for Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         let core = &self.leases.core;
-        if core.check_process().is_err() {
-            // In a forked child nothing is let go: locks and threads are the parent's.
-            std::mem::forget(Arc::clone(&self.leases));
+        if core.leave_to_parent(&self.leases) {
             return;
         }
         // It may be dropped by a panic of its caller: another one would end the process.

@@ -270,8 +270,7 @@ impl Store {
     /// # Errors
     /// `NoSpace`, `Io`, `Poisoned`, `ReadOnly`.
     pub fn flush(&self) -> Result<u64> {
-        self.parts.core.check_writer()?;
-        self.parts.core.ssd.check_writable()?;
+        self.parts.core.check_writable()?;
         self.call(|parts| parts.flusher.flush_all())
     }
 
@@ -284,8 +283,7 @@ impl Store {
     /// `ReadOnly`.
     pub fn compact(&self) -> Result<u64> {
         let core = &self.parts.core;
-        core.check_writer()?;
-        core.ssd.check_writable()?;
+        core.check_writable()?;
         let compacted = self.call(|parts| parts.compactor.compact_fully());
         if !matches!(compacted, Ok(0)) {
             core.publish(core.options.inline);
@@ -510,7 +508,7 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        if self.parts.leave_to_parent() {
+        if self.parts.core.leave_to_parent(&self.parts) {
             self.threads.leave_to_parent();
             return;
         }

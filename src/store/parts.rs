@@ -76,13 +76,4 @@ impl Parts {
             weak(&self.checkpointer),
         ]
     }
-
-    /// In a forked child nothing is let go of: locks and threads are the parent's. True there.
-    pub fn leave_to_parent(&self) -> bool {
-        let forked = self.core.check_process().is_err();
-        if forked {
-            std::mem::forget(self.clone());
-        }
-        forked
-    }
 }

@@ -54,57 +54,85 @@ pub fn first_path(code: &[char], library: &str) -> Option<usize> {
     words(code, library).into_iter().find(uses)
 }
 
-/// The names that follow `root::`, also inside `root::{a::b, c}`.
-pub fn named_after(code: &[char], root: &str) -> Vec<(usize, String)> {
-    let starts = words(code, root).into_iter();
-    starts
-        .filter_map(|at| after_colons(code, at + root.len()))
-        .flat_map(|at| names_at(code, at))
-        .collect()
-}
+/// A path in the code: its names, each with where it stands.
+pub type CodePath = Vec<(usize, String)>;
 
-/// The names that follow a chain of `super::` which leads out of a module `depth` below the root.
-pub fn named_after_supers(code: &[char], depth: usize) -> Vec<(usize, String)> {
+/// All paths that begin with `root::`, groups in braces taken apart; a chain of `super::` is one root.
+pub fn paths(code: &[char], root: &str) -> Vec<CodePath> {
     let mut found = Vec::new();
     let mut end_of_last = 0;
-    for start in words(code, "super") {
+    for start in words(code, root) {
         if start < end_of_last {
             continue;
         }
-        let (mut at, mut count) = (start, 0);
-        while code[at..].starts_with(&['s', 'u', 'p', 'e', 'r'])
-            && let Some(next) = after_colons(code, at + 5)
-        {
-            (at, count) = (next, count + 1);
+        end_of_last = start + root.len();
+        if after_colons(code, end_of_last).is_none() {
+            continue;
         }
-        end_of_last = at;
-        if count >= depth && count > 0 {
-            found.extend(names_at(code, at));
+        let first = found.len();
+        expand(code, start, &mut Vec::new(), &mut found);
+        let chain = found.get(first).into_iter().flatten();
+        if let Some((last, _)) = chain.take_while(|(_, name)| name == root).last() {
+            end_of_last = last + root.len();
         }
     }
     found
 }
 
-/// The name at `at`, or the first names of the items if a `{` group stands there.
-pub fn names_at(code: &[char], at: usize) -> Vec<(usize, String)> {
-    let name = |at: usize| -> String { code[at..].iter().take_while(|c| is_word(**c)).collect() };
-    if code.get(at) != Some(&'{') {
-        return vec![(at, name(at))];
-    }
-    let (mut names, mut open, mut fresh) = (Vec::new(), 0, false);
-    for (i, c) in code.iter().enumerate().skip(at) {
-        match c {
-            '{' => (open, fresh) = (open + 1, open == 0),
-            '}' if open == 1 => break,
-            '}' => open -= 1,
-            ',' => fresh = open == 1,
-            c if fresh && is_word(*c) => {
-                names.push((i, name(i)));
-                fresh = false;
+/// Takes a path or a group apart that stands at `at`; gives where what follows it stands.
+fn expand(code: &[char], mut at: usize, before: &mut CodePath, found: &mut Vec<CodePath>) -> usize {
+    let skip_blanks = |at: usize| {
+        let blanks = code[at..].iter().take_while(|c| c.is_whitespace()).count();
+        at + blanks
+    };
+    at = skip_blanks(at);
+    if code.get(at) == Some(&'{') {
+        loop {
+            at = skip_blanks(expand(code, at + 1, &mut before.clone(), found));
+            match code.get(at) {
+                Some(',') => {}
+                Some('}') => return at + 1,
+                _ => return at,
             }
-            _ => {}
         }
     }
+    let name: String = code[at..].iter().take_while(|c| is_word(**c)).collect();
+    let end = at + name.chars().count();
+    if !name.is_empty() {
+        before.push((at, name));
+        if let Some(next) = after_colons(code, end) {
+            return expand(code, next, before, found);
+        }
+        found.push(before.clone());
+    }
+    // `x as y`, and whatever else ends an item.
+    let rest = code[end..].iter();
+    end + rest.take_while(|c| ![',', '}', ';'].contains(*c)).count()
+}
+
+/// The names that follow `root::`, also inside `root::{a::b, c}`.
+pub fn named_after(code: &[char], root: &str) -> Vec<(usize, String)> {
+    named(&paths(code, root), |_| Some(1))
+}
+
+/// The names that follow a chain of `super::` which leads out of a module `depth` below the root.
+pub fn named_after_supers(code: &[char], depth: usize) -> Vec<(usize, String)> {
+    named(&paths(code, "super"), |path| {
+        let count = supers(path.iter().map(|(_, name)| name));
+        (count >= depth).then_some(count)
+    })
+}
+
+/// How many `super`s a path begins with.
+pub fn supers<'a>(names: impl Iterator<Item = &'a String>) -> usize {
+    names.take_while(|name| *name == "super").count()
+}
+
+/// One name of each path, each place once.
+fn named(paths: &[CodePath], which: impl Fn(&CodePath) -> Option<usize>) -> Vec<(usize, String)> {
+    let name = |path: &CodePath| path.get(which(path)?).cloned();
+    let mut names: Vec<_> = paths.iter().filter_map(name).collect();
+    names.dedup();
     names
 }
 

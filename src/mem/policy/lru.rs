@@ -13,17 +13,7 @@ impl Policy for Lru {
         }
     }
 
-    fn admitted(&mut self, rows: &mut Rows, slot: u32) {
-        rows.push_hot(LRU, slot);
-    }
-
-    fn returned(&mut self, rows: &mut Rows, slot: u32) {
-        rows.push_hot(LRU, slot);
-    }
-
     fn coldest(&mut self, rows: &mut Rows, want: usize, named: &mut Vec<u32>) {
         rows.take_coldest(LRU, want, named);
     }
-
-    fn left(&mut self, _: &mut Rows, _: u32) {}
 }

@@ -127,8 +127,7 @@ impl Checkpointer {
     /// # Errors
     /// `InvalidArgument` for a step that does not rise or too long a meta, `ReadOnly`, `Poisoned`.
     pub fn begin(self: &Arc<Checkpointer>, step: u64, meta: &[u8]) -> Result<CheckpointTicket> {
-        self.core.check_writer()?;
-        self.core.ssd.check_writable()?;
+        self.core.check_writable()?;
         let meta = self.copy_meta(meta)?;
         let outcome = Arc::new(Outcome::default());
         let ticket = CheckpointTicket::new(&outcome, self.core.process);

@@ -9,7 +9,7 @@
 //! - A tombstone goes only when no file outside the inputs can hold an older copy of its key.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use super::super::core::{add, point};
 use super::{CompactionJob, Compactor};
@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::format::footer::RunKind;
 use crate::io::Queue;
 use crate::ssd::NewFile;
-use crate::ssd::data_file::{DataFile, Location};
+use crate::ssd::data_file::{DataFile, Location, tables_of};
 use crate::ssd::entry_scan::{EntryBatch, EntryScan};
 use crate::ssd::held::Tally;
 use crate::ssd::scan::Merge;
@@ -190,12 +190,7 @@ impl Compactor {
         }
         for gone in &forgotten {
             let mut guard = self.core.shards[range_of(gone.hash, self.core.shards.len())].lock();
-            let files = self
-                .core
-                .ssd
-                .slots
-                .read()
-                .unwrap_or_else(PoisonError::into_inner);
+            let files = self.core.ssd.file_slots();
             let Some(input) = files[gone.from.slot() as usize].as_deref() else {
                 continue;
             };
@@ -222,13 +217,7 @@ impl Compactor {
         job: &mut CompactionJob<'_>,
     ) -> Result<()> {
         let expected: u64 = inputs.files.iter().map(|f| f.live_bytes()).sum();
-        let mut tables: Vec<u32> = inputs
-            .files
-            .iter()
-            .flat_map(|f| f.runs.iter().map(|r| r.table))
-            .collect();
-        tables.sort_unstable();
-        tables.dedup();
+        let tables = tables_of(&inputs.files);
         let mut done = 0;
         let mut merging = Merging::new(self, inputs, &tables, job)?;
         while merging.more()? {
@@ -268,12 +257,7 @@ impl Compactor {
         for group in moved.chunk_by(|a, b| shard_of(a) == shard_of(b)) {
             for some in group.chunks(512) {
                 let mut guard = self.core.shards[shard_of(&some[0])].lock();
-                let files = self
-                    .core
-                    .ssd
-                    .slots
-                    .read()
-                    .unwrap_or_else(PoisonError::into_inner);
+                let files = self.core.ssd.file_slots();
                 let mut tally = Tally::of(&file);
                 for m in some {
                     let to = Location::new(file.slot, m.tombstone, entry);

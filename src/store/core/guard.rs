@@ -14,6 +14,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use super::Core;
 
 impl Core {
+    /// True in a forked child, where nothing may be let go of: locks and threads are the parent's. A
+    /// handle that is being dropped there leaves one behind, so that what it leads to stays.
+    pub fn leave_to_parent(&self, handle: &impl Clone) -> bool {
+        let forked = self.check_process().is_err();
+        if forked {
+            std::mem::forget(handle.clone());
+        }
+        forked
+    }
+
     /// Does the work of a call. A panic poisons the store and goes on to the caller.
     ///
     /// # Cost

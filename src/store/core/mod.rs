@@ -182,6 +182,15 @@ impl Core {
         self.check_open()
     }
 
+    /// Fails where nothing can be changed: as [`Core::check_writer`], and once writes are refused.
+    ///
+    /// # Errors
+    /// `Forked`, `ReadOnly`, `InvalidArgument`, `Poisoned`.
+    pub fn check_writable(&self) -> Result<()> {
+        self.check_writer()?;
+        self.ssd.check_writable()
+    }
+
     /// Fails once the store was closed.
     ///
     /// # Errors

@@ -85,7 +85,6 @@ impl Core {
         self.stalls.count(&mut stats);
         self.demand.count(&mut stats);
         self.each_part(|part| part.count(&mut stats));
-        stats.uncheckpointed_rows = self.uncheckpointed_rows();
         stats.publisher_panics = self.publisher.panics();
         for cell in &self.shards {
             let shard = cell.lock();
@@ -99,6 +98,7 @@ impl Core {
                 stats.index_keys += table.index.len() as u64;
             }
         }
+        stats.uncheckpointed_rows = stats.dirty_rows + self.changes.flushed_rows();
         stats
     }
 

@@ -302,12 +302,7 @@ impl Flusher {
         for chunk in written.chunk_by(|a, b| a.shard == b.shard) {
             for some in chunk.chunks(1024) {
                 let mut guard = self.core.shards[usize::from(some[0].shard)].lock();
-                let files = self
-                    .core
-                    .ssd
-                    .slots
-                    .read()
-                    .unwrap_or_else(PoisonError::into_inner);
+                let files = self.core.ssd.file_slots();
                 let new = slot.and_then(|slot| files[slot as usize].as_deref());
                 let mut tally = new.map(Tally::of);
                 for (i, w) in some.iter().enumerate() {

@@ -239,8 +239,7 @@ impl Store {
     ) -> Result<CompactReport> {
         limits.validate()?;
         let core = &self.parts.core;
-        core.check_writer()?;
-        core.ssd.check_writable()?;
+        core.check_writable()?;
         core.guarded(|| ManualCompaction::new(&self.parts, limits).run(progress))
     }
 

@@ -21,8 +21,7 @@ impl Parts {
             compare(&known.descriptor, descriptor)?;
             return Ok(known.id);
         }
-        self.core.check_writer()?;
-        self.core.ssd.check_writable()?;
+        self.core.check_writable()?;
         self.puller.wait_cancelled();
         // No checkpoint runs, no batch is admitted, nothing is pushed while the places move.
         let _role = self.checkpointer.wait_idle();

@@ -185,9 +185,7 @@ impl Puller {
         cells: &[Cell<'_>],
     ) -> Result<()> {
         loop {
-            let admission = self.admission.lock();
-            let admission = admission.unwrap_or_else(PoisonError::into_inner);
-            let admission = self.core.ssd.poison.watch(admission);
+            let admission = self.admission_alone();
             let admitted = pool.shards(self.core.shards.len(), keys, |s, _| {
                 let mut pending = open(&cells[s]);
                 pending.part.hashes.is_empty() || self.admit_shard(table, s, &mut pending)

@@ -4,7 +4,7 @@
 //! - A shard is unlocked while its rows are read; they are marked as being read meanwhile, and
 //!   others who want them wait.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::super::core::{Shard, ShardTable, Table, add, point};
@@ -61,15 +61,7 @@ impl Puller {
                 }
                 progress = self.assign_slots(table, &mut shard, intent, pending, &mut wants);
             }
-            let files = {
-                let slots = self
-                    .core
-                    .ssd
-                    .slots
-                    .read()
-                    .unwrap_or_else(PoisonError::into_inner);
-                pin_files(&slots, &wants)
-            };
+            let files = pin_files(&self.core.ssd.file_slots(), &wants);
             drop(shard);
             // What has a place is read before more room is made: nothing stays half-read.
             let batch = std::mem::take(&mut wants);

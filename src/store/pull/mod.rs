@@ -8,7 +8,7 @@ mod fetch;
 mod remove;
 mod ticket;
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 pub use ticket::Ticket;
 
@@ -106,8 +106,10 @@ impl Puller {
 
     /// Holds admissions back.
     pub fn admission_alone(&self) -> impl Sized + '_ {
-        let admission = self.admission.lock();
-        let admission = admission.unwrap_or_else(std::sync::PoisonError::into_inner);
+        let admission = self
+            .admission
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         self.core.ssd.poison.watch(admission)
     }
 }

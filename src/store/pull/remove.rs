@@ -46,8 +46,7 @@ impl Puller {
     /// # Errors
     /// As [`Puller::acquire`]; keys before the failure are removed.
     pub fn remove(&self, table: &Arc<Table>, keys: &[u64]) -> Result<u64> {
-        self.core.check_writer()?;
-        self.core.ssd.check_writable()?;
+        self.core.check_writable()?;
         let mut removed = 0;
         let mut rest = keys;
         let mut step = REMOVE_KEYS;

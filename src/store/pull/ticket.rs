@@ -206,8 +206,7 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if self.puller.core.check_process().is_err() {
-            std::mem::forget(Arc::clone(&self.puller));
+        if self.puller.core.leave_to_parent(&self.puller) {
             return;
         }
         self.puller.prefetches.remove(&self.prefetch);

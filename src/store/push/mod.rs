@@ -169,8 +169,7 @@ impl Pusher {
     /// `InvalidArgument`, `ReadOnly`, `Poisoned` (the change could never be checkpointed).
     pub fn push(&self, lease: &Lease, update: Update<'_>) -> Result<PushReport> {
         lease.check(&self.core)?;
-        self.core.check_writer()?;
-        self.core.ssd.check_writable()?;
+        self.core.check_writable()?;
         let table = &*lease.table;
         let job = self.check_update(lease, table, update)?;
         let non_finite = self.count_non_finite(lease, &job)?;

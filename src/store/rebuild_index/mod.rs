@@ -172,12 +172,7 @@ impl<'a> Rebuild<'a> {
             live.iter().sum::<u64>() == keys,
             "every key is counted once"
         );
-        let slots = self
-            .core
-            .ssd
-            .slots
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
+        let slots = self.core.ssd.file_slots();
         for (file, live) in slots.iter().zip(live) {
             if let Some(file) = file {
                 file.add_live_many(*live);
@@ -217,8 +212,7 @@ impl<'a> Plan<'a> {
         let young: Vec<_> = current.iter().filter(is_young).cloned().collect();
         let threads = rebuild.threads();
         let units = units(rebuild.core, &young, image.as_deref_mut(), threads)?;
-        let slots = rebuild.core.ssd.slots.read();
-        let files = slots.unwrap_or_else(PoisonError::into_inner).clone();
+        let files = rebuild.core.ssd.file_slots().clone();
         let rank = |file: &Option<Arc<DataFile>>| file.as_ref().map_or(0, |f| f.meta.rank);
         // The rows have not come yet: a part of their memory is free.
         let keys_bytes = (rebuild.core.options.cache_bytes / 4).clamp(1 << 20, 128 << 20);
