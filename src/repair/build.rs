@@ -8,37 +8,32 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::file::{self, SavedFile, Target};
+use super::copies::{Copies, Kept};
+use super::file::{self, SavedFile};
 use super::find::{self, Version};
 use super::layout::{self, Part};
 use super::lost::{Counts, Losses, LostRows, Survivors};
 use super::{RepairOptions, Repaired, Site};
 use crate::error::{ArgumentError, Error, Result};
-use crate::format::footer::RunKind;
 use crate::format::identity::encode_part;
-use crate::format::manifest::{CheckpointMeta, FileMeta};
+use crate::format::manifest::CheckpointMeta;
 use crate::format::parse_file_name;
 use crate::format::{FileIdentity, FileKind, PART_NAME, data_file_name, file_name, meta};
 use crate::inspect::Progress;
 use crate::io::{Directory, Io, Queue};
-use crate::options::{NUMBERS_RESERVED, TableDescriptor};
+use crate::options::NUMBERS_RESERVED;
 use crate::ssd::create::{Next, write_root};
-use crate::ssd::data_file::DataFile;
 use crate::ssd::edits::{self, ImageRef, Replay};
 use crate::ssd::export::link;
 use crate::ssd::image::ImageScan;
 use crate::ssd::meta_file::check_meta_file;
 use crate::ssd::names::LOCK_NAME;
-use crate::ssd::open_footer;
-use crate::ssd::scan::RunCursor;
 use crate::ssd::small_files::{sync, write_whole};
 use crate::ssd::space::refused;
 use crate::ssd::version::Versions;
 
 const QUEUE_DEPTH: usize = 4;
 const QUEUE_BYTES: usize = 512 << 10;
-/// Window of rows while a file is written a second time.
-const WINDOW_BYTES: u64 = 1 << 20;
 
 /// Builds the repaired store.
 pub(super) struct Build<'a> {
@@ -55,13 +50,6 @@ pub(super) struct Build<'a> {
     next_number: u64,
     /// What was lost, the files that are left, and the image of the damaged store.
     unsettled: Option<(Losses, Vec<Kept>, Option<ImageRef>)>,
-}
-
-/// A file of the repaired version.
-struct Kept {
-    meta: FileMeta,
-    /// Whether entries of it may contradict other files: their epochs were guessed, or the file did.
-    doubted: bool,
 }
 
 impl<'a> Build<'a> {
@@ -180,7 +168,11 @@ impl<'a> Build<'a> {
             written.doubted |= again;
         }
         if files.iter().any(|f| f.doubted) {
-            self.leave_stale_out(&mut files, &replay.tables, checkpoint.id)?;
+            let mut queue = self.queue()?;
+            let mut next = self.next_number;
+            let copies = self.copies(checkpoint.id);
+            copies.leave_stale_out(&mut files, &replay.tables, &mut *queue, &mut next)?;
+            self.next_number = next;
         }
         self.finish(replay, &files, &kept, &checkpoint, next_checkpoint)?;
         self.unsettled = Some((losses, files, replay.image));
@@ -196,7 +188,7 @@ impl<'a> Build<'a> {
         // One of a later checkpoint does not list what was live at this one.
         let scan = image.and_then(|image| ImageScan::open(&*self.root, &self.store, image).ok());
         let scan = scan.filter(|scan| scan.checkpoint <= repaired.checkpoint);
-        let opened = self.open(&files, repaired.checkpoint)?;
+        let opened = self.copies(repaired.checkpoint).open(&files)?;
         let left = Survivors {
             files: &opened,
             tables: repaired.tables.len(),
@@ -210,11 +202,17 @@ impl<'a> Build<'a> {
         let Some((_, files, _)) = &self.unsettled else {
             return Ok(BTreeSet::new());
         };
-        let left = Survivors {
-            files: &self.open(files, repaired.checkpoint)?,
-            tables: repaired.tables.len(),
-        };
-        left.newest(&mut |_| {})
+        self.copies(repaired.checkpoint)
+            .contradicting(files, repaired.tables.len())
+    }
+
+    /// What is asked of the entries of a checkpoint's files.
+    fn copies(&self, checkpoint: u64) -> Copies<'_> {
+        Copies {
+            parts: &self.parts,
+            store: self.store,
+            checkpoint,
+        }
     }
 
     fn check_parts(&self, replay: &Replay) -> Result<()> {
@@ -384,33 +382,13 @@ impl<'a> Build<'a> {
         let mut kept = Vec::new();
         for c in replay.checkpoints.iter().filter(|c| c.id < last) {
             let sound = bad.iter().all(|n| !replay.files[n].in_checkpoint(c.id));
-            if sound && self.check_meta(c).is_ok() && self.agrees(replay, c.id)? {
+            if sound && self.check_meta(c).is_ok() && self.copies(c.id).agree(replay)? {
                 let name = file_name(FileKind::Meta, c.meta_number);
                 link(&*self.root, self.place()?, &name)?;
                 kept.push(*c);
             }
         }
         Ok(kept)
-    }
-
-    /// Whether the files of an earlier checkpoint, each of them sound, do not contradict each other:
-    /// the look at the repaired store compares those of the last one only.
-    fn agrees(&self, replay: &Replay, checkpoint: u64) -> Result<bool> {
-        let files = replay.files.values().map(|meta| Kept {
-            meta: *meta,
-            doubted: false,
-        });
-        let files: Vec<Kept> = files.collect();
-        let merged = self.open(&files, checkpoint).and_then(|files| {
-            let tables = replay.tables.len();
-            let files = &files;
-            Survivors { files, tables }.newest(&mut |_| {})
-        });
-        match merged {
-            Ok(contradicting) => Ok(contradicting.is_empty()),
-            Err(Error::Corrupt { .. }) => Ok(false),
-            Err(error) => Err(error),
-        }
     }
 
     /// The linked files that a checkpoint needs; the others' links are removed.
@@ -460,7 +438,8 @@ impl<'a> Build<'a> {
             }
             let fresh = self.take_number();
             let source = self.parts[old.directory as usize].source.as_deref();
-            let mut target = self.target(&mut *queue, old.directory, fresh, checkpoint)?;
+            let copies = self.copies(checkpoint);
+            let mut target = copies.target(&mut *queue, old.directory, fresh)?;
             let identity = FileIdentity::new(self.store, old.number);
             let saved = file::save(source, &identity, &old, &replay.tables, &mut target)?;
             let SavedFile {
@@ -478,92 +457,6 @@ impl<'a> Build<'a> {
             losses.add(old.number, old.rank, lost, nameless);
         }
         Ok(kept)
-    }
-
-    fn target<'t>(
-        &'t self,
-        queue: &'t mut dyn Queue,
-        directory: u32,
-        number: u64,
-        checkpoint: u64,
-    ) -> Result<Target<'t>> {
-        Ok(Target {
-            queue,
-            directory: self.parts[directory as usize].place()?,
-            store: self.store,
-            number,
-            checkpoint,
-        })
-    }
-
-    /// Opens the files of the repaired version.
-    fn open(&self, files: &[Kept], checkpoint: u64) -> Result<Vec<Arc<DataFile>>> {
-        let open = |kept: &Kept| {
-            let meta = kept.meta;
-            let place = self.parts[meta.directory as usize].place()?;
-            let path = place.path().join(data_file_name(meta.number));
-            let identity = FileIdentity::new(self.store, meta.number);
-            let (file, footer) = open_footer(&**place, &identity, &meta)?;
-            Ok(Arc::new(DataFile::new(
-                0, meta, footer, identity, path, file, true,
-            )))
-        };
-        let of = |kept: &&Kept| kept.meta.in_checkpoint(checkpoint);
-        files.iter().filter(of).map(open).collect()
-    }
-
-    /// Writes files with doubted entries again, without entries that have a newer copy: epoch and
-    /// rank of a copy never disagree then.
-    fn leave_stale_out(
-        &mut self,
-        files: &mut Vec<Kept>,
-        tables: &[TableDescriptor],
-        checkpoint: u64,
-    ) -> Result<()> {
-        let opened = self.open(files, checkpoint)?;
-        let mut live: Vec<(u64, Vec<bool>)> = files
-            .iter()
-            .filter(|f| f.doubted)
-            .map(|f| {
-                let entries = usize::try_from(f.meta.rows + f.meta.tombstones);
-                (f.meta.number, vec![false; entries.unwrap_or(usize::MAX)])
-            })
-            .collect();
-        let left = Survivors {
-            files: &opened,
-            tables: tables.len(),
-        };
-        left.newest(&mut |found| {
-            let Ok(i) = live.binary_search_by_key(&found.file, |(number, _)| *number) else {
-                return;
-            };
-            if let Some(bit) = live[i].1.get_mut(found.entry as usize) {
-                *bit = true;
-            }
-        })?;
-        let mut queue = self.queue()?;
-        for (number, live) in live {
-            if live.iter().all(|live| *live) {
-                continue;
-            }
-            let place = files.iter().position(|f| f.meta.number == number);
-            let source = opened.iter().find(|f| f.meta.number == number);
-            let (Some(place), Some(source)) = (place, source) else {
-                continue;
-            };
-            let old = files.remove(place);
-            let fresh = self.take_number();
-            let mut target = self.target(&mut *queue, old.meta.directory, fresh, checkpoint)?;
-            if let Some(meta) = copy_live(source, &live, tables, &mut target)? {
-                files.push(Kept {
-                    meta,
-                    doubted: true,
-                });
-            }
-            let place = self.parts[old.meta.directory as usize].place()?;
-            layout::remove(&**place, &data_file_name(number))?;
-        }
-        Ok(())
     }
 
     /// Writes what makes the files a store.
@@ -603,35 +496,4 @@ impl<'a> Build<'a> {
             Some((checkpoint, next)),
         )
     }
-}
-
-/// Copies the entries of a sound file that are live.
-fn copy_live(
-    source: &Arc<DataFile>,
-    live: &[bool],
-    tables: &[TableDescriptor],
-    target: &mut Target<'_>,
-) -> Result<Option<FileMeta>> {
-    let (number, checkpoint) = (target.number, target.checkpoint);
-    let mut writer = target.writer()?;
-    for (i, run) in source.runs.iter().enumerate() {
-        let mut row = vec![0.0; tables[run.table as usize].row_bytes() / 4];
-        let mut cursor = RunCursor::new(source, i, WINDOW_BYTES)?;
-        while let Some(entry) = cursor.entry() {
-            if live.get(entry.number as usize).copied().unwrap_or(false) {
-                match run.kind {
-                    RunKind::Tombstones => writer.tombstone(run.table, entry.key, entry.epoch),
-                    RunKind::Rows => {
-                        cursor.read_row(&mut row)?;
-                        writer.row(run.table, entry.key, entry.epoch, &row);
-                    }
-                }
-            }
-            cursor.advance()?;
-        }
-    }
-    if writer.entries() == 0 {
-        return Ok(None);
-    }
-    file::finish(writer, &source.meta, number, checkpoint).map(Some)
 }

@@ -8,6 +8,7 @@
 //! - The store must not be open: its lock is held to the end.
 
 mod build;
+mod copies;
 mod file;
 mod find;
 mod holes;
