@@ -69,7 +69,7 @@ pub use options::{
     DIM_MAX, Dtype, HyperParameters, Initialiser, IoEngine, NonFinite, Optimizer, PolicyKind,
     RowMetadata, RuntimeOptions, TABLES_MAX, TableDescriptor,
 };
-pub use stats::Stats;
+pub use stats::{Stats, TableStats, WAIT_BUCKETS, Wait, WaitStats};
 pub use store::{
     CheckpointInfo, CheckpointTicket, CompactLimits, CompactProgress, CompactReport, DirectoryInfo,
     DropReport, FileInfo, Lease, PushReport, Row, RowIter, Store, Ticket, Update,

@@ -179,13 +179,13 @@ pub const METRICS: &[Metric] = &[
     }),
     gauge(
         "hps_stall_max_seconds",
-        "Longest time that a batch waited for room, since the store was opened.",
+        "Longest time that a pull or push waited for a free slot at a stretch, since the store was opened.",
         |s| s.stall_us_max,
     )
     .of(Unit::Microseconds),
     counter(
         "hps_stall_seconds_total",
-        "Time that batches waited for room, summed.",
+        "Time that pulls and pushes waited for free slots, summed.",
         |s| s.stall_us,
     )
     .of(Unit::Microseconds),

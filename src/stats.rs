@@ -2,6 +2,92 @@
 //!
 //! Counters count from the opening of the store; the rest is as of the call.
 
+use crate::units::TableId;
+
+/// What a pull or push of rows waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Wait {
+    /// A slot: all are pinned, or hold a copy for a running checkpoint.
+    Room,
+    /// Dirty rows that have to be written before a slot is free.
+    Flush,
+    /// Compaction, which the files on disk are too far behind.
+    Compaction,
+    /// Rows that another batch is reading.
+    OtherBatch,
+    /// Its own reads.
+    Device,
+}
+
+impl Wait {
+    /// All of them, in the order of [`TableStats::waits`].
+    pub const ALL: [Wait; 5] = [
+        Wait::Room,
+        Wait::Flush,
+        Wait::Compaction,
+        Wait::OtherBatch,
+        Wait::Device,
+    ];
+
+    /// For logs and metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Wait::Room => "room",
+            Wait::Flush => "flush",
+            Wait::Compaction => "compaction",
+            Wait::OtherBatch => "other_batch",
+            Wait::Device => "device",
+        }
+    }
+
+    /// Whether it is a wait for a free slot, as [`Stats::stall_us`] counts it.
+    #[must_use]
+    pub fn is_stall(self) -> bool {
+        matches!(self, Wait::Room | Wait::Flush | Wait::Compaction)
+    }
+}
+
+/// Buckets of [`WaitStats::histogram`]: the last is of all waits of about half a minute and more.
+pub const WAIT_BUCKETS: usize = 26;
+
+/// How often, and how long, batches waited for one reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WaitStats {
+    /// Waits.
+    pub count: u64,
+    /// All together, in microseconds.
+    pub us: u64,
+    /// The longest, in microseconds.
+    pub us_max: u64,
+    /// Waits by length: bucket 0 is of those below 1 us, bucket i of those from 2^(i-1) us on.
+    pub histogram: [u64; WAIT_BUCKETS],
+}
+
+/// What the store counts for one table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TableStats {
+    /// Its number.
+    pub id: TableId,
+    /// Its name.
+    pub name: String,
+    /// What its pulls and pushes waited for, in the order of [`Wait::ALL`]. A batch waits in each
+    /// shard for itself: times of shards that are served at the same time add up.
+    pub waits: [WaitStats; Wait::ALL.len()],
+}
+
+impl TableStats {
+    /// What its pulls and pushes waited for one reason.
+    #[must_use]
+    pub fn wait(&self, cause: Wait) -> &WaitStats {
+        let at = Wait::ALL.iter().position(|other| *other == cause);
+        &self.waits[at.unwrap_or(0)]
+    }
+}
+
 /// A reading of everything that the store counts.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
@@ -39,9 +125,10 @@ pub struct Stats {
     pub compaction_failures: u64,
     /// Checkpoints made durable.
     pub checkpoints: u64,
-    /// Longest time that a batch waited for room, in microseconds.
+    /// Longest time that a pull or push waited for a free slot at a stretch, in microseconds.
     pub stall_us_max: u64,
-    /// Total of these times, in microseconds.
+    /// Time that pulls and pushes waited for free slots, in microseconds: for room, for a flush or for
+    /// a compaction. [`Stats::tables`] has it by cause.
     pub stall_us: u64,
     /// Longest cut of a checkpoint, in microseconds.
     pub cut_us_max: u64,
@@ -99,6 +186,8 @@ pub struct Stats {
     pub disk_bytes: u64,
     /// Panics of the program's recorder of metrics: after the first nothing more is published.
     pub publisher_panics: u64,
+    /// By table id.
+    pub tables: Vec<TableStats>,
 }
 
 impl Stats {

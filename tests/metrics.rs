@@ -108,9 +108,13 @@ fn parse_labels<'a>(mut rest: &'a str, labels: &mut BTreeMap<String, String>) ->
     }
 }
 
-/// Every field of a reading and its value, from the `Debug` form.
+/// Every field of a reading and its value, from the `Debug` form; but for those by table, which the text
+/// has not.
 fn fields(stats: &Stats) -> BTreeMap<String, String> {
+    let mut stats = stats.clone();
+    stats.tables.clear();
     let text = format!("{stats:#?}");
+    let text = text.replace("    tables: [],\n", "");
     let line = |line: &str| {
         let field = line.strip_prefix("    ")?.strip_suffix(',')?;
         let (name, value) = field.split_once(": ")?;
@@ -243,7 +247,8 @@ fn every_field_stands_in_the_text_once_under_its_name() {
         .filter_map(|line| line.trim().strip_prefix("pub ")?.split_once(": "))
         .map(|(name, _)| name)
         .collect();
-    assert!(public.iter().copied().eq(fields.keys().map(String::as_str)));
+    let numbers = public.into_iter().filter(|name| *name != "tables");
+    assert!(numbers.eq(fields.keys().map(String::as_str)));
     let different: BTreeSet<&String> = fields.values().collect();
     assert_eq!(different.len(), fields.len(), "fill every field: {stats:?}");
     compare(&stats.prometheus(), &fields).unwrap();

@@ -17,7 +17,7 @@ mod turns;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub use rate_limit::{CompactionJob, RateLimiter};
 pub use turns::Record;
@@ -137,16 +137,16 @@ impl Compactor {
 
     /// Holds flushes back while `current` is far over its bound and compaction can help.
     pub fn wait_for_space(&self) {
-        let mut stalled: Option<Instant> = None;
         while self.is_over_space() {
-            stalled.get_or_insert_with(Instant::now);
-            let seen = self.compacted.count();
-            self.flushed.notify();
-            self.compacted.wait(seen, Duration::from_millis(10));
+            self.wait_a_little();
         }
-        if let Some(since) = stalled {
-            self.core.stalls.since(since);
-        }
+    }
+
+    /// Waits until a compaction has ended, or a moment.
+    pub fn wait_a_little(&self) {
+        let seen = self.compacted.count();
+        self.flushed.notify();
+        self.compacted.wait(seen, Duration::from_millis(10));
     }
 
     /// Whether flushes are held back.

@@ -1,7 +1,7 @@
-//! What do callers ask for, and how long do they wait?
+//! What do callers ask for?
 
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::stats::Stats;
 use crate::sync::atomic::AtomicU64;
@@ -19,28 +19,6 @@ pub fn get(counter: &AtomicU64) -> u64 {
 /// Microseconds of a duration.
 pub fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
-}
-
-/// Waits for room.
-#[derive(Debug, Default)]
-pub struct Stalls {
-    us: AtomicU64,
-    us_max: AtomicU64,
-}
-
-impl Stalls {
-    /// Somebody has waited for room.
-    pub fn since(&self, since: Instant) {
-        let us = micros(since.elapsed());
-        add(&self.us, us);
-        self.us_max.fetch_max(us, Ordering::Relaxed);
-    }
-
-    /// Adds to a reading.
-    pub fn count(&self, stats: &mut Stats) {
-        stats.stall_us = get(&self.us);
-        stats.stall_us_max = get(&self.us_max);
-    }
 }
 
 /// What callers ask for.

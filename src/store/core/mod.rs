@@ -12,16 +12,17 @@ mod guard;
 mod part;
 mod shard;
 mod signal;
+mod waits;
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::time::Instant;
 
 pub use demand::{add, get, micros};
 pub use guard::point;
 pub use part::Part;
 pub use shard::{Shard, ShardCell, ShardGuard, ShardTable, Table};
 pub use signal::Signal;
+pub use waits::Stretch;
 
 use crate::batch::shard_range;
 use crate::error::{ArgumentError, Error, Result};
@@ -31,11 +32,12 @@ use crate::observe::Publisher;
 use crate::options::{RuntimeOptions, TableDescriptor};
 use crate::ssd::Ssd;
 use crate::ssd::index::Index;
+use crate::stats::Wait;
 use crate::sync::RwLock;
 use crate::sync::atomic::AtomicBool;
 use crate::units::TableId;
 use changes::Changes;
-use demand::{Demand, Stalls};
+use demand::Demand;
 use part::PartList;
 
 /// It outlives the runs of a scheduler, so it is the system's.
@@ -59,8 +61,6 @@ pub struct Core {
     pub file_bytes: u64,
     /// What the last checkpoint does not hold.
     pub changes: Changes,
-    /// How long batches waited.
-    pub stalls: Stalls,
     /// What callers ask for.
     pub demand: Demand,
     /// Tables by id.
@@ -107,7 +107,6 @@ impl Core {
             shards: (0..options.shards).map(|_| shard()).collect(),
             file_bytes,
             changes: Changes::default(),
-            stalls: Stalls::default(),
             demand: Demand::default(),
             tables: RwLock::new(tables),
             gate: RwLock::new(()),
@@ -305,24 +304,26 @@ impl Core {
     /// # Errors
     /// `Poisoned` when a thread panicked: perhaps the one that would have made room for a copy.
     pub fn lock_to_write(&self, s: usize, table: &Table, slots: &[u32]) -> Result<ShardGuard<'_>> {
-        let cell = &self.shards[s];
-        let mut shard = cell.lock();
-        let mut stalled: Option<Instant> = None;
-        loop {
+        let begin = |shard: &mut Shard| {
             let (interval, frozen) = shard.intervals();
             let cache = &mut shard.tables[table.id.0 as usize].cache;
-            if cache.begin_write(slots, interval, frozen).is_ok() {
-                break;
+            cache.begin_write(slots, interval, frozen).is_ok()
+        };
+        let cell = &self.shards[s];
+        loop {
+            let mut shard = cell.lock();
+            if begin(&mut shard) {
+                return Ok(shard);
             }
-            self.ssd.poison.check_threads()?;
-            // The checkpoint's write-behind frees places, whatever leases are out.
-            stalled.get_or_insert_with(Instant::now);
-            cell.wait(&mut shard);
+            drop(shard);
+            let _room = table.waits(Wait::Room);
+            let mut shard = cell.lock();
+            // The drain of the checkpoint frees slots, whatever leases are out.
+            while !begin(&mut shard) {
+                self.ssd.poison.check_threads()?;
+                cell.wait(&mut shard);
+            }
         }
-        if let Some(since) = stalled {
-            self.stalls.since(since);
-        }
-        Ok(shard)
     }
 
     /// Locks all shards in order.

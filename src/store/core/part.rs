@@ -9,7 +9,7 @@ use std::sync::{OnceLock, Weak};
 use super::Core;
 use crate::observe;
 use crate::ssd::held::Held;
-use crate::stats::Stats;
+use crate::stats::{Stats, Wait};
 
 /// A part of an open store.
 pub trait Part: Send + Sync {
@@ -82,7 +82,15 @@ impl Core {
     /// Reads all counters.
     pub fn stats(&self) -> Stats {
         let mut stats = self.ssd_stats();
-        self.stalls.count(&mut stats);
+        stats.tables = self.all_tables().iter().map(|t| t.stats()).collect();
+        for table in &stats.tables {
+            for (cause, waits) in Wait::ALL.iter().zip(&table.waits) {
+                if cause.is_stall() {
+                    stats.stall_us += waits.us;
+                    stats.stall_us_max = stats.stall_us_max.max(waits.us_max);
+                }
+            }
+        }
         self.demand.count(&mut stats);
         self.each_part(|part| part.count(&mut stats));
         stats.publisher_panics = self.publisher.panics();

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use super::guard::point;
+use super::waits::{Stretch, Waiting, Waits};
 use crate::mem::TableCache;
 use crate::options::TableDescriptor;
 use crate::row::{RowLayout, Updater};
 use crate::ssd::index::Index;
+use crate::stats::{TableStats, Wait};
 use crate::sync::fair;
 use crate::units::TableId;
 
@@ -21,9 +23,43 @@ pub struct Table {
     pub layout: RowLayout,
     /// The update rule.
     pub updater: Updater,
+    /// What its batches waited for.
+    waits: Waits,
 }
 
 impl Table {
+    /// A table that nobody has used yet.
+    #[must_use]
+    pub fn new(id: TableId, descriptor: &TableDescriptor, updater: Updater) -> Table {
+        Table {
+            id,
+            descriptor: descriptor.clone(),
+            layout: RowLayout::new(descriptor),
+            updater,
+            waits: Waits::default(),
+        }
+    }
+
+    /// One of its batches waits; the wait ends when what this gives is dropped.
+    pub fn waits(&self, cause: Wait) -> Waiting<'_> {
+        self.waits.begin(&self.descriptor.name, cause)
+    }
+
+    /// One of its batches waits for this, or still does.
+    pub fn waits_on<'a>(&'a self, stretch: &mut Stretch<'a>, cause: Wait) {
+        stretch.go_on(&self.waits, &self.descriptor.name, cause);
+    }
+
+    /// What is counted for it.
+    #[must_use]
+    pub fn stats(&self) -> TableStats {
+        TableStats {
+            id: self.id,
+            name: self.descriptor.name.clone(),
+            waits: self.waits.stats(),
+        }
+    }
+
     /// About the bytes of a row in a file: record head, padding, its share of key blocks.
     #[must_use]
     pub fn file_bytes(&self) -> u64 {

@@ -17,11 +17,11 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::compact::Compactor;
-use super::core::{Core, Part, Signal, Table, get};
+use super::core::{Core, Part, Signal, Stretch, Table, get};
 use crate::error::{Error, Result};
 use crate::io::Queue;
 use crate::ssd::poison::Watched;
-use crate::stats::Stats;
+use crate::stats::{Stats, Wait};
 use crate::sync::atomic::{AtomicU64, AtomicUsize};
 use crate::sync::{Mutex, MutexGuard, thread};
 
@@ -159,18 +159,29 @@ impl Flusher {
         }
     }
 
-    /// Sees to it that one more place of a table in a shard can be had.
+    /// Sees to it that one more slot of a table in a shard can be had, or waits a moment for one.
     ///
     /// # Errors
     /// `NoSpace`, `Io`, `Poisoned` when dirty rows can't be written.
-    pub fn make_room(&self, s: usize, table: &Table) -> Result<()> {
+    pub fn make_room<'t>(
+        &self,
+        s: usize,
+        table: &'t Table,
+        stretch: &mut Stretch<'t>,
+    ) -> Result<()> {
         let id = table.id.0 as usize;
         let has_room = || {
             let shard = self.core.shards[s].lock();
             let cache = &shard.tables[id].cache;
             cache.available() > 0
         };
-        self.compactor.wait_for_space();
+        while self.compactor.is_over_space() {
+            table.waits_on(stretch, Wait::Compaction);
+            self.compactor.wait_a_little();
+        }
+        if !stretch.is(Wait::Room) {
+            table.waits_on(stretch, Wait::Flush);
+        }
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let mut writer = self.lock_writer();
         self.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -179,23 +190,29 @@ impl Flusher {
         }
         self.core.ssd.check_writable()?;
         // The end of a cut needs the writer, too: what may not be written now may not until that is let go.
-        let epoch_max = self.core.shards[s].lock().interval_max();
+        let interval_max = self.core.shards[s].lock().interval_max();
         let mut picked = self.pick_cold(writer.0.queues.len());
         if picked.is_empty() {
             picked = self.pick_anything(s, id);
         }
+        if !picked.is_empty() {
+            table.waits_on(stretch, Wait::Flush);
+        }
         let written = self.write_files(&mut writer.0, picked)?;
         drop(writer);
-        self.after_flush(written);
-        if written == 0 {
-            // Rows changed after a running checkpoint's cut wait for its capture; if that was over
-            // meanwhile, nobody would end the wait.
-            let cell = &self.core.shards[s];
-            let mut shard = cell.lock();
-            let cache = &shard.tables[id].cache;
-            if cache.available() == 0 && shard.interval_max() <= epoch_max {
-                cell.wait(&mut shard);
-            }
+        if written > 0 {
+            stretch.end();
+            self.after_flush(written);
+            return Ok(());
+        }
+        table.waits_on(stretch, Wait::Room);
+        // Rows changed after a running checkpoint's cut wait for its capture; if that was over
+        // meanwhile, nobody would end the wait.
+        let cell = &self.core.shards[s];
+        let mut shard = cell.lock();
+        let cache = &shard.tables[id].cache;
+        if cache.available() == 0 && shard.interval_max() <= interval_max {
+            cell.wait(&mut shard);
         }
         Ok(())
     }

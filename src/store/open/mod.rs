@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::io::{Directory, Io, descriptor_limit, raise_descriptor_limit_to};
 use crate::observe::Timed;
 use crate::options::{IoEngine, RuntimeOptions, TABLES_MAX, TableDescriptor};
-use crate::row::{RowLayout, Updater, check_hyper};
+use crate::row::{Updater, check_hyper};
 use crate::ssd::recover::{self, OpenRequest, Recovered};
 use crate::units::TableId;
 
@@ -47,12 +47,8 @@ pub fn validate(options: &RuntimeOptions) -> Result<()> {
 
 /// A table from its descriptor.
 pub fn make_table(id: usize, descriptor: &TableDescriptor, options: &RuntimeOptions) -> Table {
-    Table {
-        id: TableId(u32::try_from(id).unwrap_or(u32::MAX)),
-        descriptor: descriptor.clone(),
-        layout: RowLayout::new(descriptor),
-        updater: Updater::new(descriptor, &options.hyper),
-    }
+    let id = TableId(u32::try_from(id).unwrap_or(u32::MAX));
+    Table::new(id, descriptor, Updater::new(descriptor, &options.hyper))
 }
 
 /// Which directory is opened as a store.

@@ -10,15 +10,15 @@
 //! - A failed batch leaves no pin, no promise and no half-read row behind.
 
 use std::sync::{Arc, PoisonError};
-use std::time::Instant;
 
-use super::super::core::{Table, point};
+use super::super::core::{Stretch, Table, point};
 use super::super::lease::{Lease, LeasePart};
 use super::super::workers::WorkerPool;
 use super::Puller;
 use crate::batch::{ShardPart, Split, share, split_into};
 use crate::error::{ArgumentError, Error, Result};
 use crate::mem::{Flags, NO_SLOT};
+use crate::stats::Wait;
 use crate::sync::{Mutex, MutexGuard};
 
 /// What a batch wants of rows that are not in memory.
@@ -184,6 +184,7 @@ impl Puller {
         keys: usize,
         cells: &[Cell<'_>],
     ) -> Result<()> {
+        let mut stretch = Stretch::default();
         loop {
             let admission = self.admission_alone();
             let admitted = pool.shards(self.core.shards.len(), keys, |s, _| {
@@ -198,7 +199,7 @@ impl Puller {
             let Some((s, busy)) = self.refused(table, refusals)? else {
                 continue;
             };
-            let since = Instant::now();
+            table.waits_on(&mut stretch, Wait::Room);
             let cell = &self.core.shards[s];
             let mut shard = cell.lock();
             self.core.ssd.poison.check_threads()?;
@@ -208,7 +209,6 @@ impl Puller {
                 cell.wait(&mut shard);
             }
             drop(shard);
-            self.core.stalls.since(since);
         }
     }
 

@@ -5,9 +5,8 @@
 //!   others who want them wait.
 
 use std::sync::Arc;
-use std::time::Instant;
 
-use super::super::core::{Shard, ShardTable, Table, add, point};
+use super::super::core::{Shard, ShardTable, Stretch, Table, add, point};
 use super::super::workers::WorkerPool;
 use super::Puller;
 use super::admit::{Intent, Pending};
@@ -15,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::mem::{Flags, NO_SLOT};
 use crate::ssd::data_file::{DataFile, Location};
 use crate::ssd::reader::{RowBatch, RowReader, Want, pin_files};
+use crate::stats::Wait;
 use crate::units::unmix64;
 
 /// Rows between the one that gets its place and the one whose lines the processor is asked to fetch.
@@ -49,8 +49,8 @@ impl Puller {
         pending: &mut Pending<'_>,
     ) -> Result<()> {
         let mut wants = Vec::new();
-        let mut stalled: Option<Instant> = None;
-        let result = loop {
+        let mut stretch = Stretch::default();
+        loop {
             let cell = &self.core.shards[s];
             let mut shard = cell.lock();
             let mut progress = self.assign_slots(table, &mut shard, intent, pending, &mut wants);
@@ -65,21 +65,15 @@ impl Puller {
             drop(shard);
             // What has a place is read before more room is made: nothing stays half-read.
             let batch = std::mem::take(&mut wants);
-            if let Err(e) = self.read_rows(pool, thread, table, s, files, batch) {
-                break Err(e);
+            if !batch.is_empty() {
+                stretch.end();
+                self.read_rows(pool, thread, table, s, files, batch)?;
             }
             if matches!(progress, Progress::Done) {
-                break Ok(());
+                return Ok(());
             }
-            stalled.get_or_insert_with(Instant::now);
-            if let Err(e) = self.flusher.make_room(s, table) {
-                break Err(e);
-            }
-        };
-        if let Some(since) = stalled {
-            self.core.stalls.since(since);
+            self.flusher.make_room(s, table, &mut stretch)?;
         }
-        result
     }
 
     /// Gives places to some missing rows, or to as many as places are free.
@@ -161,9 +155,7 @@ impl Puller {
         files: Vec<Arc<DataFile>>,
         wants: Vec<Want>,
     ) -> Result<()> {
-        if wants.is_empty() {
-            return Ok(());
-        }
+        let _device = table.waits(Wait::Device);
         let tags: Vec<u32> = wants.iter().map(|w| w.tag).collect();
         let read = || -> Result<()> {
             let width = table.descriptor.row_f32s();
@@ -208,19 +200,24 @@ impl Puller {
             return Ok(());
         }
         let cell = &self.core.shards[s];
-        let mut shard = cell.lock();
-        loop {
+        let is_read = |shard: &Shard| {
             let cache = &shard.tables[table.id.0 as usize].cache;
             if foreign.iter().any(|p| cache.flags(*p).any(Flags::FAILED)) {
                 let source = std::io::Error::other("a concurrent batch failed to read a row");
                 return Err(Error::io("read rows in", self.core.ssd.root.path(), source));
             }
-            if !foreign.iter().any(|p| cache.flags(*p).any(Flags::LOADING)) {
-                return Ok(());
-            }
+            Ok(!foreign.iter().any(|p| cache.flags(*p).any(Flags::LOADING)))
+        };
+        if is_read(&cell.lock())? {
+            return Ok(());
+        }
+        let _other = table.waits(Wait::OtherBatch);
+        let mut shard = cell.lock();
+        while !is_read(&shard)? {
             self.core.ssd.poison.check_threads()?;
             cell.wait(&mut shard);
         }
+        Ok(())
     }
 }
 

@@ -1,0 +1,251 @@
+//! Why did a pull wait? Each cause is counted for the table whose batch waited, and has a span.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that meets what it does not expect must fail"
+)]
+
+#[path = "common/hooked.rs"]
+mod hooked;
+#[path = "common/small.rs"]
+#[expect(dead_code, reason = "other tests use the rest")]
+mod small;
+#[path = "common/spans.rs"]
+#[expect(dead_code, reason = "other tests use the rest")]
+mod spans;
+
+use std::path::Path;
+use std::sync::{Arc, Condvar, LazyLock, Mutex};
+use std::time::{Duration, Instant};
+
+use hooked::{Hook, HookedDisk};
+use hps::io::sim::SimDisk;
+use hps::*;
+use small::{fill, options, set, sgd};
+use spans::Spans;
+
+const DIM: usize = 64;
+const ROOT: &str = "/store";
+
+/// What all tests of this file see; each has tables of its own name.
+static SEEN: LazyLock<Spans> = LazyLock::new(|| {
+    let spans = Spans::default();
+    tracing::subscriber::set_global_default(spans.clone()).unwrap();
+    spans
+});
+
+/// Spans of waits of a table.
+fn spans_of(table: &str, cause: Wait) -> usize {
+    let is =
+        |value: Option<&String>, name: &str| value.is_some_and(|v| v.trim_matches('"') == name);
+    let seen = SEEN.seen().into_iter();
+    seen.filter(|s| s.name == "wait")
+        .filter(|s| is(s.values.get("table"), table) && is(s.values.get("cause"), cause.name()))
+        .count()
+}
+
+/// Returns once something is so.
+fn until(what: &str, so: impl Fn() -> bool) {
+    let since = Instant::now();
+    while !so() {
+        assert!(since.elapsed() < Duration::from_secs(60), "never: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Returns once waits of this table for room have begun, beside those before, and nothing moves for
+/// five times as long as a waiting batch takes to ask again; false where it never stands still.
+fn stands_still(table: &str, before: usize) -> bool {
+    let waits = || spans_of(table, Wait::Room);
+    until("a wait for room", || waits() > before);
+    let mut seen = waits();
+    (0..100).any(|_| {
+        std::thread::sleep(Duration::from_millis(100));
+        std::mem::replace(&mut seen, waits()) == seen
+    })
+}
+
+/// Calls on parameter files wait here while it is closed.
+#[derive(Default)]
+struct Gate {
+    closed: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Gate {
+    fn set(&self, closed: bool) {
+        *self.closed.lock().unwrap() = closed;
+        self.changed.notify_all();
+    }
+
+    /// A hook that holds up one kind of call.
+    fn hook(self: &Arc<Gate>, held: &'static str) -> Hook {
+        let gate = Arc::clone(self);
+        Arc::new(move |call, path| {
+            if call == held && path.extension().is_some_and(|e| e == "rows") {
+                let closed = gate.closed.lock().unwrap();
+                let wait = Duration::from_secs(60);
+                let held = gate
+                    .changed
+                    .wait_timeout_while(closed, wait, |closed| *closed);
+                drop(held.unwrap());
+            }
+            None
+        })
+    }
+}
+
+fn waits(store: &Store, table: TableId, cause: Wait) -> WaitStats {
+    *store.stats().tables[table.0 as usize].wait(cause)
+}
+
+fn is_whole(stats: &Stats) {
+    let all = || {
+        let tables = stats.tables.iter();
+        tables.flat_map(|t| Wait::ALL.map(|cause| (cause, *t.wait(cause))))
+    };
+    for (cause, waits) in all() {
+        let counted: u64 = waits.histogram.iter().sum();
+        assert_eq!(counted, waits.count, "{cause:?}: {waits:?}");
+        assert!(waits.us >= waits.us_max && (waits.count > 0 || waits.us == 0));
+    }
+    let stalls = || {
+        all()
+            .filter(|(cause, _)| cause.is_stall())
+            .map(|(_, waits)| waits)
+    };
+    assert_eq!(stats.stall_us, stalls().map(|w| w.us).sum::<u64>());
+    let longest = stalls().map(|w| w.us_max).max().unwrap_or(0);
+    assert_eq!(stats.stall_us_max, longest);
+}
+
+/// `stall_us` was said to be the time that batches waited for room: it held the reads after it, the
+/// times of the writer thread and of checkpoints, and the same time twice.
+#[test]
+fn reads_and_flushes_are_told_apart_and_so_are_tables() {
+    LazyLock::force(&SEEN);
+    let options = RuntimeOptions {
+        inline: true,
+        ..options()
+    };
+    let store = Store::create_on(Arc::new(SimDisk::new(1)), Path::new(ROOT), options).unwrap();
+    let [used, idle] = ["used", "idle"].map(|name| store.create_table(&sgd(name, DIM)).unwrap());
+    let silent = |table| {
+        Wait::ALL
+            .iter()
+            .all(|cause| waits(&store, table, *cause).count == 0)
+    };
+    set(&store, used, &[1, 2, 3], 1.0, DIM);
+    assert!(silent(used));
+    let rows = 3 * store.stats().capacity_rows;
+    fill(&store, used, rows, 100, 2.0, DIM);
+    let flushes = waits(&store, used, Wait::Flush).count;
+    assert!(flushes > 0, "no room without a flush");
+    let reads = waits(&store, used, Wait::Device).count;
+    fill(&store, used, rows, 100, 3.0, DIM);
+    assert!(
+        waits(&store, used, Wait::Device).count > reads,
+        "rows were read"
+    );
+    store.checkpoint(1, &[]).unwrap();
+    assert!(silent(idle));
+    let stats = store.stats();
+    is_whole(&stats);
+    assert_eq!(stats.tables[0].name, "used");
+    for cause in [Wait::Flush, Wait::Device] {
+        let counted = stats.tables[0].wait(cause).count;
+        assert_eq!(spans_of("used", cause) as u64, counted, "{cause:?}");
+    }
+    store.close().unwrap();
+}
+
+#[test]
+fn a_batch_that_waits_for_the_reads_of_another_says_so() {
+    LazyLock::force(&SEEN);
+    let gate = Arc::new(Gate::default());
+    let disk = HookedDisk {
+        reads: Some(gate.hook("read")),
+        ..HookedDisk::new(SimDisk::new(2), Arc::new(|_, _| None))
+    };
+    let shared = || Arc::new(disk.clone());
+    let store = Store::create_on(shared(), Path::new(ROOT), options()).unwrap();
+    let table = store.create_table(&sgd("shared", DIM)).unwrap();
+    set(&store, table, &[7], 1.0, DIM);
+    store.checkpoint(1, &[]).unwrap();
+    store.close().unwrap();
+    let store = Store::open_on(shared(), Path::new(ROOT), options()).unwrap();
+    gate.set(true);
+    std::thread::scope(|scope| {
+        let pull = || drop(store.pull(table, &[7], &mut [0.0; DIM]).unwrap());
+        let both = [scope.spawn(pull), scope.spawn(pull)];
+        until("a wait for another", || {
+            spans_of("shared", Wait::OtherBatch) > 0
+        });
+        gate.set(false);
+        let [first, second] = both;
+        first.join().unwrap();
+        second.join().unwrap();
+    });
+    assert_eq!(
+        waits(&store, table, Wait::Device).count,
+        1,
+        "one batch reads"
+    );
+    assert_eq!(
+        waits(&store, table, Wait::OtherBatch).count,
+        1,
+        "the other waits"
+    );
+    is_whole(&store.stats());
+    store.close().unwrap();
+}
+
+/// A push changes a row that a running checkpoint has yet to write: it needs a slot for the copy.
+#[test]
+fn a_push_that_waits_for_a_checkpoint_waits_once_for_room() {
+    LazyLock::force(&SEEN);
+    let gate = Arc::new(Gate::default());
+    let disk = HookedDisk::new(SimDisk::new(3), gate.hook("write"));
+    let options = RuntimeOptions {
+        policy: PolicyKind::PinAll,
+        ..options()
+    };
+    let store = Store::create_on(Arc::new(disk), Path::new(ROOT), options).unwrap();
+    let table = store.create_table(&sgd("full", DIM)).unwrap();
+    // Every slot is taken and dirty.
+    let mut leases = Vec::new();
+    for key in 0.. {
+        match store.pull(table, &[key], &mut [0.0; DIM]) {
+            Ok(lease) => {
+                store.push(&lease, Update::weights(&[1.0; DIM])).unwrap();
+                leases.push(lease);
+            }
+            Err(Error::OverBudget { .. }) => break,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    let before = spans_of("full", Wait::Room);
+    gate.set(true);
+    let ticket = store.checkpoint_begin(1, &[]).unwrap();
+    std::thread::scope(|scope| {
+        let push = || {
+            for lease in &leases {
+                store.push(lease, Update::weights(&[2.0; DIM])).unwrap();
+            }
+        };
+        let pushes = scope.spawn(push);
+        // A flush that was under way may still free slots first.
+        let stands = stands_still("full", before);
+        gate.set(false);
+        assert!(stands, "one wait at a stretch");
+        pushes.join().unwrap();
+    });
+    ticket.wait().unwrap();
+    let room = waits(&store, table, Wait::Room);
+    assert!(room.us_max >= 100_000, "{room:?}");
+    is_whole(&store.stats());
+    drop(leases);
+    store.checkpoint(2, &[]).unwrap();
+    store.close().unwrap();
+}
