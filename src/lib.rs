@@ -46,7 +46,6 @@ pub mod mem;
 mod observe;
 mod options;
 mod pages;
-mod prometheus;
 pub mod repair;
 #[doc(hidden)]
 pub mod row;

@@ -14,6 +14,8 @@
 //! - Each publication asks the recorder for its metrics anew: a recorder may be installed late, and
 //!   may forget what was idle.
 
+mod catalog;
+
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -24,9 +26,9 @@ use std::time::{Duration, Instant};
 use metrics::{Key, Label, Level, Metadata, NoopRecorder, Recorder};
 use tracing::Span;
 
-use crate::prometheus::{INFO, Kind, METRICS, Metric, Unit, info_labels};
-use crate::stats::Stats;
+use crate::stats::{Stats, TableStats, Wait, WaitStats};
 use crate::sync::Mutex;
+use catalog::{INFO, Kind, METRICS, Metric, Unit, info_labels, waits};
 
 /// How often an open store publishes by itself.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -108,7 +110,45 @@ impl Publisher {
             for metric in METRICS {
                 self.record(recorder, metric, (metric.value)(published), stats);
             }
+            for table in &stats.tables {
+                let before = published.tables.iter().find(|before| before.id == table.id);
+                for cause in Wait::ALL {
+                    let before = before.map(|before| *before.wait(cause));
+                    self.record_waits(recorder, table, cause, &before.unwrap_or_default());
+                }
+            }
         });
+    }
+
+    fn record_waits(
+        &self,
+        recorder: &dyn Recorder,
+        table: &TableStats,
+        cause: Wait,
+        before: &WaitStats,
+    ) {
+        let now = table.wait(cause);
+        if now.count == 0 {
+            return;
+        }
+        let own = [
+            Label::new("table", table.name.clone()),
+            Label::from_static_parts("cause", cause.name()),
+        ];
+        let labels = [&self.labels[..], &own].concat();
+        let key = |name| Key::from_parts(name, labels.clone());
+        let count = recorder.register_counter(&key(waits::COUNT.0), &METADATA);
+        count.increment(now.count.saturating_sub(before.count));
+        let seconds = recorder.register_gauge(&key(waits::SECONDS.0), &METADATA);
+        seconds.set(now.us as f64 / 1e6);
+        let lengths = recorder.register_histogram(&key(waits::LENGTHS.0), &METADATA);
+        for (i, (now, before)) in now.histogram.iter().zip(before.histogram).enumerate() {
+            let more = usize::try_from(now.saturating_sub(before)).unwrap_or(usize::MAX);
+            if more > 0 {
+                // Bucket i ends at 2^i microseconds.
+                lengths.record_many(0.75e-6 * (1u64 << i) as f64, more);
+            }
+        }
     }
 
     fn record_info(&self, recorder: &dyn Recorder, stats: &Stats, value: f64) {
@@ -139,6 +179,11 @@ impl Publisher {
 
 fn describe_all(recorder: &dyn Recorder) {
     recorder.describe_gauge(INFO.0.into(), None, INFO.1.into());
+    let (count, seconds, lengths) = (waits::COUNT, waits::SECONDS, waits::LENGTHS);
+    let in_seconds = Some(metrics::Unit::Seconds);
+    recorder.describe_counter(count.0.into(), Some(metrics::Unit::Count), count.1.into());
+    recorder.describe_gauge(seconds.0.into(), in_seconds, seconds.1.into());
+    recorder.describe_histogram(lengths.0.into(), in_seconds, lengths.1.into());
     for metric in METRICS {
         let (name, help) = (metric.name.into(), metric.help.into());
         match (metric.kind, metric.unit) {

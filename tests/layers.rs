@@ -15,17 +15,7 @@ use source::{
 
 /// Modules that know only each other.
 const PLAIN: &[&str] = &[
-    "error",
-    "units",
-    "options",
-    "stats",
-    "prometheus",
-    "observe",
-    "batch",
-    "fork",
-    "pages",
-    "keymap",
-    "row",
+    "error", "units", "options", "stats", "observe", "batch", "fork", "pages", "keymap", "row",
     "sync",
 ];
 

@@ -5,6 +5,7 @@
 
 #![expect(
     clippy::unwrap_used,
+    clippy::panic,
     reason = "a test that meets what it does not expect must fail"
 )]
 
@@ -68,25 +69,42 @@ fn work(store: &Store, table: TableId) {
     assert!(store.compact().unwrap() > 0);
 }
 
-/// A metric of the Prometheus text.
-struct Sample<'a> {
-    kind: &'a str,
-    help: &'a str,
-    value: f64,
+/// The numbers of a reading by field, from its `Debug` form; but for those by table.
+fn numbers(stats: &Stats) -> BTreeMap<String, f64> {
+    let text = format!("{stats:#?}");
+    let number = |line: &str| {
+        let field = line.strip_prefix("    ")?.strip_suffix(',')?;
+        let (name, value) = field.split_once(": ")?;
+        let value = match value {
+            "true" => 1.0,
+            "false" => 0.0,
+            number => number.parse().ok()?,
+        };
+        (!name.starts_with(' ')).then(|| (name.to_owned(), value))
+    };
+    text.lines().filter_map(number).collect()
 }
 
-fn samples(text: &str) -> BTreeMap<&str, Sample<'_>> {
-    let lines: Vec<&str> = text.lines().collect();
-    let metrics = lines.chunks(3).map(|three| {
-        let help = three[0].strip_prefix("# HELP ").unwrap();
-        let (name, help) = help.split_once(' ').unwrap();
-        let (_, kind) = three[1].rsplit_once(' ').unwrap();
-        let (_, value) = three[2].rsplit_once(' ').unwrap();
-        let value = value.parse().unwrap();
-        (name, Sample { kind, help, value })
-    });
-    metrics.collect()
+/// The field that a metric is of, and how many of its units are one of the metric.
+fn field_of(name: &str) -> (String, f64) {
+    let stem = name.strip_prefix("hps_").unwrap();
+    let stem = stem.strip_suffix("_total").unwrap_or(stem);
+    match (
+        stem.strip_suffix("_max_seconds"),
+        stem.strip_suffix("_seconds"),
+    ) {
+        (Some(stem), _) => (format!("{stem}_us_max"), 1e6),
+        (None, Some(stem)) => (format!("{stem}_us"), 1e6),
+        (None, None) => (stem.to_owned(), 1.0),
+    }
 }
+
+/// What is published by table and cause.
+const WAITS: [&str; 3] = [
+    "hps_waits_total",
+    "hps_waited_seconds_total",
+    "hps_wait_seconds",
+];
 
 fn labels(stats: &Stats, name: &str, mode: &str) -> Labels {
     let mut labels = vec![("store", ROOT), ("mode", mode)];
@@ -99,48 +117,98 @@ fn labels(stats: &Stats, name: &str, mode: &str) -> Labels {
 }
 
 #[test]
-fn every_metric_of_the_text_arrives_with_its_value_and_its_meaning() {
+fn every_number_arrives_under_its_name_and_with_its_meaning() {
     let recorder = TestRecorder::default();
-    let stats = metrics::with_local_recorder(&recorder, || {
+    let (before, stats) = metrics::with_local_recorder(&recorder, || {
         let (store, table) = create(&disk(), ROOT, true);
         work(&store, table);
         let lease = store.pull(table, &[1, 2], &mut [0.0; 2 * DIM]).unwrap();
+        let before = store.stats();
+        drop(lease);
+        train(&store, table, 0..1000);
+        store.checkpoint(3, b"").unwrap();
+        let stats = store.stats();
+        store.close_discarding();
+        (before, stats)
+    });
+    assert!(stats.flushes > 0 && stats.reads > 0 && stats.compactions > 0 && before.leases == 1);
+    let (arrived, described) = (recorder.of(ROOT), recorder.described());
+    let (mut left, earlier) = (numbers(&stats), numbers(&before));
+    assert!(left.len() > 30 && arrived.keys().eq(described.keys()));
+    let mut fallen = 0;
+    for (name, (found, value)) in arrived {
+        if WAITS.contains(&name.as_str()) {
+            continue;
+        }
+        assert_eq!(found, labels(&stats, &name, "writer"), "{name}");
+        let (field, units) = field_of(&name);
+        let (kind, value) = match value {
+            Value::Counter(count) => ("counter", count as f64),
+            Value::Gauge(value) => ("gauge", value),
+            Value::Histogram(_) => ("histogram", 0.0),
+        };
+        assert_eq!(described[&name].kind, kind, "{name}");
+        assert!(described[&name].text.ends_with('.'), "{name}");
+        assert_eq!(
+            kind == "counter",
+            name.ends_with("_total") && units == 1.0,
+            "{name}"
+        );
+        if name == "hps_info" {
+            assert_eq!(value, 1.0);
+            continue;
+        }
+        let number = left
+            .remove(&field)
+            .unwrap_or_else(|| panic!("{name} is of no field"));
+        assert_eq!(value, number / units, "{name}");
+        let falls = number < earlier[&field];
+        assert!(!(falls && name.ends_with("_total")), "{name} fell");
+        fallen += usize::from(falls);
+    }
+    assert!(left.is_empty(), "fields without a metric: {left:?}");
+    assert!(fallen > 0, "leases and dirty rows fall");
+}
+
+/// What a pull waited for, and for how long, is published by table: as much as the store counted.
+#[test]
+fn waits_arrive_by_table_and_cause() {
+    let recorder = TestRecorder::default();
+    let stats = metrics::with_local_recorder(&recorder, || {
+        let (store, table) = create(&disk(), ROOT, true);
+        store
+            .create_table(&TableDescriptor::new("idle", DIM))
+            .unwrap();
+        work(&store, table);
+        // Twice: what was published is not counted again.
+        store.publish_metrics();
         store.publish_metrics();
         let stats = store.stats();
-        drop(lease);
         store.close_discarding();
-        let after = recorder.value("hps_leases", ROOT, "writer");
-        assert_eq!(after, Some(Value::Gauge(0.0)), "the close publishes, too");
         stats
     });
-    assert!(stats.flushes > 0 && stats.reads > 0 && stats.compactions > 0 && stats.leases == 1);
-    let text = stats.prometheus();
-    let samples = samples(&text);
-    let (arrived, described) = (recorder.of(ROOT), recorder.described());
-    assert!(
-        samples.len() > 30
-            && arrived.keys().eq(samples.keys())
-            && described.keys().eq(samples.keys())
-    );
-    for (name, sample) in samples {
-        let (found, value) = &arrived[name];
-        assert_eq!(*found, labels(&stats, name, "writer"), "{name}");
-        let seconds = name.contains("_seconds");
-        let kind = match value {
-            Value::Counter(_) => "counter",
-            Value::Gauge(_) => "gauge",
-        };
-        let expected = if seconds { "gauge" } else { sample.kind };
-        let description = &described[name];
-        assert_eq!((kind, description.kind), (expected, expected), "{name}");
-        assert_eq!(description.text, sample.help, "{name}");
-        // The lease was dropped before the close, which published once more.
-        let changed = ["hps_leases", "hps_lease_bytes", "hps_pinned_rows"];
-        let same = match *value {
-            Value::Counter(count) => count as f64 == sample.value,
-            Value::Gauge(value) => value == sample.value || changed.contains(&name),
-        };
-        assert!(same, "{name}: {}, arrived as {value:?}", sample.value);
+    let [used, idle] = &stats.tables[..] else {
+        unreachable!("two tables")
+    };
+    assert!(used.wait(Wait::Flush).count > 0 && used.wait(Wait::Device).count > 0);
+    for cause in Wait::ALL {
+        let of =
+            |name, table| recorder.labelled(name, &[("table", table), ("cause", cause.name())]);
+        assert_eq!(idle.wait(cause).count, 0);
+        assert!(WAITS.iter().all(|name| of(name, "idle").is_none()));
+        let waits = used.wait(cause);
+        let [count, seconds, lengths] = WAITS.map(|name| of(name, "t"));
+        if waits.count == 0 {
+            assert_eq!((count, seconds, lengths), (None, None, None));
+            continue;
+        }
+        assert_eq!(count, Some(Value::Counter(waits.count)), "{cause:?}");
+        assert_eq!(
+            seconds,
+            Some(Value::Gauge(waits.us as f64 / 1e6)),
+            "{cause:?}"
+        );
+        assert_eq!(lengths, Some(Value::Histogram(waits.count)), "{cause:?}");
     }
 }
 
@@ -370,21 +438,19 @@ fn compare(head: &str, code: &BTreeSet<Vec<String>>) {
 #[test]
 fn the_document_lists_every_metric_as_it_arrives() {
     let recorder = TestRecorder::default();
-    let text = metrics::with_local_recorder(&recorder, || {
+    metrics::with_local_recorder(&recorder, || {
         let (store, _) = create(&disk(), ROOT, true);
         store.publish_metrics();
-        store.stats().prometheus()
     });
-    let described = recorder.described();
-    let rows = samples(&text).into_iter().map(|(name, sample)| {
-        let unit = match described[name].unit {
+    let rows = recorder.described().into_iter().map(|(name, described)| {
+        let unit = match described.unit {
             None => "none",
             Some(metrics::Unit::Count) => "count",
             Some(metrics::Unit::Bytes) => "bytes",
             Some(metrics::Unit::Seconds) => "seconds",
             Some(other) => unreachable!("{other:?}"),
         };
-        let cells = [&format!("`{name}`"), sample.kind, unit, sample.help];
+        let cells = [&format!("`{name}`"), described.kind, unit, &described.text];
         cells.map(str::to_owned).to_vec()
     });
     compare("| metric | kind | unit | meaning |", &rows.collect());

@@ -423,8 +423,9 @@ impl Store {
     }
 
     /// Gives everything that is counted to the recorder that the program has installed for the
-    /// facade `metrics`, by the names of [`Stats::prometheus`], with the labels `store` (the
-    /// directory) and `mode` (`writer` or `reader`).
+    /// facade `metrics`: each field of [`Stats`] as `hps_<field>` or `hps_<field>_total`, with the
+    /// labels `store` (the directory) and `mode` (`writer` or `reader`); waits also by table and
+    /// cause. docs/OBSERVABILITY.md lists them.
     ///
     /// An open store does so itself once it sees a recorder: about once a second, after each
     /// checkpoint and compaction, and when it is closed; with [`RuntimeOptions::inline`] only after

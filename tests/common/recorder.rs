@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use metrics::{
-    Counter, CounterFn, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString,
-    Unit,
+    Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder,
+    SharedString, Unit,
 };
 
 /// What became of one series.
@@ -14,6 +14,8 @@ use metrics::{
 pub enum Value {
     Counter(u64),
     Gauge(f64),
+    /// How many values it was given.
+    Histogram(u64),
 }
 
 /// Kind, unit and text of a metric, as it was described.
@@ -61,6 +63,15 @@ impl TestRecorder {
         found.map(|(_, value)| *value)
     }
 
+    /// The value of the series with these labels among its own.
+    pub fn labelled(&self, name: &str, labels: &[(&str, &str)]) -> Option<Value> {
+        let all = self.series.lock().unwrap();
+        let found = all.iter().find(|((found, own), _)| {
+            found == name && labels.iter().all(|(label, value)| own[*label] == **value)
+        });
+        found.map(|(_, value)| *value)
+    }
+
     /// What was described.
     pub fn described(&self) -> BTreeMap<String, Description> {
         self.described.lock().unwrap().clone()
@@ -96,7 +107,7 @@ impl CounterFn for Handle {
         self.change(|before| match before {
             None => Value::Counter(by),
             Some(Value::Counter(count)) => Value::Counter(count + by),
-            Some(Value::Gauge(_)) => unreachable!("a series has one kind"),
+            Some(_) => unreachable!("a series has one kind"),
         });
     }
 
@@ -104,7 +115,7 @@ impl CounterFn for Handle {
         self.change(|before| match before {
             None => Value::Counter(to),
             Some(Value::Counter(count)) => Value::Counter(count.max(to)),
-            Some(Value::Gauge(_)) => unreachable!("a series has one kind"),
+            Some(_) => unreachable!("a series has one kind"),
         });
     }
 }
@@ -120,6 +131,17 @@ impl GaugeFn for Handle {
 
     fn set(&self, to: f64) {
         self.change(|_| Value::Gauge(to));
+    }
+}
+
+impl HistogramFn for Handle {
+    fn record(&self, value: f64) {
+        assert!(value > 0.0 && value < 1e6, "seconds: {value}");
+        self.change(|before| match before {
+            None => Value::Histogram(1),
+            Some(Value::Histogram(count)) => Value::Histogram(count + 1),
+            Some(_) => unreachable!("a series has one kind"),
+        });
     }
 }
 
@@ -144,7 +166,7 @@ impl Recorder for TestRecorder {
         Gauge::from_arc(self.handle(key))
     }
 
-    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
-        unreachable!("there are no histograms")
+    fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::from_arc(self.handle(key))
     }
 }

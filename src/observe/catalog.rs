@@ -1,25 +1,17 @@
-//! Which metrics does a store have, and how do they look to Prometheus?
-//!
-//! The text exposition format, version 0.0.4: for each metric a `# HELP` line, a `# TYPE` line and
-//! one sample. Whoever serves `/metrics` sends this text as it is; there is no server here, and
-//! nothing of this runs unless it is asked for.
+//! Which metrics does a store have?
 //!
 //! Invariants:
-//! - The table of this file is the only one: `observe` hands the same names, texts and values to
-//!   the recorder of the program, and docs/OBSERVABILITY.md is compared with it.
-//! - Every field of [`Stats`] stands in the text exactly once; `tests/metrics.rs` holds this. The
-//!   name is the field's, after `hps_`; counters end in `_total`. Two exceptions: times are in
-//!   seconds, so `stall_us_max` is `hps_stall_max_seconds`; the name of the I/O engine is a label
-//!   of `hps_info`.
-//! - Values are exact: integers, and seconds with six decimals, without a detour over floats.
+//! - Every field of [`Stats`] but those by table is one metric here. The name is the field's, after
+//!   `hps_`; counters end in `_total`. Two exceptions: times are in seconds, so `stall_us_max` is
+//!   `hps_stall_max_seconds`; the name of the I/O engine is a label of `hps_info`.
 //! - A counter never falls while the store is open, and begins at 0 with each open. What may fall,
 //!   and what is a longest time, is a gauge.
-//! - Ratios (the hit rate, the write amplification) are left to the reader of the text, who can
+//! - Ratios (the hit rate, the write amplification) are left to whoever reads the metrics, who can
 //!   form them over any span of time.
 
 use crate::stats::Stats;
 
-/// What Prometheus may do with a series.
+/// What a series is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Never falls while the store is open.
@@ -28,14 +20,14 @@ pub enum Kind {
     Gauge,
 }
 
-/// What a value counts, which decides how it is written.
+/// What a value counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Things: the number itself.
+    /// Things.
     Count,
-    /// Bytes: the number itself.
+    /// Bytes.
     Bytes,
-    /// Microseconds, given as seconds.
+    /// Microseconds, published as seconds.
     Microseconds,
 }
 
@@ -44,7 +36,7 @@ pub enum Unit {
 pub struct Metric {
     /// Its name.
     pub name: &'static str,
-    /// One line, without a backslash: it is written as it is.
+    /// One sentence.
     pub help: &'static str,
     /// Counter or gauge.
     pub kind: Kind,
@@ -72,22 +64,6 @@ impl Metric {
 
     const fn of(self, unit: Unit) -> Self {
         Self { unit, ..self }
-    }
-
-    fn write(&self, text: &mut String, stats: &Stats) {
-        let (name, help) = (self.name, self.help);
-        let kind = match self.kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-        };
-        let count = (self.value)(stats);
-        let value = match self.unit {
-            Unit::Count | Unit::Bytes => format!("{count}"),
-            Unit::Microseconds => format!("{}.{:06}", count / 1_000_000, count % 1_000_000),
-        };
-        text.push_str(&format!(
-            "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n"
-        ));
     }
 }
 
@@ -309,39 +285,21 @@ pub const METRICS: &[Metric] = &[
     ),
 ];
 
-impl Stats {
-    /// This reading in Prometheus' text exposition format (version 0.0.4), to be sent as the body
-    /// of `/metrics` with the content type `text/plain; version=0.0.4`.
-    ///
-    /// Every field stands in it once: `hps_<field>_total` for what is counted or summed since the
-    /// opening, `hps_<field>` for the rest; times are in seconds, and `hps_info` has the I/O engine
-    /// and the version. The hit rate and the write amplification are left to a query, which can
-    /// form them over any span of time. Two stores of one process write the same names: give each
-    /// an address of its own.
-    ///
-    /// # Cost        a few kilobytes of text; no lock, no I/O
-    #[must_use]
-    pub fn prometheus(&self) -> String {
-        exposition(self)
-    }
+/// What is published of the waits of each table that has waited, with the labels `table` and `cause`.
+pub mod waits {
+    /// A counter.
+    pub const COUNT: (&str, &str) = (
+        "hps_waits_total",
+        "Waits of pulls, prefetches, removes and pushes, by table and cause.",
+    );
+    /// A gauge, in seconds: the facade counts in whole numbers.
+    pub const SECONDS: (&str, &str) = ("hps_waited_seconds_total", "Time that they took, summed.");
+    /// A histogram, in seconds.
+    pub const LENGTHS: (&str, &str) = (
+        "hps_wait_seconds",
+        "Their lengths, each rounded to 0.75 of a power of two of microseconds.",
+    );
 }
 
-/// The whole text, one metric after the other.
-fn exposition(stats: &Stats) -> String {
-    let (name, help) = INFO;
-    let labels = info_labels(stats).map(|(key, value)| format!("{key}=\"{}\"", label(value)));
-    let labels = labels.join(",");
-    let mut text = format!("# HELP {name} {help}\n# TYPE {name} gauge\n{name}{{{labels}}} 1\n");
-    for metric in METRICS {
-        metric.write(&mut text, stats);
-    }
-    text
-}
-
-/// A label's value as it stands between quotes.
-fn label(value: &str) -> String {
-    value
-        .replace('\\', "\\\\")
-        .replace('"', "\\\"")
-        .replace('\n', "\\n")
-}
+#[cfg(test)]
+mod tests;
