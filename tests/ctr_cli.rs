@@ -340,17 +340,46 @@ fn a_store_is_neither_overwritten_nor_resumed_with_other_arguments() -> Result<(
     )?;
     assert_eq!(result(&again), result(&plain));
 
-    let shorter = place.path("shorter");
-    std::fs::create_dir(&shorter)?;
-    write(&shorter.join("data.tsv"), text(ROWS - 100)?.as_bytes())?;
-    std::fs::rename(shorter.join("data.tsv"), &place.data)?;
-    let output = run(&["--dir", directory, "--resume"], &[&place.data])?;
-    assert_eq!(output.status.code(), Some(8));
-    assert!(
-        stderr(&output).contains("not the data of that run"),
-        "{}",
-        stderr(&output)
-    );
+    Ok(())
+}
+
+/// The path counted, and the content did not: who mounted the data elsewhere could not resume.
+#[test]
+fn data_is_known_by_its_content_wherever_it_is() -> Result<()> {
+    let place = place()?;
+    let directory = place.path("store");
+    let directory = directory.to_str().context("a path in UTF-8")?;
+    let own = ["--dir", directory, "--resume"];
+    let first = summary(&own, &[&place.data])?;
+    let moved = place.path("moved.txt");
+    std::fs::rename(&place.data, &moved)?;
+    assert_eq!(result(&summary(&own, &[&moved])?), result(&first));
+
+    let whole = std::fs::read(&moved)?;
+    ensure!(whole.len() > 200 << 10, "both ends and a middle");
+    let refused = |code: i32, what: &str| -> Result<()> {
+        let output = run(&own, &[&moved])?;
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains(what), "{said}");
+        Ok(())
+    };
+    // Shorter; another first line; another last one.
+    write(&moved, text(ROWS - 100)?.as_bytes())?;
+    refused(16, "DATA was ")?;
+    for place in [0, whole.len() - 100] {
+        let mut other = whole.clone();
+        other[place] ^= 1;
+        write(&moved, &other)?;
+        refused(16, "DATA was ")?;
+    }
+    // What only the middle shows is seen where a line is none any more.
+    let mut other = whole.clone();
+    other[whole.len() / 2..][..300].fill(b'x');
+    write(&moved, &other)?;
+    refused(8, "not the data of that run")?;
+    write(&moved, &whole)?;
+    assert_eq!(result(&summary(&own, &[&moved])?), result(&first));
     Ok(())
 }
 

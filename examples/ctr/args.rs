@@ -12,6 +12,8 @@ use anyhow::Result;
 use clap::{Parser, ValueEnum};
 use hps::{HyperParameters, IoEngine, Optimizer, RuntimeOptions};
 
+use crate::data;
+
 /// Trains a click model out of memory, from Criteo-layout text.
 ///
 /// The embeddings live in an hps store; a wide part and a small network on top of them are learned
@@ -69,7 +71,8 @@ pub(crate) struct Args {
     /// Batches between checkpoints; 0: only at the end.
     #[arg(long, value_name = "BATCHES", default_value_t = 0)]
     pub(crate) checkpoint_every: u64,
-    /// Continue from the last checkpoint in --dir, or start if there is none.
+    /// Continue from the last checkpoint in --dir, or start if there is none. DATA must be the same
+    /// files (size and content), wherever they are now.
     #[arg(long, requires = "dir")]
     pub(crate) resume: bool,
     /// One JSON object per batch on stdout, then one with "summary":true.
@@ -177,27 +180,27 @@ impl Args {
 /// Start of AdaGrad's sums of squares: makes the first step of a rare key small instead of `lr`.
 const ACCUMULATOR: f32 = 0.1;
 
-/// What must be equal when a run is resumed, as (flag, value), in a fixed order.
-pub(crate) fn fingerprint(args: &Args) -> Vec<(String, String)> {
-    let paths: Vec<String> = args.data.iter().map(|path| format!("{path:?}")).collect();
-    let data = if paths.is_empty() {
-        "planted data".to_owned()
-    } else {
-        paths.join(" ")
+/// What must be equal when a run is resumed, as (flag, value), in a fixed order. The data is known
+/// by its content: it may have moved.
+pub(crate) fn fingerprint(args: &Args) -> Result<Vec<(String, String)>> {
+    let data = match args.data.is_empty() {
+        true => "planted data".to_owned(),
+        false => data::content(&args.data)?,
     };
     let rule = args
         .optimizer
         .to_possible_value()
         .map_or(String::new(), |x| x.get_name().into());
-    [
+    let all = [
         ("DATA", data),
         ("--dim", args.dim.to_string()),
         ("--batch", args.batch.to_string()),
         ("--seed", args.seed.to_string()),
         ("--optimizer", rule),
         ("--lr", args.rate().to_string()),
-    ]
-    .into_iter()
-    .map(|(name, value)| (name.to_owned(), value))
-    .collect()
+    ];
+    let owned = all
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value));
+    Ok(owned.collect())
 }

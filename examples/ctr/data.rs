@@ -9,10 +9,12 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use flate2::bufread::MultiGzDecoder;
+use xxhash_rust::xxh3::Xxh3;
 
 use crate::parse::parse;
 use crate::planted::Planted;
@@ -26,6 +28,8 @@ pub(crate) const DENSE: usize = 2 * INTEGERS;
 /// Longest line taken for text: 40 columns of 20 bytes are 840 bytes.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 const REPORTS_MAX: u64 = 5;
+/// Bytes at each end of a file by which it is known again.
+const END_BYTES: u64 = 64 << 10;
 
 /// Where reading stands, after the last row of a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -286,6 +290,33 @@ pub(crate) fn check(paths: &[PathBuf]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// What the files are, wherever they lie: the size of each, and a checksum of its first and last 64
+/// KiB. What is no file (stdin, a pipe) is known by its name only.
+pub(crate) fn content(paths: &[PathBuf]) -> Result<String> {
+    let each: Result<Vec<String>> = paths.iter().map(|path| content_of(path)).collect();
+    Ok(each?.join(" + "))
+}
+
+fn content_of(path: &Path) -> Result<String> {
+    if is_stdin(path)
+        || !std::fs::metadata(path)
+            .with_context(|| name(path))?
+            .is_file()
+    {
+        return Ok(name(path));
+    }
+    let file = File::open(path).with_context(|| name(path))?;
+    let bytes = file.metadata().with_context(|| name(path))?.len();
+    let mut sum = Xxh3::new();
+    let mut end = vec![0; usize::try_from(END_BYTES.min(bytes))?];
+    for offset in [0, bytes - END_BYTES.min(bytes)] {
+        file.read_exact_at(&mut end, offset)
+            .with_context(|| name(path))?;
+        sum.update(&end);
+    }
+    Ok(format!("{bytes} bytes with checksum {:016x}", sum.digest()))
 }
 
 /// Opens a file or stdin, decompressing what begins as gzip.

@@ -85,7 +85,7 @@ fn run(args: &Args) -> Result<()> {
             .path()
             .join("store"),
     };
-    let fingerprint = fingerprint(args);
+    let fingerprint = fingerprint(args)?;
     let store = open(&directory, args)?;
     let table = store.create_table(&descriptor(args))?;
     let mut state = resume(&store, &fingerprint, args)?;
