@@ -186,6 +186,66 @@ fn lost_files_cost_what_was_in_them_and_no_more() {
     assert!(named > 0, "no lost key was named");
 }
 
+/// Something else may stand where a parameter file was, such as a directory that `rsync` has made.
+#[test]
+fn a_directory_in_the_place_of_a_file_costs_what_was_in_the_file() {
+    let (disk, truth) = grown();
+    let rows = |p: &PathBuf| p.extension().is_some_and(|e| e == "rows");
+    let path = disk.paths().into_iter().find(rows).unwrap();
+    disk.remove(&path).unwrap();
+    disk.create_dir(&path).unwrap();
+    let what = "a directory";
+    let repaired = check_repair(&disk, &truth, RepairOptions::default(), what).unwrap();
+    assert_eq!(repaired.files_gone, 1, "{repaired:?}");
+}
+
+/// What is where in a file is said by its footer. In a store of one table it can be said without.
+#[test]
+fn a_lost_footer_costs_nothing_where_there_is_one_table() {
+    let disk = SimDisk::new(1);
+    let options = RuntimeOptions {
+        cache_bytes: 8 << 20,
+        inline: true,
+        ..RuntimeOptions::default()
+    };
+    let store = Store::create_on(Io::of(disk.clone()), Path::new(ROOT), options).unwrap();
+    let table = store.create_table(&TableDescriptor::new("t", 100)).unwrap();
+    let keys: Vec<u64> = (0..700).map(key).collect();
+    let mut out = vec![0.0; keys.len() * 100];
+    let lease = store.pull(table, &keys, &mut out).unwrap();
+    store.push(&lease, Update::weights(&out)).unwrap();
+    drop(lease);
+    // Removed keys are behind the rows, in a run of their own.
+    store.checkpoint(1, &[]).unwrap();
+    store.remove(table, &keys[..50]).unwrap();
+    let mut out = vec![0.0; 300 * 100];
+    let lease = store.pull(table, &keys[100..400], &mut out).unwrap();
+    store.push(&lease, Update::weights(&out)).unwrap();
+    drop(lease);
+    store.checkpoint(2, &[]).unwrap();
+    store.close().unwrap();
+    let before = of_sim(&disk, Path::new(ROOT), 2);
+    let rows = |p: &PathBuf| p.extension().is_some_and(|e| e == "rows");
+    let files: Vec<PathBuf> = disk.paths().into_iter().filter(rows).collect();
+    assert_eq!(files.len(), 2);
+    for path in files {
+        let bytes = disk.read_file(&path).unwrap().len() as u64;
+        disk.corrupt(&path, bytes - 4096 + 100, 1).unwrap();
+    }
+    let Ok(RepairOutcome::Built(_, repaired)) = run_repair(&disk, RepairOptions::default()) else {
+        panic!("nothing was repaired");
+    };
+    let kept = (
+        repaired.lost.sum(),
+        repaired.nameless,
+        repaired.entries_saved,
+    );
+    assert_eq!(kept, (0, 0, 700 + 300 + 50));
+    let place = repaired.path.clone();
+    drop(repaired);
+    assert!(of_sim(&disk, &place, 2) == before);
+}
+
 #[test]
 fn a_lost_meta_file_leaves_the_choice_to_the_user() {
     let (disk, _run) = sample(1);
@@ -348,6 +408,13 @@ fn the_repaired_store_takes_the_place_of_the_damaged_one() {
     drop(again);
     assert!(contents(disk.clone(), &root, 2).unwrap() == before);
     assert_eq!(before.len(), 2000);
+    // And the repaired one, once it is damaged: its new directory stands beside the last, not in it.
+    damage(&root.join("a"), 5000);
+    let RepairOutcome::Built(_, third) = go(&root) else {
+        panic!("nothing was repaired");
+    };
+    let moved: Vec<&PathBuf> = third.moved.iter().map(|(_, new)| new).collect();
+    assert_eq!(moved, [&outside.join("repaired-3")]);
 }
 
 /// A repair that failed, or was killed and begun again, cleared what it had built by the names of the

@@ -164,6 +164,7 @@ fn numbers_of_an_old_current_are_not_used_again() {
     let old = disk.read_file(&path).unwrap();
     grow(&mut run);
     let rows = of_sim(&disk, Path::new(ROOT), 3);
+    let (_, newest) = committed(&disk);
     disk.write_file(&path, &old).unwrap();
     let repaired = built(&disk);
     assert_eq!(repaired.checkpoint, 3);
@@ -187,6 +188,15 @@ fn numbers_of_an_old_current_are_not_used_again() {
     let next = store.checkpoint(100, &[]).unwrap();
     assert!(next.id > 3, "{next:?}");
     store.close().unwrap();
+    // Whatever the newest CURRENT had reserved may have been used.
+    let new = disk
+        .paths()
+        .into_iter()
+        .filter(|p| p.starts_with(&place) && p.is_absolute());
+    let new = new.filter(|p| p.extension().is_some_and(|e| e == "meta"));
+    let number = |p: PathBuf| p.file_stem().unwrap().to_str().unwrap().parse::<u64>();
+    let number = new.map(|p| number(p).unwrap()).max().unwrap();
+    assert!(number >= newest.file_number_limit, "{number} {newest:?}");
     let found = of_sim(&disk, &place, next.id);
     assert_eq!(found.len(), rows.len() + 400);
     assert!(rows.iter().all(|(at, row)| found.get(at) == Some(row)));
