@@ -31,12 +31,14 @@ fn in_memory(criterion: &mut Criterion) {
     });
     let mut block = vec![0; 4096];
     let keys: Vec<u64> = (0..KEYS_PER_BLOCK as u64).collect();
-    let epochs = vec![1; KEYS_PER_BLOCK];
+    let intervals = vec![1; KEYS_PER_BLOCK];
     group.throughput(Throughput::Elements(KEYS_PER_BLOCK as u64));
     group.bench_function("key_block", |bench| {
         bench.iter(|| {
             let keys = black_box(&keys);
-            black_box(encode_key_block(&mut block, keys, &epochs, &identity, 4096))
+            black_box(encode_key_block(
+                &mut block, keys, &intervals, &identity, 4096,
+            ))
         });
     });
 }

@@ -395,8 +395,8 @@ fn a_field_of_every_kind_has_values_where_arithmetic_goes_wrong() {
             assert!(all.iter().any(|c| c.what.starts_with(&start)), "{start}");
         }
     }
-    let epochs = |c: &&Case| c.what.starts_with("KeyBlock.epochs") && c.width == 4;
-    assert!(all.iter().filter(epochs).count() > 10);
+    let intervals = |c: &&Case| c.what.starts_with("KeyBlock.intervals") && c.width == 4;
+    assert!(all.iter().filter(intervals).count() > 10);
 }
 
 #[test]

@@ -536,7 +536,7 @@ fn two_damages_at_once_are_both_mended() {
     assert!(repaired.files_gone <= 1 && !repaired.lost_nothing());
 }
 
-/// A key block holds the epochs: rows under a damaged one are saved with a guessed epoch, and
+/// A key block holds the intervals: rows under a damaged one are saved with a guessed interval, and
 /// those that are stale must not come before newer copies.
 #[test]
 fn rows_under_a_damaged_key_block_are_saved() {

@@ -51,8 +51,8 @@ impl Scratch {
             tombstones: 0,
             hash_min: footer.hash_min,
             hash_max: footer.hash_max,
-            epoch_min: 1,
-            epoch_max: 1,
+            interval_min: 1,
+            interval_max: 1,
             added: 1,
             removed: u64::MAX,
         };

@@ -16,12 +16,12 @@ use libfuzzer_sys::fuzz_target;
 
 fn key_block(bytes: &[u8], offset: u64) {
     let id = identity(ROWS);
-    let (mut keys, mut epochs) = (vec![7], vec![9]);
-    match decode_key_block(bytes, &id, offset, &mut keys, &mut epochs) {
-        Err(_) => assert_eq!((keys, epochs), (vec![7], vec![9]), "nothing is appended"),
+    let (mut keys, mut intervals) = (vec![7], vec![9]);
+    match decode_key_block(bytes, &id, offset, &mut keys, &mut intervals) {
+        Err(_) => assert_eq!((keys, intervals), (vec![7], vec![9]), "nothing is appended"),
         Ok(sum) => {
             let mut again = vec![0xee; BLOCK_BYTES];
-            let found = encode_key_block(&mut again, &keys[1..], &epochs[1..], &id, offset);
+            let found = encode_key_block(&mut again, &keys[1..], &intervals[1..], &id, offset);
             assert_eq!((again.as_slice(), found), (bytes, sum), "written again");
         }
     }

@@ -42,8 +42,8 @@ fn decode(bytes: &[u8], offset: u64, keys: &[u64]) {
     }
     assert_eq!(entries, footer.entries);
     // Whatever the key blocks hold: said, not believed.
-    let epochs = vec![footer.epoch_min; keys.len()];
-    if footer.check_entries(keys, &epochs).is_ok() {
+    let intervals = vec![footer.interval_min; keys.len()];
+    if footer.check_entries(keys, &intervals).is_ok() {
         assert_eq!(keys.len() as u64, footer.entries);
     }
 }

@@ -277,11 +277,11 @@ impl Tiny {
         let at = |offset: u64| usize::try_from(offset).expect("small");
         let tail = &bytes[at(file.footer_offset)..];
         let (footer, _) = Footer::decode(tail, &id, file.footer_offset).expect("footer");
-        let (mut keys, mut epochs) = (Vec::new(), Vec::new());
+        let (mut keys, mut intervals) = (Vec::new(), Vec::new());
         for block in 0..key_blocks(footer.entries) {
             let offset = footer.keys_offset + block * BLOCK_BYTES as u64;
             let block = &bytes[at(offset)..at(offset) + BLOCK_BYTES];
-            decode_key_block(block, &id, offset, &mut keys, &mut epochs).expect("key block");
+            decode_key_block(block, &id, offset, &mut keys, &mut intervals).expect("key block");
         }
         let mut out = Vec::new();
         for run in &footer.runs {

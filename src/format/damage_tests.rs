@@ -118,9 +118,10 @@ fn rows_cases() -> Vec<Case> {
             BLOCK_BYTES,
             false,
             |bytes, place| {
-                let (mut keys, mut epochs) = (Vec::new(), Vec::new());
+                let (mut keys, mut intervals) = (Vec::new(), Vec::new());
                 let (id, offset) = (&place.identity, place.offset);
-                param_file::decode_key_block(bytes, id, offset, &mut keys, &mut epochs).map(|_| ())
+                param_file::decode_key_block(bytes, id, offset, &mut keys, &mut intervals)
+                    .map(|_| ())
             },
         ),
         case(
@@ -382,7 +383,7 @@ fn nonzero_padding_is_refused_under_a_right_checksum() {
         if case.name == "entries" {
             continue; // the block is full
         }
-        // The last key block has free epochs at its end, everything else zeros.
+        // The last key block has free intervals at its end, everything else zeros.
         let padded = case.resealed(|bytes| *bytes.last_mut().unwrap() = 1);
         let full = case.name == "covered";
         assert!(
@@ -428,7 +429,7 @@ fn unused_places_of_a_key_block_are_zero_under_a_right_checksum() {
         block
             .read(&block.resealed(|bytes| bytes[4095] = 1))
             .is_err(),
-        "an epoch"
+        "an interval"
     );
     for count in [0, 341, u64::from(u32::MAX), 1 << 32 | 5] {
         let bytes = block.resealed(|bytes| put(bytes, 8, count));

@@ -42,8 +42,8 @@ layout! {
         added: U64,
         removed: U64,
         directory: U32,
-        epoch_min: U32,
-        epoch_max: U32,
+        interval_min: U32,
+        interval_max: U32,
         zero: U32,
     }
 }
@@ -82,7 +82,7 @@ layout! {
         meta_bytes: U64,
         meta_checksum: U64,
         unix_seconds: U64,
-        epoch: U32,
+        interval: U32,
         momentum: F32,
         epsilon: F32,
         beta1: F32,
@@ -137,10 +137,10 @@ pub struct FileMeta {
     pub hash_min: u64,
     /// Largest mix64(key).
     pub hash_max: u64,
-    /// Smallest epoch.
-    pub epoch_min: u32,
-    /// Largest epoch.
-    pub epoch_max: u32,
+    /// Smallest interval.
+    pub interval_min: u32,
+    /// Largest interval.
+    pub interval_max: u32,
     /// First checkpoint that has the file.
     pub added: u64,
     /// First checkpoint after `added` that does not have it; [`NOT_REMOVED`] while it is current.
@@ -167,7 +167,7 @@ impl FileMeta {
                 .checked_add(self.tombstones)
                 .is_some_and(|entries| (1..=ENTRIES_MAX).contains(&entries))
             && self.hash_min <= self.hash_max
-            && self.epoch_min <= self.epoch_max
+            && self.interval_min <= self.interval_max
             && self.added < self.removed
     }
 }
@@ -179,8 +179,8 @@ pub struct CheckpointMeta {
     pub id: u64,
     /// The trainer's step.
     pub step: u64,
-    /// Epoch of its youngest rows.
-    pub epoch: u32,
+    /// Interval of its youngest rows.
+    pub interval: u32,
     /// Ranks below are used.
     pub next_rank: u64,
     /// Number of its meta file.
@@ -333,8 +333,8 @@ fn file_edit(file: &FileMeta) -> FileEdit {
         added: U64::new(file.added),
         removed: U64::new(file.removed),
         directory: U32::new(file.directory),
-        epoch_min: U32::new(file.epoch_min),
-        epoch_max: U32::new(file.epoch_max),
+        interval_min: U32::new(file.interval_min),
+        interval_max: U32::new(file.interval_max),
         zero: U32::ZERO,
     }
 }
@@ -349,7 +349,7 @@ fn checkpoint_edit(checkpoint: &CheckpointMeta) -> CheckpointEdit {
         meta_bytes: U64::new(checkpoint.meta_bytes),
         meta_checksum: U64::new(checkpoint.meta_checksum),
         unix_seconds: U64::new(checkpoint.unix_seconds),
-        epoch: U32::new(checkpoint.epoch),
+        interval: U32::new(checkpoint.interval),
         momentum: F32::new(hyper.momentum),
         epsilon: F32::new(hyper.epsilon),
         beta1: F32::new(hyper.beta1),
@@ -425,8 +425,8 @@ fn decode_file(edit: &FileEdit, offset: u64) -> Decoded<FileMeta> {
         tombstones: edit.tombstones.get(),
         hash_min: edit.hash_min.get(),
         hash_max: edit.hash_max.get(),
-        epoch_min: edit.epoch_min.get(),
-        epoch_max: edit.epoch_max.get(),
+        interval_min: edit.interval_min.get(),
+        interval_max: edit.interval_max.get(),
         added: edit.added.get(),
         removed: edit.removed.get(),
     };
@@ -441,7 +441,7 @@ fn decode_checkpoint(edit: &CheckpointEdit) -> CheckpointMeta {
     CheckpointMeta {
         id: edit.id.get(),
         step: edit.step.get(),
-        epoch: edit.epoch.get(),
+        interval: edit.interval.get(),
         next_rank: edit.next_rank.get(),
         meta_number: edit.meta_number.get(),
         meta_bytes: edit.meta_bytes.get(),

@@ -35,8 +35,8 @@ layout! {
         keys_offset: U64,
         hash_min: U64,
         hash_max: U64,
-        epoch_min: U32,
-        epoch_max: U32,
+        interval_min: U32,
+        interval_max: U32,
     }
 }
 
@@ -122,10 +122,10 @@ pub struct Footer {
     pub hash_min: u64,
     /// Largest mix64(key).
     pub hash_max: u64,
-    /// Smallest epoch.
-    pub epoch_min: u32,
-    /// Largest epoch.
-    pub epoch_max: u32,
+    /// Smallest interval.
+    pub interval_min: u32,
+    /// Largest interval.
+    pub interval_max: u32,
     /// The runs, by (table, kind).
     pub runs: Vec<Run>,
 }
@@ -151,8 +151,8 @@ impl Footer {
             keys_offset: U64::new(self.keys_offset),
             hash_min: U64::new(self.hash_min),
             hash_max: U64::new(self.hash_max),
-            epoch_min: U32::new(self.epoch_min),
-            epoch_max: U32::new(self.epoch_max),
+            interval_min: U32::new(self.interval_min),
+            interval_max: U32::new(self.interval_max),
         };
         let mut out = Vec::with_capacity(footer_bytes(self.runs.len()));
         out.extend_from_slice(head.as_bytes());
@@ -200,8 +200,8 @@ impl Footer {
             keys_offset: head.keys_offset.get(),
             hash_min: head.hash_min.get(),
             hash_max: head.hash_max.get(),
-            epoch_min: head.epoch_min.get(),
-            epoch_max: head.epoch_max.get(),
+            interval_min: head.interval_min.get(),
+            interval_max: head.interval_max.get(),
             runs: entries
                 .iter()
                 .map(|entry| decode_run(entry, offset))
@@ -217,7 +217,7 @@ impl Footer {
         if self.runs.is_empty() || self.entries == 0 || self.entries > ENTRIES_MAX {
             return bad("it has no entries, or too many");
         }
-        if self.hash_min > self.hash_max || self.epoch_min > self.epoch_max {
+        if self.hash_min > self.hash_max || self.interval_min > self.interval_max {
             return bad("its ranges are reversed");
         }
         let block = BLOCK_BYTES as u64;
@@ -253,19 +253,19 @@ impl Footer {
         Ok(())
     }
 
-    /// Checks all keys and epochs of the file, in the order of the entries, against the footer:
+    /// Checks all keys and intervals of the file, in the order of the entries, against the footer:
     /// number, order inside each run, ranges.
     ///
     /// # Errors
     /// `Damaged` at the start of the key blocks.
-    pub fn check_entries(&self, keys: &[u64], epochs: &[u32]) -> Decoded<()> {
+    pub fn check_entries(&self, keys: &[u64], intervals: &[u32]) -> Decoded<()> {
         let bad = |why: &str| {
             Err(DecodeError::damaged(
                 self.keys_offset,
                 format!("keys: {why}"),
             ))
         };
-        if keys.len() as u64 != self.entries || epochs.len() != keys.len() {
+        if keys.len() as u64 != self.entries || intervals.len() != keys.len() {
             return bad("their number is not the footer's");
         }
         let mut rest = keys;
@@ -287,9 +287,12 @@ impl Footer {
         if range != Some((self.hash_min, self.hash_max)) {
             return bad("their range is not the footer's");
         }
-        let epochs = (epochs.iter().min().copied(), epochs.iter().max().copied());
-        if epochs != (Some(self.epoch_min), Some(self.epoch_max)) {
-            return bad("their epochs are not in the footer's range");
+        let intervals = (
+            intervals.iter().min().copied(),
+            intervals.iter().max().copied(),
+        );
+        if intervals != (Some(self.interval_min), Some(self.interval_max)) {
+            return bad("their intervals are not in the footer's range");
         }
         Ok(())
     }

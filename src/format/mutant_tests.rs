@@ -133,9 +133,9 @@ fn every_rule_of_a_file_in_a_manifest_is_checked_alone() {
     let small = |at: usize, value: u32| {
         takes_file_bytes(|bytes| bytes[at..at + 4].copy_from_slice(&value.to_le_bytes()))
     };
-    let (directory, epoch_min, zero) = (88, 92, 100);
+    let (directory, interval_min, zero) = (88, 92, 100);
     assert!(small(directory, 255) && !small(directory, 256));
-    assert!(small(epoch_min, 6) && !small(epoch_min, 7));
+    assert!(small(interval_min, 6) && !small(interval_min, 7));
     assert!(small(zero, 0) && !small(zero, 1));
 }
 
@@ -207,8 +207,8 @@ fn footer_of(tables: u32) -> (Footer, u64) {
     let mut footer = Footer {
         hash_min: 9,
         hash_max: 9,
-        epoch_min: 4,
-        epoch_max: 4,
+        interval_min: 4,
+        interval_max: 4,
         ..Footer::default()
     };
     let mut end = BLOCK;
@@ -265,7 +265,7 @@ fn refuses(change: impl FnOnce(&mut Footer, &mut u64)) -> bool {
 fn every_rule_of_a_footer_is_checked_alone() {
     assert!(!refuses(|_, _| {}));
     assert!(refuses(|footer, _| footer.hash_max = 8), "hashes");
-    assert!(refuses(|footer, _| footer.epoch_max = 3), "epochs");
+    assert!(refuses(|footer, _| footer.interval_max = 3), "intervals");
     let pages_later = |footer: &mut Footer, offset: &mut u64| {
         footer.keys_offset += BLOCK;
         *offset += BLOCK;
@@ -339,7 +339,7 @@ fn an_entry_outside_a_run_has_no_record_there() {
 }
 
 #[test]
-fn keys_and_epochs_are_as_many_as_the_footer_says() {
+fn keys_and_intervals_are_as_many_as_the_footer_says() {
     let mut footer = Footer {
         hash_min: 0,
         ..footer_of(1).0
@@ -355,10 +355,13 @@ fn keys_and_epochs_are_as_many_as_the_footer_says() {
     );
     assert!(
         footer.check_entries(&[7], &[4, 4]).is_err(),
-        "an epoch too many"
+        "an interval too many"
     );
     assert!(footer.check_entries(&[8], &[4]).is_err(), "another key");
-    assert!(footer.check_entries(&[7], &[3]).is_err(), "an early epoch");
+    assert!(
+        footer.check_entries(&[7], &[3]).is_err(),
+        "an early interval"
+    );
 }
 
 #[test]
@@ -422,8 +425,8 @@ fn every_rule_of_a_key_block_is_checked_alone() {
     let full = cut(&rows, place, BLOCK_BYTES);
     let seed = id.seed(Kind::KeyBlock, place);
     let takes = |bytes: &[u8]| {
-        let (mut keys, mut epochs) = (Vec::new(), Vec::new());
-        param_file::decode_key_block(bytes, &id, place, &mut keys, &mut epochs).is_ok()
+        let (mut keys, mut intervals) = (Vec::new(), Vec::new());
+        param_file::decode_key_block(bytes, &id, place, &mut keys, &mut intervals).is_ok()
     };
     assert!(takes(&full));
     assert!(
@@ -432,9 +435,9 @@ fn every_rule_of_a_key_block_is_checked_alone() {
     );
     let nothing = with_number(&[0; BLOCK_BYTES], seed, 8, &[0]);
     assert!(!takes(&nothing), "no entries");
-    let encode = |keys: usize, epochs: usize| {
+    let encode = |keys: usize, intervals: usize| {
         let mut out = [0; BLOCK_BYTES];
-        param_file::encode_key_block(&mut out, &vec![1; keys], &vec![1; epochs], &id, place)
+        param_file::encode_key_block(&mut out, &vec![1; keys], &vec![1; intervals], &id, place)
     };
     assert!(!panics(|| encode(KEYS_PER_BLOCK, KEYS_PER_BLOCK)));
     assert!(panics(|| encode(KEYS_PER_BLOCK + 1, KEYS_PER_BLOCK + 1)));

@@ -2,7 +2,7 @@
 //!
 //! - Records are in runs, one run per table; inside a run they are sorted by mix64(key),
 //!   strictly. Runs follow each other without a gap.
-//! - A tombstone has an entry (key and epoch in a key block) and no record.
+//! - A tombstone has an entry (key and interval in a key block) and no record.
 //! - Header, records and key blocks are here; what lists them is in [`super::footer`].
 
 use zerocopy::little_endian::{U32, U64};
@@ -39,13 +39,13 @@ layout! {
 }
 
 layout! {
-    /// Keys and epochs of up to 340 entries.
+    /// Keys and intervals of up to 340 entries.
     KeyBlock = 4096 {
         checksum: U64,
         count: U32,
         zero: U32,
         keys: [U64; 340],
-        epochs: [U32; 340],
+        intervals: [U32; 340],
     }
 }
 
@@ -254,16 +254,16 @@ pub fn decode_record(
 
 /// Writes a key block; returns its checksum.
 ///
-/// # Shapes      `out: [4096]`, `keys: [n]`, `epochs: [n]`, n in 1..=340
+/// # Shapes      `out: [4096]`, `keys: [n]`, `intervals: [n]`, n in 1..=340
 pub fn encode_key_block(
     out: &mut [u8],
     keys: &[u64],
-    epochs: &[u32],
+    intervals: &[u32],
     identity: &FileIdentity,
     offset: u64,
 ) -> u64 {
     assert!(out.len() == BLOCK_BYTES, "a key block is a block");
-    assert!(keys.len() == epochs.len(), "every key has an epoch");
+    assert!(keys.len() == intervals.len(), "every key has an interval");
     assert!(
         (1..=KEYS_PER_BLOCK).contains(&keys.len()),
         "a key block holds 1 to 340 keys"
@@ -274,8 +274,8 @@ pub fn encode_key_block(
         for (place, key) in block.keys.iter_mut().zip(keys) {
             place.set(*key);
         }
-        for (place, epoch) in block.epochs.iter_mut().zip(epochs) {
-            place.set(*epoch);
+        for (place, interval) in block.intervals.iter_mut().zip(intervals) {
+            place.set(*interval);
         }
     }
     seal(out, identity.seed(Kind::KeyBlock, offset))
@@ -285,7 +285,7 @@ pub fn encode_key_block(
 #[derive(Clone, Copy, Debug)]
 pub struct KeyEntries<'a> {
     keys: &'a [U64],
-    epochs: &'a [U32],
+    intervals: &'a [U32],
     /// The block's checksum.
     pub checksum: u64,
 }
@@ -302,9 +302,9 @@ impl<'a> KeyEntries<'a> {
         self.keys.iter().map(|key| key.get())
     }
 
-    /// Their epochs.
-    pub fn epochs(&self) -> impl ExactSizeIterator<Item = u32> + use<'a> {
-        self.epochs.iter().map(|epoch| epoch.get())
+    /// Their intervals.
+    pub fn intervals(&self) -> impl ExactSizeIterator<Item = u32> + use<'a> {
+        self.intervals.iter().map(|interval| interval.get())
     }
 }
 
@@ -328,17 +328,17 @@ pub fn view_key_block<'a>(
     if count == 0 || block.zero != U32::ZERO {
         return bad("key block: empty, or reserved bytes are not zero");
     }
-    let (Some((keys, free_keys)), Some((epochs, free_epochs))) = (
+    let (Some((keys, free_keys)), Some((intervals, free_intervals))) = (
         block.keys.split_at_checked(count),
-        block.epochs.split_at_checked(count),
+        block.intervals.split_at_checked(count),
     ) else {
         return bad("key block: more than 340 entries");
     };
     check_zero(free_keys.as_bytes(), offset, "key block")?;
-    check_zero(free_epochs.as_bytes(), offset, "key block")?;
+    check_zero(free_intervals.as_bytes(), offset, "key block")?;
     Ok(KeyEntries {
         keys,
-        epochs,
+        intervals,
         checksum,
     })
 }
@@ -352,10 +352,10 @@ pub fn decode_key_block(
     identity: &FileIdentity,
     offset: u64,
     keys: &mut Vec<u64>,
-    epochs: &mut Vec<u32>,
+    intervals: &mut Vec<u32>,
 ) -> Decoded<u64> {
     let entries = view_key_block(bytes, identity, offset)?;
     keys.extend(entries.keys());
-    epochs.extend(entries.epochs());
+    intervals.extend(entries.intervals());
     Ok(entries.checksum)
 }

@@ -61,8 +61,8 @@ pub fn rows_file() -> (Vec<u8>, u64, Footer) {
     let mut out = param_file::encode_header(&identity).to_vec();
     let mut footer = Footer {
         hash_min: u64::MAX,
-        epoch_min: 4,
-        epoch_max: 6,
+        interval_min: 4,
+        interval_max: 6,
         ..Footer::default()
     };
     let (mut rows_digest, mut keys_digest) = (Digest::new(), Digest::new());
@@ -98,13 +98,13 @@ pub fn rows_file() -> (Vec<u8>, u64, Footer) {
     }
     out.resize(out.len().next_multiple_of(BLOCK_BYTES), 0);
     footer.keys_offset = out.len() as u64;
-    let epochs: Vec<u32> = (0u32..).map(|i| 4 + i % 3).take(all_keys.len()).collect();
-    for (keys, epochs) in all_keys
+    let intervals: Vec<u32> = (0u32..).map(|i| 4 + i % 3).take(all_keys.len()).collect();
+    for (keys, intervals) in all_keys
         .chunks(KEYS_PER_BLOCK)
-        .zip(epochs.chunks(KEYS_PER_BLOCK))
+        .zip(intervals.chunks(KEYS_PER_BLOCK))
     {
         let (mut block, offset) = (vec![0xee; BLOCK_BYTES], out.len() as u64);
-        let sum = param_file::encode_key_block(&mut block, keys, epochs, &identity, offset);
+        let sum = param_file::encode_key_block(&mut block, keys, intervals, &identity, offset);
         keys_digest.update_u64(sum);
         out.extend_from_slice(&block);
     }
@@ -135,15 +135,15 @@ pub fn read_rows_file(bytes: &[u8], id: &FileIdentity, footer_offset: u64) -> De
         .get(usize::try_from(footer_offset).unwrap()..)
         .unwrap_or(&[]);
     let (footer, _) = Footer::decode(tail, id, footer_offset)?;
-    let (mut keys, mut epochs) = (Vec::new(), Vec::new());
+    let (mut keys, mut intervals) = (Vec::new(), Vec::new());
     let mut digest = Digest::new();
     for block in 0..param_file::key_blocks(footer.entries) {
         let offset = footer.keys_offset + block * BLOCK_BYTES as u64;
         let block = part(bytes, offset, BLOCK_BYTES)?;
-        let sum = param_file::decode_key_block(block, id, offset, &mut keys, &mut epochs)?;
+        let sum = param_file::decode_key_block(block, id, offset, &mut keys, &mut intervals)?;
         digest.update_u64(sum);
     }
-    footer.check_entries(&keys, &epochs)?;
+    footer.check_entries(&keys, &intervals)?;
     if digest.digest64() != footer.keys_digest {
         return Err(damaged("keys digest"));
     }
@@ -228,8 +228,8 @@ pub fn file_meta() -> FileMeta {
         tombstones: 3,
         hash_min: 17,
         hash_max: u64::MAX - 3,
-        epoch_min: 4,
-        epoch_max: 6,
+        interval_min: 4,
+        interval_max: 6,
         added: 2,
         removed: NOT_REMOVED,
     }
@@ -258,7 +258,7 @@ pub fn edits() -> Vec<Edit> {
     edits.push(Edit::Checkpoint(CheckpointMeta {
         id: 2,
         step: 1000,
-        epoch: 6,
+        interval: 6,
         next_rank: 13,
         meta_number: META,
         meta_bytes: 139,

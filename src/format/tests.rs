@@ -89,33 +89,33 @@ fn a_footer_that_contradicts_itself_is_neither_written_nor_read() {
     assert!(refuses_footer(|footer| footer.runs[2].table = u32::MAX));
     assert!(refuses_footer(|footer| footer.keys_offset += 4096));
     assert!(refuses_footer(|footer| footer.hash_min = u64::MAX));
-    assert!(refuses_footer(|footer| footer.epoch_min = 7));
+    assert!(refuses_footer(|footer| footer.interval_min = 7));
     assert!(refuses_footer(|footer| footer.runs.clear()));
 }
 
 #[test]
 fn keys_that_contradict_the_footer_are_refused() {
     let (bytes, offset, footer) = samples::rows_file();
-    let (mut keys, mut epochs) = (Vec::new(), Vec::new());
+    let (mut keys, mut intervals) = (Vec::new(), Vec::new());
     let identity = identity(samples::ROWS);
     for block in (footer.keys_offset..offset).step_by(BLOCK_BYTES) {
         let bytes = cut(&bytes, block, BLOCK_BYTES);
-        param_file::decode_key_block(&bytes, &identity, block, &mut keys, &mut epochs).unwrap();
+        param_file::decode_key_block(&bytes, &identity, block, &mut keys, &mut intervals).unwrap();
     }
-    assert_eq!(footer.check_entries(&keys, &epochs), Ok(()));
-    assert!(footer.check_entries(&keys[1..], &epochs[1..]).is_err());
+    assert_eq!(footer.check_entries(&keys, &intervals), Ok(()));
+    assert!(footer.check_entries(&keys[1..], &intervals[1..]).is_err());
     let mut swapped = keys.clone();
     swapped.swap(3, 4);
-    assert!(footer.check_entries(&swapped, &epochs).is_err());
+    assert!(footer.check_entries(&swapped, &intervals).is_err());
     let mut twice = keys.clone();
     twice[4] = twice[3];
-    assert!(footer.check_entries(&twice, &epochs).is_err());
-    let mut late = epochs.clone();
-    late[9] = footer.epoch_max + 1;
+    assert!(footer.check_entries(&twice, &intervals).is_err());
+    let mut late = intervals.clone();
+    late[9] = footer.interval_max + 1;
     assert!(footer.check_entries(&keys, &late).is_err());
     let mut narrow = footer.clone();
     narrow.hash_max -= 1;
-    assert!(narrow.check_entries(&keys, &epochs).is_err());
+    assert!(narrow.check_entries(&keys, &intervals).is_err());
 }
 
 #[test]
@@ -373,6 +373,6 @@ fn a_file_that_contradicts_itself_is_not_taken_into_a_manifest() {
     assert!(refused(|file| file.bytes += 1));
     assert!(refused(|file| file.rows = u64::MAX));
     assert!(refused(|file| file.directory = 256));
-    assert!(refused(|file| file.epoch_min = file.epoch_max + 1));
+    assert!(refused(|file| file.interval_min = file.interval_max + 1));
     assert!(refused(|file| file.hash_min = u64::MAX));
 }

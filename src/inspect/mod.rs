@@ -440,15 +440,20 @@ fn open_file(
 ) -> Result<(Arc<dyn crate::io::DiskFile>, Footer)> {
     let (file, footer) = open_footer(place, identity, meta)?;
     let path = &*place.path().join(data_file_name(meta.number));
-    let promised = (meta.hash_min, meta.hash_max, meta.epoch_min, meta.epoch_max);
+    let promised = (
+        meta.hash_min,
+        meta.hash_max,
+        meta.interval_min,
+        meta.interval_max,
+    );
     let found = (
         footer.hash_min,
         footer.hash_max,
-        footer.epoch_min,
-        footer.epoch_max,
+        footer.interval_min,
+        footer.interval_max,
     );
     if promised != found {
-        let what = "hashes or epochs are not in the manifest's range";
+        let what = "hashes or intervals are not in the manifest's range";
         return Err(Error::corrupt(path, meta.footer_offset, what));
     }
     for run in &footer.runs {

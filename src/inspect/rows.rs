@@ -205,18 +205,18 @@ impl<'a> Sink<'a> {
     /// `Corrupt`, `Io`.
     pub fn check_keys(&mut self, opened: &Opened) -> Looked<()> {
         let Opened { file, footer } = opened;
-        let (mut keys, mut epochs) = (Vec::new(), Vec::new());
+        let (mut keys, mut intervals) = (Vec::new(), Vec::new());
         let mut digest = Digest::new();
         self.key_blocks(opened, |block, at| {
             let id = &file.identity;
-            let sum = param_file::decode_key_block(block, id, at, &mut keys, &mut epochs)?;
+            let sum = param_file::decode_key_block(block, id, at, &mut keys, &mut intervals)?;
             digest.update(&sum.to_le_bytes());
             Ok(())
         })?;
         let bytes = file.meta.footer_offset - footer.keys_offset;
         self.bytes_read.fetch_add(bytes, Relaxed);
         footer
-            .check_entries(&keys, &epochs)
+            .check_entries(&keys, &intervals)
             .map_err(|e| e.at(&file.path))?;
         if digest.digest64() != footer.keys_digest {
             let what = "the key blocks are not those of the footer";
@@ -257,11 +257,11 @@ impl<'a> Sink<'a> {
         live: &[u64],
     ) -> Looked<Checked> {
         let Opened { file, footer } = opened;
-        let (mut keys, mut epochs) = (Vec::new(), Vec::new());
+        let (mut keys, mut intervals) = (Vec::new(), Vec::new());
         self.key_blocks(opened, |block, at| {
-            epochs.clear();
+            intervals.clear();
             let id = &file.identity;
-            param_file::decode_key_block(block, id, at, &mut keys, &mut epochs).map(drop)
+            param_file::decode_key_block(block, id, at, &mut keys, &mut intervals).map(drop)
         })?;
         let state = |table| RowLayout::new(table).state_range();
         let mut records = Records {

@@ -401,15 +401,15 @@ impl TableCache {
         self.change(slot, |state| state.flags = state.flags.without(flags));
     }
 
-    /// The epoch in which a row last changed since it came into memory.
+    /// The interval in which a row last changed since it came into memory.
     #[must_use]
-    pub fn epoch(&self, slot: u32) -> u32 {
-        self.rows.get(slot).epoch
+    pub fn interval(&self, slot: u32) -> u32 {
+        self.rows.get(slot).interval
     }
 
-    /// Sets the epoch of a row that was just loaded.
-    pub fn set_epoch(&mut self, slot: u32, epoch: u32) {
-        self.rows.get_mut(slot).epoch = epoch;
+    /// Sets the interval of a row that was just loaded.
+    pub fn set_interval(&mut self, slot: u32, interval: u32) {
+        self.rows.get_mut(slot).interval = interval;
     }
 
     /// Pins of a row.
@@ -435,7 +435,7 @@ impl TableCache {
     }
 
     /// Takes a free place for a row or a copy; it is linked nowhere yet.
-    pub(super) fn take_place(&mut self, hash: u64, flags: Flags, epoch: u32) -> Option<u32> {
+    pub(super) fn take_place(&mut self, hash: u64, flags: Flags, interval: u32) -> Option<u32> {
         let slot = if self.freed != NO_SLOT {
             let slot = self.freed;
             self.freed = self.rows.get(slot).next;
@@ -449,7 +449,7 @@ impl TableCache {
             *state = RowState {
                 hash,
                 flags,
-                epoch,
+                interval,
                 used: true,
                 ..RowState::default()
             };

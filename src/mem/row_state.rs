@@ -1,4 +1,4 @@
-//! What is known about a place besides its row? Flags, pins, epoch, and the links of its list.
+//! What is known about a place besides its row? Flags, pins, interval, and the links of its list.
 //!
 //! - 32 bytes a place: a hit touches one cache line of it.
 //! - The counts of [`Counts`] are kept exact by comparing a state before and after each change.
@@ -100,7 +100,7 @@ pub(crate) struct RowState {
     pub hash: u64,
     pub prev: u32,
     pub next: u32,
-    pub epoch: u32,
+    pub interval: u32,
     pub pins: u32,
     pub flags: Flags,
     pub list: ListKind,
@@ -137,12 +137,12 @@ impl RowState {
 
     /// Dirty and free to be written.
     #[inline]
-    pub fn writable(&self, epoch_max: u32) -> bool {
+    pub fn writable(&self, interval_max: u32) -> bool {
         const BUSY: Flags = Flags::WRITING.with(Flags::LOADING);
         self.used
             && self.flags.any(Flags::DIRTY)
             && !self.flags.any(BUSY)
-            && self.epoch <= epoch_max
+            && self.interval <= interval_max
     }
 }
 

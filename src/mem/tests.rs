@@ -261,7 +261,7 @@ fn a_change_after_the_cut_keeps_the_frozen_row_beside_it() {
     cache.pin(&slots);
     cache.begin_write(&slots, 1, None).unwrap();
     cache.row_mut(slots[2]).fill(20.0);
-    // Cut after epoch 1; rows 2 (twice) and 3 change, row 3 was removed before.
+    // Cut after interval 1; rows 2 (twice) and 3 change, row 3 was removed before.
     cache.set(slots[3], Flags::REMOVED);
     cache
         .begin_write(&[slots[2], slots[3], slots[2]], 2, Some(1))
@@ -305,7 +305,11 @@ fn begin_write_without_room_changes_nothing_and_works_later() {
     cache.begin_write(&slots, 1, None).unwrap();
     assert_eq!(cache.begin_write(&slots, 2, Some(1)), Err(3));
     assert_eq!(
-        (cache.epoch(slots[0]), cache.epoch(slots[1]), cache.free()),
+        (
+            cache.interval(slots[0]),
+            cache.interval(slots[1]),
+            cache.free()
+        ),
         (1, 1, 1)
     );
     let mut victims = Vec::new();
@@ -328,11 +332,11 @@ fn a_failed_write_leaves_rows_dirty_and_tells_when_their_state_is_lost() {
     cache.begin_write(&slots, 5, None).unwrap();
     let (mut victims, mut row) = (Vec::new(), [0.0; ROW]);
     cache.take_victims(4, 4, &mut victims);
-    assert_eq!(victims, [], "both changed after epoch 4");
+    assert_eq!(victims, [], "both changed after interval 4");
     cache.take_victims(4, 5, &mut victims);
     assert_eq!(cache.copy_out(&victims[0], 4, &mut row), None);
     for victim in &victims {
-        assert_eq!(cache.copy_out(victim, 5, &mut row).unwrap().epoch, 5);
+        assert_eq!(cache.copy_out(victim, 5, &mut row).unwrap().interval, 5);
         assert_eq!(
             cache.copy_out(victim, 5, &mut row),
             None,
@@ -346,10 +350,14 @@ fn a_failed_write_leaves_rows_dirty_and_tells_when_their_state_is_lost() {
     assert!(cache.written(&victims[0], false));
     assert!(
         !cache.written(&victims[1], false),
-        "the state of epoch 5 is gone"
+        "the state of interval 5 is gone"
     );
     assert_eq!(
-        (cache.dirty(), cache.epoch(slots[0]), cache.epoch(slots[1])),
+        (
+            cache.dirty(),
+            cache.interval(slots[0]),
+            cache.interval(slots[1])
+        ),
         (2, 5, 6)
     );
     cache.check();

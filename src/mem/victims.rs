@@ -37,8 +37,8 @@ pub struct Victim {
 pub struct Taken {
     /// Hash of the row.
     pub hash: u64,
-    /// Epoch in which the row last changed.
-    pub epoch: u32,
+    /// Interval in which the row last changed.
+    pub interval: u32,
     /// The row is removed: a tombstone is to be written, the content is meaningless.
     pub tombstone: bool,
 }
@@ -113,8 +113,8 @@ impl TableCache {
         }
     }
 
-    /// Marks rows as changed in `epoch`; positions may repeat. With `frozen`, a dirty row last
-    /// changed at or before that epoch is copied into a free place first, for the checkpoint.
+    /// Marks rows as changed in `interval`; positions may repeat. With `frozen`, a dirty row last
+    /// changed at or before that interval is copied into a free place first, for the checkpoint.
     /// Rows for which there may be no other place must be pinned.
     ///
     /// # Errors
@@ -123,10 +123,10 @@ impl TableCache {
     pub fn begin_write(
         &mut self,
         slots: &[u32],
-        epoch: u32,
+        interval: u32,
         frozen: Option<u32>,
     ) -> Result<(), usize> {
-        let before = |state: &RowState, cut| state.flags.any(Flags::DIRTY) && state.epoch <= cut;
+        let before = |state: &RowState, cut| state.flags.any(Flags::DIRTY) && state.interval <= cut;
         if let Some(cut) = frozen {
             // Room for every copy first: a row is marked only when all can be.
             let copies = slots
@@ -145,7 +145,7 @@ impl TableCache {
             if frozen.is_some_and(|cut| before(&state, cut)) {
                 let kept = Flags::DIRTY | Flags::FROZEN_COPY | (state.flags & Flags::REMOVED);
                 let copy = self
-                    .take_place(state.hash, kept, state.epoch)
+                    .take_place(state.hash, kept, state.interval)
                     .ok_or(1usize)?;
                 self.rows.push_hot(FROZEN, copy);
                 self.slab.copy(*slot, copy);
@@ -155,7 +155,7 @@ impl TableCache {
             let marked = self.rows.get_mut(*slot);
             let gone = Flags::ABSENT | Flags::REMOVED;
             marked.flags = (marked.flags | Flags::DIRTY).without(gone);
-            marked.epoch = epoch;
+            marked.interval = interval;
             if state.list == ListKind::ColdClean {
                 self.rows.unlink(*slot);
                 self.policy.returned(&mut self.rows, *slot);
@@ -164,13 +164,13 @@ impl TableCache {
         Ok(())
     }
 
-    /// Chooses the coldest dirty, unpinned rows last changed at or before `epoch_max`, at most
+    /// Chooses the coldest dirty, unpinned rows last changed at or before `interval_max`, at most
     /// `want`; appends them to `victims`. Rows stay as they are until they are copied out, and a
     /// second call before that may choose them again.
     ///
-    /// With an `epoch_max` that excludes rows (beside a checkpoint) it may find fewer than there
+    /// With an `interval_max` that excludes rows (beside a checkpoint) it may find fewer than there
     /// are: it does not search the whole cache.
-    pub fn take_victims(&mut self, want: usize, epoch_max: u32, victims: &mut Vec<Victim>) {
+    pub fn take_victims(&mut self, want: usize, interval_max: u32, victims: &mut Vec<Victim>) {
         if !self.policy.evicts() {
             return;
         }
@@ -203,7 +203,7 @@ impl TableCache {
                 continue;
             }
             last = slot;
-            if state.epoch <= epoch_max {
+            if state.interval <= interval_max {
                 victims.push(Victim {
                     hash: state.hash,
                     slot,
@@ -240,7 +240,7 @@ impl TableCache {
             let state = self.rows.get(slot);
             let frozen = state.flags.any(Flags::DIRTY)
                 && !state.flags.any(Flags::FROZEN_COPY)
-                && state.epoch <= cut;
+                && state.interval <= cut;
             if frozen {
                 if victims.len() == end || !state.writable(cut) {
                     return true;
@@ -261,7 +261,7 @@ impl TableCache {
         let mut left = victims.len() > before;
         while let Some(slot) = self.rows.warmer(last) {
             let state = self.rows.get(slot);
-            if state.flags.any(Flags::DIRTY) && state.epoch <= cut {
+            if state.flags.any(Flags::DIRTY) && state.interval <= cut {
                 left = true;
                 if victims.len() == end {
                     break;
@@ -303,15 +303,20 @@ impl TableCache {
     }
 
     /// Copies a victim into `row` and marks it as being written; none if it no longer qualifies:
-    /// gone, clean, being written, changed after `epoch_max`, or pinned though it was to leave.
-    pub fn copy_out(&mut self, victim: &Victim, epoch_max: u32, row: &mut [f32]) -> Option<Taken> {
+    /// gone, clean, being written, changed after `interval_max`, or pinned though it was to leave.
+    pub fn copy_out(
+        &mut self,
+        victim: &Victim,
+        interval_max: u32,
+        row: &mut [f32],
+    ) -> Option<Taken> {
         if victim.slot as usize - HEADS >= self.rows.touched() {
             return None;
         }
         let state = *self.rows.get(victim.slot);
         let same = state.hash == victim.hash
             && state.flags.any(Flags::FROZEN_COPY) == victim.copy
-            && state.writable(epoch_max);
+            && state.writable(interval_max);
         if !same || (victim.evict && state.pins > 0) {
             return None;
         }
@@ -325,7 +330,7 @@ impl TableCache {
         let tombstone = state.flags.any(Flags::REMOVED);
         Some(Taken {
             hash: state.hash,
-            epoch: state.epoch,
+            interval: state.interval,
             tombstone,
         })
     }

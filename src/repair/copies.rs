@@ -1,7 +1,7 @@
 //! Which copies contradict others, and how are they left out?
 //!
 //! - The newest copy of a key is that of the greatest rank. No store writes two of one rank, or an
-//!   older one of a later epoch; a repair meets both, and guesses epochs itself.
+//!   older one of a later interval; a repair meets both, and guesses intervals itself.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const WINDOW_BYTES: u64 = 1 << 20;
 /// A file of the repaired version.
 pub(super) struct Kept {
     pub meta: FileMeta,
-    /// Whether entries of it may contradict other files: their epochs were guessed, or the file did.
+    /// Whether entries of it may contradict other files: their intervals were guessed, or the file did.
     pub doubted: bool,
 }
 
@@ -91,7 +91,7 @@ impl Copies<'_> {
         })
     }
 
-    /// Writes files with doubted entries again, without entries that have a newer copy: epoch and
+    /// Writes files with doubted entries again, without entries that have a newer copy: interval and
     /// rank of a copy never disagree then.
     pub fn leave_stale_out(
         &self,
@@ -162,10 +162,10 @@ fn copy_live(
         while let Some(entry) = cursor.entry() {
             if live.get(entry.number as usize).copied().unwrap_or(false) {
                 match run.kind {
-                    RunKind::Tombstones => writer.tombstone(run.table, entry.key, entry.epoch),
+                    RunKind::Tombstones => writer.tombstone(run.table, entry.key, entry.interval),
                     RunKind::Rows => {
                         cursor.read_row(&mut row)?;
-                        writer.row(run.table, entry.key, entry.epoch, &row);
+                        writer.row(run.table, entry.key, entry.interval, &row);
                     }
                 }
             }

@@ -1,7 +1,7 @@
 //! What can be saved of one damaged parameter file?
 //!
 //! - An entry is saved where its bytes verify: a record by itself, a removed key by its key block.
-//! - The new file has the rank of the old one. Epochs that are lost become the file's greatest.
+//! - The new file has the rank of the old one. Intervals that are lost become the file's greatest.
 //! - Bytes that can't be read count as zeros, which never verify.
 
 use std::io::ErrorKind;
@@ -31,7 +31,7 @@ pub(super) struct SavedFile {
     pub written: Option<FileMeta>,
     /// Entries in it.
     pub entries: u64,
-    /// Whether some of them have a guessed epoch.
+    /// Whether some of them have a guessed interval.
     pub guessed: bool,
     /// Entries that are lost, by (table, key).
     pub lost: Vec<(u32, u64)>,
@@ -88,8 +88,8 @@ pub(super) fn finish(
         tombstones: done.tombstones,
         hash_min: done.footer.hash_min,
         hash_max: done.footer.hash_max,
-        epoch_min: done.footer.epoch_min,
-        epoch_max: done.footer.epoch_max,
+        interval_min: done.footer.interval_min,
+        interval_max: done.footer.interval_max,
         added: checkpoint,
         removed: u64::MAX,
         ..*old
@@ -155,10 +155,10 @@ impl Source {
     }
 }
 
-/// Keys and epochs by entry number, where their key block verifies.
+/// Keys and intervals by entry number, where their key block verifies.
 struct Entries {
     keys: Vec<u64>,
-    epochs: Vec<u32>,
+    intervals: Vec<u32>,
     known: Vec<bool>,
 }
 
@@ -168,7 +168,7 @@ impl Entries {
         let start = keys_offset(meta);
         let mut entries = Entries {
             keys: Vec::new(),
-            epochs: Vec::new(),
+            intervals: Vec::new(),
             known: Vec::new(),
         };
         let mut offset = start;
@@ -185,12 +185,12 @@ impl Entries {
         while entries.keys.len() < count && offset < end {
             let before = entries.keys.len();
             let take = (count - before).min(KEYS_PER_BLOCK);
-            let (keys, epochs) = (&mut entries.keys, &mut entries.epochs);
+            let (keys, intervals) = (&mut entries.keys, &mut entries.intervals);
             let block = source.bytes(offset, 4096);
-            let read = param_file::decode_key_block(block, identity, offset, keys, epochs);
+            let read = param_file::decode_key_block(block, identity, offset, keys, intervals);
             let known = read.is_ok() && keys.len() == before + take;
             keys.resize(before + take, 0);
-            epochs.resize(before + take, 0);
+            intervals.resize(before + take, 0);
             entries.known.resize(before + take, known);
             offset += BLOCK_BYTES;
         }
@@ -200,7 +200,7 @@ impl Entries {
     fn get(&self, entry: u64) -> Option<(u64, u32)> {
         let i = usize::try_from(entry).unwrap_or(usize::MAX);
         let known = self.known.get(i).copied().unwrap_or(false);
-        known.then(|| (self.keys[i], self.epochs[i]))
+        known.then(|| (self.keys[i], self.intervals[i]))
     }
 }
 
@@ -299,7 +299,7 @@ pub(super) fn save(
             source: &mut source,
             identity,
             entries: &entries,
-            epoch: old.epoch_max,
+            interval: old.interval_max,
             row: vec![0.0; floats],
             last: None,
             saved: &mut saved,
@@ -321,8 +321,8 @@ struct Copy<'a> {
     source: &'a mut Source,
     identity: &'a FileIdentity,
     entries: &'a Entries,
-    /// Stands for an epoch that is lost.
-    epoch: u32,
+    /// Stands for an interval that is lost.
+    interval: u32,
     row: Vec<f32>,
     /// mix64 of the last key written.
     last: Option<u64>,
@@ -351,10 +351,10 @@ impl Copy<'_> {
         };
         self.last = Some(mix64(key));
         self.saved.guessed |= known.is_none();
-        let epoch = known.map_or(self.epoch, |(_, epoch)| epoch);
+        let interval = known.map_or(self.interval, |(_, interval)| interval);
         match run.kind {
-            RunKind::Rows => writer.row(run.table, key, epoch, &self.row),
-            RunKind::Tombstones => writer.tombstone(run.table, key, epoch),
+            RunKind::Rows => writer.row(run.table, key, interval, &self.row),
+            RunKind::Tombstones => writer.tombstone(run.table, key, interval),
         }
     }
 }

@@ -180,8 +180,8 @@ fn many_files() -> (Versions, Vec<Arc<DataFile>>) {
             tombstones: 0,
             hash_min: 0,
             hash_max: u64::MAX,
-            epoch_min: 1,
-            epoch_max: 1,
+            interval_min: 1,
+            interval_max: 1,
             added: 1,
             removed: u64::MAX,
         };
@@ -192,8 +192,8 @@ fn many_files() -> (Versions, Vec<Arc<DataFile>>) {
             keys_offset: 4096,
             hash_min: 0,
             hash_max: u64::MAX,
-            epoch_min: 1,
-            epoch_max: 1,
+            interval_min: 1,
+            interval_max: 1,
             runs: Vec::new(),
         };
         let identity = FileIdentity::new([1; 16], number);

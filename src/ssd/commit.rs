@@ -36,8 +36,8 @@ pub struct Captured {
 pub struct CheckpointRequest<'a> {
     /// The trainer's step.
     pub step: u64,
-    /// The last epoch it contains.
-    pub epoch: u32,
+    /// The last interval it contains.
+    pub interval: u32,
     /// Hyperparameters in force.
     pub hyper: HyperParameters,
     /// All tables.
@@ -129,7 +129,7 @@ impl Ssd {
         let checkpoint = CheckpointMeta {
             id: captured.id,
             step: request.step,
-            epoch: request.epoch,
+            interval: request.interval,
             next_rank: captured.next_rank,
             meta_number,
             meta_bytes,

@@ -179,8 +179,8 @@ fn data_file(finished: Finished, identity: FileIdentity) -> Arc<DataFile> {
         tombstones: finished.tombstones,
         hash_min: footer.hash_min,
         hash_max: footer.hash_max,
-        epoch_min: footer.epoch_min,
-        epoch_max: footer.epoch_max,
+        interval_min: footer.interval_min,
+        interval_max: footer.interval_max,
         added: 1,
         removed: u64::MAX,
     };

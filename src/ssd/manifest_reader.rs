@@ -119,8 +119,9 @@ pub(crate) fn check_sanity(
     let metas = replay.checkpoints.iter().map(|c| c.meta_bytes);
     let all_bytes = sizes.chain(metas).try_fold(0, u64::checked_add);
     let limit = current.file_number_limit;
-    let beyond =
-        |c: &&CheckpointMeta| c.epoch > u32::MAX / 2 || c.next_rank > far || c.meta_number >= limit;
+    let beyond = |c: &&CheckpointMeta| {
+        c.interval > u32::MAX / 2 || c.next_rank > far || c.meta_number >= limit
+    };
     if limit > far
         || all_bytes.is_none_or(|bytes| bytes > far)
         || current.next_checkpoint_id > far

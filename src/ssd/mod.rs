@@ -226,8 +226,8 @@ impl Ssd {
             tombstones: done.tombstones,
             hash_min: done.footer.hash_min,
             hash_max: done.footer.hash_max,
-            epoch_min: done.footer.epoch_min,
-            epoch_max: done.footer.epoch_max,
+            interval_min: done.footer.interval_min,
+            interval_max: done.footer.interval_max,
             added: versions.next_checkpoint,
             removed: u64::MAX,
         };

@@ -34,7 +34,7 @@ struct Change<'a> {
 }
 
 impl Change<'_> {
-    /// A file's interval once the captured version is that of the last checkpoint.
+    /// The checkpoints that a file belongs to once the captured version is that of the last checkpoint.
     fn recommitted(&self, meta: &FileMeta, last: u64) -> FileMeta {
         let mut meta = *meta;
         if let Some(captured) = self.captured {

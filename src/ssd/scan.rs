@@ -52,17 +52,17 @@ pub struct KeyScan {
     path: std::path::PathBuf,
     identity: FileIdentity,
     keys_offset: u64,
-    /// Least and greatest hash and epoch that the manifest promises.
+    /// Least and greatest hash and interval that the manifest promises.
     hashes: (u64, u64),
-    epochs_promised: (u32, u32),
+    intervals_promised: (u32, u32),
     last: Option<u64>,
     next: u64,
     end: u64,
     window: AlignedBuffer,
     /// Keys of the entries of the last step.
     pub keys: Vec<u64>,
-    /// Their epochs.
-    pub epochs: Vec<u32>,
+    /// Their intervals.
+    pub intervals: Vec<u32>,
     /// Number of the first of them.
     pub first: u64,
 }
@@ -84,13 +84,13 @@ impl KeyScan {
             identity: file.identity,
             keys_offset: file.keys_offset,
             hashes: (file.meta.hash_min, file.meta.hash_max),
-            epochs_promised: (file.meta.epoch_min, file.meta.epoch_max),
+            intervals_promised: (file.meta.interval_min, file.meta.interval_max),
             last: None,
             next: first,
             end: first + entries,
             window: aligned(&file.path, window)?,
             keys: Vec::new(),
-            epochs: Vec::new(),
+            intervals: Vec::new(),
             first,
         })
     }
@@ -101,7 +101,7 @@ impl KeyScan {
     /// `Io`, `Corrupt`.
     pub fn step(&mut self) -> Result<bool> {
         self.keys.clear();
-        self.epochs.clear();
+        self.intervals.clear();
         self.first = self.next;
         if self.next >= self.end {
             return Ok(false);
@@ -120,7 +120,7 @@ impl KeyScan {
                 &self.identity,
                 at,
                 &mut self.keys,
-                &mut self.epochs,
+                &mut self.intervals,
             )
             .map_err(|e| e.at(&self.path))?;
             at += BLOCK_BYTES;
@@ -135,21 +135,21 @@ impl KeyScan {
             return Err(Error::corrupt(&self.path, offset, what));
         }
         self.keys.drain(..skip);
-        self.epochs.drain(..skip);
+        self.intervals.drain(..skip);
         self.keys.truncate(take);
-        self.epochs.truncate(take);
+        self.intervals.truncate(take);
         self.next += take as u64;
         self.check_order(offset)?;
         Ok(true)
     }
 
-    /// Keys rise strictly by mix64 and lie, with their epochs, where the manifest says.
+    /// Keys rise strictly by mix64 and lie, with their intervals, where the manifest says.
     fn check_order(&mut self, offset: u64) -> Result<()> {
-        for (key, epoch) in self.keys.iter().zip(&self.epochs) {
+        for (key, interval) in self.keys.iter().zip(&self.intervals) {
             let hash = mix64(*key);
             let right = self.last.is_none_or(|last| last < hash)
                 && (self.hashes.0..=self.hashes.1).contains(&hash)
-                && (self.epochs_promised.0..=self.epochs_promised.1).contains(epoch);
+                && (self.intervals_promised.0..=self.intervals_promised.1).contains(interval);
             if !right {
                 let what = format!("key {key:#x} is out of order or out of the file's range");
                 return Err(Error::corrupt(&self.path, offset, what));
@@ -168,7 +168,7 @@ pub struct Entry {
     /// The key.
     pub key: u64,
     /// The checkpoint interval in which the row last changed.
-    pub epoch: u32,
+    pub interval: u32,
     /// Entry number in its file.
     pub number: u32,
 }
@@ -237,7 +237,7 @@ impl RunCursor {
         self.current = Some(Entry {
             hash,
             key,
-            epoch: self.scan.epochs[self.at],
+            interval: self.scan.intervals[self.at],
             number,
         });
         self.at += 1;
@@ -311,7 +311,7 @@ pub struct Merge {
     contradictions: Contradictions,
 }
 
-/// What becomes of copies of a key that contradict each other: an older one of a later epoch, two of
+/// What becomes of copies of a key that contradict each other: an older one of a later interval, two of
 /// one rank. No store writes these.
 enum Contradictions {
     /// They are an error.
@@ -348,7 +348,7 @@ impl Merge {
     }
 
     /// Notes copies that contradict each other instead of refusing them: for a repair, which meets
-    /// anything, and guesses epochs.
+    /// anything, and guesses intervals.
     #[must_use]
     pub fn by_rank(mut self) -> Merge {
         self.contradictions = Contradictions::Noted(BTreeSet::new());
@@ -370,7 +370,7 @@ impl Merge {
     /// Logarithmic in the number of runs.
     ///
     /// # Errors
-    /// `Io`, `Corrupt` (also when rank and epoch contradict each other, or copies have one rank).
+    /// `Io`, `Corrupt` (also when rank and interval contradict each other, or copies have one rank).
     pub fn newest(&mut self) -> Result<Option<usize>> {
         if self.standing.is_some() {
             return Ok(self.standing);
@@ -392,8 +392,8 @@ impl Merge {
     }
 
     fn check_copies(&mut self, newest: usize, older: usize, one_rank: bool) -> Result<()> {
-        let epoch = |i: usize| self.cursors[i].entry().map(|e| e.epoch);
-        if !one_rank && epoch(newest) >= epoch(older) {
+        let interval = |i: usize| self.cursors[i].entry().map(|e| e.interval);
+        if !one_rank && interval(newest) >= interval(older) {
             return Ok(());
         }
         let cursor = &self.cursors[older];
@@ -404,7 +404,7 @@ impl Merge {
         }
         let what = match one_rank {
             true => format!("key {key:#x} has two copies of one rank"),
-            false => format!("rank and epoch of key {key:#x} disagree"),
+            false => format!("rank and interval of key {key:#x} disagree"),
         };
         Err(Error::corrupt(&file.path, file.keys_offset, what))
     }

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - Everything is verified before it is handed out: checksums, the order of keys, how many a
-//!   block holds, and that hashes and epochs lie where the manifest says.
+//!   block holds, and that hashes and intervals lie where the manifest says.
 //! - Readers of neighbouring ranges hand out each entry once if the order of the run is right;
 //!   the caller compares their number with the run's.
 
@@ -231,12 +231,12 @@ impl SectionWalk {
         let narrow = |entry: u64| usize::try_from(entry.min(expected)).unwrap_or(usize::MAX);
         let from = narrow(self.run.first_entry.saturating_sub(start));
         let count = narrow(run_end.saturating_sub(start)).saturating_sub(from);
-        let epochs = entries.epochs().skip(from).take(count);
+        let intervals = entries.intervals().skip(from).take(count);
         self.hashes.clear();
         self.hashes
             .extend(entries.keys().skip(from).take(count).map(mix64));
         self.first = start + from as u64;
-        if !self.is_right(epochs) {
+        if !self.is_right(intervals) {
             let what = "a key is out of order, or out of the file's range";
             return Err(Error::corrupt(&self.file.path, offset, what));
         }
@@ -246,8 +246,8 @@ impl SectionWalk {
         Ok(())
     }
 
-    /// Whether keys rise strictly by mix64 and lie, with their epochs, where the manifest says.
-    fn is_right(&self, mut epochs: impl Iterator<Item = u32>) -> bool {
+    /// Whether keys rise strictly by mix64 and lie, with their intervals, where the manifest says.
+    fn is_right(&self, mut intervals: impl Iterator<Item = u32>) -> bool {
         let meta = &self.file.meta;
         let rises = self.hashes.is_sorted_by(|a, b| a < b)
             && match (self.last, self.hashes.first()) {
@@ -256,8 +256,8 @@ impl SectionWalk {
             };
         let inside = self.hashes.first().is_none_or(|h| *h >= meta.hash_min)
             && self.hashes.last().is_none_or(|h| *h <= meta.hash_max);
-        let in_time = |epoch| (meta.epoch_min..=meta.epoch_max).contains(&epoch);
-        rises && inside && epochs.all(in_time)
+        let in_time = |interval| (meta.interval_min..=meta.interval_max).contains(&interval);
+        rises && inside && intervals.all(in_time)
     }
 }
 

@@ -38,8 +38,8 @@ fn tier_with_captured_file() -> (SimDisk, Ssd, PathBuf) {
         tombstones: 0,
         hash_min: 0,
         hash_max: 0,
-        epoch_min: 1,
-        epoch_max: 1,
+        interval_min: 1,
+        interval_max: 1,
         added: captured,
         removed: captured + 1,
     };
@@ -94,8 +94,8 @@ fn sizes_that_run_over_together_are_refused() {
         tombstones: 0,
         hash_min: 0,
         hash_max: 0,
-        epoch_min: 1,
-        epoch_max: 1,
+        interval_min: 1,
+        interval_max: 1,
         added: 1,
         removed: 2,
     };

@@ -57,7 +57,7 @@ pub struct FileWriter<'q> {
     buffer_offset: u64,
     scratch: Vec<u8>,
     keys: Vec<u64>,
-    epochs: Vec<u32>,
+    intervals: Vec<u32>,
     runs: Vec<Run>,
     rows_digest: Digest,
     rows: u64,
@@ -106,7 +106,7 @@ impl<'q> FileWriter<'q> {
             buffer_offset: 0,
             scratch: Vec::new(),
             keys: Vec::new(),
-            epochs: Vec::new(),
+            intervals: Vec::new(),
             runs: Vec::new(),
             rows_digest: Digest::new(),
             rows: 0,
@@ -137,9 +137,9 @@ impl<'q> FileWriter<'q> {
     }
 
     /// Appends a row. `row_bytes` of a table never differ.
-    pub fn row(&mut self, table: u32, key: u64, epoch: u32, row: &[f32]) {
+    pub fn row(&mut self, table: u32, key: u64, interval: u32, row: &[f32]) {
         let stride = param_file::record_stride(row.len() * 4);
-        self.enter(table, RunKind::Rows, stride, key, epoch);
+        self.enter(table, RunKind::Rows, stride, key, interval);
         let offset = self.offset();
         let room = self.room();
         let checksum = if room >= stride {
@@ -170,11 +170,11 @@ impl<'q> FileWriter<'q> {
     }
 
     /// Appends a tombstone.
-    pub fn tombstone(&mut self, table: u32, key: u64, epoch: u32) {
-        self.enter(table, RunKind::Tombstones, 0, key, epoch);
+    pub fn tombstone(&mut self, table: u32, key: u64, interval: u32) {
+        self.enter(table, RunKind::Tombstones, 0, key, interval);
     }
 
-    fn enter(&mut self, table: u32, kind: RunKind, stride: usize, key: u64, epoch: u32) {
+    fn enter(&mut self, table: u32, kind: RunKind, stride: usize, key: u64, interval: u32) {
         let hash = mix64(key);
         let fresh = match self.runs.last_mut() {
             Some(run) if run.table == table && run.kind == kind => {
@@ -203,7 +203,7 @@ impl<'q> FileWriter<'q> {
         self.hash_last = hash;
         self.hash_range = (self.hash_range.0.min(hash), self.hash_range.1.max(hash));
         self.keys.push(key);
-        self.epochs.push(epoch);
+        self.intervals.push(interval);
     }
 
     /// Writes key blocks and footer, and waits for every write.
@@ -220,14 +220,14 @@ impl<'q> FileWriter<'q> {
         let mut keys_digest = Digest::new();
         let mut block = vec![0u8; BLOCK_BYTES];
         let keys = std::mem::take(&mut self.keys);
-        let epochs = std::mem::take(&mut self.epochs);
-        for (keys, epochs) in keys
+        let intervals = std::mem::take(&mut self.intervals);
+        for (keys, intervals) in keys
             .chunks(KEYS_PER_BLOCK)
-            .zip(epochs.chunks(KEYS_PER_BLOCK))
+            .zip(intervals.chunks(KEYS_PER_BLOCK))
         {
             let offset = self.offset();
             let sum =
-                param_file::encode_key_block(&mut block, keys, epochs, &self.identity, offset);
+                param_file::encode_key_block(&mut block, keys, intervals, &self.identity, offset);
             keys_digest.update(&sum.to_le_bytes());
             self.append(&block);
         }
@@ -239,8 +239,8 @@ impl<'q> FileWriter<'q> {
             keys_offset,
             hash_min: self.hash_range.0,
             hash_max: self.hash_range.1,
-            epoch_min: epochs.iter().copied().min().unwrap_or(0),
-            epoch_max: epochs.iter().copied().max().unwrap_or(0),
+            interval_min: intervals.iter().copied().min().unwrap_or(0),
+            interval_max: intervals.iter().copied().max().unwrap_or(0),
             runs: std::mem::take(&mut self.runs),
         };
         let (bytes, footer_checksum) = footer.encode(&self.identity, footer_offset);

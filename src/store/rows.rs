@@ -21,7 +21,7 @@ pub struct Row<'a> {
     /// Its key.
     pub key: u64,
     /// The checkpoint interval in which it last changed.
-    pub epoch: u32,
+    pub interval: u32,
     /// Weights, state, metadata (u32 bit patterns): `[row_f32s]`.
     pub values: &'a [f32],
 }
@@ -64,12 +64,12 @@ impl RowIter {
             return Err(Error::Forked);
         }
         match self.step() {
-            Ok(Some((key, epoch))) => {
+            Ok(Some((key, interval))) => {
                 let table = self.tables[self.table].id;
                 Ok(Some(Row {
                     table,
                     key,
-                    epoch,
+                    interval,
                     values: &self.row,
                 }))
             }
@@ -100,7 +100,7 @@ impl RowIter {
                 }
                 merge.step()?;
                 if live {
-                    return Ok(Some((entry.key, entry.epoch)));
+                    return Ok(Some((entry.key, entry.interval)));
                 }
             }
             self.merge = None;

@@ -9,7 +9,7 @@ struct Store {
     cache: TableCache,
     seed: u64,
     version: f32,
-    epoch: u32,
+    interval: u32,
     cut: Option<Cut>,
     /// What a reader must see; a key without entry was never pushed or is removed.
     truth: BTreeMap<u64, f32>,
@@ -21,7 +21,7 @@ struct Store {
 }
 
 struct Cut {
-    epoch: u32,
+    interval: u32,
     truth: BTreeMap<u64, f32>,
     cursor: usize,
 }
@@ -32,8 +32,8 @@ impl Store {
         mix64(self.seed) % below
     }
 
-    fn epoch_max(&self) -> u32 {
-        self.cut.as_ref().map_or(u32::MAX, |cut| cut.epoch)
+    fn interval_max(&self) -> u32 {
+        self.cut.as_ref().map_or(u32::MAX, |cut| cut.interval)
     }
 
     fn lease(&mut self) {
@@ -87,8 +87,12 @@ impl Store {
             return;
         };
         loop {
-            let frozen = self.cut.as_ref().map(|cut| cut.epoch);
-            if self.cache.begin_write(&lease, self.epoch, frozen).is_ok() {
+            let frozen = self.cut.as_ref().map(|cut| cut.interval);
+            if self
+                .cache
+                .begin_write(&lease, self.interval, frozen)
+                .is_ok()
+            {
                 break;
             }
             // No room for copies: only the write-behind makes some.
@@ -114,7 +118,7 @@ impl Store {
     fn copy_out(&mut self, victims: &[Victim]) {
         let mut row = [0.0; ROW];
         for victim in victims {
-            if let Some(taken) = self.cache.copy_out(victim, self.epoch_max(), &mut row) {
+            if let Some(taken) = self.cache.copy_out(victim, self.interval_max(), &mut row) {
                 self.flying.push((*victim, taken, row[0]));
             }
         }
@@ -123,7 +127,8 @@ impl Store {
     fn flush(&mut self) {
         if self.flying.is_empty() {
             let mut victims = Vec::new();
-            self.cache.take_victims(5, self.epoch_max(), &mut victims);
+            self.cache
+                .take_victims(5, self.interval_max(), &mut victims);
             assert!(victims.iter().all(|x| self.cache.pins(x.slot) == 0));
             self.copy_out(&victims);
         }
@@ -156,17 +161,17 @@ impl Store {
         let Some(cut) = &mut self.cut else {
             let truth = self.truth.clone();
             self.cut = Some(Cut {
-                epoch: self.epoch,
+                interval: self.interval,
                 truth,
                 cursor: 0,
             });
-            self.epoch += 1;
+            self.interval += 1;
             return;
         };
         let mut victims = Vec::new();
         if self
             .cache
-            .take_frozen(&mut cut.cursor, 7, cut.epoch, &mut victims)
+            .take_frozen(&mut cut.cursor, 7, cut.interval, &mut victims)
         {
             self.copy_out(&victims);
             return;
@@ -186,7 +191,7 @@ fn run(seed: u64, policy: PolicyKind, places: usize) -> (usize, usize) {
         cache: cache(places, policy),
         seed: mix64(seed + 1),
         version: 0.0,
-        epoch: 1,
+        interval: 1,
         cut: None,
         truth: BTreeMap::new(),
         ssd: BTreeMap::new(),

@@ -70,7 +70,7 @@ impl Drop for Role {
 /// A cut that was made.
 struct Cut {
     step: u64,
-    epoch: u32,
+    interval: u32,
     tables: Vec<TableDescriptor>,
     meta: Vec<u8>,
 }
@@ -232,16 +232,16 @@ impl Checkpointer {
         let mut shards = self.core.lock_all();
         let tables = self.core.descriptors();
         self.core.changes.cut();
-        let mut epoch = 0;
+        let mut interval = 0;
         for shard in &mut shards {
-            epoch = shard.cut();
+            interval = shard.cut();
         }
         drop(shards);
         self.cut_us_max
             .fetch_max(micros(since.elapsed()), Ordering::Relaxed);
         Ok(Cut {
             step,
-            epoch,
+            interval,
             tables,
             meta,
         })
@@ -258,7 +258,7 @@ impl Checkpointer {
 
     /// The outcome, and with success the version that became durable.
     fn write_behind(&self, span: &Timed, cut: &Cut) -> (Result<CheckpointInfo>, Option<Captured>) {
-        let captured = self.flusher.drain(cut.epoch).map(|(writer, rows)| {
+        let captured = self.flusher.drain(cut.interval).map(|(writer, rows)| {
             // No younger row reaches a file before this.
             let captured = self.core.ssd.capture();
             drop(writer);
@@ -275,7 +275,7 @@ impl Checkpointer {
             );
             let request = CheckpointRequest {
                 step: cut.step,
-                epoch: cut.epoch,
+                interval: cut.interval,
                 hyper: self.core.options.hyper,
                 tables: &cut.tables,
                 meta: &cut.meta,

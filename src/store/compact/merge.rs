@@ -73,7 +73,7 @@ struct Inputs<'a> {
     /// The same, as they are read.
     views: Vec<Arc<DataFile>>,
     live: Vec<LiveSet>,
-    /// (least epoch, least and greatest hash) of the other files that hold rows.
+    /// (least interval, least and greatest hash) of the other files that hold rows.
     outside: Vec<(u32, u64, u64)>,
 }
 
@@ -126,7 +126,7 @@ impl Compactor {
                 .versions()
                 .current()
                 .filter(|f| f.meta.rows > 0 && !inputs.contains(&f.meta.number))
-                .map(|f| (f.meta.epoch_min, f.meta.hash_min, f.meta.hash_max))
+                .map(|f| (f.meta.interval_min, f.meta.hash_min, f.meta.hash_max))
                 .collect(),
             false => Vec::new(),
         };
@@ -379,14 +379,14 @@ impl<'a, 'j> Merging<'a, 'j> {
                 let from = Location::new(cursor.file.slot, tombstone, entry.number);
                 if !tombstone {
                     cursor.read_row(&mut self.row)?;
-                    file.row(id, entry.key, entry.epoch, &self.row);
+                    file.row(id, entry.key, entry.interval, &self.row);
                     moved.push(Moved {
                         table,
                         hash: entry.hash,
                         from,
                         tombstone,
                     });
-                } else if self.inputs.is_needless(entry.hash, entry.epoch) {
+                } else if self.inputs.is_needless(entry.hash, entry.interval) {
                     forgotten.push(Moved {
                         table,
                         hash: entry.hash,
@@ -395,15 +395,15 @@ impl<'a, 'j> Merging<'a, 'j> {
                     });
                 } else {
                     self.tombstones
-                        .push((entry.hash, entry.key, entry.epoch, from));
+                        .push((entry.hash, entry.key, entry.interval, from));
                 }
                 merge.step()?;
                 if moved.len().is_multiple_of(64) {
                     self.progress(file.bytes());
                 }
             }
-            for (hash, key, epoch, from) in self.tombstones.drain(..) {
-                file.tombstone(id, key, epoch);
+            for (hash, key, interval, from) in self.tombstones.drain(..) {
+                file.tombstone(id, key, interval);
                 moved.push(Moved {
                     table,
                     hash,
@@ -421,9 +421,9 @@ impl<'a, 'j> Merging<'a, 'j> {
 
 impl Inputs<'_> {
     /// Whether no file outside the inputs can hold an older copy of a removed key.
-    fn is_needless(&self, hash: u64, epoch: u32) -> bool {
+    fn is_needless(&self, hash: u64, interval: u32) -> bool {
         self.outside
             .iter()
-            .all(|(oldest, low, high)| *oldest > epoch || hash < *low || hash > *high)
+            .all(|(oldest, low, high)| *oldest > interval || hash < *low || hash > *high)
     }
 }

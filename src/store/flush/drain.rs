@@ -9,7 +9,7 @@ impl Flusher {
     ///
     /// # Errors
     /// `NoSpace`, `Io`, `Poisoned`; `Io` also when a row's state as of the cut exists no more.
-    pub fn drain(&self, epoch: u32) -> Result<(WriterGuard<'_>, u64)> {
+    pub fn drain(&self, interval: u32) -> Result<(WriterGuard<'_>, u64)> {
         let _writing = tracing::debug_span!("write_behind").entered();
         let mut rows = 0;
         let mut cursors = vec![0; self.cursors()];
@@ -26,7 +26,7 @@ impl Flusher {
                 if picks > 0 && yields() {
                     return None;
                 }
-                let picked = self.pick_frozen(&mut cursors, Some(epoch));
+                let picked = self.pick_frozen(&mut cursors, Some(interval));
                 picks += usize::from(picked.is_some());
                 all = picked.is_none();
                 picked

@@ -41,13 +41,13 @@ impl Flusher {
         for table in 0..self.core.all_tables().len() {
             for (shard, cell) in self.core.shards.iter().enumerate() {
                 let mut guard = cell.lock();
-                let epoch_max = guard.interval_max();
+                let interval_max = guard.interval_max();
                 let cache = &mut guard.tables[table].cache;
                 if !cache.below_flush_step() {
                     continue;
                 }
                 let mut victims = Vec::new();
-                cache.take_victims(steps * cache.flush_step_rows(), epoch_max, &mut victims);
+                cache.take_victims(steps * cache.flush_step_rows(), interval_max, &mut victims);
                 if !victims.is_empty() {
                     picked.push(Picked {
                         table,
@@ -63,13 +63,13 @@ impl Flusher {
     /// Dirty rows of one cache, in the order of their places: when the policy names none.
     pub(super) fn pick_anything(&self, shard: usize, table: usize) -> Vec<Picked> {
         let mut guard = self.core.shards[shard].lock();
-        let epoch_max = guard.interval_max();
+        let interval_max = guard.interval_max();
         let cache = &mut guard.tables[table].cache;
         let want = cache.flush_step_rows();
         let (mut cursor, mut victims) = (0, Vec::new());
         // As above: nobody ends what a writer that panicked has begun.
         while victims.is_empty()
-            && cache.take_frozen(&mut cursor, want, epoch_max, &mut victims)
+            && cache.take_frozen(&mut cursor, want, interval_max, &mut victims)
             && self.core.ssd.check_writable().is_ok()
         {}
         vec![Picked {

@@ -231,11 +231,11 @@ impl Flusher {
                     append(&mut file, part, copied, &mut tombstones, written);
                 }
             }
-            for (shard, hash, epoch, victim) in tombstones {
+            for (shard, hash, interval, victim) in tombstones {
                 let table = group[0].table;
                 let entry = u32::try_from(file.entries()).ok();
                 let id = u32::try_from(table).unwrap_or(u32::MAX);
-                file.tombstone(id, unmix64(hash), epoch);
+                file.tombstone(id, unmix64(hash), interval);
                 written.push(Written::new(table, shard, victim, entry, true));
             }
         }
@@ -255,7 +255,7 @@ impl Flusher {
     fn copy_out(&self, part: &Picked, victims: &[Victim], width: usize) -> CopiedRows {
         let mut copied = CopiedRows::default();
         let mut guard = self.core.shards[part.shard].lock();
-        let epoch_max = guard.interval_max();
+        let interval_max = guard.interval_max();
         let entry = &mut guard.tables[part.table];
         copied.rows.reserve(victims.len() * width);
         for (i, victim) in victims.iter().enumerate() {
@@ -265,18 +265,20 @@ impl Flusher {
             let start = copied.rows.len();
             copied.rows.resize(start + width, 0.0);
             let row = &mut copied.rows[start..];
-            let Some(taken) = entry.cache.copy_out(victim, epoch_max, row) else {
+            let Some(taken) = entry.cache.copy_out(victim, interval_max, row) else {
                 copied.rows.truncate(start);
                 continue;
             };
             if !taken.tombstone {
-                copied.entries.push((taken.hash, taken.epoch, *victim));
+                copied.entries.push((taken.hash, taken.interval, *victim));
                 continue;
             }
             copied.rows.truncate(start);
             // Without a copy on SSD there is nothing that a tombstone would have to hide.
             match entry.index.get(taken.hash) {
-                Some(_) => copied.tombstones.push((taken.hash, taken.epoch, *victim)),
+                Some(_) => copied
+                    .tombstones
+                    .push((taken.hash, taken.interval, *victim)),
                 None => copied.pointless.push(*victim),
             }
         }
@@ -350,13 +352,13 @@ fn append(
     let (table, shard) = (part.table, part.shard);
     let width = copied.rows.len() / copied.entries.len().max(1);
     let id = u32::try_from(table).unwrap_or(u32::MAX);
-    for ((hash, epoch, victim), row) in copied
+    for ((hash, interval, victim), row) in copied
         .entries
         .into_iter()
         .zip(copied.rows.chunks_exact(width.max(1)))
     {
         let entry = u32::try_from(file.entries()).ok();
-        file.row(id, unmix64(hash), epoch, row);
+        file.row(id, unmix64(hash), interval, row);
         written.push(Written::new(table, shard, victim, entry, false));
     }
     tombstones.extend(

@@ -144,7 +144,7 @@ fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> Resu
         tracing::info!(?then, ?now, "hyperparameters differ from the checkpoint's");
     }
     let workers = Workers::new(&ssd, &options, &tables)?;
-    let interval = recovered.checkpoint.as_ref().map_or(1, |c| c.epoch + 1);
+    let interval = recovered.checkpoint.as_ref().map_or(1, |c| c.interval + 1);
     let core = Core::new(ssd, options, read_only, tables.clone(), interval);
     let parts = Parts::new(core, workers)?;
     parts.rebuild_caches(&tables)?;
