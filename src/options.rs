@@ -362,7 +362,7 @@ pub struct RuntimeOptions {
     pub disk_bytes_max: u64,
     /// Checkpoints retained. Default 2; 1 to 1000.
     pub retain_checkpoints: usize,
-    /// Flush, compaction and write-behind run in the caller's thread. Default false. For tests
+    /// Flushes, compactions and checkpoints run in the caller's thread. Default false. For tests
     /// that must replay to the byte.
     pub inline: bool,
     /// What to do with gradients that are not finite.

@@ -134,7 +134,7 @@ pub struct Stats {
     pub cut_us_max: u64,
     /// Leases outstanding.
     pub leases: u64,
-    /// Bytes that their places take.
+    /// Bytes that their slots take.
     pub lease_bytes: u64,
     /// Rows pinned by them.
     pub pinned_rows: u64,

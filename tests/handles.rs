@@ -364,7 +364,7 @@ fn removing_the_lock_file_lets_no_second_writer_in() {
     store.close().unwrap();
 }
 
-/// The uuids of stores and branches came from the clock and the process: no crash seed wrote the same
+/// The uuids of stores and timelines came from the clock and the process: no crash seed wrote the same
 /// bytes twice.
 #[test]
 fn a_seed_writes_the_same_bytes_each_time() {

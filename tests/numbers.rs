@@ -111,7 +111,7 @@ fn places(files: &Files) -> BTreeMap<&'static str, Vec<Place>> {
                 let mut at = 64;
                 while at < bytes.len() {
                     let edits = [
-                        "BranchEdit",
+                        "TimelineEdit",
                         "TableEdit",
                         "FileEdit",
                         "RemoveEdit",

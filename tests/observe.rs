@@ -321,7 +321,7 @@ fn an_open_store_publishes_by_itself_to_a_recorder_that_comes_later() {
 /// Spans and events of a checkpoint that ends well.
 const CHECKPOINT_PARTS: &[&str] = &[
     "cut",
-    "write_behind",
+    "drain",
     "sync",
     "meta",
     "manifest",

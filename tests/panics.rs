@@ -433,7 +433,7 @@ fn engine(point: &'static str, thread: &'static str) -> Plant {
     }
 }
 
-/// The write-behind of a checkpoint panicked. Its frozen rows and their copies stayed; the next
+/// The drain of a checkpoint panicked. Its frozen rows and their copies stayed; the next
 /// checkpoint wrote the copies after the rows, with a greater rank, and committed old values.
 #[test]
 fn a_panic_in_the_checkpoint_thread_poisons_the_store() {

@@ -19,7 +19,7 @@ layout! {
     /// The file `CURRENT`; zeros follow.
     CurrentBlock = 120 {
         prefix: Prefix,
-        branch: [u8; 16],
+        timeline: [u8; 16],
         manifest_number: U64,
         manifest_bytes: U64,
         manifest_digest: U64,
@@ -39,8 +39,8 @@ const _: () = assert!(CURRENT_BYTES <= 512, "CURRENT is written by one sector");
 /// What `CURRENT` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Current {
-    /// The branch.
-    pub branch: [u8; 16],
+    /// The timeline.
+    pub timeline: [u8; 16],
     /// Number of the manifest in force.
     pub manifest_number: u64,
     /// Its committed length.
@@ -75,7 +75,7 @@ impl Current {
         let mut out = [0; CURRENT_BYTES];
         let block = CurrentBlock {
             prefix: Prefix::new(CURRENT_MAGIC, store),
-            branch: self.branch,
+            timeline: self.timeline,
             manifest_number: U64::new(self.manifest_number),
             manifest_bytes: U64::new(self.manifest_bytes),
             manifest_digest: U64::new(self.manifest_digest),
@@ -100,7 +100,7 @@ impl Current {
         block.prefix.check(store)?;
         check_zero(rest, CurrentBlock::BYTES as u64, "CURRENT")?;
         let current = Current {
-            branch: block.branch,
+            timeline: block.timeline,
             manifest_number: block.manifest_number.get(),
             manifest_bytes: block.manifest_bytes.get(),
             manifest_digest: block.manifest_digest.get(),

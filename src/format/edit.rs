@@ -21,7 +21,7 @@ pub const FILE_BYTES_MAX: u64 = 1 << 56;
 
 layout! {
     /// Payload of edit 1.
-    BranchEdit = 24 {
+    TimelineEdit = 24 {
         uuid: [u8; 16],
         parent_checkpoint: U64,
     }
@@ -93,7 +93,7 @@ layout! {
     }
 }
 
-const EDIT_BRANCH: u32 = 1;
+const EDIT_TIMELINE: u32 = 1;
 const EDIT_TABLE: u32 = 2;
 const EDIT_ADD_FILE: u32 = 3;
 const EDIT_REMOVE_FILE: u32 = 4;
@@ -104,7 +104,7 @@ const EDIT_FORGET_CHECKPOINT: u32 = 8;
 
 /// All edits and their numbers.
 pub const EDIT_NUMBERS: &[(&str, u32)] = &[
-    ("Branch", EDIT_BRANCH),
+    ("Timeline", EDIT_TIMELINE),
     ("Table", EDIT_TABLE),
     ("AddFile", EDIT_ADD_FILE),
     ("RemoveFile", EDIT_REMOVE_FILE),
@@ -199,8 +199,8 @@ pub struct CheckpointMeta {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Edit {
     /// The history that follows; first of every manifest.
-    Branch {
-        /// Name of the branch, new at each rollback.
+    Timeline {
+        /// Name of the timeline, new at each rollback.
         uuid: [u8; 16],
         /// The checkpoint it started from; 0 for none.
         parent_checkpoint: u64,
@@ -247,19 +247,19 @@ pub enum Edit {
 /// Appends the payload of an edit; returns the edit's number.
 pub(super) fn encode_payload(edit: &Edit, out: &mut Vec<u8>) -> u32 {
     match edit {
-        Edit::Branch {
+        Edit::Timeline {
             uuid,
             parent_checkpoint,
         } => {
             let parent_checkpoint = U64::new(*parent_checkpoint);
             out.extend_from_slice(
-                BranchEdit {
+                TimelineEdit {
                     uuid: *uuid,
                     parent_checkpoint,
                 }
                 .as_bytes(),
             );
-            EDIT_BRANCH
+            EDIT_TIMELINE
         }
         Edit::Table { id, descriptor } => {
             encode_table(*id, descriptor, out);
@@ -372,9 +372,9 @@ where
 /// Decodes the payload of an edit; `offset` is its record's.
 pub(super) fn decode_payload(kind: u32, payload: &[u8], offset: u64) -> Decoded<Edit> {
     Ok(match kind {
-        EDIT_BRANCH => {
-            let edit = exact::<BranchEdit>(payload, offset)?;
-            Edit::Branch {
+        EDIT_TIMELINE => {
+            let edit = exact::<TimelineEdit>(payload, offset)?;
+            Edit::Timeline {
                 uuid: edit.uuid,
                 parent_checkpoint: edit.parent_checkpoint.get(),
             }

@@ -11,8 +11,8 @@ use zerocopy::little_endian::{U32, U64};
 
 use super::checksum::{FileIdentity, Kind, roll};
 pub use super::edit::{
-    BranchEdit, CheckpointEdit, CheckpointMeta, Edit, FILE_BYTES_MAX, FileEdit, FileMeta,
-    ImageEdit, NOT_REMOVED, NumberEdit, RemoveEdit,
+    CheckpointEdit, CheckpointMeta, Edit, FILE_BYTES_MAX, FileEdit, FileMeta, ImageEdit,
+    NOT_REMOVED, NumberEdit, RemoveEdit, TimelineEdit,
 };
 use super::edit::{decode_payload, encode_payload};
 use super::layout::{

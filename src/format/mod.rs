@@ -72,7 +72,7 @@ pub const LAYOUTS: &[(&str, &[Field])] = &[
     ("FooterHead", footer::FooterHead::FIELDS),
     ("RunEntry", footer::RunEntry::FIELDS),
     ("EditHead", manifest::EditHead::FIELDS),
-    ("BranchEdit", edit::BranchEdit::FIELDS),
+    ("TimelineEdit", edit::TimelineEdit::FIELDS),
     ("TableEdit", descriptor::TableEdit::FIELDS),
     ("FileEdit", edit::FileEdit::FIELDS),
     ("RemoveEdit", edit::RemoveEdit::FIELDS),

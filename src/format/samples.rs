@@ -237,7 +237,7 @@ pub fn file_meta() -> FileMeta {
 
 /// At least one of each edit.
 pub fn edits() -> Vec<Edit> {
-    let mut edits = vec![Edit::Branch {
+    let mut edits = vec![Edit::Timeline {
         uuid: *b"sample branch 16",
         parent_checkpoint: 1,
     }];
@@ -296,7 +296,7 @@ pub fn read_manifest(bytes: &[u8], id: &FileIdentity) -> Decoded<(Vec<Edit>, u64
 pub fn current() -> Current {
     let (bytes, digest) = manifest_of(&edits());
     Current {
-        branch: *b"sample branch 16",
+        timeline: *b"sample branch 16",
         manifest_number: MANIFEST,
         manifest_bytes: bytes.len() as u64,
         manifest_digest: digest,

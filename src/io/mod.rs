@@ -182,7 +182,7 @@ pub trait Disk: Send + Sync + fmt::Debug {
     /// # Errors
     /// What the system says.
     fn open_dir(&self, path: &Path) -> io::Result<Arc<dyn Directory>>;
-    /// 16 bytes that no other store or branch has.
+    /// 16 bytes that no other store or timeline has.
     fn fresh_uuid(&self) -> [u8; 16];
     /// The time, in seconds since 1970.
     fn unix_seconds(&self) -> u64;

@@ -1,9 +1,9 @@
-//! Which place holds the row of a hash? A flat table of (tag, place) words.
+//! Which slot holds the row of a hash? A flat table of (tag, slot) words.
 //!
 //! - The shard and table are the first level of hashing, the bucket found here the second: the
 //!   words of one bucket and of its overflow lie in one or two cache lines.
 //! - Its size is fixed with the capacity, so that the budget is exact; it is at most 4/7 full.
-//! - A word is tag << 32 | place; 0 is empty (place 0 is a list head). The tag is the high half of
+//! - A word is tag << 32 | slot; 0 is empty (slot 0 is a list head). The tag is the high half of
 //!   a product that spreads any set of hashes, also those of a narrow range. Equal tags are told
 //!   apart by the hash in the row's state.
 
@@ -36,7 +36,7 @@ pub(crate) struct Buckets {
 pub(crate) struct Probe {
     tag: u64,
     place: usize,
-    /// Place of the first row with this tag; 0, a list's head, if there is none.
+    /// Slot of the first row with this tag; 0, a list's head, if there is none.
     slot: u32,
 }
 
@@ -52,7 +52,7 @@ impl Lookups {
         hashes + ANSWER_BEHIND
     }
 
-    /// Announces one more look-up and answers an earlier one: its index, and its place or
+    /// Announces one more look-up and answers an earlier one: its index, and its slot or
     /// [`NO_SLOT`]. Steps are counted from 0.
     #[inline]
     pub fn step(
@@ -146,7 +146,7 @@ impl Buckets {
         }
     }
 
-    /// Second step: the likely place, its state asked for.
+    /// Second step: the likely slot, its state asked for.
     #[inline]
     fn approach(&self, rows: &Rows, probe: &mut Probe) {
         let mut word = self.words[probe.place];
@@ -158,7 +158,7 @@ impl Buckets {
         rows.prefetch_line(probe.slot);
     }
 
-    /// Third step: the place, or [`NO_SLOT`].
+    /// Third step: the slot, or [`NO_SLOT`].
     #[inline]
     fn arrive(&self, rows: &Rows, hash: u64, probe: &Probe) -> u32 {
         if probe.slot == 0 {
@@ -176,7 +176,7 @@ impl Buckets {
         found.map_or(NO_SLOT, |place| slot_of(self.words[place]))
     }
 
-    /// Writes the place of each hash, or [`NO_SLOT`].
+    /// Writes the slot of each hash, or [`NO_SLOT`].
     pub fn get_batch(&self, rows: &Rows, hashes: &[u64], slots: &mut [u32]) {
         assert_eq!(hashes.len(), slots.len(), "one slot per hash");
         let mut lookups = Lookups::default();

@@ -2,7 +2,7 @@
 //!
 //! - Memory is decided in [`TableCache::new`] and never grows.
 //! - `counts` is exact after every call: every change of a state goes through `change`.
-//! - Used places are rows (found by hash) or frozen copies (found through their list only).
+//! - Used slots are rows (found by hash) or frozen copies (found through their list only).
 
 use super::buckets::{Buckets, NO_SLOT};
 use super::lists::{HEADS, Rows};
@@ -21,7 +21,7 @@ const FLUSH_STEP_SHARE: usize = 16;
 const LOW_SHARE: usize = 4;
 /// States announced ahead of the one that is changed.
 pub(super) const AHEAD_STATES: usize = 16;
-/// Places are numbered by u32 with a few numbers reserved.
+/// Slots are numbered by u32 with a few numbers reserved.
 const CAPACITY_MAX: usize = 1 << 31;
 
 /// What a [`TableCache`] is made from.
@@ -55,7 +55,7 @@ pub struct TableCache {
     capacity: usize,
     pub(super) row_f32s: usize,
     flush_step_rows: usize,
-    /// Head of the chain of places freed, through `next`.
+    /// Head of the chain of slots freed, through `next`.
     freed: u32,
 }
 
@@ -87,7 +87,7 @@ fn check_memory(bytes: u64) -> Result<()> {
 }
 
 impl TableCache {
-    /// Makes an empty cache with as many places as fit into `config.bytes`.
+    /// Makes an empty cache with as many slots as fit into `config.bytes`.
     ///
     /// # Errors
     /// `InvalidArgument` naming the bytes needed if not even one row fits, or if the system does
@@ -143,7 +143,7 @@ impl TableCache {
         })
     }
 
-    /// Bytes with which a cache of this policy has at least `rows` places.
+    /// Bytes with which a cache of this policy has at least `rows` slots.
     #[must_use]
     pub fn bytes_for_rows(rows: usize, row_f32s: usize, policy: PolicyKind) -> u64 {
         bytes_for(rows, row_f32s, policy)
@@ -155,7 +155,7 @@ impl TableCache {
         self.policy.evicts()
     }
 
-    /// Places in all.
+    /// Slots in all.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.capacity
@@ -167,7 +167,7 @@ impl TableCache {
         self.counts.used - self.counts.frozen
     }
 
-    /// Places that hold nothing.
+    /// Slots that hold nothing.
     #[must_use]
     pub fn free(&self) -> usize {
         self.capacity - self.counts.used
@@ -189,7 +189,7 @@ impl TableCache {
         }
     }
 
-    /// Places that can be had at once.
+    /// Slots that can be had at once.
     #[must_use]
     pub fn available(&self) -> usize {
         self.free() + self.evictable()
@@ -201,7 +201,7 @@ impl TableCache {
         self.counts.dirty
     }
 
-    /// Places that hold the state of a row at a checkpoint's cut.
+    /// Slots that hold the state of a row at a checkpoint's cut.
     #[must_use]
     pub fn frozen_copies(&self) -> usize {
         self.counts.frozen
@@ -219,7 +219,7 @@ impl TableCache {
         self.flush_step_rows
     }
 
-    /// Whether so few places can be had at once that dirty rows should be flushed: fewer than a
+    /// Whether so few slots can be had at once that dirty rows should be flushed: fewer than a
     /// quarter of a flush step, since rows that stay longer are changed and found again more often.
     ///
     /// What is left at the mark has to serve the next batch while the flush is on its way. That
@@ -233,7 +233,7 @@ impl TableCache {
         self.policy.evicts() && self.available() < mark
     }
 
-    /// Whether fewer places can be had at once than a flush frees: when some cache runs low, those
+    /// Whether fewer slots can be had at once than a flush frees: when some cache runs low, those
     /// that soon would are flushed with it, into files of full size.
     #[must_use]
     pub fn below_flush_step(&self) -> bool {
@@ -252,12 +252,12 @@ impl TableCache {
         bytes as u64
     }
 
-    /// Memory touched so far: what was allocated less the places never used.
+    /// Memory touched so far: what was allocated less the slots never used.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let unused = self.capacity - self.rows.touched();
-        let place = self.row_f32s * size_of::<f32>() + size_of::<RowState>();
-        self.bytes_allocated() - (unused * place) as u64
+        let slot_bytes = self.row_f32s * size_of::<f32>() + size_of::<RowState>();
+        self.bytes_allocated() - (unused * slot_bytes) as u64
     }
 
     /// Finds the slot of each hash; [`NO_SLOT`] for rows not in memory.
@@ -326,8 +326,8 @@ impl TableCache {
         self.policy.touched(&mut self.rows, slots);
     }
 
-    /// Gives a row that is not in memory a free place, unpinned, with `flags`; none if no place is
-    /// free. The place's content is undefined until the caller fills it.
+    /// Gives a row that is not in memory a free slot, unpinned, with `flags`; none if no slot is
+    /// free. The slot's content is undefined until the caller fills it.
     pub fn insert(&mut self, hash: u64, flags: Flags) -> Option<u32> {
         assert!(
             (self.range.0..=self.range.1).contains(&hash),
@@ -335,7 +335,7 @@ impl TableCache {
         );
         assert!(
             self.buckets.get(&self.rows, hash).is_none(),
-            "a row has one place"
+            "a row has one slot"
         );
         let slot = self.take_place(hash, flags, 0)?;
         self.buckets.insert(hash, slot);
@@ -343,7 +343,7 @@ impl TableCache {
         Some(slot)
     }
 
-    /// Drops an unpinned row whatever its state; its place is free.
+    /// Drops an unpinned row whatever its state; its slot is free.
     pub fn remove(&mut self, slot: u32) {
         let state = self.rows.get(slot);
         assert!(
@@ -434,7 +434,7 @@ impl TableCache {
         result
     }
 
-    /// Takes a free place for a row or a copy; it is linked nowhere yet.
+    /// Takes a free slot for a row or a copy; it is linked nowhere yet.
     pub(super) fn take_place(&mut self, hash: u64, flags: Flags, interval: u32) -> Option<u32> {
         let slot = if self.freed != NO_SLOT {
             let slot = self.freed;
@@ -457,7 +457,7 @@ impl TableCache {
         Some(slot)
     }
 
-    /// Frees the place of a row or copy.
+    /// Frees the slot of a row or copy.
     pub(super) fn release(&mut self, slot: u32) {
         let state = *self.rows.get(slot);
         self.rows.unlink(slot);
@@ -488,7 +488,7 @@ impl TableCache {
                 free += 1;
                 assert!(
                     state.list == ListKind::None && state.pins == 0,
-                    "a free place is bare"
+                    "a free slot is bare"
                 );
                 continue;
             }
@@ -521,9 +521,9 @@ impl TableCache {
         assert_eq!(
             self.free(),
             self.capacity - self.rows.touched() + free,
-            "free places"
+            "free slots"
         );
-        assert_eq!(self.counts.used, linked + flying, "places are free or used");
+        assert_eq!(self.counts.used, linked + flying, "slots are free or used");
         let walked: Vec<usize> = (0..20).map(|head| self.rows.walk(head).count()).collect();
         assert_eq!(
             walked.iter().sum::<usize>(),
@@ -542,7 +542,7 @@ impl TableCache {
             chain += 1;
             slot = self.rows.get(slot).next;
         }
-        assert_eq!(chain, free, "freed places are chained");
+        assert_eq!(chain, free, "freed slots are chained");
         assert!(
             self.bytes() <= self.bytes_allocated(),
             "touched memory is allocated"

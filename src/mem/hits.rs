@@ -30,7 +30,7 @@ pub struct Hits {
     pub repeats: bool,
 }
 
-/// Rows that can be copied: (index, place).
+/// Rows that can be copied: (index, slot).
 struct Ready {
     rows: [(usize, u32); COPIES],
     count: usize,
@@ -56,7 +56,7 @@ impl Ready {
 impl TableCache {
     /// Finds, pins and touches rows, and copies the first words of each into its target.
     ///
-    /// `slots` gets each row's place, [`NO_SLOT`] if it is not in memory; `rest` the indexes of
+    /// `slots` gets each row's slot, [`NO_SLOT`] if it is not in memory; `rest` the indexes of
     /// rows that were not copied: not in memory, being read, or failed to be.
     ///
     /// # Shapes
@@ -121,7 +121,7 @@ impl TableCache {
         self.copy_rows(rows.iter().copied(), targets, width);
     }
 
-    /// Copies the first words of rows, (index of the target, place), each announced before.
+    /// Copies the first words of rows, (index of the target, slot), each announced before.
     #[inline]
     fn copy_rows(
         &self,

@@ -1,10 +1,10 @@
-//! In which order do rows stand? Doubly linked lists through the states of the places.
+//! In which order do rows stand? Doubly linked lists through the states of the slots.
 //!
 //! - Links are indexes into one `Vec`; nothing is allocated when a row moves.
 //! - The first [`HEADS`] states are list heads, so that taking a row out of its list needs no
-//!   knowledge of the list. Places are numbered from [`HEADS`] on.
+//!   knowledge of the list. Slots are numbered from [`HEADS`] on.
 //! - `next` of a head is the hot end, `prev` the cold end.
-//! - A place is in at most one list; `list` says in which kind.
+//! - A slot is in at most one list; `list` says in which kind.
 
 use super::row_state::{ListKind, RowState};
 use crate::pages::{advise_huge, prefetch};
@@ -19,10 +19,10 @@ pub(crate) const COLD_CLEAN: u32 = 17;
 pub(crate) const COLD_DIRTY: u32 = 18;
 /// Frozen copies.
 pub(crate) const FROZEN: u32 = 19;
-/// Heads in all; the number of the first place.
+/// Heads in all; the number of the first slot.
 pub(crate) const HEADS: usize = 20;
 
-/// The states of all places ever used, and the lists through them.
+/// The states of all slots ever used, and the lists through them.
 #[derive(Debug)]
 pub(crate) struct Rows {
     states: Vec<RowState>,
@@ -31,7 +31,7 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// Room for `capacity` places; memory is touched when a place is first used.
+    /// Room for `capacity` slots; memory is touched when a slot is first used.
     pub fn new(capacity: usize) -> Rows {
         let mut states = Vec::with_capacity(HEADS + capacity);
         advise_huge(&states);
@@ -54,16 +54,16 @@ impl Rows {
         self.states.capacity() * size_of::<RowState>()
     }
 
-    /// Places ever used.
+    /// Slots ever used.
     pub fn touched(&self) -> usize {
         self.states.len() - HEADS
     }
 
-    /// Starts to use one more place.
+    /// Starts to use one more slot.
     pub fn extend(&mut self) -> u32 {
         assert!(
             self.states.len() < self.states.capacity(),
-            "places never pass the capacity"
+            "slots never pass the capacity"
         );
         self.states.push(RowState::default());
         u32::try_from(self.states.len() - 1).unwrap_or(u32::MAX)
@@ -74,7 +74,7 @@ impl Rows {
         &self.states[slot as usize]
     }
 
-    /// Announces that the state of a place is needed soon.
+    /// Announces that the state of a slot is needed soon.
     #[inline]
     pub fn prefetch_line(&self, slot: u32) {
         prefetch(

@@ -1,10 +1,10 @@
 //! Which rows are in memory, and which of them leave next? The MEM-PS.
 //!
-//! - A [`TableCache`] holds the rows of one table in one shard, in a number of places fixed when
+//! - A [`TableCache`] holds the rows of one table in one shard, in a number of slots fixed when
 //!   it is made: its memory never exceeds the bytes it was given.
 //! - It does no I/O and takes no lock. What has to be read or written is told by slot numbers;
 //!   the caller reads and writes, and reports back.
-//! - A pinned row keeps its place. A dirty row keeps its place until its write was reported done.
+//! - A pinned row keeps its slot. A dirty row keeps its slot until its write was reported done.
 //! - The policy decides the order in which rows leave, and nothing else: no value depends on it.
 
 mod buckets;

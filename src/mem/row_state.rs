@@ -1,6 +1,6 @@
-//! What is known about a place besides its row? Flags, pins, interval, and the links of its list.
+//! What is known about a slot besides its row? Flags, pins, interval, and the links of its list.
 //!
-//! - 32 bytes a place: a hit touches one cache line of it.
+//! - 32 bytes a slot: a hit touches one cache line of it.
 //! - The counts of [`Counts`] are kept exact by comparing a state before and after each change.
 
 use std::ops::{BitAnd, BitOr, Not};
@@ -16,15 +16,15 @@ impl Flags {
     pub const DIRTY: Flags = Flags(1);
     /// A write of its content is in flight.
     pub const WRITING: Flags = Flags(1 << 1);
-    /// Its content is being read; the place holds no row yet.
+    /// Its content is being read; the slot holds no row yet.
     pub const LOADING: Flags = Flags(1 << 2);
-    /// Its content could not be read; the place is freed when the last pin goes.
+    /// Its content could not be read; the slot is freed when the last pin goes.
     pub const FAILED: Flags = Flags(1 << 3);
     /// Never pushed: the default row, which no SSD holds.
     pub const ABSENT: Flags = Flags(1 << 4);
     /// Removed: a tombstone is to be written.
     pub const REMOVED: Flags = Flags(1 << 5);
-    /// The place keeps the state of a row at a checkpoint's cut; no hash leads to it.
+    /// The slot keeps the state of a row at a checkpoint's cut; no hash leads to it.
     pub const FROZEN_COPY: Flags = Flags(1 << 6);
 
     /// Whether any of `other` is set.
@@ -70,7 +70,7 @@ impl Not for Flags {
     }
 }
 
-/// Which list a place is linked into.
+/// Which list a slot is linked into.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ListKind {
     /// None: free, or a victim whose write is in flight.
@@ -93,7 +93,7 @@ pub(crate) const VISITED: u8 = 1;
 /// Admitted and not yet touched: the first touch is the one it was admitted for.
 pub(crate) const NEW: u8 = 2;
 
-/// The state of one place; for a list's head only `next` and `prev` count.
+/// The state of one slot; for a list's head only `next` and `prev` count.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(32))]
 pub(crate) struct RowState {
@@ -146,7 +146,7 @@ impl RowState {
     }
 }
 
-/// Exact numbers of places in the states that decide what a batch may do.
+/// Exact numbers of slots in the states that decide what a batch may do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub used: usize,

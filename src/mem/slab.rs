@@ -1,9 +1,9 @@
-//! Where is the content of a row? One zeroed allocation, a fixed stride per place.
+//! Where is the content of a row? One zeroed allocation, a fixed stride per slot.
 //!
-//! - Pages are touched when a place is first used: an idle table costs no memory.
-//! - Places never move and are never freed to the allocator.
+//! - Pages are touched when a slot is first used: an idle table costs no memory.
+//! - Slots never move and are never freed to the allocator.
 //! - A forked child does not get the pages: they would be copied whenever the parent changed a row.
-//! - The first place begins at a cache line, so that rows of whole lines cross none.
+//! - The first slot begins at a cache line, so that rows of whole lines cross none.
 
 use super::lists::HEADS;
 use crate::fork::Process;
@@ -16,14 +16,14 @@ const LINE_F32S: usize = 16;
 pub(crate) struct Slab {
     rows: Vec<f32>,
     row_f32s: usize,
-    /// Where the first place begins.
+    /// Where the first slot begins.
     first: usize,
     /// Whose rows they are.
     process: Process,
 }
 
 impl Slab {
-    /// f32s that are allocated for `capacity` places.
+    /// f32s that are allocated for `capacity` slots.
     pub fn f32s_for(capacity: usize, row_f32s: usize) -> usize {
         capacity * row_f32s + LINE_F32S
     }

@@ -105,7 +105,7 @@ fn rows_move_from_lru_to_lfu_and_out() {
     assert_eq!(
         cache.insert(mix64(64), Flags::NONE),
         None,
-        "no place is free"
+        "no slot is free"
     );
     assert_eq!(cache.reclaim(2), 2);
     assert_eq!(
@@ -240,7 +240,7 @@ fn a_cache_with_room_for_less_than_the_rows_in_use_is_low() {
         .collect();
     cache.begin_write(&slots, 1, None).unwrap();
     cache.pin(&slots[..6]);
-    assert!(!cache.below_low_water(), "six places for a batch of six");
+    assert!(!cache.below_low_water(), "six slots for a batch of six");
     cache.pin(&slots[6..7]);
     assert!(cache.below_low_water());
     cache.unpin(&slots[..7]);

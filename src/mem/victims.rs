@@ -6,7 +6,7 @@
 //! - A dirty row leaves in three steps: chosen (`take_victims`, `take_frozen`), copied out
 //!   (`copy_out`: WRITING), reported (`written`). Between the first two anything may happen to
 //!   the row; the second checks again.
-//! - A row that changes after a checkpoint's cut is copied into a free place first
+//! - A row that changes after a checkpoint's cut is copied into a free slot first
 //!   (`begin_write`), inside the budget; copies are written like rows.
 
 use super::cache::{AHEAD_STATES, NAMED_ROWS, TableCache};
@@ -24,7 +24,7 @@ const SCAN_ROWS: usize = 1 << 16;
 pub struct Victim {
     /// Hash of the row.
     pub hash: u64,
-    /// Its place.
+    /// Its slot.
     pub slot: u32,
     /// Chosen to leave memory: no longer qualifies once it is pinned.
     evict: bool,
@@ -44,8 +44,8 @@ pub struct Taken {
 }
 
 impl TableCache {
-    /// Drops clean unpinned rows from the cold end until `want` places are free or no such row is
-    /// left; returns the number of free places.
+    /// Drops clean unpinned rows from the cold end until `want` slots are free or no such row is
+    /// left; returns the number of free slots.
     ///
     /// # Cost
     /// Each row looked at moves to where it belongs by now, and is not looked at again until it
@@ -114,8 +114,8 @@ impl TableCache {
     }
 
     /// Marks rows as changed in `interval`; positions may repeat. With `frozen`, a dirty row last
-    /// changed at or before that interval is copied into a free place first, for the checkpoint.
-    /// Rows for which there may be no other place must be pinned.
+    /// changed at or before that interval is copied into a free slot first, for the checkpoint.
+    /// Rows for which there may be no other slot must be pinned.
     ///
     /// # Errors
     /// The number of copies for which there was not enough room: every row is as it was. Positions
@@ -220,7 +220,7 @@ impl TableCache {
     /// slot order from `cursor` (0 at first), then frozen copies. Appends at most `want` to
     /// `victims`; false when nothing is left.
     ///
-    /// One call scans a bounded number of places, so that true may come with few or no victims:
+    /// One call scans a bounded number of slots, so that true may come with few or no victims:
     /// call again. It also stops at a row whose write is in flight and that changed since, before
     /// the cut: report that write first. Once a write of a victim was reported failed, start again
     /// with cursor 0, or give the checkpoint up and call [`TableCache::discard_frozen`].

@@ -174,7 +174,7 @@ pub const METRICS: &[Metric] = &[
     gauge("hps_leases", "Leases outstanding.", |s| s.leases),
     gauge(
         "hps_lease_bytes",
-        "Bytes that the places of the leases take.",
+        "Bytes that the slots of the leases take.",
         |s| s.lease_bytes,
     )
     .of(Unit::Bytes),

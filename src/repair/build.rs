@@ -479,10 +479,10 @@ impl<'a> Build<'a> {
         }
         write_whole(self.place()?, LOCK_NAME, &[])?;
         let names: Vec<String> = self.parts.iter().map(|p| p.name.clone()).collect();
-        let branch = self.io.disk.fresh_uuid();
+        let timeline = self.io.disk.fresh_uuid();
         let c = Some(checkpoint);
         let id = checkpoint.id;
-        let commit = edits::snapshot(&versions, branch, id, &replay.tables, kept, c, None);
+        let commit = edits::snapshot(&versions, timeline, id, &replay.tables, kept, c, None);
         let next = Next {
             number: self.take_number(),
             checkpoint: next_checkpoint,
@@ -490,7 +490,7 @@ impl<'a> Build<'a> {
         write_root(
             self.place()?,
             self.store,
-            branch,
+            timeline,
             &names,
             &commit,
             Some((checkpoint, next)),

@@ -49,7 +49,7 @@ pub struct CheckpointRequest<'a> {
 }
 
 impl Ssd {
-    /// The step of the last durable checkpoint of this branch.
+    /// The step of the last durable checkpoint of this timeline.
     #[must_use]
     pub fn last_step(&self) -> Option<u64> {
         self.versions().checkpoints.last().map(|c| c.step)
@@ -204,9 +204,9 @@ impl Ssd {
                     .cloned()
                     .collect();
                 let image = manifest.image.map(image_edit);
-                let branch = current.branch;
+                let timeline = current.timeline;
                 let c = Some(checkpoint);
-                edits::snapshot(&versions, branch, 0, tables, &retained, c, image)
+                edits::snapshot(&versions, timeline, 0, tables, &retained, c, image)
             } else {
                 let known = manifest.tables_recorded;
                 edits::changes(&versions, tables, known, forgotten, checkpoint)

@@ -29,7 +29,7 @@ pub fn create(
     root: &Path,
     directories: &[PathBuf],
     store: [u8; 16],
-    branch: [u8; 16],
+    timeline: [u8; 16],
 ) -> Result<()> {
     let stored = stored_names(directories)?;
     let root = make_dir(disk, root)?;
@@ -55,8 +55,8 @@ pub fn create(
         write_whole(&*part, PART_NAME, &encode_part(&store, index))?;
         sync(&*part)?;
     }
-    let commit = edits::snapshot(&Versions::default(), branch, 0, &[], &[], None, None);
-    write_root(&*root, store, branch, &stored, &commit, None)
+    let commit = edits::snapshot(&Versions::default(), timeline, 0, &[], &[], None, None);
+    write_root(&*root, store, timeline, &stored, &commit, None)
 }
 
 /// The data directories as STORE names them.
@@ -80,7 +80,7 @@ pub(crate) struct Next {
 pub(crate) fn write_root(
     root: &dyn Directory,
     store: [u8; 16],
-    branch: [u8; 16],
+    timeline: [u8; 16],
     directories: &[String],
     commit: &edits::Commit,
     checkpoint: Option<(&CheckpointMeta, Next)>,
@@ -98,7 +98,7 @@ pub(crate) fn write_root(
         write_whole(root, &name, &bytes)?;
     }
     let current = Current {
-        branch,
+        timeline,
         manifest_number: number,
         manifest_bytes: bytes.len() as u64,
         manifest_digest: digest,

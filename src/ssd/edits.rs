@@ -30,7 +30,7 @@ pub struct Commit {
 #[must_use]
 pub fn snapshot(
     versions: &Versions,
-    branch: [u8; 16],
+    timeline: [u8; 16],
     parent: u64,
     tables: &[TableDescriptor],
     retained: &[CheckpointMeta],
@@ -38,8 +38,8 @@ pub fn snapshot(
     image: Option<Edit>,
 ) -> Commit {
     let mut commit = Commit::default();
-    commit.edits.push(Edit::Branch {
-        uuid: branch,
+    commit.edits.push(Edit::Timeline {
+        uuid: timeline,
         parent_checkpoint: parent,
     });
     push_tables(&mut commit, tables, 0);
@@ -134,8 +134,8 @@ pub struct ImageRef {
 /// The state that a manifest's edits add up to.
 #[derive(Debug, Default)]
 pub struct Replay {
-    /// Branch uuid.
-    pub branch: [u8; 16],
+    /// Timeline uuid.
+    pub timeline: [u8; 16],
     /// Descriptors by table id.
     pub tables: Vec<TableDescriptor>,
     /// Files by number.
@@ -153,7 +153,7 @@ impl Replay {
     /// A description of the contradiction.
     pub fn apply(&mut self, edit: Edit) -> std::result::Result<(), String> {
         match edit {
-            Edit::Branch { uuid, .. } => self.branch = uuid,
+            Edit::Timeline { uuid, .. } => self.timeline = uuid,
             Edit::Table { id, descriptor } => {
                 if id as usize != self.tables.len() {
                     return Err(format!("table {id} follows {} tables", self.tables.len()));

@@ -1,7 +1,7 @@
 //! How does a checkpoint become a store of its own?
 //!
 //! Invariants:
-//! - An export has a branch uuid of its own; checkpoint ids and file numbers go on, never again.
+//! - An export has a timeline uuid of its own; checkpoint ids and file numbers go on, never again.
 //! - It shares the data files by hard links: parameter files are immutable.
 //! - Until its STORE is durable, nothing has happened.
 
@@ -34,7 +34,7 @@ impl Ssd {
         id: u64,
         target: &Path,
         parts: &[PathBuf],
-        branch: [u8; 16],
+        timeline: [u8; 16],
         tables: &[TableDescriptor],
     ) -> Result<()> {
         let checkpoint = self.retained(id)?;
@@ -75,7 +75,7 @@ impl Ssd {
         let meta_name = file_name(FileKind::Meta, checkpoint.meta_number);
         link(&*self.root, &*target, &meta_name)?;
         let c = Some(&checkpoint);
-        let commit = edits::snapshot(&exported, branch, id, tables, &[], c, None);
+        let commit = edits::snapshot(&exported, timeline, id, tables, &[], c, None);
         let next = Next {
             number: self.versions().number_limit,
             checkpoint: checkpoint.id + 1,
@@ -83,7 +83,7 @@ impl Ssd {
         write_root(
             &*target,
             self.store,
-            branch,
+            timeline,
             &names,
             &commit,
             Some((&checkpoint, next)),

@@ -77,7 +77,7 @@ pub(crate) fn replay_committed(
         return Err(Error::corrupt(path, 0, what));
     }
     let same = reader.digest() == current.manifest_digest
-        && replay.branch == current.branch
+        && replay.timeline == current.timeline
         && replay.checkpoints.last().map_or(0, |c| c.id) == current.checkpoint_id;
     if !same {
         return Err(Error::corrupt(

@@ -189,10 +189,10 @@ impl Ssd {
         let Some(last) = last else { return Ok(()) };
         let image = manifest.image.map(image_edit);
         let tables = &tables[..manifest.tables_recorded.min(tables.len())];
-        let (branch, retained) = (current.branch, &recommitted.checkpoints);
+        let (timeline, retained) = (current.timeline, &recommitted.checkpoints);
         let commit = edits::snapshot(
             &recommitted,
-            branch,
+            timeline,
             0,
             tables,
             retained,

@@ -1,7 +1,7 @@
 //! How does a store go back to an older checkpoint?
 //!
 //! Invariants:
-//! - What follows is a history with a branch uuid of its own; checkpoint ids and file numbers go on,
+//! - What follows is a history with a timeline uuid of its own; checkpoint ids and file numbers go on,
 //!   never again.
 //! - Until CURRENT is durable, nothing has happened.
 
@@ -25,7 +25,7 @@ impl Ssd {
     ///
     /// # Errors
     /// `InvalidArgument` for an unknown checkpoint, `Io`, `NoSpace`, `Poisoned`.
-    pub fn rollback(&self, id: u64, branch: [u8; 16], tables: &[TableDescriptor]) -> Result<()> {
+    pub fn rollback(&self, id: u64, timeline: [u8; 16], tables: &[TableDescriptor]) -> Result<()> {
         self.check_writable()?;
         let checkpoint = self.retained(id)?;
         let mut rolled = Versions::default();
@@ -54,14 +54,14 @@ impl Ssd {
         let mut manifest = self.manifest();
         self.check_writable()?;
         let mut current = manifest.current;
-        current.branch = branch;
+        current.timeline = timeline;
         current.checkpoint_id = id;
         current.step = checkpoint.step;
         current.next_checkpoint_id = self.versions().next_checkpoint;
         current.file_number_limit = self.versions().number_limit;
         // The image may know files that this version does not have; it is a cache, and made anew.
         let c = Some(&checkpoint);
-        let commit = edits::snapshot(&rolled, branch, id, tables, &retained, c, None);
+        let commit = edits::snapshot(&rolled, timeline, id, tables, &retained, c, None);
         self.write_edits(&mut manifest, &mut current, &commit, true)?;
         self.write_current(&mut manifest, current)?;
         self.poison(String::from("the store was rolled back; open it anew"));

@@ -22,11 +22,11 @@ const UNPIN_SHARE: usize = 16;
 /// One shard's part of a lease.
 #[derive(Debug, Default)]
 pub struct LeasePart {
-    /// The places of the rows.
+    /// The slots of the rows.
     pub slots: Vec<u32>,
     /// Their positions in the caller's batch, rising.
     pub positions: Vec<u32>,
-    /// Whether a place may be there twice.
+    /// Whether a slot may be there twice.
     pub repeats: bool,
 }
 

@@ -106,9 +106,9 @@ impl Store {
         open::validate(&options)?;
         workers::rehearse(directory, &options)?;
         let io = io.into();
-        let (store, branch) = (io.disk.fresh_uuid(), io.disk.fresh_uuid());
+        let (store, timeline) = (io.disk.fresh_uuid(), io.disk.fresh_uuid());
         let parts = &options.data_directories;
-        create::create(&*io.disk, directory, parts, store, branch)?;
+        create::create(&*io.disk, directory, parts, store, timeline)?;
         Store::open_on(io, directory, options)
     }
 

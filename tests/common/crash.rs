@@ -154,10 +154,10 @@ pub struct Saved {
     pub rows: Arc<Rows>,
 }
 
-/// A branch of history: what a reopened store must show.
+/// A timeline of history: what a reopened store must show.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    /// All checkpoints of the branch, oldest first; those before the last `kept` are forgotten.
+    /// All checkpoints of the timeline, oldest first; those before the last `kept` are forgotten.
     pub saved: Vec<Saved>,
     pub kept: usize,
     /// Tables that the manifest knows.

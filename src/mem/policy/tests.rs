@@ -3,7 +3,7 @@ use crate::options::PolicyKind;
 use crate::units::mix64;
 
 const KEYS: usize = 40_000;
-const PLACES: usize = 4_000;
+const SLOTS: usize = 4_000;
 const BATCH: usize = 50;
 
 /// Keys with zipf-distributed ranks; each `scan`-th key is one that comes only once.
@@ -47,7 +47,7 @@ impl Trace {
 
 /// Share of the repeating keys found in memory, after a warm-up.
 fn hit_rate(policy: PolicyKind, mut trace: Trace) -> f64 {
-    let bytes = TableCache::bytes_for_rows(PLACES, 1, policy);
+    let bytes = TableCache::bytes_for_rows(SLOTS, 1, policy);
     let range = (0, u64::MAX);
     let config = CacheConfig {
         row_f32s: 1,
@@ -91,7 +91,7 @@ fn hit_rate(policy: PolicyKind, mut trace: Trace) -> f64 {
 /// What a cache that knows the weights would hit: the sum of the greatest.
 fn best(exponent: f64, scan: u64) -> f64 {
     let trace = Trace::new(exponent, scan);
-    trace.sums[PLACES - 1] / trace.sums[KEYS - 1]
+    trace.sums[SLOTS - 1] / trace.sums[KEYS - 1]
 }
 
 #[test]

@@ -95,7 +95,7 @@ impl Store {
             {
                 break;
             }
-            // No room for copies: only the write-behind makes some.
+            // No room for copies: only the drain makes some.
             assert!(self.cut.is_some());
             self.report(true);
             self.checkpoint_step();
@@ -186,9 +186,9 @@ impl Store {
     }
 }
 
-fn run(seed: u64, policy: PolicyKind, places: usize) -> (usize, usize) {
+fn run(seed: u64, policy: PolicyKind, slots: usize) -> (usize, usize) {
     let mut store = Store {
-        cache: cache(places, policy),
+        cache: cache(slots, policy),
         seed: mix64(seed + 1),
         version: 0.0,
         interval: 1,
@@ -225,8 +225,8 @@ fn random_operations_keep_every_row_and_every_cut() {
     for seed in 0..24 {
         for policy in [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Fifo] {
             println!("seed {seed}, {policy:?}");
-            let places = [16, 40, 150][usize::try_from(seed % 3).unwrap()];
-            let (done, copied) = run(seed, policy, places);
+            let slots = [16, 40, 150][usize::try_from(seed % 3).unwrap()];
+            let (done, copied) = run(seed, policy, slots);
             cuts += done;
             copies += copied;
         }

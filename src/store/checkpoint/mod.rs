@@ -251,13 +251,17 @@ impl Checkpointer {
     /// version that became durable. The span ends with it.
     fn carry_out(&self, span: Timed, cut: &Cut, outcome: &Outcome) -> Option<Captured> {
         let _checkpoint = span.enter();
-        let (result, captured) = self.write_behind(&span, cut);
+        let (result, captured) = self.drain_and_capture(&span, cut);
         outcome.finish(result);
         captured
     }
 
     /// The outcome, and with success the version that became durable.
-    fn write_behind(&self, span: &Timed, cut: &Cut) -> (Result<CheckpointInfo>, Option<Captured>) {
+    fn drain_and_capture(
+        &self,
+        span: &Timed,
+        cut: &Cut,
+    ) -> (Result<CheckpointInfo>, Option<Captured>) {
         let captured = self.flusher.drain(cut.interval).map(|(writer, rows)| {
             // No younger row reaches a file before this.
             let captured = self.core.ssd.capture();

@@ -87,7 +87,7 @@ impl std::fmt::Debug for Core {
 }
 
 impl Core {
-    /// On an opened tier, with tables but without places for rows. The interval is the one that
+    /// On an opened tier, with tables but without slots for rows. The interval is the one that
     /// begins.
     pub fn new(
         ssd: Ssd,
@@ -144,7 +144,7 @@ impl Core {
             .clone()
     }
 
-    /// Replaces the list of tables: places for their rows are there.
+    /// Replaces the list of tables: slots for their rows are there.
     pub fn set_tables(&self, tables: Vec<Arc<Table>>) {
         *self.tables.write().unwrap_or_else(PoisonError::into_inner) = tables;
     }
@@ -247,7 +247,7 @@ impl Core {
         u64::try_from(share).unwrap_or(u64::MAX) / self.shards.len() as u64
     }
 
-    /// Gives every table its places anew, in the memory that I/O buffers leave. No row is resident that
+    /// Gives every table its slots anew, in the memory that I/O buffers leave. No row is resident that
     /// is not clean, no lease is out.
     ///
     /// # Errors

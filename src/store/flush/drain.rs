@@ -10,7 +10,7 @@ impl Flusher {
     /// # Errors
     /// `NoSpace`, `Io`, `Poisoned`; `Io` also when a row's state as of the cut exists no more.
     pub fn drain(&self, interval: u32) -> Result<(WriterGuard<'_>, u64)> {
-        let _writing = tracing::debug_span!("write_behind").entered();
+        let _writing = tracing::debug_span!("drain").entered();
         let mut rows = 0;
         let mut cursors = vec![0; self.cursors()];
         let mut clean_pass = true;

@@ -32,7 +32,7 @@ const AFTER_ERROR: Duration = Duration::from_millis(500);
 
 /// Buffers of the writer's queue where one file is written at a time.
 const WRITE_DEPTH: usize = 4;
-/// Below, buffers for more files would take too many rows their place.
+/// Below, buffers for more files would take too many rows their slots.
 const SMALL_CACHE_BYTES: u64 = 64 << 20;
 /// Files that a checkpoint writes at the same time, and the buffers of each. Measured (2 cores,
 /// ext4, where the requests that make a file longer wait for each other): 2 files of 4 buffers

@@ -2,7 +2,7 @@
 //!
 //! - A pick changes nothing: its rows are checked again when they are copied out.
 //! - Rows that leave memory are the coldest of their caches; a checkpoint's are taken in the order
-//!   of their places.
+//!   of their slots.
 
 use std::collections::VecDeque;
 
@@ -60,7 +60,7 @@ impl Flusher {
         picked
     }
 
-    /// Dirty rows of one cache, in the order of their places: when the policy names none.
+    /// Dirty rows of one cache, in the order of their slots: when the policy names none.
     pub(super) fn pick_anything(&self, shard: usize, table: usize) -> Vec<Picked> {
         let mut guard = self.core.shards[shard].lock();
         let interval_max = guard.interval_max();
@@ -138,7 +138,7 @@ impl Flusher {
             let cut = cut.unwrap_or(guard.interval_max());
             let cache = &mut guard.tables[table].cache;
             let more = cache.take_frozen(cursor, want, cut, &mut victims);
-            // One call scans so many places; and it lists copies until they are written, so that
+            // One call scans so many slots; and it lists copies until they are written, so that
             // after one that finds some there is none. What a writer that panicked was writing
             // stands in the way for ever.
             if !more || !victims.is_empty() || self.core.ssd.check_writable().is_err() {

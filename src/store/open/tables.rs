@@ -23,7 +23,7 @@ impl Parts {
         }
         self.core.check_writable()?;
         self.puller.wait_cancelled();
-        // No checkpoint runs, no batch is admitted, nothing is pushed while the places move.
+        // No checkpoint runs, no batch is admitted, nothing is pushed while the slots move.
         let _role = self.checkpointer.wait_idle();
         let _alarm = self.core.ssd.poison.alarm();
         let _admission = self.puller.admission_alone();

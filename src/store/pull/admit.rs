@@ -1,8 +1,8 @@
 //! How does a batch come into memory, all of it or none?
 //!
-//! 1. *Admit*: find, pin and copy out what is resident, promise places for the rest - or undo
+//! 1. *Admit*: find, pin and copy out what is resident, promise slots for the rest - or undo
 //!    everything.
-//! 2. *Place and load* (`place`): rows that are not in memory get a place and their content.
+//! 2. *Fetch* (`fetch`): rows that are not in memory get a slot and their content.
 //! 3. *Wait* for rows that another batch is reading, then copy out what was not there at first.
 //!
 //! Invariants:
@@ -26,7 +26,7 @@ use crate::sync::{Mutex, MutexGuard};
 pub enum Intent {
     /// Their values.
     Read,
-    /// A place only: the rows are about to be removed.
+    /// A slot only: the rows are about to be removed.
     Remove,
 }
 
@@ -38,7 +38,7 @@ enum Refusal {
         asked: usize,
         capacity: usize,
     },
-    /// It will fit once the copies of a running checkpoint are written; so many places of the
+    /// It will fit once the copies of a running checkpoint are written; so many slots of the
     /// shard are taken without this batch.
     Frozen { shard: usize, busy: usize },
 }
@@ -53,20 +53,20 @@ pub struct Pending<'a> {
     pub slots: Vec<u32>,
     /// Indexes of what could not be copied at once.
     rest: Vec<u32>,
-    /// (hash, index into the part) of rows without a place, sorted.
+    /// (hash, index into the part) of rows without a slot, sorted.
     pub missing: Vec<(u64, u32)>,
-    /// Positions in `missing` that have been placed.
-    pub placed: usize,
-    /// Promised places not taken yet.
+    /// Positions in `missing` that have a slot.
+    pub assigned: usize,
+    /// Promised slots not taken yet.
     pub reserved: usize,
     /// Distinct rows that were ever pushed, and those of them that had to be read.
     pub known: usize,
     pub loads: usize,
     /// Whether a row may be at two positions.
     repeats: bool,
-    /// Places that another batch is reading.
+    /// Slots that another batch is reading.
     pub foreign: Vec<u32>,
-    /// Places taken for rows that are about to be removed: they keep others waiting like rows
+    /// Slots taken for rows that are about to be removed: they keep others waiting like rows
     /// that are being read.
     pub claimed: Vec<u32>,
     refusal: Option<Refusal>,
@@ -106,7 +106,7 @@ impl Puller {
         self.complete(pool, table, intent, batch)
     }
 
-    /// The first half: the rows that are resident are pinned, the others have places promised.
+    /// The first half: the rows that are resident are pinned, the others have slots promised.
     /// [`Puller::complete`] must follow.
     ///
     /// # Errors
@@ -203,7 +203,7 @@ impl Puller {
             let cell = &self.core.shards[s];
             let mut shard = cell.lock();
             self.core.ssd.poison.check_threads()?;
-            // Whoever freed a place, or discarded the copies, since the refusal found nobody to wake.
+            // Whoever freed a slot, or discarded the copies, since the refusal found nobody to wake.
             let entry = &shard.tables[table.id.0 as usize];
             if entry.busy_slots() >= busy && entry.cache.frozen_copies() > 0 {
                 cell.wait(&mut shard);
@@ -213,7 +213,7 @@ impl Puller {
     }
 
     /// An error, unless waiting for a checkpoint's copies helps: then the last shard that has too
-    /// few places, and how many were taken in it without this batch.
+    /// few slots, and how many were taken in it without this batch.
     fn refused(&self, table: &Table, refusals: Vec<Refusal>) -> Result<Option<(usize, usize)>> {
         let mut worst: Option<(usize, usize, usize)> = None;
         let mut frozen = None;
@@ -272,7 +272,7 @@ impl Puller {
         pending.repeats = hits.repeats || distinct < missing.len();
         pending.known = hits.known;
         pending.loads = 0;
-        pending.placed = 0;
+        pending.assigned = 0;
         let busy = entry.busy_slots();
         let cache = &entry.cache;
         let used = busy - cache.frozen_copies();
@@ -307,12 +307,12 @@ impl Puller {
             let mut shard = self.core.shards[s].lock();
             let entry = &mut shard.tables[table.id.0 as usize];
             let taken = pending.slots.iter().copied().filter(|p| *p != NO_SLOT);
-            let places: Vec<u32> = taken.collect();
-            for place in pending.claimed.drain(..) {
-                entry.cache.set(place, Flags::FAILED);
-                entry.cache.clear(place, Flags::LOADING);
+            let slots: Vec<u32> = taken.collect();
+            for slot in pending.claimed.drain(..) {
+                entry.cache.set(slot, Flags::FAILED);
+                entry.cache.clear(slot, Flags::LOADING);
             }
-            entry.cache.unpin(&places);
+            entry.cache.unpin(&slots);
             entry.unreserve(std::mem::take(&mut pending.reserved));
             pending.slots.fill(NO_SLOT);
             refusals.extend(pending.refusal.take());

@@ -1,6 +1,6 @@
-//! How do missing rows get a place and their content?
+//! How do missing rows get a slot and their content?
 //!
-//! - Places are taken as promised; cold clean rows leave for them, dirty ones are flushed first.
+//! - Slots are taken as promised; cold clean rows leave for them, dirty ones are flushed first.
 //! - A shard is unlocked while its rows are read; they are marked as being read meanwhile, and
 //!   others who want them wait.
 
@@ -17,20 +17,20 @@ use crate::ssd::reader::{RowBatch, RowReader, Want, pin_files};
 use crate::stats::Wait;
 use crate::units::unmix64;
 
-/// Rows between the one that gets its place and the one whose lines the processor is asked to fetch.
+/// Rows between the one that gets its slot and the one whose lines the processor is asked to fetch.
 const AHEAD_ROWS: usize = 8;
-/// Rows that get a place before others may have the shard.
+/// Rows that get a slot before others may have the shard.
 const PLACE_ROWS: usize = 512;
 /// Rows filled per locking of a shard.
 const FILL_ROWS: usize = 256;
 
-/// How far the rows of a batch have places.
+/// How far the rows of a batch have slots.
 enum Progress {
     /// All have one.
     Done,
     /// Some have; go on.
     More,
-    /// No place is free.
+    /// No slot is free.
     NoRoom,
 }
 
@@ -54,7 +54,7 @@ impl Puller {
             let cell = &self.core.shards[s];
             let mut shard = cell.lock();
             let mut progress = self.assign_slots(table, &mut shard, intent, pending, &mut wants);
-            // A file is pinned under the lock under which its place was looked up.
+            // A file is pinned under the lock under which its location was looked up.
             while matches!(progress, Progress::More) {
                 if wants.is_empty() {
                     cell.pass(&mut shard);
@@ -63,7 +63,7 @@ impl Puller {
             }
             let files = pin_files(&self.core.ssd.file_slots(), &wants);
             drop(shard);
-            // What has a place is read before more room is made: nothing stays half-read.
+            // What has a slot is read before more room is made: nothing stays half-read.
             let batch = std::mem::take(&mut wants);
             if !batch.is_empty() {
                 stretch.end();
@@ -76,7 +76,7 @@ impl Puller {
         }
     }
 
-    /// Gives places to some missing rows, or to as many as places are free.
+    /// Gives slots to some missing rows, or to as many as slots are free.
     fn assign_slots(
         &self,
         table: &Table,
@@ -87,7 +87,7 @@ impl Puller {
     ) -> Progress {
         let entry = &mut shard.tables[table.id.0 as usize];
         let missing = std::mem::take(&mut pending.missing);
-        let rest = &missing[pending.placed..];
+        let rest = &missing[pending.assigned..];
         let groups = || rest.chunk_by(|a, b| a.0 == b.0).take(PLACE_ROWS);
         let hashes: Vec<u64> = groups().map(|g| g[0].0).collect();
         let mut locations: Vec<Option<Location>> = Vec::new();
@@ -131,7 +131,7 @@ impl Puller {
                 pending.slots[*index as usize] = slot;
                 pins.push(slot);
             }
-            pending.placed += group.len();
+            pending.assigned += group.len();
             entry.unreserve(1);
             pending.reserved -= 1;
         }
@@ -145,7 +145,7 @@ impl Puller {
         progress
     }
 
-    /// Reads rows and fills their places.
+    /// Reads rows and fills their slots.
     fn read_rows(
         &self,
         pool: &WorkerPool,
@@ -221,7 +221,7 @@ impl Puller {
     }
 }
 
-/// A place for one missing row: to be read, removed, or its default at once.
+/// A slot for one missing row: to be read, removed, or its default at once.
 fn assign_slot(
     entry: &mut ShardTable,
     table: &Table,

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::mem::{Flags, NO_SLOT};
 use crate::units::unmix64;
 
-/// Keys removed at a time: their tombstones need places.
+/// Keys removed at a time: their tombstones need slots.
 const REMOVE_KEYS: usize = 4096;
 
 impl Puller {
@@ -66,7 +66,7 @@ impl Puller {
     }
 
     fn remove_some(&self, table: &Arc<Table>, keys: &[u64]) -> Result<u64> {
-        // Keys that are not known need no tombstone and no place.
+        // Keys that are not known need no tombstone and no slot.
         let known = self.contains(table, keys);
         let keys: Vec<u64> = keys
             .iter()

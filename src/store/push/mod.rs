@@ -1,8 +1,8 @@
 //! How does a batch of gradients change its rows?
 //!
 //! Invariants:
-//! - No I/O: rows of a lease are resident. (A push may wait for a checkpoint's write-behind when
-//!   no place is free for the copy of a frozen row.)
+//! - No I/O: rows of a lease are resident. (A push may wait for a checkpoint's drain when
+//!   no slot is free for the copy of a frozen row.)
 //! - Gradients of equal keys are summed in the caller's order and applied once, so the result does
 //!   not depend on shards, threads or cache.
 //! - A refused push changed nothing.
@@ -260,10 +260,10 @@ impl Pusher {
     fn key_at(&self, lease: &Lease, index: usize) -> u64 {
         let s = usize::from(lease.shards[index]);
         let part = &lease.parts[s];
-        let place = part.positions.partition_point(|p| (*p as usize) < index);
+        let at = part.positions.partition_point(|p| (*p as usize) < index);
         let shard = self.core.shards[s].lock();
         let cache = &shard.tables[lease.table.id.0 as usize].cache;
-        unmix64(cache.hash_of(part.slots[place]))
+        unmix64(cache.hash_of(part.slots[at]))
     }
 
     fn push_shard(&self, s: usize, part: &LeasePart, job: &Job<'_>) -> Result<u64> {
@@ -274,10 +274,10 @@ impl Pusher {
         };
         // Positions that count; rows without one are not touched. Equal keys become neighbours,
         // in the caller's order.
-        let places = part.slots.iter().copied();
-        let places = places.zip(part.positions.iter().copied());
+        let both = part.slots.iter().copied();
+        let both = both.zip(part.positions.iter().copied());
         let mut kept = self.workers.arrays.pairs.take(part.slots.len());
-        kept.extend(places.filter(|(_, p)| usable(*p)));
+        kept.extend(both.filter(|(_, p)| usable(*p)));
         if part.repeats {
             kept.sort_unstable();
         }
@@ -285,7 +285,7 @@ impl Pusher {
             return Ok(0);
         }
         let mut slots = self.workers.arrays.numbers.take(kept.len());
-        slots.extend(kept.iter().map(|(place, _)| *place));
+        slots.extend(kept.iter().map(|(slot, _)| *slot));
         slots.dedup();
         let mut shard = self.core.lock_to_write(s, job.table, &slots)?;
         apply(&mut shard.tables[job.table.id.0 as usize].cache, &kept, job);
@@ -312,15 +312,15 @@ fn apply(cache: &mut TableCache, kept: &[(u32, u32)], job: &Job<'_>) {
             job.table.updater.apply_all(lr, &mut visitor);
         }
         Kind::Deltas { values } => {
-            for (place, position) in kept {
+            for (slot, position) in kept {
                 let delta = slice(values, *position, job.width);
-                job.table.layout.apply_delta(cache.row_mut(*place), delta);
+                job.table.layout.apply_delta(cache.row_mut(*slot), delta);
             }
         }
         Kind::Weights { values } | Kind::Rows { values } => {
-            for (place, position) in kept {
+            for (slot, position) in kept {
                 let new = slice(values, *position, job.width);
-                cache.row_mut(*place)[..job.width].copy_from_slice(new);
+                cache.row_mut(*slot)[..job.width].copy_from_slice(new);
             }
         }
     }
@@ -359,8 +359,8 @@ struct Gradients<'a> {
 impl RowVisitor for Gradients<'_> {
     #[inline]
     fn next(&mut self) -> Option<(&mut [f32], &[f32])> {
-        let (place, first) = *self.rest.first()?;
-        let same = self.rest.iter().take_while(|(p, _)| *p == place).count();
+        let (slot, first) = *self.rest.first()?;
+        let same = self.rest.iter().take_while(|(p, _)| *p == slot).count();
         let (group, rest) = self.rest.split_at(same);
         self.rest = rest;
         if let Some((ahead, _)) = rest.get(AHEAD_ROWS) {
@@ -368,13 +368,13 @@ impl RowVisitor for Gradients<'_> {
         }
         let gradient = slice(self.values, first, self.dim);
         if same == 1 {
-            return Some((self.cache.row_mut(place), gradient));
+            return Some((self.cache.row_mut(slot), gradient));
         }
         self.sum.clear();
         self.sum.extend_from_slice(gradient);
         for (_, position) in &group[1..] {
             accumulate(&mut self.sum, slice(self.values, *position, self.dim));
         }
-        Some((self.cache.row_mut(place), &self.sum))
+        Some((self.cache.row_mut(slot), &self.sum))
     }
 }

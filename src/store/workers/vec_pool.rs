@@ -52,11 +52,11 @@ impl<T> VecPool<T> {
 pub struct BatchArrays {
     /// Shards.
     pub shards: VecPool<u16>,
-    /// Positions, places, indexes.
+    /// Positions, slots, indexes.
     pub numbers: VecPool<u32>,
     /// Hashes.
     pub hashes: VecPool<u64>,
-    /// (place, position).
+    /// (slot, position).
     pub pairs: VecPool<(u32, u32)>,
     /// Where rows are copied to.
     targets: VecPool<&'static mut [f32]>,
