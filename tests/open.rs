@@ -240,11 +240,19 @@ fn thresholds_of_tests_bring_an_image_a_new_manifest_and_more_numbers_within_a_f
     let store = Store::create(dir.path(), options).unwrap();
     let table = store.create_table(&sgd("t", 4)).unwrap();
     let (mut images, mut manifests) = (BTreeSet::new(), BTreeSet::new());
+    let mut kinds = BTreeMap::new();
     for step in 1..=30u64 {
         set(&store, table, &[step, 1000 + step], 1.0, 4);
         store.checkpoint(step, &[]).unwrap();
-        for entry in std::fs::read_dir(dir.path()).unwrap() {
+        let part = std::fs::read_dir(dir.path().join("part-0")).unwrap();
+        for entry in std::fs::read_dir(dir.path()).unwrap().chain(part) {
             let name = entry.unwrap().file_name().into_string().unwrap();
+            if let Some((number, kind)) = name.split_once('.') {
+                // The copy of a manifest has its number; no other two files have one, ever.
+                let kind = kind.replace("copy", "manifest");
+                let before = kinds.insert(number.to_owned(), kind.clone());
+                assert!(before.is_none_or(|before| before == kind), "{name}");
+            }
             match name.split_once('.') {
                 Some((number, "image")) => images.insert(number.to_owned()),
                 Some((number, "manifest")) => manifests.insert(number.to_owned()),

@@ -287,9 +287,20 @@ fn a_compaction_without_a_trainer_is_durable_and_gives_space_back() {
     assert_eq!(bytes, report.disk_bytes_after - dropped.freed_bytes);
     assert!(bytes < report.disk_bytes_before, "{report:?}");
     assert!(!run.store().has_changes());
-    // Nothing is left to be done, and nothing is done.
+    // Nothing is left to be done, and nothing is done: not a file is written.
+    let content = || -> Vec<_> {
+        let paths = disk.paths().into_iter();
+        paths
+            .map(|path| (disk.read_file(&path).unwrap(), path))
+            .collect()
+    };
+    let whole = content();
     let again = compact(&run, None).unwrap();
     assert_eq!((again.files, again.bytes_read, again.durable), (0, 0, true));
+    assert!(
+        content() == whole,
+        "a compaction without work wrote something"
+    );
     // A crash now: the same checkpoint, whole, without the old files.
     run.store = None;
     let left = disk.crash(1, CrashMode::KeepNone);

@@ -156,6 +156,25 @@ fn the_choice_is_that_of_sorting_everything_and_never_missed_by_the_sums() {
     assert!(chosen > 500 && idle > 500, "{chosen} chosen, {idle} idle");
 }
 
+#[test]
+fn compaction_starts_before_anybody_waits_for_it() {
+    const MIB: u64 = 1 << 20;
+    let limits = |file_bytes, directories| Limits {
+        space_bound: 2.0,
+        file_bytes,
+        directories,
+        force: false,
+    };
+    // Half a file, or 16 MiB, for all directories together.
+    assert_eq!(limits(8 * MIB, 1).slack_bytes(), 4 * MIB);
+    assert_eq!(limits(64 * MIB, 1).slack_bytes(), 16 * MIB);
+    assert_eq!(limits(64 * MIB, 4).slack_bytes(), 4 * MIB);
+    let limits = limits(64 * MIB, 4);
+    assert_eq!(limits.hard_bytes(100 * MIB), (200 + 32) * MIB);
+    assert_eq!(limits.files_hard(640 * MIB), 20 + 60);
+    assert_eq!(limits.files_max(640 * MIB), 20 + 12);
+}
+
 const FILES: u64 = 100_000;
 
 /// Files of 64 rows, made current in 4 directories.
