@@ -2,6 +2,8 @@
 //!
 //! `cargo run --release --example prefetch`
 
+#![expect(clippy::print_stdout, reason = "an example tells what it does")]
+
 use std::collections::VecDeque;
 
 use hps::{RuntimeOptions, Store, TableDescriptor, Update, mix64};

@@ -2,6 +2,8 @@
 //!
 //! `cargo run --example quickstart [DIRECTORY]`
 
+#![expect(clippy::print_stdout, reason = "an example tells what it does")]
+
 use hps::{RuntimeOptions, Store, TableDescriptor, Update};
 
 const DIM: usize = 4;

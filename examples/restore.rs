@@ -2,6 +2,8 @@
 //!
 //! `cargo run --example restore`
 
+#![expect(clippy::print_stdout, reason = "an example tells what it does")]
+
 use hps::{RuntimeOptions, Store, TableDescriptor, Update};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,10 +1,5 @@
 //! How many device reads does a batch make, and how long are they?
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a test that meets what it does not expect must fail"
-)]
-
 #[path = "common/small.rs"]
 #[expect(dead_code, reason = "other tests use the rest")]
 mod small;

@@ -56,9 +56,11 @@ macro_rules! fill {
 }
 
 fn filled() -> Stats {
-    let mut stats = Stats::default();
-    stats.io_engine = "uring";
-    stats.direct_io = true;
+    let mut stats = Stats {
+        io_engine: "uring",
+        direct_io: true,
+        ..Stats::default()
+    };
     fill!(stats: unique_asked unique_hits rows_read rows_pushed bytes_pushed non_finite reads
         read_bytes written_bytes compaction_written_bytes flushes compactions
         compaction_failures checkpoints stall_us_max stall_us cut_us_max leases lease_bytes pinned_rows resident_rows
