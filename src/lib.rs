@@ -53,9 +53,9 @@ pub mod row;
 pub mod ssd;
 mod stats;
 mod store;
-#[cfg(not(feature = "shuttle"))]
+#[cfg(not(hps_shuttle))]
 mod sync;
-#[cfg(feature = "shuttle")]
+#[cfg(hps_shuttle)]
 #[doc(hidden)]
 pub mod sync;
 mod units;

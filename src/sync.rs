@@ -1,37 +1,37 @@
 //! Which locks, atomics and threads does the engine use?
 //!
-//! Those of the standard library, and of parking_lot for shards. With the feature `shuttle` they
+//! Those of the standard library, and of parking_lot for shards. With `--cfg hps_shuttle` they
 //! are shuttle's: the same engine then runs under a scheduler that decides at every lock, atomic
-//! and wait who goes on, and that can repeat what it decided (`tests/shuttle.rs`). With the feature
-//! `tsan` they are all parking_lot's, which ThreadSanitizer can see (`tools/tsan.sh`).
+//! and wait who goes on, and that can repeat what it decided (`tests/shuttle.rs`). With
+//! `--cfg hps_tsan` they are all parking_lot's, which ThreadSanitizer can see (`tools/tsan.sh`).
 //!
 //! Invariants:
 //! - Without these features this module only names types of others; nothing is wrapped.
-//! - With `shuttle` nothing of the engine works outside of a shuttle run.
+//! - With `hps_shuttle` nothing of the engine works outside of a shuttle run.
 //! - What outlives a run (a `static`) uses the standard library's types in both, and so do types
 //!   at which nobody can wait: `Arc`, `OnceLock` that is only set and read.
 
-#[cfg(not(any(feature = "shuttle", feature = "tsan")))]
+#[cfg(not(any(hps_shuttle, hps_tsan)))]
 pub use std::sync::{Condvar, Mutex, MutexGuard, RwLock};
-#[cfg(not(feature = "shuttle"))]
+#[cfg(not(hps_shuttle))]
 pub use std::{sync::atomic, thread};
 
 /// Locks that can be passed on halfway.
-#[cfg(not(feature = "shuttle"))]
+#[cfg(not(hps_shuttle))]
 pub mod fair {
     pub use parking_lot::{Condvar, Mutex, MutexGuard};
 }
 
-#[cfg(all(feature = "tsan", not(feature = "shuttle")))]
+#[cfg(all(hps_tsan, not(hps_shuttle)))]
 mod visible;
 
-#[cfg(all(feature = "tsan", not(feature = "shuttle")))]
+#[cfg(all(hps_tsan, not(hps_shuttle)))]
 pub use visible::{Condvar, Mutex, MutexGuard, RwLock};
 
-#[cfg(feature = "shuttle")]
+#[cfg(hps_shuttle)]
 mod scheduled;
 
-#[cfg(feature = "shuttle")]
+#[cfg(hps_shuttle)]
 pub use scheduled::{Condvar, Mutex, MutexGuard, RwLock, atomic, fair, limits, thread};
 
 /// Threads that can't be had.

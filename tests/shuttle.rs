@@ -1,14 +1,16 @@
 //! Does the engine keep every row, whichever of its threads goes on at each lock, atomic and wait?
 //!
-//! The real engine on the simulated disk, its locks and threads replaced by shuttle's (feature
-//! `shuttle`, `src/sync.rs`). `HPS_SHUTTLE_SCHEDULES` says how many schedules (else 1000),
-//! `HPS_SHUTTLE_SEED` from which seed on; a failure prints the seed that repeats it.
+//! The real engine on the simulated disk, its locks and threads replaced by shuttle's
+//! (`RUSTFLAGS="--cfg hps_shuttle"`, `src/sync.rs`; without it there are no tests here).
+//! `HPS_SHUTTLE_SCHEDULES` says how many schedules (else 1000), `HPS_SHUTTLE_SEED` from which seed
+//! on; a failure prints the seed that repeats it.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
     reason = "a test that meets what it does not expect must fail"
 )]
+#![cfg(hps_shuttle)]
 
 mod common {
     pub mod rng;

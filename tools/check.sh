@@ -276,6 +276,15 @@ stage_features() {
   for feature in $(features); do
     cargo check --lib --no-default-features --features "$feature"
   done
+  with_cfg hps_shuttle check --lib --features sim
+  with_cfg hps_tsan check --lib
+}
+
+# cargo for builds that only tests make; in a folder of their own, since they change every crate's flags.
+with_cfg() { # name, what cargo is to do
+  local name=$1
+  shift
+  RUSTFLAGS="${RUSTFLAGS:-} --cfg $name" CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/$name" cargo "$@"
 }
 
 features() {
@@ -397,7 +406,7 @@ stage_flips() {
 
 # The engine's threads in chosen orders.
 stage_schedules() {
-  cargo test --quiet --features shuttle --test shuttle
+  with_cfg hps_shuttle test --quiet --test shuttle
 }
 
 # AddressSanitizer and LeakSanitizer over unit tests, and a tenth of model and crash tests.

@@ -65,7 +65,7 @@ resolved = {
 real = {}
 for member in members:
     for dep in packages[member]["dependencies"]:
-        kind = dep["kind"] or ("optional" if dep["optional"] else "normal")
+        kind = dep["kind"] or ("optional" if dep["optional"] else "cfg" if dep["target"] else "normal")
         version = "path" if dep.get("path") else dep["req"].removeprefix("^")
         licence = resolved.get((member, dep["name"]), "none").replace("/", " OR ")
         real[packages[member]["name"], kind, dep["name"]] = (version, licence)

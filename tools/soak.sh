@@ -175,7 +175,9 @@ build() {
   for name in crash upkeep model stress fault damage; do
     ! has "$name" || test_binary "$name" --release --test "$name"
   done
-  ! has shuttle || test_binary shuttle --release --features shuttle --test shuttle
+  if has shuttle; then
+    RUSTFLAGS="--cfg hps_shuttle" test_binary shuttle --release --target-dir "$target/hps_shuttle" --test shuttle
+  fi
   if has flips; then
     test_binary inspect --release --test inspect
     test_binary repair --release --test repair
@@ -210,9 +212,9 @@ build() {
   if has tsan; then
     # As tools/tsan.sh does it.
     export RUSTC_BOOTSTRAP=1
-    export RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer"
+    export RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer --cfg hps_tsan"
     test_binary stress --target "$(rustc -vV | sed -n 's/^host: //p')" --target-dir "$target/tsan" \
-      --features sim,tsan --test stress
+      --features sim --test stress
     mv "$work/bin/stress" "$work/bin/stress-tsan"
     unset RUSTC_BOOTSTRAP RUSTFLAGS
     cp tools/tsan.supp "$work/bin/"

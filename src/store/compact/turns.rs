@@ -222,7 +222,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(all(test, not(hps_shuttle)))]
 mod tests {
     use std::io;
     use std::path::Path;

@@ -225,7 +225,7 @@ impl ShardCell {
     }
 
     /// Waits for a change, or a while.
-    #[cfg_attr(feature = "shuttle", track_caller)]
+    #[cfg_attr(hps_shuttle, track_caller)]
     pub fn wait(&self, guard: &mut ShardGuard<'_>) {
         self.changed.wait_for(guard, Duration::from_millis(20));
     }

@@ -25,7 +25,7 @@ impl Signal {
     }
 
     /// Waits until it was raised more often than `seen`, or a while.
-    #[cfg_attr(feature = "shuttle", track_caller)]
+    #[cfg_attr(hps_shuttle, track_caller)]
     pub fn wait(&self, seen: u64, pause: Duration) {
         let count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
         if *count == seen {

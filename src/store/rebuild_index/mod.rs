@@ -184,7 +184,7 @@ impl<'a> Rebuild<'a> {
     /// Threads that build indexes at open.
     fn threads(&self) -> usize {
         // Calls in an order that depends on the store only.
-        if self.core.options.inline || cfg!(feature = "shuttle") {
+        if self.core.options.inline || cfg!(hps_shuttle) {
             return 1;
         }
         (self.core.options.threads * THREADS_EACH).min(THREADS_MAX)
