@@ -415,6 +415,10 @@ fn the_repaired_store_takes_the_place_of_the_damaged_one() {
     };
     let moved: Vec<&PathBuf> = third.moved.iter().map(|(_, new)| new).collect();
     assert_eq!(moved, [&outside.join("repaired-3")]);
+    // Whatever has the name for the damaged one keeps it.
+    std::fs::write(home.path().join("store.damaged-2"), "notes").unwrap();
+    let aside = third.swap(&disk, &root).unwrap();
+    assert_eq!(aside, home.path().join("store.damaged-3"));
 }
 
 /// A repair that failed, or was killed and begun again, cleared what it had built by the names of the
