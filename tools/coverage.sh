@@ -50,7 +50,7 @@ groups() {
   local file
   for file in src/format/*.rs; do
     case $file in
-      */tests.rs | */*_tests.rs | */samples.rs) ;;
+      */tests.rs | */*_tests.rs) ;;
       *) echo "format ${file#src/}" ;;
     esac
   done

@@ -26,27 +26,16 @@
 
 pub mod checksum;
 pub mod current;
-#[cfg(test)]
-#[expect(clippy::indexing_slicing, reason = "tests index what they made")]
-mod damage_tests;
 pub mod descriptor;
 pub mod edit;
 pub mod footer;
 pub mod identity;
 pub mod image;
 pub mod image_part;
-#[cfg(test)]
-#[expect(clippy::indexing_slicing, reason = "tests index what they made")]
-mod image_tests;
 pub mod layout;
 pub mod manifest;
 pub mod meta;
-#[cfg(test)]
-#[expect(clippy::indexing_slicing, reason = "tests index what they made")]
-mod mutant_tests;
 pub mod param_file;
-#[cfg(test)]
-mod samples;
 #[cfg(test)]
 #[expect(clippy::indexing_slicing, reason = "tests index what they made")]
 mod tests;

@@ -1,10 +1,10 @@
-//! Is each single condition of an image looked at? As in `mutant_tests`.
+//! Is each single condition of an image looked at? As in `rules`.
 
 use super::BLOCK_BYTES;
 use super::checksum::Kind;
 use super::image::{self, ImageFooter, covered_blocks};
 use super::layout::seal;
-use super::mutant_tests::{panics, with_number};
+use super::rules::{panics, with_number};
 use super::samples::{self, cut, identity};
 use crate::options::TABLES_MAX;
 

@@ -1,0 +1,9 @@
+//! Is what the format writes read back, and everything else refused?
+
+use super::*;
+
+mod damage;
+mod images;
+mod rules;
+mod samples;
+mod written;
