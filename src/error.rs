@@ -329,6 +329,12 @@ pub enum ArgumentError {
 }
 
 impl Error {
+    /// A wait that began then is over, and what it waited for has not come.
+    pub(crate) fn deadline(since: std::time::Instant) -> Error {
+        let waited_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Error::Deadline { waited_ms }
+    }
+
     /// Wraps a system error with what was being done to which path; ENOSPC keeps its own kind.
     pub fn io(operation: &'static str, path: &Path, source: io::Error) -> Error {
         Error::Io {

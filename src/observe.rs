@@ -32,6 +32,8 @@ use catalog::{INFO, Kind, METRICS, Metric, Unit, info_labels, waits};
 
 /// How often an open store publishes by itself.
 const PERIOD: Duration = Duration::from_secs(1);
+/// Most waits of one length that are given to a histogram at a time.
+const RECORDED_MAX: u64 = 1 << 16;
 
 static METADATA: Metadata<'static> = Metadata::new("hps", Level::INFO, Some(module_path!()));
 
@@ -143,9 +145,11 @@ impl Publisher {
         seconds.set(now.us as f64 / 1e6);
         let lengths = recorder.register_histogram(&key(waits::LENGTHS.0), &METADATA);
         for (i, (now, before)) in now.histogram.iter().zip(before.histogram).enumerate() {
-            let more = usize::try_from(now.saturating_sub(before)).unwrap_or(usize::MAX);
+            // A recorder that came late is not given years of waits one by one.
+            let more = now.saturating_sub(before).min(RECORDED_MAX);
+            let more = usize::try_from(more).unwrap_or(0);
             if more > 0 {
-                // Bucket i ends at 2^i microseconds.
+                // Bucket i ends at 2^i microseconds; the last has no end, and is published as 25 s.
                 lengths.record_many(0.75e-6 * (1u64 << i) as f64, more);
             }
         }

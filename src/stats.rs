@@ -49,7 +49,7 @@ impl Wait {
     }
 }
 
-/// Buckets of [`WaitStats::histogram`]: the last is of all waits of about half a minute and more.
+/// Buckets of [`WaitStats::histogram`]: the last is of all waits of about 17 seconds and more.
 pub const WAIT_BUCKETS: usize = 26;
 
 /// How often, and how long, batches waited for one reason.

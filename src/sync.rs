@@ -6,7 +6,7 @@
 //! `--cfg hps_tsan` they are all parking_lot's, which ThreadSanitizer can see (`tools/tsan.sh`).
 //!
 //! Invariants:
-//! - Without these features this module only names types of others; nothing is wrapped.
+//! - Without these flags this module only names types of others; nothing is wrapped.
 //! - With `hps_shuttle` nothing of the engine works outside of a shuttle run.
 //! - What outlives a run (a `static`) uses the standard library's types in both, and so do types
 //!   at which nobody can wait: `Arc`, `OnceLock` that is only set and read.

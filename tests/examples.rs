@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What an example prints; cargo builds them with the tests.
+/// What an example prints. `cargo test` builds them; with `--test examples` alone they must be there.
 fn printed(name: &str) -> String {
     let test = std::env::current_exe().unwrap();
     let profile: PathBuf = test.parent().unwrap().parent().unwrap().to_path_buf();

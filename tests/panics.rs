@@ -186,13 +186,7 @@ impl Trainer<'_> {
             let waits = tickets.into_iter().enumerate().map(|(i, ticket)| {
                 scope.spawn(move || match i % 2 {
                     0 => call(|| ticket.wait().map(drop)).0,
-                    _ => {
-                        call(|| match ticket.wait_for(Duration::from_secs(120)) {
-                            Ok(_) => Ok(()),
-                            Err((error, _)) => Err(error),
-                        })
-                        .0
-                    }
+                    _ => call(|| ticket.wait_for(Duration::from_secs(120)).map(drop)).0,
                 })
             });
             let waits: Vec<_> = waits.collect();

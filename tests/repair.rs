@@ -542,6 +542,24 @@ fn two_damages_at_once_are_both_mended() {
 
 /// A key block holds the intervals: rows under a damaged one are saved with a guessed interval, and
 /// those that are stale must not come before newer copies.
+/// Without CURRENT the first look sees no parameter file: what is wrong with one is found when the
+/// store is built.
+#[test]
+fn a_damaged_current_hides_no_damage_of_other_files() {
+    for from_end in [4096 - 100, 4096 + 100] {
+        let (disk, truth) = grown();
+        let rows = |p: &PathBuf| p.extension().is_some_and(|e| e == "rows");
+        let path = disk.paths().into_iter().find(rows).unwrap();
+        let bytes = disk.read_file(&path).unwrap().len() as u64;
+        disk.corrupt(&path, bytes - from_end, 1).unwrap();
+        disk.corrupt(&Path::new(ROOT).join("CURRENT"), 20, 1)
+            .unwrap();
+        let what = format!("CURRENT, and a byte {from_end} before the end");
+        let repaired = check_repair(&disk, &truth, RepairOptions::default(), &what).unwrap();
+        assert_eq!(repaired.undecided, 0);
+    }
+}
+
 #[test]
 fn rows_under_a_damaged_key_block_are_saved() {
     let (disk, mut run) = sample(1);

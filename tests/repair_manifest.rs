@@ -30,7 +30,7 @@ use hps::io::sim::SimDisk;
 use hps::repair::{RepairOptions, RepairOutcome, Repaired};
 use hps::*;
 use repairs::{check_repair, grown, of_sim, run_repair};
-use sample::{COPIES, grow, sample};
+use sample::{grow, sample};
 
 /// The manifest, its copy and CURRENT.
 fn files(disk: &SimDisk) -> [PathBuf; 3] {
@@ -268,6 +268,7 @@ fn forge(disk: &SimDisk, change: impl Fn(&mut FileMeta)) {
 #[test]
 fn copies_of_one_rank_are_found_and_a_repair_keeps_one_of_them() {
     let (disk, truth) = grown();
+    // Every flush has a rank of its own, in the order of the files' numbers.
     forge(&disk, |meta| meta.rank = 1);
     let scope = Scope {
         full: true,
@@ -285,18 +286,10 @@ fn copies_of_one_rank_are_found_and_a_repair_keeps_one_of_them() {
     // Checkpoint 2 has such copies, too; it is not the one that is repaired.
     assert_eq!(repaired.checkpoints_kept, []);
     assert_eq!(repaired.checkpoints_dropped, [2]);
-    assert!(!repaired.lost_nothing());
+    assert!(repaired.undecided > 0 && !repaired.lost_nothing());
     let place = repaired.path.clone();
     drop(repaired);
     assert_eq!(look(&place).findings.len(), 0);
-    let found = of_sim(&disk, &place, 3);
-    let many = |rows: &repairs::Rows| rows.keys().filter(|at| at.0 == 3).count();
-    assert_eq!(many(&found), many(&truth.by_checkpoint[&3]));
-    for (at, row) in &found {
-        let ever = truth.by_checkpoint.values().chain([&truth.older]);
-        let mut ever = ever.filter_map(|rows| rows.get(at));
-        let of_many = |copy| row[..] == [f32::from(copy).to_bits()];
-        let was = ever.any(|copy| copy == row) || (1..=COPIES).any(of_many);
-        assert!(was, "{at:?} never was {row:?}");
-    }
+    // The younger file's copy is kept, which is right here.
+    assert!(of_sim(&disk, &place, 3) == truth.by_checkpoint[&3]);
 }

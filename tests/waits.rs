@@ -53,16 +53,15 @@ fn until(what: &str, so: impl Fn() -> bool) {
     }
 }
 
-/// Returns once waits of this table for room have begun, beside those before, and nothing moves for
-/// five times as long as a waiting batch takes to ask again; false where it never stands still.
+/// Returns once waits of this table for room have begun, beside those before, and what was under way
+/// has ended; whether no other wait began meanwhile. A batch that waits asks again every 20 ms.
 fn stands_still(table: &str, before: usize) -> bool {
     let waits = || spans_of(table, Wait::Room);
     until("a wait for room", || waits() > before);
-    let mut seen = waits();
-    (0..100).any(|_| {
-        std::thread::sleep(Duration::from_millis(100));
-        std::mem::replace(&mut seen, waits()) == seen
-    })
+    std::thread::sleep(Duration::from_millis(300));
+    let seen = waits();
+    std::thread::sleep(Duration::from_millis(500));
+    waits() == seen
 }
 
 /// Calls on parameter files wait here while it is closed.
@@ -246,5 +245,45 @@ fn a_push_that_waits_for_a_checkpoint_waits_once_for_room() {
     is_whole(&store.stats());
     drop(leases);
     store.checkpoint(2, &[]).unwrap();
+    store.close().unwrap();
+}
+
+/// A ticket whose time was over came back inside the error.
+#[test]
+fn a_ticket_that_was_waited_for_in_vain_can_be_waited_for_again() {
+    LazyLock::force(&SEEN);
+    let gate = Arc::new(Gate::default());
+    let disk = HookedDisk {
+        reads: Some(gate.hook("read")),
+        ..HookedDisk::new(SimDisk::new(5), gate.hook("sync"))
+    };
+    let shared = || Arc::new(disk.clone());
+    let store = Store::create_on(shared(), Path::new(ROOT), options()).unwrap();
+    let table = store.create_table(&sgd("again", DIM)).unwrap();
+    set(&store, table, &[7], 1.0, DIM);
+    store.checkpoint(1, &[]).unwrap();
+    store.close().unwrap();
+    let store = Store::open_on(shared(), Path::new(ROOT), options()).unwrap();
+    let late = |error: Error| matches!(error, Error::Deadline { waited_ms } if waited_ms >= 10);
+    let told = |error: Error| matches!(error, Error::InvalidArgument(_));
+    let (short, long) = (Duration::from_millis(10), Duration::from_secs(60));
+
+    gate.set(true);
+    let ticket = store.prefetch(table, &[7]).unwrap();
+    assert!(late(ticket.wait_for(short).unwrap_err()));
+    assert!(late(ticket.wait_for(short).unwrap_err()) && !ticket.is_ready());
+    gate.set(false);
+    let lease = ticket.wait_for(long).unwrap();
+    assert!(told(ticket.wait_for(long).unwrap_err()));
+    assert!(told(ticket.wait().unwrap_err()), "one lease a ticket");
+    store.push(&lease, Update::weights(&[2.0; DIM])).unwrap();
+
+    gate.set(true);
+    let ticket = store.checkpoint_begin(2, &[]).unwrap();
+    assert!(late(ticket.wait_for(short).unwrap_err()) && !ticket.is_done());
+    gate.set(false);
+    assert_eq!(ticket.wait_for(long).unwrap().step, 2);
+    assert!(ticket.is_done() && told(ticket.wait().unwrap_err()));
+    drop(lease);
     store.close().unwrap();
 }

@@ -75,7 +75,7 @@ export PROPTEST_CASES=${PROPTEST_CASES:-32} HPS_CRASH_WORKLOADS=${HPS_CRASH_WORK
 
 built=$target/built.txt
 if ! cargo test --features sim --no-run "$@" 2>&1 | tee "$built" ||
-  ! cargo build --features sim --example ctr; then
+  ! cargo build --features sim --examples; then
   echo "coverage.sh: could not build" >&2
   exit 8
 fi

@@ -8,7 +8,7 @@
 # The rung that had the least time so far goes next, one slice at a time (seconds to minutes). It stops
 # when the time is over and the slice at hand has ended, or after N failed slices (10); a rung of which
 # three slices failed is left out from then on. `--hours 0` runs one slice of each. Rungs: see `rungs`
-# below; without --rungs all of them but `asan` and `tsan`, which build everything a second time.
+# below; without --rungs all of them but `asan` and `tsan`, which build everything once more.
 # Seeds go on from --seed; without it from HPS_SEED or the commit and the time.
 #
 # Each slice is a line of FILE (target/soak.log; appended to): UTC time, rung, seed, what and how

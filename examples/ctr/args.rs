@@ -72,7 +72,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "BATCHES", default_value_t = 0)]
     pub(crate) checkpoint_every: u64,
     /// Continue from the last checkpoint in --dir, or start if there is none. DATA must be the same
-    /// files (size and content), wherever they are now.
+    /// files (known by size and by their first and last 64 KiB), wherever they are now.
     #[arg(long, requires = "dir")]
     pub(crate) resume: bool,
     /// One JSON object per batch on stdout, then one with "summary":true.

@@ -337,7 +337,7 @@ impl TableCache {
             self.buckets.get(&self.rows, hash).is_none(),
             "a row has one slot"
         );
-        let slot = self.take_place(hash, flags, 0)?;
+        let slot = self.take_slot(hash, flags, 0)?;
         self.buckets.insert(hash, slot);
         self.policy.admitted(&mut self.rows, slot);
         Some(slot)
@@ -435,7 +435,7 @@ impl TableCache {
     }
 
     /// Takes a free slot for a row or a copy; it is linked nowhere yet.
-    pub(super) fn take_place(&mut self, hash: u64, flags: Flags, interval: u32) -> Option<u32> {
+    pub(super) fn take_slot(&mut self, hash: u64, flags: Flags, interval: u32) -> Option<u32> {
         let slot = if self.freed != NO_SLOT {
             let slot = self.freed;
             self.freed = self.rows.get(slot).next;

@@ -145,7 +145,7 @@ impl TableCache {
             if frozen.is_some_and(|cut| before(&state, cut)) {
                 let kept = Flags::DIRTY | Flags::FROZEN_COPY | (state.flags & Flags::REMOVED);
                 let copy = self
-                    .take_place(state.hash, kept, state.interval)
+                    .take_slot(state.hash, kept, state.interval)
                     .ok_or(1usize)?;
                 self.rows.push_hot(FROZEN, copy);
                 self.slab.copy(*slot, copy);

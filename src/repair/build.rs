@@ -48,6 +48,8 @@ pub(super) struct Build<'a> {
     parts: Vec<Part>,
     /// No file has this number or a greater one.
     next_number: u64,
+    /// Most copies that contradicted others in what was built so far.
+    undecided: u64,
     /// What was lost, the files that are left, and the image of the damaged store.
     unsettled: Option<(Losses, Vec<Kept>, Option<ImageRef>)>,
 }
@@ -69,6 +71,7 @@ impl<'a> Build<'a> {
             names: directories.to_vec(),
             parts: Vec::new(),
             next_number: 0,
+            undecided: 0,
             unsettled: None,
         };
         // Before anything is built: what is in the way is not cleared after an error.
@@ -146,6 +149,7 @@ impl<'a> Build<'a> {
             entries_saved: 0,
             lost: Counts::default(),
             nameless: 0,
+            undecided: self.undecided,
             _locks: Vec::new(),
         };
         let (mut bad, linked) = self.link_sound(replay, damaged)?;
@@ -198,12 +202,15 @@ impl<'a> Build<'a> {
     }
 
     /// Files of the store that [`Build::run`] built whose copies contradict those of others.
-    pub fn contradicting(&self, repaired: &Repaired) -> Result<BTreeSet<u64>> {
+    pub fn contradicting(&mut self, repaired: &Repaired) -> Result<BTreeSet<u64>> {
         let Some((_, files, _)) = &self.unsettled else {
             return Ok(BTreeSet::new());
         };
-        self.copies(repaired.checkpoint)
-            .contradicting(files, repaired.tables.len())
+        let copies = self.copies(repaired.checkpoint);
+        let found = copies.contradicting(files, repaired.tables.len())?;
+        let found = found.unwrap_or_default();
+        self.undecided = self.undecided.max(found.copies);
+        Ok(found.files)
     }
 
     /// What is asked of the entries of a checkpoint's files.

@@ -3,7 +3,7 @@
 //! - The newest copy of a key is that of the greatest rank. No store writes two of one rank, or an
 //!   older one of a later interval; a repair meets both, and guesses intervals itself.
 
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use super::file::{self, Target};
@@ -13,12 +13,12 @@ use crate::error::{Error, Result};
 use crate::format::footer::RunKind;
 use crate::format::manifest::FileMeta;
 use crate::format::{FileIdentity, data_file_name};
-use crate::io::Queue;
+use crate::io::{Queue, is_unreadable};
 use crate::options::TableDescriptor;
 use crate::ssd::data_file::DataFile;
 use crate::ssd::edits::Replay;
 use crate::ssd::open_footer;
-use crate::ssd::scan::RunCursor;
+use crate::ssd::scan::{Contradicting, RunCursor};
 
 /// Window of rows while a file is written a second time.
 const WINDOW_BYTES: u64 = 1 << 20;
@@ -51,13 +51,31 @@ impl Copies<'_> {
             )))
         };
         let of = |kept: &&Kept| kept.meta.in_checkpoint(self.checkpoint);
-        files.iter().filter(of).map(open).collect()
+        let opened = files
+            .iter()
+            .filter(of)
+            .map(open)
+            .collect::<Result<Vec<_>>>();
+        // Of copies of one rank that of the younger file is taken.
+        opened.map(|mut files| {
+            files.sort_by_key(|file| Reverse(file.meta.number));
+            files
+        })
     }
 
-    /// Numbers of files whose copies contradict those of others.
-    pub fn contradicting(&self, files: &[Kept], tables: usize) -> Result<BTreeSet<u64>> {
-        let files = &self.open(files)?;
-        Survivors { files, tables }.newest(&mut |_| {})
+    /// Copies that contradict those of other files; `None` where a file can't be read, or is damaged:
+    /// that comes first.
+    pub fn contradicting(&self, files: &[Kept], tables: usize) -> Result<Option<Contradicting>> {
+        let merged = self.open(files).and_then(|files| {
+            let files = &files;
+            Survivors { files, tables }.newest(&mut |_| {})
+        });
+        match merged {
+            Ok(found) => Ok(Some(found)),
+            Err(Error::Corrupt { .. }) => Ok(None),
+            Err(Error::Io { source, .. }) if is_unreadable(&source) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Whether the files of an earlier checkpoint, each of them sound, do not contradict each other:
@@ -68,11 +86,8 @@ impl Copies<'_> {
             doubted: false,
         });
         let files: Vec<Kept> = files.collect();
-        match self.contradicting(&files, replay.tables.len()) {
-            Ok(contradicting) => Ok(contradicting.is_empty()),
-            Err(Error::Corrupt { .. }) => Ok(false),
-            Err(error) => Err(error),
-        }
+        let found = self.contradicting(&files, replay.tables.len())?;
+        Ok(found.is_some_and(|found| found.copies == 0))
     }
 
     /// Starts what one of the files is written to again.

@@ -3,7 +3,7 @@
 //! - A lost copy that a newer one had replaced is no loss.
 //! - What can't be named is counted.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::format::footer::RunKind;
 use crate::ssd::data_file::DataFile;
 use crate::ssd::image::ImageScan;
-use crate::ssd::scan::{Merge, keys_window_bytes};
+use crate::ssd::scan::{Contradicting, Merge, keys_window_bytes};
 use crate::units::mix64;
 
 /// A row that could not be saved.
@@ -317,14 +317,14 @@ pub(super) struct Survivors<'a> {
 }
 
 impl Survivors<'_> {
-    /// Hands out every key's newest copy, by table and mix64(key). Gives the numbers of files whose
-    /// copies contradict newer ones.
-    pub fn newest(&self, each: &mut dyn FnMut(Found)) -> Result<BTreeSet<u64>> {
-        let mut contradicting = BTreeSet::new();
+    /// Hands out every key's newest copy, by table and mix64(key). Gives the copies that contradict
+    /// newer ones.
+    pub fn newest(&self, each: &mut dyn FnMut(Found)) -> Result<Contradicting> {
+        let mut contradicting = Contradicting::default();
         let window = keys_window_bytes(self.files.len());
         for table in 0..u32::try_from(self.tables).unwrap_or(u32::MAX) {
             let merge = Merge::new(self.files, table, window)?.by_rank();
-            contradicting.extend(merge.each_newest(&mut |file, entry, _| {
+            contradicting.add(merge.each_newest(&mut |file, entry, _| {
                 each(Found {
                     file: file.meta.number,
                     entry: entry.number,

@@ -84,6 +84,9 @@ pub struct Repaired {
     /// Entries that are lost and can't be named; any of them may have been replaced since, and any
     /// may be a removed key, which is back then.
     pub nameless: u64,
+    /// Copies that no store writes beside others: of one rank, or older ones of a later interval. Of each
+    /// key the one in the younger file was kept, which may not be the right one.
+    pub undecided: u64,
     _locks: Locks,
 }
 
@@ -93,6 +96,7 @@ impl Repaired {
     pub fn lost_nothing(&self) -> bool {
         self.lost == Counts::default()
             && self.nameless == 0
+            && self.undecided == 0
             && !self.meta_lost
             && self.version_lost.is_none()
             && self.checkpoints_dropped.is_empty()

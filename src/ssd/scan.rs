@@ -316,9 +316,25 @@ pub struct Merge {
 enum Contradictions {
     /// They are an error.
     Refused,
-    /// Ranks alone decide, and of copies of one rank the first cursor; numbers of the files that have
-    /// the others.
-    Noted(BTreeSet<u64>),
+    /// Ranks alone decide, and of copies of one rank the first cursor.
+    Noted(Contradicting),
+}
+
+/// Copies that contradict newer ones, as a repair notes them.
+#[derive(Debug, Default)]
+pub struct Contradicting {
+    /// Numbers of the files that have them.
+    pub files: BTreeSet<u64>,
+    /// How many there are.
+    pub copies: u64,
+}
+
+impl Contradicting {
+    /// Adds those of another table.
+    pub fn add(&mut self, other: Contradicting) {
+        self.files.extend(other.files);
+        self.copies += other.copies;
+    }
 }
 
 impl Merge {
@@ -351,7 +367,7 @@ impl Merge {
     /// anything, and guesses intervals.
     #[must_use]
     pub fn by_rank(mut self) -> Merge {
-        self.contradictions = Contradictions::Noted(BTreeSet::new());
+        self.contradictions = Contradictions::Noted(Contradicting::default());
         self
     }
 
@@ -398,8 +414,9 @@ impl Merge {
         }
         let cursor = &self.cursors[older];
         let (file, key) = (&cursor.file, cursor.entry().map_or(0, |e| e.key));
-        if let Contradictions::Noted(files) = &mut self.contradictions {
-            files.insert(file.meta.number);
+        if let Contradictions::Noted(noted) = &mut self.contradictions {
+            noted.files.insert(file.meta.number);
+            noted.copies += 1;
             return Ok(());
         }
         let what = match one_rank {
@@ -415,15 +432,15 @@ impl Merge {
         &mut self.cursors[index]
     }
 
-    /// Hands out the newest copy of every key: its file, entry and kind. Gives the numbers of files
-    /// whose copies contradict newer ones; none where that is an error.
+    /// Hands out the newest copy of every key: its file, entry and kind. Gives the copies that
+    /// contradict newer ones; none where that is an error.
     ///
     /// # Errors
     /// `Io`, `Corrupt`.
     pub fn each_newest(
         mut self,
         each: &mut dyn FnMut(&DataFile, Entry, RunKind),
-    ) -> Result<BTreeSet<u64>> {
+    ) -> Result<Contradicting> {
         while let Some(index) = self.newest()? {
             let cursor = &self.cursors[index];
             if let Some(entry) = cursor.entry() {
@@ -432,8 +449,8 @@ impl Merge {
             self.step()?;
         }
         Ok(match self.contradictions {
-            Contradictions::Refused => BTreeSet::new(),
-            Contradictions::Noted(files) => files,
+            Contradictions::Refused => Contradicting::default(),
+            Contradictions::Noted(noted) => noted,
         })
     }
 

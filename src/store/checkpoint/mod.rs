@@ -1,6 +1,6 @@
 //! How does a moment of training become durable while training goes on?
 //!
-//! Cut → write-behind → capture → commit (docs/decisions/0005). The cut locks every shard for a
+//! Cut → drain → capture → commit (docs/decisions/0005). The cut locks every shard for a
 //! moment; all the rest happens in a thread of its own.
 //!
 //! Invariants:

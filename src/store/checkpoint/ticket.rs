@@ -1,11 +1,12 @@
 //! How does the caller learn that a checkpoint is durable?
 
 use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
-use crate::error::{Error, Result};
+use crate::error::{ArgumentError, Error, Result};
 use crate::fork::Process;
 use crate::format::manifest::CheckpointMeta;
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// A durable checkpoint.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,9 +36,21 @@ impl From<&CheckpointMeta> for CheckpointInfo {
 /// How a checkpoint ended, once it has.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
-    result: Mutex<Option<Result<CheckpointInfo>>>,
+    told: Mutex<Told>,
     done: Condvar,
 }
+
+#[derive(Debug, Default)]
+enum Told {
+    #[default]
+    Running,
+    Done(Result<CheckpointInfo>),
+    /// And somebody knows.
+    Yes,
+}
+
+/// Longest wait of a condition variable: some take no more.
+const HOUR: Duration = Duration::from_secs(3600);
 
 /// A checkpoint on its way to the device.
 #[derive(Debug)]
@@ -60,11 +73,7 @@ impl CheckpointTicket {
         if !self.process.is_this() {
             return true;
         }
-        self.outcome
-            .result
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_some()
+        !matches!(*self.outcome.lock(), Told::Running)
     }
 
     /// Waits until the checkpoint is durable.
@@ -75,28 +84,49 @@ impl CheckpointTicket {
     /// # Errors
     /// `NoSpace`, `Io`, `Poisoned`: the last checkpoint stays in force.
     pub fn wait(self) -> Result<CheckpointInfo> {
+        // As good as for ever: a wait ends when the checkpoint does.
+        const ALWAYS: Duration = Duration::from_secs(1 << 32);
+        self.wait_for(ALWAYS)
+    }
+
+    /// Waits at most `limit`. After `Deadline` the checkpoint goes on, and may be waited for again.
+    ///
+    /// # Durability
+    /// As [`CheckpointTicket::wait`].
+    ///
+    /// # Errors
+    /// `Deadline` when it is not durable yet; `InvalidArgument` once its end was told; else as
+    /// [`CheckpointTicket::wait`].
+    pub fn wait_for(&self, limit: Duration) -> Result<CheckpointInfo> {
         if !self.process.is_this() {
             return Err(Error::Forked);
         }
-        let mut result = self
-            .outcome
-            .result
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let since = Instant::now();
+        let mut told = self.outcome.lock();
         loop {
-            if let Some(result) = result.take() {
-                return result;
+            match std::mem::replace(&mut *told, Told::Yes) {
+                Told::Done(result) => return result,
+                Told::Yes => {
+                    let what = String::from("this ticket has told how its checkpoint ended");
+                    return Err(ArgumentError::Other { what }.into());
+                }
+                Told::Running => *told = Told::Running,
             }
-            result = self
-                .outcome
-                .done
-                .wait(result)
-                .unwrap_or_else(PoisonError::into_inner);
+            let left = limit.saturating_sub(since.elapsed());
+            if left.is_zero() {
+                return Err(Error::deadline(since));
+            }
+            let waited = self.outcome.done.wait_timeout(told, left.min(HOUR));
+            told = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
 
 impl Outcome {
+    fn lock(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Tells whoever waits, and the log.
     pub(super) fn finish(&self, result: Result<CheckpointInfo>) {
         match &result {
@@ -105,7 +135,7 @@ impl Outcome {
                 tracing::error!(%error, "a checkpoint failed; the last one stays in force");
             }
         }
-        *self.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+        *self.lock() = Told::Done(result);
         self.done.notify_all();
     }
 }

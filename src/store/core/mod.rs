@@ -316,6 +316,8 @@ impl Core {
                 return Ok(shard);
             }
             drop(shard);
+            // The rows that are marked below are marked again above: between the two nothing is changed,
+            // and no cut comes, since whoever writes holds the gate.
             let _room = table.waits(Wait::Room);
             let mut shard = cell.lock();
             // The drain of the checkpoint frees slots, whatever leases are out.

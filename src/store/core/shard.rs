@@ -1,6 +1,6 @@
 //! What is a shard: rows in memory and their locations on SSD, behind one lock?
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::guard::point;
 use super::waits::{Stretch, Waiting, Waits};
@@ -42,12 +42,13 @@ impl Table {
 
     /// One of its batches waits; the wait ends when what this gives is dropped.
     pub fn waits(&self, cause: Wait) -> Waiting<'_> {
-        self.waits.begin(&self.descriptor.name, cause)
+        self.waits
+            .begin(&self.descriptor.name, cause, Instant::now())
     }
 
-    /// One of its batches waits for this, or still does.
-    pub fn waits_on<'a>(&'a self, stretch: &mut Stretch<'a>, cause: Wait) {
-        stretch.go_on(&self.waits, &self.descriptor.name, cause);
+    /// One of its batches waits for this since then, or still does.
+    pub fn waits_on<'a>(&'a self, stretch: &mut Stretch<'a>, cause: Wait, since: Instant) {
+        stretch.go_on(&self.waits, &self.descriptor.name, cause, since);
     }
 
     /// What is counted for it.

@@ -1,6 +1,7 @@
 //! Why does a batch wait, and how long?
 //!
-//! - A wait begins and ends outside of a shard's lock: a program's subscriber may take its time.
+//! - A wait begins and ends outside of a shard's lock: a program's subscriber may take its time. (One
+//!   that ends with a flush of the batch's own does so in the writer's role.)
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -25,12 +26,12 @@ struct Counted {
 pub struct Waits([Counted; Wait::ALL.len()]);
 
 impl Waits {
-    /// A wait begins; it ends when what this gives is dropped.
-    pub fn begin(&self, table: &str, cause: Wait) -> Waiting<'_> {
+    /// A wait has begun; it ends when what this gives is dropped.
+    pub fn begin(&self, table: &str, cause: Wait, since: Instant) -> Waiting<'_> {
         Waiting {
             cause,
             counted: &self.0[cause as usize],
-            since: Instant::now(),
+            since,
             _span: tracing::debug_span!("wait", table, cause = cause.name()).entered(),
         }
     }
@@ -75,11 +76,11 @@ impl Drop for Waiting<'_> {
 pub struct Stretch<'a>(Option<Waiting<'a>>);
 
 impl<'a> Stretch<'a> {
-    /// It waits for this now, or still.
-    pub fn go_on(&mut self, waits: &'a Waits, table: &str, cause: Wait) {
+    /// It waits for this since then, or still.
+    pub fn go_on(&mut self, waits: &'a Waits, table: &str, cause: Wait, since: Instant) {
         if !self.is(cause) {
             self.end();
-            self.0 = Some(waits.begin(table, cause));
+            self.0 = Some(waits.begin(table, cause, since));
         }
     }
 
@@ -114,8 +115,8 @@ mod tests {
         );
         assert_eq!([1 << 24, u64::MAX].map(bucket), [25, 25]);
         let waits = Waits::default();
-        drop(waits.begin("rows", Wait::Flush));
-        let long = waits.begin("rows", Wait::Flush);
+        drop(waits.begin("rows", Wait::Flush, Instant::now()));
+        let long = waits.begin("rows", Wait::Flush, Instant::now());
         std::thread::sleep(std::time::Duration::from_millis(2));
         drop(long);
         let stats = waits.stats();
@@ -133,7 +134,7 @@ mod tests {
         let waits = Waits::default();
         let mut stretch = Stretch::default();
         for cause in [Wait::Room, Wait::Room, Wait::Flush, Wait::Room, Wait::Room] {
-            stretch.go_on(&waits, "rows", cause);
+            stretch.go_on(&waits, "rows", cause, Instant::now());
             assert!(stretch.is(cause));
         }
         stretch.end();

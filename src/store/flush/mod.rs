@@ -14,7 +14,7 @@ mod write;
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::compact::Compactor;
 use super::core::{Core, Part, Signal, Stretch, Table, get};
@@ -176,16 +176,19 @@ impl Flusher {
             cache.available() > 0
         };
         while self.compactor.is_over_space() {
-            table.waits_on(stretch, Wait::Compaction);
+            table.waits_on(stretch, Wait::Compaction, Instant::now());
             self.compactor.wait_a_little();
         }
-        if !stretch.is(Wait::Room) {
-            table.waits_on(stretch, Wait::Flush);
-        }
+        let since = Instant::now();
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let mut writer = self.lock_writer();
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         if has_room() {
+            drop(writer);
+            // Somebody else's flush has made it; or the end of a cut, which it waited for anyway.
+            if !stretch.is(Wait::Room) {
+                table.waits_on(stretch, Wait::Flush, since);
+            }
             return Ok(());
         }
         self.core.ssd.check_writable()?;
@@ -195,8 +198,8 @@ impl Flusher {
         if picked.is_empty() {
             picked = self.pick_anything(s, id);
         }
-        if !picked.is_empty() {
-            table.waits_on(stretch, Wait::Flush);
+        if picked.iter().any(|picked| !picked.victims.is_empty()) {
+            table.waits_on(stretch, Wait::Flush, since);
         }
         let written = self.write_files(&mut writer.0, picked)?;
         drop(writer);
@@ -205,7 +208,7 @@ impl Flusher {
             self.after_flush(written);
             return Ok(());
         }
-        table.waits_on(stretch, Wait::Room);
+        table.waits_on(stretch, Wait::Room, since);
         // Rows changed after a running checkpoint's cut wait for its capture; if that was over
         // meanwhile, nobody would end the wait.
         let cell = &self.core.shards[s];

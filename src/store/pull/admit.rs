@@ -10,6 +10,7 @@
 //! - A failed batch leaves no pin, no promise and no half-read row behind.
 
 use std::sync::{Arc, PoisonError};
+use std::time::Instant;
 
 use super::super::core::{Stretch, Table, point};
 use super::super::lease::{Lease, LeasePart};
@@ -49,7 +50,7 @@ pub struct Pending<'a> {
     part: ShardPart,
     /// Where the rows are to be copied, by index into the part; none if they are not.
     targets: Vec<&'a mut [f32]>,
-    /// Place by index into the part; [`NO_SLOT`] until it has one.
+    /// Slot by index into the part; [`NO_SLOT`] until it has one.
     pub slots: Vec<u32>,
     /// Indexes of what could not be copied at once.
     rest: Vec<u32>,
@@ -199,7 +200,7 @@ impl Puller {
             let Some((s, busy)) = self.refused(table, refusals)? else {
                 continue;
             };
-            table.waits_on(&mut stretch, Wait::Room);
+            table.waits_on(&mut stretch, Wait::Room, Instant::now());
             let cell = &self.core.shards[s];
             let mut shard = cell.lock();
             self.core.ssd.poison.check_threads()?;

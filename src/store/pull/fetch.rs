@@ -20,7 +20,7 @@ use crate::units::unmix64;
 /// Rows between the one that gets its slot and the one whose lines the processor is asked to fetch.
 const AHEAD_ROWS: usize = 8;
 /// Rows that get a slot before others may have the shard.
-const PLACE_ROWS: usize = 512;
+const SLOT_ROWS: usize = 512;
 /// Rows filled per locking of a shard.
 const FILL_ROWS: usize = 256;
 
@@ -88,7 +88,7 @@ impl Puller {
         let entry = &mut shard.tables[table.id.0 as usize];
         let missing = std::mem::take(&mut pending.missing);
         let rest = &missing[pending.assigned..];
-        let groups = || rest.chunk_by(|a, b| a.0 == b.0).take(PLACE_ROWS);
+        let groups = || rest.chunk_by(|a, b| a.0 == b.0).take(SLOT_ROWS);
         let hashes: Vec<u64> = groups().map(|g| g[0].0).collect();
         let mut locations: Vec<Option<Location>> = Vec::new();
         entry.index.get_batch(&hashes, &mut locations);

@@ -14,7 +14,7 @@ use super::super::lease::Lease;
 use super::super::workers::PREFETCH_POOLS;
 use super::Puller;
 use super::admit::Intent;
-use crate::error::{Error, Result};
+use crate::error::{ArgumentError, Error, Result};
 use crate::observe::Beat;
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::{Condvar, Mutex, MutexGuard};
@@ -158,21 +158,28 @@ impl Ticket {
     /// # Errors
     /// `OverBudget` when it can't fit beside the outstanding leases, `Io`, `Corrupt`, `NoSpace`.
     pub fn wait(self) -> Result<Lease> {
-        let core = Arc::clone(&self.puller.core);
+        self.serve()
+    }
+
+    fn serve(&self) -> Result<Lease> {
+        let core = &self.puller.core;
         core.check_process()?;
         core.guarded(|| self.serve_or_take())
     }
 
-    fn serve_or_take(self) -> Result<Lease> {
+    fn serve_or_take(&self) -> Result<Lease> {
         loop {
             let order = self.puller.prefetches.in_order();
             if self.prefetch.start() {
                 self.puller.prefetches.remove(&self.prefetch);
                 let pool = self.puller.workers.foreground();
                 let (table, keys) = (&self.prefetch.table, &self.prefetch.keys);
-                let batch = self.puller.begin(&pool, table, keys, None)?;
+                let batch = self.puller.begin(&pool, table, keys, None);
                 drop(order);
-                return self.puller.complete(&pool, table, Intent::Read, batch);
+                let complete = |batch| self.puller.complete(&pool, table, Intent::Read, batch);
+                let result = batch.and_then(complete);
+                *self.prefetch.lock() = State::Gone;
+                return result;
             }
             drop(order);
             if let Some(result) = self.prefetch.take(Duration::MAX, &|| true) {
@@ -181,25 +188,22 @@ impl Ticket {
         }
     }
 
-    /// Waits at most `limit`; the ticket stays valid when the time is over.
+    /// Waits at most `limit`. After `Deadline` the prefetch goes on: wait again, or drop the ticket.
     ///
     /// # Errors
-    /// `Deadline` with the ticket when the rows are not resident yet; else as [`Ticket::wait`].
-    pub fn wait_for(self, limit: Duration) -> std::result::Result<Lease, (Error, Option<Ticket>)> {
+    /// `Deadline` when the rows are not resident yet; `InvalidArgument` once a lease or another error
+    /// was given; else as [`Ticket::wait`].
+    pub fn wait_for(&self, limit: Duration) -> Result<Lease> {
         let since = Instant::now();
         if self.puller.core.options.inline || self.puller.core.check_process().is_err() {
             // There is no thread that would serve it meanwhile.
-            return self.wait().map_err(|e| (e, None));
+            return self.serve();
         }
         let unserved = || self.puller.prefetches.is_unserved();
         match self.prefetch.take(limit, &unserved) {
-            Some(result) => result.map_err(|e| (e, None)),
-            None if unserved() => self.wait().map_err(|e| (e, None)),
-            None => {
-                let waited = since.elapsed().as_millis();
-                let waited_ms = u64::try_from(waited).unwrap_or(u64::MAX);
-                Err((Error::Deadline { waited_ms }, Some(self)))
-            }
+            Some(result) => result,
+            None if unserved() => self.serve(),
+            None => Err(Error::deadline(since)),
         }
     }
 }
@@ -269,6 +273,11 @@ impl Prefetch {
         loop {
             match std::mem::replace(&mut *state, State::Gone) {
                 State::Done(result) => return Some(result),
+                State::Gone => {
+                    let what =
+                        String::from("this ticket has given its lease, or why there is none");
+                    return Some(Err(ArgumentError::Other { what }.into()));
+                }
                 other => *state = other,
             }
             let pause = Duration::from_secs(3600);

@@ -184,6 +184,7 @@ pub(super) fn json(mended: &Mended) -> Value {
         "rows_older": older,
         "keys_back": back,
         "entries_nameless": r.nameless,
+        "copies_undecided": r.undecided,
         "lost_list": mended.list.as_ref().map(|l| l.to_string_lossy()),
     })
 }
@@ -235,6 +236,14 @@ pub(super) fn print(out: &mut dyn Write, mended: &Mended) -> io::Result<()> {
             out,
             "  entries that can't be named: {entries}; of these, rows without a newer copy are lost, and removed \
              keys may be back"
+        )?;
+    }
+    if r.undecided > 0 {
+        let copies = count(r.undecided);
+        writeln!(
+            out,
+            "  copies that contradict others: {copies}; of each of their keys the one in the younger file was \
+             kept, which may not be the right one"
         )?;
     }
     for (table, row) in &mended.named {
