@@ -108,7 +108,9 @@ fn out_of_memory_workloads_read_and_the_plot_is_drawn() {
     for object in &found[2..] {
         figure(object, "peak_rss_bytes");
         figure(object, "model_miss_share");
-        assert!(figure(object, "write_amplification/median") < 5.0);
+        // On a busy machine the few batches of 0.2 s flush nothing.
+        let written = &object["write_amplification"]["median"];
+        assert!((0.0..5.0).contains(&written.as_f64().unwrap()), "{object}");
     }
     let drawing = std::fs::read_to_string(plot).unwrap();
     assert_eq!(drawing.matches("<polyline").count(), 3);
