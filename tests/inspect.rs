@@ -444,3 +444,108 @@ fn what_is_no_store_or_no_checkpoint_is_an_error() {
     .unwrap_err();
     assert!(error.to_string().contains("99"), "{error}");
 }
+
+/// A store of one table of rows of 4 KB; each `batch` of keys is a checkpoint with a meta of so many
+/// bytes.
+fn of_batches(disk: &SimDisk, batches: &[(std::ops::Range<u64>, usize)]) {
+    let options = RuntimeOptions {
+        cache_bytes: 32 << 20,
+        retain_checkpoints: 2,
+        inline: true,
+        ..RuntimeOptions::default()
+    };
+    let store = Store::create_on(Io::of(disk.clone()), Path::new(ROOT), options).unwrap();
+    let table = store.create_table(&TableDescriptor::new("t", 500)).unwrap();
+    for (step, (keys, meta)) in (1..).zip(batches) {
+        let keys: Vec<u64> = keys.clone().collect();
+        let mut out = vec![0.0; keys.len() * 500];
+        let lease = store.pull(table, &keys, &mut out).unwrap();
+        store.push(&lease, Update::weights(&out)).unwrap();
+        drop(lease);
+        store.checkpoint(step, &vec![7; *meta]).unwrap();
+    }
+    store.close().unwrap();
+}
+
+fn named(disk: &SimDisk, end: &str) -> Vec<PathBuf> {
+    let paths = disk.paths().into_iter();
+    paths
+        .filter(|p| p.extension().is_some_and(|e| e == end))
+        .collect()
+}
+
+/// What was found: severity, file and byte.
+fn found(disk: &SimDisk, full: bool) -> Vec<(Severity, PathBuf, Option<u64>)> {
+    let findings = look(disk, full).unwrap().findings.into_iter();
+    findings.map(|f| (f.severity, f.path, f.offset)).collect()
+}
+
+/// Files are read in pieces of 1 MiB.
+#[test]
+fn damage_far_inside_a_file_is_found_where_it_is() {
+    let disk = SimDisk::new(1);
+    of_batches(&disk, &[(0..700, 0)]);
+    let [path] = &named(&disk, "rows")[..] else {
+        panic!("one file");
+    };
+    let whole = disk.read_file(path).unwrap();
+    assert!(whole.len() > 5 << 19, "{} bytes", whole.len());
+    for at in [100u64, 3 << 19, 5 << 19] {
+        disk.corrupt(path, at, 1).unwrap();
+        let findings = found(&disk, true);
+        assert_eq!(findings.len(), 1, "byte {at}: {findings:?}");
+        let (severity, named, offset) = &findings[0];
+        assert!(
+            *severity == Severity::Damage && named == path,
+            "{findings:?}"
+        );
+        // The record or block that the byte is in.
+        assert!(
+            offset.is_some_and(|o| o <= at && at - o < 4096 + 8),
+            "byte {at}: {offset:?}"
+        );
+        disk.write_file(path, &whole).unwrap();
+    }
+    assert!(found(&disk, true).is_empty());
+}
+
+/// A file that only an older retained checkpoint needs is looked at, too.
+#[test]
+fn damage_to_an_older_checkpoint_is_found() {
+    let disk = SimDisk::new(1);
+    of_batches(&disk, &[(0..50, 0), (0..50, 0)]);
+    for path in named(&disk, "rows") {
+        let whole = disk.read_file(&path).unwrap();
+        disk.corrupt(&path, 4096 + 50, 1).unwrap();
+        let findings = found(&disk, true);
+        assert!(
+            findings.iter().any(|(_, named, _)| *named == path),
+            "{findings:?}"
+        );
+        disk.write_file(&path, &whole).unwrap();
+    }
+}
+
+/// A quick look reads no meta of more than 1 MiB, but sees that it is there as a whole.
+#[test]
+fn a_quick_look_sees_that_a_long_meta_ends_early() {
+    let disk = SimDisk::new(1);
+    of_batches(&disk, &[(0..5, 3 << 20)]);
+    let [path] = &named(&disk, "meta")[..] else {
+        panic!("one meta");
+    };
+    assert!(found(&disk, false).is_empty());
+    let whole = disk.read_file(path).unwrap();
+    disk.write_file(path, &whole[..whole.len() - 1]).unwrap();
+    for full in [false, true] {
+        let findings = found(&disk, full);
+        assert!(
+            findings.iter().any(|(_, named, _)| named == path),
+            "{full}: {findings:?}"
+        );
+    }
+    disk.write_file(path, &whole).unwrap();
+    disk.corrupt(path, 2 << 20, 1).unwrap();
+    assert!(found(&disk, false).is_empty(), "it is not read");
+    assert_eq!(found(&disk, true).len(), 1);
+}
