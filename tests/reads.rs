@@ -56,6 +56,7 @@ fn neighbours_are_one_read_and_what_is_far_apart_is_read_apart() {
     let (reads, bytes) = pull(&[10, 20]);
     assert_eq!(reads, 2, "nine rows between");
     assert!(bytes <= 2 * (12 << 10), "{bytes}");
+    assert_eq!(pull(&[44, 50]).0, 2, "five rows, 20 KB, between");
     assert_eq!(pull(&[25, 26, 40, 41, 60]).0, 3);
     assert_eq!(pull(&[25, 26, 40, 41, 60]).0, 0, "resident");
     store.close().unwrap();
