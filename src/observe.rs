@@ -113,7 +113,9 @@ impl Publisher {
                 self.record(recorder, metric, (metric.value)(published), stats);
             }
             for table in &stats.tables {
-                let before = published.tables.iter().find(|before| before.id == table.id);
+                // Both are in the order of ids.
+                let before = published.tables.binary_search_by_key(&table.id, |t| t.id);
+                let before = before.ok().map(|at| &published.tables[at]);
                 for cause in Wait::ALL {
                     let before = before.map(|before| *before.wait(cause));
                     self.record_waits(recorder, table, cause, &before.unwrap_or_default());

@@ -1,6 +1,7 @@
 //! Which number is which? The bijection that orders keys, and ids that must not be mixed up.
 
 use std::fmt;
+use std::time::Duration;
 
 const MIX_MULTIPLIER: u64 = 0xd6e8_feb8_6659_fd93;
 const MIX_INVERSE: u64 = 0xcfee_444d_8b59_a89b;
@@ -36,6 +37,10 @@ pub fn range_of(hash: u64, ranges: usize) -> usize {
     let wide = u128::from(hash) * ranges as u128;
     usize::try_from(wide >> 64).unwrap_or(0)
 }
+
+/// The longest that a condition variable is waited on at a stretch: who waits without a limit waits so long
+/// again and again, and a scheduler of tests takes it for no limit.
+pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
 /// A table of one store; its number on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

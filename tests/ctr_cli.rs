@@ -4,6 +4,8 @@
 //! - The same digest and scores after `kill -9` at random moments and `--resume`.
 //! - Every kind of bad input is told what is wrong and where.
 
+#[path = "common/example.rs"]
+mod example;
 #[path = "common/seed.rs"]
 #[expect(clippy::unwrap_used, reason = "test helpers fail the test")]
 mod seed;
@@ -16,25 +18,10 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use example::example;
 use serde_json::Value;
 
 const ROWS: u64 = 2000;
-
-/// The example beside this test: target/<profile>/examples/ctr.
-fn binary() -> Result<PathBuf> {
-    let test = std::env::current_exe()?;
-    let profile = test
-        .parent()
-        .and_then(Path::parent)
-        .context("tests lie in deps")?;
-    let path = profile.join("examples/ctr");
-    ensure!(
-        path.exists(),
-        "{} is missing: cargo build --example ctr",
-        path.display()
-    );
-    Ok(path)
-}
 
 fn splitmix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -93,7 +80,7 @@ impl Place {
 }
 
 fn command(flags: &[&str], paths: &[&Path]) -> Result<Command> {
-    let mut command = Command::new(binary()?);
+    let mut command = Command::new(example("ctr")?);
     if !flags.contains(&"--dim") {
         command.args(["--dim", "4"]);
     }
@@ -564,13 +551,13 @@ fn wrong_arguments_end_with_16_and_say_what_to_change() -> Result<()> {
         ),
     ];
     for (flags, wanted) in cases {
-        let mut command = Command::new(binary()?);
+        let mut command = Command::new(example("ctr")?);
         let output = command.args(flags).arg(&place.data).output()?;
         let said = stderr(&output);
         assert_eq!(output.status.code(), Some(16), "{flags:?}: {said}");
         assert!(said.contains(wanted), "{flags:?}: {said}");
     }
-    let help = Command::new(binary()?).arg("--help").output()?;
+    let help = Command::new(example("ctr")?).arg("--help").output()?;
     assert!(help.status.success());
     assert!(String::from_utf8_lossy(&help.stdout).contains("--checkpoint-every"));
     Ok(())

@@ -4,16 +4,16 @@
     reason = "a test that meets what it does not expect must fail"
 )]
 
-use std::path::PathBuf;
+#[path = "common/example.rs"]
+mod example;
+
 use std::process::Command;
 
-/// What an example prints. `cargo test` builds them; with `--test examples` alone they must be there.
+use example::example;
+
+/// What an example prints.
 fn printed(name: &str) -> String {
-    let test = std::env::current_exe().unwrap();
-    let profile: PathBuf = test.parent().unwrap().parent().unwrap().to_path_buf();
-    let output = Command::new(profile.join("examples").join(name)).output();
-    let output =
-        output.unwrap_or_else(|error| unreachable!("cargo build --example {name}: {error}"));
+    let output = Command::new(example(name).unwrap()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{name}: {said}");
     String::from_utf8(output.stdout).unwrap()

@@ -14,6 +14,9 @@
 mod common;
 #[path = "common/sample.rs"]
 mod sample;
+#[path = "common/small.rs"]
+#[expect(dead_code, reason = "other tests use the rest")]
+mod small;
 
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
@@ -27,6 +30,7 @@ use hps::io::Io;
 use hps::io::sim::SimDisk;
 use hps::*;
 use sample::{Bits, grow, read_rows, rows, sample};
+use small::set;
 
 fn look(disk: &SimDisk, full: bool) -> Result<Report> {
     let disk = Io::of(disk.clone());
@@ -458,10 +462,7 @@ fn of_batches(disk: &SimDisk, batches: &[(std::ops::Range<u64>, usize)]) {
     let table = store.create_table(&TableDescriptor::new("t", 500)).unwrap();
     for (step, (keys, meta)) in (1..).zip(batches) {
         let keys: Vec<u64> = keys.clone().collect();
-        let mut out = vec![0.0; keys.len() * 500];
-        let lease = store.pull(table, &keys, &mut out).unwrap();
-        store.push(&lease, Update::weights(&out)).unwrap();
-        drop(lease);
+        set(&store, table, &keys, 1.0, 500);
         store.checkpoint(step, &vec![7; *meta]).unwrap();
     }
     store.close().unwrap();

@@ -94,6 +94,18 @@ impl Gate {
     }
 }
 
+/// A store of one table, whose row of key 7 has to be read.
+fn with_cold_row(name: &str, disk: HookedDisk) -> (Store, TableId) {
+    let shared = || Arc::new(disk.clone());
+    let store = Store::create_on(shared(), Path::new(ROOT), options()).unwrap();
+    let table = store.create_table(&sgd(name, DIM)).unwrap();
+    set(&store, table, &[7], 1.0, DIM);
+    store.checkpoint(1, &[]).unwrap();
+    store.close().unwrap();
+    let store = Store::open_on(shared(), Path::new(ROOT), options()).unwrap();
+    (store, table)
+}
+
 fn waits(store: &Store, table: TableId, cause: Wait) -> WaitStats {
     *store.stats().tables[table.0 as usize].wait(cause)
 }
@@ -166,13 +178,7 @@ fn a_batch_that_waits_for_the_reads_of_another_says_so() {
         reads: Some(gate.hook("read")),
         ..HookedDisk::new(SimDisk::new(2), Arc::new(|_, _| None))
     };
-    let shared = || Arc::new(disk.clone());
-    let store = Store::create_on(shared(), Path::new(ROOT), options()).unwrap();
-    let table = store.create_table(&sgd("shared", DIM)).unwrap();
-    set(&store, table, &[7], 1.0, DIM);
-    store.checkpoint(1, &[]).unwrap();
-    store.close().unwrap();
-    let store = Store::open_on(shared(), Path::new(ROOT), options()).unwrap();
+    let (store, table) = with_cold_row("shared", disk);
     gate.set(true);
     std::thread::scope(|scope| {
         let pull = || drop(store.pull(table, &[7], &mut [0.0; DIM]).unwrap());
@@ -257,13 +263,7 @@ fn a_ticket_that_was_waited_for_in_vain_can_be_waited_for_again() {
         reads: Some(gate.hook("read")),
         ..HookedDisk::new(SimDisk::new(5), gate.hook("sync"))
     };
-    let shared = || Arc::new(disk.clone());
-    let store = Store::create_on(shared(), Path::new(ROOT), options()).unwrap();
-    let table = store.create_table(&sgd("again", DIM)).unwrap();
-    set(&store, table, &[7], 1.0, DIM);
-    store.checkpoint(1, &[]).unwrap();
-    store.close().unwrap();
-    let store = Store::open_on(shared(), Path::new(ROOT), options()).unwrap();
+    let (store, table) = with_cold_row("again", disk);
     let late = |error: Error| matches!(error, Error::Deadline { waited_ms } if waited_ms >= 10);
     let told = |error: Error| matches!(error, Error::InvalidArgument(_));
     let (short, long) = (Duration::from_millis(10), Duration::from_secs(60));

@@ -173,10 +173,13 @@ impl<'a> Build<'a> {
         }
         if files.iter().any(|f| f.doubted) {
             let mut queue = self.queue()?;
-            let mut next = self.next_number;
-            let copies = self.copies(checkpoint.id);
-            copies.leave_stale_out(&mut files, &replay.tables, &mut *queue, &mut next)?;
-            self.next_number = next;
+            let copies = Copies {
+                parts: &self.parts,
+                store: self.store,
+                checkpoint: checkpoint.id,
+            };
+            let next = &mut self.next_number;
+            copies.leave_stale_out(&mut files, &replay.tables, &mut *queue, next)?;
         }
         self.finish(replay, &files, &kept, &checkpoint, next_checkpoint)?;
         self.unsettled = Some((losses, files, replay.image));
@@ -192,7 +195,8 @@ impl<'a> Build<'a> {
         // One of a later checkpoint does not list what was live at this one.
         let scan = image.and_then(|image| ImageScan::open(&*self.root, &self.store, image).ok());
         let scan = scan.filter(|scan| scan.checkpoint <= repaired.checkpoint);
-        let opened = self.copies(repaired.checkpoint).open(&files)?;
+        let metas = files.iter().map(|kept| kept.meta);
+        let opened = self.copies(repaired.checkpoint).open(metas)?;
         let left = Survivors {
             files: &opened,
             tables: repaired.tables.len(),
@@ -207,7 +211,8 @@ impl<'a> Build<'a> {
             return Ok(BTreeSet::new());
         };
         let copies = self.copies(repaired.checkpoint);
-        let found = copies.contradicting(files, repaired.tables.len())?;
+        let metas = files.iter().map(|kept| kept.meta);
+        let found = copies.contradicting(metas, repaired.tables.len())?;
         let found = found.unwrap_or_default();
         self.undecided = self.undecided.max(found.copies);
         Ok(found.files)

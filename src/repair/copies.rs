@@ -38,10 +38,9 @@ pub(super) struct Copies<'a> {
 }
 
 impl Copies<'_> {
-    /// Opens the files of the checkpoint.
-    pub fn open(&self, files: &[Kept]) -> Result<Vec<Arc<DataFile>>> {
-        let open = |kept: &Kept| {
-            let meta = kept.meta;
+    /// Opens the files of the checkpoint, of several with one key and one rank the youngest first.
+    pub fn open(&self, metas: impl Iterator<Item = FileMeta>) -> Result<Vec<Arc<DataFile>>> {
+        let open = |meta: FileMeta| {
             let place = self.parts[meta.directory as usize].place()?;
             let path = place.path().join(data_file_name(meta.number));
             let identity = FileIdentity::new(self.store, meta.number);
@@ -50,23 +49,20 @@ impl Copies<'_> {
                 0, meta, footer, identity, path, file, true,
             )))
         };
-        let of = |kept: &&Kept| kept.meta.in_checkpoint(self.checkpoint);
-        let opened = files
-            .iter()
-            .filter(of)
-            .map(open)
-            .collect::<Result<Vec<_>>>();
-        // Of copies of one rank that of the younger file is taken.
-        opened.map(|mut files| {
-            files.sort_by_key(|file| Reverse(file.meta.number));
-            files
-        })
+        let of_checkpoint = metas.filter(|meta| meta.in_checkpoint(self.checkpoint));
+        let mut opened = of_checkpoint.map(open).collect::<Result<Vec<_>>>()?;
+        opened.sort_by_key(|file| Reverse(file.meta.number));
+        Ok(opened)
     }
 
     /// Copies that contradict those of other files; `None` where a file can't be read, or is damaged:
     /// that comes first.
-    pub fn contradicting(&self, files: &[Kept], tables: usize) -> Result<Option<Contradicting>> {
-        let merged = self.open(files).and_then(|files| {
+    pub fn contradicting(
+        &self,
+        metas: impl Iterator<Item = FileMeta>,
+        tables: usize,
+    ) -> Result<Option<Contradicting>> {
+        let merged = self.open(metas).and_then(|files| {
             let files = &files;
             Survivors { files, tables }.newest(&mut |_| {})
         });
@@ -81,12 +77,8 @@ impl Copies<'_> {
     /// Whether the files of an earlier checkpoint, each of them sound, do not contradict each other:
     /// the look at the repaired store compares those of the last one only.
     pub fn agree(&self, replay: &Replay) -> Result<bool> {
-        let files = replay.files.values().map(|meta| Kept {
-            meta: *meta,
-            doubted: false,
-        });
-        let files: Vec<Kept> = files.collect();
-        let found = self.contradicting(&files, replay.tables.len())?;
+        let metas = replay.files.values().copied();
+        let found = self.contradicting(metas, replay.tables.len())?;
         Ok(found.is_some_and(|found| found.copies == 0))
     }
 
@@ -115,7 +107,7 @@ impl Copies<'_> {
         queue: &mut dyn Queue,
         next_number: &mut u64,
     ) -> Result<()> {
-        let opened = self.open(files)?;
+        let opened = self.open(files.iter().map(|kept| kept.meta))?;
         let mut live: Vec<(u64, Vec<bool>)> = files
             .iter()
             .filter(|f| f.doubted)

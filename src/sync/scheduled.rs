@@ -13,10 +13,8 @@ use std::panic::Location;
 use std::sync::{LockResult, PoisonError};
 use std::time::Duration;
 
+use crate::units::LONGEST_WAIT;
 pub use shuttle::sync::{RwLock, atomic};
-
-/// Limits from which on a wait blocks.
-const NEVER: Duration = Duration::from_secs(3600);
 
 /// A lock.
 #[derive(Debug, Default)]
@@ -141,7 +139,7 @@ impl Condvar {
         limit: Duration,
         at: &'static Location<'static>,
     ) -> bool {
-        if limit >= NEVER {
+        if limit >= LONGEST_WAIT {
             self.block(guard);
             return false;
         }

@@ -7,6 +7,7 @@ use crate::error::{ArgumentError, Error, Result};
 use crate::fork::Process;
 use crate::format::manifest::CheckpointMeta;
 use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::units::LONGEST_WAIT;
 
 /// A durable checkpoint.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,9 +49,6 @@ enum Told {
     /// And somebody knows.
     Yes,
 }
-
-/// Longest wait of a condition variable: some take no more.
-const HOUR: Duration = Duration::from_secs(3600);
 
 /// A checkpoint on its way to the device.
 #[derive(Debug)]
@@ -116,7 +114,7 @@ impl CheckpointTicket {
             if left.is_zero() {
                 return Err(Error::deadline(since));
             }
-            let waited = self.outcome.done.wait_timeout(told, left.min(HOUR));
+            let waited = self.outcome.done.wait_timeout(told, left.min(LONGEST_WAIT));
             told = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }

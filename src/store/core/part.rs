@@ -84,11 +84,10 @@ impl Core {
         let mut stats = self.ssd_stats();
         stats.tables = self.all_tables().iter().map(|t| t.stats()).collect();
         for table in &stats.tables {
-            for (cause, waits) in Wait::ALL.iter().zip(&table.waits) {
-                if cause.is_stall() {
-                    stats.stall_us += waits.us;
-                    stats.stall_us_max = stats.stall_us_max.max(waits.us_max);
-                }
+            for cause in Wait::ALL.into_iter().filter(|cause| cause.is_stall()) {
+                let waits = table.wait(cause);
+                stats.stall_us += waits.us;
+                stats.stall_us_max = stats.stall_us_max.max(waits.us_max);
             }
         }
         self.demand.count(&mut stats);

@@ -198,7 +198,7 @@ impl Flusher {
         if picked.is_empty() {
             picked = self.pick_anything(s, id);
         }
-        if picked.iter().any(|picked| !picked.victims.is_empty()) {
+        if !picked.is_empty() {
             table.waits_on(stretch, Wait::Flush, since);
         }
         let written = self.write_files(&mut writer.0, picked)?;

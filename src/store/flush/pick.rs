@@ -72,6 +72,9 @@ impl Flusher {
             && cache.take_frozen(&mut cursor, want, interval_max, &mut victims)
             && self.core.ssd.check_writable().is_ok()
         {}
+        if victims.is_empty() {
+            return Vec::new();
+        }
         vec![Picked {
             table,
             shard,

@@ -18,6 +18,7 @@ use crate::error::{ArgumentError, Error, Result};
 use crate::observe::Beat;
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::units::LONGEST_WAIT;
 
 #[derive(Debug)]
 enum State {
@@ -280,8 +281,8 @@ impl Prefetch {
                 }
                 other => *state = other,
             }
-            let pause = Duration::from_secs(3600);
-            let left = end.map_or(pause, |end| end.saturating_duration_since(Instant::now()));
+            let until = |end: Instant| end.saturating_duration_since(Instant::now());
+            let left = end.map_or(LONGEST_WAIT, until);
             if left.is_zero() || (matches!(*state, State::Queued) && back()) {
                 return None;
             }
