@@ -6,6 +6,7 @@
 //!   does not say, so that `{}` is complete and nothing stands twice where a chain is printed.
 //! - Numbers in messages carry their unit.
 
+use crate::units::CheckpointId;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -320,8 +321,11 @@ pub enum ArgumentError {
     },
     #[error("step {step} does not come after step {last} of the last checkpoint")]
     StepNotRising { step: u64, last: u64 },
-    #[error("no checkpoint {id}; retained: {retained:?}")]
-    UnknownCheckpoint { id: u64, retained: Vec<u64> },
+    #[error("no checkpoint {id}; retained: {:?}", retained.iter().map(|id| id.0).collect::<Vec<_>>())]
+    UnknownCheckpoint {
+        id: CheckpointId,
+        retained: Vec<CheckpointId>,
+    },
     #[error("{what} while {count} leases or tickets are outstanding; drop them first")]
     LeasesOutstanding { what: &'static str, count: usize },
     #[error("{what}")]

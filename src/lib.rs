@@ -73,7 +73,7 @@ pub use store::{
     CheckpointInfo, CheckpointTicket, CompactLimits, CompactProgress, CompactReport, DirectoryInfo,
     DropReport, FileInfo, Lease, PushReport, Row, RowIter, Store, Ticket, Update,
 };
-pub use units::{TableId, mix64, unmix64};
+pub use units::{CheckpointId, TableId, mix64, unmix64};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -1,6 +1,8 @@
 //! Which number is which? The bijection that orders keys, and ids that must not be mixed up.
 
 use std::fmt;
+use std::num::ParseIntError;
+use std::str::FromStr;
 use std::time::Duration;
 
 const MIX_MULTIPLIER: u64 = 0xd6e8_feb8_6659_fd93;
@@ -49,6 +51,35 @@ pub struct TableId(pub u32);
 impl fmt::Display for TableId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)
+    }
+}
+
+/// A checkpoint of one store: ids rise from 1 on, after a rollback
+/// too; none is used twice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CheckpointId(pub u64);
+
+impl CheckpointId {
+    /// Stands where there is none yet.
+    pub(crate) const NONE: CheckpointId = CheckpointId(0);
+
+    /// The id after this one.
+    pub(crate) const fn next(self) -> CheckpointId {
+        CheckpointId(self.0 + 1)
+    }
+}
+
+impl fmt::Display for CheckpointId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for CheckpointId {
+    type Err = ParseIntError;
+
+    fn from_str(text: &str) -> Result<CheckpointId, ParseIntError> {
+        text.parse().map(CheckpointId)
     }
 }
 

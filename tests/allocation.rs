@@ -88,14 +88,17 @@ fn role() {
 /// Opens and reads everything; the test's own memory is there before.
 fn limited_read(place: &Path, bytes: usize) -> Result<()> {
     let tiny = Tiny::new()?;
-    let (rows, meta) = &tiny.checkpoints[&3];
+    let (rows, meta) = &tiny.checkpoints[&CheckpointId(3)];
     let keys: Vec<u64> = (0..KEYS).map(key).collect();
     let mut out = vec![0.0; keys.len() * 40];
     let options = options();
     limited(bytes, || {
         let store = Store::open_read_only(place, None, options)?;
-        assert!(store.checkpoint_meta(3)? == *meta, "another meta");
-        let mut iter = store.rows(3)?;
+        assert!(
+            store.checkpoint_meta(CheckpointId(3))? == *meta,
+            "another meta"
+        );
+        let mut iter = store.rows(CheckpointId(3))?;
         let mut count = 0;
         while let Some(row) = iter.next_row()? {
             let known = &rows[&(row.table.0, row.key)];
@@ -230,7 +233,7 @@ fn a_writer_without_memory_leaves_one_checkpoint_or_the_other() {
         );
         let opened = Store::open_read_only(store, None, options()).unwrap();
         let last = opened.last_checkpoint().unwrap();
-        if last.id == 3 {
+        if last.id == CheckpointId(3) {
             drop(opened);
             assert_ne!(*end, End::Done, "an acknowledged checkpoint is gone");
             assert_eq!(sample.open(store, true), "opens");

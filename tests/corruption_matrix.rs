@@ -172,7 +172,7 @@ fn newer(like: &Path, bytes: &[u8], at: usize) -> Vec<u8> {
 }
 
 /// Length and digest of the manifest as they were after an earlier checkpoint.
-fn earlier(files: &Files, current: &Current, checkpoint: u64) -> (u64, Current) {
+fn earlier(files: &Files, current: &Current, checkpoint: CheckpointId) -> (u64, Current) {
     let path = find(files, "manifest").remove(0);
     let committed = usize::try_from(current.manifest_bytes).unwrap();
     let id = identity(current.manifest_number);
@@ -186,7 +186,7 @@ fn earlier(files: &Files, current: &Current, checkpoint: u64) -> (u64, Current) 
                 manifest_digest: reader.digest(),
                 checkpoint_id: meta.id,
                 step: meta.step,
-                next_checkpoint_id: meta.id + 1,
+                next_checkpoint_id: CheckpointId(meta.id.0 + 1),
                 ..*current
             };
             return (reader.offset(), older);
@@ -199,7 +199,7 @@ fn earlier(files: &Files, current: &Current, checkpoint: u64) -> (u64, Current) 
 fn stale(files: &Files, target: &Target) -> Option<Vec<u8>> {
     let bytes = files.get(&target.path)?;
     let current = Current::decode(&files[&root("CURRENT")], &STORE).unwrap();
-    let (length, older) = earlier(files, &current, 2);
+    let (length, older) = earlier(files, &current, CheckpointId(2));
     match target.name {
         "CURRENT" => Some(older.encode(&STORE).to_vec()),
         "manifest" | "its copy" => Some(bytes[..usize::try_from(length).unwrap()].to_vec()),
@@ -465,7 +465,14 @@ fn what_is_said_of_each_damage_is_what_the_document_says() {
 fn a_value_that_is_not_the_one_written_is_found() {
     let tiny = Tiny::new().unwrap();
     let mut oracle = Oracle::new(&tiny);
-    let row = oracle.0.get_mut(&3).unwrap().0.values_mut().next().unwrap();
+    let row = oracle
+        .0
+        .get_mut(&CheckpointId(3))
+        .unwrap()
+        .0
+        .values_mut()
+        .next()
+        .unwrap();
     row[0] ^= 1;
     let files = tiny.files;
     let silent = std::panic::catch_unwind(|| open(&oracle, &files, false));

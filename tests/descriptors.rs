@@ -140,7 +140,7 @@ fn read(place: &Path) {
     write(&store, table, &[0, 3, 6], 2);
     store.checkpoint(last.step + 1, &[]).unwrap();
     store
-        .export(last.id + 1, &place.join("export"), &[])
+        .export(CheckpointId(last.id.0 + 1), &place.join("export"), &[])
         .unwrap();
     store.close().unwrap();
     let export = Store::open(&place.join("export"), options_of_export()).unwrap();
@@ -165,7 +165,7 @@ fn share(place: &Path) {
     write(&store, table, &keys, 2);
     store.flush().unwrap();
     store.checkpoint(last.step + 1, &[]).unwrap();
-    let mut found = store.rows(last.id + 1).unwrap();
+    let mut found = store.rows(CheckpointId(last.id.0 + 1)).unwrap();
     assert!(found.next_row().unwrap().is_some());
     drop((found, taken));
     all_are_there(&store, table);

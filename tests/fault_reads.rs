@@ -39,7 +39,7 @@ const EIO: Fault = Fault::Error(Errno::EIO as i32);
 const ENOMEM: Fault = Fault::Error(Errno::ENOMEM as i32);
 
 /// Of each checkpoint: its id, its meta, its rows.
-type Shown = Vec<(u64, Vec<u8>, Vec<Bits>)>;
+type Shown = Vec<(CheckpointId, Vec<u8>, Vec<Bits>)>;
 
 /// Everything that a store shows.
 fn walk(store: &Store) -> Result<Shown> {

@@ -126,7 +126,7 @@ fn ask(place: &Path, options: RuntimeOptions) {
     let lease = store.pull(table, &keys[..100], &mut out).unwrap();
     let ticket = store.prefetch(table, &keys[100..200]).unwrap();
     let other = store.prefetch(table, &keys[200..300]).unwrap();
-    let mut rows = store.rows(1).unwrap();
+    let mut rows = store.rows(CheckpointId(1)).unwrap();
     assert!(rows.next_row().unwrap().is_some());
     let checkpoint = store.checkpoint_begin(2, b"2").unwrap();
     let export = place.join("export");
@@ -140,14 +140,14 @@ fn ask(place: &Path, options: RuntimeOptions) {
         forked(store.compact());
         forked(store.checkpoint(3, b"3"));
         forked(store.checkpoint_begin(3, b"3"));
-        forked(store.checkpoint_meta(1));
-        forked(store.rows(1));
-        forked(store.export(1, &export, &[]));
+        forked(store.checkpoint_meta(CheckpointId(1)));
+        forked(store.rows(CheckpointId(1)));
+        forked(store.export(CheckpointId(1), &export, &[]));
         forked(store.create_table(&sgd("u", DIM)));
         forked(store.table("t"));
         let limits = CompactLimits::default();
         forked(store.compact_files(&limits, &mut |_| ControlFlow::Continue(())));
-        forked(store.drop_checkpoints(&[1]));
+        forked(store.drop_checkpoints(&[CheckpointId(1)]));
         // What can't say so shows an empty store.
         assert_eq!(store.stats(), Stats::default());
         assert!(store.tables().is_empty() && store.checkpoints().is_empty());
@@ -165,7 +165,7 @@ fn ask(place: &Path, options: RuntimeOptions) {
         forked(waited);
         forked(checkpoint.wait_for(Duration::from_secs(3600)));
         forked(checkpoint.wait());
-        forked(store.rollback(1));
+        forked(store.rollback(CheckpointId(1)));
     });
     assert_eq!(wait(child), 0);
     say("ok");
@@ -179,7 +179,7 @@ fn drop_all(place: &Path, options: RuntimeOptions) {
     for how in ["drop", "close", "discard"] {
         let lease = store.pull(table, &keys[..100], &mut out).unwrap();
         let ticket = store.prefetch(table, &keys[100..200]).unwrap();
-        let mut rows = store.rows(1).unwrap();
+        let mut rows = store.rows(CheckpointId(1)).unwrap();
         assert!(rows.next_row().unwrap().is_some());
         let checkpoint = (how == "drop").then(|| store.checkpoint_begin(2, b"2").unwrap());
         // A copy of the handles, as the child has one.
@@ -243,7 +243,12 @@ fn train(place: &Path, options: RuntimeOptions) {
 /// Is killed while a forked worker lives on.
 fn outlive(place: &Path, options: RuntimeOptions) {
     let (store, _table) = begin(place, options);
-    let reader = Store::open_read_only(&place.join("store"), Some(1), small::options()).unwrap();
+    let reader = Store::open_read_only(
+        &place.join("store"),
+        Some(CheckpointId(1)),
+        small::options(),
+    )
+    .unwrap();
     let worker = fork(|| {
         // The test must not wait for the end of what this process could say.
         // SAFETY: the worker says nothing more.
@@ -264,7 +269,7 @@ fn open(place: &Path) {
         Err(error) => return say(&error.to_string()),
     };
     store.checkpoint(2, b"2").unwrap();
-    let dropped = store.drop_checkpoints(&[1]).unwrap();
+    let dropped = store.drop_checkpoints(&[CheckpointId(1)]).unwrap();
     say(&format!("open, dropped {:?}", dropped.dropped));
 }
 

@@ -76,7 +76,7 @@ fn hex<T: std::fmt::LowerHex>(values: &[T]) -> String {
 }
 
 /// The text of a store's content; its digest is the last line.
-fn text(checkpoints: &BTreeMap<u64, Content>) -> String {
+fn text(checkpoints: &BTreeMap<CheckpointId, Content>) -> String {
     let mut out = String::new();
     for (id, (rows, meta)) in checkpoints {
         writeln!(out, "checkpoint {id} meta{}", hex(meta)).unwrap();
@@ -90,7 +90,7 @@ fn text(checkpoints: &BTreeMap<u64, Content>) -> String {
 }
 
 /// Reads all retained checkpoints.
-fn content(store: &Store) -> Result<BTreeMap<u64, Content>> {
+fn content(store: &Store) -> Result<BTreeMap<CheckpointId, Content>> {
     let mut found = BTreeMap::new();
     for info in store.checkpoints() {
         let mut rows = BTreeMap::new();
@@ -307,7 +307,7 @@ fn is_refused(name: &str, file: &Path, later: u32, store: [u8; 16]) {
 
 /// The files of the store of several directories, and what its checkpoints hold: the same bytes
 /// each time, because uuid and clock are the disk's.
-fn make_many() -> (Files, BTreeMap<u64, Content>) {
+fn make_many() -> (Files, BTreeMap<CheckpointId, Content>) {
     let disk = SimDisk::new(28);
     disk.set_unix_seconds(1_800_000_000);
     let options = RuntimeOptions {

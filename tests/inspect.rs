@@ -193,7 +193,7 @@ fn change_bytes(disk: &SimDisk, path: &Path, first: usize, step: usize) -> usize
 }
 
 /// What a store shows: of each checkpoint its id, meta and rows, as far as they can be read.
-type Shown = Vec<(u64, Option<Vec<u8>>, Vec<Bits>)>;
+type Shown = Vec<(CheckpointId, Option<Vec<u8>>, Vec<Bits>)>;
 
 /// Everything that an open store shows, and the errors on the way.
 fn shown(store: &Store) -> (Shown, Vec<Error>) {
@@ -439,7 +439,7 @@ fn what_is_no_store_or_no_checkpoint_is_an_error() {
     let disk = Io::of(disk);
     let scope = Scope {
         full: true,
-        checkpoint: Some(99),
+        checkpoint: Some(CheckpointId(99)),
         ..Scope::default()
     };
     let error = inspect(&disk, Path::new(ROOT), scope, &mut |_, _| {

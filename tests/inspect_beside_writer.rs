@@ -80,7 +80,7 @@ fn train(place: &Path, stop: &dyn Fn() -> bool) -> u64 {
         let step = store.last_checkpoint().map_or(0, |c| c.step) + 1;
         fill(&store, step);
         store.checkpoint(step, step.to_string().as_bytes()).unwrap();
-        let ids: Vec<u64> = store.checkpoints().iter().map(|c| c.id).collect();
+        let ids: Vec<CheckpointId> = store.checkpoints().iter().map(|c| c.id).collect();
         match turns % 8 {
             2 | 6 => drop(store.compact().unwrap()),
             3 => drop(store.drop_checkpoints(&ids[..ids.len() - 1]).unwrap()),
@@ -244,7 +244,7 @@ const CHANGES: [(&str, Change); 6] = [
         (0..3).fold(store, |store, _| checkpoint(disk, store))
     }),
     ("drop", |_, store| {
-        let ids: Vec<u64> = store.checkpoints().iter().map(|c| c.id).collect();
+        let ids: Vec<CheckpointId> = store.checkpoints().iter().map(|c| c.id).collect();
         store.drop_checkpoints(&ids[..ids.len() - 1]).unwrap();
         store
     }),

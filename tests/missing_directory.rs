@@ -119,8 +119,8 @@ impl Case {
     /// The keys that have their rows; others have the initialiser's.
     fn rows(&self) -> BTreeSet<u64> {
         let store = Store::open(&self.root(), RuntimeOptions::default()).unwrap();
-        assert_eq!(store.checkpoint_meta(1).unwrap(), b"meta");
-        let mut rows = store.rows(1).unwrap();
+        assert_eq!(store.checkpoint_meta(CheckpointId(1)).unwrap(), b"meta");
+        let mut rows = store.rows(CheckpointId(1)).unwrap();
         let mut found = BTreeSet::new();
         while let Some(row) = rows.next_row().unwrap() {
             assert_eq!(row.values[0], row.key as f32 + 0.5);

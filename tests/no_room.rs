@@ -142,7 +142,9 @@ fn an_export_and_a_repair_that_find_no_room_say_which_directory_is_full() {
         let used = disk.paths().into_iter();
         let used: u64 = used.map(|p| disk.read_file(&p).unwrap().len() as u64).sum();
         disk.set_capacity(used + room);
-        let export = run.store().export(1, Path::new("/export"), &[]);
+        let export = run
+            .store()
+            .export(CheckpointId(1), Path::new("/export"), &[]);
         run.store = None;
         // A row that is lost: its file is written anew.
         let is_rows = |p: &PathBuf| p.extension().is_some_and(|e| e == "rows");

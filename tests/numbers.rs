@@ -69,7 +69,7 @@ fn all_edits(tiny: &Tiny) -> Files {
     let place = edits.len() - 1;
     let removed = Edit::RemoveFile {
         number: 2,
-        removed: 3,
+        removed: CheckpointId(3),
     };
     edits.insert(place, removed);
     edits.push(Edit::DropFile { number: 2 });

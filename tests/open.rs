@@ -54,7 +54,7 @@ fn checkpoints_are_retained_rolled_back_to_and_exported() {
         }
         ids.push(store.checkpoint(step, &step.to_le_bytes()).unwrap().id);
     }
-    let retained: Vec<u64> = store.checkpoints().iter().map(|c| c.id).collect();
+    let retained: Vec<CheckpointId> = store.checkpoints().iter().map(|c| c.id).collect();
     assert_eq!(retained, ids[1..]);
     let target = dir.path().join("export");
     store.export(ids[2], &target, &[]).unwrap();

@@ -93,12 +93,15 @@ fn file_names(disk: &SimDisk) -> Vec<PathBuf> {
 fn an_iterator_of_a_checkpoint_outlives_a_rollback_behind_it() {
     let disk = SimDisk::new(1);
     let (store, _) = grown(Arc::new(disk.clone()));
-    let mut iter = store.rows(2).unwrap();
+    let mut iter = store.rows(CheckpointId(2)).unwrap();
     let before = file_names(&disk).len();
-    let store = store.rollback(1).unwrap();
+    let store = store.rollback(CheckpointId(1)).unwrap();
     assert!(file_names(&disk).len() < before, "nothing was unlinked");
     assert_eq!(rows_of(&mut iter).unwrap(), expected(2));
-    assert_eq!(rows_of(&mut store.rows(1).unwrap()).unwrap(), expected(1));
+    assert_eq!(
+        rows_of(&mut store.rows(CheckpointId(1)).unwrap()).unwrap(),
+        expected(1)
+    );
     store.close().unwrap();
 }
 
@@ -107,7 +110,7 @@ fn an_iterator_of_a_checkpoint_outlives_a_rollback_behind_it() {
 fn an_iterator_of_a_checkpoint_outlives_its_store() {
     let disk = SimDisk::new(1);
     let (store, table) = grown(Arc::new(disk.clone()));
-    let mut iter = store.rows(2).unwrap();
+    let mut iter = store.rows(CheckpointId(2)).unwrap();
     store.close().unwrap();
     let store = Store::open_on(Arc::new(disk.clone()), Path::new(ROOT), options()).unwrap();
     for file in 0..2 * FILES {
@@ -117,8 +120,8 @@ fn an_iterator_of_a_checkpoint_outlives_its_store() {
         store.compact().unwrap();
         store.checkpoint(step, &[]).unwrap();
     }
-    let ids: Vec<u64> = store.checkpoints().iter().map(|c| c.id).collect();
-    assert!(!ids.contains(&2), "{ids:?}");
+    let ids: Vec<CheckpointId> = store.checkpoints().iter().map(|c| c.id).collect();
+    assert!(!ids.contains(&CheckpointId(2)), "{ids:?}");
     assert!(file_names(&disk).len() < 20, "nothing was unlinked");
     assert_eq!(rows_of(&mut iter).unwrap(), expected(2));
     store.close().unwrap();
@@ -159,12 +162,17 @@ fn forgotten_after(files: i64) {
     store.checkpoint(3, &[]).unwrap();
     std::thread::scope(|scope| {
         let reader = std::thread::Builder::new().name(String::from("reader"));
-        let reader = reader.spawn_scoped(scope, || store.rows(1).map(drop));
+        let reader = reader.spawn_scoped(scope, || store.rows(CheckpointId(1)).map(drop));
         arrived.wait();
-        store.drop_checkpoints(&[1, 2]).unwrap();
+        store
+            .drop_checkpoints(&[CheckpointId(1), CheckpointId(2)])
+            .unwrap();
         resumed.wait();
         match reader.unwrap().join().unwrap() {
-            Err(Error::InvalidArgument(ArgumentError::UnknownCheckpoint { id: 1, .. })) => {}
+            Err(Error::InvalidArgument(ArgumentError::UnknownCheckpoint {
+                id: CheckpointId(1),
+                ..
+            })) => {}
             other => panic!("after {files} files: {other:?}"),
         }
     });

@@ -117,7 +117,7 @@ fn grown(disk: HookedDisk) -> (Store, BTreeMap<u64, Rows>) {
     (store, saved)
 }
 
-fn walk(store: &Store, id: u64) -> Result<Rows> {
+fn walk(store: &Store, id: CheckpointId) -> Result<Rows> {
     let mut rows = Rows::new();
     let mut iter = store.rows(id)?;
     while let Some(row) = iter.next_row()? {
@@ -129,7 +129,7 @@ fn walk(store: &Store, id: u64) -> Result<Rows> {
 
 /// The call that is to panic.
 fn make(during: During, store: &Store) -> Result<()> {
-    let ids: Vec<u64> = store.checkpoints().iter().map(|c| c.id).collect();
+    let ids: Vec<CheckpointId> = store.checkpoints().iter().map(|c| c.id).collect();
     match during {
         During::Export => store.export(ids[2], Path::new("/export"), &[]),
         During::Rows => walk(store, ids[0]).map(drop),

@@ -224,7 +224,7 @@ fn a_lost_footer_costs_nothing_where_there_is_one_table() {
     drop(lease);
     store.checkpoint(2, &[]).unwrap();
     store.close().unwrap();
-    let before = of_sim(&disk, Path::new(ROOT), 2);
+    let before = of_sim(&disk, Path::new(ROOT), CheckpointId(2));
     let rows = |p: &PathBuf| p.extension().is_some_and(|e| e == "rows");
     let files: Vec<PathBuf> = disk.paths().into_iter().filter(rows).collect();
     assert_eq!(files.len(), 2);
@@ -243,7 +243,7 @@ fn a_lost_footer_costs_nothing_where_there_is_one_table() {
     assert_eq!(kept, (0, 0, 700 + 300 + 50));
     let place = repaired.path.clone();
     drop(repaired);
-    assert!(of_sim(&disk, &place, 2) == before);
+    assert!(of_sim(&disk, &place, CheckpointId(2)) == before);
 }
 
 #[test]
@@ -270,18 +270,17 @@ fn a_lost_meta_file_leaves_the_choice_to_the_user() {
         ..RepairOptions::default()
     };
     let kept = check_repair(&disk, &truth, without_meta, "without meta").unwrap();
-    assert_eq!(
-        (kept.checkpoint, kept.meta_lost, kept.lost_nothing()),
-        (2, true, false)
-    );
+    assert_eq!(kept.checkpoint, CheckpointId(2));
+    assert!(kept.meta_lost && !kept.lost_nothing());
     drop(kept);
     let earlier = RepairOptions {
-        checkpoint: Some(1),
+        checkpoint: Some(CheckpointId(1)),
         ..RepairOptions::default()
     };
     let kept = check_repair(&disk, &truth, earlier, "checkpoint 1").unwrap();
-    assert_eq!((kept.checkpoint, kept.lost_nothing()), (1, false));
-    assert_eq!(kept.checkpoints_dropped, [2]);
+    assert_eq!(kept.checkpoint, CheckpointId(1));
+    assert!(!kept.lost_nothing());
+    assert_eq!(kept.checkpoints_dropped, [CheckpointId(2)]);
 }
 
 #[test]
@@ -384,14 +383,14 @@ fn the_repaired_store_takes_the_place_of_the_damaged_one() {
         matches!(go(&root), RepairOutcome::Whole(_)),
         "twice is once"
     );
-    let found = contents(disk.clone(), &root, 1).unwrap();
+    let found = contents(disk.clone(), &root, CheckpointId(1)).unwrap();
     assert_eq!(found.len(), 1998);
     let options = RuntimeOptions {
         data_directories: Vec::new(),
         ..options
     };
     let store = Store::open_on(disk.clone(), &root, options).unwrap();
-    assert_eq!(store.checkpoint_meta(1).unwrap(), b"dense");
+    assert_eq!(store.checkpoint_meta(CheckpointId(1)).unwrap(), b"dense");
     let table = store.table("t").unwrap();
     let lease = store.pull(table, &keys, &mut out).unwrap();
     store.push(&lease, Update::weights(&values)).unwrap();
@@ -400,13 +399,13 @@ fn the_repaired_store_takes_the_place_of_the_damaged_one() {
     store.close().unwrap();
     // The damaged one is repaired again, into a place of its own: the store that goes on is not
     // touched. (It was wiped: both have a data directory in the same directory elsewhere.)
-    let before = contents(disk.clone(), &root, 2).unwrap();
+    let before = contents(disk.clone(), &root, CheckpointId(2)).unwrap();
     let RepairOutcome::Built(_, again) = go(&aside) else {
         panic!("the damaged store became whole");
     };
     assert_eq!(again.lost.sum(), 2);
     drop(again);
-    assert!(contents(disk.clone(), &root, 2).unwrap() == before);
+    assert!(contents(disk.clone(), &root, CheckpointId(2)).unwrap() == before);
     assert_eq!(before.len(), 2000);
     // And the repaired one, once it is damaged: its new directory stands beside the last, not in it.
     damage(&root.join("a"), 5000);
@@ -505,7 +504,7 @@ fn what_is_in_the_way_is_not_cleared() {
 fn an_image_of_a_later_checkpoint_explains_no_loss() {
     let (disk, truth) = grown();
     let earlier = RepairOptions {
-        checkpoint: Some(2),
+        checkpoint: Some(CheckpointId(2)),
         ..RepairOptions::default()
     };
     let mut lost = 0;
@@ -517,7 +516,7 @@ fn an_image_of_a_later_checkpoint_explains_no_loss() {
         disk.remove(&path).unwrap();
         let what = path.display().to_string();
         let repaired = check_repair(&disk, &truth, earlier.clone(), &what).unwrap();
-        assert_eq!(repaired.checkpoint, 2);
+        assert_eq!(repaired.checkpoint, CheckpointId(2));
         lost += repaired.lost.sum() + repaired.nameless;
         drop(repaired);
         disk.write_file(&path, &whole).unwrap();
@@ -571,6 +570,7 @@ fn rows_under_a_damaged_key_block_are_saved() {
     let truth = Truth {
         older: Rows::new(),
         by_checkpoint: [2, 3]
+            .map(CheckpointId)
             .map(|id| (id, of_sim(&disk, Path::new(ROOT), id)))
             .into(),
     };
@@ -588,9 +588,9 @@ fn rows_under_a_damaged_key_block_are_saved() {
             // The file belongs to an earlier checkpoint only: the inspection told it.
             panic!("{}: {outcome:?}", path.display());
         };
-        let found = of_sim(&disk, &repaired.path, 3);
+        let found = of_sim(&disk, &repaired.path, CheckpointId(3));
         saved += repaired.entries_saved;
-        let differ = truth.by_checkpoint[&3]
+        let differ = truth.by_checkpoint[&CheckpointId(3)]
             .iter()
             .filter(|(k, v)| found.get(k) != Some(v));
         assert_eq!(differ.count(), 0, "{}: {repaired:?}", path.display());

@@ -77,7 +77,7 @@ fn below(disk: &SimDisk, name: &str) -> BTreeMap<PathBuf, Vec<u8>> {
     files.map(|(p, bytes)| (inside(p), bytes)).collect()
 }
 
-fn rows_of(disk: &SimDisk, id: u64) -> Rows {
+fn rows_of(disk: &SimDisk, id: CheckpointId) -> Rows {
     of_sim(disk, Path::new(ROOT), id)
 }
 
@@ -85,7 +85,7 @@ fn rows_of(disk: &SimDisk, id: u64) -> Rows {
 struct Case {
     disk: SimDisk,
     before: BTreeMap<PathBuf, Vec<u8>>,
-    checkpoint: u64,
+    checkpoint: CheckpointId,
     right: Rows,
 }
 

@@ -59,7 +59,7 @@ fn a_manifest_and_its_copy_complete_each_other() {
         }
         let what = "both are damaged";
         let repaired = check_repair(&disk, &truth, RepairOptions::default(), what).unwrap();
-        assert_eq!(repaired.checkpoint, 3);
+        assert_eq!(repaired.checkpoint, CheckpointId(3));
         assert!(repaired.lost_nothing(), "{repaired:?}");
         drop(repaired);
         for path in [&manifest, &copy] {
@@ -101,7 +101,7 @@ fn lost_sectors_of_both_files_cost_nothing_where_they_are_of_different_edits() {
         disk.lose_sector(second, bytes.len() as u64 - 1).unwrap();
         let what = format!("sectors of {} first", first.display());
         let repaired = check_repair(&disk, &truth, RepairOptions::default(), &what).unwrap();
-        assert_eq!(repaired.checkpoint, 3);
+        assert_eq!(repaired.checkpoint, CheckpointId(3));
         assert!(repaired.lost_nothing(), "{repaired:?}");
         drop(repaired);
         for path in [&manifest, &copy] {
@@ -122,7 +122,9 @@ fn what_current_commits_and_no_manifest_has_is_told_and_its_numbers_are_not_used
     let mut reader = ManifestReader::new(&bytes, &id).unwrap();
     let end = loop {
         match reader.next_edit().unwrap().unwrap() {
-            Edit::Checkpoint(checkpoint) if checkpoint.id == 2 => break reader.offset(),
+            Edit::Checkpoint(checkpoint) if checkpoint.id == CheckpointId(2) => {
+                break reader.offset();
+            }
             _ => {}
         }
     };
@@ -131,7 +133,7 @@ fn what_current_commits_and_no_manifest_has_is_told_and_its_numbers_are_not_used
         disk.write_file(path, kept).unwrap();
     }
     let repaired = check_repair(&disk, &truth, RepairOptions::default(), "both are cut").unwrap();
-    assert_eq!(repaired.checkpoint, 2);
+    assert_eq!(repaired.checkpoint, CheckpointId(2));
     let lost = repaired.version_lost.clone();
     assert!(lost.is_some() && !repaired.lost_nothing(), "{repaired:?}");
     drop(repaired);
@@ -163,15 +165,15 @@ fn numbers_of_an_old_current_are_not_used_again() {
     let [_, _, path] = files(&disk);
     let old = disk.read_file(&path).unwrap();
     grow(&mut run);
-    let rows = of_sim(&disk, Path::new(ROOT), 3);
+    let rows = of_sim(&disk, Path::new(ROOT), CheckpointId(3));
     let (_, newest) = committed(&disk);
     disk.write_file(&path, &old).unwrap();
     let repaired = built(&disk);
-    assert_eq!(repaired.checkpoint, 3);
+    assert_eq!(repaired.checkpoint, CheckpointId(3));
     assert!(repaired.lost_nothing(), "{repaired:?}");
     let place = repaired.path.clone();
     drop(repaired);
-    assert!(of_sim(&disk, &place, 3) == rows);
+    assert!(of_sim(&disk, &place, CheckpointId(3)) == rows);
     run.options.shards = 2;
     let shared = Io::of(disk.clone());
     let store = Store::open_on(shared.clone(), &place, run.options.clone()).unwrap();
@@ -186,7 +188,7 @@ fn numbers_of_an_old_current_are_not_used_again() {
         store.flush().unwrap();
     }
     let next = store.checkpoint(100, &[]).unwrap();
-    assert!(next.id > 3, "{next:?}");
+    assert!(next.id > CheckpointId(3), "{next:?}");
     store.close().unwrap();
     // Whatever the newest CURRENT had reserved may have been used.
     let new = disk
@@ -214,7 +216,7 @@ fn numbers_beyond_reason_are_an_error() {
             ..current
         },
         Current {
-            next_checkpoint_id: u64::MAX,
+            next_checkpoint_id: CheckpointId(u64::MAX),
             ..current
         },
     ];
@@ -282,14 +284,14 @@ fn copies_of_one_rank_are_found_and_a_repair_keeps_one_of_them() {
     let said = |f: &Finding| f.what.contains("has two copies of one rank");
     assert!(findings.iter().any(said), "{findings:?}");
     let repaired = built(&disk);
-    assert_eq!(repaired.checkpoint, 3);
+    assert_eq!(repaired.checkpoint, CheckpointId(3));
     // Checkpoint 2 has such copies, too; it is not the one that is repaired.
     assert_eq!(repaired.checkpoints_kept, []);
-    assert_eq!(repaired.checkpoints_dropped, [2]);
+    assert_eq!(repaired.checkpoints_dropped, [CheckpointId(2)]);
     assert!(repaired.undecided > 0 && !repaired.lost_nothing());
     let place = repaired.path.clone();
     drop(repaired);
     assert_eq!(look(&place).findings.len(), 0);
     // The younger file's copy is kept, which is right here.
-    assert!(of_sim(&disk, &place, 3) == truth.by_checkpoint[&3]);
+    assert!(of_sim(&disk, &place, CheckpointId(3)) == truth.by_checkpoint[&CheckpointId(3)]);
 }

@@ -135,8 +135,11 @@ fn bad_arguments_each_have_their_error_and_change_nothing() {
         ArgumentError::StepNotRising { step: 5, last: 5 }
     ));
     assert!(matches!(
-        invalid(store.checkpoint_meta(99).unwrap_err()),
-        ArgumentError::UnknownCheckpoint { id: 99, .. }
+        invalid(store.checkpoint_meta(CheckpointId(99)).unwrap_err()),
+        ArgumentError::UnknownCheckpoint {
+            id: CheckpointId(99),
+            ..
+        }
     ));
     let wrong = RuntimeOptions {
         shards: 0,

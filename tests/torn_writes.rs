@@ -385,7 +385,7 @@ fn tear(disk: &SimDisk, path: &Path, now: &[u8], filling: &str) -> bool {
 }
 
 /// The last checkpoint of a store that opens.
-fn last_of(disk: &SimDisk) -> Option<u64> {
+fn last_of(disk: &SimDisk) -> Option<CheckpointId> {
     let options = RuntimeOptions::default();
     let reader =
         Store::open_read_only_on(Arc::new(disk.clone()), Path::new(ROOT), None, options).ok()?;

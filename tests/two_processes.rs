@@ -125,11 +125,11 @@ fn train(place: &Path, first: u64) {
 
 /// Reads a checkpoint whenever it is told to.
 fn read(place: &Path, id: u64) {
-    let store = Store::open_read_only(place, Some(id), options()).unwrap();
+    let store = Store::open_read_only(place, Some(CheckpointId(id)), options()).unwrap();
     say("open");
     while hear().is_some() {
-        let meta = String::from_utf8(store.checkpoint_meta(id).unwrap()).unwrap();
-        let mut rows = store.rows(id).unwrap();
+        let meta = String::from_utf8(store.checkpoint_meta(CheckpointId(id)).unwrap()).unwrap();
+        let mut rows = store.rows(CheckpointId(id)).unwrap();
         let mut count = 0;
         while let Some(row) = rows.next_row().unwrap() {
             assert_eq!(row.values[0].to_string(), meta, "key {:#x}", row.key);

@@ -85,7 +85,7 @@ fn compact(run: &Run, bytes_max: Option<u64>) -> Result<CompactReport> {
 }
 
 /// Ids of the retained checkpoints, as an inspection finds them; it must find no damage.
-fn inspected(disk: &SimDisk) -> std::result::Result<Vec<u64>, String> {
+fn inspected(disk: &SimDisk) -> std::result::Result<Vec<CheckpointId>, String> {
     let shared = Io::of(disk.clone());
     let scope = Scope {
         full: true,
@@ -112,7 +112,7 @@ fn upkeep(run: &mut Run, mut after: impl FnMut(&Run, &Model) -> Verdict) -> Verd
         compact(run, bytes_max).map_err(told)?;
         after(run, &before)?;
     }
-    let ids: Vec<u64> = run.store().checkpoints().iter().map(|c| c.id).collect();
+    let ids: Vec<CheckpointId> = run.store().checkpoints().iter().map(|c| c.id).collect();
     for id in &ids[..2] {
         let mut before = run.model.clone();
         let report = run.store().drop_checkpoints(&[*id]).map_err(told)?;
@@ -259,7 +259,7 @@ fn a_compaction_without_a_trainer_is_durable_and_gives_space_back() {
     let (disk, mut run) = worn(3);
     run.open().unwrap();
     let before: Vec<CheckpointInfo> = run.store().checkpoints();
-    let old: Vec<u64> = before[..2].iter().map(|c| c.id).collect();
+    let old: Vec<CheckpointId> = before[..2].iter().map(|c| c.id).collect();
     let mut told = Vec::new();
     let report = run
         .store()
@@ -367,7 +367,7 @@ fn checkpoints_that_readers_hold_keep_their_files() {
     let root = Path::new(ROOT);
     let shared = Io::of(disk.clone());
     let read = |id| Store::open_read_only_on(shared.clone(), root, id, run.options.clone());
-    let first = read(Some(1)).unwrap();
+    let first = read(Some(CheckpointId(1))).unwrap();
     let last = read(None).unwrap();
     run.open().unwrap();
     let before = run.store().files();
@@ -378,16 +378,22 @@ fn checkpoints_that_readers_hold_keep_their_files() {
         "{error}"
     );
     assert_eq!(run.store().files(), before, "nothing was done");
-    let report = run.store().drop_checkpoints(&[2, 1, 1]).unwrap();
-    assert_eq!((report.dropped, report.held), (vec![2], vec![1]));
+    let report = run
+        .store()
+        .drop_checkpoints(&[2, 1, 1].map(CheckpointId))
+        .unwrap();
+    assert_eq!(
+        (report.dropped, report.held),
+        (vec![CheckpointId(2)], vec![CheckpointId(1)])
+    );
     drop(last);
     assert!(compact(&run, None).unwrap().durable);
-    let mut rows = first.rows(1).unwrap();
+    let mut rows = first.rows(CheckpointId(1)).unwrap();
     while rows.next_row().unwrap().is_some() {}
     drop(rows);
     drop(first);
-    let report = run.store().drop_checkpoints(&[1]).unwrap();
-    assert_eq!(report.dropped, [1]);
+    let report = run.store().drop_checkpoints(&[CheckpointId(1)]).unwrap();
+    assert_eq!(report.dropped, [CheckpointId(1)]);
     run.store = None;
     no_orphans(&disk, root).unwrap();
     run.model.durable.kept = 1;
@@ -421,7 +427,7 @@ fn a_reader_that_comes_while_a_compaction_runs_keeps_the_files_of_its_checkpoint
             old.iter().all(|path| now.contains(path)),
             "{old:?} before, {now:?}"
         );
-        let mut walk = reader.as_ref().unwrap().rows(3).unwrap();
+        let mut walk = reader.as_ref().unwrap().rows(CheckpointId(3)).unwrap();
         while walk.next_row().unwrap().is_some() {}
         drop(walk);
         let left = disk.crash(0, CrashMode::KeepAll);
@@ -441,12 +447,21 @@ fn a_reader_that_comes_while_a_compaction_runs_keeps_the_files_of_its_checkpoint
 fn checkpoints_that_can_not_be_dropped_are_refused_and_nothing_changes() {
     let (disk, mut run) = worn(5);
     run.open().unwrap();
-    let last = run.store().drop_checkpoints(&[1, 3]).unwrap_err();
+    let last = run
+        .store()
+        .drop_checkpoints(&[CheckpointId(1), CheckpointId(3)])
+        .unwrap_err();
     assert!(last.to_string().contains("the last one"), "{last}");
-    let unknown = run.store().drop_checkpoints(&[1, 9]).unwrap_err();
+    let unknown = run
+        .store()
+        .drop_checkpoints(&[CheckpointId(1), CheckpointId(9)])
+        .unwrap_err();
     assert!(matches!(
         unknown,
-        Error::InvalidArgument(ArgumentError::UnknownCheckpoint { id: 9, .. })
+        Error::InvalidArgument(ArgumentError::UnknownCheckpoint {
+            id: CheckpointId(9),
+            ..
+        })
     ));
     let share = CompactLimits {
         stale_share: 1.5,

@@ -7,7 +7,7 @@ use hps::format::manifest::FileMeta;
 use hps::io::Io;
 use hps::ssd::data_file::DataFile;
 use hps::ssd::writer::FileWriter;
-use hps::unmix64;
+use hps::{CheckpointId, unmix64};
 
 /// f32s of a row: 64 weights and their AdaGrad state.
 pub const ROW_F32S: usize = 128;
@@ -53,8 +53,8 @@ impl Scratch {
             hash_max: footer.hash_max,
             interval_min: 1,
             interval_max: 1,
-            added: 1,
-            removed: u64::MAX,
+            added: CheckpointId(1),
+            removed: CheckpointId(u64::MAX),
         };
         let slot = u32::try_from(number - 1).unwrap();
         let (footer, path) = (done.footer, done.path);

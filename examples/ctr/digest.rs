@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
 
 use anyhow::{Context, Result};
-use hps::Store;
+use hps::{CheckpointId, Store};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::model::Model;
@@ -21,7 +21,7 @@ const PARTS_MAX: u64 = 256;
 const SCATTER: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The digest in hexadecimal.
-pub(crate) fn digest(store: &Store, checkpoint: u64, model: &Model) -> Result<String> {
+pub(crate) fn digest(store: &Store, checkpoint: CheckpointId, model: &Model) -> Result<String> {
     let (mut count, mut width, mut sample) = (0u64, 0u64, Vec::new());
     let mut rows = store.rows(checkpoint)?;
     while let Some(row) = rows.next_row()? {
@@ -53,7 +53,7 @@ pub(crate) fn digest(store: &Store, checkpoint: u64, model: &Model) -> Result<St
 }
 
 /// Writes the rows into one unnamed file per range, as (table, key, length, values).
-fn spread(store: &Store, checkpoint: u64, edges: &[(u32, u64)]) -> Result<Vec<File>> {
+fn spread(store: &Store, checkpoint: CheckpointId, edges: &[(u32, u64)]) -> Result<Vec<File>> {
     let what = "sort rows in a temporary file";
     let mut files = Vec::new();
     for _ in 0..=edges.len() {

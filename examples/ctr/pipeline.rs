@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, bail};
-use hps::{Error, Store, TableId, Ticket, Update};
+use hps::{CheckpointId, Error, Store, TableId, Ticket, Update};
 
 use crate::args::{Args, Usage};
 use crate::data::{Batch, Reader};
@@ -245,7 +245,7 @@ fn explain(error: Error) -> anyhow::Error {
 }
 
 /// Makes the run's end durable, unless its last checkpoint is that; returns the checkpoint's id.
-pub(crate) fn finish(job: &Job<'_>, state: &State) -> Result<u64> {
+pub(crate) fn finish(job: &Job<'_>, state: &State) -> Result<CheckpointId> {
     if let Some(last) = job.store.last_checkpoint()
         && last.step == state.batches
     {

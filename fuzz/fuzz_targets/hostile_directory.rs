@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
 use hps::io::sim::SimDisk;
-use hps::{Store, TableId};
+use hps::{CheckpointId, Store, TableId};
 use hps_fuzz::forge::Files;
 use hps_fuzz::hostile::Changed;
 use hps_fuzz::tiny::{self, KEYS, ROOT, Rows, Tiny, descriptors, initial_row, key, options};
@@ -36,7 +36,7 @@ fn examine(store: &Store, expected: Option<&Tiny>, older: bool) {
         compare_rows(store, info.id, known.map(|(rows, _)| rows));
     }
     if let Some(tiny) = expected {
-        let ids: Vec<u64> = store.checkpoints().iter().map(|info| info.id).collect();
+        let ids: Vec<CheckpointId> = store.checkpoints().iter().map(|info| info.id).collect();
         assert!(
             ids.iter().eq(tiny.checkpoints.keys()),
             "checkpoints {ids:?}"
@@ -71,7 +71,7 @@ fn examine(store: &Store, expected: Option<&Tiny>, older: bool) {
     }
 }
 
-fn compare_rows(store: &Store, checkpoint: u64, expected: Option<&Rows>) {
+fn compare_rows(store: &Store, checkpoint: CheckpointId, expected: Option<&Rows>) {
     let Ok(mut rows) = store.rows(checkpoint) else {
         return;
     };

@@ -13,14 +13,14 @@ use hps::format::image::{
     encode_image_header,
 };
 use hps::format::{BLOCK_BYTES, Decoded};
-use hps::mix64;
+use hps::{CheckpointId, mix64};
 use hps_fuzz::{IMAGE, Input, forge, identity, padded};
 use libfuzzer_sys::fuzz_target;
 
 /// Most blocks of an input.
 const BLOCKS_MAX: usize = 12;
 
-type Image = (u64, Vec<u64>, Vec<(u32, Vec<ImageEntry>)>);
+type Image = (CheckpointId, Vec<u64>, Vec<(u32, Vec<ImageEntry>)>);
 
 /// Reads an image as the engine does: header, files, entries, footer.
 fn read(file: &[u8]) -> Decoded<Option<Image>> {

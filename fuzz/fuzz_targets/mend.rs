@@ -14,22 +14,22 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::LazyLock;
 
-use hps::Store;
 use hps::io::Io;
 use hps::repair::{self, Fate, LostRow, RepairOutcome, Repaired};
+use hps::{CheckpointId, Store};
 use hps_fuzz::hostile::Changed;
 use hps_fuzz::tiny::{ROOT, Rows, Tiny, options};
 use libfuzzer_sys::fuzz_target;
 
 /// The store, and the rows of each checkpoint that ever was.
-static TINY: LazyLock<(Tiny, BTreeMap<u64, Rows>)> = LazyLock::new(|| {
+static TINY: LazyLock<(Tiny, BTreeMap<CheckpointId, Rows>)> = LazyLock::new(|| {
     let mut history = BTreeMap::new();
     let tiny = Tiny::with(&mut |id, rows| drop(history.insert(id, rows.clone())));
     (tiny.expect("a valid store"), history)
 });
 
 /// Everything that a store holds at a checkpoint.
-fn rows_of(store: &Store, checkpoint: u64) -> Rows {
+fn rows_of(store: &Store, checkpoint: CheckpointId) -> Rows {
     let mut found = Rows::new();
     let mut rows = store.rows(checkpoint).expect("its rows are there");
     while let Some(row) = rows.next_row().expect("and can be read") {

@@ -18,7 +18,10 @@ use hps::format::param_file::{decode_key_block, key_blocks};
 use hps::format::{BLOCK_BYTES, CURRENT_NAME, FileKind, file_name};
 use hps::io::sim::SimDisk;
 use hps::ssd::{create::create, edits::Replay};
-use hps::{Initialiser, Optimizer, RuntimeOptions, Store, TableDescriptor, TableId, Update, mix64};
+use hps::{
+    CheckpointId, Initialiser, Optimizer, RuntimeOptions, Store, TableDescriptor, TableId, Update,
+    mix64,
+};
 
 use crate::forge::Files;
 use crate::{STORE, identity};
@@ -94,7 +97,7 @@ pub struct Tiny {
     /// Its files.
     pub files: Files,
     /// Rows and meta of each retained checkpoint.
-    pub checkpoints: BTreeMap<u64, (Rows, Vec<u8>)>,
+    pub checkpoints: BTreeMap<CheckpointId, (Rows, Vec<u8>)>,
 }
 
 /// Puts rows into a store and into the map of what it must hold.
@@ -135,7 +138,7 @@ impl Tiny {
     ///
     /// # Errors
     /// None that a working engine gives.
-    pub fn with(each: &mut dyn FnMut(u64, &Rows)) -> hps::Result<Tiny> {
+    pub fn with(each: &mut dyn FnMut(CheckpointId, &Rows)) -> hps::Result<Tiny> {
         let root = Path::new(ROOT);
         let disk = SimDisk::new(1);
         create(&disk, root, &[], STORE, *b"tiny store's one")?;
@@ -238,7 +241,7 @@ impl Tiny {
             .insert(current_path, current.encode(&STORE).to_vec());
     }
 
-    fn image(&self, number: u64, checkpoint: u64, covered: &[FileMeta]) -> (Vec<u8>, u64) {
+    fn image(&self, number: u64, checkpoint: CheckpointId, covered: &[FileMeta]) -> (Vec<u8>, u64) {
         let id = identity(number);
         let count = u32::try_from(covered.len()).expect("few files");
         let (header, mut tally) = image::encode_image_header(&id, checkpoint, count);

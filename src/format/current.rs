@@ -9,6 +9,7 @@ use zerocopy::little_endian::U64;
 use super::checksum::{FileIdentity, Kind};
 use super::layout::{DecodeError, Decoded, Prefix, check_zero, decode_block, encode_block, layout};
 use super::manifest::MANIFEST_HEADER_BYTES;
+use crate::units::CheckpointId;
 
 /// Magic bytes of `CURRENT`.
 pub const CURRENT_MAGIC: [u8; 8] = *b"HPSCURR\0";
@@ -48,13 +49,13 @@ pub struct Current {
     /// The rolling digest of its committed bytes.
     pub manifest_digest: u64,
     /// The last checkpoint; 0 before the first.
-    pub checkpoint_id: u64,
+    pub checkpoint_id: CheckpointId,
     /// The step of that checkpoint.
     pub step: u64,
     /// File numbers below may have been used.
     pub file_number_limit: u64,
     /// Id of the next checkpoint.
-    pub next_checkpoint_id: u64,
+    pub next_checkpoint_id: CheckpointId,
 }
 
 impl Current {
@@ -79,10 +80,10 @@ impl Current {
             manifest_number: U64::new(self.manifest_number),
             manifest_bytes: U64::new(self.manifest_bytes),
             manifest_digest: U64::new(self.manifest_digest),
-            checkpoint_id: U64::new(self.checkpoint_id),
+            checkpoint_id: U64::new(self.checkpoint_id.0),
             step: U64::new(self.step),
             file_number_limit: U64::new(self.file_number_limit),
-            next_checkpoint_id: U64::new(self.next_checkpoint_id),
+            next_checkpoint_id: U64::new(self.next_checkpoint_id.0),
         };
         let seed = FileIdentity::new(*store, 0).seed(Kind::Current, 0);
         encode_block(&mut out, &block, seed);
@@ -104,10 +105,10 @@ impl Current {
             manifest_number: block.manifest_number.get(),
             manifest_bytes: block.manifest_bytes.get(),
             manifest_digest: block.manifest_digest.get(),
-            checkpoint_id: block.checkpoint_id.get(),
+            checkpoint_id: CheckpointId(block.checkpoint_id.get()),
             step: block.step.get(),
             file_number_limit: block.file_number_limit.get(),
-            next_checkpoint_id: block.next_checkpoint_id.get(),
+            next_checkpoint_id: CheckpointId(block.next_checkpoint_id.get()),
         };
         if !current.is_sane() {
             return Err(DecodeError::damaged(0, "CURRENT: contradicts itself"));

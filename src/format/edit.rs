@@ -13,9 +13,10 @@ use super::layout::{DecodeError, Decoded, layout};
 use super::param_file::ENTRIES_MAX;
 use super::{BLOCK_BYTES, DIRECTORIES_MAX};
 use crate::options::{HyperParameters, TableDescriptor};
+use crate::units::CheckpointId;
 
 /// `removed` of a file that is in the current version.
-pub const NOT_REMOVED: u64 = u64::MAX;
+pub const NOT_REMOVED: CheckpointId = CheckpointId(u64::MAX);
 /// Bytes of a file are below this: an offset shares its u64 with the kind in a seed.
 pub const FILE_BYTES_MAX: u64 = 1 << 56;
 
@@ -142,15 +143,15 @@ pub struct FileMeta {
     /// Largest interval.
     pub interval_max: u32,
     /// First checkpoint that has the file.
-    pub added: u64,
+    pub added: CheckpointId,
     /// First checkpoint after `added` that does not have it; [`NOT_REMOVED`] while it is current.
-    pub removed: u64,
+    pub removed: CheckpointId,
 }
 
 impl FileMeta {
     /// Whether the file is part of checkpoint `id`.
     #[must_use]
-    pub fn in_checkpoint(&self, id: u64) -> bool {
+    pub fn in_checkpoint(&self, id: CheckpointId) -> bool {
         self.added <= id && id < self.removed
     }
 
@@ -175,8 +176,8 @@ impl FileMeta {
 /// A checkpoint that can be opened.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CheckpointMeta {
-    /// Its id, from 1.
-    pub id: u64,
+    /// Its id.
+    pub id: CheckpointId,
     /// The trainer's step.
     pub step: u64,
     /// Interval of its youngest rows.
@@ -203,7 +204,7 @@ pub enum Edit {
         /// Name of the timeline, new at each rollback.
         uuid: [u8; 16],
         /// The checkpoint it started from; 0 for none.
-        parent_checkpoint: u64,
+        parent_checkpoint: CheckpointId,
     },
     /// A table exists.
     Table {
@@ -219,7 +220,7 @@ pub enum Edit {
         /// File number.
         number: u64,
         /// First checkpoint without it.
-        removed: u64,
+        removed: CheckpointId,
     },
     /// A file is forgotten wholly: no retained version needs it.
     DropFile {
@@ -240,7 +241,7 @@ pub enum Edit {
     /// A checkpoint can't be opened any more.
     ForgetCheckpoint {
         /// Its id.
-        id: u64,
+        id: CheckpointId,
     },
 }
 
@@ -251,7 +252,7 @@ pub(super) fn encode_payload(edit: &Edit, out: &mut Vec<u8>) -> u32 {
             uuid,
             parent_checkpoint,
         } => {
-            let parent_checkpoint = U64::new(*parent_checkpoint);
+            let parent_checkpoint = U64::new(parent_checkpoint.0);
             out.extend_from_slice(
                 TimelineEdit {
                     uuid: *uuid,
@@ -272,7 +273,7 @@ pub(super) fn encode_payload(edit: &Edit, out: &mut Vec<u8>) -> u32 {
         Edit::RemoveFile { number, removed } => {
             let edit = RemoveEdit {
                 number: U64::new(*number),
-                removed: U64::new(*removed),
+                removed: U64::new(removed.0),
             };
             out.extend_from_slice(edit.as_bytes());
             EDIT_REMOVE_FILE
@@ -306,7 +307,7 @@ pub(super) fn encode_payload(edit: &Edit, out: &mut Vec<u8>) -> u32 {
         Edit::ForgetCheckpoint { id } => {
             out.extend_from_slice(
                 NumberEdit {
-                    number: U64::new(*id),
+                    number: U64::new(id.0),
                 }
                 .as_bytes(),
             );
@@ -330,8 +331,8 @@ fn file_edit(file: &FileMeta) -> FileEdit {
         tombstones: U64::new(file.tombstones),
         hash_min: U64::new(file.hash_min),
         hash_max: U64::new(file.hash_max),
-        added: U64::new(file.added),
-        removed: U64::new(file.removed),
+        added: U64::new(file.added.0),
+        removed: U64::new(file.removed.0),
         directory: U32::new(file.directory),
         interval_min: U32::new(file.interval_min),
         interval_max: U32::new(file.interval_max),
@@ -342,7 +343,7 @@ fn file_edit(file: &FileMeta) -> FileEdit {
 fn checkpoint_edit(checkpoint: &CheckpointMeta) -> CheckpointEdit {
     let hyper = &checkpoint.hyper;
     CheckpointEdit {
-        id: U64::new(checkpoint.id),
+        id: U64::new(checkpoint.id.0),
         step: U64::new(checkpoint.step),
         next_rank: U64::new(checkpoint.next_rank),
         meta_number: U64::new(checkpoint.meta_number),
@@ -376,7 +377,7 @@ pub(super) fn decode_payload(kind: u32, payload: &[u8], offset: u64) -> Decoded<
             let edit = exact::<TimelineEdit>(payload, offset)?;
             Edit::Timeline {
                 uuid: edit.uuid,
-                parent_checkpoint: edit.parent_checkpoint.get(),
+                parent_checkpoint: CheckpointId(edit.parent_checkpoint.get()),
             }
         }
         EDIT_TABLE => {
@@ -388,7 +389,7 @@ pub(super) fn decode_payload(kind: u32, payload: &[u8], offset: u64) -> Decoded<
             let edit = exact::<RemoveEdit>(payload, offset)?;
             Edit::RemoveFile {
                 number: edit.number.get(),
-                removed: edit.removed.get(),
+                removed: CheckpointId(edit.removed.get()),
             }
         }
         EDIT_DROP_FILE => Edit::DropFile {
@@ -404,7 +405,7 @@ pub(super) fn decode_payload(kind: u32, payload: &[u8], offset: u64) -> Decoded<
         }
         EDIT_CHECKPOINT => Edit::Checkpoint(decode_checkpoint(exact(payload, offset)?)),
         EDIT_FORGET_CHECKPOINT => Edit::ForgetCheckpoint {
-            id: exact::<NumberEdit>(payload, offset)?.number.get(),
+            id: CheckpointId(exact::<NumberEdit>(payload, offset)?.number.get()),
         },
         other => {
             let why = format!("edit: its kind {other} is not known");
@@ -427,8 +428,8 @@ fn decode_file(edit: &FileEdit, offset: u64) -> Decoded<FileMeta> {
         hash_max: edit.hash_max.get(),
         interval_min: edit.interval_min.get(),
         interval_max: edit.interval_max.get(),
-        added: edit.added.get(),
-        removed: edit.removed.get(),
+        added: CheckpointId(edit.added.get()),
+        removed: CheckpointId(edit.removed.get()),
     };
     if edit.zero != U32::ZERO || !file.is_sane() {
         let why = format!("edit: file {} contradicts itself", file.number);
@@ -439,7 +440,7 @@ fn decode_file(edit: &FileEdit, offset: u64) -> Decoded<FileMeta> {
 
 fn decode_checkpoint(edit: &CheckpointEdit) -> CheckpointMeta {
     CheckpointMeta {
-        id: edit.id.get(),
+        id: CheckpointId(edit.id.get()),
         step: edit.step.get(),
         interval: edit.interval.get(),
         next_rank: edit.next_rank.get(),

@@ -15,7 +15,7 @@ use super::layout::{
     encode_block, layout, seal, view,
 };
 use crate::options::TABLES_MAX;
-use crate::units::mix64;
+use crate::units::{CheckpointId, mix64};
 
 /// Magic bytes of an image's header.
 pub const IMAGE_MAGIC: [u8; 8] = *b"HPSIMAG\0";
@@ -218,7 +218,7 @@ impl ImageTally {
 #[must_use]
 pub fn encode_image_header(
     identity: &FileIdentity,
-    checkpoint_id: u64,
+    checkpoint_id: CheckpointId,
     covered: u32,
 ) -> ([u8; BLOCK_BYTES], ImageTally) {
     assert!(
@@ -228,7 +228,7 @@ pub fn encode_image_header(
     let head = ImageHeader {
         prefix: Prefix::new(IMAGE_MAGIC, &identity.store()),
         number: U64::new(identity.number()),
-        checkpoint_id: U64::new(checkpoint_id),
+        checkpoint_id: U64::new(checkpoint_id.0),
         covered: U32::new(covered),
         zero: U32::ZERO,
     };
@@ -241,7 +241,10 @@ pub fn encode_image_header(
 ///
 /// # Errors
 /// `Newer`, or `Damaged` at byte 0.
-pub fn decode_image_header(block: &[u8], identity: &FileIdentity) -> Decoded<(u64, ImageTally)> {
+pub fn decode_image_header(
+    block: &[u8],
+    identity: &FileIdentity,
+) -> Decoded<(CheckpointId, ImageTally)> {
     let what = "header of an image";
     let seed = identity.seed(Kind::ImageHeader, 0);
     let (head, rest, sum) =
@@ -258,7 +261,10 @@ pub fn decode_image_header(block: &[u8], identity: &FileIdentity) -> Decoded<(u6
             format!("{what}: contradicts itself"),
         ));
     }
-    Ok((head.checkpoint_id.get(), ImageTally::new(covered, sum)))
+    Ok((
+        CheckpointId(head.checkpoint_id.get()),
+        ImageTally::new(covered, sum),
+    ))
 }
 
 /// Writes the next block of file numbers.

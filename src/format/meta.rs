@@ -7,6 +7,7 @@ use zerocopy::little_endian::U64;
 
 use super::checksum::{Digest, FileIdentity, Kind, checksum};
 use super::layout::{DecodeError, Decoded, Prefix, decode_block, encode_block, layout};
+use crate::units::CheckpointId;
 
 /// Magic bytes of a meta file.
 pub const META_MAGIC: [u8; 8] = *b"HPSMETA\0";
@@ -34,13 +35,13 @@ fn body_seed(identity: &FileIdentity) -> u64 {
 #[must_use]
 pub fn encode_meta_header(
     identity: &FileIdentity,
-    checkpoint_id: u64,
+    checkpoint_id: CheckpointId,
     body: &[u8],
 ) -> ([u8; META_HEADER_BYTES], u64) {
     let head = MetaHeader {
         prefix: Prefix::new(META_MAGIC, &identity.store()),
         number: U64::new(identity.number()),
-        checkpoint_id: U64::new(checkpoint_id),
+        checkpoint_id: U64::new(checkpoint_id.0),
         body_bytes: U64::new(body.len() as u64),
         body_checksum: U64::new(checksum(body, body_seed(identity))),
         zero: [0; 48],
@@ -56,7 +57,7 @@ pub struct MetaView<'a> {
     /// The header's checksum.
     pub checksum: u64,
     /// The checkpoint.
-    pub checkpoint_id: u64,
+    pub checkpoint_id: CheckpointId,
     /// The trainer's bytes.
     pub body: &'a [u8],
 }
@@ -67,7 +68,7 @@ pub struct MetaHead {
     /// The header's checksum.
     pub checksum: u64,
     /// The checkpoint.
-    pub checkpoint_id: u64,
+    pub checkpoint_id: CheckpointId,
     /// Bytes of the body.
     pub body_bytes: u64,
     body_checksum: u64,
@@ -104,7 +105,7 @@ impl MetaHead {
         }
         Ok(MetaHead {
             checksum,
-            checkpoint_id: head.checkpoint_id.get(),
+            checkpoint_id: CheckpointId(head.checkpoint_id.get()),
             body_bytes,
             body_checksum: head.body_checksum.get(),
             seed: body_seed(identity),

@@ -7,7 +7,7 @@ use crate::format::image::ImageEntry;
 use crate::io::Directory;
 use crate::ssd::edits::ImageRef;
 use crate::ssd::image::ImageScan;
-use crate::units::mix64;
+use crate::units::{CheckpointId, mix64};
 
 /// Walks an image entry by entry; all of it is verified at its end.
 pub(super) struct Walk {
@@ -22,7 +22,7 @@ impl Walk {
     }
 
     /// The checkpoint whose version it lists.
-    pub fn checkpoint(&self) -> u64 {
+    pub fn checkpoint(&self) -> CheckpointId {
         self.scan.checkpoint
     }
 

@@ -15,6 +15,7 @@ use crate::format::footer::RunKind;
 use crate::ssd::data_file::DataFile;
 use crate::ssd::edits::Replay;
 use crate::ssd::scan::{Entry, Merge, keys_window_bytes};
+use crate::units::CheckpointId;
 
 /// Files that are read at the same time: the device is waited for, not the processor.
 const THREADS: usize = 4;
@@ -42,7 +43,7 @@ impl Inspection<'_> {
         &mut self,
         replay: &Replay,
         files: &BTreeMap<u64, Opened>,
-        checkpoint: u64,
+        checkpoint: CheckpointId,
         image: Option<Walk>,
     ) -> Result<()> {
         let all = files.values();
@@ -233,7 +234,7 @@ impl Inspection<'_> {
         replay: &Replay,
         walk: Walk,
         complete: bool,
-        checkpoint: u64,
+        checkpoint: CheckpointId,
     ) -> Comparison {
         let mut covered = vec![false; replay.files.len()];
         // A file's slot is its place in the manifest's list.

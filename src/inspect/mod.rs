@@ -39,6 +39,7 @@ use crate::ssd::meta_file::check_meta_file;
 use crate::ssd::names::STORE_TEMPORARY_NAME;
 use crate::ssd::open_footer;
 use crate::ssd::small_files::read_start;
+use crate::units::CheckpointId;
 
 use image::Walk;
 use moment::{Changes, Moment, Reading};
@@ -53,7 +54,7 @@ pub struct Scope {
     /// Every byte of every file; else the identity, the manifest, lengths, headers and footers.
     pub full: bool,
     /// The checkpoint whose rows are counted (retained); `None`: the last.
-    pub checkpoint: Option<u64>,
+    pub checkpoint: Option<CheckpointId>,
     /// Bytes that the device can't give are a finding, and not an error.
     pub unreadable_is_damage: bool,
     /// Only the parameter files of the checkpoint: no meta file, no copy of the manifest, no image,
@@ -139,7 +140,7 @@ impl Inspection<'_> {
         let image = self.image(image)?;
         let reading = &moment.reading;
         if self.scope.full {
-            self.contents(&reading.replay, &files, wanted.unwrap_or(0), image)?;
+            self.contents(&reading.replay, &files, wanted.unwrap_or_default(), image)?;
         }
         if !self.report.open_elsewhere && !self.scope.rows_only {
             self.leftovers(&directories, &reading.current, &reading.replay)?;
@@ -164,7 +165,7 @@ impl Inspection<'_> {
     }
 
     /// The checkpoint whose rows are counted.
-    fn wanted(&mut self, replay: &Replay) -> Result<Option<u64>> {
+    fn wanted(&mut self, replay: &Replay) -> Result<Option<CheckpointId>> {
         let wanted = match self.scope.checkpoint {
             Some(id) if replay.checkpoints.iter().all(|c| c.id != id) => {
                 let retained = replay.checkpoints.iter().map(|c| c.id).collect();
@@ -347,7 +348,7 @@ impl Inspection<'_> {
         replay: &Replay,
     ) -> Result<BTreeMap<u64, Opened>> {
         let mut opened = BTreeMap::new();
-        let wanted = self.report.checkpoint.unwrap_or(0);
+        let wanted = self.report.checkpoint.unwrap_or_default();
         let all = !self.scope.rows_only;
         for (slot, meta) in (0..).zip(replay.files.values()) {
             if !all && !meta.in_checkpoint(wanted) {

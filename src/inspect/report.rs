@@ -9,6 +9,7 @@ use super::rows::ValueStats;
 use crate::error::{Error, Result};
 use crate::io::{is_no_file, is_unreadable};
 use crate::options::TableDescriptor;
+use crate::units::CheckpointId;
 
 /// What a finding means for the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,7 +41,7 @@ pub struct Finding {
 #[derive(Clone, Debug)]
 pub struct CheckpointReport {
     /// Its id.
-    pub id: u64,
+    pub id: CheckpointId,
     /// The trainer's step.
     pub step: u64,
     /// When it was made, seconds since 1970.
@@ -107,7 +108,7 @@ pub struct Report {
     /// Retained checkpoints, oldest first.
     pub checkpoints: Vec<CheckpointReport>,
     /// The checkpoint whose rows were counted.
-    pub checkpoint: Option<u64>,
+    pub checkpoint: Option<CheckpointId>,
     /// Tables; empty unless the scope is full.
     pub tables: Vec<TableReport>,
     /// Parameter files of all retained checkpoints, by number.

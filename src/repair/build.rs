@@ -31,6 +31,7 @@ use crate::ssd::names::LOCK_NAME;
 use crate::ssd::small_files::{sync, write_whole};
 use crate::ssd::space::refused;
 use crate::ssd::version::Versions;
+use crate::units::CheckpointId;
 
 const QUEUE_DEPTH: usize = 4;
 const QUEUE_BYTES: usize = 512 << 10;
@@ -219,7 +220,7 @@ impl<'a> Build<'a> {
     }
 
     /// What is asked of the entries of a checkpoint's files.
-    fn copies(&self, checkpoint: u64) -> Copies<'_> {
+    fn copies(&self, checkpoint: CheckpointId) -> Copies<'_> {
         Copies {
             parts: &self.parts,
             store: self.store,
@@ -246,7 +247,7 @@ impl<'a> Build<'a> {
     }
 
     /// File numbers and checkpoint ids that were never used; gives the id of the next checkpoint.
-    fn next_numbers(&mut self, version: &Version) -> Result<u64> {
+    fn next_numbers(&mut self, version: &Version) -> Result<CheckpointId> {
         let replay = &version.replay;
         let beyond = |number: u64| match number > u64::MAX / 8 {
             true => Err(Error::corrupt(
@@ -257,15 +258,15 @@ impl<'a> Build<'a> {
             false => Ok(number),
         };
         let last = replay.checkpoints.iter().map(|c| c.id).max();
-        let last = beyond(last.unwrap_or(0))?;
+        let last = CheckpointId(beyond(last.unwrap_or_default().0)?);
         let known = replay.files.keys().copied();
         let metas = replay.checkpoints.iter().map(|c| c.meta_number);
         let image = replay.image.map(|i| i.number);
         let mut most = known.chain(metas).chain(image).max().unwrap_or(0);
         if let (Some(current), true) = (&version.current, version.proven) {
-            beyond(current.next_checkpoint_id)?;
+            beyond(current.next_checkpoint_id.0)?;
             self.next_number = beyond(current.file_number_limit)?.max(beyond(most)? + 1);
-            return Ok(current.next_checkpoint_id.max(last + 1));
+            return Ok(current.next_checkpoint_id.max(last.next()));
         }
         // A data directory that is gone has no numbers.
         let places = self.parts.iter().filter_map(|p| p.source.as_ref());
@@ -276,10 +277,10 @@ impl<'a> Build<'a> {
         }
         // As many as were reserved at that time may have been used, and their files removed. CURRENT
         // may be of an earlier time, or of a later one.
-        let (mut number, mut id) = (beyond(most)? + 2 * NUMBERS_RESERVED, last + 2);
+        let (mut number, mut id) = (beyond(most)? + 2 * NUMBERS_RESERVED, last.next().next());
         if let Some(current) = &version.current {
             number = number.max(beyond(current.file_number_limit)?);
-            id = id.max(beyond(current.next_checkpoint_id)?);
+            id = id.max(CheckpointId(beyond(current.next_checkpoint_id.0)?));
         }
         self.next_number = number;
         Ok(id)
@@ -298,7 +299,7 @@ impl<'a> Build<'a> {
         };
         let Some(wanted) = wanted else {
             let retained = replay.checkpoints.iter().map(|c| c.id).collect();
-            let id = options.checkpoint.unwrap_or(0);
+            let id = options.checkpoint.unwrap_or_default();
             return Err(ArgumentError::UnknownCheckpoint { id, retained }.into());
         };
         let Err(error) = self.check_meta(wanted) else {
@@ -388,7 +389,7 @@ impl<'a> Build<'a> {
     fn earlier(
         &self,
         replay: &Replay,
-        last: u64,
+        last: CheckpointId,
         bad: &BTreeSet<u64>,
     ) -> Result<Vec<CheckpointMeta>> {
         let mut kept = Vec::new();
@@ -409,7 +410,7 @@ impl<'a> Build<'a> {
         replay: &Replay,
         linked: &BTreeSet<u64>,
         kept: &[CheckpointMeta],
-        last: u64,
+        last: CheckpointId,
     ) -> Result<Vec<Kept>> {
         let mut files = Vec::new();
         for number in linked {
@@ -432,7 +433,7 @@ impl<'a> Build<'a> {
     fn save(
         &mut self,
         replay: &Replay,
-        checkpoint: u64,
+        checkpoint: CheckpointId,
         bad: &BTreeSet<u64>,
         repaired: &mut Repaired,
         losses: &mut Losses,
@@ -478,7 +479,7 @@ impl<'a> Build<'a> {
         files: &[Kept],
         kept: &[CheckpointMeta],
         checkpoint: &CheckpointMeta,
-        next_checkpoint: u64,
+        next_checkpoint: CheckpointId,
     ) -> Result<()> {
         let mut versions = Versions::default();
         for kept in files {

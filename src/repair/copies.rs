@@ -19,6 +19,7 @@ use crate::ssd::data_file::DataFile;
 use crate::ssd::edits::Replay;
 use crate::ssd::open_footer;
 use crate::ssd::scan::{Contradicting, RunCursor};
+use crate::units::CheckpointId;
 
 /// Window of rows while a file is written a second time.
 const WINDOW_BYTES: u64 = 1 << 20;
@@ -34,7 +35,7 @@ pub(super) struct Kept {
 pub(super) struct Copies<'a> {
     pub parts: &'a [Part],
     pub store: [u8; 16],
-    pub checkpoint: u64,
+    pub checkpoint: CheckpointId,
 }
 
 impl Copies<'_> {

@@ -12,14 +12,14 @@ use std::sync::Arc;
 use super::holes::read_around;
 use crate::error::{Error, Result};
 use crate::format::footer::{Footer, Run, RunKind};
-use crate::format::manifest::FileMeta;
+use crate::format::manifest::{FileMeta, NOT_REMOVED};
 use crate::format::param_file::{self, KEYS_PER_BLOCK};
 use crate::format::{FileIdentity, data_file_name};
 use crate::io::{AlignedBuffer, Directory, DiskFile, OpenMode, Queue, is_no_file, is_unreadable};
 use crate::options::TableDescriptor;
 use crate::ssd::scan::aligned;
 use crate::ssd::writer::FileWriter;
-use crate::units::mix64;
+use crate::units::{CheckpointId, mix64};
 
 const BLOCK_BYTES: u64 = 4096;
 const WINDOW_BYTES: u64 = 1 << 20;
@@ -56,7 +56,7 @@ pub(super) struct Target<'a> {
     pub store: [u8; 16],
     pub number: u64,
     /// The checkpoint that the new store holds.
-    pub checkpoint: u64,
+    pub checkpoint: CheckpointId,
 }
 
 impl<'a> Target<'a> {
@@ -73,7 +73,7 @@ pub(super) fn finish(
     writer: FileWriter<'_>,
     old: &FileMeta,
     number: u64,
-    checkpoint: u64,
+    checkpoint: CheckpointId,
 ) -> Result<FileMeta> {
     let done = writer.finish()?;
     done.file
@@ -91,7 +91,7 @@ pub(super) fn finish(
         interval_min: done.footer.interval_min,
         interval_max: done.footer.interval_max,
         added: checkpoint,
-        removed: u64::MAX,
+        removed: NOT_REMOVED,
         ..*old
     })
 }

@@ -23,6 +23,7 @@ use crate::ssd::manifest_reader::{
     METADATA_BYTES_MAX, read_current, read_current_file, replay_committed,
 };
 use crate::ssd::small_files::read_whole;
+use crate::units::CheckpointId;
 
 /// The store's uuid and its data directories as STORE names them.
 ///
@@ -140,14 +141,17 @@ pub(super) fn versions(root: &dyn Directory, store: &[u8; 16]) -> Result<Version
     });
     let numbers: BTreeSet<u64> = numbers.collect();
     // A manifest that was just begun may hold less than the one before it.
-    let mut best: Option<(u64, bool, u64, Replay)> = None;
+    let mut best: Option<(CheckpointId, bool, u64, Replay)> = None;
     for number in numbers {
         let (content, all) = manifest(root, store, number, u64::MAX)?;
         let Some((replay, whole)) = believed(&content, &FileIdentity::new(*store, number)) else {
             continue;
         };
         let whole = whole && all;
-        let last = replay.checkpoints.last().map_or(0, |c| c.id);
+        let last = replay
+            .checkpoints
+            .last()
+            .map_or(CheckpointId::NONE, |c| c.id);
         let better = best
             .as_ref()
             .is_none_or(|(id, was_whole, of, _)| (last, whole, number) > (*id, *was_whole, *of));
@@ -157,7 +161,10 @@ pub(super) fn versions(root: &dyn Directory, store: &[u8; 16]) -> Result<Version
     }
     if let Some((_, whole, _, replay)) = best {
         // CURRENT may be of an earlier time than what was found, or commit more.
-        let last = replay.checkpoints.last().map_or(0, |c| c.id);
+        let last = replay
+            .checkpoints
+            .last()
+            .map_or(CheckpointId::NONE, |c| c.id);
         let less = !whole || current.is_some_and(|c| c.checkpoint_id > last);
         return Ok(Version {
             replay,

@@ -27,6 +27,7 @@ use crate::inspect::{MissingDirectory, Progress, Report, Scope, Severity, inspec
 use crate::io::{Directory, Io};
 use crate::ssd::directories::{check_part, open_part, open_root};
 use crate::ssd::lock::{Locks, lock_writer};
+use crate::units::CheckpointId;
 
 use build::Build;
 
@@ -40,7 +41,7 @@ const ROUNDS: usize = 3;
 #[derive(Clone, Debug, Default)]
 pub struct RepairOptions {
     /// The retained checkpoint; `None`: the last that can be found.
-    pub checkpoint: Option<u64>,
+    pub checkpoint: Option<CheckpointId>,
     /// Where the checkpoint's meta file is damaged: an empty one takes its place.
     pub without_meta: bool,
     /// Data directories that are lost, by their place in the list: rows that only they hold are given
@@ -54,7 +55,7 @@ pub struct Repaired {
     /// Where it is.
     pub path: PathBuf,
     /// The checkpoint that it holds.
-    pub checkpoint: u64,
+    pub checkpoint: CheckpointId,
     /// The trainer's step of it.
     pub step: u64,
     /// Whether its meta file was lost, and is empty now.
@@ -62,9 +63,9 @@ pub struct Repaired {
     /// What was wrong with CURRENT or the manifest, if later checkpoints may be lost by that.
     pub version_lost: Option<String>,
     /// Earlier checkpoints that it holds as well: all of their files are sound.
-    pub checkpoints_kept: Vec<u64>,
+    pub checkpoints_kept: Vec<CheckpointId>,
     /// Retained checkpoints that it does not hold.
-    pub checkpoints_dropped: Vec<u64>,
+    pub checkpoints_dropped: Vec<CheckpointId>,
     /// Data directories outside the store: the damaged one's, and the new one inside it.
     pub moved: Vec<(PathBuf, PathBuf)>,
     /// Data directories that were given up, and where their new one is.

@@ -15,6 +15,7 @@ use super::version::{Slots, Versions};
 use super::*;
 use crate::format::footer::Footer;
 use crate::io::sim::SimDisk;
+use crate::units::CheckpointId;
 
 /// The choice as it was: everything is sorted, and then the first are taken.
 mod sorted {
@@ -201,8 +202,8 @@ fn many_files() -> (Versions, Vec<Arc<DataFile>>) {
             hash_max: u64::MAX,
             interval_min: 1,
             interval_max: 1,
-            added: 1,
-            removed: u64::MAX,
+            added: CheckpointId(1),
+            removed: CheckpointId(u64::MAX),
         };
         let footer = Footer {
             entries: meta.rows,

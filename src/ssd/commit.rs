@@ -19,12 +19,13 @@ use crate::format::manifest::CheckpointMeta;
 use crate::format::{FileKind, file_name};
 use crate::io::{LockGuard, LockKind};
 use crate::options::{HyperParameters, TableDescriptor};
+use crate::units::CheckpointId;
 
 /// A version that is complete and waits to be made durable.
 #[derive(Debug)]
 pub struct Captured {
     /// The checkpoint's id.
-    pub id: u64,
+    pub id: CheckpointId,
     /// The files of its version.
     pub files: Vec<Arc<DataFile>>,
     /// Ranks below this are of its version.
@@ -59,7 +60,7 @@ impl Ssd {
     pub fn capture(&self) -> Captured {
         let mut versions = self.versions();
         let id = versions.next_checkpoint;
-        versions.next_checkpoint += 1;
+        versions.next_checkpoint = id.next();
         versions.captured = Some(id);
         let files = versions.current().cloned().collect();
         Captured {
@@ -155,7 +156,7 @@ impl Ssd {
     }
 
     /// Old checkpoints beyond `retain` that no reader holds, with the locks that keep it so.
-    fn forgettable(&self, retain: usize) -> (Vec<u64>, Vec<Box<dyn LockGuard>>) {
+    fn forgettable(&self, retain: usize) -> (Vec<CheckpointId>, Vec<Box<dyn LockGuard>>) {
         let old = self.versions().checkpoints.clone();
         let surplus = (old.len() + 1).saturating_sub(retain);
         let mut forgotten = Vec::new();
@@ -170,7 +171,7 @@ impl Ssd {
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => forgotten.push(checkpoint.id),
                 Err(_) => {
                     tracing::info!(
-                        checkpoint = checkpoint.id,
+                        checkpoint = checkpoint.id.0,
                         "a reader holds an old checkpoint"
                     );
                 }
@@ -184,14 +185,14 @@ impl Ssd {
         manifest: &mut ManifestWriter,
         request: &CheckpointRequest<'_>,
         checkpoint: &CheckpointMeta,
-        forgotten: &[u64],
+        forgotten: &[CheckpointId],
     ) -> Result<()> {
         let limit = self.thresholds.manifest_roll_bytes + 2 * manifest.snapshot_bytes;
         let roll = manifest.files.is_none() || manifest.current.manifest_bytes > limit;
         let mut current = manifest.current;
         current.checkpoint_id = checkpoint.id;
         current.step = checkpoint.step;
-        current.next_checkpoint_id = checkpoint.id + 1;
+        current.next_checkpoint_id = checkpoint.id.next();
         let commit = {
             let versions = self.versions();
             current.file_number_limit = versions.number_limit;
@@ -206,7 +207,15 @@ impl Ssd {
                 let image = manifest.image.map(image_edit);
                 let timeline = current.timeline;
                 let c = Some(checkpoint);
-                edits::snapshot(&versions, timeline, 0, tables, &retained, c, image)
+                edits::snapshot(
+                    &versions,
+                    timeline,
+                    CheckpointId::NONE,
+                    tables,
+                    &retained,
+                    c,
+                    image,
+                )
             } else {
                 let known = manifest.tables_recorded;
                 edits::changes(&versions, tables, known, forgotten, checkpoint)
@@ -229,7 +238,7 @@ impl Ssd {
     }
 
     /// After CURRENT is durable: memory follows, and what nothing needs is unlinked.
-    fn finish_commit(&self, checkpoint: &CheckpointMeta, forgotten: &[u64]) {
+    fn finish_commit(&self, checkpoint: &CheckpointMeta, forgotten: &[CheckpointId]) {
         let metas: Vec<u64> = {
             let mut versions = self.versions();
             let gone = |c: &CheckpointMeta| forgotten.contains(&c.id);

@@ -19,6 +19,7 @@ use crate::format::identity::{StoreIdentity, encode_part};
 use crate::format::manifest::CheckpointMeta;
 use crate::format::{self, CURRENT_NAME, PART_NAME, STORE_NAME, manifest_names};
 use crate::io::{Directory, Disk};
+use crate::units::CheckpointId;
 
 /// Makes an empty store. `root` may be missing or empty; data directories too.
 ///
@@ -55,7 +56,15 @@ pub fn create(
         write_whole(&*part, PART_NAME, &encode_part(&store, index))?;
         sync(&*part)?;
     }
-    let commit = edits::snapshot(&Versions::default(), timeline, 0, &[], &[], None, None);
+    let commit = edits::snapshot(
+        &Versions::default(),
+        timeline,
+        CheckpointId::NONE,
+        &[],
+        &[],
+        None,
+        None,
+    );
     write_root(&*root, store, timeline, &stored, &commit, None)
 }
 
@@ -73,7 +82,7 @@ pub(crate) struct Next {
     /// The file number of its manifest.
     pub number: u64,
     /// The id of its next checkpoint.
-    pub checkpoint: u64,
+    pub checkpoint: CheckpointId,
 }
 
 /// Writes manifest 1 and its copy, CURRENT and, last, STORE.
@@ -102,10 +111,11 @@ pub(crate) fn write_root(
         manifest_number: number,
         manifest_bytes: bytes.len() as u64,
         manifest_digest: digest,
-        checkpoint_id: checkpoint.map_or(0, |(c, _)| c.id),
+        checkpoint_id: checkpoint.map_or(CheckpointId::NONE, |(c, _)| c.id),
         step: checkpoint.map_or(0, |(c, _)| c.step),
         file_number_limit: number + 1,
-        next_checkpoint_id: checkpoint.map_or(1, |(_, next)| next.checkpoint),
+        next_checkpoint_id: checkpoint
+            .map_or(CheckpointId::NONE.next(), |(_, next)| next.checkpoint),
     };
     write_whole(root, CURRENT_NAME, &current.encode(&store))?;
     sync(root)?;

@@ -5,15 +5,16 @@
 use std::collections::BTreeMap;
 
 use super::version::Versions;
-use crate::format::manifest::{CheckpointMeta, Edit, FileMeta};
+use crate::format::manifest::{CheckpointMeta, Edit, FileMeta, NOT_REMOVED};
 use crate::options::TableDescriptor;
+use crate::units::CheckpointId;
 
 /// `removed` as checkpoint `id` sees it: what happens later is recorded later.
-fn removed_as_of(meta: &FileMeta, id: u64) -> u64 {
+fn removed_as_of(meta: &FileMeta, id: CheckpointId) -> CheckpointId {
     if meta.removed <= id {
         meta.removed
     } else {
-        u64::MAX
+        NOT_REMOVED
     }
 }
 
@@ -23,7 +24,7 @@ pub struct Commit {
     /// To be appended in this order.
     pub edits: Vec<Edit>,
     /// (file number, `removed` that the manifest then knows).
-    pub recorded: Vec<(u64, u64)>,
+    pub recorded: Vec<(u64, CheckpointId)>,
 }
 
 /// Everything a replay needs, for a new manifest.
@@ -31,7 +32,7 @@ pub struct Commit {
 pub fn snapshot(
     versions: &Versions,
     timeline: [u8; 16],
-    parent: u64,
+    parent: CheckpointId,
     tables: &[TableDescriptor],
     retained: &[CheckpointMeta],
     checkpoint: Option<&CheckpointMeta>,
@@ -43,7 +44,9 @@ pub fn snapshot(
         parent_checkpoint: parent,
     });
     push_tables(&mut commit, tables, 0);
-    let last = checkpoint.or(retained.last()).map_or(0, |c| c.id);
+    let last = checkpoint
+        .or(retained.last())
+        .map_or(CheckpointId::NONE, |c| c.id);
     for state in versions.files.values() {
         let removed = removed_as_of(&state.meta, last);
         let holds = |c: &CheckpointMeta| state.meta.added <= c.id && c.id < removed;
@@ -74,7 +77,7 @@ pub fn changes(
     versions: &Versions,
     tables: &[TableDescriptor],
     tables_recorded: usize,
-    forgotten: &[u64],
+    forgotten: &[CheckpointId],
     checkpoint: &CheckpointMeta,
 ) -> Commit {
     let mut commit = Commit::default();
@@ -167,7 +170,7 @@ impl Replay {
                 }
             }
             Edit::RemoveFile { number, removed } => match self.files.get_mut(&number) {
-                Some(meta) if meta.removed == u64::MAX && removed > meta.added => {
+                Some(meta) if meta.removed == NOT_REMOVED && removed > meta.added => {
                     meta.removed = removed;
                 }
                 _ => return Err(format!("file {number} is removed and is not current")),

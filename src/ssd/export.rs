@@ -18,10 +18,11 @@ use super::space::refused;
 use super::version::Versions;
 use crate::error::{ArgumentError, Result};
 use crate::format::identity::encode_part;
-use crate::format::manifest::FileMeta;
+use crate::format::manifest::{FileMeta, NOT_REMOVED};
 use crate::format::{FileKind, PART_NAME, data_file_name, file_name};
 use crate::io::Directory;
 use crate::options::TableDescriptor;
+use crate::units::CheckpointId;
 
 impl Ssd {
     /// Makes a store at `target` that holds one retained checkpoint, by hard links.
@@ -31,7 +32,7 @@ impl Ssd {
     /// where `target` is on another file system than a data directory).
     pub fn export(
         &self,
-        id: u64,
+        id: CheckpointId,
         target: &Path,
         parts: &[PathBuf],
         timeline: [u8; 16],
@@ -65,7 +66,7 @@ impl Ssd {
                 link(&**source, &*directory, &data_file_name(data.meta.number))?;
                 let meta = FileMeta {
                     added: id,
-                    removed: u64::MAX,
+                    removed: NOT_REMOVED,
                     ..data.meta
                 };
                 exported.insert_closed(meta, None);
@@ -78,7 +79,7 @@ impl Ssd {
         let commit = edits::snapshot(&exported, timeline, id, tables, &[], c, None);
         let next = Next {
             number: self.versions().number_limit,
-            checkpoint: checkpoint.id + 1,
+            checkpoint: checkpoint.id.next(),
         };
         write_root(
             &*target,

@@ -30,7 +30,7 @@ use crate::format::image::{
 use crate::format::{BLOCK_BYTES, FileIdentity, FileKind, file_name};
 use crate::io::{AlignedBuffer, Directory, DiskFile, OpenMode};
 use crate::sync::thread;
-use crate::units::mix64;
+use crate::units::{CheckpointId, mix64};
 
 /// Bytes written or read at a time.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -59,7 +59,7 @@ pub struct ImageScan {
     reference: ImageRef,
     tally: ImageTally,
     /// The checkpoint whose version it lists.
-    pub checkpoint: u64,
+    pub checkpoint: CheckpointId,
     /// Numbers of the files of that version.
     pub covered: Vec<u64>,
     chunk: AlignedBuffer,

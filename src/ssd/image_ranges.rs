@@ -20,6 +20,7 @@ use crate::format::image::{ENTRIES_PER_BLOCK, ImageFooter, ImageTally};
 use crate::format::image_part::ImagePart;
 use crate::format::{BLOCK_BYTES, FileIdentity};
 use crate::io::{AlignedBuffer, DiskFile};
+use crate::units::CheckpointId;
 
 /// Blocks read at a time to find a place in the order.
 const PROBE_BLOCKS: u64 = 16;
@@ -46,7 +47,7 @@ pub struct ImageRanges {
 
 impl Ssd {
     /// The image, if there is one that an open at `checkpoint` can use.
-    pub fn image_ranges(&self, checkpoint: u64) -> Option<ImageRanges> {
+    pub fn image_ranges(&self, checkpoint: CheckpointId) -> Option<ImageRanges> {
         let opened = self.open_image(self.image_in_force()?);
         match opened.and_then(|scan| Ok((scan.checkpoint, ImageRanges::new(scan)?))) {
             Ok((of, image)) => (of <= checkpoint).then_some(image),

@@ -109,7 +109,7 @@ impl Ssd {
     /// Brings the index image up to a checkpoint that is durable, if it is worth it. The image is a
     /// cache: nobody waits for it, and a failure only leaves the old one in force.
     pub fn refresh_image(&self, captured: &Captured) {
-        let _renewing = tracing::debug_span!("image", checkpoint = captured.id).entered();
+        let _renewing = tracing::debug_span!("image", checkpoint = captured.id.0).entered();
         let work = self.images.work.lock();
         let _work = work.unwrap_or_else(PoisonError::into_inner);
         let flushed_bytes = self.images.flushed_bytes();

@@ -22,7 +22,7 @@ use crate::io::sim::SimDisk;
 use crate::io::{
     Directory, DirectoryEntry, DirectoryId, DiskFile, Engine, LockGuard, LockKind, OpenMode, Space,
 };
-use crate::units::unmix64;
+use crate::units::{CheckpointId, unmix64};
 
 const LINE_BYTES: usize = 64;
 const FOUR_GIB: u64 = 1 << 32;
@@ -181,8 +181,8 @@ fn data_file(finished: Finished, identity: FileIdentity) -> Arc<DataFile> {
         hash_max: footer.hash_max,
         interval_min: footer.interval_min,
         interval_max: footer.interval_max,
-        added: 1,
-        removed: u64::MAX,
+        added: CheckpointId(1),
+        removed: CheckpointId(u64::MAX),
     };
     let (path, file) = (finished.path, finished.file);
     Arc::new(DataFile::new(3, meta, footer, identity, path, file, true))

@@ -15,6 +15,7 @@ use crate::format::manifest::{CheckpointMeta, ManifestReader};
 use crate::format::{self, CURRENT_NAME, FileKind, file_name};
 use crate::io::Directory;
 use crate::row::check_hyper;
+use crate::units::CheckpointId;
 
 /// Largest manifest that a repair reads.
 pub(crate) const METADATA_BYTES_MAX: u64 = 1 << 32;
@@ -78,7 +79,11 @@ pub(crate) fn replay_committed(
     }
     let same = reader.digest() == current.manifest_digest
         && replay.timeline == current.timeline
-        && replay.checkpoints.last().map_or(0, |c| c.id) == current.checkpoint_id;
+        && replay
+            .checkpoints
+            .last()
+            .map_or(CheckpointId::NONE, |c| c.id)
+            == current.checkpoint_id;
     if !same {
         return Err(Error::corrupt(
             path,
@@ -124,7 +129,7 @@ pub(crate) fn check_sanity(
     };
     if limit > far
         || all_bytes.is_none_or(|bytes| bytes > far)
-        || current.next_checkpoint_id > far
+        || current.next_checkpoint_id.0 > far
         || replay.checkpoints.iter().any(|c| beyond(&c))
     {
         return Err(Error::corrupt(&path, 0, "counts beyond reason"));

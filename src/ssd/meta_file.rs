@@ -14,6 +14,7 @@ use crate::format::manifest::CheckpointMeta;
 use crate::format::meta::{META_HEADER_BYTES, MetaHead, encode_meta_header};
 use crate::format::{FileIdentity, FileKind, file_name};
 use crate::io::{Directory, DiskFile, OpenMode};
+use crate::units::CheckpointId;
 
 /// Bytes read at a time.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -30,7 +31,7 @@ impl Ssd {
     ///
     /// # Errors
     /// `InvalidArgument` for an unknown checkpoint, `Corrupt`, `Io`.
-    pub fn read_meta(&self, id: u64) -> Result<Vec<u8>> {
+    pub fn read_meta(&self, id: CheckpointId) -> Result<Vec<u8>> {
         let checkpoint = self.retained(id)?;
         open(&*self.root, &self.store, &checkpoint)?.read()
     }
@@ -113,7 +114,7 @@ impl Ssd {
     pub(super) fn write_meta(
         &self,
         number: u64,
-        checkpoint: u64,
+        checkpoint: CheckpointId,
         body: &[u8],
     ) -> Result<(u64, u64)> {
         let _writing = tracing::debug_span!("meta", bytes = body.len()).entered();
@@ -194,7 +195,7 @@ mod tests {
         let body_bytes = (1_u64 << 32) + 4711;
         // Pages of zeros that are only read are none.
         let zeros = vec![0_u8; usize::try_from(body_bytes).unwrap()];
-        let (header, _) = encode_meta_header(&identity, 3, &zeros);
+        let (header, _) = encode_meta_header(&identity, CheckpointId(3), &zeros);
         drop(zeros);
         let bytes = META_HEADER_BYTES as u64 + body_bytes;
         check(Long { header, bytes }, &identity).unwrap();
@@ -206,7 +207,7 @@ mod tests {
     #[test]
     fn nothing_is_allocated_for_a_length_that_the_header_does_not_say() {
         let identity = FileIdentity::new([7; 16], 1);
-        let (header, _) = encode_meta_header(&identity, 3, b"four");
+        let (header, _) = encode_meta_header(&identity, CheckpointId(3), b"four");
         let bytes = u64::MAX / 2;
         let error = check(Long { header, bytes }, &identity).unwrap_err();
         assert!(error.to_string().contains("another length"), "{error}");

@@ -49,11 +49,12 @@ use std::sync::{Arc, PoisonError, Weak};
 
 use crate::error::{ArgumentError, Error, Result};
 use crate::format::footer::Footer;
-use crate::format::manifest::FileMeta;
+use crate::format::manifest::{FileMeta, NOT_REMOVED};
 use crate::format::{FileIdentity, data_file_name, param_file};
 use crate::io::{Directory, DiskFile, Io, OpenMode, Queue, is_out_of_descriptors};
 use crate::options::Thresholds;
 use crate::sync::{Mutex, MutexGuard};
+use crate::units::CheckpointId;
 use data_file::DataFile;
 use held::Usage;
 use image_room::ImageRoom;
@@ -229,7 +230,7 @@ impl Ssd {
             interval_min: done.footer.interval_min,
             interval_max: done.footer.interval_max,
             added: versions.next_checkpoint,
-            removed: u64::MAX,
+            removed: NOT_REMOVED,
         };
         let identity = self.identity(new.number);
         let place = &self.directories[meta.directory as usize];
@@ -353,7 +354,7 @@ impl Ssd {
     ///
     /// # Errors
     /// `Io`, `Corrupt`, `InvalidArgument` for an unknown checkpoint.
-    pub fn version_files(&self, checkpoint: u64) -> Result<Vec<Arc<DataFile>>> {
+    pub fn version_files(&self, checkpoint: CheckpointId) -> Result<Vec<Arc<DataFile>>> {
         loop {
             let states = self.states_of(checkpoint)?;
             let numbers: Vec<u64> = states.iter().map(|s| s.meta.number).collect();
@@ -372,9 +373,9 @@ impl Ssd {
     }
 
     /// The files of a retained checkpoint's version, by number.
-    fn states_of(&self, checkpoint: u64) -> Result<Vec<version::FileState>> {
+    fn states_of(&self, checkpoint: CheckpointId) -> Result<Vec<version::FileState>> {
         let versions = self.versions();
-        let retained: Vec<u64> = versions.checkpoints.iter().map(|c| c.id).collect();
+        let retained: Vec<CheckpointId> = versions.checkpoints.iter().map(|c| c.id).collect();
         if !retained.contains(&checkpoint) {
             let id = checkpoint;
             return Err(ArgumentError::UnknownCheckpoint { id, retained }.into());

@@ -14,6 +14,7 @@ use crate::format::manifest::CheckpointMeta;
 use crate::format::{CURRENT_NAME, FileKind, file_name};
 use crate::io::{Directory, LockGuard, LockKind};
 use crate::sync::thread;
+use crate::units::CheckpointId;
 
 /// What a writer has just replaced is read again; a writer may take long over its syncs.
 const READER_TRIES: usize = 200;
@@ -22,7 +23,7 @@ const READER_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
 /// A reader's shared lock on a checkpoint, and the versions read after it was locked.
 pub(super) fn lock_checkpoint(
     root: &dyn Directory,
-    checkpoint: Option<u64>,
+    checkpoint: Option<CheckpointId>,
     store: &[u8; 16],
 ) -> Result<(Current, Replay, CheckpointMeta, Box<dyn LockGuard>)> {
     let mut last = Error::Locked {
@@ -53,7 +54,7 @@ pub(super) fn lock_checkpoint(
             None => replay.checkpoints.last(),
         };
         let Some(wanted) = wanted.cloned() else {
-            let id = checkpoint.unwrap_or(0);
+            let id = checkpoint.unwrap_or_default();
             let retained = replay.checkpoints.iter().map(|c| c.id).collect();
             return Err(ArgumentError::UnknownCheckpoint { id, retained }.into());
         };

@@ -14,6 +14,7 @@ use crate::error::Result;
 use crate::format::manifest::FileMeta;
 use crate::io::raise_descriptor_limit_to;
 use crate::sync::thread;
+use crate::units::CheckpointId;
 
 /// Descriptors of a reader's process for all that is no parameter file.
 const DESCRIPTORS_SPARE: u64 = 256;
@@ -26,7 +27,7 @@ impl Ssd {
     /// Opens the files of a checkpoint's version as the current one.
     pub(super) fn open_version(
         &self,
-        checkpoint: u64,
+        checkpoint: CheckpointId,
         read_only: bool,
         threads: usize,
     ) -> Result<()> {

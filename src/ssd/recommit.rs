@@ -19,10 +19,11 @@ use super::lock::lock;
 use super::manifest::image_edit;
 use super::version::Versions;
 use crate::error::{ArgumentError, Error, Result};
-use crate::format::manifest::{CheckpointMeta, FileMeta};
+use crate::format::manifest::{CheckpointMeta, FileMeta, NOT_REMOVED};
 use crate::format::{FileKind, file_name};
 use crate::io::{LockGuard, LockKind};
 use crate::options::TableDescriptor;
+use crate::units::CheckpointId;
 
 /// What is to be changed.
 #[derive(Debug, Default)]
@@ -30,12 +31,12 @@ struct Change<'a> {
     /// The last checkpoint gets the files of this version.
     captured: Option<&'a Captured>,
     /// These are forgotten.
-    forget: &'a [u64],
+    forget: &'a [CheckpointId],
 }
 
 impl Change<'_> {
     /// The checkpoints that a file belongs to once the captured version is that of the last checkpoint.
-    fn recommitted(&self, meta: &FileMeta, last: u64) -> FileMeta {
+    fn recommitted(&self, meta: &FileMeta, last: CheckpointId) -> FileMeta {
         let mut meta = *meta;
         if let Some(captured) = self.captured {
             for end in [&mut meta.added, &mut meta.removed] {
@@ -61,7 +62,7 @@ impl Ssd {
 
     /// The id of the last durable checkpoint.
     #[must_use]
-    pub fn last_id(&self) -> Option<u64> {
+    pub fn last_id(&self) -> Option<CheckpointId> {
         self.last().map(|c| c.id)
     }
 
@@ -69,8 +70,11 @@ impl Ssd {
     #[must_use]
     pub fn is_ahead(&self) -> bool {
         let versions = self.versions();
-        let last = versions.checkpoints.last().map_or(0, |c| c.id);
-        let younger = |id: u64| id > last && id < u64::MAX;
+        let last = versions
+            .checkpoints
+            .last()
+            .map_or(CheckpointId::NONE, |c| c.id);
+        let younger = |id: CheckpointId| id > last && id < NOT_REMOVED;
         let mut metas = versions.files.values().map(|s| &s.meta);
         metas.any(|m| younger(m.added) || younger(m.removed))
     }
@@ -131,7 +135,11 @@ impl Ssd {
     /// # Errors
     /// `InvalidArgument` for a checkpoint that is not retained, and for the last one; `NoSpace`,
     /// `Io`, `Poisoned`.
-    pub fn forget(&self, ids: &[u64], tables: &[TableDescriptor]) -> Result<Vec<u64>> {
+    pub fn forget(
+        &self,
+        ids: &[CheckpointId],
+        tables: &[TableDescriptor],
+    ) -> Result<Vec<CheckpointId>> {
         self.check_writable()?;
         let checkpoints = self.versions().checkpoints.clone();
         let (mut forget, mut held) = (Vec::new(), Vec::new());
@@ -193,7 +201,7 @@ impl Ssd {
         let commit = edits::snapshot(
             &recommitted,
             timeline,
-            0,
+            CheckpointId::NONE,
             tables,
             retained,
             Some(&last),
@@ -203,7 +211,7 @@ impl Ssd {
         self.write_edits(&mut manifest, &mut current, &commit, true)?;
         self.write_current(&mut manifest, current)?;
         self.unlink_manifest(old_manifest);
-        let recorded: BTreeMap<u64, u64> = commit.recorded.into_iter().collect();
+        let recorded: BTreeMap<u64, CheckpointId> = commit.recorded.into_iter().collect();
         let mut versions = self.versions();
         versions.checkpoints = recommitted.checkpoints;
         versions.checkpoints.push(last);

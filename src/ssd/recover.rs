@@ -28,6 +28,7 @@ use crate::format::manifest::CheckpointMeta;
 use crate::io::{Directory, Io, is_full};
 use crate::options::{TableDescriptor, Thresholds};
 use crate::sync::{Mutex, RwLock};
+use crate::units::CheckpointId;
 
 /// A store's tier and what its manifest says beside files.
 #[derive(Debug)]
@@ -48,7 +49,7 @@ pub struct OpenRequest<'a> {
     /// Without the writer's lock, on a retained checkpoint.
     pub read_only: bool,
     /// Which checkpoint (read-only); `None`: the last.
-    pub checkpoint: Option<u64>,
+    pub checkpoint: Option<CheckpointId>,
     /// Most bytes on disk; 0: 85 % of the file system.
     pub disk_bytes_max: u64,
     /// When bookkeeping happens.
@@ -199,7 +200,10 @@ fn assemble(
         iterated: Mutex::default(),
         locks: Mutex::new(found.locks),
     };
-    let id = found.checkpoint.as_ref().map_or(0, |c| c.id);
+    let id = found
+        .checkpoint
+        .as_ref()
+        .map_or(CheckpointId::NONE, |c| c.id);
     ssd.open_version(id, request.read_only, request.threads)?;
     if !request.read_only {
         // Nobody has the store yet: also after a rename that had no room the next open tries again.

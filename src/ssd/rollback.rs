@@ -9,11 +9,12 @@ use super::Ssd;
 use super::edits;
 use super::version::Versions;
 use crate::error::{ArgumentError, Result};
-use crate::format::manifest::{CheckpointMeta, FileMeta};
+use crate::format::manifest::{CheckpointMeta, FileMeta, NOT_REMOVED};
 use crate::options::TableDescriptor;
+use crate::units::CheckpointId;
 
 impl Ssd {
-    pub(super) fn retained(&self, id: u64) -> Result<CheckpointMeta> {
+    pub(super) fn retained(&self, id: CheckpointId) -> Result<CheckpointMeta> {
         let versions = self.versions();
         let retained = versions.checkpoints.iter().map(|c| c.id).collect();
         let found = versions.checkpoints.iter().find(|c| c.id == id).cloned();
@@ -25,7 +26,12 @@ impl Ssd {
     ///
     /// # Errors
     /// `InvalidArgument` for an unknown checkpoint, `Io`, `NoSpace`, `Poisoned`.
-    pub fn rollback(&self, id: u64, timeline: [u8; 16], tables: &[TableDescriptor]) -> Result<()> {
+    pub fn rollback(
+        &self,
+        id: CheckpointId,
+        timeline: [u8; 16],
+        tables: &[TableDescriptor],
+    ) -> Result<()> {
         self.check_writable()?;
         let checkpoint = self.retained(id)?;
         let mut rolled = Versions::default();
@@ -41,7 +47,7 @@ impl Ssd {
                 let removed = if state.meta.removed <= id {
                     state.meta.removed
                 } else {
-                    u64::MAX
+                    NOT_REMOVED
                 };
                 let meta = FileMeta {
                     removed,

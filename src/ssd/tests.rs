@@ -8,6 +8,7 @@ use super::*;
 use crate::io::sim::SimDisk;
 use crate::options::Thresholds;
 use crate::ssd::create::create;
+use crate::units::CheckpointId;
 
 const ROOT: &str = "/store";
 
@@ -41,7 +42,7 @@ fn tier_with_captured_file() -> (SimDisk, Ssd, PathBuf) {
         interval_min: 1,
         interval_max: 1,
         added: captured,
-        removed: captured + 1,
+        removed: captured.next(),
     };
     ssd.versions().insert_closed(meta, None);
     let path = ssd.data_path(&meta);
@@ -96,12 +97,12 @@ fn sizes_that_run_over_together_are_refused() {
         hash_max: 0,
         interval_min: 1,
         interval_max: 1,
-        added: 1,
-        removed: 2,
+        added: CheckpointId(1),
+        removed: CheckpointId(2),
     };
     let (_disk, ssd, _path) = tier_with_captured_file();
     let mut current = ssd.manifest().current;
-    current.checkpoint_id = 2;
+    current.checkpoint_id = CheckpointId(2);
     current.file_number_limit = 1000;
     let check = |files: u64| {
         let replay = super::edits::Replay {

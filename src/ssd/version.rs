@@ -12,8 +12,9 @@ use std::sync::{Arc, PoisonError};
 
 use super::data_file::{DataFile, SLOTS_MAX};
 use super::held::{Held, Usage};
-use crate::format::manifest::{CheckpointMeta, FileMeta};
+use crate::format::manifest::{CheckpointMeta, FileMeta, NOT_REMOVED};
 use crate::sync::RwLock;
+use crate::units::CheckpointId;
 
 /// A file and the checkpoints whose versions hold it.
 #[derive(Clone, Debug)]
@@ -23,7 +24,7 @@ pub struct FileState {
     /// Open while it is in the current version.
     pub file: Option<Arc<DataFile>>,
     /// What the manifest knows of it: nothing, or its `removed`.
-    pub recorded: Option<u64>,
+    pub recorded: Option<CheckpointId>,
 }
 
 /// Files by slot, read on the hot path.
@@ -47,11 +48,11 @@ pub struct Versions {
     /// Next rank.
     pub next_rank: u64,
     /// Id that the next captured checkpoint gets.
-    pub next_checkpoint: u64,
+    pub next_checkpoint: CheckpointId,
     /// Retained, durable checkpoints, oldest first.
     pub checkpoints: Vec<CheckpointMeta>,
     /// A captured checkpoint that is not durable yet.
-    pub captured: Option<u64>,
+    pub captured: Option<CheckpointId>,
     /// Current files that a compaction could not read, by number, and why: not chosen again.
     pub aside: BTreeMap<u64, String>,
 }
@@ -60,8 +61,8 @@ impl Versions {
     /// Whether a retained (or captured) checkpoint or the current version needs a file.
     #[must_use]
     pub fn is_needed(&self, meta: &FileMeta) -> bool {
-        let holds = |id: u64| meta.added <= id && id < meta.removed;
-        meta.removed == u64::MAX
+        let holds = |id: CheckpointId| meta.added <= id && id < meta.removed;
+        meta.removed == NOT_REMOVED
             || self.checkpoints.iter().any(|c| holds(c.id))
             || self.captured.is_some_and(holds)
     }
@@ -105,7 +106,7 @@ impl Versions {
     }
 
     /// Notes a file that is not open; `recorded` as in [`FileState`].
-    pub fn insert_closed(&mut self, meta: FileMeta, recorded: Option<u64>) {
+    pub fn insert_closed(&mut self, meta: FileMeta, recorded: Option<CheckpointId>) {
         let file = None;
         let state = FileState {
             meta,

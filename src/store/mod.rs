@@ -35,7 +35,7 @@ use crate::options::{RuntimeOptions, TableDescriptor};
 use crate::ssd::create;
 use crate::ssd::held::Held;
 use crate::stats::Stats;
-use crate::units::TableId;
+use crate::units::{CheckpointId, TableId};
 use open::Threads;
 use parts::Parts;
 
@@ -86,7 +86,7 @@ impl Store {
     /// As [`Store::open`]; `InvalidArgument` when the checkpoint is not retained.
     pub fn open_read_only(
         directory: &Path,
-        checkpoint: Option<u64>,
+        checkpoint: Option<CheckpointId>,
         options: RuntimeOptions,
     ) -> Result<Store> {
         let io = open::choose_io(options.io);
@@ -130,7 +130,7 @@ impl Store {
     pub fn open_read_only_on(
         io: impl Into<Io>,
         directory: &Path,
-        checkpoint: Option<u64>,
+        checkpoint: Option<CheckpointId>,
         options: RuntimeOptions,
     ) -> Result<Store> {
         let place = open::Place::Path(directory);
@@ -343,7 +343,7 @@ impl Store {
     ///
     /// # Errors
     /// `InvalidArgument` for an unknown checkpoint, `Corrupt`, `Io`.
-    pub fn checkpoint_meta(&self, id: u64) -> Result<Vec<u8>> {
+    pub fn checkpoint_meta(&self, id: CheckpointId) -> Result<Vec<u8>> {
         self.parts.core.check_process()?;
         self.parts.core.ssd.read_meta(id)
     }
@@ -352,7 +352,7 @@ impl Store {
     ///
     /// # Errors
     /// `InvalidArgument` for an unknown checkpoint, `Corrupt`, `Io`.
-    pub fn rows(&self, checkpoint: u64) -> Result<RowIter> {
+    pub fn rows(&self, checkpoint: CheckpointId) -> Result<RowIter> {
         self.call(|parts| RowIter::open(&parts.core, checkpoint))
     }
 
@@ -365,7 +365,7 @@ impl Store {
     /// `InvalidArgument` (unknown checkpoint, leases or tickets outstanding), `Io`, `NoSpace`,
     /// `Poisoned`, `ReadOnly`. The handle is gone then too, as if dropped: ask
     /// [`Store::checkpoints`] first.
-    pub fn rollback(mut self, id: u64) -> Result<Store> {
+    pub fn rollback(mut self, id: CheckpointId) -> Result<Store> {
         let core = Arc::clone(&self.parts.core);
         let (io, root, options) = core.guarded(|| self.roll_back(id))?;
         drop(core);
@@ -375,7 +375,7 @@ impl Store {
     }
 
     /// The files as they are to be; the store is closed then.
-    fn roll_back(&mut self, id: u64) -> Result<(Io, Arc<dyn Directory>, RuntimeOptions)> {
+    fn roll_back(&mut self, id: CheckpointId) -> Result<(Io, Arc<dyn Directory>, RuntimeOptions)> {
         let core = Arc::clone(&self.parts.core);
         core.check_writer()?;
         self.parts.puller.wait_cancelled();
@@ -405,7 +405,7 @@ impl Store {
     ///
     /// # Errors
     /// `InvalidArgument` (unknown checkpoint, directory in use), `Io` (another file system).
-    pub fn export(&self, id: u64, target: &Path, parts: &[PathBuf]) -> Result<()> {
+    pub fn export(&self, id: CheckpointId, target: &Path, parts: &[PathBuf]) -> Result<()> {
         let core = &self.parts.core;
         core.check_process()?;
         let (ssd, tables) = (&core.ssd, core.descriptors());

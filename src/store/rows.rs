@@ -8,7 +8,7 @@ use crate::fork::Process;
 use crate::format::footer::RunKind;
 use crate::ssd::data_file::DataFile;
 use crate::ssd::scan::Merge;
-use crate::units::TableId;
+use crate::units::{CheckpointId, TableId};
 
 /// Memory of all windows together.
 const WINDOWS_BYTES: u64 = 16 << 20;
@@ -42,7 +42,7 @@ impl RowIter {
     ///
     /// # Errors
     /// `InvalidArgument` for an unknown checkpoint, `Io`, `Corrupt`.
-    pub(super) fn open(core: &Core, checkpoint: u64) -> Result<RowIter> {
+    pub(super) fn open(core: &Core, checkpoint: CheckpointId) -> Result<RowIter> {
         let files = Arc::new(core.ssd.version_files(checkpoint)?);
         core.ssd.iterates(&files);
         Ok(RowIter {

@@ -472,7 +472,7 @@ impl Run {
     }
 
     fn forget(&mut self) -> Result<()> {
-        let mut old: Vec<u64> = self.store().checkpoints().iter().map(|c| c.id).collect();
+        let mut old: Vec<CheckpointId> = self.store().checkpoints().iter().map(|c| c.id).collect();
         if old.pop().is_none() || old.is_empty() {
             return Ok(());
         }

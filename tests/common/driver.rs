@@ -71,7 +71,7 @@ impl Totals {
 /// The model as of a checkpoint.
 #[derive(Clone)]
 struct Cut {
-    id: u64,
+    id: CheckpointId,
     step: u64,
     meta: Vec<u8>,
     tables: Vec<TableModel>,
@@ -101,7 +101,7 @@ pub struct Driver<'t> {
     tables: Vec<TableModel>,
     cuts: Vec<Cut>,
     pending: Option<(CheckpointTicket, Cut)>,
-    last_id: u64,
+    last_id: CheckpointId,
     step: u64,
     changed: bool,
     leases: Vec<Held>,
@@ -321,7 +321,7 @@ impl<'t> Driver<'t> {
         let meta: Vec<u8> = (0..bytes).map(|_| rng.next() as u8).collect();
         let ticket = self.store().checkpoint_begin(self.step, &meta).unwrap();
         let cut = Cut {
-            id: 0,
+            id: CheckpointId(0),
             step: self.step,
             meta,
             tables: self.tables.clone(),
@@ -359,8 +359,8 @@ impl<'t> Driver<'t> {
 
     fn check_list(&self) {
         let found = self.store().checkpoints();
-        let found: Vec<(u64, u64)> = found.iter().map(|c| (c.id, c.step)).collect();
-        let expected: Vec<(u64, u64)> = self.cuts.iter().map(|c| (c.id, c.step)).collect();
+        let found: Vec<(CheckpointId, u64)> = found.iter().map(|c| (c.id, c.step)).collect();
+        let expected: Vec<(CheckpointId, u64)> = self.cuts.iter().map(|c| (c.id, c.step)).collect();
         assert_eq!(found, expected, "retained checkpoints (id, step)");
     }
 
@@ -548,7 +548,7 @@ impl<'t> Driver<'t> {
     pub fn finish(&mut self) {
         self.leases.clear();
         self.tickets.clear();
-        let rng = &mut Rng(self.last_id);
+        let rng = &mut Rng(self.last_id.0);
         if rng.one_in(4) {
             self.compare_all();
         }

@@ -24,7 +24,7 @@ pub fn name_of(error: &Error) -> String {
 }
 
 /// What each checkpoint holds, the forgotten one too.
-pub struct Oracle(pub BTreeMap<u64, (Rows, Vec<u8>)>);
+pub struct Oracle(pub BTreeMap<CheckpointId, (Rows, Vec<u8>)>);
 
 impl Oracle {
     pub fn new(tiny: &Tiny) -> Oracle {
@@ -42,7 +42,7 @@ impl Oracle {
         }
         store.close_discarding();
         let mut checkpoints = tiny.checkpoints.clone();
-        checkpoints.insert(1, (rows, vec![10; 40]));
+        checkpoints.insert(CheckpointId(1), (rows, vec![10; 40]));
         Oracle(checkpoints)
     }
 
@@ -81,15 +81,15 @@ impl Oracle {
                 }
             }
         }
-        let ids: Vec<u64> = infos.iter().map(|i| i.id).collect();
-        if ids != [2, 3] {
+        let ids: Vec<CheckpointId> = infos.iter().map(|i| i.id).collect();
+        if ids != [2, 3].map(CheckpointId) {
             told.insert(format!("at checkpoint {} of 3", ids.last().unwrap()));
         }
         told
     }
 }
 
-fn compare_rows(store: &Store, checkpoint: u64, expected: &Rows) -> Result<()> {
+fn compare_rows(store: &Store, checkpoint: CheckpointId, expected: &Rows) -> Result<()> {
     let mut rows = store.rows(checkpoint)?;
     let mut count = 0;
     while let Some(row) = rows.next_row()? {

@@ -16,7 +16,7 @@ use super::sample::{Bits, COPIES, grow, read_rows, sample};
 /// Bits of each row by (table, key).
 pub type Rows = BTreeMap<(usize, u64), Vec<u32>>;
 
-pub fn contents(disk: impl Into<Io>, root: &Path, checkpoint: u64) -> Result<Rows> {
+pub fn contents(disk: impl Into<Io>, root: &Path, checkpoint: CheckpointId) -> Result<Rows> {
     let (rows, error) = read_rows(disk, root, Some(checkpoint));
     let by_key = |(table, key, bits): Bits| ((table.0 as usize, key), bits);
     match error {
@@ -25,7 +25,7 @@ pub fn contents(disk: impl Into<Io>, root: &Path, checkpoint: u64) -> Result<Row
     }
 }
 
-pub fn of_sim(disk: &SimDisk, root: &Path, checkpoint: u64) -> Rows {
+pub fn of_sim(disk: &SimDisk, root: &Path, checkpoint: CheckpointId) -> Rows {
     contents(Arc::new(disk.clone()), root, checkpoint).unwrap()
 }
 
@@ -71,7 +71,7 @@ pub fn files_of(disk: &SimDisk, root: &str) -> BTreeMap<PathBuf, Vec<u8>> {
 
 /// What the rows were at each checkpoint.
 pub struct Truth {
-    pub by_checkpoint: BTreeMap<u64, Rows>,
+    pub by_checkpoint: BTreeMap<CheckpointId, Rows>,
     /// What older copies may be.
     pub older: Rows,
 }
@@ -79,8 +79,8 @@ pub struct Truth {
 impl Truth {
     pub fn of(disk: &SimDisk) -> Truth {
         let of = |id| (id, of_sim(disk, Path::new(ROOT), id));
-        let by_checkpoint: BTreeMap<_, _> = [1, 2].into_iter().map(of).collect();
-        let older = by_checkpoint[&1].clone();
+        let by_checkpoint: BTreeMap<_, _> = [1, 2].map(CheckpointId).into_iter().map(of).collect();
+        let older = by_checkpoint[&CheckpointId(1)].clone();
         Truth {
             by_checkpoint,
             older,
@@ -116,14 +116,15 @@ impl Truth {
 /// A store with an index image.
 pub fn grown() -> (SimDisk, Truth) {
     let (disk, mut run) = sample(1);
-    let mut older = of_sim(&disk, Path::new(ROOT), 1);
+    let mut older = of_sim(&disk, Path::new(ROOT), CheckpointId(1));
     grow(&mut run);
     let by_checkpoint: BTreeMap<_, _> = [2, 3]
+        .map(CheckpointId)
         .map(|id| (id, of_sim(&disk, Path::new(ROOT), id)))
         .into();
     let newest = f32::from(COPIES).to_bits();
     let before = f32::from(COPIES - 1).to_bits();
-    let many = by_checkpoint[&3]
+    let many = by_checkpoint[&CheckpointId(3)]
         .iter()
         .filter(|(_, row)| **row == [newest]);
     older.extend(many.map(|(at, _)| (*at, vec![before])));

@@ -41,7 +41,7 @@ pub type Bits = (TableId, u64, Vec<u32>);
 pub fn read_rows(
     disk: impl Into<Io>,
     root: &Path,
-    checkpoint: Option<u64>,
+    checkpoint: Option<CheckpointId>,
 ) -> (Vec<Bits>, Option<Error>) {
     let options = RuntimeOptions {
         cache_bytes: 4 << 20,

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use hps::{RuntimeOptions, Store, TableDescriptor, TableId, Update, mix64};
+use hps::{CheckpointId, RuntimeOptions, Store, TableDescriptor, TableId, Update, mix64};
 use serde_json::Value;
 
 const DIM: usize = 64;
@@ -92,7 +92,7 @@ fn worn(directory: &Path, retain: usize) {
 /// What a trainer finds, and the digest of all rows; the store must be whole.
 #[derive(Debug, PartialEq)]
 struct Found {
-    id: u64,
+    id: CheckpointId,
     step: u64,
     meta: Vec<u8>,
     digest: String,
@@ -265,7 +265,7 @@ fn old_checkpoints_are_dropped_by_number_and_by_name() {
     let first = json(&["gc", "--checkpoint", "1"], dir.path(), 0);
     assert_eq!(first["dropped"], serde_json::json!([1]));
     assert_eq!(first["freed_bytes"], planned["freed_bytes"]);
-    let reader = Store::open_read_only(dir.path(), Some(2), options(1)).unwrap();
+    let reader = Store::open_read_only(dir.path(), Some(CheckpointId(2)), options(1)).unwrap();
     let held = compact(&["gc", "--keep-checkpoints", "1"], dir.path());
     assert_eq!(code(&held), 0);
     assert!(
@@ -338,7 +338,7 @@ fn what_can_not_be_done_has_its_own_exit_codes() {
         );
     }
     assert_eq!(found(&store), before);
-    let reader = Store::open_read_only(&store, Some(2), options(1)).unwrap();
+    let reader = Store::open_read_only(&store, Some(CheckpointId(2)), options(1)).unwrap();
     assert_eq!(reader.checkpoints().len(), 2, "none is dropped");
     drop(reader);
     let empty = dir.path().join("empty");

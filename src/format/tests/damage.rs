@@ -12,6 +12,7 @@ use super::layout::{DecodeError, Decoded, seal};
 use super::meta::decode_meta;
 use super::param_file;
 use super::samples::{self, STORE, cut, identity};
+use crate::units::CheckpointId;
 
 /// Where a structure is claimed to be.
 #[derive(Clone, Copy)]
@@ -66,13 +67,13 @@ impl Case {
 }
 
 fn decode_covered(bytes: &[u8], place: Place) -> Decoded<()> {
-    let (_, mut tally) = image::encode_image_header(&place.identity, 2, 512);
+    let (_, mut tally) = image::encode_image_header(&place.identity, CheckpointId(2), 512);
     image::decode_covered_block(bytes, &place.identity, &mut tally, &mut Vec::new())
 }
 
 /// Reads the third block of the sample image, the first one of entries.
 fn decode_entries(bytes: &[u8], place: Place) -> Decoded<()> {
-    let (_, mut tally) = image::encode_image_header(&place.identity, 2, 512);
+    let (_, mut tally) = image::encode_image_header(&place.identity, CheckpointId(2), 512);
     let mut block = [0; BLOCK_BYTES];
     for numbers in samples::covered().chunks(image::COVERED_PER_BLOCK) {
         image::encode_covered_block(&mut block, numbers, &place.identity, &mut tally);

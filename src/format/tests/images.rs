@@ -7,13 +7,14 @@ use super::layout::seal;
 use super::rules::{panics, with_number};
 use super::samples::{self, cut, identity};
 use crate::options::TABLES_MAX;
+use crate::units::CheckpointId;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 #[test]
 fn every_rule_of_an_image_header_is_checked_alone() {
     let id = identity(samples::IMAGE);
-    let (block, _) = image::encode_image_header(&id, 2, 512);
+    let (block, _) = image::encode_image_header(&id, CheckpointId(2), 512);
     let seed = id.seed(Kind::ImageHeader, 0);
     let takes = |at: usize, value: u32| {
         let bytes = with_number(&block, seed, at, &value.to_le_bytes());
@@ -30,7 +31,7 @@ fn every_rule_of_an_image_header_is_checked_alone() {
 #[test]
 fn every_rule_of_a_block_of_file_numbers_is_checked_alone() {
     let id = identity(samples::IMAGE);
-    let start = || image::encode_image_header(&id, 2, 512).1;
+    let start = || image::encode_image_header(&id, CheckpointId(2), 512).1;
     let numbers = samples::covered();
     let encode = |pieces: &[&[u64]]| {
         let (mut tally, mut out) = (start(), [0; BLOCK_BYTES]);
@@ -69,7 +70,7 @@ fn every_rule_of_a_block_of_file_numbers_is_checked_alone() {
 fn every_rule_of_a_block_of_entries_is_checked_alone() {
     let id = identity(samples::IMAGE);
     let (table, entries) = samples::image_blocks().swap_remove(2);
-    let start = || image::encode_image_header(&id, 2, 2).1;
+    let start = || image::encode_image_header(&id, CheckpointId(2), 2).1;
     let listed = || {
         let (mut tally, mut out) = (start(), [0; BLOCK_BYTES]);
         image::encode_covered_block(&mut out, &[20, 23], &id, &mut tally);
@@ -132,7 +133,7 @@ fn every_rule_of_an_image_footer_is_checked_alone() {
     let counts = |all: u64, removed: u64| decode(&[(entries, all), (tombstones, removed)]);
     assert!(counts(9, 9).is_ok() && counts(9, 10).is_err());
     // A tally that has seen no block, and a footer that says so.
-    let (_, start) = image::encode_image_header(&id, 2, 512);
+    let (_, start) = image::encode_image_header(&id, CheckpointId(2), 512);
     let unlisted = ImageFooter {
         blocks: 0,
         entries: 0,

@@ -21,6 +21,7 @@ use super::param_file::{
 use super::samples::{self, STORE, cut, identity};
 use super::{BLOCK_BYTES, DIRECTORIES_MAX};
 use crate::options::{DIM_MAX, RowMetadata, TABLES_MAX};
+use crate::units::CheckpointId;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -57,7 +58,7 @@ fn current_that_contradicts_itself_is_neither_written_nor_read() {
             match at {
                 64 => other.manifest_number = value,
                 72 => other.manifest_bytes = value,
-                _ => other.checkpoint_id = value,
+                _ => other.checkpoint_id = CheckpointId(value),
             }
             assert_eq!(!panics(|| other.encode(&STORE)), taken, "{other:?}");
         }
@@ -142,11 +143,13 @@ fn every_rule_of_a_file_in_a_manifest_is_checked_alone() {
 #[test]
 fn a_file_is_in_the_checkpoints_from_added_to_before_removed() {
     let file = FileMeta {
-        added: 3,
-        removed: 5,
+        added: CheckpointId(3),
+        removed: CheckpointId(5),
         ..samples::file_meta()
     };
-    let held: Vec<u64> = (0..8).filter(|id| file.in_checkpoint(*id)).collect();
+    let held: Vec<u64> = (0..8)
+        .filter(|id| file.in_checkpoint(CheckpointId(*id)))
+        .collect();
     assert_eq!(held, [3, 4]);
 }
 

@@ -14,7 +14,7 @@ use super::manifest::{
 use super::param_file::{self, KEYS_PER_BLOCK};
 use super::{BLOCK_BYTES, meta};
 use crate::options::{HyperParameters, Initialiser, Optimizer, RowMetadata, TableDescriptor};
-use crate::units::mix64;
+use crate::units::{CheckpointId, mix64};
 
 /// Store of all samples.
 pub const STORE: [u8; 16] = *b"sample store 016";
@@ -230,7 +230,7 @@ pub fn file_meta() -> FileMeta {
         hash_max: u64::MAX - 3,
         interval_min: 4,
         interval_max: 6,
-        added: 2,
+        added: CheckpointId(2),
         removed: NOT_REMOVED,
     }
 }
@@ -239,7 +239,7 @@ pub fn file_meta() -> FileMeta {
 pub fn edits() -> Vec<Edit> {
     let mut edits = vec![Edit::Timeline {
         uuid: *b"sample branch 16",
-        parent_checkpoint: 1,
+        parent_checkpoint: CheckpointId(1),
     }];
     for (id, descriptor) in (0u32..).zip(descriptors()) {
         edits.push(Edit::Table { id, descriptor });
@@ -247,7 +247,7 @@ pub fn edits() -> Vec<Edit> {
     edits.push(Edit::AddFile(file_meta()));
     edits.push(Edit::RemoveFile {
         number: ROWS,
-        removed: 3,
+        removed: CheckpointId(3),
     });
     edits.push(Edit::DropFile { number: 5 });
     edits.push(Edit::Image {
@@ -256,7 +256,7 @@ pub fn edits() -> Vec<Edit> {
         checksum: 0xfeed,
     });
     edits.push(Edit::Checkpoint(CheckpointMeta {
-        id: 2,
+        id: CheckpointId(2),
         step: 1000,
         interval: 6,
         next_rank: 13,
@@ -269,7 +269,9 @@ pub fn edits() -> Vec<Edit> {
         },
         unix_seconds: 1_800_000_000,
     }));
-    edits.push(Edit::ForgetCheckpoint { id: 1 });
+    edits.push(Edit::ForgetCheckpoint {
+        id: CheckpointId(1),
+    });
     edits
 }
 
@@ -300,10 +302,10 @@ pub fn current() -> Current {
         manifest_number: MANIFEST,
         manifest_bytes: bytes.len() as u64,
         manifest_digest: digest,
-        checkpoint_id: 2,
+        checkpoint_id: CheckpointId(2),
         step: 1000,
         file_number_limit: 4096,
-        next_checkpoint_id: 3,
+        next_checkpoint_id: CheckpointId(3),
     }
 }
 
@@ -319,7 +321,7 @@ pub fn store_identity() -> StoreIdentity {
 /// A meta file.
 pub fn meta_file() -> Vec<u8> {
     let body = b"{\"auc\":0.5}";
-    let (header, _) = meta::encode_meta_header(&identity(META), 2, body);
+    let (header, _) = meta::encode_meta_header(&identity(META), CheckpointId(2), body);
     [header.as_slice(), body].concat()
 }
 
@@ -356,7 +358,7 @@ pub fn image_file() -> Vec<u8> {
     let identity = identity(IMAGE);
     let numbers = covered();
     let count = u32::try_from(numbers.len()).unwrap();
-    let (header, mut tally) = image::encode_image_header(&identity, 2, count);
+    let (header, mut tally) = image::encode_image_header(&identity, CheckpointId(2), count);
     let mut out = header.to_vec();
     let mut block = vec![0xee; BLOCK_BYTES];
     for numbers in numbers.chunks(image::COVERED_PER_BLOCK) {
@@ -372,7 +374,7 @@ pub fn image_file() -> Vec<u8> {
     out
 }
 
-type ImageContent = (u64, Vec<u64>, Vec<(u32, Vec<ImageEntry>)>);
+type ImageContent = (CheckpointId, Vec<u64>, Vec<(u32, Vec<ImageEntry>)>);
 
 /// Reads an image: checkpoint, files, blocks.
 pub fn read_image(bytes: &[u8], id: &FileIdentity) -> Decoded<ImageContent> {

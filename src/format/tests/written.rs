@@ -14,6 +14,7 @@ use super::samples::{self, STORE, cut, identity};
 use super::{
     BLOCK_BYTES, FINGERPRINT, FileKind, data_file_name, file_name, image, parse_file_name,
 };
+use crate::units::CheckpointId;
 
 #[test]
 fn a_parameter_file_is_read_back_as_written() {
@@ -218,13 +219,13 @@ fn small_files_are_read_back_as_written() {
     let meta = decode_meta(&file, &identity(samples::META)).unwrap();
     assert_eq!(
         (meta.checkpoint_id, meta.body),
-        (2, b"{\"auc\":0.5}".as_slice())
+        (CheckpointId(2), b"{\"auc\":0.5}".as_slice())
     );
     assert_eq!(
         meta.checksum,
         u64::from_le_bytes(file[..8].try_into().unwrap())
     );
-    let (empty, _) = super::meta::encode_meta_header(&identity(5), 1, &[]);
+    let (empty, _) = super::meta::encode_meta_header(&identity(5), CheckpointId(1), &[]);
     assert_eq!(decode_meta(&empty, &identity(5)).unwrap().body, b"");
 }
 
@@ -249,7 +250,7 @@ fn data_directories_that_do_not_fit_are_refused() {
 fn an_image_is_read_back_as_written_and_its_blocks_keep_their_places() {
     let mut file = samples::image_file();
     let id = identity(samples::IMAGE);
-    let expected = (2, samples::covered(), samples::image_blocks());
+    let expected = (CheckpointId(2), samples::covered(), samples::image_blocks());
     assert_eq!(samples::read_image(&file, &id), Ok(expected));
     let (front, back) = file.split_at_mut(4 * BLOCK_BYTES);
     front[3 * BLOCK_BYTES..].swap_with_slice(&mut back[..BLOCK_BYTES]);
@@ -265,7 +266,7 @@ fn entries_of_an_image_are_refused_by_the_writer_out_of_order() {
     let refused = |order: &[usize]| {
         let write = || {
             let id = identity(samples::IMAGE);
-            let (_, mut tally) = image::encode_image_header(&id, 2, 512);
+            let (_, mut tally) = image::encode_image_header(&id, CheckpointId(2), 512);
             let mut block = [0; BLOCK_BYTES];
             for numbers in samples::covered().chunks(image::COVERED_PER_BLOCK) {
                 image::encode_covered_block(&mut block, numbers, &id, &mut tally);

@@ -270,7 +270,7 @@ impl Checkpointer {
         });
         self.flusher.end_cut();
         let result = captured.and_then(|(captured, rows)| {
-            span.record("checkpoint", captured.id);
+            span.record("checkpoint", captured.id.0);
             span.record("rows", rows);
             span.record("files", captured.files.len());
             span.record(

@@ -3,6 +3,7 @@
 use super::Checkpointer;
 use crate::error::Result;
 use crate::ssd::commit::Captured;
+use crate::units::CheckpointId;
 
 impl Checkpointer {
     /// Whether there is a last checkpoint and the current version holds its rows.
@@ -41,7 +42,7 @@ impl Checkpointer {
     ///
     /// # Errors
     /// `InvalidArgument`, `NoSpace`, `Io`, `Poisoned`.
-    pub fn forget(&self, ids: &[u64]) -> Result<(Vec<u64>, u64)> {
+    pub fn forget(&self, ids: &[CheckpointId]) -> Result<(Vec<CheckpointId>, u64)> {
         let _role = self.wait_idle();
         let before = self.core.row_bytes_on_disk();
         let held = self.core.ssd.forget(ids, &self.core.descriptors())?;

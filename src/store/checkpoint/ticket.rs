@@ -7,13 +7,13 @@ use crate::error::{ArgumentError, Error, Result};
 use crate::fork::Process;
 use crate::format::manifest::CheckpointMeta;
 use crate::sync::{Condvar, Mutex, MutexGuard};
-use crate::units::LONGEST_WAIT;
+use crate::units::{CheckpointId, LONGEST_WAIT};
 
 /// A durable checkpoint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CheckpointInfo {
     /// Never used again, also after a rollback.
-    pub id: u64,
+    pub id: CheckpointId,
     /// The trainer's step.
     pub step: u64,
     /// Seconds since 1970 at which it was made.

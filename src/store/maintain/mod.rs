@@ -17,6 +17,7 @@ use super::Store;
 use super::compact::Record;
 use crate::error::{ArgumentError, Error, Result};
 use crate::ssd::compaction::choose_stale;
+use crate::units::CheckpointId;
 use manual_compaction::ManualCompaction;
 
 /// A parameter file.
@@ -41,7 +42,7 @@ pub struct FileInfo {
     /// The share of its bytes that these stand for: what a compaction writes for it.
     pub live_bytes: u64,
     /// The retained checkpoints that need it, oldest first.
-    pub checkpoints: Vec<u64>,
+    pub checkpoints: Vec<CheckpointId>,
     /// Why no compaction takes it any more, until the store is opened anew: it is damaged, or the
     /// device can't read it. As text.
     pub set_aside: Option<String>,
@@ -142,9 +143,9 @@ pub struct CompactReport {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DropReport {
     /// Dropped, in rising order.
-    pub dropped: Vec<u64>,
+    pub dropped: Vec<CheckpointId>,
     /// Kept, because a reader in another process has them open.
-    pub held: Vec<u64>,
+    pub held: Vec<CheckpointId>,
     /// Bytes of parameter files that were unlinked.
     pub freed_bytes: u64,
 }
@@ -191,7 +192,7 @@ impl Store {
         let versions = core.ssd.versions();
         let info = |state: &crate::ssd::version::FileState| {
             let (meta, file) = (&state.meta, state.file.as_ref());
-            let holds = |id: &u64| meta.added <= *id && *id < meta.removed;
+            let holds = |id: &CheckpointId| meta.added <= *id && *id < meta.removed;
             FileInfo {
                 number: meta.number,
                 path: core.ssd.data_path(meta),
@@ -289,7 +290,7 @@ impl Store {
     /// # Errors
     /// `InvalidArgument` for a checkpoint that is not retained or is the last one (nothing
     /// changed), `NoSpace`, `Io`, `Poisoned`, `ReadOnly`.
-    pub fn drop_checkpoints(&self, ids: &[u64]) -> Result<DropReport> {
+    pub fn drop_checkpoints(&self, ids: &[CheckpointId]) -> Result<DropReport> {
         let core = &self.parts.core;
         core.check_writer()?;
         let mut dropped = ids.to_vec();

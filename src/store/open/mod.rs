@@ -21,7 +21,7 @@ use crate::observe::Timed;
 use crate::options::{IoEngine, RuntimeOptions, TABLES_MAX, TableDescriptor};
 use crate::row::{Updater, check_hyper};
 use crate::ssd::recover::{self, OpenRequest, Recovered};
-use crate::units::TableId;
+use crate::units::{CheckpointId, TableId};
 
 /// The I/O engine asked for, or its plain twin where the kernel refuses it.
 pub fn choose_io(engine: IoEngine) -> Io {
@@ -78,7 +78,7 @@ pub fn open(
     place: Place<'_>,
     options: RuntimeOptions,
     read_only: bool,
-    checkpoint: Option<u64>,
+    checkpoint: Option<CheckpointId>,
 ) -> Result<Parts> {
     validate(&options)?;
     let span = Timed::new(tracing::info_span!(
@@ -104,10 +104,10 @@ pub fn open(
         let opened = recovered.checkpoint;
         let parts = build(recovered, options, read_only)?;
         let since = Instant::now();
-        Rebuild::new(&parts.core).run(opened.as_ref().map_or(0, |c| c.id))?;
+        Rebuild::new(&parts.core).run(opened.as_ref().map_or(CheckpointId::NONE, |c| c.id))?;
         recovery.record("index_seconds", since.elapsed().as_secs_f64());
         if let Some(checkpoint) = opened {
-            span.record("checkpoint", checkpoint.id);
+            span.record("checkpoint", checkpoint.id.0);
             span.record("step", checkpoint.step);
         }
         parts
@@ -155,7 +155,7 @@ fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> Resu
 fn open_request<'a>(
     options: &'a RuntimeOptions,
     read_only: bool,
-    checkpoint: Option<u64>,
+    checkpoint: Option<CheckpointId>,
 ) -> OpenRequest<'a> {
     OpenRequest {
         directories: &options.data_directories,

@@ -26,6 +26,7 @@ use crate::ssd::index::Index;
 use crate::ssd::sections::entries_in;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, thread};
+use crate::units::CheckpointId;
 
 mod sort;
 mod unit;
@@ -87,7 +88,7 @@ impl<'a> Rebuild<'a> {
 
     /// Fills the index from the image and the files that it does not cover, and counts what is
     /// live.
-    pub fn run(&self, checkpoint: u64) -> Result<()> {
+    pub fn run(&self, checkpoint: CheckpointId) -> Result<()> {
         let files: Vec<_> = self.core.ssd.versions().current().cloned().collect();
         for file in &files {
             self.check_runs(file)?;

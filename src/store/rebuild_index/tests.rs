@@ -15,7 +15,7 @@ use crate::ssd::scan::KeyScan;
 use crate::store::open;
 use crate::store::parts::Parts;
 use crate::store::{Store, Update};
-use crate::units::mix64;
+use crate::units::{CheckpointId, mix64};
 
 const ROOT: &str = "/store";
 
@@ -188,7 +188,7 @@ fn after_any_history_the_index_built_is_that_of_a_walk_over_all_key_blocks() {
 /// What an open has to read: the image, the key blocks of files that it does not cover, and of
 /// each file the blocks at both ends. Beside it, the entries of these key blocks.
 fn needed(parts: &Parts, image_bytes: u64) -> (u64, u64) {
-    let image = parts.core.ssd.image_ranges(u64::MAX);
+    let image = parts.core.ssd.image_ranges(CheckpointId(u64::MAX));
     let covered = image.map_or(Vec::new(), |image| image.covered);
     let (mut bytes, mut entries) = (image_bytes, 0);
     for file in parts.core.ssd.versions().current() {

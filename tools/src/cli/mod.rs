@@ -14,7 +14,7 @@ mod words;
 pub use colour::{BAD, Colour, GOOD, ODD};
 pub use exit::{Exit, Interrupt, Usage, end, exit_of, reader_may_leave, refuse_strange_owner};
 pub use progress::{Meter, Show};
-pub use words::{count, duration, of, size, visible};
+pub use words::{count, duration, numbers, of, size, visible};
 
 use std::ffi::OsString;
 use std::sync::LazyLock;

@@ -7,6 +7,8 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use hps::CheckpointId;
+
 /// Bytes as people read them: 4.3 GB.
 #[must_use]
 pub fn size(bytes: u64) -> String {
@@ -19,6 +21,12 @@ pub fn size(bytes: u64) -> String {
     }
     let digits = usize::from(unit > 0 && value < 99.95);
     format!("{value:.digits$} {}", UNITS[unit])
+}
+
+/// Checkpoints as they stand in JSON.
+#[must_use]
+pub fn numbers(checkpoints: &[CheckpointId]) -> Vec<u64> {
+    checkpoints.iter().map(|id| id.0).collect()
 }
 
 /// A number with its thousands apart: 8 000 000.

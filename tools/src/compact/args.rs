@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueHint};
-use hps::CompactLimits;
+use hps::{CheckpointId, CompactLimits};
 
 use crate::cli::{Common, version};
 
@@ -133,7 +133,7 @@ pub struct GcArgs {
     pub keep_checkpoints: Option<u32>,
     /// Drop this checkpoint; may be given several times
     #[arg(long, value_name = "ID")]
-    pub checkpoint: Vec<u64>,
+    pub checkpoint: Vec<CheckpointId>,
     /// Say what would be done; nothing is written
     #[arg(long)]
     pub dry_run: bool,

@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use hps::CheckpointId;
 use hps::inspect::{Finding, Scope, Severity, inspect};
 use hps::io::{Io, raise_descriptor_limit};
 
@@ -38,7 +39,7 @@ impl Checked {
 ///
 /// # Errors
 /// As of an inspection; `Cancelled` when the user asks to end.
-pub fn check(directory: &Path, checkpoint: Option<u64>, show: Show) -> Result<Checked> {
+pub fn check(directory: &Path, checkpoint: Option<CheckpointId>, show: Show) -> Result<Checked> {
     let interrupt = Interrupt::listen()?;
     raise_descriptor_limit();
     let mut meter = Meter::new(super::TOOL, show)?;

@@ -13,7 +13,9 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::{Result, anyhow};
-use hps::{CompactLimits, CompactReport, DropReport, Error, Holder, RuntimeOptions, Store};
+use hps::{
+    CheckpointId, CompactLimits, CompactReport, DropReport, Error, Holder, RuntimeOptions, Store,
+};
 
 pub use args::{Args, GcArgs, PlanArgs, RunArgs, Verb};
 pub use check::Checked;
@@ -21,7 +23,7 @@ pub use plan::{Line, Plan};
 
 use serde_json::Value;
 
-use crate::cli::{self, Common, Exit, Interrupt, Meter, Usage};
+use crate::cli::{self, Common, Exit, Interrupt, Meter, Usage, numbers};
 
 const TOOL: &str = "hps-compact";
 
@@ -226,11 +228,12 @@ fn collect(common: &Common, args: &GcArgs) -> Result<Exit> {
 }
 
 /// Why checkpoints can't be dropped.
-fn refused(store: &Store, ids: &[u64]) -> Option<String> {
-    let retained: Vec<u64> = store.checkpoints().iter().map(|c| c.id).collect();
+fn refused(store: &Store, ids: &[CheckpointId]) -> Option<String> {
+    let retained: Vec<CheckpointId> = store.checkpoints().iter().map(|c| c.id).collect();
     if let Some(id) = ids.iter().find(|id| !retained.contains(id)) {
         return Some(format!(
-            "checkpoint {id} is not retained; those that are: {retained:?}"
+            "checkpoint {id} is not retained; those that are: {:?}",
+            numbers(&retained)
         ));
     }
     let last = ids.iter().find(|id| Some(*id) == retained.last())?;

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use super::check::Checked;
 use anyhow::Result;
-use hps::{ArgumentError, CheckpointInfo, CompactLimits, Error, FileInfo, Store};
+use hps::{ArgumentError, CheckpointId, CheckpointInfo, CompactLimits, Error, FileInfo, Store};
 
 /// One parameter file of the current version.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub struct Plan {
     /// Retained checkpoints, oldest first.
     pub checkpoints: Vec<CheckpointInfo>,
     /// Those that are dropped before.
-    pub dropped: Vec<u64>,
+    pub dropped: Vec<CheckpointId>,
     /// Files of the current version, by number.
     pub lines: Vec<Line>,
     /// Files and bytes that only older checkpoints need.
@@ -64,7 +64,7 @@ impl Plan {
 
 /// All but the last `keep` checkpoints.
 #[must_use]
-pub fn beyond(checkpoints: &[CheckpointInfo], keep: u32) -> Vec<u64> {
+pub fn beyond(checkpoints: &[CheckpointInfo], keep: u32) -> Vec<CheckpointId> {
     let keep = usize::try_from(keep).unwrap_or(usize::MAX);
     let surplus = checkpoints.len().saturating_sub(keep);
     checkpoints[..surplus].iter().map(|c| c.id).collect()
@@ -88,7 +88,7 @@ pub fn read(directory: &Path) -> Result<Option<Store>, Error> {
 
 /// Plans the compaction of a store, after these checkpoints are dropped.
 #[must_use]
-pub fn plan(store: &Store, limits: &CompactLimits, dropped: Vec<u64>) -> Plan {
+pub fn plan(store: &Store, limits: &CompactLimits, dropped: Vec<CheckpointId>) -> Plan {
     let checkpoints = store.checkpoints();
     let chosen: Vec<u64> = store
         .compaction_plan(limits)

@@ -6,7 +6,7 @@ use hps::{CompactReport, DropReport, Error};
 use serde_json::{Value, json};
 
 use super::{Line, Plan, TOOL};
-use crate::cli::{BAD, count, of, size, visible};
+use crate::cli::{BAD, count, numbers, of, size, visible};
 
 /// Bytes, below zero too.
 fn signed(bytes: i128) -> String {
@@ -47,9 +47,9 @@ pub(super) fn plan_json(verb: &str, plan: &Plan) -> Value {
         "verb": verb,
         "dry_run": true,
         "checkpoints": plan.checkpoints.iter().map(|c| json!({
-            "id": c.id, "step": c.step, "unix_seconds": c.unix_seconds,
+            "id": c.id.0, "step": c.step, "unix_seconds": c.unix_seconds,
         })).collect::<Vec<_>>(),
-        "dropped": plan.dropped,
+        "dropped": numbers(&plan.dropped),
         "freed_bytes": plan.freed_bytes,
         "pinned_files": plan.pinned.0,
         "pinned_bytes": plan.pinned.1,
@@ -61,7 +61,7 @@ pub(super) fn plan_json(verb: &str, plan: &Plan) -> Value {
             "live_entries": l.file.live_entries,
             "live_percent": live_percent(l),
             "age_seconds": l.age_seconds,
-            "checkpoints": l.file.checkpoints,
+            "checkpoints": numbers(&l.file.checkpoints),
             "chosen": l.chosen,
             "set_aside": l.file.set_aside,
             "gain_now": plain(l.gain_now),
@@ -194,7 +194,7 @@ pub(super) fn would_drop(out: &mut dyn Write, plan: &Plan) -> io::Result<()> {
     writeln!(
         out,
         "would drop checkpoints {:?}: {} freed",
-        plan.dropped,
+        numbers(&plan.dropped),
         size(plan.freed_bytes)
     )
 }
@@ -206,7 +206,7 @@ pub(super) fn dropped(out: &mut dyn Write, report: &DropReport) -> io::Result<()
         writeln!(
             out,
             "dropped checkpoints {:?}: {freed} freed",
-            report.dropped
+            numbers(&report.dropped)
         )?;
     }
     for id in &report.held {
@@ -225,7 +225,7 @@ pub(super) fn collected(out: &mut dyn Write, report: &DropReport, dry: bool) -> 
         return writeln!(
             out,
             "would drop checkpoints {:?}: {freed} freed",
-            report.dropped
+            numbers(&report.dropped)
         );
     }
     dropped(out, report)
@@ -281,8 +281,8 @@ pub(super) fn run_json(report: &CompactReport, dropped: &DropReport) -> Value {
         "tool": TOOL,
         "verb": "run",
         "dry_run": false,
-        "dropped": dropped.dropped,
-        "held": dropped.held,
+        "dropped": numbers(&dropped.dropped),
+        "held": numbers(&dropped.held),
         "freed_bytes": dropped.freed_bytes,
         "files": report.files,
         "bytes_read": report.bytes_read,
@@ -303,8 +303,8 @@ pub(super) fn gc_json(report: &DropReport, dry_run: bool) -> Value {
         "tool": TOOL,
         "verb": "gc",
         "dry_run": dry_run,
-        "dropped": report.dropped,
-        "held": report.held,
+        "dropped": numbers(&report.dropped),
+        "held": numbers(&report.held),
         "freed_bytes": report.freed_bytes,
     })
 }

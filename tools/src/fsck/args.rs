@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, ValueHint};
+use hps::CheckpointId;
 
 use crate::cli::{self, Common};
 
@@ -36,7 +37,7 @@ pub struct Args {
     pub full: bool,
     /// Count the rows of this retained checkpoint (or repair it) instead of the last one
     #[arg(long, value_name = "ID")]
-    pub checkpoint: Option<u64>,
+    pub checkpoint: Option<CheckpointId>,
     /// Print a digest of all rows of the checkpoint: equal for equal rows, whatever the files
     #[arg(long)]
     pub digest: bool,

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use hps::format::Digest;
-use hps::{ArgumentError, Error, RowIter, RuntimeOptions, Store, mix64};
+use hps::{ArgumentError, CheckpointId, Error, RowIter, RuntimeOptions, Store, mix64};
 
 use crate::cli::Interrupt;
 
@@ -43,7 +43,7 @@ impl Difference {
     }
 }
 
-fn open(directory: &Path, checkpoint: Option<u64>) -> Result<(Store, u64)> {
+fn open(directory: &Path, checkpoint: Option<CheckpointId>) -> Result<(Store, CheckpointId)> {
     let options = RuntimeOptions {
         cache_bytes: 1 << 20,
         threads: 1,
@@ -67,7 +67,7 @@ fn open(directory: &Path, checkpoint: Option<u64>) -> Result<(Store, u64)> {
 ///
 /// # Errors
 /// What the store says; `Cancelled` on request.
-pub fn digest(directory: &Path, checkpoint: u64, interrupt: &Interrupt) -> Result<String> {
+pub fn digest(directory: &Path, checkpoint: CheckpointId, interrupt: &Interrupt) -> Result<String> {
     let (store, id) = open(directory, Some(checkpoint))?;
     let mut rows = store.rows(id)?;
     let mut digest = Digest::new();
@@ -120,7 +120,7 @@ impl Side {
 /// What the stores say; `Cancelled` on request.
 pub fn diff(
     directory: &Path,
-    checkpoint: u64,
+    checkpoint: CheckpointId,
     other: &Path,
     interrupt: &Interrupt,
 ) -> Result<Difference> {

@@ -7,14 +7,14 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use hps::Error;
 use hps::inspect::Report;
 use hps::io::Io;
 use hps::repair::{Counts, Fate, LostRow, RepairOptions, RepairOutcome, Repaired, repair};
+use hps::{CheckpointId, Error};
 use serde_json::{Value, json};
 
 use super::Args;
-use crate::cli::{GOOD, Interrupt, Meter, count, of, refuse_strange_owner, visible};
+use crate::cli::{GOOD, Interrupt, Meter, count, numbers, of, refuse_strange_owner, visible};
 
 /// Lost keys that are printed.
 const NAMED_MAX: usize = 16;
@@ -164,12 +164,12 @@ pub(super) fn json(mended: &Mended) -> Value {
     json!({
         "store": mended.root.to_string_lossy(),
         "damaged": mended.aside.to_string_lossy(),
-        "checkpoint": r.checkpoint,
+        "checkpoint": r.checkpoint.0,
         "step": r.step,
         "meta_lost": r.meta_lost,
         "version_lost": r.version_lost,
-        "checkpoints_kept": r.checkpoints_kept,
-        "checkpoints_dropped": r.checkpoints_dropped,
+        "checkpoints_kept": numbers(&r.checkpoints_kept),
+        "checkpoints_dropped": numbers(&r.checkpoints_dropped),
         "data_directories": r.moved.iter().map(|(old, new)| json!({
             "damaged": old.to_string_lossy(), "store": new.to_string_lossy(),
         })).collect::<Vec<_>>(),
@@ -209,7 +209,7 @@ pub(super) fn print(out: &mut dyn Write, mended: &Mended) -> io::Result<()> {
         ("checkpoints that are lost", &r.checkpoints_dropped),
     ] {
         if !ids.is_empty() {
-            let ids: Vec<String> = ids.iter().map(u64::to_string).collect();
+            let ids: Vec<String> = ids.iter().map(CheckpointId::to_string).collect();
             writeln!(out, "  {what}: {}", ids.join(", "))?;
         }
     }

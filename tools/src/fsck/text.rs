@@ -84,9 +84,9 @@ fn json(args: &Args, outcome: &Outcome) -> Value {
         "full": !args.quick,
         "open_elsewhere": report.open_elsewhere,
         "left_out": report.left_out,
-        "checkpoint": report.checkpoint,
+        "checkpoint": report.checkpoint.map(|id| id.0),
         "checkpoints": report.checkpoints.iter().map(|c| json!({
-            "id": c.id, "step": c.step, "unix_seconds": c.unix_seconds,
+            "id": c.id.0, "step": c.step, "unix_seconds": c.unix_seconds,
             "meta_bytes": c.meta_bytes, "files": c.files, "bytes": c.bytes,
         })).collect::<Vec<_>>(),
         "tables": report.tables.iter().map(|t| json!({
