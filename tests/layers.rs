@@ -84,8 +84,8 @@ const UNSAFE_FILES: &[&str] = &[
     "src/pages.rs",
     "tests/common/limits.rs",
     "tests/fork.rs",
-    "tools/src/peers/lmdb.rs",
-    "tools/src/peers/mmap.rs",
+    "tools/bench/src/peers/lmdb.rs",
+    "tools/bench/src/peers/mmap.rs",
 ];
 /// What such a file says at its top, without white space.
 const UNSAFE_REASON: &str = "#![expect(unsafe_code,reason=";

@@ -21,7 +21,7 @@
 # Half of the random cases are the same each time, half come from HPS_SEED, or, without it, from the
 # commit. No seed is run twice.
 #
-# The feature `peers` of hps-tools (other stores, to compare with) is in no stage: it may compile
+# The feature `peers` of hps-bench (other stores, to compare with) is in no stage: it may compile
 # RocksDB for 20 minutes. `tools/peers.sh test` builds and tests it, by hand.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -35,7 +35,7 @@ export HPS_SEED
 # Kills and power cuts under the trainer; tools/soak.sh is the long run of all of it.
 kills=${HPS_CHECK_KILLS:-200}
 cuts=${HPS_CHECK_CUTS:-20}
-# Every member of the workspace with every feature but hps-tools' `peers`; see above.
+# Every member of the workspace with every feature but hps-bench's `peers`; see above.
 workspace=(--workspace --features hps/sim)
 # Workloads of each kind of the crash test, half of them new; `cargo test` runs the first 30 at most.
 workloads_all=${HPS_CRASH_WORKLOADS:-200}
@@ -266,7 +266,7 @@ stage_tests() {
 
 # In the release profile, which stage bench needs too: a test of damaged traces takes minutes without.
 stage_tools() {
-  cargo test --release -p hps-tools
+  cargo test --release -p hps-tools -p hps-bench
 }
 
 # The library with each feature alone and with none, without what tests switch on.
@@ -348,7 +348,7 @@ stage_bounds() {
 
 # hps-bench measures everything that it knows, tiny: the figures mean nothing, but all are there.
 stage_bench() {
-  built tools || cargo build --release --quiet -p hps-tools --bin hps-bench
+  built tools || cargo build --release --quiet -p hps-bench
   local bench=${CARGO_TARGET_DIR:-target}/release/hps-bench out=target/hps-bench
   mkdir -p target
   if ! timeout 180 "$bench" --tiny all --json >"$out.txt" 2>"$out.log"; then

@@ -47,11 +47,11 @@ clang || need libclang-dev || {
     exit 8
 }
 
-cargo build --release -p hps-tools --features peers --bin hps-bench
+cargo build --release -p hps-bench --features peers
 case ${1:-} in
 test)
-    cargo test --release -p hps-tools --features peers --lib peers
-    cargo test --release -p hps-tools --features peers --test peers_contract --test peers_compare
+    cargo test --release -p hps-bench --features peers --lib peers
+    cargo test --release -p hps-bench --features peers --test peers_contract --test peers_compare
     ;;
 --)
     shift

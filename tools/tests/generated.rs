@@ -8,124 +8,19 @@
     reason = "test helpers fail the test"
 )]
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+#[path = "support/pages.rs"]
+mod pages;
 
 use clap::{Command, CommandFactory};
-use clap_complete::{Generator, Shell};
 
-/// Every tool, one line each.
+use pages::{check, exit_codes};
+
+/// Every tool of this package, one line each.
 fn commands() -> Vec<Command> {
     vec![
-        hps_tools::bench::args::Args::command(),
         hps_tools::compact::Args::command(),
         hps_tools::fsck::Args::command(),
     ]
-}
-
-/// In the foot of each page.
-const SOURCE: &str = concat!("hps-tools ", env!("CARGO_PKG_VERSION"));
-
-type Files = BTreeMap<PathBuf, Vec<u8>>;
-
-fn completions() -> Files {
-    let mut files = Files::new();
-    for mut command in commands() {
-        let name = command.get_name().to_owned();
-        for shell in [Shell::Bash, Shell::Fish, Shell::Zsh] {
-            let mut text = Vec::new();
-            clap_complete::generate(shell, &mut command, &name, &mut text);
-            files.insert(shell.file_name(&name).into(), text);
-        }
-    }
-    files
-}
-
-/// A page for each tool and each of its subcommands.
-fn pages() -> Files {
-    let mut files = Files::new();
-    for command in commands() {
-        let mut command = command.disable_help_subcommand(true);
-        command.build();
-        pages_of(&command, &mut files);
-    }
-    files
-}
-
-fn pages_of(command: &Command, files: &mut Files) {
-    let shown = command.get_subcommands().filter(|s| !s.is_hide_set());
-    shown.for_each(|subcommand| pages_of(subcommand, files));
-    let page = clap_mangen::Man::new(command.clone());
-    let mut text = Vec::new();
-    write_page(command, &mut text).unwrap();
-    files.insert(page.get_filename().into(), text);
-}
-
-/// What clap_mangen makes of a command, and the sections that it does not know.
-fn write_page(command: &Command, out: &mut Vec<u8>) -> io::Result<()> {
-    let long = command.get_long_about().map(ToString::to_string);
-    let (about, exits) = match &long {
-        Some(text) => text
-            .split_once("\n\nExit codes: ")
-            .unwrap_or((text.as_str(), "")),
-        None => ("", ""),
-    };
-    let mut described = command.clone();
-    if long.is_some() {
-        described = described.long_about(about.to_owned());
-    }
-    let page = clap_mangen::Man::new(described).source(SOURCE);
-    page.render_title(out)?;
-    page.render_name_section(out)?;
-    page.render_synopsis_section(out)?;
-    page.render_description_section(out)?;
-    page.render_options_section(out)?;
-    if command.get_subcommands().any(|s| !s.is_hide_set()) {
-        page.render_subcommands_section(out)?;
-    }
-    if !exits.is_empty() {
-        writeln!(out, ".SH \"EXIT STATUS\"")?;
-        for (code, meaning) in exit_codes(exits) {
-            writeln!(out, ".TP\n\\fB{code}\\fR\n{}", roff(&meaning))?;
-        }
-    }
-    if command.get_arguments().any(|a| a.get_id() == "color") {
-        let names = "NO_COLOR, CLICOLOR_FORCE, TERM";
-        let what = "With --color auto: a value of NO_COLOR other than the empty one takes colours \
-                    away, CLICOLOR_FORCE=1 brings them where there is no terminal, and a TERM of \
-                    dumb has none (and no progress bar).";
-        writeln!(out, ".SH ENVIRONMENT\n.TP\n\\fB{names}\\fR\n{}", roff(what))?;
-    }
-    if command.get_version().is_some() {
-        page.render_version_section(out)?;
-    }
-    let own = command.get_name();
-    let tools = commands();
-    let others = tools.iter().map(Command::get_name).filter(|n| *n != own);
-    let others: Vec<String> = others.map(|n| format!("\\fB{}\\fR(1)", roff(n))).collect();
-    writeln!(out, ".SH \"SEE ALSO\"\n{}", others.join(", "))
-}
-
-/// "0 whole, 4 damage (of rows, of keys), 8 no store." as codes with their meanings.
-fn exit_codes(text: &str) -> Vec<(u32, String)> {
-    let mut codes: Vec<(u32, String)> = Vec::new();
-    for part in text.trim_end_matches('.').split(", ") {
-        let (first, rest) = part.split_once(' ').unwrap_or((part, ""));
-        match (first.parse(), codes.last_mut()) {
-            (Ok(code), _) => codes.push((code, rest.to_owned())),
-            (Err(_), Some((_, meaning))) => *meaning += &format!(", {part}"),
-            (Err(_), None) => panic!("exit codes begin with one: {text}"),
-        }
-    }
-    codes
-}
-
-/// A text whose characters mean nothing to roff.
-fn roff(text: &str) -> String {
-    assert!(!text.starts_with(['.', '\'']), "a request: {text}");
-    text.replace('\\', "\\e").replace('-', "\\-")
 }
 
 #[test]
@@ -138,48 +33,12 @@ fn exit_codes_are_told_apart_from_commas() {
     );
 }
 
-fn read(directory: &Path) -> Files {
-    let mut files = Files::new();
-    for entry in fs::read_dir(directory).unwrap() {
-        let entry = entry.unwrap();
-        files.insert(entry.file_name().into(), fs::read(entry.path()).unwrap());
-    }
-    files
-}
-
-/// What is checked in, after a blessing if there was one, is what is generated.
-fn check(directory: &str, generated: &Files) {
-    assert!(!generated.is_empty());
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join(directory);
-    if std::env::var_os("HPS_BLESS").is_some() {
-        fs::create_dir_all(&directory).unwrap();
-        for name in read(&directory).keys() {
-            fs::remove_file(directory.join(name)).unwrap();
-        }
-        for (name, content) in generated {
-            fs::write(directory.join(name), content).unwrap();
-        }
-    }
-    let there = read(&directory);
-    let names = |files: &Files| files.keys().cloned().collect::<Vec<_>>();
-    assert_eq!(
-        names(&there),
-        names(generated),
-        "HPS_BLESS=1 writes them anew"
-    );
-    for (name, content) in generated {
-        let same = there[name] == *content;
-        let path = directory.join(name);
-        assert!(same, "{}: HPS_BLESS=1 writes it anew", path.display());
-    }
-}
-
 #[test]
 fn completions_are_those_of_the_flags() {
-    check("completions", &completions());
+    check("completions", &pages::completions(commands()));
 }
 
 #[test]
 fn man_pages_are_those_of_the_flags() {
-    check("man", &pages());
+    check("man", &pages::pages(commands()));
 }

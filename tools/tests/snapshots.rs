@@ -1,10 +1,11 @@
 //! What do people and scripts see of the tools: help, reports, errors?
 //!
-//! - Each case is a file in `snapshots/`: the command, its exit code, stdout, stderr. What differs
-//!   from run to run stands there as a word: `<DIR>`, `<UUID>`, `<TIME>`, `<VERSION>`.
+//! - Each case is a file in `snapshots/`; `support/cases.rs` says what stands there.
 //! - `HPS_BLESS=1 cargo test -p hps-tools --test snapshots` writes them anew: look at the diff.
-//! - JSON is laid out over lines, so that a diff can be read.
 #![expect(clippy::unwrap_used, reason = "test helpers fail the test")]
+
+#[path = "support/cases.rs"]
+mod cases;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,25 +13,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
 
+use cases::{Cases, check_names, command, files};
 use hps::{RuntimeOptions, Store, TableDescriptor, TableId, Update};
-use serde_json::Value;
 
 const FSCK: &str = env!("CARGO_BIN_EXE_hps-fsck");
-const BENCH: &str = env!("CARGO_BIN_EXE_hps-bench");
 const COMPACT: &str = env!("CARGO_BIN_EXE_hps-compact");
 const DIM: usize = 4;
-/// What could change help, colours or messages.
-const VARIABLES: &[&str] = &[
-    "COLUMNS",
-    "LINES",
-    "CI",
-    "NO_COLOR",
-    "CLICOLOR",
-    "CLICOLOR_FORCE",
-    "RUST_BACKTRACE",
-];
 
 fn set(store: &Store, table: TableId, keys: &[u64], value: f32) {
     let mut out = vec![0.0; keys.len() * DIM];
@@ -73,19 +62,6 @@ fn sample(directory: &Path, last: f32) {
     store.close().unwrap();
 }
 
-fn files(directory: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        match path.is_dir() {
-            true => found.extend(files(&path)),
-            false => found.push(path),
-        }
-    }
-    found.sort();
-    found
-}
-
 fn of_kind(directory: &Path, suffix: &str) -> PathBuf {
     let named = |p: &PathBuf| p.to_string_lossy().ends_with(suffix);
     files(directory).into_iter().find(named).unwrap()
@@ -102,161 +78,18 @@ fn with_damage<T>(path: &Path, offset: usize, work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Cases of one directory, each compared with its file.
-struct Cases {
-    root: PathBuf,
-    differ: Vec<String>,
-}
-
 impl Cases {
-    fn new(root: &Path) -> Cases {
-        Cases {
-            root: root.to_path_buf(),
-            differ: Vec::new(),
-        }
-    }
-
     fn fsck(&mut self, name: &str, args: &[&str]) {
         self.run(name, &mut command(FSCK), "hps-fsck", args);
     }
-
-    fn run(&mut self, name: &str, command: &mut Command, tool: &str, args: &[&str]) {
-        let output = command.args(args).current_dir(&self.root).output().unwrap();
-        let line = [&[tool], args].concat().join(" ");
-        self.compare(name, &self.snapshot(&line, &output));
-    }
-
-    fn snapshot(&self, line: &str, output: &Output) -> String {
-        let code = output.status.code();
-        let code = code.map_or("killed".to_owned(), |code| code.to_string());
-        let mut text = format!("$ {line}\nexit {code}\n");
-        for (name, bytes) in [("stdout", &output.stdout), ("stderr", &output.stderr)] {
-            let written = String::from_utf8(bytes.clone()).unwrap();
-            if !written.is_empty() {
-                text += &format!("--- {name}\n{}", laid_out(&written));
-            }
-        }
-        let root = self.root.to_str().unwrap();
-        let text = text.replace(root, "<DIR>");
-        let text = text.replace(env!("CARGO_PKG_VERSION"), "<VERSION>");
-        without_what_varies(&text)
-    }
-
-    fn compare(&mut self, name: &str, found: &str) {
-        let path = snapshots().join(format!("{name}.txt"));
-        if std::env::var_os("HPS_BLESS").is_some() {
-            fs::create_dir_all(snapshots()).unwrap();
-            fs::write(&path, found).unwrap();
-        }
-        let wanted = fs::read_to_string(&path).unwrap_or_default();
-        if wanted != found {
-            let path = path.display();
-            self.differ
-                .push(format!("== {path}\n-- wanted\n{wanted}\n-- found\n{found}"));
-        }
-    }
-
-    fn end(self) {
-        let all = self.differ.join("\n");
-        assert!(all.is_empty(), "{all}\nHPS_BLESS=1 writes them anew");
-    }
-}
-
-fn snapshots() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots")
-}
-
-/// A tool in a world without terminal.
-fn command(tool: &str) -> Command {
-    let mut command = Command::new(tool);
-    command.stdin(Stdio::null());
-    for name in VARIABLES {
-        command.env_remove(name);
-    }
-    command
-}
-
-/// Each line that is an object, over several lines; plain arrays of numbers stay on one.
-fn laid_out(text: &str) -> String {
-    let lay = |line: &str| match serde_json::from_str::<Value>(line) {
-        Ok(value) if value.is_object() => serde_json::to_string_pretty(&value).unwrap(),
-        _ => line.to_owned(),
-    };
-    let lines: Vec<String> = text.lines().map(lay).collect();
-    let mut laid = String::new();
-    let mut in_numbers = false;
-    for line in lines.join("\n").lines() {
-        let item = line.trim();
-        let number = item.starts_with(|c: char| c.is_ascii_digit() || c == '-');
-        in_numbers = number && (in_numbers || laid.ends_with("[\n"));
-        if in_numbers || (item.starts_with(']') && laid.ends_with(|c: char| c.is_ascii_digit())) {
-            laid.truncate(laid.trim_end().len());
-            laid += if laid.ends_with(',') { " " } else { "" };
-            laid += item;
-        } else {
-            laid += line;
-        }
-        laid += if in_numbers && !item.ends_with(',') {
-            ""
-        } else {
-            "\n"
-        };
-    }
-    laid
-}
-
-/// The uuid of a store, and times.
-fn without_what_varies(text: &str) -> String {
-    let mut lines = Vec::new();
-    for line in text.lines() {
-        let (start, rest) = match line.find("store ") {
-            Some(0) => line.split_at(6),
-            _ => ("", line),
-        };
-        let hex = |c: char| c.is_ascii_hexdigit();
-        let is_uuid = rest.len() >= 32 && rest.chars().take(32).all(hex);
-        let trimmed = line.trim_start();
-        let indent = &line[..line.len() - trimmed.len()];
-        lines.push(if !start.is_empty() && is_uuid {
-            format!("{start}<UUID>{}", &rest[32..])
-        } else if trimmed.starts_with("\"store\": \"") {
-            format!("{indent}\"store\": \"<UUID>\",")
-        } else if trimmed.starts_with("\"unix_seconds\": ") {
-            format!("{indent}\"unix_seconds\": <TIME>")
-        } else {
-            line.to_owned()
-        });
-    }
-    lines.join("\n") + "\n"
 }
 
 #[test]
 fn help_and_versions_read_as_they_did() {
     let dir = tempfile::tempdir().unwrap();
     let mut cases = Cases::new(dir.path());
-    let tools = [
-        ("hps-fsck", FSCK),
-        ("hps-bench", BENCH),
-        ("hps-compact", COMPACT),
-    ];
-    for (name, tool) in tools {
-        for (case, flag) in [("help", "--help"), ("h", "-h"), ("version", "--version")] {
-            cases.run(&format!("{name}-{case}"), &mut command(tool), name, &[flag]);
-        }
-    }
-    let replay = ["replay", "--help"];
-    cases.run(
-        "hps-bench-paired-help",
-        &mut command(BENCH),
-        "hps-bench",
-        &["paired", "--help"],
-    );
-    cases.run(
-        "hps-bench-replay-help",
-        &mut command(BENCH),
-        "hps-bench",
-        &replay,
-    );
+    cases.run_help("hps-fsck", FSCK);
+    cases.run_help("hps-compact", COMPACT);
     cases.end();
 }
 
@@ -424,14 +257,6 @@ fn errors_name_the_thing_and_the_way_out() {
     cases.fsck("error-quiet-json", &["-q", "--json", "s"]);
     fs::write(dir.path().join("s/STORE"), "").unwrap();
     cases.fsck("error-store-empty", &["s"]);
-    let too_little = ["train", "--tiny", "--memory-mib", "1", "--json"];
-    cases.run(
-        "hps-bench-memory",
-        &mut command(BENCH),
-        "hps-bench",
-        &too_little,
-    );
-    cases.run("hps-bench-none", &mut command(BENCH), "hps-bench", &[]);
     cases.end();
 }
 
@@ -489,25 +314,14 @@ fn a_directory_whose_name_is_no_text_is_reported() {
     });
 }
 
-/// A file that no case writes any more says nothing about the tools.
 #[test]
 fn every_snapshot_has_its_case() {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots.rs");
-    let source = fs::read_to_string(source).unwrap();
     let kinds = [
         "current", "store", "manifest", "copy", "meta", "rows", "image",
     ];
-    for path in files(&snapshots()) {
-        let name = path.file_stem().unwrap().to_str().unwrap();
+    check_names(&["hps-fsck", "hps-compact"], |name| {
         let damaged = name.strip_prefix("damaged-");
-        let damaged = damaged.map(|n| n.trim_end_matches("-json"));
-        let help = ["-help", "-h", "-version"].iter();
-        let help = help.filter_map(|end| name.strip_suffix(end));
-        let known = damaged.is_some_and(|kind| kinds.contains(&kind))
-            || help
-                .into_iter()
-                .any(|t| ["hps-fsck", "hps-bench", "hps-compact"].contains(&t))
-            || source.contains(&format!("\"{name}\""));
-        assert!(known, "{}: no case of this name", path.display());
-    }
+        let damaged = damaged.map(|kind| kind.trim_end_matches("-json"));
+        damaged.is_some_and(|kind| kinds.contains(&kind))
+    });
 }

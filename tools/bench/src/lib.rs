@@ -1,0 +1,102 @@
+//! How fast is a store, beside the limits of the machine and beside other stores?
+//!
+//! - `work`: the workloads. Each measures its limit in the same round and reports both; see `report`.
+//! - `draw`, `pipeline` and `limits` know no workload: others measure with them, too.
+//! - `paired`: is a new build slower than an old one?
+//! - `trace`: recorded keys, replayed through cache policies.
+//! - `peers` (feature): other stores under the same workloads.
+
+pub mod args;
+pub mod bed;
+pub mod context;
+pub mod draw;
+pub mod figures;
+pub mod limits;
+pub mod machine;
+pub mod model;
+pub mod paired;
+#[cfg(feature = "peers")]
+pub mod peers;
+pub mod pipeline;
+pub mod plot;
+pub mod report;
+pub mod trace;
+pub mod work;
+
+use std::fs;
+
+use anyhow::{Context as _, Result};
+use hps_tools::cli::Exit;
+
+use args::{Args, Job, Name};
+use context::Context;
+
+/// Runs what the flags ask for and prints the report.
+///
+/// # Errors
+/// A [`args::Usage`] error for a fault of the user's; else what the store or the system says.
+pub fn run(args: &Args) -> Result<Exit> {
+    match (&args.command, &args.child) {
+        (Some(args::Command::Replay(replay)), _) => trace::replay(replay)?,
+        (Some(args::Command::Paired(paired)), _) => return paired::run(paired),
+        (None, Some(store)) => work::reopen::child(args, store)?,
+        (None, None) => measure(args)?,
+    }
+    Ok(Exit::Clean)
+}
+
+/// Measures the workloads that are asked for.
+fn measure(args: &Args) -> Result<()> {
+    let mut context = Context::new(args)?;
+    let jobs = args.jobs();
+    let memory: Vec<Job> = jobs.iter().copied().filter(|j| is_memory(j.name)).collect();
+    let mut memory_done = false;
+    for job in &jobs {
+        match job.name {
+            name if is_memory(name) => {
+                if !std::mem::replace(&mut memory_done, true) {
+                    work::memory::run(&mut context, &memory)?;
+                }
+            }
+            Name::Load => work::load::run(&mut context)?,
+            Name::PullMiss => work::disk::pull_miss(&mut context)?,
+            Name::Train => work::disk::train(&mut context, job.zipf)?,
+            Name::Checkpoint => work::checkpoint::run(&mut context)?,
+            Name::Reopen => work::reopen::run(&mut context)?,
+            Name::Compaction => work::compaction::run(&mut context, job.zipf)?,
+            Name::Index => work::index::run(&mut context)?,
+            Name::Growth => work::growth::run(&mut context)?,
+            other => anyhow::bail!("{other:?} is no single workload"),
+        }
+    }
+    context.notes.done();
+    let title = title(&context);
+    if let (Some(path), Some(samples)) = (&args.plot, &context.samples) {
+        let text = plot::svg(&title, samples);
+        fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
+    }
+    let machine = machine::describe(context.bed.root());
+    report::print(&title, &machine, &context.outcomes, args.json)
+}
+
+fn is_memory(name: Name) -> bool {
+    matches!(
+        name,
+        Name::PullHit | Name::PushHit | Name::TrainMemory | Name::FirstTouch
+    )
+}
+
+fn title(context: &Context) -> String {
+    let s = &context.settings;
+    format!(
+        "hps-bench: {} rows, dim {}, {:?} ({} B a row), batch {}, {} threads, {} rounds of {} s",
+        s.rows,
+        s.dim,
+        s.descriptor.optimizer,
+        s.row_bytes(),
+        s.batch,
+        s.threads,
+        s.rounds,
+        s.seconds
+    )
+}

@@ -1,0 +1,209 @@
+//! How fast is a checkpoint, and what does it cost the trainer beside it? `checkpoint`.
+//!
+//! - Idle: every row in memory is dirty and nobody trains; dirty bytes by the time of the call.
+//! - Beside: the trainer goes on with plain pulls while the checkpoint runs, once with every row
+//!   in memory and once out of memory. Phases without a checkpoint come between, over the same
+//!   store and keys: their pulls are the idle ones.
+//! - A pull belongs to a checkpoint when one was running at its end.
+//! - The limit is what the device writes in order, measured in each round.
+
+use std::time::Instant;
+
+use anyhow::Result;
+use hps::{Store, TableId};
+
+use crate::args::Settings;
+use crate::bed::fill;
+use crate::context::{Context, Delta, holdings, quiet};
+use crate::draw::Order;
+use crate::figures::{Latencies, Spread};
+use crate::pipeline::{Cycle, Drawn, Step, Supply, Trainer};
+use crate::report::Outcome;
+
+const LIMIT: &str = "bytes written in order / row bytes";
+/// Pulls beside checkpoints that a p99 is taken from, at least.
+const PULLS_MIN: usize = 500;
+
+/// Checkpoints idle and beside training.
+///
+/// # Errors
+/// What the store says.
+pub fn run(context: &mut Context) -> Result<()> {
+    let s = context.settings.clone();
+    super::memory::check_memory(s.cache_of(s.rows))?;
+    context.notes.say("checkpoint: rows in memory");
+    let store = Store::create(&context.bed.scratch(), s.options(s.cache_of(s.rows)))?;
+    let table = store.create_table(&s.descriptor)?;
+    let mut idle = Outcome::new("checkpoint", LIMIT);
+    let mut beside = Outcome::new("checkpoint-beside", LIMIT);
+    let mut figures = Beside::default();
+    let pool = context.pool(0.99, 4000, if s.tiny { 4 } else { 64 }, Order::Sorted);
+    let mut trainer = Trainer::new(&store, table, &s).with_depth(0);
+    for round in 0..s.rounds {
+        context
+            .notes
+            .say(&format!("checkpoint: round {}", round + 1));
+        let limit = context.sequential_write()?.per_second / s.row_bytes() as f64;
+        fill(&store, table, &s)?;
+        idle.round(alone(&store, &mut trainer)?, limit);
+        quiet(&store);
+        fill(&store, table, &s)?;
+        let before = figures.dirty_rows;
+        let since = figures.checkpoint_seconds;
+        let mut supply = Cycle::new(&pool);
+        figures.one_round(&store, &mut trainer, &mut supply, &s)?;
+        let rows = figures.dirty_rows - before;
+        beside.round(rows / (figures.checkpoint_seconds - since), limit);
+        quiet(&store);
+    }
+    tell_checkpoints(&mut idle, &store, &s);
+    figures.tell(&mut beside, &store);
+    drop(trainer);
+    store.close_discarding();
+    context.outcomes.extend([idle, beside]);
+    let out_of_memory = out_of_memory(context)?;
+    context.outcomes.push(out_of_memory);
+    Ok(())
+}
+
+/// A checkpoint that nobody trains beside; dirty rows a second.
+fn alone(store: &Store, trainer: &mut Trainer) -> Result<f64> {
+    let dirty = store.stats().dirty_rows as f64;
+    let since = Instant::now();
+    trainer.start_checkpoint()?;
+    trainer.end_checkpoint()?;
+    Ok(dirty / since.elapsed().as_secs_f64())
+}
+
+fn tell_checkpoints(outcome: &mut Outcome, store: &Store, s: &Settings) {
+    let rate = Spread::of(&outcome.rows_per_s).median;
+    outcome.set("dirty_bytes_per_s", rate * s.row_bytes() as f64);
+    outcome.set("cut_ms_max", store.stats().cut_us_max as f64 / 1e3);
+    holdings(outcome, &store.stats());
+}
+
+/// Training out of memory with a checkpoint running about half of the time.
+fn out_of_memory(context: &Context) -> Result<Outcome> {
+    let s = &context.settings;
+    let mut outcome = Outcome::new("checkpoint-beside-disk", LIMIT);
+    let store = context.open_out_of_memory()?;
+    let table: TableId = store.table(&s.descriptor.name)?;
+    let mut trainer = Trainer::new(&store, table, s).with_depth(0);
+    let mut draw = context.draw(0.99, 5000);
+    let mut supply = Drawn::new(&mut draw, s.batch);
+    context.notes.say("checkpoint: warm-up out of memory");
+    trainer.run(
+        &mut supply,
+        s.warmup_seconds.min(s.seconds * 3.0),
+        &mut |_| {},
+    )?;
+    let before = store.stats();
+    let mut figures = Beside::default();
+    for round in 0..s.rounds {
+        context
+            .notes
+            .say(&format!("checkpoint out of memory: round {}", round + 1));
+        let limit = context.sequential_write()?.per_second / s.row_bytes() as f64;
+        let (rows, seconds) = (figures.dirty_rows, figures.checkpoint_seconds);
+        figures.one_round(&store, &mut trainer, &mut supply, s)?;
+        let rate = (figures.dirty_rows - rows) / (figures.checkpoint_seconds - seconds);
+        outcome.round(rate, limit);
+    }
+    let delta = Delta::of(&before, &store.stats());
+    outcome.set("miss_share", 1.0 - delta.hit_rate());
+    outcome.set("compactions_meanwhile", delta.compactions);
+    figures.tell(&mut outcome, &store);
+    drop(trainer);
+    store.close_discarding();
+    // The loaded store has other checkpoints and rows now.
+    context.bed.forget();
+    Ok(outcome)
+}
+
+/// Pulls with and without a checkpoint beside them.
+#[derive(Default)]
+struct Beside {
+    idle: Vec<f64>,
+    beside: Vec<f64>,
+    steps_idle: Vec<f64>,
+    dirty_rows: f64,
+    checkpoint_seconds: f64,
+    checkpoints: usize,
+    begin_ms_max: f64,
+}
+
+impl Beside {
+    /// Phases with and without, until there are enough pulls of both or the time is over.
+    fn one_round(
+        &mut self,
+        store: &Store,
+        trainer: &mut Trainer,
+        supply: &mut dyn Supply,
+        s: &Settings,
+    ) -> Result<()> {
+        let wanted = if s.tiny {
+            4
+        } else {
+            PULLS_MIN.div_ceil(s.rounds)
+        };
+        let (idle_before, beside_before) = (self.idle.len(), self.beside.len());
+        let since = Instant::now();
+        loop {
+            let phase = (s.seconds / 4.0).min(2.0);
+            let mut quiet = Vec::new();
+            trainer.run(supply, phase, &mut |step| quiet.push(*step))?;
+            self.idle.extend(quiet.iter().map(Step::pull));
+            self.steps_idle.extend(quiet.iter().map(Step::seconds));
+            self.one_checkpoint(store, trainer, supply)?;
+            let enough = self.idle.len() - idle_before >= wanted
+                && self.beside.len() - beside_before >= wanted;
+            if enough || since.elapsed().as_secs_f64() > (6.0 * s.seconds).max(20.0) {
+                return Ok(());
+            }
+        }
+    }
+
+    fn one_checkpoint(
+        &mut self,
+        store: &Store,
+        trainer: &mut Trainer,
+        supply: &mut dyn Supply,
+    ) -> Result<()> {
+        self.dirty_rows += store.stats().dirty_rows as f64;
+        let since = Instant::now();
+        trainer.start_checkpoint()?;
+        self.begin_ms_max = self.begin_ms_max.max(since.elapsed().as_secs_f64() * 1e3);
+        while !trainer.checkpoint_is_done() {
+            let Some(step) = trainer.step(supply)? else {
+                break;
+            };
+            if trainer.checkpoint_is_done() {
+                break; // It ended during this step; its time is known to one batch.
+            }
+            self.beside.push(step.pull());
+        }
+        trainer.end_checkpoint()?;
+        self.checkpoint_seconds += since.elapsed().as_secs_f64();
+        self.checkpoints += 1;
+        Ok(())
+    }
+
+    fn tell(self, outcome: &mut Outcome, store: &Store) {
+        let idle = Latencies::of_seconds(self.idle);
+        let beside = Latencies::of_seconds(self.beside);
+        outcome.set("pull_idle", idle.json());
+        outcome.set("pull_beside", beside.json());
+        outcome.set(
+            "pull_p99_beside_to_idle",
+            beside.at(990) / idle.at(990).max(1e-9),
+        );
+        let batch = Latencies::of_seconds(self.steps_idle).at(500);
+        let cut = store.stats().cut_us_max as f64 / 1e3;
+        outcome.set("batch_ms", batch);
+        outcome.set("cut_ms_max", cut);
+        outcome.set("cut_to_batch", cut / batch.max(1e-9));
+        outcome.set("begin_call_ms_max", self.begin_ms_max);
+        outcome.set("checkpoints", self.checkpoints);
+        holdings(outcome, &store.stats());
+    }
+}

@@ -1,0 +1,49 @@
+//! How fast is every row stored once, in random order, with a closing checkpoint? `load`.
+//!
+//! - Useful bytes are the rows' own; the limit is what the device writes in order, each round
+//!   measured before the load.
+//! - The store of the last round stays for the other workloads.
+
+use anyhow::Result;
+
+use crate::context::{Context, holdings};
+use crate::figures::Latencies;
+use crate::machine;
+use crate::report::Outcome;
+
+/// Loads the store once per round.
+///
+/// # Errors
+/// What the store says.
+pub fn run(context: &mut Context) -> Result<()> {
+    let s = &context.settings;
+    let mut outcome = Outcome::new("load", "bytes written in order / row bytes");
+    let row_bytes = s.row_bytes() as f64;
+    let (mut before_checkpoint, mut amplification) = (Vec::new(), Vec::new());
+    let mut peak = 0;
+    for round in 0..s.rounds {
+        context.notes.say(&format!("load: round {}", round + 1));
+        let write = context.sequential_write()?;
+        machine::reset_peak_rss();
+        let loaded = context.bed.load(s)?;
+        peak = machine::peak_rss_bytes().max(peak);
+        let rate = s.rows as f64 / loaded.seconds;
+        outcome.round(rate, write.per_second / row_bytes);
+        before_checkpoint.push(s.rows as f64 / loaded.push_seconds);
+        let useful = s.rows as f64 * row_bytes;
+        amplification.push(loaded.stats.written_bytes as f64 / useful);
+        outcome.set("useful_bytes_per_s", rate * row_bytes);
+        outcome.set("write_bytes_per_s", write.per_second);
+        outcome.set("write_synced_bytes_per_s", write.synced_per_second);
+        outcome.set("write_depth", write.depth);
+        outcome.set("batch", Latencies::of_seconds(loaded.batches).json());
+        outcome.set("stall_s", loaded.stats.stall_us as f64 / 1e6);
+        outcome.set("compactions", loaded.stats.compactions);
+        holdings(&mut outcome, &loaded.stats);
+    }
+    outcome.spread("rows_per_s_before_checkpoint", &before_checkpoint);
+    outcome.spread("write_amplification", &amplification);
+    outcome.set("peak_rss_bytes", peak);
+    context.outcomes.push(outcome);
+    Ok(())
+}

@@ -1,0 +1,269 @@
+//! How soon is a store back, after a clean close and after kill -9? `reopen`.
+//!
+//! - Opening is timed over the loaded store; its limit is the index image, and the key blocks of
+//!   files that are younger, read in order at the device's best.
+//! - For the kill a child process opens the store, trains without a checkpoint until rows were
+//!   flushed, says so, trains on, and is killed: opening then has files to throw away.
+//! - The first batch after opening is uniform and cold, and so are the ten that steady speed is
+//!   taken from.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use hps::Store;
+
+use crate::args::Args;
+use crate::context::{Context, holdings};
+use crate::draw::{Distribution, Draw, Order};
+use crate::figures::Spread;
+use crate::pipeline::{Drawn, Once, Trainer};
+use crate::report::Outcome;
+
+/// Flushes after which a trainer is killed; where all rows fit into memory, half a minute.
+const FLUSHES: u64 = 8;
+/// Cold batches after the first.
+const STEADY: usize = 10;
+
+/// Bytes of files that are read to learn the device's rate, where there is no image.
+const PROBE_BYTES: u64 = 1 << 30;
+/// Bytes of a key block, and the keys in it.
+const KEY_BLOCK: (u64, u64) = (4096, 340);
+/// Checkpoints while the store is churned.
+const CHECKPOINTS: u32 = 5;
+
+/// Reopens the loaded store, both ways in each round; then, if asked, after training.
+///
+/// # Errors
+/// What the store says; a child that did not start; a row that was lost.
+pub fn run(context: &mut Context) -> Result<()> {
+    context.ensure_loaded()?;
+    let mut clean = Reopened::new("reopen");
+    let mut killed = Reopened::new("reopen-killed");
+    let rounds = context.settings.rounds;
+    for round in 0..rounds {
+        context.notes.say(&format!("reopen: round {}", round + 1));
+        let rate = device_rate(context)?;
+        clean.round(context, round, rate)?;
+        kill_a_trainer(&context.bed.rows())?;
+        killed.round(context, round + 1000, rate)?;
+    }
+    context.outcomes.extend([clean.end(), killed.end()]);
+    let Some(seconds) = context.settings.churn_seconds else {
+        return Ok(());
+    };
+    churn(context, seconds)?;
+    let mut churned = Reopened::new("reopen-churned");
+    for round in 0..rounds {
+        let rate = device_rate(context)?;
+        churned.round(context, round + 2000, rate)?;
+    }
+    context.outcomes.push(churned.end());
+    Ok(())
+}
+
+/// Trains, with a checkpoint now and then and one at the end.
+fn churn(context: &mut Context, seconds: f64) -> Result<()> {
+    context.notes.say("reopen: training");
+    let s = &context.settings;
+    let store = Store::open(&context.bed.rows(), s.options(s.cache_for(s.rows * 20)?))?;
+    let table = store.table(&s.descriptor.name)?;
+    let mut draw = context.draw(s.zipf, 8000);
+    let mut supply = Drawn::new(&mut draw, s.batch);
+    let mut trainer = Trainer::new(&store, table, s);
+    let since = Instant::now();
+    for i in 1..=CHECKPOINTS {
+        let end = seconds * f64::from(i) / f64::from(CHECKPOINTS);
+        while since.elapsed().as_secs_f64() < end {
+            trainer.step(&mut supply)?;
+        }
+        trainer.start_checkpoint()?;
+    }
+    while !trainer.checkpoint_is_done() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(trainer);
+    let written = store.stats().written_bytes;
+    // It waits for the last image.
+    store.close_discarding();
+    let image = newest_image(&context.bed.rows())?;
+    context.notes.say(&format!(
+        "reopen: {} MiB written while training, {} MiB of image",
+        written >> 20,
+        image.map_or(0, |image| image.1) >> 20
+    ));
+    Ok(())
+}
+
+/// Number and bytes of the youngest index image.
+fn newest_image(store: &Path) -> Result<Option<(u64, u64)>> {
+    let mut newest = None;
+    for entry in std::fs::read_dir(store)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Some(Ok(number)) = name.strip_suffix(".image").map(str::parse::<u64>) else {
+            continue;
+        };
+        newest = newest.max(Some((number, entry.metadata()?.len())));
+    }
+    Ok(newest)
+}
+
+/// What an open has to read: the image, and the key blocks of files younger than it.
+fn needed_bytes(path: &Path, store: &Store) -> Result<u64> {
+    let (number, bytes) = newest_image(path)?.unwrap_or((0, 0));
+    let young = |file: &&hps::FileInfo| file.current && file.number > number;
+    let blocks = |file: hps::FileInfo| (file.rows + file.tombstones).div_ceil(KEY_BLOCK.1);
+    let keys: u64 = store
+        .files()
+        .into_iter()
+        .filter(|f| young(&f))
+        .map(blocks)
+        .sum();
+    Ok(bytes + keys * KEY_BLOCK.0)
+}
+
+/// Bytes a second of the store's files read in order: the image, or rows where there is none.
+fn device_rate(context: &Context) -> Result<f64> {
+    let root = context.bed.rows();
+    let (mut images, mut rows) = (Vec::new(), Vec::new());
+    for directory in [root.clone(), root.join("part-0")] {
+        for entry in std::fs::read_dir(directory)? {
+            let path = entry?.path();
+            match path.extension().and_then(|x| x.to_str()) {
+                Some("image") => images.push(path),
+                Some("rows") => rows.push(path),
+                _ => {}
+            }
+        }
+    }
+    if images.is_empty() {
+        let mut left = PROBE_BYTES;
+        for path in rows {
+            let bytes = std::fs::metadata(&path)?.len();
+            if left > 0 {
+                images.push(path);
+            }
+            left = left.saturating_sub(bytes);
+        }
+    }
+    Ok(context.sequential_read(&images)?.per_second)
+}
+
+/// Runs this program as a trainer of the store, and kills it with changes not checkpointed.
+fn kill_a_trainer(store: &Path) -> Result<()> {
+    let mut child = Command::new(std::env::current_exe()?)
+        .args(std::env::args_os().skip(1))
+        .arg("--child")
+        .arg(store)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        .spawn()
+        .context("start a trainer to kill")?;
+    let mut line = String::new();
+    let said = match child.stdout.take() {
+        Some(out) => BufReader::new(out).read_line(&mut line),
+        None => Ok(0),
+    };
+    std::thread::sleep(Duration::from_millis(200));
+    child.kill().context("kill the trainer")?;
+    child.wait()?;
+    said?;
+    anyhow::ensure!(
+        line.trim() == "ready",
+        "the trainer ended before it was killed"
+    );
+    Ok(())
+}
+
+/// The child: trains without a checkpoint until it is killed.
+///
+/// # Errors
+/// What the store says.
+pub fn child(args: &Args, path: &Path) -> Result<()> {
+    let s = args.settings();
+    let cache = s.cache_for(s.rows * 20)?;
+    let store = Store::open(path, s.options(cache))?;
+    let table = store.table(&s.descriptor.name)?;
+    let distribution = Distribution::from_theta(s.zipf);
+    let mut draw = Draw::new(s.rows, distribution, s.seed, 6000);
+    let mut supply = Drawn::new(&mut draw, s.batch);
+    let mut trainer = Trainer::new(&store, table, &s);
+    let (since, mut told) = (Instant::now(), false);
+    // Nobody killed it: an end, so that no trainer is left behind.
+    while since.elapsed() < Duration::from_secs(300) {
+        trainer.step(&mut supply)?;
+        let flushed = store.stats().flushes >= FLUSHES;
+        if !told && (flushed || since.elapsed() > Duration::from_secs(30)) {
+            writeln!(std::io::stdout().lock(), "ready")?;
+            told = true;
+        }
+    }
+    anyhow::bail!("a trainer that was to be killed was not")
+}
+
+/// Figures of one way to end a store.
+struct Reopened {
+    outcome: Outcome,
+    seconds: Vec<f64>,
+    first: Vec<f64>,
+    /// MiB of image and younger key blocks.
+    needed: Vec<f64>,
+}
+
+impl Reopened {
+    fn new(name: &str) -> Reopened {
+        Reopened {
+            outcome: Outcome::new(name, "image and younger key blocks read in order"),
+            seconds: Vec::new(),
+            first: Vec::new(),
+            needed: Vec::new(),
+        }
+    }
+
+    fn round(&mut self, context: &Context, round: usize, rate: f64) -> Result<()> {
+        let s = &context.settings;
+        let cache = super::disk::cold_cache(s);
+        let since = Instant::now();
+        let store = Store::open(&context.bed.rows(), s.options(cache))?;
+        let seconds = since.elapsed().as_secs_f64();
+        let needed = needed_bytes(&context.bed.rows(), &store)? as f64;
+        let limit = s.rows as f64 / (needed / rate);
+        self.needed.push(needed / f64::from(1 << 20));
+        let table = store.table(&s.descriptor.name)?;
+        let mut draw = context.draw(0.0, 7000 + round as u64);
+        let batches: Vec<_> = (0..=STEADY)
+            .map(|_| draw.batch(s.batch, Order::Sorted))
+            .collect();
+        let mut trainer = Trainer::new(&store, table, s)
+            .without_pushes()
+            .with_depth(0);
+        let mut supply = Once(batches.iter());
+        let window = trainer.run(&mut supply, f64::INFINITY, &mut |_| {})?;
+        let rates: Vec<f64> = window
+            .steps
+            .iter()
+            .map(|step| step.rows as f64 / step.seconds())
+            .collect();
+        self.seconds.push(seconds);
+        self.first.push(rates[0] / Spread::of(&rates[1..]).median);
+        self.outcome.round(s.rows as f64 / seconds, limit);
+        let stats = store.stats();
+        let (found, rows) = (stats.index_keys, s.rows);
+        anyhow::ensure!(found == rows, "{found} rows of {rows} after opening");
+        holdings(&mut self.outcome, &stats);
+        drop(trainer);
+        store.close()?;
+        Ok(())
+    }
+
+    fn end(mut self) -> Outcome {
+        self.outcome.spread("open_s", &self.seconds);
+        self.outcome.spread("needed_mib", &self.needed);
+        self.outcome.spread("first_batch_to_steady", &self.first);
+        self.outcome
+    }
+}

@@ -1,0 +1,216 @@
+//! Do the replayed policies decide as they should, and does none beat Belady?
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+use clap::Parser;
+use hps::{PolicyKind, mix64};
+use hps_bench::trace::belady::Belady;
+use hps_bench::trace::ours::{Ours, OursConfig};
+use hps_bench::trace::policies::{Lfu, Lru, PerfectStatic, Policy, S3Fifo};
+use hps_bench::trace::{Accesses, ReplayArgs, TraceWriter, replay};
+
+fn run(policy: &mut dyn Policy, accesses: &Accesses) -> Vec<usize> {
+    (0..accesses.batches())
+        .map(|b| policy.batch(accesses.batch(b)).unwrap())
+        .collect()
+}
+
+/// Batches of one key each.
+fn singles(keys: &[u64]) -> Accesses {
+    let batches: Vec<Vec<u64>> = keys.iter().map(|key| vec![*key]).collect();
+    Accesses::from_batches(&batches).unwrap()
+}
+
+#[test]
+fn belady_keeps_what_comes_back_first() {
+    // With 2 places: 1 2, then 3 leaves at once or takes the place of 2, which comes back last.
+    let accesses = singles(&[1, 2, 3, 1, 3, 2, 1]);
+    let misses = run(&mut Belady::new(&accesses, 2), &accesses);
+    assert_eq!(misses, [1, 1, 1, 0, 0, 1, 0]);
+}
+
+#[test]
+fn belady_may_let_a_row_go_as_soon_as_its_batch_is_over() {
+    let accesses = singles(&[1, 2, 9, 1, 2, 8, 1, 2]);
+    let misses = run(&mut Belady::new(&accesses, 2), &accesses);
+    assert_eq!(misses, [1, 1, 1, 0, 0, 1, 0, 0]);
+}
+
+#[test]
+fn lru_lets_the_least_recent_go() {
+    // 1 is used again before 3 comes, so 2 leaves; then 2 comes and 1 leaves.
+    let accesses = singles(&[1, 2, 1, 3, 1, 2, 3, 1]);
+    let misses = run(&mut Lru::new(accesses.distinct(), 2), &accesses);
+    assert_eq!(misses, [1, 1, 0, 1, 0, 1, 1, 1]);
+}
+
+#[test]
+fn lru_serves_the_hits_of_a_batch_before_rows_leave() {
+    let accesses = Accesses::from_batches(&[vec![1, 2], vec![3, 1], vec![1, 3]]).unwrap();
+    let misses = run(&mut Lru::new(accesses.distinct(), 2), &accesses);
+    assert_eq!(misses, [2, 1, 0]);
+}
+
+#[test]
+fn lfu_remembers_counts_of_rows_that_left() {
+    // 1 twice, 2 once; 3 comes and leaves 2 out, which is older; then 2 (second time) beats 3.
+    let accesses = singles(&[1, 1, 2, 3, 2, 3, 1, 2]);
+    let mut lfu = Lfu::new(accesses.distinct(), accesses.batches(), 2);
+    // At 3 (count 1) the older 2 leaves; 2 comes back with 2, and 3 leaves; 3 comes back with 2:
+    // 1, 2 and 3 are equal now and 1 is the oldest.
+    assert_eq!(run(&mut lfu, &accesses), [1, 0, 1, 1, 1, 1, 1, 1]);
+    let accesses = singles(&[1, 1, 1, 2, 3, 4, 1, 2, 3, 1]);
+    let mut lfu = Lfu::new(accesses.distinct(), accesses.batches(), 2);
+    assert_eq!(run(&mut lfu, &accesses), [1, 0, 0, 1, 1, 1, 0, 1, 1, 0]);
+}
+
+#[test]
+fn perfect_static_keeps_the_most_used_from_their_first_use() {
+    // 1 and 2 come three times, 3 twice: 3 never stays.
+    let accesses = singles(&[3, 1, 2, 3, 1, 2, 1, 2]);
+    let misses = run(&mut PerfectStatic::new(&accesses, 2), &accesses);
+    assert_eq!(misses, [1, 1, 1, 1, 0, 0, 0, 0]);
+}
+
+#[test]
+fn s3_fifo_filters_rows_used_once_and_knows_its_ghosts() {
+    // 10 places: 1 in the small queue, 9 in the main one, 9 ghosts.
+    let mut cache = S3Fifo::new(40, 10);
+    let mut batch = |rows: &[u32]| cache.batch(rows).unwrap();
+    // Row 0 is used three times: it moves to the main queue when it comes out of the small one.
+    assert_eq!([batch(&[0]), batch(&[0]), batch(&[0])], [1, 0, 0]);
+    // Rows used once fill the cache and pass through the small queue.
+    for row in 1..20 {
+        assert_eq!(batch(&[row]), 1);
+    }
+    assert_eq!(batch(&[0]), 0, "used thrice: kept");
+    // The cache holds 0 and 11 to 19; the ghosts are 2 to 10.
+    assert_eq!(batch(&[19]), 0);
+    assert_eq!(batch(&[1]), 1, "no ghost any more");
+    // That let 11 go, and 12 goes for the next: then 4 is the oldest ghost. It goes to the main
+    // queue, and stays there while rows used once come; 3, a ghost no more, would not.
+    assert_eq!(batch(&[4]), 1);
+    for row in 20..40 {
+        assert_eq!(batch(&[row]), 1);
+    }
+    assert_eq!([batch(&[4]), batch(&[1])], [0, 1]);
+}
+
+/// Batches of keys with a hot set that drifts, by a seed.
+fn random(seed: u64, batches: u64, keys: u64, samples: u64) -> Accesses {
+    let batches: Vec<Vec<u64>> = (0..batches)
+        .map(|b| {
+            let draw = |i| {
+                let bits = mix64(seed << 48 ^ b << 24 ^ i);
+                let unit = (bits >> 40) % 1000;
+                // Cubed: most draws are near 0; the hot end moves with the batches.
+                (unit * unit * unit * keys / 1_000_000_000 + b / 8) % keys
+            };
+            (0..samples).map(draw).collect()
+        })
+        .collect();
+    Accesses::from_batches(&batches).unwrap()
+}
+
+fn ours(accesses: &Accesses, rows: usize, depth: usize) -> Ours {
+    let config = OursConfig {
+        bytes: hps::mem::TableCache::bytes_for_rows(rows, 16, PolicyKind::Bilevel),
+        row_f32s: 16,
+        shards: 1,
+        flush_step_rows: rows / 16,
+        depth,
+        policy: PolicyKind::Bilevel,
+    };
+    Ours::new(&config, accesses).unwrap()
+}
+
+#[test]
+fn no_policy_misses_less_than_belady() {
+    for seed in 0..40 {
+        let (keys, samples) = (50 + seed * 10, 1 + seed % 20);
+        let accesses = random(seed, 300, keys, samples);
+        for capacity in [1, 2, 7, 40, 1000] {
+            let distinct = accesses.distinct();
+            let batches = accesses.batches();
+            let sum = |policy: &mut dyn Policy| run(policy, &accesses).iter().sum::<usize>();
+            let best = sum(&mut Belady::new(&accesses, capacity));
+            let others = [
+                sum(&mut Lru::new(distinct, capacity)),
+                sum(&mut Lfu::new(distinct, batches, capacity)),
+                sum(&mut S3Fifo::new(distinct, capacity)),
+                sum(&mut PerfectStatic::new(&accesses, capacity)),
+            ];
+            let least = others.iter().min().copied().unwrap();
+            assert!(best <= least, "seed {seed}, {capacity}: {best} {others:?}");
+            if capacity >= distinct {
+                assert_eq!((best, others), (distinct, [distinct; 4]), "first uses only");
+            }
+        }
+        let mut ours = ours(&accesses, 150, 2);
+        let best = run(&mut Belady::new(&accesses, ours.capacity()), &accesses);
+        let ours: usize = run(&mut ours, &accesses).iter().sum();
+        assert!(best.iter().sum::<usize>() <= ours, "seed {seed}: {ours}");
+    }
+}
+
+#[test]
+fn ours_has_the_places_that_its_bytes_give_and_flushes_before_rows_leave() {
+    let accesses = random(3, 2000, 5000, 60);
+    let mut few = ours(&accesses, 500, 2);
+    assert!((500..510).contains(&few.capacity()));
+    let bytes = hps::mem::TableCache::bytes_for_rows(500, 16, PolicyKind::Bilevel);
+    assert!((40..70).contains(&few.meta_bytes()));
+    assert!(few.meta_bytes() <= bytes / 500 - 64);
+    let misses: usize = run(&mut few, &accesses).iter().sum();
+    let evicted = misses - few.capacity();
+    assert!(few.written() >= evicted as u64, "every row is changed");
+    let mut all = ours(&accesses, 6000, 2);
+    let misses: usize = run(&mut all, &accesses).iter().sum();
+    assert_eq!((misses, all.written()), (accesses.distinct(), 0));
+    let mut lru = Lru::new(accesses.distinct(), few.capacity());
+    assert!(run(&mut lru, &accesses).iter().sum::<usize>() > accesses.distinct());
+}
+
+#[test]
+fn ours_says_when_the_batches_in_use_do_not_fit() {
+    let batches: Vec<Vec<u64>> = (0..8).map(|b| (b * 40..b * 40 + 40).collect()).collect();
+    let accesses = Accesses::from_batches(&batches).unwrap();
+    let mut ours = ours(&accesses, 100, 2);
+    let result: anyhow::Result<Vec<usize>> = (0..accesses.batches())
+        .map(|b| ours.batch(accesses.batch(b)))
+        .collect();
+    let error = format!("{:#}", result.unwrap_err());
+    assert!(error.contains("too small"), "{error}");
+}
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    args: ReplayArgs,
+}
+
+fn args(words: &[&str]) -> Result<ReplayArgs, clap::Error> {
+    Line::try_parse_from(std::iter::once(&"replay").chain(words)).map(|line| line.args)
+}
+
+#[test]
+fn replay_reads_a_trace_and_refuses_what_it_cannot_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("keys.trace");
+    let mut writer = TraceWriter::create(&path).unwrap();
+    let accesses = random(1, 100, 40_000, 500);
+    for batch in 0..accesses.batches() {
+        let keys = accesses.batch(batch).iter();
+        let keys: Vec<u64> = keys.map(|row| accesses.keys()[*row as usize]).collect();
+        writer.batch(&keys).unwrap();
+    }
+    writer.finish().unwrap();
+    let path = path.to_string_lossy();
+    replay(&args(&[&path, "--cache-mib", "2", "--json"]).unwrap()).unwrap();
+    let odd = args(&[&path, "--cache-mib", "2", "--row-bytes", "65"]).unwrap();
+    assert!(replay(&odd).unwrap_err().to_string().contains("multiple"));
+    let skip = args(&[&path, "--cache-mib", "2", "--skip", "100"]).unwrap();
+    assert!(replay(&skip).unwrap_err().to_string().contains("--skip"));
+    let missing = args(&["no-such.trace", "--cache-mib", "2"]).unwrap();
+    assert!(replay(&missing).is_err());
+    assert!(args(&[&path]).is_err() && args(&[&path, "--cache-mib", "0"]).is_err());
+}
