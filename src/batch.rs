@@ -55,32 +55,9 @@ pub fn split_into(keys: &[u64], mut split: Split) -> Split {
     split
 }
 
-/// The least and the greatest hash of a shard.
-#[must_use]
-pub fn shard_range(shard: usize, shards: usize) -> (u64, u64) {
-    let low = |s: usize| ((s as u128) << 64).div_ceil(shards as u128);
-    let narrow = |x: u128| u64::try_from(x).unwrap_or(u64::MAX);
-    (narrow(low(shard)), narrow(low(shard + 1) - 1))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ranges_touch_and_agree_with_range_of() {
-        for shards in [1, 2, 3, 4, 7, 256] {
-            let mut next = 0u128;
-            for s in 0..shards {
-                let (low, high) = shard_range(s, shards);
-                assert_eq!(u128::from(low), next);
-                assert_eq!(range_of(low, shards), s);
-                assert_eq!(range_of(high, shards), s);
-                next = u128::from(high) + 1;
-            }
-            assert_eq!(next, 1 << 64);
-        }
-    }
 
     #[test]
     fn every_position_is_in_one_part_in_order() {

@@ -71,9 +71,10 @@ pub use options::{
 pub use stats::{Stats, TableStats, WAIT_BUCKETS, Wait, WaitStats};
 pub use store::{
     CheckpointInfo, CheckpointTicket, CompactLimits, CompactProgress, CompactReport, DirectoryInfo,
-    DropReport, FileInfo, Lease, PushReport, Row, RowIter, Store, Ticket, Update,
+    DropReport, FileInfo, Hold, Identity, Lease, PushReport, Row, RowIter, Store, Ticket, Unique,
+    Update,
 };
-pub use units::{CheckpointId, TableId, mix64, unmix64};
+pub use units::{CheckpointId, TableId, mix64, part_range, unmix64};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::num::ParseIntError;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -38,6 +39,18 @@ pub const fn unmix64(hash: u64) -> u64 {
 pub fn range_of(hash: u64, ranges: usize) -> usize {
     let wide = u128::from(hash) * ranges as u128;
     usize::try_from(wide >> 64).unwrap_or(0)
+}
+
+/// The part `part` of `parts` equal ranges of mix64, ends included: what one thread, or one node, owns.
+/// All parts together are everything, none overlap. Empty where there is no such part.
+#[must_use]
+pub fn part_range(part: usize, parts: usize) -> RangeInclusive<u64> {
+    if part >= parts {
+        return RangeInclusive::new(1, 0);
+    }
+    let low = |part: usize| ((part as u128) << 64).div_ceil(parts as u128);
+    let narrow = |x: u128| u64::try_from(x).unwrap_or(u64::MAX);
+    narrow(low(part))..=narrow(low(part + 1) - 1)
 }
 
 /// The longest that a condition variable is waited on at a stretch: who waits without a limit waits so long
@@ -110,5 +123,16 @@ mod tests {
         assert_eq!(range_of(0, 7), 0);
         assert_eq!(range_of(u64::MAX, 7), 6);
         assert_eq!(range_of(u64::MAX, 1), 0);
+        for parts in [1, 2, 3, 4, 7, 256] {
+            let mut next = 0u128;
+            for part in 0..parts {
+                let (low, high) = part_range(part, parts).into_inner();
+                assert_eq!(u128::from(low), next);
+                assert_eq!((range_of(low, parts), range_of(high, parts)), (part, part));
+                next = u128::from(high) + 1;
+            }
+            assert_eq!(next, 1 << 64);
+        }
+        assert!(part_range(3, 3).is_empty() && part_range(0, 0).is_empty());
     }
 }

@@ -142,6 +142,10 @@ fn ask(place: &Path, options: RuntimeOptions) {
         forked(store.checkpoint_begin(3, b"3"));
         forked(store.checkpoint_meta(CheckpointId(1)));
         forked(store.rows(CheckpointId(1)));
+        forked(store.rows_of(CheckpointId(1), TableId(0), 0..=1));
+        forked(store.hold(CheckpointId(1)));
+        forked(store.identity());
+        forked(store.unique(&[1, 2]));
         forked(store.export(CheckpointId(1), &export, &[]));
         forked(store.create_table(&sgd("u", DIM)));
         forked(store.table("t"));
@@ -270,7 +274,7 @@ fn open(place: &Path) {
     };
     store.checkpoint(2, b"2").unwrap();
     let dropped = store.drop_checkpoints(&[CheckpointId(1)]).unwrap();
-    say(&format!("open, dropped {:?}", dropped.dropped));
+    say(&format!("open, dropped {}", dropped.dropped[0]));
 }
 
 /// A child that has let go of its parent's store opens one of its own.
@@ -385,7 +389,7 @@ fn a_worker_that_outlives_a_killed_trainer_keeps_neither_lock_nor_checkpoint() {
         // SAFETY: the worker of this test, which nobody else ends.
         unsafe { libc::kill(worker, libc::SIGKILL) };
         assert_eq!(alive, 0, "the worker is to outlive its parent");
-        assert_eq!(said.as_deref(), Some("open, dropped [1]"), "{role}");
+        assert_eq!(said.as_deref(), Some("open, dropped 1"), "{role}");
         assert!(other.end().success());
     }
 }

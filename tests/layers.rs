@@ -41,6 +41,8 @@ const STORE: &[(&str, &[&str])] = &[
     ("push", &["core", "workers", "lease"]),
     ("checkpoint", &["core", "compact", "flush"]),
     ("rows", &["core"]),
+    ("hold", &[]),
+    ("unique", &["workers"]),
     ("rebuild_index", &["core"]),
     (
         "parts",

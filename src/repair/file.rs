@@ -17,7 +17,7 @@ use crate::format::param_file::{self, KEYS_PER_BLOCK};
 use crate::format::{FileIdentity, data_file_name};
 use crate::io::{AlignedBuffer, Directory, DiskFile, OpenMode, Queue, is_no_file, is_unreadable};
 use crate::options::TableDescriptor;
-use crate::ssd::scan::aligned;
+use crate::ssd::pieces::aligned;
 use crate::ssd::writer::FileWriter;
 use crate::units::{CheckpointId, mix64};
 

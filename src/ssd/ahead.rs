@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::data_file::DataFile;
-use super::scan::read_exact;
+use super::pieces::read_exact;
 use crate::error::{Error, Result};
 use crate::io::AlignedBuffer;
 use crate::sync::thread;

@@ -20,7 +20,8 @@ use super::commit::Captured;
 use super::data_file::{DataFile, tables_of};
 use super::edits::ImageRef;
 use super::image_room::is_due;
-use super::scan::{Merge, aligned, read_exact};
+use super::pieces::{aligned, read_exact};
+use super::scan::Merge;
 use crate::error::{Error, Result};
 use crate::format::footer::RunKind;
 use crate::format::image::{

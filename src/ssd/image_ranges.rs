@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use super::Ssd;
 use super::image::ImageScan;
-use super::scan::{aligned, read_exact};
+use super::pieces::{aligned, read_exact};
 use crate::error::{Error, Result};
 use crate::format::image::{ENTRIES_PER_BLOCK, ImageFooter, ImageTally};
 use crate::format::image_part::ImagePart;

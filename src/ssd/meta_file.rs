@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::scan::read_exact;
+use super::pieces::read_exact;
 use super::{Ssd, missing};
 use crate::error::{Error, Result};
 use crate::format::manifest::CheckpointMeta;

@@ -29,6 +29,7 @@ pub mod open_files;
 mod open_reader;
 mod opening;
 mod orphans;
+pub(crate) mod pieces;
 pub mod poison;
 pub mod reader;
 mod recommit;
@@ -36,6 +37,7 @@ pub mod recover;
 mod rollback;
 pub mod scan;
 pub mod sections;
+mod seek;
 pub(crate) mod small_files;
 pub(crate) mod space;
 pub mod version;
@@ -76,6 +78,8 @@ pub struct Ssd {
     pub directories: Vec<Arc<dyn Directory>>,
     /// The store's uuid, which seeds every checksum.
     pub store: [u8; 16],
+    /// The uuid of its history, the same until a rollback, after which the store is opened anew.
+    pub timeline: [u8; 16],
     /// Which of its parameter files are open.
     pub open_files: Arc<OpenFiles>,
     /// Files of the current version by slot.
@@ -418,13 +422,13 @@ pub(crate) fn open_footer(
     }
     small_files::check_tail(&*file, path, meta.bytes, bytes)?;
     let footer_bytes = meta.bytes.saturating_sub(meta.footer_offset);
-    let mut block = scan::aligned(path, footer_bytes.max(4096))?;
+    let mut block = pieces::aligned(path, footer_bytes.max(4096))?;
     let header = &mut block[..4096];
-    scan::read_exact(&*file, path, header, 0)?;
+    pieces::read_exact(&*file, path, header, 0)?;
     param_file::check_header(header, identity).map_err(|e| e.at(path))?;
     let footer_bytes = usize::try_from(footer_bytes).unwrap_or(usize::MAX);
     let bytes = &mut block[..footer_bytes];
-    scan::read_exact(&*file, path, bytes, meta.footer_offset)?;
+    pieces::read_exact(&*file, path, bytes, meta.footer_offset)?;
     let (footer, checksum) =
         Footer::decode(bytes, identity, meta.footer_offset).map_err(|e| e.at(path))?;
     let same = checksum == meta.footer_checksum && footer.entries == meta.rows + meta.tombstones;

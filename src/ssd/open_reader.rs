@@ -4,6 +4,7 @@
 //! - What goes wrong while CURRENT changes is read again; beside a CURRENT that stayed the same it is
 //!   damage, and said at once.
 
+use super::Ssd;
 use super::edits::Replay;
 use super::manifest_reader::read_current;
 use super::missing;
@@ -19,6 +20,17 @@ use crate::units::CheckpointId;
 /// What a writer has just replaced is read again; a writer may take long over its syncs.
 const READER_TRIES: usize = 200;
 const READER_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
+
+impl Ssd {
+    /// A shared lock on a retained checkpoint: nobody drops it while the lock is there.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an unknown checkpoint, `Locked` when it is being dropped, `Corrupt`, `Io`.
+    pub(crate) fn hold(&self, checkpoint: CheckpointId) -> Result<Box<dyn LockGuard>> {
+        let lock = || lock_checkpoint(&*self.root, Some(checkpoint), &self.store);
+        lock().map(|(_, _, _, guard)| guard)
+    }
+}
 
 /// A reader's shared lock on a checkpoint, and the versions read after it was locked.
 pub(super) fn lock_checkpoint(

@@ -189,6 +189,7 @@ fn assemble(
         root: Arc::clone(root),
         directories: found.directories,
         store: found.store,
+        timeline: found.current.timeline,
         open_files: OpenFiles::new(request.open_files_max, &poison),
         slots: RwLock::new(Vec::new()),
         disk_bytes_max: request.disk_bytes_max,

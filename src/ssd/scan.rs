@@ -9,42 +9,21 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
-use std::path::Path;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::data_file::DataFile;
 use super::open_files::Handle;
+use super::pieces::{aligned, read_exact};
+use super::seek::entries_within;
 use crate::error::{Error, Result};
 use crate::format::FileIdentity;
 use crate::format::footer::{Run, RunKind};
 use crate::format::param_file::{self, KEYS_PER_BLOCK};
-use crate::io::{AlignedBuffer, DiskFile};
+use crate::io::AlignedBuffer;
 use crate::units::mix64;
 
 const BLOCK_BYTES: u64 = 4096;
-
-/// Reads exactly `bytes.len()` bytes; a file that ends earlier is damaged.
-pub(crate) fn read_exact(
-    file: &dyn DiskFile,
-    path: &Path,
-    bytes: &mut [u8],
-    offset: u64,
-) -> Result<()> {
-    let got = file
-        .read_at(bytes, offset)
-        .map_err(|e| Error::io("read", path, e))?;
-    if got < bytes.len() {
-        let what = format!("the file ends {} bytes early", bytes.len() - got);
-        return Err(Error::corrupt(path, offset + got as u64, what));
-    }
-    Ok(())
-}
-
-/// An aligned buffer for reading a file.
-pub(crate) fn aligned(path: &Path, bytes: u64) -> Result<AlignedBuffer> {
-    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-    AlignedBuffer::try_new(bytes).map_err(|e| Error::io("allocate a buffer for", path, e))
-}
 
 /// Walks the key blocks of a file.
 pub struct KeyScan {
@@ -194,10 +173,21 @@ impl RunCursor {
     /// # Errors
     /// `Io`, `Corrupt`.
     pub fn new(file: &Arc<DataFile>, run: usize, window_bytes: u64) -> Result<RunCursor> {
+        RunCursor::within(file, run, &(0..=u64::MAX), window_bytes)
+    }
+
+    /// Opens a run at its first entry in a range of mix64; it ends after the last one in it.
+    fn within(
+        file: &Arc<DataFile>,
+        run: usize,
+        hashes: &RangeInclusive<u64>,
+        window_bytes: u64,
+    ) -> Result<RunCursor> {
         let run = file.runs[run];
+        let entries = entries_within(file, &run, hashes)?;
         let keys = (window_bytes / 8).max(BLOCK_BYTES);
         let mut cursor = RunCursor {
-            scan: KeyScan::new(file, run.first_entry, run.entries, keys)?,
+            scan: KeyScan::new(file, entries.start, entries.end - entries.start, keys)?,
             file: Arc::clone(file),
             run,
             at: 0,
@@ -343,11 +333,27 @@ impl Merge {
     /// # Errors
     /// `Io`, `Corrupt`.
     pub fn new(files: &[Arc<DataFile>], table: u32, window_bytes: u64) -> Result<Merge> {
+        Merge::within(files, table, &(0..=u64::MAX), window_bytes)
+    }
+
+    /// Opens the runs of `table` in `files` at a range of mix64.
+    ///
+    /// # Cost
+    /// Where files reach beyond the range, about twice log2 of a run's key blocks reads of 4 KiB each.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`.
+    pub fn within(
+        files: &[Arc<DataFile>],
+        table: u32,
+        hashes: &RangeInclusive<u64>,
+        window_bytes: u64,
+    ) -> Result<Merge> {
         let mut cursors = Vec::new();
         for file in files {
             for (i, run) in file.runs.iter().enumerate() {
                 if run.table == table {
-                    cursors.push(RunCursor::new(file, i, window_bytes)?);
+                    cursors.push(RunCursor::within(file, i, hashes, window_bytes)?);
                 }
             }
         }

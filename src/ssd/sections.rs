@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::ahead::{Asked, Reader};
 use super::data_file::{DataFile, Location};
-use super::scan::{aligned, read_exact};
+use super::pieces::{aligned, read_exact};
 use crate::error::{Error, Result};
 use crate::format::footer::{Run, RunKind};
 use crate::format::param_file::{self, KEYS_PER_BLOCK};

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use super::missing;
-use super::scan::{aligned, read_exact};
+use super::pieces::{aligned, read_exact};
 use super::space::refused;
 use crate::error::{Error, Result};
 use crate::io::{Directory, DiskFile, OpenMode};

@@ -7,6 +7,7 @@ mod checkpoint;
 mod compact;
 mod core;
 mod flush;
+mod hold;
 mod lease;
 mod maintain;
 mod open;
@@ -15,12 +16,14 @@ mod pull;
 mod push;
 mod rebuild_index;
 mod rows;
+mod unique;
 mod workers;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use checkpoint::{CheckpointInfo, CheckpointTicket};
+pub use hold::{Hold, Identity};
 pub use lease::Lease;
 pub use maintain::{
     CompactLimits, CompactProgress, CompactReport, DirectoryInfo, DropReport, FileInfo,
@@ -28,6 +31,7 @@ pub use maintain::{
 pub use pull::Ticket;
 pub use push::{PushReport, Update};
 pub use rows::{Row, RowIter};
+pub use unique::Unique;
 
 use crate::error::{ArgumentError, Error, Result};
 use crate::io::{Directory, Io};
@@ -346,14 +350,6 @@ impl Store {
     pub fn checkpoint_meta(&self, id: CheckpointId) -> Result<Vec<u8>> {
         self.parts.core.check_process()?;
         self.parts.core.ssd.read_meta(id)
-    }
-
-    /// Walks the rows of a retained checkpoint.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for an unknown checkpoint, `Corrupt`, `Io`.
-    pub fn rows(&self, checkpoint: CheckpointId) -> Result<RowIter> {
-        self.call(|parts| RowIter::open(&parts.core, checkpoint))
     }
 
     /// Goes back to a retained checkpoint; later ones, and all changes since, are gone.

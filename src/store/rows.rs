@@ -1,7 +1,9 @@
 //! What does a checkpoint hold, row by row?
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use super::Store;
 use super::core::{Core, Table};
 use crate::error::{Error, Result};
 use crate::fork::Process;
@@ -31,6 +33,7 @@ pub struct RowIter {
     files: Arc<Vec<Arc<DataFile>>>,
     tables: Vec<Arc<Table>>,
     table: usize,
+    hashes: RangeInclusive<u64>,
     merge: Option<Merge>,
     row: Vec<f32>,
     process: Process,
@@ -42,13 +45,19 @@ impl RowIter {
     ///
     /// # Errors
     /// `InvalidArgument` for an unknown checkpoint, `Io`, `Corrupt`.
-    pub(super) fn open(core: &Core, checkpoint: CheckpointId) -> Result<RowIter> {
+    fn open(
+        core: &Core,
+        checkpoint: CheckpointId,
+        tables: Vec<Arc<Table>>,
+        hashes: RangeInclusive<u64>,
+    ) -> Result<RowIter> {
         let files = Arc::new(core.ssd.version_files(checkpoint)?);
         core.ssd.iterates(&files);
         Ok(RowIter {
             files,
-            tables: core.all_tables(),
+            tables,
             table: 0,
+            hashes,
             merge: None,
             row: Vec::new(),
             process: core.process,
@@ -87,7 +96,12 @@ impl RowIter {
             if self.merge.is_none() {
                 let runs = self.files.len().max(1) as u64;
                 let window = (WINDOWS_BYTES / runs).clamp(16 << 10, 1 << 20);
-                self.merge = Some(Merge::new(&self.files, table.id.0, window)?);
+                self.merge = Some(Merge::within(
+                    &self.files,
+                    table.id.0,
+                    &self.hashes,
+                    window,
+                )?);
                 self.row.resize(table.descriptor.row_f32s(), 0.0);
             }
             let Some(merge) = &mut self.merge else { break };
@@ -107,6 +121,70 @@ impl RowIter {
             self.table += 1;
         }
         Ok(None)
+    }
+}
+
+impl Store {
+    /// Walks the rows of a retained checkpoint.
+    ///
+    /// # Cost
+    /// Every key block and every row of the checkpoint's files is read once; 16 MiB of windows.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an unknown checkpoint, `Corrupt`, `Io`.
+    pub fn rows(&self, checkpoint: CheckpointId) -> Result<RowIter> {
+        let open = |core: &Core| RowIter::open(core, checkpoint, core.all_tables(), 0..=u64::MAX);
+        self.call(|parts| open(&parts.core))
+    }
+
+    /// Walks the rows of one table whose keys are in a range of [`mix64`](crate::mix64), of a retained
+    /// checkpoint: an export by several threads, or nodes, has one such walk for each
+    /// [`part_range`](crate::part_range).
+    ///
+    /// # Cost
+    /// About the part of the files that the range has, and for each file some blocks of 4 KiB to find
+    /// its ends; 16 MiB of windows.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an unknown checkpoint or table, `Corrupt`, `Io`.
+    ///
+    /// ```
+    /// # use hps::{RuntimeOptions, Store, TableDescriptor, Update, part_range};
+    /// # fn main() -> hps::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("hps-rows-of-{}", std::process::id()));
+    /// # let options = RuntimeOptions { cache_bytes: 16 << 20, ..RuntimeOptions::default() };
+    /// # let store = Store::create(&directory, options)?;
+    /// # let table = store.create_table(&TableDescriptor::new("clicks", 1))?;
+    /// # let lease = store.pull(table, &[1, 2, 3, 4, 5], &mut [0.0; 5])?;
+    /// # store.push(&lease, Update::weights(&[0.5; 5]))?;
+    /// # drop(lease);
+    /// let checkpoint = store.checkpoint(1, &[])?.id;
+    /// let counts = std::thread::scope(|scope| {
+    ///     let count = |part| {
+    ///         let mut rows = store.rows_of(checkpoint, table, part_range(part, 4))?;
+    ///         let mut count = 0;
+    ///         while rows.next_row()?.is_some() {
+    ///             count += 1;
+    ///         }
+    ///         Ok::<u64, hps::Error>(count)
+    ///     };
+    ///     let threads: Vec<_> = (0..4).map(|part| scope.spawn(move || count(part))).collect();
+    ///     threads.into_iter().map(|thread| thread.join().unwrap()).sum::<hps::Result<u64>>()
+    /// })?;
+    /// assert_eq!(counts, 5);
+    /// # store.close()?;
+    /// # std::fs::remove_dir_all(&directory).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn rows_of(
+        &self,
+        checkpoint: CheckpointId,
+        table: TableId,
+        hashes: RangeInclusive<u64>,
+    ) -> Result<RowIter> {
+        let table = self.parts.core.table(table)?;
+        self.call(|parts| RowIter::open(&parts.core, checkpoint, vec![table], hashes))
     }
 }
 

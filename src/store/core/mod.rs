@@ -24,7 +24,6 @@ pub use shard::{Shard, ShardCell, ShardGuard, ShardTable, Table};
 pub use signal::Signal;
 pub use waits::Stretch;
 
-use crate::batch::shard_range;
 use crate::error::{ArgumentError, Error, Result};
 use crate::fork::Process;
 use crate::mem::{CacheConfig, TableCache};
@@ -35,7 +34,7 @@ use crate::ssd::index::Index;
 use crate::stats::Wait;
 use crate::sync::RwLock;
 use crate::sync::atomic::AtomicBool;
-use crate::units::TableId;
+use crate::units::{TableId, part_range};
 use changes::Changes;
 use demand::Demand;
 use part::PartList;
@@ -256,7 +255,7 @@ impl Core {
         // All are made before any is replaced: an error changes nothing.
         let mut made = Vec::new();
         for s in 0..self.shards.len() {
-            let range = shard_range(s, self.shards.len());
+            let range = part_range(s, self.shards.len()).into_inner();
             let mut caches = Vec::new();
             for table in 0..tables.len() {
                 let config = CacheConfig {

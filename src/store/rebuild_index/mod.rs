@@ -15,7 +15,6 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError};
 
 use super::core::{Core, ShardCell};
-use crate::batch::shard_range;
 use crate::error::{Error, Result};
 use crate::format::footer::{Run, RunKind};
 use crate::format::image_part::ImagePart;
@@ -26,7 +25,7 @@ use crate::ssd::index::Index;
 use crate::ssd::sections::entries_in;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, thread};
-use crate::units::CheckpointId;
+use crate::units::{CheckpointId, part_range};
 
 mod sort;
 mod unit;
@@ -100,7 +99,9 @@ impl<'a> Rebuild<'a> {
                     tracing::warn!(%error, "the index image is of no use; key blocks are read");
                     for (s, cell) in self.core.shards.iter().enumerate() {
                         for table in &mut cell.lock().tables {
-                            table.set_index(Index::new(shard_range(s, self.core.shards.len())));
+                            table.set_index(Index::new(
+                                part_range(s, self.core.shards.len()).into_inner(),
+                            ));
                         }
                     }
                 }
@@ -335,8 +336,8 @@ fn units(
         for piece in 0..pieces {
             let part = piece * shards / pieces..(piece + 1) * shards / pieces;
             let range = (
-                shard_range(part.start, shards).0,
-                shard_range(part.end - 1, shards).1,
+                *part_range(part.start, shards).start(),
+                *part_range(part.end - 1, shards).end(),
             );
             let to = match &mut image {
                 Some(image) if piece + 1 < pieces => image.block_of(next - 1, range.1 + 1)?,

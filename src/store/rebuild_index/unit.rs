@@ -5,7 +5,6 @@
 
 use super::sort::Sorter;
 use super::{Loaded, Plan, Unit, young_in};
-use crate::batch::shard_range;
 use crate::error::{Error, Result};
 use crate::format::footer::{Run, RunKind};
 use crate::format::image::{ORDINAL_SHIFT, TOMBSTONE_BIT};
@@ -15,7 +14,7 @@ use crate::ssd::image_ranges::{ImageRanges, ImageWalk};
 use crate::ssd::index::IndexBuilder;
 use crate::ssd::sections::SectionWalk;
 use crate::sync::thread;
-use crate::units::unmix64;
+use crate::units::{part_range, unmix64};
 
 /// Buckets of young entries in the least unit.
 const BUCKETS_EACH: u64 = 4;
@@ -243,7 +242,7 @@ impl Plan<'_> {
         let (mut young, mut sorter) = (Vec::new(), Sorter::default());
         let bucket = self.rebuild.core.options.thresholds().open_unit_entries / BUCKETS_EACH;
         for shard in unit.shards.clone() {
-            let range = shard_range(shard, self.rebuild.core.shards.len());
+            let range = part_range(shard, self.rebuild.core.shards.len()).into_inner();
             let fresh = young_in(&self.young, unit.table, range);
             let blocks = unit.blocks.1 - unit.blocks.0 + 1;
             let image = ImageRanges::entries_max(blocks) / unit.shards.len() as u64;

@@ -1,0 +1,29 @@
+//! How is a piece of a file read, all of it or not at all?
+
+use std::path::Path;
+
+use crate::error::{Error, Result};
+use crate::io::{AlignedBuffer, DiskFile};
+
+/// Reads exactly `bytes.len()` bytes; a file that ends earlier is damaged.
+pub(crate) fn read_exact(
+    file: &dyn DiskFile,
+    path: &Path,
+    bytes: &mut [u8],
+    offset: u64,
+) -> Result<()> {
+    let got = file
+        .read_at(bytes, offset)
+        .map_err(|e| Error::io("read", path, e))?;
+    if got < bytes.len() {
+        let what = format!("the file ends {} bytes early", bytes.len() - got);
+        return Err(Error::corrupt(path, offset + got as u64, what));
+    }
+    Ok(())
+}
+
+/// An aligned buffer for reading a file.
+pub(crate) fn aligned(path: &Path, bytes: u64) -> Result<AlignedBuffer> {
+    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+    AlignedBuffer::try_new(bytes).map_err(|e| Error::io("allocate a buffer for", path, e))
+}

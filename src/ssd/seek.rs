@@ -1,0 +1,79 @@
+//! Where in a run does a range of mix64 begin and end?
+//!
+//! Key blocks are in order: the blocks in the middle of what is left are read, one at a time, and
+//! verified like any other.
+
+use std::ops::{Range, RangeInclusive};
+
+use super::data_file::DataFile;
+use super::pieces::{aligned, read_exact};
+use crate::error::{Error, Result};
+use crate::format::footer::Run;
+use crate::format::param_file::{KEYS_PER_BLOCK, decode_key_block};
+use crate::units::mix64;
+
+const PER_BLOCK: u64 = KEYS_PER_BLOCK as u64;
+const BLOCK_BYTES: u64 = 4096;
+
+/// The entries of a run, by their numbers in the file, whose keys are in a range of mix64.
+///
+/// # Errors
+/// `Io`, `Corrupt`.
+pub(super) fn entries_within(
+    file: &DataFile,
+    run: &Run,
+    hashes: &RangeInclusive<u64>,
+) -> Result<Range<u64>> {
+    let (first, end) = (run.first_entry, run.first_entry + run.entries);
+    let (least, most) = (file.meta.hash_min, file.meta.hash_max);
+    let (low, high) = (*hashes.start(), *hashes.end());
+    if hashes.is_empty() || high < least || most < low {
+        return Ok(first..first);
+    }
+    let from = match low <= least {
+        true => first,
+        false => first_not_below(file, first..end, low)?,
+    };
+    let until = match high.checked_add(1) {
+        Some(after) if high < most => first_not_below(file, from..end, after)?,
+        _ => end,
+    };
+    Ok(from..until)
+}
+
+/// The first of these entries whose hash is not below `hash`; the end if all are.
+fn first_not_below(file: &DataFile, entries: Range<u64>, hash: u64) -> Result<u64> {
+    let Range { start, end } = entries;
+    // Every entry before `low` is below, and the one at `high`, if there is one, is not.
+    let (mut low, mut high) = (start, end);
+    while low < high {
+        let block = (low + (high - low) / 2) / PER_BLOCK;
+        let (of_block, hashes) = hashes_of(file, block)?;
+        let (from, to) = (low.max(of_block), high.min(of_block + PER_BLOCK));
+        let at = |entry: u64| usize::try_from(entry - of_block).unwrap_or(usize::MAX);
+        let Some(those) = hashes.get(at(from)..at(to)) else {
+            let what = "a key block holds fewer keys than the footer says";
+            let offset = file.keys_offset + block * BLOCK_BYTES;
+            return Err(Error::corrupt(&file.path, offset, what));
+        };
+        let below = those.partition_point(|found| *found < hash) as u64;
+        match below {
+            0 => high = from,
+            _ if below < to - from => return Ok(from + below),
+            _ => low = to,
+        }
+    }
+    Ok(low)
+}
+
+/// The number of the first entry of a key block, and the hashes of all that are in it.
+fn hashes_of(file: &DataFile, block: u64) -> Result<(u64, Vec<u64>)> {
+    let offset = file.keys_offset + block * BLOCK_BYTES;
+    let mut bytes = aligned(&file.path, BLOCK_BYTES)?;
+    read_exact(&*file.file, &file.path, &mut bytes, offset)?;
+    let (mut keys, mut intervals) = (Vec::new(), Vec::new());
+    decode_key_block(&bytes, &file.identity, offset, &mut keys, &mut intervals)
+        .map_err(|e| e.at(&file.path))?;
+    keys.iter_mut().for_each(|key| *key = mix64(*key));
+    Ok((block * PER_BLOCK, keys))
+}

@@ -1,0 +1,97 @@
+//! Which history is this, and how does a checkpoint outlive its retention?
+
+use super::Store;
+use crate::error::Result;
+use crate::io::LockGuard;
+use crate::units::CheckpointId;
+
+/// Which store this is, and which of its histories: what a job writes down beside its results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Identity {
+    /// The uuid that the store got when it was made; its exports and repairs, which share its files,
+    /// have it too.
+    pub store: [u8; 16],
+    /// The uuid of its history: a rollback, an export and a repair each begin a new one.
+    pub timeline: [u8; 16],
+    /// The last durable checkpoint.
+    pub checkpoint: Option<CheckpointId>,
+}
+
+/// Keeps a retained checkpoint, whatever is retained, until it is dropped: it can be opened, walked and
+/// exported meanwhile. [`Store::hold`] gives it.
+///
+/// It is the lock that a reader has: retention and [`Store::drop_checkpoints`] pass over the checkpoint,
+/// in this process and in others, also after the store was closed. It ends with the process. A
+/// rollback to an earlier checkpoint forgets this one all the same.
+#[derive(Debug)]
+#[must_use = "the checkpoint is held as long as this lives"]
+pub struct Hold {
+    checkpoint: CheckpointId,
+    _lock: Box<dyn LockGuard>,
+}
+
+impl Hold {
+    /// The checkpoint that is held.
+    #[must_use]
+    pub fn checkpoint(&self) -> CheckpointId {
+        self.checkpoint
+    }
+}
+
+impl Store {
+    /// Which store and which history this is, and how far it is.
+    ///
+    /// # Cost
+    /// No I/O.
+    ///
+    /// # Errors
+    /// `Forked`.
+    pub fn identity(&self) -> Result<Identity> {
+        let core = &self.parts.core;
+        core.check_process()?;
+        let checkpoint = core.ssd.versions().checkpoints.last().map(|c| c.id);
+        Ok(Identity {
+            store: core.ssd.store,
+            timeline: core.ssd.timeline,
+            checkpoint,
+        })
+    }
+
+    /// Keeps a retained checkpoint until the [`Hold`] is dropped.
+    ///
+    /// # Cost
+    /// CURRENT and the manifest are read; a descriptor as long as it is held. The checkpoint's files stay
+    /// on disk, as `pinned` of [`Store::stats`].
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an unknown checkpoint, `Locked` when it is being dropped, `Corrupt`, `Io`,
+    /// `Forked`.
+    ///
+    /// ```
+    /// # use hps::{RuntimeOptions, Store};
+    /// # fn main() -> hps::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("hps-hold-{}", std::process::id()));
+    /// # let options = RuntimeOptions { cache_bytes: 16 << 20, ..RuntimeOptions::default() };
+    /// # let store = Store::create(&directory, options)?;
+    /// let first = store.checkpoint(1, b"evaluated for a week")?.id;
+    /// let hold = store.hold(first)?;
+    /// for step in 2..10 {
+    ///     store.checkpoint(step, &[])?; // two are retained
+    /// }
+    /// assert_eq!(store.checkpoint_meta(first)?, b"evaluated for a week");
+    /// drop(hold);
+    /// # store.close()?;
+    /// # std::fs::remove_dir_all(&directory).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn hold(&self, checkpoint: CheckpointId) -> Result<Hold> {
+        self.call(|parts| {
+            Ok(Hold {
+                checkpoint,
+                _lock: parts.core.ssd.hold(checkpoint)?,
+            })
+        })
+    }
+}
