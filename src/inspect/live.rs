@@ -349,14 +349,15 @@ mod tests {
     use std::path::Path;
     use std::sync::Arc;
 
+    use super::{ALONE_BYTES_MAX, THREADS};
     use crate::inspect::{Scope, inspect};
     use crate::io::Io;
     use crate::io::sim::SimDisk;
     use crate::sync::refused;
     use crate::*;
 
-    /// More than a megabyte of rows, in several files.
-    fn store(disk: &SimDisk, path: &Path) {
+    /// Rows of half a kilobyte, a file for every 500 of them.
+    fn store(disk: &SimDisk, path: &Path, rows: u64) {
         let options = RuntimeOptions {
             cache_bytes: 4 << 20,
             inline: true,
@@ -369,7 +370,7 @@ mod tests {
             ..TableDescriptor::new("rows", 128)
         };
         let table = store.create_table(&table).unwrap();
-        for batch in (0..4000).collect::<Vec<u64>>().chunks(500) {
+        for batch in (0..rows).collect::<Vec<u64>>().chunks(500) {
             let mut out = vec![0.0; batch.len() * 128];
             let lease = store.pull(table, batch, &mut out).unwrap();
             store.push(&lease, Update::weights(&out)).unwrap();
@@ -383,7 +384,7 @@ mod tests {
     #[test]
     fn an_inspection_that_gets_no_threads_does_the_work_itself() {
         let (disk, path) = (SimDisk::new(1), Path::new("/store"));
-        store(&disk, path);
+        store(&disk, path, 4000);
         let scope = Scope {
             full: true,
             ..Scope::default()
@@ -413,5 +414,28 @@ mod tests {
         }
         let (cancelled, _) = look(0, 1);
         assert!(matches!(cancelled, Err(Error::Cancelled)), "{cancelled:?}");
+    }
+
+    /// Reading a small store takes less time than a thread takes to start.
+    #[test]
+    fn threads_are_started_where_there_is_much_to_read_and_nowhere_else() {
+        for (rows, threads) in [(600, 0), (4000, THREADS)] {
+            let (disk, path) = (SimDisk::new(1), Path::new("/store"));
+            store(&disk, path, rows);
+            let scope = Scope {
+                full: true,
+                ..Scope::default()
+            };
+            refused::LEFT.set(100);
+            let report = inspect(&Io::of(disk), path, scope, &mut |_, _| {
+                ControlFlow::Continue(())
+            });
+            let started = 100 - refused::LEFT.replace(usize::MAX);
+            let files = report.unwrap().files;
+            let bytes: u64 = files.iter().map(|f| f.bytes).sum();
+            // For the key blocks, and for the rows.
+            assert_eq!(started, 2 * threads.min(files.len()), "{bytes} bytes");
+            assert_eq!(bytes > ALONE_BYTES_MAX, started > 0);
+        }
     }
 }

@@ -180,3 +180,6 @@ pub(super) fn retain_what_still_counts(
     findings.retain(|f| now.names(f));
     findings.len() < all
 }
+
+#[cfg(test)]
+mod tests;

@@ -200,3 +200,6 @@ impl Report {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

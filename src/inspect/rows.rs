@@ -303,14 +303,14 @@ impl<'a> Sink<'a> {
 }
 
 /// What a read that failed says of a file; where the device is at fault, with the block.
-fn early((at, error): ReadFailed, file: &DataFile) -> Failed {
+fn early((bytes, error): ReadFailed, file: &DataFile) -> Failed {
     if error.kind() == io::ErrorKind::UnexpectedEof {
         return Error::corrupt(&file.path, 0, "the file ends early").into();
     }
-    let chunk = at..file.meta.footer_offset.min(at + CHUNK_BYTES as u64);
-    let block = || first_unreadable(&*opened_file(file).ok()?, chunk);
+    let start = bytes.start;
+    let block = || first_unreadable(&*opened_file(file).ok()?, bytes);
     Failed {
-        unreadable_at: is_unreadable(&error).then(|| block().unwrap_or(at)),
+        unreadable_at: is_unreadable(&error).then(|| block().unwrap_or(start)),
         error: Error::io("read", &file.path, error),
     }
 }
@@ -430,3 +430,6 @@ fn opened_file(file: &DataFile) -> Result<Arc<dyn DiskFile>> {
     let opened = file.file.get();
     opened.map_err(|e| Error::io("open", &file.path, e))
 }
+
+#[cfg(test)]
+mod tests;

@@ -22,8 +22,8 @@ pub(super) fn first_unreadable(file: &dyn DiskFile, range: Range<u64>) -> Option
     })
 }
 
-/// Where a read failed, and with what.
-pub(super) type ReadFailed = (u64, io::Error);
+/// Which bytes could not be read, and why.
+pub(super) type ReadFailed = (Range<u64>, io::Error);
 
 /// Reads `[offset, end)` of a file; both are multiples of 4096.
 pub(super) struct Stream<'q> {
@@ -55,7 +55,7 @@ impl<'q> Stream<'q> {
     }
 
     /// The next bytes and where they are; `None` at the end. A file that ends early is an error of
-    /// kind `UnexpectedEof`. With an error comes the offset of the read that failed.
+    /// kind `UnexpectedEof`. With an error come the bytes of the read that failed.
     pub fn next(&mut self) -> Result<Option<(u64, &[u8])>, ReadFailed> {
         if let Some(buffer) = self.held.take() {
             self.queue.recycle(buffer);
@@ -64,9 +64,13 @@ impl<'q> Stream<'q> {
             return Ok(None);
         }
         self.ask();
-        while !self.arrived.contains_key(&self.given) {
+        let offset = self.given;
+        let (buffer, bytes) = loop {
+            if let Some(arrived) = self.arrived.remove(&offset) {
+                break arrived;
+            }
             let Some(done) = self.queue.wait() else {
-                return Err((self.given, io::Error::other("a read was lost")));
+                return Err((self.range_at(offset), io::Error::other("a read was lost")));
             };
             match done.result {
                 Ok(bytes) => {
@@ -74,21 +78,22 @@ impl<'q> Stream<'q> {
                 }
                 Err(error) => {
                     self.queue.recycle(done.buffer);
-                    return Err((done.tag, error));
+                    return Err((self.range_at(done.tag), error));
                 }
             }
-        }
-        let Some((buffer, bytes)) = self.arrived.remove(&self.given) else {
-            return Err((self.given, io::Error::other("a read was lost")));
         };
-        let offset = self.given;
         let wanted = self.length_at(offset);
         self.given += wanted as u64;
         let buffer = self.held.insert(buffer);
         if bytes < wanted {
-            return Err((offset, io::ErrorKind::UnexpectedEof.into()));
+            let rest = offset..self.given;
+            return Err((rest, io::ErrorKind::UnexpectedEof.into()));
         }
         Ok(Some((offset, &buffer[..wanted])))
+    }
+
+    fn range_at(&self, offset: u64) -> Range<u64> {
+        offset..offset + self.length_at(offset) as u64
     }
 
     fn length_at(&self, offset: u64) -> usize {
@@ -98,8 +103,8 @@ impl<'q> Stream<'q> {
 
     fn ask(&mut self) {
         let mut asked = false;
+        // A queue has as many buffers as it takes requests.
         while self.asked < self.end
-            && self.queue.in_flight() < self.queue.depth()
             && let Some(buffer) = self.queue.buffer()
         {
             let bytes = self.length_at(self.asked);
@@ -127,3 +132,6 @@ impl Drop for Stream<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
