@@ -12,6 +12,9 @@
 #[path = "common/crash.rs"]
 #[expect(dead_code, reason = "the crash test uses the rest")]
 mod common;
+#[path = "common/looks.rs"]
+#[expect(dead_code, reason = "other tests use the rest")]
+mod looks;
 #[path = "common/sample.rs"]
 mod sample;
 #[path = "common/small.rs"]
@@ -29,8 +32,8 @@ use hps::inspect::{Report, Scope, Severity, inspect};
 use hps::io::Io;
 use hps::io::sim::SimDisk;
 use hps::*;
+use looks::{FULL, QUICK, found, only, options, write};
 use sample::{Bits, grow, read_rows, rows, sample};
-use small::set;
 
 fn look(disk: &SimDisk, full: bool) -> Result<Report> {
     let disk = Io::of(disk.clone());
@@ -449,51 +452,17 @@ fn what_is_no_store_or_no_checkpoint_is_an_error() {
     assert!(error.to_string().contains("99"), "{error}");
 }
 
-/// A store of one table of rows of 4 KB; each `batch` of keys is a checkpoint with a meta of so many
-/// bytes.
-fn of_batches(disk: &SimDisk, batches: &[(std::ops::Range<u64>, usize)]) {
-    let options = RuntimeOptions {
-        cache_bytes: 32 << 20,
-        retain_checkpoints: 2,
-        inline: true,
-        ..RuntimeOptions::default()
-    };
-    let store = Store::create_on(Io::of(disk.clone()), Path::new(ROOT), options).unwrap();
-    let table = store.create_table(&TableDescriptor::new("t", 500)).unwrap();
-    for (step, (keys, meta)) in (1..).zip(batches) {
-        let keys: Vec<u64> = keys.clone().collect();
-        set(&store, table, &keys, 1.0, 500);
-        store.checkpoint(step, &vec![7; *meta]).unwrap();
-    }
-    store.close().unwrap();
-}
-
-fn named(disk: &SimDisk, end: &str) -> Vec<PathBuf> {
-    let paths = disk.paths().into_iter();
-    paths
-        .filter(|p| p.extension().is_some_and(|e| e == end))
-        .collect()
-}
-
-/// What was found: severity, file and byte.
-fn found(disk: &SimDisk, full: bool) -> Vec<(Severity, PathBuf, Option<u64>)> {
-    let findings = look(disk, full).unwrap().findings.into_iter();
-    findings.map(|f| (f.severity, f.path, f.offset)).collect()
-}
-
 /// Files are read in pieces of 1 MiB.
 #[test]
 fn damage_far_inside_a_file_is_found_where_it_is() {
     let disk = SimDisk::new(1);
-    of_batches(&disk, &[(0..700, 0)]);
-    let [path] = &named(&disk, "rows")[..] else {
-        panic!("one file");
-    };
+    write(&disk, options(), &[(0..1400, 0)]);
+    let path = &only(&disk, "rows");
     let whole = disk.read_file(path).unwrap();
     assert!(whole.len() > 5 << 19, "{} bytes", whole.len());
     for at in [100u64, 3 << 19, 5 << 19] {
         disk.corrupt(path, at, 1).unwrap();
-        let findings = found(&disk, true);
+        let findings = found(&disk, FULL);
         assert_eq!(findings.len(), 1, "byte {at}: {findings:?}");
         let (severity, named, offset) = &findings[0];
         assert!(
@@ -507,46 +476,27 @@ fn damage_far_inside_a_file_is_found_where_it_is() {
         );
         disk.write_file(path, &whole).unwrap();
     }
-    assert!(found(&disk, true).is_empty());
-}
-
-/// A file that only an older retained checkpoint needs is looked at, too.
-#[test]
-fn damage_to_an_older_checkpoint_is_found() {
-    let disk = SimDisk::new(1);
-    of_batches(&disk, &[(0..50, 0), (0..50, 0)]);
-    for path in named(&disk, "rows") {
-        let whole = disk.read_file(&path).unwrap();
-        disk.corrupt(&path, 4096 + 50, 1).unwrap();
-        let findings = found(&disk, true);
-        assert!(
-            findings.iter().any(|(_, named, _)| *named == path),
-            "{findings:?}"
-        );
-        disk.write_file(&path, &whole).unwrap();
-    }
+    assert!(found(&disk, FULL).is_empty());
 }
 
 /// A quick look reads no meta of more than 1 MiB, but sees that it is there as a whole.
 #[test]
 fn a_quick_look_sees_that_a_long_meta_ends_early() {
     let disk = SimDisk::new(1);
-    of_batches(&disk, &[(0..5, 3 << 20)]);
-    let [path] = &named(&disk, "meta")[..] else {
-        panic!("one meta");
-    };
-    assert!(found(&disk, false).is_empty());
+    write(&disk, options(), &[(0..5, 3 << 20)]);
+    let path = &only(&disk, "meta");
+    assert!(found(&disk, QUICK).is_empty());
     let whole = disk.read_file(path).unwrap();
     disk.write_file(path, &whole[..whole.len() - 1]).unwrap();
-    for full in [false, true] {
-        let findings = found(&disk, full);
+    for scope in [QUICK, FULL] {
+        let findings = found(&disk, scope);
         assert!(
             findings.iter().any(|(_, named, _)| named == path),
-            "{full}: {findings:?}"
+            "{scope:?}: {findings:?}"
         );
     }
     disk.write_file(path, &whole).unwrap();
     disk.corrupt(path, 2 << 20, 1).unwrap();
-    assert!(found(&disk, false).is_empty(), "it is not read");
-    assert_eq!(found(&disk, true).len(), 1);
+    assert!(found(&disk, QUICK).is_empty(), "it is not read");
+    assert_eq!(found(&disk, FULL).len(), 1);
 }

@@ -23,6 +23,7 @@ mod hooked;
 #[expect(dead_code, reason = "other tests use the rest")]
 mod small;
 
+use std::io::ErrorKind;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,7 +31,7 @@ use std::sync::{Arc, Mutex};
 
 use child::{Child, hear, role_of_this_process, say};
 use hooked::{Hook, HookedDisk};
-use hps::inspect::{Report, Scope, Severity, inspect};
+use hps::inspect::{CheckpointReport, Report, Scope, Severity, inspect};
 use hps::io::Io;
 use hps::io::sim::SimDisk;
 use hps::*;
@@ -268,30 +269,34 @@ fn simulated() -> (SimDisk, Store) {
     let store = Store::create_on(Io::of(disk.clone()), Path::new(ROOT), hasty()).unwrap();
     store.create_table(&sgd("t", DIM)).unwrap();
     let store = checkpoint(&disk, checkpoint(&disk, store));
-    assert!(
-        disk.paths()
-            .iter()
-            .any(|p| p.ends_with("000000000010.image")
-                || p.extension().is_some_and(|e| e == "image"))
-    );
+    assert!(disk.paths().iter().any(|path| is_image(path)));
     (disk, store)
 }
 
-/// A look during which `change` happens before the calls that `when` names by their number; also
-/// the number of calls.
+fn look_on(io: &Io, full: bool) -> Result<Report> {
+    let scope = Scope {
+        full,
+        ..Scope::default()
+    };
+    inspect(io, Path::new(ROOT), scope, &mut |_, _| {
+        ControlFlow::Continue(())
+    })
+}
+
+/// A look during which `change` happens before the calls that `when` names by number, kind and path;
+/// also the number of calls.
 fn look_during(
     disk: &SimDisk,
     store: Store,
     full: bool,
-    when: fn(u64, u64) -> bool,
-    at: u64,
+    when: impl Fn(u64, &'static str, &Path) -> bool + Send + Sync + 'static,
     change: Change,
 ) -> (Result<Report>, u64) {
     let writer = Mutex::new(Some(store));
     let calls = Arc::new(AtomicU64::new(0));
     let (counted, written) = (Arc::clone(&calls), disk.clone());
-    let before: Hook = Arc::new(move |_, _| {
-        if when(counted.fetch_add(1, Ordering::Relaxed), at) {
+    let before: Hook = Arc::new(move |call, path| {
+        if when(counted.fetch_add(1, Ordering::Relaxed), call, path) {
             let mut writer = writer.lock().unwrap();
             let store = writer.take().expect("it was put back");
             *writer = Some(change(&written, store));
@@ -302,23 +307,24 @@ fn look_during(
         reads: Some(Arc::clone(&before)),
         ..HookedDisk::new(disk.clone(), before)
     });
-    let scope = Scope {
-        full,
-        ..Scope::default()
-    };
-    let report = inspect(&shared, Path::new(ROOT), scope, &mut |_, _| {
-        ControlFlow::Continue(())
-    });
+    let report = look_on(&shared, full);
     drop(shared);
     (report, calls.load(Ordering::Relaxed))
 }
 
-fn once(call: u64, at: u64) -> bool {
-    call == at
-}
-
 fn worst(report: &Report) -> Option<Severity> {
     report.worst().filter(|s| *s >= Severity::Cache)
+}
+
+/// Checkpoint of step n has the keys 1, 2 and 101 to 100 + n.
+fn check_rows(report: &Report, full: bool) {
+    let looked_at = |c: &&CheckpointReport| Some(c.id) == report.checkpoint;
+    let checkpoint = report.checkpoints.iter().find(looked_at).unwrap();
+    if full {
+        assert_eq!(report.tables[0].rows, 2 + checkpoint.step);
+        let live = report.files.iter().filter(|f| f.live.is_some());
+        assert_eq!(live.count() as u64, checkpoint.files);
+    }
 }
 
 #[test]
@@ -328,12 +334,13 @@ fn a_change_before_any_call_of_a_look_is_no_damage() {
         for full in [false, true] {
             for at in 0.. {
                 let (disk, store) = simulated();
-                let (report, calls) = look_during(&disk, store, full, once, at, change);
+                let once = move |call, _, _: &Path| call == at;
+                let (report, calls) = look_during(&disk, store, full, once, change);
                 let report = report.unwrap_or_else(|e| panic!("{name} before call {at}: {e}"));
                 let bad = &report.findings;
                 assert_eq!(worst(&report), None, "{name} before call {at}: {bad:?}");
-                assert!(report.checkpoint.is_some());
                 assert!(!report.left_out, "{name} before call {at}: there was time");
+                check_rows(&report, full);
                 looks += 1;
                 if at >= calls {
                     break;
@@ -344,14 +351,81 @@ fn a_change_before_any_call_of_a_look_is_no_damage() {
     assert!(looks > 200, "{looks} looks");
 }
 
+fn is_image(path: &Path) -> bool {
+    path.extension().is_some_and(|e| e == "image")
+}
+
+/// What is opened stays readable; what was replaced before that is not looked for: what took its
+/// place is in force as well.
+#[test]
+fn an_image_that_is_replaced_just_before_it_is_opened_makes_room_for_the_new_one() {
+    let replace: Change = |disk, store| {
+        let store = checkpoint(disk, store);
+        let images = disk.paths().into_iter().filter(|p| is_image(p));
+        disk.corrupt(&images.max().unwrap(), 8192 + 70, 1).unwrap();
+        store
+    };
+    for (call, found) in [("open", Some(Severity::Cache)), ("read", None)] {
+        let (disk, store) = simulated();
+        let over = AtomicBool::new(false);
+        let when = move |_, this, path: &Path| {
+            this == call && is_image(path) && !over.swap(true, Ordering::Relaxed)
+        };
+        let (report, _) = look_during(&disk, store, true, when, replace);
+        let report = report.unwrap();
+        assert_eq!(worst(&report), found, "{call}: {:?}", report.findings);
+        assert!(!report.left_out);
+    }
+}
+
+/// A checkpoint that can't be locked is about to be dropped. What was missing of it was left out, and
+/// nothing of what had come in its place was looked at.
+#[test]
+fn checkpoints_that_are_dropped_before_they_are_held_are_not_looked_at() {
+    for full in [false, true] {
+        let (disk, store) = simulated();
+        let first = store.last_checkpoint().unwrap().id;
+        let writer = Mutex::new((false, Some(store)));
+        let written = disk.clone();
+        let before: Hook = Arc::new(move |call, path| {
+            let mut writer = writer.lock().unwrap();
+            if writer.0 || path.extension().is_none_or(|e| e != "meta") {
+                return None;
+            }
+            if call == "lock" {
+                return Some(Err(ErrorKind::WouldBlock.into()));
+            }
+            let store = writer.1.take().expect("it was put back");
+            store.compact().unwrap();
+            let store = (0..3).fold(store, |store, _| checkpoint(&written, store));
+            *writer = (true, Some(store));
+            None
+        });
+        let io = Io::of(HookedDisk {
+            reads: Some(Arc::clone(&before)),
+            ..HookedDisk::new(disk, before)
+        });
+        let report = look_on(&io, full).unwrap();
+        assert_eq!(worst(&report), None, "{:?}", report.findings);
+        assert!(!report.left_out, "there was time");
+        assert!(
+            report.checkpoint > Some(CheckpointId(first.0 + 1)),
+            "{:?}",
+            report.checkpoint
+        );
+        assert_eq!(report.checkpoints.len(), 2);
+        check_rows(&report, full);
+    }
+}
+
 #[test]
 fn a_writer_that_is_always_quicker_does_not_make_a_sound_store_look_damaged() {
     for (name, change) in CHANGES {
         for every in [1, 3] {
             let (disk, store) = simulated();
             // Not for ever: files that are opened one by one would never end to become more.
-            let when = |call: u64, every: u64| call.is_multiple_of(every) && call < 400;
-            let (report, _) = look_during(&disk, store, true, when, every, change);
+            let when = move |call: u64, _, _: &Path| call.is_multiple_of(every) && call < 400;
+            let (report, _) = look_during(&disk, store, true, when, change);
             let report = report.unwrap_or_else(|e| panic!("{name} every {every} calls: {e}"));
             let bad = &report.findings;
             assert_eq!(worst(&report), None, "{name} every {every} calls: {bad:?}");
@@ -375,8 +449,8 @@ fn damage_is_found_beside_a_writer_that_commits_at_every_call() {
         let of = |p: &std::path::PathBuf| p.to_string_lossy().ends_with(end);
         let path = disk.paths().into_iter().find(of).unwrap();
         disk.corrupt(&path, 70, 1).unwrap();
-        let when = |call: u64, calls: u64| call < calls;
-        let (report, _) = look_during(&disk, store, true, when, 60, checkpoint);
+        let when = |call: u64, _, _: &Path| call < 60;
+        let (report, _) = look_during(&disk, store, true, when, checkpoint);
         let report = report.unwrap();
         let found = report.findings.iter().any(|f| f.path == path);
         assert!(found, "{end}: {:?}", report.findings);

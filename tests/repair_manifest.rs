@@ -10,6 +10,8 @@
 #[path = "common/crash.rs"]
 #[expect(dead_code, reason = "the crash test uses the rest")]
 mod common;
+#[path = "common/manifests.rs"]
+mod manifests;
 #[path = "common/repairs.rs"]
 #[expect(dead_code, reason = "tests of other damage use the rest")]
 mod repairs;
@@ -21,25 +23,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use common::ROOT;
+use hps::format::FileIdentity;
 use hps::format::current::Current;
-use hps::format::manifest::{Edit, FileMeta, ManifestReader, encode_edit, encode_manifest_header};
-use hps::format::{FileIdentity, identity::StoreIdentity};
+use hps::format::manifest::{Edit, ManifestReader};
 use hps::inspect::{Finding, Scope, inspect};
 use hps::io::Io;
 use hps::io::sim::SimDisk;
 use hps::repair::{RepairOptions, RepairOutcome, Repaired};
 use hps::*;
+use manifests::{committed, files, forge};
 use repairs::{check_repair, grown, of_sim, run_repair};
 use sample::{grow, sample};
-
-/// The manifest, its copy and CURRENT.
-fn files(disk: &SimDisk) -> [PathBuf; 3] {
-    let paths = disk.paths();
-    ["manifest", "copy", "CURRENT"].map(|end| {
-        let mut named = paths.iter().filter(|p| p.to_str().unwrap().ends_with(end));
-        named.next_back().unwrap().clone()
-    })
-}
 
 #[test]
 fn a_manifest_and_its_copy_complete_each_other() {
@@ -72,14 +66,6 @@ fn a_manifest_and_its_copy_complete_each_other() {
     }
     let repaired = check_repair(&disk, &truth, RepairOptions::default(), "the last edit").unwrap();
     assert!(!repaired.lost_nothing(), "{repaired:?}");
-}
-
-/// The store's uuid, and what CURRENT commits.
-fn committed(disk: &SimDisk) -> ([u8; 16], Current) {
-    let read = |name: &str| disk.read_file(&Path::new(ROOT).join(name)).unwrap();
-    let store = StoreIdentity::decode(&read("STORE")).unwrap().uuid;
-    let current = Current::decode(&read("CURRENT"), &store).unwrap();
-    (store, current)
 }
 
 /// The store that a repair builds, without a comparison.
@@ -238,40 +224,19 @@ fn a_store_of_which_only_the_copy_knows_is_repaired() {
     assert!(repaired.lost_nothing(), "{repaired:?}");
 }
 
-/// Changes what the manifest says of each file, under right checksums up to CURRENT.
-fn forge(disk: &SimDisk, change: impl Fn(&mut FileMeta)) {
-    let [manifest, copy, path] = files(disk);
-    let (store, current) = committed(disk);
-    let id = FileIdentity::new(store, current.manifest_number);
-    let bytes = disk.read_file(&manifest).unwrap();
-    let bytes = &bytes[..usize::try_from(current.manifest_bytes).unwrap()];
-    let (header, mut digest) = encode_manifest_header(&id);
-    let mut out = header.to_vec();
-    for edit in ManifestReader::new(bytes, &id).unwrap() {
-        let mut edit = edit.unwrap();
-        if let Edit::AddFile(meta) = &mut edit {
-            change(meta);
-        }
-        let offset = out.len() as u64;
-        encode_edit(&edit, &id, offset, &mut out, &mut digest);
-    }
-    let current = Current {
-        manifest_bytes: out.len() as u64,
-        manifest_digest: digest,
-        ..current
-    };
-    disk.write_file(&manifest, &out).unwrap();
-    disk.write_file(&copy, &out).unwrap();
-    disk.write_file(&path, &current.encode(&store)).unwrap();
-}
-
 /// Nothing says which of two copies of one rank is the newer. A look at the store said nothing of
 /// them, and a repair kept both: what it built did not open.
 #[test]
 fn copies_of_one_rank_are_found_and_a_repair_keeps_one_of_them() {
     let (disk, truth) = grown();
     // Every flush has a rank of its own, in the order of the files' numbers.
-    forge(&disk, |meta| meta.rank = 1);
+    forge(&disk, |edits| {
+        for edit in edits {
+            if let Edit::AddFile(meta) = edit {
+                meta.rank = 1;
+            }
+        }
+    });
     let scope = Scope {
         full: true,
         ..Scope::default()

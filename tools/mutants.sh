@@ -57,7 +57,7 @@ tests_of() { # module
     store) echo store open model crash stress upkeep ;;
     mem) echo store model stress ;;
     repair) echo repair repair_manifest ;;
-    inspect) echo inspect inspect_beside_writer fault_reads damage attach repair_manifest ;;
+    inspect) echo inspect inspect_report inspect_forged inspect_beside_writer repair_manifest ;;
   esac
 }
 

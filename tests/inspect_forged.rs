@@ -1,0 +1,356 @@
+//! Does an inspection find what contradicts itself under right checksums?
+//!
+//! A store of two files of 40 rows each, keys 20 to 39 in both: what is forged was written by a
+//! faulty program, not by a faulty device.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that meets what it does not expect must fail"
+)]
+
+#[path = "common/looks.rs"]
+#[expect(dead_code, reason = "other tests use the rest")]
+mod looks;
+#[path = "common/manifests.rs"]
+mod manifests;
+#[path = "common/small.rs"]
+#[expect(dead_code, reason = "other tests use the rest")]
+mod small;
+
+use std::path::{Path, PathBuf};
+
+use hps::format::FileIdentity;
+use hps::format::image::{
+    ENTRIES_PER_BLOCK, ImageEntry, decode_covered_block, decode_entry_block, decode_image_header,
+    encode_covered_block, encode_entry_block, encode_image_footer, encode_image_header,
+};
+use hps::format::manifest::{Edit, FileMeta};
+use hps::format::param_file::encode_record_bytes;
+use hps::inspect::{Scope, Severity};
+use hps::io::sim::SimDisk;
+use hps::*;
+use looks::{DIM, FULL, QUICK, STRIDE, look, named, only, open, options, with_images, write};
+use manifests::{committed, forge};
+
+fn store(options: RuntimeOptions) -> SimDisk {
+    let disk = SimDisk::new(1);
+    write(&disk, options, &[(0..40, 5), (20..60, 5)]);
+    disk
+}
+
+/// Severity, file, byte and words of each finding.
+fn found(disk: &SimDisk, scope: Scope) -> Vec<(Severity, PathBuf, Option<u64>, String)> {
+    let findings = look(disk, scope).unwrap().findings.into_iter();
+    findings
+        .map(|f| (f.severity, f.path, f.offset, f.what))
+        .collect()
+}
+
+/// Replaces record `index` of a parameter file: its key and its first weight.
+fn forge_record(disk: &SimDisk, path: &Path, index: u64, key: Option<u64>, weight: f32) -> u64 {
+    let (uuid, _) = committed(disk);
+    let number = path.file_stem().unwrap().to_str().unwrap();
+    let identity = FileIdentity::new(uuid, number.parse().unwrap());
+    let offset = 4096 + index * STRIDE;
+    let at = usize::try_from(offset).unwrap();
+    let mut bytes = disk.read_file(path).unwrap();
+    let record = &mut bytes[at..at + usize::try_from(STRIDE).unwrap()];
+    let old = u64::from_le_bytes(record[8..16].try_into().unwrap());
+    let mut row = record[16..16 + 4 * DIM].to_vec();
+    row[..4].copy_from_slice(&weight.to_le_bytes());
+    encode_record_bytes(record, key.unwrap_or(old), &row, &identity, offset);
+    disk.write_file(path, &bytes).unwrap();
+    old
+}
+
+#[test]
+fn a_row_of_another_key_than_the_key_block_says_is_damage() {
+    let disk = store(options());
+    let path = &named(&disk, "rows")[0];
+    let old = forge_record(&disk, path, 7, Some(0xabcd), 1.0);
+    let what = format!("a record of key 0xabcd, not of key {old:#x}");
+    let damage = (
+        Severity::Damage,
+        path.clone(),
+        Some(4096 + 7 * STRIDE),
+        what,
+    );
+    assert_eq!(found(&disk, FULL), [damage]);
+    assert_eq!(found(&disk, QUICK), []);
+}
+
+/// As where a device gives back what was there before: each row is sound, and not the one written.
+#[test]
+fn a_row_that_the_footer_does_not_know_is_damage_to_the_file() {
+    let disk = store(options());
+    let path = &named(&disk, "rows")[0];
+    forge_record(&disk, path, 7, None, 5.0);
+    let what = String::from("the records are not those of the footer");
+    let damage = (Severity::Damage, path.clone(), Some(4096), what);
+    assert_eq!(found(&disk, FULL), [damage]);
+}
+
+/// Changes what the manifest says of the first file; where its footer is.
+fn forge_file(disk: &SimDisk, change: impl FnOnce(&mut FileMeta)) -> u64 {
+    let mut footer_offset = 0;
+    forge(disk, |edits| {
+        let mut files = edits.iter_mut().filter_map(|edit| match edit {
+            Edit::AddFile(meta) => Some(meta),
+            _ => None,
+        });
+        let first = files.next().unwrap();
+        footer_offset = first.footer_offset;
+        change(first);
+    });
+    footer_offset
+}
+
+#[test]
+fn keys_and_intervals_outside_of_what_the_manifest_promises_are_damage() {
+    let changes: [fn(&mut FileMeta); 4] = [
+        |meta| meta.hash_min += 1,
+        |meta| meta.hash_max += 1,
+        |meta| meta.interval_min = 0,
+        |meta| meta.interval_max += 1,
+    ];
+    for change in changes {
+        let disk = store(options());
+        let path = named(&disk, "rows").remove(0);
+        let footer = forge_file(&disk, change);
+        let what = String::from("hashes or intervals are not in the manifest's range");
+        let damage = [(Severity::Damage, path, Some(footer), what)];
+        assert_eq!(found(&disk, QUICK), damage);
+        assert_eq!(found(&disk, FULL), damage);
+    }
+}
+
+/// Changes the tables that the manifest knows.
+fn forge_tables(disk: &SimDisk, change: impl Fn(&mut TableDescriptor) -> bool) {
+    forge(disk, |edits| {
+        edits.retain_mut(|edit| match edit {
+            Edit::Table { descriptor, .. } => change(descriptor),
+            _ => true,
+        });
+    });
+}
+
+#[test]
+fn rows_of_another_size_than_their_table_are_damage() {
+    // The last file has tombstones of a table, and no rows of it.
+    let with_tombstones = || {
+        let disk = store(options());
+        let store = open(&disk, options());
+        let other = store.create_table(&small::sgd("other", 4)).unwrap();
+        small::set(&store, other, &[1, 2, 3], 1.0, 4);
+        store.checkpoint(3, b"").unwrap();
+        store.remove(other, &[1, 2]).unwrap();
+        store.checkpoint(4, b"").unwrap();
+        store.close().unwrap();
+        assert_eq!(found(&disk, FULL), []);
+        disk
+    };
+    let all = named(&with_tombstones(), "rows");
+    let [first, second, others @ ..] = &all[..] else {
+        panic!("{all:?}");
+    };
+    let cases: [(&str, bool, u32, &[&PathBuf]); 3] = [
+        ("t", true, 0, &[first, second]),
+        ("other", true, 1, &[&others[0]]),
+        ("other", false, 1, &[&others[0], &others[1]]),
+    ];
+    for (name, kept, table, files) in cases {
+        let disk = with_tombstones();
+        forge_tables(&disk, |descriptor| {
+            let this = descriptor.name == name;
+            descriptor.dim += if this { 8 } else { 0 };
+            kept || !this
+        });
+        let what = format!("a run of table {table} with rows of another size");
+        for scope in [QUICK, FULL] {
+            let findings = found(&disk, scope);
+            let paths: Vec<&PathBuf> = findings.iter().map(|(_, path, ..)| path).collect();
+            assert_eq!(paths, files, "{name}");
+            for (severity, path, offset, said) in &findings {
+                assert_eq!((*severity, said), (Severity::Damage, &what));
+                let footer = disk.read_file(path).unwrap().len() as u64 - 4096;
+                assert_eq!(*offset, Some(footer));
+            }
+        }
+    }
+}
+
+/// What an image says.
+struct Image {
+    checkpoint: CheckpointId,
+    covered: Vec<u64>,
+    entries: Vec<ImageEntry>,
+}
+
+/// Changes what the index image says, under right checksums up to CURRENT; where it is.
+fn forge_image(disk: &SimDisk, change: impl FnOnce(&mut Image)) -> PathBuf {
+    let path = only(disk, "image");
+    let number = path.file_stem().unwrap().to_str().unwrap().parse().unwrap();
+    let identity = FileIdentity::new(committed(disk).0, number);
+    let bytes = disk.read_file(&path).unwrap();
+    let mut blocks = bytes.chunks_exact(4096);
+    let header = blocks.next().unwrap();
+    let (checkpoint, mut tally) = decode_image_header(header, &identity).unwrap();
+    let (mut covered, mut entries) = (Vec::new(), Vec::new());
+    let block = blocks.next().unwrap();
+    decode_covered_block(block, &identity, &mut tally, &mut covered).unwrap();
+    let block = blocks.next().unwrap();
+    let table = decode_entry_block(block, &identity, &mut tally, &mut entries).unwrap();
+    assert!(
+        blocks.count() == 1 && tally.covered_left() == 0,
+        "one block of each"
+    );
+    let mut image = Image {
+        checkpoint,
+        covered,
+        entries,
+    };
+    change(&mut image);
+    assert!(image.entries.len() < ENTRIES_PER_BLOCK);
+    let count = u32::try_from(image.covered.len()).unwrap();
+    let (header, mut tally) = encode_image_header(&identity, image.checkpoint, count);
+    let mut out = header.to_vec();
+    let mut block = [0; 4096];
+    encode_covered_block(&mut block, &image.covered, &identity, &mut tally);
+    out.extend(block);
+    image.entries.sort_by_key(|entry| mix64(entry.key));
+    encode_entry_block(&mut block, table, &image.entries, &identity, &mut tally);
+    out.extend(block);
+    let (footer, checksum) = encode_image_footer(&identity, &tally);
+    out.extend(footer);
+    disk.write_file(&path, &out).unwrap();
+    let bytes = out.len() as u64;
+    forge(disk, |edits| {
+        edits.retain(|edit| !matches!(edit, Edit::Image { .. }));
+        edits.push(Edit::Image {
+            number,
+            bytes,
+            checksum,
+        });
+    });
+    path
+}
+
+/// The last look found this about the image, and nothing else; a quick one finds nothing.
+fn check_image(disk: &SimDisk, path: PathBuf, what: String) {
+    assert_eq!(found(disk, FULL), [(Severity::Cache, path, Some(0), what)]);
+    assert_eq!(found(disk, QUICK), []);
+    assert_eq!(look(disk, FULL).unwrap().tables[0].rows, 60);
+}
+
+#[test]
+fn an_image_that_puts_a_key_elsewhere_than_its_newest_copy_is_damaged() {
+    let changes: [fn(&mut ImageEntry, &[u64]); 3] = [
+        |entry, _| entry.entry += 1,
+        |entry, _| entry.tombstone = true,
+        |entry, _| entry.ordinal ^= 1,
+    ];
+    for change in changes {
+        for place in [0, 30, 59] {
+            let disk = store(with_images());
+            let mut key = 0;
+            let path = forge_image(&disk, |image| {
+                let entry = &mut image.entries[place];
+                key = entry.key;
+                change(entry, &image.covered);
+            });
+            check_image(
+                &disk,
+                path,
+                format!("key {key:#x} is not where its newest copy is"),
+            );
+        }
+    }
+}
+
+#[test]
+fn an_image_without_a_key_of_its_files_is_damaged() {
+    for place in [0, 30, 59] {
+        let disk = store(with_images());
+        let mut key = 0;
+        let path = forge_image(&disk, |image| key = image.entries.remove(place).key);
+        check_image(
+            &disk,
+            path,
+            format!("key {key:#x} is not where its newest copy is"),
+        );
+    }
+}
+
+#[test]
+fn an_image_with_a_key_that_its_files_do_not_have_is_damaged() {
+    // Before all others but key 0, among them, and after them, in the order of mix64.
+    for key in [1, u64::MAX / 2, u64::MAX].map(unmix64) {
+        let disk = store(with_images());
+        let path = forge_image(&disk, |image| {
+            image.entries.push(ImageEntry {
+                key,
+                ordinal: 1,
+                tombstone: false,
+                entry: 3,
+            });
+        });
+        check_image(
+            &disk,
+            path,
+            format!("key {key:#x} is in no file of the version"),
+        );
+    }
+}
+
+/// It is ignored by whoever opens an earlier version: only its own blocks are verified.
+#[test]
+fn an_image_of_a_later_checkpoint_than_the_one_looked_at_is_not_compared() {
+    let wrong = |image: &mut Image| {
+        image.entries[30].entry += 1;
+        image.entries.remove(40);
+    };
+    let disk = store(with_images());
+    let path = forge_image(&disk, wrong);
+    for (checkpoint, findings) in [(Some(1), 0), (Some(2), 1), (None, 1)] {
+        let checkpoint = checkpoint.map(CheckpointId);
+        let scope = Scope { checkpoint, ..FULL };
+        assert_eq!(found(&disk, scope).len(), findings, "{checkpoint:?}");
+    }
+    // Verified it is all the same.
+    disk.corrupt(&path, 2 * 4096 + 100, 1).unwrap();
+    let checkpoint = Some(CheckpointId(1));
+    let damage = found(&disk, Scope { checkpoint, ..FULL });
+    assert!(damage.len() == 1 && damage[0].1 == path, "{damage:?}");
+    let disk = store(with_images());
+    forge_image(&disk, |image| {
+        wrong(image);
+        image.checkpoint = CheckpointId(3);
+    });
+    assert_eq!(found(&disk, FULL), []);
+}
+
+/// A file that an image does not list was written after it.
+#[test]
+fn keys_of_files_that_an_image_does_not_list_are_not_compared() {
+    let disk = store(with_images());
+    forge_image(&disk, |image| {
+        image.covered.pop();
+        image.entries.retain(|entry| entry.ordinal == 0);
+    });
+    assert_eq!(found(&disk, FULL), []);
+    // A file that has left the version says nothing of where its keys are.
+    let disk = store(with_images());
+    forge_image(&disk, |image| {
+        *image.covered.last_mut().unwrap() += 900;
+        for entry in &mut image.entries {
+            entry.entry += entry.ordinal;
+        }
+        image.entries.push(ImageEntry {
+            key: 777,
+            ordinal: 1,
+            tombstone: false,
+            entry: 3,
+        });
+    });
+    assert_eq!(found(&disk, FULL), []);
+}
