@@ -21,7 +21,7 @@
 # night, not a gate: a mutant takes a minute or two on two cores.
 #
 #   HPS_MUTANTS_ONLY=REGEX   only mutants whose line in `cargo mutants --list` matches
-#   PROPTEST_CASES, HPS_CRASH_WORKLOADS   kept if they are set, else 32 and 3
+#   PROPTEST_CASES, HPS_CRASH_WORKLOADS   kept if they are set, else 32, and 3 (store: 1)
 #   HPS_MUTANTS_SECONDS=N    instead of 60: where other work takes the processors
 #   CARGO_TARGET_DIR         builds in its folder mutants instead of in target/mutants
 set -euo pipefail
@@ -54,10 +54,21 @@ tests_of() { # module
   case $1 in
     format) echo attach damage open formats torn_writes crash ;;
     ssd) echo attach damage open torn_writes crash upkeep missing_directory reads ;;
-    store) echo store open model crash stress upkeep ;;
+    store)
+      echo store open model crash stress upkeep observe waits panics panics_in_calls damage \
+        open_files no_room bad_disk missing_directory
+      ;;
     mem) echo store model stress ;;
     repair) echo repair repair_manifest ;;
     inspect) echo inspect inspect_report inspect_forged inspect_beside_writer repair_manifest ;;
+  esac
+}
+
+# Many tests see the store for what one crash workload takes: 12 s.
+workloads_of() { # module
+  case $1 in
+    store) echo 1 ;;
+    *) echo 3 ;;
   esac
 }
 
@@ -75,7 +86,8 @@ out=$target/results
 rm -rf "$out"
 mkdir -p "$out"
 export CARGO_TARGET_DIR=$target CARGO_INCREMENTAL=1 CARGO_TERM_PROGRESS_WHEN=never
-export PROPTEST_CASES=${PROPTEST_CASES:-32} HPS_CRASH_WORKLOADS=${HPS_CRASH_WORKLOADS:-3}
+export PROPTEST_CASES=${PROPTEST_CASES:-32}
+asked_workloads=${HPS_CRASH_WORKLOADS:-}
 
 # All mutants of a module, in an order that the seed draws.
 list() { # module
@@ -132,6 +144,7 @@ of() { # result, names
 # Draws until enough mutants of a module have compiled, or there are no more.
 module() { # module
   local module=$1 round=0 taken=0 missing=$wanted units=() stores=() tests=() name
+  export HPS_CRASH_WORKLOADS=${asked_workloads:-$(workloads_of "$module")}
   for name in $(tests_of "$module"); do
     tests+=(--test "$name")
   done

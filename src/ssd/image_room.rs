@@ -72,7 +72,7 @@ impl ImageRoom {
     }
 
     /// Bytes flushed since the last image that was put in force.
-    pub(super) fn flushed_bytes(&self) -> u64 {
+    pub fn flushed_bytes(&self) -> u64 {
         self.flushed_bytes.load(Ordering::Relaxed)
     }
 

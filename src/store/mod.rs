@@ -520,3 +520,6 @@ impl Drop for Store {
         self.stop();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -65,3 +65,52 @@ impl Images {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::CheckpointId;
+
+    fn captured(id: u64) -> Captured {
+        Captured {
+            id: CheckpointId(id),
+            files: Vec::new(),
+            next_rank: 1,
+        }
+    }
+
+    #[test]
+    fn the_last_version_offered_is_imaged_by_one_thread_at_a_time() {
+        let images = Images::default();
+        let next = || images.next().map(|captured| captured.id.0);
+        assert!(images.offer(captured(1)), "the first is to do it");
+        assert!(!images.offer(captured(2)));
+        assert!(!images.offer(captured(3)));
+        assert_eq!(images.lock().threads, 1);
+        assert_eq!((next(), next()), (Some(3), None));
+        // That thread is about to end: another one is needed.
+        assert!(images.offer(captured(4)));
+        assert_eq!(images.lock().threads, 2);
+        let state = || {
+            let state = images.lock();
+            (state.threads, state.working)
+        };
+        images.end(false);
+        assert_eq!(state(), (1, true));
+        // One that panics leaves nothing that somebody would wait for.
+        images.end(true);
+        assert_eq!(state(), (0, false));
+        assert_eq!(next(), None);
+        images.wait_idle();
+        assert!(images.offer(captured(5)));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(std::time::Duration::from_millis(30));
+                assert_eq!(images.lock().threads, 1, "somebody waits for it");
+                images.end(false);
+            });
+            images.wait_idle();
+            assert_eq!(images.lock().threads, 0);
+        });
+    }
+}

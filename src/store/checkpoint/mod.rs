@@ -313,3 +313,6 @@ fn checkpoint_span(step: u64) -> Timed {
         seconds = Empty,
     ))
 }
+
+#[cfg(test)]
+mod tests;

@@ -137,3 +137,50 @@ impl Outcome {
         self.done.notify_all();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info() -> CheckpointInfo {
+        CheckpointInfo {
+            id: CheckpointId(4),
+            step: 5,
+            unix_seconds: 6,
+            meta_bytes: 7,
+        }
+    }
+
+    #[test]
+    fn a_ticket_tells_once_how_its_checkpoint_ended() {
+        let outcome = Arc::new(Outcome::default());
+        let ticket = CheckpointTicket::new(&outcome, Process::this());
+        assert!(!ticket.is_done());
+        let since = Instant::now();
+        let late = ticket.wait_for(Duration::from_millis(20));
+        assert!(matches!(late, Err(Error::Deadline { .. })), "{late:?}");
+        assert!(since.elapsed() >= Duration::from_millis(20));
+        assert!(!ticket.is_done());
+        outcome.finish(Ok(info()));
+        assert!(ticket.is_done());
+        assert_eq!(ticket.wait_for(Duration::ZERO).unwrap(), info());
+        assert!(ticket.is_done());
+        let again = ticket.wait_for(Duration::ZERO);
+        assert!(matches!(again, Err(Error::InvalidArgument(_))), "{again:?}");
+    }
+
+    #[test]
+    fn whoever_waits_is_woken_when_the_checkpoint_ends() {
+        let outcome = Arc::new(Outcome::default());
+        let ticket = CheckpointTicket::new(&outcome, Process::this());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(20));
+                outcome.finish(Ok(info()));
+            });
+            let since = Instant::now();
+            assert_eq!(ticket.wait_for(Duration::from_secs(60)).unwrap(), info());
+            assert!(since.elapsed() < Duration::from_secs(30));
+        });
+    }
+}

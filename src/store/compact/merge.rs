@@ -32,6 +32,11 @@ const WINDOW_BYTES_MIN: u64 = 128 << 10;
 const OUTPUT_DEPTH: usize = 4;
 const OUTPUT_BYTES: usize = 512 << 10;
 
+/// Bytes of the window on each input, with a cache of so many.
+pub(super) fn window_bytes(cache_bytes: u64) -> u64 {
+    (cache_bytes / 1024).clamp(WINDOW_BYTES_MIN, WINDOW_BYTES_MAX)
+}
+
 /// One entry of an output file: the key and where its input copy is.
 struct Moved {
     hash: u64,
@@ -272,6 +277,7 @@ impl Compactor {
         Ok(())
     }
 }
+
 /// A merge of the inputs that fills one output after the other.
 struct Merging<'a, 'j> {
     compactor: &'a Compactor,
@@ -318,8 +324,7 @@ impl<'a, 'j> Merging<'a, 'j> {
         while self.at < self.tables.len() {
             if self.merge.is_none() {
                 let table = self.tables[self.at];
-                let cache = self.compactor.core.options.cache_bytes;
-                let window = (cache / 1024).clamp(WINDOW_BYTES_MIN, WINDOW_BYTES_MAX);
+                let window = window_bytes(self.compactor.core.options.cache_bytes);
                 self.merge = Some(Merge::new(&self.inputs.views, table, window)?);
             }
             if self.next_live()?.is_some() || !self.tombstones.is_empty() {
@@ -425,5 +430,58 @@ impl Inputs<'_> {
         self.outside
             .iter()
             .all(|(oldest, low, high)| *oldest > interval || hash < *low || hash > *high)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_window_on_an_input_is_a_part_of_the_cache_within_bounds() {
+        let windows = [1 << 20, 200 << 20, 256 << 20, 1 << 30].map(window_bytes);
+        assert_eq!(windows, [128 << 10, 200 << 10, 256 << 10, 512 << 10]);
+    }
+
+    #[test]
+    fn an_entry_is_live_by_its_own_bit() {
+        let set = LiveSet {
+            bits: vec![1 << 3, 1 << 63 | 1],
+        };
+        let live: Vec<u32> = (0..128).filter(|entry| set.has(*entry)).collect();
+        assert_eq!(live, [3, 64, 127]);
+    }
+
+    #[test]
+    fn a_tombstone_goes_when_no_other_file_can_hold_an_older_copy() {
+        let chosen = Chosen {
+            files: Vec::new(),
+            rank: 1,
+            directory: 0,
+        };
+        let inputs = Inputs {
+            chosen: &chosen,
+            files: Vec::new(),
+            views: Vec::new(),
+            live: Vec::new(),
+            outside: vec![(5, 100, 200), (8, 0, 120)],
+        };
+        for (hash, interval, needless) in [
+            (99, 7, true),
+            (100, 7, false),
+            (200, 7, false),
+            (201, 7, true),
+            (150, 5, false),
+            (150, 4, true),
+            (99, 8, false),
+            (0, 8, false),
+            (121, 4, true),
+        ] {
+            assert_eq!(
+                inputs.is_needless(hash, interval),
+                needless,
+                "{hash} {interval}"
+            );
+        }
     }
 }

@@ -383,3 +383,6 @@ fn unreadable(error: &Error) -> Option<&Path> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests;

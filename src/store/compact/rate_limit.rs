@@ -198,4 +198,96 @@ mod tests {
         }
         assert_eq!(reported_bytes, [1_100_000, 2_500_000]);
     }
+
+    /// Each answer is another one.
+    struct Odd;
+
+    impl DiskFile for Odd {
+        fn read_at(&self, bytes: &mut [u8], _offset: u64) -> io::Result<usize> {
+            Ok(bytes.len().min(3))
+        }
+
+        fn write_at(&self, _bytes: &[u8], _offset: u64) -> io::Result<()> {
+            Err(io::Error::from_raw_os_error(1))
+        }
+
+        fn sync(&self) -> io::Result<()> {
+            Err(io::Error::from_raw_os_error(2))
+        }
+
+        fn bytes(&self) -> io::Result<u64> {
+            Ok(77)
+        }
+
+        fn align_bytes(&self) -> usize {
+            512
+        }
+
+        fn is_direct(&self) -> bool {
+            true
+        }
+
+        fn raw_fd(&self) -> Option<std::os::fd::RawFd> {
+            Some(9)
+        }
+    }
+
+    impl fmt::Debug for Odd {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("odd")
+        }
+    }
+
+    #[test]
+    fn a_file_whose_reads_are_counted_is_that_file_in_all_else() {
+        let limiter = Arc::new(RateLimiter::new(None));
+        let file = ThrottledFile {
+            file: Arc::new(Odd),
+            limiter: Arc::clone(&limiter),
+        };
+        let code = |result: io::Result<()>| result.unwrap_err().raw_os_error();
+        assert_eq!(file.read_at(&mut [0; 8], 0).unwrap(), 3);
+        assert_eq!(file.read_at(&mut [0; 2], 0).unwrap(), 2);
+        assert_eq!(code(file.write_at(&[0], 0)), Some(1));
+        assert_eq!(code(file.sync()), Some(2));
+        assert_eq!((file.bytes().unwrap(), file.align_bytes()), (77, 512));
+        assert_eq!((file.is_direct(), file.raw_fd()), (true, Some(9)));
+        assert_eq!((limiter.read(), limiter.written()), (5, 0));
+        limiter.wrote(10);
+        assert_eq!(limiter.moved(), 15);
+    }
+
+    #[test]
+    fn what_a_job_writes_is_counted_from_where_it_was() {
+        let limiter = Arc::new(RateLimiter::new(None));
+        limiter.wrote(REPORT_BYTES - 1);
+        let mut reported_bytes = Vec::new();
+        let mut report = |moved| reported_bytes.push(moved);
+        // What was moved before is not told again.
+        let mut job = CompactionJob::new(Arc::clone(&limiter), &mut report);
+        let mut before = 100;
+        job.progress(&mut before, 100 + REPORT_BYTES - 1);
+        job.progress(&mut before, 100 + REPORT_BYTES);
+        job.progress(&mut before, 50);
+        assert_eq!(before, 50);
+        assert_eq!(limiter.written(), 2 * REPORT_BYTES - 1);
+        assert_eq!(reported_bytes, [2 * REPORT_BYTES - 1]);
+        let mut nobody = CompactionJob::default();
+        nobody.progress(&mut before, 60);
+        assert_eq!(before, 50, "nobody counts");
+    }
+
+    #[test]
+    fn bytes_are_paid_for_one_after_the_other() {
+        let limiter = RateLimiter::new(Some(1000));
+        let start = Instant::now();
+        limiter.wrote(20);
+        limiter.wrote(30);
+        assert!(start.elapsed() >= Duration::from_millis(49));
+        // Time in which nothing is moved is not saved up.
+        thread::sleep(Duration::from_millis(60));
+        let start = Instant::now();
+        limiter.wrote(30);
+        assert!(start.elapsed() >= Duration::from_millis(29));
+    }
 }

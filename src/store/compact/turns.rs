@@ -222,7 +222,8 @@ impl Drop for Turn<'_> {
     }
 }
 
-#[cfg(all(test, not(hps_shuttle)))]
+#[cfg(test)]
+#[cfg(not(hps_shuttle))]
 mod tests {
     use std::io;
     use std::path::Path;

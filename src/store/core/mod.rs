@@ -332,3 +332,6 @@ impl Core {
         self.shards.iter().map(ShardCell::lock).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

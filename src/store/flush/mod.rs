@@ -270,3 +270,6 @@ impl Flusher {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -178,14 +178,23 @@ fn open_files_max(options: &RuntimeOptions, read_only: bool) -> usize {
         return usize::MAX;
     }
     let least = options.thresholds().open_files_least;
-    let limit = descriptor_limit();
-    let max = match options.open_files_max as u64 {
+    let asked = options.open_files_max as u64;
+    let max = files_within(asked, descriptor_limit(), raise_descriptor_limit_to);
+    usize::try_from(max).unwrap_or(usize::MAX).max(least)
+}
+
+/// Files that may stay open where so many are asked for (0: half of the limit) and so many
+/// descriptors may be; `raise` raises that limit, and gives what it is then.
+fn files_within(asked: u64, limit: u64, raise: impl FnOnce(u64) -> u64) -> u64 {
+    match asked {
         0 => limit / 2,
         asked if asked + DESCRIPTORS_SPARE <= limit => asked,
         asked => {
-            let limit = raise_descriptor_limit_to(asked + DESCRIPTORS_SPARE);
+            let limit = raise(asked + DESCRIPTORS_SPARE);
             asked.min(limit.saturating_sub(DESCRIPTORS_SPARE))
         }
-    };
-    usize::try_from(max).unwrap_or(usize::MAX).max(least)
+    }
 }
+
+#[cfg(test)]
+mod tests;

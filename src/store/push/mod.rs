@@ -378,3 +378,6 @@ impl RowVisitor for Gradients<'_> {
         Some((self.cache.row_mut(slot), &self.sum))
     }
 }
+
+#[cfg(test)]
+mod tests;

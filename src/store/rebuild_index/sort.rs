@@ -103,4 +103,35 @@ mod tests {
             }
         }
     }
+
+    /// Sorting by comparing gives the same and takes twice as long.
+    #[test]
+    fn hashes_that_are_spread_evenly_are_put_in_their_places_and_others_compared() {
+        let spread =
+            |count: u64| -> Vec<(u64, u64)> { (0..count).map(|x| (mix64(x), x)).collect() };
+        for (count, placed) in [(63, false), (64, true), (5000, true), (100_000, true)] {
+            let mut sorter = Sorter::default();
+            sorter.sort(&mut spread(count), (0, u64::MAX));
+            let places = sorter.places.len() as u64;
+            assert_eq!(!sorter.sorted.is_empty(), placed, "{count}");
+            assert_eq!(places > 0, placed, "{count}: few are not even counted");
+            if placed {
+                let cells = 3 * count / 2..=3 * count + 2;
+                assert!(cells.contains(&places), "{places} cells for {count}");
+            }
+        }
+        // A part of the range, as buckets are.
+        let (low, high) = (1 << 62, (1 << 62) + (1 << 60) - 1);
+        let mut part = spread(40_000);
+        part.retain(|e| (low..=high).contains(&e.0));
+        let mut sorter = Sorter::default();
+        let count = part.len();
+        sorter.sort(&mut part, (low, high));
+        assert_eq!(sorter.sorted.len(), count);
+        assert!((3 * count / 2..=3 * count + 2).contains(&sorter.places.len()));
+        let mut crowded: Vec<_> = (0..5000).map(|x| (x, x)).rev().collect();
+        let mut sorter = Sorter::default();
+        sorter.sort(&mut crowded, (0, u64::MAX));
+        assert!(sorter.sorted.is_empty() && crowded.is_sorted());
+    }
 }

@@ -331,3 +331,200 @@ fn an_open_in_which_a_read_fails_says_so_whichever_thread_it_was() {
     assert!(failed > calls / 6 && failed > 10, "{failed} of {calls}");
     try_open().unwrap();
 }
+
+/// Into which units is the work cut, and is an image that is whole made use of?
+mod cut {
+    use super::super::*;
+    use crate::io::Io;
+    use crate::options::{RuntimeOptions, Thresholds};
+    use crate::store::open;
+    use crate::store::parts::Parts;
+    use crate::store::tests::{ROOT, made, options, set, sgd};
+
+    /// Three tables, of which the second has most rows; with an image of all of them, or without.
+    fn three_tables(image: bool) -> (Io, RuntimeOptions) {
+        let options = RuntimeOptions {
+            cache_bytes: 8 << 20,
+            shards: 7,
+            thresholds: Thresholds {
+                image_young_bytes: if image { 0 } else { u64::MAX >> 1 },
+                open_unit_entries: 1000,
+                ..Thresholds::default()
+            },
+            ..options()
+        };
+        let (disk, store) = made(options.clone());
+        for (name, rows) in [("a", 500), ("b", 6500), ("c", 2900)] {
+            let table = store.create_table(&sgd(name, 4)).unwrap();
+            let keys: Vec<u64> = (0..rows).collect();
+            set(&store, table, &keys, 1.0);
+        }
+        let table = store.table("b").unwrap();
+        store.remove(table, &[1, 2, 3]).unwrap();
+        store.checkpoint(1, &[]).unwrap();
+        store.close().unwrap();
+        (disk, options)
+    }
+
+    fn opened(disk: &Io, options: &RuntimeOptions) -> Parts {
+        let place = open::Place::Path(Path::new(ROOT));
+        open::open(disk, place, options.clone(), false, None).unwrap()
+    }
+
+    fn files(parts: &Parts) -> Vec<Arc<DataFile>> {
+        parts.core.ssd.versions().current().cloned().collect()
+    }
+
+    #[test]
+    fn great_tables_are_cut_into_units_of_neighbouring_shards() {
+        let (disk, options) = three_tables(false);
+        let parts = opened(&disk, &options);
+        let shape = |threads| -> Vec<(usize, Range<usize>)> {
+            let units = units(&parts.core, &files(&parts), None, threads).unwrap();
+            for unit in &units {
+                assert_eq!(unit.blocks, (0, 0), "there is no image");
+                let first = *part_range(unit.shards.start, 7).start();
+                assert_eq!(
+                    unit.range,
+                    (first, *part_range(unit.shards.end - 1, 7).end())
+                );
+            }
+            units.into_iter().map(|u| (u.table, u.shards)).collect()
+        };
+        // As many as threads, or as there are thousands of entries, or shards.
+        assert_eq!(shape(1), [(0, 0..7), (1, 0..7), (2, 0..7)]);
+        let three = [(1, 0..2), (1, 2..4), (1, 4..7)];
+        assert_eq!(shape(3)[1..4], three);
+        assert_eq!(shape(3)[4..], [(2, 0..3), (2, 3..7)]);
+        let many = shape(64);
+        assert_eq!(many.iter().filter(|u| u.0 == 1).count(), 6);
+        assert_eq!(many.iter().filter(|u| u.0 == 2).count(), 2);
+        let wide = RuntimeOptions {
+            thresholds: Thresholds {
+                open_unit_entries: 500,
+                ..options.thresholds
+            },
+            ..options
+        };
+        drop(parts);
+        let parts = opened(&disk, &wide);
+        let units = units(&parts.core, &files(&parts), None, 64).unwrap();
+        let of = |table| units.iter().filter(|u| u.table == table).count();
+        assert_eq!([of(0), of(1), of(2)], [1, 7, 5], "a shard is not cut");
+        let all = young_in(&files(&parts), 1, (0, u64::MAX));
+        assert_eq!(all, 6503, "rows and tombstones");
+        assert_eq!(entries(&files(&parts)), 500 + 6503 + 2900);
+    }
+
+    #[test]
+    fn units_share_the_blocks_of_an_image_and_leave_out_none() {
+        let (disk, options) = three_tables(true);
+        let parts = opened(&disk, &options);
+        let mut image = parts.core.ssd.image_ranges(CheckpointId(1)).unwrap();
+        for threads in [1, 2, 4, 64] {
+            let units = units(&parts.core, &[], Some(&mut image), threads).unwrap();
+            let mut next = 0;
+            for unit in &units {
+                assert_eq!(unit.blocks.0, next, "{unit:?}");
+                let table = u32::try_from(unit.table).unwrap();
+                let first = image.block_of(table, unit.range.0).unwrap();
+                assert_eq!(
+                    unit.blocks.0, first,
+                    "{unit:?}: the first that begins in it"
+                );
+                next = unit.blocks.1;
+            }
+            assert_eq!(next, image.blocks());
+            let most = |table: usize| {
+                let of = units.iter().filter(|u| u.table == table);
+                let blocks: u64 = of.map(|u| u.blocks.1 - u.blocks.0).sum();
+                let entries = ImageRanges::entries_max(blocks);
+                usize::try_from(entries / 1000)
+                    .unwrap()
+                    .clamp(1, threads.min(7))
+            };
+            for table in 0..3 {
+                let count = units.iter().filter(|u| u.table == table).count();
+                assert_eq!(count, most(table), "table {table} by {threads}");
+            }
+        }
+    }
+
+    /// An image that is taken to be damaged costs an open its time and nothing else: whatever was wrong
+    /// with the reading of a whole one was not seen.
+    #[test]
+    fn an_image_that_is_whole_is_made_use_of() {
+        let (disk, options) = three_tables(true);
+        for (shards, threads, least) in [(7, 1, 1000), (3, 2, 64), (4, 3, 1 << 16), (1, 2, 64)] {
+            let options = RuntimeOptions {
+                shards,
+                threads,
+                inline: false,
+                thresholds: Thresholds {
+                    open_unit_entries: least,
+                    ..options.thresholds
+                },
+                ..options.clone()
+            };
+            let parts = opened(&disk, &options);
+            let mut image = parts.core.ssd.image_ranges(CheckpointId(1)).unwrap();
+            assert_eq!(image.entries(), 500 + 6500 + 2900, "{image:?}");
+            let before = parts.core.ssd.images.bytes();
+            let live = Rebuild::new(&parts.core)
+                .load_from(&files(&parts), Some(&mut image))
+                .unwrap();
+            assert_eq!(live.iter().sum::<u64>(), image.entries());
+            assert_eq!(parts.core.ssd.images.bytes(), before);
+        }
+    }
+
+    #[test]
+    fn twice_as_many_threads_as_serve_batches_build_and_one_with_inline() {
+        let threads = |threads, inline| {
+            let (_, store) = made(RuntimeOptions {
+                threads,
+                inline,
+                ..options()
+            });
+            Rebuild::new(&store.parts.core).threads()
+        };
+        assert_eq!(
+            [threads(1, false), threads(3, false), threads(3, true)],
+            [2, 6, 1]
+        );
+    }
+
+    /// A descriptor of another length would have rows read as rows of another table.
+    #[test]
+    fn a_file_of_a_table_that_is_not_there_or_has_longer_rows_is_damaged() {
+        let (disk, options) = three_tables(false);
+        let parts = opened(&disk, &options);
+        let rebuild = Rebuild::new(&parts.core);
+        let files = files(&parts);
+        let tables = parts.core.all_tables();
+        assert!(files.iter().all(|f| rebuild.check_runs(f).is_ok()));
+        let mut wide = tables.clone();
+        wide[2] = Arc::new(open::make_table(2, &sgd("c", 5), &options));
+        let refused = |what: &str| {
+            let error = files.iter().find_map(|f| rebuild.check_runs(f).err());
+            assert!(error.is_some(), "{what}");
+        };
+        // Records are padded to 8 bytes: this one is longer.
+        let strides = [4, 5].map(|dim| record_stride(sgd("c", dim).row_bytes()));
+        assert!(strides[0] < strides[1], "{strides:?}");
+        parts.core.set_tables(wide);
+        refused("longer rows");
+        parts.core.set_tables(tables[..2].to_vec());
+        refused("no such table");
+        parts.core.set_tables(tables);
+    }
+
+    #[test]
+    fn half_of_what_no_image_covers_counts_as_flushed() {
+        let (disk, options) = three_tables(false);
+        let parts = opened(&disk, &options);
+        let bytes: u64 = files(&parts).iter().map(|f| f.meta.bytes).sum();
+        assert_eq!(parts.core.ssd.images.flushed_bytes(), bytes / 2);
+        assert!(bytes > 0);
+    }
+}

@@ -309,3 +309,51 @@ fn buckets((low, high): (u64, u64), count: u64) -> impl Iterator<Item = u64> {
         false => low.saturating_add(step.saturating_mul(i)).min(high),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_cut_into_equal_buckets_that_end_with_it() {
+        let ends = |range, count| buckets(range, count).collect::<Vec<u64>>();
+        assert_eq!(ends((0, 99), 4), [24, 48, 72, 99]);
+        assert_eq!(ends((100, 199), 4), [124, 148, 172, 199]);
+        assert_eq!(ends((7, 7), 3), [7, 7, 7], "fewer hashes than buckets");
+        assert_eq!(ends((10, 12), 4), [11, 12, 12, 12]);
+        assert_eq!(ends((5, 9), 1), [9]);
+        assert_eq!(ends((0, u64::MAX), 2), [u64::MAX / 2, u64::MAX]);
+        assert_eq!(ends((u64::MAX - 1, u64::MAX), 3), [u64::MAX; 3]);
+    }
+
+    #[test]
+    fn a_location_of_the_image_is_one_of_an_entry_that_is_there() {
+        let place = Place {
+            base: Location::new(5, false, 0).0,
+            rows: (10, 5),
+            tombstones: (15, 3),
+        };
+        let row = |entry| Some(Location::new(5, false, entry));
+        let tombstone = |entry| Some(Location::new(5, true, entry));
+        for (raw, expected) in [
+            (9, None),
+            (10, row(10)),
+            (14, row(14)),
+            (15, None),
+            (TOMBSTONE_BIT | 14, None),
+            (TOMBSTONE_BIT | 15, tombstone(15)),
+            (TOMBSTONE_BIT | 17, tombstone(17)),
+            (TOMBSTONE_BIT | 18, None),
+            (7 << ORDINAL_SHIFT | 11, row(11)),
+            (7 << ORDINAL_SHIFT | TOMBSTONE_BIT | 16, tombstone(16)),
+        ] {
+            assert_eq!(place.location(raw), expected, "{raw:#x}");
+        }
+        assert_eq!(Place::default().location(0), None);
+    }
+
+    #[test]
+    fn windows_of_young_runs_are_8_to_512_kib() {
+        assert_eq!(WINDOW_BYTES, (8192, 524_288));
+    }
+}

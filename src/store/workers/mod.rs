@@ -147,16 +147,21 @@ impl Part for Workers {
     }
 }
 
+/// Threads of a store with these options, the callers' own not counted.
+fn threads_of(options: &RuntimeOptions) -> usize {
+    let pools = (1 + PREFETCH_POOLS) * (options.threads - 1);
+    // The writer and a checkpoint.
+    let others = PREFETCH_POOLS + 2 + options.data_directories.len().max(1);
+    pools + if options.inline { 0 } else { others }
+}
+
 /// Starts as many threads as a store with these options has, and lets them end: what has to be
 /// undone when threads can't be had is not begun.
 ///
 /// # Errors
 /// `Io` when the system refuses one.
 pub fn rehearse(directory: &Path, options: &RuntimeOptions) -> Result<()> {
-    let pools = (1 + PREFETCH_POOLS) * (options.threads - 1);
-    // The writer and a checkpoint.
-    let others = PREFETCH_POOLS + 2 + options.data_directories.len().max(1);
-    let threads = pools + if options.inline { 0 } else { others };
+    let threads = threads_of(options);
     let all_are_there = std::sync::Mutex::new(());
     std::thread::scope(|scope| {
         let until = all_are_there.lock();
@@ -169,3 +174,6 @@ pub fn rehearse(directory: &Path, options: &RuntimeOptions) -> Result<()> {
         Ok(())
     })
 }
+
+#[cfg(test)]
+mod tests;

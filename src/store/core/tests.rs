@@ -1,0 +1,187 @@
+//! The figures of what all parts share.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::changes::Changes;
+use super::demand::Demand;
+use super::*;
+use crate::mem::Flags;
+use crate::options::PolicyKind;
+use crate::stats::Stats;
+use crate::store::tests::{made, options, set, sgd};
+
+#[test]
+fn flushed_rows_count_from_the_cut_that_their_flush_has_seen() {
+    let changes = Changes::default();
+    assert!(!changes.any());
+    changes.note();
+    assert!(changes.any());
+    let before = changes.mark();
+    changes.flushed(before, 5);
+    changes.flushed(before, 3);
+    assert_eq!(changes.flushed_rows(), 8);
+    assert_eq!(changes.mark(), before, "rows are no part of it");
+    changes.cut();
+    assert_eq!((changes.any(), changes.flushed_rows()), (false, 0));
+    // A flush that began before the cut: the cut has its rows.
+    changes.flushed(before, 7);
+    assert_eq!(changes.flushed_rows(), 0);
+    let after = changes.mark();
+    assert_ne!(after, before);
+    changes.flushed(after, 1 << 39);
+    assert_eq!(changes.flushed_rows(), 1 << 39);
+    changes.cut();
+    assert_eq!(changes.flushed_rows(), 0);
+    assert!(changes.mark() != after && changes.mark() != before);
+    changes.note();
+    changes.discard();
+    assert!(!changes.any());
+}
+
+#[test]
+fn what_callers_ask_for_is_summed() {
+    let demand = Demand::default();
+    demand.note(5, 3);
+    demand.note(2, 2);
+    assert_eq!(demand.asked(), 7);
+    let mut stats = Stats::default();
+    demand.count(&mut stats);
+    assert_eq!((stats.unique_asked, stats.unique_hits), (7, 5));
+    assert_eq!(micros(Duration::from_millis(3)), 3000);
+    assert_eq!(micros(Duration::MAX), u64::MAX);
+}
+
+#[test]
+fn a_signal_is_waited_for_until_it_was_raised_or_a_while() {
+    let signal = Signal::default();
+    assert_eq!(signal.count(), 0);
+    signal.notify();
+    signal.notify();
+    assert_eq!(signal.count(), 2);
+    let since = Instant::now();
+    signal.wait(1, Duration::from_secs(60));
+    assert!(
+        since.elapsed() < Duration::from_secs(30),
+        "it was raised already"
+    );
+    let since = Instant::now();
+    signal.wait(2, Duration::from_millis(40));
+    assert!(since.elapsed() >= Duration::from_millis(35), "it was not");
+}
+
+#[test]
+fn a_cut_ends_an_interval_and_holds_younger_rows_back() {
+    let mut shard = Shard::new(7);
+    assert_eq!((shard.intervals(), shard.interval_max()), ((7, None), 7));
+    assert_eq!(shard.cut(), 7);
+    assert_eq!((shard.intervals(), shard.interval_max()), ((8, Some(7)), 7));
+    assert!(!shard.has_lost());
+    shard.mark_lost();
+    shard.end_cut();
+    assert_eq!((shard.intervals(), shard.interval_max()), ((8, None), 8));
+    assert!(shard.has_lost());
+    assert_eq!(shard.cut(), 8);
+    assert!(!shard.has_lost(), "of another checkpoint");
+}
+
+/// Promised slots, pinned ones, those of resident rows and of copies for a checkpoint.
+#[test]
+fn slots_are_busy_or_wanted_for_a_reason_each() {
+    for policy in [PolicyKind::Lru, PolicyKind::PinAll] {
+        let options = RuntimeOptions {
+            policy,
+            shards: 1,
+            ..options()
+        };
+        let (_, store) = made(options);
+        let table = store.create_table(&sgd("rows", 4)).unwrap();
+        set(&store, table, &[1, 2, 3, 4, 5], 1.0);
+        let mut out = [0.0; 8];
+        let lease = store.pull(table, &[1, 2], &mut out).unwrap();
+        let cell = &store.parts.core.shards[0];
+        let slots = || {
+            let shard = cell.lock();
+            (shard.tables[0].wanted_slots(), shard.tables[0].busy_slots())
+        };
+        let held = if policy == PolicyKind::Lru { 2 } else { 5 };
+        assert_eq!(slots(), (2, held));
+        cell.lock().tables[0].reserve(4);
+        assert_eq!(slots(), (6, held + 4));
+        cell.lock().tables[0].unreserve(3);
+        assert_eq!(slots(), (3, held + 1));
+        cell.lock().tables[0].unreserve(1);
+        // A row that is changed after a cut leaves a copy until that is written.
+        let frozen = {
+            let mut shard = cell.lock();
+            shard.cut();
+            let (interval, frozen) = shard.intervals();
+            let cache = &mut shard.tables[0].cache;
+            let hash = crate::units::mix64(1);
+            let mut slot = [0];
+            cache.lookup(&[hash], &mut slot);
+            assert!(!cache.flags(slot[0]).any(Flags::ABSENT));
+            assert!(cache.begin_write(&slot, interval, frozen).is_ok());
+            cache.frozen_copies()
+        };
+        assert_eq!(frozen, 1);
+        assert_eq!(slots(), (2, held + 1));
+        cell.lock().end_cut();
+        assert_eq!(slots(), (2, held));
+        drop(lease);
+        store.close_discarding();
+    }
+}
+
+/// The budget without the buffers, by the sizes of the rows and 48 bytes each beside them.
+#[test]
+fn tables_share_the_cache_by_their_rows_and_shards_share_a_table() {
+    let options = RuntimeOptions {
+        cache_bytes: 8 << 20,
+        shards: 4,
+        ..options()
+    };
+    let (_, store) = made(options);
+    store.create_table(&sgd("narrow", 4)).unwrap();
+    store.create_table(&sgd("wide", 20)).unwrap();
+    let core = &store.parts.core;
+    let tables = core.all_tables();
+    // 16 + 48 and 80 + 48 bytes: a third and two thirds.
+    let bytes = |table, buffers| core.table_bytes(&tables, table, buffers);
+    assert_eq!(bytes(0, 2 << 20), (6 << 20) / 3 / 4);
+    assert_eq!(bytes(1, 2 << 20), (6 << 20) * 2 / 3 / 4);
+    assert_eq!(
+        bytes(0, 7 << 20),
+        (4 << 20) / 3 / 4,
+        "buffers take a half at most"
+    );
+    assert_eq!(core.table_bytes(&tables[..1], 0, 0), 2 << 20);
+    // A flush of all shards makes one file, an eighth of the cache.
+    assert_eq!(core.file_bytes, 1 << 20);
+    assert_eq!(tables[0].file_bytes(), 46);
+    assert_eq!(core.flush_step_rows(&tables, 0), (1 << 20) / 4 / 2 / 46);
+    assert_eq!(core.flush_step_rows(&tables, 1), (1 << 20) / 4 / 2 / 110);
+    assert_eq!(core.flush_step_rows(&tables[..1], 0), (1 << 20) / 4 / 46);
+    for (cache_bytes, file_bytes, found) in [
+        (256 << 20, 64 << 20, 32 << 20),
+        (256 << 20, 16 << 20, 16 << 20),
+        (1 << 20, 32 << 20, 1 << 20),
+    ] {
+        let (_, store) = made(RuntimeOptions {
+            cache_bytes,
+            file_bytes,
+            ..super::super::tests::options()
+        });
+        assert_eq!(store.parts.core.file_bytes, found);
+    }
+    for (asked, shards, found) in [(100, 4, 25), (3, 4, 1), (1, 1, 1)] {
+        let (_, store) = made(RuntimeOptions {
+            flush_step_rows: asked,
+            shards,
+            ..super::super::tests::options()
+        });
+        let core = &store.parts.core;
+        let tables = vec![Arc::clone(&tables[0])];
+        assert_eq!(core.flush_step_rows(&tables, 0), found);
+    }
+}

@@ -1,0 +1,154 @@
+//! How much is picked, and how it is cut into files.
+
+use std::sync::atomic::Ordering;
+
+use super::pick::{PICK_FILES, Picked};
+use crate::store::tests::{made, options, set, sgd};
+use crate::units::{mix64, range_of};
+use crate::{RuntimeOptions, Store, TableId};
+
+/// A row of 1000 bytes takes 1030 in a file; a file has a MiB.
+fn wide(rows: u64, shards: usize) -> (Store, TableId) {
+    let (_, store) = made(RuntimeOptions {
+        cache_bytes: 8 << 20,
+        file_bytes: 1 << 20,
+        shards,
+        ..options()
+    });
+    let table = store.create_table(&sgd("rows", 250)).unwrap();
+    let keys: Vec<u64> = (0..rows).collect();
+    for some in keys.chunks(500) {
+        set(&store, table, some, 1.0);
+    }
+    (store, table)
+}
+
+fn rows(picked: &[Picked]) -> usize {
+    picked.iter().map(|p| p.victims.len()).sum()
+}
+
+#[test]
+fn a_checkpoint_picks_two_files_of_rows_an_equal_part_of_each_shard() {
+    let (store, _) = wide(4000, 4);
+    let flusher = &store.parts.flusher;
+    let mut cursors = vec![0; flusher.cursors()];
+    assert_eq!(cursors.len(), 4);
+    let picked = flusher.pick_frozen(&mut cursors, None).unwrap();
+    let most = (PICK_FILES << 20) / 1030;
+    assert!(
+        (most - 8..=most).contains(&rows(&picked)),
+        "{}",
+        rows(&picked)
+    );
+    assert_eq!(flusher.bytes_of(&picked), 1030 * rows(&picked) as u64);
+    for shard in 0..4 {
+        let of = picked.iter().filter(|p| p.shard == shard);
+        let count: usize = of.map(|p| p.victims.len()).sum();
+        assert!(count >= most / 4 - 1, "{count} rows of shard {shard}");
+    }
+    // What was picked is not picked again, until there is nothing left.
+    let mut total = rows(&picked);
+    while let Some(picked) = flusher.pick_frozen(&mut cursors, None) {
+        total += rows(&picked);
+    }
+    assert_eq!(total, 4000);
+}
+
+#[test]
+fn rows_of_one_shard_fill_the_pick_where_others_have_none() {
+    let (store, table) = wide(0, 4);
+    let alone: Vec<u64> = (0..20_000)
+        .filter(|k| range_of(mix64(*k), 4) == 2)
+        .take(1500)
+        .collect();
+    for some in alone.chunks(500) {
+        set(&store, table, some, 1.0);
+    }
+    let flusher = &store.parts.flusher;
+    let picked = flusher.pick_frozen(&mut vec![0; flusher.cursors()], None);
+    let picked = picked.unwrap();
+    let room = (PICK_FILES << 20) / 1030;
+    // A quarter at first, then what is left of the room.
+    assert!(rows(&picked) <= room && rows(&picked) > room / 4 + 100);
+    assert!(picked.iter().all(|p| p.shard == 2));
+}
+
+#[test]
+fn rows_of_more_than_a_file_and_a_half_are_cut_into_two_by_the_hash() {
+    for (count, files) in [(400, 1), (1018, 1), (1500, 1), (1560, 2), (2000, 2)] {
+        let (store, _) = wide(count, 3);
+        let flusher = &store.parts.flusher;
+        let picked = flusher.pick_frozen(&mut vec![0; flusher.cursors()], None);
+        let jobs = flusher.jobs_of(picked.unwrap());
+        assert_eq!(jobs.len(), files, "{count} rows");
+        let mut all = 0;
+        for (piece, (directory, picked)) in jobs.iter().enumerate() {
+            assert_eq!(*directory, 0);
+            let parts: Vec<_> = picked.iter().map(|p| (p.table, p.shard)).collect();
+            assert!(parts.is_sorted_by(|a, b| a < b), "{parts:?}: one part each");
+            for part in picked {
+                assert!(part.victims.is_sorted_by(|a, b| a.hash < b.hash));
+                let here = |v: &crate::mem::Victim| range_of(v.hash, files) == piece;
+                assert!(part.victims.iter().all(here));
+            }
+            all += rows(picked);
+        }
+        assert_eq!(all as u64, count);
+    }
+}
+
+#[test]
+fn a_flush_of_everything_counts_rows_and_flushes() {
+    let (store, table) = wide(5000, 2);
+    let before = store.stats();
+    let dirty = before.dirty_rows;
+    assert_eq!(store.flush().unwrap(), dirty);
+    let after = store.stats();
+    // Two files at a time.
+    let flushes = dirty.div_ceil((2 << 20) / 1030);
+    assert_eq!(after.flushes - before.flushes, flushes);
+    assert_eq!((after.dirty_rows, after.uncheckpointed_rows), (0, 5000));
+    assert_eq!(store.flush().unwrap(), 0);
+    assert_eq!(store.stats().flushes, after.flushes);
+    set(&store, table, &[1, 2, 3], 2.0);
+    assert_eq!(store.flush().unwrap(), 3);
+    assert_eq!(store.stats().flushes, after.flushes + 1);
+}
+
+#[test]
+fn a_cache_runs_low_when_few_slots_are_left_and_is_flushed_then() {
+    let (store, table) = wide(0, 2);
+    let flusher = &store.parts.flusher;
+    assert!(!flusher.is_low() && flusher.pick_cold(4).is_empty());
+    assert_eq!(flusher.flush_low().unwrap(), 0);
+    assert!(!flusher.is_awaited());
+    flusher.waiting.fetch_add(1, Ordering::Relaxed);
+    assert!(flusher.is_awaited());
+    flusher.waiting.fetch_sub(1, Ordering::Relaxed);
+    let mut key = 0;
+    while !flusher.is_low() {
+        let before = store.stats().flushes;
+        set(&store, table, &[key], 1.0);
+        assert_eq!(store.stats().flushes, before, "there is room yet");
+        key += 1;
+    }
+    // Of each cache one step, or two while somebody waits and two files can be written at a time.
+    let low = |picked: &[Picked]| picked.iter().map(|p| p.victims.len()).collect::<Vec<_>>();
+    let step = store.parts.core.shards[0].lock().tables[0]
+        .cache
+        .flush_step_rows();
+    let once = low(&flusher.pick_cold(4));
+    assert!(
+        !once.is_empty() && once.iter().all(|rows| *rows == step),
+        "{once:?}"
+    );
+    let dirty = store.stats().dirty_rows;
+    let written = flusher.flush_low().unwrap();
+    assert!(
+        written >= once.iter().sum::<usize>() as u64,
+        "{written} {once:?}"
+    );
+    let stats = store.stats();
+    assert_eq!((stats.dirty_rows, stats.flushes), (dirty - written, 1));
+    assert!(!flusher.is_low());
+}

@@ -1,0 +1,595 @@
+//! A store for the tests of its parts, and the figures that it gives: each is held exactly.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::io::Io;
+use crate::io::sim::SimDisk;
+use crate::*;
+
+pub(super) const ROOT: &str = "/store";
+
+/// One thread, two shards; flushes, compactions and checkpoints in the caller's thread.
+pub(super) fn options() -> RuntimeOptions {
+    RuntimeOptions {
+        cache_bytes: 1 << 20,
+        io_depth: 8,
+        threads: 1,
+        shards: 2,
+        inline: true,
+        ..RuntimeOptions::default()
+    }
+}
+
+pub(super) fn sgd(name: &str, dim: usize) -> TableDescriptor {
+    TableDescriptor {
+        optimizer: Optimizer::Sgd,
+        initialiser: Initialiser::Zero,
+        ..TableDescriptor::new(name, dim)
+    }
+}
+
+/// An empty store on a disk of its own.
+pub(super) fn made(options: RuntimeOptions) -> (Io, Store) {
+    let disk = Io::from(Arc::new(SimDisk::new(1)));
+    let store = Store::create_on(disk.clone(), Path::new(ROOT), options).unwrap();
+    (disk, store)
+}
+
+pub(super) fn open_again(disk: &Io, options: RuntimeOptions) -> Store {
+    Store::open_on(disk.clone(), Path::new(ROOT), options).unwrap()
+}
+
+/// Gives rows one value.
+pub(super) fn set(store: &Store, table: TableId, keys: &[u64], value: f32) -> PushReport {
+    let dim = store.tables()[table.0 as usize].1.dim;
+    let mut rows = vec![0.0; keys.len() * dim];
+    let lease = store.pull(table, keys, &mut rows).unwrap();
+    rows.fill(value);
+    store.push(&lease, Update::weights(&rows)).unwrap()
+}
+
+fn keys(range: std::ops::Range<u64>) -> Vec<u64> {
+    range.map(mix64).collect()
+}
+
+fn all_limits() -> CompactLimits {
+    CompactLimits {
+        stale_share: 0.01,
+        ..CompactLimits::default()
+    }
+}
+
+#[test]
+fn what_a_batch_asks_for_and_finds_is_counted_row_by_row() {
+    let (disk, store) = made(options());
+    let table = store.create_table(&sgd("rows", 4)).unwrap();
+    let fresh = store.stats();
+    assert_eq!(
+        (fresh.unique_asked, fresh.leases, fresh.rows_read),
+        (0, 0, 0)
+    );
+    assert_eq!((fresh.capacity_rows > 0, fresh.resident_rows), (true, 0));
+    set(&store, table, &keys(0..10), 1.0);
+    let pushed = store.stats();
+    assert_eq!((pushed.rows_pushed, pushed.bytes_pushed), (10, 160));
+    assert_eq!(
+        (pushed.rows_read, pushed.unique_asked),
+        (10, 0),
+        "none was known"
+    );
+    assert_eq!((pushed.dirty_rows, pushed.uncheckpointed_rows), (10, 10));
+    assert_eq!((pushed.resident_rows, pushed.pinned_rows), (10, 0));
+    // Five that are known and resident, one of them twice, and one that nobody ever pushed.
+    let mut asked = keys(0..5);
+    asked.extend(keys(0..1));
+    asked.extend(keys(99..100));
+    let mut out = vec![0.0; 28];
+    let lease = store.pull(table, &asked, &mut out).unwrap();
+    let with = store.stats();
+    assert_eq!(
+        (with.unique_asked, with.unique_hits, with.rows_read),
+        (5, 5, 17)
+    );
+    assert_eq!(
+        (with.leases, with.lease_bytes, with.pinned_rows),
+        (1, 70, 6)
+    );
+    lease.read(&mut out).unwrap();
+    assert_eq!(store.stats().rows_read, 24);
+    drop(lease);
+    let without = store.stats();
+    assert_eq!(
+        (without.leases, without.lease_bytes, without.pinned_rows),
+        (0, 0, 0)
+    );
+    assert_eq!(store.flush().unwrap(), 10);
+    let flushed = store.stats();
+    assert_eq!(
+        (flushed.flushes, flushed.dirty_rows, flushed.index_keys),
+        (1, 0, 10)
+    );
+    assert_eq!(flushed.uncheckpointed_rows, 10, "no checkpoint has them");
+    let written: u64 = store.files().iter().map(|f| f.bytes).sum();
+    assert_eq!(
+        (flushed.written_bytes, flushed.current_bytes),
+        (written, written)
+    );
+    assert_eq!((flushed.compaction_written_bytes, flushed.reads), (0, 0));
+    store.checkpoint(1, &[7; 30]).unwrap();
+    let durable = store.stats();
+    assert_eq!((durable.checkpoints, durable.uncheckpointed_rows), (1, 0));
+    store.close().unwrap();
+    // Reopened, all of them have to be read, together.
+    let store = open_again(&disk, options());
+    let mut out = vec![0.0; 40];
+    drop(store.pull(table, &keys(0..10), &mut out).unwrap());
+    let cold = store.stats();
+    assert_eq!((cold.unique_asked, cold.unique_hits), (10, 0));
+    assert!((1..=10).contains(&cold.reads), "{} reads", cold.reads);
+    assert!(cold.read_bytes >= 160, "{} bytes", cold.read_bytes);
+    assert!(cold.tables[0].wait(Wait::Device).count > 0);
+}
+
+#[test]
+fn memory_of_buffers_is_that_of_all_queues() {
+    // Read: 3 queues of 4 buffers of 12 KiB; written: 4 of 16 KiB.
+    let (_, store) = made(options());
+    assert_eq!(store.stats().buffer_bytes, 147_456 + 65_536);
+    assert_eq!(store.parts.workers.bytes(), 147_456);
+    assert_eq!(store.parts.flusher.buffer_bytes(), 65_536);
+    // From 64 MiB on four files are written at a time, with two buffers each.
+    for (cache_bytes, written) in [(64 << 20, 8 << 20), ((64 << 20) - 4096, 4 << 20)] {
+        let options = RuntimeOptions {
+            cache_bytes,
+            inline: false,
+            ..options()
+        };
+        let (_, store) = made(options);
+        assert_eq!(store.parts.flusher.buffer_bytes(), written);
+        store.close().unwrap();
+    }
+}
+
+#[test]
+fn which_keys_are_known_is_told_wherever_their_rows_are() {
+    let (disk, store) = made(options());
+    let table = store.create_table(&sgd("rows", 4)).unwrap();
+    let all = keys(0..6);
+    set(&store, table, &all[..4], 1.0);
+    // A pull alone makes no row known.
+    let mut out = [0.0; 8];
+    let lease = store.pull(table, &all[4..], &mut out).unwrap();
+    let known = [true, true, true, true, false, false];
+    assert_eq!(store.contains(table, &all).unwrap(), known);
+    drop(lease);
+    // Unknown ones and repeated ones do not count.
+    let some = [all[0], all[4], all[0], all[1]];
+    assert_eq!(store.remove(table, &some).unwrap(), 2);
+    assert_eq!(store.remove(table, &some).unwrap(), 0);
+    let known = [false, false, true, true, false, false];
+    assert_eq!(store.contains(table, &all).unwrap(), known);
+    assert!(store.has_changes());
+    store.checkpoint(1, &[]).unwrap();
+    assert_eq!(
+        store.remove(table, &all[2..3]).unwrap(),
+        1,
+        "it is on SSD, too"
+    );
+    let known = [false, false, false, true, false, false];
+    assert_eq!(store.contains(table, &all).unwrap(), known);
+    store.checkpoint(2, &[]).unwrap();
+    store.close().unwrap();
+    let store = open_again(&disk, options());
+    assert_eq!(
+        store.contains(table, &all).unwrap(),
+        known,
+        "none is resident"
+    );
+    // Removed without being read, and told as one.
+    assert_eq!(store.remove(table, &all).unwrap(), 1);
+    assert_eq!(store.stats().reads, 0);
+    assert_eq!(store.contains(table, &all).unwrap(), [false; 6]);
+    let mut out = [1.0; 24];
+    drop(store.pull(table, &all, &mut out).unwrap());
+    assert_eq!(out, [0.0; 24]);
+}
+
+#[test]
+fn a_lease_says_what_it_holds_and_refuses_other_lengths() {
+    let (_, store) = made(options());
+    let adagrad = TableDescriptor {
+        optimizer: Optimizer::Adagrad,
+        ..sgd("state", 4)
+    };
+    let table = store.create_table(&adagrad).unwrap();
+    let width = adagrad.row_f32s();
+    assert!(width > 4);
+    let key = keys(0..2);
+    let mut out = [0.0; 8];
+    let first = store.pull(table, &key, &mut out).unwrap();
+    let second = store.pull(table, &key, &mut out).unwrap();
+    assert_eq!(
+        (first.len(), first.is_empty(), first.table()),
+        (2, false, table)
+    );
+    assert_eq!(second.id(), first.id() + 1);
+    assert!(first.id() > 0);
+    let none = store.pull(table, &[], &mut []).unwrap();
+    assert_eq!((none.len(), none.is_empty()), (0, true));
+    none.read(&mut []).unwrap();
+    let length = |result: Result<()>| match result {
+        Err(Error::InvalidArgument(ArgumentError::Length {
+            expected, found, ..
+        })) => (expected, found),
+        other => unreachable!("{other:?}"),
+    };
+    assert_eq!(length(first.read(&mut [0.0; 7])), (8, 7));
+    assert_eq!(length(first.read_rows(&mut [0.0; 8])), (2 * width, 8));
+    let mut rows = vec![0.0; 2 * width];
+    rows[0] = 5.0;
+    rows[width] = 6.0;
+    store.push(&first, Update::rows(&rows)).unwrap();
+    let mut whole = vec![1.0; 2 * width];
+    second.read_rows(&mut whole).unwrap();
+    assert_eq!(whole, rows);
+    second.read(&mut out).unwrap();
+    assert_eq!((out[0], out[4]), (5.0, 6.0));
+}
+
+#[test]
+fn a_batch_that_does_not_fit_says_how_much_would() {
+    let (_, store) = made(options());
+    let table = store.create_table(&sgd("wide", 1024)).unwrap();
+    let capacity = store.stats().capacity_rows;
+    let held = keys(0..10);
+    let mut out = vec![0.0; 10 * 1024];
+    let lease = store.pull(table, &held, &mut out).unwrap();
+    let many = keys(100..100 + capacity);
+    let mut out = vec![0.0; many.len() * 1024];
+    let error = store.pull(table, &many, &mut out).unwrap_err();
+    let Error::OverBudget {
+        pinned_rows,
+        asked_rows,
+        capacity_rows,
+        needed_bytes,
+        leases,
+        ..
+    } = error
+    else {
+        unreachable!("{error}")
+    };
+    assert_eq!(capacity_rows, capacity);
+    assert_eq!(leases, [lease.id()]);
+    // The fullest of two shards, taken twice.
+    let shard = |keys: &[u64], s: usize| {
+        let of = |k: &&u64| crate::units::range_of(mix64(**k), 2) == s;
+        keys.iter().filter(of).count() as u64
+    };
+    let fullest = (0..2)
+        .max_by_key(|s| shard(&held, *s) + shard(&many, *s))
+        .unwrap();
+    let (pinned, asked) = (shard(&held, fullest), shard(&many, fullest));
+    assert_eq!((pinned_rows, asked_rows), (2 * pinned, 2 * asked));
+    let rows = pinned + asked;
+    assert_eq!(
+        needed_bytes,
+        (1 << 20) * (rows + rows / 16 + 16) / (capacity / 2)
+    );
+    // Nothing of it is pinned or promised.
+    assert_eq!(store.stats().pinned_rows, 10);
+    assert_eq!(store.parts.in_use(), 1 + 10);
+    drop(lease);
+    assert_eq!(store.parts.in_use(), 0);
+}
+
+#[test]
+fn a_remove_of_more_rows_than_fit_goes_on_in_smaller_steps() {
+    let (_, store) = made(options());
+    let table = store.create_table(&sgd("wide", 1024)).unwrap();
+    let all = keys(0..600);
+    assert!(store.stats().capacity_rows < 300);
+    for some in all.chunks(50) {
+        set(&store, table, some, 1.0);
+    }
+    assert_eq!(store.remove(table, &all).unwrap(), 600);
+    assert_eq!(store.contains(table, &all).unwrap(), vec![false; 600]);
+    store.checkpoint(1, &[]).unwrap();
+    store.compact().unwrap();
+    assert_eq!(store.stats().index_keys, 0);
+}
+
+#[test]
+fn files_and_their_rows_are_told_to_the_last_one() {
+    let (_, store) = made(RuntimeOptions {
+        space_bound: 10.0,
+        ..options()
+    });
+    let table = store.create_table(&sgd("rows", 16)).unwrap();
+    set(&store, table, &keys(0..100), 1.0);
+    store.checkpoint(1, b"one").unwrap();
+    set(&store, table, &keys(0..40), 2.0);
+    store.remove(table, &keys(40..50)).unwrap();
+    store.checkpoint(2, b"second").unwrap();
+    let ids: Vec<_> = store
+        .checkpoints()
+        .iter()
+        .map(|c| (c.id, c.step, c.meta_bytes))
+        .collect();
+    assert_eq!(ids, [(CheckpointId(1), 1, 3), (CheckpointId(2), 2, 6)]);
+    assert_eq!(store.last_checkpoint().unwrap().step, 2);
+    assert_eq!(store.checkpoint_meta(CheckpointId(1)).unwrap(), b"one");
+    let files = store.files();
+    let [old, new] = &files[..] else {
+        unreachable!("{files:?}")
+    };
+    assert_eq!((old.rows, old.tombstones, old.live_entries), (100, 0, 50));
+    assert_eq!((new.rows, new.tombstones, new.live_entries), (40, 10, 50));
+    assert_eq!((old.entries(), new.entries()), (100, 50));
+    assert_eq!((old.stale_share(), new.stale_share()), (0.5, 0.0));
+    assert_eq!((old.live_bytes, new.live_bytes), (old.bytes / 2, new.bytes));
+    assert!(old.current && new.current && old.number < new.number);
+    assert_eq!(old.checkpoints, [1, 2].map(CheckpointId));
+    assert_eq!(new.checkpoints, [CheckpointId(2)]);
+    let directories = store.directories();
+    let [only] = &directories[..] else {
+        unreachable!("{directories:?}")
+    };
+    assert_eq!((only.files, only.current_bytes), (2, old.bytes + new.bytes));
+    // Summed before it is rounded.
+    assert!(only.live_bytes.abs_diff(old.live_bytes + new.live_bytes) <= 1);
+    assert_eq!(only.pinned_bytes, 0);
+    assert_eq!((only.compactions, only.compaction_failures), (0, 0));
+    assert_eq!(
+        (only.files_set_aside, only.is_paused, &only.failure),
+        (0, false, &None)
+    );
+    // What is rewritten, told beforehand, meanwhile and afterwards.
+    let plan = store.compaction_plan(&all_limits());
+    assert_eq!(plan, files[..1]);
+    let mut told = Vec::new();
+    let tell = &mut |now: CompactProgress| {
+        told.push(now);
+        ControlFlow::Continue(())
+    };
+    let report = store.compact_files(&all_limits(), tell).unwrap();
+    let expected = CompactProgress {
+        files_done: 0,
+        files_left: 1,
+        bytes_done: 0,
+        bytes_left: old.bytes + old.live_bytes,
+    };
+    assert_eq!(told, [expected]);
+    let after = store.files();
+    let outputs: Vec<_> = after.iter().filter(|f| f.number > new.number).collect();
+    let [output] = &outputs[..] else {
+        unreachable!("{after:?}")
+    };
+    assert_eq!(
+        (output.rows, output.tombstones, output.live_entries),
+        (50, 0, 50)
+    );
+    assert_eq!(
+        (report.files, report.files_left, report.cancelled),
+        (1, 0, false)
+    );
+    assert_eq!(report.bytes_written, output.bytes);
+    assert!(report.bytes_read > 50 * 64, "{report:?}");
+    assert_eq!(report.disk_bytes_before, old.bytes + new.bytes);
+    // The first checkpoint needs the old file; the last one has the output instead.
+    assert_eq!(
+        report.disk_bytes_after,
+        old.bytes + new.bytes + output.bytes
+    );
+    assert!(report.durable);
+    let old = after.iter().find(|f| f.number == old.number).unwrap();
+    assert_eq!(
+        (old.current, old.live_entries, old.live_bytes),
+        (false, 0, 0)
+    );
+    assert_eq!(old.checkpoints, [CheckpointId(1)]);
+    assert_eq!(store.directories()[0].pinned_bytes, old.bytes);
+    let stats = store.stats();
+    assert_eq!((stats.compactions, stats.files), (1, 2));
+    assert_eq!(
+        stats.pinned_bytes,
+        old.bytes + store.parts.core.ssd.image_bytes()
+    );
+    assert_eq!(stats.disk_bytes, stats.current_bytes + stats.pinned_bytes);
+    assert_eq!(stats.compaction_written_bytes, output.bytes);
+    assert_eq!(stats.written_bytes, report.disk_bytes_after);
+    assert_eq!(store.directories()[0].compactions, 1);
+    let dropped = store.drop_checkpoints(&[CheckpointId(1)]).unwrap();
+    assert_eq!((dropped.freed_bytes, dropped.held.len()), (old.bytes, 0));
+    assert_eq!(dropped.dropped, [CheckpointId(1)]);
+    // Forced, both become one: without the old file no tombstone hides anything.
+    assert_eq!(store.compact().unwrap(), 1);
+    let files = store.files();
+    let one = files.iter().find(|f| f.current && f.rows > 0).unwrap();
+    assert_eq!((one.rows, one.tombstones), (90, 0), "{files:?}");
+    assert_eq!(store.compact().unwrap(), 0, "nothing is left to do");
+}
+
+#[test]
+fn a_plan_keeps_within_the_bytes_that_may_be_moved() {
+    let (_, store) = made(RuntimeOptions {
+        space_bound: 10.0,
+        ..options()
+    });
+    let table = store.create_table(&sgd("rows", 64)).unwrap();
+    for file in 0..20 {
+        set(&store, table, &keys(100 * file..100 * file + 100), 1.0);
+        store.flush().unwrap();
+    }
+    // Each loses as many rows as its number says, and thus some share.
+    for file in 0..20 {
+        set(&store, table, &keys(100 * file..101 * file), 2.0);
+    }
+    store.checkpoint(1, &[]).unwrap();
+    let plan = |limits: &CompactLimits| -> Vec<u64> {
+        store
+            .compaction_plan(limits)
+            .iter()
+            .map(|f| f.number)
+            .collect()
+    };
+    let all = plan(&all_limits());
+    let stale: Vec<u64> = store.files()[1..20]
+        .iter()
+        .rev()
+        .map(|f| f.number)
+        .collect();
+    assert_eq!(all, stale, "the stalest first");
+    let share = |stale_share| {
+        plan(&CompactLimits {
+            stale_share,
+            ..all_limits()
+        })
+        .len()
+    };
+    assert_eq!(
+        [share(0.1), share(0.19), share(0.2), share(1.0)],
+        [10, 1, 0, 0]
+    );
+    let first = store.files()[19].clone();
+    let limited = |bytes_max| {
+        let limits = CompactLimits {
+            bytes_max: Some(bytes_max),
+            ..all_limits()
+        };
+        plan(&limits)
+    };
+    assert!(limited(0).is_empty());
+    let few = limited(first.bytes + first.live_bytes);
+    assert!(!few.is_empty() && few.len() < all.len() && all.starts_with(&few));
+    for stale_share in [-0.1, 1.1, f64::NAN] {
+        let limits = CompactLimits {
+            stale_share,
+            ..all_limits()
+        };
+        let error = store.compact_files(&limits, &mut |_| ControlFlow::Continue(()));
+        assert!(
+            matches!(error, Err(Error::InvalidArgument(_))),
+            "{stale_share}"
+        );
+    }
+}
+
+#[test]
+fn a_store_for_reading_refuses_every_change() {
+    let (disk, store) = made(options());
+    let table = store.create_table(&sgd("rows", 4)).unwrap();
+    set(&store, table, &[1], 1.0);
+    store.checkpoint(1, &[]).unwrap();
+    store.close().unwrap();
+    let store = Store::open_read_only_on(disk, Path::new(ROOT), None, options()).unwrap();
+    let mut out = [0.0; 4];
+    let lease = store.pull(table, &[1], &mut out).unwrap();
+    assert_eq!(out, [1.0; 4]);
+    let refused = |result: Result<()>| matches!(result, Err(Error::ReadOnly { .. }));
+    assert!(refused(store.push(&lease, Update::weights(&out)).map(drop)));
+    drop(lease);
+    assert!(refused(store.remove(table, &[1]).map(drop)));
+    assert!(refused(store.flush().map(drop)));
+    assert!(refused(store.compact().map(drop)));
+    assert!(refused(store.checkpoint(2, &[]).map(drop)));
+    assert!(refused(store.create_table(&sgd("other", 4)).map(drop)));
+    assert!(refused(
+        store.drop_checkpoints(&[CheckpointId(1)]).map(drop)
+    ));
+    let go_on = &mut |_| ControlFlow::Continue(());
+    assert!(refused(store.compact_files(&all_limits(), go_on).map(drop)));
+    assert!(!store.has_changes());
+    assert_eq!(
+        store.create_table(&sgd("rows", 4)).unwrap(),
+        table,
+        "it is found"
+    );
+    assert!(refused(store.rollback(CheckpointId(1)).map(drop)));
+}
+
+#[test]
+fn a_table_that_is_there_is_found_and_what_differs_is_named() {
+    let (_, store) = made(options());
+    let stored = sgd("rows", 4);
+    let table = store.create_table(&stored).unwrap();
+    let second = store.create_table(&sgd("other", 8)).unwrap();
+    assert_eq!((table, second), (TableId(0), TableId(1)));
+    assert_eq!(store.create_table(&stored).unwrap(), table);
+    assert_eq!(
+        (store.table("rows").unwrap(), store.table("other").unwrap()),
+        (table, second)
+    );
+    let tables = store.tables();
+    assert_eq!(tables, [(table, stored.clone()), (second, sgd("other", 8))]);
+    let metadata = RowMetadata {
+        show: true,
+        ..RowMetadata::default()
+    };
+    let changed = [
+        (
+            "dim",
+            TableDescriptor {
+                dim: 5,
+                ..stored.clone()
+            },
+        ),
+        (
+            "optimizer",
+            TableDescriptor {
+                optimizer: Optimizer::Adagrad,
+                ..stored.clone()
+            },
+        ),
+        (
+            "initialiser",
+            TableDescriptor {
+                initialiser: Initialiser::Uniform {
+                    low: 0.0,
+                    high: 1.0,
+                },
+                ..stored.clone()
+            },
+        ),
+        (
+            "seed",
+            TableDescriptor {
+                seed: stored.seed + 1,
+                ..stored.clone()
+            },
+        ),
+        (
+            "accumulator",
+            TableDescriptor {
+                accumulator: 9.0,
+                ..stored.clone()
+            },
+        ),
+        (
+            "metadata",
+            TableDescriptor {
+                metadata,
+                ..stored.clone()
+            },
+        ),
+    ];
+    for (name, descriptor) in changed {
+        match store.create_table(&descriptor) {
+            Err(Error::InvalidArgument(ArgumentError::DescriptorChanged { field, .. })) => {
+                assert_eq!(field, name);
+            }
+            other => unreachable!("{name}: {other:?}"),
+        }
+    }
+    let mut out = [0.0; 8];
+    let lease = store.pull(table, &[1, 2], &mut out).unwrap();
+    match store.create_table(&sgd("third", 4)) {
+        Err(Error::InvalidArgument(ArgumentError::LeasesOutstanding { count, .. })) => {
+            assert_eq!(count, 3, "a lease and its two rows");
+        }
+        other => unreachable!("{other:?}"),
+    }
+    drop(lease);
+    assert_eq!(store.create_table(&sgd("third", 4)).unwrap(), TableId(2));
+}
