@@ -78,6 +78,7 @@ fn wants(hashes: &[u64], batch: usize, drawn: &mut u64) -> Vec<Want> {
             location: Location::new(0, false, entry),
             key: unmix64(*hash),
             tag,
+            row_f32s: u32::try_from(ROW_F32S).unwrap(),
         }
     };
     (0..).zip(&asked).map(want).collect()
@@ -94,7 +95,7 @@ fn read(criterion: &mut Criterion, hashes: &[u64], batch: usize) {
     group.bench_function("plan", |bench| {
         bench.iter_batched(
             || wants(hashes, batch, &mut drawn),
-            |wants| drop(RowReader::new(queue, files.clone(), wants, ROW_F32S).unwrap()),
+            |wants| drop(RowReader::new(queue, files.clone(), wants).unwrap()),
             BatchSize::LargeInput,
         );
     });
@@ -104,7 +105,7 @@ fn read(criterion: &mut Criterion, hashes: &[u64], batch: usize) {
         bench.iter_batched(
             || wants(hashes, batch, &mut drawn),
             |wants| {
-                let mut reader = RowReader::new(queue, files.clone(), wants, ROW_F32S).unwrap();
+                let mut reader = RowReader::new(queue, files.clone(), wants).unwrap();
                 let mut count = 0;
                 while reader.next(&mut rows, 256).unwrap() {
                     count += rows.tags.len();

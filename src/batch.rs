@@ -36,12 +36,13 @@ pub fn split(keys: &[u64], shards: usize) -> Split {
     };
     let parts = (0..shards).map(|_| part()).collect();
     let shards = Vec::with_capacity(keys.len());
-    split_into(keys, Split { parts, shards })
+    let mut split = Split { parts, shards };
+    split_into(keys, &mut split);
+    split
 }
 
-/// Splits keys into arrays that are empty, one part per shard.
-#[must_use]
-pub fn split_into(keys: &[u64], mut split: Split) -> Split {
+/// Splits keys into arrays, one part per shard; behind what is in them, with positions from 0 on.
+pub fn split_into(keys: &[u64], split: &mut Split) {
     let shards = split.parts.len();
     for (position, key) in keys.iter().enumerate() {
         let hash = mix64(*key);
@@ -52,7 +53,6 @@ pub fn split_into(keys: &[u64], mut split: Split) -> Split {
         part.hashes.push(hash);
         split.shards.push(u16::try_from(shard).unwrap_or(u16::MAX));
     }
-    split
 }
 
 #[cfg(test)]

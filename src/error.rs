@@ -307,6 +307,20 @@ pub enum ArgumentError {
     },
     #[error("the lease belongs to another store")]
     ForeignLease,
+    #[error("part {part} of the lease is of table {leased:?}, given {given}")]
+    WrongTable {
+        part: usize,
+        leased: String,
+        given: String,
+    },
+    #[error("position {position} (at index {index}): the part has {rows} rows")]
+    Position {
+        position: u32,
+        index: usize,
+        rows: usize,
+    },
+    #[error("the lease has {parts} parts: {instead}")]
+    SeveralParts { parts: usize, instead: &'static str },
     #[error("the store is closed; open it again")]
     Closed,
     #[error("{path}: not a store: {why}")]

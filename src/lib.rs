@@ -71,8 +71,8 @@ pub use options::{
 pub use stats::{Stats, TableStats, WAIT_BUCKETS, Wait, WaitStats};
 pub use store::{
     CheckpointInfo, CheckpointTicket, CompactLimits, CompactProgress, CompactReport, DirectoryInfo,
-    DropReport, FileInfo, Hold, Identity, Lease, PushReport, Row, RowIter, Store, Ticket, Unique,
-    Update,
+    DropReport, FileInfo, Hold, Identity, Lease, LeasePart, PrefetchPart, PullPart, PushPart,
+    PushReport, Row, RowIter, Store, Ticket, Unique, Update,
 };
 pub use units::{CheckpointId, TableId, mix64, part_range, unmix64};
 

@@ -91,7 +91,7 @@ fn a_crash_at_every_call_of_everything_a_store_can_do_reopens_the_last_checkpoin
     let runs = |of: &dyn Fn(&Tally) -> bool| tallies.iter().filter(|(_, t)| of(t)).count();
     let done = |name: &'static str| move |t: &Tally| t.ops.contains(name);
     type Happened<'a> = (&'a str, &'a dyn Fn(&Tally) -> bool);
-    let happened: [Happened<'_>; 17] = [
+    let happened: [Happened<'_>; 18] = [
         ("an index image", &|t| t.images > 0),
         ("an image after an image", &|t| t.images > 1),
         ("a manifest started because the last had grown", &|t| {
@@ -111,6 +111,7 @@ fn a_crash_at_every_call_of_everything_a_store_can_do_reopens_the_last_checkpoin
         ("a recommit", &done("Recommit")),
         ("checkpoints forgotten", &done("Forget")),
         ("a table made late", &done("CreateTable")),
+        ("several tables in one call", &done("Several")),
     ];
     for (what, of) in happened {
         let runs = runs(of);

@@ -133,6 +133,11 @@ fn ask(place: &Path, options: RuntimeOptions) {
     let child = fork(move || {
         forked(store.pull(table, &keys[..100], &mut out));
         forked(store.prefetch(table, &keys[..100]));
+        let part = PullPart::new(table, &keys[..100], &mut out);
+        forked(store.pull_many(&mut [part]));
+        forked(store.prefetch_many(&[PrefetchPart::new(table, &keys[..100])]));
+        let part = PushPart::new(table, Update::weights(&out));
+        forked(store.push_many(&lease, &[part]));
         forked(store.push(&lease, Update::weights(&out)));
         forked(store.contains(table, &keys[..100]));
         forked(store.remove(table, &keys[..100]));
@@ -161,6 +166,9 @@ fn ask(place: &Path, options: RuntimeOptions) {
         store.publish_metrics();
         forked(lease.read(&mut out));
         forked(lease.read_rows(&mut out));
+        forked(lease.read_many(&mut [&mut out[..]]));
+        forked(lease.read_rows_at(&[0], &mut out[..DIM]));
+        forked(lease.parts().next().unwrap().read(&mut out));
         forked(rows.next_row().map(|_| ()));
         // To wait returns at once.
         assert!(ticket.is_ready() && checkpoint.is_done());

@@ -59,6 +59,7 @@ const STORE: &[(&str, &[&str])] = &[
     ),
     ("open", &["core", "workers", "parts", "rebuild_index"]),
     ("maintain", &["core", "compact", "parts"]),
+    ("many", &["lease", "pull", "push"]),
 ];
 /// Types that are somebody's own: behind them stands a lock, or what several threads write.
 const OWNED: &[&str] = &["Mutex<", "RwLock<", "Condvar", "Atomic", "Signal"];

@@ -118,6 +118,7 @@ fn check(totals: &Totals, cases: u32) {
     at_least(&totals.reopened_with_loss, 4);
     at_least(&totals.overlapped_checkpoints, 8);
     at_least(&totals.rows_compared, 32_000);
+    at_least(&totals.pushes_of_several, 200);
 }
 
 #[test]

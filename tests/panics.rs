@@ -127,11 +127,13 @@ impl Trainer<'_> {
 
     fn push(&mut self, keys: &[u64]) -> End {
         let mut rows = vec![0.0; keys.len() * DIM];
-        let (end, lease) = call(|| self.store.pull(self.table, keys, &mut rows));
+        let part = PullPart::new(self.table, keys, &mut rows);
+        let (end, lease) = call(|| self.store.pull_many(&mut [part]));
         let Some(lease) = lease else { return end };
         self.value += 1.0;
         rows.fill(self.value);
-        let (end, _) = call(|| self.store.push(&lease, Update::weights(&rows)));
+        let part = PushPart::new(self.table, Update::weights(&rows));
+        let (end, _) = call(|| self.store.push_many(&lease, &[part]));
         if end == End::Done {
             self.model
                 .rows
@@ -175,7 +177,9 @@ impl Trainer<'_> {
         let mut tickets = Vec::new();
         for n in [40, 600, 40, 600] {
             let keys = self.keys(n);
-            let (end, ticket) = call(|| self.store.prefetch(self.table, &keys));
+            let (now, later) = keys.split_at(n / 2);
+            let parts = [now, later].map(|keys| PrefetchPart::new(self.table, keys));
+            let (end, ticket) = call(|| self.store.prefetch_many(&parts));
             ends.push(end);
             tickets.extend(ticket);
         }

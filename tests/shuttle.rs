@@ -18,12 +18,14 @@
 mod common {
     pub mod rng;
     pub mod schedule;
+    pub mod several_trainers;
     pub mod stopped;
     pub mod trainers;
 }
 
 use common::rng::Rng;
 use common::schedule::{explore, run};
+use common::several_trainers as several;
 use common::stopped::{self, Stops};
 use common::trainers::*;
 use hps::io::Io;
@@ -179,6 +181,57 @@ fn play_tickets(scene: &Scene, seed: u64) {
     }
 }
 
+/// Pulls and pushes the same keys of two tables, in one call each, beside flushes and checkpoints: in
+/// each cut both tables have come as far.
+fn play_several(scene: &Scene, seed: u64) {
+    let mut rng = Rng(seed);
+    let disk = Io::of(SimDisk::new(rng.next()));
+    let store = Store::create_on(disk, Path::new(ROOT), options(scene, false)).unwrap();
+    for name in ["t", "u"] {
+        let table = TableDescriptor {
+            name: String::from(name),
+            ..table()
+        };
+        store.create_table(&table).unwrap();
+    }
+    let logs: [Log; TRAINERS] = Default::default();
+    let mut cuts = Vec::new();
+    thread::scope(|scope| {
+        for (t, log) in logs.iter().enumerate() {
+            let store = &store;
+            scope.spawn(move || several::train(scene, store, t, log, seed).unwrap());
+        }
+        for step in 1..=scene.checkpoints {
+            let before = progress(&logs, |log| &log.ended);
+            let ticket = store.checkpoint_begin(step, &[]).unwrap();
+            let after = progress(&logs, |log| &log.begun);
+            store.flush().unwrap();
+            let [rows, others] = several::rows_of_both(&store, ticket.wait().unwrap().id);
+            assert_eq!(rows, others, "a cut between two parts of a push");
+            cuts.push(Cut {
+                rows,
+                before,
+                after,
+            });
+        }
+    });
+    for cut in &cuts {
+        check_cut(cut, &logs);
+    }
+    while store.stats().pinned_rows > 0 {
+        shuttle::thread::yield_now();
+    }
+    let id = store.checkpoint(100, &[]).unwrap().id;
+    let both = several::rows_of_both(&store, id);
+    let expected = all_changes(&logs);
+    assert!(both.iter().all(|rows| *rows == expected), "{both:?}");
+    let stats = store.stats();
+    assert_eq!(stats.leases, 0, "{stats:?}");
+    WORK.with_borrow_mut(|work| work.add(&stats));
+    limits::closing();
+    store.close().unwrap();
+}
+
 /// Explores; fails if somebody went on only because a limit was over: a wake-up that was lost.
 fn explore_all(name: &str, share: u64, model: impl Fn(u64) + Copy + Send + Sync + 'static) {
     let mut lost = explore(name, share, model).ended;
@@ -237,6 +290,20 @@ fn tickets_waited_for_and_dropped_in_any_order_leave_nothing_pinned() {
     let work = WORK.take();
     eprintln!("  {work:?}");
     assert!(work.flushes > 0, "{work:?}");
+}
+
+#[test]
+fn pushes_of_two_tables_in_a_cache_too_small_are_never_cut_between_them() {
+    // Two tables share it: each has the places of the scene.
+    let scene = Scene {
+        cache_bytes: 2 * EVICTING.cache_bytes,
+        ..EVICTING
+    };
+    explore_all("two tables", 1, move |seed| play_several(&scene, seed));
+    let work = WORK.take();
+    eprintln!("  {work:?}");
+    let some = work.flushes > 0 && work.reads > 0;
+    assert!(some, "no rows left memory, or none came back: {work:?}");
 }
 
 /// The crash of the plays above comes when all is quiet.

@@ -79,7 +79,8 @@ fn options(how: &str) -> RuntimeOptions {
 fn step(store: &Store, table: TableId, step: u64) {
     let keys: Vec<u64> = (step % 3..KEYS).step_by(3).map(mix64).collect();
     for keys in keys.chunks(1000) {
-        let ahead = store.prefetch(table, keys).unwrap();
+        let ahead = [PrefetchPart::new(table, keys); 2];
+        let ahead = store.prefetch_many(&ahead).unwrap();
         let mut out = vec![0.0; keys.len() * DIM];
         let lease = store.pull(table, keys, &mut out).unwrap();
         out.iter_mut().for_each(|x| *x = *x * 0.5 + step as f32);

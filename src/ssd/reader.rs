@@ -28,9 +28,11 @@ pub struct Want {
     pub key: u64,
     /// The caller's name for it.
     pub tag: u32,
+    /// f32s of a row of its table.
+    pub row_f32s: u32,
 }
 
-/// Rows that were read: `rows` holds `tags.len()` rows of the table's width.
+/// Rows that were read: `rows` holds `tags.len()` rows, each as wide as it was wanted.
 #[derive(Debug, Default)]
 pub struct RowBatch {
     /// The callers' names.
@@ -70,7 +72,7 @@ pub struct ReadCount {
     pub bytes: u64,
 }
 
-/// Reads a batch of rows of one table.
+/// Reads a batch of rows, of one table or several.
 pub struct RowReader<'q> {
     queue: &'q mut dyn Queue,
     files: Vec<Arc<DataFile>>,
@@ -79,7 +81,6 @@ pub struct RowReader<'q> {
     next: usize,
     /// The file of the last request, open.
     open: Option<(usize, Arc<dyn DiskFile>)>,
-    row_f32s: usize,
     /// What was asked of the device so far.
     pub count: ReadCount,
 }
@@ -93,7 +94,6 @@ impl<'q> RowReader<'q> {
         queue: &'q mut dyn Queue,
         files: Vec<Arc<DataFile>>,
         mut wants: Vec<Want>,
-        row_f32s: usize,
     ) -> Result<RowReader<'q>> {
         wants.sort_unstable_by_key(|w| w.location);
         let mut reader = RowReader {
@@ -103,7 +103,6 @@ impl<'q> RowReader<'q> {
             reads: Vec::new(),
             next: 0,
             open: None,
-            row_f32s,
             count: ReadCount::default(),
         };
         reader.plan()?;
@@ -227,7 +226,7 @@ impl<'q> RowReader<'q> {
                 Error::corrupt(&file.path, offset, "the file ends inside a record")
             })?;
             let start = batch.rows.len();
-            batch.rows.resize(start + self.row_f32s, 0.0);
+            batch.rows.resize(start + want.row_f32s as usize, 0.0);
             let row = &mut batch.rows[start..];
             param_file::decode_record(record, row, &file.identity, offset, Some(want.key))
                 .map_err(|e| e.at(&file.path))?;

@@ -10,6 +10,7 @@ mod flush;
 mod hold;
 mod lease;
 mod maintain;
+mod many;
 mod open;
 mod parts;
 mod pull;
@@ -24,12 +25,12 @@ use std::sync::Arc;
 
 pub use checkpoint::{CheckpointInfo, CheckpointTicket};
 pub use hold::{Hold, Identity};
-pub use lease::Lease;
+pub use lease::{Lease, LeasePart};
 pub use maintain::{
     CompactLimits, CompactProgress, CompactReport, DirectoryInfo, DropReport, FileInfo,
 };
-pub use pull::Ticket;
-pub use push::{PushReport, Update};
+pub use pull::{PrefetchPart, PullPart, Ticket};
+pub use push::{PushPart, PushReport, Update};
 pub use rows::{Row, RowIter};
 pub use unique::Unique;
 

@@ -25,6 +25,7 @@ use hps::io::Io;
 use hps::*;
 
 pub mod plans;
+mod several;
 pub mod verify;
 
 /// Where the store is.
@@ -108,6 +109,8 @@ pub enum Op {
     Rows(usize, Vec<u64>, f32),
     /// Gradients with rate 0.5.
     Gradients(usize, Vec<u64>, f32),
+    /// Rows, gradients and weights of parts, in one call: by table and keys.
+    Several(Vec<(usize, Vec<u64>)>, f32),
     Remove(usize, Vec<u64>),
     Flush,
     Compact,
@@ -136,6 +139,7 @@ impl fmt::Display for Op {
             Op::Weights(table, keys, _) => write!(f, "{} weights of {table}", keys.len()),
             Op::Rows(table, keys, _) => write!(f, "{} rows of {table}", keys.len()),
             Op::Gradients(table, keys, _) => write!(f, "{} gradients of {table}", keys.len()),
+            Op::Several(parts, _) => write!(f, "{} parts in one call", parts.len()),
             Op::Remove(table, keys) => write!(f, "{} keys of {table} removed", keys.len()),
             Op::Checkpoint(step, _) => write!(f, "checkpoint of step {step}"),
             other => write!(f, "{other:?}"),
@@ -313,6 +317,7 @@ impl Run {
                 }
                 Ok(())
             }
+            Op::Several(parts, value) => self.several(parts, *value),
             Op::Remove(table, _) if *table >= self.model.tables => Ok(()),
             Op::Remove(table, keys) => self.remove(*table, keys),
             Op::Flush => self.store().flush().map(drop),

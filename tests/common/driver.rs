@@ -1,5 +1,7 @@
 //! Drives a store and its model through the same operations.
 
+mod batches;
+
 use super::model::{TableModel, key_of};
 use super::rng::Rng;
 use super::setup::{descriptors, random_options};
@@ -8,6 +10,8 @@ use hps::io::sim::SimDisk;
 use hps::*;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use batches::Parts;
 
 /// What a step does; [`Step::seed`] says how exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +64,8 @@ pub struct Totals {
     pub reopened_with_loss: AtomicU64,
     pub overlapped_checkpoints: AtomicU64,
     pub rows_compared: AtomicU64,
+    /// Pushes to leases of several parts.
+    pub pushes_of_several: AtomicU64,
 }
 
 impl Totals {
@@ -78,14 +84,12 @@ struct Cut {
 }
 
 struct Held {
-    table: usize,
-    keys: Vec<u64>,
+    parts: Parts,
     lease: Lease,
 }
 
 struct Waiting {
-    table: usize,
-    keys: Vec<u64>,
+    parts: Parts,
     ticket: Ticket,
 }
 
@@ -182,46 +186,48 @@ impl<'t> Driver<'t> {
         let keys = self.tables[table].keys(rng, count);
         match kind {
             Kind::Nothing => {}
-            Kind::Pull => drop(self.pull(table, &keys)),
+            Kind::Pull => {
+                let parts = self.parts(rng, table, keys);
+                drop(self.pull(&parts));
+            }
             Kind::Push => {
-                let lease = self.pull(table, &keys);
-                self.push(table, &keys, &lease, rng);
+                let parts = self.parts(rng, table, keys);
+                let lease = self.pull(&parts);
+                self.push(&parts, &lease, rng);
             }
             Kind::Remove => self.remove(table, &keys),
             Kind::Contains => self.contains(table, &keys),
             Kind::Prefetch if self.held() < 3 => {
-                let ticket = self.store().prefetch(Self::id(table), &keys).unwrap();
-                self.tickets.push(Waiting {
-                    table,
-                    keys,
-                    ticket,
-                });
+                let parts = self.parts(rng, table, keys);
+                let ticket = self.prefetch(&parts);
+                self.tickets.push(Waiting { parts, ticket });
             }
             Kind::ServeTicket if !self.tickets.is_empty() => {
                 let waiting = self.tickets.swap_remove(rng.below(self.tickets.len()));
                 let lease = waiting.ticket.wait().unwrap();
-                self.check_lease(waiting.table, &waiting.keys, &lease);
-                self.push(waiting.table, &waiting.keys, &lease, rng);
-                self.check_lease(waiting.table, &waiting.keys, &lease);
+                self.check_lease(&waiting.parts, &lease);
+                self.push(&waiting.parts, &lease, rng);
+                self.check_lease(&waiting.parts, &lease);
             }
             Kind::DropTicket if !self.tickets.is_empty() => {
                 let i = rng.below(self.tickets.len());
                 self.tickets.swap_remove(i);
             }
             Kind::Hold if self.held() < 3 => {
-                let lease = self.pull(table, &keys);
-                self.leases.push(Held { table, keys, lease });
+                let parts = self.parts(rng, table, keys);
+                let lease = self.pull(&parts);
+                self.leases.push(Held { parts, lease });
             }
             Kind::PushHeld if !self.leases.is_empty() => {
                 let held = self.leases.swap_remove(rng.below(self.leases.len()));
-                self.check_lease(held.table, &held.keys, &held.lease);
-                self.push(held.table, &held.keys, &held.lease, rng);
-                self.check_lease(held.table, &held.keys, &held.lease);
+                self.check_lease(&held.parts, &held.lease);
+                self.push(&held.parts, &held.lease, rng);
+                self.check_lease(&held.parts, &held.lease);
                 self.leases.push(held);
             }
             Kind::DropLease if !self.leases.is_empty() => {
                 let held = self.leases.swap_remove(rng.below(self.leases.len()));
-                self.check_lease(held.table, &held.keys, &held.lease);
+                self.check_lease(&held.parts, &held.lease);
             }
             Kind::Flush => self.flush(),
             Kind::Compact => {
@@ -254,36 +260,6 @@ impl<'t> Driver<'t> {
             Kind::CreateTable => self.create_table(),
             _ => {}
         }
-    }
-
-    fn pull(&mut self, table: usize, keys: &[u64]) -> Lease {
-        let dim = self.tables[table].descriptor.dim;
-        let mut out = vec![0.0; keys.len() * dim];
-        let lease = self.store().pull(Self::id(table), keys, &mut out).unwrap();
-        let rows = self.check_lease(table, keys, &lease);
-        let width = self.tables[table].descriptor.row_f32s();
-        for (weights, row) in out.chunks_exact(dim).zip(rows.chunks_exact(width)) {
-            assert!(super::model::same_bits(weights, &row[..dim]), "weights");
-        }
-        lease
-    }
-
-    fn check_lease(&self, table: usize, keys: &[u64], lease: &Lease) -> Vec<f32> {
-        assert_eq!(lease.len(), keys.len());
-        let model = &self.tables[table];
-        let mut rows = vec![0.0; keys.len() * model.descriptor.row_f32s()];
-        lease.read_rows(&mut rows).unwrap();
-        model.compare(keys, &rows, "a lease");
-        Totals::add(&self.totals.rows_compared, keys.len() as u64);
-        rows
-    }
-
-    fn push(&mut self, table: usize, keys: &[u64], lease: &Lease, rng: &mut Rng) {
-        let push = self.tables[table].random_push(rng, keys.len());
-        let lease_rows = self.store().push(lease, push.update()).unwrap();
-        let expected = self.tables[table].push(keys, &push);
-        assert_eq!(lease_rows, expected, "{:?}", push.kind);
-        self.changed |= expected.rows > 0;
     }
 
     fn remove(&mut self, table: usize, keys: &[u64]) {
@@ -490,7 +466,7 @@ impl<'t> Driver<'t> {
             let all: Vec<u64> = (0..universe).map(key_of).collect();
             self.contains(table, &all);
             let some: Vec<u64> = (0..40).map(|_| all[rng.below(universe)]).collect();
-            drop(self.pull(table, &some));
+            drop(self.pull(&vec![(table, some)]));
         }
     }
 
@@ -527,7 +503,7 @@ impl<'t> Driver<'t> {
             self.tickets.clear();
         }
         let id = self.store().create_table(&descriptor).unwrap();
-        assert_eq!(id, TableId(2));
+        assert_eq!(id, TableId(3));
         if !known {
             self.tables.push(TableModel::new(descriptor, 400));
         }
@@ -539,7 +515,7 @@ impl<'t> Driver<'t> {
             self.contains(table, &all);
             let known: Vec<u64> = self.tables[table].rows.keys().copied().collect();
             for keys in known.chunks(64) {
-                drop(self.pull(table, keys));
+                drop(self.pull(&vec![(table, keys.to_vec())]));
             }
         }
     }

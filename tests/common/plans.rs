@@ -25,6 +25,24 @@ fn some_keys(random: &mut Random, table: usize, count: u64) -> Vec<u64> {
     keys.into_iter().map(key).collect()
 }
 
+/// A few keys of several tables; the narrow one twice, with keys in common. Drawn apart: a seed does
+/// what it did before there was this.
+fn several(seed: u64, value: f32) -> Op {
+    let mut random = Random(seed ^ 0x7365_7665_7261_6c21);
+    let narrow = some_keys(&mut random, 0, 3);
+    let again = [&narrow[..1], &some_keys(&mut random, 0, 2)].concat();
+    let again: BTreeSet<u64> = again.into_iter().collect();
+    let mut parts = vec![
+        (0, narrow),
+        (1, some_keys(&mut random, 1, 2)),
+        (0, again.into_iter().collect()),
+        (FIRST_TABLES, some_keys(&mut random, FIRST_TABLES, 2)),
+    ];
+    let count = parts.len();
+    parts.rotate_left(random.below(count as u64) as usize);
+    Op::Several(parts, value)
+}
+
 /// A short workload: at least one eviction flush, two checkpoints and one remove; every other one
 /// compacts and unlinks.
 pub fn plan(seed: u64) -> Plan {
@@ -73,6 +91,7 @@ pub fn plan(seed: u64) -> Plan {
     let mut step = 1 + random.below(3);
     ops.push(Op::Checkpoint(step, meta(step)));
     ops.push(Op::Gradients(0, some_keys(&mut random, 0, 8), 0.125));
+    ops.push(several(seed, -2.5));
     let start = random.below(8);
     fill(&mut ops, &mut value, start, start + 16);
     match random.below(6) {
@@ -188,6 +207,9 @@ pub fn mixed(seed: u64) -> Plan {
             _ => checkpoint(&mut random, &mut step),
         };
         ops.push(op);
+        if mix64(seed ^ u64::from(value.to_bits())).is_multiple_of(4) {
+            ops.push(several(seed ^ u64::from(value.to_bits()), -value));
+        }
     }
     if seed.is_multiple_of(3) {
         // As many in a row as let a manifest grow beyond its limit.

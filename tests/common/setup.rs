@@ -5,7 +5,7 @@ use super::rng::Rng;
 use hps::*;
 use std::path::PathBuf;
 
-/// Wide rows, so that few of them fill the smallest cache, and narrow ones with metadata.
+/// Wide rows, so that few of them fill the smallest cache, narrow ones with metadata, and some between.
 pub fn descriptors(rng: &mut Rng) -> Vec<TableModel> {
     let (optimizer, dim) = match rng.below(10) {
         0 => (Optimizer::Sgd, 512),
@@ -33,7 +33,22 @@ pub fn descriptors(rng: &mut Rng) -> Vec<TableModel> {
         },
         ..TableDescriptor::new("narrow", 3)
     };
-    vec![TableModel::new(wide, 1000), TableModel::new(narrow, 3000)]
+    let (optimizer, dim) = match rng.below(3) {
+        0 => (Optimizer::Sgd, 128),
+        1 => (Optimizer::Adam, 16),
+        _ => (Optimizer::Ftrl, 40),
+    };
+    let middle = TableDescriptor {
+        optimizer,
+        accumulator: 0.5,
+        seed: rng.next(),
+        ..TableDescriptor::new("middle", dim)
+    };
+    vec![
+        TableModel::new(wide, 1000),
+        TableModel::new(narrow, 3000),
+        TableModel::new(middle, 600),
+    ]
 }
 
 /// Everything that must not change a value.

@@ -209,7 +209,7 @@ pub fn checkpoint(store: &Store, step: u64, logs: &[Log], beside: impl FnOnce())
     }
 }
 
-pub fn rows_of(store: &Store, checkpoint: u64) -> BTreeMap<u64, f32> {
+pub fn rows_of(store: &Store, checkpoint: CheckpointId) -> BTreeMap<u64, f32> {
     let mut rows = BTreeMap::new();
     let mut iter = store.rows(checkpoint).unwrap();
     while let Some(row) = iter.next_row().unwrap() {

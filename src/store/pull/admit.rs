@@ -1,4 +1,4 @@
-//! How does a batch come into memory, all of it or none?
+//! How does a call come into memory, all of it or none?
 //!
 //! 1. *Admit*: find, pin and copy out what is resident, promise slots for the rest - or undo
 //!    everything.
@@ -6,105 +6,53 @@
 //! 3. *Wait* for rows that another batch is reading, then copy out what was not there at first.
 //!
 //! Invariants:
-//! - Nobody waits for room while holding pins of a batch that was not admitted whole.
-//! - A failed batch leaves no pin, no promise and no half-read row behind.
+//! - Nobody waits for room while holding pins of a call that was not admitted whole.
+//! - A failed call leaves no pin, no promise and no half-read row behind.
+//! - A shard is locked once for the rows of all parts; a row that two parts of one table name is one
+//!   row.
 
-use std::sync::{Arc, PoisonError};
+use std::ops::Range;
 use std::time::Instant;
 
-use super::super::core::{Stretch, Table, point};
-use super::super::lease::{Lease, LeasePart};
+use super::super::core::{ShardTable, Stretch, point};
+use super::super::lease::{Lease, PartMap};
 use super::super::workers::WorkerPool;
 use super::Puller;
-use crate::batch::{ShardPart, Split, share, split_into};
-use crate::error::{ArgumentError, Error, Result};
+use super::batch::{Batch, Intent, Missing, Pending, Refusal, Wanted, open};
+use crate::error::{Error, Result};
 use crate::mem::{Flags, NO_SLOT};
 use crate::stats::Wait;
-use crate::sync::{Mutex, MutexGuard};
 
-/// What a batch wants of rows that are not in memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Intent {
-    /// Their values.
-    Read,
-    /// A slot only: the rows are about to be removed.
-    Remove,
+/// The rows of one table in one shard.
+struct TableRows {
+    /// The rank of the first part.
+    rank: usize,
+    /// Among the shard's rows.
+    range: Range<usize>,
 }
 
-/// Why a batch was not admitted.
-enum Refusal {
-    /// It can't fit beside the outstanding leases.
-    OverBudget {
-        pinned: usize,
-        asked: usize,
-        capacity: usize,
-    },
-    /// It will fit once the copies of a running checkpoint are written; so many slots of the
-    /// shard are taken without this batch.
-    Frozen { shard: usize, busy: usize },
-}
-
-/// One shard's progress.
-#[derive(Default)]
-pub struct Pending<'a> {
-    part: ShardPart,
-    /// Where the rows are to be copied, by index into the part; none if they are not.
-    targets: Vec<&'a mut [f32]>,
-    /// Slot by index into the part; [`NO_SLOT`] until it has one.
-    pub slots: Vec<u32>,
-    /// Indexes of what could not be copied at once.
-    rest: Vec<u32>,
-    /// (hash, index into the part) of rows without a slot, sorted.
-    pub missing: Vec<(u64, u32)>,
-    /// Positions in `missing` that have a slot.
-    pub assigned: usize,
-    /// Promised slots not taken yet.
-    pub reserved: usize,
-    /// Distinct rows that were ever pushed, and those of them that had to be read.
-    pub known: usize,
-    pub loads: usize,
-    /// Whether a row may be at two positions.
-    repeats: bool,
-    /// Slots that another batch is reading.
-    pub foreign: Vec<u32>,
-    /// Slots taken for rows that are about to be removed: they keep others waiting like rows
-    /// that are being read.
-    pub claimed: Vec<u32>,
-    refusal: Option<Refusal>,
-}
-
-/// A batch that was admitted.
-pub struct Batch<'a> {
-    /// Shard by position.
-    shards: Vec<u16>,
-    cells: Vec<Cell<'a>>,
-}
-
-type Cell<'a> = Mutex<Pending<'a>>;
-
-fn open<'m, 'a>(cell: &'m Cell<'a>) -> MutexGuard<'m, Pending<'a>> {
-    cell.lock().unwrap_or_else(PoisonError::into_inner)
+/// Where a call has to wait for the copies of a running checkpoint.
+struct FrozenAt {
+    shard: usize,
+    rank: usize,
+    /// Slots of the table that are taken without this call.
+    busy: usize,
 }
 
 impl Puller {
-    /// Makes the rows of `keys` resident and pins them, in two halves; with `out`, copies the first
-    /// words of each there.
-    ///
-    /// # Shapes
-    /// keys: `[n]`, out: `[n, width]` and the width
+    /// Makes the rows of all parts resident and pins them, in two halves; where a part has an `out`,
+    /// copies the weights there.
     ///
     /// # Errors
     /// `OverBudget`, `Io`, `Corrupt`, `NoSpace`, `Poisoned`; what is in `out` then is undefined.
     pub fn acquire(
         &self,
         pool: &WorkerPool,
-        table: &Arc<Table>,
-        keys: &[u64],
+        parts: &mut [Wanted<'_>],
         intent: Intent,
-        out: Option<(&mut [f32], usize)>,
     ) -> Result<Lease> {
-        let batch = self.begin(pool, table, keys, out)?;
-        self.complete(pool, table, intent, batch)
+        let batch = self.begin(pool, parts)?;
+        self.complete(pool, intent, batch)
     }
 
     /// The first half: the rows that are resident are pinned, the others have slots promised.
@@ -112,96 +60,51 @@ impl Puller {
     ///
     /// # Errors
     /// `OverBudget`, `InvalidArgument`; nothing is pinned.
-    pub fn begin<'a>(
-        &self,
-        pool: &WorkerPool,
-        table: &Arc<Table>,
-        keys: &[u64],
-        out: Option<(&'a mut [f32], usize)>,
-    ) -> Result<Batch<'a>> {
-        if u32::try_from(keys.len()).is_err() {
-            let found = keys.len();
-            let what = "keys of a batch (at most)";
-            return Err(ArgumentError::Length {
-                what,
-                expected: u32::MAX as usize,
-                found,
-            }
-            .into());
-        }
+    pub fn begin<'a>(&self, pool: &WorkerPool, parts: &'a mut [Wanted<'_>]) -> Result<Batch<'a>> {
         self.core.check_open()?;
-        let count = self.core.shards.len();
-        let share = share(keys.len(), count);
-        let arrays = &self.workers.arrays;
-        let part = || ShardPart {
-            positions: arrays.numbers.take(share),
-            hashes: arrays.hashes.take(share),
-        };
-        let parts = (0..count).map(|_| part()).collect();
-        let shards = arrays.shards.take(keys.len());
-        let Split { parts, shards } = split_into(keys, Split { parts, shards });
-        let targets = match out {
-            Some((out, width)) => arrays.split_out(out, width, &shards, count),
-            None => (0..count).map(|_| Vec::new()).collect(),
-        };
-        let pending = |(part, targets): (ShardPart, _)| {
-            let mut slots = arrays.numbers.take(share);
-            slots.resize(part.hashes.len(), NO_SLOT);
-            Mutex::new(Pending {
-                slots,
-                part,
-                targets,
-                ..Pending::default()
-            })
-        };
-        let cells: Vec<Cell<'_>> = parts.into_iter().zip(targets).map(pending).collect();
-        self.admit(pool, table, keys.len(), &cells)?;
-        Ok(Batch { shards, cells })
+        let batch = Batch::new(&self.workers.arrays, self.core.shards.len(), parts)?;
+        self.admit(pool, &batch)?;
+        Ok(batch)
     }
 
     /// The second half: everything is resident.
     ///
     /// # Errors
     /// `Io`, `Corrupt`, `NoSpace`, `Poisoned`; nothing is pinned.
-    pub fn complete(
-        &self,
-        pool: &WorkerPool,
-        table: &Arc<Table>,
-        intent: Intent,
-        batch: Batch<'_>,
-    ) -> Result<Lease> {
-        let Batch { shards, cells } = batch;
-        if let Err(e) = self.bring_in(pool, table, intent, &cells) {
-            self.undo(table, &cells);
+    pub fn complete(&self, pool: &WorkerPool, intent: Intent, batch: Batch<'_>) -> Result<Lease> {
+        if let Err(e) = self.bring_in(pool, intent, &batch) {
+            self.undo(&batch);
             return Err(e);
         }
-        Ok(self.lease(table, shards, cells))
+        let (map, rows, known, loads) = batch.into_rows(&self.workers.arrays);
+        let hits = known.saturating_sub(loads);
+        self.core.demand.note(known, hits);
+        Ok(self.leases.issue(map, rows))
     }
 
-    fn admit(
-        &self,
-        pool: &WorkerPool,
-        table: &Arc<Table>,
-        keys: usize,
-        cells: &[Cell<'_>],
-    ) -> Result<()> {
+    fn admit(&self, pool: &WorkerPool, batch: &Batch<'_>) -> Result<()> {
+        let map = &batch.map;
         let mut stretch = Stretch::default();
         loop {
             let admission = self.admission_alone();
-            let admitted = pool.shards(self.core.shards.len(), keys, |s, _| {
-                let mut pending = open(&cells[s]);
-                pending.part.hashes.is_empty() || self.admit_shard(table, s, &mut pending)
+            let span = tracing::debug_span!("admission", parts = map.len(), keys = map.keys());
+            let entered = span.enter();
+            let admitted = pool.shards(self.core.shards.len(), map.keys(), |s, _| {
+                let mut pending = open(&batch.cells[s]);
+                pending.part.hashes.is_empty() || self.admit_shard(map, s, &mut pending)
             });
+            drop(entered);
             if admitted.iter().all(|ok| *ok) {
                 return Ok(());
             }
-            let refusals = self.undo(table, cells);
+            let refusals = self.undo(batch);
             drop(admission);
-            let Some((s, busy)) = self.refused(table, refusals)? else {
+            let Some(FrozenAt { shard, rank, busy }) = self.refused(map, refusals)? else {
                 continue;
             };
+            let table = map.table(rank);
             table.waits_on(&mut stretch, Wait::Room, Instant::now());
-            let cell = &self.core.shards[s];
+            let cell = &self.core.shards[shard];
             let mut shard = cell.lock();
             self.core.ssd.poison.check_threads()?;
             // Whoever freed a slot, or discarded the copies, since the refusal found nobody to wake.
@@ -213,110 +116,103 @@ impl Puller {
         }
     }
 
-    /// An error, unless waiting for a checkpoint's copies helps: then the last shard that has too
-    /// few slots, and how many were taken in it without this batch.
-    fn refused(&self, table: &Table, refusals: Vec<Refusal>) -> Result<Option<(usize, usize)>> {
-        let mut worst: Option<(usize, usize, usize)> = None;
+    /// An error, unless waiting for a checkpoint's copies helps: then where.
+    fn refused(&self, map: &PartMap, refusals: Vec<(usize, Refusal)>) -> Result<Option<FrozenAt>> {
+        // Of several, what can't fit whatever is given back, then what needs the largest cache.
+        let mut worst = None;
         let mut frozen = None;
-        for refusal in refusals {
+        for (shard, refusal) in refusals {
             match refusal {
                 Refusal::OverBudget {
+                    rank,
                     pinned,
                     asked,
                     capacity,
-                } if worst.is_none_or(|(p, a, _)| pinned + asked > p + a) => {
-                    worst = Some((pinned, asked, capacity));
+                } => {
+                    let needed_bytes = self.needed_bytes(pinned + asked, capacity);
+                    let badness = (asked > capacity, needed_bytes);
+                    if worst.as_ref().is_none_or(|(worst, _)| badness > *worst) {
+                        worst = Some((badness, (rank, pinned, asked, capacity)));
+                    }
                 }
-                Refusal::OverBudget { .. } => {}
-                Refusal::Frozen { shard, busy } => frozen = Some((shard, busy)),
+                Refusal::Frozen { rank, busy } => frozen = Some(FrozenAt { shard, rank, busy }),
             }
         }
-        let Some((pinned, asked, capacity)) = worst else {
+        let Some(((_, needed_bytes), (rank, pinned, asked, capacity))) = worst else {
             return Ok(frozen);
         };
         let shards = self.core.shards.len() as u64;
-        let rows = (pinned + asked) as u64;
-        let scaled = u128::from(self.core.options.cache_bytes) * u128::from(rows + rows / 16 + 16);
-        let needed = scaled / (capacity.max(1) as u128);
         Err(Error::OverBudget {
-            table: table.descriptor.name.clone(),
+            table: map.table(rank).descriptor.name.clone(),
             pinned_rows: pinned as u64 * shards,
             asked_rows: asked as u64 * shards,
             capacity_rows: capacity as u64 * shards,
-            needed_bytes: u64::try_from(needed).unwrap_or(u64::MAX),
+            needed_bytes,
             leases: self.leases.oldest(),
         })
     }
 
-    fn admit_shard(&self, table: &Table, s: usize, pending: &mut Pending<'_>) -> bool {
-        let Pending {
-            part,
-            targets,
-            slots,
-            rest,
-            missing,
-            ..
-        } = pending;
+    /// The cache with which so many rows fit where now `capacity` do, and a little more.
+    fn needed_bytes(&self, rows: usize, capacity: usize) -> u64 {
+        let rows = rows as u64;
+        let scaled = u128::from(self.core.options.cache_bytes) * u128::from(rows + rows / 16 + 16);
+        u64::try_from(scaled / (capacity.max(1) as u128)).unwrap_or(u64::MAX)
+    }
+
+    fn admit_shard(&self, map: &PartMap, s: usize, pending: &mut Pending<'_>) -> bool {
+        pending.rest.clear();
+        pending.missing.clear();
+        pending.foreign.clear();
+        (pending.known, pending.loads, pending.assigned) = (0, 0, 0);
+        pending.has_repeats = false;
         let mut shard = self.core.shards[s].lock();
-        let entry = &mut shard.tables[table.id.0 as usize];
-        let cache = &mut entry.cache;
-        rest.clear();
-        let hits = cache.hit_batch(&part.hashes, slots, targets, rest);
-        point("admit");
-        let absent = rest.iter().filter(|i| slots[**i as usize] == NO_SLOT);
-        missing.clear();
-        missing.extend(absent.map(|i| (part.hashes[*i as usize], *i)));
-        missing.sort_unstable();
-        let distinct = missing.chunk_by(|a, b| a.0 == b.0).count();
-        let resident = rest.iter().map(|i| slots[*i as usize]);
-        pending.foreign = resident.filter(|slot| *slot != NO_SLOT).collect();
-        pending.repeats = hits.repeats || distinct < missing.len();
-        pending.known = hits.known;
-        pending.loads = 0;
-        pending.assigned = 0;
-        let busy = entry.busy_slots();
-        let cache = &entry.cache;
-        let used = busy - cache.frozen_copies();
-        if busy + distinct <= cache.capacity() {
-            entry.reserve(distinct);
-            pending.reserved = distinct;
-            return true;
+        for (table, ranks) in map.tables() {
+            let rows = TableRows {
+                rank: ranks.start,
+                range: map.range_of(s, ranks),
+            };
+            let entry = &mut shard.tables[table.id.0 as usize];
+            let refusal = find_rows(entry, &rows, pending);
+            pending.refusal = worse(pending.refusal, refusal);
         }
-        let over = used + distinct > cache.capacity();
-        let newly = if cache.evicts() { hits.newly_pinned } else { 0 };
-        let (pinned, asked) = (used - newly, newly + distinct);
-        let capacity = cache.capacity();
-        pending.refusal = Some(match over {
-            true => Refusal::OverBudget {
-                pinned,
-                asked,
-                capacity,
-            },
-            false => Refusal::Frozen {
-                shard: s,
-                busy: busy - newly,
-            },
-        });
-        false
+        point("admit");
+        if pending.refusal.is_some() {
+            return false;
+        }
+        for (rank, count) in distinct(&pending.missing) {
+            let table = map.table(rank).id.0 as usize;
+            shard.tables[table].reserve(count);
+        }
+        pending.promised = true;
+        true
     }
 
     /// Takes back pins, promises and half-read rows of every shard.
-    fn undo(&self, table: &Table, cells: &[Cell<'_>]) -> Vec<Refusal> {
+    fn undo(&self, batch: &Batch<'_>) -> Vec<(usize, Refusal)> {
+        let map = &batch.map;
         let mut refusals = Vec::new();
-        for (s, cell) in cells.iter().enumerate() {
-            let mut pending = open(cell);
+        for (s, cell) in batch.cells.iter().enumerate() {
+            let pending = &mut *open(cell);
             let mut shard = self.core.shards[s].lock();
-            let entry = &mut shard.tables[table.id.0 as usize];
-            let taken = pending.slots.iter().copied().filter(|p| *p != NO_SLOT);
-            let slots: Vec<u32> = taken.collect();
-            for slot in pending.claimed.drain(..) {
-                entry.cache.set(slot, Flags::FAILED);
-                entry.cache.clear(slot, Flags::LOADING);
+            let table = |rank: usize| map.table(rank).id.0 as usize;
+            for (rank, slot) in pending.claimed.drain(..) {
+                let cache = &mut shard.tables[table(rank as usize)].cache;
+                cache.set(slot, Flags::FAILED);
+                cache.clear(slot, Flags::LOADING);
             }
-            entry.cache.unpin(&slots);
-            entry.unreserve(std::mem::take(&mut pending.reserved));
+            for (table, ranks) in map.tables() {
+                let slots = &pending.slots[map.range_of(s, ranks)];
+                let taken = slots.iter().copied().filter(|p| *p != NO_SLOT);
+                let taken: Vec<u32> = taken.collect();
+                shard.tables[table.id.0 as usize].cache.unpin(&taken);
+            }
+            if std::mem::take(&mut pending.promised) {
+                for (rank, count) in distinct(&pending.missing[pending.assigned..]) {
+                    shard.tables[table(rank)].unreserve(count);
+                }
+            }
             pending.slots.fill(NO_SLOT);
-            refusals.extend(pending.refusal.take());
+            refusals.extend(pending.refusal.take().map(|refusal| (s, refusal)));
             drop(shard);
             self.core.shards[s].notify();
         }
@@ -324,13 +220,8 @@ impl Puller {
     }
 
     /// Brings in what was not there, if anything was not.
-    fn bring_in(
-        &self,
-        pool: &WorkerPool,
-        table: &Arc<Table>,
-        intent: Intent,
-        cells: &[Cell<'_>],
-    ) -> Result<()> {
+    fn bring_in(&self, pool: &WorkerPool, intent: Intent, batch: &Batch<'_>) -> Result<()> {
+        let (map, cells) = (&batch.map, &batch.cells);
         let late: usize = cells.iter().map(|cell| open(cell).rest.len()).sum();
         if late == 0 {
             return Ok(());
@@ -340,47 +231,129 @@ impl Puller {
             if pending.missing.is_empty() {
                 return Ok(());
             }
-            self.fetch_missing(pool, thread, table, s, intent, &mut pending)
+            self.fetch_missing((pool, thread), map, s, intent, &mut pending)
         });
         outcomes.into_iter().collect::<Result<()>>()?;
         for (s, cell) in cells.iter().enumerate() {
-            self.wait_foreign(table, s, &open(cell).foreign)?;
+            let foreign = &mut open(cell).foreign;
+            foreign.sort_unstable();
+            for of_table in foreign.chunk_by(|a, b| a.0 == b.0) {
+                self.wait_foreign(map.table(of_table[0].0 as usize), s, of_table)?;
+            }
         }
         pool.shards(self.core.shards.len(), late, |s, _| {
             let pending = &mut *open(&cells[s]);
-            if pending.targets.is_empty() || pending.rest.is_empty() {
-                return;
+            if !pending.targets.is_empty() && !pending.rest.is_empty() {
+                self.copy_late(map, s, pending);
             }
-            let late = |i: &u32| std::mem::take(&mut pending.targets[*i as usize]);
-            let mut targets: Vec<_> = pending.rest.iter().map(late).collect();
-            let slot = |i: &u32| pending.slots[*i as usize];
-            let slots: Vec<u32> = pending.rest.iter().map(slot).collect();
-            let shard = self.core.shards[s].lock();
-            let cache = &shard.tables[table.id.0 as usize].cache;
-            cache.gather(&slots, &mut targets);
         });
         self.flusher.look();
         Ok(())
     }
 
-    /// Turns a batch whose rows are all resident into a lease.
-    fn lease(&self, table: &Arc<Table>, shards: Vec<u16>, cells: Vec<Cell<'_>>) -> Lease {
-        let (mut known, mut loads) = (0, 0);
-        let mut parts = Vec::with_capacity(cells.len());
-        for cell in cells {
-            let pending = cell.into_inner().unwrap_or_else(PoisonError::into_inner);
-            known += pending.known as u64;
-            loads += pending.loads as u64;
-            self.workers.arrays.hashes.put(pending.part.hashes);
-            self.workers.arrays.put_targets(pending.targets);
-            parts.push(LeasePart {
-                slots: pending.slots,
-                positions: pending.part.positions,
-                repeats: pending.repeats,
-            });
+    /// Copies out what was not there at first.
+    fn copy_late(&self, map: &PartMap, s: usize, pending: &mut Pending<'_>) {
+        let shard = self.core.shards[s].lock();
+        let mut rest = &pending.rest[..];
+        for (table, ranks) in map.tables() {
+            let end = map.range_of(s, ranks).end;
+            let (now, later) = rest.split_at(rest.partition_point(|i| (*i as usize) < end));
+            rest = later;
+            let late = |i: &u32| std::mem::take(&mut pending.targets[*i as usize]);
+            let mut targets: Vec<_> = now.iter().map(late).collect();
+            let slot = |i: &u32| pending.slots[*i as usize];
+            let slots: Vec<u32> = now.iter().map(slot).collect();
+            let cache = &shard.tables[table.id.0 as usize].cache;
+            cache.gather(&slots, &mut targets);
         }
-        let hits = known.saturating_sub(loads);
-        self.core.demand.note(known, hits);
-        self.leases.issue(table, shards, parts)
     }
+}
+
+/// Finds, pins and copies the rows of one table that are resident in a shard; the others are
+/// missing. Says why they can't have slots, if so.
+fn find_rows(
+    entry: &mut ShardTable,
+    rows: &TableRows,
+    pending: &mut Pending<'_>,
+) -> Option<Refusal> {
+    let TableRows { rank, range } = rows;
+    let (start, end) = (range.start, range.end);
+    let (late, gone) = (pending.rest.len(), pending.missing.len());
+    let hashes = &pending.part.hashes[start..end];
+    let slots = &mut pending.slots[start..end];
+    let targets = match pending.targets.is_empty() {
+        true => &mut [][..],
+        false => &mut pending.targets[start..end],
+    };
+    let cache = &mut entry.cache;
+    let hits = cache.hit_batch(hashes, slots, targets, &mut pending.rest);
+    let narrow = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    let (first, rank) = (narrow(start), *rank);
+    for index in &mut pending.rest[late..] {
+        let at = *index as usize;
+        *index += first;
+        match slots[at] {
+            NO_SLOT => pending.missing.push(Missing {
+                rank: narrow(rank),
+                hash: hashes[at],
+                index: *index,
+            }),
+            slot => pending.foreign.push((narrow(rank), slot)),
+        }
+    }
+    let missing = &mut pending.missing[gone..];
+    missing.sort_unstable_by_key(|m| (m.hash, m.index));
+    let absent = missing.chunk_by(Missing::is_same_row).count();
+    pending.has_repeats |= hits.repeats || absent < missing.len();
+    pending.known += hits.known;
+    let busy = entry.busy_slots();
+    let cache = &entry.cache;
+    let capacity = cache.capacity();
+    if busy + absent <= capacity {
+        return None;
+    }
+    let used = busy - cache.frozen_copies();
+    let newly = if cache.evicts() { hits.newly_pinned } else { 0 };
+    Some(match used + absent > capacity {
+        true => Refusal::OverBudget {
+            rank,
+            pinned: used - newly,
+            asked: newly + absent,
+            capacity,
+        },
+        false => Refusal::Frozen {
+            rank,
+            busy: busy - newly,
+        },
+    })
+}
+
+/// Of two refusals of one shard, what waiting does not help against, and the one that is fuller.
+fn worse(a: Option<Refusal>, b: Option<Refusal>) -> Option<Refusal> {
+    let badness = |refusal: &Refusal| match *refusal {
+        Refusal::OverBudget {
+            pinned,
+            asked,
+            capacity,
+            ..
+        } => (
+            1,
+            asked > capacity,
+            (pinned + asked) as f64 / capacity.max(1) as f64,
+        ),
+        Refusal::Frozen { .. } => (0, false, 0.0),
+    };
+    match (a, b) {
+        (Some(a), Some(b)) if badness(&a) >= badness(&b) => Some(a),
+        (a, b) => b.or(a),
+    }
+}
+
+/// How many rows of each table are missing.
+fn distinct(missing: &[Missing]) -> impl Iterator<Item = (usize, usize)> {
+    let tables = missing.chunk_by(|a, b| a.rank == b.rank);
+    tables.map(|of_table| {
+        let rows = of_table.chunk_by(Missing::is_same_row).count();
+        (of_table[0].rank as usize, rows)
+    })
 }

@@ -7,9 +7,10 @@
 use std::sync::Arc;
 
 use super::super::core::{Shard, ShardTable, Stretch, Table, add, point};
+use super::super::lease::PartMap;
 use super::super::workers::WorkerPool;
 use super::Puller;
-use super::admit::{Intent, Pending};
+use super::batch::{Intent, Missing, Pending};
 use crate::error::{Error, Result};
 use crate::mem::{Flags, NO_SLOT};
 use crate::ssd::data_file::{DataFile, Location};
@@ -34,140 +35,85 @@ enum Progress {
     NoRoom,
 }
 
+/// Rows of a shard that have slots and are to be read, of all tables.
+#[derive(Default)]
+struct Reads {
+    wants: Vec<Want>,
+    /// (rank, slot) by the tag of a want.
+    slots: Vec<(u32, u32)>,
+}
+
 impl Puller {
-    /// Brings in the missing rows of one shard.
+    /// Brings in the missing rows of one shard, of all parts, through the queue of a thread.
     ///
     /// # Errors
     /// `Io`, `Corrupt`, `NoSpace`, `Poisoned`.
     pub(super) fn fetch_missing(
         &self,
-        pool: &WorkerPool,
-        thread: usize,
-        table: &Table,
+        (pool, thread): (&WorkerPool, usize),
+        map: &PartMap,
         s: usize,
         intent: Intent,
         pending: &mut Pending<'_>,
     ) -> Result<()> {
-        let mut wants = Vec::new();
+        let mut reads = Reads::default();
         let mut stretch = Stretch::default();
         loop {
             let cell = &self.core.shards[s];
             let mut shard = cell.lock();
-            let mut progress = self.assign_slots(table, &mut shard, intent, pending, &mut wants);
+            let mut progress = assign_slots(map, &mut shard, intent, pending, &mut reads);
             // A file is pinned under the lock under which its location was looked up.
             while matches!(progress, Progress::More) {
-                if wants.is_empty() {
+                if reads.wants.is_empty() {
                     cell.pass(&mut shard);
                 }
-                progress = self.assign_slots(table, &mut shard, intent, pending, &mut wants);
+                progress = assign_slots(map, &mut shard, intent, pending, &mut reads);
             }
-            let files = pin_files(&self.core.ssd.file_slots(), &wants);
+            let files = pin_files(&self.core.ssd.file_slots(), &reads.wants);
             drop(shard);
             // What has a slot is read before more room is made: nothing stays half-read.
-            let batch = std::mem::take(&mut wants);
-            if !batch.is_empty() {
+            let now = std::mem::take(&mut reads);
+            if !now.wants.is_empty() {
                 stretch.end();
-                self.read_rows(pool, thread, table, s, files, batch)?;
+                self.read_rows((pool, thread), map, s, files, now)?;
             }
             if matches!(progress, Progress::Done) {
                 return Ok(());
             }
-            self.flusher.make_room(s, table, &mut stretch)?;
+            let next = pending.missing[pending.assigned].rank as usize;
+            self.flusher.make_room(s, map.table(next), &mut stretch)?;
         }
-    }
-
-    /// Gives slots to some missing rows, or to as many as slots are free.
-    fn assign_slots(
-        &self,
-        table: &Table,
-        shard: &mut Shard,
-        intent: Intent,
-        pending: &mut Pending<'_>,
-        wants: &mut Vec<Want>,
-    ) -> Progress {
-        let entry = &mut shard.tables[table.id.0 as usize];
-        let missing = std::mem::take(&mut pending.missing);
-        let rest = &missing[pending.assigned..];
-        let groups = || rest.chunk_by(|a, b| a.0 == b.0).take(SLOT_ROWS);
-        let hashes: Vec<u64> = groups().map(|g| g[0].0).collect();
-        let mut locations: Vec<Option<Location>> = Vec::new();
-        entry.index.get_batch(&hashes, &mut locations);
-        // Makes room before the look-up: what is found stays until it is pinned.
-        entry.cache.reclaim(hashes.len());
-        let mut found = vec![NO_SLOT; hashes.len()];
-        entry.cache.lookup(&hashes, &mut found);
-        let mut pins = Vec::with_capacity(rest.len());
-        let mut progress = Progress::More;
-        for (i, group) in groups().enumerate() {
-            if let Some(ahead) = hashes.get(i + AHEAD_ROWS) {
-                entry.cache.prefetch_lines_of_hash(*ahead);
-            }
-            let slot = match found[i] {
-                NO_SLOT => {
-                    let location = locations[i].filter(|l| !l.is_tombstone());
-                    let Some(slot) = assign_slot(entry, table, hashes[i], location, intent, wants)
-                    else {
-                        progress = Progress::NoRoom;
-                        break;
-                    };
-                    pending.known += usize::from(location.is_some());
-                    pending.loads += usize::from(location.is_some());
-                    if location.is_some() && intent == Intent::Remove {
-                        pending.claimed.push(slot);
-                    }
-                    slot
-                }
-                slot => {
-                    let flags = entry.cache.flags(slot);
-                    let gone = flags.any(Flags::ABSENT | Flags::REMOVED);
-                    pending.known += usize::from(!gone);
-                    if flags.any(Flags::LOADING | Flags::FAILED) {
-                        pending.foreign.push(slot);
-                    }
-                    slot
-                }
-            };
-            for (_, index) in group {
-                pending.slots[*index as usize] = slot;
-                pins.push(slot);
-            }
-            pending.assigned += group.len();
-            entry.unreserve(1);
-            pending.reserved -= 1;
-        }
-        if pins.len() == rest.len() {
-            progress = Progress::Done;
-        }
-        point("place");
-        entry.cache.pin(&pins);
-        entry.cache.touch(&pins);
-        pending.missing = missing;
-        progress
     }
 
     /// Reads rows and fills their slots.
     fn read_rows(
         &self,
-        pool: &WorkerPool,
-        thread: usize,
-        table: &Table,
+        (pool, thread): (&WorkerPool, usize),
+        map: &PartMap,
         s: usize,
         files: Vec<Arc<DataFile>>,
-        wants: Vec<Want>,
+        Reads { wants, slots }: Reads,
     ) -> Result<()> {
-        let _device = table.waits(Wait::Device);
-        let tags: Vec<u32> = wants.iter().map(|w| w.tag).collect();
+        let table_of = |rank: u32| map.table(rank as usize).id.0 as usize;
+        let _device = map.table(slots[0].0 as usize).waits(Wait::Device);
+        let tables = slots.chunk_by(|a, b| a.0 == b.0).count();
+        let span = tracing::debug_span!("read", tables, rows = slots.len());
+        let _reading = span.enter();
         let read = || -> Result<()> {
-            let width = table.descriptor.row_f32s();
             let mut queue = pool.queue(thread);
-            let mut reader = RowReader::new(&mut **queue, files, wants, width)?;
+            let mut reader = RowReader::new(&mut **queue, files, wants)?;
             let mut batch = RowBatch::default();
             while reader.next(&mut batch, FILL_ROWS)? {
                 let mut shard = self.core.shards[s].lock();
-                let cache = &mut shard.tables[table.id.0 as usize].cache;
-                for (slot, row) in batch.tags.iter().zip(batch.rows.chunks_exact(width)) {
-                    cache.row_mut(*slot).copy_from_slice(row);
-                    cache.clear(*slot, Flags::LOADING);
+                let mut rows = &batch.rows[..];
+                for tag in &batch.tags {
+                    let (rank, slot) = slots[*tag as usize];
+                    let cache = &mut shard.tables[table_of(rank)].cache;
+                    let filled = cache.row_mut(slot);
+                    let (row, others) = rows.split_at(filled.len());
+                    filled.copy_from_slice(row);
+                    cache.clear(slot, Flags::LOADING);
+                    rows = others;
                 }
                 drop(shard);
                 self.core.shards[s].notify();
@@ -179,8 +125,8 @@ impl Puller {
         let result = read();
         if result.is_err() {
             let mut shard = self.core.shards[s].lock();
-            let cache = &mut shard.tables[table.id.0 as usize].cache;
-            for slot in tags {
+            for (rank, slot) in slots {
+                let cache = &mut shard.tables[table_of(rank)].cache;
                 if cache.flags(slot).any(Flags::LOADING) {
                     cache.set(slot, Flags::FAILED);
                     cache.clear(slot, Flags::LOADING);
@@ -195,18 +141,21 @@ impl Puller {
     ///
     /// # Errors
     /// `Io` when they could not be read, `Poisoned` when perhaps nobody reads them any more.
-    pub(super) fn wait_foreign(&self, table: &Table, s: usize, foreign: &[u32]) -> Result<()> {
-        if foreign.is_empty() {
-            return Ok(());
-        }
+    pub(super) fn wait_foreign(
+        &self,
+        table: &Table,
+        s: usize,
+        foreign: &[(u32, u32)],
+    ) -> Result<()> {
         let cell = &self.core.shards[s];
         let is_read = |shard: &Shard| {
             let cache = &shard.tables[table.id.0 as usize].cache;
-            if foreign.iter().any(|p| cache.flags(*p).any(Flags::FAILED)) {
+            let any = |flag| foreign.iter().any(|(_, p)| cache.flags(*p).any(flag));
+            if any(Flags::FAILED) {
                 let source = std::io::Error::other("a concurrent batch failed to read a row");
                 return Err(Error::io("read rows in", self.core.ssd.root.path(), source));
             }
-            Ok(!foreign.iter().any(|p| cache.flags(*p).any(Flags::LOADING)))
+            Ok(!any(Flags::LOADING))
         };
         if is_read(&cell.lock())? {
             return Ok(());
@@ -221,24 +170,98 @@ impl Puller {
     }
 }
 
-/// A slot for one missing row: to be read, removed, or its default at once.
+/// Gives slots to some missing rows of one table, or to as many as slots are free.
+fn assign_slots(
+    map: &PartMap,
+    shard: &mut Shard,
+    intent: Intent,
+    pending: &mut Pending<'_>,
+    reads: &mut Reads,
+) -> Progress {
+    let missing = std::mem::take(&mut pending.missing);
+    let rest = &missing[pending.assigned..];
+    let rank = rest[0].rank;
+    let rest = &rest[..rest.partition_point(|m| m.rank == rank)];
+    let table = map.table(rank as usize);
+    let entry = &mut shard.tables[table.id.0 as usize];
+    let groups = || rest.chunk_by(Missing::is_same_row).take(SLOT_ROWS);
+    let hashes: Vec<u64> = groups().map(|g| g[0].hash).collect();
+    let mut locations: Vec<Option<Location>> = Vec::new();
+    entry.index.get_batch(&hashes, &mut locations);
+    // Makes room before the look-up: what is found stays until it is pinned.
+    entry.cache.reclaim(hashes.len());
+    let mut found = vec![NO_SLOT; hashes.len()];
+    entry.cache.lookup(&hashes, &mut found);
+    let mut pins = Vec::with_capacity(rest.len());
+    let mut room = true;
+    for (i, group) in groups().enumerate() {
+        if let Some(ahead) = hashes.get(i + AHEAD_ROWS) {
+            entry.cache.prefetch_lines_of_hash(*ahead);
+        }
+        let slot = match found[i] {
+            NO_SLOT => {
+                let location = locations[i].filter(|l| !l.is_tombstone());
+                let of = (rank, hashes[i], location);
+                let Some(slot) = assign_slot(entry, table, of, intent, reads) else {
+                    room = false;
+                    break;
+                };
+                pending.known += usize::from(location.is_some());
+                pending.loads += usize::from(location.is_some());
+                if location.is_some() && intent == Intent::Remove {
+                    pending.claimed.push((rank, slot));
+                }
+                slot
+            }
+            slot => {
+                let flags = entry.cache.flags(slot);
+                let gone = flags.any(Flags::ABSENT | Flags::REMOVED);
+                pending.known += usize::from(!gone);
+                if flags.any(Flags::LOADING | Flags::FAILED) {
+                    pending.foreign.push((rank, slot));
+                }
+                slot
+            }
+        };
+        for wanted in group {
+            pending.slots[wanted.index as usize] = slot;
+            pins.push(slot);
+        }
+        pending.assigned += group.len();
+        entry.unreserve(1);
+    }
+    point("place");
+    entry.cache.pin(&pins);
+    entry.cache.touch(&pins);
+    pending.missing = missing;
+    match room {
+        false => Progress::NoRoom,
+        true if pending.assigned == pending.missing.len() => Progress::Done,
+        true => Progress::More,
+    }
+}
+
+/// A slot for one missing row (rank of its table, hash, where it is): to be read, removed, or its
+/// default at once.
 fn assign_slot(
     entry: &mut ShardTable,
     table: &Table,
-    hash: u64,
-    location: Option<Location>,
+    (rank, hash, location): (u32, u64, Option<Location>),
     intent: Intent,
-    wants: &mut Vec<Want>,
+    reads: &mut Reads,
 ) -> Option<u32> {
     let key = unmix64(hash);
     match location {
         Some(location) if intent == Intent::Read => {
             let slot = entry.cache.insert(hash, Flags::LOADING)?;
-            wants.push(Want {
+            let narrow = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+            reads.wants.push(Want {
                 location,
                 key,
-                tag: slot,
+                tag: narrow(reads.slots.len()),
+                row_f32s: narrow(table.descriptor.row_f32s()),
             });
+            reads.slots.push((rank, slot));
             Some(slot)
         }
         // On SSD and about to be removed: its content does not matter, that it exists does.

@@ -1,9 +1,11 @@
 //! How do rows come to the caller: at once, ahead of time, or never more?
 //!
 //! A pull, a prefetch and a remove bring the rows of a batch into memory the same way (`admit`, then
-//! `fetch` for those that are on SSD).
+//! `fetch` for those that are on SSD). A call names one table or several: it has a part for each, and
+//! is admitted, read and leased as one batch.
 
 mod admit;
+mod batch;
 mod fetch;
 mod remove;
 mod ticket;
@@ -20,8 +22,51 @@ use crate::error::{ArgumentError, Result};
 use crate::stats::Stats;
 use crate::sync::Mutex;
 use crate::sync::atomic::AtomicU64;
-use admit::Intent;
+use crate::units::TableId;
+use batch::{Intent, Wanted};
 use ticket::PrefetchQueue;
+
+/// One part of a [`Store::pull_many`](crate::Store::pull_many).
+#[derive(Debug)]
+pub struct PullPart<'a> {
+    /// The table.
+    pub table: TableId,
+    /// Its keys, any u64; duplicates allowed. `[n]`
+    pub keys: &'a [u64],
+    /// Where their weights go: `[n, dim]`.
+    pub out: &'a mut [f32],
+}
+
+impl<'a> PullPart<'a> {
+    /// Keys of a table, and where their weights go.
+    ///
+    /// # Shapes
+    /// keys: `[n]`, out: `[n, dim]`
+    #[must_use]
+    pub fn new(table: TableId, keys: &'a [u64], out: &'a mut [f32]) -> PullPart<'a> {
+        PullPart { table, keys, out }
+    }
+}
+
+/// One part of a [`Store::prefetch_many`](crate::Store::prefetch_many).
+#[derive(Clone, Copy, Debug)]
+pub struct PrefetchPart<'a> {
+    /// The table.
+    pub table: TableId,
+    /// Its keys, any u64; duplicates allowed. `[n]`
+    pub keys: &'a [u64],
+}
+
+impl<'a> PrefetchPart<'a> {
+    /// Keys of a table.
+    ///
+    /// # Shapes
+    /// keys: `[n]`
+    #[must_use]
+    pub fn new(table: TableId, keys: &'a [u64]) -> PrefetchPart<'a> {
+        PrefetchPart { table, keys }
+    }
+}
 
 /// Brings rows into memory and pins them.
 #[derive(Debug)]
@@ -77,20 +122,43 @@ impl Puller {
     /// # Errors
     /// As [`Puller::acquire`]; `InvalidArgument` when `out` has another length.
     pub fn pull(&self, table: &Arc<Table>, keys: &[u64], out: &mut [f32]) -> Result<Lease> {
-        let dim = table.descriptor.dim;
-        let (expected, found) = (keys.len() * dim, out.len());
-        if found != expected {
-            let what = "weights (f32s)";
-            return Err(ArgumentError::Length {
-                what,
-                expected,
-                found,
+        let out = Some(out);
+        self.pull_parts(&mut [Wanted { table, keys, out }])
+    }
+
+    /// As [`Puller::pull`], of several tables.
+    ///
+    /// # Errors
+    /// As [`Puller::pull`]; `InvalidArgument` for a table of another store, and where there is no part.
+    pub fn pull_many(&self, parts: &mut [PullPart<'_>]) -> Result<Lease> {
+        let tables = parts.iter().map(|part| self.core.table(part.table));
+        let tables = tables.collect::<Result<Vec<Arc<Table>>>>()?;
+        let wanted = |(part, table)| {
+            let PullPart { keys, out, .. }: &'_ mut PullPart<'_> = part;
+            let out = Some(&mut **out);
+            Wanted { table, keys, out }
+        };
+        let mut wanted: Vec<Wanted<'_>> = parts.iter_mut().zip(&tables).map(wanted).collect();
+        self.pull_parts(&mut wanted)
+    }
+
+    fn pull_parts(&self, parts: &mut [Wanted<'_>]) -> Result<Lease> {
+        for part in &*parts {
+            let expected = part.keys.len() * part.table.descriptor.dim;
+            let found = part.out.as_ref().map_or(expected, |out| out.len());
+            if found != expected {
+                let what = "weights (f32s)";
+                return Err(ArgumentError::Length {
+                    what,
+                    expected,
+                    found,
+                }
+                .into());
             }
-            .into());
         }
         let pool = self.workers.foreground();
-        let lease = self.acquire(&pool, table, keys, Intent::Read, Some((out, dim)))?;
-        self.leases.note_read(keys.len());
+        let lease = self.acquire(&pool, parts, Intent::Read)?;
+        self.leases.note_read(lease.len());
         Ok(lease)
     }
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError};
 
 use super::super::core::{Table, point};
 use super::Puller;
-use super::admit::Intent;
+use super::batch::{Intent, Wanted};
 use crate::batch::split;
 use crate::error::{Error, Result};
 use crate::mem::{Flags, NO_SLOT};
@@ -80,12 +80,17 @@ impl Puller {
         // One at a time: two removers of overlapping keys would wait for each other's claims.
         let _one = self.removing.lock().unwrap_or_else(PoisonError::into_inner);
         let pool = self.workers.foreground();
-        let lease = self.acquire(&pool, table, &keys, Intent::Remove, None)?;
+        let wanted = Wanted {
+            table,
+            keys: &keys,
+            out: None,
+        };
+        let lease = self.acquire(&pool, &mut [wanted], Intent::Remove)?;
         let _whole = self.core.gate_shared();
         self.core.changes.note();
         let mut removed = 0;
-        for (s, part) in lease.parts.iter().enumerate() {
-            let mut slots = part.slots.clone();
+        for (s, rows) in lease.rows.iter().enumerate() {
+            let mut slots = rows.slots.clone();
             slots.sort_unstable();
             slots.dedup();
             if slots.is_empty() {

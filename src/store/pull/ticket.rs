@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use super::super::core::Table;
 use super::super::lease::Lease;
 use super::super::workers::PREFETCH_POOLS;
-use super::Puller;
-use super::admit::Intent;
+use super::batch::{Intent, Wanted, check_count};
+use super::{PrefetchPart, Puller};
 use crate::error::{ArgumentError, Error, Result};
 use crate::observe::Beat;
 use crate::sync::atomic::AtomicUsize;
@@ -33,8 +33,8 @@ enum State {
 
 /// One prefetch.
 pub struct Prefetch {
-    table: Arc<Table>,
-    keys: Vec<u64>,
+    /// The parts: (table, keys).
+    parts: Vec<(Arc<Table>, Vec<u64>)>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -174,10 +174,10 @@ impl Ticket {
             if self.prefetch.start() {
                 self.puller.prefetches.remove(&self.prefetch);
                 let pool = self.puller.workers.foreground();
-                let (table, keys) = (&self.prefetch.table, &self.prefetch.keys);
-                let batch = self.puller.begin(&pool, table, keys, None);
+                let mut wanted = self.prefetch.wanted();
+                let batch = self.puller.begin(&pool, &mut wanted);
                 drop(order);
-                let complete = |batch| self.puller.complete(&pool, table, Intent::Read, batch);
+                let complete = |batch| self.puller.complete(&pool, Intent::Read, batch);
                 let result = batch.and_then(complete);
                 *self.prefetch.lock() = State::Gone;
                 return result;
@@ -222,13 +222,25 @@ impl Drop for Ticket {
 
 impl std::fmt::Debug for Prefetch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let keys: usize = self.parts.iter().map(|(_, keys)| keys.len()).sum();
         f.debug_struct("Prefetch")
-            .field("keys", &self.keys.len())
+            .field("parts", &self.parts.len())
+            .field("keys", &keys)
             .finish()
     }
 }
 
 impl Prefetch {
+    fn wanted(&self) -> Vec<Wanted<'_>> {
+        let parts = self.parts.iter();
+        let wanted = parts.map(|(table, keys)| Wanted {
+            table,
+            keys,
+            out: None,
+        });
+        wanted.collect()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -298,9 +310,23 @@ impl Puller {
     /// # Errors
     /// With `inline`, whatever serving it gives except for lack of room.
     pub fn prefetch(self: &Arc<Puller>, table: &Arc<Table>, keys: &[u64]) -> Result<Ticket> {
+        self.prefetch_parts(vec![(Arc::clone(table), keys.to_vec())])
+    }
+
+    /// Queues a prefetch of several tables.
+    ///
+    /// # Errors
+    /// As [`Puller::prefetch`]; `InvalidArgument` for a table of another store, and where there is no
+    /// part.
+    pub fn prefetch_many(self: &Arc<Puller>, parts: &[PrefetchPart<'_>]) -> Result<Ticket> {
+        check_count(parts.len(), 0)?;
+        let part = |part: &PrefetchPart<'_>| Ok((self.core.table(part.table)?, part.keys.to_vec()));
+        self.prefetch_parts(parts.iter().map(part).collect::<Result<_>>()?)
+    }
+
+    fn prefetch_parts(self: &Arc<Puller>, parts: Vec<(Arc<Table>, Vec<u64>)>) -> Result<Ticket> {
         let prefetch = Arc::new(Prefetch {
-            table: Arc::clone(table),
-            keys: keys.to_vec(),
+            parts,
             state: Mutex::new(State::Queued),
             changed: Condvar::new(),
         });
@@ -310,7 +336,8 @@ impl Puller {
         };
         if self.core.options.inline {
             let pool = self.workers.foreground();
-            match self.acquire(&pool, table, keys, Intent::Read, None) {
+            let result = self.acquire(&pool, &mut prefetch.wanted(), Intent::Read);
+            match result {
                 Err(Error::OverBudget { .. }) => self.prefetches.push(prefetch),
                 result => {
                     prefetch.start();
@@ -372,7 +399,8 @@ impl Puller {
         }
         let pools = self.workers.pools();
         let pool = &pools.prefetch[pool];
-        let result = match self.begin(pool, &prefetch.table, &prefetch.keys, None) {
+        let mut wanted = prefetch.wanted();
+        let result = match self.begin(pool, &mut wanted) {
             Err(Error::OverBudget {
                 asked_rows,
                 capacity_rows,
@@ -388,7 +416,7 @@ impl Puller {
             Ok(batch) => {
                 self.prefetches.remove(prefetch);
                 drop(order);
-                self.complete(pool, &prefetch.table, Intent::Read, batch)
+                self.complete(pool, Intent::Read, batch)
             }
         };
         prefetch.end(Some(result));

@@ -5,130 +5,81 @@
 //!   no slot is free for the copy of a frozen row.)
 //! - Gradients of equal keys are summed in the caller's order and applied once, so the result does
 //!   not depend on shards, threads or cache.
-//! - A refused push changed nothing.
+//! - A refused push changed nothing, of no part.
+//! - Parts are applied in the caller's order, each as a push of its own; no cut comes between them.
+
+mod apply;
+mod update;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64 as Sum, Ordering};
+
+pub use update::{PushPart, PushReport, Update};
 
 use super::core::{Core, Part, Table, add, get, point};
-use super::lease::{Lease, LeasePart};
+use super::lease::{Lease, ShardRows};
 use super::workers::Workers;
 use crate::error::{ArgumentError, Error, Result};
-use crate::mem::TableCache;
 use crate::options::NonFinite;
-use crate::row::{RowVisitor, accumulate, all_finite, check_learning_rate};
+use crate::row::{all_finite, check_learning_rate};
 use crate::stats::Stats;
 use crate::sync::atomic::AtomicU64;
 use crate::units::unmix64;
+use update::Kind;
 
-/// Rows between the one that is changed and the one whose lines the processor is asked to fetch.
-const AHEAD_ROWS: usize = 4;
-
-/// What a push does to the rows of a lease.
-#[derive(Clone, Copy, Debug)]
-pub struct Update<'a> {
-    pub(crate) kind: Kind<'a>,
-    pub(crate) step: u32,
-    pub(crate) shows: Option<&'a [u32]>,
-    pub(crate) clicks: Option<&'a [u32]>,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Kind<'a> {
-    Gradients { values: &'a [f32], lr: f32 },
-    Deltas { values: &'a [f32] },
-    Weights { values: &'a [f32] },
-    Rows { values: &'a [f32] },
-}
-
-impl<'a> Update<'a> {
-    fn new(kind: Kind<'a>) -> Update<'a> {
-        Update {
-            kind,
-            step: 0,
-            shows: None,
-            clicks: None,
-        }
-    }
-
-    /// The table's optimizer applies the gradients; those of equal keys are summed first.
-    ///
-    /// # Shapes
-    /// values: `[n, dim]`
-    #[must_use]
-    pub fn gradients(values: &'a [f32], lr: f32) -> Update<'a> {
-        Update::new(Kind::Gradients { values, lr })
-    }
-
-    /// Adds to the weights; equal keys add up in the caller's order.
-    ///
-    /// # Shapes
-    /// values: `[n, dim]`
-    #[must_use]
-    pub fn deltas(values: &'a [f32]) -> Update<'a> {
-        Update::new(Kind::Deltas { values })
-    }
-
-    /// Replaces the weights and leaves the state; of equal keys the last one counts.
-    ///
-    /// # Shapes
-    /// values: `[n, dim]`
-    #[must_use]
-    pub fn weights(values: &'a [f32]) -> Update<'a> {
-        Update::new(Kind::Weights { values })
-    }
-
-    /// Replaces whole rows, state and metadata included; of equal keys the last one counts.
-    ///
-    /// # Shapes
-    /// values: `[n, row_f32s]`
-    #[must_use]
-    pub fn rows(values: &'a [f32]) -> Update<'a> {
-        Update::new(Kind::Rows { values })
-    }
-
-    /// The trainer's step, for the `last_step` column.
-    #[must_use]
-    pub fn step(mut self, step: u32) -> Update<'a> {
-        self.step = step;
-        self
-    }
-
-    /// Shows and clicks to add to the metadata columns.
-    ///
-    /// # Shapes
-    /// `[n]` each
-    #[must_use]
-    pub fn shows_clicks(mut self, shows: &'a [u32], clicks: &'a [u32]) -> Update<'a> {
-        self.shows = Some(shows);
-        self.clicks = Some(clicks);
-        self
-    }
-
-    fn values(&self) -> &'a [f32] {
-        match self.kind {
-            Kind::Gradients { values, .. }
-            | Kind::Deltas { values }
-            | Kind::Weights { values }
-            | Kind::Rows { values } => values,
-        }
-    }
-}
-
-/// What a push did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PushReport {
-    /// Distinct rows changed.
-    pub rows: u64,
-    /// Positions whose values were not finite (skipped or applied, as the options say).
-    pub non_finite: u64,
-}
-
-/// Everything a shard needs to apply its part.
+/// One part of a push, checked: everything a shard needs to apply it.
 struct Job<'a> {
     table: &'a Table,
     update: Update<'a>,
+    lease: &'a Lease,
+    /// Which part of the lease.
+    rank: usize,
+    /// The rows at the positions of the update, if it names any.
+    chosen: Option<Vec<ShardRows>>,
+    /// f32s of a row's values, and those of them that are numbers.
     width: usize,
+    looked: usize,
+    /// Positions whose values are not finite, and whether these are left out.
+    non_finite: u64,
     skip: bool,
+    /// Distinct rows changed so far. (Nothing is decided by it: no point where a schedule of a test may
+    /// change.)
+    rows: Sum,
+}
+
+impl Job<'_> {
+    /// Positions with values.
+    fn len(&self) -> usize {
+        let positions = self.update.positions;
+        positions.map_or_else(|| self.lease.map.keys_of(self.rank), <[u32]>::len)
+    }
+
+    /// Whether a position counts.
+    fn changes_rows(&self) -> bool {
+        let left_out = if self.skip { self.non_finite } else { 0 };
+        self.len() as u64 > left_out
+    }
+
+    /// The rows in one shard: slots, where their values stand, and whether a slot may be there twice.
+    fn rows_in(&self, s: usize) -> (&[u32], &[u32], bool) {
+        if let Some(chosen) = &self.chosen {
+            let rows = &chosen[s];
+            return (&rows.slots, &rows.positions, rows.repeats);
+        }
+        let (rows, range) = (&self.lease.rows[s], self.lease.map.range(s, self.rank));
+        (
+            &rows.slots[range.clone()],
+            &rows.positions[range],
+            rows.repeats,
+        )
+    }
+
+    fn report(&self) -> PushReport {
+        PushReport {
+            rows: self.rows.load(Ordering::Relaxed),
+            non_finite: self.non_finite,
+        }
+    }
 }
 
 /// Changes the rows of leases.
@@ -163,80 +114,124 @@ impl Pusher {
         }
     }
 
-    /// Changes the rows of a lease.
+    /// Changes the rows of a lease that has one part.
     ///
     /// # Errors
     /// `InvalidArgument`, `ReadOnly`, `Poisoned` (the change could never be checkpointed).
     pub fn push(&self, lease: &Lease, update: Update<'_>) -> Result<PushReport> {
         lease.check(&self.core)?;
         self.core.check_writable()?;
-        let table = &*lease.table;
-        let job = self.check_update(lease, table, update)?;
-        let non_finite = self.count_non_finite(lease, &job)?;
-        let _whole = self.core.gate_shared();
-        self.core.changes.note();
-        let rows = self
-            .workers
-            .foreground()
-            .shards(self.core.shards.len(), lease.len(), |s, _| {
-                self.push_shard(s, &lease.parts[s], &job)
-            });
-        let rows: u64 = rows.into_iter().sum::<Result<u64>>()?;
-        add(&self.rows, rows);
-        add(&self.bytes, rows * table.descriptor.row_bytes() as u64);
-        add(&self.non_finite, non_finite);
-        Ok(PushReport { rows, non_finite })
+        lease.only_part("push to them by Store::push_many")?;
+        let job = self.check_part(lease, 0, update)?;
+        self.apply_all(std::slice::from_ref(&job))?;
+        Ok(job.report())
     }
 
-    fn check_update<'a>(
-        &self,
-        lease: &Lease,
-        table: &'a Table,
-        update: Update<'a>,
-    ) -> Result<Job<'a>> {
-        let n = lease.len();
+    /// Changes the rows of all parts of a lease, in their order.
+    ///
+    /// # Errors
+    /// As [`Pusher::push`].
+    pub fn push_many(&self, lease: &Lease, parts: &[PushPart<'_>]) -> Result<Vec<PushReport>> {
+        lease.check(&self.core)?;
+        self.core.check_writable()?;
+        check_length("parts of a push", lease.map.len(), parts.len())?;
+        let mut jobs = Vec::with_capacity(parts.len());
+        for (index, part) in parts.iter().enumerate() {
+            let rank = lease.map.rank(index);
+            if lease.map.table(rank).id != part.table {
+                let given = self.core.table(part.table)?;
+                return Err(ArgumentError::WrongTable {
+                    part: index,
+                    leased: lease.map.table(rank).descriptor.name.clone(),
+                    given: given.descriptor.name.clone(),
+                }
+                .into());
+            }
+            jobs.push(self.check_part(lease, rank, part.update)?);
+        }
+        self.apply_all(&jobs)?;
+        Ok(jobs.iter().map(Job::report).collect())
+    }
+
+    /// Applies what was checked, part after part in each shard, and no cut between.
+    fn apply_all(&self, jobs: &[Job<'_>]) -> Result<()> {
+        let keys = jobs.iter().map(Job::len).sum();
+        let _whole = self.core.gate_shared();
+        if jobs.iter().any(Job::changes_rows) {
+            self.core.changes.note();
+        }
+        let pool = self.workers.foreground();
+        let applied = pool.shards(self.core.shards.len(), keys, |s, _| {
+            jobs.iter().try_for_each(|job| self.push_shard(s, job))
+        });
+        applied.into_iter().collect::<Result<()>>()?;
+        for job in jobs {
+            let PushReport { rows, non_finite } = job.report();
+            add(&self.rows, rows);
+            add(&self.bytes, rows * job.table.descriptor.row_bytes() as u64);
+            add(&self.non_finite, non_finite);
+        }
+        Ok(())
+    }
+
+    /// Checks the update of one part, values included.
+    fn check_part<'a>(&self, lease: &'a Lease, rank: usize, update: Update<'a>) -> Result<Job<'a>> {
+        let table: &Table = lease.map.table(rank);
         let width = match update.kind {
             Kind::Rows { .. } => table.descriptor.row_f32s(),
             _ => table.descriptor.dim,
         };
-        let check = |what, expected: usize, found: usize| match expected == found {
-            true => Ok(()),
-            false => Err(Error::InvalidArgument(ArgumentError::Length {
-                what,
-                expected,
-                found,
-            })),
+        let mut job = Job {
+            table,
+            update,
+            lease,
+            rank,
+            chosen: None,
+            width,
+            looked: width.min(table.layout.metadata_range().start),
+            non_finite: 0,
+            skip: false,
+            rows: Sum::new(0),
         };
-        check("values of a push (f32s)", n * width, update.values().len())?;
-        check("shows of a push", n, update.shows.map_or(n, <[u32]>::len))?;
-        check("clicks of a push", n, update.clicks.map_or(n, <[u32]>::len))?;
+        let n = job.len();
+        let found = update.values().len();
+        check_length("values of a push (f32s)", n * width, found)?;
+        let shows = update.shows.map_or(n, <[u32]>::len);
+        check_length("shows of a push", n, shows)?;
+        let clicks = update.clicks.map_or(n, <[u32]>::len);
+        check_length("clicks of a push", n, clicks)?;
         if let Kind::Gradients { lr, .. } = update.kind {
             check_learning_rate(table.descriptor.optimizer, lr)?;
         }
-        Ok(Job {
-            table,
-            update,
-            width,
-            skip: self.core.options.non_finite == NonFinite::Skip,
-        })
+        if update.is_verbatim && !matches!(update.kind, Kind::Weights { .. } | Kind::Rows { .. }) {
+            let what = String::from("only weights and rows are taken verbatim");
+            return Err(ArgumentError::Other { what }.into());
+        }
+        if let Some(positions) = update.positions {
+            job.chosen = Some(lease.part_of_rank(rank).rows_at(positions)?);
+        }
+        if !update.is_verbatim {
+            job.non_finite = self.count_non_finite(&job)?;
+            job.skip = job.non_finite > 0 && self.core.options.non_finite == NonFinite::Skip;
+        }
+        Ok(job)
     }
 
     /// Counts positions whose values are not finite; an error when they are to be rejected.
     /// Whole rows may hold any bits in their metadata: only weights and state are looked at.
-    fn count_non_finite(&self, lease: &Lease, job: &Job<'_>) -> Result<u64> {
+    fn count_non_finite(&self, job: &Job<'_>) -> Result<u64> {
         let values = job.update.values();
-        if self.all_finite(values, lease.len()) {
+        if self.all_finite(values, job.len()) {
             return Ok(0);
         }
-        let looked = job.width.min(job.table.layout.metadata_range().start);
         let mut count = 0;
         for (index, row) in values.chunks_exact(job.width).enumerate() {
-            if all_finite(&row[..looked]) {
+            if all_finite(&row[..job.looked]) {
                 continue;
             }
             count += 1;
             if self.core.options.non_finite == NonFinite::Reject {
-                let key = self.key_at(lease, index);
+                let key = self.key_at(job, index);
                 let table = job.table.descriptor.name.clone();
                 return Err(ArgumentError::NonFinite { table, key, index }.into());
             }
@@ -256,126 +251,59 @@ impl Pusher {
         finite.into_iter().all(|ok| ok)
     }
 
-    /// The key at a position of a lease.
-    fn key_at(&self, lease: &Lease, index: usize) -> u64 {
-        let s = usize::from(lease.shards[index]);
-        let part = &lease.parts[s];
-        let at = part.positions.partition_point(|p| (*p as usize) < index);
+    /// The key whose values stand at an index.
+    fn key_at(&self, job: &Job<'_>, index: usize) -> u64 {
+        let map = &job.lease.map;
+        let position = job.update.positions.map_or(index, |p| p[index] as usize);
+        let s = usize::from(map.shards_of(job.rank)[position]);
+        let (rows, range) = (&job.lease.rows[s], map.range(s, job.rank));
+        let positions = &rows.positions[range.clone()];
+        let at = positions.partition_point(|p| (*p as usize) < position);
         let shard = self.core.shards[s].lock();
-        let cache = &shard.tables[lease.table.id.0 as usize].cache;
-        unmix64(cache.hash_of(part.slots[at]))
+        let cache = &shard.tables[job.table.id.0 as usize].cache;
+        unmix64(cache.hash_of(rows.slots[range.start + at]))
     }
 
-    fn push_shard(&self, s: usize, part: &LeasePart, job: &Job<'_>) -> Result<u64> {
-        let looked = job.width.min(job.table.layout.metadata_range().start);
+    fn push_shard(&self, s: usize, job: &Job<'_>) -> Result<()> {
+        let (slots, positions, repeats) = job.rows_in(s);
         let usable = |position: u32| {
             let start = position as usize * job.width;
-            !job.skip || all_finite(&job.update.values()[start..start + looked])
+            !job.skip || all_finite(&job.update.values()[start..start + job.looked])
         };
         // Positions that count; rows without one are not touched. Equal keys become neighbours,
         // in the caller's order.
-        let both = part.slots.iter().copied();
-        let both = both.zip(part.positions.iter().copied());
-        let mut kept = self.workers.arrays.pairs.take(part.slots.len());
+        let both = slots.iter().copied().zip(positions.iter().copied());
+        let mut kept = self.workers.arrays.pairs.take(slots.len());
         kept.extend(both.filter(|(_, p)| usable(*p)));
-        if part.repeats {
+        if repeats {
             kept.sort_unstable();
         }
         if kept.is_empty() {
-            return Ok(0);
+            return Ok(());
         }
         let mut slots = self.workers.arrays.numbers.take(kept.len());
         slots.extend(kept.iter().map(|(slot, _)| *slot));
         slots.dedup();
         let mut shard = self.core.lock_to_write(s, job.table, &slots)?;
-        apply(&mut shard.tables[job.table.id.0 as usize].cache, &kept, job);
+        let cache = &mut shard.tables[job.table.id.0 as usize].cache;
+        apply::apply(cache, &kept, (job.table, &job.update, job.width));
         point("push");
         drop(shard);
-        let count = slots.len() as u64;
+        job.rows.fetch_add(slots.len() as u64, Ordering::Relaxed);
         self.workers.arrays.numbers.put(slots);
         self.workers.arrays.pairs.put(kept);
-        Ok(count)
+        Ok(())
     }
 }
 
-fn apply(cache: &mut TableCache, kept: &[(u32, u32)], job: &Job<'_>) {
-    match job.update.kind {
-        Kind::Gradients { values, lr } => {
-            let dim = job.width;
-            let mut visitor = Gradients {
-                cache,
-                rest: kept,
-                values,
-                dim,
-                sum: Vec::new(),
-            };
-            job.table.updater.apply_all(lr, &mut visitor);
-        }
-        Kind::Deltas { values } => {
-            for (slot, position) in kept {
-                let delta = slice(values, *position, job.width);
-                job.table.layout.apply_delta(cache.row_mut(*slot), delta);
-            }
-        }
-        Kind::Weights { values } | Kind::Rows { values } => {
-            for (slot, position) in kept {
-                let new = slice(values, *position, job.width);
-                cache.row_mut(*slot)[..job.width].copy_from_slice(new);
-            }
-        }
-    }
-    if job.table.descriptor.metadata.columns() > 0 && !matches!(job.update.kind, Kind::Rows { .. })
-    {
-        let at = |column: Option<&[u32]>, i: u32| column.map_or(0, |c| c[i as usize]);
-        for group in kept.chunk_by(|a, b| a.0 == b.0) {
-            let sum = |column| {
-                group
-                    .iter()
-                    .fold(0u32, |sum, (_, i)| sum.saturating_add(at(column, *i)))
-            };
-            let (show, click) = (sum(job.update.shows), sum(job.update.clicks));
-            let row = cache.row_mut(group[0].0);
-            job.table
-                .layout
-                .update_metadata(row, show, click, job.update.step);
-        }
-    }
-}
-
-fn slice(values: &[f32], position: u32, width: usize) -> &[f32] {
-    let start = position as usize * width;
-    &values[start..start + width]
-}
-
-/// Yields each row with the sum of its gradients.
-struct Gradients<'a> {
-    cache: &'a mut TableCache,
-    rest: &'a [(u32, u32)],
-    values: &'a [f32],
-    dim: usize,
-    sum: Vec<f32>,
-}
-
-impl RowVisitor for Gradients<'_> {
-    #[inline]
-    fn next(&mut self) -> Option<(&mut [f32], &[f32])> {
-        let (slot, first) = *self.rest.first()?;
-        let same = self.rest.iter().take_while(|(p, _)| *p == slot).count();
-        let (group, rest) = self.rest.split_at(same);
-        self.rest = rest;
-        if let Some((ahead, _)) = rest.get(AHEAD_ROWS) {
-            self.cache.prefetch_line(*ahead);
-        }
-        let gradient = slice(self.values, first, self.dim);
-        if same == 1 {
-            return Some((self.cache.row_mut(slot), gradient));
-        }
-        self.sum.clear();
-        self.sum.extend_from_slice(gradient);
-        for (_, position) in &group[1..] {
-            accumulate(&mut self.sum, slice(self.values, *position, self.dim));
-        }
-        Some((self.cache.row_mut(slot), &self.sum))
+fn check_length(what: &'static str, expected: usize, found: usize) -> Result<()> {
+    match expected == found {
+        true => Ok(()),
+        false => Err(Error::InvalidArgument(ArgumentError::Length {
+            what,
+            expected,
+            found,
+        })),
     }
 }
 

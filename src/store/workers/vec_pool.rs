@@ -47,6 +47,21 @@ impl<T> VecPool<T> {
     }
 }
 
+/// Hands the rows of `out`, `width` words each, to the shards of their positions.
+///
+/// # Shapes
+/// out: `[n, width]`, of: `[n]`; targets: an array per shard
+pub fn split_out<'a>(
+    out: &'a mut [f32],
+    width: usize,
+    of: &[u16],
+    targets: &mut [Vec<&'a mut [f32]>],
+) {
+    for (shard, target) in of.iter().zip(out.chunks_exact_mut(width)) {
+        targets[usize::from(*shard)].push(target);
+    }
+}
+
 /// The arrays of batches.
 #[derive(Debug, Default)]
 pub struct BatchArrays {
@@ -63,24 +78,11 @@ pub struct BatchArrays {
 }
 
 impl BatchArrays {
-    /// Hands the rows of `out`, `width` words each, to the shards of their positions.
-    ///
-    /// # Shapes
-    /// out: `[n, width]`, of: `[n]`; result: an array per shard
-    pub fn split_out<'a>(
-        &self,
-        out: &'a mut [f32],
-        width: usize,
-        of: &[u16],
-        shards: usize,
-    ) -> Vec<Vec<&'a mut [f32]>> {
-        let share = share(of.len(), shards);
+    /// Arrays for where rows are copied to: one per shard, for so many rows in all.
+    pub fn take_targets<'a>(&self, rows: usize, shards: usize) -> Vec<Vec<&'a mut [f32]>> {
+        let share = share(rows, shards);
         let empty = |_| -> Vec<&'a mut [f32]> { self.targets.take(share) };
-        let mut targets: Vec<_> = (0..shards).map(empty).collect();
-        for (shard, target) in of.iter().zip(out.chunks_exact_mut(width)) {
-            targets[usize::from(*shard)].push(target);
-        }
-        targets
+        (0..shards).map(empty).collect()
     }
 
     /// Takes one back; what its elements pointed to is forgotten.
@@ -109,7 +111,8 @@ mod tests {
         assert!(again.is_empty() && again.capacity() >= 100 && again.as_ptr() == place);
 
         let mut row = [1.0f32; 4];
-        let mut targets = arrays.split_out(&mut row, 2, &[0, 0], 1);
+        let mut targets = arrays.take_targets(2, 1);
+        split_out(&mut row, 2, &[0, 0], &mut targets);
         let targets = targets.remove(0);
         assert!(targets.len() == 2 && targets.iter().all(|t| t.len() == 2));
         let place = targets.as_ptr().addr();

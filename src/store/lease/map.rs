@@ -1,0 +1,184 @@
+//! Which rows of a call belong to which of its parts?
+//!
+//! A part is keys of one table. Inside of a call parts of one table lie next to each other: a part
+//! has a *rank* in that order, beside its index in the caller's. In each shard the rows of the
+//! parts follow each other by rank.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::super::core::Table;
+
+/// One part of a call.
+#[derive(Debug)]
+struct Part {
+    table: Arc<Table>,
+    /// Its first row, in the order of ranks.
+    first: usize,
+    /// Keys, duplicates included.
+    keys: usize,
+}
+
+/// Where the rows of a call's parts lie.
+#[derive(Debug, Default)]
+pub struct PartMap {
+    /// By rank.
+    parts: Vec<Part>,
+    /// Rank by the caller's index.
+    ranks: Vec<usize>,
+    /// The shard of each row, in the order of ranks.
+    shards: Vec<u16>,
+    /// Where each part ends in each shard: `[parts, shards]`.
+    ends: Vec<u32>,
+    shard_count: usize,
+}
+
+impl PartMap {
+    /// Parts by the caller's index, as (table, keys); their rows are yet to be placed.
+    pub fn new<'t>(
+        parts: impl Iterator<Item = (&'t Arc<Table>, usize)>,
+        shard_count: usize,
+    ) -> PartMap {
+        let given: Vec<(&Arc<Table>, usize)> = parts.collect();
+        let mut order: Vec<usize> = (0..given.len()).collect();
+        order.sort_by_key(|index| given[*index].0.id.0);
+        let mut ranks = vec![0; given.len()];
+        let mut first = 0;
+        let place = |(rank, index): (usize, &usize)| {
+            let (table, keys) = given[*index];
+            ranks[*index] = rank;
+            let table = Arc::clone(table);
+            first += keys;
+            Part {
+                table,
+                first: first - keys,
+                keys,
+            }
+        };
+        PartMap {
+            parts: order.iter().enumerate().map(place).collect(),
+            ends: Vec::with_capacity(given.len() * shard_count),
+            ranks,
+            shards: Vec::new(),
+            shard_count,
+        }
+    }
+
+    /// The part of the next rank was split: so many rows lie in each shard by now.
+    pub fn end_part(&mut self, rows: impl Iterator<Item = usize>) {
+        let narrow = |rows| u32::try_from(rows).unwrap_or(u32::MAX);
+        self.ends.extend(rows.map(narrow));
+    }
+
+    /// All parts were split: the shard of each row.
+    pub fn set_shards(&mut self, shards: Vec<u16>) {
+        self.shards = shards;
+    }
+
+    /// Gives the array of [`PartMap::set_shards`] back.
+    #[must_use]
+    pub fn into_shards(self) -> Vec<u16> {
+        self.shards
+    }
+
+    /// Parts.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// Keys of all parts.
+    #[must_use]
+    pub fn keys(&self) -> usize {
+        self.parts.last().map_or(0, |p| p.first + p.keys)
+    }
+
+    /// Keys of a part.
+    #[must_use]
+    pub fn keys_of(&self, rank: usize) -> usize {
+        self.parts[rank].keys
+    }
+
+    /// The table of a part.
+    #[must_use]
+    pub fn table(&self, rank: usize) -> &Arc<Table> {
+        &self.parts[rank].table
+    }
+
+    /// The rank of the caller's part.
+    #[must_use]
+    pub fn rank(&self, index: usize) -> usize {
+        self.ranks[index]
+    }
+
+    /// The shards of a part's rows, by position.
+    #[must_use]
+    pub fn shards_of(&self, rank: usize) -> &[u16] {
+        let part = &self.parts[rank];
+        &self.shards[part.first..part.first + part.keys]
+    }
+
+    /// Where the rows of a part lie in a shard.
+    #[must_use]
+    pub fn range(&self, s: usize, rank: usize) -> Range<usize> {
+        self.range_of(s, rank..rank + 1)
+    }
+
+    /// Where the rows of neighbouring parts lie in a shard.
+    #[must_use]
+    pub fn range_of(&self, s: usize, ranks: Range<usize>) -> Range<usize> {
+        let end = |ranks: usize| match ranks {
+            0 => 0,
+            _ => self.ends[(ranks - 1) * self.shard_count + s] as usize,
+        };
+        end(ranks.start)..end(ranks.end)
+    }
+
+    /// The tables of the call, each once, with the ranks of its parts.
+    pub fn tables(&self) -> impl Iterator<Item = (&Arc<Table>, Range<usize>)> {
+        let mut rank = 0;
+        self.parts
+            .chunk_by(|a, b| a.table.id == b.table.id)
+            .map(move |parts| {
+                rank += parts.len();
+                (&parts[0].table, rank - parts.len()..rank)
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::{HyperParameters, TableDescriptor};
+    use crate::row::Updater;
+    use crate::units::TableId;
+
+    fn table(id: u32) -> Arc<Table> {
+        let descriptor = TableDescriptor::new("t", 2);
+        let updater = Updater::new(&descriptor, &HyperParameters::default());
+        Arc::new(Table::new(TableId(id), &descriptor, updater))
+    }
+
+    #[test]
+    fn parts_of_one_table_are_neighbours_in_the_callers_order() {
+        let (a, b) = (table(7), table(3));
+        let parts = [(&a, 2), (&b, 1), (&a, 0), (&b, 3)];
+        let mut map = PartMap::new(parts.into_iter(), 2);
+        assert_eq!((map.len(), map.keys()), (4, 6));
+        let ranks: Vec<usize> = (0..4).map(|index| map.rank(index)).collect();
+        assert_eq!(ranks, [2, 0, 3, 1]);
+        let tables: Vec<_> = map.tables().map(|(t, ranks)| (t.id.0, ranks)).collect();
+        assert_eq!(tables, [(3, 0..2), (7, 2..4)]);
+
+        // By rank: [1], [0, 1, 1], [0, 0], [].
+        map.set_shards(vec![1, 0, 1, 1, 0, 0]);
+        for ends in [[0, 1], [1, 3], [3, 3], [3, 3]] {
+            map.end_part(ends.into_iter());
+        }
+        assert_eq!(map.shards_of(map.rank(3)), [0, 1, 1]);
+        assert_eq!(map.shards_of(map.rank(2)), [0u16; 0]);
+        assert_eq!((map.range(0, 0), map.range(1, 0)), (0..0, 0..1));
+        assert_eq!((map.range(0, 1), map.range(1, 1)), (0..1, 1..3));
+        assert_eq!((map.range_of(0, 0..2), map.range_of(0, 2..4)), (0..1, 1..3));
+    }
+}

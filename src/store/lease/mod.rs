@@ -1,0 +1,369 @@
+//! Which rows may not leave memory, and how are their values read?
+//!
+//! - A lease is residency, not a snapshot: values are gathered when it is read.
+//! - Dropping it lowers the pins it raised.
+//! - It has one part or several, of one table each: one call made them all resident.
+
+mod map;
+mod part;
+
+use std::collections::BTreeMap;
+use std::mem::take;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+pub use map::PartMap;
+pub use part::LeasePart;
+
+use super::core::{Core, Part, Signal, Table, add, get, point};
+use super::workers::Workers;
+use crate::error::{ArgumentError, Result};
+use crate::stats::Stats;
+use crate::sync::Mutex;
+use crate::sync::atomic::AtomicU64;
+use crate::units::TableId;
+use part::Output;
+
+/// Unpinning a row is this much less work than reading it.
+const UNPIN_SHARE: usize = 16;
+
+/// The rows of a lease that lie in one shard, part by part.
+#[derive(Debug, Default)]
+pub struct ShardRows {
+    /// The slots of the rows.
+    pub slots: Vec<u32>,
+    /// Their positions in the caller's part, rising within each.
+    pub positions: Vec<u32>,
+    /// Whether a slot may be there twice.
+    pub repeats: bool,
+}
+
+/// Keeps the rows of a batch in memory until it is dropped.
+///
+/// A lease may be read and pushed to any number of times, from any thread. That of
+/// [`Store::pull_many`](crate::Store::pull_many) or of a ticket of
+/// [`Store::prefetch_many`](crate::Store::prefetch_many) has several parts, in the order of the call
+/// ([`Lease::parts`]); any other has one.
+pub struct Lease {
+    leases: Arc<Leases>,
+    id: u64,
+    pub(super) map: PartMap,
+    /// By shard.
+    pub(super) rows: Vec<ShardRows>,
+}
+
+/// The outstanding leases of a store.
+#[derive(Debug)]
+pub struct Leases {
+    core: Arc<Core>,
+    workers: Arc<Workers>,
+    /// The last id, and by id the bytes of the slots.
+    book: Mutex<(u64, BTreeMap<u64, u64>)>,
+    /// Raised when a lease was dropped.
+    dropped: Signal,
+    rows_read: AtomicU64,
+}
+
+impl Leases {
+    /// None yet.
+    pub fn new(core: &Arc<Core>, workers: &Arc<Workers>) -> Leases {
+        Leases {
+            core: Arc::clone(core),
+            workers: Arc::clone(workers),
+            book: Mutex::default(),
+            dropped: Signal::default(),
+            rows_read: AtomicU64::new(0),
+        }
+    }
+
+    /// A lease of rows that are resident and pinned.
+    pub fn issue(self: &Arc<Leases>, map: PartMap, rows: Vec<ShardRows>) -> Lease {
+        let bytes = map.keys() as u64 * 10;
+        let mut book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
+        book.0 += 1;
+        let id = book.0;
+        book.1.insert(id, bytes);
+        drop(book);
+        Lease {
+            leases: Arc::clone(self),
+            id,
+            map,
+            rows,
+        }
+    }
+
+    fn leave(&self, id: u64) {
+        self.book
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .1
+            .remove(&id);
+        self.dropped.notify();
+    }
+
+    /// How often a lease was dropped.
+    pub fn drops(&self) -> u64 {
+        self.dropped.count()
+    }
+
+    /// Waits until one was dropped after `seen`, or a while.
+    pub fn wait_for_drop(&self, seen: u64) {
+        self.dropped.wait(seen, Duration::from_millis(100));
+    }
+
+    /// Ids of the oldest outstanding leases.
+    #[must_use]
+    pub fn oldest(&self) -> Vec<u64> {
+        let book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
+        book.1.keys().take(16).copied().collect()
+    }
+
+    /// Outstanding leases.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.totals().0
+    }
+
+    /// (leases, bytes of their slots).
+    fn totals(&self) -> (usize, u64) {
+        let book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
+        (book.1.len(), book.1.values().sum())
+    }
+
+    /// So many rows were given to a caller.
+    pub fn note_read(&self, rows: usize) {
+        add(&self.rows_read, rows as u64);
+    }
+}
+
+impl Part for Leases {
+    fn wake(&self) {
+        self.dropped.notify();
+    }
+
+    fn count(&self, stats: &mut Stats) {
+        let (leases, bytes) = self.totals();
+        stats.leases = leases as u64;
+        stats.lease_bytes = bytes;
+        stats.rows_read = get(&self.rows_read);
+    }
+}
+
+impl Lease {
+    /// Keys of the batch, duplicates included; of all parts.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.map.keys()
+    }
+
+    /// Whether the batch is empty.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The table; of several parts, that of the first.
+    #[must_use]
+    pub fn table(&self) -> TableId {
+        self.map.table(self.map.rank(0)).id
+    }
+
+    /// The lease's number, as named by `OverBudget`.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The parts, in the order in which they were asked for.
+    pub fn parts(&self) -> impl ExactSizeIterator<Item = LeasePart<'_>> {
+        (0..self.map.len()).map(|index| LeasePart::new(self, self.map.rank(index)))
+    }
+
+    /// Gathers the weights as they are now.
+    ///
+    /// # Shapes
+    /// out: `[n, dim]`, in the order of the keys; of several parts, one after the other
+    ///
+    /// # Cost
+    /// One copy a row; no I/O, no allocation per row.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when `out` has another length.
+    pub fn read(&self, out: &mut [f32]) -> Result<()> {
+        let width = |table: &Table| table.descriptor.dim;
+        self.read_parts_after_each_other(out, width, "weights (f32s)")
+    }
+
+    /// Gathers whole rows: weights, optimizer state, metadata (u32 bit patterns).
+    ///
+    /// # Shapes
+    /// out: `[n, row_f32s]`, in the order of the keys; of several parts, one after the other
+    ///
+    /// # Errors
+    /// `InvalidArgument` when `out` has another length.
+    pub fn read_rows(&self, out: &mut [f32]) -> Result<()> {
+        let width = |table: &Table| table.descriptor.row_f32s();
+        self.read_parts_after_each_other(out, width, "row f32s")
+    }
+
+    /// Gathers the weights of all parts, as they are now.
+    ///
+    /// # Shapes
+    /// outs: a buffer for each part, in their order: `[n, dim]` of the part
+    ///
+    /// # Cost
+    /// As [`Lease::read`]; the threads are woken once for all parts.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when there is not a buffer for each part, or one has another length;
+    /// nothing was copied.
+    ///
+    /// # Examples
+    /// ```
+    /// # use hps::{PrefetchPart, RuntimeOptions, Store, TableDescriptor};
+    /// # let directory = std::env::temp_dir().join(format!("hps-read-many-{}", std::process::id()));
+    /// # let options = RuntimeOptions { cache_bytes: 16 << 20, ..RuntimeOptions::default() };
+    /// # let store = Store::create(&directory, options)?;
+    /// # let users = store.create_table(&TableDescriptor::new("users", 8))?;
+    /// # let ads = store.create_table(&TableDescriptor::new("ads", 4))?;
+    /// let ticket = store.prefetch_many(&[
+    ///     PrefetchPart::new(users, &[1, 2]),
+    ///     PrefetchPart::new(ads, &[7]),
+    /// ])?;
+    /// let lease = ticket.wait()?;
+    /// let (mut of_users, mut of_ads) = (vec![0.0; 2 * 8], vec![0.0; 4]);
+    /// lease.read_many(&mut [&mut of_users, &mut of_ads])?;
+    /// # drop(lease);
+    /// # store.close()?;
+    /// # std::fs::remove_dir_all(&directory).ok();
+    /// # hps::Result::Ok(())
+    /// ```
+    pub fn read_many(&self, outs: &mut [&mut [f32]]) -> Result<()> {
+        if outs.len() != self.map.len() {
+            return Err(ArgumentError::Length {
+                what: "buffers for the parts of a lease",
+                expected: self.map.len(),
+                found: outs.len(),
+            }
+            .into());
+        }
+        let mut outputs = Vec::with_capacity(outs.len());
+        for (index, out) in outs.iter_mut().enumerate() {
+            let rank = self.map.rank(index);
+            outputs.push(Output { rank, out });
+        }
+        outputs.sort_unstable_by_key(|output| output.rank);
+        let width = |table: &Table| table.descriptor.dim;
+        self.gather(&mut outputs, width, "weights (f32s)")
+    }
+
+    /// Gathers whole rows of some positions, as they are now.
+    ///
+    /// # Shapes
+    /// positions: `[m]`, each below [`Lease::len`], in any order; out: `[m, row_f32s]`
+    ///
+    /// # Cost
+    /// A search and a copy for each position; the search is shortest where positions rise.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: a position past the end, another length of `out`, a lease of several parts
+    /// (ask [`LeasePart::read_rows_at`]); nothing was copied.
+    ///
+    /// # Examples
+    /// ```
+    /// # use hps::{RuntimeOptions, Store, TableDescriptor};
+    /// # let directory = std::env::temp_dir().join(format!("hps-rows-at-{}", std::process::id()));
+    /// # let options = RuntimeOptions { cache_bytes: 16 << 20, ..RuntimeOptions::default() };
+    /// # let store = Store::create(&directory, options)?;
+    /// let descriptor = TableDescriptor::new("users", 8);
+    /// let users = store.create_table(&descriptor)?;
+    /// let mut weights = vec![0.0; 3 * 8];
+    /// let lease = store.pull(users, &[11, 12, 13], &mut weights)?;
+    /// let mut rows = vec![0.0; 2 * descriptor.row_f32s()]; // weights and AdaGrad's sums
+    /// lease.read_rows_at(&[2, 0], &mut rows)?; // those of keys 13 and 11
+    /// assert_eq!(rows[..8], weights[2 * 8..]);
+    /// # drop(lease);
+    /// # store.close()?;
+    /// # std::fs::remove_dir_all(&directory).ok();
+    /// # hps::Result::Ok(())
+    /// ```
+    pub fn read_rows_at(&self, positions: &[u32], out: &mut [f32]) -> Result<()> {
+        self.only_part("read one of Lease::parts")?
+            .read_rows_at(positions, out)
+    }
+
+    /// The part of a rank.
+    pub(super) fn part_of_rank(&self, rank: usize) -> LeasePart<'_> {
+        LeasePart::new(self, rank)
+    }
+
+    /// Its part.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when there are several; it says what to do instead.
+    pub(super) fn only_part(&self, instead: &'static str) -> Result<LeasePart<'_>> {
+        match self.map.len() {
+            1 => Ok(LeasePart::new(self, 0)),
+            parts => Err(ArgumentError::SeveralParts { parts, instead }.into()),
+        }
+    }
+
+    /// Fails for a lease of another store, and for a closed one.
+    pub(super) fn check(&self, core: &Core) -> Result<()> {
+        if self.leases.core.id != core.id {
+            return Err(ArgumentError::ForeignLease.into());
+        }
+        core.check_open()
+    }
+}
+
+impl std::fmt::Debug for Lease {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lease")
+            .field("id", &self.id)
+            .field("parts", &self.map.len())
+            .field("keys", &self.len())
+            .finish()
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let core = &self.leases.core;
+        if core.leave_to_parent(&self.leases) {
+            return;
+        }
+        // It may be dropped by a panic of its caller: another one would end the process.
+        let (map, rows) = (take(&mut self.map), take(&mut self.rows));
+        let _panicked = core.survive(|| self.let_go(map, rows));
+    }
+}
+
+impl Lease {
+    fn let_go(&self, map: PartMap, rows: Vec<ShardRows>) {
+        let (core, workers) = (&self.leases.core, &self.leases.workers);
+        let pool = workers.foreground();
+        pool.shards(rows.len(), map.keys() / UNPIN_SHARE, |s, _| {
+            let slots = &rows[s].slots;
+            if slots.is_empty() {
+                return;
+            }
+            let cell = &core.shards[s];
+            let mut shard = cell.lock();
+            for (table, ranks) in map.tables() {
+                let cache = &mut shard.tables[table.id.0 as usize].cache;
+                cache.unpin(&slots[map.range_of(s, ranks)]);
+            }
+            drop(shard);
+            point("unpin");
+            cell.notify();
+        });
+        let arrays = &workers.arrays;
+        arrays.shards.put(map.into_shards());
+        for rows in rows {
+            arrays.numbers.put(rows.slots);
+            arrays.numbers.put(rows.positions);
+        }
+        self.leases.leave(self.id);
+    }
+}

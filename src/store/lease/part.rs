@@ -1,0 +1,306 @@
+//! How are the rows of a part read: all of them, or some by position?
+
+use std::mem::take;
+use std::sync::PoisonError;
+
+use super::super::core::{Table, point};
+use super::super::workers::split_out;
+use super::{Lease, ShardRows};
+use crate::error::{ArgumentError, Result};
+use crate::sync::Mutex;
+use crate::units::TableId;
+
+/// One part of a [`Lease`]: the rows of one table that a call asked for together.
+#[derive(Clone, Copy, Debug)]
+pub struct LeasePart<'a> {
+    lease: &'a Lease,
+    rank: usize,
+}
+
+/// Where the rows of a part are copied to.
+pub(super) struct Output<'o> {
+    pub rank: usize,
+    pub out: &'o mut [f32],
+}
+
+/// f32s that are copied of a table's rows.
+type Width = fn(&Table) -> usize;
+
+impl<'a> LeasePart<'a> {
+    pub(super) fn new(lease: &'a Lease, rank: usize) -> LeasePart<'a> {
+        LeasePart { lease, rank }
+    }
+
+    /// Keys of the part, duplicates included.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.lease.map.keys_of(self.rank)
+    }
+
+    /// Whether the part is empty.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The table.
+    #[must_use]
+    pub fn table(&self) -> TableId {
+        self.in_table().id
+    }
+
+    /// Weights of a row.
+    #[must_use]
+    pub fn dim(&self) -> usize {
+        self.in_table().descriptor.dim
+    }
+
+    /// f32s of a whole row: weights, optimizer state, metadata.
+    #[must_use]
+    pub fn row_f32s(&self) -> usize {
+        self.in_table().descriptor.row_f32s()
+    }
+
+    /// Gathers the weights as they are now.
+    ///
+    /// # Shapes
+    /// out: `[n, dim]`, in the order of the part's keys
+    ///
+    /// # Cost
+    /// As [`Lease::read`].
+    ///
+    /// # Errors
+    /// `InvalidArgument` when `out` has another length.
+    pub fn read(&self, out: &mut [f32]) -> Result<()> {
+        self.gather(out, |table| table.descriptor.dim, "weights (f32s)")
+    }
+
+    /// Gathers whole rows: weights, optimizer state, metadata (u32 bit patterns).
+    ///
+    /// # Shapes
+    /// out: `[n, row_f32s]`, in the order of the part's keys
+    ///
+    /// # Errors
+    /// `InvalidArgument` when `out` has another length.
+    pub fn read_rows(&self, out: &mut [f32]) -> Result<()> {
+        self.gather(out, |table| table.descriptor.row_f32s(), "row f32s")
+    }
+
+    /// Gathers whole rows of some positions, as they are now.
+    ///
+    /// # Shapes
+    /// positions: `[m]`, each below [`LeasePart::len`], in any order; out: `[m, row_f32s]`
+    ///
+    /// # Cost
+    /// As [`Lease::read_rows_at`].
+    ///
+    /// # Errors
+    /// `InvalidArgument`: a position past the end, another length of `out`; nothing was copied.
+    pub fn read_rows_at(&self, positions: &[u32], out: &mut [f32]) -> Result<()> {
+        let core = &self.lease.leases.core;
+        core.guarded(|| self.gather_at(positions, out))
+    }
+
+    fn in_table(&self) -> &'a Table {
+        self.lease.map.table(self.rank)
+    }
+
+    fn gather(&self, out: &mut [f32], width: Width, what: &'static str) -> Result<()> {
+        let rank = self.rank;
+        self.lease.gather(&mut [Output { rank, out }], width, what)
+    }
+
+    fn gather_at(&self, positions: &[u32], out: &mut [f32]) -> Result<()> {
+        let (core, workers) = (&self.lease.leases.core, &self.lease.leases.workers);
+        core.check_process()?;
+        let width = self.row_f32s();
+        check_length("row f32s", positions.len() * width, out.len())?;
+        let rows = self.rows_at(positions)?;
+        let count = core.shards.len();
+        let mut targets = workers.arrays.take_targets(positions.len(), count);
+        let shards = self.lease.map.shards_of(self.rank);
+        for (position, target) in positions.iter().zip(out.chunks_exact_mut(width)) {
+            targets[usize::from(shards[*position as usize])].push(target);
+        }
+        let targets: Vec<_> = targets.into_iter().map(Mutex::new).collect();
+        let table = self.in_table().id.0 as usize;
+        let pool = workers.foreground();
+        pool.shards(count, positions.len(), |s, _| {
+            let mut targets = targets[s].lock().unwrap_or_else(PoisonError::into_inner);
+            if !targets.is_empty() {
+                let shard = core.shards[s].lock();
+                let cache = &shard.tables[table].cache;
+                cache.gather(&rows[s].slots, &mut targets);
+                point("gather");
+            }
+        });
+        self.lease.put_targets(targets);
+        self.lease.leases.note_read(positions.len());
+        Ok(())
+    }
+
+    /// The rows at some positions, by shard: slots, and the indexes of their positions, rising.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a position past the end.
+    pub(in super::super) fn rows_at(&self, positions: &[u32]) -> Result<Vec<ShardRows>> {
+        let (map, rank) = (&self.lease.map, self.rank);
+        let shards = map.shards_of(rank);
+        let rising = positions.is_sorted_by(|a, b| a < b);
+        let chosen = |rows: &ShardRows| ShardRows {
+            repeats: rows.repeats || !rising,
+            ..ShardRows::default()
+        };
+        let mut found: Vec<ShardRows> = self.lease.rows.iter().map(chosen).collect();
+        let mut last = vec![0; found.len()];
+        for (index, position) in positions.iter().enumerate() {
+            let Some(shard) = shards.get(*position as usize) else {
+                return Err(ArgumentError::Position {
+                    position: *position,
+                    index,
+                    rows: shards.len(),
+                }
+                .into());
+            };
+            let s = usize::from(*shard);
+            let range = map.range(s, rank);
+            let rows = &self.lease.rows[s];
+            last[s] = find(&rows.positions[range.clone()], *position, last[s]);
+            found[s].slots.push(rows.slots[range.start + last[s]]);
+            let index = u32::try_from(index).unwrap_or(u32::MAX);
+            found[s].positions.push(index);
+        }
+        Ok(found)
+    }
+}
+
+/// Where a number stands that is there, in steps that double from where the last one was found.
+fn find(rising: &[u32], number: u32, last: usize) -> usize {
+    let from = match rising.get(last) {
+        Some(before) if *before <= number => last,
+        _ => 0,
+    };
+    let rest = &rising[from..];
+    let mut step = 1;
+    while rest.get(step).is_some_and(|n| *n <= number) {
+        step *= 2;
+    }
+    let window = &rest[step / 2..step.min(rest.len())];
+    from + step / 2 + window.partition_point(|n| *n < number)
+}
+
+fn check_length(what: &'static str, expected: usize, found: usize) -> Result<()> {
+    match expected == found {
+        true => Ok(()),
+        false => Err(ArgumentError::Length {
+            what,
+            expected,
+            found,
+        }
+        .into()),
+    }
+}
+
+impl Lease {
+    /// Fills `out` with the rows of the parts, one part after the other.
+    pub(super) fn read_parts_after_each_other(
+        &self,
+        out: &mut [f32],
+        width: Width,
+        what: &'static str,
+    ) -> Result<()> {
+        if self.map.len() == 1 {
+            return self.gather(&mut [Output { rank: 0, out }], width, what);
+        }
+        let f32s = |rank: usize| self.map.keys_of(rank) * width(self.map.table(rank));
+        let all = (0..self.map.len()).map(f32s).sum();
+        check_length(what, all, out.len())?;
+        let mut rest = out;
+        let mut outputs = Vec::with_capacity(self.map.len());
+        for index in 0..self.map.len() {
+            let rank = self.map.rank(index);
+            let (out, later) = rest.split_at_mut(f32s(rank));
+            outputs.push(Output { rank, out });
+            rest = later;
+        }
+        outputs.sort_unstable_by_key(|output| output.rank);
+        self.gather(&mut outputs, width, what)
+    }
+
+    /// Copies the rows of some parts, by rising rank.
+    pub(super) fn gather(
+        &self,
+        outputs: &mut [Output<'_>],
+        width: Width,
+        what: &'static str,
+    ) -> Result<()> {
+        let core = &self.leases.core;
+        core.guarded(|| {
+            core.check_process()?;
+            for output in &*outputs {
+                let expected = self.map.keys_of(output.rank) * width(self.map.table(output.rank));
+                check_length(what, expected, output.out.len())?;
+            }
+            self.gather_parts(outputs, width);
+            Ok(())
+        })
+    }
+
+    fn gather_parts(&self, outputs: &mut [Output<'_>], width: Width) {
+        let (core, workers, map) = (&self.leases.core, &self.leases.workers, &self.map);
+        let rows = outputs.iter().map(|o| map.keys_of(o.rank)).sum();
+        if rows == 0 {
+            return;
+        }
+        let count = core.shards.len();
+        let mut targets = workers.arrays.take_targets(rows, count);
+        for output in &mut *outputs {
+            let (rank, out) = (output.rank, take(&mut output.out));
+            let width = width(map.table(rank));
+            split_out(out, width, map.shards_of(rank), &mut targets);
+        }
+        let targets: Vec<_> = targets.into_iter().map(Mutex::new).collect();
+        workers.foreground().shards(count, rows, |s, _| {
+            let mut targets = targets[s].lock().unwrap_or_else(PoisonError::into_inner);
+            if targets.is_empty() {
+                return;
+            }
+            let shard = core.shards[s].lock();
+            let mut rest = &mut targets[..];
+            for output in &*outputs {
+                let range = map.range(s, output.rank);
+                let (now, later) = rest.split_at_mut(range.len());
+                let table = map.table(output.rank).id.0 as usize;
+                let slots = &self.rows[s].slots[range];
+                shard.tables[table].cache.gather(slots, now);
+                rest = later;
+            }
+            point("gather");
+        });
+        self.put_targets(targets);
+        self.leases.note_read(rows);
+    }
+
+    fn put_targets(&self, targets: Vec<Mutex<Vec<&mut [f32]>>>) {
+        for targets in targets {
+            let targets = targets.into_inner().unwrap_or_else(PoisonError::into_inner);
+            self.leases.workers.arrays.put_targets(targets);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_found_from_wherever_the_last_one_was() {
+        let rising = [2, 3, 5, 8, 13, 21, 34, 55, 89];
+        for last in 0..rising.len() {
+            for (at, number) in rising.iter().enumerate() {
+                assert_eq!(find(&rising, *number, last), at, "{number} from {last}");
+            }
+        }
+        assert_eq!(find(&[7], 7, 0), 0);
+    }
+}

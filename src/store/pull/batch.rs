@@ -1,0 +1,201 @@
+//! What does a call want, and how far has each shard come with it?
+
+use std::sync::{Arc, PoisonError};
+
+use super::super::core::Table;
+use super::super::lease::{PartMap, ShardRows};
+use super::super::workers::{BatchArrays, split_out};
+use crate::batch::{ShardPart, Split, share, split_into};
+use crate::error::{ArgumentError, Result};
+use crate::mem::NO_SLOT;
+use crate::sync::{Mutex, MutexGuard};
+
+/// What a batch wants of rows that are not in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Intent {
+    /// Their values.
+    Read,
+    /// A slot only: the rows are about to be removed.
+    Remove,
+}
+
+/// Keys of one table, and where the weights of their rows are to be copied.
+#[derive(Debug)]
+pub struct Wanted<'a> {
+    pub table: &'a Arc<Table>,
+    pub keys: &'a [u64],
+    /// `[keys, dim]`; all parts of a call have one, or none has.
+    pub out: Option<&'a mut [f32]>,
+}
+
+/// A row that is not in memory, at one place in the batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Missing {
+    /// The rank of the first part of its table.
+    pub rank: u32,
+    pub hash: u64,
+    /// Where it is wanted, among the shard's rows.
+    pub index: u32,
+}
+
+impl Missing {
+    /// Whether both are one row.
+    pub fn is_same_row(&self, other: &Missing) -> bool {
+        (self.rank, self.hash) == (other.rank, other.hash)
+    }
+}
+
+/// Why a shard did not admit a call.
+#[derive(Clone, Copy, Debug)]
+pub enum Refusal {
+    /// Its rows of a table can't fit beside the outstanding leases.
+    OverBudget {
+        rank: usize,
+        pinned: usize,
+        asked: usize,
+        capacity: usize,
+    },
+    /// They will fit once the copies of a running checkpoint are written; so many slots of the
+    /// shard are taken without this batch.
+    Frozen { rank: usize, busy: usize },
+}
+
+/// One shard's progress. Its rows are those of all parts, by rank.
+#[derive(Default)]
+pub struct Pending<'a> {
+    pub part: ShardPart,
+    /// Where the rows are to be copied, by index into the part; none if they are not.
+    pub targets: Vec<&'a mut [f32]>,
+    /// Slot by index into the part; [`NO_SLOT`] until it has one.
+    pub slots: Vec<u32>,
+    /// Indexes of what could not be copied at once, table after table.
+    pub rest: Vec<u32>,
+    /// Rows without a slot, by rank and hash.
+    pub missing: Vec<Missing>,
+    /// Positions in `missing` that have a slot.
+    pub assigned: usize,
+    /// Whether slots are promised to the rest of `missing`.
+    pub promised: bool,
+    /// Distinct rows that were ever pushed, and those of them that had to be read.
+    pub known: usize,
+    pub loads: usize,
+    /// Whether a row may be at two positions.
+    pub has_repeats: bool,
+    /// (rank, slot) of rows that another batch is reading.
+    pub foreign: Vec<(u32, u32)>,
+    /// (rank, slot) taken for rows that are about to be removed: they keep others waiting like
+    /// rows that are being read.
+    pub claimed: Vec<(u32, u32)>,
+    pub refusal: Option<Refusal>,
+}
+
+pub type Cell<'a> = Mutex<Pending<'a>>;
+
+pub fn open<'m, 'a>(cell: &'m Cell<'a>) -> MutexGuard<'m, Pending<'a>> {
+    cell.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A call, split by shard.
+pub struct Batch<'a> {
+    pub map: PartMap,
+    /// By shard.
+    pub cells: Vec<Cell<'a>>,
+}
+
+impl<'a> Batch<'a> {
+    /// Splits the keys of all parts.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: no part, too many keys.
+    pub fn new(
+        arrays: &BatchArrays,
+        count: usize,
+        parts: &'a mut [Wanted<'_>],
+    ) -> Result<Batch<'a>> {
+        let keys = parts.iter().map(|part| part.keys.len()).sum();
+        check_count(parts.len(), keys)?;
+        let share = share(keys, count);
+        let part = || ShardPart {
+            positions: arrays.numbers.take(share),
+            hashes: arrays.hashes.take(share),
+        };
+        let mut split = Split {
+            parts: (0..count).map(|_| part()).collect(),
+            shards: arrays.shards.take(keys),
+        };
+        let copied = parts.iter().any(|part| part.out.is_some());
+        let mut targets = match copied {
+            true => arrays.take_targets(keys, count),
+            false => (0..count).map(|_| Vec::new()).collect(),
+        };
+        let mut map = PartMap::new(parts.iter().map(|p| (p.table, p.keys.len())), count);
+        // By rank.
+        parts.sort_by_key(|part| part.table.id.0);
+        for part in parts {
+            let first = split.shards.len();
+            split_into(part.keys, &mut split);
+            if let Some(out) = part.out.as_deref_mut() {
+                let dim = part.table.descriptor.dim;
+                split_out(out, dim, &split.shards[first..], &mut targets);
+            }
+            map.end_part(split.parts.iter().map(|part| part.hashes.len()));
+        }
+        map.set_shards(split.shards);
+        let pending = |(part, targets): (ShardPart, _)| {
+            let mut slots = arrays.numbers.take(share);
+            slots.resize(part.hashes.len(), NO_SLOT);
+            Mutex::new(Pending {
+                slots,
+                part,
+                targets,
+                ..Pending::default()
+            })
+        };
+        let cells = split.parts.into_iter().zip(targets).map(pending);
+        Ok(Batch {
+            cells: cells.collect(),
+            map,
+        })
+    }
+
+    /// Everything is resident: the rows by shard, and how many distinct ones were known and how
+    /// many of these had to be read.
+    pub fn into_rows(self, arrays: &BatchArrays) -> (PartMap, Vec<ShardRows>, u64, u64) {
+        let (mut known, mut loads) = (0, 0);
+        let mut rows = Vec::with_capacity(self.cells.len());
+        for cell in self.cells {
+            let pending = cell.into_inner().unwrap_or_else(PoisonError::into_inner);
+            known += pending.known as u64;
+            loads += pending.loads as u64;
+            arrays.hashes.put(pending.part.hashes);
+            arrays.put_targets(pending.targets);
+            rows.push(ShardRows {
+                slots: pending.slots,
+                positions: pending.part.positions,
+                repeats: pending.has_repeats,
+            });
+        }
+        (self.map, rows, known, loads)
+    }
+}
+
+/// Checks the size of a call.
+///
+/// # Errors
+/// `InvalidArgument`.
+pub fn check_count(parts: usize, keys: usize) -> Result<()> {
+    if parts == 0 {
+        let what = String::from("a call needs at least one part");
+        return Err(ArgumentError::Other { what }.into());
+    }
+    if u32::try_from(keys).is_err() {
+        let what = "keys of a batch (at most)";
+        return Err(ArgumentError::Length {
+            what,
+            expected: u32::MAX as usize,
+            found: keys,
+        }
+        .into());
+    }
+    Ok(())
+}
