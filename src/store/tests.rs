@@ -8,10 +8,10 @@ use crate::io::Io;
 use crate::io::sim::SimDisk;
 use crate::*;
 
-pub(super) const ROOT: &str = "/store";
+pub(in crate::store) const ROOT: &str = "/store";
 
 /// One thread, two shards; flushes, compactions and checkpoints in the caller's thread.
-pub(super) fn options() -> RuntimeOptions {
+pub(in crate::store) fn options() -> RuntimeOptions {
     RuntimeOptions {
         cache_bytes: 1 << 20,
         io_depth: 8,
@@ -22,7 +22,7 @@ pub(super) fn options() -> RuntimeOptions {
     }
 }
 
-pub(super) fn sgd(name: &str, dim: usize) -> TableDescriptor {
+pub(in crate::store) fn sgd(name: &str, dim: usize) -> TableDescriptor {
     TableDescriptor {
         optimizer: Optimizer::Sgd,
         initialiser: Initialiser::Zero,
@@ -31,18 +31,18 @@ pub(super) fn sgd(name: &str, dim: usize) -> TableDescriptor {
 }
 
 /// An empty store on a disk of its own.
-pub(super) fn made(options: RuntimeOptions) -> (Io, Store) {
+pub(in crate::store) fn made(options: RuntimeOptions) -> (Io, Store) {
     let disk = Io::from(Arc::new(SimDisk::new(1)));
     let store = Store::create_on(disk.clone(), Path::new(ROOT), options).unwrap();
     (disk, store)
 }
 
-pub(super) fn open_again(disk: &Io, options: RuntimeOptions) -> Store {
+pub(in crate::store) fn open_again(disk: &Io, options: RuntimeOptions) -> Store {
     Store::open_on(disk.clone(), Path::new(ROOT), options).unwrap()
 }
 
 /// Gives rows one value.
-pub(super) fn set(store: &Store, table: TableId, keys: &[u64], value: f32) -> PushReport {
+pub(in crate::store) fn set(store: &Store, table: TableId, keys: &[u64], value: f32) -> PushReport {
     let dim = store.tables()[table.0 as usize].1.dim;
     let mut rows = vec![0.0; keys.len() * dim];
     let lease = store.pull(table, keys, &mut rows).unwrap();
@@ -50,11 +50,11 @@ pub(super) fn set(store: &Store, table: TableId, keys: &[u64], value: f32) -> Pu
     store.push(&lease, Update::weights(&rows)).unwrap()
 }
 
-fn keys(range: std::ops::Range<u64>) -> Vec<u64> {
+pub(in crate::store) fn keys(range: std::ops::Range<u64>) -> Vec<u64> {
     range.map(mix64).collect()
 }
 
-fn all_limits() -> CompactLimits {
+pub(in crate::store) fn all_limits() -> CompactLimits {
     CompactLimits {
         stale_share: 0.01,
         ..CompactLimits::default()
@@ -245,38 +245,42 @@ fn a_batch_that_does_not_fit_says_how_much_would() {
     let capacity = store.stats().capacity_rows;
     let held = keys(0..10);
     let mut out = vec![0.0; 10 * 1024];
+    // Another lease has come and gone.
+    drop(store.pull(table, &held, &mut out).unwrap());
     let lease = store.pull(table, &held, &mut out).unwrap();
-    let many = keys(100..100 + capacity);
-    let mut out = vec![0.0; many.len() * 1024];
-    let error = store.pull(table, &many, &mut out).unwrap_err();
-    let Error::OverBudget {
-        pinned_rows,
-        asked_rows,
-        capacity_rows,
-        needed_bytes,
-        leases,
-        ..
-    } = error
-    else {
-        unreachable!("{error}")
-    };
-    assert_eq!(capacity_rows, capacity);
-    assert_eq!(leases, [lease.id()]);
-    // The fullest of two shards, taken twice.
-    let shard = |keys: &[u64], s: usize| {
-        let of = |k: &&u64| crate::units::range_of(mix64(**k), 2) == s;
-        keys.iter().filter(of).count() as u64
-    };
-    let fullest = (0..2)
-        .max_by_key(|s| shard(&held, *s) + shard(&many, *s))
-        .unwrap();
-    let (pinned, asked) = (shard(&held, fullest), shard(&many, fullest));
-    assert_eq!((pinned_rows, asked_rows), (2 * pinned, 2 * asked));
-    let rows = pinned + asked;
-    assert_eq!(
-        needed_bytes,
-        (1 << 20) * (rows + rows / 16 + 16) / (capacity / 2)
-    );
+    for more in [0, 5, 11] {
+        let many = keys(100..100 + capacity + more);
+        let mut out = vec![0.0; many.len() * 1024];
+        let error = store.pull(table, &many, &mut out).unwrap_err();
+        let Error::OverBudget {
+            pinned_rows,
+            asked_rows,
+            capacity_rows,
+            needed_bytes,
+            leases,
+            ..
+        } = error
+        else {
+            unreachable!("{error}")
+        };
+        assert_eq!(capacity_rows, capacity);
+        assert_eq!(leases, [lease.id()]);
+        // The fullest of two shards, taken twice.
+        let shard = |keys: &[u64], s: usize| {
+            let of = |k: &&u64| crate::units::range_of(mix64(**k), 2) == s;
+            keys.iter().filter(of).count() as u64
+        };
+        let fullest = (0..2)
+            .max_by_key(|s| shard(&held, *s) + shard(&many, *s))
+            .unwrap();
+        let (pinned, asked) = (shard(&held, fullest), shard(&many, fullest));
+        assert_eq!((pinned_rows, asked_rows), (2 * pinned, 2 * asked));
+        let rows = pinned + asked;
+        assert_eq!(
+            needed_bytes,
+            (1 << 20) * (rows + rows / 16 + 16) / (capacity / 2)
+        );
+    }
     // Nothing of it is pinned or promised.
     assert_eq!(store.stats().pinned_rows, 10);
     assert_eq!(store.parts.in_use(), 1 + 10);
@@ -298,182 +302,6 @@ fn a_remove_of_more_rows_than_fit_goes_on_in_smaller_steps() {
     store.checkpoint(1, &[]).unwrap();
     store.compact().unwrap();
     assert_eq!(store.stats().index_keys, 0);
-}
-
-#[test]
-fn files_and_their_rows_are_told_to_the_last_one() {
-    let (_, store) = made(RuntimeOptions {
-        space_bound: 10.0,
-        ..options()
-    });
-    let table = store.create_table(&sgd("rows", 16)).unwrap();
-    set(&store, table, &keys(0..100), 1.0);
-    store.checkpoint(1, b"one").unwrap();
-    set(&store, table, &keys(0..40), 2.0);
-    store.remove(table, &keys(40..50)).unwrap();
-    store.checkpoint(2, b"second").unwrap();
-    let ids: Vec<_> = store
-        .checkpoints()
-        .iter()
-        .map(|c| (c.id, c.step, c.meta_bytes))
-        .collect();
-    assert_eq!(ids, [(CheckpointId(1), 1, 3), (CheckpointId(2), 2, 6)]);
-    assert_eq!(store.last_checkpoint().unwrap().step, 2);
-    assert_eq!(store.checkpoint_meta(CheckpointId(1)).unwrap(), b"one");
-    let files = store.files();
-    let [old, new] = &files[..] else {
-        unreachable!("{files:?}")
-    };
-    assert_eq!((old.rows, old.tombstones, old.live_entries), (100, 0, 50));
-    assert_eq!((new.rows, new.tombstones, new.live_entries), (40, 10, 50));
-    assert_eq!((old.entries(), new.entries()), (100, 50));
-    assert_eq!((old.stale_share(), new.stale_share()), (0.5, 0.0));
-    assert_eq!((old.live_bytes, new.live_bytes), (old.bytes / 2, new.bytes));
-    assert!(old.current && new.current && old.number < new.number);
-    assert_eq!(old.checkpoints, [1, 2].map(CheckpointId));
-    assert_eq!(new.checkpoints, [CheckpointId(2)]);
-    let directories = store.directories();
-    let [only] = &directories[..] else {
-        unreachable!("{directories:?}")
-    };
-    assert_eq!((only.files, only.current_bytes), (2, old.bytes + new.bytes));
-    // Summed before it is rounded.
-    assert!(only.live_bytes.abs_diff(old.live_bytes + new.live_bytes) <= 1);
-    assert_eq!(only.pinned_bytes, 0);
-    assert_eq!((only.compactions, only.compaction_failures), (0, 0));
-    assert_eq!(
-        (only.files_set_aside, only.is_paused, &only.failure),
-        (0, false, &None)
-    );
-    // What is rewritten, told beforehand, meanwhile and afterwards.
-    let plan = store.compaction_plan(&all_limits());
-    assert_eq!(plan, files[..1]);
-    let mut told = Vec::new();
-    let tell = &mut |now: CompactProgress| {
-        told.push(now);
-        ControlFlow::Continue(())
-    };
-    let report = store.compact_files(&all_limits(), tell).unwrap();
-    let expected = CompactProgress {
-        files_done: 0,
-        files_left: 1,
-        bytes_done: 0,
-        bytes_left: old.bytes + old.live_bytes,
-    };
-    assert_eq!(told, [expected]);
-    let after = store.files();
-    let outputs: Vec<_> = after.iter().filter(|f| f.number > new.number).collect();
-    let [output] = &outputs[..] else {
-        unreachable!("{after:?}")
-    };
-    assert_eq!(
-        (output.rows, output.tombstones, output.live_entries),
-        (50, 0, 50)
-    );
-    assert_eq!(
-        (report.files, report.files_left, report.cancelled),
-        (1, 0, false)
-    );
-    assert_eq!(report.bytes_written, output.bytes);
-    assert!(report.bytes_read > 50 * 64, "{report:?}");
-    assert_eq!(report.disk_bytes_before, old.bytes + new.bytes);
-    // The first checkpoint needs the old file; the last one has the output instead.
-    assert_eq!(
-        report.disk_bytes_after,
-        old.bytes + new.bytes + output.bytes
-    );
-    assert!(report.durable);
-    let old = after.iter().find(|f| f.number == old.number).unwrap();
-    assert_eq!(
-        (old.current, old.live_entries, old.live_bytes),
-        (false, 0, 0)
-    );
-    assert_eq!(old.checkpoints, [CheckpointId(1)]);
-    assert_eq!(store.directories()[0].pinned_bytes, old.bytes);
-    let stats = store.stats();
-    assert_eq!((stats.compactions, stats.files), (1, 2));
-    assert_eq!(
-        stats.pinned_bytes,
-        old.bytes + store.parts.core.ssd.image_bytes()
-    );
-    assert_eq!(stats.disk_bytes, stats.current_bytes + stats.pinned_bytes);
-    assert_eq!(stats.compaction_written_bytes, output.bytes);
-    assert_eq!(stats.written_bytes, report.disk_bytes_after);
-    assert_eq!(store.directories()[0].compactions, 1);
-    let dropped = store.drop_checkpoints(&[CheckpointId(1)]).unwrap();
-    assert_eq!((dropped.freed_bytes, dropped.held.len()), (old.bytes, 0));
-    assert_eq!(dropped.dropped, [CheckpointId(1)]);
-    // Forced, both become one: without the old file no tombstone hides anything.
-    assert_eq!(store.compact().unwrap(), 1);
-    let files = store.files();
-    let one = files.iter().find(|f| f.current && f.rows > 0).unwrap();
-    assert_eq!((one.rows, one.tombstones), (90, 0), "{files:?}");
-    assert_eq!(store.compact().unwrap(), 0, "nothing is left to do");
-}
-
-#[test]
-fn a_plan_keeps_within_the_bytes_that_may_be_moved() {
-    let (_, store) = made(RuntimeOptions {
-        space_bound: 10.0,
-        ..options()
-    });
-    let table = store.create_table(&sgd("rows", 64)).unwrap();
-    for file in 0..20 {
-        set(&store, table, &keys(100 * file..100 * file + 100), 1.0);
-        store.flush().unwrap();
-    }
-    // Each loses as many rows as its number says, and thus some share.
-    for file in 0..20 {
-        set(&store, table, &keys(100 * file..101 * file), 2.0);
-    }
-    store.checkpoint(1, &[]).unwrap();
-    let plan = |limits: &CompactLimits| -> Vec<u64> {
-        store
-            .compaction_plan(limits)
-            .iter()
-            .map(|f| f.number)
-            .collect()
-    };
-    let all = plan(&all_limits());
-    let stale: Vec<u64> = store.files()[1..20]
-        .iter()
-        .rev()
-        .map(|f| f.number)
-        .collect();
-    assert_eq!(all, stale, "the stalest first");
-    let share = |stale_share| {
-        plan(&CompactLimits {
-            stale_share,
-            ..all_limits()
-        })
-        .len()
-    };
-    assert_eq!(
-        [share(0.1), share(0.19), share(0.2), share(1.0)],
-        [10, 1, 0, 0]
-    );
-    let first = store.files()[19].clone();
-    let limited = |bytes_max| {
-        let limits = CompactLimits {
-            bytes_max: Some(bytes_max),
-            ..all_limits()
-        };
-        plan(&limits)
-    };
-    assert!(limited(0).is_empty());
-    let few = limited(first.bytes + first.live_bytes);
-    assert!(!few.is_empty() && few.len() < all.len() && all.starts_with(&few));
-    for stale_share in [-0.1, 1.1, f64::NAN] {
-        let limits = CompactLimits {
-            stale_share,
-            ..all_limits()
-        };
-        let error = store.compact_files(&limits, &mut |_| ControlFlow::Continue(()));
-        assert!(
-            matches!(error, Err(Error::InvalidArgument(_))),
-            "{stale_share}"
-        );
-    }
 }
 
 #[test]

@@ -195,3 +195,87 @@ impl<'a> ManualCompaction<'a> {
         Ok(committed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::tests::{made, options, set, sgd};
+
+    #[test]
+    fn a_group_moves_no_more_than_is_left_and_than_two_seconds_allow() {
+        let (_, store) = made(options());
+        let limits = |bytes_max, bytes_per_second| CompactLimits {
+            bytes_max,
+            bytes_per_second,
+            ..CompactLimits::default()
+        };
+        let of = |limits: &CompactLimits| {
+            let work = ManualCompaction::new(&store.parts, limits);
+            (work.affordable(), work.at_once())
+        };
+        assert_eq!(of(&limits(None, None)), (u64::MAX, u64::MAX));
+        assert_eq!(of(&limits(Some(700), Some(0))), (700, u64::MAX));
+        assert_eq!(of(&limits(Some(0), Some(1000))), (0, 2000));
+        assert_eq!(of(&limits(None, Some(u64::MAX))).1, u64::MAX);
+        let fast = limits(Some(700), None);
+        let work = ManualCompaction::new(&store.parts, &fast);
+        work.limiter.wrote(600);
+        assert_eq!(work.affordable(), 100);
+        work.limiter.wrote(600);
+        assert_eq!(work.affordable(), 0);
+    }
+
+    /// Work is made durable in between once it is worth a manifest, and at once when room is short.
+    #[test]
+    fn work_becomes_durable_when_enough_was_moved_for_it() {
+        let (_, store) = made(options());
+        let table = store.create_table(&sgd("rows", 4)).unwrap();
+        set(&store, table, &[1, 2], 1.0);
+        store.checkpoint(1, &[]).unwrap();
+        let worth = COMMIT_WORTH * store.parts.core.ssd.snapshot_bytes();
+        assert!(worth > 0);
+        // (bytes moved, the limit, whether files were rewritten): whether they are durable then.
+        for (moved, commit_bytes, rewritten, durable) in [
+            (worth, worth, true, true),
+            (worth, worth + 1, true, false),
+            (worth - 1, 1, true, false),
+            (2 * worth, 1, true, true),
+            (2 * worth, 1, false, false),
+        ] {
+            let limits = CompactLimits {
+                commit_bytes,
+                ..CompactLimits::default()
+            };
+            let mut work = ManualCompaction::new(&store.parts, &limits);
+            work.limiter.wrote(moved);
+            work.uncommitted = rewritten;
+            work.commit_if_due().unwrap();
+            assert_eq!(
+                work.uncommitted,
+                rewritten && !durable,
+                "{moved} {commit_bytes}"
+            );
+            let at = if durable { moved } else { 0 };
+            assert_eq!(work.committed.1, at);
+        }
+        let full = || Error::NoSpace {
+            path: "/store".into(),
+            used_bytes: 1,
+            asked_bytes: 5,
+            limit_bytes: 0,
+        };
+        let limits = CompactLimits::default();
+        let mut work = ManualCompaction::new(&store.parts, &limits);
+        assert!(work.make_room(full()).is_err(), "nothing was rewritten");
+        work.uncommitted = true;
+        work.make_room(full()).unwrap();
+        assert!(!work.uncommitted);
+        work.uncommitted = true;
+        let error = work.make_room(Error::Forked).unwrap_err();
+        assert!(matches!(error, Error::Forked));
+        // With changes since the checkpoint nothing can be made durable.
+        set(&store, table, &[1], 2.0);
+        let error = work.make_room(full()).unwrap_err();
+        assert!(matches!(error, Error::NoSpace { .. }), "{error}");
+    }
+}

@@ -335,3 +335,6 @@ impl Store {
         places.zip(records).enumerate().map(info).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;
