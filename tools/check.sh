@@ -49,7 +49,7 @@ allowed=${HPS_SKIPS_ALLOWED:-tools/skips.txt}
 workloads="pull-hit push-hit train-memory first-touch load pull-miss train train reopen reopen-killed
   checkpoint checkpoint-beside checkpoint-beside-disk compaction index growth-pull-hit-4000
   growth-pull-miss-4000 growth-pull-hit-8000 growth-pull-miss-8000 growth-pull-hit-16000
-  growth-pull-miss-16000"
+  growth-pull-miss-16000 tables-hit tables-cold"
 passed=""
 # This shell: a subshell has a number of its own.
 shell=$BASHPID

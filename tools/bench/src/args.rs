@@ -160,6 +160,8 @@ pub enum Name {
     PushHit,
     /// Pulls of cold rows, uniform.
     PullMiss,
+    /// Pulls of 26 tables in one call, beside one table with as many keys: hits, then cold rows.
+    Tables,
     /// Out of memory: pull, change and push zipf batches.
     Train,
     /// The same with every row in memory.
@@ -345,12 +347,13 @@ const MEMORY: [Name; 4] = [
     Name::TrainMemory,
     Name::FirstTouch,
 ];
-const ALONE: [Name; 5] = [
+const ALONE: [Name; 6] = [
     Name::Reopen,
     Name::Checkpoint,
     Name::Compaction,
     Name::Index,
     Name::Growth,
+    Name::Tables,
 ];
 
 /// What a run is done with: the flags, resolved.

@@ -60,6 +60,7 @@ fn measure(args: &Args) -> Result<()> {
             }
             Name::Load => work::load::run(&mut context)?,
             Name::PullMiss => work::disk::pull_miss(&mut context)?,
+            Name::Tables => work::tables::run(&mut context)?,
             Name::Train => work::disk::train(&mut context, job.zipf)?,
             Name::Checkpoint => work::checkpoint::run(&mut context)?,
             Name::Reopen => work::reopen::run(&mut context)?,

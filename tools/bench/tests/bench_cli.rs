@@ -80,6 +80,19 @@ fn in_memory_workloads_hit_every_row_and_tell_their_limit() {
 }
 
 #[test]
+fn a_call_for_26_tables_is_measured_beside_one_for_one_table() {
+    let found = objects(&bench(&["tables", "--json"]));
+    assert_eq!(names(&found), ["tables-hit", "tables-cold"]);
+    for object in &found {
+        check_required(object);
+        assert_eq!(object["tables"], 26);
+    }
+    assert_eq!(found[0]["hit_rate"], 1.0);
+    let cold = found[1]["hit_rate"].as_f64().unwrap();
+    assert!(cold < 0.9, "rows were read: {cold}");
+}
+
+#[test]
 fn out_of_memory_workloads_read_and_the_plot_is_drawn() {
     let dir = tempfile::tempdir().unwrap();
     let plot = dir.path().join("plot.svg");

@@ -8,3 +8,4 @@ pub mod index;
 pub mod load;
 pub mod memory;
 pub mod reopen;
+pub mod tables;
