@@ -59,7 +59,7 @@ tests_of() { # module
         open_files no_room bad_disk missing_directory
       ;;
     mem) echo store model stress ;;
-    repair) echo repair repair_manifest ;;
+    repair) echo missing_directory repair repair_cut repair_manifest repair_told ;;
     inspect) echo inspect inspect_report inspect_forged inspect_beside_writer repair_manifest ;;
   esac
 }

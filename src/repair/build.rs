@@ -20,7 +20,7 @@ use crate::format::manifest::CheckpointMeta;
 use crate::format::parse_file_name;
 use crate::format::{FileIdentity, FileKind, PART_NAME, data_file_name, file_name, meta};
 use crate::inspect::Progress;
-use crate::io::{Directory, Io, Queue};
+use crate::io::{Directory, Io, Queue, is_no_file, is_unreadable};
 use crate::options::NUMBERS_RESERVED;
 use crate::ssd::create::{Next, write_root};
 use crate::ssd::edits::{self, ImageRef, Replay};
@@ -302,19 +302,18 @@ impl<'a> Build<'a> {
             let id = options.checkpoint.unwrap_or_default();
             return Err(ArgumentError::UnknownCheckpoint { id, retained }.into());
         };
-        let Err(error) = self.check_meta(wanted) else {
+        let Some(error) = self.meta_damage(wanted)? else {
             return Ok((*wanted, false));
         };
         if options.without_meta {
             return Ok((*wanted, true));
         }
-        let others = replay
-            .checkpoints
-            .iter()
-            .filter(|c| self.check_meta(c).is_ok());
-        let others: Vec<String> = others
-            .map(|c| format!("--checkpoint {} (step {})", c.id, c.step))
-            .collect();
+        let mut others = Vec::new();
+        for c in &replay.checkpoints {
+            if self.meta_damage(c)?.is_none() {
+                others.push(format!("--checkpoint {} (step {})", c.id, c.step));
+            }
+        }
         let other = if others.is_empty() {
             String::new()
         } else {
@@ -332,8 +331,22 @@ impl<'a> Build<'a> {
         Err(Error::corrupt(&path, 0, what))
     }
 
-    fn check_meta(&self, c: &CheckpointMeta) -> Result<()> {
-        check_meta_file(&*self.root, &self.store, c)
+    /// What is wrong with a checkpoint's meta file.
+    ///
+    /// # Errors
+    /// `Io` for what is no damage: a checkpoint would be given up that is whole.
+    fn meta_damage(&self, c: &CheckpointMeta) -> Result<Option<Error>> {
+        match check_meta_file(&*self.root, &self.store, c) {
+            Ok(()) => Ok(None),
+            Err(Error::Io {
+                operation,
+                path,
+                source,
+            }) if !is_no_file(&source) && !is_unreadable(&source) => {
+                Err(Error::io(operation, &path, source))
+            }
+            Err(error) => Ok(Some(error)),
+        }
     }
 
     fn meta_file(&mut self, checkpoint: &mut CheckpointMeta, lost: bool) -> Result<()> {
@@ -395,7 +408,7 @@ impl<'a> Build<'a> {
         let mut kept = Vec::new();
         for c in replay.checkpoints.iter().filter(|c| c.id < last) {
             let sound = bad.iter().all(|n| !replay.files[n].in_checkpoint(c.id));
-            if sound && self.check_meta(c).is_ok() && self.copies(c.id).agree(replay)? {
+            if sound && self.meta_damage(c)?.is_none() && self.copies(c.id).agree(replay)? {
                 let name = file_name(FileKind::Meta, c.meta_number);
                 link(&*self.root, self.place()?, &name)?;
                 kept.push(*c);

@@ -358,3 +358,6 @@ impl Copy<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

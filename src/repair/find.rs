@@ -293,3 +293,6 @@ fn believed(content: &[u8], identity: &FileIdentity) -> Option<(Replay, bool)> {
     let (replay, ..) = apply(last)?;
     (!replay.checkpoints.is_empty()).then_some((replay, whole))
 }
+
+#[cfg(test)]
+mod tests;

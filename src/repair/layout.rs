@@ -253,3 +253,6 @@ pub(super) fn remove(place: &dyn Directory, name: &str) -> Result<()> {
         .remove(name)
         .map_err(|e| Error::io("remove", &place.path().join(name), e))
 }
+
+#[cfg(test)]
+mod tests;

@@ -235,8 +235,10 @@ fn rounds(
     let mut damaged = damaged_files(report);
     for round in 0..ROUNDS {
         let repaired = build.run(&damaged, round > 0, options, progress)?;
+        // Links lead to what the device has lost of the damaged store.
         let scope = Scope {
             full: true,
+            unreadable_is_damage: true,
             ..Scope::default()
         };
         let report = inspect(build.io(), &repaired.path, scope, progress)?;
@@ -304,3 +306,6 @@ impl Site {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

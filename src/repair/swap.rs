@@ -97,3 +97,6 @@ fn free_name(parent: &dyn Directory, root: &OsStr) -> Result<OsString> {
         ErrorKind::AlreadyExists.into(),
     ))
 }
+
+#[cfg(test)]
+mod tests;
