@@ -410,3 +410,30 @@ fn a_lost_sector_that_a_damaged_current_hid_costs_no_more_than_itself() {
     );
     assert_eq!((files, repaired.nameless), ((1, 1, 0), 0));
 }
+
+/// What newer copies have replaced is as good as it was, and is written once: no file is written again
+/// to leave it out but where copies contradict each other.
+#[test]
+fn a_file_is_written_once_with_what_newer_copies_replaced() {
+    let disk = store(&["a"]);
+    let free = current(&disk, ROOT).file_number_limit;
+    let right = of_sim(&disk, Path::new(ROOT), CheckpointId(2));
+    damage(&disk, &named(&disk, ROOT, "rows")[0]);
+    let (outcome, lost) = repair_telling(&disk, RepairOptions::default()).unwrap();
+    let RepairOutcome::Built(_, repaired) = outcome else {
+        panic!("nothing was built");
+    };
+    assert_eq!(repaired.entries_saved, 2 * ALL - 1);
+    assert_eq!(repaired.checkpoints_dropped, [CheckpointId(1)]);
+    let new: Vec<u64> = named(&disk, BESIDE, "rows")
+        .iter()
+        .map(|p| number(p))
+        .collect();
+    assert_eq!(new[1], free);
+    assert_eq!(new.len(), 2);
+    assert_eq!(current(&disk, BESIDE).manifest_number, free + 1);
+    drop(repaired);
+    let found = of_sim(&disk, Path::new(BESIDE), CheckpointId(2));
+    let differ = right.iter().filter(|(at, row)| found.get(at) != Some(row));
+    assert_eq!(differ.count(), lost.len());
+}
