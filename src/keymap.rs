@@ -42,6 +42,7 @@ pub enum Load {
     /// 82 % to 92 %, for the index: at most 20 bytes per key.
     Dense,
     /// 50 % to 75 %: fewer probes for twice the memory.
+    #[cfg(any(test, feature = "sim"))]
     Fast,
 }
 
@@ -49,6 +50,7 @@ impl Load {
     fn percent_max(self) -> usize {
         match self {
             Load::Dense => 92,
+            #[cfg(any(test, feature = "sim"))]
             Load::Fast => 75,
         }
     }
@@ -65,6 +67,7 @@ impl Load {
     fn grown(self, blocks: usize) -> usize {
         let step = match self {
             Load::Dense => blocks / 8,
+            #[cfg(any(test, feature = "sim"))]
             Load::Fast => blocks / 2,
         };
         (blocks + step.max(1)).min(BLOCKS_MAX)
@@ -106,6 +109,7 @@ impl KeyMap {
 
     /// Whether there is no entry.
     #[must_use]
+    #[cfg(any(test, feature = "sim"))]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -345,6 +349,7 @@ impl KeyMap {
     }
 
     /// All entries in hash order.
+    #[cfg(any(test, feature = "sim"))]
     pub fn iter_ordered(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         Entries {
             stack: vec![(self, 0, 0)],
@@ -352,6 +357,7 @@ impl KeyMap {
     }
 
     /// The entries with a hash in `[low, high]`, in hash order.
+    #[cfg(any(test, feature = "sim"))]
     pub fn range(&self, low: u64, high: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         let inside = low.clamp(self.range.low, self.range.low + self.range.span);
         let mut entry = self.entry_of(self.range.position(inside));
@@ -366,10 +372,12 @@ impl KeyMap {
 }
 
 /// Walks (map, directory entry, place); nested maps go on top of the stack.
+#[cfg(any(test, feature = "sim"))]
 struct Entries<'a> {
     stack: Vec<(&'a KeyMap, usize, usize)>,
 }
 
+#[cfg(any(test, feature = "sim"))]
 impl Iterator for Entries<'_> {
     type Item = (u64, u64);
 

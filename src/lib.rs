@@ -34,23 +34,41 @@
 mod batch;
 mod error;
 mod fork;
+#[cfg(feature = "sim")]
 #[doc(hidden)]
 pub mod format;
+#[cfg(not(feature = "sim"))]
+mod format;
 pub mod inspect;
+#[cfg(feature = "sim")]
 #[doc(hidden)]
 pub mod io;
+#[cfg(not(feature = "sim"))]
+mod io;
+#[cfg(feature = "sim")]
 #[doc(hidden)]
 pub mod keymap;
+#[cfg(not(feature = "sim"))]
+mod keymap;
+#[cfg(feature = "sim")]
 #[doc(hidden)]
 pub mod mem;
+#[cfg(not(feature = "sim"))]
+mod mem;
 mod observe;
 mod options;
 mod pages;
 pub mod repair;
+#[cfg(feature = "sim")]
 #[doc(hidden)]
 pub mod row;
+#[cfg(not(feature = "sim"))]
+mod row;
+#[cfg(feature = "sim")]
 #[doc(hidden)]
 pub mod ssd;
+#[cfg(not(feature = "sim"))]
+mod ssd;
 mod stats;
 mod store;
 #[cfg(not(hps_shuttle))]
@@ -61,6 +79,7 @@ pub mod sync;
 mod units;
 
 pub use error::{ArgumentError, Error, Holder, Result};
+pub use format::FORMAT_VERSION;
 #[cfg(feature = "sim")]
 #[doc(hidden)]
 pub use options::Thresholds;

@@ -128,7 +128,7 @@ fn limited_write(place: &Path, bytes: usize) -> Result<()> {
         let lease = store.pull(TableId(0), &[key(20)], &mut out)?;
         store.push(&lease, Update::weights(&[7.0, 8.0, 9.0]))?;
         drop(lease);
-        store.compact()?;
+        store.compact_fully()?;
         store.checkpoint(1 << 40, b"under a limit")?;
         store.close()
     })

@@ -37,7 +37,7 @@ use forging::{STORE, fix, identity, put_u64, reseal, u32_at, u64_at};
 use hps::format::current::Current;
 use hps::format::identity::encode_part;
 use hps::format::manifest::{Edit, ManifestReader};
-use hps::inspect::{Scope, Severity, inspect};
+use hps::inspect::{Scope, Severity, inspect_on};
 use hps::io::Io;
 use hps::io::sim::SimDisk;
 use hps::*;
@@ -376,7 +376,7 @@ fn look(files: &Files, full: bool) -> (String, u8) {
     };
     let shared = Io::of(disk.clone());
     let go_on = &mut |_, _| ControlFlow::Continue(());
-    let looked = inspect(&shared, Path::new(ROOT), scope, go_on);
+    let looked = inspect_on(&shared, Path::new(ROOT), scope, go_on);
     assert_eq!(&contents(&disk), files, "an inspection wrote");
     let (found, code) = match looked.map(|report| report.worst()) {
         Ok(None) => ("clean", 0),

@@ -365,7 +365,9 @@ fn a_checkpoint_of_unknown_outcome_keeps_its_files() {
     std::thread::scope(|scope| {
         let store = run.store();
         let compaction = std::thread::Builder::new().name("compaction".to_owned());
-        let compaction = compaction.spawn_scoped(scope, || store.compact()).unwrap();
+        let compaction = compaction
+            .spawn_scoped(scope, || store.compact_fully())
+            .unwrap();
         arrived.wait();
         let error = store.checkpoint(2, b"unknown").unwrap_err();
         assert!(matches!(error, Error::Io { .. }), "{error}");

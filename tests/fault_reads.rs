@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use common::ROOT;
 use hps::format::checksum::digest128;
-use hps::inspect::{Report, Scope, inspect};
+use hps::inspect::{Report, Scope, inspect_on};
 use hps::io::Io;
 use hps::io::sim::{Fault, SimDisk};
 use hps::*;
@@ -145,7 +145,7 @@ fn look(disk: &SimDisk) -> Result<Report> {
         ..Scope::default()
     };
     let on = &mut |_, _| ControlFlow::Continue(());
-    inspect(&Io::of(disk.clone()), Path::new(ROOT), scope, on)
+    inspect_on(&Io::of(disk.clone()), Path::new(ROOT), scope, on)
 }
 
 #[test]

@@ -142,7 +142,7 @@ fn ask(place: &Path, options: RuntimeOptions) {
         forked(store.contains(table, &keys[..100]));
         forked(store.remove(table, &keys[..100]));
         forked(store.flush());
-        forked(store.compact());
+        forked(store.compact_fully());
         forked(store.checkpoint(3, b"3"));
         forked(store.checkpoint_begin(3, b"3"));
         forked(store.checkpoint_meta(CheckpointId(1)));
@@ -155,7 +155,7 @@ fn ask(place: &Path, options: RuntimeOptions) {
         forked(store.create_table(&sgd("u", DIM)));
         forked(store.table("t"));
         let limits = CompactLimits::default();
-        forked(store.compact_files(&limits, &mut |_| ControlFlow::Continue(())));
+        forked(store.compact(&limits, &mut |_| ControlFlow::Continue(())));
         forked(store.drop_checkpoints(&[CheckpointId(1)]));
         // What can't say so shows an empty store.
         assert_eq!(store.stats(), Stats::default());

@@ -32,7 +32,7 @@ use forge::Files;
 use forging::{STORE, fix, identity, put_u64, reseal, u32_at, u64_at};
 use hps::format::identity::StoreIdentity;
 use hps::format::{FORMAT_VERSION, digest128};
-use hps::inspect::{Scope, Severity, inspect};
+use hps::inspect::{Scope, Severity, inspect_on};
 use hps::io::Io;
 use hps::io::sim::SimDisk;
 use hps::*;
@@ -133,7 +133,7 @@ fn look(directory: &Path) -> Result<Option<Severity>> {
         ..Scope::default()
     };
     let go_on = &mut |_, _| ControlFlow::Continue(());
-    Ok(inspect(&disk, directory, scope, go_on)?.worst())
+    Ok(inspect_on(&disk, directory, scope, go_on)?.worst())
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn a_golden_store_of_each_version_is_written_compacted_and_opened_again() {
             assert_eq!(store.remove(TableId(1), &[known.1]).unwrap(), 1);
             last.remove(&known);
             store.flush().unwrap();
-            store.compact().unwrap();
+            store.compact_fully().unwrap();
             store.checkpoint(1000 + u64::from(round), &[round]).unwrap();
         }
         store.close().unwrap();

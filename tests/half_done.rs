@@ -312,7 +312,7 @@ fn look(disk: &SimDisk, full: bool) -> Vec<inspect::Finding> {
     };
     let mut go_on = |_, _| std::ops::ControlFlow::Continue(());
     let io = hps::io::Io::of(disk.clone());
-    let report = inspect::inspect(&io, Path::new(ROOT), scope, &mut go_on);
+    let report = inspect::inspect_on(&io, Path::new(ROOT), scope, &mut go_on);
     report.unwrap().findings
 }
 
@@ -410,13 +410,13 @@ fn a_closed_store_has_no_file_that_no_checkpoint_needs() {
 
     let worn = disk.killed(1);
     let store = open(&worn, true);
-    store.compact().unwrap();
+    store.compact_fully().unwrap();
     assert!(store.stats().compactions > 0, "nothing to compact");
     drop(store);
     let crashed = worn.killed(1);
     assert!(leftovers(&crashed) > 0, "a crash leaves them");
     let store = open(&worn, true);
-    store.compact().unwrap();
+    store.compact_fully().unwrap();
     set(&store, 0..10, 3.0);
     store.flush().unwrap();
     assert!(matches!(
@@ -447,7 +447,7 @@ fn a_closed_store_has_no_file_that_no_checkpoint_needs() {
     });
     let hooked = Arc::new(HookedDisk::new(disk.clone(), hook));
     let store = Store::open_on(hooked, Path::new(ROOT), options(true)).unwrap();
-    store.compact().unwrap();
+    store.compact_fully().unwrap();
     store.checkpoint(3, &[3]).unwrap_err();
     let before = disk.paths();
     store.close_discarding();

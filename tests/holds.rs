@@ -54,7 +54,7 @@ fn a_held_checkpoint_outlives_its_retention_until_it_is_let_go() {
     assert_eq!(ids(&store), [1, 8, 9], "two are retained, and what is held");
     let dropped = store.drop_checkpoints(&[first]).unwrap();
     assert_eq!((dropped.dropped, dropped.held), (vec![], vec![first]));
-    store.compact().unwrap();
+    store.compact_fully().unwrap();
     drop(hold);
     let still = store.drop_checkpoints(&[first]).unwrap();
     assert_eq!(still.held, [first], "the other one holds it still");

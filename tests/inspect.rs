@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::{Op, ROOT};
-use hps::inspect::{Report, Scope, Severity, inspect};
+use hps::inspect::{Report, Scope, Severity, inspect_on};
 use hps::io::Io;
 use hps::io::sim::SimDisk;
 use hps::*;
@@ -41,7 +41,7 @@ fn look(disk: &SimDisk, full: bool) -> Result<Report> {
         full,
         ..Scope::default()
     };
-    inspect(&disk, Path::new(ROOT), scope, &mut |_, _| {
+    inspect_on(&disk, Path::new(ROOT), scope, &mut |_, _| {
         ControlFlow::Continue(())
     })
 }
@@ -445,7 +445,7 @@ fn what_is_no_store_or_no_checkpoint_is_an_error() {
         checkpoint: Some(CheckpointId(99)),
         ..Scope::default()
     };
-    let error = inspect(&disk, Path::new(ROOT), scope, &mut |_, _| {
+    let error = inspect_on(&disk, Path::new(ROOT), scope, &mut |_, _| {
         ControlFlow::Continue(())
     })
     .unwrap_err();

@@ -31,7 +31,7 @@ use std::sync::{Arc, Mutex};
 
 use child::{Child, hear, role_of_this_process, say};
 use hooked::{Hook, HookedDisk};
-use hps::inspect::{CheckpointReport, Report, Scope, Severity, inspect};
+use hps::inspect::{CheckpointReport, Report, Scope, Severity, inspect_on};
 use hps::io::Io;
 use hps::io::sim::SimDisk;
 use hps::*;
@@ -83,7 +83,7 @@ fn train(place: &Path, stop: &dyn Fn() -> bool) -> u64 {
         store.checkpoint(step, step.to_string().as_bytes()).unwrap();
         let ids: Vec<CheckpointId> = store.checkpoints().iter().map(|c| c.id).collect();
         match turns % 8 {
-            2 | 6 => drop(store.compact().unwrap()),
+            2 | 6 => drop(store.compact_fully().unwrap()),
             3 => drop(store.drop_checkpoints(&ids[..ids.len() - 1]).unwrap()),
             5 => store = store.rollback(ids[0]).unwrap(),
             7 => {
@@ -130,7 +130,7 @@ fn look(place: &Path, turn: u64) -> Result<Report> {
         full: turn.is_multiple_of(2),
         ..Scope::default()
     };
-    inspect(&io, place, scope, &mut |_, _| ControlFlow::Continue(()))
+    inspect_on(&io, place, scope, &mut |_, _| ControlFlow::Continue(()))
 }
 
 fn look_often(place: &Path, seen: &mut Seen) {
@@ -254,7 +254,7 @@ const CHANGES: [(&str, Change); 6] = [
         store.rollback(first).unwrap()
     }),
     ("compaction", |disk, store| {
-        store.compact().unwrap();
+        store.compact_fully().unwrap();
         checkpoint(disk, store)
     }),
     ("close and open", |disk, store| {
@@ -278,7 +278,7 @@ fn look_on(io: &Io, full: bool) -> Result<Report> {
         full,
         ..Scope::default()
     };
-    inspect(io, Path::new(ROOT), scope, &mut |_, _| {
+    inspect_on(io, Path::new(ROOT), scope, &mut |_, _| {
         ControlFlow::Continue(())
     })
 }
@@ -396,7 +396,7 @@ fn checkpoints_that_are_dropped_before_they_are_held_are_not_looked_at() {
                 return Some(Err(ErrorKind::WouldBlock.into()));
             }
             let store = writer.1.take().expect("it was put back");
-            store.compact().unwrap();
+            store.compact_fully().unwrap();
             let store = (0..3).fold(store, |store, _| checkpoint(&written, store));
             *writer = (true, Some(store));
             None

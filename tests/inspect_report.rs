@@ -168,7 +168,7 @@ fn with_files_of_older() -> (SimDisk, [PathBuf; 2]) {
     let disk = SimDisk::new(1);
     write(&disk, with_images(), &[(0..50, 5), (0..50, 5)]);
     let store = open(&disk, with_images());
-    store.compact().unwrap();
+    store.compact_fully().unwrap();
     store.checkpoint(3, b"").unwrap();
     store.close().unwrap();
     let only_in = |id: u64, other: u64| -> PathBuf {
@@ -371,7 +371,7 @@ fn an_image_of_another_checkpoint_is_no_damage() {
     store.checkpoint(5, b"").unwrap();
     assert_eq!(found(&disk, FULL), []);
     for step in 6..8 {
-        store.compact().unwrap();
+        store.compact_fully().unwrap();
         store.checkpoint(step, b"").unwrap();
         assert_eq!(found(&disk, FULL), []);
     }

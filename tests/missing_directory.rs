@@ -15,9 +15,9 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use hps::inspect::{Report, Scope, Severity, inspect};
+use hps::inspect::{Report, Scope, Severity, inspect_on};
 use hps::io::Io;
-use hps::repair::{Fate, LostRow, RepairOptions, RepairOutcome, Repaired, repair};
+use hps::repair::{Fate, LostRow, RepairOptions, RepairOutcome, Repaired, repair_on};
 use hps::*;
 
 const DIM: usize = 4;
@@ -89,7 +89,7 @@ impl Case {
             full,
             ..Scope::default()
         };
-        inspect(&Io::pread(), &self.root(), scope, &mut |_, _| {
+        inspect_on(&Io::pread(), &self.root(), scope, &mut |_, _| {
             ControlFlow::Continue(())
         })
         .unwrap()
@@ -106,7 +106,7 @@ impl Case {
             self.lost.borrow_mut().insert(row.key);
             Ok(())
         };
-        repair(&Io::pread(), &self.root(), options, &mut told, &mut on)
+        repair_on(&Io::pread(), &self.root(), options, &mut told, &mut on)
     }
 
     fn built(&self) -> Repaired {
@@ -188,7 +188,7 @@ fn a_repair_goes_on_without_the_directories_that_it_is_told_are_lost() {
             false => case.root().join("part-1"),
         };
         assert_eq!(repaired.given_up, [(LOST, new.clone())]);
-        repaired.swap(&Io::pread(), &case.root()).unwrap();
+        repaired.swap_on(&Io::pread(), &case.root()).unwrap();
         drop(repaired);
         assert!(new.join("PART").exists());
         let left = case.rows();
@@ -236,7 +236,7 @@ fn a_repair_without_a_directory_that_is_stopped_leaves_nothing_behind() {
             }
         };
         let mut told = |_: &str, _| Ok(());
-        match repair(&Io::pread(), &case.root(), options(), &mut told, &mut stop) {
+        match repair_on(&Io::pread(), &case.root(), options(), &mut told, &mut stop) {
             Err(Error::Cancelled) => {}
             Ok(RepairOutcome::Built(..)) => break,
             other => panic!("{other:?}"),
@@ -300,7 +300,7 @@ fn a_lost_directory_of_millions_of_rows_takes_little_memory_to_repair() {
         Ok(())
     };
     let mut on = |_, _| ControlFlow::Continue(());
-    let outcome = repair(&Io::pread(), &root, options, &mut told, &mut on).unwrap();
+    let outcome = repair_on(&Io::pread(), &root, options, &mut told, &mut on).unwrap();
     let RepairOutcome::Built(_, repaired) = outcome else {
         panic!("nothing was repaired");
     };

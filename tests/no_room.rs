@@ -21,7 +21,7 @@ use common::plans::plan;
 use common::verify::verify;
 use common::{KEYS, Op, Run, descriptor, key, same};
 use hps::io::sim::SimDisk;
-use hps::repair::{RepairOptions, repair};
+use hps::repair::{RepairOptions, repair_on};
 use hps::*;
 
 fn rows(keys: std::ops::Range<u64>, value: f32) -> Op {
@@ -151,7 +151,7 @@ fn an_export_and_a_repair_that_find_no_room_say_which_directory_is_full() {
         let file = disk.paths().into_iter().find(is_rows).unwrap();
         disk.corrupt(&file, 4100, 1).unwrap();
         let io = hps::io::Io::of(disk.clone());
-        let repair = repair(
+        let repair = repair_on(
             &io,
             &run.model.root,
             RepairOptions::default(),

@@ -43,7 +43,7 @@ use forge::Files;
 use forging::{STORE, fix, identity, put_u64, u32_at, u64_at};
 use hps::format::current::Current;
 use hps::format::manifest::{Edit, ManifestReader, encode_edit, encode_manifest_header};
-use hps::inspect::{Scope, inspect};
+use hps::inspect::{Scope, inspect_on};
 use hps::io::Io;
 use hps::*;
 use nix::sys::resource::{Resource, setrlimit};
@@ -253,7 +253,7 @@ fn use_all(files: &Files, reader_too: bool) -> bool {
         opened = true;
         read(&store);
         drop(tiny::push(&store, &mut Rows::new(), 0, &[key(20)], 99));
-        drop(store.compact());
+        drop(store.compact_fully());
         drop(store.checkpoint(1 << 40, b"went on"));
     }
     if reader_too {
@@ -269,7 +269,7 @@ fn use_all(files: &Files, reader_too: bool) -> bool {
             ..Scope::default()
         };
         let go_on = &mut |_, _| ControlFlow::Continue(());
-        drop(inspect(&disk, root, scope, go_on));
+        drop(inspect_on(&disk, root, scope, go_on));
     }
     opened
 }
@@ -433,7 +433,7 @@ fn the_first_and_the_last_key_are_keys_like_others() {
     assert_eq!(store.remove(table, &gone).unwrap(), 2);
     check(&store, &gone);
     store.checkpoint(2, &[]).unwrap();
-    store.compact().unwrap();
+    store.compact_fully().unwrap();
     store.checkpoint(3, &[]).unwrap();
     store.close().unwrap();
     let store = Store::open(directory.path(), small::options()).unwrap();

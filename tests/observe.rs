@@ -65,7 +65,7 @@ fn work(store: &Store, table: TableId) {
     store.checkpoint(1, b"one").unwrap();
     train(store, table, 0..20_000);
     store.checkpoint(2, b"").unwrap();
-    assert!(store.compact().unwrap() > 0);
+    assert!(store.compact_fully().unwrap() > 0);
 }
 
 /// The numbers of a reading by field, from its `Debug` form; but for those by table.

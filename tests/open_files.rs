@@ -117,7 +117,7 @@ fn an_iterator_of_a_checkpoint_outlives_its_store() {
         store.remove(table, &keys_of(file)).unwrap();
     }
     for step in 3..6 {
-        store.compact().unwrap();
+        store.compact_fully().unwrap();
         store.checkpoint(step, &[]).unwrap();
     }
     let ids: Vec<CheckpointId> = store.checkpoints().iter().map(|c| c.id).collect();
@@ -158,7 +158,7 @@ fn forgotten_after(files: i64) {
         store.remove(table, &keys_of(file)).unwrap();
     }
     store.flush().unwrap();
-    while store.compact().unwrap() > 0 {}
+    while store.compact_fully().unwrap() > 0 {}
     store.checkpoint(3, &[]).unwrap();
     std::thread::scope(|scope| {
         let reader = std::thread::Builder::new().name(String::from("reader"));

@@ -205,7 +205,7 @@ impl Trainer<'_> {
             }
             if step.is_multiple_of(8) {
                 ends.push(call(|| self.store.flush()).0);
-                ends.push(call(|| self.store.compact()).0);
+                ends.push(call(|| self.store.compact_fully()).0);
             }
             waits
                 .into_iter()
@@ -377,7 +377,7 @@ fn refuses_writes(store: &Store, table_id: TableId, plant: Plant, ends: &str) {
     refused("checkpoint", store.checkpoint(100_000, &[]).map(drop));
     refused("remove", store.remove(table_id, &[1]).map(drop));
     refused("flush", store.flush().map(drop));
-    refused("compact", store.compact().map(drop));
+    refused("compact", store.compact_fully().map(drop));
     let late = TableDescriptor::new("another", 3);
     refused("create_table", store.create_table(&late).map(drop));
     assert!(store.has_changes(), "{plant:?}: nobody knows");

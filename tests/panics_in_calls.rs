@@ -108,7 +108,7 @@ fn grown(disk: HookedDisk) -> (Store, BTreeMap<u64, Rows>) {
         }
         if step == 2 {
             // Nothing is left of the first checkpoint's files.
-            store.compact().unwrap();
+            store.compact_fully().unwrap();
         }
         store.checkpoint(step, &[]).unwrap();
         saved.insert(step, rows.clone());
@@ -140,7 +140,7 @@ fn make(during: During, store: &Store) -> Result<()> {
                 ..CompactLimits::default()
             };
             let go_on = &mut |_| ControlFlow::Continue(());
-            store.compact_files(&limits, go_on).map(drop)
+            store.compact(&limits, go_on).map(drop)
         }
         During::Rollback => unreachable!("it takes the store away"),
     }

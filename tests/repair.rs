@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use common::{Op, ROOT, key};
 use hps::io::Io;
 use hps::io::sim::SimDisk;
-use hps::repair::{RepairOptions, RepairOutcome, repair};
+use hps::repair::{RepairOptions, RepairOutcome, repair_on};
 use hps::*;
 use repairs::*;
 use sample::{rows, sample};
@@ -291,7 +291,7 @@ fn a_store_that_is_open_is_not_repaired() {
     assert!(matches!(error, Error::Locked { .. }), "{error}");
     run.store = None;
     let nothing = Io::of(SimDisk::new(1));
-    let error = repair(
+    let error = repair_on(
         &nothing,
         Path::new(ROOT),
         RepairOptions::default(),
@@ -320,7 +320,7 @@ fn a_repair_that_is_stopped_leaves_nothing_behind() {
             ControlFlow::Continue(())
         }
     };
-    let outcome = repair(
+    let outcome = repair_on(
         &shared,
         Path::new(ROOT),
         RepairOptions::default(),
@@ -368,14 +368,14 @@ fn the_repaired_store_takes_the_place_of_the_damaged_one() {
     let go = |root: &Path| {
         let mut on = |_, _| ControlFlow::Continue(());
         let mut told = |_: &str, _| Ok(());
-        repair(&disk, root, RepairOptions::default(), &mut told, &mut on).unwrap()
+        repair_on(&disk, root, RepairOptions::default(), &mut told, &mut on).unwrap()
     };
     let RepairOutcome::Built(report, repaired) = go(&root) else {
         panic!("nothing was repaired");
     };
     assert_eq!(report.findings.len(), 2);
     assert_eq!((repaired.lost.sum(), repaired.nameless), (2, 0));
-    let aside = repaired.swap(&disk, &root).unwrap();
+    let aside = repaired.swap_on(&disk, &root).unwrap();
     assert_eq!(aside, home.path().join("store.damaged"));
     assert!(!home.path().join("store.repair").exists());
     drop(repaired);
@@ -416,7 +416,7 @@ fn the_repaired_store_takes_the_place_of_the_damaged_one() {
     assert_eq!(moved, [&outside.join("repaired-3")]);
     // Whatever has the name for the damaged one keeps it.
     std::fs::write(home.path().join("store.damaged-2"), "notes").unwrap();
-    let aside = third.swap(&disk, &root).unwrap();
+    let aside = third.swap_on(&disk, &root).unwrap();
     assert_eq!(aside, home.path().join("store.damaged-3"));
 }
 
@@ -456,7 +456,7 @@ fn a_repair_that_is_stopped_leaves_data_directories_elsewhere_as_they_are() {
                 false => ControlFlow::Continue(()),
             }
         };
-        match repair(
+        match repair_on(
             &shared,
             Path::new(ROOT),
             RepairOptions::default(),

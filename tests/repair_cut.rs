@@ -37,7 +37,7 @@ use hps::io::sim::{CrashMode, Fault, SimDisk};
 use hps::repair::{RepairOptions, RepairOutcome, Repaired};
 use hps::*;
 use mistakes::{Call, Met, Mistake, Planted, late, late_since, without};
-use repairs::{Rows, contents, files_of, of_sim, repair_on, run_repair};
+use repairs::{Rows, contents, files_of, of_sim, repaired_on, run_repair};
 use sample::sample;
 
 /// A store with a damaged record in its last parameter file, and all of it durable.
@@ -60,10 +60,10 @@ fn mend(disk: &SimDisk) -> Result<Option<Repaired>> {
 }
 
 fn mend_on(io: &Io) -> Result<Option<Repaired>> {
-    match repair_on(io, RepairOptions::default())?.0 {
+    match repaired_on(io, RepairOptions::default())?.0 {
         RepairOutcome::Whole(_) => Ok(None),
         RepairOutcome::Built(_, repaired) => {
-            repaired.swap(io, Path::new(ROOT))?;
+            repaired.swap_on(io, Path::new(ROOT))?;
             Ok(Some(*repaired))
         }
     }

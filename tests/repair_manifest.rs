@@ -26,7 +26,7 @@ use common::ROOT;
 use hps::format::FileIdentity;
 use hps::format::current::Current;
 use hps::format::manifest::{Edit, ManifestReader};
-use hps::inspect::{Finding, Scope, inspect};
+use hps::inspect::{Finding, Scope, inspect_on};
 use hps::io::Io;
 use hps::io::sim::SimDisk;
 use hps::repair::{RepairOptions, RepairOutcome, Repaired};
@@ -243,7 +243,7 @@ fn copies_of_one_rank_are_found_and_a_repair_keeps_one_of_them() {
     };
     let look = |root: &Path| {
         let on = &mut |_, _| ControlFlow::Continue(());
-        inspect(&Io::of(disk.clone()), root, scope, on).unwrap()
+        inspect_on(&Io::of(disk.clone()), root, scope, on).unwrap()
     };
     let findings = look(Path::new(ROOT)).findings;
     let said = |f: &Finding| f.what.contains("has two copies of one rank");

@@ -77,7 +77,7 @@ fn play(scene: &Scene, seed: u64) {
         for step in 1..=scene.checkpoints {
             let mut write = || match rng.below(3) {
                 0 => drop(store.flush().unwrap()),
-                1 => drop(store.compact().unwrap()),
+                1 => drop(store.compact_fully().unwrap()),
                 _ => {}
             };
             cuts.push(checkpoint(&store, step, &logs, &mut write));

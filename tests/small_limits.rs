@@ -120,7 +120,7 @@ fn train(place: &Path, how: &str) {
             if how.contains("rings-end") {
                 forbid(&RINGS, libc::EPERM);
             }
-            store.compact().unwrap();
+            store.compact_fully().unwrap();
         }
     }
     let stats = store.stats();

@@ -410,7 +410,7 @@ fn is_got_back(disk: &SimDisk, path: &Path, what: &str) -> bool {
             let all = lost.is_empty() && repaired.nameless == 0;
             assert!(all, "{what}: {lost:?}");
             repaired
-                .swap(&Io::of(disk.clone()), Path::new(ROOT))
+                .swap_on(&Io::of(disk.clone()), Path::new(ROOT))
                 .unwrap();
         }
         (repair::RepairOutcome::Whole(report), _) => panic!("{what}: {report:?}"),

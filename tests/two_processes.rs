@@ -26,7 +26,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use child::{Child, hear, role_of_this_process, say};
-use hps::inspect::{Scope, inspect};
+use hps::inspect::{Scope, inspect_on};
 use hps::io::Io;
 use hps::*;
 use small::{options, sgd};
@@ -149,7 +149,7 @@ fn look(place: &Path) {
         ..Scope::default()
     };
     let go_on = &mut |_, _| ControlFlow::Continue(());
-    let report = inspect(&disk, place, scope, go_on).unwrap();
+    let report = inspect_on(&disk, place, scope, go_on).unwrap();
     let findings: Vec<&String> = report.findings.iter().map(|f| &f.what).collect();
     say(&format!("{} {findings:?}", report.open_elsewhere));
 }
@@ -289,7 +289,7 @@ fn a_checkpoint_that_another_process_reads_is_kept_until_it_is_gone() {
     assert_eq!(before.len(), 1);
     for step in 2..8 {
         fill(&store, step);
-        store.compact().unwrap();
+        store.compact_fully().unwrap();
         store.checkpoint(step, step.to_string().as_bytes()).unwrap();
         for reader in &mut readers {
             reader.tell("read");

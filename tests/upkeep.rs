@@ -28,7 +28,7 @@ use common::verify::{Verdict, no_orphans, verify, verify_and_go_on};
 use common::{Model, Op, ROOT, Random, Run, key};
 use hooked::{Hook, HookedDisk};
 use hps::format::checksum::digest128;
-use hps::inspect::{Scope, Severity, inspect};
+use hps::inspect::{Scope, Severity, inspect_on};
 use hps::io::sim::{CrashMode, SimDisk};
 use hps::io::{Io, LockKind};
 use hps::*;
@@ -81,7 +81,7 @@ fn go_on(_: CompactProgress) -> ControlFlow<()> {
 }
 
 fn compact(run: &Run, bytes_max: Option<u64>) -> Result<CompactReport> {
-    run.store().compact_files(&limits(bytes_max), &mut go_on)
+    run.store().compact(&limits(bytes_max), &mut go_on)
 }
 
 /// Ids of the retained checkpoints, as an inspection finds them; it must find no damage.
@@ -91,7 +91,7 @@ fn inspected(disk: &SimDisk) -> std::result::Result<Vec<CheckpointId>, String> {
         full: true,
         ..Scope::default()
     };
-    let report = inspect(&shared, Path::new(ROOT), scope, &mut |_, _| {
+    let report = inspect_on(&shared, Path::new(ROOT), scope, &mut |_, _| {
         ControlFlow::Continue(())
     });
     let report = report.map_err(|e| format!("can't be inspected: {e}"))?;
@@ -263,7 +263,7 @@ fn a_compaction_without_a_trainer_is_durable_and_gives_space_back() {
     let mut told = Vec::new();
     let report = run
         .store()
-        .compact_files(&limits(None), &mut |p| {
+        .compact(&limits(None), &mut |p| {
             told.push(p);
             ControlFlow::Continue(())
         })
@@ -340,7 +340,7 @@ fn a_compaction_that_is_broken_off_keeps_what_it_did() {
     let stale = run.store().compaction_plan(&limits(None)).len() as u64;
     let stop_after = |groups: u64| {
         let mut asked = 0;
-        run.store().compact_files(&limits(None), &mut |_| {
+        run.store().compact(&limits(None), &mut |_| {
             asked += 1;
             match asked > groups {
                 true => ControlFlow::Break(()),
@@ -414,7 +414,7 @@ fn a_reader_that_comes_while_a_compaction_runs_keeps_the_files_of_its_checkpoint
         let old = rows(&disk);
         let shared = Io::of(disk.clone());
         let mut reader = None;
-        let result = run.store().compact_files(&limits(None), &mut |_| {
+        let result = run.store().compact(&limits(None), &mut |_| {
             let shared = shared.clone();
             let open = || Store::open_read_only_on(shared, root, None, run.options.clone());
             reader.get_or_insert_with(|| open().unwrap());
@@ -467,7 +467,7 @@ fn checkpoints_that_can_not_be_dropped_are_refused_and_nothing_changes() {
         stale_share: 1.5,
         ..CompactLimits::default()
     };
-    assert!(run.store().compact_files(&share, &mut go_on).is_err());
+    assert!(run.store().compact(&share, &mut go_on).is_err());
     // Locks taken on the way are gone.
     for id in run.store().checkpoints() {
         drop(run.store().checkpoint_meta(id.id).unwrap());

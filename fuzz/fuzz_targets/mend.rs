@@ -79,7 +79,7 @@ fuzz_target!(|bytes: &[u8]| {
         Ok(())
     };
     let mut on = |_, _| ControlFlow::Continue(());
-    let outcome = repair::repair(&disk, root, choice, &mut told, &mut on);
+    let outcome = repair::repair_on(&disk, root, choice, &mut told, &mut on);
     let Ok(RepairOutcome::Built(_, repaired)) = outcome else {
         return;
     };

@@ -264,7 +264,7 @@ impl Run {
             5 | 6 => self.remove(table, &keys),
             7 => self.pull(table, &keys, None),
             8 => self.store().flush().map(drop),
-            9 => self.store().compact().map(drop),
+            9 => self.store().compact_fully().map(drop),
             10 | 11 => self.checkpoint(vec![first as u8; 3 * first as usize]),
             12 => self.rollback(input.below(3)),
             13 => {

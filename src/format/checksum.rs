@@ -5,7 +5,9 @@
 //! - It finds damage, not malice: whoever can write the files can write a right checksum.
 //! - This is the only file that knows the hash function.
 
-use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_128};
+#[cfg(any(test, feature = "sim"))]
+use xxhash_rust::xxh3::xxh3_128;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::units::mix64;
 
@@ -48,6 +50,7 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds, in the order of their numbers.
+    #[cfg(any(test, feature = "sim"))]
     pub const ALL: [Kind; 14] = [
         Kind::ParamHeader,
         Kind::Record,
@@ -154,6 +157,7 @@ pub fn roll(digest: u64, sum: u64) -> u64 {
 
 /// xxh3-128 of `bytes`, unseeded.
 #[must_use]
+#[cfg(any(test, feature = "sim"))]
 pub fn digest128(bytes: &[u8]) -> u128 {
     xxh3_128(bytes)
 }
@@ -191,6 +195,7 @@ impl Digest {
     }
 
     /// Adds a number, little-endian: how checksums enter `rows_digest` and `keys_digest`.
+    #[cfg(any(test, feature = "sim"))]
     pub fn update_u64(&mut self, value: u64) {
         self.state.update(&value.to_le_bytes());
     }
@@ -203,6 +208,7 @@ impl Digest {
 
     /// xxh3-128 of everything added.
     #[must_use]
+    #[cfg(any(test, feature = "sim"))]
     pub fn digest128(&self) -> u128 {
         self.state.digest128()
     }

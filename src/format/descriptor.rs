@@ -31,8 +31,10 @@ layout! {
 /// The data types' numbers; 2 and 3 are reserved for f16 and bf16.
 pub const DTYPE_F32: u32 = 1;
 /// Reserved.
+#[cfg(any(test, feature = "sim"))]
 pub const DTYPE_F16_RESERVED: u32 = 2;
 /// Reserved.
+#[cfg(any(test, feature = "sim"))]
 pub const DTYPE_BF16_RESERVED: u32 = 3;
 
 /// `show` of the metadata bits.
@@ -78,6 +80,7 @@ const OPTIMIZERS: [Optimizer; 7] = [
 
 /// The number of an initialiser on disk.
 #[must_use]
+#[cfg(any(test, feature = "sim"))]
 pub fn initialiser_number(initialiser: Initialiser) -> u32 {
     initialiser_parts(initialiser).0
 }

@@ -104,6 +104,7 @@ const EDIT_CHECKPOINT: u32 = 7;
 const EDIT_FORGET_CHECKPOINT: u32 = 8;
 
 /// All edits and their numbers.
+#[cfg(any(test, feature = "sim"))]
 pub const EDIT_NUMBERS: &[(&str, u32)] = &[
     ("Timeline", EDIT_TIMELINE),
     ("Table", EDIT_TABLE),

@@ -142,6 +142,7 @@ impl ImageTally {
 
     /// Entries so far.
     #[must_use]
+    #[cfg(any(test, feature = "sim"))]
     pub fn entries(&self) -> u64 {
         self.entries
     }

@@ -97,7 +97,7 @@ macro_rules! layout {
             ];
         }
 
-        const _: () = assert!(std::mem::size_of::<$name>() == $bytes, "size on disk");
+        const _: () = assert!(std::mem::size_of::<$name>() == $name::BYTES, "size on disk");
     };
 }
 pub(super) use layout;

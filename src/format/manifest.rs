@@ -10,10 +10,11 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
 use super::checksum::{FileIdentity, Kind, roll};
+#[cfg(any(test, feature = "sim"))]
 pub use super::edit::{
-    CheckpointEdit, CheckpointMeta, Edit, FILE_BYTES_MAX, FileEdit, FileMeta, ImageEdit,
-    NOT_REMOVED, NumberEdit, RemoveEdit, TimelineEdit,
+    CheckpointEdit, FILE_BYTES_MAX, FileEdit, ImageEdit, NumberEdit, RemoveEdit, TimelineEdit,
 };
+pub use super::edit::{CheckpointMeta, Edit, FileMeta, NOT_REMOVED};
 use super::edit::{decode_payload, encode_payload};
 use super::layout::{
     DecodeError, Decoded, FileHeader, check_file_header, check_seal, check_zero,

@@ -53,6 +53,7 @@ pub fn encode_meta_header(
 
 /// A verified meta file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg(any(test, feature = "sim"))]
 pub struct MetaView<'a> {
     /// The header's checksum.
     pub checksum: u64,
@@ -134,6 +135,7 @@ impl MetaHead {
 ///
 /// # Errors
 /// `Newer`, or `Damaged` at the header or the body.
+#[cfg(any(test, feature = "sim"))]
 pub fn decode_meta<'a>(bytes: &'a [u8], identity: &FileIdentity) -> Decoded<MetaView<'a>> {
     let (header, body) = bytes
         .split_at_checked(META_HEADER_BYTES)

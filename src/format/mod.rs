@@ -40,8 +40,12 @@ pub mod param_file;
 #[expect(clippy::indexing_slicing, reason = "tests index what they made")]
 mod tests;
 
-pub use checksum::{Digest, FileIdentity, Kind, Seal, digest128};
-pub use layout::{DecodeError, Decoded, Field};
+pub use checksum::{Digest, FileIdentity};
+#[cfg(any(test, feature = "sim"))]
+pub use checksum::{Kind, Seal, digest128};
+#[cfg(any(test, feature = "sim"))]
+pub use layout::DecodeError;
+pub use layout::{Decoded, Field};
 
 /// Version of the format that this build writes, and the highest that it reads.
 pub const FORMAT_VERSION: u32 = 1;

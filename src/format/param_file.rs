@@ -158,6 +158,7 @@ pub fn encode_record(
 ///
 /// # Shapes      `out: [record_stride(n)]`, `row: [n]`
 #[inline]
+#[cfg(any(test, feature = "sim"))]
 pub fn encode_record_bytes(
     out: &mut [u8],
     key: u64,

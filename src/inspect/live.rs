@@ -350,7 +350,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::{ALONE_BYTES_MAX, THREADS};
-    use crate::inspect::{Scope, inspect};
+    use crate::inspect::{Scope, look};
     use crate::io::Io;
     use crate::io::sim::SimDisk;
     use crate::sync::refused;
@@ -393,7 +393,7 @@ mod tests {
         let look = |threads: usize, stop_at: u64| {
             refused::LEFT.set(threads);
             let mut told = Vec::new();
-            let report = inspect(&io, path, scope, &mut |done, all| {
+            let report = look(&io, path, scope, &mut |done, all| {
                 told.push((done, all));
                 match done >= stop_at {
                     true => ControlFlow::Break(()),
@@ -427,7 +427,7 @@ mod tests {
                 ..Scope::default()
             };
             refused::LEFT.set(100);
-            let report = inspect(&Io::of(disk), path, scope, &mut |_, _| {
+            let report = look(&Io::of(disk), path, scope, &mut |_, _| {
                 ControlFlow::Continue(())
             });
             let started = 100 - refused::LEFT.replace(usize::MAX);

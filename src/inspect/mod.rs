@@ -29,7 +29,7 @@ use crate::format::{
     CURRENT_TEMPORARY_NAME, FileIdentity, FileKind, STORE_NAME, data_file_name, file_name,
     manifest_names, parse_file_name,
 };
-use crate::io::{Directory, Io, LockGuard, OpenMode, is_unreadable};
+use crate::io::{Directory, Io, LockGuard, OpenMode, is_unreadable, raise_descriptor_limit_to};
 use crate::options::TableDescriptor;
 use crate::ssd::data_file::DataFile;
 use crate::ssd::directories::{check_part, open_part, open_root, read_store};
@@ -38,6 +38,7 @@ use crate::ssd::manifest_reader::check_sanity;
 use crate::ssd::meta_file::check_meta_file;
 use crate::ssd::names::STORE_TEMPORARY_NAME;
 use crate::ssd::open_footer;
+use crate::ssd::opening::DESCRIPTORS_SPARE;
 use crate::ssd::small_files::read_start;
 use crate::units::CheckpointId;
 
@@ -89,13 +90,57 @@ struct Inspection<'a> {
 /// Told (bytes done, bytes to do) of parameter files; may end the work.
 pub type Progress<'a> = dyn FnMut(u64, u64) -> ControlFlow<()> + 'a;
 
-/// Looks at the store in `root`. `progress` is told (bytes read, bytes to read) of parameter files.
+/// Looks at the store in the directory `root`. `progress` is told (bytes read, bytes to read) of parameter files.
 ///
 /// # Errors
 /// `InvalidArgument` when `root` is no directory of a store or the checkpoint is not retained,
 /// `Io` when something can't be read, `Unsupported` for a newer format, `Cancelled` when `progress`
 /// breaks. Damage is no error but a finding.
-pub fn inspect(io: &Io, root: &Path, scope: Scope, progress: &mut Progress<'_>) -> Result<Report> {
+///
+/// ```
+/// # use hps::{RuntimeOptions, Store};
+/// # fn main() -> hps::Result<()> {
+/// # let directory = std::env::temp_dir().join(format!("hps-inspect-{}", std::process::id()));
+/// # let options = RuntimeOptions { cache_bytes: 16 << 20, ..RuntimeOptions::default() };
+/// # let store = Store::create(&directory, options)?;
+/// # store.checkpoint(1, &[])?;
+/// # store.close()?;
+/// use std::ops::ControlFlow;
+///
+/// use hps::inspect::{Scope, inspect};
+///
+/// let scope = Scope { full: true, ..Scope::default() };
+/// let report = inspect(&directory, scope, &mut |_done, _all| ControlFlow::Continue(()))?;
+/// assert!(report.findings.is_empty());
+/// # std::fs::remove_dir_all(&directory).ok();
+/// # Ok(())
+/// # }
+/// ```
+pub fn inspect(root: &Path, scope: Scope, progress: &mut Progress<'_>) -> Result<Report> {
+    look(&Io::best(), root, scope, progress)
+}
+
+/// [`inspect`] on a disk of the caller's.
+///
+/// # Errors
+/// As [`inspect`].
+#[cfg(feature = "sim")]
+#[doc(hidden)]
+pub fn inspect_on(
+    io: &Io,
+    root: &Path,
+    scope: Scope,
+    progress: &mut Progress<'_>,
+) -> Result<Report> {
+    look(io, root, scope, progress)
+}
+
+pub(crate) fn look(
+    io: &Io,
+    root: &Path,
+    scope: Scope,
+    progress: &mut Progress<'_>,
+) -> Result<Report> {
     let mut inspection = Inspection {
         io,
         root: open_root(&*io.disk, root)?,
@@ -348,6 +393,8 @@ impl Inspection<'_> {
         replay: &Replay,
     ) -> Result<BTreeMap<u64, Opened>> {
         let mut opened = BTreeMap::new();
+        // All stay open, and a repair opens them once more.
+        raise_descriptor_limit_to(2 * replay.files.len() as u64 + DESCRIPTORS_SPARE);
         let wanted = self.report.checkpoint.unwrap_or_default();
         let all = !self.scope.rows_only;
         for (slot, meta) in (0..).zip(replay.files.values()) {

@@ -71,11 +71,6 @@ pub(crate) fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(23 | 24))
 }
 
-/// Raises this process' limit of open files as far as the system allows: for programs.
-pub fn raise_descriptor_limit() {
-    raise_descriptor_limit_to(u64::MAX);
-}
-
 /// Descriptors that this process may have at the moment (the soft limit of open files).
 pub(crate) fn descriptor_limit() -> u64 {
     use nix::sys::resource::{Resource, getrlimit};
@@ -84,7 +79,7 @@ pub(crate) fn descriptor_limit() -> u64 {
 
 /// Raises the soft limit of open files to `wanted`, or as far as the system allows, and says so; it
 /// is never lowered. Returns it.
-pub(crate) fn raise_descriptor_limit_to(wanted: u64) -> u64 {
+pub fn raise_descriptor_limit_to(wanted: u64) -> u64 {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
         return u64::MAX;
@@ -296,6 +291,7 @@ pub struct Io {
 impl Io {
     /// Both in one, as the simulated disk is.
     #[must_use]
+    #[cfg(any(test, feature = "sim"))]
     pub fn of<T: Disk + Engine + 'static>(both: T) -> Io {
         Io::from(Arc::new(both))
     }

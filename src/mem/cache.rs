@@ -7,7 +7,9 @@
 use super::buckets::{Buckets, NO_SLOT};
 use super::lists::{HEADS, Rows};
 use super::policy::{AnyPolicy, Policy};
-use super::row_state::{Counts, Flags, ListKind, RowState};
+#[cfg(any(test, feature = "sim"))]
+use super::row_state::ListKind;
+use super::row_state::{Counts, Flags, RowState};
 use super::slab::Slab;
 use crate::error::{ArgumentError, Error, Result};
 use crate::options::PolicyKind;
@@ -145,6 +147,7 @@ impl TableCache {
 
     /// Bytes with which a cache of this policy has at least `rows` slots.
     #[must_use]
+    #[cfg(any(test, feature = "sim"))]
     pub fn bytes_for_rows(rows: usize, row_f32s: usize, policy: PolicyKind) -> u64 {
         bytes_for(rows, row_f32s, policy)
     }
@@ -209,6 +212,7 @@ impl TableCache {
 
     /// Rows on the LRU list.
     #[must_use]
+    #[cfg(any(test, feature = "sim"))]
     pub fn lru_rows(&self) -> usize {
         self.rows.lru_rows
     }
@@ -344,6 +348,7 @@ impl TableCache {
     }
 
     /// Drops an unpinned row whatever its state; its slot is free.
+    #[cfg(any(test, feature = "sim"))]
     pub fn remove(&mut self, slot: u32) {
         let state = self.rows.get(slot);
         assert!(
@@ -360,6 +365,7 @@ impl TableCache {
     /// The content of a row.
     #[inline]
     #[must_use]
+    #[cfg(any(test, feature = "sim"))]
     pub fn row(&self, slot: u32) -> &[f32] {
         self.slab.row(slot)
     }
@@ -403,23 +409,27 @@ impl TableCache {
 
     /// The interval in which a row last changed since it came into memory.
     #[must_use]
+    #[cfg(any(test, feature = "sim"))]
     pub fn interval(&self, slot: u32) -> u32 {
         self.rows.get(slot).interval
     }
 
     /// Sets the interval of a row that was just loaded.
+    #[cfg(any(test, feature = "sim"))]
     pub fn set_interval(&mut self, slot: u32, interval: u32) {
         self.rows.get_mut(slot).interval = interval;
     }
 
     /// Pins of a row.
     #[must_use]
+    #[cfg(any(test, feature = "sim"))]
     pub fn pins(&self, slot: u32) -> u32 {
         self.rows.get(slot).pins
     }
 
     /// The list a row is on.
     #[must_use]
+    #[cfg(any(test, feature = "sim"))]
     pub fn list_of(&self, slot: u32) -> ListKind {
         self.rows.get(slot).list
     }
@@ -477,6 +487,7 @@ impl TableCache {
 
     /// Recounts everything; panics where a count or a link is wrong. For tests.
     #[doc(hidden)]
+    #[cfg(any(test, feature = "sim"))]
     pub fn check(&self) {
         let mut counts = Counts::default();
         let (mut free, mut linked, mut flying) = (0, 0, 0);

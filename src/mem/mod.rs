@@ -21,6 +21,11 @@ mod victims;
 
 pub use self::buckets::NO_SLOT;
 pub use self::cache::{CacheConfig, TableCache};
+#[cfg(any(test, feature = "sim"))]
 pub use self::hits::Hits;
-pub use self::row_state::{Flags, ListKind};
-pub use self::victims::{Taken, Victim};
+pub use self::row_state::Flags;
+#[cfg(any(test, feature = "sim"))]
+pub use self::row_state::ListKind;
+#[cfg(any(test, feature = "sim"))]
+pub use self::victims::Taken;
+pub use self::victims::Victim;

@@ -11,6 +11,7 @@ pub struct Flags(u8);
 
 impl Flags {
     /// No flag.
+    #[cfg(any(test, feature = "sim"))]
     pub const NONE: Flags = Flags(0);
     /// Changed since it was last written to an SSD.
     pub const DIRTY: Flags = Flags(1);

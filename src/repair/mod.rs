@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use crate::error::{ArgumentError, Error, Result};
 use crate::format::{FileKind, parse_file_name};
-use crate::inspect::{MissingDirectory, Progress, Report, Scope, Severity, inspect};
+use crate::inspect::{MissingDirectory, Progress, Report, Scope, Severity, look};
 use crate::io::{Directory, Io};
 use crate::ssd::directories::{check_part, open_part, open_root};
 use crate::ssd::lock::{Locks, lock_writer};
@@ -113,7 +113,21 @@ impl Repaired {
     ///
     /// # Errors
     /// `Io`.
-    pub fn swap(&self, io: &Io, root: &Path) -> Result<PathBuf> {
+    pub fn swap(&self, root: &Path) -> Result<PathBuf> {
+        self.take_place(&Io::best(), root)
+    }
+
+    /// [`Repaired::swap`] on a disk of the caller's.
+    ///
+    /// # Errors
+    /// As [`Repaired::swap`].
+    #[cfg(feature = "sim")]
+    #[doc(hidden)]
+    pub fn swap_on(&self, io: &Io, root: &Path) -> Result<PathBuf> {
+        self.take_place(io, root)
+    }
+
+    fn take_place(&self, io: &Io, root: &Path) -> Result<PathBuf> {
         let site = Site::open(io, root)?;
         let aside = swap::swap(&*site.parent, &site.name, &site.repaired)?;
         Ok(root.with_file_name(aside))
@@ -147,6 +161,31 @@ pub enum RepairOutcome {
 /// is called lost and is there; `Io`, `NoSpace`;
 /// `Cancelled`. The store is as it was, and what was built is removed.
 pub fn repair(
+    root: &Path,
+    options: RepairOptions,
+    lost: &mut LostRows<'_>,
+    progress: &mut Progress<'_>,
+) -> Result<RepairOutcome> {
+    mend(&Io::best(), root, options, lost, progress)
+}
+
+/// [`repair`] on a disk of the caller's.
+///
+/// # Errors
+/// As [`repair`].
+#[cfg(feature = "sim")]
+#[doc(hidden)]
+pub fn repair_on(
+    io: &Io,
+    root: &Path,
+    options: RepairOptions,
+    lost: &mut LostRows<'_>,
+    progress: &mut Progress<'_>,
+) -> Result<RepairOutcome> {
+    mend(io, root, options, lost, progress)
+}
+
+fn mend(
     io: &Io,
     root: &Path,
     options: RepairOptions,
@@ -165,7 +204,7 @@ pub fn repair(
         unreadable_is_damage: true,
         ..Scope::default()
     };
-    let mut report = inspect(io, root, scope, progress)?;
+    let mut report = look(io, root, scope, progress)?;
     // That is this repair itself.
     report.open_elsewhere = false;
     let given_up = &options.without_directories;
@@ -241,7 +280,7 @@ fn rounds(
             unreadable_is_damage: true,
             ..Scope::default()
         };
-        let report = inspect(build.io(), &repaired.path, scope, progress)?;
+        let report = look(build.io(), &repaired.path, scope, progress)?;
         if report.worst().is_none() {
             return Ok(repaired);
         }

@@ -38,6 +38,7 @@ pub struct RowLayout {
 
 /// The metadata columns of one row; a column that the table does not have is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg(any(test, feature = "sim"))]
 pub struct MetadataValues {
     /// Sum of the shows given at push.
     pub show: Option<u32>,
@@ -66,6 +67,7 @@ impl RowLayout {
 
     /// Weights of a row.
     #[must_use]
+    #[cfg(any(test, feature = "sim"))]
     pub fn dim(&self) -> usize {
         self.dim
     }
@@ -122,6 +124,7 @@ impl RowLayout {
     ///
     /// # Shapes
     /// row: `[row_f32s]`, values: `[dim]` or `[row_f32s]`
+    #[cfg(any(test, feature = "sim"))]
     pub fn apply_values(&self, row: &mut [f32], values: &[f32]) {
         self.check_row(row);
         assert!(
@@ -159,6 +162,7 @@ impl RowLayout {
     /// # Shapes
     /// row: `[row_f32s]`
     #[must_use]
+    #[cfg(any(test, feature = "sim"))]
     pub fn metadata(&self, row: &[f32]) -> MetadataValues {
         self.check_row(row);
         let mut columns = row[self.metadata_range()]

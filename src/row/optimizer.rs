@@ -58,6 +58,7 @@ impl Updater {
 
     /// The layout of the rows that this rule changes.
     #[must_use]
+    #[cfg(any(test, feature = "sim"))]
     pub fn layout(&self) -> &RowLayout {
         &self.layout
     }
@@ -66,6 +67,7 @@ impl Updater {
     ///
     /// # Shapes
     /// row: `[row_f32s]`, gradient: `[dim]`
+    #[cfg(any(test, feature = "sim"))]
     pub fn apply_gradient(&self, row: &mut [f32], gradient: &[f32], lr: f32) {
         let (weights, state) = self.parts(row, gradient);
         let dim = gradient.len();
@@ -145,6 +147,7 @@ impl Updater {
     }
 }
 
+#[cfg(any(test, feature = "sim"))]
 fn ftrl(hyper: &HyperParameters, lr: f32, w: &mut f32, z: &mut f32, n: &mut f32, g: f32) {
     let grown = *n + g * g;
     let root = grown.sqrt();
@@ -161,6 +164,7 @@ fn ftrl(hyper: &HyperParameters, lr: f32, w: &mut f32, z: &mut f32, n: &mut f32,
 }
 
 /// Mean of the squares, in the order the module's text fixes. The plain twin.
+#[cfg(any(test, feature = "sim"))]
 fn mean_of_squares(gradient: &[f32]) -> f32 {
     let mut lanes = [0.0f32; SUM_LANES];
     for (i, g) in gradient.iter().enumerate() {

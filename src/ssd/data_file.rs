@@ -165,12 +165,6 @@ impl DataFile {
         self.live.load(Ordering::Relaxed)
     }
 
-    /// Entries with a newer copy elsewhere.
-    #[must_use]
-    pub fn stale_entries(&self) -> u64 {
-        self.entries().saturating_sub(self.live_entries())
-    }
-
     /// The share of the file's bytes that its live entries stand for.
     #[must_use]
     pub fn live_bytes(&self) -> u64 {

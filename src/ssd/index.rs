@@ -46,6 +46,7 @@ impl Index {
 
     /// Whether it holds no key.
     #[must_use]
+    #[cfg(any(test, feature = "sim"))]
     pub fn is_empty(&self) -> bool {
         self.map.len() == 0
     }
@@ -125,6 +126,7 @@ impl Index {
     }
 
     /// Hash and location in hash order.
+    #[cfg(any(test, feature = "sim"))]
     pub fn iter(&self) -> impl Iterator<Item = (u64, Location)> + '_ {
         self.map.iter_ordered().map(|(h, v)| (h, Location(v)))
     }

@@ -27,7 +27,7 @@ pub(crate) mod meta_file;
 pub(crate) mod names;
 pub mod open_files;
 mod open_reader;
-mod opening;
+pub(crate) mod opening;
 mod orphans;
 pub(crate) mod pieces;
 pub mod poison;
@@ -387,16 +387,6 @@ impl Ssd {
         let holds = |m: &FileMeta| m.added <= checkpoint && checkpoint < m.removed;
         let files = versions.files.values().filter(|s| holds(&s.meta));
         Ok(files.cloned().collect())
-    }
-
-    /// Files of the current version that were never synced.
-    #[must_use]
-    pub fn unsynced(&self) -> Vec<Arc<DataFile>> {
-        self.versions()
-            .current()
-            .filter(|f| !f.file.is_synced())
-            .cloned()
-            .collect()
     }
 }
 

@@ -17,7 +17,7 @@ use crate::sync::thread;
 use crate::units::CheckpointId;
 
 /// Descriptors of a reader's process for all that is no parameter file.
-const DESCRIPTORS_SPARE: u64 = 256;
+pub(crate) const DESCRIPTORS_SPARE: u64 = 256;
 /// Most threads that open files.
 const OPENERS_MAX: usize = 8;
 /// Files for which another thread is worth its start.

@@ -86,11 +86,6 @@ impl Versions {
         u32::try_from(all.len() - 1).ok()
     }
 
-    /// Gives back a slot that was taken and never installed.
-    pub fn return_slot(&mut self, slot: u32) {
-        self.free_slots.push(slot);
-    }
-
     /// Adds a file to the current version.
     pub fn install(&mut self, slots: &Slots, file: Arc<DataFile>) {
         let mut all = slots.write().unwrap_or_else(PoisonError::into_inner);

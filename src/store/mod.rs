@@ -67,8 +67,7 @@ impl Store {
     /// # Errors
     /// `InvalidArgument` when `directory` holds a store or anything else, `Locked`, `Io`.
     pub fn create(directory: &Path, options: RuntimeOptions) -> Result<Store> {
-        let io = open::choose_io(options.io);
-        Store::create_on(io, directory, options)
+        Store::create_with(open::choose_io(options.io), directory, options)
     }
 
     /// Opens a store for writing, at its last checkpoint.
@@ -80,8 +79,9 @@ impl Store {
     /// # Errors
     /// `InvalidArgument` when there is no store, `Locked`, `Corrupt`, `Unsupported`, `Io`.
     pub fn open(directory: &Path, options: RuntimeOptions) -> Result<Store> {
+        let place = open::Place::Path(directory);
         let io = open::choose_io(options.io);
-        Store::open_on(io, directory, options)
+        Store::start(open::open(&io, place, options, false, None)?)
     }
 
     /// Opens a retained checkpoint (`None`: the last) for reading, beside a writer or not. The
@@ -94,33 +94,40 @@ impl Store {
         checkpoint: Option<CheckpointId>,
         options: RuntimeOptions,
     ) -> Result<Store> {
+        let place = open::Place::Path(directory);
         let io = open::choose_io(options.io);
-        Store::open_read_only_on(io, directory, checkpoint, options)
+        Store::start(open::open(&io, place, options, true, checkpoint)?)
+    }
+
+    fn create_with(io: Io, directory: &Path, options: RuntimeOptions) -> Result<Store> {
+        open::validate(&options)?;
+        workers::rehearse(directory, &options)?;
+        let (store, timeline) = (io.disk.fresh_uuid(), io.disk.fresh_uuid());
+        let parts = &options.data_directories;
+        create::create(&*io.disk, directory, parts, store, timeline)?;
+        let place = open::Place::Path(directory);
+        Store::start(open::open(&io, place, options, false, None)?)
     }
 
     /// [`Store::create`] on a disk of the caller's.
     ///
     /// # Errors
     /// As [`Store::create`].
+    #[cfg(feature = "sim")]
     #[doc(hidden)]
     pub fn create_on(
         io: impl Into<Io>,
         directory: &Path,
         options: RuntimeOptions,
     ) -> Result<Store> {
-        open::validate(&options)?;
-        workers::rehearse(directory, &options)?;
-        let io = io.into();
-        let (store, timeline) = (io.disk.fresh_uuid(), io.disk.fresh_uuid());
-        let parts = &options.data_directories;
-        create::create(&*io.disk, directory, parts, store, timeline)?;
-        Store::open_on(io, directory, options)
+        Store::create_with(io.into(), directory, options)
     }
 
     /// [`Store::open`] on a disk of the caller's.
     ///
     /// # Errors
     /// As [`Store::open`].
+    #[cfg(feature = "sim")]
     #[doc(hidden)]
     pub fn open_on(io: impl Into<Io>, directory: &Path, options: RuntimeOptions) -> Result<Store> {
         let place = open::Place::Path(directory);
@@ -131,6 +138,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::open_read_only`].
+    #[cfg(feature = "sim")]
     #[doc(hidden)]
     pub fn open_read_only_on(
         io: impl Into<Io>,
@@ -277,23 +285,6 @@ impl Store {
     pub fn flush(&self) -> Result<u64> {
         self.parts.core.check_writable()?;
         self.call(|parts| parts.flusher.flush_all())
-    }
-
-    /// Compacts until no file has a stale row and no two small files are left apart. A file that
-    /// can't be read is left, and so is a data directory that can't be written; the others are
-    /// compacted all the same. Returns the number of compactions.
-    ///
-    /// # Errors
-    /// The first failure, after the rest is done: `NoSpace`, `Io`, `Corrupt`, `Poisoned`,
-    /// `ReadOnly`.
-    pub fn compact(&self) -> Result<u64> {
-        let core = &self.parts.core;
-        core.check_writable()?;
-        let compacted = self.call(|parts| parts.compactor.compact_fully());
-        if !matches!(compacted, Ok(0)) {
-            core.publish(core.options.inline);
-        }
-        compacted
     }
 
     /// Makes everything pushed so far durable, together with `meta`.

@@ -300,7 +300,7 @@ fn a_remove_of_more_rows_than_fit_goes_on_in_smaller_steps() {
     assert_eq!(store.remove(table, &all).unwrap(), 600);
     assert_eq!(store.contains(table, &all).unwrap(), vec![false; 600]);
     store.checkpoint(1, &[]).unwrap();
-    store.compact().unwrap();
+    store.compact_fully().unwrap();
     assert_eq!(store.stats().index_keys, 0);
 }
 
@@ -320,14 +320,14 @@ fn a_store_for_reading_refuses_every_change() {
     drop(lease);
     assert!(refused(store.remove(table, &[1]).map(drop)));
     assert!(refused(store.flush().map(drop)));
-    assert!(refused(store.compact().map(drop)));
+    assert!(refused(store.compact_fully().map(drop)));
     assert!(refused(store.checkpoint(2, &[]).map(drop)));
     assert!(refused(store.create_table(&sgd("other", 4)).map(drop)));
     assert!(refused(
         store.drop_checkpoints(&[CheckpointId(1)]).map(drop)
     ));
     let go_on = &mut |_| ControlFlow::Continue(());
-    assert!(refused(store.compact_files(&all_limits(), go_on).map(drop)));
+    assert!(refused(store.compact(&all_limits(), go_on).map(drop)));
     assert!(!store.has_changes());
     assert_eq!(
         store.create_table(&sgd("rows", 4)).unwrap(),

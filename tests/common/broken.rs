@@ -109,7 +109,7 @@ fn writes_are_refused(store: &Store) -> Verdict {
     poisoned(store.checkpoint(1 << 40, &[]).map(drop))?;
     poisoned(store.remove(TableId(0), &[key(1)]).map(drop))?;
     poisoned(store.flush().map(drop))?;
-    poisoned(store.compact().map(drop))
+    poisoned(store.compact_fully().map(drop))
 }
 
 /// What is on the disk, found by opening it and after a power cut. The disk works again.

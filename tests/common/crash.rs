@@ -321,7 +321,7 @@ impl Run {
             Op::Remove(table, _) if *table >= self.model.tables => Ok(()),
             Op::Remove(table, keys) => self.remove(*table, keys),
             Op::Flush => self.store().flush().map(drop),
-            Op::Compact => self.store().compact().map(drop),
+            Op::Compact => self.store().compact_fully().map(drop),
             Op::Checkpoint(step, meta) => self.checkpoint(*step, meta),
             Op::CreateTable if self.model.tables == FIRST_TABLES => self.create_table(),
             Op::CreateTable => Ok(()),
@@ -471,7 +471,7 @@ impl Run {
             ..CompactLimits::default()
         };
         let go_on = &mut |_| ControlFlow::Continue(());
-        let report = self.store().compact_files(&limits, go_on)?;
+        let report = self.store().compact(&limits, go_on)?;
         // A file that can't be read is told and set aside; the compaction goes on with the others.
         report.damaged.into_iter().next().map_or(Ok(()), Err)
     }

@@ -232,7 +232,7 @@ impl<'t> Driver<'t> {
             Kind::Flush => self.flush(),
             Kind::Compact => {
                 let before = self.store().stats().compactions;
-                self.store().compact().unwrap();
+                self.store().compact_fully().unwrap();
                 self.forced += self.store().stats().compactions - before;
             }
             Kind::Checkpoint => {

@@ -5,7 +5,7 @@
 use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
 
-use hps::inspect::{Report, Scope, Severity, inspect};
+use hps::inspect::{Report, Scope, Severity, inspect_on};
 use hps::io::Io;
 use hps::io::sim::SimDisk;
 use hps::*;
@@ -31,7 +31,7 @@ pub const FULL: Scope = Scope {
 };
 
 pub fn look_on(io: &Io, scope: Scope) -> Result<Report> {
-    inspect(io, Path::new(ROOT), scope, &mut |_, _| {
+    inspect_on(io, Path::new(ROOT), scope, &mut |_, _| {
         ControlFlow::Continue(())
     })
 }

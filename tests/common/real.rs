@@ -9,7 +9,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use hps::format::current::Current;
-use hps::inspect::{Scope, Severity, inspect};
+use hps::inspect::{Scope, Severity, inspect_on};
 use hps::io::Io;
 use hps::*;
 
@@ -153,7 +153,7 @@ pub fn look(_: &Sample, directory: &Path) -> String {
         ..Scope::default()
     };
     let go_on = &mut |_, _| ControlFlow::Continue(());
-    match inspect(&disk, directory, scope, go_on) {
+    match inspect_on(&disk, directory, scope, go_on) {
         Err(error) => format!("{}: {error}", name_of(&error)),
         Ok(report) => match report.worst() {
             None => "clean",

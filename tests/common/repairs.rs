@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use hps::io::Io;
 use hps::io::sim::SimDisk;
-use hps::repair::{Fate, LostRow, RepairOptions, RepairOutcome, Repaired, repair};
+use hps::repair::{Fate, LostRow, RepairOptions, RepairOutcome, Repaired, repair_on};
 use hps::*;
 
 use super::common::ROOT;
@@ -38,12 +38,12 @@ pub fn repair_telling(
     disk: &SimDisk,
     options: RepairOptions,
 ) -> Result<(RepairOutcome, Vec<LostRow>)> {
-    repair_on(&Io::of(disk.clone()), options)
+    repaired_on(&Io::of(disk.clone()), options)
 }
 
-pub fn repair_on(io: &Io, options: RepairOptions) -> Result<(RepairOutcome, Vec<LostRow>)> {
+pub fn repaired_on(io: &Io, options: RepairOptions) -> Result<(RepairOutcome, Vec<LostRow>)> {
     let mut lost: Vec<LostRow> = Vec::new();
-    let outcome = repair(
+    let outcome = repair_on(
         io,
         Path::new(ROOT),
         options,

@@ -87,7 +87,7 @@ fn checkpoints(
 fn write(store: &Store, rng: &mut Rng) -> Result<()> {
     match rng.below(3) {
         0 => store.flush().map(drop),
-        1 => store.compact().map(drop),
+        1 => store.compact_fully().map(drop),
         _ => Ok(()),
     }
 }

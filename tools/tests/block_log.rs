@@ -37,7 +37,7 @@ use std::path::{Path, PathBuf};
 
 use disks::{DIM, Random, Trainer, environment, options, own_mounts, say, skipped};
 use file_system::Kind;
-use hps::repair::{RepairOutcome, repair};
+use hps::repair::{RepairOutcome, repair_on};
 use hps::*;
 use images::{Disk, Place, Recording};
 
@@ -74,7 +74,7 @@ fn train(disk: &Disk, place: &Place, seed: u64) -> History {
     for batch in 1..=24u64 {
         match random.below(8) {
             0 => drop(trainer.store().flush().unwrap()),
-            1 => drop(trainer.store().compact().unwrap()),
+            1 => drop(trainer.store().compact_fully().unwrap()),
             2 if batch > 4 => {
                 // Closes without what came after the last checkpoint, and opens again.
                 trainer.store.take().unwrap().close_discarding();
@@ -318,12 +318,12 @@ fn mend(root: &Path, built: impl FnOnce()) -> std::result::Result<bool, String> 
     let disk = hps::io::Io::pread();
     let mut go_on = |_, _| ControlFlow::Continue(());
     let mut told = |_: &str, _| Ok(());
-    let outcome = repair(&disk, root, Default::default(), &mut told, &mut go_on);
+    let outcome = repair_on(&disk, root, Default::default(), &mut told, &mut go_on);
     match outcome.map_err(text)? {
         RepairOutcome::Whole(_) => Ok(false),
         RepairOutcome::Built(_, repaired) => {
             built();
-            repaired.swap(&disk, root).map_err(text)?;
+            repaired.swap_on(&disk, root).map_err(text)?;
             Ok(true)
         }
     }

@@ -121,7 +121,7 @@ fn take(trainer: &mut Trainer, step: Step) -> Result<()> {
             trainer.set_random(&mut Random(seed + given), 4000, 400)
         }
         Step::Flush => trainer.store().flush().map(drop),
-        Step::Compact => trainer.store().compact().map(drop),
+        Step::Compact => trainer.store().compact_fully().map(drop),
         Step::Checkpoint => trainer.checkpoint(&[3; 6000]),
     }
 }
@@ -164,7 +164,7 @@ fn writes_are_refused(store: &Store) {
     refused(store.checkpoint(1 << 40, &[]).map(drop));
     refused(store.remove(TableId(0), &[1]).map(drop));
     refused(store.flush().map(drop));
-    refused(store.compact().map(drop));
+    refused(store.compact_fully().map(drop));
 }
 
 /// A checkpoint whose sync failed may be there or not; what is on disk says which.

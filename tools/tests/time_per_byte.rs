@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use disks::{DIM, environment, say};
-use hps::inspect::{Scope, Severity, inspect};
+use hps::inspect::{Scope, Severity, inspect_on};
 use hps::io::Io;
 use hps::repair::{self, RepairOutcome};
 use hps::*;
@@ -72,7 +72,7 @@ fn look(root: &Path) -> Option<Severity> {
         ..Scope::default()
     };
     let mut go_on = |_, _| ControlFlow::Continue(());
-    inspect(&Io::pread(), root, scope, &mut go_on)
+    inspect_on(&Io::pread(), root, scope, &mut go_on)
         .unwrap()
         .worst()
 }
@@ -85,7 +85,7 @@ fn mend(root: &Path) {
     let mut told = |_: &str, _| Ok(());
     let mut on = |_, _| ControlFlow::Continue(());
     let choice = repair::RepairOptions::default();
-    let outcome = repair::repair(&Io::pread(), root, choice, &mut told, &mut on).unwrap();
+    let outcome = repair::repair_on(&Io::pread(), root, choice, &mut told, &mut on).unwrap();
     assert!(matches!(outcome, RepairOutcome::Built(..)));
 }
 

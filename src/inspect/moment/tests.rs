@@ -153,7 +153,7 @@ fn beside_a_new_current_findings_about_what_it_does_not_name_are_left_out() {
     let old = numbered(&disk);
     for step in 2..=5 {
         checkpoint(&store, table, step);
-        store.compact().unwrap();
+        store.compact_fully().unwrap();
     }
     let retain = |findings: &mut Vec<Finding>| {
         let place: Place<'_> = (&*root, &uuid);

@@ -205,6 +205,7 @@ impl Compactor {
     /// # Errors
     /// `NoSpace`, `Io`, `Corrupt`, `Poisoned`: the first failure, when everything is compacted that
     /// can be.
+    #[cfg(any(test, feature = "sim"))]
     pub fn compact_fully(&self) -> Result<u64> {
         let limits = self.limits(true);
         let pick = |files: &[Candidate]| choose(files, &limits);

@@ -62,7 +62,7 @@ impl FileInfo {
     }
 }
 
-/// What a compaction may do: see [`Store::compact_files`].
+/// What a compaction may do: see [`Store::compact`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct CompactLimits {
     /// Files are rewritten that are stale by at least this share, 0 to 1. Default 0.5: afterwards
@@ -226,25 +226,62 @@ impl Store {
     /// # Durability
     /// If nothing was pushed, removed or created since the last checkpoint, that checkpoint has the
     /// new files once this returns (or fails), and the old ones are unlinked unless an older
-    /// checkpoint needs them. Otherwise the work survives with the next checkpoint, as that of
-    /// [`Store::compact`].
+    /// checkpoint needs them. Otherwise the work survives with the next checkpoint.
     ///
     /// # Errors
     /// `InvalidArgument` for a share that is none; `Locked` when a reader holds the last
     /// checkpoint, whose files must stay then (nothing was done, or what was done since is lost at
     /// the next open); `NoSpace`, `Io`, `Poisoned`, `ReadOnly`.
-    pub fn compact_files(
+    ///
+    /// ```
+    /// # use std::ops::ControlFlow;
+    /// # use hps::{CompactLimits, RuntimeOptions, Store};
+    /// # fn main() -> hps::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("hps-compact-{}", std::process::id()));
+    /// # let options = RuntimeOptions { cache_bytes: 16 << 20, ..RuntimeOptions::default() };
+    /// # let store = Store::create(&directory, options)?;
+    /// # store.checkpoint(1, &[])?;
+    /// let limits = CompactLimits { stale_share: 0.2, ..CompactLimits::default() };
+    /// let report = store.compact(&limits, |progress| match progress.bytes_done < 1 << 30 {
+    ///     true => ControlFlow::Continue(()),
+    ///     false => ControlFlow::Break(()),
+    /// })?;
+    /// assert!(report.durable && !report.cancelled);
+    /// # store.close()?;
+    /// # std::fs::remove_dir_all(&directory).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn compact(
         &self,
         limits: &CompactLimits,
-        progress: &mut dyn FnMut(CompactProgress) -> ControlFlow<()>,
+        mut progress: impl FnMut(CompactProgress) -> ControlFlow<()>,
     ) -> Result<CompactReport> {
         limits.validate()?;
         let core = &self.parts.core;
         core.check_writable()?;
-        core.guarded(|| ManualCompaction::new(&self.parts, limits).run(progress))
+        core.guarded(|| ManualCompaction::new(&self.parts, limits).run(&mut progress))
     }
 
-    /// The files that [`Store::compact_files`] would rewrite, in this order, if nothing changed
+    /// Does now what the store's own compactions would do as time goes by, until no file has a stale row
+    /// and no two small files are left apart; gives the number of compactions. For tests: a user's is
+    ///
+    /// # Errors
+    /// The first failure, after the rest is done: `NoSpace`, `Io`, `Corrupt`, `Poisoned`,
+    /// `ReadOnly`.
+    #[cfg(feature = "sim")]
+    #[doc(hidden)]
+    pub fn compact_fully(&self) -> Result<u64> {
+        let core = &self.parts.core;
+        core.check_writable()?;
+        let compacted = self.call(|parts| parts.compactor.compact_fully());
+        if !matches!(compacted, Ok(0)) {
+            core.publish(core.options.inline);
+        }
+        compacted
+    }
+
+    /// The files that [`Store::compact`] would rewrite, in this order, if nothing changed
     /// meanwhile. What a file costs is taken to be its length and the bytes of its live rows.
     ///
     /// # Cost

@@ -69,7 +69,7 @@ fn files_and_their_rows_are_told_to_the_last_one() {
         told.push(now);
         ControlFlow::Continue(())
     };
-    let report = store.compact_files(&all_limits(), tell).unwrap();
+    let report = store.compact(&all_limits(), tell).unwrap();
     let expected = CompactProgress {
         files_done: 0,
         files_left: 1,
@@ -121,11 +121,11 @@ fn files_and_their_rows_are_told_to_the_last_one() {
     assert_eq!((dropped.freed_bytes, dropped.held.len()), (old.bytes, 0));
     assert_eq!(dropped.dropped, [CheckpointId(1)]);
     // Forced, both become one: without the old file no tombstone hides anything.
-    assert_eq!(store.compact().unwrap(), 1);
+    assert_eq!(store.compact_fully().unwrap(), 1);
     let files = store.files();
     let one = files.iter().find(|f| f.current && f.rows > 0).unwrap();
     assert_eq!((one.rows, one.tombstones), (90, 0), "{files:?}");
-    assert_eq!(store.compact().unwrap(), 0, "nothing is left to do");
+    assert_eq!(store.compact_fully().unwrap(), 0, "nothing is left to do");
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn a_plan_keeps_within_the_bytes_that_may_be_moved() {
             stale_share,
             ..all_limits()
         };
-        let error = store.compact_files(&limits, &mut |_| ControlFlow::Continue(()));
+        let error = store.compact(&limits, &mut |_| ControlFlow::Continue(()));
         assert!(
             matches!(error, Err(Error::InvalidArgument(_))),
             "{stale_share}"
@@ -201,7 +201,7 @@ fn a_plan_keeps_within_the_bytes_that_may_be_moved() {
         .map(|f| f.bytes + f.live_bytes)
         .sum();
     let mut told = Vec::new();
-    let report = store.compact_files(&all_limits(), &mut |now| {
+    let report = store.compact(&all_limits(), &mut |now| {
         told.push(now);
         ControlFlow::Continue(())
     });

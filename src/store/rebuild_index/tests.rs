@@ -132,7 +132,7 @@ fn history(random: &mut Random, disk: &Io, options: RuntimeOptions) {
                 store.flush().unwrap();
             }
             1 => {
-                store.compact().unwrap();
+                store.compact_fully().unwrap();
             }
             2 => {
                 store.remove(table, &batch).unwrap();

@@ -48,7 +48,7 @@ impl Context {
     /// # Errors
     /// When it can't be made.
     pub fn new(args: &Args) -> Result<Context> {
-        hps::io::raise_descriptor_limit();
+        hps::io::raise_descriptor_limit_to(u64::MAX);
         Ok(Context {
             settings: args.settings(),
             bed: Bed::new(args)?,

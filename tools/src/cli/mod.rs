@@ -20,7 +20,7 @@ use std::ffi::OsString;
 use std::sync::LazyLock;
 
 use clap::{Args, CommandFactory, FromArgMatches};
-use hps::format::FORMAT_VERSION;
+use hps::FORMAT_VERSION;
 
 /// Flags that every admin tool has: `#[command(flatten)] pub common: Common`.
 #[derive(Clone, Copy, Debug, Default, Args)]

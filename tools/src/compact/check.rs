@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use hps::CheckpointId;
 use hps::inspect::{Finding, Scope, Severity, inspect};
-use hps::io::{Io, raise_descriptor_limit};
 
 use crate::cli::{Interrupt, Meter, Show};
 
@@ -41,7 +40,6 @@ impl Checked {
 /// As of an inspection; `Cancelled` when the user asks to end.
 pub fn check(directory: &Path, checkpoint: Option<CheckpointId>, show: Show) -> Result<Checked> {
     let interrupt = Interrupt::listen()?;
-    raise_descriptor_limit();
     let mut meter = Meter::new(super::TOOL, show)?;
     let scope = Scope {
         full: true,
@@ -49,7 +47,7 @@ pub fn check(directory: &Path, checkpoint: Option<CheckpointId>, show: Show) -> 
         unreadable_is_damage: true,
         rows_only: true,
     };
-    let looked = inspect(&Io::best(), directory, scope, &mut |done, all| {
+    let looked = inspect(directory, scope, &mut |done, all| {
         meter.at(done, all);
         interrupt.flow()
     });

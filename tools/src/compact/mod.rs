@@ -172,7 +172,7 @@ fn compact(common: &Common, args: &RunArgs) -> Result<Exit> {
             ..CompactReport::default()
         })
     } else {
-        store.compact_files(&limits, &mut |now| {
+        store.compact(&limits, |now| {
             meter.at(now.bytes_done, now.bytes_done + now.bytes_left);
             interrupt.flow()
         })

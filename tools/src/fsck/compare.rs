@@ -6,8 +6,8 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use hps::format::Digest;
 use hps::{ArgumentError, CheckpointId, Error, RowIter, RuntimeOptions, Store, mix64};
+use xxhash_rust::xxh3::Xxh3;
 
 use crate::cli::Interrupt;
 
@@ -70,7 +70,7 @@ fn open(directory: &Path, checkpoint: Option<CheckpointId>) -> Result<(Store, Ch
 pub fn digest(directory: &Path, checkpoint: CheckpointId, interrupt: &Interrupt) -> Result<String> {
     let (store, id) = open(directory, Some(checkpoint))?;
     let mut rows = store.rows(id)?;
-    let mut digest = Digest::new();
+    let mut digest = Xxh3::new();
     let mut bytes = Vec::new();
     while let Some(row) = rows.next_row()? {
         interrupt.check()?;

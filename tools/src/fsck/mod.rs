@@ -10,7 +10,6 @@ mod text;
 
 use anyhow::{Result, bail};
 use hps::inspect::{Report, Scope, Severity, inspect};
-use hps::io::{Io, raise_descriptor_limit};
 
 use crate::cli::{self, Exit, Interrupt, Meter};
 pub use args::Args;
@@ -34,7 +33,6 @@ pub struct Outcome {
 /// What kept it from looking: the exit code is that of [`crate::cli::exit_of`].
 pub fn run(args: &Args) -> Result<Exit> {
     let interrupt = Interrupt::listen()?;
-    raise_descriptor_limit();
     let mut meter = Meter::new("hps-fsck", args.common.show())?;
     let scope = Scope {
         full: !args.quick,
@@ -43,11 +41,10 @@ pub fn run(args: &Args) -> Result<Exit> {
         unreadable_is_damage: true,
         ..Scope::default()
     };
-    let disk = Io::best();
     let (report, mended) = if args.repair {
-        repair::run(args, &disk, &mut meter, &interrupt)?
+        repair::run(args, &mut meter, &interrupt)?
     } else {
-        let looked = inspect(&disk, &args.directory, scope, &mut |done, all| {
+        let looked = inspect(&args.directory, scope, &mut |done, all| {
             meter.at(done, all);
             interrupt.flow()
         });

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use hps::inspect::Report;
-use hps::io::Io;
 use hps::repair::{Counts, Fate, LostRow, RepairOptions, RepairOutcome, Repaired, repair};
 use hps::{CheckpointId, Error};
 use serde_json::{Value, json};
@@ -44,7 +43,6 @@ impl Mended {
 /// Repairs the store, if it is damaged.
 pub(super) fn run(
     args: &Args,
-    disk: &Io,
     meter: &mut Meter,
     interrupt: &Interrupt,
 ) -> Result<(Report, Option<Mended>)> {
@@ -67,7 +65,7 @@ pub(super) fn run(
         let added = list.add(table, row);
         added.map_err(|e| Error::io("write the list of lost keys beside", &root, e))
     };
-    let outcome = repair(disk, &root, options, &mut told, &mut |done, all| {
+    let outcome = repair(&root, options, &mut told, &mut |done, all| {
         meter.at(done, all);
         interrupt.flow()
     });
@@ -82,7 +80,7 @@ pub(super) fn run(
     };
     let listed = list.end().context("write the list of lost keys")?;
     let named = std::mem::take(&mut list.named);
-    let aside = repaired.swap(disk, &root)?;
+    let aside = repaired.swap(&root)?;
     let mended = Mended {
         repaired,
         root,

@@ -17,7 +17,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use hps::inspect::{Scope, Severity, inspect};
+use hps::inspect::{Scope, Severity, inspect_on};
 use hps::io::Io;
 use hps::*;
 
@@ -219,7 +219,7 @@ impl Trainer {
             ..Scope::default()
         };
         let mut go_on = |_, _| std::ops::ControlFlow::Continue(());
-        let report = inspect(&disk, &self.path, scope, &mut go_on).unwrap();
+        let report = inspect_on(&disk, &self.path, scope, &mut go_on).unwrap();
         let worst = report.worst();
         let fine = worst.is_none_or(|worst| worst == Severity::Leftover);
         assert!(fine, "{:?}", report.findings);
