@@ -91,7 +91,10 @@ fn a_crash_at_every_call_of_everything_a_store_can_do_reopens_the_last_checkpoin
     let runs = |of: &dyn Fn(&Tally) -> bool| tallies.iter().filter(|(_, t)| of(t)).count();
     let done = |name: &'static str| move |t: &Tally| t.ops.contains(name);
     type Happened<'a> = (&'a str, &'a dyn Fn(&Tally) -> bool);
-    let happened: [Happened<'_>; 18] = [
+    let happened: [Happened<'_>; 19] = [
+        ("counters compared with those of another opening", &|t| {
+            t.recounted > 0
+        }),
         ("an index image", &|t| t.images > 0),
         ("an image after an image", &|t| t.images > 1),
         ("a manifest started because the last had grown", &|t| {
