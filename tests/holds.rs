@@ -133,6 +133,10 @@ fn an_identity_is_of_one_store_one_history_and_one_checkpoint() {
         store.unwrap().identity().unwrap()
     };
     assert_eq!(reader(ROOT), later, "whoever opens it, and how often");
+    let second = Some(CheckpointId(2));
+    let older = Store::open_read_only_on(Io::of(disk.clone()), Path::new(ROOT), second, options());
+    let older = older.unwrap().identity().unwrap();
+    assert_eq!((older.checkpoint, older.timeline), (second, later.timeline));
     let exported = reader("/export");
     assert_eq!(
         (exported.store, exported.checkpoint),

@@ -18,8 +18,11 @@ def main():
     def item(key):
         return index.get(str(key))
 
-    def add(kind, path, found):
-        hidden = any("hidden" in str(attribute) for attribute in found["attrs"])
+    def is_hidden(found):
+        return any("hidden" in str(attribute) for attribute in found["attrs"])
+
+    def add(kind, path, found, hidden=False):
+        hidden = hidden or is_hidden(found)
         lines.add(f"{'hidden ' if hidden else ''}{kind} {path}")
 
     def members(path, inner):
@@ -44,7 +47,7 @@ def main():
             if field["visibility"] in ("public", "default"):
                 add("field", f"{path}.{field['name']}", field)
 
-    def walk(path, key, name=None, seen=()):
+    def walk(path, key, name=None, seen=(), hidden=False):
         found = item(key)
         if found is None or key in seen or (found["visibility"] != "public" and name is None):
             return
@@ -52,13 +55,13 @@ def main():
         if kind == "use":
             if inner["is_glob"]:
                 for child in item(inner["id"])["inner"]["module"]["items"]:
-                    walk(path, child, None, (*seen, key))
+                    walk(path, child, None, (*seen, key), hidden or is_hidden(found))
             elif inner["id"] is not None:
-                walk(path, inner["id"], inner["name"], (*seen, key))
+                walk(path, inner["id"], inner["name"], (*seen, key), hidden or is_hidden(found))
             return
         path = f"{path}::{name or found['name']}"
         words = {"function": "fn", "type_alias": "type", "constant": "const", "module": "mod"}
-        add(words.get(kind, kind), path, found)
+        add(words.get(kind, kind), path, found, hidden)
         if kind == "module":
             for child in inner["items"]:
                 walk(path, child, None, (*seen, key))

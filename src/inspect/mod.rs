@@ -97,6 +97,11 @@ pub type Progress<'a> = dyn FnMut(u64, u64) -> ControlFlow<()> + 'a;
 /// `Io` when something can't be read, `Unsupported` for a newer format, `Cancelled` when `progress`
 /// breaks. Damage is no error but a finding.
 ///
+/// # Cost
+/// A descriptor for each parameter file: the process' limit of open files is raised for them, as far as the
+/// system lets it be.
+///
+/// # Examples
 /// ```
 /// # use hps::{RuntimeOptions, Store};
 /// # fn main() -> hps::Result<()> {

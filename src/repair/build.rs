@@ -302,7 +302,12 @@ impl<'a> Build<'a> {
             let id = options.checkpoint.unwrap_or_default();
             return Err(ArgumentError::UnknownCheckpoint { id, retained }.into());
         };
-        let Some(error) = self.meta_damage(wanted)? else {
+        let found = match self.meta_damage(wanted) {
+            // The user gives it up, whatever keeps it from being read.
+            Err(_) if options.without_meta => return Ok((*wanted, true)),
+            found => found?,
+        };
+        let Some(error) = found else {
             return Ok((*wanted, false));
         };
         if options.without_meta {
@@ -310,7 +315,7 @@ impl<'a> Build<'a> {
         }
         let mut others = Vec::new();
         for c in &replay.checkpoints {
-            if self.meta_damage(c)?.is_none() {
+            if matches!(self.meta_damage(c), Ok(None)) {
                 others.push(format!("--checkpoint {} (step {})", c.id, c.step));
             }
         }

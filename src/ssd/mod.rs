@@ -80,6 +80,8 @@ pub struct Ssd {
     pub store: [u8; 16],
     /// The uuid of its history, the same until a rollback, after which the store is opened anew.
     pub timeline: [u8; 16],
+    /// The checkpoint that it was opened at.
+    pub opened_at: Option<CheckpointId>,
     /// Which of its parameter files are open.
     pub open_files: Arc<OpenFiles>,
     /// Files of the current version by slot.

@@ -190,6 +190,7 @@ fn assemble(
         directories: found.directories,
         store: found.store,
         timeline: found.current.timeline,
+        opened_at: found.checkpoint.as_ref().map(|c| c.id),
         open_files: OpenFiles::new(request.open_files_max, &poison),
         slots: RwLock::new(Vec::new()),
         disk_bytes_max: request.disk_bytes_max,

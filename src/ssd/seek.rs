@@ -32,38 +32,66 @@ pub(super) fn entries_within(
     }
     let from = match low <= least {
         true => first,
-        false => first_not_below(file, first..end, low)?,
+        false => first_not_below(file, first..end, low, Unread::Within)?,
     };
     let until = match high.checked_add(1) {
-        Some(after) if high < most => first_not_below(file, from..end, after)?,
+        Some(after) if high < most => first_not_below(file, first..end, after, Unread::Before)?,
         _ => end,
     };
-    Ok(from..until)
+    Ok(from..until.max(from))
 }
 
-/// The first of these entries whose hash is not below `hash`; the end if all are.
-fn first_not_below(file: &DataFile, entries: Range<u64>, hash: u64) -> Result<u64> {
+/// On which side of the place that is looked for are blocks that can't be read, if it is among them? Either
+/// way whoever walks the range meets them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unread {
+    Before,
+    Within,
+}
+
+/// The first of these entries whose hash is not below `hash`; the end if all are. Damaged blocks are
+/// stepped over: who needs nothing of them learns nothing of them.
+fn first_not_below(file: &DataFile, entries: Range<u64>, hash: u64, unread: Unread) -> Result<u64> {
     let Range { start, end } = entries;
-    // Every entry before `low` is below, and the one at `high`, if there is one, is not.
-    let (mut low, mut high) = (start, end);
+    // Every entry before `low` is below, and the one at `high`, if there is one, is not, unless those
+    // between it and `known` could not be read.
+    let (mut low, mut high, mut known) = (start, end, end);
     while low < high {
-        let block = (low + (high - low) / 2) / PER_BLOCK;
-        let (of_block, hashes) = hashes_of(file, block)?;
+        let middle = (low + (high - low) / 2) / PER_BLOCK;
+        let Some((of_block, hashes)) = first_sound(file, middle..(high - 1) / PER_BLOCK + 1)?
+        else {
+            high = low.max(middle * PER_BLOCK);
+            continue;
+        };
         let (from, to) = (low.max(of_block), high.min(of_block + PER_BLOCK));
         let at = |entry: u64| usize::try_from(entry - of_block).unwrap_or(usize::MAX);
         let Some(those) = hashes.get(at(from)..at(to)) else {
             let what = "a key block holds fewer keys than the footer says";
-            let offset = file.keys_offset + block * BLOCK_BYTES;
-            return Err(Error::corrupt(&file.path, offset, what));
+            return Err(Error::corrupt(&file.path, file.keys_offset, what));
         };
         let below = those.partition_point(|found| *found < hash) as u64;
         match below {
-            0 => high = from,
+            0 => (high, known) = (from, from),
             _ if below < to - from => return Ok(from + below),
             _ => low = to,
         }
     }
-    Ok(low)
+    Ok(match unread {
+        Unread::Before => known.max(low),
+        Unread::Within => low,
+    })
+}
+
+/// The first of these key blocks that is whole: the number of its first entry, and its hashes.
+fn first_sound(file: &DataFile, blocks: Range<u64>) -> Result<Option<(u64, Vec<u64>)>> {
+    for block in blocks {
+        match hashes_of(file, block) {
+            Ok(hashes) => return Ok(Some(hashes)),
+            Err(Error::Corrupt { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
 }
 
 /// The number of the first entry of a key block, and the hashes of all that are in it.

@@ -14,7 +14,7 @@ pub struct Identity {
     pub store: [u8; 16],
     /// The uuid of its history: a rollback, an export and a repair each begin a new one.
     pub timeline: [u8; 16],
-    /// The last durable checkpoint.
+    /// The last durable checkpoint; of a reader, the one that it has open.
     pub checkpoint: Option<CheckpointId>,
 }
 
@@ -23,7 +23,8 @@ pub struct Identity {
 ///
 /// It is the lock that a reader has: retention and [`Store::drop_checkpoints`] pass over the checkpoint,
 /// in this process and in others, also after the store was closed. It ends with the process. A
-/// rollback to an earlier checkpoint forgets this one all the same.
+/// rollback to an earlier checkpoint forgets this one all the same. While the last checkpoint is held,
+/// [`Store::compact`] is `Locked`, as it is beside a reader of it.
 #[derive(Debug)]
 #[must_use = "the checkpoint is held as long as this lives"]
 pub struct Hold {
@@ -50,7 +51,11 @@ impl Store {
     pub fn identity(&self) -> Result<Identity> {
         let core = &self.parts.core;
         core.check_process()?;
-        let checkpoint = core.ssd.versions().checkpoints.last().map(|c| c.id);
+        let last = || core.ssd.versions().checkpoints.last().map(|c| c.id);
+        let checkpoint = match core.read_only {
+            true => core.ssd.opened_at,
+            false => last(),
+        };
         Ok(Identity {
             store: core.ssd.store,
             timeline: core.ssd.timeline,
@@ -61,8 +66,12 @@ impl Store {
     /// Keeps a retained checkpoint until the [`Hold`] is dropped.
     ///
     /// # Cost
-    /// CURRENT and the manifest are read; a descriptor as long as it is held. The checkpoint's files stay
-    /// on disk, as `pinned` of [`Store::stats`].
+    /// CURRENT and the manifest are read twice; beside a writer that is about to drop checkpoints it is
+    /// tried again for up to 2 seconds. A descriptor as long as it is held. The checkpoint's files stay on
+    /// disk, as `pinned` of [`Store::stats`].
+    ///
+    /// # Durability
+    /// None: a hold ends with its process.
     ///
     /// # Errors
     /// `InvalidArgument` for an unknown checkpoint, `Locked` when it is being dropped, `Corrupt`, `Io`,

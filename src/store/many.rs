@@ -14,7 +14,7 @@ impl Store {
     ///
     /// # Cost
     /// That of one [`Store::pull`] of as many keys: one admission, each shard locked once for all
-    /// parts, their cold rows read through one queue, neighbours together.
+    /// parts, its cold rows sorted and read together through the queue of the thread that serves it.
     ///
     /// # Durability
     /// None.
@@ -114,7 +114,7 @@ impl Store {
     /// parts: one for each part of the lease, in its order; result: the same
     ///
     /// # Cost
-    /// No I/O; a pass over the values and the rows. The threads are woken once for all parts.
+    /// No I/O; a pass over the values of each part, then one over the rows of all.
     ///
     /// # Durability
     /// With the next checkpoint: all parts, or none where its cut came before.
@@ -122,7 +122,8 @@ impl Store {
     /// # Errors
     /// `InvalidArgument` (a lease of another store, not as many parts as it has, another table than a
     /// part's, lengths, lr, positions, values that are not finite when the options reject them),
-    /// `ReadOnly`, `Poisoned`; nothing changed, of no part.
+    /// `ReadOnly`, `Poisoned`; nothing changed, of no part. Only a store that is poisoned meanwhile may have
+    /// changed some rows in memory, which no checkpoint will have.
     ///
     /// # Examples
     /// ```

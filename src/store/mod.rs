@@ -248,7 +248,8 @@ impl Store {
     ///
     /// # Errors
     /// `InvalidArgument` (a lease of another store, lengths, lr, values that are not finite when
-    /// the options reject them), `ReadOnly`, `Poisoned`; nothing changed.
+    /// the options reject them), `ReadOnly`, `Poisoned`; nothing changed, unless the store is
+    /// poisoned meanwhile: then some rows may be, in memory, and no checkpoint will have them.
     pub fn push(&self, lease: &Lease, update: Update<'_>) -> Result<PushReport> {
         self.call(|parts| parts.pusher.push(lease, update))
     }

@@ -142,8 +142,9 @@ impl Store {
     /// [`part_range`](crate::part_range).
     ///
     /// # Cost
-    /// About the part of the files that the range has, and for each file some blocks of 4 KiB to find
-    /// its ends; 16 MiB of windows.
+    /// All files of the checkpoint are opened, their footers read where it is not the current version. Of
+    /// each that has keys in the range the part that is in it is read, up to a window (16 MiB for
+    /// all files, 1 MiB at most) more, and some blocks of 4 KiB to find its ends.
     ///
     /// # Errors
     /// `InvalidArgument` for an unknown checkpoint or table, `Corrupt`, `Io`.

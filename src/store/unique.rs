@@ -39,7 +39,8 @@ fn unique(pool: &WorkerPool, keys: &[u64]) -> Unique {
         deal(pieces[p], p * piece, ranges)
     });
     let sorted: Vec<Vec<(u64, u32)>> = pool.shards(ranges, keys.len(), |range, _| {
-        let mut all: Vec<(u64, u32)> = Vec::new();
+        let count = dealt.iter().map(|by| by[range].len()).sum();
+        let mut all: Vec<(u64, u32)> = Vec::with_capacity(count);
         dealt
             .iter()
             .for_each(|by| all.extend_from_slice(&by[range]));
@@ -93,7 +94,8 @@ impl Store {
     /// keys: `[n]`, any u64; n at most 2^32 - 1
     ///
     /// # Cost
-    /// By all threads of the store, no I/O; about 36 bytes a key while it runs.
+    /// By the threads that serve batches, which others wait for meanwhile; no I/O. About 40 bytes a key
+    /// while it runs, beside the cache. A key that most of the batch has is sorted by one thread.
     ///
     /// # Errors
     /// `InvalidArgument` for more keys, `Forked`.

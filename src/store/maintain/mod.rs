@@ -144,7 +144,7 @@ pub struct CompactReport {
 pub struct DropReport {
     /// Dropped, in rising order.
     pub dropped: Vec<CheckpointId>,
-    /// Kept, because a reader in another process has them open.
+    /// Kept, because a reader has them open, or a [`crate::Hold`] keeps them, in this process or in another.
     pub held: Vec<CheckpointId>,
     /// Bytes of parameter files that were unlinked.
     pub freed_bytes: u64,
@@ -265,6 +265,7 @@ impl Store {
 
     /// Does now what the store's own compactions would do as time goes by, until no file has a stale row
     /// and no two small files are left apart; gives the number of compactions. For tests: a user's is
+    /// [`Store::compact`].
     ///
     /// # Errors
     /// The first failure, after the rest is done: `NoSpace`, `Io`, `Corrupt`, `Poisoned`,
@@ -319,7 +320,7 @@ impl Store {
     }
 
     /// Drops retained checkpoints, and unlinks the files that only they need. The last checkpoint
-    /// can't be dropped; one that a reader in another process has open is kept, and told.
+    /// can't be dropped; one that a reader has open, or a [`crate::Hold`] keeps, stays, and is told.
     ///
     /// # Durability
     /// They are gone for good once this returns; after a crash before that, all are there or none.
