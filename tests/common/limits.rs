@@ -9,8 +9,9 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use nix::libc;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -59,7 +60,18 @@ impl Somebody {
             program,
             user: Some(user),
         };
-        match somebody.command().arg("--list").output() {
+        let started = || somebody.command().arg("--list").output();
+        let is_busy = |output: &Output| output.stderr.ends_with(b"Text file busy\n");
+        let mut last = started();
+        // A child that another test has just forked may still have the copy open for writing.
+        for _ in 0..500 {
+            if !last.as_ref().is_ok_and(is_busy) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+            last = started();
+        }
+        match last {
             Ok(output) if output.status.success() => Some(somebody),
             other => {
                 skipped(&format!(
