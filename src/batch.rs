@@ -1,5 +1,6 @@
 //! How is a batch of keys split between shards?
 
+use crate::error::{ArgumentError, Result};
 use crate::units::{mix64, range_of};
 
 /// The part of a batch that falls into one shard.
@@ -18,6 +19,22 @@ pub struct Split {
     pub parts: Vec<ShardPart>,
     /// The shard of each position.
     pub shards: Vec<u16>,
+}
+
+/// Checks that each key of a batch has a position.
+///
+/// # Errors
+/// `InvalidArgument`.
+pub fn check_keys(keys: usize) -> Result<()> {
+    match u32::try_from(keys) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(ArgumentError::Length {
+            what: "keys of a batch (at most)",
+            expected: u32::MAX as usize,
+            found: keys,
+        }
+        .into()),
+    }
 }
 
 /// Elements to expect for one of `shards` shards in a batch of `keys`.

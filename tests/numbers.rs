@@ -42,7 +42,7 @@ use child::{Child, role_of_this_process, say};
 use forge::Files;
 use forging::{STORE, fix, identity, put_u64, u32_at, u64_at};
 use hps::format::current::Current;
-use hps::format::manifest::{Edit, ManifestReader, encode_edit, encode_manifest_header};
+use hps::format::manifest::{Edit, ManifestReader, encode_manifest};
 use hps::inspect::{Scope, inspect_on};
 use hps::io::Io;
 use hps::*;
@@ -73,12 +73,7 @@ fn all_edits(tiny: &Tiny) -> Files {
     };
     edits.insert(place, removed);
     edits.push(Edit::DropFile { number: 2 });
-    let (header, mut digest) = encode_manifest_header(&id);
-    let mut out = header.to_vec();
-    for edit in &edits {
-        let offset = out.len() as u64;
-        encode_edit(edit, &id, offset, &mut out, &mut digest);
-    }
+    let (out, digest) = encode_manifest(&edits, &id);
     let current = Current {
         manifest_bytes: out.len() as u64,
         manifest_digest: digest,

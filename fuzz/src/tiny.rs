@@ -13,7 +13,7 @@ use hps::format::footer::{Footer, RunKind};
 use hps::format::image::{
     self, ENTRIES_PER_BLOCK, ImageEntry, encode_covered_block, encode_entry_block,
 };
-use hps::format::manifest::{Edit, FileMeta, ManifestReader, encode_edit, encode_manifest_header};
+use hps::format::manifest::{Edit, FileMeta, ManifestReader, encode_manifest};
 use hps::format::param_file::{decode_key_block, key_blocks};
 use hps::format::{BLOCK_BYTES, CURRENT_NAME, FileKind, file_name};
 use hps::io::sim::SimDisk;
@@ -222,12 +222,7 @@ impl Tiny {
         self.files
             .insert(root.join(file_name(FileKind::Image, number)), bytes);
 
-        let (header, mut digest) = encode_manifest_header(&id);
-        let mut out = header.to_vec();
-        for edit in &edits {
-            let offset = out.len() as u64;
-            encode_edit(edit, &id, offset, &mut out, &mut digest);
-        }
+        let (out, digest) = encode_manifest(&edits, &id);
         let manifest_bytes = out.len() as u64;
         let current = Current {
             manifest_bytes,

@@ -46,6 +46,18 @@ pub fn encode_manifest_header(identity: &FileIdentity) -> ([u8; MANIFEST_HEADER_
     (out, sum)
 }
 
+/// A manifest that starts with these edits, and its rolling digest.
+#[must_use]
+pub fn encode_manifest(edits: &[Edit], identity: &FileIdentity) -> (Vec<u8>, u64) {
+    let (header, mut digest) = encode_manifest_header(identity);
+    let mut out = header.to_vec();
+    for edit in edits {
+        let offset = out.len() as u64;
+        encode_edit(edit, identity, offset, &mut out, &mut digest);
+    }
+    (out, digest)
+}
+
 /// Appends the record of `edit` for file offset `offset` (where `out`'s end will be written),
 /// and moves the digest on.
 pub fn encode_edit(

@@ -96,13 +96,7 @@ pub(crate) fn write_root(
 ) -> Result<()> {
     let number = checkpoint.map_or(1, |(_, next)| next.number);
     let file_identity = format::FileIdentity::new(store, number);
-    let mut bytes = Vec::new();
-    let (header, mut digest) = format::manifest::encode_manifest_header(&file_identity);
-    bytes.extend_from_slice(&header);
-    for edit in &commit.edits {
-        let offset = bytes.len() as u64;
-        format::manifest::encode_edit(edit, &file_identity, offset, &mut bytes, &mut digest);
-    }
+    let (bytes, digest) = format::manifest::encode_manifest(&commit.edits, &file_identity);
     for name in manifest_names(number) {
         write_whole(root, &name, &bytes)?;
     }

@@ -9,7 +9,7 @@ use super::data_file::DataFile;
 use super::pieces::{aligned, read_exact};
 use crate::error::{Error, Result};
 use crate::format::footer::Run;
-use crate::format::param_file::{KEYS_PER_BLOCK, decode_key_block};
+use crate::format::param_file::{KEYS_PER_BLOCK, view_key_block};
 use crate::units::mix64;
 
 const PER_BLOCK: u64 = KEYS_PER_BLOCK as u64;
@@ -99,9 +99,6 @@ fn hashes_of(file: &DataFile, block: u64) -> Result<(u64, Vec<u64>)> {
     let offset = file.keys_offset + block * BLOCK_BYTES;
     let mut bytes = aligned(&file.path, BLOCK_BYTES)?;
     read_exact(&*file.file, &file.path, &mut bytes, offset)?;
-    let (mut keys, mut intervals) = (Vec::new(), Vec::new());
-    decode_key_block(&bytes, &file.identity, offset, &mut keys, &mut intervals)
-        .map_err(|e| e.at(&file.path))?;
-    keys.iter_mut().for_each(|key| *key = mix64(*key));
-    Ok((block * PER_BLOCK, keys))
+    let entries = view_key_block(&bytes, &file.identity, offset).map_err(|e| e.at(&file.path))?;
+    Ok((block * PER_BLOCK, entries.keys().map(mix64).collect()))
 }

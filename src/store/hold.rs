@@ -51,10 +51,9 @@ impl Store {
     pub fn identity(&self) -> Result<Identity> {
         let core = &self.parts.core;
         core.check_process()?;
-        let last = || core.ssd.versions().checkpoints.last().map(|c| c.id);
         let checkpoint = match core.read_only {
             true => core.ssd.opened_at,
-            false => last(),
+            false => core.ssd.last_id(),
         };
         Ok(Identity {
             store: core.ssd.store,

@@ -5,7 +5,8 @@
 
 use super::Store;
 use super::workers::WorkerPool;
-use crate::error::{ArgumentError, Result};
+use crate::batch::{check_keys, share};
+use crate::error::Result;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::units::{mix64, range_of, unmix64};
 
@@ -76,7 +77,7 @@ fn unique(pool: &WorkerPool, keys: &[u64]) -> Unique {
 
 /// Deals a piece of a batch, whose first key is at position `start`, out to ranges.
 fn deal(piece: &[u64], start: usize, ranges: usize) -> Dealt {
-    let share = crate::batch::share(piece.len(), ranges);
+    let share = share(piece.len(), ranges);
     let mut by_range: Dealt = (0..ranges).map(|_| Vec::with_capacity(share)).collect();
     for (position, key) in (start..).zip(piece) {
         let hash = mix64(*key);
@@ -118,15 +119,7 @@ impl Store {
     /// # }
     /// ```
     pub fn unique(&self, keys: &[u64]) -> Result<Unique> {
-        let expected = u32::MAX as usize;
-        if keys.len() > expected {
-            return Err(ArgumentError::Length {
-                what: "keys of a batch, at most",
-                expected,
-                found: keys.len(),
-            }
-            .into());
-        }
+        check_keys(keys.len())?;
         self.call(|parts| Ok(unique(&parts.workers.foreground(), keys)))
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use hps::format::FileIdentity;
 use hps::format::current::Current;
 use hps::format::identity::StoreIdentity;
-use hps::format::manifest::{Edit, ManifestReader, encode_edit, encode_manifest_header};
+use hps::format::manifest::{Edit, ManifestReader, encode_manifest};
 use hps::io::sim::SimDisk;
 
 const ROOT: &str = "/store";
@@ -39,12 +39,7 @@ pub fn forge(disk: &SimDisk, change: impl FnOnce(&mut Vec<Edit>)) {
     let reader = ManifestReader::new(bytes, &id).unwrap();
     let mut edits = reader.map(Result::unwrap).collect();
     change(&mut edits);
-    let (header, mut digest) = encode_manifest_header(&id);
-    let mut out = header.to_vec();
-    for edit in &edits {
-        let offset = out.len() as u64;
-        encode_edit(edit, &id, offset, &mut out, &mut digest);
-    }
+    let (out, digest) = encode_manifest(&edits, &id);
     let current = Current {
         manifest_bytes: out.len() as u64,
         manifest_digest: digest,

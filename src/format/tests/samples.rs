@@ -8,8 +8,7 @@ use super::identity::{StoreIdentity, encode_part};
 use super::image::{self, ImageEntry, ImageFooter};
 use super::layout::{DecodeError, Decoded, check_zero};
 use super::manifest::{
-    CheckpointMeta, Edit, FileMeta, ManifestReader, NOT_REMOVED, encode_edit,
-    encode_manifest_header,
+    CheckpointMeta, Edit, FileMeta, ManifestReader, NOT_REMOVED, encode_manifest,
 };
 use super::param_file::{self, KEYS_PER_BLOCK};
 use super::{BLOCK_BYTES, meta};
@@ -277,14 +276,7 @@ pub fn edits() -> Vec<Edit> {
 
 /// A manifest of `edits`; its digest.
 pub fn manifest_of(edits: &[Edit]) -> (Vec<u8>, u64) {
-    let identity = identity(MANIFEST);
-    let (header, mut digest) = encode_manifest_header(&identity);
-    let mut out = header.to_vec();
-    for edit in edits {
-        let offset = out.len() as u64;
-        encode_edit(edit, &identity, offset, &mut out, &mut digest);
-    }
-    (out, digest)
+    encode_manifest(edits, &identity(MANIFEST))
 }
 
 /// Reads a manifest; edits and digest.

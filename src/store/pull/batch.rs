@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 use super::super::core::Table;
 use super::super::lease::{PartMap, ShardRows};
 use super::super::workers::{BatchArrays, split_out};
-use crate::batch::{ShardPart, Split, share, split_into};
+use crate::batch::{ShardPart, Split, check_keys, share, split_into};
 use crate::error::{ArgumentError, Result};
 use crate::mem::NO_SLOT;
 use crate::sync::{Mutex, MutexGuard};
@@ -188,14 +188,5 @@ pub fn check_count(parts: usize, keys: usize) -> Result<()> {
         let what = String::from("a call needs at least one part");
         return Err(ArgumentError::Other { what }.into());
     }
-    if u32::try_from(keys).is_err() {
-        let what = "keys of a batch (at most)";
-        return Err(ArgumentError::Length {
-            what,
-            expected: u32::MAX as usize,
-            found: keys,
-        }
-        .into());
-    }
-    Ok(())
+    check_keys(keys)
 }
