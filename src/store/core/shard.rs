@@ -51,6 +51,11 @@ impl Table {
         stretch.go_on(&self.waits, &self.descriptor.name, cause, since);
     }
 
+    /// Whether it is one of its batches that waits, for this.
+    pub fn is_waited_for(&self, stretch: &Stretch<'_>, cause: Wait) -> bool {
+        stretch.is(&self.waits, cause)
+    }
+
     /// What is counted for it.
     #[must_use]
     pub fn stats(&self) -> TableStats {

@@ -29,7 +29,6 @@ impl Waits {
     /// A wait has begun; it ends when what this gives is dropped.
     pub fn begin(&self, table: &str, cause: Wait, since: Instant) -> Waiting<'_> {
         Waiting {
-            cause,
             counted: &self.0[cause as usize],
             since,
             _span: tracing::debug_span!("wait", table, cause = cause.name()).entered(),
@@ -54,7 +53,6 @@ impl Waits {
 /// A wait under way.
 #[derive(Debug)]
 pub struct Waiting<'a> {
-    cause: Wait,
     counted: &'a Counted,
     since: Instant,
     _span: EnteredSpan,
@@ -78,17 +76,18 @@ pub struct Stretch<'a>(Option<Waiting<'a>>);
 impl<'a> Stretch<'a> {
     /// It waits for this since then, or still.
     pub fn go_on(&mut self, waits: &'a Waits, table: &str, cause: Wait, since: Instant) {
-        if !self.is(cause) {
+        if !self.is(waits, cause) {
             self.end();
             self.0 = Some(waits.begin(table, cause, since));
         }
     }
 
-    /// Whether it waits for this.
-    pub fn is(&self, cause: Wait) -> bool {
+    /// Whether it waits for this, for the table whose waits these are.
+    pub fn is(&self, waits: &Waits, cause: Wait) -> bool {
+        let counted = &waits.0[cause as usize];
         self.0
             .as_ref()
-            .is_some_and(|waiting| waiting.cause == cause)
+            .is_some_and(|waiting| std::ptr::eq(waiting.counted, counted))
     }
 
     /// It does something else.
@@ -132,14 +131,19 @@ mod tests {
     #[test]
     fn what_a_batch_waits_for_again_and_again_is_one_wait() {
         let waits = Waits::default();
+        let other = Waits::default();
         let mut stretch = Stretch::default();
         for cause in [Wait::Room, Wait::Room, Wait::Flush, Wait::Room, Wait::Room] {
             stretch.go_on(&waits, "rows", cause, Instant::now());
-            assert!(stretch.is(cause));
+            assert!(stretch.is(&waits, cause));
         }
+        // Another table of the same call waits for the same.
+        stretch.go_on(&other, "other", Wait::Room, Instant::now());
+        assert!(stretch.is(&other, Wait::Room) && !stretch.is(&waits, Wait::Room));
         stretch.end();
         stretch.end();
         let counts = waits.stats().map(|waits| waits.count);
         assert_eq!(counts, [2, 1, 0, 0, 0]);
+        assert_eq!(other.stats()[0].count, 1);
     }
 }

@@ -186,7 +186,7 @@ impl Flusher {
         if has_room() {
             drop(writer);
             // Somebody else's flush has made it; or the end of a cut, which it waited for anyway.
-            if !stretch.is(Wait::Room) {
+            if !table.is_waited_for(stretch, Wait::Room) {
                 table.waits_on(stretch, Wait::Flush, since);
             }
             return Ok(());

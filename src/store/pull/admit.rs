@@ -86,19 +86,21 @@ impl Puller {
         let map = &batch.map;
         let mut stretch = Stretch::default();
         loop {
-            let admission = self.admission_alone();
             let span = tracing::debug_span!("admission", parts = map.len(), keys = map.keys());
+            // Begins and ends without the lock: a program's subscriber may take its time.
             let entered = span.enter();
+            let admission = self.admission_alone();
             let admitted = pool.shards(self.core.shards.len(), map.keys(), |s, _| {
                 let mut pending = open(&batch.cells[s]);
                 pending.part.hashes.is_empty() || self.admit_shard(map, s, &mut pending)
             });
-            drop(entered);
             if admitted.iter().all(|ok| *ok) {
+                drop(admission);
                 return Ok(());
             }
             let refusals = self.undo(batch);
             drop(admission);
+            drop(entered);
             let Some(FrozenAt { shard, rank, busy }) = self.refused(map, refusals)? else {
                 continue;
             };

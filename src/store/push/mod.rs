@@ -266,6 +266,9 @@ impl Pusher {
 
     fn push_shard(&self, s: usize, job: &Job<'_>) -> Result<()> {
         let (slots, positions, repeats) = job.rows_in(s);
+        if slots.is_empty() {
+            return Ok(());
+        }
         let usable = |position: u32| {
             let start = position as usize * job.width;
             !job.skip || all_finite(&job.update.values()[start..start + job.looked])
@@ -279,6 +282,7 @@ impl Pusher {
             kept.sort_unstable();
         }
         if kept.is_empty() {
+            self.workers.arrays.pairs.put(kept);
             return Ok(());
         }
         let mut slots = self.workers.arrays.numbers.take(kept.len());
