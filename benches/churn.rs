@@ -57,11 +57,9 @@ fn args() -> Args {
 
 /// Trains until the time is over; prints a line of figures twice a second.
 fn child(args: &Args, dir: &Path) {
-    let options = RuntimeOptions {
-        cache_bytes: args.cache_mib << 20,
-        threads: 2,
-        ..RuntimeOptions::default()
-    };
+    let options = RuntimeOptions::new()
+        .cache_bytes(args.cache_mib << 20)
+        .threads(2);
     let store = Store::create(dir, options).unwrap();
     let table = store.create_table(&TableDescriptor::new("t", DIM)).unwrap();
     let gradients = vec![0.01f32; BATCH * DIM];

@@ -17,12 +17,10 @@ const DIM: usize = 64;
 
 /// A store whose rows are all resident, pushed once. Nothing here reaches its disk.
 fn resident(keys: &[u64]) -> (Store, TableId) {
-    let options = RuntimeOptions {
-        cache_bytes: keys.len() as u64 * 700 + (8 << 20),
-        threads: 1,
-        inline: true,
-        ..RuntimeOptions::default()
-    };
+    let options = RuntimeOptions::new()
+        .cache_bytes(keys.len() as u64 * 700 + (8 << 20))
+        .threads(1)
+        .inline(true);
     let disk = Arc::new(SimDisk::new(1));
     let store = Store::create_on(disk, "/store".as_ref(), options).unwrap();
     let table = store.create_table(&TableDescriptor::new("t", DIM)).unwrap();

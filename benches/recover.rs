@@ -19,11 +19,7 @@ use hps::{RuntimeOptions, Store, TableDescriptor, Update, mix64};
 const DIM: usize = 4;
 
 fn options() -> RuntimeOptions {
-    RuntimeOptions {
-        cache_bytes: 16 << 20,
-        threads: 1,
-        ..RuntimeOptions::default()
-    }
+    RuntimeOptions::new().cache_bytes(16 << 20).threads(1)
 }
 
 fn fill(directory: &Path, rows: u64) {

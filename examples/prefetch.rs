@@ -15,10 +15,8 @@ const DEPTH: usize = 2;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let temporary = tempfile::tempdir()?;
-    let options = RuntimeOptions {
-        cache_bytes: 8 << 20, // the table below takes 26 MB
-        ..RuntimeOptions::default()
-    };
+    let options = RuntimeOptions::new().cache_bytes(8 << 20) // the table below takes 26 MB
+;
     let store = Store::create(&temporary.path().join("store"), options)?;
     let table = store.create_table(&TableDescriptor::new("items", DIM))?;
 

@@ -12,10 +12,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let temporary = tempfile::tempdir()?;
     let given = std::env::args_os().nth(1).map(std::path::PathBuf::from);
     let directory = given.unwrap_or_else(|| temporary.path().join("store"));
-    let options = RuntimeOptions {
-        cache_bytes: 16 << 20,
-        ..RuntimeOptions::default()
-    };
+    let options = RuntimeOptions::new().cache_bytes(16 << 20);
     let store = Store::create(&directory, options.clone())?;
     let clicks = store.create_table(&TableDescriptor::new("clicks", DIM))?;
 

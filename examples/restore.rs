@@ -9,11 +9,9 @@ use hps::{RuntimeOptions, Store, TableDescriptor, Update};
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let temporary = tempfile::tempdir()?;
     let directory = temporary.path().join("store");
-    let options = RuntimeOptions {
-        cache_bytes: 8 << 20,
-        retain_checkpoints: 3,
-        ..RuntimeOptions::default()
-    };
+    let options = RuntimeOptions::new()
+        .cache_bytes(8 << 20)
+        .retain_checkpoints(3);
     let store = Store::create(&directory, options.clone())?;
     let table = store.create_table(&TableDescriptor::new("clicks", 1))?;
     let mut row = [0.0];

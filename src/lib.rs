@@ -10,7 +10,7 @@
 //!
 //! # fn main() -> hps::Result<()> {
 //! # let directory = std::env::temp_dir().join(format!("hps-doc-{}", std::process::id()));
-//! let options = RuntimeOptions { cache_bytes: 16 << 20, ..RuntimeOptions::default() };
+//! let options = RuntimeOptions::new().cache_bytes(16 << 20);
 //! let store = Store::create(&directory, options.clone())?;
 //! let table = store.create_table(&TableDescriptor::new("clicks", 8))?;
 //!

@@ -4,8 +4,14 @@
 //! - [`RuntimeOptions`] may differ per open. `hyper` and `non_finite` say what a push computes; all
 //!   others change speed, memory and disk, never a value.
 //! - Everything is validated once, in `create_table` and `open`.
+//! - A struct of options is `#[non_exhaustive]`, so that a new field breaks nobody's build: it is made
+//!   by `new` and a method for each field, which are named after the fields.
+
+mod setters;
 
 use std::path::PathBuf;
+
+pub(crate) use setters::setters;
 
 use crate::error::{ArgumentError, Error, Result};
 
@@ -80,6 +86,7 @@ pub enum Initialiser {
 
 /// Optional row metadata, changed at push only; off by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RowMetadata {
     /// u32 sum of the `shows` given at push.
     pub show: bool,
@@ -103,7 +110,15 @@ impl RowMetadata {
 }
 
 /// What is fixed with a table's data. Stored, fingerprinted, never changed.
+///
+/// ```
+/// use hps::{Optimizer, TableDescriptor};
+///
+/// let table = TableDescriptor::new("clicks", 16).optimizer(Optimizer::Adam).seed(7);
+/// assert_eq!(table.row_f32s(), 16 + 2 * 16 + 1);
+/// ```
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct TableDescriptor {
     /// Name, 1 to 255 bytes of UTF-8.
     pub name: String,
@@ -216,6 +231,7 @@ const OPEN_FILES_MOST: usize = 1 << 24;
 
 /// Numbers of the update rules that may change between runs; recorded in each checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct HyperParameters {
     /// Momentum, Nesterov. Default 0.9.
     pub momentum: f32,
@@ -249,6 +265,7 @@ impl Default for HyperParameters {
 
 /// Which I/O engine to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum IoEngine {
     /// io_uring, or plain calls where the kernel refuses it.
     #[default]
@@ -259,6 +276,7 @@ pub enum IoEngine {
 
 /// Which rows leave memory first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum PolicyKind {
     /// LRU list of current rows, LFU list of candidates, frequencies that survive eviction.
     #[default]
@@ -273,6 +291,7 @@ pub enum PolicyKind {
 
 /// What to do with gradients that are NaN or infinite. They are always counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum NonFinite {
     /// Leave the row as it is; other rows of the batch are updated.
     #[default]
@@ -327,7 +346,15 @@ impl Default for Thresholds {
 }
 
 /// Settings that may differ at each open. Only `hyper` and `non_finite` change a value.
+///
+/// ```
+/// use hps::RuntimeOptions;
+///
+/// let options = RuntimeOptions::new().cache_bytes(64 << 20).threads(2);
+/// assert_eq!((options.threads, options.shards), (2, 4));
+/// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct RuntimeOptions {
     /// Memory for rows, lists, hash, frequency memory, lease and write buffers, in bytes.
     /// Default 1 GiB; at least 1 MiB. Raising it raises the hit rate. The index is beside it.
@@ -408,13 +435,13 @@ impl Default for RuntimeOptions {
 impl RuntimeOptions {
     /// The thresholds in force; only tests can change them.
     #[cfg(feature = "sim")]
-    pub(crate) fn thresholds(&self) -> Thresholds {
+    pub(crate) fn thresholds_in_force(&self) -> Thresholds {
         self.thresholds
     }
 
     /// The thresholds in force; only tests can change them.
     #[cfg(not(feature = "sim"))]
-    pub(crate) fn thresholds(&self) -> Thresholds {
+    pub(crate) fn thresholds_in_force(&self) -> Thresholds {
         let _not_an_option = self;
         Thresholds::default()
     }

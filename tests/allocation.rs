@@ -136,10 +136,7 @@ fn limited_write(place: &Path, bytes: usize) -> Result<()> {
 
 /// Wants a cache larger than the memory that there is.
 fn limited_cache(place: &Path, cache_bytes: usize) -> Result<()> {
-    let options = RuntimeOptions {
-        cache_bytes: cache_bytes as u64,
-        ..options()
-    };
+    let options = options().cache_bytes(cache_bytes as u64);
     limited(64 << 20, || Store::open(place, options).map(drop))
 }
 

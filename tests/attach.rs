@@ -25,11 +25,7 @@ const ROOT: &str = "/store";
 /// A store with one checkpoint, and a writer that has not made another yet: its next one starts a new
 /// manifest and forgets the one before.
 fn writer(disk: &SimDisk) -> (Store, TableId) {
-    let one = RuntimeOptions {
-        retain_checkpoints: 1,
-        inline: true,
-        ..options()
-    };
+    let one = options().retain_checkpoints(1).inline(true);
     let shared = || Io::of(disk.clone());
     let store = Store::create_on(shared(), Path::new(ROOT), one.clone()).unwrap();
     let table = store.create_table(&sgd("t", 4)).unwrap();
@@ -48,10 +44,7 @@ fn read(disk: &SimDisk, before: Hook) -> Result<Store> {
         reads: Some(Arc::clone(&before)),
         ..HookedDisk::new(disk.clone(), before)
     });
-    let inline = RuntimeOptions {
-        inline: true,
-        ..options()
-    };
+    let inline = options().inline(true);
     Store::open_read_only_on(shared, Path::new(ROOT), None, inline)
 }
 

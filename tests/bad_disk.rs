@@ -33,14 +33,14 @@ const KEYS: u64 = 6000;
 const BATCH: usize = 500;
 
 fn options(directories: usize) -> RuntimeOptions {
-    RuntimeOptions {
-        file_bytes: 1 << 20,
-        data_directories: (0..directories)
-            .map(|i| PathBuf::from(format!("disk-{i}")))
-            .collect(),
-        retain_checkpoints: 1,
-        ..small::options()
-    }
+    small::options()
+        .file_bytes(1 << 20)
+        .data_directories(
+            (0..directories)
+                .map(|i| PathBuf::from(format!("disk-{i}")))
+                .collect(),
+        )
+        .retain_checkpoints(1)
 }
 
 fn make(disk: impl Into<Io>, options: RuntimeOptions) -> (Store, TableId) {
@@ -158,13 +158,7 @@ fn one_bad_sector_leaves_the_other_files_and_directories_compacting() {
 #[test]
 fn a_store_with_a_bad_sector_stays_within_its_limit() {
     let disk = SimDisk::new(1);
-    let (store, table) = make(
-        Arc::new(disk.clone()),
-        RuntimeOptions {
-            disk_bytes_max: 12 << 20,
-            ..options(1)
-        },
-    );
+    let (store, table) = make(Arc::new(disk.clone()), options(1).disk_bytes_max(12 << 20));
     fill(&store, table);
     store.flush().unwrap();
     spoil(&disk, &largest(&store, 0));
@@ -249,10 +243,7 @@ fn a_disk_or_a_quota_that_fills_up_is_told_with_its_own_room() {
         };
         let mut hooked = HookedDisk::new(SimDisk::new(1), hook);
         hooked.reads = Some(asked);
-        let options = RuntimeOptions {
-            inline: true,
-            ..options(2)
-        };
+        let options = options(2).inline(true);
         let (store, table) = make(Arc::new(hooked), options);
         set(
             &store,

@@ -370,10 +370,7 @@ fn contents(disk: &SimDisk) -> Files {
 /// The finding of an inspection, and the exit code that `hps-fsck` gives for it.
 fn look(files: &Files, full: bool) -> (String, u8) {
     let disk = Tiny::disk(files);
-    let scope = Scope {
-        full,
-        ..Scope::default()
-    };
+    let scope = Scope::new().full(full);
     let shared = Io::of(disk.clone());
     let go_on = &mut |_, _| ControlFlow::Continue(());
     let looked = inspect_on(&shared, Path::new(ROOT), scope, go_on);

@@ -241,10 +241,7 @@ fn train_until(seed: u64, stop: u64, inside: bool) -> Outage {
         run,
         left,
         inside: inside && reached,
-        options: RuntimeOptions {
-            inline: true,
-            ..plan.options
-        },
+        options: plan.options.inline(true),
     }
 }
 

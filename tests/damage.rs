@@ -165,12 +165,10 @@ fn a_damaged_record_costs_its_row_and_no_other() {
 fn a_directory_that_can_not_be_written_is_an_io_error_that_names_it() {
     use std::os::unix::fs::PermissionsExt;
     let temporary = tempfile::tempdir().unwrap();
-    let options = RuntimeOptions {
-        cache_bytes: 1 << 20,
-        io: IoEngine::Pread,
-        threads: 1,
-        ..RuntimeOptions::default()
-    };
+    let options = RuntimeOptions::new()
+        .cache_bytes(1 << 20)
+        .io(IoEngine::Pread)
+        .threads(1);
     // A name below a file can't be made by anyone, root included.
     let file = temporary.path().join("file");
     std::fs::File::create(&file).unwrap();

@@ -30,16 +30,14 @@ const BATCH: u64 = 1000;
 const DESCRIPTORS: u64 = 64;
 
 fn options() -> RuntimeOptions {
-    RuntimeOptions {
-        cache_bytes: 8 << 20,
-        file_bytes: 1 << 20,
-        threads: 2,
-        shards: 2,
-        io_depth: 16,
-        retain_checkpoints: 2,
-        data_directories: vec!["a".into(), "b".into()],
-        ..RuntimeOptions::default()
-    }
+    RuntimeOptions::new()
+        .cache_bytes(8 << 20)
+        .file_bytes(1 << 20)
+        .threads(2)
+        .shards(2)
+        .io_depth(16)
+        .retain_checkpoints(2)
+        .data_directories(vec!["a".into(), "b".into()])
 }
 
 /// What a child process does.
@@ -174,11 +172,7 @@ fn share(place: &Path) {
 }
 
 fn options_of_export() -> RuntimeOptions {
-    RuntimeOptions {
-        data_directories: Vec::new(),
-        open_files_max: 16,
-        ..options()
-    }
+    options().data_directories(Vec::new()).open_files_max(16)
 }
 
 /// `share`: a flush and a checkpoint failed for as long as others had the descriptors: nobody closed

@@ -140,10 +140,7 @@ fn whichever_call_of_a_reader_fails_it_says_so_and_reads_on_once_the_disk_works(
 }
 
 fn look(disk: &SimDisk) -> Result<Report> {
-    let scope = Scope {
-        full: true,
-        ..Scope::default()
-    };
+    let scope = Scope::new().full(true);
     let on = &mut |_, _| ControlFlow::Continue(());
     inspect_on(&Io::of(disk.clone()), Path::new(ROOT), scope, on)
 }

@@ -49,10 +49,7 @@ fn role() {
         Some(role) => (role.to_owned(), true),
         None => (role, false),
     };
-    let options = RuntimeOptions {
-        inline,
-        ..options()
-    };
+    let options = options().inline(inline);
     match role.as_str() {
         "ask" => ask(&place, options),
         "drop" => drop_all(&place, options),
@@ -316,11 +313,7 @@ fn resident_bytes() -> u64 {
 /// Fills a cache and looks how much of it a child has.
 fn grow(place: &Path) {
     const WIDE: usize = 1024;
-    let options = RuntimeOptions {
-        cache_bytes: 128 << 20,
-        shards: 2,
-        ..options()
-    };
+    let options = options().cache_bytes(128 << 20).shards(2);
     let store = Store::create(&place.join("store"), options).unwrap();
     let table = store.create_table(&sgd("t", WIDE)).unwrap();
     let keys: Vec<u64> = (0..20_000).collect();

@@ -128,10 +128,7 @@ fn expected(name: &str) -> String {
 
 fn look(directory: &Path) -> Result<Option<Severity>> {
     let disk = Io::pread();
-    let scope = Scope {
-        full: true,
-        ..Scope::default()
-    };
+    let scope = Scope::new().full(true);
     let go_on = &mut |_, _| ControlFlow::Continue(());
     Ok(inspect_on(&disk, directory, scope, go_on)?.worst())
 }
@@ -310,16 +307,14 @@ fn is_refused(name: &str, file: &Path, later: u32, store: [u8; 16]) {
 fn make_many() -> (Files, BTreeMap<CheckpointId, Content>) {
     let disk = SimDisk::new(28);
     disk.set_unix_seconds(1_800_000_000);
-    let options = RuntimeOptions {
-        data_directories: (0..3).map(|n| format!("disk-{n}").into()).collect(),
+    let options = options()
+        .data_directories((0..3).map(|n| format!("disk-{n}").into()).collect())
         // Two dozen rows are worth an image.
-        thresholds: Thresholds {
+        .thresholds(Thresholds {
             image_young_bytes: 0,
             image_young_part: 1000,
             ..Thresholds::default()
-        },
-        ..options()
-    };
+        });
     let store = Store::create_on(Io::of(disk.clone()), Path::new(ROOT), options).unwrap();
     for descriptor in descriptors() {
         store.create_table(&descriptor).unwrap();

@@ -200,24 +200,20 @@ fn check(store: &Store, keys: std::ops::Range<u64>, value: f32) {
 }
 
 fn options_with_image(inline: bool) -> RuntimeOptions {
-    RuntimeOptions {
-        cache_bytes: 8 << 20,
-        file_bytes: FILE_BYTES,
-        threads: 1,
-        io_depth: 4,
-        retain_checkpoints: 1,
-        disk_bytes_max: 1 << 40,
-        inline,
-        ..RuntimeOptions::default()
-    }
+    RuntimeOptions::new()
+        .cache_bytes(8 << 20)
+        .file_bytes(FILE_BYTES)
+        .threads(1)
+        .io_depth(4)
+        .retain_checkpoints(1)
+        .disk_bytes_max(1 << 40)
+        .inline(inline)
 }
 
 fn table() -> TableDescriptor {
-    TableDescriptor {
-        optimizer: Optimizer::Sgd,
-        initialiser: Initialiser::Zero,
-        ..TableDescriptor::new("t", 4)
-    }
+    TableDescriptor::new("t", 4)
+        .optimizer(Optimizer::Sgd)
+        .initialiser(Initialiser::Zero)
 }
 
 fn create_table(disk: impl hps::io::Disk + hps::io::Engine + 'static, inline: bool) -> Store {
@@ -306,10 +302,7 @@ fn an_image_counts_as_bytes_on_disk_and_keeps_within_the_limit() {
 
 /// What an inspection says, worst first.
 fn look(disk: &SimDisk, full: bool) -> Vec<inspect::Finding> {
-    let scope = inspect::Scope {
-        full,
-        ..inspect::Scope::default()
-    };
+    let scope = inspect::Scope::new().full(full);
     let mut go_on = |_, _| std::ops::ControlFlow::Continue(());
     let io = hps::io::Io::of(disk.clone());
     let report = inspect::inspect_on(&io, Path::new(ROOT), scope, &mut go_on);
@@ -376,10 +369,7 @@ fn a_store_whose_image_gave_its_room_to_a_flush_is_whole_for_everybody() {
 /// opened after a crash, and closed while the compaction that began at once was at work.
 #[test]
 fn a_closed_store_has_no_file_that_no_checkpoint_needs() {
-    let options = |inline| RuntimeOptions {
-        space_bound: 1.1,
-        ..options_with_image(inline)
-    };
+    let options = |inline| options_with_image(inline).space_bound(1.1);
     let leftovers = |disk: &SimDisk| {
         let severity = |f: &inspect::Finding| f.severity;
         assert!(
@@ -512,12 +502,10 @@ fn rows_of_a_file_that_was_written_count_although_the_one_beside_it_failed() {
             hit.then(|| Err(Errno::EIO.into()))
         })
     };
-    let options = RuntimeOptions {
+    let options = options_with_image(false)
         // Two files are written at the same time.
-        cache_bytes: 64 << 20,
-        data_directories: vec!["a".into(), "b".into()],
-        ..options_with_image(false)
-    };
+        .cache_bytes(64 << 20)
+        .data_directories(vec!["a".into(), "b".into()]);
     let hooked = Arc::new(HookedDisk::new(disk, hook));
     let store = Store::create_on(hooked, Path::new(ROOT), options).unwrap();
     store.create_table(&table()).unwrap();

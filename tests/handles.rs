@@ -98,11 +98,9 @@ fn files_in(place: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 /// Works on a store opened by a relative path while the process goes from folder to folder.
 fn wander(place: &Path) {
     let go = |to: &str| std::env::set_current_dir(place.join(to)).unwrap();
-    let options = RuntimeOptions {
-        retain_checkpoints: 3,
-        data_directories: vec!["part-0".into(), "../part-of-mine".into()],
-        ..options()
-    };
+    let options = options()
+        .retain_checkpoints(3)
+        .data_directories(vec!["part-0".into(), "../part-of-mine".into()]);
     go("two");
     let (other, _) = make(Path::new("store"), options.clone());
     other.close().unwrap();
@@ -206,11 +204,7 @@ fn running_out_of_descriptors_fails_a_checkpoint_and_not_the_store() {
 }
 
 fn inline() -> RuntimeOptions {
-    RuntimeOptions {
-        inline: true,
-        threads: 1,
-        ..options()
-    }
+    options().inline(true).threads(1)
 }
 
 fn make_on(disk: &SimDisk, root: &str, options: RuntimeOptions) -> (Store, TableId) {
@@ -268,10 +262,7 @@ fn name_of(number: u64, kind: &str) -> String {
 fn a_store_that_a_repair_has_just_replaced_is_not_the_one_that_is_opened() {
     for read_only in [false, true] {
         let disk = SimDisk::new(1);
-        let parts = |name: &str| RuntimeOptions {
-            data_directories: vec![format!("/{name}").into()],
-            ..inline()
-        };
+        let parts = |name: &str| inline().data_directories(vec![format!("/{name}").into()]);
         make_on(&disk, "/store.repair", parts("new"))
             .0
             .close()
@@ -326,10 +317,7 @@ fn a_store_made_by_a_bare_name_is_there_after_a_power_cut() {
 fn a_data_directory_whose_path_can_not_be_stored_is_refused() {
     let place = tempfile::tempdir().unwrap();
     let part = place.path().join(std::ffi::OsStr::from_bytes(b"part-\xff"));
-    let options = RuntimeOptions {
-        data_directories: vec![part],
-        ..options()
-    };
+    let options = options().data_directories(vec![part]);
     let root = place.path().join("store");
     let error = Store::create(&root, options.clone()).unwrap_err();
     let invalid = small::invalid(error);

@@ -37,10 +37,7 @@ use sample::{Bits, grow, read_rows, rows, sample};
 
 fn look(disk: &SimDisk, full: bool) -> Result<Report> {
     let disk = Io::of(disk.clone());
-    let scope = Scope {
-        full,
-        ..Scope::default()
-    };
+    let scope = Scope::new().full(full);
     inspect_on(&disk, Path::new(ROOT), scope, &mut |_, _| {
         ControlFlow::Continue(())
     })
@@ -440,11 +437,7 @@ fn what_is_no_store_or_no_checkpoint_is_an_error() {
     assert!(matches!(look(&disk, true), Err(Error::InvalidArgument(_))));
     let (disk, _run) = sample(1);
     let disk = Io::of(disk);
-    let scope = Scope {
-        full: true,
-        checkpoint: Some(CheckpointId(99)),
-        ..Scope::default()
-    };
+    let scope = Scope::new().full(true).checkpoint(Some(CheckpointId(99)));
     let error = inspect_on(&disk, Path::new(ROOT), scope, &mut |_, _| {
         ControlFlow::Continue(())
     })

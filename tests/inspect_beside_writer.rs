@@ -43,10 +43,7 @@ const KEYS: u64 = 9000;
 const BATCH: usize = 3000;
 
 fn options() -> RuntimeOptions {
-    RuntimeOptions {
-        retain_checkpoints: 3,
-        ..small::options()
-    }
+    small::options().retain_checkpoints(3)
 }
 
 fn looks() -> u64 {
@@ -126,10 +123,7 @@ struct Seen {
 
 fn look(place: &Path, turn: u64) -> Result<Report> {
     let io = Io::pread();
-    let scope = Scope {
-        full: turn.is_multiple_of(2),
-        ..Scope::default()
-    };
+    let scope = Scope::new().full(turn.is_multiple_of(2));
     inspect_on(&io, place, scope, &mut |_, _| ControlFlow::Continue(()))
 }
 
@@ -214,17 +208,15 @@ type Change = fn(&SimDisk, Store) -> Store;
 
 /// An image at every checkpoint, a manifest afresh at every one, one retained.
 fn hasty() -> RuntimeOptions {
-    RuntimeOptions {
-        inline: true,
-        retain_checkpoints: 2,
-        thresholds: Thresholds {
+    small::options()
+        .inline(true)
+        .retain_checkpoints(2)
+        .thresholds(Thresholds {
             image_young_bytes: 0,
             image_young_part: u64::MAX,
             manifest_roll_bytes: 0,
             ..Thresholds::default()
-        },
-        ..small::options()
-    }
+        })
 }
 
 fn open_again(disk: &SimDisk) -> Store {
@@ -274,10 +266,7 @@ fn simulated() -> (SimDisk, Store) {
 }
 
 fn look_on(io: &Io, full: bool) -> Result<Report> {
-    let scope = Scope {
-        full,
-        ..Scope::default()
-    };
+    let scope = Scope::new().full(full);
     inspect_on(io, Path::new(ROOT), scope, &mut |_, _| {
         ControlFlow::Continue(())
     })
@@ -436,11 +425,9 @@ fn a_writer_that_is_always_quicker_does_not_make_a_sound_store_look_damaged() {
 /// What is damaged must not be taken for a change either: the file is in force all the time.
 #[test]
 fn damage_is_found_beside_a_writer_that_commits_at_every_call() {
-    let calm = RuntimeOptions {
-        retain_checkpoints: 1000,
-        thresholds: Thresholds::default(),
-        ..hasty()
-    };
+    let calm = hasty()
+        .retain_checkpoints(1000)
+        .thresholds(Thresholds::default());
     for end in ["rows", "meta", "image", "manifest", "copy"] {
         let (disk, store) = simulated();
         store.close().unwrap();

@@ -313,13 +313,13 @@ fn an_image_of_a_later_checkpoint_than_the_one_looked_at_is_not_compared() {
     let path = forge_image(&disk, wrong);
     for (checkpoint, findings) in [(Some(1), 0), (Some(2), 1), (None, 1)] {
         let checkpoint = checkpoint.map(CheckpointId);
-        let scope = Scope { checkpoint, ..FULL };
+        let scope = FULL.checkpoint(checkpoint);
         assert_eq!(found(&disk, scope).len(), findings, "{checkpoint:?}");
     }
     // Verified it is all the same.
     disk.corrupt(&path, 2 * 4096 + 100, 1).unwrap();
     let checkpoint = Some(CheckpointId(1));
-    let damage = found(&disk, Scope { checkpoint, ..FULL });
+    let damage = found(&disk, FULL.checkpoint(checkpoint));
     assert!(damage.len() == 1 && damage[0].1 == path, "{damage:?}");
     let disk = store(with_images());
     forge_image(&disk, |image| {

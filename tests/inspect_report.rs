@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex};
 use common::descriptor;
 use hooked::{Hook, HookedDisk};
 use hps::format::meta::META_HEADER_BYTES;
-use hps::inspect::{Report, Scope, Severity};
+use hps::inspect::{Report, Severity};
 use hps::io::sim::SimDisk;
 use hps::io::{Disk, Io};
 use hps::*;
@@ -57,7 +57,7 @@ fn the_numbers_of_a_report_are_those_of_the_checkpoint_that_is_looked_at() {
     let mut entries = BTreeMap::new();
     for (id, rows, tombstones, value, live) in [(1, 20, 0, 1.0, 20), (2, 28, 2, 2.0, 30)] {
         let checkpoint = Some(CheckpointId(id));
-        let report = look(&disk, Scope { checkpoint, ..FULL }).unwrap();
+        let report = look(&disk, FULL.checkpoint(checkpoint)).unwrap();
         assert!(report.findings.is_empty(), "{:?}", report.findings);
         assert_eq!(report.checkpoint, checkpoint);
         let table = &report.tables[0];
@@ -174,7 +174,7 @@ fn with_files_of_older() -> (SimDisk, [PathBuf; 2]) {
     let only_in = |id: u64, other: u64| -> PathBuf {
         let files = |id| {
             let checkpoint = Some(CheckpointId(id));
-            let files = look(&disk, Scope { checkpoint, ..FULL }).unwrap().files;
+            let files = look(&disk, FULL.checkpoint(checkpoint)).unwrap().files;
             let of_it = files.into_iter().filter(|f| f.live.is_some());
             of_it.map(|f| f.path).collect::<Vec<_>>()
         };
@@ -205,11 +205,7 @@ fn damage_to_what_only_an_older_checkpoint_needs_is_found() {
 #[test]
 fn a_look_at_rows_only_sees_the_parameter_files_of_one_checkpoint_and_nothing_else() {
     let (disk, [new, old]) = with_files_of_older();
-    let only = |id| Scope {
-        checkpoint: Some(CheckpointId(id)),
-        rows_only: true,
-        ..FULL
-    };
+    let only = |id| FULL.checkpoint(Some(CheckpointId(id))).rows_only(true);
     for end in ["meta", "copy", "image"] {
         for path in named(&disk, end) {
             disk.corrupt(&path, 70, 1).unwrap();
@@ -230,16 +226,7 @@ fn a_look_at_rows_only_sees_the_parameter_files_of_one_checkpoint_and_nothing_el
         disk.corrupt(damaged, 4096 + STRIDE + 50, 1).unwrap();
         let damage = vec![(Severity::Damage, damaged.clone(), Some(4096 + STRIDE))];
         assert_eq!(found(&disk, only(at)), damage);
-        assert_eq!(
-            found(
-                &disk,
-                Scope {
-                    full: false,
-                    ..only(at)
-                }
-            ),
-            []
-        );
+        assert_eq!(found(&disk, only(at).full(false)), []);
         disk.corrupt(damaged, 4096 + STRIDE + 50, 1).unwrap();
     }
 }
@@ -280,16 +267,7 @@ fn what_nothing_needs_is_left_over_but_not_beside_a_writer() {
         }
         let paths: Vec<PathBuf> = report.findings.into_iter().map(|f| f.path).collect();
         assert_eq!(paths, expected);
-        assert_eq!(
-            found(
-                &disk,
-                Scope {
-                    rows_only: true,
-                    ..scope
-                }
-            ),
-            []
-        );
+        assert_eq!(found(&disk, scope.rows_only(true)), []);
     }
     let reader = Store::open_read_only_on(Io::of(disk.clone()), Path::new(ROOT), None, run.options);
     let reader = reader.unwrap();
@@ -321,16 +299,7 @@ fn an_image_that_is_gone_is_told_as_no_damage_and_beside_a_writer_not_at_all() {
     for scope in [QUICK, FULL] {
         let gone = vec![(Severity::Leftover, image.clone(), None)];
         assert_eq!(found(&disk, scope), gone);
-        assert_eq!(
-            found(
-                &disk,
-                Scope {
-                    rows_only: true,
-                    ..scope
-                }
-            ),
-            []
-        );
+        assert_eq!(found(&disk, scope.rows_only(true)), []);
         assert_eq!(look(&disk, scope).unwrap().findings[0].what, GONE);
     }
     let store = open(&disk, with_images());
@@ -356,7 +325,7 @@ fn an_image_of_another_checkpoint_is_no_damage() {
     write(&disk, with_images(), &[(0..40, 5), (20..60, 5)]);
     // It is of checkpoint 2, and says of keys 20 to 39 that they are in a file of that.
     let checkpoint = Some(CheckpointId(1));
-    let report = look(&disk, Scope { checkpoint, ..FULL }).unwrap();
+    let report = look(&disk, FULL.checkpoint(checkpoint)).unwrap();
     assert!(report.findings.is_empty(), "{:?}", report.findings);
     assert_eq!(report.tables[0].rows, 40);
     // From here on the image is older than what is looked at: files that it does not cover, keys
@@ -467,10 +436,7 @@ fn the_block_that_the_device_can_not_give_is_named() {
     let footer = keys + 3 * 4096;
     assert_eq!(whole.len() as u64, footer + 4096);
     let block = |at: u64| at / 4096 * 4096;
-    let of_repair = Scope {
-        unreadable_is_damage: true,
-        ..FULL
-    };
+    let of_repair = FULL.unreadable_is_damage(true);
     // Pieces of rows are of 1 MiB.
     for at in [
         0,
@@ -488,10 +454,7 @@ fn the_block_that_the_device_can_not_give_is_named() {
         assert_eq!(found(&disk, of_repair), lost, "byte {at}");
         let error = look(&disk, FULL).unwrap_err();
         assert!(matches!(&error, Error::Io { path: named, .. } if *named == path));
-        let quick = Scope {
-            full: false,
-            ..of_repair
-        };
+        let quick = of_repair.full(false);
         let ends = at < 4096 || at >= footer;
         assert_eq!(found(&disk, quick).len(), usize::from(ends), "byte {at}");
         disk.write_file(&path, &whole).unwrap();
@@ -519,10 +482,7 @@ fn an_image_that_the_device_can_not_give_is_told_to_a_repair_and_an_error_else()
         disk.lose_sector(&image, at).unwrap();
         let error = look(&disk, FULL).unwrap_err();
         assert!(matches!(&error, Error::Io { path, .. } if *path == image));
-        let of_repair = Scope {
-            unreadable_is_damage: true,
-            ..FULL
-        };
+        let of_repair = FULL.unreadable_is_damage(true);
         assert_eq!(found(&disk, of_repair), [(Severity::Cache, image, None)]);
     }
 }

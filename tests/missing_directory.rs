@@ -40,12 +40,10 @@ impl Case {
             lost: RefCell::default(),
         };
         fs::create_dir(case.home.path().join("disks")).unwrap();
-        let options = RuntimeOptions {
-            cache_bytes: 8 << 20,
-            retain_checkpoints: 1,
-            data_directories: (0..3).map(|i| case.directory(i)).collect(),
-            ..RuntimeOptions::default()
-        };
+        let options = RuntimeOptions::new()
+            .cache_bytes(8 << 20)
+            .retain_checkpoints(1)
+            .data_directories((0..3).map(|i| case.directory(i)).collect());
         let store = Store::create(&case.root(), options).unwrap();
         let table = store.create_table(&TableDescriptor::new("t", DIM)).unwrap();
         let keys: Vec<u64> = (0..KEYS).collect();
@@ -85,10 +83,7 @@ impl Case {
     }
 
     fn look(&self, full: bool) -> Report {
-        let scope = Scope {
-            full,
-            ..Scope::default()
-        };
+        let scope = Scope::new().full(full);
         inspect_on(&Io::pread(), &self.root(), scope, &mut |_, _| {
             ControlFlow::Continue(())
         })
@@ -96,10 +91,7 @@ impl Case {
     }
 
     fn repair(&self, lost: &[usize]) -> Result<RepairOutcome> {
-        let options = RepairOptions {
-            without_directories: lost.to_vec(),
-            ..RepairOptions::default()
-        };
+        let options = RepairOptions::new().without_directories(lost.to_vec());
         let mut on = |_, _| ControlFlow::Continue(());
         let mut told = |_: &str, row: LostRow| {
             assert_eq!(row.now, Fate::Gone);
@@ -222,10 +214,7 @@ fn what_is_there_is_not_given_up_by_a_slip() {
 fn a_repair_without_a_directory_that_is_stopped_leaves_nothing_behind() {
     let case = Case::new();
     case.unmount(false);
-    let options = || RepairOptions {
-        without_directories: vec![LOST],
-        ..RepairOptions::default()
-    };
+    let options = || RepairOptions::new().without_directories(vec![LOST]);
     for stop_at in 1..40 {
         let mut calls = 0;
         let mut stop = |_, _| {
@@ -272,11 +261,9 @@ fn a_lost_directory_of_millions_of_rows_takes_little_memory_to_repair() {
     fs::create_dir(home.path().join("disks")).unwrap();
     let directory = |i| home.path().join("disks").join(format!("ssd-{i}"));
     let root = home.path().join("store");
-    let options = RuntimeOptions {
-        cache_bytes: 256 << 20,
-        data_directories: (0..4).map(directory).collect(),
-        ..RuntimeOptions::default()
-    };
+    let options = RuntimeOptions::new()
+        .cache_bytes(256 << 20)
+        .data_directories((0..4).map(directory).collect());
     let store = Store::create(&root, options).unwrap();
     let table = store.create_table(&TableDescriptor::new("t", 64)).unwrap();
     let mut out = vec![0.0; 8192 * 64];
@@ -291,10 +278,7 @@ fn a_lost_directory_of_millions_of_rows_takes_little_memory_to_repair() {
     store.close().unwrap();
     fs::remove_dir_all(directory(LOST)).unwrap();
     let (before, mut lost) = (peak_bytes(), 0);
-    let options = RepairOptions {
-        without_directories: vec![LOST],
-        ..RepairOptions::default()
-    };
+    let options = RepairOptions::new().without_directories(vec![LOST]);
     let mut told = |_: &str, _| {
         lost += 1;
         Ok(())

@@ -99,10 +99,7 @@ fn reads_or_no_space(run: &Run) {
 /// A store for which there was no room, or no quota, said `Io`: nobody made room and tried again.
 #[test]
 fn a_store_that_finds_no_room_to_be_created_says_which_directory_is_full() {
-    let options = RuntimeOptions {
-        data_directories: vec!["a".into(), "b".into()],
-        ..plan(3).options
-    };
+    let options = (plan(3).options).data_directories(vec!["a".into(), "b".into()]);
     let root = Path::new("/above/store");
     for limit in [SimDisk::set_capacity, SimDisk::set_quota] {
         let (mut refused, mut room) = (BTreeSet::new(), 0);

@@ -259,10 +259,7 @@ fn use_all(files: &Files, reader_too: bool) -> bool {
     }
     for full in [false, true] {
         let disk = Io::of(Tiny::disk(files));
-        let scope = Scope {
-            full,
-            ..Scope::default()
-        };
+        let scope = Scope::new().full(full);
         let go_on = &mut |_, _| ControlFlow::Continue(());
         drop(inspect_on(&disk, root, scope, go_on));
     }

@@ -32,14 +32,12 @@ fn disk() -> Io {
 }
 
 fn options(inline: bool) -> RuntimeOptions {
-    RuntimeOptions {
-        cache_bytes: 1 << 20,
-        io_depth: 4,
-        threads: 1,
-        shards: 1,
-        inline,
-        ..RuntimeOptions::default()
-    }
+    RuntimeOptions::new()
+        .cache_bytes(1 << 20)
+        .io_depth(4)
+        .threads(1)
+        .shards(1)
+        .inline(inline)
 }
 
 fn create(disk: &Io, root: &str, inline: bool) -> (Store, TableId) {

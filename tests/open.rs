@@ -39,11 +39,9 @@ fn a_store_dropped_without_a_checkpoint_reopens_at_the_last_one() {
 fn checkpoints_are_retained_rolled_back_to_and_exported() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
-    let options = RuntimeOptions {
-        retain_checkpoints: 3,
-        data_directories: vec!["a".into(), dir.path().join("b")],
-        ..options()
-    };
+    let options = options()
+        .retain_checkpoints(3)
+        .data_directories(vec!["a".into(), dir.path().join("b")]);
     let store = Store::create(&path, options.clone()).unwrap();
     let table = store.create_table(&sgd("t", 64)).unwrap();
     let keys: Vec<u64> = (0..3000).collect();
@@ -81,13 +79,7 @@ fn checkpoints_are_retained_rolled_back_to_and_exported() {
     drop(reader);
     store.close().unwrap();
     std::fs::remove_dir_all(&path).unwrap();
-    let exported = Store::open(
-        &target,
-        RuntimeOptions {
-            data_directories: vec![],
-            ..options
-        },
-    );
+    let exported = Store::open(&target, options.data_directories(vec![]));
     let exported = exported.unwrap();
     for batch in keys.chunks(500) {
         assert_eq!(
@@ -226,17 +218,13 @@ fn the_index_image_is_a_cache_and_damage_to_it_changes_nothing() {
 #[test]
 fn thresholds_of_tests_bring_an_image_a_new_manifest_and_more_numbers_within_a_few_checkpoints() {
     let dir = tempfile::tempdir().unwrap();
-    let options = RuntimeOptions {
-        inline: true,
-        thresholds: Thresholds {
-            image_young_bytes: 0,
-            image_young_part: u64::MAX,
-            manifest_roll_bytes: 0,
-            numbers_reserved: 20,
-            ..Thresholds::default()
-        },
-        ..options()
-    };
+    let options = options().inline(true).thresholds(Thresholds {
+        image_young_bytes: 0,
+        image_young_part: u64::MAX,
+        manifest_roll_bytes: 0,
+        numbers_reserved: 20,
+        ..Thresholds::default()
+    });
     let store = Store::create(dir.path(), options).unwrap();
     let table = store.create_table(&sgd("t", 4)).unwrap();
     let (mut images, mut manifests) = (BTreeSet::new(), BTreeSet::new());
@@ -271,15 +259,11 @@ fn thresholds_of_tests_bring_an_image_a_new_manifest_and_more_numbers_within_a_f
 fn images_are_at_most_a_tenth_of_what_is_flushed_and_there_is_one_when_that_allows() {
     for (dim, some) in [(4, false), (128, true)] {
         let dir = tempfile::tempdir().unwrap();
-        let options = RuntimeOptions {
-            inline: true,
-            thresholds: Thresholds {
-                image_young_bytes: 0,
-                image_small_bytes: 0,
-                ..Thresholds::default()
-            },
-            ..options()
-        };
+        let options = options().inline(true).thresholds(Thresholds {
+            image_young_bytes: 0,
+            image_small_bytes: 0,
+            ..Thresholds::default()
+        });
         let store = Store::create(dir.path(), options).unwrap();
         let table = store.create_table(&sgd("t", dim)).unwrap();
         let mut images = BTreeMap::new();

@@ -33,16 +33,14 @@ const FILES: u64 = 22;
 const KEYS_PER_FILE: u64 = 8;
 
 fn options() -> RuntimeOptions {
-    RuntimeOptions {
-        cache_bytes: 1 << 20,
-        shards: 1,
-        threads: 1,
-        io_depth: 8,
-        open_files_max: 16,
-        retain_checkpoints: 3,
-        inline: true,
-        ..RuntimeOptions::default()
-    }
+    RuntimeOptions::new()
+        .cache_bytes(1 << 20)
+        .shards(1)
+        .threads(1)
+        .io_depth(8)
+        .open_files_max(16)
+        .retain_checkpoints(3)
+        .inline(true)
 }
 
 fn keys_of(file: u64) -> Vec<u64> {

@@ -61,25 +61,21 @@ struct Plant {
 }
 
 fn options(many_writers: bool) -> RuntimeOptions {
-    RuntimeOptions {
-        cache_bytes: if many_writers { 64 << 20 } else { 1 << 20 },
-        file_bytes: 1 << 20,
-        shards: 4,
-        threads: 2,
-        io_depth: 4,
-        space_bound: 1.1,
-        retain_checkpoints: 2,
-        data_directories: vec!["a".into(), "b".into()],
-        ..RuntimeOptions::default()
-    }
+    RuntimeOptions::new()
+        .cache_bytes(if many_writers { 64 << 20 } else { 1 << 20 })
+        .file_bytes(1 << 20)
+        .shards(4)
+        .threads(2)
+        .io_depth(4)
+        .space_bound(1.1)
+        .retain_checkpoints(2)
+        .data_directories(vec!["a".into(), "b".into()])
 }
 
 fn table() -> TableDescriptor {
-    TableDescriptor {
-        optimizer: Optimizer::Sgd,
-        initialiser: Initialiser::Zero,
-        ..TableDescriptor::new("t", DIM)
-    }
+    TableDescriptor::new("t", DIM)
+        .optimizer(Optimizer::Sgd)
+        .initialiser(Initialiser::Zero)
 }
 
 type Rows = BTreeMap<u64, f32>;

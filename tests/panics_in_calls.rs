@@ -39,15 +39,13 @@ const LAST: u64 = 3;
 const BESIDE: u64 = 100;
 
 fn options() -> RuntimeOptions {
-    RuntimeOptions {
-        cache_bytes: 1 << 20,
-        shards: 2,
-        threads: 2,
-        io_depth: 4,
-        retain_checkpoints: 3,
-        data_directories: vec!["a".into(), "b".into()],
-        ..RuntimeOptions::default()
-    }
+    RuntimeOptions::new()
+        .cache_bytes(1 << 20)
+        .shards(2)
+        .threads(2)
+        .io_depth(4)
+        .retain_checkpoints(3)
+        .data_directories(vec!["a".into(), "b".into()])
 }
 
 /// What the caller does.
@@ -135,10 +133,7 @@ fn make(during: During, store: &Store) -> Result<()> {
         During::Rows => walk(store, ids[0]).map(drop),
         During::Drop => store.drop_checkpoints(&ids[..2]).map(drop),
         During::Compact => {
-            let limits = CompactLimits {
-                stale_share: 0.01,
-                ..CompactLimits::default()
-            };
+            let limits = CompactLimits::new().stale_share(0.01);
             let go_on = &mut |_| ControlFlow::Continue(());
             store.compact(&limits, go_on).map(drop)
         }

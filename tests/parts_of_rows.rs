@@ -183,10 +183,7 @@ fn check_unique(store: &Store, keys: &[u64]) {
 }
 
 fn store_of(threads: usize) -> Store {
-    let options = RuntimeOptions {
-        threads,
-        ..options()
-    };
+    let options = options().threads(threads);
     Store::create_on(Io::of(SimDisk::new(1)), Path::new("/store"), options).unwrap()
 }
 

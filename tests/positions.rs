@@ -20,24 +20,16 @@ const ROOT: &str = "/store";
 const DIM: usize = 5;
 
 fn table() -> TableDescriptor {
-    TableDescriptor {
-        optimizer: Optimizer::Adagrad,
-        metadata: RowMetadata {
-            show: true,
-            count: true,
-            ..RowMetadata::default()
-        },
-        ..TableDescriptor::new("t", DIM)
-    }
+    TableDescriptor::new("t", DIM)
+        .optimizer(Optimizer::Adagrad)
+        .metadata(RowMetadata::new().show(true).count(true))
 }
 
 fn create(disk: &Io, shards: usize, non_finite: NonFinite) -> Store {
-    let options = RuntimeOptions {
-        cache_bytes: 4 << 20,
-        shards,
-        non_finite,
-        ..options()
-    };
+    let options = options()
+        .cache_bytes(4 << 20)
+        .shards(shards)
+        .non_finite(non_finite);
     Store::create_on(disk.clone(), Path::new(ROOT), options).unwrap()
 }
 
@@ -199,11 +191,7 @@ fn verbatim_takes_every_bit_pattern_and_it_survives() {
         let pattern = |i: usize| f32::from_bits(odd[i % odd.len()]);
         let rows: Vec<f32> = (0..keys.len() * width).map(pattern).collect();
         let report = store.push(&lease, Update::rows(&rows).verbatim()).unwrap();
-        let expected = PushReport {
-            rows: 300,
-            non_finite: 0,
-        };
-        assert_eq!(report, expected);
+        assert_eq!((report.rows, report.non_finite), (300, 0));
         assert_eq!(bits(&all_rows(&lease, width)), bits(&rows));
         let weights: Vec<f32> = (0..20 * DIM).map(|i| pattern(i + 3)).collect();
         let positions: Vec<u32> = (100..120).collect();

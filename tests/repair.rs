@@ -203,11 +203,7 @@ fn a_directory_in_the_place_of_a_file_costs_what_was_in_the_file() {
 #[test]
 fn a_lost_footer_costs_nothing_where_there_is_one_table() {
     let disk = SimDisk::new(1);
-    let options = RuntimeOptions {
-        cache_bytes: 8 << 20,
-        inline: true,
-        ..RuntimeOptions::default()
-    };
+    let options = RuntimeOptions::new().cache_bytes(8 << 20).inline(true);
     let store = Store::create_on(Io::of(disk.clone()), Path::new(ROOT), options).unwrap();
     let table = store.create_table(&TableDescriptor::new("t", 100)).unwrap();
     let keys: Vec<u64> = (0..700).map(key).collect();
@@ -265,18 +261,12 @@ fn a_lost_meta_file_leaves_the_choice_to_the_user() {
         why.contains("--checkpoint 1 (step 1)") && why.contains("--without-meta"),
         "{why}"
     );
-    let without_meta = RepairOptions {
-        without_meta: true,
-        ..RepairOptions::default()
-    };
+    let without_meta = RepairOptions::new().without_meta(true);
     let kept = check_repair(&disk, &truth, without_meta, "without meta").unwrap();
     assert_eq!(kept.checkpoint, CheckpointId(2));
     assert!(kept.meta_lost && !kept.lost_nothing());
     drop(kept);
-    let earlier = RepairOptions {
-        checkpoint: Some(CheckpointId(1)),
-        ..RepairOptions::default()
-    };
+    let earlier = RepairOptions::new().checkpoint(Some(CheckpointId(1)));
     let kept = check_repair(&disk, &truth, earlier, "checkpoint 1").unwrap();
     assert_eq!(kept.checkpoint, CheckpointId(1));
     assert!(!kept.lost_nothing());
@@ -338,11 +328,9 @@ fn the_repaired_store_takes_the_place_of_the_damaged_one() {
     let root = home.path().join("store");
     let disk = Io::pread();
     let outside = home.path().join("elsewhere");
-    let options = RuntimeOptions {
-        cache_bytes: 64 << 20,
-        data_directories: vec!["a".into(), outside.clone()],
-        ..RuntimeOptions::default()
-    };
+    let options = RuntimeOptions::new()
+        .cache_bytes(64 << 20)
+        .data_directories(vec!["a".into(), outside.clone()]);
     let store = Store::create_on(disk.clone(), &root, options.clone()).unwrap();
     let table = store.create_table(&TableDescriptor::new("t", 8)).unwrap();
     let keys: Vec<u64> = (0..2000).map(key).collect();
@@ -385,10 +373,7 @@ fn the_repaired_store_takes_the_place_of_the_damaged_one() {
     );
     let found = contents(disk.clone(), &root, CheckpointId(1)).unwrap();
     assert_eq!(found.len(), 1998);
-    let options = RuntimeOptions {
-        data_directories: Vec::new(),
-        ..options
-    };
+    let options = options.data_directories(Vec::new());
     let store = Store::open_on(disk.clone(), &root, options).unwrap();
     assert_eq!(store.checkpoint_meta(CheckpointId(1)).unwrap(), b"dense");
     let table = store.table("t").unwrap();
@@ -426,11 +411,9 @@ fn the_repaired_store_takes_the_place_of_the_damaged_one() {
 #[test]
 fn a_repair_that_is_stopped_leaves_data_directories_elsewhere_as_they_are() {
     let (disk, outside) = (SimDisk::new(1), PathBuf::from("/elsewhere"));
-    let options = RuntimeOptions {
-        inline: true,
-        data_directories: vec!["a".into(), outside.clone()],
-        ..RuntimeOptions::default()
-    };
+    let options = RuntimeOptions::new()
+        .inline(true)
+        .data_directories(vec!["a".into(), outside.clone()]);
     let store = Store::create_on(Io::of(disk.clone()), Path::new(ROOT), options).unwrap();
     let table = store.create_table(&TableDescriptor::new("t", 8)).unwrap();
     let keys: Vec<u64> = (0..200).map(key).collect();
@@ -503,10 +486,7 @@ fn what_is_in_the_way_is_not_cleared() {
 #[test]
 fn an_image_of_a_later_checkpoint_explains_no_loss() {
     let (disk, truth) = grown();
-    let earlier = RepairOptions {
-        checkpoint: Some(CheckpointId(2)),
-        ..RepairOptions::default()
-    };
+    let earlier = RepairOptions::new().checkpoint(Some(CheckpointId(2)));
     let mut lost = 0;
     for path in disk.paths() {
         if path.extension().is_none_or(|e| e != "rows") {

@@ -126,10 +126,7 @@ fn what_current_commits_and_no_manifest_has_is_told_and_its_numbers_are_not_used
     let repaired = built(&disk);
     let place = repaired.path.clone();
     drop(repaired);
-    let options = RuntimeOptions {
-        cache_bytes: 32 << 20,
-        ..RuntimeOptions::default()
-    };
+    let options = RuntimeOptions::new().cache_bytes(32 << 20);
     let store = Store::open_on(Arc::new(disk.clone()), &place, options).unwrap();
     let next = store.checkpoint(100, &[]).unwrap();
     assert!(next.id >= committed.next_checkpoint_id, "{next:?}");
@@ -237,10 +234,7 @@ fn copies_of_one_rank_are_found_and_a_repair_keeps_one_of_them() {
             }
         }
     });
-    let scope = Scope {
-        full: true,
-        ..Scope::default()
-    };
+    let scope = Scope::new().full(true);
     let look = |root: &Path| {
         let on = &mut |_, _| ControlFlow::Continue(());
         inspect_on(&Io::of(disk.clone()), root, scope, on).unwrap()

@@ -36,20 +36,15 @@ const RESERVED: u64 = 4096;
 /// to each directory.
 fn store(directories: &[&str]) -> SimDisk {
     let disk = SimDisk::new(1);
-    let options = RuntimeOptions {
-        cache_bytes: 8 << 20,
-        inline: true,
-        shards: 1,
-        retain_checkpoints: 2,
-        data_directories: directories.iter().map(PathBuf::from).collect(),
-        ..RuntimeOptions::default()
-    };
+    let options = RuntimeOptions::new()
+        .cache_bytes(8 << 20)
+        .inline(true)
+        .shards(1)
+        .retain_checkpoints(2)
+        .data_directories(directories.iter().map(PathBuf::from).collect());
     let store = Store::create_on(Io::of(disk.clone()), Path::new(ROOT), options).unwrap();
     let tables = ["users", "items"].map(|name| {
-        let table = TableDescriptor {
-            optimizer: Optimizer::Sgd,
-            ..TableDescriptor::new(name, 4)
-        };
+        let table = TableDescriptor::new(name, 4).optimizer(Optimizer::Sgd);
         store.create_table(&table).unwrap()
     });
     let write = |keys: std::ops::Range<u64>, value: f32| {
@@ -204,10 +199,7 @@ fn of_an_earlier_checkpoint_nothing_later_is_kept() {
     let files = named(&disk, ROOT, "rows");
     let right = of_sim(&disk, Path::new(ROOT), CheckpointId(1));
     disk.remove(&files[1]).unwrap();
-    let earlier = RepairOptions {
-        checkpoint: Some(CheckpointId(1)),
-        ..RepairOptions::default()
-    };
+    let earlier = RepairOptions::new().checkpoint(Some(CheckpointId(1)));
     let repaired = built(&disk, earlier);
     assert_eq!((repaired.checkpoint, repaired.step), (CheckpointId(1), 10));
     assert_eq!(repaired.checkpoints_kept, []);
@@ -226,10 +218,7 @@ fn of_an_earlier_checkpoint_nothing_later_is_kept() {
     drop(repaired);
     assert!(of_sim(&disk, Path::new(BESIDE), CheckpointId(1)) == right);
     // A checkpoint that is not there is an error, which names those that are.
-    let other = RepairOptions {
-        checkpoint: Some(CheckpointId(7)),
-        ..RepairOptions::default()
-    };
+    let other = RepairOptions::new().checkpoint(Some(CheckpointId(7)));
     let (before, why) = (files_of(&disk, ROOT), run_repair(&disk, other).unwrap_err());
     assert!(
         matches!(why, Error::InvalidArgument(ArgumentError::UnknownCheckpoint { id, ref retained })
@@ -271,10 +260,7 @@ fn an_empty_meta_file_is_a_new_one() {
     let before = current(&disk, ROOT);
     let metas = named(&disk, ROOT, "meta");
     disk.remove(&metas[1]).unwrap();
-    let without_meta = RepairOptions {
-        without_meta: true,
-        ..RepairOptions::default()
-    };
+    let without_meta = RepairOptions::new().without_meta(true);
     let repaired = built(&disk, without_meta);
     assert!(repaired.meta_lost && !repaired.lost_nothing());
     assert_eq!(repaired.checkpoints_kept, [CheckpointId(1)]);

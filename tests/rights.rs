@@ -72,12 +72,10 @@ fn role() {
 /// Makes a store with a file of every kind, and an export, under an umask that forbids nothing.
 fn make(place: &Path) {
     umask(Mode::empty());
-    let options = RuntimeOptions {
-        data_directories: vec!["a".into(), place.join("elsewhere")],
-        cache_bytes: 4 << 20,
-        threads: 1,
-        ..RuntimeOptions::default()
-    };
+    let options = RuntimeOptions::new()
+        .data_directories(vec!["a".into(), place.join("elsewhere")])
+        .cache_bytes(4 << 20)
+        .threads(1);
     let store = Store::create(&place.join("store"), options).unwrap();
     let table = store.create_table(&TableDescriptor::new("t", 16)).unwrap();
     for step in 1..4u64 {

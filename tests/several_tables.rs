@@ -31,14 +31,14 @@ fn create(options: RuntimeOptions) -> Store {
 /// Tables of several widths and optimizers.
 fn tables(store: &Store) -> Vec<(TableId, TableDescriptor)> {
     let optimizers = [Optimizer::Adagrad, Optimizer::Sgd, Optimizer::Adam];
-    let table = |(dim, optimizer)| TableDescriptor {
-        optimizer,
-        initialiser: Initialiser::Uniform {
-            low: -1.0,
-            high: 1.0,
-        },
-        seed: 7,
-        ..TableDescriptor::new(&format!("t{dim}"), dim)
+    let table = |(dim, optimizer)| {
+        TableDescriptor::new(&format!("t{dim}"), dim)
+            .optimizer(optimizer)
+            .initialiser(Initialiser::Uniform {
+                low: -1.0,
+                high: 1.0,
+            })
+            .seed(7)
     };
     let descriptors = [3, 16, 128].into_iter().zip(optimizers).map(table);
     let made = descriptors.map(|d| (store.create_table(&d).unwrap(), d));
@@ -78,12 +78,10 @@ fn gradients(part: usize, n: usize) -> Vec<f32> {
 fn a_call_of_several_parts_does_what_calls_of_one_part_do_in_their_order() {
     let shapes = [(1, 1), (4, 2)];
     for (shards, threads) in shapes {
-        let options = RuntimeOptions {
-            cache_bytes: 4 << 20,
-            shards,
-            threads,
-            ..options()
-        };
+        let options = options()
+            .cache_bytes(4 << 20)
+            .shards(shards)
+            .threads(threads);
         let (many, single) = (create(options.clone()), create(options));
         let known = tables(&many);
         assert_eq!(known.len(), tables(&single).len());
@@ -152,10 +150,7 @@ fn a_call_of_several_parts_does_what_calls_of_one_part_do_in_their_order() {
 
 #[test]
 fn what_does_not_fit_together_is_refused_together_and_leaves_no_pin() {
-    let store = create(RuntimeOptions {
-        shards: 2,
-        ..options()
-    });
+    let store = create(options().shards(2));
     let wide = store.create_table(&sgd("wide", 512)).unwrap();
     let narrow = store.create_table(&sgd("narrow", 4)).unwrap();
     let few: Vec<u64> = (0..50).map(mix64).collect();
@@ -222,11 +217,7 @@ fn what_does_not_fit_together_is_refused_together_and_leaves_no_pin() {
 /// A row that several parts name takes one slot: half as many rows as the cache holds fit in four parts.
 #[test]
 fn a_row_that_several_parts_name_has_one_slot() {
-    let store = create(RuntimeOptions {
-        shards: 1,
-        inline: true,
-        ..options()
-    });
+    let store = create(options().shards(1).inline(true));
     let table = store.create_table(&sgd("t", 64)).unwrap();
     let capacity = store.stats().capacity_rows;
     let keys: Vec<u64> = (0..capacity).map(mix64).collect();
@@ -266,11 +257,7 @@ fn a_row_that_several_parts_name_has_one_slot() {
 
 #[test]
 fn a_push_of_several_parts_is_checked_whole_before_any_is_applied() {
-    let reject = RuntimeOptions {
-        cache_bytes: 4 << 20,
-        non_finite: NonFinite::Reject,
-        ..options()
-    };
+    let reject = options().cache_bytes(4 << 20).non_finite(NonFinite::Reject);
     let (store, stranger) = (create(reject.clone()), create(reject));
     let known = tables(&store);
     tables(&stranger);
@@ -405,11 +392,7 @@ fn bad_arguments_of_calls_with_several_parts_have_their_errors_and_pin_nothing()
 /// come as far.
 #[test]
 fn a_checkpoint_falls_before_or_after_a_push_of_several_parts() {
-    let store = create(RuntimeOptions {
-        shards: 3,
-        retain_checkpoints: 100,
-        ..options()
-    });
+    let store = create(options().shards(3).retain_checkpoints(100));
     let dims = [4usize, 64, 16];
     let ids = dims.map(|dim| store.create_table(&sgd(&format!("t{dim}"), dim)).unwrap());
     let keys: Vec<u64> = (0..400).map(mix64).collect();
@@ -462,13 +445,11 @@ fn a_checkpoint_falls_before_or_after_a_push_of_several_parts() {
 #[test]
 fn one_admission_and_one_queue_of_reads_serve_26_tables() {
     let disk = Io::of(SimDisk::new(6));
-    let options = RuntimeOptions {
-        cache_bytes: 8 << 20,
-        shards: 1,
-        threads: 1,
-        inline: true,
-        ..options()
-    };
+    let options = options()
+        .cache_bytes(8 << 20)
+        .shards(1)
+        .threads(1)
+        .inline(true);
     let store = Store::create_on(disk.clone(), Path::new(ROOT), options.clone()).unwrap();
     let keys: Vec<u64> = (0..100).map(mix64).collect();
     let dim = |t: usize| 4 + 4 * (t % 3);

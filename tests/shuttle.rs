@@ -188,10 +188,7 @@ fn play_several(scene: &Scene, seed: u64) {
     let disk = Io::of(SimDisk::new(rng.next()));
     let store = Store::create_on(disk, Path::new(ROOT), options(scene, false)).unwrap();
     for name in ["t", "u"] {
-        let table = TableDescriptor {
-            name: String::from(name),
-            ..table()
-        };
+        let table = table().name(String::from(name));
         store.create_table(&table).unwrap();
     }
     let logs: [Log; TRAINERS] = Default::default();

@@ -61,18 +61,16 @@ fn role() {
 
 fn options(how: &str) -> RuntimeOptions {
     let wide = how.contains("wide");
-    RuntimeOptions {
-        cache_bytes: if wide { 8 << 20 } else { 4 << 20 },
-        file_bytes: 4 << 20,
-        threads: if wide { 8 } else { 2 },
-        shards: if wide { 16 } else { 4 },
-        io: match how.contains("plain") {
+    RuntimeOptions::new()
+        .cache_bytes(if wide { 8 << 20 } else { 4 << 20 })
+        .file_bytes(4 << 20)
+        .threads(if wide { 8 } else { 2 })
+        .shards(if wide { 16 } else { 4 })
+        .io(match how.contains("plain") {
             true => IoEngine::Pread,
             false => IoEngine::Uring,
-        },
-        retain_checkpoints: 1,
-        ..RuntimeOptions::default()
-    }
+        })
+        .retain_checkpoints(1)
 }
 
 /// A step of training: every third key in turn, each row by what it was.

@@ -15,10 +15,7 @@ fn rows_larger_than_memory_survive_eviction_checkpoint_and_reopen() {
     let path = dir.path().join("store");
     let dim = 64;
     for engine in [IoEngine::Uring, IoEngine::Pread] {
-        let options = RuntimeOptions {
-            io: engine,
-            ..options()
-        };
+        let options = options().io(engine);
         let store = Store::create(&path, options.clone()).unwrap();
         let table = store.create_table(&sgd("t", dim)).unwrap();
         let keys: Vec<u64> = (0..20_000).collect();
@@ -32,14 +29,7 @@ fn rows_larger_than_memory_survive_eviction_checkpoint_and_reopen() {
         assert!(stats.flushes > 2, "{stats:?}");
         assert_eq!(stats.index_keys, 20_000);
         store.close().unwrap();
-        let store = Store::open(
-            &path,
-            RuntimeOptions {
-                shards: 3,
-                ..options
-            },
-        )
-        .unwrap();
+        let store = Store::open(&path, options.shards(3)).unwrap();
         for batch in keys.chunks(500) {
             let got = values(&store, table, batch, dim);
             assert!(
@@ -141,10 +131,7 @@ fn bad_arguments_each_have_their_error_and_change_nothing() {
             ..
         }
     ));
-    let wrong = RuntimeOptions {
-        shards: 0,
-        ..options()
-    };
+    let wrong = options().shards(0);
     assert!(matches!(
         invalid(Store::create(&dir.path().join("c"), wrong).unwrap_err()),
         ArgumentError::Option { name: "shards", .. }
@@ -157,10 +144,7 @@ fn bad_arguments_each_have_their_error_and_change_nothing() {
 fn gradients_that_are_not_finite_are_counted_and_skipped_or_refused() {
     let dir = tempfile::tempdir().unwrap();
     for policy in [NonFinite::Skip, NonFinite::Reject, NonFinite::Apply] {
-        let options = RuntimeOptions {
-            non_finite: policy,
-            ..options()
-        };
+        let options = options().non_finite(policy);
         let path = dir.path().join(format!("{policy:?}"));
         let store = Store::create(&path, options).unwrap();
         let table = store.create_table(&sgd("t", 2)).unwrap();
@@ -171,13 +155,8 @@ fn gradients_that_are_not_finite_are_counted_and_skipped_or_refused() {
         lease.read(&mut out).unwrap();
         match policy {
             NonFinite::Skip => {
-                assert_eq!(
-                    result.unwrap(),
-                    PushReport {
-                        rows: 1,
-                        non_finite: 2
-                    }
-                );
+                let report = result.unwrap();
+                assert_eq!((report.rows, report.non_finite), (1, 2));
                 assert_eq!(out, [-1.0, -1.0, 0.0, 0.0, 0.0, 0.0]);
                 assert_eq!(
                     store.contains(table, &[1, 2, 3]).unwrap(),
@@ -203,6 +182,7 @@ fn gradients_that_are_not_finite_are_counted_and_skipped_or_refused() {
                 assert_eq!(result.unwrap().non_finite, 2);
                 assert!(out[2].is_nan() && out[3] == -1.0 && out[5].is_infinite());
             }
+            other => panic!("{other:?} is new here"),
         }
         drop(lease);
         store.close_discarding();
@@ -233,10 +213,7 @@ fn a_batch_that_can_not_fit_names_the_cache_it_needs() {
     drop(lease);
     drop(ticket.wait().unwrap());
     store.close().unwrap();
-    let big = RuntimeOptions {
-        cache_bytes: needed_bytes,
-        ..options()
-    };
+    let big = options().cache_bytes(needed_bytes);
     let store = Store::create(&dir.path().join("b"), big).unwrap();
     let table = store.create_table(&sgd("t", 64)).unwrap();
     drop(store.pull(table, &keys, &mut out).unwrap());
@@ -299,11 +276,7 @@ fn leases_overlap_and_a_pull_sees_every_earlier_push() {
 #[test]
 fn a_checkpoint_of_many_files_is_the_cut_whatever_changes_beside_it() {
     let dir = tempfile::tempdir().unwrap();
-    let options = RuntimeOptions {
-        cache_bytes: 64 << 20,
-        file_bytes: 1 << 20,
-        ..options()
-    };
+    let options = options().cache_bytes(64 << 20).file_bytes(1 << 20);
     let store = Store::create(dir.path(), options.clone()).unwrap();
     let table = store.create_table(&sgd("t", 64)).unwrap();
     let keys: Vec<u64> = (0..40_000).collect();

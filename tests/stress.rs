@@ -124,25 +124,23 @@ fn is_possible(found: f32, rounds: &[u64], before: u64, after: u64) -> bool {
 fn stress(seed: u64, policy: PolicyKind) -> u64 {
     eprintln!("seed {seed}");
     let disk = Io::of(SimDisk::new(seed));
-    let options = RuntimeOptions {
-        cache_bytes: 1 << 20,
-        file_bytes: 1 << 20,
-        shards: 3,
-        threads: 2,
-        io_depth: 4,
-        flush_step_rows: 40,
-        space_bound: 1.2,
-        policy,
-        ..RuntimeOptions::default()
-    };
+    let options = RuntimeOptions::new()
+        .cache_bytes(1 << 20)
+        .file_bytes(1 << 20)
+        .shards(3)
+        .threads(2)
+        .io_depth(4)
+        .flush_step_rows(40)
+        .space_bound(1.2)
+        .policy(policy);
     let root = Path::new("/store");
     let store = Store::create_on(disk.clone(), root, options.clone()).unwrap();
     let table = store
-        .create_table(&TableDescriptor {
-            optimizer: Optimizer::Sgd,
-            initialiser: Initialiser::Zero,
-            ..TableDescriptor::new("t", DIM)
-        })
+        .create_table(
+            &TableDescriptor::new("t", DIM)
+                .optimizer(Optimizer::Sgd)
+                .initialiser(Initialiser::Zero),
+        )
         .unwrap();
     let progress: [Progress; TRAINERS] = Default::default();
     let done = AtomicBool::new(false);

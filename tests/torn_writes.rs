@@ -172,11 +172,9 @@ fn look(disk: &SimDisk, model: &Model, options: &RuntimeOptions, what: &str) {
 
 #[test]
 fn a_torn_last_write_of_any_file_leaves_one_whole_checkpoint() {
-    let options = RuntimeOptions {
-        data_directories: vec!["a".into(), "b".into()],
-        retain_checkpoints: 1,
-        ..plan(3).options
-    };
+    let options = (plan(3).options)
+        .data_directories(vec!["a".into(), "b".into()])
+        .retain_checkpoints(1);
     let mut trial = Trial::new(&options);
     trial.step(Run::create);
     let ops = [

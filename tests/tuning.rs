@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
-use hps::{HyperParameters, Initialiser, RowMetadata, RuntimeOptions, TableDescriptor};
+use hps::{Initialiser, RowMetadata, RuntimeOptions, TableDescriptor};
 
 const DOCUMENT: &str = include_str!("../docs/TUNING.md");
 
@@ -41,97 +41,95 @@ fn shown(value: impl Debug) -> String {
     format!("{value:?}")
 }
 
-/// Defaults as the document writes them. A new field does not compile until it is listed here.
+/// The fields of a struct, as `{:#?}` shows them: a struct that may get more of them can't be taken
+/// apart field by field here.
+fn fields(of: impl Debug) -> Vec<String> {
+    let shown = format!("{of:#?}");
+    let own = |line: &str| Some(line.strip_prefix("    ")?.split_once(": ")?.0.to_owned());
+    let names = shown.lines().filter_map(own);
+    names.filter(|name| !name.starts_with(' ')).collect()
+}
+
+/// Fails unless exactly these fields are listed, in their order; "hyper.beta1" is of "hyper".
+fn check_listed(fields: &[String], listed: &[(&'static str, String)]) {
+    let of = |(name, _): &(&'static str, String)| name.split('.').next().unwrap().to_owned();
+    let mut names: Vec<String> = listed.iter().map(of).collect();
+    names.dedup();
+    assert_eq!(names, fields);
+}
+
+/// Defaults as the document writes them.
 fn option_defaults() -> Vec<(&'static str, String)> {
-    let RuntimeOptions {
-        cache_bytes,
-        shards,
-        threads,
-        io_depth,
-        io,
-        policy,
-        file_bytes,
-        flush_step_rows,
-        space_bound,
-        compaction_threads,
-        open_files_max,
-        disk_bytes_max,
-        retain_checkpoints,
-        inline,
-        non_finite,
-        hyper,
-        data_directories,
-        // For tests alone.
-        thresholds: _,
-    } = RuntimeOptions::default();
-    let HyperParameters {
-        momentum,
-        epsilon,
-        beta1,
-        beta2,
-        ftrl_beta,
-        lambda1,
-        lambda2,
-    } = hyper;
+    let options = RuntimeOptions::new();
+    let hyper = options.hyper;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    assert_eq!(threads, cores.min(8), "what the document says in words");
-    assert!(data_directories.is_empty(), "what the document calls none");
-    vec![
-        ("cache_bytes", shown(cache_bytes)),
-        ("shards", shown(shards)),
+    assert_eq!(
+        options.threads,
+        cores.min(8),
+        "what the document says in words"
+    );
+    assert!(
+        options.data_directories.is_empty(),
+        "what the document calls none"
+    );
+    let listed = vec![
+        ("cache_bytes", shown(options.cache_bytes)),
+        ("shards", shown(options.shards)),
         ("threads", "cores, at most 8".to_owned()),
-        ("io_depth", shown(io_depth)),
-        ("io", shown(io)),
-        ("policy", shown(policy)),
-        ("file_bytes", shown(file_bytes)),
-        ("flush_step_rows", shown(flush_step_rows)),
-        ("space_bound", shown(space_bound)),
-        ("compaction_threads", shown(compaction_threads)),
-        ("open_files_max", shown(open_files_max)),
-        ("disk_bytes_max", shown(disk_bytes_max)),
-        ("retain_checkpoints", shown(retain_checkpoints)),
-        ("inline", shown(inline)),
-        ("non_finite", shown(non_finite)),
-        ("hyper.momentum", momentum.to_string()),
-        ("hyper.epsilon", epsilon.to_string()),
-        ("hyper.beta1", beta1.to_string()),
-        ("hyper.beta2", beta2.to_string()),
-        ("hyper.ftrl_beta", shown(ftrl_beta)),
-        ("hyper.lambda1", shown(lambda1)),
-        ("hyper.lambda2", shown(lambda2)),
+        ("io_depth", shown(options.io_depth)),
+        ("io", shown(options.io)),
+        ("policy", shown(options.policy)),
+        ("file_bytes", shown(options.file_bytes)),
+        ("flush_step_rows", shown(options.flush_step_rows)),
+        ("space_bound", shown(options.space_bound)),
+        ("compaction_threads", shown(options.compaction_threads)),
+        ("open_files_max", shown(options.open_files_max)),
+        ("disk_bytes_max", shown(options.disk_bytes_max)),
+        ("retain_checkpoints", shown(options.retain_checkpoints)),
+        ("inline", shown(options.inline)),
+        ("non_finite", shown(options.non_finite)),
+        ("hyper.momentum", hyper.momentum.to_string()),
+        ("hyper.epsilon", hyper.epsilon.to_string()),
+        ("hyper.beta1", hyper.beta1.to_string()),
+        ("hyper.beta2", hyper.beta2.to_string()),
+        ("hyper.ftrl_beta", shown(hyper.ftrl_beta)),
+        ("hyper.lambda1", shown(hyper.lambda1)),
+        ("hyper.lambda2", shown(hyper.lambda2)),
         ("data_directories", "none".to_owned()),
-    ]
+    ];
+    let mut fields = fields(&options);
+    // For tests alone.
+    fields.retain(|name| name != "thresholds");
+    check_listed(&fields, &listed);
+    let of_hyper = listed
+        .iter()
+        .filter_map(|(name, _)| name.strip_prefix("hyper."));
+    assert_eq!(of_hyper.collect::<Vec<_>>(), self::fields(hyper));
+    listed
 }
 
 /// As `option_defaults`, of a table.
 fn field_defaults() -> Vec<(&'static str, String)> {
-    let TableDescriptor {
-        name,
-        dim,
-        dtype,
-        optimizer,
-        initialiser,
-        seed,
-        accumulator,
-        metadata,
-    } = TableDescriptor::new("t", 8);
-    assert_eq!((name.as_str(), dim), ("t", 8));
-    assert_eq!(metadata, RowMetadata::default());
-    assert_eq!(metadata.columns(), 0, "what the document calls none");
-    let initialiser = match initialiser {
+    let table = TableDescriptor::new("t", 8);
+    assert_eq!((table.name.as_str(), table.dim), ("t", 8));
+    assert_eq!(table.metadata, RowMetadata::new());
+    assert_eq!(table.metadata.columns(), 0, "what the document calls none");
+    let initialiser = match table.initialiser {
         Initialiser::Uniform { low, high } => format!("Uniform {low} to {high}"),
         other => shown(other),
     };
-    vec![
+    let listed = vec![
         ("name", "given".to_owned()),
         ("dim", "given".to_owned()),
-        ("dtype", shown(dtype)),
-        ("optimizer", shown(optimizer)),
+        ("dtype", shown(table.dtype)),
+        ("optimizer", shown(table.optimizer)),
         ("initialiser", initialiser),
-        ("seed", seed.to_string()),
-        ("accumulator", accumulator.to_string()),
+        ("seed", table.seed.to_string()),
+        ("accumulator", table.accumulator.to_string()),
         ("metadata", "none".to_owned()),
-    ]
+    ];
+    check_listed(&fields(&table), &listed);
+    listed
 }
 
 /// What of a document's defaults is not the code's.
@@ -242,10 +240,7 @@ fn the_documented_space_bound_is_what_is_accepted() {
     let (low, high) = rows["space_bound"].range.split_once(" to ").unwrap();
     let (low, high): (f64, f64) = (low.parse().unwrap(), high.parse().unwrap());
     let accepted = |space_bound| {
-        let options = RuntimeOptions {
-            space_bound,
-            ..RuntimeOptions::default()
-        };
+        let options = RuntimeOptions::new().space_bound(space_bound);
         options.validate().is_ok()
     };
     assert!(accepted(low) && accepted(high));

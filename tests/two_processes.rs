@@ -144,10 +144,7 @@ fn read(place: &Path, id: u64) {
 
 fn look(place: &Path) {
     let disk = Io::pread();
-    let scope = Scope {
-        full: true,
-        ..Scope::default()
-    };
+    let scope = Scope::new().full(true);
     let go_on = &mut |_, _| ControlFlow::Continue(());
     let report = inspect_on(&disk, place, scope, go_on).unwrap();
     let findings: Vec<&String> = report.findings.iter().map(|f| &f.what).collect();
@@ -268,14 +265,7 @@ fn files(place: &Path, extension: &str) -> Vec<String> {
 #[test]
 fn a_checkpoint_that_another_process_reads_is_kept_until_it_is_gone() {
     let directory = place();
-    let store = Store::open(
-        directory.path(),
-        RuntimeOptions {
-            retain_checkpoints: 1,
-            ..options()
-        },
-    )
-    .unwrap();
+    let store = Store::open(directory.path(), options().retain_checkpoints(1)).unwrap();
     let first = store.last_checkpoint().unwrap().id;
     let role = format!("read {first}");
     let mut readers = [

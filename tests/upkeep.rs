@@ -68,12 +68,10 @@ fn worn(seed: u64) -> (SimDisk, Run) {
 }
 
 fn limits(bytes_max: Option<u64>) -> CompactLimits {
-    CompactLimits {
-        stale_share: 0.0,
-        bytes_max,
-        commit_bytes: 1,
-        ..CompactLimits::default()
-    }
+    CompactLimits::new()
+        .stale_share(0.0)
+        .bytes_max(bytes_max)
+        .commit_bytes(1)
 }
 
 fn go_on(_: CompactProgress) -> ControlFlow<()> {
@@ -87,10 +85,7 @@ fn compact(run: &Run, bytes_max: Option<u64>) -> Result<CompactReport> {
 /// Ids of the retained checkpoints, as an inspection finds them; it must find no damage.
 fn inspected(disk: &SimDisk) -> std::result::Result<Vec<CheckpointId>, String> {
     let shared = Io::of(disk.clone());
-    let scope = Scope {
-        full: true,
-        ..Scope::default()
-    };
+    let scope = Scope::new().full(true);
     let report = inspect_on(&shared, Path::new(ROOT), scope, &mut |_, _| {
         ControlFlow::Continue(())
     });
@@ -463,10 +458,7 @@ fn checkpoints_that_can_not_be_dropped_are_refused_and_nothing_changes() {
             ..
         })
     ));
-    let share = CompactLimits {
-        stale_share: 1.5,
-        ..CompactLimits::default()
-    };
+    let share = CompactLimits::new().stale_share(1.5);
     assert!(run.store().compact(&share, &mut go_on).is_err());
     // Locks taken on the way are gone.
     for id in run.store().checkpoints() {

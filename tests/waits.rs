@@ -135,10 +135,7 @@ fn is_whole(stats: &Stats) {
 #[test]
 fn reads_and_flushes_are_told_apart_and_so_are_tables() {
     LazyLock::force(&SEEN);
-    let options = RuntimeOptions {
-        inline: true,
-        ..options()
-    };
+    let options = options().inline(true);
     let store = Store::create_on(Arc::new(SimDisk::new(1)), Path::new(ROOT), options).unwrap();
     let [used, idle] = ["used", "idle"].map(|name| store.create_table(&sgd(name, DIM)).unwrap());
     let silent = |table| {
@@ -211,10 +208,7 @@ fn a_push_that_waits_for_a_checkpoint_waits_once_for_room() {
     LazyLock::force(&SEEN);
     let gate = Arc::new(Gate::default());
     let disk = HookedDisk::new(SimDisk::new(3), gate.hook("write"));
-    let options = RuntimeOptions {
-        policy: PolicyKind::PinAll,
-        ..options()
-    };
+    let options = options().policy(PolicyKind::PinAll);
     let store = Store::create_on(Arc::new(disk), Path::new(ROOT), options).unwrap();
     let table = store.create_table(&sgd("full", DIM)).unwrap();
     // Every slot is taken and dirty.

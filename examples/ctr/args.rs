@@ -155,16 +155,14 @@ impl Args {
 
     /// The store's options.
     pub(crate) fn options(&self) -> RuntimeOptions {
-        let mut options = RuntimeOptions {
-            cache_bytes: self.cache_mib << 20,
-            shards: usize::from(self.shards),
-            io: match self.io {
+        let mut options = RuntimeOptions::new()
+            .cache_bytes(self.cache_mib << 20)
+            .shards(usize::from(self.shards))
+            .io(match self.io {
                 Io::Uring => IoEngine::Uring,
                 Io::Pread => IoEngine::Pread,
-            },
-            hyper: HyperParameters::default(),
-            ..RuntimeOptions::default()
-        };
+            })
+            .hyper(HyperParameters::default());
         if let Some(threads) = self.threads {
             options.threads = usize::from(threads);
         }

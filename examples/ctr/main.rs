@@ -138,16 +138,14 @@ fn temporary_directory() -> Result<tempfile::TempDir> {
 
 fn descriptor(args: &Args) -> TableDescriptor {
     let (optimizer, accumulator) = args.rule();
-    TableDescriptor {
-        optimizer,
-        accumulator,
-        initialiser: Initialiser::Uniform {
+    TableDescriptor::new("ctr", usize::from(args.dim) + 1)
+        .optimizer(optimizer)
+        .accumulator(accumulator)
+        .initialiser(Initialiser::Uniform {
             low: -0.01,
             high: 0.01,
-        },
-        seed: args.seed,
-        ..TableDescriptor::new("ctr", usize::from(args.dim) + 1)
-    }
+        })
+        .seed(args.seed)
 }
 
 /// Makes the store, or opens it with `--resume`.

@@ -68,10 +68,7 @@ fn compare(repaired: &Repaired, lost: &[LostRow], found: &Rows) {
 fuzz_target!(|bytes: &[u8]| {
     let changed = Changed::new(bytes, &TINY.0.files);
     let disk = Io::of(Tiny::disk(&changed.files));
-    let choice = repair::RepairOptions {
-        without_meta: changed.flag(1),
-        ..repair::RepairOptions::default()
-    };
+    let choice = repair::RepairOptions::new().without_meta(changed.flag(1));
     let root = Path::new(ROOT);
     let mut lost = Vec::new();
     let mut told = |_: &str, row| {

@@ -48,17 +48,13 @@ pub fn key(number: u64) -> u64 {
 /// The tables, by number.
 #[must_use]
 pub fn descriptors() -> [TableDescriptor; 2] {
-    let narrow = TableDescriptor {
-        optimizer: Optimizer::Adagrad,
-        initialiser: Initialiser::Constant { value: 0.5 },
-        accumulator: 0.25,
-        ..TableDescriptor::new("narrow", 3)
-    };
-    let wide = TableDescriptor {
-        optimizer: Optimizer::Sgd,
-        initialiser: Initialiser::Zero,
-        ..TableDescriptor::new("wide", 40)
-    };
+    let narrow = TableDescriptor::new("narrow", 3)
+        .optimizer(Optimizer::Adagrad)
+        .initialiser(Initialiser::Constant { value: 0.5 })
+        .accumulator(0.25);
+    let wide = TableDescriptor::new("wide", 40)
+        .optimizer(Optimizer::Sgd)
+        .initialiser(Initialiser::Zero);
     [narrow, wide]
 }
 
@@ -80,15 +76,15 @@ pub fn options() -> RuntimeOptions {
 }
 
 /// Made once: the defaults count the processors, which reads files of the kernel.
-static OPTIONS: LazyLock<RuntimeOptions> = LazyLock::new(|| RuntimeOptions {
-    cache_bytes: 1 << 20,
-    shards: 1,
-    threads: 1,
-    io_depth: 2,
-    file_bytes: 1 << 20,
-    retain_checkpoints: 2,
-    inline: true,
-    ..RuntimeOptions::default()
+static OPTIONS: LazyLock<RuntimeOptions> = LazyLock::new(|| {
+    RuntimeOptions::new()
+        .cache_bytes(1 << 20)
+        .shards(1)
+        .threads(1)
+        .io_depth(2)
+        .file_bytes(1 << 20)
+        .retain_checkpoints(2)
+        .inline(true)
 });
 
 /// A valid store.

@@ -30,7 +30,7 @@ use crate::format::{
     manifest_names, parse_file_name,
 };
 use crate::io::{Directory, Io, LockGuard, OpenMode, is_unreadable, raise_descriptor_limit_to};
-use crate::options::TableDescriptor;
+use crate::options::{TableDescriptor, setters};
 use crate::ssd::data_file::DataFile;
 use crate::ssd::directories::{check_part, open_part, open_root, read_store};
 use crate::ssd::edits::Replay;
@@ -51,6 +51,7 @@ pub use rows::{NORM_BUCKETS, ValueStats};
 
 /// How much is looked at.
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct Scope {
     /// Every byte of every file; else the identity, the manifest, lengths, headers and footers.
     pub full: bool,
@@ -61,6 +62,26 @@ pub struct Scope {
     /// Only the parameter files of the checkpoint: no meta file, no copy of the manifest, no image,
     /// no leftovers, nothing that only other checkpoints need; rows are verified and not counted.
     pub rows_only: bool,
+}
+
+setters!(const Scope {
+    full: bool,
+    checkpoint: Option<CheckpointId>,
+    unreadable_is_damage: bool,
+    rows_only: bool,
+});
+
+impl Scope {
+    /// A quick look at the last checkpoint.
+    #[must_use]
+    pub const fn new() -> Scope {
+        Scope {
+            full: false,
+            checkpoint: None,
+            unreadable_is_damage: false,
+            rows_only: false,
+        }
+    }
 }
 
 /// Shared locks on retained checkpoints.
@@ -106,7 +127,7 @@ pub type Progress<'a> = dyn FnMut(u64, u64) -> ControlFlow<()> + 'a;
 /// # use hps::{RuntimeOptions, Store};
 /// # fn main() -> hps::Result<()> {
 /// # let directory = std::env::temp_dir().join(format!("hps-inspect-{}", std::process::id()));
-/// # let options = RuntimeOptions { cache_bytes: 16 << 20, ..RuntimeOptions::default() };
+/// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
 /// # let store = Store::create(&directory, options)?;
 /// # store.checkpoint(1, &[])?;
 /// # store.close()?;
@@ -114,7 +135,7 @@ pub type Progress<'a> = dyn FnMut(u64, u64) -> ControlFlow<()> + 'a;
 ///
 /// use hps::inspect::{Scope, inspect};
 ///
-/// let scope = Scope { full: true, ..Scope::default() };
+/// let scope = Scope::new().full(true);
 /// let report = inspect(&directory, scope, &mut |_done, _all| ControlFlow::Continue(()))?;
 /// assert!(report.findings.is_empty());
 /// # std::fs::remove_dir_all(&directory).ok();

@@ -26,6 +26,7 @@ pub enum Severity {
 
 /// One thing that is not as it should be.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Finding {
     /// What it means.
     pub severity: Severity,
@@ -39,6 +40,7 @@ pub struct Finding {
 
 /// A retained checkpoint.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct CheckpointReport {
     /// Its id.
     pub id: CheckpointId,
@@ -56,6 +58,7 @@ pub struct CheckpointReport {
 
 /// A parameter file that a retained checkpoint needs.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct FileReport {
     /// Its number.
     pub number: u64,
@@ -72,6 +75,7 @@ pub struct FileReport {
 
 /// A data directory that is not there, or is empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MissingDirectory {
     /// Its place in the list of data directories.
     pub index: usize,
@@ -83,6 +87,7 @@ pub struct MissingDirectory {
 
 /// What a table holds in the checkpoint that was looked at.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct TableReport {
     /// Its descriptor.
     pub descriptor: TableDescriptor,
@@ -98,6 +103,7 @@ pub struct TableReport {
 
 /// What was looked at, and what was found.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Report {
     /// The store's uuid.
     pub store: Option<[u8; 16]>,

@@ -36,6 +36,7 @@ const ABSURD: f32 = 1e9;
 
 /// What is known of a table's weights, or of its state.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct ValueStats {
     /// Values looked at.
     pub values: u64,

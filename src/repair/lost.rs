@@ -16,6 +16,7 @@ use crate::units::mix64;
 
 /// A row that could not be saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LostRow {
     /// Its table.
     pub table: u32,
@@ -62,6 +63,7 @@ pub type LostRows<'a> = dyn FnMut(&str, LostRow) -> Result<()> + 'a;
 
 /// How much was lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Counts {
     /// Rows that have their initialiser's values now.
     pub gone: u64,

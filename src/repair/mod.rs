@@ -25,6 +25,7 @@ use crate::error::{ArgumentError, Error, Result};
 use crate::format::{FileKind, parse_file_name};
 use crate::inspect::{MissingDirectory, Progress, Report, Scope, Severity, look};
 use crate::io::{Directory, Io};
+use crate::options::setters;
 use crate::ssd::directories::{check_part, open_part, open_root};
 use crate::ssd::lock::{Locks, lock_writer};
 use crate::units::CheckpointId;
@@ -39,6 +40,7 @@ const ROUNDS: usize = 3;
 
 /// What the repaired store shall hold.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct RepairOptions {
     /// The retained checkpoint; `None`: the last that can be found.
     pub checkpoint: Option<CheckpointId>,
@@ -49,8 +51,23 @@ pub struct RepairOptions {
     pub without_directories: Vec<usize>,
 }
 
+setters!(RepairOptions {
+    checkpoint: Option<CheckpointId>,
+    without_meta: bool,
+    without_directories: Vec<usize>,
+});
+
+impl RepairOptions {
+    /// The last checkpoint, with all that it needs.
+    #[must_use]
+    pub fn new() -> RepairOptions {
+        RepairOptions::default()
+    }
+}
+
 /// A store that was built from a damaged one.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Repaired {
     /// Where it is.
     pub path: PathBuf,

@@ -80,7 +80,7 @@ impl Store {
     /// # use hps::{RuntimeOptions, Store};
     /// # fn main() -> hps::Result<()> {
     /// # let directory = std::env::temp_dir().join(format!("hps-hold-{}", std::process::id()));
-    /// # let options = RuntimeOptions { cache_bytes: 16 << 20, ..RuntimeOptions::default() };
+    /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
     /// # let store = Store::create(&directory, options)?;
     /// let first = store.checkpoint(1, b"evaluated for a week")?.id;
     /// let hold = store.hold(first)?;

@@ -30,7 +30,7 @@ impl Store {
     /// ```
     /// # use hps::{PullPart, PushPart, RuntimeOptions, Store, TableDescriptor, Update};
     /// # let directory = std::env::temp_dir().join(format!("hps-pull-many-{}", std::process::id()));
-    /// # let options = RuntimeOptions { cache_bytes: 16 << 20, ..RuntimeOptions::default() };
+    /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
     /// # let store = Store::create(&directory, options)?;
     /// let users = store.create_table(&TableDescriptor::new("users", 8))?;
     /// let ads = store.create_table(&TableDescriptor::new("ads", 4))?;
@@ -81,7 +81,7 @@ impl Store {
     /// ```
     /// # use hps::{PrefetchPart, RuntimeOptions, Store, TableDescriptor};
     /// # let directory = std::env::temp_dir().join(format!("hps-ahead-{}", std::process::id()));
-    /// # let options = RuntimeOptions { cache_bytes: 16 << 20, ..RuntimeOptions::default() };
+    /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
     /// # let store = Store::create(&directory, options)?;
     /// # let users = store.create_table(&TableDescriptor::new("users", 8))?;
     /// # let ads = store.create_table(&TableDescriptor::new("ads", 4))?;
@@ -129,7 +129,7 @@ impl Store {
     /// ```
     /// # use hps::{PrefetchPart, PushPart, RuntimeOptions, Store, TableDescriptor, Update};
     /// # let directory = std::env::temp_dir().join(format!("hps-push-many-{}", std::process::id()));
-    /// # let options = RuntimeOptions { cache_bytes: 16 << 20, ..RuntimeOptions::default() };
+    /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
     /// # let store = Store::create(&directory, options)?;
     /// # let users = store.create_table(&TableDescriptor::new("users", 2))?;
     /// # let ads = store.create_table(&TableDescriptor::new("ads", 1))?;

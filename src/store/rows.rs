@@ -17,6 +17,7 @@ const WINDOWS_BYTES: u64 = 16 << 20;
 
 /// One row of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Row<'a> {
     /// Its table.
     pub table: TableId,
@@ -153,7 +154,7 @@ impl Store {
     /// # use hps::{RuntimeOptions, Store, TableDescriptor, Update, part_range};
     /// # fn main() -> hps::Result<()> {
     /// # let directory = std::env::temp_dir().join(format!("hps-rows-of-{}", std::process::id()));
-    /// # let options = RuntimeOptions { cache_bytes: 16 << 20, ..RuntimeOptions::default() };
+    /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
     /// # let store = Store::create(&directory, options)?;
     /// # let table = store.create_table(&TableDescriptor::new("clicks", 1))?;
     /// # let lease = store.pull(table, &[1, 2, 3, 4, 5], &mut [0.0; 5])?;

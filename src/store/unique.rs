@@ -105,7 +105,7 @@ impl Store {
     /// # use hps::{RuntimeOptions, Store};
     /// # fn main() -> hps::Result<()> {
     /// # let directory = std::env::temp_dir().join(format!("hps-unique-{}", std::process::id()));
-    /// # let options = RuntimeOptions { cache_bytes: 16 << 20, ..RuntimeOptions::default() };
+    /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
     /// # let store = Store::create(&directory, options)?;
     /// let batch = [7, 42, 7, 7];
     /// let unique = store.unique(&batch)?;

@@ -66,12 +66,10 @@ pub fn descriptor(table: usize) -> TableDescriptor {
             Initialiser::Constant { value: -1.0 },
         ),
     };
-    TableDescriptor {
-        optimizer,
-        initialiser,
-        accumulator: 0.25,
-        ..TableDescriptor::new(name, dim)
-    }
+    TableDescriptor::new(name, dim)
+        .optimizer(optimizer)
+        .initialiser(initialiser)
+        .accumulator(0.25)
 }
 
 /// Keys that workloads use, by table. The vast table only takes its share of the cache away.
@@ -466,10 +464,7 @@ impl Run {
         if self.store().last_checkpoint().is_none() {
             return Ok(());
         }
-        let limits = CompactLimits {
-            stale_share: 0.05,
-            ..CompactLimits::default()
-        };
+        let limits = CompactLimits::new().stale_share(0.05);
         let go_on = &mut |_| ControlFlow::Continue(());
         let report = self.store().compact(&limits, go_on)?;
         // A file that can't be read is told and set aside; the compaction goes on with the others.

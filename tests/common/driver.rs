@@ -492,11 +492,9 @@ impl<'t> Driver<'t> {
     }
 
     fn create_table(&mut self) {
-        let descriptor = TableDescriptor {
-            optimizer: Optimizer::Sgd,
-            initialiser: Initialiser::Zero,
-            ..TableDescriptor::new("late", 2)
-        };
+        let descriptor = TableDescriptor::new("late", 2)
+            .optimizer(Optimizer::Sgd)
+            .initialiser(Initialiser::Zero);
         let known = self.tables.iter().any(|t| t.descriptor == descriptor);
         if !known {
             self.leases.clear();

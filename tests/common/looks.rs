@@ -19,16 +19,8 @@ pub const DIM: usize = 500;
 /// Bytes from one row to the next in a parameter file, whose rows start at byte 4096.
 pub const STRIDE: u64 = 2016;
 
-pub const QUICK: Scope = Scope {
-    full: false,
-    checkpoint: None,
-    unreadable_is_damage: false,
-    rows_only: false,
-};
-pub const FULL: Scope = Scope {
-    full: true,
-    ..QUICK
-};
+pub const QUICK: Scope = Scope::new();
+pub const FULL: Scope = QUICK.full(true);
 
 pub fn look_on(io: &Io, scope: Scope) -> Result<Report> {
     inspect_on(io, Path::new(ROOT), scope, &mut |_, _| {
@@ -62,24 +54,19 @@ pub fn only(disk: &SimDisk, end: &str) -> PathBuf {
 
 /// Without an index image.
 pub fn options() -> RuntimeOptions {
-    RuntimeOptions {
-        cache_bytes: 32 << 20,
-        retain_checkpoints: 2,
-        inline: true,
-        ..RuntimeOptions::default()
-    }
+    RuntimeOptions::new()
+        .cache_bytes(32 << 20)
+        .retain_checkpoints(2)
+        .inline(true)
 }
 
 /// With a new index image at every checkpoint.
 pub fn with_images() -> RuntimeOptions {
-    RuntimeOptions {
-        thresholds: Thresholds {
-            image_young_bytes: 0,
-            image_young_part: u64::MAX,
-            ..Thresholds::default()
-        },
-        ..options()
-    }
+    options().thresholds(Thresholds {
+        image_young_bytes: 0,
+        image_young_part: u64::MAX,
+        ..Thresholds::default()
+    })
 }
 
 /// Opens the store, or creates it with its table.

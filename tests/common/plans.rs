@@ -59,19 +59,17 @@ pub fn plan(seed: u64) -> Plan {
     } else {
         vec!["a".into(), "b".into()]
     };
-    let options = RuntimeOptions {
-        cache_bytes: 1 << 20,
-        shards,
-        threads: 1,
-        io_depth: 2,
-        file_bytes: 1 << 20,
-        flush_step_rows: 4 + usize::try_from(random.below(8)).unwrap(),
-        retain_checkpoints: usize::try_from(retain).unwrap(),
-        inline: true,
-        data_directories: directories,
-        policy: [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Fifo][seed as usize % 3],
-        ..RuntimeOptions::default()
-    };
+    let options = RuntimeOptions::new()
+        .cache_bytes(1 << 20)
+        .shards(shards)
+        .threads(1)
+        .io_depth(2)
+        .file_bytes(1 << 20)
+        .flush_step_rows(4 + usize::try_from(random.below(8)).unwrap())
+        .retain_checkpoints(usize::try_from(retain).unwrap())
+        .inline(true)
+        .data_directories(directories)
+        .policy([PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Fifo][seed as usize % 3]);
     let mut ops = Vec::new();
     let mut value = 1.0;
     let fill = |ops: &mut Vec<Op>, value: &mut f32, from: u64, to: u64| {
@@ -139,20 +137,20 @@ pub fn some_options(random: &mut Random, directories: Vec<PathBuf>) -> RuntimeOp
     let below = |random: &mut Random, bound| usize::try_from(random.below(bound)).unwrap();
     // A few, or as many as there are. Drawn apart: a seed does what it did before there was this.
     let open_files_max = [0, 1, 2, 5][below(&mut Random(random.0 ^ 0x6f70_656e), 4)];
-    RuntimeOptions {
-        cache_bytes: 1 << 20,
-        shards: 1 + below(random, 3),
-        threads: 1,
-        io_depth: 1 + below(random, 4),
-        file_bytes: 1 << 20,
-        flush_step_rows: 4 + below(random, 12),
-        space_bound: 1.1 + 0.2 * random.below(5) as f64,
-        retain_checkpoints: 1 + below(random, 3),
-        inline: true,
-        data_directories: directories,
-        open_files_max,
-        policy: [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Fifo][below(random, 3)],
-        thresholds: Thresholds {
+    RuntimeOptions::new()
+        .cache_bytes(1 << 20)
+        .shards(1 + below(random, 3))
+        .threads(1)
+        .io_depth(1 + below(random, 4))
+        .file_bytes(1 << 20)
+        .flush_step_rows(4 + below(random, 12))
+        .space_bound(1.1 + 0.2 * random.below(5) as f64)
+        .retain_checkpoints(1 + below(random, 3))
+        .inline(true)
+        .data_directories(directories)
+        .open_files_max(open_files_max)
+        .policy([PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Fifo][below(random, 3)])
+        .thresholds(Thresholds {
             open_files_least: 1,
             image_young_bytes: random.below(500),
             image_young_part: 2 + random.below(200),
@@ -160,9 +158,7 @@ pub fn some_options(random: &mut Random, directories: Vec<PathBuf>) -> RuntimeOp
             numbers_reserved: 17 + random.below(16),
             open_unit_entries: 8 + random.below(100),
             ..Thresholds::default()
-        },
-        ..RuntimeOptions::default()
-    }
+        })
 }
 
 /// A short workload of everything, in any order.

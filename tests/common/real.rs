@@ -148,10 +148,7 @@ impl Sample {
 /// The worst finding of a full inspection.
 pub fn look(_: &Sample, directory: &Path) -> String {
     let disk = Io::pread();
-    let scope = Scope {
-        full: true,
-        ..Scope::default()
-    };
+    let scope = Scope::new().full(true);
     let go_on = &mut |_, _| ControlFlow::Continue(());
     match inspect_on(&disk, directory, scope, go_on) {
         Err(error) => format!("{}: {error}", name_of(&error)),

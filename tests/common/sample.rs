@@ -43,13 +43,11 @@ pub fn read_rows(
     root: &Path,
     checkpoint: Option<CheckpointId>,
 ) -> (Vec<Bits>, Option<Error>) {
-    let options = RuntimeOptions {
-        cache_bytes: 4 << 20,
-        shards: 1,
-        threads: 1,
-        inline: true,
-        ..RuntimeOptions::default()
-    };
+    let options = RuntimeOptions::new()
+        .cache_bytes(4 << 20)
+        .shards(1)
+        .threads(1)
+        .inline(true);
     let mut found = Vec::new();
     let read = || -> Result<()> {
         let store = Store::open_read_only_on(disk, root, checkpoint, options)?;
@@ -79,10 +77,7 @@ pub fn grow(run: &mut Run) {
     run.options.shards = 1;
     run.open().unwrap();
     let store = run.store();
-    let table = TableDescriptor {
-        optimizer: Optimizer::Sgd,
-        ..TableDescriptor::new("many", 1)
-    };
+    let table = TableDescriptor::new("many", 1).optimizer(Optimizer::Sgd);
     let table = store.create_table(&table).unwrap();
     let keys: Vec<u64> = (0..ROWS).map(key).collect();
     for copy in 1..=COPIES {

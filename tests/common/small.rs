@@ -4,20 +4,16 @@
 use hps::*;
 
 pub fn options() -> RuntimeOptions {
-    RuntimeOptions {
-        cache_bytes: 1 << 20,
-        io_depth: 8,
-        threads: 2,
-        ..RuntimeOptions::default()
-    }
+    RuntimeOptions::new()
+        .cache_bytes(1 << 20)
+        .io_depth(8)
+        .threads(2)
 }
 
 pub fn sgd(name: &str, dim: usize) -> TableDescriptor {
-    TableDescriptor {
-        optimizer: Optimizer::Sgd,
-        initialiser: Initialiser::Zero,
-        ..TableDescriptor::new(name, dim)
-    }
+    TableDescriptor::new(name, dim)
+        .optimizer(Optimizer::Sgd)
+        .initialiser(Initialiser::Zero)
 }
 
 pub fn values(store: &Store, table: TableId, keys: &[u64], dim: usize) -> Vec<f32> {

@@ -96,25 +96,21 @@ pub fn own_key(trainer: usize, i: usize) -> u64 {
 }
 
 pub fn options(scene: &Scene, inline: bool) -> RuntimeOptions {
-    RuntimeOptions {
-        cache_bytes: scene.cache_bytes,
-        file_bytes: 1 << 20,
-        shards: 2,
-        threads: 1,
-        io_depth: 2,
-        space_bound: 1.1,
-        retain_checkpoints: 2,
-        inline,
-        ..RuntimeOptions::default()
-    }
+    RuntimeOptions::new()
+        .cache_bytes(scene.cache_bytes)
+        .file_bytes(1 << 20)
+        .shards(2)
+        .threads(1)
+        .io_depth(2)
+        .space_bound(1.1)
+        .retain_checkpoints(2)
+        .inline(inline)
 }
 
 pub fn table() -> TableDescriptor {
-    TableDescriptor {
-        optimizer: Optimizer::Sgd,
-        initialiser: Initialiser::Zero,
-        ..TableDescriptor::new("t", DIM)
-    }
+    TableDescriptor::new("t", DIM)
+        .optimizer(Optimizer::Sgd)
+        .initialiser(Initialiser::Zero)
 }
 
 pub fn batch(scene: &Scene, rng: &mut Rng, trainer: usize) -> Vec<u64> {

@@ -273,10 +273,9 @@ impl Trial {
         // What recovery changes, it changes on a disk of its own.
         let twin = again.then(|| remains.disk.crash(0, CrashMode::KeepAll));
         let go_on = self.tally.opened.is_multiple_of(3);
-        let other = RuntimeOptions {
-            shards: 1 + usize::try_from(remains.survivor % 3).unwrap(),
-            ..options.clone()
-        };
+        let other = options
+            .clone()
+            .shards(1 + usize::try_from(remains.survivor % 3).unwrap());
         guarded(|| match (model.created, go_on) {
             (false, _) => verify_half_created(&remains.disk, model, &other),
             (true, false) => verify(&remains.disk, model, &other, true),

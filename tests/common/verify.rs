@@ -67,10 +67,7 @@ pub fn verify(disk: &SimDisk, model: &Model, options: &RuntimeOptions, exact: bo
 }
 
 fn check_export(disk: &SimDisk, export: &Export, options: &RuntimeOptions) -> Verdict {
-    let options = RuntimeOptions {
-        data_directories: vec![],
-        ..options.clone()
-    };
+    let options = options.clone().data_directories(vec![]);
     let opened = Store::open_on(Arc::new(disk.clone()), &export.root, options);
     let store = match opened {
         Ok(store) => store,

@@ -61,11 +61,9 @@ struct History {
 fn train(disk: &Disk, place: &Place, seed: u64) -> History {
     let mounted = place.mounted(disk).unwrap();
     let base = disk.log.begin();
-    let options = RuntimeOptions {
-        inline: seed % 2 == 1,
-        retain_checkpoints: 1 + (seed / 4 % 2) as usize,
-        ..options()
-    };
+    let options = options()
+        .inline(seed % 2 == 1)
+        .retain_checkpoints(1 + (seed / 4 % 2) as usize);
     let mut random = Random(seed);
     let mut trainer = Trainer::create(&place.root().join("store"), options.clone()).unwrap();
     assert!(trainer.store().stats().direct_io, "no O_DIRECT");

@@ -51,14 +51,12 @@ fn json(arguments: &[&str], directory: &Path, expected: i32) -> Value {
 }
 
 fn options(retain: usize) -> RuntimeOptions {
-    RuntimeOptions {
-        cache_bytes: 16 << 20,
-        file_bytes: 1 << 20,
-        space_bound: 10.0,
-        retain_checkpoints: retain,
-        inline: true,
-        ..RuntimeOptions::default()
-    }
+    RuntimeOptions::new()
+        .cache_bytes(16 << 20)
+        .file_bytes(1 << 20)
+        .space_bound(10.0)
+        .retain_checkpoints(retain)
+        .inline(true)
 }
 
 /// Sets rows, a file for each hundred.

@@ -30,10 +30,7 @@ fn with_old_row_first(root: &Path) -> std::path::PathBuf {
 
 /// A trainer can go on: the number of keys known, after a push and a checkpoint.
 fn go_on(root: &Path) -> usize {
-    let options = RuntimeOptions {
-        cache_bytes: 1 << 20,
-        ..RuntimeOptions::default()
-    };
+    let options = RuntimeOptions::new().cache_bytes(1 << 20);
     let store = Store::open(root, options).unwrap();
     let table = store.table("ads").unwrap();
     let keys: Vec<u64> = (0..7000).collect();

@@ -187,15 +187,12 @@ fn child_whose_files_are_limited() {
     let Some(path) = std::env::var_os("HPS_LIMITED_STORE") else {
         return;
     };
-    let large = RuntimeOptions {
-        cache_bytes: 16 << 20,
-        file_bytes: 32 << 20,
-        io: match std::env::var_os("HPS_LIMITED_PREAD") {
+    let large = options().cache_bytes(16 << 20).file_bytes(32 << 20).io(
+        match std::env::var_os("HPS_LIMITED_PREAD") {
             Some(_) => IoEngine::Pread,
             None => IoEngine::Uring,
         },
-        ..options()
-    };
+    );
     let path = Path::new(&path);
     let mut trainer = Trainer::create(path, large).unwrap();
     trainer.set(&[1, 2, 3], 5.0).unwrap();
@@ -302,10 +299,7 @@ fn bytes_below(directory: &Path) -> u64 {
 fn a_store_keeps_its_own_limit_and_goes_on_when_it_is_raised() {
     let directory = tempfile::tempdir().unwrap();
     let limit = 16 << 20;
-    let narrow = RuntimeOptions {
-        disk_bytes_max: limit,
-        ..options()
-    };
+    let narrow = options().disk_bytes_max(limit);
     let path = directory.path().join("store");
     let mut trainer = Trainer::create(&path, narrow).unwrap();
     let mut random = Random(environment("HPS_SEED", 5));

@@ -180,10 +180,7 @@ fn may_have_made_it(trainer: &mut Trainer) {
 /// The workload, with one fault in it.
 fn run(mount: &Mount, kind: Kind, call: u64, errno: i32, sticky: bool) -> End {
     let path = mount.path(&format!("{kind:?}-{call}-{errno}-{sticky}"));
-    let inline = RuntimeOptions {
-        inline: call.is_multiple_of(2),
-        ..options()
-    };
+    let inline = options().inline(call.is_multiple_of(2));
     let mut trainer = Trainer::create(&path, inline).unwrap();
     for seed in 10..20 {
         let mut random = Random(seed);

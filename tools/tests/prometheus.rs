@@ -32,11 +32,7 @@ fn a_store_is_served_as_prometheus_reads_it() {
     let builder = PrometheusBuilder::new().set_buckets(&[0.001, 1.0]);
     let handle = builder.unwrap().install_recorder().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let options = RuntimeOptions {
-        cache_bytes: 1 << 20,
-        threads: 2,
-        ..RuntimeOptions::default()
-    };
+    let options = RuntimeOptions::new().cache_bytes(1 << 20).threads(2);
     let root = dir.path().join("a \"quoted\" store");
     let store = Store::create(&root, options).unwrap();
     let table = store

@@ -31,13 +31,11 @@ fn set(store: &Store, table: TableId, keys: &[u64], value: f32) {
 /// Room for every row, one shard and one thread: nothing is written but by checkpoints, and the
 /// same calls make the same files.
 fn options() -> RuntimeOptions {
-    RuntimeOptions {
-        cache_bytes: 64 << 20,
-        shards: 1,
-        threads: 1,
-        retain_checkpoints: 2,
-        ..RuntimeOptions::default()
-    }
+    RuntimeOptions::new()
+        .cache_bytes(64 << 20)
+        .shards(1)
+        .threads(1)
+        .retain_checkpoints(2)
 }
 
 /// Two tables, two checkpoints, removed keys and an index image. `last`: a value of the second.

@@ -22,10 +22,7 @@ const COLOUR_VARIABLES: [&str; 5] = ["CI", "NO_COLOR", "CLICOLOR", "CLICOLOR_FOR
 /// A store of so many rows of 256 weights, 2 KiB each with their state.
 fn sample(directory: &Path, rows: u64) {
     const DIM: usize = 256;
-    let options = RuntimeOptions {
-        cache_bytes: 16 << 20,
-        ..RuntimeOptions::default()
-    };
+    let options = RuntimeOptions::new().cache_bytes(16 << 20);
     let store = Store::create(directory, options).unwrap();
     let table = TableDescriptor::new("wide", DIM);
     let table = store.create_table(&table).unwrap();

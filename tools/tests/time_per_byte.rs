@@ -21,16 +21,11 @@ use hps::*;
 
 /// A closed store of two directories, with stale copies of a quarter of its rows.
 fn make(root: &Path, rows: u64) {
-    let options = RuntimeOptions {
-        cache_bytes: 32 << 20,
-        data_directories: vec!["a".into(), "b".into()],
-        ..RuntimeOptions::default()
-    };
+    let options = RuntimeOptions::new()
+        .cache_bytes(32 << 20)
+        .data_directories(vec!["a".into(), "b".into()]);
     let store = Store::create(root, options).unwrap();
-    let table = TableDescriptor {
-        optimizer: Optimizer::Sgd,
-        ..TableDescriptor::new("rows", DIM)
-    };
+    let table = TableDescriptor::new("rows", DIM).optimizer(Optimizer::Sgd);
     let table = store.create_table(&table).unwrap();
     let keys: Vec<u64> = (0..rows).chain(0..rows / 4).collect();
     for (step, batch) in (1..).zip(keys.chunks(4000)) {
@@ -67,10 +62,7 @@ fn damage(path: &Path) {
 }
 
 fn look(root: &Path) -> Option<Severity> {
-    let scope = Scope {
-        full: true,
-        ..Scope::default()
-    };
+    let scope = Scope::new().full(true);
     let mut go_on = |_, _| ControlFlow::Continue(());
     inspect_on(&Io::pread(), root, scope, &mut go_on)
         .unwrap()

@@ -11,6 +11,7 @@ use crate::units::{CheckpointId, LONGEST_WAIT};
 
 /// A durable checkpoint.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct CheckpointInfo {
     /// Never used again, also after a rollback.
     pub id: CheckpointId,

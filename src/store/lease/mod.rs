@@ -222,7 +222,7 @@ impl Lease {
     /// ```
     /// # use hps::{PrefetchPart, RuntimeOptions, Store, TableDescriptor};
     /// # let directory = std::env::temp_dir().join(format!("hps-read-many-{}", std::process::id()));
-    /// # let options = RuntimeOptions { cache_bytes: 16 << 20, ..RuntimeOptions::default() };
+    /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
     /// # let store = Store::create(&directory, options)?;
     /// # let users = store.create_table(&TableDescriptor::new("users", 8))?;
     /// # let ads = store.create_table(&TableDescriptor::new("ads", 4))?;
@@ -273,7 +273,7 @@ impl Lease {
     /// ```
     /// # use hps::{RuntimeOptions, Store, TableDescriptor};
     /// # let directory = std::env::temp_dir().join(format!("hps-rows-at-{}", std::process::id()));
-    /// # let options = RuntimeOptions { cache_bytes: 16 << 20, ..RuntimeOptions::default() };
+    /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
     /// # let store = Store::create(&directory, options)?;
     /// let descriptor = TableDescriptor::new("users", 8);
     /// let users = store.create_table(&descriptor)?;

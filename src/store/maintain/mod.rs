@@ -16,12 +16,14 @@ use std::path::{Path, PathBuf};
 use super::Store;
 use super::compact::Record;
 use crate::error::{ArgumentError, Error, Result};
+use crate::options::setters;
 use crate::ssd::compaction::choose_stale;
 use crate::units::CheckpointId;
 use manual_compaction::ManualCompaction;
 
 /// A parameter file.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct FileInfo {
     /// Its number; greater is younger.
     pub number: u64,
@@ -64,6 +66,7 @@ impl FileInfo {
 
 /// What a compaction may do: see [`Store::compact`].
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct CompactLimits {
     /// Files are rewritten that are stale by at least this share, 0 to 1. Default 0.5: afterwards
     /// the files of the current version are at most twice as large as its live rows.
@@ -89,7 +92,20 @@ impl Default for CompactLimits {
     }
 }
 
+setters!(CompactLimits {
+    stale_share: f64,
+    bytes_max: Option<u64>,
+    bytes_per_second: Option<u64>,
+    commit_bytes: u64,
+});
+
 impl CompactLimits {
+    /// The defaults.
+    #[must_use]
+    pub fn new() -> CompactLimits {
+        CompactLimits::default()
+    }
+
     fn validate(&self) -> Result<()> {
         if (0.0..=1.0).contains(&self.stale_share) {
             return Ok(());
@@ -104,6 +120,7 @@ impl CompactLimits {
 
 /// How far a compaction is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CompactProgress {
     /// Files rewritten.
     pub files_done: u64,
@@ -117,6 +134,7 @@ pub struct CompactProgress {
 
 /// What a compaction did.
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub struct CompactReport {
     /// Files rewritten.
     pub files: u64,
@@ -141,6 +159,7 @@ pub struct CompactReport {
 
 /// What became of checkpoints that were to be dropped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DropReport {
     /// Dropped, in rising order.
     pub dropped: Vec<CheckpointId>,
@@ -238,10 +257,10 @@ impl Store {
     /// # use hps::{CompactLimits, RuntimeOptions, Store};
     /// # fn main() -> hps::Result<()> {
     /// # let directory = std::env::temp_dir().join(format!("hps-compact-{}", std::process::id()));
-    /// # let options = RuntimeOptions { cache_bytes: 16 << 20, ..RuntimeOptions::default() };
+    /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
     /// # let store = Store::create(&directory, options)?;
     /// # store.checkpoint(1, &[])?;
-    /// let limits = CompactLimits { stale_share: 0.2, ..CompactLimits::default() };
+    /// let limits = CompactLimits::new().stale_share(0.2);
     /// let report = store.compact(&limits, |progress| match progress.bytes_done < 1 << 30 {
     ///     true => ControlFlow::Continue(()),
     ///     false => ControlFlow::Break(()),

@@ -162,7 +162,7 @@ fn open_request<'a>(
         read_only,
         checkpoint,
         disk_bytes_max: options.disk_bytes_max,
-        thresholds: options.thresholds(),
+        thresholds: options.thresholds_in_force(),
         open_files_max: open_files_max(options, read_only),
         threads: if options.inline { 1 } else { options.threads },
     }
@@ -177,7 +177,7 @@ fn open_files_max(options: &RuntimeOptions, read_only: bool) -> usize {
     if read_only {
         return usize::MAX;
     }
-    let least = options.thresholds().open_files_least;
+    let least = options.thresholds_in_force().open_files_least;
     let asked = options.open_files_max as u64;
     let max = files_within(asked, descriptor_limit(), raise_descriptor_limit_to);
     usize::try_from(max).unwrap_or(usize::MAX).max(least)

@@ -30,7 +30,7 @@ fn files_stay_open_as_far_as_the_limit_of_descriptors_goes() {
     };
     assert_eq!(most(100, true), usize::MAX, "a reader closes none");
     assert_eq!(most(100, false), 100);
-    let least = options().thresholds().open_files_least;
+    let least = options().thresholds_in_force().open_files_least;
     assert!(least > 1 && most(1, false) == least);
     let limits = [
         descriptor_limit(),

@@ -28,6 +28,7 @@ use ticket::PrefetchQueue;
 
 /// One part of a [`Store::pull_many`](crate::Store::pull_many).
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct PullPart<'a> {
     /// The table.
     pub table: TableId,
@@ -50,6 +51,7 @@ impl<'a> PullPart<'a> {
 
 /// One part of a [`Store::prefetch_many`](crate::Store::prefetch_many).
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct PrefetchPart<'a> {
     /// The table.
     pub table: TableId,

@@ -104,7 +104,7 @@ impl<'a> Update<'a> {
     /// ```
     /// # use hps::{RuntimeOptions, Store, TableDescriptor, Update};
     /// # let directory = std::env::temp_dir().join(format!("hps-at-{}", std::process::id()));
-    /// # let options = RuntimeOptions { cache_bytes: 16 << 20, ..RuntimeOptions::default() };
+    /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
     /// # let store = Store::create(&directory, options)?;
     /// # let table = store.create_table(&TableDescriptor::new("clicks", 2))?;
     /// let mut weights = [0.0; 3 * 2];
@@ -135,7 +135,7 @@ impl<'a> Update<'a> {
     /// ```
     /// # use hps::{RuntimeOptions, Store, TableDescriptor, Update};
     /// # let directory = std::env::temp_dir().join(format!("hps-bits-{}", std::process::id()));
-    /// # let options = RuntimeOptions { cache_bytes: 16 << 20, ..RuntimeOptions::default() };
+    /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
     /// # let store = Store::create(&directory, options)?;
     /// # let table = store.create_table(&TableDescriptor::new("clicks", 2))?;
     /// let mut weights = [0.0; 2];
@@ -167,6 +167,7 @@ impl<'a> Update<'a> {
 
 /// What a push did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PushReport {
     /// Distinct rows changed.
     pub rows: u64,
@@ -176,6 +177,7 @@ pub struct PushReport {
 
 /// One part of a [`Store::push_many`](crate::Store::push_many).
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct PushPart<'a> {
     /// The table of the lease's part.
     pub table: TableId,

@@ -330,7 +330,7 @@ fn units(
             None => 0,
         };
         let entries = young + ImageRanges::entries_max(end - from);
-        let least = core.options.thresholds().open_unit_entries;
+        let least = core.options.thresholds_in_force().open_unit_entries;
         let pieces = usize::try_from(entries / least).unwrap_or(usize::MAX);
         let pieces = pieces.clamp(1, threads.min(shards));
         for piece in 0..pieces {

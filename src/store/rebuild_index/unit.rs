@@ -222,7 +222,15 @@ impl Plan<'_> {
         let unit = &self.units[number];
         let young = young_in(&self.young, unit.table, unit.range);
         let alone = self.rebuild.threads() == 1;
-        if alone || young < self.rebuild.core.options.thresholds().open_unit_entries {
+        if alone
+            || young
+                < self
+                    .rebuild
+                    .core
+                    .options
+                    .thresholds_in_force()
+                    .open_unit_entries
+        {
             return self.build_with(number, &[], loaded);
         }
         thread::scope(|scope| {
@@ -240,7 +248,13 @@ impl Plan<'_> {
         };
         let mut walks = self.open_sections(unit, readers)?;
         let (mut young, mut sorter) = (Vec::new(), Sorter::default());
-        let bucket = self.rebuild.core.options.thresholds().open_unit_entries / BUCKETS_EACH;
+        let bucket = self
+            .rebuild
+            .core
+            .options
+            .thresholds_in_force()
+            .open_unit_entries
+            / BUCKETS_EACH;
         for shard in unit.shards.clone() {
             let range = part_range(shard, self.rebuild.core.shards.len()).into_inner();
             let fresh = young_in(&self.young, unit.table, range);

@@ -321,10 +321,7 @@ impl Args {
     }
 
     fn runtime(&self) -> RuntimeOptions {
-        let mut options = RuntimeOptions {
-            threads: usize::from(self.threads),
-            ..RuntimeOptions::default()
-        };
+        let mut options = RuntimeOptions::new().threads(usize::from(self.threads));
         if let Some(shards) = self.shards {
             options.shards = usize::from(shards);
         }
@@ -426,10 +423,7 @@ impl Settings {
     /// The store's options with this cache.
     #[must_use]
     pub fn options(&self, cache_bytes: u64) -> RuntimeOptions {
-        RuntimeOptions {
-            cache_bytes,
-            ..self.runtime.clone()
-        }
+        self.runtime.clone().cache_bytes(cache_bytes)
     }
 
     /// A cache that holds `rows` rows, with what a store keeps beside each.

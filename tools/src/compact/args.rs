@@ -66,12 +66,10 @@ impl Choice {
     /// As the library has it.
     #[must_use]
     pub fn limits(&self, bytes_per_second: Option<u64>) -> CompactLimits {
-        CompactLimits {
-            stale_share: self.threshold,
-            bytes_max: self.max_bytes,
-            bytes_per_second,
-            ..CompactLimits::default()
-        }
+        CompactLimits::new()
+            .stale_share(self.threshold)
+            .bytes_max(self.max_bytes)
+            .bytes_per_second(bytes_per_second)
     }
 }
 

@@ -41,12 +41,11 @@ impl Checked {
 pub fn check(directory: &Path, checkpoint: Option<CheckpointId>, show: Show) -> Result<Checked> {
     let interrupt = Interrupt::listen()?;
     let mut meter = Meter::new(super::TOOL, show)?;
-    let scope = Scope {
-        full: true,
-        checkpoint,
-        unreadable_is_damage: true,
-        rows_only: true,
-    };
+    let scope = Scope::new()
+        .full(true)
+        .checkpoint(checkpoint)
+        .unreadable_is_damage(true)
+        .rows_only(true);
     let looked = inspect(directory, scope, &mut |done, all| {
         meter.at(done, all);
         interrupt.flow()

@@ -30,13 +30,11 @@ const TOOL: &str = "hps-compact";
 /// How the tool opens a store: no threads that compact by themselves, no limit but the file
 /// system's, files of 32 MiB.
 fn options() -> RuntimeOptions {
-    RuntimeOptions {
-        cache_bytes: 256 << 20,
-        threads: 1,
-        inline: true,
-        disk_bytes_max: u64::MAX,
-        ..RuntimeOptions::default()
-    }
+    RuntimeOptions::new()
+        .cache_bytes(256 << 20)
+        .threads(1)
+        .inline(true)
+        .disk_bytes_max(u64::MAX)
 }
 
 /// Runs the tool.
@@ -162,15 +160,13 @@ fn compact(common: &Common, args: &RunArgs) -> Result<Exit> {
     }
     let limits = args.choice.limits(args.io_limit);
     let done = if interrupt.is_asked() {
-        let disk_bytes = store.files().iter().map(|f| f.bytes).sum();
-        Ok(CompactReport {
-            cancelled: true,
-            files_left: store.compaction_plan(&limits).len() as u64,
-            disk_bytes_before: disk_bytes,
-            disk_bytes_after: disk_bytes,
-            durable: true,
-            ..CompactReport::default()
-        })
+        let mut nothing = CompactReport::default();
+        nothing.cancelled = true;
+        nothing.files_left = store.compaction_plan(&limits).len() as u64;
+        nothing.disk_bytes_before = store.files().iter().map(|f| f.bytes).sum();
+        nothing.disk_bytes_after = nothing.disk_bytes_before;
+        nothing.durable = true;
+        Ok(nothing)
     } else {
         store.compact(&limits, |now| {
             meter.at(now.bytes_done, now.bytes_done + now.bytes_left);
@@ -210,11 +206,10 @@ fn collect(common: &Common, args: &GcArgs) -> Result<Exit> {
         }
         report = if args.dry_run {
             let plan = plan::plan(&store, &CompactLimits::default(), ids);
-            DropReport {
-                dropped: plan.dropped,
-                held: Vec::new(),
-                freed_bytes: plan.freed_bytes,
-            }
+            let mut would = DropReport::default();
+            would.dropped = plan.dropped;
+            would.freed_bytes = plan.freed_bytes;
+            would
         } else {
             store.drop_checkpoints(&ids)?
         };

@@ -44,11 +44,7 @@ impl Difference {
 }
 
 fn open(directory: &Path, checkpoint: Option<CheckpointId>) -> Result<(Store, CheckpointId)> {
-    let options = RuntimeOptions {
-        cache_bytes: 1 << 20,
-        threads: 1,
-        ..RuntimeOptions::default()
-    };
+    let options = RuntimeOptions::new().cache_bytes(1 << 20).threads(1);
     let store = match Store::open_read_only(directory, checkpoint, options) {
         Err(Error::InvalidArgument(ArgumentError::UnknownCheckpoint { retained, .. }))
             if retained.is_empty() =>

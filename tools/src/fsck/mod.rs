@@ -34,13 +34,11 @@ pub struct Outcome {
 pub fn run(args: &Args) -> Result<Exit> {
     let interrupt = Interrupt::listen()?;
     let mut meter = Meter::new("hps-fsck", args.common.show())?;
-    let scope = Scope {
-        full: !args.quick,
-        checkpoint: args.checkpoint,
+    let scope = Scope::new()
+        .full(!args.quick)
+        .checkpoint(args.checkpoint)
         // Named with its place, like damage; everything else is looked at all the same.
-        unreadable_is_damage: true,
-        ..Scope::default()
-    };
+        .unreadable_is_damage(true);
     let (report, mended) = if args.repair {
         repair::run(args, &mut meter, &interrupt)?
     } else {

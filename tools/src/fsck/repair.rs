@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use hps::inspect::Report;
-use hps::repair::{Counts, Fate, LostRow, RepairOptions, RepairOutcome, Repaired, repair};
+use hps::repair::{Fate, LostRow, RepairOptions, RepairOutcome, Repaired, repair};
 use hps::{CheckpointId, Error};
 use serde_json::{Value, json};
 
@@ -51,11 +51,10 @@ pub(super) fn run(
         .canonicalize()
         .with_context(|| format!("find {}", directory.display()))?;
     refuse_strange_owner(&root, args.force)?;
-    let options = RepairOptions {
-        checkpoint: args.checkpoint,
-        without_meta: args.without_meta,
-        without_directories: args.without_directory.clone(),
-    };
+    let options = RepairOptions::new()
+        .checkpoint(args.checkpoint)
+        .without_meta(args.without_meta)
+        .without_directories(args.without_directory.clone());
     let mut list = List {
         root: &root,
         file: None,
@@ -158,7 +157,7 @@ impl List<'_> {
 /// The object `repair` of the report.
 pub(super) fn json(mended: &Mended) -> Value {
     let r = &mended.repaired;
-    let Counts { gone, older, back } = r.lost;
+    let (gone, older, back) = (r.lost.gone, r.lost.older, r.lost.back);
     json!({
         "store": mended.root.to_string_lossy(),
         "damaged": mended.aside.to_string_lossy(),
@@ -214,7 +213,7 @@ pub(super) fn print(out: &mut dyn Write, mended: &Mended) -> io::Result<()> {
     if r.meta_lost {
         writeln!(out, "  the checkpoint's meta is lost: it is empty now")?;
     }
-    let Counts { gone, older, back } = r.lost;
+    let (gone, older, back) = (r.lost.gone, r.lost.older, r.lost.back);
     if r.lost.sum() + r.nameless == 0 {
         writeln!(out, "  no row is lost")?;
     } else {

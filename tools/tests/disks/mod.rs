@@ -80,15 +80,13 @@ pub fn environment(name: &str, default: u64) -> u64 {
 
 /// Options of all stores here: a small cache, and no limit but that of the file system.
 pub fn options() -> RuntimeOptions {
-    RuntimeOptions {
-        cache_bytes: 1 << 20,
-        file_bytes: 1 << 20,
-        shards: 2,
-        threads: 2,
-        io_depth: 8,
-        disk_bytes_max: 1 << 40,
-        ..RuntimeOptions::default()
-    }
+    RuntimeOptions::new()
+        .cache_bytes(1 << 20)
+        .file_bytes(1 << 20)
+        .shards(2)
+        .threads(2)
+        .io_depth(8)
+        .disk_bytes_max(1 << 40)
 }
 
 /// A store, and what must be in it.
@@ -106,10 +104,7 @@ impl Trainer {
     /// A new store with one table.
     pub fn create(path: &Path, options: RuntimeOptions) -> Result<Trainer> {
         let store = Store::create(path, options.clone())?;
-        store.create_table(&TableDescriptor {
-            initialiser: Initialiser::Zero,
-            ..TableDescriptor::new("rows", DIM)
-        })?;
+        store.create_table(&TableDescriptor::new("rows", DIM).initialiser(Initialiser::Zero))?;
         let (path, store) = (path.to_path_buf(), Some(store));
         let (rows, durable) = (BTreeMap::new(), BTreeMap::new());
         Ok(Trainer {
@@ -214,10 +209,7 @@ impl Trainer {
     /// that ended after the last checkpoint leaves them to the next opening.
     pub fn inspection_is_clean(&self) {
         let disk = Io::pread();
-        let scope = Scope {
-            full: true,
-            ..Scope::default()
-        };
+        let scope = Scope::new().full(true);
         let mut go_on = |_, _| std::ops::ControlFlow::Continue(());
         let report = inspect_on(&disk, &self.path, scope, &mut go_on).unwrap();
         let worst = report.worst();

@@ -38,10 +38,7 @@ pub fn set(store: &Store, table: TableId, keys: &[u64], value: f32) {
 
 /// A store of 7000 rows: enough for an index image. Keys from 6000 on have other values.
 pub fn sample(directory: &Path, last: f32) {
-    let options = RuntimeOptions {
-        cache_bytes: 1 << 20,
-        ..RuntimeOptions::default()
-    };
+    let options = RuntimeOptions::new().cache_bytes(1 << 20);
     let store = Store::create(directory, options).unwrap();
     let table = store
         .create_table(&TableDescriptor::new("ads", DIM))

@@ -38,11 +38,9 @@ impl Ours {
     /// # Errors
     /// What the store says.
     pub fn open(place: &Place) -> Result<Ours> {
-        let options = RuntimeOptions {
-            cache_bytes: cache_bytes(place),
-            threads: THREADS,
-            ..RuntimeOptions::default()
-        };
+        let options = RuntimeOptions::new()
+            .cache_bytes(cache_bytes(place))
+            .threads(THREADS);
         let empty = std::fs::read_dir(&place.dir)?.next().is_none();
         let store = if empty {
             Store::create(&place.dir, options)

@@ -94,10 +94,7 @@ pub fn run(context: &mut Context) -> Result<()> {
 }
 
 fn descriptor(s: &Settings, table: u64) -> TableDescriptor {
-    TableDescriptor {
-        name: format!("table-{table}"),
-        ..s.descriptor.clone()
-    }
+    s.descriptor.clone().name(format!("table-{table}"))
 }
 
 /// Keys of a table in a batch: few where there are few rows.
