@@ -135,7 +135,9 @@ pub struct Stats {
     pub leases: u64,
     /// Bytes that their slots take.
     pub lease_bytes: u64,
-    /// Rows pinned by them.
+    /// Holds on checkpoints that were given and not dropped ([`crate::Store::hold`]).
+    pub holds: u64,
+    /// Rows pinned by leases.
     pub pinned_rows: u64,
     /// Rows in memory.
     pub resident_rows: u64,

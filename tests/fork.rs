@@ -22,6 +22,7 @@ mod child;
 #[expect(dead_code, reason = "other tests use the rest")]
 mod small;
 
+use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -55,6 +56,7 @@ fn role() {
         "drop" => drop_all(&place, options),
         "train" => train(&place, options),
         "outlive" => outlive(&place, options),
+        "hold" => hold(&place, options),
         "open" => open(&place),
         "grow" => grow(&place),
         "again" => again(&place, options),
@@ -282,6 +284,34 @@ fn open(place: &Path) {
     say(&format!("open, dropped {}", dropped.dropped[0]));
 }
 
+/// Holds a checkpoint, on a real file system, while forked workers drop their copies of it and live on.
+fn hold(place: &Path, options: RuntimeOptions) {
+    let (store, _table) = begin(place, options);
+    let first = CheckpointId(1);
+    let held = Cell::new(Some(store.hold(first).unwrap()));
+    // Each child has a copy of the cell.
+    let child = fork(|| drop(held.take()));
+    assert_eq!(wait(child), 0);
+    let worker = fork(|| std::thread::sleep(Duration::from_secs(60)));
+    for step in 2..5 {
+        store.checkpoint(step, b"").unwrap();
+    }
+    let ids = || -> Vec<u64> { store.checkpoints().iter().map(|c| c.id.0).collect() };
+    assert_eq!(ids(), [1, 3, 4], "the child did not let it go");
+    assert_eq!(store.drop_checkpoints(&[first]).unwrap().held, [first]);
+    let mut rows = store.rows(first).unwrap();
+    assert_eq!(rows.next_row().unwrap().unwrap().values[0], 1.0);
+    drop(rows);
+    drop(held.take());
+    store.checkpoint(5, b"").unwrap();
+    assert_eq!(ids(), [4, 5], "the worker, which lives on, has no lock");
+    // SAFETY: a child of this process that has not been waited for.
+    unsafe { libc::kill(worker, libc::SIGKILL) };
+    assert_eq!(wait(worker), 128 + libc::SIGKILL);
+    store.close().unwrap();
+    say("ok");
+}
+
 /// A child that has let go of its parent's store opens one of its own.
 fn again(place: &Path, options: RuntimeOptions) {
     let (store, table) = begin(place, options.clone());
@@ -367,6 +397,11 @@ fn a_forked_child_has_no_copy_of_the_cache() {
 #[test]
 fn the_parent_goes_on_as_if_there_were_no_children() {
     play("train");
+}
+
+#[test]
+fn a_hold_is_the_parents_whatever_its_children_do() {
+    play("hold");
 }
 
 #[test]

@@ -47,6 +47,7 @@ fn a_held_checkpoint_outlives_its_retention_until_it_is_let_go() {
     let hold = store.hold(first).unwrap();
     let second = store.hold(first).unwrap();
     assert_eq!((hold.checkpoint(), second.checkpoint()), (first, first));
+    assert_eq!(store.stats().holds, 2);
     for step in 3..=9u8 {
         set(&store, table, &[7], f32::from(step), DIM);
         store.checkpoint(u64::from(step), &[step]).unwrap();
@@ -58,6 +59,7 @@ fn a_held_checkpoint_outlives_its_retention_until_it_is_let_go() {
     drop(hold);
     let still = store.drop_checkpoints(&[first]).unwrap();
     assert_eq!(still.held, [first], "the other one holds it still");
+    assert_eq!(store.stats().holds, 1);
     // It can be used: opened elsewhere, walked, exported.
     assert_eq!(row_of(&store, first), 1.0);
     assert_eq!(store.checkpoint_meta(first).unwrap(), [1]);
@@ -72,6 +74,7 @@ fn a_held_checkpoint_outlives_its_retention_until_it_is_let_go() {
     set(&store, table, &[7], 10.0, DIM);
     store.checkpoint(10, &[]).unwrap();
     assert_eq!(ids(&store), [9, 10]);
+    assert_eq!(store.stats().holds, 0);
     let gone = invalid(store.hold(first).unwrap_err());
     let said = gone.to_string();
     assert_eq!(said, "no checkpoint 1; retained: [9, 10]");

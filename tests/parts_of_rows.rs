@@ -208,3 +208,55 @@ proptest! {
         check_unique(&store, &keys);
     }
 }
+
+/// An export by many threads opened every file of the checkpoint in each of them, and divided the
+/// memory of its windows by all.
+#[test]
+fn a_walk_opens_only_files_that_may_have_keys_in_its_range() {
+    let disk = SimDisk::new(11);
+    let io = || Io::of(disk.clone());
+    let mut options = options();
+    options.retain_checkpoints = 3;
+    let store = Store::create_on(io(), Path::new("/store"), options.clone()).unwrap();
+    let table = store.create_table(&sgd("t", 2)).unwrap();
+    let of = |part: usize| -> Vec<u64> {
+        let range = part_range(part, 2);
+        (0..2000)
+            .filter(|key| range.contains(&mix64(*key)))
+            .collect()
+    };
+    for part in 0..2 {
+        set(&store, table, &of(part), 1.0, 2);
+        store.flush().unwrap();
+    }
+    let first = store.checkpoint(1, &[]).unwrap().id;
+    let files = store.files();
+    assert_eq!(files.len(), 2);
+    // What only an older checkpoint has is not open in a store that was opened again.
+    for part in 0..2 {
+        set(&store, table, &of(part), 2.0, 2);
+    }
+    store.checkpoint(2, &[]).unwrap();
+    store.compact_fully().unwrap();
+    store.checkpoint(3, &[]).unwrap();
+    store.close().unwrap();
+    let store = Store::open_on(io(), Path::new("/store"), options).unwrap();
+    let (path, sound) = (&files[1].path, disk.read_file(&files[1].path).unwrap());
+    let mut bytes = sound.clone();
+    let footer = bytes.len() - 4096;
+    bytes[footer + 100] ^= 1;
+    disk.write_file(path, &bytes).unwrap();
+    let walk = |part| store.rows_of(first, table, part_range(part, 2));
+    assert_eq!(found(walk(0).unwrap(), table).len(), of(0).len());
+    let other = walk(1).map(drop);
+    assert!(
+        matches!(other, Err(Error::Corrupt { .. })),
+        "{other:?} {files:?}"
+    );
+    assert!(matches!(
+        store.rows(first).map(drop),
+        Err(Error::Corrupt { .. })
+    ));
+    disk.write_file(path, &sound).unwrap();
+    assert_eq!(found(walk(1).unwrap(), table).len(), of(1).len());
+}

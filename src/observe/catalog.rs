@@ -178,6 +178,7 @@ pub const METRICS: &[Metric] = &[
         |s| s.lease_bytes,
     )
     .of(Unit::Bytes),
+    gauge("hps_holds", "Holds on checkpoints outstanding.", |s| s.holds),
     gauge("hps_pinned_rows", "Rows pinned by leases.", |s| {
         s.pinned_rows
     }),

@@ -55,7 +55,7 @@ impl Ssd {
         });
         let names = names.collect::<Result<Vec<String>>>()?;
         let target = fresh(make_dir(&*self.io.disk, target)?)?;
-        let held = self.version_files(id)?;
+        let held = self.version_files(id, &(0..=u64::MAX))?;
         let mut exported = Versions::default();
         for (i, (name, source)) in names.iter().zip(&self.directories).enumerate() {
             let directory = fresh(make_dir_in(&*target, Path::new(name))?)?;

@@ -26,7 +26,7 @@ pub(crate) mod manifest_reader;
 pub(crate) mod meta_file;
 pub(crate) mod names;
 pub mod open_files;
-mod open_reader;
+pub mod open_reader;
 pub(crate) mod opening;
 mod orphans;
 pub(crate) mod pieces;
@@ -45,7 +45,7 @@ pub mod writer;
 
 use std::fmt;
 use std::io::ErrorKind;
-use std::ops::Deref;
+use std::ops::{Deref, RangeInclusive};
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, Weak};
 
@@ -98,6 +98,8 @@ pub struct Ssd {
     pub poison: Arc<Poison>,
     /// Files of iterators.
     iterated: Mutex<Vec<Weak<Vec<Arc<DataFile>>>>>,
+    /// Shared with each checkpoint that is held.
+    holds: Arc<()>,
     /// Held while the store is open: the writer's locks, or a reader's on its checkpoint.
     locks: Mutex<Locks>,
 }
@@ -356,13 +358,24 @@ impl Ssd {
         Ok(DataFile::of(slot, *meta, footer, identity, path, handle))
     }
 
-    /// The files of a retained checkpoint's version, opened (or shared with the current one).
+    /// The files of a retained checkpoint's version that may have keys in a range of mix64, opened (or
+    /// shared with the current one).
     ///
     /// # Errors
     /// `Io`, `Corrupt`, `InvalidArgument` for an unknown checkpoint.
-    pub fn version_files(&self, checkpoint: CheckpointId) -> Result<Vec<Arc<DataFile>>> {
+    pub fn version_files(
+        &self,
+        checkpoint: CheckpointId,
+        hashes: &RangeInclusive<u64>,
+    ) -> Result<Vec<Arc<DataFile>>> {
+        let states_within = || {
+            let mut states = self.states_of(checkpoint)?;
+            states
+                .retain(|s| s.meta.hash_min <= *hashes.end() && *hashes.start() <= s.meta.hash_max);
+            Result::Ok(states)
+        };
         loop {
-            let states = self.states_of(checkpoint)?;
+            let states = states_within()?;
             let numbers: Vec<u64> = states.iter().map(|s| s.meta.number).collect();
             let open = |s: version::FileState| match s.file {
                 Some(file) => Ok(file),
@@ -371,7 +384,7 @@ impl Ssd {
             let opened: Result<Vec<Arc<DataFile>>> = states.into_iter().map(open).collect();
             // Nothing was locked: the checkpoint may have been forgotten, or have other files by now.
             // While it needs these, whoever unlinks one of them sees that it is open here.
-            let now = self.states_of(checkpoint)?;
+            let now = states_within()?;
             if now.iter().map(|s| s.meta.number).eq(numbers) {
                 return opened;
             }

@@ -4,6 +4,8 @@
 //! - What goes wrong while CURRENT changes is read again; beside a CURRENT that stayed the same it is
 //!   damage, and said at once.
 
+use std::sync::Arc;
+
 use super::Ssd;
 use super::edits::Replay;
 use super::manifest_reader::read_current;
@@ -14,6 +16,7 @@ use crate::format::current::Current;
 use crate::format::manifest::CheckpointMeta;
 use crate::format::{CURRENT_NAME, FileKind, file_name};
 use crate::io::{Directory, LockGuard, LockKind};
+
 use crate::sync::thread;
 use crate::units::CheckpointId;
 
@@ -26,10 +29,25 @@ impl Ssd {
     ///
     /// # Errors
     /// `InvalidArgument` for an unknown checkpoint, `Locked` when it is being dropped, `Corrupt`, `Io`.
-    pub(crate) fn hold(&self, checkpoint: CheckpointId) -> Result<Box<dyn LockGuard>> {
-        let lock = || lock_checkpoint(&*self.root, Some(checkpoint), &self.store);
-        lock().map(|(_, _, _, guard)| guard)
+    pub(crate) fn hold(&self, checkpoint: CheckpointId) -> Result<HeldCheckpoint> {
+        let (_, _, _, lock) = lock_checkpoint(&*self.root, Some(checkpoint), &self.store)?;
+        Ok(HeldCheckpoint {
+            _lock: lock,
+            _counted: Arc::clone(&self.holds),
+        })
     }
+
+    /// Checkpoints that are held, each as often as it is.
+    pub(crate) fn holds(&self) -> usize {
+        Arc::strong_count(&self.holds) - 1
+    }
+}
+
+/// The lock of [`Ssd::hold`].
+#[derive(Debug)]
+pub(crate) struct HeldCheckpoint {
+    _lock: Box<dyn LockGuard>,
+    _counted: Arc<()>,
 }
 
 /// A reader's shared lock on a checkpoint, and the versions read after it was locked.

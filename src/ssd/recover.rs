@@ -200,6 +200,7 @@ fn assemble(
         poison,
         images,
         iterated: Mutex::default(),
+        holds: Arc::default(),
         locks: Mutex::new(found.locks),
     };
     let id = found

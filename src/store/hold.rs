@@ -2,7 +2,7 @@
 
 use super::Store;
 use crate::error::Result;
-use crate::io::LockGuard;
+use crate::ssd::open_reader::HeldCheckpoint;
 use crate::units::CheckpointId;
 
 /// Which store this is, and which of its histories: what a job writes down beside its results.
@@ -24,12 +24,12 @@ pub struct Identity {
 /// It is the lock that a reader has: retention and [`Store::drop_checkpoints`] pass over the checkpoint,
 /// in this process and in others, also after the store was closed. It ends with the process. A
 /// rollback to an earlier checkpoint forgets this one all the same. While the last checkpoint is held,
-/// [`Store::compact`] is `Locked`, as it is beside a reader of it.
+/// [`Store::compact`] is `Locked`, as it is beside a reader of it. A forked child has no part in it.
 #[derive(Debug)]
 #[must_use = "the checkpoint is held as long as this lives"]
 pub struct Hold {
     checkpoint: CheckpointId,
-    _lock: Box<dyn LockGuard>,
+    _lock: HeldCheckpoint,
 }
 
 impl Hold {
@@ -66,8 +66,8 @@ impl Store {
     ///
     /// # Cost
     /// CURRENT and the manifest are read twice; beside a writer that is about to drop checkpoints it is
-    /// tried again for up to 2 seconds. A descriptor as long as it is held. The checkpoint's files stay on
-    /// disk, as `pinned` of [`Store::stats`].
+    /// tried again for up to 2 seconds. A descriptor as long as it is held, counted in
+    /// `holds` of [`Store::stats`]. The checkpoint's files stay on disk, as part of `pinned_bytes`.
     ///
     /// # Durability
     /// None: a hold ends with its process.

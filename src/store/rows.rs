@@ -52,7 +52,7 @@ impl RowIter {
         tables: Vec<Arc<Table>>,
         hashes: RangeInclusive<u64>,
     ) -> Result<RowIter> {
-        let files = Arc::new(core.ssd.version_files(checkpoint)?);
+        let files = Arc::new(core.ssd.version_files(checkpoint, &hashes)?);
         core.ssd.iterates(&files);
         Ok(RowIter {
             files,
@@ -143,9 +143,9 @@ impl Store {
     /// [`part_range`](crate::part_range).
     ///
     /// # Cost
-    /// All files of the checkpoint are opened, their footers read where it is not the current version. Of
-    /// each that has keys in the range the part that is in it is read, up to a window (16 MiB for
-    /// all files, 1 MiB at most) more, and some blocks of 4 KiB to find its ends.
+    /// Files of the checkpoint that may have keys in the range are opened, their footers read where it is
+    /// not the current version. Of each the part that is in the range is read, up to a window (16 MiB
+    /// for all of them, 1 MiB at most) more, and some blocks of 4 KiB to find its ends.
     ///
     /// # Errors
     /// `InvalidArgument` for an unknown checkpoint or table, `Corrupt`, `Io`.

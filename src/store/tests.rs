@@ -421,3 +421,52 @@ fn a_table_that_is_there_is_found_and_what_differs_is_named() {
     drop(lease);
     assert_eq!(store.create_table(&sgd("third", 4)).unwrap(), TableId(2));
 }
+
+/// Files of rows in the store's directory.
+fn row_files(disk: &Io) -> usize {
+    let part = disk.disk.open_dir(&Path::new(ROOT).join("part-0")).unwrap();
+    let names = part.list().unwrap();
+    names.iter().filter(|e| e.name.ends_with(".rows")).count()
+}
+
+#[test]
+fn what_is_given_up_leaves_no_files_behind() {
+    let (disk, store) = made(options());
+    let table = store.create_table(&sgd("rows", 4)).unwrap();
+    set(&store, table, &keys(0..10), 1.0);
+    store.checkpoint(1, &[]).unwrap();
+    set(&store, table, &keys(10..20), 2.0);
+    assert_eq!(store.flush().unwrap(), 10);
+    assert_eq!(row_files(&disk), 2);
+    store.close_discarding();
+    assert_eq!(row_files(&disk), 1);
+    let store = open_again(&disk, options());
+    assert_eq!(store.stats().index_keys, 10);
+}
+
+#[test]
+fn a_prefetch_waits_for_leases_and_does_not_for_what_never_fits() {
+    let (_, store) = made(RuntimeOptions {
+        inline: false,
+        ..options()
+    });
+    let table = store.create_table(&sgd("rows", 64)).unwrap();
+    let rows = store.stats().capacity_rows;
+    let lease = store.pull(
+        table,
+        &keys(0..rows / 3),
+        &mut vec![0.0; rows as usize / 3 * 64],
+    );
+    let (half, all) = (keys(rows..rows + rows * 3 / 4), keys(0..2 * rows));
+    let ticket = store.prefetch(table, &half).unwrap();
+    assert!(
+        ticket
+            .wait_for(std::time::Duration::from_millis(50))
+            .is_err()
+    );
+    let ticket = store.prefetch(table, &half).unwrap();
+    drop(lease.unwrap());
+    assert_eq!(ticket.wait().unwrap().len(), half.len());
+    let never = store.prefetch(table, &all).unwrap().wait();
+    assert!(matches!(never, Err(Error::OverBudget { .. })));
+}

@@ -123,3 +123,34 @@ impl Store {
         self.call(|parts| Ok(unique(&parts.workers.foreground(), keys)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::RuntimeOptions;
+    use crate::store::tests::{made, options};
+
+    #[test]
+    fn of_batches_of_any_size_by_any_number_of_threads_each_key_is_found_once() {
+        for threads in [1, 3] {
+            let (_, store) = made(RuntimeOptions {
+                threads,
+                ..options()
+            });
+            for count in [0, 1, 2, ALONE_KEYS - 1, ALONE_KEYS, 3 * ALONE_KEYS] {
+                let keys: Vec<u64> = (0..count as u64).map(|i| mix64(i * i % 5077)).collect();
+                let found = store.unique(&keys).unwrap();
+                let distinct: BTreeMap<u64, u64> =
+                    keys.iter().map(|key| (mix64(*key), *key)).collect();
+                assert!(found.keys.iter().eq(distinct.values()), "{count}");
+                let back = found
+                    .inverse
+                    .iter()
+                    .map(|place| found.keys[*place as usize]);
+                assert!(back.eq(keys), "{count} by {threads}");
+            }
+        }
+    }
+}

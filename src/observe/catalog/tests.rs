@@ -63,7 +63,7 @@ fn filled() -> Stats {
     };
     fill!(stats: unique_asked unique_hits rows_read rows_pushed bytes_pushed non_finite reads
         read_bytes written_bytes compaction_written_bytes flushes compactions
-        compaction_failures checkpoints stall_us_max stall_us cut_us_max leases lease_bytes pinned_rows resident_rows
+        compaction_failures checkpoints stall_us_max stall_us cut_us_max leases lease_bytes holds pinned_rows resident_rows
         capacity_rows dirty_rows uncheckpointed_rows cache_bytes buffer_bytes
         queues plain_queues rings_lost queue_buffers registered_buffers index_bytes
         index_keys files open_files open_files_max files_reopened

@@ -129,6 +129,7 @@ impl Core {
             files: usage.files,
             open_files: self.ssd.open_files.open() as u64,
             open_files_max: self.ssd.open_files.max() as u64,
+            holds: self.ssd.holds() as u64,
             files_reopened: self.ssd.open_files.reopened(),
             files_set_aside,
             current_bytes: usage.current_bytes,

@@ -180,5 +180,6 @@ mod tests {
         assert_eq!((map.range(0, 0), map.range(1, 0)), (0..0, 0..1));
         assert_eq!((map.range(0, 1), map.range(1, 1)), (0..1, 1..3));
         assert_eq!((map.range_of(0, 0..2), map.range_of(0, 2..4)), (0..1, 1..3));
+        assert_eq!(map.into_shards(), [1, 0, 1, 1, 0, 0]);
     }
 }

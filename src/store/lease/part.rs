@@ -6,6 +6,7 @@ use std::sync::PoisonError;
 use super::super::core::{Table, point};
 use super::super::workers::split_out;
 use super::{Lease, ShardRows};
+use crate::batch::check_keys;
 use crate::error::{ArgumentError, Result};
 use crate::sync::Mutex;
 use crate::units::TableId;
@@ -142,8 +143,9 @@ impl<'a> LeasePart<'a> {
     /// The rows at some positions, by shard: slots, and the indexes of their positions, rising.
     ///
     /// # Errors
-    /// `InvalidArgument` for a position past the end.
+    /// `InvalidArgument` for a position past the end, and for more than a batch may have.
     pub(in super::super) fn rows_at(&self, positions: &[u32]) -> Result<Vec<ShardRows>> {
+        check_keys(positions.len())?;
         let (map, rank) = (&self.lease.map, self.rank);
         let shards = map.shards_of(rank);
         let rising = positions.is_sorted_by(|a, b| a < b);

@@ -359,3 +359,36 @@ fn distinct(missing: &[Missing]) -> impl Iterator<Item = (usize, usize)> {
         (of_table[0].rank as usize, rows)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_two_refusals_the_one_counts_that_waiting_does_not_help() {
+        let full = |rank, pinned, asked, capacity| {
+            Some(Refusal::OverBudget {
+                rank,
+                pinned,
+                asked,
+                capacity,
+            })
+        };
+        let rank = |refusal: Option<Refusal>| match refusal {
+            Some(Refusal::OverBudget { rank, .. } | Refusal::Frozen { rank, .. }) => Some(rank),
+            None => None,
+        };
+        let frozen = Some(Refusal::Frozen { rank: 9, busy: 90 });
+        // Nine of ten are more than 50 of 100, and what never fits is more than what may.
+        for (fuller, other) in [
+            (full(1, 5, 4, 10), full(2, 40, 10, 100)),
+            (full(1, 0, 11, 10), full(2, 200, 10, 100)),
+            (full(1, 0, 1, 100), frozen),
+            (full(1, 0, 1, 100), None),
+        ] {
+            assert_eq!(rank(worse(fuller, other)), Some(1));
+            assert_eq!(rank(worse(other, fuller)), Some(1));
+        }
+        assert_eq!(rank(worse(None, None)), None);
+    }
+}

@@ -308,8 +308,10 @@ impl Puller {
     /// Queues a prefetch.
     ///
     /// # Errors
-    /// With `inline`, whatever serving it gives except for lack of room.
+    /// `InvalidArgument` for too many keys; with `inline`, whatever serving it gives except for lack of
+    /// room.
     pub fn prefetch(self: &Arc<Puller>, table: &Arc<Table>, keys: &[u64]) -> Result<Ticket> {
+        check_count(1, keys.len())?;
         self.prefetch_parts(vec![(Arc::clone(table), keys.to_vec())])
     }
 
@@ -319,7 +321,7 @@ impl Puller {
     /// As [`Puller::prefetch`]; `InvalidArgument` for a table of another store, and where there is no
     /// part.
     pub fn prefetch_many(self: &Arc<Puller>, parts: &[PrefetchPart<'_>]) -> Result<Ticket> {
-        check_count(parts.len(), 0)?;
+        check_count(parts.len(), parts.iter().map(|part| part.keys.len()).sum())?;
         let part = |part: &PrefetchPart<'_>| Ok((self.core.table(part.table)?, part.keys.to_vec()));
         self.prefetch_parts(parts.iter().map(part).collect::<Result<_>>()?)
     }

@@ -122,7 +122,8 @@ impl Pusher {
         lease.check(&self.core)?;
         self.core.check_writable()?;
         lease.only_part("push to them by Store::push_many")?;
-        let job = self.check_part(lease, 0, update)?;
+        let mut job = check_part(lease, 0, update)?;
+        self.check_values(std::slice::from_mut(&mut job))?;
         self.apply_all(std::slice::from_ref(&job))?;
         Ok(job.report())
     }
@@ -147,8 +148,9 @@ impl Pusher {
                 }
                 .into());
             }
-            jobs.push(self.check_part(lease, rank, part.update)?);
+            jobs.push(check_part(lease, rank, part.update)?);
         }
+        self.check_values(&mut jobs)?;
         self.apply_all(&jobs)?;
         Ok(jobs.iter().map(Job::report).collect())
     }
@@ -162,7 +164,7 @@ impl Pusher {
         }
         let pool = self.workers.foreground();
         let applied = pool.shards(self.core.shards.len(), keys, |s, _| {
-            jobs.iter().try_for_each(|job| self.push_shard(s, job))
+            self.push_shard(s, jobs)
         });
         applied.into_iter().collect::<Result<()>>()?;
         for job in jobs {
@@ -174,58 +176,46 @@ impl Pusher {
         Ok(())
     }
 
-    /// Checks the update of one part, values included.
-    fn check_part<'a>(&self, lease: &'a Lease, rank: usize, update: Update<'a>) -> Result<Job<'a>> {
-        let table: &Table = lease.map.table(rank);
-        let width = match update.kind {
-            Kind::Rows { .. } => table.descriptor.row_f32s(),
-            _ => table.descriptor.dim,
-        };
-        let mut job = Job {
-            table,
-            update,
-            lease,
-            rank,
-            chosen: None,
-            width,
-            looked: width.min(table.layout.metadata_range().start),
-            non_finite: 0,
-            skip: false,
-            rows: Sum::new(0),
-        };
-        let n = job.len();
-        let found = update.values().len();
-        check_length("values of a push (f32s)", n * width, found)?;
-        let shows = update.shows.map_or(n, <[u32]>::len);
-        check_length("shows of a push", n, shows)?;
-        let clicks = update.clicks.map_or(n, <[u32]>::len);
-        check_length("clicks of a push", n, clicks)?;
-        if let Kind::Gradients { lr, .. } = update.kind {
-            check_learning_rate(table.descriptor.optimizer, lr)?;
+    /// Looks for values that are not finite, of all parts at once by all threads; only where there are
+    /// some are they counted, part by part.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where they are to be rejected.
+    fn check_values(&self, jobs: &mut [Job<'_>]) -> Result<()> {
+        let looked = || jobs.iter().filter(|job| !job.update.is_verbatim);
+        let values: Vec<&[f32]> = looked().map(|job| job.update.values()).collect();
+        if self.all_finite(&values, looked().map(Job::len).sum()) {
+            return Ok(());
         }
-        if update.is_verbatim && !matches!(update.kind, Kind::Weights { .. } | Kind::Rows { .. }) {
-            let what = String::from("only weights and rows are taken verbatim");
-            return Err(ArgumentError::Other { what }.into());
-        }
-        if let Some(positions) = update.positions {
-            job.chosen = Some(lease.part_of_rank(rank).rows_at(positions)?);
-        }
-        if !update.is_verbatim {
-            job.non_finite = self.count_non_finite(&job)?;
+        for job in jobs.iter_mut().filter(|job| !job.update.is_verbatim) {
+            job.non_finite = self.count_non_finite(job)?;
             job.skip = job.non_finite > 0 && self.core.options.non_finite == NonFinite::Skip;
         }
-        Ok(job)
+        Ok(())
+    }
+
+    /// Whether all values of all parts are finite; each thread looks at a piece of each part.
+    fn all_finite(&self, parts: &[&[f32]], keys: usize) -> bool {
+        if parts.is_empty() {
+            return true;
+        }
+        let pool = self.workers.foreground();
+        let pieces = pool.threads();
+        let finite = pool.shards(pieces, keys, |i, _| {
+            parts.iter().all(|values| {
+                let piece = values.len().div_ceil(pieces);
+                let rest = values.get(i * piece..).unwrap_or_default();
+                all_finite(&rest[..piece.min(rest.len())])
+            })
+        });
+        finite.into_iter().all(|ok| ok)
     }
 
     /// Counts positions whose values are not finite; an error when they are to be rejected.
     /// Whole rows may hold any bits in their metadata: only weights and state are looked at.
     fn count_non_finite(&self, job: &Job<'_>) -> Result<u64> {
-        let values = job.update.values();
-        if self.all_finite(values, job.len()) {
-            return Ok(0);
-        }
         let mut count = 0;
-        for (index, row) in values.chunks_exact(job.width).enumerate() {
+        for (index, row) in job.update.values().chunks_exact(job.width).enumerate() {
             if all_finite(&row[..job.looked]) {
                 continue;
             }
@@ -237,18 +227,6 @@ impl Pusher {
             }
         }
         Ok(count)
-    }
-
-    /// Whether all values are finite, looked at by all threads.
-    fn all_finite(&self, values: &[f32], keys: usize) -> bool {
-        let pool = self.workers.foreground();
-        let pieces = pool.threads();
-        let piece = values.len().div_ceil(pieces).max(1);
-        let finite = pool.shards(pieces, keys, |i, _| {
-            let rest = values.get(i * piece..).unwrap_or_default();
-            all_finite(&rest[..piece.min(rest.len())])
-        });
-        finite.into_iter().all(|ok| ok)
     }
 
     /// The key whose values stand at an index.
@@ -264,40 +242,98 @@ impl Pusher {
         unmix64(cache.hash_of(rows.slots[range.start + at]))
     }
 
-    fn push_shard(&self, s: usize, job: &Job<'_>) -> Result<()> {
-        let (slots, positions, repeats) = job.rows_in(s);
-        if slots.is_empty() {
+    /// Applies the rows of one shard, part after part.
+    fn push_shard(&self, s: usize, jobs: &[Job<'_>]) -> Result<()> {
+        let most = jobs.iter().map(|job| job.rows_in(s).0.len()).max();
+        let most = most.unwrap_or(0);
+        if most == 0 {
             return Ok(());
         }
+        let arrays = &self.workers.arrays;
+        let mut kept = arrays.pairs.take(most);
+        let mut slots = arrays.numbers.take(most);
+        for job in jobs {
+            kept.clear();
+            slots.clear();
+            self.push_part(s, job, &mut kept, &mut slots)?;
+        }
+        arrays.numbers.put(slots);
+        arrays.pairs.put(kept);
+        Ok(())
+    }
+
+    /// Applies the rows of one part that lie in a shard; the arrays are empty.
+    fn push_part(
+        &self,
+        s: usize,
+        job: &Job<'_>,
+        kept: &mut Vec<(u32, u32)>,
+        slots: &mut Vec<u32>,
+    ) -> Result<()> {
+        let (leased, positions, repeats) = job.rows_in(s);
         let usable = |position: u32| {
             let start = position as usize * job.width;
             !job.skip || all_finite(&job.update.values()[start..start + job.looked])
         };
         // Positions that count; rows without one are not touched. Equal keys become neighbours,
         // in the caller's order.
-        let both = slots.iter().copied().zip(positions.iter().copied());
-        let mut kept = self.workers.arrays.pairs.take(slots.len());
+        let both = leased.iter().copied().zip(positions.iter().copied());
         kept.extend(both.filter(|(_, p)| usable(*p)));
+        if kept.is_empty() {
+            return Ok(());
+        }
         if repeats {
             kept.sort_unstable();
         }
-        if kept.is_empty() {
-            self.workers.arrays.pairs.put(kept);
-            return Ok(());
-        }
-        let mut slots = self.workers.arrays.numbers.take(kept.len());
         slots.extend(kept.iter().map(|(slot, _)| *slot));
         slots.dedup();
-        let mut shard = self.core.lock_to_write(s, job.table, &slots)?;
+        let mut shard = self.core.lock_to_write(s, job.table, slots)?;
         let cache = &mut shard.tables[job.table.id.0 as usize].cache;
-        apply::apply(cache, &kept, (job.table, &job.update, job.width));
+        apply::apply(cache, kept, (job.table, &job.update, job.width));
         point("push");
         drop(shard);
         job.rows.fetch_add(slots.len() as u64, Ordering::Relaxed);
-        self.workers.arrays.numbers.put(slots);
-        self.workers.arrays.pairs.put(kept);
         Ok(())
     }
+}
+
+/// Checks all of the update of one part but its values.
+fn check_part<'a>(lease: &'a Lease, rank: usize, update: Update<'a>) -> Result<Job<'a>> {
+    let table: &Table = lease.map.table(rank);
+    let width = match update.kind {
+        Kind::Rows { .. } => table.descriptor.row_f32s(),
+        _ => table.descriptor.dim,
+    };
+    let mut job = Job {
+        table,
+        update,
+        lease,
+        rank,
+        chosen: None,
+        width,
+        looked: width.min(table.layout.metadata_range().start),
+        non_finite: 0,
+        skip: false,
+        rows: Sum::new(0),
+    };
+    let n = job.len();
+    let found = update.values().len();
+    check_length("values of a push (f32s)", n * width, found)?;
+    let shows = update.shows.map_or(n, <[u32]>::len);
+    check_length("shows of a push", n, shows)?;
+    let clicks = update.clicks.map_or(n, <[u32]>::len);
+    check_length("clicks of a push", n, clicks)?;
+    if let Kind::Gradients { lr, .. } = update.kind {
+        check_learning_rate(table.descriptor.optimizer, lr)?;
+    }
+    if update.is_verbatim && !matches!(update.kind, Kind::Weights { .. } | Kind::Rows { .. }) {
+        let what = String::from("only weights and rows are taken verbatim");
+        return Err(ArgumentError::Other { what }.into());
+    }
+    if let Some(positions) = update.positions {
+        job.chosen = Some(lease.part_of_rank(rank).rows_at(positions)?);
+    }
+    Ok(job)
 }
 
 fn check_length(what: &'static str, expected: usize, found: usize) -> Result<()> {
