@@ -204,7 +204,8 @@ fn check_store(code: &[char], part: &str, depth: usize, report: &mut impl FnMut(
     let mut at = 0;
     for line in code[..end].split(|c| *c == '\n') {
         let text: String = line.iter().collect();
-        if public_field(&text).is_some() && OWNED.iter().any(|owned| text.contains(owned)) {
+        let is_given = given_field(&text, depth).is_some();
+        if is_given && OWNED.iter().any(|owned| text.contains(owned)) {
             report(
                 at,
                 format!("store::{part} gives a lock or a shared number away"),
@@ -225,13 +226,14 @@ fn fields_written_elsewhere(files: &[Source]) -> Vec<String> {
         let end = start_of_tests(&code);
         let text: String = code[..end].iter().collect();
         // `Stats` is nobody's: each part fills in its own counters.
-        part_of(file).map(|part| (part, text.replace("stats.", "")))
+        let depth = file.path.trim_end_matches("/mod.rs").split('/').count() - 1;
+        part_of(file).map(|part| (part, depth, text.replace("stats.", "")))
     };
-    let parts: Vec<(String, String)> = files.iter().filter_map(read).collect();
+    let parts: Vec<(String, usize, String)> = files.iter().filter_map(read).collect();
     let mut found = Vec::new();
-    for (owner, text) in &parts {
-        for field in text.lines().filter_map(public_field) {
-            for (part, other) in parts.iter().filter(|(part, _)| part != owner) {
+    for (owner, depth, text) in &parts {
+        for field in text.lines().filter_map(|line| given_field(line, *depth)) {
+            for (part, _, other) in parts.iter().filter(|(part, ..)| part != owner) {
                 let own = [format!(" {field}: "), format!("({field}: ")];
                 if own.iter().any(|own| other.contains(own)) {
                     continue;
@@ -246,9 +248,18 @@ fn fields_written_elsewhere(files: &[Source]) -> Vec<String> {
     found
 }
 
-/// The field that a line declares for all to see.
-fn public_field(line: &str) -> Option<&str> {
-    let (name, _) = line.trim().strip_prefix("pub ")?.split_once(": ")?;
+/// The field that a line of the store declares for other parts to see, be it all or some. In a file of
+/// a part's folder (at depth 3) `super` is the part itself.
+fn given_field(line: &str, depth: usize) -> Option<&str> {
+    let rest = line.trim().strip_prefix("pub")?;
+    let rest = match rest.strip_prefix('(') {
+        Some(some) => {
+            let (whom, rest) = some.split_once(')')?;
+            (depth < 3 || whom != "super").then_some(rest)?
+        }
+        None => rest,
+    };
+    let (name, _) = rest.strip_prefix(' ')?.split_once(": ")?;
     name.chars()
         .all(|c| c.is_alphanumeric() || c == '_')
         .then_some(name)
@@ -412,6 +423,16 @@ fn planted_violations_are_found() {
             "2: store::core gives a lock",
         ),
         (
+            "src/store/lease/mod.rs",
+            "struct L {\n    pub(super) book: Mutex<()>,\n}",
+            "2: store::lease gives a lock",
+        ),
+        (
+            "src/store/lease/part.rs",
+            "struct L {\n    pub(in super::super) book: Mutex<()>,\n}",
+            "2: store::lease gives a lock",
+        ),
+        (
             "src/store/push/mod.rs",
             "metrics::counter!(\"rows\").increment(1);",
             "1: metrics has its home in observe",
@@ -432,13 +453,23 @@ fn planted_violations_are_found() {
         "src/store/core/shard.rs",
         "struct S {\n    pub lost: bool,\n}",
     );
-    let writer = source(
-        "src/store/flush/write.rs",
-        "fn f() {\n    guard.lost = true;\n}",
+    let writer = || {
+        source(
+            "src/store/flush/write.rs",
+            "fn f() {\n    guard.lost = true;\n}",
+        )
+    };
+    assert_eq!(
+        violations(&[shard, writer()]),
+        ["store::flush writes lost of store::core"]
+    );
+    let lease = source(
+        "src/store/lease/mod.rs",
+        "struct L {\n    pub(super) lost: bool,\n}",
     );
     assert_eq!(
-        violations(&[shard, writer]),
-        ["store::flush writes lost of store::core"]
+        violations(&[lease, writer()]),
+        ["store::flush writes lost of store::lease"]
     );
     let long = "\n".repeat(FILE_LINES_MAX + 1);
     for path in ["tools/check.sh", "src/mem/mod.rs", "tests/data/figures.py"] {
@@ -497,6 +528,10 @@ fn what_is_allowed_is_not_reported() {
         ),
         ("src/mem/cache.rs", "fn f(nix: u32) -> u32 { nix }"),
         ("tests/pull_push.rs", "use std::fs; use hps::Store;"),
+        (
+            "src/store/lease/part.rs",
+            "struct P {\n    pub(super) rows: AtomicU64,\n}",
+        ),
         (
             "src/store/push/mod.rs",
             "struct P {\n    rows: AtomicU64,\n}\npub fn add(x: &AtomicU64) {}",
