@@ -15,6 +15,7 @@ mod small;
 mod spans;
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
@@ -246,6 +247,52 @@ fn a_push_that_waits_for_a_checkpoint_waits_once_for_room() {
     drop(leases);
     store.checkpoint(2, &[]).unwrap();
     store.close().unwrap();
+}
+
+/// Files that compaction has not come to hold pulls back that need a flush.
+#[test]
+fn a_pull_that_waits_for_a_compaction_says_so() {
+    LazyLock::force(&SEEN);
+    let gate = Arc::new(Gate::default());
+    let held = gate.hook("create");
+    let of_compactions: Hook = Arc::new(move |call, path| {
+        let thread = std::thread::current();
+        let compacts = thread
+            .name()
+            .is_some_and(|name| name.starts_with("hps-compact"));
+        compacts.then(|| held(call, path)).flatten()
+    });
+    let disk = HookedDisk::new(SimDisk::new(4), of_compactions);
+    let store = Store::create_on(Arc::new(disk), Path::new(ROOT), options()).unwrap();
+    let [behind, idle] =
+        ["behind", "besides"].map(|name| store.create_table(&sgd(name, DIM)).unwrap());
+    gate.set(true);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let train = || {
+            for round in 1u16.. {
+                fill(&store, behind, 10_000, 200, f32::from(round), DIM);
+                if done.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        };
+        let trainer = scope.spawn(train);
+        until("a wait for a compaction", || {
+            spans_of("behind", Wait::Compaction) > 0
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        done.store(true, Ordering::Relaxed);
+        gate.set(false);
+        trainer.join().unwrap();
+    });
+    let behind = waits(&store, behind, Wait::Compaction);
+    assert!(behind.count >= 1 && behind.us_max >= 40_000, "{behind:?}");
+    assert_eq!(spans_of("behind", Wait::Compaction) as u64, behind.count);
+    assert_eq!(waits(&store, idle, Wait::Compaction).count, 0);
+    assert!(store.stats().compactions > 0);
+    is_whole(&store.stats());
+    store.close_discarding();
 }
 
 /// A ticket whose time was over came back inside the error.
