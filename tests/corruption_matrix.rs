@@ -34,6 +34,7 @@ use std::path::{Path, PathBuf};
 
 use forge::Files;
 use forging::{STORE, fix, identity, put_u64, reseal, u32_at, u64_at};
+use hps::format::FORMAT_VERSION;
 use hps::format::current::Current;
 use hps::format::identity::encode_part;
 use hps::format::manifest::{Edit, ManifestReader};
@@ -168,7 +169,13 @@ fn foreign(like: &Path, bytes: &[u8]) -> Vec<u8> {
 }
 
 fn newer(like: &Path, bytes: &[u8], at: usize) -> Vec<u8> {
-    restamped(like, bytes, at + 16, &2u32.to_le_bytes(), STORE)
+    restamped(
+        like,
+        bytes,
+        at + 16,
+        &(FORMAT_VERSION + 1).to_le_bytes(),
+        STORE,
+    )
 }
 
 /// Length and digest of the manifest as they were after an earlier checkpoint.

@@ -23,7 +23,7 @@ use hps::format::param_file::{
     ENTRIES_MAX, KEYS_PER_BLOCK, PARAM_HEADER_BYTES, PARAM_MAGIC, ROW_BYTES_MAX, STRIDE_MAX,
     STRIDE_MIN,
 };
-use hps::format::{BLOCK_BYTES, DIRECTORIES_MAX, FORMAT_VERSION, LAYOUTS};
+use hps::format::{BLOCK_BYTES, DIRECTORIES_MAX, FORMAT_VERSION, Version};
 use hps::format::{current, identity, manifest, meta};
 use hps::{Initialiser, Optimizer};
 
@@ -92,7 +92,8 @@ fn owned(pairs: &[(&str, u64)]) -> Vec<(String, u64)> {
 
 #[test]
 fn every_structure_is_documented_to_the_byte() {
-    let mut expected: Vec<(String, usize, Vec<Row>)> = LAYOUTS
+    let all = Version::ALL.map(Version::layouts).concat();
+    let mut expected: Vec<(String, usize, Vec<Row>)> = all
         .iter()
         .map(|(name, fields)| {
             let row =
@@ -104,6 +105,8 @@ fn every_structure_is_documented_to_the_byte() {
     let mut found = structures(DOCUMENT);
     found.sort();
     expected.sort();
+    // Most structures are the same in both versions.
+    expected.dedup();
     let names = |all: &[(String, usize, Vec<Row>)]| {
         all.iter()
             .map(|(name, ..)| name.clone())
@@ -112,6 +115,20 @@ fn every_structure_is_documented_to_the_byte() {
     assert_eq!(names(&found), names(&expected));
     for (found, expected) in found.iter().zip(&expected) {
         assert_eq!(found, expected, "structure {}", found.0);
+    }
+}
+
+/// The rows of a table that says which versions have an edit.
+#[test]
+fn the_versions_of_each_edit_are_documented() {
+    for (name, number) in EDIT_NUMBERS {
+        let versions = match number {
+            7 => "1",
+            1..9 => "1, 2",
+            _ => "2",
+        };
+        let row = format!("| edit `{name}` | {versions} | {number} |");
+        assert!(DOCUMENT.lines().any(|line| line == row), "no row {row:?}");
     }
 }
 

@@ -3,8 +3,8 @@
 //! - `tests/data/golden-store-v<version>` is a whole store of that version, and `rows.txt` in it
 //!   says what it holds. They stay for good; a new version of the format adds one:
 //!   `cargo test --test golden write_ -- --ignored` writes it, never over one that is there.
-//! - `golden-store-v1-directories` is what the engine makes of three data directories, with an index
-//!   image of its own making and the copy of the manifest, which the first one is too old for.
+//! - `golden-store-v<version>-directories` is what the engine makes of three data directories, with an
+//!   index image of its own making and the copy of the manifest, which the first one is too old for.
 //! - Damaged copies give the error that names the damage, a later version gives `Unsupported`.
 
 #![expect(
@@ -46,10 +46,18 @@ fn data() -> PathBuf {
 }
 
 /// The stores, which stay for good.
-const STORES: [&str; 2] = ["golden-store-v1", MANY];
+const STORES: [&str; 4] = [
+    OLDEST,
+    "golden-store-v1-directories",
+    "golden-store-v2",
+    MANY,
+];
 
-/// The one of several data directories.
-const MANY: &str = "golden-store-v1-directories";
+/// The one that has no copy of the manifest.
+const OLDEST: &str = "golden-store-v1";
+
+/// The newest one of several data directories.
+const MANY: &str = "golden-store-v2-directories";
 
 fn golden(version: u32) -> String {
     format!("golden-store-v{version}")
@@ -235,7 +243,7 @@ fn damage_to_a_copy_is_named() {
     ];
     for name in STORES {
         let whole = copy(name);
-        for path in one_of_each(whole.path(), name == MANY) {
+        for path in one_of_each(whole.path(), name != OLDEST) {
             for (what, damage) in damages {
                 let directory = copy(name);
                 let path = directory
@@ -264,11 +272,11 @@ fn damage_to_a_copy_is_named() {
 
 #[test]
 fn a_later_version_of_each_file_is_refused_by_its_number() {
-    for name in [&*golden(FORMAT_VERSION), MANY] {
+    for name in STORES {
         let whole = copy(name);
         let store = fs::read(whole.path().join("STORE")).unwrap();
         let store = StoreIdentity::decode(&store).unwrap().uuid;
-        for path in one_of_each(whole.path(), name == MANY) {
+        for path in one_of_each(whole.path(), name != OLDEST) {
             for later in [FORMAT_VERSION + 1, 1000, u32::MAX] {
                 is_refused(name, path.strip_prefix(whole.path()).unwrap(), later, store);
             }

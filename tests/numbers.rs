@@ -53,6 +53,13 @@ use tiny::{KEYS, ROOT, Rows, Tiny, key, options};
 const MIB: u64 = 1 << 20;
 /// Processes that share the cases.
 const SHARDS: usize = 2;
+/// Structures that no store of the newest version has, or none yet.
+const NOT_THERE: [&str; 4] = [
+    "CheckpointEditV1",
+    "DropTableEdit",
+    "RenameTableEdit",
+    "SnapshotEdit",
+];
 /// Readers wait for a writer to finish what looks damaged, some for 2 s: they try only so often.
 const READER_EVERY: usize = 40;
 
@@ -72,8 +79,13 @@ fn all_edits(tiny: &Tiny) -> Files {
         removed: CheckpointId(3),
     };
     edits.insert(place, removed);
+    let cursor = Edit::Cursor {
+        name: String::from("a reader"),
+        checkpoint: CheckpointId(1),
+    };
+    edits.insert(place, cursor);
     edits.push(Edit::DropFile { number: 2 });
-    let (out, digest) = encode_manifest(&edits, &id);
+    let (out, digest) = encode_manifest(current.version, &edits, &id);
     let current = Current {
         manifest_bytes: out.len() as u64,
         manifest_digest: digest,
@@ -112,8 +124,14 @@ fn places(files: &Files) -> BTreeMap<&'static str, Vec<Place>> {
                         "RemoveEdit",
                         "NumberEdit",
                         "ImageEdit",
-                        "CheckpointEdit",
+                        "CheckpointEditV1",
                         "NumberEdit",
+                        "CheckpointEdit",
+                        "HyperEdit",
+                        "DropTableEdit",
+                        "RenameTableEdit",
+                        "CursorEdit",
+                        "SnapshotEdit",
                     ];
                     add("EditHead", at);
                     add(edits[u32_at(bytes, at + 12) as usize - 1], at + 16);
@@ -194,7 +212,8 @@ fn number_at(bytes: &[u8], at: usize, width: usize) -> u64 {
 }
 
 fn cases(files: &Files) -> Vec<Case> {
-    let structures = document::structures();
+    let mut structures = document::structures();
+    structures.retain(|s| !NOT_THERE.contains(&s.name.as_str()));
     let places = places(files);
     let names: BTreeSet<&str> = structures.iter().map(|s| s.name.as_str()).collect();
     let found: BTreeSet<&str> = places.keys().copied().collect();

@@ -17,7 +17,8 @@ fn read(bytes: &[u8]) -> Vec<Edit> {
     let Ok(mut reader) = ManifestReader::new(bytes, &id) else {
         return Vec::new();
     };
-    let (header, mut digest) = encode_manifest_header(&id);
+    let version = reader.version().expect("a header was read");
+    let (header, mut digest) = encode_manifest_header(version, &id);
     let mut again = header.to_vec();
     let mut edits = Vec::new();
     let mut failed = false;
@@ -28,7 +29,7 @@ fn read(bytes: &[u8]) -> Vec<Edit> {
             continue;
         };
         let offset = again.len() as u64;
-        encode_edit(&edit, &id, offset, &mut again, &mut digest);
+        encode_edit(version, &edit, &id, offset, &mut again, &mut digest);
         edits.push(edit);
     }
     assert!(bytes.starts_with(&again), "written again");

@@ -186,7 +186,7 @@ pub fn store(files: &mut Files, root: &Path) {
                 let (file, number_at, sum_at) = match kind {
                     3 => (FileKind::Rows, 0, 32),
                     6 => (FileKind::Image, 0, 16),
-                    7 => (FileKind::Meta, 24, 40),
+                    7 | 9 => (FileKind::Meta, 24, 40),
                     _ => return,
                 };
                 if let Some(sum) = sums.get(&(file, u64_at(payload, number_at))) {

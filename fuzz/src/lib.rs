@@ -12,10 +12,11 @@ pub mod forge;
 pub mod hostile;
 pub mod tiny;
 
-/// The store of all structures that targets decode: that of `tests/data/golden-v1`.
+/// The store of all structures that targets decode: that of `tests/data/golden-v1` and
+/// `golden-v2`.
 pub const STORE: [u8; 16] = *b"sample store 016";
 
-/// Numbers of the files of `tests/data/golden-v1`.
+/// Numbers of the files there.
 pub const MANIFEST: u64 = 3;
 /// As [`MANIFEST`].
 pub const ROWS: u64 = 7;

@@ -218,7 +218,7 @@ impl Tiny {
         self.files
             .insert(root.join(file_name(FileKind::Image, number)), bytes);
 
-        let (out, digest) = encode_manifest(&edits, &id);
+        let (out, digest) = encode_manifest(current.version, &edits, &id);
         let manifest_bytes = out.len() as u64;
         let current = Current {
             manifest_bytes,

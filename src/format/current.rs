@@ -1,11 +1,13 @@
 //! Which manifest is in force, and up to which byte?
 //!
 //! - `CURRENT` is replaced by rename: there is the old one or the new one, never a mixture.
+//! - `CURRENT` and the manifest that it names are of one version of the format, that of the store.
 //! - Bytes of the manifest after the committed length do not exist.
 //! - An older intact `CURRENT` of the same store can't be told from the newest.
 
 use zerocopy::little_endian::U64;
 
+use super::Version;
 use super::checksum::{FileIdentity, Kind};
 use super::layout::{DecodeError, Decoded, Prefix, check_zero, decode_block, encode_block, layout};
 use super::manifest::MANIFEST_HEADER_BYTES;
@@ -40,6 +42,8 @@ const _: () = assert!(CURRENT_BYTES <= 512, "CURRENT is written by one sector");
 /// What `CURRENT` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Current {
+    /// Version of this file and of the manifest: that of the store.
+    pub version: Version,
     /// The timeline.
     pub timeline: [u8; 16],
     /// Number of the manifest in force.
@@ -75,7 +79,7 @@ impl Current {
         );
         let mut out = [0; CURRENT_BYTES];
         let block = CurrentBlock {
-            prefix: Prefix::new(CURRENT_MAGIC, store),
+            prefix: Prefix::new(self.version, CURRENT_MAGIC, store),
             timeline: self.timeline,
             manifest_number: U64::new(self.manifest_number),
             manifest_bytes: U64::new(self.manifest_bytes),
@@ -98,9 +102,10 @@ impl Current {
         let seed = FileIdentity::new(*store, 0).seed(Kind::Current, 0);
         let (block, rest, _) =
             decode_block::<CurrentBlock>(bytes, CURRENT_BYTES, &CURRENT_MAGIC, seed, "CURRENT")?;
-        block.prefix.check(store)?;
+        let version = block.prefix.check(store)?;
         check_zero(rest, CurrentBlock::BYTES as u64, "CURRENT")?;
         let current = Current {
+            version,
             timeline: block.timeline,
             manifest_number: block.manifest_number.get(),
             manifest_bytes: block.manifest_bytes.get(),

@@ -1,17 +1,12 @@
-//! What is one change of what the store holds, and how is it written?
+//! What is one change of what the store holds?
 //!
-//! - A payload has the length of its structure, to the byte; only a table's is longer, by its name.
-//! - Numbers of edits are never reused.
+//! - Numbers of edits are never reused; each version of the format has its own choice of them.
 //! - Whether an edit fits those before it is for the reader of the whole history to say.
+//! - How an edit is written is in [`super::payload`].
 
-use zerocopy::little_endian::{F32, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
-
-use super::descriptor::{decode_table, encode_table};
 use super::footer::{RUNS_MAX, footer_bytes};
-use super::layout::{DecodeError, Decoded, layout};
 use super::param_file::ENTRIES_MAX;
-use super::{BLOCK_BYTES, DIRECTORIES_MAX};
+use super::{BLOCK_BYTES, DIRECTORIES_MAX, Version};
 use crate::options::{HyperParameters, TableDescriptor};
 use crate::units::CheckpointId;
 
@@ -19,89 +14,23 @@ use crate::units::CheckpointId;
 pub const NOT_REMOVED: CheckpointId = CheckpointId(u64::MAX);
 /// Bytes of a file are below this: an offset shares its u64 with the kind in a seed.
 pub const FILE_BYTES_MAX: u64 = 1 << 56;
+/// Most bytes of the name of a table or cursor.
+pub const NAME_BYTES_MAX: usize = 255;
 
-layout! {
-    /// Payload of edit 1.
-    TimelineEdit = 24 {
-        uuid: [u8; 16],
-        parent_checkpoint: U64,
-    }
-}
-
-layout! {
-    /// Payload of edit 3.
-    FileEdit = 104 {
-        number: U64,
-        rank: U64,
-        bytes: U64,
-        footer_offset: U64,
-        footer_checksum: U64,
-        rows: U64,
-        tombstones: U64,
-        hash_min: U64,
-        hash_max: U64,
-        added: U64,
-        removed: U64,
-        directory: U32,
-        interval_min: U32,
-        interval_max: U32,
-        zero: U32,
-    }
-}
-
-layout! {
-    /// Payload of edit 4.
-    RemoveEdit = 16 {
-        number: U64,
-        removed: U64,
-    }
-}
-
-layout! {
-    /// Payload of edits 5 and 8: a file number, a checkpoint id.
-    NumberEdit = 8 {
-        number: U64,
-    }
-}
-
-layout! {
-    /// Payload of edit 6.
-    ImageEdit = 24 {
-        number: U64,
-        bytes: U64,
-        image_checksum: U64,
-    }
-}
-
-layout! {
-    /// Payload of edit 7.
-    CheckpointEdit = 88 {
-        id: U64,
-        step: U64,
-        next_rank: U64,
-        meta_number: U64,
-        meta_bytes: U64,
-        meta_checksum: U64,
-        unix_seconds: U64,
-        interval: U32,
-        momentum: F32,
-        epsilon: F32,
-        beta1: F32,
-        beta2: F32,
-        ftrl_beta: F32,
-        lambda1: F32,
-        lambda2: F32,
-    }
-}
-
-const EDIT_TIMELINE: u32 = 1;
-const EDIT_TABLE: u32 = 2;
-const EDIT_ADD_FILE: u32 = 3;
-const EDIT_REMOVE_FILE: u32 = 4;
-const EDIT_DROP_FILE: u32 = 5;
-const EDIT_IMAGE: u32 = 6;
-const EDIT_CHECKPOINT: u32 = 7;
-const EDIT_FORGET_CHECKPOINT: u32 = 8;
+pub(super) const EDIT_TIMELINE: u32 = 1;
+pub(super) const EDIT_TABLE: u32 = 2;
+pub(super) const EDIT_ADD_FILE: u32 = 3;
+pub(super) const EDIT_REMOVE_FILE: u32 = 4;
+pub(super) const EDIT_DROP_FILE: u32 = 5;
+pub(super) const EDIT_IMAGE: u32 = 6;
+pub(super) const EDIT_CHECKPOINT_V1: u32 = 7;
+pub(super) const EDIT_FORGET_CHECKPOINT: u32 = 8;
+pub(super) const EDIT_CHECKPOINT: u32 = 9;
+pub(super) const EDIT_HYPER_PARAMETERS: u32 = 10;
+pub(super) const EDIT_DROP_TABLE: u32 = 11;
+pub(super) const EDIT_RENAME_TABLE: u32 = 12;
+pub(super) const EDIT_CURSOR: u32 = 13;
+pub(super) const EDIT_SNAPSHOT: u32 = 14;
 
 /// All edits and their numbers.
 #[cfg(any(test, feature = "sim"))]
@@ -112,9 +41,25 @@ pub const EDIT_NUMBERS: &[(&str, u32)] = &[
     ("RemoveFile", EDIT_REMOVE_FILE),
     ("DropFile", EDIT_DROP_FILE),
     ("Image", EDIT_IMAGE),
-    ("Checkpoint", EDIT_CHECKPOINT),
+    ("CheckpointV1", EDIT_CHECKPOINT_V1),
     ("ForgetCheckpoint", EDIT_FORGET_CHECKPOINT),
+    ("Checkpoint", EDIT_CHECKPOINT),
+    ("HyperParameters", EDIT_HYPER_PARAMETERS),
+    ("DropTable", EDIT_DROP_TABLE),
+    ("RenameTable", EDIT_RENAME_TABLE),
+    ("Cursor", EDIT_CURSOR),
+    ("Snapshot", EDIT_SNAPSHOT),
 ];
+
+/// Whether a manifest of this version may have edits of this number.
+pub(super) fn is_edit_of(version: Version, number: u32) -> bool {
+    match number {
+        EDIT_CHECKPOINT_V1 => version == Version::V1,
+        EDIT_TIMELINE..=EDIT_FORGET_CHECKPOINT => true,
+        EDIT_CHECKPOINT..=EDIT_SNAPSHOT => version >= Version::V2,
+        _ => false,
+    }
+}
 
 /// A parameter file of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,7 +101,7 @@ impl FileMeta {
         self.added <= id && id < self.removed
     }
 
-    fn is_sane(&self) -> bool {
+    pub(super) fn is_sane(&self) -> bool {
         let block = BLOCK_BYTES as u64;
         usize::try_from(self.directory).is_ok_and(|directory| directory < DIRECTORIES_MAX)
             && self.bytes < FILE_BYTES_MAX
@@ -191,8 +136,6 @@ pub struct CheckpointMeta {
     pub meta_bytes: u64,
     /// Checksum of the meta file's header; covers the file.
     pub meta_checksum: u64,
-    /// Hyperparameters in force.
-    pub hyper: HyperParameters,
     /// When it was made.
     pub unix_seconds: u64,
 }
@@ -237,226 +180,65 @@ pub enum Edit {
         /// Checksum of its footer.
         checksum: u64,
     },
-    /// A checkpoint.
-    Checkpoint(CheckpointMeta),
+    /// A checkpoint of version 1, with the hyperparameters of all tables.
+    CheckpointV1(CheckpointMeta, HyperParameters),
     /// A checkpoint can't be opened any more.
     ForgetCheckpoint {
         /// Its id.
         id: CheckpointId,
     },
+    /// A checkpoint.
+    Checkpoint(CheckpointMeta),
+    /// Hyperparameters of a table, in force from the next checkpoint on.
+    HyperParameters {
+        /// The table's number.
+        table: u32,
+        /// The numbers.
+        hyper: HyperParameters,
+    },
+    /// A table is there no more; checkpoints before `dropped` still have it.
+    DropTable {
+        /// The table's number.
+        table: u32,
+        /// First checkpoint without it.
+        dropped: CheckpointId,
+    },
+    /// A table gets another name; in checkpoints before `renamed` it has the one before.
+    RenameTable {
+        /// The table's number.
+        table: u32,
+        /// First checkpoint with the name.
+        renamed: CheckpointId,
+        /// The name.
+        name: String,
+    },
+    /// A reader of this name has everything up to a checkpoint.
+    Cursor {
+        /// The reader's name.
+        name: String,
+        /// The checkpoint; 0: the cursor is gone.
+        checkpoint: CheckpointId,
+    },
+    /// The part of the index snapshot that a data directory has now.
+    Snapshot {
+        /// Data directory, by its index in `STORE`.
+        directory: u32,
+        /// File number; 0 for none.
+        number: u64,
+        /// Length.
+        bytes: u64,
+        /// Checksum of its footer.
+        checksum: u64,
+    },
 }
 
-/// Appends the payload of an edit; returns the edit's number.
-pub(super) fn encode_payload(edit: &Edit, out: &mut Vec<u8>) -> u32 {
-    match edit {
-        Edit::Timeline {
-            uuid,
-            parent_checkpoint,
-        } => {
-            let parent_checkpoint = U64::new(parent_checkpoint.0);
-            out.extend_from_slice(
-                TimelineEdit {
-                    uuid: *uuid,
-                    parent_checkpoint,
-                }
-                .as_bytes(),
-            );
-            EDIT_TIMELINE
+impl Edit {
+    /// The checkpoint that it makes.
+    #[must_use]
+    pub fn checkpoint(&self) -> Option<&CheckpointMeta> {
+        match self {
+            Edit::Checkpoint(meta) | Edit::CheckpointV1(meta, _) => Some(meta),
+            _ => None,
         }
-        Edit::Table { id, descriptor } => {
-            encode_table(*id, descriptor, out);
-            EDIT_TABLE
-        }
-        Edit::AddFile(file) => {
-            out.extend_from_slice(file_edit(file).as_bytes());
-            EDIT_ADD_FILE
-        }
-        Edit::RemoveFile { number, removed } => {
-            let edit = RemoveEdit {
-                number: U64::new(*number),
-                removed: U64::new(removed.0),
-            };
-            out.extend_from_slice(edit.as_bytes());
-            EDIT_REMOVE_FILE
-        }
-        Edit::DropFile { number } => {
-            out.extend_from_slice(
-                NumberEdit {
-                    number: U64::new(*number),
-                }
-                .as_bytes(),
-            );
-            EDIT_DROP_FILE
-        }
-        Edit::Image {
-            number,
-            bytes,
-            checksum,
-        } => {
-            let edit = ImageEdit {
-                number: U64::new(*number),
-                bytes: U64::new(*bytes),
-                image_checksum: U64::new(*checksum),
-            };
-            out.extend_from_slice(edit.as_bytes());
-            EDIT_IMAGE
-        }
-        Edit::Checkpoint(checkpoint) => {
-            out.extend_from_slice(checkpoint_edit(checkpoint).as_bytes());
-            EDIT_CHECKPOINT
-        }
-        Edit::ForgetCheckpoint { id } => {
-            out.extend_from_slice(
-                NumberEdit {
-                    number: U64::new(id.0),
-                }
-                .as_bytes(),
-            );
-            EDIT_FORGET_CHECKPOINT
-        }
-    }
-}
-
-fn file_edit(file: &FileMeta) -> FileEdit {
-    assert!(
-        file.is_sane(),
-        "a file is consistent when written: {file:?}"
-    );
-    FileEdit {
-        number: U64::new(file.number),
-        rank: U64::new(file.rank),
-        bytes: U64::new(file.bytes),
-        footer_offset: U64::new(file.footer_offset),
-        footer_checksum: U64::new(file.footer_checksum),
-        rows: U64::new(file.rows),
-        tombstones: U64::new(file.tombstones),
-        hash_min: U64::new(file.hash_min),
-        hash_max: U64::new(file.hash_max),
-        added: U64::new(file.added.0),
-        removed: U64::new(file.removed.0),
-        directory: U32::new(file.directory),
-        interval_min: U32::new(file.interval_min),
-        interval_max: U32::new(file.interval_max),
-        zero: U32::ZERO,
-    }
-}
-
-fn checkpoint_edit(checkpoint: &CheckpointMeta) -> CheckpointEdit {
-    let hyper = &checkpoint.hyper;
-    CheckpointEdit {
-        id: U64::new(checkpoint.id.0),
-        step: U64::new(checkpoint.step),
-        next_rank: U64::new(checkpoint.next_rank),
-        meta_number: U64::new(checkpoint.meta_number),
-        meta_bytes: U64::new(checkpoint.meta_bytes),
-        meta_checksum: U64::new(checkpoint.meta_checksum),
-        unix_seconds: U64::new(checkpoint.unix_seconds),
-        interval: U32::new(checkpoint.interval),
-        momentum: F32::new(hyper.momentum),
-        epsilon: F32::new(hyper.epsilon),
-        beta1: F32::new(hyper.beta1),
-        beta2: F32::new(hyper.beta2),
-        ftrl_beta: F32::new(hyper.ftrl_beta),
-        lambda1: F32::new(hyper.lambda1),
-        lambda2: F32::new(hyper.lambda2),
-    }
-}
-
-/// A payload of exactly one structure.
-fn exact<T>(payload: &[u8], offset: u64) -> Decoded<&T>
-where
-    T: FromBytes + KnownLayout + Immutable + Unaligned,
-{
-    T::ref_from_bytes(payload)
-        .map_err(|_| DecodeError::damaged(offset, "edit: its payload has another length"))
-}
-
-/// Decodes the payload of an edit; `offset` is its record's.
-pub(super) fn decode_payload(kind: u32, payload: &[u8], offset: u64) -> Decoded<Edit> {
-    Ok(match kind {
-        EDIT_TIMELINE => {
-            let edit = exact::<TimelineEdit>(payload, offset)?;
-            Edit::Timeline {
-                uuid: edit.uuid,
-                parent_checkpoint: CheckpointId(edit.parent_checkpoint.get()),
-            }
-        }
-        EDIT_TABLE => {
-            let (id, descriptor) = decode_table(payload, offset)?;
-            Edit::Table { id, descriptor }
-        }
-        EDIT_ADD_FILE => Edit::AddFile(decode_file(exact(payload, offset)?, offset)?),
-        EDIT_REMOVE_FILE => {
-            let edit = exact::<RemoveEdit>(payload, offset)?;
-            Edit::RemoveFile {
-                number: edit.number.get(),
-                removed: CheckpointId(edit.removed.get()),
-            }
-        }
-        EDIT_DROP_FILE => Edit::DropFile {
-            number: exact::<NumberEdit>(payload, offset)?.number.get(),
-        },
-        EDIT_IMAGE => {
-            let edit = exact::<ImageEdit>(payload, offset)?;
-            Edit::Image {
-                number: edit.number.get(),
-                bytes: edit.bytes.get(),
-                checksum: edit.image_checksum.get(),
-            }
-        }
-        EDIT_CHECKPOINT => Edit::Checkpoint(decode_checkpoint(exact(payload, offset)?)),
-        EDIT_FORGET_CHECKPOINT => Edit::ForgetCheckpoint {
-            id: CheckpointId(exact::<NumberEdit>(payload, offset)?.number.get()),
-        },
-        other => {
-            let why = format!("edit: its kind {other} is not known");
-            return Err(DecodeError::damaged(offset, why));
-        }
-    })
-}
-
-fn decode_file(edit: &FileEdit, offset: u64) -> Decoded<FileMeta> {
-    let file = FileMeta {
-        number: edit.number.get(),
-        directory: edit.directory.get(),
-        rank: edit.rank.get(),
-        bytes: edit.bytes.get(),
-        footer_offset: edit.footer_offset.get(),
-        footer_checksum: edit.footer_checksum.get(),
-        rows: edit.rows.get(),
-        tombstones: edit.tombstones.get(),
-        hash_min: edit.hash_min.get(),
-        hash_max: edit.hash_max.get(),
-        interval_min: edit.interval_min.get(),
-        interval_max: edit.interval_max.get(),
-        added: CheckpointId(edit.added.get()),
-        removed: CheckpointId(edit.removed.get()),
-    };
-    if edit.zero != U32::ZERO || !file.is_sane() {
-        let why = format!("edit: file {} contradicts itself", file.number);
-        return Err(DecodeError::damaged(offset, why));
-    }
-    Ok(file)
-}
-
-fn decode_checkpoint(edit: &CheckpointEdit) -> CheckpointMeta {
-    CheckpointMeta {
-        id: CheckpointId(edit.id.get()),
-        step: edit.step.get(),
-        interval: edit.interval.get(),
-        next_rank: edit.next_rank.get(),
-        meta_number: edit.meta_number.get(),
-        meta_bytes: edit.meta_bytes.get(),
-        meta_checksum: edit.meta_checksum.get(),
-        hyper: HyperParameters {
-            momentum: edit.momentum.get(),
-            epsilon: edit.epsilon.get(),
-            beta1: edit.beta1.get(),
-            beta2: edit.beta2.get(),
-            ftrl_beta: edit.ftrl_beta.get(),
-            lambda1: edit.lambda1.get(),
-            lambda2: edit.lambda2.get(),
-        },
-        unix_seconds: edit.unix_seconds.get(),
     }
 }

@@ -8,12 +8,10 @@
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::BLOCK_BYTES;
 use super::checksum::{FileIdentity, Kind};
-use super::layout::{
-    DecodeError, Decoded, check_seal, check_version, check_zero, layout, seal, view,
-};
+use super::layout::{DecodeError, Decoded, check_seal, check_zero, layout, seal, view};
 use super::param_file::{ENTRIES_MAX, PARAM_HEADER_BYTES, STRIDE_MAX, STRIDE_MIN, key_blocks};
+use super::{BLOCK_BYTES, Version};
 use crate::options::TABLES_MAX;
 use crate::units::mix64;
 
@@ -143,7 +141,7 @@ impl Footer {
         let head = FooterHead {
             checksum: U64::ZERO,
             magic: FOOTER_MAGIC,
-            version: U32::new(super::FORMAT_VERSION),
+            version: U32::new(Version::NEWEST.number()),
             runs: U32::new(u32::try_from(self.runs.len()).unwrap_or(u32::MAX)),
             entries: U64::new(self.entries),
             rows_digest: U64::new(self.rows_digest),
@@ -184,7 +182,7 @@ impl Footer {
             return bad("its magic bytes are missing");
         }
         let sum = check_seal(bytes, identity.seed(Kind::Footer, offset), offset, "footer")?;
-        check_version(head.version.get(), offset)?;
+        Version::of(head.version.get(), offset)?;
         let runs = usize::try_from(head.runs.get()).unwrap_or(usize::MAX);
         if runs == 0 || runs > RUNS_MAX || bytes.len() != footer_bytes(runs) {
             return bad("its length is not that of its runs");

@@ -11,7 +11,7 @@ use super::checksum::{FileIdentity, Kind, ZERO_STORE};
 use super::layout::{
     DecodeError, Decoded, Prefix, check_zero, decode_block, encode_block, layout, seal, view,
 };
-use super::{BLOCK_BYTES, DIRECTORIES_MAX};
+use super::{BLOCK_BYTES, DIRECTORIES_MAX, Version};
 use crate::error::ArgumentError;
 
 /// Magic bytes of `STORE`.
@@ -88,7 +88,7 @@ impl StoreIdentity {
             ));
         }
         let head = StoreHead {
-            prefix: Prefix::new(STORE_MAGIC, &self.uuid),
+            prefix: Prefix::new(Version::NEWEST, STORE_MAGIC, &self.uuid),
             directories: U32::new(u32::try_from(count).unwrap_or(u32::MAX)),
             zero: U32::ZERO,
         };
@@ -147,7 +147,7 @@ pub fn encode_part(store: &[u8; 16], index: u32) -> [u8; PART_BYTES] {
     let index = u64::from(index);
     let mut out = [0; PART_BYTES];
     let head = PartHead {
-        prefix: Prefix::new(PART_MAGIC, store),
+        prefix: Prefix::new(Version::NEWEST, PART_MAGIC, store),
         index: U64::new(index),
     };
     encode_block(

@@ -8,12 +8,12 @@
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::BLOCK_BYTES;
 use super::checksum::{FileIdentity, Kind, roll};
 use super::layout::{
-    DecodeError, Decoded, Prefix, check_seal, check_version, check_zero, decode_block,
-    encode_block, layout, seal, view,
+    DecodeError, Decoded, Prefix, check_seal, check_zero, decode_block, encode_block, layout, seal,
+    view,
 };
+use super::{BLOCK_BYTES, Version};
 use crate::options::TABLES_MAX;
 use crate::units::{CheckpointId, mix64};
 
@@ -227,7 +227,7 @@ pub fn encode_image_header(
         "an image covers 1 to 2^24 files"
     );
     let head = ImageHeader {
-        prefix: Prefix::new(IMAGE_MAGIC, &identity.store()),
+        prefix: Prefix::new(Version::NEWEST, IMAGE_MAGIC, &identity.store()),
         number: U64::new(identity.number()),
         checkpoint_id: U64::new(checkpoint_id.0),
         covered: U32::new(covered),
@@ -452,7 +452,7 @@ pub fn encode_image_footer(
     let head = ImageFooterBlock {
         checksum: U64::ZERO,
         magic: IMAGE_FOOTER_MAGIC,
-        version: U32::new(super::FORMAT_VERSION),
+        version: U32::new(Version::NEWEST.number()),
         covered: U32::new(tally.covered),
         blocks: U64::new(tally.blocks),
         entries: U64::new(tally.entries),
@@ -499,7 +499,7 @@ impl ImageFooter {
         }
         let seed = identity.seed(Kind::ImageFooter, offset);
         let sum = check_seal(block, seed, offset, what)?;
-        check_version(head.version.get(), offset)?;
+        Version::of(head.version.get(), offset)?;
         check_zero(rest, offset, what)?;
         let footer = ImageFooter {
             checksum: sum,

@@ -10,8 +10,8 @@ use std::path::Path;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::Version;
 use super::checksum::checksum;
-use super::{FINGERPRINT, FORMAT_VERSION};
 use crate::error::Error;
 
 /// Why bytes were refused. The caller knows the path and adds it with [`DecodeError::at`].
@@ -126,55 +126,36 @@ layout! {
 impl Prefix {
     /// A prefix of this version; the checksum comes with [`seal`].
     #[must_use]
-    pub fn new(magic: [u8; 8], store: &[u8; 16]) -> Prefix {
+    pub fn new(version: Version, magic: [u8; 8], store: &[u8; 16]) -> Prefix {
         Prefix {
             checksum: U64::ZERO,
             magic,
-            version: U32::new(FORMAT_VERSION),
+            version: U32::new(version.number()),
             zero: U32::ZERO,
-            fingerprint: U64::new(FINGERPRINT),
+            fingerprint: U64::new(version.fingerprint()),
             store: *store,
         }
     }
 
-    /// Checks version, fingerprint and store of a block whose checksum is right.
+    /// Checks version, fingerprint and store of a block whose checksum is right; returns the
+    /// version.
     ///
     /// # Errors
     /// `Newer`, or `Damaged` naming the field.
-    pub fn check(&self, store: &[u8; 16]) -> Decoded<()> {
-        check_version(self.version.get(), 0)?;
+    pub fn check(&self, store: &[u8; 16]) -> Decoded<Version> {
+        let version = Version::of(self.version.get(), 0)?;
         let bad = |what: &str| Err(DecodeError::damaged(0, what));
         if self.zero != U32::ZERO {
             return bad("reserved bytes are not zero");
         }
-        if self.fingerprint.get() != FINGERPRINT {
+        if self.fingerprint.get() != version.fingerprint() {
             return bad("the layout's fingerprint differs from this build's of the same version");
         }
         if self.store != *store {
             return bad("belongs to another store");
         }
-        Ok(())
+        Ok(version)
     }
-}
-
-/// Checks the version of a structure whose checksum is right.
-///
-/// # Errors
-/// `Newer`, or `Damaged` for a version that never was.
-pub fn check_version(found: u32, offset: u64) -> Decoded<()> {
-    if found > FORMAT_VERSION {
-        return Err(DecodeError::Newer {
-            found,
-            supported: FORMAT_VERSION,
-        });
-    }
-    if found != FORMAT_VERSION {
-        return Err(DecodeError::damaged(
-            offset,
-            format!("format version {found} never was"),
-        ));
-    }
-    Ok(())
 }
 
 /// Writes the checksum of all bytes after the first 8 into these, and returns it.
@@ -273,7 +254,7 @@ where
         ));
     }
     let sum = check_seal(block, seed, 0, what)?;
-    check_version(prefix.version.get(), 0)?;
+    Version::of(prefix.version.get(), 0)?;
     let (head, rest) = view::<T>(block, 0, what)?;
     Ok((head, rest, sum))
 }
@@ -281,20 +262,20 @@ where
 /// Encodes the start of a numbered file.
 pub(super) fn encode_file_header(
     out: &mut [u8],
+    version: Version,
     magic: [u8; 8],
-    store: &[u8; 16],
-    number: u64,
-    seed: u64,
+    identity: &super::checksum::FileIdentity,
+    kind: super::checksum::Kind,
 ) -> u64 {
     let head = FileHeader {
-        prefix: Prefix::new(magic, store),
-        number: U64::new(number),
+        prefix: Prefix::new(version, magic, &identity.store()),
+        number: U64::new(identity.number()),
         zero: U64::ZERO,
     };
-    encode_block(out, &head, seed)
+    encode_block(out, &head, identity.seed(kind, 0))
 }
 
-/// Checks the start of a numbered file.
+/// Checks the start of a numbered file; returns its version and checksum.
 pub(super) fn check_file_header(
     block: &[u8],
     bytes: usize,
@@ -302,10 +283,10 @@ pub(super) fn check_file_header(
     identity: &super::checksum::FileIdentity,
     kind: super::checksum::Kind,
     what: &str,
-) -> Decoded<u64> {
+) -> Decoded<(Version, u64)> {
     let seed = identity.seed(kind, 0);
     let (head, rest, sum) = decode_block::<FileHeader>(block, bytes, magic, seed, what)?;
-    head.prefix.check(&identity.store())?;
+    let version = head.prefix.check(&identity.store())?;
     if head.number.get() != identity.number() {
         return Err(DecodeError::damaged(
             0,
@@ -319,5 +300,5 @@ pub(super) fn check_file_header(
         ));
     }
     check_zero(rest, FileHeader::BYTES as u64, what)?;
-    Ok(sum)
+    Ok((version, sum))
 }

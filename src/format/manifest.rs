@@ -9,17 +9,17 @@
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
+use super::Version;
 use super::checksum::{FileIdentity, Kind, roll};
 #[cfg(any(test, feature = "sim"))]
-pub use super::edit::{
-    CheckpointEdit, FILE_BYTES_MAX, FileEdit, ImageEdit, NumberEdit, RemoveEdit, TimelineEdit,
-};
+pub use super::edit::FILE_BYTES_MAX;
+use super::edit::is_edit_of;
 pub use super::edit::{CheckpointMeta, Edit, FileMeta, NOT_REMOVED};
-use super::edit::{decode_payload, encode_payload};
 use super::layout::{
     DecodeError, Decoded, FileHeader, check_file_header, check_seal, check_zero,
     encode_file_header, layout, seal, view,
 };
+use super::payload::{decode_payload, encode_payload};
 
 /// Magic bytes of a manifest.
 pub const MANIFEST_MAGIC: [u8; 8] = *b"HPSMANI\0";
@@ -38,29 +38,36 @@ layout! {
 
 /// The header of a manifest, and the rolling digest's first state.
 #[must_use]
-pub fn encode_manifest_header(identity: &FileIdentity) -> ([u8; MANIFEST_HEADER_BYTES], u64) {
+pub fn encode_manifest_header(
+    version: Version,
+    identity: &FileIdentity,
+) -> ([u8; MANIFEST_HEADER_BYTES], u64) {
     let mut out = [0; MANIFEST_HEADER_BYTES];
-    let seed = identity.seed(Kind::ManifestHeader, 0);
-    let (store, number) = (identity.store(), identity.number());
-    let sum = encode_file_header(&mut out, MANIFEST_MAGIC, &store, number, seed);
+    let kind = Kind::ManifestHeader;
+    let sum = encode_file_header(&mut out, version, MANIFEST_MAGIC, identity, kind);
     (out, sum)
 }
 
-/// A manifest that starts with these edits, and its rolling digest.
+/// A manifest of this version that starts with these edits, and its rolling digest.
 #[must_use]
-pub fn encode_manifest(edits: &[Edit], identity: &FileIdentity) -> (Vec<u8>, u64) {
-    let (header, mut digest) = encode_manifest_header(identity);
+pub fn encode_manifest(
+    version: Version,
+    edits: &[Edit],
+    identity: &FileIdentity,
+) -> (Vec<u8>, u64) {
+    let (header, mut digest) = encode_manifest_header(version, identity);
     let mut out = header.to_vec();
     for edit in edits {
         let offset = out.len() as u64;
-        encode_edit(edit, identity, offset, &mut out, &mut digest);
+        encode_edit(version, edit, identity, offset, &mut out, &mut digest);
     }
     (out, digest)
 }
 
-/// Appends the record of `edit` for file offset `offset` (where `out`'s end will be written),
-/// and moves the digest on.
+/// Appends the record of `edit`, in a manifest of this version, for file offset `offset` (where
+/// `out`'s end will be written), and moves the digest on.
 pub fn encode_edit(
+    version: Version,
     edit: &Edit,
     identity: &FileIdentity,
     offset: u64,
@@ -74,6 +81,10 @@ pub fn encode_edit(
     let start = out.len();
     out.extend_from_slice(&[0; EditHead::BYTES]);
     let kind = encode_payload(edit, out);
+    assert!(
+        is_edit_of(version, kind),
+        "edit {kind} in a manifest of {version:?}"
+    );
     let payload_bytes = out.len() - start - EditHead::BYTES;
     assert!(
         payload_bytes <= EDIT_BYTES_MAX as usize,
@@ -98,6 +109,8 @@ pub fn encode_edit(
 /// Reads the edits of a manifest, over exactly its committed bytes.
 #[derive(Debug)]
 pub struct ManifestReader<'a> {
+    /// That of the header, where that was read.
+    version: Option<Version>,
     rest: &'a [u8],
     offset: u64,
     identity: FileIdentity,
@@ -116,8 +129,10 @@ impl<'a> ManifestReader<'a> {
         };
         let bytes = MANIFEST_HEADER_BYTES;
         let kind = Kind::ManifestHeader;
-        let digest = check_file_header(header, bytes, &MANIFEST_MAGIC, identity, kind, what)?;
+        let (version, digest) =
+            check_file_header(header, bytes, &MANIFEST_MAGIC, identity, kind, what)?;
         Ok(ManifestReader {
+            version: Some(version),
             rest,
             offset: bytes as u64,
             identity: *identity,
@@ -125,7 +140,8 @@ impl<'a> ManifestReader<'a> {
         })
     }
 
-    /// Goes on at a record of a manifest; `None` beyond its end. The digest is not that of the whole.
+    /// Goes on at a record of a manifest; `None` beyond its end. The digest is not that of the whole,
+    /// and edits of every version are taken.
     #[must_use]
     pub fn resume(
         content: &'a [u8],
@@ -133,11 +149,18 @@ impl<'a> ManifestReader<'a> {
         offset: usize,
     ) -> Option<ManifestReader<'a>> {
         Some(ManifestReader {
+            version: None,
             rest: content.get(offset..)?,
             offset: offset as u64,
             identity: *identity,
             digest: 0,
         })
+    }
+
+    /// The version that the header has.
+    #[must_use]
+    pub fn version(&self) -> Option<Version> {
+        self.version
     }
 
     /// The rolling digest of everything read so far; at the end it must be that of `CURRENT`.
@@ -183,7 +206,13 @@ impl<'a> ManifestReader<'a> {
         let (_, body) = view::<EditHead>(record, offset, what)?;
         let (payload, padding) = body.split_at_checked(payload_bytes).unwrap_or((body, &[]));
         check_zero(padding, offset, what)?;
-        let edit = decode_payload(head.kind.get(), payload, offset)?;
+        let kind = head.kind.get();
+        if let Some(version) = self.version.filter(|version| !is_edit_of(*version, kind)) {
+            let version = version.number();
+            let why = format!("edit: format version {version} has no kind {kind}");
+            return Err(DecodeError::damaged(offset, why));
+        }
+        let edit = decode_payload(kind, payload, offset)?;
         self.rest = rest;
         self.offset = offset.saturating_add(record.len() as u64);
         self.digest = roll(self.digest, sum);

@@ -5,6 +5,7 @@
 
 use zerocopy::little_endian::U64;
 
+use super::Version;
 use super::checksum::{Digest, FileIdentity, Kind, checksum};
 use super::layout::{DecodeError, Decoded, Prefix, decode_block, encode_block, layout};
 use crate::units::CheckpointId;
@@ -39,7 +40,7 @@ pub fn encode_meta_header(
     body: &[u8],
 ) -> ([u8; META_HEADER_BYTES], u64) {
     let head = MetaHeader {
-        prefix: Prefix::new(META_MAGIC, &identity.store()),
+        prefix: Prefix::new(Version::NEWEST, META_MAGIC, &identity.store()),
         number: U64::new(identity.number()),
         checkpoint_id: U64::new(checkpoint_id.0),
         body_bytes: U64::new(body.len() as u64),

@@ -28,6 +28,7 @@ pub mod checksum;
 pub mod current;
 pub mod descriptor;
 pub mod edit;
+mod edit_layout;
 pub mod footer;
 pub mod identity;
 pub mod image;
@@ -36,9 +37,11 @@ pub mod layout;
 pub mod manifest;
 pub mod meta;
 pub mod param_file;
+mod payload;
 #[cfg(test)]
 #[expect(clippy::indexing_slicing, reason = "tests index what they made")]
 mod tests;
+mod version;
 
 pub use checksum::{Digest, FileIdentity};
 #[cfg(any(test, feature = "sim"))]
@@ -46,64 +49,13 @@ pub use checksum::{Kind, Seal, digest128};
 #[cfg(any(test, feature = "sim"))]
 pub use layout::DecodeError;
 pub use layout::{Decoded, Field};
-
-/// Version of the format that this build writes, and the highest that it reads.
-pub const FORMAT_VERSION: u32 = 1;
+pub use version::{FORMAT_VERSION, Version};
 
 /// Unit of direct I/O: header blocks, key blocks, image blocks and footers are multiples of it.
 pub const BLOCK_BYTES: usize = 4096;
 
 /// Most data directories of a store.
 pub const DIRECTORIES_MAX: usize = 256;
-
-/// Every structure on disk, by name.
-pub const LAYOUTS: &[(&str, &[Field])] = &[
-    ("Prefix", layout::Prefix::FIELDS),
-    ("FileHeader", layout::FileHeader::FIELDS),
-    ("RecordHead", param_file::RecordHead::FIELDS),
-    ("KeyBlock", param_file::KeyBlock::FIELDS),
-    ("FooterHead", footer::FooterHead::FIELDS),
-    ("RunEntry", footer::RunEntry::FIELDS),
-    ("EditHead", manifest::EditHead::FIELDS),
-    ("TimelineEdit", edit::TimelineEdit::FIELDS),
-    ("TableEdit", descriptor::TableEdit::FIELDS),
-    ("FileEdit", edit::FileEdit::FIELDS),
-    ("RemoveEdit", edit::RemoveEdit::FIELDS),
-    ("NumberEdit", edit::NumberEdit::FIELDS),
-    ("ImageEdit", edit::ImageEdit::FIELDS),
-    ("CheckpointEdit", edit::CheckpointEdit::FIELDS),
-    ("CurrentBlock", current::CurrentBlock::FIELDS),
-    ("StoreHead", identity::StoreHead::FIELDS),
-    ("PartHead", identity::PartHead::FIELDS),
-    ("MetaHeader", meta::MetaHeader::FIELDS),
-    ("ImageHeader", image::ImageHeader::FIELDS),
-    ("CoveredBlock", image::CoveredBlock::FIELDS),
-    ("EntryBlock", image::EntryBlock::FIELDS),
-    ("EntryPlace", image::EntryPlace::FIELDS),
-    ("ImageFooterBlock", image::ImageFooterBlock::FIELDS),
-];
-
-/// A number that changes with every offset and size above: two builds of one version that
-/// disagree about the layout refuse each other's files.
-pub const FINGERPRINT: u64 = fingerprint(LAYOUTS);
-
-const fn fnv(hash: u64, value: usize) -> u64 {
-    (hash ^ value as u64).wrapping_mul(0x0000_0100_0000_01b3)
-}
-
-const fn fingerprint(layouts: &[(&str, &[Field])]) -> u64 {
-    let mut hash = fnv(0xcbf2_9ce4_8422_2325, BLOCK_BYTES);
-    let mut layouts = layouts;
-    while let [(_, fields), rest @ ..] = layouts {
-        let mut fields = *fields;
-        while let [field, tail @ ..] = fields {
-            hash = fnv(fnv(hash, field.offset), field.bytes);
-            fields = tail;
-        }
-        layouts = rest;
-    }
-    hash
-}
 
 /// Name of the pointer to the manifest in force.
 pub const CURRENT_NAME: &str = "CURRENT";

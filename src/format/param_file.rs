@@ -8,12 +8,12 @@
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::BLOCK_BYTES;
 use super::checksum::{FileIdentity, Kind};
 use super::layout::{
     DecodeError, Decoded, check_file_header, check_seal, check_zero, encode_file_header, layout,
     seal, view,
 };
+use super::{BLOCK_BYTES, Version};
 use crate::options::DIM_MAX;
 
 /// Magic bytes of the header.
@@ -72,14 +72,8 @@ pub const fn key_blocks(entries: u64) -> u64 {
 #[must_use]
 pub fn encode_header(identity: &FileIdentity) -> [u8; PARAM_HEADER_BYTES] {
     let mut block = [0; PARAM_HEADER_BYTES];
-    let seed = identity.seed(Kind::ParamHeader, 0);
-    encode_file_header(
-        &mut block,
-        PARAM_MAGIC,
-        &identity.store(),
-        identity.number(),
-        seed,
-    );
+    let kind = Kind::ParamHeader;
+    encode_file_header(&mut block, Version::NEWEST, PARAM_MAGIC, identity, kind);
     block
 }
 

@@ -23,7 +23,7 @@ use crate::inspect::Progress;
 use crate::io::{Directory, Io, Queue, is_no_file, is_unreadable};
 use crate::options::NUMBERS_RESERVED;
 use crate::ssd::create::{Next, write_root};
-use crate::ssd::edits::{self, ImageRef, Replay};
+use crate::ssd::edits::{self, ImageRef, Replay, Start};
 use crate::ssd::export::link;
 use crate::ssd::image::ImageScan;
 use crate::ssd::meta_file::check_meta_file;
@@ -511,9 +511,17 @@ impl<'a> Build<'a> {
         write_whole(self.place()?, LOCK_NAME, &[])?;
         let names: Vec<String> = self.parts.iter().map(|p| p.name.clone()).collect();
         let timeline = self.io.disk.fresh_uuid();
-        let c = Some(checkpoint);
-        let id = checkpoint.id;
-        let commit = edits::snapshot(&versions, timeline, id, &replay.tables, kept, c, None);
+        let checkpoints = [kept, &[*checkpoint]].concat();
+        let start = Start {
+            timeline,
+            parent: checkpoint.id,
+            tables: &replay.tables,
+            checkpoints: &checkpoints,
+            hyper: &replay.hyper,
+            cursors: &replay.cursors,
+            image: None,
+        };
+        let commit = edits::snapshot(&versions, &start);
         let next = Next {
             number: self.take_number(),
             checkpoint: next_checkpoint,

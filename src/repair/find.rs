@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use super::holes::read_around;
 use crate::error::{Error, Result};
 use crate::format::current::Current;
-use crate::format::manifest::{Edit, ManifestReader};
+use crate::format::manifest::ManifestReader;
 use crate::format::{
     FileIdentity, FileKind, PART_NAME, STORE_NAME, file_name, identity, manifest_names,
     parse_file_name,
@@ -278,7 +278,7 @@ fn believed(content: &[u8], identity: &FileIdentity) -> Option<(Replay, bool)> {
                     break;
                 }
             };
-            let checkpoint = matches!(edit, Edit::Checkpoint(_));
+            let checkpoint = edit.checkpoint().is_some();
             if replay.apply(edit).is_err() {
                 whole = false;
                 break;

@@ -56,6 +56,12 @@ impl Updater {
         }
     }
 
+    /// Its hyperparameters.
+    #[must_use]
+    pub fn hyper(&self) -> &HyperParameters {
+        &self.hyper
+    }
+
     /// The layout of the rows that this rule changes.
     #[must_use]
     #[cfg(any(test, feature = "sim"))]

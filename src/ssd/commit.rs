@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::Ssd;
 use super::data_file::DataFile;
-use super::edits;
+use super::edits::{self, Start};
 use super::manifest::{ManifestWriter, image_edit};
 use crate::error::{Error, Result};
 use crate::format::manifest::CheckpointMeta;
@@ -39,8 +39,8 @@ pub struct CheckpointRequest<'a> {
     pub step: u64,
     /// The last interval it contains.
     pub interval: u32,
-    /// Hyperparameters in force.
-    pub hyper: HyperParameters,
+    /// Hyperparameters in force, by table id.
+    pub hyper: &'a [Option<HyperParameters>],
     /// All tables.
     pub tables: &'a [TableDescriptor],
     /// The trainer's own bytes.
@@ -135,7 +135,6 @@ impl Ssd {
             meta_number,
             meta_bytes,
             meta_checksum,
-            hyper: request.hyper,
             unix_seconds: self.io.disk.unix_seconds(),
         };
         let mut manifest = self.manifest();
@@ -143,7 +142,7 @@ impl Ssd {
         self.sync_directories()?;
         let (forgotten, _guards) = self.forgettable(request.retain);
         self.append_commit(&mut manifest, request, &checkpoint, &forgotten)?;
-        self.finish_commit(&checkpoint, &forgotten);
+        self.finish_commit(&checkpoint, request.hyper, &forgotten);
         Ok(checkpoint)
     }
 
@@ -198,27 +197,28 @@ impl Ssd {
             current.file_number_limit = versions.number_limit;
             let tables = request.tables;
             if roll {
-                let retained: Vec<CheckpointMeta> = versions
-                    .checkpoints
-                    .iter()
+                let kept = versions.checkpoints.iter();
+                let mut checkpoints: Vec<CheckpointMeta> = kept
                     .filter(|c| !forgotten.contains(&c.id))
-                    .cloned()
+                    .copied()
                     .collect();
-                let image = manifest.image.map(image_edit);
-                let timeline = current.timeline;
-                let c = Some(checkpoint);
-                edits::snapshot(
-                    &versions,
-                    timeline,
-                    CheckpointId::NONE,
+                checkpoints.push(*checkpoint);
+                let mut hyper = versions.hyper.clone();
+                hyper.note(checkpoint.id, request.hyper);
+                let start = Start {
+                    timeline: current.timeline,
+                    parent: CheckpointId::NONE,
                     tables,
-                    &retained,
-                    c,
-                    image,
-                )
+                    checkpoints: &checkpoints,
+                    hyper: &hyper,
+                    cursors: &versions.cursors,
+                    image: manifest.image.map(image_edit),
+                };
+                edits::snapshot(&versions, &start)
             } else {
                 let known = manifest.tables_recorded;
-                edits::changes(&versions, tables, known, forgotten, checkpoint)
+                let hyper = request.hyper;
+                edits::changes(&versions, tables, known, forgotten, checkpoint, hyper)
             }
         };
         let old_manifest = manifest.current.manifest_number;
@@ -238,7 +238,12 @@ impl Ssd {
     }
 
     /// After CURRENT is durable: memory follows, and what nothing needs is unlinked.
-    fn finish_commit(&self, checkpoint: &CheckpointMeta, forgotten: &[CheckpointId]) {
+    fn finish_commit(
+        &self,
+        checkpoint: &CheckpointMeta,
+        hyper: &[Option<HyperParameters>],
+        forgotten: &[CheckpointId],
+    ) {
         let metas: Vec<u64> = {
             let mut versions = self.versions();
             let gone = |c: &CheckpointMeta| forgotten.contains(&c.id);
@@ -250,6 +255,8 @@ impl Ssd {
                 .collect();
             versions.checkpoints.retain(|c| !gone(c));
             versions.checkpoints.push(*checkpoint);
+            forgotten.iter().for_each(|id| versions.hyper.forget(*id));
+            versions.hyper.note(checkpoint.id, hyper);
             versions.captured = None;
             metas
         };

@@ -7,7 +7,8 @@
 use std::path::{Path, PathBuf};
 
 use super::directories::{make_dir, make_dir_in};
-use super::edits;
+use super::edits::{self, Cursors, Start};
+use super::hyper::HyperHistory;
 use super::lock::lock_writer;
 use super::names::{STORE_TEMPORARY_NAME, list, not_a_store, stored_name};
 use super::small_files::{sync, write_whole};
@@ -16,8 +17,8 @@ use super::version::Versions;
 use crate::error::{ArgumentError, Result};
 use crate::format::current::Current;
 use crate::format::identity::{StoreIdentity, encode_part};
-use crate::format::manifest::CheckpointMeta;
-use crate::format::{self, CURRENT_NAME, PART_NAME, STORE_NAME, manifest_names};
+use crate::format::manifest::{CheckpointMeta, encode_manifest};
+use crate::format::{self, CURRENT_NAME, PART_NAME, STORE_NAME, Version, manifest_names};
 use crate::io::{Directory, Disk};
 use crate::units::CheckpointId;
 
@@ -56,15 +57,16 @@ pub fn create(
         write_whole(&*part, PART_NAME, &encode_part(&store, index))?;
         sync(&*part)?;
     }
-    let commit = edits::snapshot(
-        &Versions::default(),
+    let start = Start {
         timeline,
-        CheckpointId::NONE,
-        &[],
-        &[],
-        None,
-        None,
-    );
+        parent: CheckpointId::NONE,
+        tables: &[],
+        checkpoints: &[],
+        hyper: &HyperHistory::default(),
+        cursors: &Cursors::default(),
+        image: None,
+    };
+    let commit = edits::snapshot(&Versions::default(), &start);
     write_root(&*root, store, timeline, &stored, &commit, None)
 }
 
@@ -96,11 +98,13 @@ pub(crate) fn write_root(
 ) -> Result<()> {
     let number = checkpoint.map_or(1, |(_, next)| next.number);
     let file_identity = format::FileIdentity::new(store, number);
-    let (bytes, digest) = format::manifest::encode_manifest(&commit.edits, &file_identity);
+    let version = Version::NEWEST;
+    let (bytes, digest) = encode_manifest(version, &commit.edits, &file_identity);
     for name in manifest_names(number) {
         write_whole(root, &name, &bytes)?;
     }
     let current = Current {
+        version,
         timeline,
         manifest_number: number,
         manifest_bytes: bytes.len() as u64,

@@ -4,9 +4,10 @@
 
 use std::collections::BTreeMap;
 
+use super::hyper::{self, HyperHistory, Hypers};
 use super::version::Versions;
 use crate::format::manifest::{CheckpointMeta, Edit, FileMeta, NOT_REMOVED};
-use crate::options::TableDescriptor;
+use crate::options::{HyperParameters, TableDescriptor};
 use crate::units::CheckpointId;
 
 /// `removed` as checkpoint `id` sees it: what happens later is recorded later.
@@ -27,31 +28,40 @@ pub struct Commit {
     pub recorded: Vec<(u64, CheckpointId)>,
 }
 
+/// What a new manifest says beside files.
+#[derive(Debug)]
+pub struct Start<'a> {
+    /// Timeline uuid.
+    pub timeline: [u8; 16],
+    /// The checkpoint that the timeline starts from.
+    pub parent: CheckpointId,
+    /// Descriptors by table id.
+    pub tables: &'a [TableDescriptor],
+    /// Retained checkpoints, oldest first.
+    pub checkpoints: &'a [CheckpointMeta],
+    /// Hyperparameters of all of them.
+    pub hyper: &'a HyperHistory,
+    /// Readers and what they have.
+    pub cursors: &'a Cursors,
+    /// The image in force.
+    pub image: Option<Edit>,
+}
+
 /// Everything a replay needs, for a new manifest.
 #[must_use]
-pub fn snapshot(
-    versions: &Versions,
-    timeline: [u8; 16],
-    parent: CheckpointId,
-    tables: &[TableDescriptor],
-    retained: &[CheckpointMeta],
-    checkpoint: Option<&CheckpointMeta>,
-    image: Option<Edit>,
-) -> Commit {
+pub fn snapshot(versions: &Versions, start: &Start<'_>) -> Commit {
     let mut commit = Commit::default();
     commit.edits.push(Edit::Timeline {
-        uuid: timeline,
-        parent_checkpoint: parent,
+        uuid: start.timeline,
+        parent_checkpoint: start.parent,
     });
-    push_tables(&mut commit, tables, 0);
-    let last = checkpoint
-        .or(retained.last())
-        .map_or(CheckpointId::NONE, |c| c.id);
+    push_tables(&mut commit, start.tables, 0);
+    let last = start.checkpoints.last();
+    let last = last.map_or(CheckpointId::NONE, |c| c.id);
     for state in versions.files.values() {
         let removed = removed_as_of(&state.meta, last);
         let holds = |c: &CheckpointMeta| state.meta.added <= c.id && c.id < removed;
-        let needed = retained.iter().any(holds) || checkpoint.is_some_and(holds);
-        if needed {
+        if start.checkpoints.iter().any(holds) {
             let meta = FileMeta {
                 removed,
                 ..state.meta
@@ -60,14 +70,20 @@ pub fn snapshot(
             commit.edits.push(Edit::AddFile(meta));
         }
     }
-    commit.edits.extend(image);
-    commit.edits.extend(
-        retained
-            .iter()
-            .chain(checkpoint)
-            .cloned()
-            .map(Edit::Checkpoint),
-    );
+    commit.edits.extend(start.image.clone());
+    // One that is beyond is of a history that does not follow.
+    let cursors = start.cursors.iter().filter(|(_, at)| **at <= last);
+    commit.edits.extend(cursors.map(|(name, at)| Edit::Cursor {
+        name: name.clone(),
+        checkpoint: *at,
+    }));
+    let mut before = Hypers::default();
+    for checkpoint in start.checkpoints {
+        let now = start.hyper.at(checkpoint.id);
+        commit.edits.extend(hyper::changed(&before, &now));
+        commit.edits.push(Edit::Checkpoint(*checkpoint));
+        before = now;
+    }
     commit
 }
 
@@ -79,6 +95,7 @@ pub fn changes(
     tables_recorded: usize,
     forgotten: &[CheckpointId],
     checkpoint: &CheckpointMeta,
+    hyper: &[Option<HyperParameters>],
 ) -> Commit {
     let mut commit = Commit::default();
     push_tables(&mut commit, tables, tables_recorded);
@@ -109,6 +126,9 @@ pub fn changes(
     commit
         .edits
         .extend(forgotten.iter().map(|&id| Edit::ForgetCheckpoint { id }));
+    let last = versions.checkpoints.last();
+    let before = versions.hyper.at(last.map_or(CheckpointId::NONE, |c| c.id));
+    commit.edits.extend(hyper::changed(&before, hyper));
     commit.edits.push(Edit::Checkpoint(*checkpoint));
     commit
 }
@@ -134,6 +154,9 @@ pub struct ImageRef {
     pub checksum: u64,
 }
 
+/// The checkpoints that readers have, by name.
+pub type Cursors = BTreeMap<String, CheckpointId>;
+
 /// The state that a manifest's edits add up to.
 #[derive(Debug, Default)]
 pub struct Replay {
@@ -145,6 +168,10 @@ pub struct Replay {
     pub files: BTreeMap<u64, FileMeta>,
     /// Retained checkpoints, oldest first.
     pub checkpoints: Vec<CheckpointMeta>,
+    /// Hyperparameters of each of them.
+    pub hyper: HyperHistory,
+    /// Readers and what they have.
+    pub cursors: Cursors,
     /// The image in force.
     pub image: Option<ImageRef>,
 }
@@ -191,19 +218,67 @@ impl Replay {
                     checksum,
                 });
             }
-            Edit::Checkpoint(meta) => {
-                if self.checkpoints.last().is_some_and(|c| c.id >= meta.id) {
-                    return Err(format!("checkpoint {} does not rise", meta.id));
+            Edit::CheckpointV1(meta, hyper) => {
+                for table in 0..u32::try_from(self.tables.len()).unwrap_or(u32::MAX) {
+                    self.set_hyper(table, hyper)?;
                 }
-                self.checkpoints.push(meta);
+                self.add_checkpoint(meta)?;
             }
+            Edit::Checkpoint(meta) => self.add_checkpoint(meta)?,
             Edit::ForgetCheckpoint { id } => {
                 let before = self.checkpoints.len();
                 self.checkpoints.retain(|c| c.id != id);
                 if self.checkpoints.len() == before {
                     return Err(format!("checkpoint {id} is forgotten and is not known"));
                 }
+                self.hyper.forget(id);
             }
+            Edit::HyperParameters { table, hyper } => self.set_hyper(table, hyper)?,
+            Edit::Cursor { name, checkpoint } => self.set_cursor(name, checkpoint)?,
+            Edit::DropTable { table, .. } => {
+                return Err(format!(
+                    "table {table} is dropped: a later build wrote this"
+                ));
+            }
+            Edit::RenameTable { table, .. } => {
+                return Err(format!(
+                    "table {table} is renamed: a later build wrote this"
+                ));
+            }
+            Edit::Snapshot { number, .. } => {
+                return Err(format!("snapshot {number}: a later build wrote this"));
+            }
+        }
+        Ok(())
+    }
+
+    fn add_checkpoint(&mut self, meta: CheckpointMeta) -> std::result::Result<(), String> {
+        if self.checkpoints.last().is_some_and(|c| c.id >= meta.id) {
+            return Err(format!("checkpoint {} does not rise", meta.id));
+        }
+        self.hyper.note_next(meta.id);
+        self.checkpoints.push(meta);
+        Ok(())
+    }
+
+    fn set_hyper(&mut self, table: u32, hyper: HyperParameters) -> std::result::Result<(), String> {
+        if self.hyper.set_next(table, self.tables.len(), hyper) {
+            return Ok(());
+        }
+        Err(format!(
+            "hyperparameters of table {table}, which is not known"
+        ))
+    }
+
+    fn set_cursor(
+        &mut self,
+        name: String,
+        checkpoint: CheckpointId,
+    ) -> std::result::Result<(), String> {
+        if checkpoint > CheckpointId::NONE {
+            self.cursors.insert(name, checkpoint);
+        } else if self.cursors.remove(&name).is_none() {
+            return Err(format!("cursor {name:?} goes and is not known"));
         }
         Ok(())
     }

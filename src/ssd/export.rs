@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::Ssd;
 use super::create::{Next, write_root};
 use super::directories::{make_dir, make_dir_in};
-use super::edits;
+use super::edits::{self, Start};
 use super::names::{list, stored_name};
 use super::small_files::{sync, write_whole};
 use super::space::refused;
@@ -75,8 +75,20 @@ impl Ssd {
         }
         let meta_name = file_name(FileKind::Meta, checkpoint.meta_number);
         link(&*self.root, &*target, &meta_name)?;
-        let c = Some(&checkpoint);
-        let commit = edits::snapshot(&exported, timeline, id, tables, &[], c, None);
+        let (hyper, cursors) = {
+            let versions = self.versions();
+            (versions.hyper.clone(), versions.cursors.clone())
+        };
+        let start = Start {
+            timeline,
+            parent: id,
+            tables,
+            checkpoints: &[checkpoint],
+            hyper: &hyper,
+            cursors: &cursors,
+            image: None,
+        };
+        let commit = edits::snapshot(&exported, &start);
         let next = Next {
             number: self.versions().number_limit,
             checkpoint: checkpoint.id.next(),

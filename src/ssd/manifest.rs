@@ -2,6 +2,8 @@
 //!
 //! Invariants:
 //! - A sync that fails, and a rename whose outcome is unknown, poison the store: never retried.
+//! - A store of an older version of the format gets no edits: its first commit starts a new manifest,
+//!   and CURRENT stays of the old version until it names that.
 //! - A write that fails before CURRENT was touched leaves it in force; the next edits start a new
 //!   manifest.
 
@@ -14,7 +16,7 @@ use super::poison::Watched;
 use crate::error::{ArgumentError, Error, Result};
 use crate::format::current::Current;
 use crate::format::manifest::{self, Edit};
-use crate::format::{CURRENT_NAME, CURRENT_TEMPORARY_NAME, manifest_names};
+use crate::format::{CURRENT_NAME, CURRENT_TEMPORARY_NAME, Version, manifest_names};
 use crate::io::{Directory, DiskFile, OpenMode};
 use crate::sync::MutexGuard;
 
@@ -104,17 +106,19 @@ impl Ssd {
         let names = manifest_names(number);
         let mut bytes = Vec::new();
         if roll {
+            // A store becomes one of the newest version with its first new manifest.
+            current.version = Version::NEWEST;
             current.manifest_number = number;
             current.manifest_bytes = 0;
-            let (header, digest) = manifest::encode_manifest_header(&identity);
+            let (header, digest) = manifest::encode_manifest_header(current.version, &identity);
             bytes.extend_from_slice(&header);
             current.manifest_digest = digest;
         }
         let start = current.manifest_bytes;
         for edit in &commit.edits {
             let offset = start + bytes.len() as u64;
-            let digest = &mut current.manifest_digest;
-            manifest::encode_edit(edit, &identity, offset, &mut bytes, digest);
+            let (version, digest) = (current.version, &mut current.manifest_digest);
+            manifest::encode_edit(version, edit, &identity, offset, &mut bytes, digest);
         }
         let files = match &manifest.files {
             Some(files) if !roll => files.clone(),

@@ -69,15 +69,13 @@ pub(crate) fn replay_committed(
             .apply(edit)
             .map_err(|what| Error::corrupt(path, offset, what))?;
     }
-    if let Some(bad) = replay
-        .checkpoints
-        .iter()
-        .find(|c| check_hyper(&c.hyper).is_err())
-    {
-        let what = format!("checkpoint {} has hyperparameters that can't be", bad.id);
+    let bad = replay.hyper.all().find(|(_, h)| check_hyper(h).is_err());
+    if let Some((id, _)) = bad {
+        let what = format!("checkpoint {id} has hyperparameters that can't be");
         return Err(Error::corrupt(path, 0, what));
     }
-    let same = reader.digest() == current.manifest_digest
+    let same = reader.version() == Some(current.version)
+        && reader.digest() == current.manifest_digest
         && replay.timeline == current.timeline
         && replay
             .checkpoints
@@ -127,7 +125,9 @@ pub(crate) fn check_sanity(
     let beyond = |c: &&CheckpointMeta| {
         c.interval > u32::MAX / 2 || c.next_rank > far || c.meta_number >= limit
     };
+    let cursor_beyond = |at: &CheckpointId| *at > current.checkpoint_id;
     if limit > far
+        || replay.cursors.values().any(cursor_beyond)
         || all_bytes.is_none_or(|bytes| bytes > far)
         || current.next_checkpoint_id.0 > far
         || replay.checkpoints.iter().any(|c| beyond(&c))

@@ -16,6 +16,7 @@ pub mod edits;
 pub mod entry_scan;
 pub(crate) mod export;
 pub mod held;
+pub mod hyper;
 pub mod image;
 pub mod image_ranges;
 pub mod image_room;

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use super::Ssd;
 use super::commit::Captured;
-use super::edits;
+use super::edits::{self, Start};
 use super::lock::lock;
 use super::manifest::image_edit;
 use super::version::Versions;
@@ -195,18 +195,16 @@ impl Ssd {
             recommitted(&versions, change)
         };
         let Some(last) = last else { return Ok(()) };
-        let image = manifest.image.map(image_edit);
-        let tables = &tables[..manifest.tables_recorded.min(tables.len())];
-        let (timeline, retained) = (current.timeline, &recommitted.checkpoints);
-        let commit = edits::snapshot(
-            &recommitted,
-            timeline,
-            CheckpointId::NONE,
-            tables,
-            retained,
-            Some(&last),
-            image,
-        );
+        let start = Start {
+            timeline: current.timeline,
+            parent: CheckpointId::NONE,
+            tables: &tables[..manifest.tables_recorded.min(tables.len())],
+            checkpoints: &recommitted.checkpoints,
+            hyper: &recommitted.hyper,
+            cursors: &recommitted.cursors,
+            image: manifest.image.map(image_edit),
+        };
+        let commit = edits::snapshot(&recommitted, &start);
         let old_manifest = current.manifest_number;
         self.write_edits(&mut manifest, &mut current, &commit, true)?;
         self.write_current(&mut manifest, current)?;
@@ -214,9 +212,9 @@ impl Ssd {
         let recorded: BTreeMap<u64, CheckpointId> = commit.recorded.into_iter().collect();
         let mut versions = self.versions();
         versions.checkpoints = recommitted.checkpoints;
-        versions.checkpoints.push(last);
+        versions.hyper = recommitted.hyper;
         for state in versions.files.values_mut() {
-            state.meta = change.recommitted(&state.meta, last.id);
+            state.meta = change.recommitted(&state.meta, last);
             state.recorded = recorded.get(&state.meta.number).copied();
         }
         if change.captured.is_some() {
@@ -226,22 +224,27 @@ impl Ssd {
     }
 }
 
-/// The history as it is to be: files, the checkpoints before the last, and that.
-fn recommitted(versions: &Versions, change: &Change<'_>) -> (Versions, Option<CheckpointMeta>) {
+/// The history as it is to be, and its last checkpoint.
+fn recommitted(versions: &Versions, change: &Change<'_>) -> (Versions, Option<CheckpointId>) {
     let mut recommitted = Versions::default();
     let kept = versions.checkpoints.iter();
     recommitted.checkpoints = kept
         .filter(|c| !change.forget.contains(&c.id))
         .copied()
         .collect();
-    let Some(mut last) = recommitted.checkpoints.pop() else {
+    recommitted.hyper = versions.hyper.clone();
+    let forgotten = change.forget.iter();
+    forgotten.for_each(|id| recommitted.hyper.forget(*id));
+    recommitted.cursors = versions.cursors.clone();
+    let Some(last) = recommitted.checkpoints.last_mut() else {
         return (recommitted, None);
     };
     if let Some(captured) = change.captured {
         last.next_rank = captured.next_rank;
     }
+    let last = last.id;
     for state in versions.files.values() {
-        recommitted.insert_closed(change.recommitted(&state.meta, last.id), state.recorded);
+        recommitted.insert_closed(change.recommitted(&state.meta, last), state.recorded);
     }
     (recommitted, Some(last))
 }

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use super::Ssd;
 use super::directories::{open_parts, open_root, read_store};
 use super::edits::Replay;
+use super::hyper::Hypers;
 use super::image_room::ImageRoom;
 use super::lock::{Locks, lock_writer};
 use super::manifest::ManifestWriter;
@@ -39,6 +40,8 @@ pub struct Recovered {
     pub tables: Vec<TableDescriptor>,
     /// The checkpoint that was opened.
     pub checkpoint: Option<CheckpointMeta>,
+    /// Hyperparameters of that checkpoint.
+    pub hyper: Hypers,
 }
 
 /// How a store is opened.
@@ -172,6 +175,8 @@ fn assemble(
         .unwrap_or(1);
     versions.next_checkpoint = current.next_checkpoint_id;
     versions.checkpoints = replay.checkpoints;
+    versions.hyper = replay.hyper;
+    versions.cursors = replay.cursors;
     for meta in replay.files.into_values() {
         versions.insert_closed(meta, Some(meta.removed));
     }
@@ -207,6 +212,7 @@ fn assemble(
         .checkpoint
         .as_ref()
         .map_or(CheckpointId::NONE, |c| c.id);
+    let hyper = ssd.versions().hyper.at(id);
     ssd.open_version(id, request.read_only, request.threads)?;
     if !request.read_only {
         // Nobody has the store yet: also after a rename that had no room the next open tries again.
@@ -220,5 +226,6 @@ fn assemble(
         ssd,
         tables: replay.tables,
         checkpoint: found.checkpoint,
+        hyper,
     })
 }

@@ -6,7 +6,7 @@
 //! - Until CURRENT is durable, nothing has happened.
 
 use super::Ssd;
-use super::edits;
+use super::edits::{self, Start};
 use super::version::Versions;
 use crate::error::{ArgumentError, Result};
 use crate::format::manifest::{CheckpointMeta, FileMeta, NOT_REMOVED};
@@ -40,9 +40,11 @@ impl Ssd {
             rolled.checkpoints = versions
                 .checkpoints
                 .iter()
-                .filter(|c| c.id < id)
+                .filter(|c| c.id <= id)
                 .cloned()
                 .collect();
+            rolled.hyper = versions.hyper.clone();
+            rolled.cursors = versions.cursors.clone();
             for state in versions.files.values().filter(|s| s.meta.added <= id) {
                 let removed = if state.meta.removed <= id {
                     state.meta.removed
@@ -56,7 +58,6 @@ impl Ssd {
                 rolled.insert_closed(meta, None);
             }
         }
-        let retained = rolled.checkpoints.clone();
         let mut manifest = self.manifest();
         self.check_writable()?;
         let mut current = manifest.current;
@@ -66,8 +67,16 @@ impl Ssd {
         current.next_checkpoint_id = self.versions().next_checkpoint;
         current.file_number_limit = self.versions().number_limit;
         // The image may know files that this version does not have; it is a cache, and made anew.
-        let c = Some(&checkpoint);
-        let commit = edits::snapshot(&rolled, timeline, id, tables, &retained, c, None);
+        let start = Start {
+            timeline,
+            parent: id,
+            tables,
+            checkpoints: &rolled.checkpoints,
+            hyper: &rolled.hyper,
+            cursors: &rolled.cursors,
+            image: None,
+        };
+        let commit = edits::snapshot(&rolled, &start);
         self.write_edits(&mut manifest, &mut current, &commit, true)?;
         self.write_current(&mut manifest, current)?;
         self.poison(String::from("the store was rolled back; open it anew"));

@@ -11,7 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
 
 use super::data_file::{DataFile, SLOTS_MAX};
+use super::edits::Cursors;
 use super::held::{Held, Usage};
+use super::hyper::HyperHistory;
 use crate::format::manifest::{CheckpointMeta, FileMeta, NOT_REMOVED};
 use crate::sync::RwLock;
 use crate::units::CheckpointId;
@@ -51,6 +53,10 @@ pub struct Versions {
     pub next_checkpoint: CheckpointId,
     /// Retained, durable checkpoints, oldest first.
     pub checkpoints: Vec<CheckpointMeta>,
+    /// Hyperparameters of each of them.
+    pub hyper: HyperHistory,
+    /// Readers and what they have.
+    pub cursors: Cursors,
     /// A captured checkpoint that is not durable yet.
     pub captured: Option<CheckpointId>,
     /// Current files that a compaction could not read, by number, and why: not chosen again.

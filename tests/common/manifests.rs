@@ -39,7 +39,7 @@ pub fn forge(disk: &SimDisk, change: impl FnOnce(&mut Vec<Edit>)) {
     let reader = ManifestReader::new(bytes, &id).unwrap();
     let mut edits = reader.map(Result::unwrap).collect();
     change(&mut edits);
-    let (out, digest) = encode_manifest(&edits, &id);
+    let (out, digest) = encode_manifest(current.version, &edits, &id);
     let current = Current {
         manifest_bytes: out.len() as u64,
         manifest_digest: digest,

@@ -140,6 +140,69 @@ fn every_rule_of_a_file_in_a_manifest_is_checked_alone() {
     assert!(small(zero, 0) && !small(zero, 1));
 }
 
+/// Whether the record of an edit is taken after a change of its payload, under a right checksum.
+fn takes_edit(edit: &Edit, at: usize, value: &[u8]) -> bool {
+    let (mut bytes, _) = samples::manifest_of(std::slice::from_ref(edit));
+    bytes[64 + 16 + at..64 + 16 + at + value.len()].copy_from_slice(value);
+    let id = identity(samples::MANIFEST);
+    seal(&mut bytes[64..], id.seed(Kind::ManifestRecord, 64));
+    samples::read_manifest(&bytes, &id).is_ok()
+}
+
+#[test]
+fn every_rule_of_the_edits_of_version_2_is_checked_alone() {
+    let find = |number: u32| {
+        let edits = samples::edits().into_iter();
+        let mut found = edits.filter(|edit| samples::number_of(edit) == number);
+        found.next().unwrap()
+    };
+    let tables = u32::try_from(TABLES_MAX).unwrap();
+    let (last, beyond) = ((tables - 1).to_le_bytes(), tables.to_le_bytes());
+    for number in [10, 11, 12] {
+        let edit = find(number);
+        assert!(takes_edit(&edit, 0, &last), "edit {number}: the last table");
+        assert!(
+            !takes_edit(&edit, 0, &beyond),
+            "edit {number}: a table more"
+        );
+    }
+    for number in [11, 12] {
+        let edit = find(number);
+        let checkpoint = |id: u64| takes_edit(&edit, 8, &id.to_le_bytes());
+        assert!(checkpoint(1) && checkpoint(u64::MAX - 1), "edit {number}");
+        assert!(!checkpoint(0) && !checkpoint(u64::MAX), "edit {number}");
+    }
+    let reserved = [(9, 60), (11, 4), (13, 12), (14, 4)];
+    for (number, at) in reserved {
+        let edit = find(number);
+        assert!(takes_edit(&edit, at, &[0; 4]), "edit {number}");
+        assert!(!takes_edit(&edit, at, &[1]), "edit {number}: reserved");
+    }
+    let (rename, cursor) = (find(12), find(13));
+    for (edit, length, bytes) in [(&rename, 4, 6u32), (&cursor, 8, 6)] {
+        assert!(takes_edit(edit, length, &bytes.to_le_bytes()));
+        for other in [0, bytes - 1, bytes + 1, u32::MAX] {
+            assert!(!takes_edit(edit, length, &other.to_le_bytes()), "{other}");
+        }
+        assert!(!takes_edit(edit, 16, &[0xff]), "a name that is not UTF-8");
+    }
+    let named = |bytes: usize| Edit::Cursor {
+        name: "x".repeat(bytes),
+        checkpoint: CheckpointId(1),
+    };
+    assert!(!panics(|| samples::manifest_of(&[named(1)])));
+    assert!(!panics(|| samples::manifest_of(&[named(255)])));
+    assert!(panics(|| samples::manifest_of(&[named(0)])), "no name");
+    assert!(panics(|| samples::manifest_of(&[named(256)])), "too long");
+    assert!(takes_edit(&cursor, 0, &u64::to_le_bytes(0)), "it goes");
+    assert!(!takes_edit(&cursor, 0, &u64::to_le_bytes(u64::MAX)));
+    let snapshot = find(14);
+    assert!(takes_edit(&snapshot, 0, &[255]), "the last directory");
+    assert!(!takes_edit(&snapshot, 0, &[0, 1]), "a directory more");
+    let bytes = |value: u64| takes_edit(&snapshot, 16, &value.to_le_bytes());
+    assert!(bytes(FILE_BYTES_MAX - 1) && !bytes(FILE_BYTES_MAX));
+}
+
 #[test]
 fn a_file_is_in_the_checkpoints_from_added_to_before_removed() {
     let file = FileMeta {

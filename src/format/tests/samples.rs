@@ -1,5 +1,5 @@
 //! One of each file, made from fixed numbers: what the tests damage, and what the golden files
-//! under tests/data/golden-v1 hold.
+//! under tests/data/golden-v1 and golden-v2 hold.
 
 use super::checksum::{Digest, FileIdentity, roll};
 use super::current::Current;
@@ -11,7 +11,7 @@ use super::manifest::{
     CheckpointMeta, Edit, FileMeta, ManifestReader, NOT_REMOVED, encode_manifest,
 };
 use super::param_file::{self, KEYS_PER_BLOCK};
-use super::{BLOCK_BYTES, meta};
+use super::{BLOCK_BYTES, Version, meta};
 use crate::options::{HyperParameters, Initialiser, Optimizer, RowMetadata, TableDescriptor};
 use crate::units::{CheckpointId, mix64};
 
@@ -234,8 +234,73 @@ pub fn file_meta() -> FileMeta {
     }
 }
 
-/// At least one of each edit.
+fn checkpoint() -> CheckpointMeta {
+    CheckpointMeta {
+        id: CheckpointId(2),
+        step: 1000,
+        interval: 6,
+        next_rank: 13,
+        meta_number: META,
+        meta_bytes: 139,
+        meta_checksum: 0xbeef,
+        unix_seconds: 1_800_000_000,
+    }
+}
+
+fn hyper() -> HyperParameters {
+    HyperParameters {
+        lambda1: 0.75,
+        ..HyperParameters::default()
+    }
+}
+
+/// At least one of each edit of a version.
+pub fn edits_of(version: Version) -> Vec<Edit> {
+    let mut edits = edits_of_all();
+    match version {
+        Version::V1 => edits.push(Edit::CheckpointV1(checkpoint(), hyper())),
+        Version::V2 => {
+            let table = 3;
+            edits.extend([
+                Edit::HyperParameters {
+                    table,
+                    hyper: hyper(),
+                },
+                Edit::DropTable {
+                    table,
+                    dropped: CheckpointId(2),
+                },
+                Edit::RenameTable {
+                    table: 4,
+                    renamed: CheckpointId(2),
+                    name: "neu-ä".to_owned(),
+                },
+                Edit::Cursor {
+                    name: "reader".to_owned(),
+                    checkpoint: CheckpointId(1),
+                },
+                Edit::Snapshot {
+                    directory: PART,
+                    number: IMAGE,
+                    bytes: 16_384,
+                    checksum: 0xfeed,
+                },
+                Edit::Checkpoint(checkpoint()),
+            ]);
+        }
+    }
+    edits.push(Edit::ForgetCheckpoint {
+        id: CheckpointId(1),
+    });
+    edits
+}
+
+/// Those of the newest version.
 pub fn edits() -> Vec<Edit> {
+    edits_of(Version::NEWEST)
+}
+
+fn edits_of_all() -> Vec<Edit> {
     let mut edits = vec![Edit::Timeline {
         uuid: *b"sample branch 16",
         parent_checkpoint: CheckpointId(1),
@@ -254,29 +319,22 @@ pub fn edits() -> Vec<Edit> {
         bytes: 16_384,
         checksum: 0xfeed,
     });
-    edits.push(Edit::Checkpoint(CheckpointMeta {
-        id: CheckpointId(2),
-        step: 1000,
-        interval: 6,
-        next_rank: 13,
-        meta_number: META,
-        meta_bytes: 139,
-        meta_checksum: 0xbeef,
-        hyper: HyperParameters {
-            lambda1: 0.75,
-            ..HyperParameters::default()
-        },
-        unix_seconds: 1_800_000_000,
-    }));
-    edits.push(Edit::ForgetCheckpoint {
-        id: CheckpointId(1),
-    });
     edits
 }
 
 /// A manifest of `edits`; its digest.
 pub fn manifest_of(edits: &[Edit]) -> (Vec<u8>, u64) {
-    encode_manifest(edits, &identity(MANIFEST))
+    encode_manifest(Version::NEWEST, edits, &identity(MANIFEST))
+}
+
+/// A manifest of a version; its digest.
+pub fn manifest_with(version: Version, edits: &[Edit]) -> (Vec<u8>, u64) {
+    encode_manifest(version, edits, &identity(MANIFEST))
+}
+
+/// The number of an edit on disk.
+pub fn number_of(edit: &Edit) -> u32 {
+    super::payload::encode_payload(edit, &mut Vec::new())
 }
 
 /// Reads a manifest; edits and digest.
@@ -288,8 +346,14 @@ pub fn read_manifest(bytes: &[u8], id: &FileIdentity) -> Decoded<(Vec<Edit>, u64
 
 /// The pointer to the sample manifest.
 pub fn current() -> Current {
-    let (bytes, digest) = manifest_of(&edits());
+    current_of(Version::NEWEST)
+}
+
+/// That of a version.
+pub fn current_of(version: Version) -> Current {
+    let (bytes, digest) = encode_manifest(version, &edits_of(version), &identity(MANIFEST));
     Current {
+        version,
         timeline: *b"sample branch 16",
         manifest_number: MANIFEST,
         manifest_bytes: bytes.len() as u64,

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::format::Version as FormatVersion;
 use crate::format::identity::{StoreIdentity, encode_part};
-use crate::format::manifest::{CheckpointMeta, encode_edit, encode_manifest_header};
+use crate::format::manifest::{CheckpointMeta, Edit, encode_edit, encode_manifest_header};
 use crate::io::Disk;
 use crate::io::sim::{Fault, SimDisk};
-use crate::options::HyperParameters;
 
 const STORE: [u8; 16] = [7; 16];
 const EIO: i32 = 5;
@@ -55,6 +55,7 @@ impl Place {
     /// A CURRENT that commits another manifest, which is not there.
     fn current(&self, checkpoint: u64) {
         let current = Current {
+            version: FormatVersion::NEWEST,
             timeline: [1; 16],
             manifest_number: 99,
             manifest_bytes: 4096,
@@ -84,7 +85,7 @@ impl Place {
 
 fn manifest_of(number: u64, ids: &[u64]) -> (Vec<u8>, usize) {
     let identity = FileIdentity::new(STORE, number);
-    let (header, mut digest) = encode_manifest_header(&identity);
+    let (header, mut digest) = encode_manifest_header(FormatVersion::NEWEST, &identity);
     let mut content = header.to_vec();
     let timeline = Edit::Timeline {
         uuid: [1; 16],
@@ -99,14 +100,14 @@ fn manifest_of(number: u64, ids: &[u64]) -> (Vec<u8>, usize) {
             meta_number: 1,
             meta_bytes: 4096,
             meta_checksum: 1,
-            hyper: HyperParameters::default(),
             unix_seconds: 1,
         })
     };
     let mut before = 0;
     for edit in [timeline].into_iter().chain(ids.iter().map(checkpoint)) {
         before = content.len();
-        encode_edit(&edit, &identity, before as u64, &mut content, &mut digest);
+        let (version, offset) = (FormatVersion::NEWEST, before as u64);
+        encode_edit(version, &edit, &identity, offset, &mut content, &mut digest);
     }
     (content, before)
 }

@@ -24,7 +24,7 @@ use super::core::{Core, Part, add, get, micros};
 use super::flush::Flusher;
 use crate::error::{ArgumentError, Error, Result};
 use crate::observe::Timed;
-use crate::options::TableDescriptor;
+use crate::options::{HyperParameters, TableDescriptor};
 use crate::ssd::commit::{Captured, CheckpointRequest};
 use crate::stats::Stats;
 use crate::sync::atomic::AtomicU64;
@@ -72,6 +72,7 @@ struct Cut {
     step: u64,
     interval: u32,
     tables: Vec<TableDescriptor>,
+    hyper: Vec<Option<HyperParameters>>,
     meta: Vec<u8>,
 }
 
@@ -230,7 +231,7 @@ impl Checkpointer {
         // No push is between two shards: it is in the checkpoint whole, or not at all.
         let _whole = self.core.gate_alone();
         let mut shards = self.core.lock_all();
-        let tables = self.core.descriptors();
+        let (tables, hyper) = (self.core.descriptors(), self.core.hypers());
         self.core.changes.cut();
         let mut interval = 0;
         for shard in &mut shards {
@@ -243,6 +244,7 @@ impl Checkpointer {
             step,
             interval,
             tables,
+            hyper,
             meta,
         })
     }
@@ -280,7 +282,7 @@ impl Checkpointer {
             let request = CheckpointRequest {
                 step: cut.step,
                 interval: cut.interval,
-                hyper: self.core.options.hyper,
+                hyper: &cut.hyper,
                 tables: &cut.tables,
                 meta: &cut.meta,
                 retain: self.core.options.retain_checkpoints,

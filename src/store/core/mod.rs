@@ -28,7 +28,7 @@ use crate::error::{ArgumentError, Error, Result};
 use crate::fork::Process;
 use crate::mem::{CacheConfig, TableCache};
 use crate::observe::Publisher;
-use crate::options::{RuntimeOptions, TableDescriptor};
+use crate::options::{HyperParameters, RuntimeOptions, TableDescriptor};
 use crate::ssd::Ssd;
 use crate::ssd::index::Index;
 use crate::stats::Wait;
@@ -152,6 +152,12 @@ impl Core {
     pub fn descriptors(&self) -> Vec<TableDescriptor> {
         let tables = self.all_tables();
         tables.iter().map(|t| t.descriptor.clone()).collect()
+    }
+
+    /// Hyperparameters in force, by table id.
+    pub fn hypers(&self) -> Vec<Option<HyperParameters>> {
+        let tables = self.all_tables();
+        tables.iter().map(|t| Some(*t.updater.hyper())).collect()
     }
 
     /// Fails in a forked child: its threads and locks are its parent's.

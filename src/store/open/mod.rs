@@ -18,7 +18,7 @@ use super::workers::Workers;
 use crate::error::{Error, Result};
 use crate::io::{Directory, Io, descriptor_limit, raise_descriptor_limit_to};
 use crate::observe::Timed;
-use crate::options::{IoEngine, RuntimeOptions, TABLES_MAX, TableDescriptor};
+use crate::options::{HyperParameters, IoEngine, RuntimeOptions, TABLES_MAX, TableDescriptor};
 use crate::row::{Updater, check_hyper};
 use crate::ssd::recover::{self, OpenRequest, Recovered};
 use crate::units::{CheckpointId, TableId};
@@ -137,18 +137,23 @@ fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> Resu
         .enumerate()
         .map(|(i, d)| Arc::new(make_table(i, d, &options)))
         .collect();
-    if let Some(checkpoint) = &recovered.checkpoint
-        && checkpoint.hyper != options.hyper
-    {
-        let (then, now) = (checkpoint.hyper, options.hyper);
-        tracing::info!(?then, ?now, "hyperparameters differ from the checkpoint's");
-    }
+    report_hyper(&tables, &recovered.hyper);
     let workers = Workers::new(&ssd, &options, &tables)?;
     let interval = recovered.checkpoint.as_ref().map_or(1, |c| c.interval + 1);
     let core = Core::new(ssd, options, read_only, tables.clone(), interval);
     let parts = Parts::new(core, workers)?;
     parts.rebuild_caches(&tables)?;
     Ok(parts)
+}
+
+/// Says of which tables the hyperparameters are others than at the checkpoint that was opened.
+fn report_hyper(tables: &[Arc<Table>], then: &[Option<HyperParameters>]) {
+    for (table, then) in tables.iter().zip(then) {
+        let (now, name) = (table.updater.hyper(), &table.descriptor.name);
+        if let Some(then) = then.as_ref().filter(|then| *then != now) {
+            tracing::info!(table = %name, ?then, ?now, "hyperparameters differ from the checkpoint's");
+        }
+    }
 }
 
 /// The tier's part of the options.
