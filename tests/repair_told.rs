@@ -9,6 +9,8 @@
 #[path = "common/crash.rs"]
 #[expect(dead_code, reason = "the crash test uses the rest")]
 mod common;
+#[path = "common/hooked.rs"]
+mod hooked;
 #[path = "common/repairs.rs"]
 #[expect(dead_code, reason = "tests of other damage use the rest")]
 mod repairs;
@@ -16,6 +18,7 @@ mod repairs;
 mod sample;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use common::ROOT;
 use hps::format::current::Current;
@@ -24,7 +27,7 @@ use hps::io::Io;
 use hps::io::sim::{CrashMode, Fault, SimDisk};
 use hps::repair::{Fate, RepairOptions, RepairOutcome, Repaired};
 use hps::*;
-use repairs::{Rows, files_of, grown, of_sim, repair_telling, run_repair};
+use repairs::{Rows, files_of, grown, of_sim, repair_telling, repaired_on, run_repair};
 
 const BESIDE: &str = "/store.repair";
 const ALL: u64 = 100;
@@ -280,6 +283,41 @@ fn an_empty_meta_file_is_a_new_one() {
     let read = read.unwrap();
     assert_eq!(read.checkpoint_meta(CheckpointId(2)).unwrap(), b"");
     assert_eq!(read.checkpoint_meta(CheckpointId(1)).unwrap(), b"one");
+}
+
+/// A meta file that may not be read stopped the repair even where it was told to do without.
+#[test]
+fn a_meta_file_that_may_not_be_read_is_given_up_where_that_is_asked_for() {
+    let disk = store(&["a"]);
+    let meta = named(&disk, ROOT, "meta").pop().unwrap();
+    let barred = meta.clone();
+    let bar: hooked::Hook = Arc::new(move |call, path| {
+        let is_barred = call == "open" && path.file_name() == barred.file_name();
+        is_barred.then(|| Err(std::io::Error::from_raw_os_error(13)))
+    });
+    let hooked = hooked::HookedDisk {
+        reads: Some(bar),
+        ..hooked::HookedDisk::new(disk.clone(), Arc::new(|_, _| None))
+    };
+    let io = Io::from(Arc::new(hooked));
+    let Err(Error::Io { path, source, .. }) = repaired_on(&io, RepairOptions::default()) else {
+        panic!("repaired without a word about {meta:?}");
+    };
+    assert_eq!((path, source.raw_os_error()), (meta, Some(13)));
+    let without_meta = RepairOptions::new().without_meta(true);
+    let (RepairOutcome::Built(_, repaired), lost) = repaired_on(&io, without_meta).unwrap() else {
+        panic!("nothing was repaired");
+    };
+    assert!(repaired.meta_lost && lost.is_empty());
+    drop(repaired);
+    let read = Store::open_read_only_on(
+        Io::of(disk),
+        Path::new(BESIDE),
+        None,
+        RuntimeOptions::default(),
+    );
+    let read = read.unwrap();
+    assert_eq!(read.checkpoint_meta(CheckpointId(2)).unwrap(), b"");
 }
 
 /// Only what is missing or damaged is made anew: a link that fails for another cause is an error.

@@ -62,6 +62,8 @@ pub struct Scope {
     /// Only the parameter files of the checkpoint: no meta file, no copy of the manifest, no image,
     /// no leftovers, nothing that only other checkpoints need; rows are verified and not counted.
     pub rows_only: bool,
+    /// A meta file that can't be read for whatever cause is a finding: a repair is to do without.
+    pub(crate) without_meta: bool,
 }
 
 setters!(const Scope {
@@ -80,6 +82,7 @@ impl Scope {
             checkpoint: None,
             unreadable_is_damage: false,
             rows_only: false,
+            without_meta: false,
         }
     }
 }
@@ -261,8 +264,15 @@ impl Inspection<'_> {
         }
         self.manifest_copy(reading)?;
         for c in &reading.replay.checkpoints {
-            if let Err(error) = self.meta_file(store, c) {
-                self.report.note(Severity::Damage, error)?;
+            match self.meta_file(store, c) {
+                Ok(()) => {}
+                Err(Error::Io { path, source, .. })
+                    if self.scope.without_meta && source.kind() == ErrorKind::PermissionDenied =>
+                {
+                    let what = format!("may not be read: {source}");
+                    self.report.add(Severity::Damage, &path, None, what);
+                }
+                Err(error) => self.report.note(Severity::Damage, error)?,
             }
         }
         self.open_files(store, directories, &reading.replay)

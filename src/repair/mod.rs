@@ -219,6 +219,7 @@ fn mend(
     let scope = Scope {
         full: true,
         unreadable_is_damage: true,
+        without_meta: options.without_meta,
         ..Scope::default()
     };
     let mut report = look(io, root, scope, progress)?;
