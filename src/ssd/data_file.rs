@@ -226,3 +226,6 @@ impl DataFile {
         );
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -67,3 +67,6 @@ impl EntryScan {
         Ok(false)
     }
 }
+
+#[cfg(test)]
+mod tests;

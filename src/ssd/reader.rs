@@ -248,3 +248,6 @@ impl Drop for RowReader<'_> {
         self.drain();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -472,3 +472,6 @@ impl Merge {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

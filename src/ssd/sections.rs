@@ -115,10 +115,8 @@ impl SectionWalk {
         let run_first = self.run.first_entry;
         let block = |entry: u64| (run_first + entry) / PER_BLOCK;
         let mut margin = n.isqrt() * 2;
-        if self.range.1 < hashes.1 {
-            let below = share(n, (0, self.range.1), hashes);
-            self.likely_end = (block(below + margin) + 1).min(self.end);
-        }
+        let until = share(n, (0, self.range.1), hashes);
+        self.likely_end = (block(until + margin) + 1).min(self.end);
         if self.range.0 <= hashes.0 {
             return self.step_block();
         }
@@ -144,10 +142,7 @@ impl SectionWalk {
         loop {
             let base = self.base + self.first;
             let rest = &self.hashes[self.at..];
-            let count = match rest.last() {
-                Some(last) if *last <= high => rest.len(),
-                _ => rest.partition_point(|hash| *hash <= high),
-            };
+            let count = rest.partition_point(|hash| *hash <= high);
             let numbers = base + self.at as u64..;
             out.extend(rest[..count].iter().copied().zip(numbers));
             self.at += count;
@@ -272,3 +267,6 @@ fn blocks_of(run: &Run) -> (u64, u64) {
 pub fn entries_in(file: &DataFile, run: &Run, range: (u64, u64)) -> u64 {
     share(run.entries, range, (file.meta.hash_min, file.meta.hash_max))
 }
+
+#[cfg(test)]
+mod tests;

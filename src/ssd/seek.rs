@@ -102,3 +102,6 @@ fn hashes_of(file: &DataFile, block: u64) -> Result<(u64, Vec<u64>)> {
     let entries = view_key_block(&bytes, &file.identity, offset).map_err(|e| e.at(&file.path))?;
     Ok((block * PER_BLOCK, entries.keys().map(mix64).collect()))
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,6 +10,8 @@ use crate::options::Thresholds;
 use crate::ssd::create::create;
 use crate::units::CheckpointId;
 
+pub(super) mod rows;
+
 const ROOT: &str = "/store";
 
 /// An open tier without rows, and a file that only the captured version needs.

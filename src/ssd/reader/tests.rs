@@ -1,0 +1,272 @@
+//! Which reads are made for which rows, in which batches they come, and what an error leaves.
+
+use super::*;
+use crate::io::Engine;
+use crate::io::sim::{Fault, SimDisk};
+use crate::ssd::open_files::OpenFiles;
+use crate::ssd::tests::rows::{Part, Place, row, rows, tombstones};
+use crate::units::unmix64;
+
+const EIO: i32 = 5;
+const EMFILE: i32 = 24;
+/// f32s of a row whose record takes one sector.
+const SECTOR: usize = 124;
+
+fn queue(depth: usize, buffer_bytes: usize) -> Box<dyn Queue> {
+    SimDisk::new(3).queue(depth, buffer_bytes).unwrap()
+}
+
+/// Wants these entries of a file with one run, whose hashes are 0, 1, 2 and so on.
+fn wants(file: u32, width: usize, entries: &[u32]) -> Vec<Want> {
+    let want = |entry: &u32| Want {
+        location: Location::new(file, false, *entry),
+        key: unmix64(u64::from(*entry)),
+        tag: file * 1000 + entry,
+        row_f32s: u32::try_from(width).unwrap(),
+    };
+    entries.iter().map(want).collect()
+}
+
+/// File, offset, bytes, first and end of wants of each planned read.
+type Planned = Vec<(usize, u64, usize, usize, usize)>;
+
+fn planned(files: &[Arc<DataFile>], wants: Vec<Want>, buffer_bytes: usize) -> Planned {
+    let mut queue = queue(2, buffer_bytes);
+    let reader = RowReader::new(&mut *queue, files.to_vec(), wants).unwrap();
+    let reads = reader.reads.iter();
+    reads
+        .map(|r| (r.file, r.offset, r.bytes, r.first, r.end))
+        .collect()
+}
+
+#[test]
+fn rows_share_a_read_up_to_the_gap_that_is_cheaper_to_read() {
+    let place = Place::new();
+    let file = place.shared(1, &[rows(0, SECTOR, 0..200)]);
+    let plan = |entries: &[u32], buffer_bytes| {
+        let wants = wants(1, SECTOR, entries);
+        planned(&[Arc::clone(&file)], wants, buffer_bytes)
+    };
+    let at = |entry: u64| 4096 + 512 * entry;
+    assert_eq!(GAP_BYTES, 12_288);
+    assert_eq!(plan(&[7], 1 << 20), [(0, at(7), 512, 0, 1)]);
+    // Whatever their order, and twice is once.
+    assert_eq!(plan(&[9, 7, 8, 7], 1 << 20), [(0, at(7), 3 * 512, 0, 4)]);
+    let (near, far) = (plan(&[7, 32], 1 << 20), plan(&[7, 33], 1 << 20));
+    assert_eq!(near, [(0, at(7), 26 * 512, 0, 2)]);
+    assert_eq!(far, [(0, at(7), 512, 0, 1), (0, at(33), 512, 1, 2)]);
+    // No longer than a buffer.
+    assert_eq!(plan(&[7, 28, 38], 16_384), [(0, at(7), 16_384, 0, 3)]);
+    let two = [(0, at(7), 22 * 512, 0, 2), (0, at(39), 512, 2, 3)];
+    assert_eq!(plan(&[7, 28, 39], 16_384), two);
+}
+
+#[test]
+fn a_read_begins_and_ends_where_the_device_can() {
+    let place = Place::new();
+    // Records of 24 bytes, 21 and a third in a sector.
+    let parts = [tombstones(0, 0..30), rows(1, 1, 0..1000)];
+    let file = place.shared(1, &parts);
+    let plan = |entries: &[u32]| {
+        let wants = entries.iter().map(|entry| Want {
+            location: Location::new(1, false, 30 + entry),
+            key: 0,
+            tag: 0,
+            row_f32s: 1,
+        });
+        planned(&[Arc::clone(&file)], wants.collect(), 1 << 20)
+    };
+    assert_eq!(plan(&[0, 3, 20]), [(0, 4096, 512, 0, 3)]);
+    assert_eq!(plan(&[21]), [(0, 4096, 1024, 0, 1)]);
+    assert_eq!(plan(&[22]), [(0, 4096 + 512, 512, 0, 1)]);
+    assert_eq!(plan(&[64]), [(0, 4096 + 1536, 512, 0, 1)]);
+    assert_eq!(plan(&[21, 22]), [(0, 4096, 1024, 0, 2)]);
+    let mut queue = queue(1, 4096);
+    let tombstone = Want {
+        location: Location::new(1, true, 7),
+        key: 0,
+        tag: 0,
+        row_f32s: 1,
+    };
+    let refused = RowReader::new(&mut *queue, vec![file], vec![tombstone]).err();
+    let error = refused.unwrap().to_string();
+    assert!(error.contains("entry 7 has no row"), "{error}");
+}
+
+/// Three files with the same keys.
+fn three(place: &Place) -> Vec<Arc<DataFile>> {
+    let parts = [rows(0, 3, 0..500)];
+    (1..4).map(|n| place.shared(n, &parts)).collect()
+}
+
+/// Everything that is read, by tag.
+fn all(reader: &mut RowReader<'_>, width: usize) -> Vec<(u32, Vec<f32>)> {
+    let (mut batch, mut found) = (RowBatch::default(), Vec::new());
+    while reader.next(&mut batch, 1).unwrap() {
+        assert_eq!(batch.rows.len(), width * batch.tags.len());
+        let rows = batch.rows.chunks(width).map(<[f32]>::to_vec);
+        found.extend(batch.tags.iter().copied().zip(rows));
+    }
+    assert!(batch.tags.is_empty() && batch.rows.is_empty());
+    found.sort_by_key(|(tag, _)| *tag);
+    found
+}
+
+#[test]
+fn rows_of_several_files_come_with_their_names_and_reads_are_counted() {
+    let place = Place::new();
+    let files = three(&place);
+    let slots: Vec<Option<Arc<DataFile>>> = [None]
+        .into_iter()
+        .chain(files.iter().cloned().map(Some))
+        .collect();
+    let wants: Vec<Want> = [(3, [499, 0]), (1, [498, 1]), (3, [1, 300])]
+        .iter()
+        .flat_map(|(file, entries)| wants(*file, 3, entries))
+        .collect();
+    let pinned = pin_files(&slots, &wants);
+    let numbers: Vec<u64> = pinned.iter().map(|file| file.meta.number).collect();
+    assert_eq!(numbers, [1, 3]);
+    assert!(pin_files(&slots, &[]).is_empty());
+    let mut queue = queue(2, 1 << 20);
+    let mut reader = RowReader::new(&mut *queue, pinned, wants).unwrap();
+    let (found, reads) = place.counted(|| all(&mut reader, 3));
+    let expected = [1001, 1498, 3000, 3001, 3300, 3499];
+    let expected = expected.map(|tag: u32| {
+        let (file, entry) = (u64::from(tag / 1000), u64::from(tag % 1000));
+        (tag, row(file, entry, 3))
+    });
+    assert_eq!(found, expected);
+    // Those of the first file are further apart than the gap, those of the other share a read.
+    let counted = (reader.count.reads, reader.count.bytes);
+    assert_eq!(counted, (3, 512 + 512 + 16_384));
+    assert_eq!(reads, counted);
+}
+
+#[test]
+fn a_batch_has_as_many_rows_as_asked_or_what_is_left() {
+    let place = Place::new();
+    let file = place.shared(1, &[rows(0, SECTOR, 0..200)]);
+    // Five reads of a row each.
+    let wants = wants(1, SECTOR, &[0, 40, 80, 120, 160]);
+    for depth in [1, 2, 8] {
+        let mut queue = queue(depth, 4096);
+        let files = vec![Arc::clone(&file)];
+        let mut reader = RowReader::new(&mut *queue, files, wants.clone()).unwrap();
+        let mut batch = RowBatch::default();
+        let mut sizes = Vec::new();
+        while reader.next(&mut batch, 3).unwrap() {
+            sizes.push(batch.tags.len());
+        }
+        assert_eq!(sizes, [3, 2], "depth {depth}");
+        assert_eq!((reader.count.reads, reader.count.bytes), (5, 5 * 512));
+    }
+    // One that is not read to its end leaves nothing in flight.
+    let mut queue = queue(4, 4096);
+    let mut reader = RowReader::new(&mut *queue, vec![file], wants).unwrap();
+    let mut batch = RowBatch::default();
+    assert!(reader.next(&mut batch, 1).unwrap());
+    assert_eq!(reader.queue.in_flight(), 3, "the queue is kept full");
+    drop(reader);
+    assert_eq!(queue.in_flight(), 0);
+    assert!((0..4).all(|_| queue.buffer().is_some()));
+}
+
+#[test]
+fn after_an_error_nothing_is_in_flight_and_no_row_comes() {
+    let place = Place::new();
+    let parts = [rows(0, SECTOR, 0..200)];
+    let file = place.shared(1, &parts);
+    let five = wants(1, SECTOR, &[0, 40, 80, 120, 160]);
+    let failed = |file: &Arc<DataFile>, wants: &[Want]| {
+        let mut queue = queue(3, 4096);
+        let mut reader = RowReader::new(&mut *queue, vec![Arc::clone(file)], wants.to_vec());
+        let reader = reader.as_mut().unwrap();
+        let mut batch = RowBatch::default();
+        let error = loop {
+            if let Err(error) = reader.next(&mut batch, 1) {
+                break error;
+            }
+        };
+        assert_eq!(reader.queue.in_flight(), 0);
+        assert!(!reader.next(&mut batch, 1).unwrap());
+        error.to_string()
+    };
+    let mut other_key = five.clone();
+    other_key[2].key += 1;
+    let error = failed(&file, &other_key);
+    assert!(error.contains("not of key"), "{error}");
+    let next = place.disk.calls();
+    place.disk.fail_at(next + 1, Fault::Error(EIO), false);
+    let error = failed(&file, &five);
+    assert!(error.contains("os error 5"), "{error}");
+    // The file ends inside the last record.
+    let bytes = place.disk.read_file(&Place::path(1)).unwrap();
+    let path = Place::path(1);
+    place.disk.remove(&path).unwrap();
+    let end = 4096 + 160 * 512 + 100;
+    place.disk.write_file(&path, &bytes[..end]).unwrap();
+    let again = crate::format::data_file_name(1);
+    let short = place
+        .directory
+        .open(&again, crate::io::OpenMode::ReadDirect);
+    let short = Arc::new(file.view(short.unwrap()));
+    let error = failed(&short, &five);
+    assert!(error.contains("ends inside a record"), "{error}");
+    place.disk.corrupt(&path, 4096 + 80 * 512 + 20, 1).unwrap();
+    let error = failed(&short, &five[..4]);
+    assert!(error.contains("record"), "{error}");
+}
+
+/// Two files that are closed, under one bound.
+fn closed(place: &Place) -> (Arc<OpenFiles>, Vec<Arc<DataFile>>) {
+    let open_files = OpenFiles::new(100, &Arc::default());
+    let adopted = |number| {
+        let part: Part = rows(0, 3, 0..100);
+        let file = place.file(number, &[part]);
+        let opened = file.file.get().unwrap();
+        let handle = open_files.adopt(&place.directory, number, opened, true);
+        Arc::new(DataFile {
+            file: handle,
+            ..file
+        })
+    };
+    let files = (1..3).map(adopted).collect();
+    assert!(open_files.give_back() && open_files.open() == 0);
+    (open_files, files)
+}
+
+#[test]
+fn without_a_descriptor_a_read_waits_for_those_in_flight() {
+    let two = || [wants(1, 3, &[1]), wants(2, 3, &[2])].concat();
+    let fails = |errno, rows_min, kept: bool| {
+        let place = Place::new();
+        let (open_files, files) = closed(&place);
+        let wants = if kept { two() } else { wants(2, 3, &[2]) };
+        if kept {
+            // It can't be closed to have its descriptor back.
+            open_files.keep(1).unwrap();
+        }
+        let files = pin_files(
+            &[vec![None], files.into_iter().map(Some).collect()].concat(),
+            &wants,
+        );
+        let mut queue = queue(4, 4096);
+        let mut reader = RowReader::new(&mut *queue, files, wants).unwrap();
+        let next = place.disk.calls();
+        place.disk.fail_at(next, Fault::Error(errno), false);
+        let mut batch = RowBatch::default();
+        let read = reader.next(&mut batch, rows_min);
+        read.map(|_| batch.tags.clone()).map_err(|e| e.to_string())
+    };
+    assert_eq!(fails(EMFILE, 2, true).unwrap(), [1001, 2002]);
+    assert_eq!(fails(EMFILE, 1, true).unwrap(), [1001]);
+    for refused in [
+        fails(EMFILE, 1, false),
+        fails(EIO, 1, false),
+        fails(EIO, 1, true),
+    ] {
+        let error = refused.unwrap_err();
+        assert!(error.starts_with("open"), "{error}");
+    }
+}
