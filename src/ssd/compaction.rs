@@ -297,6 +297,52 @@ mod tests {
     }
 
     #[test]
+    fn at_a_bound_nothing_is_chosen_and_a_byte_or_a_file_beyond_it_something_is() {
+        // Twice 600 bytes that live, and 500.
+        let at = [file(1, 1000, 400), file(2, 700, 200)];
+        assert!(choose(&at, &LIMITS).is_empty());
+        assert_eq!(choose(&[at[0], file(2, 701, 200)], &LIMITS), [2, 1]);
+        assert!(!may_be_due(1700, 600, 0, &LIMITS) && may_be_due(1701, 600, 0, &LIMITS));
+        assert!(!may_be_due(1700, 601, 1, &LIMITS) && may_be_due(1702, 602, 2, &LIMITS));
+        assert!(!may_be_due(0, 0, 48, &LIMITS) && may_be_due(0, 0, 49, &LIMITS));
+        let forced = Limits {
+            force: true,
+            ..LIMITS
+        };
+        assert!(may_be_due(0, 0, 0, &forced));
+        let many: Vec<Candidate> = (0..49).map(|n| file(n, 10, 10)).collect();
+        assert!(choose(&many[..48], &LIMITS).is_empty());
+        assert!(choose(&many, &LIMITS).into_iter().eq(0..16));
+        // A file that is stale by just half is not worth it, nor one that is hardly stale.
+        let half = [file(1, 1000, 500), file(2, 2000, 100)];
+        assert_eq!(choose(&half, &LIMITS), [2]);
+        assert!(choose(&[file(1, 1_000_000, 999_999)], &forced).is_empty());
+        assert_eq!(choose(&[file(1, 1_000_000, 999_998)], &forced), [1]);
+    }
+
+    #[test]
+    fn small_files_are_merged_into_fewer_whose_rows_fit_into_two() {
+        let small = |lives: &[u64]| {
+            let files = (1..).zip(lives).map(|(n, live)| file(n, 1000, *live));
+            smallest(&files.collect::<Vec<_>>(), &LIMITS)
+        };
+        assert_eq!(small(&[1000, 999, 1]), [3, 2], "a full one is not small");
+        assert_eq!(small(&[999, 999, 2]), [3, 1, 2]);
+        assert!(small(&[999, 999, 3]).is_empty(), "as many files as before");
+        assert_eq!(small(&[500, 500]), [1, 2]);
+        assert!(small(&[500, 501]).is_empty() && small(&[5]).is_empty());
+        let fits = |lives: &[u64], bytes| {
+            let files: Vec<Candidate> = lives.iter().map(|live| file(0, 9999, *live)).collect();
+            take(&files.iter().collect::<Vec<_>>(), bytes).len()
+        };
+        assert_eq!(
+            (fits(&[400, 600, 1], 1000), fits(&[400, 601], 1000)),
+            (2, 1)
+        );
+        assert_eq!((fits(&[400, 600, 0], 1000), fits(&[1001, 1], 1000)), (3, 1));
+    }
+
+    #[test]
     fn force_ends() {
         // Rewriting is simulated: inputs become full files without stale rows.
         let mut files: Vec<Candidate> = (0..50).map(|n| file(n, 300 + n, (7 * n) % 300)).collect();

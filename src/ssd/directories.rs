@@ -175,3 +175,6 @@ fn make_dir_by(
     sync(&*parent)?;
     Ok(made)
 }
+
+#[cfg(test)]
+mod tests;

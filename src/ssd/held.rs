@@ -155,3 +155,6 @@ impl Drop for Tally<'_> {
         self.file.count_live(self.sum);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -168,3 +168,6 @@ impl IndexBuilder {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

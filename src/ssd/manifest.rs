@@ -176,7 +176,7 @@ impl Ssd {
     }
 
     /// A number while the manifest is locked: the reserve always holds a few.
-    fn take_number_reserved(&self) -> Result<u64> {
+    pub(super) fn take_number_reserved(&self) -> Result<u64> {
         let mut versions = self.versions();
         if versions.next_number >= versions.number_limit {
             return Err(ArgumentError::Other {

@@ -113,3 +113,6 @@ pub(super) fn lock_checkpoint(
     }
     Err(last)
 }
+
+#[cfg(test)]
+mod tests;

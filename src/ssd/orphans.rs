@@ -105,3 +105,6 @@ impl Ssd {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

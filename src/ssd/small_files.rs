@@ -97,3 +97,6 @@ pub(crate) fn check_tail(file: &dyn DiskFile, path: &Path, from: u64, to: u64) -
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -144,3 +144,6 @@ impl Ssd {
         refused("write", &**place, path, asked_bytes, error)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,7 +10,9 @@ use crate::options::Thresholds;
 use crate::ssd::create::create;
 use crate::units::CheckpointId;
 
+mod history;
 pub(super) mod rows;
+pub(super) mod tier;
 
 const ROOT: &str = "/store";
 

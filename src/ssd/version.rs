@@ -237,3 +237,6 @@ impl Versions {
         garbage
     }
 }
+
+#[cfg(test)]
+mod tests;

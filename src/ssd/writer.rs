@@ -364,3 +364,6 @@ impl Drop for FileWriter<'_> {
 }
 
 const _: () = assert!(PARAM_HEADER_BYTES == BLOCK_BYTES);
+
+#[cfg(test)]
+mod tests;

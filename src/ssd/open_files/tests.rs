@@ -159,3 +159,91 @@ fn once_a_sync_has_failed_none_is_made_any_more_and_the_bound_holds() {
     }
     assert_eq!(place.disk.calls_by_kind()["sync"], 1);
 }
+
+#[test]
+fn durable_files_are_closed_first_until_most_that_may_be_open_are_not() {
+    for (unsynced, closed, syncs) in [(5, 5, 0), (6, 0, 1)] {
+        let place = Place::new(10);
+        let handles: Vec<_> = (0..10)
+            .map(|n| {
+                let handle = place.make(n);
+                if n >= unsynced {
+                    handle.make_durable().unwrap();
+                }
+                handle
+            })
+            .collect();
+        let before = place.disk.calls_by_kind().get("sync").copied();
+        place.files.make_room();
+        let after = place.disk.calls_by_kind().get("sync").copied();
+        assert_eq!(after.unwrap() - before.unwrap_or(0), syncs);
+        let open: Vec<bool> = handles.iter().map(|h| h.lock().is_some()).collect();
+        let expected: Vec<bool> = (0..10).map(|n| n != closed).collect();
+        assert_eq!((open, place.files.open()), (expected, 9));
+        assert_eq!(place.files.max(), 10);
+        place.files.make_room();
+        assert_eq!(place.files.open(), 9, "there is room");
+    }
+}
+
+#[test]
+fn a_call_is_made_again_once_descriptors_were_given_back() {
+    let place = Place::new(100);
+    let calls = AtomicUsize::new(0);
+    let fails = |errno: i32, times: usize| {
+        calls.store(0, Ordering::Relaxed);
+        place
+            .files
+            .with_descriptor(|| match calls.fetch_add(1, Ordering::Relaxed) < times {
+                true => Err(io::Error::from_raw_os_error(errno)),
+                false => Ok(7),
+            })
+    };
+    let emfile = 24;
+    assert_eq!(fails(emfile, 0).unwrap(), 7);
+    assert!(fails(emfile, 1).is_err(), "none is open");
+    assert!(!place.files.give_back());
+    let handles: Vec<_> = (0..20).map(|n| place.make(n)).collect();
+    assert_eq!(fails(emfile, 1).unwrap(), 7);
+    assert_eq!((place.files.open(), calls.load(Ordering::Relaxed)), (4, 2));
+    assert!(fails(5, 1).is_err(), "another error");
+    assert_eq!((place.files.open(), calls.load(Ordering::Relaxed)), (4, 1));
+    assert!(fails(emfile, 2).is_err(), "only once more");
+    assert_eq!((place.files.open(), place.files.reopened()), (0, 0));
+    is_whole(&handles[3], 3);
+    is_whole(&handles[3], 3);
+    assert_eq!((place.files.open(), place.files.reopened()), (1, 1));
+    let all = OpenFiles::new(usize::MAX, &place.poison);
+    assert_eq!(all.max(), 0);
+    let file = handles[3].get().unwrap();
+    let _handle = all.adopt(&place.place, 3, file, true);
+    assert_eq!((all.max(), all.open()), (1, 1));
+}
+
+#[test]
+fn a_handle_is_the_file_it_stands_for_but_for_writes() {
+    let place = Place::new(100);
+    let handle = place.make(3);
+    assert!(!handle.is_synced() && handle.is_direct());
+    assert_eq!((handle.bytes().unwrap(), handle.align_bytes()), (4096, 512));
+    assert!(handle.write_at(&content(3), 0).is_err() && handle.raw_fd().is_none());
+    handle.sync().unwrap();
+    assert!(handle.is_synced());
+    let plain = place
+        .place
+        .open(&data_file_name(3), OpenMode::Read)
+        .unwrap();
+    let fixed = Handle::fixed(plain, false);
+    assert!(!fixed.is_direct() && !fixed.is_synced() && fixed.is_kept());
+    assert_eq!((fixed.align_bytes(), fixed.bytes().unwrap()), (1, 4096));
+    let unsynced = || place.files.unsynced.load(Ordering::Relaxed);
+    assert_eq!(unsynced(), 0);
+    let other = place.make(4);
+    assert_eq!((unsynced(), other.is_kept()), (1, false));
+    place.files.keep(4).unwrap();
+    assert!(other.is_kept());
+    drop(other);
+    assert_eq!((unsynced(), place.files.open()), (0, 1));
+    drop(handle);
+    assert_eq!((unsynced(), place.files.open()), (0, 0));
+}

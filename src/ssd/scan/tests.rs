@@ -178,8 +178,11 @@ fn at(interval: u32, part: Part) -> Part {
     }
 }
 
-/// File, hash and kind of each newest copy, and what contradicted one.
-fn newest(merge: Merge) -> Result<(Vec<(u64, u64, RunKind)>, Contradicting)> {
+/// File, hash and kind of each.
+type Copies = Vec<(u64, u64, RunKind)>;
+
+/// The newest copies, and what contradicted one.
+fn newest(merge: Merge) -> Result<(Copies, Contradicting)> {
     let mut found = Vec::new();
     let noted = merge.each_newest(&mut |file, entry, kind| {
         found.push((file.meta.number, entry.hash, kind));
