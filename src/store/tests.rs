@@ -455,7 +455,7 @@ fn a_prefetch_waits_for_leases_and_does_not_for_what_never_fits() {
     let lease = store.pull(
         table,
         &keys(0..rows / 3),
-        &mut vec![0.0; rows as usize / 3 * 64],
+        &mut vec![0.0; usize::try_from(rows / 3 * 64).unwrap()],
     );
     let (half, all) = (keys(rows..rows + rows * 3 / 4), keys(0..2 * rows));
     let ticket = store.prefetch(table, &half).unwrap();

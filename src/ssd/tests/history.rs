@@ -6,6 +6,8 @@ use crate::format::FileKind;
 use crate::io::sim::Fault;
 use crate::ssd::open_files::OpenFiles;
 
+const ALL: RangeInclusive<u64> = 0..=u64::MAX;
+
 #[test]
 fn numbers_are_reserved_before_the_last_that_are_kept_back() {
     let (disk, ssd) = made(1);
@@ -87,13 +89,23 @@ fn each_checkpoint_has_the_files_of_its_version() {
     let third = number(0, 5..9);
     let three = checkpoint(&ssd, 3, 3);
     let files = |ssd: &Ssd, id| -> Vec<u64> {
-        let files = ssd.version_files(id).unwrap();
+        let files = ssd.version_files(id, &ALL).unwrap();
         files.iter().map(|f| f.meta.number).collect()
     };
     let all = |ssd: &Ssd| [one, two, three].map(|id| files(ssd, id));
     let expected = [vec![first], vec![second], vec![second, third]];
     assert_eq!(all(&ssd), expected);
-    assert!(ssd.version_files(three.next()).is_err());
+    assert!(ssd.version_files(three.next(), &ALL).is_err());
+    let within = |low, high| {
+        let files = ssd.version_files(three, &(low..=high)).unwrap();
+        files.iter().map(|f| f.meta.number).collect::<Vec<u64>>()
+    };
+    assert_eq!((within(0, 4), within(9, 99)), (vec![second], vec![second]));
+    assert_eq!(
+        (within(0, 5), within(8, 99)),
+        (vec![second, third], vec![second, third])
+    );
+    assert!(within(10, 99).is_empty());
     let unlisted = number(0, 0..10);
     assert_eq!(all(&ssd), expected);
     drop(ssd);
@@ -104,7 +116,7 @@ fn each_checkpoint_has_the_files_of_its_version() {
     assert!(!names(&disk, "d0").contains(&data_file_name(unlisted)));
     // The oldest goes with a fourth, and what only it had.
     checkpoint(&ssd, 4, 3);
-    assert!(ssd.version_files(one).is_err());
+    assert!(ssd.version_files(one, &ALL).is_err());
     assert!(!names(&disk, "d0").contains(&data_file_name(first)));
     assert_eq!([two, three].map(|id| files(&ssd, id)), expected[1..]);
     // Nobody needs what came and went between two checkpoints.

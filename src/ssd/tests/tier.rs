@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::io::sim::SimDisk;
 use crate::io::{Engine, Io, OpenMode};
-use crate::options::{HyperParameters, Thresholds};
+use crate::options::Thresholds;
 use crate::ssd::commit::CheckpointRequest;
 use crate::ssd::create::create;
 use crate::ssd::data_file::DataFile;
@@ -70,7 +70,7 @@ pub fn checkpoint(ssd: &Ssd, step: u64, retain: usize) -> CheckpointId {
     let request = CheckpointRequest {
         step,
         interval: 1,
-        hyper: HyperParameters::default(),
+        hyper: &[],
         tables: &[],
         meta: b"meta",
         retain,

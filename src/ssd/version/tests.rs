@@ -21,7 +21,6 @@ fn with_checkpoints(ids: &[u64]) -> Versions {
         meta_number: 1,
         meta_bytes: 4096,
         meta_checksum: 1,
-        hyper: crate::options::HyperParameters::default(),
         unix_seconds: 1,
     };
     Versions {
