@@ -91,7 +91,7 @@ pub use stats::{Stats, TableStats, WAIT_BUCKETS, Wait, WaitStats};
 pub use store::{
     CheckpointInfo, CheckpointTicket, CompactLimits, CompactProgress, CompactReport, DirectoryInfo,
     DropReport, FileInfo, Hold, Identity, Lease, LeasePart, PrefetchPart, PullPart, PushPart,
-    PushReport, Row, RowIter, Store, Ticket, Unique, Update,
+    PushReport, PutReport, PutRows, Row, RowIter, Store, Ticket, Unique, Update,
 };
 pub use units::{CheckpointId, TableId, mix64, part_range, unmix64};
 

@@ -4,7 +4,7 @@
 
 use crate::units::TableId;
 
-/// What a pull or push of rows waited for.
+/// What a pull, push or put of rows waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Wait {
@@ -74,13 +74,13 @@ pub struct TableStats {
     pub id: TableId,
     /// Its name.
     pub name: String,
-    /// What its pulls and pushes waited for, in the order of [`Wait::ALL`]. A batch waits in each
+    /// What its pulls, pushes and puts waited for, in the order of [`Wait::ALL`]. A batch waits in each
     /// shard for itself: times of shards that are served at the same time add up.
     pub waits: [WaitStats; Wait::ALL.len()],
 }
 
 impl TableStats {
-    /// What its pulls and pushes waited for one reason.
+    /// What its pulls, pushes and puts waited for one reason.
     #[must_use]
     pub fn wait(&self, cause: Wait) -> &WaitStats {
         &self.waits[cause as usize]
@@ -106,7 +106,11 @@ pub struct Stats {
     pub rows_pushed: u64,
     /// Bytes of the rows changed by push.
     pub bytes_pushed: u64,
-    /// Gradients that were not finite.
+    /// Keys whose rows were written by put; one that is there twice in a call counts twice.
+    pub rows_put: u64,
+    /// Bytes of these rows.
+    pub bytes_put: u64,
+    /// Gradients, and values put, that were not finite.
     pub non_finite: u64,
     /// Device reads for rows.
     pub reads: u64,
@@ -124,10 +128,10 @@ pub struct Stats {
     pub compaction_failures: u64,
     /// Checkpoints made durable.
     pub checkpoints: u64,
-    /// Longest time that a pull or push waited for a free slot at a stretch, in microseconds.
+    /// Longest time that a pull, push or put waited for a free slot at a stretch, in microseconds.
     pub stall_us_max: u64,
-    /// Time that pulls and pushes waited for free slots, in microseconds: for room, for a flush or for
-    /// a compaction. [`Stats::tables`] has it by cause.
+    /// Time that pulls, pushes and puts waited for free slots, in microseconds: for room, for a flush or
+    /// for a compaction. [`Stats::tables`] has it by cause.
     pub stall_us: u64,
     /// Longest cut of a checkpoint, in microseconds.
     pub cut_us_max: u64,
@@ -202,9 +206,10 @@ impl Stats {
         self.unique_hits as f64 / self.unique_asked as f64
     }
 
-    /// Device bytes written ÷ row bytes pushed.
+    /// Device bytes written ÷ row bytes pushed and put.
     #[must_use]
     pub fn write_amplification(&self) -> f64 {
-        self.written_bytes as f64 / self.bytes_pushed.max(1) as f64
+        let changed = self.bytes_pushed + self.bytes_put;
+        self.written_bytes as f64 / changed.max(1) as f64
     }
 }

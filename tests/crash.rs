@@ -91,7 +91,7 @@ fn a_crash_at_every_call_of_everything_a_store_can_do_reopens_the_last_checkpoin
     let runs = |of: &dyn Fn(&Tally) -> bool| tallies.iter().filter(|(_, t)| of(t)).count();
     let done = |name: &'static str| move |t: &Tally| t.ops.contains(name);
     type Happened<'a> = (&'a str, &'a dyn Fn(&Tally) -> bool);
-    let happened: [Happened<'_>; 19] = [
+    let happened: [Happened<'_>; 20] = [
         ("counters compared with those of another opening", &|t| {
             t.recounted > 0
         }),
@@ -115,6 +115,7 @@ fn a_crash_at_every_call_of_everything_a_store_can_do_reopens_the_last_checkpoin
         ("checkpoints forgotten", &done("Forget")),
         ("a table made late", &done("CreateTable")),
         ("several tables in one call", &done("Several")),
+        ("rows put", &done("Put")),
     ];
     for (what, of) in happened {
         let runs = runs(of);

@@ -98,12 +98,13 @@ fn coverage(seed: u64) -> BTreeSet<String> {
 }
 
 /// What the workloads with faults must do between them.
-const WANTED: [&str; 17] = [
+const WANTED: [&str; 18] = [
     "Checkpoint",
     "Compact",
     "CreateTable",
     "Export",
     "Forget",
+    "Put",
     "Read",
     "Recommit",
     "Remove",

@@ -138,6 +138,7 @@ fn ask(place: &Path, options: RuntimeOptions) {
         let part = PushPart::new(table, Update::weights(&out));
         forked(store.push_many(&lease, &[part]));
         forked(store.push(&lease, Update::weights(&out)));
+        forked(store.put(table, &keys[..100], PutRows::weights(&out)));
         forked(store.contains(table, &keys[..100]));
         forked(store.remove(table, &keys[..100]));
         forked(store.flush());

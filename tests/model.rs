@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const OPERATIONS: usize = 200;
 
 /// Kinds and how often they come, in a case of 200; shrinking goes to the front.
-const KINDS: [(usize, Kind); 20] = [
+const KINDS: [(usize, Kind); 21] = [
     (1, Kind::Nothing),
     (20, Kind::Pull),
     (90, Kind::Push),
@@ -37,6 +37,7 @@ const KINDS: [(usize, Kind); 20] = [
     (4, Kind::DropTicket),
     (8, Kind::Hold),
     (10, Kind::PushHeld),
+    (8, Kind::Put),
     (6, Kind::DropLease),
     (2, Kind::Flush),
     (2, Kind::Compact),
@@ -119,6 +120,8 @@ fn check(totals: &Totals, cases: u32) {
     at_least(&totals.overlapped_checkpoints, 8);
     at_least(&totals.rows_compared, 32_000);
     at_least(&totals.pushes_of_several, 200);
+    at_least(&totals.puts, 80);
+    at_least(&totals.flushing_puts, 4);
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! What becomes of a store when its caller panics inside an export, a rollback, a walk of rows, or
-//! while checkpoints are dropped or files compacted?
+//! What becomes of a store when its caller panics inside an export, a rollback, a walk of rows, a
+//! put, or while checkpoints are dropped or files compacted?
 //!
 //! As in `tests/panics.rs`: writes are refused and the reason names the thread, whoever waits is
 //! woken, and the store opens at a checkpoint that was acknowledged, with its rows.
@@ -25,7 +25,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use hooked::{Hook, HookedDisk};
-use hps::io::sim::SimDisk;
+use hps::io::sim::{SimDisk, plant};
 use hps::*;
 use small::{set, sgd};
 
@@ -55,8 +55,12 @@ enum During {
     Rows,
     Drop,
     Compact,
+    Put,
     Rollback,
 }
+
+/// As a call: a place of the engine, by name.
+const ENGINE: &str = "engine";
 
 /// A disk that panics once at a call of the caller's, when it is armed; others have some time to
 /// begin what they want to do beside it.
@@ -137,6 +141,12 @@ fn make(during: During, store: &Store) -> Result<()> {
             let go_on = &mut |_| ControlFlow::Continue(());
             store.compact(&limits, go_on).map(drop)
         }
+        During::Put => {
+            let keys: Vec<u64> = (0..20 * store.stats().capacity_rows).collect();
+            let rows = vec![-1.0; keys.len() * DIM];
+            let table = store.table("rows")?;
+            store.put(table, &keys, PutRows::weights(&rows)).map(drop)
+        }
         During::Rollback => unreachable!("it takes the store away"),
     }
 }
@@ -176,7 +186,14 @@ fn check_here(during: During, call: &'static str, suffix: &'static str, what: &s
             }
             store.checkpoint(BESIDE, &[])
         });
+        if call == ENGINE {
+            // Whoever comes does so once it is over.
+            plant::panic_at(suffix, CALLER);
+        }
         let end = catch_unwind(AssertUnwindSafe(|| make(during, &store)));
+        if call == ENGINE {
+            met.store(!plant::is_armed(), SeqCst);
+        }
         // Without the panic nobody would come.
         let was_met = met.swap(true, SeqCst);
         let beside = beside.join().unwrap();
@@ -192,7 +209,8 @@ fn check_here(during: During, call: &'static str, suffix: &'static str, what: &s
     });
     match store.flush() {
         Err(Error::Poisoned { cause }) => {
-            let told = ["thread caller", "planted at", call];
+            let place = if call == ENGINE { suffix } else { call };
+            let told = ["thread caller", "planted at", place];
             assert!(told.iter().all(|t| cause.contains(t)), "{what}: {cause}");
         }
         other => panic!("{what}: {other:?}"),
@@ -264,6 +282,19 @@ fn a_panic_while_files_are_compacted_poisons_the_store() {
         ("remove", ".manifest"),
     ] {
         check(During::Compact, call, suffix);
+    }
+}
+
+/// The caller makes room for its rows, and puts them.
+#[test]
+fn a_panic_in_a_put_poisons_the_store() {
+    for (call, suffix) in [
+        (ENGINE, "put"),
+        ("create", ".rows"),
+        ("write", ".rows"),
+        (ENGINE, "settle"),
+    ] {
+        check(During::Put, call, suffix);
     }
 }
 

@@ -16,6 +16,7 @@
 #![cfg(hps_shuttle)]
 
 mod common {
+    pub mod putting_trainers;
     pub mod rng;
     pub mod schedule;
     pub mod several_trainers;
@@ -23,6 +24,7 @@ mod common {
     pub mod trainers;
 }
 
+use common::putting_trainers::{self as putting, Book};
 use common::rng::Rng;
 use common::schedule::{explore, run};
 use common::several_trainers as several;
@@ -229,6 +231,60 @@ fn play_several(scene: &Scene, seed: u64) {
     store.close().unwrap();
 }
 
+/// Two trainers put rows that don't fit, beside their pushes and removes, and a thread that flushes and
+/// makes checkpoints: each cut has all of a put or nothing.
+fn play_puts(scene: &Scene, seed: u64) {
+    let mut rng = Rng(seed);
+    let disk = Io::of(SimDisk::new(rng.next()));
+    let store = Store::create_on(disk.clone(), Path::new(ROOT), options(scene, false)).unwrap();
+    store.create_table(&table()).unwrap();
+    let books: [Book; TRAINERS] = Default::default();
+    let ended = || {
+        books
+            .iter()
+            .map(|book| book.log.ended.load(SeqCst))
+            .collect::<Vec<_>>()
+    };
+    let begun = || {
+        books
+            .iter()
+            .map(|book| book.log.begun.load(SeqCst))
+            .collect::<Vec<_>>()
+    };
+    let mut cuts = Vec::new();
+    thread::scope(|scope| {
+        for (t, book) in books.iter().enumerate() {
+            let store = &store;
+            scope.spawn(move || putting::train(scene, store, t, book, seed).unwrap());
+        }
+        for step in 1..=scene.checkpoints {
+            let before = ended();
+            let ticket = store.checkpoint_begin(step, &[]).unwrap();
+            let after = begun();
+            store.flush().unwrap();
+            let id = ticket.wait().unwrap().id;
+            cuts.push((rows_of(&store, id), before, after));
+        }
+    });
+    for (rows, before, after) in &cuts {
+        putting::check_cut(rows, &books, (before, after));
+    }
+    while store.stats().pinned_rows > 0 {
+        shuttle::thread::yield_now();
+    }
+    let rows = rows_of(&store, store.checkpoint(100, &[]).unwrap().id);
+    putting::check_cut(&rows, &books, (&ended(), &ended()));
+    let stats = store.stats();
+    assert_eq!(stats.leases, 0, "{stats:?}");
+    WORK.with_borrow_mut(|work| work.add(&stats));
+    // No slot is promised to a put that is over.
+    store
+        .create_table(&TableDescriptor::new("late", 256))
+        .unwrap();
+    limits::closing();
+    store.close_discarding();
+}
+
 /// Explores; fails if somebody went on only because a limit was over: a wake-up that was lost.
 fn explore_all(name: &str, share: u64, model: impl Fn(u64) + Copy + Send + Sync + 'static) {
     let mut lost = explore(name, share, model).ended;
@@ -301,6 +357,18 @@ fn pushes_of_two_tables_in_a_cache_too_small_are_never_cut_between_them() {
     eprintln!("  {work:?}");
     let some = work.flushes > 0 && work.reads > 0;
     assert!(some, "no rows left memory, or none came back: {work:?}");
+}
+
+#[test]
+fn puts_that_do_not_fit_into_the_cache_keep_every_row_and_are_never_cut() {
+    explore_all("puts", 1, |seed| play_puts(&EVICTING, seed));
+    let work = WORK.take();
+    eprintln!("  {work:?}");
+    let some = work.flushes > 0 && work.reads > 0 && work.waits > 0;
+    assert!(
+        some,
+        "no rows left memory, none came back, or nobody waited: {work:?}"
+    );
 }
 
 /// The crash of the plays above comes when all is quiet.

@@ -5,6 +5,8 @@
     reason = "a test that meets what it does not expect must fail"
 )]
 
+#[path = "common/gate.rs"]
+mod gate;
 #[path = "common/hooked.rs"]
 mod hooked;
 #[path = "common/small.rs"]
@@ -16,9 +18,10 @@ mod spans;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, LazyLock, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
+use gate::{Gate, until};
 use hooked::{Hook, HookedDisk};
 use hps::io::sim::SimDisk;
 use hps::*;
@@ -45,15 +48,6 @@ fn spans_of(table: &str, cause: Wait) -> usize {
         .count()
 }
 
-/// Returns once something is so.
-fn until(what: &str, so: impl Fn() -> bool) {
-    let since = Instant::now();
-    while !so() {
-        assert!(since.elapsed() < Duration::from_secs(60), "never: {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
 /// Returns once waits of this table for room have begun, beside those before, and what was under way
 /// has ended; whether no other wait began meanwhile. A batch that waits asks again every 20 ms.
 fn stands_still(table: &str, before: usize) -> bool {
@@ -63,36 +57,6 @@ fn stands_still(table: &str, before: usize) -> bool {
     let seen = waits();
     std::thread::sleep(Duration::from_millis(500));
     waits() == seen
-}
-
-/// Calls on parameter files wait here while it is closed.
-#[derive(Default)]
-struct Gate {
-    closed: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Gate {
-    fn set(&self, closed: bool) {
-        *self.closed.lock().unwrap() = closed;
-        self.changed.notify_all();
-    }
-
-    /// A hook that holds up one kind of call.
-    fn hook(self: &Arc<Gate>, held: &'static str) -> Hook {
-        let gate = Arc::clone(self);
-        Arc::new(move |call, path| {
-            if call == held && path.extension().is_some_and(|e| e == "rows") {
-                let closed = gate.closed.lock().unwrap();
-                let wait = Duration::from_secs(60);
-                let held = gate
-                    .changed
-                    .wait_timeout_while(closed, wait, |closed| *closed);
-                drop(held.unwrap());
-            }
-            None
-        })
-    }
 }
 
 /// A store of one table, whose row of key 7 has to be read.

@@ -347,6 +347,15 @@ impl TableCache {
         Some(slot)
     }
 
+    /// The slot of a row that may be in memory by now, or a free one that [`TableCache::insert`] gives
+    /// it, without flags, and whether it is that; none if it is not in memory and no slot is free.
+    pub fn find_or_insert(&mut self, hash: u64) -> Option<(u32, bool)> {
+        match self.buckets.get(&self.rows, hash) {
+            Some(slot) => Some((slot, false)),
+            None => Some((self.insert(hash, Flags::default())?, true)),
+        }
+    }
+
     /// Drops an unpinned row whatever its state; its slot is free.
     #[cfg(any(test, feature = "sim"))]
     pub fn remove(&mut self, slot: u32) {

@@ -120,8 +120,19 @@ pub const METRICS: &[Metric] = &[
     )
     .of(Unit::Bytes),
     counter(
+        "hps_rows_put_total",
+        "Keys whose rows were written by put; one that is there twice in a call counts twice.",
+        |s| s.rows_put,
+    ),
+    counter(
+        "hps_bytes_put_total",
+        "Bytes of the rows written by put.",
+        |s| s.bytes_put,
+    )
+    .of(Unit::Bytes),
+    counter(
         "hps_non_finite_total",
-        "Gradients that were not finite.",
+        "Gradients, and values put, that were not finite.",
         |s| s.non_finite,
     ),
     counter("hps_reads_total", "Device reads for rows.", |s| s.reads),
@@ -155,13 +166,13 @@ pub const METRICS: &[Metric] = &[
     }),
     gauge(
         "hps_stall_max_seconds",
-        "Longest time that a pull or push waited for a free slot at a stretch, since the store was opened.",
+        "Longest time that a pull, push or put waited for a free slot at a stretch, since the store was opened.",
         |s| s.stall_us_max,
     )
     .of(Unit::Microseconds),
     counter(
         "hps_stall_seconds_total",
-        "Time that pulls and pushes waited for free slots, summed.",
+        "Time that pulls, pushes and puts waited for free slots, summed.",
         |s| s.stall_us,
     )
     .of(Unit::Microseconds),
@@ -291,7 +302,7 @@ pub mod waits {
     /// A counter.
     pub const COUNT: (&str, &str) = (
         "hps_waits_total",
-        "Waits of pulls, prefetches, removes and pushes, by table and cause.",
+        "Waits of pulls, prefetches, removes, pushes and puts, by table and cause.",
     );
     /// A gauge, in seconds: the facade counts in whole numbers.
     pub const SECONDS: (&str, &str) = ("hps_waited_seconds_total", "Time that they took, summed.");

@@ -99,8 +99,17 @@ impl RowLayout {
     /// row: `[row_f32s]`
     pub fn default_row(&self, key: u64, row: &mut [f32]) {
         self.check_row(row);
-        let (weights, rest) = row.split_at_mut(self.dim);
-        initialiser::fill(self.initialiser, self.seed, key, weights);
+        initialiser::fill(self.initialiser, self.seed, key, &mut row[..self.dim]);
+        self.default_state(row);
+    }
+
+    /// Writes state and metadata of a row that was never pushed; the weights stay.
+    ///
+    /// # Shapes
+    /// row: `[row_f32s]`
+    pub fn default_state(&self, row: &mut [f32]) {
+        self.check_row(row);
+        let rest = &mut row[self.dim..];
         rest.fill(0.0);
         let accumulators = match self.optimizer {
             Optimizer::Adagrad | Optimizer::RowwiseAdagrad => 0..self.state_f32s,

@@ -15,6 +15,7 @@ mod open;
 mod parts;
 mod pull;
 mod push;
+mod put;
 mod rebuild_index;
 mod rows;
 mod unique;
@@ -31,6 +32,7 @@ pub use maintain::{
 };
 pub use pull::{PrefetchPart, PullPart, Ticket};
 pub use push::{PushPart, PushReport, Update};
+pub use put::{PutReport, PutRows};
 pub use rows::{Row, RowIter};
 pub use unique::Unique;
 

@@ -9,6 +9,7 @@ use super::flush::Flusher;
 use super::lease::Leases;
 use super::pull::Puller;
 use super::push::Pusher;
+use super::put::Putter;
 use super::workers::Workers;
 use crate::error::Result;
 
@@ -30,6 +31,8 @@ pub struct Parts {
     pub puller: Arc<Puller>,
     /// Changes rows.
     pub pusher: Arc<Pusher>,
+    /// Writes whole rows.
+    pub putter: Arc<Putter>,
     /// Makes checkpoints.
     pub checkpointer: Arc<Checkpointer>,
 }
@@ -46,6 +49,7 @@ impl Parts {
         let flusher = Arc::new(Flusher::new(&core, &compactor)?);
         let puller = Arc::new(Puller::new(&core, &workers, &leases, &flusher));
         let pusher = Arc::new(Pusher::new(&core, &workers));
+        let putter = Arc::new(Putter::new(&core, &workers, &flusher, &puller));
         let checkpointer = Arc::new(Checkpointer::new(&core, &compactor, &flusher));
         let parts = Parts {
             core,
@@ -55,6 +59,7 @@ impl Parts {
             flusher,
             puller,
             pusher,
+            putter,
             checkpointer,
         };
         parts.core.enlist(parts.all());
@@ -73,6 +78,7 @@ impl Parts {
             weak(&self.flusher),
             weak(&self.puller),
             weak(&self.pusher),
+            weak(&self.putter),
             weak(&self.checkpointer),
         ]
     }

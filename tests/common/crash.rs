@@ -25,6 +25,7 @@ use hps::io::Io;
 use hps::*;
 
 pub mod plans;
+mod puts;
 mod several;
 pub mod verify;
 
@@ -109,6 +110,8 @@ pub enum Op {
     Gradients(usize, Vec<u64>, f32),
     /// Rows, gradients and weights of parts, in one call: by table and keys.
     Several(Vec<(usize, Vec<u64>)>, f32),
+    /// Rows or weights, nothing of which is read before; keys may repeat.
+    Put(usize, Vec<u64>, f32),
     Remove(usize, Vec<u64>),
     Flush,
     Compact,
@@ -138,6 +141,7 @@ impl fmt::Display for Op {
             Op::Rows(table, keys, _) => write!(f, "{} rows of {table}", keys.len()),
             Op::Gradients(table, keys, _) => write!(f, "{} gradients of {table}", keys.len()),
             Op::Several(parts, _) => write!(f, "{} parts in one call", parts.len()),
+            Op::Put(table, keys, _) => write!(f, "{} keys of {table} put", keys.len()),
             Op::Remove(table, keys) => write!(f, "{} keys of {table} removed", keys.len()),
             Op::Checkpoint(step, _) => write!(f, "checkpoint of step {step}"),
             other => write!(f, "{other:?}"),
@@ -181,6 +185,8 @@ pub struct Export {
 pub struct Model {
     pub rows: Rows,
     pub tables: usize,
+    /// Rows that a put may have written: it failed in the middle. Of a key that is there twice, all.
+    pub half_put: BTreeMap<(usize, u64), Vec<Vec<u32>>>,
     /// Acknowledged.
     pub durable: History,
     /// What may be found instead, because the call that makes it failed or was cut off.
@@ -232,6 +238,7 @@ impl Model {
             .saved
             .last()
             .map_or_else(Rows::new, |s| (*s.rows).clone());
+        self.half_put.clear();
         self.tables = history.tables;
         self.durable = history;
         self.doubt = None;
@@ -316,6 +323,8 @@ impl Run {
                 Ok(())
             }
             Op::Several(parts, value) => self.several(parts, *value),
+            Op::Put(table, _, _) if *table >= self.model.tables => Ok(()),
+            Op::Put(table, keys, value) => self.put(*table, keys, *value),
             Op::Remove(table, _) if *table >= self.model.tables => Ok(()),
             Op::Remove(table, keys) => self.remove(*table, keys),
             Op::Flush => self.store().flush().map(drop),

@@ -26,6 +26,7 @@ pub enum Kind {
     DropTicket,
     Hold,
     PushHeld,
+    Put,
     DropLease,
     Flush,
     Compact,
@@ -66,6 +67,9 @@ pub struct Totals {
     pub rows_compared: AtomicU64,
     /// Pushes to leases of several parts.
     pub pushes_of_several: AtomicU64,
+    /// Puts, and those of them in which rows were flushed.
+    pub puts: AtomicU64,
+    pub flushing_puts: AtomicU64,
 }
 
 impl Totals {
@@ -225,6 +229,7 @@ impl<'t> Driver<'t> {
                 self.check_lease(&held.parts, &held.lease);
                 self.leases.push(held);
             }
+            Kind::Put => self.put(table, keys, rng),
             Kind::DropLease if !self.leases.is_empty() => {
                 let held = self.leases.swap_remove(rng.below(self.leases.len()));
                 self.check_lease(&held.parts, &held.lease);

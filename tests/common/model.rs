@@ -146,6 +146,34 @@ impl TableModel {
         row
     }
 
+    /// Values for a put of `n` rows, and whether they are whole; some of the weights are no numbers.
+    pub fn random_put(&self, rng: &mut Rng, n: usize) -> (Push, bool) {
+        loop {
+            let push = self.random_push(rng, n);
+            if matches!(push.kind, PushKind::Weights | PushKind::Rows) {
+                let is_whole = push.kind == PushKind::Rows;
+                return (push, is_whole);
+            }
+        }
+    }
+
+    /// Does to the model what `store.put` does to the store; rows, and values that are not finite.
+    pub fn put(&mut self, keys: &[u64], values: &[f32], verbatim: bool) -> (u64, u64) {
+        let per = values.len() / keys.len().max(1);
+        let dim = self.descriptor.dim;
+        let looked = per.min(dim + self.descriptor.optimizer.state_f32s(dim));
+        let mut rows = 0;
+        for (key, values) in keys.iter().zip(values.chunks(per.max(1))) {
+            if verbatim || values[..looked].iter().all(|v| v.is_finite()) {
+                let mut row = self.default_row(*key);
+                row[..per].copy_from_slice(values);
+                self.rows.insert(*key, Rc::new(row));
+                rows += 1;
+            }
+        }
+        (rows, keys.len() as u64 - rows)
+    }
+
     /// Values for a push to `n` positions. One in forty batches has a value that is not finite.
     pub fn random_push(&self, rng: &mut Rng, n: usize) -> Push {
         let (dim, width) = (self.descriptor.dim, self.descriptor.row_f32s());

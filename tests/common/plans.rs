@@ -43,6 +43,18 @@ fn several(seed: u64, value: f32) -> Op {
     Op::Several(parts, value)
 }
 
+/// Keys of a table, half of them or all, some twice: more than the cache has slots for. Drawn apart, too.
+fn put(seed: u64, value: f32) -> Op {
+    let mut random = Random(seed ^ 0x7075_7421);
+    let table = [0, 0, 1, FIRST_TABLES][random.below(4) as usize];
+    let count = KEYS[table] * (1 + random.below(2));
+    let mut keys = some_keys(&mut random, table, count);
+    keys.extend(some_keys(&mut random, table, 2));
+    let turn = random.below(keys.len() as u64) as usize;
+    keys.rotate_left(turn);
+    Op::Put(table, keys, value)
+}
+
 /// A short workload: at least one eviction flush, two checkpoints and one remove; every other one
 /// compacts and unlinks.
 pub fn plan(seed: u64) -> Plan {
@@ -90,6 +102,7 @@ pub fn plan(seed: u64) -> Plan {
     ops.push(Op::Checkpoint(step, meta(step)));
     ops.push(Op::Gradients(0, some_keys(&mut random, 0, 8), 0.125));
     ops.push(several(seed, -2.5));
+    ops.push(put(seed, -4.5));
     let start = random.below(8);
     fill(&mut ops, &mut value, start, start + 16);
     match random.below(6) {
@@ -205,6 +218,9 @@ pub fn mixed(seed: u64) -> Plan {
         ops.push(op);
         if mix64(seed ^ u64::from(value.to_bits())).is_multiple_of(4) {
             ops.push(several(seed ^ u64::from(value.to_bits()), -value));
+        }
+        if mix64(seed ^ u64::from(value.to_bits()) ^ 0x7075).is_multiple_of(4) {
+            ops.push(put(seed ^ u64::from(value.to_bits()), -value));
         }
     }
     if seed.is_multiple_of(3) {

@@ -11,6 +11,8 @@ const COUNTED: &[&str] = &[
     "rows_read",
     "rows_pushed",
     "bytes_pushed",
+    "rows_put",
+    "bytes_put",
     "non_finite",
     "reads",
     "read_bytes",
@@ -61,7 +63,7 @@ fn filled() -> Stats {
         direct_io: true,
         ..Stats::default()
     };
-    fill!(stats: unique_asked unique_hits rows_read rows_pushed bytes_pushed non_finite reads
+    fill!(stats: unique_asked unique_hits rows_read rows_pushed bytes_pushed rows_put bytes_put non_finite reads
         read_bytes written_bytes compaction_written_bytes flushes compactions
         compaction_failures checkpoints stall_us_max stall_us cut_us_max leases lease_bytes holds pinned_rows resident_rows
         capacity_rows dirty_rows uncheckpointed_rows cache_bytes buffer_bytes

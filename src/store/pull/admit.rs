@@ -14,7 +14,7 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use super::super::core::{ShardTable, Stretch, point};
+use super::super::core::{ShardTable, Stretch, Table, point};
 use super::super::lease::{Lease, PartMap};
 use super::super::workers::WorkerPool;
 use super::Puller;
@@ -140,18 +140,31 @@ impl Puller {
                 Refusal::Frozen { rank, busy } => frozen = Some(FrozenAt { shard, rank, busy }),
             }
         }
-        let Some(((_, needed_bytes), (rank, pinned, asked, capacity))) = worst else {
-            return Ok(frozen);
-        };
+        match worst {
+            Some((_, (rank, pinned, asked, capacity))) => {
+                Err(self.over_budget(map.table(rank), pinned, asked, capacity))
+            }
+            None => Ok(frozen),
+        }
+    }
+
+    /// So many rows of a table are asked for in a shard that has so many slots, beside those that are pinned.
+    pub fn over_budget(
+        &self,
+        table: &Table,
+        pinned: usize,
+        asked: usize,
+        capacity: usize,
+    ) -> Error {
         let shards = self.core.shards.len() as u64;
-        Err(Error::OverBudget {
-            table: map.table(rank).descriptor.name.clone(),
+        Error::OverBudget {
+            table: table.descriptor.name.clone(),
             pinned_rows: pinned as u64 * shards,
             asked_rows: asked as u64 * shards,
             capacity_rows: capacity as u64 * shards,
-            needed_bytes,
+            needed_bytes: self.needed_bytes(pinned + asked, capacity),
             leases: self.leases.oldest(),
-        })
+        }
     }
 
     /// The cache with which so many rows fit where now `capacity` do, and a little more.
@@ -199,8 +212,11 @@ impl Puller {
             let table = |rank: usize| map.table(rank).id.0 as usize;
             for (rank, slot) in pending.claimed.drain(..) {
                 let cache = &mut shard.tables[table(rank as usize)].cache;
-                cache.set(slot, Flags::FAILED);
-                cache.clear(slot, Flags::LOADING);
+                // Where the flag is gone, a put has filled it meanwhile.
+                if cache.flags(slot).any(Flags::LOADING) {
+                    cache.set(slot, Flags::FAILED);
+                    cache.clear(slot, Flags::LOADING);
+                }
             }
             for (table, ranks) in map.tables() {
                 let slots = &pending.slots[map.range_of(s, ranks)];

@@ -109,11 +109,14 @@ impl Puller {
                 for tag in &batch.tags {
                     let (rank, slot) = slots[*tag as usize];
                     let cache = &mut shard.tables[table_of(rank)].cache;
-                    let filled = cache.row_mut(slot);
-                    let (row, others) = rows.split_at(filled.len());
-                    filled.copy_from_slice(row);
-                    cache.clear(slot, Flags::LOADING);
+                    let width = map.table(rank as usize).descriptor.row_f32s();
+                    let (row, others) = rows.split_at(width);
                     rows = others;
+                    // Where the flag is gone, a put has filled it meanwhile.
+                    if cache.flags(slot).any(Flags::LOADING) {
+                        cache.row_mut(slot).copy_from_slice(row);
+                        cache.clear(slot, Flags::LOADING);
+                    }
                 }
                 drop(shard);
                 self.core.shards[s].notify();

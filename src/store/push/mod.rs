@@ -98,7 +98,7 @@ impl Part for Pusher {
     fn count(&self, stats: &mut Stats) {
         stats.rows_pushed = get(&self.rows);
         stats.bytes_pushed = get(&self.bytes);
-        stats.non_finite = get(&self.non_finite);
+        stats.non_finite += get(&self.non_finite);
     }
 }
 
@@ -184,7 +184,10 @@ impl Pusher {
     fn check_values(&self, jobs: &mut [Job<'_>]) -> Result<()> {
         let looked = || jobs.iter().filter(|job| !job.update.is_verbatim);
         let values: Vec<&[f32]> = looked().map(|job| job.update.values()).collect();
-        if self.all_finite(&values, looked().map(Job::len).sum()) {
+        if self
+            .workers
+            .are_finite(&values, looked().map(Job::len).sum())
+        {
             return Ok(());
         }
         for job in jobs.iter_mut().filter(|job| !job.update.is_verbatim) {
@@ -192,23 +195,6 @@ impl Pusher {
             job.skip = job.non_finite > 0 && self.core.options.non_finite == NonFinite::Skip;
         }
         Ok(())
-    }
-
-    /// Whether all values of all parts are finite; each thread looks at a piece of each part.
-    fn all_finite(&self, parts: &[&[f32]], keys: usize) -> bool {
-        if parts.is_empty() {
-            return true;
-        }
-        let pool = self.workers.foreground();
-        let pieces = pool.threads();
-        let finite = pool.shards(pieces, keys, |i, _| {
-            parts.iter().all(|values| {
-                let piece = values.len().div_ceil(pieces);
-                let rest = values.get(i * piece..).unwrap_or_default();
-                all_finite(&rest[..piece.min(rest.len())])
-            })
-        });
-        finite.into_iter().all(|ok| ok)
     }
 
     /// Counts positions whose values are not finite; an error when they are to be rejected.

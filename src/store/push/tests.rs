@@ -11,19 +11,22 @@ fn values_that_are_not_finite_are_found_wherever_they_are() {
             threads,
             ..options()
         });
-        let pusher = &store.parts.pusher;
+        let workers = &store.parts.workers;
         for length in [0, 1, 2, 3, 7, 64, 100] {
             let mut values = vec![1.0; length];
             for keys in [1, 300] {
-                assert!(pusher.all_finite(&[&values], keys), "{length} by {threads}");
+                assert!(
+                    workers.are_finite(&[&values], keys),
+                    "{length} by {threads}"
+                );
             }
             for at in 0..length {
                 values[at] = f32::NAN;
                 for keys in [1, 300] {
-                    assert!(!pusher.all_finite(&[&values], keys), "{at} of {length}");
+                    assert!(!workers.are_finite(&[&values], keys), "{at} of {length}");
                     let parts: [&[f32]; 3] = [&[2.0; 5], &values, &[]];
                     assert!(
-                        !pusher.all_finite(&parts, keys),
+                        !workers.are_finite(&parts, keys),
                         "{at} of a part of {length}"
                     );
                 }

@@ -15,6 +15,7 @@ use super::core::{Part, Table};
 use crate::error::{Error, Result};
 use crate::format::param_file::record_stride;
 use crate::options::RuntimeOptions;
+use crate::row::all_finite;
 use crate::ssd::Ssd;
 use crate::stats::Stats;
 use crate::sync::RwLock;
@@ -131,6 +132,23 @@ impl Workers {
     /// The pool of callers.
     pub fn foreground(&self) -> Arc<WorkerPool> {
         Arc::clone(&self.pools().foreground)
+    }
+
+    /// Whether all values of all parts are finite; each thread of callers looks at a piece of each part.
+    pub fn are_finite(&self, parts: &[&[f32]], keys: usize) -> bool {
+        if parts.is_empty() {
+            return true;
+        }
+        let pool = self.foreground();
+        let pieces = pool.threads();
+        let finite = pool.shards(pieces, keys, |i, _| {
+            parts.iter().all(|values| {
+                let piece = values.len().div_ceil(pieces);
+                let rest = values.get(i * piece..).unwrap_or_default();
+                all_finite(&rest[..piece.min(rest.len())])
+            })
+        });
+        finite.into_iter().all(|ok| ok)
     }
 
     /// Memory of all queues' buffers.

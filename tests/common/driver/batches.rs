@@ -1,6 +1,6 @@
 //! Batches of one table, by the calls for one, and of several, by the calls for several.
 
-use super::super::model::{Push, same_bits};
+use super::super::model::{Push, key_of, same_bits};
 use super::super::rng::Rng;
 use super::{Driver, Totals};
 use hps::*;
@@ -125,5 +125,33 @@ impl Driver<'_> {
         };
         assert_eq!(found, expected, "{pushes:?}");
         self.changed |= expected.iter().any(|report| report.rows > 0);
+    }
+
+    /// Puts the rows of these keys, or of all keys of a table, some twice: leases that are out have as
+    /// few or as many of them as there happen to be, and are looked at later.
+    pub fn put(&mut self, table: usize, mut keys: Vec<u64>, rng: &mut Rng) {
+        let model = &mut self.tables[table];
+        if rng.one_in(4) {
+            keys.extend((0..model.universe).map(key_of));
+            keys.extend(model.keys(rng, 20));
+        }
+        let (push, is_whole) = model.random_put(rng, keys.len());
+        let expected = model.put(&keys, &push.values, push.verbatim);
+        let rows = match is_whole {
+            true => PutRows::whole(&push.values),
+            false => PutRows::weights(&push.values),
+        };
+        let rows = if push.verbatim { rows.verbatim() } else { rows };
+        let before = self.store().stats();
+        let found = self.store().put(Self::id(table), &keys, rows).unwrap();
+        let after = self.store().stats();
+        assert_eq!((found.rows, found.non_finite), expected);
+        if self.tickets.is_empty() {
+            assert_eq!(before.reads, after.reads, "a put reads nothing");
+        }
+        self.changed |= found.rows > 0;
+        Totals::add(&self.totals.puts, 1);
+        let flushed = after.flushes > before.flushes;
+        Totals::add(&self.totals.flushing_puts, u64::from(flushed));
     }
 }

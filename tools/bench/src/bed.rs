@@ -3,16 +3,14 @@
 //! - One directory holds everything; a temporary one goes away at the end, and in a directory of
 //!   the user's only what this program made there is removed.
 //! - A loaded store is used again when its description (rows, dim, optimizer, seed) is equal.
-//! - Rows are loaded in random key order with whole rows of incompressible numbers, through the
-//!   same tickets that a trainer uses.
+//! - Rows are put in random key order: whole rows of incompressible numbers.
 
-use std::collections::VecDeque;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use hps::{Store, TableId, Ticket, Update, mix64};
+use hps::{PutRows, Store, TableId, mix64};
 use serde_json::{Value, json};
 
 use super::args::{Args, Settings};
@@ -32,8 +30,8 @@ pub struct Bed {
 /// How a load went.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// Seconds until the last row was pushed.
-    pub push_seconds: f64,
+    /// Seconds until the last row was put.
+    pub put_seconds: f64,
     /// Seconds until everything was durable.
     pub seconds: f64,
     /// Seconds of each batch.
@@ -118,7 +116,7 @@ impl Bed {
         let table = store.create_table(&settings.descriptor)?;
         let since = Instant::now();
         let batches = fill(&store, table, settings)?;
-        let push_seconds = since.elapsed().as_secs_f64();
+        let put_seconds = since.elapsed().as_secs_f64();
         store.checkpoint(1, &[]).context("the closing checkpoint")?;
         let seconds = since.elapsed().as_secs_f64();
         let stats = store.stats();
@@ -129,7 +127,7 @@ impl Bed {
         });
         fs::write(self.root.join(DESCRIPTION), told.to_string())?;
         Ok(Loaded {
-            push_seconds,
+            put_seconds,
             seconds,
             batches,
             stats,
@@ -193,7 +191,7 @@ pub fn random_rows(rows: usize, row_f32s: usize, seed: u64) -> Vec<f32> {
     (0..rows * row_f32s).map(unit).collect()
 }
 
-/// Pushes every row once, in random order; the seconds of each batch.
+/// Puts every row once, in random order; the seconds of each batch.
 ///
 /// # Errors
 /// What the store says.
@@ -201,21 +199,11 @@ pub fn fill(store: &Store, table: TableId, settings: &Settings) -> Result<Vec<f6
     let batch = settings.batch * 2;
     let width = settings.descriptor.row_f32s();
     let values = random_rows(batch, width, settings.seed);
-    let mut tickets: VecDeque<(usize, Ticket)> = VecDeque::new();
-    let mut order = load_order(settings.rows, settings.seed, batch).fuse();
     let mut times = Vec::new();
-    loop {
+    for keys in load_order(settings.rows, settings.seed, batch) {
         let since = Instant::now();
-        while tickets.len() <= settings.depth
-            && let Some(keys) = order.next()
-        {
-            tickets.push_back((keys.len(), store.prefetch(table, &keys)?));
-        }
-        let Some((rows, ticket)) = tickets.pop_front() else {
-            return Ok(times);
-        };
-        let lease = ticket.wait().context("room for a batch of the load")?;
-        store.push(&lease, Update::rows(&values[..rows * width]))?;
+        store.put(table, &keys, PutRows::whole(&values[..keys.len() * width]))?;
         times.push(since.elapsed().as_secs_f64());
     }
+    Ok(times)
 }

@@ -218,7 +218,10 @@ impl Delta {
                 after.compaction_written_bytes,
                 before.compaction_written_bytes,
             ),
-            pushed_bytes: less(after.bytes_pushed, before.bytes_pushed),
+            pushed_bytes: less(
+                after.bytes_pushed + after.bytes_put,
+                before.bytes_pushed + before.bytes_put,
+            ),
             compactions: after.compactions.saturating_sub(before.compactions),
             stall_seconds: less(after.stall_us, before.stall_us) / 1e6,
         }

@@ -107,6 +107,7 @@ fn out_of_memory_workloads_read_and_the_plot_is_drawn() {
         "each row is written"
     );
     assert_eq!(load["index_keys"], 20_000);
+    assert_eq!(load["device_reads"], 0, "nothing is read to be replaced");
     for object in &found[1..] {
         let hits = object["hit_rate"]["median"].as_f64().unwrap();
         assert!(hits < 0.999, "rows were read: {object}");

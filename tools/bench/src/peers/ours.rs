@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use anyhow::{Context, Result, ensure};
-use hps::{Lease, RuntimeOptions, Store, TableId, Ticket, Update};
+use hps::{Lease, PutRows, RuntimeOptions, Store, TableId, Ticket, Update};
 
 use super::{DIM, Engine, LEARNING_RATE, Place, Pulled, THREADS, descriptor};
 
@@ -62,8 +62,7 @@ impl Ours {
 impl Engine for Ours {
     fn load(&mut self, keys: &[u64], rows: &[f32]) -> Result<()> {
         self.lease = None;
-        let lease = self.store.prefetch(self.table, keys)?.wait()?;
-        self.store.push(&lease, Update::rows(rows))?;
+        self.store.put(self.table, keys, PutRows::whole(rows))?;
         Ok(())
     }
 

@@ -29,7 +29,7 @@ pub fn run(context: &mut Context) -> Result<()> {
         peak = machine::peak_rss_bytes().max(peak);
         let rate = s.rows as f64 / loaded.seconds;
         outcome.round(rate, write.per_second / row_bytes);
-        before_checkpoint.push(s.rows as f64 / loaded.push_seconds);
+        before_checkpoint.push(s.rows as f64 / loaded.put_seconds);
         let useful = s.rows as f64 * row_bytes;
         amplification.push(loaded.stats.written_bytes as f64 / useful);
         outcome.set("useful_bytes_per_s", rate * row_bytes);
@@ -39,6 +39,7 @@ pub fn run(context: &mut Context) -> Result<()> {
         outcome.set("batch", Latencies::of_seconds(loaded.batches).json());
         outcome.set("stall_s", loaded.stats.stall_us as f64 / 1e6);
         outcome.set("compactions", loaded.stats.compactions);
+        outcome.set("device_reads", loaded.stats.reads);
         holdings(&mut outcome, &loaded.stats);
     }
     outcome.spread("rows_per_s_before_checkpoint", &before_checkpoint);

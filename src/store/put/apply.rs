@@ -1,0 +1,147 @@
+//! How do the rows of a put get into one shard?
+//!
+//! - A call of [`put_some`] is one locking of the shard: nobody sees a row half written, or a slot
+//!   without content.
+//! - Resident rows are changed in place, whoever has them pinned or is reading them in; then the
+//!   others get free slots. What finds none stays to be done, in the caller's order.
+
+use super::super::core::Shard;
+use super::Job;
+use super::room::ShardRoom;
+use crate::mem::{Flags, NO_SLOT, TableCache};
+
+/// Rows per locking of a shard.
+const LOCK_ROWS: usize = 512;
+/// Rows between the one that is written and the one whose lines the processor is asked to fetch.
+const AHEAD_ROWS: usize = 4;
+
+/// Why rows can't be put yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lack {
+    /// No slot is free.
+    Slot,
+    /// None for the copies of rows that a running checkpoint still needs as they are.
+    Copies,
+}
+
+/// What is left to put into one shard.
+#[derive(Debug, Default)]
+pub struct Rest {
+    /// mix64 of the keys.
+    pub hashes: Vec<u64>,
+    /// Their positions in the call's piece.
+    pub positions: Vec<u32>,
+    /// The first that is not done.
+    pub next: usize,
+}
+
+impl Rest {
+    /// Rows to put.
+    pub fn len(&self) -> usize {
+        self.hashes.len() - self.next
+    }
+}
+
+/// How far a call of [`put_some`] came.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    /// Why it ended early, if it did.
+    pub lack: Option<Lack>,
+    /// A row was filled that others may wait for.
+    pub filled: bool,
+}
+
+/// Puts up to [`LOCK_ROWS`] rows of a shard.
+pub fn put_some(shard: &mut Shard, job: &Job<'_>, room: &ShardRoom, rest: &mut Rest) -> Step {
+    let (interval, frozen) = shard.intervals();
+    let entry = &mut shard.tables[job.table.id.0 as usize];
+    let (start, end) = (rest.next, rest.hashes.len().min(rest.next + LOCK_ROWS));
+    let mut slots = [NO_SLOT; LOCK_ROWS];
+    let slots = &mut slots[..end - start];
+    entry.cache.lookup(&rest.hashes[start..end], slots);
+
+    let found = |slot: &u32| *slot != NO_SLOT;
+    let resident: Vec<u32> = slots.iter().copied().filter(found).collect();
+    let mut filled = false;
+    if !resident.is_empty() {
+        // Pinned: room for copies is not made of them.
+        entry.cache.pin(&resident);
+        let marked = entry.cache.begin_write(&resident, interval, frozen);
+        if marked.is_ok() {
+            let positions = rest.positions[start..end].iter().zip(&*slots);
+            let positions = positions.filter(|(_, slot)| found(slot)).map(|(p, _)| *p);
+            job.write(&mut entry.cache, resident.iter().copied().zip(positions));
+            filled = end_reading(&mut entry.cache, &resident);
+        }
+        entry.cache.unpin(&resident);
+        if marked.is_err() {
+            let lack = Some(Lack::Copies);
+            return Step { lack, filled };
+        }
+    }
+
+    let absent = slots.len() - resident.len();
+    entry.cache.reclaim(absent);
+    let mut new: Vec<u32> = Vec::with_capacity(absent);
+    let (mut positions, mut left, mut taken) = (Vec::with_capacity(absent), Vec::new(), 0);
+    for (i, _) in slots.iter().enumerate().filter(|(_, slot)| !found(slot)) {
+        let (hash, position) = (rest.hashes[start + i], rest.positions[start + i]);
+        // A key that is there twice may have got its slot by now.
+        let got = match left.is_empty() {
+            true => entry.cache.find_or_insert(hash),
+            false => None,
+        };
+        if let Some((slot, is_new)) = got {
+            new.push(slot);
+            positions.push(position);
+            taken += usize::from(is_new);
+        } else {
+            left.push((hash, position));
+        }
+    }
+    // New rows are clean: nothing is copied, and there is nothing that could lack.
+    let marked = entry.cache.begin_write(&new, interval, None);
+    assert!(marked.is_ok(), "rows that are new have no older state");
+    let pairs = new.iter().copied().zip(positions);
+    job.write(&mut entry.cache, pairs);
+    room.take(entry, taken);
+
+    rest.next = end - left.len();
+    for (i, (hash, position)) in left.iter().enumerate() {
+        (rest.hashes[rest.next + i], rest.positions[rest.next + i]) = (*hash, *position);
+    }
+    let lack = (!left.is_empty()).then_some(Lack::Slot);
+    Step { lack, filled }
+}
+
+/// Rows have their content, also those that a batch is reading or could not read: what it reads, it
+/// leaves alone. Whether there was one.
+fn end_reading(cache: &mut TableCache, slots: &[u32]) -> bool {
+    let unread = Flags::LOADING | Flags::FAILED;
+    let mut any = false;
+    for slot in slots {
+        if cache.flags(*slot).any(unread) {
+            cache.clear(*slot, unread);
+            any = true;
+        }
+    }
+    any
+}
+
+impl Job<'_> {
+    /// Writes rows, (slot, position in the piece).
+    fn write(&self, cache: &mut TableCache, rows: impl Iterator<Item = (u32, u32)> + Clone) {
+        let mut ahead = rows.clone().skip(AHEAD_ROWS);
+        for (slot, position) in rows {
+            if let Some((next, _)) = ahead.next() {
+                cache.prefetch_line(next);
+            }
+            let start = (self.first + position as usize) * self.width;
+            let row = cache.row_mut(slot);
+            row[..self.width].copy_from_slice(&self.rows.values[start..start + self.width]);
+            if !self.rows.are_whole {
+                self.table.layout.default_state(row);
+            }
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! How do rows come into the store that nobody has to read first?
+//!
+//! Piece by piece: keys are split by shard, and each shard takes what it has room for, until all is
+//! in. Room is made between that, by the caller's thread, with no shard locked.
+//!
+//! Invariants:
+//! - No device read, and no wait for one of another batch: the new content replaces what is read.
+//! - What can be refused is refused before the first row is changed: lengths, values that are not finite,
+//!   room beside the leases.
+//! - The gate is held to the end: a cut has all of a call, or nothing.
+//! - No wait for a lease to be dropped, and none with a shard locked or a worker busy.
+
+mod apply;
+mod call;
+mod room;
+mod rows;
+
+use std::sync::{Arc, PoisonError};
+use std::time::Instant;
+
+pub use rows::{PutReport, PutRows};
+
+use super::core::{Core, Part, Stretch, Table, add, get, point};
+use super::flush::Flusher;
+use super::pull::Puller;
+use super::workers::Workers;
+use crate::batch::{ShardPart, Split, share, split_into};
+use crate::error::{ArgumentError, Result};
+use crate::options::NonFinite;
+use crate::row::all_finite;
+use crate::stats::{Stats, Wait};
+use crate::sync::atomic::AtomicU64;
+use crate::sync::{Mutex, MutexGuard};
+use apply::{Lack, Rest, Step, put_some};
+use room::Room;
+
+/// Keys that are split by shard at a time: all shards fill at the same pace, so that flushes have rows of
+/// each; and the arrays are of a size that is kept for the next piece.
+const PIECE_KEYS: usize = 16 << 10;
+
+/// A put, checked.
+struct Job<'a> {
+    table: &'a Table,
+    rows: PutRows<'a>,
+    /// f32s of a key's values, and those of them that are numbers.
+    width: usize,
+    looked: usize,
+    /// Keys whose values are not finite, and whether these are left out.
+    non_finite: u64,
+    skip: bool,
+    /// The first position of the piece at hand.
+    first: usize,
+}
+
+impl Job<'_> {
+    fn is_finite(&self, position: usize) -> bool {
+        let start = position * self.width;
+        all_finite(&self.rows.values[start..start + self.looked])
+    }
+}
+
+/// One shard's share of a piece.
+type Cell = Mutex<Rest>;
+
+fn open(cell: &Cell) -> MutexGuard<'_, Rest> {
+    cell.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Puts rows.
+#[derive(Debug)]
+pub struct Putter {
+    core: Arc<Core>,
+    workers: Arc<Workers>,
+    flusher: Arc<Flusher>,
+    puller: Arc<Puller>,
+    rows: AtomicU64,
+    bytes: AtomicU64,
+    non_finite: AtomicU64,
+}
+
+impl Part for Putter {
+    fn wake(&self) {}
+
+    fn count(&self, stats: &mut Stats) {
+        stats.rows_put = get(&self.rows);
+        stats.bytes_put = get(&self.bytes);
+        stats.non_finite += get(&self.non_finite);
+    }
+}
+
+impl Putter {
+    /// Nothing is put yet.
+    pub fn new(
+        core: &Arc<Core>,
+        workers: &Arc<Workers>,
+        flusher: &Arc<Flusher>,
+        puller: &Arc<Puller>,
+    ) -> Putter {
+        Putter {
+            core: Arc::clone(core),
+            workers: Arc::clone(workers),
+            flusher: Arc::clone(flusher),
+            puller: Arc::clone(puller),
+            rows: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            non_finite: AtomicU64::new(0),
+        }
+    }
+
+    /// Writes rows, whatever they held.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, `OverBudget`, `ReadOnly`: nothing changed. `Io`, `NoSpace`, `Poisoned`: some
+    /// rows may be.
+    pub fn put(&self, table: &Table, keys: &[u64], rows: PutRows<'_>) -> Result<PutReport> {
+        self.core.check_writable()?;
+        let mut job = self.check(table, keys, rows)?;
+        let left_out = if job.skip { job.non_finite } else { 0 };
+        let report = PutReport {
+            rows: keys.len() as u64 - left_out,
+            non_finite: job.non_finite,
+        };
+        if report.rows > 0 {
+            // Before the gate, so that nobody has it to himself while admissions are held back.
+            let room = self.promise(table, keys)?;
+            let _whole = self.core.gate_shared();
+            self.core.changes.note();
+            for piece in keys.chunks(PIECE_KEYS) {
+                self.put_piece(&job, piece, &room)?;
+                job.first += piece.len();
+                self.flusher.look();
+            }
+        }
+        add(&self.non_finite, report.non_finite);
+        Ok(report)
+    }
+
+    /// Checks the values.
+    fn check<'a>(&self, table: &'a Table, keys: &[u64], rows: PutRows<'a>) -> Result<Job<'a>> {
+        let width = match rows.are_whole {
+            true => table.descriptor.row_f32s(),
+            false => table.descriptor.dim,
+        };
+        let (expected, found) = (keys.len() * width, rows.values.len());
+        if expected != found {
+            let what = "values of a put (f32s)";
+            return Err(ArgumentError::Length {
+                what,
+                expected,
+                found,
+            }
+            .into());
+        }
+        let mut job = Job {
+            table,
+            rows,
+            width,
+            looked: width.min(table.layout.metadata_range().start),
+            non_finite: 0,
+            skip: false,
+            first: 0,
+        };
+        if rows.are_verbatim || self.workers.are_finite(&[rows.values], keys.len()) {
+            return Ok(job);
+        }
+        for (index, key) in keys.iter().enumerate() {
+            if job.is_finite(index) {
+                continue;
+            }
+            job.non_finite += 1;
+            if self.core.options.non_finite == NonFinite::Reject {
+                let (table, key) = (table.descriptor.name.clone(), *key);
+                return Err(ArgumentError::NonFinite { table, key, index }.into());
+            }
+        }
+        job.skip = job.non_finite > 0 && self.core.options.non_finite == NonFinite::Skip;
+        Ok(job)
+    }
+
+    /// Puts the rows of some keys, as room is made for them.
+    fn put_piece(&self, job: &Job<'_>, keys: &[u64], room: &Room) -> Result<()> {
+        let cells = self.split(job, keys);
+        let count = |cells: &[Cell]| cells.iter().map(|cell| open(cell).len()).sum::<usize>();
+        let all = count(&cells);
+        let mut left = all;
+        let mut stretch = Stretch::default();
+        while left > 0 {
+            let pool = self.workers.foreground();
+            let lacks = pool.shards(cells.len(), left, |s, _| {
+                self.put_shard(s, job, room, &mut open(&cells[s]))
+            });
+            let before = std::mem::replace(&mut left, count(&cells));
+            if left < before {
+                stretch.end();
+            }
+            let lack = lacks
+                .into_iter()
+                .enumerate()
+                .find_map(|(s, l)| Some((s, l?)));
+            match lack {
+                None => {}
+                Some((s, Lack::Slot)) => self.flusher.make_room(s, job.table, &mut stretch)?,
+                Some((s, Lack::Copies)) => {
+                    job.table.waits_on(&mut stretch, Wait::Room, Instant::now());
+                    self.wait_for_copies(s, job, room, &mut open(&cells[s]))?;
+                }
+            }
+        }
+        add(&self.rows, all as u64);
+        add(
+            &self.bytes,
+            all as u64 * job.table.descriptor.row_bytes() as u64,
+        );
+        for cell in cells {
+            let rest = cell.into_inner().unwrap_or_else(PoisonError::into_inner);
+            self.workers.arrays.hashes.put(rest.hashes);
+            self.workers.arrays.numbers.put(rest.positions);
+        }
+        Ok(())
+    }
+
+    /// Splits keys by shard, without those that are left out.
+    fn split(&self, job: &Job<'_>, keys: &[u64]) -> Vec<Cell> {
+        let (arrays, count) = (&self.workers.arrays, self.core.shards.len());
+        let share = share(keys.len(), count);
+        let part = |_| ShardPart {
+            positions: arrays.numbers.take(share),
+            hashes: arrays.hashes.take(share),
+        };
+        let mut split = Split {
+            parts: (0..count).map(part).collect(),
+            shards: arrays.shards.take(keys.len()),
+        };
+        split_into(keys, &mut split);
+        arrays.shards.put(split.shards);
+        let rest = |mut part: ShardPart| {
+            if job.skip {
+                let finite = |position: &u32| job.is_finite(job.first + *position as usize);
+                let keep: Vec<bool> = part.positions.iter().map(finite).collect();
+                let mut kept = keep.iter();
+                part.hashes
+                    .retain(|_| kept.next().is_some_and(|kept| *kept));
+                let mut kept = keep.iter();
+                part.positions
+                    .retain(|_| kept.next().is_some_and(|kept| *kept));
+            }
+            let ShardPart { positions, hashes } = part;
+            Mutex::new(Rest {
+                hashes,
+                positions,
+                next: 0,
+            })
+        };
+        split.parts.into_iter().map(rest).collect()
+    }
+
+    /// Puts what a shard has room for.
+    fn put_shard(&self, s: usize, job: &Job<'_>, room: &Room, rest: &mut Rest) -> Option<Lack> {
+        let cell = &self.core.shards[s];
+        while rest.len() > 0 {
+            let mut shard = cell.lock();
+            let Step { lack, filled } = put_some(&mut shard, job, &room.shards[s], rest);
+            point("put");
+            drop(shard);
+            if filled {
+                cell.notify();
+            }
+            if lack.is_some() {
+                return lack;
+            }
+        }
+        None
+    }
+
+    /// Waits until the rows that a running checkpoint needs as they are were copied, or written.
+    ///
+    /// # Errors
+    /// `Poisoned` when a thread panicked: perhaps the one that would have written them.
+    fn wait_for_copies(&self, s: usize, job: &Job<'_>, room: &Room, rest: &mut Rest) -> Result<()> {
+        let cell = &self.core.shards[s];
+        let mut shard = cell.lock();
+        loop {
+            let Step { lack, filled } = put_some(&mut shard, job, &room.shards[s], rest);
+            if lack != Some(Lack::Copies) {
+                drop(shard);
+                if filled {
+                    cell.notify();
+                }
+                return Ok(());
+            }
+            self.core.ssd.poison.check_threads()?;
+            cell.wait(&mut shard);
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Is there room for a put, until its end?
+//!
+//! - Pins and promised slots are never more than slots. So one promised slot in a shard is enough for
+//!   any number of rows there: it is neither pinned nor another's, and flushes free it again.
+//! - Where rows never leave memory, each that is not there needs a slot of its own.
+//! - All shards have room, or none is promised any.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize as Count, Ordering};
+
+use super::super::core::{Core, ShardTable, Table};
+use super::Putter;
+use crate::batch::{ShardPart, split};
+use crate::error::Result;
+use crate::mem::NO_SLOT;
+use crate::options::PolicyKind;
+use crate::units::{mix64, range_of};
+
+/// What is kept for a put in one shard. (Nothing is decided by the count but under the shard's lock: no
+/// point where a schedule of a test may change.)
+#[derive(Debug, Default)]
+pub struct ShardRoom {
+    promised: Count,
+    /// Rows that are leased, and would have no slot if they were not any more.
+    pinned: Vec<u32>,
+    /// Whether each new row takes one of the promised slots, and keeps it.
+    takes: bool,
+}
+
+impl ShardRoom {
+    /// So many rows got slots.
+    pub fn take(&self, entry: &mut ShardTable, rows: usize) {
+        if self.takes {
+            let promised = self.promised.load(Ordering::Relaxed);
+            let taken = rows.min(promised);
+            entry.unreserve(taken);
+            self.promised.store(promised - taken, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What is kept for a put; given back when it is dropped.
+#[derive(Debug)]
+pub struct Room {
+    core: Arc<Core>,
+    table: usize,
+    /// By shard.
+    pub shards: Vec<ShardRoom>,
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        for (cell, room) in self.core.shards.iter().zip(&self.shards) {
+            let promised = room.promised.load(Ordering::Relaxed);
+            if promised == 0 && room.pinned.is_empty() {
+                continue;
+            }
+            let mut shard = cell.lock();
+            let entry = &mut shard.tables[self.table];
+            entry.unreserve(promised);
+            entry.cache.unpin(&room.pinned);
+            drop(shard);
+            cell.notify();
+        }
+    }
+}
+
+/// There is no room in a shard.
+struct Full {
+    pinned: usize,
+    asked: usize,
+    capacity: usize,
+}
+
+impl Putter {
+    /// Sees to it that the rows of these keys can be put, whatever else is asked for meanwhile.
+    ///
+    /// # Errors
+    /// `OverBudget`; nothing is kept.
+    pub(super) fn promise(&self, table: &Table, keys: &[u64]) -> Result<Room> {
+        let count = self.core.shards.len();
+        let mut room = Room {
+            core: Arc::clone(&self.core),
+            table: table.id.0 as usize,
+            shards: (0..count).map(|_| ShardRoom::default()).collect(),
+        };
+        let rows_stay = self.core.options.policy == PolicyKind::PinAll;
+        let mut parts = rows_stay.then(|| split(keys, count).parts);
+        let used = used_shards(keys, count);
+        let _admission = self.puller.admission_alone();
+        for s in (0..count).filter(|s| used[*s]) {
+            let mut shard = self.core.shards[s].lock();
+            let entry = &mut shard.tables[room.table];
+            let is_free = entry.wanted_slots() < entry.cache.capacity();
+            let shard_room = &mut room.shards[s];
+            let full = if rows_stay {
+                let parts = parts.get_or_insert_default();
+                promise_all(entry, &parts[s], shard_room)
+            } else if is_free {
+                entry.reserve(1);
+                *shard_room.promised.get_mut() = 1;
+                Ok(())
+            } else {
+                let parts = parts.get_or_insert_with(|| split(keys, count).parts);
+                pin_all(entry, &parts[s], shard_room)
+            };
+            drop(shard);
+            if let Err(full) = full {
+                let Full {
+                    pinned,
+                    asked,
+                    capacity,
+                } = full;
+                return Err(self.puller.over_budget(table, pinned, asked, capacity));
+            }
+        }
+        Ok(room)
+    }
+}
+
+/// Which shards have a key.
+fn used_shards(keys: &[u64], count: usize) -> Vec<bool> {
+    let mut used = vec![false; count];
+    let mut left = count;
+    for key in keys {
+        let used = &mut used[range_of(mix64(*key), count)];
+        left -= usize::from(!*used);
+        *used = true;
+        if left == 0 {
+            break;
+        }
+    }
+    used
+}
+
+/// Promises a slot to each row that is not in memory, for good.
+fn promise_all(
+    entry: &mut ShardTable,
+    part: &ShardPart,
+    room: &mut ShardRoom,
+) -> std::result::Result<(), Full> {
+    let mut slots = vec![NO_SLOT; part.hashes.len()];
+    entry.cache.lookup(&part.hashes, &mut slots);
+    let both = part.hashes.iter().zip(&slots);
+    let mut absent: Vec<u64> = both.filter(|(_, p)| **p == NO_SLOT).map(|b| *b.0).collect();
+    absent.sort_unstable();
+    absent.dedup();
+    let asked = absent.len();
+    let pinned = entry.busy_slots() - entry.cache.frozen_copies();
+    let capacity = entry.cache.capacity();
+    if pinned + asked > capacity {
+        return Err(Full {
+            pinned,
+            asked,
+            capacity,
+        });
+    }
+    entry.reserve(asked);
+    *room.promised.get_mut() = asked;
+    room.takes = true;
+    Ok(())
+}
+
+/// Pins all rows, if leases have them pinned already: every slot is pinned or promised.
+fn pin_all(
+    entry: &mut ShardTable,
+    part: &ShardPart,
+    room: &mut ShardRoom,
+) -> std::result::Result<(), Full> {
+    let mut slots = vec![NO_SLOT; part.hashes.len()];
+    entry.cache.lookup(&part.hashes, &mut slots);
+    let pinned = entry.wanted_slots();
+    let absent = slots.iter().filter(|slot| **slot == NO_SLOT).count();
+    slots.retain(|slot| *slot != NO_SLOT);
+    let newly = entry.cache.pin(&slots);
+    if absent > 0 || newly > 0 {
+        entry.cache.unpin(&slots);
+        return Err(Full {
+            pinned,
+            asked: 1,
+            capacity: entry.cache.capacity(),
+        });
+    }
+    room.pinned = slots;
+    Ok(())
+}
