@@ -129,6 +129,8 @@ fn forge_tables(disk: &SimDisk, change: impl Fn(&mut TableDescriptor) -> bool) {
     forge(disk, |edits| {
         edits.retain_mut(|edit| match edit {
             Edit::Table { descriptor, .. } => change(descriptor),
+            // Of a table that goes they would be refused, and others are not looked at.
+            Edit::HyperParameters { .. } => false,
             _ => true,
         });
     });

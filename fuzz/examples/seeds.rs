@@ -1,7 +1,7 @@
 //! Which inputs do the fuzz targets start from?
 //!
 //! `cargo run --manifest-path fuzz/Cargo.toml --example seeds` writes `fuzz/corpus`, from the files
-//! in `tests/data/golden-v1` (each at the place in its target's input that it has there) and from
+//! in `tests/data/golden-v2` (each at the place in its target's input that it has there) and from
 //! short lists of changes and operations below. The same each time.
 
 use std::fs;
@@ -38,7 +38,7 @@ fn write(target: &str, name: &str, bytes: &[u8]) -> Result<(), Failure> {
 }
 
 fn golden(name: &str) -> Result<Vec<u8>, Failure> {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/golden-v1");
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/golden-v2");
     Ok(fs::read(directory.join(name))?)
 }
 

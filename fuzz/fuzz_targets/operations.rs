@@ -68,11 +68,24 @@ fn key(number: u64) -> u64 {
 impl Run {
     fn new(input: &mut Input<'_>) -> Result<Run> {
         let policies = [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Fifo];
-        let options = RuntimeOptions::new().cache_bytes(1 << 20).shards(1 + input.below(3)).threads(1).io_depth(2).file_bytes(1 << 20).flush_step_rows(4 + input.below(8)).retain_checkpoints(1 + input.below(3)).policy(policies[input.below(3)]).inline(true);
+        let options = RuntimeOptions::new()
+            .cache_bytes(1 << 20)
+            .shards(1 + input.below(3))
+            .threads(1)
+            .io_depth(2)
+            .file_bytes(1 << 20)
+            .flush_step_rows(4 + input.below(8))
+            .retain_checkpoints(1 + input.below(3))
+            .policy(policies[input.below(3)])
+            .inline(true);
         let disk = SimDisk::new(1);
         let store = Store::create_on(Arc::new(disk.clone()), Path::new(ROOT), options.clone())?;
         for (name, dim) in ["narrow", "wide", "vast"].into_iter().zip(DIMS) {
-            store.create_table(&TableDescriptor::new(name, dim).optimizer(Optimizer::Sgd).initialiser(Initialiser::Constant { value: 0.5 }))?;
+            store.create_table(
+                &TableDescriptor::new(name, dim)
+                    .optimizer(Optimizer::Sgd)
+                    .initialiser(Initialiser::Constant { value: 0.5 }),
+            )?;
         }
         let rows = Rows::new();
         let store = Some(store);

@@ -45,7 +45,8 @@ use crate::units::CheckpointId;
 use image::Walk;
 use moment::{Changes, Moment, Reading};
 pub use report::{
-    CheckpointReport, FileReport, Finding, MissingDirectory, Report, Severity, TableReport,
+    CheckpointReport, CursorReport, FileReport, Finding, MissingDirectory, Report, Severity,
+    TableReport,
 };
 pub use rows::{NORM_BUCKETS, ValueStats};
 
@@ -208,6 +209,7 @@ impl Inspection<'_> {
             }
             self.report.findings.truncate(of_identity);
             self.report.checkpoints.clear();
+            self.report.cursors.clear();
             self.report.files.clear();
         };
         let image = moment.image.take().filter(|_| !self.scope.rows_only);
@@ -391,6 +393,14 @@ impl Inspection<'_> {
             self.report.note(Severity::Damage, error)?;
             return Ok(None);
         }
+        self.report.format_version = Some(current.version.number());
+        let cursors = replay.cursors.iter();
+        self.report
+            .cursors
+            .extend(cursors.map(|(name, at)| CursorReport {
+                name: name.clone(),
+                checkpoint: *at,
+            }));
         for c in &replay.checkpoints {
             let files = || replay.files.values().filter(|f| f.in_checkpoint(c.id));
             self.report.checkpoints.push(CheckpointReport {

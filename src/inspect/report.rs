@@ -56,6 +56,16 @@ pub struct CheckpointReport {
     pub bytes: u64,
 }
 
+/// What a reader that follows the store has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CursorReport {
+    /// The reader's name.
+    pub name: String,
+    /// It has everything up to this checkpoint.
+    pub checkpoint: CheckpointId,
+}
+
 /// A parameter file that a retained checkpoint needs.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -107,12 +117,16 @@ pub struct TableReport {
 pub struct Report {
     /// The store's uuid.
     pub store: Option<[u8; 16]>,
+    /// The version of the format that the store has, where CURRENT and its manifest can be read.
+    pub format_version: Option<u32>,
     /// Whether a writer had it open when the look began or ended.
     pub open_elsewhere: bool,
     /// A writer dropped something while it was looked at: that is left out. The rest counts.
     pub left_out: bool,
     /// Retained checkpoints, oldest first.
     pub checkpoints: Vec<CheckpointReport>,
+    /// Readers that follow the store, by name.
+    pub cursors: Vec<CursorReport>,
     /// The checkpoint whose rows were counted.
     pub checkpoint: Option<CheckpointId>,
     /// Tables; empty unless the scope is full.

@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use anstyle::Style;
+use hps::FORMAT_VERSION;
 use hps::inspect::{Finding, Report, Severity, ValueStats};
 use serde_json::{Value, json};
 
@@ -84,6 +85,10 @@ fn json(args: &Args, outcome: &Outcome) -> Value {
         "full": !args.quick,
         "open_elsewhere": report.open_elsewhere,
         "left_out": report.left_out,
+        "format_version": report.format_version,
+        "cursors": report.cursors.iter().map(|c| json!({
+            "name": c.name, "checkpoint": c.checkpoint.0,
+        })).collect::<Vec<_>>(),
         "checkpoint": report.checkpoint.map(|id| id.0),
         "checkpoints": report.checkpoints.iter().map(|c| json!({
             "id": c.id.0, "step": c.step, "unix_seconds": c.unix_seconds,
@@ -129,6 +134,12 @@ fn print(out: &mut dyn Write, args: &Args, outcome: &Outcome) -> io::Result<()> 
     if let Some(uuid) = uuid(report) {
         writeln!(out, "store {uuid}{open}")?;
     }
+    if let Some(old) = report.format_version.filter(|v| *v < FORMAT_VERSION) {
+        writeln!(
+            out,
+            "  of format version {old}; its next checkpoint makes it version {FORMAT_VERSION}"
+        )?;
+    }
     for c in &report.checkpoints {
         let mark = if report.checkpoint == Some(c.id) {
             "*"
@@ -140,6 +151,13 @@ fn print(out: &mut dyn Write, args: &Args, outcome: &Outcome) -> io::Result<()> 
             out,
             "{mark} checkpoint {} of step {}: {files} of {bytes}, meta {meta}",
             c.id, c.step
+        )?;
+    }
+    for c in &report.cursors {
+        let (name, id) = (&c.name, c.checkpoint);
+        writeln!(
+            out,
+            "  reader {name:?} has everything up to checkpoint {id}"
         )?;
     }
     if report.left_out {
