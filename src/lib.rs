@@ -85,7 +85,7 @@ pub use format::FORMAT_VERSION;
 pub use options::Thresholds;
 pub use options::{
     DIM_MAX, Dtype, HyperParameters, Initialiser, IoEngine, NonFinite, Optimizer, PolicyKind,
-    RowMetadata, RuntimeOptions, TABLES_MAX, TableDescriptor,
+    RowMetadata, RuntimeOptions, TABLES_MAX, TableDescriptor, TableOptions,
 };
 pub use stats::{Stats, TableStats, WAIT_BUCKETS, Wait, WaitStats};
 pub use store::{

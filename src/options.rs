@@ -1,17 +1,20 @@
 //! What can be set: what is fixed with the data, and what may differ at each open.
 //!
 //! - [`TableDescriptor`] is stored and fingerprinted; it never changes once a table exists.
-//! - [`RuntimeOptions`] may differ per open. `hyper` and `non_finite` say what a push computes; all
-//!   others change speed, memory and disk, never a value.
+//! - [`RuntimeOptions`] may differ per open. hyperparameters and `non_finite` say what a push computes;
+//!   all others change speed, memory and disk, never a value.
 //! - Everything is validated once, in `create_table` and `open`.
 //! - A struct of options is `#[non_exhaustive]`, so that a new field breaks nobody's build: it is made
 //!   by `new` and a method for each field, which are named after the fields.
 
 mod setters;
+mod table_options;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 pub(crate) use setters::setters;
+pub use table_options::TableOptions;
 
 use crate::error::{ArgumentError, Error, Result};
 
@@ -345,7 +348,7 @@ impl Default for Thresholds {
     }
 }
 
-/// Settings that may differ at each open. Only `hyper` and `non_finite` change a value.
+/// Settings that may differ at each open. Only hyperparameters and `non_finite` change a value.
 ///
 /// ```
 /// use hps::RuntimeOptions;
@@ -368,7 +371,7 @@ pub struct RuntimeOptions {
     pub io_depth: usize,
     /// I/O engine. Default uring.
     pub io: IoEngine,
-    /// Eviction policy. Default bi-level.
+    /// Eviction policy of tables for which `tables` names none. Default bi-level.
     pub policy: PolicyKind,
     /// Target size of a parameter file in bytes. Default 32 MiB; 1 MiB to 1 GiB.
     pub file_bytes: u64,
@@ -394,8 +397,11 @@ pub struct RuntimeOptions {
     pub inline: bool,
     /// What to do with gradients that are not finite.
     pub non_finite: NonFinite,
-    /// Hyperparameters of the update rules.
+    /// Hyperparameters of tables for which `tables` has none.
     pub hyper: HyperParameters,
+    /// Options of single tables, by name. Default: none. A name that no table has waits for
+    /// [`crate::Store::create_table`]; [`crate::Store::open_or_create`] refuses it.
+    pub tables: BTreeMap<String, TableOptions>,
     /// Data directories, one per SSD; used at create, and at open where they have moved.
     /// Default: `part-0` inside the store's directory.
     pub data_directories: Vec<PathBuf>,
@@ -425,6 +431,7 @@ impl Default for RuntimeOptions {
             inline: false,
             non_finite: NonFinite::Skip,
             hyper: HyperParameters::default(),
+            tables: BTreeMap::new(),
             data_directories: Vec::new(),
             #[cfg(feature = "sim")]
             thresholds: Thresholds::default(),

@@ -2,6 +2,7 @@
 //!
 //! Counters count from the opening of the store; the rest is as of the call.
 
+use crate::options::PolicyKind;
 use crate::units::TableId;
 
 /// What a pull, push or put of rows waited for.
@@ -74,6 +75,8 @@ pub struct TableStats {
     pub id: TableId,
     /// Its name.
     pub name: String,
+    /// Which of its rows leave memory first.
+    pub policy: PolicyKind,
     /// What its pulls, pushes and puts waited for, in the order of [`Wait::ALL`]. A batch waits in each
     /// shard for itself: times of shards that are served at the same time add up.
     pub waits: [WaitStats; Wait::ALL.len()],

@@ -60,6 +60,7 @@ const STORE: &[(&str, &[&str])] = &[
         ],
     ),
     ("open", &["core", "workers", "parts", "rebuild_index"]),
+    ("open_or_create", &["open"]),
     ("maintain", &["core", "compact", "parts"]),
     ("many", &["lease", "pull", "push"]),
 ];

@@ -72,6 +72,7 @@ fn option_defaults() -> Vec<(&'static str, String)> {
         options.data_directories.is_empty(),
         "what the document calls none"
     );
+    assert!(options.tables.is_empty(), "what the document calls none");
     let listed = vec![
         ("cache_bytes", shown(options.cache_bytes)),
         ("shards", shown(options.shards)),
@@ -95,6 +96,7 @@ fn option_defaults() -> Vec<(&'static str, String)> {
         ("hyper.ftrl_beta", shown(hyper.ftrl_beta)),
         ("hyper.lambda1", shown(hyper.lambda1)),
         ("hyper.lambda2", shown(hyper.lambda2)),
+        ("tables", "none".to_owned()),
         ("data_directories", "none".to_owned()),
     ];
     let mut fields = fields(&options);

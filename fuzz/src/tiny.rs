@@ -17,7 +17,8 @@ use hps::format::manifest::{Edit, FileMeta, ManifestReader, encode_manifest};
 use hps::format::param_file::{decode_key_block, key_blocks};
 use hps::format::{BLOCK_BYTES, CURRENT_NAME, FileKind, file_name};
 use hps::io::sim::SimDisk;
-use hps::ssd::{create::create, edits::Replay};
+use hps::ssd::create::{Unfinished, create};
+use hps::ssd::edits::Replay;
 use hps::{
     CheckpointId, Initialiser, Optimizer, RuntimeOptions, Store, TableDescriptor, TableId, Update,
     mix64,
@@ -137,7 +138,13 @@ impl Tiny {
     pub fn with(each: &mut dyn FnMut(CheckpointId, &Rows)) -> hps::Result<Tiny> {
         let root = Path::new(ROOT);
         let disk = SimDisk::new(1);
-        create(&disk, root, &[], STORE, *b"tiny store's one")?;
+        create(
+            &disk,
+            root,
+            &[],
+            (STORE, *b"tiny store's one"),
+            Unfinished::Refused,
+        )?;
         let store = Store::open_on(Arc::new(disk.clone()), root, options())?;
         for descriptor in descriptors() {
             store.create_table(&descriptor)?;

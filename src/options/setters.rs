@@ -1,13 +1,14 @@
 //! How are options made outside of this crate, where a literal of a `#[non_exhaustive]` struct does
 //! not compile? By `new`, and a method for each field, of the field's name.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 #[cfg(feature = "sim")]
 use super::Thresholds;
 use super::{
     Dtype, HyperParameters, Initialiser, IoEngine, NonFinite, Optimizer, PolicyKind, RowMetadata,
-    RuntimeOptions, TableDescriptor,
+    RuntimeOptions, TableDescriptor, TableOptions,
 };
 
 /// Gives a struct a method for each field, which sets it and gives the struct back; with `const`
@@ -86,6 +87,7 @@ setters!(RuntimeOptions {
     inline: bool,
     non_finite: NonFinite,
     hyper: HyperParameters,
+    tables: BTreeMap<String, TableOptions>,
     data_directories: Vec<PathBuf>,
     #[cfg(feature = "sim")]
     #[doc(hidden)]

@@ -4,13 +4,14 @@
 //! - Every file is durable before STORE is: a directory holds a store if and only if it holds
 //!   STORE, and creation that was cut short is told from a damaged store.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::directories::{make_dir, make_dir_in};
 use super::edits::{self, Cursors, Start};
 use super::hyper::HyperHistory;
 use super::lock::lock_writer;
-use super::names::{STORE_TEMPORARY_NAME, list, not_a_store, stored_name};
+use super::names::{LOCK_NAME, STORE_TEMPORARY_NAME, list, not_a_store, stored_name};
 use super::small_files::{sync, write_whole};
 use super::space::refused;
 use super::version::Versions;
@@ -22,7 +23,17 @@ use crate::format::{self, CURRENT_NAME, PART_NAME, STORE_NAME, Version, manifest
 use crate::io::{Directory, Disk};
 use crate::units::CheckpointId;
 
-/// Makes an empty store. `root` may be missing or empty; data directories too.
+/// What is done with what a create that was cut short has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unfinished {
+    /// The directory is not empty: an error.
+    Refused,
+    /// The create is begun again.
+    BegunAgain,
+}
+
+/// Makes an empty store. `root` may be missing or empty; data directories too. Its uuid and its
+/// timeline's are given.
 ///
 /// # Errors
 /// `InvalidArgument` when there is a store or foreign files, `Locked`, `NoSpace`, `Io`.
@@ -30,32 +41,34 @@ pub fn create(
     disk: &dyn Disk,
     root: &Path,
     directories: &[PathBuf],
-    store: [u8; 16],
-    timeline: [u8; 16],
+    (store, timeline): ([u8; 16], [u8; 16]),
+    unfinished: Unfinished,
 ) -> Result<()> {
     let stored = stored_names(directories)?;
     let root = make_dir(disk, root)?;
-    let names = list(&*root)?;
-    if names.iter().any(|name| name == STORE_NAME) {
-        let path = root.path().to_path_buf();
-        return Err(ArgumentError::AlreadyAStore { path }.into());
-    }
-    if let Some(stranger) = names.first() {
-        let why = format!("the directory is not empty ({stranger:?}); choose another");
-        return Err(not_a_store(root.path(), &why));
-    }
+    let again = unfinished == Unfinished::BegunAgain;
+    check_root(&*root, &stored, again)?;
     let _locks = lock_writer(&*root)?;
-    for (i, name) in stored.iter().enumerate() {
+    // Whoever had the lock until now may have finished.
+    check_root(&*root, &stored, true)?;
+    let mut parts = Vec::new();
+    for name in &stored {
         let part = make_dir_in(&*root, Path::new(name))?;
-        let index = u32::try_from(i).unwrap_or(u32::MAX);
-        if !list(&*part)?.is_empty() {
-            return Err(not_a_store(
-                part.path(),
-                "the data directory is not empty; choose another",
-            ));
+        check_empty_part(&*part, again)?;
+        parts.push(part);
+    }
+    if again {
+        // Nothing of a row is there; what is, is of a create that nobody saw the end of.
+        for name in root_leftovers() {
+            remove_if_there(&*root, &name)?;
         }
-        write_whole(&*part, PART_NAME, &encode_part(&store, index))?;
-        sync(&*part)?;
+    }
+    for (index, part) in (0..).zip(&parts) {
+        if again {
+            remove_if_there(&**part, PART_NAME)?;
+        }
+        write_whole(&**part, PART_NAME, &encode_part(&store, index))?;
+        sync(&**part)?;
     }
     let start = Start {
         timeline,
@@ -68,6 +81,53 @@ pub fn create(
     };
     let commit = edits::snapshot(&Versions::default(), &start);
     write_root(&*root, store, timeline, &stored, &commit, None)
+}
+
+/// Files that a create makes in the store's directory before STORE, LOCK excepted.
+fn root_leftovers() -> Vec<String> {
+    let mut names = vec![CURRENT_NAME.to_owned(), STORE_TEMPORARY_NAME.to_owned()];
+    names.extend(manifest_names(1));
+    names
+}
+
+/// Fails unless a store can be made here: the directory is empty or, when a create is begun again,
+/// has nothing but what that leaves.
+fn check_root(root: &dyn Directory, stored: &[String], again: bool) -> Result<()> {
+    let names = list(root)?;
+    if names.iter().any(|name| name == STORE_NAME) {
+        let path = root.path().to_path_buf();
+        return Err(ArgumentError::AlreadyAStore { path }.into());
+    }
+    let leftovers = root_leftovers();
+    let is_part = |name: &String| stored.iter().any(|part| Path::new(part).starts_with(name));
+    let is_leftover =
+        |name: &String| again && (name == LOCK_NAME || leftovers.contains(name) || is_part(name));
+    match names.iter().find(|name| !is_leftover(name)) {
+        None => Ok(()),
+        Some(stranger) => {
+            let why = format!("the directory is not empty ({stranger:?}); choose another");
+            Err(not_a_store(root.path(), &why))
+        }
+    }
+}
+
+/// The same of a data directory.
+fn check_empty_part(part: &dyn Directory, again: bool) -> Result<()> {
+    let is_leftover = |name: &String| again && name == PART_NAME;
+    if list(part)?.iter().all(is_leftover) {
+        return Ok(());
+    }
+    let why = "the data directory is not empty; choose another";
+    Err(not_a_store(part.path(), why))
+}
+
+fn remove_if_there(place: &dyn Directory, name: &str) -> Result<()> {
+    match place.remove(name) {
+        Err(e) if e.kind() != ErrorKind::NotFound => {
+            Err(refused("remove", place, &place.path().join(name), 0, e))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The data directories as STORE names them.

@@ -7,7 +7,7 @@ use super::recover::{OpenRequest, open};
 use super::*;
 use crate::io::sim::SimDisk;
 use crate::options::Thresholds;
-use crate::ssd::create::create;
+use crate::ssd::create::{Unfinished, create};
 use crate::units::CheckpointId;
 
 mod history;
@@ -20,7 +20,7 @@ const ROOT: &str = "/store";
 fn tier_with_captured_file() -> (SimDisk, Ssd, PathBuf) {
     let disk = SimDisk::new(1);
     let root = Path::new(ROOT);
-    create(&disk, root, &[], [1; 16], [2; 16]).unwrap();
+    create(&disk, root, &[], ([1; 16], [2; 16]), Unfinished::Refused).unwrap();
     let request = OpenRequest {
         directories: &[],
         read_only: false,

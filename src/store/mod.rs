@@ -12,6 +12,7 @@ mod lease;
 mod maintain;
 mod many;
 mod open;
+mod open_or_create;
 mod parts;
 mod pull;
 mod push;
@@ -38,8 +39,8 @@ pub use unique::Unique;
 
 use crate::error::{ArgumentError, Error, Result};
 use crate::io::{Directory, Io};
-use crate::options::{RuntimeOptions, TableDescriptor};
-use crate::ssd::create;
+use crate::options::{RuntimeOptions, TableDescriptor, TableOptions};
+use crate::ssd::create::{self, Unfinished};
 use crate::ssd::held::Held;
 use crate::stats::Stats;
 use crate::units::{CheckpointId, TableId};
@@ -69,7 +70,8 @@ impl Store {
     /// # Errors
     /// `InvalidArgument` when `directory` holds a store or anything else, `Locked`, `Io`.
     pub fn create(directory: &Path, options: RuntimeOptions) -> Result<Store> {
-        Store::create_with(open::choose_io(options.io), directory, options)
+        let io = open::choose_io(options.io);
+        Store::create_with(&io, directory, options, Unfinished::Refused)
     }
 
     /// Opens a store for writing, at its last checkpoint.
@@ -81,9 +83,7 @@ impl Store {
     /// # Errors
     /// `InvalidArgument` when there is no store, `Locked`, `Corrupt`, `Unsupported`, `Io`.
     pub fn open(directory: &Path, options: RuntimeOptions) -> Result<Store> {
-        let place = open::Place::Path(directory);
-        let io = open::choose_io(options.io);
-        Store::start(open::open(&io, place, options, false, None)?)
+        Store::open_with(&open::choose_io(options.io), directory, options)
     }
 
     /// Opens a retained checkpoint (`None`: the last) for reading, beside a writer or not. The
@@ -101,14 +101,23 @@ impl Store {
         Store::start(open::open(&io, place, options, true, checkpoint)?)
     }
 
-    fn create_with(io: Io, directory: &Path, options: RuntimeOptions) -> Result<Store> {
+    fn create_with(
+        io: &Io,
+        directory: &Path,
+        options: RuntimeOptions,
+        unfinished: Unfinished,
+    ) -> Result<Store> {
         open::validate(&options)?;
         workers::rehearse(directory, &options)?;
         let (store, timeline) = (io.disk.fresh_uuid(), io.disk.fresh_uuid());
         let parts = &options.data_directories;
-        create::create(&*io.disk, directory, parts, store, timeline)?;
+        create::create(&*io.disk, directory, parts, (store, timeline), unfinished)?;
+        Store::open_with(io, directory, options)
+    }
+
+    fn open_with(io: &Io, directory: &Path, options: RuntimeOptions) -> Result<Store> {
         let place = open::Place::Path(directory);
-        Store::start(open::open(&io, place, options, false, None)?)
+        Store::start(open::open(io, place, options, false, None)?)
     }
 
     /// [`Store::create`] on a disk of the caller's.
@@ -122,7 +131,7 @@ impl Store {
         directory: &Path,
         options: RuntimeOptions,
     ) -> Result<Store> {
-        Store::create_with(io.into(), directory, options)
+        Store::create_with(&io.into(), directory, options, Unfinished::Refused)
     }
 
     /// [`Store::open`] on a disk of the caller's.
@@ -132,8 +141,7 @@ impl Store {
     #[cfg(feature = "sim")]
     #[doc(hidden)]
     pub fn open_on(io: impl Into<Io>, directory: &Path, options: RuntimeOptions) -> Result<Store> {
-        let place = open::Place::Path(directory);
-        Store::start(open::open(&io.into(), place, options, false, None)?)
+        Store::open_with(&io.into(), directory, options)
     }
 
     /// [`Store::open_read_only`] on a disk of the caller's.
@@ -164,7 +172,11 @@ impl Store {
         core.guarded(|| work(&self.parts))
     }
 
-    /// Adds a table; a table of the same name and descriptor is found instead.
+    /// Adds a table, with what [`RuntimeOptions::tables`](field@RuntimeOptions::tables) says for its
+    /// name; a table of the same name and descriptor is found instead.
+    ///
+    /// # Cost
+    /// All rows leave memory, the dirty ones to SSD. Nothing where the table is there.
     ///
     /// # Durability
     /// With the next checkpoint.
@@ -172,7 +184,58 @@ impl Store {
     /// # Errors
     /// `InvalidArgument`: a bad or changed descriptor, leases outstanding, a cache too small.
     pub fn create_table(&self, descriptor: &TableDescriptor) -> Result<TableId> {
-        self.call(|parts| parts.create_table(descriptor))
+        self.create_tables(&[open::Wanted {
+            descriptor,
+            options: None,
+        }])
+    }
+
+    /// [`Store::create_table`] with options in the place of what
+    /// [`RuntimeOptions::tables`](field@RuntimeOptions::tables) says for its name. A table that is there
+    /// has them from now on too.
+    ///
+    /// # Cost
+    /// All rows leave memory, the dirty ones to SSD. Nothing where the table is there and has these
+    /// options.
+    ///
+    /// # Durability
+    /// The table's with the next checkpoint. Options are not stored: they hold until the store is
+    /// closed, also after a rollback.
+    ///
+    /// # Errors
+    /// As [`Store::create_table`]; `InvalidArgument` naming the option that is out of range;
+    /// `ReadOnly` where a reader would have to change them.
+    ///
+    /// ```
+    /// # use hps::*;
+    /// # fn main() -> hps::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("hps-table-{}", std::process::id()));
+    /// # let store = Store::create(&directory, RuntimeOptions::new().cache_bytes(16 << 20))?;
+    /// let adam = |name| TableDescriptor::new(name, 8).optimizer(Optimizer::Adam);
+    /// store.create_table(&adam("items"))?; // the defaults of all tables
+    /// let calm = TableOptions::new().hyper(HyperParameters::new().beta1(0.5));
+    /// store.create_table_with(&adam("users"), calm.policy(PolicyKind::PinAll))?;
+    /// assert_eq!(store.stats().tables[1].policy, PolicyKind::PinAll);
+    /// # store.close_discarding();
+    /// # std::fs::remove_dir_all(&directory).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn create_table_with(
+        &self,
+        descriptor: &TableDescriptor,
+        options: TableOptions,
+    ) -> Result<TableId> {
+        let options = Some(options);
+        self.create_tables(&[open::Wanted {
+            descriptor,
+            options,
+        }])
+    }
+
+    fn create_tables(&self, wanted: &[open::Wanted<'_>]) -> Result<TableId> {
+        let ids = self.call(|parts| parts.create_tables(wanted))?;
+        Ok(ids.first().copied().unwrap_or(TableId(0)))
     }
 
     /// Finds a table by name.
@@ -379,7 +442,11 @@ impl Store {
             .into());
         }
         let (io, root) = (core.ssd.io.clone(), Arc::clone(&core.ssd.root));
-        let options = core.options.clone();
+        let mut options = core.options.clone();
+        for table in core.all_tables() {
+            let name = table.descriptor.name.clone();
+            options.tables.insert(name, table.tuning().options);
+        }
         self.stop();
         let uuid = io.disk.fresh_uuid();
         core.ssd.rollback(id, uuid, &core.descriptors())?;

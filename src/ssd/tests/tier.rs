@@ -7,7 +7,7 @@ use crate::io::sim::SimDisk;
 use crate::io::{Engine, Io, OpenMode};
 use crate::options::Thresholds;
 use crate::ssd::commit::CheckpointRequest;
-use crate::ssd::create::create;
+use crate::ssd::create::{Unfinished, create};
 use crate::ssd::data_file::DataFile;
 use crate::ssd::recover::{OpenRequest, open};
 use crate::ssd::{NewFile, Ssd};
@@ -32,7 +32,14 @@ pub fn request(directories: &[PathBuf]) -> OpenRequest<'_> {
 pub fn made(directories: usize) -> (SimDisk, Ssd) {
     let disk = SimDisk::new(1);
     let names: Vec<PathBuf> = (0..directories).map(|i| format!("d{i}").into()).collect();
-    create(&disk, Path::new(ROOT), &names, [1; 16], [2; 16]).unwrap();
+    create(
+        &disk,
+        Path::new(ROOT),
+        &names,
+        ([1; 16], [2; 16]),
+        Unfinished::Refused,
+    )
+    .unwrap();
     let ssd = reopened(&disk);
     (disk, ssd)
 }

@@ -157,7 +157,10 @@ impl Core {
     /// Hyperparameters in force, by table id.
     pub fn hypers(&self) -> Vec<Option<HyperParameters>> {
         let tables = self.all_tables();
-        tables.iter().map(|t| Some(*t.updater.hyper())).collect()
+        tables
+            .iter()
+            .map(|t| Some(*t.tuning().updater.hyper()))
+            .collect()
     }
 
     /// Fails in a forked child: its threads and locks are its parent's.
@@ -267,11 +270,12 @@ impl Core {
                 let config = CacheConfig {
                     row_f32s: tables[table].descriptor.row_f32s(),
                     bytes: self.table_bytes(tables, table, buffer_bytes),
-                    policy: self.options.policy,
+                    policy: tables[table].tuning().policy,
                     flush_step_rows: self.flush_step_rows(tables, table),
                     range,
                 };
-                caches.push(TableCache::new(&config)?);
+                let cache = TableCache::new(&config);
+                caches.push(cache.map_err(|e| of_table(e, &tables[table].descriptor.name))?);
             }
             made.push((range, caches));
         }
@@ -336,6 +340,17 @@ impl Core {
     /// Locks all shards in order.
     pub fn lock_all(&self) -> Vec<ShardGuard<'_>> {
         self.shards.iter().map(ShardCell::lock).collect()
+    }
+}
+
+/// An error of one table's options or of its cache, with the table's name.
+pub fn of_table(error: Error, table: &str) -> Error {
+    match error {
+        Error::InvalidArgument(ArgumentError::Option { name, value, why }) => {
+            let why = format!("{why} (table {table:?})");
+            ArgumentError::Option { name, value, why }.into()
+        }
+        other => other,
     }
 }
 

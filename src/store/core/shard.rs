@@ -1,15 +1,16 @@
 //! What is a shard: rows in memory and their locations on SSD, behind one lock?
 
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::guard::point;
 use super::waits::{Stretch, Waiting, Waits};
 use crate::mem::TableCache;
-use crate::options::TableDescriptor;
+use crate::options::{PolicyKind, RuntimeOptions, TableDescriptor, TableOptions};
 use crate::row::{RowLayout, Updater};
 use crate::ssd::index::Index;
 use crate::stats::{TableStats, Wait};
-use crate::sync::fair;
+use crate::sync::{RwLock, fair};
 use crate::units::TableId;
 
 /// One table of a store.
@@ -21,23 +22,62 @@ pub struct Table {
     pub descriptor: TableDescriptor,
     /// Where weights and state lie.
     pub layout: RowLayout,
-    /// The update rule.
-    pub updater: Updater,
+    /// What may differ from open to open. Replaced while nothing is pushed, pulled or cut.
+    tuning: RwLock<Tuning>,
     /// What its batches waited for.
     waits: Waits,
+}
+
+/// What the options of a table come to.
+#[derive(Clone, Debug)]
+pub struct Tuning {
+    /// What is said for it beside what is said for all tables.
+    pub options: TableOptions,
+    /// The update rule, with its hyperparameters.
+    pub updater: Arc<Updater>,
+    /// Which of its rows leave memory first.
+    pub policy: PolicyKind,
+}
+
+impl Tuning {
+    fn new(descriptor: &TableDescriptor, options: TableOptions, all: &RuntimeOptions) -> Tuning {
+        Tuning {
+            options,
+            updater: Arc::new(Updater::new(descriptor, &options.hyper_or(all))),
+            policy: options.policy_or(all),
+        }
+    }
 }
 
 impl Table {
     /// A table that nobody has used yet.
     #[must_use]
-    pub fn new(id: TableId, descriptor: &TableDescriptor, updater: Updater) -> Table {
+    pub fn new(
+        id: TableId,
+        descriptor: &TableDescriptor,
+        options: TableOptions,
+        all: &RuntimeOptions,
+    ) -> Table {
         Table {
             id,
             descriptor: descriptor.clone(),
             layout: RowLayout::new(descriptor),
-            updater,
+            tuning: RwLock::new(Tuning::new(descriptor, options, all)),
             waits: Waits::default(),
         }
+    }
+
+    /// What its options come to now.
+    #[must_use]
+    pub fn tuning(&self) -> Tuning {
+        let tuning = self.tuning.read();
+        tuning.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Gives it other options. The caller keeps pulls, pushes and cuts away, and makes its cache anew.
+    pub fn set_options(&self, options: TableOptions, all: &RuntimeOptions) {
+        let tuning = Tuning::new(&self.descriptor, options, all);
+        *self.tuning.write().unwrap_or_else(PoisonError::into_inner) = tuning;
     }
 
     /// One of its batches waits; the wait ends when what this gives is dropped.
@@ -62,6 +102,7 @@ impl Table {
         TableStats {
             id: self.id,
             name: self.descriptor.name.clone(),
+            policy: self.tuning().policy,
             waits: self.waits.stats(),
         }
     }

@@ -149,14 +149,13 @@ impl PartMap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::{HyperParameters, TableDescriptor};
-    use crate::row::Updater;
+    use crate::options::{RuntimeOptions, TableDescriptor, TableOptions};
     use crate::units::TableId;
 
     fn table(id: u32) -> Arc<Table> {
         let descriptor = TableDescriptor::new("t", 2);
-        let updater = Updater::new(&descriptor, &HyperParameters::default());
-        Arc::new(Table::new(TableId(id), &descriptor, updater))
+        let (own, all) = (TableOptions::new(), RuntimeOptions::new());
+        Arc::new(Table::new(TableId(id), &descriptor, own, &all))
     }
 
     #[test]

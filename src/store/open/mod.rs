@@ -7,19 +7,22 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+pub use tables::Wanted;
 pub use threads::Threads;
 
 use tracing::field::Empty;
 
 use super::Parts;
-use super::core::{Core, Table};
+use super::core::{Core, Table, of_table};
 use super::rebuild_index::Rebuild;
 use super::workers::Workers;
 use crate::error::{Error, Result};
 use crate::io::{Directory, Io, descriptor_limit, raise_descriptor_limit_to};
 use crate::observe::Timed;
-use crate::options::{HyperParameters, IoEngine, RuntimeOptions, TABLES_MAX, TableDescriptor};
-use crate::row::{Updater, check_hyper};
+use crate::options::{
+    HyperParameters, IoEngine, RuntimeOptions, TABLES_MAX, TableDescriptor, TableOptions,
+};
+use crate::row::check_hyper;
 use crate::ssd::recover::{self, OpenRequest, Recovered};
 use crate::units::{CheckpointId, TableId};
 
@@ -42,13 +45,31 @@ pub fn choose_io(engine: IoEngine) -> Io {
 /// `InvalidArgument` naming the option.
 pub fn validate(options: &RuntimeOptions) -> Result<()> {
     options.validate()?;
-    check_hyper(&options.hyper)
+    check_hyper(&options.hyper)?;
+    let mut tables = options.tables.iter();
+    tables.try_for_each(|(name, table)| validate_table(name, table))
 }
 
-/// A table from its descriptor.
-pub fn make_table(id: usize, descriptor: &TableDescriptor, options: &RuntimeOptions) -> Table {
+/// Checks the options of a table.
+///
+/// # Errors
+/// `InvalidArgument` naming the option and the table.
+pub fn validate_table(name: &str, options: &TableOptions) -> Result<()> {
+    let hyper = options.hyper.as_ref();
+    hyper.map_or(Ok(()), |hyper| {
+        check_hyper(hyper).map_err(|e| of_table(e, name))
+    })
+}
+
+/// A table from its descriptor, with options of its own beside those of all tables.
+pub fn make_table(
+    id: usize,
+    descriptor: &TableDescriptor,
+    own: TableOptions,
+    all: &RuntimeOptions,
+) -> Table {
     let id = TableId(u32::try_from(id).unwrap_or(u32::MAX));
-    Table::new(id, descriptor, Updater::new(descriptor, &options.hyper))
+    Table::new(id, descriptor, own, all)
 }
 
 /// Which directory is opened as a store.
@@ -135,7 +156,7 @@ fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> Resu
         .tables
         .iter()
         .enumerate()
-        .map(|(i, d)| Arc::new(make_table(i, d, &options)))
+        .map(|(i, d)| Arc::new(make_table(i, d, options.of_table(&d.name), &options)))
         .collect();
     report_hyper(&tables, &recovered.hyper);
     let workers = Workers::new(&ssd, &options, &tables)?;
@@ -149,7 +170,8 @@ fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> Resu
 /// Says of which tables the hyperparameters are others than at the checkpoint that was opened.
 fn report_hyper(tables: &[Arc<Table>], then: &[Option<HyperParameters>]) {
     for (table, then) in tables.iter().zip(then) {
-        let (now, name) = (table.updater.hyper(), &table.descriptor.name);
+        let tuning = table.tuning();
+        let (now, name) = (tuning.updater.hyper(), &table.descriptor.name);
         if let Some(then) = then.as_ref().filter(|then| *then != now) {
             tracing::info!(table = %name, ?then, ?now, "hyperparameters differ from the checkpoint's");
         }

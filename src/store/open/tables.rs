@@ -1,25 +1,68 @@
-//! How does an open store get another table?
+//! How does an open store get another table, or a table other options?
 
 use std::sync::Arc;
 
 use super::super::Parts;
 use super::super::core::{ShardCell, Table, point};
-use super::make_table;
+use super::{make_table, validate_table};
 use crate::error::{ArgumentError, Result};
-use crate::options::{TABLES_MAX, TableDescriptor};
+use crate::options::{RuntimeOptions, TABLES_MAX, TableDescriptor, TableOptions};
 use crate::units::TableId;
 
+/// What is done so that a store has some tables.
+#[derive(Default)]
+struct Plan {
+    /// All tables, by id.
+    tables: Vec<Arc<Table>>,
+    /// Those of them that are new, at the end.
+    made: usize,
+    /// Tables with other options than before: those, and the new ones.
+    tuned: Vec<(Arc<Table>, TableOptions, TableOptions)>,
+    /// The ids of the tables that were asked for.
+    ids: Vec<TableId>,
+}
+
+impl Plan {
+    fn changes_nothing(&self) -> bool {
+        self.made == 0 && self.tuned.is_empty()
+    }
+
+    fn tune(&self, all: &RuntimeOptions) {
+        for (table, _, options) in &self.tuned {
+            table.set_options(*options, all);
+        }
+    }
+
+    fn untune(&self, all: &RuntimeOptions) {
+        for (table, before, _) in &self.tuned {
+            table.set_options(*before, all);
+        }
+    }
+}
+
+/// A table that there is to be. Without options one that is there keeps its own.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// What is fixed with its data.
+    pub descriptor: &'a TableDescriptor,
+    /// What is said for it beside what is said for all tables.
+    pub options: Option<TableOptions>,
+}
+
 impl Parts {
-    /// Adds a table, or finds it.
+    /// Adds tables, or finds them; all or none.
     ///
     /// # Errors
     /// `InvalidArgument`: a changed descriptor, leases outstanding, no room for a row.
-    pub fn create_table(&self, descriptor: &TableDescriptor) -> Result<TableId> {
-        descriptor.validate()?;
-        let tables = self.core.all_tables();
-        if let Some(known) = tables.iter().find(|t| t.descriptor.name == descriptor.name) {
-            compare(&known.descriptor, descriptor)?;
-            return Ok(known.id);
+    pub fn create_tables(&self, wanted: &[Wanted<'_>]) -> Result<Vec<TableId>> {
+        for table in wanted {
+            table.descriptor.validate()?;
+            let name = &table.descriptor.name;
+            table.options.map_or(Ok(()), |o| validate_table(name, &o))?;
+        }
+        let plan = self.plan(wanted)?;
+        if plan.changes_nothing() {
+            return Ok(plan.ids);
         }
         self.core.check_writable()?;
         self.puller.wait_cancelled();
@@ -28,30 +71,62 @@ impl Parts {
         let _alarm = self.core.ssd.poison.alarm();
         let _admission = self.puller.admission_alone();
         let _whole = self.core.gate_alone();
-        let mut tables = self.core.all_tables();
-        if let Some(known) = tables.iter().find(|t| t.descriptor.name == descriptor.name) {
-            compare(&known.descriptor, descriptor)?;
-            return Ok(known.id);
+        let plan = self.plan(wanted)?;
+        if plan.changes_nothing() {
+            return Ok(plan.ids);
         }
         let count = self.in_use();
         if count > 0 {
             let what = "a table can't be created";
             return Err(ArgumentError::LeasesOutstanding { what, count }.into());
         }
-        if tables.len() >= TABLES_MAX {
+        if plan.tables.len() > TABLES_MAX {
             let what = format!("a store has at most {TABLES_MAX} tables");
             return Err(ArgumentError::Other { what }.into());
         }
         self.flusher.flush_all()?;
-        let table = Arc::new(make_table(tables.len(), descriptor, &self.core.options));
-        let id = table.id;
-        tables.push(table);
         self.workers
-            .fit(&self.core.ssd, &self.core.options, &tables)?;
-        self.rebuild_caches(&tables)?;
+            .fit(&self.core.ssd, &self.core.options, &plan.tables)?;
+        plan.tune(&self.core.options);
+        let rebuilt = self.rebuild_caches(&plan.tables);
+        if rebuilt.is_err() {
+            plan.untune(&self.core.options);
+        }
+        rebuilt?;
         point("create_table");
-        self.core.set_tables(tables);
-        Ok(id)
+        self.core.set_tables(plan.tables);
+        Ok(plan.ids)
+    }
+
+    /// What there is to do for these tables.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: a changed descriptor.
+    fn plan(&self, wanted: &[Wanted<'_>]) -> Result<Plan> {
+        let all = &self.core.options;
+        let mut plan = Plan {
+            tables: self.core.all_tables(),
+            ..Plan::default()
+        };
+        for wanted in wanted {
+            let descriptor = wanted.descriptor;
+            let own = wanted.options.unwrap_or(all.of_table(&descriptor.name));
+            let same = |t: &&Arc<Table>| t.descriptor.name == descriptor.name;
+            let Some(known) = plan.tables.iter().find(same) else {
+                let table = Arc::new(make_table(plan.tables.len(), descriptor, own, all));
+                plan.ids.push(table.id);
+                plan.tables.push(table);
+                plan.made += 1;
+                continue;
+            };
+            compare(&known.descriptor, descriptor)?;
+            plan.ids.push(known.id);
+            let before = known.tuning().options;
+            if wanted.options.is_some() && own != before {
+                plan.tuned.push((Arc::clone(known), before, own));
+            }
+        }
+        Ok(plan)
     }
 
     /// Gives every table its slots anew. No row is resident that is not clean, no lease is out.

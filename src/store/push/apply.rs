@@ -24,7 +24,7 @@ pub(super) fn apply(
                 dim,
                 sum: Vec::new(),
             };
-            table.updater.apply_all(lr, &mut visitor);
+            table.tuning().updater.apply_all(lr, &mut visitor);
         }
         Kind::Deltas { values } => {
             for (slot, position) in kept {

@@ -336,7 +336,7 @@ fn an_open_in_which_a_read_fails_says_so_whichever_thread_it_was() {
 mod cut {
     use super::super::*;
     use crate::io::Io;
-    use crate::options::{RuntimeOptions, Thresholds};
+    use crate::options::{RuntimeOptions, TableOptions, Thresholds};
     use crate::store::open;
     use crate::store::parts::Parts;
     use crate::store::tests::{ROOT, made, options, set, sgd};
@@ -504,7 +504,12 @@ mod cut {
         let tables = parts.core.all_tables();
         assert!(files.iter().all(|f| rebuild.check_runs(f).is_ok()));
         let mut wide = tables.clone();
-        wide[2] = Arc::new(open::make_table(2, &sgd("c", 5), &options));
+        wide[2] = Arc::new(open::make_table(
+            2,
+            &sgd("c", 5),
+            TableOptions::new(),
+            &options,
+        ));
         let refused = |what: &str| {
             let error = files.iter().find_map(|f| rebuild.check_runs(f).err());
             assert!(error.is_some(), "{what}");

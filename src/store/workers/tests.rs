@@ -1,12 +1,17 @@
 //! How many buffers of which size, how many threads, and who does which shard.
 
 use super::*;
-use crate::options::TableDescriptor;
+use crate::options::{TableDescriptor, TableOptions};
 use crate::store::open::make_table;
 use crate::store::tests::{made, options, sgd};
 
 fn table(descriptor: &TableDescriptor) -> Vec<Arc<Table>> {
-    vec![Arc::new(make_table(0, descriptor, &options()))]
+    vec![Arc::new(make_table(
+        0,
+        descriptor,
+        TableOptions::new(),
+        &options(),
+    ))]
 }
 
 /// About a sixteenth of the cache, and never more than a quarter.
@@ -65,7 +70,12 @@ fn a_buffer_holds_the_longest_record_wherever_it_begins() {
     };
     let wide = sgd("wide", 8000);
     let mut tables = table(&wide);
-    tables.push(Arc::new(make_table(1, &sgd("narrow", 4), &options)));
+    tables.push(Arc::new(make_table(
+        1,
+        &sgd("narrow", 4),
+        TableOptions::new(),
+        &options,
+    )));
     let stride = record_stride(wide.row_bytes());
     let shape = QueueShape::of(&options, &tables);
     assert_eq!(shape.buffer_bytes, (stride + 8192).next_multiple_of(4096));
