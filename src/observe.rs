@@ -28,7 +28,7 @@ use tracing::Span;
 
 use crate::stats::{Stats, TableStats, Wait, WaitStats};
 use crate::sync::Mutex;
-use catalog::{INFO, Kind, METRICS, Metric, Unit, info_labels, waits};
+use catalog::{INFO, Kind, METRICS, Metric, TABLE_METRICS, Unit, info_labels, waits};
 
 /// How often an open store publishes by itself.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -110,12 +110,18 @@ impl Publisher {
             }
             self.record_info(recorder, stats, 1.0);
             for metric in METRICS {
-                self.record(recorder, metric, (metric.value)(published), stats);
+                let values = ((metric.value)(published), (metric.value)(stats));
+                self.record(recorder, metric, &[], values);
             }
             for table in &stats.tables {
                 // Both are in the order of ids.
                 let before = published.tables.binary_search_by_key(&table.id, |t| t.id);
                 let before = before.ok().map(|at| &published.tables[at]);
+                let own = [Label::new("table", table.name.clone())];
+                for metric in TABLE_METRICS {
+                    let values = (before.map_or(0, metric.value), (metric.value)(table));
+                    self.record(recorder, metric, &own, values);
+                }
                 for cause in Wait::ALL {
                     let before = before.map(|before| *before.wait(cause));
                     self.record_waits(recorder, table, cause, &before.unwrap_or_default());
@@ -164,9 +170,15 @@ impl Publisher {
         recorder.register_gauge(&key, &METADATA).set(value);
     }
 
-    fn record(&self, recorder: &dyn Recorder, metric: &Metric, before: u64, stats: &Stats) {
-        let key = Key::from_parts(metric.name, self.labels.to_vec());
-        let value = (metric.value)(stats);
+    /// A number as it was published last, and as it is now.
+    fn record<S>(
+        &self,
+        recorder: &dyn Recorder,
+        metric: &Metric<S>,
+        own: &[Label],
+        (before, value): (u64, u64),
+    ) {
+        let key = Key::from_parts(metric.name, [&self.labels[..], own].concat());
         match metric.unit {
             Unit::Microseconds => {
                 let seconds = value as f64 / 1e6;
@@ -190,16 +202,21 @@ fn describe_all(recorder: &dyn Recorder) {
     recorder.describe_counter(count.0.into(), Some(metrics::Unit::Count), count.1.into());
     recorder.describe_gauge(seconds.0.into(), in_seconds, seconds.1.into());
     recorder.describe_histogram(lengths.0.into(), in_seconds, lengths.1.into());
-    for metric in METRICS {
-        let (name, help) = (metric.name.into(), metric.help.into());
-        match (metric.kind, metric.unit) {
-            // The facade counts in whole numbers: a sum of times is a gauge there.
-            (_, Unit::Microseconds) => {
-                recorder.describe_gauge(name, Some(metrics::Unit::Seconds), help);
-            }
-            (Kind::Counter, unit) => recorder.describe_counter(name, unit_of(unit), help),
-            (Kind::Gauge, unit) => recorder.describe_gauge(name, unit_of(unit), help),
+    METRICS.iter().for_each(|metric| describe(recorder, metric));
+    TABLE_METRICS
+        .iter()
+        .for_each(|metric| describe(recorder, metric));
+}
+
+fn describe<S>(recorder: &dyn Recorder, metric: &Metric<S>) {
+    let (name, help) = (metric.name.into(), metric.help.into());
+    match (metric.kind, metric.unit) {
+        // The facade counts in whole numbers: a sum of times is a gauge there.
+        (_, Unit::Microseconds) => {
+            recorder.describe_gauge(name, Some(metrics::Unit::Seconds), help);
         }
+        (Kind::Counter, unit) => recorder.describe_counter(name, unit_of(unit), help),
+        (Kind::Gauge, unit) => recorder.describe_gauge(name, unit_of(unit), help),
     }
 }
 

@@ -77,12 +77,85 @@ pub struct TableStats {
     pub name: String,
     /// Which of its rows leave memory first.
     pub policy: PolicyKind,
+    /// Distinct keys asked per batch, summed; keys never pushed are left out.
+    pub unique_asked: u64,
+    /// Those of them that were resident. The others were read from a device.
+    pub unique_hits: u64,
+    /// Rows given to callers by pull and `lease.read`, duplicates included.
+    pub rows_read: u64,
+    /// Rows changed by push, duplicates counted once.
+    pub rows_pushed: u64,
+    /// Bytes of these rows.
+    pub bytes_pushed: u64,
+    /// Keys whose rows were written by put.
+    pub rows_put: u64,
+    /// Bytes of these rows.
+    pub bytes_put: u64,
+    /// Gradients, and values put, that were not finite.
+    pub non_finite: u64,
+    /// Rows and tombstones written by flushes and checkpoints; compactions are left out.
+    pub rows_flushed: u64,
+    /// Rows that left memory to make room.
+    pub rows_evicted: u64,
+    /// Rows pinned by leases.
+    pub pinned_rows: u64,
+    /// Rows in memory.
+    pub resident_rows: u64,
+    /// Rows that fit.
+    pub capacity_rows: u64,
+    /// Rows changed since they were last written.
+    pub dirty_rows: u64,
+    /// Memory of its caches that was touched.
+    pub cache_bytes: u64,
+    /// Memory of its index.
+    pub index_bytes: u64,
+    /// Keys in its index, tombstones included.
+    pub index_keys: u64,
     /// What its pulls, pushes and puts waited for, in the order of [`Wait::ALL`]. A batch waits in each
     /// shard for itself: times of shards that are served at the same time add up.
     pub waits: [WaitStats; Wait::ALL.len()],
 }
 
 impl TableStats {
+    /// Of a table with which nothing was done but to wait.
+    pub(crate) fn new(
+        id: TableId,
+        name: &str,
+        policy: PolicyKind,
+        waits: [WaitStats; Wait::ALL.len()],
+    ) -> TableStats {
+        TableStats {
+            id,
+            name: name.to_owned(),
+            policy,
+            unique_asked: 0,
+            unique_hits: 0,
+            rows_read: 0,
+            rows_pushed: 0,
+            bytes_pushed: 0,
+            rows_put: 0,
+            bytes_put: 0,
+            non_finite: 0,
+            rows_flushed: 0,
+            rows_evicted: 0,
+            pinned_rows: 0,
+            resident_rows: 0,
+            capacity_rows: 0,
+            dirty_rows: 0,
+            cache_bytes: 0,
+            index_bytes: 0,
+            index_keys: 0,
+            waits,
+        }
+    }
+
+    /// Share of distinct keys that were resident; keys never pushed are left out. 1 before the
+    /// first such key.
+    #[must_use]
+    pub fn hit_rate(&self) -> f64 {
+        share_of(self.unique_hits, self.unique_asked)
+    }
+
     /// What its pulls, pushes and puts waited for one reason.
     #[must_use]
     pub fn wait(&self, cause: Wait) -> &WaitStats {
@@ -203,10 +276,7 @@ impl Stats {
     /// first such key.
     #[must_use]
     pub fn hit_rate(&self) -> f64 {
-        if self.unique_asked == 0 {
-            return 1.0;
-        }
-        self.unique_hits as f64 / self.unique_asked as f64
+        share_of(self.unique_hits, self.unique_asked)
     }
 
     /// Device bytes written ÷ row bytes pushed and put.
@@ -214,5 +284,13 @@ impl Stats {
     pub fn write_amplification(&self) -> f64 {
         let changed = self.bytes_pushed + self.bytes_put;
         self.written_bytes as f64 / changed.max(1) as f64
+    }
+}
+
+/// A part of a whole; 1 of nothing.
+fn share_of(part: u64, whole: u64) -> f64 {
+    match whole {
+        0 => 1.0,
+        _ => part as f64 / whole as f64,
     }
 }

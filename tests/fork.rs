@@ -142,6 +142,7 @@ fn ask(place: &Path, options: RuntimeOptions) {
         forked(store.contains(table, &keys[..100]));
         forked(store.remove(table, &keys[..100]));
         forked(store.flush());
+        forked(store.set_compaction_rate(None));
         forked(store.compact_fully());
         forked(store.checkpoint(3, b"3"));
         forked(store.checkpoint_begin(3, b"3"));

@@ -67,7 +67,7 @@ fn work(store: &Store, table: TableId) {
 }
 
 /// The numbers of a reading by field, from its `Debug` form; but for those by table.
-fn numbers(stats: &Stats) -> BTreeMap<String, f64> {
+fn numbers(stats: &impl std::fmt::Debug) -> BTreeMap<String, f64> {
     let text = format!("{stats:#?}");
     let number = |line: &str| {
         let field = line.strip_prefix("    ")?.strip_suffix(',')?;
@@ -134,7 +134,7 @@ fn every_number_arrives_under_its_name_and_with_its_meaning() {
     assert!(left.len() > 30 && arrived.keys().eq(described.keys()));
     let mut fallen = 0;
     for (name, (found, value)) in arrived {
-        if WAITS.contains(&name.as_str()) {
+        if WAITS.contains(&name.as_str()) || name.starts_with("hps_table_") {
             continue;
         }
         assert_eq!(found, labels(&stats, &name, "writer"), "{name}");
@@ -207,6 +207,87 @@ fn waits_arrive_by_table_and_cause() {
         );
         assert_eq!(lengths, Some(Value::Histogram(waits.count)), "{cause:?}");
     }
+}
+
+/// What each table does and holds is published under its name; together it is what the store does.
+#[test]
+fn the_figures_of_each_table_arrive_under_its_name_and_add_up() {
+    let recorder = TestRecorder::default();
+    let stats = metrics::with_local_recorder(&recorder, || {
+        let (store, table) = create(&disk(), ROOT, true);
+        work(&store, table);
+        // Its caches are made anew, and count on.
+        let before = store.stats().tables[0].clone();
+        let other = store
+            .create_table(&TableDescriptor::new("other", DIM))
+            .unwrap();
+        let after = store.stats().tables[0].clone();
+        assert_eq!(after.rows_evicted, before.rows_evicted);
+        train(&store, other, 0..500);
+        store
+            .put(other, &[1, 2, 2], PutRows::weights(&[0.5; 3 * DIM]))
+            .unwrap();
+        let (mut left, mut right) = (vec![0.0; DIM], vec![0.0; 2 * DIM]);
+        let parts = &mut [
+            PullPart::new(table, &[7], &mut left),
+            PullPart::new(other, &[7, 7], &mut right),
+        ];
+        let lease = store.pull_many(parts).unwrap();
+        right[0] = f32::NAN;
+        let parts = [
+            PushPart::new(table, Update::gradients(&left, 0.1)),
+            PushPart::new(other, Update::gradients(&right, 0.1)),
+        ];
+        store.push_many(&lease, &parts).unwrap();
+        lease.read_rows(&mut [0.0; 3 * 2 * DIM]).unwrap();
+        // Twice: what was published is not counted again.
+        store.publish_metrics();
+        store.publish_metrics();
+        let stats = store.stats();
+        // The close publishes once more: what is leased then is leased yet.
+        store.close_discarding();
+        drop(lease);
+        stats
+    });
+    let mut sums: BTreeMap<String, f64> = BTreeMap::new();
+    for table in &stats.tables {
+        for (field, number) in numbers(table) {
+            let of = |name: String| recorder.labelled(&name, &[("table", &table.name)]);
+            let found = of(format!("hps_table_{field}_total")).or(of(format!("hps_table_{field}")));
+            let published = match found {
+                Some(Value::Counter(count)) => count as f64,
+                Some(Value::Gauge(value)) => value,
+                other => unreachable!("{field} of {}: {other:?}", table.name),
+            };
+            assert_eq!(published, number, "{field} of {}", table.name);
+            *sums.entry(field).or_default() += number;
+        }
+    }
+    assert_eq!(sums.len(), 17);
+    let totals = numbers(&stats);
+    for (field, sum) in &sums {
+        if let Some(total) = totals.get(field) {
+            assert_eq!(sum, total, "{field}");
+        }
+    }
+    let [one, other] = &stats.tables[..] else {
+        unreachable!("two tables")
+    };
+    assert_eq!((one.name.as_str(), other.name.as_str()), ("t", "other"));
+    assert_eq!((one.rows_pushed, other.rows_pushed), (50_001, 501));
+    assert_eq!(
+        (one.rows_put, other.rows_put, other.bytes_put),
+        (0, 3, 24 * DIM as u64)
+    );
+    assert_eq!((one.non_finite, other.non_finite), (0, 1));
+    assert_eq!((one.pinned_rows, other.pinned_rows), (1, 1));
+    assert_eq!(other.rows_read, 500 + 2 + 2);
+    assert!(
+        one.rows_evicted > 0 && one.rows_flushed >= 50_000,
+        "{one:?}"
+    );
+    assert!(one.unique_asked > one.unique_hits && one.hit_rate() < 1.0);
+    assert_eq!((other.hit_rate(), other.unique_asked), (1.0, 1));
 }
 
 #[test]

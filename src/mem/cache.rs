@@ -53,6 +53,8 @@ pub struct TableCache {
     pub(super) buckets: Buckets,
     /// Number of the last batch of hits.
     pub(super) batch: u16,
+    /// Rows that left to make room.
+    pub(super) evicted: u64,
     range: (u64, u64),
     capacity: usize,
     pub(super) row_f32s: usize,
@@ -137,6 +139,7 @@ impl TableCache {
             named: Vec::with_capacity(NAMED_ROWS),
             buckets: Buckets::new(capacity),
             batch: 0,
+            evicted: 0,
             range: config.range,
             capacity,
             row_f32s: config.row_f32s,

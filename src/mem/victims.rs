@@ -70,12 +70,24 @@ impl TableCache {
                 let state = self.rows.get(*slot);
                 if state.evictable() && state.marks & VISITED == 0 {
                     self.release(*slot);
+                    self.evicted += 1;
                 } else {
                     self.sort(*slot);
                 }
             }
         }
         self.free()
+    }
+
+    /// Rows that left so far to make room.
+    #[must_use]
+    pub fn evicted(&self) -> u64 {
+        self.evicted
+    }
+
+    /// Counts on from where another cache was, which this one replaces.
+    pub fn count_on_from(&mut self, before: &TableCache) {
+        self.evicted += before.evicted;
     }
 
     /// Announces to the processor that a row comes in or leaves.

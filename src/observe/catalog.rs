@@ -9,7 +9,7 @@
 //! - Ratios (the hit rate, the write amplification) are left to whoever reads the metrics, who can
 //!   form them over any span of time.
 
-use crate::stats::Stats;
+use crate::stats::{Stats, TableStats};
 
 /// What a series is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,9 +31,9 @@ pub enum Unit {
     Microseconds,
 }
 
-/// One number of [`Stats`] with its name.
+/// One number of a reading, or of its part about a table, with its name.
 #[derive(Debug)]
-pub struct Metric {
+pub struct Metric<S = Stats> {
     /// Its name.
     pub name: &'static str,
     /// One sentence.
@@ -43,16 +43,11 @@ pub struct Metric {
     /// What is counted.
     pub unit: Unit,
     /// The number in a reading.
-    pub value: fn(&Stats) -> u64,
+    pub value: fn(&S) -> u64,
 }
 
-impl Metric {
-    const fn new(
-        kind: Kind,
-        name: &'static str,
-        help: &'static str,
-        value: fn(&Stats) -> u64,
-    ) -> Self {
+impl<S> Metric<S> {
+    const fn new(kind: Kind, name: &'static str, help: &'static str, value: fn(&S) -> u64) -> Self {
         Self {
             name,
             help,
@@ -67,11 +62,11 @@ impl Metric {
     }
 }
 
-const fn counter(name: &'static str, help: &'static str, value: fn(&Stats) -> u64) -> Metric {
+const fn counter<S>(name: &'static str, help: &'static str, value: fn(&S) -> u64) -> Metric<S> {
     Metric::new(Kind::Counter, name, help, value)
 }
 
-const fn gauge(name: &'static str, help: &'static str, value: fn(&Stats) -> u64) -> Metric {
+const fn gauge<S>(name: &'static str, help: &'static str, value: fn(&S) -> u64) -> Metric<S> {
     Metric::new(Kind::Gauge, name, help, value)
 }
 
@@ -91,209 +86,302 @@ pub const METRICS: &[Metric] = &[
     gauge(
         "hps_direct_io",
         "1 while every current file is read past the page cache, else 0.",
-        |s| u64::from(s.direct_io),
+        |s: &Stats| u64::from(s.direct_io),
     ),
     counter(
         "hps_unique_asked_total",
         "Distinct keys asked per batch, summed; keys never pushed are left out.",
-        |s| s.unique_asked,
+        |s: &Stats| s.unique_asked,
     ),
     counter(
         "hps_unique_hits_total",
         "Those of the distinct keys asked that were resident.",
-        |s| s.unique_hits,
+        |s: &Stats| s.unique_hits,
     ),
     counter(
         "hps_rows_read_total",
         "Rows given to callers, duplicates included.",
-        |s| s.rows_read,
+        |s: &Stats| s.rows_read,
     ),
     counter(
         "hps_rows_pushed_total",
         "Rows changed by push, duplicates counted once.",
-        |s| s.rows_pushed,
+        |s: &Stats| s.rows_pushed,
     ),
     counter(
         "hps_bytes_pushed_total",
         "Bytes of the rows changed by push.",
-        |s| s.bytes_pushed,
+        |s: &Stats| s.bytes_pushed,
     )
     .of(Unit::Bytes),
     counter(
         "hps_rows_put_total",
         "Keys whose rows were written by put; one that is there twice in a call counts twice.",
-        |s| s.rows_put,
+        |s: &Stats| s.rows_put,
     ),
     counter(
         "hps_bytes_put_total",
         "Bytes of the rows written by put.",
-        |s| s.bytes_put,
+        |s: &Stats| s.bytes_put,
     )
     .of(Unit::Bytes),
     counter(
         "hps_non_finite_total",
         "Gradients, and values put, that were not finite.",
-        |s| s.non_finite,
+        |s: &Stats| s.non_finite,
     ),
-    counter("hps_reads_total", "Device reads for rows.", |s| s.reads),
+    counter("hps_reads_total", "Device reads for rows.", |s: &Stats| s.reads),
     counter(
         "hps_read_bytes_total",
         "Bytes of the device reads for rows.",
-        |s| s.read_bytes,
+        |s: &Stats| s.read_bytes,
     )
     .of(Unit::Bytes),
     counter(
         "hps_written_bytes_total",
         "Bytes written by flushes, checkpoints and compactions, key blocks and footers included.",
-        |s| s.written_bytes,
+        |s: &Stats| s.written_bytes,
     )
     .of(Unit::Bytes),
     counter(
         "hps_compaction_written_bytes_total",
         "Those of the bytes written that compactions wrote.",
-        |s| s.compaction_written_bytes,
+        |s: &Stats| s.compaction_written_bytes,
     )
     .of(Unit::Bytes),
-    counter("hps_flushes_total", "Eviction flushes.", |s| s.flushes),
-    counter("hps_compactions_total", "Compactions.", |s| s.compactions),
+    counter("hps_flushes_total", "Eviction flushes.", |s: &Stats| s.flushes),
+    counter("hps_compactions_total", "Compactions.", |s: &Stats| s.compactions),
     counter(
         "hps_compaction_failures_total",
         "Compactions that failed.",
-        |s| s.compaction_failures,
+        |s: &Stats| s.compaction_failures,
     ),
-    counter("hps_checkpoints_total", "Checkpoints made durable.", |s| {
+    counter("hps_checkpoints_total", "Checkpoints made durable.", |s: &Stats| {
         s.checkpoints
     }),
     gauge(
         "hps_stall_max_seconds",
         "Longest time that a pull, push or put waited for a free slot at a stretch, since the store was opened.",
-        |s| s.stall_us_max,
+        |s: &Stats| s.stall_us_max,
     )
     .of(Unit::Microseconds),
     counter(
         "hps_stall_seconds_total",
         "Time that pulls, pushes and puts waited for free slots, summed.",
-        |s| s.stall_us,
+        |s: &Stats| s.stall_us,
     )
     .of(Unit::Microseconds),
     gauge(
         "hps_cut_max_seconds",
         "Longest cut of a checkpoint, since the store was opened.",
-        |s| s.cut_us_max,
+        |s: &Stats| s.cut_us_max,
     )
     .of(Unit::Microseconds),
-    gauge("hps_leases", "Leases outstanding.", |s| s.leases),
+    gauge("hps_leases", "Leases outstanding.", |s: &Stats| s.leases),
     gauge(
         "hps_lease_bytes",
         "Bytes that the slots of the leases take.",
-        |s| s.lease_bytes,
+        |s: &Stats| s.lease_bytes,
     )
     .of(Unit::Bytes),
-    gauge("hps_holds", "Holds on checkpoints outstanding.", |s| s.holds),
-    gauge("hps_pinned_rows", "Rows pinned by leases.", |s| {
+    gauge("hps_holds", "Holds on checkpoints outstanding.", |s: &Stats| s.holds),
+    gauge("hps_pinned_rows", "Rows pinned by leases.", |s: &Stats| {
         s.pinned_rows
     }),
-    gauge("hps_resident_rows", "Rows in memory.", |s| s.resident_rows),
-    gauge("hps_capacity_rows", "Rows that fit into memory.", |s| {
+    gauge("hps_resident_rows", "Rows in memory.", |s: &Stats| s.resident_rows),
+    gauge("hps_capacity_rows", "Rows that fit into memory.", |s: &Stats| {
         s.capacity_rows
     }),
     gauge(
         "hps_dirty_rows",
         "Rows changed since they were last written.",
-        |s| s.dirty_rows,
+        |s: &Stats| s.dirty_rows,
     ),
     gauge(
         "hps_uncheckpointed_rows",
         "Rows changed since the cut of the last durable checkpoint.",
-        |s| s.uncheckpointed_rows,
+        |s: &Stats| s.uncheckpointed_rows,
     ),
     gauge(
         "hps_cache_bytes",
         "Memory of the caches that was touched.",
-        |s| s.cache_bytes,
+        |s: &Stats| s.cache_bytes,
     )
     .of(Unit::Bytes),
-    gauge("hps_buffer_bytes", "Memory of the I/O buffers.", |s| {
+    gauge("hps_buffer_bytes", "Memory of the I/O buffers.", |s: &Stats| {
         s.buffer_bytes
     })
     .of(Unit::Bytes),
-    gauge("hps_queues", "Submission queues of io_uring.", |s| s.queues),
+    gauge("hps_queues", "Submission queues of io_uring.", |s: &Stats| s.queues),
     gauge(
         "hps_plain_queues",
         "Those of the queues that use plain calls, because the kernel gave no ring.",
-        |s| s.plain_queues,
+        |s: &Stats| s.plain_queues,
     ),
     counter(
         "hps_rings_lost_total",
         "Rings that failed and were replaced, by others or by plain calls.",
-        |s| s.rings_lost,
+        |s: &Stats| s.rings_lost,
     ),
-    gauge("hps_queue_buffers", "Buffers of the queues.", |s| {
+    gauge("hps_queue_buffers", "Buffers of the queues.", |s: &Stats| {
         s.queue_buffers
     }),
     gauge(
         "hps_registered_buffers",
         "Those of the buffers that are registered with the kernel.",
-        |s| s.registered_buffers,
+        |s: &Stats| s.registered_buffers,
     ),
-    gauge("hps_index_bytes", "Memory of the index.", |s| s.index_bytes).of(Unit::Bytes),
+    gauge("hps_index_bytes", "Memory of the index.", |s: &Stats| s.index_bytes).of(Unit::Bytes),
     gauge(
         "hps_index_keys",
         "Keys in the index, tombstones included.",
-        |s| s.index_keys,
+        |s: &Stats| s.index_keys,
     ),
-    gauge("hps_files", "Files of the current version.", |s| s.files),
-    gauge("hps_open_files", "Parameter files that are open.", |s| {
+    gauge("hps_files", "Files of the current version.", |s: &Stats| s.files),
+    gauge("hps_open_files", "Parameter files that are open.", |s: &Stats| {
         s.open_files
     }),
     gauge(
         "hps_open_files_max",
         "Most parameter files that stay open; the coldest others are opened when they are read.",
-        |s| s.open_files_max,
+        |s: &Stats| s.open_files_max,
     ),
     counter(
         "hps_files_reopened_total",
         "Parameter files that were opened again after they had been closed.",
-        |s| s.files_reopened,
+        |s: &Stats| s.files_reopened,
     ),
     gauge(
         "hps_files_set_aside",
         "Files of the current version that are damaged or unreadable, and not compacted any more.",
-        |s| s.files_set_aside,
+        |s: &Stats| s.files_set_aside,
     ),
     gauge(
         "hps_directories_paused",
         "Data directories that are not compacted for a while, after a failure.",
-        |s| s.directories_paused,
+        |s: &Stats| s.directories_paused,
     ),
     gauge(
         "hps_current_bytes",
         "Bytes of the files of the current version.",
-        |s| s.current_bytes,
+        |s: &Stats| s.current_bytes,
     )
     .of(Unit::Bytes),
     gauge(
         "hps_live_bytes",
         "Those of the bytes of the current version that live rows stand for.",
-        |s| s.live_bytes,
+        |s: &Stats| s.live_bytes,
     )
     .of(Unit::Bytes),
     gauge(
         "hps_pinned_bytes",
         "Bytes of files that only retained checkpoints need, and of the index image.",
-        |s| s.pinned_bytes,
+        |s: &Stats| s.pinned_bytes,
     )
     .of(Unit::Bytes),
     gauge(
         "hps_disk_bytes",
         "All bytes of rows and index on disk: current and pinned.",
-        |s| s.disk_bytes,
+        |s: &Stats| s.disk_bytes,
     )
     .of(Unit::Bytes),
     counter(
         "hps_publisher_panics_total",
         "Panics of the recorder of metrics; it is not called again after one.",
-        |s| s.publisher_panics,
+        |s: &Stats| s.publisher_panics,
+    ),
+];
+
+/// What is published of each table, with the label `table`, in the order of the fields of [`TableStats`].
+pub const TABLE_METRICS: &[Metric<TableStats>] = &[
+    counter(
+        "hps_table_unique_asked_total",
+        "Distinct keys asked per batch of one table, summed; keys never pushed are left out.",
+        |t: &TableStats| t.unique_asked,
+    ),
+    counter(
+        "hps_table_unique_hits_total",
+        "Those of the distinct keys asked that were resident.",
+        |t: &TableStats| t.unique_hits,
+    ),
+    counter(
+        "hps_table_rows_read_total",
+        "Rows of one table given to callers, duplicates included.",
+        |t: &TableStats| t.rows_read,
+    ),
+    counter(
+        "hps_table_rows_pushed_total",
+        "Rows of one table changed by push, duplicates counted once.",
+        |t: &TableStats| t.rows_pushed,
+    ),
+    counter(
+        "hps_table_bytes_pushed_total",
+        "Bytes of the rows changed by push.",
+        |t: &TableStats| t.bytes_pushed,
+    )
+    .of(Unit::Bytes),
+    counter(
+        "hps_table_rows_put_total",
+        "Keys of one table whose rows were written by put.",
+        |t: &TableStats| t.rows_put,
+    ),
+    counter(
+        "hps_table_bytes_put_total",
+        "Bytes of the rows written by put.",
+        |t: &TableStats| t.bytes_put,
+    )
+    .of(Unit::Bytes),
+    counter(
+        "hps_table_non_finite_total",
+        "Gradients, and values put, of one table that were not finite.",
+        |t: &TableStats| t.non_finite,
+    ),
+    counter(
+        "hps_table_rows_flushed_total",
+        "Rows and tombstones of one table written by flushes and checkpoints; compactions are left out.",
+        |t: &TableStats| t.rows_flushed,
+    ),
+    counter(
+        "hps_table_rows_evicted_total",
+        "Rows of one table that left memory to make room.",
+        |t: &TableStats| t.rows_evicted,
+    ),
+    gauge(
+        "hps_table_pinned_rows",
+        "Rows of one table pinned by leases.",
+        |t: &TableStats| t.pinned_rows,
+    ),
+    gauge(
+        "hps_table_resident_rows",
+        "Rows of one table in memory.",
+        |t: &TableStats| t.resident_rows,
+    ),
+    gauge(
+        "hps_table_capacity_rows",
+        "Rows of one table that fit into memory.",
+        |t: &TableStats| t.capacity_rows,
+    ),
+    gauge(
+        "hps_table_dirty_rows",
+        "Rows of one table changed since they were last written.",
+        |t: &TableStats| t.dirty_rows,
+    ),
+    gauge(
+        "hps_table_cache_bytes",
+        "Memory of one table's caches that was touched.",
+        |t: &TableStats| t.cache_bytes,
+    )
+    .of(Unit::Bytes),
+    gauge(
+        "hps_table_index_bytes",
+        "Memory of one table's index.",
+        |t: &TableStats| t.index_bytes,
+    )
+    .of(Unit::Bytes),
+    gauge(
+        "hps_table_index_keys",
+        "Keys in one table's index, tombstones included.",
+        |t: &TableStats| t.index_keys,
     ),
 ];
 

@@ -62,6 +62,8 @@ pub struct Compactor {
     core: Arc<Core>,
     /// Which data directory is compacted next: one compaction at a time in each.
     turns: Turns,
+    /// How fast its threads compact.
+    limiter: Arc<RateLimiter>,
     /// Raised when rows were flushed: the compaction threads look.
     flushed: Signal,
     /// Raised when a compaction ended.
@@ -73,6 +75,10 @@ pub struct Compactor {
 
 impl Part for Compactor {
     fn wake(&self) {
+        if self.core.is_closed() {
+            // Whoever closes waits for the compactions that run.
+            self.limiter.set(None);
+        }
         self.flushed.notify();
         self.compacted.notify();
     }
@@ -93,6 +99,7 @@ impl Compactor {
         Compactor {
             core: Arc::clone(core),
             turns: Turns::new(core.ssd.directories.len(), core.options.inline),
+            limiter: Arc::new(RateLimiter::new(None)),
             flushed: Signal::default(),
             compacted: Signal::default(),
             compactions: AtomicU64::new(0),
@@ -145,6 +152,7 @@ impl Compactor {
     /// Waits until a compaction has ended, or a moment.
     pub fn wait_a_little(&self) {
         let seen = self.compacted.count();
+        let _hurry = self.limiter.hurry();
         self.flushed.notify();
         self.compacted.wait(seen, Duration::from_millis(10));
     }
@@ -194,7 +202,11 @@ impl Compactor {
             return false;
         }
         let pick = |files: &[Candidate]| choose(files, &limits);
-        let result = self.compact_in(turn, &pick, &mut CompactionJob::default());
+        let mut job = match self.core.options.inline {
+            true => CompactionJob::default(),
+            false => CompactionJob::limited(Arc::clone(&self.limiter)),
+        };
+        let result = self.compact_in(turn, &pick, &mut job);
         self.compacted.notify();
         matches!(result, Ok(Outcome::Done(_)))
     }
@@ -240,6 +252,12 @@ impl Compactor {
         let result = self.compact_in(&turn, pick, job);
         self.compacted.notify();
         result
+    }
+
+    /// From now on so many bytes are read and written per second, on average, by all threads that compact;
+    /// none: as many as they can.
+    pub fn set_rate(&self, bytes_per_second: Option<u64>) {
+        self.limiter.set(bytes_per_second);
     }
 
     /// Threads that compact: one a data directory, [`COMPACTION_THREADS`] at most, or as many as the

@@ -1,11 +1,12 @@
-//! How fast, and how far, is a compaction that somebody asked for?
+//! How fast is a compaction, and how far is one that somebody asked for?
 //!
 //! - Everything it reads and writes is counted, and held back where there is a limit.
+//! - A limit may be changed, and lifted, at any time: nobody sleeps long for one that is no more.
 //! - Whoever asked is told after about every megabyte; the answer is for later, the work goes on.
 
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,25 +17,62 @@ use crate::sync::{Mutex, thread};
 /// Between two words to the one who asked.
 const REPORT_BYTES: u64 = 1 << 20;
 
+/// The longest that some bytes are paid for: a day.
+const SECONDS_MAX: f64 = 86_400.0;
+/// Whoever sleeps looks so often whether it still has to.
+const NAP: Duration = Duration::from_millis(10);
+
 /// Counts bytes, and sleeps where there were too many.
 #[derive(Debug)]
 pub struct RateLimiter {
-    bytes_per_second: Option<u64>,
+    /// 0: no limit.
+    bytes_per_second: AtomicU64,
+    /// How often it was changed.
+    changes: AtomicU64,
+    /// Those who can't wait for what is held back.
+    hurried: AtomicUsize,
     /// When the bytes counted so far are paid for.
     due: Mutex<Instant>,
     read: AtomicU64,
     written: AtomicU64,
 }
 
+/// Somebody waits for what a limiter holds back: it lets everything pass meanwhile.
+#[derive(Debug)]
+pub struct Hurry<'a>(&'a RateLimiter);
+
+impl Drop for Hurry<'_> {
+    fn drop(&mut self) {
+        self.0.hurried.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl RateLimiter {
     /// Nothing counted yet.
     pub fn new(bytes_per_second: Option<u64>) -> RateLimiter {
         RateLimiter {
-            bytes_per_second: bytes_per_second.filter(|limit| *limit > 0),
+            bytes_per_second: AtomicU64::new(bytes_per_second.unwrap_or(0)),
+            changes: AtomicU64::new(0),
+            hurried: AtomicUsize::new(0),
             due: Mutex::new(Instant::now()),
             read: AtomicU64::new(0),
             written: AtomicU64::new(0),
         }
+    }
+
+    /// Another limit, from now on; what was counted is paid for.
+    pub fn set(&self, bytes_per_second: Option<u64>) {
+        let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+        *due = Instant::now();
+        self.bytes_per_second
+            .store(bytes_per_second.unwrap_or(0), Ordering::Relaxed);
+        self.changes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Lets everything pass until what this gives is dropped.
+    pub fn hurry(&self) -> Hurry<'_> {
+        self.hurried.fetch_add(1, Ordering::Relaxed);
+        Hurry(self)
     }
 
     /// Bytes read so far.
@@ -54,16 +92,29 @@ impl RateLimiter {
 
     fn count(&self, counter: &AtomicU64, bytes: u64) {
         counter.fetch_add(bytes, Ordering::Relaxed);
-        let Some(limit) = self.bytes_per_second else {
+        if self.bytes_per_second.load(Ordering::Relaxed) == 0 {
             return;
-        };
-        let now = Instant::now();
-        let wait = {
+        }
+        let is_hurried = || self.hurried.load(Ordering::Relaxed) > 0;
+        let changes = || self.changes.load(Ordering::Relaxed);
+        let (paid, seen) = {
             let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
-            *due = (*due).max(now) + Duration::from_secs_f64(bytes as f64 / limit as f64);
-            due.saturating_duration_since(now)
+            // As of the lock: a change resets what is due.
+            let limit = self.bytes_per_second.load(Ordering::Relaxed);
+            if limit == 0 || is_hurried() {
+                return;
+            }
+            let seconds = (bytes as f64 / limit as f64).min(SECONDS_MAX);
+            *due = (*due).max(Instant::now()) + Duration::from_secs_f64(seconds);
+            (*due, changes())
         };
-        thread::sleep(wait);
+        while changes() == seen && !is_hurried() {
+            let left = paid.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            thread::sleep(left.min(NAP));
+        }
     }
 
     /// So many bytes were written.
@@ -143,6 +194,14 @@ impl<'a> CompactionJob<'a> {
         }
     }
 
+    /// Counts in `limiter`, and tells nobody.
+    pub fn limited(limiter: Arc<RateLimiter>) -> CompactionJob<'a> {
+        CompactionJob {
+            limiter: Some(limiter),
+            ..CompactionJob::default()
+        }
+    }
+
     /// The file to read from instead, if its reads are counted.
     pub fn throttled(&self, file: &Arc<Handle>) -> Option<Arc<dyn DiskFile>> {
         let file: Arc<dyn DiskFile> = Arc::<Handle>::clone(file);
@@ -185,6 +244,40 @@ mod tests {
         let free = RateLimiter::new(Some(0));
         free.wrote(u64::MAX / 2);
         assert_eq!(free.written(), u64::MAX / 2, "0 is no limit");
+    }
+
+    /// Does something that a limit of one byte a second would hold back for a day.
+    fn ends_with(what: impl FnOnce(&RateLimiter)) {
+        let limiter = RateLimiter::new(Some(1));
+        let since = Instant::now();
+        std::thread::scope(|scope| {
+            let moving = scope.spawn(|| limiter.wrote(1 << 40));
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!moving.is_finished(), "it is held back");
+            what(&limiter);
+            while !moving.is_finished() {
+                assert!(since.elapsed() < Duration::from_secs(60), "it sleeps on");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+    }
+
+    #[test]
+    fn nobody_sleeps_on_for_a_limit_that_was_changed_or_lifted() {
+        ends_with(|limiter| limiter.set(None));
+        // Another limit counts for what is moved from then on.
+        ends_with(|limiter| {
+            limiter.set(Some(1 << 20));
+            let since = Instant::now();
+            limiter.wrote(40 << 10);
+            assert!((38..60_000).contains(&since.elapsed().as_millis()));
+        });
+        ends_with(|limiter| {
+            let hurry = limiter.hurry();
+            limiter.wrote(1 << 40);
+            std::thread::sleep(Duration::from_millis(50));
+            drop(hurry);
+        });
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod part;
 mod shard;
 mod signal;
 mod waits;
+mod work;
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -283,7 +284,7 @@ impl Core {
             let mut shard = cell.lock();
             for (table, cache) in caches.into_iter().enumerate() {
                 match shard.tables.get_mut(table) {
-                    Some(entry) => entry.cache = cache,
+                    Some(entry) => entry.replace_cache(cache),
                     None => {
                         let table = ShardTable::new(cache, Index::new(range));
                         shard.tables.push(table);

@@ -95,15 +95,18 @@ impl Core {
         stats.publisher_panics = self.publisher.panics();
         for cell in &self.shards {
             let shard = cell.lock();
-            for table in &shard.tables {
-                stats.pinned_rows += table.cache.pinned() as u64;
-                stats.resident_rows += table.cache.resident() as u64;
-                stats.capacity_rows += table.cache.capacity() as u64;
-                stats.dirty_rows += table.cache.dirty() as u64;
-                stats.cache_bytes += table.cache.bytes();
-                stats.index_bytes += table.index.bytes();
-                stats.index_keys += table.index.len() as u64;
+            for (table, stats) in shard.tables.iter().zip(&mut stats.tables) {
+                table.count(stats);
             }
+        }
+        for table in &stats.tables {
+            stats.pinned_rows += table.pinned_rows;
+            stats.resident_rows += table.resident_rows;
+            stats.capacity_rows += table.capacity_rows;
+            stats.dirty_rows += table.dirty_rows;
+            stats.cache_bytes += table.cache_bytes;
+            stats.index_bytes += table.index_bytes;
+            stats.index_keys += table.index_keys;
         }
         stats.uncheckpointed_rows = stats.dirty_rows + self.changes.flushed_rows();
         stats

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::guard::point;
 use super::waits::{Stretch, Waiting, Waits};
+use super::work::Work;
 use crate::mem::TableCache;
 use crate::options::{PolicyKind, RuntimeOptions, TableDescriptor, TableOptions};
 use crate::row::{RowLayout, Updater};
@@ -26,6 +27,8 @@ pub struct Table {
     tuning: RwLock<Tuning>,
     /// What its batches waited for.
     waits: Waits,
+    /// What was done with its rows.
+    pub(super) work: Work,
 }
 
 /// What the options of a table come to.
@@ -64,6 +67,7 @@ impl Table {
             layout: RowLayout::new(descriptor),
             tuning: RwLock::new(Tuning::new(descriptor, options, all)),
             waits: Waits::default(),
+            work: Work::default(),
         }
     }
 
@@ -96,15 +100,18 @@ impl Table {
         stretch.is(&self.waits, cause)
     }
 
-    /// What is counted for it.
+    /// What is counted for it; not what its shards hold.
     #[must_use]
     pub fn stats(&self) -> TableStats {
-        TableStats {
-            id: self.id,
-            name: self.descriptor.name.clone(),
-            policy: self.tuning().policy,
-            waits: self.waits.stats(),
-        }
+        let mut stats = TableStats::new(
+            self.id,
+            &self.descriptor.name,
+            self.tuning().policy,
+            self.waits.stats(),
+        );
+        self.work
+            .count(self.descriptor.row_bytes() as u64, &mut stats);
+        stats
     }
 
     /// About the bytes of a row in a file: record head, padding, its share of key blocks.
@@ -138,6 +145,12 @@ impl ShardTable {
     /// Replaces the index: the store is being opened.
     pub fn set_index(&mut self, index: Index) {
         self.index = index;
+    }
+
+    /// Replaces the cache by an empty one, which counts on.
+    pub(super) fn replace_cache(&mut self, mut cache: TableCache) {
+        cache.count_on_from(&self.cache);
+        self.cache = cache;
     }
 
     /// Promises slots to a batch.

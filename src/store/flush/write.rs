@@ -199,7 +199,10 @@ impl Flusher {
         let result = self.fill_file(queue, directory, picked, expected + 16384, &mut written);
         let rows = written.iter().filter(|w| w.entry.is_some()).count() as u64;
         match result {
-            Ok(Some(new)) => self.commit_file(new, &written)?,
+            Ok(Some(new)) => {
+                self.commit_file(new, &written)?;
+                self.note_flushed(&written);
+            }
             Ok(None) => self.settle(&written, None),
             Err(e) => {
                 self.take_back(&written);
@@ -323,6 +326,15 @@ impl Flusher {
                 point("settle");
             }
             self.core.shards[usize::from(chunk[0].shard)].notify();
+        }
+    }
+
+    /// Counts what is in a file, by table.
+    fn note_flushed(&self, written: &[Written]) {
+        let tables = self.core.all_tables();
+        for rows in written.chunk_by(|a, b| a.table == b.table) {
+            let entries = rows.iter().filter(|w| w.entry.is_some()).count();
+            tables[usize::from(rows[0].table)].note_flushed(entries as u64);
         }
     }
 

@@ -130,9 +130,10 @@ impl Leases {
         (book.1.len(), book.1.values().sum())
     }
 
-    /// So many rows were given to a caller.
-    pub fn note_read(&self, rows: usize) {
+    /// So many rows of a table were given to a caller.
+    pub fn note_read(&self, table: &Table, rows: usize) {
         add(&self.rows_read, rows as u64);
+        table.note_read(rows);
     }
 }
 

@@ -136,7 +136,9 @@ impl<'a> LeasePart<'a> {
             }
         });
         self.lease.put_targets(targets);
-        self.lease.leases.note_read(positions.len());
+        self.lease
+            .leases
+            .note_read(self.in_table(), positions.len());
         Ok(())
     }
 
@@ -280,7 +282,10 @@ impl Lease {
             point("gather");
         });
         self.put_targets(targets);
-        self.leases.note_read(rows);
+        for output in outputs {
+            let rank = output.rank;
+            self.leases.note_read(map.table(rank), map.keys_of(rank));
+        }
     }
 
     fn put_targets(&self, targets: Vec<Mutex<Vec<&mut [f32]>>>) {

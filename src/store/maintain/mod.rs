@@ -282,6 +282,49 @@ impl Store {
         core.guarded(|| ManualCompaction::new(&self.parts, limits).run(&mut progress))
     }
 
+    /// Limits the bytes that the store's own compactions read and write per second, on average and all
+    /// together, from now on; also those that run. `None`: no limit, as after each opening. (A
+    /// compaction that [`Store::compact`] was asked for has a limit of its own.)
+    ///
+    /// The limit is lifted while flushes wait for a compaction, because the files on disk are too far
+    /// over their bounds, and when the store is closed: what it can cost is space on disk. With
+    /// [`RuntimeOptions::inline`](crate::RuntimeOptions::inline) compactions are the caller's, and there is no limit.
+    ///
+    /// # Cost
+    /// None; compactions look at it every 10 ms while they are held back.
+    ///
+    /// # Durability
+    /// None: it is of this opening.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for 0, `ReadOnly`, `Forked`.
+    ///
+    /// # Examples
+    /// ```
+    /// # use hps::{RuntimeOptions, Store};
+    /// # let directory = std::env::temp_dir().join(format!("hps-rate-{}", std::process::id()));
+    /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
+    /// # let store = Store::create(&directory, options)?;
+    /// store.set_compaction_rate(Some(100 << 20))?; // while others need the device
+    /// // ...
+    /// store.set_compaction_rate(None)?;
+    /// # store.close()?;
+    /// # std::fs::remove_dir_all(&directory).ok();
+    /// # hps::Result::Ok(())
+    /// ```
+    pub fn set_compaction_rate(&self, bytes_per_second: Option<u64>) -> Result<()> {
+        self.parts.core.check_writer()?;
+        if bytes_per_second == Some(0) {
+            return Err(Error::InvalidArgument(ArgumentError::Option {
+                name: "bytes_per_second",
+                value: String::from("0"),
+                why: String::from("a limit lets some bytes pass; None is no limit"),
+            }));
+        }
+        self.parts.compactor.set_rate(bytes_per_second);
+        Ok(())
+    }
+
     /// Does now what the store's own compactions would do as time goes by, until no file has a stale row
     /// and no two small files are left apart; gives the number of compactions. For tests: a user's is
     /// [`Store::compact`].

@@ -178,7 +178,9 @@ impl Puller {
         pending.rest.clear();
         pending.missing.clear();
         pending.foreign.clear();
-        (pending.known, pending.loads, pending.assigned) = (0, 0, 0);
+        pending.assigned = 0;
+        pending.counts.clear();
+        pending.counts.resize(map.len(), (0, 0));
         pending.has_repeats = false;
         let mut shard = self.core.shards[s].lock();
         for (table, ranks) in map.tables() {
@@ -323,7 +325,7 @@ fn find_rows(
     missing.sort_unstable_by_key(|m| (m.hash, m.index));
     let absent = missing.chunk_by(Missing::is_same_row).count();
     pending.has_repeats |= hits.repeats || absent < missing.len();
-    pending.known += hits.known;
+    pending.counts[rank].0 += narrow(hits.known);
     let busy = entry.busy_slots();
     let cache = &entry.cache;
     let capacity = cache.capacity();

@@ -76,9 +76,9 @@ pub struct Pending<'a> {
     pub assigned: usize,
     /// Whether slots are promised to the rest of `missing`.
     pub promised: bool,
-    /// Distinct rows that were ever pushed, and those of them that had to be read.
-    pub known: usize,
-    pub loads: usize,
+    /// Distinct rows that were ever pushed, and those of them that had to be read: by the rank of the
+    /// first part of their table.
+    pub counts: Vec<(u32, u32)>,
     /// Whether a row may be at two positions.
     pub has_repeats: bool,
     /// (rank, slot) of rows that another batch is reading.
@@ -148,6 +148,7 @@ impl<'a> Batch<'a> {
                 slots,
                 part,
                 targets,
+                counts: arrays.pairs.take(map.len()),
                 ..Pending::default()
             })
         };
@@ -162,11 +163,14 @@ impl<'a> Batch<'a> {
     /// many of these had to be read.
     pub fn into_rows(self, arrays: &BatchArrays) -> (PartMap, Vec<ShardRows>, u64, u64) {
         let (mut known, mut loads) = (0, 0);
+        let mut counts = vec![(0, 0); self.map.len()];
         let mut rows = Vec::with_capacity(self.cells.len());
         for cell in self.cells {
             let pending = cell.into_inner().unwrap_or_else(PoisonError::into_inner);
-            known += pending.known as u64;
-            loads += pending.loads as u64;
+            for (sum, count) in counts.iter_mut().zip(&pending.counts) {
+                *sum = (sum.0 + u64::from(count.0), sum.1 + u64::from(count.1));
+            }
+            arrays.pairs.put(pending.counts);
             arrays.hashes.put(pending.part.hashes);
             arrays.put_targets(pending.targets);
             rows.push(ShardRows {
@@ -174,6 +178,12 @@ impl<'a> Batch<'a> {
                 positions: pending.part.positions,
                 repeats: pending.has_repeats,
             });
+        }
+        for (table, ranks) in self.map.tables() {
+            let count = counts[ranks.start];
+            table.note_asked(count.0, count.0.saturating_sub(count.1));
+            known += count.0;
+            loads += count.1;
         }
         (self.map, rows, known, loads)
     }

@@ -209,8 +209,9 @@ fn assign_slots(
                     room = false;
                     break;
                 };
-                pending.known += usize::from(location.is_some());
-                pending.loads += usize::from(location.is_some());
+                let count = &mut pending.counts[rank as usize];
+                count.0 += u32::from(location.is_some());
+                count.1 += u32::from(location.is_some());
                 if location.is_some() && intent == Intent::Remove {
                     pending.claimed.push((rank, slot));
                 }
@@ -219,7 +220,7 @@ fn assign_slots(
             slot => {
                 let flags = entry.cache.flags(slot);
                 let gone = flags.any(Flags::ABSENT | Flags::REMOVED);
-                pending.known += usize::from(!gone);
+                pending.counts[rank as usize].0 += u32::from(!gone);
                 if flags.any(Flags::LOADING | Flags::FAILED) {
                     pending.foreign.push((rank, slot));
                 }

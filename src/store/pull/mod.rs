@@ -160,7 +160,9 @@ impl Puller {
         }
         let pool = self.workers.foreground();
         let lease = self.acquire(&pool, parts, Intent::Read)?;
-        self.leases.note_read(lease.len());
+        for part in parts {
+            self.leases.note_read(part.table, part.keys.len());
+        }
         Ok(lease)
     }
 

@@ -172,6 +172,7 @@ impl Pusher {
             add(&self.rows, rows);
             add(&self.bytes, rows * job.table.descriptor.row_bytes() as u64);
             add(&self.non_finite, non_finite);
+            job.table.note_pushed(rows, non_finite);
         }
         Ok(())
     }

@@ -132,6 +132,7 @@ impl Putter {
             }
         }
         add(&self.non_finite, report.non_finite);
+        table.note_non_finite(report.non_finite);
         Ok(report)
     }
 
@@ -206,6 +207,7 @@ impl Putter {
                 }
             }
         }
+        job.table.note_put(all as u64);
         add(&self.rows, all as u64);
         add(
             &self.bytes,

@@ -84,7 +84,7 @@ impl Putter {
             table: table.id.0 as usize,
             shards: (0..count).map(|_| ShardRoom::default()).collect(),
         };
-        let rows_stay = self.core.options.policy == PolicyKind::PinAll;
+        let rows_stay = table.tuning().policy == PolicyKind::PinAll;
         let mut parts = rows_stay.then(|| split(keys, count).parts);
         let used = used_shards(keys, count);
         let _admission = self.puller.admission_alone();
