@@ -145,7 +145,7 @@ fn a_newer_format_is_refused_by_version() {
     let store = StoreIdentity::decode(&std::fs::read(dir.path().join("STORE")).unwrap()).unwrap();
     let file = dir.path().join("CURRENT");
     let mut bytes = std::fs::read(&file).unwrap();
-    bytes[16] = 2; // The version, with a checksum that a later build would write.
+    bytes[16] = 3; // The version, with a checksum that a later build would write.
     let seed = FileIdentity::new(store.uuid, 0).seed(Kind::Current, 0);
     let sum = checksum(&bytes[8..], seed);
     bytes[..8].copy_from_slice(&sum.to_le_bytes());
@@ -153,8 +153,8 @@ fn a_newer_format_is_refused_by_version() {
     match Store::open(dir.path(), options()).unwrap_err() {
         Error::Unsupported {
             path,
-            found: 2,
-            supported: 1,
+            found: 3,
+            supported: 2,
         } => assert_eq!(path, file),
         other => panic!("{other}"),
     }

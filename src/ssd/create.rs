@@ -8,12 +8,13 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::directories::{make_dir, make_dir_in};
-use super::edits::{self, Cursors, Start};
+use super::edits::{self, Start};
 use super::hyper::HyperHistory;
 use super::lock::lock_writer;
 use super::names::{LOCK_NAME, STORE_TEMPORARY_NAME, list, not_a_store, stored_name};
 use super::small_files::{sync, write_whole};
 use super::space::refused;
+use super::version::Cursors;
 use super::version::Versions;
 use crate::error::{ArgumentError, Result};
 use crate::format::current::Current;

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::hyper::{self, HyperHistory, Hypers};
-use super::version::Versions;
+use super::version::{Cursors, Versions};
 use crate::format::manifest::{CheckpointMeta, Edit, FileMeta, NOT_REMOVED};
 use crate::options::{HyperParameters, TableDescriptor};
 use crate::units::CheckpointId;
@@ -153,9 +153,6 @@ pub struct ImageRef {
     /// Checksum of its footer.
     pub checksum: u64,
 }
-
-/// The checkpoints that readers have, by name.
-pub type Cursors = BTreeMap<String, CheckpointId>;
 
 /// The state that a manifest's edits add up to.
 #[derive(Debug, Default)]

@@ -11,12 +11,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
 
 use super::data_file::{DataFile, SLOTS_MAX};
-use super::edits::Cursors;
 use super::held::{Held, Usage};
 use super::hyper::HyperHistory;
 use crate::format::manifest::{CheckpointMeta, FileMeta, NOT_REMOVED};
 use crate::sync::RwLock;
 use crate::units::CheckpointId;
+
+/// The checkpoints that readers have, by name.
+pub type Cursors = BTreeMap<String, CheckpointId>;
 
 /// A file and the checkpoints whose versions hold it.
 #[derive(Clone, Debug)]
