@@ -46,9 +46,9 @@ mod version;
 pub use checksum::{Digest, FileIdentity};
 #[cfg(any(test, feature = "sim"))]
 pub use checksum::{Kind, Seal, digest128};
+pub use layout::Decoded;
 #[cfg(any(test, feature = "sim"))]
-pub use layout::DecodeError;
-pub use layout::{Decoded, Field};
+pub use layout::{DecodeError, Field};
 pub use version::{FORMAT_VERSION, Version};
 
 /// Unit of direct I/O: header blocks, key blocks, image blocks and footers are multiples of it.

@@ -136,8 +136,8 @@ const LAYOUTS_V2: Layouts = &[
     ("ImageFooterBlock", image::ImageFooterBlock::FIELDS),
 ];
 
-const FINGERPRINT_V1: u64 = fingerprint(LAYOUTS_V1);
-const FINGERPRINT_V2: u64 = fingerprint(LAYOUTS_V2);
+const FINGERPRINT_V1: u64 = fingerprint(Version::V1.layouts());
+const FINGERPRINT_V2: u64 = fingerprint(Version::V2.layouts());
 
 const fn fnv(hash: u64, value: usize) -> u64 {
     (hash ^ value as u64).wrapping_mul(0x0000_0100_0000_01b3)
