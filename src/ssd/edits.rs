@@ -280,3 +280,6 @@ impl Replay {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

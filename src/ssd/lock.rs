@@ -85,3 +85,6 @@ pub(crate) fn lock_writer(root: &dyn Directory) -> Result<Locks> {
     }
     Ok(locks)
 }
+
+#[cfg(test)]
+mod tests;

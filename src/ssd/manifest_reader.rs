@@ -136,3 +136,6 @@ pub(crate) fn check_sanity(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;
