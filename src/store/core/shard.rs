@@ -1,11 +1,11 @@
 //! What is a shard: rows in memory and their locations on SSD, behind one lock?
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::guard::point;
 use super::waits::{Stretch, Waiting, Waits};
-use super::work::Work;
 use crate::mem::TableCache;
 use crate::options::{PolicyKind, RuntimeOptions, TableDescriptor, TableOptions};
 use crate::row::{RowLayout, Updater};
@@ -13,6 +13,19 @@ use crate::ssd::index::Index;
 use crate::stats::{TableStats, Wait};
 use crate::sync::{RwLock, fair};
 use crate::units::TableId;
+
+/// What was done with the rows of a table; counted once a batch, or once a file. Nothing is decided by these numbers: they are no points where a
+/// schedule of a test may change.
+#[derive(Debug, Default)]
+pub struct Work {
+    pub(super) asked: AtomicU64,
+    pub(super) hits: AtomicU64,
+    pub(super) read: AtomicU64,
+    pub(super) pushed: AtomicU64,
+    pub(super) put: AtomicU64,
+    pub(super) non_finite: AtomicU64,
+    pub(super) flushed: AtomicU64,
+}
 
 /// One table of a store.
 #[derive(Debug)]

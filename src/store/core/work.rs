@@ -2,21 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::shard::{ShardTable, Table};
+use super::shard::{ShardTable, Table, Work};
 use crate::stats::TableStats;
-
-/// Counted once a batch, or once a file. Nothing is decided by these numbers: they are no points where a
-/// schedule of a test may change.
-#[derive(Debug, Default)]
-pub struct Work {
-    asked: AtomicU64,
-    hits: AtomicU64,
-    read: AtomicU64,
-    pushed: AtomicU64,
-    put: AtomicU64,
-    non_finite: AtomicU64,
-    flushed: AtomicU64,
-}
 
 fn add(counter: &AtomicU64, n: u64) {
     counter.fetch_add(n, Ordering::Relaxed);
