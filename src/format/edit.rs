@@ -2,7 +2,7 @@
 //!
 //! - Numbers of edits are never reused; each version of the format has its own choice of them.
 //! - Whether an edit fits those before it is for the reader of the whole history to say.
-//! - How an edit is written is in [`super::payload`].
+//! - How an edit is written is in `payload.rs`.
 
 use super::footer::{RUNS_MAX, footer_bytes};
 use super::param_file::ENTRIES_MAX;
