@@ -10,7 +10,7 @@
 use hps::format::footer::Footer;
 use hps::format::param_file::{PARAM_HEADER_BYTES, key_blocks};
 use hps::format::{BLOCK_BYTES, Kind};
-use hps_fuzz::{Input, ROWS, fix, identity, padded, u64_at};
+use hps_fuzz::{Input, ROWS, fix, identity, is_of_newest_version, padded, u64_at};
 use libfuzzer_sys::fuzz_target;
 
 /// Where a footer keeps `entries` and `keys_offset`.
@@ -22,11 +22,10 @@ fn decode(bytes: &[u8], offset: u64, keys: &[u64]) {
     let Ok((footer, sum)) = Footer::decode(bytes, &id, offset) else {
         return;
     };
-    assert_eq!(
-        footer.encode(&id, offset),
-        (bytes.to_vec(), sum),
-        "written again"
-    );
+    if is_of_newest_version(bytes) {
+        let again = footer.encode(&id, offset);
+        assert_eq!(again, (bytes.to_vec(), sum), "written again");
+    }
     let mut entries = 0;
     for run in &footer.runs {
         assert_eq!(run.first_entry, entries, "entries follow each other");

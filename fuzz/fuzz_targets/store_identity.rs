@@ -9,7 +9,7 @@
 use hps::format::DIRECTORIES_MAX;
 use hps::format::checksum::{FileIdentity, Kind, ZERO_STORE};
 use hps::format::identity::{PART_BYTES, STORE_BYTES, StoreIdentity, decode_part, encode_part};
-use hps_fuzz::{Input, STORE, fix, identity, padded, u64_at};
+use hps_fuzz::{Input, STORE, fix, identity, is_of_newest_version, padded, u64_at};
 use libfuzzer_sys::fuzz_target;
 
 /// Where the index is in `PART`, which seeds the checksum.
@@ -19,18 +19,19 @@ fn decode_store(bytes: &[u8]) {
     if let Ok(store) = StoreIdentity::decode(bytes) {
         assert!((1..=DIRECTORIES_MAX).contains(&store.directories.len()));
         let again = store.encode().expect("what is taken can be written");
-        assert_eq!(again.as_slice(), bytes, "written again");
+        if is_of_newest_version(bytes) {
+            assert_eq!(again.as_slice(), bytes, "written again");
+        }
     }
 }
 
 fn decode_directory(bytes: &[u8]) {
     if let Ok(index) = decode_part(bytes, &STORE) {
         assert!((index as usize) < DIRECTORIES_MAX);
-        assert_eq!(
-            encode_part(&STORE, index).as_slice(),
-            bytes,
-            "written again"
-        );
+        if is_of_newest_version(bytes) {
+            let again = encode_part(&STORE, index);
+            assert_eq!(again.as_slice(), bytes, "written again");
+        }
     }
 }
 

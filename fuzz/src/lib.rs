@@ -98,6 +98,13 @@ pub fn u32_at(bytes: &[u8], at: usize) -> u32 {
     piece.map_or(0, u32::from_le_bytes)
 }
 
+/// Whether a structure is of the version that is written: one of an older version is read, and written
+/// again as a newer one.
+#[must_use]
+pub fn is_of_newest_version(bytes: &[u8]) -> bool {
+    bytes.get(16..20) == Some(&hps::format::FORMAT_VERSION.to_le_bytes()[..])
+}
+
 /// The u64 at `at`, 0 beyond the end.
 #[must_use]
 pub fn u64_at(bytes: &[u8], at: usize) -> u64 {
