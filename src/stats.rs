@@ -68,7 +68,7 @@ pub struct WaitStats {
 }
 
 /// What the store counts for one table.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TableStats {
     /// Its number.
@@ -117,38 +117,6 @@ pub struct TableStats {
 }
 
 impl TableStats {
-    /// Of a table with which nothing was done but to wait.
-    pub(crate) fn new(
-        id: TableId,
-        name: &str,
-        policy: PolicyKind,
-        waits: [WaitStats; Wait::ALL.len()],
-    ) -> TableStats {
-        TableStats {
-            id,
-            name: name.to_owned(),
-            policy,
-            unique_asked: 0,
-            unique_hits: 0,
-            rows_read: 0,
-            rows_pushed: 0,
-            bytes_pushed: 0,
-            rows_put: 0,
-            bytes_put: 0,
-            non_finite: 0,
-            rows_flushed: 0,
-            rows_evicted: 0,
-            pinned_rows: 0,
-            resident_rows: 0,
-            capacity_rows: 0,
-            dirty_rows: 0,
-            cache_bytes: 0,
-            index_bytes: 0,
-            index_keys: 0,
-            waits,
-        }
-    }
-
     /// Share of distinct keys that were resident; keys never pushed are left out. 1 before the
     /// first such key.
     #[must_use]

@@ -58,7 +58,7 @@ pub fn part_range(part: usize, parts: usize) -> RangeInclusive<u64> {
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
 /// A table of one store; its number on disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableId(pub u32);
 
 impl fmt::Display for TableId {

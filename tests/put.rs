@@ -323,10 +323,10 @@ fn a_put_into_a_cache_that_keeps_its_rows_fits_whole_or_is_refused_whole() {
     store.close().unwrap();
 }
 
-/// A store of one table, whose row of key 7 is on SSD, with reads that can be held up.
-fn with_cold_row(gate: &Arc<Gate>) -> (Store, TableId) {
+/// A store of one table, whose row of key 7 is on SSD, with a hook before its reads.
+fn with_cold_row(reads: Hook) -> (Store, TableId) {
     let disk = HookedDisk {
-        reads: Some(gate.hook("read")),
+        reads: Some(reads),
         ..HookedDisk::new(SimDisk::new(2), Arc::new(|_, _| None))
     };
     let store = create(Arc::new(disk.clone()), options());
@@ -341,7 +341,7 @@ fn with_cold_row(gate: &Arc<Gate>) -> (Store, TableId) {
 #[test]
 fn a_put_does_not_wait_for_a_batch_that_reads_its_row_and_the_batch_sees_it() {
     let gate = Arc::new(Gate::default());
-    let (store, table) = with_cold_row(&gate);
+    let (store, table) = with_cold_row(gate.hook("read"));
     gate.set(true);
     std::thread::scope(|scope| {
         let pull = || values(&store, table, &[7], DIM);
@@ -379,16 +379,7 @@ fn a_row_that_was_put_while_a_batch_failed_to_read_it_stays() {
             Some(Err(std::io::Error::other("planted")))
         })
     };
-    let disk = HookedDisk {
-        reads: Some(hook),
-        ..HookedDisk::new(SimDisk::new(2), Arc::new(|_, _| None))
-    };
-    let store = create(Arc::new(disk.clone()), options());
-    let table = store.create_table(&sgd("rows", DIM)).unwrap();
-    set(&store, table, &[7], 1.0, DIM);
-    store.checkpoint(1, &[]).unwrap();
-    store.close().unwrap();
-    let store = Store::open_on(Arc::new(disk), Path::new(ROOT), options()).unwrap();
+    let (store, table) = with_cold_row(hook);
     failing.store(true, SeqCst);
     std::thread::scope(|scope| {
         let reading = scope.spawn(|| store.pull(table, &[7], &mut [0.0; DIM]).map(drop));

@@ -77,8 +77,6 @@ impl Parts {
             weak(&self.compactor),
             weak(&self.flusher),
             weak(&self.puller),
-            weak(&self.pusher),
-            weak(&self.putter),
             weak(&self.checkpointer),
         ]
     }

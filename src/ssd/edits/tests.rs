@@ -1,29 +1,7 @@
 //! What edits add up to, and which of them contradict the others.
 
 use super::*;
-use crate::ssd::tests::rows::{Place, tombstones};
-
-fn meta(number: u64, added: u64, removed: CheckpointId) -> FileMeta {
-    let file = Place::new().file(number, &[tombstones(0, 0..10)]);
-    FileMeta {
-        added: CheckpointId(added),
-        removed,
-        ..file.meta
-    }
-}
-
-fn checkpoint(id: u64) -> Edit {
-    Edit::Checkpoint(CheckpointMeta {
-        id: CheckpointId(id),
-        step: id,
-        interval: 1,
-        next_rank: 1,
-        meta_number: 7,
-        meta_bytes: 100,
-        meta_checksum: 1,
-        unix_seconds: 1,
-    })
-}
+use crate::ssd::tests::rows::{self, file_meta as meta};
 
 fn image(number: u64) -> Edit {
     Edit::Image {
@@ -56,10 +34,16 @@ fn edits_that_contradict_what_came_before_are_told() {
     assert_eq!(told(remove(5, CheckpointId(4))), not_current(5));
     assert_eq!(told(drop_file(5)), "");
     assert_eq!(told(drop_file(5)), "file 5 is dropped and is not known");
-    assert_eq!(told(checkpoint(2)), "");
-    assert_eq!(told(checkpoint(2)), "checkpoint 2 does not rise");
-    assert_eq!(told(checkpoint(1)), "checkpoint 1 does not rise");
-    assert_eq!(told(checkpoint(4)), "");
+    assert_eq!(told(Edit::Checkpoint(rows::checkpoint(2))), "");
+    assert_eq!(
+        told(Edit::Checkpoint(rows::checkpoint(2))),
+        "checkpoint 2 does not rise"
+    );
+    assert_eq!(
+        told(Edit::Checkpoint(rows::checkpoint(1))),
+        "checkpoint 1 does not rise"
+    );
+    assert_eq!(told(Edit::Checkpoint(rows::checkpoint(4))), "");
     assert_eq!(
         told(forget(3)),
         "checkpoint 3 is forgotten and is not known"

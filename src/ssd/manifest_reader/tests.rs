@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::format::manifest::FileMeta;
-use crate::ssd::tests::rows::{Place, tombstones};
+use crate::ssd::tests::rows::{Place, checkpoint, tombstones};
 use crate::ssd::tests::tier::made;
 
 const FAR: u64 = u64::MAX / 4;
@@ -11,14 +11,8 @@ const FAR: u64 = u64::MAX / 4;
 fn checked(change: &dyn Fn(&mut FileMeta, &mut CheckpointMeta, &mut Current)) -> bool {
     let mut file = Place::new().file(8, &[tombstones(0, 0..10)]).meta;
     let mut checkpoint = CheckpointMeta {
-        id: CheckpointId(3),
         step: 1,
-        interval: 1,
-        next_rank: 1,
-        meta_number: 7,
-        meta_bytes: 100,
-        meta_checksum: 1,
-        unix_seconds: 1,
+        ..checkpoint(3)
     };
     let (_disk, ssd) = made(1);
     let mut current = ssd.manifest().current;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::format::footer::{Footer, Run, RunKind};
-use crate::format::manifest::{FileMeta, NOT_REMOVED};
+use crate::format::manifest::{CheckpointMeta, FileMeta, NOT_REMOVED};
 use crate::format::param_file::{
     KEYS_PER_BLOCK, encode_header, encode_key_block, encode_record, record_stride,
 };
@@ -47,6 +47,30 @@ pub fn tombstones(table: u32, hashes: impl IntoIterator<Item = u64>) -> Part {
 pub fn row(number: u64, hash: u64, width: usize) -> Vec<f32> {
     let first = (number * 1000 + hash % 997) as f32;
     (0..width).map(|i| first + i as f32 / 8.0).collect()
+}
+
+/// A checkpoint, with a meta file of number 7.
+pub fn checkpoint(id: u64) -> CheckpointMeta {
+    CheckpointMeta {
+        id: CheckpointId(id),
+        step: id,
+        interval: 1,
+        next_rank: 1,
+        meta_number: 7,
+        meta_bytes: 100,
+        meta_checksum: 1,
+        unix_seconds: 1,
+    }
+}
+
+/// A file that is in checkpoints from `added` on, up to the one before `removed`.
+pub fn file_meta(number: u64, added: u64, removed: CheckpointId) -> FileMeta {
+    let file = Place::new().file(number, &[tombstones(0, 0..10)]);
+    FileMeta {
+        added: CheckpointId(added),
+        removed,
+        ..file.meta
+    }
 }
 
 /// A data directory on the simulated disk.

@@ -1,30 +1,15 @@
 //! Which files are needed, where they stand, and what becomes garbage.
 
 use super::*;
-use crate::ssd::tests::rows::{Place, tombstones};
+use crate::ssd::tests::rows::{Place, checkpoint, file_meta, tombstones};
 
 fn meta(number: u64, added: u64, removed: u64) -> FileMeta {
-    let file = Place::new().file(number, &[tombstones(0, 0..10)]);
-    FileMeta {
-        added: CheckpointId(added),
-        removed: CheckpointId(removed),
-        ..file.meta
-    }
+    file_meta(number, added, CheckpointId(removed))
 }
 
 fn with_checkpoints(ids: &[u64]) -> Versions {
-    let checkpoint = |id: &u64| CheckpointMeta {
-        id: CheckpointId(*id),
-        step: *id,
-        interval: 1,
-        next_rank: 1,
-        meta_number: 1,
-        meta_bytes: 4096,
-        meta_checksum: 1,
-        unix_seconds: 1,
-    };
     Versions {
-        checkpoints: ids.iter().map(checkpoint).collect(),
+        checkpoints: ids.iter().copied().map(checkpoint).collect(),
         ..Versions::default()
     }
 }

@@ -100,6 +100,12 @@ impl Core {
             }
         }
         for table in &stats.tables {
+            stats.rows_read += table.rows_read;
+            stats.rows_pushed += table.rows_pushed;
+            stats.bytes_pushed += table.bytes_pushed;
+            stats.rows_put += table.rows_put;
+            stats.bytes_put += table.bytes_put;
+            stats.non_finite += table.non_finite;
             stats.pinned_rows += table.pinned_rows;
             stats.resident_rows += table.resident_rows;
             stats.capacity_rows += table.capacity_rows;

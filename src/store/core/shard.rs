@@ -14,8 +14,8 @@ use crate::stats::{TableStats, Wait};
 use crate::sync::{RwLock, fair};
 use crate::units::TableId;
 
-/// What was done with the rows of a table; counted once a batch, or once a file. Nothing is decided by these numbers: they are no points where a
-/// schedule of a test may change.
+/// What was done with the rows of a table; counted once a batch, or once a file. Nothing is decided by
+/// these numbers: they are no points where a schedule of a test may change.
 #[derive(Debug, Default)]
 pub struct Work {
     pub(super) asked: AtomicU64,
@@ -116,12 +116,13 @@ impl Table {
     /// What is counted for it; not what its shards hold.
     #[must_use]
     pub fn stats(&self) -> TableStats {
-        let mut stats = TableStats::new(
-            self.id,
-            &self.descriptor.name,
-            self.tuning().policy,
-            self.waits.stats(),
-        );
+        let mut stats = TableStats {
+            id: self.id,
+            name: self.descriptor.name.clone(),
+            policy: self.tuning().policy,
+            waits: self.waits.stats(),
+            ..TableStats::default()
+        };
         self.work
             .count(self.descriptor.row_bytes() as u64, &mut stats);
         stats

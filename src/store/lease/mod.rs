@@ -15,12 +15,11 @@ use std::time::Duration;
 pub use map::PartMap;
 pub use part::LeasePart;
 
-use super::core::{Core, Part, Signal, Table, add, get, point};
+use super::core::{Core, Part, Signal, Table, point};
 use super::workers::Workers;
 use crate::error::{ArgumentError, Result};
 use crate::stats::Stats;
 use crate::sync::Mutex;
-use crate::sync::atomic::AtomicU64;
 use crate::units::TableId;
 use part::Output;
 
@@ -61,7 +60,6 @@ pub struct Leases {
     book: Mutex<(u64, BTreeMap<u64, u64>)>,
     /// Raised when a lease was dropped.
     dropped: Signal,
-    rows_read: AtomicU64,
 }
 
 impl Leases {
@@ -72,7 +70,6 @@ impl Leases {
             workers: Arc::clone(workers),
             book: Mutex::default(),
             dropped: Signal::default(),
-            rows_read: AtomicU64::new(0),
         }
     }
 
@@ -129,12 +126,6 @@ impl Leases {
         let book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
         (book.1.len(), book.1.values().sum())
     }
-
-    /// So many rows of a table were given to a caller.
-    pub fn note_read(&self, table: &Table, rows: usize) {
-        add(&self.rows_read, rows as u64);
-        table.note_read(rows);
-    }
 }
 
 impl Part for Leases {
@@ -146,7 +137,6 @@ impl Part for Leases {
         let (leases, bytes) = self.totals();
         stats.leases = leases as u64;
         stats.lease_bytes = bytes;
-        stats.rows_read = get(&self.rows_read);
     }
 }
 

@@ -136,9 +136,7 @@ impl<'a> LeasePart<'a> {
             }
         });
         self.lease.put_targets(targets);
-        self.lease
-            .leases
-            .note_read(self.in_table(), positions.len());
+        self.in_table().note_read(positions.len());
         Ok(())
     }
 
@@ -284,7 +282,7 @@ impl Lease {
         self.put_targets(targets);
         for output in outputs {
             let rank = output.rank;
-            self.leases.note_read(map.table(rank), map.keys_of(rank));
+            map.table(rank).note_read(map.keys_of(rank));
         }
     }
 

@@ -161,7 +161,7 @@ impl Puller {
         let pool = self.workers.foreground();
         let lease = self.acquire(&pool, parts, Intent::Read)?;
         for part in parts {
-            self.leases.note_read(part.table, part.keys.len());
+            part.table.note_read(part.keys.len());
         }
         Ok(lease)
     }

@@ -16,14 +16,12 @@ use std::sync::atomic::{AtomicU64 as Sum, Ordering};
 
 pub use update::{PushPart, PushReport, Update};
 
-use super::core::{Core, Part, Table, add, get, point};
+use super::core::{Core, Table, point};
 use super::lease::{Lease, ShardRows};
 use super::workers::Workers;
 use crate::error::{ArgumentError, Error, Result};
 use crate::options::NonFinite;
 use crate::row::{all_finite, check_learning_rate};
-use crate::stats::Stats;
-use crate::sync::atomic::AtomicU64;
 use crate::units::unmix64;
 use update::Kind;
 
@@ -87,19 +85,6 @@ impl Job<'_> {
 pub struct Pusher {
     core: Arc<Core>,
     workers: Arc<Workers>,
-    rows: AtomicU64,
-    bytes: AtomicU64,
-    non_finite: AtomicU64,
-}
-
-impl Part for Pusher {
-    fn wake(&self) {}
-
-    fn count(&self, stats: &mut Stats) {
-        stats.rows_pushed = get(&self.rows);
-        stats.bytes_pushed = get(&self.bytes);
-        stats.non_finite += get(&self.non_finite);
-    }
 }
 
 impl Pusher {
@@ -108,9 +93,6 @@ impl Pusher {
         Pusher {
             core: Arc::clone(core),
             workers: Arc::clone(workers),
-            rows: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
-            non_finite: AtomicU64::new(0),
         }
     }
 
@@ -169,9 +151,6 @@ impl Pusher {
         applied.into_iter().collect::<Result<()>>()?;
         for job in jobs {
             let PushReport { rows, non_finite } = job.report();
-            add(&self.rows, rows);
-            add(&self.bytes, rows * job.table.descriptor.row_bytes() as u64);
-            add(&self.non_finite, non_finite);
             job.table.note_pushed(rows, non_finite);
         }
         Ok(())

@@ -20,7 +20,7 @@ use std::time::Instant;
 
 pub use rows::{PutReport, PutRows};
 
-use super::core::{Core, Part, Stretch, Table, add, get, point};
+use super::core::{Core, Stretch, Table, point};
 use super::flush::Flusher;
 use super::pull::Puller;
 use super::workers::Workers;
@@ -28,8 +28,7 @@ use crate::batch::{ShardPart, Split, share, split_into};
 use crate::error::{ArgumentError, Result};
 use crate::options::NonFinite;
 use crate::row::all_finite;
-use crate::stats::{Stats, Wait};
-use crate::sync::atomic::AtomicU64;
+use crate::stats::Wait;
 use crate::sync::{Mutex, MutexGuard};
 use apply::{Lack, Rest, Step, put_some};
 use room::Room;
@@ -73,19 +72,6 @@ pub struct Putter {
     workers: Arc<Workers>,
     flusher: Arc<Flusher>,
     puller: Arc<Puller>,
-    rows: AtomicU64,
-    bytes: AtomicU64,
-    non_finite: AtomicU64,
-}
-
-impl Part for Putter {
-    fn wake(&self) {}
-
-    fn count(&self, stats: &mut Stats) {
-        stats.rows_put = get(&self.rows);
-        stats.bytes_put = get(&self.bytes);
-        stats.non_finite += get(&self.non_finite);
-    }
 }
 
 impl Putter {
@@ -101,9 +87,6 @@ impl Putter {
             workers: Arc::clone(workers),
             flusher: Arc::clone(flusher),
             puller: Arc::clone(puller),
-            rows: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
-            non_finite: AtomicU64::new(0),
         }
     }
 
@@ -131,7 +114,6 @@ impl Putter {
                 self.flusher.look();
             }
         }
-        add(&self.non_finite, report.non_finite);
         table.note_non_finite(report.non_finite);
         Ok(report)
     }
@@ -208,11 +190,6 @@ impl Putter {
             }
         }
         job.table.note_put(all as u64);
-        add(&self.rows, all as u64);
-        add(
-            &self.bytes,
-            all as u64 * job.table.descriptor.row_bytes() as u64,
-        );
         for cell in cells {
             let rest = cell.into_inner().unwrap_or_else(PoisonError::into_inner);
             self.workers.arrays.hashes.put(rest.hashes);

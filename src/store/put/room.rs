@@ -133,14 +133,20 @@ fn used_shards(keys: &[u64], count: usize) -> Vec<bool> {
     used
 }
 
+/// The slots of rows, `NO_SLOT` for those that are not in memory.
+fn slots_of(entry: &ShardTable, part: &ShardPart) -> Vec<u32> {
+    let mut slots = vec![NO_SLOT; part.hashes.len()];
+    entry.cache.lookup(&part.hashes, &mut slots);
+    slots
+}
+
 /// Promises a slot to each row that is not in memory, for good.
 fn promise_all(
     entry: &mut ShardTable,
     part: &ShardPart,
     room: &mut ShardRoom,
 ) -> std::result::Result<(), Full> {
-    let mut slots = vec![NO_SLOT; part.hashes.len()];
-    entry.cache.lookup(&part.hashes, &mut slots);
+    let slots = slots_of(entry, part);
     let both = part.hashes.iter().zip(&slots);
     let mut absent: Vec<u64> = both.filter(|(_, p)| **p == NO_SLOT).map(|b| *b.0).collect();
     absent.sort_unstable();
@@ -167,8 +173,7 @@ fn pin_all(
     part: &ShardPart,
     room: &mut ShardRoom,
 ) -> std::result::Result<(), Full> {
-    let mut slots = vec![NO_SLOT; part.hashes.len()];
-    entry.cache.lookup(&part.hashes, &mut slots);
+    let mut slots = slots_of(entry, part);
     let pinned = entry.wanted_slots();
     let absent = slots.iter().filter(|slot| **slot == NO_SLOT).count();
     slots.retain(|slot| *slot != NO_SLOT);
