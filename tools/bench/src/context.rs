@@ -12,8 +12,8 @@ use hps::io::Io;
 use hps::{Stats, Store};
 
 use super::args::{Args, Settings};
-use super::bed::{Bed, Loaded};
-use super::draw::{Distribution, Draw, Order};
+use super::fixture::{Fixture, Loaded};
+use super::keys::{Distribution, Draw, Order};
 use super::limits::device::{self, RandomProbe, RandomReads, Sequential};
 use super::plot::Sample;
 use super::report::{Notes, Outcome};
@@ -29,7 +29,7 @@ pub struct Context {
     /// The flags, resolved.
     pub settings: Settings,
     /// Its directory.
-    pub bed: Bed,
+    pub fixture: Fixture,
     /// The disk of the probes.
     pub disk: Io,
     /// Progress.
@@ -51,7 +51,7 @@ impl Context {
         hps::io::raise_descriptor_limit_to(u64::MAX);
         Ok(Context {
             settings: args.settings(),
-            bed: Bed::new(args)?,
+            fixture: Fixture::new(args)?,
             disk: device::disk(),
             notes: Notes::default(),
             outcomes: Vec::new(),
@@ -86,7 +86,7 @@ impl Context {
     /// # Errors
     /// What the system says.
     pub fn sequential_write(&self) -> Result<Sequential> {
-        let path = self.bed.probe();
+        let path = self.fixture.probe();
         let bytes = if self.settings.tiny {
             16 << 20
         } else {
@@ -130,11 +130,11 @@ impl Context {
     /// # Errors
     /// What the store says.
     pub fn ensure_loaded(&self) -> Result<(u64, Option<Loaded>)> {
-        if let Some(index_bytes) = self.bed.loaded(&self.settings) {
+        if let Some(index_bytes) = self.fixture.loaded(&self.settings) {
             return Ok((index_bytes, None));
         }
         self.notes.say("load: rows on disk for the other workloads");
-        let loaded = self.bed.load(&self.settings)?;
+        let loaded = self.fixture.load(&self.settings)?;
         Ok((loaded.stats.index_bytes, Some(loaded)))
     }
 
@@ -145,7 +145,10 @@ impl Context {
     pub fn open_out_of_memory(&self) -> Result<Store> {
         let (index_bytes, _) = self.ensure_loaded()?;
         let cache = self.settings.cache_for(index_bytes)?;
-        Ok(Store::open(&self.bed.rows(), self.settings.options(cache))?)
+        Ok(Store::open(
+            &self.fixture.rows(),
+            self.settings.options(cache),
+        )?)
     }
 }
 

@@ -1,16 +1,16 @@
 //! How fast is a store, beside the limits of the machine and beside other stores?
 //!
-//! - `work`: the workloads. Each measures its limit in the same round and reports both; see `report`.
-//! - `draw`, `pipeline` and `limits` know no workload: others measure with them, too.
+//! - `workloads`: what is measured. Each measures its limit in the same round and reports both; see `report`.
+//! - `keys`, `pipeline` and `limits` know no workload: others measure with them, too.
 //! - `paired`: is a new build slower than an old one?
 //! - `trace`: recorded keys, replayed through cache policies.
 //! - `peers` (feature): other stores under the same workloads.
 
 pub mod args;
-pub mod bed;
 pub mod context;
-pub mod draw;
 pub mod figures;
+pub mod fixture;
+pub mod keys;
 pub mod limits;
 pub mod machine;
 pub mod model;
@@ -21,7 +21,7 @@ pub mod pipeline;
 pub mod plot;
 pub mod report;
 pub mod trace;
-pub mod work;
+pub mod workloads;
 
 use std::fs;
 
@@ -39,7 +39,7 @@ pub fn run(args: &Args) -> Result<Exit> {
     match (&args.command, &args.child) {
         (Some(args::Command::Replay(replay)), _) => trace::replay(replay)?,
         (Some(args::Command::Paired(paired)), _) => return paired::run(paired),
-        (None, Some(store)) => work::reopen::child(args, store)?,
+        (None, Some(store)) => workloads::reopen::child(args, store)?,
         (None, None) => measure(args)?,
     }
     Ok(Exit::Clean)
@@ -55,18 +55,18 @@ fn measure(args: &Args) -> Result<()> {
         match job.name {
             name if is_memory(name) => {
                 if !std::mem::replace(&mut memory_done, true) {
-                    work::memory::run(&mut context, &memory)?;
+                    workloads::memory::run(&mut context, &memory)?;
                 }
             }
-            Name::Load => work::load::run(&mut context)?,
-            Name::PullMiss => work::disk::pull_miss(&mut context)?,
-            Name::Tables => work::tables::run(&mut context)?,
-            Name::Train => work::disk::train(&mut context, job.zipf)?,
-            Name::Checkpoint => work::checkpoint::run(&mut context)?,
-            Name::Reopen => work::reopen::run(&mut context)?,
-            Name::Compaction => work::compaction::run(&mut context, job.zipf)?,
-            Name::Index => work::index::run(&mut context)?,
-            Name::Growth => work::growth::run(&mut context)?,
+            Name::Load => workloads::load::run(&mut context)?,
+            Name::PullMiss => workloads::disk::pull_miss(&mut context)?,
+            Name::Tables => workloads::tables::run(&mut context)?,
+            Name::Train => workloads::disk::train(&mut context, job.zipf)?,
+            Name::Checkpoint => workloads::checkpoint::run(&mut context)?,
+            Name::Reopen => workloads::reopen::run(&mut context)?,
+            Name::Compaction => workloads::compaction::run(&mut context, job.zipf)?,
+            Name::Index => workloads::index::run(&mut context)?,
+            Name::Growth => workloads::growth::run(&mut context)?,
             other => anyhow::bail!("{other:?} is no single workload"),
         }
     }
@@ -76,7 +76,7 @@ fn measure(args: &Args) -> Result<()> {
         let text = plot::svg(&title, samples);
         fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
     }
-    let machine = machine::describe(context.bed.root());
+    let machine = machine::describe(context.fixture.root());
     report::print(&title, &machine, &context.outcomes, args.json)
 }
 

@@ -5,7 +5,7 @@
 //!   order; reads come first and writes after, without overlap.
 //! - Unique keys and misses are counted over batches of the generator that the workload uses.
 
-use super::draw::{Distribution, Draw};
+use super::keys::{Distribution, Draw};
 
 /// Bytes that a record takes beside its row.
 const RECORD_EXTRA_BYTES: u64 = 16;

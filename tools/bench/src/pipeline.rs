@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use hps::{CheckpointTicket, Store, TableId, Ticket, Update};
 
 use super::args::Settings;
-use super::draw::{Draw, Order};
+use super::keys::{Draw, Order};
 use crate::trace::TraceWriter;
 
 /// Where batches come from.

@@ -133,7 +133,7 @@ fn out_of_memory_workloads_read_and_the_plot_is_drawn() {
 #[test]
 fn checkpoints_reopening_churn_index_and_growth_are_measured() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("bed");
+    let path = dir.path().join("fixture");
     let at = path.to_str().unwrap();
     let args = [
         "checkpoint",

@@ -1,4 +1,4 @@
-//! Does `hps-bench compare` run every engine through every workload and tell the truth about it?
+//! Does `hps-bench compare` run every engine through every workload and tell the oracle about it?
 #![cfg(feature = "peers")]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test")]
 

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use hps_bench::peers::truth::{Faults, Truth};
+use hps_bench::peers::oracle::{Faults, Oracle};
 use hps_bench::peers::{DIM, Engine, Kind, LEARNING_RATE, Place, ROW, open, updater};
 
 const ROWS: u64 = 700;
@@ -164,23 +164,23 @@ fn the_truth_agrees_with_every_engine() {
     for kind in ALL {
         let dir = tempfile::tempdir().unwrap();
         let mut engine = open(kind, &place(dir.path())).unwrap();
-        let mut truth = Truth::new(ROWS);
+        let mut oracle = Oracle::new(ROWS);
         let keys: Vec<u64> = (0..ROWS).collect();
         let mut rows = Vec::new();
-        Truth::rows(&keys, &mut rows);
+        Oracle::rows(&keys, &mut rows);
         engine.load(&keys, &rows).unwrap();
-        let gradients = truth.gradients(keys.len());
+        let gradients = oracle.gradients(keys.len());
         let mut out = vec![0.0; keys.len() * DIM];
         for _ in 0..3 {
             engine.pull(&keys, &mut out).unwrap();
             assert_eq!(
-                truth.check(&keys, &out),
+                oracle.check(&keys, &out),
                 Faults::default(),
                 "{}",
                 kind.name()
             );
             engine.push(&keys, &gradients).unwrap();
-            truth.pushed(&keys);
+            oracle.pushed(&keys);
         }
     }
 }

@@ -21,7 +21,7 @@ use nix::time::ClockId;
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::bed::Bed;
+use crate::fixture::Fixture;
 use crate::machine;
 
 const LOOK_EVERY: Duration = Duration::from_millis(2);
@@ -199,7 +199,7 @@ impl Watched {
                 self.begin = self.read().map(|reading| (reading, None));
             }
             (Watch::Load, Some(_)) if ended => self.end = self.read(),
-            (Watch::Checkpoint, None) if !Bed::data_files(&scratch).is_empty() => {
+            (Watch::Checkpoint, None) if !Fixture::data_files(&scratch).is_empty() => {
                 self.begin = self.read().map(|reading| (reading, current(&scratch)));
             }
             (Watch::Checkpoint, Some((_, before))) if self.end.is_none() => {

@@ -14,11 +14,11 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use serde_json::{Map, Value, json};
 
-use super::cells::{Cell, Phase};
-use super::truth::{Faults, Truth};
+use super::matrix::{Cell, Phase};
+use super::oracle::{Faults, Oracle};
 use super::{DIM, Engine, ROW_BYTES, disk_bytes, open};
-use crate::draw::{Draw, Order, load_order};
 use crate::figures::Latencies;
+use crate::keys::{Draw, Order, load_order};
 use crate::machine::{cpu_seconds, peak_rss_bytes};
 
 /// Keys of a batch of a load: what fits into a 32nd of the memory, at most [`LOAD_KEYS_MAX`].
@@ -114,7 +114,7 @@ impl Meter {
 /// The trainer: draws, pulls, checks, pushes.
 struct Trainer {
     engine: Box<dyn Engine>,
-    truth: Truth,
+    oracle: Oracle,
     draw: Draw,
     samples: usize,
     drawn: Vec<Vec<u64>>,
@@ -128,7 +128,7 @@ struct Trainer {
 }
 
 impl Trainer {
-    fn new(engine: Box<dyn Engine>, cell: &Cell, truth: Truth) -> Trainer {
+    fn new(engine: Box<dyn Engine>, cell: &Cell, oracle: Oracle) -> Trainer {
         Trainer {
             engine,
             draw: Draw::new(cell.place.rows, cell.distribution(), cell.seed, cell.stream),
@@ -139,8 +139,8 @@ impl Trainer {
             told: VecDeque::new(),
             keys: Vec::new(),
             out: vec![0.0; cell.samples * DIM],
-            gradients: truth.gradients(cell.samples),
-            truth,
+            gradients: oracle.gradients(cell.samples),
+            oracle,
         }
     }
 
@@ -174,7 +174,7 @@ impl Trainer {
         let (keys, width) = (&self.keys, self.keys.len() * DIM);
         let out = &mut self.out[..width];
         let ((), pull) = seconds(|| self.engine.pull(keys, out))?;
-        let faults = self.truth.check(keys, out);
+        let faults = self.oracle.check(keys, out);
         meter.faults.wrong += faults.wrong;
         meter.faults.stale += faults.stale;
         meter.pull += pull;
@@ -183,7 +183,7 @@ impl Trainer {
         if push {
             let gradients = &self.gradients[..width];
             let ((), push) = seconds(|| self.engine.push(keys, gradients))?;
-            self.truth.pushed(keys);
+            self.oracle.pushed(keys);
             meter.push += push;
             meter.pushed += keys.len() as u64;
             step += push;
@@ -206,7 +206,7 @@ impl Trainer {
     /// Makes everything durable and keeps the counts that go with it.
     fn close(&mut self, cell: &Cell, answer: &mut Answer) -> Result<()> {
         let ((), time) = seconds(|| self.engine.checkpoint())?;
-        self.truth.save(&cell.counts)?;
+        self.oracle.save(&cell.counts)?;
         answer.insert("checkpoint_s".into(), json!(time));
         answer.insert("told".into(), json!(self.engine.describe()));
         Ok(())
@@ -238,7 +238,7 @@ fn fill(engine: &mut dyn Engine, cell: &Cell) -> Result<()> {
     let mut values = Vec::new();
     for first in (0..rows).step_by(step) {
         let keys: Vec<u64> = (first..rows.min(first + step as u64)).collect();
-        Truth::rows(&keys, &mut values);
+        Oracle::rows(&keys, &mut values);
         engine.load(&keys, &values)?;
     }
     Ok(())
@@ -251,7 +251,7 @@ fn bulk(cell: &Cell) -> Result<Answer> {
         engine.checkpoint()
     })?;
     let ((), settle) = seconds(|| engine.settle())?;
-    Truth::new(cell.place.rows).save(&cell.counts)?;
+    Oracle::new(cell.place.rows).save(&cell.counts)?;
     Ok(Answer::from_iter([
         ("bulk_s".to_owned(), json!(time)),
         ("settle_s".to_owned(), json!(settle)),
@@ -265,7 +265,7 @@ fn load(cell: &Cell) -> Result<Answer> {
     let mut values = Vec::new();
     for mut keys in load_order(rows, cell.seed, load_keys(cell)) {
         keys.sort_unstable();
-        Truth::rows(&keys, &mut values);
+        Oracle::rows(&keys, &mut values);
         let ((), time) = seconds(|| engine.load(&keys, &values))?;
         meter.push += time;
         meter.steps.push(time);
@@ -283,16 +283,16 @@ fn load(cell: &Cell) -> Result<Answer> {
     answer.insert("checkpoint_s".into(), json!(checkpoint));
     answer.insert("complete".into(), json!(meter.keys == rows));
     answer.insert("told".into(), json!(engine.describe()));
-    Truth::new(rows).save(&cell.counts)?;
+    Oracle::new(rows).save(&cell.counts)?;
     Ok(answer)
 }
 
 /// Opens the base store with its counts.
 fn begin(cell: &Cell) -> Result<(Trainer, f64)> {
-    let mut truth = Truth::new(cell.place.rows);
-    truth.restore(&cell.counts)?;
+    let mut oracle = Oracle::new(cell.place.rows);
+    oracle.restore(&cell.counts)?;
     let (engine, time) = seconds(|| open(cell.kind, &cell.place))?;
-    Ok((Trainer::new(engine, cell, truth), time))
+    Ok((Trainer::new(engine, cell, oracle), time))
 }
 
 fn work(cell: &Cell, push: bool) -> Result<Answer> {
@@ -311,7 +311,7 @@ fn memory(cell: &Cell) -> Result<Answer> {
     fill(&mut *engine, cell)?;
     engine.checkpoint()?;
     engine.settle()?;
-    let mut trainer = Trainer::new(engine, cell, Truth::new(cell.place.rows));
+    let mut trainer = Trainer::new(engine, cell, Oracle::new(cell.place.rows));
     let draw = &mut trainer.draw;
     trainer.drawn = (0..DRAWN)
         .map(|_| draw.batch(cell.samples, Order::Sorted))
@@ -327,7 +327,7 @@ fn doomed(cell: &Cell) -> Result<Value> {
     let (mut trainer, _) = begin(cell)?;
     trainer.run(true, cell.warm_seconds)?;
     trainer.engine.checkpoint()?;
-    trainer.truth.save(&cell.counts)?;
+    trainer.oracle.save(&cell.counts)?;
     let mut after = Meter::new();
     while after.steps.len() < DOOMED_STEPS {
         trainer.step(true, &mut after)?;
@@ -345,10 +345,10 @@ fn doomed(cell: &Cell) -> Result<Value> {
 }
 
 fn reopen(cell: &Cell) -> Result<Answer> {
-    let mut truth = Truth::new(cell.place.rows);
-    truth.restore_after_kill(&cell.counts)?;
+    let mut oracle = Oracle::new(cell.place.rows);
+    oracle.restore_after_kill(&cell.counts)?;
     let (engine, open) = seconds(|| open(cell.kind, &cell.place))?;
-    let mut trainer = Trainer::new(engine, cell, truth);
+    let mut trainer = Trainer::new(engine, cell, oracle);
     let mut first = Meter::new();
     trainer.step(true, &mut first)?;
     let first_rate = first.keys as f64 / first.steps.iter().sum::<f64>();
@@ -359,15 +359,15 @@ fn reopen(cell: &Cell) -> Result<Answer> {
     meter.faults.stale += first.faults.stale;
     let mut answer = meter.answer();
     // Every sampled row is asked for once, so that none is lost unseen.
-    let unseen = trainer.truth.unseen();
+    let unseen = trainer.oracle.unseen();
     for keys in unseen.chunks(cell.samples) {
         let out = &mut trainer.out[..keys.len() * DIM];
         trainer.engine.pull(keys, out).context("the survey")?;
-        let faults = trainer.truth.check(keys, out);
+        let faults = trainer.oracle.check(keys, out);
         meter.faults.wrong += faults.wrong;
         meter.faults.stale += faults.stale;
     }
-    let survey = trainer.truth.survey();
+    let survey = trainer.oracle.survey();
     let told = json!({
         "open_s": open,
         "first_step_ms": first.steps.iter().sum::<f64>() * 1e3,

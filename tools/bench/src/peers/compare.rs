@@ -17,12 +17,12 @@ use indicatif::{ProgressBar, ProgressStyle};
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use serde_json::{Value, json};
 
-use super::cells::{Cell, Phase, Workload, number};
 use super::cgroup::{Cap, enter};
+use super::matrix::{Cell, Phase, Workload, number};
 use super::table::{Entry, Report};
 use super::{Kind, Place, ROW_BYTES, child};
 use crate::args::Usage;
-use crate::draw::Distribution;
+use crate::keys::Distribution;
 use crate::limits::device::{RandomProbe, disk, random_reads, sequential_write};
 use crate::machine::describe;
 use crate::model::Ideal;

@@ -4,21 +4,21 @@
 //!   batch at a time, keys unique and rising, spread over [`THREADS`] threads where it allows that.
 //! - A peer updates rows with the arithmetic of `hps::row::Updater`, from the rows that the pull
 //!   of the same batch fetched: nothing is read twice.
-//! - Every row that is pulled is checked ([`truth`]); one wrong row fails the comparison.
+//! - Every row that is pulled is checked ([`oracle`]); one wrong row fails the comparison.
 //! - An engine runs in a process of its own, in a memory cgroup that counts the page cache
 //!   ([`cgroup`]); where there is none, the table says so.
 
-pub mod cells;
 pub mod cgroup;
 pub mod child;
 pub mod compare;
 pub mod hashmap;
 pub mod lmdb;
+pub mod matrix;
 pub mod mmap;
+pub mod oracle;
 pub mod ours;
 pub mod rocks;
 pub mod table;
-pub mod truth;
 
 use std::path::{Path, PathBuf};
 

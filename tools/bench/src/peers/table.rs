@@ -10,8 +10,8 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::Kind;
-use super::cells::{Workload, number};
 use super::compare::CompareArgs;
+use super::matrix::{Workload, number};
 use crate::figures::Spread;
 
 /// The result of one cell in one round.

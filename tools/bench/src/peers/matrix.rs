@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use serde_json::Value;
 
 use super::{Kind, Place};
-use crate::draw::Distribution;
+use crate::keys::Distribution;
 
 /// The workloads by name.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,10 +14,10 @@ use hps::row::Updater;
 use hps::{HyperParameters, Stats, Store, TableId, Update};
 
 use crate::args::{Job, Name, Usage};
-use crate::bed::fill;
 use crate::context::{Context, Delta, holdings};
-use crate::draw::{Order, load_order};
 use crate::figures::Latencies;
+use crate::fixture::fill;
+use crate::keys::{Order, load_order};
 use crate::limits::memory::BareRows;
 use crate::machine;
 use crate::pipeline::{Cycle, Once, Step, Trainer};
@@ -45,7 +45,7 @@ pub fn run(context: &mut Context, jobs: &[Job]) -> Result<()> {
     let mut outcomes: Vec<Outcome> = steady.iter().map(empty).collect();
     if !steady.is_empty() {
         context.notes.say("rows in memory: filling the store");
-        let path = context.bed.scratch();
+        let path = context.fixture.scratch();
         let store = Store::create(&path, s.options(cache))?;
         let table = store.create_table(&s.descriptor)?;
         fill(&store, table, &s)?;
@@ -246,7 +246,7 @@ fn first_touch(context: &Context, bare: &mut BareRows) -> Result<Outcome> {
         let update = bare
             .update(&batches[..count], s.threads, &updater)?
             .per_second;
-        let path = context.bed.scratch();
+        let path = context.fixture.scratch();
         let store = Store::create(&path, s.options(s.cache_of(s.rows)))?;
         let table = store.create_table(&s.descriptor)?;
         let mut trainer = Trainer::new(&store, table, s);

@@ -15,10 +15,10 @@ use anyhow::Result;
 use hps::{Stats, Store};
 
 use crate::args::Settings;
-use crate::bed::fill;
 use crate::context::{Context, Delta, holdings, quiet};
-use crate::draw::Draw;
 use crate::figures::{Latencies, Spread};
+use crate::fixture::fill;
+use crate::keys::Draw;
 use crate::pipeline::{Drawn, Step, Trainer};
 use crate::report::Outcome;
 
@@ -34,7 +34,7 @@ pub fn run(context: &mut Context, zipf: f64) -> Result<()> {
     let s = context.settings.clone();
     let cache = s.cache_for(s.rows * 20)?;
     context.notes.say("compaction: filling a store");
-    let store = Store::create(&context.bed.scratch(), s.options(cache))?;
+    let store = Store::create(&context.fixture.scratch(), s.options(cache))?;
     let table = store.create_table(&s.descriptor)?;
     fill(&store, table, &s)?;
     let limit = "bytes written in order / bytes written per row pushed";

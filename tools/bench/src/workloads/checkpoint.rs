@@ -13,10 +13,10 @@ use anyhow::Result;
 use hps::{Store, TableId};
 
 use crate::args::Settings;
-use crate::bed::fill;
 use crate::context::{Context, Delta, holdings, quiet};
-use crate::draw::Order;
 use crate::figures::{Latencies, Spread};
+use crate::fixture::fill;
+use crate::keys::Order;
 use crate::pipeline::{Cycle, Drawn, Step, Supply, Trainer};
 use crate::report::Outcome;
 
@@ -32,7 +32,7 @@ pub fn run(context: &mut Context) -> Result<()> {
     let s = context.settings.clone();
     super::memory::check_memory(s.cache_of(s.rows))?;
     context.notes.say("checkpoint: rows in memory");
-    let store = Store::create(&context.bed.scratch(), s.options(s.cache_of(s.rows)))?;
+    let store = Store::create(&context.fixture.scratch(), s.options(s.cache_of(s.rows)))?;
     let table = store.create_table(&s.descriptor)?;
     let mut idle = Outcome::new("checkpoint", LIMIT);
     let mut beside = Outcome::new("checkpoint-beside", LIMIT);
@@ -116,7 +116,7 @@ fn out_of_memory(context: &Context) -> Result<Outcome> {
     drop(trainer);
     store.close_discarding();
     // The loaded store has other checkpoints and rows now.
-    context.bed.forget();
+    context.fixture.forget();
     Ok(outcome)
 }
 

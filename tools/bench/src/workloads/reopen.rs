@@ -17,8 +17,8 @@ use hps::Store;
 
 use crate::args::Args;
 use crate::context::{Context, holdings};
-use crate::draw::{Distribution, Draw, Order};
 use crate::figures::Spread;
+use crate::keys::{Distribution, Draw, Order};
 use crate::pipeline::{Drawn, Once, Trainer};
 use crate::report::Outcome;
 
@@ -47,7 +47,7 @@ pub fn run(context: &mut Context) -> Result<()> {
         context.notes.say(&format!("reopen: round {}", round + 1));
         let rate = device_rate(context)?;
         clean.round(context, round, rate)?;
-        kill_a_trainer(&context.bed.rows())?;
+        kill_a_trainer(&context.fixture.rows())?;
         killed.round(context, round + 1000, rate)?;
     }
     context.outcomes.extend([clean.end(), killed.end()]);
@@ -68,7 +68,10 @@ pub fn run(context: &mut Context) -> Result<()> {
 fn churn(context: &mut Context, seconds: f64) -> Result<()> {
     context.notes.say("reopen: training");
     let s = &context.settings;
-    let store = Store::open(&context.bed.rows(), s.options(s.cache_for(s.rows * 20)?))?;
+    let store = Store::open(
+        &context.fixture.rows(),
+        s.options(s.cache_for(s.rows * 20)?),
+    )?;
     let table = store.table(&s.descriptor.name)?;
     let mut draw = context.draw(s.zipf, 8000);
     let mut supply = Drawn::new(&mut draw, s.batch);
@@ -88,7 +91,7 @@ fn churn(context: &mut Context, seconds: f64) -> Result<()> {
     let written = store.stats().written_bytes;
     // It waits for the last image.
     store.close_discarding();
-    let image = newest_image(&context.bed.rows())?;
+    let image = newest_image(&context.fixture.rows())?;
     context.notes.say(&format!(
         "reopen: {} MiB written while training, {} MiB of image",
         written >> 20,
@@ -127,7 +130,7 @@ fn needed_bytes(path: &Path, store: &Store) -> Result<u64> {
 
 /// Bytes a second of the store's files read in order: the image, or rows where there is none.
 fn device_rate(context: &Context) -> Result<f64> {
-    let root = context.bed.rows();
+    let root = context.fixture.rows();
     let (mut images, mut rows) = (Vec::new(), Vec::new());
     for directory in [root.clone(), root.join("part-0")] {
         for entry in std::fs::read_dir(directory)? {
@@ -228,9 +231,9 @@ impl Reopened {
         let s = &context.settings;
         let cache = super::disk::cold_cache(s);
         let since = Instant::now();
-        let store = Store::open(&context.bed.rows(), s.options(cache))?;
+        let store = Store::open(&context.fixture.rows(), s.options(cache))?;
         let seconds = since.elapsed().as_secs_f64();
-        let needed = needed_bytes(&context.bed.rows(), &store)? as f64;
+        let needed = needed_bytes(&context.fixture.rows(), &store)? as f64;
         let limit = s.rows as f64 / (needed / rate);
         self.needed.push(needed / f64::from(1 << 20));
         let table = store.table(&s.descriptor.name)?;

@@ -4,8 +4,8 @@
 //!   another key is seen.
 //! - Weight 1 is a function of the number of pushes, to the bit: for a sample of the keys the
 //!   pushes are counted and the weight is compared.
-//! - Counts survive the process ([`Truth::save`]), so that a store opened again is checked too.
-//! - After a kill ([`Truth::restore_after_kill`]) a row may be as of its checkpoint or newer, by
+//! - Counts survive the process ([`Oracle::save`]), so that a store opened again is checked too.
+//! - After a kill ([`Oracle::restore_after_kill`]) a row may be as of its checkpoint or newer, by
 //!   what the engine promises; the first pull of a sampled row says which ([`Survey`]).
 
 use std::cmp::Ordering;
@@ -38,7 +38,7 @@ pub struct Survey {
 }
 
 /// What every row must hold.
-pub struct Truth {
+pub struct Oracle {
     counts: Vec<u32>,
     /// Sampled rows not seen since a kill.
     unsure: Vec<bool>,
@@ -71,16 +71,16 @@ fn loaded_row(key: u64, row: &mut [f32]) {
     row[0] = code(key);
 }
 
-impl Truth {
+impl Oracle {
     /// All rows as loaded.
     #[must_use]
-    pub fn new(rows: u64) -> Truth {
+    pub fn new(rows: u64) -> Oracle {
         let sampled = usize::try_from(rows.div_ceil(SAMPLE)).unwrap_or(0);
         let mut row = vec![0.0; ROW];
         loaded_row(0, &mut row);
         let mut gradient = vec![GRADIENT; DIM];
         gradient[0] = 0.0;
-        Truth {
+        Oracle {
             counts: vec![0; sampled],
             unsure: Vec::new(),
             survey: Survey::default(),
@@ -122,7 +122,7 @@ impl Truth {
 
     /// Counts a push of a batch.
     pub fn pushed(&mut self, keys: &[u64]) {
-        for place in keys.iter().filter_map(|key| Truth::place(*key)) {
+        for place in keys.iter().filter_map(|key| Oracle::place(*key)) {
             self.counts[place] += 1;
         }
     }
@@ -146,7 +146,7 @@ impl Truth {
         let mut faults = Faults::default();
         for (key, weights) in keys.iter().zip(out.chunks_exact(DIM)) {
             faults.wrong += u64::from(weights[0] != code(*key));
-            if let Some(place) = Truth::place(*key) {
+            if let Some(place) = Oracle::place(*key) {
                 if self.unsure.get(place) == Some(&true) {
                     faults.stale += u64::from(!self.adopt(place, weights[1]));
                     continue;
@@ -217,10 +217,10 @@ impl Truth {
         Ok(())
     }
 
-    /// [`Truth::restore`] of the last checkpoint's counts, for a store whose process was killed.
+    /// [`Oracle::restore`] of the last checkpoint's counts, for a store whose process was killed.
     ///
     /// # Errors
-    /// As [`Truth::restore`].
+    /// As [`Oracle::restore`].
     pub fn restore_after_kill(&mut self, path: &Path) -> Result<()> {
         self.restore(path)?;
         self.unsure = vec![true; self.counts.len()];
@@ -241,33 +241,33 @@ mod tests {
     #[test]
     fn a_swapped_row_and_a_lost_push_are_seen() {
         let keys: Vec<u64> = (0..256).collect();
-        let mut truth = Truth::new(256);
+        let mut oracle = Oracle::new(256);
         let mut rows = Vec::new();
-        Truth::rows(&keys, &mut rows);
-        assert_eq!(truth.check(&keys, &pulled(&rows)), Faults::default());
-        truth.pushed(&keys);
-        let lost = truth.check(&keys, &pulled(&rows));
+        Oracle::rows(&keys, &mut rows);
+        assert_eq!(oracle.check(&keys, &pulled(&rows)), Faults::default());
+        oracle.pushed(&keys);
+        let lost = oracle.check(&keys, &pulled(&rows));
         assert_eq!((lost.wrong, lost.stale), (0, 256 / SAMPLE));
-        let gradients = truth.gradients(keys.len());
+        let gradients = oracle.gradients(keys.len());
         crate::peers::update(&updater(), &mut rows, &gradients);
-        assert_eq!(truth.check(&keys, &pulled(&rows)), Faults::default());
+        assert_eq!(oracle.check(&keys, &pulled(&rows)), Faults::default());
         let mut swapped = pulled(&rows);
         swapped.swap(3 * DIM, 4 * DIM);
-        assert_eq!(truth.check(&keys, &swapped).wrong, 2);
+        assert_eq!(oracle.check(&keys, &swapped).wrong, 2);
     }
 
     #[test]
     fn counts_outlive_the_process() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("counts");
-        let mut truth = Truth::new(1000);
-        truth.pushed(&[64, 128]);
-        truth.pushed(&[64]);
-        truth.save(&path).unwrap();
-        let mut other = Truth::new(1000);
+        let mut oracle = Oracle::new(1000);
+        oracle.pushed(&[64, 128]);
+        oracle.pushed(&[64]);
+        oracle.save(&path).unwrap();
+        let mut other = Oracle::new(1000);
         other.restore(&path).unwrap();
-        assert_eq!(other.counts, truth.counts);
-        assert!(Truth::new(5000).restore(&path).is_err());
+        assert_eq!(other.counts, oracle.counts);
+        assert!(Oracle::new(5000).restore(&path).is_err());
     }
 
     #[test]
@@ -275,16 +275,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("counts");
         let keys = [0, 64, 128, 192];
-        let mut truth = Truth::new(256);
-        (0..5).for_each(|_| truth.pushed(&keys));
-        truth.save(&path).unwrap();
-        let mut after = Truth::new(256);
+        let mut oracle = Oracle::new(256);
+        (0..5).for_each(|_| oracle.pushed(&keys));
+        oracle.save(&path).unwrap();
+        let mut after = Oracle::new(256);
         after.restore_after_kill(&path).unwrap();
         assert_eq!(after.unseen(), keys);
         let mut out = vec![0.0; 4 * DIM];
         for (i, pushes) in [5u32, 9, 2].into_iter().enumerate() {
             out[i * DIM] = code(keys[i]);
-            out[i * DIM + 1] = truth.weight(pushes);
+            out[i * DIM + 1] = oracle.weight(pushes);
         }
         out[3 * DIM] = code(192);
         out[3 * DIM + 1] = 0.123;

@@ -11,11 +11,11 @@ use anyhow::Result;
 use hps::{PullPart, Store, TableDescriptor, TableId};
 
 use crate::args::Settings;
-use crate::bed::fill;
 use crate::context::{Context, Delta, holdings, quiet};
-use crate::draw::{Distribution, Draw, Order};
+use crate::fixture::fill;
+use crate::keys::{Distribution, Draw, Order};
 use crate::report::Outcome;
-use crate::work::memory::check_memory;
+use crate::workloads::memory::check_memory;
 
 /// Tables of a model of Criteo's data.
 const TABLES: u64 = 26;
@@ -56,7 +56,7 @@ pub fn run(context: &mut Context) -> Result<()> {
     let s = context.settings.clone();
     let cache = s.cache_of(s.rows);
     check_memory(2 * cache)?;
-    let root = context.bed.scratch();
+    let root = context.fixture.scratch();
     std::fs::create_dir_all(&root)?;
     let mut sides = Vec::new();
     for shape in [MANY, ONE] {

@@ -13,7 +13,7 @@ use hps::keymap::{KeyMap, Load};
 use hps::mix64;
 
 use crate::context::Context;
-use crate::draw::{Distribution, Draw, Order};
+use crate::keys::{Distribution, Draw, Order};
 use crate::limits::memory::BareRows;
 use crate::machine;
 use crate::report::Outcome;
@@ -37,7 +37,7 @@ pub fn run(context: &mut Context) -> Result<()> {
         (1 << 20, 64 << 20)
     };
     let mut outcome = Outcome::new("index", "gather of 16-byte entries, one thread");
-    if let Some(index_bytes) = context.bed.loaded(&s) {
+    if let Some(index_bytes) = context.fixture.loaded(&s) {
         outcome.set("store_bytes_per_key", index_bytes as f64 / s.rows as f64);
     }
     context.notes.say("index: growing");

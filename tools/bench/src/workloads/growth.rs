@@ -9,10 +9,10 @@ use anyhow::Result;
 use hps::{Store, TableDescriptor};
 
 use crate::args::Settings;
-use crate::bed::{Bed, fill};
 use crate::context::{Context, Delta, quiet};
-use crate::draw::{Distribution, Draw, Order};
 use crate::figures::Spread;
+use crate::fixture::{Fixture, fill};
+use crate::keys::{Distribution, Draw, Order};
 use crate::limits::memory::BareRows;
 use crate::pipeline::{Cycle, Drawn, Trainer};
 use crate::report::Outcome;
@@ -64,7 +64,7 @@ fn one_size(context: &mut Context, s: &Settings) -> Result<Cost> {
     let cache = s.cache_of(rows);
     super::memory::check_memory(cache + rows * (s.row_bytes() as u64 + 20))?;
     context.notes.say(&format!("growth: filling {name} rows"));
-    let path = context.bed.scratch();
+    let path = context.fixture.scratch();
     let store = Store::create(&path, s.options(cache))?;
     let table = store.create_table(&s.descriptor)?;
     fill(&store, table, s)?;
@@ -108,7 +108,7 @@ fn one_size(context: &mut Context, s: &Settings) -> Result<Cost> {
         miss: 1.0 / Spread::of(&miss.rows_per_s).median,
     };
     context.outcomes.extend([hit, miss]);
-    let _ = context.bed.scratch();
+    let _ = context.fixture.scratch();
     Ok(cost)
 }
 
@@ -120,7 +120,7 @@ fn misses(
 ) -> Result<()> {
     let store = Store::open(path, s.options(super::disk::cold_cache(s)))?;
     let table = store.table(&s.descriptor.name)?;
-    let files = Bed::data_files(path);
+    let files = Fixture::data_files(path);
     for round in 0..s.rounds {
         context.notes.say(&format!(
             "growth: {}, round {}",

@@ -14,14 +14,14 @@ use hps::{PutRows, Store, TableId, mix64};
 use serde_json::{Value, json};
 
 use super::args::{Args, Settings};
-use super::draw::load_order;
+use super::keys::load_order;
 
 /// The description of a loaded store, beside it.
 const DESCRIPTION: &str = "hps-bench.json";
 
 /// The directory of a run.
 #[derive(Debug)]
-pub struct Bed {
+pub struct Fixture {
     root: PathBuf,
     keep: bool,
     temporary: Option<tempfile::TempDir>,
@@ -40,12 +40,12 @@ pub struct Loaded {
     pub stats: hps::Stats,
 }
 
-impl Bed {
+impl Fixture {
     /// The user's directory, or a temporary one.
     ///
     /// # Errors
     /// When it can't be made.
-    pub fn new(args: &Args) -> Result<Bed> {
+    pub fn new(args: &Args) -> Result<Fixture> {
         let (root, temporary) = match &args.dir {
             Some(dir) => (dir.clone(), None),
             None => {
@@ -55,7 +55,7 @@ impl Bed {
         };
         fs::create_dir_all(&root).with_context(|| format!("make {}", root.display()))?;
         let keep = args.keep;
-        Ok(Bed {
+        Ok(Fixture {
             root,
             keep,
             temporary,
@@ -154,7 +154,7 @@ impl Bed {
     }
 }
 
-impl Drop for Bed {
+impl Drop for Fixture {
     fn drop(&mut self) {
         if self.temporary.is_some() {
             return;

@@ -13,10 +13,10 @@ use anyhow::Result;
 use hps::{Stats, Store};
 
 use crate::args::Settings;
-use crate::bed::Bed;
 use crate::context::{Context, Delta, holdings, quiet};
-use crate::draw::{Distribution, Draw, Order};
 use crate::figures::Latencies;
+use crate::fixture::Fixture;
+use crate::keys::{Distribution, Draw, Order};
 use crate::limits::device::{RandomReads, Sequential};
 use crate::machine;
 use crate::model::Ideal;
@@ -42,9 +42,9 @@ pub fn pull_miss(context: &mut Context) -> Result<()> {
     context.ensure_loaded()?;
     let cache = cold_cache(&s);
     let mut outcome = Outcome::new("pull-miss", "random reads / share of rows read");
-    let store = Store::open(&context.bed.rows(), s.options(cache))?;
+    let store = Store::open(&context.fixture.rows(), s.options(cache))?;
     let table = store.table(&s.descriptor.name)?;
-    let files = Bed::data_files(&context.bed.rows());
+    let files = Fixture::data_files(&context.fixture.rows());
     let mut trainer = Trainer::new(&store, table, &s).without_pushes();
     let mut rounds = Rounds::default();
     for round in 0..s.rounds {
@@ -181,7 +181,7 @@ pub fn train(context: &mut Context, zipf: f64) -> Result<()> {
     drop(trainer);
     store.close_discarding();
     if stats.checkpoints > 0 {
-        context.bed.forget();
+        context.fixture.forget();
     }
     context.outcomes.push(outcome);
     Ok(())
@@ -211,7 +211,7 @@ struct Device {
 impl Device {
     fn probe(context: &Context, outcome: &mut Outcome) -> Result<Device> {
         // What was loaded stays there: the first files of the store may be compacted away.
-        let files = Bed::data_files(&context.bed.rows());
+        let files = Fixture::data_files(&context.fixture.rows());
         let reads = context.random_reads(&files, context.row_block_bytes())?;
         let reads_4k = context.random_reads(&files, 4096)?.per_second;
         let write = context.sequential_write()?;

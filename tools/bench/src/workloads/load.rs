@@ -25,7 +25,7 @@ pub fn run(context: &mut Context) -> Result<()> {
         context.notes.say(&format!("load: round {}", round + 1));
         let write = context.sequential_write()?;
         machine::reset_peak_rss();
-        let loaded = context.bed.load(s)?;
+        let loaded = context.fixture.load(s)?;
         peak = machine::peak_rss_bytes().max(peak);
         let rate = s.rows as f64 / loaded.seconds;
         outcome.round(rate, write.per_second / row_bytes);
