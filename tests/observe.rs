@@ -279,6 +279,7 @@ fn the_figures_of_each_table_arrive_under_its_name_and_add_up() {
         (one.rows_put, other.rows_put, other.bytes_put),
         (0, 3, 24 * DIM as u64)
     );
+    assert_eq!(other.bytes_pushed, 501 * 8 * DIM as u64);
     assert_eq!((one.non_finite, other.non_finite), (0, 1));
     assert_eq!((one.pinned_rows, other.pinned_rows), (1, 1));
     assert_eq!(other.rows_read, 500 + 2 + 2);

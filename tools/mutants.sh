@@ -52,10 +52,10 @@ test_seconds_max=${HPS_MUTANTS_SECONDS:-60}
 # Tests of whole stores that see what a module does; in 60 s without optimisation.
 tests_of() { # module
   case $1 in
-    format) echo attach damage open formats torn_writes crash ;;
-    ssd) echo attach damage open torn_writes crash upkeep missing_directory reads ;;
+    format) echo open_reader damage open formats torn_writes crash ;;
+    ssd) echo open_reader damage open torn_writes crash maintenance missing_directory reads ;;
     store)
-      echo store open model crash stress upkeep observe waits panics panics_in_calls damage \
+      echo store open model crash stress maintenance observe waits panics panics_in_calls damage \
         open_files no_room bad_disk missing_directory
       ;;
     mem) echo store model stress ;;

@@ -33,7 +33,7 @@ rungs=(
   "blocks    L6: 200 images of what a disk with ext4 may hold when the power goes, 100 each of XFS and btrfs"
   "repairs   L6: 200 images of a repair and its exchange of names, cut off; the next repair ends it"
   "crash     L2, L3: 200 workloads on the simulated disk, cut off at every call"
-  "upkeep    L2: compaction and forgetting without a trainer, cut off at every call, 25 workloads"
+  "maintenance L2: compaction and forgetting without a trainer, cut off at every call, 25 workloads"
   "shuttle   the engine under 20 000 schedules of each model, drawn by the seed"
   "model     L1: 1024 random cases of 200 operations against a map, a fifth of them with threads"
   "stress    trainers, prefetches and checkpoints at the same time, 20 seeds"
@@ -172,7 +172,7 @@ test_binary() { # name, arguments of cargo
 build() {
   local name target=${CARGO_TARGET_DIR:-target}
   mkdir -p "$work/bin"
-  for name in crash upkeep model stress fault damage; do
+  for name in crash maintenance model stress fault damage; do
     ! has "$name" || test_binary "$name" --release --test "$name"
   done
   if has shuttle; then
@@ -240,8 +240,8 @@ count_crash() {
   sed -n 's/^\([0-9]* workloads, [0-9]* crashes\), .*, \([0-9]*\) of them distinct/\1, \2 states opened/p'
 }
 
-slice_upkeep() { HPS_CRASH_SEED=$1 HPS_CRASH_WORKLOADS=200 "$work/bin/upkeep" a_crash --nocapture; }
-count_upkeep() {
+slice_maintenance() { HPS_CRASH_SEED=$1 HPS_CRASH_WORKLOADS=200 "$work/bin/maintenance" a_crash --nocapture; }
+count_maintenance() {
   sed -n 's/^\([0-9]* workloads, [0-9]* crashes\), \([0-9]*\) distinct.*/\1, \2 states opened/p'
 }
 

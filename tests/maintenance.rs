@@ -97,7 +97,7 @@ fn inspected(disk: &SimDisk) -> std::result::Result<Vec<CheckpointId>, String> {
 }
 
 /// The work of `hps-compact`, with the model after each call of it.
-fn upkeep(run: &mut Run, mut after: impl FnMut(&Run, &Model) -> Verdict) -> Verdict {
+fn maintain(run: &mut Run, mut after: impl FnMut(&Run, &Model) -> Verdict) -> Verdict {
     let told = |e: Error| e.to_string();
     let before = run.model.clone();
     run.open().map_err(told)?;
@@ -116,7 +116,7 @@ fn upkeep(run: &mut Run, mut after: impl FnMut(&Run, &Model) -> Verdict) -> Verd
         before.doubt = Some(run.model.durable.clone());
         after(run, &before)?;
     }
-    // The next checkpoint is appended to the manifest that the upkeep left.
+    // The next checkpoint is appended to the manifest that maintenance left.
     for step in 4..6 {
         let before = run.model.clone();
         run.step(&Op::Rows(
@@ -170,7 +170,7 @@ fn crash_everywhere(seed: u64, lie: Option<Hook>) -> std::result::Result<(usize,
     let options = run.options.clone();
     let mut seen: BTreeSet<u128> = BTreeSet::new();
     let mut opened = 0;
-    upkeep(&mut run, |_, before| {
+    maintain(&mut run, |_, before| {
         seen.clear();
         let taken = std::mem::take(&mut remains.lock().unwrap().1);
         for Remains { call, mode, disk } in taken {
@@ -204,7 +204,7 @@ fn crash_everywhere(seed: u64, lie: Option<Hook>) -> std::result::Result<(usize,
 }
 
 #[test]
-fn a_crash_at_every_call_of_the_upkeep_leaves_the_last_checkpoint_as_it_was() {
+fn a_crash_at_every_call_of_maintenance_leaves_the_last_checkpoint_as_it_was() {
     let number = |name| std::env::var(name).ok().map(|n| n.parse::<u64>().unwrap());
     let first = number("HPS_CRASH_SEED");
     let alone = if first.is_some() { 1 } else { 6 };
@@ -225,7 +225,7 @@ fn a_crash_at_every_call_of_the_upkeep_leaves_the_last_checkpoint_as_it_was() {
 }
 
 #[test]
-fn an_upkeep_that_leaves_out_a_sync_is_found_out() {
+fn maintenance_that_leaves_out_a_sync_is_found_out() {
     let left_out = [
         ("sync", ".rows", "data files"),
         ("sync", ".manifest", "the manifest"),
