@@ -5,6 +5,7 @@
 mod small;
 
 use std::path::Path;
+use std::time::Duration;
 
 use hps::*;
 use small::{invalid, options, set, sgd, values};
@@ -234,6 +235,35 @@ fn what_outlives_its_store_is_told_that_the_store_is_closed() {
     let error = invalid(ticket.wait().unwrap_err());
     assert!(matches!(error, ArgumentError::Closed), "{error}");
     lease.read(&mut out).unwrap();
+}
+
+/// The close woke it; it found its ticket still queued, and waited on until its time was over.
+#[test]
+fn a_ticket_that_is_waited_for_when_its_store_is_closed_is_told_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::create(dir.path(), options()).unwrap();
+    let table = store.create_table(&sgd("t", 64)).unwrap();
+    let keys: Vec<u64> = (0..2800).collect();
+    let mut out = vec![0.0; 1400 * 64];
+    let lease = store.pull(table, &keys[..1400], &mut out).unwrap();
+    let ticket = store.prefetch(table, &keys[1400..]).unwrap();
+    let (say, told) = std::sync::mpsc::channel();
+    let waiter = std::thread::spawn(move || {
+        say.send(None).unwrap();
+        say.send(Some(
+            ticket.wait_for(Duration::from_secs(3600)).unwrap_err(),
+        ))
+        .unwrap();
+    });
+    assert!(told.recv().unwrap().is_none());
+    // Long enough for it to wait; what is told does not depend on that.
+    std::thread::sleep(Duration::from_millis(50));
+    store.close().unwrap();
+    let error = told.recv_timeout(Duration::from_secs(120));
+    let error = invalid(error.expect("it waits for a store that is closed").unwrap());
+    assert!(matches!(error, ArgumentError::Closed), "{error}");
+    waiter.join().unwrap();
+    drop(lease);
 }
 
 #[test]

@@ -200,7 +200,9 @@ impl Ticket {
             // There is no thread that would serve it meanwhile.
             return self.serve();
         }
-        let unserved = || self.puller.prefetches.is_unserved();
+        // By nobody any more: what is left to say is said by serving it here.
+        let puller = &self.puller;
+        let unserved = || puller.prefetches.is_unserved() || puller.core.is_closed();
         match self.prefetch.take(limit, &unserved) {
             Some(result) => result,
             None if unserved() => self.serve(),
