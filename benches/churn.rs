@@ -17,7 +17,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use hps::{RuntimeOptions, Store, TableDescriptor, Update, mix64};
+use hps::{CreateOptions, RuntimeOptions, Store, TableDescriptor, Update, mix64};
 
 const DIM: usize = 64;
 const BATCH: usize = 8192;
@@ -60,7 +60,7 @@ fn child(args: &Args, dir: &Path) {
     let options = RuntimeOptions::new()
         .cache_bytes(args.cache_mib << 20)
         .threads(2);
-    let store = Store::create(dir, options).unwrap();
+    let store = Store::create(dir, CreateOptions::new(), options).unwrap();
     let table = store.create_table(&TableDescriptor::new("t", DIM)).unwrap();
     let gradients = vec![0.01f32; BATCH * DIM];
     let mut out = vec![0.0f32; BATCH * DIM];

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use hps::io::sim::SimDisk;
-use hps::{RuntimeOptions, Store, TableDescriptor, TableId, Update, mix64};
+use hps::{CreateOptions, RuntimeOptions, Store, TableDescriptor, TableId, Update, mix64};
 
 const DIM: usize = 64;
 
@@ -22,7 +22,7 @@ fn resident(keys: &[u64]) -> (Store, TableId) {
         .threads(1)
         .inline(true);
     let disk = Arc::new(SimDisk::new(1));
-    let store = Store::create_on(disk, "/store".as_ref(), options).unwrap();
+    let store = Store::create_on(disk, "/store".as_ref(), CreateOptions::new(), options).unwrap();
     let table = store.create_table(&TableDescriptor::new("t", DIM)).unwrap();
     let mut weights = vec![0.5; 1024 * DIM];
     for keys in keys.chunks(1024) {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, Throughput};
 use hps::ssd::data_file::Location;
 use hps::ssd::index::IndexBuilder;
-use hps::{RuntimeOptions, Store, TableDescriptor, Update, mix64};
+use hps::{CreateOptions, RuntimeOptions, Store, TableDescriptor, Update, mix64};
 
 /// Narrow rows: opening never reads them.
 const DIM: usize = 4;
@@ -23,7 +23,7 @@ fn options() -> RuntimeOptions {
 }
 
 fn fill(directory: &Path, rows: u64) {
-    let store = Store::create(directory, options()).unwrap();
+    let store = Store::create(directory, CreateOptions::new(), options()).unwrap();
     let table = store.create_table(&TableDescriptor::new("t", DIM)).unwrap();
     let keys: Vec<u64> = (0..rows).collect();
     let mut weights = vec![0.5; 2048 * DIM];

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use hps::{RuntimeOptions, Store, TableDescriptor, Update, mix64};
+use hps::{CreateOptions, RuntimeOptions, Store, TableDescriptor, Update, mix64};
 
 const DIM: usize = 16;
 const KEYS: u64 = 200_000;
@@ -15,9 +15,9 @@ const DEPTH: usize = 2;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let temporary = tempfile::tempdir()?;
-    let options = RuntimeOptions::new().cache_bytes(8 << 20) // the table below takes 26 MB
-;
-    let store = Store::create(&temporary.path().join("store"), options)?;
+    let directory = temporary.path().join("store");
+    let options = RuntimeOptions::new().cache_bytes(8 << 20); // the table below takes 26 MB
+    let store = Store::create(&directory, CreateOptions::new(), options)?;
     let table = store.create_table(&TableDescriptor::new("items", DIM))?;
 
     let mut batches = (0..60u64).map(|step| (0..2048).map(move |i| mix64(step << 32 | i) % KEYS));

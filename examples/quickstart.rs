@@ -4,7 +4,7 @@
 
 #![expect(clippy::print_stdout, reason = "an example tells what it does")]
 
-use hps::{RuntimeOptions, Store, TableDescriptor, Update};
+use hps::{CreateOptions, RuntimeOptions, Store, TableDescriptor, Update};
 
 const DIM: usize = 4;
 
@@ -13,7 +13,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let given = std::env::args_os().nth(1).map(std::path::PathBuf::from);
     let directory = given.unwrap_or_else(|| temporary.path().join("store"));
     let options = RuntimeOptions::new().cache_bytes(16 << 20);
-    let store = Store::create(&directory, options.clone())?;
+    let store = Store::create(&directory, CreateOptions::new(), options.clone())?;
     let clicks = store.create_table(&TableDescriptor::new("clicks", DIM))?;
 
     let keys = [7, 42, 7]; // any u64; the same one may come twice

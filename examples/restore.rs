@@ -4,7 +4,7 @@
 
 #![expect(clippy::print_stdout, reason = "an example tells what it does")]
 
-use hps::{RuntimeOptions, Store, TableDescriptor, Update};
+use hps::{CreateOptions, RuntimeOptions, Store, TableDescriptor, Update};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let temporary = tempfile::tempdir()?;
@@ -12,7 +12,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let options = RuntimeOptions::new()
         .cache_bytes(8 << 20)
         .retain_checkpoints(3);
-    let store = Store::create(&directory, options.clone())?;
+    let store = Store::create(&directory, CreateOptions::new(), options.clone())?;
     let table = store.create_table(&TableDescriptor::new("clicks", 1))?;
     let mut row = [0.0];
     for step in 1..=3u16 {

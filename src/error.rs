@@ -147,8 +147,8 @@ impl fmt::Display for Error {
                 };
                 write!(
                     f,
-                    "data directory {index} ({}) {found}: mount its file system, or give its new \
-                     place in data_directories; if it is lost, `hps-fsck --repair \
+                    "data directory {index} ({}) {found}: mount its file system, or name all data \
+                     directories where they are now in moved_directories; if it is lost, `hps-fsck --repair \
                      --without-directory {index}` saves the rest",
                     path.display()
                 )

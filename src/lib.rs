@@ -6,12 +6,12 @@
 //! cut that survives any crash.
 //!
 //! ```
-//! use hps::{RuntimeOptions, Store, TableDescriptor, Update};
+//! use hps::{CreateOptions, RuntimeOptions, Store, TableDescriptor, Update};
 //!
 //! # fn main() -> hps::Result<()> {
 //! # let directory = std::env::temp_dir().join(format!("hps-doc-{}", std::process::id()));
 //! let options = RuntimeOptions::new().cache_bytes(16 << 20);
-//! let store = Store::create(&directory, options.clone())?;
+//! let store = Store::create(&directory, CreateOptions::new(), options.clone())?;
 //! let table = store.create_table(&TableDescriptor::new("clicks", 8))?;
 //!
 //! let keys = [7, 42, 7];
@@ -84,8 +84,8 @@ pub use format::FORMAT_VERSION;
 #[doc(hidden)]
 pub use options::Thresholds;
 pub use options::{
-    DIM_MAX, Dtype, HyperParameters, Initialiser, IoEngine, NonFinite, Optimizer, PolicyKind,
-    RowMetadata, RuntimeOptions, TABLES_MAX, TableDescriptor, TableOptions,
+    CreateOptions, DIM_MAX, Dtype, HyperParameters, Initialiser, IoEngine, NonFinite, Optimizer,
+    PolicyKind, RowMetadata, RuntimeOptions, TABLES_MAX, TableDescriptor, TableOptions,
 };
 pub use stats::{Stats, TableStats, WAIT_BUCKETS, Wait, WaitStats};
 pub use store::{

@@ -1,18 +1,21 @@
 //! What can be set: what is fixed with the data, and what may differ at each open.
 //!
 //! - [`TableDescriptor`] is stored and fingerprinted; it never changes once a table exists.
-//! - [`RuntimeOptions`] may differ per open. hyperparameters and `non_finite` say what a push computes;
+//! - [`CreateOptions`] is what a new store is made by; its files have it from then on.
+//! - [`RuntimeOptions`] may differ per open. Hyperparameters and `non_finite` say what a push computes;
 //!   all others change speed, memory and disk, never a value.
 //! - Everything is validated once, in `create_table` and `open`.
 //! - A struct of options is `#[non_exhaustive]`, so that a new field breaks nobody's build: it is made
 //!   by `new` and a method for each field, which are named after the fields.
 
+mod create_options;
 mod setters;
 mod table_options;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+pub use create_options::CreateOptions;
 pub(crate) use setters::setters;
 pub use table_options::TableOptions;
 
@@ -402,9 +405,10 @@ pub struct RuntimeOptions {
     /// Options of single tables, by name. Default: none. A name that no table has waits for
     /// [`crate::Store::create_table`]; [`crate::Store::open_or_create`] refuses it.
     pub tables: BTreeMap<String, TableOptions>,
-    /// Data directories, one per SSD; used at create, and at open where they have moved.
-    /// Default: `part-0` inside the store's directory.
-    pub data_directories: Vec<PathBuf>,
+    /// Where the data directories are, if they are not where the store was made with them: all of
+    /// them, in the order of [`CreateOptions::data_directories`](field@CreateOptions::data_directories).
+    /// Default: none has moved. Each open needs it; a create refuses it.
+    pub moved_directories: Vec<PathBuf>,
     /// For tests.
     #[cfg(feature = "sim")]
     #[doc(hidden)]
@@ -432,7 +436,7 @@ impl Default for RuntimeOptions {
             non_finite: NonFinite::Skip,
             hyper: HyperParameters::default(),
             tables: BTreeMap::new(),
-            data_directories: Vec::new(),
+            moved_directories: Vec::new(),
             #[cfg(feature = "sim")]
             thresholds: Thresholds::default(),
         }

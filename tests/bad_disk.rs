@@ -32,19 +32,14 @@ const DIM: usize = 64;
 const KEYS: u64 = 6000;
 const BATCH: usize = 500;
 
-fn options(directories: usize) -> RuntimeOptions {
-    small::options()
-        .file_bytes(1 << 20)
-        .data_directories(
-            (0..directories)
-                .map(|i| PathBuf::from(format!("disk-{i}")))
-                .collect(),
-        )
-        .retain_checkpoints(1)
+fn options() -> RuntimeOptions {
+    small::options().file_bytes(1 << 20).retain_checkpoints(1)
 }
 
-fn make(disk: impl Into<Io>, options: RuntimeOptions) -> (Store, TableId) {
-    let store = Store::create_on(disk, Path::new(ROOT), options).unwrap();
+fn make(disk: impl Into<Io>, directories: usize, options: RuntimeOptions) -> (Store, TableId) {
+    let parts = (0..directories).map(|i| format!("disk-{i}").into());
+    let create = CreateOptions::new().data_directories(parts.collect());
+    let store = Store::create_on(disk, Path::new(ROOT), create, options).unwrap();
     let table = store.create_table(&sgd("rows", DIM)).unwrap();
     (store, table)
 }
@@ -114,7 +109,7 @@ fn is_bounded(store: &Store, directory: u32, left_out: &[u64]) {
 #[test]
 fn one_bad_sector_leaves_the_other_files_and_directories_compacting() {
     let disk = SimDisk::new(1);
-    let (store, table) = make(Arc::new(disk.clone()), options(2));
+    let (store, table) = make(Arc::new(disk.clone()), 2, options());
     fill(&store, table);
     store.flush().unwrap();
     let bad = largest(&store, 0);
@@ -158,7 +153,11 @@ fn one_bad_sector_leaves_the_other_files_and_directories_compacting() {
 #[test]
 fn a_store_with_a_bad_sector_stays_within_its_limit() {
     let disk = SimDisk::new(1);
-    let (store, table) = make(Arc::new(disk.clone()), options(1).disk_bytes_max(12 << 20));
+    let (store, table) = make(
+        Arc::new(disk.clone()),
+        1,
+        options().disk_bytes_max(12 << 20),
+    );
     fill(&store, table);
     store.flush().unwrap();
     spoil(&disk, &largest(&store, 0));
@@ -196,7 +195,7 @@ fn a_full_disk_leaves_the_others_compacting() {
         })
     };
     let hooked = HookedDisk::new(disk, hook);
-    let (store, table) = make(Arc::new(hooked), options(2));
+    let (store, table) = make(Arc::new(hooked), 2, options());
     fill(&store, table);
     full.store(true, Ordering::Relaxed);
     for round in 0..16 {
@@ -243,8 +242,8 @@ fn a_disk_or_a_quota_that_fills_up_is_told_with_its_own_room() {
         };
         let mut hooked = HookedDisk::new(SimDisk::new(1), hook);
         hooked.reads = Some(asked);
-        let options = options(2).inline(true);
-        let (store, table) = make(Arc::new(hooked), options);
+        let options = options().inline(true);
+        let (store, table) = make(Arc::new(hooked), 2, options);
         set(
             &store,
             table,

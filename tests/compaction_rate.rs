@@ -23,7 +23,7 @@ const DIM: usize = 64;
 fn limited(root: &str) -> (Store, TableId) {
     let options = options().space_bound(1.1).file_bytes(1 << 20);
     let disk = Arc::new(SimDisk::new(1));
-    let store = Store::create_on(disk, Path::new(root), options).unwrap();
+    let store = Store::create_on(disk, Path::new(root), CreateOptions::new(), options).unwrap();
     let table = store.create_table(&sgd("rows", DIM)).unwrap();
     store.set_compaction_rate(Some(1)).unwrap();
     (store, table)
@@ -100,7 +100,7 @@ fn a_limit_is_lifted_while_flushes_wait_for_a_compaction() {
 fn a_limit_of_nothing_is_refused_and_a_reader_has_none() {
     let disk = Arc::new(SimDisk::new(1));
     let root = Path::new("/refused");
-    let store = Store::create_on(Arc::clone(&disk), root, options()).unwrap();
+    let store = Store::create_on(Arc::clone(&disk), root, CreateOptions::new(), options()).unwrap();
     let told = invalid(store.set_compaction_rate(Some(0)).unwrap_err());
     assert!(told.to_string().contains("None is no limit"), "{told}");
     store.checkpoint(1, &[]).unwrap();

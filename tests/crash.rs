@@ -229,7 +229,7 @@ fn train_until(seed: u64, stop: u64, inside: bool) -> Outage {
     let other = mixed(seed).options;
     plan.options.thresholds = other.thresholds;
     plan.options.open_files_max = other.open_files_max;
-    let mut run = Run::new(Io::of(HookedDisk::new(disk, hook)), &plan.options);
+    let mut run = Run::of(Io::of(HookedDisk::new(disk, hook)), &plan);
     let ended = train(&mut run, seed);
     let reached = !left.lock().unwrap().is_empty();
     if !reached {

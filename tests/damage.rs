@@ -172,7 +172,7 @@ fn a_directory_that_can_not_be_written_is_an_io_error_that_names_it() {
     // A name below a file can't be made by anyone, root included.
     let file = temporary.path().join("file");
     std::fs::File::create(&file).unwrap();
-    match Store::create(&file.join("store"), options.clone()) {
+    match Store::create(&file.join("store"), CreateOptions::new(), options.clone()) {
         Err(Error::Io { path, .. }) => assert!(path.starts_with(&file)),
         Err(Error::InvalidArgument(ArgumentError::NotAStore { path, .. })) => {
             assert!(path.starts_with(&file));
@@ -183,7 +183,7 @@ fn a_directory_that_can_not_be_written_is_an_io_error_that_names_it() {
     std::fs::create_dir(&directory).unwrap();
     let mode = |mode| std::fs::set_permissions(&directory, PermissionsExt::from_mode(mode));
     mode(0o500).unwrap();
-    let result = Store::create(&directory.join("store"), options);
+    let result = Store::create(&directory.join("store"), CreateOptions::new(), options);
     mode(0o700).unwrap();
     match result {
         Err(Error::Io { path, source, .. }) => {

@@ -37,7 +37,6 @@ fn options() -> RuntimeOptions {
         .shards(2)
         .io_depth(16)
         .retain_checkpoints(2)
-        .data_directories(vec!["a".into(), "b".into()])
 }
 
 /// What a child process does.
@@ -92,7 +91,8 @@ fn descriptors() -> usize {
 }
 
 fn train(place: &Path) {
-    let store = Store::create(&place.join("store"), options()).unwrap();
+    let create = CreateOptions::new().data_directories(vec!["a".into(), "b".into()]);
+    let store = Store::create(&place.join("store"), create, options()).unwrap();
     let table = store.create_table(&sgd("rows", DIM)).unwrap();
     let max = store.stats().open_files_max;
     assert_eq!(max, DESCRIPTORS / 2);
@@ -172,7 +172,7 @@ fn share(place: &Path) {
 }
 
 fn options_of_export() -> RuntimeOptions {
-    options().data_directories(Vec::new()).open_files_max(16)
+    options().open_files_max(16)
 }
 
 /// `share`: a flush and a checkpoint failed for as long as others had the descriptors: nobody closed

@@ -53,10 +53,10 @@ fn coverage(seed: u64) -> BTreeSet<String> {
             None
         })
     };
-    let mut run = Run::new(Arc::new(HookedDisk::new(disk, hook)), &plan.options);
+    let mut run = Run::of(Arc::new(HookedDisk::new(disk, hook)), plan);
     run.create().unwrap();
     let mut seen = BTreeSet::new();
-    if plan.options.data_directories.len() > 1 {
+    if plan.create.data_directories.len() > 1 {
         seen.insert(String::from("directories"));
     }
     let mut fresh = true;
@@ -228,7 +228,7 @@ fn a_disk_that_turns_read_only_refuses_writes_and_is_read_on() {
     let mut ends: BTreeMap<(&str, End), u64> = BTreeMap::new();
     for &seed in seeds {
         let (plan, disk) = (mixed(seed), SimDisk::new(seed));
-        let mut run = Run::new(Arc::new(disk.clone()), &plan.options);
+        let mut run = Run::of(Arc::new(disk.clone()), &plan);
         run.create().unwrap();
         plan.ops.iter().for_each(|op| run.step(op).unwrap());
         for call in disk.changing_calls() {
@@ -251,7 +251,7 @@ fn a_read_that_brings_something_else_is_found_out() {
     for seed in [1, 2] {
         let disk = SimDisk::new(seed);
         let plan = mixed(seed);
-        let mut run = Run::new(Arc::new(disk.clone()), &plan.options);
+        let mut run = Run::of(Arc::new(disk.clone()), &plan);
         run.create().unwrap();
         plan.ops.iter().for_each(|op| run.step(op).unwrap());
         run.store = None;
@@ -306,7 +306,7 @@ fn a_checkpoint_that_could_not_replace_current_does_not_mix_up_manifests() {
     };
     let hooked = HookedDisk::new(disk.clone(), hook);
     let plan = plan(3);
-    let mut run = Run::new(Arc::new(hooked), &plan.options);
+    let mut run = Run::of(Arc::new(hooked), &plan);
     run.create().unwrap();
     run.step(&rows(0..4, 1.0)).unwrap();
     failing.store(true, Ordering::Relaxed);
@@ -351,9 +351,9 @@ fn a_checkpoint_of_unknown_outcome_keeps_its_files() {
     let hooked = HookedDisk::new(disk.clone(), hook);
     let mut plan = plan(3);
     plan.options.inline = false; // A checkpoint does not wait for the compaction.
-    plan.options.data_directories = vec![];
+    plan.create.data_directories = vec![];
     plan.options.retain_checkpoints = 1;
-    let mut run = Run::new(Arc::new(hooked), &plan.options);
+    let mut run = Run::of(Arc::new(hooked), &plan);
     run.create().unwrap();
     run.step(&rows(0..8, 1.0)).unwrap();
     run.step(&Op::Checkpoint(1, vec![])).unwrap();

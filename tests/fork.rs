@@ -66,7 +66,7 @@ fn role() {
 
 /// A store with a table, rows of step 1 and a checkpoint.
 fn begin(place: &Path, options: RuntimeOptions) -> (Store, TableId) {
-    let store = Store::create(&place.join("store"), options).unwrap();
+    let store = Store::create(&place.join("store"), CreateOptions::new(), options).unwrap();
     let table = store.create_table(&sgd("t", DIM)).unwrap();
     set(&store, table, &keys()[..1000], 1.0, DIM);
     store.checkpoint(1, b"1").unwrap();
@@ -346,7 +346,7 @@ fn resident_bytes() -> u64 {
 fn grow(place: &Path) {
     const WIDE: usize = 1024;
     let options = options().cache_bytes(128 << 20).shards(2);
-    let store = Store::create(&place.join("store"), options).unwrap();
+    let store = Store::create(&place.join("store"), CreateOptions::new(), options).unwrap();
     let table = store.create_table(&sgd("t", WIDE)).unwrap();
     let keys: Vec<u64> = (0..20_000).collect();
     for keys in keys.chunks(1000) {

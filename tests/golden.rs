@@ -315,15 +315,17 @@ fn is_refused(name: &str, file: &Path, later: u32, store: [u8; 16]) {
 fn make_many() -> (Files, BTreeMap<CheckpointId, Content>) {
     let disk = SimDisk::new(28);
     disk.set_unix_seconds(1_800_000_000);
+    let parts = (0..3).map(|n| format!("disk-{n}").into()).collect();
+    let create = CreateOptions::new().data_directories(parts);
     let options = options()
-        .data_directories((0..3).map(|n| format!("disk-{n}").into()).collect())
         // Two dozen rows are worth an image.
         .thresholds(Thresholds {
             image_young_bytes: 0,
             image_young_part: 1000,
             ..Thresholds::default()
         });
-    let store = Store::create_on(Io::of(disk.clone()), Path::new(ROOT), options).unwrap();
+    let io = Io::of(disk.clone());
+    let store = Store::create_on(io, Path::new(ROOT), create, options).unwrap();
     for descriptor in descriptors() {
         store.create_table(&descriptor).unwrap();
     }

@@ -31,7 +31,6 @@ fn rows(keys: std::ops::Range<u64>, value: f32) -> Op {
 fn options() -> RuntimeOptions {
     let mut options = plan(3).options;
     options.inline = true;
-    options.data_directories = vec![];
     options.retain_checkpoints = 1;
     options
 }
@@ -218,7 +217,13 @@ fn table() -> TableDescriptor {
 
 fn create_table(disk: impl hps::io::Disk + hps::io::Engine + 'static, inline: bool) -> Store {
     let options = options_with_image(inline);
-    let store = Store::create_on(Arc::new(disk), Path::new(ROOT), options).unwrap();
+    let store = Store::create_on(
+        Arc::new(disk),
+        Path::new(ROOT),
+        CreateOptions::new(),
+        options,
+    )
+    .unwrap();
     store.create_table(&table()).unwrap();
     store
 }
@@ -504,10 +509,10 @@ fn rows_of_a_file_that_was_written_count_although_the_one_beside_it_failed() {
     };
     let options = options_with_image(false)
         // Two files are written at the same time.
-        .cache_bytes(64 << 20)
-        .data_directories(vec!["a".into(), "b".into()]);
+        .cache_bytes(64 << 20);
+    let create = CreateOptions::new().data_directories(vec!["a".into(), "b".into()]);
     let hooked = Arc::new(HookedDisk::new(disk, hook));
-    let store = Store::create_on(hooked, Path::new(ROOT), options).unwrap();
+    let store = Store::create_on(hooked, Path::new(ROOT), create, options).unwrap();
     store.create_table(&table()).unwrap();
     set(&store, 0..1000, 1.0);
     armed.store(true, Ordering::Relaxed);
@@ -536,7 +541,13 @@ fn a_meta_beyond_the_limit_is_refused_before_the_cut() {
     let mut options = options_with_image(false);
     options.thresholds.meta_bytes_max = 1000;
     let disk = SimDisk::new(1);
-    let store = Store::create_on(Arc::new(disk), Path::new(ROOT), options).unwrap();
+    let store = Store::create_on(
+        Arc::new(disk),
+        Path::new(ROOT),
+        CreateOptions::new(),
+        options,
+    )
+    .unwrap();
     store.create_table(&table()).unwrap();
     set(&store, 0..10, 1.0);
     let error = store.checkpoint_begin(1, &[1; 1001]).unwrap_err();

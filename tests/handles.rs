@@ -61,8 +61,8 @@ fn role() {
 }
 
 /// Makes a store with rows of value 1 and a checkpoint of step 1.
-fn make(path: &Path, options: RuntimeOptions) -> (Store, TableId) {
-    let store = Store::create(path, options).unwrap();
+fn make(path: &Path, create: CreateOptions, options: RuntimeOptions) -> (Store, TableId) {
+    let store = Store::create(path, create, options).unwrap();
     let table = store.create_table(&sgd("t", DIM)).unwrap();
     train(&store, table, 1);
     (store, table)
@@ -98,15 +98,15 @@ fn files_in(place: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 /// Works on a store opened by a relative path while the process goes from folder to folder.
 fn wander(place: &Path) {
     let go = |to: &str| std::env::set_current_dir(place.join(to)).unwrap();
-    let options = options()
-        .retain_checkpoints(3)
-        .data_directories(vec!["part-0".into(), "../part-of-mine".into()]);
+    let options = options().retain_checkpoints(3);
+    let parts = vec!["part-0".into(), "../part-of-mine".into()];
+    let create = CreateOptions::new().data_directories(parts);
     go("two");
-    let (other, _) = make(Path::new("store"), options.clone());
+    let (other, _) = make(Path::new("store"), create.clone(), options.clone());
     other.close().unwrap();
     let before = files_in(&place.join("two"));
     go("one");
-    let (store, table) = make(Path::new("store"), options);
+    let (store, table) = make(Path::new("store"), create, options);
     go("two");
     train(&store, table, 2);
     train(&store, table, 3);
@@ -170,7 +170,7 @@ fn starve(place: &Path) {
     let mut failed = 0;
     for left in 0..12 {
         let path = place.join(format!("fresh-{left}"));
-        let store = Store::create(&path, options()).unwrap();
+        let store = Store::create(&path, CreateOptions::new(), options()).unwrap();
         let table = store.create_table(&sgd("t", DIM)).unwrap();
         failed += u32::from(starved(&store, table, 1, left));
         store.close().unwrap();
@@ -179,7 +179,7 @@ fn starve(place: &Path) {
         failed > 2,
         "descriptors were not what was missing: {failed}"
     );
-    let (store, table) = make(&place.join("store"), options());
+    let (store, table) = make(&place.join("store"), CreateOptions::new(), options());
     for left in 0..12 {
         let step = 2 + left;
         let _gave_way = starved(&store, table, step, usize::from(left));
@@ -207,8 +207,9 @@ fn inline() -> RuntimeOptions {
     options().inline(true).threads(1)
 }
 
-fn make_on(disk: &SimDisk, root: &str, options: RuntimeOptions) -> (Store, TableId) {
-    let store = Store::create_on(Arc::new(disk.clone()), Path::new(root), options).unwrap();
+fn make_on(disk: &SimDisk, root: &str, create: CreateOptions) -> (Store, TableId) {
+    let shared = Arc::new(disk.clone());
+    let store = Store::create_on(shared, Path::new(root), create, inline()).unwrap();
     let table = store.create_table(&sgd("t", DIM)).unwrap();
     train(&store, table, 1);
     (store, table)
@@ -220,7 +221,7 @@ fn make_on(disk: &SimDisk, root: &str, options: RuntimeOptions) -> (Store, Table
 fn a_file_that_is_in_the_way_is_not_unlinked() {
     for kind in ["meta", "manifest", "copy", "rows"] {
         let disk = SimDisk::new(1);
-        let (store, table) = make_on(&disk, ROOT, inline());
+        let (store, table) = make_on(&disk, ROOT, CreateOptions::new());
         store.close().unwrap();
         // The first commit after an open starts a manifest.
         let shared = Arc::new(disk.clone());
@@ -262,7 +263,8 @@ fn name_of(number: u64, kind: &str) -> String {
 fn a_store_that_a_repair_has_just_replaced_is_not_the_one_that_is_opened() {
     for read_only in [false, true] {
         let disk = SimDisk::new(1);
-        let parts = |name: &str| inline().data_directories(vec![format!("/{name}").into()]);
+        let parts =
+            |name: &str| CreateOptions::new().data_directories(vec![format!("/{name}").into()]);
         make_on(&disk, "/store.repair", parts("new"))
             .0
             .close()
@@ -303,7 +305,7 @@ fn a_store_that_a_repair_has_just_replaced_is_not_the_one_that_is_opened() {
 #[test]
 fn a_store_made_by_a_bare_name_is_there_after_a_power_cut() {
     let disk = SimDisk::new(1);
-    let (store, _) = make_on(&disk, "store", inline());
+    let (store, _) = make_on(&disk, "store", CreateOptions::new());
     let left = disk.crash(1, CrashMode::KeepNone);
     drop(store);
     let store = Store::open_on(Arc::new(left), Path::new("store"), inline()).unwrap();
@@ -317,17 +319,17 @@ fn a_store_made_by_a_bare_name_is_there_after_a_power_cut() {
 fn a_data_directory_whose_path_can_not_be_stored_is_refused() {
     let place = tempfile::tempdir().unwrap();
     let part = place.path().join(std::ffi::OsStr::from_bytes(b"part-\xff"));
-    let options = options().data_directories(vec![part]);
+    let create = CreateOptions::new().data_directories(vec![part]);
     let root = place.path().join("store");
-    let error = Store::create(&root, options.clone()).unwrap_err();
+    let error = Store::create(&root, create.clone(), options()).unwrap_err();
     let invalid = small::invalid(error);
     let is_named =
         matches!(&invalid, ArgumentError::Option { name, .. } if *name == "data_directories");
     assert!(is_named, "{invalid:?}");
     assert!(!root.exists() && files_in(place.path()).is_empty());
-    let (store, _) = make(&root, small::options());
+    let (store, _) = make(&root, CreateOptions::new(), small::options());
     let id = store.last_checkpoint().unwrap().id;
-    let parts = options.data_directories;
+    let parts = create.data_directories;
     let error = store.export(id, &place.path().join("export"), &parts);
     assert!(matches!(
         small::invalid(error.unwrap_err()),
@@ -341,7 +343,7 @@ fn a_data_directory_whose_path_can_not_be_stored_is_refused() {
 fn removing_the_lock_file_lets_no_second_writer_in() {
     let place = tempfile::tempdir().unwrap();
     let root = place.path().join("store");
-    let (store, table) = make(&root, options());
+    let (store, table) = make(&root, CreateOptions::new(), options());
     std::fs::remove_file(root.join("LOCK")).unwrap();
     let error = Store::open(&root, options()).unwrap_err();
     assert!(matches!(error, Error::Locked { .. }), "{error}");
@@ -364,7 +366,7 @@ fn a_seed_writes_the_same_bytes_each_time() {
             if let Some(stop) = stop {
                 disk.stop_at(stop);
             }
-            let mut run = Run::new(Arc::new(disk.clone()), &plan.options);
+            let mut run = Run::of(Arc::new(disk.clone()), &plan);
             let made = run.create();
             if made.is_ok() {
                 let _stopped = plan.ops.iter().try_for_each(|op| run.step(op));

@@ -25,7 +25,13 @@ fn ids(store: &Store) -> Vec<u64> {
 
 /// A store with checkpoints 1 and 2, whose row 7 is 1 and 2.
 fn begin(disk: &SimDisk) -> (Store, TableId) {
-    let store = Store::create_on(Io::of(disk.clone()), Path::new(ROOT), options()).unwrap();
+    let store = Store::create_on(
+        Io::of(disk.clone()),
+        Path::new(ROOT),
+        CreateOptions::new(),
+        options(),
+    )
+    .unwrap();
     let table = store.create_table(&sgd("t", DIM)).unwrap();
     for step in 1..=2u8 {
         set(&store, table, &[7], f32::from(step), DIM);
@@ -155,7 +161,13 @@ fn an_identity_is_of_one_store_one_history_and_one_checkpoint() {
     );
     assert!(rolled.timeline != later.timeline && rolled.timeline != exported.timeline);
 
-    let other = Store::create_on(Io::of(disk), Path::new("/other"), options()).unwrap();
+    let other = Store::create_on(
+        Io::of(disk),
+        Path::new("/other"),
+        CreateOptions::new(),
+        options(),
+    )
+    .unwrap();
     let other = other.identity().unwrap();
     assert_eq!(other.checkpoint, None);
     assert!(other.store != later.store && other.timeline != later.timeline);

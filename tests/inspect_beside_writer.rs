@@ -61,7 +61,7 @@ fn fill(store: &Store, step: u64) {
 /// A store with one checkpoint, closed.
 fn place() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
-    let store = Store::create(directory.path(), options()).unwrap();
+    let store = Store::create(directory.path(), CreateOptions::new(), options()).unwrap();
     store.create_table(&sgd("t", DIM)).unwrap();
     fill(&store, 1);
     store.checkpoint(1, b"1").unwrap();
@@ -258,7 +258,13 @@ const CHANGES: [(&str, Change); 6] = [
 /// A store with two checkpoints on a disk of its own, open.
 fn simulated() -> (SimDisk, Store) {
     let disk = SimDisk::new(1);
-    let store = Store::create_on(Io::of(disk.clone()), Path::new(ROOT), hasty()).unwrap();
+    let store = Store::create_on(
+        Io::of(disk.clone()),
+        Path::new(ROOT),
+        CreateOptions::new(),
+        hasty(),
+    )
+    .unwrap();
     store.create_table(&sgd("t", DIM)).unwrap();
     let store = checkpoint(&disk, checkpoint(&disk, store));
     assert!(disk.paths().iter().any(|path| is_image(path)));

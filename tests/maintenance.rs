@@ -40,7 +40,7 @@ fn worn(seed: u64) -> (SimDisk, Run) {
     // The engine itself finds nothing to do.
     plan.options.space_bound = 10.0;
     let disk = SimDisk::new(seed);
-    let mut run = Run::new(Arc::new(disk.clone()), &plan.options);
+    let mut run = Run::of(Arc::new(disk.clone()), &plan);
     run.create().unwrap();
     let mut random = Random(seed);
     for step in 1..=3u64 {
@@ -329,7 +329,7 @@ fn a_compaction_that_is_broken_off_keeps_what_it_did() {
     // Each data directory has groups of its own.
     let mut stores = (0..).map(worn);
     let (disk, mut run) = stores
-        .find(|(_, run)| run.options.data_directories.len() == 2)
+        .find(|(_, run)| run.model.create.data_directories.len() == 2)
         .unwrap();
     run.open().unwrap();
     let stale = run.store().compaction_plan(&limits(None)).len() as u64;

@@ -42,9 +42,10 @@ impl Case {
         fs::create_dir(case.home.path().join("disks")).unwrap();
         let options = RuntimeOptions::new()
             .cache_bytes(8 << 20)
-            .retain_checkpoints(1)
-            .data_directories((0..3).map(|i| case.directory(i)).collect());
-        let store = Store::create(&case.root(), options).unwrap();
+            .retain_checkpoints(1);
+        let parts = (0..3).map(|i| case.directory(i)).collect();
+        let create = CreateOptions::new().data_directories(parts);
+        let store = Store::create(&case.root(), create, options).unwrap();
         let table = store.create_table(&TableDescriptor::new("t", DIM)).unwrap();
         let keys: Vec<u64> = (0..KEYS).collect();
         for keys in keys.chunks(1000) {
@@ -261,10 +262,9 @@ fn a_lost_directory_of_millions_of_rows_takes_little_memory_to_repair() {
     fs::create_dir(home.path().join("disks")).unwrap();
     let directory = |i| home.path().join("disks").join(format!("ssd-{i}"));
     let root = home.path().join("store");
-    let options = RuntimeOptions::new()
-        .cache_bytes(256 << 20)
-        .data_directories((0..4).map(directory).collect());
-    let store = Store::create(&root, options).unwrap();
+    let create = CreateOptions::new().data_directories((0..4).map(directory).collect());
+    let options = RuntimeOptions::new().cache_bytes(256 << 20);
+    let store = Store::create(&root, create, options).unwrap();
     let table = store.create_table(&TableDescriptor::new("t", 64)).unwrap();
     let mut out = vec![0.0; 8192 * 64];
     for first in (0..rows).step_by(8192) {

@@ -44,7 +44,7 @@ fn refuses_and_goes_on(limit: fn(&SimDisk, u64)) {
     let mut refused = 0;
     for room in (0..160 << 10).step_by(4 << 10) {
         let disk = SimDisk::new(1);
-        let mut run = Run::new(Arc::new(disk.clone()), &plan.options);
+        let mut run = Run::of(Arc::new(disk.clone()), &plan);
         run.create().unwrap();
         run.step(&rows(0..20, 1.0)).unwrap();
         run.step(&Op::Checkpoint(1, vec![])).unwrap();
@@ -99,7 +99,8 @@ fn reads_or_no_space(run: &Run) {
 /// A store for which there was no room, or no quota, said `Io`: nobody made room and tried again.
 #[test]
 fn a_store_that_finds_no_room_to_be_created_says_which_directory_is_full() {
-    let options = (plan(3).options).data_directories(vec!["a".into(), "b".into()]);
+    let options = plan(3).options;
+    let create = CreateOptions::new().data_directories(vec!["a".into(), "b".into()]);
     let root = Path::new("/above/store");
     for limit in [SimDisk::set_capacity, SimDisk::set_quota] {
         let (mut refused, mut room) = (BTreeSet::new(), 0);
@@ -107,7 +108,8 @@ fn a_store_that_finds_no_room_to_be_created_says_which_directory_is_full() {
             let disk = SimDisk::new(room);
             disk.create_dir(Path::new("/above")).unwrap();
             limit(&disk, room);
-            let Err(error) = Store::create_on(Arc::new(disk), root, options.clone()) else {
+            let made = Store::create_on(Arc::new(disk), root, create.clone(), options.clone());
+            let Err(error) = made else {
                 break;
             };
             let Error::NoSpace { path, .. } = &error else {
@@ -132,7 +134,7 @@ fn an_export_and_a_repair_that_find_no_room_say_which_directory_is_full() {
     let mut refused = [0; 2];
     for room in (0..64 << 10).step_by(512) {
         let disk = SimDisk::new(room);
-        let mut run = Run::new(Arc::new(disk.clone()), &plan.options);
+        let mut run = Run::of(Arc::new(disk.clone()), &plan);
         run.create().unwrap();
         run.step(&rows(0..20, 1.0)).unwrap();
         run.step(&Op::Checkpoint(1, vec![])).unwrap();

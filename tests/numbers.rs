@@ -413,7 +413,7 @@ fn a_field_of_every_kind_has_values_where_arithmetic_goes_wrong() {
 #[test]
 fn the_first_and_the_last_key_are_keys_like_others() {
     let directory = tempfile::tempdir().unwrap();
-    let store = Store::create(directory.path(), small::options()).unwrap();
+    let store = Store::create(directory.path(), CreateOptions::new(), small::options()).unwrap();
     let table = store.create_table(&sgd("t", 4)).unwrap();
     let last = unmix64(u64::MAX);
     let ends = [0, u64::MAX, 1, u64::MAX - 1, 1 << 63, last];

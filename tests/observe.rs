@@ -41,7 +41,13 @@ fn options(inline: bool) -> RuntimeOptions {
 }
 
 fn create(disk: &Io, root: &str, inline: bool) -> (Store, TableId) {
-    let store = Store::create_on(disk.clone(), root.as_ref(), options(inline)).unwrap();
+    let store = Store::create_on(
+        disk.clone(),
+        root.as_ref(),
+        CreateOptions::new(),
+        options(inline),
+    )
+    .unwrap();
     let table = store.create_table(&TableDescriptor::new("t", DIM)).unwrap();
     (store, table)
 }

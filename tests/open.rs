@@ -14,7 +14,7 @@ use small::{invalid, options, set, sgd, values};
 fn a_store_dropped_without_a_checkpoint_reopens_at_the_last_one() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
-    let store = Store::create(&path, options()).unwrap();
+    let store = Store::create(&path, CreateOptions::new(), options()).unwrap();
     let table = store.create_table(&sgd("t", 4)).unwrap();
     set(&store, table, &[1, 2], 1.0, 4);
     store.checkpoint(1, &[]).unwrap();
@@ -39,10 +39,9 @@ fn a_store_dropped_without_a_checkpoint_reopens_at_the_last_one() {
 fn checkpoints_are_retained_rolled_back_to_and_exported() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
-    let options = options()
-        .retain_checkpoints(3)
-        .data_directories(vec!["a".into(), dir.path().join("b")]);
-    let store = Store::create(&path, options.clone()).unwrap();
+    let options = options().retain_checkpoints(3);
+    let create = CreateOptions::new().data_directories(vec!["a".into(), dir.path().join("b")]);
+    let store = Store::create(&path, create, options.clone()).unwrap();
     let table = store.create_table(&sgd("t", 64)).unwrap();
     let keys: Vec<u64> = (0..3000).collect();
     let mut ids = Vec::new();
@@ -79,7 +78,7 @@ fn checkpoints_are_retained_rolled_back_to_and_exported() {
     drop(reader);
     store.close().unwrap();
     std::fs::remove_dir_all(&path).unwrap();
-    let exported = Store::open(&target, options.data_directories(vec![]));
+    let exported = Store::open(&target, options);
     let exported = exported.unwrap();
     for batch in keys.chunks(500) {
         assert_eq!(
@@ -99,7 +98,7 @@ fn checkpoints_are_retained_rolled_back_to_and_exported() {
 #[test]
 fn one_writer_at_a_time() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::create(dir.path(), options()).unwrap();
+    let store = Store::create(dir.path(), CreateOptions::new(), options()).unwrap();
     assert!(matches!(
         Store::open(dir.path(), options()),
         Err(Error::Locked { .. })
@@ -123,14 +122,14 @@ fn what_is_not_a_store_is_named() {
         open(&path.join("file")),
         ArgumentError::NotAStore { .. }
     ));
-    let stranger = invalid(Store::create(path, options()).unwrap_err());
+    let stranger = invalid(Store::create(path, CreateOptions::new(), options()).unwrap_err());
     assert!(
         matches!(stranger, ArgumentError::NotAStore { .. }),
         "{stranger}"
     );
     let store = path.join("store");
-    drop(Store::create(&store, options()).unwrap());
-    let again = invalid(Store::create(&store, options()).unwrap_err());
+    drop(Store::create(&store, CreateOptions::new(), options()).unwrap());
+    let again = invalid(Store::create(&store, CreateOptions::new(), options()).unwrap_err());
     assert!(matches!(again, ArgumentError::AlreadyAStore { .. }));
     std::fs::remove_file(store.join("STORE")).unwrap();
     assert!(open(&store).to_string().contains("creation did not finish"));
@@ -141,7 +140,7 @@ fn a_newer_format_is_refused_by_version() {
     use hps::format::checksum::{Kind, checksum};
     use hps::format::{FileIdentity, identity::StoreIdentity};
     let dir = tempfile::tempdir().unwrap();
-    drop(Store::create(dir.path(), options()).unwrap());
+    drop(Store::create(dir.path(), CreateOptions::new(), options()).unwrap());
     let store = StoreIdentity::decode(&std::fs::read(dir.path().join("STORE")).unwrap()).unwrap();
     let file = dir.path().join("CURRENT");
     let mut bytes = std::fs::read(&file).unwrap();
@@ -163,7 +162,7 @@ fn a_newer_format_is_refused_by_version() {
 #[test]
 fn the_index_image_is_a_cache_and_damage_to_it_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::create(dir.path(), options()).unwrap();
+    let store = Store::create(dir.path(), CreateOptions::new(), options()).unwrap();
     let table = store.create_table(&sgd("t", 16)).unwrap();
     let keys: Vec<u64> = (0..30_000).collect();
     for (step, part) in keys.chunks(10_000).enumerate() {
@@ -225,7 +224,7 @@ fn thresholds_of_tests_bring_an_image_a_new_manifest_and_more_numbers_within_a_f
         numbers_reserved: 20,
         ..Thresholds::default()
     });
-    let store = Store::create(dir.path(), options).unwrap();
+    let store = Store::create(dir.path(), CreateOptions::new(), options).unwrap();
     let table = store.create_table(&sgd("t", 4)).unwrap();
     let (mut images, mut manifests) = (BTreeSet::new(), BTreeSet::new());
     let mut kinds = BTreeMap::new();
@@ -264,7 +263,7 @@ fn images_are_at_most_a_tenth_of_what_is_flushed_and_there_is_one_when_that_allo
             image_small_bytes: 0,
             ..Thresholds::default()
         });
-        let store = Store::create(dir.path(), options).unwrap();
+        let store = Store::create(dir.path(), CreateOptions::new(), options).unwrap();
         let table = store.create_table(&sgd("t", dim)).unwrap();
         let mut images = BTreeMap::new();
         for step in 1..=40u64 {
@@ -286,5 +285,79 @@ fn images_are_at_most_a_tenth_of_what_is_flushed_and_there_is_one_when_that_allo
         assert!(bytes * 10 <= flushed, "dim {dim}: {images:?} of {flushed}");
         assert!(images.len() >= 3 || !some, "{images:?} of {flushed}");
         store.close().unwrap();
+    }
+}
+
+/// The list of an open and that of a create were one option: an open could not be told apart from a
+/// create that finds a store, and a wrong list in a create was taken for directories that had moved.
+#[test]
+fn data_directories_that_have_moved_are_named_at_each_open_and_at_no_create() {
+    let dir = tempfile::tempdir().unwrap();
+    let (root, at) = (dir.path().join("store"), |name: &str| dir.path().join(name));
+    let create = CreateOptions::new().data_directories(vec!["a".into(), at("b")]);
+    let store = Store::create(&root, create, options()).unwrap();
+    let table = store.create_table(&sgd("t", 64)).unwrap();
+    let keys: Vec<u64> = (0..2000).collect();
+    for keys in keys.chunks(500) {
+        set(&store, table, keys, 3.0, 64);
+    }
+    let id = store.checkpoint(1, &[]).unwrap().id;
+    store.close().unwrap();
+    std::fs::rename(root.join("a"), at("c")).unwrap();
+    std::fs::rename(at("b"), root.join("d")).unwrap();
+    let missing = Store::open(&root, options()).unwrap_err();
+    assert!(
+        matches!(&missing, Error::MissingDirectory { index: 0, .. }),
+        "{missing}"
+    );
+    assert!(
+        missing.to_string().contains("moved_directories"),
+        "{missing}"
+    );
+    let moved = |places: Vec<std::path::PathBuf>| options().moved_directories(places);
+    let few = invalid(Store::open(&root, moved(vec![at("c")])).unwrap_err());
+    assert!(
+        matches!(
+            few,
+            ArgumentError::Length {
+                what: "moved_directories",
+                expected: 2,
+                found: 1
+            }
+        ),
+        "{few:?}"
+    );
+    let crossed = Store::open(&root, moved(vec!["d".into(), at("c")])).unwrap_err();
+    assert!(matches!(crossed, Error::Corrupt { .. }), "{crossed}");
+    let right = || moved(vec![at("c"), "d".into()]);
+    let store = Store::open(&root, right()).unwrap();
+    assert_eq!(values(&store, table, &keys[..500], 64), [3.0; 500 * 64]);
+    set(&store, table, &keys[..500], 4.0, 64);
+    store.checkpoint(2, &[]).unwrap();
+    let reader = Store::open_read_only(&root, Some(id), right()).unwrap();
+    assert_eq!(values(&reader, table, &keys[..500], 64), [3.0; 500 * 64]);
+    drop(reader);
+    // A rollback opens it once more.
+    let store = store.rollback(id).unwrap();
+    assert_eq!(values(&store, table, &keys[1500..], 64), [3.0; 500 * 64]);
+    store.close().unwrap();
+    assert!(matches!(
+        Store::open(&root, options()).unwrap_err(),
+        Error::MissingDirectory { .. }
+    ));
+    let tables = [sgd("t", 64)];
+    let (store, _) = Store::open_or_create(&root, CreateOptions::new(), right(), &tables).unwrap();
+    store.close().unwrap();
+    // Nothing is made by options that can't be right.
+    let new = at("new");
+    let created = Store::create(&new, CreateOptions::new(), right()).map(drop);
+    let either = Store::open_or_create(&new, CreateOptions::new(), right(), &tables).map(drop);
+    for refused in [created, either] {
+        let refused = invalid(refused.unwrap_err());
+        assert!(
+            matches!(&refused, ArgumentError::Option { name, .. } if *name == "moved_directories"),
+            "{refused:?}"
+        );
+        assert!(!new.exists());
     }
 }

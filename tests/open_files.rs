@@ -51,7 +51,7 @@ fn keys_of(file: u64) -> Vec<u64> {
 
 /// A store with two checkpoints, the first of `FILES` files, the second of as many more.
 fn grown(disk: impl Into<Io>) -> (Store, TableId) {
-    let store = Store::create_on(disk, Path::new(ROOT), options()).unwrap();
+    let store = Store::create_on(disk, Path::new(ROOT), CreateOptions::new(), options()).unwrap();
     let table = store.create_table(&sgd("rows", DIM)).unwrap();
     for step in 1..=2 {
         for file in (step - 1) * FILES..step * FILES {

@@ -27,7 +27,17 @@ fn run(
     options: RuntimeOptions,
     tables: &[TableDescriptor],
 ) -> Result<(Store, Vec<TableId>)> {
-    Store::open_or_create_on(Io::of(disk.clone()), Path::new(ROOT), options, tables)
+    run_with(disk, CreateOptions::new(), options, tables)
+}
+
+fn run_with(
+    disk: &SimDisk,
+    create: CreateOptions,
+    options: RuntimeOptions,
+    tables: &[TableDescriptor],
+) -> Result<(Store, Vec<TableId>)> {
+    let io = Io::of(disk.clone());
+    Store::open_or_create_on(io, Path::new(ROOT), create, options, tables)
 }
 
 fn names(store: &Store) -> Vec<String> {
@@ -120,28 +130,27 @@ fn options_for_a_table_that_there_is_not_are_refused() {
 #[test]
 fn a_crash_at_every_call_leaves_what_the_next_run_opens() {
     let directories = vec!["a".into(), "/elsewhere".into()];
-    for options in [options(), options().data_directories(directories)] {
+    let two = CreateOptions::new().data_directories(directories);
+    for create in [CreateOptions::new(), two] {
+        let run = |disk: &SimDisk| run_with(disk, create.clone(), options(), &tables());
         let whole = SimDisk::new(1);
-        run(&whole, options.clone(), &tables())
-            .unwrap()
-            .0
-            .close_discarding();
+        run(&whole).unwrap().0.close_discarding();
         let calls = whole.calls();
         let (mut again, mut stopped) = (0, 0);
         for call in 0..calls {
             for mode in [CrashMode::KeepAll, CrashMode::KeepNone, CrashMode::Random] {
                 let disk = SimDisk::new(1);
                 disk.stop_at(call);
-                stopped += usize::from(run(&disk, options.clone(), &tables()).is_err());
+                stopped += usize::from(run(&disk).is_err());
                 let left = disk.crash(call, mode);
                 let at = format!("call {call} {mode:?}: {:?}", left.paths());
                 let is_store = left.paths().iter().any(|path| path.ends_with("STORE"));
                 again += usize::from(!is_store && !left.paths().is_empty());
-                let (store, ids) = run(&left, options.clone(), &tables()).expect(&at);
+                let (store, ids) = run(&left).expect(&at);
                 set(&store, ids[0], &[7], 1.5, 4);
                 store.checkpoint(1, &[]).expect(&at);
                 store.close().expect(&at);
-                let (store, ids) = run(&left, options.clone(), &tables()).expect(&at);
+                let (store, ids) = run(&left).expect(&at);
                 assert_eq!(values(&store, ids[0], &[7], 4), [1.5; 4], "{at}");
                 store.close().expect(&at);
             }

@@ -27,7 +27,8 @@ const ROOT: &str = "/store";
 fn writer(disk: &SimDisk) -> (Store, TableId) {
     let one = options().retain_checkpoints(1).inline(true);
     let shared = || Io::of(disk.clone());
-    let store = Store::create_on(shared(), Path::new(ROOT), one.clone()).unwrap();
+    let store =
+        Store::create_on(shared(), Path::new(ROOT), CreateOptions::new(), one.clone()).unwrap();
     let table = store.create_table(&sgd("t", 4)).unwrap();
     set(&store, table, &[1], 1.0, 4);
     store.checkpoint(1, &[]).unwrap();

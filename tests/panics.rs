@@ -69,7 +69,10 @@ fn options(many_writers: bool) -> RuntimeOptions {
         .io_depth(4)
         .space_bound(1.1)
         .retain_checkpoints(2)
-        .data_directories(vec!["a".into(), "b".into()])
+}
+
+fn create() -> CreateOptions {
+    CreateOptions::new().data_directories(vec!["a".into(), "b".into()])
 }
 
 fn table() -> TableDescriptor {
@@ -275,7 +278,8 @@ fn check_here(plant: Plant) {
     let disk = SimDisk::new(7);
     let (hooked, armed) = hooked(&disk, plant);
     let options = options(plant.many_writers);
-    let store = Store::create_on(Arc::new(hooked), Path::new(ROOT), options.clone()).unwrap();
+    let hooked = Arc::new(hooked);
+    let store = Store::create_on(hooked, Path::new(ROOT), create(), options.clone()).unwrap();
     let table_id = store.create_table(&table()).unwrap();
     let mut model = Model::default();
     let mut trainer = Trainer {
@@ -572,7 +576,7 @@ fn a_recorder_that_panics_ends_publishing_and_nothing_else() {
     as_caller(String::from("publisher"), || {
         let disk = Arc::new(SimDisk::new(1));
         let path = Path::new("/publisher");
-        let store = Store::create_on(disk, path, options(false)).unwrap();
+        let store = Store::create_on(disk, path, create(), options(false)).unwrap();
         let table = store.create_table(&table()).unwrap();
         while store.stats().publisher_panics == 0 {
             std::thread::sleep(Duration::from_millis(5));

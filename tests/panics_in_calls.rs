@@ -45,7 +45,6 @@ fn options() -> RuntimeOptions {
         .threads(2)
         .io_depth(4)
         .retain_checkpoints(3)
-        .data_directories(vec!["a".into(), "b".into()])
 }
 
 /// What the caller does.
@@ -95,7 +94,8 @@ type Rows = BTreeMap<u64, f32>;
 /// A store with three checkpoints, and the rows of each: files of the first ones are no more in the
 /// current version, and the last has stale rows.
 fn grown(disk: HookedDisk) -> (Store, BTreeMap<u64, Rows>) {
-    let store = Store::create_on(Arc::new(disk), Path::new(ROOT), options()).unwrap();
+    let create = CreateOptions::new().data_directories(vec!["a".into(), "b".into()]);
+    let store = Store::create_on(Arc::new(disk), Path::new(ROOT), create, options()).unwrap();
     let table = store.create_table(&sgd("rows", DIM)).unwrap();
     let (mut rows, mut saved) = (Rows::new(), BTreeMap::new());
     for step in 1..=LAST {

@@ -33,7 +33,13 @@ fn found(mut rows: RowIter, table: TableId) -> Found {
 
 /// Two tables in several files of several checkpoints, with newer copies and removed keys.
 fn sample() -> (Store, [TableId; 2], CheckpointId) {
-    let store = Store::create_on(Io::of(SimDisk::new(9)), Path::new("/store"), options()).unwrap();
+    let store = Store::create_on(
+        Io::of(SimDisk::new(9)),
+        Path::new("/store"),
+        CreateOptions::new(),
+        options(),
+    )
+    .unwrap();
     let tables = ["a", "b"].map(|name| store.create_table(&sgd(name, 2)).unwrap());
     for (round, keys) in (1u16..).zip([5000, 3000, 700]) {
         fill(&store, tables[0], keys, 1000, f32::from(round), 2);
@@ -111,7 +117,13 @@ fn a_range_has_the_keys_in_it_and_both_of_its_ends() {
 #[test]
 fn parts_that_need_nothing_of_a_damaged_key_block_have_all_their_rows_and_no_other_is_short() {
     let disk = SimDisk::new(10);
-    let store = Store::create_on(Io::of(disk.clone()), Path::new("/store"), options()).unwrap();
+    let store = Store::create_on(
+        Io::of(disk.clone()),
+        Path::new("/store"),
+        CreateOptions::new(),
+        options(),
+    )
+    .unwrap();
     let table = store.create_table(&sgd("t", 2)).unwrap();
     fill(&store, table, 3400, 3400, 1.0, 2);
     let last = store.checkpoint(1, &[]).unwrap().id;
@@ -184,7 +196,13 @@ fn check_unique(store: &Store, keys: &[u64]) {
 
 fn store_of(threads: usize) -> Store {
     let options = options().threads(threads);
-    Store::create_on(Io::of(SimDisk::new(1)), Path::new("/store"), options).unwrap()
+    Store::create_on(
+        Io::of(SimDisk::new(1)),
+        Path::new("/store"),
+        CreateOptions::new(),
+        options,
+    )
+    .unwrap()
 }
 
 #[test]
@@ -217,7 +235,13 @@ fn a_walk_opens_only_files_that_may_have_keys_in_its_range() {
     let io = || Io::of(disk.clone());
     let mut options = options();
     options.retain_checkpoints = 3;
-    let store = Store::create_on(io(), Path::new("/store"), options.clone()).unwrap();
+    let store = Store::create_on(
+        io(),
+        Path::new("/store"),
+        CreateOptions::new(),
+        options.clone(),
+    )
+    .unwrap();
     let table = store.create_table(&sgd("t", 2)).unwrap();
     let of = |part: usize| -> Vec<u64> {
         let range = part_range(part, 2);

@@ -195,7 +195,7 @@ fn liar(during: &'static str, mistake: Mistake) -> Liar {
 
 /// A workload that takes every step of which there is a break.
 fn plan(seed: u64) -> Plan {
-    let mut options = some_options(&mut Random(seed), vec!["a".into(), "b".into()]);
+    let mut options = some_options(&mut Random(seed));
     options.retain_checkpoints = 2;
     options.thresholds = Thresholds {
         image_young_bytes: 0,
@@ -228,6 +228,7 @@ fn plan(seed: u64) -> Plan {
     ];
     Plan {
         ops,
+        create: CreateOptions::new().data_directories(vec!["a".into(), "b".into()]),
         options,
         compacting: false,
     }

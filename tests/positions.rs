@@ -30,7 +30,7 @@ fn create(disk: &Io, shards: usize, non_finite: NonFinite) -> Store {
         .cache_bytes(4 << 20)
         .shards(shards)
         .non_finite(non_finite);
-    Store::create_on(disk.clone(), Path::new(ROOT), options).unwrap()
+    Store::create_on(disk.clone(), Path::new(ROOT), CreateOptions::new(), options).unwrap()
 }
 
 fn bits(values: &[f32]) -> Vec<u32> {

@@ -30,7 +30,7 @@ const ROOT: &str = "/store";
 const DIM: usize = 64;
 
 fn create(disk: impl Into<Io>, options: RuntimeOptions) -> Store {
-    Store::create_on(disk, Path::new(ROOT), options).unwrap()
+    Store::create_on(disk, Path::new(ROOT), CreateOptions::new(), options).unwrap()
 }
 
 fn inline() -> RuntimeOptions {

@@ -22,7 +22,13 @@ fn neighbours_are_one_read_and_what_is_far_apart_is_read_apart() {
     let disk = SimDisk::new(1);
     let shared = || Arc::new(disk.clone());
     let options = options().cache_bytes(64 << 20).shards(1).threads(1);
-    let store = Store::create_on(shared(), Path::new(ROOT), options.clone()).unwrap();
+    let store = Store::create_on(
+        shared(),
+        Path::new(ROOT),
+        CreateOptions::new(),
+        options.clone(),
+    )
+    .unwrap();
     let table = store.create_table(&sgd("t", DIM)).unwrap();
     let mut keys: Vec<u64> = (0..64).collect();
     keys.sort_by_key(|key| mix64(*key));

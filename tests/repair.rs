@@ -204,7 +204,13 @@ fn a_directory_in_the_place_of_a_file_costs_what_was_in_the_file() {
 fn a_lost_footer_costs_nothing_where_there_is_one_table() {
     let disk = SimDisk::new(1);
     let options = RuntimeOptions::new().cache_bytes(8 << 20).inline(true);
-    let store = Store::create_on(Io::of(disk.clone()), Path::new(ROOT), options).unwrap();
+    let store = Store::create_on(
+        Io::of(disk.clone()),
+        Path::new(ROOT),
+        CreateOptions::new(),
+        options,
+    )
+    .unwrap();
     let table = store.create_table(&TableDescriptor::new("t", 100)).unwrap();
     let keys: Vec<u64> = (0..700).map(key).collect();
     let mut out = vec![0.0; keys.len() * 100];
@@ -328,10 +334,9 @@ fn the_repaired_store_takes_the_place_of_the_damaged_one() {
     let root = home.path().join("store");
     let disk = Io::pread();
     let outside = home.path().join("elsewhere");
-    let options = RuntimeOptions::new()
-        .cache_bytes(64 << 20)
-        .data_directories(vec!["a".into(), outside.clone()]);
-    let store = Store::create_on(disk.clone(), &root, options.clone()).unwrap();
+    let options = RuntimeOptions::new().cache_bytes(64 << 20);
+    let create = CreateOptions::new().data_directories(vec!["a".into(), outside.clone()]);
+    let store = Store::create_on(disk.clone(), &root, create, options.clone()).unwrap();
     let table = store.create_table(&TableDescriptor::new("t", 8)).unwrap();
     let keys: Vec<u64> = (0..2000).map(key).collect();
     let mut out = vec![0.0; keys.len() * 8];
@@ -373,7 +378,6 @@ fn the_repaired_store_takes_the_place_of_the_damaged_one() {
     );
     let found = contents(disk.clone(), &root, CheckpointId(1)).unwrap();
     assert_eq!(found.len(), 1998);
-    let options = options.data_directories(Vec::new());
     let store = Store::open_on(disk.clone(), &root, options).unwrap();
     assert_eq!(store.checkpoint_meta(CheckpointId(1)).unwrap(), b"dense");
     let table = store.table("t").unwrap();
@@ -411,10 +415,10 @@ fn the_repaired_store_takes_the_place_of_the_damaged_one() {
 #[test]
 fn a_repair_that_is_stopped_leaves_data_directories_elsewhere_as_they_are() {
     let (disk, outside) = (SimDisk::new(1), PathBuf::from("/elsewhere"));
-    let options = RuntimeOptions::new()
-        .inline(true)
-        .data_directories(vec!["a".into(), outside.clone()]);
-    let store = Store::create_on(Io::of(disk.clone()), Path::new(ROOT), options).unwrap();
+    let options = RuntimeOptions::new().inline(true);
+    let create = CreateOptions::new().data_directories(vec!["a".into(), outside.clone()]);
+    let io = Io::of(disk.clone());
+    let store = Store::create_on(io, Path::new(ROOT), create, options).unwrap();
     let table = store.create_table(&TableDescriptor::new("t", 8)).unwrap();
     let keys: Vec<u64> = (0..200).map(key).collect();
     let mut out = vec![1.0; keys.len() * 8];

@@ -43,9 +43,11 @@ fn store(directories: &[&str]) -> SimDisk {
         .cache_bytes(8 << 20)
         .inline(true)
         .shards(1)
-        .retain_checkpoints(2)
-        .data_directories(directories.iter().map(PathBuf::from).collect());
-    let store = Store::create_on(Io::of(disk.clone()), Path::new(ROOT), options).unwrap();
+        .retain_checkpoints(2);
+    let parts = directories.iter().map(PathBuf::from).collect();
+    let create = CreateOptions::new().data_directories(parts);
+    let io = Io::of(disk.clone());
+    let store = Store::create_on(io, Path::new(ROOT), create, options).unwrap();
     let tables = ["users", "items"].map(|name| {
         let table = TableDescriptor::new(name, 4).optimizer(Optimizer::Sgd);
         store.create_table(&table).unwrap()

@@ -72,11 +72,9 @@ fn role() {
 /// Makes a store with a file of every kind, and an export, under an umask that forbids nothing.
 fn make(place: &Path) {
     umask(Mode::empty());
-    let options = RuntimeOptions::new()
-        .data_directories(vec!["a".into(), place.join("elsewhere")])
-        .cache_bytes(4 << 20)
-        .threads(1);
-    let store = Store::create(&place.join("store"), options).unwrap();
+    let create = CreateOptions::new().data_directories(vec!["a".into(), place.join("elsewhere")]);
+    let options = RuntimeOptions::new().cache_bytes(4 << 20).threads(1);
+    let store = Store::create(&place.join("store"), create, options).unwrap();
     let table = store.create_table(&TableDescriptor::new("t", 16)).unwrap();
     for step in 1..4u64 {
         let keys: Vec<u64> = (step * 10_000..step * 10_000 + 10_000).collect();

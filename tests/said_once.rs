@@ -35,7 +35,13 @@ fn the_flushing_thread_says_once_that_writes_are_refused() {
         (call == "create" && rows).then(|| Err(Errno::EIO.into()))
     });
     let disk = HookedDisk::new(SimDisk::new(1), hook);
-    let store = Store::create_on(Arc::new(disk), Path::new("/store"), options()).unwrap();
+    let store = Store::create_on(
+        Arc::new(disk),
+        Path::new("/store"),
+        CreateOptions::new(),
+        options(),
+    )
+    .unwrap();
     let table = store.create_table(&sgd("rows", DIM)).unwrap();
     let said = |what: &str| {
         let seen = spans.seen();

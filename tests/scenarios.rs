@@ -36,7 +36,6 @@ fn rows(keys: std::ops::Range<u64>, value: f32) -> Op {
 fn sample(retain: usize) -> (SimDisk, Run) {
     let disk = SimDisk::new(3);
     let mut options = plan(3).options;
-    options.data_directories = vec!["a".into(), "b".into()];
     options.retain_checkpoints = retain;
     options.thresholds = Thresholds {
         image_young_bytes: 0,
@@ -44,6 +43,7 @@ fn sample(retain: usize) -> (SimDisk, Run) {
         ..Thresholds::default()
     };
     let mut run = Run::new(Io::of(disk.clone()), &options);
+    run.model.create.data_directories = vec!["a".into(), "b".into()];
     run.create().unwrap();
     run.step(&rows(0..20, 1.0)).unwrap();
     run.step(&Op::Checkpoint(1, vec![1; 100])).unwrap();
@@ -202,6 +202,7 @@ fn a_checkpoint_of_an_empty_table_is_cut_at_each_call() {
     assert!(cut(&disk, &mut run, &[Op::CreateTable, checkpoint(2)]) > 20);
     let disk = SimDisk::new(4);
     let mut run = Run::new(Io::of(disk.clone()), &run.options);
+    run.model.create.data_directories = vec!["a".into(), "b".into()];
     run.create().unwrap();
     run.step(&checkpoint(1)).unwrap();
     run.store = None;

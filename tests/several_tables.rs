@@ -25,7 +25,13 @@ use spans::Spans;
 const ROOT: &str = "/store";
 
 fn create(options: RuntimeOptions) -> Store {
-    Store::create_on(Io::of(SimDisk::new(5)), Path::new(ROOT), options).unwrap()
+    Store::create_on(
+        Io::of(SimDisk::new(5)),
+        Path::new(ROOT),
+        CreateOptions::new(),
+        options,
+    )
+    .unwrap()
 }
 
 /// Tables of several widths and optimizers.
@@ -457,7 +463,13 @@ fn one_admission(shards: usize, threads: usize) {
         .shards(shards)
         .threads(threads)
         .inline(true);
-    let store = Store::create_on(disk.clone(), Path::new(ROOT), options.clone()).unwrap();
+    let store = Store::create_on(
+        disk.clone(),
+        Path::new(ROOT),
+        CreateOptions::new(),
+        options.clone(),
+    )
+    .unwrap();
     let keys: Vec<u64> = (0..100).map(mix64).collect();
     let dim = |t: usize| 4 + 4 * (t % 3);
     let make = |t| store.create_table(&sgd(&format!("t{t}"), dim(t))).unwrap();

@@ -67,7 +67,13 @@ fn play(scene: &Scene, seed: u64) {
     let mut rng = Rng(seed);
     let disk = SimDisk::new(rng.next());
     let shared = Io::of(disk.clone());
-    let store = Store::create_on(shared, Path::new(ROOT), options(scene, false)).unwrap();
+    let store = Store::create_on(
+        shared,
+        Path::new(ROOT),
+        CreateOptions::new(),
+        options(scene, false),
+    )
+    .unwrap();
     store.create_table(&table()).unwrap();
     let logs: [Log; TRAINERS] = Default::default();
     let mut cuts = Vec::new();
@@ -148,7 +154,13 @@ fn prefetch(scene: &Scene, store: &Store, trainer: usize, seed: u64) {
 fn play_tickets(scene: &Scene, seed: u64) {
     let mut rng = Rng(seed);
     let disk = Io::of(SimDisk::new(rng.next()));
-    let store = Store::create_on(disk, Path::new(ROOT), options(scene, false)).unwrap();
+    let store = Store::create_on(
+        disk,
+        Path::new(ROOT),
+        CreateOptions::new(),
+        options(scene, false),
+    )
+    .unwrap();
     store.create_table(&table()).unwrap();
     let narrow = |name| TableDescriptor::new(name, 256);
     thread::scope(|scope| {
@@ -188,7 +200,13 @@ fn play_tickets(scene: &Scene, seed: u64) {
 fn play_several(scene: &Scene, seed: u64) {
     let mut rng = Rng(seed);
     let disk = Io::of(SimDisk::new(rng.next()));
-    let store = Store::create_on(disk, Path::new(ROOT), options(scene, false)).unwrap();
+    let store = Store::create_on(
+        disk,
+        Path::new(ROOT),
+        CreateOptions::new(),
+        options(scene, false),
+    )
+    .unwrap();
     for name in ["t", "u"] {
         let table = table().name(String::from(name));
         store.create_table(&table).unwrap();
@@ -236,7 +254,13 @@ fn play_several(scene: &Scene, seed: u64) {
 fn play_puts(scene: &Scene, seed: u64) {
     let mut rng = Rng(seed);
     let disk = Io::of(SimDisk::new(rng.next()));
-    let store = Store::create_on(disk.clone(), Path::new(ROOT), options(scene, false)).unwrap();
+    let store = Store::create_on(
+        disk.clone(),
+        Path::new(ROOT),
+        CreateOptions::new(),
+        options(scene, false),
+    )
+    .unwrap();
     store.create_table(&table()).unwrap();
     let books: [Book; TRAINERS] = Default::default();
     let ended = || {

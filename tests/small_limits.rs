@@ -109,7 +109,7 @@ fn train(place: &Path, how: &str) {
     let log = Spans::default();
     tracing::subscriber::set_global_default(log.clone()).unwrap();
     let place = place.join(how.replace(' ', "-"));
-    let store = Store::create(&place, options(how)).unwrap();
+    let store = Store::create(&place, CreateOptions::new(), options(how)).unwrap();
     let table = store.create_table(&sgd("t", DIM)).unwrap();
     for number in 1..=STEPS {
         step(&store, table, number);
@@ -262,7 +262,7 @@ fn few_threads(place: &Path, how: &str) {
     let place = place.join(format!("few-{how}"));
     std::fs::create_dir(&place).unwrap();
     let made = place.join("made");
-    let store = Store::create(&made, options(how)).unwrap();
+    let store = Store::create(&made, CreateOptions::new(), options(how)).unwrap();
     let table = store.create_table(&sgd("t", DIM)).unwrap();
     set(&store, table, &[1, 2, 3], 1.0, DIM);
     store.checkpoint(1, b"").unwrap();
@@ -271,7 +271,7 @@ fn few_threads(place: &Path, how: &str) {
     loop {
         let fresh = place.join(format!("fresh-{more}"));
         threads_more(Some(more));
-        let created = Store::create(&fresh, options(how)).map(drop);
+        let created = Store::create(&fresh, CreateOptions::new(), options(how)).map(drop);
         let opened = Store::open(&made, options(how)).map(|store| {
             set(&store, table, &[1, 2, 3], 1.0, DIM);
             // Its thread may be the one that is not to be had.
@@ -298,7 +298,7 @@ fn few_threads(place: &Path, how: &str) {
         }
         // Once there are threads, all is as it should be.
         if created.is_err() {
-            Store::create(&fresh, options(how))
+            Store::create(&fresh, CreateOptions::new(), options(how))
                 .unwrap()
                 .close()
                 .unwrap();

@@ -17,7 +17,7 @@ fn rows_larger_than_memory_survive_eviction_checkpoint_and_reopen() {
     let dim = 64;
     for engine in [IoEngine::Uring, IoEngine::Pread] {
         let options = options().io(engine);
-        let store = Store::create(&path, options.clone()).unwrap();
+        let store = Store::create(&path, CreateOptions::new(), options.clone()).unwrap();
         let table = store.create_table(&sgd("t", dim)).unwrap();
         let keys: Vec<u64> = (0..20_000).collect();
         for batch in keys.chunks(500) {
@@ -54,8 +54,8 @@ fn rows_larger_than_memory_survive_eviction_checkpoint_and_reopen() {
 #[test]
 fn bad_arguments_each_have_their_error_and_change_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::create(&dir.path().join("a"), options()).unwrap();
-    let other = Store::create(&dir.path().join("b"), options()).unwrap();
+    let store = Store::create(&dir.path().join("a"), CreateOptions::new(), options()).unwrap();
+    let other = Store::create(&dir.path().join("b"), CreateOptions::new(), options()).unwrap();
     let table = store.create_table(&sgd("t", 4)).unwrap();
     let foreign = other.create_table(&sgd("t", 4)).unwrap();
     assert!(matches!(
@@ -134,7 +134,7 @@ fn bad_arguments_each_have_their_error_and_change_nothing() {
     ));
     let wrong = options().shards(0);
     assert!(matches!(
-        invalid(Store::create(&dir.path().join("c"), wrong).unwrap_err()),
+        invalid(Store::create(&dir.path().join("c"), CreateOptions::new(), wrong).unwrap_err()),
         ArgumentError::Option { name: "shards", .. }
     ));
     store.close().unwrap();
@@ -147,7 +147,7 @@ fn gradients_that_are_not_finite_are_counted_and_skipped_or_refused() {
     for policy in [NonFinite::Skip, NonFinite::Reject, NonFinite::Apply] {
         let options = options().non_finite(policy);
         let path = dir.path().join(format!("{policy:?}"));
-        let store = Store::create(&path, options).unwrap();
+        let store = Store::create(&path, CreateOptions::new(), options).unwrap();
         let table = store.create_table(&sgd("t", 2)).unwrap();
         let mut out = [0.0; 6];
         let lease = store.pull(table, &[1, 2, 3], &mut out).unwrap();
@@ -193,7 +193,7 @@ fn gradients_that_are_not_finite_are_counted_and_skipped_or_refused() {
 #[test]
 fn a_batch_that_can_not_fit_names_the_cache_it_needs() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::create(&dir.path().join("a"), options()).unwrap();
+    let store = Store::create(&dir.path().join("a"), CreateOptions::new(), options()).unwrap();
     let table = store.create_table(&sgd("t", 64)).unwrap();
     let keys: Vec<u64> = (0..20_000).collect();
     let mut out = vec![0.0; keys.len() * 64];
@@ -215,7 +215,7 @@ fn a_batch_that_can_not_fit_names_the_cache_it_needs() {
     drop(ticket.wait().unwrap());
     store.close().unwrap();
     let big = options().cache_bytes(needed_bytes);
-    let store = Store::create(&dir.path().join("b"), big).unwrap();
+    let store = Store::create(&dir.path().join("b"), CreateOptions::new(), big).unwrap();
     let table = store.create_table(&sgd("t", 64)).unwrap();
     drop(store.pull(table, &keys, &mut out).unwrap());
     store.close().unwrap();
@@ -225,7 +225,7 @@ fn a_batch_that_can_not_fit_names_the_cache_it_needs() {
 #[test]
 fn what_outlives_its_store_is_told_that_the_store_is_closed() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::create(dir.path(), options()).unwrap();
+    let store = Store::create(dir.path(), CreateOptions::new(), options()).unwrap();
     let table = store.create_table(&sgd("t", 64)).unwrap();
     let keys: Vec<u64> = (0..2800).collect();
     let mut out = vec![0.0; 1400 * 64];
@@ -241,7 +241,7 @@ fn what_outlives_its_store_is_told_that_the_store_is_closed() {
 #[test]
 fn a_ticket_that_is_waited_for_when_its_store_is_closed_is_told_so() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::create(dir.path(), options()).unwrap();
+    let store = Store::create(dir.path(), CreateOptions::new(), options()).unwrap();
     let table = store.create_table(&sgd("t", 64)).unwrap();
     let keys: Vec<u64> = (0..2800).collect();
     let mut out = vec![0.0; 1400 * 64];
@@ -269,7 +269,7 @@ fn a_ticket_that_is_waited_for_when_its_store_is_closed_is_told_so() {
 #[test]
 fn leases_overlap_and_a_pull_sees_every_earlier_push() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::create(dir.path(), options()).unwrap();
+    let store = Store::create(dir.path(), CreateOptions::new(), options()).unwrap();
     let table = store.create_table(&sgd("t", 2)).unwrap();
     let tickets: Vec<Ticket> = (0..3)
         .map(|i| store.prefetch(table, &[1, 2 + i]).unwrap())
@@ -307,7 +307,7 @@ fn leases_overlap_and_a_pull_sees_every_earlier_push() {
 fn a_checkpoint_of_many_files_is_the_cut_whatever_changes_beside_it() {
     let dir = tempfile::tempdir().unwrap();
     let options = options().cache_bytes(64 << 20).file_bytes(1 << 20);
-    let store = Store::create(dir.path(), options.clone()).unwrap();
+    let store = Store::create(dir.path(), CreateOptions::new(), options.clone()).unwrap();
     let table = store.create_table(&sgd("t", 64)).unwrap();
     let keys: Vec<u64> = (0..40_000).collect();
     let set_all = |value: f32| {
@@ -346,7 +346,7 @@ fn a_checkpoint_of_many_files_is_the_cut_whatever_changes_beside_it() {
 fn after_a_checkpoint_no_row_counts_as_changed() {
     for _ in 0..10 {
         let dir = tempfile::tempdir().unwrap();
-        let store = Store::create(dir.path(), options()).unwrap();
+        let store = Store::create(dir.path(), CreateOptions::new(), options()).unwrap();
         let table = store.create_table(&sgd("t", 64)).unwrap();
         let keys: Vec<u64> = (0..10_000).collect();
         for batch in keys.chunks(500) {
@@ -363,7 +363,7 @@ fn after_a_checkpoint_no_row_counts_as_changed() {
 #[test]
 fn a_store_closed_right_after_a_checkpoint_can_be_opened_at_once() {
     let dir = tempfile::tempdir().unwrap();
-    drop(Store::create(dir.path(), options()).unwrap());
+    drop(Store::create(dir.path(), CreateOptions::new(), options()).unwrap());
     for step in 1..100 {
         let store = Store::open(dir.path(), options()).unwrap();
         let ticket = store.checkpoint_begin(step, &[]).unwrap();
@@ -381,7 +381,13 @@ fn a_store_closed_right_after_a_checkpoint_can_be_opened_at_once() {
 fn closing_beside_a_checkpoint_that_fails_reports_the_changes() {
     let disk = hps::io::sim::SimDisk::new(1);
     let root = Path::new("/store");
-    let store = Store::create_on(std::sync::Arc::new(disk.clone()), root, options()).unwrap();
+    let store = Store::create_on(
+        std::sync::Arc::new(disk.clone()),
+        root,
+        CreateOptions::new(),
+        options(),
+    )
+    .unwrap();
     let table = store.create_table(&sgd("t", 2)).unwrap();
     store.checkpoint(1, &[]).unwrap();
     set(&store, table, &[1], 1.0, 2);
@@ -398,7 +404,7 @@ fn a_rollback_finds_a_file_number_however_many_were_used() {
     use hps::ssd::recover::{self, OpenRequest};
     let disk = hps::io::Io::of(hps::io::sim::SimDisk::new(1));
     let root = Path::new("/store");
-    let store = Store::create_on(disk.clone(), root, options()).unwrap();
+    let store = Store::create_on(disk.clone(), root, CreateOptions::new(), options()).unwrap();
     let id = store.checkpoint(1, &[]).unwrap().id;
     store.close().unwrap();
     for used in [4090, 4096, 4097, 8192] {
@@ -430,7 +436,13 @@ fn a_rollback_finds_a_file_number_however_many_were_used() {
 fn a_table_can_be_created_right_after_a_ticket_was_dropped() {
     let disk = hps::io::sim::SimDisk::new(1);
     let root = Path::new("/store");
-    let store = Store::create_on(std::sync::Arc::new(disk.clone()), root, options()).unwrap();
+    let store = Store::create_on(
+        std::sync::Arc::new(disk.clone()),
+        root,
+        CreateOptions::new(),
+        options(),
+    )
+    .unwrap();
     let table = store.create_table(&sgd("t", 64)).unwrap();
     let keys: Vec<u64> = (0..500).collect();
     for batch in keys.chunks(100) {

@@ -134,7 +134,8 @@ fn stress(seed: u64, policy: PolicyKind) -> u64 {
         .space_bound(1.2)
         .policy(policy);
     let root = Path::new("/store");
-    let store = Store::create_on(disk.clone(), root, options.clone()).unwrap();
+    let store =
+        Store::create_on(disk.clone(), root, CreateOptions::new(), options.clone()).unwrap();
     let table = store
         .create_table(
             &TableDescriptor::new("t", DIM)

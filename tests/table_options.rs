@@ -28,7 +28,13 @@ fn options() -> RuntimeOptions {
 
 fn create(options: RuntimeOptions) -> (SimDisk, Store) {
     let disk = SimDisk::new(1);
-    let store = Store::create_on(Io::of(disk.clone()), Path::new(ROOT), options).unwrap();
+    let store = Store::create_on(
+        Io::of(disk.clone()),
+        Path::new(ROOT),
+        CreateOptions::new(),
+        options,
+    )
+    .unwrap();
     (disk, store)
 }
 

@@ -172,10 +172,9 @@ fn look(disk: &SimDisk, model: &Model, options: &RuntimeOptions, what: &str) {
 
 #[test]
 fn a_torn_last_write_of_any_file_leaves_one_whole_checkpoint() {
-    let options = (plan(3).options)
-        .data_directories(vec!["a".into(), "b".into()])
-        .retain_checkpoints(1);
+    let options = plan(3).options.retain_checkpoints(1);
     let mut trial = Trial::new(&options);
+    trial.run.model.create.data_directories = vec!["a".into(), "b".into()];
     trial.step(Run::create);
     let ops = [
         rows(0..20, 1.0),
@@ -325,7 +324,7 @@ fn a_torn_sector_with_committed_bytes_of_a_manifest_is_got_back_from_its_copy() 
         };
         let plan = plan(seed);
         let shared = Io::of(HookedDisk::new(disk, hook));
-        let mut run = Run::new(shared, &plan.options);
+        let mut run = Run::of(shared, &plan);
         run.create().unwrap();
         for op in &plan.ops {
             taken.lock().unwrap().clear();

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
-use hps::{Initialiser, RowMetadata, RuntimeOptions, TableDescriptor};
+use hps::{CreateOptions, Initialiser, RowMetadata, RuntimeOptions, TableDescriptor};
 
 const DOCUMENT: &str = include_str!("../docs/TUNING.md");
 
@@ -69,7 +69,7 @@ fn option_defaults() -> Vec<(&'static str, String)> {
         "what the document says in words"
     );
     assert!(
-        options.data_directories.is_empty(),
+        options.moved_directories.is_empty(),
         "what the document calls none"
     );
     assert!(options.tables.is_empty(), "what the document calls none");
@@ -97,7 +97,7 @@ fn option_defaults() -> Vec<(&'static str, String)> {
         ("hyper.lambda1", shown(hyper.lambda1)),
         ("hyper.lambda2", shown(hyper.lambda2)),
         ("tables", "none".to_owned()),
-        ("data_directories", "none".to_owned()),
+        ("moved_directories", "none".to_owned()),
     ];
     let mut fields = fields(&options);
     // For tests alone.
@@ -107,6 +107,18 @@ fn option_defaults() -> Vec<(&'static str, String)> {
         .iter()
         .filter_map(|(name, _)| name.strip_prefix("hyper."));
     assert_eq!(of_hyper.collect::<Vec<_>>(), self::fields(hyper));
+    listed
+}
+
+/// As `option_defaults`, of a create.
+fn create_defaults() -> Vec<(&'static str, String)> {
+    let create = CreateOptions::new();
+    assert!(
+        create.data_directories.is_empty(),
+        "what the document calls none"
+    );
+    let listed = vec![("data_directories", "none".to_owned())];
+    check_listed(&fields(&create), &listed);
     listed
 }
 
@@ -158,6 +170,12 @@ fn wrong(document: &BTreeMap<String, Row>, code: &[(&str, String)]) -> Vec<Strin
 #[test]
 fn every_option_is_documented_with_its_default() {
     let found = wrong(&table(DOCUMENT, "option"), &option_defaults());
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+#[test]
+fn every_option_of_a_create_is_documented_with_its_default() {
+    let found = wrong(&table(DOCUMENT, "option of a create"), &create_defaults());
     assert!(found.is_empty(), "{found:#?}");
 }
 

@@ -72,7 +72,7 @@ fn step_of(store: &Store) -> u64 {
 /// A store at step 1, closed.
 fn place() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
-    let store = Store::create(directory.path(), options()).unwrap();
+    let store = Store::create(directory.path(), CreateOptions::new(), options()).unwrap();
     store.create_table(&sgd("t", DIM)).unwrap();
     fill(&store, 1);
     store.checkpoint(1, b"1").unwrap();

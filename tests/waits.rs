@@ -62,7 +62,8 @@ fn stands_still(table: &str, before: usize) -> bool {
 /// A store of one table, whose row of key 7 has to be read.
 fn with_cold_row(name: &str, disk: HookedDisk) -> (Store, TableId) {
     let shared = || Arc::new(disk.clone());
-    let store = Store::create_on(shared(), Path::new(ROOT), options()).unwrap();
+    let store =
+        Store::create_on(shared(), Path::new(ROOT), CreateOptions::new(), options()).unwrap();
     let table = store.create_table(&sgd(name, DIM)).unwrap();
     set(&store, table, &[7], 1.0, DIM);
     store.checkpoint(1, &[]).unwrap();
@@ -101,7 +102,13 @@ fn is_whole(stats: &Stats) {
 fn reads_and_flushes_are_told_apart_and_so_are_tables() {
     LazyLock::force(&SEEN);
     let options = options().inline(true);
-    let store = Store::create_on(Arc::new(SimDisk::new(1)), Path::new(ROOT), options).unwrap();
+    let store = Store::create_on(
+        Arc::new(SimDisk::new(1)),
+        Path::new(ROOT),
+        CreateOptions::new(),
+        options,
+    )
+    .unwrap();
     let [used, idle] = ["used", "idle"].map(|name| store.create_table(&sgd(name, DIM)).unwrap());
     let silent = |table| {
         Wait::ALL
@@ -174,7 +181,13 @@ fn a_push_that_waits_for_a_checkpoint_waits_once_for_room() {
     let gate = Arc::new(Gate::default());
     let disk = HookedDisk::new(SimDisk::new(3), gate.hook("write"));
     let options = options().policy(PolicyKind::PinAll);
-    let store = Store::create_on(Arc::new(disk), Path::new(ROOT), options).unwrap();
+    let store = Store::create_on(
+        Arc::new(disk),
+        Path::new(ROOT),
+        CreateOptions::new(),
+        options,
+    )
+    .unwrap();
     let table = store.create_table(&sgd("full", DIM)).unwrap();
     // Every slot is taken and dirty.
     let mut leases = Vec::new();
@@ -227,7 +240,13 @@ fn a_pull_that_waits_for_a_compaction_says_so() {
         compacts.then(|| held(call, path)).flatten()
     });
     let disk = HookedDisk::new(SimDisk::new(4), of_compactions);
-    let store = Store::create_on(Arc::new(disk), Path::new(ROOT), options()).unwrap();
+    let store = Store::create_on(
+        Arc::new(disk),
+        Path::new(ROOT),
+        CreateOptions::new(),
+        options(),
+    )
+    .unwrap();
     let [behind, idle] =
         ["behind", "besides"].map(|name| store.create_table(&sgd(name, DIM)).unwrap());
     gate.set(true);

@@ -26,7 +26,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use hps::{ArgumentError, Error, Initialiser, Store, TableDescriptor, TableId};
+use hps::{ArgumentError, CreateOptions, Error, Initialiser, Store, TableDescriptor, TableId};
 
 use crate::args::{Args, Usage, fingerprint, usage};
 use crate::data::Reader;
@@ -152,7 +152,7 @@ fn descriptor(args: &Args) -> TableDescriptor {
 fn open(directory: &Path, args: &Args) -> Result<Store> {
     let what = || format!("make a store in {}", directory.display());
     if !args.resume {
-        return match Store::create(directory, args.options()) {
+        return match Store::create(directory, CreateOptions::new(), args.options()) {
             Err(Error::InvalidArgument(ArgumentError::AlreadyAStore { path })) => usage(format!(
                 "{} already holds a store: continue it with --resume, or name an empty directory",
                 path.display()
@@ -172,7 +172,7 @@ fn open(directory: &Path, args: &Args) -> Result<Store> {
             note(&format!(
                 "{place} {state} ({why}): starting from the beginning"
             ));
-            Store::create(directory, args.options()).with_context(what)
+            Store::create(directory, CreateOptions::new(), args.options()).with_context(what)
         }
         other => other.with_context(|| format!("open the store in {}", directory.display())),
     }
@@ -269,7 +269,11 @@ fn write_planted(planted: Planted, directory: &Path, args: &Args) -> Result<Path
 /// Trains the same dense model over embeddings that stay as initialised; its AUC on the last fifth.
 fn frozen(args: &Args, paths: &[PathBuf]) -> Result<Option<f64>> {
     let directory = temporary_directory()?;
-    let store = Store::create(&directory.path().join("store"), args.options())?;
+    let store = Store::create(
+        &directory.path().join("store"),
+        CreateOptions::new(),
+        args.options(),
+    )?;
     let table: TableId = store.create_table(&descriptor(args))?;
     let mut state = State::new(usize::from(args.dim), args.seed);
     let mut report = Report::new(

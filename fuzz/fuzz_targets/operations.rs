@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use hps::io::sim::{CrashMode, SimDisk};
 use hps::{
-    Initialiser, Optimizer, PolicyKind, Result, RuntimeOptions, Store, TableDescriptor, TableId,
-    Update,
+    CreateOptions, Initialiser, Optimizer, PolicyKind, Result, RuntimeOptions, Store,
+    TableDescriptor, TableId, Update,
 };
 use hps_fuzz::Input;
 use hps_fuzz::tiny::{ROOT, Rows};
@@ -79,7 +79,12 @@ impl Run {
             .policy(policies[input.below(3)])
             .inline(true);
         let disk = SimDisk::new(1);
-        let store = Store::create_on(Arc::new(disk.clone()), Path::new(ROOT), options.clone())?;
+        let store = Store::create_on(
+            Arc::new(disk.clone()),
+            Path::new(ROOT),
+            CreateOptions::new(),
+            options.clone(),
+        )?;
         for (name, dim) in ["narrow", "wide", "vast"].into_iter().zip(DIMS) {
             store.create_table(
                 &TableDescriptor::new(name, dim)

@@ -12,6 +12,7 @@ use super::rows::{Failed, Looked, Sink};
 use super::{Inspection, Opened, Severity, TableReport, ValueStats};
 use crate::error::{Error, Result};
 use crate::format::footer::RunKind;
+use crate::options::CreateOptions;
 use crate::ssd::data_file::DataFile;
 use crate::ssd::edits::Replay;
 use crate::ssd::scan::{Entry, Merge, keys_window_bytes};
@@ -364,7 +365,8 @@ mod tests {
             threads: 1,
             ..RuntimeOptions::default()
         };
-        let store = Store::create_on(Arc::new(disk.clone()), path, options).unwrap();
+        let store =
+            Store::create_on(Arc::new(disk.clone()), path, CreateOptions::new(), options).unwrap();
         let table = TableDescriptor {
             optimizer: Optimizer::Sgd,
             ..TableDescriptor::new("rows", 128)

@@ -128,11 +128,11 @@ pub type Progress<'a> = dyn FnMut(u64, u64) -> ControlFlow<()> + 'a;
 ///
 /// # Examples
 /// ```
-/// # use hps::{RuntimeOptions, Store};
+/// # use hps::{CreateOptions, RuntimeOptions, Store};
 /// # fn main() -> hps::Result<()> {
 /// # let directory = std::env::temp_dir().join(format!("hps-inspect-{}", std::process::id()));
 /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
-/// # let store = Store::create(&directory, options)?;
+/// # let store = Store::create(&directory, CreateOptions::new(), options)?;
 /// # store.checkpoint(1, &[])?;
 /// # store.close()?;
 /// use std::ops::ControlFlow;

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 #[cfg(feature = "sim")]
 use super::Thresholds;
 use super::{
-    Dtype, HyperParameters, Initialiser, IoEngine, NonFinite, Optimizer, PolicyKind, RowMetadata,
-    RuntimeOptions, TableDescriptor, TableOptions,
+    CreateOptions, Dtype, HyperParameters, Initialiser, IoEngine, NonFinite, Optimizer, PolicyKind,
+    RowMetadata, RuntimeOptions, TableDescriptor, TableOptions,
 };
 
 /// Gives a struct a method for each field, which sets it and gives the struct back; with `const`
@@ -70,6 +70,10 @@ setters!(HyperParameters {
     lambda2: f32,
 });
 
+setters!(CreateOptions {
+    data_directories: Vec<PathBuf>,
+});
+
 setters!(RuntimeOptions {
     cache_bytes: u64,
     shards: usize,
@@ -88,7 +92,7 @@ setters!(RuntimeOptions {
     non_finite: NonFinite,
     hyper: HyperParameters,
     tables: BTreeMap<String, TableOptions>,
-    data_directories: Vec<PathBuf>,
+    moved_directories: Vec<PathBuf>,
     #[cfg(feature = "sim")]
     #[doc(hidden)]
     thresholds: Thresholds,

@@ -38,7 +38,7 @@ pub(super) fn open_parts(
     };
     if names.len() != stored.len() {
         return Err(ArgumentError::Length {
-            what: "data directories",
+            what: "moved_directories",
             expected: stored.len(),
             found: names.len(),
         }

@@ -48,7 +48,7 @@ pub struct Recovered {
 #[derive(Debug)]
 pub struct OpenRequest<'a> {
     /// Data directories that have moved; empty: where STORE says.
-    pub directories: &'a [PathBuf],
+    pub moved: &'a [PathBuf],
     /// Without the writer's lock, on a retained checkpoint.
     pub read_only: bool,
     /// Which checkpoint (read-only); `None`: the last.
@@ -111,7 +111,7 @@ fn attempt(
         Ok(id(&*now)? != id(&**root)?)
     };
     if request.read_only {
-        let directories = open_parts(&**root, &store, &stored, request.directories)?;
+        let directories = open_parts(&**root, &store, &stored, request.moved)?;
         let (current, replay, checkpoint, lock) =
             lock_checkpoint(&**root, request.checkpoint, &store)?;
         if moved()? {
@@ -133,7 +133,7 @@ fn attempt(
     }
     // What was read before the lock may be of a store that a repair has replaced since.
     let (store, stored) = read_store(&**root)?;
-    let directories = open_parts(&**root, &store, &stored, request.directories)?;
+    let directories = open_parts(&**root, &store, &stored, request.moved)?;
     let (current, replay) = read_current(&**root, &store)?;
     let found = Found {
         store,

@@ -22,7 +22,7 @@ fn tier_with_captured_file() -> (SimDisk, Ssd, PathBuf) {
     let root = Path::new(ROOT);
     create(&disk, root, &[], ([1; 16], [2; 16]), Unfinished::Refused).unwrap();
     let request = OpenRequest {
-        directories: &[],
+        moved: &[],
         read_only: false,
         checkpoint: None,
         disk_bytes_max: 0,

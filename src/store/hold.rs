@@ -77,11 +77,11 @@ impl Store {
     /// `Forked`.
     ///
     /// ```
-    /// # use hps::{RuntimeOptions, Store};
+    /// # use hps::{CreateOptions, RuntimeOptions, Store};
     /// # fn main() -> hps::Result<()> {
     /// # let directory = std::env::temp_dir().join(format!("hps-hold-{}", std::process::id()));
     /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
-    /// # let store = Store::create(&directory, options)?;
+    /// # let store = Store::create(&directory, CreateOptions::new(), options)?;
     /// let first = store.checkpoint(1, b"evaluated for a week")?.id;
     /// let hold = store.hold(first)?;
     /// for step in 2..10 {

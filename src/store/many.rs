@@ -28,10 +28,10 @@ impl Store {
     ///
     /// # Examples
     /// ```
-    /// # use hps::{PullPart, PushPart, RuntimeOptions, Store, TableDescriptor, Update};
+    /// # use hps::{CreateOptions, PullPart, PushPart, RuntimeOptions, Store, TableDescriptor, Update};
     /// # let directory = std::env::temp_dir().join(format!("hps-pull-many-{}", std::process::id()));
     /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
-    /// # let store = Store::create(&directory, options)?;
+    /// # let store = Store::create(&directory, CreateOptions::new(), options)?;
     /// let users = store.create_table(&TableDescriptor::new("users", 8))?;
     /// let ads = store.create_table(&TableDescriptor::new("ads", 4))?;
     ///
@@ -79,10 +79,10 @@ impl Store {
     ///
     /// # Examples
     /// ```
-    /// # use hps::{PrefetchPart, RuntimeOptions, Store, TableDescriptor};
+    /// # use hps::{CreateOptions, PrefetchPart, RuntimeOptions, Store, TableDescriptor};
     /// # let directory = std::env::temp_dir().join(format!("hps-ahead-{}", std::process::id()));
     /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
-    /// # let store = Store::create(&directory, options)?;
+    /// # let store = Store::create(&directory, CreateOptions::new(), options)?;
     /// # let users = store.create_table(&TableDescriptor::new("users", 8))?;
     /// # let ads = store.create_table(&TableDescriptor::new("ads", 4))?;
     /// let ticket = store.prefetch_many(&[
@@ -127,10 +127,11 @@ impl Store {
     ///
     /// # Examples
     /// ```
-    /// # use hps::{PrefetchPart, PushPart, RuntimeOptions, Store, TableDescriptor, Update};
+    /// # use hps::{CreateOptions, PrefetchPart, PushPart, RuntimeOptions, Store};
+    /// # use hps::{TableDescriptor, Update};
     /// # let directory = std::env::temp_dir().join(format!("hps-push-many-{}", std::process::id()));
     /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
-    /// # let store = Store::create(&directory, options)?;
+    /// # let store = Store::create(&directory, CreateOptions::new(), options)?;
     /// # let users = store.create_table(&TableDescriptor::new("users", 2))?;
     /// # let ads = store.create_table(&TableDescriptor::new("ads", 1))?;
     /// # let wanted = [PrefetchPart::new(users, &[1]), PrefetchPart::new(ads, &[5])];

@@ -39,7 +39,7 @@ pub use unique::Unique;
 
 use crate::error::{ArgumentError, Error, Result};
 use crate::io::{Directory, Io};
-use crate::options::{RuntimeOptions, TableDescriptor, TableOptions};
+use crate::options::{CreateOptions, RuntimeOptions, TableDescriptor, TableOptions};
 use crate::ssd::create::{self, Unfinished};
 use crate::ssd::held::Held;
 use crate::stats::Stats;
@@ -64,14 +64,41 @@ pub struct Store {
 impl Store {
     /// Makes an empty store and opens it for writing.
     ///
+    /// # Cost
+    /// Some small files and their syncs.
+    ///
     /// # Durability
     /// An empty store survives a crash once this returns; tables do from the first checkpoint on.
     ///
     /// # Errors
-    /// `InvalidArgument` when `directory` holds a store or anything else, `Locked`, `Io`.
-    pub fn create(directory: &Path, options: RuntimeOptions) -> Result<Store> {
+    /// `InvalidArgument` when `directory` holds a store or anything else, or an option is out of its
+    /// range; `Locked`, `NoSpace`, `Io`.
+    ///
+    /// # Examples
+    /// ```
+    /// # use hps::*;
+    /// # fn main() -> hps::Result<()> {
+    /// # let place = std::env::temp_dir().join(format!("hps-create-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&place).unwrap();
+    /// # let directory = place.join("store");
+    /// let parts = vec![place.join("ssd-0"), place.join("ssd-1")];
+    /// let fixed = CreateOptions::new().data_directories(parts);
+    /// let options = RuntimeOptions::new().cache_bytes(16 << 20);
+    /// Store::create(&directory, fixed, options.clone())?.close()?;
+    /// let store = Store::open(&directory, options)?; // it knows where they are
+    /// assert_eq!(store.directories().len(), 2);
+    /// # store.close()?;
+    /// # std::fs::remove_dir_all(&place).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn create(
+        directory: &Path,
+        create: CreateOptions,
+        options: RuntimeOptions,
+    ) -> Result<Store> {
         let io = open::choose_io(options.io);
-        Store::create_with(&io, directory, options, Unfinished::Refused)
+        Store::create_with(&io, directory, create, options, Unfinished::Refused)
     }
 
     /// Opens a store for writing, at its last checkpoint.
@@ -104,14 +131,16 @@ impl Store {
     fn create_with(
         io: &Io,
         directory: &Path,
+        create: CreateOptions,
         options: RuntimeOptions,
         unfinished: Unfinished,
     ) -> Result<Store> {
         open::validate(&options)?;
-        workers::rehearse(directory, &options)?;
+        open::check_nothing_moved(&options)?;
+        let parts = create.data_directories;
+        workers::rehearse(directory, &options, parts.len())?;
         let (store, timeline) = (io.disk.fresh_uuid(), io.disk.fresh_uuid());
-        let parts = &options.data_directories;
-        create::create(&*io.disk, directory, parts, (store, timeline), unfinished)?;
+        create::create(&*io.disk, directory, &parts, (store, timeline), unfinished)?;
         Store::open_with(io, directory, options)
     }
 
@@ -129,9 +158,10 @@ impl Store {
     pub fn create_on(
         io: impl Into<Io>,
         directory: &Path,
+        create: CreateOptions,
         options: RuntimeOptions,
     ) -> Result<Store> {
-        Store::create_with(&io.into(), directory, options, Unfinished::Refused)
+        Store::create_with(&io.into(), directory, create, options, Unfinished::Refused)
     }
 
     /// [`Store::open`] on a disk of the caller's.
@@ -210,7 +240,8 @@ impl Store {
     /// # use hps::*;
     /// # fn main() -> hps::Result<()> {
     /// # let directory = std::env::temp_dir().join(format!("hps-table-{}", std::process::id()));
-    /// # let store = Store::create(&directory, RuntimeOptions::new().cache_bytes(16 << 20))?;
+    /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
+    /// # let store = Store::create(&directory, CreateOptions::new(), options)?;
     /// let adam = |name| TableDescriptor::new(name, 8).optimizer(Optimizer::Adam);
     /// store.create_table(&adam("items"))?; // the defaults of all tables
     /// let calm = TableOptions::new().hyper(HyperParameters::new().beta1(0.5));

@@ -6,14 +6,15 @@ use super::Store;
 use super::open::{self, Wanted};
 use crate::error::{ArgumentError, Error, Result};
 use crate::io::Io;
-use crate::options::{RuntimeOptions, TableDescriptor};
+use crate::options::{CreateOptions, RuntimeOptions, TableDescriptor};
 use crate::ssd::create::Unfinished;
 use crate::units::TableId;
 
 impl Store {
     /// Opens the store in `directory`, or creates it; creates the tables that are missing, and checks
     /// the descriptors of those that are there. Gives the store, and the ids of `tables` in their
-    /// order. A table that is there and not in `tables` stays.
+    /// order. A table that is there and not in `tables` stays. `create` counts only where the store is
+    /// created: one that is there keeps what it was made with.
     ///
     /// # Cost
     /// As [`Store::open`]; where tables are missing, all of them are created at once.
@@ -37,7 +38,9 @@ impl Store {
     ///     .table("users", TableOptions::new().policy(PolicyKind::PinAll));
     /// let tables = [TableDescriptor::new("items", 16), TableDescriptor::new("users", 8)];
     /// for run in 1..=2 {
-    ///     let (store, ids) = Store::open_or_create(&directory, options.clone(), &tables)?;
+    ///     let create = CreateOptions::new();
+    ///     let (store, ids) =
+    ///         Store::open_or_create(&directory, create, options.clone(), &tables)?;
     ///     drop(store.pull(ids[1], &[7], &mut [0.0; 8])?);
     ///     store.checkpoint(run, &[])?;
     ///     store.close()?;
@@ -48,11 +51,12 @@ impl Store {
     /// ```
     pub fn open_or_create(
         directory: &Path,
+        create: CreateOptions,
         options: RuntimeOptions,
         tables: &[TableDescriptor],
     ) -> Result<(Store, Vec<TableId>)> {
         let io = open::choose_io(options.io);
-        Store::open_or_create_with(&io, directory, options, tables)
+        Store::open_or_create_with(&io, directory, create, options, tables)
     }
 
     /// [`Store::open_or_create`] on a disk of the caller's.
@@ -64,15 +68,17 @@ impl Store {
     pub fn open_or_create_on(
         io: impl Into<Io>,
         directory: &Path,
+        create: CreateOptions,
         options: RuntimeOptions,
         tables: &[TableDescriptor],
     ) -> Result<(Store, Vec<TableId>)> {
-        Store::open_or_create_with(&io.into(), directory, options, tables)
+        Store::open_or_create_with(&io.into(), directory, create, options, tables)
     }
 
     fn open_or_create_with(
         io: &Io,
         directory: &Path,
+        create: CreateOptions,
         options: RuntimeOptions,
         tables: &[TableDescriptor],
     ) -> Result<(Store, Vec<TableId>)> {
@@ -83,7 +89,7 @@ impl Store {
                 // Nothing is made for options that can't be right.
                 check_names(&options, tables.iter().map(|t| &*t.name))?;
                 let again = Unfinished::BegunAgain;
-                match Store::create_with(io, directory, options.clone(), again) {
+                match Store::create_with(io, directory, create, options.clone(), again) {
                     // Another process was quicker.
                     Err(Error::InvalidArgument(ArgumentError::AlreadyAStore { .. })) => open()?,
                     created => created?,

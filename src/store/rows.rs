@@ -151,11 +151,11 @@ impl Store {
     /// `InvalidArgument` for an unknown checkpoint or table, `Corrupt`, `Io`.
     ///
     /// ```
-    /// # use hps::{RuntimeOptions, Store, TableDescriptor, Update, part_range};
+    /// # use hps::{CreateOptions, RuntimeOptions, Store, TableDescriptor, Update, part_range};
     /// # fn main() -> hps::Result<()> {
     /// # let directory = std::env::temp_dir().join(format!("hps-rows-of-{}", std::process::id()));
     /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
-    /// # let store = Store::create(&directory, options)?;
+    /// # let store = Store::create(&directory, CreateOptions::new(), options)?;
     /// # let table = store.create_table(&TableDescriptor::new("clicks", 1))?;
     /// # let lease = store.pull(table, &[1, 2, 3, 4, 5], &mut [0.0; 5])?;
     /// # store.push(&lease, Update::weights(&[0.5; 5]))?;

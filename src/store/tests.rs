@@ -32,8 +32,12 @@ pub(in crate::store) fn sgd(name: &str, dim: usize) -> TableDescriptor {
 
 /// An empty store on a disk of its own.
 pub(in crate::store) fn made(options: RuntimeOptions) -> (Io, Store) {
+    made_with(CreateOptions::new(), options)
+}
+
+pub(in crate::store) fn made_with(create: CreateOptions, options: RuntimeOptions) -> (Io, Store) {
     let disk = Io::from(Arc::new(SimDisk::new(1)));
-    let store = Store::create_on(disk.clone(), Path::new(ROOT), options).unwrap();
+    let store = Store::create_on(disk.clone(), Path::new(ROOT), create, options).unwrap();
     (disk, store)
 }
 

@@ -102,11 +102,11 @@ impl Store {
     /// `InvalidArgument` for more keys, `Forked`.
     ///
     /// ```
-    /// # use hps::{RuntimeOptions, Store};
+    /// # use hps::{CreateOptions, RuntimeOptions, Store};
     /// # fn main() -> hps::Result<()> {
     /// # let directory = std::env::temp_dir().join(format!("hps-unique-{}", std::process::id()));
     /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
-    /// # let store = Store::create(&directory, options)?;
+    /// # let store = Store::create(&directory, CreateOptions::new(), options)?;
     /// let batch = [7, 42, 7, 7];
     /// let unique = store.unique(&batch)?;
     /// assert_eq!(unique.keys.len(), 2);

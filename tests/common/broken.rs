@@ -177,6 +177,7 @@ fn not_created(disk: &SimDisk, run: &Run) -> Verdict {
         Ok(store) => store.close().map_err(|e| e.to_string()),
         Err(Error::InvalidArgument(ArgumentError::NotAStore { .. })) => {
             let mut again = Run::new(shared, &run.options);
+            again.model.create.clone_from(&run.model.create);
             again.model.root = PathBuf::from("/fresh");
             again.create().map_err(|e| format!("creating again: {e}"))
         }
@@ -265,7 +266,7 @@ pub fn run_with_fault(
     let disk = SimDisk::new(seed);
     disk.set_remnants([Remnants::Zeros, Remnants::Junk][call as usize % 2]);
     disk.fail_at(call, fault, sticky);
-    let run = Run::new(Arc::new(disk.clone()), &plan.options);
+    let run = Run::of(Arc::new(disk.clone()), plan);
     let reads = fault == Fault::ReadOnly;
     let mut broken = Broken {
         disk,

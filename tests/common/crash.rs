@@ -196,6 +196,8 @@ pub struct Model {
     pub created: bool,
     /// Where the store is.
     pub root: PathBuf,
+    /// What it is made with.
+    pub create: CreateOptions,
 }
 
 impl Model {
@@ -268,10 +270,22 @@ impl Run {
         }
     }
 
+    /// The store of a workload.
+    pub fn of(disk: impl Into<Io>, plan: &plans::Plan) -> Run {
+        let mut run = Run::new(disk, &plan.options);
+        run.model.create = plan.create.clone();
+        run
+    }
+
     /// Creates the store and its first tables.
     pub fn create(&mut self) -> Result<()> {
         let disk = self.disk.clone();
-        let store = Store::create_on(disk, &self.model.root, self.options.clone())?;
+        let store = Store::create_on(
+            disk,
+            &self.model.root,
+            self.model.create.clone(),
+            self.options.clone(),
+        )?;
         self.model.created = true;
         self.store = Some(store);
         self.first_tables()
@@ -339,8 +353,12 @@ impl Run {
                 self.open()
             }
             Op::ReopenOther(seed) => {
-                let directories = std::mem::take(&mut self.options.data_directories);
-                self.options = plans::some_options(&mut Random(*seed), directories);
+                self.options = plans::some_options(&mut Random(*seed));
+                if seed.is_multiple_of(2) {
+                    // An open may be told where all are, though none has moved.
+                    let all = self.model.create.data_directories.clone();
+                    self.options.moved_directories = all;
+                }
                 self.store = None;
                 self.open()
             }

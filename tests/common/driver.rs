@@ -100,7 +100,7 @@ struct Waiting {
 /// A store, its model, and everything that is held.
 pub struct Driver<'t> {
     disk: Io,
-    directories: Vec<PathBuf>,
+    create: CreateOptions,
     store: Option<Store>,
     options: RuntimeOptions,
     background: bool,
@@ -125,12 +125,13 @@ impl<'t> Driver<'t> {
     pub fn new(seed: u64, background: bool, totals: &'t Totals) -> Driver<'t> {
         let mut rng = Rng(seed);
         let disk = Io::of(SimDisk::new(rng.next()));
-        let directories: Vec<PathBuf> = match rng.below(3) {
+        let create = CreateOptions::new().data_directories(match rng.below(3) {
             0 => vec!["a".into(), "b".into()],
             _ => Vec::new(),
-        };
-        let options = random_options(&mut rng, background, &directories);
-        let store = Store::create_on(disk.clone(), Path::new(ROOT), options.clone()).unwrap();
+        });
+        let options = random_options(&mut rng, background);
+        let (io, root) = (disk.clone(), Path::new(ROOT));
+        let store = Store::create_on(io, root, create.clone(), options.clone()).unwrap();
         let tables = descriptors(&mut rng);
         for table in &tables {
             store.create_table(&table.descriptor).unwrap();
@@ -144,7 +145,7 @@ impl<'t> Driver<'t> {
         };
         Driver {
             disk,
-            directories,
+            create,
             calm: rng.one_in(3),
             store: Some(store),
             options,
@@ -436,7 +437,7 @@ impl<'t> Driver<'t> {
             _ => drop(store),
         }
         let retained = self.options.retain_checkpoints;
-        self.options = random_options(rng, self.background, &self.directories);
+        self.options = self.other_options(rng);
         let opened = Store::open_on(self.disk.clone(), Path::new(ROOT), self.options.clone());
         self.store = Some(opened.unwrap());
         if let Some((ticket, cut)) = pending {
@@ -465,6 +466,15 @@ impl<'t> Driver<'t> {
         self.check_sample(rng);
     }
 
+    /// Options of another open; some say where all data directories are, though none has moved.
+    fn other_options(&self, rng: &mut Rng) -> RuntimeOptions {
+        let options = random_options(rng, self.background);
+        match options.shards.is_multiple_of(2) {
+            true => options.moved_directories(self.create.data_directories.clone()),
+            false => options,
+        }
+    }
+
     fn check_sample(&mut self, rng: &mut Rng) {
         for table in 0..self.tables.len() {
             let universe = self.tables[table].universe;
@@ -480,7 +490,7 @@ impl<'t> Driver<'t> {
         if self.pending.is_some() || cut.tables.len() <= table {
             return;
         }
-        let options = random_options(rng, self.background, &self.directories);
+        let options = self.other_options(rng);
         let disk = self.disk.clone();
         let reader = Store::open_read_only_on(disk, Path::new(ROOT), Some(cut.id), options);
         let reader = reader.unwrap();

@@ -75,7 +75,7 @@ pub fn open(disk: &SimDisk, options: RuntimeOptions) -> Store {
     if !disk.paths().is_empty() {
         return Store::open_on(io, root, options).unwrap();
     }
-    let store = Store::create_on(io, root, options).unwrap();
+    let store = Store::create_on(io, root, CreateOptions::new(), options).unwrap();
     store.create_table(&sgd("t", DIM)).unwrap();
     store
 }

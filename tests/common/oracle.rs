@@ -30,7 +30,8 @@ impl Oracle {
     pub fn new(tiny: &Tiny) -> Oracle {
         // The first checkpoint of `tiny`, made again: it no longer knows what it held.
         let disk = Io::of(SimDisk::new(2));
-        let store = Store::create_on(disk, Path::new(ROOT), options()).unwrap();
+        let store =
+            Store::create_on(disk, Path::new(ROOT), CreateOptions::new(), options()).unwrap();
         let mut rows = Rows::new();
         for (table, count) in [(0, 8), (1, 4)] {
             store.create_table(&descriptors()[table as usize]).unwrap();

@@ -15,6 +15,7 @@ use super::{FIRST_TABLES, KEYS, Op, Random, key};
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub ops: Vec<Op>,
+    pub create: CreateOptions,
     pub options: RuntimeOptions,
     pub compacting: bool,
 }
@@ -80,7 +81,6 @@ pub fn plan(seed: u64) -> Plan {
         .flush_step_rows(4 + usize::try_from(random.below(8)).unwrap())
         .retain_checkpoints(usize::try_from(retain).unwrap())
         .inline(true)
-        .data_directories(directories)
         .policy([PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Fifo][seed as usize % 3]);
     let mut ops = Vec::new();
     let mut value = 1.0;
@@ -140,13 +140,14 @@ pub fn plan(seed: u64) -> Plan {
     }
     Plan {
         ops,
+        create: CreateOptions::new().data_directories(directories),
         options,
         compacting,
     }
 }
 
 /// Everything that must not change a value, and what makes rare things happen.
-pub fn some_options(random: &mut Random, directories: Vec<PathBuf>) -> RuntimeOptions {
+pub fn some_options(random: &mut Random) -> RuntimeOptions {
     let below = |random: &mut Random, bound| usize::try_from(random.below(bound)).unwrap();
     // A few, or as many as there are. Drawn apart: a seed does what it did before there was this.
     let open_files_max = [0, 1, 2, 5][below(&mut Random(random.0 ^ 0x6f70_656e), 4)];
@@ -160,7 +161,6 @@ pub fn some_options(random: &mut Random, directories: Vec<PathBuf>) -> RuntimeOp
         .space_bound(1.1 + 0.2 * random.below(5) as f64)
         .retain_checkpoints(1 + below(random, 3))
         .inline(true)
-        .data_directories(directories)
         .open_files_max(open_files_max)
         .policy([PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Fifo][below(random, 3)])
         .thresholds(Thresholds {
@@ -182,7 +182,7 @@ pub fn mixed(seed: u64) -> Plan {
         1 => vec!["a".into(), "b".into(), "c".into()],
         _ => vec!["a".into(), "b".into()],
     };
-    let options = some_options(&mut random, directories);
+    let options = some_options(&mut random);
     let mut ops = Vec::new();
     let mut value = 100.0;
     // More rows than the cache has places for.
@@ -235,6 +235,7 @@ pub fn mixed(seed: u64) -> Plan {
     ops.push(Op::Gradients(0, some_keys(&mut random, 0, 4), 0.5));
     Plan {
         ops,
+        create: CreateOptions::new().data_directories(directories),
         options,
         compacting: false,
     }

@@ -19,10 +19,10 @@ pub fn rows(keys: std::ops::Range<u64>, value: f32) -> Op {
 /// has a row file of wide rows.
 pub fn sample(seed: u64) -> (SimDisk, Run) {
     let mut plan = plan(3);
-    plan.options.data_directories = vec!["a".into(), "b".into()];
+    plan.create.data_directories = vec!["a".into(), "b".into()];
     plan.options.retain_checkpoints = 2;
     let disk = SimDisk::new(seed);
-    let mut run = Run::new(Arc::new(disk.clone()), &plan.options);
+    let mut run = Run::of(Arc::new(disk.clone()), &plan);
     run.create().unwrap();
     run.step(&rows(0..20, 1.0)).unwrap();
     run.step(&Op::Checkpoint(1, vec![1; 100])).unwrap();

@@ -47,7 +47,7 @@ pub fn descriptors(rng: &mut Rng) -> Vec<TableModel> {
 }
 
 /// Everything that must not change a value.
-pub fn random_options(rng: &mut Rng, background: bool, directories: &[PathBuf]) -> RuntimeOptions {
+pub fn random_options(rng: &mut Rng, background: bool) -> RuntimeOptions {
     RuntimeOptions::new()
         .cache_bytes((1 << 20) + rng.below(1 << 18) as u64)
         .shards(1 + rng.below(4))
@@ -59,7 +59,6 @@ pub fn random_options(rng: &mut Rng, background: bool, directories: &[PathBuf]) 
         .space_bound(1.1 + 0.1 * rng.below(5) as f64)
         .retain_checkpoints(1 + rng.below(4))
         .inline(!background || rng.one_in(4))
-        .data_directories(directories.to_vec())
         // A few, or as many as there are.
         .open_files_max([0, 0, 1, 3][rng.below(4)])
         .thresholds(Thresholds {

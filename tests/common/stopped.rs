@@ -98,7 +98,13 @@ pub fn play(scene: &Scene, seed: u64, lies: bool) {
     let mut rng = Rng(seed);
     let disk = SimDisk::new(rng.next());
     let shared = Io::of(disk.clone());
-    let store = Store::create_on(shared, Path::new(ROOT), options(scene, false)).unwrap();
+    let store = Store::create_on(
+        shared,
+        Path::new(ROOT),
+        CreateOptions::new(),
+        options(scene, false),
+    )
+    .unwrap();
     store.create_table(&table()).unwrap();
     disk.set_skip_sync(lies);
     let stop = disk.calls() + rng.below(CALLS) as u64;

@@ -199,7 +199,7 @@ impl Trial {
             seed,
             disk,
             collected,
-            run: Run::new(shared, &plan.options),
+            run: Run::of(shared, plan),
             liar,
             cuts_again: true,
             tally: Tally::default(),
@@ -348,7 +348,7 @@ impl Trial {
     pub fn whole(mut self, plan: &Plan, honest: bool) -> std::result::Result<Tally, String> {
         let seed = self.seed;
         self.step("create", Run::create)?;
-        self.tally.directories = plan.options.data_directories.len().max(1);
+        self.tally.directories = plan.create.data_directories.len().max(1);
         for op in &plan.ops {
             let before = self.run.store().stats();
             self.collected.lock().unwrap().created.clear();
@@ -433,6 +433,7 @@ pub fn verify_half_created(disk: &SimDisk, model: &Model, options: &RuntimeOptio
     }
     let mut again = Run::new(Arc::new(disk.clone()), options);
     again.model.root = PathBuf::from("/fresh");
+    again.model.create.clone_from(&model.create);
     again.create().map_err(|e| format!("creating again: {e}"))?;
     drop(again.store.take());
     verify(disk, &again.model, options, true).map_err(|e| format!("created again: {e}"))

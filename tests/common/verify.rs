@@ -67,7 +67,7 @@ pub fn verify(disk: &SimDisk, model: &Model, options: &RuntimeOptions, exact: bo
 }
 
 fn check_export(disk: &SimDisk, export: &Export, options: &RuntimeOptions) -> Verdict {
-    let options = options.clone().data_directories(vec![]);
+    let options = options.clone().moved_directories(Vec::new());
     let opened = Store::open_on(Arc::new(disk.clone()), &export.root, options);
     let store = match opened {
         Ok(store) => store,
@@ -102,6 +102,7 @@ pub fn verify_and_go_on(
     let go_on = |store: Store| -> Result<Run> {
         let mut run = Run::new(Arc::new(disk.clone()), options);
         run.model.root.clone_from(&model.root);
+        run.model.create.clone_from(&model.create);
         run.model.reopened(history.clone());
         run.store = Some(store);
         run.first_tables()?;

@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use hps::{CheckpointId, RuntimeOptions, Store, TableDescriptor, TableId, Update, mix64};
+use hps::{
+    CheckpointId, CreateOptions, RuntimeOptions, Store, TableDescriptor, TableId, Update, mix64,
+};
 use serde_json::Value;
 
 const DIM: usize = 64;
@@ -74,7 +76,7 @@ fn write(store: &Store, keys: &[u64], value: f32) {
 /// 8000 rows, of which two thirds and then one third were written again; a checkpoint after each,
 /// of which `retain` are left. A third of the first files is live, half of the second.
 fn worn(directory: &Path, retain: usize) {
-    let store = Store::create(directory, options(retain)).unwrap();
+    let store = Store::create(directory, CreateOptions::new(), options(retain)).unwrap();
     store
         .create_table(&TableDescriptor::new("ads", DIM))
         .unwrap();
@@ -340,7 +342,10 @@ fn what_can_not_be_done_has_its_own_exit_codes() {
     assert_eq!(reader.checkpoints().len(), 2, "none is dropped");
     drop(reader);
     let empty = dir.path().join("empty");
-    Store::create(&empty, options(1)).unwrap().close().unwrap();
+    Store::create(&empty, CreateOptions::new(), options(1))
+        .unwrap()
+        .close()
+        .unwrap();
     for verb in [
         &["plan"][..],
         &["run"],

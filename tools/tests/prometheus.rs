@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use hps::{RuntimeOptions, Store, TableDescriptor, Update, Wait};
+use hps::{CreateOptions, RuntimeOptions, Store, TableDescriptor, Update, Wait};
 use metrics_exporter_prometheus::PrometheusBuilder;
 
 const DIM: usize = 64;
@@ -34,7 +34,7 @@ fn a_store_is_served_as_prometheus_reads_it() {
     let dir = tempfile::tempdir().unwrap();
     let options = RuntimeOptions::new().cache_bytes(1 << 20).threads(2);
     let root = dir.path().join("a \"quoted\" store");
-    let store = Store::create(&root, options).unwrap();
+    let store = Store::create(&root, CreateOptions::new(), options).unwrap();
     let table = store
         .create_table(&TableDescriptor::new("clicks", DIM))
         .unwrap();

@@ -72,8 +72,8 @@ impl Disks {
     /// A store with a checkpoint, whose first data directory is on the ext4.
     fn store(&self) -> Trainer {
         let parts = ["ext4", "tmpfs", "plain"].map(|name| self.place(name).join("part"));
-        let options = options().data_directories(parts.into());
-        let mut trainer = Trainer::create(&self.place("store"), options).unwrap();
+        let mut trainer =
+            Trainer::create_in(&self.place("store"), parts.into(), options()).unwrap();
         train(&mut trainer, 1).unwrap();
         trainer.checkpoint(b"first").unwrap();
         trainer

@@ -15,7 +15,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 
 use cases::{Cases, check_names, command, files};
-use hps::{RuntimeOptions, Store, TableDescriptor, TableId, Update};
+use hps::{CreateOptions, RuntimeOptions, Store, TableDescriptor, TableId, Update};
 
 const FSCK: &str = env!("CARGO_BIN_EXE_hps-fsck");
 const COMPACT: &str = env!("CARGO_BIN_EXE_hps-compact");
@@ -40,7 +40,7 @@ fn options() -> RuntimeOptions {
 
 /// Two tables, two checkpoints, removed keys and an index image. `last`: a value of the second.
 fn sample(directory: &Path, last: f32) {
-    let store = Store::create(directory, options()).unwrap();
+    let store = Store::create(directory, CreateOptions::new(), options()).unwrap();
     let ads = TableDescriptor::new("ads", DIM);
     let ads = store.create_table(&ads).unwrap();
     let users = TableDescriptor::new("users", DIM);
@@ -112,7 +112,7 @@ fn reports_of_a_whole_store_read_as_they_did() {
     let store = Store::open(&dir.path().join("s"), options()).unwrap();
     cases.fsck("live", &["s"]);
     store.close().unwrap();
-    Store::create(&dir.path().join("new"), options())
+    Store::create(&dir.path().join("new"), CreateOptions::new(), options())
         .unwrap()
         .close()
         .unwrap();

@@ -12,7 +12,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use hps::{RuntimeOptions, Store, TableDescriptor, Update};
+use hps::{CreateOptions, RuntimeOptions, Store, TableDescriptor, Update};
 use serde_json::Value;
 
 const FSCK: &str = env!("CARGO_BIN_EXE_hps-fsck");
@@ -23,7 +23,7 @@ const COLOUR_VARIABLES: [&str; 5] = ["CI", "NO_COLOR", "CLICOLOR", "CLICOLOR_FOR
 fn sample(directory: &Path, rows: u64) {
     const DIM: usize = 256;
     let options = RuntimeOptions::new().cache_bytes(16 << 20);
-    let store = Store::create(directory, options).unwrap();
+    let store = Store::create(directory, CreateOptions::new(), options).unwrap();
     let table = TableDescriptor::new("wide", DIM);
     let table = store.create_table(&table).unwrap();
     let keys: Vec<u64> = (0..rows).collect();

@@ -21,10 +21,9 @@ use hps::*;
 
 /// A closed store of two directories, with stale copies of a quarter of its rows.
 fn make(root: &Path, rows: u64) {
-    let options = RuntimeOptions::new()
-        .cache_bytes(32 << 20)
-        .data_directories(vec!["a".into(), "b".into()]);
-    let store = Store::create(root, options).unwrap();
+    let create = CreateOptions::new().data_directories(vec!["a".into(), "b".into()]);
+    let options = RuntimeOptions::new().cache_bytes(32 << 20);
+    let store = Store::create(root, create, options).unwrap();
     let table = TableDescriptor::new("rows", DIM).optimizer(Optimizer::Sgd);
     let table = store.create_table(&table).unwrap();
     let keys: Vec<u64> = (0..rows).chain(0..rows / 4).collect();

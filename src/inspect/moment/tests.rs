@@ -7,7 +7,9 @@ use super::*;
 use crate::io::Disk;
 use crate::io::sim::SimDisk;
 use crate::options::Thresholds;
-use crate::{Error, Optimizer, RuntimeOptions, Store, TableDescriptor, TableId, Update};
+use crate::{
+    CreateOptions, Error, Optimizer, RuntimeOptions, Store, TableDescriptor, TableId, Update,
+};
 
 const ROOT: &str = "/store";
 
@@ -34,7 +36,13 @@ fn store(disk: &SimDisk) -> (Store, TableId) {
         },
         ..RuntimeOptions::default()
     };
-    let store = Store::create_on(Arc::new(disk.clone()), Path::new(ROOT), options).unwrap();
+    let store = Store::create_on(
+        Arc::new(disk.clone()),
+        Path::new(ROOT),
+        CreateOptions::new(),
+        options,
+    )
+    .unwrap();
     let table = TableDescriptor {
         optimizer: Optimizer::Sgd,
         ..TableDescriptor::new("t", 4)

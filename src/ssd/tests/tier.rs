@@ -16,9 +16,9 @@ use crate::units::{CheckpointId, unmix64};
 pub const ROOT: &str = "/store";
 
 /// How a tier is opened where a test says nothing else.
-pub fn request(directories: &[PathBuf]) -> OpenRequest<'_> {
+pub fn request(moved: &[PathBuf]) -> OpenRequest<'_> {
     OpenRequest {
-        directories,
+        moved,
         read_only: false,
         checkpoint: None,
         disk_bytes_max: 0,

@@ -6,8 +6,8 @@ use super::*;
 use crate::io::Io;
 use crate::store::open;
 use crate::store::parts::Parts;
-use crate::store::tests::{ROOT, made, options, set, sgd};
-use crate::{RuntimeOptions, Store, TableId};
+use crate::store::tests::{ROOT, made, made_with, options, set, sgd};
+use crate::{CreateOptions, RuntimeOptions, Store, TableId};
 
 /// The parts of a store whose threads were never started: nothing happens by itself.
 fn still(options: RuntimeOptions) -> (Parts, Store) {
@@ -97,11 +97,9 @@ fn flushes_are_held_back_by_too_many_files_while_compaction_can_help() {
 fn a_directory_has_one_thread_and_a_store_four_at_most_unless_told() {
     let threads = |directories: usize, compaction_threads| {
         let data_directories = (0..directories).map(|d| format!("/data-{d}").into());
-        let (_, store) = made(RuntimeOptions {
-            data_directories: data_directories.collect(),
-            compaction_threads,
-            ..options()
-        });
+        let create = CreateOptions::new().data_directories(data_directories.collect());
+        let options = options().compaction_threads(compaction_threads);
+        let (_, store) = made_with(create, options);
         store.parts.compactor.threads()
     };
     assert_eq!([threads(1, 0), threads(3, 0), threads(6, 0)], [1, 3, 4]);

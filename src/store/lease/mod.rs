@@ -211,10 +211,10 @@ impl Lease {
     ///
     /// # Examples
     /// ```
-    /// # use hps::{PrefetchPart, RuntimeOptions, Store, TableDescriptor};
+    /// # use hps::{CreateOptions, PrefetchPart, RuntimeOptions, Store, TableDescriptor};
     /// # let directory = std::env::temp_dir().join(format!("hps-read-many-{}", std::process::id()));
     /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
-    /// # let store = Store::create(&directory, options)?;
+    /// # let store = Store::create(&directory, CreateOptions::new(), options)?;
     /// # let users = store.create_table(&TableDescriptor::new("users", 8))?;
     /// # let ads = store.create_table(&TableDescriptor::new("ads", 4))?;
     /// let ticket = store.prefetch_many(&[
@@ -262,10 +262,10 @@ impl Lease {
     ///
     /// # Examples
     /// ```
-    /// # use hps::{RuntimeOptions, Store, TableDescriptor};
+    /// # use hps::{CreateOptions, RuntimeOptions, Store, TableDescriptor};
     /// # let directory = std::env::temp_dir().join(format!("hps-rows-at-{}", std::process::id()));
     /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
-    /// # let store = Store::create(&directory, options)?;
+    /// # let store = Store::create(&directory, CreateOptions::new(), options)?;
     /// let descriptor = TableDescriptor::new("users", 8);
     /// let users = store.create_table(&descriptor)?;
     /// let mut weights = vec![0.0; 3 * 8];

@@ -254,11 +254,11 @@ impl Store {
     ///
     /// ```
     /// # use std::ops::ControlFlow;
-    /// # use hps::{CompactLimits, RuntimeOptions, Store};
+    /// # use hps::{CreateOptions, CompactLimits, RuntimeOptions, Store};
     /// # fn main() -> hps::Result<()> {
     /// # let directory = std::env::temp_dir().join(format!("hps-compact-{}", std::process::id()));
     /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
-    /// # let store = Store::create(&directory, options)?;
+    /// # let store = Store::create(&directory, CreateOptions::new(), options)?;
     /// # store.checkpoint(1, &[])?;
     /// let limits = CompactLimits::new().stale_share(0.2);
     /// let report = store.compact(&limits, |progress| match progress.bytes_done < 1 << 30 {
@@ -301,10 +301,10 @@ impl Store {
     ///
     /// # Examples
     /// ```
-    /// # use hps::{RuntimeOptions, Store};
+    /// # use hps::{CreateOptions, RuntimeOptions, Store};
     /// # let directory = std::env::temp_dir().join(format!("hps-rate-{}", std::process::id()));
     /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
-    /// # let store = Store::create(&directory, options)?;
+    /// # let store = Store::create(&directory, CreateOptions::new(), options)?;
     /// store.set_compaction_rate(Some(100 << 20))?; // while others need the device
     /// // ...
     /// store.set_compaction_rate(None)?;

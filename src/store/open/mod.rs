@@ -16,7 +16,7 @@ use super::Parts;
 use super::core::{Core, Table, of_table};
 use super::rebuild_index::Rebuild;
 use super::workers::Workers;
-use crate::error::{Error, Result};
+use crate::error::{ArgumentError, Error, Result};
 use crate::io::{Directory, Io, descriptor_limit, raise_descriptor_limit_to};
 use crate::observe::Timed;
 use crate::options::{
@@ -48,6 +48,22 @@ pub fn validate(options: &RuntimeOptions) -> Result<()> {
     check_hyper(&options.hyper)?;
     let mut tables = options.tables.iter();
     tables.try_for_each(|(name, table)| validate_table(name, table))
+}
+
+/// Fails where the options of a create say that data directories have moved.
+///
+/// # Errors
+/// `InvalidArgument` naming the option.
+pub fn check_nothing_moved(options: &RuntimeOptions) -> Result<()> {
+    let moved = &options.moved_directories;
+    if moved.is_empty() {
+        return Ok(());
+    }
+    Err(Error::InvalidArgument(ArgumentError::Option {
+        name: "moved_directories",
+        value: format!("{moved:?}"),
+        why: String::from("a new store's are data_directories of CreateOptions; none has moved"),
+    }))
 }
 
 /// Checks the options of a table.
@@ -185,7 +201,7 @@ fn open_request<'a>(
     checkpoint: Option<CheckpointId>,
 ) -> OpenRequest<'a> {
     OpenRequest {
-        directories: &options.data_directories,
+        moved: &options.moved_directories,
         read_only,
         checkpoint,
         disk_bytes_max: options.disk_bytes_max,

@@ -10,6 +10,7 @@ use super::super::Parts;
 use super::super::core::Core;
 use super::super::workers::PREFETCH_POOLS;
 use crate::error::{Error, Result};
+use crate::options::CreateOptions;
 use crate::sync::thread::{self, JoinHandle};
 
 /// The threads of a store.
@@ -111,7 +112,13 @@ mod tests {
             threads: 1,
             ..RuntimeOptions::default()
         };
-        let store = Store::create_on(Arc::clone(&disk), path, options.clone()).unwrap();
+        let store = Store::create_on(
+            Arc::clone(&disk),
+            path,
+            CreateOptions::new(),
+            options.clone(),
+        )
+        .unwrap();
         store.close().unwrap();
         let held = Arc::strong_count(&disk);
         for threads in 0..4 {

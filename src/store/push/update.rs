@@ -102,10 +102,10 @@ impl<'a> Update<'a> {
     ///
     /// # Examples
     /// ```
-    /// # use hps::{RuntimeOptions, Store, TableDescriptor, Update};
+    /// # use hps::{CreateOptions, RuntimeOptions, Store, TableDescriptor, Update};
     /// # let directory = std::env::temp_dir().join(format!("hps-at-{}", std::process::id()));
     /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
-    /// # let store = Store::create(&directory, options)?;
+    /// # let store = Store::create(&directory, CreateOptions::new(), options)?;
     /// # let table = store.create_table(&TableDescriptor::new("clicks", 2))?;
     /// let mut weights = [0.0; 3 * 2];
     /// let lease = store.pull(table, &[7, 8, 9], &mut weights)?;
@@ -133,10 +133,10 @@ impl<'a> Update<'a> {
     ///
     /// # Examples
     /// ```
-    /// # use hps::{RuntimeOptions, Store, TableDescriptor, Update};
+    /// # use hps::{CreateOptions, RuntimeOptions, Store, TableDescriptor, Update};
     /// # let directory = std::env::temp_dir().join(format!("hps-bits-{}", std::process::id()));
     /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
-    /// # let store = Store::create(&directory, options)?;
+    /// # let store = Store::create(&directory, CreateOptions::new(), options)?;
     /// # let table = store.create_table(&TableDescriptor::new("clicks", 2))?;
     /// let mut weights = [0.0; 2];
     /// let lease = store.pull(table, &[7], &mut weights)?;

@@ -29,10 +29,10 @@ impl Store {
     ///
     /// # Examples
     /// ```
-    /// # use hps::{PutRows, RuntimeOptions, Store, TableDescriptor};
+    /// # use hps::{CreateOptions, PutRows, RuntimeOptions, Store, TableDescriptor};
     /// # let directory = std::env::temp_dir().join(format!("hps-put-{}", std::process::id()));
     /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
-    /// # let store = Store::create(&directory, options)?;
+    /// # let store = Store::create(&directory, CreateOptions::new(), options)?;
     /// let table = store.create_table(&TableDescriptor::new("clicks", 2))?;
     /// let weights = [0.5, 1.0, 1.5, 2.0]; // of two keys
     /// let report = store.put(table, &[7, 42], PutRows::weights(&weights))?;

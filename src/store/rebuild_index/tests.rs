@@ -9,7 +9,9 @@ use crate::error::{Error, Result};
 use crate::format::footer::RunKind;
 use crate::io::Io;
 use crate::io::sim::{Fault, SimDisk};
-use crate::options::{Initialiser, Optimizer, RuntimeOptions, TableDescriptor, Thresholds};
+use crate::options::{
+    CreateOptions, Initialiser, Optimizer, RuntimeOptions, TableDescriptor, Thresholds,
+};
 use crate::ssd::data_file::Location;
 use crate::ssd::scan::KeyScan;
 use crate::store::open;
@@ -109,7 +111,8 @@ fn random_options(random: &mut Random) -> RuntimeOptions {
 
 /// Pushes, removes, flushes, compactions and checkpoints in any order.
 fn history(random: &mut Random, disk: &Io, options: RuntimeOptions) {
-    let store = Store::create_on(disk.clone(), Path::new(ROOT), options).unwrap();
+    let store =
+        Store::create_on(disk.clone(), Path::new(ROOT), CreateOptions::new(), options).unwrap();
     let tables: Vec<_> = (0..=random.below(3))
         .map(|i| {
             let descriptor = TableDescriptor {
@@ -225,7 +228,13 @@ fn an_open_of_narrow_rows_reads_each_key_block_about_once_and_the_space_bound_ke
         threads: 1,
         ..options.clone()
     };
-    let store = Store::create_on(disk.clone(), Path::new(ROOT), alone.clone()).unwrap();
+    let store = Store::create_on(
+        disk.clone(),
+        Path::new(ROOT),
+        CreateOptions::new(),
+        alone.clone(),
+    )
+    .unwrap();
     let descriptor = TableDescriptor {
         optimizer: Optimizer::Sgd,
         ..TableDescriptor::new("narrow", 4)

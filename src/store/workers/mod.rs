@@ -165,21 +165,22 @@ impl Part for Workers {
     }
 }
 
-/// Threads of a store with these options, the callers' own not counted.
-fn threads_of(options: &RuntimeOptions) -> usize {
+/// Threads of a store with these options and so many data directories (0: the one that it has
+/// unless told), the callers' own not counted.
+fn threads_of(options: &RuntimeOptions, directories: usize) -> usize {
     let pools = (1 + PREFETCH_POOLS) * (options.threads - 1);
     // The writer and a checkpoint.
-    let others = PREFETCH_POOLS + 2 + options.data_directories.len().max(1);
+    let others = PREFETCH_POOLS + 2 + directories.max(1);
     pools + if options.inline { 0 } else { others }
 }
 
-/// Starts as many threads as a store with these options has, and lets them end: what has to be
+/// Starts as many threads as a store with these options and data directories has, and lets them end: what has to be
 /// undone when threads can't be had is not begun.
 ///
 /// # Errors
 /// `Io` when the system refuses one.
-pub fn rehearse(directory: &Path, options: &RuntimeOptions) -> Result<()> {
-    let threads = threads_of(options);
+pub fn rehearse(directory: &Path, options: &RuntimeOptions, directories: usize) -> Result<()> {
+    let threads = threads_of(options, directories);
     let all_are_there = std::sync::Mutex::new(());
     std::thread::scope(|scope| {
         let until = all_are_there.lock();

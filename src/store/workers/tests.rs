@@ -103,12 +103,12 @@ fn a_buffer_holds_the_longest_record_wherever_it_begins() {
 #[test]
 fn a_store_has_so_many_threads() {
     let threads = |threads, inline, directories: usize| {
-        threads_of(&RuntimeOptions {
+        let options = RuntimeOptions {
             threads,
             inline,
-            data_directories: vec![std::path::PathBuf::new(); directories],
             ..options()
-        })
+        };
+        threads_of(&options, directories)
     };
     assert_eq!([threads(1, true, 0), threads(3, true, 0)], [0, 6]);
     assert_eq!([threads(1, false, 0), threads(3, false, 0)], [5, 11]);

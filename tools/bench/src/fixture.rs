@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use hps::{PutRows, Store, TableId, mix64};
+use hps::{CreateOptions, PutRows, Store, TableId, mix64};
 use serde_json::{Value, json};
 
 use super::args::{Args, Settings};
@@ -112,7 +112,8 @@ impl Fixture {
         let _missing = fs::remove_dir_all(&path);
         // Before the index is there its size is taken from its contract: 20 bytes a key.
         let cache = settings.cache_for(settings.rows * 20)?;
-        let store = Store::create(&path, settings.options(cache)).context("make a store")?;
+        let store = Store::create(&path, CreateOptions::new(), settings.options(cache))
+            .context("make a store")?;
         let table = store.create_table(&settings.descriptor)?;
         let since = Instant::now();
         let batches = fill(&store, table, settings)?;

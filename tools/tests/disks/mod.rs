@@ -103,7 +103,13 @@ pub struct Trainer {
 impl Trainer {
     /// A new store with one table.
     pub fn create(path: &Path, options: RuntimeOptions) -> Result<Trainer> {
-        let store = Store::create(path, options.clone())?;
+        Trainer::create_in(path, Vec::new(), options)
+    }
+
+    /// The same with these data directories.
+    pub fn create_in(path: &Path, parts: Vec<PathBuf>, options: RuntimeOptions) -> Result<Trainer> {
+        let create = CreateOptions::new().data_directories(parts);
+        let store = Store::create(path, create, options.clone())?;
         store.create_table(&TableDescriptor::new("rows", DIM).initialiser(Initialiser::Zero))?;
         let (path, store) = (path.to_path_buf(), Some(store));
         let (rows, durable) = (BTreeMap::new(), BTreeMap::new());

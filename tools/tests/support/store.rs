@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use hps::{RuntimeOptions, Store, TableDescriptor, TableId, Update};
+use hps::{CreateOptions, RuntimeOptions, Store, TableDescriptor, TableId, Update};
 use serde_json::Value;
 
 pub const DIM: usize = 8;
@@ -39,7 +39,7 @@ pub fn set(store: &Store, table: TableId, keys: &[u64], value: f32) {
 /// A store of 7000 rows: enough for an index image. Keys from 6000 on have other values.
 pub fn sample(directory: &Path, last: f32) {
     let options = RuntimeOptions::new().cache_bytes(1 << 20);
-    let store = Store::create(directory, options).unwrap();
+    let store = Store::create(directory, CreateOptions::new(), options).unwrap();
     let table = store
         .create_table(&TableDescriptor::new("ads", DIM))
         .unwrap();

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use anyhow::{Context, Result, ensure};
-use hps::{Lease, PutRows, RuntimeOptions, Store, TableId, Ticket, Update};
+use hps::{CreateOptions, Lease, PutRows, RuntimeOptions, Store, TableId, Ticket, Update};
 
 use super::{DIM, Engine, LEARNING_RATE, Place, Pulled, THREADS, descriptor};
 
@@ -43,7 +43,7 @@ impl Ours {
             .threads(THREADS);
         let empty = std::fs::read_dir(&place.dir)?.next().is_none();
         let store = if empty {
-            Store::create(&place.dir, options)
+            Store::create(&place.dir, CreateOptions::new(), options)
         } else {
             Store::open(&place.dir, options)
         };

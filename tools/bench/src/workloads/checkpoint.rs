@@ -10,7 +10,7 @@
 use std::time::Instant;
 
 use anyhow::Result;
-use hps::{Store, TableId};
+use hps::{CreateOptions, Store, TableId};
 
 use crate::args::Settings;
 use crate::context::{Context, Delta, holdings, quiet};
@@ -32,7 +32,11 @@ pub fn run(context: &mut Context) -> Result<()> {
     let s = context.settings.clone();
     super::memory::check_memory(s.cache_of(s.rows))?;
     context.notes.say("checkpoint: rows in memory");
-    let store = Store::create(&context.fixture.scratch(), s.options(s.cache_of(s.rows)))?;
+    let store = Store::create(
+        &context.fixture.scratch(),
+        CreateOptions::new(),
+        s.options(s.cache_of(s.rows)),
+    )?;
     let table = store.create_table(&s.descriptor)?;
     let mut idle = Outcome::new("checkpoint", LIMIT);
     let mut beside = Outcome::new("checkpoint-beside", LIMIT);

@@ -12,7 +12,7 @@
 use std::time::Instant;
 
 use anyhow::Result;
-use hps::{Stats, Store};
+use hps::{CreateOptions, Stats, Store};
 
 use crate::args::Settings;
 use crate::context::{Context, Delta, holdings, quiet};
@@ -34,7 +34,11 @@ pub fn run(context: &mut Context, zipf: f64) -> Result<()> {
     let s = context.settings.clone();
     let cache = s.cache_for(s.rows * 20)?;
     context.notes.say("compaction: filling a store");
-    let store = Store::create(&context.fixture.scratch(), s.options(cache))?;
+    let store = Store::create(
+        &context.fixture.scratch(),
+        CreateOptions::new(),
+        s.options(cache),
+    )?;
     let table = store.create_table(&s.descriptor)?;
     fill(&store, table, &s)?;
     let limit = "bytes written in order / bytes written per row pushed";

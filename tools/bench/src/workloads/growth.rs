@@ -6,7 +6,7 @@
 //!   of a bare gather over as many rows, in the same run.
 
 use anyhow::Result;
-use hps::{Store, TableDescriptor};
+use hps::{CreateOptions, Store, TableDescriptor};
 
 use crate::args::Settings;
 use crate::context::{Context, Delta, quiet};
@@ -65,7 +65,7 @@ fn one_size(context: &mut Context, s: &Settings) -> Result<Cost> {
     super::memory::check_memory(cache + rows * (s.row_bytes() as u64 + 20))?;
     context.notes.say(&format!("growth: filling {name} rows"));
     let path = context.fixture.scratch();
-    let store = Store::create(&path, s.options(cache))?;
+    let store = Store::create(&path, CreateOptions::new(), s.options(cache))?;
     let table = store.create_table(&s.descriptor)?;
     fill(&store, table, s)?;
     let bare = BareRows::new(usize::try_from(rows)?, s.descriptor.row_f32s(), DIM)?;

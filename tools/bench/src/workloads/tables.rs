@@ -8,7 +8,7 @@
 use std::time::Instant;
 
 use anyhow::Result;
-use hps::{PullPart, Store, TableDescriptor, TableId};
+use hps::{CreateOptions, PullPart, Store, TableDescriptor, TableId};
 
 use crate::args::Settings;
 use crate::context::{Context, Delta, holdings, quiet};
@@ -63,7 +63,11 @@ pub fn run(context: &mut Context) -> Result<()> {
         context
             .notes
             .say(&format!("tables: filling the store of {}", shape.tables));
-        let store = Store::create(&root.join(shape.name), s.options(cache))?;
+        let store = Store::create(
+            &root.join(shape.name),
+            CreateOptions::new(),
+            s.options(cache),
+        )?;
         let rows = s.rows / shape.tables;
         // A new table empties the caches: all are made before the first is filled.
         let made = (0..shape.tables).map(|table| store.create_table(&descriptor(&s, table)));
