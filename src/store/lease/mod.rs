@@ -156,7 +156,7 @@ impl Lease {
     /// The table; of several parts, that of the first.
     #[must_use]
     pub fn table(&self) -> TableId {
-        self.map.table(self.map.rank(0)).id
+        self.map.table(self.map.ordinal(0)).id
     }
 
     /// The lease's number, as named by `OverBudget`.
@@ -167,7 +167,7 @@ impl Lease {
 
     /// The parts, in the order in which they were asked for.
     pub fn parts(&self) -> impl ExactSizeIterator<Item = LeasePart<'_>> {
-        (0..self.map.len()).map(|index| LeasePart::new(self, self.map.rank(index)))
+        (0..self.map.len()).map(|index| LeasePart::new(self, self.map.ordinal(index)))
     }
 
     /// Gathers the weights as they are now.
@@ -240,10 +240,10 @@ impl Lease {
         }
         let mut outputs = Vec::with_capacity(outs.len());
         for (index, out) in outs.iter_mut().enumerate() {
-            let rank = self.map.rank(index);
-            outputs.push(Output { rank, out });
+            let ordinal = self.map.ordinal(index);
+            outputs.push(Output { ordinal, out });
         }
-        outputs.sort_unstable_by_key(|output| output.rank);
+        outputs.sort_unstable_by_key(|output| output.ordinal);
         let width = |table: &Table| table.descriptor.dim;
         self.gather(&mut outputs, width, "weights (f32s)")
     }
@@ -283,9 +283,9 @@ impl Lease {
             .read_rows_at(positions, out)
     }
 
-    /// The part of a rank.
-    pub(super) fn part_of_rank(&self, rank: usize) -> LeasePart<'_> {
-        LeasePart::new(self, rank)
+    /// The part of an ordinal.
+    pub(super) fn part_of_ordinal(&self, ordinal: usize) -> LeasePart<'_> {
+        LeasePart::new(self, ordinal)
     }
 
     /// Its part.
@@ -341,9 +341,9 @@ impl Lease {
             }
             let cell = &core.shards[s];
             let mut shard = cell.lock();
-            for (table, ranks) in map.tables() {
+            for (table, ordinals) in map.tables() {
                 let cache = &mut shard.tables[table.id.0 as usize].cache;
-                cache.unpin(&slots[map.range_of(s, ranks)]);
+                cache.unpin(&slots[map.range_of(s, ordinals)]);
             }
             drop(shard);
             point("unpin");

@@ -15,12 +15,12 @@ use crate::units::TableId;
 #[derive(Clone, Copy, Debug)]
 pub struct LeasePart<'a> {
     lease: &'a Lease,
-    rank: usize,
+    ordinal: usize,
 }
 
 /// Where the rows of a part are copied to.
 pub(super) struct Output<'o> {
-    pub rank: usize,
+    pub ordinal: usize,
     pub out: &'o mut [f32],
 }
 
@@ -28,14 +28,14 @@ pub(super) struct Output<'o> {
 type Width = fn(&Table) -> usize;
 
 impl<'a> LeasePart<'a> {
-    pub(super) fn new(lease: &'a Lease, rank: usize) -> LeasePart<'a> {
-        LeasePart { lease, rank }
+    pub(super) fn new(lease: &'a Lease, ordinal: usize) -> LeasePart<'a> {
+        LeasePart { lease, ordinal }
     }
 
     /// Keys of the part, duplicates included.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.lease.map.keys_of(self.rank)
+        self.lease.map.keys_of(self.ordinal)
     }
 
     /// Whether the part is empty.
@@ -103,12 +103,12 @@ impl<'a> LeasePart<'a> {
     }
 
     fn in_table(&self) -> &'a Table {
-        self.lease.map.table(self.rank)
+        self.lease.map.table(self.ordinal)
     }
 
     fn gather(&self, out: &mut [f32], width: Width, what: &'static str) -> Result<()> {
-        let rank = self.rank;
-        self.lease.gather(&mut [Output { rank, out }], width, what)
+        let ordinal = self.ordinal;
+        self.lease.gather(&mut [Output { ordinal, out }], width, what)
     }
 
     fn gather_at(&self, positions: &[u32], out: &mut [f32]) -> Result<()> {
@@ -119,7 +119,7 @@ impl<'a> LeasePart<'a> {
         let rows = self.rows_at(positions)?;
         let count = core.shards.len();
         let mut targets = workers.arrays.take_targets(positions.len(), count);
-        let shards = self.lease.map.shards_of(self.rank);
+        let shards = self.lease.map.shards_of(self.ordinal);
         for (position, target) in positions.iter().zip(out.chunks_exact_mut(width)) {
             targets[usize::from(shards[*position as usize])].push(target);
         }
@@ -146,8 +146,8 @@ impl<'a> LeasePart<'a> {
     /// `InvalidArgument` for a position past the end, and for more than a batch may have.
     pub(in super::super) fn rows_at(&self, positions: &[u32]) -> Result<Vec<ShardRows>> {
         check_keys(positions.len())?;
-        let (map, rank) = (&self.lease.map, self.rank);
-        let shards = map.shards_of(rank);
+        let (map, ordinal) = (&self.lease.map, self.ordinal);
+        let shards = map.shards_of(ordinal);
         let rising = positions.is_sorted_by(|a, b| a < b);
         let chosen = |rows: &ShardRows| ShardRows {
             repeats: rows.repeats || !rising,
@@ -165,7 +165,7 @@ impl<'a> LeasePart<'a> {
                 .into());
             };
             let s = usize::from(*shard);
-            let range = map.range(s, rank);
+            let range = map.range(s, ordinal);
             let rows = &self.lease.rows[s];
             last[s] = find(&rows.positions[range.clone()], *position, last[s]);
             found[s].slots.push(rows.slots[range.start + last[s]]);
@@ -212,24 +212,24 @@ impl Lease {
         what: &'static str,
     ) -> Result<()> {
         if self.map.len() == 1 {
-            return self.gather(&mut [Output { rank: 0, out }], width, what);
+            return self.gather(&mut [Output { ordinal: 0, out }], width, what);
         }
-        let f32s = |rank: usize| self.map.keys_of(rank) * width(self.map.table(rank));
+        let f32s = |ordinal: usize| self.map.keys_of(ordinal) * width(self.map.table(ordinal));
         let all = (0..self.map.len()).map(f32s).sum();
         check_length(what, all, out.len())?;
         let mut rest = out;
         let mut outputs = Vec::with_capacity(self.map.len());
         for index in 0..self.map.len() {
-            let rank = self.map.rank(index);
-            let (out, later) = rest.split_at_mut(f32s(rank));
-            outputs.push(Output { rank, out });
+            let ordinal = self.map.ordinal(index);
+            let (out, later) = rest.split_at_mut(f32s(ordinal));
+            outputs.push(Output { ordinal, out });
             rest = later;
         }
-        outputs.sort_unstable_by_key(|output| output.rank);
+        outputs.sort_unstable_by_key(|output| output.ordinal);
         self.gather(&mut outputs, width, what)
     }
 
-    /// Copies the rows of some parts, by rising rank.
+    /// Copies the rows of some parts, by rising ordinal.
     pub(super) fn gather(
         &self,
         outputs: &mut [Output<'_>],
@@ -240,7 +240,7 @@ impl Lease {
         core.guarded(|| {
             core.check_process()?;
             for output in &*outputs {
-                let expected = self.map.keys_of(output.rank) * width(self.map.table(output.rank));
+                let expected = self.map.keys_of(output.ordinal) * width(self.map.table(output.ordinal));
                 check_length(what, expected, output.out.len())?;
             }
             self.gather_parts(outputs, width);
@@ -250,16 +250,16 @@ impl Lease {
 
     fn gather_parts(&self, outputs: &mut [Output<'_>], width: Width) {
         let (core, workers, map) = (&self.leases.core, &self.leases.workers, &self.map);
-        let rows = outputs.iter().map(|o| map.keys_of(o.rank)).sum();
+        let rows = outputs.iter().map(|o| map.keys_of(o.ordinal)).sum();
         if rows == 0 {
             return;
         }
         let count = core.shards.len();
         let mut targets = workers.arrays.take_targets(rows, count);
         for output in &mut *outputs {
-            let (rank, out) = (output.rank, take(&mut output.out));
-            let width = width(map.table(rank));
-            split_out(out, width, map.shards_of(rank), &mut targets);
+            let (ordinal, out) = (output.ordinal, take(&mut output.out));
+            let width = width(map.table(ordinal));
+            split_out(out, width, map.shards_of(ordinal), &mut targets);
         }
         let targets: Vec<_> = targets.into_iter().map(Mutex::new).collect();
         workers.foreground().shards(count, rows, |s, _| {
@@ -270,9 +270,9 @@ impl Lease {
             let shard = core.shards[s].lock();
             let mut rest = &mut targets[..];
             for output in &*outputs {
-                let range = map.range(s, output.rank);
+                let range = map.range(s, output.ordinal);
                 let (now, later) = rest.split_at_mut(range.len());
-                let table = map.table(output.rank).id.0 as usize;
+                let table = map.table(output.ordinal).id.0 as usize;
                 let slots = &self.rows[s].slots[range];
                 shard.tables[table].cache.gather(slots, now);
                 rest = later;
@@ -281,8 +281,8 @@ impl Lease {
         });
         self.put_targets(targets);
         for output in outputs {
-            let rank = output.rank;
-            map.table(rank).note_read(map.keys_of(rank));
+            let ordinal = output.ordinal;
+            map.table(ordinal).note_read(map.keys_of(ordinal));
         }
     }
 

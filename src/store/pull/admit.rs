@@ -25,8 +25,8 @@ use crate::stats::Wait;
 
 /// The rows of one table in one shard.
 struct TableRows {
-    /// The rank of the first part.
-    rank: usize,
+    /// The ordinal of the first part.
+    ordinal: usize,
     /// Among the shard's rows.
     range: Range<usize>,
 }
@@ -34,7 +34,7 @@ struct TableRows {
 /// Where a call has to wait for the copies of a running checkpoint.
 struct FrozenAt {
     shard: usize,
-    rank: usize,
+    ordinal: usize,
     /// Slots of the table that are taken without this call.
     busy: usize,
 }
@@ -101,10 +101,15 @@ impl Puller {
             let refusals = self.undo(batch);
             drop(admission);
             drop(entered);
-            let Some(FrozenAt { shard, rank, busy }) = self.refused(map, refusals)? else {
+            let Some(FrozenAt {
+                shard,
+                ordinal,
+                busy,
+            }) = self.refused(map, refusals)?
+            else {
                 continue;
             };
-            let table = map.table(rank);
+            let table = map.table(ordinal);
             table.waits_on(&mut stretch, Wait::Room, Instant::now());
             let cell = &self.core.shards[shard];
             let mut shard = cell.lock();
@@ -126,7 +131,7 @@ impl Puller {
         for (shard, refusal) in refusals {
             match refusal {
                 Refusal::OverBudget {
-                    rank,
+                    ordinal,
                     pinned,
                     asked,
                     capacity,
@@ -134,15 +139,21 @@ impl Puller {
                     let needed_bytes = self.needed_bytes(pinned + asked, capacity);
                     let badness = (asked > capacity, needed_bytes);
                     if worst.as_ref().is_none_or(|(worst, _)| badness > *worst) {
-                        worst = Some((badness, (rank, pinned, asked, capacity)));
+                        worst = Some((badness, (ordinal, pinned, asked, capacity)));
                     }
                 }
-                Refusal::Frozen { rank, busy } => frozen = Some(FrozenAt { shard, rank, busy }),
+                Refusal::Frozen { ordinal, busy } => {
+                    frozen = Some(FrozenAt {
+                        shard,
+                        ordinal,
+                        busy,
+                    })
+                }
             }
         }
         match worst {
-            Some((_, (rank, pinned, asked, capacity))) => {
-                Err(self.over_budget(map.table(rank), pinned, asked, capacity))
+            Some((_, (ordinal, pinned, asked, capacity))) => {
+                Err(self.over_budget(map.table(ordinal), pinned, asked, capacity))
             }
             None => Ok(frozen),
         }
@@ -183,10 +194,10 @@ impl Puller {
         pending.counts.resize(map.len(), (0, 0));
         pending.has_repeats = false;
         let mut shard = self.core.shards[s].lock();
-        for (table, ranks) in map.tables() {
+        for (table, ordinals) in map.tables() {
             let rows = TableRows {
-                rank: ranks.start,
-                range: map.range_of(s, ranks),
+                ordinal: ordinals.start,
+                range: map.range_of(s, ordinals),
             };
             let entry = &mut shard.tables[table.id.0 as usize];
             let refusal = find_rows(entry, &rows, pending);
@@ -196,8 +207,8 @@ impl Puller {
         if pending.refusal.is_some() {
             return false;
         }
-        for (rank, count) in distinct(&pending.missing) {
-            let table = map.table(rank).id.0 as usize;
+        for (ordinal, count) in distinct(&pending.missing) {
+            let table = map.table(ordinal).id.0 as usize;
             shard.tables[table].reserve(count);
         }
         pending.promised = true;
@@ -211,24 +222,24 @@ impl Puller {
         for (s, cell) in batch.cells.iter().enumerate() {
             let pending = &mut *open(cell);
             let mut shard = self.core.shards[s].lock();
-            let table = |rank: usize| map.table(rank).id.0 as usize;
-            for (rank, slot) in pending.claimed.drain(..) {
-                let cache = &mut shard.tables[table(rank as usize)].cache;
+            let table = |ordinal: usize| map.table(ordinal).id.0 as usize;
+            for (ordinal, slot) in pending.claimed.drain(..) {
+                let cache = &mut shard.tables[table(ordinal as usize)].cache;
                 // Where the flag is gone, a put has filled it meanwhile.
                 if cache.flags(slot).any(Flags::LOADING) {
                     cache.set(slot, Flags::FAILED);
                     cache.clear(slot, Flags::LOADING);
                 }
             }
-            for (table, ranks) in map.tables() {
-                let slots = &pending.slots[map.range_of(s, ranks)];
+            for (table, ordinals) in map.tables() {
+                let slots = &pending.slots[map.range_of(s, ordinals)];
                 let taken = slots.iter().copied().filter(|p| *p != NO_SLOT);
                 let taken: Vec<u32> = taken.collect();
                 shard.tables[table.id.0 as usize].cache.unpin(&taken);
             }
             if std::mem::take(&mut pending.promised) {
-                for (rank, count) in distinct(&pending.missing[pending.assigned..]) {
-                    shard.tables[table(rank)].unreserve(count);
+                for (ordinal, count) in distinct(&pending.missing[pending.assigned..]) {
+                    shard.tables[table(ordinal)].unreserve(count);
                 }
             }
             pending.slots.fill(NO_SLOT);
@@ -275,8 +286,8 @@ impl Puller {
     fn copy_late(&self, map: &PartMap, s: usize, pending: &mut Pending<'_>) {
         let shard = self.core.shards[s].lock();
         let mut rest = &pending.rest[..];
-        for (table, ranks) in map.tables() {
-            let end = map.range_of(s, ranks).end;
+        for (table, ordinals) in map.tables() {
+            let end = map.range_of(s, ordinals).end;
             let (now, later) = rest.split_at(rest.partition_point(|i| (*i as usize) < end));
             rest = later;
             let late = |i: &u32| std::mem::take(&mut pending.targets[*i as usize]);
@@ -296,7 +307,7 @@ fn find_rows(
     rows: &TableRows,
     pending: &mut Pending<'_>,
 ) -> Option<Refusal> {
-    let TableRows { rank, range } = rows;
+    let TableRows { ordinal, range } = rows;
     let (start, end) = (range.start, range.end);
     let (late, gone) = (pending.rest.len(), pending.missing.len());
     let hashes = &pending.part.hashes[start..end];
@@ -308,24 +319,24 @@ fn find_rows(
     let cache = &mut entry.cache;
     let hits = cache.hit_batch(hashes, slots, targets, &mut pending.rest);
     let narrow = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-    let (first, rank) = (narrow(start), *rank);
+    let (first, ordinal) = (narrow(start), *ordinal);
     for index in &mut pending.rest[late..] {
         let at = *index as usize;
         *index += first;
         match slots[at] {
             NO_SLOT => pending.missing.push(Missing {
-                rank: narrow(rank),
+                ordinal: narrow(ordinal),
                 hash: hashes[at],
                 index: *index,
             }),
-            slot => pending.foreign.push((narrow(rank), slot)),
+            slot => pending.foreign.push((narrow(ordinal), slot)),
         }
     }
     let missing = &mut pending.missing[gone..];
     missing.sort_unstable_by_key(|m| (m.hash, m.index));
     let absent = missing.chunk_by(Missing::is_same_row).count();
     pending.has_repeats |= hits.repeats || absent < missing.len();
-    pending.counts[rank].0 += narrow(hits.known);
+    pending.counts[ordinal].0 += narrow(hits.known);
     let busy = entry.busy_slots();
     let cache = &entry.cache;
     let capacity = cache.capacity();
@@ -336,13 +347,13 @@ fn find_rows(
     let newly = if cache.evicts() { hits.newly_pinned } else { 0 };
     Some(match used + absent > capacity {
         true => Refusal::OverBudget {
-            rank,
+            ordinal,
             pinned: used - newly,
             asked: newly + absent,
             capacity,
         },
         false => Refusal::Frozen {
-            rank,
+            ordinal,
             busy: busy - newly,
         },
     })
@@ -371,10 +382,10 @@ fn worse(a: Option<Refusal>, b: Option<Refusal>) -> Option<Refusal> {
 
 /// How many rows of each table are missing.
 fn distinct(missing: &[Missing]) -> impl Iterator<Item = (usize, usize)> {
-    let tables = missing.chunk_by(|a, b| a.rank == b.rank);
+    let tables = missing.chunk_by(|a, b| a.ordinal == b.ordinal);
     tables.map(|of_table| {
         let rows = of_table.chunk_by(Missing::is_same_row).count();
-        (of_table[0].rank as usize, rows)
+        (of_table[0].ordinal as usize, rows)
     })
 }
 
@@ -384,19 +395,24 @@ mod tests {
 
     #[test]
     fn of_two_refusals_the_one_counts_that_waiting_does_not_help() {
-        let full = |rank, pinned, asked, capacity| {
+        let full = |ordinal, pinned, asked, capacity| {
             Some(Refusal::OverBudget {
-                rank,
+                ordinal,
                 pinned,
                 asked,
                 capacity,
             })
         };
-        let rank = |refusal: Option<Refusal>| match refusal {
-            Some(Refusal::OverBudget { rank, .. } | Refusal::Frozen { rank, .. }) => Some(rank),
+        let ordinal = |refusal: Option<Refusal>| match refusal {
+            Some(Refusal::OverBudget { ordinal, .. } | Refusal::Frozen { ordinal, .. }) => {
+                Some(ordinal)
+            }
             None => None,
         };
-        let frozen = Some(Refusal::Frozen { rank: 9, busy: 90 });
+        let frozen = Some(Refusal::Frozen {
+            ordinal: 9,
+            busy: 90,
+        });
         // Nine of ten are more than 50 of 100, and what never fits is more than what may.
         for (fuller, other) in [
             (full(1, 5, 4, 10), full(2, 40, 10, 100)),
@@ -404,9 +420,9 @@ mod tests {
             (full(1, 0, 1, 100), frozen),
             (full(1, 0, 1, 100), None),
         ] {
-            assert_eq!(rank(worse(fuller, other)), Some(1));
-            assert_eq!(rank(worse(other, fuller)), Some(1));
+            assert_eq!(ordinal(worse(fuller, other)), Some(1));
+            assert_eq!(ordinal(worse(other, fuller)), Some(1));
         }
-        assert_eq!(rank(worse(None, None)), None);
+        assert_eq!(ordinal(worse(None, None)), None);
     }
 }

@@ -31,8 +31,8 @@ pub struct Wanted<'a> {
 /// A row that is not in memory, at one place in the batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Missing {
-    /// The rank of the first part of its table.
-    pub rank: u32,
+    /// The ordinal of the first part of its table.
+    pub ordinal: u32,
     pub hash: u64,
     /// Where it is wanted, among the shard's rows.
     pub index: u32,
@@ -41,7 +41,7 @@ pub struct Missing {
 impl Missing {
     /// Whether both are one row.
     pub fn is_same_row(&self, other: &Missing) -> bool {
-        (self.rank, self.hash) == (other.rank, other.hash)
+        (self.ordinal, self.hash) == (other.ordinal, other.hash)
     }
 }
 
@@ -50,17 +50,17 @@ impl Missing {
 pub enum Refusal {
     /// Its rows of a table can't fit beside the outstanding leases.
     OverBudget {
-        rank: usize,
+        ordinal: usize,
         pinned: usize,
         asked: usize,
         capacity: usize,
     },
     /// They will fit once the copies of a running checkpoint are written; so many slots of the
     /// shard are taken without this batch.
-    Frozen { rank: usize, busy: usize },
+    Frozen { ordinal: usize, busy: usize },
 }
 
-/// One shard's progress. Its rows are those of all parts, by rank.
+/// One shard's progress. Its rows are those of all parts, by ordinal.
 #[derive(Default)]
 pub struct Pending<'a> {
     pub part: ShardPart,
@@ -70,20 +70,20 @@ pub struct Pending<'a> {
     pub slots: Vec<u32>,
     /// Indexes of what could not be copied at once, table after table.
     pub rest: Vec<u32>,
-    /// Rows without a slot, by rank and hash.
+    /// Rows without a slot, by ordinal and hash.
     pub missing: Vec<Missing>,
     /// Positions in `missing` that have a slot.
     pub assigned: usize,
     /// Whether slots are promised to the rest of `missing`.
     pub promised: bool,
-    /// Distinct rows that were ever pushed, and those of them that had to be read: by the rank of the
+    /// Distinct rows that were ever pushed, and those of them that had to be read: by the ordinal of the
     /// first part of their table.
     pub counts: Vec<(u32, u32)>,
     /// Whether a row may be at two positions.
     pub has_repeats: bool,
-    /// (rank, slot) of rows that another batch is reading.
+    /// (ordinal, slot) of rows that another batch is reading.
     pub foreign: Vec<(u32, u32)>,
-    /// (rank, slot) taken for rows that are about to be removed: they keep others waiting like
+    /// (ordinal, slot) taken for rows that are about to be removed: they keep others waiting like
     /// rows that are being read.
     pub claimed: Vec<(u32, u32)>,
     pub refusal: Option<Refusal>,
@@ -129,7 +129,7 @@ impl<'a> Batch<'a> {
             false => (0..count).map(|_| Vec::new()).collect(),
         };
         let mut map = PartMap::new(parts.iter().map(|p| (p.table, p.keys.len())), count);
-        // By rank.
+        // By ordinal.
         parts.sort_by_key(|part| part.table.id.0);
         for part in parts {
             let first = split.shards.len();
@@ -179,8 +179,8 @@ impl<'a> Batch<'a> {
                 repeats: pending.has_repeats,
             });
         }
-        for (table, ranks) in self.map.tables() {
-            let count = counts[ranks.start];
+        for (table, ordinals) in self.map.tables() {
+            let count = counts[ordinals.start];
             table.note_asked(count.0, count.0.saturating_sub(count.1));
             known += count.0;
             loads += count.1;

@@ -39,7 +39,7 @@ enum Progress {
 #[derive(Default)]
 struct Reads {
     wants: Vec<Want>,
-    /// (rank, slot) by the tag of a want.
+    /// (ordinal, slot) by the tag of a want.
     slots: Vec<(u32, u32)>,
 }
 
@@ -80,7 +80,7 @@ impl Puller {
             if matches!(progress, Progress::Done) {
                 return Ok(());
             }
-            let next = pending.missing[pending.assigned].rank as usize;
+            let next = pending.missing[pending.assigned].ordinal as usize;
             self.flusher.make_room(s, map.table(next), &mut stretch)?;
         }
     }
@@ -94,7 +94,7 @@ impl Puller {
         files: Vec<Arc<DataFile>>,
         Reads { wants, slots }: Reads,
     ) -> Result<()> {
-        let table_of = |rank: u32| map.table(rank as usize).id.0 as usize;
+        let table_of = |ordinal: u32| map.table(ordinal as usize).id.0 as usize;
         let _device = map.table(slots[0].0 as usize).waits(Wait::Device);
         let tables = slots.chunk_by(|a, b| a.0 == b.0).count();
         let span = tracing::debug_span!("read", tables, rows = slots.len());
@@ -107,9 +107,9 @@ impl Puller {
                 let mut shard = self.core.shards[s].lock();
                 let mut rows = &batch.rows[..];
                 for tag in &batch.tags {
-                    let (rank, slot) = slots[*tag as usize];
-                    let cache = &mut shard.tables[table_of(rank)].cache;
-                    let width = map.table(rank as usize).descriptor.row_f32s();
+                    let (ordinal, slot) = slots[*tag as usize];
+                    let cache = &mut shard.tables[table_of(ordinal)].cache;
+                    let width = map.table(ordinal as usize).descriptor.row_f32s();
                     let (row, others) = rows.split_at(width);
                     rows = others;
                     // Where the flag is gone, a put has filled it meanwhile.
@@ -128,8 +128,8 @@ impl Puller {
         let result = read();
         if result.is_err() {
             let mut shard = self.core.shards[s].lock();
-            for (rank, slot) in slots {
-                let cache = &mut shard.tables[table_of(rank)].cache;
+            for (ordinal, slot) in slots {
+                let cache = &mut shard.tables[table_of(ordinal)].cache;
                 if cache.flags(slot).any(Flags::LOADING) {
                     cache.set(slot, Flags::FAILED);
                     cache.clear(slot, Flags::LOADING);
@@ -183,9 +183,9 @@ fn assign_slots(
 ) -> Progress {
     let missing = std::mem::take(&mut pending.missing);
     let rest = &missing[pending.assigned..];
-    let rank = rest[0].rank;
-    let rest = &rest[..rest.partition_point(|m| m.rank == rank)];
-    let table = map.table(rank as usize);
+    let ordinal = rest[0].ordinal;
+    let rest = &rest[..rest.partition_point(|m| m.ordinal == ordinal)];
+    let table = map.table(ordinal as usize);
     let entry = &mut shard.tables[table.id.0 as usize];
     let groups = || rest.chunk_by(Missing::is_same_row).take(SLOT_ROWS);
     let hashes: Vec<u64> = groups().map(|g| g[0].hash).collect();
@@ -204,25 +204,25 @@ fn assign_slots(
         let slot = match found[i] {
             NO_SLOT => {
                 let location = locations[i].filter(|l| !l.is_tombstone());
-                let of = (rank, hashes[i], location);
+                let of = (ordinal, hashes[i], location);
                 let Some(slot) = assign_slot(entry, table, of, intent, reads) else {
                     room = false;
                     break;
                 };
-                let count = &mut pending.counts[rank as usize];
+                let count = &mut pending.counts[ordinal as usize];
                 count.0 += u32::from(location.is_some());
                 count.1 += u32::from(location.is_some());
                 if location.is_some() && intent == Intent::Remove {
-                    pending.claimed.push((rank, slot));
+                    pending.claimed.push((ordinal, slot));
                 }
                 slot
             }
             slot => {
                 let flags = entry.cache.flags(slot);
                 let gone = flags.any(Flags::ABSENT | Flags::REMOVED);
-                pending.counts[rank as usize].0 += u32::from(!gone);
+                pending.counts[ordinal as usize].0 += u32::from(!gone);
                 if flags.any(Flags::LOADING | Flags::FAILED) {
-                    pending.foreign.push((rank, slot));
+                    pending.foreign.push((ordinal, slot));
                 }
                 slot
             }
@@ -245,12 +245,12 @@ fn assign_slots(
     }
 }
 
-/// A slot for one missing row (rank of its table, hash, where it is): to be read, removed, or its
+/// A slot for one missing row (ordinal of its table, hash, where it is): to be read, removed, or its
 /// default at once.
 fn assign_slot(
     entry: &mut ShardTable,
     table: &Table,
-    (rank, hash, location): (u32, u64, Option<Location>),
+    (ordinal, hash, location): (u32, u64, Option<Location>),
     intent: Intent,
     reads: &mut Reads,
 ) -> Option<u32> {
@@ -265,7 +265,7 @@ fn assign_slot(
                 tag: narrow(reads.slots.len()),
                 row_f32s: narrow(table.descriptor.row_f32s()),
             });
-            reads.slots.push((rank, slot));
+            reads.slots.push((ordinal, slot));
             Some(slot)
         }
         // On SSD and about to be removed: its content does not matter, that it exists does.

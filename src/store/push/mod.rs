@@ -31,7 +31,7 @@ struct Job<'a> {
     update: Update<'a>,
     lease: &'a Lease,
     /// Which part of the lease.
-    rank: usize,
+    ordinal: usize,
     /// The rows at the positions of the update, if it names any.
     chosen: Option<Vec<ShardRows>>,
     /// f32s of a row's values, and those of them that are numbers.
@@ -49,7 +49,7 @@ impl Job<'_> {
     /// Positions with values.
     fn len(&self) -> usize {
         let positions = self.update.positions;
-        positions.map_or_else(|| self.lease.map.keys_of(self.rank), <[u32]>::len)
+        positions.map_or_else(|| self.lease.map.keys_of(self.ordinal), <[u32]>::len)
     }
 
     /// Whether a position counts.
@@ -64,7 +64,7 @@ impl Job<'_> {
             let rows = &chosen[s];
             return (&rows.slots, &rows.positions, rows.repeats);
         }
-        let (rows, range) = (&self.lease.rows[s], self.lease.map.range(s, self.rank));
+        let (rows, range) = (&self.lease.rows[s], self.lease.map.range(s, self.ordinal));
         (
             &rows.slots[range.clone()],
             &rows.positions[range],
@@ -120,17 +120,17 @@ impl Pusher {
         check_length("parts of a push", lease.map.len(), parts.len())?;
         let mut jobs = Vec::with_capacity(parts.len());
         for (index, part) in parts.iter().enumerate() {
-            let rank = lease.map.rank(index);
-            if lease.map.table(rank).id != part.table {
+            let ordinal = lease.map.ordinal(index);
+            if lease.map.table(ordinal).id != part.table {
                 let given = self.core.table(part.table)?;
                 return Err(ArgumentError::WrongTable {
                     part: index,
-                    leased: lease.map.table(rank).descriptor.name.clone(),
+                    leased: lease.map.table(ordinal).descriptor.name.clone(),
                     given: given.descriptor.name.clone(),
                 }
                 .into());
             }
-            jobs.push(check_part(lease, rank, part.update)?);
+            jobs.push(check_part(lease, ordinal, part.update)?);
         }
         self.check_values(&mut jobs)?;
         self.apply_all(&jobs)?;
@@ -199,8 +199,8 @@ impl Pusher {
     fn key_at(&self, job: &Job<'_>, index: usize) -> u64 {
         let map = &job.lease.map;
         let position = job.update.positions.map_or(index, |p| p[index] as usize);
-        let s = usize::from(map.shards_of(job.rank)[position]);
-        let (rows, range) = (&job.lease.rows[s], map.range(s, job.rank));
+        let s = usize::from(map.shards_of(job.ordinal)[position]);
+        let (rows, range) = (&job.lease.rows[s], map.range(s, job.ordinal));
         let positions = &rows.positions[range.clone()];
         let at = positions.partition_point(|p| (*p as usize) < position);
         let shard = self.core.shards[s].lock();
@@ -264,8 +264,8 @@ impl Pusher {
 }
 
 /// Checks all of the update of one part but its values.
-fn check_part<'a>(lease: &'a Lease, rank: usize, update: Update<'a>) -> Result<Job<'a>> {
-    let table: &Table = lease.map.table(rank);
+fn check_part<'a>(lease: &'a Lease, ordinal: usize, update: Update<'a>) -> Result<Job<'a>> {
+    let table: &Table = lease.map.table(ordinal);
     let width = match update.kind {
         Kind::Rows { .. } => table.descriptor.row_f32s(),
         _ => table.descriptor.dim,
@@ -274,7 +274,7 @@ fn check_part<'a>(lease: &'a Lease, rank: usize, update: Update<'a>) -> Result<J
         table,
         update,
         lease,
-        rank,
+        ordinal,
         chosen: None,
         width,
         looked: width.min(table.layout.metadata_range().start),
@@ -297,7 +297,7 @@ fn check_part<'a>(lease: &'a Lease, rank: usize, update: Update<'a>) -> Result<J
         return Err(ArgumentError::Other { what }.into());
     }
     if let Some(positions) = update.positions {
-        job.chosen = Some(lease.part_of_rank(rank).rows_at(positions)?);
+        job.chosen = Some(lease.part_of_ordinal(ordinal).rows_at(positions)?);
     }
     Ok(job)
 }
