@@ -122,7 +122,7 @@ impl Publisher {
                     let values = (before.map_or(0, metric.value), (metric.value)(table));
                     self.record(recorder, metric, &own, values);
                 }
-                for cause in Wait::ALL {
+                for cause in Wait::ALL.iter().copied() {
                     let before = before.map(|before| *before.wait(cause));
                     self.record_waits(recorder, table, cause, &before.unwrap_or_default());
                 }

@@ -22,8 +22,8 @@ pub enum Wait {
 }
 
 impl Wait {
-    /// All of them, in the order of [`TableStats::waits`].
-    pub const ALL: [Wait; 5] = [
+    /// All of them. A later version may have more.
+    pub const ALL: &'static [Wait] = &[
         Wait::Room,
         Wait::Flush,
         Wait::Compaction,
@@ -49,6 +49,14 @@ impl Wait {
         matches!(self, Wait::Room | Wait::Flush | Wait::Compaction)
     }
 }
+
+const _: () = {
+    let mut index = 0;
+    while index < Wait::ALL.len() {
+        assert!(Wait::ALL[index] as usize == index, "its number is its place");
+        index += 1;
+    }
+};
 
 /// Buckets of [`WaitStats::histogram`]: the last is of all waits of about 17 seconds and more.
 pub const WAIT_BUCKETS: usize = 26;
@@ -111,9 +119,8 @@ pub struct TableStats {
     pub index_bytes: u64,
     /// Keys in its index, tombstones included.
     pub index_keys: u64,
-    /// What its pulls, pushes and puts waited for, in the order of [`Wait::ALL`]. A batch waits in each
-    /// shard for itself: times of shards that are served at the same time add up.
-    pub waits: [WaitStats; Wait::ALL.len()],
+    /// By cause, in the order of [`Wait::ALL`].
+    pub(crate) waits: [WaitStats; Wait::ALL.len()],
 }
 
 impl TableStats {
@@ -122,6 +129,20 @@ impl TableStats {
     #[must_use]
     pub fn hit_rate(&self) -> f64 {
         share_of(self.unique_hits, self.unique_asked)
+    }
+
+    /// What its pulls, pushes and puts waited for, by cause: each once, those that never came too. A
+    /// batch waits in each shard for itself: times of shards that are served at the same time add up.
+    ///
+    /// ```
+    /// # fn tell(table: &hps::TableStats) {
+    /// for (cause, waits) in table.waits() {
+    ///     println!("{}: {} for {}, {} us", table.name, waits.count, cause.name(), waits.us);
+    /// }
+    /// # }
+    /// ```
+    pub fn waits(&self) -> impl ExactSizeIterator<Item = (Wait, &WaitStats)> {
+        Wait::ALL.iter().copied().zip(&self.waits)
     }
 
     /// What its pulls, pushes and puts waited for one reason.

@@ -154,7 +154,8 @@ fn a_table_that_is_there_gets_other_options_when_no_lease_is_out() {
     let (_, store) = create(options().hyper(calm()));
     let table = store.create_table(&adam("t")).unwrap();
     train(&store, table, 10);
-    let waits = store.stats().tables[0].waits;
+    let before = store.stats();
+    let waits: Vec<_> = before.tables[0].waits().collect();
     let other = TableOptions::new().hyper(hasty()).policy(PolicyKind::Fifo);
     let lease = store.prefetch(table, &[1]).unwrap().wait().unwrap();
     let error = invalid(store.create_table_with(&adam("t"), other).unwrap_err());
@@ -182,7 +183,7 @@ fn a_table_that_is_there_gets_other_options_when_no_lease_is_out() {
     assert_eq!(store.create_table_with(&adam("t"), other).unwrap(), table);
     let stats = &store.stats().tables[0];
     assert_eq!(
-        (stats.policy, stats.waits),
+        (stats.policy, stats.waits().collect::<Vec<_>>()),
         (PolicyKind::Fifo, waits),
         "what is counted goes on"
     );

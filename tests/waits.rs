@@ -79,7 +79,7 @@ fn waits(store: &Store, table: TableId, cause: Wait) -> WaitStats {
 fn is_whole(stats: &Stats) {
     let all = || {
         let tables = stats.tables.iter();
-        tables.flat_map(|t| Wait::ALL.map(|cause| (cause, *t.wait(cause))))
+        tables.flat_map(TableStats::waits)
     };
     for (cause, waits) in all() {
         let counted: u64 = waits.histogram.iter().sum();

@@ -214,10 +214,12 @@ impl Store {
     /// # Errors
     /// `InvalidArgument`: a bad or changed descriptor, leases outstanding, a cache too small.
     pub fn create_table(&self, descriptor: &TableDescriptor) -> Result<TableId> {
-        self.create_tables(&[open::Wanted {
-            descriptor,
-            options: None,
-        }])
+        self.call(|parts| {
+            parts.create_table(&open::Wanted {
+                descriptor,
+                options: None,
+            })
+        })
     }
 
     /// [`Store::create_table`] with options in the place of what
@@ -258,15 +260,12 @@ impl Store {
         options: TableOptions,
     ) -> Result<TableId> {
         let options = Some(options);
-        self.create_tables(&[open::Wanted {
-            descriptor,
-            options,
-        }])
-    }
-
-    fn create_tables(&self, wanted: &[open::Wanted<'_>]) -> Result<TableId> {
-        let ids = self.call(|parts| parts.create_tables(wanted))?;
-        Ok(ids.first().copied().unwrap_or(TableId(0)))
+        self.call(|parts| {
+            parts.create_table(&open::Wanted {
+                descriptor,
+                options,
+            })
+        })
     }
 
     /// Finds a table by name.

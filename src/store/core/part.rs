@@ -9,7 +9,7 @@ use std::sync::{OnceLock, Weak};
 use super::Core;
 use crate::observe;
 use crate::ssd::held::Held;
-use crate::stats::{Stats, Wait};
+use crate::stats::Stats;
 
 /// A part of an open store.
 pub trait Part: Send + Sync {
@@ -84,8 +84,7 @@ impl Core {
         let mut stats = self.ssd_stats();
         stats.tables = self.all_tables().iter().map(|t| t.stats()).collect();
         for table in &stats.tables {
-            for cause in Wait::ALL.into_iter().filter(|cause| cause.is_stall()) {
-                let waits = table.wait(cause);
+            for (_, waits) in table.waits().filter(|(cause, _)| cause.is_stall()) {
                 stats.stall_us += waits.us;
                 stats.stall_us_max = stats.stall_us_max.max(waits.us_max);
             }

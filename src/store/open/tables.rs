@@ -18,8 +18,6 @@ struct Plan {
     made: usize,
     /// Tables with other options than before: those, and the new ones.
     tuned: Vec<(Arc<Table>, TableOptions, TableOptions)>,
-    /// The ids of the tables that were asked for.
-    ids: Vec<TableId>,
 }
 
 impl Plan {
@@ -49,20 +47,47 @@ pub struct Wanted<'a> {
     pub options: Option<TableOptions>,
 }
 
+impl Wanted<'_> {
+    fn validate(&self) -> Result<()> {
+        self.descriptor.validate()?;
+        let name = &self.descriptor.name;
+        self.options.map_or(Ok(()), |o| validate_table(name, &o))
+    }
+}
+
 impl Parts {
+    /// Adds a table, or finds it.
+    ///
+    /// # Errors
+    /// As [`Parts::create_tables`].
+    pub fn create_table(&self, wanted: &Wanted<'_>) -> Result<TableId> {
+        wanted.validate()?;
+        self.carry_out(|plan| self.add(plan, wanted))
+    }
+
     /// Adds tables, or finds them; all or none.
     ///
     /// # Errors
     /// `InvalidArgument`: a changed descriptor, leases outstanding, no room for a row.
     pub fn create_tables(&self, wanted: &[Wanted<'_>]) -> Result<Vec<TableId>> {
-        for table in wanted {
-            table.descriptor.validate()?;
-            let name = &table.descriptor.name;
-            table.options.map_or(Ok(()), |o| validate_table(name, &o))?;
-        }
-        let plan = self.plan(wanted)?;
+        wanted.iter().try_for_each(Wanted::validate)?;
+        self.carry_out(|plan| wanted.iter().map(|w| self.add(plan, w)).collect())
+    }
+
+    /// Does what is planned, and gives what the plan gave; `plan` is asked again once nothing else
+    /// changes the tables.
+    fn carry_out<T>(&self, plan: impl Fn(&mut Plan) -> Result<T>) -> Result<T> {
+        let planned = || {
+            let mut all = Plan {
+                tables: self.core.all_tables(),
+                ..Plan::default()
+            };
+            let found = plan(&mut all)?;
+            Ok((all, found))
+        };
+        let (plan, found) = planned()?;
         if plan.changes_nothing() {
-            return Ok(plan.ids);
+            return Ok(found);
         }
         self.core.check_writable()?;
         self.puller.wait_cancelled();
@@ -71,9 +96,9 @@ impl Parts {
         let _alarm = self.core.ssd.poison.alarm();
         let _admission = self.puller.admission_alone();
         let _whole = self.core.gate_alone();
-        let plan = self.plan(wanted)?;
+        let (plan, found) = planned()?;
         if plan.changes_nothing() {
-            return Ok(plan.ids);
+            return Ok(found);
         }
         let count = self.in_use();
         if count > 0 {
@@ -95,38 +120,30 @@ impl Parts {
         rebuilt?;
         point("create_table");
         self.core.set_tables(plan.tables);
-        Ok(plan.ids)
+        Ok(found)
     }
 
-    /// What there is to do for these tables.
+    /// Plans what there is to do for this table; gives the id that it has or will have.
     ///
     /// # Errors
     /// `InvalidArgument`: a changed descriptor.
-    fn plan(&self, wanted: &[Wanted<'_>]) -> Result<Plan> {
-        let all = &self.core.options;
-        let mut plan = Plan {
-            tables: self.core.all_tables(),
-            ..Plan::default()
+    fn add(&self, plan: &mut Plan, wanted: &Wanted<'_>) -> Result<TableId> {
+        let (all, descriptor) = (&self.core.options, wanted.descriptor);
+        let own = wanted.options.unwrap_or(all.of_table(&descriptor.name));
+        let same = |t: &&Arc<Table>| t.descriptor.name == descriptor.name;
+        let Some(known) = plan.tables.iter().find(same) else {
+            let table = Arc::new(make_table(plan.tables.len(), descriptor, own, all));
+            let id = table.id;
+            plan.tables.push(table);
+            plan.made += 1;
+            return Ok(id);
         };
-        for wanted in wanted {
-            let descriptor = wanted.descriptor;
-            let own = wanted.options.unwrap_or(all.of_table(&descriptor.name));
-            let same = |t: &&Arc<Table>| t.descriptor.name == descriptor.name;
-            let Some(known) = plan.tables.iter().find(same) else {
-                let table = Arc::new(make_table(plan.tables.len(), descriptor, own, all));
-                plan.ids.push(table.id);
-                plan.tables.push(table);
-                plan.made += 1;
-                continue;
-            };
-            compare(&known.descriptor, descriptor)?;
-            plan.ids.push(known.id);
-            let before = known.tuning().options;
-            if wanted.options.is_some() && own != before {
-                plan.tuned.push((Arc::clone(known), before, own));
-            }
+        compare(&known.descriptor, descriptor)?;
+        let (id, before) = (known.id, known.tuning().options);
+        if wanted.options.is_some() && own != before {
+            plan.tuned.push((Arc::clone(known), before, own));
         }
-        Ok(plan)
+        Ok(id)
     }
 
     /// Gives every table its slots anew. No row is resident that is not clean, no lease is out.
