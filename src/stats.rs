@@ -53,7 +53,10 @@ impl Wait {
 const _: () = {
     let mut index = 0;
     while index < Wait::ALL.len() {
-        assert!(Wait::ALL[index] as usize == index, "its number is its place");
+        assert!(
+            Wait::ALL[index] as usize == index,
+            "its number is its place"
+        );
         index += 1;
     }
 };

@@ -53,7 +53,7 @@ fn coverage(seed: u64) -> BTreeSet<String> {
             None
         })
     };
-    let mut run = Run::of(Arc::new(HookedDisk::new(disk, hook)), plan);
+    let mut run = Run::of(Arc::new(HookedDisk::new(disk, hook)), &plan);
     run.create().unwrap();
     let mut seen = BTreeSet::new();
     if plan.create.data_directories.len() > 1 {

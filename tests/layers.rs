@@ -61,6 +61,9 @@ const STORE: &[(&str, &[&str])] = &[
     ),
     ("open", &["core", "workers", "parts", "rebuild_index"]),
     ("open_or_create", &["open"]),
+    ("batches", &[]),
+    ("tables", &["open"]),
+    ("checkpoints", &["open"]),
     ("maintain", &["core", "compact", "parts"]),
     ("many", &["lease", "pull", "push"]),
 ];

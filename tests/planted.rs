@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 use common::plans::{Plan, some_options};
 use common::{Op, Random, key};
-use hps::Thresholds;
+use hps::{CreateOptions, Thresholds};
 use mistakes::{Call, Met, Mistake, Planted, late, unlinked, without};
 use trial::{Liar, Told, Trial, crash_everywhere, in_parallel};
 

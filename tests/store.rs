@@ -409,7 +409,7 @@ fn a_rollback_finds_a_file_number_however_many_were_used() {
     store.close().unwrap();
     for used in [4090, 4096, 4097, 8192] {
         let request = OpenRequest {
-            directories: &[],
+            moved: &[],
             disk_bytes_max: 0,
             thresholds: Thresholds::default(),
             open_files_max: 1000,

@@ -12,7 +12,6 @@ use super::rows::{Failed, Looked, Sink};
 use super::{Inspection, Opened, Severity, TableReport, ValueStats};
 use crate::error::{Error, Result};
 use crate::format::footer::RunKind;
-use crate::options::CreateOptions;
 use crate::ssd::data_file::DataFile;
 use crate::ssd::edits::Replay;
 use crate::ssd::scan::{Entry, Merge, keys_window_bytes};
@@ -346,6 +345,7 @@ fn start<'scope, T: Send + 'scope>(
 
 #[cfg(test)]
 mod tests {
+    use crate::options::CreateOptions;
     use std::ops::ControlFlow;
     use std::path::Path;
     use std::sync::Arc;

@@ -48,6 +48,22 @@ impl Store {
     ///
     /// # Errors
     /// `Forked`.
+    ///
+    /// # Examples
+    /// ```
+    /// # use hps::*;
+    /// # let directory = std::env::temp_dir().join(format!("hps-identity-{}", std::process::id()));
+    /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
+    /// # let store = Store::create(&directory, CreateOptions::new(), options)?;
+    /// let at = store.checkpoint(1, &[])?.id;
+    /// let identity = store.identity()?;
+    /// assert_eq!(identity.checkpoint, Some(at));
+    /// let hex: String = identity.store.iter().map(|byte| format!("{byte:02x}")).collect();
+    /// println!("store {hex}");
+    /// # store.close()?;
+    /// # std::fs::remove_dir_all(&directory).ok();
+    /// # hps::Result::Ok(())
+    /// ```
     pub fn identity(&self) -> Result<Identity> {
         let core = &self.parts.core;
         core.check_process()?;

@@ -3,7 +3,9 @@
 //! The only place that knows both `mem` and `ssd`. [`Store`] is a thin handle: each call is one
 //! line into the part that owns the matter ([`parts::Parts`]).
 
+mod batches;
 mod checkpoint;
+mod checkpoints;
 mod compact;
 mod core;
 mod flush;
@@ -19,11 +21,11 @@ mod push;
 mod put;
 mod rebuild_index;
 mod rows;
+mod tables;
 mod unique;
 mod workers;
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 
 pub use checkpoint::{CheckpointInfo, CheckpointTicket};
 pub use hold::{Hold, Identity};
@@ -37,13 +39,13 @@ pub use put::{PutReport, PutRows};
 pub use rows::{Row, RowIter};
 pub use unique::Unique;
 
-use crate::error::{ArgumentError, Error, Result};
-use crate::io::{Directory, Io};
-use crate::options::{CreateOptions, RuntimeOptions, TableDescriptor, TableOptions};
+use crate::error::{Error, Result};
+use crate::io::Io;
+use crate::options::{CreateOptions, RuntimeOptions};
 use crate::ssd::create::{self, Unfinished};
 use crate::ssd::held::Held;
 use crate::stats::Stats;
-use crate::units::{CheckpointId, TableId};
+use crate::units::CheckpointId;
 use open::Threads;
 use parts::Parts;
 
@@ -107,8 +109,30 @@ impl Store {
     /// Reads the index image (16 bytes a row) and the key blocks of younger files (12 bytes a row),
     /// never rows.
     ///
+    /// # Durability
+    /// What was not in a checkpoint is gone, as if it had never been pushed.
+    ///
     /// # Errors
-    /// `InvalidArgument` when there is no store, `Locked`, `Corrupt`, `Unsupported`, `Io`.
+    /// `InvalidArgument` when there is no store or an option is out of its range, `Locked`,
+    /// `MissingDirectory`, `Corrupt`, `Unsupported`, `Io`.
+    ///
+    /// # Examples
+    /// ```
+    /// # use hps::*;
+    /// # let directory = std::env::temp_dir().join(format!("hps-open-{}", std::process::id()));
+    /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
+    /// # let store = Store::create(&directory, CreateOptions::new(), options)?;
+    /// # let items = store.create_table(&TableDescriptor::new("items", 4))?;
+    /// # store.checkpoint(1, b"the trainer's own state")?;
+    /// # store.close()?;
+    /// let store = Store::open(&directory, RuntimeOptions::new().cache_bytes(16 << 20))?;
+    /// let last = store.last_checkpoint().map(|c| c.id);
+    /// assert_eq!(store.table("items")?, items); // as it was at the last checkpoint
+    /// assert_eq!(store.checkpoint_meta(last.unwrap())?, b"the trainer's own state");
+    /// # store.close()?;
+    /// # std::fs::remove_dir_all(&directory).ok();
+    /// # hps::Result::Ok(())
+    /// ```
     pub fn open(directory: &Path, options: RuntimeOptions) -> Result<Store> {
         Store::open_with(&open::choose_io(options.io), directory, options)
     }
@@ -116,8 +140,36 @@ impl Store {
     /// Opens a retained checkpoint (`None`: the last) for reading, beside a writer or not. The
     /// writer keeps the checkpoint while it is open.
     ///
+    /// # Cost
+    /// As [`Store::open`]. Parameter files stay open, whatever `open_files_max` says.
+    ///
     /// # Errors
-    /// As [`Store::open`]; `InvalidArgument` when the checkpoint is not retained.
+    /// As [`Store::open`]; `InvalidArgument` when the checkpoint is not retained. `Locked` is told only
+    /// where the writer is dropping it.
+    ///
+    /// # Examples
+    /// ```
+    /// # use hps::*;
+    /// # let directory = std::env::temp_dir().join(format!("hps-reader-{}", std::process::id()));
+    /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
+    /// # let store = Store::create(&directory, CreateOptions::new(), options)?;
+    /// # let items = store.create_table(&TableDescriptor::new("items", 4))?;
+    /// # let lease = store.pull(items, &[7, 8], &mut [0.0; 8])?;
+    /// # store.push(&lease, Update::weights(&[0.5; 8]))?;
+    /// # drop(lease);
+    /// let then = store.checkpoint(1, &[])?.id;
+    /// let lease = store.pull(items, &[7], &mut [0.0; 4])?;
+    /// store.push(&lease, Update::deltas(&[1.0; 4]))?; // training goes on
+    /// let options = RuntimeOptions::new().cache_bytes(8 << 20);
+    /// let reader = Store::open_read_only(&directory, Some(then), options)?;
+    /// let mut row = [9.0; 4];
+    /// reader.pull(items, &[7], &mut row)?;
+    /// assert_eq!(row, [0.5; 4]); // as of the checkpoint
+    /// # drop((reader, lease));
+    /// # store.close_discarding();
+    /// # std::fs::remove_dir_all(&directory).ok();
+    /// # hps::Result::Ok(())
+    /// ```
     pub fn open_read_only(
         directory: &Path,
         checkpoint: Option<CheckpointId>,
@@ -202,176 +254,11 @@ impl Store {
         core.guarded(|| work(&self.parts))
     }
 
-    /// Adds a table, with what [`RuntimeOptions::tables`](field@RuntimeOptions::tables) says for its
-    /// name; a table of the same name and descriptor is found instead.
-    ///
-    /// # Cost
-    /// All rows leave memory, the dirty ones to SSD. Nothing where the table is there.
-    ///
-    /// # Durability
-    /// With the next checkpoint.
-    ///
-    /// # Errors
-    /// `InvalidArgument`: a bad or changed descriptor, leases outstanding, a cache too small.
-    pub fn create_table(&self, descriptor: &TableDescriptor) -> Result<TableId> {
-        self.call(|parts| {
-            parts.create_table(&open::Wanted {
-                descriptor,
-                options: None,
-            })
-        })
-    }
-
-    /// [`Store::create_table`] with options in the place of what
-    /// [`RuntimeOptions::tables`](field@RuntimeOptions::tables) says for its name. A table that is there
-    /// has them from now on too.
-    ///
-    /// # Cost
-    /// All rows leave memory, the dirty ones to SSD. Nothing where the table is there and has these
-    /// options.
-    ///
-    /// # Durability
-    /// The table's with the next checkpoint. Options are not stored: they hold until the store is
-    /// closed, also after a rollback.
-    ///
-    /// # Errors
-    /// As [`Store::create_table`]; `InvalidArgument` naming the option that is out of range;
-    /// `ReadOnly` where a reader would have to change them.
-    ///
-    /// ```
-    /// # use hps::*;
-    /// # fn main() -> hps::Result<()> {
-    /// # let directory = std::env::temp_dir().join(format!("hps-table-{}", std::process::id()));
-    /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
-    /// # let store = Store::create(&directory, CreateOptions::new(), options)?;
-    /// let adam = |name| TableDescriptor::new(name, 8).optimizer(Optimizer::Adam);
-    /// store.create_table(&adam("items"))?; // the defaults of all tables
-    /// let calm = TableOptions::new().hyper(HyperParameters::new().beta1(0.5));
-    /// store.create_table_with(&adam("users"), calm.policy(PolicyKind::PinAll))?;
-    /// assert_eq!(store.stats().tables[1].policy, PolicyKind::PinAll);
-    /// # store.close_discarding();
-    /// # std::fs::remove_dir_all(&directory).ok();
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn create_table_with(
-        &self,
-        descriptor: &TableDescriptor,
-        options: TableOptions,
-    ) -> Result<TableId> {
-        let options = Some(options);
-        self.call(|parts| {
-            parts.create_table(&open::Wanted {
-                descriptor,
-                options,
-            })
-        })
-    }
-
-    /// Finds a table by name.
-    ///
-    /// # Errors
-    /// `InvalidArgument` naming the tables there are.
-    pub fn table(&self, name: &str) -> Result<TableId> {
-        self.parts.core.check_process()?;
-        let tables = self.parts.core.all_tables();
-        let found = tables
-            .iter()
-            .find(|t| t.descriptor.name == name)
-            .map(|t| t.id);
-        found.ok_or_else(|| {
-            let known = tables.iter().map(|t| t.descriptor.name.clone()).collect();
-            ArgumentError::UnknownTable {
-                name: name.to_owned(),
-                known,
-            }
-            .into()
-        })
-    }
-
-    /// All tables, by id.
-    #[must_use]
-    pub fn tables(&self) -> Vec<(TableId, TableDescriptor)> {
-        if self.parts.core.check_process().is_err() {
-            return Vec::new();
-        }
-        self.parts
-            .core
-            .all_tables()
-            .iter()
-            .map(|t| (t.id, t.descriptor.clone()))
-            .collect()
-    }
-
-    /// Makes rows resident, pins them and copies their weights.
-    ///
-    /// # Shapes
-    /// keys: `[n]`, any u64, duplicates allowed; out: `[n, dim]`, in the same order
-    ///
-    /// # Cost
-    /// A device read per distinct cold row, neighbours together; a copy per key.
-    ///
-    /// # Errors
-    /// (What is in `out` then is undefined.)
-    /// `OverBudget` when the batch can't be in memory beside the outstanding leases (nobody
-    /// waits), `InvalidArgument`, `Io`, `Corrupt`, `NoSpace` or `Poisoned` (room needed a flush).
-    pub fn pull(&self, table: TableId, keys: &[u64], out: &mut [f32]) -> Result<Lease> {
-        let table = self.parts.core.table(table)?;
-        self.call(|parts| parts.puller.pull(&table, keys, out))
-    }
-
-    /// Starts making rows resident. Values are gathered when the lease is read, so a prefetch
-    /// changes when rows are read from SSD, never what a batch sees.
-    ///
-    /// # Shapes
-    /// keys: `[n]`
-    ///
-    /// # Errors
-    /// `InvalidArgument`; everything else comes from [`Ticket::wait`].
-    pub fn prefetch(&self, table: TableId, keys: &[u64]) -> Result<Ticket> {
-        let table = self.parts.core.table(table)?;
-        self.call(|parts| parts.puller.prefetch(&table, keys))
-    }
-
-    /// Changes the rows of a lease.
-    ///
-    /// # Cost
-    /// No I/O; a pass over the values and the rows.
-    ///
-    /// # Durability
-    /// With the next checkpoint.
-    ///
-    /// # Errors
-    /// `InvalidArgument` (a lease of another store, lengths, lr, values that are not finite when
-    /// the options reject them), `ReadOnly`, `Poisoned`; nothing changed, unless the store is
-    /// poisoned meanwhile: then some rows may be, in memory, and no checkpoint will have them.
-    pub fn push(&self, lease: &Lease, update: Update<'_>) -> Result<PushReport> {
-        self.call(|parts| parts.pusher.push(lease, update))
-    }
-
-    /// Which keys were pushed and not removed since. No I/O.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for a table of another store.
-    pub fn contains(&self, table: TableId, keys: &[u64]) -> Result<Vec<bool>> {
-        let table = self.parts.core.table(table)?;
-        self.call(|parts| Ok(parts.puller.contains(&table, keys)))
-    }
-
-    /// Forgets keys: they have the initialiser's row again. Returns how many were known.
-    ///
-    /// # Durability
-    /// With the next checkpoint.
-    ///
-    /// # Errors
-    /// `OverBudget`, `NoSpace`, `Io`, `Poisoned`, `ReadOnly`.
-    pub fn remove(&self, table: TableId, keys: &[u64]) -> Result<u64> {
-        let table = self.parts.core.table(table)?;
-        self.call(|parts| parts.puller.remove(&table, keys))
-    }
-
     /// Writes out every dirty row, without a sync. For tools and tests: the store does so itself.
     /// Beside a running checkpoint rows that changed after its cut stay in memory.
+    ///
+    /// # Cost
+    /// Each dirty row is written once, into new parameter files.
     ///
     /// # Durability
     /// None.
@@ -383,125 +270,22 @@ impl Store {
         self.call(|parts| parts.flusher.flush_all())
     }
 
-    /// Makes everything pushed so far durable, together with `meta`.
-    ///
-    /// # Durability
-    /// All earlier pushes, removes and tables survive a crash once this returns.
-    ///
-    /// # Errors
-    /// `InvalidArgument` when `step` does not rise or `meta` is too long, `NoSpace`, `Io`, `Poisoned`,
-    /// `ReadOnly`.
-    pub fn checkpoint(&self, step: u64, meta: &[u8]) -> Result<CheckpointInfo> {
-        self.checkpoint_begin(step, meta)?.wait()
-    }
-
-    /// Freezes the cut and writes behind: training may go on at once. Waits first for a
-    /// checkpoint that is still running.
-    ///
-    /// # Errors
-    /// As [`Store::checkpoint`]; what happens later comes from [`CheckpointTicket::wait`].
-    pub fn checkpoint_begin(&self, step: u64, meta: &[u8]) -> Result<CheckpointTicket> {
-        self.call(|parts| parts.checkpointer.begin(step, meta))
-    }
-
-    /// Retained checkpoints, oldest first.
-    #[must_use]
-    pub fn checkpoints(&self) -> Vec<CheckpointInfo> {
-        let core = &self.parts.core;
-        if core.check_process().is_err() {
-            return Vec::new();
-        }
-        core.ssd
-            .versions()
-            .checkpoints
-            .iter()
-            .map(CheckpointInfo::from)
-            .collect()
-    }
-
-    /// The last durable checkpoint.
-    #[must_use]
-    pub fn last_checkpoint(&self) -> Option<CheckpointInfo> {
-        let core = &self.parts.core;
-        core.check_process().ok()?;
-        core.ssd
-            .versions()
-            .checkpoints
-            .last()
-            .map(CheckpointInfo::from)
-    }
-
-    /// The bytes given to a retained checkpoint.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for an unknown checkpoint, `Corrupt`, `Io`.
-    pub fn checkpoint_meta(&self, id: CheckpointId) -> Result<Vec<u8>> {
-        self.parts.core.check_process()?;
-        self.parts.core.ssd.read_meta(id)
-    }
-
-    /// Goes back to a retained checkpoint; later ones, and all changes since, are gone.
-    ///
-    /// # Durability
-    /// The store opens at that checkpoint once this returns.
-    ///
-    /// # Errors
-    /// `InvalidArgument` (unknown checkpoint, leases or tickets outstanding), `Io`, `NoSpace`,
-    /// `Poisoned`, `ReadOnly`. The handle is gone then too, as if dropped: ask
-    /// [`Store::checkpoints`] first.
-    pub fn rollback(mut self, id: CheckpointId) -> Result<Store> {
-        let core = Arc::clone(&self.parts.core);
-        let (io, root, options) = core.guarded(|| self.roll_back(id))?;
-        drop(core);
-        drop(self);
-        let place = open::Place::Open(&root);
-        Store::start(open::open(&io, place, options, false, None)?)
-    }
-
-    /// The files as they are to be; the store is closed then.
-    fn roll_back(&mut self, id: CheckpointId) -> Result<(Io, Arc<dyn Directory>, RuntimeOptions)> {
-        let core = Arc::clone(&self.parts.core);
-        core.check_writer()?;
-        self.parts.puller.wait_cancelled();
-        let count = self.parts.puller.outstanding();
-        if count > 0 {
-            return Err(ArgumentError::LeasesOutstanding {
-                what: "a rollback",
-                count,
-            }
-            .into());
-        }
-        let (io, root) = (core.ssd.io.clone(), Arc::clone(&core.ssd.root));
-        let mut options = core.options.clone();
-        for table in core.all_tables() {
-            let name = table.descriptor.name.clone();
-            options.tables.insert(name, table.tuning().options);
-        }
-        self.stop();
-        let uuid = io.disk.fresh_uuid();
-        core.ssd.rollback(id, uuid, &core.descriptors())?;
-        core.ssd.release_locks();
-        Ok((io, root, options))
-    }
-
-    /// Makes a store at `target` that holds one retained checkpoint, by hard links: no bytes of
-    /// rows are copied. `parts` names a directory per data directory, each on its file system;
-    /// empty: inside `target`.
-    ///
-    /// # Durability
-    /// The export survives a crash once this returns.
-    ///
-    /// # Errors
-    /// `InvalidArgument` (unknown checkpoint, directory in use), `Io` (another file system).
-    pub fn export(&self, id: CheckpointId, target: &Path, parts: &[PathBuf]) -> Result<()> {
-        let core = &self.parts.core;
-        core.check_process()?;
-        let (ssd, tables) = (&core.ssd, core.descriptors());
-        let uuid = ssd.io.disk.fresh_uuid();
-        core.guarded(|| ssd.export(id, target, parts, uuid, &tables))
-    }
-
     /// Everything that is counted.
+    ///
+    /// # Cost
+    /// No I/O; each shard is locked once.
+    ///
+    /// # Examples
+    /// ```
+    /// # use hps::Store;
+    /// # fn tell(store: &Store) {
+    /// let stats = store.stats();
+    /// println!("{} rows in memory, {} of them dirty", stats.resident_rows, stats.dirty_rows);
+    /// for table in &stats.tables {
+    ///     println!("{}: {:.1} % hits", table.name, 100.0 * table.hit_rate());
+    /// }
+    /// # }
+    /// ```
     #[must_use]
     pub fn stats(&self) -> Stats {
         match self.parts.core.check_process() {
@@ -532,9 +316,33 @@ impl Store {
 
     /// Closes a store that has no changes after its last checkpoint.
     ///
+    /// # Cost
+    /// Waits for a running checkpoint, and for the index image if one is being written.
+    ///
+    /// # Durability
+    /// None of its own: what the last checkpoint has is durable already.
+    ///
     /// # Errors
     /// `Uncheckpointed` with the store unharmed on disk at its last checkpoint, and closed; use
     /// [`Store::has_changes`] to ask first.
+    ///
+    /// # Examples
+    /// ```
+    /// # use hps::*;
+    /// # let directory = std::env::temp_dir().join(format!("hps-close-{}", std::process::id()));
+    /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
+    /// # let store = Store::create(&directory, CreateOptions::new(), options)?;
+    /// # let items = store.create_table(&TableDescriptor::new("items", 4))?;
+    /// let lease = store.pull(items, &[7], &mut [0.0; 4])?;
+    /// store.push(&lease, Update::deltas(&[1.0; 4]))?;
+    /// drop(lease);
+    /// if store.has_changes() {
+    ///     store.checkpoint(1, &[])?;
+    /// }
+    /// store.close()?;
+    /// # std::fs::remove_dir_all(&directory).ok();
+    /// # hps::Result::Ok(())
+    /// ```
     pub fn close(mut self) -> Result<()> {
         self.parts.core.check_process()?;
         // Waits for a running checkpoint: only its end tells what it leaves behind.
@@ -549,6 +357,9 @@ impl Store {
     }
 
     /// Closes the store and gives up the changes after its last checkpoint.
+    ///
+    /// # Cost
+    /// As [`Store::close`].
     pub fn close_discarding(mut self) {
         if self.parts.core.check_process().is_err() {
             return;

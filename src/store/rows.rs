@@ -133,6 +133,26 @@ impl Store {
     ///
     /// # Errors
     /// `InvalidArgument` for an unknown checkpoint, `Corrupt`, `Io`.
+    ///
+    /// # Examples
+    /// ```
+    /// # use hps::*;
+    /// # let directory = std::env::temp_dir().join(format!("hps-rows-{}", std::process::id()));
+    /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
+    /// # let store = Store::create(&directory, CreateOptions::new(), options)?;
+    /// # let items = store.create_table(&TableDescriptor::new("items", 4))?;
+    /// # let lease = store.pull(items, &[7, 8], &mut [0.0; 8])?;
+    /// # store.push(&lease, Update::weights(&[0.5; 8]))?;
+    /// # drop(lease);
+    /// let checkpoint = store.checkpoint(1, &[])?.id;
+    /// let mut rows = store.rows(checkpoint)?;
+    /// while let Some(row) = rows.next_row()? {
+    ///     println!("{} {}: {:?}", row.table, row.key, row.values);
+    /// }
+    /// # store.close()?;
+    /// # std::fs::remove_dir_all(&directory).ok();
+    /// # hps::Result::Ok(())
+    /// ```
     pub fn rows(&self, checkpoint: CheckpointId) -> Result<RowIter> {
         let open = |core: &Core| RowIter::open(core, checkpoint, core.all_tables(), 0..=u64::MAX);
         self.call(|parts| open(&parts.core))

@@ -8,7 +8,7 @@ use super::setup::{descriptors, random_options};
 use hps::io::Io;
 use hps::io::sim::SimDisk;
 use hps::*;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use batches::Parts;

@@ -3,7 +3,6 @@
 use super::model::TableModel;
 use super::rng::Rng;
 use hps::*;
-use std::path::PathBuf;
 
 /// Wide rows, so that few of them fill the smallest cache, narrow ones with metadata, and some between.
 pub fn descriptors(rng: &mut Rng) -> Vec<TableModel> {

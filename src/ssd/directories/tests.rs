@@ -84,7 +84,7 @@ fn a_data_directory_is_the_one_with_its_index_or_missing_or_damaged() {
     assert_eq!(open(&["a", "/store/b"]).unwrap(), paths);
     let error = open(&["a"]).unwrap_err().to_string();
     assert!(
-        error.contains("data directories: 1 given, 2 needed"),
+        error.contains("moved_directories: 1 given, 2 needed"),
         "{error}"
     );
     let error = open(&["b", "a"]).unwrap_err().to_string();

@@ -96,6 +96,29 @@ impl CheckpointTicket {
     /// # Errors
     /// `Deadline` when it is not durable yet; `InvalidArgument` once its end was told; else as
     /// [`CheckpointTicket::wait`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use hps::*;
+    /// # let directory = std::env::temp_dir().join(format!("hps-begun-{}", std::process::id()));
+    /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
+    /// # let store = Store::create(&directory, CreateOptions::new(), options)?;
+    /// # let items = store.create_table(&TableDescriptor::new("items", 4))?;
+    /// # let lease = store.pull(items, &[7, 8], &mut [0.0; 8])?;
+    /// # store.push(&lease, Update::weights(&[0.5; 8]))?;
+    /// # drop(lease);
+    /// let ticket = store.checkpoint_begin(1, &[])?;
+    /// let info = loop {
+    ///     match ticket.wait_for(std::time::Duration::from_millis(10)) {
+    ///         Err(Error::Deadline { .. }) => println!("not durable yet"),
+    ///         ended => break ended?,
+    ///     }
+    /// };
+    /// # assert_eq!(info.step, 1);
+    /// # store.close()?;
+    /// # std::fs::remove_dir_all(&directory).ok();
+    /// # hps::Result::Ok(())
+    /// ```
     pub fn wait_for(&self, limit: Duration) -> Result<CheckpointInfo> {
         if !self.process.is_this() {
             return Err(Error::Forked);

@@ -190,8 +190,28 @@ impl Lease {
     /// # Shapes
     /// out: `[n, row_f32s]`, in the order of the keys; of several parts, one after the other
     ///
+    /// # Cost
+    /// As [`Lease::read`].
+    ///
     /// # Errors
     /// `InvalidArgument` when `out` has another length.
+    ///
+    /// # Examples
+    /// ```
+    /// # use hps::*;
+    /// # let directory = std::env::temp_dir().join(format!("hps-whole-{}", std::process::id()));
+    /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
+    /// # let store = Store::create(&directory, CreateOptions::new(), options)?;
+    /// # let items = store.create_table(&TableDescriptor::new("items", 4))?;
+    /// let lease = store.pull(items, &[7], &mut [0.0; 4])?;
+    /// let mut row = [0.0; 4 + 4]; // the weights, and AdaGrad's sums
+    /// lease.read_rows(&mut row)?;
+    /// assert_eq!(row[4..], [0.0; 4]); // no gradient so far
+    /// # drop(lease);
+    /// # store.close_discarding();
+    /// # std::fs::remove_dir_all(&directory).ok();
+    /// # hps::Result::Ok(())
+    /// ```
     pub fn read_rows(&self, out: &mut [f32]) -> Result<()> {
         let width = |table: &Table| table.descriptor.row_f32s();
         self.read_parts_after_each_other(out, width, "row f32s")

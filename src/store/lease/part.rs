@@ -81,6 +81,9 @@ impl<'a> LeasePart<'a> {
     /// # Shapes
     /// out: `[n, row_f32s]`, in the order of the part's keys
     ///
+    /// # Cost
+    /// As [`Lease::read`].
+    ///
     /// # Errors
     /// `InvalidArgument` when `out` has another length.
     pub fn read_rows(&self, out: &mut [f32]) -> Result<()> {

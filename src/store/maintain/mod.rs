@@ -349,6 +349,20 @@ impl Store {
     ///
     /// # Cost
     /// No I/O.
+    ///
+    /// # Examples
+    /// ```
+    /// # use hps::*;
+    /// # let directory = std::env::temp_dir().join(format!("hps-plan-{}", std::process::id()));
+    /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
+    /// # let store = Store::create(&directory, CreateOptions::new(), options)?;
+    /// let limits = CompactLimits::new().stale_share(0.3);
+    /// let bytes: u64 = store.compaction_plan(&limits).iter().map(|file| file.bytes).sum();
+    /// println!("{bytes} bytes would be read");
+    /// # store.close_discarding();
+    /// # std::fs::remove_dir_all(&directory).ok();
+    /// # hps::Result::Ok(())
+    /// ```
     #[must_use]
     pub fn compaction_plan(&self, limits: &CompactLimits) -> Vec<FileInfo> {
         let files = self.files();
@@ -384,12 +398,31 @@ impl Store {
     /// Drops retained checkpoints, and unlinks the files that only they need. The last checkpoint
     /// can't be dropped; one that a reader has open, or a [`crate::Hold`] keeps, stays, and is told.
     ///
+    /// # Cost
+    /// An edit of the manifest and its syncs; an unlink per file.
+    ///
     /// # Durability
     /// They are gone for good once this returns; after a crash before that, all are there or none.
     ///
     /// # Errors
     /// `InvalidArgument` for a checkpoint that is not retained or is the last one (nothing
     /// changed), `NoSpace`, `Io`, `Poisoned`, `ReadOnly`.
+    ///
+    /// # Examples
+    /// ```
+    /// # use hps::*;
+    /// # let directory = std::env::temp_dir().join(format!("hps-drop-{}", std::process::id()));
+    /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
+    /// # let store = Store::create(&directory, CreateOptions::new(), options)?;
+    /// let first = store.checkpoint(1, &[])?.id;
+    /// store.checkpoint(2, &[])?;
+    /// let report = store.drop_checkpoints(&[first])?;
+    /// assert_eq!(report.dropped, [first]);
+    /// assert_eq!(store.checkpoints().len(), 1);
+    /// # store.close()?;
+    /// # std::fs::remove_dir_all(&directory).ok();
+    /// # hps::Result::Ok(())
+    /// ```
     pub fn drop_checkpoints(&self, ids: &[CheckpointId]) -> Result<DropReport> {
         let core = &self.parts.core;
         core.check_writer()?;

@@ -77,7 +77,7 @@ impl Parts {
     /// Does what is planned, and gives what the plan gave; `plan` is asked again once nothing else
     /// changes the tables.
     fn carry_out<T>(&self, plan: impl Fn(&mut Plan) -> Result<T>) -> Result<T> {
-        let planned = || {
+        let planned = || -> Result<(Plan, T)> {
             let mut all = Plan {
                 tables: self.core.all_tables(),
                 ..Plan::default()

@@ -10,7 +10,6 @@ use super::super::Parts;
 use super::super::core::Core;
 use super::super::workers::PREFETCH_POOLS;
 use crate::error::{Error, Result};
-use crate::options::CreateOptions;
 use crate::sync::thread::{self, JoinHandle};
 
 /// The threads of a store.
@@ -96,6 +95,7 @@ impl Threads {
 #[cfg(test)]
 mod tests {
     use crate::io::sim::SimDisk;
+    use crate::options::CreateOptions;
     use crate::sync::refused::LEFT;
     use crate::*;
     use std::path::Path;

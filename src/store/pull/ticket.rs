@@ -156,8 +156,12 @@ impl Ticket {
     /// Waits until the rows are resident. A prefetch that has not started, because others are
     /// before it or there was no room, is served now, by this thread, like a pull.
     ///
+    /// # Cost
+    /// That of [`crate::Store::pull`] where the prefetch has not started; else what is left of it.
+    ///
     /// # Errors
-    /// `OverBudget` when it can't fit beside the outstanding leases, `Io`, `Corrupt`, `NoSpace`.
+    /// `OverBudget` when it can't fit beside the outstanding leases, `Io`, `Corrupt`, `NoSpace`,
+    /// `Poisoned`.
     pub fn wait(self) -> Result<Lease> {
         self.serve()
     }
@@ -194,6 +198,26 @@ impl Ticket {
     /// # Errors
     /// `Deadline` when the rows are not resident yet; `InvalidArgument` once a lease or another error
     /// was given; else as [`Ticket::wait`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use hps::*;
+    /// # let directory = std::env::temp_dir().join(format!("hps-wait-for-{}", std::process::id()));
+    /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
+    /// # let store = Store::create(&directory, CreateOptions::new(), options)?;
+    /// # let items = store.create_table(&TableDescriptor::new("items", 4))?;
+    /// let ticket = store.prefetch(items, &[7, 42])?;
+    /// let lease = loop {
+    ///     match ticket.wait_for(std::time::Duration::from_millis(10)) {
+    ///         Err(Error::Deadline { .. }) => println!("not yet"),
+    ///         other => break other?,
+    ///     }
+    /// };
+    /// # drop((lease, ticket));
+    /// # store.close_discarding();
+    /// # std::fs::remove_dir_all(&directory).ok();
+    /// # hps::Result::Ok(())
+    /// ```
     pub fn wait_for(&self, limit: Duration) -> Result<Lease> {
         let since = Instant::now();
         if self.puller.core.options.inline || self.puller.core.check_process().is_err() {
