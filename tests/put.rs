@@ -323,6 +323,50 @@ fn a_put_into_a_cache_that_keeps_its_rows_fits_whole_or_is_refused_whole() {
     store.close().unwrap();
 }
 
+/// Whether a put needs room for all of its rows is asked of the table: a store whose other tables keep
+/// theirs, or let them go, was never tried.
+#[test]
+fn a_put_goes_by_the_policy_of_its_table_not_by_that_of_the_others() {
+    use PolicyKind::{Bilevel, PinAll};
+    for all in [Bilevel, PinAll] {
+        let of_table = |kind| TableOptions::new().policy(kind);
+        let options = (inline().policy(all).shards(1))
+            .table("stay", of_table(PinAll))
+            .table("pass", of_table(Bilevel));
+        let store = create(Io::of(SimDisk::new(1)), options);
+        let [stay, pass] =
+            ["stay", "pass"].map(|name| store.create_table(&sgd(name, DIM)).unwrap());
+        let table = |id: TableId| store.stats().tables[id.0 as usize].clone();
+        let count = table(stay).capacity_rows;
+        let keys: Vec<u64> = (0..=count).collect();
+        let error = store.put(stay, &keys, PutRows::weights(&of(&keys, 1.0)));
+        match error {
+            Err(Error::OverBudget { table, .. }) => assert_eq!(table, "stay"),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(table(stay).resident_rows, 0, "nothing changed");
+        let fits = &keys[..keys.len() - 1];
+        let put = |table, keys: &[u64], value| {
+            let report = store.put(table, keys, PutRows::weights(&of(keys, value)));
+            report.unwrap()
+        };
+        put(stay, fits, 1.0);
+        // The other table's rows go on to SSD, three times as many as it has slots for.
+        let many: Vec<u64> = (0..3 * table(pass).capacity_rows).collect();
+        put(pass, &many, 5.0);
+        assert!(table(pass).rows_flushed > table(pass).capacity_rows);
+        assert!(table(pass).resident_rows <= table(pass).capacity_rows);
+        assert_eq!(table(stay).resident_rows, count, "no row of it left");
+        let hits = table(stay).unique_hits;
+        assert_eq!(values(&store, stay, fits, DIM), of(fits, 1.0));
+        assert_eq!(table(stay).unique_hits - hits, count, "none was read");
+        let last = *many.last().unwrap();
+        assert_eq!(values(&store, pass, &[last], DIM), [5.0 + last as f32; DIM]);
+        store.checkpoint(1, &[]).unwrap();
+        store.close().unwrap();
+    }
+}
+
 /// A store of one table, whose row of key 7 is on SSD, with a hook before its reads.
 fn with_cold_row(reads: Hook) -> (Store, TableId) {
     let disk = HookedDisk {

@@ -111,7 +111,8 @@ impl<'a> LeasePart<'a> {
 
     fn gather(&self, out: &mut [f32], width: Width, what: &'static str) -> Result<()> {
         let ordinal = self.ordinal;
-        self.lease.gather(&mut [Output { ordinal, out }], width, what)
+        self.lease
+            .gather(&mut [Output { ordinal, out }], width, what)
     }
 
     fn gather_at(&self, positions: &[u32], out: &mut [f32]) -> Result<()> {
@@ -243,7 +244,8 @@ impl Lease {
         core.guarded(|| {
             core.check_process()?;
             for output in &*outputs {
-                let expected = self.map.keys_of(output.ordinal) * width(self.map.table(output.ordinal));
+                let expected =
+                    self.map.keys_of(output.ordinal) * width(self.map.table(output.ordinal));
                 check_length(what, expected, output.out.len())?;
             }
             self.gather_parts(outputs, width);
