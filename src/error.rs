@@ -6,7 +6,7 @@
 //!   does not say, so that `{}` is complete and nothing stands twice where a chain is printed.
 //! - Numbers in messages carry their unit.
 
-use crate::units::CheckpointId;
+use crate::units::{CheckpointId, TableId};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -284,6 +284,10 @@ impl std::error::Error for ReadOnlySystem {}
 pub enum ArgumentError {
     #[error("no table named {name:?}; known: {known:?}")]
     UnknownTable { name: String, known: Vec<String> },
+    #[error("table {name:?} (number {table}) was dropped")]
+    TableDropped { name: String, table: TableId },
+    #[error("there is a table named {name:?} already")]
+    TableExists { name: String },
     #[error(
         "table {name:?} exists with {field} {stored}, asked with {asked}; a stored descriptor can't change"
     )]

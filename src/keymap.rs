@@ -349,7 +349,6 @@ impl KeyMap {
     }
 
     /// All entries in hash order.
-    #[cfg(any(test, feature = "sim"))]
     pub fn iter_ordered(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         Entries {
             stack: vec![(self, 0, 0)],
@@ -372,12 +371,10 @@ impl KeyMap {
 }
 
 /// Walks (map, directory entry, place); nested maps go on top of the stack.
-#[cfg(any(test, feature = "sim"))]
 struct Entries<'a> {
     stack: Vec<(&'a KeyMap, usize, usize)>,
 }
 
-#[cfg(any(test, feature = "sim"))]
 impl Iterator for Entries<'_> {
     type Item = (u64, u64);
 

@@ -113,6 +113,12 @@ impl Publisher {
                 let values = ((metric.value)(published), (metric.value)(stats));
                 self.record(recorder, metric, &[], values);
             }
+            for gone in gone(published, stats) {
+                let own = [Label::new("table", gone.name.clone())];
+                for metric in TABLE_METRICS.iter().filter(|m| m.kind == Kind::Gauge) {
+                    self.record(recorder, metric, &own, (0, 0));
+                }
+            }
             for table in &stats.tables {
                 // Both are in the order of ids.
                 let before = published.tables.binary_search_by_key(&table.id, |t| t.id);
@@ -193,6 +199,12 @@ impl Publisher {
             }
         }
     }
+}
+
+/// Tables that were there at the last publication, under names that no table has now.
+fn gone<'a>(published: &'a Stats, stats: &'a Stats) -> impl Iterator<Item = &'a TableStats> {
+    let is_gone = |before: &&TableStats| stats.tables.iter().all(|t| t.name != before.name);
+    published.tables.iter().filter(is_gone)
 }
 
 fn describe_all(recorder: &dyn Recorder) {

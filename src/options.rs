@@ -192,13 +192,7 @@ impl TableDescriptor {
                 why: why.to_owned(),
             }))
         };
-        if self.name.is_empty() || self.name.len() > 255 {
-            return bad(
-                "name",
-                format!("{:?}", self.name),
-                "must have 1 to 255 bytes",
-            );
-        }
+        check_name(&self.name)?;
         if self.dim == 0 || self.dim > DIM_MAX {
             return bad("dim", self.dim.to_string(), "must be 1 to 8192");
         }
@@ -228,6 +222,21 @@ impl TableDescriptor {
         }
         Ok(())
     }
+}
+
+/// Checks the name of a table.
+///
+/// # Errors
+/// `InvalidArgument`.
+pub(crate) fn check_name(name: &str) -> Result<()> {
+    if (1..=255).contains(&name.len()) {
+        return Ok(());
+    }
+    Err(Error::InvalidArgument(ArgumentError::Option {
+        name: "name",
+        value: format!("{name:?}"),
+        why: String::from("must have 1 to 255 bytes"),
+    }))
 }
 
 /// Least number of files that stay open, whatever is asked for.

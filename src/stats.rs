@@ -259,7 +259,7 @@ pub struct Stats {
     pub disk_bytes: u64,
     /// Panics of the program's recorder of metrics: after the first nothing more is published.
     pub publisher_panics: u64,
-    /// By table id.
+    /// By table id; without those that were dropped, whose figures stay in the totals.
     pub tables: Vec<TableStats>,
 }
 

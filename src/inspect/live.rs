@@ -15,7 +15,8 @@ use crate::format::footer::RunKind;
 use crate::ssd::data_file::DataFile;
 use crate::ssd::edits::Replay;
 use crate::ssd::scan::{Entry, Merge, keys_window_bytes};
-use crate::units::CheckpointId;
+use crate::ssd::tables::descriptors;
+use crate::units::{CheckpointId, TableId};
 
 /// Files that are read at the same time: the device is waited for, not the processor.
 const THREADS: usize = 4;
@@ -71,13 +72,14 @@ impl Inspection<'_> {
         let image = image.map(|walk| self.comparison(replay, walk, complete, checkpoint));
         let live = match self.scope.rows_only {
             true => vec![Vec::new(); replay.files.len()],
-            false => self.count_live(replay, &version, image)?,
+            false => self.count_live(replay, &version, checkpoint, image)?,
         };
         let sound: Vec<&Opened> = every
             .into_iter()
             .filter(|f| sound.contains(&f.file.meta.number))
             .collect();
-        let tables = &replay.tables;
+        let descriptors = descriptors(&replay.tables.view(checkpoint));
+        let tables = &descriptors[..];
         let rows = self.each_file(&sound, &bytes_read, bytes_all, &|sink, opened| {
             sink.check_rows(opened, tables, &live[opened.file.slot as usize])
         })?;
@@ -89,9 +91,11 @@ impl Inspection<'_> {
                     continue;
                 }
             };
-            for (report, (weights, state)) in self.report.tables.iter_mut().zip(&checked.values) {
-                report.weights.merge(weights);
-                report.state.merge(state);
+            for report in &mut self.report.tables {
+                if let Some((weights, state)) = checked.values.get(report.id.0 as usize) {
+                    report.weights.merge(weights);
+                    report.state.merge(state);
+                }
             }
             for error in checked.damage {
                 self.report.note(Severity::Damage, error)?;
@@ -176,11 +180,12 @@ impl Inspection<'_> {
         Ok(results.into_iter().map(|(_, result)| result).collect())
     }
 
-    /// The newest copy of every key, found by merging the key blocks.
+    /// The newest copy of every key, found by merging the key blocks; of no key of a dropped table.
     fn count_live(
         &mut self,
         replay: &Replay,
         version: &[Arc<DataFile>],
+        checkpoint: CheckpointId,
         mut image: Option<Comparison>,
     ) -> Result<Live> {
         let mut live: Live = vec![Vec::new(); replay.files.len()];
@@ -189,9 +194,11 @@ impl Inspection<'_> {
             live[file.slot as usize] = vec![0; words];
         }
         let window = keys_window_bytes(version.len());
-        for (id, descriptor) in (0..).zip(&replay.tables) {
+        let tables = (0..).zip(replay.tables.view(checkpoint));
+        for (id, state) in tables.filter(|(_, table)| !table.is_dropped) {
             let mut table = TableReport {
-                descriptor: descriptor.clone(),
+                id: TableId(id),
+                descriptor: state.descriptor,
                 rows: 0,
                 tombstones: 0,
                 weights: ValueStats::default(),
@@ -237,6 +244,7 @@ impl Inspection<'_> {
         checkpoint: CheckpointId,
     ) -> Comparison {
         let mut covered = vec![false; replay.files.len()];
+        let tables = replay.tables.view(checkpoint);
         // A file's slot is its place in the manifest's list.
         let slots: HashMap<u64, usize> = replay.files.keys().copied().zip(0..).collect();
         let of_version = |number: &u64| {
@@ -253,6 +261,7 @@ impl Inspection<'_> {
             walk,
             covered,
             slots,
+            dropped: tables.iter().map(|t| t.is_dropped).collect(),
             error: None,
         }
     }
@@ -267,6 +276,8 @@ struct Comparison {
     covered: Vec<bool>,
     /// Slots of the files that it lists, where they are of the version.
     slots: Vec<Option<usize>>,
+    /// By table: it was dropped after the image was made, perhaps.
+    dropped: Vec<bool>,
     error: Option<Error>,
     path: PathBuf,
 }
@@ -301,14 +312,15 @@ impl Comparison {
         Ok(())
     }
 
-    /// Keys that the version has not: they may stand there only for files that left it.
+    /// Keys that the version has not: they may stand there only for files that left it, or tables.
     fn skip_before(&mut self, order: (u32, u64)) -> Result<()> {
         let walk = &mut self.walk;
         while let Some((at, entry)) = walk.peek()?
             && at < order
         {
             let slot = self.slots.get(entry.ordinal as usize).copied().flatten();
-            if slot.is_some() {
+            let dropped = self.dropped.get(at.0 as usize).copied().unwrap_or(false);
+            if slot.is_some() && !dropped {
                 let what = format!("key {:#x} is in no file of the version", entry.key);
                 return Err(Error::corrupt(&self.path, 0, what));
             }

@@ -40,6 +40,7 @@ use crate::ssd::names::STORE_TEMPORARY_NAME;
 use crate::ssd::open_footer;
 use crate::ssd::opening::DESCRIPTORS_SPARE;
 use crate::ssd::small_files::read_start;
+use crate::ssd::tables::descriptors;
 use crate::units::CheckpointId;
 
 use image::Walk;
@@ -443,6 +444,7 @@ impl Inspection<'_> {
         raise_descriptor_limit_to(2 * replay.files.len() as u64 + DESCRIPTORS_SPARE);
         let wanted = self.report.checkpoint.unwrap_or_default();
         let all = !self.scope.rows_only;
+        let tables = descriptors(&replay.tables.now());
         for (slot, meta) in (0..).zip(replay.files.values()) {
             if !all && !meta.in_checkpoint(wanted) {
                 continue;
@@ -463,7 +465,7 @@ impl Inspection<'_> {
             let Some(place) = &part.place else {
                 continue;
             };
-            match open_file(&**place, &identity, meta, &replay.tables) {
+            match open_file(&**place, &identity, meta, &tables) {
                 Ok((file, footer)) => {
                     let view = footer.clone();
                     let file = DataFile::new(slot, *meta, view, identity, path, file, true);

@@ -9,7 +9,7 @@ use super::rows::ValueStats;
 use crate::error::{Error, Result};
 use crate::io::{is_no_file, is_unreadable};
 use crate::options::TableDescriptor;
-use crate::units::CheckpointId;
+use crate::units::{CheckpointId, TableId};
 
 /// What a finding means for the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -99,6 +99,8 @@ pub struct MissingDirectory {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TableReport {
+    /// Its number.
+    pub id: TableId,
     /// Its descriptor.
     pub descriptor: TableDescriptor,
     /// Rows.
@@ -129,7 +131,7 @@ pub struct Report {
     pub cursors: Vec<CursorReport>,
     /// The checkpoint whose rows were counted.
     pub checkpoint: Option<CheckpointId>,
-    /// Tables; empty unless the scope is full.
+    /// Tables of that checkpoint, by number; empty unless the scope is full.
     pub tables: Vec<TableReport>,
     /// Parameter files of all retained checkpoints, by number.
     pub files: Vec<FileReport>,

@@ -148,6 +148,26 @@ impl TableCache {
         })
     }
 
+    /// A cache without slots, of a table that was dropped.
+    #[must_use]
+    pub fn without_slots(row_f32s: usize, range: (u64, u64)) -> TableCache {
+        TableCache {
+            rows: Rows::new(0),
+            slab: Slab::new(0, row_f32s),
+            policy: AnyPolicy::new(PolicyKind::Lru, 0),
+            counts: Counts::default(),
+            named: Vec::new(),
+            buckets: Buckets::new(0),
+            batch: 0,
+            evicted: 0,
+            range,
+            capacity: 0,
+            row_f32s,
+            flush_step_rows: 0,
+            freed: NO_SLOT,
+        }
+    }
+
     /// Bytes with which a cache of this policy has at least `rows` slots.
     #[must_use]
     #[cfg(any(test, feature = "sim"))]

@@ -30,6 +30,7 @@ use crate::ssd::meta_file::check_meta_file;
 use crate::ssd::names::LOCK_NAME;
 use crate::ssd::small_files::{sync, write_whole};
 use crate::ssd::space::refused;
+use crate::ssd::tables::{TableState, descriptors};
 use crate::ssd::version::Versions;
 use crate::units::CheckpointId;
 
@@ -51,8 +52,18 @@ pub(super) struct Build<'a> {
     next_number: u64,
     /// Most copies that contradicted others in what was built so far.
     undecided: u64,
-    /// What was lost, the files that are left, and the image of the damaged store.
-    unsettled: Option<(Losses, Vec<Kept>, Option<ImageRef>)>,
+    unsettled: Option<Unsettled>,
+}
+
+/// What is to be told once the repaired store is known to be whole.
+struct Unsettled {
+    losses: Losses,
+    /// The files that are left.
+    files: Vec<Kept>,
+    /// Of the damaged store.
+    image: Option<ImageRef>,
+    /// Of the checkpoint that is kept.
+    tables: Vec<TableState>,
 }
 
 impl<'a> Build<'a> {
@@ -121,6 +132,7 @@ impl<'a> Build<'a> {
         self.check_parts(replay)?;
         let next_checkpoint = self.next_numbers(&version)?;
         let (mut checkpoint, meta_lost) = self.choose(replay, options)?;
+        let tables = replay.tables.view(checkpoint.id);
         let site = &self.site;
         self.made = Some(layout::begin(
             &*site.parent,
@@ -143,7 +155,7 @@ impl<'a> Build<'a> {
             given_up: given_up
                 .map(|(index, part)| (index, self.root.path().join(&part.name)))
                 .collect(),
-            tables: replay.tables.iter().map(|t| t.name.clone()).collect(),
+            tables: tables.iter().map(|t| t.descriptor.name.clone()).collect(),
             files_shared: 0,
             files_rewritten: 0,
             files_gone: 0,
@@ -180,19 +192,30 @@ impl<'a> Build<'a> {
                 checkpoint: checkpoint.id,
             };
             let next = &mut self.next_number;
-            copies.leave_stale_out(&mut files, &replay.tables, &mut *queue, next)?;
+            copies.leave_stale_out(&mut files, &descriptors(&tables), &mut *queue, next)?;
         }
         self.finish(replay, &files, &kept, &checkpoint, next_checkpoint)?;
-        self.unsettled = Some((losses, files, replay.image));
+        self.unsettled = Some(Unsettled {
+            losses,
+            files,
+            image: replay.image,
+            tables,
+        });
         Ok(repaired)
     }
 
     /// Tells what was lost, once the store that [`Build::run`] built is known to be whole.
     pub fn settle(&mut self, repaired: &mut Repaired, told: &mut LostRows<'_>) -> Result<()> {
         let unsettled = self.unsettled.take();
-        let Some((losses, files, image)) = unsettled.filter(|(lost, ..)| !lost.is_empty()) else {
+        let Some(unsettled) = unsettled.filter(|unsettled| !unsettled.losses.is_empty()) else {
             return Ok(());
         };
+        let Unsettled {
+            losses,
+            files,
+            image,
+            tables,
+        } = unsettled;
         // One of a later checkpoint does not list what was live at this one.
         let scan = image.and_then(|image| ImageScan::open(&*self.root, &self.store, image).ok());
         let scan = scan.filter(|scan| scan.checkpoint <= repaired.checkpoint);
@@ -202,13 +225,13 @@ impl<'a> Build<'a> {
             files: &opened,
             tables: repaired.tables.len(),
         };
-        (repaired.lost, repaired.nameless) = losses.settle(scan, &left, &repaired.tables, told)?;
+        (repaired.lost, repaired.nameless) = losses.settle(scan, &left, &tables, told)?;
         Ok(())
     }
 
     /// Files of the store that [`Build::run`] built whose copies contradict those of others.
     pub fn contradicting(&mut self, repaired: &Repaired) -> Result<BTreeSet<u64>> {
-        let Some((_, files, _)) = &self.unsettled else {
+        let Some(Unsettled { files, .. }) = &self.unsettled else {
             return Ok(BTreeSet::new());
         };
         let copies = self.copies(repaired.checkpoint);
@@ -458,6 +481,7 @@ impl<'a> Build<'a> {
         progress: &mut Progress<'_>,
     ) -> Result<Vec<Kept>> {
         let mut kept = Vec::new();
+        let tables = descriptors(&replay.tables.now());
         let mut queue = self.queue()?;
         let sizes = bad.iter().map(|n| replay.files[n].bytes);
         let bytes_all = sizes.fold(0, u64::saturating_add);
@@ -472,7 +496,7 @@ impl<'a> Build<'a> {
             let copies = self.copies(checkpoint);
             let mut target = copies.target(&mut *queue, old.directory, fresh)?;
             let identity = FileIdentity::new(self.store, old.number);
-            let saved = file::save(source, &identity, &old, &replay.tables, &mut target)?;
+            let saved = file::save(source, &identity, &old, &tables, &mut target)?;
             let SavedFile {
                 written,
                 entries,
@@ -515,7 +539,7 @@ impl<'a> Build<'a> {
         let start = Start {
             timeline,
             parent: checkpoint.id,
-            tables: &replay.tables,
+            tables: &replay.tables.going_on_from(checkpoint.id, &[]),
             checkpoints: &checkpoints,
             hyper: &replay.hyper,
             cursors: &replay.cursors,

@@ -79,7 +79,7 @@ impl Copies<'_> {
     /// the look at the repaired store compares those of the last one only.
     pub fn agree(&self, replay: &Replay) -> Result<bool> {
         let metas = replay.files.values().copied();
-        let found = self.contradicting(metas, replay.tables.len())?;
+        let found = self.contradicting(metas, replay.tables.count())?;
         Ok(found.is_some_and(|found| found.copies == 0))
     }
 

@@ -12,6 +12,7 @@ use crate::format::footer::RunKind;
 use crate::ssd::data_file::DataFile;
 use crate::ssd::image::ImageScan;
 use crate::ssd::scan::{Contradicting, Merge, keys_window_bytes};
+use crate::ssd::tables::TableState;
 use crate::units::mix64;
 
 /// A row that could not be saved.
@@ -115,7 +116,7 @@ impl Losses {
     /// Compares with what is left, and tells of each row that is lost. Entries without a name get one
     /// from the index image, as far as it goes: it knows key, file and entry of what was live at its
     /// checkpoint. What it does not list of a file that it covers was stale, if all of it can be
-    /// read. Gives how many were told, and the number of entries without a name.
+    /// read. Of tables that were dropped nothing is told. Gives how many were told, and the number of entries without a name.
     ///
     /// # Errors
     /// `Io`, `Corrupt` of what is left; what `told` says.
@@ -123,7 +124,7 @@ impl Losses {
         mut self,
         image: Option<ImageScan>,
         left: &Survivors<'_>,
-        tables: &[String],
+        tables: &[TableState],
         told: &mut LostRows<'_>,
     ) -> Result<(Counts, u64)> {
         let order = |(table, copy): &(u32, Copy)| (*table, mix64(copy.key));
@@ -132,7 +133,7 @@ impl Losses {
         let mut of_image = OfImage::new(image, &self.nameless);
         let window = keys_window_bytes(left.files.len());
         let mut counts = Counts::default();
-        for (table, name) in (0..).zip(tables) {
+        for (table, state) in (0..).zip(tables) {
             let mut merge = Merge::new(left.files, table, window)?.by_rank();
             loop {
                 let at = |lost: Option<(u32, Copy)>| {
@@ -156,7 +157,7 @@ impl Losses {
                     of_image.next().into_iter().for_each(&mut take);
                 }
                 let found = found_at(&mut merge, hash)?;
-                if let Some(copy) = newest
+                if let Some(copy) = newest.filter(|_| !state.is_dropped)
                     && let Some(now) = fate(copy, found)
                 {
                     counts.add(now);
@@ -167,7 +168,7 @@ impl Losses {
                         file,
                         now,
                     };
-                    told(name, row)?;
+                    told(&state.descriptor.name, row)?;
                 }
             }
         }

@@ -14,11 +14,12 @@ use super::Ssd;
 use super::data_file::DataFile;
 use super::edits::{self, Start};
 use super::manifest::{ManifestWriter, image_edit};
+use super::tables::TableState;
 use crate::error::{Error, Result};
 use crate::format::manifest::CheckpointMeta;
 use crate::format::{FileKind, file_name};
 use crate::io::{LockGuard, LockKind};
-use crate::options::{HyperParameters, TableDescriptor};
+use crate::options::HyperParameters;
 use crate::units::CheckpointId;
 
 /// A version that is complete and waits to be made durable.
@@ -41,8 +42,8 @@ pub struct CheckpointRequest<'a> {
     pub interval: u32,
     /// Hyperparameters in force, by table id.
     pub hyper: &'a [Option<HyperParameters>],
-    /// All tables.
-    pub tables: &'a [TableDescriptor],
+    /// All tables, by number.
+    pub tables: &'a [TableState],
     /// The trainer's own bytes.
     pub meta: &'a [u8],
     /// Checkpoints to retain, this one included.
@@ -142,7 +143,7 @@ impl Ssd {
         self.sync_directories()?;
         let (forgotten, _guards) = self.forgettable(request.retain);
         self.append_commit(&mut manifest, request, &checkpoint, &forgotten)?;
-        self.finish_commit(&checkpoint, request.hyper, &forgotten);
+        self.finish_commit(&checkpoint, request, &forgotten);
         Ok(checkpoint)
     }
 
@@ -195,7 +196,6 @@ impl Ssd {
         let commit = {
             let versions = self.versions();
             current.file_number_limit = versions.number_limit;
-            let tables = request.tables;
             if roll {
                 let kept = versions.checkpoints.iter();
                 let mut checkpoints: Vec<CheckpointMeta> = kept
@@ -203,12 +203,14 @@ impl Ssd {
                     .copied()
                     .collect();
                 checkpoints.push(*checkpoint);
+                let mut tables = versions.tables.clone();
+                tables.note(checkpoint.id, request.tables);
                 let mut hyper = versions.hyper.clone();
                 hyper.note(checkpoint.id, request.hyper);
                 let start = Start {
                     timeline: current.timeline,
                     parent: CheckpointId::NONE,
-                    tables,
+                    tables: &tables,
                     checkpoints: &checkpoints,
                     hyper: &hyper,
                     cursors: &versions.cursors,
@@ -216,15 +218,13 @@ impl Ssd {
                 };
                 edits::snapshot(&versions, &start)
             } else {
-                let known = manifest.tables_recorded;
-                let hyper = request.hyper;
-                edits::changes(&versions, tables, known, forgotten, checkpoint, hyper)
+                let (tables, hyper) = (request.tables, request.hyper);
+                edits::changes(&versions, tables, forgotten, checkpoint, hyper)
             }
         };
         let old_manifest = manifest.current.manifest_number;
         self.write_edits(manifest, &mut current, &commit, roll)?;
         self.write_current(manifest, current)?;
-        manifest.tables_recorded = request.tables.len();
         if roll {
             self.unlink_manifest(old_manifest);
         }
@@ -241,7 +241,7 @@ impl Ssd {
     fn finish_commit(
         &self,
         checkpoint: &CheckpointMeta,
-        hyper: &[Option<HyperParameters>],
+        request: &CheckpointRequest<'_>,
         forgotten: &[CheckpointId],
     ) {
         let metas: Vec<u64> = {
@@ -256,7 +256,8 @@ impl Ssd {
             versions.checkpoints.retain(|c| !gone(c));
             versions.checkpoints.push(*checkpoint);
             forgotten.iter().for_each(|id| versions.hyper.forget(*id));
-            versions.hyper.note(checkpoint.id, hyper);
+            versions.hyper.note(checkpoint.id, request.hyper);
+            versions.tables.note(checkpoint.id, request.tables);
             versions.captured = None;
             metas
         };

@@ -14,8 +14,8 @@ use super::lock::lock_writer;
 use super::names::{LOCK_NAME, STORE_TEMPORARY_NAME, list, not_a_store, stored_name};
 use super::small_files::{sync, write_whole};
 use super::space::refused;
-use super::version::Cursors;
-use super::version::Versions;
+use super::tables::TableHistory;
+use super::version::{Cursors, Versions};
 use crate::error::{ArgumentError, Result};
 use crate::format::current::Current;
 use crate::format::identity::{StoreIdentity, encode_part};
@@ -74,7 +74,7 @@ pub fn create(
     let start = Start {
         timeline,
         parent: CheckpointId::NONE,
-        tables: &[],
+        tables: &TableHistory::default(),
         checkpoints: &[],
         hyper: &HyperHistory::default(),
         cursors: &Cursors::default(),

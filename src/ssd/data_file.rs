@@ -207,6 +207,12 @@ impl DataFile {
         self.count_live(self.entry_weight.wrapping_mul(n));
     }
 
+    /// So many entries less are pointed to.
+    pub fn sub_live_many(&self, n: u64) {
+        self.subtract(n);
+        self.count_live(self.entry_weight.wrapping_mul(n).wrapping_neg());
+    }
+
     fn add(&self, n: u64) {
         let before = self.live.fetch_add(n, Ordering::Relaxed);
         assert!(
@@ -218,9 +224,13 @@ impl DataFile {
 
     /// One entry less is pointed to; [`super::held::Tally`] counts it for the directory.
     pub fn sub_live(&self) {
-        let before = self.live.fetch_sub(1, Ordering::Relaxed);
+        self.subtract(1);
+    }
+
+    fn subtract(&self, n: u64) {
+        let before = self.live.fetch_sub(n, Ordering::Relaxed);
         assert!(
-            before > 0,
+            before >= n,
             "a stale counter went below zero in {:?}",
             self.path
         );

@@ -5,9 +5,10 @@
 use std::collections::BTreeMap;
 
 use super::hyper::{self, HyperHistory, Hypers};
+use super::tables::{TableHistory, TableState};
 use super::version::{Cursors, Versions};
 use crate::format::manifest::{CheckpointMeta, Edit, FileMeta, NOT_REMOVED};
-use crate::options::{HyperParameters, TableDescriptor};
+use crate::options::HyperParameters;
 use crate::units::CheckpointId;
 
 /// `removed` as checkpoint `id` sees it: what happens later is recorded later.
@@ -35,8 +36,8 @@ pub struct Start<'a> {
     pub timeline: [u8; 16],
     /// The checkpoint that the timeline starts from.
     pub parent: CheckpointId,
-    /// Descriptors by table id.
-    pub tables: &'a [TableDescriptor],
+    /// All tables through all times.
+    pub tables: &'a TableHistory,
     /// Retained checkpoints, oldest first.
     pub checkpoints: &'a [CheckpointMeta],
     /// Hyperparameters of all of them.
@@ -55,7 +56,6 @@ pub fn snapshot(versions: &Versions, start: &Start<'_>) -> Commit {
         uuid: start.timeline,
         parent_checkpoint: start.parent,
     });
-    push_tables(&mut commit, start.tables, 0);
     let last = start.checkpoints.last();
     let last = last.map_or(CheckpointId::NONE, |c| c.id);
     for state in versions.files.values() {
@@ -77,12 +77,13 @@ pub fn snapshot(versions: &Versions, start: &Start<'_>) -> Commit {
         name: name.clone(),
         checkpoint: *at,
     }));
-    let mut before = Hypers::default();
+    let (mut before, mut hyper_before) = (CheckpointId::NONE, Hypers::default());
     for checkpoint in start.checkpoints {
-        let now = start.hyper.at(checkpoint.id);
-        commit.edits.extend(hyper::changed(&before, &now));
+        let hyper = start.hyper.at(checkpoint.id);
+        start.tables.tell(before, checkpoint.id, &mut commit.edits);
+        commit.edits.extend(hyper::changed(&hyper_before, &hyper));
         commit.edits.push(Edit::Checkpoint(*checkpoint));
-        before = now;
+        (before, hyper_before) = (checkpoint.id, hyper);
     }
     commit
 }
@@ -91,15 +92,16 @@ pub fn snapshot(versions: &Versions, start: &Start<'_>) -> Commit {
 #[must_use]
 pub fn changes(
     versions: &Versions,
-    tables: &[TableDescriptor],
-    tables_recorded: usize,
+    tables: &[TableState],
     forgotten: &[CheckpointId],
     checkpoint: &CheckpointMeta,
     hyper: &[Option<HyperParameters>],
 ) -> Commit {
-    let mut commit = Commit::default();
-    push_tables(&mut commit, tables, tables_recorded);
     let id = checkpoint.id;
+    let mut commit = Commit {
+        edits: versions.tables.changes(id, tables),
+        ..Commit::default()
+    };
     let kept = |c: &&CheckpointMeta| !forgotten.contains(&c.id);
     for state in versions.files.values().filter(|s| s.meta.added <= id) {
         let removed = removed_as_of(&state.meta, id);
@@ -133,16 +135,6 @@ pub fn changes(
     commit
 }
 
-fn push_tables(commit: &mut Commit, tables: &[TableDescriptor], from: usize) {
-    for (id, descriptor) in tables.iter().enumerate().skip(from) {
-        let id = u32::try_from(id).unwrap_or(u32::MAX);
-        commit.edits.push(Edit::Table {
-            id,
-            descriptor: descriptor.clone(),
-        });
-    }
-}
-
 /// An index image that the manifest names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImageRef {
@@ -159,8 +151,8 @@ pub struct ImageRef {
 pub struct Replay {
     /// Timeline uuid.
     pub timeline: [u8; 16],
-    /// Descriptors by table id.
-    pub tables: Vec<TableDescriptor>,
+    /// All tables through all times.
+    pub tables: TableHistory,
     /// Files by number.
     pub files: BTreeMap<u64, FileMeta>,
     /// Retained checkpoints, oldest first.
@@ -181,12 +173,7 @@ impl Replay {
     pub fn apply(&mut self, edit: Edit) -> std::result::Result<(), String> {
         match edit {
             Edit::Timeline { uuid, .. } => self.timeline = uuid,
-            Edit::Table { id, descriptor } => {
-                if id as usize != self.tables.len() {
-                    return Err(format!("table {id} follows {} tables", self.tables.len()));
-                }
-                self.tables.push(descriptor);
-            }
+            Edit::Table { id, descriptor } => self.tables.add(id, descriptor)?,
             Edit::AddFile(meta) => {
                 let number = meta.number;
                 if self.files.insert(number, meta).is_some() {
@@ -216,7 +203,7 @@ impl Replay {
                 });
             }
             Edit::CheckpointV1(meta, hyper) => {
-                for table in 0..u32::try_from(self.tables.len()).unwrap_or(u32::MAX) {
+                for table in 0..u32::try_from(self.tables.count()).unwrap_or(u32::MAX) {
                     self.set_hyper(table, hyper)?;
                 }
                 self.add_checkpoint(meta)?;
@@ -232,16 +219,15 @@ impl Replay {
             }
             Edit::HyperParameters { table, hyper } => self.set_hyper(table, hyper)?,
             Edit::Cursor { name, checkpoint } => self.set_cursor(name, checkpoint)?,
-            Edit::DropTable { table, .. } => {
-                return Err(format!(
-                    "table {table} is dropped: a later build wrote this"
-                ));
+            Edit::DropTable { table, dropped } => {
+                self.tables.drop_table(table, dropped)?;
+                self.hyper.clear_next(table);
             }
-            Edit::RenameTable { table, .. } => {
-                return Err(format!(
-                    "table {table} is renamed: a later build wrote this"
-                ));
-            }
+            Edit::RenameTable {
+                table,
+                renamed,
+                name,
+            } => self.tables.rename(table, renamed, name)?,
             Edit::Snapshot { number, .. } => {
                 return Err(format!("snapshot {number}: a later build wrote this"));
             }
@@ -253,13 +239,15 @@ impl Replay {
         if self.checkpoints.last().is_some_and(|c| c.id >= meta.id) {
             return Err(format!("checkpoint {} does not rise", meta.id));
         }
+        self.tables.note_next(meta.id)?;
         self.hyper.note_next(meta.id);
         self.checkpoints.push(meta);
         Ok(())
     }
 
     fn set_hyper(&mut self, table: u32, hyper: HyperParameters) -> std::result::Result<(), String> {
-        if self.hyper.set_next(table, self.tables.len(), hyper) {
+        let known = self.tables.is_there(table);
+        if known && self.hyper.set_next(table, self.tables.count(), hyper) {
             return Ok(());
         }
         Err(format!(

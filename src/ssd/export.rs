@@ -15,17 +15,18 @@ use super::edits::{self, Start};
 use super::names::{list, stored_name};
 use super::small_files::{sync, write_whole};
 use super::space::refused;
+use super::tables::TableState;
 use super::version::Versions;
 use crate::error::{ArgumentError, Result};
 use crate::format::identity::encode_part;
 use crate::format::manifest::{FileMeta, NOT_REMOVED};
 use crate::format::{FileKind, PART_NAME, data_file_name, file_name};
 use crate::io::Directory;
-use crate::options::TableDescriptor;
 use crate::units::CheckpointId;
 
 impl Ssd {
-    /// Makes a store at `target` that holds one retained checkpoint, by hard links.
+    /// Makes a store at `target` that holds one retained checkpoint, by hard links. `tables`: as for a
+    /// rollback.
     ///
     /// # Errors
     /// `InvalidArgument` for an unknown checkpoint or a directory in use; `NoSpace`; `Io` (also
@@ -36,7 +37,7 @@ impl Ssd {
         target: &Path,
         parts: &[PathBuf],
         timeline: [u8; 16],
-        tables: &[TableDescriptor],
+        tables: &[TableState],
     ) -> Result<()> {
         let checkpoint = self.retained(id)?;
         if !parts.is_empty() && parts.len() != self.directories.len() {
@@ -75,14 +76,15 @@ impl Ssd {
         }
         let meta_name = file_name(FileKind::Meta, checkpoint.meta_number);
         link(&*self.root, &*target, &meta_name)?;
-        let (hyper, cursors) = {
+        let (tables, hyper, cursors) = {
             let versions = self.versions();
-            (versions.hyper.clone(), versions.cursors.clone())
+            let tables = versions.tables.going_on_from(id, tables);
+            (tables, versions.hyper.clone(), versions.cursors.clone())
         };
         let start = Start {
             timeline,
             parent: id,
-            tables,
+            tables: &tables,
             checkpoints: &[checkpoint],
             hyper: &hyper,
             cursors: &cursors,

@@ -57,6 +57,13 @@ impl HyperHistory {
         place.map(|place| *place = Some(hyper)).is_some()
     }
 
+    /// A table is there no more from the next checkpoint of a replay on.
+    pub fn clear_next(&mut self, table: u32) {
+        if let Some(place) = self.next.get_mut(table as usize) {
+            *place = None;
+        }
+    }
+
     /// A checkpoint is no longer retained.
     pub fn forget(&mut self, id: CheckpointId) {
         self.at.remove(&id);

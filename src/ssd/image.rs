@@ -420,7 +420,9 @@ fn merge(
     // A cursor holds an eighth of its window in key blocks.
     let share = KEYS_BYTES / young.len().max(1) as u64;
     let window = share.clamp(16 << 10, 512 << 10) * 8;
-    for table in tables_of(&captured.files) {
+    let view = writer.ssd.versions().tables.view(captured.id);
+    let there = |table: &u32| view.get(*table as usize).is_none_or(|t| !t.is_dropped);
+    for table in tables_of(&captured.files).into_iter().filter(there) {
         let mut merge = Merge::new(young, table, window)?;
         loop {
             let index = merge.newest()?;
@@ -463,6 +465,10 @@ fn merge(
                 merge.step()?;
             }
         }
+    }
+    // To its end, where the old image as a whole is verified.
+    while old.peek(u32::MAX)?.is_some() {
+        old.at += 1;
     }
     Ok(())
 }

@@ -125,6 +125,23 @@ impl Index {
         true
     }
 
+    /// Forgets all keys: the table was dropped. `range`: as it was made for.
+    ///
+    /// # Cost
+    /// A look at each key; the memory is given back.
+    pub fn forget_all(&mut self, files: &Files, range: (u64, u64)) {
+        let mut entries = vec![0; files.len()];
+        for (_, location) in self.map.iter_ordered() {
+            entries[Location(location).slot() as usize] += 1;
+        }
+        for (file, entries) in files.iter().zip(entries) {
+            if let Some(file) = file {
+                file.sub_live_many(entries);
+            }
+        }
+        *self = Index::new(range);
+    }
+
     /// Hash and location in hash order.
     #[cfg(any(test, feature = "sim"))]
     pub fn iter(&self) -> impl Iterator<Item = (u64, Location)> + '_ {

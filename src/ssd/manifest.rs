@@ -31,8 +31,6 @@ pub struct ManifestWriter {
     pub files: Option<[Arc<dyn DiskFile>; 2]>,
     /// Bytes of it at its snapshot.
     pub snapshot_bytes: u64,
-    /// Tables that it knows.
-    pub tables_recorded: usize,
     /// What CURRENT says.
     pub current: Current,
     /// The image in force.

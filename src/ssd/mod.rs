@@ -41,6 +41,7 @@ pub mod sections;
 mod seek;
 pub(crate) mod small_files;
 pub(crate) mod space;
+pub mod tables;
 pub mod version;
 pub mod writer;
 

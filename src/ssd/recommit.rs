@@ -22,7 +22,6 @@ use crate::error::{ArgumentError, Error, Result};
 use crate::format::manifest::{CheckpointMeta, FileMeta, NOT_REMOVED};
 use crate::format::{FileKind, file_name};
 use crate::io::{LockGuard, LockKind};
-use crate::options::TableDescriptor;
 use crate::units::CheckpointId;
 
 /// What is to be changed.
@@ -103,15 +102,15 @@ impl Ssd {
     /// # Errors
     /// `Locked` when a reader holds the last checkpoint; `NoSpace`, `Io`, `Poisoned`. The last
     /// checkpoint is in force as it was.
-    pub fn recommit(&self, captured: &Captured, tables: &[TableDescriptor]) -> Result<()> {
-        let result = self.recommit_inner(captured, tables);
+    pub fn recommit(&self, captured: &Captured) -> Result<()> {
+        let result = self.recommit_inner(captured);
         if result.is_err() {
             self.abandon();
         }
         result
     }
 
-    fn recommit_inner(&self, captured: &Captured, tables: &[TableDescriptor]) -> Result<()> {
+    fn recommit_inner(&self, captured: &Captured) -> Result<()> {
         self.check_writable()?;
         let Some(last) = self.last() else {
             let what = String::from("there is no checkpoint whose files could be changed");
@@ -124,7 +123,7 @@ impl Ssd {
             captured: Some(captured),
             ..Change::default()
         };
-        self.rewrite_history(&change, tables)?;
+        self.rewrite_history(&change)?;
         self.collect_garbage();
         Ok(())
     }
@@ -135,11 +134,7 @@ impl Ssd {
     /// # Errors
     /// `InvalidArgument` for a checkpoint that is not retained, and for the last one; `NoSpace`,
     /// `Io`, `Poisoned`.
-    pub fn forget(
-        &self,
-        ids: &[CheckpointId],
-        tables: &[TableDescriptor],
-    ) -> Result<Vec<CheckpointId>> {
+    pub fn forget(&self, ids: &[CheckpointId]) -> Result<Vec<CheckpointId>> {
         self.check_writable()?;
         let checkpoints = self.versions().checkpoints.clone();
         let (mut forget, mut held) = (Vec::new(), Vec::new());
@@ -173,7 +168,7 @@ impl Ssd {
             captured: None,
             forget: &forget,
         };
-        self.rewrite_history(&change, tables)?;
+        self.rewrite_history(&change)?;
         self.collect_garbage();
         for name in metas {
             self.unlink(&*self.root, &name);
@@ -182,7 +177,7 @@ impl Ssd {
     }
 
     /// A new manifest with the changed history, CURRENT, and then the same in memory.
-    fn rewrite_history(&self, change: &Change<'_>, tables: &[TableDescriptor]) -> Result<()> {
+    fn rewrite_history(&self, change: &Change<'_>) -> Result<()> {
         // A new manifest takes a number of those kept back.
         self.reserve_numbers()?;
         let mut manifest = self.manifest();
@@ -198,7 +193,7 @@ impl Ssd {
         let start = Start {
             timeline: current.timeline,
             parent: CheckpointId::NONE,
-            tables: &tables[..manifest.tables_recorded.min(tables.len())],
+            tables: &recommitted.tables,
             checkpoints: &recommitted.checkpoints,
             hyper: &recommitted.hyper,
             cursors: &recommitted.cursors,
@@ -232,6 +227,7 @@ fn recommitted(versions: &Versions, change: &Change<'_>) -> (Versions, Option<Ch
         .filter(|c| !change.forget.contains(&c.id))
         .copied()
         .collect();
+    recommitted.tables = versions.tables.clone();
     recommitted.hyper = versions.hyper.clone();
     let forgotten = change.forget.iter();
     forgotten.for_each(|id| recommitted.hyper.forget(*id));

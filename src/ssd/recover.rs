@@ -22,12 +22,13 @@ use super::manifest::ManifestWriter;
 use super::manifest_reader::{check_sanity, read_current};
 use super::open_files::OpenFiles;
 use super::open_reader::lock_checkpoint;
+use super::tables::TableState;
 use super::version::Versions;
 use crate::error::{Error, Holder, Result};
 use crate::format::current::Current;
 use crate::format::manifest::CheckpointMeta;
 use crate::io::{Directory, Io, is_full};
-use crate::options::{TableDescriptor, Thresholds};
+use crate::options::Thresholds;
 use crate::sync::{Mutex, RwLock};
 use crate::units::CheckpointId;
 
@@ -36,8 +37,8 @@ use crate::units::CheckpointId;
 pub struct Recovered {
     /// The tier.
     pub ssd: Ssd,
-    /// Descriptors by table id.
-    pub tables: Vec<TableDescriptor>,
+    /// All tables, by number, as they are at the checkpoint that was opened.
+    pub tables: Vec<TableState>,
     /// The checkpoint that was opened.
     pub checkpoint: Option<CheckpointMeta>,
     /// Hyperparameters of that checkpoint.
@@ -175,6 +176,11 @@ fn assemble(
         .unwrap_or(1);
     versions.next_checkpoint = current.next_checkpoint_id;
     versions.checkpoints = replay.checkpoints;
+    let tables = match (request.read_only, &found.checkpoint) {
+        (true, Some(checkpoint)) => replay.tables.view(checkpoint.id),
+        _ => replay.tables.now(),
+    };
+    versions.tables = replay.tables;
     versions.hyper = replay.hyper;
     versions.cursors = replay.cursors;
     for meta in replay.files.into_values() {
@@ -183,7 +189,6 @@ fn assemble(
     let manifest = ManifestWriter {
         files: None,
         snapshot_bytes: 0,
-        tables_recorded: replay.tables.len(),
         current,
         image: replay.image,
     };
@@ -224,7 +229,7 @@ fn assemble(
     }
     Ok(Recovered {
         ssd,
-        tables: replay.tables,
+        tables,
         checkpoint: found.checkpoint,
         hyper,
     })

@@ -7,10 +7,10 @@
 
 use super::Ssd;
 use super::edits::{self, Start};
+use super::tables::TableState;
 use super::version::Versions;
 use crate::error::{ArgumentError, Result};
 use crate::format::manifest::{CheckpointMeta, FileMeta, NOT_REMOVED};
-use crate::options::TableDescriptor;
 use crate::units::CheckpointId;
 
 impl Ssd {
@@ -21,8 +21,18 @@ impl Ssd {
         found.ok_or_else(|| ArgumentError::UnknownCheckpoint { id, retained }.into())
     }
 
+    /// The tables in a retained checkpoint's view, by number.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an unknown checkpoint.
+    pub fn tables_at(&self, id: CheckpointId) -> Result<Vec<TableState>> {
+        self.retained(id)?;
+        Ok(self.versions().tables.view(id))
+    }
+
     /// Makes a retained checkpoint the last one, durably. Later checkpoints are forgotten; the
-    /// store must be opened anew afterwards.
+    /// store must be opened anew afterwards. `tables`: all of them by number, those included that no
+    /// checkpoint knows.
     ///
     /// # Errors
     /// `InvalidArgument` for an unknown checkpoint, `Io`, `NoSpace`, `Poisoned`.
@@ -30,7 +40,7 @@ impl Ssd {
         &self,
         id: CheckpointId,
         timeline: [u8; 16],
-        tables: &[TableDescriptor],
+        tables: &[TableState],
     ) -> Result<()> {
         self.check_writable()?;
         let checkpoint = self.retained(id)?;
@@ -43,6 +53,7 @@ impl Ssd {
                 .filter(|c| c.id <= id)
                 .cloned()
                 .collect();
+            rolled.tables = versions.tables.going_on_from(id, tables);
             rolled.hyper = versions.hyper.clone();
             rolled.cursors = versions.cursors.clone();
             for state in versions.files.values().filter(|s| s.meta.added <= id) {
@@ -70,7 +81,7 @@ impl Ssd {
         let start = Start {
             timeline,
             parent: id,
-            tables,
+            tables: &rolled.tables,
             checkpoints: &rolled.checkpoints,
             hyper: &rolled.hyper,
             cursors: &rolled.cursors,

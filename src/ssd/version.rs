@@ -13,6 +13,7 @@ use std::sync::{Arc, PoisonError};
 use super::data_file::{DataFile, SLOTS_MAX};
 use super::held::{Held, Usage};
 use super::hyper::HyperHistory;
+use super::tables::TableHistory;
 use crate::format::manifest::{CheckpointMeta, FileMeta, NOT_REMOVED};
 use crate::sync::RwLock;
 use crate::units::CheckpointId;
@@ -55,6 +56,8 @@ pub struct Versions {
     pub next_checkpoint: CheckpointId,
     /// Retained, durable checkpoints, oldest first.
     pub checkpoints: Vec<CheckpointMeta>,
+    /// Tables of each of them.
+    pub tables: TableHistory,
     /// Hyperparameters of each of them.
     pub hyper: HyperHistory,
     /// Readers and what they have.

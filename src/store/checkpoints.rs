@@ -199,14 +199,13 @@ impl Store {
             .into());
         }
         let (io, root) = (core.ssd.io.clone(), Arc::clone(&core.ssd.root));
-        let mut options = core.options.clone();
-        for table in core.all_tables() {
-            let name = table.descriptor.name.clone();
-            options.tables.insert(name, table.tuning().options);
-        }
+        let options = RuntimeOptions {
+            tables: core.table_options_at(id),
+            ..core.options.clone()
+        };
         self.stop();
         let uuid = io.disk.fresh_uuid();
-        core.ssd.rollback(id, uuid, &core.descriptors())?;
+        core.ssd.rollback(id, uuid, &core.table_states())?;
         core.ssd.release_locks();
         Ok((io, root, options))
     }
@@ -248,7 +247,7 @@ impl Store {
     pub fn export(&self, id: CheckpointId, target: &Path, parts: &[PathBuf]) -> Result<()> {
         let core = &self.parts.core;
         core.check_process()?;
-        let (ssd, tables) = (&core.ssd, core.descriptors());
+        let (ssd, tables) = (&core.ssd, core.table_states());
         let uuid = ssd.io.disk.fresh_uuid();
         core.guarded(|| ssd.export(id, target, parts, uuid, &tables))
     }

@@ -1,6 +1,7 @@
 //! How does a program get a store with its tables, whether it is the first run or not?
 
 use std::path::Path;
+use std::sync::Arc;
 
 use super::Store;
 use super::open::{self, Wanted};
@@ -97,7 +98,7 @@ impl Store {
             }
             opened => opened?,
         };
-        let there = store.parts.core.all_tables();
+        let there: Vec<Arc<_>> = store.parts.core.tables_there().collect();
         let there = there.iter().map(|t| &*t.descriptor.name);
         check_names(&options, there.chain(tables.iter().map(|t| &*t.name)))?;
         let wanted = |descriptor| Wanted {

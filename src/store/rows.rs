@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::Store;
-use super::core::{Core, Table};
+use super::core::Core;
 use crate::error::{Error, Result};
 use crate::fork::Process;
 use crate::format::footer::RunKind;
@@ -32,7 +32,8 @@ pub struct Row<'a> {
 /// Walks the rows of a checkpoint in the order of (table, mix64(key)).
 pub struct RowIter {
     files: Arc<Vec<Arc<DataFile>>>,
-    tables: Vec<Arc<Table>>,
+    /// Tables and the f32s of their rows.
+    tables: Vec<(TableId, usize)>,
     table: usize,
     hashes: RangeInclusive<u64>,
     merge: Option<Merge>,
@@ -49,7 +50,7 @@ impl RowIter {
     fn open(
         core: &Core,
         checkpoint: CheckpointId,
-        tables: Vec<Arc<Table>>,
+        tables: Vec<(TableId, usize)>,
         hashes: RangeInclusive<u64>,
     ) -> Result<RowIter> {
         let files = Arc::new(core.ssd.version_files(checkpoint, &hashes)?);
@@ -75,7 +76,7 @@ impl RowIter {
         }
         match self.step() {
             Ok(Some((key, interval))) => {
-                let table = self.tables[self.table].id;
+                let (table, _) = self.tables[self.table];
                 Ok(Some(Row {
                     table,
                     key,
@@ -93,17 +94,12 @@ impl RowIter {
     }
 
     fn step(&mut self) -> Result<Option<(u64, u32)>> {
-        while let Some(table) = self.tables.get(self.table) {
+        while let Some((table, row_f32s)) = self.tables.get(self.table) {
             if self.merge.is_none() {
                 let runs = self.files.len().max(1) as u64;
                 let window = (WINDOWS_BYTES / runs).clamp(16 << 10, 1 << 20);
-                self.merge = Some(Merge::within(
-                    &self.files,
-                    table.id.0,
-                    &self.hashes,
-                    window,
-                )?);
-                self.row.resize(table.descriptor.row_f32s(), 0.0);
+                self.merge = Some(Merge::within(&self.files, table.0, &self.hashes, window)?);
+                self.row.resize(*row_f32s, 0.0);
             }
             let Some(merge) = &mut self.merge else { break };
             while let Some(index) = merge.newest()? {
@@ -126,7 +122,7 @@ impl RowIter {
 }
 
 impl Store {
-    /// Walks the rows of a retained checkpoint.
+    /// Walks the rows of a retained checkpoint, of all tables that it has ([`Store::tables_at`]).
     ///
     /// # Cost
     /// Every key block and every row of the checkpoint's files is read once; 16 MiB of windows.
@@ -154,11 +150,15 @@ impl Store {
     /// # hps::Result::Ok(())
     /// ```
     pub fn rows(&self, checkpoint: CheckpointId) -> Result<RowIter> {
-        let open = |core: &Core| RowIter::open(core, checkpoint, core.all_tables(), 0..=u64::MAX);
-        self.call(|parts| open(&parts.core))
+        self.call(|parts| {
+            let all = (0..).zip(parts.core.ssd.tables_at(checkpoint)?);
+            let there = all.filter(|(_, table)| !table.is_dropped);
+            let tables = there.map(|(id, table)| (TableId(id), table.descriptor.row_f32s()));
+            RowIter::open(&parts.core, checkpoint, tables.collect(), 0..=u64::MAX)
+        })
     }
 
-    /// Walks the rows of one table whose keys are in a range of [`mix64`](crate::mix64), of a retained
+    /// Walks the rows of one table, which may have been dropped since, whose keys are in a range of [`mix64`](crate::mix64), of a retained
     /// checkpoint: an export by several threads, or nodes, has one such walk for each
     /// [`part_range`](crate::part_range).
     ///
@@ -205,8 +205,15 @@ impl Store {
         table: TableId,
         hashes: RangeInclusive<u64>,
     ) -> Result<RowIter> {
-        let table = self.parts.core.table(table)?;
-        self.call(|parts| RowIter::open(&parts.core, checkpoint, vec![table], hashes))
+        self.call(|parts| {
+            let states = parts.core.ssd.tables_at(checkpoint)?;
+            let then = states.get(table.0 as usize).filter(|then| !then.is_dropped);
+            let row_f32s = match then {
+                Some(then) => then.descriptor.row_f32s(),
+                None => parts.core.table(table)?.descriptor.row_f32s(),
+            };
+            RowIter::open(&parts.core, checkpoint, vec![(table, row_f32s)], hashes)
+        })
     }
 }
 

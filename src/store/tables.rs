@@ -1,10 +1,10 @@
-//! The calls for tables: how does a store get one, and which does it have?
+//! The calls for tables: how does a store get one or lose it, and which does it, or did a checkpoint, have?
 
 use super::Store;
 use super::open::Wanted;
-use crate::error::{ArgumentError, Result};
+use crate::error::Result;
 use crate::options::{TableDescriptor, TableOptions};
-use crate::units::TableId;
+use crate::units::{CheckpointId, TableId};
 
 impl Store {
     /// Adds a table, with what [`RuntimeOptions::tables`](field@crate::RuntimeOptions::tables) says for
@@ -99,23 +99,10 @@ impl Store {
     /// # Errors
     /// `InvalidArgument` naming the tables there are; `Forked`.
     pub fn table(&self, name: &str) -> Result<TableId> {
-        self.parts.core.check_process()?;
-        let tables = self.parts.core.all_tables();
-        let found = tables
-            .iter()
-            .find(|t| t.descriptor.name == name)
-            .map(|t| t.id);
-        found.ok_or_else(|| {
-            let known = tables.iter().map(|t| t.descriptor.name.clone()).collect();
-            ArgumentError::UnknownTable {
-                name: name.to_owned(),
-                known,
-            }
-            .into()
-        })
+        Ok(self.parts.core.table_named(name)?.id)
     }
 
-    /// All tables, by id.
+    /// All tables, by id; without those that were dropped.
     ///
     /// # Cost
     /// No I/O.
@@ -124,11 +111,110 @@ impl Store {
         if self.parts.core.check_process().is_err() {
             return Vec::new();
         }
-        self.parts
-            .core
-            .all_tables()
-            .iter()
-            .map(|t| (t.id, t.descriptor.clone()))
-            .collect()
+        let tables = self.parts.core.tables_there();
+        tables.map(|t| (t.id, t.descriptor.clone())).collect()
+    }
+
+    /// Drops a table: its rows are gone, its memory is shared among the others.
+    ///
+    /// Afterwards each call with its id is an error that names it, also a second drop; what a reader or an
+    /// older checkpoint has stays: [`Store::rows`], [`Store::export`] and [`Store::rollback`] to a
+    /// checkpoint before the drop find the table. Its number is never given again and counts among the
+    /// [`TABLES_MAX`](crate::TABLES_MAX) tables of a store; its name is free for
+    /// [`Store::create_table`], which makes a table of another number without rows. The last table may be
+    /// dropped.
+    ///
+    /// # Cost
+    /// All rows leave memory; dirty ones of the other tables go to SSD, its own are not written. Waits
+    /// for a running checkpoint. The index forgets its keys: a look at each. No row is read, and none is
+    /// written for it: its rows in files are stale from now on, and compaction leaves them behind once it takes
+    /// the file; a file goes when no retained checkpoint needs it.
+    ///
+    /// # Durability
+    /// With the next checkpoint; a crash before that gives the table back, with its rows as of the last
+    /// one. A checkpoint has the drop wholly or not at all.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: no such table, one that was dropped, leases or tickets outstanding, of any
+    /// table; `NoSpace`, `Io` (rows of others could not be written), `Poisoned`, `ReadOnly`. The table is
+    /// there as before then.
+    ///
+    /// # Examples
+    /// ```
+    /// # use hps::{CreateOptions, RuntimeOptions, Store, TableDescriptor};
+    /// # let directory = std::env::temp_dir().join(format!("hps-drop-{}", std::process::id()));
+    /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
+    /// # let store = Store::create(&directory, CreateOptions::new(), options)?;
+    /// let tried = store.create_table(&TableDescriptor::new("tried", 8))?;
+    /// store.checkpoint(1, &[])?;
+    /// store.drop_table(tried)?;
+    /// let error = store.contains(tried, &[1]).unwrap_err();
+    /// assert!(error.to_string().contains("\"tried\" (number 0) was dropped"));
+    /// let again = store.create_table(&TableDescriptor::new("tried", 16))?;
+    /// assert_ne!(again, tried);
+    /// store.checkpoint(2, &[])?; // durable
+    /// # store.close()?;
+    /// # std::fs::remove_dir_all(&directory).ok();
+    /// # hps::Result::Ok(())
+    /// ```
+    pub fn drop_table(&self, table: TableId) -> Result<()> {
+        self.call(|parts| parts.drop_table(table))
+    }
+
+    /// Gives a table another name; to the name that it has, nothing happens.
+    ///
+    /// Its number, rows, options and counters stay. What
+    /// [`RuntimeOptions::tables`](field@crate::RuntimeOptions::tables) says for the old name is said for the
+    /// new one until the store is closed; the next open has to say it so. Leases and tickets may be out:
+    /// their errors name the table as it was. Metrics go on under the new name from 0.
+    ///
+    /// # Cost
+    /// No I/O; waits until no push, put or remove is under way.
+    ///
+    /// # Durability
+    /// With the next checkpoint; older checkpoints keep the old name. A checkpoint has one name or the
+    /// other.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: no such table, one that was dropped, a name that another table has, is empty
+    /// or longer than 255 bytes; `Poisoned`, `ReadOnly`. The table has its name as before then.
+    ///
+    /// # Examples
+    /// ```
+    /// # use hps::{CreateOptions, RuntimeOptions, Store, TableDescriptor};
+    /// # let directory = std::env::temp_dir().join(format!("hps-rename-{}", std::process::id()));
+    /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
+    /// # let store = Store::create(&directory, CreateOptions::new(), options)?;
+    /// let items = store.create_table(&TableDescriptor::new("items", 8))?;
+    /// let before = store.checkpoint(1, &[])?.id;
+    /// store.rename_table(items, "articles")?;
+    /// assert_eq!(store.table("articles")?, items);
+    /// store.checkpoint(2, &[])?; // durable
+    /// assert_eq!(store.tables_at(before)?[0].1.name, "items");
+    /// # store.close()?;
+    /// # std::fs::remove_dir_all(&directory).ok();
+    /// # hps::Result::Ok(())
+    /// ```
+    pub fn rename_table(&self, table: TableId, new_name: &str) -> Result<()> {
+        self.call(|parts| parts.rename_table(table, new_name))
+    }
+
+    /// The tables of a retained checkpoint, by id and under the names of that time: also those that were
+    /// dropped or renamed since. Tables that are younger than the checkpoint are there too, without
+    /// rows, as they are after a rollback to it; unless their name is taken there.
+    ///
+    /// # Cost
+    /// No I/O.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an unknown checkpoint, `Forked`.
+    pub fn tables_at(&self, checkpoint: CheckpointId) -> Result<Vec<(TableId, TableDescriptor)>> {
+        let core = &self.parts.core;
+        core.check_process()?;
+        let tables = (0..).zip(core.ssd.tables_at(checkpoint)?);
+        let there = tables.filter(|(_, table)| !table.is_dropped);
+        Ok(there
+            .map(|(id, table)| (TableId(id), table.descriptor))
+            .collect())
     }
 }

@@ -1,6 +1,7 @@
 //! What is told of lost copies, without a store.
 
 use super::*;
+use crate::options::TableDescriptor;
 
 #[test]
 fn entries_are_found_in_ranges() {
@@ -52,17 +53,28 @@ fn what_a_key_has_now_follows_from_what_is_left_of_it() {
 
 /// Tells what was lost where nothing is left.
 fn told(losses: Losses) -> (Vec<(String, LostRow)>, Counts, u64) {
-    let names = [String::from("users"), String::from("items")];
+    let tables = [table("users", false), table("items", false)];
+    told_of(losses, &tables)
+}
+
+fn table(name: &str, is_dropped: bool) -> TableState {
+    TableState {
+        descriptor: TableDescriptor::new(name, 1),
+        is_dropped,
+    }
+}
+
+fn told_of(losses: Losses, tables: &[TableState]) -> (Vec<(String, LostRow)>, Counts, u64) {
     let left = Survivors {
         files: &[],
-        tables: names.len(),
+        tables: tables.len(),
     };
     let mut rows = Vec::new();
     let mut tell = |name: &str, row| {
         rows.push((String::from(name), row));
         Ok(())
     };
-    let (counts, nameless) = losses.settle(None, &left, &names, &mut tell).unwrap();
+    let (counts, nameless) = losses.settle(None, &left, tables, &mut tell).unwrap();
     (rows, counts, nameless)
 }
 
@@ -110,6 +122,16 @@ fn lost_entries_without_a_name_are_a_loss() {
 }
 
 #[test]
+fn rows_of_a_dropped_table_are_no_loss() {
+    let mut losses = Losses::default();
+    losses.add(1, 1, vec![(0, 5), (1, 6), (2, 7)], Vec::new());
+    let tables = [table("a", false), table("b", true), table("c", false)];
+    let (rows, counts, _) = told_of(losses, &tables);
+    let keys: Vec<u64> = rows.iter().map(|(_, row)| row.key).collect();
+    assert_eq!((keys, counts.sum()), (vec![5, 7], 2));
+}
+
+#[test]
 fn whoever_is_told_may_stop_it() {
     let mut losses = Losses::default();
     losses.add(1, 1, vec![(0, 1), (0, 2)], Vec::new());
@@ -122,7 +144,7 @@ fn whoever_is_told_may_stop_it() {
         calls += 1;
         Err(crate::Error::Cancelled)
     };
-    let ended = losses.settle(None, &left, &[String::from("t")], &mut tell);
+    let ended = losses.settle(None, &left, &[table("t", false)], &mut tell);
     assert!(matches!(ended, Err(crate::Error::Cancelled)));
     assert_eq!(calls, 1);
 }

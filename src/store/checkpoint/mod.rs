@@ -24,8 +24,9 @@ use super::core::{Core, Part, add, get, micros};
 use super::flush::Flusher;
 use crate::error::{ArgumentError, Error, Result};
 use crate::observe::Timed;
-use crate::options::{HyperParameters, TableDescriptor};
+use crate::options::HyperParameters;
 use crate::ssd::commit::{Captured, CheckpointRequest};
+use crate::ssd::tables::TableState;
 use crate::stats::Stats;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{Condvar, Mutex, thread};
@@ -71,7 +72,7 @@ impl Drop for Role {
 struct Cut {
     step: u64,
     interval: u32,
-    tables: Vec<TableDescriptor>,
+    tables: Vec<TableState>,
     hyper: Vec<Option<HyperParameters>>,
     meta: Vec<u8>,
 }
@@ -231,7 +232,7 @@ impl Checkpointer {
         // No push is between two shards: it is in the checkpoint whole, or not at all.
         let _whole = self.core.gate_alone();
         let mut shards = self.core.lock_all();
-        let (tables, hyper) = (self.core.descriptors(), self.core.hypers());
+        let (tables, hyper) = (self.core.table_states(), self.core.hypers());
         self.core.changes.cut();
         let mut interval = 0;
         for shard in &mut shards {

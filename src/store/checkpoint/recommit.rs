@@ -27,9 +27,7 @@ impl Checkpointer {
             }
             self.core.ssd.capture()
         };
-        self.core
-            .ssd
-            .recommit(&captured, &self.core.descriptors())?;
+        self.core.ssd.recommit(&captured)?;
         if image && let Some(id) = self.core.ssd.last_id() {
             self.wait_images();
             self.core.ssd.refresh_image(&Captured { id, ..captured });
@@ -45,7 +43,7 @@ impl Checkpointer {
     pub fn forget(&self, ids: &[CheckpointId]) -> Result<(Vec<CheckpointId>, u64)> {
         let _role = self.wait_idle();
         let before = self.core.row_bytes_on_disk();
-        let held = self.core.ssd.forget(ids, &self.core.descriptors())?;
+        let held = self.core.ssd.forget(ids)?;
         Ok((held, before.saturating_sub(self.core.row_bytes_on_disk())))
     }
 }

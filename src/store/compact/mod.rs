@@ -130,7 +130,7 @@ impl Compactor {
         }
     }
 
-    /// Rows were flushed: every directory may have something to do again.
+    /// Rows were flushed, or became stale: every directory may have something to do again.
     pub fn rows_were_flushed(&self) {
         self.turns.look_again();
         self.flushed.notify();

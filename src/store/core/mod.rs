@@ -12,6 +12,7 @@ mod guard;
 mod part;
 mod shard;
 mod signal;
+mod tables;
 mod waits;
 mod work;
 
@@ -29,16 +30,17 @@ use crate::error::{ArgumentError, Error, Result};
 use crate::fork::Process;
 use crate::mem::{CacheConfig, TableCache};
 use crate::observe::Publisher;
-use crate::options::{HyperParameters, RuntimeOptions, TableDescriptor};
+use crate::options::RuntimeOptions;
 use crate::ssd::Ssd;
 use crate::ssd::index::Index;
 use crate::stats::Wait;
 use crate::sync::RwLock;
 use crate::sync::atomic::AtomicBool;
-use crate::units::{TableId, part_range};
+use crate::units::part_range;
 use changes::Changes;
 use demand::Demand;
 use part::PartList;
+use tables::Tables;
 
 /// It outlives the runs of a scheduler, so it is the system's.
 static STORES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
@@ -63,8 +65,7 @@ pub struct Core {
     pub changes: Changes,
     /// What callers ask for.
     pub demand: Demand,
-    /// Tables by id.
-    tables: RwLock<Vec<Arc<Table>>>,
+    tables: Tables,
     /// A push holds it shared, a cut alone.
     gate: RwLock<()>,
     /// Held shared from a flush's rank to its last repoint (files written at the same time have no
@@ -108,7 +109,7 @@ impl Core {
             file_bytes,
             changes: Changes::default(),
             demand: Demand::default(),
-            tables: RwLock::new(tables),
+            tables: Tables::new(tables, &options),
             gate: RwLock::new(()),
             ranks: RwLock::new(()),
             closed: AtomicBool::new(false),
@@ -117,51 +118,6 @@ impl Core {
             options,
             ssd,
         }
-    }
-
-    /// A table by id.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for an id of another store, `Forked`.
-    pub fn table(&self, id: TableId) -> Result<Arc<Table>> {
-        self.check_process()?;
-        let tables = self.tables.read().unwrap_or_else(PoisonError::into_inner);
-        tables.get(id.0 as usize).cloned().ok_or_else(|| {
-            let known = tables.iter().map(|t| t.descriptor.name.clone()).collect();
-            ArgumentError::UnknownTable {
-                name: format!("#{id}"),
-                known,
-            }
-            .into()
-        })
-    }
-
-    /// All tables.
-    pub fn all_tables(&self) -> Vec<Arc<Table>> {
-        self.tables
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-    }
-
-    /// Replaces the list of tables: slots for their rows are there.
-    pub fn set_tables(&self, tables: Vec<Arc<Table>>) {
-        *self.tables.write().unwrap_or_else(PoisonError::into_inner) = tables;
-    }
-
-    /// All descriptors, by table id.
-    pub fn descriptors(&self) -> Vec<TableDescriptor> {
-        let tables = self.all_tables();
-        tables.iter().map(|t| t.descriptor.clone()).collect()
-    }
-
-    /// Hyperparameters in force, by table id.
-    pub fn hypers(&self) -> Vec<Option<HyperParameters>> {
-        let tables = self.all_tables();
-        tables
-            .iter()
-            .map(|t| Some(*t.tuning().updater.hyper()))
-            .collect()
     }
 
     /// Fails in a forked child: its threads and locks are its parent's.
@@ -247,10 +203,8 @@ impl Core {
     fn table_bytes(&self, tables: &[Arc<Table>], table: usize, buffer_bytes: u64) -> u64 {
         let budget = self.options.cache_bytes.saturating_sub(buffer_bytes);
         let budget = budget.max(self.options.cache_bytes / 2);
-        let sum: u64 = tables
-            .iter()
-            .map(|t| t.descriptor.row_bytes() as u64 + 48)
-            .sum();
+        let there = tables.iter().filter(|t| !t.is_dropped());
+        let sum: u64 = there.map(|t| t.descriptor.row_bytes() as u64 + 48).sum();
         let own = tables[table].descriptor.row_bytes() as u64 + 48;
         let share = u128::from(budget) * u128::from(own) / u128::from(sum.max(1));
         u64::try_from(share).unwrap_or(u64::MAX) / self.shards.len() as u64
@@ -268,6 +222,11 @@ impl Core {
             let range = part_range(s, self.shards.len()).into_inner();
             let mut caches = Vec::new();
             for table in 0..tables.len() {
+                if tables[table].is_dropped() {
+                    let row_f32s = tables[table].descriptor.row_f32s();
+                    caches.push(TableCache::without_slots(row_f32s, range));
+                    continue;
+                }
                 let config = CacheConfig {
                     row_f32s: tables[table].descriptor.row_f32s(),
                     bytes: self.table_bytes(tables, table, buffer_bytes),
@@ -302,7 +261,8 @@ impl Core {
             return (self.options.flush_step_rows / self.shards.len()).max(1);
         }
         let row_bytes = tables[table].file_bytes();
-        let share = self.file_bytes / self.shards.len() as u64 / tables.len() as u64;
+        let there = tables.iter().filter(|t| !t.is_dropped()).count() as u64;
+        let share = self.file_bytes / self.shards.len() as u64 / there.max(1);
         usize::try_from(share / row_bytes)
             .unwrap_or(usize::MAX)
             .max(1)
@@ -335,6 +295,16 @@ impl Core {
                 self.ssd.poison.check_threads()?;
                 cell.wait(&mut shard);
             }
+        }
+    }
+
+    /// Forgets where the rows of a table are on SSD: it was dropped, and nothing is written meanwhile.
+    pub fn forget_rows(&self, table: &Table) {
+        for (s, cell) in self.shards.iter().enumerate() {
+            let range = part_range(s, self.shards.len()).into_inner();
+            let mut shard = cell.lock();
+            let files = self.ssd.file_slots();
+            shard.tables[table.id.0 as usize].forget_all(&files, range);
         }
     }
 

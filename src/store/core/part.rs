@@ -82,7 +82,8 @@ impl Core {
     /// Reads all counters.
     pub fn stats(&self) -> Stats {
         let mut stats = self.ssd_stats();
-        stats.tables = self.all_tables().iter().map(|t| t.stats()).collect();
+        let tables = self.all_tables();
+        stats.tables = tables.iter().map(|t| t.stats()).collect();
         for table in &stats.tables {
             for (_, waits) in table.waits().filter(|(cause, _)| cause.is_stall()) {
                 stats.stall_us += waits.us;
@@ -114,6 +115,9 @@ impl Core {
             stats.index_keys += table.index_keys;
         }
         stats.uncheckpointed_rows = stats.dirty_rows + self.changes.flushed_rows();
+        // What was counted for them stays in the sums: they never fall.
+        let there: Vec<bool> = tables.iter().map(|t| !t.is_dropped()).collect();
+        stats.tables.retain(|t| there[t.id.0 as usize]);
         stats
     }
 

@@ -1,16 +1,18 @@
 //! What is a shard: rows in memory and their locations on SSD, behind one lock?
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::guard::point;
 use super::waits::{Stretch, Waiting, Waits};
+use crate::error::{ArgumentError, Error, Result};
 use crate::mem::TableCache;
 use crate::options::{PolicyKind, RuntimeOptions, TableDescriptor, TableOptions};
 use crate::row::{RowLayout, Updater};
-use crate::ssd::index::Index;
+use crate::ssd::index::{Files, Index};
 use crate::stats::{TableStats, Wait};
+use crate::sync::atomic::AtomicBool;
 use crate::sync::{RwLock, fair};
 use crate::units::TableId;
 
@@ -36,12 +38,21 @@ pub struct Table {
     pub descriptor: TableDescriptor,
     /// Where weights and state lie.
     pub layout: RowLayout,
+    /// What stays the same when it is renamed.
+    lasting: Arc<Lasting>,
+}
+
+/// What a table has whatever its name.
+#[derive(Debug)]
+struct Lasting {
     /// What may differ from open to open. Replaced while nothing is pushed, pulled or cut.
     tuning: RwLock<Tuning>,
+    /// Set while nothing is pushed, put, pulled or cut.
+    is_dropped: AtomicBool,
     /// What its batches waited for.
     waits: Waits,
     /// What was done with its rows.
-    pub(super) work: Work,
+    work: Work,
 }
 
 /// What the options of a table come to.
@@ -78,39 +89,93 @@ impl Table {
             id,
             descriptor: descriptor.clone(),
             layout: RowLayout::new(descriptor),
-            tuning: RwLock::new(Tuning::new(descriptor, options, all)),
-            waits: Waits::default(),
-            work: Work::default(),
+            lasting: Arc::new(Lasting {
+                tuning: RwLock::new(Tuning::new(descriptor, options, all)),
+                is_dropped: AtomicBool::new(false),
+                waits: Waits::default(),
+                work: Work::default(),
+            }),
         }
+    }
+
+    /// The same table under another name.
+    #[must_use]
+    pub fn renamed(&self, name: &str) -> Table {
+        let mut descriptor = self.descriptor.clone();
+        name.clone_into(&mut descriptor.name);
+        Table {
+            id: self.id,
+            descriptor,
+            layout: self.layout.clone(),
+            lasting: Arc::clone(&self.lasting),
+        }
+    }
+
+    /// Whether it was dropped.
+    #[inline]
+    #[must_use]
+    pub fn is_dropped(&self) -> bool {
+        self.lasting.is_dropped.load(Ordering::Acquire)
+    }
+
+    /// Says whether it was dropped. The caller keeps pulls, pushes, puts and cuts away, or is about to open
+    /// the store.
+    pub fn set_dropped(&self, is_dropped: bool) {
+        self.lasting.is_dropped.store(is_dropped, Ordering::Release);
+    }
+
+    /// Fails for a table that was dropped.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    #[inline]
+    pub fn check_there(&self) -> Result<()> {
+        match self.is_dropped() {
+            false => Ok(()),
+            true => Err(self.dropped()),
+        }
+    }
+
+    #[cold]
+    fn dropped(&self) -> Error {
+        let (name, table) = (self.descriptor.name.clone(), self.id);
+        ArgumentError::TableDropped { name, table }.into()
+    }
+
+    /// What was done with its rows.
+    pub(super) fn work(&self) -> &Work {
+        &self.lasting.work
     }
 
     /// What its options come to now.
     #[must_use]
     pub fn tuning(&self) -> Tuning {
-        let tuning = self.tuning.read();
+        let tuning = self.lasting.tuning.read();
         tuning.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Gives it other options. The caller keeps pulls, pushes and cuts away, and makes its cache anew.
     pub fn set_options(&self, options: TableOptions, all: &RuntimeOptions) {
         let tuning = Tuning::new(&self.descriptor, options, all);
-        *self.tuning.write().unwrap_or_else(PoisonError::into_inner) = tuning;
+        let now = self.lasting.tuning.write();
+        *now.unwrap_or_else(PoisonError::into_inner) = tuning;
     }
 
     /// One of its batches waits; the wait ends when what this gives is dropped.
     pub fn waits(&self, cause: Wait) -> Waiting<'_> {
-        self.waits
+        self.lasting
+            .waits
             .begin(&self.descriptor.name, cause, Instant::now())
     }
 
     /// One of its batches waits for this since then, or still does.
     pub fn waits_on<'a>(&'a self, stretch: &mut Stretch<'a>, cause: Wait, since: Instant) {
-        stretch.go_on(&self.waits, &self.descriptor.name, cause, since);
+        stretch.go_on(&self.lasting.waits, &self.descriptor.name, cause, since);
     }
 
     /// Whether it is one of its batches that waits, for this.
     pub fn is_waited_for(&self, stretch: &Stretch<'_>, cause: Wait) -> bool {
-        stretch.is(&self.waits, cause)
+        stretch.is(&self.lasting.waits, cause)
     }
 
     /// What is counted for it; not what its shards hold.
@@ -120,10 +185,10 @@ impl Table {
             id: self.id,
             name: self.descriptor.name.clone(),
             policy: self.tuning().policy,
-            waits: self.waits.stats(),
+            waits: self.lasting.waits.stats(),
             ..TableStats::default()
         };
-        self.work
+        self.work()
             .count(self.descriptor.row_bytes() as u64, &mut stats);
         stats
     }
@@ -165,6 +230,11 @@ impl ShardTable {
     pub(super) fn replace_cache(&mut self, mut cache: TableCache) {
         cache.count_on_from(&self.cache);
         self.cache = cache;
+    }
+
+    /// Forgets where its rows are on SSD: the table was dropped. `range`: the shard's.
+    pub fn forget_all(&mut self, files: &Files, range: (u64, u64)) {
+        self.index.forget_all(files, range);
     }
 
     /// Promises slots to a batch.

@@ -28,34 +28,34 @@ impl Work {
 impl Table {
     /// A batch asked for so many distinct rows that are known; so many of them were resident.
     pub fn note_asked(&self, known: u64, hits: u64) {
-        add(&self.work.asked, known);
-        add(&self.work.hits, hits);
+        add(&self.work().asked, known);
+        add(&self.work().hits, hits);
     }
 
     /// So many rows were given to a caller.
     pub fn note_read(&self, rows: usize) {
-        add(&self.work.read, rows as u64);
+        add(&self.work().read, rows as u64);
     }
 
     /// So many rows were changed by a push, and so many positions were not finite.
     pub fn note_pushed(&self, rows: u64, non_finite: u64) {
-        add(&self.work.pushed, rows);
-        add(&self.work.non_finite, non_finite);
+        add(&self.work().pushed, rows);
+        add(&self.work().non_finite, non_finite);
     }
 
     /// So many rows were put.
     pub fn note_put(&self, rows: u64) {
-        add(&self.work.put, rows);
+        add(&self.work().put, rows);
     }
 
     /// So many keys of a put had values that were not finite.
     pub fn note_non_finite(&self, keys: u64) {
-        add(&self.work.non_finite, keys);
+        add(&self.work().non_finite, keys);
     }
 
     /// So many rows and tombstones were written to a file.
     pub fn note_flushed(&self, rows: u64) {
-        add(&self.work.flushed, rows);
+        add(&self.work().flushed, rows);
     }
 }
 

@@ -24,6 +24,7 @@ use crate::ssd::poison::Watched;
 use crate::stats::{Stats, Wait};
 use crate::sync::atomic::{AtomicU64, AtomicUsize};
 use crate::sync::{Mutex, MutexGuard, thread};
+use crate::units::TableId;
 
 /// How long the thread sleeps without being called.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -243,12 +244,21 @@ impl Flusher {
     /// # Errors
     /// As [`Flusher::make_room`].
     pub fn flush_all(&self) -> Result<u64> {
+        self.flush_all_but(None)
+    }
+
+    /// The same without the rows of a table that is about to be dropped.
+    ///
+    /// # Errors
+    /// As [`Flusher::make_room`].
+    pub fn flush_all_but(&self, left_out: Option<TableId>) -> Result<u64> {
         let mut total = 0;
         loop {
             self.compactor.wait_for_space();
             let mut writer = self.lock_writer();
             self.core.ssd.check_writable()?;
-            let picked = self.pick_frozen(&mut vec![0; self.cursors()], None);
+            let cursors = &mut vec![0; self.cursors()];
+            let picked = self.pick_frozen(cursors, None, left_out);
             let Some(picked) = picked else {
                 return Ok(total);
             };

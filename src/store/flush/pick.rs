@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use super::super::core::ShardCell;
 use super::Flusher;
 use crate::mem::Victim;
-use crate::units::range_of;
+use crate::units::{TableId, range_of};
 
 /// Files' worth of rows picked at once: for whoever needs room fast, and for a checkpoint.
 pub(super) const PICK_FILES: usize = 2;
@@ -83,11 +83,12 @@ impl Flusher {
     }
 
     /// Dirty rows at or before `cut` (`None`: any that may be written), [`PICK_FILES`] files' worth,
-    /// on from `cursors`; `None` when there are none left.
+    /// on from `cursors`, without those of one table; `None` when there are none left.
     pub(super) fn pick_frozen(
         &self,
         cursors: &mut [usize],
         cut: Option<u32>,
+        left_out: Option<TableId>,
     ) -> Option<Vec<Picked>> {
         let shards = self.core.shards.len();
         let tables = self.core.all_tables();
@@ -95,7 +96,9 @@ impl Flusher {
         let mut picked = Vec::new();
         // Of each shard, that is of each range of the hash, an equal share: files written at the
         // same time are ranges, too. What some leave over, those take that have more.
+        let wanted = |id: &usize| Some(tables[*id].id) != left_out && !tables[*id].is_dropped();
         let mut parts: Vec<(usize, usize)> = (0..tables.len())
+            .filter(wanted)
             .flat_map(|table| (0..shards).map(move |shard| (table, shard)))
             .collect();
         for share_max in [room / shards as u64, u64::MAX] {

@@ -33,7 +33,7 @@ fn a_checkpoint_picks_two_files_of_rows_an_equal_part_of_each_shard() {
     let flusher = &store.parts.flusher;
     let mut cursors = vec![0; flusher.cursors()];
     assert_eq!(cursors.len(), 4);
-    let picked = flusher.pick_frozen(&mut cursors, None).unwrap();
+    let picked = flusher.pick_frozen(&mut cursors, None, None).unwrap();
     let most = (PICK_FILES << 20) / 1030;
     assert!(
         (most - 8..=most).contains(&rows(&picked)),
@@ -48,7 +48,7 @@ fn a_checkpoint_picks_two_files_of_rows_an_equal_part_of_each_shard() {
     }
     // What was picked is not picked again, until there is nothing left.
     let mut total = rows(&picked);
-    while let Some(picked) = flusher.pick_frozen(&mut cursors, None) {
+    while let Some(picked) = flusher.pick_frozen(&mut cursors, None, None) {
         total += rows(&picked);
     }
     assert_eq!(total, 4000);
@@ -65,7 +65,7 @@ fn rows_of_one_shard_fill_the_pick_where_others_have_none() {
         set(&store, table, some, 1.0);
     }
     let flusher = &store.parts.flusher;
-    let picked = flusher.pick_frozen(&mut vec![0; flusher.cursors()], None);
+    let picked = flusher.pick_frozen(&mut vec![0; flusher.cursors()], None, None);
     let picked = picked.unwrap();
     let room = (PICK_FILES << 20) / 1030;
     // A quarter at first, then what is left of the room.
@@ -78,7 +78,7 @@ fn rows_of_more_than_a_file_and_a_half_are_cut_into_two_by_the_hash() {
     for (count, files) in [(400, 1), (1018, 1), (1500, 1), (1560, 2), (2000, 2)] {
         let (store, _) = wide(count, 3);
         let flusher = &store.parts.flusher;
-        let picked = flusher.pick_frozen(&mut vec![0; flusher.cursors()], None);
+        let picked = flusher.pick_frozen(&mut vec![0; flusher.cursors()], None, None);
         let jobs = flusher.jobs_of(picked.unwrap());
         assert_eq!(jobs.len(), files, "{count} rows");
         let mut all = 0;

@@ -1,5 +1,6 @@
 //! How do files and options become an open store?
 
+mod drop_table;
 mod tables;
 mod threads;
 
@@ -24,6 +25,7 @@ use crate::options::{
 };
 use crate::row::check_hyper;
 use crate::ssd::recover::{self, OpenRequest, Recovered};
+use crate::ssd::tables::TableState;
 use crate::units::{CheckpointId, TableId};
 
 /// The I/O engine asked for, or its plain twin where the kernel refuses it.
@@ -172,7 +174,7 @@ fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> Resu
         .tables
         .iter()
         .enumerate()
-        .map(|(i, d)| Arc::new(make_table(i, d, options.of_table(&d.name), &options)))
+        .map(|(i, state)| Arc::new(table_of(i, state, &options)))
         .collect();
     report_hyper(&tables, &recovered.hyper);
     let workers = Workers::new(&ssd, &options, &tables)?;
@@ -183,9 +185,21 @@ fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> Resu
     Ok(parts)
 }
 
+/// A table that a checkpoint knows, perhaps as one that was dropped.
+fn table_of(id: usize, state: &TableState, options: &RuntimeOptions) -> Table {
+    let descriptor = &state.descriptor;
+    let own = match state.is_dropped {
+        true => TableOptions::default(),
+        false => options.of_table(&descriptor.name),
+    };
+    let table = make_table(id, descriptor, own, options);
+    table.set_dropped(state.is_dropped);
+    table
+}
+
 /// Says of which tables the hyperparameters are others than at the checkpoint that was opened.
 fn report_hyper(tables: &[Arc<Table>], then: &[Option<HyperParameters>]) {
-    for (table, then) in tables.iter().zip(then) {
+    for (table, then) in tables.iter().zip(then).filter(|(t, _)| !t.is_dropped()) {
         let tuning = table.tuning();
         let (now, name) = (tuning.updater.hyper(), &table.descriptor.name);
         if let Some(then) = then.as_ref().filter(|then| *then != now) {

@@ -106,7 +106,7 @@ impl Parts {
             return Err(ArgumentError::LeasesOutstanding { what, count }.into());
         }
         if plan.tables.len() > TABLES_MAX {
-            let what = format!("a store has at most {TABLES_MAX} tables");
+            let what = format!("a store has at most {TABLES_MAX} tables, dropped ones included");
             return Err(ArgumentError::Other { what }.into());
         }
         self.flusher.flush_all()?;
@@ -129,8 +129,9 @@ impl Parts {
     /// `InvalidArgument`: a changed descriptor.
     fn add(&self, plan: &mut Plan, wanted: &Wanted<'_>) -> Result<TableId> {
         let (all, descriptor) = (&self.core.options, wanted.descriptor);
-        let own = wanted.options.unwrap_or(all.of_table(&descriptor.name));
-        let same = |t: &&Arc<Table>| t.descriptor.name == descriptor.name;
+        let own = wanted.options;
+        let own = own.unwrap_or_else(|| self.core.options_of(&descriptor.name));
+        let same = |t: &&Arc<Table>| t.descriptor.name == descriptor.name && !t.is_dropped();
         let Some(known) = plan.tables.iter().find(same) else {
             let table = Arc::new(make_table(plan.tables.len(), descriptor, own, all));
             let id = table.id;

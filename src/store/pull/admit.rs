@@ -90,6 +90,9 @@ impl Puller {
             // Begins and ends without the lock: a program's subscriber may take its time.
             let entered = span.enter();
             let admission = self.admission_alone();
+            // A table may have been dropped since it was found; now none is.
+            map.tables()
+                .try_for_each(|(table, _)| table.check_there())?;
             let admitted = pool.shards(self.core.shards.len(), map.keys(), |s, _| {
                 let mut pending = open(&batch.cells[s]);
                 pending.part.hashes.is_empty() || self.admit_shard(map, s, &mut pending)

@@ -88,6 +88,8 @@ impl Putter {
         let mut parts = rows_stay.then(|| split(keys, count).parts);
         let used = used_shards(keys, count);
         let _admission = self.puller.admission_alone();
+        // It may have been dropped since it was found; now it is not.
+        table.check_there()?;
         for s in (0..count).filter(|s| used[*s]) {
             let mut shard = self.core.shards[s].lock();
             let entry = &mut shard.tables[room.table];

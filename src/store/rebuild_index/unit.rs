@@ -242,6 +242,7 @@ impl Plan<'_> {
     /// Builds one unit with threads that read ahead; they end when it is built.
     fn build_with(&self, number: usize, readers: &[Reader], loaded: &mut Loaded) -> Result<()> {
         let unit = &self.units[number];
+        let dropped = self.is_dropped(unit.table);
         let mut old = match self.image {
             Some(image) => Some(Old::open(self, image, unit)?),
             None => None,
@@ -257,12 +258,15 @@ impl Plan<'_> {
             / BUCKETS_EACH;
         for shard in unit.shards.clone() {
             let range = part_range(shard, self.rebuild.core.shards.len()).into_inner();
-            let fresh = young_in(&self.young, unit.table, range);
+            let fresh = match dropped {
+                true => 0,
+                false => young_in(&self.young, unit.table, range),
+            };
             let blocks = unit.blocks.1 - unit.blocks.0 + 1;
             let image = ImageRanges::entries_max(blocks) / unit.shards.len() as u64;
             let mut target = Target {
                 plan: self,
-                builder: IndexBuilder::new(range, image + fresh),
+                builder: IndexBuilder::new(range, if dropped { 0 } else { image + fresh }),
                 live: &mut loaded.live,
             };
             let mut low = range.0;
@@ -277,6 +281,9 @@ impl Plan<'_> {
                 while let Some(old) = &mut old
                     && let Some(found) = old.next(high)?
                 {
+                    if dropped {
+                        continue;
+                    }
                     let entries = &old.walk.entries[found];
                     if !target.merge(entries, &old.places, &mut rest)? {
                         return Err(old.image.damaged("an entry of the image is something else"));
@@ -298,7 +305,8 @@ impl Plan<'_> {
 
     /// The runs of the young files that have something for a unit, each with its file's position.
     fn open_sections(&self, unit: &Unit, readers: &[Reader]) -> Result<Vec<(usize, SectionWalk)>> {
-        let fits = |run: &Run| run.table as usize == unit.table;
+        let there = !self.is_dropped(unit.table);
+        let fits = |run: &Run| there && run.table as usize == unit.table;
         let all = self.young.iter().flat_map(|file| &file.runs);
         let window = self.keys_bytes / all.filter(|run| fits(run)).count().max(1) as u64;
         let window = window.clamp(WINDOW_BYTES.0, WINDOW_BYTES.1);

@@ -46,6 +46,7 @@ impl QueueShape {
     fn of(options: &RuntimeOptions, tables: &[Arc<Table>]) -> QueueShape {
         let longest = tables
             .iter()
+            .filter(|t| !t.is_dropped())
             .map(|t| record_stride(t.descriptor.row_bytes()))
             .max();
         // A store begins with what small rows need: the first table seldom changes the pools.

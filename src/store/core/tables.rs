@@ -1,0 +1,155 @@
+//! Which tables does an open store have, and which options were said for their names?
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
+
+use super::{Core, Table};
+use crate::error::{ArgumentError, Error, Result};
+use crate::options::{HyperParameters, RuntimeOptions, TableOptions};
+use crate::ssd::tables::TableState;
+use crate::sync::{Mutex, MutexGuard, RwLock};
+use crate::units::{CheckpointId, TableId};
+
+/// Options of single tables, by name.
+type OptionsByName = BTreeMap<String, TableOptions>;
+
+/// The tables of an open store.
+#[derive(Debug)]
+pub(super) struct Tables {
+    /// By id, dropped ones included.
+    list: RwLock<Vec<Arc<Table>>>,
+    /// What the options said, where a table was renamed under its new name.
+    options: Mutex<OptionsByName>,
+}
+
+impl Tables {
+    pub fn new(list: Vec<Arc<Table>>, options: &RuntimeOptions) -> Tables {
+        Tables {
+            list: RwLock::new(list),
+            options: Mutex::new(options.tables.clone()),
+        }
+    }
+
+    fn options(&self) -> MutexGuard<'_, OptionsByName> {
+        self.options.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Core {
+    /// A table by id.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an id of another store and for a dropped table, `Forked`.
+    pub fn table(&self, id: TableId) -> Result<Arc<Table>> {
+        self.check_process()?;
+        let found = {
+            let tables = self
+                .tables
+                .list
+                .read()
+                .unwrap_or_else(PoisonError::into_inner);
+            tables.get(id.0 as usize).cloned()
+        };
+        let table = found.ok_or_else(|| self.unknown_table(format!("#{id}")))?;
+        table.check_there()?;
+        Ok(table)
+    }
+
+    /// A table by name.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, `Forked`.
+    pub fn table_named(&self, name: &str) -> Result<Arc<Table>> {
+        self.check_process()?;
+        let found = self.tables_there().find(|t| t.descriptor.name == name);
+        found.ok_or_else(|| self.unknown_table(name.to_owned()))
+    }
+
+    #[cold]
+    fn unknown_table(&self, name: String) -> Error {
+        let known = self.tables_there().map(|t| t.descriptor.name.clone());
+        let known = known.collect();
+        ArgumentError::UnknownTable { name, known }.into()
+    }
+
+    /// The tables that were not dropped, by id.
+    pub fn tables_there(&self) -> impl Iterator<Item = Arc<Table>> + use<> {
+        self.all_tables().into_iter().filter(|t| !t.is_dropped())
+    }
+
+    /// All tables by id, dropped ones included.
+    pub fn all_tables(&self) -> Vec<Arc<Table>> {
+        let list = self.tables.list.read();
+        list.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Replaces the list of tables: slots for their rows are there.
+    pub fn set_tables(&self, tables: Vec<Arc<Table>>) {
+        let list = self.tables.list.write();
+        *list.unwrap_or_else(PoisonError::into_inner) = tables;
+    }
+
+    /// All tables as they are now, by id.
+    pub fn table_states(&self) -> Vec<TableState> {
+        let tables = self.all_tables();
+        let state = |table: &Arc<Table>| TableState {
+            descriptor: table.descriptor.clone(),
+            is_dropped: table.is_dropped(),
+        };
+        tables.iter().map(state).collect()
+    }
+
+    /// Hyperparameters in force, by table id.
+    pub fn hypers(&self) -> Vec<Option<HyperParameters>> {
+        let tables = self.all_tables();
+        let hyper = |table: &Arc<Table>| {
+            let there = !table.is_dropped();
+            there.then(|| *table.tuning().updater.hyper())
+        };
+        tables.iter().map(hyper).collect()
+    }
+
+    /// What the options say of a table of this name.
+    pub fn options_of(&self, name: &str) -> TableOptions {
+        self.tables.options().get(name).copied().unwrap_or_default()
+    }
+
+    /// Puts a table of another name into the place of the one of its id. What the options said for the
+    /// old name is said for the new one.
+    pub fn replace_renamed(&self, table: Table) {
+        let mut tables = self.all_tables();
+        let place = &mut tables[table.id.0 as usize];
+        let mut options = self.tables.options();
+        if let Some(own) = options.remove(&place.descriptor.name) {
+            options.insert(table.descriptor.name.clone(), own);
+        }
+        *place = Arc::new(table);
+        self.set_tables(tables);
+    }
+
+    /// The options of single tables as they are to be after a rollback: those in force, under the names
+    /// of that checkpoint.
+    pub fn table_options_at(&self, id: CheckpointId) -> BTreeMap<String, TableOptions> {
+        let view = self.ssd.versions().tables.view(id);
+        let mut options = self.tables.options().clone();
+        let tables = self.all_tables();
+        for table in tables.iter().filter(|t| !t.is_dropped()) {
+            options.remove(&table.descriptor.name);
+        }
+        for table in &tables {
+            let own = table.tuning().options;
+            match view.get(table.id.0 as usize) {
+                Some(then) if !then.is_dropped => {
+                    options.insert(then.descriptor.name.clone(), own);
+                }
+                // It is made anew, if at all.
+                _ if !table.is_dropped() => {
+                    let name = table.descriptor.name.clone();
+                    options.entry(name).or_insert(own);
+                }
+                _ => {}
+            }
+        }
+        options
+    }
+}

@@ -1,0 +1,174 @@
+//! What a dropped table leaves on disk: room that compaction gives back, keys that never come back from an
+//! index image or from key blocks, and rows that a repair does not miss.
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a test that meets what it does not expect must fail"
+)]
+
+#[path = "common/changed_tables.rs"]
+#[expect(dead_code, reason = "other tests use the rest")]
+mod changed_tables;
+#[path = "common/small.rs"]
+mod small;
+
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use changed_tables::*;
+use hps::io::Io;
+use hps::io::sim::SimDisk;
+use hps::repair::{RepairOptions, RepairOutcome, repair_on};
+use hps::*;
+use small::{fill, sgd};
+
+fn bytes(store: &Store) -> u64 {
+    store.files().iter().map(|file| file.bytes).sum()
+}
+
+#[test]
+fn compaction_leaves_the_rows_of_a_dropped_table_behind_once_no_checkpoint_needs_them() {
+    let (_, store) = create(options().retain_checkpoints(2));
+    let [small, large] = ["small", "large"].map(|n| store.create_table(&sgd(n, DIM)).unwrap());
+    // Files have rows of both.
+    for value in [1.0, 2.0] {
+        fill(&store, large, 1500, 300, value, DIM);
+        fill(&store, small, 300, 300, value, DIM);
+        store.flush().unwrap();
+    }
+    store.checkpoint(1, &[]).unwrap();
+    let limits = CompactLimits::new().stale_share(0.01);
+    let compact = || {
+        store
+            .compact(&limits, |_| ControlFlow::Continue(()))
+            .unwrap()
+    };
+    compact();
+    assert!(store.compaction_plan(&limits).is_empty());
+    let before = bytes(&store);
+    store.drop_table(large).unwrap();
+    let plan = store.compaction_plan(&limits);
+    assert!(!plan.is_empty());
+    for file in plan {
+        let live = file.live_entries as f64 / file.entries() as f64;
+        assert!((0.1..0.2).contains(&live), "300 of 1800 rows: {live}");
+    }
+    // Only with the next checkpoint: the last one needs the files.
+    let report = compact();
+    assert!(!report.durable && report.files > 0, "{report:?}");
+    assert!(bytes(&store) > before);
+    store.checkpoint(2, &[]).unwrap();
+    assert!(bytes(&store) > before, "a rollback may want the table back");
+    store.checkpoint(3, &[]).unwrap();
+    let after = bytes(&store);
+    assert!(after < before / 4, "{before} and then {after}");
+    assert_eq!(counts(&store, CheckpointId(3)), [300, 0, 0, 0]);
+    assert!(store.compaction_plan(&limits).is_empty());
+    store.close().unwrap();
+}
+
+#[test]
+fn keys_of_a_dropped_table_come_back_neither_from_an_image_nor_from_key_blocks() {
+    let often = Thresholds {
+        image_young_bytes: 1,
+        image_young_part: 1 << 20,
+        ..Thresholds::default()
+    };
+    // Without an image, with one from before the drop, with one from after it, and both mixed.
+    for (image, more) in [(false, false), (true, false), (true, true)] {
+        let made = match image {
+            true => options().thresholds(often),
+            false => options(),
+        };
+        let disk = SimDisk::new(1);
+        let create = Store::create_on(
+            Io::of(disk.clone()),
+            Path::new(ROOT),
+            CreateOptions::new(),
+            made.clone(),
+        );
+        let store = create.unwrap();
+        let tables = ["a", "b", "c"].map(|name| store.create_table(&sgd(name, DIM)).unwrap());
+        for (table, keys) in tables.into_iter().zip([100, 50, 30]) {
+            fill(&store, table, keys, 25, 1.0, DIM);
+        }
+        store.checkpoint(1, &[]).unwrap();
+        if !more {
+            // The image of the first checkpoint stays in force.
+            store.close().unwrap();
+            let store = open(&disk);
+            change(&store, tables);
+            store.close().unwrap();
+        } else {
+            change(&store, tables);
+            store.close().unwrap();
+        }
+        let images = disk
+            .paths()
+            .into_iter()
+            .filter(|p| p.extension() == Some("image".as_ref()));
+        assert_eq!(images.count() > 0, image);
+        let report = look(&disk, Path::new(ROOT), None);
+        assert_eq!(report.worst(), None, "{:?}", report.findings);
+        for _ in 0..2 {
+            let store = Store::open_on(Io::of(disk.clone()), Path::new(ROOT), made.clone());
+            let store = store.unwrap();
+            check_changed(&store);
+            let live: u64 = store.files().iter().map(|f| f.live_entries).sum();
+            assert_eq!(live, 150);
+            fill(&store, tables[0], 30, 30, 1.0, DIM);
+            store
+                .checkpoint(store.last_checkpoint().unwrap().step + 1, &[])
+                .unwrap();
+            store.close().unwrap();
+            assert_eq!(look(&disk, Path::new(ROOT), None).worst(), None);
+        }
+    }
+}
+
+#[test]
+fn a_repair_keeps_drops_and_names_and_tells_no_row_of_a_dropped_table_as_lost() {
+    let (disk, store, tables) = begin();
+    change(&store, tables);
+    // Its records are in the order of the tables: the first blocks are of "a", then come those of "b".
+    let file = store.files().into_iter().next().unwrap();
+    assert_eq!((file.entries(), file.live_entries), (180, 130));
+    store.close().unwrap();
+    let content = disk.read_file(&file.path).unwrap();
+    let mut damaged = content.clone();
+    let stride = 16 + 4 * DIM;
+    let at = |record: usize| 4096 + record * stride + stride / 2;
+    for record in [20, 110, 120] {
+        damaged[at(record)] ^= 1;
+    }
+    disk.write_file(&file.path, &damaged).unwrap();
+    let scan = look(&disk, Path::new(ROOT), None);
+    assert!(
+        scan.worst().is_some(),
+        "the file is damaged, whoever's the rows are"
+    );
+    let mut lost = Vec::new();
+    let go_on = &mut |_, _| ControlFlow::Continue(());
+    let mut tell = |name: &str, row: hps::repair::LostRow| {
+        lost.push((name.to_owned(), row.table));
+        Ok(())
+    };
+    let io = Io::of(disk.clone());
+    let built = repair_on(&io, Path::new(ROOT), RepairOptions::new(), &mut tell, go_on).unwrap();
+    let RepairOutcome::Built(_, repaired) = built else {
+        panic!("nothing was built");
+    };
+    assert_eq!(lost, [(String::from("a"), 0)]);
+    assert_eq!(repaired.tables, ["a", "b", "z", "b"]);
+    let root = repaired.path.clone();
+    drop(repaired);
+    let report = look(&disk, &root, None);
+    assert_eq!(report.worst(), None, "{:?}", report.findings);
+    assert_eq!(
+        reported(&report),
+        [(0, "a", 99), (2, "z", 30), (3, "b", 20)]
+    );
+    let store = Store::open_on(io, &root, options()).unwrap();
+    assert_eq!(names(&store), named(&[(0, "a"), (2, "z"), (3, "b")]));
+    assert_eq!(store.create_table(&sgd("new", 1)).unwrap(), TableId(4));
+    store.close_discarding();
+}
