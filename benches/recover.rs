@@ -1,7 +1,7 @@
-//! What does opening a store cost, with an index image and without one?
+//! What does opening a store cost, with an index snapshot and without one?
 //!
-//! `cargo bench --bench recover`. `build` makes an index of sorted entries in memory; `image` and
-//! `key_blocks` open a store in the temporary directory, the second after its image was taken away.
+//! `cargo bench --bench recover`. `build` makes an index of sorted entries in memory; `snapshot` and
+//! `key_blocks` open a store in the temporary directory, the second after its snapshot was taken away.
 #![expect(clippy::unwrap_used, reason = "a benchmark")]
 
 mod support;
@@ -46,17 +46,17 @@ fn open(directory: &Path, rows: u64) -> Duration {
     time
 }
 
-/// How many images there were, which are gone now.
-fn remove_images(directory: &Path) -> usize {
-    let entries = std::fs::read_dir(directory).unwrap();
-    let images: Vec<_> = entries
+/// How many index snapshots there were, which are gone now.
+fn remove_snapshots(directory: &Path) -> usize {
+    let entries = std::fs::read_dir(directory.join("part-0")).unwrap();
+    let snapshots: Vec<_> = entries
         .map(|entry| entry.unwrap().path())
-        .filter(|path| path.extension().is_some_and(|e| e == "image"))
+        .filter(|path| path.extension().is_some_and(|e| e == "snapshot"))
         .collect();
-    for image in &images {
-        std::fs::remove_file(image).unwrap();
+    for snapshot in &snapshots {
+        std::fs::remove_file(snapshot).unwrap();
     }
-    images.len()
+    snapshots.len()
 }
 
 fn benchmarks(criterion: &mut Criterion) {
@@ -79,10 +79,14 @@ fn benchmarks(criterion: &mut Criterion) {
     let scratch = tempfile::tempdir().unwrap();
     let directory = scratch.path().join("store");
     fill(&directory, rows);
-    group.bench_function("image", |bench| {
+    group.bench_function("snapshot", |bench| {
         bench.iter_custom(|count| (0..count).map(|_| open(&directory, rows)).sum());
     });
-    assert_eq!(remove_images(&directory), 1, "the checkpoint made an image");
+    assert_eq!(
+        remove_snapshots(&directory),
+        1,
+        "the checkpoint made a snapshot"
+    );
     group.bench_function("key_blocks", |bench| {
         bench.iter_custom(|count| (0..count).map(|_| open(&directory, rows)).sum());
     });

@@ -327,12 +327,12 @@ pub(crate) const META_BYTES_MAX: u64 = i64::MAX.cast_unsigned() - 4096;
 /// short run meets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {
-    /// Bytes of key blocks without an index image that an open reads without complaint.
-    pub image_young_bytes: u64,
-    /// More than this part of the image must be young before there is a new one: 2 is a half.
-    pub image_young_part: u64,
-    /// Images up to this size may be more than a tenth of what was flushed since the one before.
-    pub image_small_bytes: u64,
+    /// Bytes of key blocks without an index snapshot that an open reads without complaint.
+    pub snapshot_young_bytes: u64,
+    /// More than this part of the index snapshot must be young before there is a new one: 2 is a half.
+    pub snapshot_young_part: u64,
+    /// Index snapshots up to this size may be more than a tenth of what was flushed since the one before.
+    pub snapshot_small_bytes: u64,
     /// Entries of a table that one thread builds into the index at open, at least.
     pub open_unit_entries: u64,
     /// A manifest is started afresh once it is this much longer than two of its snapshots.
@@ -348,9 +348,9 @@ pub struct Thresholds {
 impl Default for Thresholds {
     fn default() -> Thresholds {
         Thresholds {
-            image_young_bytes: 64 << 10,
-            image_young_part: 2,
-            image_small_bytes: 1 << 20,
+            snapshot_young_bytes: 64 << 10,
+            snapshot_young_part: 2,
+            snapshot_small_bytes: 1 << 20,
             open_unit_entries: 64 << 10,
             manifest_roll_bytes: 1 << 20,
             numbers_reserved: NUMBERS_RESERVED,

@@ -126,7 +126,7 @@ fn targets(files: &Files) -> Vec<Target> {
     let metas = find(files, "meta");
     let manifest = find(files, "manifest").remove(0);
     let copy = find(files, "copy").remove(0);
-    let image = find(files, "image").remove(0);
+    let snapshot = find(files, "snapshot").remove(0);
     let part = |name, range: &Range<usize>| Target {
         part: Some(range.clone()),
         ..whole(name, rows.clone(), Some(older.clone()))
@@ -148,7 +148,7 @@ fn targets(files: &Files) -> Vec<Target> {
         part("rows, key blocks", keys),
         part("rows, footer", footer),
         whole("meta", metas[1].clone(), Some(metas[0].clone())),
-        whole("image", image, None),
+        whole("index snapshot", snapshot, None),
         fixed("LOCK"),
         beside("temporary", root("CURRENT.tmp"), "CURRENT"),
         beside("orphan", rows_of(1), "part-0/000000000002.rows"),
@@ -210,12 +210,12 @@ fn stale(files: &Files, target: &Target) -> Option<Vec<u8>> {
     match target.name {
         "CURRENT" => Some(older.encode(&STORE).to_vec()),
         "manifest" | "its copy" => Some(bytes[..usize::try_from(length).unwrap()].to_vec()),
-        "image" => {
-            // An older image, which has another number.
+        "index snapshot" => {
+            // An older index snapshot, which has another number.
             let number = u64_at(bytes, 48) - 1;
             let mut out = bytes.clone();
             put_u64(&mut out, 48, number);
-            reseal(&format!("{number:012}.image"), &mut out, STORE);
+            reseal(&format!("{number:012}.snapshot"), &mut out, STORE);
             Some(out)
         }
         _ => Some(files[target.twin.as_ref()?].clone()),
@@ -258,7 +258,7 @@ fn swapped(files: &Files, target: &Target) -> Vec<Files> {
 fn newer_at(target: &Target, bytes: usize) -> Vec<usize> {
     match target.name {
         "rows, footer" => vec![bytes - 4096],
-        "image" => vec![0, bytes - 4096],
+        "index snapshot" => vec![0, bytes - 4096],
         _ if target.part.is_none() => vec![0],
         _ => Vec::new(),
     }

@@ -95,8 +95,8 @@ fn a_crash_at_every_call_of_everything_a_store_can_do_reopens_the_last_checkpoin
         ("counters compared with those of another opening", &|t| {
             t.recounted > 0
         }),
-        ("an index image", &|t| t.images > 0),
-        ("an image after an image", &|t| t.images > 1),
+        ("an index snapshot", &|t| t.snapshots > 0),
+        ("a snapshot after a snapshot", &|t| t.snapshots > 1),
         ("a manifest started because the last had grown", &|t| {
             t.rolls > 0
         }),

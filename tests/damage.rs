@@ -15,7 +15,7 @@ mod common;
 #[path = "common/sample.rs"]
 #[expect(
     dead_code,
-    reason = "damage is planted in a store without an index image"
+    reason = "damage is planted in a store without an index snapshot"
 )]
 mod sample;
 #[path = "common/skip.rs"]

@@ -23,11 +23,11 @@ use small::{fill, sgd, values};
 const ROOT: &str = "/store";
 const DIM: usize = 16;
 
-/// Images and new manifests come in a short run.
+/// Index snapshots and new manifests come in a short run.
 fn options(retain: usize) -> RuntimeOptions {
     let often = Thresholds {
-        image_young_bytes: 0,
-        image_young_part: 1000,
+        snapshot_young_bytes: 0,
+        snapshot_young_part: 1000,
         manifest_roll_bytes: if retain == 1 { 0 } else { 1 << 20 },
         ..Thresholds::default()
     };

@@ -1,5 +1,5 @@
 //! What a dropped table leaves on disk: room that compaction gives back, keys that never come back from an
-//! index image or from key blocks, and rows that a repair does not miss.
+//! index snapshot or from key blocks, and rows that a repair does not miss.
 #![expect(
     clippy::indexing_slicing,
     reason = "a test that meets what it does not expect must fail"
@@ -67,15 +67,15 @@ fn compaction_leaves_the_rows_of_a_dropped_table_behind_once_no_checkpoint_needs
 }
 
 #[test]
-fn keys_of_a_dropped_table_come_back_neither_from_an_image_nor_from_key_blocks() {
+fn keys_of_a_dropped_table_come_back_neither_from_an_index_snapshot_nor_from_key_blocks() {
     let often = Thresholds {
-        image_young_bytes: 1,
-        image_young_part: 1 << 20,
+        snapshot_young_bytes: 1,
+        snapshot_young_part: 1 << 20,
         ..Thresholds::default()
     };
-    // Without an image, with one from before the drop, with one from after it, and both mixed.
-    for (image, more) in [(false, false), (true, false), (true, true)] {
-        let made = match image {
+    // Without an index snapshot, with one from before the drop, with one from after it, and both mixed.
+    for (snapshot, more) in [(false, false), (true, false), (true, true)] {
+        let made = match snapshot {
             true => options().thresholds(often),
             false => options(),
         };
@@ -93,7 +93,7 @@ fn keys_of_a_dropped_table_come_back_neither_from_an_image_nor_from_key_blocks()
         }
         store.checkpoint(1, &[]).unwrap();
         if !more {
-            // The image of the first checkpoint stays in force.
+            // The index snapshot of the first checkpoint stays in force.
             store.close().unwrap();
             let store = open(&disk);
             change(&store, tables);
@@ -102,11 +102,11 @@ fn keys_of_a_dropped_table_come_back_neither_from_an_image_nor_from_key_blocks()
             change(&store, tables);
             store.close().unwrap();
         }
-        let images = disk
+        let snapshots = disk
             .paths()
             .into_iter()
-            .filter(|p| p.extension() == Some("image".as_ref()));
-        assert_eq!(images.count() > 0, image);
+            .filter(|p| p.extension() == Some("snapshot".as_ref()));
+        assert_eq!(snapshots.count() > 0, snapshot);
         let report = look(&disk, Path::new(ROOT), None);
         assert_eq!(report.worst(), None, "{:?}", report.findings);
         for _ in 0..2 {

@@ -72,7 +72,7 @@ fn coverage(seed: u64) -> BTreeSet<String> {
         let began = |extension: &str| begun.iter().any(|e| e == extension);
         let flushed = now.flushes > before.flushes && !is_new;
         let facts = [
-            ("image", began("image")),
+            ("snapshot", began("snapshot")),
             (
                 "roll",
                 began("manifest") && !fresh && matches!(op, Op::Checkpoint(..)),
@@ -114,7 +114,7 @@ const WANTED: [&str; 18] = [
     "compaction",
     "directories",
     "eviction",
-    "image",
+    "snapshot",
     "reopened",
     "roll",
 ];

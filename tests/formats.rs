@@ -16,8 +16,8 @@ use hps::format::descriptor::{
 };
 use hps::format::edit::{EDIT_NUMBERS, FILE_BYTES_MAX};
 use hps::format::footer::{FOOTER_MAGIC, RUNS_MAX, RunKind};
-use hps::format::image::{
-    COVERED_MAX, COVERED_PER_BLOCK, ENTRIES_PER_BLOCK, IMAGE_FOOTER_MAGIC, IMAGE_MAGIC,
+use hps::format::index_snapshot::{
+    COVERED_MAX, COVERED_PER_BLOCK, ENTRIES_PER_BLOCK, SNAPSHOT_FOOTER_MAGIC, SNAPSHOT_MAGIC,
 };
 use hps::format::param_file::{
     ENTRIES_MAX, KEYS_PER_BLOCK, PARAM_HEADER_BYTES, PARAM_MAGIC, ROW_BYTES_MAX, STRIDE_MAX,
@@ -173,12 +173,12 @@ fn magic_bytes_and_first_blocks_are_documented() {
             Some(manifest::MANIFEST_HEADER_BYTES),
         ),
         (meta::META_MAGIC, Some(meta::META_HEADER_BYTES)),
-        (IMAGE_MAGIC, Some(BLOCK_BYTES)),
+        (SNAPSHOT_MAGIC, Some(BLOCK_BYTES)),
         (current::CURRENT_MAGIC, Some(current::CURRENT_BYTES)),
         (identity::STORE_MAGIC, Some(identity::STORE_BYTES)),
         (identity::PART_MAGIC, Some(identity::PART_BYTES)),
         (FOOTER_MAGIC, None),
-        (IMAGE_FOOTER_MAGIC, None),
+        (SNAPSHOT_FOOTER_MAGIC, None),
     ];
     for (magic, bytes) in files {
         let letters = std::str::from_utf8(&magic[..7]).expect("7 letters");

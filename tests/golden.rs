@@ -4,7 +4,7 @@
 //!   says what it holds. They stay for good; a new version of the format adds one:
 //!   `cargo test --test golden write_ -- --ignored` writes it, never over one that is there.
 //! - `golden-store-v<version>-directories` is what the engine makes of three data directories, with an
-//!   index image of its own making and the copy of the manifest, which the first one is too old for.
+//!   index snapshot of its own making and the copy of the manifest, which the first one is too old for.
 //! - Damaged copies give the error that names the damage, a later version gives `Unsupported`.
 
 #![expect(
@@ -74,7 +74,7 @@ fn places(directory: &Path) -> Vec<PathBuf> {
 
 fn is_cache(path: &Path) -> bool {
     path.extension()
-        .is_some_and(|e| e == "image" || e == "copy")
+        .is_some_and(|e| e == "snapshot" || e == "image" || e == "copy")
 }
 
 fn hex<T: std::fmt::LowerHex>(values: &[T]) -> String {
@@ -207,11 +207,13 @@ fn one_of_each(directory: &Path, has_copy: bool) -> Vec<PathBuf> {
     let before = kinds.len();
     kinds.retain(|kind| *kind != "copy");
     assert_eq!(before - kinds.len(), usize::from(has_copy));
+    // Stores of version 1 had an image.
+    let mut index = kinds.extract_if(.., |kind| ["image", "snapshot"].contains(kind));
+    assert!(index.next().is_some() && index.next().is_none());
+    drop(index);
     assert_eq!(
         kinds,
-        [
-            "CURRENT", "PART", "STORE", "image", "manifest", "meta", "rows"
-        ]
+        ["CURRENT", "PART", "STORE", "manifest", "meta", "rows"]
     );
     by_kind.into_values().collect()
 }
@@ -318,10 +320,10 @@ fn make_many() -> (Files, BTreeMap<CheckpointId, Content>) {
     let parts = (0..3).map(|n| format!("disk-{n}").into()).collect();
     let create = CreateOptions::new().data_directories(parts);
     let options = options()
-        // Two dozen rows are worth an image.
+        // Two dozen rows are worth an index snapshot.
         .thresholds(Thresholds {
-            image_young_bytes: 0,
-            image_young_part: 1000,
+            snapshot_young_bytes: 0,
+            snapshot_young_part: 1000,
             ..Thresholds::default()
         });
     let io = Io::of(disk.clone());

@@ -198,7 +198,7 @@ fn check(store: &Store, keys: std::ops::Range<u64>, value: f32) {
     assert!(rows.iter().all(|w| *w == value), "not {value}");
 }
 
-fn options_with_image(inline: bool) -> RuntimeOptions {
+fn options_with_snapshot(inline: bool) -> RuntimeOptions {
     RuntimeOptions::new()
         .cache_bytes(8 << 20)
         .file_bytes(FILE_BYTES)
@@ -216,7 +216,7 @@ fn table() -> TableDescriptor {
 }
 
 fn create_table(disk: impl hps::io::Disk + hps::io::Engine + 'static, inline: bool) -> Store {
-    let options = options_with_image(inline);
+    let options = options_with_snapshot(inline);
     let store = Store::create_on(
         Arc::new(disk),
         Path::new(ROOT),
@@ -233,73 +233,77 @@ fn bytes_of(disk: &SimDisk, paths: Vec<PathBuf>) -> u64 {
     paths.into_iter().map(bytes).sum()
 }
 
-/// The index image took the room that the next checkpoint needed: that failed, and the ones after
+/// The index snapshot took the room that the next checkpoint needed: that failed, and the ones after
 /// it, although a cache is nothing that anybody has to keep.
 #[test]
-fn an_image_gives_its_room_to_a_checkpoint_that_has_none() {
+fn an_index_snapshot_gives_its_room_to_a_checkpoint_that_has_none() {
     let disk = SimDisk::new(1);
     let store = create_table(disk.clone(), true);
     set(&store, 0..ROWS, 1.0);
     store.checkpoint(1, &[1]).unwrap();
-    let image = bytes_of(&disk, files_of(&disk, FileKind::Image));
-    assert!(image > 16 * ROWS, "{image} bytes");
-    // Room for the rows of the next checkpoint, but for the image.
+    let snapshot = bytes_of(&disk, files_of(&disk, FileKind::Snapshot));
+    assert!(snapshot > 16 * ROWS, "{snapshot} bytes");
+    // Room for the rows of the next checkpoint, but for the index snapshot.
     let used = bytes_of(&disk, disk.paths());
-    disk.set_capacity(used - image + (300 << 10));
+    disk.set_capacity(used - snapshot + (300 << 10));
     set(&store, 0..4000, 2.0);
     store.checkpoint(2, &[2]).unwrap();
-    assert!(files_of(&disk, FileKind::Image).is_empty(), "it had to go");
+    assert!(
+        files_of(&disk, FileKind::Snapshot).is_empty(),
+        "it had to go"
+    );
     drop(store);
     disk.set_capacity(u64::MAX);
-    let store = Store::open_on(Arc::new(disk), Path::new(ROOT), options_with_image(true)).unwrap();
+    let store =
+        Store::open_on(Arc::new(disk), Path::new(ROOT), options_with_snapshot(true)).unwrap();
     assert_eq!(store.last_checkpoint().unwrap().step, 2);
     check(&store, 0..4000, 2.0);
     check(&store, 4000..ROWS, 1.0);
 }
 
-/// Images counted neither in the figures nor against `disk_bytes_max`.
+/// Index snapshots counted neither in the figures nor against `disk_bytes_max`.
 #[test]
-fn an_image_counts_as_bytes_on_disk_and_keeps_within_the_limit() {
+fn an_index_snapshot_counts_as_bytes_on_disk_and_keeps_within_the_limit() {
     let disk = SimDisk::new(1);
     let store = create_table(disk.clone(), true);
     set(&store, 0..ROWS, 1.0);
     store.checkpoint(1, &[1]).unwrap();
-    let (rows, image) = (
+    let (rows, snapshot) = (
         bytes_of(&disk, files_of(&disk, FileKind::Rows)),
-        bytes_of(&disk, files_of(&disk, FileKind::Image)),
+        bytes_of(&disk, files_of(&disk, FileKind::Snapshot)),
     );
     let stats = store.stats();
     assert_eq!(
         (stats.disk_bytes, stats.pinned_bytes),
-        (rows + image, image)
+        (rows + snapshot, snapshot)
     );
     drop(store);
 
-    // Rows fit, and so does an image until they are changed.
-    let images = Arc::new(Mutex::new(0));
+    // Rows fit, and so does an index snapshot until they are changed.
+    let snapshots = Arc::new(Mutex::new(0));
     let hook: Hook = {
-        let images = Arc::clone(&images);
+        let snapshots = Arc::clone(&snapshots);
         Arc::new(move |call, path| {
-            let is_image = path.extension().is_some_and(|e| e == "image");
-            *images.lock().unwrap() += u32::from(call == "create" && is_image);
+            let is_snapshot = path.extension().is_some_and(|e| e == "snapshot");
+            *snapshots.lock().unwrap() += u32::from(call == "create" && is_snapshot);
             None
         })
     };
-    let mut options = options_with_image(true);
+    let mut options = options_with_snapshot(true);
     options.disk_bytes_max = 2 * rows + 4 * FILE_BYTES;
     let hooked = Arc::new(HookedDisk::new(disk.clone(), hook));
     let store = Store::open_on(hooked, Path::new(ROOT), options.clone()).unwrap();
-    assert_eq!(store.stats().disk_bytes, rows + image);
+    assert_eq!(store.stats().disk_bytes, rows + snapshot);
     for step in 2..12 {
         set(&store, 0..7000, step as f32);
         store.checkpoint(step, &[]).unwrap();
         let stats = store.stats();
         assert!(stats.disk_bytes <= options.disk_bytes_max, "{stats:?}");
     }
-    let made = *images.lock().unwrap();
+    let made = *snapshots.lock().unwrap();
     assert!(
         made <= 4,
-        "{made} images were begun, which had to go each time"
+        "{made} index snapshots were begun, which had to go each time"
     );
     check(&store, 0..7000, 11.0);
     check(&store, 7000..ROWS, 1.0);
@@ -314,10 +318,10 @@ fn look(disk: &SimDisk, full: bool) -> Vec<inspect::Finding> {
     report.unwrap().findings
 }
 
-/// An image that gave its room to a flush stays named by CURRENT until the next commit. `hps-fsck`
+/// An index snapshot that gave its room to a flush stays named by CURRENT until the next commit. `hps-fsck`
 /// called that damage, and offered a repair of a whole store.
 #[test]
-fn a_store_whose_image_gave_its_room_to_a_flush_is_whole_for_everybody() {
+fn a_store_whose_snapshot_gave_its_room_to_a_flush_is_whole_for_everybody() {
     let disk = SimDisk::new(1);
     let store = create_table(disk.clone(), true);
     set(&store, 0..ROWS, 1.0);
@@ -326,10 +330,13 @@ fn a_store_whose_image_gave_its_room_to_a_flush_is_whole_for_everybody() {
     disk.set_capacity(used + (100 << 10));
     set(&store, 0..4000, 2.0);
     store.flush().unwrap();
-    assert!(files_of(&disk, FileKind::Image).is_empty(), "it had to go");
+    assert!(
+        files_of(&disk, FileKind::Snapshot).is_empty(),
+        "it had to go"
+    );
     disk.set_capacity(u64::MAX);
     let reads = |disk: &SimDisk| {
-        let options = options_with_image(true);
+        let options = options_with_snapshot(true);
         let disk = Arc::new(disk.clone());
         let reader = Store::open_read_only_on(disk, Path::new(ROOT), None, options).unwrap();
         check(&reader, 0..ROWS, 1.0);
@@ -345,7 +352,7 @@ fn a_store_whose_image_gave_its_room_to_a_flush_is_whole_for_everybody() {
     ]);
     let (mut gone, mut back) = (0, 0);
     for left in remains {
-        let is_gone = files_of(&left, FileKind::Image).is_empty();
+        let is_gone = files_of(&left, FileKind::Snapshot).is_empty();
         (gone, back) = (gone + u32::from(is_gone), back + u32::from(!is_gone));
         for full in [false, true] {
             let findings = look(&left, full);
@@ -355,7 +362,7 @@ fn a_store_whose_image_gave_its_room_to_a_flush_is_whole_for_everybody() {
             assert!(worst <= Some(inspect::Severity::Leftover), "{findings:?}");
         }
         reads(&left);
-        let options = options_with_image(true);
+        let options = options_with_snapshot(true);
         let store = Store::open_on(Arc::new(left.clone()), Path::new(ROOT), options).unwrap();
         check(&store, 0..ROWS, 1.0);
         set(&store, 0..10, 3.0);
@@ -365,7 +372,7 @@ fn a_store_whose_image_gave_its_room_to_a_flush_is_whole_for_everybody() {
     }
     assert!(
         gone > 2 && back > 2,
-        "{gone} without the image, {back} with"
+        "{gone} without the index snapshot, {back} with"
     );
 }
 
@@ -374,7 +381,7 @@ fn a_store_whose_image_gave_its_room_to_a_flush_is_whole_for_everybody() {
 /// opened after a crash, and closed while the compaction that began at once was at work.
 #[test]
 fn a_closed_store_has_no_file_that_no_checkpoint_needs() {
-    let options = |inline| options_with_image(inline).space_bound(1.1);
+    let options = |inline| options_with_snapshot(inline).space_bound(1.1);
     let leftovers = |disk: &SimDisk| {
         let severity = |f: &inspect::Finding| f.severity;
         assert!(
@@ -450,9 +457,9 @@ fn a_closed_store_has_no_file_that_no_checkpoint_needs() {
     holds(&disk);
 }
 
-/// A checkpoint found no room because the image of the one before it was just being written.
+/// A checkpoint found no room because the index snapshot of the one before it was just being written.
 #[test]
-fn an_image_that_is_being_written_is_broken_off_for_a_checkpoint_that_has_no_room() {
+fn an_index_snapshot_that_is_being_written_is_broken_off_for_a_checkpoint_that_has_no_room() {
     let (writing, go_on) = (
         Arc::new(AtomicBool::new(false)),
         Arc::new(AtomicBool::new(false)),
@@ -462,11 +469,11 @@ fn an_image_that_is_being_written_is_broken_off_for_a_checkpoint_that_has_no_roo
         let (writing, go_on, disk) = (Arc::clone(&writing), Arc::clone(&go_on), disk.clone());
         let once = AtomicBool::new(true);
         Arc::new(move |call, path| {
-            let is_image = path.extension().is_some_and(|e| e == "image");
+            let is_snapshot = path.extension().is_some_and(|e| e == "snapshot");
             let first_bytes =
-                call == "write" && is_image && !disk.read_file(path).unwrap().is_empty();
+                call == "write" && is_snapshot && !disk.read_file(path).unwrap().is_empty();
             if first_bytes && once.swap(false, Ordering::Relaxed) {
-                // The next checkpoint has less room than the image has by now.
+                // The next checkpoint has less room than the index snapshot has by now.
                 disk.set_capacity(bytes_of(&disk, disk.paths()) + (150 << 10));
                 writing.store(true, Ordering::Release);
                 while !go_on.load(Ordering::Acquire) {
@@ -488,7 +495,8 @@ fn an_image_that_is_being_written_is_broken_off_for_a_checkpoint_that_has_no_roo
     store.checkpoint(2, &[2]).unwrap();
     disk.set_capacity(u64::MAX);
     store.close().unwrap();
-    let store = Store::open_on(Arc::new(disk), Path::new(ROOT), options_with_image(true)).unwrap();
+    let store =
+        Store::open_on(Arc::new(disk), Path::new(ROOT), options_with_snapshot(true)).unwrap();
     check(&store, 0..6000, 2.0);
     check(&store, 6000..ROWS, 1.0);
 }
@@ -507,7 +515,7 @@ fn rows_of_a_file_that_was_written_count_although_the_one_beside_it_failed() {
             hit.then(|| Err(Errno::EIO.into()))
         })
     };
-    let options = options_with_image(false)
+    let options = options_with_snapshot(false)
         // Two files are written at the same time.
         .cache_bytes(64 << 20);
     let create = CreateOptions::new().data_directories(vec!["a".into(), "b".into()]);
@@ -538,7 +546,7 @@ fn rows_of_a_file_that_was_written_count_although_the_one_beside_it_failed() {
 /// A meta that can't be kept was acknowledged, and then nobody could read it.
 #[test]
 fn a_meta_beyond_the_limit_is_refused_before_the_cut() {
-    let mut options = options_with_image(false);
+    let mut options = options_with_snapshot(false);
     options.thresholds.meta_bytes_max = 1000;
     let disk = SimDisk::new(1);
     let store = Store::create_on(

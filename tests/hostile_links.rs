@@ -182,7 +182,7 @@ fn is_right(name: &str, said: &[String; 4]) -> bool {
     let seen = is(looked, &["damage", "cache", "Io"]);
     match name.rsplit(['.', '/']).next().unwrap() {
         "LOCK" => is(writer, &["Io"]) && reader == "opens" && is(looked, &["clean", "Io"]),
-        "image" | "copy" => seen && writer == "opens" && reader == "opens",
+        "snapshot" | "copy" => seen && writer == "opens" && reader == "opens",
         "meta" => {
             let meta = |said: &String| said.starts_with("opens (meta: ") || is(said, &refused);
             seen && meta(writer) && meta(reader)
@@ -383,7 +383,7 @@ fn a_lost_data_directory_is_damage_and_no_failure_of_the_inspection() {
 }
 
 /// A link, a FIFO or a directory in the place of one file ended the whole inspection with `Io`
-/// (exit code 8), and nothing was said of all other files; with the index image, a cache, too.
+/// (exit code 8), and nothing was said of all other files; with the index snapshot, a cache, too.
 #[test]
 fn a_stranger_in_the_place_of_a_file_is_a_finding() {
     let sample = Sample::new();
@@ -392,7 +392,7 @@ fn a_stranger_in_the_place_of_a_file_is_a_finding() {
             let case = Case::new(&sample);
             assert!(plant(&case.store().join(&name), stranger, &case.outside()));
             let looked = real::look(&sample, &case.store());
-            let spare = name.ends_with(".image") || name.ends_with(".copy");
+            let spare = name.ends_with(".snapshot") || name.ends_with(".copy");
             let expected = if spare { "cache" } else { "damage" };
             assert_eq!(looked, expected, "{stranger} for {name}");
         }

@@ -119,10 +119,10 @@ fn one_mask(offset: usize, byte: u8) -> Option<u8> {
 }
 
 fn is_cache(extension: &OsStr) -> bool {
-    extension == "image" || extension == "copy"
+    extension == "snapshot" || extension == "copy"
 }
 
-/// Every byte of every file and of an index image with `HPS_FLIPS`, or each 97th.
+/// Every byte of every file and of an index snapshot with `HPS_FLIPS`, or each 97th.
 #[test]
 fn a_changed_byte_anywhere_is_damage_to_its_file_and_never_a_wrong_row() {
     const THREADS: usize = 2;
@@ -139,9 +139,10 @@ fn a_changed_byte_anywhere_is_damage_to_its_file_and_never_a_wrong_row() {
                 }
                 grow(&mut run);
                 let paths = disk.paths().into_iter();
-                let mut images = paths.filter(|p| p.extension().is_some_and(|e| e == "image"));
-                let image = images.next_back().unwrap();
-                let done = change_bytes(&disk, &image, thread * step, THREADS * step);
+                let mut snapshots =
+                    paths.filter(|p| p.extension().is_some_and(|e| e == "snapshot"));
+                let snapshot = snapshots.next().unwrap();
+                let done = change_bytes(&disk, &snapshot, thread * step, THREADS * step);
                 changed.fetch_add(done, Ordering::Relaxed);
                 assert_eq!(look(&disk, true).unwrap().findings.len(), 0);
             });
@@ -321,7 +322,7 @@ impl Whole {
     }
 }
 
-/// Every byte of every file and of an index image with `HPS_FLIPS=bits`, each 7th with
+/// Every byte of every file and of an index snapshot with `HPS_FLIPS=bits`, each 7th with
 /// `HPS_FLIPS=all`, or each 97th, changed in one way.
 ///
 /// Opening for writing removes what no checkpoint names. Did it do so on the word of something that
@@ -357,9 +358,9 @@ fn a_changed_byte_anywhere_lets_no_writer_remove_what_is_needed() {
                 paths.iter().for_each(|path| all(&whole, path, thread));
                 grow(&mut run);
                 let whole = Whole::new(disk, run.options.clone());
-                let mut images = whole.spare.iter();
-                let image = images.rfind(|p| p.extension().is_some_and(|e| e == "image"));
-                all(&whole, image.unwrap(), thread);
+                let mut snapshots = whole.spare.iter();
+                let snapshot = snapshots.find(|p| p.extension().is_some_and(|e| e == "snapshot"));
+                all(&whole, snapshot.unwrap(), thread);
             });
         }
     });

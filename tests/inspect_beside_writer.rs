@@ -38,7 +38,7 @@ use hps::*;
 use small::{set, sgd};
 
 const DIM: usize = 4;
-/// Enough for an index image at every second checkpoint or so.
+/// Enough for an index snapshot at every second checkpoint or so.
 const KEYS: u64 = 9000;
 const BATCH: usize = 3000;
 
@@ -148,8 +148,8 @@ fn look_often(place: &Path, seen: &mut Seen) {
     }
 }
 
-/// Six of 93 looks of `hps-fsck` beside a trainer told of a damaged index image, and advised a
-/// repair: the image that they read about had been replaced before they opened it.
+/// Six of 93 looks of `hps-fsck` beside a trainer told of a damaged index snapshot, and advised a
+/// repair: the index snapshot that they read about had been replaced before they opened it.
 #[test]
 fn looks_beside_a_writer_in_the_same_process_find_it_whole() {
     let directory = place();
@@ -206,14 +206,14 @@ const ROOT: &str = "/store";
 /// What a writer does between two calls of a look.
 type Change = fn(&SimDisk, Store) -> Store;
 
-/// An image at every checkpoint, a manifest afresh at every one, one retained.
+/// An index snapshot at every checkpoint, a manifest afresh at every one, one retained.
 fn hasty() -> RuntimeOptions {
     small::options()
         .inline(true)
         .retain_checkpoints(2)
         .thresholds(Thresholds {
-            image_young_bytes: 0,
-            image_young_part: u64::MAX,
+            snapshot_young_bytes: 0,
+            snapshot_young_part: u64::MAX,
             manifest_roll_bytes: 0,
             ..Thresholds::default()
         })
@@ -267,7 +267,7 @@ fn simulated() -> (SimDisk, Store) {
     .unwrap();
     store.create_table(&sgd("t", DIM)).unwrap();
     let store = checkpoint(&disk, checkpoint(&disk, store));
-    assert!(disk.paths().iter().any(|path| is_image(path)));
+    assert!(disk.paths().iter().any(|path| is_snapshot(path)));
     (disk, store)
 }
 
@@ -346,25 +346,26 @@ fn a_change_before_any_call_of_a_look_is_no_damage() {
     assert!(looks > 200, "{looks} looks");
 }
 
-fn is_image(path: &Path) -> bool {
-    path.extension().is_some_and(|e| e == "image")
+fn is_snapshot(path: &Path) -> bool {
+    path.extension().is_some_and(|e| e == "snapshot")
 }
 
 /// What is opened stays readable; what was replaced before that is not looked for: what took its
 /// place is in force as well.
 #[test]
-fn an_image_that_is_replaced_just_before_it_is_opened_makes_room_for_the_new_one() {
+fn an_index_snapshot_that_is_replaced_just_before_it_is_opened_makes_room_for_the_new_one() {
     let replace: Change = |disk, store| {
         let store = checkpoint(disk, store);
-        let images = disk.paths().into_iter().filter(|p| is_image(p));
-        disk.corrupt(&images.max().unwrap(), 8192 + 70, 1).unwrap();
+        let snapshots = disk.paths().into_iter().filter(|p| is_snapshot(p));
+        disk.corrupt(&snapshots.max().unwrap(), 8192 + 70, 1)
+            .unwrap();
         store
     };
     for (call, found) in [("open", Some(Severity::Cache)), ("read", None)] {
         let (disk, store) = simulated();
         let over = AtomicBool::new(false);
         let when = move |_, this, path: &Path| {
-            this == call && is_image(path) && !over.swap(true, Ordering::Relaxed)
+            this == call && is_snapshot(path) && !over.swap(true, Ordering::Relaxed)
         };
         let (report, _) = look_during(&disk, store, true, when, replace);
         let report = report.unwrap();
@@ -434,7 +435,7 @@ fn damage_is_found_beside_a_writer_that_commits_at_every_call() {
     let calm = hasty()
         .retain_checkpoints(1000)
         .thresholds(Thresholds::default());
-    for end in ["rows", "meta", "image", "manifest", "copy"] {
+    for end in ["rows", "meta", "snapshot", "manifest", "copy"] {
         let (disk, store) = simulated();
         store.close().unwrap();
         let store = Store::open_on(Io::of(disk.clone()), Path::new(ROOT), calm.clone()).unwrap();

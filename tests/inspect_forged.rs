@@ -20,16 +20,18 @@ mod small;
 use std::path::{Path, PathBuf};
 
 use hps::format::FileIdentity;
-use hps::format::image::{
-    ENTRIES_PER_BLOCK, ImageEntry, decode_covered_block, decode_entry_block, decode_image_header,
-    encode_covered_block, encode_entry_block, encode_image_footer, encode_image_header,
+use hps::format::index_snapshot::{
+    ENTRIES_PER_BLOCK, SnapshotEntry, decode_covered_block, decode_entry_block,
+    decode_snapshot_header, encode_covered_block, encode_entry_block, encode_part_header,
+    encode_snapshot_footer,
 };
 use hps::format::manifest::{Edit, FileMeta};
 use hps::format::param_file::encode_record_bytes;
 use hps::inspect::{Scope, Severity};
+use hps::io::Io;
 use hps::io::sim::SimDisk;
 use hps::*;
-use looks::{DIM, FULL, QUICK, STRIDE, look, named, only, open, options, with_images, write};
+use looks::{DIM, FULL, QUICK, STRIDE, look, named, only, open, options, with_snapshots, write};
 use manifests::{committed, forge};
 
 fn store(options: RuntimeOptions) -> SimDisk {
@@ -181,22 +183,23 @@ fn rows_of_another_size_than_their_table_are_damage() {
     }
 }
 
-/// What an image says.
-struct Image {
+/// What an index snapshot says.
+struct Snapshot {
     checkpoint: CheckpointId,
+    directory: u32,
     covered: Vec<u64>,
-    entries: Vec<ImageEntry>,
+    entries: Vec<SnapshotEntry>,
 }
 
-/// Changes what the index image says, under right checksums up to CURRENT; where it is.
-fn forge_image(disk: &SimDisk, change: impl FnOnce(&mut Image)) -> PathBuf {
-    let path = only(disk, "image");
+/// Changes what the index snapshot says, under right checksums up to CURRENT; where it is.
+fn forge_snapshot(disk: &SimDisk, change: impl FnOnce(&mut Snapshot)) -> PathBuf {
+    let path = only(disk, "snapshot");
     let number = path.file_stem().unwrap().to_str().unwrap().parse().unwrap();
     let identity = FileIdentity::new(committed(disk).0, number);
     let bytes = disk.read_file(&path).unwrap();
     let mut blocks = bytes.chunks_exact(4096);
     let header = blocks.next().unwrap();
-    let (checkpoint, mut tally) = decode_image_header(header, &identity).unwrap();
+    let (checkpoint, mut tally) = decode_snapshot_header(header, &identity).unwrap();
     let (mut covered, mut entries) = (Vec::new(), Vec::new());
     let block = blocks.next().unwrap();
     decode_covered_block(block, &identity, &mut tally, &mut covered).unwrap();
@@ -206,29 +209,32 @@ fn forge_image(disk: &SimDisk, change: impl FnOnce(&mut Image)) -> PathBuf {
         blocks.count() == 1 && tally.covered_left() == 0,
         "one block of each"
     );
-    let mut image = Image {
+    let mut snapshot = Snapshot {
         checkpoint,
+        directory: tally.directory().unwrap(),
         covered,
         entries,
     };
-    change(&mut image);
-    assert!(image.entries.len() < ENTRIES_PER_BLOCK);
-    let count = u32::try_from(image.covered.len()).unwrap();
-    let (header, mut tally) = encode_image_header(&identity, image.checkpoint, count);
+    change(&mut snapshot);
+    assert!(snapshot.entries.len() < ENTRIES_PER_BLOCK);
+    let count = u32::try_from(snapshot.covered.len()).unwrap();
+    let (checkpoint, directory) = (snapshot.checkpoint, snapshot.directory);
+    let (header, mut tally) = encode_part_header(&identity, checkpoint, directory, count);
     let mut out = header.to_vec();
     let mut block = [0; 4096];
-    encode_covered_block(&mut block, &image.covered, &identity, &mut tally);
+    encode_covered_block(&mut block, &snapshot.covered, &identity, &mut tally);
     out.extend(block);
-    image.entries.sort_by_key(|entry| mix64(entry.key));
-    encode_entry_block(&mut block, table, &image.entries, &identity, &mut tally);
+    snapshot.entries.sort_by_key(|entry| mix64(entry.key));
+    encode_entry_block(&mut block, table, &snapshot.entries, &identity, &mut tally);
     out.extend(block);
-    let (footer, checksum) = encode_image_footer(&identity, &tally);
+    let (footer, checksum) = encode_snapshot_footer(&identity, &tally);
     out.extend(footer);
     disk.write_file(&path, &out).unwrap();
     let bytes = out.len() as u64;
     forge(disk, |edits| {
-        edits.retain(|edit| !matches!(edit, Edit::Image { .. }));
-        edits.push(Edit::Image {
+        edits.retain(|edit| !matches!(edit, Edit::Snapshot { .. }));
+        edits.push(Edit::Snapshot {
+            directory: 0,
             number,
             bytes,
             checksum,
@@ -237,30 +243,30 @@ fn forge_image(disk: &SimDisk, change: impl FnOnce(&mut Image)) -> PathBuf {
     path
 }
 
-/// The last look found this about the image, and nothing else; a quick one finds nothing.
-fn check_image(disk: &SimDisk, path: PathBuf, what: String) {
+/// The last look found this about the index snapshot, and nothing else; a quick one finds nothing.
+fn check_snapshot(disk: &SimDisk, path: PathBuf, what: String) {
     assert_eq!(found(disk, FULL), [(Severity::Cache, path, Some(0), what)]);
     assert_eq!(found(disk, QUICK), []);
     assert_eq!(look(disk, FULL).unwrap().tables[0].rows, 60);
 }
 
 #[test]
-fn an_image_that_puts_a_key_elsewhere_than_its_newest_copy_is_damaged() {
-    let changes: [fn(&mut ImageEntry, &[u64]); 3] = [
+fn an_index_snapshot_that_puts_a_key_elsewhere_than_its_newest_copy_is_damaged() {
+    let changes: [fn(&mut SnapshotEntry, &[u64]); 3] = [
         |entry, _| entry.entry += 1,
         |entry, _| entry.tombstone = true,
         |entry, _| entry.ordinal ^= 1,
     ];
     for change in changes {
         for place in [0, 30, 59] {
-            let disk = store(with_images());
+            let disk = store(with_snapshots());
             let mut key = 0;
-            let path = forge_image(&disk, |image| {
-                let entry = &mut image.entries[place];
+            let path = forge_snapshot(&disk, |snapshot| {
+                let entry = &mut snapshot.entries[place];
                 key = entry.key;
-                change(entry, &image.covered);
+                change(entry, &snapshot.covered);
             });
-            check_image(
+            check_snapshot(
                 &disk,
                 path,
                 format!("key {key:#x} is not where its newest copy is"),
@@ -270,12 +276,12 @@ fn an_image_that_puts_a_key_elsewhere_than_its_newest_copy_is_damaged() {
 }
 
 #[test]
-fn an_image_without_a_key_of_its_files_is_damaged() {
+fn an_index_snapshot_without_a_key_of_its_files_is_damaged() {
     for place in [0, 30, 59] {
-        let disk = store(with_images());
+        let disk = store(with_snapshots());
         let mut key = 0;
-        let path = forge_image(&disk, |image| key = image.entries.remove(place).key);
-        check_image(
+        let path = forge_snapshot(&disk, |snapshot| key = snapshot.entries.remove(place).key);
+        check_snapshot(
             &disk,
             path,
             format!("key {key:#x} is not where its newest copy is"),
@@ -284,19 +290,20 @@ fn an_image_without_a_key_of_its_files_is_damaged() {
 }
 
 #[test]
-fn an_image_with_a_key_that_its_files_do_not_have_is_damaged() {
+fn an_index_snapshot_with_a_key_that_its_files_do_not_have_is_damaged() {
     // Before all others but key 0, among them, and after them, in the order of mix64.
     for key in [1, u64::MAX / 2, u64::MAX].map(unmix64) {
-        let disk = store(with_images());
-        let path = forge_image(&disk, |image| {
-            image.entries.push(ImageEntry {
+        let disk = store(with_snapshots());
+        let path = forge_snapshot(&disk, |snapshot| {
+            snapshot.entries.push(SnapshotEntry {
                 key,
                 ordinal: 1,
                 tombstone: false,
                 entry: 3,
+                class: 0,
             });
         });
-        check_image(
+        check_snapshot(
             &disk,
             path,
             format!("key {key:#x} is in no file of the version"),
@@ -306,13 +313,13 @@ fn an_image_with_a_key_that_its_files_do_not_have_is_damaged() {
 
 /// It is ignored by whoever opens an earlier version: only its own blocks are verified.
 #[test]
-fn an_image_of_a_later_checkpoint_than_the_one_looked_at_is_not_compared() {
-    let wrong = |image: &mut Image| {
-        image.entries[30].entry += 1;
-        image.entries.remove(40);
+fn an_index_snapshot_of_a_later_checkpoint_than_the_one_looked_at_is_not_compared() {
+    let wrong = |snapshot: &mut Snapshot| {
+        snapshot.entries[30].entry += 1;
+        snapshot.entries.remove(40);
     };
-    let disk = store(with_images());
-    let path = forge_image(&disk, wrong);
+    let disk = store(with_snapshots());
+    let path = forge_snapshot(&disk, wrong);
     for (checkpoint, findings) in [(Some(1), 0), (Some(2), 1), (None, 1)] {
         let checkpoint = checkpoint.map(CheckpointId);
         let scope = FULL.checkpoint(checkpoint);
@@ -323,36 +330,80 @@ fn an_image_of_a_later_checkpoint_than_the_one_looked_at_is_not_compared() {
     let checkpoint = Some(CheckpointId(1));
     let damage = found(&disk, FULL.checkpoint(checkpoint));
     assert!(damage.len() == 1 && damage[0].1 == path, "{damage:?}");
-    let disk = store(with_images());
-    forge_image(&disk, |image| {
-        wrong(image);
-        image.checkpoint = CheckpointId(3);
+    let disk = store(with_snapshots());
+    forge_snapshot(&disk, |snapshot| {
+        wrong(snapshot);
+        snapshot.checkpoint = CheckpointId(3);
     });
     assert_eq!(found(&disk, FULL), []);
 }
 
-/// A file that an image does not list was written after it.
+/// A file that an index snapshot does not list was written after it.
 #[test]
-fn keys_of_files_that_an_image_does_not_list_are_not_compared() {
-    let disk = store(with_images());
-    forge_image(&disk, |image| {
-        image.covered.pop();
-        image.entries.retain(|entry| entry.ordinal == 0);
+fn keys_of_files_that_an_index_snapshot_does_not_list_are_not_compared() {
+    let disk = store(with_snapshots());
+    forge_snapshot(&disk, |snapshot| {
+        snapshot.covered.pop();
+        snapshot.entries.retain(|entry| entry.ordinal == 0);
     });
     assert_eq!(found(&disk, FULL), []);
     // A file that has left the version says nothing of where its keys are.
-    let disk = store(with_images());
-    forge_image(&disk, |image| {
-        *image.covered.last_mut().unwrap() += 900;
-        for entry in &mut image.entries {
+    let disk = store(with_snapshots());
+    forge_snapshot(&disk, |snapshot| {
+        *snapshot.covered.last_mut().unwrap() += 900;
+        for entry in &mut snapshot.entries {
             entry.entry += entry.ordinal;
         }
-        image.entries.push(ImageEntry {
+        snapshot.entries.push(SnapshotEntry {
             key: 777,
             ordinal: 1,
             tombstone: false,
             entry: 3,
+            class: 0,
         });
     });
     assert_eq!(found(&disk, FULL), []);
+}
+
+/// How often a row was used is nothing that a place could contradict.
+#[test]
+fn classes_of_entries_are_no_part_of_where_they_are() {
+    let disk = store(with_snapshots());
+    forge_snapshot(&disk, |snapshot| {
+        for (entry, i) in snapshot.entries.iter_mut().zip(0..) {
+            entry.class = i % 16;
+        }
+    });
+    assert_eq!(found(&disk, FULL), []);
+}
+
+#[test]
+fn a_part_of_another_data_directory_is_damaged() {
+    let disk = store(with_snapshots());
+    let path = forge_snapshot(&disk, |snapshot| snapshot.directory = 1);
+    let what = String::from("it is of another data directory");
+    for scope in [QUICK, FULL] {
+        let damage = (Severity::Cache, path.clone(), Some(0), what.clone());
+        assert_eq!(found(&disk, scope), [damage]);
+    }
+}
+
+#[test]
+fn a_manifest_with_a_part_of_a_directory_or_a_number_that_can_not_be_is_damaged() {
+    for (directory, number) in [(1, 5), (0, u64::MAX / 8)] {
+        let disk = store(with_snapshots());
+        forge(&disk, |edits| {
+            edits.push(Edit::Snapshot {
+                directory,
+                number,
+                bytes: 12_288,
+                checksum: 0,
+            });
+        });
+        let findings = found(&disk, QUICK);
+        let worst = findings.iter().map(|f| f.0).max();
+        assert_eq!(worst, Some(Severity::Damage), "{findings:?}");
+        let opened = Store::open_on(Io::of(disk), Path::new("/store"), options());
+        assert!(matches!(opened, Err(Error::Corrupt { .. })), "{opened:?}");
+    }
 }

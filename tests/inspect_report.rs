@@ -34,8 +34,8 @@ use hps::io::sim::SimDisk;
 use hps::io::{Disk, Io};
 use hps::*;
 use looks::{
-    DIM, FULL, QUICK, ROOT, STRIDE, found, look, look_on, named, only, open, options, with_images,
-    write,
+    DIM, FULL, QUICK, ROOT, STRIDE, found, look, look_on, named, only, open, options,
+    with_snapshots, write,
 };
 use nix::errno::Errno;
 use sample::sample;
@@ -130,7 +130,7 @@ fn a_quick_look_lists_everything_and_counts_nothing() {
 #[test]
 fn a_store_that_nobody_changes_is_looked_at_once() {
     let disk = SimDisk::new(1);
-    write(&disk, with_images(), &[(0..20, 5), (10..30, 5)]);
+    write(&disk, with_snapshots(), &[(0..20, 5), (10..30, 5)]);
     for scope in [QUICK, FULL] {
         let opened = Arc::new(Mutex::new(BTreeMap::new()));
         let counts = Arc::clone(&opened);
@@ -166,8 +166,8 @@ fn a_store_that_nobody_changes_is_looked_at_once() {
 /// of the last, and of the one before.
 fn with_files_of_older() -> (SimDisk, [PathBuf; 2]) {
     let disk = SimDisk::new(1);
-    write(&disk, with_images(), &[(0..50, 5), (0..50, 5)]);
-    let store = open(&disk, with_images());
+    write(&disk, with_snapshots(), &[(0..50, 5), (0..50, 5)]);
+    let store = open(&disk, with_snapshots());
     store.compact_fully().unwrap();
     store.checkpoint(3, b"").unwrap();
     store.close().unwrap();
@@ -206,7 +206,7 @@ fn damage_to_what_only_an_older_checkpoint_needs_is_found() {
 fn a_look_at_rows_only_sees_the_parameter_files_of_one_checkpoint_and_nothing_else() {
     let (disk, [new, old]) = with_files_of_older();
     let only = |id| FULL.checkpoint(Some(CheckpointId(id))).rows_only(true);
-    for end in ["meta", "copy", "image"] {
+    for end in ["meta", "copy", "snapshot"] {
         for path in named(&disk, end) {
             disk.corrupt(&path, 70, 1).unwrap();
         }
@@ -237,7 +237,7 @@ fn what_nothing_needs_is_left_over_but_not_beside_a_writer() {
     let (disk, run) = sample(1);
     let at = |name: &str| Path::new(ROOT).join(name);
     let mut expected: Vec<PathBuf> = [
-        "000000999999.image",
+        "000000999999.snapshot",
         "000000999999.manifest",
         "000000999999.meta",
         "CURRENT.tmp",
@@ -288,49 +288,49 @@ fn what_nothing_needs_is_left_over_but_not_beside_a_writer() {
     drop(store);
 }
 
-/// Images give their room back, and CURRENT learns of it only at the next checkpoint.
+/// Index snapshots give their room back, and CURRENT learns of it only at the next checkpoint.
 #[test]
-fn an_image_that_is_gone_is_told_as_no_damage_and_beside_a_writer_not_at_all() {
+fn an_index_snapshot_that_is_gone_is_told_as_no_damage_and_beside_a_writer_not_at_all() {
     let disk = SimDisk::new(1);
-    write(&disk, with_images(), &[(0..20, 5)]);
-    let image = only(&disk, "image");
-    let whole = disk.read_file(&image).unwrap();
-    disk.remove(&image).unwrap();
+    write(&disk, with_snapshots(), &[(0..20, 5)]);
+    let snapshot = only(&disk, "snapshot");
+    let whole = disk.read_file(&snapshot).unwrap();
+    disk.remove(&snapshot).unwrap();
     for scope in [QUICK, FULL] {
-        let gone = vec![(Severity::Leftover, image.clone(), None)];
+        let gone = vec![(Severity::Leftover, snapshot.clone(), None)];
         assert_eq!(found(&disk, scope), gone);
         assert_eq!(found(&disk, scope.rows_only(true)), []);
         assert_eq!(look(&disk, scope).unwrap().findings[0].what, GONE);
     }
-    let store = open(&disk, with_images());
+    let store = open(&disk, with_snapshots());
     for scope in [QUICK, FULL] {
         let report = look(&disk, scope).unwrap();
         assert!(report.findings.is_empty() && report.open_elsewhere);
     }
     drop(store);
     // Of another length it is damaged.
-    disk.write_file(&image, &whole[..4096]).unwrap();
+    disk.write_file(&snapshot, &whole[..4096]).unwrap();
     for scope in [QUICK, FULL] {
-        let cut = vec![(Severity::Cache, image.clone(), Some(4096))];
+        let cut = vec![(Severity::Cache, snapshot.clone(), Some(4096))];
         assert_eq!(found(&disk, scope), cut);
     }
 }
 
-const GONE: &str = "the index image is not there: it gave its room to rows, or was removed; nothing \
+const GONE: &str = "this part of the index snapshot is not there: it gave its room to rows, or was removed; nothing \
                     is lost, the next open reads key blocks instead";
 
 #[test]
-fn an_image_of_another_checkpoint_is_no_damage() {
+fn an_index_snapshot_of_another_checkpoint_is_no_damage() {
     let disk = SimDisk::new(1);
-    write(&disk, with_images(), &[(0..40, 5), (20..60, 5)]);
+    write(&disk, with_snapshots(), &[(0..40, 5), (20..60, 5)]);
     // It is of checkpoint 2, and says of keys 20 to 39 that they are in a file of that.
     let checkpoint = Some(CheckpointId(1));
     let report = look(&disk, FULL.checkpoint(checkpoint)).unwrap();
     assert!(report.findings.is_empty(), "{:?}", report.findings);
     assert_eq!(report.tables[0].rows, 40);
-    // From here on the image is older than what is looked at: files that it does not cover, keys
+    // From here on the index snapshot is older than what is looked at: files that it does not cover, keys
     // that are gone, and files that it covers and that are gone.
-    let image = only(&disk, "image");
+    let snapshot = only(&disk, "snapshot");
     write(&disk, options(), &[(50..100, 5), (55..60, 5)]);
     let store = open(&disk, options());
     let table = store.table("t").unwrap();
@@ -346,14 +346,14 @@ fn an_image_of_another_checkpoint_is_no_damage() {
     }
     store.close().unwrap();
     assert_eq!(look(&disk, FULL).unwrap().tables[0].rows, 85);
-    assert_eq!(only(&disk, "image"), image);
+    assert_eq!(only(&disk, "snapshot"), snapshot);
 }
 
-/// Of a file whose keys are damaged nothing is known that the image could contradict.
+/// Of a file whose keys are damaged nothing is known that the index snapshot could contradict.
 #[test]
-fn damaged_keys_are_one_finding_and_the_image_is_not_blamed() {
+fn damaged_keys_are_one_finding_and_the_index_snapshot_is_not_blamed() {
     let disk = SimDisk::new(1);
-    write(&disk, with_images(), &[(0..40, 5), (20..60, 5)]);
+    write(&disk, with_snapshots(), &[(0..40, 5), (20..60, 5)]);
     for path in named(&disk, "rows") {
         let keys = (4096 + 40 * STRIDE).next_multiple_of(4096);
         disk.corrupt(&path, keys + 50, 1).unwrap();
@@ -474,16 +474,16 @@ fn the_block_that_the_device_can_not_give_is_named() {
 
 /// That it can't be read is not that it is gone.
 #[test]
-fn an_image_that_the_device_can_not_give_is_told_to_a_repair_and_an_error_else() {
+fn an_index_snapshot_that_the_device_can_not_give_is_told_to_a_repair_and_an_error_else() {
     for at in [0, 4096, 8192] {
         let disk = SimDisk::new(1);
-        write(&disk, with_images(), &[(0..20, 5)]);
-        let image = only(&disk, "image");
-        disk.lose_sector(&image, at).unwrap();
+        write(&disk, with_snapshots(), &[(0..20, 5)]);
+        let snapshot = only(&disk, "snapshot");
+        disk.lose_sector(&snapshot, at).unwrap();
         let error = look(&disk, FULL).unwrap_err();
-        assert!(matches!(&error, Error::Io { path, .. } if *path == image));
+        assert!(matches!(&error, Error::Io { path, .. } if *path == snapshot));
         let of_repair = FULL.unreadable_is_damage(true);
-        assert_eq!(found(&disk, of_repair), [(Severity::Cache, image, None)]);
+        assert_eq!(found(&disk, of_repair), [(Severity::Cache, snapshot, None)]);
     }
 }
 

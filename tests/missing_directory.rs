@@ -32,7 +32,7 @@ struct Case {
 }
 
 impl Case {
-    /// A store of three data directories with an index image, closed; and one older copy of each row
+    /// A store of three data directories with an index snapshot, closed; and one older copy of each row
     /// in a retained checkpoint before it.
     fn new() -> Case {
         let case = Case {
@@ -171,7 +171,7 @@ fn a_repair_goes_on_without_the_directories_that_it_is_told_are_lost() {
         let case = Case::new();
         case.unmount(bare);
         let repaired = case.built();
-        assert_eq!(repaired.nameless, 0, "the image names them");
+        assert_eq!(repaired.nameless, 0, "the index snapshot names them");
         let lost = case.lost.take();
         assert_eq!(repaired.lost.gone, lost.len() as u64);
         assert!(lost.len() > 2000, "{} are lost", lost.len());

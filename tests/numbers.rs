@@ -54,7 +54,7 @@ const MIB: u64 = 1 << 20;
 /// Processes that share the cases.
 const SHARDS: usize = 2;
 /// Structures that no store of the newest version has, or none yet.
-const NOT_THERE: [&str; 2] = ["CheckpointEditV1", "SnapshotEdit"];
+const NOT_THERE: [&str; 3] = ["CheckpointEditV1", "ImageEdit", "ImageHeader"];
 /// Readers wait for a writer to finish what looks damaged, some for 2 s: they try only so often.
 const READER_EVERY: usize = 40;
 
@@ -148,8 +148,8 @@ fn places(files: &Files) -> BTreeMap<&'static str, Vec<Place>> {
                     at += (16 + u32_at(bytes, at + 8) as usize).next_multiple_of(8);
                 }
             }
-            "image" => {
-                add("ImageHeader", 0);
+            "snapshot" => {
+                add("SnapshotHeader", 0);
                 add("CoveredBlock", 4096);
                 for at in (8192..bytes.len() - 4096).step_by(4096) {
                     add("EntryBlock", at);
@@ -157,7 +157,7 @@ fn places(files: &Files) -> BTreeMap<&'static str, Vec<Place>> {
                     add("EntryPlace", at + 16);
                     add("EntryPlace", at + 16 + 16 * last);
                 }
-                add("ImageFooterBlock", bytes.len() - 4096);
+                add("SnapshotFooterBlock", bytes.len() - 4096);
             }
             "rows" => {
                 add("FileHeader", 0);

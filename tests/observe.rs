@@ -468,8 +468,8 @@ fn spans_stand_in_each_other_and_say_what_was_done() {
     let [first, again] = all("index_load")[..] else {
         unreachable!("two opens")
     };
-    assert_eq!(number(first, "image_entries"), 0);
-    assert!(number(again, "image_entries") > 0);
+    assert_eq!(number(first, "snapshot_entries"), 0);
+    assert!(number(again, "snapshot_entries") > 0);
     assert!(number(again, "young_files") <= after.files);
     assert!(number(again, "young_entries") < 60_000);
     assert_eq!(number(all("open_files")[1], "files"), after.files);

@@ -160,7 +160,7 @@ fn a_newer_format_is_refused_by_version() {
 }
 
 #[test]
-fn the_index_image_is_a_cache_and_damage_to_it_changes_nothing() {
+fn the_index_snapshot_is_a_cache_and_damage_to_it_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::create(dir.path(), CreateOptions::new(), options()).unwrap();
     let table = store.create_table(&sgd("t", 16)).unwrap();
@@ -175,12 +175,12 @@ fn the_index_image_is_a_cache_and_damage_to_it_changes_nothing() {
         store.checkpoint(step as u64 + 1, &[]).unwrap();
     }
     store.close().unwrap();
-    let images = || -> Vec<std::path::PathBuf> {
-        let names = std::fs::read_dir(dir.path())
+    let snapshots = || -> Vec<std::path::PathBuf> {
+        let names = std::fs::read_dir(dir.path().join("part-0"))
             .unwrap()
             .map(|e| e.unwrap().path());
         names
-            .filter(|p| p.extension().is_some_and(|e| e == "image"))
+            .filter(|p| p.extension().is_some_and(|e| e == "snapshot"))
             .collect()
     };
     let check = || {
@@ -198,35 +198,36 @@ fn the_index_image_is_a_cache_and_damage_to_it_changes_nothing() {
         store.close().unwrap();
     };
     check();
-    let image = images();
-    assert_eq!(image.len(), 1, "one image is in force");
-    let bytes = std::fs::read(&image[0]).unwrap();
+    let snapshot = snapshots();
+    assert_eq!(snapshot.len(), 1, "one part is in force");
+    let bytes = std::fs::read(&snapshot[0]).unwrap();
     for at in [100, 5000, 12_000, bytes.len() - 4000] {
         let mut damaged = bytes.clone();
         damaged[at] ^= 4;
-        std::fs::write(&image[0], damaged).unwrap();
+        std::fs::write(&snapshot[0], damaged).unwrap();
         check();
     }
-    std::fs::remove_file(&image[0]).unwrap();
+    std::fs::remove_file(&snapshot[0]).unwrap();
     check();
 }
 
 /// Crash tests drive a few thousand rows through tens of checkpoints. With the thresholds of a
-/// store of ordinary size they would never meet a second image, a manifest started afresh or file
+/// store of ordinary size they would never meet a second snapshot, a manifest started afresh or file
 /// numbers that run out.
 #[test]
-fn thresholds_of_tests_bring_an_image_a_new_manifest_and_more_numbers_within_a_few_checkpoints() {
+fn thresholds_of_tests_bring_an_index_snapshot_a_new_manifest_and_more_numbers_within_a_few_checkpoints()
+ {
     let dir = tempfile::tempdir().unwrap();
     let options = options().inline(true).thresholds(Thresholds {
-        image_young_bytes: 0,
-        image_young_part: u64::MAX,
+        snapshot_young_bytes: 0,
+        snapshot_young_part: u64::MAX,
         manifest_roll_bytes: 0,
         numbers_reserved: 20,
         ..Thresholds::default()
     });
     let store = Store::create(dir.path(), CreateOptions::new(), options).unwrap();
     let table = store.create_table(&sgd("t", 4)).unwrap();
-    let (mut images, mut manifests) = (BTreeSet::new(), BTreeSet::new());
+    let (mut snapshots, mut manifests) = (BTreeSet::new(), BTreeSet::new());
     let mut kinds = BTreeMap::new();
     for step in 1..=30u64 {
         set(&store, table, &[step, 1000 + step], 1.0, 4);
@@ -241,31 +242,31 @@ fn thresholds_of_tests_bring_an_image_a_new_manifest_and_more_numbers_within_a_f
                 assert!(before.is_none_or(|before| before == kind), "{name}");
             }
             match name.split_once('.') {
-                Some((number, "image")) => images.insert(number.to_owned()),
+                Some((number, "snapshot")) => snapshots.insert(number.to_owned()),
                 Some((number, "manifest")) => manifests.insert(number.to_owned()),
                 _ => false,
             };
         }
     }
-    assert!(images.len() > 3, "{images:?}");
+    assert!(snapshots.len() > 3, "{snapshots:?}");
     assert!(manifests.len() > 3, "{manifests:?}");
     store.close().unwrap();
 }
 
-/// A store of 16-byte rows wrote an image after every two rows flushed for three keys: half as many
+/// A store of 16-byte rows wrote an index snapshot after every two rows flushed for three keys: half as many
 /// bytes again as the rows.
 #[test]
-fn images_are_at_most_a_tenth_of_what_is_flushed_and_there_is_one_when_that_allows() {
+fn snapshots_are_at_most_a_tenth_of_what_is_flushed_and_there_is_one_when_that_allows() {
     for (dim, some) in [(4, false), (128, true)] {
         let dir = tempfile::tempdir().unwrap();
         let options = options().inline(true).thresholds(Thresholds {
-            image_young_bytes: 0,
-            image_small_bytes: 0,
+            snapshot_young_bytes: 0,
+            snapshot_small_bytes: 0,
             ..Thresholds::default()
         });
         let store = Store::create(dir.path(), CreateOptions::new(), options).unwrap();
         let table = store.create_table(&sgd("t", dim)).unwrap();
-        let mut images = BTreeMap::new();
+        let mut snapshots = BTreeMap::new();
         for step in 1..=40u64 {
             let from = step * 1500 % 4000;
             let keys: Vec<u64> = (from..from + 1500).map(|key| key % 4000).collect();
@@ -273,17 +274,20 @@ fn images_are_at_most_a_tenth_of_what_is_flushed_and_there_is_one_when_that_allo
                 set(&store, table, batch, 1.0, dim);
             }
             store.checkpoint(step, &[]).unwrap();
-            for entry in std::fs::read_dir(dir.path()).unwrap() {
+            for entry in std::fs::read_dir(dir.path().join("part-0")).unwrap() {
                 let path = entry.unwrap().path();
-                if path.extension().is_some_and(|e| e == "image") {
-                    images.insert(path.clone(), std::fs::metadata(&path).unwrap().len());
+                if path.extension().is_some_and(|e| e == "snapshot") {
+                    snapshots.insert(path.clone(), std::fs::metadata(&path).unwrap().len());
                 }
             }
         }
-        let (stats, bytes) = (store.stats(), images.values().sum::<u64>());
+        let (stats, bytes) = (store.stats(), snapshots.values().sum::<u64>());
         let flushed = stats.written_bytes - stats.compaction_written_bytes;
-        assert!(bytes * 10 <= flushed, "dim {dim}: {images:?} of {flushed}");
-        assert!(images.len() >= 3 || !some, "{images:?} of {flushed}");
+        assert!(
+            bytes * 10 <= flushed,
+            "dim {dim}: {snapshots:?} of {flushed}"
+        );
+        assert!(snapshots.len() >= 3 || !some, "{snapshots:?} of {flushed}");
         store.close().unwrap();
     }
 }

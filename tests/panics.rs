@@ -457,9 +457,9 @@ fn a_panic_in_the_checkpoint_thread_poisons_the_store() {
 }
 
 #[test]
-fn a_panic_while_an_index_image_is_made_poisons_the_store() {
-    check(disk("create", ".image", "hps-checkpoint"));
-    check(disk("write", ".image", "hps-checkpoint"));
+fn a_panic_while_an_index_snapshot_is_made_poisons_the_store() {
+    check(disk("create", ".snapshot", "hps-checkpoint"));
+    check(disk("write", ".snapshot", "hps-checkpoint"));
 }
 
 /// Rows that the writer had begun to write stayed so; the next flush that met one which had been

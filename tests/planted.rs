@@ -36,7 +36,7 @@ const RENAMED: Call = ("rename", "CURRENT.tmp");
 const STORE_RENAMED: Call = ("rename", "STORE.tmp");
 
 /// What is done when the mistake is made, its number of DURABILITY.md, and the mistake.
-const BREAKS: [(&str, &str, Mistake); 30] = [
+const BREAKS: [(&str, &str, Mistake); 31] = [
     ("create", "CURRENT unsynced", without(("sync", "CURRENT"))),
     (
         "create",
@@ -110,16 +110,25 @@ const BREAKS: [(&str, &str, Mistake); 30] = [
         "7 before 6b: the old manifest unlinked before CURRENT",
         unlinked(&["manifest", "copy"], RENAMED),
     ),
-    ("image", "8a: image unsynced", without(("sync", ".image"))),
     (
-        "image",
+        "snapshot",
+        "8a: a part of the index snapshot unsynced",
+        without(("sync", ".snapshot")),
+    ),
+    (
+        "snapshot",
+        "8b: data directory unsynced",
+        without(("sync_dir", "store/a")),
+    ),
+    (
+        "snapshot",
         "8c: manifest unsynced",
         without(("sync", ".manifest")),
     ),
     (
-        "image",
-        "8e before 8d: the old image unlinked before CURRENT",
-        unlinked(&["image"], RENAMED),
+        "snapshot",
+        "8e before 8d: the old parts unlinked before CURRENT",
+        unlinked(&["snapshot"], RENAMED),
     ),
     (
         "Rollback",
@@ -168,15 +177,15 @@ const BREAKS: [(&str, &str, Mistake); 30] = [
 /// An engine with this mistake.
 fn liar(during: &'static str, mistake: Mistake) -> Liar {
     Arc::new(move || {
-        let mut image = false;
+        let mut snapshot = false;
         let mut planted = Planted::new(mistake);
         Box::new(move |disk, doing, kind, path| {
             if kind == "create" {
                 let ends = |extension: &str| path.extension().is_some_and(|e| e == extension);
-                image = ends("image") || image && !ends("meta");
+                snapshot = ends("snapshot") || snapshot && !ends("meta");
             }
             let now = match doing {
-                _ if image && doing.starts_with("checkpoint") => "image",
+                _ if snapshot && doing.starts_with("checkpoint") => "snapshot",
                 other => other,
             };
             let acted = planted.catch_up(disk);
@@ -198,8 +207,8 @@ fn plan(seed: u64) -> Plan {
     let mut options = some_options(&mut Random(seed));
     options.retain_checkpoints = 2;
     options.thresholds = Thresholds {
-        image_young_bytes: 0,
-        image_young_part: 100,
+        snapshot_young_bytes: 0,
+        snapshot_young_part: 1000,
         manifest_roll_bytes: 0,
         numbers_reserved: 17,
         ..Thresholds::default()
@@ -241,7 +250,7 @@ const WORKLOADS: u64 = 4;
 fn the_engine_as_it_is_has_none_of_these_mistakes() {
     for (seed, verdict) in in_parallel(0..2, |seed| crash_everywhere(seed, &plan(seed), None)) {
         let tally = verdict.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-        assert!(tally.images > 1 && tally.compactions > 0, "{tally:?}");
+        assert!(tally.snapshots > 1 && tally.compactions > 0, "{tally:?}");
     }
 }
 

@@ -94,7 +94,7 @@ fn repair_changed(
     ends
 }
 
-/// Some bytes of a store with an index image; with `HPS_FLIPS` also every byte of a small one, and of
+/// Some bytes of a store with an index snapshot; with `HPS_FLIPS` also every byte of a small one, and of
 /// what the small one has not.
 #[test]
 fn whatever_byte_is_changed_every_other_row_is_saved() {
@@ -119,7 +119,7 @@ fn whatever_byte_is_changed_every_other_row_is_saved() {
                 let (disk, _run) = sample(1);
                 let small = repair_changed(&disk, &Truth::of(&disk), &[""], thread, THREADS);
                 let (disk, truth) = grown();
-                let files = [".image", ".manifest", ".copy"];
+                let files = [".snapshot", ".manifest", ".copy"];
                 let large = repair_changed(&disk, &truth, &files, thread, THREADS);
                 let (built, refused) = (small.built + large.built, small.refused + large.refused);
                 println!("{built} stores with a changed byte repaired, {refused} refused");
@@ -140,8 +140,8 @@ fn lost_files_cost_what_was_in_them_and_no_more() {
             continue;
         }
         disk.remove(&path).unwrap();
-        // Without its index image or the copy of its manifest a store is whole.
-        if name.ends_with(".image") || name.ends_with(".copy") {
+        // Without its index snapshot or the copy of its manifest a store is whole.
+        if name.ends_with(".snapshot") || name.ends_with(".copy") {
             let (outcome, lost) = repair_telling(&disk, RepairOptions::default()).unwrap();
             assert!(
                 matches!(outcome, RepairOutcome::Whole(_)),
@@ -486,9 +486,9 @@ fn what_is_in_the_way_is_not_cleared() {
     assert!(files_of(&disk, "/") == before);
 }
 
-/// The image of a later checkpoint does not list what was replaced since the earlier one.
+/// The index snapshot of a later checkpoint does not list what was replaced since the earlier one.
 #[test]
-fn an_image_of_a_later_checkpoint_explains_no_loss() {
+fn an_index_snapshot_of_a_later_checkpoint_explains_no_loss() {
     let (disk, truth) = grown();
     let earlier = RepairOptions::new().checkpoint(Some(CheckpointId(2)));
     let mut lost = 0;

@@ -239,7 +239,7 @@ fn numbers_that_may_have_been_used_are_left_out() {
     let disk = store(&["a", "b"]);
     let before = current(&disk, ROOT);
     let mut most = before.manifest_number;
-    for kind in ["rows", "meta", "manifest", "image"] {
+    for kind in ["rows", "meta", "manifest", "snapshot"] {
         let numbers = named(&disk, ROOT, kind).into_iter();
         most = numbers.map(|path| number(&path)).fold(most, u64::max);
     }
@@ -348,9 +348,9 @@ fn a_link_that_fails_for_another_cause_is_told() {
 }
 
 /// The last file that a flush wrote holds the newest copy of each row of a table; its names are in two
-/// blocks of the image.
+/// blocks of the index snapshot.
 #[test]
-fn what_a_damaged_image_can_not_name_is_counted() {
+fn what_a_damaged_snapshot_can_not_name_is_counted() {
     let (disk, truth) = grown();
     let files = named(&disk, ROOT, "rows");
     let rows = |file: &PathBuf| disk.read_file(file).unwrap();
@@ -359,11 +359,11 @@ fn what_a_damaged_image_can_not_name_is_counted() {
     let (_, lost) = repair_telling(&disk, RepairOptions::default()).unwrap();
     let all = lost.len() as u64;
     assert!(all > 100, "{} bytes: {all} rows", whole.len());
-    let image = named(&disk, ROOT, "image").pop().unwrap();
-    let bytes = disk.read_file(&image).unwrap().len() as u64;
+    let snapshot = named(&disk, ROOT, "snapshot").remove(0);
+    let bytes = disk.read_file(&snapshot).unwrap().len() as u64;
     let mut partly = 0;
     for offset in (100..bytes).step_by(1024) {
-        disk.corrupt(&image, offset, 1).unwrap();
+        disk.corrupt(&snapshot, offset, 1).unwrap();
         let (outcome, told) = repair_telling(&disk, RepairOptions::default()).unwrap();
         let RepairOutcome::Built(_, repaired) = outcome else {
             panic!("nothing was built");
@@ -372,7 +372,7 @@ fn what_a_damaged_image_can_not_name_is_counted() {
         assert_eq!(repaired.lost.sum() + repaired.nameless, all, "{offset}");
         assert!(told.iter().all(|row| lost.contains(row)), "{offset}");
         partly += u64::from(!told.is_empty() && repaired.nameless > 0);
-        disk.corrupt(&image, offset, 1).unwrap();
+        disk.corrupt(&snapshot, offset, 1).unwrap();
     }
     assert!(partly > 0, "{} checkpoints", truth.by_checkpoint.len());
 }

@@ -124,7 +124,7 @@ fn files_are_for_their_owner_only_whatever_the_umask() {
     }
     println!("{kinds:?}");
     for kind in [
-        "CURRENT", "LOCK", "PART", "STORE", "copy", "image", "manifest", "meta", "rows",
+        "CURRENT", "LOCK", "PART", "STORE", "copy", "manifest", "meta", "rows", "snapshot",
     ] {
         assert!(kinds.contains_key(kind), "no {kind}: {kinds:?}");
     }
@@ -244,7 +244,7 @@ fn a_file_that_may_not_be_read_is_an_error_and_the_store_is_whole_with_its_right
                     );
                     assert!(looked == "clean" || denied(&looked), "{what}");
                 }
-                "image" | "copy" => {
+                "snapshot" | "copy" => {
                     assert!(denied(&looked) || looked == "cache", "{what}");
                     assert!(reader == "opens" && writer == "opens", "{what}");
                 }

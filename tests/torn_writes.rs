@@ -223,7 +223,7 @@ fn is_unused(files: &forge::Files, path: &Path, cut: usize) -> bool {
     let bytes = &files[path];
     match path.extension().and_then(|e| e.to_str()) {
         // What a store can do without.
-        Some("image" | "copy") => true,
+        Some("snapshot" | "copy") => true,
         // Zeros between the last record and the key blocks, which only a verifier reads.
         Some("rows") => bytes[cut..8192.max(cut)].iter().all(|b| *b == 0) && cut < 8192,
         _ => false,
@@ -281,7 +281,7 @@ fn above_is_nothing(tiny: &Tiny, oracle: &Oracle) {
                 files.get_mut(path).unwrap().extend(vec![byte; length]);
                 let expected = match (kind, fill) {
                     // Appended and not committed; preallocated; a cache.
-                    ("manifest" | "copy" | "image", _) | ("rows", "zeros") => "",
+                    ("manifest" | "copy" | "snapshot", _) | ("rows", "zeros") => "",
                     ("rows", _) => "Corrupt",
                     ("meta", _) => "meta: Corrupt",
                     _ if path.ends_with("LOCK") => "",

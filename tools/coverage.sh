@@ -45,7 +45,7 @@ done
 # group, then the files below src.
 recovery="ssd/recover.rs ssd/open_reader.rs ssd/create.rs ssd/edits.rs ssd/commit.rs ssd/manifest.rs
   ssd/manifest_reader.rs ssd/small_files.rs ssd/directories.rs ssd/names.rs ssd/version.rs ssd/data_file.rs
-  ssd/rollback.rs ssd/export.rs ssd/scan.rs ssd/image.rs"
+  ssd/rollback.rs ssd/export.rs ssd/scan.rs ssd/index_snapshot.rs"
 groups() {
   local file
   for file in src/format/*.rs; do

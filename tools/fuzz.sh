@@ -85,7 +85,7 @@ longest() { # target
   case $1 in
     current) echo 320 ;;
     store_identity | param_footer | key_block_and_record) echo 4608 ;;
-    manifest | image) echo 8192 ;;
+    manifest | index_snapshot) echo 8192 ;;
     meta) echo 1024 ;;
     *) echo 512 ;;
   esac

@@ -189,7 +189,14 @@ fn is_ours(name: &str) -> bool {
         "STORE.tmp",
         "part-0",
     ];
-    let ends = [".rows", ".manifest", ".copy", ".meta", ".image"];
+    let ends = [
+        ".rows",
+        ".manifest",
+        ".copy",
+        ".meta",
+        ".snapshot",
+        ".image",
+    ];
     whole.contains(&name) || name.starts_with("planted-") || ends.iter().any(|x| name.ends_with(x))
 }
 

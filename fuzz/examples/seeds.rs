@@ -119,9 +119,9 @@ fn rows() -> Result<(), Failure> {
     )
 }
 
-/// Blocks of the golden image, each with its length; whole and with few entries.
-fn image() -> Result<(), Failure> {
-    let bytes = golden("000000000009.image")?;
+/// Blocks of the golden snapshot, each with its length; whole and with few entries.
+fn index_snapshot() -> Result<(), Failure> {
+    let bytes = golden("000000000009.snapshot")?;
     let mut piece = Vec::new();
     let mut put = |block: &[u8]| -> Result<(), Failure> {
         piece.extend_from_slice(&u16::try_from(block.len())?.to_le_bytes());
@@ -147,14 +147,14 @@ fn image() -> Result<(), Failure> {
         footer[place..place + 8].copy_from_slice(&value.to_le_bytes());
     }
     put(&footer)?;
-    write("image", "small", &piece)?;
+    write("index_snapshot", "small", &piece)?;
     let mut part = Vec::new();
     for at in [0, 5 * BLOCK, 6 * BLOCK] {
         let block = trimmed(&bytes[at..at + BLOCK]);
         part.extend_from_slice(&u16::try_from(block.len())?.to_le_bytes());
         part.extend_from_slice(block);
     }
-    write("image", "golden_ends", &part)
+    write("index_snapshot", "golden_ends", &part)
 }
 
 /// Flags (1 forged, 2 go on, 4 read, 8 older checkpoints; of `mend`: 1 forged, 2 without meta), then
@@ -212,7 +212,7 @@ fn main() -> Result<(), Failure> {
     small_files()?;
     manifest()?;
     rows()?;
-    image()?;
+    index_snapshot()?;
     hostile_directory("hostile_directory", 16)?;
     hostile_directory("mend", 4)?;
     operations()

@@ -68,9 +68,9 @@ fn records(bytes: &mut [u8], id: &FileIdentity, change: impl Fn(u32, &mut [u8]))
     digest
 }
 
-/// An index image of whole blocks: checksums of all, and the digest in the footer. Returns the
+/// An index snapshot of whole blocks: checksums of all, and the digest in the footer. Returns the
 /// footer's checksum, which covers the file.
-pub fn image(bytes: &mut [u8], id: &FileIdentity) -> u64 {
+pub fn snapshot(bytes: &mut [u8], id: &FileIdentity) -> u64 {
     let count = bytes.len() / BLOCK_BYTES;
     if count < 2 {
         return 0;
@@ -79,14 +79,14 @@ pub fn image(bytes: &mut [u8], id: &FileIdentity) -> u64 {
     for (i, block) in bytes.chunks_exact_mut(BLOCK_BYTES).enumerate() {
         let offset = (i * BLOCK_BYTES) as u64;
         if i == 0 {
-            fix(block, id, Kind::ImageHeader, 0);
+            fix(block, id, Kind::SnapshotHeader, 0);
             digest = u64_at(block, 0);
         } else if i + 1 < count {
-            fix(block, id, Kind::ImageBlock, offset);
+            fix(block, id, Kind::SnapshotBlock, offset);
             digest = roll(digest, u64_at(block, 0));
         } else {
             put_u64(block, 48, digest);
-            fix(block, id, Kind::ImageFooter, offset);
+            fix(block, id, Kind::SnapshotFooter, offset);
         }
     }
     u64_at(bytes, (count - 1) * BLOCK_BYTES)
@@ -157,7 +157,7 @@ pub fn store(files: &mut Files, root: &Path) {
                 let sum = match kind {
                     FileKind::Rows => rows(bytes, &id),
                     FileKind::Meta => meta(bytes, &id),
-                    FileKind::Image => image(bytes, &id),
+                    FileKind::Image | FileKind::Snapshot => snapshot(bytes, &id),
                     FileKind::Manifest => continue,
                     // Its edits are right ones, whatever they say, and may differ from the manifest's.
                     FileKind::ManifestCopy => {
@@ -182,10 +182,11 @@ pub fn store(files: &mut Files, root: &Path) {
             &mut bytes[..committed],
             &identity(number),
             |kind, payload| {
-                // AddFile, Image, Checkpoint: which file, where its number and checksum are.
+                // AddFile, Image, Snapshot, Checkpoint: which file, where its number and checksum are.
                 let (file, number_at, sum_at) = match kind {
                     3 => (FileKind::Rows, 0, 32),
                     6 => (FileKind::Image, 0, 16),
+                    14 => (FileKind::Snapshot, 8, 24),
                     7 | 9 => (FileKind::Meta, 24, 40),
                     _ => return,
                 };

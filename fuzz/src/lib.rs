@@ -23,7 +23,7 @@ pub const ROWS: u64 = 7;
 /// As [`MANIFEST`].
 pub const META: u64 = 8;
 /// As [`MANIFEST`].
-pub const IMAGE: u64 = 9;
+pub const SNAPSHOT: u64 = 9;
 
 /// The identity of a file of [`STORE`].
 #[must_use]

@@ -1,7 +1,7 @@
 //! What is a small store that has a file of every kind?
 //!
 //! - [`Tiny::new`] makes one on a simulated disk, the same each time but for the wall clock in its
-//!   checkpoints: two tables, two retained checkpoints, removed keys, an index image.
+//!   checkpoints: two tables, two retained checkpoints, removed keys, an index snapshot.
 //! - [`Tiny::rows`] says what each checkpoint holds, to the bit.
 
 use std::collections::BTreeMap;
@@ -10,8 +10,8 @@ use std::sync::{Arc, LazyLock};
 
 use hps::format::current::Current;
 use hps::format::footer::{Footer, RunKind};
-use hps::format::image::{
-    self, ENTRIES_PER_BLOCK, ImageEntry, encode_covered_block, encode_entry_block,
+use hps::format::index_snapshot::{
+    self, ENTRIES_PER_BLOCK, SnapshotEntry, encode_covered_block, encode_entry_block,
 };
 use hps::format::manifest::{Edit, FileMeta, ManifestReader, encode_manifest};
 use hps::format::param_file::{decode_key_block, key_blocks};
@@ -176,7 +176,7 @@ impl Tiny {
             files.insert(path, bytes);
         }
         let mut tiny = Tiny { files, checkpoints };
-        tiny.add_image();
+        tiny.add_snapshot();
         Ok(tiny)
     }
 
@@ -193,9 +193,9 @@ impl Tiny {
         disk
     }
 
-    /// Gives the store an index image of its older checkpoint, which the engine makes only for
+    /// Gives the store an index snapshot of its older checkpoint, which the engine makes only for
     /// larger stores; the manifest is written anew with it.
-    fn add_image(&mut self) {
+    fn add_snapshot(&mut self) {
         let root = Path::new(ROOT);
         let current_path = root.join(CURRENT_NAME);
         let current = Current::decode(&self.files[&current_path], &STORE).expect("CURRENT");
@@ -215,15 +215,18 @@ impl Tiny {
             .filter(|f| f.in_checkpoint(first))
             .collect();
         let number = current.file_number_limit - 1;
-        let (bytes, checksum) = self.image(number, first, &covered);
-        let edit = Edit::Image {
+        let (bytes, checksum) = self.snapshot(number, first, &covered);
+        let edit = Edit::Snapshot {
+            directory: 0,
             number,
             bytes: bytes.len() as u64,
             checksum,
         };
         edits.insert(edits.len() - 1, edit);
-        self.files
-            .insert(root.join(file_name(FileKind::Image, number)), bytes);
+        self.files.insert(
+            Path::new(PART).join(file_name(FileKind::Snapshot, number)),
+            bytes,
+        );
 
         let (out, digest) = encode_manifest(current.version, &edits, &id);
         let manifest_bytes = out.len() as u64;
@@ -239,17 +242,22 @@ impl Tiny {
             .insert(current_path, current.encode(&STORE).to_vec());
     }
 
-    fn image(&self, number: u64, checkpoint: CheckpointId, covered: &[FileMeta]) -> (Vec<u8>, u64) {
+    fn snapshot(
+        &self,
+        number: u64,
+        checkpoint: CheckpointId,
+        covered: &[FileMeta],
+    ) -> (Vec<u8>, u64) {
         let id = identity(number);
         let count = u32::try_from(covered.len()).expect("few files");
-        let (header, mut tally) = image::encode_image_header(&id, checkpoint, count);
+        let (header, mut tally) = index_snapshot::encode_part_header(&id, checkpoint, 0, count);
         let mut out = header.to_vec();
         let mut block = vec![0; BLOCK_BYTES];
         let numbers: Vec<u64> = covered.iter().map(|file| file.number).collect();
         encode_covered_block(&mut block, &numbers, &id, &mut tally);
         out.extend_from_slice(&block);
         // The newest home of each key, in the order of (table, mix64(key)).
-        let mut homes: BTreeMap<(u32, u64), (u64, ImageEntry)> = BTreeMap::new();
+        let mut homes: BTreeMap<(u32, u64), (u64, SnapshotEntry)> = BTreeMap::new();
         for (file, ordinal) in covered.iter().zip(0..) {
             for (table, entry) in self.entries(file, ordinal) {
                 let home = homes.entry((table, mix64(entry.key))).or_insert((0, entry));
@@ -260,19 +268,19 @@ impl Tiny {
         }
         for table in 0..2 {
             let of_table = homes.range((table, 0)..=(table, u64::MAX));
-            let entries: Vec<ImageEntry> = of_table.map(|(_, (_, entry))| *entry).collect();
+            let entries: Vec<SnapshotEntry> = of_table.map(|(_, (_, entry))| *entry).collect();
             for entries in entries.chunks(ENTRIES_PER_BLOCK) {
                 encode_entry_block(&mut block, table, entries, &id, &mut tally);
                 out.extend_from_slice(&block);
             }
         }
-        let (footer, checksum) = image::encode_image_footer(&id, &tally);
+        let (footer, checksum) = index_snapshot::encode_snapshot_footer(&id, &tally);
         out.extend_from_slice(&footer);
         (out, checksum)
     }
 
     /// The entries of a parameter file, with their tables.
-    fn entries(&self, file: &FileMeta, ordinal: u32) -> Vec<(u32, ImageEntry)> {
+    fn entries(&self, file: &FileMeta, ordinal: u32) -> Vec<(u32, SnapshotEntry)> {
         let path = PathBuf::from(PART).join(file_name(FileKind::Rows, file.number));
         let (bytes, id) = (&self.files[&path], identity(file.number));
         let at = |offset: u64| usize::try_from(offset).expect("small");
@@ -287,11 +295,12 @@ impl Tiny {
         let mut out = Vec::new();
         for run in &footer.runs {
             for entry in run.first_entry..run.first_entry + run.entries {
-                let place = ImageEntry {
+                let place = SnapshotEntry {
                     key: keys[at(entry)],
                     ordinal,
                     tombstone: run.kind == RunKind::Tombstones,
                     entry: u32::try_from(entry).expect("few entries"),
+                    class: 0,
                 };
                 out.push((run.table, place));
             }

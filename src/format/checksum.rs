@@ -40,12 +40,12 @@ pub enum Kind {
     MetaHeader = 10,
     /// Body of a checkpoint's meta file.
     MetaBody = 11,
-    /// Header block of an index image.
-    ImageHeader = 12,
-    /// Block of an index image.
-    ImageBlock = 13,
-    /// Footer of an index image.
-    ImageFooter = 14,
+    /// Header block of an index snapshot.
+    SnapshotHeader = 12,
+    /// Block of an index snapshot.
+    SnapshotBlock = 13,
+    /// Footer of an index snapshot.
+    SnapshotFooter = 14,
 }
 
 impl Kind {
@@ -63,9 +63,9 @@ impl Kind {
         Kind::Part,
         Kind::MetaHeader,
         Kind::MetaBody,
-        Kind::ImageHeader,
-        Kind::ImageBlock,
-        Kind::ImageFooter,
+        Kind::SnapshotHeader,
+        Kind::SnapshotBlock,
+        Kind::SnapshotFooter,
     ];
 
     /// The number that enters the seed.

@@ -171,7 +171,7 @@ pub enum Edit {
         /// File number.
         number: u64,
     },
-    /// The index image now in force.
+    /// The index snapshot now in force.
     Image {
         /// File number; 0 for none.
         number: u64,

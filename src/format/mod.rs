@@ -31,13 +31,15 @@ pub mod edit;
 mod edit_layout;
 pub mod footer;
 pub mod identity;
-pub mod image;
-pub mod image_part;
+pub mod index_snapshot;
 pub mod layout;
 pub mod manifest;
 pub mod meta;
 pub mod param_file;
 mod payload;
+pub mod snapshot_entry;
+pub mod snapshot_range;
+pub mod snapshot_tally;
 #[cfg(test)]
 #[expect(clippy::indexing_slicing, reason = "tests index what they made")]
 mod tests;
@@ -51,7 +53,7 @@ pub use layout::Decoded;
 pub use layout::{DecodeError, Field};
 pub use version::{FORMAT_VERSION, Version};
 
-/// Unit of direct I/O: header blocks, key blocks, image blocks and footers are multiples of it.
+/// Unit of direct I/O: header blocks, key blocks, snapshot blocks and footers are multiples of it.
 pub const BLOCK_BYTES: usize = 4096;
 
 /// Most data directories of a store.
@@ -77,18 +79,21 @@ pub enum FileKind {
     ManifestCopy,
     /// A checkpoint's meta.
     Meta,
-    /// An index image.
+    /// The index snapshot of a store of version 1.
     Image,
+    /// A part of an index snapshot.
+    Snapshot,
 }
 
 impl FileKind {
     /// All kinds.
-    pub const ALL: [FileKind; 5] = [
+    pub const ALL: [FileKind; 6] = [
         FileKind::Rows,
         FileKind::Manifest,
         FileKind::ManifestCopy,
         FileKind::Meta,
         FileKind::Image,
+        FileKind::Snapshot,
     ];
 
     /// The part of the name after the dot.
@@ -100,6 +105,7 @@ impl FileKind {
             FileKind::ManifestCopy => "copy",
             FileKind::Meta => "meta",
             FileKind::Image => "image",
+            FileKind::Snapshot => "snapshot",
         }
     }
 }

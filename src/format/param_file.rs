@@ -28,7 +28,7 @@ pub const ROW_BYTES_MAX: usize = 4 * (3 * DIM_MAX + 1 + 4);
 pub const STRIDE_MIN: usize = record_stride(4);
 /// Largest distance of two records.
 pub const STRIDE_MAX: usize = record_stride(ROW_BYTES_MAX);
-/// Most entries of a file: entry numbers are u32 in the index and its image.
+/// Most entries of a file: entry numbers are u32 in the index and its snapshot.
 pub const ENTRIES_MAX: u64 = u32::MAX as u64;
 layout! {
     /// The start of a record; the row follows, then zeros to a multiple of 8.

@@ -7,8 +7,8 @@
 
 use super::layout::{DecodeError, Decoded, Field};
 use super::{
-    BLOCK_BYTES, current, descriptor, edit_layout, footer, identity, image, layout, manifest, meta,
-    param_file,
+    BLOCK_BYTES, current, descriptor, edit_layout, footer, identity, index_snapshot, layout,
+    manifest, meta, param_file,
 };
 
 /// The version of the format that this build writes, and the highest that it reads.
@@ -97,11 +97,14 @@ const LAYOUTS_V1: Layouts = &[
     ("StoreHead", identity::StoreHead::FIELDS),
     ("PartHead", identity::PartHead::FIELDS),
     ("MetaHeader", meta::MetaHeader::FIELDS),
-    ("ImageHeader", image::ImageHeader::FIELDS),
-    ("CoveredBlock", image::CoveredBlock::FIELDS),
-    ("EntryBlock", image::EntryBlock::FIELDS),
-    ("EntryPlace", image::EntryPlace::FIELDS),
-    ("ImageFooterBlock", image::ImageFooterBlock::FIELDS),
+    ("ImageHeader", index_snapshot::ImageHeader::FIELDS),
+    ("CoveredBlock", index_snapshot::CoveredBlock::FIELDS),
+    ("EntryBlock", index_snapshot::EntryBlock::FIELDS),
+    ("EntryPlace", index_snapshot::EntryPlace::FIELDS),
+    (
+        "SnapshotFooterBlock",
+        index_snapshot::SnapshotFooterBlock::FIELDS,
+    ),
 ];
 
 /// What version 2 has.
@@ -129,11 +132,14 @@ const LAYOUTS_V2: Layouts = &[
     ("StoreHead", identity::StoreHead::FIELDS),
     ("PartHead", identity::PartHead::FIELDS),
     ("MetaHeader", meta::MetaHeader::FIELDS),
-    ("ImageHeader", image::ImageHeader::FIELDS),
-    ("CoveredBlock", image::CoveredBlock::FIELDS),
-    ("EntryBlock", image::EntryBlock::FIELDS),
-    ("EntryPlace", image::EntryPlace::FIELDS),
-    ("ImageFooterBlock", image::ImageFooterBlock::FIELDS),
+    ("SnapshotHeader", index_snapshot::SnapshotHeader::FIELDS),
+    ("CoveredBlock", index_snapshot::CoveredBlock::FIELDS),
+    ("EntryBlock", index_snapshot::EntryBlock::FIELDS),
+    ("EntryPlace", index_snapshot::EntryPlace::FIELDS),
+    (
+        "SnapshotFooterBlock",
+        index_snapshot::SnapshotFooterBlock::FIELDS,
+    ),
 ];
 
 const FINGERPRINT_V1: u64 = fingerprint(Version::V1.layouts());

@@ -1,14 +1,15 @@
-//! Which rows count in a version, and does the index image agree?
+//! Which rows count in a version, and does the index snapshot agree?
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 use std::time::Duration;
 
-use super::image::Walk;
 use super::rows::{Failed, Looked, Sink};
+use super::snapshot::Walk;
 use super::{Inspection, Opened, Severity, TableReport, ValueStats};
 use crate::error::{Error, Result};
 use crate::format::footer::RunKind;
@@ -45,7 +46,7 @@ impl Inspection<'_> {
         replay: &Replay,
         files: &BTreeMap<u64, Opened>,
         checkpoint: CheckpointId,
-        image: Option<Walk>,
+        snapshot: Vec<Walk>,
     ) -> Result<()> {
         let all = files.values();
         let bytes_all = all.map(|f| f.file.meta.footer_offset - 4096).sum();
@@ -69,10 +70,12 @@ impl Inspection<'_> {
             .filter_map(|n| files.get(n))
             .map(|opened| Arc::clone(&opened.file))
             .collect();
-        let image = image.map(|walk| self.comparison(replay, walk, complete, checkpoint));
+        let parts = snapshot.into_iter();
+        let parts = parts.map(|walk| self.comparison(replay, walk, complete, checkpoint));
+        let parts = parts.collect();
         let live = match self.scope.rows_only {
             true => vec![Vec::new(); replay.files.len()],
-            false => self.count_live(replay, &version, checkpoint, image)?,
+            false => self.count_live(replay, &version, checkpoint, parts)?,
         };
         let sound: Vec<&Opened> = every
             .into_iter()
@@ -186,7 +189,7 @@ impl Inspection<'_> {
         replay: &Replay,
         version: &[Arc<DataFile>],
         checkpoint: CheckpointId,
-        mut image: Option<Comparison>,
+        mut parts: Vec<Comparison>,
     ) -> Result<Live> {
         let mut live: Live = vec![Vec::new(); replay.files.len()];
         for file in version {
@@ -217,8 +220,9 @@ impl Inspection<'_> {
                 if let Some(word) = live[newest.slot].get_mut(newest.entry as usize / 64) {
                     *word |= 1 << (newest.entry % 64);
                 }
-                if let Some(image) = &mut image {
-                    image.compare(&newest);
+                let of_its_range = |part: &&mut Comparison| part.range.contains(&entry.hash);
+                if let Some(part) = parts.iter_mut().find(of_its_range) {
+                    part.compare(&newest);
                 }
             };
             let merge = Merge::new(version, id, window);
@@ -228,13 +232,15 @@ impl Inspection<'_> {
                 self.report.note(Severity::Damage, error)?;
             }
         }
-        if let Some(Err(error)) = image.map(Comparison::end) {
-            self.report.note(Severity::Cache, error)?;
+        for part in parts {
+            if let Err(error) = part.end() {
+                self.report.note(Severity::Cache, error)?;
+            }
         }
         Ok(live)
     }
 
-    /// Sets the image in force beside the version of a checkpoint. Only where every file of that is
+    /// Sets a part of the index snapshot beside the version of a checkpoint. Only where every file of that is
     /// sound, its entries can be compared.
     fn comparison(
         &self,
@@ -258,6 +264,7 @@ impl Inspection<'_> {
         Comparison {
             compares: complete && walk.checkpoint() <= checkpoint,
             path: walk.path().to_path_buf(),
+            range: walk.range(),
             walk,
             covered,
             slots,
@@ -267,16 +274,18 @@ impl Inspection<'_> {
     }
 }
 
-/// The image in force beside the merge of the key blocks.
+/// A part of the index snapshot beside the merge of the key blocks.
 struct Comparison {
+    /// The hashes that it has.
+    range: RangeInclusive<u64>,
     walk: Walk,
-    /// Whether entries are compared, or the image's own blocks are verified only.
+    /// Whether entries are compared, or the part's own blocks are verified only.
     compares: bool,
     /// Whether it lists a file, by slot.
     covered: Vec<bool>,
     /// Slots of the files that it lists, where they are of the version.
     slots: Vec<Option<usize>>,
-    /// By table: it was dropped after the image was made, perhaps.
+    /// By table: it was dropped after the part was made, perhaps.
     dropped: Vec<bool>,
     error: Option<Error>,
     path: PathBuf,
@@ -329,7 +338,7 @@ impl Comparison {
         Ok(())
     }
 
-    /// Reads to the end, where the image as a whole is verified.
+    /// Reads to the end, where the part as a whole is verified.
     fn end(mut self) -> Result<()> {
         if let Some(error) = self.error.take() {
             return Err(error);

@@ -8,11 +8,12 @@
 //! - Memory: no index; a bit per entry, 12 bytes per entry of the files that are read at a time, 64
 //!   MiB of key blocks (16 KiB a file, with more than 4096 files) and read buffers of 4 MiB a thread.
 
-mod image;
 mod live;
 mod moment;
 mod report;
 mod rows;
+mod snapshot;
+mod snapshot_parts;
 mod stream;
 
 use std::collections::BTreeMap;
@@ -43,11 +44,10 @@ use crate::ssd::small_files::read_start;
 use crate::ssd::tables::descriptors;
 use crate::units::CheckpointId;
 
-use image::Walk;
 use moment::{Changes, Moment, Reading};
 pub use report::{
     CheckpointReport, CursorReport, FileReport, Finding, MissingDirectory, Report, Severity,
-    TableReport,
+    SnapshotPartReport, TableReport,
 };
 pub use rows::{NORM_BUCKETS, ValueStats};
 
@@ -61,7 +61,7 @@ pub struct Scope {
     pub checkpoint: Option<CheckpointId>,
     /// Bytes that the device can't give are a finding, and not an error.
     pub unreadable_is_damage: bool,
-    /// Only the parameter files of the checkpoint: no meta file, no copy of the manifest, no image,
+    /// Only the parameter files of the checkpoint: no meta file, no copy of the manifest, no index snapshot,
     /// no leftovers, nothing that only other checkpoints need; rows are verified and not counted.
     pub rows_only: bool,
     /// A meta file that can't be read for whatever cause is a finding: a repair is to do without.
@@ -199,7 +199,7 @@ impl Inspection<'_> {
         self.report.open_elsewhere = moment::is_open(&*self.root);
         let of_identity = self.report.findings.len();
         let (mut moment, wanted, files) = loop {
-            let Some(moment) = self.versions(&store, directories.len())? else {
+            let Some(moment) = self.versions(&store, &directories)? else {
                 return Ok(());
             };
             let wanted = self.wanted(&moment.reading.replay)?;
@@ -213,11 +213,18 @@ impl Inspection<'_> {
             self.report.cursors.clear();
             self.report.files.clear();
         };
-        let image = moment.image.take().filter(|_| !self.scope.rows_only);
-        let image = self.image(image)?;
+        let snapshot = match self.scope.rows_only {
+            true => Vec::new(),
+            false => self.snapshot(&mut moment, &directories)?,
+        };
         let reading = &moment.reading;
         if self.scope.full {
-            self.contents(&reading.replay, &files, wanted.unwrap_or_default(), image)?;
+            self.contents(
+                &reading.replay,
+                &files,
+                wanted.unwrap_or_default(),
+                snapshot,
+            )?;
         }
         if !self.report.open_elsewhere && !self.scope.rows_only {
             self.leftovers(&directories, &reading.current, &reading.replay)?;
@@ -255,7 +262,7 @@ impl Inspection<'_> {
         Ok(wanted)
     }
 
-    /// Everything that CURRENT names, but for the image.
+    /// Everything that CURRENT names, but for the index snapshot.
     fn open_all(
         &mut self,
         store: &[u8; 16],
@@ -279,25 +286,6 @@ impl Inspection<'_> {
             }
         }
         self.open_files(store, directories, &reading.replay)
-    }
-
-    /// The image in force, if it can be read. That it is gone is no damage: images give their room
-    /// back, and CURRENT learns of it only at the next checkpoint.
-    fn image(&mut self, image: Option<Result<Walk>>) -> Result<Option<Walk>> {
-        match image {
-            Some(Err(Error::Io { path, source, .. })) if source.kind() == ErrorKind::NotFound => {
-                let what = "the index image is not there: it gave its room to rows, or was removed; \
-                            nothing is lost, the next open reads key blocks instead";
-                self.report
-                    .add(Severity::Leftover, &path, None, what.to_owned());
-                Ok(None)
-            }
-            Some(Err(error)) => {
-                self.report.note(Severity::Cache, error)?;
-                Ok(None)
-            }
-            image => image.transpose(),
-        }
     }
 
     /// STORE and PART files.
@@ -375,8 +363,9 @@ impl Inspection<'_> {
     }
 
     /// What CURRENT commits, with every retained checkpoint locked against a writer.
-    fn versions(&mut self, store: &[u8; 16], directories: usize) -> Result<Option<Moment>> {
-        let moment = match Moment::take((&*self.root, store), &mut self.changes) {
+    fn versions(&mut self, store: &[u8; 16], parts: &[Part]) -> Result<Option<Moment>> {
+        let directories = parts.len();
+        let moment = match Moment::take((&*self.root, store), parts, &mut self.changes) {
             Ok(Some(moment)) => moment,
             Ok(None) => {
                 self.report.left_out = true;
@@ -501,7 +490,9 @@ impl Inspection<'_> {
                     Some((FileKind::Manifest | FileKind::ManifestCopy, n)) => {
                         n == current.manifest_number
                     }
-                    Some((FileKind::Image, n)) => replay.image.is_some_and(|i| i.number == n),
+                    Some((kind @ (FileKind::Image | FileKind::Snapshot), n)) => {
+                        replay.has_part(kind, n)
+                    }
                 };
                 if !needed {
                     let path = directory.path().join(&entry.name);

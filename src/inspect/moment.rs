@@ -9,13 +9,13 @@
 
 use std::io::ErrorKind;
 
-use super::image::Walk;
-use super::{Finding, Locks, Severity};
+use super::snapshot::Walk;
+use super::{Finding, Locks, Part, Severity};
 use crate::error::Result;
 use crate::format::current::Current;
 use crate::format::{FileKind, file_name, parse_file_name};
 use crate::io::{Directory, LockKind};
-use crate::ssd::edits::Replay;
+use crate::ssd::edits::{Replay, SnapshotPart};
 use crate::ssd::manifest_reader::{read_current_file, replay_committed};
 use crate::ssd::names::LOCK_NAME;
 use crate::ssd::small_files::read_start;
@@ -51,8 +51,9 @@ pub(super) struct Reading {
 /// What CURRENT commits, with as much of it held as a writer allows.
 pub(super) struct Moment {
     pub reading: Reading,
-    /// The image in force: open, so that it stays readable when it is replaced.
-    pub image: Option<Result<Walk>>,
+    /// The parts of the index snapshot in force: open, so that they stay readable when they are
+    /// replaced. None of a directory that is not there.
+    pub snapshot: Vec<Result<Walk>>,
     _locks: Locks,
 }
 
@@ -114,18 +115,25 @@ impl Reading {
             Some((FileKind::Manifest | FileKind::ManifestCopy, number)) => {
                 number == self.current.manifest_number
             }
-            Some((FileKind::Image, number)) => replay.image.is_some_and(|i| i.number == number),
+            Some((kind @ (FileKind::Image | FileKind::Snapshot), number)) => {
+                replay.has_part(kind, number)
+            }
         }
     }
 }
 
 impl Moment {
-    /// Locks the retained checkpoints and opens the image in force. What a writer has replaced
-    /// before it was held is read again. `None`: it was quicker all the time.
+    /// Locks the retained checkpoints and opens the index snapshot in force, its parts in these
+    /// directories. What a writer has replaced before it was held is read again. `None`: it was
+    /// quicker all the time.
     ///
     /// # Errors
     /// As [`Reading::take`].
-    pub fn take(place: Place<'_>, changes: &mut Changes) -> Result<Option<Moment>> {
+    pub fn take(
+        place: Place<'_>,
+        directories: &[Part],
+        changes: &mut Changes,
+    ) -> Result<Option<Moment>> {
         let (root, store) = place;
         loop {
             let Some(reading) = Reading::take(place, changes)? else {
@@ -139,19 +147,25 @@ impl Moment {
             // One that is not to be had is about to be dropped, or lost: it is looked at like the
             // others, and counts if it is still retained afterwards.
             let locks: Locks = locks.filter_map(std::result::Result::ok).collect();
-            let image = reading.replay.image;
-            let image = image.map(|image| Walk::open(root, store, image));
+            let open = |part: &SnapshotPart| {
+                let place = match part.home(directories.len()) {
+                    None => root,
+                    Some(home) => &**directories.get(home)?.place.as_ref()?,
+                };
+                Some(Walk::open(place, store, *part, directories.len()))
+            };
+            let snapshot: Vec<_> = reading.replay.snapshot.iter().filter_map(open).collect();
             let Some(now) = Reading::take(place, changes)? else {
                 return Ok(None);
             };
             let kept = |c| now.replay.checkpoints.contains(c);
-            let image_counts = !matches!(image, Some(Err(_)));
-            let image_counts = image_counts || now.replay.image == reading.replay.image;
-            let held = checkpoints.iter().all(kept) && image_counts;
+            let same = now.replay.snapshot == reading.replay.snapshot;
+            let counts = |part: &Result<Walk>| part.is_ok() || same;
+            let held = checkpoints.iter().all(kept) && snapshot.iter().all(counts);
             if held || !changes.follow() {
                 return Ok(Some(Moment {
                     reading,
-                    image: image.filter(|_| image_counts),
+                    snapshot: snapshot.into_iter().filter(counts).collect(),
                     _locks: locks,
                 }));
             }

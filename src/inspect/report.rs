@@ -14,10 +14,10 @@ use crate::units::{CheckpointId, TableId};
 /// What a finding means for the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Left over by a crash, or an index image that gave its room back: the next checkpoint or open
+    /// Left over by a crash, or an index snapshot that gave its room back: the next checkpoint or open
     /// of a writer ends it. Nothing is lost.
     Leftover,
-    /// What the store can do without (the index image, the copy of the manifest) is damaged: nothing
+    /// What the store can do without (the index snapshot, the copy of the manifest) is damaged: nothing
     /// is lost.
     Cache,
     /// Bytes that a retained checkpoint needs are not what was written.
@@ -83,6 +83,23 @@ pub struct FileReport {
     pub live: Option<u64>,
 }
 
+/// A part of the index snapshot in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SnapshotPartReport {
+    /// Its file's number.
+    pub number: u64,
+    /// Where it is: in the data directory after that whose keys it lists.
+    pub path: PathBuf,
+    /// Its length.
+    pub bytes: u64,
+    /// The data directory whose keys it lists, by its place in the list; `None`: the image of a store
+    /// of version 1, which lists all.
+    pub directory: Option<usize>,
+    /// The checkpoint whose rows it lists; `None` where it can't be read, which is a finding.
+    pub checkpoint: Option<CheckpointId>,
+}
+
 /// A data directory that is not there, or is empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -135,7 +152,9 @@ pub struct Report {
     pub tables: Vec<TableReport>,
     /// Parameter files of all retained checkpoints, by number.
     pub files: Vec<FileReport>,
-    /// Bytes read of them.
+    /// Parts of the index snapshot, by data directory; empty where only rows were asked for.
+    pub snapshot: Vec<SnapshotPartReport>,
+    /// Bytes read of the parameter files.
     pub bytes_read: u64,
     /// Data directories that are not there. Each is one finding; its files are not looked for.
     pub missing_directories: Vec<MissingDirectory>,

@@ -23,9 +23,9 @@ use crate::inspect::Progress;
 use crate::io::{Directory, Io, Queue, is_no_file, is_unreadable};
 use crate::options::NUMBERS_RESERVED;
 use crate::ssd::create::{Next, write_root};
-use crate::ssd::edits::{self, ImageRef, Replay, Start};
+use crate::ssd::edits::{self, Replay, SnapshotPart, Start};
 use crate::ssd::export::link;
-use crate::ssd::image::ImageScan;
+use crate::ssd::index_snapshot::SnapshotScan;
 use crate::ssd::meta_file::check_meta_file;
 use crate::ssd::names::LOCK_NAME;
 use crate::ssd::small_files::{sync, write_whole};
@@ -40,14 +40,14 @@ const QUEUE_BYTES: usize = 512 << 10;
 /// Builds the repaired store.
 pub(super) struct Build<'a> {
     io: &'a Io,
-    root: Arc<dyn Directory>,
+    pub(super) root: Arc<dyn Directory>,
     site: Site,
     /// The repaired store's directory, once it is made.
     made: Option<Arc<dyn Directory>>,
-    store: [u8; 16],
+    pub(super) store: [u8; 16],
     /// Data directories of the damaged store, as STORE names them.
     names: Vec<PathBuf>,
-    parts: Vec<Part>,
+    pub(super) parts: Vec<Part>,
     /// No file has this number or a greater one.
     next_number: u64,
     /// Most copies that contradicted others in what was built so far.
@@ -60,8 +60,8 @@ struct Unsettled {
     losses: Losses,
     /// The files that are left.
     files: Vec<Kept>,
-    /// Of the damaged store.
-    image: Option<ImageRef>,
+    /// The index snapshot of the damaged store.
+    snapshot: Vec<SnapshotPart>,
     /// Of the checkpoint that is kept.
     tables: Vec<TableState>,
 }
@@ -100,7 +100,7 @@ impl<'a> Build<'a> {
     }
 
     /// The repaired store's directory.
-    fn place(&self) -> Result<&dyn Directory> {
+    pub(super) fn place(&self) -> Result<&dyn Directory> {
         let gone = || Error::io("open", &self.site.path, ErrorKind::NotFound.into());
         self.made.as_deref().ok_or_else(gone)
     }
@@ -194,11 +194,13 @@ impl<'a> Build<'a> {
             let next = &mut self.next_number;
             copies.leave_stale_out(&mut files, &descriptors(&tables), &mut *queue, next)?;
         }
-        self.finish(replay, &files, &kept, &checkpoint, next_checkpoint)?;
+        let snapshot = self.keep_snapshot(replay, damaged, &bad, checkpoint.id)?;
+        let checkpoints = (&*kept, &checkpoint);
+        self.finish(replay, &files, checkpoints, &snapshot, next_checkpoint)?;
         self.unsettled = Some(Unsettled {
             losses,
             files,
-            image: replay.image,
+            snapshot: replay.snapshot.clone(),
             tables,
         });
         Ok(repaired)
@@ -213,19 +215,22 @@ impl<'a> Build<'a> {
         let Unsettled {
             losses,
             files,
-            image,
+            snapshot,
             tables,
         } = unsettled;
-        // One of a later checkpoint does not list what was live at this one.
-        let scan = image.and_then(|image| ImageScan::open(&*self.root, &self.store, image).ok());
-        let scan = scan.filter(|scan| scan.checkpoint <= repaired.checkpoint);
+        // A part of a later checkpoint does not list what was live at this one.
+        let scans = snapshot
+            .iter()
+            .filter_map(|part| self.open_snapshot_part(part));
+        let scans = scans.filter(|scan| scan.checkpoint <= repaired.checkpoint);
+        let scans: Vec<SnapshotScan> = scans.collect();
         let metas = files.iter().map(|kept| kept.meta);
         let opened = self.copies(repaired.checkpoint).open(metas)?;
         let left = Survivors {
             files: &opened,
             tables: repaired.tables.len(),
         };
-        (repaired.lost, repaired.nameless) = losses.settle(scan, &left, &tables, told)?;
+        (repaired.lost, repaired.nameless) = losses.settle(scans, &left, &tables, told)?;
         Ok(())
     }
 
@@ -284,8 +289,8 @@ impl<'a> Build<'a> {
         let last = CheckpointId(beyond(last.unwrap_or_default().0)?);
         let known = replay.files.keys().copied();
         let metas = replay.checkpoints.iter().map(|c| c.meta_number);
-        let image = replay.image.map(|i| i.number);
-        let mut most = known.chain(metas).chain(image).max().unwrap_or(0);
+        let snapshot = replay.snapshot.iter().map(|part| part.number);
+        let mut most = known.chain(metas).chain(snapshot).max().unwrap_or(0);
         if let (Some(current), true) = (&version.current, version.proven) {
             beyond(current.next_checkpoint_id.0)?;
             self.next_number = beyond(current.file_number_limit)?.max(beyond(most)? + 1);
@@ -519,8 +524,8 @@ impl<'a> Build<'a> {
         &mut self,
         replay: &Replay,
         files: &[Kept],
-        kept: &[CheckpointMeta],
-        checkpoint: &CheckpointMeta,
+        (kept, checkpoint): (&[CheckpointMeta], &CheckpointMeta),
+        snapshot: &[SnapshotPart],
         next_checkpoint: CheckpointId,
     ) -> Result<()> {
         let mut versions = Versions::default();
@@ -543,7 +548,7 @@ impl<'a> Build<'a> {
             checkpoints: &checkpoints,
             hyper: &replay.hyper,
             cursors: &replay.cursors,
-            image: None,
+            snapshot,
         };
         let commit = edits::snapshot(&versions, &start);
         let next = Next {

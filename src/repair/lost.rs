@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::error::Result;
 use crate::format::footer::RunKind;
 use crate::ssd::data_file::DataFile;
-use crate::ssd::image::ImageScan;
+use crate::ssd::index_snapshot::SnapshotScan;
 use crate::ssd::scan::{Contradicting, Merge, keys_window_bytes};
 use crate::ssd::tables::TableState;
 use crate::units::mix64;
@@ -49,7 +49,7 @@ struct Copy {
     tombstone: bool,
 }
 
-/// What is known of lost entries. What the index image can name is not held: it is read when the
+/// What is known of lost entries. What the index snapshot can name is not held: it is read when the
 /// losses are told, so that a lost data directory takes no memory for its keys.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
@@ -114,7 +114,7 @@ impl Losses {
     }
 
     /// Compares with what is left, and tells of each row that is lost. Entries without a name get one
-    /// from the index image, as far as it goes: it knows key, file and entry of what was live at its
+    /// from the index snapshot, as far as it goes: it knows key, file and entry of what was live at its
     /// checkpoint. What it does not list of a file that it covers was stale, if all of it can be
     /// read. Of tables that were dropped nothing is told. Gives how many were told, and the number of entries without a name.
     ///
@@ -122,7 +122,7 @@ impl Losses {
     /// `Io`, `Corrupt` of what is left; what `told` says.
     pub fn settle(
         mut self,
-        image: Option<ImageScan>,
+        snapshot: Vec<SnapshotScan>,
         left: &Survivors<'_>,
         tables: &[TableState],
         told: &mut LostRows<'_>,
@@ -130,7 +130,7 @@ impl Losses {
         let order = |(table, copy): &(u32, Copy)| (*table, mix64(copy.key));
         self.named.sort_unstable_by_key(order);
         let mut named = self.named.iter().copied().peekable();
-        let mut of_image = OfImage::new(image, &self.nameless);
+        let mut of_snapshot = OfSnapshot::new(snapshot, &self.nameless);
         let window = keys_window_bytes(left.files.len());
         let mut counts = Counts::default();
         for (table, state) in (0..).zip(tables) {
@@ -140,7 +140,7 @@ impl Losses {
                     let lost = lost.filter(|(of, _)| *of == table);
                     lost.map(|(_, copy)| mix64(copy.key))
                 };
-                let here = [at(named.peek().copied()), at(of_image.peek())];
+                let here = [at(named.peek().copied()), at(of_snapshot.peek())];
                 let Some(hash) = here.into_iter().flatten().min() else {
                     break;
                 };
@@ -153,8 +153,8 @@ impl Losses {
                 while at(named.peek().copied()) == Some(hash) {
                     named.next().into_iter().for_each(|(_, copy)| take(copy));
                 }
-                while at(of_image.peek()) == Some(hash) {
-                    of_image.next().into_iter().for_each(&mut take);
+                while at(of_snapshot.peek()) == Some(hash) {
+                    of_snapshot.next().into_iter().for_each(&mut take);
                 }
                 let found = found_at(&mut merge, hash)?;
                 if let Some(copy) = newest.filter(|_| !state.is_dropped)
@@ -172,7 +172,7 @@ impl Losses {
                 }
             }
         }
-        Ok((counts, of_image.nameless()))
+        Ok((counts, of_snapshot.nameless()))
     }
 }
 
@@ -202,14 +202,55 @@ fn fate(copy: Copy, found: Option<(u64, bool)>) -> Option<Fate> {
     }
 }
 
-/// The lost entries that the index image names, in its order: by table and mix64(key).
-struct OfImage<'a> {
-    scan: Option<ImageScan>,
+/// The lost entries that the index snapshot names, by table and mix64(key).
+struct OfSnapshot<'a> {
+    parts: Vec<OfPart<'a>>,
+    /// Lost entries of all files.
+    entries: u64,
+}
+
+impl<'a> OfSnapshot<'a> {
+    fn new(
+        parts: Vec<SnapshotScan>,
+        nameless: &'a HashMap<u64, (u64, Vec<Range<u32>>)>,
+    ) -> OfSnapshot<'a> {
+        let parts = parts.into_iter().map(|scan| OfPart::new(scan, nameless));
+        OfSnapshot {
+            parts: parts.collect(),
+            entries: nameless.values().map(|(_, r)| entries_of(r)).sum(),
+        }
+    }
+
+    /// The part whose entry is the next.
+    fn first(&mut self) -> Option<&mut OfPart<'a>> {
+        let order = |part: &mut OfPart<'_>| part.peek().map(|(table, c)| (table, mix64(c.key)));
+        let parts = self.parts.iter_mut();
+        let standing = parts.filter_map(|part| Some((order(part)?, part)));
+        standing.min_by_key(|(at, _)| *at).map(|(_, part)| part)
+    }
+
+    /// The entry it stands at.
+    fn peek(&mut self) -> Option<(u32, Copy)> {
+        self.first()?.peek()
+    }
+
+    fn next(&mut self) -> Option<Copy> {
+        self.first()?.next()
+    }
+
+    /// Lost entries that have no name; it stands at its end.
+    fn nameless(&self) -> u64 {
+        let known: u64 = self.parts.iter().map(OfPart::known).sum();
+        self.entries.saturating_sub(known)
+    }
+}
+
+/// Those of one part.
+struct OfPart<'a> {
+    scan: Option<SnapshotScan>,
     at: usize,
     /// Lost entries of each file that it covers, by its place in its list, and how many were named.
     files: Vec<Option<OfFile<'a>>>,
-    /// Lost entries of all files.
-    entries: u64,
     whole: bool,
 }
 
@@ -224,11 +265,8 @@ fn entries_of(ranges: &[Range<u32>]) -> u64 {
     ranges.iter().map(|r| u64::from(r.end - r.start)).sum()
 }
 
-impl<'a> OfImage<'a> {
-    fn new(
-        scan: Option<ImageScan>,
-        nameless: &'a HashMap<u64, (u64, Vec<Range<u32>>)>,
-    ) -> OfImage<'a> {
+impl<'a> OfPart<'a> {
+    fn new(scan: SnapshotScan, nameless: &'a HashMap<u64, (u64, Vec<Range<u32>>)>) -> OfPart<'a> {
         let of_file = |number: &u64| {
             nameless.get(number).map(|(rank, ranges)| OfFile {
                 number: *number,
@@ -237,12 +275,10 @@ impl<'a> OfImage<'a> {
                 named: 0,
             })
         };
-        let covered = scan.as_ref().map_or(&[][..], |scan| &scan.covered);
-        OfImage {
-            files: covered.iter().map(of_file).collect(),
-            scan,
+        OfPart {
+            files: scan.covered.iter().map(of_file).collect(),
+            scan: Some(scan),
             at: 0,
-            entries: nameless.values().map(|(_, r)| entries_of(r)).sum(),
             whole: false,
         }
     }
@@ -288,17 +324,15 @@ impl<'a> OfImage<'a> {
         Some(copy)
     }
 
-    /// Lost entries that have no name; it stands at its end.
-    fn nameless(&self) -> u64 {
+    /// Lost entries of which it is known what they were; it stands at its end.
+    fn known(&self) -> u64 {
         let files = self.files.iter().flatten();
-        let known: u64 = files
-            .map(|file| match self.whole {
-                // What it does not list was stale.
-                true => entries_of(file.ranges),
-                false => file.named,
-            })
-            .sum();
-        self.entries - known
+        let known = files.map(|file| match self.whole {
+            // What it does not list was stale.
+            true => entries_of(file.ranges),
+            false => file.named,
+        });
+        known.sum()
     }
 }
 

@@ -14,6 +14,7 @@ mod find;
 mod holes;
 mod layout;
 mod lost;
+mod snapshot;
 mod swap;
 
 use std::collections::BTreeSet;
@@ -168,7 +169,7 @@ pub enum RepairOutcome {
 /// # Cost
 /// Reads the store twice, and the key blocks of each earlier checkpoint that is whole; writes as many
 /// bytes as the damaged files have. Memory as for an inspection,
-/// and 32 bytes for each lost row of files that still name it. What only the index image names,
+/// and 32 bytes for each lost row of files that still name it. What only the index snapshot names,
 /// such as the rows of a lost data directory, is not held.
 ///
 /// # Errors
@@ -314,16 +315,16 @@ fn rounds(
     Err(Error::corrupt(build.root(), 0, what))
 }
 
-/// Numbers of the parameter files that something is wrong with.
+/// Numbers of the parameter files, and of the parts of the index snapshot, that something is wrong with.
 fn damaged_files(report: &Report) -> BTreeSet<u64> {
     let names = report
         .findings
         .iter()
-        .filter(|f| f.severity == Severity::Damage);
+        .filter(|f| f.severity > Severity::Leftover);
     let names = names.filter_map(|f| f.path.file_name()?.to_str());
     names
         .filter_map(|name| match parse_file_name(name) {
-            Some((FileKind::Rows, number)) => Some(number),
+            Some((FileKind::Rows | FileKind::Image | FileKind::Snapshot, number)) => Some(number),
             _ => None,
         })
         .collect()

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use super::Ssd;
 use super::data_file::DataFile;
 use super::edits::{self, Start};
-use super::manifest::{ManifestWriter, image_edit};
+use super::manifest::ManifestWriter;
 use super::tables::TableState;
 use crate::error::{Error, Result};
 use crate::format::manifest::CheckpointMeta;
@@ -94,7 +94,7 @@ impl Ssd {
         request: &CheckpointRequest<'_>,
     ) -> Result<CheckpointMeta> {
         let mut result = self.commit_inner(captured, request);
-        if matches!(result, Err(Error::NoSpace { .. })) && self.take_image_room() {
+        if matches!(result, Err(Error::NoSpace { .. })) && self.take_snapshot_room() {
             result = self.commit_inner(captured, request);
         }
         if result.is_err() {
@@ -214,7 +214,7 @@ impl Ssd {
                     checkpoints: &checkpoints,
                     hyper: &hyper,
                     cursors: &versions.cursors,
-                    image: manifest.image.map(image_edit),
+                    snapshot: &manifest.snapshot,
                 };
                 edits::snapshot(&versions, &start)
             } else {

@@ -78,7 +78,7 @@ pub fn create(
         checkpoints: &[],
         hyper: &HyperHistory::default(),
         cursors: &Cursors::default(),
-        image: None,
+        snapshot: &[],
     };
     let commit = edits::snapshot(&Versions::default(), &start);
     write_root(&*root, store, timeline, &stored, &commit, None)

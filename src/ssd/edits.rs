@@ -8,6 +8,7 @@ use super::hyper::{self, HyperHistory, Hypers};
 use super::tables::{TableHistory, TableState};
 use super::version::{Cursors, Versions};
 use crate::format::manifest::{CheckpointMeta, Edit, FileMeta, NOT_REMOVED};
+use crate::format::{FileKind, file_name};
 use crate::options::HyperParameters;
 use crate::units::CheckpointId;
 
@@ -44,8 +45,8 @@ pub struct Start<'a> {
     pub hyper: &'a HyperHistory,
     /// Readers and what they have.
     pub cursors: &'a Cursors,
-    /// The image in force.
-    pub image: Option<Edit>,
+    /// The parts of the index snapshot in force.
+    pub snapshot: &'a [SnapshotPart],
 }
 
 /// Everything a replay needs, for a new manifest.
@@ -70,7 +71,9 @@ pub fn snapshot(versions: &Versions, start: &Start<'_>) -> Commit {
             commit.edits.push(Edit::AddFile(meta));
         }
     }
-    commit.edits.extend(start.image.clone());
+    commit
+        .edits
+        .extend(start.snapshot.iter().map(SnapshotPart::edit));
     // One that is beyond is of a history that does not follow.
     let cursors = start.cursors.iter().filter(|(_, at)| **at <= last);
     commit.edits.extend(cursors.map(|(name, at)| Edit::Cursor {
@@ -135,15 +138,80 @@ pub fn changes(
     commit
 }
 
-/// An index image that the manifest names.
+/// A part of the index snapshot that the manifest names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ImageRef {
+pub struct SnapshotPart {
+    /// The data directory whose keys it has; `None`: of version 1, it has those of all of them.
+    pub directory: Option<u32>,
     /// File number.
     pub number: u64,
     /// Length.
     pub bytes: u64,
     /// Checksum of its footer.
     pub checksum: u64,
+}
+
+impl SnapshotPart {
+    /// Whether a store with so many data directories can have it.
+    #[must_use]
+    pub fn fits(&self, directories: usize) -> bool {
+        self.directory.is_none_or(|d| (d as usize) < directories)
+    }
+
+    /// The data directory that it lies in, of so many: the one after that whose keys it has, so that a
+    /// lost directory does not take the only list of its keys with it. `None`: of version 1, it lies
+    /// in the store's own.
+    #[must_use]
+    pub fn home(&self, directories: usize) -> Option<usize> {
+        let directory = self.directory? as usize;
+        Some((directory + 1) % directories.max(1))
+    }
+
+    /// What its file is.
+    #[must_use]
+    pub fn kind(&self) -> FileKind {
+        match self.directory {
+            Some(_) => FileKind::Snapshot,
+            None => FileKind::Image,
+        }
+    }
+
+    /// The name of its file.
+    #[must_use]
+    pub fn file_name(&self) -> String {
+        file_name(self.kind(), self.number)
+    }
+
+    /// The edit that names it.
+    #[must_use]
+    pub fn edit(&self) -> Edit {
+        let (number, bytes, checksum) = (self.number, self.bytes, self.checksum);
+        match self.directory {
+            Some(directory) => Edit::Snapshot {
+                directory,
+                number,
+                bytes,
+                checksum,
+            },
+            None => Edit::Image {
+                number,
+                bytes,
+                checksum,
+            },
+        }
+    }
+
+    /// The edit after which a data directory has none.
+    #[must_use]
+    pub fn none(directory: u32) -> Edit {
+        let none = SnapshotPart {
+            directory: Some(directory),
+            number: 0,
+            bytes: 0,
+            checksum: 0,
+        };
+        none.edit()
+    }
 }
 
 /// The state that a manifest's edits add up to.
@@ -161,11 +229,27 @@ pub struct Replay {
     pub hyper: HyperHistory,
     /// Readers and what they have.
     pub cursors: Cursors,
-    /// The image in force.
-    pub image: Option<ImageRef>,
+    /// The parts of the index snapshot in force, by data directory; one of version 1 is alone.
+    pub snapshot: Vec<SnapshotPart>,
 }
 
 impl Replay {
+    /// Puts a part (or none, if it has no number) among those of directories that `stays` wants.
+    fn set_part(&mut self, part: SnapshotPart, stays: impl Fn(Option<u32>) -> bool) {
+        self.snapshot.retain(|old| stays(old.directory));
+        if part.number != 0 {
+            self.snapshot.push(part);
+            self.snapshot.sort_unstable_by_key(|part| part.directory);
+        }
+    }
+
+    /// Whether a part with this number is in force, in a file of this kind.
+    #[must_use]
+    pub fn has_part(&self, kind: FileKind, number: u64) -> bool {
+        let is = |part: &SnapshotPart| part.number == number && part.kind() == kind;
+        self.snapshot.iter().any(is)
+    }
+
     /// Applies one edit; what contradicts the state is told in words.
     ///
     /// # Errors
@@ -196,11 +280,28 @@ impl Replay {
                 bytes,
                 checksum,
             } => {
-                self.image = (number != 0).then_some(ImageRef {
+                let whole = SnapshotPart {
+                    directory: None,
                     number,
                     bytes,
                     checksum,
-                });
+                };
+                self.set_part(whole, |_| false);
+            }
+            Edit::Snapshot {
+                directory,
+                number,
+                bytes,
+                checksum,
+            } => {
+                let part = SnapshotPart {
+                    directory: Some(directory),
+                    number,
+                    bytes,
+                    checksum,
+                };
+                // One of version 1 goes with the first part that comes.
+                self.set_part(part, |old| old.is_some_and(|old| old != directory));
             }
             Edit::CheckpointV1(meta, hyper) => {
                 for table in 0..u32::try_from(self.tables.count()).unwrap_or(u32::MAX) {
@@ -228,9 +329,6 @@ impl Replay {
                 renamed,
                 name,
             } => self.tables.rename(table, renamed, name)?,
-            Edit::Snapshot { number, .. } => {
-                return Err(format!("snapshot {number}: a later build wrote this"));
-            }
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::Ssd;
 use super::create::{Next, write_root};
 use super::directories::{make_dir, make_dir_in};
-use super::edits::{self, Start};
+use super::edits::{self, SnapshotPart, Start};
 use super::names::{list, stored_name};
 use super::small_files::{sync, write_whole};
 use super::space::refused;
@@ -58,6 +58,7 @@ impl Ssd {
         let target = fresh(make_dir(&*self.io.disk, target)?)?;
         let held = self.version_files(id, &(0..=u64::MAX))?;
         let mut exported = Versions::default();
+        let mut targets = Vec::with_capacity(names.len());
         for (i, (name, source)) in names.iter().zip(&self.directories).enumerate() {
             let directory = fresh(make_dir_in(&*target, Path::new(name))?)?;
             let index = u32::try_from(i).unwrap_or(u32::MAX);
@@ -72,8 +73,9 @@ impl Ssd {
                 };
                 exported.insert_closed(meta, None);
             }
-            sync(&*directory)?;
+            targets.push(directory);
         }
+        let snapshot = self.export_snapshot(id, &targets)?;
         let meta_name = file_name(FileKind::Meta, checkpoint.meta_number);
         link(&*self.root, &*target, &meta_name)?;
         let (tables, hyper, cursors) = {
@@ -88,7 +90,7 @@ impl Ssd {
             checkpoints: &[checkpoint],
             hyper: &hyper,
             cursors: &cursors,
-            image: None,
+            snapshot: &snapshot,
         };
         let commit = edits::snapshot(&exported, &start);
         let next = Next {
@@ -103,6 +105,35 @@ impl Ssd {
             &commit,
             Some((&checkpoint, next)),
         )
+    }
+}
+
+impl Ssd {
+    /// Links the parts of the index snapshot that an open at a checkpoint can use, each into the
+    /// directory that stands for the one it lies in, and syncs these. A part is a cache: one that can't be
+    /// linked is left out.
+    fn export_snapshot(
+        &self,
+        id: CheckpointId,
+        targets: &[Arc<dyn Directory>],
+    ) -> Result<Vec<SnapshotPart>> {
+        let mut linked = Vec::new();
+        for part in self.snapshot_in_force() {
+            let home = part.home(targets.len());
+            let target = home.and_then(|home| targets.get(home));
+            let usable = || {
+                self.open_snapshot_part(part)
+                    .is_ok_and(|scan| scan.checkpoint <= id)
+            };
+            if let Some(target) = target.filter(|_| usable()) {
+                // Another one may have taken its place meanwhile.
+                if link(self.place_of(&part), &**target, &part.file_name()).is_ok() {
+                    linked.push(part);
+                }
+            }
+        }
+        targets.iter().try_for_each(|target| sync(&**target))?;
+        Ok(linked)
     }
 }
 

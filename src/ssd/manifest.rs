@@ -11,11 +11,11 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError};
 
 use super::Ssd;
-use super::edits::{Commit, ImageRef};
+use super::edits::{Commit, SnapshotPart};
 use super::poison::Watched;
 use crate::error::{ArgumentError, Error, Result};
 use crate::format::current::Current;
-use crate::format::manifest::{self, Edit};
+use crate::format::manifest;
 use crate::format::{CURRENT_NAME, CURRENT_TEMPORARY_NAME, Version, manifest_names};
 use crate::io::{Directory, DiskFile, OpenMode};
 use crate::sync::MutexGuard;
@@ -33,8 +33,8 @@ pub struct ManifestWriter {
     pub snapshot_bytes: u64,
     /// What CURRENT says.
     pub current: Current,
-    /// The image in force.
-    pub image: Option<ImageRef>,
+    /// The parts of the index snapshot in force, by data directory; one of version 1 is alone.
+    pub snapshot: Vec<SnapshotPart>,
 }
 
 impl Ssd {
@@ -247,14 +247,5 @@ impl Ssd {
         tracing::error!(%cause, "the store refuses writes from here on");
         self.poison(cause);
         Err(Error::io(operation, path, e))
-    }
-}
-
-/// The edit that names an image.
-pub(super) fn image_edit(image: ImageRef) -> Edit {
-    Edit::Image {
-        number: image.number,
-        bytes: image.bytes,
-        checksum: image.checksum,
     }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use tracing::field::Empty;
 
-use super::edits::Replay;
+use super::edits::{Replay, SnapshotPart};
 use super::small_files::{read_start, read_whole};
 use crate::error::{Error, Result};
 use crate::format::current::Current;
@@ -115,6 +115,15 @@ pub(crate) fn check_sanity(
         let what = format!(
             "file {} has a number, place, rank, age or size that can't be",
             file.number
+        );
+        return Err(Error::corrupt(&path, 0, what));
+    }
+    let beyond =
+        |part: &&SnapshotPart| !part.fits(directories) || part.number >= current.file_number_limit;
+    if let Some(part) = replay.snapshot.iter().find(beyond) {
+        let what = format!(
+            "part {} of the index snapshot has a number or place that can't be",
+            part.number
         );
         return Err(Error::corrupt(&path, 0, what));
     }

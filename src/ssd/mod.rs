@@ -17,10 +17,8 @@ pub mod entry_scan;
 pub(crate) mod export;
 pub mod held;
 pub mod hyper;
-pub mod image;
-pub mod image_ranges;
-pub mod image_room;
 pub mod index;
+pub mod index_snapshot;
 pub(crate) mod lock;
 mod manifest;
 pub(crate) mod manifest_reader;
@@ -40,6 +38,9 @@ pub mod scan;
 pub mod sections;
 mod seek;
 pub(crate) mod small_files;
+pub mod snapshot_ranges;
+pub mod snapshot_room;
+mod snapshot_writer;
 pub(crate) mod space;
 pub mod tables;
 pub mod version;
@@ -61,11 +62,11 @@ use crate::sync::{Mutex, MutexGuard};
 use crate::units::CheckpointId;
 use data_file::DataFile;
 use held::Usage;
-use image_room::ImageRoom;
 use lock::Locks;
 use manifest::{ManifestWriter, NUMBERS_SPARE};
 use open_files::OpenFiles;
 use poison::Poison;
+use snapshot_room::SnapshotRoom;
 use space::refused;
 use version::{FileState, Slots, Versions};
 use writer::{FileWriter, Finished};
@@ -92,8 +93,8 @@ pub struct Ssd {
     pub disk_bytes_max: u64,
     /// When bookkeeping happens.
     pub thresholds: Thresholds,
-    /// The room that index images take.
-    pub images: ImageRoom,
+    /// The room that index snapshots take.
+    pub snapshots: SnapshotRoom,
     versions: Mutex<Versions>,
     manifest: Mutex<ManifestWriter>,
     /// The first failure that makes the state of the device, or of memory, unknown.
@@ -157,10 +158,10 @@ impl Ssd {
         self.versions().usage()
     }
 
-    /// Bytes of the index image, and of one being written.
+    /// Bytes of the index snapshot, and of one being written.
     #[must_use]
-    pub fn image_bytes(&self) -> u64 {
-        self.images.bytes()
+    pub fn index_snapshot_bytes(&self) -> u64 {
+        self.snapshots.bytes()
     }
 
     /// A file number that was never used. Reserves more, durably, when they run out.
@@ -223,7 +224,7 @@ impl Ssd {
         };
         let done = new.finished;
         let rank = rank.unwrap_or_else(|| {
-            self.images.add_flushed(done.bytes);
+            self.snapshots.add_flushed(done.bytes);
             versions.take_rank()
         });
         let meta = FileMeta {

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use super::Ssd;
+use super::edits::SnapshotPart;
 use super::names::{self, STORE_TEMPORARY_NAME};
 use crate::error::{Error, Result};
 use crate::format::manifest::FileMeta;
@@ -29,8 +30,8 @@ impl Ssd {
             let versions = self.versions();
             let files = versions.files.keys().next_back().copied();
             let metas = versions.checkpoints.iter().map(|c| c.meta_number);
-            let image = manifest.image.map(|image| image.number);
-            let named = metas.chain(files).chain(image);
+            let parts = manifest.snapshot.iter().map(|part| part.number);
+            let named = metas.chain(files).chain(parts);
             named.fold(manifest.current.manifest_number, u64::max)
         };
         self.remove_orphans(newest + 1)?;
@@ -67,12 +68,9 @@ impl Ssd {
             let metas: Vec<u64> = versions.checkpoints.iter().map(|c| c.meta_number).collect();
             (known, metas, versions.number_limit)
         };
-        let (manifest_number, image) = {
+        let (manifest_number, snapshot) = {
             let manifest = self.manifest();
-            (
-                manifest.current.manifest_number,
-                manifest.image.map(|i| i.number),
-            )
+            (manifest.current.manifest_number, manifest.snapshot.clone())
         };
         for directory in self.directories.iter().chain([&self.root]) {
             let names = directory
@@ -95,7 +93,10 @@ impl Ssd {
                     Some((FileKind::Manifest | FileKind::ManifestCopy, number)) => {
                         number != manifest_number
                     }
-                    Some((FileKind::Image, number)) => Some(number) != image,
+                    Some((kind @ (FileKind::Image | FileKind::Snapshot), number)) => {
+                        let is = |part: &SnapshotPart| part.number == number && part.kind() == kind;
+                        !snapshot.iter().any(is)
+                    }
                 };
                 if orphan && entry.is_file && !names::is_fixed_name(&entry.name) {
                     self.unlink(&**directory, &entry.name);

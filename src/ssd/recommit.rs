@@ -16,7 +16,6 @@ use super::Ssd;
 use super::commit::Captured;
 use super::edits::{self, Start};
 use super::lock::lock;
-use super::manifest::image_edit;
 use super::version::Versions;
 use crate::error::{ArgumentError, Error, Result};
 use crate::format::manifest::{CheckpointMeta, FileMeta, NOT_REMOVED};
@@ -197,7 +196,7 @@ impl Ssd {
             checkpoints: &recommitted.checkpoints,
             hyper: &recommitted.hyper,
             cursors: &recommitted.cursors,
-            image: manifest.image.map(image_edit),
+            snapshot: &manifest.snapshot,
         };
         let commit = edits::snapshot(&recommitted, &start);
         let old_manifest = current.manifest_number;

@@ -16,12 +16,12 @@ use super::Ssd;
 use super::directories::{open_parts, open_root, read_store};
 use super::edits::Replay;
 use super::hyper::Hypers;
-use super::image_room::ImageRoom;
 use super::lock::{Locks, lock_writer};
 use super::manifest::ManifestWriter;
 use super::manifest_reader::{check_sanity, read_current};
 use super::open_files::OpenFiles;
 use super::open_reader::lock_checkpoint;
+use super::snapshot_room::SnapshotRoom;
 use super::tables::TableState;
 use super::version::Versions;
 use crate::error::{Error, Holder, Result};
@@ -190,10 +190,10 @@ fn assemble(
         files: None,
         snapshot_bytes: 0,
         current,
-        image: replay.image,
+        snapshot: replay.snapshot,
     };
     let poison = Arc::default();
-    let images = ImageRoom::new(manifest.image);
+    let snapshots = SnapshotRoom::new(found.directories.len(), &manifest.snapshot);
     let ssd = Ssd {
         io: io.clone(),
         root: Arc::clone(root),
@@ -208,7 +208,7 @@ fn assemble(
         versions: Mutex::new(versions),
         manifest: Mutex::new(manifest),
         poison,
-        images,
+        snapshots,
         iterated: Mutex::default(),
         holds: Arc::default(),
         locks: Mutex::new(found.locks),

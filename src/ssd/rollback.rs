@@ -77,7 +77,7 @@ impl Ssd {
         current.step = checkpoint.step;
         current.next_checkpoint_id = self.versions().next_checkpoint;
         current.file_number_limit = self.versions().number_limit;
-        // The image may know files that this version does not have; it is a cache, and made anew.
+        // The index snapshot may know files that this version does not have; it is a cache, and made anew.
         let start = Start {
             timeline,
             parent: id,
@@ -85,7 +85,7 @@ impl Ssd {
             checkpoints: &rolled.checkpoints,
             hyper: &rolled.hyper,
             cursors: &rolled.cursors,
-            image: None,
+            snapshot: &[],
         };
         let commit = edits::snapshot(&rolled, &start);
         self.write_edits(&mut manifest, &mut current, &commit, true)?;

@@ -41,7 +41,7 @@ fn no_room(directory: &Path, asked_bytes: u64, space: Option<Space>) -> Error {
 impl Ssd {
     /// Fails with `NoSpace` unless `asked_bytes` fit under the limit and on the file system, and
     /// leave `reserve_bytes` under the limit (for the compaction that would make room). Room that
-    /// an index image has is made free first.
+    /// an index snapshot has is made free first.
     ///
     /// # Errors
     /// `NoSpace`, `Io`.
@@ -52,14 +52,14 @@ impl Ssd {
         reserve_bytes: u64,
     ) -> Result<()> {
         match self.check_space_as_it_is(directory, asked_bytes, reserve_bytes) {
-            Err(Error::NoSpace { .. }) if self.take_image_room() => {
+            Err(Error::NoSpace { .. }) if self.take_snapshot_room() => {
                 self.check_space_as_it_is(directory, asked_bytes, reserve_bytes)
             }
             result => result,
         }
     }
 
-    /// As [`Ssd::check_space`], where an image stays.
+    /// As [`Ssd::check_space`], where an index snapshot stays.
     ///
     /// # Errors
     /// `NoSpace`, `Io`.
@@ -76,10 +76,13 @@ impl Ssd {
         // One limit given holds for all directories; without one each has its file system's.
         let all = self.disk_bytes_max != 0;
         let usage = self.versions().usage_of(|d| all || d == directory);
-        let image_bytes = if all { self.image_bytes() } else { 0 };
+        let snapshot_bytes = match all {
+            true => self.snapshots.bytes(),
+            false => self.snapshots.bytes_in(directory),
+        };
         let used_bytes = (usage.current_bytes)
             .saturating_add(usage.pinned_bytes)
-            .saturating_add(image_bytes);
+            .saturating_add(snapshot_bytes);
         let default = space.total_bytes / 100 * 85;
         let limit = if self.disk_bytes_max == 0 {
             default
@@ -101,22 +104,24 @@ impl Ssd {
     }
 
     /// Fails with `NoSpace` unless `asked_bytes` more fit into the store's directory; room that an
-    /// image has is made free first.
+    /// snapshot has is made free first.
     pub(super) fn check_root_space(&self, asked_bytes: u64) -> Result<()> {
         match self.check_root_space_as_it_is(asked_bytes) {
-            Err(Error::NoSpace { .. }) if self.take_image_room() => {
+            Err(Error::NoSpace { .. }) if self.take_snapshot_room() => {
                 self.check_root_space_as_it_is(asked_bytes)
             }
             result => result,
         }
     }
 
-    pub(super) fn check_root_space_as_it_is(&self, asked_bytes: u64) -> Result<()> {
-        let path = self.root.path();
-        let space = self
-            .root
-            .space()
-            .map_err(|e| Error::io("measure", path, e))?;
+    fn check_root_space_as_it_is(&self, asked_bytes: u64) -> Result<()> {
+        self.check_free(&*self.root, asked_bytes)
+    }
+
+    /// Fails with `NoSpace` unless `asked_bytes` more fit into a directory.
+    pub(super) fn check_free(&self, place: &dyn Directory, asked_bytes: u64) -> Result<()> {
+        let path = place.path();
+        let space = place.space().map_err(|e| Error::io("measure", path, e))?;
         if asked_bytes <= space.free_bytes {
             return Ok(());
         }

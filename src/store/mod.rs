@@ -106,7 +106,7 @@ impl Store {
     /// Opens a store for writing, at its last checkpoint.
     ///
     /// # Cost
-    /// Reads the index image (16 bytes a row) and the key blocks of younger files (12 bytes a row),
+    /// Reads the index snapshot (16 bytes a row) and the key blocks of younger files (12 bytes a row),
     /// never rows.
     ///
     /// # Durability
@@ -317,7 +317,7 @@ impl Store {
     /// Closes a store that has no changes after its last checkpoint.
     ///
     /// # Cost
-    /// Waits for a running checkpoint, and for the index image if one is being written.
+    /// Waits for a running checkpoint, and for the index snapshot if one is being written.
     ///
     /// # Durability
     /// None of its own: what the last checkpoint has is durable already.
@@ -388,7 +388,7 @@ impl Store {
         let core = &self.parts.core;
         if !core.read_only && !core.options.inline {
             drop(self.parts.checkpointer.wait_idle());
-            self.parts.checkpointer.wait_images();
+            self.parts.checkpointer.wait_snapshots();
         }
         core.close();
         self.threads.join(core);

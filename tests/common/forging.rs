@@ -47,6 +47,7 @@ pub fn put_u64(bytes: &mut [u8], at: usize, value: u64) {
 
 /// Writes right checksums over a file of this name, as a file of `store`.
 pub fn reseal(name: &str, bytes: &mut [u8], store: [u8; 16]) {
+    use FileKind::{Image, Snapshot};
     let id = |number| FileIdentity::new(store, number);
     match (name, parse_file_name(name)) {
         (STORE_NAME, _) => fix(bytes, &FileIdentity::new(ZERO_STORE, 0), Kind::Identity, 0),
@@ -57,7 +58,7 @@ pub fn reseal(name: &str, bytes: &mut [u8], store: [u8; 16]) {
         (CURRENT_NAME, _) => fix(bytes, &id(0), Kind::Current, 0),
         (_, Some((FileKind::Rows, number))) => drop(forge::rows(bytes, &id(number))),
         (_, Some((FileKind::Meta, number))) => drop(forge::meta(bytes, &id(number))),
-        (_, Some((FileKind::Image, number))) => drop(forge::image(bytes, &id(number))),
+        (_, Some((Image | Snapshot, number))) => drop(forge::snapshot(bytes, &id(number))),
         (_, Some((FileKind::Manifest | FileKind::ManifestCopy, number))) => {
             forge::manifest(bytes, &id(number));
         }

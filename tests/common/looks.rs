@@ -52,7 +52,7 @@ pub fn only(disk: &SimDisk, end: &str) -> PathBuf {
     paths.remove(0)
 }
 
-/// Without an index image.
+/// Without an index snapshot.
 pub fn options() -> RuntimeOptions {
     RuntimeOptions::new()
         .cache_bytes(32 << 20)
@@ -60,11 +60,11 @@ pub fn options() -> RuntimeOptions {
         .inline(true)
 }
 
-/// With a new index image at every checkpoint.
-pub fn with_images() -> RuntimeOptions {
+/// With a new index snapshot at every checkpoint.
+pub fn with_snapshots() -> RuntimeOptions {
     options().thresholds(Thresholds {
-        image_young_bytes: 0,
-        image_young_part: u64::MAX,
+        snapshot_young_bytes: 0,
+        snapshot_young_part: u64::MAX,
         ..Thresholds::default()
     })
 }

@@ -123,15 +123,21 @@ fn make_late(disk: &SimDisk, kind: &str, path: &Path) {
     }
 }
 
-/// Unlinks the oldest file of each ending beside `path`, if it is not the only one.
+/// Unlinks the oldest file of each ending in the directory of `path` and in each one inside it, where
+/// it is not the only one.
 fn unlink_oldest(disk: &SimDisk, endings: &[&str], path: &Path) {
+    let root = path.parent();
     for ending in endings {
-        let of = |p: &PathBuf| {
-            p.parent() == path.parent() && p.extension().is_some_and(|e| e == *ending)
-        };
+        let of = |p: &PathBuf| p.extension().is_some_and(|e| e == *ending);
         let files: Vec<PathBuf> = disk.paths().into_iter().filter(of).collect();
-        if let [oldest, _, ..] = &files[..] {
-            disk.remove(oldest).unwrap();
+        for files in files.chunk_by(|a, b| a.parent() == b.parent()) {
+            let place = files[0].parent();
+            let inside = place == root || place.and_then(Path::parent) == root;
+            if let [oldest, _, ..] = files
+                && inside
+            {
+                disk.remove(oldest).unwrap();
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! - [`plan`] has a fixed order, so that each has what the tests of other things need.
 //! - [`mixed`] is everything a store can do in any order, with thresholds so low that a short run
-//!   meets index images, new manifests and new reserves of numbers.
+//!   meets index snapshots, new manifests and new reserves of numbers.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -165,8 +165,8 @@ pub fn some_options(random: &mut Random) -> RuntimeOptions {
         .policy([PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Fifo][below(random, 3)])
         .thresholds(Thresholds {
             open_files_least: 1,
-            image_young_bytes: random.below(500),
-            image_young_part: 2 + random.below(200),
+            snapshot_young_bytes: random.below(500),
+            snapshot_young_part: 2 + random.below(200),
             manifest_roll_bytes: random.below(300),
             numbers_reserved: 17 + random.below(16),
             open_unit_entries: 8 + random.below(100),

@@ -113,7 +113,7 @@ impl Truth {
     }
 }
 
-/// A store with an index image.
+/// A store with an index snapshot.
 pub fn grown() -> (SimDisk, Truth) {
     let (disk, mut run) = sample(1);
     let mut older = of_sim(&disk, Path::new(ROOT), CheckpointId(1));
@@ -132,8 +132,8 @@ pub fn grown() -> (SimDisk, Truth) {
         by_checkpoint,
         older,
     };
-    let image = |p: &PathBuf| p.extension().is_some_and(|e| e == "image");
-    assert!(disk.paths().iter().any(image));
+    let snapshot = |p: &PathBuf| p.extension().is_some_and(|e| e == "snapshot");
+    assert!(disk.paths().iter().any(snapshot));
     (disk, truth)
 }
 

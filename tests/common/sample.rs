@@ -66,11 +66,12 @@ pub fn read_rows(
 /// How often [`grow`] writes a row.
 pub const COPIES: u16 = 14;
 
-/// Adds a table whose few rows are written many times, and a checkpoint: now there is an index image,
-/// of two entry blocks. It is made once the key blocks of all copies are worth one. The one weight of
-/// each row is the number of its copy.
+/// Adds a table whose few rows are written many times, and a checkpoint: now there is an index snapshot;
+/// the part with the keys of the last data directory, which lies in the first, has two entry blocks of
+/// that table. It is made once the key
+/// blocks of all copies are worth one. The one weight of each row is the number of its copy.
 pub fn grow(run: &mut Run) {
-    const ROWS: u64 = 400;
+    const ROWS: usize = 400;
     run.options.cache_bytes = 32 << 20;
     // Rows go out together: few files.
     run.options.flush_step_rows = 0;
@@ -79,7 +80,14 @@ pub fn grow(run: &mut Run) {
     let store = run.store();
     let table = TableDescriptor::new("many", 1).optimizer(Optimizer::Sgd);
     let table = store.create_table(&table).unwrap();
-    let keys: Vec<u64> = (0..ROWS).map(key).collect();
+    // Three of four are in the last data directory.
+    let of = |part: usize| {
+        (0..)
+            .map(key)
+            .filter(move |k| part_range(part, 2).contains(&mix64(*k)))
+    };
+    let keys = of(1).take(ROWS / 4 * 3);
+    let keys: Vec<u64> = keys.chain(of(0).take(ROWS / 4)).collect();
     for copy in 1..=COPIES {
         let mut weights = vec![0.0; keys.len()];
         let lease = store.pull(table, &keys, &mut weights).unwrap();

@@ -8,7 +8,7 @@
 //! - A [`Lie`] stands for an engine with a mistake, and so for its recoveries: it answers calls that
 //!   the disk then never sees, or makes others before them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
@@ -54,9 +54,11 @@ pub struct Tally {
     /// Parameter files that were opened again after they had been closed.
     pub reopened: u64,
     pub removes: u64,
-    /// Index images begun, and manifests begun because the last one had grown.
-    pub images: u64,
+    /// Index snapshots begun, and manifests begun because the last one had grown.
+    pub snapshots: u64,
     pub rolls: u64,
+    /// Parts of snapshots by directory.
+    pub parts: BTreeMap<PathBuf, u64>,
     /// Operations by name.
     pub ops: BTreeSet<String>,
     pub directories: usize,
@@ -83,7 +85,13 @@ impl Tally {
 
     fn created(&mut self, path: &Path) {
         let is = |extension: &str| path.extension().is_some_and(|e| e == extension);
-        self.images += u64::from(is("image"));
+        if is("snapshot") {
+            // A snapshot has one part in each directory that has files.
+            let place = path.parent().map(Path::to_path_buf).unwrap_or_default();
+            let parts = self.parts.entry(place).or_default();
+            *parts += 1;
+            self.snapshots = self.snapshots.max(*parts);
+        }
         let stem = path.file_stem().and_then(|s| s.to_str());
         let number = stem.and_then(|s| s.parse().ok()).unwrap_or(0);
         self.number_max = self.number_max.max(number);

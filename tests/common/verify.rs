@@ -17,13 +17,13 @@ use std::sync::Arc;
 
 use hps::format::current::Current;
 use hps::format::identity::StoreIdentity;
-use hps::format::image::{
-    ImageFooter, decode_covered_block, decode_entry_block, decode_image_header,
+use hps::format::index_snapshot::{
+    SnapshotFooter, decode_covered_block, decode_entry_block, decode_snapshot_header,
 };
 use hps::format::manifest::ManifestReader;
 use hps::format::{BLOCK_BYTES, DecodeError, FileIdentity, FileKind, file_name, parse_file_name};
 use hps::io::sim::SimDisk;
-use hps::ssd::edits::Replay;
+use hps::ssd::edits::{Replay, SnapshotPart};
 use hps::*;
 
 use super::{Export, History, KEYS, Model, Op, Rows, Run, Saved, descriptor, key, same};
@@ -232,9 +232,8 @@ pub fn no_orphans(disk: &SimDisk, root: &Path) -> Verdict {
         disk.read_file(&root.join(name))
             .map_err(|e| format!("{name}: {e}"))
     };
-    let store = StoreIdentity::decode(&read("STORE")?)
-        .map_err(|e| format!("STORE: {e:?}"))?
-        .uuid;
+    let stored = StoreIdentity::decode(&read("STORE")?).map_err(|e| format!("STORE: {e:?}"))?;
+    let store = stored.uuid;
     let current = Current::decode(&read("CURRENT")?, &store).map_err(|e| format!("{e:?}"))?;
     let manifest = file_name(FileKind::Manifest, current.manifest_number);
     let content = read(&manifest)?;
@@ -267,10 +266,12 @@ pub fn no_orphans(disk: &SimDisk, root: &Path) -> Verdict {
     }
     let metas = replay.checkpoints.iter().map(|c| c.meta_number);
     expected.extend(metas.map(|n| file_name(FileKind::Meta, n)));
-    if let Some(image) = replay.image {
-        let name = file_name(FileKind::Image, image.number);
-        let identity = FileIdentity::new(store, image.number);
-        image_is_whole(&read(&name)?, &identity, image.checksum)
+    for part in &replay.snapshot {
+        let name = part.file_name();
+        let home = part.home(stored.directories.len());
+        let place = home.map(|home| &*stored.directories[home]);
+        let found = read(&Path::new(place.unwrap_or("")).join(&name).to_string_lossy())?;
+        part_is_whole(&found, store, part, &replay, stored.directories.len())
             .map_err(|e| format!("{name}: {e:?}"))?;
         expected.insert(name);
     }
@@ -282,27 +283,44 @@ pub fn no_orphans(disk: &SimDisk, root: &Path) -> Verdict {
     Ok(())
 }
 
-/// An image is only a cache; but one that CURRENT commits was synced before.
-fn image_is_whole(
+/// A part of an index snapshot is only a cache; but one that CURRENT commits was synced before. It
+/// has the keys, and lists the files, of its data directory alone.
+fn part_is_whole(
     content: &[u8],
-    identity: &FileIdentity,
-    checksum: u64,
+    store: [u8; 16],
+    part: &SnapshotPart,
+    replay: &Replay,
+    directories: usize,
 ) -> std::result::Result<(), DecodeError> {
+    let identity = &FileIdentity::new(store, part.number);
     let mut blocks = content.chunks_exact(BLOCK_BYTES);
     let mut next = || blocks.next().unwrap_or(&[]);
-    let (_, mut tally) = decode_image_header(next(), identity)?;
+    let (_, mut tally) = decode_snapshot_header(next(), identity)?;
+    assert_eq!(tally.directory(), part.directory);
     let (mut covered, mut entries) = (Vec::new(), Vec::new());
     while tally.covered_left() > 0 {
         decode_covered_block(next(), identity, &mut tally, &mut covered)?;
     }
+    let range = match part.directory {
+        Some(directory) => part_range(directory as usize, directories),
+        None => 0..=u64::MAX,
+    };
     while tally.next_offset() + (BLOCK_BYTES as u64) < content.len() as u64 {
         decode_entry_block(next(), identity, &mut tally, &mut entries)?;
+        assert!(
+            entries
+                .iter()
+                .all(|entry| range.contains(&mix64(entry.key)))
+        );
     }
-    let footer = ImageFooter::decode(next(), identity, tally.next_offset())?;
+    for file in covered.iter().filter_map(|number| replay.files.get(number)) {
+        assert!(part.directory.is_none_or(|d| d == file.directory));
+    }
+    let footer = SnapshotFooter::decode(next(), identity, tally.next_offset())?;
     footer.check(&tally)?;
     assert_eq!(
-        footer.checksum, checksum,
-        "another image than the one in force"
+        footer.checksum, part.checksum,
+        "another part than the one in force"
     );
     Ok(())
 }

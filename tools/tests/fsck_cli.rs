@@ -17,6 +17,7 @@ fn a_whole_store_is_described_and_left_as_it_is() {
     for part in [
         "table ads: 7 000 rows",
         "checkpoint 2 of step 2",
+        "an index snapshot of 1 part,",
         "whole",
         "norm from 2^",
     ] {
@@ -26,6 +27,13 @@ fn a_whole_store_is_described_and_left_as_it_is() {
     let quick = json(&fsck(&["--quick", "--json"], dir.path()));
     assert_eq!((&quick["v"], &quick["damage"]), (&1.into(), &0.into()));
     assert_eq!(quick["bytes_read"], 0);
+    let (part, path) = (&quick["snapshot"][0], of_kind(dir.path(), ".snapshot"));
+    assert_eq!(part["path"], path.to_str().unwrap());
+    assert_eq!(part["bytes"], path.metadata().unwrap().len());
+    assert_eq!(
+        (&part["directory"], &part["checkpoint"]),
+        (&0.into(), &1.into())
+    );
     let all = json(&fsck(&["--json", "--digest"], dir.path()));
     assert_eq!(all["tables"][0]["rows"], 7000);
     assert_eq!(all["tables"][0]["weights"]["largest"], 2.0);
@@ -50,7 +58,7 @@ fn damage_is_named_with_its_place_and_exit_code_4() {
         (".copy", 70, "cache"),
         (".meta", 130, "damage"),
         (".rows", 5000, "damage"),
-        (".image", 9000, "cache"),
+        (".snapshot", 9000, "cache"),
     ] {
         let path = of_kind(dir.path(), suffix);
         change_byte(&path, offset);
@@ -132,11 +140,11 @@ fn a_repair_is_offered_only_where_no_writer_has_the_store() {
     let dir = tempfile::tempdir().unwrap();
     sample(dir.path(), 2.0);
     let store = Store::open(dir.path(), RuntimeOptions::default()).unwrap();
-    change_byte(&of_kind(dir.path(), ".image"), 9000);
+    change_byte(&of_kind(dir.path(), ".snapshot"), 9000);
     let live = fsck(&[], dir.path());
     assert_eq!(code(&live), 4, "{}", text(&live));
     let said = text(&live);
-    assert!(said.contains("index image is damaged"), "{said}");
+    assert!(said.contains("index snapshot is damaged"), "{said}");
     assert!(!said.contains("--repair"), "{said}");
     assert!(said.contains("close the writer"), "{said}");
     store.close().unwrap();

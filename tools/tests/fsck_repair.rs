@@ -83,7 +83,7 @@ fn what_costs_no_row_is_mended_and_says_so() {
         ("CURRENT", 60),
         ("PART", 50),
         ("STORE", 40),
-        (".image", 5000),
+        (".snapshot", 5000),
     ] {
         let home = tempfile::tempdir().unwrap();
         let root = home.path().join("store");

@@ -306,7 +306,7 @@ fn a_store_keeps_its_own_limit_and_goes_on_when_it_is_raised() {
     fill(&mut trainer, &mut random);
     assert!(trainer.rows_are_readable() > 0, "no row can be read");
     trainer.last_checkpoint_is_whole();
-    // Manifest, meta files and index image come on top of the parameter files.
+    // Manifest, meta files and index snapshot come on top of the parameter files.
     let rows = bytes_below(&path.join("part-0"));
     assert!(rows <= limit, "{rows} bytes of rows");
     trainer.options.disk_bytes_max = limit * 4;

@@ -222,7 +222,7 @@ fn run(mount: &Mount, kind: Kind, call: u64, errno: i32, sticky: bool) -> End {
     let failed = mount.faults.disarm();
     let poisoned = matches!(trainer.store().flush(), Err(Error::Poisoned { .. }));
     if poisoned {
-        // The sync of an index image, after the checkpoint was acknowledged.
+        // The sync of an index snapshot, after the checkpoint was acknowledged.
         assert!(kind == Kind::Sync && failed > 0, "poisoned by nothing");
         end = End::Poisoned;
     } else {

@@ -54,7 +54,7 @@ fn litter(root: &Path, count: u64) -> Junk {
         let (list, name) = match n % 8 {
             0 => (&mut junk.orphans, format!("{number:012}.meta")),
             1 | 6 => (&mut junk.orphans, format!("{number:012}.rows")),
-            2 => (&mut junk.orphans, format!("{number:012}.image")),
+            2 => (&mut junk.orphans, format!("{number:012}.snapshot")),
             3 => (&mut junk.beyond, format!("{beyond:012}.rows")),
             4 => (&mut junk.beyond, format!("{beyond:012}.manifest")),
             _ => (&mut junk.strangers, format!("photo-{n}.jpg")),

@@ -38,7 +38,7 @@ fn options() -> RuntimeOptions {
         .retain_checkpoints(2)
 }
 
-/// Two tables, two checkpoints, removed keys and an index image. `last`: a value of the second.
+/// Two tables, two checkpoints, removed keys and an index snapshot. `last`: a value of the second.
 fn sample(directory: &Path, last: f32) {
     let store = Store::create(directory, CreateOptions::new(), options()).unwrap();
     let ads = TableDescriptor::new("ads", DIM);
@@ -51,7 +51,7 @@ fn sample(directory: &Path, last: f32) {
     }
     set(&store, users, &[1, 2, 3], 0.25);
     store.checkpoint(1, b"first").unwrap();
-    // The image is made in the background: it has its number before the next file asks for one.
+    // The index snapshot is made in the background: it has its number before the next file asks for one.
     store.close().unwrap();
     let store = Store::open(directory, options()).unwrap();
     set(&store, ads, &keys[5000..], last);
@@ -197,7 +197,7 @@ fn reports_of_damage_read_as_they_did() {
         (".copy", 70),
         (".meta", 130),
         (".rows", 5000),
-        (".image", 9000),
+        (".snapshot", 9000),
     ] {
         let name = format!("damaged-{}", suffix.trim_start_matches('.').to_lowercase());
         let path = of_kind(&store, suffix);
@@ -315,7 +315,7 @@ fn a_directory_whose_name_is_no_text_is_reported() {
 #[test]
 fn every_snapshot_has_its_case() {
     let kinds = [
-        "current", "store", "manifest", "copy", "meta", "rows", "image",
+        "current", "store", "manifest", "copy", "meta", "rows", "snapshot",
     ];
     check_names(&["hps-fsck", "hps-compact"], |name| {
         let damaged = name.strip_prefix("damaged-");

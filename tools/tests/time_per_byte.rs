@@ -98,20 +98,20 @@ fn a_gib_of_a_store_is_opened_inspected_and_repaired_in_a_time_that_is_printed()
     };
     timed("an opening", &mut || open(&root).unwrap());
     timed("an inspection", &mut || assert_eq!(look(&root), None));
-    let images = of_kind(&all, "image");
-    assert!(!images.is_empty());
-    images.iter().for_each(|image| damage(image));
-    timed("an opening with a damaged image", &mut || {
+    let snapshots = of_kind(&all, "snapshot");
+    assert!(!snapshots.is_empty());
+    snapshots.iter().for_each(|snapshot| damage(snapshot));
+    timed("an opening with a damaged snapshot", &mut || {
         open(&root).unwrap()
     });
     let cache = Some(Severity::Cache);
     timed("an inspection of that", &mut || {
         assert_eq!(look(&root), cache)
     });
-    images
+    snapshots
         .iter()
-        .for_each(|image| fs::remove_file(image).unwrap());
-    timed("an opening without image", &mut || open(&root).unwrap());
+        .for_each(|snapshot| fs::remove_file(snapshot).unwrap());
+    timed("an opening without snapshot", &mut || open(&root).unwrap());
     of_kind(&all, "rows").iter().for_each(|rows| damage(rows));
     let worst = Some(Severity::Damage);
     timed("an inspection of damaged files", &mut || {

@@ -7,7 +7,7 @@ use super::checksum::{FileIdentity, Kind};
 use super::current::Current;
 use super::footer::Footer;
 use super::identity::{StoreIdentity, decode_part};
-use super::image;
+use super::index_snapshot;
 use super::layout::{DecodeError, Decoded, seal};
 use super::meta::decode_meta;
 use super::param_file;
@@ -67,18 +67,29 @@ impl Case {
 }
 
 fn decode_covered(bytes: &[u8], place: Place) -> Decoded<()> {
-    let (_, mut tally) = image::encode_image_header(&place.identity, CheckpointId(2), 512);
-    image::decode_covered_block(bytes, &place.identity, &mut tally, &mut Vec::new())
+    let (_, mut tally) = index_snapshot::encode_part_header(
+        &place.identity,
+        CheckpointId(2),
+        super::samples::PART,
+        512,
+    );
+    index_snapshot::decode_covered_block(bytes, &place.identity, &mut tally, &mut Vec::new())
 }
 
-/// Reads the third block of the sample image, the first one of entries.
+/// Reads the third block of the sample snapshot, the first one of entries.
 fn decode_entries(bytes: &[u8], place: Place) -> Decoded<()> {
-    let (_, mut tally) = image::encode_image_header(&place.identity, CheckpointId(2), 512);
+    let (_, mut tally) = index_snapshot::encode_part_header(
+        &place.identity,
+        CheckpointId(2),
+        super::samples::PART,
+        512,
+    );
     let mut block = [0; BLOCK_BYTES];
-    for numbers in samples::covered().chunks(image::COVERED_PER_BLOCK) {
-        image::encode_covered_block(&mut block, numbers, &place.identity, &mut tally);
+    for numbers in samples::covered().chunks(index_snapshot::COVERED_PER_BLOCK) {
+        index_snapshot::encode_covered_block(&mut block, numbers, &place.identity, &mut tally);
     }
-    image::decode_entry_block(bytes, &place.identity, &mut tally, &mut Vec::new()).map(|_| ())
+    index_snapshot::decode_entry_block(bytes, &place.identity, &mut tally, &mut Vec::new())
+        .map(|_| ())
 }
 
 /// Structures of a parameter file.
@@ -136,14 +147,14 @@ fn rows_cases() -> Vec<Case> {
     ]
 }
 
-/// Structures of an image.
-fn image_cases() -> Vec<Case> {
-    let file = samples::image_file();
+/// Structures of an index snapshot.
+fn snapshot_cases() -> Vec<Case> {
+    let file = samples::snapshot_file();
     let block = BLOCK_BYTES as u64;
     let case = |name, kind, offset, versioned, decode| Case {
         name,
         bytes: cut(&file, offset, BLOCK_BYTES),
-        number: samples::IMAGE,
+        number: samples::SNAPSHOT,
         offset,
         kind,
         sealed: BLOCK_BYTES,
@@ -152,27 +163,30 @@ fn image_cases() -> Vec<Case> {
     };
     vec![
         case(
-            "image header",
-            Kind::ImageHeader,
+            "snapshot header",
+            Kind::SnapshotHeader,
             0,
             true,
-            |bytes, place| image::decode_image_header(bytes, &place.identity).map(|_| ()),
+            |bytes, place| {
+                index_snapshot::decode_snapshot_header(bytes, &place.identity).map(|_| ())
+            },
         ),
-        case("covered", Kind::ImageBlock, block, false, decode_covered),
+        case("covered", Kind::SnapshotBlock, block, false, decode_covered),
         case(
             "entries",
-            Kind::ImageBlock,
+            Kind::SnapshotBlock,
             3 * block,
             false,
             decode_entries,
         ),
         case(
-            "image footer",
-            Kind::ImageFooter,
+            "snapshot footer",
+            Kind::SnapshotFooter,
             6 * block,
             true,
             |bytes, place| {
-                image::ImageFooter::decode(bytes, &place.identity, place.offset).map(|_| ())
+                index_snapshot::SnapshotFooter::decode(bytes, &place.identity, place.offset)
+                    .map(|_| ())
             },
         ),
     ]
@@ -234,7 +248,7 @@ fn file_cases() -> Vec<Case> {
 fn cases() -> Vec<Case> {
     let cases: Vec<Case> = rows_cases()
         .into_iter()
-        .chain(image_cases())
+        .chain(snapshot_cases())
         .chain(file_cases())
         .collect();
     for case in &cases {
@@ -329,14 +343,14 @@ fn bytes_of_another_store_file_or_place_are_refused() {
     }
     for case in rows_cases()
         .iter()
-        .chain(&image_cases())
+        .chain(&snapshot_cases())
         .filter(|case| case.offset > 0)
     {
         let moved = Place {
             offset: case.offset + BLOCK_BYTES as u64,
             ..case.place()
         };
-        let by_tally = case.kind == Kind::ImageBlock;
+        let by_tally = case.kind == Kind::SnapshotBlock;
         assert!(
             (case.decode)(&case.bytes, moved).is_err() || by_tally,
             "{}: moved",
@@ -366,7 +380,7 @@ fn a_newer_version_is_told_from_damage() {
 
 #[test]
 fn another_fingerprint_of_the_same_version_is_refused() {
-    let footers = [Kind::Footer, Kind::ImageFooter];
+    let footers = [Kind::Footer, Kind::SnapshotFooter];
     for case in cases()
         .iter()
         .filter(|case| case.versioned && !footers.contains(&case.kind))
@@ -442,8 +456,8 @@ fn unused_places_of_a_key_block_are_zero_under_a_right_checksum() {
 }
 
 #[test]
-fn entries_of_an_image_out_of_order_or_reach_are_refused_under_a_right_checksum() {
-    let cases = image_cases();
+fn entries_of_an_index_snapshot_out_of_order_or_reach_are_refused_under_a_right_checksum() {
+    let cases = snapshot_cases();
     let block = cases.iter().find(|case| case.name == "entries").unwrap();
     let location = 16 + 8;
     let refused = |change: &dyn Fn(&mut [u8])| block.read(&block.resealed(change)).is_err();
@@ -455,7 +469,11 @@ fn entries_of_an_image_out_of_order_or_reach_are_refused_under_a_right_checksum(
         refused(&|bytes| put(bytes, location, 512 << 40)),
         "a file that is not covered"
     );
-    for bit in 32..39 {
+    for bit in 32..36 {
+        let class = |bytes: &mut [u8]| put(bytes, location, 1 << bit);
+        assert!(!refused(&class), "bit {bit} of a class");
+    }
+    for bit in 36..39 {
         assert!(
             refused(&|bytes| put(bytes, location, 1 << bit)),
             "reserved bit {bit}"

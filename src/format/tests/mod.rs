@@ -3,7 +3,7 @@
 use super::*;
 
 mod damage;
-mod images;
 mod rules;
 mod samples;
+mod snapshots;
 mod written;

@@ -5,7 +5,7 @@ use super::checksum::{Digest, FileIdentity, roll};
 use super::current::Current;
 use super::footer::{Footer, Run, RunKind};
 use super::identity::{StoreIdentity, encode_part};
-use super::image::{self, ImageEntry, ImageFooter};
+use super::index_snapshot::{self, SnapshotEntry, SnapshotFooter};
 use super::layout::{DecodeError, Decoded, check_zero};
 use super::manifest::{
     CheckpointMeta, Edit, FileMeta, ManifestReader, NOT_REMOVED, encode_manifest,
@@ -21,7 +21,7 @@ pub const STORE: [u8; 16] = *b"sample store 016";
 pub const MANIFEST: u64 = 3;
 pub const ROWS: u64 = 7;
 pub const META: u64 = 8;
-pub const IMAGE: u64 = 9;
+pub const SNAPSHOT: u64 = 9;
 /// Index of the sample data directory.
 pub const PART: u32 = 1;
 
@@ -281,7 +281,7 @@ pub fn edits_of(version: Version) -> Vec<Edit> {
                 },
                 Edit::Snapshot {
                     directory: PART,
-                    number: IMAGE,
+                    number: SNAPSHOT,
                     bytes: 16_384,
                     checksum: 0xfeed,
                 },
@@ -315,7 +315,7 @@ fn edits_of_all() -> Vec<Edit> {
     });
     edits.push(Edit::DropFile { number: 5 });
     edits.push(Edit::Image {
-        number: IMAGE,
+        number: SNAPSHOT,
         bytes: 16_384,
         checksum: 0xfeed,
     });
@@ -381,13 +381,14 @@ pub fn meta_file() -> Vec<u8> {
     [header.as_slice(), body].concat()
 }
 
-/// Entries of the sample image: (table, entries), a block each.
-pub fn image_blocks() -> Vec<(u32, Vec<ImageEntry>)> {
-    let entry = |key: u64, i: u32| ImageEntry {
+/// Entries of the sample snapshot: (table, entries), a block each.
+pub fn snapshot_blocks() -> Vec<(u32, Vec<SnapshotEntry>)> {
+    let entry = |key: u64, i: u32| SnapshotEntry {
         key,
         ordinal: i % 512,
         tombstone: i.is_multiple_of(5),
         entry: u32::MAX - i,
+        class: u8::try_from(i % 16).unwrap(),
     };
     let entries = |keys: Vec<u64>| {
         keys.into_iter()
@@ -395,8 +396,8 @@ pub fn image_blocks() -> Vec<(u32, Vec<ImageEntry>)> {
             .map(|(key, i)| entry(key, i))
             .collect()
     };
-    let all: Vec<ImageEntry> = entries(keys(300, 0));
-    let (full, rest) = all.split_at(image::ENTRIES_PER_BLOCK);
+    let all: Vec<SnapshotEntry> = entries(keys(300, 0));
+    let (full, rest) = all.split_at(index_snapshot::ENTRIES_PER_BLOCK);
     vec![
         (0, full.to_vec()),
         (0, rest.to_vec()),
@@ -404,49 +405,72 @@ pub fn image_blocks() -> Vec<(u32, Vec<ImageEntry>)> {
     ]
 }
 
-/// Numbers of the files that the sample image covers: two blocks.
+/// Numbers of the files that the sample snapshot covers: two blocks.
 pub fn covered() -> Vec<u64> {
     (0..512).map(|i| 20 + 3 * i).collect()
 }
 
-/// An image.
-pub fn image_file() -> Vec<u8> {
-    let identity = identity(IMAGE);
-    let numbers = covered();
-    let count = u32::try_from(numbers.len()).unwrap();
-    let (header, mut tally) = image::encode_image_header(&identity, CheckpointId(2), count);
+/// A part of an index snapshot.
+pub fn snapshot_file() -> Vec<u8> {
+    let (identity, count) = (identity(SNAPSHOT), u32::try_from(covered().len()).unwrap());
+    let start = index_snapshot::encode_part_header(&identity, CheckpointId(2), PART, count);
+    snapshot_after(start, snapshot_blocks())
+}
+
+/// An image of version 1, of all data directories: it has no classes.
+pub fn whole_snapshot_file() -> Vec<u8> {
+    let (identity, count) = (identity(SNAPSHOT), u32::try_from(covered().len()).unwrap());
+    let start = index_snapshot::encode_image_header(&identity, CheckpointId(2), count);
+    snapshot_after(start, whole_snapshot_blocks())
+}
+
+/// Its entries.
+pub fn whole_snapshot_blocks() -> Vec<(u32, Vec<SnapshotEntry>)> {
+    let mut blocks = snapshot_blocks();
+    for entry in blocks.iter_mut().flat_map(|(_, entries)| entries) {
+        entry.class = 0;
+    }
+    blocks
+}
+
+fn snapshot_after(
+    (header, mut tally): ([u8; BLOCK_BYTES], index_snapshot::SnapshotTally),
+    blocks: Vec<(u32, Vec<SnapshotEntry>)>,
+) -> Vec<u8> {
+    let (identity, numbers) = (identity(SNAPSHOT), covered());
     let mut out = header.to_vec();
     let mut block = vec![0xee; BLOCK_BYTES];
-    for numbers in numbers.chunks(image::COVERED_PER_BLOCK) {
-        image::encode_covered_block(&mut block, numbers, &identity, &mut tally);
+    for numbers in numbers.chunks(index_snapshot::COVERED_PER_BLOCK) {
+        index_snapshot::encode_covered_block(&mut block, numbers, &identity, &mut tally);
         out.extend_from_slice(&block);
     }
-    for (table, entries) in image_blocks() {
-        image::encode_entry_block(&mut block, table, &entries, &identity, &mut tally);
+    for (table, entries) in blocks {
+        index_snapshot::encode_entry_block(&mut block, table, &entries, &identity, &mut tally);
         out.extend_from_slice(&block);
     }
     assert_eq!(tally.next_offset(), out.len() as u64);
-    out.extend_from_slice(&image::encode_image_footer(&identity, &tally).0);
+    out.extend_from_slice(&index_snapshot::encode_snapshot_footer(&identity, &tally).0);
     out
 }
 
-type ImageContent = (CheckpointId, Vec<u64>, Vec<(u32, Vec<ImageEntry>)>);
+type SnapshotContent = (CheckpointId, Vec<u64>, Vec<(u32, Vec<SnapshotEntry>)>);
 
-/// Reads an image: checkpoint, files, blocks.
-pub fn read_image(bytes: &[u8], id: &FileIdentity) -> Decoded<ImageContent> {
+/// Reads an index snapshot: checkpoint, files, blocks.
+pub fn read_snapshot(bytes: &[u8], id: &FileIdentity) -> Decoded<SnapshotContent> {
     let footer_offset = bytes.len().saturating_sub(BLOCK_BYTES) as u64;
     let footer = part(bytes, footer_offset, BLOCK_BYTES)?;
-    let footer = ImageFooter::decode(footer, id, footer_offset)?;
-    let (checkpoint, mut tally) = image::decode_image_header(part(bytes, 0, BLOCK_BYTES)?, id)?;
+    let footer = SnapshotFooter::decode(footer, id, footer_offset)?;
+    let (checkpoint, mut tally) =
+        index_snapshot::decode_snapshot_header(part(bytes, 0, BLOCK_BYTES)?, id)?;
     let (mut numbers, mut blocks) = (Vec::new(), Vec::new());
     while tally.covered_left() > 0 {
         let block = part(bytes, tally.next_offset(), BLOCK_BYTES)?;
-        image::decode_covered_block(block, id, &mut tally, &mut numbers)?;
+        index_snapshot::decode_covered_block(block, id, &mut tally, &mut numbers)?;
     }
     while tally.next_offset() < footer_offset {
         let mut entries = Vec::new();
         let block = part(bytes, tally.next_offset(), BLOCK_BYTES)?;
-        let table = image::decode_entry_block(block, id, &mut tally, &mut entries)?;
+        let table = index_snapshot::decode_entry_block(block, id, &mut tally, &mut entries)?;
         blocks.push((table, entries));
     }
     footer.check(&tally)?;
@@ -459,7 +483,7 @@ pub fn files() -> Vec<(&'static str, Vec<u8>)> {
         ("000000000003.manifest", manifest_of(&edits()).0),
         ("000000000007.rows", rows_file().0),
         ("000000000008.meta", meta_file()),
-        ("000000000009.image", image_file()),
+        ("000000000009.snapshot", snapshot_file()),
         ("CURRENT", current().encode(&STORE).to_vec()),
         ("STORE", store_identity().encode().unwrap().to_vec()),
         ("PART", encode_part(&STORE, PART).to_vec()),

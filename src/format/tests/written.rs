@@ -11,7 +11,9 @@ use super::manifest::{Edit, ManifestReader};
 use super::meta::decode_meta;
 use super::param_file;
 use super::samples::{self, STORE, cut, identity};
-use super::{BLOCK_BYTES, FileKind, Version, data_file_name, file_name, image, parse_file_name};
+use super::{
+    BLOCK_BYTES, FileKind, Version, data_file_name, file_name, index_snapshot, parse_file_name,
+};
 use crate::units::CheckpointId;
 
 #[test]
@@ -48,7 +50,7 @@ fn a_parameter_file_is_read_back_as_written() {
 }
 
 #[test]
-fn a_verifier_finds_a_flip_anywhere_in_a_parameter_file_or_image() {
+fn a_verifier_finds_a_flip_anywhere_in_a_parameter_file_or_snapshot() {
     let (mut rows, offset, _) = samples::rows_file();
     for at in (0..rows.len()).step_by(97) {
         rows[at] ^= 4;
@@ -56,12 +58,12 @@ fn a_verifier_finds_a_flip_anywhere_in_a_parameter_file_or_image() {
         assert!(read.is_err(), "byte {at} of the parameter file");
         rows[at] ^= 4;
     }
-    let mut image = samples::image_file();
-    for at in (0..image.len()).step_by(97) {
-        image[at] ^= 4;
-        let read = samples::read_image(&image, &identity(samples::IMAGE));
-        assert!(read.is_err(), "byte {at} of the image");
-        image[at] ^= 4;
+    let mut snapshot = samples::snapshot_file();
+    for at in (0..snapshot.len()).step_by(97) {
+        snapshot[at] ^= 4;
+        let read = samples::read_snapshot(&snapshot, &identity(samples::SNAPSHOT));
+        assert!(read.is_err(), "byte {at} of the index snapshot");
+        snapshot[at] ^= 4;
     }
 }
 
@@ -245,33 +247,38 @@ fn data_directories_that_do_not_fit_are_refused() {
 }
 
 #[test]
-fn an_image_is_read_back_as_written_and_its_blocks_keep_their_places() {
-    let mut file = samples::image_file();
-    let id = identity(samples::IMAGE);
-    let expected = (CheckpointId(2), samples::covered(), samples::image_blocks());
-    assert_eq!(samples::read_image(&file, &id), Ok(expected));
+fn an_index_snapshot_is_read_back_as_written_and_its_blocks_keep_their_places() {
+    let mut file = samples::snapshot_file();
+    let id = identity(samples::SNAPSHOT);
+    let expected = (
+        CheckpointId(2),
+        samples::covered(),
+        samples::snapshot_blocks(),
+    );
+    assert_eq!(samples::read_snapshot(&file, &id), Ok(expected));
     let (front, back) = file.split_at_mut(4 * BLOCK_BYTES);
     front[3 * BLOCK_BYTES..].swap_with_slice(&mut back[..BLOCK_BYTES]);
     assert!(
-        samples::read_image(&file, &id).is_err(),
+        samples::read_snapshot(&file, &id).is_err(),
         "two blocks are exchanged"
     );
 }
 
 #[test]
-fn entries_of_an_image_are_refused_by_the_writer_out_of_order() {
-    let blocks = samples::image_blocks();
+fn entries_of_an_index_snapshot_are_refused_by_the_writer_out_of_order() {
+    let blocks = samples::snapshot_blocks();
     let refused = |order: &[usize]| {
         let write = || {
-            let id = identity(samples::IMAGE);
-            let (_, mut tally) = image::encode_image_header(&id, CheckpointId(2), 512);
+            let id = identity(samples::SNAPSHOT);
+            let (_, mut tally) =
+                index_snapshot::encode_part_header(&id, CheckpointId(2), samples::PART, 512);
             let mut block = [0; BLOCK_BYTES];
-            for numbers in samples::covered().chunks(image::COVERED_PER_BLOCK) {
-                image::encode_covered_block(&mut block, numbers, &id, &mut tally);
+            for numbers in samples::covered().chunks(index_snapshot::COVERED_PER_BLOCK) {
+                index_snapshot::encode_covered_block(&mut block, numbers, &id, &mut tally);
             }
             for at in order {
                 let (table, entries) = &blocks[*at];
-                image::encode_entry_block(&mut block, *table, entries, &id, &mut tally);
+                index_snapshot::encode_entry_block(&mut block, *table, entries, &id, &mut tally);
             }
         };
         std::panic::catch_unwind(write).is_err()
@@ -364,9 +371,14 @@ fn golden_files_of_version_1_are_read_as_they_were_written() {
     let file = read("000000000008.meta");
     let meta = decode_meta(&file, &identity(samples::META)).unwrap();
     assert_eq!(meta.body, b"{\"auc\":0.5}".as_slice());
-    let image = samples::read_image(&read("000000000009.image"), &identity(samples::IMAGE));
-    let expected = (CheckpointId(2), samples::covered(), samples::image_blocks());
-    assert_eq!(image, Ok(expected));
+    let snapshot =
+        samples::read_snapshot(&read("000000000009.image"), &identity(samples::SNAPSHOT));
+    let expected = (
+        CheckpointId(2),
+        samples::covered(),
+        samples::whole_snapshot_blocks(),
+    );
+    assert_eq!(snapshot, Ok(expected));
     let store = StoreIdentity::decode(&read("STORE"));
     assert_eq!(store, Ok(samples::store_identity()));
     assert_eq!(decode_part(&read("PART"), &STORE), Ok(samples::PART));

@@ -21,7 +21,7 @@ fn a_hundred_changes_are_followed_and_no_more() {
     assert!(!changes.follow() && !changes.follow());
 }
 
-/// A store that makes an image and a manifest afresh at every checkpoint, and its one table.
+/// A store that makes an index snapshot and a manifest afresh at every checkpoint, and its one table.
 fn store(disk: &SimDisk) -> (Store, TableId) {
     let options = RuntimeOptions {
         cache_bytes: 1 << 20,
@@ -29,8 +29,8 @@ fn store(disk: &SimDisk) -> (Store, TableId) {
         threads: 1,
         retain_checkpoints: 2,
         thresholds: Thresholds {
-            image_young_bytes: 0,
-            image_young_part: u64::MAX,
+            snapshot_young_bytes: 0,
+            snapshot_young_part: u64::MAX,
             manifest_roll_bytes: 0,
             ..Thresholds::default()
         },
@@ -115,7 +115,7 @@ fn what_current_names_counts_and_no_other_file_of_a_kind_does() {
     let mut kinds: Vec<_> = paths.iter().filter_map(|p| p.extension()).collect();
     kinds.sort();
     kinds.dedup();
-    assert_eq!(kinds, ["copy", "image", "manifest", "meta", "rows"]);
+    assert_eq!(kinds, ["copy", "manifest", "meta", "rows", "snapshot"]);
     for path in &paths {
         assert!(names(path), "{}", path.display());
         let name = path.file_name().and_then(|name| name.to_str()).unwrap();
@@ -169,7 +169,7 @@ fn beside_a_new_current_findings_about_what_it_does_not_name_are_left_out() {
     };
     let now = numbered(&disk);
     let old: Vec<PathBuf> = old.into_iter().filter(|p| !now.contains(p)).collect();
-    for kind in ["copy", "image", "manifest", "meta", "rows"] {
+    for kind in ["copy", "snapshot", "manifest", "meta", "rows"] {
         let replaced = old.iter().any(|p| p.extension().is_some_and(|e| e == kind));
         assert!(replaced, "{kind}: {old:?}");
     }

@@ -74,7 +74,7 @@ fn told_of(losses: Losses, tables: &[TableState]) -> (Vec<(String, LostRow)>, Co
         rows.push((String::from(name), row));
         Ok(())
     };
-    let (counts, nameless) = losses.settle(None, &left, tables, &mut tell).unwrap();
+    let (counts, nameless) = losses.settle(Vec::new(), &left, tables, &mut tell).unwrap();
     (rows, counts, nameless)
 }
 
@@ -144,7 +144,7 @@ fn whoever_is_told_may_stop_it() {
         calls += 1;
         Err(crate::Error::Cancelled)
     };
-    let ended = losses.settle(None, &left, &[table("t", false)], &mut tell);
+    let ended = losses.settle(Vec::new(), &left, &[table("t", false)], &mut tell);
     assert!(matches!(ended, Err(crate::Error::Cancelled)));
     assert_eq!(calls, 1);
 }

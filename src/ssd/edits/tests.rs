@@ -58,14 +58,15 @@ fn edits_that_contradict_what_came_before_are_told() {
     let ids: Vec<u64> = replay.checkpoints.iter().map(|c| c.id.0).collect();
     assert_eq!((ids, replay.files.len()), (vec![4], 0));
     let (number, bytes, checksum) = (9, 3, 4);
-    let named = ImageRef {
+    let named = SnapshotPart {
+        directory: None,
         number,
         bytes,
         checksum,
     };
-    assert_eq!(replay.image, Some(named));
+    assert_eq!(replay.snapshot, [named]);
     replay.apply(image(0)).unwrap();
-    assert_eq!(replay.image, None);
+    assert_eq!(replay.snapshot, []);
 }
 
 #[test]
@@ -76,4 +77,62 @@ fn a_checkpoint_sees_what_went_up_to_it() {
         (seen(3, 2), seen(NOT_REMOVED.0, 9)),
         (NOT_REMOVED, NOT_REMOVED)
     );
+}
+
+/// An image of version 1 and parts are never in force together.
+#[test]
+fn parts_replace_an_image_and_each_other_by_directory() {
+    let part = |directory, number| SnapshotPart {
+        directory,
+        number,
+        bytes: 4096 * number,
+        checksum: !number,
+    };
+    let mut replay = Replay::default();
+    let mut now = |edit: Edit| -> Vec<(Option<u32>, u64)> {
+        replay.apply(edit).unwrap();
+        let parts = replay.snapshot.iter();
+        assert!(parts.clone().all(|p| *p == part(p.directory, p.number)));
+        for (number, kind) in (1..9).flat_map(|n| FileKind::ALL.map(|kind| (n, kind))) {
+            let whole = |p: &SnapshotPart| match p.directory {
+                Some(_) => FileKind::Snapshot,
+                None => FileKind::Image,
+            };
+            let is = |p: &SnapshotPart| p.number == number && whole(p) == kind;
+            assert_eq!(replay.has_part(kind, number), parts.clone().any(is));
+        }
+        parts.map(|p| (p.directory, p.number)).collect()
+    };
+    assert_eq!(now(part(None, 1).edit()), [(None, 1)]);
+    assert_eq!(now(part(None, 2).edit()), [(None, 2)]);
+    assert_eq!(now(part(Some(3), 4).edit()), [(Some(3), 4)]);
+    assert_eq!(now(part(Some(1), 5).edit()), [(Some(1), 5), (Some(3), 4)]);
+    assert_eq!(now(part(Some(3), 6).edit()), [(Some(1), 5), (Some(3), 6)]);
+    assert_eq!(now(SnapshotPart::none(2)), [(Some(1), 5), (Some(3), 6)]);
+    assert_eq!(now(SnapshotPart::none(1)), [(Some(3), 6)]);
+    assert_eq!(now(part(None, 7).edit()), [(None, 7)]);
+    let none = part(None, 0).edit();
+    assert_eq!(now(none), []);
+}
+
+/// With a directory the only list of its keys was lost: a repair could not say which rows were.
+#[test]
+fn a_part_lies_in_the_directory_after_that_whose_keys_it_has() {
+    let part = |directory| SnapshotPart {
+        directory,
+        number: 7,
+        bytes: 0,
+        checksum: 0,
+    };
+    let homes = |directories: u32| -> Vec<usize> {
+        let homes = (0..directories).map(|d| part(Some(d)).home(directories as usize));
+        homes.map(Option::unwrap).collect()
+    };
+    assert_eq!(homes(1), [0]);
+    assert_eq!(homes(2), [1, 0]);
+    assert_eq!(homes(5), [1, 2, 3, 4, 0]);
+    assert_eq!(part(None).home(5), None);
+    assert!(part(Some(4)).fits(5) && !part(Some(5)).fits(5) && part(None).fits(0));
+    assert_eq!(part(Some(0)).file_name(), "000000000007.snapshot");
+    assert_eq!(part(None).file_name(), "000000000007.image");
 }

@@ -7,8 +7,8 @@
 //! - Between cut and capture no row changed after the cut is written.
 //! - A checkpoint that fails leaves the last one in force and every row dirty that was.
 
-mod images;
 mod recommit;
+mod snapshots;
 mod ticket;
 
 use std::sync::atomic::Ordering;
@@ -30,7 +30,7 @@ use crate::ssd::tables::TableState;
 use crate::stats::Stats;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{Condvar, Mutex, thread};
-use images::Images;
+use snapshots::Snapshots;
 use ticket::Outcome;
 
 /// Whether a checkpoint's thread is running. It is kept apart from the core, so that the thread
@@ -57,6 +57,9 @@ impl Running {
         self.idle.notify_all();
     }
 }
+
+/// Most threads that write the parts of an index snapshot: as many as compact.
+const SNAPSHOT_WRITERS: usize = 4;
 
 /// The role of the one checkpoint (or change of tables) that runs; ends when dropped.
 #[derive(Debug)]
@@ -85,8 +88,8 @@ pub struct Checkpointer {
     flusher: Arc<Flusher>,
     /// Whether a checkpoint's thread is running.
     running: Arc<Running>,
-    /// Versions that wait for an index image.
-    images: Arc<Images>,
+    /// Versions that wait for an index snapshot.
+    snapshots: Arc<Snapshots>,
     checkpoints: AtomicU64,
     cut_us_max: AtomicU64,
 }
@@ -112,16 +115,25 @@ impl Checkpointer {
             compactor: Arc::clone(compactor),
             flusher: Arc::clone(flusher),
             running: Arc::default(),
-            images: Arc::default(),
+            snapshots: Arc::default(),
             checkpoints: AtomicU64::new(0),
             cut_us_max: AtomicU64::new(0),
         }
     }
 
-    /// Waits until no index image is being made, and lets nobody wait for the device meanwhile.
-    pub fn wait_images(&self) {
-        self.core.ssd.images.pace(false);
-        self.images.wait_idle();
+    /// Waits until no index snapshot is being made, and lets nobody wait for the device meanwhile.
+    pub fn wait_snapshots(&self) {
+        self.core.ssd.snapshots.pace(false);
+        self.snapshots.wait_idle();
+    }
+
+    /// Threads that write the parts of an index snapshot.
+    pub(super) fn snapshot_writers(&self) -> usize {
+        // Calls in an order that depends on the store only.
+        if self.core.options.inline || cfg!(hps_shuttle) {
+            return 1;
+        }
+        self.core.ssd.directories.len().min(SNAPSHOT_WRITERS)
     }
 
     /// Cuts, and writes behind in a thread (or at once with `inline`).
@@ -142,14 +154,15 @@ impl Checkpointer {
         if self.core.options.inline {
             let captured = self.carry_out(span, &cut, &outcome);
             if let Some(captured) = captured {
-                self.core.ssd.refresh_image(&captured);
+                let writers = self.snapshot_writers();
+                self.core.ssd.refresh_snapshot(&captured, writers);
             }
             drop(role);
             self.compactor.compact_inline();
             self.core.publish(true);
             return Ok(ticket);
         }
-        self.core.ssd.images.pace(true);
+        self.core.ssd.snapshots.pace(true);
         let checkpointer = Arc::clone(self);
         let running = Arc::clone(&role);
         let work = move || {
@@ -163,21 +176,22 @@ impl Checkpointer {
                 outcome.finish(Err(poisoned));
             }
             core.publish(false);
-            let images = Arc::clone(&checkpointer.images);
+            let snapshots = Arc::clone(&checkpointer.snapshots);
+            let writers = checkpointer.snapshot_writers();
             drop(checkpointer);
             let imaging = captured
                 .flatten()
-                .is_some_and(|captured| images.offer(captured));
+                .is_some_and(|captured| snapshots.offer(captured));
             if imaging {
-                // The next checkpoint need not wait for the image of this one.
+                // The next checkpoint need not wait for the index snapshot of this one.
                 drop(role);
                 let ended = core.survive(|| {
-                    while let Some(captured) = images.next() {
-                        core.ssd.refresh_image(&captured);
+                    while let Some(captured) = snapshots.next() {
+                        core.ssd.refresh_snapshot(&captured, writers);
                     }
                 });
                 drop(core);
-                images.end(ended.is_none());
+                snapshots.end(ended.is_none());
             } else {
                 drop(core);
                 drop(role);

@@ -12,11 +12,11 @@ impl Checkpointer {
     }
 
     /// Makes the current files those of the last checkpoint, if they hold its rows; false if not.
-    /// With `image`, the index image follows, if one is due.
+    /// With `snapshot`, the index snapshot follows, if one is due.
     ///
     /// # Errors
     /// `Locked`, `NoSpace`, `Io`, `Poisoned`.
-    pub fn recommit_last(&self, image: bool) -> Result<bool> {
+    pub fn recommit_last(&self, snapshot: bool) -> Result<bool> {
         let _role = self.wait_idle();
         let captured = {
             // No push is under way, and no flush: what is seen is seen at once.
@@ -28,9 +28,12 @@ impl Checkpointer {
             self.core.ssd.capture()
         };
         self.core.ssd.recommit(&captured)?;
-        if image && let Some(id) = self.core.ssd.last_id() {
-            self.wait_images();
-            self.core.ssd.refresh_image(&Captured { id, ..captured });
+        if snapshot && let Some(id) = self.core.ssd.last_id() {
+            self.wait_snapshots();
+            let writers = self.snapshot_writers();
+            self.core
+                .ssd
+                .refresh_snapshot(&Captured { id, ..captured }, writers);
         }
         Ok(true)
     }

@@ -128,7 +128,7 @@ impl Core {
             let direct_io = versions.held().iter().all(Held::is_direct);
             (versions.usage(), direct_io, versions.aside.len() as u64)
         };
-        let image_bytes = self.ssd.image_bytes();
+        let snapshot_bytes = self.ssd.index_snapshot_bytes();
         let io = self.ssd.io.engine.counts();
         Stats {
             io_engine: self.ssd.io.engine.name(),
@@ -146,8 +146,8 @@ impl Core {
             files_set_aside,
             current_bytes: usage.current_bytes,
             live_bytes: usage.live_bytes,
-            pinned_bytes: usage.pinned_bytes + image_bytes,
-            disk_bytes: usage.current_bytes + usage.pinned_bytes + image_bytes,
+            pinned_bytes: usage.pinned_bytes + snapshot_bytes,
+            disk_bytes: usage.current_bytes + usage.pinned_bytes + snapshot_bytes,
             ..Stats::default()
         }
     }

@@ -179,8 +179,8 @@ impl Flusher {
         picked: &[Picked],
     ) -> Result<u64> {
         match self.write_file_once(queue, directory, picked) {
-            // What is full may have been filled by an index image.
-            Err(Error::NoSpace { .. }) if self.core.ssd.take_image_room() => {
+            // What is full may have been filled by an index snapshot.
+            Err(Error::NoSpace { .. }) if self.core.ssd.take_snapshot_room() => {
                 self.write_file_once(queue, directory, picked)
             }
             result => result,

@@ -17,7 +17,7 @@ fn files_and_their_rows_are_told_to_the_last_one() {
     let (_, store) = made(RuntimeOptions {
         space_bound: 10.0,
         thresholds: Thresholds {
-            image_young_bytes: 0,
+            snapshot_young_bytes: 0,
             ..Thresholds::default()
         },
         ..options()
@@ -108,10 +108,10 @@ fn files_and_their_rows_are_told_to_the_last_one() {
     assert_eq!(store.directories()[0].pinned_bytes, old.bytes);
     let stats = store.stats();
     assert_eq!((stats.compactions, stats.files), (1, 2));
-    assert!(store.parts.core.ssd.image_bytes() > 0);
+    assert!(store.parts.core.ssd.index_snapshot_bytes() > 0);
     assert_eq!(
         stats.pinned_bytes,
-        old.bytes + store.parts.core.ssd.image_bytes()
+        old.bytes + store.parts.core.ssd.index_snapshot_bytes()
     );
     assert_eq!(stats.disk_bytes, stats.current_bytes + stats.pinned_bytes);
     assert_eq!(stats.compaction_written_bytes, output.bytes);

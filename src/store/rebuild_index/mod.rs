@@ -1,13 +1,14 @@
 //! How is the index filled when a store is opened?
 //!
-//! Every index is built in the order of mix64: the entries of the image, with those of the files
-//! that it does not cover put between them. Nothing is inserted. The work is cut into units, each
+//! Every index is built in the order of mix64: the entries of the index snapshot, with those of the
+//! files that it does not cover put between them. Nothing is inserted. The work is cut into units, each
 //! a table's part in some neighbouring shards; as many threads as pay build one unit each at a time.
 //!
 //! Invariants:
 //! - Of several copies of a key the greatest rank wins.
-//! - What the image says counts when all of its blocks were read and verified. Damage to it, found
-//!   at whatever point, throws away what was built: the key blocks of all files are read instead.
+//! - What a part of the snapshot says counts when all of its blocks were read and verified. Where
+//!   parts are damaged, found at whatever point, what was built is thrown away and built again
+//!   without them: the key blocks of their directories are read instead, the other parts stay.
 //! - Entries in use are counted by the threads and given to the files at the end.
 
 use std::ops::Range;
@@ -17,13 +18,13 @@ use std::sync::{Arc, PoisonError};
 use super::core::{Core, ShardCell};
 use crate::error::{Error, Result};
 use crate::format::footer::{Run, RunKind};
-use crate::format::image_part::ImagePart;
 use crate::format::param_file::record_stride;
+use crate::format::snapshot_range::SnapshotRange;
 use crate::ssd::data_file::DataFile;
-use crate::ssd::image_ranges::ImageRanges;
 use crate::ssd::index::Index;
 use crate::ssd::sections::entries_in;
-use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::ssd::snapshot_ranges::{SnapshotRanges, tell_damaged};
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, thread};
 use crate::units::{CheckpointId, part_range};
 
@@ -42,8 +43,9 @@ struct Unit {
     shards: Range<usize>,
     /// First and last hash.
     range: (u64, u64),
-    /// Blocks of the image that begin in it.
-    blocks: (u64, u64),
+    /// Parts of the snapshot that have hashes in its range, by position, and their blocks that begin
+    /// in it.
+    blocks: Vec<(usize, (u64, u64))>,
 }
 
 /// What all threads see.
@@ -53,16 +55,51 @@ struct Plan<'a> {
     files: Vec<Option<Arc<DataFile>>>,
     /// By slot.
     ranks: Vec<u64>,
-    image: Option<&'a ImageRanges>,
-    /// By position in the image's list; `None` for files that have left the version.
-    covered: Vec<Option<Arc<DataFile>>>,
-    /// Files that the image does not cover.
+    /// The parts of the snapshot, in the order of their ranges.
+    parts: Vec<Part<'a>>,
+    /// Files that no part covers.
     young: Vec<Arc<DataFile>>,
     units: Vec<Unit>,
     /// Which tables were dropped, by id: their entries are passed over.
     dropped: Vec<bool>,
     /// Memory for key blocks in each thread.
     keys_bytes: u64,
+}
+
+/// A part of the snapshot.
+struct Part<'a> {
+    ranges: &'a SnapshotRanges,
+    /// By position in its list; `None` for files that have left the version.
+    covered: Vec<Option<Arc<DataFile>>>,
+    /// Damage was found in it.
+    damaged: AtomicBool,
+}
+
+impl Part<'_> {
+    fn is_damaged(&self) -> bool {
+        self.damaged.load(Ordering::Relaxed)
+    }
+
+    /// Leaves the part out of the next try.
+    fn give_up(&self, error: &Error) {
+        if !self.damaged.swap(true, Ordering::Relaxed) {
+            tell_damaged(error);
+        }
+    }
+}
+
+/// Why a unit was not built.
+enum Failed {
+    /// The part at this position is of no use.
+    Part(usize, Error),
+    /// There is nothing else to read.
+    Store(Error),
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Failed {
+        Failed::Store(error)
+    }
 }
 
 /// What one thread found.
@@ -72,8 +109,8 @@ struct Loaded {
     live: Vec<u64>,
     /// By position in `Plan::young`: entries that were read.
     taken: Vec<u64>,
-    /// The image's blocks, by unit.
-    parts: Vec<(usize, ImagePart)>,
+    /// Blocks of the snapshot, by part and unit.
+    parts: Vec<((usize, usize), SnapshotRange)>,
 }
 
 /// Fills the indexes of a store that is being opened.
@@ -87,60 +124,86 @@ impl<'a> Rebuild<'a> {
         Rebuild { core }
     }
 
-    /// Fills the index from the image and the files that it does not cover, and counts what is
+    /// Fills the index from the index snapshot and the files that it does not cover, and counts what is
     /// live.
     pub fn run(&self, checkpoint: CheckpointId) -> Result<()> {
         let files: Vec<_> = self.core.ssd.versions().current().cloned().collect();
         for file in &files {
             self.check_runs(file)?;
         }
-        if let Some(mut image) = self.core.ssd.image_ranges(checkpoint) {
-            match self.load_from(&files, Some(&mut image)) {
-                Ok(live) => return self.count_live(&live),
+        let mut snapshot = self.core.ssd.snapshot_ranges(checkpoint);
+        loop {
+            // Each time, a part less.
+            match self.load_from(&files, &mut snapshot) {
+                Ok(Some(live)) => return self.count_live(&live),
+                Ok(None) => {}
+                Err(error) if snapshot.is_empty() => return Err(error),
+                // What it says may contradict what is in files that are whole.
                 Err(error) => {
-                    tracing::warn!(%error, "the index image is of no use; key blocks are read");
-                    for (s, cell) in self.core.shards.iter().enumerate() {
-                        for table in &mut cell.lock().tables {
-                            table.set_index(Index::new(
-                                part_range(s, self.core.shards.len()).into_inner(),
-                            ));
-                        }
-                    }
+                    tracing::warn!(%error, "the index snapshot is of no use; key blocks are read");
+                    snapshot.clear();
+                }
+            }
+            for (s, cell) in self.core.shards.iter().enumerate() {
+                let range = part_range(s, self.core.shards.len()).into_inner();
+                for table in &mut cell.lock().tables {
+                    table.set_index(Index::new(range));
                 }
             }
         }
-        let live = self.load_from(&files, None)?;
-        self.count_live(&live)
     }
 
-    /// Builds all indexes; by slot, the entries that they point to.
+    /// Builds all indexes; by slot, the entries that they point to. `None`: parts were damaged, and
+    /// are left out now.
     fn load_from(
         &self,
         files: &[Arc<DataFile>],
-        image: Option<&mut ImageRanges>,
-    ) -> Result<Vec<u64>> {
+        snapshot: &mut Vec<SnapshotRanges>,
+    ) -> Result<Option<Vec<u64>>> {
+        let (live, damaged) = self.load(files, snapshot)?;
+        let mut position = 0;
+        snapshot.retain(|_| {
+            position += 1;
+            !damaged.contains(&(position - 1))
+        });
+        Ok(damaged.is_empty().then_some(live))
+    }
+
+    /// As [`Rebuild::load_from`]; gives the positions of damaged parts, too.
+    fn load(
+        &self,
+        files: &[Arc<DataFile>],
+        snapshot: &mut [SnapshotRanges],
+    ) -> Result<(Vec<u64>, Vec<usize>)> {
         let span = tracing::debug_span!(
             "index_load",
-            image_entries = image.as_ref().map_or(0, |image| image.entries()),
+            snapshot_entries = snapshot.iter().map(SnapshotRanges::entries).sum::<u64>(),
             young_files = tracing::field::Empty,
             young_entries = tracing::field::Empty,
         );
         let _loading = span.enter();
-        let plan = Plan::new(*self, files, image)?;
+        let plan = match Plan::new(*self, files, snapshot) {
+            Ok(plan) => plan,
+            Err(Failed::Store(error)) => return Err(error),
+            Err(Failed::Part(part, error)) => {
+                tell_damaged(&error);
+                return Ok((Vec::new(), vec![part]));
+            }
+        };
         // Who flushed what is not known any more: a half of it may be of compactions.
         let young_bytes: u64 = plan.young.iter().map(|f| f.meta.bytes).sum();
-        self.core.ssd.images.begin_flushed(young_bytes / 2);
+        self.core.ssd.snapshots.begin_flushed(young_bytes / 2);
         span.record("young_files", plan.young.len());
         span.record("young_entries", entries(&plan.young));
         let loaded = plan.run()?;
-        plan.check(&loaded)?;
+        let damaged = plan.check(&loaded)?;
         let mut live = vec![0; plan.files.len()];
         for one in &loaded {
             for (sum, n) in live.iter_mut().zip(&one.live) {
                 *sum += n;
             }
         }
-        Ok(live)
+        Ok((live, damaged))
     }
 
     /// A file's runs are of tables that there are, with records of their size.
@@ -203,19 +266,33 @@ impl<'a> Plan<'a> {
     fn new(
         rebuild: Rebuild<'a>,
         current: &[Arc<DataFile>],
-        mut image: Option<&'a mut ImageRanges>,
-    ) -> Result<Plan<'a>> {
-        let numbers = image.as_ref().map_or(&[][..], |image| &image.covered);
+        snapshot: &'a mut [SnapshotRanges],
+    ) -> std::result::Result<Plan<'a>, Failed> {
         let find = |number: &u64| {
             let found = current.binary_search_by_key(number, |f| f.meta.number);
             found.ok().map(|i| Arc::clone(&current[i]))
         };
-        let covered = numbers.iter().map(find).collect();
-        let known: std::collections::HashSet<u64> = numbers.iter().copied().collect();
+        let mut covered: Vec<Vec<Option<Arc<DataFile>>>> = Vec::new();
+        for (p, part) in snapshot.iter().enumerate() {
+            let files: Vec<_> = part.covered.iter().map(find).collect();
+            let strange = |f: &Arc<DataFile>| part.directory.is_some_and(|d| d != f.meta.directory);
+            if files.iter().flatten().any(strange) {
+                let what = "it lists a file of another data directory";
+                return Err(Failed::Part(p, part.damaged(what)));
+            }
+            covered.push(files);
+        }
+        let all_covered = snapshot.iter().flat_map(|part| &part.covered);
+        let known: std::collections::HashSet<u64> = all_covered.copied().collect();
         let is_young = |f: &&Arc<DataFile>| !known.contains(&f.meta.number);
         let young: Vec<_> = current.iter().filter(is_young).cloned().collect();
         let threads = rebuild.threads();
-        let units = units(rebuild.core, &young, image.as_deref_mut(), threads)?;
+        let units = units(rebuild.core, &young, snapshot, threads)?;
+        let part = |(ranges, covered)| Part {
+            ranges,
+            covered,
+            damaged: AtomicBool::new(false),
+        };
         let files = rebuild.core.ssd.file_slots().clone();
         let rank = |file: &Option<Arc<DataFile>>| file.as_ref().map_or(0, |f| f.meta.rank);
         // The rows have not come yet: a part of their memory is free.
@@ -224,8 +301,7 @@ impl<'a> Plan<'a> {
             rebuild,
             ranks: files.iter().map(rank).collect(),
             files,
-            image: image.map(|image| &*image),
-            covered,
+            parts: snapshot.iter().zip(covered).map(part).collect(),
             young,
             dropped: rebuild
                 .core
@@ -253,11 +329,16 @@ impl<'a> Plan<'a> {
                 if unit >= self.units.len() {
                     break;
                 }
-                if let Err(error) = self.build(unit, &mut loaded) {
-                    next.store(self.units.len(), Ordering::Relaxed);
-                    let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
-                    failed.get_or_insert(error);
-                    break;
+                match self.build(unit, &mut loaded) {
+                    Ok(()) => {}
+                    // The others may find more of them.
+                    Err(Failed::Part(part, error)) => self.parts[part].give_up(&error),
+                    Err(Failed::Store(error)) => {
+                        next.store(self.units.len(), Ordering::Relaxed);
+                        let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+                        failed.get_or_insert(error);
+                        break;
+                    }
                 }
             }
             loaded
@@ -285,8 +366,24 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Every entry was read once, and the image is the one in force.
-    fn check(&self, loaded: &[Loaded]) -> Result<()> {
+    /// Every entry was read once, and the parts are those in force; gives the positions of parts
+    /// that are damaged: then not all was built.
+    fn check(&self, loaded: &[Loaded]) -> Result<Vec<usize>> {
+        // Where a unit was not built, parts that are whole lack its blocks.
+        let complete = !self.parts.iter().any(Part::is_damaged);
+        for (p, part) in self.parts.iter().enumerate().filter(|_| complete) {
+            let blocks = loaded.iter().flat_map(|one| &one.parts);
+            let mut blocks: Vec<_> = blocks.filter(|(at, _)| at.0 == p).collect();
+            blocks.sort_unstable_by_key(|(at, _)| at.1);
+            if let Err(error) = part.ranges.finish(blocks.into_iter().map(|(_, part)| part)) {
+                part.give_up(&error);
+            }
+        }
+        let positions = 0..self.parts.len();
+        let damaged: Vec<usize> = positions.filter(|p| self.parts[*p].is_damaged()).collect();
+        if !damaged.is_empty() {
+            return Ok(damaged);
+        }
         for (i, file) in self.young.iter().enumerate() {
             let taken: u64 = loaded.iter().map(|one| one.taken[i]).sum();
             let runs = file
@@ -299,12 +396,7 @@ impl<'a> Plan<'a> {
                 return Err(Error::corrupt(&file.path, file.keys_offset, what));
             }
         }
-        let Some(image) = self.image else {
-            return Ok(());
-        };
-        let mut parts: Vec<_> = loaded.iter().flat_map(|one| &one.parts).collect();
-        parts.sort_unstable_by_key(|part| part.0);
-        image.finish(parts.iter().map(|part| &part.1))
+        Ok(damaged)
     }
 
     fn is_dropped(&self, table: usize) -> bool {
@@ -325,9 +417,9 @@ impl<'a> Plan<'a> {
 fn units(
     core: &Core,
     young: &[Arc<DataFile>],
-    mut image: Option<&mut ImageRanges>,
+    snapshot: &mut [SnapshotRanges],
     threads: usize,
-) -> Result<Vec<Unit>> {
+) -> std::result::Result<Vec<Unit>, Failed> {
     let shards = core.shards.len();
     let tables = core.all_tables().len();
     let mut all_young = vec![0; tables];
@@ -335,38 +427,65 @@ fn units(
         all_young[run.table as usize] += run.entries;
     }
     let mut units: Vec<Unit> = Vec::new();
-    let mut from = 0;
+    // By part: blocks of the tables before.
+    let mut from = vec![0; snapshot.len()];
     for (table, young) in all_young.iter().enumerate() {
-        let next = u32::try_from(table + 1).unwrap_or(u32::MAX);
-        let end = match &mut image {
-            Some(image) if table + 1 == tables => image.blocks(),
-            Some(image) => image.block_of(next, 0)?,
-            None => 0,
+        let next = match table + 1 == tables {
+            true => None,
+            false => u32::try_from(table + 1).ok(),
         };
-        let entries = young + ImageRanges::entries_max(end - from);
+        let mut end = Vec::with_capacity(snapshot.len());
+        for (p, part) in snapshot.iter_mut().enumerate() {
+            end.push(match next {
+                Some(next) => of_part(p, part.block_of(next, 0))?,
+                None => part.blocks(),
+            });
+        }
+        let blocks: u64 = end.iter().zip(&from).map(|(end, from)| end - from).sum();
+        let entries = young + SnapshotRanges::entries_max(blocks);
         let least = core.options.thresholds_in_force().open_unit_entries;
         let pieces = usize::try_from(entries / least).unwrap_or(usize::MAX);
         let pieces = pieces.clamp(1, threads.min(shards));
         for piece in 0..pieces {
-            let part = piece * shards / pieces..(piece + 1) * shards / pieces;
-            let range = (
-                *part_range(part.start, shards).start(),
-                *part_range(part.end - 1, shards).end(),
-            );
-            let to = match &mut image {
-                Some(image) if piece + 1 < pieces => image.block_of(next - 1, range.1 + 1)?,
-                _ => end,
-            };
+            let shards = piece * shards / pieces..(piece + 1) * shards / pieces;
+            let range = range_of_shards(&shards, core.shards.len());
+            let table_number = u32::try_from(table).unwrap_or(u32::MAX);
+            let mut blocks = Vec::new();
+            for (p, part) in snapshot.iter_mut().enumerate() {
+                if part.range.1 < range.0 || range.1 < part.range.0 {
+                    continue;
+                }
+                // The last unit that the part has something for takes all that is left.
+                let to = match range.1 < part.range.1 {
+                    true => of_part(p, part.block_of(table_number, range.1 + 1))?,
+                    false => end[p],
+                };
+                blocks.push((p, (from[p], to)));
+                from[p] = to;
+            }
             units.push(Unit {
                 table,
-                shards: part,
+                shards,
                 range,
-                blocks: (from, to),
+                blocks,
             });
-            from = to;
         }
     }
     Ok(units)
+}
+
+/// What went wrong with a part.
+fn of_part<T>(part: usize, result: Result<T>) -> std::result::Result<T, Failed> {
+    result.map_err(|error| Failed::Part(part, error))
+}
+
+/// First and last hash of neighbouring shards.
+fn range_of_shards(shards: &Range<usize>, count: usize) -> (u64, u64) {
+    let (first, last) = (shards.start, shards.end - 1);
+    (
+        *part_range(first, count).start(),
+        *part_range(last, count).end(),
+    )
 }
 
 /// About how many entries of a table the young files have in a range.
@@ -379,5 +498,7 @@ fn young_in(young: &[Arc<DataFile>], table: usize, range: (u64, u64)) -> u64 {
         .sum()
 }
 
+#[cfg(test)]
+mod cut_tests;
 #[cfg(test)]
 mod tests;

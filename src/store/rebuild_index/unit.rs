@@ -1,18 +1,18 @@
-//! How is one unit built? As a merge of the image's entries with buckets of young ones.
+//! How is one unit built? As a merge of the index snapshot's entries with buckets of young ones.
 //!
 //! A bucket is a range of hashes with so few young entries that they stay in the processor's cache
 //! while they are sorted.
 
 use super::sort::Sorter;
-use super::{Loaded, Plan, Unit, young_in};
+use super::{Failed, Loaded, Plan, Unit, of_part, young_in};
 use crate::error::{Error, Result};
 use crate::format::footer::{Run, RunKind};
-use crate::format::image::{ORDINAL_SHIFT, TOMBSTONE_BIT};
+use crate::format::index_snapshot::{ORDINAL_SHIFT, TOMBSTONE_BIT};
 use crate::ssd::ahead::Reader;
 use crate::ssd::data_file::{DataFile, Location};
-use crate::ssd::image_ranges::{ImageRanges, ImageWalk};
 use crate::ssd::index::IndexBuilder;
 use crate::ssd::sections::SectionWalk;
+use crate::ssd::snapshot_ranges::{SnapshotRanges, SnapshotWalk};
 use crate::sync::thread;
 use crate::units::{part_range, unmix64};
 
@@ -23,7 +23,7 @@ const READERS: usize = 2;
 /// Least and greatest window of a young run.
 const WINDOW_BYTES: (u64, u64) = (8 << 10, 512 << 10);
 
-/// Where the entries of one table are in a file that the image covers.
+/// Where the entries of one table are in a file that a part covers.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     /// The location of entry 0.
@@ -49,7 +49,8 @@ impl Place {
         }
     }
 
-    /// The location that an image's location stands for, if there is such an entry.
+    /// The location that a part's location stands for, if there is such an entry. Its class is not
+    /// looked at.
     fn location(&self, raw: u64) -> Option<Location> {
         let (tombstone, entry) = (raw & TOMBSTONE_BIT, raw & 0xffff_ffff);
         let (first, count) = match tombstone {
@@ -61,10 +62,12 @@ impl Place {
     }
 }
 
-/// The image's entries of one unit.
+/// The entries of one unit in a part of the snapshot.
 struct Old<'a> {
-    image: &'a ImageRanges,
-    walk: ImageWalk<'a>,
+    /// Its position.
+    part: usize,
+    snapshot: &'a SnapshotRanges,
+    walk: SnapshotWalk<'a>,
     table: u32,
     low: u64,
     at: usize,
@@ -73,18 +76,23 @@ struct Old<'a> {
 }
 
 impl<'a> Old<'a> {
-    fn open(plan: &Plan<'a>, image: &'a ImageRanges, unit: &Unit) -> Result<Old<'a>> {
-        let (from, to) = unit.blocks;
+    fn open(
+        plan: &Plan<'a>,
+        unit: &Unit,
+        (part, (from, to)): (usize, (u64, u64)),
+    ) -> Result<Old<'a>> {
+        let snapshot = plan.parts[part].ranges;
         // The block before may have the first entries of this unit, and is another's.
         let shared = from.saturating_sub(1);
         let place = |file: &Option<_>| file.as_deref().map(|f| Place::new(f, unit.table));
         let mut old = Old {
-            image,
-            walk: image.walk((shared, to))?,
+            part,
+            snapshot,
+            walk: snapshot.walk((shared, to))?,
             table: u32::try_from(unit.table).unwrap_or(u32::MAX),
-            low: unit.range.0,
+            low: unit.range.0.max(snapshot.range.0),
             at: 0,
-            places: plan.covered.iter().map(place).collect(),
+            places: plan.parts[part].covered.iter().map(place).collect(),
         };
         if shared < from {
             old.walk.step()?;
@@ -105,7 +113,9 @@ impl<'a> Old<'a> {
                 return Ok(None);
             };
             if first < (self.table, self.low) || first.0 > self.table {
-                return Err(self.image.damaged("entries of an image are out of order"));
+                return Err(self
+                    .snapshot
+                    .damaged("entries of an index snapshot are out of order"));
             }
         }
         let rest = &self.walk.entries[self.at..];
@@ -185,7 +195,7 @@ impl Target<'_> {
         Ok(Some((hash, best)))
     }
 
-    /// Adds entries of the image, and the young ones that come before or instead of them.
+    /// Adds entries of the index snapshot, and the young ones that come before or instead of them.
     fn merge(
         &mut self,
         old: &[(u64, u64)],
@@ -218,8 +228,20 @@ impl Target<'_> {
 
 impl Plan<'_> {
     /// Builds the indexes of one unit and puts them into their shards.
-    pub(super) fn build(&self, number: usize, loaded: &mut Loaded) -> Result<()> {
+    pub(super) fn build(
+        &self,
+        number: usize,
+        loaded: &mut Loaded,
+    ) -> std::result::Result<(), Failed> {
         let unit = &self.units[number];
+        // What is built beside a damaged part counts for nothing.
+        if unit
+            .blocks
+            .iter()
+            .any(|(part, _)| self.parts[*part].is_damaged())
+        {
+            return Ok(());
+        }
         let young = young_in(&self.young, unit.table, unit.range);
         let alone = self.rebuild.threads() == 1;
         if alone
@@ -240,13 +262,20 @@ impl Plan<'_> {
     }
 
     /// Builds one unit with threads that read ahead; they end when it is built.
-    fn build_with(&self, number: usize, readers: &[Reader], loaded: &mut Loaded) -> Result<()> {
+    fn build_with(
+        &self,
+        number: usize,
+        readers: &[Reader],
+        loaded: &mut Loaded,
+    ) -> std::result::Result<(), Failed> {
         let unit = &self.units[number];
         let dropped = self.is_dropped(unit.table);
-        let mut old = match self.image {
-            Some(image) => Some(Old::open(self, image, unit)?),
-            None => None,
-        };
+        let open = |part: &(usize, _)| of_part(part.0, Old::open(self, unit, *part));
+        let mut olds: Vec<Old<'_>> = unit
+            .blocks
+            .iter()
+            .map(open)
+            .collect::<std::result::Result<_, _>>()?;
         let mut walks = self.open_sections(unit, readers)?;
         let (mut young, mut sorter) = (Vec::new(), Sorter::default());
         let bucket = self
@@ -262,11 +291,15 @@ impl Plan<'_> {
                 true => 0,
                 false => young_in(&self.young, unit.table, range),
             };
-            let blocks = unit.blocks.1 - unit.blocks.0 + 1;
-            let image = ImageRanges::entries_max(blocks) / unit.shards.len() as u64;
+            let blocks = unit
+                .blocks
+                .iter()
+                .map(|(_, (from, to))| to - from + 1)
+                .sum();
+            let snapshot = SnapshotRanges::entries_max(blocks) / unit.shards.len() as u64;
             let mut target = Target {
                 plan: self,
-                builder: IndexBuilder::new(range, if dropped { 0 } else { image + fresh }),
+                builder: IndexBuilder::new(range, if dropped { 0 } else { snapshot + fresh }),
                 live: &mut loaded.live,
             };
             let mut low = range.0;
@@ -278,15 +311,17 @@ impl Plan<'_> {
                 sorter.sort(&mut young, (low, high));
                 low = high.saturating_add(1);
                 let mut rest = &young[..];
-                while let Some(old) = &mut old
-                    && let Some(found) = old.next(high)?
-                {
-                    if dropped {
-                        continue;
-                    }
-                    let entries = &old.walk.entries[found];
-                    if !target.merge(entries, &old.places, &mut rest)? {
-                        return Err(old.image.damaged("an entry of the image is something else"));
+                // Those after it have greater hashes only.
+                for old in olds.iter_mut().take_while(|old| old.low <= high) {
+                    while let Some(found) = of_part(old.part, old.next(high))? {
+                        if dropped {
+                            continue;
+                        }
+                        let entries = &old.walk.entries[found];
+                        if !target.merge(entries, &old.places, &mut rest)? {
+                            let what = "an entry of the index snapshot is something else";
+                            return Err(Failed::Part(old.part, old.snapshot.damaged(what)));
+                        }
                     }
                 }
                 target.add_young(rest)?;
@@ -297,8 +332,9 @@ impl Plan<'_> {
         for (i, walk) in walks {
             loaded.taken[i] += walk.taken();
         }
-        if let Some(old) = old {
-            loaded.parts.push((number, old.walk.into_part()));
+        for old in olds {
+            let at = (old.part, number);
+            loaded.parts.push((at, old.walk.into_part()));
         }
         Ok(())
     }
@@ -349,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_location_of_the_image_is_one_of_an_entry_that_is_there() {
+    fn a_location_of_the_index_snapshot_is_one_of_an_entry_that_is_there() {
         let place = Place {
             base: Location::new(5, false, 0).0,
             rows: (10, 5),

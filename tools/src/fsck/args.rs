@@ -11,7 +11,7 @@ use crate::cli::{self, Common};
 ///
 /// Verifies the identity files, CURRENT and the manifest, every parameter file of every retained
 /// checkpoint against the manifest (length, checksums, order of keys), the meta files, and the
-/// index image against the key blocks. A store that is open elsewhere is checked as of its
+/// index snapshot against the key blocks. A store that is open elsewhere is checked as of its
 /// retained checkpoints.
 ///
 /// With --repair everything that verifies is saved into a new store beside DIR, which then takes

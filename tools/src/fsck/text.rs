@@ -103,6 +103,10 @@ fn json(args: &Args, outcome: &Outcome) -> Value {
             "number": f.number, "path": f.path.to_string_lossy(), "bytes": f.bytes,
             "entries": f.entries, "live": f.live,
         })).collect::<Vec<_>>(),
+        "snapshot": report.snapshot.iter().map(|part| json!({
+            "number": part.number, "path": part.path.to_string_lossy(), "bytes": part.bytes,
+            "directory": part.directory, "checkpoint": part.checkpoint.map(|id| id.0),
+        })).collect::<Vec<_>>(),
         "missing_directories": report.missing_directories.iter().map(|m| json!({
             "directory": m.index, "path": m.path.to_string_lossy(), "empty": m.empty,
         })).collect::<Vec<_>>(),
@@ -171,6 +175,7 @@ fn print(out: &mut dyn Write, args: &Args, outcome: &Outcome) -> io::Result<()> 
     }
     tables(out, args, report)?;
     files(out, args, report)?;
+    snapshot(out, args, report)?;
     compared(out, args, outcome)?;
     findings(out, args, report)?;
     verdict(out, args, report)?;
@@ -208,6 +213,31 @@ fn files(out: &mut dyn Write, args: &Args, report: &Report) -> io::Result<()> {
         )?;
     }
     Ok(())
+}
+
+/// How much of the index is on disk, and each part of it if that was asked for.
+fn snapshot(out: &mut dyn Write, args: &Args, report: &Report) -> io::Result<()> {
+    let parts = &report.snapshot;
+    if args.common.verbose {
+        for part in parts {
+            let of = match part.checkpoint {
+                Some(id) => format!("of checkpoint {id}"),
+                None => String::from("can't be read"),
+            };
+            let keys = match part.directory {
+                Some(directory) => format!("keys of data directory {directory}"),
+                None => String::from("all keys"),
+            };
+            let (path, bytes) = (shown(&part.path), size(part.bytes));
+            writeln!(out, "  index snapshot {path}: {bytes}, {keys}, {of}")?;
+        }
+    }
+    if parts.is_empty() {
+        return Ok(());
+    }
+    let bytes = parts.iter().map(|part| part.bytes).sum();
+    let (parts, bytes) = (of(parts.len() as u64, "part"), size(bytes));
+    writeln!(out, "  an index snapshot of {parts}, {bytes}")
 }
 
 /// The digest and the differences; that they are missing, where they were asked for.
@@ -319,10 +349,10 @@ fn verdict(out: &mut dyn Write, args: &Args, report: &Report) -> io::Result<()> 
                 .iter()
                 .filter(|f| f.severity == Severity::Cache);
             let is_copy = |f: &Finding| f.path.extension().is_some_and(|e| e == "copy");
-            let (copies, images): (Vec<_>, Vec<_>) = spare.partition(|f| is_copy(f));
+            let (copies, snapshots): (Vec<_>, Vec<_>) = spare.partition(|f| is_copy(f));
             let mut said = Vec::new();
-            if !images.is_empty() {
-                said.push("the index image is damaged, opening is slower");
+            if !snapshots.is_empty() {
+                said.push("the index snapshot is damaged, opening is slower");
             }
             if !copies.is_empty() {
                 said.push(

@@ -36,7 +36,7 @@ pub fn set(store: &Store, table: TableId, keys: &[u64], value: f32) {
     store.push(&lease, Update::weights(&out)).unwrap();
 }
 
-/// A store of 7000 rows: enough for an index image. Keys from 6000 on have other values.
+/// A store of 7000 rows: enough for an index snapshot. Keys from 6000 on have other values.
 pub fn sample(directory: &Path, last: f32) {
     let options = RuntimeOptions::new().cache_bytes(1 << 20);
     let store = Store::create(directory, CreateOptions::new(), options).unwrap();

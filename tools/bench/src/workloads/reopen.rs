@@ -1,6 +1,6 @@
 //! How soon is a store back, after a clean close and after kill -9? `reopen`.
 //!
-//! - Opening is timed over the loaded store; its limit is the index image, and the key blocks of
+//! - Opening is timed over the loaded store; its limit is the index snapshot, and the key blocks of
 //!   files that are younger, read in order at the device's best.
 //! - For the kill a child process opens the store, trains without a checkpoint until rows were
 //!   flushed, says so, trains on, and is killed: opening then has files to throw away.
@@ -8,12 +8,14 @@
 //!   taken from.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use hps::Store;
+use hps::inspect::{Report, Scope, SnapshotPartReport, inspect};
 
 use crate::args::Args;
 use crate::context::{Context, holdings};
@@ -27,7 +29,7 @@ const FLUSHES: u64 = 8;
 /// Cold batches after the first.
 const STEADY: usize = 10;
 
-/// Bytes of files that are read to learn the device's rate, where there is no image.
+/// Bytes of files that are read to learn the device's rate, where there is no index snapshot.
 const PROBE_BYTES: u64 = 1 << 30;
 /// Bytes of a key block, and the keys in it.
 const KEY_BLOCK: (u64, u64) = (4096, 340);
@@ -89,70 +91,64 @@ fn churn(context: &mut Context, seconds: f64) -> Result<()> {
     }
     drop(trainer);
     let written = store.stats().written_bytes;
-    // It waits for the last image.
+    // It waits for the last index snapshot.
     store.close_discarding();
-    let image = newest_image(&context.fixture.rows())?;
+    let bytes = snapshot_bytes(&report(&context.fixture.rows())?);
     context.notes.say(&format!(
-        "reopen: {} MiB written while training, {} MiB of image",
+        "reopen: {} MiB written while training, {} MiB of index snapshot",
         written >> 20,
-        image.map_or(0, |image| image.1) >> 20
+        bytes >> 20
     ));
     Ok(())
 }
 
-/// Number and bytes of the youngest index image.
-fn newest_image(store: &Path) -> Result<Option<(u64, u64)>> {
-    let mut newest = None;
-    for entry in std::fs::read_dir(store)? {
-        let entry = entry?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let Some(Ok(number)) = name.strip_suffix(".image").map(str::parse::<u64>) else {
-            continue;
-        };
-        newest = newest.max(Some((number, entry.metadata()?.len())));
-    }
-    Ok(newest)
+/// What the store's files say of themselves.
+fn report(store: &Path) -> Result<Report> {
+    let mut go_on = |_, _| ControlFlow::Continue(());
+    Ok(inspect(store, Scope::new(), &mut go_on)?)
 }
 
-/// What an open has to read: the image, and the key blocks of files younger than it.
+/// Bytes of all parts of the index snapshot that are there.
+fn snapshot_bytes(report: &Report) -> u64 {
+    readable(report).map(|part| part.bytes).sum()
+}
+
+fn readable(report: &Report) -> impl Iterator<Item = &SnapshotPartReport> {
+    let parts = report.snapshot.iter();
+    parts.filter(|part| part.checkpoint.is_some())
+}
+
+/// What an open has to read: the parts of the index snapshot, and the key blocks of files that are
+/// younger than the part of their data directory.
 fn needed_bytes(path: &Path, store: &Store) -> Result<u64> {
-    let (number, bytes) = newest_image(path)?.unwrap_or((0, 0));
-    let young = |file: &&hps::FileInfo| file.current && file.number > number;
+    let report = report(path)?;
+    let young = |file: &hps::FileInfo| {
+        let of_file = |part: &&SnapshotPartReport| {
+            part.directory.is_none_or(|d| d == file.directory as usize)
+        };
+        let part = readable(&report).find(of_file);
+        file.current && part.is_none_or(|part| part.number < file.number)
+    };
     let blocks = |file: hps::FileInfo| (file.rows + file.tombstones).div_ceil(KEY_BLOCK.1);
-    let keys: u64 = store
-        .files()
-        .into_iter()
-        .filter(|f| young(&f))
-        .map(blocks)
-        .sum();
-    Ok(bytes + keys * KEY_BLOCK.0)
+    let files = store.files().into_iter();
+    let keys: u64 = files.filter(young).map(blocks).sum();
+    Ok(snapshot_bytes(&report) + keys * KEY_BLOCK.0)
 }
 
-/// Bytes a second of the store's files read in order: the image, or rows where there is none.
+/// Bytes a second of the store's files read in order: the index snapshot, or rows where there is none.
 fn device_rate(context: &Context) -> Result<f64> {
-    let root = context.fixture.rows();
-    let (mut images, mut rows) = (Vec::new(), Vec::new());
-    for directory in [root.clone(), root.join("part-0")] {
-        for entry in std::fs::read_dir(directory)? {
-            let path = entry?.path();
-            match path.extension().and_then(|x| x.to_str()) {
-                Some("image") => images.push(path),
-                Some("rows") => rows.push(path),
-                _ => {}
-            }
-        }
-    }
-    if images.is_empty() {
+    let report = report(&context.fixture.rows())?;
+    let mut files: Vec<PathBuf> = readable(&report).map(|part| part.path.clone()).collect();
+    if files.is_empty() {
         let mut left = PROBE_BYTES;
-        for path in rows {
-            let bytes = std::fs::metadata(&path)?.len();
+        for file in report.files {
             if left > 0 {
-                images.push(path);
+                files.push(file.path);
             }
-            left = left.saturating_sub(bytes);
+            left = left.saturating_sub(file.bytes);
         }
     }
-    Ok(context.sequential_read(&images)?.per_second)
+    Ok(context.sequential_read(&files)?.per_second)
 }
 
 /// Runs this program as a trainer of the store, and kills it with changes not checkpointed.
@@ -213,14 +209,14 @@ struct Reopened {
     outcome: Outcome,
     seconds: Vec<f64>,
     first: Vec<f64>,
-    /// MiB of image and younger key blocks.
+    /// MiB of the index snapshot and younger key blocks.
     needed: Vec<f64>,
 }
 
 impl Reopened {
     fn new(name: &str) -> Reopened {
         Reopened {
-            outcome: Outcome::new(name, "image and younger key blocks read in order"),
+            outcome: Outcome::new(name, "index snapshot and younger key blocks read in order"),
             seconds: Vec::new(),
             first: Vec::new(),
             needed: Vec::new(),

@@ -1,37 +1,38 @@
-//! What do the decoders of an index image make of any blocks? The input is a list of pieces (a
+//! What do the decoders of a part of an index snapshot make of any blocks? The input is a list of pieces (a
 //! length of two bytes, then so many bytes); each becomes a block, padded with zeros. It is read as
 //! it is, and with right checksums and a right digest.
 //!
-//! Promise: a value or an error, never a panic; an image that is taken is written again to the same
-//! bytes, its entries rise by (table, mix64(key)), and each is of a file that the image covers.
+//! Promise: a value or an error, never a panic; a part that is taken is written again to the same
+//! bytes (one of version 1 too), its entries rise by (table, mix64(key)), and each is of a file that
+//! the part covers.
 
 #![no_main]
 
-use hps::format::image::{
-    COVERED_PER_BLOCK, ImageEntry, ImageFooter, decode_covered_block, decode_entry_block,
-    decode_image_header, encode_covered_block, encode_entry_block, encode_image_footer,
-    encode_image_header,
+use hps::format::index_snapshot::{
+    COVERED_PER_BLOCK, SnapshotEntry, SnapshotFooter, decode_covered_block, decode_entry_block,
+    decode_snapshot_header, encode_covered_block, encode_entry_block, encode_snapshot_footer,
+    encode_image_header, encode_part_header,
 };
 use hps::format::{BLOCK_BYTES, Decoded};
 use hps::{CheckpointId, mix64};
-use hps_fuzz::{IMAGE, Input, forge, identity, is_of_newest_version, padded};
+use hps_fuzz::{SNAPSHOT, Input, forge, identity, is_of_newest_version, padded};
 use libfuzzer_sys::fuzz_target;
 
 /// Most blocks of an input.
 const BLOCKS_MAX: usize = 12;
 
-type Image = (CheckpointId, Vec<u64>, Vec<(u32, Vec<ImageEntry>)>);
+type Snapshot = (CheckpointId, Option<u32>, Vec<u64>, Vec<(u32, Vec<SnapshotEntry>)>);
 
-/// Reads an image as the engine does: header, files, entries, footer.
-fn read(file: &[u8]) -> Decoded<Option<Image>> {
-    let id = identity(IMAGE);
+/// Reads an index snapshot as the engine does: header, files, entries, footer.
+fn read(file: &[u8]) -> Decoded<Option<Snapshot>> {
+    let id = identity(SNAPSHOT);
     let mut blocks = file.chunks_exact(BLOCK_BYTES);
     let (Some(header), Some(last)) = (blocks.next(), blocks.next_back()) else {
         return Ok(None);
     };
     let footer_offset = (file.len() - BLOCK_BYTES) as u64;
-    let footer = ImageFooter::decode(last, &id, footer_offset);
-    let (checkpoint, mut tally) = decode_image_header(header, &id)?;
+    let footer = SnapshotFooter::decode(last, &id, footer_offset);
+    let (checkpoint, mut tally) = decode_snapshot_header(header, &id)?;
     let (mut numbers, mut tables) = (Vec::new(), Vec::new());
     for block in blocks {
         if tally.covered_left() > 0 {
@@ -43,13 +44,16 @@ fn read(file: &[u8]) -> Decoded<Option<Image>> {
         }
     }
     footer?.check(&tally)?;
-    Ok(Some((checkpoint, numbers, tables)))
+    Ok(Some((checkpoint, tally.directory(), numbers, tables)))
 }
 
-fn write((checkpoint, numbers, tables): &Image) -> Vec<u8> {
-    let id = identity(IMAGE);
+fn write((checkpoint, directory, numbers, tables): &Snapshot) -> Vec<u8> {
+    let id = identity(SNAPSHOT);
     let covered = u32::try_from(numbers.len()).expect("few files");
-    let (header, mut tally) = encode_image_header(&id, *checkpoint, covered);
+    let (header, mut tally) = match directory {
+        Some(directory) => encode_part_header(&id, *checkpoint, *directory, covered),
+        None => encode_image_header(&id, *checkpoint, covered),
+    };
     let mut out = header.to_vec();
     let mut block = vec![0xee; BLOCK_BYTES];
     for numbers in numbers.chunks(COVERED_PER_BLOCK) {
@@ -60,19 +64,19 @@ fn write((checkpoint, numbers, tables): &Image) -> Vec<u8> {
         encode_entry_block(&mut block, *table, entries, &id, &mut tally);
         out.extend_from_slice(&block);
     }
-    out.extend_from_slice(&encode_image_footer(&id, &tally).0);
+    out.extend_from_slice(&encode_snapshot_footer(&id, &tally).0);
     out
 }
 
 fn check(file: &[u8]) {
-    let Ok(Some(image)) = read(file) else { return };
-    let again = write(&image);
+    let Ok(Some(snapshot)) = read(file) else { return };
+    let again = write(&snapshot);
     let ends = [file, &file[file.len() - BLOCK_BYTES..]];
     if ends.into_iter().all(is_of_newest_version) {
         assert_eq!(again, file, "written again");
     }
     assert_eq!(again.len(), file.len(), "written again");
-    let (_, numbers, tables) = &image;
+    let (_, _, numbers, tables) = &snapshot;
     let entries = tables
         .iter()
         .flat_map(|(table, entries)| entries.iter().map(|entry| (*table, mix64(entry.key))));
@@ -89,6 +93,6 @@ fuzz_target!(|input: &[u8]| {
         file.extend_from_slice(&padded(input.take(length.min(BLOCK_BYTES)), BLOCK_BYTES));
     }
     check(&file);
-    forge::image(&mut file, &identity(IMAGE));
+    forge::snapshot(&mut file, &identity(SNAPSHOT));
     check(&file);
 });

@@ -1,14 +1,14 @@
-//! Which version gets an index image next, and who makes it?
+//! Which version gets an index snapshot next, and who makes it?
 
 use std::sync::PoisonError;
 
 use crate::ssd::commit::Captured;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
-/// Versions that wait for an index image: only the last counts. It is kept apart from
+/// Versions that wait for an index snapshot: only the last counts. It is kept apart from
 /// the core, so that the thread can let go of that before it says that it has ended.
 #[derive(Debug, Default)]
-pub(super) struct Images {
+pub(super) struct Snapshots {
     state: Mutex<Imaging>,
     idle: Condvar,
 }
@@ -22,12 +22,12 @@ struct Imaging {
     waiting: Option<Captured>,
 }
 
-impl Images {
+impl Snapshots {
     fn lock(&self) -> MutexGuard<'_, Imaging> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leaves a version to be imaged; true if the caller is to do it.
+    /// Leaves a version to have an index snapshot made of it; true if the caller is to do it.
     pub(super) fn offer(&self, captured: Captured) -> bool {
         let mut state = self.lock();
         state.waiting = Some(captured);
@@ -54,7 +54,7 @@ impl Images {
         self.idle.notify_all();
     }
 
-    /// Waits until no image is being made.
+    /// Waits until no index snapshot is being made.
     pub(super) fn wait_idle(&self) {
         let mut state = self.lock();
         while state.threads > 0 {
@@ -80,37 +80,37 @@ mod tests {
     }
 
     #[test]
-    fn the_last_version_offered_is_imaged_by_one_thread_at_a_time() {
-        let images = Images::default();
-        let next = || images.next().map(|captured| captured.id.0);
-        assert!(images.offer(captured(1)), "the first is to do it");
-        assert!(!images.offer(captured(2)));
-        assert!(!images.offer(captured(3)));
-        assert_eq!(images.lock().threads, 1);
+    fn the_last_version_offered_gets_a_snapshot_from_one_thread_at_a_time() {
+        let snapshots = Snapshots::default();
+        let next = || snapshots.next().map(|captured| captured.id.0);
+        assert!(snapshots.offer(captured(1)), "the first is to do it");
+        assert!(!snapshots.offer(captured(2)));
+        assert!(!snapshots.offer(captured(3)));
+        assert_eq!(snapshots.lock().threads, 1);
         assert_eq!((next(), next()), (Some(3), None));
         // That thread is about to end: another one is needed.
-        assert!(images.offer(captured(4)));
-        assert_eq!(images.lock().threads, 2);
+        assert!(snapshots.offer(captured(4)));
+        assert_eq!(snapshots.lock().threads, 2);
         let state = || {
-            let state = images.lock();
+            let state = snapshots.lock();
             (state.threads, state.working)
         };
-        images.end(false);
+        snapshots.end(false);
         assert_eq!(state(), (1, true));
         // One that panics leaves nothing that somebody would wait for.
-        images.end(true);
+        snapshots.end(true);
         assert_eq!(state(), (0, false));
         assert_eq!(next(), None);
-        images.wait_idle();
-        assert!(images.offer(captured(5)));
+        snapshots.wait_idle();
+        assert!(snapshots.offer(captured(5)));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 std::thread::sleep(std::time::Duration::from_millis(30));
-                assert_eq!(images.lock().threads, 1, "somebody waits for it");
-                images.end(false);
+                assert_eq!(snapshots.lock().threads, 1, "somebody waits for it");
+                snapshots.end(false);
             });
-            images.wait_idle();
-            assert_eq!(images.lock().threads, 0);
+            snapshots.wait_idle();
+            assert_eq!(snapshots.lock().threads, 0);
         });
     }
 }

@@ -1,24 +1,41 @@
-//! Is the index image what the key blocks of its files say?
+//! Is a part of the index snapshot what the key blocks of its files say?
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use crate::error::Result;
-use crate::format::image::ImageEntry;
+use crate::format::index_snapshot::SnapshotEntry;
 use crate::io::Directory;
-use crate::ssd::edits::ImageRef;
-use crate::ssd::image::ImageScan;
+use crate::ssd::edits::SnapshotPart;
+use crate::ssd::index_snapshot::SnapshotScan;
 use crate::units::{CheckpointId, mix64};
 
-/// Walks an image entry by entry; all of it is verified at its end.
+/// Walks a part entry by entry; all of it is verified at its end.
 pub(super) struct Walk {
-    scan: ImageScan,
+    scan: SnapshotScan,
     at: usize,
 }
 
 impl Walk {
-    pub fn open(root: &dyn Directory, store: &[u8; 16], reference: ImageRef) -> Result<Walk> {
-        let scan = ImageScan::open(root, store, reference)?;
+    /// Opens a part in its directory, one of so many.
+    pub fn open(
+        place: &dyn Directory,
+        store: &[u8; 16],
+        part: SnapshotPart,
+        directories: usize,
+    ) -> Result<Walk> {
+        let scan = SnapshotScan::open(place, store, part, directories)?;
         Ok(Walk { scan, at: 0 })
+    }
+
+    /// The hashes that it may have.
+    pub fn range(&self) -> RangeInclusive<u64> {
+        self.scan.range.clone()
+    }
+
+    /// Its file's number.
+    pub fn number(&self) -> u64 {
+        self.scan.reference.number
     }
 
     /// The checkpoint whose version it lists.
@@ -37,7 +54,7 @@ impl Walk {
     }
 
     /// The entry it stands at: its place in the order, and itself.
-    pub fn peek(&mut self) -> Result<Option<((u32, u64), ImageEntry)>> {
+    pub fn peek(&mut self) -> Result<Option<((u32, u64), SnapshotEntry)>> {
         while self.at == self.scan.entries.len() {
             self.at = 0;
             if !self.scan.step()? {

@@ -1,36 +1,33 @@
-//! What is in an index image?
+//! What is in a part of an index snapshot?
 //!
 //! - Header block, blocks with the numbers of the files it covers, blocks of entries, footer
 //!   block. It is written in one pass: what is not known before is in the footer.
 //! - Entries are in the order of (table, mix64(key)), strictly; a block is of one table.
+//! - A part is of one data directory: it covers files of that, and has keys of its range of mix64.
+//!   One of version 1, an *image*, is of all of them.
 //! - It is a cache: a reader that finds any damage rebuilds it from the key blocks.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::checksum::{FileIdentity, Kind, roll};
+use super::checksum::{FileIdentity, Kind};
 use super::layout::{
     DecodeError, Decoded, Prefix, check_seal, check_zero, decode_block, encode_block, layout, seal,
     view,
 };
-use super::{BLOCK_BYTES, Version};
-use crate::options::TABLES_MAX;
-use crate::units::{CheckpointId, mix64};
+#[cfg(test)]
+pub use super::snapshot_entry::CLASS_MAX;
+pub use super::snapshot_entry::{COVERED_MAX, ORDINAL_SHIFT, SnapshotEntry, TOMBSTONE_BIT};
+pub use super::snapshot_tally::{COVERED_PER_BLOCK, SnapshotTally};
+use super::{BLOCK_BYTES, DIRECTORIES_MAX, Version};
+use crate::units::CheckpointId;
 
-/// Magic bytes of an image's header.
-pub const IMAGE_MAGIC: [u8; 8] = *b"HPSIMAG\0";
-/// Magic bytes of an image's footer.
-pub const IMAGE_FOOTER_MAGIC: [u8; 8] = *b"HPSIMGF\0";
-/// File numbers of a full block.
-pub const COVERED_PER_BLOCK: usize = 510;
+/// Magic bytes of an index snapshot's header.
+pub const SNAPSHOT_MAGIC: [u8; 8] = *b"HPSIMAG\0";
+/// Magic bytes of an index snapshot's footer.
+pub const SNAPSHOT_FOOTER_MAGIC: [u8; 8] = *b"HPSIMGF\0";
 /// Entries of a full block.
 pub const ENTRIES_PER_BLOCK: usize = 255;
-/// Most files that an image covers: an ordinal has 24 bits.
-pub const COVERED_MAX: u32 = 1 << 24;
-/// Where the ordinal starts in a location.
-pub const ORDINAL_SHIFT: u32 = 40;
-/// The tombstone bit of a location.
-pub const TOMBSTONE_BIT: u64 = 1 << 39;
 
 layout! {
     /// The start of the header block; zeros follow.
@@ -40,6 +37,17 @@ layout! {
         checkpoint_id: U64,
         covered: U32,
         zero: U32,
+    }
+}
+
+layout! {
+    /// The start of the header block of a part, from version 2 on; zeros follow.
+    SnapshotHeader = 72 {
+        prefix: Prefix,
+        number: U64,
+        checkpoint_id: U64,
+        covered: U32,
+        directory: U32,
     }
 }
 
@@ -73,7 +81,7 @@ layout! {
 
 layout! {
     /// The start of the footer block; zeros follow.
-    ImageFooterBlock = 56 {
+    SnapshotFooterBlock = 56 {
         checksum: U64,
         magic: [u8; 8],
         version: U32,
@@ -86,175 +94,86 @@ layout! {
 }
 
 const _: () = assert!(CoveredBlock::BYTES == BLOCK_BYTES && EntryBlock::BYTES == BLOCK_BYTES);
-const _: () = assert!(COVERED_MAX as u64 == 1 << (64 - ORDINAL_SHIFT));
-const _: () = assert!(TOMBSTONE_BIT < 1 << ORDINAL_SHIFT && TOMBSTONE_BIT > u32::MAX as u64);
+const _: () = assert!(SnapshotHeader::BYTES == ImageHeader::BYTES);
 
-/// Blocks of file numbers of an image that covers that many files.
+/// Blocks of file numbers of an index snapshot that covers that many files.
 #[must_use]
 pub const fn covered_blocks(covered: u32) -> u64 {
     (covered as u64).div_ceil(COVERED_PER_BLOCK as u64)
 }
 
-/// One key of the index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ImageEntry {
-    /// The key.
-    pub key: u64,
-    /// Its file: position in the list of files covered.
-    pub ordinal: u32,
-    /// Whether the key was removed.
-    pub tombstone: bool,
-    /// Its entry in the file.
-    pub entry: u32,
-}
-
-/// Counts and digests the blocks of an image, in order: the same for writer and reader.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ImageTally {
-    covered: u32,
-    covered_seen: u32,
-    blocks: u64,
-    entries: u64,
-    tombstones: u64,
-    digest: u64,
-    last: Option<(u32, u64)>,
-}
-
-impl ImageTally {
-    /// Starts after the header.
-    fn new(covered: u32, header_checksum: u64) -> ImageTally {
-        ImageTally {
-            covered,
-            covered_seen: 0,
-            blocks: 0,
-            entries: 0,
-            tombstones: 0,
-            digest: header_checksum,
-            last: None,
-        }
-    }
-
-    /// Where the next block (or the footer) is in the file.
-    #[must_use]
-    pub fn next_offset(&self) -> u64 {
-        (self.blocks.saturating_add(1)).saturating_mul(BLOCK_BYTES as u64)
-    }
-
-    /// Entries so far.
-    #[must_use]
-    #[cfg(any(test, feature = "sim"))]
-    pub fn entries(&self) -> u64 {
-        self.entries
-    }
-
-    /// File numbers that are still to come, in blocks before the entries.
-    #[must_use]
-    pub fn covered_left(&self) -> u32 {
-        self.covered - self.covered_seen
-    }
-
-    /// How many of them the next block holds.
-    fn next_covered(&self) -> u32 {
-        let full = u32::try_from(COVERED_PER_BLOCK).unwrap_or(u32::MAX);
-        self.covered_left().min(full)
-    }
-
-    pub(super) fn covered(&self) -> u32 {
-        self.covered
-    }
-
-    pub(super) fn blocks(&self) -> u64 {
-        self.blocks
-    }
-
-    pub(super) fn last(&self) -> Option<(u32, u64)> {
-        self.last
-    }
-
-    fn add_block(&mut self, sum: u64) {
-        self.blocks += 1;
-        self.digest = roll(self.digest, sum);
-    }
-
-    /// Adds blocks whose entries were checked.
-    pub(super) fn add_part(
-        &mut self,
-        sums: &[u64],
-        (entries, tombstones): (u64, u64),
-        last: Option<(u32, u64)>,
-    ) {
-        for sum in sums {
-            self.add_block(*sum);
-        }
-        self.entries += entries;
-        self.tombstones += tombstones;
-        self.last = last.or(self.last);
-    }
-
-    /// Whether a block of these entries may come next.
-    fn takes(&self, table: u32, entries: &[ImageEntry]) -> bool {
-        let mut last = self.last;
-        self.covered_left() == 0
-            && (table as usize) < TABLES_MAX
-            && entries.iter().all(|entry| {
-                let this = (table, mix64(entry.key));
-                let rises = last.is_none_or(|last| last < this);
-                last = Some(this);
-                rises && entry.ordinal < self.covered
-            })
-    }
-
-    fn add_entries(&mut self, table: u32, entries: &[ImageEntry], sum: u64) {
-        self.entries += entries.len() as u64;
-        self.tombstones += entries.iter().filter(|entry| entry.tombstone).count() as u64;
-        self.last = entries
-            .last()
-            .map(|entry| (table, mix64(entry.key)))
-            .or(self.last);
-        self.add_block(sum);
-    }
-}
-
-/// The header block of an image that will cover `covered` files, and the tally to go on with.
+/// The header block of a part that will cover `covered` files of a data directory, and the tally to
+/// go on with.
 #[must_use]
+pub fn encode_part_header(
+    identity: &FileIdentity,
+    checkpoint_id: CheckpointId,
+    directory: u32,
+    covered: u32,
+) -> ([u8; BLOCK_BYTES], SnapshotTally) {
+    assert!(
+        (directory as usize) < DIRECTORIES_MAX,
+        "a store has 256 data directories at most"
+    );
+    encode_header(identity, checkpoint_id, Some(directory), covered)
+}
+
+/// As [`encode_part_header`] of a whole image, which version 1 had instead.
+#[must_use]
+#[cfg(any(test, feature = "sim"))]
 pub fn encode_image_header(
     identity: &FileIdentity,
     checkpoint_id: CheckpointId,
     covered: u32,
-) -> ([u8; BLOCK_BYTES], ImageTally) {
+) -> ([u8; BLOCK_BYTES], SnapshotTally) {
+    encode_header(identity, checkpoint_id, None, covered)
+}
+
+fn encode_header(
+    identity: &FileIdentity,
+    checkpoint_id: CheckpointId,
+    directory: Option<u32>,
+    covered: u32,
+) -> ([u8; BLOCK_BYTES], SnapshotTally) {
     assert!(
         (1..=COVERED_MAX).contains(&covered),
-        "an image covers 1 to 2^24 files"
+        "a part covers 1 to 2^24 files"
     );
-    let head = ImageHeader {
-        prefix: Prefix::new(Version::NEWEST, IMAGE_MAGIC, &identity.store()),
+    let mut tally = SnapshotTally::new(directory, covered, 0);
+    let head = SnapshotHeader {
+        prefix: Prefix::new(tally.version(), SNAPSHOT_MAGIC, &identity.store()),
         number: U64::new(identity.number()),
         checkpoint_id: U64::new(checkpoint_id.0),
         covered: U32::new(covered),
-        zero: U32::ZERO,
+        directory: U32::new(directory.unwrap_or(0)),
     };
     let mut out = [0; BLOCK_BYTES];
-    let sum = encode_block(&mut out, &head, identity.seed(Kind::ImageHeader, 0));
-    (out, ImageTally::new(covered, sum))
+    tally.digest = encode_block(&mut out, &head, identity.seed(Kind::SnapshotHeader, 0));
+    (out, tally)
 }
 
 /// Decodes the header block; returns the checkpoint's id and the tally to go on with.
 ///
 /// # Errors
 /// `Newer`, or `Damaged` at byte 0.
-pub fn decode_image_header(
+pub fn decode_snapshot_header(
     block: &[u8],
     identity: &FileIdentity,
-) -> Decoded<(CheckpointId, ImageTally)> {
-    let what = "header of an image";
-    let seed = identity.seed(Kind::ImageHeader, 0);
+) -> Decoded<(CheckpointId, SnapshotTally)> {
+    let what = "header of an index snapshot";
+    let seed = identity.seed(Kind::SnapshotHeader, 0);
     let (head, rest, sum) =
-        decode_block::<ImageHeader>(block, BLOCK_BYTES, &IMAGE_MAGIC, seed, what)?;
-    head.prefix.check(&identity.store())?;
-    check_zero(rest, ImageHeader::BYTES as u64, what)?;
-    let covered = head.covered.get();
+        decode_block::<SnapshotHeader>(block, BLOCK_BYTES, &SNAPSHOT_MAGIC, seed, what)?;
+    let version = head.prefix.check(&identity.store())?;
+    check_zero(rest, SnapshotHeader::BYTES as u64, what)?;
+    let (covered, directory) = (head.covered.get(), head.directory.get());
+    let (directory, place_fits) = match version {
+        // Reserved bytes then.
+        Version::V1 => (None, directory == 0),
+        Version::V2 => (Some(directory), (directory as usize) < DIRECTORIES_MAX),
+    };
     let right = head.number.get() == identity.number()
-        && head.zero == U32::ZERO
+        && place_fits
         && (1..=COVERED_MAX).contains(&covered);
     if !right {
         return Err(DecodeError::damaged(
@@ -264,7 +183,7 @@ pub fn decode_image_header(
     }
     Ok((
         CheckpointId(head.checkpoint_id.get()),
-        ImageTally::new(covered, sum),
+        SnapshotTally::new(directory, covered, sum),
     ))
 }
 
@@ -275,7 +194,7 @@ pub fn encode_covered_block(
     out: &mut [u8],
     numbers: &[u64],
     identity: &FileIdentity,
-    tally: &mut ImageTally,
+    tally: &mut SnapshotTally,
 ) {
     let count = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
     let full = tally.next_covered();
@@ -291,28 +210,32 @@ pub fn encode_covered_block(
             place.set(*number);
         }
     }
-    let sum = seal(out, identity.seed(Kind::ImageBlock, tally.next_offset()));
-    tally.covered_seen += count;
-    tally.add_block(sum);
+    let sum = seal(out, identity.seed(Kind::SnapshotBlock, tally.next_offset()));
+    tally.add_covered(count, sum);
 }
 
-/// Verifies the next block of file numbers (while [`ImageTally::covered_left`]) and appends them.
+/// Verifies the next block of file numbers (while [`SnapshotTally::covered_left`]) and appends them.
 ///
 /// # Errors
 /// `Damaged` at the block.
 pub fn decode_covered_block(
     bytes: &[u8],
     identity: &FileIdentity,
-    tally: &mut ImageTally,
+    tally: &mut SnapshotTally,
     numbers: &mut Vec<u64>,
 ) -> Decoded<()> {
-    let what = "file numbers of an image";
+    let what = "file numbers of an index snapshot";
     let offset = tally.next_offset();
     let bad = |why: &str| Err(DecodeError::damaged(offset, format!("{what}: {why}")));
     if bytes.len() != BLOCK_BYTES {
         return bad("not 4096 bytes");
     }
-    let sum = check_seal(bytes, identity.seed(Kind::ImageBlock, offset), offset, what)?;
+    let sum = check_seal(
+        bytes,
+        identity.seed(Kind::SnapshotBlock, offset),
+        offset,
+        what,
+    )?;
     let (block, _) = view::<CoveredBlock>(bytes, offset, what)?;
     let count = block.count.get();
     let full = tally.next_covered();
@@ -324,8 +247,7 @@ pub fn decode_covered_block(
     };
     check_zero(free.as_bytes(), offset, what)?;
     numbers.extend(used.iter().map(|number| number.get()));
-    tally.covered_seen += count;
-    tally.add_block(sum);
+    tally.add_covered(count, sum);
     Ok(())
 }
 
@@ -335,9 +257,9 @@ pub fn decode_covered_block(
 pub fn encode_entry_block(
     out: &mut [u8],
     table: u32,
-    entries: &[ImageEntry],
+    entries: &[SnapshotEntry],
     identity: &FileIdentity,
-    tally: &mut ImageTally,
+    tally: &mut SnapshotTally,
 ) {
     assert!(
         (1..=ENTRIES_PER_BLOCK).contains(&entries.len()),
@@ -345,7 +267,7 @@ pub fn encode_entry_block(
     );
     assert!(
         tally.takes(table, entries),
-        "entries of an image come in order, after its files"
+        "entries of an index snapshot come in order, after its files"
     );
     assert!(out.len() == BLOCK_BYTES, "a block has its size");
     out.fill(0);
@@ -353,15 +275,11 @@ pub fn encode_entry_block(
         block.count = U32::new(u32::try_from(entries.len()).unwrap_or(u32::MAX));
         block.table = U32::new(table);
         for (place, entry) in block.entries.iter_mut().zip(entries) {
-            let tombstone = if entry.tombstone { TOMBSTONE_BIT } else { 0 };
-            let file = u64::from(entry.ordinal) << ORDINAL_SHIFT;
             place.key.set(entry.key);
-            place
-                .location
-                .set(file | tombstone | u64::from(entry.entry));
+            place.location.set(entry.location());
         }
     }
-    let sum = seal(out, identity.seed(Kind::ImageBlock, tally.next_offset()));
+    let sum = seal(out, identity.seed(Kind::SnapshotBlock, tally.next_offset()));
     tally.add_entries(table, entries, sum);
 }
 
@@ -375,7 +293,7 @@ pub(super) struct CheckedBlock<'a> {
 
 /// What is damaged in a block of entries.
 pub(super) fn bad_entries(offset: u64, why: &str) -> DecodeError {
-    DecodeError::damaged(offset, format!("entries of an image: {why}"))
+    DecodeError::damaged(offset, format!("entries of an index snapshot: {why}"))
 }
 
 /// Verifies what a block of entries at `offset` says of itself.
@@ -384,11 +302,16 @@ pub(super) fn check_entry_block<'a>(
     identity: &FileIdentity,
     offset: u64,
 ) -> Decoded<CheckedBlock<'a>> {
-    let what = "entries of an image";
+    let what = "entries of an index snapshot";
     if bytes.len() != BLOCK_BYTES {
         return Err(bad_entries(offset, "not 4096 bytes"));
     }
-    let sum = check_seal(bytes, identity.seed(Kind::ImageBlock, offset), offset, what)?;
+    let sum = check_seal(
+        bytes,
+        identity.seed(Kind::SnapshotBlock, offset),
+        offset,
+        what,
+    )?;
     let (block, _) = view::<EntryBlock>(bytes, offset, what)?;
     let count = block.count.get() as usize;
     let Some((entries, free)) = block.entries.split_at_checked(count).filter(|_| count > 0) else {
@@ -409,27 +332,19 @@ pub(super) fn check_entry_block<'a>(
 pub fn decode_entry_block(
     bytes: &[u8],
     identity: &FileIdentity,
-    tally: &mut ImageTally,
-    entries: &mut Vec<ImageEntry>,
+    tally: &mut SnapshotTally,
+    entries: &mut Vec<SnapshotEntry>,
 ) -> Decoded<u32> {
     let offset = tally.next_offset();
     entries.clear();
     let block = check_entry_block(bytes, identity, offset)?;
     for place in block.entries {
         let location = place.location.get();
-        let ordinal = u32::try_from(location >> ORDINAL_SHIFT);
-        let entry = u32::try_from(location & (TOMBSTONE_BIT - 1));
-        let (Ok(ordinal), Ok(entry)) = (ordinal, entry) else {
+        if location & !tally.location_bits() != 0 {
             let why = "reserved bits of a location are not zero";
             return Err(bad_entries(offset, why));
-        };
-        let tombstone = location & TOMBSTONE_BIT != 0;
-        entries.push(ImageEntry {
-            key: place.key.get(),
-            ordinal,
-            tombstone,
-            entry,
-        });
+        }
+        entries.push(SnapshotEntry::of(place.key.get(), location));
     }
     if !tally.takes(block.table, entries) {
         let why = "out of order, or of a file or table that is not there";
@@ -439,20 +354,20 @@ pub fn decode_entry_block(
     Ok(block.table)
 }
 
-/// The footer block, which ends the file at [`ImageTally::next_offset`]; returns its checksum.
+/// The footer block, which ends the file at [`SnapshotTally::next_offset`]; returns its checksum.
 #[must_use]
-pub fn encode_image_footer(
+pub fn encode_snapshot_footer(
     identity: &FileIdentity,
-    tally: &ImageTally,
+    tally: &SnapshotTally,
 ) -> ([u8; BLOCK_BYTES], u64) {
     assert!(
         tally.covered_left() == 0,
-        "an image lists all files that it covers"
+        "an index snapshot lists all files that it covers"
     );
-    let head = ImageFooterBlock {
+    let head = SnapshotFooterBlock {
         checksum: U64::ZERO,
-        magic: IMAGE_FOOTER_MAGIC,
-        version: U32::new(Version::NEWEST.number()),
+        magic: SNAPSHOT_FOOTER_MAGIC,
+        version: U32::new(tally.version().number()),
         covered: U32::new(tally.covered),
         blocks: U64::new(tally.blocks),
         entries: U64::new(tally.entries),
@@ -460,16 +375,18 @@ pub fn encode_image_footer(
         digest: U64::new(tally.digest),
     };
     let mut out = [0; BLOCK_BYTES];
-    let seed = identity.seed(Kind::ImageFooter, tally.next_offset());
+    let seed = identity.seed(Kind::SnapshotFooter, tally.next_offset());
     let sum = encode_block(&mut out, &head, seed);
     (out, sum)
 }
 
-/// What an image's footer says.
+/// What an index snapshot's footer says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ImageFooter {
+pub struct SnapshotFooter {
     /// The footer's checksum; covers the file.
     pub checksum: u64,
+    /// Version of the file.
+    pub version: Version,
     /// Files covered.
     pub covered: u32,
     /// Blocks between header and footer.
@@ -482,27 +399,28 @@ pub struct ImageFooter {
     pub digest: u64,
 }
 
-impl ImageFooter {
+impl SnapshotFooter {
     /// Decodes the footer block at file offset `offset`, which ends the file.
     ///
     /// # Errors
     /// `Newer`, or `Damaged` at `offset`.
-    pub fn decode(block: &[u8], identity: &FileIdentity, offset: u64) -> Decoded<ImageFooter> {
-        let what = "footer of an image";
+    pub fn decode(block: &[u8], identity: &FileIdentity, offset: u64) -> Decoded<SnapshotFooter> {
+        let what = "footer of an index snapshot";
         let bad = |why: &str| Err(DecodeError::damaged(offset, format!("{what}: {why}")));
         if block.len() != BLOCK_BYTES {
             return bad("not 4096 bytes");
         }
-        let (head, rest) = view::<ImageFooterBlock>(block, offset, what)?;
-        if head.magic != IMAGE_FOOTER_MAGIC {
+        let (head, rest) = view::<SnapshotFooterBlock>(block, offset, what)?;
+        if head.magic != SNAPSHOT_FOOTER_MAGIC {
             return bad("its magic bytes are missing");
         }
-        let seed = identity.seed(Kind::ImageFooter, offset);
+        let seed = identity.seed(Kind::SnapshotFooter, offset);
         let sum = check_seal(block, seed, offset, what)?;
-        Version::of(head.version.get(), offset)?;
+        let version = Version::of(head.version.get(), offset)?;
         check_zero(rest, offset, what)?;
-        let footer = ImageFooter {
+        let footer = SnapshotFooter {
             checksum: sum,
+            version,
             covered: head.covered.get(),
             blocks: head.blocks.get(),
             entries: head.entries.get(),
@@ -527,8 +445,9 @@ impl ImageFooter {
     ///
     /// # Errors
     /// `Damaged` at the footer.
-    pub fn check(&self, tally: &ImageTally) -> Decoded<()> {
+    pub fn check(&self, tally: &SnapshotTally) -> Decoded<()> {
         let same = tally.covered_left() == 0
+            && self.version == tally.version()
             && (
                 self.covered,
                 self.blocks,
@@ -545,7 +464,7 @@ impl ImageFooter {
         if same {
             return Ok(());
         }
-        let why = "footer of an image: its counts or digest are not those of the blocks";
+        let why = "footer of an index snapshot: its counts or digest are not those of the blocks";
         Err(DecodeError::damaged(tally.next_offset(), why))
     }
 }

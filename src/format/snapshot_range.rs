@@ -1,24 +1,25 @@
-//! How are the entry blocks of one image read by several threads?
+//! How are the entry blocks of one part read by several threads?
 //!
-//! - An [`ImagePart`] takes entry blocks that follow each other, from any block on. The order of
+//! - An [`SnapshotRange`] takes entry blocks that follow each other, from any block on. The order of
 //!   the entries is checked inside the part, and where it begins when it is joined.
-//! - Joined in order, parts add up to the tally of an image that was read from start to end: the
+//! - Joined in order, parts add up to the tally of an index snapshot that was read from start to end: the
 //!   footer is compared with that.
 
 use super::BLOCK_BYTES;
 use super::checksum::FileIdentity;
-use super::image::{ImageTally, ORDINAL_SHIFT, TOMBSTONE_BIT, bad_entries, check_entry_block};
+use super::index_snapshot::{
+    ORDINAL_SHIFT, SnapshotTally, TOMBSTONE_BIT, bad_entries, check_entry_block,
+};
 use super::layout::{DecodeError, Decoded};
 use crate::options::TABLES_MAX;
 use crate::units::mix64;
 
-/// A place that an image may hold: ordinal, tombstone bit and entry.
-const LOCATION_BITS: u64 = u64::MAX << ORDINAL_SHIFT | TOMBSTONE_BIT | 0xffff_ffff;
-
-/// Entry blocks in a row, somewhere in an image.
+/// Entry blocks in a row, somewhere in an index snapshot.
 #[derive(Debug)]
-pub struct ImagePart {
+pub struct SnapshotRange {
     covered: u32,
+    /// Bits that a location may have.
+    bits: u64,
     /// Number of the first block, counted after the header.
     start: u64,
     sums: Vec<u64>,
@@ -29,11 +30,12 @@ pub struct ImagePart {
     last: Option<(u32, u64)>,
 }
 
-impl ImagePart {
+impl SnapshotRange {
     /// Starts at a block, counted after the header.
-    pub(super) fn new(covered: u32, start: u64) -> ImagePart {
-        ImagePart {
-            covered,
+    fn new(tally: &SnapshotTally, start: u64) -> SnapshotRange {
+        SnapshotRange {
+            covered: tally.covered(),
+            bits: tally.location_bits(),
             start,
             sums: Vec::new(),
             entries: 0,
@@ -80,7 +82,7 @@ impl ImagePart {
             let (hash, location) = (mix64(place.key.get()), place.location.get());
             right &= last.is_none_or(|last| last < hash)
                 && location >> ORDINAL_SHIFT < u64::from(self.covered)
-                && location & !LOCATION_BITS == 0;
+                && location & !self.bits == 0;
             tombstones += u64::from(location & TOMBSTONE_BIT != 0);
             last = Some(hash);
             (hash, location)
@@ -99,26 +101,26 @@ impl ImagePart {
     }
 }
 
-impl ImageTally {
+impl SnapshotTally {
     /// A part that starts at the entry block with this number, counted from 0, once all blocks of
     /// file numbers were seen.
     #[must_use]
-    pub fn part(&self, block: u64) -> ImagePart {
+    pub fn part(&self, block: u64) -> SnapshotRange {
         assert!(self.covered_left() == 0, "entries come after the files");
-        ImagePart::new(self.covered(), self.blocks().saturating_add(block))
+        SnapshotRange::new(self, self.blocks().saturating_add(block))
     }
 
     /// Adds the blocks of a part, which come next.
     ///
     /// # Errors
     /// `Damaged` where the part begins: it is not the next one, or its entries do not follow.
-    pub fn join(&mut self, part: &ImagePart) -> Decoded<()> {
+    pub fn join(&mut self, part: &SnapshotRange) -> Decoded<()> {
         let follows = match (self.last(), part.first) {
             (Some(last), Some(first)) => last < first,
             _ => true,
         };
         if part.start != self.blocks() || !follows {
-            let why = "entries of an image: a part does not follow the one before it";
+            let why = "entries of an index snapshot: a part does not follow the one before it";
             return Err(DecodeError::damaged(self.next_offset(), why));
         }
         let last = part.last.filter(|_| part.entries > 0);

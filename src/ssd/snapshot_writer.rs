@@ -1,0 +1,476 @@
+//! How is an index snapshot written?
+//!
+//! Its parts are written at the same time, each into the data directory after that whose keys it has.
+//!
+//! Invariants:
+//! - All parts are synced before one of them is named; where one fails, all of them are removed.
+
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::Ssd;
+use super::commit::Captured;
+use super::data_file::{DataFile, tables_of};
+use super::edits::SnapshotPart;
+use super::index_snapshot::SnapshotScan;
+use super::scan::Merge;
+use super::snapshot_ranges::tell_damaged;
+use super::snapshot_room::is_due;
+use crate::error::{Error, Result};
+use crate::format::footer::RunKind;
+use crate::format::index_snapshot::{
+    COVERED_PER_BLOCK, ENTRIES_PER_BLOCK, EntryPlace, SnapshotEntry, SnapshotTally,
+    encode_covered_block, encode_entry_block, encode_part_header, encode_snapshot_footer,
+};
+use crate::format::{BLOCK_BYTES, FileIdentity};
+use crate::io::{DiskFile, OpenMode};
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::{Mutex, thread};
+use crate::units::{CheckpointId, mix64, part_range};
+
+/// Bytes written at a time.
+const CHUNK_BYTES: usize = 256 << 10;
+/// Memory for the key blocks of all young runs while a snapshot is written.
+const KEYS_BYTES: u64 = 32 << 20;
+/// Longest rest after a chunk.
+const REST_MAX: Duration = Duration::from_millis(20);
+
+/// What one part is made from.
+struct Source {
+    /// The data directory whose keys it will have.
+    directory: usize,
+    number: u64,
+    checkpoint: CheckpointId,
+    /// The files of that directory in the captured version, by number.
+    files: Vec<Arc<DataFile>>,
+    /// The part before it.
+    old: Option<SnapshotScan>,
+    /// Files that this does not cover.
+    young: Vec<Arc<DataFile>>,
+    /// Parts that are written at the same time.
+    beside: usize,
+}
+
+impl Source {
+    fn young_bytes(&self) -> u64 {
+        self.young.iter().map(|f| f.entries() * 12).sum()
+    }
+
+    fn old_bytes(&self) -> u64 {
+        self.old.as_ref().map_or(0, |scan| scan.reference.bytes)
+    }
+
+    /// No fewer bytes than the part will have.
+    fn expected_bytes(&self) -> u64 {
+        let entries = self.young.iter().map(|f| f.entries()).sum::<u64>();
+        let blocks = entries / ENTRIES_PER_BLOCK as u64 + 64;
+        self.old_bytes() + blocks * BLOCK_BYTES as u64 + self.files.len() as u64 * 9
+    }
+}
+
+impl Ssd {
+    /// Writes a new snapshot when reopening would read too many key blocks beside the old one.
+    ///
+    /// # Errors
+    /// `Poisoned` after a failed sync; every other failure only leaves the old snapshot in force.
+    pub(super) fn renew_snapshot(
+        &self,
+        captured: &Captured,
+        writers: usize,
+    ) -> Result<Option<Vec<SnapshotPart>>> {
+        let mut sources = self.sources(captured);
+        let old_bytes = sources.iter().map(Source::old_bytes).sum();
+        // Files may have been compacted since the version was captured: no fewer than before.
+        let live = captured.files.iter().map(|f| f.live_entries()).sum::<u64>();
+        let new_bytes = (live * EntryPlace::BYTES as u64).max(old_bytes);
+        let young_bytes = sources.iter().map(Source::young_bytes).sum();
+        let flushed_bytes = self.snapshots.flushed_bytes();
+        if !is_due(
+            &self.thresholds,
+            (old_bytes, new_bytes),
+            young_bytes,
+            flushed_bytes,
+        ) {
+            return Ok(None);
+        }
+        let expected_bytes = sources.iter().map(Source::expected_bytes).sum();
+        let room =
+            |source: &Source| self.check_snapshot_room(self.home_of(source), 0, expected_bytes);
+        if sources.iter().try_for_each(room).is_err() {
+            tracing::debug!(expected_bytes, "no room for an index snapshot");
+            return Ok(None);
+        }
+        let writers = writers.clamp(1, sources.len().max(1));
+        for source in &mut sources {
+            source.number = self.take_number()?;
+            source.beside = writers;
+        }
+        let made: Vec<SnapshotPart> = sources.iter().map(SnapshotPart::of).collect();
+        match self.write_parts(sources, writers) {
+            Ok(parts) => Ok(Some(parts)),
+            Err(error) => {
+                // After a failed sync, what is on disk is not known.
+                self.check_writable()?;
+                tracing::warn!(%error, "no new index snapshot; the next open reads more key blocks");
+                self.unlink_parts(&made);
+                Ok(None)
+            }
+        }
+    }
+
+    /// What the parts of a captured version are made from, by data directory. An image of version 1
+    /// is not looked at: the parts that replace it come from key blocks.
+    fn sources(&self, captured: &Captured) -> Vec<Source> {
+        let in_force = self.snapshot_in_force();
+        let directories = self.directories.len();
+        let source = |(directory, index): (usize, u32)| {
+            let of = |f: &&Arc<DataFile>| f.meta.directory == index;
+            let mut files: Vec<_> = captured.files.iter().filter(of).cloned().collect();
+            files.sort_unstable_by_key(|f| f.meta.number);
+            let range = part_range(directory, directories);
+            let fits = |f: &Arc<DataFile>| {
+                range.contains(&f.meta.hash_min) && range.contains(&f.meta.hash_max)
+            };
+            if files.is_empty() || !files.iter().all(fits) {
+                return None;
+            }
+            let part = in_force.iter().find(|p| p.directory == Some(index));
+            let old = part.and_then(|part| self.open_snapshot_part(*part).ok());
+            let covered = old.as_ref().map_or(&[][..], |scan| &scan.covered);
+            let known: HashSet<u64> = covered.iter().copied().collect();
+            let is_young = |f: &&Arc<DataFile>| !known.contains(&f.meta.number);
+            Some(Source {
+                directory,
+                number: 0,
+                checkpoint: captured.id,
+                young: files.iter().filter(is_young).cloned().collect(),
+                files,
+                old,
+                beside: 1,
+            })
+        };
+        (0..directories).zip(0..).filter_map(source).collect()
+    }
+
+    /// The data directory that a part lies in.
+    fn home_of(&self, source: &Source) -> usize {
+        let part = SnapshotPart::of(source);
+        part.home(self.directories.len()).unwrap_or(0)
+    }
+
+    /// Writes parts with so many threads; gives them in their order.
+    fn write_parts(&self, sources: Vec<Source>, writers: usize) -> Result<Vec<SnapshotPart>> {
+        let count = sources.len();
+        let sources: Vec<_> = sources.into_iter().map(|s| Mutex::new(Some(s))).collect();
+        let next = AtomicUsize::new(0);
+        let work = || -> Result<Vec<SnapshotPart>> {
+            let mut parts = Vec::new();
+            while let Some(source) = sources.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let taken = source.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let Some(source) = taken else { continue };
+                match self.write_part(source) {
+                    Ok(part) => parts.push(part),
+                    Err(error) => {
+                        // The others are not begun.
+                        next.store(count, Ordering::Relaxed);
+                        return Err(error);
+                    }
+                }
+            }
+            Ok(parts)
+        };
+        let results: Vec<Result<Vec<SnapshotPart>>> = thread::scope(|scope| {
+            // Where no thread is to be had, this one does all the work.
+            let others: Vec<_> = (1..writers)
+                .map_while(|_| {
+                    let thread = thread::Builder::new().name(String::from("hps-snapshot"));
+                    let work = || {
+                        let _alarm = self.poison.alarm();
+                        work()
+                    };
+                    thread.spawn_scoped(scope, work).ok()
+                })
+                .collect();
+            let own = work();
+            let others = others.into_iter().map(|thread| {
+                thread
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            });
+            std::iter::once(own).chain(others).collect()
+        });
+        let parts: Result<Vec<_>> = results.into_iter().collect();
+        let mut parts: Vec<_> = parts?.into_iter().flatten().collect();
+        parts.sort_unstable_by_key(|part| part.directory);
+        Ok(parts)
+    }
+
+    /// Writes one part, and syncs it. Where the one before it turns out to be damaged, the new one
+    /// is made from key blocks alone.
+    fn write_part(&self, mut source: Source) -> Result<SnapshotPart> {
+        let old = source.old.as_ref().map(|scan| scan.path.clone());
+        let error = match self.try_write_part(&mut source) {
+            Err(error) if old.is_some_and(|old| is_about(&error, &old)) => error,
+            result => return result,
+        };
+        tell_damaged(&error);
+        let part = SnapshotPart::of(&source);
+        self.unlink_parts(&[part]);
+        source.young = source.files.clone();
+        self.try_write_part(&mut source)
+    }
+
+    fn try_write_part(&self, source: &mut Source) -> Result<SnapshotPart> {
+        let mut part = SnapshotPart::of(source);
+        let name = part.file_name();
+        let place = self.place_of(&part);
+        let path = place.path().join(&name);
+        let file = place
+            .open(&name, OpenMode::Create)
+            .map_err(|e| Error::io("create", &path, e))?;
+        let numbers: Vec<u64> = source.files.iter().map(|f| f.meta.number).collect();
+        let covered = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
+        let identity = self.identity(source.number);
+        let directory = part.directory.unwrap_or(0);
+        let (header, tally) = encode_part_header(&identity, source.checkpoint, directory, covered);
+        let mut writer = SnapshotWriter {
+            ssd: self,
+            home: self.home_of(source),
+            beside: source.beside,
+            file,
+            path: &path,
+            identity,
+            tally,
+            out: header.to_vec(),
+            written: 0,
+            table: 0,
+            entries: Vec::new(),
+            since: Instant::now(),
+        };
+        for chunk in numbers.chunks(COVERED_PER_BLOCK) {
+            let start = writer.out.len();
+            writer.out.resize(start + BLOCK_BYTES, 0);
+            let block = &mut writer.out[start..];
+            encode_covered_block(block, chunk, &writer.identity, &mut writer.tally);
+        }
+        merge(&mut writer, source, &numbers)?;
+        (part.bytes, part.checksum) = writer.finish()?;
+        self.fatal("sync", &path, writer.file.sync())?;
+        Ok(part)
+    }
+}
+
+/// Whether a read of this file failed.
+fn is_about(error: &Error, file: &Path) -> bool {
+    match error {
+        Error::Corrupt { path, .. } | Error::Io { path, .. } => path == file,
+        _ => false,
+    }
+}
+
+impl SnapshotPart {
+    /// The part that will be made from a source; its bytes and checksum are not known yet.
+    fn of(source: &Source) -> SnapshotPart {
+        SnapshotPart {
+            directory: u32::try_from(source.directory).ok(),
+            number: source.number,
+            bytes: 0,
+            checksum: 0,
+        }
+    }
+}
+
+struct SnapshotWriter<'a> {
+    ssd: &'a Ssd,
+    /// The data directory that the part lies in.
+    home: usize,
+    /// Parts that are written at the same time.
+    beside: usize,
+    file: Arc<dyn DiskFile>,
+    path: &'a Path,
+    identity: FileIdentity,
+    tally: SnapshotTally,
+    out: Vec<u8>,
+    written: u64,
+    table: u32,
+    entries: Vec<SnapshotEntry>,
+    /// When it began with the chunk.
+    since: Instant,
+}
+
+impl SnapshotWriter<'_> {
+    fn push(&mut self, table: u32, entry: SnapshotEntry) -> Result<()> {
+        if table != self.table || self.entries.len() == ENTRIES_PER_BLOCK {
+            self.close_block()?;
+        }
+        self.table = table;
+        self.entries.push(entry);
+        Ok(())
+    }
+
+    fn close_block(&mut self) -> Result<()> {
+        if self.entries.is_empty() {
+            return Ok(());
+        }
+        let start = self.out.len();
+        self.out.resize(start + BLOCK_BYTES, 0);
+        let block = &mut self.out[start..];
+        let (table, tally) = (self.table, &mut self.tally);
+        encode_entry_block(block, table, &self.entries, &self.identity, tally);
+        self.entries.clear();
+        if self.out.len() >= CHUNK_BYTES {
+            self.write_out()?;
+        }
+        Ok(())
+    }
+
+    fn write_out(&mut self) -> Result<()> {
+        let bytes = self.written + self.out.len() as u64;
+        self.ssd
+            .check_snapshot_room(self.home, self.written, bytes)?;
+        self.file
+            .write_at(&self.out, self.written)
+            .map_err(|e| Error::io("write", self.path, e))?;
+        self.written += self.out.len() as u64;
+        self.out.clear();
+        if self.ssd.snapshots.is_paced() {
+            // All together, writers work half of the time.
+            let beside = u32::try_from(self.beside).unwrap_or(u32::MAX);
+            let rest = self.since.elapsed() * (2 * beside - 1);
+            thread::sleep(rest.min(REST_MAX * beside));
+        }
+        self.since = Instant::now();
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(u64, u64)> {
+        self.close_block()?;
+        let (footer, checksum) = encode_snapshot_footer(&self.identity, &self.tally);
+        self.out.extend_from_slice(&footer);
+        self.write_out()?;
+        Ok((self.written, checksum))
+    }
+}
+
+/// The old part's entries of one table, in order, as long as their file is in the version.
+struct Old<'a> {
+    scan: Option<SnapshotScan>,
+    at: usize,
+    ranks: HashMap<u64, u64>,
+    numbers: &'a [u64],
+}
+
+impl Old<'_> {
+    /// The entry it stands at, with its rank; entries of files that are gone are stepped over.
+    fn peek(&mut self, table: u32) -> Result<Option<(u64, u64, SnapshotEntry)>> {
+        let Some(scan) = &mut self.scan else {
+            return Ok(None);
+        };
+        loop {
+            if self.at == scan.entries.len() {
+                self.at = 0;
+                if !scan.step()? {
+                    self.scan = None;
+                    return Ok(None);
+                }
+                continue;
+            }
+            if scan.table > table {
+                return Ok(None);
+            }
+            let entry = scan.entries[self.at];
+            let number = scan
+                .covered
+                .get(entry.ordinal as usize)
+                .copied()
+                .unwrap_or(0);
+            match self.ranks.get(&number) {
+                Some(rank) if scan.table == table => {
+                    let ordinal = ordinal(self.numbers, number);
+                    // How it was used before the last snapshot says nothing of now.
+                    let entry = SnapshotEntry {
+                        ordinal,
+                        class: 0,
+                        ..entry
+                    };
+                    return Ok(Some((mix64(entry.key), *rank, entry)));
+                }
+                _ => self.at += 1,
+            }
+        }
+    }
+}
+
+fn ordinal(numbers: &[u64], number: u64) -> u32 {
+    let found = numbers.binary_search(&number).unwrap_or(usize::MAX);
+    u32::try_from(found).unwrap_or(u32::MAX)
+}
+
+fn merge(writer: &mut SnapshotWriter<'_>, source: &mut Source, numbers: &[u64]) -> Result<()> {
+    let files = source.files.iter();
+    let mut old = Old {
+        scan: source.old.take(),
+        at: 0,
+        ranks: files.map(|f| (f.meta.number, f.meta.rank)).collect(),
+        numbers,
+    };
+    let young = &source.young;
+    // A cursor holds an eighth of its window in key blocks.
+    let share = KEYS_BYTES / (source.beside * young.len()).max(1) as u64;
+    let window = share.clamp(16 << 10, 512 << 10) * 8;
+    let view = writer.ssd.versions().tables.view(source.checkpoint);
+    let there = |table: &u32| view.get(*table as usize).is_none_or(|t| !t.is_dropped);
+    for table in tables_of(&source.files).into_iter().filter(there) {
+        let mut merge = Merge::new(young, table, window)?;
+        loop {
+            let index = merge.newest()?;
+            let new = match index {
+                Some(index) => {
+                    let cursor = merge.cursor(index);
+                    let rank = cursor.file.meta.rank;
+                    let tombstone = cursor.run.kind == RunKind::Tombstones;
+                    let ordinal = ordinal(numbers, cursor.file.meta.number);
+                    cursor.entry().map(|e| {
+                        let entry = SnapshotEntry {
+                            key: e.key,
+                            ordinal,
+                            tombstone,
+                            entry: e.number,
+                            // The cache's view of the row is not asked: it may have none.
+                            class: 0,
+                        };
+                        (e.hash, rank, entry)
+                    })
+                }
+                None => None,
+            };
+            let before = old.peek(table)?;
+            let (take_new, take_old) = match (&new, &before) {
+                (None, None) => break,
+                (Some(_), None) => (true, false),
+                (None, Some(_)) => (false, true),
+                (Some(n), Some(o)) => (n.0 <= o.0, o.0 <= n.0),
+            };
+            let best = match (new.filter(|_| take_new), before.filter(|_| take_old)) {
+                (Some(n), Some(o)) if n.1 > o.1 => n.2,
+                (_, Some(o)) => o.2,
+                (Some(n), None) => n.2,
+                (None, None) => break,
+            };
+            writer.push(table, best)?;
+            if take_old {
+                old.at += 1;
+            }
+            if take_new {
+                merge.step()?;
+            }
+        }
+    }
+    // To its end, where the old part as a whole is verified.
+    while old.peek(u32::MAX)?.is_some() {
+        old.at += 1;
+    }
+    Ok(())
+}
