@@ -178,6 +178,30 @@ pub enum RepairOutcome {
 /// help; `InvalidArgument` for no store, a checkpoint that is not retained, or a data directory that
 /// is called lost and is there; `Io`, `NoSpace`;
 /// `Cancelled`. The store is as it was, and what was built is removed.
+///
+/// # Examples
+/// ```
+/// # use hps::*;
+/// # use std::ops::ControlFlow;
+/// use hps::repair::{LostRow, RepairOptions, RepairOutcome, repair};
+/// # let directory = std::env::temp_dir().join(format!("hps-repair-{}", std::process::id()));
+/// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
+/// # Store::create(&directory, CreateOptions::new(), options)?.close()?;
+/// let mut lost = |table: &str, row: LostRow| {
+///     println!("{table}: {row:?} is lost");
+///     Ok(())
+/// };
+/// let mut progress = |_, _| ControlFlow::Continue(());
+/// match repair(&directory, RepairOptions::new(), &mut lost, &mut progress)? {
+///     RepairOutcome::Whole(_) => println!("nothing to repair"),
+///     RepairOutcome::Built(_, repaired) => {
+///         let damaged = repaired.swap(&directory)?;
+///         println!("the damaged store is at {}", damaged.display());
+///     }
+/// }
+/// # std::fs::remove_dir_all(&directory).ok();
+/// # hps::Result::Ok(())
+/// ```
 pub fn repair(
     root: &Path,
     options: RepairOptions,

@@ -166,6 +166,26 @@ impl Lease {
     }
 
     /// The parts, in the order in which they were asked for.
+    ///
+    /// # Examples
+    /// ```
+    /// # use hps::*;
+    /// # let directory = std::env::temp_dir().join(format!("hps-parts-{}", std::process::id()));
+    /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
+    /// # let store = Store::create(&directory, CreateOptions::new(), options)?;
+    /// # let items = store.create_table(&TableDescriptor::new("items", 4))?;
+    /// let users = store.create_table(&TableDescriptor::new("users", 2))?;
+    /// let asked = [PrefetchPart::new(items, &[7, 8]), PrefetchPart::new(users, &[1])];
+    /// let lease = store.prefetch_many(&asked)?.wait()?;
+    /// for part in lease.parts() {
+    ///     let mut weights = vec![0.0; part.len() * part.dim()];
+    ///     part.read(&mut weights)?;
+    /// }
+    /// # drop(lease);
+    /// # store.close_discarding();
+    /// # std::fs::remove_dir_all(&directory).ok();
+    /// # hps::Result::Ok(())
+    /// ```
     pub fn parts(&self) -> impl ExactSizeIterator<Item = LeasePart<'_>> {
         (0..self.map.len()).map(|index| LeasePart::new(self, self.map.ordinal(index)))
     }
@@ -180,6 +200,26 @@ impl Lease {
     ///
     /// # Errors
     /// `InvalidArgument` when `out` has another length.
+    ///
+    /// # Examples
+    /// ```
+    /// # use hps::*;
+    /// # let directory = std::env::temp_dir().join(format!("hps-read-{}", std::process::id()));
+    /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
+    /// # let store = Store::create(&directory, CreateOptions::new(), options)?;
+    /// # let items = store.create_table(&TableDescriptor::new("items", 4))?;
+    /// let lease = store.prefetch(items, &[7, 42])?.wait()?;
+    /// let mut weights = [0.0; 2 * 4];
+    /// lease.read(&mut weights)?;
+    /// store.push(&lease, Update::deltas(&[1.0; 2 * 4]))?;
+    /// let before = weights;
+    /// lease.read(&mut weights)?; // as they are now
+    /// assert_eq!(weights[0], before[0] + 1.0);
+    /// # drop(lease);
+    /// # store.close_discarding();
+    /// # std::fs::remove_dir_all(&directory).ok();
+    /// # hps::Result::Ok(())
+    /// ```
     pub fn read(&self, out: &mut [f32]) -> Result<()> {
         let width = |table: &Table| table.descriptor.dim;
         self.read_parts_after_each_other(out, width, "weights (f32s)")

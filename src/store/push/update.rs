@@ -3,6 +3,15 @@
 use crate::units::TableId;
 
 /// What a push does to the rows of a lease.
+///
+/// ```
+/// use hps::Update;
+///
+/// let values = [0.1; 2 * 4]; // of two keys, dim 4
+/// let learn = Update::gradients(&values, 0.05).step(17).shows_clicks(&[1, 1], &[0, 1]);
+/// let only_the_second = Update::weights(&values[4..]).at(&[1]);
+/// # let _both = (learn, only_the_second);
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Update<'a> {
     pub(crate) kind: Kind<'a>,
