@@ -1,7 +1,7 @@
 //! How is a batch of keys split between shards?
 
 use crate::error::{ArgumentError, Result};
-use crate::units::{mix64, range_of};
+use crate::units::{mix64, narrow, range_of};
 
 /// The part of a batch that falls into one shard.
 #[derive(Clone, Debug, Default)]
@@ -61,14 +61,15 @@ pub fn split(keys: &[u64], shards: usize) -> Split {
 /// Splits keys into arrays, one part per shard; behind what is in them, with positions from 0 on.
 pub fn split_into(keys: &[u64], split: &mut Split) {
     let shards = split.parts.len();
-    for (position, key) in keys.iter().enumerate() {
+    // The last position is one that can be given; then all are.
+    let _: u32 = narrow(keys.len());
+    for (position, key) in (0..).zip(keys) {
         let hash = mix64(*key);
         let shard = range_of(hash, shards);
         let part = &mut split.parts[shard];
-        part.positions
-            .push(u32::try_from(position).unwrap_or(u32::MAX));
+        part.positions.push(position);
         part.hashes.push(hash);
-        split.shards.push(u16::try_from(shard).unwrap_or(u16::MAX));
+        split.shards.push(narrow(shard));
     }
 }
 

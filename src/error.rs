@@ -6,7 +6,7 @@
 //!   does not say, so that `{}` is complete and nothing stands twice where a chain is printed.
 //! - Numbers in messages carry their unit.
 
-use crate::units::{CheckpointId, TableId};
+use crate::units::{CheckpointId, TableId, saturate};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -353,7 +353,7 @@ pub enum ArgumentError {
 impl Error {
     /// A wait that began then is over, and what it waited for has not come.
     pub(crate) fn deadline(since: std::time::Instant) -> Error {
-        let waited_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let waited_ms = saturate(since.elapsed().as_millis());
         Error::Deadline { waited_ms }
     }
 

@@ -22,9 +22,10 @@ mod tests;
 pub use self::build::Builder;
 use self::pool::Place;
 use self::pool::{BLOCK_PLACES, Pool};
-use self::range::{Range, index};
+use self::range::Range;
 use self::segment::{BLOCKS_MAX, Insertion, Segment, search};
 use crate::pages::prefetch;
+use crate::units::{narrow, to_usize};
 
 /// The value of an empty place; can't be stored.
 pub const ABSENT: u64 = u64::MAX;
@@ -128,7 +129,7 @@ impl KeyMap {
     /// Where in the directory a position lies.
     #[inline]
     fn entry_of(&self, position: u64) -> usize {
-        index((position >> 1) >> (63 - self.depth))
+        to_usize((position >> 1) >> (63 - self.depth))
     }
 
     #[inline]
@@ -305,7 +306,7 @@ impl KeyMap {
             self.directory = self.directory.iter().flat_map(|x| [*x, *x]).collect();
             self.depth += 1;
         }
-        let upper = u32::try_from(self.segments.len()).unwrap_or(u32::MAX);
+        let upper = narrow(self.segments.len());
         if self.segments.len() == self.segments.capacity() {
             self.segments.reserve_exact(self.segments.len() / 8 + 1);
         }
@@ -315,7 +316,7 @@ impl KeyMap {
         });
         self.segments[number].depth = depth + 1;
         let run = 1usize << (self.depth - depth - 1);
-        let start = index(prefix) * 2 * run + run;
+        let start = to_usize(prefix) * 2 * run + run;
         self.directory[start..start + run].fill(upper);
         let middle = ((prefix << 1) | 1) << shift;
         let cut = entries.partition_point(|x| self.range.position(x.0) < middle);

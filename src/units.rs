@@ -33,6 +33,40 @@ pub const fn unmix64(hash: u64) -> u64 {
     x ^ (x >> 32)
 }
 
+/// Lengths and offsets of files have 64 bits, as what indexes memory has.
+const _: () = assert!(usize::BITS == 64, "hps is for machines of 64 bits");
+
+/// A number as what indexes memory: each has one.
+#[inline]
+#[must_use]
+pub fn to_usize(number: impl Into<u64>) -> usize {
+    #[expect(clippy::cast_possible_truncation, reason = "asserted above")]
+    let index = number.into() as usize;
+    index
+}
+
+/// A number of things that an invariant bounds: no more than `To` can hold. Not for numbers that come
+/// from a file.
+///
+/// # Panics
+/// Where the invariant is broken.
+#[inline]
+#[must_use]
+#[track_caller]
+pub fn narrow<To>(number: impl TryInto<To> + Copy + fmt::Display) -> To {
+    match number.try_into() {
+        Ok(narrow) => narrow,
+        Err(_) => unreachable!("{number} things, more than there can be"),
+    }
+}
+
+/// A number, or the greatest there is where it is greater: for what is measured or estimated.
+#[inline]
+#[must_use]
+pub fn saturate(number: u128) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}
+
 /// Which of `ranges` equal ranges of mix64 a hash falls into: rises with the hash.
 #[inline]
 #[must_use]
@@ -49,13 +83,53 @@ pub fn part_range(part: usize, parts: usize) -> RangeInclusive<u64> {
         return RangeInclusive::new(1, 0);
     }
     let low = |part: usize| ((part as u128) << 64).div_ceil(parts as u128);
-    let narrow = |x: u128| u64::try_from(x).unwrap_or(u64::MAX);
-    narrow(low(part))..=narrow(low(part + 1) - 1)
+    saturate(low(part))..=saturate(low(part + 1) - 1)
 }
 
 /// The longest that a condition variable is waited on at a stretch: who waits without a limit waits so long
 /// again and again, and a scheduler of tests takes it for no limit.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(3600);
+
+/// A row's space in the slab of one table in one shard, by number. The first numbers are those of the
+/// lists' heads, which hold no row; the default is one of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct Slot(u32);
+
+impl Slot {
+    /// Stands where a row is not in memory.
+    pub const NONE: Slot = Slot(u32::MAX);
+
+    /// The slot of a number, which is less than that of [`Slot::NONE`].
+    #[inline]
+    #[must_use]
+    pub const fn new(index: usize) -> Slot {
+        assert!(index < u32::MAX as usize, "slots are numbered by 32 bits");
+        #[expect(clippy::cast_possible_truncation, reason = "asserted above")]
+        Slot(index as u32)
+    }
+
+    /// Its number.
+    #[inline]
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// Its number in the low half of a word, whose high half is free.
+    #[inline]
+    #[must_use]
+    pub const fn to_low_half(self) -> u64 {
+        self.0 as u64
+    }
+
+    /// The slot in the low half of a word.
+    #[inline]
+    #[must_use]
+    pub const fn of_low_half(word: u64) -> Slot {
+        Slot((word & 0xffff_ffff) as u32)
+    }
+}
 
 /// A table of one store; its number on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -116,6 +190,42 @@ mod tests {
         assert_eq!(mix64(2), 0x1c99_6330_5feb_c252);
         assert_eq!(mix64(0x0123_4567_89ab_cdef), 0x3efd_ea49_c590_f4ec);
         assert_eq!(mix64(u64::MAX), 0x448e_29ce_d410_3459);
+    }
+
+    #[test]
+    fn a_slot_keeps_its_number_alone_and_in_half_a_word() {
+        for index in [0, 1, 20, u32::MAX as usize - 1] {
+            let slot = Slot::new(index);
+            assert_eq!((slot.index(), slot == Slot::NONE), (index, false));
+            let half = slot.to_low_half();
+            assert_eq!(half >> 32, 0, "the high half is free");
+            assert_eq!(Slot::of_low_half(0xdead_beef << 32 | half), slot);
+        }
+        assert_eq!(Slot::NONE.index(), u32::MAX as usize);
+    }
+
+    #[test]
+    #[should_panic(expected = "slots are numbered by 32 bits")]
+    fn there_is_no_slot_beyond_32_bits() {
+        let _none = Slot::new(u32::MAX as usize);
+    }
+
+    #[test]
+    fn numbers_are_converted_whole_or_to_the_greatest_there_is() {
+        assert_eq!(to_usize(u64::MAX), usize::MAX);
+        assert_eq!(to_usize(7u32), 7);
+        assert_eq!(narrow::<u16>(65_535usize), u16::MAX);
+        assert_eq!(narrow::<u32>(u64::from(u32::MAX)), u32::MAX);
+        assert_eq!(saturate(u128::from(u64::MAX)), u64::MAX);
+        assert_eq!(saturate(1 << 64), u64::MAX);
+        assert_eq!(saturate(41), 41);
+    }
+
+    /// A number that was too great became the greatest one, and went on: a wrong row, or a wrong shard.
+    #[test]
+    #[should_panic(expected = "65536 things, more than there can be")]
+    fn a_number_beyond_what_its_invariant_allows_is_a_panic() {
+        let _shard: u16 = narrow(65_536usize);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use zerocopy::little_endian::{F32, U32, U64};
 
 use super::layout::{DecodeError, Decoded, layout, view};
 use crate::options::{Dtype, Initialiser, Optimizer, RowMetadata, TABLES_MAX, TableDescriptor};
+use crate::units::{narrow, to_usize};
 
 layout! {
     /// A table's number and descriptor; the name follows.
@@ -132,7 +133,7 @@ pub fn encode_table(id: u32, descriptor: &TableDescriptor, out: &mut Vec<u8>) {
         valid.is_ok(),
         "a descriptor is validated before it is written: {valid:?}"
     );
-    let small = |value: usize| U32::new(u32::try_from(value).unwrap_or(u32::MAX));
+    let small = |value: usize| U32::new(narrow(value));
     let (initialiser, a, b) = initialiser_parts(descriptor.initialiser);
     let head = TableEdit {
         id: U32::new(id),
@@ -180,7 +181,7 @@ pub fn decode_table(bytes: &[u8], offset: u64) -> Decoded<(u32, TableDescriptor)
         .ok_or_else(|| bad(format!("metadata {:#x} is not known", head.metadata.get())))?;
     let descriptor = TableDescriptor {
         name: name.to_owned(),
-        dim: usize::try_from(head.dim.get()).unwrap_or(usize::MAX),
+        dim: to_usize(head.dim.get()),
         dtype,
         optimizer,
         initialiser,

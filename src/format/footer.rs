@@ -13,7 +13,7 @@ use super::layout::{DecodeError, Decoded, check_seal, check_zero, layout, seal, 
 use super::param_file::{ENTRIES_MAX, PARAM_HEADER_BYTES, STRIDE_MAX, STRIDE_MIN, key_blocks};
 use super::{BLOCK_BYTES, Version};
 use crate::options::TABLES_MAX;
-use crate::units::mix64;
+use crate::units::{mix64, narrow, to_usize};
 
 /// Magic bytes of the footer.
 pub const FOOTER_MAGIC: [u8; 8] = *b"HPSFOOT\0";
@@ -142,7 +142,7 @@ impl Footer {
             checksum: U64::ZERO,
             magic: FOOTER_MAGIC,
             version: U32::new(Version::NEWEST.number()),
-            runs: U32::new(u32::try_from(self.runs.len()).unwrap_or(u32::MAX)),
+            runs: U32::new(narrow(self.runs.len())),
             entries: U64::new(self.entries),
             rows_digest: U64::new(self.rows_digest),
             keys_digest: U64::new(self.keys_digest),
@@ -183,7 +183,7 @@ impl Footer {
         }
         let sum = check_seal(bytes, identity.seed(Kind::Footer, offset), offset, "footer")?;
         Version::of(head.version.get(), offset)?;
-        let runs = usize::try_from(head.runs.get()).unwrap_or(usize::MAX);
+        let runs = to_usize(head.runs.get());
         if runs == 0 || runs > RUNS_MAX || bytes.len() != footer_bytes(runs) {
             return bad("its length is not that of its runs");
         }
@@ -269,7 +269,7 @@ impl Footer {
         let mut rest = keys;
         let mut range: Option<(u64, u64)> = None;
         for run in &self.runs {
-            let count = usize::try_from(run.entries).unwrap_or(usize::MAX);
+            let count = to_usize(run.entries);
             let Some((these, next)) = rest.split_at_checked(count) else {
                 return bad("their number is not that of the runs");
             };

@@ -13,6 +13,7 @@ use super::layout::{
 };
 use super::{BLOCK_BYTES, DIRECTORIES_MAX, Version};
 use crate::error::ArgumentError;
+use crate::units::{narrow, to_usize};
 
 /// Magic bytes of `STORE`.
 pub const STORE_MAGIC: [u8; 8] = *b"HPSSTOR\0";
@@ -75,21 +76,20 @@ impl StoreIdentity {
         if !self.directories.iter().all(|path| is_path(path)) {
             return bad("a path must not be empty or have a zero byte".to_owned());
         }
-        let mut tail = Vec::new();
-        for path in &self.directories {
-            let bytes = u32::try_from(path.len()).unwrap_or(u32::MAX);
-            tail.extend_from_slice(&bytes.to_le_bytes());
-            tail.extend_from_slice(path.as_bytes());
-        }
         let room = STORE_BYTES - StoreHead::BYTES;
-        if tail.len() > room {
+        if self.directories.iter().map(|p| p.len() + 4).sum::<usize>() > room {
             return bad(format!(
                 "the paths and 4 bytes each must be at most {room} bytes"
             ));
         }
+        let mut tail = Vec::with_capacity(room);
+        for path in &self.directories {
+            tail.extend_from_slice(&narrow::<u32>(path.len()).to_le_bytes());
+            tail.extend_from_slice(path.as_bytes());
+        }
         let head = StoreHead {
             prefix: Prefix::new(Version::NEWEST, STORE_MAGIC, &self.uuid),
-            directories: U32::new(u32::try_from(count).unwrap_or(u32::MAX)),
+            directories: U32::new(narrow(count)),
             zero: U32::ZERO,
         };
         let mut out = [0; STORE_BYTES];
@@ -112,7 +112,7 @@ impl StoreIdentity {
             decode_block::<StoreHead>(bytes, STORE_BYTES, &STORE_MAGIC, seed, "STORE")?;
         let uuid = head.prefix.store;
         head.prefix.check(&uuid)?;
-        let count = usize::try_from(head.directories.get()).unwrap_or(usize::MAX);
+        let count = to_usize(head.directories.get());
         if head.zero != U32::ZERO || count == 0 || count > DIRECTORIES_MAX {
             return Err(bad("it has no data directories, or too many"));
         }

@@ -20,7 +20,7 @@ pub use super::snapshot_entry::CLASS_MAX;
 pub use super::snapshot_entry::{COVERED_MAX, ORDINAL_SHIFT, SnapshotEntry, TOMBSTONE_BIT};
 pub use super::snapshot_tally::{COVERED_PER_BLOCK, SnapshotTally};
 use super::{BLOCK_BYTES, DIRECTORIES_MAX, Version};
-use crate::units::CheckpointId;
+use crate::units::{CheckpointId, narrow};
 
 /// Magic bytes of an index snapshot's header.
 pub const SNAPSHOT_MAGIC: [u8; 8] = *b"HPSIMAG\0";
@@ -196,7 +196,7 @@ pub fn encode_covered_block(
     identity: &FileIdentity,
     tally: &mut SnapshotTally,
 ) {
-    let count = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
+    let count = narrow(numbers.len());
     let full = tally.next_covered();
     assert!(
         count == full && count > 0,
@@ -272,7 +272,7 @@ pub fn encode_entry_block(
     assert!(out.len() == BLOCK_BYTES, "a block has its size");
     out.fill(0);
     if let Ok(block) = EntryBlock::mut_from_bytes(out) {
-        block.count = U32::new(u32::try_from(entries.len()).unwrap_or(u32::MAX));
+        block.count = U32::new(narrow(entries.len()));
         block.table = U32::new(table);
         for (place, entry) in block.entries.iter_mut().zip(entries) {
             place.key.set(entry.key);

@@ -20,6 +20,7 @@ use super::layout::{
     encode_file_header, layout, seal, view,
 };
 use super::payload::{decode_payload, encode_payload};
+use crate::units::{narrow, to_usize};
 
 /// Magic bytes of a manifest.
 pub const MANIFEST_MAGIC: [u8; 8] = *b"HPSMANI\0";
@@ -97,7 +98,7 @@ pub fn encode_edit(
     let (_, record) = out.split_at_mut(start);
     let head = EditHead {
         checksum: U64::ZERO,
-        payload_bytes: U32::new(u32::try_from(payload_bytes).unwrap_or(u32::MAX)),
+        payload_bytes: U32::new(narrow(payload_bytes)),
         kind: U32::new(kind),
     };
     let (front, _) = record.split_at_mut(EditHead::BYTES);
@@ -190,7 +191,7 @@ impl<'a> ManifestReader<'a> {
             // Before all of it is hashed.
             return Err(DecodeError::damaged(offset, "edit: longer than any is"));
         }
-        let payload_bytes = usize::try_from(head.payload_bytes.get()).unwrap_or(usize::MAX);
+        let payload_bytes = to_usize(head.payload_bytes.get());
         let split = EditHead::BYTES
             .checked_add(payload_bytes)
             .and_then(|bytes| bytes.checked_next_multiple_of(8))

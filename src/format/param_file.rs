@@ -15,6 +15,7 @@ use super::layout::{
 };
 use super::{BLOCK_BYTES, Version};
 use crate::options::DIM_MAX;
+use crate::units::{narrow, to_usize};
 
 /// Magic bytes of the header.
 pub const PARAM_MAGIC: [u8; 8] = *b"HPSROWS\0";
@@ -265,7 +266,7 @@ pub fn encode_key_block(
     );
     out.fill(0);
     if let Ok(block) = KeyBlock::mut_from_bytes(out) {
-        block.count = U32::new(u32::try_from(keys.len()).unwrap_or(u32::MAX));
+        block.count = U32::new(narrow(keys.len()));
         for (place, key) in block.keys.iter_mut().zip(keys) {
             place.set(*key);
         }
@@ -319,7 +320,7 @@ pub fn view_key_block<'a>(
     let seed = identity.seed(Kind::KeyBlock, offset);
     let checksum = check_seal(bytes, seed, offset, "key block")?;
     let (block, _) = view::<KeyBlock>(bytes, offset, "key block")?;
-    let count = usize::try_from(block.count.get()).unwrap_or(usize::MAX);
+    let count = to_usize(block.count.get());
     if count == 0 || block.zero != U32::ZERO {
         return bad("key block: empty, or reserved bytes are not zero");
     }

@@ -21,7 +21,7 @@ use super::edit_layout::{
 };
 use super::layout::{DecodeError, Decoded, view};
 use crate::options::{HyperParameters, TABLES_MAX};
-use crate::units::CheckpointId;
+use crate::units::{CheckpointId, narrow};
 
 /// Appends the payload of an edit; returns the edit's number.
 pub(super) fn encode_payload(edit: &Edit, out: &mut Vec<u8>) -> u32 {
@@ -119,7 +119,7 @@ fn is_sane(edit: &Edit) -> bool {
 }
 
 fn name_bytes(name: &str) -> U32 {
-    U32::new(u32::try_from(name.len()).unwrap_or(u32::MAX))
+    U32::new(narrow(name.len()))
 }
 
 fn timeline_edit(uuid: &[u8; 16], parent: CheckpointId) -> TimelineEdit {

@@ -4,6 +4,8 @@
 //!   a class, and the entry's number in the file. Version 1 has zeros in the place of the class.
 //! - Whoever looks for a place looks past the class.
 
+use crate::units::narrow;
+
 /// Most files that a part covers: an ordinal has 24 bits.
 pub const COVERED_MAX: u32 = 1 << 24;
 /// Where the ordinal starts in a location.
@@ -48,7 +50,7 @@ impl SnapshotEntry {
 
     /// The entry of a key and its location; bits beside those of a location count for nothing.
     pub(super) fn of(key: u64, location: u64) -> SnapshotEntry {
-        let small = |bits: u64| u32::try_from(bits).unwrap_or(u32::MAX);
+        let small = |bits: u64| narrow(bits);
         SnapshotEntry {
             key,
             ordinal: small(location >> ORDINAL_SHIFT),

@@ -6,7 +6,7 @@ use super::checksum::roll;
 use super::snapshot_entry::{CLASS_BITS, CLASS_MAX, PLACE_BITS, SnapshotEntry};
 use super::{BLOCK_BYTES, Version};
 use crate::options::TABLES_MAX;
-use crate::units::mix64;
+use crate::units::{mix64, narrow};
 
 /// File numbers of a full block.
 pub const COVERED_PER_BLOCK: usize = 510;
@@ -83,7 +83,7 @@ impl SnapshotTally {
 
     /// How many of them the next block holds.
     pub(super) fn next_covered(&self) -> u32 {
-        let full = u32::try_from(COVERED_PER_BLOCK).unwrap_or(u32::MAX);
+        let full = narrow(COVERED_PER_BLOCK);
         self.covered_left().min(full)
     }
 

@@ -17,7 +17,7 @@ use crate::ssd::data_file::DataFile;
 use crate::ssd::edits::Replay;
 use crate::ssd::scan::{Entry, Merge, keys_window_bytes};
 use crate::ssd::tables::descriptors;
-use crate::units::{CheckpointId, TableId};
+use crate::units::{CheckpointId, TableId, to_usize};
 
 /// Files that are read at the same time: the device is waited for, not the processor.
 const THREADS: usize = 4;
@@ -193,7 +193,7 @@ impl Inspection<'_> {
     ) -> Result<Live> {
         let mut live: Live = vec![Vec::new(); replay.files.len()];
         for file in version {
-            let words = usize::try_from(file.entries().div_ceil(64)).unwrap_or(usize::MAX);
+            let words = to_usize(file.entries().div_ceil(64));
             live[file.slot as usize] = vec![0; words];
         }
         let window = keys_window_bytes(version.len());

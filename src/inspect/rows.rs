@@ -20,6 +20,7 @@ use crate::io::{DiskFile, Engine, Queue, is_unreadable};
 use crate::options::TableDescriptor;
 use crate::row::RowLayout;
 use crate::ssd::data_file::DataFile;
+use crate::units::to_usize;
 
 const CHUNK_BYTES: usize = 1 << 20;
 const DEPTH: usize = 4;
@@ -369,7 +370,7 @@ impl Records<'_> {
     }
 
     fn record(&mut self, run: &Run, offset: u64, bytes: &[u8]) {
-        let entry = usize::try_from(run.first_entry + self.done).unwrap_or(usize::MAX);
+        let entry = to_usize(run.first_entry + self.done);
         let (Some(table), Some(key)) = (self.tables.get(run.table as usize), self.keys.get(entry))
         else {
             return;

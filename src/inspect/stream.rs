@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::io::{AlignedBuffer, DiskFile, Queue, is_unreadable};
+use crate::units::to_usize;
 
 const BLOCK_BYTES: usize = 4096;
 
@@ -97,7 +98,7 @@ impl<'q> Stream<'q> {
     }
 
     fn length_at(&self, offset: u64) -> usize {
-        let left = usize::try_from(self.end - offset).unwrap_or(usize::MAX);
+        let left = to_usize(self.end - offset);
         left.min(self.queue.buffer_bytes())
     }
 

@@ -52,6 +52,7 @@ use super::transfer::{Transfer, retry};
 use super::{Directory, Disk, DiskFile, Engine, LockGuard, LockKind, OpenMode, Queue};
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{Mutex, MutexGuard, thread};
+use crate::units::saturate;
 
 mod bytes;
 mod crash;
@@ -276,7 +277,7 @@ impl SimDisk {
 
     /// The time that each call takes.
     pub fn set_latency(&self, latency: Duration) {
-        let ns = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
+        let ns = saturate(latency.as_nanos());
         self.shared.latency_ns.store(ns, Ordering::Relaxed);
     }
 

@@ -10,6 +10,8 @@
 //!   except for a small one, which saves a map at a chunk's edge from doing so in turns.
 //! - Every chunk with room is in `open` exactly once.
 
+use crate::units::narrow;
+
 pub(super) const BLOCK_PLACES: usize = 128;
 /// The number of no block.
 pub(super) const NONE: u32 = u32::MAX;
@@ -32,10 +34,6 @@ const END: u16 = u16::MAX;
 /// A hash and its value.
 pub(super) type Place = (u64, u64);
 pub(super) type Block = [Place; BLOCK_PLACES];
-
-pub(super) fn narrow(x: usize) -> u16 {
-    u16::try_from(x).unwrap_or(u16::MAX)
-}
 
 #[derive(Debug)]
 struct Chunk {

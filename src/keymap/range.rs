@@ -1,5 +1,7 @@
 //! Where in its map's range does a hash lie? A monotone position in `[0, 2^64)`.
 
+use crate::units::{saturate, to_usize};
+
 /// The hashes a map may hold, and their monotone position in `[0, 2^64)`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Range {
@@ -22,7 +24,7 @@ impl Range {
             low,
             span,
             shift,
-            factor: u64::try_from(factor).unwrap_or(u64::MAX),
+            factor: saturate(factor),
         }
     }
 
@@ -35,7 +37,7 @@ impl Range {
     pub(super) fn position(&self, hash: u64) -> u64 {
         let shifted = hash.wrapping_sub(self.low) << self.shift;
         let wide = (u128::from(shifted) * u128::from(self.factor)) >> 63;
-        u64::try_from(wide).unwrap_or(u64::MAX)
+        saturate(wide)
     }
 
     /// The first offset whose position is at least `position`.
@@ -53,12 +55,8 @@ impl Range {
     }
 }
 
-pub(super) fn index(x: u64) -> usize {
-    usize::try_from(x).unwrap_or(usize::MAX)
-}
-
 /// The high half of the product: `fraction` of 2^64 scaled to `[0, n)`.
 #[inline]
 pub(super) fn scale(fraction: u64, n: usize) -> usize {
-    index(((u128::from(fraction) * n as u128) >> 64) as u64)
+    to_usize(((u128::from(fraction) * n as u128) >> 64) as u64)
 }

@@ -1,8 +1,9 @@
 //! How do the entries of one segment lie? Sorted places with homes that rise with the hash.
 
-use super::pool::{BLOCK_PLACES, NONE, Place, Pool, narrow};
+use super::pool::{BLOCK_PLACES, NONE, Place, Pool};
 use super::range::{Range, scale};
 use super::{ABSENT, KeyMap, Load};
+use crate::units::narrow;
 
 pub(super) const BLOCKS_MAX: usize = 16;
 /// Places after the last home, for the run that ends the segment.

@@ -9,10 +9,10 @@
 
 use super::lists::Rows;
 use crate::pages::{advise_huge, prefetch};
+use crate::units::Slot;
 
-/// "Not resident".
-pub const NO_SLOT: u32 = u32::MAX;
-
+/// The slot of an empty word, a list's head.
+const NO_ROW: Slot = Slot::new(0);
 /// 2^64 divided by the golden ratio (Knuth, The Art of Computer Programming 6.4).
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Look-ups between the one whose word is whose lines the processor is asked to fetch and the one whose state is;
@@ -36,8 +36,8 @@ pub(crate) struct Buckets {
 pub(crate) struct Probe {
     tag: u64,
     place: usize,
-    /// Slot of the first row with this tag; 0, a list's head, if there is none.
-    slot: u32,
+    /// Slot of the first row with this tag; [`NO_ROW`] if there is none.
+    slot: Slot,
 }
 
 /// The look-ups of a batch, whose cache misses overlap.
@@ -53,7 +53,7 @@ impl Lookups {
     }
 
     /// Announces one more look-up and answers an earlier one: its index, and its slot or
-    /// [`NO_SLOT`]. Steps are counted from 0.
+    /// [`Slot::NONE`]. Steps are counted from 0.
     #[inline]
     pub fn step(
         &mut self,
@@ -61,7 +61,7 @@ impl Lookups {
         rows: &Rows,
         hashes: &[u64],
         step: usize,
-    ) -> Option<(usize, u32)> {
+    ) -> Option<(usize, Slot)> {
         if let Some(hash) = hashes.get(step) {
             self.probes[step % RING] = buckets.prefetch_line(*hash);
         }
@@ -79,8 +79,8 @@ fn tag(hash: u64) -> u64 {
 }
 
 #[inline]
-fn slot_of(word: u64) -> u32 {
-    (word & 0xffff_ffff) as u32
+fn slot_of(word: u64) -> Slot {
+    Slot::of_low_half(word)
 }
 
 impl Buckets {
@@ -128,7 +128,7 @@ impl Buckets {
         }
     }
 
-    pub fn get(&self, rows: &Rows, hash: u64) -> Option<u32> {
+    pub fn get(&self, rows: &Rows, hash: u64) -> Option<Slot> {
         self.find(rows, hash, self.home(tag(hash)))
             .map(|place| slot_of(self.words[place]))
     }
@@ -142,7 +142,7 @@ impl Buckets {
         Probe {
             tag,
             place,
-            slot: 0,
+            slot: NO_ROW,
         }
     }
 
@@ -158,11 +158,11 @@ impl Buckets {
         rows.prefetch_line(probe.slot);
     }
 
-    /// Third step: the slot, or [`NO_SLOT`].
+    /// Third step: the slot, or [`Slot::NONE`].
     #[inline]
-    fn arrive(&self, rows: &Rows, hash: u64, probe: &Probe) -> u32 {
-        if probe.slot == 0 {
-            NO_SLOT
+    fn arrive(&self, rows: &Rows, hash: u64, probe: &Probe) -> Slot {
+        if probe.slot == NO_ROW {
+            Slot::NONE
         } else if rows.get(probe.slot).hash == hash {
             probe.slot
         } else {
@@ -171,13 +171,13 @@ impl Buckets {
     }
 
     #[cold]
-    fn arrive_later(&self, rows: &Rows, hash: u64, probe: &Probe) -> u32 {
+    fn arrive_later(&self, rows: &Rows, hash: u64, probe: &Probe) -> Slot {
         let found = self.find(rows, hash, self.after(probe.place));
-        found.map_or(NO_SLOT, |place| slot_of(self.words[place]))
+        found.map_or(Slot::NONE, |place| slot_of(self.words[place]))
     }
 
-    /// Writes the slot of each hash, or [`NO_SLOT`].
-    pub fn get_batch(&self, rows: &Rows, hashes: &[u64], slots: &mut [u32]) {
+    /// Writes the slot of each hash, or [`Slot::NONE`].
+    pub fn get_batch(&self, rows: &Rows, hashes: &[u64], slots: &mut [Slot]) {
         assert_eq!(hashes.len(), slots.len(), "one slot per hash");
         let mut lookups = Lookups::default();
         for step in 0..Lookups::steps(hashes.len()) {
@@ -188,13 +188,13 @@ impl Buckets {
     }
 
     /// Adds a hash that is not there; its state need not be set yet.
-    pub fn insert(&mut self, hash: u64, slot: u32) {
+    pub fn insert(&mut self, hash: u64, slot: Slot) {
         let tag = tag(hash);
         let mut place = self.home(tag);
         while self.words[place] != 0 {
             place = self.after(place);
         }
-        self.words[place] = (tag << 32) | u64::from(slot);
+        self.words[place] = (tag << 32) | slot.to_low_half();
     }
 
     /// Removes a hash and shifts back what had overflowed past it.

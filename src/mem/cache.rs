@@ -4,7 +4,7 @@
 //! - `counts` is exact after every call: every change of a state goes through `change`.
 //! - Used slots are rows (found by hash) or frozen copies (found through their list only).
 
-use super::buckets::{Buckets, NO_SLOT};
+use super::buckets::Buckets;
 use super::lists::{HEADS, Rows};
 use super::policy::{AnyPolicy, Policy};
 #[cfg(any(test, feature = "sim"))]
@@ -13,6 +13,7 @@ use super::row_state::{Counts, Flags, RowState};
 use super::slab::Slab;
 use crate::error::{ArgumentError, Error, Result};
 use crate::options::PolicyKind;
+use crate::units::{Slot, to_usize};
 
 /// Rows that the policy names at once.
 pub(super) const NAMED_ROWS: usize = 64;
@@ -49,7 +50,7 @@ pub struct TableCache {
     pub(super) slab: Slab,
     pub(super) policy: AnyPolicy,
     pub(super) counts: Counts,
-    pub(super) named: Vec<u32>,
+    pub(super) named: Vec<Slot>,
     pub(super) buckets: Buckets,
     /// Number of the last batch of hits.
     pub(super) batch: u16,
@@ -60,7 +61,7 @@ pub struct TableCache {
     pub(super) row_f32s: usize,
     flush_step_rows: usize,
     /// Head of the chain of slots freed, through `next`.
-    freed: u32,
+    freed: Slot,
 }
 
 fn bytes_for(rows: usize, row_f32s: usize, policy: PolicyKind) -> u64 {
@@ -68,7 +69,7 @@ fn bytes_for(rows: usize, row_f32s: usize, policy: PolicyKind) -> u64 {
         + (rows + HEADS) * size_of::<RowState>()
         + Buckets::words_for(rows) * size_of::<u64>()
         + AnyPolicy::bytes_for_rows(policy, rows)
-        + NAMED_ROWS * size_of::<u32>()
+        + NAMED_ROWS * size_of::<Slot>()
         + size_of::<TableCache>();
     bytes as u64
 }
@@ -76,7 +77,7 @@ fn bytes_for(rows: usize, row_f32s: usize, policy: PolicyKind) -> u64 {
 /// Asks for the memory of a cache and gives it back: a vector that can't be had aborts the process.
 fn check_memory(bytes: u64) -> Result<()> {
     let mut asked = Vec::<u8>::new();
-    let size = usize::try_from(bytes).unwrap_or(usize::MAX);
+    let size = to_usize(bytes);
     let had = asked.try_reserve_exact(size).is_ok();
     // Else the compiler may leave both out.
     std::hint::black_box(&asked);
@@ -144,7 +145,7 @@ impl TableCache {
             capacity,
             row_f32s: config.row_f32s,
             flush_step_rows: step.max(1),
-            freed: NO_SLOT,
+            freed: Slot::NONE,
         })
     }
 
@@ -164,7 +165,7 @@ impl TableCache {
             capacity: 0,
             row_f32s,
             flush_step_rows: 0,
-            freed: NO_SLOT,
+            freed: Slot::NONE,
         }
     }
 
@@ -274,7 +275,7 @@ impl TableCache {
             + self.slab.bytes_allocated()
             + self.buckets.bytes_allocated()
             + self.policy.bytes_allocated()
-            + self.named.capacity() * size_of::<u32>()
+            + self.named.capacity() * size_of::<Slot>()
             + size_of::<TableCache>();
         bytes as u64
     }
@@ -287,16 +288,16 @@ impl TableCache {
         self.bytes_allocated() - (unused * slot_bytes) as u64
     }
 
-    /// Finds the slot of each hash; [`NO_SLOT`] for rows not in memory.
+    /// Finds the slot of each hash; [`Slot::NONE`] for rows not in memory.
     ///
     /// # Shapes
     /// hashes: `[n]`, slots: `[n]`
-    pub fn lookup(&self, hashes: &[u64], slots: &mut [u32]) {
+    pub fn lookup(&self, hashes: &[u64], slots: &mut [Slot]) {
         self.buckets.get_batch(&self.rows, hashes, slots);
     }
 
     /// Raises the pin count once per position; returns how many rows had none before.
-    pub fn pin(&mut self, slots: &[u32]) -> usize {
+    pub fn pin(&mut self, slots: &[Slot]) -> usize {
         let before = self.counts.pinned;
         for slot in slots {
             let state = self.raise(*slot);
@@ -310,7 +311,7 @@ impl TableCache {
 
     /// Raises the pin count of one row.
     #[inline]
-    pub(super) fn raise(&mut self, slot: u32) -> &mut RowState {
+    pub(super) fn raise(&mut self, slot: Slot) -> &mut RowState {
         let state = self.rows.get_mut(slot);
         if state.pins == 0 {
             self.counts.evictable -= usize::from(state.evictable());
@@ -322,7 +323,7 @@ impl TableCache {
 
     /// Lowers the pin count once per position; returns how many rows have none now. Rows that
     /// could not be loaded are dropped with their last pin.
-    pub fn unpin(&mut self, slots: &[u32]) -> usize {
+    pub fn unpin(&mut self, slots: &[Slot]) -> usize {
         let before = self.counts.pinned;
         for (i, slot) in slots.iter().enumerate() {
             if let Some(ahead) = slots.get(i + AHEAD_STATES) {
@@ -349,13 +350,13 @@ impl TableCache {
     }
 
     /// Tells the policy that a batch used these rows; positions may repeat.
-    pub fn touch(&mut self, slots: &[u32]) {
+    pub fn touch(&mut self, slots: &[Slot]) {
         self.policy.touched(&mut self.rows, slots);
     }
 
     /// Gives a row that is not in memory a free slot, unpinned, with `flags`; none if no slot is
     /// free. The slot's content is undefined until the caller fills it.
-    pub fn insert(&mut self, hash: u64, flags: Flags) -> Option<u32> {
+    pub fn insert(&mut self, hash: u64, flags: Flags) -> Option<Slot> {
         assert!(
             (self.range.0..=self.range.1).contains(&hash),
             "a hash lies in its shard's range"
@@ -372,7 +373,7 @@ impl TableCache {
 
     /// The slot of a row that may be in memory by now, or a free one that [`TableCache::insert`] gives
     /// it, without flags, and whether it is that; none if it is not in memory and no slot is free.
-    pub fn find_or_insert(&mut self, hash: u64) -> Option<(u32, bool)> {
+    pub fn find_or_insert(&mut self, hash: u64) -> Option<(Slot, bool)> {
         match self.buckets.get(&self.rows, hash) {
             Some(slot) => Some((slot, false)),
             None => Some((self.insert(hash, Flags::default())?, true)),
@@ -381,7 +382,7 @@ impl TableCache {
 
     /// Drops an unpinned row whatever its state; its slot is free.
     #[cfg(any(test, feature = "sim"))]
-    pub fn remove(&mut self, slot: u32) {
+    pub fn remove(&mut self, slot: Slot) {
         let state = self.rows.get(slot);
         assert!(
             state.used && state.pins == 0,
@@ -398,31 +399,31 @@ impl TableCache {
     #[inline]
     #[must_use]
     #[cfg(any(test, feature = "sim"))]
-    pub fn row(&self, slot: u32) -> &[f32] {
+    pub fn row(&self, slot: Slot) -> &[f32] {
         self.slab.row(slot)
     }
 
     /// The content of a row, to be changed after [`TableCache::begin_write`].
     #[inline]
-    pub fn row_mut(&mut self, slot: u32) -> &mut [f32] {
+    pub fn row_mut(&mut self, slot: Slot) -> &mut [f32] {
         self.slab.row_mut(slot)
     }
 
     /// The hash of a row.
     #[must_use]
-    pub fn hash_of(&self, slot: u32) -> u64 {
+    pub fn hash_of(&self, slot: Slot) -> u64 {
         self.rows.get(slot).hash
     }
 
     /// The flags of a row.
     #[inline]
     #[must_use]
-    pub fn flags(&self, slot: u32) -> Flags {
+    pub fn flags(&self, slot: Slot) -> Flags {
         self.rows.get(slot).flags
     }
 
     /// Sets flags of a row. DIRTY is set by [`TableCache::begin_write`] only.
-    pub fn set(&mut self, slot: u32, flags: Flags) {
+    pub fn set(&mut self, slot: Slot, flags: Flags) {
         assert!(
             !flags.any(Flags::DIRTY | Flags::WRITING | Flags::FROZEN_COPY),
             "set by the cache"
@@ -431,7 +432,7 @@ impl TableCache {
     }
 
     /// Clears flags of a row.
-    pub fn clear(&mut self, slot: u32, flags: Flags) {
+    pub fn clear(&mut self, slot: Slot, flags: Flags) {
         assert!(
             !flags.any(Flags::DIRTY | Flags::WRITING | Flags::FROZEN_COPY),
             "by the cache"
@@ -442,33 +443,33 @@ impl TableCache {
     /// The interval in which a row last changed since it came into memory.
     #[must_use]
     #[cfg(any(test, feature = "sim"))]
-    pub fn interval(&self, slot: u32) -> u32 {
+    pub fn interval(&self, slot: Slot) -> u32 {
         self.rows.get(slot).interval
     }
 
     /// Sets the interval of a row that was just loaded.
     #[cfg(any(test, feature = "sim"))]
-    pub fn set_interval(&mut self, slot: u32, interval: u32) {
+    pub fn set_interval(&mut self, slot: Slot, interval: u32) {
         self.rows.get_mut(slot).interval = interval;
     }
 
     /// Pins of a row.
     #[must_use]
     #[cfg(any(test, feature = "sim"))]
-    pub fn pins(&self, slot: u32) -> u32 {
+    pub fn pins(&self, slot: Slot) -> u32 {
         self.rows.get(slot).pins
     }
 
     /// The list a row is on.
     #[must_use]
     #[cfg(any(test, feature = "sim"))]
-    pub fn list_of(&self, slot: u32) -> ListKind {
+    pub fn list_of(&self, slot: Slot) -> ListKind {
         self.rows.get(slot).list
     }
 
     /// Changes a state and keeps the counts exact.
     #[inline]
-    pub(super) fn change<T>(&mut self, slot: u32, f: impl FnOnce(&mut RowState) -> T) -> T {
+    pub(super) fn change<T>(&mut self, slot: Slot, f: impl FnOnce(&mut RowState) -> T) -> T {
         let state = self.rows.get_mut(slot);
         self.counts.subtract(state);
         let result = f(state);
@@ -477,8 +478,8 @@ impl TableCache {
     }
 
     /// Takes a free slot for a row or a copy; it is linked nowhere yet.
-    pub(super) fn take_slot(&mut self, hash: u64, flags: Flags, interval: u32) -> Option<u32> {
-        let slot = if self.freed != NO_SLOT {
+    pub(super) fn take_slot(&mut self, hash: u64, flags: Flags, interval: u32) -> Option<Slot> {
+        let slot = if self.freed != Slot::NONE {
             let slot = self.freed;
             self.freed = self.rows.get(slot).next;
             slot
@@ -500,7 +501,7 @@ impl TableCache {
     }
 
     /// Frees the slot of a row or copy.
-    pub(super) fn release(&mut self, slot: u32) {
+    pub(super) fn release(&mut self, slot: Slot) {
         let state = *self.rows.get(slot);
         self.rows.unlink(slot);
         if !state.flags.any(Flags::FROZEN_COPY) {
@@ -523,8 +524,7 @@ impl TableCache {
     pub fn check(&self) {
         let mut counts = Counts::default();
         let (mut free, mut linked, mut flying) = (0, 0, 0);
-        let end = u32::try_from(self.rows.touched() + HEADS).unwrap_or(u32::MAX);
-        for slot in 20..end {
+        for slot in (HEADS..HEADS + self.rows.touched()).map(Slot::new) {
             let state = self.rows.get(slot);
             counts.add(state);
             if !state.used {
@@ -567,7 +567,9 @@ impl TableCache {
             "free slots"
         );
         assert_eq!(self.counts.used, linked + flying, "slots are free or used");
-        let walked: Vec<usize> = (0..20).map(|head| self.rows.walk(head).count()).collect();
+        let walked: Vec<usize> = (0..HEADS)
+            .map(|head| self.rows.walk(Slot::new(head)).count())
+            .collect();
         assert_eq!(
             walked.iter().sum::<usize>(),
             linked,
@@ -581,7 +583,7 @@ impl TableCache {
         assert_eq!(walked[16], self.rows.lru_rows, "LRU rows");
         let mut chain = 0;
         let mut slot = self.freed;
-        while slot != NO_SLOT {
+        while slot != Slot::NONE {
             chain += 1;
             slot = self.rows.get(slot).next;
         }

@@ -5,10 +5,11 @@
 //! - What can't be copied yet, because it is not in memory or is being read, is named to the
 //!   caller; rows that are there are pinned whatever else the batch needs.
 
-use super::buckets::{Lookups, NO_SLOT};
+use super::buckets::Lookups;
 use super::cache::TableCache;
 use super::policy::Policy;
 use super::row_state::Flags;
+use crate::units::{Slot, narrow};
 
 /// Rows that the policy is told of at once.
 const GROUP: usize = 16;
@@ -32,14 +33,14 @@ pub struct Hits {
 
 /// Rows that can be copied: (index, slot).
 struct Ready {
-    rows: [(usize, u32); COPIES],
+    rows: [(usize, Slot); COPIES],
     count: usize,
 }
 
 impl Default for Ready {
     fn default() -> Ready {
         Ready {
-            rows: [(0, 0); COPIES],
+            rows: [(0, Slot::default()); COPIES],
             count: 0,
         }
     }
@@ -47,7 +48,7 @@ impl Default for Ready {
 
 impl Ready {
     #[inline]
-    fn push(&mut self, index: usize, slot: u32) {
+    fn push(&mut self, index: usize, slot: Slot) {
         self.rows[self.count] = (index, slot);
         self.count += 1;
     }
@@ -56,7 +57,7 @@ impl Ready {
 impl TableCache {
     /// Finds, pins and touches rows, and copies the first words of each into its target.
     ///
-    /// `slots` gets each row's slot, [`NO_SLOT`] if it is not in memory; `rest` the indexes of
+    /// `slots` gets each row's slot, [`Slot::NONE`] if it is not in memory; `rest` the indexes of
     /// rows that were not copied: not in memory, being read, or failed to be.
     ///
     /// # Shapes
@@ -64,7 +65,7 @@ impl TableCache {
     pub fn hit_batch(
         &mut self,
         hashes: &[u64],
-        slots: &mut [u32],
+        slots: &mut [Slot],
         targets: &mut [&mut [f32]],
         rest: &mut Vec<u32>,
     ) -> Hits {
@@ -80,7 +81,7 @@ impl TableCache {
         } else {
             self.batch + 1
         };
-        let mut found = [0; GROUP];
+        let mut found = [Slot::default(); GROUP];
         let mut touched = 0;
         let mut ready = Ready::default();
         let mut lookups = Lookups::default();
@@ -90,7 +91,7 @@ impl TableCache {
                 continue;
             };
             slots[at] = slot;
-            if slot != NO_SLOT {
+            if slot != Slot::NONE {
                 let flags = self.pin_found(slot, &mut hits);
                 found[touched] = slot;
                 touched += 1;
@@ -108,7 +109,7 @@ impl TableCache {
                     continue;
                 }
             }
-            rest.push(u32::try_from(at).unwrap_or(u32::MAX));
+            rest.push(narrow(at));
         }
         self.policy.touched(&mut self.rows, &found[..touched]);
         self.copy_ready(&mut ready, targets, width);
@@ -125,7 +126,7 @@ impl TableCache {
     #[inline]
     fn copy_rows(
         &self,
-        rows: impl Iterator<Item = (usize, u32)> + Clone,
+        rows: impl Iterator<Item = (usize, Slot)> + Clone,
         targets: &mut [&mut [f32]],
         width: usize,
     ) {
@@ -142,7 +143,7 @@ impl TableCache {
     }
 
     #[inline]
-    fn pin_found(&mut self, slot: u32, hits: &mut Hits) -> Flags {
+    fn pin_found(&mut self, slot: Slot, hits: &mut Hits) -> Flags {
         let batch = self.batch;
         let state = self.raise(slot);
         let first = std::mem::replace(&mut state.batch, batch) != batch;
@@ -156,14 +157,14 @@ impl TableCache {
     ///
     /// # Shapes
     /// slots: `[n]`, targets: `[n]` of equal length each
-    pub fn gather(&self, slots: &[u32], targets: &mut [&mut [f32]]) {
+    pub fn gather(&self, slots: &[Slot], targets: &mut [&mut [f32]]) {
         let width = targets.first().map_or(0, |t| t.len());
         self.copy_rows(slots.iter().copied().enumerate(), targets, width);
     }
 
     /// Announces that a row is changed soon.
     #[inline]
-    pub fn prefetch_line(&self, slot: u32) {
+    pub fn prefetch_line(&self, slot: Slot) {
         self.slab.prefetch_line(slot, self.row_f32s);
     }
 }

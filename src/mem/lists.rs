@@ -8,17 +8,18 @@
 
 use super::row_state::{ListKind, RowState};
 use crate::pages::{advise_huge, prefetch};
+use crate::units::Slot;
 
 /// Frequency classes of the LFU list.
 pub(crate) const CLASSES: usize = 16;
 /// Heads 0 to 15 are the LFU list's classes.
-pub(crate) const LRU: u32 = 16;
+pub(crate) const LRU: Slot = Slot::new(16);
 /// Clean rows that leave next.
-pub(crate) const COLD_CLEAN: u32 = 17;
+pub(crate) const COLD_CLEAN: Slot = Slot::new(17);
 /// Dirty rows that are written next.
-pub(crate) const COLD_DIRTY: u32 = 18;
+pub(crate) const COLD_DIRTY: Slot = Slot::new(18);
 /// Frozen copies.
-pub(crate) const FROZEN: u32 = 19;
+pub(crate) const FROZEN: Slot = Slot::new(19);
 /// Heads in all; the number of the first slot.
 pub(crate) const HEADS: usize = 20;
 
@@ -35,14 +36,13 @@ impl Rows {
     pub fn new(capacity: usize) -> Rows {
         let mut states = Vec::with_capacity(HEADS + capacity);
         advise_huge(&states);
-        for head in 0..20 {
+        for head in (0..HEADS).map(Slot::new) {
             states.push(RowState {
                 prev: head,
                 next: head,
                 ..RowState::default()
             });
         }
-        assert!(states.len() == HEADS, "one state per head");
         Rows {
             states,
             lru_rows: 0,
@@ -60,50 +60,50 @@ impl Rows {
     }
 
     /// Starts to use one more slot.
-    pub fn extend(&mut self) -> u32 {
+    pub fn extend(&mut self) -> Slot {
         assert!(
             self.states.len() < self.states.capacity(),
             "slots never pass the capacity"
         );
         self.states.push(RowState::default());
-        u32::try_from(self.states.len() - 1).unwrap_or(u32::MAX)
+        Slot::new(self.states.len() - 1)
     }
 
     #[inline]
-    pub fn get(&self, slot: u32) -> &RowState {
-        &self.states[slot as usize]
+    pub fn get(&self, slot: Slot) -> &RowState {
+        &self.states[slot.index()]
     }
 
     /// Announces that the state of a slot is needed soon.
     #[inline]
-    pub fn prefetch_line(&self, slot: u32) {
+    pub fn prefetch_line(&self, slot: Slot) {
         prefetch(
             self.states
-                .get(slot as usize..=slot as usize)
+                .get(slot.index()..=slot.index())
                 .unwrap_or_default(),
         );
     }
 
     #[inline]
-    pub fn get_mut(&mut self, slot: u32) -> &mut RowState {
-        &mut self.states[slot as usize]
+    pub fn get_mut(&mut self, slot: Slot) -> &mut RowState {
+        &mut self.states[slot.index()]
     }
 
     /// The row at the cold end of a list.
     #[inline]
-    pub fn coldest(&self, head: u32) -> Option<u32> {
+    pub fn coldest(&self, head: Slot) -> Option<Slot> {
         let slot = self.get(head).prev;
-        (slot as usize >= HEADS).then_some(slot)
+        (slot.index() >= HEADS).then_some(slot)
     }
 
     /// The row that is next in rising warmth.
     #[inline]
-    pub fn warmer(&self, slot: u32) -> Option<u32> {
+    pub fn warmer(&self, slot: Slot) -> Option<Slot> {
         self.coldest(slot)
     }
 
     /// Unlinks rows from the cold end and names them, until `named` has `want` or none is left.
-    pub fn take_coldest(&mut self, head: u32, want: usize, named: &mut Vec<u32>) {
+    pub fn take_coldest(&mut self, head: Slot, want: usize, named: &mut Vec<Slot>) {
         while named.len() < want {
             let Some(slot) = self.coldest(head) else {
                 return;
@@ -114,7 +114,7 @@ impl Rows {
     }
 
     /// Links a row that is in no list at the hot end.
-    pub fn push_hot(&mut self, head: u32, slot: u32) {
+    pub fn push_hot(&mut self, head: Slot, slot: Slot) {
         let after = self.get(head).next;
         self.get_mut(head).next = slot;
         self.get_mut(after).prev = slot;
@@ -134,7 +134,7 @@ impl Rows {
     }
 
     /// Takes a row out of the list it is in, if any.
-    pub fn unlink(&mut self, slot: u32) {
+    pub fn unlink(&mut self, slot: Slot) {
         let RowState {
             prev, next, list, ..
         } = *self.get(slot);
@@ -149,13 +149,13 @@ impl Rows {
     }
 
     /// Moves a row to the hot end of a list.
-    pub fn move_hot(&mut self, head: u32, slot: u32) {
+    pub fn move_hot(&mut self, head: Slot, slot: Slot) {
         self.unlink(slot);
         self.push_hot(head, slot);
     }
 
     /// Moves all rows of one LFU class to the hot end of another, in their order.
-    pub fn splice_hot(&mut self, from: u32, to: u32) {
+    pub fn splice_hot(&mut self, from: Slot, to: Slot) {
         let RowState {
             prev: cold,
             next: hot,
@@ -175,7 +175,7 @@ impl Rows {
     }
 
     /// The rows of a list from the cold end, for checks.
-    pub fn walk(&self, head: u32) -> impl Iterator<Item = u32> + '_ {
+    pub fn walk(&self, head: Slot) -> impl Iterator<Item = Slot> + '_ {
         std::iter::successors(self.coldest(head), |slot| self.warmer(*slot))
     }
 }

@@ -19,7 +19,6 @@ mod slab;
 mod tests;
 mod victims;
 
-pub use self::buckets::NO_SLOT;
 pub use self::cache::{CacheConfig, TableCache};
 #[cfg(any(test, feature = "sim"))]
 pub use self::hits::Hits;
@@ -29,3 +28,5 @@ pub use self::row_state::ListKind;
 #[cfg(any(test, feature = "sim"))]
 pub use self::victims::Taken;
 pub use self::victims::Victim;
+#[cfg(all(not(test), feature = "sim"))]
+pub use crate::units::Slot;

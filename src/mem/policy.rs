@@ -16,23 +16,24 @@ use self::lru::Lru;
 use self::pin_all::PinAll;
 use super::lists::{LRU, Rows};
 use crate::options::PolicyKind;
+use crate::units::Slot;
 
 /// An order in which rows leave.
 pub(crate) trait Policy {
     /// Rows were used by a batch; positions may repeat.
-    fn touched(&mut self, _rows: &mut Rows, _slots: &[u32]) {}
+    fn touched(&mut self, _rows: &mut Rows, _slots: &[Slot]) {}
     /// A row came into memory: links it, by default at the hot end of the one list.
-    fn admitted(&mut self, rows: &mut Rows, slot: u32) {
+    fn admitted(&mut self, rows: &mut Rows, slot: Slot) {
         rows.push_hot(LRU, slot);
     }
     /// A row that [`Policy::coldest`] named is in use: links it again, by default as one that came in.
-    fn returned(&mut self, rows: &mut Rows, slot: u32) {
+    fn returned(&mut self, rows: &mut Rows, slot: Slot) {
         self.admitted(rows, slot);
     }
     /// Unlinks up to `want` rows from the cold end into `named`, coldest first.
-    fn coldest(&mut self, rows: &mut Rows, want: usize, named: &mut Vec<u32>);
+    fn coldest(&mut self, rows: &mut Rows, want: usize, named: &mut Vec<Slot>);
     /// A row leaves memory; it is linked nowhere.
-    fn left(&mut self, _rows: &mut Rows, _slot: u32) {}
+    fn left(&mut self, _rows: &mut Rows, _slot: Slot) {}
     /// Announces to the processor that a row comes in or leaves soon.
     fn prefetch_line(&self, _hash: u64) {}
 }
@@ -87,23 +88,23 @@ impl AnyPolicy {
 }
 
 impl Policy for AnyPolicy {
-    fn touched(&mut self, rows: &mut Rows, slots: &[u32]) {
+    fn touched(&mut self, rows: &mut Rows, slots: &[Slot]) {
         self.get().touched(rows, slots);
     }
 
-    fn admitted(&mut self, rows: &mut Rows, slot: u32) {
+    fn admitted(&mut self, rows: &mut Rows, slot: Slot) {
         self.get().admitted(rows, slot);
     }
 
-    fn returned(&mut self, rows: &mut Rows, slot: u32) {
+    fn returned(&mut self, rows: &mut Rows, slot: Slot) {
         self.get().returned(rows, slot);
     }
 
-    fn coldest(&mut self, rows: &mut Rows, want: usize, named: &mut Vec<u32>) {
+    fn coldest(&mut self, rows: &mut Rows, want: usize, named: &mut Vec<Slot>) {
         self.get().coldest(rows, want, named);
     }
 
-    fn left(&mut self, rows: &mut Rows, slot: u32) {
+    fn left(&mut self, rows: &mut Rows, slot: Slot) {
         self.get().left(rows, slot);
     }
 

@@ -5,6 +5,8 @@
 
 use std::ops::{BitAnd, BitOr, Not};
 
+use crate::units::Slot;
+
 /// A set of the bits that describe a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags(u8);
@@ -99,8 +101,8 @@ pub(crate) const NEW: u8 = 2;
 #[repr(align(32))]
 pub(crate) struct RowState {
     pub hash: u64,
-    pub prev: u32,
-    pub next: u32,
+    pub prev: Slot,
+    pub next: Slot,
     pub interval: u32,
     pub pins: u32,
     pub flags: Flags,

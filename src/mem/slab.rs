@@ -8,6 +8,7 @@
 use super::lists::HEADS;
 use crate::fork::Process;
 use crate::pages::{advise_huge, prefetch, share_with_children};
+use crate::units::Slot;
 
 /// f32s of a cache line.
 const LINE_F32S: usize = 16;
@@ -46,31 +47,31 @@ impl Slab {
     }
 
     #[inline]
-    fn start(&self, slot: u32) -> usize {
-        self.first + (slot as usize - HEADS) * self.row_f32s
+    fn start(&self, slot: Slot) -> usize {
+        self.first + (slot.index() - HEADS) * self.row_f32s
     }
 
     #[inline]
-    pub fn row(&self, slot: u32) -> &[f32] {
+    pub fn row(&self, slot: Slot) -> &[f32] {
         let start = self.start(slot);
         &self.rows[start..start + self.row_f32s]
     }
 
     #[inline]
-    pub fn row_mut(&mut self, slot: u32) -> &mut [f32] {
+    pub fn row_mut(&mut self, slot: Slot) -> &mut [f32] {
         let start = self.start(slot);
         &mut self.rows[start..start + self.row_f32s]
     }
 
     /// Announces that the first `width` words of a row are needed soon.
     #[inline]
-    pub fn prefetch_line(&self, slot: u32, width: usize) {
+    pub fn prefetch_line(&self, slot: Slot, width: usize) {
         let start = self.start(slot);
         prefetch(&self.rows[start..start + width]);
     }
 
     /// Copies one row over another.
-    pub fn copy(&mut self, source: u32, target: u32) {
+    pub fn copy(&mut self, source: Slot, target: Slot) {
         let (start, target) = (self.start(source), self.start(target));
         self.rows.copy_within(start..start + self.row_f32s, target);
     }

@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::options::PolicyKind;
-use crate::units::{mix64, unmix64};
+use crate::units::{Slot, mix64, unmix64};
 
 const ROW: usize = 4;
 
@@ -18,14 +18,14 @@ fn cache(rows: usize, policy: PolicyKind) -> TableCache {
     TableCache::new(&config).unwrap()
 }
 
-fn add(cache: &mut TableCache, key: u64, flags: Flags) -> u32 {
+fn add(cache: &mut TableCache, key: u64, flags: Flags) -> Slot {
     let slot = cache.insert(mix64(key), flags).unwrap();
     cache.row_mut(slot).fill(key as f32);
     slot
 }
 
-fn find(cache: &TableCache, key: u64) -> u32 {
-    let mut slots = [0];
+fn find(cache: &TableCache, key: u64) -> Slot {
+    let mut slots = [Slot::NONE];
     cache.lookup(&[mix64(key)], &mut slots);
     slots[0]
 }
@@ -89,7 +89,7 @@ fn the_budget_is_exact_for_every_size_and_policy() {
 #[test]
 fn rows_move_from_lru_to_lfu_and_out() {
     let mut cache = cache(64, PolicyKind::Bilevel);
-    let slots: Vec<u32> = (0..64)
+    let slots: Vec<Slot> = (0..64)
         .map(|key| add(&mut cache, key, Flags::NONE))
         .collect();
     cache.touch(&slots);
@@ -110,7 +110,7 @@ fn rows_move_from_lru_to_lfu_and_out() {
     assert_eq!(cache.reclaim(2), 2);
     assert_eq!(
         (find(&cache, 0), find(&cache, 1), find(&cache, 2)),
-        (NO_SLOT, slots[1], NO_SLOT)
+        (Slot::NONE, slots[1], Slot::NONE)
     );
     cache.check();
     // Twice round: row 1 outlives all rows that were touched once.
@@ -121,7 +121,9 @@ fn rows_move_from_lru_to_lfu_and_out() {
     }
     assert_eq!(find(&cache, 1), slots[1]);
     assert_eq!(
-        (3..48).filter(|key| find(&cache, *key) != NO_SLOT).count(),
+        (3..48)
+            .filter(|key| find(&cache, *key) != Slot::NONE)
+            .count(),
         0
     );
     cache.check();
@@ -133,7 +135,7 @@ fn frequency_survives_eviction() {
     let slot = add(&mut cache, 7, Flags::NONE);
     (0..40).for_each(|_| cache.touch(&[slot]));
     cache.remove(slot);
-    assert_eq!(find(&cache, 7), NO_SLOT);
+    assert_eq!(find(&cache, 7), Slot::NONE);
     add(&mut cache, 7, Flags::NONE);
     for key in 100..131 {
         let slot = add(&mut cache, key, Flags::NONE);
@@ -142,7 +144,7 @@ fn frequency_survives_eviction() {
     assert_eq!(cache.reclaim(23), 23);
     assert_ne!(
         find(&cache, 7),
-        NO_SLOT,
+        Slot::NONE,
         "the row that was hot before outlives the others"
     );
 }
@@ -151,7 +153,7 @@ fn frequency_survives_eviction() {
 fn pinned_rows_are_never_victims() {
     for policy in [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Fifo] {
         let mut cache = cache(100, policy);
-        let slots: Vec<u32> = (0..100)
+        let slots: Vec<Slot> = (0..100)
             .map(|key| add(&mut cache, key, Flags::NONE))
             .collect();
         assert_eq!(cache.pin(&slots[..40]), 40);
@@ -164,7 +166,7 @@ fn pinned_rows_are_never_victims() {
         let mut victims = Vec::new();
         cache.take_victims(100, u32::MAX, &mut victims);
         cache.check();
-        let chosen: BTreeSet<u32> = victims.iter().map(|x| x.slot).collect();
+        let chosen: BTreeSet<Slot> = victims.iter().map(|x| x.slot).collect();
         assert_eq!(
             chosen,
             slots[40..60].iter().copied().collect(),
@@ -188,7 +190,7 @@ fn pinned_rows_are_never_victims() {
 #[test]
 fn staged_rows_never_leave() {
     let mut cache = cache(10, PolicyKind::PinAll);
-    let slots: Vec<u32> = (0..10)
+    let slots: Vec<Slot> = (0..10)
         .map(|key| add(&mut cache, key, Flags::NONE))
         .collect();
     cache.begin_write(&slots[..5], 1, None).unwrap();
@@ -213,7 +215,7 @@ fn staged_rows_never_leave() {
 #[test]
 fn a_cache_is_low_until_enough_rows_were_flushed() {
     let mut cache = cache(160, PolicyKind::Bilevel);
-    let slots: Vec<u32> = (0..157)
+    let slots: Vec<Slot> = (0..157)
         .map(|key| add(&mut cache, key, Flags::ABSENT))
         .collect();
     assert_eq!(cache.flush_step_rows(), 10);
@@ -235,7 +237,7 @@ fn a_cache_is_low_until_enough_rows_were_flushed() {
 #[test]
 fn a_cache_with_room_for_less_than_the_rows_in_use_is_low() {
     let mut cache = cache(160, PolicyKind::Bilevel);
-    let slots: Vec<u32> = (0..154)
+    let slots: Vec<Slot> = (0..154)
         .map(|key| add(&mut cache, key, Flags::NONE))
         .collect();
     cache.begin_write(&slots, 1, None).unwrap();
@@ -255,7 +257,7 @@ fn a_cache_with_room_for_less_than_the_rows_in_use_is_low() {
 #[test]
 fn a_change_after_the_cut_keeps_the_frozen_row_beside_it() {
     let mut cache = cache(8, PolicyKind::Bilevel);
-    let slots: Vec<u32> = (0..4)
+    let slots: Vec<Slot> = (0..4)
         .map(|key| add(&mut cache, key, Flags::NONE))
         .collect();
     cache.pin(&slots);
@@ -298,7 +300,7 @@ fn a_change_after_the_cut_keeps_the_frozen_row_beside_it() {
 #[test]
 fn begin_write_without_room_changes_nothing_and_works_later() {
     let mut cache = cache(4, PolicyKind::Bilevel);
-    let slots: Vec<u32> = (0..3)
+    let slots: Vec<Slot> = (0..3)
         .map(|key| add(&mut cache, key, Flags::NONE))
         .collect();
     cache.pin(&slots);
@@ -326,7 +328,7 @@ fn begin_write_without_room_changes_nothing_and_works_later() {
 #[test]
 fn a_failed_write_leaves_rows_dirty_and_tells_when_their_state_is_lost() {
     let mut cache = cache(4, PolicyKind::Lru);
-    let slots: Vec<u32> = (0..2)
+    let slots: Vec<Slot> = (0..2)
         .map(|key| add(&mut cache, key, Flags::NONE))
         .collect();
     cache.begin_write(&slots, 5, None).unwrap();
@@ -401,7 +403,7 @@ fn a_row_that_failed_to_load_goes_with_its_last_pin() {
     assert_eq!(cache.unpin(&[slot]), 0);
     assert_eq!(find(&cache, 1), slot);
     assert_eq!(cache.unpin(&[slot]), 1);
-    assert_eq!((find(&cache, 1), cache.free()), (NO_SLOT, 4));
+    assert_eq!((find(&cache, 1), cache.free()), (Slot::NONE, 4));
     cache.check();
 }
 
@@ -432,10 +434,10 @@ fn many_rows_are_found_after_many_removals() {
         }
     }
     let hashes: Vec<u64> = (0..9000).flat_map(|key| [key, mix64(key)]).collect();
-    let mut slots = vec![0; hashes.len()];
+    let mut slots = vec![Slot::default(); hashes.len()];
     cache.lookup(&hashes, &mut slots);
     for (hash, slot) in hashes.iter().zip(slots) {
-        assert_eq!(slot, model.get(hash).copied().unwrap_or(NO_SLOT));
+        assert_eq!(slot, model.get(hash).copied().unwrap_or(Slot::NONE));
     }
     cache.check();
 }

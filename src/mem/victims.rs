@@ -13,6 +13,7 @@ use super::cache::{AHEAD_STATES, NAMED_ROWS, TableCache};
 use super::lists::{COLD_CLEAN, COLD_DIRTY, FROZEN, HEADS};
 use super::policy::Policy;
 use super::row_state::{Flags, ListKind, RowState, VISITED};
+use crate::units::Slot;
 
 /// Rows that leave at once: their cache misses overlap.
 const COLD_ROWS: usize = 16;
@@ -25,7 +26,7 @@ pub struct Victim {
     /// Hash of the row.
     pub hash: u64,
     /// Its slot.
-    pub slot: u32,
+    pub slot: Slot,
     /// Chosen to leave memory: no longer qualifies once it is pinned.
     evict: bool,
     /// A frozen copy.
@@ -52,7 +53,7 @@ impl TableCache {
     /// has become cold once more.
     pub fn reclaim(&mut self, want: usize) -> usize {
         while self.free() < want && self.evictable() > 0 {
-            let mut cold = [0; COLD_ROWS];
+            let mut cold = [Slot::default(); COLD_ROWS];
             let mut count = 0;
             for slot in self.rows.walk(COLD_CLEAN).take(COLD_ROWS) {
                 cold[count] = slot;
@@ -112,7 +113,7 @@ impl TableCache {
     }
 
     /// Links a row that is on no list: to its queue, or back to the policy if it is in use.
-    fn sort(&mut self, slot: u32) {
+    fn sort(&mut self, slot: Slot) {
         let state = self.rows.get(slot);
         if state.busy() || state.marks & VISITED != 0 {
             self.policy.returned(&mut self.rows, slot);
@@ -134,7 +135,7 @@ impl TableCache {
     /// that repeat count each time.
     pub fn begin_write(
         &mut self,
-        slots: &[u32],
+        slots: &[Slot],
         interval: u32,
         frozen: Option<u32>,
     ) -> Result<(), usize> {
@@ -248,7 +249,7 @@ impl TableCache {
         let touched = self.rows.touched();
         let stop = touched.min(*cursor + SCAN_ROWS);
         while *cursor < stop {
-            let slot = u32::try_from(*cursor + HEADS).unwrap_or(u32::MAX);
+            let slot = Slot::new(*cursor + HEADS);
             let state = self.rows.get(slot);
             let frozen = state.flags.any(Flags::DIRTY)
                 && !state.flags.any(Flags::FROZEN_COPY)
@@ -309,7 +310,7 @@ impl TableCache {
     #[inline]
     pub fn prefetch_lines_of_victim(&self, victim: &Victim, row: bool) {
         self.rows.prefetch_line(victim.slot);
-        if row && victim.slot as usize - HEADS < self.rows.touched() {
+        if row && victim.slot.index() - HEADS < self.rows.touched() {
             self.prefetch_line(victim.slot);
         }
     }
@@ -322,7 +323,7 @@ impl TableCache {
         interval_max: u32,
         row: &mut [f32],
     ) -> Option<Taken> {
-        if victim.slot as usize - HEADS >= self.rows.touched() {
+        if victim.slot.index() - HEADS >= self.rows.touched() {
             return None;
         }
         let state = *self.rows.get(victim.slot);

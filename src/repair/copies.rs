@@ -19,7 +19,7 @@ use crate::ssd::data_file::DataFile;
 use crate::ssd::edits::Replay;
 use crate::ssd::open_footer;
 use crate::ssd::scan::{Contradicting, RunCursor};
-use crate::units::CheckpointId;
+use crate::units::{CheckpointId, to_usize};
 
 /// Window of rows while a file is written a second time.
 const WINDOW_BYTES: u64 = 1 << 20;
@@ -113,8 +113,8 @@ impl Copies<'_> {
             .iter()
             .filter(|f| f.doubted)
             .map(|f| {
-                let entries = usize::try_from(f.meta.rows + f.meta.tombstones);
-                (f.meta.number, vec![false; entries.unwrap_or(usize::MAX)])
+                let entries = to_usize(f.meta.rows + f.meta.tombstones);
+                (f.meta.number, vec![false; entries])
             })
             .collect();
         let left = Survivors {

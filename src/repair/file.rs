@@ -19,7 +19,7 @@ use crate::io::{AlignedBuffer, Directory, DiskFile, OpenMode, Queue, is_no_file,
 use crate::options::TableDescriptor;
 use crate::ssd::pieces::aligned;
 use crate::ssd::writer::FileWriter;
-use crate::units::{CheckpointId, mix64};
+use crate::units::{CheckpointId, mix64, to_usize};
 
 const BLOCK_BYTES: u64 = 4096;
 const WINDOW_BYTES: u64 = 1 << 20;
@@ -132,7 +132,7 @@ impl Source {
         if offset < self.start || end > self.start + self.filled {
             self.fill(offset / BLOCK_BYTES * BLOCK_BYTES);
         }
-        let at = usize::try_from(offset - self.start).unwrap_or(usize::MAX);
+        let at = to_usize(offset - self.start);
         self.window.get(at..at + length).unwrap_or(&[])
     }
 
@@ -164,7 +164,7 @@ struct Entries {
 
 impl Entries {
     fn read(source: &mut Source, identity: &FileIdentity, meta: &FileMeta) -> Entries {
-        let count = usize::try_from(meta.rows + meta.tombstones).unwrap_or(usize::MAX);
+        let count = to_usize(meta.rows + meta.tombstones);
         let start = keys_offset(meta);
         let mut entries = Entries {
             keys: Vec::new(),
@@ -198,7 +198,7 @@ impl Entries {
     }
 
     fn get(&self, entry: u64) -> Option<(u64, u32)> {
-        let i = usize::try_from(entry).unwrap_or(usize::MAX);
+        let i = to_usize(entry);
         let known = self.known.get(i).copied().unwrap_or(false);
         known.then(|| (self.keys[i], self.intervals[i]))
     }

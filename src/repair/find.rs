@@ -23,7 +23,7 @@ use crate::ssd::manifest_reader::{
     METADATA_BYTES_MAX, read_current, read_current_file, replay_committed,
 };
 use crate::ssd::small_files::read_whole;
-use crate::units::CheckpointId;
+use crate::units::{CheckpointId, to_usize};
 
 /// The store's uuid and its data directories as STORE names them.
 ///
@@ -237,7 +237,7 @@ fn read_pieces(root: &dyn Directory, name: &str, bytes_max: u64) -> Result<Vec<u
     if bytes > METADATA_BYTES_MAX {
         return Ok(Vec::new());
     }
-    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+    let bytes = to_usize(bytes);
     let mut content = Vec::new();
     content
         .try_reserve_exact(bytes)
@@ -260,7 +260,7 @@ fn sound_end(content: &[u8], identity: &FileIdentity, from: usize) -> usize {
         return from;
     };
     while matches!(reader.next_edit(), Ok(Some(_))) {}
-    usize::try_from(reader.offset()).unwrap_or(usize::MAX)
+    to_usize(reader.offset())
 }
 
 /// The state at the last checkpoint before the first damage, and whether there is none.

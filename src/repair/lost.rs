@@ -13,7 +13,7 @@ use crate::ssd::data_file::DataFile;
 use crate::ssd::index_snapshot::SnapshotScan;
 use crate::ssd::scan::{Contradicting, Merge, keys_window_bytes};
 use crate::ssd::tables::TableState;
-use crate::units::mix64;
+use crate::units::{mix64, narrow};
 
 /// A row that could not be saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -359,7 +359,7 @@ impl Survivors<'_> {
     pub fn newest(&self, each: &mut dyn FnMut(Found)) -> Result<Contradicting> {
         let mut contradicting = Contradicting::default();
         let window = keys_window_bytes(self.files.len());
-        for table in 0..u32::try_from(self.tables).unwrap_or(u32::MAX) {
+        for table in 0..narrow(self.tables) {
             let merge = Merge::new(self.files, table, window)?.by_rank();
             contradicting.add(merge.each_newest(&mut |file, entry, _| {
                 each(Found {

@@ -14,6 +14,7 @@ use crate::format::footer::{Footer, Run};
 use crate::format::manifest::FileMeta;
 use crate::io::DiskFile;
 use crate::sync::atomic::AtomicU64;
+use crate::units::{narrow, saturate};
 
 /// Bits of a byte's fraction.
 pub(super) const FRACTION_BITS: u32 = 16;
@@ -25,7 +26,7 @@ pub type LiveSum = Arc<AtomicU64>;
 #[must_use]
 pub fn entry_weight(bytes: u64, entries: u64) -> u64 {
     let wide = u128::from(bytes) << FRACTION_BITS;
-    u64::try_from(wide / u128::from(entries.max(1))).unwrap_or(u64::MAX)
+    saturate(wide / u128::from(entries.max(1)))
 }
 
 /// The tables that these files have rows or tombstones of, rising.
@@ -59,7 +60,7 @@ impl Location {
     /// The file slot.
     #[must_use]
     pub fn slot(self) -> u32 {
-        u32::try_from(self.0 >> 40).unwrap_or(u32::MAX)
+        narrow(self.0 >> 40)
     }
 
     /// Whether the entry says that the key was removed.
@@ -71,7 +72,7 @@ impl Location {
     /// The entry number inside the file.
     #[must_use]
     pub fn entry(self) -> u32 {
-        u32::try_from(self.0 & 0xffff_ffff).unwrap_or(u32::MAX)
+        narrow(self.0 & 0xffff_ffff)
     }
 }
 
@@ -170,7 +171,7 @@ impl DataFile {
     pub fn live_bytes(&self) -> u64 {
         let entries = self.entries().max(1);
         let wide = u128::from(self.meta.bytes) * u128::from(self.live_entries().min(entries));
-        u64::try_from(wide / u128::from(entries)).unwrap_or(u64::MAX)
+        saturate(wide / u128::from(entries))
     }
 
     /// The run that holds an entry.

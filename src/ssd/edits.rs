@@ -10,7 +10,7 @@ use super::version::{Cursors, Versions};
 use crate::format::manifest::{CheckpointMeta, Edit, FileMeta, NOT_REMOVED};
 use crate::format::{FileKind, file_name};
 use crate::options::HyperParameters;
-use crate::units::CheckpointId;
+use crate::units::{CheckpointId, narrow};
 
 /// `removed` as checkpoint `id` sees it: what happens later is recorded later.
 fn removed_as_of(meta: &FileMeta, id: CheckpointId) -> CheckpointId {
@@ -304,7 +304,7 @@ impl Replay {
                 self.set_part(part, |old| old.is_some_and(|old| old != directory));
             }
             Edit::CheckpointV1(meta, hyper) => {
-                for table in 0..u32::try_from(self.tables.count()).unwrap_or(u32::MAX) {
+                for table in 0..narrow(self.tables.count()) {
                     self.set_hyper(table, hyper)?;
                 }
                 self.add_checkpoint(meta)?;

@@ -6,6 +6,7 @@ use super::data_file::{DataFile, Location};
 use super::scan::KeyScan;
 use crate::error::Result;
 use crate::format::footer::RunKind;
+use crate::units::narrow;
 
 /// Some entries of one file.
 #[derive(Debug, Default)]
@@ -59,7 +60,7 @@ impl EntryScan {
             batch.keys.extend_from_slice(&scan.keys);
             let first = scan.first;
             batch.locations.extend((0..scan.keys.len() as u64).map(|i| {
-                let entry = u32::try_from(first + i).unwrap_or(u32::MAX);
+                let entry = narrow(first + i);
                 Location::new(self.file.slot, tombstone, entry)
             }));
             return Ok(true);

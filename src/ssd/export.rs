@@ -22,7 +22,7 @@ use crate::format::identity::encode_part;
 use crate::format::manifest::{FileMeta, NOT_REMOVED};
 use crate::format::{FileKind, PART_NAME, data_file_name, file_name};
 use crate::io::Directory;
-use crate::units::CheckpointId;
+use crate::units::{CheckpointId, narrow};
 
 impl Ssd {
     /// Makes a store at `target` that holds one retained checkpoint, by hard links. `tables`: as for a
@@ -61,7 +61,7 @@ impl Ssd {
         let mut targets = Vec::with_capacity(names.len());
         for (i, (name, source)) in names.iter().zip(&self.directories).enumerate() {
             let directory = fresh(make_dir_in(&*target, Path::new(name))?)?;
-            let index = u32::try_from(i).unwrap_or(u32::MAX);
+            let index = narrow(i);
             let part = encode_part(&self.store, index);
             write_whole(&*directory, PART_NAME, &part)?;
             for data in held.iter().filter(|f| f.meta.directory == index) {

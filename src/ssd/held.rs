@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 
 use super::data_file::{DataFile, FRACTION_BITS, LiveSum};
 use crate::io::DiskFile;
+use crate::units::saturate;
 
 /// Bytes on disk by why they are there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,7 +52,7 @@ pub struct Held {
 }
 
 fn clamp(bytes: u128) -> u64 {
-    u64::try_from(bytes).unwrap_or(u64::MAX)
+    saturate(bytes)
 }
 
 impl Held {

@@ -10,6 +10,7 @@
 use super::data_file::{DataFile, Location};
 use super::held::Tally;
 use crate::keymap::{Builder, KeyMap, Load};
+use crate::units::to_usize;
 use std::sync::Arc;
 
 /// Files by slot, as borrowed for a batch.
@@ -159,7 +160,7 @@ impl IndexBuilder {
     /// Starts an index for hashes in `[range.0, range.1]`, of about `expected` keys or fewer.
     #[must_use]
     pub fn new(range: (u64, u64), expected: u64) -> IndexBuilder {
-        let expected = usize::try_from(expected).unwrap_or(usize::MAX);
+        let expected = to_usize(expected);
         IndexBuilder {
             builder: Builder::new(range.0, range.1, Load::Dense, expected),
         }

@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::format::index_snapshot::{self, SnapshotEntry, SnapshotFooter, SnapshotTally};
 use crate::format::{BLOCK_BYTES, FileIdentity};
 use crate::io::{AlignedBuffer, Directory, DiskFile, OpenMode};
-use crate::units::{CheckpointId, mix64, part_range};
+use crate::units::{CheckpointId, mix64, part_range, to_usize};
 
 /// Bytes read at a time.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -144,11 +144,11 @@ impl SnapshotScan {
             if bytes < BLOCK_BYTES as u64 {
                 return Err(Error::corrupt(&self.path, offset, "the part ends early"));
             }
-            let chunk = &mut self.chunk[..usize::try_from(bytes).unwrap_or(usize::MAX)];
+            let chunk = &mut self.chunk[..to_usize(bytes)];
             (self.chunk_offset, self.chunk_bytes) = (offset, bytes);
             read_exact(&*self.file, &self.path, chunk, offset)?;
         }
-        Ok(usize::try_from(offset - self.chunk_offset).unwrap_or(usize::MAX))
+        Ok(to_usize(offset - self.chunk_offset))
     }
 
     /// What is needed to read its entries in another way.

@@ -14,7 +14,7 @@ use crate::format::manifest::CheckpointMeta;
 use crate::format::meta::{META_HEADER_BYTES, MetaHead, encode_meta_header};
 use crate::format::{FileIdentity, FileKind, file_name};
 use crate::io::{Directory, DiskFile, OpenMode};
-use crate::units::CheckpointId;
+use crate::units::{CheckpointId, to_usize};
 
 /// Bytes read at a time.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -75,7 +75,7 @@ fn read_head(file: &dyn DiskFile, path: &Path, identity: &FileIdentity) -> Resul
 impl MetaFile {
     fn read(mut self) -> Result<Vec<u8>> {
         let mut body = Vec::new();
-        let bytes = usize::try_from(self.head.body_bytes).unwrap_or(usize::MAX);
+        let bytes = to_usize(self.head.body_bytes);
         body.try_reserve_exact(bytes).map_err(|_| {
             let source = std::io::ErrorKind::OutOfMemory.into();
             Error::io("allocate memory for", &self.path, source)
@@ -90,11 +90,11 @@ impl MetaFile {
 
     fn each_piece(&mut self, mut take: impl FnMut(&[u8])) -> Result<()> {
         let bytes = self.head.body_bytes;
-        let size = usize::try_from(bytes.min(PIECE_BYTES)).unwrap_or(usize::MAX);
+        let size = to_usize(bytes.min(PIECE_BYTES));
         let mut piece = vec![0; size];
         let mut done = 0;
         while done < bytes {
-            let size = usize::try_from((bytes - done).min(PIECE_BYTES)).unwrap_or(usize::MAX);
+            let size = to_usize((bytes - done).min(PIECE_BYTES));
             let piece = &mut piece[..size];
             let offset = META_HEADER_BYTES as u64 + done;
             read_exact(&*self.file, &self.path, piece, offset)?;
@@ -151,7 +151,7 @@ mod tests {
 
     impl DiskFile for Long {
         fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
-            let left = usize::try_from(self.bytes - offset).unwrap_or(usize::MAX);
+            let left = to_usize(self.bytes - offset);
             let held = bytes.len().min(left);
             bytes[..held].fill(0);
             if offset == 0 {

@@ -59,7 +59,7 @@ use crate::format::{FileIdentity, data_file_name, param_file};
 use crate::io::{Directory, DiskFile, Io, OpenMode, Queue, is_out_of_descriptors};
 use crate::options::Thresholds;
 use crate::sync::{Mutex, MutexGuard};
-use crate::units::CheckpointId;
+use crate::units::{CheckpointId, to_usize};
 use data_file::DataFile;
 use held::Usage;
 use lock::Locks;
@@ -434,7 +434,7 @@ pub(crate) fn open_footer(
     let header = &mut block[..4096];
     pieces::read_exact(&*file, path, header, 0)?;
     param_file::check_header(header, identity).map_err(|e| e.at(path))?;
-    let footer_bytes = usize::try_from(footer_bytes).unwrap_or(usize::MAX);
+    let footer_bytes = to_usize(footer_bytes);
     let bytes = &mut block[..footer_bytes];
     pieces::read_exact(&*file, path, bytes, meta.footer_offset)?;
     let (footer, checksum) =

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 use crate::io::{AlignedBuffer, DiskFile};
+use crate::units::to_usize;
 
 /// Reads exactly `bytes.len()` bytes; a file that ends earlier is damaged.
 pub(crate) fn read_exact(
@@ -24,6 +25,6 @@ pub(crate) fn read_exact(
 
 /// An aligned buffer for reading a file.
 pub(crate) fn aligned(path: &Path, bytes: u64) -> Result<AlignedBuffer> {
-    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+    let bytes = to_usize(bytes);
     AlignedBuffer::try_new(bytes).map_err(|e| Error::io("allocate a buffer for", path, e))
 }

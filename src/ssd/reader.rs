@@ -14,6 +14,7 @@ use super::index::Files;
 use crate::error::{Error, Result};
 use crate::format::param_file;
 use crate::io::{DiskFile, Queue, is_out_of_descriptors};
+use crate::units::to_usize;
 
 /// Bytes between two wanted rows that are cheaper to read than to skip: an 8 KiB read costs 1.4
 /// of a 4 KiB one and a 16 KiB read 1.8 (measured with fio, see docs/BENCHMARKS.md), so 12 KiB break even.
@@ -136,13 +137,13 @@ impl<'q> RowReader<'q> {
                         && to - read.offset <= limit =>
                 {
                     let bytes = (to - read.offset).max(read.bytes as u64);
-                    read.bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+                    read.bytes = to_usize(bytes);
                     read.end = i + 1;
                 }
                 _ => self.reads.push(Read {
                     file: number,
                     offset: from,
-                    bytes: usize::try_from(to - from).unwrap_or(usize::MAX),
+                    bytes: to_usize(to - from),
                     first: i,
                     end: i + 1,
                 }),
@@ -164,7 +165,7 @@ impl<'q> RowReader<'q> {
                 return Err(error);
             }
             let Some(done) = self.queue.wait() else { break };
-            let read = usize::try_from(done.tag).unwrap_or(usize::MAX);
+            let read = to_usize(done.tag);
             let outcome = match done.result {
                 Ok(bytes) => self.decode(read, &done.buffer[..bytes], batch),
                 Err(e) => Err(Error::io(
@@ -221,7 +222,7 @@ impl<'q> RowReader<'q> {
             let Some((offset, stride)) = file.record(want.location.entry()) else {
                 continue;
             };
-            let from = usize::try_from(offset - read.offset).unwrap_or(usize::MAX);
+            let from = to_usize(offset - read.offset);
             let record = bytes.get(from..from + stride as usize).ok_or_else(|| {
                 Error::corrupt(&file.path, offset, "the file ends inside a record")
             })?;

@@ -21,7 +21,7 @@ use crate::format::FileIdentity;
 use crate::format::footer::{Run, RunKind};
 use crate::format::param_file::{self, KEYS_PER_BLOCK};
 use crate::io::AlignedBuffer;
-use crate::units::mix64;
+use crate::units::{mix64, narrow, to_usize};
 
 const BLOCK_BYTES: u64 = 4096;
 
@@ -89,7 +89,7 @@ impl KeyScan {
         let first_block = self.next / per_block;
         let last_block = (self.end - 1) / per_block;
         let blocks = (last_block - first_block + 1).min(self.window.len() as u64 / BLOCK_BYTES);
-        let bytes = usize::try_from(blocks * BLOCK_BYTES).unwrap_or(usize::MAX);
+        let bytes = to_usize(blocks * BLOCK_BYTES);
         let offset = self.keys_offset + first_block * BLOCK_BYTES;
         read_exact(&*self.file, &self.path, &mut self.window[..bytes], offset)?;
         let mut at = offset;
@@ -223,7 +223,7 @@ impl RunCursor {
         }
         let key = self.scan.keys[self.at];
         let hash = mix64(key);
-        let number = u32::try_from(self.scan.first + self.at as u64).unwrap_or(u32::MAX);
+        let number = narrow(self.scan.first + self.at as u64);
         self.current = Some(Entry {
             hash,
             key,
@@ -250,7 +250,7 @@ impl RunCursor {
         if !held {
             self.fill(offset)?;
         }
-        let start = usize::try_from(offset - self.window_offset).unwrap_or(usize::MAX);
+        let start = to_usize(offset - self.window_offset);
         let end = start + self.run.stride as usize;
         let bytes = self
             .window
@@ -273,7 +273,7 @@ impl RunCursor {
         }
         let bytes = size.min(end - start);
         if let Some(window) = &mut self.window {
-            let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+            let bytes = to_usize(bytes);
             read_exact(&*self.file.file, path, &mut window[..bytes], start)?;
         }
         self.window_offset = start;

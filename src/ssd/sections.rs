@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::format::footer::{Run, RunKind};
 use crate::format::param_file::{self, KEYS_PER_BLOCK};
 use crate::io::AlignedBuffer;
-use crate::units::mix64;
+use crate::units::{mix64, saturate, to_usize};
 
 const BLOCK_BYTES: u64 = 4096;
 const PER_BLOCK: u64 = KEYS_PER_BLOCK as u64;
@@ -58,7 +58,7 @@ fn share(n: u64, part: (u64, u64), whole: (u64, u64)) -> u64 {
     }
     let width = |low: u64, high: u64| u128::from(high - low) + 1;
     let wide = u128::from(n) * width(low, high) / width(whole.0, whole.1).max(1);
-    u64::try_from(wide).unwrap_or(u64::MAX)
+    saturate(wide)
 }
 
 impl SectionWalk {
@@ -185,7 +185,7 @@ impl SectionWalk {
     fn piece(&self, from: u64, wanted: u64) -> ((u64, u64), u64, usize) {
         let most = self.window.len() as u64 / BLOCK_BYTES;
         let blocks = wanted.min(most).min(self.end - from);
-        let bytes = usize::try_from(blocks * BLOCK_BYTES).unwrap_or(usize::MAX);
+        let bytes = to_usize(blocks * BLOCK_BYTES);
         let offset = self.file.keys_offset + from * BLOCK_BYTES;
         ((from, from + blocks), offset, bytes)
     }
@@ -211,7 +211,7 @@ impl SectionWalk {
         self.fill()?;
         let number = self.next;
         let offset = self.file.keys_offset + number * BLOCK_BYTES;
-        let at = usize::try_from((number - self.held.0) * BLOCK_BYTES).unwrap_or(usize::MAX);
+        let at = to_usize((number - self.held.0) * BLOCK_BYTES);
         let block = &self.window[at..at + 4096];
         let entries = param_file::view_key_block(block, &self.file.identity, offset)
             .map_err(|e| e.at(&self.file.path))?;
@@ -223,7 +223,7 @@ impl SectionWalk {
         }
         // A block may hold the end of one run and the beginning of the next.
         let run_end = self.run.first_entry + self.run.entries;
-        let narrow = |entry: u64| usize::try_from(entry.min(expected)).unwrap_or(usize::MAX);
+        let narrow = |entry: u64| to_usize(entry.min(expected));
         let from = narrow(self.run.first_entry.saturating_sub(start));
         let count = narrow(run_end.saturating_sub(start)).saturating_sub(from);
         let intervals = entries.intervals().skip(from).take(count);

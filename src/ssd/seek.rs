@@ -10,7 +10,7 @@ use super::pieces::{aligned, read_exact};
 use crate::error::{Error, Result};
 use crate::format::footer::Run;
 use crate::format::param_file::{KEYS_PER_BLOCK, view_key_block};
-use crate::units::mix64;
+use crate::units::{mix64, to_usize};
 
 const PER_BLOCK: u64 = KEYS_PER_BLOCK as u64;
 const BLOCK_BYTES: u64 = 4096;
@@ -64,7 +64,7 @@ fn first_not_below(file: &DataFile, entries: Range<u64>, hash: u64, unread: Unre
             continue;
         };
         let (from, to) = (low.max(of_block), high.min(of_block + PER_BLOCK));
-        let at = |entry: u64| usize::try_from(entry - of_block).unwrap_or(usize::MAX);
+        let at = |entry: u64| to_usize(entry - of_block);
         let Some(those) = hashes.get(at(from)..at(to)) else {
             let what = "a key block holds fewer keys than the footer says";
             return Err(Error::corrupt(&file.path, file.keys_offset, what));

@@ -8,6 +8,7 @@ use super::pieces::{aligned, read_exact};
 use super::space::refused;
 use crate::error::{Error, Result};
 use crate::io::{Directory, DiskFile, OpenMode};
+use crate::units::to_usize;
 
 /// Reads a small metadata file whole.
 pub(crate) fn read_whole(place: &dyn Directory, name: &str, bytes_max: u64) -> Result<Vec<u8>> {
@@ -39,7 +40,7 @@ pub(crate) fn read_start(place: &dyn Directory, name: &str, bytes: u64) -> Resul
 
 fn read_bytes(file: &dyn DiskFile, path: &Path, bytes: u64) -> Result<Vec<u8>> {
     let mut content = Vec::new();
-    let size = usize::try_from(bytes).unwrap_or(usize::MAX);
+    let size = to_usize(bytes);
     content
         .try_reserve_exact(size)
         .map_err(|_| Error::io("allocate memory for", path, ErrorKind::OutOfMemory.into()))?;

@@ -21,7 +21,7 @@ use crate::format::index_snapshot::{ENTRIES_PER_BLOCK, SnapshotFooter, SnapshotT
 use crate::format::snapshot_range::SnapshotRange;
 use crate::format::{BLOCK_BYTES, FileIdentity};
 use crate::io::{AlignedBuffer, DiskFile};
-use crate::units::CheckpointId;
+use crate::units::{CheckpointId, to_usize};
 
 /// Blocks read at a time to find a place in the order.
 const PROBE_BLOCKS: u64 = 16;
@@ -237,7 +237,7 @@ impl SnapshotWalk<'_> {
         let snapshot = self.snapshot;
         if offset >= self.window_end {
             let bytes = (self.end - offset).min(self.window.len() as u64);
-            let length = usize::try_from(bytes).unwrap_or(usize::MAX);
+            let length = to_usize(bytes);
             read_exact(
                 &*snapshot.file,
                 &snapshot.path,
@@ -247,7 +247,7 @@ impl SnapshotWalk<'_> {
             self.window_offset = offset;
             self.window_end = offset + bytes;
         }
-        let at = usize::try_from(offset - self.window_offset).unwrap_or(usize::MAX);
+        let at = to_usize(offset - self.window_offset);
         let block = &self.window[at..at + BLOCK_BYTES];
         self.table = self
             .part

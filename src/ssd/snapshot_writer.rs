@@ -28,7 +28,7 @@ use crate::format::{BLOCK_BYTES, FileIdentity};
 use crate::io::{DiskFile, OpenMode};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, thread};
-use crate::units::{CheckpointId, mix64, part_range};
+use crate::units::{CheckpointId, mix64, narrow, part_range};
 
 /// Bytes written at a time.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -231,7 +231,7 @@ impl Ssd {
             .open(&name, OpenMode::Create)
             .map_err(|e| Error::io("create", &path, e))?;
         let numbers: Vec<u64> = source.files.iter().map(|f| f.meta.number).collect();
-        let covered = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
+        let covered = narrow(numbers.len());
         let identity = self.identity(source.number);
         let directory = part.directory.unwrap_or(0);
         let (header, tally) = encode_part_header(&identity, source.checkpoint, directory, covered);
@@ -337,7 +337,7 @@ impl SnapshotWriter<'_> {
         self.out.clear();
         if self.ssd.snapshots.is_paced() {
             // All together, writers work half of the time.
-            let beside = u32::try_from(self.beside).unwrap_or(u32::MAX);
+            let beside: u32 = narrow(self.beside);
             let rest = self.since.elapsed() * (2 * beside - 1);
             thread::sleep(rest.min(REST_MAX * beside));
         }
@@ -404,8 +404,7 @@ impl Old<'_> {
 }
 
 fn ordinal(numbers: &[u64], number: u64) -> u32 {
-    let found = numbers.binary_search(&number).unwrap_or(usize::MAX);
-    u32::try_from(found).unwrap_or(u32::MAX)
+    numbers.binary_search(&number).map_or(u32::MAX, narrow)
 }
 
 fn merge(writer: &mut SnapshotWriter<'_>, source: &mut Source, numbers: &[u64]) -> Result<()> {

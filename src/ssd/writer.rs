@@ -18,7 +18,7 @@ use crate::format::footer::{Footer, Run, RunKind};
 use crate::format::param_file::{self, KEYS_PER_BLOCK, PARAM_HEADER_BYTES};
 use crate::format::{Digest, FileIdentity};
 use crate::io::{AlignedBuffer, Directory, DiskFile, OpenMode, Queue};
-use crate::units::mix64;
+use crate::units::{mix64, narrow};
 
 /// Alignment of sections and writes.
 const BLOCK_BYTES: usize = 4096;
@@ -188,7 +188,7 @@ impl<'q> FileWriter<'q> {
             _ => true,
         };
         if fresh {
-            let stride = u32::try_from(stride).unwrap_or(u32::MAX);
+            let stride = narrow(stride);
             let first_entry = self.keys.len() as u64;
             let offset = self.offset();
             self.runs.push(Run {

@@ -1,6 +1,7 @@
 //! The calls for rows: which go in and out, a batch of one table at a time?
 
 use super::{Lease, PushReport, Store, Ticket, Update};
+use crate::batch::check_keys;
 use crate::error::Result;
 use crate::units::TableId;
 
@@ -127,7 +128,7 @@ impl Store {
     /// No I/O: a look-up in memory per key.
     ///
     /// # Errors
-    /// `InvalidArgument` for a table of another store.
+    /// `InvalidArgument` for a table of another store, and for 2^32 keys or more.
     ///
     /// # Examples
     /// ```
@@ -145,6 +146,7 @@ impl Store {
     /// # hps::Result::Ok(())
     /// ```
     pub fn contains(&self, table: TableId, keys: &[u64]) -> Result<Vec<bool>> {
+        check_keys(keys.len())?;
         let table = self.parts.core.table(table)?;
         self.call(|parts| Ok(parts.puller.contains(&table, keys)))
     }

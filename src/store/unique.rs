@@ -8,7 +8,7 @@ use super::workers::WorkerPool;
 use crate::batch::{check_keys, share};
 use crate::error::Result;
 use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::units::{mix64, range_of, unmix64};
+use crate::units::{mix64, narrow, range_of, unmix64};
 
 /// Ranges a thread: one that has more keys than the others does not keep all waiting.
 const RANGES_PER_THREAD: usize = 4;
@@ -61,7 +61,7 @@ fn unique(pool: &WorkerPool, keys: &[u64]) -> Unique {
     let found = pool.shards(ranges, keys.len(), |range, _| {
         let equal = sorted[range].chunk_by(|a, b| a.0 == b.0);
         let number = |(place, those): (usize, &[(u64, u32)])| {
-            let place = u32::try_from(starts[range] + place).unwrap_or(u32::MAX);
+            let place = narrow(starts[range] + place);
             for (_, position) in those {
                 inverse[*position as usize].store(place, Ordering::Relaxed);
             }
@@ -81,7 +81,7 @@ fn deal(piece: &[u64], start: usize, ranges: usize) -> Dealt {
     let mut by_range: Dealt = (0..ranges).map(|_| Vec::with_capacity(share)).collect();
     for (position, key) in (start..).zip(piece) {
         let hash = mix64(*key);
-        let position = u32::try_from(position).unwrap_or(u32::MAX);
+        let position = narrow(position);
         by_range[range_of(hash, ranges)].push((hash, position));
     }
     by_range

@@ -27,6 +27,7 @@ use io_uring::{EnterFlags, opcode, squeue, types};
 use nix::libc;
 
 use crate::fork::Process;
+use crate::units::{narrow, to_usize};
 
 use super::super::buffer::{AlignedBuffer, Pool};
 use super::super::transfer::{RETRIES_MAX, Step, Transfer};
@@ -275,7 +276,7 @@ impl UringQueue {
             let Some(entry) = ring.uring().completion().next() else {
                 return self.seat_waiting();
             };
-            let slot = usize::try_from(entry.user_data()).unwrap_or(usize::MAX);
+            let slot = to_usize(entry.user_data());
             let Some(Some(request)) = self.slots.get_mut(slot) else {
                 unreachable!("a completion of a request that is not in flight")
             };
@@ -315,7 +316,7 @@ fn entry(request: &InFlight, ring: u64) -> squeue::Entry {
         rest.end <= request.buffer.len(),
         "a request longer than its buffer"
     );
-    let bytes = u32::try_from(rest.len()).unwrap_or(u32::MAX);
+    let bytes = narrow(rest.len());
     // A wrapping address needs no `unsafe`; the assertion above keeps it inside the buffer.
     let memory = request.buffer.start().as_ptr().wrapping_add(rest.start);
     let (fd, offset) = (types::Fd(request.fd), request.transfer.file_offset());

@@ -26,6 +26,7 @@ use nix::libc;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 
 use crate::fork::{self, Noted, Process};
+use crate::units::{narrow, to_usize};
 
 use super::super::QueueCounts;
 use super::super::buffer::Pool;
@@ -183,7 +184,7 @@ impl Ring {
     /// lets; the others are used as they are.
     pub fn register(&mut self, pool: &mut Pool) {
         let (buffers, bytes) = (pool.count(), pool.buffer_bytes() as u64);
-        let room = usize::try_from(room_bytes() / bytes).unwrap_or(usize::MAX);
+        let room = to_usize(room_bytes() / bytes);
         let mut count = buffers.min(REGISTERED_MAX).min(room);
         while count > 0 {
             match self.try_register(pool, count) {
@@ -237,7 +238,7 @@ impl Drop for Ring {
 }
 
 fn build(entries: usize) -> io::Result<(IoUring, Noted)> {
-    let entries = u32::try_from(entries).unwrap_or(u32::MAX);
+    let entries = narrow(entries);
     let build = || IoUring::builder().dontfork().build(entries);
     fork::noted(build, |ring: &IoUring| ring.as_raw_fd())
 }

@@ -27,6 +27,7 @@ use super::Policy;
 use crate::mem::ghosts::Ghosts;
 use crate::mem::lists::{CLASSES, LRU, Rows};
 use crate::mem::row_state::{NEW, RowState, VISITED};
+use crate::units::Slot;
 
 /// Touches per row of capacity between halvings. Halving seldom forgets less where nothing drifts,
 /// and more slowly where it does. At a sixteenth of the size, batches 6000 to 8000, with periods of
@@ -88,9 +89,9 @@ fn class_of(frequency: u8) -> usize {
 }
 
 /// The list of a class.
-fn head(class: usize) -> u32 {
-    const _: () = assert!(CLASSES <= LRU as usize, "classes have the first heads");
-    u32::try_from(class).unwrap_or(0)
+fn head(class: usize) -> Slot {
+    const _: () = assert!(CLASSES <= LRU.index(), "classes have the first heads");
+    Slot::new(class)
 }
 
 impl Bilevel {
@@ -154,7 +155,7 @@ impl Bilevel {
     }
 
     /// Links a row at the hot end of the list that it belongs to by now.
-    fn place(&mut self, rows: &mut Rows, slot: u32, candidate: bool) {
+    fn place(&mut self, rows: &mut Rows, slot: Slot, candidate: bool) {
         let state = rows.get_mut(slot);
         let busy = state.busy();
         let visited = state.marks & VISITED != 0;
@@ -170,7 +171,7 @@ impl Bilevel {
     }
 
     /// Takes the next victim out of the LFU list; rows that became warmer go up first.
-    fn coldest_lfu(&mut self, rows: &mut Rows) -> Option<u32> {
+    fn coldest_lfu(&mut self, rows: &mut Rows) -> Option<Slot> {
         let mut class = 0;
         while class < CLASSES {
             let Some(slot) = rows.coldest(head(class)) else {
@@ -192,7 +193,7 @@ impl Bilevel {
 }
 
 impl Policy for Bilevel {
-    fn touched(&mut self, rows: &mut Rows, slots: &[u32]) {
+    fn touched(&mut self, rows: &mut Rows, slots: &[Slot]) {
         for slot in slots {
             let state = rows.get_mut(*slot);
             self.halve(state);
@@ -203,7 +204,7 @@ impl Policy for Bilevel {
         self.demote(rows, slots.len() * LOOKS_PER_ROW);
     }
 
-    fn admitted(&mut self, rows: &mut Rows, slot: u32) {
+    fn admitted(&mut self, rows: &mut Rows, slot: Slot) {
         let state = rows.get_mut(slot);
         state.frequency = MIDDLE[usize::from(self.ghosts.take(state.hash))];
         state.era = self.era;
@@ -212,11 +213,11 @@ impl Policy for Bilevel {
         self.demote(rows, LOOKS_PER_ROW);
     }
 
-    fn returned(&mut self, rows: &mut Rows, slot: u32) {
+    fn returned(&mut self, rows: &mut Rows, slot: Slot) {
         self.place(rows, slot, true);
     }
 
-    fn coldest(&mut self, rows: &mut Rows, want: usize, named: &mut Vec<u32>) {
+    fn coldest(&mut self, rows: &mut Rows, want: usize, named: &mut Vec<Slot>) {
         while named.len() < want {
             let Some(slot) = self.coldest_lfu(rows) else {
                 break;
@@ -246,7 +247,7 @@ impl Policy for Bilevel {
         self.ghosts.prefetch_line(hash);
     }
 
-    fn left(&mut self, rows: &mut Rows, slot: u32) {
+    fn left(&mut self, rows: &mut Rows, slot: Slot) {
         let state = rows.get_mut(slot);
         self.halve(state);
         if state.frequency > 0 {

@@ -3,12 +3,13 @@
 
 use super::Policy;
 use crate::mem::lists::{LRU, Rows};
+use crate::units::Slot;
 
 #[derive(Debug)]
 pub(crate) struct Fifo;
 
 impl Policy for Fifo {
-    fn coldest(&mut self, rows: &mut Rows, want: usize, named: &mut Vec<u32>) {
+    fn coldest(&mut self, rows: &mut Rows, want: usize, named: &mut Vec<Slot>) {
         rows.take_coldest(LRU, want, named);
     }
 }

@@ -1,6 +1,6 @@
-use super::super::{CacheConfig, Flags, NO_SLOT, TableCache};
+use super::super::{CacheConfig, Flags, TableCache};
 use crate::options::PolicyKind;
-use crate::units::mix64;
+use crate::units::{Slot, mix64};
 
 const KEYS: usize = 40_000;
 const SLOTS: usize = 4_000;
@@ -58,7 +58,7 @@ fn hit_rate(policy: PolicyKind, mut trace: Trace) -> f64 {
     };
     let mut cache = TableCache::new(&config).unwrap();
     let (mut hits, mut asked) = (0, 0);
-    let mut slots = vec![0; BATCH];
+    let mut slots = vec![Slot::NONE; BATCH];
     for batch in 0..6_000 {
         let keys: Vec<(u64, bool)> = (0..BATCH).map(|_| trace.next()).collect();
         let hashes: Vec<u64> = keys.iter().map(|x| x.0).collect();
@@ -68,14 +68,14 @@ fn hit_rate(policy: PolicyKind, mut trace: Trace) -> f64 {
             hits += keys
                 .iter()
                 .zip(&slots)
-                .filter(|(x, slot)| !x.1 && **slot != NO_SLOT)
+                .filter(|(x, slot)| !x.1 && **slot != Slot::NONE)
                 .count();
         }
         for (hash, slot) in hashes.iter().zip(&mut slots) {
-            if *slot == NO_SLOT {
+            if *slot == Slot::NONE {
                 cache.lookup(&[*hash], std::slice::from_mut(slot));
             }
-            if *slot == NO_SLOT {
+            if *slot == Slot::NONE {
                 assert!(cache.reclaim(1) >= 1);
                 *slot = cache.insert(*hash, Flags::NONE).unwrap();
             }

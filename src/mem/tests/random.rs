@@ -15,7 +15,7 @@ struct Store {
     truth: BTreeMap<u64, f32>,
     ssd: BTreeMap<u64, f32>,
     flying: Vec<(Victim, Taken, f32)>,
-    leases: Vec<Vec<u32>>,
+    leases: Vec<Vec<Slot>>,
     cuts_done: usize,
     copies_seen: usize,
 }
@@ -48,7 +48,7 @@ impl Store {
         let mut lease = Vec::new();
         for key in unique {
             let mut slot = find(&self.cache, key);
-            if slot == NO_SLOT {
+            if slot == Slot::NONE {
                 if self.cache.reclaim(1) == 0 {
                     self.flush();
                     self.report(true);

@@ -22,7 +22,7 @@ use crate::ssd::entry_scan::{EntryBatch, EntryScan};
 use crate::ssd::held::Tally;
 use crate::ssd::scan::Merge;
 use crate::ssd::writer::FileWriter;
-use crate::units::{mix64, range_of};
+use crate::units::{mix64, narrow, range_of, to_usize};
 
 /// Window of rows read at a time from each input: beside pulls that keep the device busy a read
 /// waits for its turn, so it had better be long.
@@ -145,7 +145,7 @@ impl Compactor {
     }
 
     fn live_set(&self, file: &Arc<DataFile>) -> Result<LiveSet> {
-        let entries = usize::try_from(file.entries()).unwrap_or(usize::MAX);
+        let entries = to_usize(file.entries());
         let mut set = LiveSet {
             bits: vec![0; entries.div_ceil(64)],
         };
@@ -241,7 +241,7 @@ impl Compactor {
             merging.progress(finished.bytes);
             merging.counted = 0;
             add(&self.written_bytes, finished.bytes);
-            let directory = u32::try_from(inputs.chosen.directory).unwrap_or(u32::MAX);
+            let directory = narrow(inputs.chosen.directory);
             outputs.push((
                 NewFile {
                     finished,
@@ -372,7 +372,7 @@ impl<'a, 'j> Merging<'a, 'j> {
             let id = self.tables[self.at];
             let width = core.all_tables()[id as usize].descriptor.row_f32s();
             self.row.resize(width, 0.0);
-            let table = u16::try_from(id).unwrap_or(u16::MAX);
+            let table = narrow(id);
             while file.bytes() < bytes_max {
                 let Some(index) = self.next_live()? else {
                     break;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::stats::Stats;
 use crate::sync::atomic::AtomicU64;
+use crate::units::saturate;
 
 /// Adds to a counter.
 pub fn add(counter: &AtomicU64, n: u64) {
@@ -18,7 +19,7 @@ pub fn get(counter: &AtomicU64) -> u64 {
 
 /// Microseconds of a duration.
 pub fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+    saturate(duration.as_micros())
 }
 
 /// What callers ask for.

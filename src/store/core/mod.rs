@@ -36,7 +36,7 @@ use crate::ssd::index::Index;
 use crate::stats::Wait;
 use crate::sync::RwLock;
 use crate::sync::atomic::AtomicBool;
-use crate::units::part_range;
+use crate::units::{Slot, part_range, saturate, to_usize};
 use changes::Changes;
 use demand::Demand;
 use part::PartList;
@@ -207,7 +207,7 @@ impl Core {
         let sum: u64 = there.map(|t| t.descriptor.row_bytes() as u64 + 48).sum();
         let own = tables[table].descriptor.row_bytes() as u64 + 48;
         let share = u128::from(budget) * u128::from(own) / u128::from(sum.max(1));
-        u64::try_from(share).unwrap_or(u64::MAX) / self.shards.len() as u64
+        saturate(share) / self.shards.len() as u64
     }
 
     /// Gives every table its slots anew, in the memory that I/O buffers leave. No row is resident that
@@ -263,9 +263,7 @@ impl Core {
         let row_bytes = tables[table].file_bytes();
         let there = tables.iter().filter(|t| !t.is_dropped()).count() as u64;
         let share = self.file_bytes / self.shards.len() as u64 / there.max(1);
-        usize::try_from(share / row_bytes)
-            .unwrap_or(usize::MAX)
-            .max(1)
+        to_usize(share / row_bytes).max(1)
     }
 
     /// Locks a shard with these rows marked as changed: the rows as of a running checkpoint's cut
@@ -273,7 +271,7 @@ impl Core {
     ///
     /// # Errors
     /// `Poisoned` when a thread panicked: perhaps the one that would have made room for a copy.
-    pub fn lock_to_write(&self, s: usize, table: &Table, slots: &[u32]) -> Result<ShardGuard<'_>> {
+    pub fn lock_to_write(&self, s: usize, table: &Table, slots: &[Slot]) -> Result<ShardGuard<'_>> {
         let begin = |shard: &mut Shard| {
             let (interval, frozen) = shard.intervals();
             let cache = &mut shard.tables[table.id.0 as usize].cache;

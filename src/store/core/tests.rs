@@ -118,7 +118,7 @@ fn slots_are_busy_or_wanted_for_a_reason_each() {
             let (interval, frozen) = shard.intervals();
             let cache = &mut shard.tables[0].cache;
             let hash = crate::units::mix64(1);
-            let mut slot = [0];
+            let mut slot = [crate::units::Slot::NONE];
             cache.lookup(&[hash], &mut slot);
             assert!(!cache.flags(slot[0]).any(Flags::ABSENT));
             assert!(cache.begin_write(&slot, interval, frozen).is_ok());

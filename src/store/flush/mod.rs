@@ -24,7 +24,7 @@ use crate::ssd::poison::Watched;
 use crate::stats::{Stats, Wait};
 use crate::sync::atomic::{AtomicU64, AtomicUsize};
 use crate::sync::{Mutex, MutexGuard, thread};
-use crate::units::TableId;
+use crate::units::{TableId, to_usize};
 
 /// How long the thread sleeps without being called.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -88,7 +88,7 @@ impl Flusher {
     /// `Io` when one can't be made.
     pub fn new(core: &Arc<Core>, compactor: &Arc<Compactor>) -> Result<Flusher> {
         let (ssd, options) = (&core.ssd, &core.options);
-        let cache = usize::try_from(options.cache_bytes).unwrap_or(usize::MAX);
+        let cache = to_usize(options.cache_bytes);
         let bytes = (cache / 64).clamp(16 << 10, 1 << 20).next_multiple_of(4096);
         // More files than one keep the device busy while the first is put in its place.
         let small = options.cache_bytes < SMALL_CACHE_BYTES;

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use super::super::core::ShardCell;
 use super::Flusher;
 use crate::mem::Victim;
-use crate::units::{TableId, range_of};
+use crate::units::{TableId, range_of, to_usize};
 
 /// Files' worth of rows picked at once: for whoever needs room fast, and for a checkpoint.
 pub(super) const PICK_FILES: usize = 2;
@@ -110,7 +110,7 @@ impl Flusher {
                 if want == 0 {
                     return false;
                 }
-                let want = usize::try_from(want).unwrap_or(usize::MAX);
+                let want = to_usize(want);
                 let cursor = &mut cursors[table * shards + shard];
                 let victims = self.frozen_rows(*table, *shard, cursor, want, cut);
                 let more = victims.len() == want;

@@ -16,7 +16,7 @@ use crate::ssd::data_file::Location;
 use crate::ssd::held::Tally;
 use crate::ssd::writer::FileWriter;
 use crate::sync::{Mutex, thread};
-use crate::units::unmix64;
+use crate::units::{narrow, unmix64};
 
 /// Rows copied out per locking of a shard.
 const COPY_ROWS: usize = 512;
@@ -45,7 +45,6 @@ impl Written {
         entry: Option<u32>,
         tombstone: bool,
     ) -> Written {
-        let narrow = |x: usize| u16::try_from(x).unwrap_or(u16::MAX);
         let (table, shard) = (narrow(table), narrow(shard));
         Written {
             victim,
@@ -237,7 +236,7 @@ impl Flusher {
             for (shard, hash, interval, victim) in tombstones {
                 let table = group[0].table;
                 let entry = u32::try_from(file.entries()).ok();
-                let id = u32::try_from(table).unwrap_or(u32::MAX);
+                let id = narrow(table);
                 file.tombstone(id, unmix64(hash), interval);
                 written.push(Written::new(table, shard, victim, entry, true));
             }
@@ -246,7 +245,7 @@ impl Flusher {
             return Ok(None);
         }
         let finished = file.finish()?;
-        let directory = u32::try_from(directory).unwrap_or(u32::MAX);
+        let directory = narrow(directory);
         Ok(Some(NewFile {
             finished,
             number,
@@ -363,7 +362,7 @@ fn append(
 ) {
     let (table, shard) = (part.table, part.shard);
     let width = copied.rows.len() / copied.entries.len().max(1);
-    let id = u32::try_from(table).unwrap_or(u32::MAX);
+    let id = narrow(table);
     for ((hash, interval, victim), row) in copied
         .entries
         .into_iter()

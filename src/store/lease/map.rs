@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::super::core::Table;
+use crate::units::narrow;
 
 /// One part of a call.
 #[derive(Debug)]
@@ -66,8 +67,7 @@ impl PartMap {
 
     /// The part of the next ordinal was split: so many rows lie in each shard by now.
     pub fn end_part(&mut self, rows: impl Iterator<Item = usize>) {
-        let narrow = |rows| u32::try_from(rows).unwrap_or(u32::MAX);
-        self.ends.extend(rows.map(narrow));
+        self.ends.extend(rows.map(narrow::<u32>));
     }
 
     /// All parts were split: the shard of each row.

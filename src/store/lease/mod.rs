@@ -20,7 +20,7 @@ use super::workers::Workers;
 use crate::error::{ArgumentError, Result};
 use crate::stats::Stats;
 use crate::sync::Mutex;
-use crate::units::TableId;
+use crate::units::{Slot, TableId};
 use part::Output;
 
 /// Unpinning a row is this much less work than reading it.
@@ -30,7 +30,7 @@ const UNPIN_SHARE: usize = 16;
 #[derive(Debug, Default)]
 pub struct ShardRows {
     /// The slots of the rows.
-    pub slots: Vec<u32>,
+    pub slots: Vec<Slot>,
     /// Their positions in the caller's part, rising within each.
     pub positions: Vec<u32>,
     /// Whether a slot may be there twice.
@@ -412,7 +412,7 @@ impl Lease {
         let arrays = &workers.arrays;
         arrays.shards.put(map.into_shards());
         for rows in rows {
-            arrays.numbers.put(rows.slots);
+            arrays.slots.put(rows.slots);
             arrays.numbers.put(rows.positions);
         }
         self.leases.leave(self.id);

@@ -9,7 +9,7 @@ use super::{Lease, ShardRows};
 use crate::batch::check_keys;
 use crate::error::{ArgumentError, Result};
 use crate::sync::Mutex;
-use crate::units::TableId;
+use crate::units::{TableId, narrow};
 
 /// One part of a [`Lease`]: the rows of one table that a call asked for together.
 #[derive(Clone, Copy, Debug)]
@@ -173,7 +173,7 @@ impl<'a> LeasePart<'a> {
             let rows = &self.lease.rows[s];
             last[s] = find(&rows.positions[range.clone()], *position, last[s]);
             found[s].slots.push(rows.slots[range.start + last[s]]);
-            let index = u32::try_from(index).unwrap_or(u32::MAX);
+            let index = narrow(index);
             found[s].positions.push(index);
         }
         Ok(found)

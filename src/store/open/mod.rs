@@ -26,7 +26,7 @@ use crate::options::{
 use crate::row::check_hyper;
 use crate::ssd::recover::{self, OpenRequest, Recovered};
 use crate::ssd::tables::TableState;
-use crate::units::{CheckpointId, TableId};
+use crate::units::{CheckpointId, TableId, narrow, to_usize};
 
 /// The I/O engine asked for, or its plain twin where the kernel refuses it.
 pub fn choose_io(engine: IoEngine) -> Io {
@@ -86,7 +86,7 @@ pub fn make_table(
     own: TableOptions,
     all: &RuntimeOptions,
 ) -> Table {
-    let id = TableId(u32::try_from(id).unwrap_or(u32::MAX));
+    let id = TableId(narrow(id));
     Table::new(id, descriptor, own, all)
 }
 
@@ -237,7 +237,7 @@ fn open_files_max(options: &RuntimeOptions, read_only: bool) -> usize {
     let least = options.thresholds_in_force().open_files_least;
     let asked = options.open_files_max as u64;
     let max = files_within(asked, descriptor_limit(), raise_descriptor_limit_to);
-    usize::try_from(max).unwrap_or(usize::MAX).max(least)
+    to_usize(max).max(least)
 }
 
 /// Files that may stay open where so many are asked for (0: half of the limit) and so many

@@ -20,8 +20,9 @@ use super::super::workers::WorkerPool;
 use super::Puller;
 use super::batch::{Batch, Intent, Missing, Pending, Refusal, Wanted, open};
 use crate::error::{Error, Result};
-use crate::mem::{Flags, NO_SLOT};
+use crate::mem::Flags;
 use crate::stats::Wait;
+use crate::units::{Slot, narrow, saturate};
 
 /// The rows of one table in one shard.
 struct TableRows {
@@ -185,7 +186,7 @@ impl Puller {
     fn needed_bytes(&self, rows: usize, capacity: usize) -> u64 {
         let rows = rows as u64;
         let scaled = u128::from(self.core.options.cache_bytes) * u128::from(rows + rows / 16 + 16);
-        u64::try_from(scaled / (capacity.max(1) as u128)).unwrap_or(u64::MAX)
+        saturate(scaled / (capacity.max(1) as u128))
     }
 
     fn admit_shard(&self, map: &PartMap, s: usize, pending: &mut Pending<'_>) -> bool {
@@ -236,8 +237,8 @@ impl Puller {
             }
             for (table, ordinals) in map.tables() {
                 let slots = &pending.slots[map.range_of(s, ordinals)];
-                let taken = slots.iter().copied().filter(|p| *p != NO_SLOT);
-                let taken: Vec<u32> = taken.collect();
+                let taken = slots.iter().copied().filter(|p| *p != Slot::NONE);
+                let taken: Vec<Slot> = taken.collect();
                 shard.tables[table.id.0 as usize].cache.unpin(&taken);
             }
             if std::mem::take(&mut pending.promised) {
@@ -245,7 +246,7 @@ impl Puller {
                     shard.tables[table(ordinal)].unreserve(count);
                 }
             }
-            pending.slots.fill(NO_SLOT);
+            pending.slots.fill(Slot::NONE);
             refusals.extend(pending.refusal.take().map(|refusal| (s, refusal)));
             drop(shard);
             self.core.shards[s].notify();
@@ -296,7 +297,7 @@ impl Puller {
             let late = |i: &u32| std::mem::take(&mut pending.targets[*i as usize]);
             let mut targets: Vec<_> = now.iter().map(late).collect();
             let slot = |i: &u32| pending.slots[*i as usize];
-            let slots: Vec<u32> = now.iter().map(slot).collect();
+            let slots: Vec<Slot> = now.iter().map(slot).collect();
             let cache = &shard.tables[table.id.0 as usize].cache;
             cache.gather(&slots, &mut targets);
         }
@@ -321,13 +322,12 @@ fn find_rows(
     };
     let cache = &mut entry.cache;
     let hits = cache.hit_batch(hashes, slots, targets, &mut pending.rest);
-    let narrow = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-    let (first, ordinal) = (narrow(start), *ordinal);
+    let (first, ordinal): (u32, usize) = (narrow(start), *ordinal);
     for index in &mut pending.rest[late..] {
         let at = *index as usize;
         *index += first;
         match slots[at] {
-            NO_SLOT => pending.missing.push(Missing {
+            Slot::NONE => pending.missing.push(Missing {
                 ordinal: narrow(ordinal),
                 hash: hashes[at],
                 index: *index,
@@ -339,7 +339,7 @@ fn find_rows(
     missing.sort_unstable_by_key(|m| (m.hash, m.index));
     let absent = missing.chunk_by(Missing::is_same_row).count();
     pending.has_repeats |= hits.repeats || absent < missing.len();
-    pending.counts[ordinal].0 += narrow(hits.known);
+    pending.counts[ordinal].0 += narrow::<u32>(hits.known);
     let busy = entry.busy_slots();
     let cache = &entry.cache;
     let capacity = cache.capacity();

@@ -7,8 +7,8 @@ use super::super::lease::{PartMap, ShardRows};
 use super::super::workers::{BatchArrays, split_out};
 use crate::batch::{ShardPart, Split, check_keys, share, split_into};
 use crate::error::{ArgumentError, Result};
-use crate::mem::NO_SLOT;
 use crate::sync::{Mutex, MutexGuard};
+use crate::units::Slot;
 
 /// What a batch wants of rows that are not in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,8 +66,8 @@ pub struct Pending<'a> {
     pub part: ShardPart,
     /// Where the rows are to be copied, by index into the part; none if they are not.
     pub targets: Vec<&'a mut [f32]>,
-    /// Slot by index into the part; [`NO_SLOT`] until it has one.
-    pub slots: Vec<u32>,
+    /// Slot by index into the part; [`Slot::NONE`] until it has one.
+    pub slots: Vec<Slot>,
     /// Indexes of what could not be copied at once, table after table.
     pub rest: Vec<u32>,
     /// Rows without a slot, by ordinal and hash.
@@ -82,10 +82,10 @@ pub struct Pending<'a> {
     /// Whether a row may be at two positions.
     pub has_repeats: bool,
     /// (ordinal, slot) of rows that another batch is reading.
-    pub foreign: Vec<(u32, u32)>,
+    pub foreign: Vec<(u32, Slot)>,
     /// (ordinal, slot) taken for rows that are about to be removed: they keep others waiting like
     /// rows that are being read.
-    pub claimed: Vec<(u32, u32)>,
+    pub claimed: Vec<(u32, Slot)>,
     pub refusal: Option<Refusal>,
 }
 
@@ -142,13 +142,13 @@ impl<'a> Batch<'a> {
         }
         map.set_shards(split.shards);
         let pending = |(part, targets): (ShardPart, _)| {
-            let mut slots = arrays.numbers.take(share);
-            slots.resize(part.hashes.len(), NO_SLOT);
+            let mut slots = arrays.slots.take(share);
+            slots.resize(part.hashes.len(), Slot::NONE);
             Mutex::new(Pending {
                 slots,
                 part,
                 targets,
-                counts: arrays.pairs.take(map.len()),
+                counts: arrays.counts.take(map.len()),
                 ..Pending::default()
             })
         };
@@ -170,7 +170,7 @@ impl<'a> Batch<'a> {
             for (sum, count) in counts.iter_mut().zip(&pending.counts) {
                 *sum = (sum.0 + u64::from(count.0), sum.1 + u64::from(count.1));
             }
-            arrays.pairs.put(pending.counts);
+            arrays.counts.put(pending.counts);
             arrays.hashes.put(pending.part.hashes);
             arrays.put_targets(pending.targets);
             rows.push(ShardRows {

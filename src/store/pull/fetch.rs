@@ -12,11 +12,11 @@ use super::super::workers::WorkerPool;
 use super::Puller;
 use super::batch::{Intent, Missing, Pending};
 use crate::error::{Error, Result};
-use crate::mem::{Flags, NO_SLOT};
+use crate::mem::Flags;
 use crate::ssd::data_file::{DataFile, Location};
 use crate::ssd::reader::{RowBatch, RowReader, Want, pin_files};
 use crate::stats::Wait;
-use crate::units::unmix64;
+use crate::units::{Slot, narrow, unmix64};
 
 /// Rows between the one that gets its slot and the one whose lines the processor is asked to fetch.
 const AHEAD_ROWS: usize = 8;
@@ -40,7 +40,7 @@ enum Progress {
 struct Reads {
     wants: Vec<Want>,
     /// (ordinal, slot) by the tag of a want.
-    slots: Vec<(u32, u32)>,
+    slots: Vec<(u32, Slot)>,
 }
 
 impl Puller {
@@ -148,7 +148,7 @@ impl Puller {
         &self,
         table: &Table,
         s: usize,
-        foreign: &[(u32, u32)],
+        foreign: &[(u32, Slot)],
     ) -> Result<()> {
         let cell = &self.core.shards[s];
         let is_read = |shard: &Shard| {
@@ -193,7 +193,7 @@ fn assign_slots(
     entry.index.get_batch(&hashes, &mut locations);
     // Makes room before the look-up: what is found stays until it is pinned.
     entry.cache.reclaim(hashes.len());
-    let mut found = vec![NO_SLOT; hashes.len()];
+    let mut found = vec![Slot::NONE; hashes.len()];
     entry.cache.lookup(&hashes, &mut found);
     let mut pins = Vec::with_capacity(rest.len());
     let mut room = true;
@@ -202,7 +202,7 @@ fn assign_slots(
             entry.cache.prefetch_lines_of_hash(*ahead);
         }
         let slot = match found[i] {
-            NO_SLOT => {
+            Slot::NONE => {
                 let location = locations[i].filter(|l| !l.is_tombstone());
                 let of = (ordinal, hashes[i], location);
                 let Some(slot) = assign_slot(entry, table, of, intent, reads) else {
@@ -253,12 +253,11 @@ fn assign_slot(
     (ordinal, hash, location): (u32, u64, Option<Location>),
     intent: Intent,
     reads: &mut Reads,
-) -> Option<u32> {
+) -> Option<Slot> {
     let key = unmix64(hash);
     match location {
         Some(location) if intent == Intent::Read => {
             let slot = entry.cache.insert(hash, Flags::LOADING)?;
-            let narrow = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
             reads.wants.push(Want {
                 location,
                 key,

@@ -7,8 +7,8 @@ use super::Puller;
 use super::batch::{Intent, Wanted};
 use crate::batch::split;
 use crate::error::{Error, Result};
-use crate::mem::{Flags, NO_SLOT};
-use crate::units::unmix64;
+use crate::mem::Flags;
+use crate::units::{Slot, unmix64};
 
 /// Keys removed at a time: their tombstones need slots.
 const REMOVE_KEYS: usize = 4096;
@@ -24,12 +24,12 @@ impl Puller {
         {
             let shard = cell.lock();
             let entry = &shard.tables[table.id.0 as usize];
-            let mut slots = vec![NO_SLOT; part.hashes.len()];
+            let mut slots = vec![Slot::NONE; part.hashes.len()];
             entry.cache.lookup(&part.hashes, &mut slots);
             let mut locations = Vec::new();
             entry.index.get_batch(&part.hashes, &mut locations);
             for ((slot, location), position) in slots.iter().zip(&locations).zip(&part.positions) {
-                let resident = (*slot != NO_SLOT).then(|| entry.cache.flags(*slot));
+                let resident = (*slot != Slot::NONE).then(|| entry.cache.flags(*slot));
                 known[*position as usize] = match resident {
                     Some(flags) if !flags.any(Flags::LOADING | Flags::FAILED) => {
                         !flags.any(Flags::ABSENT | Flags::REMOVED)

@@ -4,6 +4,7 @@ use super::super::core::Table;
 use super::update::{Kind, Update};
 use crate::mem::TableCache;
 use crate::row::{RowVisitor, accumulate};
+use crate::units::Slot;
 
 /// Rows between the one that is changed and the one whose lines the processor is asked to fetch.
 const AHEAD_ROWS: usize = 4;
@@ -11,7 +12,7 @@ const AHEAD_ROWS: usize = 4;
 /// Changes rows: (slot, position) of the values that count, equal slots next to each other.
 pub(super) fn apply(
     cache: &mut TableCache,
-    kept: &[(u32, u32)],
+    kept: &[(Slot, u32)],
     (table, update, width): (&Table, &Update<'_>, usize),
 ) {
     match update.kind {
@@ -62,7 +63,7 @@ fn slice(values: &[f32], position: u32, width: usize) -> &[f32] {
 /// Yields each row with the sum of its gradients.
 struct Gradients<'a> {
     cache: &'a mut TableCache,
-    rest: &'a [(u32, u32)],
+    rest: &'a [(Slot, u32)],
     values: &'a [f32],
     dim: usize,
     sum: Vec<f32>,

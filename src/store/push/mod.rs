@@ -22,7 +22,7 @@ use super::workers::Workers;
 use crate::error::{ArgumentError, Error, Result};
 use crate::options::NonFinite;
 use crate::row::{all_finite, check_learning_rate};
-use crate::units::unmix64;
+use crate::units::{Slot, unmix64};
 use update::Kind;
 
 /// One part of a push, checked: everything a shard needs to apply it.
@@ -59,7 +59,7 @@ impl Job<'_> {
     }
 
     /// The rows in one shard: slots, where their values stand, and whether a slot may be there twice.
-    fn rows_in(&self, s: usize) -> (&[u32], &[u32], bool) {
+    fn rows_in(&self, s: usize) -> (&[Slot], &[u32], bool) {
         if let Some(chosen) = &self.chosen {
             let rows = &chosen[s];
             return (&rows.slots, &rows.positions, rows.repeats);
@@ -216,15 +216,15 @@ impl Pusher {
             return Ok(());
         }
         let arrays = &self.workers.arrays;
-        let mut kept = arrays.pairs.take(most);
-        let mut slots = arrays.numbers.take(most);
+        let mut kept = arrays.kept.take(most);
+        let mut slots = arrays.slots.take(most);
         for job in jobs {
             kept.clear();
             slots.clear();
             self.push_part(s, job, &mut kept, &mut slots)?;
         }
-        arrays.numbers.put(slots);
-        arrays.pairs.put(kept);
+        arrays.slots.put(slots);
+        arrays.kept.put(kept);
         Ok(())
     }
 
@@ -233,8 +233,8 @@ impl Pusher {
         &self,
         s: usize,
         job: &Job<'_>,
-        kept: &mut Vec<(u32, u32)>,
-        slots: &mut Vec<u32>,
+        kept: &mut Vec<(Slot, u32)>,
+        slots: &mut Vec<Slot>,
     ) -> Result<()> {
         let (leased, positions, repeats) = job.rows_in(s);
         let usable = |position: u32| {

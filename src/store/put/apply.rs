@@ -8,7 +8,8 @@
 use super::super::core::Shard;
 use super::Job;
 use super::room::ShardRoom;
-use crate::mem::{Flags, NO_SLOT, TableCache};
+use crate::mem::{Flags, TableCache};
+use crate::units::Slot;
 
 /// Rows per locking of a shard.
 const LOCK_ROWS: usize = 512;
@@ -56,12 +57,12 @@ pub fn put_some(shard: &mut Shard, job: &Job<'_>, room: &ShardRoom, rest: &mut R
     let (interval, frozen) = shard.intervals();
     let entry = &mut shard.tables[job.table.id.0 as usize];
     let (start, end) = (rest.next, rest.hashes.len().min(rest.next + LOCK_ROWS));
-    let mut slots = [NO_SLOT; LOCK_ROWS];
+    let mut slots = [Slot::NONE; LOCK_ROWS];
     let slots = &mut slots[..end - start];
     entry.cache.lookup(&rest.hashes[start..end], slots);
 
-    let found = |slot: &u32| *slot != NO_SLOT;
-    let resident: Vec<u32> = slots.iter().copied().filter(found).collect();
+    let found = |slot: &Slot| *slot != Slot::NONE;
+    let resident: Vec<Slot> = slots.iter().copied().filter(found).collect();
     let mut filled = false;
     if !resident.is_empty() {
         // Pinned: room for copies is not made of them.
@@ -82,7 +83,7 @@ pub fn put_some(shard: &mut Shard, job: &Job<'_>, room: &ShardRoom, rest: &mut R
 
     let absent = slots.len() - resident.len();
     entry.cache.reclaim(absent);
-    let mut new: Vec<u32> = Vec::with_capacity(absent);
+    let mut new: Vec<Slot> = Vec::with_capacity(absent);
     let (mut positions, mut left, mut taken) = (Vec::with_capacity(absent), Vec::new(), 0);
     for (i, _) in slots.iter().enumerate().filter(|(_, slot)| !found(slot)) {
         let (hash, position) = (rest.hashes[start + i], rest.positions[start + i]);
@@ -116,7 +117,7 @@ pub fn put_some(shard: &mut Shard, job: &Job<'_>, room: &ShardRoom, rest: &mut R
 
 /// Rows have their content, also those that a batch is reading or could not read: what it reads, it
 /// leaves alone. Whether there was one.
-fn end_reading(cache: &mut TableCache, slots: &[u32]) -> bool {
+fn end_reading(cache: &mut TableCache, slots: &[Slot]) -> bool {
     let unread = Flags::LOADING | Flags::FAILED;
     let mut any = false;
     for slot in slots {
@@ -130,7 +131,7 @@ fn end_reading(cache: &mut TableCache, slots: &[u32]) -> bool {
 
 impl Job<'_> {
     /// Writes rows, (slot, position in the piece).
-    fn write(&self, cache: &mut TableCache, rows: impl Iterator<Item = (u32, u32)> + Clone) {
+    fn write(&self, cache: &mut TableCache, rows: impl Iterator<Item = (Slot, u32)> + Clone) {
         let mut ahead = rows.clone().skip(AHEAD_ROWS);
         for (slot, position) in rows {
             if let Some((next, _)) = ahead.next() {

@@ -10,11 +10,10 @@ use std::sync::atomic::{AtomicUsize as Count, Ordering};
 
 use super::super::core::{Core, ShardTable, Table};
 use super::Putter;
-use crate::batch::{ShardPart, split};
+use crate::batch::share;
 use crate::error::Result;
-use crate::mem::NO_SLOT;
 use crate::options::PolicyKind;
-use crate::units::{mix64, range_of};
+use crate::units::{Slot, mix64, range_of};
 
 /// What is kept for a put in one shard. (Nothing is decided by the count but under the shard's lock: no
 /// point where a schedule of a test may change.)
@@ -22,7 +21,7 @@ use crate::units::{mix64, range_of};
 pub struct ShardRoom {
     promised: Count,
     /// Rows that are leased, and would have no slot if they were not any more.
-    pinned: Vec<u32>,
+    pinned: Vec<Slot>,
     /// Whether each new row takes one of the promised slots, and keeps it.
     takes: bool,
 }
@@ -85,7 +84,7 @@ impl Putter {
             shards: (0..count).map(|_| ShardRoom::default()).collect(),
         };
         let rows_stay = table.tuning().policy == PolicyKind::PinAll;
-        let mut parts = rows_stay.then(|| split(keys, count).parts);
+        let mut hashes = rows_stay.then(|| hashes_by_shard(keys, count));
         let used = used_shards(keys, count);
         let _admission = self.puller.admission_alone();
         // It may have been dropped since it was found; now it is not.
@@ -96,15 +95,15 @@ impl Putter {
             let is_free = entry.wanted_slots() < entry.cache.capacity();
             let shard_room = &mut room.shards[s];
             let full = if rows_stay {
-                let parts = parts.get_or_insert_default();
-                promise_all(entry, &parts[s], shard_room)
+                let hashes = hashes.get_or_insert_default();
+                promise_all(entry, &hashes[s], shard_room)
             } else if is_free {
                 entry.reserve(1);
                 *shard_room.promised.get_mut() = 1;
                 Ok(())
             } else {
-                let parts = parts.get_or_insert_with(|| split(keys, count).parts);
-                pin_all(entry, &parts[s], shard_room)
+                let hashes = hashes.get_or_insert_with(|| hashes_by_shard(keys, count));
+                pin_all(entry, &hashes[s], shard_room)
             };
             drop(shard);
             if let Err(full) = full {
@@ -135,22 +134,35 @@ fn used_shards(keys: &[u64], count: usize) -> Vec<bool> {
     used
 }
 
-/// The slots of rows, `NO_SLOT` for those that are not in memory.
-fn slots_of(entry: &ShardTable, part: &ShardPart) -> Vec<u32> {
-    let mut slots = vec![NO_SLOT; part.hashes.len()];
-    entry.cache.lookup(&part.hashes, &mut slots);
+/// The hashes of keys, by shard. A put may have more keys than there are positions.
+fn hashes_by_shard(keys: &[u64], count: usize) -> Vec<Vec<u64>> {
+    let empty = |_| Vec::with_capacity(share(keys.len(), count));
+    let mut hashes: Vec<Vec<u64>> = (0..count).map(empty).collect();
+    for hash in keys.iter().map(|key| mix64(*key)) {
+        hashes[range_of(hash, count)].push(hash);
+    }
+    hashes
+}
+
+/// The slots of rows, `Slot::NONE` for those that are not in memory.
+fn slots_of(entry: &ShardTable, hashes: &[u64]) -> Vec<Slot> {
+    let mut slots = vec![Slot::NONE; hashes.len()];
+    entry.cache.lookup(hashes, &mut slots);
     slots
 }
 
 /// Promises a slot to each row that is not in memory, for good.
 fn promise_all(
     entry: &mut ShardTable,
-    part: &ShardPart,
+    hashes: &[u64],
     room: &mut ShardRoom,
 ) -> std::result::Result<(), Full> {
-    let slots = slots_of(entry, part);
-    let both = part.hashes.iter().zip(&slots);
-    let mut absent: Vec<u64> = both.filter(|(_, p)| **p == NO_SLOT).map(|b| *b.0).collect();
+    let slots = slots_of(entry, hashes);
+    let both = hashes.iter().zip(&slots);
+    let mut absent: Vec<u64> = both
+        .filter(|(_, p)| **p == Slot::NONE)
+        .map(|b| *b.0)
+        .collect();
     absent.sort_unstable();
     absent.dedup();
     let asked = absent.len();
@@ -172,13 +184,13 @@ fn promise_all(
 /// Pins all rows, if leases have them pinned already: every slot is pinned or promised.
 fn pin_all(
     entry: &mut ShardTable,
-    part: &ShardPart,
+    hashes: &[u64],
     room: &mut ShardRoom,
 ) -> std::result::Result<(), Full> {
-    let mut slots = slots_of(entry, part);
+    let mut slots = slots_of(entry, hashes);
     let pinned = entry.wanted_slots();
-    let absent = slots.iter().filter(|slot| **slot == NO_SLOT).count();
-    slots.retain(|slot| *slot != NO_SLOT);
+    let absent = slots.iter().filter(|slot| **slot == Slot::NONE).count();
+    slots.retain(|slot| *slot != Slot::NONE);
     let newly = entry.cache.pin(&slots);
     if absent > 0 || newly > 0 {
         entry.cache.unpin(&slots);

@@ -26,7 +26,7 @@ use crate::ssd::sections::entries_in;
 use crate::ssd::snapshot_ranges::{SnapshotRanges, tell_damaged};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, thread};
-use crate::units::{CheckpointId, part_range};
+use crate::units::{CheckpointId, narrow, part_range, to_usize};
 
 mod sort;
 mod unit;
@@ -444,12 +444,12 @@ fn units(
         let blocks: u64 = end.iter().zip(&from).map(|(end, from)| end - from).sum();
         let entries = young + SnapshotRanges::entries_max(blocks);
         let least = core.options.thresholds_in_force().open_unit_entries;
-        let pieces = usize::try_from(entries / least).unwrap_or(usize::MAX);
+        let pieces = to_usize(entries / least);
         let pieces = pieces.clamp(1, threads.min(shards));
         for piece in 0..pieces {
             let shards = piece * shards / pieces..(piece + 1) * shards / pieces;
             let range = range_of_shards(&shards, core.shards.len());
-            let table_number = u32::try_from(table).unwrap_or(u32::MAX);
+            let table_number = narrow(table);
             let mut blocks = Vec::new();
             for (p, part) in snapshot.iter_mut().enumerate() {
                 if part.range.1 < range.0 || range.1 < part.range.0 {

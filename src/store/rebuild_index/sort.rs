@@ -3,6 +3,8 @@
 //!
 //! Hashes that are not evenly spread are sorted by comparing.
 
+use crate::units::to_usize;
+
 /// Most entries of one cell that are sorted by changing places.
 const CELL_MAX: u32 = 48;
 /// Fewer entries are sorted by comparing.
@@ -28,7 +30,7 @@ impl Sorter {
         let shift = ((high - low) / (count + count / 2 + 1) as u64)
             .checked_ilog2()
             .unwrap_or(0);
-        let cell = |hash: u64| usize::try_from((hash - low) >> shift).unwrap_or(usize::MAX);
+        let cell = |hash: u64| to_usize((hash - low) >> shift);
         let few = u32::try_from(count).is_err() || count < ENTRIES_MIN;
         if few || !self.count(entries, cell(high) + 1, cell) {
             entries.sort_unstable();

@@ -14,7 +14,7 @@ use crate::ssd::index::IndexBuilder;
 use crate::ssd::sections::SectionWalk;
 use crate::ssd::snapshot_ranges::{SnapshotRanges, SnapshotWalk};
 use crate::sync::thread;
-use crate::units::{part_range, unmix64};
+use crate::units::{narrow, part_range, to_usize, unmix64};
 
 /// Buckets of young entries in the least unit.
 const BUCKETS_EACH: u64 = 4;
@@ -89,7 +89,7 @@ impl<'a> Old<'a> {
             part,
             snapshot,
             walk: snapshot.walk((shared, to))?,
-            table: u32::try_from(unit.table).unwrap_or(u32::MAX),
+            table: narrow(unit.table),
             low: unit.range.0.max(snapshot.range.0),
             at: 0,
             places: plan.parts[part].covered.iter().map(place).collect(),
@@ -208,7 +208,7 @@ impl Target<'_> {
                     self.push(hash, to)?;
                 }
             }
-            let ordinal = usize::try_from(raw >> ORDINAL_SHIFT).unwrap_or(usize::MAX);
+            let ordinal = to_usize(raw >> ORDINAL_SHIFT);
             let Some(place) = places.get(ordinal).and_then(Option::as_ref) else {
                 continue;
             };

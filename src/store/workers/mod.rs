@@ -19,6 +19,7 @@ use crate::row::all_finite;
 use crate::ssd::Ssd;
 use crate::stats::Stats;
 use crate::sync::RwLock;
+use crate::units::to_usize;
 
 /// Prefetches that are read at the same time: while the last rows of one arrive, the next keeps
 /// the device busy.
@@ -51,7 +52,7 @@ impl QueueShape {
             .max();
         // A store begins with what small rows need: the first table seldom changes the pools.
         let needed = longest.unwrap_or(0).max(512) + 2 * 4096;
-        let cache = usize::try_from(options.cache_bytes).unwrap_or(usize::MAX);
+        let cache = to_usize(options.cache_bytes);
         // All read buffers together take about a sixteenth of the cache.
         let queues = (1 + PREFETCH_POOLS) * options.threads;
         let share = cache / (16 * queues * options.io_depth);

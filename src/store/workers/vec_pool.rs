@@ -11,6 +11,7 @@ use std::sync::PoisonError;
 
 use crate::batch::share;
 use crate::sync::Mutex;
+use crate::units::Slot;
 
 /// Arrays kept of a kind.
 const KEPT_MAX: usize = 32;
@@ -67,12 +68,16 @@ pub fn split_out<'a>(
 pub struct BatchArrays {
     /// Shards.
     pub shards: VecPool<u16>,
-    /// Positions, slots, indexes.
+    /// Positions, indexes.
     pub numbers: VecPool<u32>,
     /// Hashes.
     pub hashes: VecPool<u64>,
+    /// Slots.
+    pub slots: VecPool<Slot>,
     /// (slot, position).
-    pub pairs: VecPool<(u32, u32)>,
+    pub kept: VecPool<(Slot, u32)>,
+    /// Counts of two kinds.
+    pub counts: VecPool<(u32, u32)>,
     /// Where rows are copied to.
     targets: VecPool<&'static mut [f32]>,
 }

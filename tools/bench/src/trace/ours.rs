@@ -13,7 +13,7 @@
 use std::collections::VecDeque;
 
 use anyhow::{Result, ensure};
-use hps::mem::{CacheConfig, Flags, NO_SLOT, TableCache, Victim};
+use hps::mem::{CacheConfig, Flags, Slot, TableCache, Victim};
 use hps::{PolicyKind, mix64};
 
 use super::Accesses;
@@ -42,7 +42,7 @@ pub struct Ours {
     caches: Vec<TableCache>,
     hashes: Vec<u64>,
     /// Places of the batches that are pinned, by shard; oldest first.
-    leases: VecDeque<Vec<Vec<u32>>>,
+    leases: VecDeque<Vec<Vec<Slot>>>,
     depth: usize,
     /// Rows being written.
     flying: Vec<(usize, Victim)>,
@@ -180,16 +180,16 @@ impl Ours {
     }
 
     /// Pins the rows of one shard; returns their places and how many were not in memory.
-    fn acquire(&mut self, shard: usize, hashes: &[u64]) -> Result<(Vec<u32>, usize)> {
-        let mut slots = vec![NO_SLOT; hashes.len()];
+    fn acquire(&mut self, shard: usize, hashes: &[u64]) -> Result<(Vec<Slot>, usize)> {
+        let mut slots = vec![Slot::NONE; hashes.len()];
         self.caches[shard].lookup(hashes, &mut slots);
         let mut missing: Vec<u64> = Vec::new();
         for (hash, slot) in hashes.iter().zip(&slots) {
-            if *slot == NO_SLOT {
+            if *slot == Slot::NONE {
                 missing.push(*hash);
             }
         }
-        slots.retain(|slot| *slot != NO_SLOT);
+        slots.retain(|slot| *slot != Slot::NONE);
         self.caches[shard].pin(&slots);
         self.caches[shard].touch(&slots);
         let mut placed = 0;
