@@ -91,7 +91,7 @@ fn a_crash_at_every_call_of_everything_a_store_can_do_reopens_the_last_checkpoin
     let runs = |of: &dyn Fn(&Tally) -> bool| tallies.iter().filter(|(_, t)| of(t)).count();
     let done = |name: &'static str| move |t: &Tally| t.ops.contains(name);
     type Happened<'a> = (&'a str, &'a dyn Fn(&Tally) -> bool);
-    let happened: [Happened<'_>; 20] = [
+    let happened: [Happened<'_>; 25] = [
         ("counters compared with those of another opening", &|t| {
             t.recounted > 0
         }),
@@ -116,6 +116,11 @@ fn a_crash_at_every_call_of_everything_a_store_can_do_reopens_the_last_checkpoin
         ("a table made late", &done("CreateTable")),
         ("several tables in one call", &done("Several")),
         ("rows put", &done("Put")),
+        ("a store of version 1", &|t| t.older),
+        ("a table that came", &|t| t.tables.created > 0),
+        ("a table dropped", &|t| t.tables.dropped > 0),
+        ("a table renamed", &|t| t.tables.renamed > 0),
+        ("a name used again", &|t| t.tables.named_again > 0),
     ];
     for (what, of) in happened {
         let runs = runs(of);
@@ -203,8 +208,9 @@ fn train_until(seed: u64, stop: u64, inside: bool) -> Outage {
         move || {
             let modes = [CrashMode::KeepNone, CrashMode::KeepAll, CrashMode::Random];
             let taken = modes.map(|mode| (mode, disk.crash(seed, mode)));
-            disk.stop_at(0);
+            // Before anybody can see that the disk has stopped.
             left.lock().unwrap().extend(taken);
+            disk.stop_at(0);
         }
     };
     let hook: Hook = {

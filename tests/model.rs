@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const OPERATIONS: usize = 200;
 
 /// Kinds and how often they come, in a case of 200; shrinking goes to the front.
-const KINDS: [(usize, Kind); 21] = [
+const KINDS: [(usize, Kind); 23] = [
     (1, Kind::Nothing),
     (20, Kind::Pull),
     (90, Kind::Push),
@@ -47,7 +47,9 @@ const KINDS: [(usize, Kind); 21] = [
     (1, Kind::Rollback),
     (2, Kind::Reopen),
     (2, Kind::ReadOnly),
-    (1, Kind::CreateTable),
+    (4, Kind::CreateTable),
+    (2, Kind::DropTable),
+    (2, Kind::RenameTable),
 ];
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -122,6 +124,10 @@ fn check(totals: &Totals, cases: u32) {
     at_least(&totals.pushes_of_several, 200);
     at_least(&totals.puts, 80);
     at_least(&totals.flushing_puts, 4);
+    at_least(&totals.tables_created, 16);
+    at_least(&totals.tables_dropped, 8);
+    at_least(&totals.tables_renamed, 8);
+    at_least(&totals.drops_refused, 1);
 }
 
 #[test]

@@ -240,6 +240,7 @@ fn plan(seed: u64) -> Plan {
         create: CreateOptions::new().data_directories(vec!["a".into(), "b".into()]),
         options,
         compacting: false,
+        older: false,
     }
 }
 

@@ -16,6 +16,7 @@
 #![cfg(hps_shuttle)]
 
 mod common {
+    pub mod brief_tables;
     pub mod putting_trainers;
     pub mod rng;
     pub mod schedule;
@@ -24,6 +25,7 @@ mod common {
     pub mod trainers;
 }
 
+use common::brief_tables;
 use common::putting_trainers::{self as putting, Book};
 use common::rng::Rng;
 use common::schedule::{explore, run};
@@ -393,6 +395,23 @@ fn puts_that_do_not_fit_into_the_cache_keep_every_row_and_are_never_cut() {
         some,
         "no rows left memory, none came back, or nobody waited: {work:?}"
     );
+}
+
+#[test]
+fn tables_that_come_and_go_beside_trainers_are_in_each_checkpoint_as_they_were_at_its_cut() {
+    // A table of narrow rows has a small share of it.
+    let scene = Scene {
+        cache_bytes: 4 * EVICTING.cache_bytes,
+        checkpoints: 3,
+        ..EVICTING
+    };
+    let play = move |seed| brief_tables::play(&scene, seed);
+    explore_all("tables that come and go", 2, play);
+    let all = brief_tables::HAPPENED.take();
+    eprintln!("  {all:?}");
+    let changed = all.created > 0 && all.dropped > 0 && all.renamed > 0;
+    let met = all.refused > 0 && all.beside_a_cut > 0 && all.pulled > 0;
+    assert!(changed && met, "{all:?}");
 }
 
 /// The crash of the plays above comes when all is quiet.

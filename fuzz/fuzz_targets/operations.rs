@@ -1,7 +1,8 @@
 //! Does a store hold what a map holds, whatever is asked of it and wherever the power fails?
 //!
 //! The input is three bytes of options and a list of operations: push, gradients, remove, pull,
-//! flush, compact, checkpoint, rollback, reopen, a crash, or a disk that stops after some calls.
+//! flush, compact, checkpoint, rollback, reopen, a crash, a disk that stops after some calls, or a table
+//! that is made, dropped or renamed.
 //!
 //! Promise: every call does to the store what it does to the map; without a failing disk nothing
 //! fails; after a crash the store is at the last checkpoint that was acknowledged, or at the one
@@ -15,7 +16,7 @@ use std::sync::Arc;
 
 use hps::io::sim::{CrashMode, SimDisk};
 use hps::{
-    CreateOptions, Initialiser, Optimizer, PolicyKind, Result, RuntimeOptions, Store,
+    CreateOptions, Initialiser, Optimizer, PolicyKind, PutRows, Result, RuntimeOptions, Store,
     TableDescriptor, TableId, Update,
 };
 use hps_fuzz::Input;
@@ -28,12 +29,38 @@ const OPERATIONS_MAX: usize = 60;
 const KEYS: [u64; 3] = [48, 6, 2];
 const DIMS: [usize; 3] = [64, 2048, 4096];
 
+/// Tables by number: the name of each that is there.
+type Tables = Vec<Option<String>>;
+
+/// Tables that stay, most tables in all, and names of those that come and go.
+const FIRST_TABLES: usize = DIMS.len();
+const TABLES_MAX: usize = 12;
+const NAMES: [&str; 3] = ["x", "y", "z"];
+
+/// What a table that comes and goes looks like.
+fn brief(number: usize, name: &str) -> TableDescriptor {
+    let optimizers = [Optimizer::Sgd, Optimizer::Adagrad, Optimizer::Adam];
+    TableDescriptor::new(name, [3, 128, 17, 40][number % 4]).optimizer(optimizers[number % 3])
+}
+
+fn is_named(tables: &Tables, name: &str) -> bool {
+    tables.iter().flatten().any(|other| other == name)
+}
+
+/// The tables after going back to a checkpoint that had those of `cut`.
+fn back_to(now: &Tables, cut: &Tables) -> Tables {
+    let younger = now.iter().skip(cut.len());
+    let younger = younger.map(|name| name.clone().filter(|name| !is_named(cut, name)));
+    cut.iter().cloned().chain(younger).collect()
+}
+
 /// A checkpoint, as it was asked for.
 #[derive(Clone)]
 struct Saved {
     step: u64,
     meta: Vec<u8>,
     rows: Arc<Rows>,
+    tables: Tables,
 }
 
 /// Checkpoints that were made, oldest first, and how many of the last ones must be there.
@@ -41,6 +68,7 @@ struct Saved {
 struct History {
     saved: Vec<Saved>,
     kept: usize,
+    tables: Tables,
 }
 
 /// A store beside its model.
@@ -49,6 +77,7 @@ struct Run {
     store: Option<Store>,
     options: RuntimeOptions,
     rows: Rows,
+    tables: Tables,
     step: u64,
     durable: History,
     /// What may be found instead, because the call that makes it failed.
@@ -99,6 +128,9 @@ impl Run {
             store,
             options,
             rows,
+            tables: ["narrow", "wide", "vast"]
+                .map(|name| Some(name.to_owned()))
+                .to_vec(),
             step: 0,
             durable: History::default(),
             doubt: None,
@@ -168,7 +200,9 @@ impl Run {
             step: self.step,
             meta: meta.clone(),
             rows,
+            tables: self.tables.clone(),
         });
+        after.tables.clone_from(&self.tables);
         after.kept = (after.kept + 1).min(self.options.retain_checkpoints);
         let result = self.store().checkpoint(self.step, &meta).map(drop);
         self.acknowledge(result, after)
@@ -182,14 +216,15 @@ impl Run {
         let mut after = self.durable.clone();
         after.saved.truncate(after.saved.len() - back);
         after.kept = after.kept.saturating_sub(back);
-        let rows = after
-            .saved
-            .last()
-            .map_or_else(Rows::new, |saved| (*saved.rows).clone());
+        let last = after.saved.last();
+        let rows = last.map_or_else(Rows::new, |saved| (*saved.rows).clone());
+        let tables = last.map_or_else(Tables::new, |saved| saved.tables.clone());
+        let tables = back_to(&self.tables, &tables);
+        after.tables.clone_from(&tables);
         let store = self.store.take().expect("the store is open");
         let result = store.rollback(target).map(|store| self.store = Some(store));
         self.acknowledge(result, after)?;
-        self.rows = rows;
+        (self.rows, self.tables) = (rows, tables);
         Ok(())
     }
 
@@ -207,9 +242,12 @@ impl Run {
         let opened = Store::open_on(disk, Path::new(ROOT), self.options.clone());
         let store = opened.expect("the store opens");
         let found: Vec<u64> = store.checkpoints().iter().map(|info| info.step).collect();
+        let shown = store.tables().into_iter();
+        let shown = shown.map(|(id, table)| (id.0 as usize, table.name));
+        let shown: BTreeMap<usize, String> = shown.collect();
         let fits = |history: &History| {
             let all: Vec<u64> = history.saved.iter().map(|saved| saved.step).collect();
-            found.len() >= history.kept && all.ends_with(&found)
+            found.len() >= history.kept && all.ends_with(&found) && shown == there(&history.tables)
         };
         let durable = std::mem::take(&mut self.durable);
         let candidates = [Some(durable), self.doubt.take()];
@@ -236,7 +274,53 @@ impl Run {
             .saved
             .last()
             .map_or_else(Rows::new, |saved| (*saved.rows).clone());
+        self.tables.clone_from(&self.durable.tables);
         self.store = Some(store);
+    }
+
+    /// Makes a table, or puts rows into the one that has the name.
+    fn create_table(&mut self, name: &str, keys: &[u64], value: f32) -> Result<()> {
+        let known = self.tables.iter().position(|t| t.as_deref() == Some(name));
+        let number = known.unwrap_or(self.tables.len());
+        if number >= TABLES_MAX {
+            return Ok(());
+        }
+        let descriptor = brief(number, name);
+        let id = self.store().create_table(&descriptor)?;
+        assert_eq!(id.0 as usize, number, "no number is given twice");
+        if known.is_none() {
+            self.tables.push(Some(name.to_owned()));
+        }
+        let row = vec![value; descriptor.row_f32s()];
+        let rows = row.repeat(keys.len());
+        self.store().put(id, keys, PutRows::whole(&rows))?;
+        let bits: Vec<u32> = row.iter().map(|v| v.to_bits()).collect();
+        let all = keys.iter().map(|key| ((id.0, *key), bits.clone()));
+        self.rows.extend(all);
+        Ok(())
+    }
+
+    /// Drops a table that comes and goes, or gives it another name.
+    fn change_table(&mut self, number: usize, name: Option<&str>) -> Result<()> {
+        if self.tables.get(number).is_none_or(Option::is_none) {
+            return Ok(());
+        }
+        let id = TableId(number as u32);
+        let Some(name) = name else {
+            self.store().drop_table(id)?;
+            self.tables[number] = None;
+            self.rows.retain(|(table, _), _| *table != id.0);
+            return Ok(());
+        };
+        if is_named(&self.tables, name) {
+            let own = self.tables[number].as_deref() == Some(name);
+            let renamed = self.store().rename_table(id, name);
+            assert!(own || renamed.is_err(), "two tables of one name");
+            return Ok(());
+        }
+        self.store().rename_table(id, name)?;
+        self.tables[number] = Some(name.to_owned());
+        Ok(())
     }
 
     fn crash(&mut self, seed: u64, mode: usize) {
@@ -249,7 +333,7 @@ impl Run {
 
     /// Does one operation.
     fn step(&mut self, input: &mut Input<'_>) -> Result<()> {
-        let kind = input.below(16);
+        let kind = input.below(20);
         let table = [0, 0, 0, 1, 2][input.below(5)];
         let (first, count) = (input.number(1), 1 + input.below(3) as u64);
         let keys: Vec<u64> = (first..first + count)
@@ -282,6 +366,13 @@ impl Run {
                 self.crash(first, input.below(3));
                 Ok(())
             }
+            15 => self.create_table(NAMES[input.below(3)], &keys, f32::from(first as u8)),
+            16 => self.change_table(FIRST_TABLES + input.below(9), None),
+            17 => {
+                let number = FIRST_TABLES + input.below(9);
+                self.change_table(number, Some(NAMES[input.below(3)]))
+            }
+            18 => self.create_table(NAMES[input.below(3)], &keys, 0.5),
             _ => {
                 self.disk.stop_at(self.disk.calls() + input.number(2) % 64);
                 self.armed = true;
@@ -289,6 +380,13 @@ impl Run {
             }
         }
     }
+}
+
+/// Those of the tables that are there.
+fn there(tables: &Tables) -> BTreeMap<usize, String> {
+    let all = tables.iter().cloned().enumerate();
+    all.filter_map(|(number, name)| Some((number, name?)))
+        .collect()
 }
 
 fuzz_target!(|bytes: &[u8]| {

@@ -15,8 +15,9 @@ use hps::*;
 use nix::errno::Errno;
 
 use super::common::plans::Plan;
+use super::common::tables::keys_of;
 use super::common::verify::{Verdict, compare_rows, verify};
-use super::common::{KEYS, Model, Op, ROOT, Run, descriptor, key, same};
+use super::common::{Model, Op, ROOT, Run, descriptor, key, same};
 
 /// How a run with a fault ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -75,7 +76,8 @@ fn may_be(model: &Model, table: usize, key: u64, weights: &[f32]) -> bool {
 fn reads_go_on(run: &Run, broken: bool) -> Verdict {
     let (store, model) = (run.store(), &run.model);
     let (mut read, resident) = (0, store.stats().resident_rows);
-    for (table, count) in KEYS.into_iter().enumerate().take(model.tables) {
+    for (table, _) in model.tables.there() {
+        let count = keys_of(table);
         let (id, dim) = (
             TableId(u32::try_from(table).unwrap()),
             descriptor(table).dim,

@@ -15,7 +15,7 @@
     reason = "a test that meets what it does not expect must fail"
 )]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -27,7 +27,10 @@ use hps::*;
 pub mod plans;
 mod puts;
 mod several;
+pub mod tables;
 pub mod verify;
+
+use tables::{Changes, Tables, brief};
 
 /// Where the store is.
 pub const ROOT: &str = "/store";
@@ -60,12 +63,13 @@ pub fn descriptor(table: usize) -> TableDescriptor {
         ),
         1 => ("wide", 2048, Optimizer::Sgd, Initialiser::Zero),
         2 => ("vast", 4096, Optimizer::Sgd, Initialiser::Zero),
-        _ => (
+        3 => (
             "late",
             64,
             Optimizer::Sgd,
             Initialiser::Constant { value: -1.0 },
         ),
+        number => return brief(number),
     };
     TableDescriptor::new(name, dim)
         .optimizer(optimizer)
@@ -95,7 +99,9 @@ fn initial_row(table: usize) -> Vec<f32> {
         _ => 0.0,
     };
     let mut row = vec![weight; descriptor.row_f32s()];
-    row[descriptor.dim..].fill(descriptor.accumulator);
+    if descriptor.optimizer != Optimizer::Adam {
+        row[descriptor.dim..].fill(descriptor.accumulator);
+    }
     row
 }
 
@@ -118,6 +124,14 @@ pub enum Op {
     /// Trainer's step and meta.
     Checkpoint(u64, Vec<u8>),
     CreateTable,
+    /// One more that comes and goes, if there are not too many; drawn by this seed.
+    CreateBrief(u64),
+    /// Rows of all that come and go.
+    BriefRows(f32),
+    /// One that comes and goes, dropped.
+    DropBrief(u64),
+    /// One that comes and goes, under another name.
+    RenameBrief(u64),
     /// Back by so many checkpoints.
     Rollback(usize),
     /// Dropped and opened again, with so many shards.
@@ -158,6 +172,7 @@ pub struct Saved {
     pub step: u64,
     pub meta: Vec<u8>,
     pub rows: Arc<Rows>,
+    pub tables: Tables,
 }
 
 /// A timeline of history: what a reopened store must show.
@@ -167,7 +182,7 @@ pub struct History {
     pub saved: Vec<Saved>,
     pub kept: usize,
     /// Tables that the manifest knows.
-    pub tables: usize,
+    pub tables: Tables,
 }
 
 /// A checkpoint that was exported, or is being.
@@ -175,7 +190,7 @@ pub struct History {
 pub struct Export {
     pub root: PathBuf,
     pub saved: Saved,
-    pub tables: usize,
+    pub tables: Tables,
     /// Whether it was acknowledged.
     pub done: bool,
 }
@@ -184,7 +199,7 @@ pub struct Export {
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     pub rows: Rows,
-    pub tables: usize,
+    pub tables: Tables,
     /// Rows that a put may have written: it failed in the middle. Of a key that is there twice, all.
     pub half_put: BTreeMap<(usize, u64), Vec<Vec<u32>>>,
     /// Acknowledged.
@@ -220,9 +235,10 @@ impl Model {
             step,
             meta: meta.to_vec(),
             rows,
+            tables: self.tables.clone(),
         });
         history.kept = (history.kept + 1).min(retain);
-        history.tables = self.tables;
+        history.tables = self.tables.clone();
         history
     }
 
@@ -230,7 +246,8 @@ impl Model {
         let mut history = self.durable.clone();
         history.saved.truncate(history.saved.len() - back);
         history.kept -= back;
-        history.tables = self.tables;
+        let cut = history.saved.last().map(|saved| &saved.tables);
+        history.tables = self.tables.back_to(cut.unwrap_or(&Tables::default()));
         history
     }
 
@@ -241,7 +258,7 @@ impl Model {
             .last()
             .map_or_else(Rows::new, |s| (*s.rows).clone());
         self.half_put.clear();
-        self.tables = history.tables;
+        self.tables = history.tables.clone();
         self.durable = history;
         self.doubt = None;
     }
@@ -253,6 +270,9 @@ pub struct Run {
     pub store: Option<Store>,
     pub model: Model,
     pub options: RuntimeOptions,
+    /// What was done to tables, and names of those that were dropped.
+    pub changes: Changes,
+    gone: BTreeSet<String>,
 }
 
 impl Run {
@@ -267,6 +287,8 @@ impl Run {
             store,
             model,
             options: options.clone(),
+            changes: Changes::default(),
+            gone: BTreeSet::new(),
         }
     }
 
@@ -292,7 +314,7 @@ impl Run {
     }
 
     fn first_tables(&mut self) -> Result<()> {
-        while self.model.tables < FIRST_TABLES {
+        while self.model.tables.count() < FIRST_TABLES {
             self.create_table()?;
         }
         Ok(())
@@ -316,8 +338,9 @@ impl Run {
     }
 
     fn create_table(&mut self) -> Result<()> {
-        self.store().create_table(&descriptor(self.model.tables))?;
-        self.model.tables += 1;
+        let descriptor = descriptor(self.model.tables.count());
+        self.store().create_table(&descriptor)?;
+        self.model.tables.push(&descriptor.name);
         Ok(())
     }
 
@@ -328,7 +351,7 @@ impl Run {
             | Op::Rows(table, keys, _)
             | Op::Gradients(table, keys, _) => {
                 let table = *table;
-                if table >= self.model.tables {
+                if !self.model.tables.has(table) {
                     return Ok(());
                 }
                 for keys in keys.chunks(3) {
@@ -337,15 +360,19 @@ impl Run {
                 Ok(())
             }
             Op::Several(parts, value) => self.several(parts, *value),
-            Op::Put(table, _, _) if *table >= self.model.tables => Ok(()),
+            Op::Put(table, _, _) if !self.model.tables.has(*table) => Ok(()),
             Op::Put(table, keys, value) => self.put(*table, keys, *value),
-            Op::Remove(table, _) if *table >= self.model.tables => Ok(()),
+            Op::Remove(table, _) if !self.model.tables.has(*table) => Ok(()),
             Op::Remove(table, keys) => self.remove(*table, keys),
             Op::Flush => self.store().flush().map(drop),
             Op::Compact => self.store().compact_fully().map(drop),
             Op::Checkpoint(step, meta) => self.checkpoint(*step, meta),
-            Op::CreateTable if self.model.tables == FIRST_TABLES => self.create_table(),
+            Op::CreateTable if self.model.tables.count() == FIRST_TABLES => self.create_table(),
             Op::CreateTable => Ok(()),
+            Op::CreateBrief(seed) => self.create_brief(*seed),
+            Op::BriefRows(value) => self.brief_rows(*value),
+            Op::DropBrief(seed) => self.drop_brief(*seed),
+            Op::RenameBrief(seed) => self.rename_brief(*seed),
             Op::Rollback(back) => self.rollback(*back),
             Op::Reopen(shards) => {
                 self.options.shards = *shards;
@@ -353,7 +380,8 @@ impl Run {
                 self.open()
             }
             Op::ReopenOther(seed) => {
-                self.options = plans::some_options(&mut Random(*seed));
+                let cache_bytes = self.options.cache_bytes;
+                self.options = plans::some_options(&mut Random(*seed)).cache_bytes(cache_bytes);
                 if seed.is_multiple_of(2) {
                     // An open may be told where all are, though none has moved.
                     let all = self.model.create.data_directories.clone();
@@ -478,7 +506,7 @@ impl Run {
         self.model.exports.push(Export {
             root: root.clone(),
             saved: saved.clone(),
-            tables: self.model.tables,
+            tables: self.model.tables.back_to(&saved.tables),
             done: false,
         });
         self.store().export(last.id, &root, &[])?;

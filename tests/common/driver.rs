@@ -1,6 +1,7 @@
 //! Drives a store and its model through the same operations.
 
 mod batches;
+mod tables;
 
 use super::model::{TableModel, key_of};
 use super::rng::Rng;
@@ -37,6 +38,8 @@ pub enum Kind {
     Reopen,
     ReadOnly,
     CreateTable,
+    DropTable,
+    RenameTable,
 }
 
 /// One operation.
@@ -70,6 +73,11 @@ pub struct Totals {
     /// Puts, and those of them in which rows were flushed.
     pub puts: AtomicU64,
     pub flushing_puts: AtomicU64,
+    /// Tables that came, went and changed their names, and drops that held rows kept off.
+    pub tables_created: AtomicU64,
+    pub tables_dropped: AtomicU64,
+    pub tables_renamed: AtomicU64,
+    pub drops_refused: AtomicU64,
 }
 
 impl Totals {
@@ -182,10 +190,12 @@ impl<'t> Driver<'t> {
             Kind::Compact | Kind::Rollback | Kind::Reopen if self.calm => Kind::Push,
             other => other,
         };
-        let table = [0, rng.below(self.tables.len())][rng.below(2)];
+        let table = self.live([0, rng.below(self.tables.len())][rng.below(2)]);
         // What is held beside it fits into any of the caches.
         let count = match kind {
             Kind::Hold | Kind::Prefetch => step.keys.min(24),
+            // Tables that come take slots from the others.
+            _ if self.has_brief() => step.keys.min(40),
             _ => step.keys,
         };
         let keys = self.tables[table].keys(rng, count);
@@ -263,7 +273,9 @@ impl<'t> Driver<'t> {
             }
             Kind::Reopen => self.reopen(rng),
             Kind::ReadOnly => self.read_only(rng, table, &keys),
-            Kind::CreateTable => self.create_table(),
+            Kind::CreateTable => self.create_table(rng),
+            Kind::DropTable => self.drop_table(rng),
+            Kind::RenameTable => self.rename_table(rng),
             _ => {}
         }
     }
@@ -409,13 +421,9 @@ impl<'t> Driver<'t> {
         self.check_list();
         self.step = self.cuts[i].step;
         self.changed = false;
-        // Tables stay, also younger ones; their rows are those of the checkpoint.
-        for (t, table) in self.tables.iter_mut().enumerate() {
-            table.rows = self.cuts[i]
-                .tables
-                .get(t)
-                .map_or_else(Default::default, |c| c.rows.clone());
-        }
+        self.tables = self.tables_back_to(&self.cuts[i].tables);
+        self.cuts[i].tables = self.tables.clone();
+        self.check_tables();
         Totals::add(&self.totals.rollbacks, 1);
         self.check_sample(rng);
     }
@@ -454,15 +462,7 @@ impl<'t> Driver<'t> {
         self.tables = last.tables.clone();
         self.step = last.step;
         self.changed = false;
-        let names: Vec<String> = self
-            .tables
-            .iter()
-            .map(|t| t.descriptor.name.clone())
-            .collect();
-        let found = self.store().tables();
-        let found: Vec<String> = found.into_iter().map(|(_, d)| d.name).collect();
-        // A rollback keeps tables that its checkpoint did not know.
-        assert_eq!(found[..names.len()], names);
+        self.check_tables();
         self.check_sample(rng);
     }
 
@@ -476,7 +476,7 @@ impl<'t> Driver<'t> {
     }
 
     fn check_sample(&mut self, rng: &mut Rng) {
-        for table in 0..self.tables.len() {
+        for table in self.there() {
             let universe = self.tables[table].universe;
             let all: Vec<u64> = (0..universe).map(key_of).collect();
             self.contains(table, &all);
@@ -487,7 +487,8 @@ impl<'t> Driver<'t> {
 
     fn read_only(&self, rng: &mut Rng, table: usize, keys: &[u64]) {
         let cut = &self.cuts[rng.below(self.cuts.len())];
-        if self.pending.is_some() || cut.tables.len() <= table {
+        let is_there = cut.tables.get(table).is_some_and(|t| !t.is_dropped);
+        if self.pending.is_some() || !is_there {
             return;
         }
         let options = self.other_options(rng);
@@ -495,6 +496,10 @@ impl<'t> Driver<'t> {
         let reader = Store::open_read_only_on(disk, Path::new(ROOT), Some(cut.id), options);
         let reader = reader.unwrap();
         let model = &cut.tables[table];
+        assert_eq!(
+            reader.table(&model.descriptor.name).unwrap(),
+            Self::id(table)
+        );
         let mut out = vec![0.0; keys.len() * model.descriptor.dim];
         let lease = reader.pull(Self::id(table), keys, &mut out).unwrap();
         let mut rows = vec![0.0; keys.len() * model.descriptor.row_f32s()];
@@ -506,24 +511,8 @@ impl<'t> Driver<'t> {
         }
     }
 
-    fn create_table(&mut self) {
-        let descriptor = TableDescriptor::new("late", 2)
-            .optimizer(Optimizer::Sgd)
-            .initialiser(Initialiser::Zero);
-        let known = self.tables.iter().any(|t| t.descriptor == descriptor);
-        if !known {
-            self.leases.clear();
-            self.tickets.clear();
-        }
-        let id = self.store().create_table(&descriptor).unwrap();
-        assert_eq!(id, TableId(3));
-        if !known {
-            self.tables.push(TableModel::new(descriptor, 400));
-        }
-    }
-
     fn compare_all(&mut self) {
-        for table in 0..self.tables.len() {
+        for table in self.there() {
             let all: Vec<u64> = (0..self.tables[table].universe).map(key_of).collect();
             self.contains(table, &all);
             let known: Vec<u64> = self.tables[table].rows.keys().copied().collect();

@@ -30,6 +30,8 @@ pub struct TableModel {
     pub descriptor: TableDescriptor,
     pub universe: usize,
     pub rows: Rows,
+    /// It was dropped: without rows.
+    pub is_dropped: bool,
 }
 
 /// What is pushed: the values and which positions they belong to.
@@ -80,6 +82,7 @@ impl TableModel {
             descriptor,
             universe,
             rows: Rows::new(),
+            is_dropped: false,
         }
     }
 

@@ -18,6 +18,8 @@ pub struct Plan {
     pub create: CreateOptions,
     pub options: RuntimeOptions,
     pub compacting: bool,
+    /// It begins on a store of version 1.
+    pub older: bool,
 }
 
 /// Keys of a table, `count` of them at most.
@@ -54,6 +56,23 @@ fn put(seed: u64, value: f32) -> Op {
     let turn = random.below(keys.len() as u64) as usize;
     keys.rotate_left(turn);
     Op::Put(table, keys, value)
+}
+
+/// Whether tables come and go in a mixed workload: in every other one, since they take slots from those that
+/// stay.
+fn has_brief(seed: u64) -> bool {
+    seed.is_multiple_of(2)
+}
+
+/// Something about a table that comes and goes. Drawn apart, too.
+fn brief(seed: u64, value: f32) -> Op {
+    let mut random = Random(seed ^ 0x6272_6965_6621);
+    match random.below(8) {
+        0..=2 => Op::CreateBrief(random.next()),
+        3 => Op::BriefRows(value),
+        4 | 5 => Op::DropBrief(random.next()),
+        _ => Op::RenameBrief(random.next()),
+    }
 }
 
 /// A short workload: at least one eviction flush, two checkpoints and one remove; every other one
@@ -143,6 +162,7 @@ pub fn plan(seed: u64) -> Plan {
         create: CreateOptions::new().data_directories(directories),
         options,
         compacting,
+        older: false,
     }
 }
 
@@ -182,7 +202,11 @@ pub fn mixed(seed: u64) -> Plan {
         1 => vec!["a".into(), "b".into(), "c".into()],
         _ => vec!["a".into(), "b".into()],
     };
-    let options = some_options(&mut random);
+    let mut options = some_options(&mut random);
+    if has_brief(seed) {
+        // The narrowest of them have places for three rows in each shard, and no more.
+        options.cache_bytes = 2 << 20;
+    }
     let mut ops = Vec::new();
     let mut value = 100.0;
     // More rows than the cache has places for.
@@ -222,6 +246,9 @@ pub fn mixed(seed: u64) -> Plan {
         if mix64(seed ^ u64::from(value.to_bits()) ^ 0x7075).is_multiple_of(4) {
             ops.push(put(seed ^ u64::from(value.to_bits()), -value));
         }
+        if has_brief(seed) && !mix64(seed ^ u64::from(value.to_bits()) ^ 0x7461).is_multiple_of(3) {
+            ops.push(brief(seed ^ u64::from(value.to_bits()), -value));
+        }
     }
     if seed.is_multiple_of(3) {
         // As many in a row as let a manifest grow beyond its limit.
@@ -238,6 +265,7 @@ pub fn mixed(seed: u64) -> Plan {
         create: CreateOptions::new().data_directories(directories),
         options,
         compacting: false,
+        older: seed % 5 == 2,
     }
 }
 

@@ -30,7 +30,7 @@ impl Run {
     /// Pulls the parts together, compares them with the model, and pushes to all of them: rows to
     /// the first, gradients to the second, weights to the third. Keys of a part are distinct.
     pub fn several(&mut self, parts: &[(usize, Vec<u64>)], value: f32) -> Result<()> {
-        let known = |(table, _): &&(usize, Vec<u64>)| *table < self.model.tables;
+        let known = |(table, _): &&(usize, Vec<u64>)| self.model.tables.has(*table);
         let parts: Vec<&(usize, Vec<u64>)> = parts.iter().filter(known).collect();
         let id = |table: usize| TableId(u32::try_from(table).unwrap());
         let dims: Vec<usize> = parts.iter().map(|(t, _)| descriptor(*t).dim).collect();

@@ -16,11 +16,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use hps::format::checksum::digest128;
+use hps::format::current::Current;
+use hps::format::identity::StoreIdentity;
+use hps::format::manifest::{Edit, ManifestReader, encode_manifest};
+use hps::format::{FileIdentity, Version, manifest_names};
 use hps::io::Io;
 use hps::io::sim::{CrashMode, Remnants, SimDisk};
 use hps::*;
 
 use super::common::plans::Plan;
+use super::common::tables::Changes;
 use super::common::verify::{Verdict, numbered, verify, verify_and_go_on};
 use super::common::{History, Model, Op, ROOT, Run};
 use super::hooked::{Hook, HookedDisk};
@@ -61,6 +66,10 @@ pub struct Tally {
     pub parts: BTreeMap<PathBuf, u64>,
     /// Operations by name.
     pub ops: BTreeSet<String>,
+    /// Whether it began on a store of version 1.
+    pub older: bool,
+    /// What was done to tables that come and go.
+    pub tables: Changes,
     pub directories: usize,
     /// The greatest file number.
     pub number_max: u64,
@@ -229,7 +238,7 @@ impl Trial {
         let after = &self.run.model;
         let shown = |h: &History| {
             let steps: Vec<u64> = h.saved.iter().map(|s| s.step).collect();
-            (steps, h.kept, h.tables)
+            (steps, h.kept, h.tables.clone())
         };
         let exported = after.exports.len() > before.exports.len();
         let changed = shown(&after.durable) != shown(&before.durable);
@@ -357,6 +366,18 @@ impl Trial {
         let seed = self.seed;
         self.step("create", Run::create)?;
         self.tally.directories = plan.create.data_directories.len().max(1);
+        if plan.older {
+            let first = Op::Checkpoint(0, b"of version 1".to_vec());
+            self.step("the first checkpoint", |run| run.step(&first))?;
+            self.step("close", |run| {
+                run.store = None;
+                Ok(())
+            })?;
+            make_older(&self.disk);
+            self.collected.lock().unwrap().seen.clear();
+            self.step("open", Run::open)?;
+            self.tally.older = true;
+        }
         for op in &plan.ops {
             let before = self.run.store().stats();
             self.collected.lock().unwrap().created.clear();
@@ -373,6 +394,7 @@ impl Trial {
         self.collected.lock().unwrap().take(&self.disk, seed);
         self.step("the end", |_| Ok(()))?;
         let mut tally = std::mem::take(&mut self.tally);
+        tally.tables = self.run.changes;
         tally.add(&stats);
         let left: BTreeSet<PathBuf> = self.disk.paths().into_iter().collect();
         tally.unlinked = tally.made.difference(&left).count();
@@ -418,6 +440,38 @@ impl Trial {
             tally.evictions += now.flushes - before.flushes;
         }
     }
+}
+
+/// Makes a store one of version 1, as far as CURRENT and its manifest go: its files are all of version 2.
+fn make_older(disk: &SimDisk) {
+    let read = |name: &str| disk.read_file(&Path::new(ROOT).join(name)).unwrap();
+    let store = StoreIdentity::decode(&read("STORE")).unwrap().uuid;
+    let current = Current::decode(&read("CURRENT"), &store).unwrap();
+    let id = FileIdentity::new(store, current.manifest_number);
+    let names = manifest_names(current.manifest_number);
+    let bytes = usize::try_from(current.manifest_bytes).unwrap();
+    let content = read(&names[0]);
+    let edits = ManifestReader::new(&content[..bytes], &id).unwrap();
+    let older = |edit: Edit| match edit {
+        // Files that are not named any more go at the next open.
+        Edit::HyperParameters { .. } | Edit::Snapshot { .. } => None,
+        Edit::Checkpoint(meta) => Some(Edit::CheckpointV1(meta, HyperParameters::new())),
+        other => Some(other),
+    };
+    let edits: Vec<Edit> = edits.filter_map(|edit| older(edit.unwrap())).collect();
+    let (out, digest) = encode_manifest(Version::V1, &edits, &id);
+    let current = Current {
+        version: Version::V1,
+        manifest_bytes: out.len() as u64,
+        manifest_digest: digest,
+        ..current
+    };
+    for (name, bytes) in names.iter().zip([&out, &out]) {
+        disk.write_file(&Path::new(ROOT).join(name), bytes).unwrap();
+    }
+    let bytes = current.encode(&store);
+    disk.write_file(&Path::new(ROOT).join("CURRENT"), &bytes)
+        .unwrap();
 }
 
 /// A verdict, also where the test panics.

@@ -17,7 +17,7 @@ impl Driver<'_> {
         let count = 1 + rng.below(4);
         let mut parts = Parts::new();
         for part in 0..count {
-            let table = rng.below(self.tables.len());
+            let table = self.live(rng.below(self.tables.len()));
             let share = keys.len() / count;
             let keys = match rng.below(6) {
                 0 => Vec::new(),
