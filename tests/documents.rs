@@ -132,3 +132,42 @@ fn files_in_code_marks_exist() {
     }
     assert!(count > 30, "{count} files");
 }
+
+/// Of the table "Where do I change …?": `path` is a file or a folder, and names of code that follow a
+/// path are in that file.
+#[test]
+fn the_table_of_changes_names_what_is_there() {
+    let text = fs::read_to_string(root().join("docs/ARCHITECTURE.md")).unwrap();
+    let (_, rest) = text.split_once("## Where do I change").unwrap();
+    let (table, _) = rest.split_once("\n## ").unwrap();
+    let (mut paths, mut names, mut wrong) = (0, 0, Vec::new());
+    for line in table.lines().filter(|line| line.starts_with("| ")) {
+        let cells: Vec<&str> = line.split(" | ").collect();
+        let mut file = String::new();
+        // Every second piece is between code marks.
+        for (i, mark) in cells[1].split('`').enumerate() {
+            if i % 2 == 0 {
+                // What follows the bracket is of no file.
+                if mark.contains(')') {
+                    file.clear();
+                }
+            } else if mark.contains('/') {
+                let path = root().join(mark);
+                file.clear();
+                match (path.is_dir(), fs::read_to_string(&path)) {
+                    (false, Ok(text)) => file = text,
+                    (true, _) => {}
+                    _ => wrong.push(format!("{mark} is not there")),
+                }
+                paths += 1;
+            } else if !file.is_empty() {
+                if !file.contains(mark) {
+                    wrong.push(format!("{mark} is not in the file before it: {line:.60}"));
+                }
+                names += 1;
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(paths > 15 && names > 10, "{paths} paths, {names} names");
+}
