@@ -177,13 +177,18 @@ impl TableHistory {
     #[must_use]
     pub fn going_on_from(&self, id: CheckpointId, now: &[TableState]) -> TableHistory {
         let mut all = self.clone();
-        let known = all.lives.len();
-        for unknown in now.iter().skip(known) {
-            let mut life = Life::new(unknown.descriptor.clone(), NOT_REMOVED);
-            if unknown.is_dropped {
+        // Tables that the checkpoint does not know are as they are now, not as a later checkpoint says:
+        // one that was dropped since may have left its name to another.
+        for (table, state) in now.iter().enumerate() {
+            let mut life = Life::new(state.descriptor.clone(), NOT_REMOVED);
+            if state.is_dropped {
                 life.dropped = id;
             }
-            all.lives.push(life);
+            match all.lives.get_mut(table) {
+                Some(known) if known.created > id => *known = life,
+                Some(_) => {}
+                None => all.lives.push(life),
+            }
         }
         let view = all.view(id);
         for (life, state) in all.lives.iter_mut().zip(view) {

@@ -154,6 +154,25 @@ fn a_younger_table_is_not_there_in_the_view_of_a_checkpoint_where_its_name_is_ta
     assert_eq!(names(&back.now())[4..], ["d", "e", "-f", "b2"]);
 }
 
+/// A table that the checkpoint did not know was dropped, and another had its name; neither was in a
+/// checkpoint yet. A rollback took the first for what the last checkpoint says of it: two tables of one
+/// name, and a store that did not open.
+#[test]
+fn what_a_checkpoint_does_not_know_is_as_it_is_now() {
+    let mut history = TableHistory::default();
+    history.note(id(1), &[table("a")]);
+    history.note(id(2), &[table("a"), table("x")]);
+    for (now, told) in [
+        ([table("a"), dropped("x"), table("x")], ["a", "-x", "x"]),
+        ([table("b"), table("y"), table("x")], ["a", "y", "x"]),
+    ] {
+        let back = history.going_on_from(id(1), &now);
+        assert_eq!(names(&back.now()), told);
+        let replayed = replayed(&snapshot(&back, &[1])).unwrap();
+        assert_eq!(names(&replayed.now()), told);
+    }
+}
+
 #[test]
 fn a_new_manifest_says_the_same_of_the_checkpoints_that_it_knows() {
     let (history, _) = history();
