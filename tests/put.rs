@@ -328,7 +328,7 @@ fn a_put_into_a_cache_that_keeps_its_rows_fits_whole_or_is_refused_whole() {
 #[test]
 fn a_put_goes_by_the_policy_of_its_table_not_by_that_of_the_others() {
     use PolicyKind::{Bilevel, PinAll};
-    for all in [Bilevel, PinAll] {
+    for all in [PinAll, Bilevel] {
         let of_table = |kind| TableOptions::new().policy(kind);
         let options = (inline().policy(all).shards(1))
             .table("stay", of_table(PinAll))
