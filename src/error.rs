@@ -92,6 +92,14 @@ pub enum Error {
         /// Highest version supported.
         supported: u32,
     },
+    /// The weights of a table are of a type that this build can't compute with. Nothing is wrong with
+    /// the store, which can be inspected and repaired.
+    UnsupportedTable {
+        /// The table's name.
+        table: String,
+        /// The type of its weights.
+        dtype: &'static str,
+    },
     /// An earlier sync or manifest write failed, or a thread panicked: what the device, or memory,
     /// holds is unknown. Reads go on; writes are refused until the store is opened again, at its
     /// last checkpoint.
@@ -191,6 +199,10 @@ impl fmt::Display for Error {
                 f,
                 "{}: format version {found}, this build reads up to {supported}; upgrade hps",
                 path.display()
+            ),
+            Error::UnsupportedTable { table, dtype } => write!(
+                f,
+                "table {table}: this build can't compute with weights of {dtype}; upgrade hps"
             ),
             Error::Poisoned { cause } => write!(
                 f,

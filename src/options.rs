@@ -21,12 +21,40 @@ pub use table_options::TableOptions;
 
 use crate::error::{ArgumentError, Error, Result};
 
-/// Type of the numbers in a row. Only `F32` is implemented; the others are reserved numbers.
+/// Type of the weights in a row; state and metadata have 4 bytes each.
+///
+/// This build computes with `F32` alone. A store that has a table of another type is inspected and
+/// repaired, and its rows are moved without a look inside; opening it is [`Error::UnsupportedTable`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Dtype {
     /// IEEE 754 single precision.
     F32,
+    /// IEEE 754 half precision.
+    F16,
+    /// The upper half of a single.
+    Bf16,
+}
+
+impl Dtype {
+    /// Its name: `f32`, `f16`, `bf16`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Dtype::F32 => "f32",
+            Dtype::F16 => "f16",
+            Dtype::Bf16 => "bf16",
+        }
+    }
+
+    /// Bytes of one weight.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        match self {
+            Dtype::F32 => 4,
+            Dtype::F16 | Dtype::Bf16 => 2,
+        }
+    }
 }
 
 /// The rule that turns a gradient into a change of the row, and the state it keeps.
@@ -128,9 +156,9 @@ impl RowMetadata {
 pub struct TableDescriptor {
     /// Name, 1 to 255 bytes of UTF-8.
     pub name: String,
-    /// Weights of a row, in f32s: 1 to 8192.
+    /// Weights of a row: 1 to 8192.
     pub dim: usize,
-    /// Type of weights and state.
+    /// Type of the weights.
     pub dtype: Dtype,
     /// Update rule; determines the state.
     pub optimizer: Optimizer,
@@ -168,16 +196,29 @@ impl TableDescriptor {
         }
     }
 
-    /// f32-sized words of a row: weights, state, metadata, in this order.
+    /// f32-sized words of a row: weights, state, metadata, in this order. Weights of 2 bytes are followed by
+    /// zeros up to a whole word.
     #[must_use]
     pub fn row_f32s(&self) -> usize {
-        self.dim + self.optimizer.state_f32s(self.dim) + self.metadata.columns()
+        let weights = (self.dim * self.dtype.bytes()).div_ceil(4);
+        weights + self.optimizer.state_f32s(self.dim) + self.metadata.columns()
     }
 
     /// Bytes of a row on disk and in memory, without key and checksum.
     #[must_use]
     pub fn row_bytes(&self) -> usize {
         self.row_f32s() * 4
+    }
+
+    /// Whether this build can compute with its rows.
+    pub(crate) fn check_computable(&self) -> Result<()> {
+        match self.dtype {
+            Dtype::F32 => Ok(()),
+            dtype => Err(Error::UnsupportedTable {
+                table: self.name.clone(),
+                dtype: dtype.name(),
+            }),
+        }
     }
 
     /// Checks every field.

@@ -98,7 +98,7 @@ fn sections(bytes: &[u8]) -> [Range<usize>; 5] {
     let keys = usize::try_from(u64_at(bytes, footer + 48)).unwrap();
     let runs = u32_at(bytes, footer + 20) as usize;
     let end = |run: usize| {
-        let at = footer + 80 + run * 40;
+        let at = footer + 88 + run * 40;
         let (entries, stride) = (u64_at(bytes, at + 16), u64::from(u32_at(bytes, at + 32)));
         usize::try_from(u64_at(bytes, at + 24) + entries * stride).unwrap()
     };

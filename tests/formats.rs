@@ -11,11 +11,11 @@
 
 use hps::format::checksum::Kind;
 use hps::format::descriptor::{
-    DTYPE_BF16_RESERVED, DTYPE_F16_RESERVED, DTYPE_F32, METADATA_CLICK, METADATA_COUNT,
-    METADATA_LAST_STEP, METADATA_SHOW, initialiser_number, optimizer_number,
+    DTYPE_BF16, DTYPE_F16, DTYPE_F32, METADATA_CLICK, METADATA_COUNT, METADATA_LAST_STEP,
+    METADATA_SHOW, initialiser_number, optimizer_number,
 };
 use hps::format::edit::{EDIT_NUMBERS, FILE_BYTES_MAX};
-use hps::format::footer::{FOOTER_MAGIC, RUNS_MAX, RunKind};
+use hps::format::footer::{FOOTER_MAGIC, RUNS_MAX, RunKind, SECTIONS_MAX};
 use hps::format::index_snapshot::{
     COVERED_MAX, COVERED_PER_BLOCK, ENTRIES_PER_BLOCK, SNAPSHOT_FOOTER_MAGIC, SNAPSHOT_MAGIC,
 };
@@ -153,6 +153,7 @@ fn constants_are_documented() {
         ("STRIDE_MAX", STRIDE_MAX as u64),
         ("ENTRIES_MAX", ENTRIES_MAX),
         ("RUNS_MAX", RUNS_MAX as u64),
+        ("SECTIONS_MAX", SECTIONS_MAX as u64),
         ("DIRECTORIES_MAX", DIRECTORIES_MAX as u64),
         ("EDIT_BYTES_MAX", u64::from(manifest::EDIT_BYTES_MAX)),
         ("COVERED_MAX", u64::from(COVERED_MAX)),
@@ -251,12 +252,8 @@ fn numbers_of_enums_are_documented() {
     ]
     .map(|(name, initialiser)| (name, u64::from(initialiser_number(initialiser))));
     assert_eq!(numbers(DOCUMENT, "initialiser"), owned(&initialisers));
-    let dtypes = [
-        ("F32", DTYPE_F32),
-        ("F16", DTYPE_F16_RESERVED),
-        ("BF16", DTYPE_BF16_RESERVED),
-    ]
-    .map(|(name, number)| (name, u64::from(number)));
+    let dtypes = [("F32", DTYPE_F32), ("F16", DTYPE_F16), ("BF16", DTYPE_BF16)]
+        .map(|(name, number)| (name, u64::from(number)));
     assert_eq!(numbers(DOCUMENT, "dtype"), owned(&dtypes));
     let metadata = [
         ("show", METADATA_SHOW),

@@ -54,7 +54,13 @@ const MIB: u64 = 1 << 20;
 /// Processes that share the cases.
 const SHARDS: usize = 2;
 /// Structures that no store of the newest version has, or none yet.
-const NOT_THERE: [&str; 3] = ["CheckpointEditV1", "ImageEdit", "ImageHeader"];
+const NOT_THERE: [&str; 5] = [
+    "CheckpointEditV1",
+    "FooterHeadV1",
+    "ImageEdit",
+    "ImageHeader",
+    "SectionEntry",
+];
 /// Readers wait for a writer to finish what looks damaged, some for 2 s: they try only so often.
 const READER_EVERY: usize = 40;
 
@@ -163,8 +169,12 @@ fn places(files: &Files) -> BTreeMap<&'static str, Vec<Place>> {
                 add("FileHeader", 0);
                 let footer = bytes.len() - 4096;
                 add("FooterHead", footer);
-                for run in 0..u32_at(bytes, footer + 20) as usize {
-                    add("RunEntry", footer + 80 + 40 * run);
+                let runs = u32_at(bytes, footer + 20) as usize;
+                for run in 0..runs {
+                    add("RunEntry", footer + 88 + 40 * run);
+                }
+                for section in 0..u32_at(bytes, footer + 80) as usize {
+                    add("SectionEntry", footer + 88 + 40 * runs + 32 * section);
                 }
                 let keys = usize::try_from(u64_at(bytes, footer + 48)).unwrap();
                 (keys..footer)

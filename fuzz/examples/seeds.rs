@@ -90,6 +90,10 @@ fn rows() -> Result<(), Failure> {
     seed.extend_from_slice(&bytes[footer - BLOCK + 16..][..8 * count as usize]);
     seed.extend_from_slice(trimmed(&bytes[footer..]));
     write("param_footer", "with_keys", &seed)?;
+    // A footer that is three blocks of sections behind its key blocks.
+    let sectioned = golden("000000000010.rows")?;
+    let tail = trimmed(&sectioned[sectioned.len() - BLOCK..]);
+    write("param_footer", "with_sections", &[&[0, 3], tail].concat())?;
     // Which decoder, words of a row, offset / 8; then the structure.
     let block = |at: usize| -> Result<Vec<u8>, Failure> {
         let place = u32::try_from(at / 8)?.to_le_bytes();

@@ -1,6 +1,6 @@
 //! What does `Footer::decode` make of any bytes, with a wrong and with a right checksum? And what
-//! does `check_entries` make of any keys? The first byte is the number of keys, the second says
-//! whether the footer is where its own numbers put it; then keys, then the footer.
+//! does `check_entries` make of any keys? The first byte is the number of keys, the second says by how
+//! many blocks of sections the footer is behind its key blocks; then keys, then the footer.
 //!
 //! Promise: a value or an error, never a panic; what is taken is written again to the same bytes;
 //! every record of a footer that is taken lies between header and key blocks.
@@ -50,13 +50,13 @@ fn decode(bytes: &[u8], offset: u64, keys: &[u64]) {
 fuzz_target!(|input: &[u8]| {
     let mut input = Input::new(input);
     let count = input.below(64);
-    let moved = input.number(1) & 1 != 0;
+    let moved = input.number(1) & 7;
     let keys: Vec<u64> = (0..count).map(|_| input.number(8)).collect();
     let file = input.take_all();
     let blocks = key_blocks(u64_at(file, ENTRIES_AT)).wrapping_mul(BLOCK_BYTES as u64);
     let offset = u64_at(file, KEYS_OFFSET_AT)
         .wrapping_add(blocks)
-        .wrapping_add(u64::from(moved) * BLOCK_BYTES as u64);
+        .wrapping_add(moved * BLOCK_BYTES as u64);
     decode(file, offset, &keys);
     let mut bytes = padded(file, file.len().next_multiple_of(BLOCK_BYTES));
     fix(&mut bytes, &identity(ROWS), Kind::Footer, offset);

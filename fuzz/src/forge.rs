@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use hps::format::checksum::{Digest, FileIdentity, Kind, ZERO_STORE, checksum, roll};
 use hps::format::footer::FOOTER_MAGIC;
 use hps::format::meta::META_HEADER_BYTES;
+use hps::format::param_file::key_blocks;
 use hps::format::{
     BLOCK_BYTES, CURRENT_NAME, FileKind, PART_NAME, STORE_NAME, file_name, parse_file_name,
 };
@@ -19,9 +20,10 @@ use crate::{fix, identity, put_u64, u32_at, u64_at};
 /// Bytes of a manifest's header, and of the head of its records.
 const HEADER_BYTES: usize = 64;
 const EDIT_HEAD_BYTES: usize = 16;
-/// Footer: head, and each of its runs.
-const FOOTER_HEAD_BYTES: usize = 80;
+/// Footer: head (of version 1, and since), each of its runs, each of its sections.
+const FOOTER_HEAD_BYTES: [usize; 2] = [80, 88];
 const RUN_BYTES: usize = 40;
+const SECTION_BYTES: usize = 32;
 /// Most records of a run that get a checksum: no file of a target has more.
 const RECORDS_MAX: u64 = 1024;
 
@@ -103,9 +105,11 @@ pub fn rows(bytes: &mut [u8], id: &FileIdentity) -> u64 {
         fix(header, id, Kind::ParamHeader, 0);
     }
     let runs = (u32_at(bytes, footer + 20) as usize).min((bytes.len() - footer) / RUN_BYTES);
+    let is_old = u32_at(bytes, footer + 16) < 2;
+    let lists = footer + FOOTER_HEAD_BYTES[usize::from(!is_old)];
     let mut digest = Digest::new();
     for run in 0..runs {
-        let at = footer + FOOTER_HEAD_BYTES + run * RUN_BYTES;
+        let at = lists + run * RUN_BYTES;
         let (kind, entries) = (u32_at(bytes, at + 4), u64_at(bytes, at + 16));
         let (first, stride) = (u64_at(bytes, at + 24), u32_at(bytes, at + 32));
         for entry in 0..entries.min(RECORDS_MAX) {
@@ -120,7 +124,9 @@ pub fn rows(bytes: &mut [u8], id: &FileIdentity) -> u64 {
     put_u64(bytes, footer + 32, digest.digest64());
     let mut digest = Digest::new();
     let mut offset = u64_at(bytes, footer + 48);
-    while offset < footer as u64 {
+    let blocks = key_blocks(u64_at(bytes, footer + 24)).saturating_mul(BLOCK_BYTES as u64);
+    let keys_end = offset.saturating_add(blocks).min(footer as u64);
+    while offset < keys_end {
         let Some(block) = piece(bytes, offset, BLOCK_BYTES) else {
             break;
         };
@@ -129,8 +135,25 @@ pub fn rows(bytes: &mut [u8], id: &FileIdentity) -> u64 {
         offset += BLOCK_BYTES as u64;
     }
     put_u64(bytes, footer + 40, digest.digest64());
+    if !is_old {
+        sections(bytes, id, footer, lists + runs * RUN_BYTES);
+    }
     fix(&mut bytes[footer..], id, Kind::Footer, footer as u64);
     u64_at(bytes, footer)
+}
+
+/// Checksums of the sections that the footer at `footer` lists from `at` on.
+fn sections(bytes: &mut [u8], id: &FileIdentity, footer: usize, at: usize) {
+    let most = bytes.len().saturating_sub(at) / SECTION_BYTES;
+    let count = (u32_at(bytes, footer + 80) as usize).min(most);
+    for place in (at..).step_by(SECTION_BYTES).take(count) {
+        let (offset, length) = (u64_at(bytes, place + 8), u64_at(bytes, place + 16));
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        if let Some(content) = piece(bytes, offset, length) {
+            let sum = checksum(content, id.seed(Kind::Section, offset));
+            put_u64(bytes, place + 24, sum);
+        }
+    }
 }
 
 fn piece(bytes: &mut [u8], offset: u64, length: usize) -> Option<&mut [u8]> {

@@ -46,12 +46,14 @@ pub enum Kind {
     SnapshotBlock = 13,
     /// Footer of an index snapshot.
     SnapshotFooter = 14,
+    /// Section of a parameter file.
+    Section = 15,
 }
 
 impl Kind {
     /// All kinds, in the order of their numbers.
     #[cfg(any(test, feature = "sim"))]
-    pub const ALL: [Kind; 14] = [
+    pub const ALL: [Kind; 15] = [
         Kind::ParamHeader,
         Kind::Record,
         Kind::KeyBlock,
@@ -66,6 +68,7 @@ impl Kind {
         Kind::SnapshotHeader,
         Kind::SnapshotBlock,
         Kind::SnapshotFooter,
+        Kind::Section,
     ];
 
     /// The number that enters the seed.

@@ -1,13 +1,13 @@
 //! How is a table's descriptor written?
 //!
-//! - Enum numbers are part of the format and never reused; 2 (f16) and 3 (bf16) are reserved
-//!   numbers of the data type.
+//! - Enum numbers are part of the format and never reused. Version 1 has no data types but f32.
 //! - Parameters that an initialiser does not have are zero.
 //! - Whatever is decoded has passed [`TableDescriptor::validate`].
 
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{F32, U32, U64};
 
+use super::Version;
 use super::layout::{DecodeError, Decoded, layout, view};
 use crate::options::{Dtype, Initialiser, Optimizer, RowMetadata, TABLES_MAX, TableDescriptor};
 use crate::units::{narrow, to_usize};
@@ -29,14 +29,12 @@ layout! {
     }
 }
 
-/// The data types' numbers; 2 and 3 are reserved for f16 and bf16.
+/// The data types' numbers.
 pub const DTYPE_F32: u32 = 1;
-/// Reserved.
-#[cfg(any(test, feature = "sim"))]
-pub const DTYPE_F16_RESERVED: u32 = 2;
-/// Reserved.
-#[cfg(any(test, feature = "sim"))]
-pub const DTYPE_BF16_RESERVED: u32 = 3;
+/// As [`DTYPE_F32`], from version 2 on.
+pub const DTYPE_F16: u32 = 2;
+/// As [`DTYPE_F32`], from version 2 on.
+pub const DTYPE_BF16: u32 = 3;
 
 /// `show` of the metadata bits.
 pub const METADATA_SHOW: u32 = 1;
@@ -51,7 +49,14 @@ const METADATA_ALL: u32 = 15;
 const fn dtype_number(dtype: Dtype) -> u32 {
     match dtype {
         Dtype::F32 => DTYPE_F32,
+        Dtype::F16 => DTYPE_F16,
+        Dtype::Bf16 => DTYPE_BF16,
     }
+}
+
+/// Whether a table of a manifest of this version may have weights of a type.
+pub(super) fn is_dtype_of(version: Version, dtype: Dtype) -> bool {
+    version >= Version::V2 || dtype == Dtype::F32
 }
 
 /// The number of an optimizer on disk.
@@ -168,6 +173,8 @@ pub fn decode_table(bytes: &[u8], offset: u64) -> Decoded<(u32, TableDescriptor)
     }
     let dtype = match head.dtype.get() {
         DTYPE_F32 => Dtype::F32,
+        DTYPE_F16 => Dtype::F16,
+        DTYPE_BF16 => Dtype::Bf16,
         other => return Err(bad(format!("data type {other} is not known"))),
     };
     let optimizer = OPTIMIZERS

@@ -4,7 +4,7 @@
 //! - Whether an edit fits those before it is for the reader of the whole history to say.
 //! - How an edit is written is in `payload.rs`.
 
-use super::footer::{RUNS_MAX, footer_bytes};
+use super::footer::{RUNS_MAX, SECTIONS_MAX, footer_bytes};
 use super::param_file::ENTRIES_MAX;
 use super::{BLOCK_BYTES, DIRECTORIES_MAX, Version};
 use crate::options::{HyperParameters, TableDescriptor};
@@ -108,7 +108,7 @@ impl FileMeta {
             && self.bytes.is_multiple_of(block)
             && self.footer_offset.is_multiple_of(block)
             && (block..self.bytes).contains(&self.footer_offset)
-            && self.bytes - self.footer_offset <= footer_bytes(RUNS_MAX) as u64
+            && self.bytes - self.footer_offset <= footer_bytes(RUNS_MAX, SECTIONS_MAX) as u64
             && self
                 .rows
                 .checked_add(self.tombstones)

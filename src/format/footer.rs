@@ -4,6 +4,8 @@
 //!   and the header follows from the file's identity.
 //! - Entries are numbered through the runs, without a gap; so are the bytes of the records.
 //! - A footer that contradicts itself is refused, though its checksum is right.
+//! - Between key blocks and footer there may be sections, from version 2 on. Their kinds are not known
+//!   to this build, which writes none: they are stepped over, and a verifier checks their bytes.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
@@ -20,9 +22,12 @@ pub const FOOTER_MAGIC: [u8; 8] = *b"HPSFOOT\0";
 /// Most runs of a file: two for each table.
 pub const RUNS_MAX: usize = 2 * TABLES_MAX;
 
+/// Most sections of a file.
+pub const SECTIONS_MAX: usize = 64;
+
 layout! {
-    /// The start of the footer; runs follow.
-    FooterHead = 80 {
+    /// The start of the footer in version 1; runs follow.
+    FooterHeadV1 = 80 {
         checksum: U64,
         magic: [u8; 8],
         version: U32,
@@ -39,6 +44,26 @@ layout! {
 }
 
 layout! {
+    /// The start of the footer; runs follow, then sections.
+    FooterHead = 88 {
+        checksum: U64,
+        magic: [u8; 8],
+        version: U32,
+        runs: U32,
+        entries: U64,
+        rows_digest: U64,
+        keys_digest: U64,
+        keys_offset: U64,
+        hash_min: U64,
+        hash_max: U64,
+        interval_min: U32,
+        interval_max: U32,
+        sections: U32,
+        zero: U32,
+    }
+}
+
+layout! {
     /// One run in the footer.
     RunEntry = 40 {
         table: U32,
@@ -51,10 +76,56 @@ layout! {
     }
 }
 
-/// Bytes of the footer with that many runs.
+layout! {
+    /// One section in the footer.
+    SectionEntry = 32 {
+        kind: U32,
+        zero: U32,
+        offset: U64,
+        bytes: U64,
+        checksum: U64,
+    }
+}
+
+/// Bytes of the footer with that many runs and sections.
 #[must_use]
-pub const fn footer_bytes(runs: usize) -> usize {
-    (FooterHead::BYTES + runs * RunEntry::BYTES).next_multiple_of(BLOCK_BYTES)
+pub const fn footer_bytes(runs: usize, sections: usize) -> usize {
+    let lists = runs * RunEntry::BYTES + sections * SectionEntry::BYTES;
+    (FooterHead::BYTES + lists).next_multiple_of(BLOCK_BYTES)
+}
+
+/// Bytes between key blocks and footer that mean something to whoever knows their kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Section {
+    /// What it is, from 1; no kind is known yet.
+    pub kind: u32,
+    /// Where it is: at a multiple of 4096.
+    pub offset: u64,
+    /// Bytes, at least 1; zeros follow to a multiple of 4096.
+    pub bytes: u64,
+    /// The checksum of these bytes.
+    pub checksum: u64,
+}
+
+impl Section {
+    /// Where the next section, or the footer, is.
+    #[must_use]
+    pub fn end(&self) -> Option<u64> {
+        let end = self.offset.checked_add(self.bytes)?;
+        end.checked_next_multiple_of(BLOCK_BYTES as u64)
+    }
+
+    /// Whether the digest of its bytes is that of its checksum.
+    #[must_use]
+    pub fn is_sealed_by(&self, digest: u64, identity: &FileIdentity) -> bool {
+        self.checksum == Section::checksum(digest, identity, self.offset)
+    }
+
+    /// The checksum of a section at an offset, from the xxh3-64 of its bytes.
+    #[must_use]
+    pub fn checksum(digest: u64, identity: &FileIdentity, offset: u64) -> u64 {
+        digest ^ identity.seed(Kind::Section, offset)
+    }
 }
 
 /// What the entries of a run are.
@@ -126,6 +197,8 @@ pub struct Footer {
     pub interval_max: u32,
     /// The runs, by (table, kind).
     pub runs: Vec<Run>,
+    /// The sections, by kind.
+    pub sections: Vec<Section>,
 }
 
 impl Footer {
@@ -151,8 +224,11 @@ impl Footer {
             hash_max: U64::new(self.hash_max),
             interval_min: U32::new(self.interval_min),
             interval_max: U32::new(self.interval_max),
+            sections: U32::new(u32::try_from(self.sections.len()).unwrap_or(u32::MAX)),
+            zero: U32::ZERO,
         };
-        let mut out = Vec::with_capacity(footer_bytes(self.runs.len()));
+        let length = footer_bytes(self.runs.len(), self.sections.len());
+        let mut out = Vec::with_capacity(length);
         out.extend_from_slice(head.as_bytes());
         for run in &self.runs {
             let entry = RunEntry {
@@ -166,7 +242,17 @@ impl Footer {
             };
             out.extend_from_slice(entry.as_bytes());
         }
-        out.resize(footer_bytes(self.runs.len()), 0);
+        for section in &self.sections {
+            let entry = SectionEntry {
+                kind: U32::new(section.kind),
+                zero: U32::ZERO,
+                offset: U64::new(section.offset),
+                bytes: U64::new(section.bytes),
+                checksum: U64::new(section.checksum),
+            };
+            out.extend_from_slice(entry.as_bytes());
+        }
+        out.resize(length, 0);
         let sum = seal(&mut out, identity.seed(Kind::Footer, offset));
         (out, sum)
     }
@@ -177,18 +263,30 @@ impl Footer {
     /// `Newer`, or `Damaged` at `offset` (also for intact bytes that contradict themselves).
     pub fn decode(bytes: &[u8], identity: &FileIdentity, offset: u64) -> Decoded<(Footer, u64)> {
         let bad = |why: &str| Err(DecodeError::damaged(offset, format!("footer: {why}")));
-        let (head, body) = view::<FooterHead>(bytes, offset, "footer")?;
+        let (head, _) = view::<FooterHeadV1>(bytes, offset, "footer")?;
         if head.magic != FOOTER_MAGIC {
             return bad("its magic bytes are missing");
         }
         let sum = check_seal(bytes, identity.seed(Kind::Footer, offset), offset, "footer")?;
-        Version::of(head.version.get(), offset)?;
+        let version = Version::of(head.version.get(), offset)?;
+        let (sections, body) = decode_sections_head(bytes, version, offset)?;
         let runs = to_usize(head.runs.get());
-        if runs == 0 || runs > RUNS_MAX || bytes.len() != footer_bytes(runs) {
-            return bad("its length is not that of its runs");
+        let lists = match runs <= RUNS_MAX && sections <= SECTIONS_MAX {
+            true => runs * RunEntry::BYTES + sections * SectionEntry::BYTES,
+            false => usize::MAX,
+        };
+        let head_bytes = bytes.len() - body.len();
+        let length = lists.checked_add(head_bytes);
+        let length = length.and_then(|n| n.checked_next_multiple_of(BLOCK_BYTES));
+        if runs == 0 || length != Some(bytes.len()) {
+            return bad("its length is not that of its runs and sections");
         }
-        let Ok((entries, padding)) = <[RunEntry]>::ref_from_prefix_with_elems(body, runs) else {
+        let Ok((entries, body)) = <[RunEntry]>::ref_from_prefix_with_elems(body, runs) else {
             return bad("its runs are cut short");
+        };
+        let Ok((places, padding)) = <[SectionEntry]>::ref_from_prefix_with_elems(body, sections)
+        else {
+            return bad("its sections are cut short");
         };
         check_zero(padding, offset, "footer")?;
         let footer = Footer {
@@ -203,6 +301,10 @@ impl Footer {
             runs: entries
                 .iter()
                 .map(|entry| decode_run(entry, offset))
+                .collect::<Result<_, _>>()?,
+            sections: places
+                .iter()
+                .map(|place| decode_section(place, offset))
                 .collect::<Result<_, _>>()?,
         };
         footer.check(offset)?;
@@ -222,12 +324,12 @@ impl Footer {
         if !self.keys_offset.is_multiple_of(block) || !offset.is_multiple_of(block) {
             return bad("its sections are not aligned");
         }
-        if self
+        let keys_end = self
             .keys_offset
-            .checked_add(key_blocks(self.entries) * block)
-            != Some(offset)
-        {
-            return bad("the key blocks do not lie between rows and footer");
+            .checked_add(key_blocks(self.entries) * block);
+        let sections_end = keys_end.and_then(|end| check_sections(&self.sections, end));
+        if sections_end != Some(offset) {
+            return bad("the key blocks and sections do not lie between rows and footer");
         }
         let mut last = None;
         let mut first_entry = 0u64;
@@ -249,6 +351,13 @@ impl Footer {
             return bad("the rows do not end where the key blocks start");
         }
         Ok(())
+    }
+
+    /// Where the key blocks end.
+    #[must_use]
+    pub fn keys_end(&self) -> u64 {
+        let blocks = key_blocks(self.entries);
+        self.keys_offset.saturating_add(blocks * BLOCK_BYTES as u64)
     }
 
     /// Checks all keys and intervals of the file, in the order of the entries, against the footer:
@@ -294,6 +403,43 @@ impl Footer {
         }
         Ok(())
     }
+}
+
+/// The number of sections, and what follows the footer's head.
+fn decode_sections_head(bytes: &[u8], version: Version, offset: u64) -> Decoded<(usize, &[u8])> {
+    if version == Version::V1 {
+        let (_, body) = view::<FooterHeadV1>(bytes, offset, "footer")?;
+        return Ok((0, body));
+    }
+    let (head, body) = view::<FooterHead>(bytes, offset, "footer")?;
+    if head.zero != U32::ZERO {
+        let why = "footer: reserved bytes are not zero";
+        return Err(DecodeError::damaged(offset, why));
+    }
+    Ok((to_usize(head.sections.get()), body))
+}
+
+fn decode_section(place: &SectionEntry, offset: u64) -> Decoded<Section> {
+    if place.zero != U32::ZERO {
+        let why = "footer: reserved bytes are not zero";
+        return Err(DecodeError::damaged(offset, why));
+    }
+    Ok(Section {
+        kind: place.kind.get(),
+        offset: place.offset.get(),
+        bytes: place.bytes.get(),
+        checksum: place.checksum.get(),
+    })
+}
+
+/// Checks sections against where the key blocks end; returns where they end.
+fn check_sections(sections: &[Section], keys_end: u64) -> Option<u64> {
+    let (mut end, mut last) = (keys_end, 0);
+    for section in sections {
+        let right = section.kind > last && section.offset == end && section.bytes > 0;
+        (end, last) = (section.end().filter(|_| right)?, section.kind);
+    }
+    (sections.len() <= SECTIONS_MAX).then_some(end)
 }
 
 fn decode_run(entry: &RunEntry, offset: u64) -> Decoded<Run> {

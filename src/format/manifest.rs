@@ -11,6 +11,7 @@ use zerocopy::little_endian::{U32, U64};
 
 use super::Version;
 use super::checksum::{FileIdentity, Kind, roll};
+use super::descriptor::is_dtype_of;
 #[cfg(any(test, feature = "sim"))]
 pub use super::edit::FILE_BYTES_MAX;
 use super::edit::is_edit_of;
@@ -85,6 +86,10 @@ pub fn encode_edit(
     assert!(
         is_edit_of(version, kind),
         "edit {kind} in a manifest of {version:?}"
+    );
+    assert!(
+        !matches!(edit, Edit::Table { descriptor, .. } if !is_dtype_of(version, descriptor.dtype)),
+        "a data type in a manifest of {version:?}"
     );
     let payload_bytes = out.len() - start - EditHead::BYTES;
     assert!(
@@ -214,6 +219,13 @@ impl<'a> ManifestReader<'a> {
             return Err(DecodeError::damaged(offset, why));
         }
         let edit = decode_payload(kind, payload, offset)?;
+        if let (Edit::Table { descriptor, .. }, Some(version)) = (&edit, self.version)
+            && !is_dtype_of(version, descriptor.dtype)
+        {
+            let (version, dtype) = (version.number(), descriptor.dtype.name());
+            let why = format!("table: format version {version} has no data type {dtype}");
+            return Err(DecodeError::damaged(offset, why));
+        }
         self.rest = rest;
         self.offset = offset.saturating_add(record.len() as u64);
         self.digest = roll(self.digest, sum);

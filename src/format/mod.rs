@@ -4,12 +4,12 @@
 //! words. A parameter file:
 //!
 //! ```text
-//! 0         4096                                keys_offset        footer_offset
-//! +---------+--------+--------+- - -+----------+------------+- - -+-----------------+
-//! | header  | record | record |     | zeros to | key block  |     | footer, zeros   |
-//! | 64 B +  | stride | stride |     | 4096     | 4096 B     |     | to 4096         |
-//! | zeros   |        |        |     |          | 340 keys   |     | runs of 40 B    |
-//! +---------+--------+--------+- - -+----------+------------+- - -+-----------------+
+//! 0         4096                                keys_offset                   footer_offset
+//! +---------+--------+--------+- - -+----------+------------+- - -+----------+-----------------+
+//! | header  | record | record |     | zeros to | key block  |     | sections | footer, zeros   |
+//! | 64 B +  | stride | stride |     | 4096     | 4096 B     |     | of other | to 4096         |
+//! | zeros   |        |        |     |          | 340 keys   |     | kinds    | runs of 40 B    |
+//! +---------+--------+--------+- - -+----------+------------+- - -+----------+-----------------+
 //!            |checksum 8|key 8|row row_bytes|0..7 zeros|
 //! ```
 //!

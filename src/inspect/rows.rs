@@ -17,7 +17,7 @@ use crate::format::footer::{Run, RunKind};
 use crate::format::param_file;
 use crate::format::{Decoded, Digest};
 use crate::io::{DiskFile, Engine, Queue, is_unreadable};
-use crate::options::TableDescriptor;
+use crate::options::{Dtype, TableDescriptor};
 use crate::row::RowLayout;
 use crate::ssd::data_file::DataFile;
 use crate::units::to_usize;
@@ -215,7 +215,7 @@ impl<'a> Sink<'a> {
             digest.update(&sum.to_le_bytes());
             Ok(())
         })?;
-        let bytes = file.meta.footer_offset - footer.keys_offset;
+        let bytes = footer.keys_end() - footer.keys_offset;
         self.bytes_read.fetch_add(bytes, Relaxed);
         footer
             .check_entries(&keys, &intervals)
@@ -234,7 +234,7 @@ impl<'a> Sink<'a> {
         mut each: impl FnMut(&[u8], u64) -> Decoded<()>,
     ) -> Looked<()> {
         let Opened { file, footer } = opened;
-        let (start, end) = (footer.keys_offset, file.meta.footer_offset);
+        let (start, end) = (footer.keys_offset, footer.keys_end());
         let mut stream = Stream::new(&mut *self.queue, &opened_file(file)?, start, end);
         while let Some((offset, chunk)) = stream.next().map_err(|e| early(e, file))? {
             for (block, at) in chunk
@@ -300,7 +300,34 @@ impl<'a> Sink<'a> {
             self.bytes_read.fetch_add(chunk.len() as u64, Relaxed);
         }
         drop(stream);
-        Ok(records.end())
+        let mut checked = records.end();
+        checked.damage.extend(self.check_sections(opened)?);
+        Ok(checked)
+    }
+
+    /// Sections, whatever their kinds: checksums, and zeros after them. Gives what is damaged.
+    fn check_sections(&mut self, opened: &Opened) -> Looked<Vec<Error>> {
+        let Opened { file, footer } = opened;
+        let mut damaged = Vec::new();
+        for section in &footer.sections {
+            let end = section.end().unwrap_or(section.offset);
+            let source = opened_file(file)?;
+            let mut stream = Stream::new(&mut *self.queue, &source, section.offset, end);
+            let (mut digest, mut left, mut zeros) = (Digest::new(), section.bytes, true);
+            while let Some((_, chunk)) = stream.next().map_err(|e| early(e, file))? {
+                let here = to_usize(left).min(chunk.len());
+                let (bytes, padding) = chunk.split_at(here);
+                digest.update(bytes);
+                left -= here as u64;
+                zeros &= padding.iter().all(|byte| *byte == 0);
+                self.bytes_read.fetch_add(chunk.len() as u64, Relaxed);
+            }
+            if !zeros || !section.is_sealed_by(digest.digest64(), &file.identity) {
+                let what = format!("section of kind {}: checksum does not match", section.kind);
+                damaged.push(Error::corrupt(&file.path, section.offset, what));
+            }
+        }
+        Ok(damaged)
     }
 }
 
@@ -395,7 +422,11 @@ impl Records<'_> {
             .live
             .get(entry / 64)
             .is_some_and(|word| word >> (entry % 64) & 1 == 1);
-        if live && let Some((weights, state)) = self.values.get_mut(run.table as usize) {
+        // Weights of another type are not looked into, nor is what lies behind them.
+        if live
+            && table.dtype == Dtype::F32
+            && let Some((weights, state)) = self.values.get_mut(run.table as usize)
+        {
             let states = &self.states[run.table as usize];
             weights.add(&record.row[..table.dim * 4]);
             state.add(&record.row[states.start * 4..states.end * 4]);

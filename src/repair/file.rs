@@ -136,6 +136,19 @@ impl Source {
         self.window.get(at..at + length).unwrap_or(&[])
     }
 
+    /// Where it ends: nothing behind the end of a file that was cut is known.
+    fn end(&mut self) -> u64 {
+        match self.file.bytes() {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                if !is_unreadable(&error) {
+                    self.failed.get_or_insert(error);
+                }
+                0
+            }
+        }
+    }
+
     /// Fails where something was taken for lost that may be there.
     fn check(&mut self) -> Result<()> {
         match self.failed.take() {
@@ -163,25 +176,20 @@ struct Entries {
 }
 
 impl Entries {
-    fn read(source: &mut Source, identity: &FileIdentity, meta: &FileMeta) -> Entries {
+    /// `start`: where the key blocks are; `end`: of the file.
+    fn read(
+        source: &mut Source,
+        identity: &FileIdentity,
+        meta: &FileMeta,
+        (start, end): (u64, u64),
+    ) -> Entries {
         let count = to_usize(meta.rows + meta.tombstones);
-        let start = keys_offset(meta);
         let mut entries = Entries {
             keys: Vec::new(),
             intervals: Vec::new(),
             known: Vec::new(),
         };
         let mut offset = start;
-        // Nothing behind the end of a file that was cut is known.
-        let end = match source.file.bytes() {
-            Ok(bytes) => bytes,
-            Err(error) => {
-                if !is_unreadable(&error) {
-                    source.failed.get_or_insert(error);
-                }
-                0
-            }
-        };
         while entries.keys.len() < count && offset < end {
             let before = entries.keys.len();
             let take = (count - before).min(KEYS_PER_BLOCK);
@@ -204,19 +212,20 @@ impl Entries {
     }
 }
 
-/// Where the key blocks are, from what the manifest says.
-fn keys_offset(meta: &FileMeta) -> u64 {
-    let blocks = param_file::key_blocks(meta.rows + meta.tombstones);
-    meta.footer_offset.saturating_sub(blocks * BLOCK_BYTES)
+/// What is where in a file.
+#[derive(Debug, PartialEq)]
+struct Places {
+    runs: Vec<Run>,
+    keys_offset: u64,
 }
 
-/// The runs of the footer, where it verifies and fits the tables.
-fn runs_of_footer(
+/// What the footer says, where it verifies and fits the tables.
+fn places_of_footer(
     source: &mut Source,
     identity: &FileIdentity,
     meta: &FileMeta,
     tables: &[TableDescriptor],
-) -> Option<Vec<Run>> {
+) -> Option<Places> {
     let length = usize::try_from(meta.bytes.checked_sub(meta.footer_offset)?).ok()?;
     let mut bytes = vec![0; length];
     for (offset, block) in (meta.footer_offset..)
@@ -236,17 +245,23 @@ fn runs_of_footer(
         }
     });
     let same = checksum == meta.footer_checksum && footer.entries == meta.rows + meta.tombstones;
-    (fits && same).then_some(footer.runs)
+    (fits && same).then_some(Places {
+        runs: footer.runs,
+        keys_offset: footer.keys_offset,
+    })
 }
 
-/// The runs of a file whose footer is lost: only a store of one table leaves no doubt.
-fn runs_of_one_table(meta: &FileMeta, tables: &[TableDescriptor]) -> Option<Vec<Run>> {
+/// What is where in a file whose footer is lost: only a store of one table leaves no doubt. Sections may
+/// lie between the key blocks and the footer.
+fn places_of_one_table(meta: &FileMeta, tables: &[TableDescriptor]) -> Option<Places> {
     let [table] = tables else {
         return None;
     };
     let stride = param_file::record_stride(table.row_bytes()) as u64;
     let end = BLOCK_BYTES + meta.rows * stride;
-    if end.next_multiple_of(BLOCK_BYTES) != keys_offset(meta) {
+    let keys_offset = end.next_multiple_of(BLOCK_BYTES);
+    let keys_bytes = param_file::key_blocks(meta.rows + meta.tombstones) * BLOCK_BYTES;
+    if keys_offset + keys_bytes > meta.footer_offset {
         return None;
     }
     let run = |kind, first_entry, entries, offset, stride| Run {
@@ -261,7 +276,10 @@ fn runs_of_one_table(meta: &FileMeta, tables: &[TableDescriptor]) -> Option<Vec<
     let rows = run(RunKind::Rows, 0, meta.rows, BLOCK_BYTES, stride);
     let tombstones = run(RunKind::Tombstones, meta.rows, meta.tombstones, end, 0);
     let both = [rows, tombstones].into_iter();
-    Some(both.filter(|run| run.entries > 0).collect())
+    Some(Places {
+        runs: both.filter(|run| run.entries > 0).collect(),
+        keys_offset,
+    })
 }
 
 /// Writes what verifies of a file into a new one.
@@ -283,14 +301,16 @@ pub(super) fn save(
         saved.nameless.push(0..all);
         return Ok(saved);
     };
-    let entries = Entries::read(&mut source, identity, old);
-    let runs = runs_of_footer(&mut source, identity, old, tables)
-        .or_else(|| runs_of_one_table(old, tables));
+    let end = source.end();
+    let places = places_of_footer(&mut source, identity, old, tables)
+        .or_else(|| places_of_one_table(old, tables));
     source.check()?;
-    let Some(runs) = runs else {
+    let Some(Places { runs, keys_offset }) = places else {
         saved.nameless.push(0..all);
         return Ok(saved);
     };
+    let entries = Entries::read(&mut source, identity, old, (keys_offset, end));
+    source.check()?;
     let (number, checkpoint) = (target.number, target.checkpoint);
     let mut writer = target.writer()?;
     for run in &runs {

@@ -215,6 +215,7 @@ fn many_files() -> (Versions, Vec<Arc<DataFile>>) {
             interval_min: 1,
             interval_max: 1,
             runs: Vec::new(),
+            sections: Vec::new(),
         };
         let identity = FileIdentity::new([1; 16], number);
         let slot = versions.take_slot(&slots).unwrap();

@@ -180,6 +180,8 @@ fn assemble(
         (true, Some(checkpoint)) => replay.tables.view(checkpoint.id),
         _ => replay.tables.now(),
     };
+    let there = || tables.iter().filter(|table| !table.is_dropped);
+    there().try_for_each(|table| table.descriptor.check_computable())?;
     versions.tables = replay.tables;
     versions.hyper = replay.hyper;
     versions.cursors = replay.cursors;

@@ -242,6 +242,7 @@ impl<'q> FileWriter<'q> {
             interval_min: intervals.iter().copied().min().unwrap_or(0),
             interval_max: intervals.iter().copied().max().unwrap_or(0),
             runs: std::mem::take(&mut self.runs),
+            sections: Vec::new(),
         };
         let (bytes, footer_checksum) = footer.encode(&self.identity, footer_offset);
         self.append(&bytes);

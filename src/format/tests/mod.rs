@@ -5,5 +5,6 @@ use super::*;
 mod damage;
 mod rules;
 mod samples;
+mod sections;
 mod snapshots;
 mod written;

@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::checksum::{FileIdentity, Kind, ZERO_STORE};
 use super::current::Current;
 use super::footer::footer_bytes;
-use super::footer::{Footer, RUNS_MAX, Run, RunKind};
+use super::footer::{Footer, RUNS_MAX, Run, RunKind, SECTIONS_MAX};
 use super::identity::{StoreIdentity, claimed_store, decode_part, encode_part};
 use super::layout::{DecodeError, seal};
 use super::manifest::{Edit, FILE_BYTES_MAX, FileMeta};
@@ -78,7 +78,7 @@ fn takes_file_bytes(change: impl Fn(&mut [u8])) -> bool {
 
 #[test]
 fn every_rule_of_a_file_in_a_manifest_is_checked_alone() {
-    let tail = footer_bytes(RUNS_MAX) as u64;
+    let tail = footer_bytes(RUNS_MAX, SECTIONS_MAX) as u64;
     let put = |bytes: &mut [u8], at: usize, value: u64| {
         bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
     };
@@ -269,7 +269,7 @@ fn a_part_names_its_store_and_an_index_that_can_be() {
 
 /// Consecutive runs of one entry each: rows and tombstones of each of `tables`, and where the
 /// footer is.
-fn footer_of(tables: u32) -> (Footer, u64) {
+pub(super) fn footer_of(tables: u32) -> (Footer, u64) {
     let mut footer = Footer {
         hash_min: 9,
         hash_max: 9,
@@ -297,7 +297,7 @@ fn footer_of(tables: u32) -> (Footer, u64) {
     (footer, offset)
 }
 
-fn footer_seed(offset: u64) -> u64 {
+pub(super) fn footer_seed(offset: u64) -> u64 {
     identity(samples::ROWS).seed(Kind::Footer, offset)
 }
 

@@ -3,7 +3,7 @@
 
 use super::checksum::{Digest, FileIdentity, roll};
 use super::current::Current;
-use super::footer::{Footer, Run, RunKind};
+use super::footer::{Footer, Run, RunKind, Section};
 use super::identity::{StoreIdentity, encode_part};
 use super::index_snapshot::{self, SnapshotEntry, SnapshotFooter};
 use super::layout::{DecodeError, Decoded, check_zero};
@@ -22,6 +22,7 @@ pub const MANIFEST: u64 = 3;
 pub const ROWS: u64 = 7;
 pub const META: u64 = 8;
 pub const SNAPSHOT: u64 = 9;
+pub const SECTIONED: u64 = 10;
 /// Index of the sample data directory.
 pub const PART: u32 = 1;
 
@@ -56,7 +57,17 @@ pub fn runs() -> Vec<(u32, RunKind, Vec<u64>, usize)> {
 
 /// A parameter file; where its footer starts, and the footer.
 pub fn rows_file() -> (Vec<u8>, u64, Footer) {
-    let identity = identity(ROWS);
+    rows_file_with(ROWS, &[])
+}
+
+/// One with sections of kinds that nobody knows: a block and a bit, and a byte.
+pub fn sectioned_file() -> (Vec<u8>, u64, Footer) {
+    let long: Vec<u8> = (0..5000u64).map(|i| mix64(i).to_le_bytes()[0]).collect();
+    rows_file_with(SECTIONED, &[(3, &long), (9, &[7])])
+}
+
+fn rows_file_with(number: u64, sections: &[(u32, &[u8])]) -> (Vec<u8>, u64, Footer) {
+    let identity = identity(number);
     let mut out = param_file::encode_header(&identity).to_vec();
     let mut footer = Footer {
         hash_min: u64::MAX,
@@ -106,6 +117,18 @@ pub fn rows_file() -> (Vec<u8>, u64, Footer) {
         let sum = param_file::encode_key_block(&mut block, keys, intervals, &identity, offset);
         keys_digest.update_u64(sum);
         out.extend_from_slice(&block);
+    }
+    for (kind, content) in sections {
+        let (mut digest, offset) = (Digest::new(), out.len() as u64);
+        digest.update(content);
+        footer.sections.push(Section {
+            kind: *kind,
+            offset,
+            bytes: content.len() as u64,
+            checksum: Section::checksum(digest.digest64(), &identity, offset),
+        });
+        out.extend_from_slice(content);
+        out.resize(out.len().next_multiple_of(BLOCK_BYTES), 0);
     }
     footer.rows_digest = rows_digest.digest64();
     footer.keys_digest = keys_digest.digest64();
@@ -167,6 +190,17 @@ pub fn read_rows_file(bytes: &[u8], id: &FileIdentity, footer_offset: u64) -> De
     }
     if digest.digest64() != footer.rows_digest {
         return Err(damaged("rows digest"));
+    }
+    for section in &footer.sections {
+        let length = usize::try_from(section.end().unwrap() - section.offset).unwrap();
+        let all = part(bytes, section.offset, length)?;
+        let (content, padding) = all.split_at(usize::try_from(section.bytes).unwrap());
+        let mut digest = Digest::new();
+        digest.update(content);
+        if !section.is_sealed_by(digest.digest64(), id) {
+            return Err(damaged("section"));
+        }
+        check_zero(padding, section.offset, "section")?;
     }
     let padding = usize::try_from(footer.keys_offset - end).unwrap();
     check_zero(part(bytes, end, padding)?, end, "rows")?;
@@ -484,6 +518,7 @@ pub fn files() -> Vec<(&'static str, Vec<u8>)> {
         ("000000000007.rows", rows_file().0),
         ("000000000008.meta", meta_file()),
         ("000000000009.snapshot", snapshot_file()),
+        ("000000000010.rows", sectioned_file().0),
         ("CURRENT", current().encode(&STORE).to_vec()),
         ("STORE", store_identity().encode().unwrap().to_vec()),
         ("PART", encode_part(&STORE, PART).to_vec()),

@@ -10,10 +10,12 @@ use super::layout::{DecodeError, seal};
 use super::manifest::{Edit, ManifestReader};
 use super::meta::decode_meta;
 use super::param_file;
+use super::rules::panics;
 use super::samples::{self, STORE, cut, identity};
 use super::{
     BLOCK_BYTES, FileKind, Version, data_file_name, file_name, index_snapshot, parse_file_name,
 };
+use crate::options::{Dtype, TableDescriptor};
 use crate::units::CheckpointId;
 
 #[test]
@@ -51,12 +53,19 @@ fn a_parameter_file_is_read_back_as_written() {
 
 #[test]
 fn a_verifier_finds_a_flip_anywhere_in_a_parameter_file_or_snapshot() {
-    let (mut rows, offset, _) = samples::rows_file();
-    for at in (0..rows.len()).step_by(97) {
-        rows[at] ^= 4;
-        let read = samples::read_rows_file(&rows, &identity(samples::ROWS), offset);
-        assert!(read.is_err(), "byte {at} of the parameter file");
-        rows[at] ^= 4;
+    let files = [
+        (samples::ROWS, samples::rows_file()),
+        (samples::SECTIONED, samples::sectioned_file()),
+    ];
+    for (number, (mut rows, offset, footer)) in files {
+        let id = identity(number);
+        assert_eq!(samples::read_rows_file(&rows, &id, offset), Ok(footer));
+        for at in (0..rows.len()).step_by(97) {
+            rows[at] ^= 4;
+            let read = samples::read_rows_file(&rows, &id, offset);
+            assert!(read.is_err(), "byte {at} of parameter file {number}");
+            rows[at] ^= 4;
+        }
     }
     let mut snapshot = samples::snapshot_file();
     for at in (0..snapshot.len()).step_by(97) {
@@ -167,6 +176,35 @@ fn a_manifest_reader_stops_at_its_first_error_and_names_the_place() {
     assert!(matches!(&read[1], Err(DecodeError::Damaged { offset, .. }) if *offset == second));
 }
 
+/// Version 1 has weights of f32 only.
+#[test]
+fn a_type_of_weights_is_one_of_the_version_of_its_manifest() {
+    let id = identity(samples::MANIFEST);
+    for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
+        let edit = Edit::Table {
+            id: 0,
+            descriptor: TableDescriptor::new("narrow", 5).dtype(dtype),
+        };
+        let edits = std::slice::from_ref(&edit);
+        let (bytes, digest) = samples::manifest_with(Version::V2, edits);
+        let read = samples::read_manifest(&bytes, &id);
+        assert_eq!(read, Ok((vec![edit.clone()], digest)));
+        let old = panics(|| samples::manifest_with(Version::V1, edits));
+        assert_eq!(old, dtype != Dtype::F32);
+    }
+    let plain = Edit::Table {
+        id: 0,
+        descriptor: TableDescriptor::new("narrow", 5),
+    };
+    let (mut bytes, _) = samples::manifest_with(Version::V1, &[plain]);
+    for (number, known) in [(1u32, true), (2, false), (3, false)] {
+        bytes[64 + 28..64 + 32].copy_from_slice(&number.to_le_bytes());
+        seal(&mut bytes[64..], id.seed(Kind::ManifestRecord, 64));
+        let read = samples::read_manifest(&bytes, &id);
+        assert_eq!(read.is_ok(), known, "data type {number}");
+    }
+}
+
 #[test]
 fn unknown_numbers_in_edits_are_refused_under_a_right_checksum() {
     let table = samples::edits().swap_remove(1);
@@ -184,8 +222,8 @@ fn unknown_numbers_in_edits_are_refused_under_a_right_checksum() {
     assert!(read(payload, 4096).is_err(), "table number");
     assert!(read(payload + 4, 0).is_err(), "name length");
     assert!(read(payload + 8, 0).is_err(), "dim");
-    for dtype in [0, 2, 3, 4] {
-        assert!(read(payload + 12, dtype).is_err(), "dtype {dtype}");
+    for (dtype, known) in [(0, false), (2, true), (3, true), (4, false)] {
+        assert_eq!(read(payload + 12, dtype).is_ok(), known, "dtype {dtype}");
     }
     assert!(read(payload + 16, 8).is_err(), "optimizer");
     assert!(read(payload + 20, 5).is_err(), "initialiser");
@@ -324,7 +362,7 @@ fn the_fingerprint_changes_only_with_the_version() {
     // If this fails, the layout of a released version changed: make a new one, write a decision
     // record, and keep the golden files of this one.
     let fingerprints = Version::ALL.map(Version::fingerprint);
-    assert_eq!(fingerprints, [0xf701_f698_1f75_9feb, 0x9292_f23a_673d_8e4f]);
+    assert_eq!(fingerprints, [0xf701_f698_1f75_9feb, 0x95c8_476d_9d32_037f]);
 }
 
 #[test]

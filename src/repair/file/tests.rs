@@ -139,6 +139,12 @@ fn index(offset: u64) -> usize {
     usize::try_from(offset).unwrap()
 }
 
+/// Where the key blocks of a file without sections are.
+fn keys_offset(meta: &FileMeta) -> u64 {
+    let blocks = param_file::key_blocks(meta.rows + meta.tombstones);
+    meta.footer_offset - blocks * BLOCK_BYTES
+}
+
 #[test]
 fn entries_without_a_name_are_counted_by_ranges() {
     let mut saved = SavedFile::default();
@@ -205,7 +211,8 @@ fn all_of_a_sound_file_is_saved_with_its_rank_and_its_intervals() {
         .unwrap()
         .unwrap();
     let identity = FileIdentity::new(STORE, 2);
-    let entries = Entries::read(&mut source, &identity, &written);
+    let places = (keys_offset(&written), written.bytes);
+    let entries = Entries::read(&mut source, &identity, &written, places);
     let of_table = || keys(400).into_iter().chain(removed(120));
     let expected: Vec<u64> = of_table().chain(of_table()).collect();
     for (i, key) in expected.into_iter().enumerate() {
@@ -338,12 +345,12 @@ fn where_there_is_one_table_its_runs_are_known_without_a_footer() {
             .unwrap()
             .unwrap();
         let identity = FileIdentity::new(STORE, number);
-        let right = runs_of_footer(&mut source, &identity, &old, &one).unwrap();
-        assert_eq!(runs_of_one_table(&old, &one).unwrap(), right);
-        assert_eq!(right.len(), 1 + usize::from(rows > 0 && gone > 0));
-        assert!(runs_of_one_table(&old, &tables(&[4, 9])).is_none());
+        let right = places_of_footer(&mut source, &identity, &old, &one).unwrap();
+        assert_eq!(places_of_one_table(&old, &one).unwrap(), right);
+        assert_eq!(right.runs.len(), 1 + usize::from(rows > 0 && gone > 0));
+        assert!(places_of_one_table(&old, &tables(&[4, 9])).is_none());
         if rows > 0 {
-            assert!(runs_of_one_table(&old, &tables(&[2000])).is_none());
+            assert!(places_of_one_table(&old, &tables(&[2000])).is_none());
         }
     }
 }

@@ -202,6 +202,7 @@ fn content(identity: &FileIdentity, parts: &[Part]) -> (Vec<u8>, Footer) {
         interval_min: all.iter().map(|e| e.1).min().unwrap_or(0),
         interval_max: all.iter().map(|e| e.1).max().unwrap_or(0),
         runs,
+        sections: Vec::new(),
     };
     (bytes, footer)
 }

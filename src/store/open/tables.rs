@@ -50,6 +50,7 @@ pub struct Wanted<'a> {
 impl Wanted<'_> {
     fn validate(&self) -> Result<()> {
         self.descriptor.validate()?;
+        self.descriptor.check_computable()?;
         let name = &self.descriptor.name;
         self.options.map_or(Ok(()), |o| validate_table(name, &o))
     }
@@ -68,7 +69,7 @@ impl Parts {
     /// Adds tables, or finds them; all or none.
     ///
     /// # Errors
-    /// `InvalidArgument`: a changed descriptor, leases outstanding, no room for a row.
+    /// `UnsupportedTable`; `InvalidArgument`: a changed descriptor, leases outstanding, no room for a row.
     pub fn create_tables(&self, wanted: &[Wanted<'_>]) -> Result<Vec<TableId>> {
         wanted.iter().try_for_each(Wanted::validate)?;
         self.carry_out(|plan| wanted.iter().map(|w| self.add(plan, w)).collect())

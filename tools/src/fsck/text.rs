@@ -8,8 +8,8 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use anstyle::Style;
-use hps::FORMAT_VERSION;
 use hps::inspect::{Finding, Report, Severity, ValueStats};
+use hps::{Dtype, FORMAT_VERSION};
 use serde_json::{Value, json};
 
 use super::{Args, Outcome, repair};
@@ -95,7 +95,7 @@ fn json(args: &Args, outcome: &Outcome) -> Value {
             "meta_bytes": c.meta_bytes, "files": c.files, "bytes": c.bytes,
         })).collect::<Vec<_>>(),
         "tables": report.tables.iter().map(|t| json!({
-            "name": t.descriptor.name, "dim": t.descriptor.dim,
+            "name": t.descriptor.name, "dim": t.descriptor.dim, "dtype": t.descriptor.dtype.name(),
             "rows": t.rows, "tombstones": t.tombstones,
             "weights": magnitudes(&t.weights), "state": magnitudes(&t.state),
         })).collect::<Vec<_>>(),
@@ -278,7 +278,14 @@ fn tables(out: &mut dyn Write, args: &Args, report: &Report) -> io::Result<()> {
     for table in &report.tables {
         let (rows, tombstones) = (of(table.rows, "row"), of(table.tombstones, "tombstone"));
         let name = visible(&table.descriptor.name);
-        writeln!(out, "  table {name}: {rows}, {tombstones} of removed keys")?;
+        let of = match table.descriptor.dtype {
+            Dtype::F32 => String::new(),
+            dtype => format!(" of {}", dtype.name()),
+        };
+        writeln!(
+            out,
+            "  table {name}: {rows}{of}, {tombstones} of removed keys"
+        )?;
         for (what, values) in [("weights", &table.weights), ("state", &table.state)] {
             if values.values == 0 {
                 continue;
