@@ -98,7 +98,8 @@ impl Run {
     fn new(input: &mut Input<'_>) -> Result<Run> {
         let policies = [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Fifo];
         let options = RuntimeOptions::new()
-            .cache_bytes(1 << 20)
+            // The narrowest of the tables that come and go have places for a few rows in each shard.
+            .cache_bytes(2 << 20)
             .shards(1 + input.below(3))
             .threads(1)
             .io_depth(2)
@@ -221,6 +222,10 @@ impl Run {
         let tables = last.map_or_else(Tables::new, |saved| saved.tables.clone());
         let tables = back_to(&self.tables, &tables);
         after.tables.clone_from(&tables);
+        if let Some(last) = after.saved.last_mut() {
+            // From now on it has the younger ones, too.
+            last.tables.clone_from(&tables);
+        }
         let store = self.store.take().expect("the store is open");
         let result = store.rollback(target).map(|store| self.store = Some(store));
         self.acknowledge(result, after)?;
@@ -250,9 +255,16 @@ impl Run {
             found.len() >= history.kept && all.ends_with(&found) && shown == there(&history.tables)
         };
         let durable = std::mem::take(&mut self.durable);
+        let told = |history: &History| {
+            let steps: Vec<u64> = history.saved.iter().map(|saved| saved.step).collect();
+            (steps, history.kept, there(&history.tables))
+        };
+        let known = (told(&durable), self.doubt.as_ref().map(told));
         let candidates = [Some(durable), self.doubt.take()];
         let history = candidates.into_iter().flatten().find(fits);
-        self.durable = history.expect("the checkpoints are those acknowledged or in doubt");
+        self.durable = history.unwrap_or_else(|| {
+            panic!("steps {found:?} and tables {shown:?}; acknowledged, in doubt: {known:?}")
+        });
         self.durable.kept = found.len();
         let saved = &self.durable.saved;
         for (info, saved) in store

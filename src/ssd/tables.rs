@@ -173,23 +173,13 @@ impl TableHistory {
     }
 
     /// The history as it goes on from a checkpoint: its view has become the truth. `now`: all tables by
-    /// number, those included that no checkpoint knows.
+    /// number, as they are by now; those that the checkpoint did not know stay so.
     #[must_use]
     pub fn going_on_from(&self, id: CheckpointId, now: &[TableState]) -> TableHistory {
+        /// Stands for the checkpoint that would have come next.
+        const NEXT: CheckpointId = CheckpointId(NOT_REMOVED.0 - 1);
         let mut all = self.clone();
-        // Tables that the checkpoint does not know are as they are now, not as a later checkpoint says:
-        // one that was dropped since may have left its name to another.
-        for (table, state) in now.iter().enumerate() {
-            let mut life = Life::new(state.descriptor.clone(), NOT_REMOVED);
-            if state.is_dropped {
-                life.dropped = id;
-            }
-            match all.lives.get_mut(table) {
-                Some(known) if known.created > id => *known = life,
-                Some(_) => {}
-                None => all.lives.push(life),
-            }
-        }
+        all.note(NEXT, now);
         let view = all.view(id);
         for (life, state) in all.lives.iter_mut().zip(view) {
             if life.created > id {

@@ -248,6 +248,10 @@ impl Model {
         history.kept -= back;
         let cut = history.saved.last().map(|saved| &saved.tables);
         history.tables = self.tables.back_to(cut.unwrap_or(&Tables::default()));
+        if let Some(last) = history.saved.last_mut() {
+            // From now on it has the younger ones, too.
+            last.tables = history.tables.clone();
+        }
         history
     }
 

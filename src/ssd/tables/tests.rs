@@ -152,6 +152,14 @@ fn a_younger_table_is_not_there_in_the_view_of_a_checkpoint_where_its_name_is_ta
     now.extend([table("e"), dropped("f"), table("b2")]);
     let back = history.going_on_from(id(1), &now);
     assert_eq!(names(&back.now())[4..], ["d", "e", "-f", "b2"]);
+    // What no checkpoint has of the younger ones holds too: a drop that was not durable came back.
+    now[4] = dropped("d");
+    now[2].descriptor.name = String::from("free");
+    now[1] = dropped("c");
+    let back = history.going_on_from(id(1), &now);
+    let expected = ["a", "b", "free", "-b", "-d", "e", "-f", "b2"];
+    assert_eq!(names(&back.now()), expected);
+    assert_eq!(names(&back.view(id(1))), expected);
 }
 
 /// A table that the checkpoint did not know was dropped, and another had its name; neither was in a

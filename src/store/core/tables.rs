@@ -130,7 +130,8 @@ impl Core {
     /// The options of single tables as they are to be after a rollback: those in force, under the names
     /// of that checkpoint.
     pub fn table_options_at(&self, id: CheckpointId) -> BTreeMap<String, TableOptions> {
-        let view = self.ssd.versions().tables.view(id);
+        let states = self.table_states();
+        let view = self.ssd.versions().tables.going_on_from(id, &states).now();
         let mut options = self.tables.options().clone();
         let tables = self.all_tables();
         for table in tables.iter().filter(|t| !t.is_dropped()) {

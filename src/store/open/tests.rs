@@ -1,7 +1,9 @@
 //! How many files may stay open.
 
 use super::*;
-use crate::store::tests::options;
+use crate::error::ArgumentError;
+use crate::store::PutRows;
+use crate::store::tests::{made, options, sgd};
 
 /// Half of the limit, or what was asked for, where that and some others fit or can be made to.
 #[test]
@@ -41,4 +43,40 @@ fn files_stay_open_as_far_as_the_limit_of_descriptors_goes() {
         limits[0] <= limits[1] + 1 && limits[1] <= limits[2],
         "{limits:?}"
     );
+}
+
+/// Whoever found the table just before it was dropped has no slots to ask for any more: it was told that
+/// the cache was too small.
+#[test]
+fn a_call_that_found_its_table_before_the_drop_is_told_so() {
+    let (_, store) = made(options());
+    let id = store.create_table(&sgd("rows", 4)).unwrap();
+    let parts = &store.parts;
+    let table = parts.core.table(id).unwrap();
+    store.drop_table(id).unwrap();
+    let dropped = |result: Result<()>| {
+        let error = result.unwrap_err();
+        let is = |e: &ArgumentError| matches!(e, ArgumentError::TableDropped { .. });
+        assert!(
+            matches!(&error, Error::InvalidArgument(e) if is(e)),
+            "{error}"
+        );
+    };
+    let rows = [1.0; 4];
+    dropped(parts.puller.pull(&table, &[7], &mut [0.0; 4]).map(drop));
+    let ticket = parts.puller.prefetch(&table, &[7]).unwrap();
+    dropped(ticket.wait().map(drop));
+    dropped(
+        parts
+            .putter
+            .put(&table, &[7], PutRows::weights(&rows))
+            .map(drop),
+    );
+    assert_eq!(
+        parts.puller.remove(&table, &[7]).unwrap(),
+        0,
+        "it is not known"
+    );
+    assert!(!parts.puller.contains(&table, &[7])[0]);
+    store.checkpoint(1, &[]).unwrap();
 }
