@@ -6,7 +6,8 @@
 //! `--cfg hps_tsan` they are all parking_lot's, which ThreadSanitizer can see (`tools/tsan.sh`).
 //!
 //! Invariants:
-//! - Without these flags this module only names types of others; nothing is wrapped.
+//! - Without these flags the locks, atomics and threads here are those of others, by their own names;
+//!   nothing is wrapped.
 //! - With `hps_shuttle` nothing of the engine works outside of a shuttle run.
 //! - What outlives a run (a `static`) uses the standard library's types in both, and so do types
 //!   at which nobody can wait: `Arc`, `OnceLock` that is only set and read.
@@ -33,6 +34,10 @@ mod scheduled;
 
 #[cfg(hps_shuttle)]
 pub use scheduled::{Condvar, Mutex, MutexGuard, RwLock, atomic, fair, limits, thread};
+
+mod team;
+
+pub use team::by_team;
 
 /// Threads that can't be had.
 #[cfg(test)]

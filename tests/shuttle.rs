@@ -69,14 +69,7 @@ fn play(scene: &Scene, seed: u64) {
     let mut rng = Rng(seed);
     let disk = SimDisk::new(rng.next());
     let shared = Io::of(disk.clone());
-    let store = Store::create_on(
-        shared,
-        Path::new(ROOT),
-        CreateOptions::new(),
-        options(scene, false),
-    )
-    .unwrap();
-    store.create_table(&table()).unwrap();
+    let store = new_store(shared, scene);
     let logs: [Log; TRAINERS] = Default::default();
     let mut cuts = Vec::new();
     thread::scope(|scope| {
@@ -156,14 +149,7 @@ fn prefetch(scene: &Scene, store: &Store, trainer: usize, seed: u64) {
 fn play_tickets(scene: &Scene, seed: u64) {
     let mut rng = Rng(seed);
     let disk = Io::of(SimDisk::new(rng.next()));
-    let store = Store::create_on(
-        disk,
-        Path::new(ROOT),
-        CreateOptions::new(),
-        options(scene, false),
-    )
-    .unwrap();
-    store.create_table(&table()).unwrap();
+    let store = new_store(disk, scene);
     let narrow = |name| TableDescriptor::new(name, 256);
     thread::scope(|scope| {
         for trainer in 0..TRAINERS {
@@ -202,17 +188,10 @@ fn play_tickets(scene: &Scene, seed: u64) {
 fn play_several(scene: &Scene, seed: u64) {
     let mut rng = Rng(seed);
     let disk = Io::of(SimDisk::new(rng.next()));
-    let store = Store::create_on(
-        disk,
-        Path::new(ROOT),
-        CreateOptions::new(),
-        options(scene, false),
-    )
-    .unwrap();
-    for name in ["t", "u"] {
-        let table = table().name(String::from(name));
-        store.create_table(&table).unwrap();
-    }
+    let store = new_store(disk, scene);
+    store
+        .create_table(&table().name(String::from("u")))
+        .unwrap();
     let logs: [Log; TRAINERS] = Default::default();
     let mut cuts = Vec::new();
     thread::scope(|scope| {
@@ -256,14 +235,7 @@ fn play_several(scene: &Scene, seed: u64) {
 fn play_puts(scene: &Scene, seed: u64) {
     let mut rng = Rng(seed);
     let disk = Io::of(SimDisk::new(rng.next()));
-    let store = Store::create_on(
-        disk.clone(),
-        Path::new(ROOT),
-        CreateOptions::new(),
-        options(scene, false),
-    )
-    .unwrap();
-    store.create_table(&table()).unwrap();
+    let store = new_store(disk.clone(), scene);
     let books: [Book; TRAINERS] = Default::default();
     let ended = || {
         books

@@ -221,32 +221,37 @@ fn a_batch_that_can_not_fit_names_the_cache_it_needs() {
     store.close().unwrap();
 }
 
-/// The caller was told that its lease belongs to another store, and there was no other store.
-#[test]
-fn what_outlives_its_store_is_told_that_the_store_is_closed() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = Store::create(dir.path(), CreateOptions::new(), options()).unwrap();
+/// A store, a lease on rows that leave no room for as many more, and the ticket that asks for these.
+#[expect(
+    clippy::unwrap_used,
+    reason = "a test that meets what it does not expect must fail"
+)]
+fn leased_and_asked_for(dir: &Path) -> (Store, Lease, Ticket) {
+    let store = Store::create(dir, CreateOptions::new(), options()).unwrap();
     let table = store.create_table(&sgd("t", 64)).unwrap();
     let keys: Vec<u64> = (0..2800).collect();
     let mut out = vec![0.0; 1400 * 64];
     let lease = store.pull(table, &keys[..1400], &mut out).unwrap();
     let ticket = store.prefetch(table, &keys[1400..]).unwrap();
+    (store, lease, ticket)
+}
+
+/// The caller was told that its lease belongs to another store, and there was no other store.
+#[test]
+fn what_outlives_its_store_is_told_that_the_store_is_closed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, lease, ticket) = leased_and_asked_for(dir.path());
     store.close().unwrap();
     let error = invalid(ticket.wait().unwrap_err());
     assert!(matches!(error, ArgumentError::Closed), "{error}");
-    lease.read(&mut out).unwrap();
+    lease.read(&mut vec![0.0; 1400 * 64]).unwrap();
 }
 
 /// The close woke it; it found its ticket still queued, and waited on until its time was over.
 #[test]
 fn a_ticket_that_is_waited_for_when_its_store_is_closed_is_told_so() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::create(dir.path(), CreateOptions::new(), options()).unwrap();
-    let table = store.create_table(&sgd("t", 64)).unwrap();
-    let keys: Vec<u64> = (0..2800).collect();
-    let mut out = vec![0.0; 1400 * 64];
-    let lease = store.pull(table, &keys[..1400], &mut out).unwrap();
-    let ticket = store.prefetch(table, &keys[1400..]).unwrap();
+    let (store, lease, ticket) = leased_and_asked_for(dir.path());
     let (say, told) = std::sync::mpsc::channel();
     let waiter = std::thread::spawn(move || {
         say.send(None).unwrap();

@@ -4,7 +4,6 @@
 //! - Files have their slots in the order of their numbers, whoever opens them.
 //! - Of several that can't be opened the error is that of the first.
 
-use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -13,7 +12,7 @@ use super::data_file::DataFile;
 use crate::error::Result;
 use crate::format::manifest::FileMeta;
 use crate::io::raise_descriptor_limit_to;
-use crate::sync::thread;
+use crate::sync::by_team;
 use crate::units::CheckpointId;
 
 /// Descriptors of a reader's process for all that is no parameter file.
@@ -82,19 +81,8 @@ impl Ssd {
         let threads = threads
             .min(OPENERS_MAX)
             .min(wanted.len().div_ceil(FILES_PER_OPENER));
-        let mut opened = thread::scope(|scope| {
-            let start = |_| {
-                let builder = thread::Builder::new().name(String::from("hps-open"));
-                builder.spawn_scoped(scope, work).ok()
-            };
-            // Where no thread is to be had, this one does it all.
-            let others: Vec<_> = (1..threads).filter_map(start).collect();
-            let mut opened = work();
-            for other in others {
-                opened.extend(other.join().unwrap_or_else(|panic| resume_unwind(panic)));
-            }
-            opened
-        });
+        let opened = by_team("hps-open", (0..threads.max(1)).map(|_| &work));
+        let mut opened: Vec<_> = opened.into_iter().flatten().collect();
         opened.sort_by_key(|(i, _)| *i);
         opened
             .into_iter()

@@ -27,7 +27,7 @@ use crate::format::index_snapshot::{
 use crate::format::{BLOCK_BYTES, FileIdentity};
 use crate::io::{DiskFile, OpenMode};
 use crate::sync::atomic::{AtomicUsize, Ordering};
-use crate::sync::{Mutex, thread};
+use crate::sync::{Mutex, by_team, thread};
 use crate::units::{CheckpointId, mix64, narrow, part_range};
 
 /// Bytes written at a time.
@@ -166,6 +166,7 @@ impl Ssd {
         let sources: Vec<_> = sources.into_iter().map(|s| Mutex::new(Some(s))).collect();
         let next = AtomicUsize::new(0);
         let work = || -> Result<Vec<SnapshotPart>> {
+            let _alarm = self.poison.alarm();
             let mut parts = Vec::new();
             while let Some(source) = sources.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let taken = source.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -181,26 +182,7 @@ impl Ssd {
             }
             Ok(parts)
         };
-        let results: Vec<Result<Vec<SnapshotPart>>> = thread::scope(|scope| {
-            // Where no thread is to be had, this one does all the work.
-            let others: Vec<_> = (1..writers)
-                .map_while(|_| {
-                    let thread = thread::Builder::new().name(String::from("hps-snapshot"));
-                    let work = || {
-                        let _alarm = self.poison.alarm();
-                        work()
-                    };
-                    thread.spawn_scoped(scope, work).ok()
-                })
-                .collect();
-            let own = work();
-            let others = others.into_iter().map(|thread| {
-                thread
-                    .join()
-                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            });
-            std::iter::once(own).chain(others).collect()
-        });
+        let results = by_team("hps-snapshot", (0..writers.max(1)).map(|_| &work));
         let parts: Result<Vec<_>> = results.into_iter().collect();
         let mut parts: Vec<_> = parts?.into_iter().flatten().collect();
         parts.sort_unstable_by_key(|part| part.directory);

@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::path::Path;
 
 use super::rng::Rng;
-use super::trainers::{self, Log, ROOT, Scene, TRAINERS, options, table};
+use super::trainers::{self, Log, ROOT, Scene, TRAINERS, new_store, options};
 use hps::io::Io;
 use hps::io::sim::SimDisk;
 use hps::sync::{limits, thread};
@@ -160,14 +160,7 @@ pub fn play(scene: &Scene, seed: u64) {
     let mut rng = Rng(seed);
     let disk = SimDisk::new(rng.next());
     let io = Io::of(disk.clone());
-    let store = Store::create_on(
-        io,
-        Path::new(ROOT),
-        CreateOptions::new(),
-        options(scene, false),
-    )
-    .unwrap();
-    store.create_table(&table()).unwrap();
+    let store = new_store(io, scene);
     let logs: [Log; TRAINERS] = Default::default();
     let mut brief = None;
     thread::scope(|scope| {

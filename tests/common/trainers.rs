@@ -5,10 +5,12 @@
 )]
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use super::rng::Rng;
+use hps::io::Io;
 use hps::*;
 
 pub const TRAINERS: usize = 2;
@@ -111,6 +113,14 @@ pub fn table() -> TableDescriptor {
     TableDescriptor::new("t", DIM)
         .optimizer(Optimizer::Sgd)
         .initialiser(Initialiser::Zero)
+}
+
+/// The store of a scene, new, with its table.
+pub fn new_store(io: Io, scene: &Scene) -> Store {
+    let (root, how) = (Path::new(ROOT), CreateOptions::new());
+    let store = Store::create_on(io, root, how, options(scene, false)).unwrap();
+    store.create_table(&table()).unwrap();
+    store
 }
 
 pub fn batch(scene: &Scene, rng: &mut Rng, trainer: usize) -> Vec<u64> {

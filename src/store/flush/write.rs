@@ -15,7 +15,7 @@ use crate::ssd::NewFile;
 use crate::ssd::data_file::Location;
 use crate::ssd::held::Tally;
 use crate::ssd::writer::FileWriter;
-use crate::sync::{Mutex, thread};
+use crate::sync::{Mutex, by_team};
 use crate::units::{narrow, unmix64};
 
 /// Rows copied out per locking of a shard.
@@ -145,27 +145,10 @@ impl Flusher {
             }
             (total, Ok(()))
         };
-        let outcomes: Vec<(u64, Result<()>)> = thread::scope(|scope| {
-            let mut queues = writer.queues.iter_mut().take(threads);
-            let own = queues.next();
-            // Where no thread is to be had, this one does their work, too.
-            let others: Vec<_> = queues
-                .zip(1..)
-                .map_while(|(queue, i)| {
-                    let thread = thread::Builder::new().name(String::from("hps-write"));
-                    let (write, spare) = (&write, i >= PICK_FILES);
-                    let write = move || write(&mut **queue, spare);
-                    thread.spawn_scoped(scope, write).ok()
-                })
-                .collect();
-            let own = own.map(|queue| write(&mut **queue, false));
-            let others = others.into_iter().map(|thread| {
-                thread
-                    .join()
-                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            });
-            own.into_iter().chain(others).collect()
-        });
+        let write = &write;
+        let writers = writer.queues.iter_mut().take(threads).zip(0..);
+        let writers = writers.map(|(queue, i)| move || write(&mut **queue, i >= PICK_FILES));
+        let outcomes = by_team("hps-write", writers);
         let written = outcomes.iter().map(|(written, _)| written).sum();
         let result = outcomes.into_iter().try_for_each(|(_, result)| result);
         (written, result)

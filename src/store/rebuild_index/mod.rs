@@ -25,7 +25,7 @@ use crate::ssd::index::Index;
 use crate::ssd::sections::entries_in;
 use crate::ssd::snapshot_ranges::{SnapshotRanges, tell_damaged};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use crate::sync::{Mutex, thread};
+use crate::sync::{Mutex, by_team};
 use crate::units::{CheckpointId, narrow, part_range, to_usize};
 
 mod sort;
@@ -343,23 +343,8 @@ impl<'a> Plan<'a> {
             }
             loaded
         };
-        let threads = self.rebuild.threads().min(self.units.len());
-        let loaded = thread::scope(|scope| {
-            // Where no thread is to be had, this one does all the work.
-            let others: Vec<_> = (1..threads)
-                .map_while(|_| {
-                    let thread = thread::Builder::new().name(String::from("hps-open"));
-                    thread.spawn_scoped(scope, work).ok()
-                })
-                .collect();
-            let own = work();
-            let others = others.into_iter().map(|thread| {
-                thread
-                    .join()
-                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            });
-            std::iter::once(own).chain(others).collect()
-        });
+        let threads = self.rebuild.threads().min(self.units.len()).max(1);
+        let loaded = by_team("hps-open", (0..threads).map(|_| &work));
         match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
             Some(error) => Err(error),
             None => Ok(loaded),
