@@ -19,7 +19,7 @@ use hps::format::param_file::{decode_record, encode_record, record_stride};
 use hps::ssd::data_file::{DataFile, Location};
 use hps::ssd::index::IndexBuilder;
 use hps::ssd::reader::{RowBatch, RowReader, Want};
-use hps::{mix64, unmix64};
+use hps::{FileSlot, mix64, unmix64};
 
 /// Reads in flight and the largest of them, as a store has them.
 const DEPTH: usize = 64;
@@ -43,7 +43,7 @@ fn decode(criterion: &mut Criterion) {
 fn lookup(criterion: &mut Criterion, hashes: &[u64], batch: usize) {
     let mut builder = IndexBuilder::new((0, u64::MAX), hashes.len() as u64);
     for (entry, hash) in (0..).zip(hashes) {
-        assert!(builder.push(*hash, Location::new(0, false, entry)));
+        assert!(builder.push(*hash, Location::new(FileSlot::default(), false, entry)));
     }
     let index = builder.finish();
     let mut found = Vec::new();
@@ -75,7 +75,7 @@ fn wants(hashes: &[u64], batch: usize, drawn: &mut u64) -> Vec<Want> {
     let want = |(tag, hash): (u32, &u64)| {
         let entry = u32::try_from(hashes.partition_point(|h| h < hash)).unwrap();
         Want {
-            location: Location::new(0, false, entry),
+            location: Location::new(FileSlot::default(), false, entry),
             key: unmix64(*hash),
             tag,
             row_f32s: u32::try_from(ROW_F32S).unwrap(),

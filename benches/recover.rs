@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, Throughput};
 use hps::ssd::data_file::Location;
 use hps::ssd::index::IndexBuilder;
-use hps::{CreateOptions, RuntimeOptions, Store, TableDescriptor, Update, mix64};
+use hps::{CreateOptions, FileSlot, RuntimeOptions, Store, TableDescriptor, Update, mix64};
 
 /// Narrow rows: opening never reads them.
 const DIM: usize = 4;
@@ -71,7 +71,7 @@ fn benchmarks(criterion: &mut Criterion) {
         bench.iter(|| {
             let mut builder = IndexBuilder::new((0, u64::MAX), rows);
             for (entry, hash) in (0..).zip(&hashes) {
-                assert!(builder.push(*hash, Location::new(0, false, entry)));
+                assert!(builder.push(*hash, Location::new(FileSlot::default(), false, entry)));
             }
             black_box(builder.finish())
         });

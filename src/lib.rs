@@ -93,6 +93,9 @@ pub use store::{
     DropReport, FileInfo, Hold, Identity, Lease, LeasePart, PrefetchPart, PullPart, PushPart,
     PushReport, PutReport, PutRows, Row, RowIter, Store, Ticket, Unique, Update,
 };
+#[cfg(feature = "sim")]
+#[doc(hidden)]
+pub use units::FileSlot;
 pub use units::{CheckpointId, TableId, mix64, part_range, unmix64};
 
 #[cfg(doctest)]

@@ -131,6 +131,28 @@ impl Slot {
     }
 }
 
+/// The place of an open parameter file among those of its store: an index entry names its file by it.
+/// A file that comes later may have it again; one that is opened for itself has the first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct FileSlot(u32);
+
+impl FileSlot {
+    /// The slot of a number.
+    #[inline]
+    #[must_use]
+    pub fn new(index: usize) -> FileSlot {
+        FileSlot(narrow(index))
+    }
+
+    /// Its number.
+    #[inline]
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// A table of one store; its number on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableId(pub u32);

@@ -7,7 +7,7 @@ use hps::format::manifest::FileMeta;
 use hps::io::Io;
 use hps::ssd::data_file::DataFile;
 use hps::ssd::writer::FileWriter;
-use hps::{CheckpointId, unmix64};
+use hps::{CheckpointId, FileSlot, unmix64};
 
 /// f32s of a row: 64 weights and their AdaGrad state.
 pub const ROW_F32S: usize = 128;
@@ -56,7 +56,7 @@ impl Scratch {
             added: CheckpointId(1),
             removed: CheckpointId(u64::MAX),
         };
-        let slot = u32::try_from(number - 1).unwrap();
+        let slot = FileSlot::new(usize::try_from(number - 1).unwrap());
         let (footer, path) = (done.footer, done.path);
         let file = DataFile::new(slot, meta, footer, identity, path, done.file, false);
         Arc::new(file)

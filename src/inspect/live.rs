@@ -84,7 +84,7 @@ impl Inspection<'_> {
         let descriptors = descriptors(&replay.tables.view(checkpoint));
         let tables = &descriptors[..];
         let rows = self.each_file(&sound, &bytes_read, bytes_all, &|sink, opened| {
-            sink.check_rows(opened, tables, &live[opened.file.slot as usize])
+            sink.check_rows(opened, tables, &live[opened.file.slot.index()])
         })?;
         for checked in rows {
             let checked = match checked {
@@ -109,7 +109,7 @@ impl Inspection<'_> {
             let Some(opened) = files.get(&file.number) else {
                 continue;
             };
-            let bits = &live[opened.file.slot as usize];
+            let bits = &live[opened.file.slot.index()];
             let ones = bits.iter().map(|w| u64::from(w.count_ones())).sum();
             file.live = (!bits.is_empty()).then_some(ones);
         }
@@ -194,7 +194,7 @@ impl Inspection<'_> {
         let mut live: Live = vec![Vec::new(); replay.files.len()];
         for file in version {
             let words = to_usize(file.entries().div_ceil(64));
-            live[file.slot as usize] = vec![0; words];
+            live[file.slot.index()] = vec![0; words];
         }
         let window = keys_window_bytes(version.len());
         let tables = (0..).zip(replay.tables.view(checkpoint));
@@ -211,7 +211,7 @@ impl Inspection<'_> {
                 let newest = Newest {
                     order: (id, entry.hash),
                     key: entry.key,
-                    slot: file.slot as usize,
+                    slot: file.slot.index(),
                     entry: entry.number,
                     tombstone: kind == RunKind::Tombstones,
                 };

@@ -42,7 +42,7 @@ use crate::ssd::open_footer;
 use crate::ssd::opening::DESCRIPTORS_SPARE;
 use crate::ssd::small_files::read_start;
 use crate::ssd::tables::descriptors;
-use crate::units::CheckpointId;
+use crate::units::{CheckpointId, FileSlot};
 
 use moment::{Changes, Moment, Reading};
 pub use report::{
@@ -434,7 +434,7 @@ impl Inspection<'_> {
         let wanted = self.report.checkpoint.unwrap_or_default();
         let all = !self.scope.rows_only;
         let tables = descriptors(&replay.tables.now());
-        for (slot, meta) in (0..).zip(replay.files.values()) {
+        for (slot, meta) in (0..).map(FileSlot::new).zip(replay.files.values()) {
             if !all && !meta.in_checkpoint(wanted) {
                 continue;
             }

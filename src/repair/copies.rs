@@ -19,7 +19,7 @@ use crate::ssd::data_file::DataFile;
 use crate::ssd::edits::Replay;
 use crate::ssd::open_footer;
 use crate::ssd::scan::{Contradicting, RunCursor};
-use crate::units::{CheckpointId, to_usize};
+use crate::units::{CheckpointId, FileSlot, to_usize};
 
 /// Window of rows while a file is written a second time.
 const WINDOW_BYTES: u64 = 1 << 20;
@@ -47,7 +47,13 @@ impl Copies<'_> {
             let identity = FileIdentity::new(self.store, meta.number);
             let (file, footer) = open_footer(&**place, &identity, &meta)?;
             Ok(Arc::new(DataFile::new(
-                0, meta, footer, identity, path, file, true,
+                FileSlot::default(),
+                meta,
+                footer,
+                identity,
+                path,
+                file,
+                true,
             )))
         };
         let of_checkpoint = metas.filter(|meta| meta.in_checkpoint(self.checkpoint));

@@ -14,7 +14,7 @@ use crate::format::footer::{Footer, Run};
 use crate::format::manifest::FileMeta;
 use crate::io::DiskFile;
 use crate::sync::atomic::AtomicU64;
-use crate::units::{narrow, saturate};
+use crate::units::{FileSlot, narrow, saturate, to_usize};
 
 /// Bits of a byte's fraction.
 pub(super) const FRACTION_BITS: u32 = 16;
@@ -51,16 +51,16 @@ pub const SLOTS_MAX: usize = 1 << 24;
 impl Location {
     /// Packs a location.
     #[must_use]
-    pub fn new(slot: u32, tombstone: bool, entry: u32) -> Location {
-        assert!((slot as usize) < SLOTS_MAX, "file slots stay below 2^24");
+    pub fn new(slot: FileSlot, tombstone: bool, entry: u32) -> Location {
+        assert!(slot.index() < SLOTS_MAX, "file slots stay below 2^24");
         let bit = if tombstone { TOMBSTONE_BIT } else { 0 };
-        Location(u64::from(slot) << 40 | bit | u64::from(entry))
+        Location((slot.index() as u64) << 40 | bit | u64::from(entry))
     }
 
     /// The file slot.
     #[must_use]
-    pub fn slot(self) -> u32 {
-        narrow(self.0 >> 40)
+    pub fn slot(self) -> FileSlot {
+        FileSlot::new(to_usize(self.0 >> 40))
     }
 
     /// Whether the entry says that the key was removed.
@@ -80,7 +80,7 @@ impl Location {
 #[derive(Debug)]
 pub struct DataFile {
     /// Its place in the index' locations.
-    pub slot: u32,
+    pub slot: FileSlot,
     /// What the manifest says of it (`added` and `removed` are kept in [`super::version::FileState`]).
     pub meta: FileMeta,
     /// Runs of entries, from the footer.
@@ -105,7 +105,7 @@ impl DataFile {
     /// Opens the view of a file whose footer was decoded, and which stays open.
     #[must_use]
     pub fn new(
-        slot: u32,
+        slot: FileSlot,
         meta: FileMeta,
         footer: Footer,
         identity: FileIdentity,
@@ -120,7 +120,7 @@ impl DataFile {
     /// The same by a handle, which may close the file and open it again.
     #[must_use]
     pub fn of(
-        slot: u32,
+        slot: FileSlot,
         meta: FileMeta,
         footer: Footer,
         identity: FileIdentity,

@@ -23,7 +23,7 @@ pub struct Index {
 }
 
 fn file(files: &Files, location: Location) -> &Arc<DataFile> {
-    let found = files.get(location.slot() as usize).and_then(Option::as_ref);
+    let found = files.get(location.slot().index()).and_then(Option::as_ref);
     match found {
         Some(file) => file,
         None => unreachable!("the index points into files of the current version"),
@@ -133,7 +133,7 @@ impl Index {
     pub fn forget_all(&mut self, files: &Files, range: (u64, u64)) {
         let mut entries = vec![0; files.len()];
         for (_, location) in self.map.iter_ordered() {
-            entries[Location(location).slot() as usize] += 1;
+            entries[Location(location).slot().index()] += 1;
         }
         for (file, entries) in files.iter().zip(entries) {
             if let Some(file) = file {

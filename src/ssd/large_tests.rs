@@ -22,7 +22,7 @@ use crate::io::sim::SimDisk;
 use crate::io::{
     Directory, DirectoryEntry, DirectoryId, DiskFile, Engine, LockGuard, LockKind, OpenMode, Space,
 };
-use crate::units::{CheckpointId, unmix64};
+use crate::units::{CheckpointId, FileSlot, unmix64};
 
 const LINE_BYTES: usize = 64;
 const FOUR_GIB: u64 = 1 << 32;
@@ -185,7 +185,15 @@ fn data_file(finished: Finished, identity: FileIdentity) -> Arc<DataFile> {
         removed: CheckpointId(u64::MAX),
     };
     let (path, file) = (finished.path, finished.file);
-    Arc::new(DataFile::new(3, meta, footer, identity, path, file, true))
+    Arc::new(DataFile::new(
+        FileSlot::new(3),
+        meta,
+        footer,
+        identity,
+        path,
+        file,
+        true,
+    ))
 }
 
 #[test]
@@ -203,7 +211,7 @@ fn rows_beyond_4_gib_of_a_file_are_written_and_read_at_their_places() {
     let first = (0..rows).find(beyond).unwrap();
     let chosen = [0, first - 2, first - 1, first, first + 1, rows - 1];
     let wants = chosen.map(|n| Want {
-        location: Location::new(3, false, u32::try_from(n).unwrap()),
+        location: Location::new(FileSlot::new(3), false, u32::try_from(n).unwrap()),
         key: key(n),
         tag: u32::try_from(n).unwrap(),
         row_f32s: u32::try_from(ROW_BYTES_MAX / 4).unwrap(),

@@ -59,7 +59,7 @@ use crate::format::{FileIdentity, data_file_name, param_file};
 use crate::io::{Directory, DiskFile, Io, OpenMode, Queue, is_out_of_descriptors};
 use crate::options::Thresholds;
 use crate::sync::{Mutex, MutexGuard};
-use crate::units::{CheckpointId, to_usize};
+use crate::units::{CheckpointId, FileSlot, to_usize};
 use data_file::DataFile;
 use held::Usage;
 use lock::Locks;
@@ -216,11 +216,7 @@ impl Ssd {
         let Some(slot) = versions.take_slot(&self.slots) else {
             drop(versions);
             self.unlink_new(&new);
-            return Err(Error::InvalidArgument(ArgumentError::Option {
-                name: "file_bytes",
-                value: String::from("too small"),
-                why: String::from("the store has 2^24 files; raise file_bytes"),
-            }));
+            return Err(too_many_files());
         };
         let done = new.finished;
         let rank = rank.unwrap_or_else(|| {
@@ -343,7 +339,7 @@ impl Ssd {
     ///
     /// # Errors
     /// `Io`, `Corrupt`, `Unsupported`.
-    pub(crate) fn open_data(&self, meta: &FileMeta, slot: u32) -> Result<DataFile> {
+    pub(crate) fn open_data(&self, meta: &FileMeta, slot: FileSlot) -> Result<DataFile> {
         self.open_files.make_room();
         let place = &self.directories[meta.directory as usize];
         let identity = self.identity(meta.number);
@@ -382,7 +378,7 @@ impl Ssd {
             let numbers: Vec<u64> = states.iter().map(|s| s.meta.number).collect();
             let open = |s: version::FileState| match s.file {
                 Some(file) => Ok(file),
-                None => Ok(Arc::new(self.open_data(&s.meta, 0)?)),
+                None => Ok(Arc::new(self.open_data(&s.meta, FileSlot::default())?)),
             };
             let opened: Result<Vec<Arc<DataFile>>> = states.into_iter().map(open).collect();
             // Nothing was locked: the checkpoint may have been forgotten, or have other files by now.
@@ -460,3 +456,12 @@ mod choice_tests;
 mod large_tests;
 #[cfg(test)]
 mod tests;
+
+/// There are as many files as slots.
+fn too_many_files() -> Error {
+    Error::InvalidArgument(ArgumentError::Option {
+        name: "file_bytes",
+        value: String::from("too small"),
+        why: String::from("the store has 2^24 files; raise file_bytes"),
+    })
+}

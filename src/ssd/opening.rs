@@ -7,13 +7,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::Ssd;
 use super::data_file::DataFile;
+use super::{Ssd, too_many_files};
 use crate::error::Result;
 use crate::format::manifest::FileMeta;
 use crate::io::raise_descriptor_limit_to;
 use crate::sync::by_team;
-use crate::units::CheckpointId;
+use crate::units::{CheckpointId, FileSlot};
 
 /// Descriptors of a reader's process for all that is no parameter file.
 pub(crate) const DESCRIPTORS_SPARE: u64 = 256;
@@ -51,9 +51,12 @@ impl Ssd {
         }
         let slotted = |meta: FileMeta| {
             let slot = self.versions().take_slot(&self.slots);
-            (meta, slot.unwrap_or(u32::MAX))
+            Ok((meta, slot.ok_or_else(too_many_files)?))
         };
-        let wanted: Vec<(FileMeta, u32)> = wanted.into_iter().map(slotted).collect();
+        let wanted = wanted
+            .into_iter()
+            .map(slotted)
+            .collect::<Result<Vec<_>>>()?;
         for file in self.open_all(&wanted, threads)? {
             self.versions().opened(&self.slots, file);
         }
@@ -62,7 +65,11 @@ impl Ssd {
 
     /// Opens files, several at a time; in their order. Of several that can't be opened the error is
     /// that of the first: whoever gets a later one has seen the earlier ones taken.
-    fn open_all(&self, wanted: &[(FileMeta, u32)], threads: usize) -> Result<Vec<Arc<DataFile>>> {
+    fn open_all(
+        &self,
+        wanted: &[(FileMeta, FileSlot)],
+        threads: usize,
+    ) -> Result<Vec<Arc<DataFile>>> {
         let next = AtomicUsize::new(0);
         let work = || {
             let mut done = Vec::new();

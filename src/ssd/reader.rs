@@ -14,7 +14,7 @@ use super::index::Files;
 use crate::error::{Error, Result};
 use crate::format::param_file;
 use crate::io::{DiskFile, Queue, is_out_of_descriptors};
-use crate::units::to_usize;
+use crate::units::{FileSlot, to_usize};
 
 /// Bytes between two wanted rows that are cheaper to read than to skip: an 8 KiB read costs 1.4
 /// of a 4 KiB one and a 16 KiB read 1.8 (measured with fio, see docs/BENCHMARKS.md), so 12 KiB break even.
@@ -55,12 +55,12 @@ struct Read {
 /// entry points to it.
 #[must_use]
 pub fn pin_files(files: &Files, wants: &[Want]) -> Vec<Arc<DataFile>> {
-    let mut slots: Vec<u32> = wants.iter().map(|w| w.location.slot()).collect();
+    let mut slots: Vec<FileSlot> = wants.iter().map(|w| w.location.slot()).collect();
     slots.sort_unstable();
     slots.dedup();
     slots
         .iter()
-        .filter_map(|s| files.get(*s as usize).cloned().flatten())
+        .filter_map(|s| files.get(s.index()).cloned().flatten())
         .collect()
 }
 

@@ -16,7 +16,7 @@ use super::hyper::HyperHistory;
 use super::tables::TableHistory;
 use crate::format::manifest::{CheckpointMeta, FileMeta, NOT_REMOVED};
 use crate::sync::RwLock;
-use crate::units::CheckpointId;
+use crate::units::{CheckpointId, FileSlot};
 
 /// The checkpoints that readers have, by name.
 pub type Cursors = BTreeMap<String, CheckpointId>;
@@ -45,7 +45,7 @@ pub struct Versions {
     /// Files that are not current, by number.
     retired: BTreeSet<u64>,
     /// Free slots below the highest.
-    free_slots: Vec<u32>,
+    free_slots: Vec<FileSlot>,
     /// Next file number.
     pub next_number: u64,
     /// File numbers below this are reserved durably.
@@ -85,7 +85,7 @@ impl Versions {
     }
 
     /// A slot for a new file; `slots` grows as needed.
-    pub fn take_slot(&mut self, slots: &Slots) -> Option<u32> {
+    pub fn take_slot(&mut self, slots: &Slots) -> Option<FileSlot> {
         if let Some(slot) = self.free_slots.pop() {
             return Some(slot);
         }
@@ -94,13 +94,13 @@ impl Versions {
             return None;
         }
         all.push(None);
-        u32::try_from(all.len() - 1).ok()
+        Some(FileSlot::new(all.len() - 1))
     }
 
     /// Adds a file to the current version.
     pub fn install(&mut self, slots: &Slots, file: Arc<DataFile>) {
         let mut all = slots.write().unwrap_or_else(PoisonError::into_inner);
-        all[file.slot as usize] = Some(Arc::clone(&file));
+        all[file.slot.index()] = Some(Arc::clone(&file));
         self.held_mut(file.meta.directory).enter(Arc::clone(&file));
         let state = FileState {
             meta: file.meta,
@@ -133,7 +133,7 @@ impl Versions {
         };
         let bytes = state.meta.bytes;
         let mut all = slots.write().unwrap_or_else(PoisonError::into_inner);
-        all[file.slot as usize] = Some(Arc::clone(&file));
+        all[file.slot.index()] = Some(Arc::clone(&file));
         state.file = Some(Arc::clone(&file));
         self.retired.remove(&number);
         let held = self.held_mut(file.meta.directory);
@@ -169,7 +169,7 @@ impl Versions {
                 "a file with live rows is never retired"
             );
             let mut all = slots.write().unwrap_or_else(PoisonError::into_inner);
-            all[file.slot as usize] = None;
+            all[file.slot.index()] = None;
             self.free_slots.push(file.slot);
             let held = self.held_mut(file.meta.directory);
             held.leave(&file);

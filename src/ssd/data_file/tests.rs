@@ -8,14 +8,17 @@ fn a_location_gives_back_slot_tombstone_and_entry() {
     for slot in [0, 1, 5, (1 << 24) - 1] {
         for entry in [0, 1, 7, u32::MAX] {
             for tombstone in [false, true] {
-                let location = Location::new(slot, tombstone, entry);
-                assert_eq!(location.slot(), slot);
+                let location = Location::new(FileSlot::new(slot), tombstone, entry);
+                assert_eq!(location.slot().index(), slot);
                 assert_eq!(location.entry(), entry);
                 assert_eq!(location.is_tombstone(), tombstone);
             }
         }
     }
-    assert_eq!(Location::new(3, true, 5).0, 3 << 40 | 1 << 39 | 5);
+    assert_eq!(
+        Location::new(FileSlot::new(3), true, 5).0,
+        3 << 40 | 1 << 39 | 5
+    );
     assert_eq!(SLOTS_MAX, 16_777_216);
 }
 

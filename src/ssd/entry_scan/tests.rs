@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::ssd::tests::rows::{Place, rows, tombstones};
-use crate::units::mix64;
+use crate::units::{FileSlot, mix64};
 
 #[test]
 fn all_entries_of_a_file_come_run_by_run_with_their_locations() {
@@ -24,7 +24,10 @@ fn all_entries_of_a_file_come_run_by_run_with_their_locations() {
         assert!(hashes.iter().eq(part.entries.iter().map(|(hash, _)| hash)));
         assert_eq!(batch.locations.len(), hashes.len());
         for location in &batch.locations {
-            assert_eq!(*location, Location::new(11, part.width == 0, entry));
+            assert_eq!(
+                *location,
+                Location::new(FileSlot::new(11), part.width == 0, entry)
+            );
             entry += 1;
         }
     }

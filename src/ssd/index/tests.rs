@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::ssd::tests::rows::{Place, tombstones};
+use crate::units::FileSlot;
 
 /// Two files of ten entries, at slots 1 and 2.
 fn files(place: &Place) -> Vec<Option<Arc<DataFile>>> {
@@ -20,7 +21,8 @@ fn every_change_of_a_location_counts_the_live_entries_of_both_files() {
     let files = files(&place);
     let first = files[1].clone().unwrap();
     let mut tally = Tally::of(&first);
-    let [one, two] = [1, 2].map(|slot| move |entry| Location::new(slot, true, entry));
+    let [one, two] =
+        [1, 2].map(|slot| move |entry| Location::new(FileSlot::new(slot), true, entry));
     let mut index = Index::new((100, 999));
     assert_eq!((index.is_empty(), index.len()), (true, 0));
     assert_eq!(index.repoint(&files, 100, one(0), &mut tally), None);
@@ -51,7 +53,7 @@ fn every_change_of_a_location_counts_the_live_entries_of_both_files() {
 
 #[test]
 fn an_index_is_built_of_keys_in_order_alone() {
-    let at = |entry| Location::new(4, false, entry);
+    let at = |entry| Location::new(FileSlot::new(4), false, entry);
     let mut builder = IndexBuilder::new((10, 99), 8);
     assert!(builder.push(10, at(1)) && builder.push(12, at(2)));
     assert!(!builder.push(12, at(3)) && !builder.push(11, at(3)) && !builder.push(100, at(3)));

@@ -5,7 +5,7 @@ use crate::io::Engine;
 use crate::io::sim::{Fault, SimDisk};
 use crate::ssd::open_files::OpenFiles;
 use crate::ssd::tests::rows::{Part, Place, row, rows, tombstones};
-use crate::units::unmix64;
+use crate::units::{FileSlot, to_usize, unmix64};
 
 const EIO: i32 = 5;
 const EMFILE: i32 = 24;
@@ -19,7 +19,7 @@ fn queue(depth: usize, buffer_bytes: usize) -> Box<dyn Queue> {
 /// Wants these entries of a file with one run, whose hashes are 0, 1, 2 and so on.
 fn wants(file: u32, width: usize, entries: &[u32]) -> Vec<Want> {
     let want = |entry: &u32| Want {
-        location: Location::new(file, false, *entry),
+        location: Location::new(FileSlot::new(to_usize(file)), false, *entry),
         key: unmix64(u64::from(*entry)),
         tag: file * 1000 + entry,
         row_f32s: u32::try_from(width).unwrap(),
@@ -69,7 +69,7 @@ fn a_read_begins_and_ends_where_the_device_can() {
     let file = place.shared(1, &parts);
     let plan = |entries: &[u32]| {
         let wants = entries.iter().map(|entry| Want {
-            location: Location::new(1, false, 30 + entry),
+            location: Location::new(FileSlot::new(1), false, 30 + entry),
             key: 0,
             tag: 0,
             row_f32s: 1,
@@ -83,7 +83,7 @@ fn a_read_begins_and_ends_where_the_device_can() {
     assert_eq!(plan(&[21, 22]), [(0, 4096, 1024, 0, 2)]);
     let mut queue = queue(1, 4096);
     let tombstone = Want {
-        location: Location::new(1, true, 7),
+        location: Location::new(FileSlot::new(1), true, 7),
         key: 0,
         tag: 0,
         row_f32s: 1,

@@ -3,6 +3,7 @@
 use super::*;
 use crate::ssd::tests::rows::{Part, Place, rows, tombstones};
 use crate::sync::thread;
+use crate::units::FileSlot;
 
 const STEP: u64 = 1 << 50;
 const ROWS: u64 = 10_000;
@@ -31,7 +32,7 @@ fn taken(walk: &mut SectionWalk, high: u64) -> Vec<(u64, u64)> {
 
 /// Hashes and locations of these entries of the run of [`even`].
 fn entries(of: std::ops::Range<u64>) -> Vec<(u64, u64)> {
-    let location = |i| Location::new(3, false, u32::try_from(FIRST + i).unwrap());
+    let location = |i| Location::new(FileSlot::new(3), false, u32::try_from(FIRST + i).unwrap());
     of.map(|i| (i * STEP, location(i).0)).collect()
 }
 
@@ -106,8 +107,8 @@ fn entries_come_with_their_locations_once_and_in_order_whatever_is_asked_for() {
     }
     let mut others = open(&file, 0, (5 * STEP, 699 * STEP), 2);
     let found = taken(&mut others, 699 * STEP);
-    let first = (5 * STEP, Location::new(3, true, 5).0);
-    let last = (699 * STEP, Location::new(3, true, 699).0);
+    let first = (5 * STEP, Location::new(FileSlot::new(3), true, 5).0);
+    let last = (699 * STEP, Location::new(FileSlot::new(3), true, 699).0);
     assert_eq!((found[0], found[694], found.len()), (first, last, 695));
 }
 
@@ -194,7 +195,7 @@ fn a_range_that_begins_earlier_than_guessed_is_looked_for_further_and_further_ba
     assert_eq!(reads, (4, 4 * BLOCK_BYTES));
     assert_eq!((walk.first, walk.next, walk.at), (400, 2, 100));
     let found = taken(&mut walk, u64::MAX);
-    let location = |entry| Location::new(3, true, entry).0;
+    let location = |entry| Location::new(FileSlot::new(3), true, entry).0;
     assert_eq!(found[0], ((1 << 63) + 100, location(500)));
     assert_eq!(found[9899], ((1 << 63) + 9999, location(10_399)));
     assert_eq!(found.len(), 9900);

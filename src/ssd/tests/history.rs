@@ -173,7 +173,8 @@ fn a_parameter_file_is_the_one_that_the_manifest_names_or_damaged() {
     let open = |change: &dyn Fn(&mut FileMeta)| {
         let mut meta = meta;
         change(&mut meta);
-        ssd.open_data(&meta, 0).map(|file| file.entries())
+        ssd.open_data(&meta, FileSlot::default())
+            .map(|file| file.entries())
     };
     assert_eq!(open(&|_| ()).unwrap(), 1000);
     let other = "not the one that the manifest recorded";
@@ -213,7 +214,9 @@ fn a_file_is_opened_once_others_gave_their_descriptors_back() {
     let second = flush(&ssd, 0, 0..10);
     let open = |errno| {
         disk.fail_at(disk.calls(), Fault::Error(errno), false);
-        let opened = ssd.open_data(&second.meta, 0).map(|file| file.meta.number);
+        let opened = ssd
+            .open_data(&second.meta, FileSlot::default())
+            .map(|file| file.meta.number);
         disk.clear_faults();
         opened
     };

@@ -13,7 +13,7 @@ use crate::format::{FileIdentity, data_file_name};
 use crate::io::sim::SimDisk;
 use crate::io::{Directory, Disk, OpenMode};
 use crate::ssd::data_file::DataFile;
-use crate::units::{CheckpointId, unmix64};
+use crate::units::{CheckpointId, FileSlot, to_usize, unmix64};
 
 pub const STORE: [u8; 16] = [7; 16];
 const BLOCK_BYTES: usize = 4096;
@@ -132,7 +132,7 @@ impl Place {
         self.disk.write_file(&path, &bytes).unwrap();
         let name = data_file_name(number);
         let file = self.directory.open(&name, OpenMode::ReadDirect).unwrap();
-        let slot = u32::try_from(number).unwrap();
+        let slot = FileSlot::new(to_usize(number));
         DataFile::new(slot, meta, footer, identity, path, file, true)
     }
 

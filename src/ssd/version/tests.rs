@@ -36,10 +36,10 @@ fn ranks_rise_and_slots_are_used_again() {
     assert_eq!(versions.next_rank, 8);
     let slots = Slots::default();
     let mut take = || versions.take_slot(&slots).unwrap();
-    assert_eq!([take(), take(), take()], [0, 1, 2]);
-    versions.free_slots.push(1);
+    assert_eq!([take(), take(), take()], [0, 1, 2].map(FileSlot::new));
+    versions.free_slots.push(FileSlot::new(1));
     let mut take = || versions.take_slot(&slots).unwrap();
-    assert_eq!([take(), take()], [1, 3]);
+    assert_eq!([take(), take()], [1, 3].map(FileSlot::new));
     let all = slots.read().unwrap();
     assert_eq!(all.len(), 4);
 }
@@ -105,7 +105,10 @@ fn files_are_installed_retired_and_taken_away() {
     assert!(versions.take_garbage().is_empty());
     assert_eq!((usage(&versions), versions.files.len()), ((1, 1000, 0), 1));
     let third = install(&mut versions, &slots, 6, 0);
-    assert_eq!((third.slot, first.slot, second.slot), (1, 0, 1));
+    assert_eq!(
+        [third.slot, first.slot, second.slot].map(FileSlot::index),
+        [1, 0, 1]
+    );
 }
 
 #[test]

@@ -196,7 +196,7 @@ impl Compactor {
         for gone in &forgotten {
             let mut guard = self.core.shards[range_of(gone.hash, self.core.shards.len())].lock();
             let files = self.core.ssd.file_slots();
-            let Some(input) = files[gone.from.slot() as usize].as_deref() else {
+            let Some(input) = files[gone.from.slot().index()].as_deref() else {
                 continue;
             };
             let mut tally = Tally::of(input);

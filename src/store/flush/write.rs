@@ -16,7 +16,7 @@ use crate::ssd::data_file::Location;
 use crate::ssd::held::Tally;
 use crate::ssd::writer::FileWriter;
 use crate::sync::{Mutex, by_team};
-use crate::units::{narrow, unmix64};
+use crate::units::{FileSlot, narrow, unmix64};
 
 /// Rows copied out per locking of a shard.
 const COPY_ROWS: usize = 512;
@@ -285,12 +285,12 @@ impl Flusher {
         Ok(())
     }
 
-    fn settle(&self, written: &[Written], slot: Option<u32>) {
+    fn settle(&self, written: &[Written], slot: Option<FileSlot>) {
         for chunk in written.chunk_by(|a, b| a.shard == b.shard) {
             for some in chunk.chunks(1024) {
                 let mut guard = self.core.shards[usize::from(some[0].shard)].lock();
                 let files = self.core.ssd.file_slots();
-                let new = slot.and_then(|slot| files[slot as usize].as_deref());
+                let new = slot.and_then(|slot| files[slot.index()].as_deref());
                 let mut tally = new.map(Tally::of);
                 for (i, w) in some.iter().enumerate() {
                     if let Some(ahead) = some.get(i + AHEAD_ROWS) {

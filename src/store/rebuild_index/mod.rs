@@ -26,7 +26,7 @@ use crate::ssd::sections::entries_in;
 use crate::ssd::snapshot_ranges::{SnapshotRanges, tell_damaged};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, by_team};
-use crate::units::{CheckpointId, narrow, part_range, to_usize};
+use crate::units::{CheckpointId, FileSlot, narrow, part_range, to_usize};
 
 mod sort;
 mod unit;
@@ -388,12 +388,12 @@ impl<'a> Plan<'a> {
         self.dropped.get(table).copied().unwrap_or(false)
     }
 
-    fn rank(&self, slot: u32) -> u64 {
-        self.ranks.get(slot as usize).copied().unwrap_or(0)
+    fn rank(&self, slot: FileSlot) -> u64 {
+        self.ranks.get(slot.index()).copied().unwrap_or(0)
     }
 
-    fn path(&self, slot: u32) -> &Path {
-        let file = self.files.get(slot as usize).and_then(Option::as_ref);
+    fn path(&self, slot: FileSlot) -> &Path {
+        let file = self.files.get(slot.index()).and_then(Option::as_ref);
         file.map_or(self.rebuild.core.ssd.root.path(), |file| &file.path)
     }
 }

@@ -17,7 +17,7 @@ use crate::ssd::scan::KeyScan;
 use crate::store::open;
 use crate::store::parts::Parts;
 use crate::store::{Store, Update};
-use crate::units::{CheckpointId, mix64};
+use crate::units::{CheckpointId, FileSlot, mix64};
 
 const ROOT: &str = "/store";
 
@@ -75,7 +75,7 @@ pub(super) fn check(disk: &Io, options: &RuntimeOptions) -> Result<usize> {
         found.len(),
         expected.len()
     );
-    let mut live: BTreeMap<u32, u64> = BTreeMap::new();
+    let mut live: BTreeMap<FileSlot, u64> = BTreeMap::new();
     for location in found.values() {
         *live.entry(location.slot()).or_default() += 1;
     }

@@ -141,7 +141,7 @@ impl Target<'_> {
         if !self.builder.push(hash, to) {
             return Err(self.out_of_order(hash, to));
         }
-        self.live[to.slot() as usize] += 1;
+        self.live[to.slot().index()] += 1;
         Ok(())
     }
 
@@ -160,7 +160,7 @@ impl Target<'_> {
                 return Err(self.out_of_order(hash, Location(first)));
             }
             for (_, to) in single {
-                self.live[Location(*to).slot() as usize] += 1;
+                self.live[Location(*to).slot().index()] += 1;
             }
             young = rest;
             if let Some((hash, to)) = self.newest(&mut young)? {
@@ -371,6 +371,7 @@ fn buckets((low, high): (u64, u64), count: u64) -> impl Iterator<Item = u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::units::FileSlot;
 
     #[test]
     fn a_range_is_cut_into_equal_buckets_that_end_with_it() {
@@ -387,12 +388,12 @@ mod tests {
     #[test]
     fn a_location_of_the_index_snapshot_is_one_of_an_entry_that_is_there() {
         let place = Place {
-            base: Location::new(5, false, 0).0,
+            base: Location::new(FileSlot::new(5), false, 0).0,
             rows: (10, 5),
             tombstones: (15, 3),
         };
-        let row = |entry| Some(Location::new(5, false, entry));
-        let tombstone = |entry| Some(Location::new(5, true, entry));
+        let row = |entry| Some(Location::new(FileSlot::new(5), false, entry));
+        let tombstone = |entry| Some(Location::new(FileSlot::new(5), true, entry));
         for (raw, expected) in [
             (9, None),
             (10, row(10)),
