@@ -3,6 +3,8 @@
 //! - Pins and promised slots are never more than slots. So one promised slot in a shard is enough for
 //!   any number of rows there: it is neither pinned nor another's, and flushes free it again.
 //! - Where rows never leave memory, each that is not there needs a slot of its own.
+//! - Each shard with a key has a slot promised or a row pinned until the gate is held: nobody drops the
+//!   table or gives it other slots in between, since it is in use.
 //! - All shards have room, or none is promised any.
 
 use std::sync::Arc;
@@ -20,7 +22,8 @@ use crate::units::{Slot, mix64, range_of};
 #[derive(Debug, Default)]
 pub struct ShardRoom {
     promised: Count,
-    /// Rows that are leased, and would have no slot if they were not any more.
+    /// Rows that are leased, and would have no slot if they were not any more; or one row, where
+    /// all are in memory to stay.
     pinned: Vec<Slot>,
     /// Whether each new row takes one of the promised slots, and keeps it.
     takes: bool,
@@ -174,6 +177,10 @@ fn promise_all(
             asked,
             capacity,
         });
+    }
+    if asked == 0 {
+        room.pinned.extend(slots.first());
+        entry.cache.pin(&room.pinned);
     }
     entry.reserve(asked);
     *room.promised.get_mut() = asked;
