@@ -111,6 +111,11 @@ impl SnapshotRoom {
         self.paced.load(Ordering::Relaxed)
     }
 
+    /// Whoever writes a snapshot is to break it off.
+    pub(super) fn break_off(&self) {
+        self.stop.store(true, Ordering::Release);
+    }
+
     fn put_in_force(&self, parts: &[SnapshotPart]) {
         for (home, held) in self.held.iter().enumerate() {
             let lies_here = |p: &&SnapshotPart| p.home(self.held.len()) == Some(home);
@@ -239,13 +244,12 @@ impl Ssd {
         if let Some(held) = snapshots.held.get(home) {
             held.writing.store(written, Ordering::Relaxed);
         }
-        if snapshots.stop.load(Ordering::Acquire) {
-            return Err(Error::Cancelled);
-        }
+        self.check_snapshot_wanted()?;
         let doubled = snapshots.gave_way.load(Ordering::Relaxed).min(DOUBLED_MAX);
         let more_bytes = bytes.saturating_sub(written);
         let whole_bytes = snapshots.writing_bytes().saturating_add(more_bytes);
-        let asked_bytes = whole_bytes.saturating_mul(1 << doubled) + more_bytes;
+        let asked_bytes = whole_bytes.saturating_mul(1 << doubled);
+        let asked_bytes = asked_bytes.saturating_add(more_bytes);
         if self.disk_bytes_max != 0 {
             let usage = self.usage();
             let used_bytes = usage.current_bytes + usage.pinned_bytes + snapshots.bytes();
@@ -259,6 +263,17 @@ impl Ssd {
         }
     }
 
+    /// Fails where the snapshot being written is to be broken off.
+    ///
+    /// # Errors
+    /// `Cancelled`.
+    pub(super) fn check_snapshot_wanted(&self) -> Result<()> {
+        match self.snapshots.stop.load(Ordering::Acquire) {
+            true => Err(Error::Cancelled),
+            false => Ok(()),
+        }
+    }
+
     /// Removes the index snapshot, and breaks off one being written, so that somebody else has
     /// their room; false if there was none. An open reads key blocks instead.
     pub fn take_snapshot_room(&self) -> bool {
@@ -267,7 +282,7 @@ impl Ssd {
             return false;
         }
         let before = snapshots.gave_way.load(Ordering::Acquire);
-        snapshots.stop.store(true, Ordering::Release);
+        snapshots.break_off();
         let work = snapshots.work.lock();
         let _work = work.unwrap_or_else(PoisonError::into_inner);
         snapshots.stop.store(false, Ordering::Release);

@@ -338,6 +338,7 @@ impl SnapshotWriter<'_> {
 
 /// The old part's entries of one table, in order, as long as their file is in the version.
 struct Old<'a> {
+    ssd: &'a Ssd,
     scan: Option<SnapshotScan>,
     at: usize,
     ranks: HashMap<u64, u64>,
@@ -353,6 +354,8 @@ impl Old<'_> {
         loop {
             if self.at == scan.entries.len() {
                 self.at = 0;
+                // Nothing may be written for as long as entries are stepped over.
+                self.ssd.check_snapshot_wanted()?;
                 if !scan.step()? {
                     self.scan = None;
                     return Ok(None);
@@ -392,6 +395,7 @@ fn ordinal(numbers: &[u64], number: u64) -> u32 {
 fn merge(writer: &mut SnapshotWriter<'_>, source: &mut Source, numbers: &[u64]) -> Result<()> {
     let files = source.files.iter();
     let mut old = Old {
+        ssd: writer.ssd,
         scan: source.old.take(),
         at: 0,
         ranks: files.map(|f| (f.meta.number, f.meta.rank)).collect(),
@@ -455,3 +459,6 @@ fn merge(writer: &mut SnapshotWriter<'_>, source: &mut Source, numbers: &[u64]) 
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;
