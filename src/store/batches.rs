@@ -148,7 +148,7 @@ impl Store {
     pub fn contains(&self, table: TableId, keys: &[u64]) -> Result<Vec<bool>> {
         check_keys(keys.len())?;
         let table = self.parts.core.table(table)?;
-        self.call(|parts| Ok(parts.puller.contains(&table, keys)))
+        self.call(|parts| parts.puller.contains(&table, keys))
     }
 
     /// Forgets keys: they have the initialiser's row again. Returns how many were known.

@@ -15,7 +15,10 @@ const REMOVE_KEYS: usize = 4096;
 
 impl Puller {
     /// Which keys were pushed and not removed since.
-    pub fn contains(&self, table: &Table, keys: &[u64]) -> Vec<bool> {
+    ///
+    /// # Errors
+    /// `InvalidArgument` where the table is dropped meanwhile.
+    pub fn contains(&self, table: &Table, keys: &[u64]) -> Result<Vec<bool>> {
         let mut known = vec![false; keys.len()];
         for (part, cell) in split(keys, self.core.shards.len())
             .parts
@@ -38,7 +41,9 @@ impl Puller {
                 };
             }
         }
-        known
+        // Its rows may have gone while they were looked for; it is marked before they go.
+        table.check_there()?;
+        Ok(known)
     }
 
     /// Forgets keys; returns how many were known.
@@ -67,7 +72,7 @@ impl Puller {
 
     fn remove_some(&self, table: &Arc<Table>, keys: &[u64]) -> Result<u64> {
         // Keys that are not known need no tombstone and no slot.
-        let known = self.contains(table, keys);
+        let known = self.contains(table, keys)?;
         let keys: Vec<u64> = keys
             .iter()
             .zip(&known)
