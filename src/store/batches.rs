@@ -128,7 +128,8 @@ impl Store {
     /// No I/O: a look-up in memory per key.
     ///
     /// # Errors
-    /// `InvalidArgument` for a table of another store, and for 2^32 keys or more.
+    /// `InvalidArgument` for a table of another store, one that is dropped, also meanwhile, and for 2^32
+    /// keys or more.
     ///
     /// # Examples
     /// ```

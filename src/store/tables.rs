@@ -11,7 +11,8 @@ impl Store {
     /// its name; a table of the same name and descriptor is found instead.
     ///
     /// # Cost
-    /// All rows leave memory, the dirty ones to SSD. Nothing where the table is there.
+    /// All rows leave memory, the dirty ones to SSD: most of them before pushes, puts and checkpoints
+    /// are held up. Nothing where the table is there.
     ///
     /// # Durability
     /// With the next checkpoint.
@@ -125,8 +126,8 @@ impl Store {
     /// dropped.
     ///
     /// # Cost
-    /// All rows leave memory; dirty ones of the other tables go to SSD, its own are not written. Waits
-    /// for a running checkpoint. The index forgets its keys: a look at each. No row is read, and none is
+    /// All rows leave memory; dirty ones of the other tables go to SSD, most of them before pushes, puts
+    /// and checkpoints are held up; its own are not written. Waits for a running checkpoint. The index forgets its keys: a look at each. No row is read, and none is
     /// written for it: its rows in files are stale from now on, and compaction leaves them behind once it takes
     /// the file; a file goes when no retained checkpoint needs it.
     ///

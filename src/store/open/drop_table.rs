@@ -18,6 +18,12 @@ impl Parts {
         self.core.table(id)?;
         self.core.check_writable()?;
         self.puller.wait_cancelled();
+        let what = "a table can't be dropped";
+        if self.puller.outstanding() > 0 {
+            self.check_not_in_use(what)?;
+        }
+        // What there is to write is written while the others work; little is left for below.
+        self.flusher.flush_all_but(Some(id))?;
         {
             // As where a table is made: no checkpoint runs, no batch is admitted, nothing is pushed.
             let _role = self.checkpointer.wait_idle();
@@ -25,11 +31,7 @@ impl Parts {
             let _admission = self.puller.admission_alone();
             let _whole = self.core.gate_alone();
             let table = self.core.table(id)?;
-            let count = self.in_use();
-            if count > 0 {
-                let what = "a table can't be dropped";
-                return Err(ArgumentError::LeasesOutstanding { what, count }.into());
-            }
+            self.check_not_in_use(what)?;
             self.flusher.flush_all_but(Some(id))?;
             // Nobody writes rows of it while they go.
             let _writer = self.flusher.lock_writer();
@@ -41,6 +43,7 @@ impl Parts {
 
     /// Takes memory and rows of a table away. Nobody reads, changes or writes rows meanwhile.
     fn take_away(&self, table: &Table) -> Result<()> {
+        // First of all: whoever finds no rows finds the mark.
         table.set_dropped(true);
         let rebuilt = self.rebuild_caches(&self.core.all_tables());
         if rebuilt.is_err() {

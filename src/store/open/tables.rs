@@ -92,6 +92,12 @@ impl Parts {
         }
         self.core.check_writable()?;
         self.puller.wait_cancelled();
+        let what = "a table can't be created";
+        if self.puller.outstanding() > 0 {
+            self.check_not_in_use(what)?;
+        }
+        // What there is to write is written while the others work; little is left for below.
+        self.flusher.flush_all()?;
         // No checkpoint runs, no batch is admitted, nothing is pushed while the slots move.
         let _role = self.checkpointer.wait_idle();
         let _alarm = self.core.ssd.poison.alarm();
@@ -101,11 +107,7 @@ impl Parts {
         if plan.changes_nothing() {
             return Ok(found);
         }
-        let count = self.in_use();
-        if count > 0 {
-            let what = "a table can't be created";
-            return Err(ArgumentError::LeasesOutstanding { what, count }.into());
-        }
+        self.check_not_in_use(what)?;
         if plan.tables.len() > TABLES_MAX {
             let what = format!("a store has at most {TABLES_MAX} tables, dropped ones included");
             return Err(ArgumentError::Other { what }.into());
@@ -155,6 +157,17 @@ impl Parts {
     pub fn rebuild_caches(&self, tables: &[Arc<Table>]) -> Result<()> {
         let buffers = self.workers.bytes() + self.flusher.buffer_bytes();
         self.core.rebuild_caches(tables, buffers)
+    }
+
+    /// Fails while leases or tickets are out, or a batch needs rows.
+    ///
+    /// # Errors
+    /// `InvalidArgument` with their number, and what can't be done.
+    pub fn check_not_in_use(&self, what: &'static str) -> Result<()> {
+        match self.in_use() {
+            0 => Ok(()),
+            count => Err(ArgumentError::LeasesOutstanding { what, count }.into()),
+        }
     }
 
     /// Leases and tickets that are out, and rows that a batch needs.
