@@ -53,7 +53,9 @@ test_seconds_max=${HPS_MUTANTS_SECONDS:-60}
 tests_of() { # module
   case $1 in
     format) echo open_reader damage open formats torn_writes crash ;;
-    ssd) echo open_reader damage open torn_writes crash maintenance missing_directory reads ;;
+    ssd)
+      echo open_reader damage open open_or_create torn_writes crash maintenance missing_directory reads
+      ;;
     store)
       echo store open model crash stress maintenance observe waits panics panics_in_calls damage \
         open_files no_room bad_disk missing_directory
@@ -89,13 +91,15 @@ export CARGO_TARGET_DIR=$target CARGO_INCREMENTAL=1 CARGO_TERM_PROGRESS_WHEN=nev
 export PROPTEST_CASES=${PROPTEST_CASES:-32}
 asked_workloads=${HPS_CRASH_WORKLOADS:-}
 
-# All mutants of a module, in an order that the seed draws.
+# All mutants of a module, in an order that the seed draws. Modules that src/lib.rs names twice, public
+# for tests and private without, are listed twice, made twice, and counted once.
 list() { # module
   cargo mutants --no-config --list --file "src/$1/**/*.rs" --file "src/$1.rs" \
     --exclude 'src/**/*tests.rs' --exclude 'src/**/tests/*.rs' \
     --exclude-re 'impl (std::)?(fmt::)?(Debug|Display) for' |
     { grep -v ': delete field' || true; } |
     { grep -E "${HPS_MUTANTS_ONLY:-.}" || true; } |
+    sort -u |
     shuf --random-source=<(yes "$seed $1")
 }
 
@@ -138,7 +142,7 @@ of() { # result, names
   shift
   for name in "$@"; do
     grep -v ': delete field' "$out/$name/mutants.out/$result.txt" 2>/dev/null || true
-  done
+  done | sort -u
 }
 
 # Draws until enough mutants of a module have compiled, or there are no more.

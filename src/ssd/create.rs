@@ -189,3 +189,6 @@ pub(crate) fn write_root(
         .map_err(|e| refused("rename", root, &path, 0, e))?;
     sync(root)
 }
+
+#[cfg(test)]
+mod tests;
