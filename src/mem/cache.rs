@@ -4,16 +4,25 @@
 //! - `counts` is exact after every call: every change of a state goes through `change`.
 //! - Used slots are rows (found by hash) or frozen copies (found through their list only).
 
+mod config;
+
+pub use config::CacheConfig;
+
+#[cfg(any(test, feature = "sim"))]
+use config::bytes_for;
+
 use super::buckets::Buckets;
-use super::lists::{HEADS, Rows};
+#[cfg(any(test, feature = "sim"))]
+use super::lists::HEADS;
+use super::lists::Rows;
 use super::policy::{AnyPolicy, Policy};
 #[cfg(any(test, feature = "sim"))]
 use super::row_state::ListKind;
 use super::row_state::{Counts, Flags, RowState};
 use super::slab::Slab;
-use crate::error::{ArgumentError, Error, Result};
+use crate::error::Result;
 use crate::options::PolicyKind;
-use crate::units::{Slot, to_usize};
+use crate::units::Slot;
 
 /// Rows that the policy names at once.
 pub(super) const NAMED_ROWS: usize = 64;
@@ -24,24 +33,6 @@ const FLUSH_STEP_SHARE: usize = 16;
 const LOW_SHARE: usize = 4;
 /// States announced ahead of the one that is changed.
 pub(super) const AHEAD_STATES: usize = 16;
-/// Slots are numbered by u32 with a few numbers reserved.
-const CAPACITY_MAX: usize = 1 << 31;
-
-/// What a [`TableCache`] is made from.
-#[derive(Clone, Debug)]
-pub struct CacheConfig {
-    /// f32-sized words of a row: 1 or more.
-    pub row_f32s: usize,
-    /// All memory of the cache: slab, states, hash table, lists and frequency memory.
-    pub bytes: u64,
-    /// Which rows leave first.
-    pub policy: PolicyKind,
-    /// Rows taken per flush; 0: a sixteenth of the rows. At most half of them. The low-water mark,
-    /// see [`TableCache::below_low_water`], is a share of it.
-    pub flush_step_rows: usize,
-    /// The least and the greatest hash of the shard.
-    pub range: (u64, u64),
-}
 
 /// The rows of one table in one shard that are in memory; see [`crate::mem`].
 #[derive(Debug)]
@@ -64,33 +55,6 @@ pub struct TableCache {
     freed: Slot,
 }
 
-fn bytes_for(rows: usize, row_f32s: usize, policy: PolicyKind) -> u64 {
-    let bytes = Slab::f32s_for(rows, row_f32s) * size_of::<f32>()
-        + (rows + HEADS) * size_of::<RowState>()
-        + Buckets::words_for(rows) * size_of::<u64>()
-        + AnyPolicy::bytes_for_rows(policy, rows)
-        + NAMED_ROWS * size_of::<Slot>()
-        + size_of::<TableCache>();
-    bytes as u64
-}
-
-/// Asks for the memory of a cache and gives it back: a vector that can't be had aborts the process.
-fn check_memory(bytes: u64) -> Result<()> {
-    let mut asked = Vec::<u8>::new();
-    let size = to_usize(bytes);
-    let had = asked.try_reserve_exact(size).is_ok();
-    // Else the compiler may leave both out.
-    std::hint::black_box(&asked);
-    if had {
-        return Ok(());
-    }
-    Err(Error::InvalidArgument(ArgumentError::Option {
-        name: "cache_bytes",
-        value: format!("{bytes} bytes for one table in one shard"),
-        why: String::from("the system does not give so much memory"),
-    }))
-}
-
 impl TableCache {
     /// Makes an empty cache with as many slots as fit into `config.bytes`.
     ///
@@ -103,31 +67,8 @@ impl TableCache {
             config.range.0 <= config.range.1,
             "a shard's range is not empty"
         );
-        let bytes_for = |rows| bytes_for(rows, config.row_f32s, config.policy);
-        let (mut fits, mut fails) = (0, CAPACITY_MAX);
-        while fails - fits > 1 {
-            let middle = fits + (fails - fits) / 2;
-            if bytes_for(middle) <= config.bytes {
-                fits = middle;
-            } else {
-                fails = middle;
-            }
-        }
-        if fits == 0 {
-            let why = format!(
-                "one row of {} f32s needs {} bytes",
-                config.row_f32s,
-                bytes_for(1)
-            );
-            let value = format!("{} bytes for one table in one shard", config.bytes);
-            return Err(Error::InvalidArgument(ArgumentError::Option {
-                name: "cache_bytes",
-                value,
-                why,
-            }));
-        }
-        let capacity = fits;
-        check_memory(bytes_for(capacity))?;
+        let capacity = config.slots()?;
+        config.check_memory(capacity)?;
         let step = match config.flush_step_rows {
             0 => capacity / FLUSH_STEP_SHARE,
             rows => rows.min(capacity / 2),

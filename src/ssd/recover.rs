@@ -22,7 +22,7 @@ use super::manifest_reader::{check_sanity, read_current};
 use super::open_files::OpenFiles;
 use super::open_reader::lock_checkpoint;
 use super::snapshot_room::SnapshotRoom;
-use super::tables::TableState;
+use super::tables::{TableState, check_computable};
 use super::version::Versions;
 use crate::error::{Error, Holder, Result};
 use crate::format::current::Current;
@@ -180,8 +180,7 @@ fn assemble(
         (true, Some(checkpoint)) => replay.tables.view(checkpoint.id),
         _ => replay.tables.now(),
     };
-    let there = || tables.iter().filter(|table| !table.is_dropped);
-    there().try_for_each(|table| table.descriptor.check_computable())?;
+    check_computable(&tables)?;
     versions.tables = replay.tables;
     versions.hyper = replay.hyper;
     versions.cursors = replay.cursors;

@@ -30,6 +30,20 @@ impl Ssd {
         Ok(self.versions().tables.view(id))
     }
 
+    /// The tables as they are after a rollback, by number. `now`: as they are by now, those included that
+    /// no checkpoint knows.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an unknown checkpoint.
+    pub fn tables_rolled_back(
+        &self,
+        id: CheckpointId,
+        now: &[TableState],
+    ) -> Result<Vec<TableState>> {
+        self.retained(id)?;
+        Ok(self.versions().tables.going_on_from(id, now).now())
+    }
+
     /// Makes a retained checkpoint the last one, durably. Later checkpoints are forgotten; the
     /// store must be opened anew afterwards. `tables`: all of them by number, those included that no
     /// checkpoint knows.

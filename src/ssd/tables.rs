@@ -29,6 +29,15 @@ pub fn descriptors(tables: &[TableState]) -> Vec<TableDescriptor> {
         .collect()
 }
 
+/// Fails where this build can't compute with the rows of one of them that is there.
+///
+/// # Errors
+/// `UnsupportedTable`.
+pub fn check_computable(tables: &[TableState]) -> crate::error::Result<()> {
+    let mut there = tables.iter().filter(|table| !table.is_dropped);
+    there.try_for_each(|table| table.descriptor.check_computable())
+}
+
 /// A table through all times.
 #[derive(Clone, Debug)]
 struct Life {

@@ -153,9 +153,14 @@ impl Store {
     /// The store opens at that checkpoint once this returns.
     ///
     /// # Errors
-    /// `InvalidArgument` (unknown checkpoint, leases or tickets outstanding), `Io`, `NoSpace`,
-    /// `Poisoned`, `ReadOnly`. The handle is gone then too, as if dropped: ask
-    /// [`Store::checkpoints`] first.
+    /// Before anything is changed: `InvalidArgument` (unknown checkpoint, leases or tickets outstanding,
+    /// a cache too small for a dropped table that comes back), `UnsupportedTable` (one that comes back
+    /// and that this build can't compute with), `NoSpace`, `Poisoned`, `ReadOnly`.
+    ///
+    /// The store is opened after the change. `Corrupt` or `Locked` from there leaves it rolled back; after
+    /// `Io` only an open shows whether it is.
+    ///
+    /// After an error the handle is gone, as if dropped: ask [`Store::checkpoints`] first.
     ///
     /// # Examples
     /// ```
@@ -188,7 +193,7 @@ impl Store {
     /// The files as they are to be; the store is closed then.
     fn roll_back(&mut self, id: CheckpointId) -> Result<(Io, Arc<dyn Directory>, RuntimeOptions)> {
         let core = Arc::clone(&self.parts.core);
-        core.check_writer()?;
+        core.check_writable()?;
         self.parts.puller.wait_cancelled();
         let count = self.parts.puller.outstanding();
         if count > 0 {
@@ -198,14 +203,19 @@ impl Store {
             }
             .into());
         }
+        self.finish_checkpoint();
         let (io, root) = (core.ssd.io.clone(), Arc::clone(&core.ssd.root));
+        let now = core.table_states();
+        let then = core.ssd.tables_rolled_back(id, &now)?;
         let options = RuntimeOptions {
-            tables: core.table_options_at(id),
+            tables: core.table_options_of(&then),
             ..core.options.clone()
         };
+        // Once CURRENT is written, the caller has that store and no other.
+        open::check(&self.parts, &then, &options)?;
         self.stop();
         let uuid = io.disk.fresh_uuid();
-        core.ssd.rollback(id, uuid, &core.table_states())?;
+        core.ssd.rollback(id, uuid, &now)?;
         core.ssd.release_locks();
         Ok((io, root, options))
     }

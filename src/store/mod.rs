@@ -384,10 +384,18 @@ impl Store {
         core.changes.any() && core.check_process().is_ok()
     }
 
-    fn stop(&mut self) {
+    /// Waits for a running checkpoint.
+    fn finish_checkpoint(&self) {
         let core = &self.parts.core;
         if !core.read_only && !core.options.inline {
             drop(self.parts.checkpointer.wait_idle());
+        }
+    }
+
+    fn stop(&mut self) {
+        self.finish_checkpoint();
+        let core = &self.parts.core;
+        if !core.read_only && !core.options.inline {
             self.parts.checkpointer.wait_snapshots();
         }
         core.close();

@@ -210,6 +210,38 @@ impl Core {
         saturate(share) / self.shards.len() as u64
     }
 
+    /// What a table's cache in one shard is made from, beside the others of these tables.
+    fn cache_config(
+        &self,
+        tables: &[Arc<Table>],
+        table: usize,
+        buffer_bytes: u64,
+        range: (u64, u64),
+    ) -> CacheConfig {
+        CacheConfig {
+            row_f32s: tables[table].descriptor.row_f32s(),
+            bytes: self.table_bytes(tables, table, buffer_bytes),
+            policy: tables[table].tuning().policy,
+            flush_step_rows: self.flush_step_rows(tables, table),
+            range,
+        }
+    }
+
+    /// Fails where [`Core::rebuild_caches`] would not have room for these tables. Asks for no memory.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when a table's share holds no row.
+    pub fn check_caches(&self, tables: &[Arc<Table>], buffer_bytes: u64) -> Result<()> {
+        // Shards have equal shares.
+        let range = part_range(0, self.shards.len()).into_inner();
+        let there = (0..).zip(tables).filter(|(_, table)| !table.is_dropped());
+        for (i, table) in there {
+            let slots = self.cache_config(tables, i, buffer_bytes, range).slots();
+            slots.map_err(|e| of_table(e, &table.descriptor.name))?;
+        }
+        Ok(())
+    }
+
     /// Gives every table its slots anew, in the memory that I/O buffers leave. No row is resident that
     /// is not clean, no lease is out.
     ///
@@ -227,13 +259,7 @@ impl Core {
                     caches.push(TableCache::without_slots(row_f32s, range));
                     continue;
                 }
-                let config = CacheConfig {
-                    row_f32s: tables[table].descriptor.row_f32s(),
-                    bytes: self.table_bytes(tables, table, buffer_bytes),
-                    policy: tables[table].tuning().policy,
-                    flush_step_rows: self.flush_step_rows(tables, table),
-                    range,
-                };
+                let config = self.cache_config(tables, table, buffer_bytes, range);
                 let cache = TableCache::new(&config);
                 caches.push(cache.map_err(|e| of_table(e, &tables[table].descriptor.name))?);
             }

@@ -8,7 +8,7 @@ use crate::error::{ArgumentError, Error, Result};
 use crate::options::{HyperParameters, RuntimeOptions, TableOptions};
 use crate::ssd::tables::TableState;
 use crate::sync::{Mutex, MutexGuard, RwLock};
-use crate::units::{CheckpointId, TableId};
+use crate::units::TableId;
 
 /// Options of single tables, by name.
 type OptionsByName = BTreeMap<String, TableOptions>;
@@ -127,11 +127,9 @@ impl Core {
         self.set_tables(tables);
     }
 
-    /// The options of single tables as they are to be after a rollback: those in force, under the names
-    /// of that checkpoint.
-    pub fn table_options_at(&self, id: CheckpointId) -> BTreeMap<String, TableOptions> {
-        let states = self.table_states();
-        let view = self.ssd.versions().tables.going_on_from(id, &states).now();
+    /// The options of single tables as they are to be after a rollback to these: those in force, under
+    /// the names that the tables have then.
+    pub fn table_options_of(&self, rolled_back: &[TableState]) -> BTreeMap<String, TableOptions> {
         let mut options = self.tables.options().clone();
         let tables = self.all_tables();
         for table in tables.iter().filter(|t| !t.is_dropped()) {
@@ -139,7 +137,7 @@ impl Core {
         }
         for table in &tables {
             let own = table.tuning().options;
-            match view.get(table.id.0 as usize) {
+            match rolled_back.get(table.id.0 as usize) {
                 Some(then) if !then.is_dropped => {
                     options.insert(then.descriptor.name.clone(), own);
                 }

@@ -25,7 +25,7 @@ use crate::options::{
 };
 use crate::row::check_hyper;
 use crate::ssd::recover::{self, OpenRequest, Recovered};
-use crate::ssd::tables::TableState;
+use crate::ssd::tables::{TableState, check_computable};
 use crate::units::{CheckpointId, TableId, narrow, to_usize};
 
 /// The I/O engine asked for, or its plain twin where the kernel refuses it.
@@ -166,16 +166,7 @@ pub fn open(
 /// `Io`, `Corrupt`, `InvalidArgument`.
 fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> Result<Parts> {
     let ssd = recovered.ssd;
-    if recovered.tables.len() > TABLES_MAX {
-        let what = format!("{} tables, at most {TABLES_MAX}", recovered.tables.len());
-        return Err(Error::corrupt(ssd.root.path(), 0, what));
-    }
-    let tables: Vec<Arc<Table>> = recovered
-        .tables
-        .iter()
-        .enumerate()
-        .map(|(i, state)| Arc::new(table_of(i, state, &options)))
-        .collect();
+    let tables = make_tables(&recovered.tables, &options, ssd.root.path())?;
     report_hyper(&tables, &recovered.hyper);
     let workers = Workers::new(&ssd, &options, &tables)?;
     let interval = recovered.checkpoint.as_ref().map_or(1, |c| c.interval + 1);
@@ -183,6 +174,35 @@ fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> Resu
     let parts = Parts::new(core, workers)?;
     parts.rebuild_caches(&tables)?;
     Ok(parts)
+}
+
+/// Fails where [`open`] would refuse a store with these tables, which lies where this open one does,
+/// for the sake of its tables and options.
+///
+/// # Errors
+/// `InvalidArgument`, `UnsupportedTable`, `Corrupt`.
+pub fn check(parts: &Parts, states: &[TableState], options: &RuntimeOptions) -> Result<()> {
+    validate(options)?;
+    check_computable(states)?;
+    let tables = make_tables(states, options, parts.core.ssd.root.path())?;
+    parts.check_caches(&tables)
+}
+
+/// The tables that a checkpoint knows, by number, without slots for rows.
+///
+/// # Errors
+/// `Corrupt` in `path` where they are too many.
+fn make_tables(
+    states: &[TableState],
+    options: &RuntimeOptions,
+    path: &Path,
+) -> Result<Vec<Arc<Table>>> {
+    if states.len() > TABLES_MAX {
+        let what = format!("{} tables, at most {TABLES_MAX}", states.len());
+        return Err(Error::corrupt(path, 0, what));
+    }
+    let table = |(i, state)| Arc::new(table_of(i, state, options));
+    Ok(states.iter().enumerate().map(table).collect())
 }
 
 /// A table that a checkpoint knows, perhaps as one that was dropped.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::super::Parts;
 use super::super::core::{ShardCell, Table, point};
+use super::super::workers::Workers;
 use super::{make_table, validate_table};
 use crate::error::{ArgumentError, Result};
 use crate::options::{RuntimeOptions, TABLES_MAX, TableDescriptor, TableOptions};
@@ -168,6 +169,16 @@ impl Parts {
             0 => Ok(()),
             count => Err(ArgumentError::LeasesOutstanding { what, count }.into()),
         }
+    }
+
+    /// Fails where a store that is opened with these tables would have no room for their rows.
+    ///
+    /// # Errors
+    /// As [`Parts::rebuild_caches`].
+    pub fn check_caches(&self, tables: &[Arc<Table>]) -> Result<()> {
+        let workers = Workers::bytes_for(&self.core.options, tables);
+        let buffers = workers + self.flusher.buffer_bytes();
+        self.core.check_caches(tables, buffers)
     }
 
     /// Leases and tickets that are out, and rows that a batch needs.

@@ -54,7 +54,7 @@ impl QueueShape {
         let needed = longest.unwrap_or(0).max(512) + 2 * 4096;
         let cache = to_usize(options.cache_bytes);
         // All read buffers together take about a sixteenth of the cache.
-        let queues = (1 + PREFETCH_POOLS) * options.threads;
+        let queues = QueueShape::queues(options);
         let share = cache / (16 * queues * options.io_depth);
         let bytes = share
             .clamp(4096, 32 << 10)
@@ -69,6 +69,16 @@ impl QueueShape {
             depth,
             buffer_bytes: bytes,
         }
+    }
+
+    /// Queues of a store, over all pools.
+    const fn queues(options: &RuntimeOptions) -> usize {
+        (1 + PREFETCH_POOLS) * options.threads
+    }
+
+    /// Memory of the buffers of all queues.
+    fn bytes(self, options: &RuntimeOptions) -> u64 {
+        (QueueShape::queues(options) * self.depth * self.buffer_bytes) as u64
     }
 }
 
@@ -156,6 +166,11 @@ impl Workers {
     /// Memory of all queues' buffers.
     pub fn bytes(&self) -> u64 {
         self.pools().bytes()
+    }
+
+    /// What [`Workers::bytes`] is in a store with these options and tables.
+    pub fn bytes_for(options: &RuntimeOptions, tables: &[Arc<Table>]) -> u64 {
+        QueueShape::of(options, tables).bytes(options)
     }
 }
 

@@ -1,0 +1,94 @@
+//! How many slots fit into the memory of a cache?
+
+use super::super::buckets::Buckets;
+use super::super::lists::HEADS;
+use super::super::policy::AnyPolicy;
+use super::super::row_state::RowState;
+use super::super::slab::Slab;
+use super::{NAMED_ROWS, TableCache};
+use crate::error::{ArgumentError, Error, Result};
+use crate::options::PolicyKind;
+use crate::units::{Slot, to_usize};
+
+/// Slots are numbered by u32 with a few numbers reserved.
+const CAPACITY_MAX: usize = 1 << 31;
+
+/// What a [`TableCache`] is made from.
+#[derive(Clone, Debug)]
+pub struct CacheConfig {
+    /// f32-sized words of a row: 1 or more.
+    pub row_f32s: usize,
+    /// All memory of the cache: slab, states, hash table, lists and frequency memory.
+    pub bytes: u64,
+    /// Which rows leave first.
+    pub policy: PolicyKind,
+    /// Rows taken per flush; 0: a sixteenth of the rows. At most half of them. The low-water mark,
+    /// see [`TableCache::below_low_water`], is a share of it.
+    pub flush_step_rows: usize,
+    /// The least and the greatest hash of the shard.
+    pub range: (u64, u64),
+}
+
+/// Memory of a cache of so many rows.
+pub(super) fn bytes_for(rows: usize, row_f32s: usize, policy: PolicyKind) -> u64 {
+    let bytes = Slab::f32s_for(rows, row_f32s) * size_of::<f32>()
+        + (rows + HEADS) * size_of::<RowState>()
+        + Buckets::words_for(rows) * size_of::<u64>()
+        + AnyPolicy::bytes_for_rows(policy, rows)
+        + NAMED_ROWS * size_of::<Slot>()
+        + size_of::<TableCache>();
+    bytes as u64
+}
+
+/// Asks for memory and gives it back: a vector that can't be had aborts the process.
+fn check_memory(bytes: u64) -> Result<()> {
+    let mut asked = Vec::<u8>::new();
+    let size = to_usize(bytes);
+    let had = asked.try_reserve_exact(size).is_ok();
+    // Else the compiler may leave both out.
+    std::hint::black_box(&asked);
+    if had {
+        return Ok(());
+    }
+    Err(Error::InvalidArgument(ArgumentError::Option {
+        name: "cache_bytes",
+        value: format!("{bytes} bytes for one table in one shard"),
+        why: String::from("the system does not give so much memory"),
+    }))
+}
+
+impl CacheConfig {
+    fn bytes_for(&self, rows: usize) -> u64 {
+        bytes_for(rows, self.row_f32s, self.policy)
+    }
+
+    /// Fails where the system does not give the memory for so many slots.
+    pub(super) fn check_memory(&self, slots: usize) -> Result<()> {
+        check_memory(self.bytes_for(slots))
+    }
+
+    /// Slots that fit into `bytes`: 1 or more.
+    ///
+    /// # Errors
+    /// `InvalidArgument` naming the bytes needed if not even one row fits.
+    pub fn slots(&self) -> Result<usize> {
+        let (mut fits, mut fails) = (0, CAPACITY_MAX);
+        while fails - fits > 1 {
+            let middle = fits + (fails - fits) / 2;
+            if self.bytes_for(middle) <= self.bytes {
+                fits = middle;
+            } else {
+                fails = middle;
+            }
+        }
+        if fits > 0 {
+            return Ok(fits);
+        }
+        let (row_f32s, needed) = (self.row_f32s, self.bytes_for(1));
+        Err(Error::InvalidArgument(ArgumentError::Option {
+            name: "cache_bytes",
+            value: format!("{} bytes for one table in one shard", self.bytes),
+            why: format!("one row of {row_f32s} f32s needs {needed} bytes"),
+        }))
+    }
+}
