@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use criterion::{Criterion, Throughput};
 use files::{ROW_F32S, Scratch};
+use hps::FileNumber;
 use hps::mix64;
 use hps::ssd::compaction::{Candidate, Limits, choose};
 use hps::ssd::data_file::DataFile;
@@ -26,7 +27,7 @@ const WINDOW_BYTES: u64 = 512 << 10;
 fn choice(criterion: &mut Criterion) {
     let files: Vec<Candidate> = (0..1000)
         .map(|number| Candidate {
-            number,
+            number: FileNumber(number),
             bytes: 32 << 20,
             live_bytes: mix64(number) % (30 << 20),
         })

@@ -13,12 +13,13 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput};
 use files::{ROW_F32S, Scratch};
+use hps::FileNumber;
 use hps::format::FileIdentity;
 use hps::format::param_file::{KEYS_PER_BLOCK, encode_key_block, encode_record, record_stride};
 use hps::mix64;
 
 fn in_memory(criterion: &mut Criterion) {
-    let identity = FileIdentity::new([7; 16], 1);
+    let identity = FileIdentity::new([7; 16], FileNumber(1));
     let mut record = vec![0; record_stride(ROW_F32S * 4)];
     let row = [0.5; ROW_F32S];
     let mut group = criterion.benchmark_group("flush");

@@ -19,14 +19,14 @@ use hps::format::param_file::{decode_record, encode_record, record_stride};
 use hps::ssd::data_file::{DataFile, Location};
 use hps::ssd::index::IndexBuilder;
 use hps::ssd::reader::{RowBatch, RowReader, Want};
-use hps::{FileSlot, mix64, unmix64};
+use hps::{FileNumber, FileSlot, mix64, unmix64};
 
 /// Reads in flight and the largest of them, as a store has them.
 const DEPTH: usize = 64;
 const BUFFER_BYTES: usize = 32 << 10;
 
 fn decode(criterion: &mut Criterion) {
-    let identity = FileIdentity::new([7; 16], 1);
+    let identity = FileIdentity::new([7; 16], FileNumber(1));
     let mut record = vec![0; record_stride(ROW_F32S * 4)];
     encode_record(&mut record, 42, &[0.5; ROW_F32S], &identity, 4096);
     let mut row = [0.0; ROW_F32S];

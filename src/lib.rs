@@ -96,7 +96,7 @@ pub use store::{
 #[cfg(feature = "sim")]
 #[doc(hidden)]
 pub use units::FileSlot;
-pub use units::{CheckpointId, TableId, mix64, part_range, unmix64};
+pub use units::{CheckpointId, FileNumber, TableId, mix64, part_range, unmix64};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

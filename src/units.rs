@@ -153,6 +153,43 @@ impl FileSlot {
     }
 }
 
+/// A file of one store. Parameter files, manifests, meta files and parts of index snapshots draw their
+/// numbers from one series, which rises from 1 on; none is used twice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileNumber(pub u64);
+
+impl FileNumber {
+    /// Stands where there is no file.
+    pub(crate) const NONE: FileNumber = FileNumber(0);
+
+    /// The first of the series.
+    pub(crate) const FIRST: FileNumber = FileNumber(1);
+
+    /// The number after this one.
+    pub(crate) const fn next(self) -> FileNumber {
+        self.plus(1)
+    }
+
+    /// The number so many after this one. What a store is opened with is bounded, so that the series
+    /// does not come to its end.
+    pub(crate) const fn plus(self, count: u64) -> FileNumber {
+        FileNumber(self.0 + count)
+    }
+
+    /// This number, which becomes the one after it.
+    pub(crate) fn take(&mut self) -> FileNumber {
+        let taken = *self;
+        *self = taken.next();
+        taken
+    }
+}
+
+impl fmt::Display for FileNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// A table of one store; its number on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableId(pub u32);
@@ -230,6 +267,17 @@ mod tests {
     #[should_panic(expected = "slots are numbered by 32 bits")]
     fn there_is_no_slot_beyond_32_bits() {
         let _none = Slot::new(u32::MAX as usize);
+    }
+
+    #[test]
+    fn numbers_of_files_are_taken_from_the_series_one_by_one() {
+        let mut next = FileNumber::FIRST;
+        let taken = [next.take(), next.take(), next.take()];
+        assert_eq!(taken, [1, 2, 3].map(FileNumber));
+        assert_eq!(next, taken[2].next());
+        assert_eq!(next.plus(16), FileNumber(20));
+        assert!(FileNumber::NONE < FileNumber::FIRST && FileNumber::default() == FileNumber::NONE);
+        assert_eq!(format!("{next} {next:>3} {next:03}"), "4   4 004");
     }
 
     #[test]

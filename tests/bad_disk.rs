@@ -80,7 +80,7 @@ fn spoil(disk: &SimDisk, file: &FileInfo) {
 
 /// Bytes of the current files of a directory, and those that their live rows stand for; files that
 /// are left out do not count.
-fn bytes_of(store: &Store, directory: u32, left_out: &[u64]) -> (u64, u64) {
+fn bytes_of(store: &Store, directory: u32, left_out: &[FileNumber]) -> (u64, u64) {
     let files = store.files().into_iter();
     let files = files.filter(|f| f.current && f.directory == directory);
     let files = files.filter(|f| !left_out.contains(&f.number));
@@ -88,7 +88,7 @@ fn bytes_of(store: &Store, directory: u32, left_out: &[u64]) -> (u64, u64) {
 }
 
 /// Waits until a directory is inside its bound, and two files.
-fn is_bounded(store: &Store, directory: u32, left_out: &[u64]) {
+fn is_bounded(store: &Store, directory: u32, left_out: &[FileNumber]) {
     let until = Instant::now() + Duration::from_secs(20);
     loop {
         let (bytes, live) = bytes_of(store, directory, left_out);

@@ -182,7 +182,7 @@ fn newer(like: &Path, bytes: &[u8], at: usize) -> Vec<u8> {
 fn earlier(files: &Files, current: &Current, checkpoint: CheckpointId) -> (u64, Current) {
     let path = find(files, "manifest").remove(0);
     let committed = usize::try_from(current.manifest_bytes).unwrap();
-    let id = identity(current.manifest_number);
+    let id = identity(current.manifest_number.0);
     let mut reader = ManifestReader::new(&files[&path][..committed], &id).unwrap();
     while let Some(edit) = reader.next_edit().unwrap() {
         if let Edit::Checkpoint(meta) = edit

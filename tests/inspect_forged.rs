@@ -52,7 +52,7 @@ fn found(disk: &SimDisk, scope: Scope) -> Vec<(Severity, PathBuf, Option<u64>, S
 fn forge_record(disk: &SimDisk, path: &Path, index: u64, key: Option<u64>, weight: f32) -> u64 {
     let (uuid, _) = committed(disk);
     let number = path.file_stem().unwrap().to_str().unwrap();
-    let identity = FileIdentity::new(uuid, number.parse().unwrap());
+    let identity = FileIdentity::new(uuid, FileNumber(number.parse().unwrap()));
     let offset = 4096 + index * STRIDE;
     let at = usize::try_from(offset).unwrap();
     let mut bytes = disk.read_file(path).unwrap();
@@ -187,7 +187,7 @@ fn rows_of_another_size_than_their_table_are_damage() {
 struct Snapshot {
     checkpoint: CheckpointId,
     directory: u32,
-    covered: Vec<u64>,
+    covered: Vec<FileNumber>,
     entries: Vec<SnapshotEntry>,
 }
 
@@ -195,6 +195,7 @@ struct Snapshot {
 fn forge_snapshot(disk: &SimDisk, change: impl FnOnce(&mut Snapshot)) -> PathBuf {
     let path = only(disk, "snapshot");
     let number = path.file_stem().unwrap().to_str().unwrap().parse().unwrap();
+    let number = FileNumber(number);
     let identity = FileIdentity::new(committed(disk).0, number);
     let bytes = disk.read_file(&path).unwrap();
     let mut blocks = bytes.chunks_exact(4096);
@@ -252,7 +253,7 @@ fn check_snapshot(disk: &SimDisk, path: PathBuf, what: String) {
 
 #[test]
 fn an_index_snapshot_that_puts_a_key_elsewhere_than_its_newest_copy_is_damaged() {
-    let changes: [fn(&mut SnapshotEntry, &[u64]); 3] = [
+    let changes: [fn(&mut SnapshotEntry, &[FileNumber]); 3] = [
         |entry, _| entry.entry += 1,
         |entry, _| entry.tombstone = true,
         |entry, _| entry.ordinal ^= 1,
@@ -350,7 +351,7 @@ fn keys_of_files_that_an_index_snapshot_does_not_list_are_not_compared() {
     // A file that has left the version says nothing of where its keys are.
     let disk = store(with_snapshots());
     forge_snapshot(&disk, |snapshot| {
-        *snapshot.covered.last_mut().unwrap() += 900;
+        snapshot.covered.last_mut().unwrap().0 += 900;
         for entry in &mut snapshot.entries {
             entry.entry += entry.ordinal;
         }
@@ -395,7 +396,7 @@ fn a_manifest_with_a_part_of_a_directory_or_a_number_that_can_not_be_is_damaged(
         forge(&disk, |edits| {
             edits.push(Edit::Snapshot {
                 directory,
-                number,
+                number: FileNumber(number),
                 bytes: 12_288,
                 checksum: 0,
             });

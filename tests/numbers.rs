@@ -69,14 +69,14 @@ fn all_edits(tiny: &Tiny) -> Files {
     let mut files = tiny.files.clone();
     let current_path = Path::new(ROOT).join("CURRENT");
     let current = Current::decode(&files[&current_path], &STORE).unwrap();
-    let id = identity(current.manifest_number);
+    let id = identity(current.manifest_number.0);
     let path = Path::new(ROOT).join(format!("{:012}.manifest", current.manifest_number));
     let committed = usize::try_from(current.manifest_bytes).unwrap();
     let reader = ManifestReader::new(&files[&path][..committed], &id).unwrap();
     let mut edits: Vec<Edit> = reader.map(|edit| edit.unwrap()).collect();
     let place = edits.len() - 1;
     let removed = Edit::RemoveFile {
-        number: 2,
+        number: FileNumber(2),
         removed: CheckpointId(3),
     };
     edits.insert(place, removed);
@@ -100,7 +100,9 @@ fn all_edits(tiny: &Tiny) -> Files {
         },
     ];
     edits.splice(place..place, tables);
-    edits.push(Edit::DropFile { number: 2 });
+    edits.push(Edit::DropFile {
+        number: FileNumber(2),
+    });
     let (out, digest) = encode_manifest(current.version, &edits, &id);
     let current = Current {
         manifest_bytes: out.len() as u64,

@@ -145,7 +145,7 @@ fn a_newer_format_is_refused_by_version() {
     let file = dir.path().join("CURRENT");
     let mut bytes = std::fs::read(&file).unwrap();
     bytes[16] = 3; // The version, with a checksum that a later build would write.
-    let seed = FileIdentity::new(store.uuid, 0).seed(Kind::Current, 0);
+    let seed = FileIdentity::new(store.uuid, FileNumber(0)).seed(Kind::Current, 0);
     let sum = checksum(&bytes[8..], seed);
     bytes[..8].copy_from_slice(&sum.to_le_bytes());
     std::fs::write(&file, &bytes).unwrap();

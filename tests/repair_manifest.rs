@@ -137,7 +137,7 @@ fn what_current_commits_and_no_manifest_has_is_told_and_its_numbers_are_not_used
         let stem = |p: PathBuf| p.file_stem().unwrap().to_str().unwrap().parse::<u64>();
         new.map(|p| stem(p).unwrap()).max().unwrap()
     };
-    assert!(numbers(".manifest") >= committed.file_number_limit);
+    assert!(numbers(".manifest") >= committed.file_number_limit.0);
 }
 
 /// A CURRENT of an earlier time, whose manifest is gone: the repair gave out file numbers that files
@@ -181,7 +181,7 @@ fn numbers_of_an_old_current_are_not_used_again() {
     let new = new.filter(|p| p.extension().is_some_and(|e| e == "meta"));
     let number = |p: PathBuf| p.file_stem().unwrap().to_str().unwrap().parse::<u64>();
     let number = new.map(|p| number(p).unwrap()).max().unwrap();
-    assert!(number >= newest.file_number_limit, "{number} {newest:?}");
+    assert!(number >= newest.file_number_limit.0, "{number} {newest:?}");
     let found = of_sim(&disk, &place, next.id);
     assert_eq!(found.len(), rows.len() + 400);
     assert!(rows.iter().all(|(at, row)| found.get(at) == Some(row)));
@@ -195,7 +195,7 @@ fn numbers_beyond_reason_are_an_error() {
     let (store, current) = committed(&disk);
     let forged = [
         Current {
-            file_number_limit: u64::MAX,
+            file_number_limit: FileNumber(u64::MAX),
             ..current
         },
         Current {

@@ -80,8 +80,13 @@ fn named(disk: &SimDisk, root: &str, extension: &str) -> Vec<PathBuf> {
 }
 
 /// Its number.
-fn number(path: &Path) -> u64 {
-    path.file_stem().unwrap().to_str().unwrap().parse().unwrap()
+fn number(path: &Path) -> FileNumber {
+    FileNumber(path.file_stem().unwrap().to_str().unwrap().parse().unwrap())
+}
+
+/// So many numbers later.
+fn number_after(number: FileNumber, count: u64) -> FileNumber {
+    FileNumber(number.0 + count)
 }
 
 /// What its CURRENT says.
@@ -160,7 +165,10 @@ fn the_numbers_of_a_repair_are_those_of_what_it_did() {
     assert_eq!(number(shared), number(first));
     assert_eq!(number(written), before.file_number_limit);
     let after = current(&disk, BESIDE);
-    assert_eq!(after.manifest_number, before.file_number_limit + 1);
+    assert_eq!(
+        after.manifest_number,
+        number_after(before.file_number_limit, 1)
+    );
     assert_eq!(after.next_checkpoint_id, before.next_checkpoint_id);
     assert_ne!(after.timeline, before.timeline);
     assert_eq!((after.checkpoint_id, after.step), (CheckpointId(2), 20));
@@ -241,19 +249,21 @@ fn numbers_that_may_have_been_used_are_left_out() {
     let mut most = before.manifest_number;
     for kind in ["rows", "meta", "manifest", "snapshot"] {
         let numbers = named(&disk, ROOT, kind).into_iter();
-        most = numbers.map(|path| number(&path)).fold(most, u64::max);
+        most = numbers
+            .map(|path| number(&path))
+            .fold(most, FileNumber::max);
     }
     // A file of a data directory that no manifest knows, such as one that a flush has left.
     let stray = Path::new(ROOT)
         .join("b")
-        .join(format!("{:012}.rows", most + 3));
+        .join(format!("{:012}.rows", number_after(most, 3)));
     disk.write_file(&stray, b"cut off").unwrap();
     disk.remove(&Path::new(ROOT).join("CURRENT")).unwrap();
     let repaired = built(&disk, RepairOptions::default());
     assert!(repaired.lost_nothing(), "{repaired:?}");
     assert_eq!(repaired.checkpoints_kept, [CheckpointId(1)]);
     let after = current(&disk, BESIDE);
-    assert_eq!(after.manifest_number, most + 3 + 2 * RESERVED);
+    assert_eq!(after.manifest_number, number_after(most, 3 + 2 * RESERVED));
     // One more may have been begun.
     assert_eq!(after.next_checkpoint_id, CheckpointId(4));
     assert_eq!(after.checkpoint_id, CheckpointId(2));
@@ -270,7 +280,7 @@ fn an_empty_meta_file_is_a_new_one() {
     assert!(repaired.meta_lost && !repaired.lost_nothing());
     assert_eq!(repaired.checkpoints_kept, [CheckpointId(1)]);
     drop(repaired);
-    let new: Vec<u64> = named(&disk, BESIDE, "meta")
+    let new: Vec<FileNumber> = named(&disk, BESIDE, "meta")
         .iter()
         .map(|p| number(p))
         .collect();
@@ -451,13 +461,16 @@ fn a_file_is_written_once_with_what_newer_copies_replaced() {
     };
     assert_eq!(repaired.entries_saved, 2 * ALL - 1);
     assert_eq!(repaired.checkpoints_dropped, [CheckpointId(1)]);
-    let new: Vec<u64> = named(&disk, BESIDE, "rows")
+    let new: Vec<FileNumber> = named(&disk, BESIDE, "rows")
         .iter()
         .map(|p| number(p))
         .collect();
     assert_eq!(new[1], free);
     assert_eq!(new.len(), 2);
-    assert_eq!(current(&disk, BESIDE).manifest_number, free + 1);
+    assert_eq!(
+        current(&disk, BESIDE).manifest_number,
+        number_after(free, 1)
+    );
     drop(repaired);
     let found = of_sim(&disk, Path::new(BESIDE), CheckpointId(2));
     let differ = right.iter().filter(|(at, row)| found.get(at) != Some(row));

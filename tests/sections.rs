@@ -82,7 +82,7 @@ fn add_sections(disk: &SimDisk) -> Vec<FileMeta> {
             let (body, tail) = bytes.split_at(usize::try_from(meta.footer_offset).unwrap());
             let (mut footer, _) = Footer::decode(tail, &id, meta.footer_offset).unwrap();
             let mut out = body.to_vec();
-            for (kind, content) in contents(meta.number) {
+            for (kind, content) in contents(meta.number.0) {
                 let (mut digest, offset) = (Digest::new(), out.len() as u64);
                 digest.update(&content);
                 footer.sections.push(Section {
@@ -168,7 +168,7 @@ fn sections(disk: &SimDisk, root: &Path) -> usize {
         }
         let number = path.file_stem().unwrap().to_str().unwrap().parse().unwrap();
         let bytes = disk.read_file(path).unwrap();
-        let id = FileIdentity::new(store, number);
+        let id = FileIdentity::new(store, FileNumber(number));
         let at = bytes.len() - BLOCK_BYTES;
         let (footer, _) = Footer::decode(&bytes[at..], &id, at as u64).unwrap();
         count += footer.sections.len();

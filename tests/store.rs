@@ -423,7 +423,7 @@ fn a_rollback_finds_a_file_number_however_many_were_used() {
             checkpoint: None,
         };
         let recovered = recover::open(&disk, root, &request).unwrap();
-        let mut last = 0;
+        let mut last = FileNumber(0);
         for _ in 0..used {
             let number = recovered.ssd.take_number().unwrap();
             assert!(number > last);

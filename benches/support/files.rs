@@ -7,7 +7,7 @@ use hps::format::manifest::FileMeta;
 use hps::io::Io;
 use hps::ssd::data_file::DataFile;
 use hps::ssd::writer::FileWriter;
-use hps::{CheckpointId, FileSlot, unmix64};
+use hps::{CheckpointId, FileNumber, FileSlot, unmix64};
 
 /// f32s of a row: 64 weights and their AdaGrad state.
 pub const ROW_F32S: usize = 128;
@@ -29,7 +29,7 @@ impl Scratch {
 
     /// Writes a file of rows that rise by hash; its rank is its number, its slot one less.
     pub fn write(&mut self, number: u64, hashes: &[u64]) -> Arc<DataFile> {
-        let identity = FileIdentity::new([7; 16], number);
+        let identity = FileIdentity::new([7; 16], FileNumber(number));
         let place = self.io.disk.open_dir(self.directory.path()).unwrap();
         let name = format!("{number}.param");
         let mut queue = self.io.engine.queue(4, 512 << 10).unwrap();
@@ -41,7 +41,7 @@ impl Scratch {
         let done = writer.finish().unwrap();
         let footer = &done.footer;
         let meta = FileMeta {
-            number,
+            number: FileNumber(number),
             directory: 0,
             rank: number,
             bytes: done.bytes,

@@ -10,18 +10,23 @@
 
 use hps::format::index_snapshot::{
     COVERED_PER_BLOCK, SnapshotEntry, SnapshotFooter, decode_covered_block, decode_entry_block,
-    decode_snapshot_header, encode_covered_block, encode_entry_block, encode_snapshot_footer,
-    encode_image_header, encode_part_header,
+    decode_snapshot_header, encode_covered_block, encode_entry_block, encode_image_header,
+    encode_part_header, encode_snapshot_footer,
 };
 use hps::format::{BLOCK_BYTES, Decoded};
-use hps::{CheckpointId, mix64};
-use hps_fuzz::{SNAPSHOT, Input, forge, identity, is_of_newest_version, padded};
+use hps::{CheckpointId, FileNumber, mix64};
+use hps_fuzz::{Input, SNAPSHOT, forge, identity, is_of_newest_version, padded};
 use libfuzzer_sys::fuzz_target;
 
 /// Most blocks of an input.
 const BLOCKS_MAX: usize = 12;
 
-type Snapshot = (CheckpointId, Option<u32>, Vec<u64>, Vec<(u32, Vec<SnapshotEntry>)>);
+type Snapshot = (
+    CheckpointId,
+    Option<u32>,
+    Vec<FileNumber>,
+    Vec<(u32, Vec<SnapshotEntry>)>,
+);
 
 /// Reads an index snapshot as the engine does: header, files, entries, footer.
 fn read(file: &[u8]) -> Decoded<Option<Snapshot>> {
@@ -69,7 +74,9 @@ fn write((checkpoint, directory, numbers, tables): &Snapshot) -> Vec<u8> {
 }
 
 fn check(file: &[u8]) {
-    let Ok(Some(snapshot)) = read(file) else { return };
+    let Ok(Some(snapshot)) = read(file) else {
+        return;
+    };
     let again = write(&snapshot);
     let ends = [file, &file[file.len() - BLOCK_BYTES..]];
     if ends.into_iter().all(is_of_newest_version) {

@@ -6,6 +6,7 @@
 
 #![no_main]
 
+use hps::FileNumber;
 use hps::format::DIRECTORIES_MAX;
 use hps::format::checksum::{FileIdentity, Kind, ZERO_STORE};
 use hps::format::identity::{PART_BYTES, STORE_BYTES, StoreIdentity, decode_part, encode_part};
@@ -43,7 +44,7 @@ fuzz_target!(|input: &[u8]| {
         let mut bytes = padded(file, STORE_BYTES);
         fix(
             &mut bytes,
-            &FileIdentity::new(ZERO_STORE, 0),
+            &FileIdentity::new(ZERO_STORE, FileNumber(0)),
             Kind::Identity,
             0,
         );

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use hps::FileNumber;
 use hps::format::checksum::{Digest, FileIdentity, Kind, ZERO_STORE, checksum, roll};
 use hps::format::footer::FOOTER_MAGIC;
 use hps::format::meta::META_HEADER_BYTES;
@@ -170,13 +171,18 @@ pub fn store(files: &mut Files, root: &Path) {
             .file_name()
             .map_or_else(String::new, |n| n.to_string_lossy().into());
         match (name.as_str(), parse_file_name(&name)) {
-            (STORE_NAME, _) => fix(bytes, &FileIdentity::new(ZERO_STORE, 0), Kind::Identity, 0),
+            (STORE_NAME, _) => fix(
+                bytes,
+                &FileIdentity::new(ZERO_STORE, FileNumber(0)),
+                Kind::Identity,
+                0,
+            ),
             (PART_NAME, _) => {
                 let index = u64_at(bytes, 48);
                 fix(bytes, &identity(index), Kind::Part, 0);
             }
             (_, Some((kind, number))) => {
-                let id = identity(number);
+                let id = identity(number.0);
                 let sum = match kind {
                     FileKind::Rows => rows(bytes, &id),
                     FileKind::Meta => meta(bytes, &id),
@@ -198,7 +204,9 @@ pub fn store(files: &mut Files, root: &Path) {
         return;
     };
     let number = u64_at(&current, 64);
-    if let Some(bytes) = files.get_mut(&root.join(file_name(FileKind::Manifest, number))) {
+    if let Some(bytes) =
+        files.get_mut(&root.join(file_name(FileKind::Manifest, FileNumber(number))))
+    {
         let committed = usize::try_from(u64_at(&current, 72)).unwrap_or(usize::MAX);
         let committed = committed.min(bytes.len());
         let digest = records(
@@ -213,7 +221,7 @@ pub fn store(files: &mut Files, root: &Path) {
                     7 | 9 => (FileKind::Meta, 24, 40),
                     _ => return,
                 };
-                if let Some(sum) = sums.get(&(file, u64_at(payload, number_at))) {
+                if let Some(sum) = sums.get(&(file, FileNumber(u64_at(payload, number_at)))) {
                     put_u64(payload, sum_at, *sum);
                 }
             },

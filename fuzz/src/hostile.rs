@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
+use hps::FileNumber;
 use hps::format::{FileKind, file_name};
 
 use crate::Input;
@@ -108,7 +109,7 @@ fn change(files: &mut Files, input: &mut Input<'_>) {
         _ => {
             let copy = bytes.clone();
             let kind = FileKind::ALL[input.below(FileKind::ALL.len())];
-            let name = file_name(kind, input.number(1));
+            let name = file_name(kind, FileNumber(input.number(1)));
             let beside = path.parent().unwrap_or(Path::new(ROOT)).join(name);
             files.insert(beside, copy);
         }

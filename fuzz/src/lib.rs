@@ -5,6 +5,7 @@
 //!   changes its files.
 //! - Nothing here reads a clock or draws a random number: an input always does the same.
 
+use hps::FileNumber;
 use hps::format::checksum::{FileIdentity, Kind};
 use hps::format::layout::seal;
 
@@ -28,7 +29,7 @@ pub const SNAPSHOT: u64 = 9;
 /// The identity of a file of [`STORE`].
 #[must_use]
 pub fn identity(number: u64) -> FileIdentity {
-    FileIdentity::new(STORE, number)
+    FileIdentity::new(STORE, FileNumber(number))
 }
 
 /// Bytes of the fuzzer, read from the front.

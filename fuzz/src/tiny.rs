@@ -20,8 +20,8 @@ use hps::io::sim::SimDisk;
 use hps::ssd::create::{Unfinished, create};
 use hps::ssd::edits::Replay;
 use hps::{
-    CheckpointId, Initialiser, Optimizer, RuntimeOptions, Store, TableDescriptor, TableId, Update,
-    mix64,
+    CheckpointId, FileNumber, Initialiser, Optimizer, RuntimeOptions, Store, TableDescriptor,
+    TableId, Update, mix64,
 };
 
 use crate::forge::Files;
@@ -199,7 +199,7 @@ impl Tiny {
         let root = Path::new(ROOT);
         let current_path = root.join(CURRENT_NAME);
         let current = Current::decode(&self.files[&current_path], &STORE).expect("CURRENT");
-        let id = identity(current.manifest_number);
+        let id = identity(current.manifest_number.0);
         let path = root.join(file_name(FileKind::Manifest, current.manifest_number));
         let committed = usize::try_from(current.manifest_bytes).expect("small");
         let reader = ManifestReader::new(&self.files[&path][..committed], &id).expect("manifest");
@@ -214,7 +214,7 @@ impl Tiny {
             .into_values()
             .filter(|f| f.in_checkpoint(first))
             .collect();
-        let number = current.file_number_limit - 1;
+        let number = FileNumber(current.file_number_limit.0 - 1);
         let (bytes, checksum) = self.snapshot(number, first, &covered);
         let edit = Edit::Snapshot {
             directory: 0,
@@ -244,16 +244,16 @@ impl Tiny {
 
     fn snapshot(
         &self,
-        number: u64,
+        number: FileNumber,
         checkpoint: CheckpointId,
         covered: &[FileMeta],
     ) -> (Vec<u8>, u64) {
-        let id = identity(number);
+        let id = identity(number.0);
         let count = u32::try_from(covered.len()).expect("few files");
         let (header, mut tally) = index_snapshot::encode_part_header(&id, checkpoint, 0, count);
         let mut out = header.to_vec();
         let mut block = vec![0; BLOCK_BYTES];
-        let numbers: Vec<u64> = covered.iter().map(|file| file.number).collect();
+        let numbers: Vec<FileNumber> = covered.iter().map(|file| file.number).collect();
         encode_covered_block(&mut block, &numbers, &id, &mut tally);
         out.extend_from_slice(&block);
         // The newest home of each key, in the order of (table, mix64(key)).
@@ -282,7 +282,7 @@ impl Tiny {
     /// The entries of a parameter file, with their tables.
     fn entries(&self, file: &FileMeta, ordinal: u32) -> Vec<(u32, SnapshotEntry)> {
         let path = PathBuf::from(PART).join(file_name(FileKind::Rows, file.number));
-        let (bytes, id) = (&self.files[&path], identity(file.number));
+        let (bytes, id) = (&self.files[&path], identity(file.number.0));
         let at = |offset: u64| usize::try_from(offset).expect("small");
         let tail = &bytes[at(file.footer_offset)..];
         let (footer, _) = Footer::decode(tail, &id, file.footer_offset).expect("footer");

@@ -9,7 +9,7 @@
 use xxhash_rust::xxh3::xxh3_128;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-use crate::units::mix64;
+use crate::units::{FileNumber, mix64};
 
 /// The store of structures that are read before the store is known (the file `STORE`).
 pub const ZERO_STORE: [u8; 16] = [0; 16];
@@ -96,7 +96,8 @@ impl Seal {
         }
     }
 
-    /// The seed of one structure.
+    /// The seed of one structure; `number` is its file's, of `PART` the data directory's index, of `STORE`
+    /// and `CURRENT` 0.
     #[inline]
     #[must_use]
     pub const fn seed(&self, kind: Kind, number: u64, offset: u64) -> u64 {
@@ -109,14 +110,14 @@ impl Seal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileIdentity {
     store: [u8; 16],
-    number: u64,
+    number: FileNumber,
     seal: Seal,
 }
 
 impl FileIdentity {
     /// File `number` of `store`.
     #[must_use]
-    pub fn new(store: [u8; 16], number: u64) -> FileIdentity {
+    pub fn new(store: [u8; 16], number: FileNumber) -> FileIdentity {
         FileIdentity {
             store,
             number,
@@ -132,7 +133,7 @@ impl FileIdentity {
 
     /// The file number.
     #[must_use]
-    pub fn number(&self) -> u64 {
+    pub fn number(&self) -> FileNumber {
         self.number
     }
 
@@ -140,7 +141,7 @@ impl FileIdentity {
     #[inline]
     #[must_use]
     pub const fn seed(&self, kind: Kind, offset: u64) -> u64 {
-        self.seal.seed(kind, self.number, offset)
+        self.seal.seed(kind, self.number.0, offset)
     }
 }
 

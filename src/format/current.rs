@@ -8,10 +8,10 @@
 use zerocopy::little_endian::U64;
 
 use super::Version;
-use super::checksum::{FileIdentity, Kind};
+use super::checksum::{Kind, Seal};
 use super::layout::{DecodeError, Decoded, Prefix, check_zero, decode_block, encode_block, layout};
 use super::manifest::MANIFEST_HEADER_BYTES;
-use crate::units::CheckpointId;
+use crate::units::{CheckpointId, FileNumber};
 
 /// Magic bytes of `CURRENT`.
 pub const CURRENT_MAGIC: [u8; 8] = *b"HPSCURR\0";
@@ -47,7 +47,7 @@ pub struct Current {
     /// The timeline.
     pub timeline: [u8; 16],
     /// Number of the manifest in force.
-    pub manifest_number: u64,
+    pub manifest_number: FileNumber,
     /// Its committed length.
     pub manifest_bytes: u64,
     /// The rolling digest of its committed bytes.
@@ -57,7 +57,7 @@ pub struct Current {
     /// The step of that checkpoint.
     pub step: u64,
     /// File numbers below may have been used.
-    pub file_number_limit: u64,
+    pub file_number_limit: FileNumber,
     /// Id of the next checkpoint.
     pub next_checkpoint_id: CheckpointId,
 }
@@ -81,15 +81,15 @@ impl Current {
         let block = CurrentBlock {
             prefix: Prefix::new(self.version, CURRENT_MAGIC, store),
             timeline: self.timeline,
-            manifest_number: U64::new(self.manifest_number),
+            manifest_number: U64::new(self.manifest_number.0),
             manifest_bytes: U64::new(self.manifest_bytes),
             manifest_digest: U64::new(self.manifest_digest),
             checkpoint_id: U64::new(self.checkpoint_id.0),
             step: U64::new(self.step),
-            file_number_limit: U64::new(self.file_number_limit),
+            file_number_limit: U64::new(self.file_number_limit.0),
             next_checkpoint_id: U64::new(self.next_checkpoint_id.0),
         };
-        let seed = FileIdentity::new(*store, 0).seed(Kind::Current, 0);
+        let seed = Seal::new(store).seed(Kind::Current, 0, 0);
         encode_block(&mut out, &block, seed);
         out
     }
@@ -99,7 +99,7 @@ impl Current {
     /// # Errors
     /// `Newer`, or `Damaged` at byte 0.
     pub fn decode(bytes: &[u8], store: &[u8; 16]) -> Decoded<Current> {
-        let seed = FileIdentity::new(*store, 0).seed(Kind::Current, 0);
+        let seed = Seal::new(store).seed(Kind::Current, 0, 0);
         let (block, rest, _) =
             decode_block::<CurrentBlock>(bytes, CURRENT_BYTES, &CURRENT_MAGIC, seed, "CURRENT")?;
         let version = block.prefix.check(store)?;
@@ -107,12 +107,12 @@ impl Current {
         let current = Current {
             version,
             timeline: block.timeline,
-            manifest_number: block.manifest_number.get(),
+            manifest_number: FileNumber(block.manifest_number.get()),
             manifest_bytes: block.manifest_bytes.get(),
             manifest_digest: block.manifest_digest.get(),
             checkpoint_id: CheckpointId(block.checkpoint_id.get()),
             step: block.step.get(),
-            file_number_limit: block.file_number_limit.get(),
+            file_number_limit: FileNumber(block.file_number_limit.get()),
             next_checkpoint_id: CheckpointId(block.next_checkpoint_id.get()),
         };
         if !current.is_sane() {

@@ -8,7 +8,7 @@ use super::footer::{RUNS_MAX, SECTIONS_MAX, footer_bytes};
 use super::param_file::ENTRIES_MAX;
 use super::{BLOCK_BYTES, DIRECTORIES_MAX, Version};
 use crate::options::{HyperParameters, TableDescriptor};
-use crate::units::CheckpointId;
+use crate::units::{CheckpointId, FileNumber};
 
 /// `removed` of a file that is in the current version.
 pub const NOT_REMOVED: CheckpointId = CheckpointId(u64::MAX);
@@ -65,7 +65,7 @@ pub(super) fn is_edit_of(version: Version, number: u32) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileMeta {
     /// File number.
-    pub number: u64,
+    pub number: FileNumber,
     /// Data directory, by its index in `STORE`.
     pub directory: u32,
     /// Orders copies of a key: the greater one is the newer.
@@ -131,7 +131,7 @@ pub struct CheckpointMeta {
     /// Ranks below are used.
     pub next_rank: u64,
     /// Number of its meta file.
-    pub meta_number: u64,
+    pub meta_number: FileNumber,
     /// Length of the meta file.
     pub meta_bytes: u64,
     /// Checksum of the meta file's header; covers the file.
@@ -162,19 +162,19 @@ pub enum Edit {
     /// A file leaves the current version; checkpoints before `removed` still have it.
     RemoveFile {
         /// File number.
-        number: u64,
+        number: FileNumber,
         /// First checkpoint without it.
         removed: CheckpointId,
     },
     /// A file is forgotten wholly: no retained version needs it.
     DropFile {
         /// File number.
-        number: u64,
+        number: FileNumber,
     },
     /// The index snapshot now in force.
     Image {
         /// File number; 0 for none.
-        number: u64,
+        number: FileNumber,
         /// Length.
         bytes: u64,
         /// Checksum of its footer.
@@ -224,7 +224,7 @@ pub enum Edit {
         /// Data directory, by its index in `STORE`.
         directory: u32,
         /// File number; 0 for none.
-        number: u64,
+        number: FileNumber,
         /// Length.
         bytes: u64,
         /// Checksum of its footer.

@@ -7,7 +7,7 @@
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
-use super::checksum::{FileIdentity, Kind, ZERO_STORE};
+use super::checksum::{Kind, Seal, ZERO_STORE};
 use super::layout::{
     DecodeError, Decoded, Prefix, check_zero, decode_block, encode_block, layout, seal, view,
 };
@@ -138,7 +138,7 @@ impl StoreIdentity {
 }
 
 fn store_seed() -> u64 {
-    FileIdentity::new(ZERO_STORE, 0).seed(Kind::Identity, 0)
+    Seal::new(&ZERO_STORE).seed(Kind::Identity, 0, 0)
 }
 
 /// Encodes `PART` of data directory `index`.
@@ -150,11 +150,7 @@ pub fn encode_part(store: &[u8; 16], index: u32) -> [u8; PART_BYTES] {
         prefix: Prefix::new(Version::NEWEST, PART_MAGIC, store),
         index: U64::new(index),
     };
-    encode_block(
-        &mut out,
-        &head,
-        FileIdentity::new(*store, index).seed(Kind::Part, 0),
-    );
+    encode_block(&mut out, &head, Seal::new(store).seed(Kind::Part, index, 0));
     out
 }
 
@@ -171,7 +167,7 @@ pub fn claimed_store(part: &[u8]) -> Option<[u8; 16]> {
 /// `Newer`, or `Damaged` at byte 0.
 pub fn decode_part(bytes: &[u8], store: &[u8; 16]) -> Decoded<u32> {
     let (claimed, _) = view::<PartHead>(bytes, 0, "PART")?;
-    let seed = FileIdentity::new(*store, claimed.index.get()).seed(Kind::Part, 0);
+    let seed = Seal::new(store).seed(Kind::Part, claimed.index.get(), 0);
     let (head, rest, _) = decode_block::<PartHead>(bytes, PART_BYTES, &PART_MAGIC, seed, "PART")?;
     head.prefix.check(store)?;
     check_zero(rest, PartHead::BYTES as u64, "PART")?;

@@ -20,7 +20,7 @@ pub use super::snapshot_entry::CLASS_MAX;
 pub use super::snapshot_entry::{COVERED_MAX, ORDINAL_SHIFT, SnapshotEntry, TOMBSTONE_BIT};
 pub use super::snapshot_tally::{COVERED_PER_BLOCK, SnapshotTally};
 use super::{BLOCK_BYTES, DIRECTORIES_MAX, Version};
-use crate::units::{CheckpointId, narrow};
+use crate::units::{CheckpointId, FileNumber, narrow};
 
 /// Magic bytes of an index snapshot's header.
 pub const SNAPSHOT_MAGIC: [u8; 8] = *b"HPSIMAG\0";
@@ -142,7 +142,7 @@ fn encode_header(
     let mut tally = SnapshotTally::new(directory, covered, 0);
     let head = SnapshotHeader {
         prefix: Prefix::new(tally.version(), SNAPSHOT_MAGIC, &identity.store()),
-        number: U64::new(identity.number()),
+        number: U64::new(identity.number().0),
         checkpoint_id: U64::new(checkpoint_id.0),
         covered: U32::new(covered),
         directory: U32::new(directory.unwrap_or(0)),
@@ -172,7 +172,7 @@ pub fn decode_snapshot_header(
         Version::V1 => (None, directory == 0),
         Version::V2 => (Some(directory), (directory as usize) < DIRECTORIES_MAX),
     };
-    let right = head.number.get() == identity.number()
+    let right = head.number.get() == identity.number().0
         && place_fits
         && (1..=COVERED_MAX).contains(&covered);
     if !right {
@@ -192,7 +192,7 @@ pub fn decode_snapshot_header(
 /// # Shapes      `out: [4096]`, `numbers: [n]`, n = 510 but in the last such block
 pub fn encode_covered_block(
     out: &mut [u8],
-    numbers: &[u64],
+    numbers: &[FileNumber],
     identity: &FileIdentity,
     tally: &mut SnapshotTally,
 ) {
@@ -207,7 +207,7 @@ pub fn encode_covered_block(
     if let Ok(block) = CoveredBlock::mut_from_bytes(out) {
         block.count = U32::new(count);
         for (place, number) in block.numbers.iter_mut().zip(numbers) {
-            place.set(*number);
+            place.set(number.0);
         }
     }
     let sum = seal(out, identity.seed(Kind::SnapshotBlock, tally.next_offset()));
@@ -222,7 +222,7 @@ pub fn decode_covered_block(
     bytes: &[u8],
     identity: &FileIdentity,
     tally: &mut SnapshotTally,
-    numbers: &mut Vec<u64>,
+    numbers: &mut Vec<FileNumber>,
 ) -> Decoded<()> {
     let what = "file numbers of an index snapshot";
     let offset = tally.next_offset();
@@ -246,7 +246,7 @@ pub fn decode_covered_block(
         return bad("more than 510");
     };
     check_zero(free.as_bytes(), offset, what)?;
-    numbers.extend(used.iter().map(|number| number.get()));
+    numbers.extend(used.iter().map(|number| FileNumber(number.get())));
     tally.add_covered(count, sum);
     Ok(())
 }

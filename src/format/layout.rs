@@ -269,7 +269,7 @@ pub(super) fn encode_file_header(
 ) -> u64 {
     let head = FileHeader {
         prefix: Prefix::new(version, magic, &identity.store()),
-        number: U64::new(identity.number()),
+        number: U64::new(identity.number().0),
         zero: U64::ZERO,
     };
     encode_block(out, &head, identity.seed(kind, 0))
@@ -287,7 +287,7 @@ pub(super) fn check_file_header(
     let seed = identity.seed(kind, 0);
     let (head, rest, sum) = decode_block::<FileHeader>(block, bytes, magic, seed, what)?;
     let version = head.prefix.check(&identity.store())?;
-    if head.number.get() != identity.number() {
+    if head.number.get() != identity.number().0 {
         return Err(DecodeError::damaged(
             0,
             format!("{what}: it is of another file"),

@@ -41,7 +41,7 @@ pub fn encode_meta_header(
 ) -> ([u8; META_HEADER_BYTES], u64) {
     let head = MetaHeader {
         prefix: Prefix::new(Version::NEWEST, META_MAGIC, &identity.store()),
-        number: U64::new(identity.number()),
+        number: U64::new(identity.number().0),
         checkpoint_id: U64::new(checkpoint_id.0),
         body_bytes: U64::new(body.len() as u64),
         body_checksum: U64::new(checksum(body, body_seed(identity))),
@@ -97,7 +97,7 @@ impl MetaHead {
         let (head, _, checksum) =
             decode_block::<MetaHeader>(header, META_HEADER_BYTES, &META_MAGIC, seed, what)?;
         head.prefix.check(&identity.store())?;
-        if head.number.get() != identity.number() || head.zero != [0; 48] {
+        if head.number.get() != identity.number().0 || head.zero != [0; 48] {
             let why = format!("{what}: of another file, or reserved bytes are not zero");
             return Err(DecodeError::damaged(0, why));
         }

@@ -53,6 +53,8 @@ pub use layout::Decoded;
 pub use layout::{DecodeError, Field};
 pub use version::{FORMAT_VERSION, Version};
 
+use crate::units::FileNumber;
+
 /// Unit of direct I/O: header blocks, key blocks, snapshot blocks and footers are multiples of it.
 pub const BLOCK_BYTES: usize = 4096;
 
@@ -112,30 +114,30 @@ impl FileKind {
 
 /// The name of a numbered file: at least 12 digits, so that names sort as numbers.
 #[must_use]
-pub fn file_name(kind: FileKind, number: u64) -> String {
+pub fn file_name(kind: FileKind, number: FileNumber) -> String {
     format!("{number:012}.{}", kind.extension())
 }
 
 /// The name of a parameter file.
 #[must_use]
-pub fn data_file_name(number: u64) -> String {
+pub fn data_file_name(number: FileNumber) -> String {
     file_name(FileKind::Rows, number)
 }
 
 /// The names of a manifest and its copy.
 #[must_use]
-pub fn manifest_names(number: u64) -> [String; 2] {
+pub fn manifest_names(number: FileNumber) -> [String; 2] {
     [FileKind::Manifest, FileKind::ManifestCopy].map(|kind| file_name(kind, number))
 }
 
 /// Reads a name that [`file_name`] made; `None` for every other name.
 #[must_use]
-pub fn parse_file_name(name: &str) -> Option<(FileKind, u64)> {
+pub fn parse_file_name(name: &str) -> Option<(FileKind, FileNumber)> {
     let (digits, extension) = name.split_once('.')?;
     let kind = FileKind::ALL
         .into_iter()
         .find(|kind| kind.extension() == extension)?;
-    let number = digits.parse::<u64>().ok()?;
+    let number = FileNumber(digits.parse().ok()?);
     // Signs, too few digits and leading zeros of long numbers are other names.
     (file_name(kind, number) == name).then_some((kind, number))
 }

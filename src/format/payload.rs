@@ -21,7 +21,7 @@ use super::edit_layout::{
 };
 use super::layout::{DecodeError, Decoded, view};
 use crate::options::{HyperParameters, TABLES_MAX};
-use crate::units::{CheckpointId, narrow};
+use crate::units::{CheckpointId, FileNumber, narrow};
 
 /// Appends the payload of an edit; returns the edit's number.
 pub(super) fn encode_payload(edit: &Edit, out: &mut Vec<u8>) -> u32 {
@@ -42,7 +42,7 @@ pub(super) fn encode_payload(edit: &Edit, out: &mut Vec<u8>) -> u32 {
         Edit::RemoveFile { number, removed } => {
             put(out, EDIT_REMOVE_FILE, &remove_edit(*number, *removed))
         }
-        Edit::DropFile { number } => put(out, EDIT_DROP_FILE, &number_edit(*number)),
+        Edit::DropFile { number } => put(out, EDIT_DROP_FILE, &number_edit(number.0)),
         Edit::Image {
             number,
             bytes,
@@ -129,9 +129,9 @@ fn timeline_edit(uuid: &[u8; 16], parent: CheckpointId) -> TimelineEdit {
     }
 }
 
-fn remove_edit(number: u64, removed: CheckpointId) -> RemoveEdit {
+fn remove_edit(number: FileNumber, removed: CheckpointId) -> RemoveEdit {
     RemoveEdit {
-        number: U64::new(number),
+        number: U64::new(number.0),
         removed: U64::new(removed.0),
     }
 }
@@ -142,9 +142,9 @@ fn number_edit(number: u64) -> NumberEdit {
     }
 }
 
-fn image_edit(number: u64, bytes: u64, checksum: u64) -> ImageEdit {
+fn image_edit(number: FileNumber, bytes: u64, checksum: u64) -> ImageEdit {
     ImageEdit {
-        number: U64::new(number),
+        number: U64::new(number.0),
         bytes: U64::new(bytes),
         image_checksum: U64::new(checksum),
     }
@@ -152,7 +152,7 @@ fn image_edit(number: u64, bytes: u64, checksum: u64) -> ImageEdit {
 
 fn file_edit(file: &FileMeta) -> FileEdit {
     FileEdit {
-        number: U64::new(file.number),
+        number: U64::new(file.number.0),
         rank: U64::new(file.rank),
         bytes: U64::new(file.bytes),
         footer_offset: U64::new(file.footer_offset),
@@ -175,7 +175,7 @@ fn checkpoint_edit(checkpoint: &CheckpointMeta) -> CheckpointEdit {
         id: U64::new(checkpoint.id.0),
         step: U64::new(checkpoint.step),
         next_rank: U64::new(checkpoint.next_rank),
-        meta_number: U64::new(checkpoint.meta_number),
+        meta_number: U64::new(checkpoint.meta_number.0),
         meta_bytes: U64::new(checkpoint.meta_bytes),
         meta_checksum: U64::new(checkpoint.meta_checksum),
         unix_seconds: U64::new(checkpoint.unix_seconds),
@@ -242,11 +242,11 @@ fn cursor_edit(name: &str, checkpoint: CheckpointId) -> CursorEdit {
     }
 }
 
-fn snapshot_edit(directory: u32, number: u64, bytes: u64, checksum: u64) -> SnapshotEdit {
+fn snapshot_edit(directory: u32, number: FileNumber, bytes: u64, checksum: u64) -> SnapshotEdit {
     SnapshotEdit {
         directory: U32::new(directory),
         zero: U32::ZERO,
-        number: U64::new(number),
+        number: U64::new(number.0),
         bytes: U64::new(bytes),
         snapshot_checksum: U64::new(checksum),
     }
@@ -283,19 +283,19 @@ pub(super) fn decode_payload(number: u32, payload: &[u8], offset: u64) -> Decode
         EDIT_REMOVE_FILE => {
             let edit = exact::<RemoveEdit>(payload, offset)?;
             let edit = Edit::RemoveFile {
-                number: edit.number.get(),
+                number: FileNumber(edit.number.get()),
                 removed: CheckpointId(edit.removed.get()),
             };
             (edit, U32::ZERO)
         }
         EDIT_DROP_FILE => {
-            let number = exact::<NumberEdit>(payload, offset)?.number.get();
+            let number = FileNumber(exact::<NumberEdit>(payload, offset)?.number.get());
             (Edit::DropFile { number }, U32::ZERO)
         }
         EDIT_IMAGE => {
             let edit = exact::<ImageEdit>(payload, offset)?;
             let edit = Edit::Image {
-                number: edit.number.get(),
+                number: FileNumber(edit.number.get()),
                 bytes: edit.bytes.get(),
                 checksum: edit.image_checksum.get(),
             };
@@ -353,7 +353,7 @@ fn decode_of_v2(number: u32, payload: &[u8], offset: u64) -> Decoded<(Edit, U32)
             let edit = exact::<SnapshotEdit>(payload, offset)?;
             let snapshot = Edit::Snapshot {
                 directory: edit.directory.get(),
-                number: edit.number.get(),
+                number: FileNumber(edit.number.get()),
                 bytes: edit.bytes.get(),
                 checksum: edit.snapshot_checksum.get(),
             };
@@ -378,7 +378,7 @@ fn name_of(bytes: U32, name: &[u8], offset: u64) -> Decoded<String> {
 
 fn file_of(edit: &FileEdit) -> FileMeta {
     FileMeta {
-        number: edit.number.get(),
+        number: FileNumber(edit.number.get()),
         directory: edit.directory.get(),
         rank: edit.rank.get(),
         bytes: edit.bytes.get(),
@@ -401,7 +401,7 @@ fn checkpoint_of(edit: &CheckpointEdit) -> CheckpointMeta {
         step: edit.step.get(),
         interval: edit.interval.get(),
         next_rank: edit.next_rank.get(),
-        meta_number: edit.meta_number.get(),
+        meta_number: FileNumber(edit.meta_number.get()),
         meta_bytes: edit.meta_bytes.get(),
         meta_checksum: edit.meta_checksum.get(),
         unix_seconds: edit.unix_seconds.get(),

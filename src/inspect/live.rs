@@ -17,7 +17,7 @@ use crate::ssd::data_file::DataFile;
 use crate::ssd::edits::Replay;
 use crate::ssd::scan::{Entry, Merge, keys_window_bytes};
 use crate::ssd::tables::descriptors;
-use crate::units::{CheckpointId, TableId, to_usize};
+use crate::units::{CheckpointId, FileNumber, TableId, to_usize};
 
 /// Files that are read at the same time: the device is waited for, not the processor.
 const THREADS: usize = 4;
@@ -44,7 +44,7 @@ impl Inspection<'_> {
     pub(super) fn contents(
         &mut self,
         replay: &Replay,
-        files: &BTreeMap<u64, Opened>,
+        files: &BTreeMap<FileNumber, Opened>,
         checkpoint: CheckpointId,
         snapshot: Vec<Walk>,
     ) -> Result<()> {
@@ -62,7 +62,7 @@ impl Inspection<'_> {
                 Err(failed) => self.note_failed(failed)?,
             }
         }
-        let wanted = |number: &u64| replay.files[number].in_checkpoint(checkpoint);
+        let wanted = |number: &FileNumber| replay.files[number].in_checkpoint(checkpoint);
         let version = replay.files.keys().filter(|n| wanted(n));
         let complete = version.clone().all(|n| sound.contains(n));
         let version: Vec<Arc<DataFile>> = version
@@ -252,8 +252,8 @@ impl Inspection<'_> {
         let mut covered = vec![false; replay.files.len()];
         let tables = replay.tables.view(checkpoint);
         // A file's slot is its place in the manifest's list.
-        let slots: HashMap<u64, usize> = replay.files.keys().copied().zip(0..).collect();
-        let of_version = |number: &u64| {
+        let slots: HashMap<FileNumber, usize> = replay.files.keys().copied().zip(0..).collect();
+        let of_version = |number: &FileNumber| {
             let slot = slots.get(number).copied();
             slot.filter(|_| replay.files[number].in_checkpoint(checkpoint))
         };

@@ -42,7 +42,7 @@ use crate::ssd::open_footer;
 use crate::ssd::opening::DESCRIPTORS_SPARE;
 use crate::ssd::small_files::read_start;
 use crate::ssd::tables::descriptors;
-use crate::units::{CheckpointId, FileSlot};
+use crate::units::{CheckpointId, FileNumber, FileSlot};
 
 use moment::{Changes, Moment, Reading};
 pub use report::{
@@ -268,7 +268,7 @@ impl Inspection<'_> {
         store: &[u8; 16],
         directories: &[Part],
         reading: &Reading,
-    ) -> Result<BTreeMap<u64, Opened>> {
+    ) -> Result<BTreeMap<FileNumber, Opened>> {
         if self.scope.rows_only {
             return self.open_files(store, directories, &reading.replay);
         }
@@ -427,7 +427,7 @@ impl Inspection<'_> {
         store: &[u8; 16],
         parts: &[Part],
         replay: &Replay,
-    ) -> Result<BTreeMap<u64, Opened>> {
+    ) -> Result<BTreeMap<FileNumber, Opened>> {
         let mut opened = BTreeMap::new();
         // All stay open, and a repair opens them once more.
         raise_descriptor_limit_to(2 * replay.files.len() as u64 + DESCRIPTORS_SPARE);
@@ -472,7 +472,7 @@ impl Inspection<'_> {
 
     /// Files of the store's kinds that nothing needs. Other names are not the store's business.
     fn leftovers(&mut self, parts: &[Part], current: &Current, replay: &Replay) -> Result<()> {
-        let metas: Vec<u64> = replay.checkpoints.iter().map(|c| c.meta_number).collect();
+        let metas: Vec<FileNumber> = replay.checkpoints.iter().map(|c| c.meta_number).collect();
         // One that is not there was a finding.
         let places = parts.iter().filter_map(|part| part.place.as_ref());
         for directory in places.chain([&self.root]) {

@@ -9,7 +9,7 @@ use super::rows::ValueStats;
 use crate::error::{Error, Result};
 use crate::io::{is_no_file, is_unreadable};
 use crate::options::TableDescriptor;
-use crate::units::{CheckpointId, TableId};
+use crate::units::{CheckpointId, FileNumber, TableId};
 
 /// What a finding means for the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,7 +71,7 @@ pub struct CursorReport {
 #[non_exhaustive]
 pub struct FileReport {
     /// Its number.
-    pub number: u64,
+    pub number: FileNumber,
     /// Where it is.
     pub path: PathBuf,
     /// Its length.
@@ -88,7 +88,7 @@ pub struct FileReport {
 #[non_exhaustive]
 pub struct SnapshotPartReport {
     /// Its file's number.
-    pub number: u64,
+    pub number: FileNumber,
     /// Where it is: in the data directory after that whose keys it lists.
     pub path: PathBuf,
     /// Its length.

@@ -8,7 +8,7 @@ use crate::format::index_snapshot::SnapshotEntry;
 use crate::io::Directory;
 use crate::ssd::edits::SnapshotPart;
 use crate::ssd::index_snapshot::SnapshotScan;
-use crate::units::{CheckpointId, mix64};
+use crate::units::{CheckpointId, FileNumber, mix64};
 
 /// Walks a part entry by entry; all of it is verified at its end.
 pub(super) struct Walk {
@@ -34,7 +34,7 @@ impl Walk {
     }
 
     /// Its file's number.
-    pub fn number(&self) -> u64 {
+    pub fn number(&self) -> FileNumber {
         self.scan.reference.number
     }
 
@@ -44,7 +44,7 @@ impl Walk {
     }
 
     /// Numbers of the files of that version.
-    pub fn covered(&self) -> &[u64] {
+    pub fn covered(&self) -> &[FileNumber] {
         &self.scan.covered
     }
 

@@ -32,7 +32,7 @@ use crate::ssd::small_files::{sync, write_whole};
 use crate::ssd::space::refused;
 use crate::ssd::tables::{TableState, descriptors};
 use crate::ssd::version::Versions;
-use crate::units::CheckpointId;
+use crate::units::{CheckpointId, FileNumber};
 
 const QUEUE_DEPTH: usize = 4;
 const QUEUE_BYTES: usize = 512 << 10;
@@ -49,7 +49,7 @@ pub(super) struct Build<'a> {
     names: Vec<PathBuf>,
     pub(super) parts: Vec<Part>,
     /// No file has this number or a greater one.
-    next_number: u64,
+    next_number: FileNumber,
     /// Most copies that contradicted others in what was built so far.
     undecided: u64,
     unsettled: Option<Unsettled>,
@@ -82,7 +82,7 @@ impl<'a> Build<'a> {
             store,
             names: directories.to_vec(),
             parts: Vec::new(),
-            next_number: 0,
+            next_number: FileNumber::NONE,
             undecided: 0,
             unsettled: None,
         };
@@ -115,7 +115,7 @@ impl<'a> Build<'a> {
     /// are left out of the files that are written.
     pub fn run(
         &mut self,
-        damaged: &BTreeSet<u64>,
+        damaged: &BTreeSet<FileNumber>,
         again: bool,
         options: &RepairOptions,
         progress: &mut Progress<'_>,
@@ -235,7 +235,7 @@ impl<'a> Build<'a> {
     }
 
     /// Files of the store that [`Build::run`] built whose copies contradict those of others.
-    pub fn contradicting(&mut self, repaired: &Repaired) -> Result<BTreeSet<u64>> {
+    pub fn contradicting(&mut self, repaired: &Repaired) -> Result<BTreeSet<FileNumber>> {
         let Some(Unsettled { files, .. }) = &self.unsettled else {
             return Ok(BTreeSet::new());
         };
@@ -285,15 +285,16 @@ impl<'a> Build<'a> {
             )),
             false => Ok(number),
         };
+        let file = |number: FileNumber| beyond(number.0).map(FileNumber);
         let last = replay.checkpoints.iter().map(|c| c.id).max();
         let last = CheckpointId(beyond(last.unwrap_or_default().0)?);
         let known = replay.files.keys().copied();
         let metas = replay.checkpoints.iter().map(|c| c.meta_number);
         let snapshot = replay.snapshot.iter().map(|part| part.number);
-        let mut most = known.chain(metas).chain(snapshot).max().unwrap_or(0);
+        let mut most = known.chain(metas).chain(snapshot).max().unwrap_or_default();
         if let (Some(current), true) = (&version.current, version.proven) {
             beyond(current.next_checkpoint_id.0)?;
-            self.next_number = beyond(current.file_number_limit)?.max(beyond(most)? + 1);
+            self.next_number = file(current.file_number_limit)?.max(file(most)?.next());
             return Ok(current.next_checkpoint_id.max(last.next()));
         }
         // A data directory that is gone has no numbers.
@@ -301,22 +302,21 @@ impl<'a> Build<'a> {
         for directory in places.chain([&self.root]) {
             let names = directory.list().unwrap_or_default();
             let numbers = names.iter().filter_map(|e| parse_file_name(&e.name));
-            most = most.max(numbers.map(|(_, number)| number).max().unwrap_or(0));
+            most = most.max(numbers.map(|(_, number)| number).max().unwrap_or_default());
         }
         // As many as were reserved at that time may have been used, and their files removed. CURRENT
         // may be of an earlier time, or of a later one.
-        let (mut number, mut id) = (beyond(most)? + 2 * NUMBERS_RESERVED, last.next().next());
+        let (mut number, mut id) = (file(most)?.plus(2 * NUMBERS_RESERVED), last.next().next());
         if let Some(current) = &version.current {
-            number = number.max(beyond(current.file_number_limit)?);
+            number = number.max(file(current.file_number_limit)?);
             id = id.max(CheckpointId(beyond(current.next_checkpoint_id.0)?));
         }
         self.next_number = number;
         Ok(id)
     }
 
-    fn take_number(&mut self) -> u64 {
-        self.next_number += 1;
-        self.next_number - 1
+    fn take_number(&mut self) -> FileNumber {
+        self.next_number.take()
     }
 
     /// The checkpoint to keep, and whether its meta file has to be made anew.
@@ -405,8 +405,8 @@ impl<'a> Build<'a> {
     fn link_sound(
         &self,
         replay: &Replay,
-        damaged: &BTreeSet<u64>,
-    ) -> Result<(BTreeSet<u64>, BTreeSet<u64>)> {
+        damaged: &BTreeSet<FileNumber>,
+    ) -> Result<(BTreeSet<FileNumber>, BTreeSet<FileNumber>)> {
         let (mut bad, mut linked) = (BTreeSet::new(), BTreeSet::new());
         for meta in replay.files.values() {
             let part = &self.parts[meta.directory as usize];
@@ -436,7 +436,7 @@ impl<'a> Build<'a> {
         &self,
         replay: &Replay,
         last: CheckpointId,
-        bad: &BTreeSet<u64>,
+        bad: &BTreeSet<FileNumber>,
     ) -> Result<Vec<CheckpointMeta>> {
         let mut kept = Vec::new();
         for c in replay.checkpoints.iter().filter(|c| c.id < last) {
@@ -454,7 +454,7 @@ impl<'a> Build<'a> {
     fn shared(
         &self,
         replay: &Replay,
-        linked: &BTreeSet<u64>,
+        linked: &BTreeSet<FileNumber>,
         kept: &[CheckpointMeta],
         last: CheckpointId,
     ) -> Result<Vec<Kept>> {
@@ -480,7 +480,7 @@ impl<'a> Build<'a> {
         &mut self,
         replay: &Replay,
         checkpoint: CheckpointId,
-        bad: &BTreeSet<u64>,
+        bad: &BTreeSet<FileNumber>,
         repaired: &mut Repaired,
         losses: &mut Losses,
         progress: &mut Progress<'_>,

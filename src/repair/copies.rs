@@ -19,7 +19,7 @@ use crate::ssd::data_file::DataFile;
 use crate::ssd::edits::Replay;
 use crate::ssd::open_footer;
 use crate::ssd::scan::{Contradicting, RunCursor};
-use crate::units::{CheckpointId, FileSlot, to_usize};
+use crate::units::{CheckpointId, FileNumber, FileSlot, to_usize};
 
 /// Window of rows while a file is written a second time.
 const WINDOW_BYTES: u64 = 1 << 20;
@@ -94,7 +94,7 @@ impl Copies<'_> {
         &'t self,
         queue: &'t mut dyn Queue,
         directory: u32,
-        number: u64,
+        number: FileNumber,
     ) -> Result<Target<'t>> {
         Ok(Target {
             queue,
@@ -112,10 +112,10 @@ impl Copies<'_> {
         files: &mut Vec<Kept>,
         tables: &[TableDescriptor],
         queue: &mut dyn Queue,
-        next_number: &mut u64,
+        next_number: &mut FileNumber,
     ) -> Result<()> {
         let opened = self.open(files.iter().map(|kept| kept.meta))?;
-        let mut live: Vec<(u64, Vec<bool>)> = files
+        let mut live: Vec<(FileNumber, Vec<bool>)> = files
             .iter()
             .filter(|f| f.doubted)
             .map(|f| {
@@ -145,8 +145,7 @@ impl Copies<'_> {
                 continue;
             };
             let old = files.remove(place);
-            let fresh = *next_number;
-            *next_number += 1;
+            let fresh = next_number.take();
             let mut target = self.target(queue, old.meta.directory, fresh)?;
             if let Some(meta) = copy_live(source, &live, tables, &mut target)? {
                 files.push(Kept {

@@ -19,7 +19,7 @@ use crate::io::{AlignedBuffer, Directory, DiskFile, OpenMode, Queue, is_no_file,
 use crate::options::TableDescriptor;
 use crate::ssd::pieces::aligned;
 use crate::ssd::writer::FileWriter;
-use crate::units::{CheckpointId, mix64, to_usize};
+use crate::units::{CheckpointId, FileNumber, mix64, to_usize};
 
 const BLOCK_BYTES: u64 = 4096;
 const WINDOW_BYTES: u64 = 1 << 20;
@@ -54,7 +54,7 @@ pub(super) struct Target<'a> {
     pub queue: &'a mut dyn Queue,
     pub directory: &'a Arc<dyn Directory>,
     pub store: [u8; 16],
-    pub number: u64,
+    pub number: FileNumber,
     /// The checkpoint that the new store holds.
     pub checkpoint: CheckpointId,
 }
@@ -72,7 +72,7 @@ impl<'a> Target<'a> {
 pub(super) fn finish(
     writer: FileWriter<'_>,
     old: &FileMeta,
-    number: u64,
+    number: FileNumber,
     checkpoint: CheckpointId,
 ) -> Result<FileMeta> {
     let done = writer.finish()?;

@@ -23,7 +23,7 @@ use crate::ssd::manifest_reader::{
     METADATA_BYTES_MAX, read_current, read_current_file, replay_committed,
 };
 use crate::ssd::small_files::read_whole;
-use crate::units::{CheckpointId, to_usize};
+use crate::units::{CheckpointId, FileNumber, to_usize};
 
 /// The store's uuid and its data directories as STORE names them.
 ///
@@ -139,9 +139,9 @@ pub(super) fn versions(root: &dyn Directory, store: &[u8; 16]) -> Result<Version
         Some((FileKind::Manifest | FileKind::ManifestCopy, number)) => Some(number),
         _ => None,
     });
-    let numbers: BTreeSet<u64> = numbers.collect();
+    let numbers: BTreeSet<FileNumber> = numbers.collect();
     // A manifest that was just begun may hold less than the one before it.
-    let mut best: Option<(CheckpointId, bool, u64, Replay)> = None;
+    let mut best: Option<(CheckpointId, bool, FileNumber, Replay)> = None;
     for number in numbers {
         let (content, all) = manifest(root, store, number, u64::MAX)?;
         let Some((replay, whole)) = believed(&content, &FileIdentity::new(*store, number)) else {
@@ -186,7 +186,7 @@ pub(super) fn versions(root: &dyn Directory, store: &[u8; 16]) -> Result<Version
 fn manifest(
     root: &dyn Directory,
     store: &[u8; 16],
-    number: u64,
+    number: FileNumber,
     bytes_max: u64,
 ) -> Result<(Vec<u8>, bool)> {
     let identity = FileIdentity::new(*store, number);

@@ -13,7 +13,7 @@ use crate::ssd::data_file::DataFile;
 use crate::ssd::index_snapshot::SnapshotScan;
 use crate::ssd::scan::{Contradicting, Merge, keys_window_bytes};
 use crate::ssd::tables::TableState;
-use crate::units::{mix64, narrow};
+use crate::units::{FileNumber, mix64, narrow};
 
 /// A row that could not be saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct LostRow {
     /// Its key.
     pub key: u64,
     /// The damaged file that held its newest copy.
-    pub file: u64,
+    pub file: FileNumber,
     /// What the key has now.
     pub now: Fate,
 }
@@ -44,7 +44,7 @@ pub enum Fate {
 #[derive(Clone, Copy, Debug)]
 struct Copy {
     key: u64,
-    file: u64,
+    file: FileNumber,
     rank: u64,
     tombstone: bool,
 }
@@ -56,7 +56,7 @@ pub(super) struct Losses {
     /// Lost copies whose keys their own files still name.
     named: Vec<(u32, Copy)>,
     /// Entries without a name, by file, and the file's rank.
-    nameless: HashMap<u64, (u64, Vec<Range<u32>>)>,
+    nameless: HashMap<FileNumber, (u64, Vec<Range<u32>>)>,
 }
 
 /// Told of every lost row: its table's name, and itself; by table and mix64(key).
@@ -92,7 +92,13 @@ impl Counts {
 
 impl Losses {
     /// Notes what was lost of a file.
-    pub fn add(&mut self, file: u64, rank: u64, lost: Vec<(u32, u64)>, nameless: Vec<Range<u32>>) {
+    pub fn add(
+        &mut self,
+        file: FileNumber,
+        rank: u64,
+        lost: Vec<(u32, u64)>,
+        nameless: Vec<Range<u32>>,
+    ) {
         self.named.extend(lost.into_iter().map(|(table, key)| {
             let tombstone = false;
             let copy = Copy {
@@ -212,7 +218,7 @@ struct OfSnapshot<'a> {
 impl<'a> OfSnapshot<'a> {
     fn new(
         parts: Vec<SnapshotScan>,
-        nameless: &'a HashMap<u64, (u64, Vec<Range<u32>>)>,
+        nameless: &'a HashMap<FileNumber, (u64, Vec<Range<u32>>)>,
     ) -> OfSnapshot<'a> {
         let parts = parts.into_iter().map(|scan| OfPart::new(scan, nameless));
         OfSnapshot {
@@ -255,7 +261,7 @@ struct OfPart<'a> {
 }
 
 struct OfFile<'a> {
-    number: u64,
+    number: FileNumber,
     rank: u64,
     ranges: &'a [Range<u32>],
     named: u64,
@@ -266,8 +272,11 @@ fn entries_of(ranges: &[Range<u32>]) -> u64 {
 }
 
 impl<'a> OfPart<'a> {
-    fn new(scan: SnapshotScan, nameless: &'a HashMap<u64, (u64, Vec<Range<u32>>)>) -> OfPart<'a> {
-        let of_file = |number: &u64| {
+    fn new(
+        scan: SnapshotScan,
+        nameless: &'a HashMap<FileNumber, (u64, Vec<Range<u32>>)>,
+    ) -> OfPart<'a> {
+        let of_file = |number: &FileNumber| {
             nameless.get(number).map(|(rank, ranges)| OfFile {
                 number: *number,
                 rank: *rank,
@@ -343,7 +352,7 @@ fn holds(ranges: &[Range<u32>], entry: u32) -> bool {
 
 /// The newest copy of a key among the files that are left.
 pub(super) struct Found {
-    pub file: u64,
+    pub file: FileNumber,
     pub entry: u32,
 }
 

@@ -29,7 +29,7 @@ use crate::io::{Directory, Io};
 use crate::options::setters;
 use crate::ssd::directories::{check_part, open_part, open_root};
 use crate::ssd::lock::{Locks, lock_writer};
-use crate::units::CheckpointId;
+use crate::units::{CheckpointId, FileNumber};
 
 use build::Build;
 
@@ -340,7 +340,7 @@ fn rounds(
 }
 
 /// Numbers of the parameter files, and of the parts of the index snapshot, that something is wrong with.
-fn damaged_files(report: &Report) -> BTreeSet<u64> {
+fn damaged_files(report: &Report) -> BTreeSet<FileNumber> {
     let names = report
         .findings
         .iter()

@@ -14,7 +14,7 @@ use crate::io::Directory;
 use crate::ssd::edits::{Replay, SnapshotPart};
 use crate::ssd::export::link;
 use crate::ssd::index_snapshot::SnapshotScan;
-use crate::units::CheckpointId;
+use crate::units::{CheckpointId, FileNumber};
 
 impl Build<'_> {
     /// A part of the index snapshot of the damaged store, if it can be read.
@@ -35,13 +35,13 @@ impl Build<'_> {
     pub(super) fn keep_snapshot(
         &self,
         replay: &Replay,
-        damaged: &BTreeSet<u64>,
-        bad: &BTreeSet<u64>,
+        damaged: &BTreeSet<FileNumber>,
+        bad: &BTreeSet<FileNumber>,
         checkpoint: CheckpointId,
     ) -> Result<Vec<SnapshotPart>> {
         let mut kept = Vec::new();
         for part in &replay.snapshot {
-            let of_part = |number: &u64| {
+            let of_part = |number: &FileNumber| {
                 let file = replay.files.get(number);
                 file.is_some_and(|f| part.directory.is_none_or(|d| d == f.directory))
             };

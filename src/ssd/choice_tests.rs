@@ -21,7 +21,7 @@ use crate::units::CheckpointId;
 mod sorted {
     use super::*;
 
-    pub fn take(order: &[&Candidate], output_bytes: u64) -> Vec<u64> {
+    pub fn take(order: &[&Candidate], output_bytes: u64) -> Vec<FileNumber> {
         let mut inputs = Vec::new();
         let mut sum = 0;
         for file in order.iter().take(INPUTS_MAX) {
@@ -42,7 +42,7 @@ mod sorted {
         files.sort_by(|a, b| share(a).total_cmp(&share(b)).then(a.number.cmp(&b.number)));
     }
 
-    fn smallest(files: &[Candidate], limits: &Limits) -> Vec<u64> {
+    fn smallest(files: &[Candidate], limits: &Limits) -> Vec<FileNumber> {
         let small = files.iter().filter(|f| f.live_bytes < limits.file_bytes);
         let mut order: Vec<&Candidate> = small.collect();
         order.sort_by_key(|f| (f.live_bytes, f.number));
@@ -57,7 +57,7 @@ mod sorted {
         }
     }
 
-    pub fn choose(files: &[Candidate], limits: &Limits) -> Vec<u64> {
+    pub fn choose(files: &[Candidate], limits: &Limits) -> Vec<FileNumber> {
         let current: u64 = files.iter().map(|f| f.bytes).sum();
         let live: u64 = files.iter().map(|f| f.live_bytes).sum();
         let bound = (live as f64 * limits.space_bound) as u64;
@@ -82,7 +82,12 @@ mod sorted {
         }
     }
 
-    pub fn choose_stale(files: &[Candidate], share: f64, size: u64, cost_max: u64) -> Vec<u64> {
+    pub fn choose_stale(
+        files: &[Candidate],
+        share: f64,
+        size: u64,
+        cost_max: u64,
+    ) -> Vec<FileNumber> {
         let mut order: Vec<&Candidate> = files.iter().filter(|f| is_stale(f, share)).collect();
         by_share(&mut order);
         let mut inputs = take(&order, size);
@@ -128,7 +133,7 @@ fn the_choice_is_that_of_sorting_everything_and_never_missed_by_the_sums() {
                     random.below(bytes + 1)
                 };
                 Candidate {
-                    number,
+                    number: FileNumber(number),
                     bytes,
                     live_bytes: if equal { live / 240 * 240 } else { live },
                 }
@@ -190,7 +195,7 @@ fn many_files() -> (Versions, Vec<Arc<DataFile>>) {
     let mut files = Vec::new();
     for number in 0..FILES {
         let meta = FileMeta {
-            number,
+            number: FileNumber(number),
             directory: (number % 4) as u32,
             rank: number,
             bytes: 32 << 20,
@@ -217,7 +222,7 @@ fn many_files() -> (Versions, Vec<Arc<DataFile>>) {
             runs: Vec::new(),
             sections: Vec::new(),
         };
-        let identity = FileIdentity::new([1; 16], number);
+        let identity = FileIdentity::new([1; 16], FileNumber(number));
         let slot = versions.take_slot(&slots).unwrap();
         let path = PathBuf::from("/rows");
         let made = DataFile::new(slot, meta, footer, identity, path, Arc::clone(&file), true);

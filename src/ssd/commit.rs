@@ -20,7 +20,7 @@ use crate::format::manifest::CheckpointMeta;
 use crate::format::{FileKind, file_name};
 use crate::io::{LockGuard, LockKind};
 use crate::options::HyperParameters;
-use crate::units::CheckpointId;
+use crate::units::{CheckpointId, FileNumber};
 
 /// A version that is complete and waits to be made durable.
 #[derive(Debug)]
@@ -125,7 +125,7 @@ impl Ssd {
         &self,
         captured: &Captured,
         request: &CheckpointRequest<'_>,
-        meta_number: u64,
+        meta_number: FileNumber,
         (meta_bytes, meta_checksum): (u64, u64),
     ) -> Result<CheckpointMeta> {
         let checkpoint = CheckpointMeta {
@@ -244,7 +244,7 @@ impl Ssd {
         request: &CheckpointRequest<'_>,
         forgotten: &[CheckpointId],
     ) {
-        let metas: Vec<u64> = {
+        let metas: Vec<FileNumber> = {
             let mut versions = self.versions();
             let gone = |c: &CheckpointMeta| forgotten.contains(&c.id);
             let metas = versions

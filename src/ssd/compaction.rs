@@ -13,11 +13,13 @@
 
 use std::cmp::Ordering;
 
+use crate::units::FileNumber;
+
 /// What the choice needs to know of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// File number.
-    pub number: u64,
+    pub number: FileNumber,
     /// Bytes of the file.
     pub bytes: u64,
     /// The part of them that live entries stand for.
@@ -89,7 +91,7 @@ impl Limits {
 
 /// Chooses the inputs of the next compaction; empty when there is nothing to do.
 #[must_use]
-pub fn choose(files: &[Candidate], limits: &Limits) -> Vec<u64> {
+pub fn choose(files: &[Candidate], limits: &Limits) -> Vec<FileNumber> {
     let current: u64 = files.iter().map(|f| f.bytes).sum();
     let live: u64 = files.iter().map(|f| f.live_bytes).sum();
     let over_space = current > limits.bound_bytes(live) + limits.slack_bytes();
@@ -123,7 +125,7 @@ pub fn may_be_due(current_bytes: u64, live_bytes: u64, files: u64, limits: &Limi
         || files > limits.files_max(live_bytes)
 }
 
-fn stalest(files: &[Candidate], limits: &Limits) -> Vec<u64> {
+fn stalest(files: &[Candidate], limits: &Limits) -> Vec<FileNumber> {
     let below = if limits.force {
         0.999_999
     } else {
@@ -159,7 +161,7 @@ fn first(
     files
 }
 
-fn numbers(files: &[&Candidate]) -> Vec<u64> {
+fn numbers(files: &[&Candidate]) -> Vec<FileNumber> {
     files.iter().map(|f| f.number).collect()
 }
 
@@ -179,7 +181,7 @@ pub fn choose_stale(
     stale_share: f64,
     file_bytes: u64,
     cost_max: u64,
-) -> Vec<u64> {
+) -> Vec<FileNumber> {
     let stale = files.iter().filter(|f| is_stale(f, stale_share));
     let order = first(stale.collect(), stalest_first);
     let mut inputs = numbers(&take(&order, file_bytes));
@@ -193,7 +195,7 @@ pub fn choose_stale(
     inputs
 }
 
-fn smallest(files: &[Candidate], limits: &Limits) -> Vec<u64> {
+fn smallest(files: &[Candidate], limits: &Limits) -> Vec<FileNumber> {
     let small = files.iter().filter(|f| f.live_bytes < limits.file_bytes);
     let fewest =
         |a: &Candidate, b: &Candidate| (a.live_bytes, a.number).cmp(&(b.live_bytes, b.number));
@@ -227,7 +229,7 @@ mod tests {
 
     fn file(number: u64, bytes: u64, live_bytes: u64) -> Candidate {
         Candidate {
-            number,
+            number: FileNumber(number),
             bytes,
             live_bytes,
         }
@@ -256,7 +258,7 @@ mod tests {
             file(4, 1000, 0),
         ];
         let inputs = choose(&files, &LIMITS);
-        assert_eq!(inputs, [4, 2, 1]);
+        assert_eq!(inputs, [4, 2, 1].map(FileNumber));
     }
 
     #[test]
@@ -287,12 +289,31 @@ mod tests {
             file(4, 1000, 1000),
             file(5, 999, 400),
         ];
-        assert_eq!(choose_stale(&files, 0.5, 1000, u64::MAX), [3, 5, 1]);
-        assert_eq!(choose_stale(&files, 0.5, 400, u64::MAX), [3, 5]);
-        assert_eq!(choose_stale(&files, 0.0, 9000, u64::MAX), [3, 5, 1, 2]);
-        assert_eq!(choose_stale(&files, 1.0, 9000, u64::MAX), [3]);
-        assert_eq!(choose_stale(&files, 0.5, 1000, 2399), [3, 5]);
-        assert_eq!(choose_stale(&files, 0.5, 1000, 1), [3], "at least one");
+        assert_eq!(
+            choose_stale(&files, 0.5, 1000, u64::MAX),
+            [3, 5, 1].map(FileNumber)
+        );
+        assert_eq!(
+            choose_stale(&files, 0.5, 400, u64::MAX),
+            [3, 5].map(FileNumber)
+        );
+        assert_eq!(
+            choose_stale(&files, 0.0, 9000, u64::MAX),
+            [3, 5, 1, 2].map(FileNumber)
+        );
+        assert_eq!(
+            choose_stale(&files, 1.0, 9000, u64::MAX),
+            [3].map(FileNumber)
+        );
+        assert_eq!(
+            choose_stale(&files, 0.5, 1000, 2399),
+            [3, 5].map(FileNumber)
+        );
+        assert_eq!(
+            choose_stale(&files, 0.5, 1000, 1),
+            [3].map(FileNumber),
+            "at least one"
+        );
         assert!(choose_stale(&files[3..4], 0.0, 1000, u64::MAX).is_empty());
     }
 
@@ -301,7 +322,10 @@ mod tests {
         // Twice 600 bytes that live, and 500.
         let at = [file(1, 1000, 400), file(2, 700, 200)];
         assert!(choose(&at, &LIMITS).is_empty());
-        assert_eq!(choose(&[at[0], file(2, 701, 200)], &LIMITS), [2, 1]);
+        assert_eq!(
+            choose(&[at[0], file(2, 701, 200)], &LIMITS),
+            [2, 1].map(FileNumber)
+        );
         assert!(!may_be_due(1700, 600, 0, &LIMITS) && may_be_due(1701, 600, 0, &LIMITS));
         assert!(!may_be_due(1700, 601, 1, &LIMITS) && may_be_due(1702, 602, 2, &LIMITS));
         assert!(!may_be_due(0, 0, 48, &LIMITS) && may_be_due(0, 0, 49, &LIMITS));
@@ -312,12 +336,19 @@ mod tests {
         assert!(may_be_due(0, 0, 0, &forced));
         let many: Vec<Candidate> = (0..49).map(|n| file(n, 10, 10)).collect();
         assert!(choose(&many[..48], &LIMITS).is_empty());
-        assert!(choose(&many, &LIMITS).into_iter().eq(0..16));
+        assert!(
+            choose(&many, &LIMITS)
+                .into_iter()
+                .eq((0..16).map(FileNumber))
+        );
         // A file that is stale by just half is not worth it, nor one that is hardly stale.
         let half = [file(1, 1000, 500), file(2, 2000, 100)];
-        assert_eq!(choose(&half, &LIMITS), [2]);
+        assert_eq!(choose(&half, &LIMITS), [2].map(FileNumber));
         assert!(choose(&[file(1, 1_000_000, 999_999)], &forced).is_empty());
-        assert_eq!(choose(&[file(1, 1_000_000, 999_998)], &forced), [1]);
+        assert_eq!(
+            choose(&[file(1, 1_000_000, 999_998)], &forced),
+            [1].map(FileNumber)
+        );
     }
 
     #[test]
@@ -326,10 +357,14 @@ mod tests {
             let files = (1..).zip(lives).map(|(n, live)| file(n, 1000, *live));
             smallest(&files.collect::<Vec<_>>(), &LIMITS)
         };
-        assert_eq!(small(&[1000, 999, 1]), [3, 2], "a full one is not small");
-        assert_eq!(small(&[999, 999, 2]), [3, 1, 2]);
+        assert_eq!(
+            small(&[1000, 999, 1]),
+            [3, 2].map(FileNumber),
+            "a full one is not small"
+        );
+        assert_eq!(small(&[999, 999, 2]), [3, 1, 2].map(FileNumber));
         assert!(small(&[999, 999, 3]).is_empty(), "as many files as before");
-        assert_eq!(small(&[500, 500]), [1, 2]);
+        assert_eq!(small(&[500, 500]), [1, 2].map(FileNumber));
         assert!(small(&[500, 501]).is_empty() && small(&[5]).is_empty());
         let fits = |lives: &[u64], bytes| {
             let files: Vec<Candidate> = lives.iter().map(|live| file(0, 9999, *live)).collect();

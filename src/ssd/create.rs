@@ -22,7 +22,7 @@ use crate::format::identity::{StoreIdentity, encode_part};
 use crate::format::manifest::{CheckpointMeta, encode_manifest};
 use crate::format::{self, CURRENT_NAME, PART_NAME, STORE_NAME, Version, manifest_names};
 use crate::io::{Directory, Disk};
-use crate::units::CheckpointId;
+use crate::units::{CheckpointId, FileNumber};
 
 /// What is done with what a create that was cut short has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +87,7 @@ pub fn create(
 /// Files that a create makes in the store's directory before STORE, LOCK excepted.
 fn root_leftovers() -> Vec<String> {
     let mut names = vec![CURRENT_NAME.to_owned(), STORE_TEMPORARY_NAME.to_owned()];
-    names.extend(manifest_names(1));
+    names.extend(manifest_names(FileNumber::FIRST));
     names
 }
 
@@ -143,7 +143,7 @@ fn stored_names(directories: &[PathBuf]) -> Result<Vec<String>> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Next {
     /// The file number of its manifest.
-    pub number: u64,
+    pub number: FileNumber,
     /// The id of its next checkpoint.
     pub checkpoint: CheckpointId,
 }
@@ -157,7 +157,7 @@ pub(crate) fn write_root(
     commit: &edits::Commit,
     checkpoint: Option<(&CheckpointMeta, Next)>,
 ) -> Result<()> {
-    let number = checkpoint.map_or(1, |(_, next)| next.number);
+    let number = checkpoint.map_or(FileNumber::FIRST, |(_, next)| next.number);
     let file_identity = format::FileIdentity::new(store, number);
     let version = Version::NEWEST;
     let (bytes, digest) = encode_manifest(version, &commit.edits, &file_identity);
@@ -172,7 +172,7 @@ pub(crate) fn write_root(
         manifest_digest: digest,
         checkpoint_id: checkpoint.map_or(CheckpointId::NONE, |(c, _)| c.id),
         step: checkpoint.map_or(0, |(c, _)| c.step),
-        file_number_limit: number + 1,
+        file_number_limit: number.next(),
         next_checkpoint_id: checkpoint
             .map_or(CheckpointId::NONE.next(), |(_, next)| next.checkpoint),
     };

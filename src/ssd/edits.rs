@@ -10,7 +10,7 @@ use super::version::{Cursors, Versions};
 use crate::format::manifest::{CheckpointMeta, Edit, FileMeta, NOT_REMOVED};
 use crate::format::{FileKind, file_name};
 use crate::options::HyperParameters;
-use crate::units::{CheckpointId, narrow};
+use crate::units::{CheckpointId, FileNumber, narrow};
 
 /// `removed` as checkpoint `id` sees it: what happens later is recorded later.
 fn removed_as_of(meta: &FileMeta, id: CheckpointId) -> CheckpointId {
@@ -27,7 +27,7 @@ pub struct Commit {
     /// To be appended in this order.
     pub edits: Vec<Edit>,
     /// (file number, `removed` that the manifest then knows).
-    pub recorded: Vec<(u64, CheckpointId)>,
+    pub recorded: Vec<(FileNumber, CheckpointId)>,
 }
 
 /// What a new manifest says beside files.
@@ -144,7 +144,7 @@ pub struct SnapshotPart {
     /// The data directory whose keys it has; `None`: of version 1, it has those of all of them.
     pub directory: Option<u32>,
     /// File number.
-    pub number: u64,
+    pub number: FileNumber,
     /// Length.
     pub bytes: u64,
     /// Checksum of its footer.
@@ -206,7 +206,7 @@ impl SnapshotPart {
     pub fn none(directory: u32) -> Edit {
         let none = SnapshotPart {
             directory: Some(directory),
-            number: 0,
+            number: FileNumber::NONE,
             bytes: 0,
             checksum: 0,
         };
@@ -222,7 +222,7 @@ pub struct Replay {
     /// All tables through all times.
     pub tables: TableHistory,
     /// Files by number.
-    pub files: BTreeMap<u64, FileMeta>,
+    pub files: BTreeMap<FileNumber, FileMeta>,
     /// Retained checkpoints, oldest first.
     pub checkpoints: Vec<CheckpointMeta>,
     /// Hyperparameters of each of them.
@@ -237,7 +237,7 @@ impl Replay {
     /// Puts a part (or none, if it has no number) among those of directories that `stays` wants.
     fn set_part(&mut self, part: SnapshotPart, stays: impl Fn(Option<u32>) -> bool) {
         self.snapshot.retain(|old| stays(old.directory));
-        if part.number != 0 {
+        if part.number != FileNumber::NONE {
             self.snapshot.push(part);
             self.snapshot.sort_unstable_by_key(|part| part.directory);
         }
@@ -245,7 +245,7 @@ impl Replay {
 
     /// Whether a part with this number is in force, in a file of this kind.
     #[must_use]
-    pub fn has_part(&self, kind: FileKind, number: u64) -> bool {
+    pub fn has_part(&self, kind: FileKind, number: FileNumber) -> bool {
         let is = |part: &SnapshotPart| part.number == number && part.kind() == kind;
         self.snapshot.iter().any(is)
     }

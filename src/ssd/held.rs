@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 
 use super::data_file::{DataFile, FRACTION_BITS, LiveSum};
 use crate::io::DiskFile;
-use crate::units::saturate;
+use crate::units::{FileNumber, saturate};
 
 /// Bytes on disk by why they are there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl Usage {
 #[derive(Debug, Default)]
 pub struct Held {
     /// Files of the current version, by number.
-    pub current: BTreeMap<u64, Arc<DataFile>>,
+    pub current: BTreeMap<FileNumber, Arc<DataFile>>,
     current_bytes: u128,
     retired_bytes: u128,
     buffered: u64,

@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::format::index_snapshot::{self, SnapshotEntry, SnapshotFooter, SnapshotTally};
 use crate::format::{BLOCK_BYTES, FileIdentity};
 use crate::io::{AlignedBuffer, Directory, DiskFile, OpenMode};
-use crate::units::{CheckpointId, mix64, part_range, to_usize};
+use crate::units::{CheckpointId, FileNumber, mix64, part_range, to_usize};
 
 /// Bytes read at a time.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -38,7 +38,7 @@ type Parts = (
     FileIdentity,
     SnapshotPart,
     SnapshotTally,
-    Vec<u64>,
+    Vec<FileNumber>,
 );
 
 /// Reads a part of an index snapshot block by block.
@@ -56,7 +56,7 @@ pub struct SnapshotScan {
     /// The checkpoint whose version it lists.
     pub checkpoint: CheckpointId,
     /// Numbers of the files of that version.
-    pub covered: Vec<u64>,
+    pub covered: Vec<FileNumber>,
     chunk: AlignedBuffer,
     chunk_offset: u64,
     chunk_bytes: u64,

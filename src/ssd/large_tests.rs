@@ -22,7 +22,7 @@ use crate::io::sim::SimDisk;
 use crate::io::{
     Directory, DirectoryEntry, DirectoryId, DiskFile, Engine, LockGuard, LockKind, OpenMode, Space,
 };
-use crate::units::{CheckpointId, FileSlot, unmix64};
+use crate::units::{CheckpointId, FileNumber, FileSlot, unmix64};
 
 const LINE_BYTES: usize = 64;
 const FOUR_GIB: u64 = 1 << 32;
@@ -169,7 +169,7 @@ fn write(file: &Arc<Sparse>, identity: FileIdentity, rows: u64, few: u64) -> Fin
 fn data_file(finished: Finished, identity: FileIdentity) -> Arc<DataFile> {
     let footer = finished.footer;
     let meta = FileMeta {
-        number: 1,
+        number: FileNumber(1),
         directory: 0,
         rank: 1,
         bytes: finished.bytes,
@@ -199,7 +199,7 @@ fn data_file(finished: Finished, identity: FileIdentity) -> Arc<DataFile> {
 #[test]
 fn rows_beyond_4_gib_of_a_file_are_written_and_read_at_their_places() {
     const FEW: u64 = 700;
-    let identity = FileIdentity::new([7; 16], 1);
+    let identity = FileIdentity::new([7; 16], FileNumber(1));
     let file = Arc::new(Sparse::default());
     let rows = FOUR_GIB / ROW_BYTES_MAX as u64 + 50;
     let finished = write(&file, identity, rows, FEW);

@@ -19,6 +19,7 @@ use crate::format::manifest;
 use crate::format::{CURRENT_NAME, CURRENT_TEMPORARY_NAME, Version, manifest_names};
 use crate::io::{Directory, DiskFile, OpenMode};
 use crate::sync::MutexGuard;
+use crate::units::FileNumber;
 
 /// Numbers kept back for new manifests: more can't be reserved while the manifest is locked. Each
 /// manifest but that of a rollback comes with a meta file, whose number renews the reserve.
@@ -61,10 +62,10 @@ impl Ssd {
         self.check_writable()?;
         let limit = {
             let versions = self.versions();
-            if versions.next_number + NUMBERS_SPARE < versions.number_limit {
+            if versions.next_number.plus(NUMBERS_SPARE) < versions.number_limit {
                 return Ok(());
             }
-            versions.number_limit + self.thresholds.numbers_reserved
+            versions.number_limit.plus(self.thresholds.numbers_reserved)
         };
         let mut current = manifest.current;
         current.file_number_limit = limit;
@@ -99,7 +100,7 @@ impl Ssd {
         } else {
             current.manifest_number
         };
-        let _writing = tracing::debug_span!("manifest", number).entered();
+        let _writing = tracing::debug_span!("manifest", number = number.0).entered();
         let identity = self.identity(number);
         let names = manifest_names(number);
         let mut bytes = Vec::new();
@@ -145,7 +146,7 @@ impl Ssd {
     }
 
     /// Removes a manifest that CURRENT does not name, and its copy.
-    pub(super) fn unlink_manifest(&self, number: u64) {
+    pub(super) fn unlink_manifest(&self, number: FileNumber) {
         for name in manifest_names(number) {
             self.unlink(&*self.root, &name);
         }
@@ -174,7 +175,7 @@ impl Ssd {
     }
 
     /// A number while the manifest is locked: the reserve always holds a few.
-    pub(super) fn take_number_reserved(&self) -> Result<u64> {
+    pub(super) fn take_number_reserved(&self) -> Result<FileNumber> {
         let mut versions = self.versions();
         if versions.next_number >= versions.number_limit {
             return Err(ArgumentError::Other {
@@ -182,8 +183,7 @@ impl Ssd {
             }
             .into());
         }
-        versions.next_number += 1;
-        Ok(versions.next_number - 1)
+        Ok(versions.next_number.take())
     }
 
     pub(super) fn create_in_root(&self, name: &str) -> std::io::Result<Arc<dyn DiskFile>> {

@@ -28,7 +28,7 @@ pub(crate) fn read_current(root: &dyn Directory, store: &[u8; 16]) -> Result<(Cu
     let span = tracing::debug_span!("manifest_replay", number = Empty, bytes = Empty);
     let _replaying = span.enter();
     let current = read_current_file(root, store)?;
-    span.record("number", current.manifest_number);
+    span.record("number", current.manifest_number.0);
     span.record("bytes", current.manifest_bytes);
     let name = file_name(FileKind::Manifest, current.manifest_number);
     let content = read_start(root, &name, current.manifest_bytes)?;
@@ -135,7 +135,7 @@ pub(crate) fn check_sanity(
         c.interval > u32::MAX / 2 || c.next_rank > far || c.meta_number >= limit
     };
     let cursor_beyond = |at: &CheckpointId| *at > current.checkpoint_id;
-    if limit > far
+    if limit.0 > far
         || replay.cursors.values().any(cursor_beyond)
         || all_bytes.is_none_or(|bytes| bytes > far)
         || current.next_checkpoint_id.0 > far

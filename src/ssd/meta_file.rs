@@ -14,7 +14,7 @@ use crate::format::manifest::CheckpointMeta;
 use crate::format::meta::{META_HEADER_BYTES, MetaHead, encode_meta_header};
 use crate::format::{FileIdentity, FileKind, file_name};
 use crate::io::{Directory, DiskFile, OpenMode};
-use crate::units::{CheckpointId, to_usize};
+use crate::units::{CheckpointId, FileNumber, to_usize};
 
 /// Bytes read at a time.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -113,7 +113,7 @@ impl Ssd {
     /// `NoSpace`, `Io`, `Poisoned`.
     pub(super) fn write_meta(
         &self,
-        number: u64,
+        number: FileNumber,
         checkpoint: CheckpointId,
         body: &[u8],
     ) -> Result<(u64, u64)> {
@@ -191,7 +191,7 @@ mod tests {
     /// nobody could read it.
     #[test]
     fn a_meta_file_of_more_than_4_gib_is_verified_in_pieces() {
-        let identity = FileIdentity::new([7; 16], 1);
+        let identity = FileIdentity::new([7; 16], FileNumber(1));
         let body_bytes = (1_u64 << 32) + 4711;
         // Pages of zeros that are only read are none.
         let zeros = vec![0_u8; usize::try_from(body_bytes).unwrap()];
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn nothing_is_allocated_for_a_length_that_the_header_does_not_say() {
-        let identity = FileIdentity::new([7; 16], 1);
+        let identity = FileIdentity::new([7; 16], FileNumber(1));
         let (header, _) = encode_meta_header(&identity, CheckpointId(3), b"four");
         let bytes = u64::MAX / 2;
         let error = check(Long { header, bytes }, &identity).unwrap_err();

@@ -59,7 +59,7 @@ use crate::format::{FileIdentity, data_file_name, param_file};
 use crate::io::{Directory, DiskFile, Io, OpenMode, Queue, is_out_of_descriptors};
 use crate::options::Thresholds;
 use crate::sync::{Mutex, MutexGuard};
-use crate::units::{CheckpointId, FileSlot, to_usize};
+use crate::units::{CheckpointId, FileNumber, FileSlot, to_usize};
 use data_file::DataFile;
 use held::Usage;
 use lock::Locks;
@@ -122,7 +122,7 @@ pub struct NewFile {
     /// What the writer made.
     pub finished: Finished,
     /// Its number.
-    pub number: u64,
+    pub number: FileNumber,
     /// Its data directory.
     pub directory: u32,
 }
@@ -148,7 +148,7 @@ impl Ssd {
 
     /// The identity of a file of this store.
     #[must_use]
-    pub fn identity(&self, number: u64) -> FileIdentity {
+    pub fn identity(&self, number: FileNumber) -> FileIdentity {
         FileIdentity::new(self.store, number)
     }
 
@@ -168,13 +168,12 @@ impl Ssd {
     ///
     /// # Errors
     /// `Io`, `Poisoned` when reserving fails.
-    pub fn take_number(&self) -> Result<u64> {
+    pub fn take_number(&self) -> Result<FileNumber> {
         loop {
             {
                 let mut versions = self.versions();
-                if versions.next_number + NUMBERS_SPARE < versions.number_limit {
-                    versions.next_number += 1;
-                    return Ok(versions.next_number - 1);
+                if versions.next_number.plus(NUMBERS_SPARE) < versions.number_limit {
+                    return Ok(versions.next_number.take());
                 }
             }
             self.reserve_numbers()?;
@@ -191,7 +190,7 @@ impl Ssd {
         directory: usize,
         expected_bytes: u64,
         reserve_bytes: u64,
-    ) -> Result<(u64, FileWriter<'q>)> {
+    ) -> Result<(FileNumber, FileWriter<'q>)> {
         self.check_space(directory, expected_bytes, reserve_bytes)?;
         let number = self.take_number()?;
         let place = &self.directories[directory];
@@ -250,7 +249,7 @@ impl Ssd {
 
     /// Takes files whose entries are all stale out of the current version and unlinks what
     /// nothing needs any more.
-    pub fn retire(&self, numbers: &[u64]) {
+    pub fn retire(&self, numbers: &[FileNumber]) {
         let mut versions = self.versions();
         for &number in numbers {
             versions.retire(&self.slots, number);
@@ -281,7 +280,7 @@ impl Ssd {
                 Ok(()) => self.unlink(&**place, &data_file_name(number)),
                 // It is an orphan now, and removed at the next open.
                 Err(error) => {
-                    tracing::warn!(number, %error, "a file that is still read can't be opened: it stays");
+                    tracing::warn!(number = number.0, %error, "a file that is still read can't be opened: it stays");
                 }
             }
         }
@@ -375,7 +374,7 @@ impl Ssd {
         };
         loop {
             let states = states_within()?;
-            let numbers: Vec<u64> = states.iter().map(|s| s.meta.number).collect();
+            let numbers: Vec<FileNumber> = states.iter().map(|s| s.meta.number).collect();
             let open = |s: version::FileState| match s.file {
                 Some(file) => Ok(file),
                 None => Ok(Arc::new(self.open_data(&s.meta, FileSlot::default())?)),

@@ -23,6 +23,7 @@ use crate::format::data_file_name;
 use crate::io::{Directory, DiskFile, OpenMode, is_out_of_descriptors};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use crate::sync::{Mutex, MutexGuard};
+use crate::units::FileNumber;
 
 /// Files that are closed at once where the system gives no descriptor.
 const CLOSED_AT_ONCE: usize = 16;
@@ -45,14 +46,14 @@ struct Handles {
     /// Those that were opened, as a clock: whoever was used since the last look comes again later.
     clock: VecDeque<Weak<Handle>>,
     /// All, by file number.
-    by_number: HashMap<u64, Vec<Weak<Handle>>>,
+    by_number: HashMap<FileNumber, Vec<Weak<Handle>>>,
     /// Handles that were dropped since the clock was swept.
     dropped: usize,
 }
 
 impl Handles {
     /// A handle is being dropped. Entries of such are taken away by the hundred.
-    fn forget(&mut self, number: u64) {
+    fn forget(&mut self, number: FileNumber) {
         if let Some(known) = self.by_number.get_mut(&number) {
             known.retain(|handle| handle.strong_count() > 0);
             if known.is_empty() {
@@ -106,7 +107,7 @@ impl OpenFiles {
     pub fn adopt(
         self: &Arc<Self>,
         place: &Arc<dyn Directory>,
-        number: u64,
+        number: FileNumber,
         file: Arc<dyn DiskFile>,
         synced: bool,
     ) -> Arc<Handle> {
@@ -210,7 +211,7 @@ impl OpenFiles {
     ///
     /// # Errors
     /// What the system says when it can't be opened.
-    pub fn keep(&self, number: u64) -> io::Result<()> {
+    pub fn keep(&self, number: FileNumber) -> io::Result<()> {
         let handles: Vec<Arc<Handle>> = {
             let handles = self.lock();
             let known = handles.by_number.get(&number).into_iter().flatten();
@@ -231,7 +232,7 @@ impl OpenFiles {
 struct Owner {
     files: Arc<OpenFiles>,
     place: Arc<dyn Directory>,
-    number: u64,
+    number: FileNumber,
     /// It has lost its name, or is about to.
     kept: AtomicBool,
     me: Weak<Handle>,

@@ -11,6 +11,7 @@ use super::names::{self, STORE_TEMPORARY_NAME};
 use crate::error::{Error, Result};
 use crate::format::manifest::FileMeta;
 use crate::format::{self, CURRENT_TEMPORARY_NAME, FileKind, data_file_name};
+use crate::units::FileNumber;
 
 impl Ssd {
     /// Replaces CURRENT, durably, by one that reserves numbers.
@@ -32,9 +33,9 @@ impl Ssd {
             let metas = versions.checkpoints.iter().map(|c| c.meta_number);
             let parts = manifest.snapshot.iter().map(|part| part.number);
             let named = metas.chain(files).chain(parts);
-            named.fold(manifest.current.manifest_number, u64::max)
+            named.fold(manifest.current.manifest_number, FileNumber::max)
         };
-        self.remove_orphans(newest + 1)?;
+        self.remove_orphans(newest.next())?;
         self.reserve_numbers()
     }
 
@@ -61,11 +62,12 @@ impl Ssd {
     }
 
     /// Removes files of this store that no retained version names, with numbers from `from` on.
-    pub(super) fn remove_orphans(&self, from: u64) -> Result<()> {
+    pub(super) fn remove_orphans(&self, from: FileNumber) -> Result<()> {
         let (known, metas, limit) = {
             let versions = self.versions();
-            let known: Vec<u64> = versions.files.keys().copied().collect();
-            let metas: Vec<u64> = versions.checkpoints.iter().map(|c| c.meta_number).collect();
+            let known: Vec<FileNumber> = versions.files.keys().copied().collect();
+            let metas: Vec<FileNumber> =
+                versions.checkpoints.iter().map(|c| c.meta_number).collect();
             (known, metas, versions.number_limit)
         };
         let (manifest_number, snapshot) = {

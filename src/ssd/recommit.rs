@@ -21,7 +21,7 @@ use crate::error::{ArgumentError, Error, Result};
 use crate::format::manifest::{CheckpointMeta, FileMeta, NOT_REMOVED};
 use crate::format::{FileKind, file_name};
 use crate::io::{LockGuard, LockKind};
-use crate::units::CheckpointId;
+use crate::units::{CheckpointId, FileNumber};
 
 /// What is to be changed.
 #[derive(Debug, Default)]
@@ -203,7 +203,7 @@ impl Ssd {
         self.write_edits(&mut manifest, &mut current, &commit, true)?;
         self.write_current(&mut manifest, current)?;
         self.unlink_manifest(old_manifest);
-        let recorded: BTreeMap<u64, CheckpointId> = commit.recorded.into_iter().collect();
+        let recorded: BTreeMap<FileNumber, CheckpointId> = commit.recorded.into_iter().collect();
         let mut versions = self.versions();
         versions.checkpoints = recommitted.checkpoints;
         versions.hyper = recommitted.hyper;

@@ -30,7 +30,7 @@ use crate::format::manifest::CheckpointMeta;
 use crate::io::{Directory, Io, is_full};
 use crate::options::Thresholds;
 use crate::sync::{Mutex, RwLock};
-use crate::units::CheckpointId;
+use crate::units::{CheckpointId, FileNumber};
 
 /// A store's tier and what its manifest says beside files.
 #[derive(Debug)]
@@ -226,7 +226,7 @@ fn assemble(
             Error::Io { path, source, .. } if is_full(&source) => ssd.full(&path, 0, source),
             other => other,
         })?;
-        ssd.remove_orphans(0)?;
+        ssd.remove_orphans(FileNumber::NONE)?;
     }
     Ok(Recovered {
         ssd,

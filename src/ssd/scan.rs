@@ -21,7 +21,7 @@ use crate::format::FileIdentity;
 use crate::format::footer::{Run, RunKind};
 use crate::format::param_file::{self, KEYS_PER_BLOCK};
 use crate::io::AlignedBuffer;
-use crate::units::{mix64, narrow, to_usize};
+use crate::units::{FileNumber, mix64, narrow, to_usize};
 
 const BLOCK_BYTES: u64 = 4096;
 
@@ -314,7 +314,7 @@ enum Contradictions {
 #[derive(Debug, Default)]
 pub struct Contradicting {
     /// Numbers of the files that have them.
-    pub files: BTreeSet<u64>,
+    pub files: BTreeSet<FileNumber>,
     /// How many there are.
     pub copies: u64,
 }

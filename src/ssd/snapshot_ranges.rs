@@ -21,7 +21,7 @@ use crate::format::index_snapshot::{ENTRIES_PER_BLOCK, SnapshotFooter, SnapshotT
 use crate::format::snapshot_range::SnapshotRange;
 use crate::format::{BLOCK_BYTES, FileIdentity};
 use crate::io::{AlignedBuffer, DiskFile};
-use crate::units::{CheckpointId, to_usize};
+use crate::units::{CheckpointId, FileNumber, to_usize};
 
 /// Blocks read at a time to find a place in the order.
 const PROBE_BLOCKS: u64 = 16;
@@ -43,7 +43,7 @@ pub struct SnapshotRanges {
     tally: SnapshotTally,
     footer: SnapshotFooter,
     /// Numbers of the files that it covers.
-    pub covered: Vec<u64>,
+    pub covered: Vec<FileNumber>,
     /// Blocks of entries.
     blocks: u64,
     /// Table and hash of the first entry of blocks that were looked at.
@@ -295,11 +295,11 @@ mod tests {
     fn opened(hashes: &[u64]) -> (SnapshotScan, SnapshotRanges) {
         let (disk, root) = (SimDisk::new(1), Path::new("/part"));
         disk.create_dir(root).unwrap();
-        let identity = FileIdentity::new(STORE, 7);
+        let identity = FileIdentity::new(STORE, FileNumber(7));
         let (header, mut tally) = encode_part_header(&identity, CheckpointId(1), 1, 1);
         let mut bytes = header.to_vec();
         let mut block = [0; BLOCK_BYTES];
-        encode_covered_block(&mut block, &[5], &identity, &mut tally);
+        encode_covered_block(&mut block, &[FileNumber(5)], &identity, &mut tally);
         bytes.extend(block);
         let entries: Vec<SnapshotEntry> = (0..)
             .zip(hashes)
@@ -317,7 +317,7 @@ mod tests {
         bytes.extend(footer);
         let part = SnapshotPart {
             directory: Some(1),
-            number: 7,
+            number: FileNumber(7),
             bytes: bytes.len() as u64,
             checksum,
         };

@@ -28,7 +28,7 @@ use crate::format::{BLOCK_BYTES, FileIdentity};
 use crate::io::{DiskFile, OpenMode};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, by_team, thread};
-use crate::units::{CheckpointId, mix64, narrow, part_range};
+use crate::units::{CheckpointId, FileNumber, mix64, narrow, part_range};
 
 /// Bytes written at a time.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -41,7 +41,7 @@ const REST_MAX: Duration = Duration::from_millis(20);
 struct Source {
     /// The data directory whose keys it will have.
     directory: usize,
-    number: u64,
+    number: FileNumber,
     checkpoint: CheckpointId,
     /// The files of that directory in the captured version, by number.
     files: Vec<Arc<DataFile>>,
@@ -139,11 +139,11 @@ impl Ssd {
             let part = in_force.iter().find(|p| p.directory == Some(index));
             let old = part.and_then(|part| self.open_snapshot_part(*part).ok());
             let covered = old.as_ref().map_or(&[][..], |scan| &scan.covered);
-            let known: HashSet<u64> = covered.iter().copied().collect();
+            let known: HashSet<FileNumber> = covered.iter().copied().collect();
             let is_young = |f: &&Arc<DataFile>| !known.contains(&f.meta.number);
             Some(Source {
                 directory,
-                number: 0,
+                number: FileNumber::NONE,
                 checkpoint: captured.id,
                 young: files.iter().filter(is_young).cloned().collect(),
                 files,
@@ -212,7 +212,7 @@ impl Ssd {
         let file = place
             .open(&name, OpenMode::Create)
             .map_err(|e| Error::io("create", &path, e))?;
-        let numbers: Vec<u64> = source.files.iter().map(|f| f.meta.number).collect();
+        let numbers: Vec<FileNumber> = source.files.iter().map(|f| f.meta.number).collect();
         let covered = narrow(numbers.len());
         let identity = self.identity(source.number);
         let directory = part.directory.unwrap_or(0);
@@ -341,8 +341,8 @@ struct Old<'a> {
     ssd: &'a Ssd,
     scan: Option<SnapshotScan>,
     at: usize,
-    ranks: HashMap<u64, u64>,
-    numbers: &'a [u64],
+    ranks: HashMap<FileNumber, u64>,
+    numbers: &'a [FileNumber],
 }
 
 impl Old<'_> {
@@ -370,7 +370,7 @@ impl Old<'_> {
                 .covered
                 .get(entry.ordinal as usize)
                 .copied()
-                .unwrap_or(0);
+                .unwrap_or_default();
             match self.ranks.get(&number) {
                 Some(rank) if scan.table == table => {
                     let ordinal = ordinal(self.numbers, number);
@@ -388,11 +388,15 @@ impl Old<'_> {
     }
 }
 
-fn ordinal(numbers: &[u64], number: u64) -> u32 {
+fn ordinal(numbers: &[FileNumber], number: FileNumber) -> u32 {
     numbers.binary_search(&number).map_or(u32::MAX, narrow)
 }
 
-fn merge(writer: &mut SnapshotWriter<'_>, source: &mut Source, numbers: &[u64]) -> Result<()> {
+fn merge(
+    writer: &mut SnapshotWriter<'_>,
+    source: &mut Source,
+    numbers: &[FileNumber],
+) -> Result<()> {
     let files = source.files.iter();
     let mut old = Old {
         ssd: writer.ssd,

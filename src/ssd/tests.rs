@@ -89,7 +89,7 @@ fn a_version_is_given_up_only_while_its_outcome_is_known() {
 #[test]
 fn sizes_that_run_over_together_are_refused() {
     let file = |number: u64| FileMeta {
-        number,
+        number: FileNumber(number),
         directory: 0,
         rank: number,
         bytes: (1 << 56) - 4096,
@@ -107,10 +107,10 @@ fn sizes_that_run_over_together_are_refused() {
     let (_disk, ssd, _path) = tier_with_captured_file();
     let mut current = ssd.manifest().current;
     current.checkpoint_id = CheckpointId(2);
-    current.file_number_limit = 1000;
+    current.file_number_limit = FileNumber(1000);
     let check = |files: u64| {
         let replay = super::edits::Replay {
-            files: (1..=files).map(|n| (n, file(n))).collect(),
+            files: (1..=files).map(|n| (FileNumber(n), file(n))).collect(),
             ..super::edits::Replay::default()
         };
         let checked = super::manifest_reader::check_sanity(Path::new(ROOT), &current, &replay, 1);

@@ -16,7 +16,7 @@ use super::hyper::HyperHistory;
 use super::tables::TableHistory;
 use crate::format::manifest::{CheckpointMeta, FileMeta, NOT_REMOVED};
 use crate::sync::RwLock;
-use crate::units::{CheckpointId, FileSlot};
+use crate::units::{CheckpointId, FileNumber, FileSlot};
 
 /// The checkpoints that readers have, by name.
 pub type Cursors = BTreeMap<String, CheckpointId>;
@@ -39,17 +39,17 @@ pub type Slots = RwLock<Vec<Option<Arc<DataFile>>>>;
 #[derive(Debug, Default)]
 pub struct Versions {
     /// Files by number, of any version.
-    pub files: BTreeMap<u64, FileState>,
+    pub files: BTreeMap<FileNumber, FileState>,
     /// What each data directory holds.
     held: Vec<Held>,
     /// Files that are not current, by number.
-    retired: BTreeSet<u64>,
+    retired: BTreeSet<FileNumber>,
     /// Free slots below the highest.
     free_slots: Vec<FileSlot>,
     /// Next file number.
-    pub next_number: u64,
+    pub next_number: FileNumber,
     /// File numbers below this are reserved durably.
-    pub number_limit: u64,
+    pub number_limit: FileNumber,
     /// Next rank.
     pub next_rank: u64,
     /// Id that the next captured checkpoint gets.
@@ -65,7 +65,7 @@ pub struct Versions {
     /// A captured checkpoint that is not durable yet.
     pub captured: Option<CheckpointId>,
     /// Current files that a compaction could not read, by number, and why: not chosen again.
-    pub aside: BTreeMap<u64, String>,
+    pub aside: BTreeMap<FileNumber, String>,
 }
 
 impl Versions {
@@ -157,7 +157,7 @@ impl Versions {
 
     /// Takes a file out of the current version. Its slot is free again: no index entry points
     /// to it any more.
-    pub fn retire(&mut self, slots: &Slots, number: u64) {
+    pub fn retire(&mut self, slots: &Slots, number: FileNumber) {
         let next = self.next_checkpoint;
         let Some(state) = self.files.get_mut(&number) else {
             return;
@@ -221,12 +221,12 @@ impl Versions {
 
     /// Removes from memory, and returns, the files that nothing needs.
     pub fn take_garbage(&mut self) -> Vec<FileState> {
-        let retired: Vec<u64> = self.retired.iter().copied().collect();
+        let retired: Vec<FileNumber> = self.retired.iter().copied().collect();
         self.take_garbage_among(&retired)
     }
 
     /// As [`Versions::take_garbage`], where only these can have become garbage.
-    pub fn take_garbage_among(&mut self, numbers: &[u64]) -> Vec<FileState> {
+    pub fn take_garbage_among(&mut self, numbers: &[FileNumber]) -> Vec<FileState> {
         let mut garbage = Vec::new();
         for number in numbers {
             let needed = |state: &FileState| self.is_needed(&state.meta);

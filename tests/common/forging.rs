@@ -5,6 +5,7 @@
 //!   below in the root of the crate, so a test says
 //!   `use forging::{STORE, fix, identity, put_u64, u32_at, u64_at};`.
 
+use hps::FileNumber;
 use hps::format::checksum::{FileIdentity, Kind, ZERO_STORE};
 use hps::format::layout::seal;
 use hps::format::{CURRENT_NAME, FileKind, PART_NAME, STORE_NAME, parse_file_name};
@@ -16,7 +17,7 @@ pub const STORE: [u8; 16] = *b"sample store 016";
 
 /// The identity of a file of [`STORE`].
 pub fn identity(number: u64) -> FileIdentity {
-    FileIdentity::new(STORE, number)
+    FileIdentity::new(STORE, FileNumber(number))
 }
 
 /// Puts a right checksum for its place over a structure; does nothing to less than 9 bytes.
@@ -50,12 +51,17 @@ pub fn reseal(name: &str, bytes: &mut [u8], store: [u8; 16]) {
     use FileKind::{Image, Snapshot};
     let id = |number| FileIdentity::new(store, number);
     match (name, parse_file_name(name)) {
-        (STORE_NAME, _) => fix(bytes, &FileIdentity::new(ZERO_STORE, 0), Kind::Identity, 0),
+        (STORE_NAME, _) => fix(
+            bytes,
+            &FileIdentity::new(ZERO_STORE, FileNumber(0)),
+            Kind::Identity,
+            0,
+        ),
         (PART_NAME, _) => {
             let index = u64_at(bytes, 48);
-            fix(bytes, &id(index), Kind::Part, 0);
+            fix(bytes, &id(FileNumber(index)), Kind::Part, 0);
         }
-        (CURRENT_NAME, _) => fix(bytes, &id(0), Kind::Current, 0),
+        (CURRENT_NAME, _) => fix(bytes, &id(FileNumber(0)), Kind::Current, 0),
         (_, Some((FileKind::Rows, number))) => drop(forge::rows(bytes, &id(number))),
         (_, Some((FileKind::Meta, number))) => drop(forge::meta(bytes, &id(number))),
         (_, Some((Image | Snapshot, number))) => drop(forge::snapshot(bytes, &id(number))),

@@ -96,6 +96,7 @@ impl Sample {
         Current::decode(self.file("CURRENT"), &STORE)
             .unwrap()
             .file_number_limit
+            .0
     }
 
     /// Writes the store to a directory that is not there.

@@ -12,7 +12,7 @@ use super::layout::{DecodeError, Decoded, seal};
 use super::meta::decode_meta;
 use super::param_file;
 use super::samples::{self, STORE, cut, identity};
-use crate::units::CheckpointId;
+use crate::units::{CheckpointId, FileNumber};
 
 /// Where a structure is claimed to be.
 #[derive(Clone, Copy)]
@@ -54,7 +54,7 @@ impl Case {
         } else {
             STORE
         };
-        FileIdentity::new(store, self.number).seed(self.kind, self.offset)
+        FileIdentity::new(store, FileNumber(self.number)).seed(self.kind, self.offset)
     }
 
     /// The bytes after a change, with a right checksum.
@@ -323,7 +323,7 @@ fn bytes_of_another_store_file_or_place_are_refused() {
         let mut store = STORE;
         store[15] ^= 1;
         let other = Place {
-            identity: FileIdentity::new(store, case.number),
+            identity: FileIdentity::new(store, FileNumber(case.number)),
             ..place
         };
         let refused = (case.decode)(&case.bytes, other).is_err();

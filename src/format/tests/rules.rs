@@ -21,7 +21,7 @@ use super::param_file::{
 use super::samples::{self, STORE, cut, identity};
 use super::{BLOCK_BYTES, DIRECTORIES_MAX};
 use crate::options::{DIM_MAX, RowMetadata, TABLES_MAX};
-use crate::units::CheckpointId;
+use crate::units::{CheckpointId, FileNumber};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -41,7 +41,7 @@ pub(super) fn with_number(bytes: &[u8], seed: u64, at: usize, value: &[u8]) -> V
 #[test]
 fn current_that_contradicts_itself_is_neither_written_nor_read() {
     let current = samples::current();
-    let seed = FileIdentity::new(STORE, 0).seed(Kind::Current, 0);
+    let seed = FileIdentity::new(STORE, FileNumber(0)).seed(Kind::Current, 0);
     // Offset of the field, a value just inside, a value just outside.
     let rules = [
         (64, 4095, 4096),
@@ -56,7 +56,7 @@ fn current_that_contradicts_itself_is_neither_written_nor_read() {
             assert_eq!(read.is_ok(), taken, "{value} at byte {at}: {read:?}");
             let mut other = current;
             match at {
-                64 => other.manifest_number = value,
+                64 => other.manifest_number = FileNumber(value),
                 72 => other.manifest_bytes = value,
                 _ => other.checkpoint_id = CheckpointId(value),
             }
@@ -228,7 +228,7 @@ fn directories_of_a_store_are_checked_when_read() {
     let all = vec!["a"; DIRECTORIES_MAX];
     let read = StoreIdentity::decode(&encode(&all)).unwrap();
     assert_eq!(read.directories.len(), DIRECTORIES_MAX);
-    let seed = FileIdentity::new(ZERO_STORE, 0).seed(Kind::Identity, 0);
+    let seed = FileIdentity::new(ZERO_STORE, FileNumber(0)).seed(Kind::Identity, 0);
     let takes = |names: &[&str], at: usize, value: &[u8]| {
         StoreIdentity::decode(&with_number(&encode(names), seed, at, value)).is_ok()
     };

@@ -13,7 +13,7 @@ use super::manifest::{
 use super::param_file::{self, KEYS_PER_BLOCK};
 use super::{BLOCK_BYTES, Version, meta};
 use crate::options::{HyperParameters, Initialiser, Optimizer, RowMetadata, TableDescriptor};
-use crate::units::{CheckpointId, mix64};
+use crate::units::{CheckpointId, FileNumber, mix64};
 
 /// Store of all samples.
 pub const STORE: [u8; 16] = *b"sample store 016";
@@ -27,7 +27,7 @@ pub const SECTIONED: u64 = 10;
 pub const PART: u32 = 1;
 
 pub fn identity(number: u64) -> FileIdentity {
-    FileIdentity::new(STORE, number)
+    FileIdentity::new(STORE, FileNumber(number))
 }
 
 /// Keys of a run, in order; the ends of u64 are among them.
@@ -251,7 +251,7 @@ pub fn descriptors() -> Vec<TableDescriptor> {
 /// A file of the version, as the manifest has it.
 pub fn file_meta() -> FileMeta {
     FileMeta {
-        number: ROWS,
+        number: FileNumber(ROWS),
         directory: PART,
         rank: 12,
         bytes: 28_672,
@@ -274,7 +274,7 @@ fn checkpoint() -> CheckpointMeta {
         step: 1000,
         interval: 6,
         next_rank: 13,
-        meta_number: META,
+        meta_number: FileNumber(META),
         meta_bytes: 139,
         meta_checksum: 0xbeef,
         unix_seconds: 1_800_000_000,
@@ -315,7 +315,7 @@ pub fn edits_of(version: Version) -> Vec<Edit> {
                 },
                 Edit::Snapshot {
                     directory: PART,
-                    number: SNAPSHOT,
+                    number: FileNumber(SNAPSHOT),
                     bytes: 16_384,
                     checksum: 0xfeed,
                 },
@@ -344,12 +344,14 @@ fn edits_of_all() -> Vec<Edit> {
     }
     edits.push(Edit::AddFile(file_meta()));
     edits.push(Edit::RemoveFile {
-        number: ROWS,
+        number: FileNumber(ROWS),
         removed: CheckpointId(3),
     });
-    edits.push(Edit::DropFile { number: 5 });
+    edits.push(Edit::DropFile {
+        number: FileNumber(5),
+    });
     edits.push(Edit::Image {
-        number: SNAPSHOT,
+        number: FileNumber(SNAPSHOT),
         bytes: 16_384,
         checksum: 0xfeed,
     });
@@ -389,12 +391,12 @@ pub fn current_of(version: Version) -> Current {
     Current {
         version,
         timeline: *b"sample branch 16",
-        manifest_number: MANIFEST,
+        manifest_number: FileNumber(MANIFEST),
         manifest_bytes: bytes.len() as u64,
         manifest_digest: digest,
         checkpoint_id: CheckpointId(2),
         step: 1000,
-        file_number_limit: 4096,
+        file_number_limit: FileNumber(4096),
         next_checkpoint_id: CheckpointId(3),
     }
 }
@@ -440,8 +442,8 @@ pub fn snapshot_blocks() -> Vec<(u32, Vec<SnapshotEntry>)> {
 }
 
 /// Numbers of the files that the sample snapshot covers: two blocks.
-pub fn covered() -> Vec<u64> {
-    (0..512).map(|i| 20 + 3 * i).collect()
+pub fn covered() -> Vec<FileNumber> {
+    (0..512).map(|i| FileNumber(20 + 3 * i)).collect()
 }
 
 /// A part of an index snapshot.
@@ -487,7 +489,11 @@ fn snapshot_after(
     out
 }
 
-type SnapshotContent = (CheckpointId, Vec<u64>, Vec<(u32, Vec<SnapshotEntry>)>);
+type SnapshotContent = (
+    CheckpointId,
+    Vec<FileNumber>,
+    Vec<(u32, Vec<SnapshotEntry>)>,
+);
 
 /// Reads an index snapshot: checkpoint, files, blocks.
 pub fn read_snapshot(bytes: &[u8], id: &FileIdentity) -> Decoded<SnapshotContent> {

@@ -7,7 +7,7 @@ use super::rules::{panics, with_number};
 use super::samples::{self, cut, identity};
 use super::{BLOCK_BYTES, DIRECTORIES_MAX};
 use crate::options::TABLES_MAX;
-use crate::units::CheckpointId;
+use crate::units::{CheckpointId, FileNumber};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -43,7 +43,7 @@ fn every_rule_of_a_block_of_file_numbers_is_checked_alone() {
     let id = identity(samples::SNAPSHOT);
     let start = || index_snapshot::encode_part_header(&id, CheckpointId(2), samples::PART, 512).1;
     let numbers = samples::covered();
-    let encode = |pieces: &[&[u64]]| {
+    let encode = |pieces: &[&[FileNumber]]| {
         let (mut tally, mut out) = (start(), [0; BLOCK_BYTES]);
         for piece in pieces {
             index_snapshot::encode_covered_block(&mut out, piece, &id, &mut tally);
@@ -85,7 +85,7 @@ fn every_rule_of_a_block_of_entries_is_checked_alone() {
     let start = || index_snapshot::encode_part_header(&id, CheckpointId(2), samples::PART, 2).1;
     let listed = || {
         let (mut tally, mut out) = (start(), [0; BLOCK_BYTES]);
-        index_snapshot::encode_covered_block(&mut out, &[20, 23], &id, &mut tally);
+        index_snapshot::encode_covered_block(&mut out, &[20, 23].map(FileNumber), &id, &mut tally);
         tally
     };
     let entries: Vec<_> = entries.into_iter().take(2).collect();
@@ -178,7 +178,7 @@ fn an_image_of_version_1_is_read_and_has_no_directory_and_no_classes() {
     assert!(index_snapshot::decode_snapshot_header(&placed, &id).is_err());
     let (_, mut tally) = index_snapshot::encode_image_header(&id, CheckpointId(2), 2);
     let mut block = [0; BLOCK_BYTES];
-    index_snapshot::encode_covered_block(&mut block, &[20, 23], &id, &mut tally);
+    index_snapshot::encode_covered_block(&mut block, &[20, 23].map(FileNumber), &id, &mut tally);
     let (table, entries) = samples::snapshot_blocks().swap_remove(2);
     let plain = SnapshotEntry {
         class: 0,

@@ -16,7 +16,7 @@ use super::{
     BLOCK_BYTES, FileKind, Version, data_file_name, file_name, index_snapshot, parse_file_name,
 };
 use crate::options::{Dtype, TableDescriptor};
-use crate::units::CheckpointId;
+use crate::units::{CheckpointId, FileNumber};
 
 #[test]
 fn a_parameter_file_is_read_back_as_written() {
@@ -329,12 +329,12 @@ fn entries_of_an_index_snapshot_are_refused_by_the_writer_out_of_order() {
 
 #[test]
 fn names_of_files_are_read_back_and_no_others() {
-    assert_eq!(data_file_name(42), "000000000042.rows");
+    assert_eq!(data_file_name(FileNumber(42)), "000000000042.rows");
     for kind in FileKind::ALL {
         for number in [0, 1, 999_999_999_999, 1_000_000_000_000, u64::MAX] {
             assert_eq!(
-                parse_file_name(&file_name(kind, number)),
-                Some((kind, number))
+                parse_file_name(&file_name(kind, FileNumber(number))),
+                Some((kind, FileNumber(number)))
             );
         }
     }

@@ -121,7 +121,7 @@ fn what_current_names_counts_and_no_other_file_of_a_kind_does() {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap();
         let (_, number) = parse_file_name(name).unwrap();
         let kind = path.extension().and_then(|e| e.to_str()).unwrap();
-        let other = path.with_file_name(format!("{:012}.{kind}", number + 1000));
+        let other = path.with_file_name(format!("{:012}.{kind}", number.0 + 1000));
         assert!(!names(&other), "{}", other.display());
     }
     // What has no number never changes.

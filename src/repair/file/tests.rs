@@ -70,7 +70,7 @@ impl Place {
     /// A file with rows and removed keys of each table.
     fn make(&mut self, number: u64, tables: &[TableDescriptor], rows: u64, gone: u64) -> FileMeta {
         let old = FileMeta {
-            number,
+            number: FileNumber(number),
             directory: 3,
             rank: 77,
             bytes: 0,
@@ -89,7 +89,7 @@ impl Place {
             queue: &mut *self.queue,
             directory: &self.place,
             store: STORE,
-            number,
+            number: FileNumber(number),
             checkpoint: CheckpointId(2),
         };
         let mut writer = target.writer().unwrap();
@@ -103,11 +103,11 @@ impl Place {
                 writer.tombstone(table, key, interval);
             }
         }
-        finish(writer, &old, number, CheckpointId(2)).unwrap()
+        finish(writer, &old, FileNumber(number), CheckpointId(2)).unwrap()
     }
 
     fn path(number: u64) -> PathBuf {
-        Path::new("/part").join(data_file_name(number))
+        Path::new("/part").join(data_file_name(FileNumber(number)))
     }
 
     /// Changes bytes of a file.
@@ -124,7 +124,7 @@ impl Place {
             queue: &mut *self.queue,
             directory: &self.place,
             store: STORE,
-            number: to,
+            number: FileNumber(to),
             checkpoint: CHECKPOINT,
         };
         save(Some(&*self.place), &identity, old, tables, &mut target)
@@ -161,7 +161,7 @@ fn a_window_of_a_file_is_read_once_and_follows_what_is_asked() {
     let byte = |i: u64| u8::try_from((i / 7 * 31 + i / 4096) % 251).unwrap();
     let bytes: Vec<u8> = (0..length).map(byte).collect();
     place.disk.write_file(&Place::path(1), &bytes).unwrap();
-    let mut source = Source::open(&*place.place, &data_file_name(1))
+    let mut source = Source::open(&*place.place, &data_file_name(FileNumber(1)))
         .unwrap()
         .unwrap();
     let mut at = |offset: u64, count: usize| {
@@ -200,17 +200,17 @@ fn all_of_a_sound_file_is_saved_with_its_rank_and_its_intervals() {
     assert!(saved.lost.is_empty() && saved.nameless.is_empty() && !saved.guessed);
     let written = saved.written.unwrap();
     let right = FileMeta {
-        number: 2,
+        number: FileNumber(2),
         added: CHECKPOINT,
         footer_checksum: written.footer_checksum,
         ..old
     };
     assert_eq!(written, right);
     // The first table's rows and removed keys, and both of the second.
-    let mut source = Source::open(&*place.place, &data_file_name(2))
+    let mut source = Source::open(&*place.place, &data_file_name(FileNumber(2)))
         .unwrap()
         .unwrap();
-    let identity = FileIdentity::new(STORE, 2);
+    let identity = FileIdentity::new(STORE, FileNumber(2));
     let places = (keys_offset(&written), written.bytes);
     let entries = Entries::read(&mut source, &identity, &written, places);
     let of_table = || keys(400).into_iter().chain(removed(120));
@@ -259,7 +259,7 @@ fn a_key_that_a_run_has_had_is_not_written_again() {
     let (mut place, tables) = (Place::new(), tables(&[4]));
     let old = place.make(1, &tables, 50, 0);
     let stride = param_file::record_stride(tables[0].row_bytes());
-    let identity = FileIdentity::new(STORE, 1);
+    let identity = FileIdentity::new(STORE, FileNumber(1));
     let (second, keys_offset) = (4096 + stride, keys_offset(&old));
     place.change(1, |bytes| {
         let row = row_of(1, &tables[0]);
@@ -303,12 +303,12 @@ fn rows_and_removed_keys_of_a_file_that_is_gone_are_counted() {
     gone(&mut place, "removed");
     place.disk.create_dir(&Place::path(1)).unwrap();
     gone(&mut place, "a directory");
-    let identity = FileIdentity::new(STORE, 1);
+    let identity = FileIdentity::new(STORE, FileNumber(1));
     let mut target = Target {
         queue: &mut *place.queue,
         directory: &place.place,
         store: STORE,
-        number: 2,
+        number: FileNumber(2),
         checkpoint: CHECKPOINT,
     };
     let saved = save(None, &identity, &old, &tables, &mut target).unwrap();
@@ -341,10 +341,10 @@ fn where_there_is_one_table_its_runs_are_known_without_a_footer() {
     let (mut place, one) = (Place::new(), tables(&[4]));
     for (number, rows, gone) in [(1, 40, 0), (2, 0, 40), (3, 400, 350)] {
         let old = place.make(number, &one, rows, gone);
-        let mut source = Source::open(&*place.place, &data_file_name(number))
+        let mut source = Source::open(&*place.place, &data_file_name(FileNumber(number)))
             .unwrap()
             .unwrap();
-        let identity = FileIdentity::new(STORE, number);
+        let identity = FileIdentity::new(STORE, FileNumber(number));
         let right = places_of_footer(&mut source, &identity, &old, &one).unwrap();
         assert_eq!(places_of_one_table(&old, &one).unwrap(), right);
         assert_eq!(right.runs.len(), 1 + usize::from(rows > 0 && gone > 0));

@@ -46,7 +46,7 @@ impl Place {
     /// A manifest of checkpoints without files; how long it is before the last of them.
     fn manifest(&self, number: u64, ids: &[u64]) -> usize {
         let (content, before) = manifest_of(number, ids);
-        let [name, copy] = manifest_names(number);
+        let [name, copy] = manifest_names(FileNumber(number));
         self.write(&name, &content);
         self.write(&copy, &content);
         before
@@ -57,12 +57,12 @@ impl Place {
         let current = Current {
             version: FormatVersion::NEWEST,
             timeline: [1; 16],
-            manifest_number: 99,
+            manifest_number: FileNumber(99),
             manifest_bytes: 4096,
             manifest_digest: 1,
             checkpoint_id: CheckpointId(checkpoint),
             step: checkpoint,
-            file_number_limit: 100,
+            file_number_limit: FileNumber(100),
             next_checkpoint_id: CheckpointId(checkpoint + 1),
         };
         self.write("CURRENT", &current.encode(&STORE));
@@ -84,7 +84,7 @@ impl Place {
 }
 
 fn manifest_of(number: u64, ids: &[u64]) -> (Vec<u8>, usize) {
-    let identity = FileIdentity::new(STORE, number);
+    let identity = FileIdentity::new(STORE, FileNumber(number));
     let (header, mut digest) = encode_manifest_header(FormatVersion::NEWEST, &identity);
     let mut content = header.to_vec();
     let timeline = Edit::Timeline {
@@ -97,7 +97,7 @@ fn manifest_of(number: u64, ids: &[u64]) -> (Vec<u8>, usize) {
             step: *id,
             interval: 1,
             next_rank: 1,
-            meta_number: 1,
+            meta_number: FileNumber(1),
             meta_bytes: 4096,
             meta_checksum: 1,
             unix_seconds: 1,
@@ -154,7 +154,7 @@ fn a_store_says_which_it_is_by_its_data_directories_where_store_is_damaged() {
 #[test]
 fn data_directories_of_two_stores_do_not_say_which_one_it_is() {
     let place = Place::new();
-    place.write(&file_name(FileKind::Manifest, 1), b"junk");
+    place.write(&file_name(FileKind::Manifest, FileNumber(1)), b"junk");
     place.part("a", STORE, 0);
     assert_eq!(identity(&*place.root).unwrap().0, STORE, "STORE is gone");
     place.part("b", [9; 16], 0);
@@ -171,7 +171,7 @@ fn a_directory_of_something_else_is_no_damaged_store() {
         let error = identity(&*place.root).unwrap_err();
         assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
     }
-    place.write(&file_name(FileKind::Manifest, 1), b"junk");
+    place.write(&file_name(FileKind::Manifest, FileNumber(1)), b"junk");
     assert!(matches!(identity(&*place.root), Err(Error::Corrupt { .. })));
 }
 
@@ -207,7 +207,7 @@ fn checkpoints_are_lost_where_current_knows_a_later_one() {
 fn what_is_behind_a_damaged_edit_may_be_lost() {
     let place = Place::new();
     let last = place.manifest(1, &[3, 5]);
-    let [name, copy] = manifest_names(1).map(|name| Path::new("/store").join(name));
+    let [name, copy] = manifest_names(FileNumber(1)).map(|name| Path::new("/store").join(name));
     for path in [&name, &copy] {
         let bytes = place.disk.read_file(path).unwrap().len();
         place.disk.corrupt(path, last as u64 + 20, 1).unwrap();

@@ -32,7 +32,7 @@ fn each_lost_key_is_counted_by_what_it_has_now() {
 fn what_a_key_has_now_follows_from_what_is_left_of_it() {
     let copy = |tombstone| Copy {
         key: 1,
-        file: 2,
+        file: FileNumber(2),
         rank: 5,
         tombstone,
     };
@@ -82,10 +82,10 @@ fn told_of(losses: Losses, tables: &[TableState]) -> (Vec<(String, LostRow)>, Co
 fn a_lost_key_is_told_once_with_the_file_of_its_newest_copy() {
     let mut losses = Losses::default();
     assert!(losses.is_empty());
-    losses.add(30, 7, vec![(1, 5), (0, 8)], Vec::new());
-    losses.add(10, 9, vec![(1, 5), (1, 6)], Vec::new());
-    losses.add(20, 8, vec![(1, 5), (0, 9)], vec![4..6, 8..11]);
-    losses.add(21, 8, Vec::new(), vec![0..1, 7..8]);
+    losses.add(FileNumber(30), 7, vec![(1, 5), (0, 8)], Vec::new());
+    losses.add(FileNumber(10), 9, vec![(1, 5), (1, 6)], Vec::new());
+    losses.add(FileNumber(20), 8, vec![(1, 5), (0, 9)], vec![4..6, 8..11]);
+    losses.add(FileNumber(21), 8, Vec::new(), vec![0..1, 7..8]);
     assert!(!losses.is_empty());
     let (rows, counts, nameless) = told(losses);
     let row = |table: u32, key, file| {
@@ -99,7 +99,12 @@ fn a_lost_key_is_told_once_with_the_file_of_its_newest_copy() {
         };
         (String::from(name), row)
     };
-    let mut right = vec![row(0, 8, 30), row(0, 9, 20), row(1, 5, 10), row(1, 6, 10)];
+    let mut right = vec![
+        row(0, 8, FileNumber(30)),
+        row(0, 9, FileNumber(20)),
+        row(1, 5, FileNumber(10)),
+        row(1, 6, FileNumber(10)),
+    ];
     right.sort_by_key(|(_, row)| (row.table, mix64(row.key)));
     assert_eq!(rows, right);
     assert_eq!((counts.gone, counts.sum()), (4, 4));
@@ -109,22 +114,22 @@ fn a_lost_key_is_told_once_with_the_file_of_its_newest_copy() {
 #[test]
 fn lost_entries_without_a_name_are_a_loss() {
     let mut losses = Losses::default();
-    losses.add(1, 1, Vec::new(), Vec::new());
+    losses.add(FileNumber(1), 1, Vec::new(), Vec::new());
     assert!(losses.is_empty());
-    losses.add(2, 2, Vec::new(), vec![3..4, 7..9]);
+    losses.add(FileNumber(2), 2, Vec::new(), vec![3..4, 7..9]);
     assert!(!losses.is_empty());
     let (rows, counts, nameless) = told(losses);
     assert!(rows.is_empty());
     assert_eq!((counts, nameless), (Counts::default(), 3));
     let mut losses = Losses::default();
-    losses.add(1, 1, vec![(0, 1)], Vec::new());
+    losses.add(FileNumber(1), 1, vec![(0, 1)], Vec::new());
     assert!(!losses.is_empty());
 }
 
 #[test]
 fn rows_of_a_dropped_table_are_no_loss() {
     let mut losses = Losses::default();
-    losses.add(1, 1, vec![(0, 5), (1, 6), (2, 7)], Vec::new());
+    losses.add(FileNumber(1), 1, vec![(0, 5), (1, 6), (2, 7)], Vec::new());
     let tables = [table("a", false), table("b", true), table("c", false)];
     let (rows, counts, _) = told_of(losses, &tables);
     let keys: Vec<u64> = rows.iter().map(|(_, row)| row.key).collect();
@@ -134,7 +139,7 @@ fn rows_of_a_dropped_table_are_no_loss() {
 #[test]
 fn whoever_is_told_may_stop_it() {
     let mut losses = Losses::default();
-    losses.add(1, 1, vec![(0, 1), (0, 2)], Vec::new());
+    losses.add(FileNumber(1), 1, vec![(0, 1), (0, 2)], Vec::new());
     let left = Survivors {
         files: &[],
         tables: 1,

@@ -4,6 +4,7 @@ use super::*;
 use crate::format::FileKind;
 use crate::format::identity::encode_part;
 use crate::io::sim::{Fault, SimDisk};
+use crate::units::FileNumber;
 
 const STORE: [u8; 16] = [7; 16];
 const EACCES: i32 = 13;
@@ -114,7 +115,7 @@ fn a_data_directory_is_the_one_with_its_index_or_missing_or_damaged() {
     disk.create_dir(Path::new("/store/junk")).unwrap();
     write(&disk, &format!("junk/{PART_NAME}"), b"junk");
     assert_eq!(missing("junk"), None, "a PART that is damaged");
-    let meta = format::file_name(FileKind::Meta, 7);
+    let meta = format::file_name(FileKind::Meta, FileNumber(7));
     disk.create_dir(Path::new("/store/metas")).unwrap();
     write(&disk, &format!("metas/{meta}"), b"");
     assert_eq!(missing("metas"), None);

@@ -5,7 +5,7 @@ use crate::ssd::tests::rows::{self, file_meta as meta};
 
 fn image(number: u64) -> Edit {
     Edit::Image {
-        number,
+        number: FileNumber(number),
         bytes: 3,
         checksum: 4,
     }
@@ -16,8 +16,13 @@ fn edits_that_contradict_what_came_before_are_told() {
     let mut replay = Replay::default();
     let mut told = |edit| replay.apply(edit).err().unwrap_or_default();
     let removed = CheckpointId(3);
-    let remove = |number, removed| Edit::RemoveFile { number, removed };
-    let drop_file = |number| Edit::DropFile { number };
+    let remove = |number, removed| Edit::RemoveFile {
+        number: FileNumber(number),
+        removed,
+    };
+    let drop_file = |number| Edit::DropFile {
+        number: FileNumber(number),
+    };
     let forget = |id| Edit::ForgetCheckpoint {
         id: CheckpointId(id),
     };
@@ -60,7 +65,7 @@ fn edits_that_contradict_what_came_before_are_told() {
     let (number, bytes, checksum) = (9, 3, 4);
     let named = SnapshotPart {
         directory: None,
-        number,
+        number: FileNumber(number),
         bytes,
         checksum,
     };
@@ -84,7 +89,7 @@ fn a_checkpoint_sees_what_went_up_to_it() {
 fn parts_replace_an_image_and_each_other_by_directory() {
     let part = |directory, number| SnapshotPart {
         directory,
-        number,
+        number: FileNumber(number),
         bytes: 4096 * number,
         checksum: !number,
     };
@@ -92,8 +97,11 @@ fn parts_replace_an_image_and_each_other_by_directory() {
     let mut now = |edit: Edit| -> Vec<(Option<u32>, u64)> {
         replay.apply(edit).unwrap();
         let parts = replay.snapshot.iter();
-        assert!(parts.clone().all(|p| *p == part(p.directory, p.number)));
-        for (number, kind) in (1..9).flat_map(|n| FileKind::ALL.map(|kind| (n, kind))) {
+        assert!(parts.clone().all(|p| *p == part(p.directory, p.number.0)));
+        for (number, kind) in (1..9)
+            .map(FileNumber)
+            .flat_map(|n| FileKind::ALL.map(|kind| (n, kind)))
+        {
             let whole = |p: &SnapshotPart| match p.directory {
                 Some(_) => FileKind::Snapshot,
                 None => FileKind::Image,
@@ -101,7 +109,7 @@ fn parts_replace_an_image_and_each_other_by_directory() {
             let is = |p: &SnapshotPart| p.number == number && whole(p) == kind;
             assert_eq!(replay.has_part(kind, number), parts.clone().any(is));
         }
-        parts.map(|p| (p.directory, p.number)).collect()
+        parts.map(|p| (p.directory, p.number.0)).collect()
     };
     assert_eq!(now(part(None, 1).edit()), [(None, 1)]);
     assert_eq!(now(part(None, 2).edit()), [(None, 2)]);
@@ -120,7 +128,7 @@ fn parts_replace_an_image_and_each_other_by_directory() {
 fn a_part_lies_in_the_directory_after_that_whose_keys_it_has() {
     let part = |directory| SnapshotPart {
         directory,
-        number: 7,
+        number: FileNumber(7),
         bytes: 0,
         checksum: 0,
     };

@@ -12,7 +12,7 @@ fn file(place: &Place, number: u64, directory: u32, direct: bool) -> Arc<DataFil
     (file.meta.bytes, file.meta.directory) = (1000, directory);
     file.entry_weight = 100 << FRACTION_BITS;
     if !direct {
-        let name = data_file_name(number);
+        let name = data_file_name(FileNumber(number));
         let opened = place.directory.open(&name, OpenMode::Read).unwrap();
         file.file = Handle::fixed(opened, true);
     }

@@ -29,11 +29,12 @@ impl Place {
     }
 
     fn make(&self, number: u64) -> Arc<Handle> {
-        let name = data_file_name(number);
+        let name = data_file_name(FileNumber(number));
         self.files.make_room();
         let file = self.place.open(&name, OpenMode::CreateDirect).unwrap();
         file.write_at(&content(number), 0).unwrap();
-        self.files.adopt(&self.place, number, file, false)
+        self.files
+            .adopt(&self.place, FileNumber(number), file, false)
     }
 }
 
@@ -78,7 +79,7 @@ fn a_file_is_durable_before_it_is_closed() {
     let closed = handles.iter().filter(|h| h.lock().is_none()).count();
     assert_eq!(closed, 16);
     for (n, handle) in (0..).zip(&handles) {
-        let path = Path::new("/part").join(data_file_name(n));
+        let path = Path::new("/part").join(data_file_name(FileNumber(n)));
         let bytes = left.read_file(&path).unwrap();
         assert_eq!(bytes == content(n)[..], handle.is_synced(), "file {n}");
     }
@@ -113,8 +114,8 @@ fn a_file_that_loses_its_name_stays_open_for_whoever_has_it() {
     let handles: Vec<_> = (0..6).map(|n| place.make(n)).collect();
     assert!(handles[0].lock().is_none());
     for n in 0..2 {
-        place.files.keep(n).unwrap();
-        place.place.remove(&data_file_name(n)).unwrap();
+        place.files.keep(FileNumber(n)).unwrap();
+        place.place.remove(&data_file_name(FileNumber(n))).unwrap();
     }
     for _ in 0..3 {
         for (n, handle) in (0..).zip(&handles) {
@@ -133,7 +134,7 @@ fn files_that_come_and_go_leave_nothing_behind() {
         let young: Vec<_> = (10..110).map(|n| place.make(n)).collect();
         drop(young);
         for n in 10..110 {
-            place.place.remove(&data_file_name(n)).unwrap();
+            place.place.remove(&data_file_name(FileNumber(n))).unwrap();
         }
     }
     let handles = place.files.lock();
@@ -217,7 +218,7 @@ fn a_call_is_made_again_once_descriptors_were_given_back() {
     let all = OpenFiles::new(usize::MAX, &place.poison);
     assert_eq!(all.max(), 0);
     let file = handles[3].get().unwrap();
-    let _handle = all.adopt(&place.place, 3, file, true);
+    let _handle = all.adopt(&place.place, FileNumber(3), file, true);
     assert_eq!((all.max(), all.open()), (1, 1));
 }
 
@@ -232,7 +233,7 @@ fn a_handle_is_the_file_it_stands_for_but_for_writes() {
     assert!(handle.is_synced());
     let plain = place
         .place
-        .open(&data_file_name(3), OpenMode::Read)
+        .open(&data_file_name(FileNumber(3)), OpenMode::Read)
         .unwrap();
     let fixed = Handle::fixed(plain, false);
     assert!(!fixed.is_direct() && !fixed.is_synced() && fixed.is_kept());
@@ -241,7 +242,7 @@ fn a_handle_is_the_file_it_stands_for_but_for_writes() {
     assert_eq!(unsynced(), 0);
     let other = place.make(4);
     assert_eq!((unsynced(), other.is_kept()), (1, false));
-    place.files.keep(4).unwrap();
+    place.files.keep(FileNumber(4)).unwrap();
     assert!(other.is_kept());
     drop(other);
     assert_eq!((unsynced(), place.files.open()), (0, 1));

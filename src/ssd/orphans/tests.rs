@@ -23,7 +23,7 @@ fn what_no_checkpoint_names_is_removed_from_a_number_on() {
         FileKind::Rows => data_file_name(number),
         kind => file_name(kind, number),
     };
-    let numbers = [1000, 1001, limit - 1, limit, limit + 1];
+    let numbers = [1000, 1001, limit.0 - 1, limit.0, limit.0 + 1].map(FileNumber);
     for number in numbers {
         for kind in kinds {
             touch(&disk, &name(kind, number));
@@ -38,10 +38,11 @@ fn what_no_checkpoint_names_is_removed_from_a_number_on() {
     }
     disk.create_dir(std::path::Path::new("/store/000000001002.rows"))
         .unwrap();
-    let left = |from: u64| {
+    let left = |from: FileNumber| {
         ssd.remove_orphans(from).unwrap();
-        let is_left =
-            |number: u64, place: &str, kind| names(&disk, place).contains(&name(kind, number));
+        let is_left = |number: FileNumber, place: &str, kind| {
+            names(&disk, place).contains(&name(kind, number))
+        };
         let all = |number| {
             let known = [".", "d1"].map(|place| kinds.map(|kind| is_left(number, place, kind)));
             assert!(known.as_flattened().iter().all(|left| *left == known[0][0]));
@@ -50,14 +51,14 @@ fn what_no_checkpoint_names_is_removed_from_a_number_on() {
         numbers.map(all)
     };
     assert_eq!(left(limit), [true; 5]);
-    assert_eq!(left(1001), [true, false, false, true, true]);
-    assert_eq!(left(0), [false, false, false, true, true]);
+    assert_eq!(left(FileNumber(1001)), [true, false, false, true, true]);
+    assert_eq!(left(FileNumber::NONE), [false, false, false, true, true]);
     let others = ["1.rows", "notes.txt"].map(String::from);
     let extra = |place: &str, before: &[String]| {
         let beyond = |n: &String| {
             kinds
                 .iter()
-                .any(|k| [limit, limit + 1].map(|l| name(*k, l)).contains(n))
+                .any(|k| [limit, limit.next()].map(|l| name(*k, l)).contains(n))
         };
         let mut names = names(&disk, place);
         names.retain(|name| !before.contains(name) && !beyond(name));
@@ -117,7 +118,7 @@ fn orphans_younger_than_all_that_is_named_make_room_for_a_current() {
     drop(ssd);
     let name = |n| std::path::Path::new("/store/d0").join(data_file_name(n));
     for n in [1, 2] {
-        disk.write_file(&name(newest + n), &[7; 8192]).unwrap();
+        disk.write_file(&name(newest.plus(n)), &[7; 8192]).unwrap();
     }
     let space = disk.space().unwrap();
     disk.set_capacity(space.total_bytes - space.free_bytes);
@@ -127,7 +128,7 @@ fn orphans_younger_than_all_that_is_named_make_room_for_a_current() {
     assert!(
         [1, 2]
             .iter()
-            .all(|n| !left.contains(&data_file_name(newest + n)))
+            .all(|n| !left.contains(&data_file_name(newest.plus(*n))))
     );
     assert!(ssd.check_writable().is_ok());
 }

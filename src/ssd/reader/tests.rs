@@ -5,7 +5,7 @@ use crate::io::Engine;
 use crate::io::sim::{Fault, SimDisk};
 use crate::ssd::open_files::OpenFiles;
 use crate::ssd::tests::rows::{Part, Place, row, rows, tombstones};
-use crate::units::{FileSlot, to_usize, unmix64};
+use crate::units::{FileNumber, FileSlot, to_usize, unmix64};
 
 const EIO: i32 = 5;
 const EMFILE: i32 = 24;
@@ -125,8 +125,8 @@ fn rows_of_several_files_come_with_their_names_and_reads_are_counted() {
         .flat_map(|(file, entries)| wants(*file, 3, entries))
         .collect();
     let pinned = pin_files(&slots, &wants);
-    let numbers: Vec<u64> = pinned.iter().map(|file| file.meta.number).collect();
-    assert_eq!(numbers, [1, 3]);
+    let numbers: Vec<FileNumber> = pinned.iter().map(|file| file.meta.number).collect();
+    assert_eq!(numbers, [1, 3].map(FileNumber));
     assert!(pin_files(&slots, &[]).is_empty());
     let mut queue = queue(2, 1 << 20);
     let mut reader = RowReader::new(&mut *queue, pinned, wants).unwrap();
@@ -206,7 +206,7 @@ fn after_an_error_nothing_is_in_flight_and_no_row_comes() {
     place.disk.remove(&path).unwrap();
     let end = 4096 + 160 * 512 + 100;
     place.disk.write_file(&path, &bytes[..end]).unwrap();
-    let again = crate::format::data_file_name(1);
+    let again = crate::format::data_file_name(FileNumber(1));
     let short = place
         .directory
         .open(&again, crate::io::OpenMode::ReadDirect);
@@ -225,7 +225,7 @@ fn closed(place: &Place) -> (Arc<OpenFiles>, Vec<Arc<DataFile>>) {
         let part: Part = rows(0, 3, 0..100);
         let file = place.file(number, &[part]);
         let opened = file.file.get().unwrap();
-        let handle = open_files.adopt(&place.directory, number, opened, true);
+        let handle = open_files.adopt(&place.directory, FileNumber(number), opened, true);
         Arc::new(DataFile {
             file: handle,
             ..file
@@ -245,7 +245,7 @@ fn without_a_descriptor_a_read_waits_for_those_in_flight() {
         let wants = if kept { two() } else { wants(2, 3, &[2]) };
         if kept {
             // It can't be closed to have its descriptor back.
-            open_files.keep(1).unwrap();
+            open_files.keep(FileNumber(1)).unwrap();
         }
         let files = pin_files(
             &[vec![None], files.into_iter().map(Some).collect()].concat(),

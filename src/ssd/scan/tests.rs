@@ -185,7 +185,7 @@ type Copies = Vec<(u64, u64, RunKind)>;
 fn newest(merge: Merge) -> Result<(Copies, Contradicting)> {
     let mut found = Vec::new();
     let noted = merge.each_newest(&mut |file, entry, kind| {
-        found.push((file.meta.number, entry.hash, kind));
+        found.push((file.meta.number.0, entry.hash, kind));
     })?;
     Ok((found, noted))
 }
@@ -246,7 +246,7 @@ fn copies_that_contradict_each_other_are_refused_or_noted() {
         let merge = Merge::new(files, 0, 4096).unwrap().by_rank();
         let (found, noted) = newest(merge).unwrap();
         let found: Vec<(u64, u64)> = found.iter().map(|(file, hash, _)| (*file, *hash)).collect();
-        let noted_files: Vec<u64> = noted.files.into_iter().collect();
+        let noted_files: Vec<u64> = noted.files.into_iter().map(|file| file.0).collect();
         (refused.to_string(), found, noted_files, noted.copies)
     };
     // An older copy of a later interval, of two keys.
@@ -270,10 +270,10 @@ fn copies_that_contradict_each_other_are_refused_or_noted() {
     assert_eq!(found, [(4, 10), (4, 20)]);
     assert_eq!((files_noted, copies), (vec![5], 2));
     let mut sum = Contradicting {
-        files: [5].into(),
+        files: [FileNumber(5)].into(),
         copies: 2,
     };
-    let files = [5, 9].into();
+    let files = [5, 9].map(FileNumber).into();
     sum.add(Contradicting { files, copies: 3 });
-    assert_eq!((sum.copies, sum.files), (5, [5, 9].into()));
+    assert_eq!((sum.copies, sum.files), (5, [5, 9].map(FileNumber).into()));
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::ssd::tests::rows::Place;
+use crate::units::FileNumber;
 
 fn file(place: &Place, name: &str, content: &[u8]) -> Arc<dyn DiskFile> {
     let path = Path::new("/part").join(name);
@@ -70,7 +71,7 @@ fn behind_the_recorded_length_there_are_zeros_alone() {
         let path = Place::path(1);
         drop(place.disk.remove(&path));
         place.disk.write_file(&path, &content).unwrap();
-        let name = crate::format::data_file_name(1);
+        let name = crate::format::data_file_name(FileNumber(1));
         let file = place.directory.open(&name, OpenMode::ReadDirect).unwrap();
         check_tail(&*file, &path, from as u64, long as u64)
     };
@@ -85,9 +86,10 @@ fn behind_the_recorded_length_there_are_zeros_alone() {
         }
     }
     // Nothing is behind: nothing is read.
-    let file = place
-        .directory
-        .open(&crate::format::data_file_name(1), OpenMode::ReadDirect);
+    let file = place.directory.open(
+        &crate::format::data_file_name(FileNumber(1)),
+        OpenMode::ReadDirect,
+    );
     let file = file.unwrap();
     let path = Place::path(1);
     let (checked, reads) = place.counted(|| check_tail(&*file, &path, 4096, 4096));
@@ -95,9 +97,10 @@ fn behind_the_recorded_length_there_are_zeros_alone() {
     // A file that has become shorter than it was measured ends the look.
     place.disk.remove(&path).unwrap();
     place.disk.write_file(&path, &[0; 49_152]).unwrap();
-    let file = place
-        .directory
-        .open(&crate::format::data_file_name(1), OpenMode::ReadDirect);
+    let file = place.directory.open(
+        &crate::format::data_file_name(FileNumber(1)),
+        OpenMode::ReadDirect,
+    );
     let file = file.unwrap();
     check_tail(&*file, &path, 4096, 1 << 30).unwrap();
 }

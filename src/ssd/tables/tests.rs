@@ -3,6 +3,7 @@
 use super::*;
 use crate::format::manifest::CheckpointMeta;
 use crate::ssd::edits::Replay;
+use crate::units::FileNumber;
 
 const fn id(id: u64) -> CheckpointId {
     CheckpointId(id)
@@ -28,7 +29,7 @@ fn checkpoint(number: u64) -> Edit {
         step: number,
         interval: 1,
         next_rank: 1,
-        meta_number: 7,
+        meta_number: FileNumber(7),
         meta_bytes: 100,
         meta_checksum: 1,
         unix_seconds: 1,

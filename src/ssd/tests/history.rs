@@ -18,37 +18,37 @@ fn numbers_are_reserved_before_the_last_that_are_kept_back() {
     let first = ssd.versions().next_number;
     assert_eq!(
         (limit(), ssd.manifest().current.file_number_limit),
-        (first + 20, first + 20)
+        (first.plus(20), first.plus(20))
     );
     for n in 0..4 {
-        assert_eq!(ssd.take_number().unwrap(), first + n);
-        assert_eq!(limit(), first + 20);
+        assert_eq!(ssd.take_number().unwrap(), first.plus(n));
+        assert_eq!(limit(), first.plus(20));
     }
     assert_eq!(
         (ssd.take_number().unwrap(), limit()),
-        (first + 4, first + 40)
+        (first.plus(4), first.plus(40))
     );
-    assert_eq!(ssd.manifest().current.file_number_limit, first + 40);
+    assert_eq!(ssd.manifest().current.file_number_limit, first.plus(40));
     // Once more for whoever finds that there are too few: there are enough by now.
     let calls = disk.calls();
     ssd.reserve_numbers().unwrap();
-    assert_eq!((disk.calls(), limit()), (calls, first + 40));
-    ssd.versions().next_number = first + 38;
+    assert_eq!((disk.calls(), limit()), (calls, first.plus(40)));
+    ssd.versions().next_number = first.plus(38);
     let reserved = || ssd.take_number_reserved();
     assert_eq!(
         (reserved().unwrap(), reserved().unwrap()),
-        (first + 38, first + 39)
+        (first.plus(38), first.plus(39))
     );
-    assert_eq!(ssd.versions().next_number, first + 40);
+    assert_eq!(ssd.versions().next_number, first.plus(40));
     let error = reserved().unwrap_err().to_string();
     assert!(error.contains("file numbers ran out"), "{error}");
-    assert_eq!(ssd.versions().next_number, first + 40);
-    assert_eq!(limit(), first + 40);
+    assert_eq!(ssd.versions().next_number, first.plus(40));
+    assert_eq!(limit(), first.plus(40));
     drop(ssd);
     let again = opened(&disk, few).unwrap();
     assert_eq!(
         again.take_number().unwrap(),
-        first + 40,
+        first.plus(40),
         "none is used twice"
     );
 }
@@ -88,7 +88,7 @@ fn each_checkpoint_has_the_files_of_its_version() {
     let two = checkpoint(&ssd, 2, 3);
     let third = number(0, 5..9);
     let three = checkpoint(&ssd, 3, 3);
-    let files = |ssd: &Ssd, id| -> Vec<u64> {
+    let files = |ssd: &Ssd, id| -> Vec<FileNumber> {
         let files = ssd.version_files(id, &ALL).unwrap();
         files.iter().map(|f| f.meta.number).collect()
     };
@@ -98,7 +98,7 @@ fn each_checkpoint_has_the_files_of_its_version() {
     assert!(ssd.version_files(three.next(), &ALL).is_err());
     let within = |low, high| {
         let files = ssd.version_files(three, &(low..=high)).unwrap();
-        files.iter().map(|f| f.meta.number).collect::<Vec<u64>>()
+        files.iter().map(|f| f.meta.number).collect::<Vec<_>>()
     };
     assert_eq!((within(0, 4), within(9, 99)), (vec![second], vec![second]));
     assert_eq!(
@@ -111,7 +111,7 @@ fn each_checkpoint_has_the_files_of_its_version() {
     drop(ssd);
     let ssd = reopened(&disk);
     assert_eq!(all(&ssd), expected);
-    let current: Vec<u64> = ssd.versions().current().map(|f| f.meta.number).collect();
+    let current: Vec<FileNumber> = ssd.versions().current().map(|f| f.meta.number).collect();
     assert_eq!(current, [second, third]);
     assert!(!names(&disk, "d0").contains(&data_file_name(unlisted)));
     // The oldest goes with a fourth, and what only it had.
@@ -184,7 +184,7 @@ fn a_parameter_file_is_the_one_that_the_manifest_names_or_damaged() {
     assert!(told(&|meta| meta.tombstones = 1).contains(other));
     let longer = told(&|meta| meta.bytes += 1);
     assert!(longer.contains("bytes long, the manifest says"), "{longer}");
-    assert!(told(&|meta| meta.number += 100).contains("it is missing"));
+    assert!(told(&|meta| meta.number.0 += 100).contains("it is missing"));
     // Zeros behind the end are what a reservation leaves; anything else is not.
     let path = ssd.data_path(&meta);
     let mut content = disk.read_file(&path).unwrap();

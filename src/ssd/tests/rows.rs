@@ -13,7 +13,7 @@ use crate::format::{FileIdentity, data_file_name};
 use crate::io::sim::SimDisk;
 use crate::io::{Directory, Disk, OpenMode};
 use crate::ssd::data_file::DataFile;
-use crate::units::{CheckpointId, FileSlot, to_usize, unmix64};
+use crate::units::{CheckpointId, FileNumber, FileSlot, to_usize, unmix64};
 
 pub const STORE: [u8; 16] = [7; 16];
 const BLOCK_BYTES: usize = 4096;
@@ -56,7 +56,7 @@ pub fn checkpoint(id: u64) -> CheckpointMeta {
         step: id,
         interval: 1,
         next_rank: 1,
-        meta_number: 7,
+        meta_number: FileNumber(7),
         meta_bytes: 100,
         meta_checksum: 1,
         unix_seconds: 1,
@@ -88,7 +88,7 @@ impl Place {
     }
 
     pub fn path(number: u64) -> PathBuf {
-        Path::new("/part").join(data_file_name(number))
+        Path::new("/part").join(data_file_name(FileNumber(number)))
     }
 
     /// How many reads there were, and of how many bytes.
@@ -110,10 +110,10 @@ impl Place {
 
     /// Makes a file; its rank and slot are its number.
     pub fn file(&self, number: u64, parts: &[Part]) -> DataFile {
-        let identity = FileIdentity::new(STORE, number);
+        let identity = FileIdentity::new(STORE, FileNumber(number));
         let (bytes, footer) = content(&identity, parts);
         let meta = FileMeta {
-            number,
+            number: FileNumber(number),
             directory: 0,
             rank: number,
             bytes: bytes.len() as u64,
@@ -130,7 +130,7 @@ impl Place {
         };
         let path = Place::path(number);
         self.disk.write_file(&path, &bytes).unwrap();
-        let name = data_file_name(number);
+        let name = data_file_name(FileNumber(number));
         let file = self.directory.open(&name, OpenMode::ReadDirect).unwrap();
         let slot = FileSlot::new(to_usize(number));
         DataFile::new(slot, meta, footer, identity, path, file, true)
@@ -177,7 +177,7 @@ fn content(identity: &FileIdentity, parts: &[Part]) -> (Vec<u8>, Footer) {
         for (hash, _) in part.entries.iter().filter(|_| stride > 0) {
             let offset = bytes.len();
             bytes.resize(offset + stride, 0);
-            let row = row(identity.number(), *hash, part.width);
+            let row = row(identity.number().0, *hash, part.width);
             let record = &mut bytes[offset..];
             encode_record(record, unmix64(*hash), &row, identity, offset as u64);
         }

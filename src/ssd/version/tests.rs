@@ -55,7 +55,7 @@ fn install(versions: &mut Versions, slots: &Slots, number: u64, directory: u32) 
     file
 }
 
-fn numbers(garbage: &[FileState]) -> Vec<u64> {
+fn numbers(garbage: &[FileState]) -> Vec<FileNumber> {
     garbage.iter().map(|state| state.meta.number).collect()
 }
 
@@ -65,9 +65,12 @@ fn files_are_installed_retired_and_taken_away() {
     versions.next_checkpoint = CheckpointId(2);
     let [first, second] = [(4, 0), (5, 2)].map(|(n, d)| install(&mut versions, &slots, n, d));
     let slot = |n: usize| slots.read().unwrap()[n].as_ref().map(|f| f.meta.number);
-    assert_eq!((slot(0), slot(1)), (Some(4), Some(5)));
+    assert_eq!(
+        (slot(0), slot(1)),
+        (Some(FileNumber(4)), Some(FileNumber(5)))
+    );
     let current = |v: &Versions| v.current().map(|f| f.meta.number).collect::<Vec<_>>();
-    assert_eq!(current(&versions), [4, 5]);
+    assert_eq!(current(&versions), [4, 5].map(FileNumber));
     assert_eq!(
         (versions.held().len(), versions.held()[1].usage().files),
         (3, 0)
@@ -82,26 +85,34 @@ fn files_are_installed_retired_and_taken_away() {
     assert_eq!(usage(&versions), (2, 2000, 0));
     assert_eq!(versions.usage_of(|d| d == 2).current_bytes, 1000);
     assert_eq!(versions.usage_of(|d| d == 1), Usage::default());
-    assert_eq!(versions.files[&4].recorded, None);
+    assert_eq!(versions.files[&FileNumber(4)].recorded, None);
 
     // A file of the retained checkpoint, which is not open.
     versions.insert_closed(meta(3, 1, 2), Some(CheckpointId(2)));
-    let bytes = versions.files[&3].meta.bytes;
+    let bytes = versions.files[&FileNumber(3)].meta.bytes;
     assert_eq!(usage(&versions), (2, 2000, bytes));
-    assert_eq!(versions.files[&3].recorded, Some(CheckpointId(2)));
-    versions.retire(&slots, 99);
-    versions.aside.insert(5, String::from("unreadable"));
-    versions.retire(&slots, 5);
+    assert_eq!(
+        versions.files[&FileNumber(3)].recorded,
+        Some(CheckpointId(2))
+    );
+    versions.retire(&slots, FileNumber(99));
+    versions
+        .aside
+        .insert(FileNumber(5), String::from("unreadable"));
+    versions.retire(&slots, FileNumber(5));
     assert!(versions.aside.is_empty());
-    assert_eq!((current(&versions), slot(1)), (vec![4], None));
-    assert_eq!(versions.files[&5].meta.removed, CheckpointId(2));
+    assert_eq!((current(&versions), slot(1)), (vec![FileNumber(4)], None));
+    assert_eq!(versions.files[&FileNumber(5)].meta.removed, CheckpointId(2));
     assert_eq!(usage(&versions), (1, 1000, bytes + 1000));
     // No checkpoint has it: it was added with the next one and removed with it.
-    assert!(numbers(&versions.take_garbage_among(&[4, 3, 77])).is_empty());
-    assert_eq!(numbers(&versions.take_garbage_among(&[5])), [5]);
+    assert!(numbers(&versions.take_garbage_among(&[4, 3, 77].map(FileNumber))).is_empty());
+    assert_eq!(
+        numbers(&versions.take_garbage_among(&[FileNumber(5)])),
+        [FileNumber(5)]
+    );
     assert_eq!(usage(&versions), (1, 1000, bytes));
     versions.checkpoints.clear();
-    assert_eq!(numbers(&versions.take_garbage()), [3]);
+    assert_eq!(numbers(&versions.take_garbage()), [FileNumber(3)]);
     assert!(versions.take_garbage().is_empty());
     assert_eq!((usage(&versions), versions.files.len()), ((1, 1000, 0), 1));
     let third = install(&mut versions, &slots, 6, 0);
@@ -141,7 +152,9 @@ fn what_is_set_aside_is_not_chosen_from() {
         file.add_live_many(5);
     }
     for number in [5, 6, 99] {
-        versions.aside.insert(number, String::from("unreadable"));
+        versions
+            .aside
+            .insert(FileNumber(number), String::from("unreadable"));
     }
     let aside = |d| {
         versions
@@ -149,7 +162,10 @@ fn what_is_set_aside_is_not_chosen_from() {
             .map(|f| f.meta.number)
             .collect::<Vec<_>>()
     };
-    assert_eq!((aside(0), aside(1), aside(7)), (vec![5], vec![6], vec![]));
+    assert_eq!(
+        (aside(0), aside(1), aside(7)),
+        (vec![FileNumber(5)], vec![FileNumber(6)], vec![])
+    );
     let of = |d| {
         let usage = versions.choosable(d);
         (usage.files, usage.current_bytes)

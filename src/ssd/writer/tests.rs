@@ -4,12 +4,12 @@ use super::*;
 use crate::io::Engine;
 use crate::io::sim::Fault;
 use crate::ssd::tests::rows::Place;
-use crate::units::unmix64;
+use crate::units::{FileNumber, unmix64};
 
 const NAME: &str = "000000000007.rows";
 
 fn identity() -> FileIdentity {
-    FileIdentity::new([7; 16], 7)
+    FileIdentity::new([7; 16], FileNumber(7))
 }
 
 fn row(hash: u64, width: usize) -> Vec<f32> {

@@ -22,7 +22,7 @@ use crate::ssd::entry_scan::{EntryBatch, EntryScan};
 use crate::ssd::held::Tally;
 use crate::ssd::scan::Merge;
 use crate::ssd::writer::FileWriter;
-use crate::units::{mix64, narrow, range_of, to_usize};
+use crate::units::{FileNumber, mix64, narrow, range_of, to_usize};
 
 /// Window of rows read at a time from each input: beside pulls that keep the device busy a read
 /// waits for its turn, so it had better be long.
@@ -99,7 +99,7 @@ impl Compactor {
             true => (0, 0),
             false => self.merge(&inputs, job)?,
         };
-        let numbers: Vec<u64> = chosen.files.iter().map(|f| f.meta.number).collect();
+        let numbers: Vec<FileNumber> = chosen.files.iter().map(|f| f.meta.number).collect();
         self.core.ssd.retire(&numbers);
         Ok(written)
     }
@@ -123,7 +123,7 @@ impl Compactor {
             .collect::<Result<_>>()?;
         // Files that come later hold no older copies. Tombstones alone hide nothing.
         let tombstones = files.iter().any(|f| f.meta.tombstones > 0);
-        let inputs: BTreeSet<u64> = chosen.files.iter().map(|f| f.meta.number).collect();
+        let inputs: BTreeSet<FileNumber> = chosen.files.iter().map(|f| f.meta.number).collect();
         let outside = match tombstones {
             true => self
                 .core

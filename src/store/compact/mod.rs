@@ -33,6 +33,7 @@ use crate::ssd::data_file::DataFile;
 use crate::ssd::version::Versions;
 use crate::stats::Stats;
 use crate::sync::atomic::AtomicU64;
+use crate::units::FileNumber;
 use merge::Chosen;
 use turns::{Turn, Turns};
 
@@ -54,7 +55,7 @@ pub enum Outcome {
 }
 
 /// Which files of a directory are rewritten, by their numbers.
-pub type Pick<'a> = dyn Fn(&[Candidate]) -> Vec<u64> + 'a;
+pub type Pick<'a> = dyn Fn(&[Candidate]) -> Vec<FileNumber> + 'a;
 
 /// Leaves stale rows behind.
 #[derive(Debug)]

@@ -119,7 +119,7 @@ fn an_error_sets_aside_the_input_that_can_not_be_read_and_nothing_else() {
     flush_one(&parts, &store, 2);
     let files: Vec<_> = parts.core.ssd.versions().current().cloned().collect();
     let compactor = &parts.compactor;
-    let numbers = || -> Vec<u64> {
+    let numbers = || -> Vec<FileNumber> {
         let versions = parts.core.ssd.versions();
         let candidates = compactor.candidates(&versions, 0);
         candidates.iter().map(|c| c.number).collect()

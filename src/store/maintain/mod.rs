@@ -18,7 +18,7 @@ use super::compact::Record;
 use crate::error::{ArgumentError, Error, Result};
 use crate::options::setters;
 use crate::ssd::compaction::choose_stale;
-use crate::units::CheckpointId;
+use crate::units::{CheckpointId, FileNumber};
 use manual_compaction::ManualCompaction;
 
 /// A parameter file.
@@ -26,7 +26,7 @@ use manual_compaction::ManualCompaction;
 #[non_exhaustive]
 pub struct FileInfo {
     /// Its number; greater is younger.
-    pub number: u64,
+    pub number: FileNumber,
     /// Where it is.
     pub path: PathBuf,
     /// Index of its data directory.

@@ -6,7 +6,7 @@ use crate::options::Thresholds;
 use crate::store::tests::{all_limits, keys, made, options, set, sgd};
 use crate::*;
 
-fn files_named(store: &Store, numbers: &[u64]) -> Vec<FileInfo> {
+fn files_named(store: &Store, numbers: &[FileNumber]) -> Vec<FileInfo> {
     let mut files = store.files();
     files.retain(|f| numbers.contains(&f.number));
     files
@@ -144,7 +144,7 @@ fn a_plan_keeps_within_the_bytes_that_may_be_moved() {
         set(&store, table, &keys(100 * file..101 * file), 2.0);
     }
     store.checkpoint(1, &[]).unwrap();
-    let plan = |limits: &CompactLimits| -> Vec<u64> {
+    let plan = |limits: &CompactLimits| -> Vec<FileNumber> {
         store
             .compaction_plan(limits)
             .iter()
@@ -152,7 +152,7 @@ fn a_plan_keeps_within_the_bytes_that_may_be_moved() {
             .collect()
     };
     let all = plan(&all_limits());
-    let stale: Vec<u64> = store.files()[1..20]
+    let stale: Vec<FileNumber> = store.files()[1..20]
         .iter()
         .rev()
         .map(|f| f.number)

@@ -26,7 +26,7 @@ use crate::ssd::sections::entries_in;
 use crate::ssd::snapshot_ranges::{SnapshotRanges, tell_damaged};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, by_team};
-use crate::units::{CheckpointId, FileSlot, narrow, part_range, to_usize};
+use crate::units::{CheckpointId, FileNumber, FileSlot, narrow, part_range, to_usize};
 
 mod sort;
 mod unit;
@@ -268,7 +268,7 @@ impl<'a> Plan<'a> {
         current: &[Arc<DataFile>],
         snapshot: &'a mut [SnapshotRanges],
     ) -> std::result::Result<Plan<'a>, Failed> {
-        let find = |number: &u64| {
+        let find = |number: &FileNumber| {
             let found = current.binary_search_by_key(number, |f| f.meta.number);
             found.ok().map(|i| Arc::clone(&current[i]))
         };
@@ -283,7 +283,7 @@ impl<'a> Plan<'a> {
             covered.push(files);
         }
         let all_covered = snapshot.iter().flat_map(|part| &part.covered);
-        let known: std::collections::HashSet<u64> = all_covered.copied().collect();
+        let known: std::collections::HashSet<FileNumber> = all_covered.copied().collect();
         let is_young = |f: &&Arc<DataFile>| !known.contains(&f.meta.number);
         let young: Vec<_> = current.iter().filter(is_young).cloned().collect();
         let threads = rebuild.threads();

@@ -17,7 +17,7 @@ use crate::ssd::scan::KeyScan;
 use crate::store::open;
 use crate::store::parts::Parts;
 use crate::store::{Store, Update};
-use crate::units::{CheckpointId, FileSlot, mix64};
+use crate::units::{CheckpointId, FileNumber, FileSlot, mix64};
 
 const ROOT: &str = "/store";
 
@@ -196,7 +196,7 @@ fn after_any_history_the_index_built_is_that_of_a_walk_over_all_key_blocks() {
 /// each file the blocks at both ends. Beside it, the entries of these key blocks.
 fn needed(parts: &Parts, snapshot_bytes: u64) -> (u64, u64) {
     let snapshot = parts.core.ssd.snapshot_ranges(CheckpointId(u64::MAX));
-    let covered: Vec<u64> = snapshot.into_iter().flat_map(|part| part.covered).collect();
+    let covered: Vec<FileNumber> = snapshot.into_iter().flat_map(|part| part.covered).collect();
     let (mut bytes, mut entries) = (snapshot_bytes, 0);
     for file in parts.core.ssd.versions().current() {
         bytes += 2 * 4096;

@@ -8,7 +8,9 @@ use std::time::SystemTime;
 
 use super::check::Checked;
 use anyhow::Result;
-use hps::{ArgumentError, CheckpointId, CheckpointInfo, CompactLimits, Error, FileInfo, Store};
+use hps::{
+    ArgumentError, CheckpointId, CheckpointInfo, CompactLimits, Error, FileInfo, FileNumber, Store,
+};
 
 /// One parameter file of the current version.
 #[derive(Debug)]
@@ -90,7 +92,7 @@ pub fn read(directory: &Path) -> Result<Option<Store>, Error> {
 #[must_use]
 pub fn plan(store: &Store, limits: &CompactLimits, dropped: Vec<CheckpointId>) -> Plan {
     let checkpoints = store.checkpoints();
-    let chosen: Vec<u64> = store
+    let chosen: Vec<FileNumber> = store
         .compaction_plan(limits)
         .iter()
         .map(|f| f.number)

@@ -54,7 +54,7 @@ pub(super) fn plan_json(verb: &str, plan: &Plan) -> Value {
         "pinned_files": plan.pinned.0,
         "pinned_bytes": plan.pinned.1,
         "files": plan.lines.iter().map(|l| json!({
-            "number": l.file.number,
+            "number": l.file.number.0,
             "path": l.file.path,
             "bytes": l.file.bytes,
             "entries": l.file.entries(),

@@ -100,11 +100,11 @@ fn json(args: &Args, outcome: &Outcome) -> Value {
             "weights": magnitudes(&t.weights), "state": magnitudes(&t.state),
         })).collect::<Vec<_>>(),
         "files": report.files.iter().map(|f| json!({
-            "number": f.number, "path": f.path.to_string_lossy(), "bytes": f.bytes,
+            "number": f.number.0, "path": f.path.to_string_lossy(), "bytes": f.bytes,
             "entries": f.entries, "live": f.live,
         })).collect::<Vec<_>>(),
         "snapshot": report.snapshot.iter().map(|part| json!({
-            "number": part.number, "path": part.path.to_string_lossy(), "bytes": part.bytes,
+            "number": part.number.0, "path": part.path.to_string_lossy(), "bytes": part.bytes,
             "directory": part.directory, "checkpoint": part.checkpoint.map(|id| id.0),
         })).collect::<Vec<_>>(),
         "missing_directories": report.missing_directories.iter().map(|m| json!({
