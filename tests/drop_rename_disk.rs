@@ -158,7 +158,9 @@ fn a_repair_keeps_drops_and_names_and_tells_no_row_of_a_dropped_table_as_lost() 
         panic!("nothing was built");
     };
     assert_eq!(lost, [(String::from("a"), 0)]);
-    assert_eq!(repaired.tables, ["a", "b", "z", "b"]);
+    assert_eq!(repaired.tables, ["a", "z", "b"]);
+    // The file has 100 rows of "a", 50 of the table that was dropped, and 30 of "z".
+    assert_eq!((repaired.entries_saved, repaired.nameless), (99 + 30, 0));
     let root = repaired.path.clone();
     drop(repaired);
     let report = look(&disk, &root, None);
@@ -169,6 +171,33 @@ fn a_repair_keeps_drops_and_names_and_tells_no_row_of_a_dropped_table_as_lost() 
     );
     let store = Store::open_on(io, &root, options()).unwrap();
     assert_eq!(names(&store), named(&[(0, "a"), (2, "z"), (3, "b")]));
+    let entries: u64 = store.files().iter().map(FileInfo::entries).sum();
+    assert_eq!(entries, 99 + 30 + 20, "nothing of the dropped table");
     assert_eq!(store.create_table(&sgd("new", 1)).unwrap(), TableId(4));
+    store.close_discarding();
+}
+
+#[test]
+fn a_repair_to_a_checkpoint_from_before_a_drop_saves_the_rows_of_that_table() {
+    let (disk, store, tables) = begin();
+    change(&store, tables);
+    let file = store.files().into_iter().next().unwrap();
+    store.close().unwrap();
+    // The first record, of "a": what is behind it is saved.
+    disk.corrupt(&file.path, 4096 + 20, 1).unwrap();
+    let go_on = &mut |_, _| ControlFlow::Continue(());
+    let io = Io::of(disk);
+    let before = RepairOptions::new().checkpoint(Some(CheckpointId(1)));
+    let built = repair_on(&io, Path::new(ROOT), before, &mut |_, _| Ok(()), go_on).unwrap();
+    let RepairOutcome::Built(_, repaired) = built else {
+        panic!("nothing was built");
+    };
+    assert_eq!(repaired.tables, ["a", "b", "c"]);
+    assert_eq!(repaired.entries_saved, 179);
+    let root = repaired.path.clone();
+    drop(repaired);
+    let store = Store::open_on(io, &root, options()).unwrap();
+    assert_eq!(names(&store), named(&[(0, "a"), (1, "b"), (2, "c")]));
+    assert_eq!(counts(&store, CheckpointId(1)), [99, 50, 30, 0]);
     store.close_discarding();
 }

@@ -155,7 +155,7 @@ impl<'a> Build<'a> {
             given_up: given_up
                 .map(|(index, part)| (index, self.root.path().join(&part.name)))
                 .collect(),
-            tables: tables.iter().map(|t| t.descriptor.name.clone()).collect(),
+            tables: names_of(&tables),
             files_shared: 0,
             files_rewritten: 0,
             files_gone: 0,
@@ -228,7 +228,7 @@ impl<'a> Build<'a> {
         let opened = self.copies(repaired.checkpoint).open(metas)?;
         let left = Survivors {
             files: &opened,
-            tables: repaired.tables.len(),
+            tables: tables.len(),
         };
         (repaired.lost, repaired.nameless) = losses.settle(scans, &left, &tables, told)?;
         Ok(())
@@ -236,12 +236,12 @@ impl<'a> Build<'a> {
 
     /// Files of the store that [`Build::run`] built whose copies contradict those of others.
     pub fn contradicting(&mut self, repaired: &Repaired) -> Result<BTreeSet<FileNumber>> {
-        let Some(Unsettled { files, .. }) = &self.unsettled else {
+        let Some(Unsettled { files, tables, .. }) = &self.unsettled else {
             return Ok(BTreeSet::new());
         };
         let copies = self.copies(repaired.checkpoint);
         let metas = files.iter().map(|kept| kept.meta);
-        let found = copies.contradicting(metas, repaired.tables.len())?;
+        let found = copies.contradicting(metas, tables.len())?;
         let found = found.unwrap_or_default();
         self.undecided = self.undecided.max(found.copies);
         Ok(found.files)
@@ -486,7 +486,8 @@ impl<'a> Build<'a> {
         progress: &mut Progress<'_>,
     ) -> Result<Vec<Kept>> {
         let mut kept = Vec::new();
-        let tables = descriptors(&replay.tables.now());
+        // What is written is of this checkpoint alone: one before it that needs a damaged file is not kept.
+        let tables = replay.tables.view(checkpoint);
         let mut queue = self.queue()?;
         let sizes = bad.iter().map(|n| replay.files[n].bytes);
         let bytes_all = sizes.fold(0, u64::saturating_add);
@@ -564,4 +565,10 @@ impl<'a> Build<'a> {
             Some((checkpoint, next)),
         )
     }
+}
+
+/// The names of the tables that are there, by number.
+fn names_of(tables: &[TableState]) -> Vec<String> {
+    let there = tables.iter().filter(|table| !table.is_dropped);
+    there.map(|table| table.descriptor.name.clone()).collect()
 }

@@ -1,6 +1,7 @@
 //! What can be saved of one damaged parameter file?
 //!
 //! - An entry is saved where its bytes verify: a record by itself, a removed key by its key block.
+//! - Entries of a table that the checkpoint has not are stale: they are left out, and nobody misses them.
 //! - The new file has the rank of the old one. Intervals that are lost become the file's greatest.
 //! - Bytes that can't be read count as zeros, which never verify.
 
@@ -16,8 +17,8 @@ use crate::format::manifest::{FileMeta, NOT_REMOVED};
 use crate::format::param_file::{self, KEYS_PER_BLOCK};
 use crate::format::{FileIdentity, data_file_name};
 use crate::io::{AlignedBuffer, Directory, DiskFile, OpenMode, Queue, is_no_file, is_unreadable};
-use crate::options::TableDescriptor;
 use crate::ssd::pieces::aligned;
+use crate::ssd::tables::TableState;
 use crate::ssd::writer::FileWriter;
 use crate::units::{CheckpointId, FileNumber, mix64, to_usize};
 
@@ -224,7 +225,7 @@ fn places_of_footer(
     source: &mut Source,
     identity: &FileIdentity,
     meta: &FileMeta,
-    tables: &[TableDescriptor],
+    tables: &[TableState],
 ) -> Option<Places> {
     let length = usize::try_from(meta.bytes.checked_sub(meta.footer_offset)?).ok()?;
     let mut bytes = vec![0; length];
@@ -238,7 +239,7 @@ fn places_of_footer(
     let fits = footer.runs.iter().all(|run| {
         let stride = tables
             .get(run.table as usize)
-            .map(|t| param_file::record_stride(t.row_bytes()));
+            .map(|t| param_file::record_stride(t.descriptor.row_bytes()));
         match run.kind {
             RunKind::Rows => stride == Some(run.stride as usize),
             RunKind::Tombstones => stride.is_some(),
@@ -253,11 +254,11 @@ fn places_of_footer(
 
 /// What is where in a file whose footer is lost: only a store of one table leaves no doubt. Sections may
 /// lie between the key blocks and the footer.
-fn places_of_one_table(meta: &FileMeta, tables: &[TableDescriptor]) -> Option<Places> {
+fn places_of_one_table(meta: &FileMeta, tables: &[TableState]) -> Option<Places> {
     let [table] = tables else {
         return None;
     };
-    let stride = param_file::record_stride(table.row_bytes()) as u64;
+    let stride = param_file::record_stride(table.descriptor.row_bytes()) as u64;
     let end = BLOCK_BYTES + meta.rows * stride;
     let keys_offset = end.next_multiple_of(BLOCK_BYTES);
     let keys_bytes = param_file::key_blocks(meta.rows + meta.tombstones) * BLOCK_BYTES;
@@ -282,7 +283,8 @@ fn places_of_one_table(meta: &FileMeta, tables: &[TableDescriptor]) -> Option<Pl
     })
 }
 
-/// Writes what verifies of a file into a new one.
+/// Writes what verifies of a file into a new one. `tables`: those of the checkpoint that the new file is
+/// for; no other one needs it.
 ///
 /// # Errors
 /// `Io`, `NoSpace` of the new file; nothing that is wrong with the old one.
@@ -290,7 +292,7 @@ pub(super) fn save(
     place: Option<&dyn Directory>,
     identity: &FileIdentity,
     old: &FileMeta,
-    tables: &[TableDescriptor],
+    tables: &[TableState],
     target: &mut Target<'_>,
 ) -> Result<SavedFile> {
     let mut saved = SavedFile::default();
@@ -313,8 +315,9 @@ pub(super) fn save(
     source.check()?;
     let (number, checkpoint) = (target.number, target.checkpoint);
     let mut writer = target.writer()?;
-    for run in &runs {
-        let floats = tables[run.table as usize].row_bytes() / 4;
+    let is_there = |run: &&Run| !tables[run.table as usize].is_dropped;
+    for run in runs.iter().filter(is_there) {
+        let floats = tables[run.table as usize].descriptor.row_bytes() / 4;
         let mut copy = Copy {
             source: &mut source,
             identity,

@@ -88,13 +88,13 @@ pub struct Repaired {
     pub moved: Vec<(PathBuf, PathBuf)>,
     /// Data directories that were given up, and where their new one is.
     pub given_up: Vec<(usize, PathBuf)>,
-    /// Names of the tables, by number.
+    /// Names of the tables that the checkpoint has, by number; those that were dropped are left out.
     pub tables: Vec<String>,
     /// Files that are shared with the damaged store.
     pub files_shared: u64,
-    /// Files that were written anew, with what verified of them.
+    /// Files that were written anew, with what verified of them; rows of dropped tables are left out.
     pub files_rewritten: u64,
-    /// Files of which nothing was left.
+    /// Files of which nothing was left that the checkpoint needs.
     pub files_gone: u64,
     /// Rows and removed keys in rewritten files.
     pub entries_saved: u64,
