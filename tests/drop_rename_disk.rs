@@ -19,7 +19,7 @@ use hps::io::Io;
 use hps::io::sim::SimDisk;
 use hps::repair::{RepairOptions, RepairOutcome, repair_on};
 use hps::*;
-use small::{fill, sgd};
+use small::{fill, invalid, set, sgd, values};
 
 fn bytes(store: &Store) -> u64 {
     store.files().iter().map(|file| file.bytes).sum()
@@ -123,6 +123,64 @@ fn keys_of_a_dropped_table_come_back_neither_from_an_index_snapshot_nor_from_key
             assert_eq!(look(&disk, Path::new(ROOT), None).worst(), None);
         }
     }
+}
+
+/// The number of a dropped table is never given again, and a store's files have room for so many.
+#[test]
+fn dropped_tables_count_among_the_most_that_a_store_may_have() {
+    let most = TABLES_MAX - 3;
+    let names: Vec<String> = (0..most).map(|i| format!("t{i}")).collect();
+    let tables: Vec<TableDescriptor> = names.iter().map(|name| sgd(name, 1)).collect();
+    let options = options().cache_bytes(64 << 20).shards(1).flush_step_rows(1);
+    let disk = SimDisk::new(1);
+    let open = |tables: &[TableDescriptor]| {
+        let (io, create) = (Io::of(disk.clone()), CreateOptions::new());
+        Store::open_or_create_on(io, Path::new(ROOT), create, options.clone(), tables)
+    };
+    let limit = "a store has at most 4096 tables, dropped ones included";
+    let refused = |store: &Store| {
+        let error = store.create_table(&sgd("one more", 1)).unwrap_err();
+        assert_eq!(invalid(error).to_string(), limit);
+    };
+    let (store, ids) = open(&tables).unwrap();
+    // One that a checkpoint has, and two that none has had.
+    store.checkpoint(1, &[]).unwrap();
+    store.drop_table(ids[0]).unwrap();
+    for _ in 0..2 {
+        let passing = store.create_table(&sgd("passing", 1)).unwrap();
+        store.drop_table(passing).unwrap();
+    }
+    let last = store.create_table(&sgd("last", 1)).unwrap();
+    assert_eq!(
+        (last.0 as usize, store.tables().len()),
+        (TABLES_MAX - 1, most)
+    );
+    refused(&store);
+    store.drop_table(ids[1]).unwrap();
+    refused(&store);
+    // What is there goes on.
+    store.rename_table(ids[2], "other").unwrap();
+    assert_eq!(store.create_table(&sgd("other", 1)).unwrap(), ids[2]);
+    set(&store, last, &[1, 2], 3.0, 1);
+    store.checkpoint(2, &[]).unwrap();
+    set(&store, ids[2], &[1], 4.0, 1);
+    store.checkpoint(3, &[]).unwrap();
+    store.close().unwrap();
+    let error = open(&[sgd("last", 1), sgd("one more", 1)]).unwrap_err();
+    assert_eq!(invalid(error).to_string(), limit);
+    let (store, again) = open(&[sgd("last", 1), sgd("other", 1)]).unwrap();
+    assert_eq!(
+        (&again[..], store.tables().len()),
+        (&[last, ids[2]][..], most - 1)
+    );
+    refused(&store);
+    assert_eq!(values(&store, last, &[1, 2, 3], 1), [3.0, 3.0, 0.0]);
+    assert_eq!(values(&store, ids[2], &[1], 1), [4.0]);
+    // A rollback gives the table back, and no number.
+    let store = store.rollback(CheckpointId(1)).unwrap();
+    assert_eq!(store.tables_at(CheckpointId(1)).unwrap()[0].1.name, "t0");
+    refused(&store);
+    store.close_discarding();
 }
 
 #[test]
