@@ -136,10 +136,14 @@ impl RowMetadata {
     /// Number of u32 columns.
     #[must_use]
     pub fn columns(self) -> usize {
-        [self.show, self.click, self.count, self.last_step]
-            .iter()
-            .filter(|x| **x)
-            .count()
+        let RowMetadata {
+            show,
+            click,
+            count,
+            last_step,
+        } = self;
+        let columns = [show, click, count, last_step];
+        columns.iter().filter(|x| **x).count()
     }
 }
 

@@ -3,7 +3,7 @@
 //! Counters count from the opening of the store; the rest is as of the call.
 
 use crate::options::PolicyKind;
-use crate::units::TableId;
+use crate::units::{TableId, all_of};
 
 /// What a pull, push or put of rows waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,13 +23,7 @@ pub enum Wait {
 
 impl Wait {
     /// All of them. A later version may have more.
-    pub const ALL: &'static [Wait] = &[
-        Wait::Room,
-        Wait::Flush,
-        Wait::Compaction,
-        Wait::OtherBatch,
-        Wait::Device,
-    ];
+    pub const ALL: &'static [Wait] = &all_of!(Wait: Room, Flush, Compaction, OtherBatch, Device);
 
     /// For logs and metrics.
     #[must_use]

@@ -33,6 +33,17 @@ pub const fn unmix64(hash: u64) -> u64 {
     x ^ (x >> 32)
 }
 
+/// The variants of an enum, as an array: one that the list lacks fails the build. They have no fields.
+macro_rules! all_of {
+    ($kind:ident: $($variant:ident),+ $(,)?) => {{
+        const _: fn($kind) = |kind| match kind {
+            $($kind::$variant)|+ => (),
+        };
+        [$($kind::$variant),+]
+    }};
+}
+pub(crate) use all_of;
+
 /// Lengths and offsets of files have 64 bits, as what indexes memory has.
 const _: () = assert!(usize::BITS == 64, "hps is for machines of 64 bits");
 

@@ -9,10 +9,11 @@
     reason = "a test that finds no row must fail"
 )]
 
+use hps::Initialiser;
 use hps::format::checksum::Kind;
 use hps::format::descriptor::{
     DTYPE_BF16, DTYPE_F16, DTYPE_F32, METADATA_CLICK, METADATA_COUNT, METADATA_LAST_STEP,
-    METADATA_SHOW, initialiser_number, optimizer_number,
+    METADATA_SHOW, OPTIMIZERS, initialiser_number, optimizer_number,
 };
 use hps::format::edit::{EDIT_NUMBERS, FILE_BYTES_MAX};
 use hps::format::footer::{FOOTER_MAGIC, RUNS_MAX, RunKind, SECTIONS_MAX};
@@ -25,7 +26,6 @@ use hps::format::param_file::{
 };
 use hps::format::{BLOCK_BYTES, DIRECTORIES_MAX, FORMAT_VERSION, Version};
 use hps::format::{current, identity, manifest, meta};
-use hps::{Initialiser, Optimizer};
 
 const DOCUMENT: &str = include_str!("../docs/FORMAT.md");
 
@@ -214,23 +214,10 @@ fn numbers_of_enums_are_documented() {
         .map(|kind| (format!("{kind:?}"), u64::from(kind.number())))
         .collect();
     assert_eq!(numbers(DOCUMENT, "run"), runs);
-    let optimizers: Vec<(String, u64)> = [
-        Optimizer::Sgd,
-        Optimizer::Momentum,
-        Optimizer::Nesterov,
-        Optimizer::Adagrad,
-        Optimizer::RowwiseAdagrad,
-        Optimizer::Adam,
-        Optimizer::Ftrl,
-    ]
-    .iter()
-    .map(|optimizer| {
-        (
-            format!("{optimizer:?}"),
-            u64::from(optimizer_number(*optimizer)),
-        )
-    })
-    .collect();
+    let optimizers = OPTIMIZERS.map(|optimizer| {
+        let number = optimizer_number(optimizer);
+        (format!("{optimizer:?}"), u64::from(number))
+    });
     assert_eq!(numbers(DOCUMENT, "optimizer"), optimizers);
     let initialisers = [
         ("Zero", Initialiser::Zero),

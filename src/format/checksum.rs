@@ -53,23 +53,23 @@ pub enum Kind {
 impl Kind {
     /// All kinds, in the order of their numbers.
     #[cfg(any(test, feature = "sim"))]
-    pub const ALL: [Kind; 15] = [
-        Kind::ParamHeader,
-        Kind::Record,
-        Kind::KeyBlock,
-        Kind::Footer,
-        Kind::ManifestRecord,
-        Kind::ManifestHeader,
-        Kind::Current,
-        Kind::Identity,
-        Kind::Part,
-        Kind::MetaHeader,
-        Kind::MetaBody,
-        Kind::SnapshotHeader,
-        Kind::SnapshotBlock,
-        Kind::SnapshotFooter,
-        Kind::Section,
-    ];
+    pub const ALL: [Kind; 15] = crate::units::all_of!(
+        Kind: ParamHeader,
+        Record,
+        KeyBlock,
+        Footer,
+        ManifestRecord,
+        ManifestHeader,
+        Current,
+        Identity,
+        Part,
+        MetaHeader,
+        MetaBody,
+        SnapshotHeader,
+        SnapshotBlock,
+        SnapshotFooter,
+        Section,
+    );
 
     /// The number that enters the seed.
     #[must_use]

@@ -10,7 +10,7 @@ use zerocopy::little_endian::{F32, U32, U64};
 use super::Version;
 use super::layout::{DecodeError, Decoded, layout, view};
 use crate::options::{Dtype, Initialiser, Optimizer, RowMetadata, TABLES_MAX, TableDescriptor};
-use crate::units::{narrow, to_usize};
+use crate::units::{all_of, narrow, to_usize};
 
 layout! {
     /// A table's number and descriptor; the name follows.
@@ -44,7 +44,10 @@ pub const METADATA_CLICK: u32 = 2;
 pub const METADATA_COUNT: u32 = 4;
 /// `last_step`.
 pub const METADATA_LAST_STEP: u32 = 8;
-const METADATA_ALL: u32 = 15;
+const METADATA_ALL: u32 = METADATA_SHOW | METADATA_CLICK | METADATA_COUNT | METADATA_LAST_STEP;
+
+/// All data types, in the order of their numbers.
+pub const DTYPES: [Dtype; 3] = all_of!(Dtype: F32, F16, Bf16);
 
 const fn dtype_number(dtype: Dtype) -> u32 {
     match dtype {
@@ -74,15 +77,8 @@ pub const fn optimizer_number(optimizer: Optimizer) -> u32 {
 }
 
 /// All optimizers, in the order of their numbers.
-const OPTIMIZERS: [Optimizer; 7] = [
-    Optimizer::Sgd,
-    Optimizer::Momentum,
-    Optimizer::Nesterov,
-    Optimizer::Adagrad,
-    Optimizer::RowwiseAdagrad,
-    Optimizer::Adam,
-    Optimizer::Ftrl,
-];
+pub const OPTIMIZERS: [Optimizer; 7] =
+    all_of!(Optimizer: Sgd, Momentum, Nesterov, Adagrad, RowwiseAdagrad, Adam, Ftrl);
 
 /// The number of an initialiser on disk.
 #[must_use]
@@ -116,10 +112,16 @@ fn initialiser_of(number: u32, a: f32, b: f32) -> Option<Initialiser> {
 
 fn metadata_bits(metadata: RowMetadata) -> u32 {
     let bit = |on: bool, bit: u32| if on { bit } else { 0 };
-    bit(metadata.show, METADATA_SHOW)
-        | bit(metadata.click, METADATA_CLICK)
-        | bit(metadata.count, METADATA_COUNT)
-        | bit(metadata.last_step, METADATA_LAST_STEP)
+    let RowMetadata {
+        show,
+        click,
+        count,
+        last_step,
+    } = metadata;
+    bit(show, METADATA_SHOW)
+        | bit(click, METADATA_CLICK)
+        | bit(count, METADATA_COUNT)
+        | bit(last_step, METADATA_LAST_STEP)
 }
 
 fn metadata_of(bits: u32) -> Option<RowMetadata> {
@@ -171,12 +173,10 @@ pub fn decode_table(bytes: &[u8], offset: u64) -> Decoded<(u32, TableDescriptor)
     if !usize::try_from(head.id.get()).is_ok_and(|id| id < TABLES_MAX) {
         return Err(bad(format!("number {} is too large", head.id)));
     }
-    let dtype = match head.dtype.get() {
-        DTYPE_F32 => Dtype::F32,
-        DTYPE_F16 => Dtype::F16,
-        DTYPE_BF16 => Dtype::Bf16,
-        other => return Err(bad(format!("data type {other} is not known"))),
-    };
+    let dtype = DTYPES
+        .into_iter()
+        .find(|dtype| dtype_number(*dtype) == head.dtype.get())
+        .ok_or_else(|| bad(format!("data type {} is not known", head.dtype)))?;
     let optimizer = OPTIMIZERS
         .into_iter()
         .find(|optimizer| optimizer_number(*optimizer) == head.optimizer.get())

@@ -45,6 +45,8 @@ pub mod snapshot_tally;
 mod tests;
 mod version;
 
+use crate::units::all_of;
+
 pub use checksum::{Digest, FileIdentity};
 #[cfg(any(test, feature = "sim"))]
 pub use checksum::{Kind, Seal, digest128};
@@ -89,14 +91,8 @@ pub enum FileKind {
 
 impl FileKind {
     /// All kinds.
-    pub const ALL: [FileKind; 6] = [
-        FileKind::Rows,
-        FileKind::Manifest,
-        FileKind::ManifestCopy,
-        FileKind::Meta,
-        FileKind::Image,
-        FileKind::Snapshot,
-    ];
+    pub const ALL: [FileKind; 6] =
+        all_of!(FileKind: Rows, Manifest, ManifestCopy, Meta, Image, Snapshot);
 
     /// The part of the name after the dot.
     #[must_use]

@@ -10,6 +10,7 @@ use super::{
     BLOCK_BYTES, current, descriptor, edit_layout, footer, identity, index_snapshot, layout,
     manifest, meta, param_file,
 };
+use crate::units::all_of;
 
 /// The version of the format that this build writes, and the highest that it reads.
 pub const FORMAT_VERSION: u32 = Version::NEWEST.number();
@@ -28,7 +29,7 @@ pub enum Version {
 
 impl Version {
     /// All versions, the oldest first.
-    pub const ALL: [Version; 2] = [Version::V1, Version::V2];
+    pub const ALL: [Version; 2] = all_of!(Version: V1, V2);
     /// The version that new files have.
     pub const NEWEST: Version = Version::V2;
 

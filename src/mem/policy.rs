@@ -115,5 +115,13 @@ impl Policy for AnyPolicy {
     }
 }
 
+/// The policies by which rows leave.
+#[cfg(test)]
+pub(super) fn evicting() -> impl Iterator<Item = PolicyKind> {
+    let all = crate::units::all_of!(PolicyKind: Bilevel, Lru, Fifo, PinAll);
+    all.into_iter()
+        .filter(|kind| AnyPolicy::new(*kind, 1).evicts())
+}
+
 #[cfg(test)]
 mod tests;

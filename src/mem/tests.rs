@@ -151,7 +151,7 @@ fn frequency_survives_eviction() {
 
 #[test]
 fn pinned_rows_are_never_victims() {
-    for policy in [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Fifo] {
+    for policy in policy::evicting() {
         let mut cache = cache(100, policy);
         let slots: Vec<Slot> = (0..100)
             .map(|key| add(&mut cache, key, Flags::NONE))

@@ -1,17 +1,10 @@
 use super::optimizer::check_hyper;
 use super::*;
 use crate::options::HyperParameters;
-use crate::units::mix64;
+use crate::units::{all_of, mix64};
 
-const ALL: [Optimizer; 7] = [
-    Optimizer::Sgd,
-    Optimizer::Momentum,
-    Optimizer::Nesterov,
-    Optimizer::Adagrad,
-    Optimizer::RowwiseAdagrad,
-    Optimizer::Adam,
-    Optimizer::Ftrl,
-];
+const ALL: [Optimizer; 7] =
+    all_of!(Optimizer: Sgd, Momentum, Nesterov, Adagrad, RowwiseAdagrad, Adam, Ftrl);
 const OPTIMIZERS: &str = include_str!("../../tests/data/optimizers.tsv");
 const INITIALISERS: &str = include_str!("../../tests/data/initialisers.tsv");
 

@@ -3,6 +3,7 @@
 
 use super::checksum::{Digest, FileIdentity, roll};
 use super::current::Current;
+use super::descriptor::OPTIMIZERS;
 use super::footer::{Footer, Run, RunKind, Section};
 use super::identity::{StoreIdentity, encode_part};
 use super::index_snapshot::{self, SnapshotEntry, SnapshotFooter};
@@ -12,7 +13,7 @@ use super::manifest::{
 };
 use super::param_file::{self, KEYS_PER_BLOCK};
 use super::{BLOCK_BYTES, Version, meta};
-use crate::options::{HyperParameters, Initialiser, Optimizer, RowMetadata, TableDescriptor};
+use crate::options::{HyperParameters, Initialiser, RowMetadata, TableDescriptor};
 use crate::units::{CheckpointId, FileNumber, mix64};
 
 /// Store of all samples.
@@ -207,34 +208,32 @@ pub fn read_rows_file(bytes: &[u8], id: &FileIdentity, footer_offset: u64) -> De
     Ok(footer)
 }
 
-/// Descriptors that together use every number.
-pub fn descriptors() -> Vec<TableDescriptor> {
-    let optimizers = [
-        Optimizer::Sgd,
-        Optimizer::Momentum,
-        Optimizer::Nesterov,
-        Optimizer::Adagrad,
-        Optimizer::RowwiseAdagrad,
-        Optimizer::Adam,
-        Optimizer::Ftrl,
-    ];
-    let initialisers = [
-        Initialiser::Zero,
-        Initialiser::Constant { value: -1.5 },
-        Initialiser::Uniform {
+/// One of each initialiser, in the order of their numbers.
+pub fn initialisers() -> Vec<Initialiser> {
+    // Another one fails the build here, and takes its place behind the last.
+    let next = |before: &Initialiser| match before {
+        Initialiser::Zero => Some(Initialiser::Constant { value: -1.5 }),
+        Initialiser::Constant { .. } => Some(Initialiser::Uniform {
             low: -0.25,
             high: 0.5,
-        },
-        Initialiser::Normal {
+        }),
+        Initialiser::Uniform { .. } => Some(Initialiser::Normal {
             mean: 1.0,
             deviation: 0.125,
-        },
-    ];
+        }),
+        Initialiser::Normal { .. } => None,
+    };
+    std::iter::successors(Some(Initialiser::Zero), next).collect()
+}
+
+/// Descriptors that together use every number.
+pub fn descriptors() -> Vec<TableDescriptor> {
+    let initialisers = initialisers();
     let mut out = Vec::new();
-    for (i, optimizer) in optimizers.into_iter().enumerate() {
+    for (i, optimizer) in OPTIMIZERS.into_iter().enumerate() {
         let mut table = TableDescriptor::new(&format!("table-ä{}", "x".repeat(i)), 8 + i);
         table.optimizer = optimizer;
-        table.initialiser = *initialisers.get(i % 4).unwrap();
+        table.initialiser = *initialisers.get(i % initialisers.len()).unwrap();
         table.seed = mix64(i as u64);
         table.accumulator = 0.5;
         table.metadata = RowMetadata {

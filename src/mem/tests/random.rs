@@ -223,7 +223,7 @@ fn run(seed: u64, policy: PolicyKind, slots: usize) -> (usize, usize) {
 fn random_operations_keep_every_row_and_every_cut() {
     let (mut cuts, mut copies) = (0, 0);
     for seed in 0..24 {
-        for policy in [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Fifo] {
+        for policy in policy::evicting() {
             println!("seed {seed}, {policy:?}");
             let slots = [16, 40, 150][usize::try_from(seed % 3).unwrap()];
             let (done, copied) = run(seed, policy, slots);
