@@ -373,7 +373,58 @@ fn options_go_with_the_name_and_come_back_with_a_rollback() {
     store.close_discarding();
 }
 
-/// Bytes of parameter files.
+/// Options were given for a name that no table had yet. A rename to that name put the options of the renamed
+/// table in their place: a table that was created under it afterwards, once it was free, had the defaults.
+#[test]
+fn options_that_wait_for_a_name_are_kept_from_a_table_that_is_renamed_to_it() {
+    let own = |policy| TableOptions::new().policy(policy);
+    let given = options()
+        .table("a", own(PolicyKind::Fifo))
+        .table("z", own(PolicyKind::Lru));
+    let (disk, store) = create(given.clone());
+    let [a, b] = ["a", "b"].map(|name| store.create_table(&sgd(name, DIM)).unwrap());
+    let add = |store: &Store, name: &str| store.create_table(&sgd(name, DIM)).unwrap();
+    let policy = |store: &Store, name: &str| {
+        let mut tables = store.stats().tables.into_iter();
+        tables.find(|t| t.name == name).unwrap().policy
+    };
+    let first = store.checkpoint(1, &[]).unwrap().id;
+    store.rename_table(a, "z").unwrap();
+    assert_eq!(policy(&store, "z"), PolicyKind::Fifo, "it keeps its own");
+    store.checkpoint(2, &[]).unwrap();
+    // After a rollback to before the rename they wait as before.
+    let store = store.rollback(first).unwrap();
+    assert_eq!(policy(&store, "a"), PolicyKind::Fifo);
+    let z = add(&store, "z");
+    assert_eq!(policy(&store, "z"), PolicyKind::Lru);
+    store.drop_table(z).unwrap();
+    // By a table that has none, by one that has some; the name is free again by a drop and by a rename.
+    store.rename_table(b, "z").unwrap();
+    assert_eq!(policy(&store, "z"), PolicyKind::Bilevel);
+    store.drop_table(b).unwrap();
+    let z = add(&store, "z");
+    assert_eq!(policy(&store, "z"), PolicyKind::Lru);
+    store.drop_table(z).unwrap();
+    store.rename_table(a, "z").unwrap();
+    add(&store, "a");
+    assert_eq!(policy(&store, "a"), PolicyKind::Bilevel, "they went along");
+    store.rename_table(a, "y").unwrap();
+    add(&store, "z");
+    assert_eq!(policy(&store, "z"), PolicyKind::Lru);
+    assert_eq!(policy(&store, "y"), PolicyKind::Fifo);
+    // The next open gives each table what is said for its name.
+    let last = store.tables().last().unwrap().0;
+    store.drop_table(last).unwrap();
+    store.rename_table(a, "z").unwrap();
+    assert_eq!(policy(&store, "z"), PolicyKind::Fifo);
+    store.checkpoint(3, &[]).unwrap();
+    store.close().unwrap();
+    let store = Store::open_on(Io::of(disk), Path::new(ROOT), given).unwrap();
+    assert_eq!(policy(&store, "z"), PolicyKind::Lru);
+    assert_eq!(policy(&store, "a"), PolicyKind::Fifo);
+    store.close_discarding();
+}
+
 #[test]
 fn metrics_show_the_new_name_and_nothing_of_a_dropped_table() {
     let recorder = TestRecorder::default();

@@ -166,8 +166,10 @@ impl Store {
     ///
     /// Its number, rows, options and counters stay. What
     /// [`RuntimeOptions::tables`](field@crate::RuntimeOptions::tables) says for the old name is said for the
-    /// new one until the store is closed; the next open has to say it so. Leases and tickets may be out:
-    /// their errors name the table as it was. Metrics go on under the new name from 0.
+    /// new one until the store is closed; the next open has to say it so. What it says for the new name
+    /// already is not given to this table before the next open: it waits for one that is created under that
+    /// name, once it is free again. Leases and tickets may be out: their errors name the table as it was.
+    /// Metrics go on under the new name from 0.
     ///
     /// # Cost
     /// No I/O; waits until no push, put or remove is under way.

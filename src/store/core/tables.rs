@@ -13,25 +13,59 @@ use crate::units::TableId;
 /// Options of single tables, by name.
 type OptionsByName = BTreeMap<String, TableOptions>;
 
+/// What the options said of single tables.
+#[derive(Debug)]
+struct Said {
+    /// Where a table was renamed, under its new name.
+    by_name: OptionsByName,
+    /// For names that a table got by a rename: what was said for them before. It is for the next table
+    /// that is created under the name.
+    waiting: OptionsByName,
+}
+
+impl Said {
+    /// A table has another name. What was said for it goes with it.
+    fn rename(&mut self, old: &str, new: &str) {
+        let own = self.by_name.remove(old);
+        self.free(old);
+        if let Some(waits) = self.by_name.remove(new) {
+            self.waiting.insert(new.to_owned(), waits);
+        }
+        if let Some(own) = own {
+            self.by_name.insert(new.to_owned(), own);
+        }
+    }
+
+    /// No table has this name any more.
+    fn free(&mut self, name: &str) {
+        if let Some(waits) = self.waiting.remove(name) {
+            self.by_name.insert(name.to_owned(), waits);
+        }
+    }
+}
+
 /// The tables of an open store.
 #[derive(Debug)]
 pub(super) struct Tables {
     /// By id, dropped ones included.
     list: RwLock<Vec<Arc<Table>>>,
-    /// What the options said, where a table was renamed under its new name.
-    options: Mutex<OptionsByName>,
+    /// What the options said.
+    said: Mutex<Said>,
 }
 
 impl Tables {
     pub fn new(list: Vec<Arc<Table>>, options: &RuntimeOptions) -> Tables {
         Tables {
             list: RwLock::new(list),
-            options: Mutex::new(options.tables.clone()),
+            said: Mutex::new(Said {
+                by_name: options.tables.clone(),
+                waiting: OptionsByName::new(),
+            }),
         }
     }
 
-    fn options(&self) -> MutexGuard<'_, OptionsByName> {
-        self.options.lock().unwrap_or_else(PoisonError::into_inner)
+    fn said(&self) -> MutexGuard<'_, Said> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -111,18 +145,22 @@ impl Core {
 
     /// What the options say of a table of this name.
     pub fn options_of(&self, name: &str) -> TableOptions {
-        self.tables.options().get(name).copied().unwrap_or_default()
+        let said = self.tables.said();
+        said.by_name.get(name).copied().unwrap_or_default()
+    }
+
+    /// The name of a table that was dropped is free.
+    pub fn free_name(&self, name: &str) {
+        self.tables.said().free(name);
     }
 
     /// Puts a table of another name into the place of the one of its id. What the options said for the
-    /// old name is said for the new one.
+    /// old name is said for the new one; what they said for that waits until it is free again.
     pub fn replace_renamed(&self, table: Table) {
         let mut tables = self.all_tables();
         let place = &mut tables[table.id.0 as usize];
-        let mut options = self.tables.options();
-        if let Some(own) = options.remove(&place.descriptor.name) {
-            options.insert(table.descriptor.name.clone(), own);
-        }
+        let (old, new) = (&place.descriptor.name, &table.descriptor.name);
+        self.tables.said().rename(old, new);
         *place = Arc::new(table);
         self.set_tables(tables);
     }
@@ -130,7 +168,10 @@ impl Core {
     /// The options of single tables as they are to be after a rollback to these: those in force, under
     /// the names that the tables have then.
     pub fn table_options_of(&self, rolled_back: &[TableState]) -> BTreeMap<String, TableOptions> {
-        let mut options = self.tables.options().clone();
+        let (mut options, waiting) = {
+            let said = self.tables.said();
+            (said.by_name.clone(), said.waiting.clone())
+        };
         let tables = self.all_tables();
         for table in tables.iter().filter(|t| !t.is_dropped()) {
             options.remove(&table.descriptor.name);
@@ -148,6 +189,9 @@ impl Core {
                 }
                 _ => {}
             }
+        }
+        for (name, waits) in waiting {
+            options.entry(name).or_insert(waits);
         }
         options
     }

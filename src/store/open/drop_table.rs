@@ -52,6 +52,7 @@ impl Parts {
         rebuilt?;
         point("drop_table");
         self.core.forget_rows(table);
+        self.core.free_name(&table.descriptor.name);
         self.core.changes.note();
         Ok(())
     }
