@@ -377,7 +377,30 @@ impl Store {
         }
     }
 
-    /// Whether something was pushed or removed since the last checkpoint.
+    /// Whether something was pushed, put or removed, or a table dropped or renamed, since the last
+    /// checkpoint.
+    ///
+    /// # Cost
+    /// No I/O.
+    ///
+    /// # Examples
+    /// ```
+    /// # use hps::*;
+    /// # let directory = std::env::temp_dir().join(format!("hps-changes-{}", std::process::id()));
+    /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
+    /// # let store = Store::create(&directory, CreateOptions::new(), options)?;
+    /// # let items = store.create_table(&TableDescriptor::new("items", 4))?;
+    /// # let mut weights = [0.0; 4];
+    /// let lease = store.pull(items, &[7], &mut weights)?;
+    /// store.push(&lease, Update::gradients(&weights, 0.1))?;
+    /// assert!(store.has_changes());
+    /// store.checkpoint(1, &[])?;
+    /// assert!(!store.has_changes());
+    /// # drop(lease);
+    /// # store.close_discarding();
+    /// # std::fs::remove_dir_all(&directory).ok();
+    /// # hps::Result::Ok(())
+    /// ```
     #[must_use]
     pub fn has_changes(&self) -> bool {
         let core = &self.parts.core;

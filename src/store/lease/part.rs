@@ -72,6 +72,26 @@ impl<'a> LeasePart<'a> {
     ///
     /// # Errors
     /// `InvalidArgument` when `out` has another length.
+    ///
+    /// # Examples
+    /// ```
+    /// # use hps::*;
+    /// # let directory = std::env::temp_dir().join(format!("hps-part-read-{}", std::process::id()));
+    /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
+    /// # let store = Store::create(&directory, CreateOptions::new(), options)?;
+    /// # let users = store.create_table(&TableDescriptor::new("users", 8))?;
+    /// # let ads = store.create_table(&TableDescriptor::new("ads", 4))?;
+    /// let wanted = [PrefetchPart::new(users, &[1, 2]), PrefetchPart::new(ads, &[7])];
+    /// let lease = store.prefetch_many(&wanted)?.wait()?;
+    /// for part in lease.parts() {
+    ///     let mut weights = vec![0.0; part.len() * part.dim()];
+    ///     part.read(&mut weights)?;
+    /// }
+    /// # drop(lease);
+    /// # store.close_discarding();
+    /// # std::fs::remove_dir_all(&directory).ok();
+    /// # hps::Result::Ok(())
+    /// ```
     pub fn read(&self, out: &mut [f32]) -> Result<()> {
         self.gather(out, |table| table.descriptor.dim, "weights (f32s)")
     }
@@ -86,6 +106,28 @@ impl<'a> LeasePart<'a> {
     ///
     /// # Errors
     /// `InvalidArgument` when `out` has another length.
+    ///
+    /// # Examples
+    /// ```
+    /// # use hps::*;
+    /// # let directory = std::env::temp_dir().join(format!("hps-part-rows-{}", std::process::id()));
+    /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
+    /// # let store = Store::create(&directory, CreateOptions::new(), options)?;
+    /// # let users = store.create_table(&TableDescriptor::new("users", 8))?;
+    /// # let ads = store.create_table(&TableDescriptor::new("ads", 4))?;
+    /// let wanted = [PrefetchPart::new(users, &[1, 2]), PrefetchPart::new(ads, &[7])];
+    /// let lease = store.prefetch_many(&wanted)?.wait()?;
+    /// for part in lease.parts() {
+    ///     let mut rows = vec![0.0; part.len() * part.row_f32s()];
+    ///     part.read_rows(&mut rows)?;
+    ///     let first_sums = &rows[part.dim()..part.row_f32s()]; // AdaGrad's
+    ///     assert!(first_sums.iter().all(|sum| *sum == 0.0));
+    /// }
+    /// # drop(lease);
+    /// # store.close_discarding();
+    /// # std::fs::remove_dir_all(&directory).ok();
+    /// # hps::Result::Ok(())
+    /// ```
     pub fn read_rows(&self, out: &mut [f32]) -> Result<()> {
         self.gather(out, |table| table.descriptor.row_f32s(), "row f32s")
     }
@@ -100,6 +142,25 @@ impl<'a> LeasePart<'a> {
     ///
     /// # Errors
     /// `InvalidArgument`: a position past the end, another length of `out`; nothing was copied.
+    ///
+    /// # Examples
+    /// ```
+    /// # use hps::*;
+    /// # let directory = std::env::temp_dir().join(format!("hps-part-at-{}", std::process::id()));
+    /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
+    /// # let store = Store::create(&directory, CreateOptions::new(), options)?;
+    /// # let users = store.create_table(&TableDescriptor::new("users", 8))?;
+    /// # let ads = store.create_table(&TableDescriptor::new("ads", 4))?;
+    /// let wanted = [PrefetchPart::new(users, &[1, 2, 3]), PrefetchPart::new(ads, &[7])];
+    /// let lease = store.prefetch_many(&wanted)?.wait()?;
+    /// let of_users = lease.parts().next().expect("a part for each table");
+    /// let mut some = vec![0.0; 2 * of_users.row_f32s()];
+    /// of_users.read_rows_at(&[2, 0], &mut some)?; // of keys 3 and 1
+    /// # drop(lease);
+    /// # store.close_discarding();
+    /// # std::fs::remove_dir_all(&directory).ok();
+    /// # hps::Result::Ok(())
+    /// ```
     pub fn read_rows_at(&self, positions: &[u32], out: &mut [f32]) -> Result<()> {
         let core = &self.lease.leases.core;
         core.guarded(|| self.gather_at(positions, out))

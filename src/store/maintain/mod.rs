@@ -202,6 +202,26 @@ impl Store {
     ///
     /// # Cost
     /// No I/O.
+    ///
+    /// # Examples
+    /// ```
+    /// # use hps::*;
+    /// # let directory = std::env::temp_dir().join(format!("hps-files-{}", std::process::id()));
+    /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
+    /// # let store = Store::create(&directory, CreateOptions::new(), options)?;
+    /// # let items = store.create_table(&TableDescriptor::new("items", 8))?;
+    /// # store.put(items, &[1, 2, 3], PutRows::weights(&[0.5; 3 * 8]))?;
+    /// let checkpoint = store.checkpoint(1, &[])?.id;
+    /// for file in store.files() {
+    ///     let (path, stale) = (file.path.display(), 100.0 * file.stale_share());
+    ///     println!("{path}: {} bytes, {stale:.0} % stale", file.bytes);
+    ///     assert_eq!(file.checkpoints, [checkpoint]);
+    /// }
+    /// # assert_eq!(store.files().iter().map(FileInfo::entries).sum::<u64>(), 3);
+    /// # store.close_discarding();
+    /// # std::fs::remove_dir_all(&directory).ok();
+    /// # hps::Result::Ok(())
+    /// ```
     #[must_use]
     pub fn files(&self) -> Vec<FileInfo> {
         let core = &self.parts.core;
@@ -444,6 +464,25 @@ impl Store {
     ///
     /// # Cost
     /// No I/O.
+    ///
+    /// # Examples
+    /// ```
+    /// # use hps::*;
+    /// # let directory = std::env::temp_dir().join(format!("hps-places-{}", std::process::id()));
+    /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
+    /// let create = CreateOptions::new().data_directories(vec!["ssd-0".into(), "ssd-1".into()]);
+    /// let store = Store::create(&directory, create, options)?;
+    /// for place in store.directories() {
+    ///     println!("{}: {} bytes in use", place.path.display(), place.current_bytes);
+    ///     if let Some(failure) = place.failure {
+    ///         println!("its compactions fail: {failure}");
+    ///     }
+    /// }
+    /// # assert_eq!(store.directories()[1].path, directory.join("ssd-1"));
+    /// # store.close_discarding();
+    /// # std::fs::remove_dir_all(&directory).ok();
+    /// # hps::Result::Ok(())
+    /// ```
     #[must_use]
     pub fn directories(&self) -> Vec<DirectoryInfo> {
         let core = &self.parts.core;
