@@ -12,7 +12,7 @@ impl Flusher {
     pub fn drain(&self, interval: u32) -> Result<(WriterGuard<'_>, u64)> {
         let _writing = tracing::debug_span!("drain").entered();
         let mut rows = 0;
-        let mut cursors = vec![0; self.cursors()];
+        let mut cursors = Vec::new();
         let mut clean_pass = true;
         loop {
             self.compactor.wait_for_space();

@@ -257,8 +257,7 @@ impl Flusher {
             self.compactor.wait_for_space();
             let mut writer = self.lock_writer();
             self.core.ssd.check_writable()?;
-            let cursors = &mut vec![0; self.cursors()];
-            let picked = self.pick_frozen(cursors, None, left_out);
+            let picked = self.pick_frozen(&mut Vec::new(), None, left_out);
             let Some(picked) = picked else {
                 return Ok(total);
             };
@@ -267,11 +266,6 @@ impl Flusher {
             self.after_flush(written);
             total += written;
         }
-    }
-
-    /// One cursor per (table, shard).
-    fn cursors(&self) -> usize {
-        self.core.all_tables().len() * self.core.shards.len()
     }
 
     fn after_flush(&self, written: u64) {

@@ -83,15 +83,17 @@ impl Flusher {
     }
 
     /// Dirty rows at or before `cut` (`None`: any that may be written), [`PICK_FILES`] files' worth,
-    /// on from `cursors`, without those of one table; `None` when there are none left.
+    /// on from `cursors`, without those of one table; `None` when there are none left. `cursors` has one
+    /// per (table, shard), and grows here: the writer's role keeps nobody from creating a table.
     pub(super) fn pick_frozen(
         &self,
-        cursors: &mut [usize],
+        cursors: &mut Vec<usize>,
         cut: Option<u32>,
         left_out: Option<TableId>,
     ) -> Option<Vec<Picked>> {
         let shards = self.core.shards.len();
         let tables = self.core.all_tables();
+        cursors.resize(tables.len() * shards, 0);
         let mut room = self.core.file_bytes * PICK_FILES as u64;
         let mut picked = Vec::new();
         // Of each shard, that is of each range of the hash, an equal share: files written at the
