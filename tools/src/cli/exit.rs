@@ -162,6 +162,9 @@ fn way_out(error: &anyhow::Error) -> Option<&'static str> {
             }
             _ => None,
         },
+        Error::MissingDirectory { .. } => Some(
+            "here, where no option says that it has moved, put a symbolic link to where it is now there",
+        ),
         _ => None,
     }
 }

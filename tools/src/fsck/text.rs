@@ -401,7 +401,7 @@ fn verdict(out: &mut dyn Write, args: &Args, report: &Report) -> io::Result<()> 
         writeln!(
             out,
             "data directory {index}: if {path} is on a file system that is not mounted, mount it and \
-             look again; if it is lost for good, `hps-fsck --repair --without-directory {index} \
+             look again; if it has moved, put a symbolic link to it there; if it is lost for good, `hps-fsck --repair --without-directory {index} \
              {directory}` saves the rest"
         )?;
     }
