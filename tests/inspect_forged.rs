@@ -16,6 +16,9 @@ mod manifests;
 #[path = "common/small.rs"]
 #[expect(dead_code, reason = "other tests use the rest")]
 mod small;
+#[path = "common/spans.rs"]
+#[expect(dead_code, reason = "other tests use the rest")]
+mod spans;
 
 use std::path::{Path, PathBuf};
 
@@ -31,8 +34,11 @@ use hps::inspect::{Scope, Severity};
 use hps::io::Io;
 use hps::io::sim::SimDisk;
 use hps::*;
-use looks::{DIM, FULL, QUICK, STRIDE, look, named, only, open, options, with_snapshots, write};
+use looks::{
+    DIM, FULL, QUICK, ROOT, STRIDE, look, named, only, open, options, with_snapshots, write,
+};
 use manifests::{committed, forge};
+use spans::{Seen, Spans};
 
 fn store(options: RuntimeOptions) -> SimDisk {
     let disk = SimDisk::new(1);
@@ -337,6 +343,69 @@ fn an_index_snapshot_of_a_later_checkpoint_than_the_one_looked_at_is_not_compare
         snapshot.checkpoint = CheckpointId(3);
     });
     assert_eq!(found(&disk, FULL), []);
+}
+
+/// An open gave each file the number of keys that point to it, and met more than it has entries: it
+/// panicked, in release builds too, and so did every later one. The part is as good as a damaged one.
+#[test]
+fn an_open_gives_up_an_index_snapshot_with_more_keys_than_its_files_have_entries() {
+    // All entries of the second file are live, and 20 of the 40 of the first.
+    let cases: [(u32, u64, bool); 4] =
+        [(1, 1, true), (1, 900, true), (0, 20, false), (0, 21, true)];
+    for (ordinal, more, is_given_up) in cases {
+        let disk = store(with_snapshots());
+        let path = forge_snapshot(&disk, |snapshot| {
+            // Keys that no file has, at entries of others; fewer where the block is full.
+            let most = (ENTRIES_PER_BLOCK - 1 - snapshot.entries.len()) as u64;
+            let entries = (0..40).cycle().zip(1000..1000 + more.min(most));
+            snapshot
+                .entries
+                .extend(entries.map(|(entry, key)| SnapshotEntry {
+                    key,
+                    ordinal,
+                    tombstone: false,
+                    entry,
+                    class: 0,
+                }));
+        });
+        for read_only in [true, false] {
+            let told = Spans::default();
+            let store = tracing::subscriber::with_default(told.clone(), || {
+                let (io, root) = (Io::of(disk.clone()), Path::new(ROOT));
+                match read_only {
+                    true => Store::open_read_only_on(io, root, None, with_snapshots()),
+                    false => Store::open_on(io, root, with_snapshots()),
+                }
+            });
+            let store = store.unwrap();
+            let events = told.seen().into_iter().filter(|seen| seen.is_event);
+            let given_up: Vec<Seen> = events
+                .filter(|e| {
+                    e.name
+                        .starts_with("a part of the index snapshot is of no use")
+                })
+                .collect();
+            assert_eq!(given_up.len(), usize::from(is_given_up), "{given_up:?}");
+            if !is_given_up {
+                continue;
+            }
+            let error = &given_up[0].values["error"];
+            let name = path.file_name().unwrap().to_str().unwrap();
+            assert!(
+                error.contains(name) && error.contains("has 40 entries"),
+                "{error}"
+            );
+            assert_eq!(store.stats().index_keys, 60);
+            let keys: Vec<u64> = (0..60).collect();
+            let rows = small::values(&store, store.table("t").unwrap(), &keys, DIM);
+            assert!(rows.iter().all(|x| *x == 1.0));
+        }
+        // The next one is made from key blocks, and not from what was given up.
+        if is_given_up {
+            write(&disk, with_snapshots(), &[(50..70, 5)]);
+            assert_eq!(found(&disk, FULL), []);
+        }
+    }
 }
 
 /// A file that an index snapshot does not list was written after it.

@@ -296,6 +296,20 @@ impl Ssd {
         snapshots.gave_way.load(Ordering::Acquire) != before
     }
 
+    /// Removes the part of a data directory (`None`: the one of version 1) whose checksums are right and
+    /// which contradicts the files that it covers: the next one would be made from it. CURRENT
+    /// names it until the next checkpoint.
+    pub fn remove_part(&self, directory: Option<u32>) {
+        let mut manifest = self.manifest();
+        let is_gone = |part: &SnapshotPart| part.directory == directory;
+        let parts = std::mem::take(&mut manifest.snapshot).into_iter();
+        let (gone, stay): (Vec<_>, Vec<_>) = parts.partition(is_gone);
+        manifest.files = None;
+        self.snapshots.put_in_force(&stay);
+        manifest.snapshot = stay;
+        self.unlink_parts(&gone);
+    }
+
     fn remove_snapshot(&self, manifest: &mut ManifestWriter) -> bool {
         if self.check_writable().is_err() || manifest.snapshot.is_empty() {
             return false;

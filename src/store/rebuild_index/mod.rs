@@ -196,12 +196,16 @@ impl<'a> Rebuild<'a> {
         span.record("young_files", plan.young.len());
         span.record("young_entries", entries(&plan.young));
         let loaded = plan.run()?;
-        let damaged = plan.check(&loaded)?;
+        let mut damaged = plan.check(&loaded)?;
         let mut live = vec![0; plan.files.len()];
         for one in &loaded {
             for (sum, n) in live.iter_mut().zip(&one.live) {
                 *sum += n;
             }
+        }
+        if damaged.is_empty() {
+            plan.check_live(&live)?;
+            damaged = plan.damaged();
         }
         Ok((live, damaged))
     }
@@ -364,8 +368,7 @@ impl<'a> Plan<'a> {
                 part.give_up(&error);
             }
         }
-        let positions = 0..self.parts.len();
-        let damaged: Vec<usize> = positions.filter(|p| self.parts[*p].is_damaged()).collect();
+        let damaged = self.damaged();
         if !damaged.is_empty() {
             return Ok(damaged);
         }
@@ -382,6 +385,35 @@ impl<'a> Plan<'a> {
             }
         }
         Ok(damaged)
+    }
+
+    /// No file has more keys that point to it than entries: where several keys of a part name one entry,
+    /// all of its checksums may be right. A writer removes it, for what it makes anew it makes from the old.
+    fn check_live(&self, live: &[u64]) -> Result<()> {
+        let files = self.files.iter().zip(live);
+        for (file, live) in files.filter_map(|(file, live)| Some((file.as_deref()?, *live))) {
+            let (entries, number) = (file.entries(), file.meta.number);
+            if live <= entries {
+                continue;
+            }
+            let what = format!("{live} keys are in file {number}, which has {entries} entries");
+            let covers = |part: &&Part<'_>| part.ranges.covered.contains(&number);
+            let Some(part) = self.parts.iter().find(covers) else {
+                return Err(Error::corrupt(&file.path, file.keys_offset, what));
+            };
+            part.give_up(&part.ranges.damaged(what));
+            let core = self.rebuild.core;
+            if !core.read_only {
+                core.ssd.remove_part(part.ranges.directory);
+            }
+        }
+        Ok(())
+    }
+
+    /// Positions of the parts that are damaged.
+    fn damaged(&self) -> Vec<usize> {
+        let positions = 0..self.parts.len();
+        positions.filter(|p| self.parts[*p].is_damaged()).collect()
     }
 
     fn is_dropped(&self, table: usize) -> bool {
