@@ -241,4 +241,16 @@ impl Edit {
             _ => None,
         }
     }
+
+    /// Whether it says something of the checkpoint whose edit comes next.
+    #[must_use]
+    pub const fn is_of_next_checkpoint(&self) -> bool {
+        matches!(
+            self,
+            Edit::Table { .. }
+                | Edit::DropTable { .. }
+                | Edit::RenameTable { .. }
+                | Edit::HyperParameters { .. }
+        )
+    }
 }

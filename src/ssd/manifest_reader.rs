@@ -2,6 +2,8 @@
 //!
 //! Invariants:
 //! - Damage below the committed length is `Corrupt`, never repaired here.
+//! - What edits say of the next checkpoint is committed with that: CURRENT commits no such edit behind the
+//!   last one.
 
 use std::path::Path;
 
@@ -60,14 +62,25 @@ pub(crate) fn replay_committed(
     let identity = format::FileIdentity::new(*store, current.manifest_number);
     let mut reader = ManifestReader::new(content, &identity).map_err(|e| e.at(path))?;
     let mut replay = Replay::default();
+    // Where the edits begin that are of the next checkpoint.
+    let mut open = None;
     loop {
         let offset = reader.offset();
         let Some(edit) = reader.next_edit().map_err(|e| e.at(path))? else {
             break;
         };
+        if edit.checkpoint().is_some() {
+            open = None;
+        } else if edit.is_of_next_checkpoint() {
+            open = open.or(Some(offset));
+        }
         replay
             .apply(edit)
             .map_err(|what| Error::corrupt(path, offset, what))?;
+    }
+    if let Some(offset) = open {
+        let what = "a change of tables or hyperparameters that no checkpoint has";
+        return Err(Error::corrupt(path, offset, what));
     }
     let bad = replay.hyper.all().find(|(_, h)| check_hyper(h).is_err());
     if let Some((id, _)) = bad {
