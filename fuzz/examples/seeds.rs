@@ -6,7 +6,13 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
+use hps::Store;
+use hps::format::index_snapshot::ORDINAL_SHIFT;
+use hps_fuzz::forge::Files;
+use hps_fuzz::hostile::Changed;
+use hps_fuzz::tiny::{ROOT, Tiny, options};
 use hps_fuzz::{u32_at, u64_at};
 
 /// Blocks of the golden files.
@@ -184,6 +190,87 @@ fn hostile_directory(target: &str, flags_all: u8) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Where a file of the tiny store is among all, and its bytes.
+fn tiny_file<'a>(files: &'a Files, end: &str) -> Result<(u8, &'a [u8]), Failure> {
+    let mut named = (0..).zip(files);
+    let found = named.find(|(_, (path, _))| path.to_string_lossy().ends_with(end));
+    let (i, (_, bytes)) = found.ok_or(format!("no file ends with {end}"))?;
+    Ok((i, bytes))
+}
+
+/// A forged store of which only the end of the manifest is wrong: a third table behind the last checkpoint.
+fn table_behind_the_last_checkpoint(files: &Files) -> Result<Vec<u8>, Failure> {
+    let (file, bytes) = tiny_file(files, ".manifest")?;
+    let (current, _) = tiny_file(files, "CURRENT")?;
+    let (mut at, mut table) = (64, None);
+    while at < bytes.len() {
+        let length = (16 + u32_at(bytes, at + 8) as usize).next_multiple_of(8);
+        if u32_at(bytes, at + 12) == 2 {
+            table = Some((at, length));
+        }
+        at += length;
+    }
+    let (from, length) = table.ok_or("the manifest has no table")?;
+    let place = |at: usize| u16::try_from(at).map(u16::to_le_bytes);
+    let [length_bytes, from, end] = [place(length)?, place(from)?, place(bytes.len())?];
+    let number = place(bytes.len() + 16)?;
+    let committed = (bytes.len() + length) as u64;
+    // Longer by an edit; the copy of the last table there; number 1 is 2 in it; all of it is committed.
+    let longer = [&[4, file][..], &length_bytes, &[0]].concat();
+    let copied = [&[7, file][..], &end, &from, &length_bytes].concat();
+    let other = [&[0, file][..], &number, &[3]].concat();
+    let commits = [&[1, current, 72, 0][..], &committed.to_le_bytes()].concat();
+    Ok([longer, copied, other, commits].concat())
+}
+
+/// A forged store of which only the index snapshot is wrong: all keys of one table that are in the second
+/// file are at the first entry of the first one, which has fewer entries than keys then.
+fn keys_at_one_entry(files: &Files) -> Result<Vec<u8>, Failure> {
+    let (file, bytes) = tiny_file(files, ".snapshot")?;
+    let mut changes = Vec::new();
+    let entries = bytes[2 * BLOCK..3 * BLOCK].chunks_exact(16).skip(1);
+    for (i, entry) in (1..).zip(entries) {
+        let location = u64_at(entry, 8);
+        if location >> ORDINAL_SHIFT == 1 {
+            let at = u16::try_from(2 * BLOCK + 16 * i + 8)?;
+            changes.extend([&[1, file][..], &at.to_le_bytes(), &[0; 8]].concat());
+        }
+    }
+    Ok(changes)
+}
+
+/// Under right checksums up to CURRENT: what no store writes.
+fn crafted() -> Result<(), Failure> {
+    let tiny = Tiny::new()?;
+    // Whether it opens, and whether a writer has removed the index snapshot.
+    let opened = |seed: &[u8]| {
+        let disk = Tiny::disk(&Changed::new(seed, &tiny.files).files);
+        let store = Store::open_on(Arc::new(disk.clone()), Path::new(ROOT), options());
+        let mut paths = disk.paths().into_iter();
+        let removed = !paths.any(|path| path.extension().is_some_and(|end| end == "snapshot"));
+        store.map(|_| removed).map_err(|error| error.to_string())
+    };
+    for (name, changes, refused) in [
+        ("table_behind", table_behind_the_last_checkpoint(&tiny.files)?, true),
+        ("keys_at_one_entry", keys_at_one_entry(&tiny.files)?, false),
+    ] {
+        for (target, flags) in [("hostile_directory", 15), ("mend", 1)] {
+            let seed = [&[flags, 0], changes.as_slice()].concat();
+            let said = opened(&seed);
+            let expected = match (&said, refused) {
+                (Err(error), true) => error.contains("no checkpoint has"),
+                (Ok(removed), false) => *removed,
+                _ => false,
+            };
+            if !expected {
+                return Err(format!("{target}/{name}: {said:?}").into());
+            }
+            write(target, name, &seed)?;
+        }
+    }
+    Ok(())
+}
+
 /// Shards, flush step, retained, policy; then operations: kind, table, first key, count, and what
 /// they need.
 fn operations() -> Result<(), Failure> {
@@ -219,5 +306,6 @@ fn main() -> Result<(), Failure> {
     index_snapshot()?;
     hostile_directory("hostile_directory", 16)?;
     hostile_directory("mend", 4)?;
+    crafted()?;
     operations()
 }
