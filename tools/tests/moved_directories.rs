@@ -89,7 +89,7 @@ fn a_data_directory_that_has_moved_is_found_by_a_symbolic_link() {
         let missing = format!("data directory 1 ({}) is not there", old.display());
         assert!(said.contains(&missing), "{said}");
         assert!(
-            said.contains("put a symbolic link to where it is now there"),
+            said.contains("if it has moved, put a symbolic link to it at that path"),
             "{said}"
         );
     }

@@ -163,7 +163,7 @@ fn way_out(error: &anyhow::Error) -> Option<&'static str> {
             _ => None,
         },
         Error::MissingDirectory { .. } => Some(
-            "here, where no option says that it has moved, put a symbolic link to where it is now there",
+            "this tool has no moved_directories: if it has moved, put a symbolic link to it at that path",
         ),
         _ => None,
     }
