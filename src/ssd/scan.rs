@@ -432,6 +432,12 @@ impl Merge {
         Err(Error::corrupt(&file.path, file.keys_offset, what))
     }
 
+    /// All cursors, by index.
+    #[must_use]
+    pub fn cursors(&self) -> &[RunCursor] {
+        &self.cursors
+    }
+
     /// The cursor with this index.
     #[must_use]
     pub fn cursor(&mut self, index: usize) -> &mut RunCursor {

@@ -5,7 +5,7 @@
 //! Invariants:
 //! - All parts are synced before one of them is named; where one fails, all of them are removed.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use super::commit::Captured;
 use super::data_file::{DataFile, tables_of};
 use super::edits::SnapshotPart;
 use super::index_snapshot::SnapshotScan;
-use super::scan::Merge;
+use super::scan::{Merge, RunCursor};
 use super::snapshot_ranges::tell_damaged;
 use super::snapshot_room::is_due;
 use crate::error::{Error, Result};
@@ -341,8 +341,9 @@ struct Old<'a> {
     ssd: &'a Ssd,
     scan: Option<SnapshotScan>,
     at: usize,
-    ranks: HashMap<FileNumber, u64>,
-    numbers: &'a [FileNumber],
+    /// Of each file that the old part covers and the new one too: its rank, and its ordinal in the
+    /// new one.
+    stay: Vec<Option<(u64, u32)>>,
 }
 
 impl Old<'_> {
@@ -366,21 +367,16 @@ impl Old<'_> {
                 return Ok(None);
             }
             let entry = scan.entries[self.at];
-            let number = scan
-                .covered
-                .get(entry.ordinal as usize)
-                .copied()
-                .unwrap_or_default();
-            match self.ranks.get(&number) {
-                Some(rank) if scan.table == table => {
-                    let ordinal = ordinal(self.numbers, number);
+            let stays = self.stay.get(entry.ordinal as usize).copied().flatten();
+            match stays {
+                Some((rank, ordinal)) if scan.table == table => {
                     // How it was used before the last snapshot says nothing of now.
                     let entry = SnapshotEntry {
                         ordinal,
                         class: 0,
                         ..entry
                     };
-                    return Ok(Some((mix64(entry.key), *rank, entry)));
+                    return Ok(Some((mix64(entry.key), rank, entry)));
                 }
                 _ => self.at += 1,
             }
@@ -397,13 +393,17 @@ fn merge(
     source: &mut Source,
     numbers: &[FileNumber],
 ) -> Result<()> {
-    let files = source.files.iter();
+    let scan = source.old.take();
+    let covered = scan.as_ref().map_or(&[][..], |scan| &scan.covered);
+    let stays = |number: &FileNumber| {
+        let ordinal = numbers.binary_search(number).ok()?;
+        Some((source.files[ordinal].meta.rank, narrow(ordinal)))
+    };
     let mut old = Old {
         ssd: writer.ssd,
-        scan: source.old.take(),
+        stay: covered.iter().map(stays).collect(),
+        scan,
         at: 0,
-        ranks: files.map(|f| (f.meta.number, f.meta.rank)).collect(),
-        numbers,
     };
     let young = &source.young;
     // A cursor holds an eighth of its window in key blocks.
@@ -413,15 +413,19 @@ fn merge(
     let there = |table: &u32| view.get(*table as usize).is_none_or(|t| !t.is_dropped);
     for table in tables_of(&source.files).into_iter().filter(there) {
         let mut merge = Merge::new(young, table, window)?;
+        // Of each cursor: its file's ordinal and rank, and whether it has tombstones.
+        let about = |cursor: &RunCursor| {
+            let meta = &cursor.file.meta;
+            let is_tombstones = cursor.run.kind == RunKind::Tombstones;
+            (ordinal(numbers, meta.number), meta.rank, is_tombstones)
+        };
+        let cursors: Vec<(u32, u64, bool)> = merge.cursors().iter().map(about).collect();
         loop {
             let index = merge.newest()?;
             let new = match index {
                 Some(index) => {
-                    let cursor = merge.cursor(index);
-                    let rank = cursor.file.meta.rank;
-                    let tombstone = cursor.run.kind == RunKind::Tombstones;
-                    let ordinal = ordinal(numbers, cursor.file.meta.number);
-                    cursor.entry().map(|e| {
+                    let (ordinal, rank, tombstone) = cursors[index];
+                    merge.cursor(index).entry().map(|e| {
                         let entry = SnapshotEntry {
                             key: e.key,
                             ordinal,

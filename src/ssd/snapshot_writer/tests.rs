@@ -20,8 +20,7 @@ fn whoever_steps_over_entries_of_files_that_are_gone_stops_where_its_room_is_nee
             ssd: &ssd,
             scan: Some(ssd.open_snapshot_part(part).unwrap()),
             at: 0,
-            ranks: HashMap::new(),
-            numbers: &[],
+            stay: vec![None],
         };
         old.peek(0)
     };
