@@ -168,7 +168,7 @@ impl Store {
     /// [`RuntimeOptions::tables`](field@crate::RuntimeOptions::tables) says for the old name is said for the
     /// new one until the store is closed; the next open has to say it so. What it says for the new name
     /// already is not given to this table before the next open: it waits for one that is created under that
-    /// name, once it is free again. Leases and tickets may be out: their errors name the table as it was.
+    /// name, once it is free again, and is forgotten by a rollback to a checkpoint with the new name. Leases and tickets may be out: their errors name the table as it was.
     /// Metrics go on under the new name from 0.
     ///
     /// # Cost

@@ -25,6 +25,7 @@ use crate::stats::{Stats, Wait};
 use crate::sync::atomic::{AtomicU64, AtomicUsize};
 use crate::sync::{Mutex, MutexGuard, thread};
 use crate::units::{TableId, to_usize};
+use pick::Picked;
 
 /// How long the thread sleeps without being called.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -252,13 +253,27 @@ impl Flusher {
     /// # Errors
     /// As [`Flusher::make_room`].
     pub fn flush_all_but(&self, left_out: Option<TableId>) -> Result<u64> {
+        self.flush_picked(|| self.pick_frozen(&mut Vec::new(), None, left_out))
+    }
+
+    /// The same in one pass over all rows: it ends however fast others change rows, and may leave some
+    /// of those that were changed or whose write failed meanwhile.
+    ///
+    /// # Errors
+    /// As [`Flusher::make_room`].
+    pub fn flush_once_but(&self, left_out: Option<TableId>) -> Result<u64> {
+        let mut cursors = Vec::new();
+        self.flush_picked(|| self.pick_frozen(&mut cursors, None, left_out))
+    }
+
+    /// Writes what is picked, with the writer's role, until nothing is.
+    fn flush_picked(&self, mut pick: impl FnMut() -> Option<Vec<Picked>>) -> Result<u64> {
         let mut total = 0;
         loop {
             self.compactor.wait_for_space();
             let mut writer = self.lock_writer();
             self.core.ssd.check_writable()?;
-            let picked = self.pick_frozen(&mut Vec::new(), None, left_out);
-            let Some(picked) = picked else {
+            let Some(picked) = pick() else {
                 return Ok(total);
             };
             let written = self.write_files(&mut writer.0, picked)?;

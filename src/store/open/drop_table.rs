@@ -18,12 +18,7 @@ impl Parts {
         self.core.table(id)?;
         self.core.check_writable()?;
         self.puller.wait_cancelled();
-        let what = "a table can't be dropped";
-        if self.puller.outstanding() > 0 {
-            self.check_not_in_use(what)?;
-        }
-        // What there is to write is written while the others work; little is left for below.
-        self.flusher.flush_all_but(Some(id))?;
+        self.flush_ahead(Some(id))?;
         {
             // As where a table is made: no checkpoint runs, no batch is admitted, nothing is pushed.
             let _role = self.checkpointer.wait_idle();
@@ -31,7 +26,7 @@ impl Parts {
             let _admission = self.puller.admission_alone();
             let _whole = self.core.gate_alone();
             let table = self.core.table(id)?;
-            self.check_not_in_use(what)?;
+            self.check_not_in_use("a table can't be dropped")?;
             self.flusher.flush_all_but(Some(id))?;
             // Nobody writes rows of it while they go.
             let _writer = self.flusher.lock_writer();

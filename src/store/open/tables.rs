@@ -85,6 +85,11 @@ impl Parts {
                 ..Plan::default()
             };
             let found = plan(&mut all)?;
+            if all.tables.len() > TABLES_MAX {
+                let what =
+                    format!("a store has at most {TABLES_MAX} tables, dropped ones included");
+                return Err(ArgumentError::Other { what }.into());
+            }
             Ok((all, found))
         };
         let (plan, found) = planned()?;
@@ -93,12 +98,7 @@ impl Parts {
         }
         self.core.check_writable()?;
         self.puller.wait_cancelled();
-        let what = "a table can't be created";
-        if self.puller.outstanding() > 0 {
-            self.check_not_in_use(what)?;
-        }
-        // What there is to write is written while the others work; little is left for below.
-        self.flusher.flush_all()?;
+        self.flush_ahead(None)?;
         // No checkpoint runs, no batch is admitted, nothing is pushed while the slots move.
         let _role = self.checkpointer.wait_idle();
         let _alarm = self.core.ssd.poison.alarm();
@@ -108,11 +108,7 @@ impl Parts {
         if plan.changes_nothing() {
             return Ok(found);
         }
-        self.check_not_in_use(what)?;
-        if plan.tables.len() > TABLES_MAX {
-            let what = format!("a store has at most {TABLES_MAX} tables, dropped ones included");
-            return Err(ArgumentError::Other { what }.into());
-        }
+        self.check_not_in_use("a table can't be created")?;
         self.flusher.flush_all()?;
         self.workers
             .fit(&self.core.ssd, &self.core.options, &plan.tables)?;
@@ -158,6 +154,18 @@ impl Parts {
     pub fn rebuild_caches(&self, tables: &[Arc<Table>]) -> Result<()> {
         let buffers = self.workers.bytes() + self.flusher.buffer_bytes();
         self.core.rebuild_caches(tables, buffers)
+    }
+
+    /// Writes what there is to write while the others work, so that little is left for where they may
+    /// not; nothing where leases are out, for then there will be nothing to do.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Io`, `Poisoned`.
+    pub fn flush_ahead(&self, left_out: Option<TableId>) -> Result<()> {
+        if self.puller.outstanding() == 0 {
+            self.flusher.flush_once_but(left_out)?;
+        }
+        Ok(())
     }
 
     /// Fails while leases or tickets are out, or a batch needs rows.

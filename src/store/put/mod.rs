@@ -107,6 +107,8 @@ impl Putter {
             // Before the gate, so that nobody has it to himself while admissions are held back.
             let room = self.promise(table, keys)?;
             let _whole = self.core.gate_shared();
+            // Given back before the gate is: whoever has that next finds nothing in use.
+            let room = room;
             self.core.changes.note();
             for piece in keys.chunks(PIECE_KEYS) {
                 self.put_piece(&job, piece, &room)?;

@@ -14,6 +14,7 @@ use super::super::core::{Core, ShardTable, Table};
 use super::Putter;
 use crate::batch::share;
 use crate::error::Result;
+use crate::mem::Flags;
 use crate::options::PolicyKind;
 use crate::units::{Slot, mix64, range_of};
 
@@ -86,12 +87,12 @@ impl Putter {
             table: table.id.0 as usize,
             shards: (0..count).map(|_| ShardRoom::default()).collect(),
         };
-        let rows_stay = table.tuning().policy == PolicyKind::PinAll;
-        let mut hashes = rows_stay.then(|| hashes_by_shard(keys, count));
         let used = used_shards(keys, count);
         let _admission = self.puller.admission_alone();
-        // It may have been dropped since it was found; now it is not.
+        // It may have been dropped since it was found, or have got another policy; now neither comes.
         table.check_there()?;
+        let rows_stay = table.tuning().policy == PolicyKind::PinAll;
+        let mut hashes = rows_stay.then(|| hashes_by_shard(keys, count));
         for s in (0..count).filter(|s| used[*s]) {
             let mut shard = self.core.shards[s].lock();
             let entry = &mut shard.tables[room.table];
@@ -179,7 +180,15 @@ fn promise_all(
         });
     }
     if asked == 0 {
-        room.pinned.extend(slots.first());
+        // Best one that nobody reads: a read that fails gives its slot back with the last pin.
+        let is_read = |slot: &&Slot| {
+            entry
+                .cache
+                .flags(**slot)
+                .any(Flags::LOADING | Flags::FAILED)
+        };
+        let whole = slots.iter().find(|slot| !is_read(slot));
+        room.pinned.extend(whole.or(slots.first()));
         entry.cache.pin(&room.pinned);
     }
     entry.reserve(asked);

@@ -387,8 +387,8 @@ impl<'a> Plan<'a> {
         Ok(damaged)
     }
 
-    /// No file has more keys that point to it than entries: where several keys of a part name one entry,
-    /// all of its checksums may be right. A writer removes it, for what it makes anew it makes from the old.
+    /// No file has more keys that point to it than entries, which would end every open: where several keys
+    /// of a part name one entry, all of its checksums may be right. Fewer such keys are found by their reads. A writer removes it, for what it makes anew it makes from the old.
     fn check_live(&self, live: &[u64]) -> Result<()> {
         let files = self.files.iter().zip(live);
         for (file, live) in files.filter_map(|(file, live)| Some((file.as_deref()?, *live))) {
