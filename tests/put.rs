@@ -2,7 +2,6 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::expect_used,
     clippy::cast_possible_truncation,
     reason = "a test that meets what it does not expect must fail"
 )]
@@ -513,47 +512,6 @@ fn a_checkpoint_that_begins_during_a_put_has_all_of_it() {
         );
     });
     store.close().unwrap();
-}
-
-/// Before it holds others up, the making of a table writes what is dirty: it did so until nothing was, which
-/// another thread that puts without a pause never let come.
-#[test]
-fn a_table_is_made_while_another_thread_puts_without_a_pause() {
-    let store = Arc::new(create(Arc::new(SimDisk::new(1)), options()));
-    let table = store.create_table(&sgd("t", DIM)).unwrap();
-    let keys: Vec<u64> = (0..2000).collect();
-    let values = of(&keys, 1.0);
-    let stop = Arc::new(AtomicBool::new(false));
-    let putter = {
-        let (store, stop) = (Arc::clone(&store), Arc::clone(&stop));
-        std::thread::spawn(move || {
-            while !stop.load(SeqCst) {
-                store.put(table, &keys, PutRows::weights(&values)).unwrap();
-            }
-        })
-    };
-    let (say, made) = std::sync::mpsc::channel();
-    let maker = {
-        let store = Arc::clone(&store);
-        std::thread::spawn(move || {
-            for name in ["a", "b", "c"] {
-                // A put that is about to begin keeps the slots where they are.
-                while let Err(error) = store.create_table(&sgd(name, DIM)) {
-                    let busy = invalid(error);
-                    assert!(
-                        matches!(busy, ArgumentError::LeasesOutstanding { .. }),
-                        "{busy}"
-                    );
-                }
-            }
-            say.send(()).unwrap();
-        })
-    };
-    let result = made.recv_timeout(Duration::from_secs(60));
-    stop.store(true, SeqCst);
-    putter.join().unwrap();
-    result.expect("tables are made");
-    maker.join().unwrap();
 }
 
 #[test]

@@ -262,8 +262,13 @@ impl Flusher {
     /// # Errors
     /// As [`Flusher::make_room`].
     pub fn flush_once_but(&self, left_out: Option<TableId>) -> Result<u64> {
+        self.flush_picked(self.one_pass(left_out))
+    }
+
+    /// Picks each dirty row once, without those of one table.
+    fn one_pass(&self, left_out: Option<TableId>) -> impl FnMut() -> Option<Vec<Picked>> + '_ {
         let mut cursors = Vec::new();
-        self.flush_picked(|| self.pick_frozen(&mut cursors, None, left_out))
+        move || self.pick_frozen(&mut cursors, None, left_out)
     }
 
     /// Writes what is picked, with the writer's role, until nothing is.

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::pick::{PICK_FILES, Picked};
-use crate::store::tests::{made, options, set, sgd};
+use crate::store::tests::{keys, made, options, set, sgd};
 use crate::units::{mix64, range_of};
 use crate::{RuntimeOptions, Store, TableId};
 
@@ -167,4 +167,25 @@ fn a_cache_runs_low_when_few_slots_are_left_and_is_flushed_then() {
     let stats = store.stats();
     assert_eq!((stats.dirty_rows, stats.flushes), (dirty - written, 1));
     assert!(!flusher.is_low());
+}
+
+/// A table is made behind such a pass. It went on until nothing was dirty, which a thread that puts without
+/// a pause never lets come.
+#[test]
+fn one_pass_over_dirty_rows_ends_whatever_is_changed_behind_it() {
+    let (_, store) = made(options());
+    let table = store.create_table(&sgd("t", 4)).unwrap();
+    let all = keys(0..50);
+    set(&store, table, &all, 1.0);
+    let flusher = &store.parts.flusher;
+    let (mut pass, mut picks) = (flusher.one_pass(None), 0);
+    let again = || {
+        if picks > 0 {
+            set(&store, table, &all, 2.0);
+        }
+        picks += 1;
+        if picks > 20 { None } else { pass() }
+    };
+    assert_eq!(flusher.flush_picked(again).unwrap(), 50);
+    assert_eq!((picks, store.stats().dirty_rows), (2, 50));
 }
