@@ -68,7 +68,8 @@ fn planted(disk: &SimDisk, call: &'static str, suffix: &'static str) -> (HookedD
     let hook: Hook = {
         let armed = armed.clone();
         Arc::new(move |kind, path: &Path| {
-            let here = std::thread::current().name() == Some(CALLER);
+            let current = std::thread::current();
+            let here = current.name().is_some_and(|name| name.starts_with(CALLER));
             let hit = here && kind == call && path.to_string_lossy().ends_with(suffix);
             if hit && armed.armed.swap(false, SeqCst) {
                 armed.met.store(true, SeqCst);
@@ -154,7 +155,8 @@ fn make(during: During, store: &Store) -> Result<()> {
 fn check(during: During, call: &'static str, suffix: &'static str) {
     let what = format!("{during:?}, {call} {suffix}");
     let (done, ended) = channel();
-    let caller = std::thread::Builder::new().name(String::from(CALLER));
+    // A place of the engine is planted for a name: another test's caller met it at times.
+    let caller = std::thread::Builder::new().name(format!("{CALLER} {what}"));
     let told = what.clone();
     let caller = caller.spawn(move || {
         check_here(during, call, suffix, &told);
@@ -188,7 +190,8 @@ fn check_here(during: During, call: &'static str, suffix: &'static str, what: &s
         });
         if call == ENGINE {
             // Whoever comes does so once it is over.
-            plant::panic_at(suffix, CALLER);
+            let current = std::thread::current();
+            plant::panic_at(suffix, current.name().unwrap_or_default());
         }
         let end = catch_unwind(AssertUnwindSafe(|| make(during, &store)));
         if call == ENGINE {
