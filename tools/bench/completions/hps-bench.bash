@@ -19,6 +19,9 @@ _hps__bench() {
             hps__bench,help)
                 cmd="hps__bench__subcmd__help"
                 ;;
+            hps__bench,hot-table)
+                cmd="hps__bench__subcmd__hot__subcmd__table"
+                ;;
             hps__bench,paired)
                 cmd="hps__bench__subcmd__paired"
                 ;;
@@ -27,6 +30,9 @@ _hps__bench() {
                 ;;
             hps__bench__subcmd__help,help)
                 cmd="hps__bench__subcmd__help__subcmd__help"
+                ;;
+            hps__bench__subcmd__help,hot-table)
+                cmd="hps__bench__subcmd__help__subcmd__hot__subcmd__table"
                 ;;
             hps__bench__subcmd__help,paired)
                 cmd="hps__bench__subcmd__help__subcmd__paired"
@@ -41,7 +47,7 @@ _hps__bench() {
 
     case "${cmd}" in
         hps__bench)
-            opts="-h -V --rows --dim --optimizer --batch --zipf --cache-mib --memory-mib --threads --seconds --warmup-seconds --rounds --dir --keep --seed --depth --checkpoint-every --churn-seconds --shards --io-depth --file-mib --space-bound --tiny --json --plot --trace --child --help --version load pull-hit push-hit pull-miss tables train train-memory first-touch checkpoint reopen compaction index growth w1 w2a w2b w3 w4 w5 all replay paired help"
+            opts="-h -V --rows --dim --optimizer --batch --zipf --cache-mib --memory-mib --threads --seconds --warmup-seconds --rounds --dir --keep --seed --depth --checkpoint-every --churn-seconds --shards --io-depth --file-mib --space-bound --tiny --json --plot --trace --child --help --version load pull-hit push-hit pull-miss tables train train-memory first-touch checkpoint reopen compaction index growth w1 w2a w2b w3 w4 w5 all replay hot-table paired help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -147,7 +153,7 @@ _hps__bench() {
             return 0
             ;;
         hps__subcmd__bench__subcmd__help)
-            opts="replay paired help"
+            opts="replay hot-table paired help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -161,6 +167,20 @@ _hps__bench() {
             return 0
             ;;
         hps__subcmd__bench__subcmd__help__subcmd__help)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        hps__subcmd__bench__subcmd__help__subcmd__hot__subcmd__table)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -195,6 +215,48 @@ _hps__bench() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        hps__subcmd__bench__subcmd__hot__subcmd__table)
+            opts="-h --batches --batch --cache-mib --shards --threads --dir --seed --tiny --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --batches)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --batch)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cache-mib)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --shards)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --threads)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --seed)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -249,18 +311,54 @@ _hps__bench() {
             return 0
             ;;
         hps__subcmd__bench__subcmd__replay)
-            opts="-h --cache-mib --row-bytes --depth --shards --skip --json --help"
+            opts="-h --zipf --hot-table --rows --batches --batch --load --drift --seed --cache-mib --slots --row-bytes --beside --policies --depth --shards --skip --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --zipf)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --rows)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --batches)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --batch)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --drift)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --seed)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --cache-mib)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --slots)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --row-bytes)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --beside)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --policies)
+                    COMPREPLY=($(compgen -W "belady static lfu s3fifo lru" -- "${cur}"))
                     return 0
                     ;;
                 --depth)

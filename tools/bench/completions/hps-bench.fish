@@ -58,16 +58,42 @@ complete -c hps-bench -n "__fish_hps_bench_needs_command" -l tiny -d 'Small enou
 complete -c hps-bench -n "__fish_hps_bench_needs_command" -l json -d 'Print, as the last line, a JSON array with one object per workload'
 complete -c hps-bench -n "__fish_hps_bench_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c hps-bench -n "__fish_hps_bench_needs_command" -s V -l version -d 'Print version'
-complete -c hps-bench -n "__fish_hps_bench_needs_command" -a "replay" -d 'Replays recorded keys through cache policies that have the same bytes'
+complete -c hps-bench -n "__fish_hps_bench_needs_command" -a "replay" -d 'Replays keys through the store\'s cache and through others with as many rows, and as many bytes'
+complete -c hps-bench -n "__fish_hps_bench_needs_command" -a "hot-table" -d 'Hits of a store with 26 tables, of which another is hot from the middle on'
 complete -c hps-bench -n "__fish_hps_bench_needs_command" -a "paired" -d 'Compares two builds of hps-bench, run by turns: is the new one slower?'
 complete -c hps-bench -n "__fish_hps_bench_needs_command" -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand replay" -l zipf -d 'Draw the trace instead, zipf with this exponent; 0: uniform' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand replay" -l rows -d 'Rows that --zipf draws from' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand replay" -l batches -d 'Batches that are drawn' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand replay" -l batch -d 'Samples of a batch that is drawn, before duplicates are taken out' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand replay" -l drift -d 'A tenth of the most frequent rows, as many as a fifth of all, change places with others each time so many batches are over. With --zipf' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand replay" -l seed -d 'Seed of what is drawn' -r
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand replay" -l cache-mib -d 'Memory of the cache in MiB: rows and all that is kept about them' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand replay" -l slots -d 'Memory of the cache in rows; not with --hot-table' -r
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand replay" -l row-bytes -d 'Bytes of a row, a multiple of 4: weights and optimizer state' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand replay" -l beside -d 'Bytes beside a row that LFU, static and Belady pay at equal bytes' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand replay" -l policies -d 'Policies beside ours. [default: all]' -r -f -a "belady\t'The row that is used again last leaves: knows the future'
+static\t'The rows that the whole trace uses most, per byte'
+lfu\t'Least frequently used, per byte; counts every row exactly and never forgets'
+s3fifo\t'S3-FIFO'
+lru\t'Least recently used'"
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand replay" -l depth -d 'Batches fetched ahead, whose rows stay pinned; ours only' -r
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand replay" -l shards -d 'Shards; ours only. [default: the store\'s own]' -r
-complete -c hps-bench -n "__fish_hps_bench_using_subcommand replay" -l skip -d 'Batches that the second hit rate leaves out. [default: half of them]' -r
-complete -c hps-bench -n "__fish_hps_bench_using_subcommand replay" -l json -d 'Print, as the last line, a JSON array with one object per policy'
-complete -c hps-bench -n "__fish_hps_bench_using_subcommand replay" -s h -l help -d 'Print help'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand replay" -l skip -d 'Batches behind the load that the second figures leave out. [default: half of them]' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand replay" -l hot-table -d 'Draw the trace of the workload `hot-table` instead: 26 tables, of which another is hot from half of the batches on. Its rows have their own sizes'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand replay" -l load -d 'Load all rows first, in no order; the load\'s misses do not count. With --zipf'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand replay" -l json -d 'Print, as the last line, a JSON array with one object per policy, ours first'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand replay" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand hot-table" -l batches -d 'Batches before the change, and as many after it. [default: 100; tiny 20]' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand hot-table" -l batch -d 'Samples of a batch over all tables, before duplicates are taken out. [default: 65536; tiny 2048]' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand hot-table" -l cache-mib -d 'Cache of the store in MiB. [default: a tenth of the rows\' bytes]' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand hot-table" -l shards -d 'Shards of the store. [default: the store\'s own]' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand hot-table" -l threads -d 'Threads of the store and of the simulation' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand hot-table" -l dir -d 'Directory for the store, on the device in question. [default: a temporary one, removed]' -r -F
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand hot-table" -l seed -d 'Seed of keys and draws' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand hot-table" -l tiny -d 'Small enough for a test: the figures mean nothing'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand hot-table" -l json -d 'Print, as the last line, a JSON object'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand hot-table" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand paired" -l pairs -d 'Pairs that count; one more comes first. [default: 15; tiny 3]' -r
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand paired" -l workloads -d 'What to compare, with commas between' -r -f -a "pull-hit\t'Pulls of resident rows'
 push-hit\t'Pushes to resident rows'
@@ -87,6 +113,7 @@ complete -c hps-bench -n "__fish_hps_bench_using_subcommand paired" -l beside -d
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand paired" -l tiny -d 'Small enough for a test: the figures mean nothing'
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand paired" -l json -d 'Print, as the last line, a JSON array with one object per figure'
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand paired" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c hps-bench -n "__fish_hps_bench_using_subcommand help; and not __fish_seen_subcommand_from replay paired help" -f -a "replay" -d 'Replays recorded keys through cache policies that have the same bytes'
-complete -c hps-bench -n "__fish_hps_bench_using_subcommand help; and not __fish_seen_subcommand_from replay paired help" -f -a "paired" -d 'Compares two builds of hps-bench, run by turns: is the new one slower?'
-complete -c hps-bench -n "__fish_hps_bench_using_subcommand help; and not __fish_seen_subcommand_from replay paired help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand help; and not __fish_seen_subcommand_from replay hot-table paired help" -f -a "replay" -d 'Replays keys through the store\'s cache and through others with as many rows, and as many bytes'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand help; and not __fish_seen_subcommand_from replay hot-table paired help" -f -a "hot-table" -d 'Hits of a store with 26 tables, of which another is hot from the middle on'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand help; and not __fish_seen_subcommand_from replay hot-table paired help" -f -a "paired" -d 'Compares two builds of hps-bench, run by turns: is the new one slower?'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand help; and not __fish_seen_subcommand_from replay hot-table paired help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'

@@ -135,8 +135,17 @@ fn long_version() -> &'static str {
 /// What hps-bench does beside measuring.
 #[derive(clap::Subcommand, Debug, Clone)]
 pub enum Command {
-    /// Replays recorded keys through cache policies that have the same bytes.
-    Replay(crate::trace::ReplayArgs),
+    /// Replays keys through the store's cache and through others with as many rows, and as many bytes.
+    ///
+    /// Misses of each, of the whole trace and of its later part, and those of ours for each of theirs.
+    /// The trace is a file that `--trace` wrote, or drawn in memory.
+    Replay(Box<crate::trace::ReplayArgs>),
+    /// Hits of a store with 26 tables, of which another is hot from the middle on.
+    ///
+    /// The tables have 3 to 10^6 keys, dims of 8 to 128 and three optimizers; the cache is a tenth of
+    /// their bytes. Beside the hit rate of each five batches stands that of the best fixed split of the
+    /// same bytes between the tables, found by simulation.
+    HotTable(crate::hot_table::run::HotTableArgs),
     /// Compares two builds of hps-bench, run by turns: is the new one slower?
     ///
     /// Work in memory is judged by rows a second, which may fall to 0.97; work on the device by what a
@@ -240,7 +249,7 @@ pub(super) fn positive(text: &str) -> std::result::Result<f64, String> {
     }
 }
 
-fn theta(text: &str) -> std::result::Result<f64, String> {
+pub(crate) fn theta(text: &str) -> std::result::Result<f64, String> {
     match text.parse::<f64>() {
         Ok(x) if (0.0..=10.0).contains(&x) => Ok(x),
         _ => Err("must be 0 to 10".to_owned()),

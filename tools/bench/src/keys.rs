@@ -177,7 +177,7 @@ impl Zipf {
     clippy::cast_sign_loss,
     reason = "called with whole numbers from 0 to 2^53 only"
 )]
-fn whole(x: f64) -> u64 {
+pub(crate) fn whole(x: f64) -> u64 {
     x as u64
 }
 

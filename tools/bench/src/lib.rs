@@ -3,13 +3,15 @@
 //! - `workloads`: what is measured. Each measures its limit in the same round and reports both; see `report`.
 //! - `keys`, `pipeline` and `limits` know no workload: others measure with them, too.
 //! - `paired`: is a new build slower than an old one?
-//! - `trace`: recorded keys, replayed through cache policies.
+//! - `trace`: recorded or drawn keys, replayed through cache policies.
+//! - `hot_table`: does the cache follow the table that is hot?
 //! - `peers` (feature): other stores under the same workloads.
 
 pub mod args;
 pub mod context;
 pub mod figures;
 pub mod fixture;
+pub mod hot_table;
 pub mod keys;
 pub mod limits;
 pub mod machine;
@@ -38,6 +40,7 @@ use context::Context;
 pub fn run(args: &Args) -> Result<Exit> {
     match (&args.command, &args.child) {
         (Some(args::Command::Replay(replay)), _) => trace::replay(replay)?,
+        (Some(args::Command::HotTable(hot)), _) => hot_table::run::run(hot)?,
         (Some(args::Command::Paired(paired)), _) => return paired::run(paired),
         (None, Some(store)) => workloads::reopen::child(args, store)?,
         (None, None) => measure(args)?,

@@ -178,6 +178,47 @@ fn checkpoints_reopening_churn_index_and_growth_are_measured() {
     assert!(!path.exists(), "what was made is removed");
 }
 
+#[test]
+fn the_hits_of_a_store_are_told_beside_the_best_split_of_its_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().join("made");
+    let output = Command::new(env!("CARGO_BIN_EXE_hps-bench"))
+        .args(["hot-table", "--tiny", "--json", "--cache-mib", "6", "--dir"])
+        .arg(&at)
+        .output()
+        .unwrap();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{out}\n{err}");
+    let told: Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
+    let ratios = told["ratios"].as_array().unwrap();
+    assert_eq!(ratios.len(), 8, "20 batches twice, by five");
+    for half in ["ratio_before", "ratio_after"] {
+        let ratio = told[half].as_f64().unwrap();
+        assert!((0.0..1.5).contains(&ratio), "{half} of {told}");
+    }
+    // A split uses its bytes, or holds every row.
+    let split = told["split"].as_array().unwrap();
+    assert_eq!(split.len(), 26);
+    let rows = |table: &Value, half: usize| table["rows"][half].as_u64().unwrap();
+    for half in 0..2 {
+        let bytes = split
+            .iter()
+            .map(|t| rows(t, half) * t["row_bytes"].as_u64().unwrap());
+        let bytes: u64 = bytes.sum();
+        let room = told["slot_room_bytes"].as_u64().unwrap();
+        assert!(bytes <= room && bytes > room / 4, "{bytes} of {room}");
+    }
+    assert!(
+        split.iter().any(|t| rows(t, 0) != rows(t, 1)),
+        "the split moves"
+    );
+    assert_eq!(
+        std::fs::read_dir(&at).unwrap().count(),
+        0,
+        "the store is removed"
+    );
+}
+
 /// Whether a run had to load rows.
 fn loads(args: &[&str]) -> bool {
     let output = bench(args);

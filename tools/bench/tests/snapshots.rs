@@ -23,6 +23,11 @@ fn help_and_versions_read_as_they_did() {
     cases.run_help("hps-bench", BENCH);
     bench(&mut cases, "hps-bench-paired-help", &["paired", "--help"]);
     bench(&mut cases, "hps-bench-replay-help", &["replay", "--help"]);
+    bench(
+        &mut cases,
+        "hps-bench-hot-table-help",
+        &["hot-table", "--help"],
+    );
     cases.end();
 }
 

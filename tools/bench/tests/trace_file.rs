@@ -157,11 +157,11 @@ fn accesses_number_keys_by_first_use_and_take_each_once_a_batch() {
     let dir = tempfile::tempdir().unwrap();
     let batches = vec![vec![70, 50, 70], vec![], vec![60, 50, 60, 70]];
     write(&file(&dir), &batches);
-    let accesses = Accesses::read(&file(&dir), || ()).unwrap();
+    let accesses = Accesses::read(&file(&dir), 4, || ()).unwrap();
     assert_eq!(accesses.keys(), [70, 50, 60]);
     assert_eq!((accesses.batches(), accesses.total()), (3, 5));
     let rows: Vec<&[u32]> = (0..3).map(|b| accesses.batch(b)).collect();
     assert_eq!(rows, [&[0, 1][..], &[], &[2, 1, 0]]);
     write(&file(&dir), &[vec![]]);
-    Accesses::read(&file(&dir), || ()).unwrap_err();
+    Accesses::read(&file(&dir), 4, || ()).unwrap_err();
 }

@@ -3,10 +3,13 @@
 
 use clap::Parser;
 use hps::{PolicyKind, mix64};
+use hps_bench::hot_table::Model;
 use hps_bench::trace::belady::Belady;
+use hps_bench::trace::counts::{Lfu, PerfectStatic, Room};
+use hps_bench::trace::generated::Generated;
 use hps_bench::trace::ours::{Ours, OursConfig};
-use hps_bench::trace::policies::{Lfu, Lru, PerfectStatic, Policy, S3Fifo};
-use hps_bench::trace::{Accesses, ReplayArgs, TraceWriter, replay};
+use hps_bench::trace::policies::{Lru, Policy, S3Fifo};
+use hps_bench::trace::{Accesses, ReplayArgs, TraceTable, TraceWriter, replay};
 
 fn run(policy: &mut dyn Policy, accesses: &Accesses) -> Vec<usize> {
     (0..accesses.batches())
@@ -54,12 +57,12 @@ fn lru_serves_the_hits_of_a_batch_before_rows_leave() {
 fn lfu_remembers_counts_of_rows_that_left() {
     // 1 twice, 2 once; 3 comes and leaves 2 out, which is older; then 2 (second time) beats 3.
     let accesses = singles(&[1, 1, 2, 3, 2, 3, 1, 2]);
-    let mut lfu = Lfu::new(accesses.distinct(), accesses.batches(), 2);
+    let mut lfu = Lfu::new(&accesses, &Room::slots(&accesses, 2));
     // At 3 (count 1) the older 2 leaves; 2 comes back with 2, and 3 leaves; 3 comes back with 2:
     // 1, 2 and 3 are equal now and 1 is the oldest.
     assert_eq!(run(&mut lfu, &accesses), [1, 0, 1, 1, 1, 1, 1, 1]);
     let accesses = singles(&[1, 1, 1, 2, 3, 4, 1, 2, 3, 1]);
-    let mut lfu = Lfu::new(accesses.distinct(), accesses.batches(), 2);
+    let mut lfu = Lfu::new(&accesses, &Room::slots(&accesses, 2));
     assert_eq!(run(&mut lfu, &accesses), [1, 0, 0, 1, 1, 1, 0, 1, 1, 0]);
 }
 
@@ -67,7 +70,10 @@ fn lfu_remembers_counts_of_rows_that_left() {
 fn perfect_static_keeps_the_most_used_from_their_first_use() {
     // 1 and 2 come three times, 3 twice: 3 never stays.
     let accesses = singles(&[3, 1, 2, 3, 1, 2, 1, 2]);
-    let misses = run(&mut PerfectStatic::new(&accesses, 2), &accesses);
+    let misses = run(
+        &mut PerfectStatic::new(&accesses, &Room::slots(&accesses, 2)),
+        &accesses,
+    );
     assert_eq!(misses, [1, 1, 1, 1, 0, 0, 0, 0]);
 }
 
@@ -111,16 +117,16 @@ fn random(seed: u64, batches: u64, keys: u64, samples: u64) -> Accesses {
     Accesses::from_batches(&batches).unwrap()
 }
 
-fn ours(accesses: &Accesses, rows: usize, depth: usize) -> Ours {
+fn ours(accesses: &Accesses, rows: usize, depth: usize) -> Ours<'_> {
     let config = OursConfig {
-        bytes: hps::mem::TableCache::bytes_for_rows(rows, 16, PolicyKind::Bilevel),
-        row_f32s: 16,
+        bytes: 0,
         shards: 1,
-        flush_step_rows: rows / 16,
+        file_bytes: (rows / 16) as u64 * 34,
         depth,
         policy: PolicyKind::Bilevel,
     };
-    Ours::new(&config, accesses).unwrap()
+    let bytes = config.bytes_for(rows, 4);
+    Ours::new(&OursConfig { bytes, ..config }, accesses).unwrap()
 }
 
 #[test]
@@ -130,14 +136,14 @@ fn no_policy_misses_less_than_belady() {
         let accesses = random(seed, 300, keys, samples);
         for capacity in [1, 2, 7, 40, 1000] {
             let distinct = accesses.distinct();
-            let batches = accesses.batches();
+            let room = Room::slots(&accesses, capacity);
             let sum = |policy: &mut dyn Policy| run(policy, &accesses).iter().sum::<usize>();
             let best = sum(&mut Belady::new(&accesses, capacity));
             let others = [
                 sum(&mut Lru::new(distinct, capacity)),
-                sum(&mut Lfu::new(distinct, batches, capacity)),
+                sum(&mut Lfu::new(&accesses, &room)),
                 sum(&mut S3Fifo::new(distinct, capacity)),
-                sum(&mut PerfectStatic::new(&accesses, capacity)),
+                sum(&mut PerfectStatic::new(&accesses, &room)),
             ];
             let least = others.iter().min().copied().unwrap();
             assert!(best <= least, "seed {seed}, {capacity}: {best} {others:?}");
@@ -157,9 +163,9 @@ fn ours_has_the_places_that_its_bytes_give_and_flushes_before_rows_leave() {
     let accesses = random(3, 2000, 5000, 60);
     let mut few = ours(&accesses, 500, 2);
     assert!((500..510).contains(&few.capacity()));
-    let bytes = hps::mem::TableCache::bytes_for_rows(500, 16, PolicyKind::Bilevel);
+    let bytes = hps::mem::TableCache::bytes_for_rows(500, 1, PolicyKind::Bilevel);
     assert!((40..70).contains(&few.meta_bytes()));
-    assert!(few.meta_bytes() <= bytes / 500 - 64);
+    assert!(few.meta_bytes() <= bytes / 500 - 4);
     let misses: usize = run(&mut few, &accesses).iter().sum();
     let evicted = misses - few.capacity();
     assert!(few.written() >= evicted as u64, "every row is changed");
@@ -180,6 +186,114 @@ fn ours_says_when_the_batches_in_use_do_not_fit() {
         .collect();
     let error = format!("{:#}", result.unwrap_err());
     assert!(error.contains("too small"), "{error}");
+}
+
+/// Batches of two tables: small rows that are used twice as often, and large ones.
+fn two_sizes() -> Accesses {
+    let tables = [(400, 64), (400, 640)].map(|(keys, row_bytes)| TraceTable { keys, row_bytes });
+    let batch = |b: u64| {
+        let draw = |i: u64, table: u64| mix64(b << 32 | i << 8 | table) % 400;
+        let small = (0..40).map(|i| draw(i, 0)).collect();
+        let large = (0..20).map(|i| draw(i, 1)).collect();
+        vec![small, large]
+    };
+    Accesses::from_tables(&tables, (0..400).map(batch)).unwrap()
+}
+
+#[test]
+fn bytes_go_to_rows_that_are_used_most_for_their_bytes() {
+    let accesses = two_sizes();
+    // All of the small ones fit, and 40 of the large ones.
+    let room = Room::bytes(&accesses, 0, 400 * 64 + 40 * 640);
+    let large = |row: &&u32| accesses.table(**row) == 1;
+    for mut policy in [
+        Box::new(Lfu::new(&accesses, &room)) as Box<dyn Policy>,
+        Box::new(PerfectStatic::new(&accesses, &room)),
+    ] {
+        let found = run(&mut *policy, &accesses);
+        for (batch, missed) in found.iter().enumerate().skip(200) {
+            let large = accesses.batch(batch).iter().filter(large).count();
+            assert!(*missed <= large, "small rows stay: {missed} of {large}");
+        }
+        let missed: usize = found[200..].iter().sum();
+        let large: usize = (200..400)
+            .map(|b| accesses.batch(b).iter().filter(large).count())
+            .sum();
+        let share = missed as f64 / large as f64;
+        assert!(
+            (0.80..0.97).contains(&share),
+            "a tenth of the large ones stay: {share}"
+        );
+    }
+    // With as many slots, a row is a row: the more frequent small ones stay, few large ones do.
+    let room = Room::slots(&accesses, 440);
+    let mut lfu = Lfu::new(&accesses, &room);
+    let missed: usize = run(&mut lfu, &accesses)[200..].iter().sum();
+    assert!(missed > 0);
+}
+
+#[test]
+fn traces_are_drawn_with_a_load_before_them_and_drift_in_them() {
+    let generated = Generated {
+        zipf: 0.99,
+        table: TraceTable {
+            keys: 5000,
+            row_bytes: 64,
+        },
+        batches: 300,
+        samples: 512,
+        load: true,
+        drift: None,
+        seed: 4,
+    };
+    let accesses = generated.accesses(|| {}).unwrap();
+    assert_eq!(accesses.load_batches(), 10);
+    assert_eq!((accesses.batches(), accesses.distinct()), (310, 5000));
+    let loaded: usize = (0..10).map(|b| accesses.batch(b).len()).sum();
+    assert_eq!(loaded, 5000, "each row once");
+    // What the last batches ask for most, and how often the first ones did.
+    let late = |accesses: &Accesses| -> f64 {
+        let count = |range: std::ops::Range<usize>| {
+            let mut counts = vec![0usize; accesses.distinct()];
+            for batch in range {
+                accesses
+                    .batch(batch)
+                    .iter()
+                    .for_each(|row| counts[*row as usize] += 1);
+            }
+            counts
+        };
+        let (first, last) = (count(10..60), count(260..310));
+        let mut order: Vec<usize> = (0..last.len()).collect();
+        order.sort_by_key(|row| std::cmp::Reverse(last[*row]));
+        let sum = |counts: &[usize]| order[..200].iter().map(|row| counts[*row]).sum::<usize>();
+        sum(&first) as f64 / sum(&last) as f64
+    };
+    let still = late(&accesses);
+    let drift = Some((20, 1000));
+    let moved = late(&Generated { drift, ..generated }.accesses(|| {}).unwrap());
+    assert!(still > 0.9, "{still}");
+    assert!(moved < 0.8 * still, "{moved} of {still}");
+}
+
+#[test]
+fn ours_serves_several_tables_with_rows_of_their_own_sizes() {
+    let accesses = Model::new(1, 100).accesses(40, 600, || {}).unwrap();
+    let config = OursConfig {
+        bytes: 6 << 20,
+        shards: 1,
+        file_bytes: 1 << 20,
+        depth: 1,
+        policy: PolicyKind::Bilevel,
+    };
+    let mut ours = Ours::new(&config, &accesses).unwrap();
+    let missed: usize = run(&mut ours, &accesses).iter().sum();
+    assert!(missed >= accesses.distinct() && missed < accesses.total());
+    assert!(
+        (40..90).contains(&ours.meta_bytes()),
+        "{}",
+        ours.meta_bytes()
+    );
 }
 
 #[derive(Parser)]
@@ -213,4 +327,42 @@ fn replay_reads_a_trace_and_refuses_what_it_cannot_do() {
     let missing = args(&["no-such.trace", "--cache-mib", "2"]).unwrap();
     assert!(replay(&missing).is_err());
     assert!(args(&[&path]).is_err() && args(&[&path, "--cache-mib", "0"]).is_err());
+    assert!(
+        args(&[&path, "--zipf", "1", "--slots", "9"]).is_err(),
+        "one trace"
+    );
+    assert!(
+        args(&["--hot-table", "--slots", "9"]).is_err(),
+        "rows of different sizes"
+    );
+}
+
+#[test]
+fn replay_draws_its_own_traces() {
+    let zipf = [
+        "--zipf",
+        "1.2",
+        "--rows",
+        "4000",
+        "--batches",
+        "60",
+        "--batch",
+        "100",
+    ];
+    let zipf = [
+        &zipf[..],
+        &["--slots", "900", "--load", "--drift", "20", "--json"],
+    ]
+    .concat();
+    replay(&args(&zipf).unwrap()).unwrap();
+    let tables = [
+        "--hot-table",
+        "--batches",
+        "6",
+        "--batch",
+        "500",
+        "--cache-mib",
+        "64",
+    ];
+    replay(&args(&tables).unwrap()).unwrap();
 }

@@ -37,6 +37,11 @@ impl Lists {
         self.colder[above as usize] = below;
     }
 
+    /// Whether a list has no rows.
+    pub fn is_empty(&self, list: usize) -> bool {
+        self.hotter[self.rows + list] as usize >= self.rows
+    }
+
     /// Takes the row at the cold end.
     pub fn pop_cold(&mut self, list: usize) -> Option<u32> {
         let row = self.hotter[self.rows + list];

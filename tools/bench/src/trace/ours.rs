@@ -1,5 +1,5 @@
-//! What does the engine's own cache hit? The real [`TableCache`] of each shard, called as the store
-//! calls it.
+//! What does the engine's own cache hit? The real [`TableCache`] of each table and shard, called as
+//! the store calls it, with the bytes that the store gives it.
 //!
 //! - A batch: rows in memory are pinned and touched; places are made for the others (clean rows
 //!   leave, and if there are none, dirty ones are flushed first), which are pinned and touched when
@@ -24,12 +24,10 @@ use super::policies::Policy;
 pub struct OursConfig {
     /// All memory of the caches of all shards, for rows and everything about them.
     pub bytes: u64,
-    /// f32-sized words of a row.
-    pub row_f32s: usize,
     /// Shards.
     pub shards: usize,
-    /// Rows of a flush step, all shards together.
-    pub flush_step_rows: usize,
+    /// Bytes of a parameter file, which a flush step of all shards together fills.
+    pub file_bytes: u64,
     /// Batches that are fetched ahead.
     pub depth: usize,
     /// The engine's policy.
@@ -38,10 +36,13 @@ pub struct OursConfig {
 
 /// The engine's caches without the engine.
 #[derive(Debug)]
-pub struct Ours {
+pub struct Ours<'a> {
+    accesses: &'a Accesses,
+    /// All shards of a table, then those of the next.
     caches: Vec<TableCache>,
+    shards: usize,
     hashes: Vec<u64>,
-    /// Places of the batches that are pinned, by shard; oldest first.
+    /// Places of the batches that are pinned, by cache; oldest first.
     leases: VecDeque<Vec<Vec<Slot>>>,
     depth: usize,
     /// Rows being written.
@@ -50,20 +51,58 @@ pub struct Ours {
     meta_bytes: u64,
 }
 
-/// Places that one shard's memory gives.
-fn places(config: &OursConfig) -> usize {
-    let bytes = config.bytes / config.shards as u64;
-    let fits = |rows| TableCache::bytes_for_rows(rows, config.row_f32s, config.policy) <= bytes;
-    let (mut least, mut over) = (0, 1 << 31);
-    while over - least > 1 {
-        let middle = least + (over - least) / 2;
-        if fits(middle) {
-            least = middle;
-        } else {
-            over = middle;
-        }
+impl OursConfig {
+    /// Bytes with which one table has at least so many places.
+    #[must_use]
+    pub fn bytes_for(&self, places: usize, row_bytes: u32) -> u64 {
+        let each = places.div_ceil(self.shards);
+        let bytes = TableCache::bytes_for_rows(each, f32s(row_bytes), self.policy);
+        bytes * self.shards as u64
     }
-    least
+
+    /// Places that so many bytes give one table in one shard.
+    fn places(&self, bytes: u64, row_bytes: u32) -> usize {
+        let fits = |rows| TableCache::bytes_for_rows(rows, f32s(row_bytes), self.policy) <= bytes;
+        let (mut least, mut over) = (0, 1 << 31);
+        while over - least > 1 {
+            let middle = least + (over - least) / 2;
+            if fits(middle) {
+                least = middle;
+            } else {
+                over = middle;
+            }
+        }
+        least
+    }
+
+    /// The caches of one table, and the bytes that their places would take of real rows.
+    fn table(&self, share: u64, row_bytes: u32, tables: u64) -> Result<(Vec<TableCache>, u64)> {
+        let bytes = share / self.shards as u64;
+        let places = self.places(bytes, row_bytes);
+        ensure!(
+            places > 0,
+            "{bytes} bytes of one shard hold no row of {row_bytes} bytes"
+        );
+        let step = self.file_bytes / self.shards as u64 / tables / (u64::from(row_bytes) + 30);
+        let cache = |shard| {
+            TableCache::new(&CacheConfig {
+                row_f32s: 1,
+                bytes: TableCache::bytes_for_rows(places, 1, self.policy),
+                policy: self.policy,
+                flush_step_rows: usize::try_from(step).unwrap_or(usize::MAX).max(1),
+                range: range(shard, self.shards),
+            })
+        };
+        let caches = (0..self.shards)
+            .map(cache)
+            .collect::<hps::Result<Vec<TableCache>>>()?;
+        let all = TableCache::bytes_for_rows(places, f32s(row_bytes), self.policy);
+        Ok((caches, all * self.shards as u64))
+    }
+}
+
+fn f32s(row_bytes: u32) -> usize {
+    row_bytes as usize / 4
 }
 
 /// The least and the greatest hash of a shard.
@@ -79,44 +118,40 @@ fn shard_of(hash: u64, shards: usize) -> usize {
     usize::try_from(wide >> 64).unwrap_or(0)
 }
 
-impl Ours {
-    /// Empty caches for the keys of a trace.
+impl<'a> Ours<'a> {
+    /// Empty caches for the keys of a trace; tables share the bytes as in a store.
     ///
     /// # Errors
     /// The memory holds no row.
-    pub fn new(config: &OursConfig, accesses: &Accesses) -> Result<Ours> {
-        let places = places(config);
-        ensure!(
-            places > 0,
-            "{} bytes in {} shards hold no row of {} bytes",
-            config.bytes,
-            config.shards,
-            config.row_f32s * 4
-        );
-        let cache = |shard| {
-            TableCache::new(&CacheConfig {
-                row_f32s: 1,
-                bytes: TableCache::bytes_for_rows(places, 1, config.policy),
-                policy: config.policy,
-                flush_step_rows: config.flush_step_rows.div_ceil(config.shards),
-                range: range(shard, config.shards),
-            })
-        };
-        let caches: hps::Result<Vec<TableCache>> = (0..config.shards).map(cache).collect();
-        let row_bytes = config.row_f32s as u64 * 4;
-        let all = TableCache::bytes_for_rows(places, config.row_f32s, config.policy);
+    pub fn new(config: &OursConfig, accesses: &'a Accesses) -> Result<Ours<'a>> {
+        let tables = accesses.row_bytes();
+        let weight = |row_bytes: &u32| u64::from(*row_bytes) + 48;
+        let weights: u64 = tables.iter().map(weight).sum();
+        let (mut caches, mut bytes, mut row_bytes) = (Vec::new(), 0, 0);
+        for table in tables {
+            let share = u128::from(config.bytes) * u128::from(weight(table)) / u128::from(weights);
+            let share = u64::try_from(share).unwrap_or(u64::MAX);
+            let (made, all) = config.table(share, *table, tables.len() as u64)?;
+            let places: usize = made.iter().map(TableCache::capacity).sum();
+            row_bytes += places as u64 * u64::from(*table);
+            bytes += all;
+            caches.extend(made);
+        }
+        let places: usize = caches.iter().map(TableCache::capacity).sum();
         Ok(Ours {
-            caches: caches?,
+            accesses,
+            caches,
+            shards: config.shards,
             hashes: accesses.keys().iter().map(|key| mix64(*key)).collect(),
             leases: VecDeque::new(),
             depth: config.depth,
             flying: Vec::new(),
             written: 0,
-            meta_bytes: all / places as u64 - row_bytes,
+            meta_bytes: (bytes - row_bytes) / places as u64,
         })
     }
 
-    /// Places of all shards.
+    /// Places of all tables and shards.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.caches.iter().map(TableCache::capacity).sum()
@@ -136,14 +171,14 @@ impl Ours {
 
     /// The flush that is under way is done.
     fn land(&mut self) {
-        for (shard, victim) in self.flying.drain(..) {
-            let _kept = self.caches[shard].written(&victim, true);
+        for (cache, victim) in self.flying.drain(..) {
+            let _kept = self.caches[cache].written(&victim, true);
         }
     }
 
     /// Begins a flush of every cache that runs low; returns how many rows it takes.
     fn launch(&mut self) -> usize {
-        for (shard, cache) in self.caches.iter_mut().enumerate() {
+        for (index, cache) in self.caches.iter_mut().enumerate() {
             if !cache.below_low_water() {
                 continue;
             }
@@ -153,7 +188,7 @@ impl Ours {
             for victim in victims {
                 let mut row = [0.0];
                 if cache.copy_out(&victim, u32::MAX, &mut row).is_some() {
-                    self.flying.push((shard, victim));
+                    self.flying.push((index, victim));
                 }
             }
         }
@@ -162,27 +197,27 @@ impl Ours {
     }
 
     /// Waits for places, as a batch does that finds none.
-    fn make_room(&mut self, shard: usize) -> Result<()> {
+    fn make_room(&mut self, index: usize) -> Result<()> {
         self.land();
         let room = |cache: &TableCache| cache.free() + cache.evictable() > 0;
-        if room(&self.caches[shard]) {
+        if room(&self.caches[index]) {
             return Ok(());
         }
         self.launch();
         self.land();
         ensure!(
-            room(&self.caches[shard]),
-            "the cache is too small: the {} batches in use fill a shard's {} rows",
+            room(&self.caches[index]),
+            "the cache is too small: the {} batches in use fill a cache's {} rows",
             self.depth + 1,
-            self.caches[shard].capacity()
+            self.caches[index].capacity()
         );
         Ok(())
     }
 
-    /// Pins the rows of one shard; returns their places and how many were not in memory.
-    fn acquire(&mut self, shard: usize, hashes: &[u64]) -> Result<(Vec<Slot>, usize)> {
+    /// Pins the rows of one cache; returns their places and how many were not in memory.
+    fn acquire(&mut self, index: usize, hashes: &[u64]) -> Result<(Vec<Slot>, usize)> {
         let mut slots = vec![Slot::NONE; hashes.len()];
-        self.caches[shard].lookup(hashes, &mut slots);
+        self.caches[index].lookup(hashes, &mut slots);
         let mut missing: Vec<u64> = Vec::new();
         for (hash, slot) in hashes.iter().zip(&slots) {
             if *slot == Slot::NONE {
@@ -190,11 +225,11 @@ impl Ours {
             }
         }
         slots.retain(|slot| *slot != Slot::NONE);
-        self.caches[shard].pin(&slots);
-        self.caches[shard].touch(&slots);
+        self.caches[index].pin(&slots);
+        self.caches[index].touch(&slots);
         let mut placed = 0;
         loop {
-            let cache = &mut self.caches[shard];
+            let cache = &mut self.caches[index];
             cache.reclaim(missing.len() - placed);
             let first = slots.len();
             while placed < missing.len()
@@ -211,7 +246,7 @@ impl Ours {
             if placed == missing.len() {
                 return Ok((slots, placed));
             }
-            self.make_room(shard)?;
+            self.make_room(index)?;
         }
     }
 
@@ -228,19 +263,19 @@ impl Ours {
     }
 }
 
-impl Policy for Ours {
+impl Policy for Ours<'_> {
     fn batch(&mut self, rows: &[u32]) -> Result<usize> {
-        let shards = self.caches.len();
-        let mut parts = vec![Vec::with_capacity(rows.len() / shards + 1); shards];
+        let mut parts = vec![Vec::new(); self.caches.len()];
         for row in rows {
             let hash = self.hashes[*row as usize];
-            parts[shard_of(hash, shards)].push(hash);
+            let first = self.accesses.table(*row) * self.shards;
+            parts[first + shard_of(hash, self.shards)].push(hash);
         }
-        let mut lease = Vec::with_capacity(shards);
+        let mut lease = Vec::with_capacity(parts.len());
         let mut misses = 0;
-        for (shard, hashes) in parts.iter_mut().enumerate() {
+        for (index, hashes) in parts.iter_mut().enumerate() {
             hashes.sort_unstable();
-            let (slots, missed) = self.acquire(shard, hashes)?;
+            let (slots, missed) = self.acquire(index, hashes)?;
             lease.push(slots);
             misses += missed;
         }

@@ -1,10 +1,9 @@
-//! Which rows would a textbook policy have in memory? LRU, LFU, S3-FIFO and the best fixed set.
+//! Which rows would a textbook policy have in memory? LRU and S3-FIFO; `counts` has those that count.
 //!
 //! - A batch is served as a store serves it: first all its rows that are in memory, then the others
 //!   come in. Between two batches at most `capacity` rows are in memory.
 //! - A miss always brings the row in, as a trainer needs it there; it may leave again at once.
 
-use super::Accesses;
 use super::lists::Lists;
 
 /// Something that decides which rows stay.
@@ -61,105 +60,6 @@ impl Policy for Lru {
             }
         }
         Ok(missing.len())
-    }
-}
-
-/// Least frequently used, with a count for each row ever seen that is never forgotten; among equal
-/// counts the least recently used leaves.
-#[derive(Debug)]
-pub struct Lfu {
-    /// A list for each count.
-    lists: Lists,
-    counts: Vec<u32>,
-    inside: Vec<bool>,
-    lowest: usize,
-    used: usize,
-    capacity: usize,
-}
-
-impl Lfu {
-    /// An empty cache for rows below `distinct` and at most `batches` batches.
-    #[must_use]
-    pub fn new(distinct: usize, batches: usize, capacity: usize) -> Lfu {
-        Lfu {
-            lists: Lists::new(distinct, batches + 1),
-            counts: vec![0; distinct],
-            inside: vec![false; distinct],
-            lowest: 0,
-            used: 0,
-            capacity,
-        }
-    }
-}
-
-impl Policy for Lfu {
-    fn batch(&mut self, rows: &[u32]) -> anyhow::Result<usize> {
-        let mut misses = 0;
-        for row in rows {
-            let index = *row as usize;
-            if self.inside[index] {
-                self.lists.unlink(*row);
-            } else {
-                misses += 1;
-                self.inside[index] = true;
-                self.used += 1;
-            }
-            self.counts[index] += 1;
-            let count = self.counts[index] as usize;
-            self.lists.push_hot(count, *row);
-            self.lowest = self.lowest.min(count);
-        }
-        while self.used > self.capacity {
-            match self.lists.pop_cold(self.lowest) {
-                Some(victim) => {
-                    self.inside[victim as usize] = false;
-                    self.used -= 1;
-                }
-                None => self.lowest += 1,
-            }
-        }
-        Ok(misses)
-    }
-}
-
-/// The rows that the whole trace uses most, brought in at their first use and kept; all others pass
-/// through.
-#[derive(Debug)]
-pub struct PerfectStatic {
-    chosen: Vec<bool>,
-    inside: Vec<bool>,
-}
-
-impl PerfectStatic {
-    /// Chooses the rows.
-    #[must_use]
-    pub fn new(accesses: &Accesses, capacity: usize) -> PerfectStatic {
-        let mut counts = vec![0u32; accesses.distinct()];
-        for batch in 0..accesses.batches() {
-            for row in accesses.batch(batch) {
-                counts[*row as usize] += 1;
-            }
-        }
-        let mut order: Vec<usize> = (0..counts.len()).collect();
-        order.sort_by_key(|row| std::cmp::Reverse(counts[*row]));
-        let mut chosen = vec![false; counts.len()];
-        for row in order.iter().take(capacity) {
-            chosen[*row] = true;
-        }
-        let inside = vec![false; counts.len()];
-        PerfectStatic { chosen, inside }
-    }
-}
-
-impl Policy for PerfectStatic {
-    fn batch(&mut self, rows: &[u32]) -> anyhow::Result<usize> {
-        let mut misses = 0;
-        for row in rows {
-            let row = *row as usize;
-            misses += usize::from(!self.inside[row]);
-            self.inside[row] = self.chosen[row];
-        }
-        Ok(misses)
     }
 }
 
