@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput};
 use hps::ssd::data_file::Location;
-use hps::ssd::index::IndexBuilder;
+use hps::ssd::index::{IndexBuilder, KeyIndexBuilder};
 use hps::{CreateOptions, FileSlot, RuntimeOptions, Store, TableDescriptor, Update, mix64};
 
 /// Narrow rows: opening never reads them.
@@ -69,7 +69,7 @@ fn benchmarks(criterion: &mut Criterion) {
     hashes.sort_unstable();
     group.bench_function("build", |bench| {
         bench.iter(|| {
-            let mut builder = IndexBuilder::new((0, u64::MAX), rows);
+            let mut builder = KeyIndexBuilder::new((0, u64::MAX), rows);
             for (entry, hash) in (0..).zip(&hashes) {
                 assert!(builder.push(*hash, Location::new(FileSlot::default(), false, entry)));
             }

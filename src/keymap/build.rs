@@ -7,9 +7,9 @@
 //! - The number of entries expected only limits the directory: where the limit is reached, a
 //!   segment becomes a map of its own, as it does when entries are inserted.
 
-use super::pool::Place;
-use super::segment::{BLOCKS_MAX, Segment};
-use super::{ABSENT, KeyMap, Load};
+use super::KeyMap;
+use super::entry::SPARE_BITS;
+use super::segment::{ENTRIES_MAX, Segment};
 
 /// Levels of the directory below the one that mixed hashes need.
 const SPARE_LEVELS: u32 = 4;
@@ -24,10 +24,10 @@ pub struct Builder {
     /// Has segments, in the order of their ranges, and no directory yet.
     map: KeyMap,
     depth_max: u8,
-    entries_max: usize,
     /// Position where the part of the range starts that has no segment yet; `None` at the end.
     start: Option<u64>,
-    pending: Vec<Place>,
+    /// Offset and value of the entries that have no segment yet.
+    pending: Vec<(u64, u64)>,
     /// The map that takes the place of the next segment, and the position where it ends.
     nested: Option<(KeyMap, Option<u64>)>,
     last: Option<u64>,
@@ -42,17 +42,15 @@ fn end_of(start: u64, depth: u8) -> Option<u64> {
 impl Builder {
     /// Starts a map for hashes in `[low, high]`, of about `expected` entries or fewer.
     #[must_use]
-    pub fn new(low: u64, high: u64, load: Load, expected: usize) -> Builder {
-        let entries_max = load.entries_max(BLOCKS_MAX);
-        let levels = (expected / entries_max + 1).ilog2() + SPARE_LEVELS;
-        let mut map = KeyMap::new(low, high, load);
+    pub fn new(low: u64, high: u64, expected: usize) -> Builder {
+        let levels = (expected / ENTRIES_MAX + 1).ilog2() + SPARE_LEVELS;
+        let mut map = KeyMap::new(low, high);
         map.segments.clear();
         Builder {
             map,
             depth_max: u8::try_from(levels.clamp(LEVELS_MIN, LEVELS_MAX)).unwrap_or(0),
-            entries_max,
             start: Some(0),
-            pending: Vec::with_capacity(entries_max + 1),
+            pending: Vec::with_capacity(ENTRIES_MAX + 1),
             nested: None,
             last: None,
         }
@@ -62,8 +60,11 @@ impl Builder {
     /// before or lies outside the range.
     #[inline]
     pub fn push(&mut self, hash: u64, value: u64) -> bool {
-        assert!(value != ABSENT, "the value u64::MAX marks empty places");
-        if self.last.is_some_and(|last| last >= hash) || !self.map.range.contains(hash) {
+        assert!(value & SPARE_BITS == 0, "a value is a location");
+        let Some(offset) = self.map.range.offset(hash) else {
+            return false;
+        };
+        if self.last.is_some_and(|last| last >= hash) {
             return false;
         }
         self.last = Some(hash);
@@ -71,8 +72,8 @@ impl Builder {
         if self.nested.is_some() && self.nests(hash, value) {
             return true;
         }
-        self.pending.push((hash, value));
-        if self.pending.len() > self.entries_max {
+        self.pending.push((offset, value));
+        if self.pending.len() > ENTRIES_MAX {
             self.settle(false);
         }
         true
@@ -86,11 +87,12 @@ impl Builder {
         };
         let rises = entries.is_sorted_by(|a, b| a.0 < b.0)
             && self.last.is_none_or(|before| before < first.0);
-        if !rises || !self.map.range.contains(first.0) || !self.map.range.contains(last.0) {
+        let range = self.map.range;
+        if !rises || range.offset(first.0).is_none() || range.offset(last.0).is_none() {
             return false;
         }
-        let absent = entries.iter().any(|entry| entry.1 == ABSENT);
-        assert!(!absent, "the value u64::MAX marks empty places");
+        let all = entries.iter().fold(0, |all, entry| all | entry.1);
+        assert!(all & SPARE_BITS == 0, "a value is a location");
         self.last = Some(last.0);
         self.map.len += entries.len();
         while let Some((&(hash, value), rest)) = entries.split_first() {
@@ -98,11 +100,12 @@ impl Builder {
                 entries = rest;
                 continue;
             }
-            let room = self.entries_max + 1 - self.pending.len();
+            let room = ENTRIES_MAX + 1 - self.pending.len();
             let (now, later) = entries.split_at(room.min(entries.len()));
-            self.pending.extend_from_slice(now);
+            let now = now.iter().map(|entry| (entry.0 - range.low, entry.1));
+            self.pending.extend(now);
             entries = later;
-            if self.pending.len() > self.entries_max {
+            if self.pending.len() > ENTRIES_MAX {
                 self.settle(false);
             }
         }
@@ -133,7 +136,7 @@ impl Builder {
     /// range ends.
     fn settle(&mut self, all: bool) {
         while let Some(start) = self.start {
-            if !all && self.pending.len() <= self.entries_max {
+            if !all && self.pending.len() <= ENTRIES_MAX {
                 return;
             }
             let first = match start {
@@ -158,22 +161,12 @@ impl Builder {
     fn add_segment(&mut self, start: u64, depth: u8, all: bool) -> bool {
         let end = end_of(start, depth);
         let count = self.count_before(end);
-        if count > self.entries_max || (count == self.pending.len() && !all) {
+        if count > ENTRIES_MAX || (count == self.pending.len() && !all) {
             return false;
         }
-        let mut segment = Segment {
-            depth,
-            ..Segment::default()
-        };
-        let blocks = self.map.load.blocks_for(count);
-        if !segment.lay_out(
-            &mut self.map.pool,
-            &self.pending[..count],
-            blocks,
-            &self.map.range,
-        ) {
-            return false;
-        }
+        let mut segment = Segment::new(depth);
+        let entries = &self.pending[..count];
+        segment.lay_out(&mut self.map.pools, &self.map.range, entries, 0);
         self.map.segments.push(segment);
         self.pending.drain(..count);
         self.start = end;
@@ -185,10 +178,11 @@ impl Builder {
     fn start_nested(&mut self, start: u64, all: bool) {
         let end = end_of(start, self.depth_max);
         let prefix = (start >> 1) >> (63 - self.depth_max);
-        let mut map = self.map.part(prefix, self.depth_max);
+        let range = self.map.range;
+        let mut map = KeyMap::over(range.part(prefix, self.depth_max));
         let count = self.count_before(end);
-        for (hash, value) in self.pending.drain(..count) {
-            map.insert(hash, value);
+        for (offset, value) in self.pending.drain(..count) {
+            map.insert(range.low + offset, value);
         }
         self.nested = Some((map, end));
         if all || !self.pending.is_empty() {
@@ -198,7 +192,7 @@ impl Builder {
 
     /// Adds an entry to the nested map if it lies there; otherwise that map is complete.
     fn nests(&mut self, hash: u64, value: u64) -> bool {
-        let position = self.map.range.position(hash);
+        let position = self.map.range.position(hash - self.map.range.low);
         if let Some((map, end)) = &mut self.nested
             && end.is_none_or(|end| position < end)
         {
@@ -211,11 +205,8 @@ impl Builder {
 
     fn close_nested(&mut self) {
         if let Some((map, end)) = self.nested.take() {
-            self.map.segments.push(Segment {
-                nested: Some(Box::new(map)),
-                depth: self.depth_max,
-                ..Segment::default()
-            });
+            let segment = self.map.adopt(map, self.depth_max);
+            self.map.segments.push(segment);
             self.start = end;
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! - A block never moves. Its number is its chunk's number and its place in the chunk.
 //! - The first half MiB is of small chunks, so that small maps stay small. Every other chunk is
-//!   a region of zeroes of 32 MiB, which the allocator maps on its own: no holes of what others
+//!   a region of zeroes of 44 or 64 MiB, which the allocator maps on its own: no holes of what others
 //!   allocate lie between blocks, and pages that no block was taken from need no memory. (1 MiB
 //!   would not do: malloc raises its limit for mapping to the largest allocation freed so far,
 //!   but not above 32 MiB.)
@@ -10,47 +10,49 @@
 //!   except for a small one, which saves a map at a chunk's edge from doing so in turns.
 //! - Every chunk with room is in `open` exactly once.
 
+use super::entry::{Form, Packing};
 use crate::units::narrow;
 
-pub(super) const BLOCK_PLACES: usize = 128;
+pub(super) const BLOCK_ENTRIES: usize = 16;
 /// The number of no block.
 pub(super) const NONE: u32 = u32::MAX;
 /// Bits of a number that are the place in the chunk.
-const PLACE_BITS: u32 = 14;
+const PLACE_BITS: u32 = 18;
 const PLACE_MASK: usize = REGION_BLOCKS - 1;
 const REGION_BLOCKS: usize = 1 << PLACE_BITS;
 /// From this size of the pool on chunks are regions.
-const SMALL_BLOCKS: usize = 256;
-/// A small chunk is this part of the pool.
+const SMALL_BLOCKS: usize = 3000;
+/// A small chunk is this part of the pool; while the pool is smaller still, a greater part, up to so
+/// many blocks.
 const SMALL_PART: usize = 64;
+const FIRST_PART: usize = 4;
+const FIRST_BLOCKS: usize = 16;
 /// A chunk without a used block is kept if it is no more than this part of the pool.
 const SPARE_PART: usize = 16;
 /// What the allocator adds to an allocation.
 const HEADER_BYTES: usize = 16;
 const PAGE_BYTES: usize = 4096;
 /// Ends the list of a chunk's freed blocks.
-const END: u16 = u16::MAX;
+const END: u32 = u32::MAX;
 
-/// A hash and its value.
-pub(super) type Place = (u64, u64);
-pub(super) type Block = [Place; BLOCK_PLACES];
+pub(super) type Block<F> = [<F as Form>::Entry; BLOCK_ENTRIES];
 
 #[derive(Debug)]
-struct Chunk {
+struct Chunk<F: Form> {
     /// The blocks one after the other; empty after the chunk was given back. Not of type
     /// `[Block]`: the allocator is asked for zeroes only where the elements are small.
-    places: Box<[Place]>,
-    used: u16,
+    entries: Box<[F::Entry]>,
+    used: u32,
     /// Blocks from here on were never taken.
-    fresh: u16,
+    fresh: u32,
     /// The first freed block; each holds the place of the next one.
-    freed: u16,
+    freed: u32,
 }
 
-/// The blocks of one map.
-#[derive(Debug, Default)]
-pub(super) struct Pool {
-    chunks: Vec<Chunk>,
+/// The blocks of one map's entries of one form.
+#[derive(Debug)]
+pub(super) struct Pool<F: Form> {
+    chunks: Vec<Chunk<F>>,
     /// The chunks that have room; the last one is used first.
     open: Vec<u32>,
     /// The one chunk that has no used block, if there is one.
@@ -59,19 +61,31 @@ pub(super) struct Pool {
     total: usize,
 }
 
-impl Chunk {
+impl<F: Form> Default for Pool<F> {
+    fn default() -> Pool<F> {
+        Pool {
+            chunks: Vec::new(),
+            open: Vec::new(),
+            spare: None,
+            used: 0,
+            total: 0,
+        }
+    }
+}
+
+impl<F: Form> Chunk<F> {
     #[inline]
-    fn blocks(&self) -> &[Block] {
-        self.places.as_chunks().0
+    fn blocks(&self) -> &[Block<F>] {
+        self.entries.as_chunks().0
     }
 
     #[inline]
-    fn blocks_mut(&mut self) -> &mut [Block] {
-        self.places.as_chunks_mut().0
+    fn blocks_mut(&mut self) -> &mut [Block<F>] {
+        self.entries.as_chunks_mut().0
     }
 
     fn is_full(&self) -> bool {
-        usize::from(self.used) == self.blocks().len()
+        self.used as usize == self.blocks().len()
     }
 
     /// Memory, with what the allocator adds.
@@ -79,10 +93,10 @@ impl Chunk {
         match self.blocks().len() {
             0 => 0,
             REGION_BLOCKS => {
-                let touched = usize::from(self.fresh) * size_of::<Block>();
+                let touched = self.fresh as usize * size_of::<Block<F>>();
                 (touched + HEADER_BYTES).next_multiple_of(PAGE_BYTES)
             }
-            blocks => blocks * size_of::<Block>() + HEADER_BYTES,
+            blocks => blocks * size_of::<Block<F>>() + HEADER_BYTES,
         }
     }
 }
@@ -97,16 +111,16 @@ fn chunk_number(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(NONE)
 }
 
-impl Pool {
+impl<F: Form> Pool<F> {
     /// The block of a number, `None` for [`NONE`].
     #[inline]
-    pub(super) fn get(&self, number: u32) -> Option<&Block> {
+    pub(super) fn get(&self, number: u32) -> Option<&Block<F>> {
         let (chunk, place) = split(number);
         self.chunks.get(chunk)?.blocks().get(place)
     }
 
     #[inline]
-    pub(super) fn get_mut(&mut self, number: u32) -> Option<&mut Block> {
+    pub(super) fn get_mut(&mut self, number: u32) -> Option<&mut Block<F>> {
         let (chunk, place) = split(number);
         self.chunks.get_mut(chunk)?.blocks_mut().get_mut(place)
     }
@@ -114,7 +128,7 @@ impl Pool {
     /// All memory of the chunks, with what the allocator adds, and of the tables.
     pub(super) fn bytes(&self) -> usize {
         self.chunks.iter().map(Chunk::bytes).sum::<usize>()
-            + self.chunks.capacity() * size_of::<Chunk>()
+            + self.chunks.capacity() * size_of::<Chunk<F>>()
             + self.open.capacity() * size_of::<u32>()
     }
 
@@ -134,8 +148,8 @@ impl Pool {
                 chunk.fresh - 1
             }
             place => {
-                let next = chunk.blocks()[usize::from(place)][0].0;
-                chunk.freed = u16::try_from(next).unwrap_or(END);
+                let next = F::remainder(&chunk.blocks()[place as usize][0]);
+                chunk.freed = u32::try_from(next).unwrap_or(END);
                 place
             }
         };
@@ -144,7 +158,7 @@ impl Pool {
         if chunk.is_full() {
             self.open.pop();
         }
-        (number << PLACE_BITS) | u32::from(place)
+        (number << PLACE_BITS) | place
     }
 
     /// Gives a block back and its number up.
@@ -154,7 +168,7 @@ impl Pool {
             return;
         };
         let number = chunk_number(index);
-        chunk.blocks_mut()[place][0].0 = u64::from(chunk.freed);
+        chunk.blocks_mut()[place][0] = F::new(u64::from(chunk.freed), 0, Packing::default());
         chunk.freed = narrow(place);
         if chunk.is_full() {
             self.open.push(number);
@@ -168,7 +182,7 @@ impl Pool {
             *self = Pool::default();
             return;
         }
-        let small = usize::from(chunk.fresh) <= self.used / SPARE_PART;
+        let small = chunk.fresh as usize <= self.used / SPARE_PART;
         if small && self.spare.is_none() {
             self.spare = Some(number);
         } else {
@@ -177,25 +191,28 @@ impl Pool {
     }
 
     fn give_back(&mut self, number: u32) {
-        let places = std::mem::take(&mut self.chunks[number as usize].places);
-        self.total -= places.len() / BLOCK_PLACES;
+        let entries = std::mem::take(&mut self.chunks[number as usize].entries);
+        self.total -= entries.len() / BLOCK_ENTRIES;
         self.open.retain(|x| *x != number);
     }
 
     fn add_chunk(&mut self) -> u32 {
         let blocks = match self.total < SMALL_BLOCKS {
-            true => (self.total / SMALL_PART).max(1),
+            true => {
+                let first = (self.total / FIRST_PART).clamp(1, FIRST_BLOCKS);
+                first.max(self.total / SMALL_PART)
+            }
             false => REGION_BLOCKS,
         };
         let chunk = Chunk {
             // All zero, so that the allocator does not touch a region.
-            places: vec![(0, 0); blocks * BLOCK_PLACES].into_boxed_slice(),
+            entries: vec![F::ZERO; blocks * BLOCK_ENTRIES].into_boxed_slice(),
             used: 0,
             fresh: 0,
             freed: END,
         };
         self.total += blocks;
-        let index = match self.chunks.iter().position(|c| c.places.is_empty()) {
+        let index = match self.chunks.iter().position(|c| c.entries.is_empty()) {
             Some(index) => {
                 self.chunks[index] = chunk;
                 index

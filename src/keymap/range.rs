@@ -1,62 +1,45 @@
-//! Where in its map's range does a hash lie? A monotone position in `[0, 2^64)`.
+//! Where in its map's range does a hash lie? Its offset, and a position that uses all high bits.
 
-use crate::units::{saturate, to_usize};
-
-/// The hashes a map may hold, and their monotone position in `[0, 2^64)`.
+/// The hashes a map may hold.
+///
+/// - The *offset* of a hash is its distance from the first one.
+/// - The *position* is the offset, shifted so far up that the range's last one has its top bit set:
+///   the directory goes by the top bits, and the offset is what is left after shifting back.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Range {
     pub(super) low: u64,
     pub(super) span: u64,
-    shift: u32,
-    factor: u64,
+    pub(super) shift: u32,
 }
 
 impl Range {
     pub(super) fn new(low: u64, high: u64) -> Range {
         assert!(low <= high, "a map's range must not be empty");
         let span = high - low;
-        let shift = span.leading_zeros().min(63);
-        let top = (span << shift) | ((1 << shift) - 1);
-        // In [2^63, 2^64): a position is never smaller than the shifted offset, so no two hashes
-        // share one.
-        let factor = (1u128 << 127) / (u128::from(top) + 1);
         Range {
             low,
             span,
-            shift,
-            factor: saturate(factor),
+            shift: span.leading_zeros().min(63),
         }
     }
 
+    /// The offset of a hash, if the map may hold it.
     #[inline]
-    pub(super) fn contains(&self, hash: u64) -> bool {
-        hash.wrapping_sub(self.low) <= self.span
+    pub(super) fn offset(&self, hash: u64) -> Option<u64> {
+        let offset = hash.wrapping_sub(self.low);
+        (offset <= self.span).then_some(offset)
     }
 
     #[inline]
-    pub(super) fn position(&self, hash: u64) -> u64 {
-        let shifted = hash.wrapping_sub(self.low) << self.shift;
-        let wide = (u128::from(shifted) * u128::from(self.factor)) >> 63;
-        saturate(wide)
+    pub(super) fn position(&self, offset: u64) -> u64 {
+        offset << self.shift
     }
 
-    /// The first offset whose position is at least `position`.
-    pub(super) fn first_offset(&self, position: u64) -> u64 {
-        let (mut low, mut high) = (0, self.span);
-        while low < high {
-            let middle = low + (high - low) / 2;
-            if self.position(self.low + middle) < position {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
-        }
-        low
+    /// The part of the range whose positions have these top bits.
+    pub(super) fn part(&self, prefix: u64, depth: u8) -> Range {
+        let first = prefix << (64 - u32::from(depth));
+        let last = first | (u64::MAX >> depth);
+        let (first, last) = (first >> self.shift, last >> self.shift);
+        Range::new(self.low + first, self.low + last.min(self.span))
     }
-}
-
-/// The high half of the product: `fraction` of 2^64 scaled to `[0, n)`.
-#[inline]
-pub(super) fn scale(fraction: u64, n: usize) -> usize {
-    to_usize(((u128::from(fraction) * n as u128) >> 64) as u64)
 }

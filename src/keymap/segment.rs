@@ -1,298 +1,376 @@
-//! How do the entries of one segment lie? Sorted places with homes that rise with the hash.
+//! How do the entries of one segment lie? Sorted and without gaps, in blocks, with a table of buckets.
 
-use super::pool::{BLOCK_PLACES, NONE, Place, Pool};
-use super::range::{Range, scale};
-use super::{ABSENT, KeyMap, Load};
-use crate::units::narrow;
+use super::entry::{Form, Narrow, Packing, Pools, REMAINDER_BITS, Wide};
+use super::pool::{BLOCK_ENTRIES, Block, NONE, Pool};
+use super::range::Range;
+use crate::pages::prefetch;
 
-pub(super) const BLOCKS_MAX: usize = 16;
-/// Places after the last home, for the run that ends the segment.
-const SLACK_PLACES: usize = 24;
+/// Most entries of a segment: where a bucket ends is a number of 8 bits.
+pub(super) const ENTRIES_MAX: usize = 255;
+const BLOCKS_MAX: usize = ENTRIES_MAX.div_ceil(BLOCK_ENTRIES);
+const BUCKET_BITS: u32 = 6;
+const BUCKETS: usize = 1 << BUCKET_BITS;
 
-const _: () = assert!(BLOCK_PLACES * BLOCKS_MAX == 2048 && SLACK_PLACES < BLOCK_PLACES);
+/// What the entries of a segment are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Wide,
+    Narrow(Packing),
+    /// A map of its own, where the directory of the map above may not grow: `blocks[0]` is its
+    /// place among the nested maps.
+    Nested,
+}
 
-/// The leaf of the map: sorted places of the hashes that share `depth` top bits of the position.
+/// The leaf of the map: the sorted entries that share `depth` top bits of the position.
 #[derive(Debug)]
 pub(super) struct Segment {
-    /// Numbers in the map's pool; those that hold places come first, then [`NONE`].
-    pub(super) blocks: [u32; BLOCKS_MAX],
-    /// Set where the directory of the map above may not grow; then there are no blocks.
-    pub(super) nested: Option<Box<KeyMap>>,
-    pub(super) places: u16,
-    pub(super) entries: u16,
+    /// Where each bucket ends, after a zero; buckets go by the next bits of the position.
+    ends: [u8; BUCKETS + 1],
     pub(super) depth: u8,
+    pub(super) kind: Kind,
+    /// Numbers in the pool of the entries' form; those that hold entries come first, then [`NONE`].
+    pub(super) blocks: [u32; BLOCKS_MAX],
 }
 
-impl Default for Segment {
-    fn default() -> Segment {
-        Segment {
-            blocks: [NONE; BLOCKS_MAX],
-            nested: None,
-            places: 0,
-            entries: 0,
-            depth: 0,
-        }
-    }
-}
+const _: () = assert!(size_of::<Segment>() == 132);
 
 pub(super) enum Insertion {
-    /// The hash was there; it has the new value unless the old one was to be kept.
+    /// The hash was there; it has the new value.
     Found(u64),
     Added,
-    /// Too many entries for the load.
+    /// There are [`ENTRIES_MAX`] entries.
     Full,
-    /// The last run reaches the end of the segment.
-    Overflow,
 }
 
-pub(super) fn homes(places: usize) -> usize {
-    places - SLACK_PLACES.min(places / 16)
-}
+/// Entries of a block that a probe compares: always so many, since a guess of the processor that
+/// proves wrong costs more.
+const PROBED: usize = 4;
 
-/// The value of the hash or [`ABSENT`], if these places tell.
+/// Where in a block the entry of the remainder is, among those in `[from, to)`, if a probe sees it.
 #[inline]
-pub(super) fn search(places: &[Place], hash: u64) -> Option<u64> {
-    for (other, value) in places {
-        if *value == ABSENT || *other > hash {
-            return Some(ABSENT);
-        }
-        if *other == hash {
-            return Some(*value);
-        }
+fn probe<F: Form>(block: &Block<F>, (from, to): (usize, usize), remainder: u64) -> Option<usize> {
+    let first = from.min(BLOCK_ENTRIES - PROBED);
+    let mut found = 0u32;
+    for i in 0..PROBED {
+        found |= u32::from(F::remainder(&block[first + i]) == remainder) << i;
     }
-    None
+    let inside = (u32::MAX << from) & !(u32::MAX << to.min(BLOCK_ENTRIES));
+    found = (found << first) & inside;
+    (found != 0).then(|| found.trailing_zeros() as usize)
+}
+
+/// Whether a probe sees all entries in `[from, to)`.
+#[inline]
+fn is_probed((from, to): (usize, usize)) -> bool {
+    to <= from.min(BLOCK_ENTRIES - PROBED) + PROBED
+}
+
+#[inline]
+fn prefetch_line_of<T>(item: &T) {
+    prefetch(std::slice::from_ref(item));
 }
 
 impl Segment {
-    /// The home of a position in a segment of this depth.
-    #[inline]
-    pub(super) fn home(&self, position: u64) -> usize {
-        scale(position << self.depth, homes(usize::from(self.places)))
+    /// One without entries.
+    pub(super) fn new(depth: u8) -> Segment {
+        Segment {
+            ends: [0; BUCKETS + 1],
+            depth,
+            kind: Kind::Wide,
+            blocks: [NONE; BLOCKS_MAX],
+        }
+    }
+
+    pub(super) fn nested(depth: u8, place: u32) -> Segment {
+        let mut segment = Segment::new(depth);
+        segment.kind = Kind::Nested;
+        segment.blocks[0] = place;
+        segment
     }
 
     #[inline]
-    fn block_of(&self, place: usize) -> u32 {
-        self.blocks[(place / BLOCK_PLACES) % BLOCKS_MAX]
+    pub(super) fn len(&self) -> usize {
+        usize::from(self.ends[BUCKETS])
     }
 
-    /// The places from this one to the end of its block; none where the segment has none.
     #[inline]
-    pub(super) fn rest<'a>(&self, pool: &'a Pool, place: usize) -> &'a [Place] {
-        match pool.get(self.block_of(place)) {
-            Some(block) => &block[place % BLOCK_PLACES..],
+    fn bucket(&self, position: u64) -> usize {
+        (((position << self.depth) >> (64 - BUCKET_BITS)) % BUCKETS as u64) as usize
+    }
+
+    /// Where the entries of a bucket begin and end.
+    #[inline]
+    fn bounds(&self, bucket: usize) -> (usize, usize) {
+        let (start, end) = (self.ends[bucket], self.ends[bucket + 1]);
+        (usize::from(start), usize::from(end))
+    }
+
+    #[inline]
+    fn piece<'a, F: Form>(
+        &self,
+        pool: &'a Pool<F>,
+        block: usize,
+        from: usize,
+        to: usize,
+    ) -> &'a [F::Entry] {
+        match pool.get(self.blocks[block % BLOCKS_MAX]) {
+            Some(block) => &block[from..to.min(BLOCK_ENTRIES)],
             None => &[],
         }
     }
 
+    /// Announces the entries that a probe compares.
     #[inline]
-    pub(super) fn at(&self, pool: &Pool, place: usize) -> Place {
-        match pool.get(self.block_of(place)) {
-            Some(block) => block[place % BLOCK_PLACES],
-            None => (0, ABSENT),
+    pub(super) fn announce<F: Form>(&self, pool: &Pool<F>, position: u64) {
+        let bucket = self.bucket(position);
+        let start = usize::from(self.ends[bucket]);
+        if let Some(block) = pool.get(self.blocks[start / BLOCK_ENTRIES]) {
+            let first = (start % BLOCK_ENTRIES).min(BLOCK_ENTRIES - PROBED);
+            prefetch_line_of(&block[first]);
+            prefetch_line_of(&block[first + PROBED - 1]);
         }
     }
 
+    /// Where the entry of the remainder is.
     #[inline]
-    fn put(&self, pool: &mut Pool, place: usize, entry: Place) {
-        if let Some(block) = pool.get_mut(self.block_of(place)) {
-            block[place % BLOCK_PLACES] = entry;
+    fn locate<F: Form>(&self, pool: &Pool<F>, position: u64, remainder: u64) -> Option<usize> {
+        let (start, end) = self.bounds(self.bucket(position));
+        let base = start - start % BLOCK_ENTRIES;
+        let block = pool.get(self.blocks[start / BLOCK_ENTRIES])?;
+        let bounds = (start - base, end - base);
+        match probe::<F>(block, bounds, remainder) {
+            Some(i) => Some(base + i),
+            None if is_probed(bounds) => None,
+            None => self.find(pool, position, remainder).ok(),
         }
     }
 
-    /// The place of the hash, or the place where it would go (may be past the end).
-    #[inline]
-    pub(super) fn find(&self, pool: &Pool, hash: u64, home: usize) -> Result<usize, usize> {
-        let places = usize::from(self.places);
-        let mut place = home;
-        while place < places {
-            let Some(block) = pool.get(self.block_of(place)) else {
-                return Err(place);
-            };
-            for (other, value) in &block[place % BLOCK_PLACES..] {
-                if *value == ABSENT || *other > hash {
-                    return Err(place);
+    /// Where the entry of the remainder is, or where it would go.
+    fn find<F: Form>(&self, pool: &Pool<F>, position: u64, remainder: u64) -> Result<usize, usize> {
+        let (mut at, end) = self.bounds(self.bucket(position));
+        while at < end {
+            let from = at % BLOCK_ENTRIES;
+            let piece = self.piece(pool, at / BLOCK_ENTRIES, from, from + end - at);
+            for entry in piece {
+                let other = F::remainder(entry);
+                if other >= remainder {
+                    return if other == remainder { Ok(at) } else { Err(at) };
                 }
-                if *other == hash {
-                    return Ok(place);
-                }
-                place += 1;
+                at += 1;
+            }
+            if piece.is_empty() {
+                break;
             }
         }
-        Err(place)
+        Err(at)
     }
 
-    /// The first empty place from `place` on.
-    fn first_empty(&self, pool: &Pool, mut place: usize) -> Option<usize> {
-        while let Some(number) = self.blocks.get(place / BLOCK_PLACES) {
-            let block = pool.get(*number)?;
-            let rest = &block[place % BLOCK_PLACES..];
-            if let Some(i) = rest.iter().position(|x| x.1 == ABSENT) {
-                return Some(place + i);
-            }
-            place += rest.len();
+    /// The value of an offset and its position.
+    #[inline]
+    pub(super) fn get<F: Form>(
+        &self,
+        pool: &Pool<F>,
+        packing: Packing,
+        (position, offset): (u64, u64),
+    ) -> Option<u64> {
+        let at = self.locate(pool, position, offset & F::REMAINDER)?;
+        let block = pool.get(self.blocks[at / BLOCK_ENTRIES])?;
+        Some(F::value(&block[at % BLOCK_ENTRIES], packing))
+    }
+
+    /// Sets a value that fits the packing.
+    #[inline]
+    pub(super) fn insert<F: Form>(
+        &mut self,
+        pool: &mut Pool<F>,
+        packing: Packing,
+        (position, offset): (u64, u64),
+        value: u64,
+    ) -> Insertion {
+        let remainder = offset & F::REMAINDER;
+        if let Some(at) = self.locate(pool, position, remainder)
+            && let Some(block) = pool.get_mut(self.blocks[at / BLOCK_ENTRIES])
+        {
+            let entry = &mut block[at % BLOCK_ENTRIES];
+            let old = F::value(entry, packing);
+            *entry = F::new(remainder, value, packing);
+            return Insertion::Found(old);
         }
-        None
+        if self.len() == ENTRIES_MAX {
+            return Insertion::Full;
+        }
+        let (Ok(at) | Err(at)) = self.find(pool, position, remainder);
+        self.shift_in(pool, at, F::new(remainder, value, packing));
+        let bucket = self.bucket(position);
+        self.ends[bucket + 1..].iter_mut().for_each(|end| *end += 1);
+        Insertion::Added
     }
 
-    /// Puts an entry at `place` and moves what was there and behind it up to the place `end`.
-    fn shift_in(&self, pool: &mut Pool, place: usize, end: usize, entry: Place) {
-        let (first, last) = (place / BLOCK_PLACES, end / BLOCK_PLACES);
+    /// Puts an entry before the one at `at`, and moves that and those behind it up.
+    fn shift_in<F: Form>(&mut self, pool: &mut Pool<F>, at: usize, entry: F::Entry) {
+        let end = self.len();
+        if end.is_multiple_of(BLOCK_ENTRIES) {
+            self.blocks[end / BLOCK_ENTRIES] = pool.take();
+        }
+        // Each is needed when the one before is done.
+        for number in &self.blocks[at / BLOCK_ENTRIES..=end / BLOCK_ENTRIES] {
+            pool.get(*number).into_iter().for_each(prefetch_line_of);
+        }
+        let mut from = at % BLOCK_ENTRIES;
         let mut carried = entry;
-        for number in first..=last {
-            let Some(block) = pool.get_mut(self.blocks[number]) else {
+        for (i, number) in self.blocks[..=end / BLOCK_ENTRIES].iter().enumerate() {
+            if i < at / BLOCK_ENTRIES {
+                continue;
+            }
+            let Some(block) = pool.get_mut(*number) else {
                 return;
             };
-            let from = if number == first {
-                place % BLOCK_PLACES
-            } else {
-                0
-            };
-            let to = match number == last {
-                true => end % BLOCK_PLACES,
-                false => BLOCK_PLACES - 1,
-            };
+            let to = (end - i * BLOCK_ENTRIES).min(BLOCK_ENTRIES - 1);
             let out = block[to];
             block.copy_within(from..to, from + 1);
             block[from] = carried;
             carried = out;
+            from = 0;
         }
     }
 
-    #[inline]
-    pub(super) fn get(&self, pool: &Pool, hash: u64, position: u64) -> u64 {
-        if let Some(map) = &self.nested {
-            return map.get(hash).unwrap_or(ABSENT);
-        }
-        let mut place = self.home(position);
-        loop {
-            let rest = self.rest(pool, place);
-            match search(rest, hash) {
-                Some(value) => return value,
-                None if rest.is_empty() => return ABSENT,
-                None => place += rest.len(),
-            }
-            if place >= usize::from(self.places) {
-                return ABSENT;
-            }
-        }
-    }
-
-    pub(super) fn insert(
+    pub(super) fn remove<F: Form>(
         &mut self,
-        pool: &mut Pool,
-        (hash, value): Place,
-        position: u64,
-        load: Load,
-        keeps: &mut impl FnMut(u64) -> bool,
-    ) -> Insertion {
-        let place = match self.find(pool, hash, self.home(position)) {
-            Ok(place) => {
-                let old = self.at(pool, place).1;
-                if !keeps(old) {
-                    self.put(pool, place, (hash, value));
-                }
-                return Insertion::Found(old);
-            }
-            Err(place) => place,
-        };
-        let places = usize::from(self.places);
-        if usize::from(self.entries) + 1 > load.entries_max(places / BLOCK_PLACES) {
-            return Insertion::Full;
-        }
-        let Some(end) = self.first_empty(pool, place) else {
-            return Insertion::Overflow;
-        };
-        self.shift_in(pool, place, end, (hash, value));
-        self.entries += 1;
-        Insertion::Added
-    }
-
-    pub(super) fn remove(&mut self, pool: &mut Pool, hash: u64, range: &Range) -> Option<u64> {
-        let mut place = self
-            .find(pool, hash, self.home(range.position(hash)))
-            .ok()?;
-        let old = self.at(pool, place).1;
-        let places = usize::from(self.places);
-        while place + 1 < places {
-            let next = self.at(pool, place + 1);
-            if next.1 == ABSENT || self.home(range.position(next.0)) > place {
+        pool: &mut Pool<F>,
+        packing: Packing,
+        (position, offset): (u64, u64),
+    ) -> Option<u64> {
+        let at = self.find(pool, position, offset & F::REMAINDER).ok()?;
+        let last = self.len() - 1;
+        let first = at / BLOCK_ENTRIES;
+        let mut old = F::ZERO;
+        for (i, number) in self
+            .blocks
+            .iter()
+            .enumerate()
+            .take(last / BLOCK_ENTRIES + 1)
+            .rev()
+        {
+            if i < first {
                 break;
             }
-            self.put(pool, place, next);
-            place += 1;
+            let block = pool.get_mut(*number)?;
+            let from = if i == first { at % BLOCK_ENTRIES } else { 0 };
+            let to = (last - i * BLOCK_ENTRIES).min(BLOCK_ENTRIES - 1);
+            let out = block[from];
+            block.copy_within(from + 1..to + 1, from);
+            if i < last / BLOCK_ENTRIES {
+                block[to] = old;
+            }
+            old = out;
         }
-        self.put(pool, place, (0, ABSENT));
-        self.entries -= 1;
-        Some(old)
-    }
-
-    /// The entries. The segment is empty then, and keeps its blocks until it is laid out or freed.
-    pub(super) fn take_entries(&mut self, pool: &Pool) -> Vec<Place> {
-        let mut entries = Vec::with_capacity(usize::from(self.entries));
-        for block in self.blocks.iter().map_while(|x| pool.get(*x)) {
-            entries.extend(block.iter().filter(|x| x.1 != ABSENT));
+        if last.is_multiple_of(BLOCK_ENTRIES) {
+            pool.free(&mut self.blocks[last / BLOCK_ENTRIES]);
         }
-        self.places = 0;
-        self.entries = 0;
-        entries
+        let bucket = self.bucket(position);
+        self.ends[bucket + 1..].iter_mut().for_each(|end| *end -= 1);
+        Some(F::value(&old, packing))
     }
 
-    /// Gives the blocks back.
-    pub(super) fn free(&mut self, pool: &mut Pool) {
-        self.resize(pool, 0);
-    }
-
-    fn resize(&mut self, pool: &mut Pool, blocks: usize) {
-        for (i, number) in self.blocks.iter_mut().enumerate() {
-            if i < blocks && *number == NONE {
-                *number = pool.take();
-            } else if i >= blocks && *number != NONE {
-                pool.free(number);
+    /// Adds the entries, as offset and value, to those of `entries`; `prefix`: of the segment.
+    pub(super) fn read(
+        &self,
+        pools: &Pools,
+        range: &Range,
+        prefix: u64,
+        entries: &mut Vec<(u64, u64)>,
+    ) {
+        match self.kind {
+            Kind::Nested => {}
+            Kind::Wide => self.read_form(&pools.wide, Packing::default(), (range, prefix), entries),
+            Kind::Narrow(packing) => {
+                self.read_form(&pools.narrow, packing, (range, prefix), entries);
             }
         }
-        self.places = narrow(blocks * BLOCK_PLACES);
     }
 
-    /// Lays the entries out in `blocks` blocks, or in more where the last run needs them. False if
-    /// they do not fit into any number; the segment is empty then.
+    fn read_form<F: Form>(
+        &self,
+        pool: &Pool<F>,
+        packing: Packing,
+        (range, prefix): (&Range, u64),
+        entries: &mut Vec<(u64, u64)>,
+    ) {
+        let first = (prefix << 1) << (63 - self.depth);
+        let bucket_shift = 64 - BUCKET_BITS - u32::from(self.depth);
+        for bucket in 0..BUCKETS {
+            let position = first | (bucket as u64) << bucket_shift;
+            let high = (position >> range.shift) & !F::REMAINDER;
+            let (start, end) = self.bounds(bucket);
+            for at in start..end {
+                if let Some(block) = pool.get(self.blocks[at / BLOCK_ENTRIES]) {
+                    let entry = &block[at % BLOCK_ENTRIES];
+                    entries.push((high | F::remainder(entry), F::value(entry, packing)));
+                }
+            }
+        }
+    }
+
+    /// Gives the blocks back; the segment has no entries then.
+    pub(super) fn free(&mut self, pools: &mut Pools) {
+        for number in self.blocks.iter_mut().take_while(|x| **x != NONE) {
+            match self.kind {
+                Kind::Nested => {}
+                Kind::Wide => pools.wide.free(number),
+                Kind::Narrow(_) => pools.narrow.free(number),
+            }
+        }
+        self.ends = [0; BUCKETS + 1];
+    }
+
+    /// Replaces the entries by these, at most [`ENTRIES_MAX`], in the form that they and `values`
+    /// fit: bits of values that are to come.
     pub(super) fn lay_out(
         &mut self,
-        pool: &mut Pool,
-        entries: &[Place],
-        blocks: usize,
+        pools: &mut Pools,
         range: &Range,
-    ) -> bool {
-        for blocks in blocks..=BLOCKS_MAX {
-            self.resize(pool, blocks);
-            if self.fill(pool, entries, range) {
-                self.entries = narrow(entries.len());
-                return true;
+        entries: &[(u64, u64)],
+        values: u64,
+    ) {
+        self.free(pools);
+        let known = u32::from(self.depth) + BUCKET_BITS + range.shift;
+        let all = entries.iter().fold(values, |all, x| all | x.1);
+        match Packing::of(all).filter(|_| known >= 64 - REMAINDER_BITS) {
+            Some(packing) => {
+                self.kind = Kind::Narrow(packing);
+                self.fill::<Narrow>(&mut pools.narrow, packing, range, entries);
+            }
+            None => {
+                self.kind = Kind::Wide;
+                self.fill::<Wide>(&mut pools.wide, Packing::default(), range, entries);
             }
         }
-        self.free(pool);
-        false
     }
 
-    /// Writes the entries, and nothing else, to the blocks. False if they do not fit.
-    fn fill(&self, pool: &mut Pool, entries: &[Place], range: &Range) -> bool {
-        let mut entries = entries.iter();
-        let mut entry = entries.next();
-        let mut next = 0;
-        for (i, number) in self.blocks.iter().enumerate() {
+    fn fill<F: Form>(
+        &mut self,
+        pool: &mut Pool<F>,
+        packing: Packing,
+        range: &Range,
+        entries: &[(u64, u64)],
+    ) {
+        let mut counts = [0u8; BUCKETS];
+        for (entries, number) in entries.chunks(BLOCK_ENTRIES).zip(&mut self.blocks) {
+            *number = pool.take();
             let Some(block) = pool.get_mut(*number) else {
-                break;
+                return;
             };
-            block.fill((0, ABSENT));
-            while let Some(found) = entry {
-                let place = self.home(range.position(found.0)).max(next);
-                if place / BLOCK_PLACES > i {
-                    break;
-                }
-                block[place % BLOCK_PLACES] = *found;
-                next = place + 1;
-                entry = entries.next();
+            for (target, (offset, value)) in block.iter_mut().zip(entries) {
+                *target = F::new(offset & F::REMAINDER, *value, packing);
             }
         }
-        entry.is_none()
+        for (offset, _) in entries {
+            counts[self.bucket(range.position(*offset))] += 1;
+        }
+        let mut end = 0;
+        for (target, count) in self.ends[1..].iter_mut().zip(counts) {
+            end += count;
+            *target = end;
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! Where is the newest flushed copy of a key?
 //!
-//! One [`Index`] per shard and table. Exact: it knows every key with a live entry in a current
-//! file, tombstones included, and no other.
+//! One [`Index`] per shard and table: what the store asks of it, whatever it keeps of a key. There is
+//! one, [`KeyIndex`]: exact, it knows every key with a live entry in a current file, tombstones
+//! included, and no other.
 //!
 //! Invariants:
 //! - Every change of a location goes through [`Index::repoint`] or [`Index::forget`], which keep
@@ -9,16 +10,93 @@
 
 use super::data_file::{DataFile, Location};
 use super::held::Tally;
-use crate::keymap::{Builder, KeyMap, Load};
+use crate::keymap::{ABSENT, Builder, KeyMap};
 use crate::units::to_usize;
 use std::sync::Arc;
 
 /// Files by slot, as borrowed for a batch.
 pub type Files = [Option<Arc<DataFile>>];
 
-/// hash → location.
+/// hash → location. Nothing is asked of it with a lock taken or a call by pointer for each key.
+pub trait Index: Sized + std::fmt::Debug {
+    /// An empty index for hashes in `[range.0, range.1]`.
+    #[must_use]
+    fn new(range: (u64, u64)) -> Self;
+
+    /// Number of keys, tombstones included.
+    #[must_use]
+    fn keys(&self) -> usize;
+
+    /// Memory in bytes.
+    #[must_use]
+    fn bytes(&self) -> u64;
+
+    /// The location of one key.
+    #[must_use]
+    fn get(&self, hash: u64) -> Option<Location>;
+
+    /// The locations of a batch, `None` for absent keys.
+    fn get_batch(&self, hashes: &[u64], out: &mut Vec<Option<Location>>);
+
+    /// Announces to the processor that [`Index::prefetch_line`] of a key is called soon.
+    fn prefetch_segment(&self, hash: u64);
+
+    /// Announces to the processor that a key is looked up or repointed soon.
+    fn prefetch_line(&self, hash: u64);
+
+    /// Points a key to its newest copy. Returns where it pointed before.
+    fn repoint(
+        &mut self,
+        files: &Files,
+        hash: u64,
+        to: Location,
+        tally: &mut Tally<'_>,
+    ) -> Option<Location>;
+
+    /// Moves a key from a compaction's input to its output, if it still points to the input.
+    fn moved(
+        &mut self,
+        files: &Files,
+        hash: u64,
+        from: Location,
+        to: Location,
+        tally: &mut Tally<'_>,
+    ) -> bool;
+
+    /// Forgets a key that still points to `from` (a tombstone that no older copy needs).
+    fn forget(&mut self, files: &Files, hash: u64, from: Location, tally: &mut Tally<'_>) -> bool;
+
+    /// Forgets all keys: the table was dropped. `range`: as it was made for.
+    ///
+    /// # Cost
+    /// A look at each key; the memory is given back.
+    fn forget_all(&mut self, files: &Files, range: (u64, u64));
+}
+
+/// Makes an [`Index`] of keys in hash order.
+pub trait IndexBuilder: Sized {
+    /// What it makes.
+    type Index: Index;
+
+    /// Starts an index for hashes in `[range.0, range.1]`, of about `expected` keys or fewer.
+    #[must_use]
+    fn new(range: (u64, u64), expected: u64) -> Self;
+
+    /// Adds a key; false, and nothing is added, if it is out of order.
+    fn push(&mut self, hash: u64, to: Location) -> bool;
+
+    /// Adds keys, each with its location as a number; false, and nothing is added, if one is out of
+    /// order.
+    fn extend(&mut self, keys: &[(u64, u64)]) -> bool;
+
+    /// The index.
+    #[must_use]
+    fn finish(self) -> Self::Index;
+}
+
+/// An index with an address of its own for each key, and all bits of it.
 #[derive(Debug)]
-pub struct Index {
+pub struct KeyIndex {
     map: KeyMap,
 }
 
@@ -30,56 +108,44 @@ fn file(files: &Files, location: Location) -> &Arc<DataFile> {
     }
 }
 
-impl Index {
-    /// An empty index for hashes in `[range.0, range.1]`.
-    #[must_use]
-    pub fn new(range: (u64, u64)) -> Index {
-        Index {
-            map: KeyMap::new(range.0, range.1, Load::Dense),
+impl Index for KeyIndex {
+    fn new(range: (u64, u64)) -> KeyIndex {
+        KeyIndex {
+            map: KeyMap::new(range.0, range.1),
         }
     }
 
-    /// Keys, tombstones included.
-    #[must_use]
-    pub fn len(&self) -> usize {
+    fn keys(&self) -> usize {
         self.map.len()
     }
 
-    /// Whether it holds no key.
-    #[must_use]
-    #[cfg(any(test, feature = "sim"))]
-    pub fn is_empty(&self) -> bool {
-        self.map.len() == 0
-    }
-
-    /// Memory in bytes.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
+    fn bytes(&self) -> u64 {
         self.map.bytes() as u64
     }
 
-    /// The location of one key.
-    #[must_use]
-    pub fn get(&self, hash: u64) -> Option<Location> {
+    #[inline]
+    fn get(&self, hash: u64) -> Option<Location> {
         self.map.get(hash).map(Location)
     }
 
-    /// The locations of a batch, `None` for absent keys.
-    pub fn get_batch(&self, hashes: &[u64], out: &mut Vec<Option<Location>>) {
-        let mut raw = vec![u64::MAX; hashes.len()];
+    fn get_batch(&self, hashes: &[u64], out: &mut Vec<Option<Location>>) {
+        let mut raw = vec![ABSENT; hashes.len()];
         self.map.get_batch(hashes, &mut raw);
         out.clear();
-        out.extend(raw.iter().map(|&v| (v != u64::MAX).then_some(Location(v))));
+        out.extend(raw.iter().map(|&v| (v != ABSENT).then_some(Location(v))));
     }
 
-    /// Announces to the processor that a key is looked up or repointed soon.
     #[inline]
-    pub fn prefetch_line(&self, hash: u64) {
+    fn prefetch_segment(&self, hash: u64) {
+        self.map.prefetch_segment(hash);
+    }
+
+    #[inline]
+    fn prefetch_line(&self, hash: u64) {
         self.map.prefetch_line(hash);
     }
 
-    /// Points a key to its newest copy. Returns where it pointed before.
-    pub fn repoint(
+    fn repoint(
         &mut self,
         files: &Files,
         hash: u64,
@@ -94,8 +160,7 @@ impl Index {
         before
     }
 
-    /// Moves a key from a compaction's input to its output, if it still points to the input.
-    pub fn moved(
+    fn moved(
         &mut self,
         files: &Files,
         hash: u64,
@@ -110,14 +175,7 @@ impl Index {
         true
     }
 
-    /// Forgets a key that still points to `from` (a tombstone that no older copy needs).
-    pub fn forget(
-        &mut self,
-        files: &Files,
-        hash: u64,
-        from: Location,
-        tally: &mut Tally<'_>,
-    ) -> bool {
+    fn forget(&mut self, files: &Files, hash: u64, from: Location, tally: &mut Tally<'_>) -> bool {
         if self.get(hash) != Some(from) {
             return false;
         }
@@ -126,11 +184,7 @@ impl Index {
         true
     }
 
-    /// Forgets all keys: the table was dropped. `range`: as it was made for.
-    ///
-    /// # Cost
-    /// A look at each key; the memory is given back.
-    pub fn forget_all(&mut self, files: &Files, range: (u64, u64)) {
+    fn forget_all(&mut self, files: &Files, range: (u64, u64)) {
         let mut entries = vec![0; files.len()];
         for (_, location) in self.map.iter_ordered() {
             entries[Location(location).slot().index()] += 1;
@@ -140,48 +194,45 @@ impl Index {
                 file.sub_live_many(entries);
             }
         }
-        *self = Index::new(range);
+        *self = KeyIndex::new(range);
     }
+}
 
+#[cfg(any(test, feature = "sim"))]
+impl KeyIndex {
     /// Hash and location in hash order.
-    #[cfg(any(test, feature = "sim"))]
     pub fn iter(&self) -> impl Iterator<Item = (u64, Location)> + '_ {
         self.map.iter_ordered().map(|(h, v)| (h, Location(v)))
     }
 }
 
-/// Makes an [`Index`] of keys in hash order.
+/// Makes a [`KeyIndex`].
 #[derive(Debug)]
-pub struct IndexBuilder {
+pub struct KeyIndexBuilder {
     builder: Builder,
 }
 
-impl IndexBuilder {
-    /// Starts an index for hashes in `[range.0, range.1]`, of about `expected` keys or fewer.
-    #[must_use]
-    pub fn new(range: (u64, u64), expected: u64) -> IndexBuilder {
+impl IndexBuilder for KeyIndexBuilder {
+    type Index = KeyIndex;
+
+    fn new(range: (u64, u64), expected: u64) -> KeyIndexBuilder {
         let expected = to_usize(expected);
-        IndexBuilder {
-            builder: Builder::new(range.0, range.1, Load::Dense, expected),
+        KeyIndexBuilder {
+            builder: Builder::new(range.0, range.1, expected),
         }
     }
 
-    /// Adds a key; false, and nothing is added, if it is out of order.
     #[inline]
-    pub fn push(&mut self, hash: u64, to: Location) -> bool {
+    fn push(&mut self, hash: u64, to: Location) -> bool {
         self.builder.push(hash, to.0)
     }
 
-    /// Adds keys, each with its location as a number; false, and nothing is added, if one is out of
-    /// order.
-    pub fn extend(&mut self, keys: &[(u64, u64)]) -> bool {
+    fn extend(&mut self, keys: &[(u64, u64)]) -> bool {
         self.builder.extend(keys)
     }
 
-    /// The index.
-    #[must_use]
-    pub fn finish(self) -> Index {
-        Index {
+    fn finish(self) -> KeyIndex {
+        KeyIndex {
             map: self.builder.finish(),
         }
     }

@@ -23,15 +23,15 @@ fn every_change_of_a_location_counts_the_live_entries_of_both_files() {
     let mut tally = Tally::of(&first);
     let [one, two] =
         [1, 2].map(|slot| move |entry| Location::new(FileSlot::new(slot), true, entry));
-    let mut index = Index::new((100, 999));
-    assert_eq!((index.is_empty(), index.len()), (true, 0));
+    let mut index = KeyIndex::new((100, 999));
+    assert_eq!(index.keys(), 0);
     assert_eq!(index.repoint(&files, 100, one(0), &mut tally), None);
     assert_eq!(index.repoint(&files, 999, one(1), &mut tally), None);
     assert_eq!(live(&files), [2, 0]);
     let before = index.repoint(&files, 100, two(5), &mut tally);
     assert_eq!((before, live(&files)), (Some(one(0)), [1, 1]));
     assert_eq!((index.get(100), index.get(101)), (Some(two(5)), None));
-    assert_eq!((index.len(), index.is_empty()), (2, false));
+    assert_eq!(index.keys(), 2);
     assert_eq!(index.bytes(), index.map.bytes() as u64);
     assert!(index.bytes() > 100);
     let mut found = vec![Some(one(9))];
@@ -48,13 +48,13 @@ fn every_change_of_a_location_counts_the_live_entries_of_both_files() {
     assert!(index.forget(&files, 999, one(1), &mut tally));
     assert_eq!((index.get(999), live(&files)), (None, [1, 0]));
     let all: Vec<(u64, Location)> = index.iter().collect();
-    assert_eq!((all, index.len()), (vec![(100, one(7))], 1));
+    assert_eq!((all, index.keys()), (vec![(100, one(7))], 1));
 }
 
 #[test]
 fn an_index_is_built_of_keys_in_order_alone() {
     let at = |entry| Location::new(FileSlot::new(4), false, entry);
-    let mut builder = IndexBuilder::new((10, 99), 8);
+    let mut builder = KeyIndexBuilder::new((10, 99), 8);
     assert!(builder.push(10, at(1)) && builder.push(12, at(2)));
     assert!(!builder.push(12, at(3)) && !builder.push(11, at(3)) && !builder.push(100, at(3)));
     assert!(builder.extend(&[(20, at(4).0), (30, at(5).0)]) && builder.extend(&[]));
@@ -67,5 +67,5 @@ fn an_index_is_built_of_keys_in_order_alone() {
         .into_iter()
         .zip([1, 2, 4, 5, 6].map(at));
     assert!(all.iter().copied().eq(expected));
-    assert_eq!(index.len(), 5);
+    assert_eq!(index.keys(), 5);
 }

@@ -20,6 +20,7 @@ use crate::ssd::NewFile;
 use crate::ssd::data_file::{DataFile, Location, tables_of};
 use crate::ssd::entry_scan::{EntryBatch, EntryScan};
 use crate::ssd::held::Tally;
+use crate::ssd::index::Index as _;
 use crate::ssd::scan::Merge;
 use crate::ssd::writer::FileWriter;
 use crate::units::{FileNumber, mix64, narrow, range_of, to_usize};

@@ -32,7 +32,7 @@ use crate::mem::{CacheConfig, TableCache};
 use crate::observe::Publisher;
 use crate::options::RuntimeOptions;
 use crate::ssd::Ssd;
-use crate::ssd::index::Index;
+use crate::ssd::index::{Index as _, KeyIndex};
 use crate::stats::Wait;
 use crate::sync::RwLock;
 use crate::sync::atomic::AtomicBool;
@@ -271,7 +271,7 @@ impl Core {
                 match shard.tables.get_mut(table) {
                     Some(entry) => entry.replace_cache(cache),
                     None => {
-                        let table = ShardTable::new(cache, Index::new(range));
+                        let table = ShardTable::new(cache, KeyIndex::new(range));
                         shard.tables.push(table);
                     }
                 }

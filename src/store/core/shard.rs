@@ -10,7 +10,7 @@ use crate::error::{ArgumentError, Error, Result};
 use crate::mem::TableCache;
 use crate::options::{PolicyKind, RuntimeOptions, TableDescriptor, TableOptions};
 use crate::row::{RowLayout, Updater};
-use crate::ssd::index::{Files, Index};
+use crate::ssd::index::{Files, Index as _, KeyIndex};
 use crate::stats::{TableStats, Wait};
 use crate::sync::atomic::AtomicBool;
 use crate::sync::{RwLock, fair};
@@ -206,14 +206,14 @@ pub struct ShardTable {
     /// Rows in memory.
     pub cache: TableCache,
     /// Rows on SSD.
-    pub index: Index,
+    pub index: KeyIndex,
     /// Slots promised to admitted batches that have not taken them yet.
     reserved: usize,
 }
 
 impl ShardTable {
     /// Nothing is promised.
-    pub(super) fn new(cache: TableCache, index: Index) -> ShardTable {
+    pub(super) fn new(cache: TableCache, index: KeyIndex) -> ShardTable {
         ShardTable {
             cache,
             index,
@@ -222,7 +222,7 @@ impl ShardTable {
     }
 
     /// Replaces the index: the store is being opened.
-    pub fn set_index(&mut self, index: Index) {
+    pub fn set_index(&mut self, index: KeyIndex) {
         self.index = index;
     }
 

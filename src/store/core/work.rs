@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::shard::{ShardTable, Table, Work};
+use crate::ssd::index::Index as _;
 use crate::stats::TableStats;
 
 fn add(counter: &AtomicU64, n: u64) {
@@ -69,6 +70,6 @@ impl ShardTable {
         stats.dirty_rows += self.cache.dirty() as u64;
         stats.cache_bytes += self.cache.bytes();
         stats.index_bytes += self.index.bytes();
-        stats.index_keys += self.index.len() as u64;
+        stats.index_keys += self.index.keys() as u64;
     }
 }

@@ -14,6 +14,7 @@ use crate::mem::Victim;
 use crate::ssd::NewFile;
 use crate::ssd::data_file::Location;
 use crate::ssd::held::Tally;
+use crate::ssd::index::Index as _;
 use crate::ssd::writer::FileWriter;
 use crate::sync::{Mutex, by_team};
 use crate::units::{FileSlot, narrow, unmix64};
@@ -293,6 +294,10 @@ impl Flusher {
                 let new = slot.and_then(|slot| files[slot.index()].as_deref());
                 let mut tally = new.map(Tally::of);
                 for (i, w) in some.iter().enumerate() {
+                    if let Some(ahead) = some.get(i + 2 * AHEAD_ROWS) {
+                        let entry = &guard.tables[usize::from(ahead.table)];
+                        entry.index.prefetch_segment(ahead.victim.hash);
+                    }
                     if let Some(ahead) = some.get(i + AHEAD_ROWS) {
                         let entry = &guard.tables[usize::from(ahead.table)];
                         entry.cache.prefetch_lines_of_victim(&ahead.victim, false);

@@ -14,6 +14,7 @@ use super::batch::{Intent, Missing, Pending};
 use crate::error::{Error, Result};
 use crate::mem::Flags;
 use crate::ssd::data_file::{DataFile, Location};
+use crate::ssd::index::Index as _;
 use crate::ssd::reader::{RowBatch, RowReader, Want, pin_files};
 use crate::stats::Wait;
 use crate::units::{Slot, narrow, unmix64};

@@ -8,6 +8,7 @@ use super::batch::{Intent, Wanted};
 use crate::batch::split;
 use crate::error::{Error, Result};
 use crate::mem::Flags;
+use crate::ssd::index::Index as _;
 use crate::units::{Slot, unmix64};
 
 /// Keys removed at a time: their tombstones need slots.

@@ -21,7 +21,7 @@ use crate::format::footer::{Run, RunKind};
 use crate::format::param_file::record_stride;
 use crate::format::snapshot_range::SnapshotRange;
 use crate::ssd::data_file::DataFile;
-use crate::ssd::index::Index;
+use crate::ssd::index::{Index as _, KeyIndex};
 use crate::ssd::sections::entries_in;
 use crate::ssd::snapshot_ranges::{SnapshotRanges, tell_damaged};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -147,7 +147,7 @@ impl<'a> Rebuild<'a> {
             for (s, cell) in self.core.shards.iter().enumerate() {
                 let range = part_range(s, self.core.shards.len()).into_inner();
                 for table in &mut cell.lock().tables {
-                    table.set_index(Index::new(range));
+                    table.set_index(KeyIndex::new(range));
                 }
             }
         }
@@ -236,7 +236,7 @@ impl<'a> Rebuild<'a> {
     fn count_live(&self, live: &[u64]) -> Result<()> {
         let keys = |cell: &ShardCell| -> u64 {
             let shard = cell.lock();
-            shard.tables.iter().map(|t| t.index.len() as u64).sum()
+            shard.tables.iter().map(|t| t.index.keys() as u64).sum()
         };
         let keys: u64 = self.core.shards.iter().map(keys).sum();
         assert!(

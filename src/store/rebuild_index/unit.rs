@@ -10,7 +10,7 @@ use crate::format::footer::{Run, RunKind};
 use crate::format::index_snapshot::{ORDINAL_SHIFT, TOMBSTONE_BIT};
 use crate::ssd::ahead::Reader;
 use crate::ssd::data_file::{DataFile, Location};
-use crate::ssd::index::IndexBuilder;
+use crate::ssd::index::{IndexBuilder, KeyIndexBuilder};
 use crate::ssd::sections::SectionWalk;
 use crate::ssd::snapshot_ranges::{SnapshotRanges, SnapshotWalk};
 use crate::sync::thread;
@@ -131,7 +131,7 @@ impl<'a> Old<'a> {
 /// An index that is being built.
 struct Target<'a> {
     plan: &'a Plan<'a>,
-    builder: IndexBuilder,
+    builder: KeyIndexBuilder,
     live: &'a mut [u64],
 }
 
@@ -299,7 +299,7 @@ impl Plan<'_> {
             let snapshot = SnapshotRanges::entries_max(blocks) / unit.shards.len() as u64;
             let mut target = Target {
                 plan: self,
-                builder: IndexBuilder::new(range, if dropped { 0 } else { snapshot + fresh }),
+                builder: KeyIndexBuilder::new(range, if dropped { 0 } else { snapshot + fresh }),
                 live: &mut loaded.live,
             };
             let mut low = range.0;

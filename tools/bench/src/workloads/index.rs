@@ -4,12 +4,12 @@
 //!   worst reading at any size from 1 M on, so growth is inside.
 //! - Beside it stand the process' memory and what a store with the run's rows says of itself.
 //! - Lookups are batches by one thread at the greatest size; their limit is one thread's gather of
-//!   16-byte entries out of an array of as many.
+//!   16-byte entries out of an array of as many: hash and location.
 
 use std::time::Instant;
 
 use anyhow::Result;
-use hps::keymap::{KeyMap, Load};
+use hps::keymap::KeyMap;
 use hps::mix64;
 
 use crate::context::Context;
@@ -44,7 +44,7 @@ pub fn run(context: &mut Context) -> Result<()> {
     let rss = machine::rss_bytes();
     machine::reset_peak_rss();
     let since = Instant::now();
-    let mut map = KeyMap::new(0, u64::MAX, Load::Dense);
+    let mut map = KeyMap::new(0, u64::MAX);
     let (mut worst, mut worst_at, mut doubling) = (0.0, 0, first);
     for i in 0..last {
         map.insert(mix64(i), i);
