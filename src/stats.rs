@@ -149,6 +149,21 @@ impl TableStats {
     }
 }
 
+/// What the memory of caches is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CacheParts {
+    /// The rows themselves.
+    pub rows: u64,
+    /// Their states: hash, pins, flags, frequency.
+    pub states: u64,
+    /// What finds a row by its hash.
+    pub hash_table: u64,
+    /// The order in which rows leave.
+    pub order: u64,
+    /// Frequencies of rows that left.
+    pub frequencies: u64,
+}
+
 /// A reading of everything that the store counts.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
@@ -215,8 +230,30 @@ pub struct Stats {
     pub uncheckpointed_rows: u64,
     /// Memory of caches: rows, state, hash, lists, frequency memory; what was touched of it.
     pub cache_bytes: u64,
-    /// Memory of I/O buffers.
+    /// Of these, the rows themselves.
+    pub cache_row_bytes: u64,
+    /// Of these, the states of rows: hash, pins, flags, frequency.
+    pub cache_state_bytes: u64,
+    /// Of these, what finds a row by its hash.
+    pub cache_hash_table_bytes: u64,
+    /// Of these, the order in which rows leave.
+    pub cache_order_bytes: u64,
+    /// Of these, frequencies of rows that left.
+    pub cache_frequency_bytes: u64,
+    /// Memory of I/O buffers: those that are kept while the store is open.
     pub buffer_bytes: u64,
+    /// Of these, what rows are read into.
+    pub read_buffer_bytes: u64,
+    /// Of these, what flushes and checkpoints write from.
+    pub write_buffer_bytes: u64,
+    /// Arrays of flushes and checkpoints that run: what is written where.
+    pub flush_bytes: u64,
+    /// Buffers and arrays of compactions that run.
+    pub compaction_bytes: u64,
+    /// Buffers of an index snapshot that is being written.
+    pub snapshot_buffer_bytes: u64,
+    /// Arrays of past batches, kept for the next ones.
+    pub array_bytes: u64,
     /// Submission queues of io_uring.
     pub queues: u64,
     /// Those of them that use plain calls, because the kernel gave no ring.

@@ -16,7 +16,7 @@ use source::{
 /// Modules that know only each other.
 const PLAIN: &[&str] = &[
     "error", "units", "options", "stats", "observe", "batch", "fork", "pages", "keymap", "row",
-    "sync",
+    "sync", "in_use",
 ];
 
 /// What each other module may know, beside plain data and itself.

@@ -5,6 +5,7 @@
 //! - Used slots are rows (found by hash) or frozen copies (found through their list only).
 
 mod config;
+mod parts;
 
 pub use config::CacheConfig;
 

@@ -208,9 +208,75 @@ pub const METRICS: &[Metric] = &[
         |s: &Stats| s.cache_bytes,
     )
     .of(Unit::Bytes),
-    gauge("hps_buffer_bytes", "Memory of the I/O buffers.", |s: &Stats| {
-        s.buffer_bytes
+    gauge("hps_cache_row_bytes", "Of the memory of the caches, the rows themselves.", |s: &Stats| {
+        s.cache_row_bytes
     })
+    .of(Unit::Bytes),
+    gauge(
+        "hps_cache_state_bytes",
+        "Of the memory of the caches, the states of rows: hash, pins, flags, frequency.",
+        |s: &Stats| s.cache_state_bytes,
+    )
+    .of(Unit::Bytes),
+    gauge(
+        "hps_cache_hash_table_bytes",
+        "Of the memory of the caches, what finds a row by its hash.",
+        |s: &Stats| s.cache_hash_table_bytes,
+    )
+    .of(Unit::Bytes),
+    gauge(
+        "hps_cache_order_bytes",
+        "Of the memory of the caches, the order in which rows leave.",
+        |s: &Stats| s.cache_order_bytes,
+    )
+    .of(Unit::Bytes),
+    gauge(
+        "hps_cache_frequency_bytes",
+        "Of the memory of the caches, frequencies of rows that left.",
+        |s: &Stats| s.cache_frequency_bytes,
+    )
+    .of(Unit::Bytes),
+    gauge(
+        "hps_buffer_bytes",
+        "Memory of the I/O buffers that are kept while the store is open.",
+        |s: &Stats| s.buffer_bytes,
+    )
+    .of(Unit::Bytes),
+    gauge(
+        "hps_read_buffer_bytes",
+        "Of the memory of the I/O buffers, what rows are read into.",
+        |s: &Stats| s.read_buffer_bytes,
+    )
+    .of(Unit::Bytes),
+    gauge(
+        "hps_write_buffer_bytes",
+        "Of the memory of the I/O buffers, what flushes and checkpoints write from.",
+        |s: &Stats| s.write_buffer_bytes,
+    )
+    .of(Unit::Bytes),
+    gauge(
+        "hps_flush_bytes",
+        "Memory of flushes and checkpoints that run: what is written where.",
+        |s: &Stats| s.flush_bytes,
+    )
+    .of(Unit::Bytes),
+    gauge(
+        "hps_compaction_bytes",
+        "Memory of compactions that run.",
+        |s: &Stats| s.compaction_bytes,
+    )
+    .of(Unit::Bytes),
+    gauge(
+        "hps_snapshot_buffer_bytes",
+        "Memory of an index snapshot that is being written.",
+        |s: &Stats| s.snapshot_buffer_bytes,
+    )
+    .of(Unit::Bytes),
+    gauge(
+        "hps_array_bytes",
+        "Memory of arrays of past batches that are kept for the next ones.",
+        |s: &Stats| s.array_bytes,
+    )
     .of(Unit::Bytes),
     gauge("hps_queues", "Submission queues of io_uring.", |s: &Stats| s.queues),
     gauge(

@@ -234,6 +234,14 @@ impl RunCursor {
         Ok(())
     }
 
+    /// Memory of its windows, and of the entries that it has read.
+    fn bytes(&self) -> usize {
+        let entries = self.scan.keys.capacity() * size_of::<u64>()
+            + self.scan.intervals.capacity() * size_of::<u32>();
+        let rows = self.window.as_ref().map_or(0, |window| window.len());
+        self.scan.window.len() + entries + rows
+    }
+
     /// Reads and verifies the row of the entry it stands at.
     ///
     /// # Errors
@@ -442,6 +450,12 @@ impl Merge {
     #[must_use]
     pub fn cursor(&mut self, index: usize) -> &mut RunCursor {
         &mut self.cursors[index]
+    }
+
+    /// Memory of all cursors.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.cursors.iter().map(RunCursor::bytes).sum()
     }
 
     /// Hands out the newest copy of every key: its file, entry and kind. Gives the copies that

@@ -18,6 +18,7 @@ use super::commit::Captured;
 use super::edits::{Commit, SnapshotPart};
 use super::manifest::ManifestWriter;
 use crate::error::{ArgumentError, Error, Result};
+use crate::in_use::InUse;
 use crate::io::Directory;
 use crate::options::Thresholds;
 use crate::sync::Mutex;
@@ -45,6 +46,8 @@ pub struct SnapshotRoom {
     gave_way: AtomicU32,
     /// Bytes flushed since the last snapshot that was put in force.
     flushed_bytes: AtomicU64,
+    /// Buffers of the parts that are being written.
+    pub in_use: InUse,
     /// Whoever writes a snapshot rests as long as he works: somebody trains, and nobody waits.
     paced: AtomicBool,
 }

@@ -32,8 +32,9 @@ use crate::units::{CheckpointId, FileNumber, mix64, narrow, part_range};
 
 /// Bytes written at a time.
 const CHUNK_BYTES: usize = 256 << 10;
-/// Memory for the key blocks of all young runs while a snapshot is written.
-const KEYS_BYTES: u64 = 32 << 20;
+/// Memory for the key blocks of all young runs while a snapshot is written; what is read of them
+/// takes as much again.
+const KEYS_BYTES: u64 = 4 << 20;
 /// Longest rest after a chunk.
 const REST_MAX: Duration = Duration::from_millis(20);
 
@@ -405,6 +406,10 @@ fn merge(
         scan,
         at: 0,
     };
+    // What is written, and what is read of the part before.
+    let scans = 1 + usize::from(old.scan.is_some());
+    let in_use = &old.ssd.snapshots.in_use;
+    let mut held = in_use.begin();
     let young = &source.young;
     // A cursor holds an eighth of its window in key blocks.
     let share = KEYS_BYTES / (source.beside * young.len()).max(1) as u64;
@@ -413,6 +418,7 @@ fn merge(
     let there = |table: &u32| view.get(*table as usize).is_none_or(|t| !t.is_dropped);
     for table in tables_of(&source.files).into_iter().filter(there) {
         let mut merge = Merge::new(young, table, window)?;
+        held.set(merge.bytes() + scans * CHUNK_BYTES);
         // Of each cursor: its file's ordinal and rank, and whether it has tombstones.
         let about = |cursor: &RunCursor| {
             let meta = &cursor.file.meta;

@@ -68,6 +68,9 @@ pub struct FileWriter<'q> {
 }
 
 impl<'q> FileWriter<'q> {
+    /// Memory of an entry: its key and its interval.
+    pub const ENTRY_BYTES: usize = size_of::<u64>() + size_of::<u32>();
+
     /// Creates the file, which will have about `expected_bytes`, and writes its header.
     ///
     /// # Errors

@@ -110,6 +110,28 @@ fn what_a_batch_asks_for_and_finds_is_counted_row_by_row() {
     );
     assert_eq!(store.flush().unwrap(), 10);
     let flushed = store.stats();
+    let parts = [
+        flushed.cache_row_bytes,
+        flushed.cache_state_bytes,
+        flushed.cache_hash_table_bytes,
+        flushed.cache_order_bytes,
+        flushed.cache_frequency_bytes,
+    ];
+    let named: u64 = parts.iter().sum();
+    assert!(
+        named <= flushed.cache_bytes && named * 10 > flushed.cache_bytes * 9,
+        "{parts:?}"
+    );
+    assert_eq!(
+        flushed.read_buffer_bytes + flushed.write_buffer_bytes,
+        flushed.buffer_bytes
+    );
+    let running = [
+        flushed.flush_bytes,
+        flushed.compaction_bytes,
+        flushed.snapshot_buffer_bytes,
+    ];
+    assert_eq!(running, [0; 3], "no work runs");
     assert_eq!(
         (flushed.flushes, flushed.dirty_rows, flushed.index_keys),
         (1, 0, 10)

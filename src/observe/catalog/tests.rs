@@ -66,7 +66,9 @@ fn filled() -> Stats {
     fill!(stats: unique_asked unique_hits rows_read rows_pushed bytes_pushed rows_put bytes_put non_finite reads
         read_bytes written_bytes compaction_written_bytes flushes compactions
         compaction_failures checkpoints stall_us_max stall_us cut_us_max leases lease_bytes holds pinned_rows resident_rows
-        capacity_rows dirty_rows uncheckpointed_rows cache_bytes buffer_bytes
+        capacity_rows dirty_rows uncheckpointed_rows cache_bytes cache_row_bytes cache_state_bytes
+        cache_hash_table_bytes cache_order_bytes cache_frequency_bytes buffer_bytes read_buffer_bytes
+        write_buffer_bytes flush_bytes compaction_bytes snapshot_buffer_bytes array_bytes
         queues plain_queues rings_lost queue_buffers registered_buffers index_bytes
         index_keys files open_files open_files_max files_reopened
         files_set_aside directories_paused current_bytes live_bytes pinned_bytes disk_bytes

@@ -15,6 +15,7 @@ use super::super::core::{add, point};
 use super::{CompactionJob, Compactor};
 use crate::error::{Error, Result};
 use crate::format::footer::RunKind;
+use crate::in_use::HeldBytes;
 use crate::io::Queue;
 use crate::ssd::NewFile;
 use crate::ssd::data_file::{DataFile, Location, tables_of};
@@ -239,6 +240,7 @@ impl Compactor {
             }
             let finished = file.finish()?;
             done += finished.bytes;
+            merging.arrays += moved.capacity() * size_of::<Moved>();
             merging.progress(finished.bytes);
             merging.counted = 0;
             add(&self.written_bytes, finished.bytes);
@@ -287,6 +289,9 @@ struct Merging<'a, 'j> {
     job: &'a mut CompactionJob<'j>,
     /// Bytes of the output at hand that the job knows of.
     counted: u64,
+    held: HeldBytes<'a>,
+    /// Memory that stays until the merge is over.
+    arrays: usize,
     at: usize,
     merge: Option<Merge>,
     row: Vec<f32>,
@@ -302,12 +307,15 @@ impl<'a, 'j> Merging<'a, 'j> {
         job: &'a mut CompactionJob<'j>,
     ) -> Result<Merging<'a, 'j>> {
         let (merge, row, tombstones) = (None, Vec::new(), Vec::new());
+        let live: usize = inputs.live.iter().map(|set| set.bits.len() * 8).sum();
         Ok(Merging {
             compactor,
             inputs,
             tables,
             job,
             counted: 0,
+            held: compactor.in_use.begin(),
+            arrays: OUTPUT_DEPTH * OUTPUT_BYTES + live,
             at: 0,
             merge,
             row,
@@ -318,6 +326,13 @@ impl<'a, 'j> Merging<'a, 'j> {
     /// The output at hand has so many bytes.
     fn progress(&mut self, bytes: u64) {
         self.job.progress(&mut self.counted, bytes);
+    }
+
+    /// The arrays of the output at hand have room for so many entries.
+    fn count(&mut self, entries: usize) {
+        let windows = self.merge.as_ref().map_or(0, Merge::bytes);
+        let each = size_of::<Moved>() + FileWriter::ENTRY_BYTES;
+        self.held.set(self.arrays + windows + entries * each);
     }
 
     /// Whether an entry is left; stands at a live one if so.
@@ -406,6 +421,7 @@ impl<'a, 'j> Merging<'a, 'j> {
                 merge.step()?;
                 if moved.len().is_multiple_of(64) {
                     self.progress(file.bytes());
+                    self.count(moved.capacity());
                 }
             }
             for (hash, key, interval, from) in self.tombstones.drain(..) {

@@ -26,6 +26,7 @@ use tracing::field::Empty;
 
 use super::core::{Core, Part, Signal, add, get};
 use crate::error::{Error, Result};
+use crate::in_use::InUse;
 use crate::io::is_unreadable;
 use crate::observe::Timed;
 use crate::ssd::compaction::{Candidate, Limits, choose, may_be_due};
@@ -72,6 +73,8 @@ pub struct Compactor {
     compactions: AtomicU64,
     failures: AtomicU64,
     written_bytes: AtomicU64,
+    /// Buffers and arrays of those that run.
+    in_use: InUse,
 }
 
 impl Part for Compactor {
@@ -89,6 +92,7 @@ impl Part for Compactor {
         stats.compaction_written_bytes = written;
         stats.written_bytes += written;
         stats.compactions = get(&self.compactions);
+        stats.compaction_bytes = self.in_use.bytes();
         stats.compaction_failures = get(&self.failures);
         stats.directories_paused = self.turns.paused().iter().filter(|p| **p).count() as u64;
     }
@@ -106,6 +110,7 @@ impl Compactor {
             compactions: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             written_bytes: AtomicU64::new(0),
+            in_use: InUse::default(),
         }
     }
 

@@ -95,8 +95,14 @@ impl Core {
         stats.publisher_panics = self.publisher.panics();
         for cell in &self.shards {
             let shard = cell.lock();
-            for (table, stats) in shard.tables.iter().zip(&mut stats.tables) {
-                table.count(stats);
+            for (table, of_table) in shard.tables.iter().zip(&mut stats.tables) {
+                table.count(of_table);
+                let parts = table.cache.parts();
+                stats.cache_row_bytes += parts.rows;
+                stats.cache_state_bytes += parts.states;
+                stats.cache_hash_table_bytes += parts.hash_table;
+                stats.cache_order_bytes += parts.order;
+                stats.cache_frequency_bytes += parts.frequencies;
             }
         }
         for table in &stats.tables {
@@ -136,6 +142,7 @@ impl Core {
             queues: io.queues,
             plain_queues: io.plain_queues,
             rings_lost: io.rings_lost,
+            snapshot_buffer_bytes: self.ssd.snapshots.in_use.bytes(),
             queue_buffers: io.buffers,
             registered_buffers: io.registered_buffers,
             files: usage.files,

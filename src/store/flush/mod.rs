@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use super::compact::Compactor;
 use super::core::{Core, Part, Signal, Stretch, Table, get};
 use crate::error::{Error, Result};
+use crate::in_use::InUse;
 use crate::io::Queue;
 use crate::ssd::poison::Watched;
 use crate::stats::{Stats, Wait};
@@ -66,6 +67,8 @@ pub struct Flusher {
     waiting: AtomicUsize,
     /// Memory of the writer's buffers.
     buffer_bytes: u64,
+    /// Arrays of the files that are being written.
+    in_use: InUse,
     flushes: AtomicU64,
     written_bytes: AtomicU64,
 }
@@ -78,7 +81,9 @@ impl Part for Flusher {
     fn count(&self, stats: &mut Stats) {
         stats.flushes = get(&self.flushes);
         stats.written_bytes += get(&self.written_bytes);
+        stats.write_buffer_bytes = self.buffer_bytes;
         stats.buffer_bytes += self.buffer_bytes;
+        stats.flush_bytes = self.in_use.bytes();
     }
 }
 
@@ -109,6 +114,7 @@ impl Flusher {
             low: Signal::default(),
             waiting: AtomicUsize::new(0),
             buffer_bytes: (writers * depth * bytes) as u64,
+            in_use: InUse::default(),
             flushes: AtomicU64::new(0),
             written_bytes: AtomicU64::new(0),
         })

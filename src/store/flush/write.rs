@@ -179,6 +179,10 @@ impl Flusher {
         let expected = self.bytes_of(picked);
         let rows = picked.iter().map(|p| p.victims.len()).sum();
         let mut written = Vec::with_capacity(rows);
+        // Beside it the victims, and the keys that the file will list.
+        let each = size_of::<Written>() + size_of::<Victim>() + FileWriter::ENTRY_BYTES;
+        let mut held = self.in_use.begin();
+        held.set(rows * each);
         let result = self.fill_file(queue, directory, picked, expected + 16384, &mut written);
         let rows = written.iter().filter(|w| w.entry.is_some()).count() as u64;
         match result {

@@ -178,7 +178,9 @@ impl Part for Workers {
     fn wake(&self) {}
 
     fn count(&self, stats: &mut Stats) {
-        stats.buffer_bytes += self.bytes();
+        stats.read_buffer_bytes = self.bytes();
+        stats.buffer_bytes += stats.read_buffer_bytes;
+        stats.array_bytes = self.arrays.bytes();
     }
 }
 

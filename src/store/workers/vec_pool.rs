@@ -37,6 +37,13 @@ impl<T> VecPool<T> {
         array
     }
 
+    /// Memory of the arrays that are kept.
+    fn bytes(&self) -> usize {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let elements: usize = kept.iter().map(Vec::capacity).sum();
+        elements * size_of::<T>()
+    }
+
     /// Takes an array back.
     pub fn put(&self, mut array: Vec<T>) {
         array.clear();
@@ -83,6 +90,18 @@ pub struct BatchArrays {
 }
 
 impl BatchArrays {
+    /// Memory of the arrays that are kept.
+    pub fn bytes(&self) -> u64 {
+        let all = self.shards.bytes()
+            + self.numbers.bytes()
+            + self.hashes.bytes()
+            + self.slots.bytes()
+            + self.kept.bytes()
+            + self.counts.bytes()
+            + self.targets.bytes();
+        all as u64
+    }
+
     /// Arrays for where rows are copied to: one per shard, for so many rows in all.
     pub fn take_targets<'a>(&self, rows: usize, shards: usize) -> Vec<Vec<&'a mut [f32]>> {
         let share = share(rows, shards);
@@ -133,5 +152,6 @@ mod tests {
         assert_eq!(pool.take(0).capacity(), 0);
         (0..2 * KEPT_MAX).for_each(|_| pool.put(Vec::with_capacity(1)));
         assert_eq!(pool.0.lock().unwrap().len(), KEPT_MAX);
+        assert_eq!(pool.bytes(), KEPT_MAX * 8);
     }
 }

@@ -22,6 +22,9 @@ _hps__bench() {
             hps__bench,hot-table)
                 cmd="hps__bench__subcmd__hot__subcmd__table"
                 ;;
+            hps__bench,memory)
+                cmd="hps__bench__subcmd__memory"
+                ;;
             hps__bench,paired)
                 cmd="hps__bench__subcmd__paired"
                 ;;
@@ -33,6 +36,9 @@ _hps__bench() {
                 ;;
             hps__bench__subcmd__help,hot-table)
                 cmd="hps__bench__subcmd__help__subcmd__hot__subcmd__table"
+                ;;
+            hps__bench__subcmd__help,memory)
+                cmd="hps__bench__subcmd__help__subcmd__memory"
                 ;;
             hps__bench__subcmd__help,paired)
                 cmd="hps__bench__subcmd__help__subcmd__paired"
@@ -47,7 +53,7 @@ _hps__bench() {
 
     case "${cmd}" in
         hps__bench)
-            opts="-h -V --rows --dim --optimizer --batch --zipf --cache-mib --memory-mib --threads --seconds --warmup-seconds --rounds --dir --keep --seed --depth --checkpoint-every --churn-seconds --shards --io-depth --file-mib --space-bound --tiny --json --plot --trace --child --help --version load pull-hit push-hit pull-miss tables train train-memory first-touch checkpoint reopen compaction index growth w1 w2a w2b w3 w4 w5 all replay hot-table paired help"
+            opts="-h -V --rows --dim --optimizer --batch --zipf --cache-mib --memory-mib --threads --seconds --warmup-seconds --rounds --dir --keep --seed --depth --checkpoint-every --churn-seconds --shards --io-depth --file-mib --space-bound --tiny --json --plot --trace --child --help --version load pull-hit push-hit pull-miss tables train train-memory first-touch checkpoint reopen compaction index growth w1 w2a w2b w3 w4 w5 all replay hot-table memory paired help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -153,7 +159,7 @@ _hps__bench() {
             return 0
             ;;
         hps__subcmd__bench__subcmd__help)
-            opts="replay hot-table paired help"
+            opts="replay hot-table memory paired help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -181,6 +187,20 @@ _hps__bench() {
             return 0
             ;;
         hps__subcmd__bench__subcmd__help__subcmd__hot__subcmd__table)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        hps__subcmd__bench__subcmd__help__subcmd__memory)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -242,6 +262,60 @@ _hps__bench() {
                     return 0
                     ;;
                 --shards)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --threads)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --seed)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        hps__subcmd__bench__subcmd__memory)
+            opts="-h --rows --dim --batch --zipf --cache-mib --seconds --checkpoint-every --threads --dir --seed --load-only --tiny --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --rows)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --dim)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --batch)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --zipf)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cache-mib)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --seconds)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --checkpoint-every)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

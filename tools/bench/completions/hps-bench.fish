@@ -60,6 +60,7 @@ complete -c hps-bench -n "__fish_hps_bench_needs_command" -s h -l help -d 'Print
 complete -c hps-bench -n "__fish_hps_bench_needs_command" -s V -l version -d 'Print version'
 complete -c hps-bench -n "__fish_hps_bench_needs_command" -a "replay" -d 'Replays keys through the store\'s cache and through others with as many rows, and as many bytes'
 complete -c hps-bench -n "__fish_hps_bench_needs_command" -a "hot-table" -d 'Hits of a store with 26 tables, of which another is hot from the middle on'
+complete -c hps-bench -n "__fish_hps_bench_needs_command" -a "memory" -d 'What each byte of a store is for while it trains, and what the process really holds'
 complete -c hps-bench -n "__fish_hps_bench_needs_command" -a "paired" -d 'Compares two builds of hps-bench, run by turns: is the new one slower?'
 complete -c hps-bench -n "__fish_hps_bench_needs_command" -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand replay" -l zipf -d 'Draw the trace instead, zipf with this exponent; 0: uniform' -r
@@ -94,6 +95,20 @@ complete -c hps-bench -n "__fish_hps_bench_using_subcommand hot-table" -l seed -
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand hot-table" -l tiny -d 'Small enough for a test: the figures mean nothing'
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand hot-table" -l json -d 'Print, as the last line, a JSON object'
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand hot-table" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand memory" -l rows -d 'Rows of the store. [default: 8000000; tiny 20000]' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand memory" -l dim -d 'Weights of a row; AdaGrad doubles them' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand memory" -l batch -d 'Samples of a batch, before duplicates are taken out. [default: 32768; tiny 1024]' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand memory" -l zipf -d 'Exponent of the key distribution; 0: uniform' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand memory" -l cache-mib -d 'Cache of the store in MiB. [default: a fifth of the rows\' bytes]' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand memory" -l seconds -d 'Seconds of training. [default: 60; tiny 0.5]' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand memory" -l checkpoint-every -d 'Batches between checkpoints; 0: none' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand memory" -l threads -d 'Threads of the store' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand memory" -l dir -d 'Directory for the store, made if missing. [default: a temporary one, removed]' -r -F
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand memory" -l seed -d 'Seed of keys and draws' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand memory" -l load-only -d 'Internal: load the store into --dir, leave it there, and end'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand memory" -l tiny -d 'Small enough for a test: the figures mean nothing'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand memory" -l json -d 'Print, as the last line, a JSON object'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand memory" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand paired" -l pairs -d 'Pairs that count; one more comes first. [default: 15; tiny 3]' -r
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand paired" -l workloads -d 'What to compare, with commas between' -r -f -a "pull-hit\t'Pulls of resident rows'
 push-hit\t'Pushes to resident rows'
@@ -113,7 +128,8 @@ complete -c hps-bench -n "__fish_hps_bench_using_subcommand paired" -l beside -d
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand paired" -l tiny -d 'Small enough for a test: the figures mean nothing'
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand paired" -l json -d 'Print, as the last line, a JSON array with one object per figure'
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand paired" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c hps-bench -n "__fish_hps_bench_using_subcommand help; and not __fish_seen_subcommand_from replay hot-table paired help" -f -a "replay" -d 'Replays keys through the store\'s cache and through others with as many rows, and as many bytes'
-complete -c hps-bench -n "__fish_hps_bench_using_subcommand help; and not __fish_seen_subcommand_from replay hot-table paired help" -f -a "hot-table" -d 'Hits of a store with 26 tables, of which another is hot from the middle on'
-complete -c hps-bench -n "__fish_hps_bench_using_subcommand help; and not __fish_seen_subcommand_from replay hot-table paired help" -f -a "paired" -d 'Compares two builds of hps-bench, run by turns: is the new one slower?'
-complete -c hps-bench -n "__fish_hps_bench_using_subcommand help; and not __fish_seen_subcommand_from replay hot-table paired help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand help; and not __fish_seen_subcommand_from replay hot-table memory paired help" -f -a "replay" -d 'Replays keys through the store\'s cache and through others with as many rows, and as many bytes'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand help; and not __fish_seen_subcommand_from replay hot-table memory paired help" -f -a "hot-table" -d 'Hits of a store with 26 tables, of which another is hot from the middle on'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand help; and not __fish_seen_subcommand_from replay hot-table memory paired help" -f -a "memory" -d 'What each byte of a store is for while it trains, and what the process really holds'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand help; and not __fish_seen_subcommand_from replay hot-table memory paired help" -f -a "paired" -d 'Compares two builds of hps-bench, run by turns: is the new one slower?'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand help; and not __fish_seen_subcommand_from replay hot-table memory paired help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'

@@ -146,6 +146,11 @@ pub enum Command {
     /// their bytes. Beside the hit rate of each five batches stands that of the best fixed split of the
     /// same bytes between the tables, found by simulation.
     HotTable(crate::hot_table::run::HotTableArgs),
+    /// What each byte of a store is for while it trains, and what the process really holds.
+    ///
+    /// A line for each purpose, in all and for each row in memory or each key; beside them VmRSS, VmHWM
+    /// and RssAnon of the process, and what is in neither.
+    Memory(crate::memory_table::MemoryArgs),
     /// Compares two builds of hps-bench, run by turns: is the new one slower?
     ///
     /// Work in memory is judged by rows a second, which may fall to 0.97; work on the device by what a
@@ -257,6 +262,12 @@ pub(crate) fn theta(text: &str) -> std::result::Result<f64, String> {
 }
 
 impl Args {
+    /// The flags of a run that names one workload and nothing else.
+    pub(crate) fn of_workload(name: &str, tiny: bool) -> Args {
+        let tiny = tiny.then_some("--tiny");
+        Args::parse_from(["hps-bench", name].into_iter().chain(tiny))
+    }
+
     /// The workloads that names and groups stand for, each once, in the order they were given.
     #[must_use]
     pub fn jobs(&self) -> Vec<Job> {

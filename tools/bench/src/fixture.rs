@@ -46,15 +46,22 @@ impl Fixture {
     /// # Errors
     /// When it can't be made.
     pub fn new(args: &Args) -> Result<Fixture> {
-        let (root, temporary) = match &args.dir {
-            Some(dir) => (dir.clone(), None),
+        Fixture::at(args.dir.as_deref(), args.keep)
+    }
+
+    /// The same without the other flags; with `keep` the loaded store stays.
+    ///
+    /// # Errors
+    /// When it can't be made.
+    pub fn at(dir: Option<&Path>, keep: bool) -> Result<Fixture> {
+        let (root, temporary) = match dir {
+            Some(dir) => (dir.to_path_buf(), None),
             None => {
                 let made = tempfile::tempdir().context("make a temporary directory")?;
                 (made.path().to_path_buf(), Some(made))
             }
         };
         fs::create_dir_all(&root).with_context(|| format!("make {}", root.display()))?;
-        let keep = args.keep;
         Ok(Fixture {
             root,
             keep,

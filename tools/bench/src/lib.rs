@@ -4,6 +4,7 @@
 //! - `keys`, `pipeline` and `limits` know no workload: others measure with them, too.
 //! - `paired`: is a new build slower than an old one?
 //! - `trace`: recorded or drawn keys, replayed through cache policies.
+//! - `memory_table`: what is each byte of an open store for?
 //! - `hot_table`: does the cache follow the table that is hot?
 //! - `peers` (feature): other stores under the same workloads.
 
@@ -15,6 +16,7 @@ pub mod hot_table;
 pub mod keys;
 pub mod limits;
 pub mod machine;
+pub mod memory_table;
 pub mod model;
 pub mod paired;
 #[cfg(feature = "peers")]
@@ -41,6 +43,7 @@ pub fn run(args: &Args) -> Result<Exit> {
     match (&args.command, &args.child) {
         (Some(args::Command::Replay(replay)), _) => trace::replay(replay)?,
         (Some(args::Command::HotTable(hot)), _) => hot_table::run::run(hot)?,
+        (Some(args::Command::Memory(memory)), _) => memory_table::run(memory)?,
         (Some(args::Command::Paired(paired)), _) => return paired::run(paired),
         (None, Some(store)) => workloads::reopen::child(args, store)?,
         (None, None) => measure(args)?,

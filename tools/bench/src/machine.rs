@@ -33,6 +33,12 @@ pub fn rss_bytes() -> u64 {
     proc_bytes("/proc/self/status", "VmRSS:")
 }
 
+/// Bytes of this process in memory that are of no file.
+#[must_use]
+pub fn anonymous_bytes() -> u64 {
+    proc_bytes("/proc/self/status", "RssAnon:")
+}
+
 /// Bytes of this process in huge pages.
 #[must_use]
 pub fn huge_bytes() -> u64 {
@@ -130,6 +136,7 @@ mod tests {
     fn memory_of_this_process_is_read() {
         let block = std::hint::black_box(vec![1u8; 64 << 20]);
         assert!(rss_bytes() > 64 << 20 && peak_rss_bytes() >= rss_bytes());
+        assert!((64 << 20..=rss_bytes()).contains(&anonymous_bytes()));
         drop(block);
         let text = "VmHWM:\t    123 kB\nVmRSS:\t 7 kB\n";
         assert_eq!((kib_field(text, "VmRSS:"), kib_field(text, "No:")), (7, 0));

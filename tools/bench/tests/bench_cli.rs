@@ -219,6 +219,50 @@ fn the_hits_of_a_store_are_told_beside_the_best_split_of_its_bytes() {
     );
 }
 
+#[test]
+fn memory_is_told_by_purpose_beside_what_the_process_holds() {
+    let output = Command::new(env!("CARGO_BIN_EXE_hps-bench"))
+        .args(["memory", "--tiny", "--json", "--checkpoint-every", "2"])
+        .output()
+        .unwrap();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{out}\n{err}");
+    let told: Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
+    let lines = told["lines"].as_object().unwrap();
+    let number = |value: &Value| value.as_u64().unwrap();
+    let sum: u64 = lines.values().map(|line| number(&line["bytes"])).sum();
+    assert_eq!(sum, number(&told["counted"]));
+    for (name, line) in lines {
+        assert!(
+            number(&line["bytes"]) <= number(&line["most"]),
+            "{name} of {told}"
+        );
+    }
+    for name in [
+        "rows",
+        "states",
+        "hash_table",
+        "index",
+        "read_buffers",
+        "write_buffers",
+    ] {
+        assert!(number(&lines[name]["bytes"]) > 0, "{name} of {told}");
+    }
+    // Dim 64 and as many of AdaGrad's.
+    let rows = number(&lines["rows"]["bytes"]) / number(&told["rows"]);
+    assert!((512..600).contains(&rows), "{rows} of {told}");
+    assert!(
+        number(&lines["flushes"]["most"]) > 0,
+        "checkpoints wrote: {told}"
+    );
+    assert_eq!(
+        number(&lines["flushes"]["bytes"]),
+        0,
+        "none runs at the end: {told}"
+    );
+    assert!(number(&told["peak_rss"]) >= number(&told["rss"]), "{told}");
+}
+
 /// Whether a run had to load rows.
 fn loads(args: &[&str]) -> bool {
     let output = bench(args);

@@ -28,6 +28,7 @@ fn help_and_versions_read_as_they_did() {
         "hps-bench-hot-table-help",
         &["hot-table", "--help"],
     );
+    bench(&mut cases, "hps-bench-memory-help", &["memory", "--help"]);
     cases.end();
 }
 

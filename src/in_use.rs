@@ -1,0 +1,68 @@
+//! How much memory does work hold that runs now?
+//!
+//! A flush, a compaction or an index snapshot takes buffers and arrays when it begins and frees them
+//! when it ends. They are counted here, so that the store can tell its memory by purpose.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes held by all work of one kind.
+#[derive(Debug, Default)]
+pub struct InUse(AtomicU64);
+
+impl InUse {
+    /// Bytes held now.
+    pub fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Counts nothing yet for work that begins.
+    pub fn begin(&self) -> HeldBytes<'_> {
+        HeldBytes { all: self, own: 0 }
+    }
+}
+
+/// What one piece of work holds; nothing when this is dropped.
+#[derive(Debug)]
+pub struct HeldBytes<'a> {
+    all: &'a InUse,
+    own: u64,
+}
+
+impl HeldBytes<'_> {
+    /// It holds so many bytes now.
+    pub fn set(&mut self, bytes: usize) {
+        let bytes = bytes as u64;
+        match bytes.checked_sub(self.own) {
+            Some(more) => self.all.0.fetch_add(more, Ordering::Relaxed),
+            None => self.all.0.fetch_sub(self.own - bytes, Ordering::Relaxed),
+        };
+        self.own = bytes;
+    }
+}
+
+impl Drop for HeldBytes<'_> {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_each_work_holds_is_counted_until_it_ends() {
+        let all = InUse::default();
+        let mut first = all.begin();
+        first.set(100);
+        {
+            let mut second = all.begin();
+            second.set(7);
+            first.set(30);
+            assert_eq!(all.bytes(), 37);
+        }
+        assert_eq!(all.bytes(), 30);
+        drop(first);
+        assert_eq!(all.bytes(), 0);
+    }
+}
