@@ -74,11 +74,16 @@ impl Flusher {
     pub(super) fn write_files(&self, writer: &mut Writer, picked: Vec<Picked>) -> Result<u64> {
         let mut picked = Some(picked);
         let mark = self.core.changes.mark();
+        // Between a cut and its capture only rows are written that are the checkpoint's. Neither comes
+        // to its end meanwhile: the writer's role is held.
+        let (_, frozen) = self.core.shards[0].lock().intervals();
         let (written, result) = self.write_all(writer, false, &mut || picked.take());
         if written > 0 {
             // Also where another file failed: these rows are dirty no more.
             add(&self.flushes, 1);
-            self.core.changes.flushed(mark, written);
+            if frozen.is_none() {
+                self.core.changes.flushed(mark, written);
+            }
         }
         result.map(|()| written)
     }
