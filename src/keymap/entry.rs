@@ -1,7 +1,8 @@
 //! How is one entry kept? In 11 bytes where that is possible, else in 16.
 //!
-//! A value is a location as the index has it: a 24-bit file slot at bit 40, a tombstone bit at 39, a
-//! 32-bit entry number. Bits 32 to 38 are zero ([`SPARE_BITS`]).
+//! A value is a location as the index has it, and a class: a 24-bit file slot at bit 40, a tombstone bit
+//! at 39, the class at 35 ([`CLASS_BITS`]), a 32-bit entry number. Other bits are zero
+//! ([`SPARE_BITS`]).
 //!
 //! ```text
 //! narrow, 11 bytes    remainder 6 | packed value 5
@@ -9,7 +10,7 @@
 //!
 //! packed value        bits 0 to e   the entry number          e: of the segment's packing
 //!                     e to 35       the file slot
-//!                     35 to 39      zero
+//!                     35 to 39      the class, as in the value
 //!                     39            tombstone, as in the value
 //! ```
 //!
@@ -17,15 +18,21 @@
 //!   of the segment and the bucket. So an entry is always of one hash alone.
 //! - What does not fit makes its segment wide, and is never an error.
 
-use super::pool::Pool;
-
 /// Bits of a value that are zero.
-pub const SPARE_BITS: u64 = 0x7f << NUMBER_BITS;
+pub const SPARE_BITS: u64 = 7 << NUMBER_BITS;
+/// Where the class of a value begins, and its bits.
+pub const CLASS_SHIFT: u32 = 35;
+pub const CLASS_BITS: u64 = 15 << CLASS_SHIFT;
+/// Classes that there are.
+pub const CLASSES: usize = 16;
 /// Bits of an entry number.
 const NUMBER_BITS: u32 = 32;
-/// The tombstone of a value and of a packed one, and where the file slot of a value begins.
-const TOMBSTONE_BIT: u64 = 1 << 39;
+/// Class and tombstone, of a value and of a packed one alike, and where the file slot of a value begins.
+const ALIKE_BITS: u64 = CLASS_BITS | 1 << 39;
 const SLOT_SHIFT: u32 = 40;
+/// Where the class begins in its byte.
+const CLASS_BYTE_SHIFT: u32 = CLASS_SHIFT % 8;
+const CLASS_BYTE_BITS: u8 = 15 << CLASS_BYTE_SHIFT;
 /// Bits of a narrow entry's remainder.
 pub(super) const REMAINDER_BITS: u32 = 48;
 /// Bits that file slot and entry number share in a packed value.
@@ -60,14 +67,35 @@ impl Packing {
     #[inline]
     fn pack(self, value: u64) -> u64 {
         let number = value & u64::from(u32::MAX);
-        number | (value >> SLOT_SHIFT) << self.number_bits | (value & TOMBSTONE_BIT)
+        number | (value >> SLOT_SHIFT) << self.number_bits | (value & ALIKE_BITS)
     }
 
     #[inline]
     fn unpack(self, packed: u64) -> u64 {
         let shared = packed & ((1 << SHARED_BITS) - 1);
         let number = shared & ((1 << self.number_bits) - 1);
-        number | (packed & TOMBSTONE_BIT) | (shared >> self.number_bits) << SLOT_SHIFT
+        number | (packed & ALIKE_BITS) | (shared >> self.number_bits) << SLOT_SHIFT
+    }
+}
+
+/// For each byte that holds a class what it is when the classes are replaced by those of a table.
+#[derive(Debug)]
+pub(super) struct ClassBytes([u8; 256]);
+
+impl ClassBytes {
+    pub(super) fn new(classes: &[u8; CLASSES]) -> ClassBytes {
+        let mut bytes = [0; 256];
+        for (old, new) in (0u8..=u8::MAX).zip(&mut bytes) {
+            let class = classes[usize::from((old & CLASS_BYTE_BITS) >> CLASS_BYTE_SHIFT)];
+            *new = (old & !CLASS_BYTE_BITS) | (class << CLASS_BYTE_SHIFT);
+        }
+        ClassBytes(bytes)
+    }
+
+    #[inline]
+    pub(super) fn replace<F: Form>(&self, entry: &mut F::Entry) {
+        let byte = F::class_byte(entry);
+        *byte = self.0[usize::from(*byte)];
     }
 }
 
@@ -82,6 +110,14 @@ pub(super) trait Form: Sized {
     fn remainder(entry: &Self::Entry) -> u64;
     fn value(entry: &Self::Entry, packing: Packing) -> u64;
     fn new(remainder: u64, value: u64, packing: Packing) -> Self::Entry;
+    /// The byte of an entry that holds the class: its bits 3 to 7.
+    fn class_byte(entry: &mut Self::Entry) -> &mut u8;
+
+    #[inline]
+    fn set_class(entry: &mut Self::Entry, class: u8) {
+        let byte = Self::class_byte(entry);
+        *byte = (*byte & !CLASS_BYTE_BITS) | (class << CLASS_BYTE_SHIFT);
+    }
 }
 
 /// 6 bytes of the offset and 5 of the value.
@@ -91,13 +127,6 @@ pub(super) struct Narrow;
 /// 8 bytes of the offset and 8 of the value; there is nothing to pack.
 #[derive(Debug)]
 pub(super) struct Wide;
-
-/// The pools of both forms.
-#[derive(Debug, Default)]
-pub(super) struct Pools {
-    pub(super) narrow: Pool<Narrow>,
-    pub(super) wide: Pool<Wide>,
-}
 
 impl Form for Narrow {
     type Entry = [u8; 11];
@@ -121,6 +150,11 @@ impl Form for Narrow {
         let [a, b, c, d, e, f, ..] = remainder.to_le_bytes();
         let [g, h, i, j, k, ..] = packing.pack(value).to_le_bytes();
         [a, b, c, d, e, f, g, h, i, j, k]
+    }
+
+    #[inline]
+    fn class_byte(entry: &mut [u8; 11]) -> &mut u8 {
+        &mut entry[10]
     }
 }
 
@@ -146,5 +180,10 @@ impl Form for Wide {
         let [a, b, c, d, e, f, g, h] = remainder.to_le_bytes();
         let [i, j, k, l, m, n, o, p] = value.to_le_bytes();
         [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
+    }
+
+    #[inline]
+    fn class_byte(entry: &mut [u8; 16]) -> &mut u8 {
+        &mut entry[12]
     }
 }

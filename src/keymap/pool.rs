@@ -10,7 +10,7 @@
 //!   except for a small one, which saves a map at a chunk's edge from doing so in turns.
 //! - Every chunk with room is in `open` exactly once.
 
-use super::entry::{Form, Packing};
+use super::entry::{Form, Narrow, Packing, Wide};
 use crate::units::narrow;
 
 pub(super) const BLOCK_ENTRIES: usize = 16;
@@ -36,6 +36,13 @@ const PAGE_BYTES: usize = 4096;
 const END: u32 = u32::MAX;
 
 pub(super) type Block<F> = [<F as Form>::Entry; BLOCK_ENTRIES];
+
+/// The pools of both forms.
+#[derive(Debug, Default)]
+pub(super) struct Pools {
+    pub(super) narrow: Pool<Narrow>,
+    pub(super) wide: Pool<Wide>,
+}
 
 #[derive(Debug)]
 struct Chunk<F: Form> {

@@ -1,7 +1,7 @@
 //! How do the entries of one segment lie? Sorted and without gaps, in blocks, with a table of buckets.
 
-use super::entry::{Form, Narrow, Packing, Pools, REMAINDER_BITS, Wide};
-use super::pool::{BLOCK_ENTRIES, Block, NONE, Pool};
+use super::entry::{ClassBytes, Form, Narrow, Packing, REMAINDER_BITS, Wide};
+use super::pool::{BLOCK_ENTRIES, Block, NONE, Pool, Pools};
 use super::range::Range;
 use crate::pages::prefetch;
 
@@ -270,6 +270,54 @@ impl Segment {
         let bucket = self.bucket(position);
         self.ends[bucket + 1..].iter_mut().for_each(|end| *end -= 1);
         Some(F::value(&old, packing))
+    }
+
+    /// Changes the class of one entry; false if there is none.
+    #[inline]
+    pub(super) fn set_class<F: Form>(
+        &self,
+        pool: &mut Pool<F>,
+        (position, offset): (u64, u64),
+        class: u8,
+    ) -> bool {
+        let Some(at) = self.locate(pool, position, offset & F::REMAINDER) else {
+            return false;
+        };
+        if let Some(block) = pool.get_mut(self.blocks[at / BLOCK_ENTRIES]) {
+            F::set_class(&mut block[at % BLOCK_ENTRIES], class);
+        }
+        true
+    }
+
+    /// Announces all entries.
+    pub(super) fn announce_all(&self, pools: &Pools) {
+        for number in &self.blocks[..self.len().div_ceil(BLOCK_ENTRIES)] {
+            match self.kind {
+                Kind::Nested => {}
+                Kind::Wide => pools
+                    .wide
+                    .get(*number)
+                    .into_iter()
+                    .for_each(prefetch_line_of),
+                Kind::Narrow(_) => pools
+                    .narrow
+                    .get(*number)
+                    .into_iter()
+                    .for_each(prefetch_line_of),
+            }
+        }
+    }
+
+    /// Replaces the classes of all entries.
+    pub(super) fn replace_classes<F: Form>(&self, pool: &mut Pool<F>, classes: &ClassBytes) {
+        for number in &self.blocks[..self.len().div_ceil(BLOCK_ENTRIES)] {
+            if let Some(block) = pool.get_mut(*number) {
+                // What is behind the last entry is arbitrary, and stays so.
+                block
+                    .iter_mut()
+                    .for_each(|entry| classes.replace::<F>(entry));
+            }
+        }
     }
 
     /// Adds the entries, as offset and value, to those of `entries`; `prefix`: of the segment.

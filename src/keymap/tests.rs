@@ -62,9 +62,13 @@ fn dense_runs_of_hashes_cost_levels_and_not_memory() {
     assert!(map.bytes() < 51_200 * 140, "{} bytes", map.bytes());
 }
 
-/// Locations as a store of 180 000 rows a file has them.
+/// Locations as a store of 180 000 rows a file has them, with a class.
 fn location(key: u64) -> u64 {
-    ((key / 180_000) << 40) | ((key % 7 / 6) << 39) | (key % 180_000)
+    ((key / 180_000) << 40) | ((key % 7 / 6) << 39) | ((key % 13) << CLASS_SHIFT) | (key % 180_000)
+}
+
+fn with_class(value: u64, class: u8) -> u64 {
+    (value & !CLASS_BITS) | (u64::from(class) << CLASS_SHIFT)
 }
 
 /// The range of one of so many shards, and some hashes in it.
@@ -254,7 +258,7 @@ fn a_value_that_does_not_fit_widens_its_segment_alone() {
 #[test]
 #[should_panic(expected = "location")]
 fn a_value_that_is_no_location_is_refused() {
-    KeyMap::new(0, 9).insert(5, 1 << 38);
+    KeyMap::new(0, 9).insert(5, 1 << 34);
 }
 
 #[test]
@@ -448,21 +452,124 @@ fn values() -> impl Strategy<Value = u64> {
     ]
 }
 
+/// The classes that follow these.
+const NEXT: [u8; CLASSES] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 0];
+
+fn class_of(value: u64) -> u8 {
+    u8::try_from((value & CLASS_BITS) >> CLASS_SHIFT).unwrap()
+}
+
+#[test]
+fn a_round_over_all_classes_meets_each_entry_once_while_segments_are_split() {
+    // Wide and narrow ones, some in nested maps; a range that is no power of two.
+    let (low, high) = (u64::MAX / 3, u64::MAX / 3 * 2);
+    let inside = |hash: &u64| (low..=high).contains(hash);
+    let mut map = KeyMap::new(low, high);
+    let mut model = BTreeMap::new();
+    let dense = (0..5000).map(|i| low + (7 << 50) + i);
+    for hash in (0..600_000).map(mix64).filter(inside).chain(dense) {
+        map.insert(hash, location(hash >> 40));
+        model.insert(hash, location(hash >> 40));
+    }
+    for hash in model.keys().step_by(700) {
+        map.insert(*hash, 0xff_ffff << 40 | 0xffff_ffff);
+    }
+    let before: Vec<(u64, u64)> = map.iter_ordered().collect();
+    assert!(!map.nested.is_empty());
+    let mut later = (600_000..).map(mix64).filter(inside);
+    let (mut from, mut steps, mut worst) = (0, 0, 0);
+    while let Some(next) = map.replace_classes(from, 1000, &NEXT) {
+        assert!(next > from && inside(&next));
+        let met = before.partition_point(|x| x.0 < next) - before.partition_point(|x| x.0 < from);
+        worst = worst.max(met);
+        steps += 1;
+        from = next;
+        for hash in later.by_ref().take(1500) {
+            map.insert(hash, 0);
+        }
+    }
+    assert!(
+        steps > before.len() / 1300 && worst < 1300,
+        "{steps} steps of up to {worst}"
+    );
+    for (hash, value) in before {
+        let expected = with_class(value, NEXT[usize::from(class_of(value))]);
+        assert_eq!(map.get(hash), Some(expected), "{hash:#x}");
+    }
+}
+
+#[test]
+fn a_round_ends_where_there_are_no_entries() {
+    let mut map = KeyMap::new(5, 5 + (1 << 40));
+    assert_eq!(map.replace_classes(0, 10, &NEXT), None);
+    map.insert(5, 0);
+    assert_eq!(map.replace_classes(0, 0, &NEXT), Some(5));
+    assert_eq!(map.replace_classes(5, 1, &NEXT), None);
+    assert_eq!(map.get(5), Some(1 << CLASS_SHIFT));
+    assert_eq!(map.replace_classes(u64::MAX, 1, &NEXT), None);
+    assert_eq!(map.get(5), Some(2 << CLASS_SHIFT));
+}
+
+#[test]
+fn a_round_may_begin_anywhere_and_ends_with_the_range() {
+    // The directory goes on behind the range, which is no power of two.
+    let (low, high) = (9, 9 + (5 << 40));
+    let hashes = (0..4000).map(|i| low + mix64(i) % (5 << 40));
+    let mut map = KeyMap::new(low, high);
+    for hash in hashes.clone() {
+        map.insert(hash, 0);
+    }
+    // Segments of more than one depth.
+    for i in 0..400 {
+        map.insert(low + (3 << 39) + i, 0);
+    }
+    for first in hashes.step_by(50) {
+        let before: Vec<(u64, u64)> = map.iter_ordered().collect();
+        let (mut from, mut steps) = (first, 0);
+        while let Some(next) = map.replace_classes(from, 1, &NEXT) {
+            assert!(next > from && (low..=high).contains(&next));
+            from = next;
+            steps += 1;
+        }
+        assert!(steps < map.segments.len() + 400);
+        for (hash, value) in before {
+            let next = with_class(value, NEXT[usize::from(class_of(value))]);
+            let now = map.get(hash).unwrap();
+            assert!(now == next || (hash < first && now == value), "{hash:#x}");
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "four bits")]
+fn a_class_of_five_bits_is_refused() {
+    KeyMap::new(0, 9).set_class(5, 16);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
     fn the_map_equals_a_btree(
-        operations in prop::collection::vec((hashes(), values(), 0u8..5), 1..9000),
+        operations in prop::collection::vec((hashes(), values(), 0u8..7), 1..9000),
     ) {
         let mut map = KeyMap::new(0, u64::MAX);
         let mut model = BTreeMap::new();
         for (hash, value, what) in operations {
             if what < 4 {
                 prop_assert_eq!(map.insert(hash, value), model.insert(hash, value));
-            } else {
+            } else if what == 4 {
                 prop_assert_eq!(map.remove(hash), model.remove(&hash));
+            } else {
+                let (old, class) = (model.get_mut(&hash), class_of(value));
+                prop_assert_eq!(map.set_class(hash, class), old.is_some());
+                old.into_iter().for_each(|old| *old = with_class(*old, class));
             }
+        }
+        check(&map, &model);
+        while map.replace_classes(0, usize::MAX, &NEXT).is_some() {}
+        for value in model.values_mut() {
+            *value = with_class(*value, NEXT[usize::from(class_of(*value))]);
         }
         check(&map, &model);
     }

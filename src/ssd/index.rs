@@ -5,17 +5,40 @@
 //! included, and no other.
 //!
 //! Invariants:
+//! - A key has a class beside its location: how often its row was used, for a row that is not in memory.
+//!   It is lost with the process. Who points a key to a new copy sets it to 0; a move keeps it.
 //! - Every change of a location goes through [`Index::repoint`] or [`Index::forget`], which keep
 //!   the stale counters of both files exact.
 
 use super::data_file::{DataFile, Location};
 use super::held::Tally;
-use crate::keymap::{ABSENT, Builder, KeyMap};
+use crate::keymap::{ABSENT, Builder, CLASS_BITS, CLASS_SHIFT, CLASSES, KeyMap};
 use crate::units::to_usize;
 use std::sync::Arc;
 
 /// Files by slot, as borrowed for a batch.
 pub type Files = [Option<Arc<DataFile>>];
+
+/// What an index says of a key that it knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IndexEntry(u64);
+
+impl IndexEntry {
+    /// Where the newest copy is.
+    #[inline]
+    #[must_use]
+    pub fn location(self) -> Location {
+        Location(self.0 & !CLASS_BITS)
+    }
+
+    /// The class, below [`CLASSES`].
+    #[inline]
+    #[must_use]
+    pub fn class(self) -> u8 {
+        let [class, ..] = ((self.0 & CLASS_BITS) >> CLASS_SHIFT).to_le_bytes();
+        class
+    }
+}
 
 /// hash → location. Nothing is asked of it with a lock taken or a call by pointer for each key.
 pub trait Index: Sized + std::fmt::Debug {
@@ -35,8 +58,19 @@ pub trait Index: Sized + std::fmt::Debug {
     #[must_use]
     fn get(&self, hash: u64) -> Option<Location>;
 
-    /// The locations of a batch, `None` for absent keys.
-    fn get_batch(&self, hashes: &[u64], out: &mut Vec<Option<Location>>);
+    /// Location and class of each key of a batch, `None` for absent keys.
+    fn get_batch(&self, hashes: &[u64], out: &mut Vec<Option<IndexEntry>>);
+
+    /// Sets the class of a key, if it is known: its row leaves memory.
+    fn set_class(&mut self, hash: u64, class: u8);
+
+    /// Replaces the class of each key by the table's, of about so many keys from the hash `from` on.
+    /// Returns where to go on, or that all are done; the next round begins with 0. A round meets each
+    /// key once, whatever comes between its steps.
+    ///
+    /// # Cost
+    /// Two to four nanoseconds a key.
+    fn replace_classes(&mut self, from: u64, keys: usize, classes: &[u8; CLASSES]) -> Option<u64>;
 
     /// Announces to the processor that [`Index::prefetch_line`] of a key is called soon.
     fn prefetch_segment(&self, hash: u64);
@@ -125,14 +159,24 @@ impl Index for KeyIndex {
 
     #[inline]
     fn get(&self, hash: u64) -> Option<Location> {
-        self.map.get(hash).map(Location)
+        self.map.get(hash).map(|found| IndexEntry(found).location())
     }
 
-    fn get_batch(&self, hashes: &[u64], out: &mut Vec<Option<Location>>) {
+    fn get_batch(&self, hashes: &[u64], out: &mut Vec<Option<IndexEntry>>) {
         let mut raw = vec![ABSENT; hashes.len()];
         self.map.get_batch(hashes, &mut raw);
         out.clear();
-        out.extend(raw.iter().map(|&v| (v != ABSENT).then_some(Location(v))));
+        let entry = |value: &u64| (*value != ABSENT).then_some(IndexEntry(*value));
+        out.extend(raw.iter().map(entry));
+    }
+
+    #[inline]
+    fn set_class(&mut self, hash: u64, class: u8) {
+        self.map.set_class(hash, class);
+    }
+
+    fn replace_classes(&mut self, from: u64, keys: usize, classes: &[u8; CLASSES]) -> Option<u64> {
+        self.map.replace_classes(from, keys, classes)
     }
 
     #[inline]
@@ -152,12 +196,7 @@ impl Index for KeyIndex {
         to: Location,
         tally: &mut Tally<'_>,
     ) -> Option<Location> {
-        let before = self.map.insert(hash, to.0).map(Location);
-        tally.add_live(file(files, to));
-        if let Some(old) = before {
-            tally.sub_live(file(files, old));
-        }
-        before
+        self.point(files, hash, IndexEntry(to.0), tally)
     }
 
     fn moved(
@@ -168,11 +207,14 @@ impl Index for KeyIndex {
         to: Location,
         tally: &mut Tally<'_>,
     ) -> bool {
-        if self.get(hash) != Some(from) {
-            return false;
+        match self.map.get(hash).map(IndexEntry) {
+            Some(old) if old.location() == from => {
+                let class = old.0 & CLASS_BITS;
+                self.point(files, hash, IndexEntry(to.0 | class), tally);
+                true
+            }
+            _ => false,
         }
-        self.repoint(files, hash, to, tally);
-        true
     }
 
     fn forget(&mut self, files: &Files, hash: u64, from: Location, tally: &mut Tally<'_>) -> bool {
@@ -186,8 +228,8 @@ impl Index for KeyIndex {
 
     fn forget_all(&mut self, files: &Files, range: (u64, u64)) {
         let mut entries = vec![0; files.len()];
-        for (_, location) in self.map.iter_ordered() {
-            entries[Location(location).slot().index()] += 1;
+        for (_, entry) in self.map.iter_ordered() {
+            entries[IndexEntry(entry).location().slot().index()] += 1;
         }
         for (file, entries) in files.iter().zip(entries) {
             if let Some(file) = file {
@@ -198,11 +240,28 @@ impl Index for KeyIndex {
     }
 }
 
-#[cfg(any(test, feature = "sim"))]
 impl KeyIndex {
+    fn point(
+        &mut self,
+        files: &Files,
+        hash: u64,
+        to: IndexEntry,
+        tally: &mut Tally<'_>,
+    ) -> Option<Location> {
+        let before = self.map.insert(hash, to.0);
+        let before = before.map(|old| IndexEntry(old).location());
+        tally.add_live(file(files, to.location()));
+        if let Some(old) = before {
+            tally.sub_live(file(files, old));
+        }
+        before
+    }
+
     /// Hash and location in hash order.
+    #[cfg(any(test, feature = "sim"))]
     pub fn iter(&self) -> impl Iterator<Item = (u64, Location)> + '_ {
-        self.map.iter_ordered().map(|(h, v)| (h, Location(v)))
+        let all = self.map.iter_ordered();
+        all.map(|(hash, entry)| (hash, IndexEntry(entry).location()))
     }
 }
 

@@ -34,8 +34,12 @@ fn every_change_of_a_location_counts_the_live_entries_of_both_files() {
     assert_eq!(index.keys(), 2);
     assert_eq!(index.bytes(), index.map.bytes() as u64);
     assert!(index.bytes() > 100);
-    let mut found = vec![Some(one(9))];
+    let mut found = vec![None];
     index.get_batch(&[999, 5, 100], &mut found);
+    let found: Vec<_> = found
+        .into_iter()
+        .map(|x| x.map(IndexEntry::location))
+        .collect();
     assert_eq!(found, [Some(one(1)), None, Some(two(5))]);
 
     // Only where it still points to what was moved, or is to be forgotten.
@@ -49,6 +53,57 @@ fn every_change_of_a_location_counts_the_live_entries_of_both_files() {
     assert_eq!((index.get(999), live(&files)), (None, [1, 0]));
     let all: Vec<(u64, Location)> = index.iter().collect();
     assert_eq!((all, index.keys()), (vec![(100, one(7))], 1));
+}
+
+#[test]
+fn a_class_goes_with_its_key_until_a_new_copy_is_written() {
+    let place = Place::new();
+    let files = files(&place);
+    let first = files[1].clone().unwrap();
+    let mut tally = Tally::of(&first);
+    let [one, two] =
+        [1, 2].map(|slot| move |entry| Location::new(FileSlot::new(slot), true, entry));
+    let class = |index: &KeyIndex, hash| {
+        let mut found = Vec::new();
+        index.get_batch(&[hash], &mut found);
+        found[0].map(IndexEntry::class)
+    };
+    let mut index = KeyIndex::new((100, 999));
+    for (entry, hash) in [100, 500, 999].into_iter().enumerate() {
+        index.repoint(&files, hash, one(u32::try_from(entry).unwrap()), &mut tally);
+    }
+    assert_eq!(class(&index, 500), Some(0));
+    index.set_class(500, 15);
+    index.set_class(999, 3);
+    index.set_class(501, 9);
+    assert_eq!(
+        [100, 500, 501, 999].map(|hash| class(&index, hash)),
+        [Some(0), Some(15), None, Some(3)]
+    );
+    assert_eq!((index.get(500), index.keys()), (Some(one(1)), 3));
+    // The place of a key is compared, its class is not; a move takes the class along.
+    assert!(index.moved(&files, 500, one(1), two(4), &mut tally));
+    assert_eq!(
+        (index.get(500), class(&index, 500)),
+        (Some(two(4)), Some(15))
+    );
+    assert_eq!(live(&files), [2, 1]);
+    assert!(index.iter().any(|entry| entry == (500, two(4))));
+    // A round halves them all; 0 begins one.
+    let half = std::array::from_fn(|class| u8::try_from(class / 2).unwrap());
+    assert_eq!(index.replace_classes(0, 1000, &half), None);
+    assert_eq!(
+        [100, 500, 999].map(|hash| class(&index, hash)),
+        [Some(0), Some(7), Some(1)]
+    );
+    // A new copy begins anew, and says where the old one was.
+    assert_eq!(index.repoint(&files, 500, one(7), &mut tally), Some(two(4)));
+    assert_eq!(class(&index, 500), Some(0));
+    assert!(index.forget(&files, 999, one(2), &mut tally));
+    assert_eq!((index.get(999), live(&files)), (None, [2, 0]));
+    index.set_class(100, 8);
+    index.forget_all(&files, (100, 999));
+    assert_eq!((index.keys(), live(&files)), (0, [0, 0]));
 }
 
 #[test]
