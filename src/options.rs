@@ -341,7 +341,7 @@ pub enum PolicyKind {
     /// LRU list of current rows, LFU list of candidates, frequencies that survive eviction.
     #[default]
     Bilevel,
-    /// Plain least recently used.
+    /// Least recently used: a row that was used since its turn came last gets a second chance.
     Lru,
     /// Pass blocks (HugeCTR's cached mode): first in, first out.
     Fifo,

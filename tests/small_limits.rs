@@ -62,7 +62,7 @@ fn role() {
 fn options(how: &str) -> RuntimeOptions {
     let wide = how.contains("wide");
     RuntimeOptions::new()
-        .cache_bytes(if wide { 8 << 20 } else { 4 << 20 })
+        .cache_bytes(if wide { 6 << 20 } else { 3 << 20 })
         .file_bytes(4 << 20)
         .threads(if wide { 8 } else { 2 })
         .shards(if wide { 16 } else { 4 })

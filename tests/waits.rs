@@ -254,7 +254,7 @@ fn a_pull_that_waits_for_a_compaction_says_so() {
     std::thread::scope(|scope| {
         let train = || {
             for round in 1u16.. {
-                fill(&store, behind, 10_000, 200, f32::from(round), DIM);
+                fill(&store, behind, 20_000, 200, f32::from(round), DIM);
                 if done.load(Ordering::Relaxed) {
                     break;
                 }

@@ -11,24 +11,19 @@ pub use config::CacheConfig;
 
 #[cfg(any(test, feature = "sim"))]
 use config::bytes_for;
+use config::step_of;
 
-use super::buckets::Buckets;
-#[cfg(any(test, feature = "sim"))]
-use super::lists::HEADS;
-use super::lists::Rows;
-use super::policy::{AnyPolicy, Policy};
-#[cfg(any(test, feature = "sim"))]
-use super::row_state::ListKind;
-use super::row_state::{Counts, Flags, RowState};
+use super::policy::{AnyPolicy, Policy, Rows, class_of, frequency_of};
+use super::queues::{Pool, Queue};
+use super::row_state::{Counts, Flags, Left, RowState, States};
 use super::slab::Slab;
+use super::words::Words;
 use crate::error::Result;
 use crate::options::PolicyKind;
 use crate::units::Slot;
 
 /// Rows that the policy names at once.
 pub(super) const NAMED_ROWS: usize = 64;
-/// Share of the rows in a flush step where it is not given.
-const FLUSH_STEP_SHARE: usize = 16;
 /// The low-water mark is a flush step divided by this, unless more rows are pinned: 0.3 % fewer
 /// misses than with a whole step (simulated, zipf 0.99), of which three pinned batches cost 0.2 %.
 const LOW_SHARE: usize = 4;
@@ -43,17 +38,32 @@ pub struct TableCache {
     pub(super) policy: AnyPolicy,
     pub(super) counts: Counts,
     pub(super) named: Vec<Slot>,
-    pub(super) buckets: Buckets,
-    /// Number of the last batch of hits.
-    pub(super) batch: u16,
+    pub(super) words: Words,
+    /// Clean rows that leave next, and dirty ones that are written next.
+    pub(super) cold_clean: Queue,
+    pub(super) cold_dirty: Queue,
+    /// Slots that hold frozen copies, and some that did.
+    pub(super) copies: Vec<Slot>,
+    /// Rows that left since [`TableCache::forget_left`], and how often they had been used.
+    pub(super) left: Vec<Left>,
     /// Rows that left to make room.
     pub(super) evicted: u64,
     range: (u64, u64),
     capacity: usize,
     pub(super) row_f32s: usize,
     flush_step_rows: usize,
-    /// Head of the chain of slots freed, through `next`.
-    freed: Slot,
+}
+
+/// Where the policy has a row.
+#[cfg(any(test, feature = "sim"))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// In no queue of it.
+    None,
+    /// Among the rows of current work.
+    Lru,
+    /// Among the candidates, by frequency.
+    Lfu,
 }
 
 impl TableCache {
@@ -70,52 +80,59 @@ impl TableCache {
         );
         let capacity = config.slots()?;
         config.check_memory(capacity)?;
-        let step = match config.flush_step_rows {
-            0 => capacity / FLUSH_STEP_SHARE,
-            rows => rows.min(capacity / 2),
-        };
-        Ok(TableCache {
-            rows: Rows::new(capacity),
+        Ok(TableCache::of(config, capacity))
+    }
+
+    fn of(config: &CacheConfig, capacity: usize) -> TableCache {
+        let step = step_of(config.flush_step_rows, capacity);
+        let (numbers, queues) = AnyPolicy::queued(config.policy, capacity, step);
+        TableCache {
+            rows: Rows {
+                states: States::new(capacity),
+                pool: Pool::new(numbers, queues),
+            },
             slab: Slab::new(capacity, config.row_f32s),
             policy: AnyPolicy::new(config.policy, capacity),
             counts: Counts::default(),
             named: Vec::with_capacity(NAMED_ROWS),
-            buckets: Buckets::new(capacity),
-            batch: 0,
+            words: Words::new(capacity),
+            cold_clean: Queue::default(),
+            cold_dirty: Queue::default(),
+            copies: Vec::new(),
+            left: Vec::new(),
             evicted: 0,
             range: config.range,
             capacity,
             row_f32s: config.row_f32s,
-            flush_step_rows: step.max(1),
-            freed: Slot::NONE,
-        })
+            flush_step_rows: step,
+        }
     }
 
     /// A cache without slots, of a table that was dropped.
     #[must_use]
     pub fn without_slots(row_f32s: usize, range: (u64, u64)) -> TableCache {
-        TableCache {
-            rows: Rows::new(0),
-            slab: Slab::new(0, row_f32s),
-            policy: AnyPolicy::new(PolicyKind::Lru, 0),
-            counts: Counts::default(),
-            named: Vec::new(),
-            buckets: Buckets::new(0),
-            batch: 0,
-            evicted: 0,
-            range,
-            capacity: 0,
+        let config = CacheConfig {
             row_f32s,
+            bytes: 0,
+            policy: PolicyKind::Lru,
             flush_step_rows: 0,
-            freed: Slot::NONE,
-        }
+            range,
+        };
+        TableCache::of(&config, 0)
     }
 
-    /// Bytes with which a cache of this policy has at least `rows` slots.
+    /// Bytes with which a cache of this policy, with flushes of the default size, has `rows` slots.
     #[must_use]
     #[cfg(any(test, feature = "sim"))]
     pub fn bytes_for_rows(rows: usize, row_f32s: usize, policy: PolicyKind) -> u64 {
-        bytes_for(rows, row_f32s, policy)
+        let config = CacheConfig {
+            row_f32s,
+            bytes: 0,
+            policy,
+            flush_step_rows: 0,
+            range: (0, u64::MAX),
+        };
+        bytes_for(rows, &config)
     }
 
     /// Whether rows ever leave (the PinAll policy keeps all).
@@ -176,13 +193,6 @@ impl TableCache {
         self.counts.frozen
     }
 
-    /// Rows on the LRU list.
-    #[must_use]
-    #[cfg(any(test, feature = "sim"))]
-    pub fn lru_rows(&self) -> usize {
-        self.rows.lru_rows
-    }
-
     /// Rows taken per flush; [`TableCache::below_low_water`] compares with a share of it.
     #[must_use]
     pub fn flush_step_rows(&self) -> usize {
@@ -213,9 +223,12 @@ impl TableCache {
     /// Memory allocated, at most the `bytes` of the configuration.
     #[must_use]
     pub fn bytes_allocated(&self) -> u64 {
-        let bytes = self.rows.bytes_allocated()
+        let bytes = self.rows.states.bytes_allocated()
+            + self.rows.pool.bytes_allocated()
             + self.slab.bytes_allocated()
-            + self.buckets.bytes_allocated()
+            + self.words.bytes_allocated()
+            + self.copies.capacity() * size_of::<Slot>()
+            + self.left.capacity() * size_of::<Left>()
             + self.policy.bytes_allocated()
             + self.named.capacity() * size_of::<Slot>()
             + size_of::<TableCache>();
@@ -225,7 +238,7 @@ impl TableCache {
     /// Memory touched so far: what was allocated less the slots never used.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        let unused = self.capacity - self.rows.touched();
+        let unused = self.capacity - self.rows.states.touched();
         let slot_bytes = self.row_f32s * size_of::<f32>() + size_of::<RowState>();
         self.bytes_allocated() - (unused * slot_bytes) as u64
     }
@@ -235,32 +248,33 @@ impl TableCache {
     /// # Shapes
     /// hashes: `[n]`, slots: `[n]`
     pub fn lookup(&self, hashes: &[u64], slots: &mut [Slot]) {
-        self.buckets.get_batch(&self.rows, hashes, slots);
+        self.words.get_batch(&self.rows.states, hashes, slots);
     }
 
     /// Raises the pin count once per position; returns how many rows had none before.
     pub fn pin(&mut self, slots: &[Slot]) -> usize {
         let before = self.counts.pinned;
         for slot in slots {
-            let state = self.raise(*slot);
+            let flags = self.raise(*slot);
             assert!(
-                state.used && !state.flags.any(Flags::FROZEN_COPY),
+                flags & (Flags::USED | Flags::FROZEN_COPY) == Flags::USED,
                 "only rows are pinned"
             );
         }
         self.counts.pinned - before
     }
 
-    /// Raises the pin count of one row.
+    /// Raises the pin count of one row; gives its flags.
     #[inline]
-    pub(super) fn raise(&mut self, slot: Slot) -> &mut RowState {
-        let state = self.rows.get_mut(slot);
-        if state.pins == 0 {
+    pub(super) fn raise(&mut self, slot: Slot) -> Flags {
+        let state = self.rows.states.get(slot);
+        let flags = state.flags;
+        if !state.is_pinned() {
             self.counts.evictable -= usize::from(state.evictable());
             self.counts.pinned += 1;
         }
-        state.pins += 1;
-        state
+        self.rows.states.raise(slot);
+        flags
     }
 
     /// Lowers the pin count once per position; returns how many rows have none now. Rows that
@@ -269,18 +283,12 @@ impl TableCache {
         let before = self.counts.pinned;
         for (i, slot) in slots.iter().enumerate() {
             if let Some(ahead) = slots.get(i + AHEAD_STATES) {
-                self.rows.prefetch_line(*ahead);
+                self.rows.states.prefetch_line(*ahead);
             }
-            let state = self.rows.get_mut(*slot);
-            assert!(
-                state.pins > 0,
-                "a row is unpinned as often as it was pinned"
-            );
-            if state.pins > 1 {
-                state.pins -= 1;
+            if !self.rows.states.lower(*slot) {
                 continue;
             }
-            state.pins = 0;
+            let state = self.rows.states.get(*slot);
             let failed = state.flags.any(Flags::FAILED);
             self.counts.evictable += usize::from(state.evictable());
             self.counts.pinned -= 1;
@@ -293,41 +301,55 @@ impl TableCache {
 
     /// Tells the policy that a batch used these rows; positions may repeat.
     pub fn touch(&mut self, slots: &[Slot]) {
-        self.policy.touched(&mut self.rows, slots);
+        for slot in slots {
+            self.visit(*slot);
+        }
+        self.policy.touched(&mut self.rows, slots.len());
     }
 
-    /// Gives a row that is not in memory a free slot, unpinned, with `flags`; none if no slot is
-    /// free. The slot's content is undefined until the caller fills it.
-    pub fn insert(&mut self, hash: u64, flags: Flags) -> Option<Slot> {
+    /// Counts a use of a row.
+    #[inline]
+    pub(super) fn visit(&mut self, slot: Slot) {
+        let state = self.rows.states.get_mut(slot);
+        state.frequency = state.frequency.saturating_add(1);
+        state.flags = state.flags | Flags::VISITED;
+    }
+
+    /// Gives a row that is not in memory a free slot, unpinned, with `flags`, as one that is used for the
+    /// first time since it left in frequency class `class`; none if no slot is free. The slot's content is
+    /// undefined until the caller fills it.
+    pub fn insert(&mut self, hash: u64, flags: Flags, class: u8) -> Option<Slot> {
         assert!(
             (self.range.0..=self.range.1).contains(&hash),
             "a hash lies in its shard's range"
         );
-        assert!(
-            self.buckets.get(&self.rows, hash).is_none(),
+        debug_assert!(
+            self.words.get(&self.rows.states, hash) == Slot::NONE,
             "a row has one slot"
         );
         let slot = self.take_slot(hash, flags, 0)?;
-        self.buckets.insert(hash, slot);
+        self.words.insert(hash, slot);
+        self.rows.states.get_mut(slot).frequency = frequency_of(class).saturating_add(1);
+        self.policy.touched(&mut self.rows, 1);
         self.policy.admitted(&mut self.rows, slot);
         Some(slot)
     }
 
     /// The slot of a row that may be in memory by now, or a free one that [`TableCache::insert`] gives
     /// it, without flags, and whether it is that; none if it is not in memory and no slot is free.
-    pub fn find_or_insert(&mut self, hash: u64) -> Option<(Slot, bool)> {
-        match self.buckets.get(&self.rows, hash) {
-            Some(slot) => Some((slot, false)),
-            None => Some((self.insert(hash, Flags::default())?, true)),
+    pub fn find_or_insert(&mut self, hash: u64, class: u8) -> Option<(Slot, bool)> {
+        match self.words.get(&self.rows.states, hash) {
+            Slot::NONE => Some((self.insert(hash, Flags::default(), class)?, true)),
+            slot => Some((slot, false)),
         }
     }
 
     /// Drops an unpinned row whatever its state; its slot is free.
     #[cfg(any(test, feature = "sim"))]
     pub fn remove(&mut self, slot: Slot) {
-        let state = self.rows.get(slot);
+        let state = self.rows.states.get(slot);
         assert!(
-            state.used && state.pins == 0,
+            state.used() && !state.is_pinned(),
             "only unpinned rows are removed"
         );
         assert!(
@@ -354,14 +376,14 @@ impl TableCache {
     /// The hash of a row.
     #[must_use]
     pub fn hash_of(&self, slot: Slot) -> u64 {
-        self.rows.get(slot).hash
+        self.rows.states.get(slot).hash
     }
 
     /// The flags of a row.
     #[inline]
     #[must_use]
     pub fn flags(&self, slot: Slot) -> Flags {
-        self.rows.get(slot).flags
+        self.rows.states.get(slot).flags.shown()
     }
 
     /// Sets flags of a row. DIRTY is set by [`TableCache::begin_write`] only.
@@ -386,78 +408,64 @@ impl TableCache {
     #[must_use]
     #[cfg(any(test, feature = "sim"))]
     pub fn interval(&self, slot: Slot) -> u32 {
-        self.rows.get(slot).interval
-    }
-
-    /// Sets the interval of a row that was just loaded.
-    #[cfg(any(test, feature = "sim"))]
-    pub fn set_interval(&mut self, slot: Slot, interval: u32) {
-        self.rows.get_mut(slot).interval = interval;
+        self.rows.states.interval(self.rows.states.get(slot))
     }
 
     /// Pins of a row.
     #[must_use]
     #[cfg(any(test, feature = "sim"))]
     pub fn pins(&self, slot: Slot) -> u32 {
-        self.rows.get(slot).pins
+        self.rows.states.pins(slot)
     }
 
-    /// The list a row is on.
+    /// Where the policy has a row.
     #[must_use]
     #[cfg(any(test, feature = "sim"))]
-    pub fn list_of(&self, slot: Slot) -> ListKind {
-        self.rows.get(slot).list
+    pub fn level_of(&self, slot: Slot) -> Level {
+        self.policy.level_of(&self.rows, slot)
     }
 
     /// Changes a state and keeps the counts exact.
     #[inline]
     pub(super) fn change<T>(&mut self, slot: Slot, f: impl FnOnce(&mut RowState) -> T) -> T {
-        let state = self.rows.get_mut(slot);
+        let state = self.rows.states.get_mut(slot);
         self.counts.subtract(state);
         let result = f(state);
         self.counts.add(state);
         result
     }
 
-    /// Takes a free slot for a row or a copy; it is linked nowhere yet.
+    /// Takes a free slot for a row or a copy; it stands in no queue of its own yet.
     pub(super) fn take_slot(&mut self, hash: u64, flags: Flags, interval: u32) -> Option<Slot> {
-        let slot = if self.freed != Slot::NONE {
-            let slot = self.freed;
-            self.freed = self.rows.get(slot).next;
-            slot
-        } else if self.rows.touched() < self.capacity {
-            self.rows.extend()
-        } else {
-            return None;
-        };
+        let slot = self.rows.states.take()?;
         self.change(slot, |state| {
             *state = RowState {
                 hash,
-                flags,
-                interval,
-                used: true,
+                flags: (state.flags & Flags::QUEUED) | flags | Flags::USED,
                 ..RowState::default()
             };
         });
+        self.rows.states.set_interval(slot, interval);
         Some(slot)
     }
 
     /// Frees the slot of a row or copy.
     pub(super) fn release(&mut self, slot: Slot) {
-        let state = *self.rows.get(slot);
-        self.rows.unlink(slot);
+        let state = *self.rows.states.get(slot);
         if !state.flags.any(Flags::FROZEN_COPY) {
-            self.policy.left(&mut self.rows, slot);
-            self.buckets.remove(&self.rows, state.hash);
-        }
-        let next = self.freed;
-        self.change(slot, |state| {
-            *state = RowState {
-                next,
-                ..RowState::default()
+            self.words.remove(state.hash, slot);
+            // Another number each time, whichever rows come and go.
+            let chance = state.hash.rotate_left(17) ^ self.evicted;
+            let class = class_of(state.frequency, chance);
+            if class > 0 && !state.flags.any(Flags::ABSENT | Flags::FAILED) {
+                self.left.push(Left {
+                    hash: state.hash,
+                    class,
+                });
             }
-        });
-        self.freed = slot;
+        }
+        self.counts.subtract(&state);
+        self.rows.states.free(slot);
     }
 
     /// Recounts everything; panics where a count or a link is wrong. For tests.
@@ -465,71 +473,43 @@ impl TableCache {
     #[cfg(any(test, feature = "sim"))]
     pub fn check(&self) {
         let mut counts = Counts::default();
-        let (mut free, mut linked, mut flying) = (0, 0, 0);
-        for slot in (HEADS..HEADS + self.rows.touched()).map(Slot::new) {
-            let state = self.rows.get(slot);
+        let (mut free, mut queued) = (0, 0);
+        for slot in (0..self.rows.states.touched()).map(Slot::new) {
+            let state = self.rows.states.get(slot);
             counts.add(state);
-            if !state.used {
+            queued += usize::from(state.flags.any(Flags::QUEUED));
+            if !state.used() {
                 free += 1;
-                assert!(
-                    state.list == ListKind::None && state.pins == 0,
-                    "a free slot is bare"
-                );
+                assert!(!state.is_pinned(), "a free slot is bare");
                 continue;
             }
-            let copy = state.flags.any(Flags::FROZEN_COPY);
-            assert_eq!(
-                copy,
-                state.list == ListKind::Frozen,
-                "copies are on their list"
-            );
-            if !copy {
-                let found = self.buckets.get(&self.rows, state.hash);
-                assert_eq!(found, Some(slot), "a row is found by its hash");
-            }
-            linked += usize::from(state.list != ListKind::None);
-            let unlinked = state.list == ListKind::None;
-            flying += usize::from(unlinked);
-            let dirty = state.flags.any(Flags::DIRTY);
-            let wrong = if dirty {
-                ListKind::ColdClean
+            if !state.flags.any(Flags::FROZEN_COPY) {
+                let found = self.words.get(&self.rows.states, state.hash);
+                assert_eq!(found, slot, "a row is found by its hash");
             } else {
-                ListKind::ColdDirty
-            };
-            assert!(state.list != wrong, "rows are queued by what they are");
-            assert!(
-                !unlinked || state.flags.any(Flags::WRITING),
-                "only victims are on no list"
-            );
+                assert!(self.copies.contains(&slot), "copies are listed");
+            }
         }
         assert_eq!(counts, self.counts, "counts are exact");
         assert_eq!(
             self.free(),
-            self.capacity - self.rows.touched() + free,
+            self.capacity - self.rows.states.touched() + free,
             "free slots"
         );
-        assert_eq!(self.counts.used, linked + flying, "slots are free or used");
-        let walked: Vec<usize> = (0..HEADS)
-            .map(|head| self.rows.walk(Slot::new(head)).count())
-            .collect();
+        assert_eq!(self.rows.states.freed(), free, "freed slots are chained");
+        self.words.check();
+        let mut queues = self.policy.queues();
+        queues.extend([self.cold_clean, self.cold_dirty]);
+        let walked = queues.iter().flat_map(|queue| self.rows.pool.walk(queue));
+        let mut numbers: Vec<Slot> = walked.collect();
         assert_eq!(
-            walked.iter().sum::<usize>(),
-            linked,
-            "each row is on one list"
+            numbers.len(),
+            queued,
+            "marked are those that stand in a queue"
         );
-        assert_eq!(
-            walked[..16].iter().sum::<usize>(),
-            self.rows.lfu_rows,
-            "LFU rows"
-        );
-        assert_eq!(walked[16], self.rows.lru_rows, "LRU rows");
-        let mut chain = 0;
-        let mut slot = self.freed;
-        while slot != Slot::NONE {
-            chain += 1;
-            slot = self.rows.get(slot).next;
-        }
-        assert_eq!(chain, free, "freed slots are chained");
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), queued, "each stands in one queue");
         assert!(
             self.bytes() <= self.bytes_allocated(),
             "touched memory is allocated"

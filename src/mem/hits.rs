@@ -5,14 +5,12 @@
 //! - What can't be copied yet, because it is not in memory or is being read, is named to the
 //!   caller; rows that are there are pinned whatever else the batch needs.
 
-use super::buckets::Lookups;
 use super::cache::TableCache;
 use super::policy::Policy;
 use super::row_state::Flags;
+use super::words::Lookups;
 use crate::units::{Slot, narrow};
 
-/// Rows that the policy is told of at once.
-const GROUP: usize = 16;
 /// Rows that are found before they are copied. One row's look-up and another's copy at a time
 /// instead: 105 ns a row, where a look-up alone costs 30 and a copy 52.
 const COPIES: usize = 256;
@@ -26,8 +24,7 @@ pub struct Hits {
     pub newly_pinned: usize,
     /// Distinct rows that were ever pushed and not removed since.
     pub known: usize,
-    /// Whether a row was found at two positions. It may be true by accident, once in 65 535
-    /// batches.
+    /// Whether a row was found at two positions.
     pub repeats: bool,
 }
 
@@ -54,8 +51,29 @@ impl Ready {
     }
 }
 
+/// The bits of a position that a state keeps.
+#[inline]
+fn low_bits(position: usize) -> u16 {
+    narrow(position & 0xffff)
+}
+
+/// Whether the row of `slots[at]` is that of an earlier position too: it is if it is that of one which
+/// ends in the bits that the state had kept of the last.
+#[inline]
+fn is_found_before(slots: &[Slot], at: usize, mark: u16) -> bool {
+    let mut before = usize::from(mark);
+    while before < at {
+        if slots[before] == slots[at] {
+            return true;
+        }
+        before += 1 << 16;
+    }
+    false
+}
+
 impl TableCache {
-    /// Finds, pins and touches rows, and copies the first words of each into its target.
+    /// Finds, pins and touches rows, and copies the first words of each into its target. A row is pinned
+    /// once, however often it is asked for.
     ///
     /// `slots` gets each row's slot, [`Slot::NONE`] if it is not in memory; `rest` the indexes of
     /// rows that were not copied: not in memory, being read, or failed to be.
@@ -76,29 +94,18 @@ impl TableCache {
         let width = targets.first().map_or(0, |t| t.len());
         let pinned = self.counts.pinned;
         let mut hits = Hits::default();
-        self.batch = if self.batch == u16::MAX {
-            1
-        } else {
-            self.batch + 1
-        };
-        let mut found = [Slot::default(); GROUP];
-        let mut touched = 0;
+        let mut touches = 0;
         let mut ready = Ready::default();
         let mut lookups = Lookups::default();
         for step in 0..Lookups::steps(hashes.len()) {
-            let answer = lookups.step(&self.buckets, &self.rows, hashes, step);
+            let answer = lookups.step(&self.words, &self.rows.states, hashes, step);
             let Some((at, slot)) = answer else {
                 continue;
             };
             slots[at] = slot;
             if slot != Slot::NONE {
-                let flags = self.pin_found(slot, &mut hits);
-                found[touched] = slot;
-                touched += 1;
-                if touched == GROUP {
-                    self.policy.touched(&mut self.rows, &found);
-                    touched = 0;
-                }
+                let flags = self.pin_found(slots, at, &mut hits);
+                touches += 1;
                 if !flags.any(Flags::LOADING | Flags::FAILED) {
                     if width > 0 {
                         ready.push(at, slot);
@@ -111,7 +118,7 @@ impl TableCache {
             }
             rest.push(narrow(at));
         }
-        self.policy.touched(&mut self.rows, &found[..touched]);
+        self.policy.touched(&mut self.rows, touches);
         self.copy_ready(&mut ready, targets, width);
         hits.newly_pinned = self.counts.pinned - pinned;
         hits
@@ -142,15 +149,22 @@ impl TableCache {
         }
     }
 
+    /// Pins the row of `slots[at]`, unless one of the positions before is of the same row; counts the use.
     #[inline]
-    fn pin_found(&mut self, slot: Slot, hits: &mut Hits) -> Flags {
-        let batch = self.batch;
-        let state = self.raise(slot);
-        let first = std::mem::replace(&mut state.batch, batch) != batch;
-        let gone = state.flags.any(Flags::ABSENT | Flags::REMOVED);
-        hits.known += usize::from(first && !gone);
-        hits.repeats |= !first;
-        state.flags
+    fn pin_found(&mut self, slots: &[Slot], at: usize, hits: &mut Hits) -> Flags {
+        let slot = slots[at];
+        let state = self.rows.states.get_mut(slot);
+        let mark = std::mem::replace(&mut state.mark, low_bits(at));
+        state.frequency = state.frequency.saturating_add(1);
+        state.flags = state.flags | Flags::VISITED;
+        let flags = state.flags;
+        if is_found_before(slots, at, mark) {
+            hits.repeats = true;
+            return flags;
+        }
+        let gone = flags.any(Flags::ABSENT | Flags::REMOVED);
+        hits.known += usize::from(!gone);
+        self.raise(slot)
     }
 
     /// Copies the first words of rows into their targets.

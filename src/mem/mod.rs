@@ -7,24 +7,26 @@
 //! - A pinned row keeps its slot. A dirty row keeps its slot until its write was reported done.
 //! - The policy decides the order in which rows leave, and nothing else: no value depends on it.
 
-mod buckets;
 mod cache;
-mod ghosts;
 mod hits;
-mod lists;
 mod policy;
+mod queues;
 mod row_state;
 mod slab;
 #[cfg(test)]
 mod tests;
 mod victims;
+mod words;
 
+#[cfg(any(test, feature = "sim"))]
+pub use self::cache::Level;
 pub use self::cache::{CacheConfig, TableCache};
 #[cfg(any(test, feature = "sim"))]
 pub use self::hits::Hits;
+pub use self::policy::halved;
 pub use self::row_state::Flags;
 #[cfg(any(test, feature = "sim"))]
-pub use self::row_state::ListKind;
+pub use self::row_state::Left;
 #[cfg(any(test, feature = "sim"))]
 pub use self::victims::Taken;
 pub use self::victims::Victim;

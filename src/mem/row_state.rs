@@ -1,15 +1,18 @@
-//! What is known about a slot besides its row? Flags, pins, interval, and the links of its list.
+//! What is known about a slot besides its row? Flags, pins, interval and frequency in 16 bytes.
 //!
-//! - 32 bytes a slot: a hit touches one cache line of it.
+//! - A hit touches one cache line of it, which holds four.
 //! - The counts of [`Counts`] are kept exact by comparing a state before and after each change.
+//! - The layout to the bit is in docs/decisions/0040.
 
+use std::collections::BTreeMap;
 use std::ops::{BitAnd, BitOr, Not};
 
-use crate::units::Slot;
+use crate::pages::{advise_huge, prefetch};
+use crate::units::{Slot, narrow};
 
 /// A set of the bits that describe a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Flags(u8);
+pub struct Flags(u16);
 
 impl Flags {
     /// No flag.
@@ -29,6 +32,15 @@ impl Flags {
     pub const REMOVED: Flags = Flags(1 << 5);
     /// The slot keeps the state of a row at a checkpoint's cut; no hash leads to it.
     pub const FROZEN_COPY: Flags = Flags(1 << 6);
+    /// Holds a row or a frozen copy.
+    pub(crate) const USED: Flags = Flags(1 << 10);
+    /// Used since the policy last looked at it.
+    pub(crate) const VISITED: Flags = Flags(1 << 11);
+    /// Its number stands in a queue. It belongs to the slot, not to the row: a row may leave and
+    /// another come while the number stands there.
+    pub(crate) const QUEUED: Flags = Flags(1 << 12);
+    /// What is between the cache and its policy; nothing that a caller sets or sees.
+    const OWN: Flags = Flags::USED.with(Flags::VISITED).with(Flags::QUEUED);
 
     /// Whether any of `other` is set.
     #[inline]
@@ -49,6 +61,12 @@ impl Flags {
     #[must_use]
     pub const fn without(self, other: Flags) -> Flags {
         Flags(self.0 & !other.0)
+    }
+
+    /// What callers may see.
+    #[inline]
+    pub(crate) const fn shown(self) -> Flags {
+        self.without(Flags::OWN)
     }
 }
 
@@ -73,54 +91,41 @@ impl Not for Flags {
     }
 }
 
-/// Which list a slot is linked into.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ListKind {
-    /// None: free, or a victim whose write is in flight.
-    #[default]
-    None,
-    /// The rows of current work.
-    Lru,
-    /// The candidates, by frequency.
-    Lfu,
-    /// Named by the policy to leave next, waiting in the victims' queue of clean rows.
-    ColdClean,
-    /// Likewise, of dirty rows.
-    ColdDirty,
-    /// Frozen copies.
-    Frozen,
-}
-
-/// Visited since it was last looked at for eviction.
-pub(crate) const VISITED: u8 = 1;
-/// Admitted and not yet touched: the first touch is the one it was admitted for.
-pub(crate) const NEW: u8 = 2;
-
-/// The state of one slot; for a list's head only `next` and `prev` count.
+/// The state of one slot; of a free one only `hash` counts, the number of the next free slot.
 #[derive(Clone, Copy, Debug, Default)]
-#[repr(align(32))]
+#[repr(align(16))]
 pub(crate) struct RowState {
     pub hash: u64,
-    pub prev: Slot,
-    pub next: Slot,
-    pub interval: u32,
-    pub pins: u32,
     pub flags: Flags,
-    pub list: ListKind,
-    pub marks: u8,
-    /// Touches, halved once per era.
+    /// The low bits of the interval in which it last changed; see [`States::interval`].
+    pub(super) interval: u16,
+    /// The low bits of the position at which a batch found it last.
+    pub mark: u16,
+    /// Touches, halved from time to time.
     pub frequency: u8,
-    /// Era of `frequency`, modulo 256.
-    pub era: u8,
-    /// Holds a row or a frozen copy.
-    pub used: bool,
-    /// The last batch that found it, modulo 65 535; 0: none yet.
-    pub batch: u16,
+    /// Pins, up to [`PINS_MAX`].
+    pub(super) pins: u8,
 }
 
-const _: () = assert!(std::mem::size_of::<RowState>() == 32);
+const _: () = assert!(std::mem::size_of::<RowState>() == 16);
+
+/// So many pins and more are counted outside.
+const PINS_MAX: u8 = u8::MAX;
+/// Once in so many intervals those of rows that are dirty for long are brought up, so that the low bits
+/// tell them all apart.
+const INTERVALS_APART: u32 = 1 << 14;
 
 impl RowState {
+    #[inline]
+    pub fn used(&self) -> bool {
+        self.flags.any(Flags::USED)
+    }
+
+    #[inline]
+    pub fn is_pinned(&self) -> bool {
+        self.pins > 0
+    }
+
     /// Nothing but the policy keeps it: it can be dropped without writing.
     #[inline]
     pub fn evictable(&self) -> bool {
@@ -129,7 +134,7 @@ impl RowState {
             .with(Flags::LOADING)
             .with(Flags::FAILED)
             .with(Flags::FROZEN_COPY);
-        self.used && self.pins == 0 && !self.flags.any(BUSY)
+        self.flags & (BUSY | Flags::USED) == Flags::USED && self.pins == 0
     }
 
     /// In use by a lease or a read: no victim.
@@ -138,15 +143,238 @@ impl RowState {
         self.pins > 0 || self.flags.any(Flags::LOADING.with(Flags::FAILED))
     }
 
-    /// Dirty and free to be written.
+    /// A row that may be named as a victim.
     #[inline]
-    pub fn writable(&self, interval_max: u32) -> bool {
-        const BUSY: Flags = Flags::WRITING.with(Flags::LOADING);
-        self.used
-            && self.flags.any(Flags::DIRTY)
-            && !self.flags.any(BUSY)
-            && self.interval <= interval_max
+    pub fn nameable(&self) -> bool {
+        const BUSY: Flags = Flags::LOADING
+            .with(Flags::FAILED)
+            .with(Flags::FROZEN_COPY)
+            .with(Flags::WRITING);
+        self.flags & (BUSY | Flags::USED) == Flags::USED && self.pins == 0
     }
+}
+
+/// What a state keeps of an interval.
+#[inline]
+fn low_bits(interval: u32) -> u16 {
+    narrow(interval & 0xffff)
+}
+
+/// The states of all slots ever used, and the free ones among them.
+#[derive(Debug)]
+pub(crate) struct States {
+    states: Vec<RowState>,
+    capacity: usize,
+    /// Head of the chain of freed slots.
+    freed: Slot,
+    /// No row changed in a later interval.
+    now: u32,
+    /// The interval in which the low bits were last put right.
+    put_right: u32,
+    /// Pins beyond [`PINS_MAX`].
+    more_pins: BTreeMap<Slot, u32>,
+}
+
+impl States {
+    /// Room for `capacity` slots; memory is touched when a slot is first used.
+    pub fn new(capacity: usize) -> States {
+        let states = Vec::with_capacity(capacity);
+        advise_huge(&states);
+        States {
+            states,
+            capacity,
+            freed: Slot::NONE,
+            now: 0,
+            put_right: 0,
+            more_pins: BTreeMap::new(),
+        }
+    }
+
+    pub fn bytes_for(capacity: usize) -> usize {
+        capacity * size_of::<RowState>()
+    }
+
+    pub fn bytes_allocated(&self) -> usize {
+        self.states.capacity() * size_of::<RowState>()
+    }
+
+    /// Slots ever used.
+    pub fn touched(&self) -> usize {
+        self.states.len()
+    }
+
+    #[inline]
+    pub fn get(&self, slot: Slot) -> &RowState {
+        &self.states[slot.index()]
+    }
+
+    #[inline]
+    pub fn get_mut(&mut self, slot: Slot) -> &mut RowState {
+        &mut self.states[slot.index()]
+    }
+
+    /// States by number, `range` of those ever used.
+    pub fn range(&self, range: std::ops::Range<usize>) -> &[RowState] {
+        &self.states[range]
+    }
+
+    /// As [`States::range`], to be changed.
+    pub fn range_mut(&mut self, range: std::ops::Range<usize>) -> &mut [RowState] {
+        &mut self.states[range]
+    }
+
+    /// Announces that the state of a slot is needed soon.
+    #[inline]
+    pub fn prefetch_line(&self, slot: Slot) {
+        let end = slot.index().wrapping_add(1);
+        prefetch(self.states.get(slot.index()..end).unwrap_or_default());
+    }
+
+    /// Takes a free slot, whose state is the caller's to fill; none where none is free.
+    pub fn take(&mut self) -> Option<Slot> {
+        if self.freed != Slot::NONE {
+            let slot = self.freed;
+            self.freed = Slot::of_low_half(self.get(slot).hash);
+            return Some(slot);
+        }
+        if self.states.len() == self.capacity {
+            return None;
+        }
+        self.states.push(RowState::default());
+        Some(Slot::new(self.states.len() - 1))
+    }
+
+    /// Frees a slot.
+    pub fn free(&mut self, slot: Slot) {
+        let next = self.freed.to_low_half();
+        let state = self.get_mut(slot);
+        *state = RowState {
+            hash: next,
+            flags: state.flags & Flags::QUEUED,
+            ..RowState::default()
+        };
+        self.freed = slot;
+    }
+
+    /// The slots in the chain of free ones, for checks.
+    #[cfg(any(test, feature = "sim"))]
+    pub fn freed(&self) -> usize {
+        let there = |slot: Slot| (slot != Slot::NONE).then_some(slot);
+        let next = |slot: &Slot| there(Slot::of_low_half(self.get(*slot).hash));
+        std::iter::successors(there(self.freed), next).count()
+    }
+
+    /// Says whether the number of a slot stands in a queue.
+    #[inline]
+    pub fn mark_queued(&mut self, slot: Slot, queued: bool) {
+        let state = self.get_mut(slot);
+        state.flags = match queued {
+            true => state.flags.with(Flags::QUEUED),
+            false => state.flags.without(Flags::QUEUED),
+        };
+    }
+
+    /// Pins of a row.
+    #[cfg(any(test, feature = "sim"))]
+    pub fn pins(&self, slot: Slot) -> u32 {
+        let more = self.more_pins.get(&slot).copied().unwrap_or(0);
+        u32::from(self.get(slot).pins) + more
+    }
+
+    /// Raises the pin count of a row.
+    #[inline]
+    pub fn raise(&mut self, slot: Slot) {
+        let state = &mut self.states[slot.index()];
+        if state.pins < PINS_MAX {
+            state.pins += 1;
+        } else {
+            self.raise_far(slot);
+        }
+    }
+
+    #[cold]
+    fn raise_far(&mut self, slot: Slot) {
+        *self.more_pins.entry(slot).or_default() += 1;
+    }
+
+    /// Lowers the pin count of a row; whether it has none now.
+    #[inline]
+    pub fn lower(&mut self, slot: Slot) -> bool {
+        let state = &mut self.states[slot.index()];
+        assert!(
+            state.pins > 0,
+            "a row is unpinned as often as it was pinned"
+        );
+        if state.pins == PINS_MAX && self.lower_far(slot) {
+            return false;
+        }
+        let state = &mut self.states[slot.index()];
+        state.pins -= 1;
+        state.pins == 0
+    }
+
+    #[cold]
+    fn lower_far(&mut self, slot: Slot) -> bool {
+        let Some(more) = self.more_pins.get_mut(&slot) else {
+            return false;
+        };
+        *more -= 1;
+        if *more == 0 {
+            self.more_pins.remove(&slot);
+        }
+        true
+    }
+
+    /// The interval in which a row last changed, or a later one where it has been dirty for very long.
+    #[inline]
+    pub fn interval(&self, state: &RowState) -> u32 {
+        let ago = low_bits(self.now).wrapping_sub(state.interval);
+        self.now.saturating_sub(u32::from(ago))
+    }
+
+    /// Says that a row changed in an interval that [`States::enter`] was told.
+    #[inline]
+    pub fn set_interval(&mut self, slot: Slot, interval: u32) {
+        self.get_mut(slot).interval = low_bits(interval);
+    }
+
+    /// Rows may change in this interval from now on.
+    #[inline]
+    pub fn enter(&mut self, interval: u32) {
+        if interval > self.now {
+            if interval - self.put_right >= INTERVALS_APART {
+                self.put_intervals_right(interval);
+            }
+            self.now = interval;
+        }
+    }
+
+    #[cold]
+    fn put_intervals_right(&mut self, interval: u32) {
+        let least = interval - INTERVALS_APART;
+        for i in 0..self.states.len() {
+            let own = self.interval(&self.states[i]).max(least);
+            self.states[i].interval = low_bits(own);
+        }
+        self.put_right = interval;
+    }
+
+    /// Whether it is dirty and free to be written.
+    #[inline]
+    pub fn writable(&self, state: &RowState, interval_max: u32) -> bool {
+        const BUSY: Flags = Flags::WRITING.with(Flags::LOADING);
+        const WANTED: Flags = Flags::DIRTY.with(Flags::USED);
+        state.flags & (BUSY | WANTED) == WANTED && self.interval(state) <= interval_max
+    }
+}
+
+/// A row that left memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// Its hash.
+    pub hash: u64,
+    /// How often it had been used: a class of 4 bits, more than 0.
+    pub class: u8,
 }
 
 /// Exact numbers of slots in the states that decide what a batch may do.
@@ -161,16 +389,16 @@ pub(crate) struct Counts {
 
 impl Counts {
     pub fn add(&mut self, state: &RowState) {
-        self.used += usize::from(state.used);
-        self.pinned += usize::from(state.pins > 0);
+        self.used += usize::from(state.used());
+        self.pinned += usize::from(state.is_pinned());
         self.dirty += usize::from(state.flags.any(Flags::DIRTY));
         self.evictable += usize::from(state.evictable());
         self.frozen += usize::from(state.flags.any(Flags::FROZEN_COPY));
     }
 
     pub fn subtract(&mut self, state: &RowState) {
-        self.used -= usize::from(state.used);
-        self.pinned -= usize::from(state.pins > 0);
+        self.used -= usize::from(state.used());
+        self.pinned -= usize::from(state.is_pinned());
         self.dirty -= usize::from(state.flags.any(Flags::DIRTY));
         self.evictable -= usize::from(state.evictable());
         self.frozen -= usize::from(state.flags.any(Flags::FROZEN_COPY));

@@ -5,7 +5,6 @@
 //! - A forked child does not get the pages: they would be copied whenever the parent changed a row.
 //! - The first slot begins at a cache line, so that rows of whole lines cross none.
 
-use super::lists::HEADS;
 use crate::fork::Process;
 use crate::pages::{advise_huge, prefetch, share_with_children};
 use crate::units::Slot;
@@ -48,7 +47,7 @@ impl Slab {
 
     #[inline]
     fn start(&self, slot: Slot) -> usize {
-        self.first + (slot.index() - HEADS) * self.row_f32s
+        self.first + slot.index() * self.row_f32s
     }
 
     #[inline]

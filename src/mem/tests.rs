@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::options::PolicyKind;
-use crate::units::{Slot, mix64, unmix64};
+use crate::units::{Slot, mix64, to_usize, unmix64};
 
 const ROW: usize = 4;
 
@@ -19,7 +19,7 @@ fn cache(rows: usize, policy: PolicyKind) -> TableCache {
 }
 
 fn add(cache: &mut TableCache, key: u64, flags: Flags) -> Slot {
-    let slot = cache.insert(mix64(key), flags).unwrap();
+    let slot = cache.insert(mix64(key), flags, 0).unwrap();
     cache.row_mut(slot).fill(key as f32);
     slot
 }
@@ -93,17 +93,16 @@ fn rows_move_from_lru_to_lfu_and_out() {
         .map(|key| add(&mut cache, key, Flags::NONE))
         .collect();
     cache.touch(&slots);
-    assert_eq!(cache.list_of(slots[63]), ListKind::Lru);
+    assert_eq!(cache.level_of(slots[63]), Level::Lru);
     assert_eq!(
-        cache.list_of(slots[0]),
-        ListKind::Lfu,
+        cache.level_of(slots[0]),
+        Level::Lfu,
         "the oldest rows fell off"
     );
-    assert_eq!(cache.lru_rows(), 1);
     // Row 1 gets warm while it is a candidate, so row 0 leaves and row 1 does not.
     cache.touch(&[slots[1], slots[1], slots[1]]);
     assert_eq!(
-        cache.insert(mix64(64), Flags::NONE),
+        cache.insert(mix64(64), Flags::NONE, 0),
         None,
         "no slot is free"
     );
@@ -136,7 +135,9 @@ fn frequency_survives_eviction() {
     (0..40).for_each(|_| cache.touch(&[slot]));
     cache.remove(slot);
     assert_eq!(find(&cache, 7), Slot::NONE);
-    add(&mut cache, 7, Flags::NONE);
+    let left = cache.left().to_vec();
+    assert_eq!((left.len(), left[0].hash), (1, mix64(7)));
+    cache.insert(mix64(7), Flags::NONE, left[0].class).unwrap();
     for key in 100..131 {
         let slot = add(&mut cache, key, Flags::NONE);
         cache.touch(&[slot]);
@@ -396,7 +397,7 @@ fn a_removed_row_is_a_tombstone_first_and_then_absent() {
 #[test]
 fn a_row_that_failed_to_load_goes_with_its_last_pin() {
     let mut cache = cache(4, PolicyKind::Bilevel);
-    let slot = cache.insert(mix64(1), Flags::LOADING).unwrap();
+    let slot = cache.insert(mix64(1), Flags::LOADING, 0).unwrap();
     cache.pin(&[slot, slot]);
     cache.clear(slot, Flags::LOADING);
     cache.set(slot, Flags::FAILED);
@@ -430,7 +431,7 @@ fn many_rows_are_found_after_many_removals() {
         if let Some(slot) = model.remove(&hash) {
             cache.remove(slot);
         } else if model.len() < 5000 {
-            model.insert(hash, cache.insert(hash, Flags::NONE).unwrap());
+            model.insert(hash, cache.insert(hash, Flags::NONE, 0).unwrap());
         }
     }
     let hashes: Vec<u64> = (0..9000).flat_map(|key| [key, mix64(key)]).collect();
@@ -438,6 +439,105 @@ fn many_rows_are_found_after_many_removals() {
     cache.lookup(&hashes, &mut slots);
     for (hash, slot) in hashes.iter().zip(slots) {
         assert_eq!(slot, model.get(hash).copied().unwrap_or(Slot::NONE));
+    }
+    cache.check();
+}
+
+#[test]
+fn a_row_is_pinned_once_however_often_a_batch_has_it() {
+    let rows = 70_000;
+    let mut cache = cache(rows, PolicyKind::Bilevel);
+    let slots: Vec<Slot> = (0..rows as u64)
+        .map(|key| add(&mut cache, key, Flags::NONE))
+        .collect();
+    let ask = |cache: &mut TableCache, keys: &[u64]| {
+        let hashes: Vec<u64> = keys.iter().map(|key| mix64(*key)).collect();
+        let mut found = vec![Slot::NONE; keys.len()];
+        let hits = cache.hit_batch(&hashes, &mut found, &mut [], &mut Vec::new());
+        let expected: Vec<Slot> = keys.iter().map(|key| slots[to_usize(*key)]).collect();
+        assert_eq!(found, expected);
+        hits
+    };
+    let hits = ask(&mut cache, &[3, 4, 3, 5, 3]);
+    assert_eq!((hits.newly_pinned, hits.known, hits.repeats), (3, 3, true));
+    assert_eq!((cache.pins(slots[3]), cache.pins(slots[5])), (1, 1));
+    cache.unpin(&slots[3..6]);
+    // What the last batch left in the states says nothing of this one.
+    let hits = ask(&mut cache, &[5, 4, 3]);
+    assert_eq!((hits.newly_pinned, hits.repeats), (3, false));
+    cache.unpin(&slots[3..6]);
+    // Positions that a state can't keep whole.
+    let mut keys: Vec<u64> = (0..rows as u64).collect();
+    assert!(!ask(&mut cache, &keys).repeats);
+    keys.extend([66_000, 1]);
+    let hits = ask(&mut cache, &keys);
+    assert_eq!((hits.newly_pinned, hits.repeats), (0, true));
+    assert_eq!((cache.pins(slots[66_000]), cache.pins(slots[1])), (2, 2));
+    cache.unpin(&slots);
+    assert_eq!(cache.unpin(&slots), rows);
+    cache.check();
+}
+
+#[test]
+fn a_row_has_as_many_pins_as_there_are_leases() {
+    let mut cache = cache(4, PolicyKind::Bilevel);
+    let slots = [1, 2].map(|key| add(&mut cache, key, Flags::NONE));
+    for round in 1..=700 {
+        cache.pin(&slots[..1]);
+        assert_eq!(cache.pins(slots[0]), round);
+    }
+    cache.pin(&slots[1..]);
+    for round in (1..=700).rev() {
+        assert_eq!((cache.pins(slots[0]), cache.pinned()), (round, 2));
+        assert_eq!(cache.unpin(&slots[..1]), usize::from(round == 1));
+    }
+    assert_eq!(cache.evictable(), 1);
+    cache.check();
+}
+
+/// A state keeps the low bits of an interval only.
+#[test]
+fn a_row_that_stays_dirty_for_very_long_is_older_than_any_later_cut() {
+    let mut cache = cache(8, PolicyKind::Bilevel);
+    let slots = [1, 2].map(|key| add(&mut cache, key, Flags::NONE));
+    cache.begin_write(&slots[..1], 7, None).unwrap();
+    for interval in (8..200_000).step_by(999) {
+        cache.begin_write(&slots[1..], interval, None).unwrap();
+        let own = cache.interval(slots[0]);
+        assert!((7..interval).contains(&own), "{own} {interval}");
+        assert_eq!(cache.interval(slots[1]), interval);
+        let (mut cursor, mut victims) = (0, Vec::new());
+        cache.take_frozen(&mut cursor, 9, interval - 1, &mut victims);
+        let chosen: Vec<Slot> = victims.iter().map(|victim| victim.slot).collect();
+        assert_eq!(chosen, slots[..1]);
+    }
+}
+
+/// Hashes that somebody chose: all words have one tag, and one home.
+#[test]
+fn rows_whose_words_are_alike_are_told_apart() {
+    // The inverse of the spreading factor, by Newton's method.
+    let spread = 0x9e37_79b9_7f4a_7c15u64;
+    let inverse = (0..6).fold(spread, |x, _| {
+        x.wrapping_mul(2u64.wrapping_sub(spread.wrapping_mul(x)))
+    });
+    let hash = |low: u64| {
+        let spread_back = (7 << 32 | low).wrapping_mul(inverse);
+        spread_back ^ (spread_back >> 32)
+    };
+    let mut cache = cache(1500, PolicyKind::Bilevel);
+    let mut slots = BTreeMap::new();
+    for low in 0..1500 {
+        slots.insert(low, cache.insert(hash(low), Flags::NONE, 0).unwrap());
+    }
+    for low in (0..1500).step_by(3) {
+        cache.remove(slots.remove(&low).unwrap());
+    }
+    let hashes: Vec<u64> = (0..1500).map(hash).collect();
+    let mut found = vec![Slot::NONE; hashes.len()];
+    cache.lookup(&hashes, &mut found);
+    for (low, slot) in (0..).zip(found) {
+        assert_eq!(slot, slots.get(&low).copied().unwrap_or(Slot::NONE));
     }
     cache.check();
 }

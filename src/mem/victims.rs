@@ -1,7 +1,7 @@
 //! Which rows leave, and when is it safe? Dropping clean rows, handing dirty ones to a writer.
 //!
 //! - The policy names rows from its cold end, once; named rows wait in a queue of clean or one of
-//!   dirty rows, so that neither search walks again and again over rows of the other kind. A row
+//!   dirty rows, so that neither search looks again and again at rows of the other kind. A row
 //!   that was used meanwhile goes back to the policy.
 //! - A dirty row leaves in three steps: chosen (`take_victims`, `take_frozen`), copied out
 //!   (`copy_out`: WRITING), reported (`written`). Between the first two anything may happen to
@@ -10,9 +10,8 @@
 //!   (`begin_write`), inside the budget; copies are written like rows.
 
 use super::cache::{AHEAD_STATES, NAMED_ROWS, TableCache};
-use super::lists::{COLD_CLEAN, COLD_DIRTY, FROZEN, HEADS};
 use super::policy::Policy;
-use super::row_state::{Flags, ListKind, RowState, VISITED};
+use super::row_state::{Flags, Left, RowState, States};
 use crate::units::Slot;
 
 /// Rows that leave at once: their cache misses overlap.
@@ -44,6 +43,20 @@ pub struct Taken {
     pub tombstone: bool,
 }
 
+/// What becomes of a dirty row that was named.
+enum Choice {
+    Victim(Victim),
+    /// It changed too late.
+    Young,
+    /// It is clean by now, or in use.
+    Other,
+}
+
+/// Whether it is dirty and last changed at or before a checkpoint's cut.
+fn is_before(states: &States, state: &RowState, cut: u32) -> bool {
+    state.flags.any(Flags::DIRTY) && states.interval(state) <= cut
+}
+
 impl TableCache {
     /// Drops clean unpinned rows from the cold end until `want` slots are free or no such row is
     /// left; returns the number of free slots.
@@ -52,32 +65,103 @@ impl TableCache {
     /// Each row looked at moves to where it belongs by now, and is not looked at again until it
     /// has become cold once more.
     pub fn reclaim(&mut self, want: usize) -> usize {
+        let mut looks = 4 * want.min(self.capacity()) + COLD_ROWS;
         while self.free() < want && self.evictable() > 0 {
-            let mut cold = [Slot::default(); COLD_ROWS];
-            let mut count = 0;
-            for slot in self.rows.walk(COLD_CLEAN).take(COLD_ROWS) {
-                cold[count] = slot;
-                count += 1;
-                self.prefetch_lines_of_hash(self.rows.get(slot).hash);
+            let mut cold = std::mem::take(&mut self.named);
+            cold.clear();
+            let enough = COLD_ROWS.min(want - self.free());
+            while cold.len() < enough
+                && let Some(slot) = self.pop_cold()
+            {
+                cold.push(slot);
             }
-            if count == 0 && self.name_victims(want - self.free()) == 0 {
-                break;
+            if cold.is_empty() && looks > 0 {
+                self.policy.coldest(&mut self.rows, enough, &mut cold);
+                looks = looks.saturating_sub(cold.len());
             }
-            for slot in &cold[..count] {
-                if self.free() >= want {
-                    break;
-                }
-                self.rows.unlink(*slot);
-                let state = self.rows.get(*slot);
-                if state.evictable() && state.marks & VISITED == 0 {
+            let none = cold.is_empty();
+            for slot in &cold {
+                let hash = self.rows.states.get(*slot).hash;
+                self.words.prefetch_line(hash);
+            }
+            for slot in &cold {
+                let state = self.rows.states.get(*slot);
+                if state.evictable() && !state.flags.any(Flags::VISITED) {
                     self.release(*slot);
                     self.evicted += 1;
                 } else {
                     self.sort(*slot);
                 }
             }
+            self.named = cold;
+            if none {
+                self.evict_any(want);
+                break;
+            }
         }
         self.free()
+    }
+
+    /// Takes a row that was named before: of the clean ones, else one of the dirty ones that was written
+    /// meanwhile.
+    fn pop_cold(&mut self) -> Option<Slot> {
+        if let Some(slot) = self.rows.pop(&mut self.cold_clean) {
+            return Some(slot);
+        }
+        let slot = self.rows.pop(&mut self.cold_dirty)?;
+        if self.rows.states.get(slot).flags.any(Flags::DIRTY) {
+            self.rows.push(&mut self.cold_dirty, slot);
+            return None;
+        }
+        Some(slot)
+    }
+
+    /// Drops the rows that were used least: those that may leave stand in no queue that leads to them.
+    ///
+    /// # Cost
+    /// Two looks at every state.
+    #[cold]
+    fn evict_any(&mut self, want: usize) {
+        let touched = self.rows.states.touched();
+        let missing = want.saturating_sub(self.free());
+        let mut counts = [0; 256];
+        for state in self.rows.states.range(0..touched) {
+            counts[usize::from(state.frequency)] += usize::from(state.evictable());
+        }
+        let mut sum = 0;
+        let limit = counts.iter().position(|count| {
+            sum += count;
+            sum >= missing
+        });
+        let limit = limit.unwrap_or(counts.len());
+        for slot in (0..touched).map(Slot::new) {
+            if self.free() >= want {
+                return;
+            }
+            let state = self.rows.states.get(slot);
+            if state.evictable() && usize::from(state.frequency) <= limit {
+                self.release(slot);
+                self.evicted += 1;
+            }
+        }
+    }
+
+    /// The rows that left and had been used, since [`TableCache::forget_left`]: they may be remembered
+    /// until they come back.
+    #[must_use]
+    pub fn left(&self) -> &[Left] {
+        &self.left
+    }
+
+    /// The rows that left are remembered.
+    pub fn forget_left(&mut self) {
+        self.left.clear();
+    }
+
+    /// Halvings of all frequencies so far.
+    #[must_use]
+    pub fn halvings(&self) -> u64 {
+        self.policy.halvings()
     }
 
     /// Rows that left so far to make room.
@@ -93,36 +177,22 @@ impl TableCache {
 
     /// Announces to the processor that a row comes in or leaves.
     #[inline]
-    pub fn prefetch_lines_of_hash(&self, hash: u64) {
-        self.buckets.prefetch_line(hash);
-        self.policy.prefetch_line(hash);
+    pub fn prefetch_word(&self, hash: u64) {
+        self.words.prefetch_line(hash);
     }
 
-    /// Lets the policy name its coldest rows and queues them; returns how many.
-    fn name_victims(&mut self, want: usize) -> usize {
-        let mut named = std::mem::take(&mut self.named);
-        named.clear();
-        self.policy
-            .coldest(&mut self.rows, want.min(NAMED_ROWS), &mut named);
-        for slot in &named {
-            self.sort(*slot);
-        }
-        let count = named.len();
-        self.named = named;
-        count
-    }
-
-    /// Links a row that is on no list: to its queue, or back to the policy if it is in use.
+    /// Puts a row that stands in no queue into one: of clean or dirty rows, or back to the policy if it
+    /// is in use.
     fn sort(&mut self, slot: Slot) {
-        let state = self.rows.get(slot);
-        if state.busy() || state.marks & VISITED != 0 {
+        let state = self.rows.states.get(slot);
+        if state.busy() || state.flags.any(Flags::VISITED) {
             self.policy.returned(&mut self.rows, slot);
         } else if state.flags.any(Flags::WRITING) {
-            // Linked when the write is reported.
+            // Queued when the write is reported.
         } else if state.flags.any(Flags::DIRTY) {
-            self.rows.push_hot(COLD_DIRTY, slot);
+            self.rows.push(&mut self.cold_dirty, slot);
         } else {
-            self.rows.push_hot(COLD_CLEAN, slot);
+            self.rows.push(&mut self.cold_clean, slot);
         }
     }
 
@@ -139,47 +209,40 @@ impl TableCache {
         interval: u32,
         frozen: Option<u32>,
     ) -> Result<(), usize> {
-        let before = |state: &RowState, cut| state.flags.any(Flags::DIRTY) && state.interval <= cut;
+        self.rows.states.enter(interval);
         if let Some(cut) = frozen {
             // Room for every copy first: a row is marked only when all can be.
-            let copies = slots
-                .iter()
-                .filter(|slot| before(self.rows.get(**slot), cut))
-                .count();
+            let states = &self.rows.states;
+            let copied = |slot: &&Slot| is_before(states, states.get(**slot), cut);
+            let copies = slots.iter().filter(copied).count();
             if copies > 0 && self.reclaim(copies) < copies {
                 return Err(copies);
             }
         }
         for (i, slot) in slots.iter().enumerate() {
             if let Some(ahead) = slots.get(i + AHEAD_STATES) {
-                self.rows.prefetch_line(*ahead);
+                self.rows.states.prefetch_line(*ahead);
             }
-            let state = *self.rows.get(*slot);
-            if frozen.is_some_and(|cut| before(&state, cut)) {
+            let state = *self.rows.states.get(*slot);
+            if frozen.is_some_and(|cut| is_before(&self.rows.states, &state, cut)) {
                 let kept = Flags::DIRTY | Flags::FROZEN_COPY | (state.flags & Flags::REMOVED);
-                let copy = self
-                    .take_slot(state.hash, kept, state.interval)
-                    .ok_or(1usize)?;
-                self.rows.push_hot(FROZEN, copy);
+                let changed = self.rows.states.interval(&state);
+                let copy = self.take_slot(state.hash, kept, changed).ok_or(1usize)?;
+                self.copies.push(copy);
                 self.slab.copy(*slot, copy);
             }
             self.counts.dirty += usize::from(!state.flags.any(Flags::DIRTY));
             self.counts.evictable -= usize::from(state.evictable());
-            let marked = self.rows.get_mut(*slot);
+            let marked = self.rows.states.get_mut(*slot);
             let gone = Flags::ABSENT | Flags::REMOVED;
             marked.flags = (marked.flags | Flags::DIRTY).without(gone);
-            marked.interval = interval;
-            if state.list == ListKind::ColdClean {
-                self.rows.unlink(*slot);
-                self.policy.returned(&mut self.rows, *slot);
-            }
+            self.rows.states.set_interval(*slot, interval);
         }
         Ok(())
     }
 
     /// Chooses the coldest dirty, unpinned rows last changed at or before `interval_max`, at most
-    /// `want`; appends them to `victims`. Rows stay as they are until they are copied out, and a
-    /// second call before that may choose them again.
+    /// `want`; appends them to `victims`. Rows stay as they are until they are copied out.
     ///
     /// With an `interval_max` that excludes rows (beside a checkpoint) it may find fewer than there
     /// are: it does not search the whole cache.
@@ -187,44 +250,95 @@ impl TableCache {
         if !self.policy.evicts() {
             return;
         }
-        let end = victims.len() + want;
-        let linked = self.rows.lru_rows + self.rows.lfu_rows;
-        let (mut named, mut skipped) = (0, 0);
-        let mut last = COLD_DIRTY;
-        while victims.len() < end && skipped <= 8 * want + 1024 {
-            let Some(slot) = self.rows.warmer(last) else {
-                // Dirty rows may be rare, or all pinned: the search ends early with some victims,
-                // and after all rows without.
-                let some = victims.len() + want > end;
-                let enough = named > linked || (some && named > 4 * want);
-                let found = if enough {
-                    0
-                } else {
-                    self.name_victims(NAMED_ROWS)
-                };
-                if found == 0 {
-                    return;
+        let start = victims.len();
+        let mut young = Vec::new();
+        let mut looks = self.resident();
+        while victims.len() < start + want && young.len() <= 8 * want + 1024 {
+            let mut cold = std::mem::take(&mut self.named);
+            cold.clear();
+            if let Some(slot) = self.rows.pop(&mut self.cold_dirty) {
+                cold.push(slot);
+            } else if looks > 0 {
+                let enough = NAMED_ROWS.min(start + want - victims.len());
+                self.policy.coldest(&mut self.rows, enough, &mut cold);
+                looks = looks.saturating_sub(cold.len());
+                if victims.len() > start {
+                    // Dirty rows may be rare, or all pinned: the search ends early with some victims.
+                    looks = looks.min(4 * want);
                 }
-                named += found;
-                continue;
-            };
-            let state = self.rows.get(slot);
-            let chosen = state.pins == 0 && state.marks & VISITED == 0 && state.writable(u32::MAX);
-            if !chosen {
-                self.rows.unlink(slot);
-                self.sort(slot);
+            }
+            let none = cold.is_empty();
+            for slot in &cold {
+                match self.choice(*slot, interval_max) {
+                    Choice::Victim(victim) => victims.push(victim),
+                    Choice::Young => young.push(*slot),
+                    Choice::Other => {
+                        self.sort(*slot);
+                        continue;
+                    }
+                }
+                // It is not to be named again meanwhile.
+                self.rows.states.mark_queued(*slot, true);
+            }
+            self.named = cold;
+            if none {
+                break;
+            }
+        }
+        for victim in &victims[start..] {
+            self.rows.states.mark_queued(victim.slot, false);
+        }
+        for slot in young {
+            self.rows.states.mark_queued(slot, false);
+            self.rows.push(&mut self.cold_dirty, slot);
+        }
+        if victims.len() == start {
+            self.take_any(want, interval_max, victims);
+        }
+    }
+
+    /// What is to be done with a row that was named and stands in no queue.
+    #[inline]
+    fn choice(&self, slot: Slot, interval_max: u32) -> Choice {
+        let states = &self.rows.states;
+        let state = states.get(slot);
+        let in_use = state.is_pinned() || state.flags.any(Flags::VISITED);
+        if in_use || !states.writable(state, u32::MAX) {
+            Choice::Other
+        } else if states.interval(state) > interval_max {
+            Choice::Young
+        } else {
+            Choice::Victim(Victim {
+                hash: state.hash,
+                slot,
+                evict: true,
+                copy: false,
+            })
+        }
+    }
+
+    /// Chooses dirty rows in the order of slots: there may be some in queues that do not lead to them.
+    #[cold]
+    fn take_any(&mut self, want: usize, interval_max: u32, victims: &mut Vec<Victim>) {
+        let end = victims.len() + want;
+        if self.counts.dirty == 0 {
+            return;
+        }
+        let states = &self.rows.states;
+        for slot in (0..states.touched()).map(Slot::new) {
+            let state = states.get(slot);
+            let copy = state.flags.any(Flags::FROZEN_COPY);
+            if copy || state.is_pinned() || !states.writable(state, interval_max) {
                 continue;
             }
-            last = slot;
-            if state.interval <= interval_max {
-                victims.push(Victim {
-                    hash: state.hash,
-                    slot,
-                    evict: true,
-                    copy: false,
-                });
-            } else {
-                skipped += 1;
+            victims.push(Victim {
+                hash: state.hash,
+                slot,
+                evict: true,
+                copy: false,
+            });
+            if victims.len() == end {
+                return;
             }
         }
     }
@@ -246,16 +360,14 @@ impl TableCache {
     ) -> bool {
         let before = victims.len();
         let end = before + want;
-        let touched = self.rows.touched();
+        let states = &self.rows.states;
+        let touched = states.touched();
         let stop = touched.min(*cursor + SCAN_ROWS);
         while *cursor < stop {
-            let slot = Slot::new(*cursor + HEADS);
-            let state = self.rows.get(slot);
-            let frozen = state.flags.any(Flags::DIRTY)
-                && !state.flags.any(Flags::FROZEN_COPY)
-                && state.interval <= cut;
-            if frozen {
-                if victims.len() == end || !state.writable(cut) {
+            let slot = Slot::new(*cursor);
+            let state = states.get(slot);
+            if !state.flags.any(Flags::FROZEN_COPY) && is_before(states, state, cut) {
+                if victims.len() == end || !states.writable(state, cut) {
                     return true;
                 }
                 victims.push(Victim {
@@ -270,35 +382,50 @@ impl TableCache {
         if *cursor < touched {
             return true;
         }
-        let mut last = FROZEN;
+        self.list_copies();
         let mut left = victims.len() > before;
-        while let Some(slot) = self.rows.warmer(last) {
-            let state = self.rows.get(slot);
-            if state.flags.any(Flags::DIRTY) && state.interval <= cut {
+        let states = &self.rows.states;
+        for slot in &self.copies {
+            let state = states.get(*slot);
+            if is_before(states, state, cut) {
                 left = true;
                 if victims.len() == end {
                     break;
                 }
                 victims.push(Victim {
                     hash: state.hash,
-                    slot,
+                    slot: *slot,
                     evict: false,
                     copy: true,
                 });
             }
-            last = slot;
         }
         left
+    }
+
+    /// Takes out of the list of copies what is none any more.
+    fn list_copies(&mut self) {
+        let states = &self.rows.states;
+        self.copies
+            .retain(|slot| states.get(*slot).flags.any(Flags::FROZEN_COPY));
+        if self.copies.len() > self.counts.frozen {
+            // A slot that was freed holds another copy now.
+            self.copies.sort_unstable();
+            self.copies.dedup();
+        }
+        if self.copies.is_empty() {
+            self.copies = Vec::new();
+        }
     }
 
     /// Drops all frozen copies that are not being written, for a checkpoint that was given up: the
     /// next one must not write them over newer rows. Returns how many were dropped.
     pub fn discard_frozen(&mut self) -> usize {
         let before = self.frozen_copies();
-        let mut last = FROZEN;
-        while let Some(slot) = self.rows.warmer(last) {
-            if self.rows.get(slot).flags.any(Flags::WRITING) {
-                last = slot;
+        self.list_copies();
+        for slot in std::mem::take(&mut self.copies) {
+            if self.rows.states.get(slot).flags.any(Flags::WRITING) {
+                self.copies.push(slot);
             } else {
                 self.release(slot);
             }
@@ -309,8 +436,8 @@ impl TableCache {
     /// Announces to the processor that a victim is copied out or reported soon.
     #[inline]
     pub fn prefetch_lines_of_victim(&self, victim: &Victim, row: bool) {
-        self.rows.prefetch_line(victim.slot);
-        if row && victim.slot.index() - HEADS < self.rows.touched() {
+        self.rows.states.prefetch_line(victim.slot);
+        if row && victim.slot.index() < self.rows.states.touched() {
             self.prefetch_line(victim.slot);
         }
     }
@@ -323,27 +450,26 @@ impl TableCache {
         interval_max: u32,
         row: &mut [f32],
     ) -> Option<Taken> {
-        if victim.slot.index() - HEADS >= self.rows.touched() {
+        let states = &self.rows.states;
+        if victim.slot.index() >= states.touched() {
             return None;
         }
-        let state = *self.rows.get(victim.slot);
+        let state = *states.get(victim.slot);
         let same = state.hash == victim.hash
             && state.flags.any(Flags::FROZEN_COPY) == victim.copy
-            && state.writable(interval_max);
-        if !same || (victim.evict && state.pins > 0) {
+            && states.writable(&state, interval_max);
+        if !same || (victim.evict && state.is_pinned()) {
             return None;
         }
+        let interval = states.interval(&state);
         row.copy_from_slice(self.slab.row(victim.slot));
         self.change(victim.slot, |state| {
             state.flags = state.flags.without(Flags::DIRTY).with(Flags::WRITING);
         });
-        if state.list == ListKind::ColdDirty {
-            self.rows.unlink(victim.slot);
-        }
         let tombstone = state.flags.any(Flags::REMOVED);
         Some(Taken {
             hash: state.hash,
-            interval: state.interval,
+            interval,
             tombstone,
         })
     }
@@ -354,7 +480,7 @@ impl TableCache {
     /// row was changed since: a checkpoint whose cut lies between can't be completed.
     #[must_use = "a lost state must fail the checkpoint that needs it"]
     pub fn written(&mut self, victim: &Victim, ok: bool) -> bool {
-        let state = *self.rows.get(victim.slot);
+        let state = *self.rows.states.get(victim.slot);
         let flying = state.flags.any(Flags::WRITING) && state.hash == victim.hash;
         assert!(
             flying,
@@ -371,7 +497,7 @@ impl TableCache {
         });
         if ok && victim.copy {
             self.release(victim.slot);
-        } else if state.list == ListKind::None {
+        } else if !state.flags.any(Flags::QUEUED) && !victim.copy {
             self.sort(victim.slot);
         }
         ok || !changed

@@ -1,10 +1,10 @@
 //! How many slots fit into the memory of a cache?
 
-use super::super::buckets::Buckets;
-use super::super::lists::HEADS;
 use super::super::policy::AnyPolicy;
-use super::super::row_state::RowState;
+use super::super::queues::Pool;
+use super::super::row_state::States;
 use super::super::slab::Slab;
+use super::super::words::Words;
 use super::{NAMED_ROWS, TableCache};
 use crate::error::{ArgumentError, Error, Result};
 use crate::options::PolicyKind;
@@ -13,12 +13,15 @@ use crate::units::{Slot, to_usize};
 /// Slots are numbered by u32 with a few numbers reserved.
 const CAPACITY_MAX: usize = 1 << 31;
 
+/// Share of the rows in a flush step where it is not given.
+const FLUSH_STEP_SHARE: usize = 16;
+
 /// What a [`TableCache`] is made from.
 #[derive(Clone, Debug)]
 pub struct CacheConfig {
     /// f32-sized words of a row: 1 or more.
     pub row_f32s: usize,
-    /// All memory of the cache: slab, states, hash table, lists and frequency memory.
+    /// All memory of the cache: slab, states, hash table and queues.
     pub bytes: u64,
     /// Which rows leave first.
     pub policy: PolicyKind,
@@ -29,12 +32,25 @@ pub struct CacheConfig {
     pub range: (u64, u64),
 }
 
+/// Rows of a flush where so many rows fit: 0 of them ask for the default.
+pub(super) fn step_of(flush_step_rows: usize, rows: usize) -> usize {
+    let step = match flush_step_rows {
+        0 => rows / FLUSH_STEP_SHARE,
+        asked => asked.min(rows / 2),
+    };
+    step.max(1)
+}
+
 /// Memory of a cache of so many rows.
-pub(super) fn bytes_for(rows: usize, row_f32s: usize, policy: PolicyKind) -> u64 {
+pub(super) fn bytes_for(rows: usize, config: &CacheConfig) -> u64 {
+    let (row_f32s, policy) = (config.row_f32s, config.policy);
+    let step = step_of(config.flush_step_rows, rows);
+    let (numbers, queues) = AnyPolicy::queued(policy, rows, step);
     let bytes = Slab::f32s_for(rows, row_f32s) * size_of::<f32>()
-        + (rows + HEADS) * size_of::<RowState>()
-        + Buckets::words_for(rows) * size_of::<u64>()
-        + AnyPolicy::bytes_for_rows(policy, rows)
+        + States::bytes_for(rows)
+        + Words::bytes_for(rows)
+        + Pool::bytes_for(numbers, queues)
+        + AnyPolicy::bytes_for(policy, rows)
         + NAMED_ROWS * size_of::<Slot>()
         + size_of::<TableCache>();
     bytes as u64
@@ -59,7 +75,7 @@ fn check_memory(bytes: u64) -> Result<()> {
 
 impl CacheConfig {
     fn bytes_for(&self, rows: usize) -> u64 {
-        bytes_for(rows, self.row_f32s, self.policy)
+        bytes_for(rows, self)
     }
 
     /// Fails where the system does not give the memory for so many slots.

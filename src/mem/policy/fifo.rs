@@ -1,15 +1,25 @@
 //! Pass blocks, HugeCTR's cached mode: rows leave in the order in which they came. A row in use joins
 //! the youngest pass.
 
-use super::Policy;
-use crate::mem::lists::{LRU, Rows};
+use super::{Policy, Rows};
+use crate::mem::queues::Queue;
 use crate::units::Slot;
 
-#[derive(Debug)]
-pub(crate) struct Fifo;
+#[derive(Debug, Default)]
+pub(crate) struct Fifo {
+    pub queue: Queue,
+}
 
 impl Policy for Fifo {
+    fn admitted(&mut self, rows: &mut Rows, slot: Slot) {
+        rows.push(&mut self.queue, slot);
+    }
+
     fn coldest(&mut self, rows: &mut Rows, want: usize, named: &mut Vec<Slot>) {
-        rows.take_coldest(LRU, want, named);
+        rows.name_first(&mut self.queue, want, false, named);
+        if named.is_empty() {
+            rows.queue_others(&mut self.queue);
+            rows.name_first(&mut self.queue, want, false, named);
+        }
     }
 }

@@ -1,20 +1,25 @@
-//! Plain least recently used: every touch moves the row to the hot end.
+//! Least recently used, with a second chance: a row that was used since its turn came last goes to the
+//! end of the queue. A hit moves nothing.
 
-use super::Policy;
-use crate::mem::lists::{LRU, Rows};
+use super::{Policy, Rows};
+use crate::mem::queues::Queue;
 use crate::units::Slot;
 
-#[derive(Debug)]
-pub(crate) struct Lru;
+#[derive(Debug, Default)]
+pub(crate) struct Lru {
+    pub queue: Queue,
+}
 
 impl Policy for Lru {
-    fn touched(&mut self, rows: &mut Rows, slots: &[Slot]) {
-        for slot in slots {
-            rows.move_hot(LRU, *slot);
-        }
+    fn admitted(&mut self, rows: &mut Rows, slot: Slot) {
+        rows.push(&mut self.queue, slot);
     }
 
     fn coldest(&mut self, rows: &mut Rows, want: usize, named: &mut Vec<Slot>) {
-        rows.take_coldest(LRU, want, named);
+        rows.name_first(&mut self.queue, want, true, named);
+        if named.is_empty() {
+            rows.queue_others(&mut self.queue);
+            rows.name_first(&mut self.queue, want, true, named);
+        }
     }
 }

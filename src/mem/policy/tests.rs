@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use super::super::{CacheConfig, Flags, TableCache};
 use crate::options::PolicyKind;
 use crate::units::{Slot, mix64};
@@ -57,6 +59,7 @@ fn hit_rate(policy: PolicyKind, mut trace: Trace) -> f64 {
         range,
     };
     let mut cache = TableCache::new(&config).unwrap();
+    let mut classes: BTreeMap<u64, u8> = BTreeMap::new();
     let (mut hits, mut asked) = (0, 0);
     let mut slots = vec![Slot::NONE; BATCH];
     for batch in 0..6_000 {
@@ -77,11 +80,15 @@ fn hit_rate(policy: PolicyKind, mut trace: Trace) -> f64 {
             }
             if *slot == Slot::NONE {
                 assert!(cache.reclaim(1) >= 1);
-                *slot = cache.insert(*hash, Flags::NONE).unwrap();
+                classes.extend(cache.left().iter().map(|left| (left.hash, left.class)));
+                cache.forget_left();
+                let class = classes.remove(hash).unwrap_or(0);
+                *slot = cache.insert(*hash, Flags::NONE, class).unwrap();
+            } else {
+                cache.touch(&[*slot]);
             }
             cache.pin(&[*slot]);
         }
-        cache.touch(&slots);
         cache.unpin(&slots);
     }
     cache.check();

@@ -62,7 +62,7 @@ impl Store {
                 } else {
                     Flags::ABSENT
                 };
-                slot = self.cache.insert(mix64(key), flags).unwrap();
+                slot = self.cache.insert(mix64(key), flags, 0).unwrap();
                 self.cache.row_mut(slot).fill(stored.unwrap_or(0.0));
             }
             let expected = self.truth.get(&key).copied().unwrap_or(0.0);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::guard::point;
 use super::waits::{Stretch, Waiting, Waits};
 use crate::error::{ArgumentError, Error, Result};
-use crate::mem::TableCache;
+use crate::mem::{TableCache, halved};
 use crate::options::{PolicyKind, RuntimeOptions, TableDescriptor, TableOptions};
 use crate::row::{RowLayout, Updater};
 use crate::ssd::index::{Files, Index as _, KeyIndex};
@@ -15,6 +15,12 @@ use crate::stats::{TableStats, Wait};
 use crate::sync::atomic::AtomicBool;
 use crate::sync::{RwLock, fair};
 use crate::units::TableId;
+
+/// Rows between the one whose class is kept and the one whose line the processor is asked to fetch.
+const AHEAD_ROWS: usize = 8;
+
+/// Keys whose classes are halved at a time: some ten microseconds.
+const HALVED_KEYS: usize = 1 << 14;
 
 /// What was done with the rows of a table; counted once a batch, or once a file. Nothing is decided by
 /// these numbers: they are no points where a schedule of a test may change.
@@ -209,6 +215,10 @@ pub struct ShardTable {
     pub index: KeyIndex,
     /// Slots promised to admitted batches that have not taken them yet.
     reserved: usize,
+    /// Halvings of the cache's frequencies that the classes of the index have gone through, and where
+    /// the next one is.
+    halvings: u64,
+    halving: u64,
 }
 
 impl ShardTable {
@@ -218,6 +228,35 @@ impl ShardTable {
             cache,
             index,
             reserved: 0,
+            halvings: 0,
+            halving: 0,
+        }
+    }
+
+    /// Drops cold clean rows until so many slots are free or no such row is left; the index remembers
+    /// how often they were used.
+    pub fn reclaim(&mut self, want: usize) {
+        self.cache.reclaim(want);
+        let left = self.cache.left();
+        for (i, row) in left.iter().enumerate() {
+            if let Some(ahead) = left.get(i + 2 * AHEAD_ROWS) {
+                self.index.prefetch_segment(ahead.hash);
+            }
+            if let Some(ahead) = left.get(i + AHEAD_ROWS) {
+                self.index.prefetch_line(ahead.hash);
+            }
+            self.index.set_class(row.hash, row.class);
+        }
+        self.cache.forget_left();
+        // Some of the keys each time.
+        if self.halvings < self.cache.halvings() {
+            match self
+                .index
+                .replace_classes(self.halving, HALVED_KEYS, &halved())
+            {
+                Some(next) => self.halving = next,
+                None => (self.halving, self.halvings) = (0, self.halvings + 1),
+            }
         }
     }
 
@@ -229,6 +268,7 @@ impl ShardTable {
     /// Replaces the cache by an empty one, which counts on.
     pub(super) fn replace_cache(&mut self, mut cache: TableCache) {
         cache.count_on_from(&self.cache);
+        (self.halvings, self.halving) = (0, 0);
         self.cache = cache;
     }
 

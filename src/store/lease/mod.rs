@@ -403,7 +403,15 @@ impl Lease {
             let mut shard = cell.lock();
             for (table, ordinals) in map.tables() {
                 let cache = &mut shard.tables[table.id.0 as usize].cache;
-                cache.unpin(&slots[map.range_of(s, ordinals)]);
+                let slots = &slots[map.range_of(s, ordinals)];
+                if rows[s].repeats {
+                    let mut distinct = slots.to_vec();
+                    distinct.sort_unstable();
+                    distinct.dedup();
+                    cache.unpin(&distinct);
+                } else {
+                    cache.unpin(slots);
+                }
             }
             drop(shard);
             point("unpin");

@@ -238,7 +238,12 @@ impl Puller {
             for (table, ordinals) in map.tables() {
                 let slots = &pending.slots[map.range_of(s, ordinals)];
                 let taken = slots.iter().copied().filter(|p| *p != Slot::NONE);
-                let taken: Vec<Slot> = taken.collect();
+                let mut taken: Vec<Slot> = taken.collect();
+                if pending.has_repeats {
+                    // Pinned once each.
+                    taken.sort_unstable();
+                    taken.dedup();
+                }
                 shard.tables[table.id.0 as usize].cache.unpin(&taken);
             }
             if std::mem::take(&mut pending.promised) {

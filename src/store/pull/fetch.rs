@@ -14,7 +14,7 @@ use super::batch::{Intent, Missing, Pending};
 use crate::error::{Error, Result};
 use crate::mem::Flags;
 use crate::ssd::data_file::{DataFile, Location};
-use crate::ssd::index::Index as _;
+use crate::ssd::index::{Index as _, IndexEntry};
 use crate::ssd::reader::{RowBatch, RowReader, Want, pin_files};
 use crate::stats::Wait;
 use crate::units::{Slot, narrow, unmix64};
@@ -190,22 +190,25 @@ fn assign_slots(
     let entry = &mut shard.tables[table.id.0 as usize];
     let groups = || rest.chunk_by(Missing::is_same_row).take(SLOT_ROWS);
     let hashes: Vec<u64> = groups().map(|g| g[0].hash).collect();
-    let mut locations: Vec<Option<Location>> = Vec::new();
-    entry.index.get_batch(&hashes, &mut locations);
+    let mut known = Vec::new();
+    entry.index.get_batch(&hashes, &mut known);
     // Makes room before the look-up: what is found stays until it is pinned.
-    entry.cache.reclaim(hashes.len());
+    entry.reclaim(hashes.len());
     let mut found = vec![Slot::NONE; hashes.len()];
     entry.cache.lookup(&hashes, &mut found);
-    let mut pins = Vec::with_capacity(rest.len());
+    let mut pins = Vec::with_capacity(hashes.len());
+    let mut used_again = Vec::new();
     let mut room = true;
     for (i, group) in groups().enumerate() {
         if let Some(ahead) = hashes.get(i + AHEAD_ROWS) {
-            entry.cache.prefetch_lines_of_hash(*ahead);
+            entry.cache.prefetch_word(*ahead);
         }
         let slot = match found[i] {
             Slot::NONE => {
-                let location = locations[i].filter(|l| !l.is_tombstone());
-                let of = (ordinal, hashes[i], location);
+                let class = known[i].map_or(0, IndexEntry::class);
+                let location = known[i].map(IndexEntry::location);
+                let location = location.filter(|l| !l.is_tombstone());
+                let of = (ordinal, hashes[i], location, class);
                 let Some(slot) = assign_slot(entry, table, of, intent, reads) else {
                     room = false;
                     break;
@@ -225,19 +228,20 @@ fn assign_slots(
                 if flags.any(Flags::LOADING | Flags::FAILED) {
                     pending.foreign.push((ordinal, slot));
                 }
+                used_again.push(slot);
                 slot
             }
         };
         for wanted in group {
             pending.slots[wanted.index as usize] = slot;
-            pins.push(slot);
         }
+        pins.push(slot);
         pending.assigned += group.len();
         entry.unreserve(1);
     }
     point("place");
     entry.cache.pin(&pins);
-    entry.cache.touch(&pins);
+    entry.cache.touch(&used_again);
     pending.missing = missing;
     match room {
         false => Progress::NoRoom,
@@ -246,19 +250,19 @@ fn assign_slots(
     }
 }
 
-/// A slot for one missing row (ordinal of its table, hash, where it is): to be read, removed, or its
+/// A slot for one missing row (ordinal of its table, hash, where it is, its frequency class): to be read, removed, or its
 /// default at once.
 fn assign_slot(
     entry: &mut ShardTable,
     table: &Table,
-    (ordinal, hash, location): (u32, u64, Option<Location>),
+    (ordinal, hash, location, class): (u32, u64, Option<Location>, u8),
     intent: Intent,
     reads: &mut Reads,
 ) -> Option<Slot> {
     let key = unmix64(hash);
     match location {
         Some(location) if intent == Intent::Read => {
-            let slot = entry.cache.insert(hash, Flags::LOADING)?;
+            let slot = entry.cache.insert(hash, Flags::LOADING, class)?;
             reads.wants.push(Want {
                 location,
                 key,
@@ -269,9 +273,9 @@ fn assign_slot(
             Some(slot)
         }
         // On SSD and about to be removed: its content does not matter, that it exists does.
-        Some(_) => entry.cache.insert(hash, Flags::LOADING),
+        Some(_) => entry.cache.insert(hash, Flags::LOADING, class),
         None => {
-            let slot = entry.cache.insert(hash, Flags::ABSENT)?;
+            let slot = entry.cache.insert(hash, Flags::ABSENT, class)?;
             table.layout.default_row(key, entry.cache.row_mut(slot));
             Some(slot)
         }

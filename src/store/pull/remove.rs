@@ -38,7 +38,7 @@ impl Puller {
                     Some(flags) if !flags.any(Flags::LOADING | Flags::FAILED) => {
                         !flags.any(Flags::ABSENT | Flags::REMOVED)
                     }
-                    _ => location.is_some_and(|l| !l.is_tombstone()),
+                    _ => location.is_some_and(|known| !known.location().is_tombstone()),
                 };
             }
         }

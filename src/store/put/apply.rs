@@ -82,14 +82,14 @@ pub fn put_some(shard: &mut Shard, job: &Job<'_>, room: &ShardRoom, rest: &mut R
     }
 
     let absent = slots.len() - resident.len();
-    entry.cache.reclaim(absent);
+    entry.reclaim(absent);
     let mut new: Vec<Slot> = Vec::with_capacity(absent);
     let (mut positions, mut left, mut taken) = (Vec::with_capacity(absent), Vec::new(), 0);
     for (i, _) in slots.iter().enumerate().filter(|(_, slot)| !found(slot)) {
         let (hash, position) = (rest.hashes[start + i], rest.positions[start + i]);
         // A key that is there twice may have got its slot by now.
         let got = match left.is_empty() {
-            true => entry.cache.find_or_insert(hash),
+            true => entry.cache.find_or_insert(hash, 0),
             false => None,
         };
         if let Some((slot, is_new)) = got {

@@ -10,10 +10,10 @@
 //!   is done one batch later.
 //! - The caches hold rows of one word; they have the places that real rows would have had.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use anyhow::{Result, ensure};
-use hps::mem::{CacheConfig, Flags, Slot, TableCache, Victim};
+use hps::mem::{CacheConfig, Flags, Left, Slot, TableCache, Victim, halved};
 use hps::{PolicyKind, mix64};
 
 use super::Accesses;
@@ -34,6 +34,35 @@ pub struct OursConfig {
     pub policy: PolicyKind,
 }
 
+/// How often rows that are not in memory were used: what the store keeps in its index.
+#[derive(Debug, Default)]
+struct Classes {
+    of: HashMap<u64, u8>,
+    halvings: u64,
+}
+
+impl Classes {
+    fn of(&self, hash: u64) -> u8 {
+        self.of.get(&hash).copied().unwrap_or(0)
+    }
+
+    fn left(&mut self, left: &[Left]) {
+        self.of
+            .extend(left.iter().map(|left| (left.hash, left.class)));
+    }
+
+    /// Follows the cache, which has halved its frequencies so often by now.
+    fn halve(&mut self, halvings: u64) {
+        let table = halved();
+        for _ in self.halvings..halvings {
+            for class in self.of.values_mut() {
+                *class = table[usize::from(*class)];
+            }
+        }
+        self.halvings = halvings;
+    }
+}
+
 /// The engine's caches without the engine.
 #[derive(Debug)]
 pub struct Ours<'a> {
@@ -47,6 +76,8 @@ pub struct Ours<'a> {
     depth: usize,
     /// Rows being written.
     flying: Vec<(usize, Victim)>,
+    /// By cache.
+    classes: Vec<Classes>,
     written: u64,
     meta_bytes: u64,
 }
@@ -138,6 +169,7 @@ impl<'a> Ours<'a> {
             caches.extend(made);
         }
         let places: usize = caches.iter().map(TableCache::capacity).sum();
+        let classes = caches.iter().map(|_| Classes::default()).collect();
         Ok(Ours {
             accesses,
             caches,
@@ -146,6 +178,7 @@ impl<'a> Ours<'a> {
             leases: VecDeque::new(),
             depth: config.depth,
             flying: Vec::new(),
+            classes,
             written: 0,
             meta_bytes: (bytes - row_bytes) / places as u64,
         })
@@ -231,15 +264,20 @@ impl<'a> Ours<'a> {
         loop {
             let cache = &mut self.caches[index];
             cache.reclaim(missing.len() - placed);
+            let classes = &mut self.classes[index];
+            classes.halve(cache.halvings());
+            classes.left(cache.left());
+            cache.forget_left();
             let first = slots.len();
-            while placed < missing.len()
-                && let Some(slot) = cache.insert(missing[placed], Flags::LOADING)
-            {
+            while let Some(hash) = missing.get(placed) {
+                let class = classes.of(*hash);
+                let Some(slot) = cache.insert(*hash, Flags::LOADING, class) else {
+                    break;
+                };
                 slots.push(slot);
                 placed += 1;
             }
             cache.pin(&slots[first..]);
-            cache.touch(&slots[first..]);
             for slot in &slots[first..] {
                 cache.clear(*slot, Flags::LOADING);
             }
