@@ -121,15 +121,20 @@ impl TableCache {
         TableCache::of(&config, 0)
     }
 
-    /// Bytes with which a cache of this policy, with flushes of the default size, has `rows` slots.
+    /// Bytes with which a cache of this policy, with flushes of so many rows, has `rows` slots.
     #[must_use]
     #[cfg(any(test, feature = "sim"))]
-    pub fn bytes_for_rows(rows: usize, row_f32s: usize, policy: PolicyKind) -> u64 {
+    pub fn bytes_for_rows(
+        rows: usize,
+        row_f32s: usize,
+        policy: PolicyKind,
+        flush_step_rows: usize,
+    ) -> u64 {
         let config = CacheConfig {
             row_f32s,
             bytes: 0,
             policy,
-            flush_step_rows: 0,
+            flush_step_rows,
             range: (0, u64::MAX),
         };
         bytes_for(rows, &config)

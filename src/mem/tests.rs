@@ -7,7 +7,7 @@ use crate::units::{Slot, mix64, to_usize, unmix64};
 const ROW: usize = 4;
 
 fn cache(rows: usize, policy: PolicyKind) -> TableCache {
-    let bytes = TableCache::bytes_for_rows(rows, ROW, policy);
+    let bytes = TableCache::bytes_for_rows(rows, ROW, policy, 0);
     let config = CacheConfig {
         row_f32s: ROW,
         bytes,
@@ -67,14 +67,14 @@ fn the_budget_is_exact_for_every_size_and_policy() {
                 "{} > {bytes}",
                 cache.bytes_allocated()
             );
-            let needed = TableCache::bytes_for_rows(cache.capacity(), row_f32s, policy);
+            let needed = TableCache::bytes_for_rows(cache.capacity(), row_f32s, policy, 0);
             assert_eq!(cache.bytes_allocated(), needed);
-            let more = TableCache::bytes_for_rows(cache.capacity() + 1, row_f32s, policy);
+            let more = TableCache::bytes_for_rows(cache.capacity() + 1, row_f32s, policy, 0);
             assert!(more > bytes, "one more row would have fit");
             assert!(cache.bytes() < cache.bytes_allocated());
         }
     }
-    let needed = TableCache::bytes_for_rows(1, 8, PolicyKind::Bilevel);
+    let needed = TableCache::bytes_for_rows(1, 8, PolicyKind::Bilevel, 0);
     let config = CacheConfig {
         row_f32s: 8,
         bytes: needed - 1,

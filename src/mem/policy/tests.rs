@@ -49,7 +49,7 @@ impl Trace {
 
 /// Share of the repeating keys found in memory, after a warm-up.
 fn hit_rate(policy: PolicyKind, mut trace: Trace) -> f64 {
-    let bytes = TableCache::bytes_for_rows(SLOTS, 1, policy);
+    let bytes = TableCache::bytes_for_rows(SLOTS, 1, policy, 0);
     let range = (0, u64::MAX);
     let config = CacheConfig {
         row_f32s: 1,

@@ -163,8 +163,8 @@ fn ours_has_the_places_that_its_bytes_give_and_flushes_before_rows_leave() {
     let accesses = random(3, 2000, 5000, 60);
     let mut few = ours(&accesses, 500, 2);
     assert!((500..510).contains(&few.capacity()));
-    let bytes = hps::mem::TableCache::bytes_for_rows(500, 1, PolicyKind::Bilevel);
-    assert!((40..70).contains(&few.meta_bytes()));
+    let bytes = hps::mem::TableCache::bytes_for_rows(500, 1, PolicyKind::Bilevel, 0);
+    assert!((20..50).contains(&few.meta_bytes()));
     assert!(few.meta_bytes() <= bytes / 500 - 4);
     let misses: usize = run(&mut few, &accesses).iter().sum();
     let evicted = misses - few.capacity();
@@ -290,7 +290,7 @@ fn ours_serves_several_tables_with_rows_of_their_own_sizes() {
     let missed: usize = run(&mut ours, &accesses).iter().sum();
     assert!(missed >= accesses.distinct() && missed < accesses.total());
     assert!(
-        (40..90).contains(&ours.meta_bytes()),
+        (20..50).contains(&ours.meta_bytes()),
         "{}",
         ours.meta_bytes()
     );

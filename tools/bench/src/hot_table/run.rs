@@ -181,7 +181,7 @@ pub fn run(args: &HotTableArgs) -> Result<()> {
 /// Bytes that a slot takes beside its row.
 fn beside_bytes() -> u64 {
     let rows = 1 << 16;
-    let bytes = TableCache::bytes_for_rows(rows, 1, PolicyKind::Bilevel);
+    let bytes = TableCache::bytes_for_rows(rows, 1, PolicyKind::Bilevel, 0);
     bytes / rows as u64 - 4
 }
 

@@ -87,13 +87,23 @@ impl OursConfig {
     #[must_use]
     pub fn bytes_for(&self, places: usize, row_bytes: u32) -> u64 {
         let each = places.div_ceil(self.shards);
-        let bytes = TableCache::bytes_for_rows(each, f32s(row_bytes), self.policy);
+        let bytes = self.bytes_of(each, f32s(row_bytes), self.step(1, row_bytes));
         bytes * self.shards as u64
     }
 
+    /// Rows that a flush takes of one table in one shard.
+    fn step(&self, tables: u64, row_bytes: u32) -> usize {
+        let step = self.file_bytes / self.shards as u64 / tables / (u64::from(row_bytes) + 30);
+        usize::try_from(step).unwrap_or(usize::MAX).max(1)
+    }
+
+    fn bytes_of(&self, places: usize, row_f32s: usize, step: usize) -> u64 {
+        TableCache::bytes_for_rows(places, row_f32s, self.policy, step)
+    }
+
     /// Places that so many bytes give one table in one shard.
-    fn places(&self, bytes: u64, row_bytes: u32) -> usize {
-        let fits = |rows| TableCache::bytes_for_rows(rows, f32s(row_bytes), self.policy) <= bytes;
+    fn places(&self, bytes: u64, row_bytes: u32, step: usize) -> usize {
+        let fits = |rows| self.bytes_of(rows, f32s(row_bytes), step) <= bytes;
         let (mut least, mut over) = (0, 1 << 31);
         while over - least > 1 {
             let middle = least + (over - least) / 2;
@@ -109,25 +119,25 @@ impl OursConfig {
     /// The caches of one table, and the bytes that their places would take of real rows.
     fn table(&self, share: u64, row_bytes: u32, tables: u64) -> Result<(Vec<TableCache>, u64)> {
         let bytes = share / self.shards as u64;
-        let places = self.places(bytes, row_bytes);
+        let step = self.step(tables, row_bytes);
+        let places = self.places(bytes, row_bytes, step);
         ensure!(
             places > 0,
             "{bytes} bytes of one shard hold no row of {row_bytes} bytes"
         );
-        let step = self.file_bytes / self.shards as u64 / tables / (u64::from(row_bytes) + 30);
         let cache = |shard| {
             TableCache::new(&CacheConfig {
                 row_f32s: 1,
-                bytes: TableCache::bytes_for_rows(places, 1, self.policy),
+                bytes: self.bytes_of(places, 1, step),
                 policy: self.policy,
-                flush_step_rows: usize::try_from(step).unwrap_or(usize::MAX).max(1),
+                flush_step_rows: step,
                 range: range(shard, self.shards),
             })
         };
         let caches = (0..self.shards)
             .map(cache)
             .collect::<hps::Result<Vec<TableCache>>>()?;
-        let all = TableCache::bytes_for_rows(places, f32s(row_bytes), self.policy);
+        let all = self.bytes_of(places, f32s(row_bytes), step);
         Ok((caches, all * self.shards as u64))
     }
 }
