@@ -93,7 +93,8 @@ fn play(scene: &Scene, seed: u64) {
     let expected = all_changes(&logs);
     assert_eq!(pulled(scene, &store), expected);
     // A prefetch whose ticket was dropped ends by itself.
-    while store.stats().pinned_rows > 0 {
+    // A lease that is dropped is out for a while after its rows are unpinned.
+    while store.stats().pinned_rows > 0 || store.stats().leases > 0 {
         shuttle::thread::yield_now();
     }
     let stats = store.stats();
@@ -216,7 +217,8 @@ fn play_several(scene: &Scene, seed: u64) {
     for cut in &cuts {
         check_cut(cut, &logs);
     }
-    while store.stats().pinned_rows > 0 {
+    // A lease that is dropped is out for a while after its rows are unpinned.
+    while store.stats().pinned_rows > 0 || store.stats().leases > 0 {
         shuttle::thread::yield_now();
     }
     let id = store.checkpoint(100, &[]).unwrap().id;
@@ -267,7 +269,8 @@ fn play_puts(scene: &Scene, seed: u64) {
     for (rows, before, after) in &cuts {
         putting::check_cut(rows, &books, (before, after));
     }
-    while store.stats().pinned_rows > 0 {
+    // A lease that is dropped is out for a while after its rows are unpinned.
+    while store.stats().pinned_rows > 0 || store.stats().leases > 0 {
         shuttle::thread::yield_now();
     }
     let rows = rows_of(&store, store.checkpoint(100, &[]).unwrap().id);
@@ -400,7 +403,7 @@ fn a_disk_that_stops_under_all_threads_leaves_the_last_checkpoint_or_one_begun_a
         in_doubt,
         ..
     } = stops;
-    let enough = |n: u64| n * 25 > seen.runs;
+    let enough = |n: u64| n * 40 > seen.runs;
     let all = [in_checkpoint, between, acknowledged, in_doubt];
     assert!(seen.runs < 100 || all.into_iter().all(enough), "{stops:?}");
 }
