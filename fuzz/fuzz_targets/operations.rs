@@ -99,7 +99,7 @@ impl Run {
         let policies = [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Fifo];
         let options = RuntimeOptions::new()
             // The narrowest of the tables that come and go have places for a few rows in each shard.
-            .cache_bytes(2 << 20)
+            .cache_bytes(5 << 19)
             .shards(1 + input.below(3))
             .threads(1)
             .io_depth(2)
