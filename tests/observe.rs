@@ -11,6 +11,7 @@
 #[path = "common/recorder.rs"]
 mod recorder;
 #[path = "common/spans.rs"]
+#[expect(dead_code, reason = "other tests use the rest")]
 mod spans;
 
 use std::collections::{BTreeMap, BTreeSet};

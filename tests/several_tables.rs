@@ -5,6 +5,8 @@
     reason = "a test that meets what it does not expect must fail"
 )]
 
+#[path = "common/at_end.rs"]
+mod at_end;
 #[path = "common/small.rs"]
 #[expect(dead_code, reason = "other tests use the rest")]
 mod small;
@@ -13,9 +15,10 @@ mod small;
 mod spans;
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
+use at_end::AtEnd;
 use hps::io::Io;
 use hps::io::sim::SimDisk;
 use hps::*;
@@ -402,10 +405,10 @@ fn a_checkpoint_falls_before_or_after_a_push_of_several_parts() {
     let dims = [4usize, 64, 16];
     let ids = dims.map(|dim| store.create_table(&sgd(&format!("t{dim}"), dim)).unwrap());
     let keys: Vec<u64> = (0..400).map(mix64).collect();
-    let done = AtomicBool::new(false);
+    let (done, pushes) = (AtomicBool::new(false), AtomicU64::new(0));
     let mut checkpoints = Vec::new();
     std::thread::scope(|scope| {
-        scope.spawn(|| {
+        let trainer = scope.spawn(|| {
             let ones = dims.map(|dim| vec![1.0; keys.len() * dim]);
             while !done.load(SeqCst) {
                 let parts = ids.map(|id| PrefetchPart::new(id, &keys));
@@ -414,13 +417,19 @@ fn a_checkpoint_falls_before_or_after_a_push_of_several_parts() {
                 store
                     .push_many(&lease, &[part(0), part(1), part(2)])
                     .unwrap();
+                pushes.fetch_add(1, SeqCst);
             }
         });
+        let _end = AtEnd(|| done.store(true, SeqCst));
         for step in 1..=25 {
+            // Every fifth waits for a push first, the others come whenever they do.
+            let seen = pushes.load(SeqCst);
+            while step % 5 == 0 && pushes.load(SeqCst) == seen && !trainer.is_finished() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
             std::thread::sleep(Duration::from_millis(step % 3));
             checkpoints.push(store.checkpoint(step, &[]).unwrap().id);
         }
-        done.store(true, SeqCst);
     });
     let mut levels = std::collections::BTreeSet::new();
     for id in checkpoints {

@@ -5,6 +5,8 @@
     reason = "a test that meets what it does not expect must fail"
 )]
 
+#[path = "common/at_end.rs"]
+mod at_end;
 #[path = "common/gate.rs"]
 mod gate;
 #[path = "common/hooked.rs"]
@@ -21,6 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use at_end::AtEnd;
 use gate::{Gate, until};
 use hooked::{Hook, HookedDisk};
 use hps::io::sim::SimDisk;
@@ -42,10 +45,10 @@ static SEEN: LazyLock<Spans> = LazyLock::new(|| {
 fn spans_of(table: &str, cause: Wait) -> usize {
     let is =
         |value: Option<&String>, name: &str| value.is_some_and(|v| v.trim_matches('"') == name);
-    let seen = SEEN.seen().into_iter();
-    seen.filter(|s| s.name == "wait")
-        .filter(|s| is(s.values.get("table"), table) && is(s.values.get("cause"), cause.name()))
-        .count()
+    SEEN.count(|s| {
+        let values = &s.values;
+        s.name == "wait" && is(values.get("table"), table) && is(values.get("cause"), cause.name())
+    })
 }
 
 /// Returns once waits of this table for room have begun, beside those before, and what was under way
@@ -254,19 +257,28 @@ fn a_pull_that_waits_for_a_compaction_says_so() {
     std::thread::scope(|scope| {
         let train = || {
             for round in 1u16.. {
-                fill(&store, behind, 20_000, 200, f32::from(round), DIM);
+                // Another half of the keys each time: no file goes out of use as a whole, and only a
+                // compaction gives its space back.
+                let is_due = |key: &u64| mix64(*key ^ u64::from(round) << 32) % 2 == 0;
+                let keys: Vec<u64> = (0..20_000).filter(is_due).collect();
+                for keys in keys.chunks(200) {
+                    set(&store, behind, keys, f32::from(round), DIM);
+                }
                 if done.load(Ordering::Relaxed) {
                     break;
                 }
             }
         };
         let trainer = scope.spawn(train);
+        let end = AtEnd(|| {
+            done.store(true, Ordering::Relaxed);
+            gate.set(false);
+        });
         until("a wait for a compaction", || {
             spans_of("behind", Wait::Compaction) > 0
         });
         std::thread::sleep(Duration::from_millis(50));
-        done.store(true, Ordering::Relaxed);
-        gate.set(false);
+        drop(end);
         trainer.join().unwrap();
     });
     let behind = waits(&store, behind, Wait::Compaction);

@@ -40,6 +40,13 @@ impl Spans {
     pub fn seen(&self) -> Vec<Seen> {
         self.0.lock().unwrap().seen.clone()
     }
+
+    /// How many are like this, without a copy of all: for who asks again and again beside those that
+    /// begin.
+    pub fn count(&self, is: impl Fn(&Seen) -> bool) -> usize {
+        let state = self.0.lock().unwrap();
+        state.seen.iter().filter(|seen| is(seen)).count()
+    }
 }
 
 /// The names from the outermost span to this one.
