@@ -8,7 +8,12 @@
 #
 # All stages run in two lanes beside each other, one with debug builds and one with release builds, since
 # few stages keep two processors busy: HPS_CHECK_LANES=1 runs them one after the other, and so are stages
-# run that are named. In two lanes the log of a stage is printed when it ends.
+# run that are named. In two lanes the log of a stage is printed when it ends; until then a line every five
+# minutes says what is going on.
+#
+# A stage that takes longer than HPS_STAGE_SECONDS (1800) is ended, and fails: first it says which of its
+# processes run, and where they wait if gdb is there. So are all stages once HPS_CHECK_SECONDS are over, if
+# that is set.
 #
 # Stops at the first stage that fails, naming it. Needs Rust with rustfmt and clippy, and a C
 # compiler. At the end each stage is a line: seconds, processor seconds, and what it counted (tests,
@@ -45,6 +50,12 @@ workloads_tested=30
 logs=$PWD/target/stages
 mkdir -p "$logs"
 allowed=${HPS_SKIPS_ALLOWED:-tools/skips.txt}
+# Seconds that a stage, and all of them, may take.
+stage_seconds=${HPS_STAGE_SECONDS:-1800}
+all_seconds=${HPS_CHECK_SECONDS:-}
+pulse_seconds=300
+# Not to be found in the log of a stage.
+exec 3>&1
 # What `hps-bench --tiny all` has to report, each name as often as it is here.
 workloads="pull-hit push-hit train-memory first-touch load pull-miss train train reopen reopen-killed
   checkpoint checkpoint-beside checkpoint-beside-disk compaction index growth-pull-hit-4000
@@ -99,6 +110,24 @@ stop_lanes() {
   done
 }
 
+# A line between the logs of stages.
+progress() { # what
+  flock "$logs/printing" echo "-- $((SECONDS - begun)) s: $1"
+}
+
+# The stage at hand, ended if it takes too long.
+limited() {
+  local seconds=$stage_seconds
+  if [ -n "$all_seconds" ] && [ "$seconds" -gt $((all_seconds - SECONDS + begun)) ]; then
+    seconds=$((all_seconds - SECONDS + begun))
+  fi
+  (
+    set -e
+    tools/watchdog.sh "$current" "$seconds" "$pulse_seconds" >&3 2>&1 &
+    "stage_$current"
+  )
+}
+
 run_stage() { # name
   current=$1
   local start=$SECONDS status counts log=$logs/$1.log before
@@ -108,20 +137,15 @@ run_stage() { # name
   # As a condition, `set -e` would be off in the stage.
   set +e
   if [ -n "$in_lane" ]; then
-    echo "-- $current begins"
+    progress "$current begins"
     echo "$current" >"$logs/lane.$shell"
-    (
-      set -e
-      "stage_$current"
-    ) >"$log" 2>&1
+    limited >"$log" 2>&1
     status=$?
     flock "$logs/printing" sh -c 'echo "== $1"; cat "$2"' sh "$current" "$log"
+    progress "$current ends after $((SECONDS - start)) s, status $status"
   else
     echo "== $current"
-    (
-      set -e
-      "stage_$current"
-    ) 2>&1 | tee "$log"
+    limited 2>&1 | tee "$log"
     status=${PIPESTATUS[0]}
   fi
   set -e
@@ -389,9 +413,14 @@ for entry in json.loads(sys.stdin.read()):
 # The release profile's tests of whole stores: they run long, so they are built to run fast. The same
 # library as the trainer's.
 release_test() { # test, arguments
-  local name=$1
+  local name=$1 processor=()
   shift
-  cargo test --release --quiet --test "$name" -- --nocapture "$@"
+  # Stores in one thread, mapping and unmapping memory all the time: in a process on two processors each
+  # unmapping interrupts the other one, which takes a third more of both. A lane has one anyway.
+  if [ -n "$in_lane" ] && command -v taskset >/dev/null; then
+    processor=(taskset -c "$(sed -n 's/^Cpus_allowed_list:.*[^0-9]\([0-9]\)/\1/p' /proc/self/status)")
+  fi
+  "${processor[@]}" cargo test --release --quiet --test "$name" -- --nocapture "$@"
 }
 
 # Every call of each workload is a crash, with eight remains each: the other half of the fixed seeds
