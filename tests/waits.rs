@@ -259,7 +259,7 @@ fn a_pull_that_waits_for_a_compaction_says_so() {
             for round in 1u16.. {
                 // Another half of the keys each time: no file goes out of use as a whole, and only a
                 // compaction gives its space back.
-                let is_due = |key: &u64| mix64(*key ^ (u64::from(round) << 32)) % 2 == 0;
+                let is_due = |key: &u64| mix64(*key ^ (u64::from(round) << 32)).is_multiple_of(2);
                 let keys: Vec<u64> = (0..20_000).filter(is_due).collect();
                 for keys in keys.chunks(200) {
                     set(&store, behind, keys, f32::from(round), DIM);
