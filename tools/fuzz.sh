@@ -57,7 +57,7 @@ if ! cargo fuzz --version >/dev/null 2>&1; then
     echo "fuzz.sh: HPS_FUZZ_INSTALL=1 tools/fuzz.sh installs it" >&2
     exit 0
   fi
-  # It only starts others: a build for debugging takes a third of the time.
+  # It only starts others: built for debugging.
   CARGO_PROFILE_DEV_DEBUG=0 cargo install cargo-fuzz --locked --debug
 fi
 
