@@ -169,6 +169,19 @@ fn a_cache_runs_low_when_few_slots_are_left_and_is_flushed_then() {
     assert!(!flusher.is_low());
 }
 
+/// The cache of a dropped table has no slots, so that none is free: the writer's thread took it for one that
+/// runs low, and flushed the others early.
+#[test]
+fn a_table_that_was_dropped_asks_for_no_flush() {
+    let (_, store) = made(options());
+    let [stays, goes] = ["stays", "goes"].map(|name| store.create_table(&sgd(name, 4)).unwrap());
+    set(&store, stays, &keys(0..50), 1.0);
+    let flusher = &store.parts.flusher;
+    assert!(!flusher.is_low());
+    store.drop_table(goes).unwrap();
+    assert!(!flusher.is_low() && flusher.pick_cold(1).is_empty());
+}
+
 /// A table is made behind such a pass. It went on until nothing was dirty, which a thread that puts without
 /// a pause never lets come.
 #[test]
