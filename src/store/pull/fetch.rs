@@ -6,13 +6,13 @@
 
 use std::sync::Arc;
 
-use super::super::core::{Shard, Stretch, Table, add, point};
+use super::super::core::{Shard, ShardTable, Stretch, Table, add, point};
 use super::super::lease::PartMap;
 use super::super::workers::WorkerPool;
 use super::Puller;
 use super::batch::{Intent, Missing, Pending};
 use crate::error::{Error, Result};
-use crate::mem::{Cache, Flags};
+use crate::mem::Flags;
 use crate::ssd::data_file::{DataFile, Location};
 use crate::ssd::index::{Index as _, IndexEntry};
 use crate::ssd::reader::{RowBatch, RowReader, Want, pin_files};
@@ -95,6 +95,7 @@ impl Puller {
         files: Vec<Arc<DataFile>>,
         Reads { wants, slots }: Reads,
     ) -> Result<()> {
+        let table_of = |ordinal: u32| map.table(ordinal as usize).id.0 as usize;
         let _device = map.table(slots[0].0 as usize).waits(Wait::Device);
         let tables = slots.chunk_by(|a, b| a.0 == b.0).count();
         let span = tracing::debug_span!("read", tables, rows = slots.len());
@@ -108,7 +109,7 @@ impl Puller {
                 let mut rows = &batch.rows[..];
                 for tag in &batch.tags {
                     let (ordinal, slot) = slots[*tag as usize];
-                    let cache = &mut shard.cache;
+                    let cache = &mut shard.tables[table_of(ordinal)].cache;
                     let width = map.table(ordinal as usize).descriptor.row_f32s();
                     let (row, others) = rows.split_at(width);
                     rows = others;
@@ -128,8 +129,8 @@ impl Puller {
         let result = read();
         if result.is_err() {
             let mut shard = self.core.shards[s].lock();
-            for (_, slot) in slots {
-                let cache = &mut shard.cache;
+            for (ordinal, slot) in slots {
+                let cache = &mut shard.tables[table_of(ordinal)].cache;
                 if cache.flags(slot).any(Flags::LOADING) {
                     cache.set(slot, Flags::FAILED);
                     cache.clear(slot, Flags::LOADING);
@@ -152,7 +153,7 @@ impl Puller {
     ) -> Result<()> {
         let cell = &self.core.shards[s];
         let is_read = |shard: &Shard| {
-            let cache = &shard.cache;
+            let cache = &shard.tables[table.id.0 as usize].cache;
             let any = |flag| foreign.iter().any(|(_, p)| cache.flags(*p).any(flag));
             if any(Flags::FAILED) {
                 let source = std::io::Error::other("a concurrent batch failed to read a row");
@@ -186,21 +187,21 @@ fn assign_slots(
     let ordinal = rest[0].ordinal;
     let rest = &rest[..rest.partition_point(|m| m.ordinal == ordinal)];
     let table = map.table(ordinal as usize);
-    let id = table.id.0 as usize;
+    let entry = &mut shard.tables[table.id.0 as usize];
     let groups = || rest.chunk_by(Missing::is_same_row).take(SLOT_ROWS);
     let hashes: Vec<u64> = groups().map(|g| g[0].hash).collect();
     let mut known = Vec::new();
-    shard.tables[id].index.get_batch(&hashes, &mut known);
+    entry.index.get_batch(&hashes, &mut known);
     // Makes room before the look-up: what is found stays until it is pinned.
-    shard.reclaim(id, hashes.len());
+    entry.reclaim(hashes.len());
     let mut found = vec![Slot::NONE; hashes.len()];
-    shard.cache.lookup(id, &hashes, &mut found);
+    entry.cache.lookup(&hashes, &mut found);
     let mut pins = Vec::with_capacity(hashes.len());
     let mut used_again = Vec::new();
     let mut room = true;
     for (i, group) in groups().enumerate() {
         if let Some(ahead) = hashes.get(i + AHEAD_ROWS) {
-            shard.cache.prefetch_word(id, *ahead);
+            entry.cache.prefetch_word(*ahead);
         }
         let slot = match found[i] {
             Slot::NONE => {
@@ -208,7 +209,7 @@ fn assign_slots(
                 let location = known[i].map(IndexEntry::location);
                 let location = location.filter(|l| !l.is_tombstone());
                 let of = (ordinal, hashes[i], location, class);
-                let Some(slot) = assign_slot(&mut shard.cache, table, of, intent, reads) else {
+                let Some(slot) = assign_slot(entry, table, of, intent, reads) else {
                     room = false;
                     break;
                 };
@@ -221,7 +222,7 @@ fn assign_slots(
                 slot
             }
             slot => {
-                let flags = shard.cache.flags(slot);
+                let flags = entry.cache.flags(slot);
                 let gone = flags.any(Flags::ABSENT | Flags::REMOVED);
                 pending.counts[ordinal as usize].0 += u32::from(!gone);
                 if flags.any(Flags::LOADING | Flags::FAILED) {
@@ -236,11 +237,11 @@ fn assign_slots(
         }
         pins.push(slot);
         pending.assigned += group.len();
-        shard.tables[id].unreserve(1);
+        entry.unreserve(1);
     }
     point("place");
-    shard.cache.pin(&pins);
-    shard.cache.touch(&used_again);
+    entry.cache.pin(&pins);
+    entry.cache.touch(&used_again);
     pending.missing = missing;
     match room {
         false => Progress::NoRoom,
@@ -252,16 +253,16 @@ fn assign_slots(
 /// A slot for one missing row (ordinal of its table, hash, where it is, its frequency class): to be read, removed, or its
 /// default at once.
 fn assign_slot(
-    cache: &mut Cache,
+    entry: &mut ShardTable,
     table: &Table,
     (ordinal, hash, location, class): (u32, u64, Option<Location>, u8),
     intent: Intent,
     reads: &mut Reads,
 ) -> Option<Slot> {
-    let (key, id) = (unmix64(hash), table.id.0 as usize);
+    let key = unmix64(hash);
     match location {
         Some(location) if intent == Intent::Read => {
-            let slot = cache.insert(id, hash, Flags::LOADING, class)?;
+            let slot = entry.cache.insert(hash, Flags::LOADING, class)?;
             reads.wants.push(Want {
                 location,
                 key,
@@ -272,10 +273,10 @@ fn assign_slot(
             Some(slot)
         }
         // On SSD and about to be removed: its content does not matter, that it exists does.
-        Some(_) => cache.insert(id, hash, Flags::LOADING, class),
+        Some(_) => entry.cache.insert(hash, Flags::LOADING, class),
         None => {
-            let slot = cache.insert(id, hash, Flags::ABSENT, class)?;
-            table.layout.default_row(key, cache.row_mut(slot));
+            let slot = entry.cache.insert(hash, Flags::ABSENT, class)?;
+            table.layout.default_row(key, entry.cache.row_mut(slot));
             Some(slot)
         }
     }

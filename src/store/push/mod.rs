@@ -204,7 +204,8 @@ impl Pusher {
         let positions = &rows.positions[range.clone()];
         let at = positions.partition_point(|p| (*p as usize) < position);
         let shard = self.core.shards[s].lock();
-        unmix64(shard.cache.hash_of(rows.slots[range.start + at]))
+        let cache = &shard.tables[job.table.id.0 as usize].cache;
+        unmix64(cache.hash_of(rows.slots[range.start + at]))
     }
 
     /// Applies the rows of one shard, part after part.
@@ -253,7 +254,8 @@ impl Pusher {
         slots.extend(kept.iter().map(|(slot, _)| *slot));
         slots.dedup();
         let mut shard = self.core.lock_to_write(s, job.table, slots)?;
-        apply::apply(&mut shard.cache, kept, (job.table, &job.update, job.width));
+        let cache = &mut shard.tables[job.table.id.0 as usize].cache;
+        apply::apply(cache, kept, (job.table, &job.update, job.width));
         point("push");
         drop(shard);
         job.rows.fetch_add(slots.len() as u64, Ordering::Relaxed);
