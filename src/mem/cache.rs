@@ -215,14 +215,14 @@ impl TableCache {
     pub fn below_low_water(&self) -> bool {
         let step = self.flush_step_rows;
         let mark = self.pinned().clamp(step.div_ceil(LOW_SHARE), step);
-        self.capacity > 0 && self.policy.evicts() && self.available() < mark
+        self.policy.evicts() && self.available() < mark
     }
 
     /// Whether fewer slots can be had at once than a flush frees: when some cache runs low, those
     /// that soon would are flushed with it, into files of full size.
     #[must_use]
     pub fn below_flush_step(&self) -> bool {
-        self.capacity > 0 && self.policy.evicts() && self.available() < self.flush_step_rows
+        self.policy.evicts() && self.available() < self.flush_step_rows
     }
 
     /// Memory allocated, at most the `bytes` of the configuration.

@@ -32,13 +32,13 @@ pub struct CacheConfig {
     pub range: (u64, u64),
 }
 
-/// Rows of a flush where so many rows fit: 0 of them ask for the default.
+/// Rows of a flush where so many rows fit: 0 of them ask for the default. One at least, none where none fits.
 pub(super) fn step_of(flush_step_rows: usize, rows: usize) -> usize {
     let step = match flush_step_rows {
         0 => rows / FLUSH_STEP_SHARE,
         asked => asked.min(rows / 2),
     };
-    step.max(1)
+    step.max(1).min(rows)
 }
 
 /// Memory of a cache of so many rows.
