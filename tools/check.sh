@@ -117,9 +117,9 @@ progress() { # what
 
 # The stage at hand, ended if it takes too long.
 limited() {
-  local seconds=$stage_seconds
-  if [ -n "$all_seconds" ] && [ "$seconds" -gt $((all_seconds - SECONDS + begun)) ]; then
-    seconds=$((all_seconds - SECONDS + begun))
+  local seconds=$stage_seconds left=$((${all_seconds:-$stage_seconds} - SECONDS + begun))
+  if [ -n "$all_seconds" ] && [ "$left" -lt "$seconds" ]; then
+    seconds=$left
   fi
   (
     set -e
@@ -418,7 +418,7 @@ release_test() { # test, arguments
   # Stores in one thread, mapping and unmapping memory all the time: in a process on two processors each
   # unmapping interrupts the other one, which takes a third more of both. A lane has one anyway.
   if [ -n "$in_lane" ] && command -v taskset >/dev/null; then
-    processor=(taskset -c "$(sed -n 's/^Cpus_allowed_list:.*[^0-9]\([0-9]\)/\1/p' /proc/self/status)")
+    processor=(taskset -c "$(sed -n 's/^Cpus_allowed_list:.*[^0-9]\([0-9]\{1,\}\)$/\1/p' /proc/self/status)")
   fi
   "${processor[@]}" cargo test --release --quiet --test "$name" -- --nocapture "$@"
 }
