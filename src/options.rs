@@ -388,6 +388,8 @@ pub struct Thresholds {
     pub meta_bytes_max: u64,
     /// Fewer open files than this are not asked for; one at least.
     pub open_files_least: usize,
+    /// Memory of the cache in each shard; 0: what the options give.
+    pub shard_cache_bytes: u64,
 }
 
 impl Default for Thresholds {
@@ -401,6 +403,7 @@ impl Default for Thresholds {
             numbers_reserved: NUMBERS_RESERVED,
             meta_bytes_max: META_BYTES_MAX,
             open_files_least: OPEN_FILES_LEAST,
+            shard_cache_bytes: 0,
         }
     }
 }

@@ -80,9 +80,8 @@ fn a_table_is_not_dropped_while_rows_are_held_and_nothing_changes_then() {
         );
         assert_eq!(values(&store, b, &[mix64(9)], DIM), [1.0; DIM]);
     };
-    let lease = store.pull(a, &[1], &mut [0.0; DIM]).unwrap();
-    refused();
-    drop(lease);
+    // A lease on another table's rows does not matter.
+    let other = store.pull(a, &[1], &mut [0.0; DIM]).unwrap();
     let ticket = store.prefetch(b, &[1]).unwrap();
     refused();
     let lease = ticket.wait().unwrap();
@@ -91,6 +90,7 @@ fn a_table_is_not_dropped_while_rows_are_held_and_nothing_changes_then() {
     drop(store.prefetch(b, &[mix64(1)]).unwrap());
     store.drop_table(b).unwrap();
     assert_eq!(names(&store), named(&[(0, "a")]));
+    drop(other);
     store.close_discarding();
 }
 
@@ -104,19 +104,11 @@ fn memory_and_index_of_a_dropped_table_are_given_back_and_the_last_one_may_go() 
     assert_eq!(after.index_keys, 130);
     let ids: Vec<u32> = after.tables.iter().map(|t| t.id.0).collect();
     assert_eq!(ids, [0, 2]);
-    for (now, before) in after
-        .tables
-        .iter()
-        .zip([&before.tables[0], &before.tables[2]])
-    {
-        let share = now.capacity_rows as f64 / before.capacity_rows as f64;
-        assert!(
-            (1.45..1.6).contains(&share),
-            "{share}: a third is shared by two"
-        );
-    }
     assert_eq!(after.rows_pushed, before.rows_pushed, "sums never fall");
-    assert_eq!((after.resident_rows, after.dirty_rows), (0, 0));
+    let gone = before.tables[1].resident_rows;
+    assert!(gone > 0, "some were in memory");
+    assert_eq!(after.resident_rows, before.resident_rows - gone);
+    assert_eq!(after.capacity_rows, before.capacity_rows);
     store.drop_table(a).unwrap();
     store.drop_table(c).unwrap();
     let none = store.stats();

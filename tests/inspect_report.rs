@@ -66,8 +66,8 @@ fn the_numbers_of_a_report_are_those_of_the_checkpoint_that_is_looked_at() {
             assert_eq!(stats.values, rows * numbers.len() as u64);
             assert_eq!((stats.nan, stats.infinite, stats.absurd), (0, 0, 0));
             assert_eq!(stats.largest, value + (numbers.end - 1) as f32);
-            // A norm from 2^8 to 2^9 of weights, and from 2^9 to 2^10 of state.
-            let class = if numbers.start == 0 { 32 } else { 33 };
+            // A norm from 2^11 to 2^12 of weights, and from 2^12 to 2^13 of state.
+            let class = if numbers.start == 0 { 35 } else { 36 };
             assert_eq!(stats.norms[class], rows, "{:?}", stats.norms);
             assert_eq!(stats.norms.iter().sum::<u64>(), rows);
         }

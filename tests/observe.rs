@@ -273,7 +273,12 @@ fn the_figures_of_each_table_arrive_under_its_name_and_add_up() {
     let totals = numbers(&stats);
     for (field, sum) in &sums {
         if let Some(total) = totals.get(field) {
-            assert_eq!(sum, total, "{field}");
+            match field.as_str() {
+                // What is free any of them can have; and memory is also taken by what is no row.
+                "capacity_rows" => assert!(sum >= total, "{sum} {total}"),
+                "cache_bytes" => assert!(sum <= total, "{sum} {total}"),
+                _ => assert_eq!(sum, total, "{field}"),
+            }
         }
     }
     let [one, other] = &stats.tables[..] else {

@@ -84,7 +84,7 @@ fn refused(disk: &SimDisk, options: &RuntimeOptions) -> Error {
 fn a_table_that_comes_back_and_has_no_room_in_the_cache_is_refused_before_anything_changes() {
     let disk = store(&sgd("wide", WIDE));
     // Enough for the rows of the other table.
-    let small = options().cache_bytes(1 << 20).shards(64);
+    let small = options().cache_bytes(1 << 20).shards(16);
     let error = refused(&disk, &small);
     let ArgumentError::Option { name, why, .. } = invalid(error) else {
         unreachable!("it is the cache");

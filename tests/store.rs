@@ -113,7 +113,7 @@ fn bad_arguments_each_have_their_error_and_change_nothing() {
         ArgumentError::ForeignLease
     ));
     assert!(matches!(
-        invalid(store.create_table(&sgd("u", 4)).unwrap_err()),
+        invalid(store.drop_table(table).unwrap_err()),
         ArgumentError::LeasesOutstanding { .. }
     ));
     let _ = foreign;

@@ -150,7 +150,7 @@ fn options_given_with_a_table_hold_until_the_close_and_after_a_rollback() {
 }
 
 #[test]
-fn a_table_that_is_there_gets_other_options_when_no_lease_is_out() {
+fn a_table_that_is_there_gets_other_options_beside_a_lease() {
     let (_, store) = create(options().hyper(calm()));
     let table = store.create_table(&adam("t")).unwrap();
     train(&store, table, 10);
@@ -158,18 +158,11 @@ fn a_table_that_is_there_gets_other_options_when_no_lease_is_out() {
     let waits: Vec<_> = before.tables[0].waits().collect();
     let other = TableOptions::new().hyper(hasty()).policy(PolicyKind::Fifo);
     let lease = store.prefetch(table, &[1]).unwrap().wait().unwrap();
-    let error = invalid(store.create_table_with(&adam("t"), other).unwrap_err());
-    assert!(
-        matches!(error, ArgumentError::LeasesOutstanding { .. }),
-        "{error}"
-    );
-    assert_eq!(store.stats().tables[0].policy, PolicyKind::Bilevel);
+    assert_eq!(store.create_table_with(&adam("t"), other).unwrap(), table);
+    assert_eq!(store.stats().tables[0].policy, PolicyKind::Fifo);
     let same = TableOptions::new();
-    assert_eq!(
-        store.create_table_with(&adam("t"), same).unwrap(),
-        table,
-        "nothing to change"
-    );
+    assert_eq!(store.create_table_with(&adam("t"), same).unwrap(), table);
+    assert_eq!(store.stats().tables[0].policy, PolicyKind::Bilevel);
     drop(lease);
     let bad = TableOptions::new().hyper(HyperParameters::new().beta1(1.0));
     let error = store
@@ -246,8 +239,12 @@ fn each_table_has_the_policy_that_is_named_for_it() {
     let [fifo, _] = hits([Fifo, Fifo]);
     let [bilevel, _] = hits([Bilevel, Bilevel]);
     assert!(fifo < lru && fifo < bilevel, "{fifo} {lru} {bilevel}");
-    assert_eq!(hits([Lru, Fifo]), [lru, fifo]);
-    assert_eq!(hits([Fifo, Bilevel]), [fifo, bilevel]);
+    // They share the cache: what one keeps the other has not.
+    let [beside_lru, beside_bilevel] = [Lru, Bilevel].map(|other| hits([Fifo, other])[0]);
+    assert!(
+        beside_lru != fifo && beside_bilevel != fifo,
+        "{beside_lru} {beside_bilevel}"
+    );
 }
 
 #[test]
@@ -286,15 +283,14 @@ fn a_pinned_table_keeps_its_rows_beside_one_that_does_not_fit() {
 
 #[test]
 fn a_table_whose_part_of_the_cache_holds_no_row_is_named() {
-    let (_, store) = create(options().shards(256));
+    let (_, store) = create(options().shards(16));
     store.create_table(&sgd("narrow", 2)).unwrap();
     let error = store
         .create_table(&adam("wide").dim(8192))
         .unwrap_err()
         .to_string();
-    // The wide one takes nearly all.
     assert!(
-        error.contains("cache_bytes") && error.contains("\"narrow\""),
+        error.contains("cache_bytes") && error.contains("\"wide\""),
         "{error}"
     );
     assert_eq!(store.tables().len(), 1);

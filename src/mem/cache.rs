@@ -1,41 +1,40 @@
-//! Is a row in memory, where, and is there room for another? The cache of one table in one shard.
+//! Is a row in memory, where, and is there room for another? The cache of all tables in one shard.
 //!
-//! - Memory is decided in [`TableCache::new`] and never grows.
-//! - `counts` is exact after every call: every change of a state goes through `change`.
-//! - Used slots are rows (found by hash) or frozen copies (found through their list only).
+//! - Its memory never exceeds the bytes it was given, whatever the sizes of rows.
+//! - `counts`, of all and of each table, are exact after every call: every change of a state goes through
+//!   `change`.
+//! - Used slots are rows (found by table and hash) or frozen copies (found through their list only).
 
 mod config;
 mod parts;
+mod room;
 
-pub use config::CacheConfig;
+pub use config::{CacheConfig, FlushStep, check_rows_fit};
 
-#[cfg(any(test, feature = "sim"))]
-use config::bytes_for;
-use config::step_of;
-
-use super::policy::{AnyPolicy, Policy, Rows, class_of, frequency_of};
+use super::arena::Arena;
+use super::policy::{Policies, Policy, Rows, bias_of, class_of, frequency_of};
 use super::queues::{Pool, Queue};
 use super::row_state::{Counts, Flags, Left, RowState, States};
-use super::slab::Slab;
+use super::table::{TableConfig, TableRows};
 use super::words::Words;
 use crate::error::Result;
 use crate::options::PolicyKind;
-use crate::units::Slot;
+use crate::units::{Slot, narrow};
 
 /// Rows that the policy names at once.
 pub(super) const NAMED_ROWS: usize = 64;
 /// The low-water mark is a flush step divided by this, unless more rows are pinned: 0.3 % fewer
 /// misses than with a whole step (simulated, zipf 0.99), of which three pinned batches cost 0.2 %.
-const LOW_SHARE: usize = 4;
+const LOW_SHARE: u64 = 4;
 /// States announced ahead of the one that is changed.
 pub(super) const AHEAD_STATES: usize = 16;
 
-/// The rows of one table in one shard that are in memory; see [`crate::mem`].
+/// The rows of one shard that are in memory; see [`crate::mem`].
 #[derive(Debug)]
-pub struct TableCache {
+pub struct Cache {
     pub(super) rows: Rows,
-    pub(super) slab: Slab,
-    pub(super) policy: AnyPolicy,
+    pub(super) arena: Arena,
+    pub(super) policies: Policies,
     pub(super) counts: Counts,
     pub(super) named: Vec<Slot>,
     pub(super) words: Words,
@@ -44,14 +43,18 @@ pub struct TableCache {
     pub(super) cold_dirty: Queue,
     /// Slots that hold frozen copies, and some that did.
     pub(super) copies: Vec<Slot>,
-    /// Rows that left since [`TableCache::forget_left`], and how often they had been used.
+    /// Rows that left since [`Cache::forget_left`], and how often they had been used.
     pub(super) left: Vec<Left>,
     /// Rows that left to make room.
     pub(super) evicted: u64,
     range: (u64, u64),
-    capacity: usize,
-    pub(super) row_f32s: usize,
-    flush_step_rows: usize,
+    flush_step: FlushStep,
+    /// Rows of all spans, as queues and hash table have room for them.
+    shaped_for: usize,
+    /// Rows that have to leave before slot numbers are given back again.
+    trim_after: u64,
+    /// Slots of dirty rows keep their numbers: somebody goes through them.
+    numbers_held: bool,
 }
 
 /// Where the policy has a row.
@@ -66,90 +69,109 @@ pub enum Level {
     Lfu,
 }
 
-impl TableCache {
-    /// Makes an empty cache with as many slots as fit into `config.bytes`.
+impl Cache {
+    /// An empty cache without tables.
     ///
     /// # Errors
-    /// `InvalidArgument` naming the bytes needed if not even one row fits, or if the system does
-    /// not give the memory.
-    pub fn new(config: &CacheConfig) -> Result<TableCache> {
-        assert!(config.row_f32s > 0, "a row has at least one word");
+    /// `InvalidArgument` if the system does not give the memory.
+    pub fn new(config: &CacheConfig) -> Result<Cache> {
         assert!(
             config.range.0 <= config.range.1,
             "a shard's range is not empty"
         );
-        let capacity = config.slots()?;
-        config.check_memory(capacity)?;
-        Ok(TableCache::of(config, capacity))
-    }
-
-    fn of(config: &CacheConfig, capacity: usize) -> TableCache {
-        let step = step_of(config.flush_step_rows, capacity);
-        let (numbers, queues) = AnyPolicy::queued(config.policy, capacity, step);
-        TableCache {
+        let mut cache = Cache {
             rows: Rows {
-                states: States::new(capacity),
-                pool: Pool::new(numbers, queues),
+                states: States::default(),
+                pool: Pool::new(),
+                tables: Vec::new(),
             },
-            slab: Slab::new(capacity, config.row_f32s),
-            policy: AnyPolicy::new(config.policy, capacity),
+            arena: Arena::new(config.bytes)?,
+            policies: Policies::default(),
             counts: Counts::default(),
             named: Vec::with_capacity(NAMED_ROWS),
-            words: Words::new(capacity),
+            words: Words::new(),
             cold_clean: Queue::default(),
             cold_dirty: Queue::default(),
             copies: Vec::new(),
             left: Vec::new(),
             evicted: 0,
             range: config.range,
-            capacity,
-            row_f32s: config.row_f32s,
-            flush_step_rows: step,
+            flush_step: config.flush_step,
+            shaped_for: 0,
+            trim_after: 0,
+            numbers_held: false,
+        };
+        cache.reshape();
+        Ok(cache)
+    }
+
+    /// Adds a table, whose number is the count of those before; nothing moves.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the system does not give the memory.
+    pub fn add_table(&mut self, config: &TableConfig) -> Result<()> {
+        assert!(config.row_f32s > 0, "a row has at least one word");
+        let class = self.arena.class(config.row_f32s);
+        let cost = self
+            .arena
+            .cost(class)
+            .div_ceil(self.arena.rows_per_span(class) as u64);
+        let table = TableRows::new(config, class, cost, bias_of(cost));
+        self.rows.tables.push(table);
+        if let Err(error) = self.reserve_memory() {
+            self.rows.tables.pop();
+            return Err(error);
         }
+        self.reshape();
+        Ok(())
     }
 
-    /// A cache without slots, of a table that was dropped.
-    #[must_use]
-    pub fn without_slots(row_f32s: usize, range: (u64, u64)) -> TableCache {
-        let config = CacheConfig {
-            row_f32s,
-            bytes: 0,
-            policy: PolicyKind::Lru,
-            flush_step_rows: 0,
-            range,
-        };
-        TableCache::of(&config, 0)
+    /// Forgets the tables from this number on, which have no rows.
+    pub fn truncate_tables(&mut self, tables: usize) {
+        self.rows.tables.truncate(tables);
     }
 
-    /// Bytes with which a cache of this policy, with flushes of so many rows, has `rows` slots.
-    #[must_use]
-    #[cfg(any(test, feature = "sim"))]
-    pub fn bytes_for_rows(
-        rows: usize,
-        row_f32s: usize,
-        policy: PolicyKind,
-        flush_step_rows: usize,
-    ) -> u64 {
-        let config = CacheConfig {
-            row_f32s,
-            bytes: 0,
-            policy,
-            flush_step_rows,
-            range: (0, u64::MAX),
-        };
-        bytes_for(rows, &config)
+    /// Gives a table another policy, or other bounds.
+    pub fn set_table(&mut self, table: usize, config: &TableConfig) {
+        self.rows.tables[table].set_bounds(config);
+        let stay = !self.rows.tables[table].evicts();
+        self.policies.clear(&mut self.rows);
+        for slot in (0..self.rows.states.touched()).map(Slot::new) {
+            let state = self.rows.states.get(slot);
+            if state.used() && state.table() == table {
+                self.change(slot, |state| {
+                    state.flags = match stay {
+                        true => state.flags.with(Flags::KEPT),
+                        false => state.flags.without(Flags::KEPT),
+                    }
+                });
+            }
+        }
+        self.reshape();
+        self.policies.queue_all(&mut self.rows);
     }
 
-    /// Whether rows ever leave (the PinAll policy keeps all).
-    #[must_use]
-    pub fn evicts(&self) -> bool {
-        self.policy.evicts()
+    /// Drops all rows of a table, whatever their state: none is pinned or being written.
+    pub fn drop_rows(&mut self, table: usize) {
+        for slot in (0..self.rows.states.touched()).map(Slot::new) {
+            let state = self.rows.states.get(slot);
+            if state.used() && state.table() == table {
+                assert!(
+                    !state.is_pinned() && !state.flags.any(Flags::WRITING),
+                    "rows of a table that is dropped are not in use"
+                );
+                self.release(slot);
+            }
+        }
+        self.left.retain(|row| usize::from(row.table) != table);
+        self.rows.tables[table].is_dropped = true;
+        self.reshape();
     }
 
-    /// Slots in all.
+    /// Whether rows of a table ever leave (the PinAll policy keeps all).
     #[must_use]
-    pub fn capacity(&self) -> usize {
-        self.capacity
+    pub fn evicts(&self, table: usize) -> bool {
+        self.rows.tables[table].evicts()
     }
 
     /// Rows in memory, frozen copies not counted.
@@ -158,32 +180,18 @@ impl TableCache {
         self.counts.used - self.counts.frozen
     }
 
-    /// Slots that hold nothing.
-    #[must_use]
-    pub fn free(&self) -> usize {
-        self.capacity - self.counts.used
-    }
-
     /// Rows with at least one pin.
     #[must_use]
+    #[cfg(any(test, feature = "sim"))]
     pub fn pinned(&self) -> usize {
         self.counts.pinned
     }
 
     /// Rows that can be dropped at once: clean, unpinned, not being read or written.
     #[must_use]
+    #[cfg(any(test, feature = "sim"))]
     pub fn evictable(&self) -> usize {
-        if self.policy.evicts() {
-            self.counts.evictable
-        } else {
-            0
-        }
-    }
-
-    /// Slots that can be had at once.
-    #[must_use]
-    pub fn available(&self) -> usize {
-        self.free() + self.evictable()
+        self.counts.evictable
     }
 
     /// Dirty rows, frozen copies included.
@@ -198,62 +206,74 @@ impl TableCache {
         self.counts.frozen
     }
 
-    /// Rows taken per flush; [`TableCache::below_low_water`] compares with a share of it.
+    /// Rows taken per flush; [`Cache::below_low_water`] compares with a share of it.
     #[must_use]
-    pub fn flush_step_rows(&self) -> usize {
-        self.flush_step_rows
+    pub fn flush_step(&self) -> FlushStep {
+        self.flush_step.within(self.arena.bytes_max())
     }
 
-    /// Whether so few slots can be had at once that dirty rows should be flushed: fewer than a
+    fn bytes_of(&self, rows: impl Fn(&Counts) -> usize) -> u64 {
+        let tables = self.rows.tables.iter();
+        tables.map(|t| rows(&t.counts) as u64 * t.cost).sum()
+    }
+
+    /// Memory that rows can have at once.
+    fn bytes_available(&self) -> u64 {
+        let used = self.bytes_of(|c| c.used - c.evictable);
+        let rest = self.arena.charged();
+        self.arena.bytes_max().saturating_sub(used + rest)
+    }
+
+    /// Whether rows could leave once they are written.
+    fn has_dirty(&self) -> bool {
+        let mut tables = self.rows.tables.iter();
+        self.counts.dirty > 0 && tables.any(|t| t.evicts() && t.counts.dirty > 0)
+    }
+
+    /// Memory of a flush step.
+    fn step_bytes(&self) -> u64 {
+        let step = self.flush_step();
+        let rows = self.counts.used.max(1) as u64;
+        let mean = self.bytes_of(|c| c.used) / rows;
+        step.bytes
+            .min((step.rows as u64).saturating_mul(mean.max(1)))
+    }
+
+    /// Whether so little memory can be had at once that dirty rows should be flushed: less than a
     /// quarter of a flush step, since rows that stay longer are changed and found again more often.
     ///
     /// What is left at the mark has to serve the next batch while the flush is on its way. That
     /// batch is taken to be no larger than those that hold rows pinned now, and all of its rows may
-    /// be missing; so the mark is the number of pinned rows where that is more than the quarter.
+    /// be missing; so the mark is the memory of pinned rows where that is more than the quarter.
     /// It is never more than a flush step: batches that pin more rows than that wait for a flush.
     #[must_use]
     pub fn below_low_water(&self) -> bool {
-        let step = self.flush_step_rows;
-        let mark = self.pinned().clamp(step.div_ceil(LOW_SHARE), step);
-        self.policy.evicts() && self.available() < mark
+        let step = self.step_bytes();
+        let pinned = self.bytes_of(|c| c.pinned);
+        self.is_over_ceilings()
+            || self.has_dirty()
+                && self.bytes_available() < pinned.clamp(step.div_ceil(LOW_SHARE), step)
     }
 
-    /// Whether fewer slots can be had at once than a flush frees: when some cache runs low, those
+    /// Whether less memory can be had at once than a flush frees: when some cache runs low, those
     /// that soon would are flushed with it, into files of full size.
     #[must_use]
     pub fn below_flush_step(&self) -> bool {
-        self.policy.evicts() && self.available() < self.flush_step_rows
+        self.is_over_ceilings() || self.has_dirty() && self.bytes_available() < self.step_bytes()
     }
 
-    /// Memory allocated, at most the `bytes` of the configuration.
-    #[must_use]
-    pub fn bytes_allocated(&self) -> u64 {
-        let bytes = self.rows.states.bytes_allocated()
-            + self.rows.pool.bytes_allocated()
-            + self.slab.bytes_allocated()
-            + self.words.bytes_allocated()
-            + self.copies.capacity() * size_of::<Slot>()
-            + self.left.capacity() * size_of::<Left>()
-            + self.policy.bytes_allocated()
-            + self.named.capacity() * size_of::<Slot>()
-            + size_of::<TableCache>();
-        bytes as u64
-    }
-
-    /// Memory touched so far: what was allocated less the slots never used.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        let unused = self.capacity - self.rows.states.touched();
-        let slot_bytes = self.row_f32s * size_of::<f32>() + size_of::<RowState>();
-        self.bytes_allocated() - (unused * slot_bytes) as u64
+    /// Whether a table has dirty rows beyond its ceiling, which leave once they are written.
+    fn is_over_ceilings(&self) -> bool {
+        self.rows.tables.iter().any(TableRows::is_over_ceiling)
     }
 
     /// Finds the slot of each hash; [`Slot::NONE`] for rows not in memory.
     ///
     /// # Shapes
     /// hashes: `[n]`, slots: `[n]`
-    pub fn lookup(&self, hashes: &[u64], slots: &mut [Slot]) {
-        self.words.get_batch(&self.rows.states, hashes, slots);
+    pub fn lookup(&self, table: usize, hashes: &[u64], slots: &mut [Slot]) {
+        self.words
+            .get_batch(&self.rows.states, table, hashes, slots);
     }
 
     /// Raises the pin count once per position; returns how many rows had none before.
@@ -275,8 +295,12 @@ impl TableCache {
         let state = self.rows.states.get(slot);
         let flags = state.flags;
         if !state.is_pinned() {
-            self.counts.evictable -= usize::from(state.evictable());
-            self.counts.pinned += 1;
+            let evictable = usize::from(state.evictable());
+            let of_table = &mut self.rows.tables[state.table()].counts;
+            for counts in [&mut self.counts, of_table] {
+                counts.evictable -= evictable;
+                counts.pinned += 1;
+            }
         }
         self.rows.states.raise(slot);
         flags
@@ -295,8 +319,12 @@ impl TableCache {
             }
             let state = self.rows.states.get(*slot);
             let failed = state.flags.any(Flags::FAILED);
-            self.counts.evictable += usize::from(state.evictable());
-            self.counts.pinned -= 1;
+            let evictable = usize::from(state.evictable());
+            let of_table = &mut self.rows.tables[state.table()].counts;
+            for counts in [&mut self.counts, of_table] {
+                counts.evictable += evictable;
+                counts.pinned -= 1;
+            }
             if failed {
                 self.release(*slot);
             }
@@ -309,42 +337,41 @@ impl TableCache {
         for slot in slots {
             self.visit(*slot);
         }
-        self.policy.touched(&mut self.rows, slots.len());
+        self.policies.touched(&mut self.rows, slots.len());
     }
 
     /// Counts a use of a row.
     #[inline]
     pub(super) fn visit(&mut self, slot: Slot) {
-        let state = self.rows.states.get_mut(slot);
-        state.frequency = state.frequency.saturating_add(1);
-        state.flags = state.flags | Flags::VISITED;
+        self.rows.states.get_mut(slot).visit();
     }
 
     /// Gives a row that is not in memory a free slot, unpinned, with `flags`, as one that is used for the
-    /// first time since it left in frequency class `class`; none if no slot is free. The slot's content is
+    /// first time since it left in frequency class `class`; none if there is no room. The slot's content is
     /// undefined until the caller fills it.
-    pub fn insert(&mut self, hash: u64, flags: Flags, class: u8) -> Option<Slot> {
+    pub fn insert(&mut self, table: usize, hash: u64, flags: Flags, class: u8) -> Option<Slot> {
         assert!(
             (self.range.0..=self.range.1).contains(&hash),
             "a hash lies in its shard's range"
         );
         debug_assert!(
-            self.words.get(&self.rows.states, hash) == Slot::NONE,
+            self.words.get(&self.rows.states, table, hash) == Slot::NONE,
             "a row has one slot"
         );
-        let slot = self.take_slot(hash, flags, 0)?;
-        self.words.insert(hash, slot);
-        self.rows.states.get_mut(slot).frequency = frequency_of(class).saturating_add(1);
-        self.policy.touched(&mut self.rows, 1);
-        self.policy.admitted(&mut self.rows, slot);
+        let slot = self.take_slot(table, hash, flags, 0)?;
+        self.words.insert(table, hash, slot);
+        let frequency = frequency_of(class).saturating_add(1);
+        self.rows.states.get_mut(slot).set_frequency(frequency);
+        self.policies.touched(&mut self.rows, 1);
+        self.policies.admitted(&mut self.rows, slot);
         Some(slot)
     }
 
-    /// The slot of a row that may be in memory by now, or a free one that [`TableCache::insert`] gives
-    /// it, without flags, and whether it is that; none if it is not in memory and no slot is free.
-    pub fn find_or_insert(&mut self, hash: u64, class: u8) -> Option<(Slot, bool)> {
-        match self.words.get(&self.rows.states, hash) {
-            Slot::NONE => Some((self.insert(hash, Flags::default(), class)?, true)),
+    /// The slot of a row that may be in memory by now, or a free one that [`Cache::insert`] gives
+    /// it, without flags, and whether it is that; none if it is not in memory and there is no room.
+    pub fn find_or_insert(&mut self, table: usize, hash: u64, class: u8) -> Option<(Slot, bool)> {
+        match self.words.get(&self.rows.states, table, hash) {
+            Slot::NONE => Some((self.insert(table, hash, Flags::default(), class)?, true)),
             slot => Some((slot, false)),
         }
     }
@@ -369,19 +396,23 @@ impl TableCache {
     #[must_use]
     #[cfg(any(test, feature = "sim"))]
     pub fn row(&self, slot: Slot) -> &[f32] {
-        self.slab.row(slot)
+        let state = self.rows.states.get(slot);
+        self.arena
+            .row(state.place, self.rows.tables[state.table()].row_f32s)
     }
 
-    /// The content of a row, to be changed after [`TableCache::begin_write`].
+    /// The content of a row, to be changed after [`Cache::begin_write`].
     #[inline]
     pub fn row_mut(&mut self, slot: Slot) -> &mut [f32] {
-        self.slab.row_mut(slot)
+        let state = self.rows.states.get(slot);
+        let row_f32s = self.rows.tables[state.table()].row_f32s;
+        self.arena.row_mut(state.place, row_f32s)
     }
 
     /// The hash of a row.
     #[must_use]
     pub fn hash_of(&self, slot: Slot) -> u64 {
-        self.rows.states.get(slot).hash
+        self.rows.states.get(slot).hash()
     }
 
     /// The flags of a row.
@@ -391,7 +422,7 @@ impl TableCache {
         self.rows.states.get(slot).flags.shown()
     }
 
-    /// Sets flags of a row. DIRTY is set by [`TableCache::begin_write`] only.
+    /// Sets flags of a row. DIRTY is set by [`Cache::begin_write`] only.
     pub fn set(&mut self, slot: Slot, flags: Flags) {
         assert!(
             !flags.any(Flags::DIRTY | Flags::WRITING | Flags::FROZEN_COPY),
@@ -427,50 +458,80 @@ impl TableCache {
     #[must_use]
     #[cfg(any(test, feature = "sim"))]
     pub fn level_of(&self, slot: Slot) -> Level {
-        self.policy.level_of(&self.rows, slot)
+        self.policies.level_of(&self.rows, slot)
     }
 
     /// Changes a state and keeps the counts exact.
     #[inline]
     pub(super) fn change<T>(&mut self, slot: Slot, f: impl FnOnce(&mut RowState) -> T) -> T {
         let state = self.rows.states.get_mut(slot);
-        self.counts.subtract(state);
+        let before = *state;
         let result = f(state);
-        self.counts.add(state);
+        let after = *state;
+        let of_table = &mut self.rows.tables[before.table()].counts;
+        for counts in [&mut self.counts, of_table] {
+            counts.subtract(&before);
+            counts.add(&after);
+        }
         result
     }
 
     /// Takes a free slot for a row or a copy; it stands in no queue of its own yet.
-    pub(super) fn take_slot(&mut self, hash: u64, flags: Flags, interval: u32) -> Option<Slot> {
-        let slot = self.rows.states.take()?;
-        self.change(slot, |state| {
-            *state = RowState {
-                hash,
-                flags: (state.flags & Flags::QUEUED) | flags | Flags::USED,
-                ..RowState::default()
-            };
-        });
+    pub(super) fn take_slot(
+        &mut self,
+        table: usize,
+        hash: u64,
+        flags: Flags,
+        interval: u32,
+    ) -> Option<Slot> {
+        let of_table = &mut self.rows.tables[table];
+        let place = self.arena.take(of_table.class)?;
+        let slot = self.rows.states.take();
+        let state = self.rows.states.get_mut(slot);
+        // A number that still stands in a queue would be named as soon as it comes to the front.
+        let queued = match state.flags.any(Flags::QUEUED) {
+            true => Flags::QUEUED | Flags::VISITED,
+            false => Flags::default(),
+        };
+        let kept = match of_table.policy {
+            PolicyKind::PinAll => Flags::KEPT,
+            _ => Flags::default(),
+        };
+        *state = RowState::new(table, hash, place, queued | kept | flags | Flags::USED);
+        self.counts.add(state);
+        of_table.counts.add(state);
         self.rows.states.set_interval(slot, interval);
+        if self.arena.rows_in_spans() != self.shaped_for {
+            self.reshape();
+        }
         Some(slot)
     }
 
     /// Frees the slot of a row or copy.
     pub(super) fn release(&mut self, slot: Slot) {
         let state = *self.rows.states.get(slot);
+        let table = state.table();
         if !state.flags.any(Flags::FROZEN_COPY) {
-            self.words.remove(state.hash, slot);
+            self.words.remove(table, state.hash(), slot);
             // Another number each time, whichever rows come and go.
-            let chance = state.hash.rotate_left(17) ^ self.evicted;
-            let class = class_of(state.frequency, chance);
+            let chance = state.hash().rotate_left(17) ^ self.evicted;
+            let class = class_of(state.frequency(), chance);
             if class > 0 && !state.flags.any(Flags::ABSENT | Flags::FAILED) {
                 self.left.push(Left {
-                    hash: state.hash,
+                    table: narrow(table),
+                    hash: state.hash(),
                     class,
                 });
             }
         }
+        let of_table = &mut self.rows.tables[table];
         self.counts.subtract(&state);
+        of_table.counts.subtract(&state);
+        self.arena.free(of_table.class, state.place);
         self.rows.states.free(slot);
+        if self.arena.rows_in_spans() != self.shaped_for {
+            self.reshape();
+        }
     }
 
     /// Recounts everything; panics where a count or a link is wrong. For tests.
@@ -478,7 +539,9 @@ impl TableCache {
     #[cfg(any(test, feature = "sim"))]
     pub fn check(&self) {
         let mut counts = Counts::default();
+        let mut by_table = vec![Counts::default(); self.rows.tables.len()];
         let (mut free, mut queued) = (0, 0);
+        let mut places = Vec::new();
         for slot in (0..self.rows.states.touched()).map(Slot::new) {
             let state = self.rows.states.get(slot);
             counts.add(state);
@@ -488,22 +551,40 @@ impl TableCache {
                 assert!(!state.is_pinned(), "a free slot is bare");
                 continue;
             }
+            by_table[state.table()].add(state);
+            places.push(state.place);
             if !state.flags.any(Flags::FROZEN_COPY) {
-                let found = self.words.get(&self.rows.states, state.hash);
+                let found = self
+                    .words
+                    .get(&self.rows.states, state.table(), state.hash());
                 assert_eq!(found, slot, "a row is found by its hash");
             } else {
                 assert!(self.copies.contains(&slot), "copies are listed");
             }
+            let stays = self.rows.tables[state.table()].policy == PolicyKind::PinAll;
+            assert_eq!(
+                state.flags.any(Flags::KEPT),
+                stays,
+                "rows know their policy"
+            );
         }
         assert_eq!(counts, self.counts, "counts are exact");
-        assert_eq!(
-            self.free(),
-            self.capacity - self.rows.states.touched() + free,
-            "free slots"
+        for (table, counts) in self.rows.tables.iter().zip(&by_table) {
+            assert_eq!(*counts, table.counts, "counts of a table are exact");
+        }
+        let count = places.len();
+        places.sort_unstable();
+        places.dedup();
+        assert_eq!(places.len(), count, "each row has a place of its own");
+        self.arena.check();
+        assert_eq!(self.arena.rows_in_spans(), self.shaped_for, "there is room");
+        assert!(counts.used <= self.words.room(), "the hash table has room");
+        assert!(
+            self.rows.states.chained() <= free,
+            "freed slots are chained"
         );
-        assert_eq!(self.rows.states.freed(), free, "freed slots are chained");
         self.words.check();
-        let mut queues = self.policy.queues();
+        let mut queues = self.policies.queues();
         queues.extend([self.cold_clean, self.cold_dirty]);
         let walked = queues.iter().flat_map(|queue| self.rows.pool.walk(queue));
         let mut numbers: Vec<Slot> = walked.collect();
@@ -515,9 +596,5 @@ impl TableCache {
         numbers.sort_unstable();
         numbers.dedup();
         assert_eq!(numbers.len(), queued, "each stands in one queue");
-        assert!(
-            self.bytes() <= self.bytes_allocated(),
-            "touched memory is allocated"
-        );
     }
 }

@@ -5,7 +5,8 @@
 //! - What can't be copied yet, because it is not in memory or is being read, is named to the
 //!   caller; rows that are there are pinned whatever else the batch needs.
 
-use super::cache::TableCache;
+use super::arena::Place;
+use super::cache::Cache;
 use super::policy::Policy;
 use super::row_state::Flags;
 use super::words::Lookups;
@@ -28,16 +29,16 @@ pub struct Hits {
     pub repeats: bool,
 }
 
-/// Rows that can be copied: (index, slot).
+/// Rows that can be copied: index and place.
 struct Ready {
-    rows: [(usize, Slot); COPIES],
+    rows: [(usize, Place); COPIES],
     count: usize,
 }
 
 impl Default for Ready {
     fn default() -> Ready {
         Ready {
-            rows: [(0, Slot::default()); COPIES],
+            rows: [(0, Place::NONE); COPIES],
             count: 0,
         }
     }
@@ -45,8 +46,8 @@ impl Default for Ready {
 
 impl Ready {
     #[inline]
-    fn push(&mut self, index: usize, slot: Slot) {
-        self.rows[self.count] = (index, slot);
+    fn push(&mut self, index: usize, place: Place) {
+        self.rows[self.count] = (index, place);
         self.count += 1;
     }
 }
@@ -71,8 +72,8 @@ fn is_found_before(slots: &[Slot], at: usize, mark: u16) -> bool {
     false
 }
 
-impl TableCache {
-    /// Finds, pins and touches rows, and copies the first words of each into its target. A row is pinned
+impl Cache {
+    /// Finds, pins and touches rows of a table, and copies the first words of each into its target. A row is pinned
     /// once, however often it is asked for.
     ///
     /// `slots` gets each row's slot, [`Slot::NONE`] if it is not in memory; `rest` the indexes of
@@ -82,6 +83,7 @@ impl TableCache {
     /// hashes: `[n]`, slots: `[n]`; targets: `[n]` of equal length each, or none
     pub fn hit_batch(
         &mut self,
+        table: usize,
         hashes: &[u64],
         slots: &mut [Slot],
         targets: &mut [&mut [f32]],
@@ -98,7 +100,8 @@ impl TableCache {
         let mut ready = Ready::default();
         let mut lookups = Lookups::default();
         for step in 0..Lookups::steps(hashes.len()) {
-            let answer = lookups.step(&self.words, &self.rows.states, hashes, step);
+            let asked = (table, hashes);
+            let answer = lookups.step(&self.words, &self.rows.states, asked, step);
             let Some((at, slot)) = answer else {
                 continue;
             };
@@ -108,9 +111,9 @@ impl TableCache {
                 touches += 1;
                 if !flags.any(Flags::LOADING | Flags::FAILED) {
                     if width > 0 {
-                        ready.push(at, slot);
+                        ready.push(at, self.rows.states.get(slot).place);
                         if ready.count == COPIES {
-                            self.copy_ready(&mut ready, targets, width);
+                            self.copy_ready(table, &mut ready, targets, width);
                         }
                     }
                     continue;
@@ -118,34 +121,42 @@ impl TableCache {
             }
             rest.push(narrow(at));
         }
-        self.policy.touched(&mut self.rows, touches);
-        self.copy_ready(&mut ready, targets, width);
+        self.policies.touched(&mut self.rows, touches);
+        self.copy_ready(table, &mut ready, targets, width);
         hits.newly_pinned = self.counts.pinned - pinned;
         hits
     }
 
-    fn copy_ready(&self, ready: &mut Ready, targets: &mut [&mut [f32]], width: usize) {
-        let rows = &ready.rows[..std::mem::take(&mut ready.count)];
-        self.copy_rows(rows.iter().copied(), targets, width);
-    }
-
-    /// Copies the first words of rows, (index of the target, slot), each announced before.
-    #[inline]
-    fn copy_rows(
+    fn copy_ready(
         &self,
-        rows: impl Iterator<Item = (usize, Slot)> + Clone,
+        table: usize,
+        ready: &mut Ready,
         targets: &mut [&mut [f32]],
         width: usize,
     ) {
+        let rows = &ready.rows[..std::mem::take(&mut ready.count)];
+        self.copy_rows(table, rows.iter().copied(), targets, width);
+    }
+
+    /// Copies the first words of rows, (index of the target, place), each announced before.
+    #[inline]
+    fn copy_rows(
+        &self,
+        table: usize,
+        rows: impl Iterator<Item = (usize, Place)> + Clone,
+        targets: &mut [&mut [f32]],
+        width: usize,
+    ) {
+        let row_f32s = self.rows.tables.get(table).map_or(0, |t| t.row_f32s);
         let mut ahead = rows.clone();
-        for (_, slot) in ahead.by_ref().take(AHEAD) {
-            self.slab.prefetch_line(slot, width);
+        for (_, place) in ahead.by_ref().take(AHEAD) {
+            self.arena.prefetch(place, row_f32s, width);
         }
-        for (index, slot) in rows {
+        for (index, place) in rows {
             if let Some((_, next)) = ahead.next() {
-                self.slab.prefetch_line(next, width);
+                self.arena.prefetch(next, row_f32s, width);
             }
-            targets[index].copy_from_slice(&self.slab.row(slot)[..width]);
+            targets[index].copy_from_slice(&self.arena.row(place, row_f32s)[..width]);
         }
     }
 
@@ -155,8 +166,7 @@ impl TableCache {
         let slot = slots[at];
         let state = self.rows.states.get_mut(slot);
         let mark = std::mem::replace(&mut state.mark, low_bits(at));
-        state.frequency = state.frequency.saturating_add(1);
-        state.flags = state.flags | Flags::VISITED;
+        state.visit();
         let flags = state.flags;
         if is_found_before(slots, at, mark) {
             hits.repeats = true;
@@ -167,18 +177,32 @@ impl TableCache {
         self.raise(slot)
     }
 
-    /// Copies the first words of rows into their targets.
+    /// Copies the first words of rows of one table into their targets.
     ///
     /// # Shapes
     /// slots: `[n]`, targets: `[n]` of equal length each
     pub fn gather(&self, slots: &[Slot], targets: &mut [&mut [f32]]) {
         let width = targets.first().map_or(0, |t| t.len());
-        self.copy_rows(slots.iter().copied().enumerate(), targets, width);
+        let states = &self.rows.states;
+        let table = slots.first().map_or(0, |slot| states.get(*slot).table());
+        let mut ready = Ready::default();
+        for (at, slot) in slots.iter().enumerate() {
+            if let Some(ahead) = slots.get(at + 2 * AHEAD) {
+                states.prefetch_line(*ahead);
+            }
+            ready.push(at, states.get(*slot).place);
+            if ready.count == COPIES {
+                self.copy_ready(table, &mut ready, targets, width);
+            }
+        }
+        self.copy_ready(table, &mut ready, targets, width);
     }
 
-    /// Announces that a row is changed soon.
+    /// Announces that a row is changed soon, whose state is at hand.
     #[inline]
     pub fn prefetch_line(&self, slot: Slot) {
-        self.slab.prefetch_line(slot, self.row_f32s);
+        let state = self.rows.states.get(slot);
+        let row_f32s = self.rows.tables[state.table()].row_f32s;
+        self.arena.prefetch(state.place, row_f32s, row_f32s);
     }
 }

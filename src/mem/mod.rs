@@ -1,18 +1,19 @@
 //! Which rows are in memory, and which of them leave next? The MEM-PS.
 //!
-//! - A [`TableCache`] holds the rows of one table in one shard, in a number of slots fixed when
-//!   it is made: its memory never exceeds the bytes it was given.
+//! - A [`Cache`] holds the rows of all tables in one shard, in the memory that it is given: rows of
+//!   different sizes share it, and those of all tables are compared when some have to leave.
 //! - It does no I/O and takes no lock. What has to be read or written is told by slot numbers;
 //!   the caller reads and writes, and reports back.
 //! - A pinned row keeps its slot. A dirty row keeps its slot until its write was reported done.
 //! - The policy decides the order in which rows leave, and nothing else: no value depends on it.
 
+mod arena;
 mod cache;
 mod hits;
 mod policy;
 mod queues;
 mod row_state;
-mod slab;
+mod table;
 #[cfg(test)]
 mod tests;
 mod victims;
@@ -20,13 +21,14 @@ mod words;
 
 #[cfg(any(test, feature = "sim"))]
 pub use self::cache::Level;
-pub use self::cache::{CacheConfig, TableCache};
+pub use self::cache::{Cache, CacheConfig, FlushStep, check_rows_fit};
 #[cfg(any(test, feature = "sim"))]
 pub use self::hits::Hits;
 pub use self::policy::halved;
 pub use self::row_state::Flags;
 #[cfg(any(test, feature = "sim"))]
 pub use self::row_state::Left;
+pub use self::table::TableConfig;
 #[cfg(any(test, feature = "sim"))]
 pub use self::victims::Taken;
 pub use self::victims::Victim;

@@ -3,6 +3,9 @@
 //! - A policy decides on order only. Whether a row may leave (clean, unpinned) and what is done
 //!   with it is decided in `victims`; a row that a policy named and that is still in use is given
 //!   back to it.
+//! - Each table has a policy; tables of one policy share its queues. Frequencies count for all, and rows are
+//!   compared by rank: uses for each byte that a row takes. Of several policies the one names rows whose
+//!   next row has the lowest rank.
 //! - A hit writes the row's own state only (frequency, `VISITED`); a policy looks at it when the row's
 //!   turn has come.
 //! - A row may stand in no queue (there was no room, or it was in use when its turn came). A policy that
@@ -11,25 +14,29 @@
 mod bilevel;
 mod fifo;
 mod lru;
-mod pin_all;
 
 use self::bilevel::Bilevel;
 use self::fifo::Fifo;
 use self::lru::Lru;
-use self::pin_all::PinAll;
 use super::queues::{Pool, Queue};
-use super::row_state::{Flags, States};
+use super::row_state::{Flags, RowState, States};
+use super::table::TableRows;
 use crate::options::PolicyKind;
 use crate::units::Slot;
 
 pub use self::bilevel::halved;
-pub(crate) use self::bilevel::{class_of, frequency_of};
+pub(crate) use self::bilevel::{RANKS, bias_of, class_of, frequency_of, rank_of};
 
-/// What a policy works on: the states of all rows, and the blocks of its queues.
+/// Rows of queues that are looked at until one is found whose rank counts, at most.
+const FRONT_LOOKS: usize = 64;
+
+/// What a policy works on: the states of all rows, their tables, and the blocks of its queues.
 #[derive(Debug)]
 pub(crate) struct Rows {
     pub states: States,
     pub pool: Pool,
+    /// By number.
+    pub tables: Vec<TableRows>,
 }
 
 impl Rows {
@@ -51,11 +58,27 @@ impl Rows {
         }
     }
 
-    /// Queues all rows that stand in no queue and may be named.
-    fn queue_others(&mut self, queue: &mut Queue) {
+    /// Whether a row may be named now: its table has more than it is sure of.
+    #[inline]
+    pub fn nameable(&self, state: &RowState) -> bool {
+        state.nameable() && !self.tables[state.table()].is_sheltered()
+    }
+
+    /// The rank of a row among those of all tables.
+    #[inline]
+    pub fn rank(&self, state: &RowState) -> usize {
+        rank_of(state.frequency(), self.tables[state.table()].bias)
+    }
+
+    /// Queues all rows that stand in no queue and may be named, of the tables of one policy.
+    fn queue_others(&mut self, kind: PolicyKind, queue: &mut Queue) {
         for slot in (0..self.states.touched()).map(Slot::new) {
             let state = self.states.get(slot);
-            if state.nameable() && !state.flags.any(Flags::QUEUED) {
+            let own = self
+                .tables
+                .get(state.table())
+                .is_some_and(|t| t.policy == kind);
+            if own && self.nameable(state) && !state.flags.any(Flags::QUEUED) {
                 self.push(queue, slot);
             }
         }
@@ -75,12 +98,31 @@ impl Rows {
             let state = self.states.get_mut(slot);
             let visited = state.flags.any(Flags::VISITED);
             state.flags = state.flags.without(Flags::VISITED);
-            if state.busy() || (second && visited) {
+            if state.busy() || (second && visited) || self.is_sheltered(slot) {
                 self.push(queue, slot);
             } else {
                 named.push(slot);
             }
         }
+    }
+
+    fn is_sheltered(&self, slot: Slot) -> bool {
+        self.tables[self.states.get(slot).table()].is_sheltered()
+    }
+
+    /// The rank of the row that a queue names next. Rows in use at its front go to its end.
+    fn front_rank(&mut self, queue: &mut Queue) -> Option<usize> {
+        for _ in 0..queue.len().min(FRONT_LOOKS) {
+            let slot = self.pool.first(queue)?;
+            let state = self.states.get(slot);
+            if self.nameable(state) {
+                return Some(self.rank(state));
+            }
+            if let Some(slot) = self.pop(queue) {
+                self.push(queue, slot);
+            }
+        }
+        None
     }
 }
 
@@ -96,64 +138,83 @@ pub(crate) trait Policy {
     }
     /// Takes up to `want` rows from the cold end into `named`, coldest first.
     fn coldest(&mut self, rows: &mut Rows, want: usize, named: &mut Vec<Slot>);
+    /// The rank of the row that it would name first, if it has one at hand.
+    fn next_rank(&mut self, rows: &mut Rows) -> Option<usize>;
 }
 
-/// One of the policies: told apart by a branch, not by a pointer.
-#[derive(Debug)]
-pub(crate) enum AnyPolicy {
-    Bilevel(Bilevel),
-    Lru(Lru),
-    Fifo(Fifo),
-    PinAll(PinAll),
+/// The policies of all tables.
+#[derive(Debug, Default)]
+pub(crate) struct Policies {
+    bilevel: Bilevel,
+    lru: Lru,
+    fifo: Fifo,
+    /// Which of them have tables.
+    uses: [bool; 3],
 }
 
-impl AnyPolicy {
-    pub fn new(kind: PolicyKind, capacity: usize) -> AnyPolicy {
-        match kind {
-            PolicyKind::Bilevel => AnyPolicy::Bilevel(Bilevel::new(capacity)),
-            PolicyKind::Lru => AnyPolicy::Lru(Lru::default()),
-            PolicyKind::Fifo => AnyPolicy::Fifo(Fifo::default()),
-            PolicyKind::PinAll => AnyPolicy::PinAll(PinAll),
+impl Policies {
+    /// Says which policies the tables have; so many rows fit, so many leave in a flush.
+    pub fn set_shape(&mut self, rows: &mut Rows, capacity: usize, step: usize) {
+        let has = |kind| {
+            rows.tables
+                .iter()
+                .any(|t| t.policy == kind && !t.is_dropped)
+        };
+        self.uses = [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Fifo].map(has);
+        self.bilevel.set_capacity(rows, capacity);
+        let (numbers, queues) = self.queued(capacity, step);
+        rows.pool.set_room(numbers, queues);
+    }
+
+    /// How many numbers in how many queues there may be at once, those of rows that were named included.
+    pub fn queued(&self, capacity: usize, step: usize) -> (usize, usize) {
+        match self.uses {
+            [_, false, false] => Bilevel::queued(capacity, step),
+            // All rows; the queues and the two of the rows that were named.
+            [false, ..] => (capacity, 4),
+            [true, ..] => {
+                let (numbers, queues) = Bilevel::queued(capacity, step);
+                (numbers.max(capacity), queues + 2)
+            }
         }
     }
 
-    /// How many numbers in how many queues it may have at once, those of rows that were named included.
-    /// `step`: rows of a flush.
-    pub fn queued(kind: PolicyKind, capacity: usize, step: usize) -> (usize, usize) {
-        match kind {
-            PolicyKind::Bilevel => Bilevel::queued(capacity, step),
-            // All rows; the queue and the two of the rows that were named.
-            PolicyKind::Lru | PolicyKind::Fifo => (capacity, 3),
-            PolicyKind::PinAll => (0, 0),
+    /// Takes all rows out of the queues.
+    pub fn clear(&mut self, rows: &mut Rows) {
+        self.bilevel.clear(rows);
+        for queue in [&mut self.lru.queue, &mut self.fifo.queue] {
+            rows.pool.clear(queue, &mut rows.states);
         }
     }
 
-    /// Memory that `new` allocates for the policy.
-    pub fn bytes_for(kind: PolicyKind, capacity: usize) -> usize {
-        match kind {
-            PolicyKind::Bilevel => Bilevel::bytes_for(capacity),
-            PolicyKind::Lru | PolicyKind::Fifo | PolicyKind::PinAll => 0,
+    /// Puts all rows that stand in no queue into that of their policy, where no look finds them while
+    /// others stand in it.
+    pub fn queue_all(&mut self, rows: &mut Rows) {
+        for slot in (0..rows.states.touched()).map(Slot::new) {
+            let state = rows.states.get(slot);
+            if !state.used() || state.flags.any(Flags::FROZEN_COPY) {
+                continue;
+            }
+            match rows.tables[state.table()].policy {
+                PolicyKind::Lru => rows.push(&mut self.lru.queue, slot),
+                PolicyKind::Fifo => rows.push(&mut self.fifo.queue, slot),
+                PolicyKind::Bilevel | PolicyKind::PinAll => {}
+            }
         }
     }
 
-    pub fn bytes_allocated(&self) -> usize {
-        match self {
-            AnyPolicy::Bilevel(policy) => policy.bytes_allocated(),
-            AnyPolicy::Lru(_) | AnyPolicy::Fifo(_) | AnyPolicy::PinAll(_) => 0,
-        }
+    /// Memory of the queues where so many rows fit.
+    pub fn bytes_for(capacity: usize) -> usize {
+        Bilevel::bytes_for(capacity)
     }
 
-    /// Whether rows leave at all.
-    pub fn evicts(&self) -> bool {
-        !matches!(self, AnyPolicy::PinAll(_))
+    pub fn bytes(&self) -> usize {
+        self.bilevel.bytes()
     }
 
     /// Halvings of all frequencies so far.
     pub fn halvings(&self) -> u64 {
-        match self {
-            AnyPolicy::Bilevel(policy) => policy.halvings(),
-            AnyPolicy::Lru(_) | AnyPolicy::Fifo(_) | AnyPolicy::PinAll(_) => 0,
-        }
+        self.bilevel.halvings()
     }
 
     /// Which level of the policy a row stands on, if on any.
@@ -161,53 +222,77 @@ impl AnyPolicy {
     pub fn level_of(&self, rows: &Rows, slot: Slot) -> super::Level {
         use super::Level;
         let stands = |queue: &Queue| rows.pool.walk(queue).contains(&slot);
-        match self {
-            AnyPolicy::Bilevel(policy) if stands(policy.lru()) => Level::Lru,
-            AnyPolicy::Bilevel(policy) if policy.classes().iter().any(stands) => Level::Lfu,
-            AnyPolicy::Lru(policy) if stands(&policy.queue) => Level::Lru,
-            _ => Level::None,
+        if stands(self.bilevel.lru()) || stands(&self.lru.queue) {
+            Level::Lru
+        } else if self.bilevel.classes().iter().any(stands) {
+            Level::Lfu
+        } else {
+            Level::None
         }
     }
 
-    /// The queues of the policy, for checks.
+    /// The queues of the policies, for checks.
     #[cfg(any(test, feature = "sim"))]
     pub fn queues(&self) -> Vec<Queue> {
-        match self {
-            AnyPolicy::Bilevel(policy) => {
-                let all = policy.classes().iter().chain([policy.lru()]);
-                all.copied().collect()
-            }
-            AnyPolicy::Lru(policy) => vec![policy.queue],
-            AnyPolicy::Fifo(policy) => vec![policy.queue],
-            AnyPolicy::PinAll(_) => Vec::new(),
-        }
+        let own = [*self.bilevel.lru(), self.lru.queue, self.fifo.queue];
+        own.iter().chain(self.bilevel.classes()).copied().collect()
     }
 
-    fn get(&mut self) -> &mut dyn Policy {
-        match self {
-            AnyPolicy::Bilevel(policy) => policy,
-            AnyPolicy::Lru(policy) => policy,
-            AnyPolicy::Fifo(policy) => policy,
-            AnyPolicy::PinAll(policy) => policy,
-        }
+    fn of(&mut self, rows: &Rows, slot: Slot) -> Option<&mut dyn Policy> {
+        Some(match rows.tables[rows.states.get(slot).table()].policy {
+            PolicyKind::Bilevel => &mut self.bilevel,
+            PolicyKind::Lru => &mut self.lru,
+            PolicyKind::Fifo => &mut self.fifo,
+            PolicyKind::PinAll => return None,
+        })
     }
 }
 
-impl Policy for AnyPolicy {
+impl Policy for Policies {
     fn touched(&mut self, rows: &mut Rows, touches: usize) {
-        self.get().touched(rows, touches);
+        if self.uses[0] {
+            self.bilevel.touched(rows, touches);
+        }
     }
 
     fn admitted(&mut self, rows: &mut Rows, slot: Slot) {
-        self.get().admitted(rows, slot);
+        if let Some(policy) = self.of(rows, slot) {
+            policy.admitted(rows, slot);
+        }
     }
 
     fn returned(&mut self, rows: &mut Rows, slot: Slot) {
-        self.get().returned(rows, slot);
+        if let Some(policy) = self.of(rows, slot) {
+            policy.returned(rows, slot);
+        }
     }
 
     fn coldest(&mut self, rows: &mut Rows, want: usize, named: &mut Vec<Slot>) {
-        self.get().coldest(rows, want, named);
+        let uses = self.uses;
+        if uses == [true, false, false] {
+            return self.bilevel.coldest(rows, want, named);
+        }
+        let several = uses.iter().filter(|uses| **uses).count() > 1;
+        let all: [&mut dyn Policy; 3] = [&mut self.bilevel, &mut self.lru, &mut self.fifo];
+        let mut used: Vec<_> = (all.into_iter().zip(uses))
+            .filter_map(|(policy, used)| used.then_some(policy))
+            .map(|policy| (several.then(|| policy.next_rank(rows)).flatten(), policy))
+            .collect();
+        // None at hand: last.
+        used.sort_by_key(|(rank, _)| rank.unwrap_or(usize::MAX));
+        for (_, policy) in used {
+            policy.coldest(rows, want, named);
+            if !named.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn next_rank(&mut self, rows: &mut Rows) -> Option<usize> {
+        let all: [&mut dyn Policy; 3] = [&mut self.bilevel, &mut self.lru, &mut self.fifo];
+        all.into_iter()
+            .filter_map(|policy| policy.next_rank(rows))
+            .min()
     }
 }
 
@@ -215,8 +300,7 @@ impl Policy for AnyPolicy {
 #[cfg(test)]
 pub(super) fn evicting() -> impl Iterator<Item = PolicyKind> {
     let all = crate::units::all_of!(PolicyKind: Bilevel, Lru, Fifo, PinAll);
-    all.into_iter()
-        .filter(|kind| AnyPolicy::new(*kind, 1).evicts())
+    all.into_iter().filter(|kind| *kind != PolicyKind::PinAll)
 }
 
 #[cfg(test)]

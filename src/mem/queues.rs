@@ -3,10 +3,13 @@
 //! - A slot's number stands in one queue at most: `QUEUED` in its state says that it stands in one.
 //!   Nothing is taken out of the middle: who takes a number looks at the state of the slot and decides
 //!   then. So a hit changes no queue, and no row is found through another.
-//! - Queues are chains of blocks of one cache line, from a pool of fixed size. Where it is used up, a
+//! - Queues are chains of blocks of one cache line, from a pool whose room is set. Where it is used up, a
 //!   number is not queued; the policy finds such rows when it looks through the states.
 
+use std::collections::TryReserveError;
+
 use super::row_state::{Flags, States};
+use crate::pages::release_spare;
 use crate::units::Slot;
 
 /// Numbers in a block; the last word of its line is the next block.
@@ -65,18 +68,41 @@ impl Pool {
         Pool::blocks_for(numbers, queues) * size_of::<Block>()
     }
 
-    /// Room for so many numbers in so many queues, however they are spread.
-    pub fn new(numbers: usize, queues: usize) -> Pool {
-        let blocks_max = Pool::blocks_for(numbers, queues);
+    /// A pool without room.
+    pub fn new() -> Pool {
         Pool {
-            blocks: Vec::with_capacity(blocks_max),
-            blocks_max,
+            blocks: Vec::new(),
+            blocks_max: 0,
             freed: END,
         }
     }
 
-    pub fn bytes_allocated(&self) -> usize {
-        self.blocks.capacity() * size_of::<Block>()
+    /// Asks for the addresses of so many numbers in so many queues.
+    pub fn reserve(&mut self, numbers: usize, queues: usize) -> Result<(), TryReserveError> {
+        let blocks = Pool::blocks_for(numbers, queues);
+        let more = blocks.saturating_sub(self.blocks.len());
+        if self.blocks.capacity() < blocks {
+            self.blocks.try_reserve_exact(more)?;
+        }
+        Ok(())
+    }
+
+    /// Makes room for so many numbers in so many queues, however they are spread. What stands in queues
+    /// beyond it stays.
+    pub fn set_room(&mut self, numbers: usize, queues: usize) {
+        self.blocks_max = Pool::blocks_for(numbers, queues);
+    }
+
+    /// Lets all blocks go: no queue has any.
+    pub fn let_go(&mut self) {
+        self.blocks.clear();
+        self.freed = END;
+        release_spare(&mut self.blocks);
+    }
+
+    /// Memory in use.
+    pub fn bytes(&self) -> usize {
+        self.blocks.len() * size_of::<Block>()
     }
 
     #[inline]
@@ -91,7 +117,7 @@ impl Pool {
             self.block(number).next = END;
             return Some(number);
         }
-        if self.blocks.len() == self.blocks_max {
+        if self.blocks.len() >= self.blocks_max {
             return None;
         }
         self.blocks.push(Block {
@@ -164,6 +190,12 @@ impl Pool {
         let block = self.blocks.get(queue.first as usize)?;
         let ahead = (usize::from(queue.taken) + 6).min(NUMBERS - 1);
         Some(block.numbers[ahead]).filter(|slot| *slot != Slot::NONE)
+    }
+
+    /// The slot that has stood in a queue for longest.
+    pub fn first(&self, queue: &Queue) -> Option<Slot> {
+        let block = self.blocks.get(queue.first as usize)?;
+        (queue.len > 0).then(|| block.numbers[usize::from(queue.taken)])
     }
 
     /// Takes all slots out of a queue.

@@ -1,13 +1,16 @@
-//! What is known about a slot besides its row? Flags, pins, interval and frequency in 16 bytes.
+//! What is known about a slot besides its row? Table, place, flags, pins, interval and frequency in 20
+//! bytes.
 //!
-//! - A hit touches one cache line of it, which holds four.
+//! - A hit touches one cache line of it, seldom two.
 //! - The counts of [`Counts`] are kept exact by comparing a state before and after each change.
 //! - The layout to the bit is in docs/decisions/0040.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, TryReserveError};
 use std::ops::{BitAnd, BitOr, Not};
 
-use crate::pages::{advise_huge, prefetch};
+use super::arena::Place;
+use crate::options::TABLES_MAX;
+use crate::pages::{advise_huge, prefetch, release_spare};
 use crate::units::{Slot, narrow};
 
 /// A set of the bits that describe a row.
@@ -39,8 +42,13 @@ impl Flags {
     /// Its number stands in a queue. It belongs to the slot, not to the row: a row may leave and
     /// another come while the number stands there.
     pub(crate) const QUEUED: Flags = Flags(1 << 12);
+    /// Its table keeps all its rows.
+    pub(crate) const KEPT: Flags = Flags(1 << 13);
     /// What is between the cache and its policy; nothing that a caller sets or sees.
-    const OWN: Flags = Flags::USED.with(Flags::VISITED).with(Flags::QUEUED);
+    const OWN: Flags = Flags::USED
+        .with(Flags::VISITED)
+        .with(Flags::QUEUED)
+        .with(Flags::KEPT);
 
     /// Whether any of `other` is set.
     #[inline]
@@ -91,31 +99,101 @@ impl Not for Flags {
     }
 }
 
-/// The state of one slot; of a free one only `hash` counts, the number of the next free slot.
+/// The state of one slot; of a free one only the hash counts, the number of the next free slot.
 #[derive(Clone, Copy, Debug, Default)]
-#[repr(align(16))]
+#[repr(C)]
 pub(crate) struct RowState {
-    pub hash: u64,
-    pub flags: Flags,
-    /// The low bits of the interval in which it last changed; see [`States::interval`].
-    pub(super) interval: u16,
+    /// In halves, so that states need not begin at a multiple of eight.
+    hash: [u32; 2],
+    /// Where its row is.
+    pub place: Place,
     /// The low bits of the position at which a batch found it last.
     pub mark: u16,
-    /// Touches, halved from time to time.
-    pub frequency: u8,
-    /// Pins, up to [`PINS_MAX`].
-    pub(super) pins: u8,
+    pub flags: Flags,
+    /// From the lowest bit: frequency 8, pins 4, interval 8, table 12.
+    meta: u32,
 }
 
-const _: () = assert!(std::mem::size_of::<RowState>() == 16);
+const _: () = assert!(size_of::<RowState>() == 20);
+const _: () = assert!(
+    TABLES_MAX <= 1 << (32 - TABLE_SHIFT),
+    "a state names every table"
+);
+
+const PINS_SHIFT: u32 = 8;
+const INTERVAL_SHIFT: u32 = 12;
+const TABLE_SHIFT: u32 = 20;
 
 /// So many pins and more are counted outside.
-const PINS_MAX: u8 = u8::MAX;
+const PINS_MAX: u32 = 15;
 /// Once in so many intervals those of rows that are dirty for long are brought up, so that the low bits
 /// tell them all apart.
-const INTERVALS_APART: u32 = 1 << 14;
+const INTERVALS_APART: u32 = 1 << 6;
 
 impl RowState {
+    /// A row without pins that was never used.
+    #[inline]
+    pub fn new(table: usize, hash: u64, place: Place, flags: Flags) -> RowState {
+        RowState {
+            hash: halves(hash),
+            place,
+            mark: 0,
+            flags,
+            meta: narrow::<u32>(table) << TABLE_SHIFT,
+        }
+    }
+
+    #[inline]
+    pub fn hash(&self) -> u64 {
+        u64::from(self.hash[0]) | u64::from(self.hash[1]) << 32
+    }
+
+    /// The table of its row.
+    #[inline]
+    pub fn table(&self) -> usize {
+        (self.meta >> TABLE_SHIFT) as usize
+    }
+
+    /// Whether it holds the row of a key of a table.
+    #[inline]
+    pub fn is(&self, table: usize, hash: u64) -> bool {
+        self.hash == halves(hash) && self.table() == table
+    }
+
+    /// Touches, halved from time to time.
+    #[inline]
+    pub fn frequency(&self) -> u8 {
+        narrow(self.meta & 0xff)
+    }
+
+    #[inline]
+    pub fn set_frequency(&mut self, frequency: u8) {
+        self.meta = (self.meta & !0xff) | u32::from(frequency);
+    }
+
+    /// Counts a use.
+    #[inline]
+    pub fn visit(&mut self) {
+        self.meta += u32::from(self.meta & 0xff != 0xff);
+        self.flags = self.flags | Flags::VISITED;
+    }
+
+    /// Pins, up to [`PINS_MAX`].
+    #[inline]
+    fn near_pins(&self) -> u32 {
+        (self.meta >> PINS_SHIFT) & PINS_MAX
+    }
+
+    #[inline]
+    fn interval_bits(&self) -> u8 {
+        narrow((self.meta >> INTERVAL_SHIFT) & 0xff)
+    }
+
+    #[inline]
+    fn set_interval_bits(&mut self, bits: u8) {
+        self.meta = (self.meta & !(0xff << INTERVAL_SHIFT)) | u32::from(bits) << INTERVAL_SHIFT;
+    }
+
     #[inline]
     pub fn used(&self) -> bool {
         self.flags.any(Flags::USED)
@@ -123,7 +201,7 @@ impl RowState {
 
     #[inline]
     pub fn is_pinned(&self) -> bool {
-        self.pins > 0
+        self.meta & (PINS_MAX << PINS_SHIFT) != 0
     }
 
     /// Nothing but the policy keeps it: it can be dropped without writing.
@@ -133,14 +211,15 @@ impl RowState {
             .with(Flags::WRITING)
             .with(Flags::LOADING)
             .with(Flags::FAILED)
-            .with(Flags::FROZEN_COPY);
-        self.flags & (BUSY | Flags::USED) == Flags::USED && self.pins == 0
+            .with(Flags::FROZEN_COPY)
+            .with(Flags::KEPT);
+        self.flags & (BUSY | Flags::USED) == Flags::USED && !self.is_pinned()
     }
 
     /// In use by a lease or a read: no victim.
     #[inline]
     pub fn busy(&self) -> bool {
-        self.pins > 0 || self.flags.any(Flags::LOADING.with(Flags::FAILED))
+        self.is_pinned() || self.flags.any(Flags::LOADING.with(Flags::FAILED))
     }
 
     /// A row that may be named as a victim.
@@ -149,24 +228,29 @@ impl RowState {
         const BUSY: Flags = Flags::LOADING
             .with(Flags::FAILED)
             .with(Flags::FROZEN_COPY)
-            .with(Flags::WRITING);
-        self.flags & (BUSY | Flags::USED) == Flags::USED && self.pins == 0
+            .with(Flags::WRITING)
+            .with(Flags::KEPT);
+        self.flags & (BUSY | Flags::USED) == Flags::USED && !self.is_pinned()
     }
 }
 
 /// What a state keeps of an interval.
 #[inline]
-fn low_bits(interval: u32) -> u16 {
-    narrow(interval & 0xffff)
+fn low_bits(interval: u32) -> u8 {
+    narrow(interval & 0xff)
+}
+
+#[inline]
+fn halves(hash: u64) -> [u32; 2] {
+    [narrow(hash & 0xffff_ffff), narrow(hash >> 32)]
 }
 
 /// The states of all slots ever used, and the free ones among them.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct States {
     states: Vec<RowState>,
-    capacity: usize,
     /// Head of the chain of freed slots.
-    freed: Slot,
+    freed: Freed,
     /// No row changed in a later interval.
     now: u32,
     /// The interval in which the low bits were last put right.
@@ -175,27 +259,41 @@ pub(crate) struct States {
     more_pins: BTreeMap<Slot, u32>,
 }
 
-impl States {
-    /// Room for `capacity` slots; memory is touched when a slot is first used.
-    pub fn new(capacity: usize) -> States {
-        let states = Vec::with_capacity(capacity);
-        advise_huge(&states);
-        States {
-            states,
-            capacity,
-            freed: Slot::NONE,
-            now: 0,
-            put_right: 0,
-            more_pins: BTreeMap::new(),
+/// The first of the freed slots.
+#[derive(Clone, Copy, Debug)]
+struct Freed {
+    first: Slot,
+    /// Slots from this number on are not taken again: they are to be given back.
+    limit: usize,
+}
+
+impl Default for Freed {
+    fn default() -> Freed {
+        Freed {
+            first: Slot::NONE,
+            limit: usize::MAX,
         }
     }
+}
 
-    pub fn bytes_for(capacity: usize) -> usize {
-        capacity * size_of::<RowState>()
+impl States {
+    /// Asks for the addresses of so many states; memory is touched when a slot is first used.
+    pub fn reserve(&mut self, slots: usize) -> Result<(), TryReserveError> {
+        let more = slots.saturating_sub(self.states.len());
+        if self.states.capacity() < slots {
+            self.states.try_reserve_exact(more)?;
+            advise_huge(&self.states);
+        }
+        Ok(())
     }
 
-    pub fn bytes_allocated(&self) -> usize {
-        self.states.capacity() * size_of::<RowState>()
+    pub fn bytes_for(slots: usize) -> usize {
+        slots * size_of::<RowState>()
+    }
+
+    /// Memory of the slots ever used.
+    pub fn bytes(&self) -> usize {
+        self.states.len() * size_of::<RowState>()
     }
 
     /// Slots ever used.
@@ -230,38 +328,65 @@ impl States {
         prefetch(self.states.get(slot.index()..end).unwrap_or_default());
     }
 
-    /// Takes a free slot, whose state is the caller's to fill; none where none is free.
-    pub fn take(&mut self) -> Option<Slot> {
-        if self.freed != Slot::NONE {
-            let slot = self.freed;
-            self.freed = Slot::of_low_half(self.get(slot).hash);
-            return Some(slot);
-        }
-        if self.states.len() == self.capacity {
-            return None;
+    /// Takes a free slot, whose state is the caller's to fill.
+    pub fn take(&mut self) -> Slot {
+        if self.freed.first != Slot::NONE {
+            let slot = self.freed.first;
+            self.freed.first = Slot::of_low_half(self.get(slot).hash());
+            return slot;
         }
         self.states.push(RowState::default());
-        Some(Slot::new(self.states.len() - 1))
+        Slot::new(self.states.len() - 1)
     }
 
     /// Frees a slot.
     pub fn free(&mut self, slot: Slot) {
-        let next = self.freed.to_low_half();
+        let next = self.freed.first.to_low_half();
         let state = self.get_mut(slot);
         *state = RowState {
-            hash: next,
+            hash: halves(next),
             flags: state.flags & Flags::QUEUED,
             ..RowState::default()
         };
-        self.freed = slot;
+        if slot.index() < self.freed.limit {
+            self.freed.first = slot;
+        }
+    }
+
+    /// Says for how many rows there is memory.
+    pub fn expect(&mut self, rows: usize) {
+        if rows > self.freed.limit {
+            self.chain(usize::MAX);
+        }
+    }
+
+    /// Lets the slots from `end` on go, which are free and stand in no queue; of the others only the first
+    /// `rows` are taken again.
+    pub fn truncate(&mut self, end: usize, rows: usize) {
+        self.states.truncate(end);
+        release_spare(&mut self.states);
+        self.chain(if end > rows { rows } else { usize::MAX });
+    }
+
+    /// Chains the free slots below a limit, the first of them first.
+    fn chain(&mut self, limit: usize) {
+        self.freed = Freed {
+            first: Slot::NONE,
+            limit,
+        };
+        for slot in (0..self.states.len().min(limit)).rev().map(Slot::new) {
+            if !self.get(slot).used() {
+                self.free(slot);
+            }
+        }
     }
 
     /// The slots in the chain of free ones, for checks.
     #[cfg(any(test, feature = "sim"))]
-    pub fn freed(&self) -> usize {
+    pub fn chained(&self) -> usize {
         let there = |slot: Slot| (slot != Slot::NONE).then_some(slot);
-        let next = |slot: &Slot| there(Slot::of_low_half(self.get(*slot).hash));
-        std::iter::successors(there(self.freed), next).count()
+        let next = |slot: &Slot| there(Slot::of_low_half(self.get(*slot).hash()));
+        std::iter::successors(there(self.freed.first), next).count()
     }
 
     /// Says whether the number of a slot stands in a queue.
@@ -278,15 +403,15 @@ impl States {
     #[cfg(any(test, feature = "sim"))]
     pub fn pins(&self, slot: Slot) -> u32 {
         let more = self.more_pins.get(&slot).copied().unwrap_or(0);
-        u32::from(self.get(slot).pins) + more
+        self.get(slot).near_pins() + more
     }
 
     /// Raises the pin count of a row.
     #[inline]
     pub fn raise(&mut self, slot: Slot) {
         let state = &mut self.states[slot.index()];
-        if state.pins < PINS_MAX {
-            state.pins += 1;
+        if state.near_pins() < PINS_MAX {
+            state.meta += 1 << PINS_SHIFT;
         } else {
             self.raise_far(slot);
         }
@@ -302,15 +427,15 @@ impl States {
     pub fn lower(&mut self, slot: Slot) -> bool {
         let state = &mut self.states[slot.index()];
         assert!(
-            state.pins > 0,
+            state.is_pinned(),
             "a row is unpinned as often as it was pinned"
         );
-        if state.pins == PINS_MAX && self.lower_far(slot) {
+        if state.near_pins() == PINS_MAX && self.lower_far(slot) {
             return false;
         }
         let state = &mut self.states[slot.index()];
-        state.pins -= 1;
-        state.pins == 0
+        state.meta -= 1 << PINS_SHIFT;
+        !state.is_pinned()
     }
 
     #[cold]
@@ -328,14 +453,14 @@ impl States {
     /// The interval in which a row last changed, or a later one where it has been dirty for very long.
     #[inline]
     pub fn interval(&self, state: &RowState) -> u32 {
-        let ago = low_bits(self.now).wrapping_sub(state.interval);
+        let ago = low_bits(self.now).wrapping_sub(state.interval_bits());
         self.now.saturating_sub(u32::from(ago))
     }
 
     /// Says that a row changed in an interval that [`States::enter`] was told.
     #[inline]
     pub fn set_interval(&mut self, slot: Slot, interval: u32) {
-        self.get_mut(slot).interval = low_bits(interval);
+        self.get_mut(slot).set_interval_bits(low_bits(interval));
     }
 
     /// Rows may change in this interval from now on.
@@ -354,7 +479,7 @@ impl States {
         let least = interval - INTERVALS_APART;
         for i in 0..self.states.len() {
             let own = self.interval(&self.states[i]).max(least);
-            self.states[i].interval = low_bits(own);
+            self.states[i].set_interval_bits(low_bits(own));
         }
         self.put_right = interval;
     }
@@ -371,6 +496,8 @@ impl States {
 /// A row that left memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Left {
+    /// Its table.
+    pub table: u16,
     /// Its hash.
     pub hash: u64,
     /// How often it had been used: a class of 4 bits, more than 0.

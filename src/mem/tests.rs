@@ -4,34 +4,83 @@ use super::*;
 use crate::options::PolicyKind;
 use crate::units::{Slot, mix64, to_usize, unmix64};
 
-const ROW: usize = 4;
+/// A page, so that small caches have room for any number of them.
+const ROW: usize = 1024;
+const ALL: [PolicyKind; 4] = [
+    PolicyKind::Bilevel,
+    PolicyKind::Lru,
+    PolicyKind::Fifo,
+    PolicyKind::PinAll,
+];
 
-fn cache(rows: usize, policy: PolicyKind) -> TableCache {
-    let bytes = TableCache::bytes_for_rows(rows, ROW, policy, 0);
+/// A cache of so many bytes, without tables.
+fn empty(bytes: u64) -> Cache {
     let config = CacheConfig {
-        row_f32s: ROW,
         bytes,
-        policy,
-        flush_step_rows: 0,
+        flush_step: FlushStep::default(),
         range: (0, u64::MAX),
     };
-    TableCache::new(&config).unwrap()
+    Cache::new(&config).unwrap()
 }
 
-fn add(cache: &mut TableCache, key: u64, flags: Flags) -> Slot {
-    let slot = cache.insert(mix64(key), flags, 0).unwrap();
+fn table(row_f32s: usize, policy: PolicyKind) -> TableConfig {
+    TableConfig {
+        policy,
+        ..TableConfig::of_rows(row_f32s)
+    }
+}
+
+/// The least memory in which so many rows of each table fit, alone.
+fn bytes_for(rows: usize, tables: &[TableConfig]) -> u64 {
+    let fit = |bytes: u64| {
+        let mut cache = empty(bytes);
+        tables.iter().for_each(|t| cache.add_table(t).unwrap());
+        (0..tables.len()).all(|t| cache.capacity(t) >= rows)
+    };
+    let (mut fails, mut fits) = (0, (rows as u64 + 1) << 20);
+    while fails + 1 < fits {
+        let middle = (fails + fits) / 2;
+        *(if fit(middle) { &mut fits } else { &mut fails }) = middle;
+    }
+    fits
+}
+
+/// A cache of one table in which so many rows fit.
+pub(super) fn cache(rows: usize, policy: PolicyKind) -> Cache {
+    let table = table(ROW, policy);
+    let mut cache = empty(bytes_for(rows, &[table]));
+    cache.add_table(&table).unwrap();
+    assert_eq!(cache.capacity(0), rows);
+    cache
+}
+
+/// So many rows.
+fn step(rows: usize) -> FlushStep {
+    FlushStep {
+        rows,
+        bytes: u64::MAX,
+    }
+}
+
+/// Rows that can be had without that any leaves.
+fn spare(cache: &Cache, table: usize) -> usize {
+    cache.arena.spare_rows(cache.rows.tables[table].class)
+}
+
+fn add(cache: &mut Cache, key: u64, flags: Flags) -> Slot {
+    let slot = cache.insert(0, mix64(key), flags, 0).unwrap();
     cache.row_mut(slot).fill(key as f32);
     slot
 }
 
-fn find(cache: &TableCache, key: u64) -> Slot {
+fn find(cache: &Cache, key: u64) -> Slot {
     let mut slots = [Slot::NONE];
-    cache.lookup(&[mix64(key)], &mut slots);
+    cache.lookup(0, &[mix64(key)], &mut slots);
     slots[0]
 }
 
 /// Writes victims out at once; returns (key, first word, tombstone) of each.
-fn write_all(cache: &mut TableCache, victims: &[Victim], ok: bool) -> Vec<(u64, f32, bool)> {
+fn write_all(cache: &mut Cache, victims: &[Victim], ok: bool) -> Vec<(u64, f32, bool)> {
     let mut row = [0.0; ROW];
     let mut written = Vec::new();
     for victim in victims {
@@ -46,44 +95,43 @@ fn write_all(cache: &mut TableCache, victims: &[Victim], ok: bool) -> Vec<(u64, 
 }
 
 #[test]
-fn the_budget_is_exact_for_every_size_and_policy() {
-    for policy in [
-        PolicyKind::Bilevel,
-        PolicyKind::Lru,
-        PolicyKind::Fifo,
-        PolicyKind::PinAll,
-    ] {
-        for (row_f32s, bytes) in [(1, 4096), (1, 100_003), (129, 1 << 20), (24_577, 1 << 20)] {
-            let config = CacheConfig {
-                row_f32s,
-                bytes,
-                policy,
-                flush_step_rows: 0,
-                range: (0, u64::MAX),
-            };
-            let cache = TableCache::new(&config).unwrap();
-            assert!(
-                cache.bytes_allocated() <= bytes,
-                "{} > {bytes}",
-                cache.bytes_allocated()
-            );
-            let needed = TableCache::bytes_for_rows(cache.capacity(), row_f32s, policy, 0);
-            assert_eq!(cache.bytes_allocated(), needed);
-            let more = TableCache::bytes_for_rows(cache.capacity() + 1, row_f32s, policy, 0);
-            assert!(more > bytes, "one more row would have fit");
-            assert!(cache.bytes() < cache.bytes_allocated());
+fn the_budget_is_kept_for_every_size_and_policy() {
+    for policy in ALL {
+        for (row_f32s, bytes) in [
+            (1, 16 << 10),
+            (1, 100_003),
+            (129, 1 << 20),
+            (24_577, 1 << 20),
+        ] {
+            let mut cache = empty(bytes);
+            cache.add_table(&table(row_f32s, policy)).unwrap();
+            let mut rows = 0;
+            while let Some(slot) = cache.insert(0, mix64(rows), Flags::NONE, 0) {
+                cache.row_mut(slot).fill(rows as f32);
+                rows += 1;
+            }
+            cache.check();
+            let what = format!("{policy:?}, {rows} rows of {row_f32s} f32s in {bytes}");
+            assert_eq!(rows, cache.capacity(0) as u64, "{what}");
+            assert!(cache.bytes() <= bytes, "{what}: {}", cache.bytes());
+            let needed = cache.cost_of(&[rows.try_into().unwrap()]);
+            assert!(needed <= bytes, "{what}: {needed}");
+            let more = cache.cost_of(&[usize::try_from(rows).unwrap() + 1]);
+            assert!(more > bytes, "{what}: one more would have fit, {more}");
         }
     }
-    let needed = TableCache::bytes_for_rows(1, 8, PolicyKind::Bilevel, 0);
-    let config = CacheConfig {
-        row_f32s: 8,
-        bytes: needed - 1,
-        policy: PolicyKind::Bilevel,
-        flush_step_rows: 0,
-        range: (0, u64::MAX),
-    };
-    let message = TableCache::new(&config).unwrap_err().to_string();
-    assert!(message.contains(&needed.to_string()), "{message}");
+}
+
+#[test]
+fn bytes_for_less_than_a_row_of_each_size_are_refused() {
+    for sizes in [&[8][..], &[5000], &[8, 5000, 8, 9000]] {
+        let message = check_rows_fit(1, sizes).unwrap_err().to_string();
+        let mut words = message.split_whitespace().rev();
+        let needed: u64 = words.find_map(|word| word.parse().ok()).unwrap();
+        let message = check_rows_fit(needed * 3 / 4, sizes).unwrap_err();
+        assert!(message.to_string().contains("cache_bytes"), "{message}");
+        check_rows_fit(needed, sizes).unwrap();
+    }
 }
 
 #[test]
@@ -102,11 +150,11 @@ fn rows_move_from_lru_to_lfu_and_out() {
     // Row 1 gets warm while it is a candidate, so row 0 leaves and row 1 does not.
     cache.touch(&[slots[1], slots[1], slots[1]]);
     assert_eq!(
-        cache.insert(mix64(64), Flags::NONE, 0),
+        cache.insert(0, mix64(64), Flags::NONE, 0),
         None,
         "no slot is free"
     );
-    assert_eq!(cache.reclaim(2), 2);
+    assert_eq!(cache.reclaim(0, 2), 2);
     assert_eq!(
         (find(&cache, 0), find(&cache, 1), find(&cache, 2)),
         (Slot::NONE, slots[1], Slot::NONE)
@@ -116,7 +164,7 @@ fn rows_move_from_lru_to_lfu_and_out() {
     for key in 100..162 {
         let slot = add(&mut cache, key, Flags::NONE);
         cache.touch(&[slot]);
-        cache.reclaim(1);
+        cache.reclaim(0, 1);
     }
     assert_eq!(find(&cache, 1), slots[1]);
     assert_eq!(
@@ -137,12 +185,14 @@ fn frequency_survives_eviction() {
     assert_eq!(find(&cache, 7), Slot::NONE);
     let left = cache.left().to_vec();
     assert_eq!((left.len(), left[0].hash), (1, mix64(7)));
-    cache.insert(mix64(7), Flags::NONE, left[0].class).unwrap();
+    cache
+        .insert(0, mix64(7), Flags::NONE, left[0].class)
+        .unwrap();
     for key in 100..131 {
         let slot = add(&mut cache, key, Flags::NONE);
         cache.touch(&[slot]);
     }
-    assert_eq!(cache.reclaim(23), 23);
+    assert_eq!(cache.reclaim(0, 23), 23);
     assert_ne!(
         find(&cache, 7),
         Slot::NONE,
@@ -165,7 +215,7 @@ fn pinned_rows_are_never_victims() {
             (40, 40, 40)
         );
         let mut victims = Vec::new();
-        cache.take_victims(100, u32::MAX, &mut victims);
+        cache.take_victims(step(100), u32::MAX, &mut victims);
         cache.check();
         let chosen: BTreeSet<Slot> = victims.iter().map(|x| x.slot).collect();
         assert_eq!(
@@ -173,17 +223,20 @@ fn pinned_rows_are_never_victims() {
             slots[40..60].iter().copied().collect(),
             "{policy:?}"
         );
-        assert_eq!(cache.reclaim(usize::MAX), 40, "{policy:?}");
+        cache.reclaim(0, usize::MAX);
+        assert_eq!(cache.resident(), 60, "{policy:?}");
         cache.pin(&slots[40..41]);
         assert_eq!(
             write_all(&mut cache, &victims, true).len(),
             19,
             "one was pinned meanwhile"
         );
-        assert_eq!(cache.reclaim(usize::MAX), 59);
+        cache.reclaim(0, usize::MAX);
+        assert_eq!(cache.resident(), 41);
         assert_eq!(cache.unpin(&slots[..40]), 0);
         assert_eq!(cache.unpin(&slots[..40]), 40);
-        assert_eq!(cache.reclaim(usize::MAX), 79, "rows 20 to 40 are dirty");
+        assert!(cache.reclaim(0, usize::MAX) >= 78);
+        assert_eq!(cache.resident(), 21, "rows 20 to 40 are dirty");
         cache.check();
     }
 }
@@ -196,10 +249,10 @@ fn staged_rows_never_leave() {
         .collect();
     cache.begin_write(&slots[..5], 1, None).unwrap();
     let mut victims = Vec::new();
-    cache.take_victims(10, u32::MAX, &mut victims);
+    cache.take_victims(step(10), u32::MAX, &mut victims);
     assert_eq!(
         (
-            cache.reclaim(1),
+            cache.reclaim(0, 1),
             cache.evictable(),
             victims.len(),
             cache.below_low_water()
@@ -207,7 +260,7 @@ fn staged_rows_never_leave() {
         (0, 0, 0, false)
     );
     assert!(
-        cache.take_frozen(&mut 0, 10, 1, &mut victims),
+        cache.take_frozen(&mut 0, step(10), 1, &mut victims),
         "a checkpoint writes them"
     );
     assert_eq!(write_all(&mut cache, &victims, true).len(), 5);
@@ -219,19 +272,19 @@ fn a_cache_is_low_until_enough_rows_were_flushed() {
     let slots: Vec<Slot> = (0..157)
         .map(|key| add(&mut cache, key, Flags::ABSENT))
         .collect();
-    assert_eq!(cache.flush_step_rows(), 10);
+    assert_eq!(cache.flush_step().bytes / cache.row_cost(0), 10);
     cache.begin_write(&slots, 3, None).unwrap();
     assert!(!cache.below_low_water(), "a quarter of a step is left");
     let last = add(&mut cache, 157, Flags::ABSENT);
     cache.begin_write(&[last], 3, None).unwrap();
     assert!(cache.below_low_water() && !cache.flags(slots[0]).any(Flags::ABSENT));
     let mut victims = Vec::new();
-    cache.take_victims(10, u32::MAX, &mut victims);
+    cache.take_victims(step(10), u32::MAX, &mut victims);
     let keys: Vec<u64> = victims.iter().map(|x| unmix64(x.hash)).collect();
     assert_eq!(keys, (0..10).collect::<Vec<_>>(), "coldest first");
     write_all(&mut cache, &victims, true);
     assert!(!cache.below_low_water() && cache.evictable() == 10);
-    assert_eq!(cache.reclaim(12), 12);
+    assert_eq!(cache.reclaim(0, 12), 12);
     cache.check();
 }
 
@@ -249,7 +302,7 @@ fn a_cache_with_room_for_less_than_the_rows_in_use_is_low() {
     cache.unpin(&slots[..7]);
     assert!(!cache.below_low_water());
     let mut victims = Vec::new();
-    cache.take_victims(4, u32::MAX, &mut victims);
+    cache.take_victims(step(5), u32::MAX, &mut victims);
     write_all(&mut cache, &victims, true);
     cache.pin(&slots[10..]);
     assert!(!cache.below_low_water(), "never more than a step");
@@ -277,11 +330,11 @@ fn a_change_after_the_cut_keeps_the_frozen_row_beside_it() {
     );
     cache.check();
     let (mut cursor, mut victims) = (0, Vec::new());
-    assert!(cache.take_frozen(&mut cursor, 3, 1, &mut victims));
+    assert!(cache.take_frozen(&mut cursor, step(3), 1, &mut victims));
     assert_eq!(victims.len(), 3);
     let mut written = write_all(&mut cache, &victims, true);
     victims.clear();
-    assert!(cache.take_frozen(&mut cursor, 3, 1, &mut victims));
+    assert!(cache.take_frozen(&mut cursor, step(3), 1, &mut victims));
     written.extend(write_all(&mut cache, &victims, true));
     let tombstone = written.iter().position(|x| x.2).unwrap();
     assert_eq!(written.remove(tombstone).0, 3);
@@ -290,7 +343,7 @@ fn a_change_after_the_cut_keeps_the_frozen_row_beside_it() {
         [(0, 0.0, false), (1, 1.0, false), (2, 20.0, false)]
     );
     victims.clear();
-    assert!(!cache.take_frozen(&mut cursor, 3, 1, &mut victims));
+    assert!(!cache.take_frozen(&mut cursor, step(3), 1, &mut victims));
     assert_eq!(
         (cache.frozen_copies(), cache.dirty(), victims.len()),
         (0, 2, 0)
@@ -311,12 +364,12 @@ fn begin_write_without_room_changes_nothing_and_works_later() {
         (
             cache.interval(slots[0]),
             cache.interval(slots[1]),
-            cache.free()
+            spare(&cache, 0)
         ),
         (1, 1, 1)
     );
     let mut victims = Vec::new();
-    cache.take_frozen(&mut 0, 9, 1, &mut victims);
+    cache.take_frozen(&mut 0, step(9), 1, &mut victims);
     assert_eq!(write_all(&mut cache, &victims, true).len(), 3);
     assert_eq!(
         cache.begin_write(&slots, 2, Some(1)),
@@ -334,9 +387,9 @@ fn a_failed_write_leaves_rows_dirty_and_tells_when_their_state_is_lost() {
         .collect();
     cache.begin_write(&slots, 5, None).unwrap();
     let (mut victims, mut row) = (Vec::new(), [0.0; ROW]);
-    cache.take_victims(4, 4, &mut victims);
+    cache.take_victims(step(4), 4, &mut victims);
     assert_eq!(victims, [], "both changed after interval 4");
-    cache.take_victims(4, 5, &mut victims);
+    cache.take_victims(step(4), 5, &mut victims);
     assert_eq!(cache.copy_out(&victims[0], 4, &mut row), None);
     for victim in &victims {
         assert_eq!(cache.copy_out(victim, 5, &mut row).unwrap().interval, 5);
@@ -365,9 +418,9 @@ fn a_failed_write_leaves_rows_dirty_and_tells_when_their_state_is_lost() {
     );
     cache.check();
     victims.clear();
-    cache.take_victims(4, u32::MAX, &mut victims);
+    cache.take_victims(step(4), u32::MAX, &mut victims);
     assert_eq!(write_all(&mut cache, &victims, true).len(), 2);
-    assert_eq!(cache.reclaim(4), 4);
+    assert_eq!(cache.reclaim(0, 4), 4);
 }
 
 #[test]
@@ -378,7 +431,7 @@ fn a_removed_row_is_a_tombstone_first_and_then_absent() {
         cache.begin_write(&[slot], 1, None).unwrap();
         cache.set(slot, Flags::REMOVED);
         let (mut victims, mut row) = (Vec::new(), [0.0; ROW]);
-        cache.take_victims(1, u32::MAX, &mut victims);
+        cache.take_victims(step(1), u32::MAX, &mut victims);
         assert!(
             cache
                 .copy_out(&victims[0], u32::MAX, &mut row)
@@ -397,14 +450,14 @@ fn a_removed_row_is_a_tombstone_first_and_then_absent() {
 #[test]
 fn a_row_that_failed_to_load_goes_with_its_last_pin() {
     let mut cache = cache(4, PolicyKind::Bilevel);
-    let slot = cache.insert(mix64(1), Flags::LOADING, 0).unwrap();
+    let slot = cache.insert(0, mix64(1), Flags::LOADING, 0).unwrap();
     cache.pin(&[slot, slot]);
     cache.clear(slot, Flags::LOADING);
     cache.set(slot, Flags::FAILED);
     assert_eq!(cache.unpin(&[slot]), 0);
     assert_eq!(find(&cache, 1), slot);
     assert_eq!(cache.unpin(&[slot]), 1);
-    assert_eq!((find(&cache, 1), cache.free()), (Slot::NONE, 4));
+    assert_eq!((find(&cache, 1), spare(&cache, 0)), (Slot::NONE, 4));
     cache.check();
 }
 
@@ -417,43 +470,17 @@ fn a_pin_too_few_is_a_broken_invariant() {
 }
 
 #[test]
-fn many_rows_are_found_after_many_removals() {
-    let mut cache = cache(5000, PolicyKind::Bilevel);
-    let mut model = BTreeMap::new();
-    for step in 0..40_000u64 {
-        let key = mix64(step) % 9000;
-        // Consecutive hashes as well as mixed ones.
-        let hash = if key.is_multiple_of(2) {
-            mix64(key)
-        } else {
-            key
-        };
-        if let Some(slot) = model.remove(&hash) {
-            cache.remove(slot);
-        } else if model.len() < 5000 {
-            model.insert(hash, cache.insert(hash, Flags::NONE, 0).unwrap());
-        }
-    }
-    let hashes: Vec<u64> = (0..9000).flat_map(|key| [key, mix64(key)]).collect();
-    let mut slots = vec![Slot::default(); hashes.len()];
-    cache.lookup(&hashes, &mut slots);
-    for (hash, slot) in hashes.iter().zip(slots) {
-        assert_eq!(slot, model.get(hash).copied().unwrap_or(Slot::NONE));
-    }
-    cache.check();
-}
-
-#[test]
 fn a_row_is_pinned_once_however_often_a_batch_has_it() {
     let rows = 70_000;
-    let mut cache = cache(rows, PolicyKind::Bilevel);
+    let mut cache = empty(8 << 20);
+    cache.add_table(&TableConfig::of_rows(4)).unwrap();
     let slots: Vec<Slot> = (0..rows as u64)
         .map(|key| add(&mut cache, key, Flags::NONE))
         .collect();
-    let ask = |cache: &mut TableCache, keys: &[u64]| {
+    let ask = |cache: &mut Cache, keys: &[u64]| {
         let hashes: Vec<u64> = keys.iter().map(|key| mix64(*key)).collect();
         let mut found = vec![Slot::NONE; keys.len()];
-        let hits = cache.hit_batch(&hashes, &mut found, &mut [], &mut Vec::new());
+        let hits = cache.hit_batch(0, &hashes, &mut found, &mut [], &mut Vec::new());
         let expected: Vec<Slot> = keys.iter().map(|key| slots[to_usize(*key)]).collect();
         assert_eq!(found, expected);
         hits
@@ -507,39 +534,14 @@ fn a_row_that_stays_dirty_for_very_long_is_older_than_any_later_cut() {
         assert!((7..interval).contains(&own), "{own} {interval}");
         assert_eq!(cache.interval(slots[1]), interval);
         let (mut cursor, mut victims) = (0, Vec::new());
-        cache.take_frozen(&mut cursor, 9, interval - 1, &mut victims);
+        cache.take_frozen(&mut cursor, step(9), interval - 1, &mut victims);
         let chosen: Vec<Slot> = victims.iter().map(|victim| victim.slot).collect();
         assert_eq!(chosen, slots[..1]);
     }
 }
 
-/// Hashes that somebody chose: all words have one tag, and one home.
-#[test]
-fn rows_whose_words_are_alike_are_told_apart() {
-    // The inverse of the spreading factor, by Newton's method.
-    let spread = 0x9e37_79b9_7f4a_7c15u64;
-    let inverse = (0..6).fold(spread, |x, _| {
-        x.wrapping_mul(2u64.wrapping_sub(spread.wrapping_mul(x)))
-    });
-    let hash = |low: u64| {
-        let spread_back = (7 << 32 | low).wrapping_mul(inverse);
-        spread_back ^ (spread_back >> 32)
-    };
-    let mut cache = cache(1500, PolicyKind::Bilevel);
-    let mut slots = BTreeMap::new();
-    for low in 0..1500 {
-        slots.insert(low, cache.insert(hash(low), Flags::NONE, 0).unwrap());
-    }
-    for low in (0..1500).step_by(3) {
-        cache.remove(slots.remove(&low).unwrap());
-    }
-    let hashes: Vec<u64> = (0..1500).map(hash).collect();
-    let mut found = vec![Slot::NONE; hashes.len()];
-    cache.lookup(&hashes, &mut found);
-    for (low, slot) in (0..).zip(found) {
-        assert_eq!(slot, slots.get(&low).copied().unwrap_or(Slot::NONE));
-    }
-    cache.check();
-}
-
+mod moves;
 mod random;
+mod sizes;
+mod tables;
+mod words;

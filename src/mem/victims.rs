@@ -9,10 +9,11 @@
 //! - A row that changes after a checkpoint's cut is copied into a free slot first
 //!   (`begin_write`), inside the budget; copies are written like rows.
 
-use super::cache::{AHEAD_STATES, NAMED_ROWS, TableCache};
-use super::policy::Policy;
+use super::cache::{AHEAD_STATES, Cache, FlushStep, NAMED_ROWS};
+use super::policy::{Policy, RANKS, Rows};
 use super::row_state::{Flags, Left, RowState, States};
-use crate::units::Slot;
+use super::table::TableRows;
+use crate::units::{Slot, narrow, to_usize};
 
 /// Rows that leave at once: their cache misses overlap.
 const COLD_ROWS: usize = 16;
@@ -26,10 +27,37 @@ pub struct Victim {
     pub hash: u64,
     /// Its slot.
     pub slot: Slot,
-    /// Chosen to leave memory: no longer qualifies once it is pinned.
-    evict: bool,
-    /// A frozen copy.
-    copy: bool,
+    table: u16,
+    what: Use,
+}
+
+/// What a victim is written for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    /// To leave memory: it no longer qualifies once it is pinned.
+    Leave,
+    /// For a checkpoint.
+    Keep,
+    /// A frozen copy, for a checkpoint.
+    Copy,
+}
+
+impl Victim {
+    fn of(state: &RowState, slot: Slot, what: Use) -> Victim {
+        Victim {
+            hash: state.hash(),
+            slot,
+            table: narrow(state.table()),
+            what,
+        }
+    }
+
+    /// The table of the row.
+    #[inline]
+    #[must_use]
+    pub fn table(&self) -> usize {
+        usize::from(self.table)
+    }
 }
 
 /// What was copied out.
@@ -57,49 +85,53 @@ fn is_before(states: &States, state: &RowState, cut: u32) -> bool {
     state.flags.any(Flags::DIRTY) && states.interval(state) <= cut
 }
 
-impl TableCache {
-    /// Drops clean unpinned rows from the cold end until `want` slots are free or no such row is
-    /// left; returns the number of free slots.
-    ///
-    /// # Cost
-    /// Each row looked at moves to where it belongs by now, and is not looked at again until it
-    /// has become cold once more.
-    pub fn reclaim(&mut self, want: usize) -> usize {
-        let mut looks = 4 * want.min(self.capacity()) + COLD_ROWS;
-        while self.free() < want && self.evictable() > 0 {
+impl Cache {
+    /// Drops clean rows that may leave, some of `want` of any table; returns how many: none where there are
+    /// none.
+    pub(super) fn evict(&mut self, want: usize) -> usize {
+        let before = self.evicted;
+        let enough = COLD_ROWS.min(want);
+        let mut looks = 4 * want.min(self.counts.used) + COLD_ROWS;
+        while self.evicted == before && self.counts.evictable > 0 {
             let mut cold = std::mem::take(&mut self.named);
             cold.clear();
-            let enough = COLD_ROWS.min(want - self.free());
             while cold.len() < enough
                 && let Some(slot) = self.pop_cold()
             {
                 cold.push(slot);
             }
             if cold.is_empty() && looks > 0 {
-                self.policy.coldest(&mut self.rows, enough, &mut cold);
+                self.policies.coldest(&mut self.rows, enough, &mut cold);
                 looks = looks.saturating_sub(cold.len());
             }
             let none = cold.is_empty();
             for slot in &cold {
-                let hash = self.rows.states.get(*slot).hash;
-                self.words.prefetch_line(hash);
+                let state = self.rows.states.get(*slot);
+                self.words.prefetch_line(state.table(), state.hash());
             }
             for slot in &cold {
                 let state = self.rows.states.get(*slot);
-                if state.evictable() && !state.flags.any(Flags::VISITED) {
-                    self.release(*slot);
-                    self.evicted += 1;
-                } else {
+                let table = &self.rows.tables[state.table()];
+                if !state.evictable() || state.flags.any(Flags::VISITED) {
                     self.sort(*slot);
+                } else if !table.is_sheltered() {
+                    self.evict_row(*slot);
                 }
             }
             self.named = cold;
             if none {
-                self.evict_any(want);
+                self.evict_any(want, None);
                 break;
             }
         }
-        self.free()
+        to_usize(self.evicted - before)
+    }
+
+    fn evict_row(&mut self, slot: Slot) {
+        let table = self.rows.states.get(slot).table();
+        self.rows.tables[table].evicted += 1;
+        self.evicted += 1;
+        self.release(slot);
     }
 
     /// Takes a row that was named before: of the clean ones, else one of the dirty ones that was written
@@ -116,37 +148,53 @@ impl TableCache {
         Some(slot)
     }
 
-    /// Drops the rows that were used least: those that may leave stand in no queue that leads to them.
+    /// Drops the rows of lowest rank, of one table or of all: those that may leave stand in no queue that
+    /// leads to them.
     ///
     /// # Cost
-    /// Two looks at every state.
+    /// Two looks at every state, or four.
     #[cold]
-    fn evict_any(&mut self, want: usize) {
+    pub(super) fn evict_any(&mut self, want: usize, only: Option<usize>) {
+        let before = self.evicted;
+        let own = |table| only.is_none_or(|only| only == table);
+        self.evict_coldest(want, |table, sheltered| {
+            own(table) && !(only.is_none() && sheltered)
+        });
+        if only.is_none() && self.evicted == before {
+            // Rather than none, those that other tables' rows should leave before.
+            self.evict_coldest(want, |_, _| true);
+        }
+    }
+
+    fn evict_coldest(&mut self, want: usize, may: impl Fn(usize, bool) -> bool) {
         let touched = self.rows.states.touched();
-        let missing = want.saturating_sub(self.free());
-        let mut counts = [0; 256];
-        for state in self.rows.states.range(0..touched) {
-            counts[usize::from(state.frequency)] += usize::from(state.evictable());
+        let rows = &self.rows;
+        let leaves = |rows: &Rows, state: &RowState| {
+            state.evictable() && may(state.table(), rows.tables[state.table()].is_sheltered())
+        };
+        let mut counts = [0; RANKS];
+        for state in rows.states.range(0..touched) {
+            if leaves(rows, state) {
+                counts[rows.rank(state)] += 1;
+            }
         }
         let mut sum = 0;
         let limit = counts.iter().position(|count| {
             sum += count;
-            sum >= missing
+            sum >= want
         });
         let limit = limit.unwrap_or(counts.len());
+        let mut left = want;
         for slot in (0..touched).map(Slot::new) {
-            if self.free() >= want {
-                return;
-            }
             let state = self.rows.states.get(slot);
-            if state.evictable() && usize::from(state.frequency) <= limit {
-                self.release(slot);
-                self.evicted += 1;
+            if left > 0 && leaves(&self.rows, state) && self.rows.rank(state) <= limit {
+                self.evict_row(slot);
+                left -= 1;
             }
         }
     }
 
-    /// The rows that left and had been used, since [`TableCache::forget_left`]: they may be remembered
+    /// The rows that left and had been used, since [`Cache::forget_left`]: they may be remembered
     /// until they come back.
     #[must_use]
     pub fn left(&self) -> &[Left] {
@@ -161,24 +209,20 @@ impl TableCache {
     /// Halvings of all frequencies so far.
     #[must_use]
     pub fn halvings(&self) -> u64 {
-        self.policy.halvings()
+        self.policies.halvings()
     }
 
     /// Rows that left so far to make room.
     #[must_use]
+    #[cfg(any(test, feature = "sim"))]
     pub fn evicted(&self) -> u64 {
         self.evicted
     }
 
-    /// Counts on from where another cache was, which this one replaces.
-    pub fn count_on_from(&mut self, before: &TableCache) {
-        self.evicted += before.evicted;
-    }
-
     /// Announces to the processor that a row comes in or leaves.
     #[inline]
-    pub fn prefetch_word(&self, hash: u64) {
-        self.words.prefetch_line(hash);
+    pub fn prefetch_word(&self, table: usize, hash: u64) {
+        self.words.prefetch_line(table, hash);
     }
 
     /// Puts a row that stands in no queue into one: of clean or dirty rows, or back to the policy if it
@@ -186,9 +230,9 @@ impl TableCache {
     fn sort(&mut self, slot: Slot) {
         let state = self.rows.states.get(slot);
         if state.busy() || state.flags.any(Flags::VISITED) {
-            self.policy.returned(&mut self.rows, slot);
-        } else if state.flags.any(Flags::WRITING) {
-            // Queued when the write is reported.
+            self.policies.returned(&mut self.rows, slot);
+        } else if state.flags.any(Flags::WRITING | Flags::KEPT) {
+            // Queued when the write is reported; one that is kept in none.
         } else if state.flags.any(Flags::DIRTY) {
             self.rows.push(&mut self.cold_dirty, slot);
         } else {
@@ -196,7 +240,7 @@ impl TableCache {
         }
     }
 
-    /// Marks rows as changed in `interval`; positions may repeat. With `frozen`, a dirty row last
+    /// Marks rows of one table as changed in `interval`; positions may repeat. With `frozen`, a dirty row last
     /// changed at or before that interval is copied into a free slot first, for the checkpoint.
     /// Rows for which there may be no other slot must be pinned.
     ///
@@ -215,8 +259,11 @@ impl TableCache {
             let states = &self.rows.states;
             let copied = |slot: &&Slot| is_before(states, states.get(**slot), cut);
             let copies = slots.iter().filter(copied).count();
-            if copies > 0 && self.reclaim(copies) < copies {
-                return Err(copies);
+            if copies > 0 {
+                let table = states.get(slots[0]).table();
+                if self.reclaim(table, copies) < copies {
+                    return Err(copies);
+                }
             }
         }
         for (i, slot) in slots.iter().enumerate() {
@@ -227,12 +274,20 @@ impl TableCache {
             if frozen.is_some_and(|cut| is_before(&self.rows.states, &state, cut)) {
                 let kept = Flags::DIRTY | Flags::FROZEN_COPY | (state.flags & Flags::REMOVED);
                 let changed = self.rows.states.interval(&state);
-                let copy = self.take_slot(state.hash, kept, changed).ok_or(1usize)?;
+                let (table, hash) = (state.table(), state.hash());
+                let copy = self.take_slot(table, hash, kept, changed).ok_or(1usize)?;
                 self.copies.push(copy);
-                self.slab.copy(*slot, copy);
+                let place = self.rows.states.get(copy).place;
+                let row_f32s = self.rows.tables[table].row_f32s;
+                self.arena.copy(state.place, place, row_f32s);
             }
-            self.counts.dirty += usize::from(!state.flags.any(Flags::DIRTY));
-            self.counts.evictable -= usize::from(state.evictable());
+            let dirtied = usize::from(!state.flags.any(Flags::DIRTY));
+            let evictable = usize::from(state.evictable());
+            let of_table = &mut self.rows.tables[state.table()].counts;
+            for counts in [&mut self.counts, of_table] {
+                counts.dirty += dirtied;
+                counts.evictable -= evictable;
+            }
             let marked = self.rows.states.get_mut(*slot);
             let gone = Flags::ABSENT | Flags::REMOVED;
             marked.flags = (marked.flags | Flags::DIRTY).without(gone);
@@ -241,26 +296,28 @@ impl TableCache {
         Ok(())
     }
 
-    /// Chooses the coldest dirty, unpinned rows last changed at or before `interval_max`, at most
-    /// `want`; appends them to `victims`. Rows stay as they are until they are copied out.
+    /// Chooses the coldest dirty, unpinned rows last changed at or before `interval_max`, of all tables, at
+    /// most `want`; appends them to `victims`. Rows stay as they are until they are copied out.
     ///
     /// With an `interval_max` that excludes rows (beside a checkpoint) it may find fewer than there
     /// are: it does not search the whole cache.
-    pub fn take_victims(&mut self, want: usize, interval_max: u32, victims: &mut Vec<Victim>) {
-        if !self.policy.evicts() {
+    pub fn take_victims(&mut self, want: FlushStep, interval_max: u32, victims: &mut Vec<Victim>) {
+        let (want, mut bytes) = (want.rows.min(self.counts.dirty), want.bytes);
+        let start = victims.len();
+        self.take_over_ceilings(want, &mut bytes, interval_max, victims);
+        if victims.len() > start {
             return;
         }
-        let start = victims.len();
         let mut young = Vec::new();
         let mut looks = self.resident();
-        while victims.len() < start + want && young.len() <= 8 * want + 1024 {
+        while victims.len() < start + want && bytes > 0 && young.len() <= 8 * want + 1024 {
             let mut cold = std::mem::take(&mut self.named);
             cold.clear();
             if let Some(slot) = self.rows.pop(&mut self.cold_dirty) {
                 cold.push(slot);
             } else if looks > 0 {
                 let enough = NAMED_ROWS.min(start + want - victims.len());
-                self.policy.coldest(&mut self.rows, enough, &mut cold);
+                self.policies.coldest(&mut self.rows, enough, &mut cold);
                 looks = looks.saturating_sub(cold.len());
                 if victims.len() > start {
                     // Dirty rows may be rare, or all pinned: the search ends early with some victims.
@@ -270,7 +327,10 @@ impl TableCache {
             let none = cold.is_empty();
             for slot in &cold {
                 match self.choice(*slot, interval_max) {
-                    Choice::Victim(victim) => victims.push(victim),
+                    Choice::Victim(victim) => {
+                        bytes = bytes.saturating_sub(self.rows.tables[victim.table()].cost);
+                        victims.push(victim);
+                    }
                     Choice::Young => young.push(*slot),
                     Choice::Other => {
                         self.sort(*slot);
@@ -288,12 +348,44 @@ impl TableCache {
         for victim in &victims[start..] {
             self.rows.states.mark_queued(victim.slot, false);
         }
+        let was_young = !young.is_empty();
         for slot in young {
             self.rows.states.mark_queued(slot, false);
             self.rows.push(&mut self.cold_dirty, slot);
         }
-        if victims.len() == start {
-            self.take_any(want, interval_max, victims);
+        if victims.len() == start && !was_young {
+            self.take_any(want, bytes, interval_max, victims);
+        }
+    }
+
+    /// Chooses dirty rows of tables that have more than their ceiling, in the order of slots.
+    fn take_over_ceilings(
+        &self,
+        want: usize,
+        bytes: &mut u64,
+        interval_max: u32,
+        victims: &mut Vec<Victim>,
+    ) {
+        if !self.rows.tables.iter().any(TableRows::is_over_ceiling) {
+            return;
+        }
+        let mut left: Vec<u64> = (self.rows.tables.iter())
+            .map(TableRows::over_ceiling)
+            .collect();
+        let end = victims.len() + want;
+        let states = &self.rows.states;
+        for slot in (0..states.touched()).map(Slot::new) {
+            let state = states.get(slot);
+            if victims.len() >= end || *bytes == 0 {
+                return;
+            }
+            let free = state.nameable() && states.writable(state, interval_max);
+            if !free || left[state.table()] == 0 {
+                continue;
+            }
+            left[state.table()] -= 1;
+            *bytes = bytes.saturating_sub(self.rows.tables[state.table()].cost);
+            victims.push(Victim::of(state, slot, Use::Leave));
         }
     }
 
@@ -308,74 +400,67 @@ impl TableCache {
         } else if states.interval(state) > interval_max {
             Choice::Young
         } else {
-            Choice::Victim(Victim {
-                hash: state.hash,
-                slot,
-                evict: true,
-                copy: false,
-            })
+            Choice::Victim(Victim::of(state, slot, Use::Leave))
         }
     }
 
     /// Chooses dirty rows in the order of slots: there may be some in queues that do not lead to them.
     #[cold]
-    fn take_any(&mut self, want: usize, interval_max: u32, victims: &mut Vec<Victim>) {
+    fn take_any(
+        &mut self,
+        want: usize,
+        mut bytes: u64,
+        interval_max: u32,
+        victims: &mut Vec<Victim>,
+    ) {
         let end = victims.len() + want;
-        if self.counts.dirty == 0 {
+        if want == 0 {
             return;
         }
         let states = &self.rows.states;
         for slot in (0..states.touched()).map(Slot::new) {
             let state = states.get(slot);
-            let copy = state.flags.any(Flags::FROZEN_COPY);
-            if copy || state.is_pinned() || !states.writable(state, interval_max) {
+            let stays = state.flags.any(Flags::FROZEN_COPY | Flags::KEPT);
+            if stays || state.is_pinned() || !states.writable(state, interval_max) {
                 continue;
             }
-            victims.push(Victim {
-                hash: state.hash,
-                slot,
-                evict: true,
-                copy: false,
-            });
-            if victims.len() == end {
+            victims.push(Victim::of(state, slot, Use::Leave));
+            bytes = bytes.saturating_sub(self.rows.tables[state.table()].cost);
+            if victims.len() == end || bytes == 0 {
                 return;
             }
         }
     }
 
     /// Chooses rows for a checkpoint: dirty ones last changed at or before `cut`, pinned or not, in
-    /// slot order from `cursor` (0 at first), then frozen copies. Appends at most `want` to
-    /// `victims`; false when nothing is left.
+    /// slot order from `cursor` (0 at first), then frozen copies. Appends at most `want` to `victims`; false when nothing is left.
     ///
     /// One call scans a bounded number of slots, so that true may come with few or no victims:
     /// call again. It also stops at a row whose write is in flight and that changed since, before
     /// the cut: report that write first. Once a write of a victim was reported failed, start again
-    /// with cursor 0, or give the checkpoint up and call [`TableCache::discard_frozen`].
+    /// with cursor 0, or give the checkpoint up and call [`Cache::discard_frozen`].
     pub fn take_frozen(
         &mut self,
         cursor: &mut usize,
-        want: usize,
+        want: FlushStep,
         cut: u32,
         victims: &mut Vec<Victim>,
     ) -> bool {
         let before = victims.len();
-        let end = before + want;
-        let states = &self.rows.states;
+        let mut bytes = want.bytes;
+        let end = before.saturating_add(want.rows);
+        let (states, tables) = (&self.rows.states, &self.rows.tables);
         let touched = states.touched();
         let stop = touched.min(*cursor + SCAN_ROWS);
         while *cursor < stop {
             let slot = Slot::new(*cursor);
             let state = states.get(slot);
             if !state.flags.any(Flags::FROZEN_COPY) && is_before(states, state, cut) {
-                if victims.len() == end || !states.writable(state, cut) {
+                if victims.len() >= end || bytes == 0 || !states.writable(state, cut) {
                     return true;
                 }
-                victims.push(Victim {
-                    hash: state.hash,
-                    slot,
-                    evict: false,
-                    copy: false,
-                });
+                victims.push(Victim::of(state, slot, Use::Keep));
+                bytes = bytes.saturating_sub(tables[state.table()].cost);
             }
             *cursor += 1;
         }
@@ -384,27 +469,30 @@ impl TableCache {
         }
         self.list_copies();
         let mut left = victims.len() > before;
-        let states = &self.rows.states;
+        let (states, tables) = (&self.rows.states, &self.rows.tables);
         for slot in &self.copies {
             let state = states.get(*slot);
             if is_before(states, state, cut) {
                 left = true;
-                if victims.len() == end {
+                if victims.len() >= end || bytes == 0 {
                     break;
                 }
-                victims.push(Victim {
-                    hash: state.hash,
-                    slot: *slot,
-                    evict: false,
-                    copy: true,
-                });
+                victims.push(Victim::of(state, *slot, Use::Copy));
+                bytes = bytes.saturating_sub(tables[state.table()].cost);
             }
         }
         left
     }
 
+    /// Memory that the rows of victims take.
+    #[must_use]
+    pub fn bytes_of_victims(&self, victims: &[Victim]) -> u64 {
+        let cost = |victim: &Victim| self.rows.tables[victim.table()].cost;
+        victims.iter().map(cost).sum()
+    }
+
     /// Takes out of the list of copies what is none any more.
-    fn list_copies(&mut self) {
+    pub(super) fn list_copies(&mut self) {
         let states = &self.rows.states;
         self.copies
             .retain(|slot| states.get(*slot).flags.any(Flags::FROZEN_COPY));
@@ -436,8 +524,10 @@ impl TableCache {
     /// Announces to the processor that a victim is copied out or reported soon.
     #[inline]
     pub fn prefetch_lines_of_victim(&self, victim: &Victim, row: bool) {
-        self.rows.states.prefetch_line(victim.slot);
-        if row && victim.slot.index() < self.rows.states.touched() {
+        let states = &self.rows.states;
+        states.prefetch_line(victim.slot);
+        // It may have left since it was chosen: then its slot has no place, or is another row's.
+        if row && victim.slot.index() < states.touched() && states.get(victim.slot).used() {
             self.prefetch_line(victim.slot);
         }
     }
@@ -455,20 +545,20 @@ impl TableCache {
             return None;
         }
         let state = *states.get(victim.slot);
-        let same = state.hash == victim.hash
-            && state.flags.any(Flags::FROZEN_COPY) == victim.copy
+        let same = state.is(victim.table(), victim.hash)
+            && state.flags.any(Flags::FROZEN_COPY) == (victim.what == Use::Copy)
             && states.writable(&state, interval_max);
-        if !same || (victim.evict && state.is_pinned()) {
+        if !same || (victim.what == Use::Leave && state.is_pinned()) {
             return None;
         }
         let interval = states.interval(&state);
-        row.copy_from_slice(self.slab.row(victim.slot));
+        row.copy_from_slice(self.arena.row(state.place, row.len()));
         self.change(victim.slot, |state| {
             state.flags = state.flags.without(Flags::DIRTY).with(Flags::WRITING);
         });
         let tombstone = state.flags.any(Flags::REMOVED);
         Some(Taken {
-            hash: state.hash,
+            hash: state.hash(),
             interval,
             tombstone,
         })
@@ -481,7 +571,7 @@ impl TableCache {
     #[must_use = "a lost state must fail the checkpoint that needs it"]
     pub fn written(&mut self, victim: &Victim, ok: bool) -> bool {
         let state = *self.rows.states.get(victim.slot);
-        let flying = state.flags.any(Flags::WRITING) && state.hash == victim.hash;
+        let flying = state.flags.any(Flags::WRITING) && state.is(victim.table(), victim.hash);
         assert!(
             flying,
             "a write is reported once, for a victim that was copied out"
@@ -495,9 +585,10 @@ impl TableCache {
                 state.flags = state.flags.without(Flags::REMOVED).with(Flags::ABSENT);
             }
         });
-        if ok && victim.copy {
+        let copy = victim.what == Use::Copy;
+        if ok && copy {
             self.release(victim.slot);
-        } else if !state.flags.any(Flags::QUEUED) && !victim.copy {
+        } else if !state.flags.any(Flags::QUEUED) && !copy {
             self.sort(victim.slot);
         }
         ok || !changed

@@ -1,21 +1,27 @@
-//! Which slot holds the row of a hash? A flat table of words, sorted by tag.
+//! Which slot holds the row of a key? A flat table of words, sorted by tag.
 //!
 //! - A word is tag << 32 | slot. The tag is the high half of a product that spreads any set of hashes,
-//!   also those of a narrow range. Equal tags are told apart by the hash in the row's state.
+//!   also those of a narrow range, and those of one table from those of another. Equal tags are told apart
+//!   by table and hash in the row's state.
 //! - The home of a tag rises with it, a word never lies before its home, and between home and word no
 //!   place is empty. So the words lie in rising order, and a look-up ends at the first that is not less
 //!   than its tag: the table can be five sixths full, and most look-ups still end in one cache line.
 //! - Words do not wrap round; the last run may go on behind the last home.
-//! - Its size is fixed with the capacity, so that the budget is exact.
+//! - It gets larger or smaller in place: since the words are sorted, all of them are pushed to its end
+//!   and taken from there one by one.
+
+use std::collections::TryReserveError;
 
 use super::row_state::States;
-use crate::pages::{advise_huge, prefetch};
+use crate::pages::{advise_huge, prefetch, release_spare};
 use crate::units::Slot;
 
 /// An empty place: greater than every word, since no slot has the number of [`Slot::NONE`].
 const EMPTY: u64 = u64::MAX;
 /// 2^64 divided by the golden ratio (Knuth, The Art of Computer Programming 6.4).
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+/// Tells the hashes of one table from those of another (Steele and Vigna, LXM, 2021).
+const SALT: u64 = 0xd134_2543_de82_ef95;
 /// Homes for so many rows, of so many.
 const HOMES_PER: (usize, usize) = (6, 5);
 /// Places behind the last home, at most; more are added where hashes were chosen to collide.
@@ -35,6 +41,8 @@ const _: () = assert!(
 pub(crate) struct Words {
     words: Vec<u64>,
     homes: u64,
+    /// Rows for which there are homes.
+    room: usize,
 }
 
 /// A look-up on its way.
@@ -77,23 +85,25 @@ impl Lookups {
         &mut self,
         words: &Words,
         states: &States,
-        hashes: &[u64],
+        (table, hashes): (usize, &[u64]),
         step: usize,
     ) -> Option<(usize, Slot)> {
         if let Some(hash) = hashes.get(step) {
-            self.probes[step % RING] = words.prefetch_line(*hash);
+            self.probes[step % RING] = words.prefetch_line(table, *hash);
         }
         if (STATE_BEHIND..hashes.len() + STATE_BEHIND).contains(&step) {
             words.approach(states, &mut self.probes[(step - STATE_BEHIND) % RING]);
         }
         let i = step.checked_sub(ANSWER_BEHIND)?;
-        Some((i, words.arrive(states, hashes[i], &self.probes[i % RING])))
+        let probe = &self.probes[i % RING];
+        Some((i, words.arrive(states, (table, hashes[i]), probe)))
     }
 }
 
 #[inline]
-fn tag(hash: u64) -> u64 {
-    (hash ^ (hash >> 32)).wrapping_mul(SPREAD) >> 32
+fn tag(table: usize, hash: u64) -> u64 {
+    let salted = hash ^ (table as u64).wrapping_mul(SALT);
+    (salted ^ (salted >> 32)).wrapping_mul(SPREAD) >> 32
 }
 
 #[inline]
@@ -110,23 +120,72 @@ impl Words {
         Words::homes_for(capacity) + (16 + capacity / 32).min(SLACK_MAX)
     }
 
-    pub fn bytes_for(capacity: usize) -> usize {
-        Words::words_for(capacity) * size_of::<u64>()
+    pub fn bytes_for(rows: usize) -> usize {
+        Words::words_for(rows) * size_of::<u64>()
     }
 
-    pub fn new(capacity: usize) -> Words {
-        let homes = Words::homes_for(capacity);
-        let mut words = Vec::with_capacity(Words::words_for(capacity));
-        advise_huge(&words);
-        words.resize(Words::words_for(capacity), EMPTY);
+    /// An empty table without room.
+    pub fn new() -> Words {
         Words {
-            words,
-            homes: homes as u64,
+            words: vec![EMPTY; Words::words_for(0)],
+            homes: Words::homes_for(0) as u64,
+            room: 0,
         }
     }
 
-    pub fn bytes_allocated(&self) -> usize {
-        self.words.capacity() * size_of::<u64>()
+    /// Asks for the addresses that a table of so many rows needs.
+    pub fn reserve(&mut self, rows: usize) -> Result<(), TryReserveError> {
+        let words = Words::words_for(rows);
+        if self.words.capacity() < words {
+            self.words.try_reserve_exact(words - self.words.len())?;
+            advise_huge(&self.words);
+        }
+        Ok(())
+    }
+
+    /// Rows for which there is room.
+    pub fn room(&self) -> usize {
+        self.room
+    }
+
+    /// Makes room for so many rows, no more; those that are there stay.
+    ///
+    /// # Cost
+    /// Twice through the table.
+    pub fn set_room(&mut self, rows: usize) {
+        let mut count = 0;
+        for from in 0..self.words.len() {
+            let word = self.words[from];
+            self.words[count] = word;
+            count += usize::from(word != EMPTY);
+        }
+        self.room = rows;
+        self.homes = Words::homes_for(rows) as u64;
+        let place = |end: usize, word: &u64| self.home(word >> 32).max(end) + 1;
+        let end = self.words[..count].iter().fold(0, place);
+        let length = end.max(Words::words_for(rows));
+        self.words.resize(self.words.len().max(length), EMPTY);
+        // Every word has its place where it lies now, or before.
+        let mut from = length - count;
+        self.words.copy_within(..count, from);
+        self.words[..from].fill(EMPTY);
+        let mut end = 0;
+        while from < length {
+            let word = std::mem::replace(&mut self.words[from], EMPTY);
+            let place = self.home(word >> 32).max(end);
+            self.words[place] = word;
+            end = place + 1;
+            from += 1;
+        }
+        if length < self.words.len() {
+            self.words.truncate(length);
+            release_spare(&mut self.words);
+        }
+    }
+
+    /// Memory in use.
+    pub fn bytes(&self) -> usize {
+        self.words.len() * size_of::<u64>()
     }
 
     #[inline]
@@ -144,12 +203,12 @@ impl Words {
         place
     }
 
-    fn find(&self, states: &States, hash: u64, tag: u64, mut place: usize) -> Slot {
+    fn find(&self, states: &States, key: (usize, u64), tag: u64, mut place: usize) -> Slot {
         while let Some(word) = self.words.get(place)
             && has_tag(*word, tag)
         {
             let slot = Slot::of_low_half(*word);
-            if states.get(slot).hash == hash {
+            if states.get(slot).is(key.0, key.1) {
                 return slot;
             }
             place += 1;
@@ -157,17 +216,17 @@ impl Words {
         Slot::NONE
     }
 
-    /// The slot of a hash, or [`Slot::NONE`].
-    pub fn get(&self, states: &States, hash: u64) -> Slot {
-        let tag = tag(hash);
+    /// The slot of a row, or [`Slot::NONE`].
+    pub fn get(&self, states: &States, table: usize, hash: u64) -> Slot {
+        let tag = tag(table, hash);
         let place = self.seek(self.home(tag), tag << 32);
-        self.find(states, hash, tag, place)
+        self.find(states, (table, hash), tag, place)
     }
 
     /// First step of a look-up in three: where to look, whose line the processor is asked to fetch.
     #[inline]
-    pub fn prefetch_line(&self, hash: u64) -> Probe {
-        let tag = tag(hash);
+    pub fn prefetch_line(&self, table: usize, hash: u64) -> Probe {
+        let tag = tag(table, hash);
         let place = self.home(tag);
         prefetch(&self.words[place..=place]);
         Probe {
@@ -192,33 +251,33 @@ impl Words {
 
     /// Third step: the slot, or [`Slot::NONE`].
     #[inline]
-    fn arrive(&self, states: &States, hash: u64, probe: &Probe) -> Slot {
-        if probe.slot == Slot::NONE || states.get(probe.slot).hash == hash {
+    fn arrive(&self, states: &States, key: (usize, u64), probe: &Probe) -> Slot {
+        if probe.slot == Slot::NONE || states.get(probe.slot).is(key.0, key.1) {
             probe.slot
         } else {
-            self.arrive_later(states, hash, probe)
+            self.arrive_later(states, key, probe)
         }
     }
 
     #[cold]
-    fn arrive_later(&self, states: &States, hash: u64, probe: &Probe) -> Slot {
-        self.find(states, hash, probe.tag, probe.place + 1)
+    fn arrive_later(&self, states: &States, key: (usize, u64), probe: &Probe) -> Slot {
+        self.find(states, key, probe.tag, probe.place + 1)
     }
 
-    /// Writes the slot of each hash, or [`Slot::NONE`].
-    pub fn get_batch(&self, states: &States, hashes: &[u64], slots: &mut [Slot]) {
+    /// Writes the slot of each hash of a table, or [`Slot::NONE`].
+    pub fn get_batch(&self, states: &States, table: usize, hashes: &[u64], slots: &mut [Slot]) {
         assert_eq!(hashes.len(), slots.len(), "one slot per hash");
         let mut lookups = Lookups::default();
         for step in 0..Lookups::steps(hashes.len()) {
-            if let Some((i, slot)) = lookups.step(self, states, hashes, step) {
+            if let Some((i, slot)) = lookups.step(self, states, (table, hashes), step) {
                 slots[i] = slot;
             }
         }
     }
 
-    /// Adds a hash that is not there.
-    pub fn insert(&mut self, hash: u64, slot: Slot) {
-        let tag = tag(hash);
+    /// Adds a row that is not there.
+    pub fn insert(&mut self, table: usize, hash: u64, slot: Slot) {
+        let tag = tag(table, hash);
         let word = (tag << 32) | slot.to_low_half();
         let place = self.seek(self.home(tag), word);
         let rest = &self.words[place..];
@@ -231,9 +290,9 @@ impl Words {
         self.words[place] = word;
     }
 
-    /// Removes a hash that is there, and moves back what lay behind it for lack of a place.
-    pub fn remove(&mut self, hash: u64, slot: Slot) {
-        let tag = tag(hash);
+    /// Removes a row that is there, and moves back what lay behind it for lack of a place.
+    pub fn remove(&mut self, table: usize, hash: u64, slot: Slot) {
+        let tag = tag(table, hash);
         let word = (tag << 32) | slot.to_low_half();
         let place = self.seek(self.home(tag), word);
         assert!(

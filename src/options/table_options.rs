@@ -21,6 +21,13 @@ pub struct TableOptions {
     pub hyper: Option<HyperParameters>,
     /// Which of the table's rows leave memory first. Default: [`RuntimeOptions`]'s.
     pub policy: Option<PolicyKind>,
+    /// Memory of the cache, in bytes, that the table's rows keep while other tables need it: theirs leave
+    /// first. It is not set aside: a batch may need it, and until the table has so many rows others
+    /// have it. Default 0.
+    pub cache_bytes_min: u64,
+    /// Memory of the cache, in bytes, that the table's rows take at most, but for rows that leases or
+    /// dirty rows hold: beyond it, rows of its own leave for those that come. Default: none.
+    pub cache_bytes_max: Option<u64>,
 }
 
 impl TableOptions {
@@ -41,6 +48,20 @@ impl TableOptions {
     #[must_use]
     pub fn policy(mut self, policy: PolicyKind) -> TableOptions {
         self.policy = Some(policy);
+        self
+    }
+
+    /// Sets [`cache_bytes_min`](field@TableOptions::cache_bytes_min).
+    #[must_use]
+    pub fn cache_bytes_min(mut self, bytes: u64) -> TableOptions {
+        self.cache_bytes_min = bytes;
+        self
+    }
+
+    /// Sets [`cache_bytes_max`](field@TableOptions::cache_bytes_max).
+    #[must_use]
+    pub fn cache_bytes_max(mut self, bytes: u64) -> TableOptions {
+        self.cache_bytes_max = Some(bytes);
         self
     }
 

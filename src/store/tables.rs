@@ -11,14 +11,13 @@ impl Store {
     /// its name; a table of the same name and descriptor is found instead.
     ///
     /// # Cost
-    /// All rows leave memory, the dirty ones to SSD: most of them before pushes, puts and checkpoints
-    /// are held up. Nothing where the table is there.
+    /// No row leaves memory and none is written; leases may be out. Waits for a running checkpoint.
     ///
     /// # Durability
     /// With the next checkpoint.
     ///
     /// # Errors
-    /// `InvalidArgument`: a bad or changed descriptor, leases outstanding, a cache too small;
+    /// `InvalidArgument`: a bad or changed descriptor, a cache too small;
     /// `NoSpace`, `Io`, `Poisoned`, `ReadOnly`.
     ///
     /// # Examples
@@ -51,8 +50,7 @@ impl Store {
     /// has them from now on too.
     ///
     /// # Cost
-    /// All rows leave memory, the dirty ones to SSD. Nothing where the table is there and has these
-    /// options.
+    /// As [`Store::create_table`]; with another policy, a look at each row in memory.
     ///
     /// # Durability
     /// The table's with the next checkpoint. Options are not stored: they hold until the store is
@@ -126,9 +124,9 @@ impl Store {
     /// dropped.
     ///
     /// # Cost
-    /// All rows leave memory; dirty ones of the other tables go to SSD, most of them before pushes, puts
-    /// and checkpoints are held up; its own are not written. Waits for a running checkpoint. The index forgets its keys: a look at each. No row is read, and none is
-    /// written for it: its rows in files are stale from now on, and compaction leaves them behind once it takes
+    /// Its rows leave memory; those of other tables stay, and leases of them may be out. Waits for a
+    /// running checkpoint. The index forgets its keys: a look at each. No row is read or
+    /// written: its rows in files are stale from now on, and compaction leaves them behind once it takes
     /// the file; a file goes when no retained checkpoint needs it.
     ///
     /// # Durability
@@ -136,9 +134,8 @@ impl Store {
     /// one. A checkpoint has the drop wholly or not at all.
     ///
     /// # Errors
-    /// `InvalidArgument`: no such table, one that was dropped, leases or tickets outstanding, of any
-    /// table; `NoSpace`, `Io` (rows of others could not be written), `Poisoned`, `ReadOnly`. The table is
-    /// there as before then.
+    /// `InvalidArgument`: no such table, one that was dropped, leases or tickets of it outstanding;
+    /// `Poisoned`, `ReadOnly`. The table is there as before then.
     ///
     /// # Examples
     /// ```
@@ -160,6 +157,35 @@ impl Store {
     /// ```
     pub fn drop_table(&self, table: TableId) -> Result<()> {
         self.call(|parts| parts.drop_table(table))
+    }
+
+    /// Changes the memory of the cache, [`RuntimeOptions::cache_bytes`](field@crate::RuntimeOptions::cache_bytes),
+    /// until the store is closed. I/O buffers keep the size that they got at open.
+    ///
+    /// # Cost
+    /// More: none. Less: cold rows leave, dirty ones are written first; other calls go on meanwhile.
+    ///
+    /// # Durability
+    /// None: the next open has the option that it is given.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: less than 1 MiB or than a row of each table needs, more than the system gives;
+    /// `OverBudget` where outstanding leases hold more. The cache is as before then. `NoSpace`, `Io`,
+    /// `Poisoned` where dirty rows could not be written: they stay, and leave once they can be.
+    ///
+    /// # Examples
+    /// ```
+    /// # use hps::{CreateOptions, RuntimeOptions, Store};
+    /// # let directory = std::env::temp_dir().join(format!("hps-cache-{}", std::process::id()));
+    /// let options = RuntimeOptions::new().cache_bytes(16 << 20);
+    /// let store = Store::create(&directory, CreateOptions::new(), options)?;
+    /// store.set_cache_bytes(64 << 20)?; // the trainer's other half needs less now
+    /// # store.close()?;
+    /// # std::fs::remove_dir_all(&directory).ok();
+    /// # hps::Result::Ok(())
+    /// ```
+    pub fn set_cache_bytes(&self, bytes: u64) -> Result<()> {
+        self.call(|parts| parts.set_cache_bytes(bytes))
     }
 
     /// Gives a table another name; to the name that it has, nothing happens.

@@ -57,7 +57,7 @@ pub fn descriptor(table: usize) -> TableDescriptor {
     let (name, dim, optimizer, initialiser) = match table {
         0 => (
             "narrow",
-            64,
+            256,
             Optimizer::Adagrad,
             Initialiser::Constant { value: 0.5 },
         ),

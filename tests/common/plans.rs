@@ -11,6 +11,9 @@ use hps::*;
 
 use super::{FIRST_TABLES, KEYS, Op, Random, key};
 
+/// A row of each table fits, and not much more: rows leave memory all the time.
+const SHARD_CACHE_BYTES: u64 = 44 << 10;
+
 /// What a workload does.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -100,6 +103,10 @@ pub fn plan(seed: u64) -> Plan {
         .flush_step_rows(4 + usize::try_from(random.below(8)).unwrap())
         .retain_checkpoints(usize::try_from(retain).unwrap())
         .inline(true)
+        .thresholds(Thresholds {
+            shard_cache_bytes: SHARD_CACHE_BYTES,
+            ..Thresholds::default()
+        })
         .policy([PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Fifo][seed as usize % 3]);
     let mut ops = Vec::new();
     let mut value = 1.0;
@@ -185,6 +192,8 @@ pub fn some_options(random: &mut Random) -> RuntimeOptions {
         .policy([PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Fifo][below(random, 3)])
         .thresholds(Thresholds {
             open_files_least: 1,
+            // Rows of more sizes than in a plan of fixed order.
+            shard_cache_bytes: SHARD_CACHE_BYTES + (20 << 10),
             snapshot_young_bytes: random.below(500),
             snapshot_young_part: 2 + random.below(200),
             manifest_roll_bytes: random.below(300),
@@ -202,11 +211,7 @@ pub fn mixed(seed: u64) -> Plan {
         1 => vec!["a".into(), "b".into(), "c".into()],
         _ => vec!["a".into(), "b".into()],
     };
-    let mut options = some_options(&mut random);
-    if has_brief(seed) {
-        // The narrowest of them have places for three rows in each shard, and no more.
-        options.cache_bytes = 2 << 20;
-    }
+    let options = some_options(&mut random);
     let mut ops = Vec::new();
     let mut value = 100.0;
     // More rows than the cache has places for.

@@ -73,6 +73,7 @@ pub const COPIES: u16 = 14;
 pub fn grow(run: &mut Run) {
     const ROWS: usize = 400;
     run.options.cache_bytes = 32 << 20;
+    run.options.thresholds.shard_cache_bytes = 0;
     // Rows go out together: few files.
     run.options.flush_step_rows = 0;
     run.options.shards = 1;

@@ -1,110 +1,156 @@
-//! How many slots fit into the memory of a cache?
+//! What is a cache made from, and does a row fit?
 
-use super::super::policy::AnyPolicy;
-use super::super::queues::Pool;
-use super::super::row_state::States;
-use super::super::slab::Slab;
-use super::super::words::Words;
-use super::{NAMED_ROWS, TableCache};
+use super::Cache;
 use crate::error::{ArgumentError, Error, Result};
-use crate::options::PolicyKind;
-use crate::units::{Slot, to_usize};
+use crate::mem::table::TableConfig;
+use crate::units::{saturate, to_usize};
 
-/// Slots are numbered by u32 with a few numbers reserved.
-const CAPACITY_MAX: usize = 1 << 31;
+/// Share of the memory in a flush step where it is not given.
+const FLUSH_STEP_SHARE: u64 = 16;
 
-/// Share of the rows in a flush step where it is not given.
-const FLUSH_STEP_SHARE: usize = 16;
-
-/// What a [`TableCache`] is made from.
+/// What a [`Cache`] is made from.
 #[derive(Clone, Debug)]
 pub struct CacheConfig {
-    /// f32-sized words of a row: 1 or more.
-    pub row_f32s: usize,
-    /// All memory of the cache: slab, states, hash table and queues.
+    /// All memory of the cache: rows, states, hash table and queues.
     pub bytes: u64,
-    /// Which rows leave first.
-    pub policy: PolicyKind,
-    /// Rows taken per flush; 0: a sixteenth of the rows. At most half of them. The low-water mark,
-    /// see [`TableCache::below_low_water`], is a share of it.
-    pub flush_step_rows: usize,
+    /// What is taken per flush. At most half of the memory. The low-water mark, see
+    /// [`Cache::below_low_water`], is a share of it.
+    pub flush_step: FlushStep,
     /// The least and the greatest hash of the shard.
     pub range: (u64, u64),
 }
 
-/// Rows of a flush where so many rows fit: 0 of them ask for the default. One at least, none where none fits.
-pub(super) fn step_of(flush_step_rows: usize, rows: usize) -> usize {
-    let step = match flush_step_rows {
-        0 => rows / FLUSH_STEP_SHARE,
-        asked => asked.min(rows / 2),
-    };
-    step.max(1).min(rows)
+/// What is taken per flush: rows, and memory of rows, whichever is less.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlushStep {
+    /// Rows.
+    pub rows: usize,
+    /// Memory that they take, with what is kept beside them.
+    pub bytes: u64,
 }
 
-/// Memory of a cache of so many rows.
-pub(super) fn bytes_for(rows: usize, config: &CacheConfig) -> u64 {
-    let (row_f32s, policy) = (config.row_f32s, config.policy);
-    let step = step_of(config.flush_step_rows, rows);
-    let (numbers, queues) = AnyPolicy::queued(policy, rows, step);
-    let bytes = Slab::f32s_for(rows, row_f32s) * size_of::<f32>()
-        + States::bytes_for(rows)
-        + Words::bytes_for(rows)
-        + Pool::bytes_for(numbers, queues)
-        + AnyPolicy::bytes_for(policy, rows)
-        + NAMED_ROWS * size_of::<Slot>()
-        + size_of::<TableCache>();
-    bytes as u64
-}
-
-/// Asks for memory and gives it back: a vector that can't be had aborts the process.
-fn check_memory(bytes: u64) -> Result<()> {
-    let mut asked = Vec::<u8>::new();
-    let size = to_usize(bytes);
-    let had = asked.try_reserve_exact(size).is_ok();
-    // Else the compiler may leave both out.
-    std::hint::black_box(&asked);
-    if had {
-        return Ok(());
+impl Default for FlushStep {
+    /// A sixteenth of the memory.
+    fn default() -> FlushStep {
+        FlushStep {
+            rows: usize::MAX,
+            bytes: u64::MAX,
+        }
     }
+}
+
+impl FlushStep {
+    /// So many of them at once.
+    #[must_use]
+    pub fn times(self, steps: usize) -> FlushStep {
+        FlushStep {
+            rows: self.rows.saturating_mul(steps),
+            bytes: self.bytes.saturating_mul(steps as u64),
+        }
+    }
+
+    /// What it is in a cache of so many bytes.
+    pub(super) fn within(self, bytes: u64) -> FlushStep {
+        let share = match self == FlushStep::default() {
+            true => bytes / FLUSH_STEP_SHARE,
+            false => bytes / 2,
+        };
+        FlushStep {
+            rows: self.rows.max(1),
+            bytes: self.bytes.min(share).max(1),
+        }
+    }
+}
+
+/// What can't be had is said of the option.
+pub(super) fn no_memory(bytes: u64) -> Error {
+    Error::InvalidArgument(ArgumentError::Option {
+        name: "cache_bytes",
+        value: format!("{bytes} bytes in one shard"),
+        why: String::from("the system does not give so much memory"),
+    })
+}
+
+/// Fails where a cache of so many bytes has no room for a row of each of these sizes at once.
+///
+/// # Errors
+/// `InvalidArgument` naming the bytes needed.
+pub fn check_rows_fit(bytes: u64, row_f32s: &[usize]) -> Result<()> {
+    let mut sizes = row_f32s.to_vec();
+    sizes.sort_unstable();
+    sizes.dedup();
+    let mut needed = bytes_needed(bytes, &sizes)?;
+    let Some(largest) = sizes.last().filter(|_| needed > bytes) else {
+        return Ok(());
+    };
+    // More memory has more beside it.
+    while let more @ 1.. = bytes_needed(needed, &sizes)?.saturating_sub(needed) {
+        needed += more;
+    }
+    let why = match sizes.len() {
+        1 => format!("one row of {largest} f32s needs {needed} bytes"),
+        n => format!("one row of each of {n} sizes, up to {largest} f32s, needs {needed} bytes"),
+    };
     Err(Error::InvalidArgument(ArgumentError::Option {
         name: "cache_bytes",
-        value: format!("{bytes} bytes for one table in one shard"),
-        why: String::from("the system does not give so much memory"),
+        value: format!("{bytes} bytes in one shard"),
+        why,
     }))
 }
 
-impl CacheConfig {
-    fn bytes_for(&self, rows: usize) -> u64 {
-        bytes_for(rows, self)
+/// What a row of each of these sizes takes of so many bytes.
+fn bytes_needed(bytes: u64, sizes: &[usize]) -> Result<u64> {
+    let mut cache = Cache::new(&CacheConfig {
+        bytes,
+        flush_step: FlushStep::default(),
+        range: (0, u64::MAX),
+    })?;
+    for row_f32s in sizes {
+        cache.add_table(&TableConfig::of_rows(*row_f32s))?;
+    }
+    Ok(cache.cost_of(&vec![1; sizes.len()]))
+}
+
+impl Cache {
+    /// Asks for the addresses of all that is kept beside rows, for as many as fit.
+    pub(super) fn reserve_memory(&mut self) -> Result<()> {
+        let rows = self.rows_max();
+        let step = self.step_rows(rows);
+        let (numbers, queues) = self.policies.queued(rows, step);
+        let asked = self
+            .rows
+            .states
+            .reserve(rows)
+            .and_then(|()| self.words.reserve(rows))
+            .and_then(|()| self.rows.pool.reserve(numbers, queues));
+        asked.map_err(|_| no_memory(self.arena.bytes_max()))
     }
 
-    /// Fails where the system does not give the memory for so many slots.
-    pub(super) fn check_memory(&self, slots: usize) -> Result<()> {
-        check_memory(self.bytes_for(slots))
+    /// Rows that fit, if all are of the smallest table's size.
+    pub(super) fn rows_max(&self) -> usize {
+        let tables = self.rows.tables.iter().filter(|t| !t.is_dropped);
+        tables
+            .map(|t| self.arena.capacity(t.class))
+            .max()
+            .unwrap_or(0)
     }
 
-    /// Slots that fit into `bytes`: 1 or more.
-    ///
-    /// # Errors
-    /// `InvalidArgument` naming the bytes needed if not even one row fits.
-    pub fn slots(&self) -> Result<usize> {
-        let (mut fits, mut fails) = (0, CAPACITY_MAX);
-        while fails - fits > 1 {
-            let middle = fits + (fails - fits) / 2;
-            if self.bytes_for(middle) <= self.bytes {
-                fits = middle;
-            } else {
-                fails = middle;
-            }
-        }
-        if fits > 0 {
-            return Ok(fits);
-        }
-        let (row_f32s, needed) = (self.row_f32s, self.bytes_for(1));
-        Err(Error::InvalidArgument(ArgumentError::Option {
-            name: "cache_bytes",
-            value: format!("{} bytes for one table in one shard", self.bytes),
-            why: format!("one row of {row_f32s} f32s needs {needed} bytes"),
-        }))
+    /// Rows that would fit, if all were of the smallest table's size and nothing but what comes with each row
+    /// had to be kept beside them.
+    pub(super) fn rows_uncharged(&self) -> usize {
+        let tables = self.rows.tables.iter().filter(|t| !t.is_dropped);
+        let rows = tables.map(|t| {
+            let spans = self.arena.bytes_max() / self.arena.cost(t.class);
+            to_usize(spans) * self.arena.rows_per_span(t.class)
+        });
+        rows.max().unwrap_or(0)
+    }
+
+    /// Rows of a flush, at most, where so many fit.
+    pub(super) fn step_rows(&self, rows: usize) -> usize {
+        let step = self.flush_step();
+        let bytes = self.arena.bytes_max().max(1);
+        let share = u128::from(step.bytes) * rows as u128 / u128::from(bytes);
+        step.rows.min(to_usize(saturate(share))).min(rows)
     }
 }

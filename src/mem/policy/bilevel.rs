@@ -2,8 +2,8 @@
 //!
 //! - Rows enter at the end of the LRU queue. Over `lru_rows_max`, rows fall off its front; those visited
 //!   or pinned since they were last looked at go round once more.
-//! - Behind it are the ranks of the LFU list, one queue for each frequency up to 29, and 16 for each
-//!   doubling above. A row that falls off the LRU queue goes to the queue of its rank if that is not above
+//! - Behind it are the ranks of the LFU list, by uses for each byte: 16 for each doubling of either, so that
+//!   low frequencies of one table have a queue each. A row that falls off the LRU queue goes to the queue of its rank if that is not above
 //!   `limit`; a warmer row stands nowhere: hits are counted in its state.
 //! - Victims come from the lowest rank; a row whose rank has risen meanwhile goes to its own. When an
 //!   eighth of the rows has been taken, or all ranks up to `limit` are empty, a look through the states
@@ -11,20 +11,30 @@
 //!   taken, in the order of memory, 1 to 2 ns each.
 //! - Frequencies of rows that leave are told as classes of 4 bits, rounded up or down so that they are
 //!   right in the mean; who keeps them gives them back with the row.
-//! - Every `period` touches all frequencies are halved, and the ranks are made anew.
+//! - Every `period` touches all frequencies are halved, and the ranks are made anew; once more where suddenly
+//!   more rows are missing than before.
 //!
 //! Source: AIBox §4.2; HPS appendix D; the halving is TinyLFU's. Figures: docs/decisions/0009, 0040.
 
 use super::{Policy, Rows};
 use crate::mem::queues::Queue;
-use crate::mem::row_state::Flags;
+use crate::mem::row_state::{Flags, RowState};
+use crate::options::PolicyKind;
 use crate::units::{Slot, narrow};
 
-/// Touches per row of capacity between halvings. Halving seldom forgets less where nothing drifts,
-/// and more slowly where it does. At a sixteenth of the size, batches 6000 to 8000, with periods of
-/// 20, 30 and 40: .2149, .2122, .2112 missing without drift, .2867, .2984, .3033 with. (Shorter
-/// runs flatter the long periods: 40 does not halve once before batch 2 900 at zipf 0.99.)
+/// Touches per row of capacity between halvings. Halving seldom forgets less where nothing drifts. Misses of
+/// exact LFU at zipf 0.99 are 1.032 and 1.023 times as many with 20 and 40 (with [`RISE`]).
 const PERIOD_PER_ROW: usize = 20;
+/// Misses are counted over this share of the capacity in touches, one in so many.
+const WINDOW_SHARE: usize = 4;
+/// Where so many times as many rows as usual are missing, what is asked for has changed: frequencies are
+/// halved once more. A hot table that moved: 33.2 -> 30.3 % missing in the 50 batches from the 150th on
+/// behind the move; without drift the same.
+const RISE: f64 = 1.1;
+/// Touches of a window, at least: in fewer, chance alone makes such a difference.
+const SMALLEST_WINDOW: usize = 1 << 14;
+/// Weight of a window in what is usual.
+const WEIGHT: f64 = 0.1;
 /// The LRU queue's share of the rows is one in this many.
 const LRU_SHARE: usize = 64;
 /// Rows looked at per row that comes in, at most, when the LRU queue is too long: pinned rows may make
@@ -39,7 +49,11 @@ const SMALL: usize = 1024;
 
 /// The rank of each frequency f: 16 log2(2 f + 1), rounded down.
 const RANK: [u8; 256] = ranks();
-const RANKS: usize = RANK[255] as usize + 1;
+/// Bytes of a row whose rank is that of its frequency: one over a doubling for each 16 that is added.
+const BIAS_FROM: f64 = (1 << 20) as f64;
+const BIAS_MAX: u16 = 16 * 15;
+/// Ranks of rows of all sizes.
+pub(crate) const RANKS: usize = RANK[255] as usize + BIAS_MAX as usize + 1;
 
 /// The frequency that each class stands for.
 const VALUE: [u8; 16] = [0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 28, 40, 64, 128];
@@ -68,6 +82,21 @@ const fn ranks() -> [u8; 256] {
         f += 1;
     }
     table
+}
+
+/// What is added to the ranks of rows that take so many bytes each: the fewer, the higher.
+pub(crate) fn bias_of(bytes: u64) -> u16 {
+    let doublings = (BIAS_FROM / bytes.max(1) as f64).log2();
+    let bias = (16.0 * doublings).round().clamp(0.0, f64::from(BIAS_MAX));
+    (0..BIAS_MAX)
+        .find(|b| f64::from(*b) >= bias)
+        .unwrap_or(BIAS_MAX)
+}
+
+/// The rank of a row used so often, of a table with this bias.
+#[inline]
+pub(crate) fn rank_of(frequency: u8, bias: u16) -> usize {
+    usize::from(RANK[usize::from(frequency)]) + usize::from(bias)
 }
 
 /// The class of a frequency, up or down by chance; `chance` is any number.
@@ -116,14 +145,41 @@ pub(crate) struct Bilevel {
     touches: usize,
     period: usize,
     halvings: u64,
+    misses: Misses,
 }
 
-impl Bilevel {
-    pub fn new(capacity: usize) -> Bilevel {
-        let (shift, ranks) = Bilevel::ranks_for(capacity);
+/// Tells when more rows are missing than usual.
+#[derive(Debug, Default)]
+struct Misses {
+    /// Touches of a window, and those of the one that has begun.
+    window: usize,
+    touches: usize,
+    missing: usize,
+    /// The share of misses in windows before.
+    usual: Option<f64>,
+}
+
+impl Misses {
+    /// Counts touches; whether a window has ended in which more rows were missing than usual.
+    fn rise(&mut self, touches: usize) -> bool {
+        self.touches += touches;
+        if self.touches < self.window.max(SMALLEST_WINDOW) {
+            return false;
+        }
+        let share = self.missing as f64 / self.touches as f64;
+        (self.touches, self.missing) = (0, 0);
+        let usual = self.usual.unwrap_or(share);
+        self.usual = Some(usual + (share - usual) * WEIGHT);
+        share > usual * RISE
+    }
+}
+
+impl Default for Bilevel {
+    fn default() -> Bilevel {
+        let (shift, ranks) = Bilevel::ranks_for(0);
         Bilevel {
             lru: Queue::default(),
-            lru_rows_max: (capacity / LRU_SHARE).max(1),
+            lru_rows_max: 1,
             ranks: vec![Queue::default(); ranks],
             shift,
             lowest: 0,
@@ -132,8 +188,25 @@ impl Bilevel {
             tie: 0,
             until_look: 0,
             touches: 0,
-            period: capacity * PERIOD_PER_ROW,
+            period: 0,
             halvings: 0,
+            misses: Misses::default(),
+        }
+    }
+}
+
+impl Bilevel {
+    /// Says how many rows fit.
+    pub fn set_capacity(&mut self, rows: &mut Rows, capacity: usize) {
+        self.lru_rows_max = (capacity / LRU_SHARE).max(1);
+        self.period = capacity * PERIOD_PER_ROW;
+        self.misses.window = capacity / WINDOW_SHARE;
+        let (shift, ranks) = Bilevel::ranks_for(capacity);
+        if shift != self.shift {
+            self.clear(rows);
+            self.shift = shift;
+            self.ranks = vec![Queue::default(); ranks];
+            self.limit = ranks - 1;
         }
     }
 
@@ -153,13 +226,27 @@ impl Bilevel {
         (numbers, (ranks + 3).min(numbers / 8 + 2))
     }
 
+    /// Memory of the queues where so many rows fit.
     pub fn bytes_for(capacity: usize) -> usize {
-        let (_, ranks) = Bilevel::ranks_for(capacity);
-        ranks * size_of::<Queue>()
+        Bilevel::ranks_for(capacity).1 * size_of::<Queue>()
     }
 
-    pub fn bytes_allocated(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.ranks.capacity() * size_of::<Queue>()
+    }
+
+    /// Takes all rows out of the queues.
+    pub fn clear(&mut self, rows: &mut Rows) {
+        rows.pool.clear(&mut self.lru, &mut rows.states);
+        self.clear_ranks(rows);
+    }
+
+    fn clear_ranks(&mut self, rows: &mut Rows) {
+        for queue in &mut self.ranks {
+            rows.pool.clear(queue, &mut rows.states);
+        }
+        self.lowest = 0;
+        self.limit = self.ranks.len() - 1;
     }
 
     pub fn halvings(&self) -> u64 {
@@ -177,22 +264,18 @@ impl Bilevel {
     }
 
     #[inline]
-    fn rank(&self, frequency: u8) -> usize {
-        usize::from(RANK[usize::from(frequency)]) >> self.shift
+    fn rank(&self, rows: &Rows, state: &RowState) -> usize {
+        rows.rank(state) >> self.shift
     }
 
     /// Halves all frequencies.
     #[cold]
     fn halve(&mut self, rows: &mut Rows) {
-        for queue in &mut self.ranks {
-            rows.pool.clear(queue, &mut rows.states);
-        }
+        self.clear_ranks(rows);
         let touched = rows.states.touched();
         for state in rows.states.range_mut(0..touched) {
-            state.frequency /= 2;
+            state.set_frequency(state.frequency() / 2);
         }
-        self.lowest = 0;
-        self.limit = self.ranks.len() - 1;
         self.halvings += 1;
     }
 
@@ -225,7 +308,7 @@ impl Bilevel {
     fn place(&mut self, rows: &mut Rows, slot: Slot) {
         let state = rows.states.get_mut(slot);
         state.flags = state.flags.without(Flags::VISITED);
-        let rank = self.rank(state.frequency);
+        let rank = self.rank(rows, rows.states.get(slot));
         // Those of the limit's own rank wait for a look, behind others like them.
         if rank < self.limit {
             self.lowest = self.lowest.min(rank);
@@ -246,7 +329,7 @@ impl Bilevel {
                 // Its turn comes again with the next look.
                 continue;
             }
-            if !state.flags.any(Flags::VISITED) && self.rank(state.frequency) <= self.lowest {
+            if !state.flags.any(Flags::VISITED) && self.rank(rows, state) <= self.lowest {
                 return Some(slot);
             }
             self.place(rows, slot);
@@ -270,16 +353,15 @@ impl Bilevel {
             for (count, queue) in counts.iter_mut().zip(&self.ranks) {
                 *count = queue.len();
             }
-            let free = |flags: Flags| !flags.any(Flags::QUEUED);
             for state in rows.states.range(range.clone()) {
-                if state.nameable() && free(state.flags) {
-                    counts[self.rank(state.frequency)] += 1;
+                if is_free(rows, state) {
+                    counts[self.rank(rows, state)] += 1;
                 }
             }
             let want = (range.len() / CANDIDATES_SHARE).max(1);
             // Of the highest rank only as many as are wanted: queues have their bounds.
             let (mut limit, mut found, mut last) = (0, 0, 0);
-            for (rank, count) in counts.iter().enumerate() {
+            for (rank, count) in counts[..self.ranks.len()].iter().enumerate() {
                 last = *count.min(&(want - found));
                 found += count;
                 limit = rank;
@@ -290,13 +372,13 @@ impl Bilevel {
             if found == 0 {
                 continue;
             }
-            self.limit = limit.min(self.ranks.len() - 1);
+            self.limit = limit;
             self.lowest = 0;
             let tie = self.tie.clamp(range.start, range.end);
             for slot in (tie..range.end).chain(range.start..tie).map(Slot::new) {
                 let state = rows.states.get(slot);
-                if state.nameable() && free(state.flags) {
-                    let rank = self.rank(state.frequency);
+                if is_free(rows, state) {
+                    let rank = self.rank(rows, state);
                     let more = rank == self.limit && self.ranks[rank].len() < last;
                     if more {
                         self.tie = slot.index() + 1;
@@ -313,16 +395,29 @@ impl Bilevel {
     }
 }
 
+/// Whether a row may be named, of a table of this policy, and stands in no queue.
+#[inline]
+fn is_free(rows: &Rows, state: &RowState) -> bool {
+    // A free slot has no table.
+    !state.flags.any(Flags::QUEUED)
+        && state.nameable()
+        && rows.tables[state.table()].policy == PolicyKind::Bilevel
+        && !rows.tables[state.table()].is_sheltered()
+}
+
 impl Policy for Bilevel {
     fn touched(&mut self, rows: &mut Rows, touches: usize) {
         self.touches += touches;
-        if self.touches >= self.period {
+        // Once for all rows there are, at most.
+        let changed = self.misses.rise(touches) && self.touches >= self.period / PERIOD_PER_ROW;
+        if changed || self.touches >= self.period.max(PERIOD_PER_ROW) {
             self.touches = 0;
             self.halve(rows);
         }
     }
 
     fn admitted(&mut self, rows: &mut Rows, slot: Slot) {
+        self.misses.missing += 1;
         rows.push(&mut self.lru, slot);
         self.demote(rows);
     }
@@ -345,6 +440,20 @@ impl Policy for Bilevel {
         }
         if named.is_empty() {
             rows.name_first(&mut self.lru, want, true, named);
+        }
+    }
+
+    fn next_rank(&mut self, rows: &mut Rows) -> Option<usize> {
+        loop {
+            while self.until_look > 0 && self.lowest <= self.limit {
+                if self.ranks[self.lowest].len() > 0 {
+                    return Some(self.lowest << self.shift);
+                }
+                self.lowest += 1;
+            }
+            if !self.look(rows) {
+                return rows.front_rank(&mut self.lru);
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use super::{Policy, Rows};
 use crate::mem::queues::Queue;
+use crate::options::PolicyKind;
 use crate::units::Slot;
 
 #[derive(Debug, Default)]
@@ -18,8 +19,12 @@ impl Policy for Lru {
     fn coldest(&mut self, rows: &mut Rows, want: usize, named: &mut Vec<Slot>) {
         rows.name_first(&mut self.queue, want, true, named);
         if named.is_empty() {
-            rows.queue_others(&mut self.queue);
+            rows.queue_others(PolicyKind::Lru, &mut self.queue);
             rows.name_first(&mut self.queue, want, true, named);
         }
+    }
+
+    fn next_rank(&mut self, rows: &mut Rows) -> Option<usize> {
+        rows.front_rank(&mut self.queue)
     }
 }

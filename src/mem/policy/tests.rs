@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
-use super::super::{CacheConfig, Flags, TableCache};
+use super::super::Flags;
+use crate::mem::tests::cache;
 use crate::options::PolicyKind;
 use crate::units::{Slot, mix64};
 
@@ -49,23 +50,14 @@ impl Trace {
 
 /// Share of the repeating keys found in memory, after a warm-up.
 fn hit_rate(policy: PolicyKind, mut trace: Trace) -> f64 {
-    let bytes = TableCache::bytes_for_rows(SLOTS, 1, policy, 0);
-    let range = (0, u64::MAX);
-    let config = CacheConfig {
-        row_f32s: 1,
-        bytes,
-        policy,
-        flush_step_rows: 0,
-        range,
-    };
-    let mut cache = TableCache::new(&config).unwrap();
+    let mut cache = cache(SLOTS, policy);
     let mut classes: BTreeMap<u64, u8> = BTreeMap::new();
     let (mut hits, mut asked) = (0, 0);
     let mut slots = vec![Slot::NONE; BATCH];
     for batch in 0..6_000 {
         let keys: Vec<(u64, bool)> = (0..BATCH).map(|_| trace.next()).collect();
         let hashes: Vec<u64> = keys.iter().map(|x| x.0).collect();
-        cache.lookup(&hashes, &mut slots);
+        cache.lookup(0, &hashes, &mut slots);
         if batch >= 2_000 {
             asked += keys.iter().filter(|x| !x.1).count();
             hits += keys
@@ -76,14 +68,14 @@ fn hit_rate(policy: PolicyKind, mut trace: Trace) -> f64 {
         }
         for (hash, slot) in hashes.iter().zip(&mut slots) {
             if *slot == Slot::NONE {
-                cache.lookup(&[*hash], std::slice::from_mut(slot));
+                cache.lookup(0, &[*hash], std::slice::from_mut(slot));
             }
             if *slot == Slot::NONE {
-                assert!(cache.reclaim(1) >= 1);
+                assert!(cache.reclaim(0, 1) >= 1);
                 classes.extend(cache.left().iter().map(|left| (left.hash, left.class)));
                 cache.forget_left();
                 let class = classes.remove(hash).unwrap_or(0);
-                *slot = cache.insert(*hash, Flags::NONE, class).unwrap();
+                *slot = cache.insert(0, *hash, Flags::NONE, class).unwrap();
             } else {
                 cache.touch(&[*slot]);
             }

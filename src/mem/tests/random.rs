@@ -6,7 +6,7 @@ use super::*;
 const KEYS: u64 = 120;
 
 struct Store {
-    cache: TableCache,
+    cache: Cache,
     seed: u64,
     version: f32,
     interval: u32,
@@ -42,17 +42,17 @@ impl Store {
             .map(|_| self.random(KEYS) * self.random(KEYS) / KEYS)
             .collect();
         let unique: BTreeSet<u64> = keys.iter().copied().collect();
-        if self.cache.pinned() + unique.len() > self.cache.capacity() - 6 {
+        if self.cache.pinned() + unique.len() > self.cache.capacity(0) - 6 {
             return;
         }
         let mut lease = Vec::new();
         for key in unique {
             let mut slot = find(&self.cache, key);
             if slot == Slot::NONE {
-                if self.cache.reclaim(1) == 0 {
+                if self.cache.reclaim(0, 1) == 0 {
                     self.flush();
                     self.report(true);
-                    if self.cache.reclaim(1) == 0 {
+                    if self.cache.reclaim(0, 1) == 0 {
                         continue;
                     }
                 }
@@ -62,7 +62,7 @@ impl Store {
                 } else {
                     Flags::ABSENT
                 };
-                slot = self.cache.insert(mix64(key), flags, 0).unwrap();
+                slot = self.cache.insert(0, mix64(key), flags, 0).unwrap();
                 self.cache.row_mut(slot).fill(stored.unwrap_or(0.0));
             }
             let expected = self.truth.get(&key).copied().unwrap_or(0.0);
@@ -128,7 +128,7 @@ impl Store {
         if self.flying.is_empty() {
             let mut victims = Vec::new();
             self.cache
-                .take_victims(5, self.interval_max(), &mut victims);
+                .take_victims(step(5), self.interval_max(), &mut victims);
             assert!(victims.iter().all(|x| self.cache.pins(x.slot) == 0));
             self.copy_out(&victims);
         }
@@ -171,7 +171,7 @@ impl Store {
         let mut victims = Vec::new();
         if self
             .cache
-            .take_frozen(&mut cut.cursor, 7, cut.interval, &mut victims)
+            .take_frozen(&mut cut.cursor, step(7), cut.interval, &mut victims)
         {
             self.copy_out(&victims);
             return;

@@ -28,15 +28,15 @@ pub use waits::Stretch;
 
 use crate::error::{ArgumentError, Error, Result};
 use crate::fork::Process;
-use crate::mem::{CacheConfig, TableCache};
+use crate::mem::{Cache, CacheConfig, FlushStep, TableConfig, check_rows_fit};
 use crate::observe::Publisher;
 use crate::options::RuntimeOptions;
 use crate::ssd::Ssd;
 use crate::ssd::index::{Index as _, KeyIndex};
 use crate::stats::Wait;
 use crate::sync::RwLock;
-use crate::sync::atomic::AtomicBool;
-use crate::units::{Slot, part_range, saturate, to_usize};
+use crate::sync::atomic::{AtomicBool, AtomicU64};
+use crate::units::{Slot, part_range};
 use changes::Changes;
 use demand::Demand;
 use part::PartList;
@@ -63,6 +63,8 @@ pub struct Core {
     pub file_bytes: u64,
     /// What the last checkpoint does not hold.
     pub changes: Changes,
+    /// Memory of the cache.
+    cache_bytes: AtomicU64,
     /// What callers ask for.
     pub demand: Demand,
     tables: Tables,
@@ -88,26 +90,39 @@ impl std::fmt::Debug for Core {
 }
 
 impl Core {
-    /// On an opened tier, with tables but without slots for rows. The interval is the one that
+    /// On an opened tier, with tables that the caches do not know yet. The interval is the one that
     /// begins.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where the system does not give the memory.
     pub fn new(
         ssd: Ssd,
         options: RuntimeOptions,
         read_only: bool,
         tables: Vec<Arc<Table>>,
         interval: u32,
-    ) -> Core {
-        let shard = || ShardCell::new(Shard::new(interval));
+    ) -> Result<Core> {
         let file_bytes = options
             .file_bytes
             .min((options.cache_bytes / 8).max(1 << 20));
-        Core {
+        let shard = |s| {
+            let cache = Cache::new(&CacheConfig {
+                // More than it will have: addresses.
+                bytes: options.cache_bytes / options.shards as u64,
+                flush_step: Core::flush_step(&options, file_bytes),
+                range: part_range(s, options.shards).into_inner(),
+            })?;
+            Ok(ShardCell::new(Shard::new(interval, cache)))
+        };
+        let shards = (0..options.shards).map(shard).collect::<Result<_>>()?;
+        Ok(Core {
             id: STORES.fetch_add(1, Ordering::Relaxed),
             process: Process::this(),
             read_only,
-            shards: (0..options.shards).map(|_| shard()).collect(),
+            shards,
             file_bytes,
             changes: Changes::default(),
+            cache_bytes: AtomicU64::new(options.cache_bytes),
             demand: Demand::default(),
             tables: Tables::new(tables, &options),
             gate: RwLock::new(()),
@@ -117,7 +132,7 @@ impl Core {
             publisher: Publisher::new(ssd.root.path(), read_only),
             options,
             ssd,
-        }
+        })
     }
 
     /// Fails in a forked child: its threads and locks are its parent's.
@@ -199,97 +214,139 @@ impl Core {
         self.ranks.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes of one table's cache in one shard: the budget without I/O buffers, split by row size.
-    fn table_bytes(&self, tables: &[Arc<Table>], table: usize, buffer_bytes: u64) -> u64 {
-        let budget = self.options.cache_bytes.saturating_sub(buffer_bytes);
-        let budget = budget.max(self.options.cache_bytes / 2);
-        let there = tables.iter().filter(|t| !t.is_dropped());
-        let sum: u64 = there.map(|t| t.descriptor.row_bytes() as u64 + 48).sum();
-        let own = tables[table].descriptor.row_bytes() as u64 + 48;
-        let share = u128::from(budget) * u128::from(own) / u128::from(sum.max(1));
-        saturate(share) / self.shards.len() as u64
+    /// Bytes of the cache of one shard: the budget without I/O buffers.
+    fn shard_bytes(&self, buffer_bytes: u64) -> u64 {
+        self.shard_bytes_of(self.cache_bytes(), buffer_bytes)
     }
 
-    /// What a table's cache in one shard is made from, beside the others of these tables.
-    fn cache_config(
-        &self,
-        tables: &[Arc<Table>],
-        table: usize,
-        buffer_bytes: u64,
-        range: (u64, u64),
-    ) -> CacheConfig {
-        CacheConfig {
-            row_f32s: tables[table].descriptor.row_f32s(),
-            bytes: self.table_bytes(tables, table, buffer_bytes),
-            policy: tables[table].tuning().policy,
-            flush_step_rows: self.flush_step_rows(tables, table),
-            range,
+    /// The memory of the cache: as given at open, or set since.
+    pub fn cache_bytes(&self) -> u64 {
+        get(&self.cache_bytes)
+    }
+
+    /// Gives each shard so much memory; rows leave with [`Shard::shrink`].
+    ///
+    /// # Errors
+    /// `InvalidArgument` where the system does not give it: nothing has changed.
+    pub fn set_cache_bytes(&self, bytes: u64, of_shard: u64) -> Result<()> {
+        let before = self.shards[0].lock().cache.bytes_max();
+        for (s, cell) in self.shards.iter().enumerate() {
+            let set = cell.lock().cache.set_bytes(of_shard);
+            if set.is_err() {
+                for cell in &self.shards[..s] {
+                    // Less than there is.
+                    let _had = cell.lock().cache.set_bytes(before);
+                }
+            }
+            set?;
+        }
+        self.cache_bytes.store(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// As [`Core::shard_bytes`], of a cache of so many bytes.
+    pub fn shard_bytes_of(&self, all: u64, buffer_bytes: u64) -> u64 {
+        let budget = all.saturating_sub(buffer_bytes).max(all / 2);
+        match self.options.thresholds_in_force().shard_cache_bytes {
+            0 => budget / self.shards.len() as u64,
+            own => own,
         }
     }
 
-    /// Fails where [`Core::rebuild_caches`] would not have room for these tables. Asks for no memory.
+    /// What the cache of a shard keeps of a table.
+    fn table_config(&self, table: &Table) -> TableConfig {
+        let tuning = table.tuning();
+        let shards = self.shards.len() as u64;
+        let options = &tuning.options;
+        TableConfig {
+            row_f32s: table.descriptor.row_f32s(),
+            policy: tuning.policy,
+            floor_bytes: options.cache_bytes_min / shards,
+            ceiling_bytes: options.cache_bytes_max.unwrap_or(u64::MAX) / shards,
+            is_dropped: table.is_dropped(),
+        }
+    }
+
+    /// Fails where a cache would not have room for a row of each of these tables.
     ///
     /// # Errors
-    /// `InvalidArgument` when a table's share holds no row.
+    /// `InvalidArgument` naming the table.
     pub fn check_caches(&self, tables: &[Arc<Table>], buffer_bytes: u64) -> Result<()> {
-        // Shards have equal shares.
-        let range = part_range(0, self.shards.len()).into_inner();
-        let there = (0..).zip(tables).filter(|(_, table)| !table.is_dropped());
-        for (i, table) in there {
-            let slots = self.cache_config(tables, i, buffer_bytes, range).slots();
-            slots.map_err(|e| of_table(e, &table.descriptor.name))?;
-        }
-        Ok(())
+        self.check_caches_of(tables, self.shard_bytes(buffer_bytes))
     }
 
-    /// Gives every table its slots anew, in the memory that I/O buffers leave. No row is resident that
-    /// is not clean, no lease is out.
+    /// The same for shards with so much memory.
     ///
     /// # Errors
-    /// `InvalidArgument` when a table's share holds no row.
-    pub fn rebuild_caches(&self, tables: &[Arc<Table>], buffer_bytes: u64) -> Result<()> {
-        // All are made before any is replaced: an error changes nothing.
-        let mut made = Vec::new();
-        for s in 0..self.shards.len() {
-            let range = part_range(s, self.shards.len()).into_inner();
-            let mut caches = Vec::new();
-            for table in 0..tables.len() {
-                if tables[table].is_dropped() {
-                    let row_f32s = tables[table].descriptor.row_f32s();
-                    caches.push(TableCache::without_slots(row_f32s, range));
-                    continue;
-                }
-                let config = self.cache_config(tables, table, buffer_bytes, range);
-                let cache = TableCache::new(&config);
-                caches.push(cache.map_err(|e| of_table(e, &tables[table].descriptor.name))?);
-            }
-            made.push((range, caches));
-        }
-        for (cell, (range, caches)) in self.shards.iter().zip(made) {
-            let mut shard = cell.lock();
-            for (table, cache) in caches.into_iter().enumerate() {
-                match shard.tables.get_mut(table) {
-                    Some(entry) => entry.replace_cache(cache),
-                    None => {
-                        let table = ShardTable::new(cache, KeyIndex::new(range));
-                        shard.tables.push(table);
-                    }
-                }
-            }
-        }
-        Ok(())
+    /// As [`Core::check_caches`].
+    pub fn check_caches_of(&self, tables: &[Arc<Table>], bytes: u64) -> Result<()> {
+        let there = || tables.iter().filter(|table| !table.is_dropped());
+        let Some(largest) = there().max_by_key(|table| table.descriptor.row_f32s()) else {
+            return Ok(());
+        };
+        let sizes: Vec<usize> = there().map(|t| t.descriptor.row_f32s()).collect();
+        check_rows_fit(bytes, &sizes).map_err(|e| of_table(e, &largest.descriptor.name))
     }
 
-    /// Rows of one table in one shard per flush: all shards together make one file, or as many rows
-    /// as the options say.
-    fn flush_step_rows(&self, tables: &[Arc<Table>], table: usize) -> usize {
-        if self.options.flush_step_rows > 0 {
-            return (self.options.flush_step_rows / self.shards.len()).max(1);
+    /// Gives each shard the memory that I/O buffers leave, and adds the tables that it does not know. No
+    /// row moves.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where there is no room for a row, or no memory: nothing has changed.
+    pub fn add_to_caches(&self, tables: &[Arc<Table>], buffer_bytes: u64) -> Result<()> {
+        self.check_caches(tables, buffer_bytes)?;
+        let bytes = self.shard_bytes(buffer_bytes);
+        let before = self.shards[0].lock().tables.len();
+        let added = (0..self.shards.len()).try_for_each(|s| {
+            let range = part_range(s, self.shards.len()).into_inner();
+            let shard = &mut *self.shards[s].lock();
+            shard.cache.set_bytes(bytes)?;
+            for table in &tables[shard.tables.len()..] {
+                shard.cache.add_table(&self.table_config(table))?;
+                shard.tables.push(ShardTable::new(KeyIndex::new(range)));
+            }
+            shard.shrink();
+            Ok(())
+        });
+        if added.is_err() {
+            for cell in &self.shards {
+                let mut shard = cell.lock();
+                shard.tables.truncate(before);
+                shard.cache.truncate_tables(before);
+            }
         }
-        let row_bytes = tables[table].file_bytes();
-        let there = tables.iter().filter(|t| !t.is_dropped()).count() as u64;
-        let share = self.file_bytes / self.shards.len() as u64 / there.max(1);
-        to_usize(share / row_bytes).max(1)
+        added
+    }
+
+    /// Tells the caches of the options of a table that has others now.
+    pub fn tune_caches(&self, table: &Table) {
+        let config = self.table_config(table);
+        for cell in &self.shards {
+            cell.lock().cache.set_table(table.id.0 as usize, &config);
+        }
+    }
+
+    /// Drops all rows of a table that are in memory: it was dropped.
+    pub fn drop_from_caches(&self, table: &Table) {
+        for cell in &self.shards {
+            cell.lock().cache.drop_rows(table.id.0 as usize);
+            cell.notify();
+        }
+    }
+
+    /// What one shard gives to a flush: all together make one file, or as many rows as the options say.
+    fn flush_step(options: &RuntimeOptions, file_bytes: u64) -> FlushStep {
+        let shards = options.shards;
+        match options.flush_step_rows {
+            0 => FlushStep {
+                bytes: (file_bytes / shards as u64).max(1),
+                ..FlushStep::default()
+            },
+            rows => FlushStep {
+                rows: (rows / shards).max(1),
+                ..FlushStep::default()
+            },
+        }
     }
 
     /// Locks a shard with these rows marked as changed: the rows as of a running checkpoint's cut
@@ -300,8 +357,9 @@ impl Core {
     pub fn lock_to_write(&self, s: usize, table: &Table, slots: &[Slot]) -> Result<ShardGuard<'_>> {
         let begin = |shard: &mut Shard| {
             let (interval, frozen) = shard.intervals();
-            let cache = &mut shard.tables[table.id.0 as usize].cache;
-            cache.begin_write(slots, interval, frozen).is_ok()
+            let begun = shard.cache.begin_write(slots, interval, frozen);
+            shard.remember_left();
+            begun.is_ok()
         };
         let cell = &self.shards[s];
         loop {

@@ -55,7 +55,7 @@ impl Core {
         let mut dirty = 0;
         for cell in &self.shards {
             let shard = cell.lock();
-            dirty += shard.tables.iter().map(|t| t.cache.dirty()).sum::<usize>();
+            dirty += shard.cache.dirty();
         }
         dirty as u64 + self.changes.flushed_rows()
     }
@@ -95,15 +95,17 @@ impl Core {
         stats.publisher_panics = self.publisher.panics();
         for cell in &self.shards {
             let shard = cell.lock();
-            for (table, of_table) in shard.tables.iter().zip(&mut stats.tables) {
-                table.count(of_table);
-                let parts = table.cache.parts();
-                stats.cache_row_bytes += parts.rows;
-                stats.cache_state_bytes += parts.states;
-                stats.cache_hash_table_bytes += parts.hash_table;
-                stats.cache_order_bytes += parts.order;
-                stats.cache_frequency_bytes += parts.frequencies;
+            for (table, of_table) in stats.tables.iter_mut().enumerate() {
+                shard.count(table, of_table);
             }
+            let parts = shard.cache.parts();
+            stats.cache_row_bytes += parts.rows;
+            stats.cache_state_bytes += parts.states;
+            stats.cache_hash_table_bytes += parts.hash_table;
+            stats.cache_order_bytes += parts.order;
+            stats.cache_frequency_bytes += parts.frequencies;
+            stats.cache_bytes += shard.cache.bytes();
+            stats.capacity_rows += shard.cache.capacity_rows();
         }
         for table in &stats.tables {
             stats.rows_read += table.rows_read;
@@ -114,9 +116,7 @@ impl Core {
             stats.non_finite += table.non_finite;
             stats.pinned_rows += table.pinned_rows;
             stats.resident_rows += table.resident_rows;
-            stats.capacity_rows += table.capacity_rows;
             stats.dirty_rows += table.dirty_rows;
-            stats.cache_bytes += table.cache_bytes;
             stats.index_bytes += table.index_bytes;
             stats.index_keys += table.index_keys;
         }

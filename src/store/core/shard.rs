@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use super::guard::point;
 use super::waits::{Stretch, Waiting, Waits};
 use crate::error::{ArgumentError, Error, Result};
-use crate::mem::{TableCache, halved};
+use crate::mem::{Cache, halved};
 use crate::options::{PolicyKind, RuntimeOptions, TableDescriptor, TableOptions};
 use crate::row::{RowLayout, Updater};
 use crate::ssd::index::{Files, Index as _, KeyIndex};
 use crate::stats::{TableStats, Wait};
 use crate::sync::atomic::AtomicBool;
 use crate::sync::{RwLock, fair};
-use crate::units::TableId;
+use crate::units::{TableId, narrow};
 
 /// Rows between the one whose class is kept and the one whose line the processor is asked to fetch.
 const AHEAD_ROWS: usize = 8;
@@ -206,11 +206,9 @@ impl Table {
     }
 }
 
-/// One table's rows and locations in one shard.
+/// One table's locations in one shard, and what its batches were promised.
 #[derive(Debug)]
 pub struct ShardTable {
-    /// Rows in memory.
-    pub cache: TableCache,
     /// Rows on SSD.
     pub index: KeyIndex,
     /// Slots promised to admitted batches that have not taken them yet.
@@ -219,57 +217,25 @@ pub struct ShardTable {
     /// the next one is.
     halvings: u64,
     halving: u64,
+    /// Halvings that are gone through at once now.
+    at_once: u64,
 }
 
 impl ShardTable {
     /// Nothing is promised.
-    pub(super) fn new(cache: TableCache, index: KeyIndex) -> ShardTable {
+    pub(super) fn new(index: KeyIndex) -> ShardTable {
         ShardTable {
-            cache,
             index,
             reserved: 0,
             halvings: 0,
             halving: 0,
-        }
-    }
-
-    /// Drops cold clean rows until so many slots are free or no such row is left; the index remembers
-    /// how often they were used.
-    pub fn reclaim(&mut self, want: usize) {
-        self.cache.reclaim(want);
-        let left = self.cache.left();
-        for (i, row) in left.iter().enumerate() {
-            if let Some(ahead) = left.get(i + 2 * AHEAD_ROWS) {
-                self.index.prefetch_segment(ahead.hash);
-            }
-            if let Some(ahead) = left.get(i + AHEAD_ROWS) {
-                self.index.prefetch_line(ahead.hash);
-            }
-            self.index.set_class(row.hash, row.class);
-        }
-        self.cache.forget_left();
-        // Some of the keys each time.
-        if self.halvings < self.cache.halvings() {
-            match self
-                .index
-                .replace_classes(self.halving, HALVED_KEYS, &halved())
-            {
-                Some(next) => self.halving = next,
-                None => (self.halving, self.halvings) = (0, self.halvings + 1),
-            }
+            at_once: 0,
         }
     }
 
     /// Replaces the index: the store is being opened.
     pub fn set_index(&mut self, index: KeyIndex) {
         self.index = index;
-    }
-
-    /// Replaces the cache by an empty one, which counts on.
-    pub(super) fn replace_cache(&mut self, mut cache: TableCache) {
-        cache.count_on_from(&self.cache);
-        (self.halvings, self.halving) = (0, 0);
-        self.cache = cache;
     }
 
     /// Forgets where its rows are on SSD: the table was dropped. `range`: the shard's.
@@ -287,21 +253,23 @@ impl ShardTable {
         self.reserved -= slots;
     }
 
-    /// Slots of rows that a batch has pinned or was promised.
-    #[must_use]
-    pub fn wanted_slots(&self) -> usize {
-        self.cache.pinned() + self.reserved
-    }
-
-    /// Slots that are taken, or promised, or hold a copy for a running checkpoint.
-    #[must_use]
-    pub fn busy_slots(&self) -> usize {
-        // Without eviction a row that is resident keeps its slot, pinned or not.
-        let held = match self.cache.evicts() {
-            true => self.cache.pinned(),
-            false => self.cache.resident(),
-        };
-        held + self.reserved + self.cache.frozen_copies()
+    /// Halves the classes of some keys, if the cache has halved its frequencies since.
+    fn halve_some(&mut self, halvings: u64, keys: usize) {
+        if self.halvings >= halvings {
+            return;
+        }
+        if self.halving == 0 {
+            self.at_once = halvings - self.halvings;
+        }
+        let once = halved();
+        let none: [u8; 16] = std::array::from_fn(narrow);
+        let again = |all: [u8; 16]| all.map(|class| once[usize::from(class)]);
+        // No class outlives eight.
+        let several = (0..self.at_once.min(8)).fold(none, |all, _| again(all));
+        match self.index.replace_classes(self.halving, keys, &several) {
+            Some(next) => self.halving = next,
+            None => (self.halving, self.halvings) = (0, self.halvings + self.at_once),
+        }
     }
 }
 
@@ -310,6 +278,8 @@ impl ShardTable {
 pub struct Shard {
     /// By table id.
     pub tables: Vec<ShardTable>,
+    /// Rows in memory, of all tables.
+    pub cache: Cache,
     /// The current checkpoint interval.
     interval: u32,
     /// Between a cut and its capture: rows dirty at or before this interval are frozen.
@@ -322,13 +292,96 @@ pub struct Shard {
 impl Shard {
     /// Without tables.
     #[must_use]
-    pub fn new(interval: u32) -> Shard {
+    pub fn new(interval: u32, cache: Cache) -> Shard {
         Shard {
             tables: Vec::new(),
+            cache,
             interval,
             frozen: None,
             lost: false,
         }
+    }
+
+    /// Drops cold clean rows until a table can have so many more or no such row is left; the index
+    /// remembers how often they were used.
+    pub fn reclaim(&mut self, table: usize, want: usize) -> usize {
+        let room = self.cache.reclaim(table, want);
+        self.remember_left();
+        // Some of the keys each time.
+        let halvings = self.cache.halvings();
+        self.tables[table].halve_some(halvings, HALVED_KEYS);
+        room
+    }
+
+    /// Drops cold clean rows while the cache has more than its memory; whether it has not.
+    pub fn shrink(&mut self) -> bool {
+        let fits = self.cache.shrink();
+        self.remember_left();
+        fits
+    }
+
+    /// Keeps how often the rows that left were used.
+    pub(super) fn remember_left(&mut self) {
+        let left = self.cache.left();
+        for (i, row) in left.iter().enumerate() {
+            if let Some(ahead) = left.get(i + 2 * AHEAD_ROWS) {
+                let index = &self.tables[usize::from(ahead.table)].index;
+                index.prefetch_segment(ahead.hash);
+            }
+            if let Some(ahead) = left.get(i + AHEAD_ROWS) {
+                let index = &self.tables[usize::from(ahead.table)].index;
+                index.prefetch_line(ahead.hash);
+            }
+            let index = &mut self.tables[usize::from(row.table)].index;
+            index.set_class(row.hash, row.class);
+        }
+        self.cache.forget_left();
+    }
+
+    /// Slots of rows that a batch has pinned or was promised, of one table.
+    #[must_use]
+    pub fn wanted_slots(&self, table: usize) -> usize {
+        self.cache.pinned_of(table) + self.tables[table].reserved
+    }
+
+    /// Slots of one table that are taken, or promised, or hold a copy for a running checkpoint.
+    #[must_use]
+    pub fn busy_slots(&self, table: usize) -> usize {
+        self.cache.held_of(table) + self.tables[table].reserved
+    }
+
+    /// Slots of all tables that are taken, or promised, or hold a copy for a running checkpoint.
+    #[must_use]
+    pub fn all_busy_slots(&self) -> usize {
+        (0..self.tables.len())
+            .map(|table| self.busy_slots(table))
+            .sum()
+    }
+
+    /// Memory that is needed for the slots that are busy, and so many more of some tables; without copies
+    /// where `frozen` is false.
+    #[must_use]
+    pub fn needed_bytes(&self, more: &[(usize, usize)], frozen: bool) -> u64 {
+        let mut rows: Vec<usize> = (0..self.tables.len())
+            .map(|table| {
+                let copies = if frozen {
+                    0
+                } else {
+                    self.cache.frozen_of(table)
+                };
+                self.busy_slots(table) - copies
+            })
+            .collect();
+        for (table, count) in more {
+            rows[*table] += count;
+        }
+        self.cache.cost_of(&rows)
+    }
+
+    /// Whether the cache has so much memory.
+    #[must_use]
+    pub fn has_bytes(&self, needed: u64) -> bool {
+        needed <= self.cache.bytes_max()
     }
 
     /// The interval that changes belong to, and during a checkpoint the last one before its cut.
@@ -347,6 +400,7 @@ impl Shard {
     pub fn cut(&mut self) -> u32 {
         let ended = self.interval;
         self.frozen = Some(ended);
+        self.cache.hold_numbers(true);
         point("cut");
         self.interval += 1;
         self.lost = false;
@@ -356,9 +410,8 @@ impl Shard {
     /// Ends the time in which younger rows may not be written, and drops copies of rows as of the cut.
     pub fn end_cut(&mut self) {
         self.frozen = None;
-        for table in &mut self.tables {
-            table.cache.discard_frozen();
-        }
+        self.cache.hold_numbers(false);
+        self.cache.discard_frozen();
     }
 
     /// A state as of the cut exists no more.

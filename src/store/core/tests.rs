@@ -1,12 +1,11 @@
 //! The figures of what all parts share.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::changes::Changes;
 use super::demand::Demand;
 use super::*;
-use crate::mem::Flags;
+use crate::mem::{Cache, CacheConfig, Flags, FlushStep};
 use crate::options::PolicyKind;
 use crate::stats::Stats;
 use crate::store::tests::{made, options, set, sgd};
@@ -72,7 +71,12 @@ fn a_signal_is_waited_for_until_it_was_raised_or_a_while() {
 
 #[test]
 fn a_cut_ends_an_interval_and_holds_younger_rows_back() {
-    let mut shard = Shard::new(7);
+    let cache = Cache::new(&CacheConfig {
+        bytes: 1 << 20,
+        flush_step: FlushStep::default(),
+        range: (0, u64::MAX),
+    });
+    let mut shard = Shard::new(7, cache.unwrap());
     assert_eq!((shard.intervals(), shard.interval_max()), ((7, None), 7));
     assert_eq!(shard.cut(), 7);
     assert_eq!((shard.intervals(), shard.interval_max()), ((8, Some(7)), 7));
@@ -102,7 +106,7 @@ fn slots_are_busy_or_wanted_for_a_reason_each() {
         let cell = &store.parts.core.shards[0];
         let slots = || {
             let shard = cell.lock();
-            (shard.tables[0].wanted_slots(), shard.tables[0].busy_slots())
+            (shard.wanted_slots(0), shard.busy_slots(0))
         };
         let held = if policy == PolicyKind::Lru { 2 } else { 5 };
         assert_eq!(slots(), (2, held));
@@ -116,10 +120,10 @@ fn slots_are_busy_or_wanted_for_a_reason_each() {
             let mut shard = cell.lock();
             shard.cut();
             let (interval, frozen) = shard.intervals();
-            let cache = &mut shard.tables[0].cache;
+            let cache = &mut shard.cache;
             let hash = crate::units::mix64(1);
             let mut slot = [crate::units::Slot::NONE];
-            cache.lookup(&[hash], &mut slot);
+            cache.lookup(0, &[hash], &mut slot);
             assert!(!cache.flags(slot[0]).any(Flags::ABSENT));
             assert!(cache.begin_write(&slot, interval, frozen).is_ok());
             cache.frozen_copies()
@@ -133,9 +137,9 @@ fn slots_are_busy_or_wanted_for_a_reason_each() {
     }
 }
 
-/// The budget without the buffers, by the sizes of the rows and 48 bytes each beside them.
+/// The budget without the buffers, half of it at least.
 #[test]
-fn tables_share_the_cache_by_their_rows_and_shards_share_a_table() {
+fn shards_share_the_cache_and_a_flush_of_all_makes_a_file() {
     let options = RuntimeOptions {
         cache_bytes: 8 << 20,
         shards: 4,
@@ -145,23 +149,12 @@ fn tables_share_the_cache_by_their_rows_and_shards_share_a_table() {
     store.create_table(&sgd("narrow", 4)).unwrap();
     store.create_table(&sgd("wide", 20)).unwrap();
     let core = &store.parts.core;
-    let tables = core.all_tables();
-    // 16 + 48 and 80 + 48 bytes: a third and two thirds.
-    let bytes = |table, buffers| core.table_bytes(&tables, table, buffers);
-    assert_eq!(bytes(0, 2 << 20), (6 << 20) / 3 / 4);
-    assert_eq!(bytes(1, 2 << 20), (6 << 20) * 2 / 3 / 4);
-    assert_eq!(
-        bytes(0, 7 << 20),
-        (4 << 20) / 3 / 4,
-        "buffers take a half at most"
-    );
-    assert_eq!(core.table_bytes(&tables[..1], 0, 0), 2 << 20);
+    assert_eq!(core.shard_bytes(2 << 20), (6 << 20) / 4);
+    assert_eq!(core.shard_bytes(7 << 20), (4 << 20) / 4);
     // A flush of all shards makes one file, an eighth of the cache.
     assert_eq!(core.file_bytes, 1 << 20);
-    assert_eq!(tables[0].file_bytes(), 46);
-    assert_eq!(core.flush_step_rows(&tables, 0), (1 << 20) / 4 / 2 / 46);
-    assert_eq!(core.flush_step_rows(&tables, 1), (1 << 20) / 4 / 2 / 110);
-    assert_eq!(core.flush_step_rows(&tables[..1], 0), (1 << 20) / 4 / 46);
+    let step = |core: &Core| core.shards[0].lock().cache.flush_step();
+    assert_eq!(step(core).bytes, (1 << 20) / 4);
     for (cache_bytes, file_bytes, found) in [
         (256 << 20, 64 << 20, 32 << 20),
         (256 << 20, 16 << 20, 16 << 20),
@@ -180,8 +173,6 @@ fn tables_share_the_cache_by_their_rows_and_shards_share_a_table() {
             shards,
             ..super::super::tests::options()
         });
-        let core = &store.parts.core;
-        let tables = vec![Arc::clone(&tables[0])];
-        assert_eq!(core.flush_step_rows(&tables, 0), found);
+        assert_eq!(step(&store.parts.core).rows, found);
     }
 }

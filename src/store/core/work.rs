@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::shard::{ShardTable, Table, Work};
+use super::shard::{Shard, Table, Work};
 use crate::ssd::index::Index as _;
 use crate::stats::TableStats;
 
@@ -60,16 +60,12 @@ impl Table {
     }
 }
 
-impl ShardTable {
-    /// Adds what the table holds in one shard.
-    pub fn count(&self, stats: &mut TableStats) {
-        stats.rows_evicted += self.cache.evicted();
-        stats.pinned_rows += self.cache.pinned() as u64;
-        stats.resident_rows += self.cache.resident() as u64;
-        stats.capacity_rows += self.cache.capacity() as u64;
-        stats.dirty_rows += self.cache.dirty() as u64;
-        stats.cache_bytes += self.cache.bytes();
-        stats.index_bytes += self.index.bytes();
-        stats.index_keys += self.index.keys() as u64;
+impl Shard {
+    /// Adds what a table holds in one shard.
+    pub fn count(&self, table: usize, stats: &mut TableStats) {
+        self.cache.count(table, stats);
+        let index = &self.tables[table].index;
+        stats.index_bytes += index.bytes();
+        stats.index_keys += index.keys() as u64;
     }
 }

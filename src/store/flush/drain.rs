@@ -26,7 +26,7 @@ impl Flusher {
                 if picks > 0 && yields() {
                     return None;
                 }
-                let picked = self.pick_frozen(&mut cursors, Some(interval), None);
+                let picked = self.pick_frozen(&mut cursors, Some(interval));
                 picks += usize::from(picked.is_some());
                 all = picked.is_none();
                 picked

@@ -25,7 +25,7 @@ use crate::ssd::poison::Watched;
 use crate::stats::{Stats, Wait};
 use crate::sync::atomic::{AtomicU64, AtomicUsize};
 use crate::sync::{Mutex, MutexGuard, thread};
-use crate::units::{TableId, to_usize};
+use crate::units::to_usize;
 use pick::Picked;
 
 /// How long the thread sleeps without being called.
@@ -178,11 +178,8 @@ impl Flusher {
         stretch: &mut Stretch<'t>,
     ) -> Result<()> {
         let id = table.id.0 as usize;
-        let has_room = || {
-            let shard = self.core.shards[s].lock();
-            let cache = &shard.tables[id].cache;
-            cache.available() > 0
-        };
+        // Rows leave for one that is wanted: it may take more than one of them.
+        let has_room = || self.core.shards[s].lock().reclaim(id, 1) > 0;
         while self.compactor.is_over_space() {
             table.waits_on(stretch, Wait::Compaction, Instant::now());
             self.compactor.wait_a_little();
@@ -204,7 +201,7 @@ impl Flusher {
         let interval_max = self.core.shards[s].lock().interval_max();
         let mut picked = self.pick_cold(writer.0.queues.len());
         if picked.is_empty() {
-            picked = self.pick_anything(s, id);
+            picked = self.pick_anything(s);
         }
         if !picked.is_empty() {
             table.waits_on(stretch, Wait::Flush, since);
@@ -221,8 +218,7 @@ impl Flusher {
         // meanwhile, nobody would end the wait.
         let cell = &self.core.shards[s];
         let mut shard = cell.lock();
-        let cache = &shard.tables[id].cache;
-        if cache.available() == 0 && shard.interval_max() <= interval_max {
+        if shard.reclaim(id, 1) == 0 && shard.interval_max() <= interval_max {
             cell.wait(&mut shard);
         }
         Ok(())
@@ -232,7 +228,7 @@ impl Flusher {
     ///
     /// # Errors
     /// As [`Flusher::make_room`].
-    fn flush_low(&self) -> Result<u64> {
+    pub fn flush_low(&self) -> Result<u64> {
         if !self.is_low() {
             return Ok(0);
         }
@@ -251,30 +247,7 @@ impl Flusher {
     /// # Errors
     /// As [`Flusher::make_room`].
     pub fn flush_all(&self) -> Result<u64> {
-        self.flush_all_but(None)
-    }
-
-    /// The same without the rows of a table that is about to be dropped.
-    ///
-    /// # Errors
-    /// As [`Flusher::make_room`].
-    pub fn flush_all_but(&self, left_out: Option<TableId>) -> Result<u64> {
-        self.flush_picked(|| self.pick_frozen(&mut Vec::new(), None, left_out))
-    }
-
-    /// The same in one pass over all rows: it ends however fast others change rows, and may leave some
-    /// of those that were changed or whose write failed meanwhile.
-    ///
-    /// # Errors
-    /// As [`Flusher::make_room`].
-    pub fn flush_once_but(&self, left_out: Option<TableId>) -> Result<u64> {
-        self.flush_picked(self.one_pass(left_out))
-    }
-
-    /// Picks each dirty row once, without those of one table.
-    fn one_pass(&self, left_out: Option<TableId>) -> impl FnMut() -> Option<Vec<Picked>> + '_ {
-        let mut cursors = Vec::new();
-        move || self.pick_frozen(&mut cursors, None, left_out)
+        self.flush_picked(|| self.pick_frozen(&mut Vec::new(), None))
     }
 
     /// Writes what is picked, with the writer's role, until nothing is.

@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 
 use super::super::core::ShardCell;
 use super::Flusher;
-use crate::mem::Victim;
-use crate::units::{TableId, range_of, to_usize};
+use crate::mem::{FlushStep, Victim};
+use crate::units::range_of;
 
 /// Files' worth of rows picked at once: for whoever needs room fast, and for a checkpoint.
 pub(super) const PICK_FILES: usize = 2;
@@ -28,7 +28,7 @@ pub(super) struct Picked {
 impl Flusher {
     /// Whether some cache runs low.
     pub(super) fn is_low(&self) -> bool {
-        let low = |cell: &ShardCell| cell.lock().tables.iter().any(|t| t.cache.below_low_water());
+        let low = |cell: &ShardCell| cell.lock().cache.below_low_water();
         self.core.shards.iter().any(low)
     }
 
@@ -38,118 +38,89 @@ impl Flusher {
         // While somebody waits for room, two files are written at a time.
         let hurry = self.is_awaited();
         let steps = if hurry && queues > 1 { PICK_FILES } else { 1 };
-        for table in 0..self.core.all_tables().len() {
-            for (shard, cell) in self.core.shards.iter().enumerate() {
-                let mut guard = cell.lock();
-                let interval_max = guard.interval_max();
-                let cache = &mut guard.tables[table].cache;
-                if !cache.below_flush_step() {
-                    continue;
-                }
-                let mut victims = Vec::new();
-                cache.take_victims(steps * cache.flush_step_rows(), interval_max, &mut victims);
-                if !victims.is_empty() {
-                    picked.push(Picked {
-                        table,
-                        shard,
-                        victims,
-                    });
-                }
+        for (shard, cell) in self.core.shards.iter().enumerate() {
+            let mut guard = cell.lock();
+            let interval_max = guard.interval_max();
+            if !guard.cache.below_flush_step() {
+                continue;
             }
+            let mut victims = Vec::new();
+            let step = guard.cache.flush_step().times(steps);
+            guard.cache.take_victims(step, interval_max, &mut victims);
+            drop(guard);
+            picked.extend(by_table(shard, victims));
         }
         picked
     }
 
-    /// Dirty rows of one cache, in the order of their slots: when the policy names none.
-    pub(super) fn pick_anything(&self, shard: usize, table: usize) -> Vec<Picked> {
+    /// Dirty rows of one shard, in the order of their slots: when the policy names none.
+    pub(super) fn pick_anything(&self, shard: usize) -> Vec<Picked> {
         let mut guard = self.core.shards[shard].lock();
-        let interval_max = guard.interval_max();
-        let cache = &mut guard.tables[table].cache;
-        let want = cache.flush_step_rows();
+        let (cut, step) = (guard.interval_max(), guard.cache.flush_step());
         let (mut cursor, mut victims) = (0, Vec::new());
-        // As above: nobody ends what a writer that panicked has begun.
+        // As below: nobody ends what a writer that panicked has begun.
         while victims.is_empty()
-            && cache.take_frozen(&mut cursor, want, interval_max, &mut victims)
+            && (guard.cache).take_frozen(&mut cursor, step, cut, &mut victims)
             && self.core.ssd.check_writable().is_ok()
         {}
-        if victims.is_empty() {
-            return Vec::new();
-        }
-        vec![Picked {
-            table,
-            shard,
-            victims,
-        }]
+        drop(guard);
+        by_table(shard, victims)
     }
 
     /// Dirty rows at or before `cut` (`None`: any that may be written), [`PICK_FILES`] files' worth,
-    /// on from `cursors`, without those of one table; `None` when there are none left. `cursors` has one
-    /// per (table, shard), and grows here: the writer's role keeps nobody from creating a table.
+    /// on from `cursors`; `None` when there are none left. `cursors` has one per shard.
     pub(super) fn pick_frozen(
         &self,
         cursors: &mut Vec<usize>,
         cut: Option<u32>,
-        left_out: Option<TableId>,
     ) -> Option<Vec<Picked>> {
         let shards = self.core.shards.len();
-        let tables = self.core.all_tables();
-        cursors.resize(tables.len() * shards, 0);
+        cursors.resize(shards, 0);
         let mut room = self.core.file_bytes * PICK_FILES as u64;
         let mut picked = Vec::new();
         // Of each shard, that is of each range of the hash, an equal share: files written at the
         // same time are ranges, too. What some leave over, those take that have more.
-        let wanted = |id: &usize| Some(tables[*id].id) != left_out && !tables[*id].is_dropped();
-        let mut parts: Vec<(usize, usize)> = (0..tables.len())
-            .filter(wanted)
-            .flat_map(|table| (0..shards).map(move |shard| (table, shard)))
-            .collect();
+        let mut parts: Vec<usize> = (0..shards).collect();
         for share_max in [room / shards as u64, u64::MAX] {
-            parts.retain(|(table, shard)| {
-                let row_bytes = tables[*table].file_bytes();
-                // At least one row, however long.
-                let least = u64::from(picked.is_empty());
-                let want = (room.min(share_max.max(row_bytes)) / row_bytes).max(least);
-                if want == 0 {
+            parts.retain(|shard| {
+                let mut bytes = room.min(share_max);
+                if bytes == 0 {
                     return false;
                 }
-                let want = to_usize(want);
-                let cursor = &mut cursors[table * shards + shard];
-                let victims = self.frozen_rows(*table, *shard, cursor, want, cut);
-                let more = victims.len() == want;
-                room = room.saturating_sub(victims.len() as u64 * row_bytes);
-                if !victims.is_empty() {
-                    picked.push(Picked {
-                        table: *table,
-                        shard: *shard,
-                        victims,
-                    });
-                }
-                more
+                let before = bytes;
+                let cursor = &mut cursors[*shard];
+                let victims = self.frozen_rows(*shard, cursor, &mut bytes, cut);
+                room -= before - bytes;
+                picked.extend(by_table(*shard, victims));
+                bytes == 0
             });
         }
         (!picked.is_empty()).then_some(picked)
     }
 
-    /// Up to `want` of the rows of [`Flusher::pick_frozen`], of one table in one shard; none if it
-    /// has no more of them.
+    /// Rows of [`Flusher::pick_frozen`] that take about so many bytes, of one shard, which are taken from
+    /// `bytes`; none if it has no more of them.
     fn frozen_rows(
         &self,
-        table: usize,
         shard: usize,
         cursor: &mut usize,
-        want: usize,
+        bytes: &mut u64,
         cut: Option<u32>,
     ) -> Vec<Victim> {
         let mut victims = Vec::new();
         loop {
             let mut guard = self.core.shards[shard].lock();
             let cut = cut.unwrap_or(guard.interval_max());
-            let cache = &mut guard.tables[table].cache;
-            let more = cache.take_frozen(cursor, want, cut, &mut victims);
+            let want = FlushStep {
+                bytes: *bytes,
+                ..FlushStep::default()
+            };
+            let more = guard.cache.take_frozen(cursor, want, cut, &mut victims);
             // One call scans so many slots; and it lists copies until they are written, so that
             // after one that finds some there is none. What a writer that panicked was writing
             // stands in the way for ever.
             if !more || !victims.is_empty() || self.core.ssd.check_writable().is_err() {
+                *bytes = bytes.saturating_sub(guard.cache.bytes_of_victims(&victims));
                 return victims;
             }
         }
@@ -201,6 +172,18 @@ impl Flusher {
         let bytes = |p: &Picked| p.victims.len() as u64 * tables[p.table].file_bytes();
         picked.iter().map(bytes).sum()
     }
+}
+
+/// Victims of one shard, table by table.
+fn by_table(shard: usize, mut victims: Vec<Victim>) -> Vec<Picked> {
+    victims.sort_by_key(Victim::table);
+    let tables = victims.chunk_by(|a, b| a.table() == b.table());
+    let part = |victims: &[Victim]| Picked {
+        table: victims[0].table(),
+        shard,
+        victims: victims.to_vec(),
+    };
+    tables.map(part).collect()
 }
 
 /// The victims of one range of the hash among `pieces` equal ones.

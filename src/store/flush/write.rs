@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::sync::PoisonError;
 
-use super::super::core::{add, point};
+use super::super::core::{Shard, add, point};
 use super::pick::{PICK_FILES, Picked};
 use super::{Flusher, Writer};
 use crate::error::{Error, Result};
@@ -251,16 +251,17 @@ impl Flusher {
         let mut copied = CopiedRows::default();
         let mut guard = self.core.shards[part.shard].lock();
         let interval_max = guard.interval_max();
-        let entry = &mut guard.tables[part.table];
+        let Shard { tables, cache, .. } = &mut *guard;
+        let index = &tables[part.table].index;
         copied.rows.reserve(victims.len() * width);
         for (i, victim) in victims.iter().enumerate() {
             if let Some(ahead) = victims.get(i + AHEAD_ROWS) {
-                entry.cache.prefetch_lines_of_victim(ahead, true);
+                cache.prefetch_lines_of_victim(ahead, true);
             }
             let start = copied.rows.len();
             copied.rows.resize(start + width, 0.0);
             let row = &mut copied.rows[start..];
-            let Some(taken) = entry.cache.copy_out(victim, interval_max, row) else {
+            let Some(taken) = cache.copy_out(victim, interval_max, row) else {
                 copied.rows.truncate(start);
                 continue;
             };
@@ -270,7 +271,7 @@ impl Flusher {
             }
             copied.rows.truncate(start);
             // Without a copy on SSD there is nothing that a tombstone would have to hide.
-            match entry.index.get(taken.hash) {
+            match index.get(taken.hash) {
                 Some(_) => copied
                     .tombstones
                     .push((taken.hash, taken.interval, *victim)),
@@ -308,8 +309,8 @@ impl Flusher {
                         entry.index.prefetch_segment(ahead.victim.hash);
                     }
                     if let Some(ahead) = some.get(i + AHEAD_ROWS) {
+                        guard.cache.prefetch_lines_of_victim(&ahead.victim, false);
                         let entry = &guard.tables[usize::from(ahead.table)];
-                        entry.cache.prefetch_lines_of_victim(&ahead.victim, false);
                         entry.index.prefetch_line(ahead.victim.hash);
                     }
                     let entry = &mut guard.tables[usize::from(w.table)];
@@ -317,7 +318,7 @@ impl Flusher {
                         let to = Location::new(new.slot, w.tombstone, number);
                         entry.index.repoint(&files, w.victim.hash, to, tally);
                     }
-                    let _kept = entry.cache.written(&w.victim, true);
+                    let _kept = guard.cache.written(&w.victim, true);
                 }
                 point("settle");
             }
@@ -337,10 +338,7 @@ impl Flusher {
     fn take_back(&self, written: &[Written]) {
         for w in written {
             let mut guard = self.core.shards[usize::from(w.shard)].lock();
-            if !guard.tables[usize::from(w.table)]
-                .cache
-                .written(&w.victim, false)
-            {
+            if !guard.cache.written(&w.victim, false) {
                 guard.mark_lost();
             }
         }

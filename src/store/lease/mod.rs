@@ -51,13 +51,21 @@ pub struct Lease {
     pub(super) rows: Vec<ShardRows>,
 }
 
+/// What is kept of a lease that is out.
+#[derive(Debug)]
+struct Out {
+    /// Of its slots.
+    bytes: u64,
+    tables: Vec<TableId>,
+}
+
 /// The outstanding leases of a store.
 #[derive(Debug)]
 pub struct Leases {
     core: Arc<Core>,
     workers: Arc<Workers>,
-    /// The last id, and by id the bytes of the slots.
-    book: Mutex<(u64, BTreeMap<u64, u64>)>,
+    /// The last id, and by id what is out.
+    book: Mutex<(u64, BTreeMap<u64, Out>)>,
     /// Raised when a lease was dropped.
     dropped: Signal,
 }
@@ -75,11 +83,14 @@ impl Leases {
 
     /// A lease of rows that are resident and pinned.
     pub fn issue(self: &Arc<Leases>, map: PartMap, rows: Vec<ShardRows>) -> Lease {
-        let bytes = map.keys() as u64 * 10;
+        let out = Out {
+            bytes: map.keys() as u64 * 10,
+            tables: map.tables().map(|(table, _)| table.id).collect(),
+        };
         let mut book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
         book.0 += 1;
         let id = book.0;
-        book.1.insert(id, bytes);
+        book.1.insert(id, out);
         drop(book);
         Lease {
             leases: Arc::clone(self),
@@ -108,6 +119,16 @@ impl Leases {
         self.dropped.wait(seen, Duration::from_millis(100));
     }
 
+    /// Leases that are out with rows of a table.
+    #[must_use]
+    pub fn count_of(&self, table: TableId) -> usize {
+        let book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
+        book.1
+            .values()
+            .filter(|out| out.tables.contains(&table))
+            .count()
+    }
+
     /// Ids of the oldest outstanding leases.
     #[must_use]
     pub fn oldest(&self) -> Vec<u64> {
@@ -124,7 +145,7 @@ impl Leases {
     /// (leases, bytes of their slots).
     fn totals(&self) -> (usize, u64) {
         let book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
-        (book.1.len(), book.1.values().sum())
+        (book.1.len(), book.1.values().map(|out| out.bytes).sum())
     }
 }
 
@@ -400,19 +421,15 @@ impl Lease {
                 return;
             }
             let cell = &core.shards[s];
+            // A slot is one table's: those of all are looked at together.
+            let distinct = rows[s].repeats.then(|| {
+                let mut distinct = slots.clone();
+                distinct.sort_unstable();
+                distinct.dedup();
+                distinct
+            });
             let mut shard = cell.lock();
-            for (table, ordinals) in map.tables() {
-                let cache = &mut shard.tables[table.id.0 as usize].cache;
-                let slots = &slots[map.range_of(s, ordinals)];
-                if rows[s].repeats {
-                    let mut distinct = slots.to_vec();
-                    distinct.sort_unstable();
-                    distinct.dedup();
-                    cache.unpin(&distinct);
-                } else {
-                    cache.unpin(slots);
-                }
-            }
+            shard.cache.unpin(distinct.as_ref().unwrap_or(slots));
             drop(shard);
             point("unpin");
             cell.notify();

@@ -189,14 +189,12 @@ impl<'a> LeasePart<'a> {
             targets[usize::from(shards[*position as usize])].push(target);
         }
         let targets: Vec<_> = targets.into_iter().map(Mutex::new).collect();
-        let table = self.in_table().id.0 as usize;
         let pool = workers.foreground();
         pool.shards(count, positions.len(), |s, _| {
             let mut targets = targets[s].lock().unwrap_or_else(PoisonError::into_inner);
             if !targets.is_empty() {
                 let shard = core.shards[s].lock();
-                let cache = &shard.tables[table].cache;
-                cache.gather(&rows[s].slots, &mut targets);
+                shard.cache.gather(&rows[s].slots, &mut targets);
                 point("gather");
             }
         });
@@ -338,9 +336,8 @@ impl Lease {
             for output in &*outputs {
                 let range = map.range(s, output.ordinal);
                 let (now, later) = rest.split_at_mut(range.len());
-                let table = map.table(output.ordinal).id.0 as usize;
                 let slots = &self.rows[s].slots[range];
-                shard.tables[table].cache.gather(slots, now);
+                shard.cache.gather(slots, now);
                 rest = later;
             }
             point("gather");

@@ -18,7 +18,6 @@ impl Parts {
         self.core.table(id)?;
         self.core.check_writable()?;
         self.puller.wait_cancelled();
-        self.flush_ahead(Some(id))?;
         {
             // As where a table is made: no checkpoint runs, no batch is admitted, nothing is pushed.
             let _role = self.checkpointer.wait_idle();
@@ -26,30 +25,24 @@ impl Parts {
             let _admission = self.puller.admission_alone();
             let _whole = self.core.gate_alone();
             let table = self.core.table(id)?;
-            self.check_not_in_use("a table can't be dropped")?;
-            self.flusher.flush_all_but(Some(id))?;
+            self.check_not_in_use(id, "a table can't be dropped")?;
             // Nobody writes rows of it while they go.
             let _writer = self.flusher.lock_writer();
-            self.take_away(&table)?;
+            self.take_away(&table);
         }
         self.compactor.rows_were_flushed();
         Ok(())
     }
 
     /// Takes memory and rows of a table away. Nobody reads, changes or writes rows meanwhile.
-    fn take_away(&self, table: &Table) -> Result<()> {
+    fn take_away(&self, table: &Table) {
         // First of all: whoever finds no rows finds the mark.
         table.set_dropped(true);
-        let rebuilt = self.rebuild_caches(&self.core.all_tables());
-        if rebuilt.is_err() {
-            table.set_dropped(false);
-        }
-        rebuilt?;
+        self.core.drop_from_caches(table);
         point("drop_table");
         self.core.forget_rows(table);
         self.core.free_name(&table.descriptor.name);
         self.core.changes.note();
-        Ok(())
     }
 
     /// Gives a table another name.

@@ -1,5 +1,6 @@
 //! How do files and options become an open store?
 
+mod cache_bytes;
 mod drop_table;
 mod tables;
 mod threads;
@@ -76,7 +77,21 @@ pub fn validate_table(name: &str, options: &TableOptions) -> Result<()> {
     let hyper = options.hyper.as_ref();
     hyper.map_or(Ok(()), |hyper| {
         check_hyper(hyper).map_err(|e| of_table(e, name))
-    })
+    })?;
+    let least = options.cache_bytes_min;
+    match options.cache_bytes_max {
+        Some(most) if most < least => {
+            let value = format!("{most}");
+            let why = format!("it is less than cache_bytes_min, which is {least}");
+            let option = ArgumentError::Option {
+                name: "cache_bytes_max",
+                value,
+                why,
+            };
+            Err(of_table(option.into(), name))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A table from its descriptor, with options of its own beside those of all tables.
@@ -170,9 +185,9 @@ fn build(recovered: Recovered, options: RuntimeOptions, read_only: bool) -> Resu
     report_hyper(&tables, &recovered.hyper);
     let workers = Workers::new(&ssd, &options, &tables)?;
     let interval = recovered.checkpoint.as_ref().map_or(1, |c| c.interval + 1);
-    let core = Core::new(ssd, options, read_only, tables.clone(), interval);
+    let core = Core::new(ssd, options, read_only, tables.clone(), interval)?;
     let parts = Parts::new(core, workers)?;
-    parts.rebuild_caches(&tables)?;
+    parts.add_to_caches(&tables)?;
     Ok(parts)
 }
 

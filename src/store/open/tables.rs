@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::super::Parts;
-use super::super::core::{ShardCell, Table, point};
+use super::super::core::{Core, ShardCell, Table, point};
 use super::super::workers::Workers;
 use super::{make_table, validate_table};
 use crate::error::{ArgumentError, Result};
-use crate::options::{RuntimeOptions, TABLES_MAX, TableDescriptor, TableOptions};
+use crate::options::{TABLES_MAX, TableDescriptor, TableOptions};
 use crate::units::TableId;
 
 /// What is done so that a store has some tables.
@@ -17,8 +17,8 @@ struct Plan {
     tables: Vec<Arc<Table>>,
     /// Those of them that are new, at the end.
     made: usize,
-    /// Tables with other options than before: those, and the new ones.
-    tuned: Vec<(Arc<Table>, TableOptions, TableOptions)>,
+    /// Tables with other options than before, and those.
+    tuned: Vec<(Arc<Table>, TableOptions)>,
 }
 
 impl Plan {
@@ -26,15 +26,10 @@ impl Plan {
         self.made == 0 && self.tuned.is_empty()
     }
 
-    fn tune(&self, all: &RuntimeOptions) {
-        for (table, _, options) in &self.tuned {
-            table.set_options(*options, all);
-        }
-    }
-
-    fn untune(&self, all: &RuntimeOptions) {
-        for (table, before, _) in &self.tuned {
-            table.set_options(*before, all);
+    fn tune(&self, core: &Core) {
+        for (table, options) in &self.tuned {
+            table.set_options(*options, &core.options);
+            core.tune_caches(table);
         }
     }
 }
@@ -70,7 +65,7 @@ impl Parts {
     /// Adds tables, or finds them; all or none.
     ///
     /// # Errors
-    /// `UnsupportedTable`; `InvalidArgument`: a changed descriptor, leases outstanding, no room for a row.
+    /// `UnsupportedTable`; `InvalidArgument`: a changed descriptor, no room for a row.
     pub fn create_tables(&self, wanted: &[Wanted<'_>]) -> Result<Vec<TableId>> {
         wanted.iter().try_for_each(Wanted::validate)?;
         self.carry_out(|plan| wanted.iter().map(|w| self.add(plan, w)).collect())
@@ -97,9 +92,7 @@ impl Parts {
             return Ok(found);
         }
         self.core.check_writable()?;
-        self.puller.wait_cancelled();
-        self.flush_ahead(None)?;
-        // No checkpoint runs, no batch is admitted, nothing is pushed while the slots move.
+        // No checkpoint runs, no batch is admitted, nothing is pushed meanwhile; leases may be out.
         let _role = self.checkpointer.wait_idle();
         let _alarm = self.core.ssd.poison.alarm();
         let _admission = self.puller.admission_alone();
@@ -108,16 +101,10 @@ impl Parts {
         if plan.changes_nothing() {
             return Ok(found);
         }
-        self.check_not_in_use("a table can't be created")?;
-        self.flusher.flush_all()?;
         self.workers
             .fit(&self.core.ssd, &self.core.options, &plan.tables)?;
-        plan.tune(&self.core.options);
-        let rebuilt = self.rebuild_caches(&plan.tables);
-        if rebuilt.is_err() {
-            plan.untune(&self.core.options);
-        }
-        rebuilt?;
+        self.add_to_caches(&plan.tables)?;
+        plan.tune(&self.core);
         point("create_table");
         self.core.set_tables(plan.tables);
         Ok(found)
@@ -142,38 +129,29 @@ impl Parts {
         compare(&known.descriptor, descriptor)?;
         let (id, before) = (known.id, known.tuning().options);
         if wanted.options.is_some() && own != before {
-            plan.tuned.push((Arc::clone(known), before, own));
+            plan.tuned.push((Arc::clone(known), own));
         }
         Ok(id)
     }
 
-    /// Gives every table its slots anew. No row is resident that is not clean, no lease is out.
+    /// Gives the caches the memory that buffers leave, and makes them know these tables.
     ///
     /// # Errors
-    /// `InvalidArgument` when a table's share holds no row.
-    pub fn rebuild_caches(&self, tables: &[Arc<Table>]) -> Result<()> {
+    /// `InvalidArgument` where a row has no room.
+    pub fn add_to_caches(&self, tables: &[Arc<Table>]) -> Result<()> {
         let buffers = self.workers.bytes() + self.flusher.buffer_bytes();
-        self.core.rebuild_caches(tables, buffers)
+        self.core.add_to_caches(tables, buffers)
     }
 
-    /// Writes what there is to write while the others work, so that little is left for where they may
-    /// not; nothing where leases are out, for then there will be nothing to do.
-    ///
-    /// # Errors
-    /// `NoSpace`, `Io`, `Poisoned`.
-    pub fn flush_ahead(&self, left_out: Option<TableId>) -> Result<()> {
-        if self.puller.outstanding() == 0 {
-            self.flusher.flush_once_but(left_out)?;
-        }
-        Ok(())
-    }
-
-    /// Fails while leases or tickets are out, or a batch needs rows.
+    /// Fails while leases have rows of a table, tickets are out, or a batch needs its rows.
     ///
     /// # Errors
     /// `InvalidArgument` with their number, and what can't be done.
-    pub fn check_not_in_use(&self, what: &'static str) -> Result<()> {
-        match self.in_use() {
+    pub fn check_not_in_use(&self, table: TableId, what: &'static str) -> Result<()> {
+        let id = table.0 as usize;
+        let busy = |cell: &ShardCell| cell.lock().wanted_slots(id);
+        let rows: usize = self.core.shards.iter().map(busy).sum();
+        match self.puller.outstanding_of(table) + rows {
             0 => Ok(()),
             count => Err(ArgumentError::LeasesOutstanding { what, count }.into()),
         }
@@ -182,7 +160,7 @@ impl Parts {
     /// Fails where a store that is opened with these tables would have no room for their rows.
     ///
     /// # Errors
-    /// As [`Parts::rebuild_caches`].
+    /// As [`Parts::add_to_caches`].
     pub fn check_caches(&self, tables: &[Arc<Table>]) -> Result<()> {
         let workers = Workers::bytes_for(&self.core.options, tables);
         let buffers = workers + self.flusher.buffer_bytes();
@@ -197,7 +175,10 @@ impl Parts {
     /// Rows that a batch has pinned or was promised, or that are not on SSD.
     fn busy_rows(&self) -> usize {
         let busy = |cell: &ShardCell| -> usize {
-            cell.lock().tables.iter().map(|t| t.wanted_slots()).sum()
+            let shard = cell.lock();
+            (0..shard.tables.len())
+                .map(|table| shard.wanted_slots(table))
+                .sum()
         };
         self.core.shards.iter().map(busy).sum()
     }

@@ -14,11 +14,11 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use super::super::core::{ShardTable, Stretch, Table, point};
+use super::super::core::{Shard, Stretch, Table, point};
 use super::super::lease::{Lease, PartMap};
 use super::super::workers::WorkerPool;
 use super::Puller;
-use super::batch::{Batch, Intent, Missing, Pending, Refusal, Wanted, open};
+use super::batch::{Batch, Full, Intent, Missing, Pending, Refusal, Wanted, open};
 use crate::error::{Error, Result};
 use crate::mem::Flags;
 use crate::stats::Wait;
@@ -26,6 +26,7 @@ use crate::units::{Slot, narrow, saturate};
 
 /// The rows of one table in one shard.
 struct TableRows {
+    table: usize,
     /// The ordinal of the first part.
     ordinal: usize,
     /// Among the shard's rows.
@@ -36,7 +37,7 @@ struct TableRows {
 struct FrozenAt {
     shard: usize,
     ordinal: usize,
-    /// Slots of the table that are taken without this call.
+    /// Slots that are taken without this call.
     busy: usize,
 }
 
@@ -119,8 +120,7 @@ impl Puller {
             let mut shard = cell.lock();
             self.core.ssd.poison.check_threads()?;
             // Whoever freed a slot, or discarded the copies, since the refusal found nobody to wake.
-            let entry = &shard.tables[table.id.0 as usize];
-            if entry.busy_slots() >= busy && entry.cache.frozen_copies() > 0 {
+            if shard.all_busy_slots() >= busy && shard.cache.frozen_copies() > 0 {
                 cell.wait(&mut shard);
             }
             drop(shard);
@@ -130,20 +130,14 @@ impl Puller {
     /// An error, unless waiting for a checkpoint's copies helps: then where.
     fn refused(&self, map: &PartMap, refusals: Vec<(usize, Refusal)>) -> Result<Option<FrozenAt>> {
         // Of several, what can't fit whatever is given back, then what needs the largest cache.
-        let mut worst = None;
+        let mut worst: Option<((bool, u64), usize, Full)> = None;
         let mut frozen = None;
         for (shard, refusal) in refusals {
             match refusal {
-                Refusal::OverBudget {
-                    ordinal,
-                    pinned,
-                    asked,
-                    capacity,
-                } => {
-                    let needed_bytes = self.needed_bytes(pinned + asked, capacity);
-                    let badness = (asked > capacity, needed_bytes);
-                    if worst.as_ref().is_none_or(|(worst, _)| badness > *worst) {
-                        worst = Some((badness, (ordinal, pinned, asked, capacity)));
+                Refusal::OverBudget { ordinal, full } => {
+                    let badness = (full.is_hopeless(), full.needed);
+                    if worst.as_ref().is_none_or(|(worst, ..)| badness > *worst) {
+                        worst = Some((badness, ordinal, full));
                     }
                 }
                 Refusal::Frozen { ordinal, busy } => {
@@ -156,37 +150,30 @@ impl Puller {
             }
         }
         match worst {
-            Some((_, (ordinal, pinned, asked, capacity))) => {
-                Err(self.over_budget(map.table(ordinal), pinned, asked, capacity))
-            }
+            Some((_, ordinal, full)) => Err(self.over_budget(map.table(ordinal), &full)),
             None => Ok(frozen),
         }
     }
 
-    /// So many rows of a table are asked for in a shard that has so many slots, beside those that are pinned.
-    pub fn over_budget(
-        &self,
-        table: &Table,
-        pinned: usize,
-        asked: usize,
-        capacity: usize,
-    ) -> Error {
+    /// Rows of a table are asked for in a shard that has no room for them.
+    pub fn over_budget(&self, table: &Table, full: &Full) -> Error {
         let shards = self.core.shards.len() as u64;
         Error::OverBudget {
             table: table.descriptor.name.clone(),
-            pinned_rows: pinned as u64 * shards,
-            asked_rows: asked as u64 * shards,
-            capacity_rows: capacity as u64 * shards,
-            needed_bytes: self.needed_bytes(pinned + asked, capacity),
+            pinned_rows: full.pinned as u64 * shards,
+            asked_rows: full.asked as u64 * shards,
+            capacity_rows: full.capacity as u64 * shards,
+            needed_bytes: self.needed_bytes(full.needed),
             leases: self.leases.oldest(),
         }
     }
 
-    /// The cache with which so many rows fit where now `capacity` do, and a little more.
-    fn needed_bytes(&self, rows: usize, capacity: usize) -> u64 {
-        let rows = rows as u64;
-        let scaled = u128::from(self.core.options.cache_bytes) * u128::from(rows + rows / 16 + 16);
-        saturate(scaled / (capacity.max(1) as u128))
+    /// The cache with which there is so much memory in each shard, and a little more.
+    fn needed_bytes(&self, of_shard: u64) -> u64 {
+        let now = self.core.shards[0].lock().cache.bytes_max().max(1);
+        let more = of_shard + of_shard / 16 + (1 << 12);
+        let scaled = u128::from(self.core.cache_bytes()) * u128::from(more) / u128::from(now);
+        saturate(scaled)
     }
 
     fn admit_shard(&self, map: &PartMap, s: usize, pending: &mut Pending<'_>) -> bool {
@@ -198,15 +185,16 @@ impl Puller {
         pending.counts.resize(map.len(), (0, 0));
         pending.has_repeats = false;
         let mut shard = self.core.shards[s].lock();
+        let mut wants = Vec::new();
         for (table, ordinals) in map.tables() {
             let rows = TableRows {
+                table: table.id.0 as usize,
                 ordinal: ordinals.start,
                 range: map.range_of(s, ordinals),
             };
-            let entry = &mut shard.tables[table.id.0 as usize];
-            let refusal = find_rows(entry, &rows, pending);
-            pending.refusal = worse(pending.refusal, refusal);
+            wants.push(find_rows(&mut shard, &rows, pending));
         }
+        pending.refusal = refusal(&shard, &wants);
         point("admit");
         if pending.refusal.is_some() {
             return false;
@@ -227,15 +215,15 @@ impl Puller {
             let pending = &mut *open(cell);
             let mut shard = self.core.shards[s].lock();
             let table = |ordinal: usize| map.table(ordinal).id.0 as usize;
-            for (ordinal, slot) in pending.claimed.drain(..) {
-                let cache = &mut shard.tables[table(ordinal as usize)].cache;
+            for (_, slot) in pending.claimed.drain(..) {
+                let cache = &mut shard.cache;
                 // Where the flag is gone, a put has filled it meanwhile.
                 if cache.flags(slot).any(Flags::LOADING) {
                     cache.set(slot, Flags::FAILED);
                     cache.clear(slot, Flags::LOADING);
                 }
             }
-            for (table, ordinals) in map.tables() {
+            for (_, ordinals) in map.tables() {
                 let slots = &pending.slots[map.range_of(s, ordinals)];
                 let taken = slots.iter().copied().filter(|p| *p != Slot::NONE);
                 let mut taken: Vec<Slot> = taken.collect();
@@ -244,7 +232,7 @@ impl Puller {
                     taken.sort_unstable();
                     taken.dedup();
                 }
-                shard.tables[table.id.0 as usize].cache.unpin(&taken);
+                shard.cache.unpin(&taken);
             }
             if std::mem::take(&mut pending.promised) {
                 for (ordinal, count) in distinct(&pending.missing[pending.assigned..]) {
@@ -295,7 +283,7 @@ impl Puller {
     fn copy_late(&self, map: &PartMap, s: usize, pending: &mut Pending<'_>) {
         let shard = self.core.shards[s].lock();
         let mut rest = &pending.rest[..];
-        for (table, ordinals) in map.tables() {
+        for (_, ordinals) in map.tables() {
             let end = map.range_of(s, ordinals).end;
             let (now, later) = rest.split_at(rest.partition_point(|i| (*i as usize) < end));
             rest = later;
@@ -303,20 +291,29 @@ impl Puller {
             let mut targets: Vec<_> = now.iter().map(late).collect();
             let slot = |i: &u32| pending.slots[*i as usize];
             let slots: Vec<Slot> = now.iter().map(slot).collect();
-            let cache = &shard.tables[table.id.0 as usize].cache;
-            cache.gather(&slots, &mut targets);
+            shard.cache.gather(&slots, &mut targets);
         }
     }
 }
 
+/// What a call wants of one table in one shard.
+struct Want {
+    table: usize,
+    ordinal: usize,
+    /// Distinct rows that are not in memory.
+    absent: usize,
+    /// Rows that nobody had pinned before.
+    newly_pinned: usize,
+}
+
 /// Finds, pins and copies the rows of one table that are resident in a shard; the others are
-/// missing. Says why they can't have slots, if so.
-fn find_rows(
-    entry: &mut ShardTable,
-    rows: &TableRows,
-    pending: &mut Pending<'_>,
-) -> Option<Refusal> {
-    let TableRows { ordinal, range } = rows;
+/// missing.
+fn find_rows(shard: &mut Shard, rows: &TableRows, pending: &mut Pending<'_>) -> Want {
+    let TableRows {
+        table,
+        ordinal,
+        range,
+    } = rows;
     let (start, end) = (range.start, range.end);
     let (late, gone) = (pending.rest.len(), pending.missing.len());
     let hashes = &pending.part.hashes[start..end];
@@ -325,8 +322,8 @@ fn find_rows(
         true => &mut [][..],
         false => &mut pending.targets[start..end],
     };
-    let cache = &mut entry.cache;
-    let hits = cache.hit_batch(hashes, slots, targets, &mut pending.rest);
+    let cache = &mut shard.cache;
+    let hits = cache.hit_batch(*table, hashes, slots, targets, &mut pending.rest);
     let (first, ordinal): (u32, usize) = (narrow(start), *ordinal);
     for index in &mut pending.rest[late..] {
         let at = *index as usize;
@@ -345,47 +342,61 @@ fn find_rows(
     let absent = missing.chunk_by(Missing::is_same_row).count();
     pending.has_repeats |= hits.repeats || absent < missing.len();
     pending.counts[ordinal].0 += narrow::<u32>(hits.known);
-    let busy = entry.busy_slots();
-    let cache = &entry.cache;
-    let capacity = cache.capacity();
-    if busy + absent <= capacity {
-        return None;
+    // Where rows stay, those that are there need nothing more.
+    let newly_pinned = if cache.evicts(*table) {
+        hits.newly_pinned
+    } else {
+        0
+    };
+    Want {
+        table: *table,
+        ordinal,
+        absent,
+        newly_pinned,
     }
-    let used = busy - cache.frozen_copies();
-    let newly = if cache.evicts() { hits.newly_pinned } else { 0 };
-    Some(match used + absent > capacity {
-        true => Refusal::OverBudget {
-            ordinal,
-            pinned: used - newly,
-            asked: newly + absent,
-            capacity,
-        },
-        false => Refusal::Frozen {
-            ordinal,
-            busy: busy - newly,
-        },
-    })
 }
 
-/// Of two refusals of one shard, what waiting does not help against, and the one that is fuller.
-fn worse(a: Option<Refusal>, b: Option<Refusal>) -> Option<Refusal> {
-    let badness = |refusal: &Refusal| match *refusal {
-        Refusal::OverBudget {
-            pinned,
+/// Why a shard has no room for what a call wants, if so. Of several tables the one is named that asks for
+/// most memory.
+fn refusal(shard: &Shard, wants: &[Want]) -> Option<Refusal> {
+    let more: Vec<_> = wants.iter().map(|want| (want.table, want.absent)).collect();
+    if shard.has_bytes(shard.needed_bytes(&more, true)) {
+        return None;
+    }
+    let cost =
+        |want: &&Want| (want.absent + want.newly_pinned) as u64 * shard.cache.row_cost(want.table);
+    let most = wants.iter().max_by_key(cost)?;
+    let needed = shard.needed_bytes(&more, false);
+    if shard.has_bytes(needed) {
+        return Some(Refusal::Frozen {
+            ordinal: most.ordinal,
+            busy: shard.all_busy_slots() - wants.iter().map(|w| w.newly_pinned).sum::<usize>(),
+        });
+    }
+    // Alone, whatever is given back.
+    let mut own = vec![0; shard.tables.len()];
+    for want in wants {
+        own[want.table] += want.absent + want.newly_pinned;
+    }
+    let asked = own[most.table];
+    let capacity = match shard.has_bytes(shard.cache.cost_of(&own)) {
+        true => shard.cache.capacity(most.table),
+        // The other tables of the call take their part.
+        false => shard
+            .cache
+            .capacity(most.table)
+            .min(asked.saturating_sub(1)),
+    };
+    let busy = shard.busy_slots(most.table) - shard.cache.frozen_of(most.table);
+    Some(Refusal::OverBudget {
+        ordinal: most.ordinal,
+        full: Full {
+            pinned: busy - most.newly_pinned,
             asked,
             capacity,
-            ..
-        } => (
-            1,
-            asked > capacity,
-            (pinned + asked) as f64 / capacity.max(1) as f64,
-        ),
-        Refusal::Frozen { .. } => (0, false, 0.0),
-    };
-    match (a, b) {
-        (Some(a), Some(b)) if badness(&a) >= badness(&b) => Some(a),
-        (a, b) => b.or(a),
-    }
+            needed,
+        },
+    })
 }
 
 /// How many rows of each table are missing.
@@ -395,42 +406,4 @@ fn distinct(missing: &[Missing]) -> impl Iterator<Item = (usize, usize)> {
         let rows = of_table.chunk_by(Missing::is_same_row).count();
         (of_table[0].ordinal as usize, rows)
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn of_two_refusals_the_one_counts_that_waiting_does_not_help() {
-        let full = |ordinal, pinned, asked, capacity| {
-            Some(Refusal::OverBudget {
-                ordinal,
-                pinned,
-                asked,
-                capacity,
-            })
-        };
-        let ordinal = |refusal: Option<Refusal>| match refusal {
-            Some(Refusal::OverBudget { ordinal, .. } | Refusal::Frozen { ordinal, .. }) => {
-                Some(ordinal)
-            }
-            None => None,
-        };
-        let frozen = Some(Refusal::Frozen {
-            ordinal: 9,
-            busy: 90,
-        });
-        // Nine of ten are more than 50 of 100, and what never fits is more than what may.
-        for (fuller, other) in [
-            (full(1, 5, 4, 10), full(2, 40, 10, 100)),
-            (full(1, 0, 11, 10), full(2, 200, 10, 100)),
-            (full(1, 0, 1, 100), frozen),
-            (full(1, 0, 1, 100), None),
-        ] {
-            assert_eq!(ordinal(worse(fuller, other)), Some(1));
-            assert_eq!(ordinal(worse(other, fuller)), Some(1));
-        }
-        assert_eq!(ordinal(worse(None, None)), None);
-    }
 }

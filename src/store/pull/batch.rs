@@ -45,16 +45,31 @@ impl Missing {
     }
 }
 
+/// There is no room in a shard for rows of a table.
+#[derive(Clone, Copy, Debug)]
+pub struct Full {
+    /// Rows of it that are pinned, or promised to others.
+    pub pinned: usize,
+    /// Rows of it that are asked for.
+    pub asked: usize,
+    /// Rows of it that would fit if nothing else were there.
+    pub capacity: usize,
+    /// Memory that all would need.
+    pub needed: u64,
+}
+
+impl Full {
+    /// Whether it does not fit whatever is given back.
+    pub fn is_hopeless(&self) -> bool {
+        self.asked > self.capacity
+    }
+}
+
 /// Why a shard did not admit a call.
 #[derive(Clone, Copy, Debug)]
 pub enum Refusal {
-    /// Its rows of a table can't fit beside the outstanding leases.
-    OverBudget {
-        ordinal: usize,
-        pinned: usize,
-        asked: usize,
-        capacity: usize,
-    },
+    /// Its rows can't fit beside the outstanding leases.
+    OverBudget { ordinal: usize, full: Full },
     /// They will fit once the copies of a running checkpoint are written; so many slots of the
     /// shard are taken without this batch.
     Frozen { ordinal: usize, busy: usize },

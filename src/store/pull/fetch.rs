@@ -6,13 +6,13 @@
 
 use std::sync::Arc;
 
-use super::super::core::{Shard, ShardTable, Stretch, Table, add, point};
+use super::super::core::{Shard, Stretch, Table, add, point};
 use super::super::lease::PartMap;
 use super::super::workers::WorkerPool;
 use super::Puller;
 use super::batch::{Intent, Missing, Pending};
 use crate::error::{Error, Result};
-use crate::mem::Flags;
+use crate::mem::{Cache, Flags};
 use crate::ssd::data_file::{DataFile, Location};
 use crate::ssd::index::{Index as _, IndexEntry};
 use crate::ssd::reader::{RowBatch, RowReader, Want, pin_files};
@@ -95,7 +95,6 @@ impl Puller {
         files: Vec<Arc<DataFile>>,
         Reads { wants, slots }: Reads,
     ) -> Result<()> {
-        let table_of = |ordinal: u32| map.table(ordinal as usize).id.0 as usize;
         let _device = map.table(slots[0].0 as usize).waits(Wait::Device);
         let tables = slots.chunk_by(|a, b| a.0 == b.0).count();
         let span = tracing::debug_span!("read", tables, rows = slots.len());
@@ -109,7 +108,7 @@ impl Puller {
                 let mut rows = &batch.rows[..];
                 for tag in &batch.tags {
                     let (ordinal, slot) = slots[*tag as usize];
-                    let cache = &mut shard.tables[table_of(ordinal)].cache;
+                    let cache = &mut shard.cache;
                     let width = map.table(ordinal as usize).descriptor.row_f32s();
                     let (row, others) = rows.split_at(width);
                     rows = others;
@@ -129,8 +128,8 @@ impl Puller {
         let result = read();
         if result.is_err() {
             let mut shard = self.core.shards[s].lock();
-            for (ordinal, slot) in slots {
-                let cache = &mut shard.tables[table_of(ordinal)].cache;
+            for (_, slot) in slots {
+                let cache = &mut shard.cache;
                 if cache.flags(slot).any(Flags::LOADING) {
                     cache.set(slot, Flags::FAILED);
                     cache.clear(slot, Flags::LOADING);
@@ -153,7 +152,7 @@ impl Puller {
     ) -> Result<()> {
         let cell = &self.core.shards[s];
         let is_read = |shard: &Shard| {
-            let cache = &shard.tables[table.id.0 as usize].cache;
+            let cache = &shard.cache;
             let any = |flag| foreign.iter().any(|(_, p)| cache.flags(*p).any(flag));
             if any(Flags::FAILED) {
                 let source = std::io::Error::other("a concurrent batch failed to read a row");
@@ -187,21 +186,21 @@ fn assign_slots(
     let ordinal = rest[0].ordinal;
     let rest = &rest[..rest.partition_point(|m| m.ordinal == ordinal)];
     let table = map.table(ordinal as usize);
-    let entry = &mut shard.tables[table.id.0 as usize];
+    let id = table.id.0 as usize;
     let groups = || rest.chunk_by(Missing::is_same_row).take(SLOT_ROWS);
     let hashes: Vec<u64> = groups().map(|g| g[0].hash).collect();
     let mut known = Vec::new();
-    entry.index.get_batch(&hashes, &mut known);
+    shard.tables[id].index.get_batch(&hashes, &mut known);
     // Makes room before the look-up: what is found stays until it is pinned.
-    entry.reclaim(hashes.len());
+    shard.reclaim(id, hashes.len());
     let mut found = vec![Slot::NONE; hashes.len()];
-    entry.cache.lookup(&hashes, &mut found);
+    shard.cache.lookup(id, &hashes, &mut found);
     let mut pins = Vec::with_capacity(hashes.len());
     let mut used_again = Vec::new();
     let mut room = true;
     for (i, group) in groups().enumerate() {
         if let Some(ahead) = hashes.get(i + AHEAD_ROWS) {
-            entry.cache.prefetch_word(*ahead);
+            shard.cache.prefetch_word(id, *ahead);
         }
         let slot = match found[i] {
             Slot::NONE => {
@@ -209,7 +208,7 @@ fn assign_slots(
                 let location = known[i].map(IndexEntry::location);
                 let location = location.filter(|l| !l.is_tombstone());
                 let of = (ordinal, hashes[i], location, class);
-                let Some(slot) = assign_slot(entry, table, of, intent, reads) else {
+                let Some(slot) = assign_slot(&mut shard.cache, table, of, intent, reads) else {
                     room = false;
                     break;
                 };
@@ -222,7 +221,7 @@ fn assign_slots(
                 slot
             }
             slot => {
-                let flags = entry.cache.flags(slot);
+                let flags = shard.cache.flags(slot);
                 let gone = flags.any(Flags::ABSENT | Flags::REMOVED);
                 pending.counts[ordinal as usize].0 += u32::from(!gone);
                 if flags.any(Flags::LOADING | Flags::FAILED) {
@@ -237,11 +236,11 @@ fn assign_slots(
         }
         pins.push(slot);
         pending.assigned += group.len();
-        entry.unreserve(1);
+        shard.tables[id].unreserve(1);
     }
     point("place");
-    entry.cache.pin(&pins);
-    entry.cache.touch(&used_again);
+    shard.cache.pin(&pins);
+    shard.cache.touch(&used_again);
     pending.missing = missing;
     match room {
         false => Progress::NoRoom,
@@ -253,16 +252,16 @@ fn assign_slots(
 /// A slot for one missing row (ordinal of its table, hash, where it is, its frequency class): to be read, removed, or its
 /// default at once.
 fn assign_slot(
-    entry: &mut ShardTable,
+    cache: &mut Cache,
     table: &Table,
     (ordinal, hash, location, class): (u32, u64, Option<Location>, u8),
     intent: Intent,
     reads: &mut Reads,
 ) -> Option<Slot> {
-    let key = unmix64(hash);
+    let (key, id) = (unmix64(hash), table.id.0 as usize);
     match location {
         Some(location) if intent == Intent::Read => {
-            let slot = entry.cache.insert(hash, Flags::LOADING, class)?;
+            let slot = cache.insert(id, hash, Flags::LOADING, class)?;
             reads.wants.push(Want {
                 location,
                 key,
@@ -273,10 +272,10 @@ fn assign_slot(
             Some(slot)
         }
         // On SSD and about to be removed: its content does not matter, that it exists does.
-        Some(_) => entry.cache.insert(hash, Flags::LOADING, class),
+        Some(_) => cache.insert(id, hash, Flags::LOADING, class),
         None => {
-            let slot = entry.cache.insert(hash, Flags::ABSENT, class)?;
-            table.layout.default_row(key, entry.cache.row_mut(slot));
+            let slot = cache.insert(id, hash, Flags::ABSENT, class)?;
+            table.layout.default_row(key, cache.row_mut(slot));
             Some(slot)
         }
     }

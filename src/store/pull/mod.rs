@@ -12,6 +12,7 @@ mod ticket;
 
 use std::sync::{Arc, PoisonError};
 
+pub use batch::Full;
 pub use ticket::Ticket;
 
 use super::core::{Core, Part, Table, get};
@@ -174,6 +175,16 @@ impl Puller {
     /// Leases and tickets that are out.
     pub fn outstanding(&self) -> usize {
         self.leases.count() + self.prefetches.len()
+    }
+
+    /// Ids of the oldest outstanding leases.
+    pub fn oldest_leases(&self) -> Vec<u64> {
+        self.leases.oldest()
+    }
+
+    /// Leases and tickets of a table that are out.
+    pub fn outstanding_of(&self, table: TableId) -> usize {
+        self.leases.count_of(table) + self.prefetches.count_of(table)
     }
 
     /// Holds admissions back.

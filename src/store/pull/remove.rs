@@ -27,13 +27,14 @@ impl Puller {
             .zip(&self.core.shards)
         {
             let shard = cell.lock();
-            let entry = &shard.tables[table.id.0 as usize];
+            let id = table.id.0 as usize;
+            let (cache, index) = (&shard.cache, &shard.tables[id].index);
             let mut slots = vec![Slot::NONE; part.hashes.len()];
-            entry.cache.lookup(&part.hashes, &mut slots);
+            cache.lookup(id, &part.hashes, &mut slots);
             let mut locations = Vec::new();
-            entry.index.get_batch(&part.hashes, &mut locations);
+            index.get_batch(&part.hashes, &mut locations);
             for ((slot, location), position) in slots.iter().zip(&locations).zip(&part.positions) {
-                let resident = (*slot != Slot::NONE).then(|| entry.cache.flags(*slot));
+                let resident = (*slot != Slot::NONE).then(|| cache.flags(*slot));
                 known[*position as usize] = match resident {
                     Some(flags) if !flags.any(Flags::LOADING | Flags::FAILED) => {
                         !flags.any(Flags::ABSENT | Flags::REMOVED)
@@ -105,12 +106,12 @@ impl Puller {
             let mut known = Vec::with_capacity(slots.len());
             {
                 let shard = self.core.shards[s].lock();
-                let cache = &shard.tables[table.id.0 as usize].cache;
+                let cache = &shard.cache;
                 let gone = Flags::ABSENT | Flags::REMOVED;
                 known.extend(slots.iter().copied().filter(|p| !cache.flags(*p).any(gone)));
             }
             let mut shard = self.core.lock_to_write(s, table, &known)?;
-            let cache = &mut shard.tables[table.id.0 as usize].cache;
+            let cache = &mut shard.cache;
             for slot in &known {
                 let key = unmix64(cache.hash_of(*slot));
                 table.layout.default_row(key, cache.row_mut(*slot));

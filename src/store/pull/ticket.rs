@@ -18,7 +18,7 @@ use crate::error::{ArgumentError, Error, Result};
 use crate::observe::Beat;
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::{Condvar, Mutex, MutexGuard};
-use crate::units::LONGEST_WAIT;
+use crate::units::{LONGEST_WAIT, TableId};
 
 #[derive(Debug)]
 enum State {
@@ -80,6 +80,22 @@ impl PrefetchQueue {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .len()
+    }
+
+    /// Prefetches of rows of a table that wait or are being served, cancelled ones excepted.
+    pub fn count_of(&self, table: TableId) -> usize {
+        let names = |prefetch: &&Arc<Prefetch>| {
+            let named = prefetch.parts.iter().any(|(of, _)| of.id == table);
+            named && matches!(*prefetch.lock(), State::Queued | State::Running)
+        };
+        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting: Vec<Arc<Prefetch>> = queue.iter().cloned().collect();
+        drop(queue);
+        let mut all = self.serving().clone();
+        all.extend(waiting);
+        all.sort_by_key(Arc::as_ptr);
+        all.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        all.iter().filter(names).count()
     }
 
     fn push(&self, prefetch: Arc<Prefetch>) {

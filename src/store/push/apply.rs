@@ -2,7 +2,7 @@
 
 use super::super::core::Table;
 use super::update::{Kind, Update};
-use crate::mem::TableCache;
+use crate::mem::Cache;
 use crate::row::{RowVisitor, accumulate};
 use crate::units::Slot;
 
@@ -11,7 +11,7 @@ const AHEAD_ROWS: usize = 4;
 
 /// Changes rows: (slot, position) of the values that count, equal slots next to each other.
 pub(super) fn apply(
-    cache: &mut TableCache,
+    cache: &mut Cache,
     kept: &[(Slot, u32)],
     (table, update, width): (&Table, &Update<'_>, usize),
 ) {
@@ -62,7 +62,7 @@ fn slice(values: &[f32], position: u32, width: usize) -> &[f32] {
 
 /// Yields each row with the sum of its gradients.
 struct Gradients<'a> {
-    cache: &'a mut TableCache,
+    cache: &'a mut Cache,
     rest: &'a [(Slot, u32)],
     values: &'a [f32],
     dim: usize,

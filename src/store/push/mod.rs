@@ -204,8 +204,7 @@ impl Pusher {
         let positions = &rows.positions[range.clone()];
         let at = positions.partition_point(|p| (*p as usize) < position);
         let shard = self.core.shards[s].lock();
-        let cache = &shard.tables[job.table.id.0 as usize].cache;
-        unmix64(cache.hash_of(rows.slots[range.start + at]))
+        unmix64(shard.cache.hash_of(rows.slots[range.start + at]))
     }
 
     /// Applies the rows of one shard, part after part.
@@ -254,8 +253,7 @@ impl Pusher {
         slots.extend(kept.iter().map(|(slot, _)| *slot));
         slots.dedup();
         let mut shard = self.core.lock_to_write(s, job.table, slots)?;
-        let cache = &mut shard.tables[job.table.id.0 as usize].cache;
-        apply::apply(cache, kept, (job.table, &job.update, job.width));
+        apply::apply(&mut shard.cache, kept, (job.table, &job.update, job.width));
         point("push");
         drop(shard);
         job.rows.fetch_add(slots.len() as u64, Ordering::Relaxed);

@@ -8,7 +8,7 @@
 use super::super::core::Shard;
 use super::Job;
 use super::room::ShardRoom;
-use crate::mem::{Flags, TableCache};
+use crate::mem::{Cache, Flags};
 use crate::units::Slot;
 
 /// Rows per locking of a shard.
@@ -55,26 +55,26 @@ pub struct Step {
 /// Puts up to [`LOCK_ROWS`] rows of a shard.
 pub fn put_some(shard: &mut Shard, job: &Job<'_>, room: &ShardRoom, rest: &mut Rest) -> Step {
     let (interval, frozen) = shard.intervals();
-    let entry = &mut shard.tables[job.table.id.0 as usize];
+    let table = job.table.id.0 as usize;
     let (start, end) = (rest.next, rest.hashes.len().min(rest.next + LOCK_ROWS));
     let mut slots = [Slot::NONE; LOCK_ROWS];
     let slots = &mut slots[..end - start];
-    entry.cache.lookup(&rest.hashes[start..end], slots);
+    shard.cache.lookup(table, &rest.hashes[start..end], slots);
 
     let found = |slot: &Slot| *slot != Slot::NONE;
     let resident: Vec<Slot> = slots.iter().copied().filter(found).collect();
     let mut filled = false;
     if !resident.is_empty() {
         // Pinned: room for copies is not made of them.
-        entry.cache.pin(&resident);
-        let marked = entry.cache.begin_write(&resident, interval, frozen);
+        shard.cache.pin(&resident);
+        let marked = shard.cache.begin_write(&resident, interval, frozen);
         if marked.is_ok() {
             let positions = rest.positions[start..end].iter().zip(&*slots);
             let positions = positions.filter(|(_, slot)| found(slot)).map(|(p, _)| *p);
-            job.write(&mut entry.cache, resident.iter().copied().zip(positions));
-            filled = end_reading(&mut entry.cache, &resident);
+            job.write(&mut shard.cache, resident.iter().copied().zip(positions));
+            filled = end_reading(&mut shard.cache, &resident);
         }
-        entry.cache.unpin(&resident);
+        shard.cache.unpin(&resident);
         if marked.is_err() {
             let lack = Some(Lack::Copies);
             return Step { lack, filled };
@@ -82,14 +82,14 @@ pub fn put_some(shard: &mut Shard, job: &Job<'_>, room: &ShardRoom, rest: &mut R
     }
 
     let absent = slots.len() - resident.len();
-    entry.reclaim(absent);
+    shard.reclaim(table, absent);
     let mut new: Vec<Slot> = Vec::with_capacity(absent);
     let (mut positions, mut left, mut taken) = (Vec::with_capacity(absent), Vec::new(), 0);
     for (i, _) in slots.iter().enumerate().filter(|(_, slot)| !found(slot)) {
         let (hash, position) = (rest.hashes[start + i], rest.positions[start + i]);
         // A key that is there twice may have got its slot by now.
         let got = match left.is_empty() {
-            true => entry.cache.find_or_insert(hash, 0),
+            true => shard.cache.find_or_insert(table, hash, 0),
             false => None,
         };
         if let Some((slot, is_new)) = got {
@@ -101,11 +101,11 @@ pub fn put_some(shard: &mut Shard, job: &Job<'_>, room: &ShardRoom, rest: &mut R
         }
     }
     // New rows are clean: nothing is copied, and there is nothing that could lack.
-    let marked = entry.cache.begin_write(&new, interval, None);
+    let marked = shard.cache.begin_write(&new, interval, None);
     assert!(marked.is_ok(), "rows that are new have no older state");
     let pairs = new.iter().copied().zip(positions);
-    job.write(&mut entry.cache, pairs);
-    room.take(entry, taken);
+    job.write(&mut shard.cache, pairs);
+    room.take(&mut shard.tables[table], taken);
 
     rest.next = end - left.len();
     for (i, (hash, position)) in left.iter().enumerate() {
@@ -117,7 +117,7 @@ pub fn put_some(shard: &mut Shard, job: &Job<'_>, room: &ShardRoom, rest: &mut R
 
 /// Rows have their content, also those that a batch is reading or could not read: what it reads, it
 /// leaves alone. Whether there was one.
-fn end_reading(cache: &mut TableCache, slots: &[Slot]) -> bool {
+fn end_reading(cache: &mut Cache, slots: &[Slot]) -> bool {
     let unread = Flags::LOADING | Flags::FAILED;
     let mut any = false;
     for slot in slots {
@@ -131,7 +131,7 @@ fn end_reading(cache: &mut TableCache, slots: &[Slot]) -> bool {
 
 impl Job<'_> {
     /// Writes rows, (slot, position in the piece).
-    fn write(&self, cache: &mut TableCache, rows: impl Iterator<Item = (Slot, u32)> + Clone) {
+    fn write(&self, cache: &mut Cache, rows: impl Iterator<Item = (Slot, u32)> + Clone) {
         let mut ahead = rows.clone().skip(AHEAD_ROWS);
         for (slot, position) in rows {
             if let Some((next, _)) = ahead.next() {

@@ -1,6 +1,6 @@
 //! Is there room for a put, until its end?
 //!
-//! - Pins and promised slots are never more than slots. So one promised slot in a shard is enough for
+//! - Pins and promised slots never need more than the memory. So one promised slot in a shard is enough for
 //!   any number of rows there: it is neither pinned nor another's, and flushes free it again.
 //! - Where rows never leave memory, each that is not there needs a slot of its own.
 //! - Each shard with a key has a slot promised or a row pinned until the gate is held: nobody drops the
@@ -10,7 +10,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize as Count, Ordering};
 
-use super::super::core::{Core, ShardTable, Table};
+use super::super::core::{Core, Shard, ShardTable, Table};
+use super::super::pull::Full;
 use super::Putter;
 use crate::batch::share;
 use crate::error::Result;
@@ -59,20 +60,12 @@ impl Drop for Room {
                 continue;
             }
             let mut shard = cell.lock();
-            let entry = &mut shard.tables[self.table];
-            entry.unreserve(promised);
-            entry.cache.unpin(&room.pinned);
+            shard.tables[self.table].unreserve(promised);
+            shard.cache.unpin(&room.pinned);
             drop(shard);
             cell.notify();
         }
     }
-}
-
-/// There is no room in a shard.
-struct Full {
-    pinned: usize,
-    asked: usize,
-    capacity: usize,
 }
 
 impl Putter {
@@ -80,43 +73,39 @@ impl Putter {
     ///
     /// # Errors
     /// `OverBudget`; nothing is kept.
-    pub(super) fn promise(&self, table: &Table, keys: &[u64]) -> Result<Room> {
+    pub(super) fn promise(&self, wanted_by: &Table, keys: &[u64]) -> Result<Room> {
         let count = self.core.shards.len();
         let mut room = Room {
             core: Arc::clone(&self.core),
-            table: table.id.0 as usize,
+            table: wanted_by.id.0 as usize,
             shards: (0..count).map(|_| ShardRoom::default()).collect(),
         };
         let used = used_shards(keys, count);
         let _admission = self.puller.admission_alone();
         // It may have been dropped since it was found, or have got another policy; now neither comes.
-        table.check_there()?;
-        let rows_stay = table.tuning().policy == PolicyKind::PinAll;
+        wanted_by.check_there()?;
+        let rows_stay = wanted_by.tuning().policy == PolicyKind::PinAll;
         let mut hashes = rows_stay.then(|| hashes_by_shard(keys, count));
         for s in (0..count).filter(|s| used[*s]) {
-            let mut shard = self.core.shards[s].lock();
-            let entry = &mut shard.tables[room.table];
-            let is_free = entry.wanted_slots() < entry.cache.capacity();
+            let mut guard = self.core.shards[s].lock();
+            let (shard, table) = (&mut *guard, room.table);
+            let one_more = shard.needed_bytes(&[(table, 1)], false);
+            let is_free = shard.has_bytes(one_more);
             let shard_room = &mut room.shards[s];
             let full = if rows_stay {
                 let hashes = hashes.get_or_insert_default();
-                promise_all(entry, &hashes[s], shard_room)
+                promise_all(shard, table, &hashes[s], shard_room)
             } else if is_free {
-                entry.reserve(1);
+                shard.tables[table].reserve(1);
                 *shard_room.promised.get_mut() = 1;
                 Ok(())
             } else {
                 let hashes = hashes.get_or_insert_with(|| hashes_by_shard(keys, count));
-                pin_all(entry, &hashes[s], shard_room)
+                pin_all(shard, table, &hashes[s], shard_room)
             };
-            drop(shard);
+            drop(guard);
             if let Err(full) = full {
-                let Full {
-                    pinned,
-                    asked,
-                    capacity,
-                } = full;
-                return Err(self.puller.over_budget(table, pinned, asked, capacity));
+                return Err(self.puller.over_budget(wanted_by, &full));
             }
         }
         Ok(room)
@@ -149,19 +138,20 @@ fn hashes_by_shard(keys: &[u64], count: usize) -> Vec<Vec<u64>> {
 }
 
 /// The slots of rows, `Slot::NONE` for those that are not in memory.
-fn slots_of(entry: &ShardTable, hashes: &[u64]) -> Vec<Slot> {
+fn slots_of(shard: &Shard, table: usize, hashes: &[u64]) -> Vec<Slot> {
     let mut slots = vec![Slot::NONE; hashes.len()];
-    entry.cache.lookup(hashes, &mut slots);
+    shard.cache.lookup(table, hashes, &mut slots);
     slots
 }
 
 /// Promises a slot to each row that is not in memory, for good.
 fn promise_all(
-    entry: &mut ShardTable,
+    shard: &mut Shard,
+    table: usize,
     hashes: &[u64],
     room: &mut ShardRoom,
 ) -> std::result::Result<(), Full> {
-    let slots = slots_of(entry, hashes);
+    let slots = slots_of(shard, table, hashes);
     let both = hashes.iter().zip(&slots);
     let mut absent: Vec<u64> = both
         .filter(|(_, p)| **p == Slot::NONE)
@@ -170,50 +160,50 @@ fn promise_all(
     absent.sort_unstable();
     absent.dedup();
     let asked = absent.len();
-    let pinned = entry.busy_slots() - entry.cache.frozen_copies();
-    let capacity = entry.cache.capacity();
-    if pinned + asked > capacity {
+    let needed = shard.needed_bytes(&[(table, asked)], false);
+    if !shard.has_bytes(needed) {
         return Err(Full {
-            pinned,
+            pinned: shard.busy_slots(table) - shard.cache.frozen_of(table),
             asked,
-            capacity,
+            capacity: shard.cache.capacity(table),
+            needed,
         });
     }
     if asked == 0 {
         // Best one that nobody reads: a read that fails gives its slot back with the last pin.
         let is_read = |slot: &&Slot| {
-            entry
-                .cache
-                .flags(**slot)
-                .any(Flags::LOADING | Flags::FAILED)
+            let flags = shard.cache.flags(**slot);
+            flags.any(Flags::LOADING | Flags::FAILED)
         };
         let whole = slots.iter().find(|slot| !is_read(slot));
         room.pinned.extend(whole.or(slots.first()));
-        entry.cache.pin(&room.pinned);
+        shard.cache.pin(&room.pinned);
     }
-    entry.reserve(asked);
+    shard.tables[table].reserve(asked);
     *room.promised.get_mut() = asked;
     room.takes = true;
     Ok(())
 }
 
-/// Pins all rows, if leases have them pinned already: every slot is pinned or promised.
+/// Pins all rows, if leases have them pinned already: all memory is pinned or promised.
 fn pin_all(
-    entry: &mut ShardTable,
+    shard: &mut Shard,
+    table: usize,
     hashes: &[u64],
     room: &mut ShardRoom,
 ) -> std::result::Result<(), Full> {
-    let mut slots = slots_of(entry, hashes);
-    let pinned = entry.wanted_slots();
+    let mut slots = slots_of(shard, table, hashes);
+    let pinned = shard.wanted_slots(table);
     let absent = slots.iter().filter(|slot| **slot == Slot::NONE).count();
     slots.retain(|slot| *slot != Slot::NONE);
-    let newly = entry.cache.pin(&slots);
+    let newly = shard.cache.pin(&slots);
     if absent > 0 || newly > 0 {
-        entry.cache.unpin(&slots);
+        shard.cache.unpin(&slots);
         return Err(Full {
             pinned,
             asked: 1,
-            capacity: entry.cache.capacity(),
+            capacity: shard.cache.capacity(table),
+            needed: shard.needed_bytes(&[(table, 1)], false),
         });
     }
     room.pinned = slots;

@@ -20,7 +20,8 @@ fn a_table_in_which_a_put_is_about_to_write_keeps_its_slots_and_its_name() {
             let leases = |e: &ArgumentError| matches!(e, ArgumentError::LeasesOutstanding { .. });
             matches!(result, Err(Error::InvalidArgument(e)) if leases(&e))
         };
-        assert!(refused(store.create_table(&sgd("other", 4)).map(drop)));
+        // Another table's coming does not matter.
+        store.create_table(&sgd("other", 4)).unwrap();
         assert!(refused(store.drop_table(table)));
         drop(room);
         assert_eq!(store.parts.in_use(), 0);

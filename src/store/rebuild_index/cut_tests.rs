@@ -45,6 +45,8 @@ mod tests {
             set(&store, table, &keys, 1.0);
         }
         let table = store.table("b").unwrap();
+        // Each has a tombstone then.
+        store.flush().unwrap();
         store.remove(table, &[1, 2, 3]).unwrap();
         store.checkpoint(1, &[]).unwrap();
         store.close().unwrap();

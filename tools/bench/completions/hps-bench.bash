@@ -243,7 +243,7 @@ _hps__bench() {
             return 0
             ;;
         hps__subcmd__bench__subcmd__hot__subcmd__table)
-            opts="-h --batches --batch --cache-mib --shards --threads --dir --seed --tiny --json --help"
+            opts="-h --batches --batch --cache-mib --shards --threads --tries --dir --seed --tiny --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -266,6 +266,10 @@ _hps__bench() {
                     return 0
                     ;;
                 --threads)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --tries)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -90,6 +90,7 @@ complete -c hps-bench -n "__fish_hps_bench_using_subcommand hot-table" -l batch 
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand hot-table" -l cache-mib -d 'Cache of the store in MiB. [default: a tenth of the rows\' bytes]' -r
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand hot-table" -l shards -d 'Shards of the store. [default: the store\'s own]' -r
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand hot-table" -l threads -d 'Threads of the store and of the simulation' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand hot-table" -l tries -d 'Splits that are tried for each half, from the one on that exact LFUs name. [default: 12; tiny 3]' -r
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand hot-table" -l dir -d 'Directory for the store, on the device in question. [default: a temporary one, removed]' -r -F
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand hot-table" -l seed -d 'Seed of keys and draws' -r
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand hot-table" -l tiny -d 'Small enough for a test: the figures mean nothing'

@@ -173,12 +173,13 @@ struct Readings {
     most: [u64; LINES.len()],
     /// Most of all lines but cache and index, at one reading.
     beside_most: u64,
-    /// Most of the process' anonymous memory over slots and index, at one reading; its own part is
-    /// taken off.
-    constant_most: u64,
+    /// The process' anonymous memory over what rows may take and index; its own part is taken off. Last
+    /// and most.
+    constant: [u64; 2],
     /// The same over `cache_bytes`, which some buffers come out of, and index.
     beyond_budget_most: u64,
-    /// The difference of the process' anonymous memory and all lines: last and most.
+    /// The difference of the process' anonymous memory and all lines, and the most where rows have all that
+    /// they may take: huge pages that are touched at their beginning are there before the store counts them.
     difference: [i64; 2],
     process: Process,
     slots: u64,
@@ -197,13 +198,21 @@ impl Readings {
         let beside: u64 = self.last[INDEX_LINE + 1..].iter().sum();
         self.beside_most = self.beside_most.max(beside);
         let used = process.anonymous.saturating_sub(own);
-        let constant = used.saturating_sub(counted - beside);
-        self.constant_most = self.constant_most.max(constant);
+        // As the store divides its budget.
+        let rows = cache.saturating_sub(stats.buffer_bytes).max(cache / 2);
+        self.constant[0] = used.saturating_sub(rows + self.last[INDEX_LINE]);
+        self.constant[1] = self.constant[1].max(self.constant[0]);
         let beyond = used.saturating_sub(cache + self.last[INDEX_LINE]);
         self.beyond_budget_most = self.beyond_budget_most.max(beyond);
-        let difference = i64::try_from(used).unwrap_or(0) - i64::try_from(counted).unwrap_or(0);
-        self.difference[0] = difference;
-        self.difference[1] = self.difference[1].max(difference);
+        let beyond =
+            |bytes: u64| i64::try_from(used).unwrap_or(0) - i64::try_from(bytes).unwrap_or(0);
+        self.difference[0] = beyond(counted);
+        let full = rows.max(counted - beside - self.last[INDEX_LINE]);
+        let full = beyond(full + self.last[INDEX_LINE] + beside);
+        self.difference[1] = match self.count {
+            0 => full,
+            _ => self.difference[1].max(full),
+        };
         self.process = process;
         self.slots = stats.resident_rows;
         self.capacity = stats.capacity_rows;
@@ -378,10 +387,24 @@ fn print(
     )?;
     writeln!(
         out,
-        "{:<28} {:>10.2} {:>10.2}\n",
+        "{:<28} {:>10.2} {:>10.2}",
         "counted beside cache, index",
         mib(r.last[INDEX_LINE + 1..].iter().sum()),
         mib(r.beside_most)
+    )?;
+    writeln!(
+        out,
+        "{:<28} {:>10.2} {:>10.2}",
+        "held but not counted",
+        signed(r.difference[0]),
+        signed(r.difference[1])
+    )?;
+    writeln!(
+        out,
+        "{:<28} {:>10.2} {:>10.2}\n",
+        "held beside rows, index",
+        mib(r.constant[0]),
+        mib(r.constant[1])
     )?;
     writeln!(
         out,
@@ -396,12 +419,8 @@ fn print(
     )?;
     writeln!(
         out,
-        "RssAnon beyond its own part and all that the store counts: {:.2} at the end, {:.2} at most\n\
-         RssAnon beyond its own part, slots and index, the constant: {:.2} at most; beyond its own part, \
-         cache_bytes and index: {:.2}",
-        signed(r.difference[0]),
-        signed(r.difference[1]),
-        mib(r.constant_most),
+        "held: RssAnon without its own part. It was beyond cache_bytes and index by {:.2} at most; rows: all \
+         that they may take of cache_bytes",
         mib(r.beyond_budget_most)
     )?;
     if args.json {
@@ -418,7 +437,8 @@ fn print(
             .collect();
         let told = json!({
             "lines": lines, "counted": counted, "beside_most": r.beside_most,
-            "constant_most": r.constant_most, "beyond_budget_most": r.beyond_budget_most, "difference": r.difference[0],
+            "constant": r.constant[0], "constant_most": r.constant[1],
+             "beyond_budget_most": r.beyond_budget_most, "difference": r.difference[0],
             "difference_most": r.difference[1], "rss": r.process.rss, "peak_rss": peak,
             "anonymous": r.process.anonymous, "own": own_bytes, "cache_bytes": cache,
             "rows": r.slots, "capacity": r.capacity, "keys": r.keys,

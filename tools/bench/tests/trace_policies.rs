@@ -117,16 +117,22 @@ fn random(seed: u64, batches: u64, keys: u64, samples: u64) -> Accesses {
     Accesses::from_batches(&batches).unwrap()
 }
 
-fn ours(accesses: &Accesses, rows: usize, depth: usize) -> Ours<'_> {
+/// With at least so many places for rows of 4 bytes, which take 16.
+fn config(rows: usize, depth: usize) -> OursConfig {
     let config = OursConfig {
         bytes: 0,
         shards: 1,
-        file_bytes: (rows / 16) as u64 * 34,
+        file_bytes: (rows / 16) as u64 * 48,
         depth,
         policy: PolicyKind::Bilevel,
+        split: None,
     };
-    let bytes = config.bytes_for(rows, 4);
-    Ours::new(&OursConfig { bytes, ..config }, accesses).unwrap()
+    let bytes = config.bytes_for(rows, 4).unwrap();
+    OursConfig { bytes, ..config }
+}
+
+fn ours(accesses: &Accesses, rows: usize, depth: usize) -> Ours<'_> {
+    Ours::new(&config(rows, depth), accesses).unwrap()
 }
 
 #[test]
@@ -152,7 +158,7 @@ fn no_policy_misses_less_than_belady() {
             }
         }
         let mut ours = ours(&accesses, 150, 2);
-        let best = run(&mut Belady::new(&accesses, ours.capacity()), &accesses);
+        let best = run(&mut Belady::new(&accesses, ours.capacity(0)), &accesses);
         let ours: usize = run(&mut ours, &accesses).iter().sum();
         assert!(best.iter().sum::<usize>() <= ours, "seed {seed}: {ours}");
     }
@@ -162,23 +168,26 @@ fn no_policy_misses_less_than_belady() {
 fn ours_has_the_places_that_its_bytes_give_and_flushes_before_rows_leave() {
     let accesses = random(3, 2000, 5000, 60);
     let mut few = ours(&accesses, 500, 2);
-    assert!((500..510).contains(&few.capacity()));
-    let bytes = hps::mem::TableCache::bytes_for_rows(500, 1, PolicyKind::Bilevel, 0);
-    assert!((20..50).contains(&few.meta_bytes()));
-    assert!(few.meta_bytes() <= bytes / 500 - 4);
+    // Two units of 4 KiB.
+    assert_eq!(few.capacity(0), 512);
+    assert!((44..70).contains(&few.meta_bytes()), "{}", few.meta_bytes());
+    let least = config(500, 2);
+    let bytes = least.bytes - least.bytes / 1000;
+    let fewer = Ours::new(&OursConfig { bytes, ..least }, &accesses).unwrap();
+    assert_eq!(fewer.capacity(0), 256, "they are the least bytes");
     let misses: usize = run(&mut few, &accesses).iter().sum();
-    let evicted = misses - few.capacity();
+    let evicted = misses - few.capacity(0);
     assert!(few.written() >= evicted as u64, "every row is changed");
     let mut all = ours(&accesses, 6000, 2);
     let misses: usize = run(&mut all, &accesses).iter().sum();
     assert_eq!((misses, all.written()), (accesses.distinct(), 0));
-    let mut lru = Lru::new(accesses.distinct(), few.capacity());
+    let mut lru = Lru::new(accesses.distinct(), few.capacity(0));
     assert!(run(&mut lru, &accesses).iter().sum::<usize>() > accesses.distinct());
 }
 
 #[test]
 fn ours_says_when_the_batches_in_use_do_not_fit() {
-    let batches: Vec<Vec<u64>> = (0..8).map(|b| (b * 40..b * 40 + 40).collect()).collect();
+    let batches: Vec<Vec<u64>> = (0..8).map(|b| (b * 100..b * 100 + 100).collect()).collect();
     let accesses = Accesses::from_batches(&batches).unwrap();
     let mut ours = ours(&accesses, 100, 2);
     let result: anyhow::Result<Vec<usize>> = (0..accesses.batches())
@@ -285,6 +294,7 @@ fn ours_serves_several_tables_with_rows_of_their_own_sizes() {
         file_bytes: 1 << 20,
         depth: 1,
         policy: PolicyKind::Bilevel,
+        split: None,
     };
     let mut ours = Ours::new(&config, &accesses).unwrap();
     let missed: usize = run(&mut ours, &accesses).iter().sum();
@@ -294,6 +304,44 @@ fn ours_serves_several_tables_with_rows_of_their_own_sizes() {
         "{}",
         ours.meta_bytes()
     );
+}
+
+#[test]
+fn a_table_of_a_split_keeps_to_its_share() {
+    let tables = [(4000, 64), (4000, 640)].map(|(keys, row_bytes)| TraceTable { keys, row_bytes });
+    let batch = |b: u64| {
+        let draw = |i: u64, table: u64| mix64(b << 32 | i << 8 | table) % 4000;
+        let small = (0..400).map(|i| draw(i, 0)).collect();
+        let large = (0..200).map(|i| draw(i, 1)).collect();
+        vec![small, large]
+    };
+    let accesses = Accesses::from_tables(&tables, (0..200).map(batch)).unwrap();
+    let pool = OursConfig {
+        bytes: 2 << 20,
+        shards: 1,
+        file_bytes: 1 << 16,
+        depth: 0,
+        policy: PolicyKind::Bilevel,
+        split: None,
+    };
+    let large = |row: &&u32| accesses.table(**row) == 1;
+    let of_small = |split: [u64; 2]| -> usize {
+        let split = Some(split.to_vec());
+        let config = OursConfig {
+            split,
+            ..pool.clone()
+        };
+        let found = run(&mut Ours::new(&config, &accesses).unwrap(), &accesses);
+        let late = (100..200).map(|b| {
+            let large = accesses.batch(b).iter().filter(large).count();
+            found[b].saturating_sub(large)
+        });
+        late.sum()
+    };
+    // All small rows fit: what is missed is large. With little for them, more is missed than that.
+    let (little, all) = (1 << 17, 1 << 19);
+    assert_eq!(of_small([all, (2 << 20) - all]), 0);
+    assert!(of_small([little, (2 << 20) - little]) > 1000);
 }
 
 #[derive(Parser)]

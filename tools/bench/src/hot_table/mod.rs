@@ -4,9 +4,10 @@
 //!   so that a row takes 32 to 1 540 bytes. Keys are zipf 0.99 within each table.
 //! - The shares of the tables in a batch are zipf 1, too: the hot one has a quarter. From the middle
 //!   on they are in another order, and another table is the hot one.
-//! - [`split`] finds the best fixed split of the same bytes between the tables; [`run`] measures a
-//!   store beside it.
+//! - [`split`] and [`climb`] find the best fixed split of the same bytes between the tables; [`run`]
+//!   measures a store beside it.
 
+pub mod climb;
 pub mod run;
 pub mod split;
 

@@ -1,31 +1,36 @@
-//! `hps-bench hot-table`: hits of a store per window of batches, beside the best fixed split.
+//! `hps-bench hot-table`: hits of a store batch by batch, beside the best fixed split.
 //!
 //! - All rows are put and a checkpoint is made; then the store is opened with the cache and serves
 //!   one batch after the other, each a pull and a push of all tables in one call.
 //! - A batch that fails with `OverBudget` is counted, and all its keys have missed.
-//! - The split has the bytes that the store has for slots, and pays for each row what a slot of the
-//!   store takes beside it. It is chosen for the later half of each half, and has all batches before
+//! - A split is the store's own cache in which each table has a floor and a ceiling, its share. It has
+//!   the bytes that the store has for rows, is replayed without files, and is told of one half: its
+//!   shares are the best that [`climb`] finds for the later half of it, and it has all batches before
 //!   to settle.
+//! - Beside it is the same split with an exact LFU for each table: an ideal, without pins and flushes.
 
 use std::io::Write;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use hps::mem::TableCache;
 use hps::{
     CreateOptions, Error, PolicyKind, PullPart, PushPart, PutRows, RuntimeOptions, Store, TableId,
     Update,
 };
 use serde_json::json;
 
+use super::climb::climb;
 use super::split::{Curves, hits};
 use super::{Model, TABLES};
 use crate::fixture::random_rows;
 use crate::keys::load_order;
 use crate::report::Notes;
+use crate::trace::ours::{Ours, OursConfig};
+use crate::trace::{Accesses, misses};
 
-/// Batches of a window.
+/// Batches of a line, and of the moving mean.
 const WINDOW: usize = 5;
 /// From this ratio on the store is as good as the split.
 const RECOVERED: f64 = 0.97;
@@ -50,6 +55,9 @@ pub struct HotTableArgs {
     #[arg(long, value_name = "N", default_value_t = 2,
         value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: u16,
+    /// Splits that are tried for each half, from the one on that exact LFUs name. [default: 12; tiny 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub tries: Option<u16>,
     /// Directory for the store, on the device in question. [default: a temporary one, removed]
     #[arg(long, value_name = "PATH")]
     pub dir: Option<PathBuf>,
@@ -75,6 +83,10 @@ impl HotTableArgs {
         Ok(usize::try_from(self.batch.unwrap_or(usual))?)
     }
 
+    fn tries(&self) -> usize {
+        usize::from(self.tries.unwrap_or(if self.tiny { 3 } else { 12 }))
+    }
+
     fn options(&self, cache_bytes: u64) -> RuntimeOptions {
         let mut options = RuntimeOptions::new().threads(usize::from(self.threads));
         options.cache_bytes = cache_bytes;
@@ -92,20 +104,101 @@ struct Served {
     hits: Vec<u64>,
     /// Batches that failed, by half.
     failed: [usize; 2],
-    /// Bytes that the store has for slots.
-    slot_room: u64,
+    /// Bytes that the store has for rows and what is kept beside them.
+    row_room: u64,
 }
 
-/// One window of batches.
-struct Window {
+/// A batch, or several: unique rows, and how many of them were hits.
+#[derive(Clone, Copy, Debug, Default)]
+struct Hits {
     uses: u64,
     store: u64,
+    /// Of the store's cache without the store.
+    pool: u64,
     split: u64,
+    /// Of exact LFUs.
+    ideal: u64,
 }
 
-impl Window {
+impl Hits {
+    fn sum(batches: &[Hits]) -> Hits {
+        let sum = |of: fn(&Hits) -> u64| batches.iter().map(of).sum();
+        Hits {
+            uses: sum(|h| h.uses),
+            store: sum(|h| h.store),
+            pool: sum(|h| h.pool),
+            split: sum(|h| h.split),
+            ideal: sum(|h| h.ideal),
+        }
+    }
+
     fn ratio(&self) -> f64 {
         self.store as f64 / self.split.max(1) as f64
+    }
+}
+
+/// What the batches have in common, and the tables.
+struct Scene<'a> {
+    model: &'a Model,
+    accesses: Accesses,
+    /// Of the caches that are replayed, without a split.
+    pool: OursConfig,
+}
+
+impl Scene<'_> {
+    /// Hits of each of the first batches in the caches of a store, its bytes split or not.
+    fn hits(&self, split: Option<Vec<u64>>, batches: usize) -> Result<Vec<u64>> {
+        let config = OursConfig {
+            split,
+            ..self.pool.clone()
+        };
+        let found = misses(
+            &self.accesses,
+            &mut Ours::new(&config, &self.accesses)?,
+            batches,
+            || {},
+        )?;
+        let uses = (0..batches).map(|b| self.accesses.batch(b).len());
+        Ok(uses
+            .zip(found)
+            .map(|(n, missed)| (n - missed) as u64)
+            .collect())
+    }
+
+    /// The best split of one half, from the shares that curves name, in bytes; and the hits of its batches.
+    fn split(&self, named: Vec<u64>, half: Range<usize>, tries: usize) -> Result<[Vec<u64>; 2]> {
+        let late = half.start + half.len() / 2..half.end;
+        let worth = |split: &[u64]| {
+            let hits = self.hits(Some(split.to_vec()), half.end)?;
+            Ok(hits[late.clone()].iter().sum())
+        };
+        let (split, _) = climb(named, tries, worth)?;
+        let hits = self.hits(Some(split.clone()), half.end)?;
+        Ok([split, hits])
+    }
+
+    /// The best splits of both halves, each found by a thread of its own.
+    fn splits(
+        &self,
+        named: [Vec<u64>; 2],
+        halves: &[Range<usize>; 2],
+        tries: usize,
+    ) -> Result<[[Vec<u64>; 2]; 2]> {
+        let [first, second] = named;
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| self.split(second, halves[1].clone(), tries));
+            let one = self.split(first, halves[0].clone(), tries);
+            let other = other.join().ok().context("a search panicked")?;
+            Ok([one?, other?])
+        })
+    }
+
+    /// Bytes of a row of each table, with what is kept beside it.
+    fn row_costs(&self) -> Result<Vec<u64>> {
+        let ours = Ours::new(&self.pool, &self.accesses)?;
+        Ok((0..self.model.keys.len())
+            .map(|t| ours.row_cost(t))
+            .collect())
     }
 }
 
@@ -140,55 +233,59 @@ pub fn run(args: &HotTableArgs) -> Result<()> {
     let _left = std::fs::remove_dir_all(&path);
     let served = served?;
     notes.say("hot-table: hit curves of the tables");
+    let options = args.options(cache_bytes);
+    let scene = Scene {
+        model: &model,
+        accesses: model.accesses(2 * half, samples, || {})?,
+        pool: OursConfig {
+            bytes: served.row_room,
+            shards: options.shards,
+            file_bytes: options.file_bytes.min((cache_bytes / 8).max(1 << 20)),
+            depth: 0,
+            policy: PolicyKind::Bilevel,
+            split: None,
+        },
+    };
     let tables = model.accesses_by_table(2 * half, samples)?;
-    let beside = beside_bytes();
-    let slots = model
-        .descriptors
-        .iter()
-        .map(|d| d.row_bytes() as u64 + beside);
-    let slots: Vec<u64> = slots.collect();
     let ranges = [half / 2..half, half + half / 2..2 * half];
-    let threads = usize::from(args.threads);
-    let curves = Curves::simulate(&tables, &slots, &ranges, threads, || {})?;
-    let mut split = vec![0u64; 2 * half];
-    let mut chosen = Vec::new();
-    for (h, range) in [0..half, half..2 * half].into_iter().enumerate() {
-        let rows = curves.best(served.slot_room, h);
-        for (table, rows) in tables.iter().zip(&rows) {
-            let hits = hits(table, *rows)?;
-            for batch in range.clone() {
-                split[batch] += hits[batch] as u64;
-            }
-        }
-        chosen.push(rows);
-    }
-    notes.done();
-    let windows: Vec<Window> = (0..2 * half)
-        .step_by(WINDOW)
-        .map(|first| {
-            let batches = first..first + WINDOW;
-            let uses = |b: usize| tables.iter().map(|t| t.batch(b).len() as u64).sum::<u64>();
-            Window {
-                uses: batches.clone().map(uses).sum(),
-                store: served.hits[batches.clone()].iter().sum(),
-                split: split[batches].iter().sum(),
-            }
+    let (threads, costs) = (usize::from(args.threads), scene.row_costs()?);
+    let curves = Curves::simulate(&tables, &costs, &ranges, threads, || {})?;
+    notes.say("hot-table: the splits");
+    let pool = scene.hits(None, 2 * half)?;
+    let mut batches: Vec<Hits> = (0..2 * half)
+        .map(|b| Hits {
+            uses: scene.accesses.batch(b).len() as u64,
+            store: served.hits[b],
+            pool: pool[b],
+            ..Hits::default()
         })
         .collect();
-    print(args, &model, cache_bytes, &served, &windows, &chosen)
-}
-
-/// Bytes that a slot takes beside its row.
-fn beside_bytes() -> u64 {
-    let rows = 1 << 16;
-    let bytes = TableCache::bytes_for_rows(rows, 1, PolicyKind::Bilevel, 0);
-    bytes / rows as u64 - 4
+    let halves = [0..half, half..2 * half];
+    let named = [0, 1].map(|h| curves.best(served.row_room, h));
+    let shares = named.each_ref().map(|rows| {
+        let each = rows.iter().zip(&costs);
+        each.map(|(rows, cost)| *rows as u64 * cost).collect()
+    });
+    let splits = scene.splits(shares, &halves, args.tries())?;
+    for ((range, [_, hits]), rows) in halves.into_iter().zip(&splits).zip(&named) {
+        for batch in range.clone() {
+            batches[batch].split = hits[batch];
+        }
+        for (table, rows) in tables.iter().zip(rows) {
+            let hits = self::hits(table, *rows)?;
+            for batch in range.clone() {
+                batches[batch].ideal += hits[batch] as u64;
+            }
+        }
+    }
+    let chosen = splits.map(|[split, _]| split);
+    notes.done();
+    print(args, &model, cache_bytes, &served, &batches, &chosen)
 }
 
 /// A store with all rows, closed.
 fn fill(args: &HotTableArgs, model: &Model, path: &Path) -> Result<()> {
     let store = Store::create(path, CreateOptions::new(), args.options(256 << 20))?;
-    // A new table empties the caches: all are made before the first is filled.
     let made = model.descriptors.iter().map(|d| store.create_table(d));
     let ids = made.collect::<hps::Result<Vec<TableId>>>()?;
     for ((id, descriptor), keys) in ids.iter().zip(&model.descriptors).zip(&model.keys) {
@@ -211,7 +308,7 @@ fn serve(args: &HotTableArgs, model: &Model, path: &Path, cache_bytes: u64) -> R
     let ids = ids.collect::<hps::Result<Vec<TableId>>>()?;
     let stats = store.stats();
     let mut served = Served {
-        slot_room: cache_bytes
+        row_room: cache_bytes
             .saturating_sub(stats.buffer_bytes)
             .max(cache_bytes / 2),
         ..Served::default()
@@ -257,10 +354,39 @@ fn train(store: &Store, model: &Model, ids: &[TableId], keys: &[Vec<u64>]) -> hp
     Ok(())
 }
 
-/// Ratio of all hits in these windows.
-fn ratio_of(windows: &[Window]) -> f64 {
-    let sum = |f: fn(&Window) -> u64| windows.iter().map(f).sum::<u64>() as f64;
-    sum(|w| w.store) / sum(|w| w.split).max(1.0)
+/// Batches after the change until the mean over as many as a window is as good as the split's: for the first
+/// time, and to stay so.
+fn recovered(batches: &[Hits]) -> [Option<usize>; 2] {
+    let windows = batches.windows(WINDOW);
+    let good: Vec<bool> = windows.map(|w| Hits::sum(w).ratio() >= RECOVERED).collect();
+    let first = good.iter().position(|good| *good);
+    let bad = good
+        .iter()
+        .rposition(|good| !good)
+        .map_or(0, |last| last + 1);
+    [first, (bad < good.len()).then_some(bad)].map(|window| Some(window? + WINDOW))
+}
+
+/// What is told of one half.
+struct Half {
+    /// Hits of the store to those of the split, of the same caches without the store to it, and of the store
+    /// to those of the ideal.
+    store: f64,
+    pool: f64,
+    ideal: f64,
+}
+
+impl Half {
+    /// Of its later batches.
+    fn of(batches: &[Hits]) -> Half {
+        let late = Hits::sum(&batches[batches.len() / 2..]);
+        let to = |hits: u64, of: u64| hits as f64 / of.max(1) as f64;
+        Half {
+            store: late.ratio(),
+            pool: to(late.pool, late.split),
+            ideal: to(late.store, late.ideal),
+        }
+    }
 }
 
 fn print(
@@ -268,50 +394,64 @@ fn print(
     model: &Model,
     cache_bytes: u64,
     served: &Served,
-    windows: &[Window],
-    chosen: &[Vec<usize>],
+    batches: &[Hits],
+    chosen: &[Vec<u64>; 2],
 ) -> Result<()> {
     let mut out = std::io::stdout().lock();
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     writeln!(
         out,
-        "{TABLES} tables, {} keys, rows of {:.0} MiB; cache {:.1} MiB, of which {:.1} for slots; \
+        "{TABLES} tables, {} keys, rows of {:.0} MiB; cache {:.1} MiB, of which {:.1} for rows; \
          batches of {} samples",
         model.keys.iter().sum::<u64>(),
         mib(model.bytes()),
         mib(cache_bytes),
-        mib(served.slot_room),
+        mib(served.row_room),
         args.samples()?,
     )?;
     writeln!(
         out,
-        "\n{:>7} {:>9} {:>9} {:>7}",
-        "batches", "hit rate", "split", "ratio"
+        "\nhit rates\n{:>7} {:>9} {:>9} {:>9} {:>9} {:>13}",
+        "batches", "store", "replayed", "split", "ideal", "store / split"
     )?;
+    let (half, windows) = (batches.len() / 2, batches.chunks(WINDOW).map(Hits::sum));
+    let windows: Vec<Hits> = windows.collect();
     for (i, w) in windows.iter().enumerate() {
-        if i == windows.len() / 2 {
+        let to = (i + 1) * WINDOW;
+        if to == half + WINDOW {
             writeln!(out, "        another table is hot from here on")?;
         }
         let share = |hits: u64| hits as f64 / w.uses.max(1) as f64;
-        let (store, split) = (share(w.store), share(w.split));
-        let to = (i + 1) * WINDOW;
-        writeln!(out, "{to:>7} {store:>9.4} {split:>9.4} {:>7.4}", w.ratio())?;
+        let [store, pool] = [share(w.store), share(w.pool)];
+        let [split, ideal] = [share(w.split), share(w.ideal)];
+        let ratio = w.ratio();
+        writeln!(
+            out,
+            "{to:>7} {store:>9.4} {pool:>9.4} {split:>9.4} {ideal:>9.4} {ratio:>13.4}"
+        )?;
     }
-    let (first, second) = windows.split_at(windows.len() / 2);
-    let late = |half: &[Window]| ratio_of(&half[half.len() / 2..]);
-    let (before, after) = (late(first), late(second));
-    let recovered = second.iter().position(|w| w.ratio() >= RECOVERED);
-    let recovered = recovered.map(|i| (i + 1) * WINDOW);
-    let told = recovered.map_or(String::from("never"), |n| format!("within {n} batches"));
+    let (first, second) = batches.split_at(half);
+    let (before, after) = (Half::of(first), Half::of(second));
+    let back = recovered(second);
+    let [once, for_good] = back.map(|batches| match batches {
+        Some(n) => format!("within {n} batches"),
+        None => String::from("never"),
+    });
     writeln!(
         out,
-        "\nhit rate / that of the best fixed split, later half before the change: {before:.4}\n\
-         the same after it: {after:.4}\n\
-         at least {RECOVERED} again: {told}\n\
-         batches that failed with OverBudget: {} before, {} after, of {} each",
+        "\nhit rate / that of the best fixed split, later half before the change: {:.4}\n\
+         the same after it: {:.4}\n\
+         the mean of {WINDOW} batches is at least {RECOVERED} again: {for_good} for good, {once} at first\n\
+         batches that failed with OverBudget: {} before, {} after, of {half} each\n\
+         replayed / split: {:.4} before, {:.4} after; store / split of exact LFUs: {:.4}, {:.4}",
+        before.store,
+        after.store,
         served.failed[0],
         served.failed[1],
-        first.len() * WINDOW,
+        before.pool,
+        after.pool,
+        before.ideal,
+        after.ideal,
     )?;
     if args.json {
         let split: Vec<_> = model
@@ -321,17 +461,44 @@ fn print(
             .map(|(t, d)| {
                 json!({
                     "keys": model.keys[t], "row_bytes": d.row_bytes(),
-                    "rows": [chosen[0][t], chosen[1][t]],
+                    "bytes": [chosen[0][t], chosen[1][t]],
                 })
             })
             .collect();
-        let ratios: Vec<f64> = windows.iter().map(Window::ratio).collect();
+        let ratios: Vec<f64> = windows.iter().map(Hits::ratio).collect();
         let told = json!({
-            "ratio_before": before, "ratio_after": after, "recovered_batches": recovered,
+            "ratio_before": before.store, "ratio_after": after.store,
+            "recovered_batches": back[1], "recovered_first_batches": back[0],
+            "replayed": [before.pool, after.pool], "to_exact_lfu": [before.ideal, after.ideal],
             "failed": served.failed, "window_batches": WINDOW, "ratios": ratios,
-            "cache_bytes": cache_bytes, "slot_room_bytes": served.slot_room, "split": split,
+            "cache_bytes": cache_bytes, "row_room_bytes": served.row_room, "split": split,
         });
         writeln!(out, "{told}")?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_has_recovered_when_its_mean_stays_as_good_as_the_splits() {
+        let batches = |hits: &[u64]| -> Vec<Hits> {
+            let batch = |store: &u64| Hits {
+                uses: 200,
+                store: *store,
+                split: 100,
+                ..Hits::default()
+            };
+            hits.iter().map(batch).collect()
+        };
+        let good = batches(&[97; 12]);
+        assert_eq!(recovered(&good), [Some(5), Some(5)]);
+        // One batch of 90 takes the means that it is in down to 95.6.
+        let dip = batches(&[97, 97, 97, 97, 97, 97, 90, 97, 97, 97, 97, 97, 97]);
+        assert_eq!(recovered(&dip), [Some(5), Some(12)]);
+        let late = batches(&[0, 97, 97, 97, 97, 97, 97, 97, 90]);
+        assert_eq!(recovered(&late), [Some(6), None]);
+    }
 }

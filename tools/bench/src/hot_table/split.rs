@@ -38,7 +38,7 @@ pub struct Curves {
 /// None in fact: LFU serves every batch.
 pub fn hits(table: &Accesses, rows: usize) -> Result<Vec<usize>> {
     let room = Room::slots(table, rows);
-    let found = misses(table, &mut Lfu::new(table, &room), || {})?;
+    let found = misses(table, &mut Lfu::new(table, &room), table.batches(), || {})?;
     let batches = found.iter().enumerate();
     Ok(batches
         .map(|(b, missed)| table.batch(b).len() - missed)

@@ -95,7 +95,7 @@ pub struct CompareArgs {
     /// [default: a temporary one]
     #[arg(long, value_name = "PATH")]
     pub dir: Option<PathBuf>,
-    /// Cache of hps in MiB. [default: the memory less 20 bytes a row and a constant]
+    /// Cache of hps in MiB. [default: the memory less 13 bytes a row and a constant]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     pub hps_cache_mib: Option<u64>,
     /// Batches told ahead to an engine that can fetch them (hps); 0: none, as for the others. Above

@@ -1,6 +1,6 @@
 //! hps through its public interface, with its default options but for memory and threads.
 //!
-//! - Memory: the rows' cache gets what is left after 20 bytes of index a row and the constant that
+//! - Memory: the rows' cache gets what is left after 13 bytes of index a row and the constant that
 //!   the memory contract allows beside both (64 MiB, less where the budget is small).
 //! - Batches told ahead are fetched by tickets, in order.
 //! - A load pins rows and replaces them whole; a push gives gradients to the lease of the pull.
@@ -11,9 +11,7 @@ use anyhow::{Context, Result, ensure};
 use hps::{CreateOptions, Lease, PutRows, RuntimeOptions, Store, TableId, Ticket, Update};
 
 use super::{DIM, Engine, LEARNING_RATE, Place, Pulled, THREADS, descriptor};
-
-/// Bytes of index a row that the performance budget allows.
-const INDEX_BYTES: u64 = 20;
+use crate::fixture::index_bytes;
 
 /// An open store.
 pub struct Ours {
@@ -27,7 +25,7 @@ pub struct Ours {
 /// What the rows' cache gets of the memory.
 fn cache_bytes(place: &Place) -> u64 {
     let constant = (64 << 20).min(place.memory_bytes / 8);
-    let beside = place.rows * INDEX_BYTES + constant;
+    let beside = index_bytes(place.rows) + constant;
     let rest = place.memory_bytes.saturating_sub(beside).max(1 << 20);
     place.hps_cache_bytes.unwrap_or(rest)
 }

@@ -48,17 +48,18 @@ impl Competitor {
     }
 }
 
-/// Misses of each batch.
+/// Misses of each of the first batches.
 ///
 /// # Errors
 /// The policy can't serve a batch.
 pub fn misses(
     accesses: &Accesses,
     policy: &mut dyn Policy,
+    batches: usize,
     mut each: impl FnMut(),
 ) -> Result<Vec<usize>> {
-    let mut found = Vec::with_capacity(accesses.batches());
-    for index in 0..accesses.batches() {
+    let mut found = Vec::with_capacity(batches);
+    for index in 0..batches {
         found.push(policy.batch(accesses.batch(index))?);
         each();
     }
@@ -77,7 +78,9 @@ impl Race<'_> {
     fn run(&self, name: &'static str, policy: &mut dyn Policy) -> Result<[u64; 2]> {
         self.bar.set_message(name);
         self.bar.set_position(0);
-        let found = misses(self.accesses, policy, || self.bar.inc(1))?;
+        let found = misses(self.accesses, policy, self.accesses.batches(), || {
+            self.bar.inc(1)
+        })?;
         let sum = |from: usize| found[from..].iter().map(|n| *n as u64).sum();
         Ok([sum(self.accesses.load_batches()), sum(self.late)])
     }
@@ -111,7 +114,8 @@ pub fn replay(args: &ReplayArgs) -> Result<()> {
     };
     let config = config(args, &accesses)?;
     let mut ours = Ours::new(&config, &accesses)?;
-    let (slots, beside) = (ours.capacity(), ours.meta_bytes());
+    let one = accesses.row_bytes().len() == 1;
+    let (slots, beside) = (one.then(|| ours.capacity(0)), ours.meta_bytes());
     let mut report = Report {
         uses: [race.uses(accesses.load_batches()), race.uses(race.late)],
         skip,
@@ -143,9 +147,10 @@ fn config(args: &ReplayArgs, accesses: &Accesses) -> Result<OursConfig> {
         file_bytes: defaults.file_bytes,
         depth: usize::from(args.depth),
         policy: PolicyKind::Bilevel,
+        split: None,
     };
     config.bytes = match args.slots {
-        Some(slots) => config.bytes_for(usize::try_from(slots)?, accesses.row_bytes()[0]),
+        Some(slots) => config.bytes_for(usize::try_from(slots)?, accesses.row_bytes()[0])?,
         None => args.cache_mib.unwrap_or(0) << 20,
     };
     // As the store does: about one file a step, and a file is at most an eighth of the cache.
@@ -162,14 +167,15 @@ fn compete(
     equal: Equal,
 ) -> Result<Option<Outcome>> {
     let sizes = race.accesses.row_bytes();
-    if sizes.len() > 1 && (equal == Equal::Slots || !competitor.knows_sizes()) {
+    if sizes.len() > 1 && !competitor.knows_sizes() {
         return Ok(None);
     }
     let beside = competitor.beside(args.beside);
     let fits = report.bytes / (u64::from(sizes[0]) + beside);
-    let (room, rows) = match equal {
-        Equal::Slots => (Room::slots(race.accesses, report.slots), report.slots),
-        Equal::Bytes => (
+    let (room, rows) = match (equal, report.slots) {
+        (Equal::Slots, None) => return Ok(None),
+        (Equal::Slots, Some(slots)) => (Room::slots(race.accesses, slots), slots),
+        (Equal::Bytes, _) => (
             Room::bytes(race.accesses, beside, report.bytes),
             usize::try_from(fits)?,
         ),

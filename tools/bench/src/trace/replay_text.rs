@@ -34,8 +34,9 @@ pub(super) struct Report {
     pub uses: [u64; 2],
     /// Batches that the later ones leave out.
     pub skip: usize,
-    /// Ours: its slots, its bytes beside a row, all its bytes, its misses, the rows it wrote.
-    pub slots: usize,
+    /// Ours: its slots where all rows have one size, its bytes beside a row, all its bytes, its misses,
+    /// the rows it wrote.
+    pub slots: Option<usize>,
     pub beside: u64,
     pub bytes: u64,
     pub ours: [u64; 2],
@@ -94,15 +95,18 @@ impl Report {
 pub(super) fn print(args: &ReplayArgs, accesses: &Accesses, report: &Report) -> Result<()> {
     let mut out = std::io::stdout().lock();
     let load = accesses.load_batches();
+    let slots = report
+        .slots
+        .map_or(String::new(), |n| format!("{n} slots, "));
     writeln!(
         out,
         "{}: {} batches behind {load} of load, {} uses of {} rows\n\
-         ours: {} slots, {} bytes beside a row, {:.1} MiB in all; flushed {:.4} rows for each use\n",
+         ours: {}{} bytes beside a row, {:.1} MiB in all; flushed {:.4} rows for each use\n",
         args.title(),
         accesses.batches() - load,
         report.uses[0],
         accesses.distinct(),
-        report.slots,
+        slots,
         report.beside,
         report.bytes as f64 / f64::from(1 << 20),
         report.written as f64 / accesses.total() as f64,
@@ -127,12 +131,10 @@ pub(super) fn print(args: &ReplayArgs, accesses: &Accesses, report: &Report) -> 
         )?;
         let heads = format!("{:>11} {:>9} {:>10}", "misses", "share", "ours / it");
         writeln!(out, "{:<15} {:>10} {:>5} | {heads} | {heads}", "", "", "")?;
-        let one = accesses.row_bytes().len() == 1;
-        let rows = one.then_some(report.slots);
         writeln!(
             out,
             "{}",
-            report.line("ours", rows, report.beside, report.ours)
+            report.line("ours", report.slots, report.beside, report.ours)
         )?;
         for o in outcomes {
             let line = report.line(o.competitor.name(), o.rows, o.beside, o.misses);

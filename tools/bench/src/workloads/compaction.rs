@@ -17,7 +17,7 @@ use hps::{CreateOptions, Stats, Store};
 use crate::args::Settings;
 use crate::context::{Context, Delta, holdings, quiet};
 use crate::figures::{Latencies, Spread};
-use crate::fixture::fill;
+use crate::fixture::{fill, index_bytes};
 use crate::keys::Draw;
 use crate::pipeline::{Drawn, Step, Trainer};
 use crate::report::Outcome;
@@ -32,7 +32,7 @@ const COMPACTIONS_MIN: u64 = 3;
 /// What the store says.
 pub fn run(context: &mut Context, zipf: f64) -> Result<()> {
     let s = context.settings.clone();
-    let cache = s.cache_for(s.rows * 20)?;
+    let cache = s.cache_for(index_bytes(s.rows))?;
     context.notes.say("compaction: filling a store");
     let store = Store::create(
         &context.fixture.scratch(),

@@ -20,6 +20,7 @@ use hps::inspect::{Report, Scope, SnapshotPartReport, inspect};
 use crate::args::Args;
 use crate::context::{Context, holdings};
 use crate::figures::Spread;
+use crate::fixture::index_bytes;
 use crate::keys::{Distribution, Draw, Order};
 use crate::pipeline::{Drawn, Once, Trainer};
 use crate::report::Outcome;
@@ -72,7 +73,7 @@ fn churn(context: &mut Context, seconds: f64) -> Result<()> {
     let s = &context.settings;
     let store = Store::open(
         &context.fixture.rows(),
-        s.options(s.cache_for(s.rows * 20)?),
+        s.options(s.cache_for(index_bytes(s.rows))?),
     )?;
     let table = store.table(&s.descriptor.name)?;
     let mut draw = context.draw(s.zipf, 8000);
@@ -184,7 +185,7 @@ fn kill_a_trainer(store: &Path) -> Result<()> {
 /// What the store says.
 pub fn child(args: &Args, path: &Path) -> Result<()> {
     let s = args.settings();
-    let cache = s.cache_for(s.rows * 20)?;
+    let cache = s.cache_for(index_bytes(s.rows))?;
     let store = Store::open(path, s.options(cache))?;
     let table = store.table(&s.descriptor.name)?;
     let distribution = Distribution::from_theta(s.zipf);

@@ -69,7 +69,6 @@ pub fn run(context: &mut Context) -> Result<()> {
             s.options(cache),
         )?;
         let rows = s.rows / shape.tables;
-        // A new table empties the caches: all are made before the first is filled.
         let made = (0..shape.tables).map(|table| store.create_table(&descriptor(&s, table)));
         for id in made.collect::<hps::Result<Vec<TableId>>>()? {
             let own = Settings { rows, ..s.clone() };
@@ -133,7 +132,8 @@ impl Side {
             let keys = draws.iter_mut().map(|d| d.distinct(keys, Order::Mixed));
             keys.collect()
         };
-        let count = if s.tiny { 4 } else { POOL };
+        // A tiny cache holds the rows of three batches.
+        let count = if s.tiny { 12 } else { POOL };
         self.pool = (0..count).map(|_| batch()).collect();
     }
 

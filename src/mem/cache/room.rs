@@ -1,0 +1,267 @@
+//! How does a row of one size get the memory that rows of another had?
+//!
+//! - Rows leave, the coldest of all tables first, until a span's worth of one size is free; then the rows of
+//!   the emptiest span of that size move into the others, and its memory is anybody's.
+//! - Only places change: slots, and the leases that name them, stay. Pinned rows move like all others.
+//! - Where fewer rows fit than there are slots, rows with high numbers get lower ones, unless they are
+//!   pinned; the memory of their states goes back to the budget.
+
+use super::Cache;
+use crate::error::Result;
+use crate::mem::arena::{Class, META_ROW_BYTES};
+use crate::mem::policy::Policies;
+use crate::mem::queues::Pool;
+use crate::mem::row_state::{Flags, States};
+use crate::mem::words::Words;
+use crate::units::{Slot, to_usize};
+
+/// Room that the hash table gets beyond what it needs at once, one in this many.
+const AHEAD_SHARE: usize = 16;
+/// Slots beyond the rows that fit, before the last numbers are given back: one in this many.
+const SPARE_SHARE: usize = 16;
+/// Slots that are not worth it.
+const SPARE_MIN: usize = 256;
+/// Rows whose memory is freed at a time while a cache gets smaller.
+const SHRINK_ROWS: usize = 256;
+
+impl Cache {
+    /// Drops clean unpinned rows from the cold end until a table can have `want` more rows, or no such
+    /// row is left; returns how many it can have.
+    ///
+    /// # Cost
+    /// Each row looked at moves to where it belongs by now, and is not looked at again until it
+    /// has become cold once more. Where memory goes from one row size to another, a look at every state for
+    /// one or more spans.
+    pub fn reclaim(&mut self, table: usize, want: usize) -> usize {
+        self.keep_ceiling(table, want);
+        let class = self.rows.tables[table].class;
+        loop {
+            let spare = self.arena.spare_rows(class);
+            if spare >= want {
+                break;
+            }
+            if self.rearrange(class, want - spare) {
+                continue;
+            }
+            if self.evict(want - spare) == 0 {
+                break;
+            }
+        }
+        if self.is_beyond() {
+            self.shrink();
+        } else {
+            self.trim(false);
+        }
+        self.arena.spare_rows(class)
+    }
+
+    /// Memory of slot numbers, hash table and queues that more rows had once than fit now. The arena does not
+    /// count it, so that nobody waits for rows in vain that have high numbers and are pinned.
+    fn left_over(&self) -> u64 {
+        let own = self.rows.states.bytes() + self.words.bytes() + self.rows.pool.bytes();
+        let counted = self.shaped_for as u64 * META_ROW_BYTES + self.arena.charged();
+        (own as u64).saturating_sub(counted)
+    }
+
+    /// Whether with that more memory is taken than there is.
+    fn is_beyond(&self) -> bool {
+        self.arena.bytes_used() + self.left_over() > self.arena.bytes_max()
+    }
+
+    /// Frees memory of other row sizes for one; whether it did.
+    fn rearrange(&mut self, class: Class, want: usize) -> bool {
+        let before = self.arena.spare_rows(class);
+        if !self.arena.close_for(class) {
+            let spans = want.div_ceil(self.arena.rows_per_span(class)) as u64;
+            let mut needed = spans.saturating_mul(self.arena.cost(class));
+            for donor in self.arena.donors(class) {
+                while needed > 0 && self.arena.close_emptiest(donor) {
+                    needed = needed.saturating_sub(self.arena.cost(donor));
+                }
+            }
+        }
+        let used = self.arena.bytes_used();
+        self.move_out() && (self.arena.bytes_used() < used || self.arena.spare_rows(class) > before)
+    }
+
+    /// Moves the rows of closed spans into others; whether there were such rows, and all were moved.
+    fn move_out(&mut self) -> bool {
+        let closing = self.arena.closing_rows();
+        let mut left = closing;
+        let mut slot = 0;
+        while left > 0 && slot < self.rows.states.touched() {
+            let state = self.rows.states.get_mut(Slot::new(slot));
+            slot += 1;
+            if !state.used() || !self.arena.is_closing(state.place) {
+                continue;
+            }
+            let table = &self.rows.tables[state.table()];
+            let Some(place) = self.arena.take(table.class) else {
+                break;
+            };
+            self.arena.copy(state.place, place, table.row_f32s);
+            self.arena.free(table.class, state.place);
+            state.place = place;
+            left -= 1;
+        }
+        self.arena.reopen();
+        let moved = closing > 0 && left == 0;
+        if self.arena.rows_in_spans() != self.shaped_for {
+            self.reshape();
+        }
+        moved
+    }
+
+    /// Queues and hash table get room for the rows that fit into the spans there are.
+    pub(super) fn reshape(&mut self) {
+        let rows = self.arena.rows_in_spans();
+        self.shaped_for = rows;
+        self.rows.states.expect(rows);
+        let step = self.step_rows(rows);
+        self.policies.set_shape(&mut self.rows, rows, step);
+        let room = self.words.room();
+        if rows > room {
+            let most = self.rows_max();
+            let ahead = match self.has_one_size() && rows > most / 2 {
+                true => most,
+                false => ahead_of(rows),
+            };
+            self.words.set_room(ahead.min(most).max(rows));
+        }
+        self.charge();
+    }
+
+    fn has_one_size(&self) -> bool {
+        let mut sizes = self.rows.tables.windows(2);
+        sizes.all(|two| two[0].class == two[1].class)
+    }
+
+    /// What is kept beside rows takes more than the arena counts with each. The same however many rows there
+    /// are: what fits now fits when the cache is full, so that who is promised room gets it. Numbers of slots
+    /// that more rows had once are not counted; [`Cache::trim`] gives them back.
+    fn charge(&mut self) {
+        let most = self.rows_uncharged();
+        let steps =
+            std::iter::successors(Some(most), |rows| Some(rows / 2).filter(|rows| *rows > 0));
+        let beside = steps.map(|rows| self.bytes_beside(rows, most)).max();
+        let fixed = Policies::bytes_for(most) as u64 + Cache::fixed();
+        self.arena.charge(beside.unwrap_or(0) + fixed);
+    }
+
+    /// What is kept beside so many rows, less what the arena counts with each.
+    fn bytes_beside(&self, rows: usize, most: usize) -> u64 {
+        let words = Words::bytes_for(ahead_of(rows).min(most).max(rows));
+        let (numbers, queues) = self.policies.queued(rows, self.step_rows(rows));
+        let all = States::bytes_for(rows) + words + Pool::bytes_for(numbers, queues);
+        (all as u64).saturating_sub(rows as u64 * META_ROW_BYTES)
+    }
+
+    /// Gives numbers of slots back that more rows than fit had once.
+    fn trim(&mut self, at_once: bool) {
+        let rows = self.shaped_for;
+        let touched = self.rows.states.touched();
+        let spare = (rows / SPARE_SHARE).max(SPARE_MIN);
+        let is_due = touched > rows + spare && self.evicted >= self.trim_after;
+        if !is_due && !(at_once && (touched > rows || self.words.room() > rows + spare)) {
+            return;
+        }
+        self.trim_after = self.evicted + spare as u64;
+        self.policies.clear(&mut self.rows);
+        for queue in [&mut self.cold_clean, &mut self.cold_dirty] {
+            self.rows.pool.clear(queue, &mut self.rows.states);
+        }
+        self.rows.pool.let_go();
+        let mut lower = 0;
+        let mut end = rows;
+        for from in rows..touched {
+            let state = *self.rows.states.get(Slot::new(from));
+            if !state.used() {
+                continue;
+            }
+            const BUSY: Flags = Flags::LOADING
+                .with(Flags::FAILED)
+                .with(Flags::WRITING)
+                .with(Flags::FROZEN_COPY);
+            let held = self.numbers_held && state.flags.any(Flags::DIRTY);
+            if state.is_pinned() || state.flags.any(BUSY) || held {
+                end = from + 1;
+                continue;
+            }
+            // No more rows are there than fit, so a lower slot is free.
+            while self.rows.states.get(Slot::new(lower)).used() {
+                lower += 1;
+            }
+            let (old, new) = (Slot::new(from), Slot::new(lower));
+            self.words.remove(state.table(), state.hash(), old);
+            *self.rows.states.get_mut(new) = state;
+            *self.rows.states.get_mut(old) = Default::default();
+            self.words.insert(state.table(), state.hash(), new);
+        }
+        // No number is left of a slot that is gone.
+        self.list_copies();
+        self.rows.states.truncate(end, rows);
+        self.policies.queue_all(&mut self.rows);
+        if self.words.room() > rows + spare {
+            self.words.set_room(rows + SPARE_MIN.min(spare));
+        }
+        self.charge();
+    }
+
+    /// While the slots of dirty rows are gone through, none gets another number.
+    pub fn hold_numbers(&mut self, held: bool) {
+        self.numbers_held = held;
+    }
+
+    /// Drops rows of a table itself where it would have more than its ceiling.
+    fn keep_ceiling(&mut self, table: usize, want: usize) {
+        let of_table = &self.rows.tables[table];
+        let rows = of_table.counts.used.saturating_add(want) as u64;
+        if rows > of_table.ceiling_rows && of_table.counts.evictable > 0 {
+            let over = to_usize(rows - of_table.ceiling_rows);
+            // A look at every state serves some rows to come, too.
+            let share = of_table.counts.used / SPARE_SHARE;
+            self.evict_any(over.max(share), Some(table));
+        }
+    }
+
+    /// Gives the cache more memory or less. Rows leave with [`Cache::shrink`].
+    ///
+    /// # Errors
+    /// `InvalidArgument` where the system does not give the memory; nothing has changed.
+    pub fn set_bytes(&mut self, bytes: u64) -> Result<()> {
+        let before = self.arena.bytes_max();
+        self.arena.set_bytes_max(bytes)?;
+        if let Err(error) = self.reserve_memory() {
+            // Less than there was.
+            let _had = self.arena.set_bytes_max(before);
+            return Err(error);
+        }
+        self.reshape();
+        Ok(())
+    }
+
+    /// Drops clean unpinned rows until the cache has no more than its memory; whether it has.
+    pub fn shrink(&mut self) -> bool {
+        self.trim(true);
+        while self.is_beyond() {
+            let used = self.arena.bytes_used() + self.left_over();
+            let mut over = used.saturating_sub(self.arena.bytes_max());
+            for class in self.arena.classes() {
+                while over > 0 && self.arena.close_emptiest(class) {
+                    over = over.saturating_sub(self.arena.cost(class));
+                }
+            }
+            if self.move_out() {
+                self.trim(true);
+            } else if self.evict(SHRINK_ROWS) == 0 {
+                break;
+            }
+        }
+        !self.is_beyond()
+    }
+}
+
+/// Rows that the hash table gets room for when it needs it for so many.
+fn ahead_of(rows: usize) -> usize {
+    rows + rows / AHEAD_SHARE + SPARE_MIN.min(rows)
+}

@@ -1,0 +1,110 @@
+//! What does the cache keep of each table?
+
+use super::arena::Class;
+use super::row_state::Counts;
+use crate::options::PolicyKind;
+
+/// What a table of a [`crate::mem::Cache`] is made from.
+#[derive(Clone, Copy, Debug)]
+pub struct TableConfig {
+    /// f32-sized words of a row: 1 or more.
+    pub row_f32s: usize,
+    /// Which rows leave first.
+    pub policy: PolicyKind,
+    /// Rows of other tables leave first while its own take no more than this.
+    pub floor_bytes: u64,
+    /// Rows of its own leave first while they take more than this.
+    pub ceiling_bytes: u64,
+    /// Whether it was dropped: it gets no rows.
+    pub is_dropped: bool,
+}
+
+impl TableConfig {
+    /// A table without bounds, of the policy that is the default.
+    #[must_use]
+    pub fn of_rows(row_f32s: usize) -> TableConfig {
+        TableConfig {
+            row_f32s,
+            policy: PolicyKind::default(),
+            floor_bytes: 0,
+            ceiling_bytes: u64::MAX,
+            is_dropped: false,
+        }
+    }
+}
+
+/// A table of the cache.
+#[derive(Clone, Debug)]
+pub(crate) struct TableRows {
+    pub row_f32s: usize,
+    pub class: Class,
+    /// Bytes that a row takes, with what is kept beside it.
+    pub cost: u64,
+    /// What is added to the ranks of its rows.
+    pub bias: u16,
+    pub policy: PolicyKind,
+    pub counts: Counts,
+    /// Rows that left to make room.
+    pub evicted: u64,
+    pub is_dropped: bool,
+    /// So many rows leave behind those of other tables only.
+    floor_rows: u64,
+    /// With so many rows, one of its own leaves for another.
+    pub ceiling_rows: u64,
+}
+
+impl TableRows {
+    pub fn new(config: &TableConfig, class: Class, cost: u64, bias: u16) -> TableRows {
+        let mut table = TableRows {
+            row_f32s: config.row_f32s,
+            class,
+            cost,
+            bias,
+            policy: config.policy,
+            counts: Counts::default(),
+            evicted: 0,
+            is_dropped: config.is_dropped,
+            floor_rows: 0,
+            ceiling_rows: 0,
+        };
+        table.set_bounds(config);
+        table
+    }
+
+    pub fn set_bounds(&mut self, config: &TableConfig) {
+        self.policy = config.policy;
+        self.floor_rows = config.floor_bytes / self.cost;
+        self.ceiling_rows = (config.ceiling_bytes / self.cost).max(1);
+    }
+
+    /// Whether rows ever leave (the PinAll policy keeps all).
+    pub fn evicts(&self) -> bool {
+        self.policy != PolicyKind::PinAll
+    }
+
+    /// Whether rows of other tables leave first.
+    #[inline]
+    pub fn is_sheltered(&self) -> bool {
+        (self.counts.used as u64) <= self.floor_rows
+    }
+
+    /// Rows beyond its ceiling.
+    pub fn over_ceiling(&self) -> u64 {
+        (self.counts.used as u64).saturating_sub(self.ceiling_rows)
+    }
+
+    /// Whether some of them can be written: more are dirty than are pinned.
+    pub fn is_over_ceiling(&self) -> bool {
+        self.over_ceiling() > 0 && self.evicts() && self.counts.dirty > self.counts.pinned
+    }
+
+    /// Slots that nothing but the end of their use frees.
+    pub fn held(&self) -> usize {
+        let held = match self.evicts() {
+            true => self.counts.pinned,
+            // Without eviction a row that is resident keeps its slot, pinned or not.
+            false => self.counts.used - self.counts.frozen,
+        };
+        held + self.counts.frozen
+    }
+}
