@@ -33,6 +33,9 @@ use hps::io::sim::{CrashMode, SimDisk};
 use hps::*;
 use trial::{Tally, Trial, crash_everywhere, environment, in_parallel, verify_half_created};
 
+/// Weights of a narrow row.
+const NARROW_DIM: usize = 256;
+
 /// Runs workloads, cut off everywhere.
 fn workloads(
     seeds: std::ops::Range<u64>,

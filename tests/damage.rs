@@ -32,6 +32,9 @@ use hps::io::sim::SimDisk;
 use hps::*;
 use sample::sample;
 
+/// Weights of a narrow row: few, since each byte is flipped.
+const NARROW_DIM: usize = 64;
+
 fn open(disk: &SimDisk, run: &Run) -> Result<Store> {
     Store::open_on(Arc::new(disk.clone()), Path::new(ROOT), run.options.clone())
 }

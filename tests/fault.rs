@@ -38,6 +38,9 @@ use hps::io::sim::{CrashMode, Fault, SimDisk};
 use hps::*;
 use nix::errno::Errno;
 
+/// Weights of a narrow row.
+const NARROW_DIM: usize = 256;
+
 /// What a workload does, for choosing some that together do everything.
 fn coverage(seed: u64) -> BTreeSet<String> {
     let plan = mixed(seed);

@@ -32,6 +32,9 @@ use hps::*;
 use nix::errno::Errno;
 use sample::{Bits, grow, read_rows, sample};
 
+/// Weights of a narrow row.
+const NARROW_DIM: usize = 256;
+
 /// How a call fails, and whether all after it do.
 type Failing = (Fault, bool);
 

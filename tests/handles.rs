@@ -40,6 +40,9 @@ use hps::*;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use small::{options, set, sgd, values};
 
+/// Weights of a narrow row.
+const NARROW_DIM: usize = 256;
+
 const DIM: usize = 16;
 const ROOT: &str = "/store";
 

@@ -40,6 +40,9 @@ use looks::{
 use nix::errno::Errno;
 use sample::sample;
 
+/// Weights of a narrow row.
+const NARROW_DIM: usize = 256;
+
 /// Files and bytes of a checkpoint whose live entries were counted.
 fn counted(report: &Report) -> (u64, u64) {
     let files = report.files.iter().filter(|f| f.live.is_some());

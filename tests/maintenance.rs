@@ -33,6 +33,9 @@ use hps::io::sim::{CrashMode, SimDisk};
 use hps::io::{Io, LockKind};
 use hps::*;
 
+/// Weights of a narrow row.
+const NARROW_DIM: usize = 256;
+
 /// Three checkpoints of rows that were written again and again, with removed ones.
 fn worn(seed: u64) -> (SimDisk, Run) {
     let mut plan = plan(seed);

@@ -24,6 +24,9 @@ use hps::io::sim::SimDisk;
 use hps::repair::{RepairOptions, repair_on};
 use hps::*;
 
+/// Weights of a narrow row.
+const NARROW_DIM: usize = 256;
+
 fn rows(keys: std::ops::Range<u64>, value: f32) -> Op {
     Op::Rows(0, keys.map(key).collect(), value)
 }

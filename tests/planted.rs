@@ -32,6 +32,9 @@ use hps::{CreateOptions, Thresholds};
 use mistakes::{Call, Met, Mistake, Planted, late, unlinked, without};
 use trial::{Liar, Told, Trial, crash_everywhere, in_parallel};
 
+/// Weights of a narrow row.
+const NARROW_DIM: usize = 256;
+
 const RENAMED: Call = ("rename", "CURRENT.tmp");
 const STORE_RENAMED: Call = ("rename", "STORE.tmp");
 

@@ -25,6 +25,9 @@ use hps::*;
 use repairs::*;
 use sample::{rows, sample};
 
+/// Weights of a narrow row.
+const NARROW_DIM: usize = 256;
+
 #[test]
 fn a_whole_store_is_left_alone() {
     let (disk, _run) = sample(1);

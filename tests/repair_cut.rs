@@ -40,6 +40,9 @@ use mistakes::{Call, Met, Mistake, Planted, late, late_since, without};
 use repairs::{Rows, contents, files_of, of_sim, repaired_on, run_repair};
 use sample::sample;
 
+/// Weights of a narrow row.
+const NARROW_DIM: usize = 256;
+
 /// A store with a damaged record in its last parameter file, and all of it durable.
 fn damaged() -> SimDisk {
     let (disk, run) = sample(1);

@@ -35,6 +35,9 @@ use manifests::{committed, files, forge};
 use repairs::{check_repair, grown, of_sim, run_repair};
 use sample::{grow, sample};
 
+/// Weights of a narrow row.
+const NARROW_DIM: usize = 256;
+
 #[test]
 fn a_manifest_and_its_copy_complete_each_other() {
     let (disk, truth) = grown();

@@ -29,6 +29,9 @@ use hps::repair::{Fate, RepairOptions, RepairOutcome, Repaired};
 use hps::*;
 use repairs::{Rows, files_of, grown, of_sim, repair_telling, repaired_on, run_repair};
 
+/// Weights of a narrow row.
+const NARROW_DIM: usize = 256;
+
 const BESIDE: &str = "/store.repair";
 const ALL: u64 = 100;
 /// So many file numbers are reserved at once (docs/FORMAT.md).

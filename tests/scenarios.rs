@@ -28,6 +28,9 @@ use hps::io::Io;
 use hps::io::sim::{CrashMode, SimDisk};
 use hps::*;
 
+/// Weights of a narrow row.
+const NARROW_DIM: usize = 256;
+
 fn rows(keys: std::ops::Range<u64>, value: f32) -> Op {
     Op::Rows(0, keys.map(key).collect(), value)
 }

@@ -165,10 +165,7 @@ fn a_table_that_is_there_gets_other_options_beside_a_lease() {
     assert_eq!(store.stats().tables[0].policy, PolicyKind::Bilevel);
     drop(lease);
     let bad = TableOptions::new().hyper(HyperParameters::new().beta1(1.0));
-    let error = store
-        .create_table_with(&adam("t"), bad)
-        .unwrap_err()
-        .to_string();
+    let error = invalid(store.create_table_with(&adam("t"), bad).unwrap_err()).to_string();
     assert!(
         error.contains("beta1") && error.contains("\"t\""),
         "{error}"

@@ -56,6 +56,9 @@ use oracle::{Oracle, name_of};
 use sample::rows;
 use tiny::Tiny;
 
+/// Weights of a narrow row.
+const NARROW_DIM: usize = 256;
+
 /// What follows a cut.
 const FILLS: [&str; 3] = ["what was there", "zeros", "junk"];
 

@@ -86,6 +86,8 @@ pub(crate) struct Arena {
     bytes_max: u64,
     /// What the owner keeps beside the rows.
     charged: u64,
+    /// What it keeps beside them for a while.
+    passing: u64,
     /// What the spans cost.
     spans_bytes: u64,
     /// Rows that the spans have room for.
@@ -121,6 +123,7 @@ impl Arena {
             units: Units::default(),
             bytes_max,
             charged: 0,
+            passing: 0,
             spans_bytes: 0,
             spans_rows: 0,
             closing: 0,
@@ -139,7 +142,7 @@ impl Arena {
         1 << (self.unit_log + F32_BYTES_LOG)
     }
 
-    /// Changes the budget. A smaller one may be exceeded: [`Arena::is_over`] tells until enough rows
+    /// Changes the budget. A smaller one may be exceeded until enough rows
     /// were freed.
     ///
     /// # Errors
@@ -168,9 +171,11 @@ impl Arena {
         self.spans_bytes + self.charged
     }
 
-    /// Says what the owner keeps beside the rows.
-    pub fn charge(&mut self, bytes: u64) {
+    /// Says what the owner keeps beside the rows, and for a while: `passing` is left by the pages of free
+    /// units only, rows may have it.
+    pub fn charge(&mut self, bytes: u64, passing: u64) {
         self.charged = bytes;
+        self.passing = passing;
         self.trim();
     }
 
@@ -186,7 +191,7 @@ impl Arena {
     }
 
     /// Whether more is in use than the budget allows.
-    #[inline]
+    #[cfg(test)]
     pub fn is_over(&self) -> bool {
         self.bytes_used() > self.bytes_max
     }
@@ -204,8 +209,10 @@ impl Arena {
 
     /// Gives pages of free units back as far as the budget has no room for them.
     fn trim(&mut self) {
-        let room =
-            self.bytes_max.saturating_sub(self.bytes_used()) >> self.unit_log >> F32_BYTES_LOG;
+        let room = self
+            .bytes_max
+            .saturating_sub(self.bytes_used() + self.passing);
+        let room = room >> self.unit_log >> F32_BYTES_LOG;
         while self.units.touched_free() as u64 > room {
             let Some(unit) = self.units.last_touched_free() else {
                 return;

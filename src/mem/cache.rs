@@ -233,10 +233,8 @@ impl Cache {
     /// Memory of a flush step.
     fn step_bytes(&self) -> u64 {
         let step = self.flush_step();
-        let rows = self.counts.used.max(1) as u64;
-        let mean = self.bytes_of(|c| c.used) / rows;
-        step.bytes
-            .min((step.rows as u64).saturating_mul(mean.max(1)))
+        let of_rows = (step.rows as u64).saturating_mul(self.mean_cost());
+        step.bytes.min(of_rows)
     }
 
     /// Whether so little memory can be had at once that dirty rows should be flushed: less than a

@@ -203,6 +203,12 @@ impl Policies {
         }
     }
 
+    /// All queues.
+    pub fn queues_mut(&mut self) -> impl Iterator<Item = &mut Queue> {
+        let own = [&mut self.lru.queue, &mut self.fifo.queue];
+        self.bilevel.queues_mut().chain(own)
+    }
+
     /// Memory of the queues where so many rows fit.
     pub fn bytes_for(capacity: usize) -> usize {
         Bilevel::bytes_for(capacity)

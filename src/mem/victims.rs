@@ -302,7 +302,9 @@ impl Cache {
     /// With an `interval_max` that excludes rows (beside a checkpoint) it may find fewer than there
     /// are: it does not search the whole cache.
     pub fn take_victims(&mut self, want: FlushStep, interval_max: u32, victims: &mut Vec<Victim>) {
-        let (want, mut bytes) = (want.rows.min(self.counts.dirty), want.bytes);
+        // No more rows are named than a step has: queues have their bounds.
+        let (mut bytes, rows) = (want.bytes, to_usize(want.bytes / self.mean_cost()).max(1));
+        let want = want.rows.min(rows).min(self.counts.dirty);
         let start = victims.len();
         self.take_over_ceilings(want, &mut bytes, interval_max, victims);
         if victims.len() > start {

@@ -119,6 +119,8 @@ fn read(store: &Store) {
     let mut rows = vec![0.0; KEYS.len() * descriptor.dim];
     match store.pull(id, &KEYS, &mut rows) {
         Ok(lease) => {
+            // Held for a while: the table can't be dropped.
+            shuttle::thread::yield_now();
             drop(lease);
             // Each as it was before it was put, or after.
             let rows = rows.chunks(descriptor.dim);
@@ -179,7 +181,7 @@ pub fn play(scene: &Scene, seed: u64) {
             check(store, ticket.wait().unwrap().id, cut.as_ref());
         }
     });
-    while store.stats().pinned_rows > 0 {
+    while store.stats().pinned_rows > 0 || store.stats().leases > 0 {
         shuttle::thread::yield_now();
     }
     // All is quiet: nothing is in the way.

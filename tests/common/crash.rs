@@ -57,7 +57,7 @@ pub fn descriptor(table: usize) -> TableDescriptor {
     let (name, dim, optimizer, initialiser) = match table {
         0 => (
             "narrow",
-            256,
+            crate::NARROW_DIM,
             Optimizer::Adagrad,
             Initialiser::Constant { value: 0.5 },
         ),

@@ -195,7 +195,7 @@ impl Model {
             97..99 => {
                 let bytes = self.below(1 << 17) as u64;
                 if self.arena.bytes_used() + (1 << 17) < self.arena.bytes_max() {
-                    self.arena.charge(bytes);
+                    self.arena.charge(bytes, 0);
                 }
             }
             _ => self.resize(),
@@ -214,7 +214,7 @@ impl Model {
             self.free(at);
         }
         if self.arena.is_over() {
-            self.arena.charge(0);
+            self.arena.charge(0, 0);
         }
     }
 }

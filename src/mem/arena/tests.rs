@@ -171,7 +171,7 @@ fn the_budget_counts_what_is_charged() {
     let mut arena = Arena::new(1 << 20).unwrap();
     let class = arena.class(16);
     let all = arena.capacity(class);
-    arena.charge(1 << 19);
+    arena.charge(1 << 19, 0);
     assert_eq!(arena.bytes_used(), 1 << 19);
     let half = arena.capacity(class);
     assert!((all * 48 / 100..=all / 2).contains(&half));
@@ -181,7 +181,7 @@ fn the_budget_counts_what_is_charged() {
         let asked = arena.cost_of([(class, rows)].into_iter());
         assert_eq!(asked, (1 << 19) + spans * cost);
     }
-    arena.charge((1 << 20) + 1);
+    arena.charge((1 << 20) + 1, 0);
     assert!(arena.is_over());
 }
 
@@ -294,13 +294,13 @@ fn free_units_keep_their_pages_while_the_budget_has_room() {
         arena.free(class, *place);
     }
     assert_eq!(arena.rows_touched_bytes(), touched);
-    arena.charge((32 << 20) - (640 << 10));
+    arena.charge((32 << 20) - (640 << 10), 0);
     assert_eq!(arena.rows_touched_bytes(), 640 << 10);
     assert!(arena.take(class).is_some());
     // What is kept beside the row needs room as well.
     assert_eq!(arena.rows_touched_bytes(), (9 * 64) << 10);
     arena.check();
-    arena.charge(0);
+    arena.charge(0, 0);
     let places: Vec<Place> = std::iter::from_fn(|| arena.take(class)).collect();
     let words = places.iter().map(|place| arena.row(*place, row_f32s)[0]);
     let kept = words.filter(|word| *word == 1.0).count();
@@ -316,8 +316,8 @@ fn great_runs_stay_and_touched_units_go_first() {
         assert_eq!(arena.split(*place).0 as usize, i);
     }
     arena.free(class, places[3]);
-    arena.charge(1 << 20);
-    arena.charge(0);
+    arena.charge(1 << 20, 0);
+    arena.charge(0, 0);
     arena.free(class, places[7]);
     for i in [7, 3, 11] {
         let place = arena.take(class).unwrap();
@@ -342,7 +342,7 @@ fn the_window_that_is_cheapest_to_empty_is_emptied() {
         arena.take(wide).unwrap();
     }
     // The budget has room for one span and no more.
-    arena.charge(arena.bytes_max() - arena.bytes_used() - arena.cost(wide));
+    arena.charge(arena.bytes_max() - arena.bytes_used() - arena.cost(wide), 0);
     assert!(arena.close_for(wide));
     assert_eq!(arena.closing_rows(), 1);
     assert!(arena.is_closing(places[82]));

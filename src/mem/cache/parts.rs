@@ -26,9 +26,8 @@ impl Cache {
             + parts.states
             + parts.hash_table
             + parts.order
-            + parts.frequencies
-            + (self.copies.capacity() * size_of::<Slot>()) as u64
             + Cache::fixed()
+            + self.bytes_of_lists()
     }
 
     /// Adds what there is of a table.
@@ -83,6 +82,19 @@ impl Cache {
         self.arena.cost_of(classes.into_iter())
     }
 
+    /// Memory that a row takes in the mean, with what is kept beside it.
+    pub(in crate::mem) fn mean_cost(&self) -> u64 {
+        let rows = self.counts.used.max(1) as u64;
+        (self.bytes_of(|counts| counts.used) / rows).max(1)
+    }
+
+    /// Whether there are tables whose rows leave.
+    #[must_use]
+    pub fn some_evict(&self) -> bool {
+        let mut tables = self.rows.tables.iter();
+        tables.any(|table| table.evicts() && !table.is_dropped)
+    }
+
     /// Memory that a row of a table takes, with what is kept beside it.
     #[must_use]
     pub fn row_cost(&self, table: usize) -> u64 {
@@ -99,6 +111,11 @@ impl Cache {
     #[must_use]
     pub fn capacity(&self, table: usize) -> usize {
         self.arena.capacity(self.rows.tables[table].class)
+    }
+
+    /// Memory of the lists of queues and of copies.
+    pub(super) fn bytes_of_lists(&self) -> u64 {
+        (self.policies.bytes() + self.copies.capacity() * size_of::<Slot>()) as u64
     }
 
     /// Memory that does not depend on the rows.

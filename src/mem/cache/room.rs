@@ -10,7 +10,7 @@ use super::Cache;
 use crate::error::Result;
 use crate::mem::arena::{Class, META_ROW_BYTES};
 use crate::mem::policy::Policies;
-use crate::mem::queues::Pool;
+use crate::mem::queues::{Pool, Queue};
 use crate::mem::row_state::{Flags, States};
 use crate::mem::words::Words;
 use crate::units::{Slot, to_usize};
@@ -47,20 +47,19 @@ impl Cache {
                 break;
             }
         }
-        if self.is_beyond() {
-            self.shrink();
-        } else {
-            self.trim(false);
-        }
+        self.trim(false);
+        self.give_way(false);
         self.arena.spare_rows(class)
     }
 
-    /// Memory of slot numbers, hash table and queues that more rows had once than fit now. The arena does not
-    /// count it, so that nobody waits for rows in vain that have high numbers and are pinned.
-    fn left_over(&self) -> u64 {
+    /// Memory of slot numbers, hash table and queues that more rows had once than fit now. Rows are promised
+    /// room as if it were not there, so that nobody waits in vain for pinned rows with high numbers; but
+    /// while there is some, rows that may leave give way to it.
+    pub(in crate::mem) fn left_over(&self) -> u64 {
         let own = self.rows.states.bytes() + self.words.bytes() + self.rows.pool.bytes();
         let counted = self.shaped_for as u64 * META_ROW_BYTES + self.arena.charged();
-        (own as u64).saturating_sub(counted)
+        let own = own as u64 + Cache::fixed() + self.bytes_of_lists();
+        own.saturating_sub(counted)
     }
 
     /// Whether with that more memory is taken than there is.
@@ -145,7 +144,10 @@ impl Cache {
             std::iter::successors(Some(most), |rows| Some(rows / 2).filter(|rows| *rows > 0));
         let beside = steps.map(|rows| self.bytes_beside(rows, most)).max();
         let fixed = Policies::bytes_for(most) as u64 + Cache::fixed();
-        self.arena.charge(beside.unwrap_or(0) + fixed);
+        let charged = beside.unwrap_or(0) + fixed;
+        self.arena.charge(charged, 0);
+        let passing = self.left_over();
+        self.arena.charge(charged, passing);
     }
 
     /// What is kept beside so many rows, less what the arena counts with each.
@@ -166,45 +168,75 @@ impl Cache {
             return;
         }
         self.trim_after = self.evicted + spare as u64;
-        self.policies.clear(&mut self.rows);
-        for queue in [&mut self.cold_clean, &mut self.cold_dirty] {
-            self.rows.pool.clear(queue, &mut self.rows.states);
-        }
+        let standing = self.take_out_of_queues();
         self.rows.pool.let_go();
+        let (numbers, end) = self.renumber(rows, touched);
+        // No number is left of a slot that is gone.
+        self.list_copies();
+        self.rows.states.truncate(end, rows);
+        self.put_into_queues(&standing, |slot| {
+            let moved = slot.index().checked_sub(rows);
+            moved.map_or(slot, |at| numbers[at])
+        });
+        if self.words.room() > rows + spare {
+            self.words.set_room(rows + SPARE_MIN.min(spare));
+        }
+        self.charge();
+    }
+
+    /// Gives rows from a number on lower numbers, except for those in use. The number that each has now, and
+    /// one more than the highest that is left.
+    fn renumber(&mut self, rows: usize, touched: usize) -> (Vec<Slot>, usize) {
+        const BUSY: Flags = Flags::LOADING
+            .with(Flags::FAILED)
+            .with(Flags::WRITING)
+            .with(Flags::FROZEN_COPY);
+        let mut numbers: Vec<Slot> = (rows..touched).map(Slot::new).collect();
         let mut lower = 0;
-        let mut end = rows;
-        for from in rows..touched {
-            let state = *self.rows.states.get(Slot::new(from));
+        let mut end = rows.min(touched);
+        for number in &mut numbers {
+            let old = *number;
+            let state = *self.rows.states.get(old);
             if !state.used() {
                 continue;
             }
-            const BUSY: Flags = Flags::LOADING
-                .with(Flags::FAILED)
-                .with(Flags::WRITING)
-                .with(Flags::FROZEN_COPY);
             let held = self.numbers_held && state.flags.any(Flags::DIRTY);
             if state.is_pinned() || state.flags.any(BUSY) || held {
-                end = from + 1;
+                end = old.index() + 1;
                 continue;
             }
             // No more rows are there than fit, so a lower slot is free.
             while self.rows.states.get(Slot::new(lower)).used() {
                 lower += 1;
             }
-            let (old, new) = (Slot::new(from), Slot::new(lower));
+            let new = Slot::new(lower);
             self.words.remove(state.table(), state.hash(), old);
             *self.rows.states.get_mut(new) = state;
             *self.rows.states.get_mut(old) = Default::default();
             self.words.insert(state.table(), state.hash(), new);
+            *number = new;
         }
-        // No number is left of a slot that is gone.
-        self.list_copies();
-        self.rows.states.truncate(end, rows);
-        self.policies.queue_all(&mut self.rows);
-        if self.words.room() > rows + spare {
-            self.words.set_room(rows + SPARE_MIN.min(spare));
+        (numbers, end)
+    }
+
+    /// Takes all rows out of all queues: by queue, in their order.
+    fn take_out_of_queues(&mut self) -> Vec<Vec<Slot>> {
+        let rows = &mut self.rows;
+        let own = [&mut self.cold_clean, &mut self.cold_dirty];
+        let queues = own.into_iter().chain(self.policies.queues_mut());
+        let standing = |queue: &mut Queue| std::iter::from_fn(|| rows.pop(queue)).collect();
+        queues.map(standing).collect()
+    }
+
+    /// Puts them back, as far as there is room.
+    fn put_into_queues(&mut self, standing: &[Vec<Slot>], number: impl Fn(Slot) -> Slot) {
+        let own = [&mut self.cold_clean, &mut self.cold_dirty];
+        let queues = own.into_iter().chain(self.policies.queues_mut());
+        for (queue, slots) in queues.zip(standing) {
+            for slot in slots {
+                self.rows.push(queue, number(*slot));
+            }
         }
-        self.charge();
     }
 
     /// While the slots of dirty rows are gone through, none gets another number.
@@ -243,6 +275,12 @@ impl Cache {
     /// Drops clean unpinned rows until the cache has no more than its memory; whether it has.
     pub fn shrink(&mut self) -> bool {
         self.trim(true);
+        self.give_way(true);
+        !self.is_beyond()
+    }
+
+    /// Drops clean unpinned rows while more memory is taken than there is.
+    fn give_way(&mut self, at_once: bool) {
         while self.is_beyond() {
             let used = self.arena.bytes_used() + self.left_over();
             let mut over = used.saturating_sub(self.arena.bytes_max());
@@ -252,12 +290,11 @@ impl Cache {
                 }
             }
             if self.move_out() {
-                self.trim(true);
+                self.trim(at_once);
             } else if self.evict(SHRINK_ROWS) == 0 {
-                break;
+                return;
             }
         }
-        !self.is_beyond()
     }
 }
 

@@ -249,6 +249,10 @@ impl Bilevel {
         self.limit = self.ranks.len() - 1;
     }
 
+    pub fn queues_mut(&mut self) -> impl Iterator<Item = &mut Queue> {
+        std::iter::once(&mut self.lru).chain(&mut self.ranks)
+    }
+
     pub fn halvings(&self) -> u64 {
         self.halvings
     }

@@ -1,6 +1,7 @@
 //! Memory goes from rows of one size to those of another, and slots and contents stay.
 
 use super::*;
+use crate::mem::row_state::RowState;
 
 const SMALL: usize = 4;
 const LARGE: usize = 512;
@@ -99,9 +100,13 @@ fn rows_of_one_size_give_their_memory_to_rows_of_another() {
                 "a pinned row keeps its slot"
             );
         }
+        // No more than the states of slots up to the highest that is pinned.
+        let states = (cache.rows.states.touched() * size_of::<RowState>()) as u64;
+        assert!(cache.bytes() <= (1 << 20) + states, "round {round}");
         assert_eq!(cache.unpin(&slots), slots.len());
+        assert!(cache.shrink());
         cache.check();
-        assert!(cache.bytes() <= 1 << 20);
+        assert!(cache.bytes() <= 1 << 20, "round {round}");
     }
 }
 

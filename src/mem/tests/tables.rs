@@ -180,7 +180,7 @@ impl World {
                 continue;
             }
             let value = self.truth((table, *key));
-            assert!(is_row(&row, value), "table {table}, key {key}: {row:?}");
+            assert!(is_row(row, value), "table {table}, key {key}: {row:?}");
             repeats |= lease.rows.insert(*key, *slot).is_some();
         }
         for key in lease.rows.keys() {
@@ -240,7 +240,7 @@ impl World {
         let value = self.truth((table, key));
         let row = self.cache.row(slot);
         assert!(
-            is_row(&row, value),
+            is_row(row, value),
             "table {table}, key {key}: {value}, {row:?}"
         );
     }

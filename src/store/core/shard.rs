@@ -21,6 +21,8 @@ const AHEAD_ROWS: usize = 8;
 
 /// Keys whose classes are halved at a time: some ten microseconds.
 const HALVED_KEYS: usize = 1 << 14;
+/// Rows that never leave let those of other tables have this share of the cache, one in so many.
+const KEPT_SHARE: u64 = 8;
 
 /// What was done with the rows of a table; counted once a batch, or once a file. Nothing is decided by
 /// these numbers: they are no points where a schedule of a test may change.
@@ -359,7 +361,8 @@ impl Shard {
     }
 
     /// Memory that is needed for the slots that are busy, and so many more of some tables; without copies
-    /// where `frozen` is false.
+    /// where `frozen` is false. Rows that never leave may take all but a share of it where those of other
+    /// tables leave: those would find no room any more.
     #[must_use]
     pub fn needed_bytes(&self, more: &[(usize, usize)], frozen: bool) -> u64 {
         let mut rows: Vec<usize> = (0..self.tables.len())
@@ -375,7 +378,19 @@ impl Shard {
         for (table, count) in more {
             rows[*table] += count;
         }
-        self.cache.cost_of(&rows)
+        let needed = self.cache.cost_of(&rows);
+        let stays = |table: usize| !self.cache.evicts(table);
+        let more_stay = more
+            .iter()
+            .any(|(table, count)| *count > 0 && stays(*table));
+        if !more_stay || !self.cache.some_evict() {
+            return needed;
+        }
+        for (table, count) in rows.iter_mut().enumerate() {
+            *count *= usize::from(stays(table));
+        }
+        let kept = self.cache.cost_of(&rows);
+        needed.max(kept + kept / (KEPT_SHARE - 1))
     }
 
     /// Whether the cache has so much memory.
