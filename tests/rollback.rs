@@ -91,7 +91,8 @@ fn a_table_that_comes_back_and_has_no_room_in_the_cache_is_refused_before_anythi
     };
     assert_eq!(name, "cache_bytes");
     assert!(
-        why.contains("one row of 8192 f32s needs") && why.ends_with("(table \"wide\")"),
+        why.contains("one row of each of 2 sizes, up to 8192 f32s, needs")
+            && why.ends_with("(table \"wide\")"),
         "{why}"
     );
     // What is refused is what an open refuses.

@@ -209,7 +209,7 @@ fn what_does_not_fit_together_is_refused_together_and_leaves_no_pin() {
     }
     drop(asked(&[(narrow, &lower)]).unwrap());
     // Each half fits; together they don't, whatever was promised to the first.
-    let half = too_many.len() / 8;
+    let half = too_many.len() / 9;
     let lease = asked(&[(wide, &too_many[..half])]).unwrap();
     let second = [(narrow, &few[..]), (wide, &too_many[half..2 * half])];
     let error = asked(&second).unwrap_err();
