@@ -163,6 +163,12 @@ fn a_table_that_is_there_gets_other_options_beside_a_lease() {
     let same = TableOptions::new();
     assert_eq!(store.create_table_with(&adam("t"), same).unwrap(), table);
     assert_eq!(store.stats().tables[0].policy, PolicyKind::Bilevel);
+    // Its rows may be in the way of what was promised to others.
+    let pinned = TableOptions::new().policy(PolicyKind::PinAll);
+    let error = invalid(store.create_table_with(&adam("t"), pinned).unwrap_err());
+    let held = matches!(error, ArgumentError::LeasesOutstanding { count: 2, .. });
+    assert!(held, "{error}");
+    assert_eq!(store.stats().tables[0].policy, PolicyKind::Bilevel);
     drop(lease);
     let bad = TableOptions::new().hyper(HyperParameters::new().beta1(1.0));
     let error = invalid(store.create_table_with(&adam("t"), bad).unwrap_err()).to_string();

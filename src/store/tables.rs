@@ -58,6 +58,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::create_table`]; `InvalidArgument` naming the option that is out of range;
+    /// `LeasesOutstanding` where the policy is to be `PinAll` from now on and rows of any table are held;
     /// `ReadOnly` where a reader would have to change them.
     ///
     /// ```

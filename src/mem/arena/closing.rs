@@ -33,6 +33,11 @@ impl Arena {
         self.closing
     }
 
+    /// Whether a window is reserved.
+    pub fn has_reserved(&self) -> bool {
+        !self.reserved.is_empty()
+    }
+
     /// First units of the spans that a class has, closing ones excepted.
     fn open_spans(&self, class: Class) -> impl Iterator<Item = usize> {
         let spans = self.spans.iter().enumerate();

@@ -86,6 +86,9 @@ impl Cache {
     /// Moves the rows of closed spans into others; whether there were such rows, and all were moved.
     fn move_out(&mut self) -> bool {
         let closing = self.arena.closing_rows();
+        if closing == 0 && !self.arena.has_reserved() {
+            return false;
+        }
         let mut left = closing;
         let mut slot = 0;
         while left > 0 && slot < self.rows.states.touched() {

@@ -7,7 +7,7 @@ use super::super::core::{Core, ShardCell, Table, point};
 use super::super::workers::Workers;
 use super::{make_table, validate_table};
 use crate::error::{ArgumentError, Result};
-use crate::options::{TABLES_MAX, TableDescriptor, TableOptions};
+use crate::options::{PolicyKind, TABLES_MAX, TableDescriptor, TableOptions};
 use crate::units::TableId;
 
 /// What is done so that a store has some tables.
@@ -100,6 +100,16 @@ impl Parts {
         let (plan, found) = planned()?;
         if plan.changes_nothing() {
             return Ok(found);
+        }
+        let pins = |(table, own): &(Arc<Table>, TableOptions)| {
+            let asked = own.policy.unwrap_or(self.core.options.policy);
+            asked == PolicyKind::PinAll && table.tuning().policy != asked
+        };
+        let count = self.in_use();
+        if count > 0 && plan.tuned.iter().any(pins) {
+            // Batches were promised the room of rows that would stay from now on.
+            let what = "a table can't be given the policy PinAll";
+            return Err(ArgumentError::LeasesOutstanding { what, count }.into());
         }
         self.workers
             .fit(&self.core.ssd, &self.core.options, &plan.tables)?;
