@@ -92,11 +92,7 @@ fn play(scene: &Scene, seed: u64) {
     }
     let expected = all_changes(&logs);
     assert_eq!(pulled(scene, &store), expected);
-    // A prefetch whose ticket was dropped ends by itself.
-    // A lease that is dropped is out for a while after its rows are unpinned.
-    while store.stats().pinned_rows > 0 || store.stats().leases > 0 {
-        shuttle::thread::yield_now();
-    }
+    at_rest(&store);
     let stats = store.stats();
     assert_eq!(stats.leases, 0, "{stats:?}");
     WORK.with_borrow_mut(|work| work.add(&stats));
@@ -169,14 +165,8 @@ fn play_tickets(scene: &Scene, seed: u64) {
         }
     });
     store.create_table(&narrow("late")).unwrap();
-    // A prefetch whose ticket was dropped while it was served ends by itself, and then nothing is pinned.
-    let stats = loop {
-        let stats = store.stats();
-        if (stats.pinned_rows, stats.leases) == (0, 0) {
-            break stats;
-        }
-        shuttle::thread::yield_now();
-    };
+    let stats = at_rest(&store);
+    assert_eq!((stats.pinned_rows, stats.leases), (0, 0), "{stats:?}");
     WORK.with_borrow_mut(|work| work.add(&stats));
     let checkpointed = rng.one_in(2);
     if checkpointed {
@@ -222,10 +212,7 @@ fn play_several(scene: &Scene, seed: u64) {
     for cut in &cuts {
         check_cut(cut, &logs);
     }
-    // A lease that is dropped is out for a while after its rows are unpinned.
-    while store.stats().pinned_rows > 0 || store.stats().leases > 0 {
-        shuttle::thread::yield_now();
-    }
+    at_rest(&store);
     let id = store.checkpoint(100, &[]).unwrap().id;
     let both = several::rows_of_both(&store, id);
     let expected = all_changes(&logs);
@@ -274,10 +261,7 @@ fn play_puts(scene: &Scene, seed: u64) {
     for (rows, before, after) in &cuts {
         putting::check_cut(rows, &books, (before, after));
     }
-    // A lease that is dropped is out for a while after its rows are unpinned.
-    while store.stats().pinned_rows > 0 || store.stats().leases > 0 {
-        shuttle::thread::yield_now();
-    }
+    at_rest(&store);
     let rows = rows_of(&store, store.checkpoint(100, &[]).unwrap().id);
     putting::check_cut(&rows, &books, (&ended(), &ended()));
     let stats = store.stats();

@@ -12,7 +12,7 @@ mod room;
 pub use config::{CacheConfig, FlushStep, check_rows_fit};
 
 use super::arena::Arena;
-use super::policy::{Policies, Policy, Rows, bias_of, class_of, frequency_of};
+use super::policy::{Policies, Rows, bias_of, class_of, frequency_of};
 use super::queues::{Pool, Queue};
 use super::row_state::{Counts, Flags, Left, RowState, States};
 use super::table::{TableConfig, TableRows};

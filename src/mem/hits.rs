@@ -7,7 +7,6 @@
 
 use super::arena::Place;
 use super::cache::Cache;
-use super::policy::Policy;
 use super::row_state::Flags;
 use super::words::Lookups;
 use crate::units::{Slot, narrow};

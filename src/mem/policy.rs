@@ -127,7 +127,7 @@ impl Rows {
 }
 
 /// An order in which rows leave.
-pub(crate) trait Policy {
+trait Policy {
     /// Rows were used so often.
     fn touched(&mut self, _rows: &mut Rows, _touches: usize) {}
     /// A row came into memory, whose frequency is set.
@@ -254,26 +254,30 @@ impl Policies {
     }
 }
 
-impl Policy for Policies {
-    fn touched(&mut self, rows: &mut Rows, touches: usize) {
+impl Policies {
+    /// Rows were used so often.
+    pub fn touched(&mut self, rows: &mut Rows, touches: usize) {
         if self.uses[0] {
             self.bilevel.touched(rows, touches);
         }
     }
 
-    fn admitted(&mut self, rows: &mut Rows, slot: Slot) {
+    /// As [`Policy::admitted`], of the policy of the row's table.
+    pub fn admitted(&mut self, rows: &mut Rows, slot: Slot) {
         if let Some(policy) = self.of(rows, slot) {
             policy.admitted(rows, slot);
         }
     }
 
-    fn returned(&mut self, rows: &mut Rows, slot: Slot) {
+    /// As [`Policy::returned`], of the policy of the row's table.
+    pub fn returned(&mut self, rows: &mut Rows, slot: Slot) {
         if let Some(policy) = self.of(rows, slot) {
             policy.returned(rows, slot);
         }
     }
 
-    fn coldest(&mut self, rows: &mut Rows, want: usize, named: &mut Vec<Slot>) {
+    /// As [`Policy::coldest`]: of several policies the one names rows whose next has the lowest rank.
+    pub fn coldest(&mut self, rows: &mut Rows, want: usize, named: &mut Vec<Slot>) {
         let uses = self.uses;
         if uses == [true, false, false] {
             return self.bilevel.coldest(rows, want, named);
@@ -292,13 +296,6 @@ impl Policy for Policies {
                 return;
             }
         }
-    }
-
-    fn next_rank(&mut self, rows: &mut Rows) -> Option<usize> {
-        let all: [&mut dyn Policy; 3] = [&mut self.bilevel, &mut self.lru, &mut self.fifo];
-        all.into_iter()
-            .filter_map(|policy| policy.next_rank(rows))
-            .min()
     }
 }
 

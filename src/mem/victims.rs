@@ -10,7 +10,7 @@
 //!   (`begin_write`), inside the budget; copies are written like rows.
 
 use super::cache::{AHEAD_STATES, Cache, FlushStep, NAMED_ROWS};
-use super::policy::{Policy, RANKS, Rows};
+use super::policy::{RANKS, Rows};
 use super::row_state::{Flags, Left, RowState, States};
 use super::table::TableRows;
 use crate::units::{Slot, narrow, to_usize};

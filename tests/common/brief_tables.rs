@@ -181,9 +181,7 @@ pub fn play(scene: &Scene, seed: u64) {
             check(store, ticket.wait().unwrap().id, cut.as_ref());
         }
     });
-    while store.stats().pinned_rows > 0 || store.stats().leases > 0 {
-        shuttle::thread::yield_now();
-    }
+    trainers::at_rest(&store);
     // All is quiet: nothing is in the way.
     if let Some(brief) = &brief {
         store.drop_table(brief.id).unwrap();

@@ -134,6 +134,18 @@ pub fn batch(scene: &Scene, rng: &mut Rng, trainer: usize) -> Vec<u64> {
     keys
 }
 
+/// The figures once nothing is pinned and no lease is out: a prefetch whose ticket was dropped ends by
+/// itself, and a lease that is dropped is out for a while after its rows are unpinned.
+pub fn at_rest(store: &Store) -> Stats {
+    loop {
+        let stats = store.stats();
+        if (stats.pinned_rows, stats.leases) == (0, 0) {
+            return stats;
+        }
+        shuttle::thread::yield_now();
+    }
+}
+
 /// Pulls, and again where there was no room: prefetches under way, also those whose tickets were
 /// dropped, may have the places of a shard. Four batches of three rows are more than its ten.
 fn pull(store: &Store, table: TableId, keys: &[u64], rows: &mut [f32]) -> Result<Lease> {

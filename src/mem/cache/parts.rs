@@ -21,13 +21,14 @@ impl Cache {
     /// Memory in use.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        let parts = self.parts();
-        parts.rows
-            + parts.states
-            + parts.hash_table
-            + parts.order
-            + Cache::fixed()
-            + self.bytes_of_lists()
+        self.arena.rows_touched_bytes() + self.bytes_but_rows()
+    }
+
+    /// Memory in use for all but the rows themselves.
+    pub(super) fn bytes_but_rows(&self) -> u64 {
+        let lists = self.policies.bytes() + self.copies.capacity() * size_of::<Slot>();
+        let own = self.rows.states.bytes() + self.words.bytes() + self.rows.pool.bytes();
+        (own + lists) as u64 + Cache::fixed()
     }
 
     /// Adds what there is of a table.
@@ -111,11 +112,6 @@ impl Cache {
     #[must_use]
     pub fn capacity(&self, table: usize) -> usize {
         self.arena.capacity(self.rows.tables[table].class)
-    }
-
-    /// Memory of the lists of queues and of copies.
-    pub(super) fn bytes_of_lists(&self) -> u64 {
-        (self.policies.bytes() + self.copies.capacity() * size_of::<Slot>()) as u64
     }
 
     /// Memory that does not depend on the rows.

@@ -55,16 +55,15 @@ impl Cache {
     /// Memory of slot numbers, hash table and queues that more rows had once than fit now. Rows are promised
     /// room as if it were not there, so that nobody waits in vain for pinned rows with high numbers; but
     /// while there is some, rows that may leave give way to it.
-    pub(in crate::mem) fn left_over(&self) -> u64 {
-        let own = self.rows.states.bytes() + self.words.bytes() + self.rows.pool.bytes();
-        let counted = self.shaped_for as u64 * META_ROW_BYTES + self.arena.charged();
-        let own = own as u64 + Cache::fixed() + self.bytes_of_lists();
-        own.saturating_sub(counted)
+    fn left_over(&self, charged: u64) -> u64 {
+        let counted = self.shaped_for as u64 * META_ROW_BYTES + charged;
+        self.bytes_but_rows().saturating_sub(counted)
     }
 
-    /// Whether with that more memory is taken than there is.
-    fn is_beyond(&self) -> bool {
-        self.arena.bytes_used() + self.left_over() > self.arena.bytes_max()
+    /// How much more memory is taken with that than there is.
+    fn bytes_over(&self) -> u64 {
+        let left_over = self.left_over(self.arena.charged());
+        (self.arena.bytes_used() + left_over).saturating_sub(self.arena.bytes_max())
     }
 
     /// Frees memory of other row sizes for one; whether it did.
@@ -148,9 +147,7 @@ impl Cache {
         let beside = steps.map(|rows| self.bytes_beside(rows, most)).max();
         let fixed = Policies::bytes_for(most) as u64 + Cache::fixed();
         let charged = beside.unwrap_or(0) + fixed;
-        self.arena.charge(charged, 0);
-        let passing = self.left_over();
-        self.arena.charge(charged, passing);
+        self.arena.charge(charged, self.left_over(charged));
     }
 
     /// What is kept beside so many rows, less what the arena counts with each.
@@ -279,14 +276,12 @@ impl Cache {
     pub fn shrink(&mut self) -> bool {
         self.trim(true);
         self.give_way(true);
-        !self.is_beyond()
+        self.bytes_over() == 0
     }
 
     /// Drops clean unpinned rows while more memory is taken than there is.
     fn give_way(&mut self, at_once: bool) {
-        while self.is_beyond() {
-            let used = self.arena.bytes_used() + self.left_over();
-            let mut over = used.saturating_sub(self.arena.bytes_max());
+        while let mut over @ 1.. = self.bytes_over() {
             for class in self.arena.classes() {
                 while over > 0 && self.arena.close_emptiest(class) {
                     over = over.saturating_sub(self.arena.cost(class));

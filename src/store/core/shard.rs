@@ -256,7 +256,7 @@ impl ShardTable {
     }
 
     /// Halves the classes of some keys, if the cache has halved its frequencies since.
-    fn halve_some(&mut self, halvings: u64, keys: usize) {
+    fn halve_some(&mut self, halvings: u64) {
         if self.halvings >= halvings {
             return;
         }
@@ -268,7 +268,10 @@ impl ShardTable {
         let again = |all: [u8; 16]| all.map(|class| once[usize::from(class)]);
         // No class outlives eight.
         let several = (0..self.at_once.min(8)).fold(none, |all, _| again(all));
-        match self.index.replace_classes(self.halving, keys, &several) {
+        match self
+            .index
+            .replace_classes(self.halving, HALVED_KEYS, &several)
+        {
             Some(next) => self.halving = next,
             None => (self.halving, self.halvings) = (0, self.halvings + self.at_once),
         }
@@ -311,7 +314,7 @@ impl Shard {
         self.remember_left();
         // Some of the keys each time.
         let halvings = self.cache.halvings();
-        self.tables[table].halve_some(halvings, HALVED_KEYS);
+        self.tables[table].halve_some(halvings);
         room
     }
 
