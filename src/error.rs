@@ -124,6 +124,39 @@ pub enum Error {
         /// Milliseconds waited.
         waited_ms: u64,
     },
+    /// A GPU, or its driver, did not do what it was asked.
+    Device {
+        /// Which one, as far as it is known: "cuda:0".
+        device: String,
+        /// What was being done, as a verb: "open", "launch insert".
+        operation: String,
+        /// What the driver said, or what is missing, and the way out.
+        why: String,
+    },
+    /// The memory of a device, or pinned memory of the host, does not suffice. Nothing was taken.
+    DeviceMemory {
+        /// Which device.
+        device: String,
+        /// What it was for.
+        what: &'static str,
+        /// Bytes asked for.
+        asked_bytes: u64,
+        /// Bytes free on the device; of pinned memory, unknown.
+        free_bytes: Option<u64>,
+    },
+    /// A call on a device was refused, and so are all later ones of its stream: they changed nothing.
+    RefusedCall {
+        /// The number of the call, counted from 1 by stream.
+        call: u64,
+        /// Why.
+        why: &'static str,
+        /// The key, or the row number, that it was refused for.
+        key: u64,
+        /// Where it stood in the call.
+        position: u32,
+        /// Positions of the call that were refused.
+        positions: u64,
+    },
     /// The store, or what it gave, belongs to the process that this one was forked from. Nothing
     /// was done, and nothing needs to be: dropping them here does nothing.
     Forked,
@@ -219,6 +252,34 @@ impl fmt::Display for Error {
             Error::Deadline { waited_ms } => write!(
                 f,
                 "the prefetch is not resident yet (waited {waited_ms} ms)"
+            ),
+            Error::Device {
+                device,
+                operation,
+                why,
+            } => write!(f, "{device}: {operation}: {why}"),
+            Error::DeviceMemory {
+                device,
+                what,
+                asked_bytes,
+                free_bytes,
+            } => {
+                write!(f, "{device}: {asked_bytes} bytes for {what} are not to be had")?;
+                match free_bytes {
+                    Some(free) => write!(f, ", {free} are free; ask for fewer rows"),
+                    None => f.write_str("; ask for less, or raise the limit of locked memory"),
+                }
+            }
+            Error::RefusedCall {
+                call,
+                why,
+                key,
+                position,
+                positions,
+            } => write!(
+                f,
+                "call {call} on the device was refused: {why} {key} at position {position} \
+                 ({positions} positions in all); it and all later calls changed nothing"
             ),
             Error::Forked => f.write_str(
                 "the store belongs to the process that this one was forked from; open it here \

@@ -39,6 +39,7 @@ mod fork;
 pub mod format;
 #[cfg(not(feature = "sim"))]
 mod format;
+pub mod hbm;
 mod in_use;
 pub mod inspect;
 #[cfg(feature = "sim")]

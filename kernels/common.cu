@@ -1,0 +1,215 @@
+// What all kernels share: types, the status record, the arguments. No includes: NVRTC has none, and
+// the emulator brings its own.
+//
+// Every kernel takes one argument structure by value. The host twin of this page is
+// src/hbm/args.rs: both sides assert the sizes.
+
+typedef unsigned char u8;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+#ifndef HPS_EMU
+#define HPS_SHARED(T, name, n) __shared__ T name[n]
+#define EMU_KERNEL(name)
+#endif
+
+// A word that other threads of this launch may be changing.
+template <class T>
+__device__ __forceinline__ T load_now(const T* p) {
+#ifdef HPS_EMU
+  return __atomic_load_n(p, __ATOMIC_RELAXED);
+#else
+  return *(volatile const T*)p;
+#endif
+}
+
+#define HPS_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
+
+// No row: what an index holds where there is no key.
+#define NO_ROW 0xffffffffu
+// No key. The key of this value lives in a cell of its own behind the last sector.
+#define NO_KEY 0xffffffffffffffffull
+#define THREADS 256
+#define WARPS (THREADS / 32)
+// Items of a block in a pass of the sort, and digits of a pass.
+#define SORT_ITEMS 4096
+#define DIGITS 256
+// A key that a call names as often as this is summed by thread blocks of its own.
+#define LONG_RUN 256
+#define FULL_WARP 0xffffffffu
+
+// Why a call was refused.
+#define REFUSED_KEY 1u
+#define REFUSED_GRADIENT 2u
+#define REFUSED_ROW 3u
+
+// Stays on the device until the host asks. `call` is the first refused call; while it is not 0 no
+// later call changes anything.
+struct Status {
+  u64 call;
+  u64 key;
+  u32 reason;
+  u32 position;
+  u64 refused;  // positions of that call that were refused
+  u64 skipped;  // positions left out since the table was made: gradients that are not finite
+  u64 packed;   // rows of the last pack
+  u64 spare[2];
+};
+static_assert(sizeof(Status) == 64, "the host reads it");
+
+// One index: `sectors` of two entries {key, row}, and the cell of NO_KEY behind them.
+struct Entry {
+  u64 key;
+  u32 row;
+  u32 spare;
+};
+static_assert(sizeof(Entry) == 16, "two fill a sector of 32 bytes");
+
+struct IndexArgs {
+  Status* status;
+  u64 call;
+  Entry* entries;
+  u64 sectors;
+  const u64* keys;
+  const u32* rows;
+  u64* counts;  // inserted, failed
+  u64* failed;  // keys, [failed_max]
+  u64 failed_max;
+  u32* found;      // rows_of: row by position
+  u32* positions;  // rows_of: the positions themselves
+  u32* long_count; // rows_of: set to 0
+  u32 n;
+  u32 rows_max;
+};
+static_assert(sizeof(IndexArgs) == 104, "as in args.rs");
+
+struct RowsArgs {
+  Status* status;
+  u64 call;
+  const Entry* entries;
+  u64 sectors;
+  const u64* keys;      // get
+  const u32* rows;      // place, pack
+  const u64* count;     // pack: how many of `rows` there are, on the device; else null
+  float* arena;         // [rows_max, stride]
+  float* packed;        // [n, width]
+  u8* dirty;            // [rows_max]
+  u32 n;
+  u32 rows_max;
+  u32 stride;
+  u32 width;
+};
+static_assert(sizeof(RowsArgs) == 96, "as in args.rs");
+
+struct SortArgs {
+  const Status* status;
+  u64 call;
+  const void* keys_in;   // u32, or u64 where keys are split among devices
+  void* keys_out;
+  const u32* positions_in;  // null: 0, 1, 2, ...
+  u32* positions_out;
+  u32* counts;  // [DIGITS, blocks]
+  u32* totals;  // [DIGITS]
+  const u8* dirty;
+  u64* ends;    // split: end of each part, [parts]; pack: rows packed
+  u32 n;
+  u32 blocks;
+  u32 shift;
+  u32 parts;
+};
+static_assert(sizeof(SortArgs) == 96, "as in args.rs");
+
+struct UpdateArgs {
+  Status* status;
+  u64 call;
+  const u32* rows;       // sorted, [n]
+  const u32* positions;  // [n]
+  const float* gradients;  // [n, dim]
+  float* arena;
+  u8* dirty;
+  u32* flags;            // by sorted place: 1 where the gradient is not finite
+  u32* long_count;
+  u32* long_starts;      // [n / LONG_RUN]
+  float* long_sums;      // [n / LONG_RUN, dim]
+  u32* long_extra;       // [n / LONG_RUN, 4]: positions that count, shows, clicks
+  const u32* shows;      // [n] or null
+  const u32* clicks;
+  u32 n;
+  u32 dim;
+  u32 stride;
+  u32 metadata_at;       // word of the row where the metadata columns begin
+  u32 columns;           // bits: show 1, click 2, count 4, last step 8
+  u32 step;
+  u32 skip;              // leave positions out whose gradient is not finite
+  float lr;
+  float momentum;
+  float epsilon;
+  float beta1;
+  float beta2;
+  float ftrl_beta;
+  float lambda1;
+  float lambda2;
+  u32 looks;             // each lane sees all that it needs to say itself whether a gradient is finite
+};
+static_assert(sizeof(UpdateArgs) == 176, "as in args.rs");
+
+struct MergeArgs {
+  const u32* positions;  // [n]
+  const float* from;     // [n, width]
+  float* to;             // [n, width]
+  u32 n;
+  u32 width;
+};
+static_assert(sizeof(MergeArgs) == 32, "as in args.rs");
+
+// The bijection that orders keys (units.rs).
+__device__ __forceinline__ u64 mix64(u64 x) {
+  x ^= x >> 32;
+  x *= 0xd6e8feb86659fd93ull;
+  x ^= x >> 32;
+  x *= 0xd6e8feb86659fd93ull;
+  return x ^ (x >> 32);
+}
+
+// Where a key's probing begins. Another mix than mix64, whose high bits name the owner of a key.
+__device__ __forceinline__ u64 slot_hash(u64 x) {
+  x ^= x >> 33;
+  x *= 0xff51afd7ed558ccdull;
+  x ^= x >> 33;
+  x *= 0xc4ceb9fe1a85ec53ull;
+  return x ^ (x >> 33);
+}
+
+// Whether an earlier call was refused: then this one does nothing. A refusal by a kernel of this very
+// call counts too where `own` is set: what changes rows comes after what looks keys up.
+__device__ __forceinline__ bool is_refused(const Status* status, u64 call, bool own) {
+  u64 first = load_now(&status->call);
+  return first != 0 && (first < call || (own && first == call));
+}
+
+// Refuses this call. The first thread that does says which key it was.
+__device__ __forceinline__ void refuse(Status* status, u64 call, u32 reason, u64 key, u32 position) {
+  if (atomicCAS(&status->call, (u64)0, call) == 0) {
+    status->key = key;
+    status->reason = reason;
+    status->position = position;
+  }
+  atomicAdd(&status->refused, (u64)1);
+}
+
+__device__ __forceinline__ bool is_finite(float x) {
+  return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u;
+}
+
+__device__ __forceinline__ bool is_finite(float4 x) {
+  return is_finite(x.x) && is_finite(x.y) && is_finite(x.z) && is_finite(x.w);
+}
+
+// Arithmetic that is rounded after every operation and never fused, whatever the compiler's options.
+__device__ __forceinline__ float add(float a, float b) { return __fadd_rn(a, b); }
+__device__ __forceinline__ float sub(float a, float b) { return __fsub_rn(a, b); }
+__device__ __forceinline__ float mul(float a, float b) { return __fmul_rn(a, b); }
+__device__ __forceinline__ float quot(float a, float b) { return __fdiv_rn(a, b); }
+__device__ __forceinline__ float root(float a) { return __fsqrt_rn(a); }
+
+__device__ __forceinline__ u32 clamp_to_u32(u64 x) { return x > 0xffffffffull ? 0xffffffffu : (u32)x; }

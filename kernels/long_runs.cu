@@ -1,0 +1,138 @@
+// What comes before update: are gradients finite, and the sums of keys that are named very often.
+//
+// Shapes and host twin: as update.cu. Geometry: a warp a gradient, or a thread block for each long run
+// and 8 of its columns. Memory order: shared memory between barriers; sums rise with the position.
+
+// check_gradients: refuses the call if a gradient is not finite. Over the caller's order.
+HPS_KERNEL(THREADS) check_gradients(UpdateArgs a) {
+  if (is_refused(a.status, a.call, true)) return;
+  u64 warps = (u64)gridDim.x * (blockDim.x / 32);
+  for (u64 i = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32; i < a.n; i += warps) {
+    const float* g = a.gradients + i * a.dim;
+    bool bad = false;
+    for (u32 c = threadIdx.x & 31; c < a.dim; c += 32) bad |= !is_finite(__ldcs(g + c));
+    if (__any_sync(FULL_WARP, bad) && (threadIdx.x & 31) == 0)
+      refuse(a.status, a.call, REFUSED_GRADIENT, 0, (u32)i);
+  }
+}
+EMU_KERNEL(check_gradients);
+
+// flag_gradients: flags[p] = whether the gradient of sorted place p is not finite.
+HPS_KERNEL(THREADS) flag_gradients(UpdateArgs a) {
+  if (is_refused(a.status, a.call, true)) return;
+  u64 warps = (u64)gridDim.x * (blockDim.x / 32);
+  for (u64 p = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32; p < a.n; p += warps) {
+    const float* g = a.gradients + (u64)a.positions[p] * a.dim;
+    bool bad = false;
+    for (u32 c = threadIdx.x & 31; c < a.dim; c += 32) bad |= !is_finite(g[c]);
+    bad = __any_sync(FULL_WARP, bad);
+    if ((threadIdx.x & 31) == 0) a.flags[p] = bad;
+  }
+}
+EMU_KERNEL(flag_gradients);
+
+// find_long: lists where runs of LONG_RUN places and more begin. The order of the list is no matter:
+// each run is a row of its own.
+HPS_KERNEL(THREADS) find_long(UpdateArgs a) {
+  if (is_refused(a.status, a.call, true)) return;
+  u64 stride = (u64)gridDim.x * blockDim.x;
+  for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i + LONG_RUN <= a.n; i += stride) {
+    u32 row = a.rows[i];
+    if (i > 0 && a.rows[i - 1] == row) continue;
+    if (a.rows[i + LONG_RUN - 1] != row) continue;
+    u32 run = atomicAdd(a.long_count, 1u);
+    a.long_starts[run] = (u32)i;
+    for (u32 k = 0; k < 4; ++k) a.long_extra[4 * run + k] = 0;
+  }
+}
+EMU_KERNEL(find_long);
+
+// flag_long: flag_gradients, for the places of long runs only.
+HPS_KERNEL(THREADS) flag_long(UpdateArgs a) {
+  if (is_refused(a.status, a.call, true)) return;
+  u32 longs = load_now(a.long_count);
+  u32 warps = gridDim.x * (blockDim.x / 32);
+  u32 warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32;
+  for (u32 run = 0; run < longs; ++run) {
+    u32 begin = a.long_starts[run], row = a.rows[begin];
+    for (u64 p = (u64)begin + warp; p < a.n && a.rows[p] == row; p += warps) {
+      const float* g = a.gradients + (u64)a.positions[p] * a.dim;
+      bool bad = false;
+      for (u32 c = threadIdx.x & 31; c < a.dim; c += 32) bad |= !is_finite(g[c]);
+      bad = __any_sync(FULL_WARP, bad);
+      if ((threadIdx.x & 31) == 0) a.flags[p] = bad;
+    }
+  }
+}
+EMU_KERNEL(flag_long);
+
+#define STAGED 512
+#define COLUMNS 8
+
+// long_sums: warp 0 adds what the other warps have staged, while they stage what comes next.
+HPS_KERNEL(THREADS) long_sums(UpdateArgs a) {
+  if (is_refused(a.status, a.call, true)) return;
+  HPS_SHARED(float, staged, 2 * STAGED * COLUMNS);
+  HPS_SHARED(u32, extents, 2);  // end of the run; positions that count
+  HPS_SHARED(u64, metadata, 2);
+  u32 parts = (a.dim + COLUMNS - 1) / COLUMNS;
+  u64 work = (u64)load_now(a.long_count) * parts;
+  for (u64 item = blockIdx.x; item < work; item += gridDim.x) {
+    u32 run = (u32)(item / parts), column = (u32)(item % parts) * COLUMNS;
+    u32 begin = a.long_starts[run], row = a.rows[begin];
+    if (threadIdx.x == 0) {
+      u32 low = begin, high = a.n;  // the last place of the run lies in [low, high)
+      while (high - low > 1) {
+        u32 middle = low + (high - low) / 2;
+        if (a.rows[middle] == row) low = middle; else high = middle;
+      }
+      extents[0] = high;
+      extents[1] = 0;
+      metadata[0] = metadata[1] = 0;
+    }
+    __syncthreads();
+    u32 end = extents[0], tiles = (end - begin + STAGED - 1) / STAGED;
+    float sum = -0.0f;
+    for (u32 t = 0; t <= tiles; ++t) {
+      if (threadIdx.x >= 32 && t < tiles) {
+        float* to = staged + (t & 1) * (STAGED * COLUMNS);
+        for (u32 k = threadIdx.x - 32; k < STAGED * COLUMNS; k += THREADS - 32) {
+          u32 place = begin + t * STAGED + k / COLUMNS, c = column + k % COLUMNS;
+          bool out = place >= end || c >= a.dim || (a.skip && a.flags[place]);
+          to[k] = out ? -0.0f : a.gradients[(u64)a.positions[place] * a.dim + c];
+        }
+      } else if (threadIdx.x < COLUMNS && t > 0) {
+        const float* from = staged + ((t - 1) & 1) * (STAGED * COLUMNS) + threadIdx.x;
+#pragma unroll 16
+        for (u32 k = 0; k < STAGED; ++k) sum = add(sum, from[k * COLUMNS]);
+      }
+      __syncthreads();
+    }
+    if (threadIdx.x < COLUMNS && column + threadIdx.x < a.dim)
+      a.long_sums[(u64)run * a.dim + column + threadIdx.x] = sum;
+    if (column == 0) {
+      u32 counted = 0;
+      u64 shows = 0, clicks = 0;
+      for (u32 p = begin + threadIdx.x; p < end; p += THREADS) {
+        if (a.skip && a.flags[p]) continue;
+        ++counted;
+        if (a.shows) shows += a.shows[a.positions[p]];
+        if (a.clicks) clicks += a.clicks[a.positions[p]];
+      }
+      atomicAdd(&extents[1], counted);
+      if (shows) atomicAdd(&metadata[0], shows);
+      if (clicks) atomicAdd(&metadata[1], clicks);
+      __syncthreads();
+      if (threadIdx.x == 0) {
+        u32* extra = a.long_extra + 4 * (u64)run;
+        extra[0] = extents[1];
+        extra[1] = clamp_to_u32(metadata[0]);
+        extra[2] = clamp_to_u32(metadata[1]);
+        if (end - begin > extents[1])
+          atomicAdd(&a.status->skipped, (u64)(end - begin - extents[1]));
+      }
+    }
+    __syncthreads();
+  }
+}
+EMU_KERNEL(long_sums);

@@ -1,0 +1,794 @@
+//! One host code for all devices: memory, launches, order. What the kernels compute is in `kernels/`.
+//!
+//! Invariants:
+//! - All memory of the table is taken when it is opened; a call takes none.
+//! - Scratch memory has one user at a time: a call on the other stream is ordered behind the last one.
+//! - Grids are bounded by the device, loops stride; no size has to fit a launch.
+
+use super::args::{
+    IndexArgs, LONG_COLUMNS, LONG_RUN, RowsArgs, SORT_ITEMS, SortArgs, Status, THREADS, UpdateArgs,
+};
+use super::clocks::Clocks;
+use super::index::bytes_of;
+use super::launcher::{Address, DeviceInfo, GraphId, Launcher, Mark, Memory, Stream};
+use super::shape::{Shape, check, check_apart, check_parts, option, refusal};
+use super::{
+    Buffer, Gradients, HbmStats, HbmTable, Index, Inserted, Kind, Values, ValuesMut, kernels,
+};
+use crate::error::{Error, Result};
+use crate::options::{NonFinite, Optimizer};
+use crate::units::narrow;
+
+/// Blocks of a launch at most, by multiprocessor.
+const BLOCKS_EACH: usize = 16;
+
+/// The caller's memory.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    address: Address,
+    memory: Memory,
+}
+
+/// Areas of scratch memory, in the order of `Shape::scratch`.
+#[derive(Clone, Copy, Debug, Default)]
+struct Scratch {
+    keys: [Address; 2],
+    positions: [Address; 2],
+    flags: Address,
+    counts: Address,
+    totals: Address,
+    long_starts: Address,
+    long_sums: Address,
+    long_extra: Address,
+    /// Status records by stream, then one counter.
+    small: Address,
+}
+
+/// Names of the kernels that copy rows of one width.
+#[derive(Clone, Copy, Debug)]
+struct RowKernels {
+    get: &'static str,
+    pack: &'static str,
+    place: &'static str,
+}
+
+/// Rows in the memory of a device.
+#[derive(Debug)]
+pub struct DevTable<L: Launcher> {
+    launcher: L,
+    shape: Shape,
+    blocks_max: usize,
+    arena: Address,
+    dirty: Address,
+    entries: [Address; 2],
+    /// Behind each index: how many were inserted, how many failed.
+    counts: [Address; 2],
+    scratch: Scratch,
+    /// The stream that used the scratch memory last.
+    scratch_of: Stream,
+    staging: Address,
+    buffers: Vec<Held>,
+    buffer_bytes: u64,
+    clocks: Clocks,
+    calls: [u64; 2],
+    of_weights: RowKernels,
+    of_rows: RowKernels,
+    update: &'static str,
+    /// A lane sees all of a gradient that it needs to say whether it is finite.
+    looks: bool,
+}
+
+impl<L: Launcher> DevTable<L> {
+    /// A table with empty indexes; its rows are unspecified.
+    ///
+    /// # Errors
+    /// `DeviceMemory`, naming all that is needed, before anything is taken; `Device`.
+    pub fn new(mut launcher: L, shape: Shape) -> Result<DevTable<L>> {
+        let footprint = shape.footprint();
+        let info = launcher.info()?;
+        if footprint.total() > info.free_bytes {
+            return Err(Error::DeviceMemory {
+                device: info.name,
+                what: "rows and indexes",
+                asked_bytes: footprint.total(),
+                free_bytes: Some(info.free_bytes),
+            });
+        }
+        let rows = shape.options.rows_max;
+        let mut device = |bytes: usize| launcher.allocate(Memory::Device, bytes);
+        let arena = device(rows * shape.stride * 4)?;
+        let dirty = device(rows)?;
+        let index_bytes = bytes_of(shape.sectors);
+        let entries = [device(index_bytes)?, device(index_bytes)?];
+        let areas = shape.scratch().map(&mut device);
+        let mut addresses = [Address::NONE; 11];
+        for (address, area) in addresses.iter_mut().zip(areas) {
+            *address = area?;
+        }
+        let [k0, k1, p0, p1, flags, counts, totals, starts, sums, extra, small] = addresses;
+        let scratch = Scratch {
+            keys: [k0, k1],
+            positions: [p0, p1],
+            flags,
+            counts,
+            totals,
+            long_starts: starts,
+            long_sums: sums,
+            long_extra: extra,
+            small,
+        };
+        let staging = device(shape.options.staging_bytes)?;
+        let counts_at = small.plus(2 * Status::BYTES as u64);
+        let (update, looks) = update_kernel(shape.descriptor.optimizer, shape.dim)?;
+        let mut table = DevTable {
+            blocks_max: info.multiprocessors.max(1) as usize * BLOCKS_EACH,
+            arena,
+            dirty,
+            entries,
+            counts: [counts_at, counts_at.plus(16)],
+            scratch,
+            scratch_of: Stream::Train,
+            staging,
+            buffers: Vec::new(),
+            buffer_bytes: 0,
+            clocks: Clocks::default(),
+            calls: [0; 2],
+            of_weights: RowKernels::of(shape.dim)?,
+            of_rows: RowKernels::of(shape.row_f32s)?,
+            update,
+            looks,
+            launcher,
+            shape,
+        };
+        table.empty()?;
+        Ok(table)
+    }
+
+    fn empty(&mut self) -> Result<()> {
+        let stream = Stream::Train;
+        self.launcher
+            .fill(stream, self.scratch.small, 0, self.shape.scratch()[10])?;
+        self.launcher
+            .fill(stream, self.dirty, 0, self.shape.options.rows_max)?;
+        for index in [Index::First, Index::Second] {
+            self.clear(stream, index)?;
+        }
+        self.wait(stream)
+    }
+
+    fn address(&self, buffer: Buffer) -> Address {
+        self.held(buffer).address
+    }
+
+    fn held(&self, buffer: Buffer) -> Held {
+        self.buffers[buffer.id as usize]
+    }
+
+    fn address_of(&self, buffer: Option<Buffer>) -> Address {
+        buffer.map_or(Address::NONE, |buffer| self.address(buffer))
+    }
+
+    fn status(&self, stream: Stream) -> Address {
+        self.scratch
+            .small
+            .plus((stream.index() * Status::BYTES) as u64)
+    }
+
+    fn read_status(&mut self, stream: Stream) -> Result<Status> {
+        let mut words = [0u64; Status::WORDS];
+        let at = self.status(stream);
+        self.launcher.read(stream, at, &mut words)?;
+        self.clocks.waited(stream);
+        Ok(Status::of(words))
+    }
+
+    fn call(&mut self, stream: Stream) -> u64 {
+        self.calls[stream.index()] += 1;
+        self.calls[stream.index()]
+    }
+
+    /// Blocks that give each of `threads` one thread, as far as the device runs them beside each other.
+    fn blocks(&self, threads: usize) -> u32 {
+        let blocks = threads.div_ceil(THREADS as usize);
+        narrow(blocks.clamp(1, self.blocks_max))
+    }
+
+    /// The stream uses the scratch memory from here on.
+    fn take_scratch(&mut self, stream: Stream) -> Result<()> {
+        let before = std::mem::replace(&mut self.scratch_of, stream);
+        if before != stream {
+            self.order(before, stream)?;
+        }
+        Ok(())
+    }
+
+    fn index_args(&self, stream: Stream, index: Index, call: u64) -> IndexArgs {
+        IndexArgs {
+            status: self.status(stream),
+            call,
+            entries: self.entries[index.place()],
+            sectors: self.shape.sectors as u64,
+            counts: self.counts[index.place()],
+            long_count: self.long_count(),
+            rows_max: narrow(self.shape.options.rows_max),
+            ..IndexArgs::default()
+        }
+    }
+
+    fn long_count(&self) -> Address {
+        self.scratch.small.plus(2 * Status::BYTES as u64 + 32)
+    }
+
+    fn rows_args(&self, stream: Stream, call: u64, n: u32) -> RowsArgs {
+        RowsArgs {
+            status: self.status(stream),
+            call,
+            arena: self.arena,
+            dirty: self.dirty,
+            n,
+            rows_max: narrow(self.shape.options.rows_max),
+            stride: narrow(self.shape.stride),
+            width: narrow(self.shape.row_f32s),
+            sectors: self.shape.sectors as u64,
+            ..RowsArgs::default()
+        }
+    }
+
+    fn get_wide(
+        &mut self,
+        stream: Stream,
+        index: Index,
+        (keys, count, out): (Buffer, usize, Buffer),
+        (width, kernel): (usize, &'static str),
+    ) -> Result<()> {
+        let n: u32 = narrow_count(count)?;
+        check(keys, Kind::Keys, count, "keys")?;
+        check(out, Kind::Floats, count * width, "out")?;
+        check_apart(&[out], &[keys])?;
+        self.clocks.read(stream, index)?;
+        if n == 0 {
+            return Ok(());
+        }
+        let call = self.call(stream);
+        let args = RowsArgs {
+            entries: self.entries[index.place()],
+            keys: self.address(keys),
+            packed: self.address(out),
+            width: narrow(width),
+            ..self.rows_args(stream, call, n)
+        };
+        let blocks = self.blocks(count);
+        self.launcher.launch(stream, kernel, blocks, &args)
+    }
+
+    /// One pass of the sort: count, scan, move.
+    fn sort_pass(
+        &mut self,
+        stream: Stream,
+        (count, shift): (&'static str, &'static str),
+        args: &SortArgs,
+    ) -> Result<()> {
+        self.launcher.launch(stream, count, args.blocks, args)?;
+        let scan = self.blocks(super::args::DIGITS * 32);
+        self.launcher.launch(stream, "sort_scan", scan, args)?;
+        self.launcher.launch(stream, shift, args.blocks, args)
+    }
+
+    fn sort_args(&self, stream: Stream, call: u64, n: u32) -> SortArgs {
+        SortArgs {
+            status: self.status(stream),
+            call,
+            counts: self.scratch.counts,
+            totals: self.scratch.totals,
+            dirty: self.dirty,
+            n,
+            blocks: narrow((n as usize).div_ceil(SORT_ITEMS).max(1)),
+            ..SortArgs::default()
+        }
+    }
+
+    /// Sorts the rows in `scratch.keys[0]` with their positions; says in which half they are then.
+    fn sort_rows(&mut self, stream: Stream, call: u64, n: u32) -> Result<usize> {
+        let mut half = 0;
+        for pass in 0..self.shape.row_bits().div_ceil(8).max(1) {
+            let positions = [Address::NONE, self.scratch.positions[half]];
+            let args = SortArgs {
+                keys_in: self.scratch.keys[half],
+                keys_out: self.scratch.keys[1 - half],
+                positions_in: positions[usize::from(pass > 0)],
+                positions_out: self.scratch.positions[1 - half],
+                shift: 8 * pass,
+                ..self.sort_args(stream, call, n)
+            };
+            self.sort_pass(stream, ("count_by_row", "move_by_row"), &args)?;
+            half = 1 - half;
+        }
+        Ok(half)
+    }
+
+    fn update_args(&self, stream: Stream, call: u64, n: u32, gradients: &Gradients) -> UpdateArgs {
+        let hyper = &self.shape.options.hyper;
+        let has = self.shape.descriptor.metadata;
+        let columns = [has.show, has.click, has.count, has.last_step];
+        let bits = columns.iter().rev().fold(0, |bits, has| bits << 1 | u32::from(*has));
+        UpdateArgs {
+            status: self.status(stream),
+            call,
+            gradients: self.address(gradients.values),
+            arena: self.arena,
+            dirty: self.dirty,
+            flags: self.scratch.flags,
+            long_count: self.long_count(),
+            long_starts: self.scratch.long_starts,
+            long_sums: self.scratch.long_sums,
+            long_extra: self.scratch.long_extra,
+            shows: self.address_of(gradients.shows.filter(|_| has.show)),
+            clicks: self.address_of(gradients.clicks.filter(|_| has.click)),
+            n,
+            dim: narrow(self.shape.dim),
+            stride: narrow(self.shape.stride),
+            metadata_at: narrow(self.shape.metadata_at),
+            columns: bits,
+            step: gradients.step,
+            skip: u32::from(self.shape.options.non_finite == NonFinite::Skip),
+            lr: gradients.lr,
+            momentum: hyper.momentum,
+            epsilon: hyper.epsilon,
+            beta1: hyper.beta1,
+            beta2: hyper.beta2,
+            ftrl_beta: hyper.ftrl_beta,
+            lambda1: hyper.lambda1,
+            lambda2: hyper.lambda2,
+            looks: u32::from(self.looks),
+            ..UpdateArgs::default()
+        }
+    }
+
+    /// Sums and steps, once rows are sorted.
+    fn apply(&mut self, stream: Stream, args: &UpdateArgs) -> Result<()> {
+        let count = args.n as usize;
+        let longs = count / LONG_RUN;
+        if longs > 0 {
+            let blocks = self.blocks(count);
+            self.launcher.launch(stream, "find_long", blocks, args)?;
+        }
+        if args.skip != 0 && !self.looks {
+            let blocks = self.blocks(count * 32);
+            self.launcher.launch(stream, "flag_gradients", blocks, args)?;
+        }
+        if longs > 0 {
+            if args.skip != 0 && self.looks {
+                let blocks = self.blocks(count * 32);
+                self.launcher.launch(stream, "flag_long", blocks, args)?;
+            }
+            let parts = longs * self.shape.dim.div_ceil(LONG_COLUMNS);
+            let blocks = narrow(parts.min(self.blocks_max));
+            self.launcher.launch(stream, "long_sums", blocks, args)?;
+        }
+        let lanes = lanes_of(self.update);
+        let blocks = self.blocks((count + longs) * lanes);
+        self.launcher.launch(stream, self.update, blocks, args)
+    }
+
+    fn check_rows(&mut self, stream: Stream, args: &RowsArgs) -> Result<()> {
+        let blocks = self.blocks(args.n as usize);
+        self.launcher.launch(stream, "check_rows", blocks, args)
+    }
+}
+
+impl RowKernels {
+    /// The lanes that a row of so many words needs.
+    fn of(width: usize) -> Result<RowKernels> {
+        let shape = match (width % 4, width / 4) {
+            (0, 0..=4) => "wide4",
+            (0, 5..=8) => "wide8",
+            (0, 9..=16) => "wide16",
+            (0, _) => "wide32",
+            _ if width <= 4 => "word4",
+            _ => "word32",
+        };
+        let named = |operation: &str| kernel(&format!("{operation}_{shape}"));
+        Ok(RowKernels {
+            get: named("get")?,
+            pack: named("pack")?,
+            place: named("place")?,
+        })
+    }
+}
+
+/// The kernel of a rule, and whether each lane sees all that it needs of a gradient.
+fn update_kernel(rule: Optimizer, dim: usize) -> Result<(&'static str, bool)> {
+    let rule = match rule {
+        Optimizer::Sgd => "sgd",
+        Optimizer::Momentum => "momentum",
+        Optimizer::Nesterov => "nesterov",
+        Optimizer::Adagrad => "adagrad",
+        Optimizer::RowwiseAdagrad => return Ok(("rowwise", false)),
+        Optimizer::Adam => "adam",
+        Optimizer::Ftrl => "ftrl",
+    };
+    let (shape, words, lanes) = match (dim % 4, dim / 4) {
+        (0, 0..=4) => ("wide4", dim / 4, 4),
+        (0, 5..=16) => ("wide16", dim / 4, 16),
+        (0, _) => ("wide32", dim / 4, 32),
+        _ => ("word16", dim, 16),
+    };
+    Ok((kernel(&format!("{rule}_{shape}"))?, words <= lanes))
+}
+
+fn lanes_of(kernel: &str) -> usize {
+    match kernel {
+        name if name.ends_with("wide4") => 4,
+        name if name.ends_with("wide32") => 32,
+        _ => 16,
+    }
+}
+
+fn kernel(name: &str) -> Result<&'static str> {
+    let known = kernels::NAMES.iter().copied().find(|known| *known == name);
+    known.ok_or_else(|| option("kernel", &name, "there is no such kernel".to_owned()))
+}
+
+fn narrow_count(count: usize) -> Result<u32> {
+    u32::try_from(count)
+        .map_err(|_| option("count", &count, "a call takes fewer than 2^32 keys".to_owned()))
+}
+
+impl<L: Launcher> HbmTable for DevTable<L> {
+    fn info(&self) -> Result<DeviceInfo> {
+        self.launcher.info()
+    }
+
+    fn stats(&mut self) -> Result<HbmStats> {
+        let mut skipped = 0;
+        for stream in Stream::ALL {
+            skipped += self.read_status(stream)?.skipped;
+        }
+        Ok(HbmStats {
+            footprint: self.shape.footprint(),
+            buffer_bytes: self.buffer_bytes,
+            skipped,
+        })
+    }
+
+    fn allocate(&mut self, memory: Memory, kind: Kind, count: usize) -> Result<Buffer> {
+        let bytes = count.max(1) * kind.bytes();
+        let address = self.launcher.allocate(memory, bytes)?;
+        let id = narrow(self.buffers.len());
+        self.buffers.push(Held { address, memory });
+        self.buffer_bytes += bytes as u64;
+        Ok(Buffer { id, kind, count })
+    }
+
+    fn write(&mut self, stream: Stream, to: Buffer, at: usize, values: Values<'_>) -> Result<()> {
+        let (kind, count) = match values {
+            Values::Keys(values) => (Kind::Keys, values.len()),
+            Values::Words(values) => (Kind::Words, values.len()),
+            Values::Floats(values) => (Kind::Floats, values.len()),
+        };
+        check(to, kind, at.saturating_add(count), "buffer")?;
+        let address = self.address(to).plus((at * kind.bytes()) as u64);
+        match values {
+            Values::Keys(values) => self.launcher.write(stream, address, values),
+            Values::Words(values) => self.launcher.write(stream, address, values),
+            Values::Floats(values) => self.launcher.write(stream, address, values),
+        }
+    }
+
+    fn read(
+        &mut self,
+        stream: Stream,
+        from: Buffer,
+        at: usize,
+        values: ValuesMut<'_>,
+    ) -> Result<()> {
+        let (kind, count) = match &values {
+            ValuesMut::Keys(values) => (Kind::Keys, values.len()),
+            ValuesMut::Words(values) => (Kind::Words, values.len()),
+            ValuesMut::Floats(values) => (Kind::Floats, values.len()),
+        };
+        check(from, kind, at.saturating_add(count), "buffer")?;
+        let address = self.address(from).plus((at * kind.bytes()) as u64);
+        match values {
+            ValuesMut::Keys(values) => self.launcher.read(stream, address, values),
+            ValuesMut::Words(values) => self.launcher.read(stream, address, values),
+            ValuesMut::Floats(values) => self.launcher.read(stream, address, values),
+        }
+    }
+
+    fn clear(&mut self, stream: Stream, index: Index) -> Result<()> {
+        self.clocks.write(stream, index)?;
+        let entries = self.entries[index.place()];
+        self.launcher
+            .fill(stream, entries, 0xff, bytes_of(self.shape.sectors))?;
+        self.launcher
+            .fill(stream, self.counts[index.place()], 0, 16)
+    }
+
+    fn insert(
+        &mut self,
+        stream: Stream,
+        index: Index,
+        (keys, rows, count): (Buffer, Buffer, usize),
+        failed: Buffer,
+    ) -> Result<()> {
+        let n: u32 = narrow_count(count)?;
+        check(keys, Kind::Keys, count, "keys")?;
+        check(rows, Kind::Words, count, "rows")?;
+        check(failed, Kind::Keys, 0, "failed")?;
+        check_apart(&[failed], &[keys, rows])?;
+        self.clocks.write(stream, index)?;
+        if n == 0 {
+            return Ok(());
+        }
+        let call = self.call(stream);
+        let args = IndexArgs {
+            keys: self.address(keys),
+            rows: self.address(rows),
+            failed: self.address(failed),
+            failed_max: failed.count as u64,
+            n,
+            ..self.index_args(stream, index, call)
+        };
+        let blocks = self.blocks(count);
+        self.launcher.launch(stream, "insert", blocks, &args)
+    }
+
+    fn inserted(&mut self, stream: Stream, index: Index) -> Result<Inserted> {
+        let mut counts = [0u64; 2];
+        let at = self.counts[index.place()];
+        self.launcher.read(stream, at, &mut counts)?;
+        self.clocks.waited(stream);
+        let [keys, failed] = counts;
+        Ok(Inserted { keys, failed })
+    }
+
+    fn get(
+        &mut self,
+        stream: Stream,
+        index: Index,
+        keys: Buffer,
+        count: usize,
+        out: Buffer,
+    ) -> Result<()> {
+        let how = (self.shape.dim, self.of_weights.get);
+        self.get_wide(stream, index, (keys, count, out), how)
+    }
+
+    fn get_rows(
+        &mut self,
+        stream: Stream,
+        index: Index,
+        keys: Buffer,
+        count: usize,
+        out: Buffer,
+    ) -> Result<()> {
+        let how = (self.shape.row_f32s, self.of_rows.get);
+        self.get_wide(stream, index, (keys, count, out), how)
+    }
+
+    fn place(&mut self, stream: Stream, rows: Buffer, packed: Buffer, count: usize) -> Result<()> {
+        let n: u32 = narrow_count(count)?;
+        let width = self.shape.row_f32s;
+        check(rows, Kind::Words, count, "rows")?;
+        check(packed, Kind::Floats, count * width, "packed")?;
+        if n == 0 {
+            return Ok(());
+        }
+        let call = self.call(stream);
+        let (numbers, from) = (self.address(rows), self.held(packed));
+        let all = RowsArgs {
+            rows: numbers,
+            packed: from.address,
+            ..self.rows_args(stream, call, n)
+        };
+        self.check_rows(stream, &all)?;
+        if from.memory == Memory::Device {
+            let blocks = self.blocks(count);
+            return self
+                .launcher
+                .launch(stream, self.of_rows.place, blocks, &all);
+        }
+        // Through the staging memory: the copy engine reads the bus, the kernel only device memory. Two
+        // halves, so that a copy and the kernel before it need not meet.
+        self.take_scratch(stream)?;
+        let chunk = (self.shape.options.staging_bytes / (4 * width)).max(1);
+        for first in (0..count).step_by(chunk) {
+            let rows_here = chunk.min(count - first);
+            let source = from.address.plus((first * width * 4) as u64);
+            self.launcher
+                .copy(stream, source, self.staging, rows_here * width * 4)?;
+            let args = RowsArgs {
+                rows: numbers.plus(first as u64 * 4),
+                packed: self.staging,
+                ..self.rows_args(stream, call, narrow(rows_here))
+            };
+            let blocks = self.blocks(rows_here);
+            self.launcher
+                .launch(stream, self.of_rows.place, blocks, &args)?;
+        }
+        Ok(())
+    }
+
+    fn pack(
+        &mut self,
+        stream: Stream,
+        rows: Buffer,
+        count: usize,
+        packed: Buffer,
+        positions: Buffer,
+    ) -> Result<()> {
+        let n = self.shape.check_batch(count)?;
+        check(rows, Kind::Words, count, "rows")?;
+        check(packed, Kind::Floats, count * self.shape.row_f32s, "packed")?;
+        check(positions, Kind::Words, count, "positions")?;
+        check_apart(&[packed, positions], &[rows])?;
+        self.take_scratch(stream)?;
+        let call = self.call(stream);
+        let found = self.status(stream).plus(Status::PACKED_AT);
+        self.launcher.fill(stream, found, 0, 8)?;
+        if n == 0 {
+            return Ok(());
+        }
+        let listed = RowsArgs {
+            rows: self.address(rows),
+            ..self.rows_args(stream, call, n)
+        };
+        self.check_rows(stream, &listed)?;
+        let sort = SortArgs {
+            keys_in: self.address(rows),
+            keys_out: self.scratch.keys[1],
+            positions_out: self.address(positions),
+            ends: found,
+            parts: 1,
+            ..self.sort_args(stream, call, n)
+        };
+        self.sort_pass(stream, ("count_by_dirty", "move_by_dirty"), &sort)?;
+        let args = RowsArgs {
+            rows: self.scratch.keys[1],
+            count: found,
+            packed: self.address(packed),
+            ..listed
+        };
+        let blocks = self.blocks(count);
+        self.launcher
+            .launch(stream, self.of_rows.pack, blocks, &args)
+    }
+
+    fn packed(&mut self, stream: Stream) -> Result<usize> {
+        self.wait(stream)?;
+        Ok(narrow(self.read_status(stream)?.packed))
+    }
+
+    fn accumulate(&mut self, stream: Stream, index: Index, gradients: Gradients) -> Result<()> {
+        let n = self.shape.check_gradients(&gradients)?;
+        self.clocks.read(stream, index)?;
+        if n == 0 {
+            return Ok(());
+        }
+        self.take_scratch(stream)?;
+        let call = self.call(stream);
+        let look_up = IndexArgs {
+            keys: self.address(gradients.keys),
+            found: self.scratch.keys[0],
+            n,
+            ..self.index_args(stream, index, call)
+        };
+        let blocks = self.blocks(gradients.count);
+        self.launcher.launch(stream, "rows_of", blocks, &look_up)?;
+        let mut args = self.update_args(stream, call, n, &gradients);
+        if self.shape.options.non_finite == NonFinite::Reject {
+            let blocks = self.blocks(gradients.count * 32);
+            self.launcher
+                .launch(stream, "check_gradients", blocks, &args)?;
+        }
+        let half = self.sort_rows(stream, call, n)?;
+        args.rows = self.scratch.keys[half];
+        args.positions = self.scratch.positions[half];
+        self.apply(stream, &args)
+    }
+
+    fn split(
+        &mut self,
+        stream: Stream,
+        (keys, count, parts): (Buffer, usize, usize),
+        (out, positions, ends): (Buffer, Buffer, Buffer),
+    ) -> Result<()> {
+        let n = self.shape.check_batch(count)?;
+        check_parts(parts)?;
+        check(keys, Kind::Keys, count, "keys")?;
+        check(out, Kind::Keys, count, "out")?;
+        check(positions, Kind::Words, count, "positions")?;
+        check(ends, Kind::Keys, parts, "ends")?;
+        check_apart(&[out, positions, ends], &[keys])?;
+        self.take_scratch(stream)?;
+        let call = self.call(stream);
+        let args = SortArgs {
+            keys_in: self.address(keys),
+            keys_out: self.address(out),
+            positions_out: self.address(positions),
+            ends: self.address(ends),
+            parts: narrow(parts),
+            ..self.sort_args(stream, call, n)
+        };
+        self.sort_pass(stream, ("count_by_owner", "move_by_owner"), &args)
+    }
+
+    fn merge(
+        &mut self,
+        stream: Stream,
+        positions: Buffer,
+        (from, to): (Buffer, Buffer),
+        (count, width): (usize, usize),
+    ) -> Result<()> {
+        let n: u32 = narrow_count(count)?;
+        check(positions, Kind::Words, count, "positions")?;
+        check(from, Kind::Floats, count.saturating_mul(width), "from")?;
+        check(to, Kind::Floats, count.saturating_mul(width), "to")?;
+        check_apart(&[to], &[positions, from])?;
+        let args = super::args::MergeArgs {
+            positions: self.address(positions),
+            from: self.address(from),
+            to: self.address(to),
+            n,
+            width: narrow_count(width)?,
+        };
+        let blocks = self.blocks(count * 32);
+        self.launcher.launch(stream, "merge", blocks, &args)
+    }
+
+    fn order(&mut self, before: Stream, then: Stream) -> Result<()> {
+        self.clocks.order(before, then);
+        if before == then {
+            return Ok(());
+        }
+        self.launcher.order(before, then)
+    }
+
+    fn wait(&mut self, stream: Stream) -> Result<()> {
+        self.launcher.wait(stream)?;
+        let status = self.read_status(stream)?;
+        refusal(&status)
+    }
+
+    fn forget_refusal(&mut self, stream: Stream) -> Result<()> {
+        let at = self.status(stream);
+        self.launcher.fill(stream, at, 0, 32)
+    }
+
+    fn record_get(
+        &mut self,
+        stream: Stream,
+        index: Index,
+        keys: Buffer,
+        count: usize,
+        out: Buffer,
+    ) -> Result<GraphId> {
+        self.launcher.begin_capture(stream)?;
+        let given = self.get(stream, index, keys, count, out);
+        let graph = self.launcher.end_capture(stream);
+        given?;
+        graph
+    }
+
+    fn replay(&mut self, stream: Stream, graph: GraphId) -> Result<()> {
+        self.launcher.replay(stream, graph)
+    }
+
+    fn mark(&mut self, stream: Stream) -> Result<Mark> {
+        self.launcher.mark(stream)
+    }
+
+    fn seconds(&mut self, from: Mark, to: Mark) -> Result<f64> {
+        self.launcher.seconds(from, to)
+    }
+
+    fn copy(&mut self, stream: Stream, from: Buffer, to: Buffer, count: usize) -> Result<()> {
+        check(from, from.kind, count, "from")?;
+        check(to, from.kind, count, "to")?;
+        check_apart(&[to], &[from])?;
+        let bytes = count * from.kind.bytes();
+        self.launcher
+            .copy(stream, self.address(from), self.address(to), bytes)
+    }
+}
