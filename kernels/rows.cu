@@ -146,3 +146,28 @@ HPS_KERNEL(THREADS) merge(MergeArgs a) {
   }
 }
 EMU_KERNEL(merge);
+
+// probe_read, probe_write: the limits that benchmarks compare with: random sectors of 32 bytes, each
+// thread some of its own, over the buffer from `arena` on; `n` sectors in it, `rows_max` accesses in all.
+HPS_KERNEL(THREADS) probe_read(RowsArgs a) {
+  u64 stride = (u64)gridDim.x * blockDim.x;
+  float sum = 0.0f;
+  for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < a.rows_max; i += stride) {
+    const float4* sector = (const float4*)a.arena + 2 * __umul64hi(mix64(i + a.call), (u64)a.n);
+    float4 x = sector[0], y = sector[1];
+    sum += x.x + y.w;
+  }
+  if (sum == 1.2345e30f) a.packed[0] = sum;  // never: what is read must be used
+}
+EMU_KERNEL(probe_read);
+
+HPS_KERNEL(THREADS) probe_write(RowsArgs a) {
+  u64 stride = (u64)gridDim.x * blockDim.x;
+  for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < a.rows_max; i += stride) {
+    float4* sector = (float4*)a.arena + 2 * __umul64hi(mix64(i + a.call), (u64)a.n);
+    float x = (float)(u32)i;
+    sector[0] = make_float4(x, x, x, x);
+    sector[1] = make_float4(x, x, x, x);
+  }
+}
+EMU_KERNEL(probe_write);

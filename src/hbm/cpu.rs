@@ -321,7 +321,7 @@ impl RowVisitor for Runs<'_> {
 }
 
 impl HbmTable for CpuTable {
-    fn info(&self) -> Result<DeviceInfo> {
+    fn info(&mut self) -> Result<DeviceInfo> {
         Ok(DeviceInfo {
             name: "cpu".to_owned(),
             multiprocessors: 1,
@@ -706,6 +706,31 @@ impl HbmTable for CpuTable {
             _ => {}
         }
         self.put_back(to, held);
+        Ok(())
+    }
+
+    fn probe(
+        &mut self,
+        stream: Stream,
+        buffer: Buffer,
+        accesses: u32,
+        writes: bool,
+    ) -> Result<()> {
+        check(buffer, Kind::Floats, 8, "buffer")?;
+        self.calls[stream.index()] += 1;
+        let seed = self.calls[stream.index()] << 32;
+        if let Held::Floats(floats) = &mut self.buffers[buffer.id as usize] {
+            let (sectors, _) = floats.as_chunks_mut::<8>();
+            let mut sum = 0.0;
+            for i in 0..accesses {
+                let at = range_of(mix64(seed + u64::from(i)), sectors.len());
+                match writes {
+                    true => sectors[at] = [i as f32; 8],
+                    false => sum += sectors[at].iter().sum::<f32>(),
+                }
+            }
+            std::hint::black_box(sum);
+        }
         Ok(())
     }
 }

@@ -20,6 +20,8 @@ pub const NAMES: &[&str] = &[
     "rows_of",
     "check_rows",
     "merge",
+    "probe_read",
+    "probe_write",
     "sort_scan",
     "count_by_row",
     "move_by_row",

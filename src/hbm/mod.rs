@@ -187,7 +187,7 @@ pub struct HbmStats {
 /// [`HbmTable::order`] between them; `Device` for what the driver refuses.
 pub trait HbmTable: Send {
     /// What the device says of itself.
-    fn info(&self) -> Result<DeviceInfo>;
+    fn info(&mut self) -> Result<DeviceInfo>;
 
     /// What the table holds and has done; waits for both streams.
     fn stats(&mut self) -> Result<HbmStats>;
@@ -318,7 +318,16 @@ pub trait HbmTable: Send {
     /// Seconds between two marks of one stream.
     fn seconds(&mut self, from: Mark, to: Mark) -> Result<f64>;
 
-    /// Copies `bytes` from a buffer to another on the device's own copy engine: the limit that benchmarks
-    /// compare with.
+    /// Copies `count` values from a buffer to another on the device's own copy engine.
     fn copy(&mut self, stream: Stream, from: Buffer, to: Buffer, count: usize) -> Result<()>;
+
+    /// Reads or writes sectors of 32 bytes at random places of a buffer of floats, `accesses` of them: what
+    /// the device's memory can do at best, for benchmarks to compare with.
+    fn probe(
+        &mut self,
+        stream: Stream,
+        buffer: Buffer,
+        accesses: u32,
+        writes: bool,
+    ) -> Result<()>;
 }

@@ -435,7 +435,7 @@ fn narrow_count(count: usize) -> Result<u32> {
 }
 
 impl<L: Launcher> HbmTable for DevTable<L> {
-    fn info(&self) -> Result<DeviceInfo> {
+    fn info(&mut self) -> Result<DeviceInfo> {
         self.launcher.info()
     }
 
@@ -790,5 +790,28 @@ impl<L: Launcher> HbmTable for DevTable<L> {
         let bytes = count * from.kind.bytes();
         self.launcher
             .copy(stream, self.address(from), self.address(to), bytes)
+    }
+
+    fn probe(
+        &mut self,
+        stream: Stream,
+        buffer: Buffer,
+        accesses: u32,
+        writes: bool,
+    ) -> Result<()> {
+        check(buffer, Kind::Floats, 8, "buffer")?;
+        let call = self.call(stream);
+        let at = self.address(buffer);
+        let args = RowsArgs {
+            call: call << 32,
+            arena: at,
+            packed: at,
+            n: narrow_count(buffer.count / 8)?,
+            rows_max: accesses,
+            ..RowsArgs::default()
+        };
+        let kernel = if writes { "probe_write" } else { "probe_read" };
+        let blocks = self.blocks(accesses as usize);
+        self.launcher.launch(stream, kernel, blocks, &args)
     }
 }
