@@ -6,12 +6,14 @@
 //! - `trace`: recorded or drawn keys, replayed through cache policies.
 //! - `memory_table`: what is each byte of an open store for?
 //! - `hot_table`: does the cache follow the table that is hot?
+//! - `hbm`: rows in device memory, beside the limits of that memory.
 //! - `peers` (feature): other stores under the same workloads.
 
 pub mod args;
 pub mod context;
 pub mod figures;
 pub mod fixture;
+pub mod hbm;
 pub mod hot_table;
 pub mod keys;
 pub mod limits;

@@ -3,14 +3,15 @@
 use std::process::ExitCode;
 
 use hps_bench::args::Args;
+use hps_bench::hbm::args::HbmArgs;
 use hps_tools::cli::{self, Exit};
 
 fn main() -> ExitCode {
-    let comparison = std::env::args_os()
-        .nth(1)
-        .is_some_and(|word| word == "compare");
-    let done = if comparison {
+    let first = std::env::args_os().nth(1).unwrap_or_default();
+    let done = if first == "compare" {
         compare()
+    } else if first.to_string_lossy().starts_with("hbm-") {
+        cli::parse::<HbmArgs>().map(|args| hps_bench::hbm::run(&args))
     } else {
         cli::parse::<Args>().map(|args| hps_bench::run(&args))
     };

@@ -1,0 +1,384 @@
+//! The five operations, timed.
+
+use anyhow::{Result, ensure};
+use hps::hbm::{
+    Buffer, Device, Gradients, HbmOptions, HbmTable, Index, Kind, Memory, Stream, Values, open,
+};
+use hps::{TableDescriptor, mix64};
+use serde_json::{Value, json};
+
+use super::args::{HbmArgs, Operation};
+use super::limits::{Limits, fill, time};
+use crate::keys::Zipf;
+
+const TRAIN: Stream = Stream::Train;
+/// Inputs that take turns.
+const SETS: usize = 4;
+/// Keys of the small get that is replayed from a graph.
+const GRAPH_KEYS: usize = 100_000;
+
+/// What became of one operation.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    name: String,
+    dim: usize,
+    rows: usize,
+    keys: usize,
+    seconds: f64,
+    /// Seconds that the limit takes for the same.
+    limit: f64,
+    what: &'static str,
+}
+
+impl Outcome {
+    /// For people.
+    #[must_use]
+    pub fn line(&self) -> String {
+        format!(
+            "{:<26} dim {:>4} {:>9} of {:>10} rows {:>9.1} us {:>8.3} G/s  {:>5.2} of {}",
+            self.name,
+            self.dim,
+            self.keys,
+            self.rows,
+            self.seconds * 1e6,
+            self.keys as f64 / self.seconds / 1e9,
+            self.limit / self.seconds,
+            self.what
+        )
+    }
+
+    /// For machines.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        json!({
+            "workload": self.name,
+            "dim": self.dim,
+            "rows": self.rows,
+            "keys": self.keys,
+            "seconds": self.seconds,
+            "rows_per_s": self.keys as f64 / self.seconds,
+            "limit": self.what,
+            "ratio": self.limit / self.seconds,
+        })
+    }
+}
+
+/// A filled table and the inputs of its calls.
+struct Bench<'a> {
+    table: Box<dyn HbmTable>,
+    limits: &'a Limits,
+    dim: usize,
+    rows: usize,
+    n: usize,
+    calls: usize,
+    /// Every key's number, shuffled.
+    order: Vec<u32>,
+    keys: Vec<Buffer>,
+    numbers: Vec<Buffer>,
+    failed: Buffer,
+    floats: Buffer,
+    packed: Buffer,
+    positions: Buffer,
+}
+
+fn key_of(number: u32) -> u64 {
+    mix64(u64::from(number) + 1)
+}
+
+/// Runs operations at one width.
+///
+/// # Errors
+/// What the device says.
+pub fn run(
+    device: Device,
+    args: &HbmArgs,
+    dim: usize,
+    operations: &[Operation],
+    limits: &Limits,
+) -> Result<Vec<Outcome>> {
+    let mut bench = Bench::new(device, args, dim, limits)?;
+    bench.load()?;
+    let mut outcomes = Vec::new();
+    for operation in operations {
+        match operation {
+            Operation::Get => bench.get(&mut outcomes)?,
+            Operation::Insert => outcomes.push(bench.insert()?),
+            Operation::Accumulate => bench.accumulate(&mut outcomes)?,
+            Operation::Place => outcomes.push(bench.place()?),
+            Operation::Pack => outcomes.push(bench.pack()?),
+            Operation::Check => {}
+        }
+    }
+    Ok(outcomes)
+}
+
+impl<'a> Bench<'a> {
+    fn new(device: Device, args: &HbmArgs, dim: usize, limits: &'a Limits) -> Result<Bench<'a>> {
+        // AdaGrad: as much state as weights.
+        let descriptor = TableDescriptor::new("bench", dim);
+        let rows = (args.bytes() / (8 * dim)).max(64);
+        let n = args.batch().min(rows / 2);
+        let options = HbmOptions::new(rows).batch_keys_max(n);
+        let mut table = open(device, &descriptor, &options)?;
+        let mut take = |memory, kind, count| table.allocate(memory, kind, count);
+        let mut sets = |kind| -> hps::Result<Vec<Buffer>> {
+            (0..SETS).map(|_| take(Memory::Device, kind, n)).collect()
+        };
+        let (keys, numbers) = (sets(Kind::Keys)?, sets(Kind::Words)?);
+        let pinned = n.min((1 << 30) / (8 * dim));
+        Ok(Bench {
+            failed: take(Memory::Device, Kind::Keys, n)?,
+            floats: take(Memory::Device, Kind::Floats, n * dim)?,
+            packed: take(Memory::Pinned, Kind::Floats, pinned * 2 * dim)?,
+            positions: take(Memory::Device, Kind::Words, n)?,
+            order: shuffled(rows)?,
+            calls: args.calls(),
+            keys,
+            numbers,
+            table,
+            limits,
+            dim,
+            rows,
+            n,
+        })
+    }
+
+    fn width(&self) -> usize {
+        2 * self.dim
+    }
+
+    /// Keys that fit into the pinned buffer.
+    fn pinned(&self) -> usize {
+        self.packed.count() / self.width()
+    }
+
+    fn outcome(&self, name: &str, keys: usize, seconds: f64) -> Outcome {
+        Outcome {
+            name: name.to_owned(),
+            dim: self.dim,
+            rows: self.rows,
+            keys,
+            seconds,
+            limit: 0.0,
+            what: "",
+        }
+    }
+
+    /// All keys into the index, all rows filled; then the inputs: distinct keys, and their row numbers.
+    fn load(&mut self) -> Result<()> {
+        let table = self.table.as_mut();
+        fill(table, self.packed)?;
+        fill(table, self.floats)?;
+        let pinned = self.packed.count() / (2 * self.dim);
+        for first in (0..self.rows).step_by(pinned) {
+            let count = pinned.min(self.rows - first);
+            let numbers: Vec<u32> = (first..first + count)
+                .map(u32::try_from)
+                .collect::<std::result::Result<_, _>>()?;
+            table.write(TRAIN, self.numbers[0], 0, Values::Words(&numbers))?;
+            table.place(TRAIN, self.numbers[0], self.packed, count)?;
+        }
+        self.fill_index(Index::First)?;
+        for set in 0..SETS {
+            let chosen: Vec<u32> = (0..self.n)
+                .map(|i| self.order[(set * self.n + i) % self.rows])
+                .collect();
+            let keys: Vec<u64> = chosen.iter().map(|number| key_of(*number)).collect();
+            let table = self.table.as_mut();
+            table.write(TRAIN, self.keys[set], 0, Values::Keys(&keys))?;
+            table.write(TRAIN, self.numbers[set], 0, Values::Words(&chosen))?;
+        }
+        Ok(())
+    }
+
+    fn fill_index(&mut self, index: Index) -> Result<()> {
+        self.table.clear(TRAIN, index)?;
+        for chunk in self.order.chunks(self.n) {
+            let keys: Vec<u64> = chunk.iter().map(|number| key_of(*number)).collect();
+            let table = self.table.as_mut();
+            table.write(TRAIN, self.keys[0], 0, Values::Keys(&keys))?;
+            table.write(TRAIN, self.numbers[0], 0, Values::Words(chunk))?;
+            let entries = (self.keys[0], self.numbers[0], chunk.len());
+            table.insert(TRAIN, index, entries, self.failed)?;
+        }
+        let done = self.table.inserted(TRAIN, index)?;
+        ensure!(
+            done.keys == self.rows as u64 && done.failed == 0,
+            "{} of {} keys were inserted, {} failed",
+            done.keys,
+            self.rows,
+            done.failed
+        );
+        Ok(())
+    }
+
+    fn get(&mut self, outcomes: &mut Vec<Outcome>) -> Result<()> {
+        let (n, keys, floats) = (self.n, self.keys.clone(), self.floats);
+        let each = 48.0 + 8.0 * self.dim as f64;
+        let seconds = time(self.table.as_mut(), self.calls, |t, i| {
+            t.get(TRAIN, Index::First, keys[i % SETS], n, floats)
+        })?;
+        let limit = n as f64 * each / self.limits.copy;
+        let what = "its bytes copied";
+        outcomes.push(Outcome { limit, what, ..self.outcome("hbm-get", n, seconds) });
+        let few = GRAPH_KEYS.min(n);
+        let graphs: Vec<_> = (0..SETS)
+            .map(|set| self.table.record_get(TRAIN, Index::First, keys[set], few, floats))
+            .collect::<hps::Result<_>>()?;
+        let seconds = time(self.table.as_mut(), self.calls, |t, i| {
+            t.replay(TRAIN, graphs[i % SETS])
+        })?;
+        let limit = few as f64 * each / self.limits.copy;
+        outcomes.push(Outcome { limit, what, ..self.outcome("hbm-get, graph", few, seconds) });
+        Ok(())
+    }
+
+    fn insert(&mut self) -> Result<Outcome> {
+        let (n, keys) = (self.n, self.keys.clone());
+        let (numbers, failed) = (self.numbers.clone(), self.failed);
+        // The other index, full but for the sets: they come at a load of 0.6.
+        let all: Vec<u32> = self.order.clone();
+        let first = (SETS * n).min(all.len());
+        let mut seconds = Vec::new();
+        for round in 0..self.calls.div_ceil(SETS) + 1 {
+            self.table.clear(TRAIN, Index::Second)?;
+            for chunk in all[first..].chunks(n) {
+                let keys: Vec<u64> = chunk.iter().map(|number| key_of(*number)).collect();
+                let table = self.table.as_mut();
+                table.write(TRAIN, self.positions, 0, Values::Words(chunk))?;
+                let spare = self.failed;
+                // Keys travel in a buffer of their own: the sets are needed.
+                table.write(TRAIN, spare, 0, Values::Keys(&keys))?;
+                table.insert(TRAIN, Index::Second, (spare, self.positions, chunk.len()), keys_spare(&self.keys, round))?;
+            }
+            for set in 0..SETS.min(first / n) {
+                let table = self.table.as_mut();
+                let from = table.mark(TRAIN)?;
+                table.insert(TRAIN, Index::Second, (keys[set], numbers[set], n), failed)?;
+                let to = table.mark(TRAIN)?;
+                if round > 0 {
+                    seconds.push(table.seconds(from, to)?);
+                }
+            }
+        }
+        let done = self.table.inserted(TRAIN, Index::Second)?;
+        ensure!(done.keys == self.rows as u64, "{done:?} of {} keys", self.rows);
+        let seconds = super::median(seconds);
+        Ok(Outcome {
+            limit: n as f64 / self.limits.sector_writes,
+            what: "random sector writes",
+            ..self.outcome("hbm-insert", n, seconds)
+        })
+    }
+
+    fn accumulate(&mut self, outcomes: &mut Vec<Outcome>) -> Result<()> {
+        let n = self.n;
+        let each = 64.0 + 20.0 * self.dim as f64;
+        let limit = n as f64 * each / self.limits.copy;
+        for zipf in [false, true] {
+            if zipf {
+                self.draw_zipf()?;
+            }
+            let (keys, values) = (self.keys.clone(), self.floats);
+            let seconds = time(self.table.as_mut(), self.calls, |t, i| {
+                let gradients = Gradients {
+                    keys: keys[i % SETS],
+                    values,
+                    count: n,
+                    shows: None,
+                    clicks: None,
+                    lr: 0.01,
+                    step: 1,
+                };
+                t.accumulate(TRAIN, Index::First, gradients)
+            })?;
+            let (name, what) = match zipf {
+                false => ("hbm-accumulate", "its bytes copied"),
+                true => ("hbm-accumulate, zipf 1.05", "as many distinct, copied"),
+            };
+            outcomes.push(Outcome { limit, what, ..self.outcome(name, n, seconds) });
+        }
+        self.load()
+    }
+
+    fn draw_zipf(&mut self) -> Result<()> {
+        let zipf = Zipf::new(self.rows as u64, 1.05);
+        let mut x = 7u64;
+        for set in 0..SETS {
+            let mut keys = Vec::with_capacity(self.n);
+            for _ in 0..self.n {
+                let rank = zipf.rank(|| {
+                    x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+                    (mix64(x) >> 11) as f64 / (1u64 << 53) as f64
+                });
+                keys.push(key_of(self.order[usize::try_from(rank)? % self.rows]));
+            }
+            self.table
+                .write(TRAIN, self.keys[set], 0, Values::Keys(&keys))?;
+        }
+        Ok(())
+    }
+
+    fn place(&mut self) -> Result<Outcome> {
+        let (n, numbers, packed) = (self.pinned().min(self.n), self.numbers.clone(), self.packed);
+        let seconds = time(self.table.as_mut(), self.calls, |t, i| {
+            t.place(TRAIN, numbers[i % SETS], packed, n)
+        })?;
+        Ok(Outcome {
+            limit: (n * self.width() * 4) as f64 / self.limits.to_device,
+            what: "host to device",
+            ..self.outcome("hbm-place", n, seconds)
+        })
+    }
+
+    /// Every row of a set is dirty: an accumulate before each pack.
+    fn pack(&mut self) -> Result<Outcome> {
+        let n = self.pinned().min(self.n);
+        let mut seconds = Vec::new();
+        for i in 0..self.calls + 1 {
+            let set = i % SETS;
+            let table = self.table.as_mut();
+            let gradients = Gradients {
+                keys: self.keys[set],
+                values: self.floats,
+                count: n,
+                shows: None,
+                clicks: None,
+                lr: 0.01,
+                step: 1,
+            };
+            table.accumulate(TRAIN, Index::First, gradients)?;
+            let from = table.mark(TRAIN)?;
+            table.pack(TRAIN, self.numbers[set], n, self.packed, self.positions)?;
+            let to = table.mark(TRAIN)?;
+            let taken = table.seconds(from, to)?;
+            let found = table.packed(TRAIN)?;
+            ensure!(found == n, "{found} of {n} dirty rows were packed");
+            if i > 0 {
+                seconds.push(taken);
+            }
+        }
+        let seconds = super::median(seconds);
+        Ok(Outcome {
+            limit: (n * self.width() * 4) as f64 / self.limits.to_host,
+            what: "device to host",
+            ..self.outcome("hbm-pack", n, seconds)
+        })
+    }
+}
+
+/// A list for keys that fail, which none do while the index is filled.
+fn keys_spare(keys: &[Buffer], round: usize) -> Buffer {
+    keys[round % keys.len()]
+}
+
+fn shuffled(rows: usize) -> Result<Vec<u32>> {
+    let mut order: Vec<u32> = (0..u32::try_from(rows)?).collect();
+    let mut x = 3u64;
+    for i in (1..rows).rev() {
+        x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let at = (u128::from(mix64(x)) * (i as u128 + 1)) >> 64;
+        order.swap(i, usize::try_from(at)?);
+    }
+    Ok(order)
+}
