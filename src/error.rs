@@ -264,7 +264,10 @@ impl fmt::Display for Error {
                 asked_bytes,
                 free_bytes,
             } => {
-                write!(f, "{device}: {asked_bytes} bytes for {what} are not to be had")?;
+                write!(
+                    f,
+                    "{device}: {asked_bytes} bytes for {what} are not to be had"
+                )?;
                 match free_bytes {
                     Some(free) => write!(f, ", {free} are free; ask for fewer rows"),
                     None => f.write_str("; ask for less, or raise the limit of locked memory"),

@@ -25,7 +25,9 @@ const ROWS: usize = 300;
 
 fn seeds() -> u64 {
     let asked = std::env::var("HPS_KERNEL_SEEDS").ok();
-    asked.map_or(5, |text| text.parse().expect("HPS_KERNEL_SEEDS is a number"))
+    asked.map_or(5, |text| {
+        text.parse().expect("HPS_KERNEL_SEEDS is a number")
+    })
 }
 
 fn descriptor(rule: Optimizer, dim: usize, rng: &mut Rng) -> TableDescriptor {
@@ -131,15 +133,23 @@ fn check_rule(rule: Optimizer, dim: usize, seed: u64) {
         let what = format!("{rule:?}, dim {dim}, seed {seed}, {n} keys, {non_finite:?}");
         for each in &mut driven {
             each.accumulate(Index::First, &given).unwrap();
-            each.table.wait(TRAIN).unwrap_or_else(|e| panic!("{what}: {e}"));
+            each.table
+                .wait(TRAIN)
+                .unwrap_or_else(|e| panic!("{what}: {e}"));
         }
         compare_all(&mut driven, &what);
     }
     let skipped = driven.each_mut().map(|d| d.table.stats().unwrap().skipped);
-    assert_eq!(skipped[0], skipped[1], "{rule:?}, dim {dim}, seed {seed}: skipped");
+    assert_eq!(
+        skipped[0], skipped[1],
+        "{rule:?}, dim {dim}, seed {seed}: skipped"
+    );
     let rows: Vec<u32> = (0..ROWS as u32).rev().collect();
     let [expected, found] = driven.each_mut().map(|d| d.pack(&rows).unwrap());
-    assert_eq!(found.0, expected.0, "{rule:?}, dim {dim}, seed {seed}: packed");
+    assert_eq!(
+        found.0, expected.0,
+        "{rule:?}, dim {dim}, seed {seed}: packed"
+    );
     assert_same_bits(&found.1, &expected.1, "packed rows");
     let again = driven.each_mut().map(|d| d.pack(&rows).unwrap().0.len());
     assert_eq!(again, [0, 0], "packed rows are clean");

@@ -25,6 +25,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("io", &[]),
     ("ssd", &["format", "io"]),
     ("mem", &[]),
+    ("hbm", &[]),
     ("store", &["format", "io", "ssd", "mem"]),
     ("inspect", &["format", "io", "ssd"]),
     ("repair", &["format", "io", "ssd", "inspect"]),
@@ -79,12 +80,18 @@ const HOMES: &[(&str, &str)] = &[
     ("zerocopy", "format"),
     ("xxhash_rust", "format"),
     ("pulp", "row"),
+    ("cudarc", "hbm"),
     ("metrics", "observe"),
     ("parking_lot", "sync"),
     ("shuttle", "sync"),
 ];
 
 const UNSAFE_FILES: &[&str] = &[
+    "src/hbm/driver.rs",
+    "src/hbm/driver/compile.rs",
+    "src/hbm/driver/library.rs",
+    "src/hbm/driver/open.rs",
+    "src/hbm/emulator.rs",
     "src/io/buffer.rs",
     "src/fork.rs",
     "src/io/uring.rs",

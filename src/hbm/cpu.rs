@@ -109,7 +109,10 @@ impl CpuTable {
 
     /// A buffer's values, out of the table until [`CpuTable::put_back`].
     fn take(&mut self, buffer: Buffer) -> Held {
-        std::mem::replace(&mut self.buffers[buffer.id as usize], Held::Keys(Vec::new()))
+        std::mem::replace(
+            &mut self.buffers[buffer.id as usize],
+            Held::Keys(Vec::new()),
+        )
     }
 
     fn put_back(&mut self, buffer: Buffer, held: Held) {
@@ -321,7 +324,7 @@ impl RowVisitor for Runs<'_> {
 }
 
 impl HbmTable for CpuTable {
-    fn info(&mut self) -> Result<DeviceInfo> {
+    fn info(&self) -> Result<DeviceInfo> {
         Ok(DeviceInfo {
             name: "cpu".to_owned(),
             multiprocessors: 1,
@@ -709,13 +712,7 @@ impl HbmTable for CpuTable {
         Ok(())
     }
 
-    fn probe(
-        &mut self,
-        stream: Stream,
-        buffer: Buffer,
-        accesses: u32,
-        writes: bool,
-    ) -> Result<()> {
+    fn probe(&mut self, stream: Stream, buffer: Buffer, accesses: u32, writes: bool) -> Result<()> {
         check(buffer, Kind::Floats, 8, "buffer")?;
         self.calls[stream.index()] += 1;
         let seed = self.calls[stream.index()] << 32;

@@ -57,7 +57,9 @@ fn lacking(device: &str, feature: &str) -> Error {
     Error::Device {
         device: device.to_owned(),
         operation: "open".to_owned(),
-        why: format!("this build of hps has not the feature {feature}: build it with --features {feature}"),
+        why: format!(
+            "this build of hps has not the feature {feature}: build it with --features {feature}"
+        ),
     }
 }
 

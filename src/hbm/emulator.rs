@@ -236,7 +236,7 @@ impl Drop for Emulator {
 }
 
 impl Launcher for Emulator {
-    fn info(&mut self) -> Result<DeviceInfo> {
+    fn info(&self) -> Result<DeviceInfo> {
         let limit = self.limit(Memory::Device);
         Ok(DeviceInfo {
             name: "emulator".to_owned(),

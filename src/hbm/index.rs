@@ -84,7 +84,11 @@ impl CpuIndex {
             if a.0 == NO_KEY || b.0 == NO_KEY {
                 return NO_ROW;
             }
-            at = if at + 1 == self.sectors.len() { 0 } else { at + 1 };
+            at = if at + 1 == self.sectors.len() {
+                0
+            } else {
+                at + 1
+            };
         }
         NO_ROW
     }
@@ -104,7 +108,11 @@ impl CpuIndex {
                     return claim(&mut entry.1, row);
                 }
             }
-            at = if at + 1 == self.sectors.len() { 0 } else { at + 1 };
+            at = if at + 1 == self.sectors.len() {
+                0
+            } else {
+                at + 1
+            };
         }
         Outcome::Failed
     }

@@ -84,7 +84,7 @@ pub struct Mark(pub u32);
 /// A device.
 pub trait Launcher: Send {
     /// What it is.
-    fn info(&mut self) -> Result<DeviceInfo>;
+    fn info(&self) -> Result<DeviceInfo>;
 
     /// Memory, aligned to 256 bytes, its content unspecified. Freed with the launcher.
     fn allocate(&mut self, memory: Memory, bytes: usize) -> Result<Address>;

@@ -25,12 +25,10 @@ mod index;
 #[cfg(any(feature = "cuda", feature = "emu"))]
 mod kernels;
 mod launcher;
-//pub mod routes;
+pub mod routes;
 mod shape;
 #[cfg(any(feature = "cuda", feature = "emu"))]
 mod table;
-
-
 
 pub use cpu::CpuTable;
 #[cfg(feature = "emu")]
@@ -187,7 +185,7 @@ pub struct HbmStats {
 /// [`HbmTable::order`] between them; `Device` for what the driver refuses.
 pub trait HbmTable: Send {
     /// What the device says of itself.
-    fn info(&mut self) -> Result<DeviceInfo>;
+    fn info(&self) -> Result<DeviceInfo>;
 
     /// What the table holds and has done; waits for both streams.
     fn stats(&mut self) -> Result<HbmStats>;
@@ -323,11 +321,5 @@ pub trait HbmTable: Send {
 
     /// Reads or writes sectors of 32 bytes at random places of a buffer of floats, `accesses` of them: what
     /// the device's memory can do at best, for benchmarks to compare with.
-    fn probe(
-        &mut self,
-        stream: Stream,
-        buffer: Buffer,
-        accesses: u32,
-        writes: bool,
-    ) -> Result<()>;
+    fn probe(&mut self, stream: Stream, buffer: Buffer, accesses: u32, writes: bool) -> Result<()>;
 }

@@ -237,11 +237,7 @@ pub(crate) fn check_apart(outputs: &[Buffer], inputs: &[Buffer]) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn option(
-    name: &'static str,
-    value: &impl ToString,
-    why: String,
-) -> Error {
+pub(crate) fn option(name: &'static str, value: &impl ToString, why: String) -> Error {
     ArgumentError::Option {
         name,
         value: value.to_string(),

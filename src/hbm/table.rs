@@ -105,7 +105,19 @@ impl<L: Launcher> DevTable<L> {
         for (address, area) in addresses.iter_mut().zip(areas) {
             *address = area?;
         }
-        let [k0, k1, p0, p1, flags, counts, totals, starts, sums, extra, small] = addresses;
+        let [
+            k0,
+            k1,
+            p0,
+            p1,
+            flags,
+            counts,
+            totals,
+            starts,
+            sums,
+            extra,
+            small,
+        ] = addresses;
         let scratch = Scratch {
             keys: [k0, k1],
             positions: [p0, p1],
@@ -310,7 +322,10 @@ impl<L: Launcher> DevTable<L> {
         let hyper = &self.shape.options.hyper;
         let has = self.shape.descriptor.metadata;
         let columns = [has.show, has.click, has.count, has.last_step];
-        let bits = columns.iter().rev().fold(0, |bits, has| bits << 1 | u32::from(*has));
+        let bits = columns
+            .iter()
+            .rev()
+            .fold(0, |bits, has| bits << 1 | u32::from(*has));
         UpdateArgs {
             status: self.status(stream),
             call,
@@ -354,7 +369,8 @@ impl<L: Launcher> DevTable<L> {
         }
         if args.skip != 0 && !self.looks {
             let blocks = self.blocks(count * 32);
-            self.launcher.launch(stream, "flag_gradients", blocks, args)?;
+            self.launcher
+                .launch(stream, "flag_gradients", blocks, args)?;
         }
         if longs > 0 {
             if args.skip != 0 && self.looks {
@@ -430,12 +446,17 @@ fn kernel(name: &str) -> Result<&'static str> {
 }
 
 fn narrow_count(count: usize) -> Result<u32> {
-    u32::try_from(count)
-        .map_err(|_| option("count", &count, "a call takes fewer than 2^32 keys".to_owned()))
+    u32::try_from(count).map_err(|_| {
+        option(
+            "count",
+            &count,
+            "a call takes fewer than 2^32 keys".to_owned(),
+        )
+    })
 }
 
 impl<L: Launcher> HbmTable for DevTable<L> {
-    fn info(&mut self) -> Result<DeviceInfo> {
+    fn info(&self) -> Result<DeviceInfo> {
         self.launcher.info()
     }
 
@@ -792,13 +813,7 @@ impl<L: Launcher> HbmTable for DevTable<L> {
             .copy(stream, self.address(from), self.address(to), bytes)
     }
 
-    fn probe(
-        &mut self,
-        stream: Stream,
-        buffer: Buffer,
-        accesses: u32,
-        writes: bool,
-    ) -> Result<()> {
+    fn probe(&mut self, stream: Stream, buffer: Buffer, accesses: u32, writes: bool) -> Result<()> {
         check(buffer, Kind::Floats, 8, "buffer")?;
         let call = self.call(stream);
         let at = self.address(buffer);

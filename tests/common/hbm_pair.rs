@@ -23,11 +23,7 @@ pub struct Driven {
 }
 
 impl Driven {
-    pub fn new(
-        table: Box<dyn HbmTable>,
-        descriptor: &TableDescriptor,
-        n: usize,
-    ) -> Result<Driven> {
+    pub fn new(table: Box<dyn HbmTable>, descriptor: &TableDescriptor, n: usize) -> Result<Driven> {
         let (mut table, dim) = (table, descriptor.dim);
         let row_f32s = row_f32s(descriptor);
         let n = n.max(1);

@@ -97,14 +97,21 @@ pub fn run(device: Device, tiny: bool) -> Result<()> {
             values += check(device, rule, dim, rows, seed)?;
         }
     }
-    say(&format!("hbm-check: {values} values equal to those of the table in plain Rust"))
+    say(&format!(
+        "hbm-check: {values} values equal to those of the table in plain Rust"
+    ))
 }
 
 fn check(device: Device, rule: Optimizer, dim: usize, rows: usize, seed: usize) -> Result<usize> {
     let mut numbers = Numbers((seed * 1000 + dim) as u64);
     let mut descriptor = TableDescriptor::new("t", dim);
     let mut metadata = RowMetadata::default();
-    (metadata.show, metadata.click, metadata.count, metadata.last_step) = (true, true, true, true);
+    (
+        metadata.show,
+        metadata.click,
+        metadata.count,
+        metadata.last_step,
+    ) = (true, true, true, true);
     (descriptor.optimizer, descriptor.metadata) = (rule, metadata);
     let width = dim + rule.state_f32s(dim) + 4;
     let non_finite = [NonFinite::Skip, NonFinite::Apply][numbers.below(2)];
@@ -197,7 +204,10 @@ fn pack(side: &mut Side, rows: usize, width: usize) -> Result<(Vec<u32>, Vec<f32
 }
 
 fn same(found: &[f32], expected: &[f32], what: &str) -> Result<usize> {
-    ensure!(found.len() == expected.len(), "{what}: another number of values");
+    ensure!(
+        found.len() == expected.len(),
+        "{what}: another number of values"
+    );
     for (i, (a, b)) in found.iter().zip(expected).enumerate() {
         let equal = a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
         ensure!(equal, "{what}: value {i} is {a:?}, expected {b:?}");

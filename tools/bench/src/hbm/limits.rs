@@ -88,7 +88,9 @@ pub fn time(
 pub fn measure(device: Device, args: &HbmArgs) -> Result<Limits> {
     let (text, object) = describe(device)?;
     let descriptor = TableDescriptor::new("limits", 8);
-    let options = HbmOptions::new(1024).batch_keys_max(1024).staging_bytes(1 << 16);
+    let options = HbmOptions::new(1024)
+        .batch_keys_max(1024)
+        .staging_bytes(1 << 16);
     let mut table = open(device, &descriptor, &options)?;
     let table = table.as_mut();
     let floats = args.bytes() / 8;

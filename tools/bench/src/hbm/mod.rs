@@ -57,7 +57,9 @@ pub fn run(args: &HbmArgs) -> Result<Exit> {
 /// What the device says of itself, as a line and as JSON.
 fn describe(device: Device) -> Result<(String, Value)> {
     let descriptor = hps::TableDescriptor::new("t", 8);
-    let options = HbmOptions::new(1024).staging_bytes(1 << 16).batch_keys_max(1024);
+    let options = HbmOptions::new(1024)
+        .staging_bytes(1 << 16)
+        .batch_keys_max(1024);
     let info = open(device, &descriptor, &options)?.info()?;
     let text = format!(
         "{}, {} multiprocessors, {:.1} GiB of memory, {:.1} free",

@@ -220,16 +220,27 @@ impl<'a> Bench<'a> {
         })?;
         let limit = n as f64 * each / self.limits.copy;
         let what = "its bytes copied";
-        outcomes.push(Outcome { limit, what, ..self.outcome("hbm-get", n, seconds) });
+        outcomes.push(Outcome {
+            limit,
+            what,
+            ..self.outcome("hbm-get", n, seconds)
+        });
         let few = GRAPH_KEYS.min(n);
         let graphs: Vec<_> = (0..SETS)
-            .map(|set| self.table.record_get(TRAIN, Index::First, keys[set], few, floats))
+            .map(|set| {
+                self.table
+                    .record_get(TRAIN, Index::First, keys[set], few, floats)
+            })
             .collect::<hps::Result<_>>()?;
         let seconds = time(self.table.as_mut(), self.calls, |t, i| {
             t.replay(TRAIN, graphs[i % SETS])
         })?;
         let limit = few as f64 * each / self.limits.copy;
-        outcomes.push(Outcome { limit, what, ..self.outcome("hbm-get, graph", few, seconds) });
+        outcomes.push(Outcome {
+            limit,
+            what,
+            ..self.outcome("hbm-get, graph", few, seconds)
+        });
         Ok(())
     }
 
@@ -249,7 +260,12 @@ impl<'a> Bench<'a> {
                 let spare = self.failed;
                 // Keys travel in a buffer of their own: the sets are needed.
                 table.write(TRAIN, spare, 0, Values::Keys(&keys))?;
-                table.insert(TRAIN, Index::Second, (spare, self.positions, chunk.len()), keys_spare(&self.keys, round))?;
+                table.insert(
+                    TRAIN,
+                    Index::Second,
+                    (spare, self.positions, chunk.len()),
+                    keys_spare(&self.keys, round),
+                )?;
             }
             for set in 0..SETS.min(first / n) {
                 let table = self.table.as_mut();
@@ -262,7 +278,11 @@ impl<'a> Bench<'a> {
             }
         }
         let done = self.table.inserted(TRAIN, Index::Second)?;
-        ensure!(done.keys == self.rows as u64, "{done:?} of {} keys", self.rows);
+        ensure!(
+            done.keys == self.rows as u64,
+            "{done:?} of {} keys",
+            self.rows
+        );
         let seconds = super::median(seconds);
         Ok(Outcome {
             limit: n as f64 / self.limits.sector_writes,
@@ -296,7 +316,11 @@ impl<'a> Bench<'a> {
                 false => ("hbm-accumulate", "its bytes copied"),
                 true => ("hbm-accumulate, zipf 1.05", "as many distinct, copied"),
             };
-            outcomes.push(Outcome { limit, what, ..self.outcome(name, n, seconds) });
+            outcomes.push(Outcome {
+                limit,
+                what,
+                ..self.outcome(name, n, seconds)
+            });
         }
         self.load()
     }
