@@ -69,10 +69,39 @@ EMU_KERNEL(flag_long);
 #define STAGED 512
 #define COLUMNS 8
 
+// Places [begin, begin + STAGED) of a run into shared memory, by all warps but the first: all positions
+// first, then all values, so that each thread waits for memory twice, not twice for each value.
+template <class V>
+__device__ __forceinline__ void stage(const UpdateArgs& a, float* to, u32 begin, u32 end, u32 column) {
+  constexpr u32 lanes = sizeof(V) / 4, each = COLUMNS / lanes, all = STAGED * each;
+  constexpr u32 loaders = THREADS - 32, rounds = (all + loaders - 1) / loaders;
+  u32 at[rounds];
+  V held[rounds];
+#pragma unroll
+  for (u32 r = 0; r < rounds; ++r) {
+    u32 k = threadIdx.x - 32 + r * loaders, place = begin + k / each;
+    bool out = k >= all || place >= end || column + k % each * lanes >= a.dim;
+    at[r] = out || (a.skip && a.flags[place]) ? NO_ROW : a.positions[place];
+  }
+#pragma unroll
+  for (u32 r = 0; r < rounds; ++r) {
+    u32 k = threadIdx.x - 32 + r * loaders;
+    const float* from = a.gradients + (u64)at[r] * a.dim + column;
+    nothing(held[r]);
+    if (at[r] != NO_ROW) held[r] = ((const V*)from)[k % each];
+  }
+#pragma unroll
+  for (u32 r = 0; r < rounds; ++r) {
+    u32 k = threadIdx.x - 32 + r * loaders;
+    if (k < all) ((V*)to)[k] = held[r];
+  }
+}
+
 // long_sums: warp 0 adds what the other warps have staged, while they stage what comes next.
 HPS_KERNEL(THREADS) long_sums(UpdateArgs a) {
   if (is_refused(a.status, a.call, true)) return;
-  HPS_SHARED(float, staged, 2 * STAGED * COLUMNS);
+  HPS_SHARED(float4, wide, 2 * STAGED * COLUMNS / 4);
+  float* staged = (float*)wide;
   HPS_SHARED(u32, extents, 2);  // end of the run; positions that count
   HPS_SHARED(u64, metadata, 2);
   u32 parts = (a.dim + COLUMNS - 1) / COLUMNS;
@@ -96,11 +125,11 @@ HPS_KERNEL(THREADS) long_sums(UpdateArgs a) {
     for (u32 t = 0; t <= tiles; ++t) {
       if (threadIdx.x >= 32 && t < tiles) {
         float* to = staged + (t & 1) * (STAGED * COLUMNS);
-        for (u32 k = threadIdx.x - 32; k < STAGED * COLUMNS; k += THREADS - 32) {
-          u32 place = begin + t * STAGED + k / COLUMNS, c = column + k % COLUMNS;
-          bool out = place >= end || c >= a.dim || (a.skip && a.flags[place]);
-          to[k] = out ? -0.0f : a.gradients[(u64)a.positions[place] * a.dim + c];
-        }
+        u32 place = begin + t * STAGED;
+        if (a.dim % 4 == 0)
+          stage<float4>(a, to, place, end, column);
+        else
+          stage<float>(a, to, place, end, column);
       } else if (threadIdx.x < COLUMNS && t > 0) {
         const float* from = staged + ((t - 1) & 1) * (STAGED * COLUMNS) + threadIdx.x;
 #pragma unroll 16

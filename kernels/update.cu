@@ -62,8 +62,6 @@ __device__ __forceinline__ float plus(float a, float b) { return add(a, b); }
 __device__ __forceinline__ float4 plus(float4 a, float4 b) {
   return make_float4(add(a.x, b.x), add(a.y, b.y), add(a.z, b.z), add(a.w, b.w));
 }
-__device__ __forceinline__ void nothing(float& x) { x = -0.0f; }
-__device__ __forceinline__ void nothing(float4& x) { x = make_float4(-0.0f, -0.0f, -0.0f, -0.0f); }
 
 __device__ __forceinline__ float one_minus_power(float base, u32 exponent) {
   double square = (double)base, power = 1.0;

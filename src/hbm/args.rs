@@ -4,7 +4,24 @@
 //! - Every structure has the layout that the kernels compile: both sides assert the sizes.
 //! - Addresses are those of the device; 0 is none.
 
-use super::launcher::{Address, Plain};
+/// An address of the device. Pinned host memory has one, too.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Address(pub u64);
+
+impl Address {
+    /// Nothing is there.
+    pub const NONE: Address = Address(0);
+
+    /// The address so many bytes on.
+    #[must_use]
+    pub fn plus(self, bytes: u64) -> Address {
+        Address(self.0 + bytes)
+    }
+}
+
+/// Values that any bits make: they are copied as they are.
+pub trait Plain: Copy + Send + Sync + 'static {}
 
 macro_rules! arguments {
     ($($(#[$doc:meta])* $name:ident [$bytes:literal] { $($field:ident: $kind:ty,)* })*) => {$(
@@ -20,58 +37,8 @@ macro_rules! arguments {
 /// An argument structure of a kernel.
 pub trait Args: Copy + Send + Sync + 'static {}
 
-/// What stays on the device until the host asks: [`Status::WORDS`] words of 8 bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Status {
-    /// First refused call; 0: none.
-    pub call: u64,
-    pub key: u64,
-    pub reason: u32,
-    pub position: u32,
-    /// Positions of that call that were refused.
-    pub refused: u64,
-    /// Positions left out so far: gradients that are not finite.
-    pub skipped: u64,
-    /// Rows of the last pack.
-    pub packed: u64,
-}
-
-impl Status {
-    pub const WORDS: usize = 8;
-    pub const BYTES: usize = Status::WORDS * size_of::<u64>();
-    /// Where `packed` lies.
-    pub const PACKED_AT: u64 = 40;
-
-    /// The record in words.
-    pub fn of(words: [u64; Status::WORDS]) -> Status {
-        let [call, key, why, refused, skipped, packed, ..] = words;
-        let halves = [why & 0xffff_ffff, why >> 32];
-        let [reason, position] = halves.map(|half| u32::try_from(half).unwrap_or(u32::MAX));
-        Status {
-            call,
-            key,
-            reason,
-            position,
-            refused,
-            skipped,
-            packed,
-        }
-    }
-}
-
-/// Why a call was refused, as the kernels number it.
-pub const REFUSED_KEY: u32 = 1;
-pub const REFUSED_GRADIENT: u32 = 2;
-pub const REFUSED_ROW: u32 = 3;
-
 /// Threads of a block, in every launch.
 pub const THREADS: u32 = 256;
-/// Items of a block in a pass of the sort.
-pub const SORT_ITEMS: usize = 4096;
-/// Digits of a pass.
-pub const DIGITS: usize = 256;
-/// A key that a call names as often is summed by thread blocks of its own.
-pub const LONG_RUN: usize = 256;
 /// Columns of a long run that a block sums.
 pub const LONG_COLUMNS: usize = 8;
 

@@ -5,7 +5,7 @@
 //! - A read of an index must come after its last write; a write after its last write and all its reads.
 
 use super::Index;
-use super::launcher::Stream;
+use super::streams::Stream;
 use crate::error::{ArgumentError, Result};
 
 /// How far each stream has come.

@@ -24,8 +24,8 @@ use std::sync::{Mutex, OnceLock};
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
-use super::args::{Args, THREADS};
-use super::launcher::{Address, DeviceInfo, GraphId, Launcher, Mark, Memory, Plain, Stream};
+use super::args::{Address, Args, Plain, THREADS};
+use super::launcher::{DeviceInfo, GraphId, Launcher, Mark, Memory, Stream};
 use crate::error::{Error, Result};
 use crate::units::narrow;
 use library::Driver;

@@ -16,8 +16,8 @@ use std::ffi::{CString, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::sync::Mutex;
 use std::time::Instant;
 
-use super::args::{Args, THREADS};
-use super::launcher::{Address, DeviceInfo, GraphId, Launcher, Mark, Memory, Plain, Stream};
+use super::args::{Address, Args, Plain, THREADS};
+use super::launcher::{DeviceInfo, GraphId, Launcher, Mark, Memory, Stream};
 use crate::error::{Error, Result};
 use crate::units::narrow;
 

@@ -9,77 +9,9 @@
 //! - `write` has taken the bytes when it returns; `read` returns when all work of its stream is done.
 //! - Every error is one that the caller can be shown: it names the device and the operation.
 
-use super::args::Args;
+use super::args::{Address, Args, Plain};
+pub use super::streams::{DeviceInfo, GraphId, Mark, Memory, Stream};
 use crate::error::Result;
-
-/// An address of the device. Pinned host memory has one, too.
-#[repr(transparent)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Address(pub u64);
-
-impl Address {
-    /// Nothing is there.
-    pub const NONE: Address = Address(0);
-
-    /// The address so many bytes on.
-    #[must_use]
-    pub fn plus(self, bytes: u64) -> Address {
-        Address(self.0 + bytes)
-    }
-}
-
-/// Values that any bits make: they are copied as they are.
-pub trait Plain: Copy + Send + Sync + 'static {}
-
-/// What kind of memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Memory {
-    /// The device's own.
-    Device,
-    /// The host's, which the device reads and writes over the bus. Fast for the host to read, too.
-    Pinned,
-}
-
-/// Work in order. Two of them, so that one index is built while the other is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stream {
-    /// The batches of a trainer.
-    Train,
-    /// Rows that come and go, and the next index.
-    Transfer,
-}
-
-impl Stream {
-    /// Both.
-    pub const ALL: [Stream; 2] = [Stream::Train, Stream::Transfer];
-
-    /// Its place in [`Stream::ALL`].
-    #[must_use]
-    pub fn index(self) -> usize {
-        usize::from(self == Stream::Transfer)
-    }
-}
-
-/// What a device says of itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DeviceInfo {
-    /// Its name, and the driver's version.
-    pub name: String,
-    /// Bytes of its memory.
-    pub memory_bytes: u64,
-    /// Bytes that are free.
-    pub free_bytes: u64,
-    /// Multiprocessors: how many blocks run beside each other is a multiple of it.
-    pub multiprocessors: u32,
-}
-
-/// Launches that were recorded, by number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GraphId(pub u32);
-
-/// A point of a stream whose time is taken, by number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark(pub u32);
 
 /// A device.
 pub trait Launcher: Send {

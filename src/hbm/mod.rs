@@ -13,6 +13,7 @@
 //!   as `row/optimizer.rs` says: the result is that of `Store::push`, to the bit.
 //! - All device memory that the table itself needs is stated by [`footprint`] and taken when it is opened.
 
+#[cfg(any(feature = "cuda", feature = "emu"))]
 mod args;
 mod clocks;
 mod cpu;
@@ -24,9 +25,12 @@ mod emulator;
 mod index;
 #[cfg(any(feature = "cuda", feature = "emu"))]
 mod kernels;
+#[cfg(any(feature = "cuda", feature = "emu"))]
 mod launcher;
 pub mod routes;
 mod shape;
+mod status;
+mod streams;
 #[cfg(any(feature = "cuda", feature = "emu"))]
 mod table;
 
@@ -36,8 +40,8 @@ pub use device::open_with_faults;
 pub use device::{Device, open};
 #[cfg(feature = "emu")]
 pub use emulator::Faults;
-pub use launcher::{DeviceInfo, GraphId, Mark, Memory, Stream};
 pub use shape::{Footprint, HbmOptions, footprint};
+pub use streams::{DeviceInfo, GraphId, Mark, Memory, Stream};
 
 use crate::error::Result;
 
@@ -183,6 +187,10 @@ pub struct HbmStats {
 /// Every call: `InvalidArgument` for a buffer of the wrong kind or too short, more keys than
 /// `batch_keys_max`, an index that is written on one stream and read on the other without
 /// [`HbmTable::order`] between them; `Device` for what the driver refuses.
+#[expect(
+    clippy::missing_errors_doc,
+    reason = "stated above, once for all calls"
+)]
 pub trait HbmTable: Send {
     /// What the device says of itself.
     fn info(&self) -> Result<DeviceInfo>;

@@ -1,13 +1,19 @@
 //! How large is a table, and what is asked of its calls? The same for every device.
 
-use super::args::{DIGITS, LONG_RUN, REFUSED_GRADIENT, REFUSED_KEY, SORT_ITEMS, Status};
 use super::index::{bytes_of, sectors_for};
+use super::status::{REFUSED_GRADIENT, REFUSED_KEY, Status};
 use super::{Buffer, Gradients, Kind};
 use crate::error::{ArgumentError, Error, Result};
 use crate::options::{HyperParameters, NonFinite, TableDescriptor};
 use crate::row::{RowLayout, check_hyper, check_learning_rate};
 use crate::units::narrow;
 
+/// Items of a block in a pass of the sort.
+pub const SORT_ITEMS: usize = 4096;
+/// Digits of a pass.
+pub const DIGITS: usize = 256;
+/// A key that a call names as often is summed by thread blocks of its own.
+pub const LONG_RUN: usize = 256;
 /// Rows of an arena at most: numbers have 32 bits, the greatest stands for none.
 const ROWS_MAX: usize = u32::MAX as usize - 1;
 /// Keys of a call at most.
@@ -111,6 +117,7 @@ pub(crate) struct Shape {
     pub row_f32s: usize,
     /// `row_f32s` rounded up to 16 bytes.
     pub stride: usize,
+    #[cfg(any(feature = "cuda", feature = "emu"))]
     pub metadata_at: usize,
     pub sectors: usize,
 }
@@ -136,6 +143,7 @@ impl Shape {
             dim: descriptor.dim,
             row_f32s,
             stride: row_f32s.next_multiple_of(4),
+            #[cfg(any(feature = "cuda", feature = "emu"))]
             metadata_at: layout.metadata_range().start,
             sectors: sectors_for(options.rows_max),
         })
@@ -178,6 +186,7 @@ impl Shape {
     }
 
     /// Bits of a row number.
+    #[cfg(any(feature = "cuda", feature = "emu"))]
     pub fn row_bits(&self) -> u32 {
         usize::BITS - (self.options.rows_max - 1).leading_zeros()
     }

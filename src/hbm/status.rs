@@ -1,0 +1,48 @@
+//! What does a device remember of its calls until the host asks? The host twin of `Status` in
+//! `kernels/common.cu`.
+
+/// What stays on the device until the host asks: [`Status::WORDS`] words of 8 bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// First refused call; 0: none.
+    pub call: u64,
+    pub key: u64,
+    pub reason: u32,
+    pub position: u32,
+    /// Positions of that call that were refused.
+    pub refused: u64,
+    /// Positions left out so far: gradients that are not finite.
+    pub skipped: u64,
+    /// Rows of the last pack.
+    pub packed: u64,
+}
+
+impl Status {
+    pub const WORDS: usize = 8;
+    pub const BYTES: usize = Status::WORDS * size_of::<u64>();
+    /// Where `packed` lies.
+    #[cfg(any(feature = "cuda", feature = "emu"))]
+    pub const PACKED_AT: u64 = 40;
+
+    /// The record in words.
+    #[cfg(any(feature = "cuda", feature = "emu"))]
+    pub fn of(words: [u64; Status::WORDS]) -> Status {
+        let [call, key, why, refused, skipped, packed, ..] = words;
+        let halves = [why & 0xffff_ffff, why >> 32];
+        let [reason, position] = halves.map(|half| u32::try_from(half).unwrap_or(u32::MAX));
+        Status {
+            call,
+            key,
+            reason,
+            position,
+            refused,
+            skipped,
+            packed,
+        }
+    }
+}
+
+/// Why a call was refused, as the kernels number it.
+pub const REFUSED_KEY: u32 = 1;
+pub const REFUSED_GRADIENT: u32 = 2;
+pub const REFUSED_ROW: u32 = 3;
