@@ -131,7 +131,7 @@ struct UpdateArgs {
   u32* long_count;
   u32* long_starts;      // [n / LONG_RUN]
   float* long_sums;      // [n / LONG_RUN, dim]
-  u32* long_extra;       // [n / LONG_RUN, 4]: positions that count, shows, clicks
+  u32* long_extra;       // [n / LONG_RUN, 4]: positions that count, shows, clicks, end
   const u32* shows;      // [n] or null
   const u32* clicks;
   u32 n;

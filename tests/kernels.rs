@@ -2,9 +2,16 @@
 //!
 //! Needs the feature `emu` (g++). `HPS_KERNEL_SEEDS` is the number of schedules of each case (5).
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails where something goes wrong"
+)]
+
 #[path = "common/hbm_pair.rs"]
 mod hbm_pair;
 #[path = "common/rng.rs"]
+#[expect(dead_code, reason = "shared with tests that need more of it")]
 mod rng;
 
 use hbm_pair::{Batch, Driven, TRAIN, assert_same_bits, options, row_f32s};
@@ -23,11 +30,13 @@ const RULES: [Optimizer; 7] = [
 ];
 const ROWS: usize = 300;
 
+fn number_of_rows() -> u32 {
+    u32::try_from(ROWS).unwrap()
+}
+
 fn seeds() -> u64 {
     let asked = std::env::var("HPS_KERNEL_SEEDS").ok();
-    asked.map_or(5, |text| {
-        text.parse().expect("HPS_KERNEL_SEEDS is a number")
-    })
+    asked.map_or(5, |text| text.parse().unwrap())
 }
 
 fn descriptor(rule: Optimizer, dim: usize, rng: &mut Rng) -> TableDescriptor {
@@ -39,9 +48,13 @@ fn descriptor(rule: Optimizer, dim: usize, rng: &mut Rng) -> TableDescriptor {
     descriptor
 }
 
+fn number(rng: &mut Rng, below: usize) -> u32 {
+    u32::try_from(rng.below(below)).unwrap()
+}
+
 fn floats(rng: &mut Rng, count: usize) -> Vec<f32> {
-    let number = |rng: &mut Rng| (rng.below(2001) as f32 - 1000.0) / 512.0;
-    (0..count).map(|_| number(rng)).collect()
+    let value = |rng: &mut Rng| (rng.below(2001) as f32 - 1000.0) / 512.0;
+    (0..count).map(|_| value(rng)).collect()
 }
 
 fn shuffle<T>(rng: &mut Rng, all: &mut [T]) {
@@ -62,10 +75,10 @@ fn batch(rng: &mut Rng, dim: usize, n: usize, duplicates: bool) -> Batch {
     let keys: Vec<u64> = (0..n).map(|i| key(i, rng)).collect();
     Batch {
         gradients: floats(rng, n * dim),
-        shows: (0..n).map(|_| rng.below(5) as u32).collect(),
-        clicks: (0..n).map(|_| rng.below(1 << 32) as u32).collect(),
+        shows: (0..n).map(|_| number(rng, 5)).collect(),
+        clicks: (0..n).map(|_| number(rng, 1 << 32)).collect(),
         lr: 0.05,
-        step: rng.below(1000) as u32,
+        step: number(rng, 1000),
         keys,
     }
 }
@@ -88,7 +101,7 @@ fn filled(
 ) -> [Driven; 2] {
     let options = options(ROWS).non_finite(non_finite);
     let keys: Vec<u64> = (0..ROWS as u64).collect();
-    let mut rows: Vec<u32> = (0..ROWS as u32).collect();
+    let mut rows: Vec<u32> = (0..number_of_rows()).collect();
     shuffle(rng, &mut rows);
     let width = row_f32s(descriptor);
     let mut values = floats(rng, ROWS * width);
@@ -122,7 +135,7 @@ fn check_rule(rule: Optimizer, dim: usize, seed: u64) {
     let descriptor = descriptor(rule, dim, &mut rng);
     let sizes = [0, 1, 31, 32, 33, ROWS, 40, 700];
     let options = [NonFinite::Skip, NonFinite::Apply, NonFinite::Reject];
-    let non_finite = options[seed as usize % 3];
+    let non_finite = options[usize::try_from(seed % 3).unwrap()];
     let devices = [Device::Cpu, Device::Emulated(seed)];
     let mut driven = filled(devices, &descriptor, non_finite, 1024, &mut rng);
     for (i, n) in sizes.into_iter().enumerate() {
@@ -144,7 +157,7 @@ fn check_rule(rule: Optimizer, dim: usize, seed: u64) {
         skipped[0], skipped[1],
         "{rule:?}, dim {dim}, seed {seed}: skipped"
     );
-    let rows: Vec<u32> = (0..ROWS as u32).rev().collect();
+    let rows: Vec<u32> = (0..number_of_rows()).rev().collect();
     let [expected, found] = driven.each_mut().map(|d| d.pack(&rows).unwrap());
     assert_eq!(
         found.0, expected.0,

@@ -405,8 +405,11 @@ pub fn plan(links: &Links) -> Routes {
     Routes { gpus, routes }
 }
 
-/// The load of a link of this width with one transfer more, in parts of 2^-32: at most 64 times 64
-/// transfers, so that it can't overflow.
+/// The load of a link of this width with one transfer more, in parts of 2^-32. A link of one of 64 GPUs
+/// carries fewer than 128 transfers, so that this can't overflow.
 fn load(transfers: u64, width: u32) -> u64 {
     ((transfers + 1) << 32) / u64::from(width)
 }
+
+#[cfg(test)]
+mod tests;

@@ -50,7 +50,7 @@ impl Driven {
         let entries = (self.keys, self.rows, keys.len());
         self.table.insert(TRAIN, index, entries, self.failed)?;
         let done = self.table.inserted(TRAIN, index)?;
-        let mut failed = vec![0; done.failed as usize];
+        let mut failed = vec![0; usize::try_from(done.failed).unwrap()];
         let all = ValuesMut::Keys(&mut failed);
         self.table.read(TRAIN, self.failed, 0, all)?;
         failed.sort_unstable();
@@ -148,13 +148,7 @@ pub fn options(rows: usize) -> HbmOptions {
         .staging_bytes(64 << 10)
 }
 
-/// Equal to the bit; NaN with any NaN.
-pub fn same_bits(a: &[f32], b: &[f32]) -> bool {
-    let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
-    a.len() == b.len() && a.iter().zip(b).all(same)
-}
-
-/// Asserts that, naming the first that differs.
+/// Asserts that values are equal to the bit, NaN to any NaN; names the first that differs.
 pub fn assert_same_bits(found: &[f32], expected: &[f32], what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}: lengths");
     for (i, (a, b)) in found.iter().zip(expected).enumerate() {

@@ -41,7 +41,7 @@ pub struct HbmArgs {
     pub dims: Vec<usize>,
     /// GiB of rows. [default: 8 on a GPU, 1 on the CPU]
     #[arg(long, value_name = "GIB")]
-    pub gib: Option<f64>,
+    pub gib: Option<usize>,
     /// Keys of a call.
     #[arg(long, value_name = "N", default_value_t = 1 << 20)]
     pub batch: usize,
@@ -75,12 +75,12 @@ impl HbmArgs {
     pub fn bytes(&self) -> usize {
         let gib = match (self.gib, self.device) {
             (Some(gib), _) => gib,
-            (None, Device::Cuda(_)) => 8.0,
-            (None, _) => 1.0,
+            (None, Device::Cuda(_)) => 8,
+            (None, _) => 1,
         };
         match self.tiny {
             true => 1 << 20,
-            false => (gib * (1u64 << 30) as f64).max(1e6).round() as usize,
+            false => gib.max(1) << 30,
         }
     }
 
