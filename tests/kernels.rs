@@ -133,7 +133,7 @@ fn compare_all(driven: &mut [Driven; 2], what: &str) {
 fn check_rule(rule: Optimizer, dim: usize, seed: u64) {
     let mut rng = Rng(seed * 1000 + dim as u64);
     let descriptor = descriptor(rule, dim, &mut rng);
-    let sizes = [0, 1, 31, 32, 33, ROWS, 40, 700];
+    let sizes = [0, 1, 31, 32, 33, ROWS, 40, 1000];
     let options = [NonFinite::Skip, NonFinite::Apply, NonFinite::Reject];
     let non_finite = options[usize::try_from(seed % 3).unwrap()];
     let devices = [Device::Cpu, Device::Emulated(seed)];

@@ -2,7 +2,7 @@
 # Every check of the project, in stages, cheapest first; the same here and in CI.
 #
 #   tools/check.sh                  all stages
-#   tools/check.sh STAGE...         only these: format clippy layers tests tools features docs
+#   tools/check.sh STAGE...         only these: format clippy layers tests tools features kernels docs
 #                                   figures trainer bounds bench crash flips schedules sanitizers
 #                                   disks supply fuzz
 #
@@ -353,6 +353,15 @@ compare_figures() { # python, name
   fi
 }
 
+# The kernels of GPUs, on their emulator.
+stage_kernels() {
+  if ! command -v c++ >/dev/null; then
+    skip "c++ is not installed; the kernels were not run on their emulator"
+    return 0
+  fi
+  cargo test --features emu --test kernels
+}
+
 # The README's command: what it prints is what is promised of it.
 stage_trainer() {
   local ctr=${CARGO_TARGET_DIR:-target}/release/examples/ctr log=$logs/ctr
@@ -470,7 +479,7 @@ stage_fuzz() {
 
 # What builds for debugging, and what builds for release: in two lanes, no build waits for another one.
 # The others build in folders of their own: whichever lane is free first takes the next.
-debug_stages=(format clippy layers tests schedules features docs figures)
+debug_stages=(format clippy layers tests schedules features kernels docs figures)
 release_stages=(tools trainer bench flips crash bounds disks)
 other_stages=(sanitizers fuzz supply)
 case "${1:-}" in
