@@ -373,7 +373,7 @@ fn targets(gpus: usize, from: usize) -> impl Iterator<Item = usize> + use<> {
 /// by the width of the link.
 ///
 /// # Cost
-/// `gpus`^3 steps: less than a millisecond for 16 GPUs.
+/// `gpus`^3 steps.
 #[must_use]
 pub fn plan(links: &Links) -> Routes {
     let gpus = links.gpus;

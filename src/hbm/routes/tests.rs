@@ -199,7 +199,7 @@ fn text_cut_anywhere_is_refused_or_whole() {
         let text = [text, LEGEND].concat();
         for at in 0..text.len() {
             assert!(
-                Links::parse(&text[..at]).is_ok_and(|cut| cut != whole) == false,
+                !Links::parse(&text[..at]).is_ok_and(|cut| cut != whole),
                 "{at}"
             );
             let _any = Links::parse(&text[at..]);
