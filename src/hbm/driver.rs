@@ -1,10 +1,11 @@
-//! How does a table run on an NVIDIA GPU? By CUDA's driver, which is loaded when a device is opened.
+//! How does a table run on an NVIDIA GPU? By CUDA's driver, which is loaded when a device is
+//! opened.
 //!
 //! Invariants:
-//! - Addresses are CUDA's. Every range that is copied or filled is checked against the allocations of the
-//!   launcher; they live as long as it does.
-//! - Each call binds the device's primary context to its thread, so the launcher may move between threads.
-//!   The context stays bound.
+//! - Addresses are CUDA's. Every range that is copied or filled is checked against the allocations
+//!   of the launcher; they live as long as it does.
+//! - Each call binds the device's primary context to its thread, so the launcher may move between
+//!   threads. The context stays bound.
 //! - Once the driver has said that the context is broken, every call returns that error.
 //! - No call panics: see [`library`].
 #![expect(
@@ -38,7 +39,8 @@ const ALIGNMENT: u64 = 256;
 /// What the driver answers.
 type Said<T> = std::result::Result<T, DriverError>;
 
-/// Where compiled kernels are kept, by file name. A name tells the version; what it names never changes.
+/// Where compiled kernels are kept, by file name. A name tells the version; what it names never
+/// changes.
 pub trait KernelCache {
     /// The bytes stored under the name, if any.
     fn load(&self, name: &str) -> Option<Vec<u8>>;
@@ -102,8 +104,8 @@ pub struct CudaLauncher {
     lost: OnceLock<Lost>,
 }
 
-// SAFETY: CUDA's handles may be used by any thread that has bound their context; each call binds it, and the
-// methods that change anything take the launcher by `&mut`.
+// SAFETY: CUDA's handles may be used by any thread that has bound their context; each call binds
+// it, and the methods that change anything take the launcher by `&mut`.
 unsafe impl Send for CudaLauncher {}
 
 /// Whether no later call in this process can succeed on the context.
@@ -264,8 +266,8 @@ impl Launcher for CudaLauncher {
         let made = match memory {
             // SAFETY: nobody reads the content before it is written; see `Launcher::allocate`.
             Memory::Device => unsafe { result::malloc_sync(taken) },
-            // SAFETY: as above. Without flags it is plain cached memory of the host, of which a GPU that
-            // shares the host's addresses has the same address.
+            // SAFETY: as above. Without flags it is plain cached memory of the host, of which a GPU
+            // that shares the host's addresses has the same address.
             Memory::Pinned => unsafe { result::malloc_host(taken, 0) }
                 .map(|start| start.expose_provenance() as u64),
         };
@@ -295,17 +297,18 @@ impl Launcher for CudaLauncher {
         match self.find("write", to, bytes)? {
             Memory::Device => {
                 let at = self.stream(stream);
-                // SAFETY: the target lies in an allocation, checked above; the source lives until the
-                // stream has done it, which is waited for below.
+                // SAFETY: the target lies in an allocation, checked above; the source lives until
+                // the stream has done it, which is waited for below.
                 let given = unsafe { result::memcpy_htod_async(to.0, values, at) };
+                let waited = self.synchronize("write", stream);
                 self.check("write", given)?;
-                self.synchronize("write", stream)
+                waited
             }
             Memory::Pinned => {
                 self.synchronize("write", stream)?;
                 let (from, to) = (values.as_ptr().cast::<u8>(), to.0 as *mut u8);
-                // SAFETY: the target lies in a pinned allocation, checked above, which is memory of this
-                // process; what the stream had to do there is done.
+                // SAFETY: the target lies in a pinned allocation, checked above, which is memory of
+                // this process; what the stream had to do there is done.
                 unsafe { std::ptr::copy(from, to, bytes) };
                 Ok(())
             }
@@ -321,8 +324,8 @@ impl Launcher for CudaLauncher {
         match self.find("read", from, bytes)? {
             Memory::Device => {
                 let at = self.stream(stream);
-                // SAFETY: the source lies in an allocation, checked above; any bits are a value of a
-                // `Plain` type; the target lives until the stream has done it, waited for below.
+                // SAFETY: the source lies in an allocation, checked above; any bits are a value of
+                // a `Plain` type; the target lives until the stream has done it, waited for below.
                 let given = unsafe { result::memcpy_dtoh_async(values, from.0, at) };
                 let waited = self.synchronize("read", stream);
                 self.check("read", given)?;
@@ -331,8 +334,8 @@ impl Launcher for CudaLauncher {
             Memory::Pinned => {
                 self.synchronize("read", stream)?;
                 let (from, to) = (from.0 as *const u8, values.as_mut_ptr().cast::<u8>());
-                // SAFETY: the source lies in a pinned allocation, checked above, which is memory of this
-                // process; what the stream had to do there is done; any bits are a value.
+                // SAFETY: the source lies in a pinned allocation, checked above, which is memory of
+                // this process; what the stream had to do there is done; any bits are a value.
                 unsafe { std::ptr::copy(from, to, bytes) };
                 Ok(())
             }
@@ -375,9 +378,9 @@ impl Launcher for CudaLauncher {
             return Err(failed(&self.device, operation, "there is no such kernel"));
         };
         let mut parameters = [std::ptr::from_ref(args).cast_mut().cast::<c_void>()];
-        // SAFETY: the kernel has one parameter, this structure (args.rs and common.cu assert the sizes),
-        // which the driver copies before it returns; the addresses in it are of allocations that live as
-        // long as the stream.
+        // SAFETY: the kernel has one parameter, this structure (args.rs and common.cu assert the
+        // sizes), which the driver copies before it returns; the addresses in it are of allocations
+        // that live as long as the stream.
         let given = unsafe {
             result::launch_kernel(
                 function,
@@ -398,7 +401,8 @@ impl Launcher for CudaLauncher {
             return Ok(());
         }
         let event = self.events[before.index()];
-        // SAFETY: both were made when the launcher was opened, and are destroyed when it is dropped.
+        // SAFETY: both were made when the launcher was opened, and are destroyed when it is
+        // dropped.
         let recorded = unsafe { result::event::record(event, self.stream(before)) };
         self.check("order", recorded)?;
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
@@ -504,7 +508,8 @@ impl Launcher for CudaLauncher {
 }
 
 impl Drop for CudaLauncher {
-    /// Waits for the streams and gives everything back. What the driver refuses goes with the context.
+    /// Waits for the streams and gives everything back. What the driver refuses goes with the
+    /// context.
     fn drop(&mut self) {
         // SAFETY: still retained; released below.
         let _ = unsafe { result::ctx::set_current(self.context) };

@@ -1,11 +1,12 @@
 //! Are libcuda and NVRTC there, and whole?
 //!
-//! Both are loaded when a device is opened. cudarc looks a function up when it is called first, and panics
-//! where the library, or the function in it, is missing; so all that this crate calls is looked up here
-//! beforehand.
+//! Both are loaded when a device is opened. cudarc looks a function up when it is called first, and
+//! panics where the library, or the function in it, is missing; so all that this crate calls is
+//! looked up here beforehand.
 //!
 //! Invariants:
-//! - Only a library that has every function in its list is ever called, so that cudarc cannot panic.
+//! - Only a library that has every function in its list is ever called, so that cudarc cannot
+//!   panic.
 //! - A library is looked for once in a process; what was found, or was missing, is said ever after.
 #![expect(
     unsafe_code,
@@ -111,7 +112,8 @@ pub fn driver() -> Result<Driver, String> {
 }
 
 fn load_driver() -> Result<Driver, String> {
-    // SAFETY: loads libcuda as any program that uses CUDA does; what its constructors do is NVIDIA's.
+    // SAFETY: loads libcuda as any program that uses CUDA does; what its constructors do is
+    // NVIDIA's.
     let there = unsafe { sys::is_culib_present() };
     if !there {
         return Err(
@@ -182,7 +184,8 @@ fn load_nvrtc() -> Result<(c_int, c_int), String> {
     }
 }
 
-/// A panic of a loader is an error, too. None is known: all functions are looked up before they are called.
+/// A panic of a loader is an error, too. None is known: all functions are looked up before they are
+/// called.
 fn without_panic<T>(library: &str, load: fn() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(load).unwrap_or_else(|_| Err(format!("{library} could not be loaded: a panic")))
 }

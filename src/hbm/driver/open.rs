@@ -30,8 +30,8 @@ fn is_unfit(error: DriverError) -> bool {
 }
 
 impl CudaLauncher {
-    /// Opens the GPU of this number, in the order of CUDA_VISIBLE_DEVICES, with the kernels from the cache
-    /// or compiled afresh.
+    /// Opens the GPU of this number, in the order of CUDA_VISIBLE_DEVICES, with the kernels from
+    /// the cache or compiled afresh.
     ///
     /// # Errors
     /// `Device`: there is no driver, no such GPU, no NVRTC, or they refuse; it tells the way out.
@@ -110,15 +110,19 @@ impl CudaLauncher {
 
     /// From the cache; where that has none, or one that this driver refuses, compiled afresh.
     fn load_kernels(&mut self, capability: (i32, i32), cache: &dyn KernelCache) -> Result<()> {
+        let mut refused = String::new();
         if let Some(cubin) = compile::cached(capability, cache) {
             match self.load_module(&cubin) {
                 Ok(()) => return Ok(()),
                 Err(refusal) if self.lost.get().is_some() => return Err(refusal),
-                Err(_) => self.unload(),
+                Err(refusal) => {
+                    self.unload();
+                    refused = format!("; the kernels at hand were refused: {refusal}");
+                }
             }
         }
         let cubin = compile::compile(capability, cache)
-            .map_err(|why| failed(&self.device, "compile the kernels", why))?;
+            .map_err(|why| failed(&self.device, "compile the kernels", why + &refused))?;
         self.load_module(&cubin)
     }
 

@@ -1,7 +1,7 @@
 use super::*;
 
-/// cudarc panics where there is no libcuda: a panic hook would print, and a second opening would meet a
-/// poisoned lock.
+/// cudarc panics where there is no libcuda: a panic hook would print, and a second opening would
+/// meet a poisoned lock.
 #[test]
 fn without_a_driver_opening_says_so_each_time() {
     let mut said = Vec::new();
