@@ -6,9 +6,10 @@
 
 use std::time::Instant;
 
+use super::checks::{check, check_copy, check_merge, check_read, check_write};
 use super::clocks::Clocks;
 use super::index::{CpuIndex, NO_ROW, Outcome};
-use super::shape::{HbmOptions, Shape, check, check_apart, check_parts, option, refusal};
+use super::shape::{HbmOptions, Shape, option};
 use super::status::{REFUSED_GRADIENT, REFUSED_KEY, REFUSED_ROW, Status};
 use super::streams::{DeviceInfo, GraphId, Mark, Memory, Stream};
 use super::{Buffer, Gradients, HbmStats, HbmTable, Index, Inserted, Kind, Values, ValuesMut};
@@ -163,9 +164,7 @@ impl CpuTable {
         (keys, count, out): (Buffer, usize, Buffer),
         width: usize,
     ) -> Result<()> {
-        check(keys, Kind::Keys, count, "keys")?;
-        check(out, Kind::Floats, count * width, "out")?;
-        check_apart(&[out], &[keys])?;
+        self.shape.check_get((keys, count, out), width)?;
         self.clocks.read(stream, index)?;
         if count == 0 {
             return Ok(());

@@ -411,11 +411,6 @@ impl Launcher for CudaLauncher {
         self.check("order", given)
     }
 
-    fn wait(&mut self, stream: Stream) -> Result<()> {
-        self.bind_unrecorded("wait", stream)?;
-        self.synchronize("wait", stream)
-    }
-
     fn begin_capture(&mut self, stream: Stream) -> Result<()> {
         let operation = "begin a recording";
         if self.recording.is_some() {

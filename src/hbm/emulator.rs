@@ -1,7 +1,7 @@
 //! The kernels without a GPU: host code of the same files, every thread a fiber, the schedule seeded.
 //!
 //! Invariants:
-//! - Memory of the device is poisoned when it is taken and lies between guard zones, which every wait
+//! - Memory of the device is poisoned when it is taken and lies between guard zones, which every read
 //!   looks at: a kernel that writes beside a buffer is found.
 //! - Launches are done when they are given; it cannot find what streams leave unordered.
 //! - An emulator that has said that the device is lost says so ever after.
@@ -344,11 +344,6 @@ impl Launcher for Emulator {
 
     fn order(&mut self, _before: Stream, _then: Stream) -> Result<()> {
         self.call("order").map(|_| ())
-    }
-
-    fn wait(&mut self, _stream: Stream) -> Result<()> {
-        self.call("wait")?;
-        self.check_guards()
     }
 
     fn begin_capture(&mut self, _stream: Stream) -> Result<()> {

@@ -45,9 +45,6 @@ pub trait Launcher: Send {
     /// What `then` is given from now on comes after all that `before` has been given.
     fn order(&mut self, before: Stream, then: Stream) -> Result<()>;
 
-    /// Waits until the stream has done all it had to do.
-    fn wait(&mut self, stream: Stream) -> Result<()>;
-
     /// From here to [`Launcher::end_capture`] the stream's launches are recorded, not done.
     fn begin_capture(&mut self, stream: Stream) -> Result<()>;
 

@@ -1,12 +1,10 @@
 //! How large is a table, and what is asked of its calls? The same for every device.
 
 use super::index::{bytes_of, sectors_for};
-use super::status::{REFUSED_GRADIENT, REFUSED_KEY, Status};
-use super::{Buffer, Gradients, Kind};
+use super::status::Status;
 use crate::error::{ArgumentError, Error, Result};
 use crate::options::{HyperParameters, NonFinite, TableDescriptor};
-use crate::row::{RowLayout, check_hyper, check_learning_rate};
-use crate::units::narrow;
+use crate::row::{RowLayout, check_hyper};
 
 /// Items of a block in a pass of the sort.
 pub const SORT_ITEMS: usize = 4096;
@@ -14,6 +12,8 @@ pub const SORT_ITEMS: usize = 4096;
 pub const DIGITS: usize = 256;
 /// A key that a call names as often is summed by thread blocks of its own.
 pub const LONG_RUN: usize = 256;
+/// Bytes of the status records of both streams, and of a table's counters.
+pub const SMALL_BYTES: usize = 2 * Status::BYTES + 64;
 /// Rows of an arena at most: numbers have 32 bits, the greatest stands for none.
 const ROWS_MAX: usize = u32::MAX as usize - 1;
 /// Keys of a call at most.
@@ -169,7 +169,6 @@ impl Shape {
     pub fn scratch(&self) -> [usize; 11] {
         let keys = self.options.batch_keys_max;
         let longs = keys / LONG_RUN + 1;
-        let small = 2 * Status::BYTES + 64;
         [
             8 * keys, // u64 keys of a split, or u32 rows
             4 * keys,
@@ -181,7 +180,7 @@ impl Shape {
             4 * longs,
             4 * longs * self.dim,
             16 * longs,
-            small,
+            SMALL_BYTES,
         ]
     }
 
@@ -190,62 +189,9 @@ impl Shape {
     pub fn row_bits(&self) -> u32 {
         usize::BITS - (self.options.rows_max - 1).leading_zeros()
     }
-
-    pub fn check_batch(&self, count: usize) -> Result<u32> {
-        if count > self.options.batch_keys_max {
-            let why = format!(
-                "batch_keys_max is {}: split the call, or open the table with more",
-                self.options.batch_keys_max
-            );
-            return Err(option("count", &count, why));
-        }
-        Ok(narrow(count))
-    }
-
-    pub fn check_gradients(&self, gradients: &Gradients) -> Result<u32> {
-        let n = self.check_batch(gradients.count)?;
-        check(gradients.keys, Kind::Keys, gradients.count, "keys")?;
-        let values = gradients.count * self.dim;
-        check(gradients.values, Kind::Floats, values, "gradients")?;
-        for (column, what) in [(gradients.shows, "shows"), (gradients.clicks, "clicks")] {
-            if let Some(column) = column {
-                check(column, Kind::Words, gradients.count, what)?;
-            }
-        }
-        check_learning_rate(self.descriptor.optimizer, gradients.lr)?;
-        Ok(n)
-    }
 }
 
-/// Checks that a buffer is of a kind and long enough.
-pub(crate) fn check(buffer: Buffer, kind: Kind, count: usize, what: &'static str) -> Result<()> {
-    if buffer.kind != kind {
-        let why = format!("must be a buffer of {kind:?}");
-        return Err(option(what, &format!("{:?}", buffer.kind), why));
-    }
-    if buffer.count < count {
-        return Err(ArgumentError::Length {
-            what,
-            expected: count,
-            found: buffer.count,
-        }
-        .into());
-    }
-    Ok(())
-}
-
-/// Checks that no output of a call is another of its buffers.
-pub(crate) fn check_apart(outputs: &[Buffer], inputs: &[Buffer]) -> Result<()> {
-    for (at, output) in outputs.iter().enumerate() {
-        let others = inputs.iter().chain(&outputs[..at]);
-        if others.into_iter().any(|other| other.id == output.id) {
-            let why = "the output of a call must be a buffer of its own".to_owned();
-            return Err(option("buffer", &output.id, why));
-        }
-    }
-    Ok(())
-}
-
+/// An argument that can't be served, and the way out.
 pub(crate) fn option(name: &'static str, value: &impl ToString, why: String) -> Error {
     ArgumentError::Option {
         name,
@@ -260,31 +206,4 @@ fn in_range(name: &'static str, value: usize, most: usize) -> Result<()> {
         return Err(option(name, &value, format!("must be from 1 to {most}")));
     }
     Ok(())
-}
-
-/// Checks a number of parts.
-pub(crate) fn check_parts(parts: usize) -> Result<()> {
-    match parts {
-        1..=256 => Ok(()),
-        _ => Err(option("parts", &parts, "must be from 1 to 256".to_owned())),
-    }
-}
-
-/// The error of a stream's first refused call.
-pub(crate) fn refusal(status: &Status) -> Result<()> {
-    if status.call == 0 {
-        return Ok(());
-    }
-    let why = match status.reason {
-        REFUSED_KEY => "the index does not hold the key",
-        REFUSED_GRADIENT => "a gradient is not finite, key",
-        _ => "beyond the arena: row number",
-    };
-    Err(Error::RefusedCall {
-        call: status.call,
-        why,
-        key: status.key,
-        position: status.position,
-        positions: status.refused,
-    })
 }

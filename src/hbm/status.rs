@@ -1,6 +1,8 @@
 //! What does a device remember of its calls until the host asks? The host twin of `Status` in
 //! `kernels/common.cu`.
 
+use crate::error::{Error, Result};
+
 /// What stays on the device until the host asks: [`Status::WORDS`] words of 8 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Status {
@@ -23,6 +25,25 @@ impl Status {
     /// Where `packed` lies.
     #[cfg(any(feature = "cuda", feature = "emu"))]
     pub const PACKED_AT: u64 = 40;
+
+    /// The error of the first refused call.
+    pub fn refusal(&self) -> Result<()> {
+        if self.call == 0 {
+            return Ok(());
+        }
+        let why = match self.reason {
+            REFUSED_KEY => "the index does not hold the key",
+            REFUSED_GRADIENT => "a gradient is not finite, key",
+            _ => "beyond the arena: row number",
+        };
+        Err(Error::RefusedCall {
+            call: self.call,
+            why,
+            key: self.key,
+            position: self.position,
+            positions: self.refused,
+        })
+    }
 
     /// The record in words.
     #[cfg(any(feature = "cuda", feature = "emu"))]

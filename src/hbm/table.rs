@@ -5,14 +5,12 @@
 //! - Scratch memory has one user at a time: a call on the other stream is ordered behind the last one.
 //! - Grids are bounded by the device, loops stride; no size has to fit a launch.
 
-use super::args::Address;
-use super::args::{IndexArgs, LONG_COLUMNS, RowsArgs, SortArgs, THREADS, UpdateArgs};
+use super::args::{Address, IndexArgs, LONG_COLUMNS, RowsArgs, SortArgs, THREADS, UpdateArgs};
+use super::checks::{check, check_copy, check_merge, check_read, check_write, narrow_count};
 use super::clocks::Clocks;
 use super::index::bytes_of;
 use super::launcher::{DeviceInfo, GraphId, Launcher, Mark, Memory, Stream};
-use super::shape::{
-    DIGITS, LONG_RUN, SORT_ITEMS, Shape, check, check_apart, check_parts, option, refusal,
-};
+use super::shape::{DIGITS, LONG_RUN, SMALL_BYTES, Shape, option};
 use super::status::Status;
 use super::{
     Buffer, Gradients, HbmStats, HbmTable, Index, Inserted, Kind, Values, ValuesMut, kernels,
@@ -163,7 +161,7 @@ impl<L: Launcher> DevTable<L> {
     fn empty(&mut self) -> Result<()> {
         let stream = Stream::Train;
         self.launcher
-            .fill(stream, self.scratch.small, 0, self.shape.scratch()[10])?;
+            .fill(stream, self.scratch.small, 0, SMALL_BYTES)?;
         self.launcher
             .fill(stream, self.dirty, 0, self.shape.options.rows_max)?;
         for index in [Index::First, Index::Second] {
@@ -257,10 +255,7 @@ impl<L: Launcher> DevTable<L> {
         (keys, count, out): (Buffer, usize, Buffer),
         (width, kernel): (usize, &'static str),
     ) -> Result<()> {
-        let n: u32 = narrow_count(count)?;
-        check(keys, Kind::Keys, count, "keys")?;
-        check(out, Kind::Floats, count * width, "out")?;
-        check_apart(&[out], &[keys])?;
+        let n = self.shape.check_get((keys, count, out), width)?;
         self.clocks.read(stream, index)?;
         if n == 0 {
             return Ok(());
@@ -298,7 +293,7 @@ impl<L: Launcher> DevTable<L> {
             totals: self.scratch.totals,
             dirty: self.dirty,
             n,
-            blocks: narrow((n as usize).div_ceil(SORT_ITEMS).max(1)),
+            blocks: narrow(Shape::sort_blocks(n as usize)),
             ..SortArgs::default()
         }
     }
@@ -447,14 +442,4 @@ fn lanes_of(kernel: &str) -> usize {
 fn kernel(name: &str) -> Result<&'static str> {
     let known = kernels::NAMES.iter().copied().find(|known| *known == name);
     known.ok_or_else(|| option("kernel", &name, "there is no such kernel".to_owned()))
-}
-
-fn narrow_count(count: usize) -> Result<u32> {
-    u32::try_from(count).map_err(|_| {
-        option(
-            "count",
-            &count,
-            "a call takes fewer than 2^32 keys".to_owned(),
-        )
-    })
 }

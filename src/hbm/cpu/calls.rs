@@ -36,12 +36,7 @@ impl HbmTable for CpuTable {
     }
 
     fn write(&mut self, _stream: Stream, to: Buffer, at: usize, values: Values<'_>) -> Result<()> {
-        let (kind, count) = match values {
-            Values::Keys(values) => (Kind::Keys, values.len()),
-            Values::Words(values) => (Kind::Words, values.len()),
-            Values::Floats(values) => (Kind::Floats, values.len()),
-        };
-        check(to, kind, at.saturating_add(count), "buffer")?;
+        let count = check_write(to, at, values)?;
         match (&mut self.buffers[to.id as usize], values) {
             (Held::Keys(to), Values::Keys(values)) => to[at..at + count].copy_from_slice(values),
             (Held::Words(to), Values::Words(values)) => to[at..at + count].copy_from_slice(values),
@@ -60,12 +55,7 @@ impl HbmTable for CpuTable {
         at: usize,
         values: ValuesMut<'_>,
     ) -> Result<()> {
-        let (kind, count) = match &values {
-            ValuesMut::Keys(values) => (Kind::Keys, values.len()),
-            ValuesMut::Words(values) => (Kind::Words, values.len()),
-            ValuesMut::Floats(values) => (Kind::Floats, values.len()),
-        };
-        check(from, kind, at.saturating_add(count), "buffer")?;
+        let count = check_read(from, at, &values)?;
         match values {
             ValuesMut::Keys(values) => values.copy_from_slice(&self.keys(from)[at..at + count]),
             ValuesMut::Words(values) => values.copy_from_slice(&self.words(from)[at..at + count]),
@@ -88,10 +78,7 @@ impl HbmTable for CpuTable {
         (keys, rows, count): (Buffer, Buffer, usize),
         failed: Buffer,
     ) -> Result<()> {
-        check(keys, Kind::Keys, count, "keys")?;
-        check(rows, Kind::Words, count, "rows")?;
-        check(failed, Kind::Keys, 0, "failed")?;
-        check_apart(&[failed], &[keys, rows])?;
+        self.shape.check_insert((keys, rows, count), failed)?;
         self.clocks.write(stream, index)?;
         if count == 0 || self.call(stream).is_none() {
             return Ok(());
@@ -150,9 +137,8 @@ impl HbmTable for CpuTable {
     }
 
     fn place(&mut self, stream: Stream, rows: Buffer, packed: Buffer, count: usize) -> Result<()> {
+        self.shape.check_place(rows, packed, count)?;
         let width = self.shape.row_f32s;
-        check(rows, Kind::Words, count, "rows")?;
-        check(packed, Kind::Floats, count * width, "packed")?;
         if count == 0 {
             return Ok(());
         }
@@ -183,12 +169,8 @@ impl HbmTable for CpuTable {
         packed: Buffer,
         positions: Buffer,
     ) -> Result<()> {
-        let n = self.shape.check_batch(count)?;
+        let n = self.shape.check_pack((rows, count), (packed, positions))?;
         let width = self.shape.row_f32s;
-        check(rows, Kind::Words, count, "rows")?;
-        check(packed, Kind::Floats, count * width, "packed")?;
-        check(positions, Kind::Words, count, "positions")?;
-        check_apart(&[packed, positions], &[rows])?;
         let call = self.call(stream);
         self.status[stream.index()].packed = 0;
         let Some(call) = call.filter(|_| n > 0) else {
@@ -245,13 +227,9 @@ impl HbmTable for CpuTable {
         (keys, count, parts): (Buffer, usize, usize),
         (out, positions, ends): (Buffer, Buffer, Buffer),
     ) -> Result<()> {
-        let n = self.shape.check_batch(count)?;
-        check_parts(parts)?;
-        check(keys, Kind::Keys, count, "keys")?;
-        check(out, Kind::Keys, count, "out")?;
-        check(positions, Kind::Words, count, "positions")?;
-        check(ends, Kind::Keys, parts, "ends")?;
-        check_apart(&[out, positions, ends], &[keys])?;
+        let n = self
+            .shape
+            .check_split((keys, count, parts), (out, positions, ends))?;
         if self.call(stream).is_none() {
             return Ok(());
         }
@@ -286,10 +264,7 @@ impl HbmTable for CpuTable {
         (from, to): (Buffer, Buffer),
         (count, width): (usize, usize),
     ) -> Result<()> {
-        check(positions, Kind::Words, count, "positions")?;
-        check(from, Kind::Floats, count.saturating_mul(width), "from")?;
-        check(to, Kind::Floats, count.saturating_mul(width), "to")?;
-        check_apart(&[to], &[positions, from])?;
+        check_merge(positions, (from, to), (count, width))?;
         let mut held = self.take(to);
         if let Held::Floats(to) = &mut held {
             let rows = self.floats(from).chunks_exact(width.max(1));
@@ -309,7 +284,7 @@ impl HbmTable for CpuTable {
 
     fn wait(&mut self, stream: Stream) -> Result<()> {
         self.clocks.waited(stream);
-        refusal(&self.status[stream.index()])
+        self.status[stream.index()].refusal()
     }
 
     fn forget_refusal(&mut self, stream: Stream) -> Result<()> {
@@ -330,9 +305,7 @@ impl HbmTable for CpuTable {
         count: usize,
         out: Buffer,
     ) -> Result<GraphId> {
-        check(keys, Kind::Keys, count, "keys")?;
-        check(out, Kind::Floats, count * self.shape.dim, "out")?;
-        check_apart(&[out], &[keys])?;
+        self.shape.check_get((keys, count, out), self.shape.dim)?;
         self.clocks.read(stream, index)?;
         self.calls[stream.index()] += 1;
         let id = narrow(self.graphs.len());
@@ -378,9 +351,7 @@ impl HbmTable for CpuTable {
     }
 
     fn copy(&mut self, _stream: Stream, from: Buffer, to: Buffer, count: usize) -> Result<()> {
-        check(from, from.kind, count, "from")?;
-        check(to, from.kind, count, "to")?;
-        check_apart(&[to], &[from])?;
+        check_copy(from, to, count)?;
         let mut held = self.take(to);
         match (&mut held, &self.buffers[from.id as usize]) {
             (Held::Keys(to), Held::Keys(from)) => to[..count].copy_from_slice(&from[..count]),

@@ -30,13 +30,8 @@ impl<L: Launcher> HbmTable for DevTable<L> {
     }
 
     fn write(&mut self, stream: Stream, to: Buffer, at: usize, values: Values<'_>) -> Result<()> {
-        let (kind, count) = match values {
-            Values::Keys(values) => (Kind::Keys, values.len()),
-            Values::Words(values) => (Kind::Words, values.len()),
-            Values::Floats(values) => (Kind::Floats, values.len()),
-        };
-        check(to, kind, at.saturating_add(count), "buffer")?;
-        let address = self.address(to).plus((at * kind.bytes()) as u64);
+        check_write(to, at, values)?;
+        let address = self.address(to).plus((at * to.kind.bytes()) as u64);
         match values {
             Values::Keys(values) => self.launcher.write(stream, address, values),
             Values::Words(values) => self.launcher.write(stream, address, values),
@@ -51,13 +46,8 @@ impl<L: Launcher> HbmTable for DevTable<L> {
         at: usize,
         values: ValuesMut<'_>,
     ) -> Result<()> {
-        let (kind, count) = match &values {
-            ValuesMut::Keys(values) => (Kind::Keys, values.len()),
-            ValuesMut::Words(values) => (Kind::Words, values.len()),
-            ValuesMut::Floats(values) => (Kind::Floats, values.len()),
-        };
-        check(from, kind, at.saturating_add(count), "buffer")?;
-        let address = self.address(from).plus((at * kind.bytes()) as u64);
+        check_read(from, at, &values)?;
+        let address = self.address(from).plus((at * from.kind.bytes()) as u64);
         match values {
             ValuesMut::Keys(values) => self.launcher.read(stream, address, values),
             ValuesMut::Words(values) => self.launcher.read(stream, address, values),
@@ -81,11 +71,7 @@ impl<L: Launcher> HbmTable for DevTable<L> {
         (keys, rows, count): (Buffer, Buffer, usize),
         failed: Buffer,
     ) -> Result<()> {
-        let n: u32 = narrow_count(count)?;
-        check(keys, Kind::Keys, count, "keys")?;
-        check(rows, Kind::Words, count, "rows")?;
-        check(failed, Kind::Keys, 0, "failed")?;
-        check_apart(&[failed], &[keys, rows])?;
+        let n = self.shape.check_insert((keys, rows, count), failed)?;
         self.clocks.write(stream, index)?;
         if n == 0 {
             return Ok(());
@@ -137,10 +123,8 @@ impl<L: Launcher> HbmTable for DevTable<L> {
     }
 
     fn place(&mut self, stream: Stream, rows: Buffer, packed: Buffer, count: usize) -> Result<()> {
-        let n: u32 = narrow_count(count)?;
+        let n = self.shape.check_place(rows, packed, count)?;
         let width = self.shape.row_f32s;
-        check(rows, Kind::Words, count, "rows")?;
-        check(packed, Kind::Floats, count * width, "packed")?;
         if n == 0 {
             return Ok(());
         }
@@ -158,8 +142,8 @@ impl<L: Launcher> HbmTable for DevTable<L> {
                 .launcher
                 .launch(stream, self.of_rows.place, blocks, &all);
         }
-        // Through the staging memory: the copy engine reads the bus, the kernel only device memory. Two
-        // halves, so that a copy and the kernel before it need not meet.
+        // Through the staging memory: the copy engine reads the bus, the kernel only device memory. The
+        // stream's order keeps a copy behind the kernel that reads what was there before.
         self.take_scratch(stream)?;
         let chunk = (self.shape.options.staging_bytes / (4 * width)).max(1);
         for first in (0..count).step_by(chunk) {
@@ -187,11 +171,7 @@ impl<L: Launcher> HbmTable for DevTable<L> {
         packed: Buffer,
         positions: Buffer,
     ) -> Result<()> {
-        let n = self.shape.check_batch(count)?;
-        check(rows, Kind::Words, count, "rows")?;
-        check(packed, Kind::Floats, count * self.shape.row_f32s, "packed")?;
-        check(positions, Kind::Words, count, "positions")?;
-        check_apart(&[packed, positions], &[rows])?;
+        let n = self.shape.check_pack((rows, count), (packed, positions))?;
         self.take_scratch(stream)?;
         let call = self.call(stream);
         let found = self.status(stream).plus(Status::PACKED_AT);
@@ -225,8 +205,9 @@ impl<L: Launcher> HbmTable for DevTable<L> {
     }
 
     fn packed(&mut self, stream: Stream) -> Result<usize> {
-        self.wait(stream)?;
-        Ok(narrow(self.read_status(stream)?.packed))
+        let status = self.read_status(stream)?;
+        status.refusal()?;
+        Ok(narrow(status.packed))
     }
 
     fn accumulate(&mut self, stream: Stream, index: Index, gradients: Gradients) -> Result<()> {
@@ -263,13 +244,9 @@ impl<L: Launcher> HbmTable for DevTable<L> {
         (keys, count, parts): (Buffer, usize, usize),
         (out, positions, ends): (Buffer, Buffer, Buffer),
     ) -> Result<()> {
-        let n = self.shape.check_batch(count)?;
-        check_parts(parts)?;
-        check(keys, Kind::Keys, count, "keys")?;
-        check(out, Kind::Keys, count, "out")?;
-        check(positions, Kind::Words, count, "positions")?;
-        check(ends, Kind::Keys, parts, "ends")?;
-        check_apart(&[out, positions, ends], &[keys])?;
+        let n = self
+            .shape
+            .check_split((keys, count, parts), (out, positions, ends))?;
         self.take_scratch(stream)?;
         let call = self.call(stream);
         let args = SortArgs {
@@ -290,11 +267,7 @@ impl<L: Launcher> HbmTable for DevTable<L> {
         (from, to): (Buffer, Buffer),
         (count, width): (usize, usize),
     ) -> Result<()> {
-        let n: u32 = narrow_count(count)?;
-        check(positions, Kind::Words, count, "positions")?;
-        check(from, Kind::Floats, count.saturating_mul(width), "from")?;
-        check(to, Kind::Floats, count.saturating_mul(width), "to")?;
-        check_apart(&[to], &[positions, from])?;
+        let n = check_merge(positions, (from, to), (count, width))?;
         let args = MergeArgs {
             positions: self.address(positions),
             from: self.address(from),
@@ -315,9 +288,7 @@ impl<L: Launcher> HbmTable for DevTable<L> {
     }
 
     fn wait(&mut self, stream: Stream) -> Result<()> {
-        self.launcher.wait(stream)?;
-        let status = self.read_status(stream)?;
-        refusal(&status)
+        self.read_status(stream)?.refusal()
     }
 
     fn forget_refusal(&mut self, stream: Stream) -> Result<()> {
@@ -353,9 +324,7 @@ impl<L: Launcher> HbmTable for DevTable<L> {
     }
 
     fn copy(&mut self, stream: Stream, from: Buffer, to: Buffer, count: usize) -> Result<()> {
-        check(from, from.kind, count, "from")?;
-        check(to, from.kind, count, "to")?;
-        check_apart(&[to], &[from])?;
+        check_copy(from, to, count)?;
         let bytes = count * from.kind.bytes();
         self.launcher
             .copy(stream, self.address(from), self.address(to), bytes)

@@ -10,7 +10,7 @@ use hps::hbm::{
 };
 use hps::{NonFinite, Optimizer, RowMetadata, TableDescriptor, mix64};
 
-use super::say;
+use super::{Numbers, say};
 
 const TRAIN: Stream = Stream::Train;
 const RULES: [Optimizer; 7] = [
@@ -23,23 +23,6 @@ const RULES: [Optimizer; 7] = [
     Optimizer::Ftrl,
 ];
 const DIMS: [usize; 9] = [1, 8, 16, 17, 32, 64, 100, 128, 260];
-
-struct Numbers(u64);
-
-impl Numbers {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix64(self.0)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        usize::try_from((u128::from(self.next()) * n as u128) >> 64).unwrap_or(0)
-    }
-
-    fn float(&mut self) -> f32 {
-        (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
-    }
-}
 
 /// A table with its buffers.
 struct Side {

@@ -6,7 +6,8 @@ use hps::hbm::{Buffer, Device, HbmOptions, HbmTable, Kind, Memory, Stream, Value
 use serde_json::{Value, json};
 
 use super::args::HbmArgs;
-use super::{describe, median};
+use super::{Numbers, describe};
+use crate::figures::Spread;
 
 const TRAIN: Stream = Stream::Train;
 
@@ -78,7 +79,7 @@ pub fn time(
         }
     }
     table.wait(TRAIN)?;
-    Ok(median(seconds))
+    Ok(Spread::of(&seconds).median)
 }
 
 /// Measures them.
@@ -124,13 +125,9 @@ pub fn measure(device: Device, args: &HbmArgs) -> Result<Limits> {
 /// # Errors
 /// What the device says.
 pub fn fill(table: &mut dyn HbmTable, buffer: Buffer) -> hps::Result<()> {
-    let mut x = 1u64;
-    let values: Vec<f32> = (0..buffer.count().min(4 << 20))
-        .map(|_| {
-            x = hps::mix64(x.wrapping_add(0x9e37_79b9_7f4a_7c15));
-            (x >> 40) as f32 / (1 << 24) as f32 - 0.5
-        })
-        .collect();
+    let mut numbers = Numbers(1);
+    let few = buffer.count().min(4 << 20);
+    let values: Vec<f32> = (0..few).map(|_| numbers.float() / 2.0).collect();
     let mut at = 0;
     while at < buffer.count() {
         let count = values.len().min(buffer.count() - at);

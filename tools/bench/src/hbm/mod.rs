@@ -15,6 +15,7 @@ use std::io::Write;
 
 use anyhow::{Context as _, Result};
 use hps::hbm::{Device, HbmOptions, open};
+use hps::mix64;
 use hps_tools::cli::Exit;
 use serde_json::{Value, json};
 
@@ -81,8 +82,21 @@ fn say(line: &str) -> Result<()> {
     writeln!(std::io::stdout().lock(), "{line}").context("write to stdout")
 }
 
-/// The median of some seconds.
-fn median(mut seconds: Vec<f64>) -> f64 {
-    seconds.sort_by(f64::total_cmp);
-    seconds.get(seconds.len() / 2).copied().unwrap_or(f64::NAN)
+/// Random numbers that a seed repeats.
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix64(self.0)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        usize::try_from((u128::from(self.next()) * n as u128) >> 64).unwrap_or(0)
+    }
+
+    /// In [-1, 1).
+    fn float(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
 }

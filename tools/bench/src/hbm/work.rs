@@ -9,11 +9,14 @@ use serde_json::{Value, json};
 
 use super::args::{HbmArgs, Operation};
 use super::limits::{Limits, fill, time};
-use crate::keys::Zipf;
+use crate::figures::Spread;
+use crate::keys::{Distribution, Draw, Scramble};
 
 const TRAIN: Stream = Stream::Train;
 /// Inputs that take turns.
 const SETS: usize = 4;
+/// Of the order of keys.
+const SEED: u64 = 3;
 /// Keys of the small get that is replayed from a graph.
 const GRAPH_KEYS: usize = 100_000;
 
@@ -283,7 +286,7 @@ impl<'a> Bench<'a> {
             "{done:?} of {} keys",
             self.rows
         );
-        let seconds = super::median(seconds);
+        let seconds = Spread::of(&seconds).median;
         Ok(Outcome {
             limit: n as f64 / self.limits.sector_writes,
             what: "random sector writes",
@@ -301,16 +304,7 @@ impl<'a> Bench<'a> {
             }
             let (keys, values) = (self.keys.clone(), self.floats);
             let seconds = time(self.table.as_mut(), self.calls, |t, i| {
-                let gradients = Gradients {
-                    keys: keys[i % SETS],
-                    values,
-                    count: n,
-                    shows: None,
-                    clicks: None,
-                    lr: 0.01,
-                    step: 1,
-                };
-                t.accumulate(TRAIN, Index::First, gradients)
+                t.accumulate(TRAIN, Index::First, gradients(keys[i % SETS], values, n))
             })?;
             let (name, what) = match zipf {
                 false => ("hbm-accumulate", "its bytes copied"),
@@ -326,16 +320,16 @@ impl<'a> Bench<'a> {
     }
 
     fn draw_zipf(&mut self) -> Result<()> {
-        let zipf = Zipf::new(self.rows as u64, 1.05);
-        let mut x = 7u64;
+        let mut draw = Draw::new(
+            self.rows as u64,
+            Distribution::Zipf { theta: 1.05 },
+            SEED,
+            1,
+        );
         for set in 0..SETS {
             let mut keys = Vec::with_capacity(self.n);
             for _ in 0..self.n {
-                let rank = zipf.rank(|| {
-                    x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-                    (mix64(x) >> 11) as f64 / (1u64 << 53) as f64
-                });
-                keys.push(key_of(self.order[usize::try_from(rank)? % self.rows]));
+                keys.push(key_of(u32::try_from(draw.key())?));
             }
             self.table
                 .write(TRAIN, self.keys[set], 0, Values::Keys(&keys))?;
@@ -362,15 +356,7 @@ impl<'a> Bench<'a> {
         for i in 0..self.calls + 1 {
             let set = i % SETS;
             let table = self.table.as_mut();
-            let gradients = Gradients {
-                keys: self.keys[set],
-                values: self.floats,
-                count: n,
-                shows: None,
-                clicks: None,
-                lr: 0.01,
-                step: 1,
-            };
+            let gradients = gradients(self.keys[set], self.floats, n);
             table.accumulate(TRAIN, Index::First, gradients)?;
             let from = table.mark(TRAIN)?;
             table.pack(TRAIN, self.numbers[set], n, self.packed, self.positions)?;
@@ -382,12 +368,24 @@ impl<'a> Bench<'a> {
                 seconds.push(taken);
             }
         }
-        let seconds = super::median(seconds);
+        let seconds = Spread::of(&seconds).median;
         Ok(Outcome {
             limit: (n * self.width() * 4) as f64 / self.limits.to_host,
             what: "device to host",
             ..self.outcome("hbm-pack", n, seconds)
         })
+    }
+}
+
+fn gradients(keys: Buffer, values: Buffer, count: usize) -> Gradients {
+    Gradients {
+        keys,
+        values,
+        count,
+        shows: None,
+        clicks: None,
+        lr: 0.01,
+        step: 1,
     }
 }
 
@@ -397,12 +395,7 @@ fn keys_spare(keys: &[Buffer], round: usize) -> Buffer {
 }
 
 fn shuffled(rows: usize) -> Result<Vec<u32>> {
-    let mut order: Vec<u32> = (0..u32::try_from(rows)?).collect();
-    let mut x = 3u64;
-    for i in (1..rows).rev() {
-        x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let at = (u128::from(mix64(x)) * (i as u128 + 1)) >> 64;
-        order.swap(i, usize::try_from(at)?);
-    }
-    Ok(order)
+    let scramble = Scramble::new(rows as u64, SEED);
+    let number = |rank| Ok(u32::try_from(scramble.key(rank))?);
+    (0..rows as u64).map(number).collect()
 }
