@@ -23,7 +23,10 @@ __device__ __forceinline__ T load_now(const T* p) {
 #endif
 }
 
-#define HPS_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
+// A kernel of blocks of THREADS threads, of which so many fit on a multiprocessor: told how many registers it
+// may take, the compiler does not spill for the sake of more blocks.
+#define HPS_KERNEL_OF(blocks) extern "C" __global__ void __launch_bounds__(THREADS, blocks)
+#define HPS_KERNEL HPS_KERNEL_OF(4)
 
 // No row: what an index holds where there is no key.
 #define NO_ROW 0xffffffffu
@@ -76,12 +79,11 @@ struct IndexArgs {
   u64* failed;  // keys, [failed_max]
   u64 failed_max;
   u32* found;      // rows_of: row by position
-  u32* positions;  // rows_of: the positions themselves
   u32* long_count; // rows_of: set to 0
   u32 n;
   u32 rows_max;
 };
-static_assert(sizeof(IndexArgs) == 104, "as in args.rs");
+static_assert(sizeof(IndexArgs) == 96, "as in args.rs");
 
 struct RowsArgs {
   Status* status;

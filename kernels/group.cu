@@ -49,7 +49,7 @@ __device__ __forceinline__ u32 sum_before(u32 value, u32* warp_sums) {
 }
 
 // sort_scan: counts of a digit become their sums over the blocks before; a warp a digit.
-HPS_KERNEL(THREADS) sort_scan(SortArgs a) {
+HPS_KERNEL sort_scan(SortArgs a) {
   if (is_refused(a.status, a.call, true)) return;
   u32 lane = threadIdx.x & 31, warps = gridDim.x * WARPS;
   for (u32 digit = (blockIdx.x * THREADS + threadIdx.x) / 32; digit < DIGITS; digit += warps) {
@@ -118,9 +118,9 @@ __device__ __forceinline__ void move_items(const SortArgs& a) {
 }
 
 #define SORT_KERNELS(name, O)                                            \
-  HPS_KERNEL(THREADS) count_##name(SortArgs a) { count_digits<O>(a); }    \
+  HPS_KERNEL count_##name(SortArgs a) { count_digits<O>(a); }    \
   EMU_KERNEL(count_##name);                                              \
-  HPS_KERNEL(THREADS) move_##name(SortArgs a) { move_items<O>(a); }       \
+  HPS_KERNEL move_##name(SortArgs a) { move_items<O>(a); }       \
   EMU_KERNEL(move_##name);
 SORT_KERNELS(by_row, BY_ROW)
 SORT_KERNELS(by_owner, BY_OWNER)

@@ -42,7 +42,7 @@ __device__ __forceinline__ u32 insert_one(Entry* entries, u64 sectors, u64 key, 
 
 // insert: entries of keys that are not there. A key that finds no entry, or names a row beyond the
 // arena, or is there with another row, is listed in `failed`; nothing is overwritten.
-HPS_KERNEL(THREADS) insert(IndexArgs a) {
+HPS_KERNEL insert(IndexArgs a) {
   if (is_refused(a.status, a.call, true)) return;
   u32 done = 0;
   u64 stride = (u64)gridDim.x * blockDim.x;
@@ -62,7 +62,7 @@ HPS_KERNEL(THREADS) insert(IndexArgs a) {
 EMU_KERNEL(insert);
 
 // rows_of: the row of each key, for the sort of an accumulate. Refuses the call for a key not there.
-HPS_KERNEL(THREADS) rows_of(IndexArgs a) {
+HPS_KERNEL rows_of(IndexArgs a) {
   if (is_refused(a.status, a.call, false)) return;
   u64 first = (u64)blockIdx.x * blockDim.x + threadIdx.x;
   if (first == 0) *a.long_count = 0;

@@ -3,29 +3,31 @@
 // Shapes and host twin: as update.cu. Geometry: a warp a gradient, or a thread block for each long run
 // and 8 of its columns. Memory order: shared memory between barriers; sums rise with the position.
 
+// Whether a gradient is not finite, looked at by a warp.
+__device__ __forceinline__ bool is_bad(const float* gradient, u32 dim) {
+  bool bad = false;
+  for (u32 c = threadIdx.x & 31; c < dim; c += 32) bad |= !is_finite(gradient[c]);
+  return __any_sync(FULL_WARP, bad);
+}
+
 // check_gradients: refuses the call if a gradient is not finite. Over the caller's order.
-HPS_KERNEL(THREADS) check_gradients(UpdateArgs a) {
+HPS_KERNEL check_gradients(UpdateArgs a) {
   if (is_refused(a.status, a.call, true)) return;
   u64 warps = (u64)gridDim.x * (blockDim.x / 32);
   for (u64 i = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32; i < a.n; i += warps) {
-    const float* g = a.gradients + i * a.dim;
-    bool bad = false;
-    for (u32 c = threadIdx.x & 31; c < a.dim; c += 32) bad |= !is_finite(__ldcs(g + c));
-    if (__any_sync(FULL_WARP, bad) && (threadIdx.x & 31) == 0)
+    bool bad = is_bad(a.gradients + i * a.dim, a.dim);
+    if (bad && (threadIdx.x & 31) == 0)
       refuse(a.status, a.call, REFUSED_GRADIENT, 0, (u32)i);
   }
 }
 EMU_KERNEL(check_gradients);
 
 // flag_gradients: flags[p] = whether the gradient of sorted place p is not finite.
-HPS_KERNEL(THREADS) flag_gradients(UpdateArgs a) {
+HPS_KERNEL flag_gradients(UpdateArgs a) {
   if (is_refused(a.status, a.call, true)) return;
   u64 warps = (u64)gridDim.x * (blockDim.x / 32);
   for (u64 p = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32; p < a.n; p += warps) {
-    const float* g = a.gradients + (u64)a.positions[p] * a.dim;
-    bool bad = false;
-    for (u32 c = threadIdx.x & 31; c < a.dim; c += 32) bad |= !is_finite(g[c]);
-    bad = __any_sync(FULL_WARP, bad);
+    bool bad = is_bad(a.gradients + (u64)a.positions[p] * a.dim, a.dim);
     if ((threadIdx.x & 31) == 0) a.flags[p] = bad;
   }
 }
@@ -33,7 +35,7 @@ EMU_KERNEL(flag_gradients);
 
 // find_long: lists where runs of LONG_RUN places and more begin. The order of the list is no matter:
 // each run is a row of its own.
-HPS_KERNEL(THREADS) find_long(UpdateArgs a) {
+HPS_KERNEL find_long(UpdateArgs a) {
   if (is_refused(a.status, a.call, true)) return;
   u64 stride = (u64)gridDim.x * blockDim.x;
   for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i + LONG_RUN <= a.n; i += stride) {
@@ -56,7 +58,7 @@ EMU_KERNEL(find_long);
 
 // flag_long: flag_gradients, for the places of long runs only. A warp reads where 32 runs lie at once; each
 // run begins with another warp, so that short ones do not all fall to the first.
-HPS_KERNEL(THREADS) flag_long(UpdateArgs a) {
+HPS_KERNEL flag_long(UpdateArgs a) {
   if (is_refused(a.status, a.call, true)) return;
   u32 longs = load_now(a.long_count), lane = threadIdx.x & 31;
   u32 warps = gridDim.x * (blockDim.x / 32);
@@ -68,10 +70,7 @@ HPS_KERNEL(THREADS) flag_long(UpdateArgs a) {
       u32 begin = __shfl_sync(FULL_WARP, begins, k), end = __shfl_sync(FULL_WARP, ends, k);
       u32 turn = (warp + (base + k) * 311) % warps;
       for (u64 p = (u64)begin + turn; p < end; p += warps) {
-        const float* g = a.gradients + (u64)a.positions[p] * a.dim;
-        bool bad = false;
-        for (u32 c = lane; c < a.dim; c += 32) bad |= !is_finite(g[c]);
-        bad = __any_sync(FULL_WARP, bad);
+        bool bad = is_bad(a.gradients + (u64)a.positions[p] * a.dim, a.dim);
         if (lane == 0) a.flags[p] = bad;
       }
     }
@@ -147,7 +146,7 @@ __device__ __forceinline__ float sum_run(const UpdateArgs& a, float* staged, u32
 }
 
 // long_sums: a block for each 8 columns of a long run; the first one counts its positions, too.
-HPS_KERNEL(THREADS) long_sums(UpdateArgs a) {
+HPS_KERNEL long_sums(UpdateArgs a) {
   if (is_refused(a.status, a.call, true)) return;
   HPS_SHARED(float4, wide, 2 * STAGED * COLUMNS / 4);
   float* staged = (float*)wide;

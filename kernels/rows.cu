@@ -114,7 +114,7 @@ __device__ __forceinline__ void place_rows(const RowsArgs& a) {
 }
 
 // check_rows: refuses the call if a row number lies beyond the arena. Before place and pack.
-HPS_KERNEL(THREADS) check_rows(RowsArgs a) {
+HPS_KERNEL check_rows(RowsArgs a) {
   if (is_refused(a.status, a.call, false)) return;
   u64 stride = (u64)gridDim.x * blockDim.x;
   for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < a.n; i += stride)
@@ -123,11 +123,11 @@ HPS_KERNEL(THREADS) check_rows(RowsArgs a) {
 EMU_KERNEL(check_rows);
 
 #define ROW_KERNELS(name, T, V4)                                        \
-  HPS_KERNEL(THREADS) get_##name(RowsArgs a) { get_rows<T, V4>(a); }     \
+  HPS_KERNEL get_##name(RowsArgs a) { get_rows<T, V4>(a); }     \
   EMU_KERNEL(get_##name);                                               \
-  HPS_KERNEL(THREADS) pack_##name(RowsArgs a) { pack_rows<T, V4>(a); }   \
+  HPS_KERNEL pack_##name(RowsArgs a) { pack_rows<T, V4>(a); }   \
   EMU_KERNEL(pack_##name);                                              \
-  HPS_KERNEL(THREADS) place_##name(RowsArgs a) { place_rows<T, V4>(a); } \
+  HPS_KERNEL place_##name(RowsArgs a) { place_rows<T, V4>(a); } \
   EMU_KERNEL(place_##name);
 ROW_KERNELS(wide4, 4, true)
 ROW_KERNELS(wide8, 8, true)
@@ -137,7 +137,7 @@ ROW_KERNELS(word4, 4, false)
 ROW_KERNELS(word32, 32, false)
 
 // merge: to[positions[i]] = from[i], rows of `width` words. Undoes a split.
-HPS_KERNEL(THREADS) merge(MergeArgs a) {
+HPS_KERNEL merge(MergeArgs a) {
   u64 warps = (u64)gridDim.x * (blockDim.x / 32);
   u64 warp = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32;
   for (u64 i = warp; i < a.n; i += warps) {
@@ -149,7 +149,7 @@ EMU_KERNEL(merge);
 
 // probe_read, probe_write: the limits that benchmarks compare with: random sectors of 32 bytes, each
 // thread some of its own, over the buffer from `arena` on; `n` sectors in it, `rows_max` accesses in all.
-HPS_KERNEL(THREADS) probe_read(RowsArgs a) {
+HPS_KERNEL probe_read(RowsArgs a) {
   u64 stride = (u64)gridDim.x * blockDim.x;
   float sum = 0.0f;
   for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < a.rows_max; i += stride) {
@@ -161,7 +161,7 @@ HPS_KERNEL(THREADS) probe_read(RowsArgs a) {
 }
 EMU_KERNEL(probe_read);
 
-HPS_KERNEL(THREADS) probe_write(RowsArgs a) {
+HPS_KERNEL probe_write(RowsArgs a) {
   u64 stride = (u64)gridDim.x * blockDim.x;
   for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < a.rows_max; i += stride) {
     float4* sector = (float4*)a.arena + 2 * __umul64hi(mix64(i + a.call), (u64)a.n);

@@ -82,13 +82,12 @@ __device__ __forceinline__ void count_push(const UpdateArgs& a, float* row, u64 
   if (a.columns & 8) *columns = a.step;
 }
 
-// One run: T lanes, `words` vectors of a row. `sums` is its sum if it is long, else null.
-template <Rule R, int T, class V>
+// One run: where it begins, its row, the lanes that work on it. `sums` is its sum if it is long, else null.
+template <class V>
 struct Run {
   const UpdateArgs& a;
-  u32 mask, at, place, row, words;
+  u32 mask, place, row;
   const float* sums;
-  bool looks;  // says itself whether a gradient is finite: where a lane holds all that it has of one
 
   __device__ __forceinline__ const V* gradient(u32 p) const {
     return (const V*)(a.gradients + (u64)a.positions[p] * a.dim);
@@ -115,8 +114,8 @@ struct Run {
 #pragma unroll
       for (u32 u = 0; u < 4; ++u) {
         if (u >= last) continue;
-        if (a.skip && !looks && a.flags[p + u]) continue;
-        if (a.skip && looks && __any_sync(mask, !is_finite(held[u]))) continue;
+        if (a.skip && !a.looks && a.flags[p + u]) continue;
+        if (a.skip && a.looks && __any_sync(mask, !is_finite(held[u]))) continue;
         total = plus(total, held[u]);
         ++count;
       }
@@ -128,15 +127,66 @@ struct Run {
   }
 };
 
+// The run of a tile, which has one for each place and one for each long run. False: the place lies inside a
+// run, or heads a long one. `run` is the number of a long run, else NO_ROW.
+__device__ __forceinline__ bool run_of(const UpdateArgs& a, u64 tile, u32* place, u32* run) {
+  if (tile >= a.n) {
+    *run = (u32)(tile - a.n);
+    *place = a.long_starts[*run];
+    return true;
+  }
+  *run = NO_ROW;
+  *place = (u32)tile;
+  u32 row = a.rows[tile];
+  if (tile > 0 && a.rows[tile - 1] == row) return false;
+  u64 end = tile + LONG_RUN - 1;
+  return end >= a.n || a.rows[end] != row;
+}
+
+__device__ __forceinline__ const float* sums_of(const UpdateArgs& a, u32 run) {
+  return run == NO_ROW ? nullptr : a.long_sums + (u64)run * a.dim;
+}
+
+// What one lane does when the row has changed, by `counted` positions: the row is dirty, what was left out and
+// the push are counted.
+template <class V>
+__device__ __forceinline__ void finish_run(const Run<V>& one, u32 run, u32 counted) {
+  const UpdateArgs& a = one.a;
+  if (counted > 0) a.dirty[one.row] = 1;
+  if (a.skip == 0 && a.columns == 0) return;
+  u64 shows = 0, clicks = 0;
+  u32 length = counted;
+  if (one.sums) {
+    shows = a.long_extra[4 * run + 1];
+    clicks = a.long_extra[4 * run + 2];
+  } else {
+    u32 p = one.place;
+    for (; one.goes_on(p); ++p) {
+      bool out = false;
+      if (a.skip && !a.looks) out = a.flags[p] != 0;
+      if (a.skip && a.looks && (a.shows || a.clicks)) {
+        // Rare: a metadata column beside the option; look at the whole gradient once more.
+        for (u32 c = 0; c < a.dim / (sizeof(V) / 4) && !out; ++c) out = !is_finite(one.gradient(p)[c]);
+      }
+      if (out) continue;
+      if (a.shows) shows += a.shows[a.positions[p]];
+      if (a.clicks) clicks += a.clicks[a.positions[p]];
+    }
+    length = p - one.place;
+  }
+  if (length > counted) atomicAdd(&a.status->skipped, (u64)(length - counted));
+  if (counted > 0 && a.columns) count_push(a, a.arena + (u64)one.row * a.stride, shows, clicks);
+}
+
 template <Rule R, int T, class V>
 __device__ __forceinline__ void update_run(const UpdateArgs& a, u32 place, u32 run, u32 tile_mask) {
   u32 at = threadIdx.x % T, lanes = sizeof(V) / 4, words = a.dim / lanes;
   u32 row = a.rows[place];
-  const float* sums = run == NO_ROW ? nullptr : a.long_sums + (u64)run * a.dim;
+  const float* sums = sums_of(a, run);
   // Lanes without a vector leave; they must not be in the mask of those that look at one.
   u32 active = words < T ? tile_mask & (((1u << words) - 1) << ((threadIdx.x & 31) - at)) : tile_mask;
   if (at >= words) return;
-  Run<R, T, V> one{a, active, at, place, row, words, sums, a.looks != 0};
+  Run<V> one{a, active, place, row, sums};
   u32 counted = sums ? a.long_extra[4 * run] : 0;
   if (sums && counted == 0) return;
   float* words_of = a.arena + (u64)row * a.stride;
@@ -167,35 +217,9 @@ __device__ __forceinline__ void update_run(const UpdateArgs& a, u32 place, u32 r
     if (R != SGD) ((V*)state)[c] = xv;
     if (R == ADAM || R == FTRL) ((V*)(state + a.dim))[c] = yv;
   }
-  if (at != 0) return;
-  if (counted > 0) a.dirty[row] = 1;
-  if (a.skip == 0 && a.columns == 0) return;
-  u64 shows = 0, clicks = 0;
-  u32 length = counted;
-  if (sums) {
-    shows = a.long_extra[4 * run + 1];
-    clicks = a.long_extra[4 * run + 2];
-  } else {
-    u32 p = place;
-    for (; one.goes_on(p); ++p) {
-      bool out = false;
-      if (a.skip && !a.looks) out = a.flags[p] != 0;
-      if (a.skip && a.looks && (a.shows || a.clicks)) {
-        // Rare: a metadata column beside the option; look at the whole gradient once more.
-        for (u32 c = 0; c < words && !out; ++c) out = !is_finite(one.gradient(p)[c]);
-      }
-      if (out) continue;
-      if (a.shows) shows += a.shows[a.positions[p]];
-      if (a.clicks) clicks += a.clicks[a.positions[p]];
-    }
-    length = p - place;
-  }
-  if (length > counted) atomicAdd(&a.status->skipped, (u64)(length - counted));
-  if (counted > 0 && a.columns) count_push(a, words_of, shows, clicks);
+  if (at == 0) finish_run(one, run, counted);
 }
 
-// The tile's place or long run, if it has one; a place inside a run, or at the head of a long one, has
-// none.
 template <Rule R, int T, class V>
 __device__ __forceinline__ void update(const UpdateArgs& a) {
   if (is_refused(a.status, a.call, true)) return;
@@ -203,55 +227,39 @@ __device__ __forceinline__ void update(const UpdateArgs& a) {
   u64 tiles = (u64)gridDim.x * (blockDim.x / T);
   u32 tile_mask = (T == 32 ? FULL_WARP : ((1u << (T & 31)) - 1)) << ((threadIdx.x & 31) / T * T);
   for (u64 i = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / T; i < (u64)a.n + longs; i += tiles) {
-    if (i >= a.n) {
-      u32 run = (u32)(i - a.n);
-      update_run<R, T, V>(a, a.long_starts[run], run, tile_mask);
-      continue;
-    }
-    u32 place = (u32)i, row = a.rows[place];
-    if (place > 0 && a.rows[place - 1] == row) continue;
-    u64 end = (u64)place + LONG_RUN - 1;
-    if (end < a.n && a.rows[end] == row) continue;
-    update_run<R, T, V>(a, place, NO_ROW, tile_mask);
+    u32 place, run;
+    if (run_of(a, i, &place, &run)) update_run<R, T, V>(a, place, run, tile_mask);
   }
 }
 
-#define UPDATE_KERNELS(name, R)                                                  \
-  HPS_KERNEL(THREADS) name##_wide4(UpdateArgs a) { update<R, 4, float4>(a); }     \
-  EMU_KERNEL(name##_wide4);                                                      \
-  HPS_KERNEL(THREADS) name##_wide16(UpdateArgs a) { update<R, 16, float4>(a); }   \
-  EMU_KERNEL(name##_wide16);                                                     \
-  HPS_KERNEL(THREADS) name##_wide32(UpdateArgs a) { update<R, 32, float4>(a); }   \
-  EMU_KERNEL(name##_wide32);                                                     \
-  HPS_KERNEL(THREADS) name##_word16(UpdateArgs a) { update<R, 16, float>(a); }    \
-  EMU_KERNEL(name##_word16);
-UPDATE_KERNELS(sgd, SGD)
-UPDATE_KERNELS(momentum, MOMENTUM)
-UPDATE_KERNELS(nesterov, NESTEROV)
-UPDATE_KERNELS(adagrad, ADAGRAD)
-UPDATE_KERNELS(adam, ADAM)
-UPDATE_KERNELS(ftrl, FTRL)
+#define UPDATE_KERNEL(name, R, T, V, blocks)                             \
+  HPS_KERNEL_OF(blocks) name(UpdateArgs a) { update<R, T, V>(a); }       \
+  EMU_KERNEL(name);
+#define UPDATE_KERNELS(name, R, blocks)                                  \
+  UPDATE_KERNEL(name##_wide4, R, 4, float4, blocks)                      \
+  UPDATE_KERNEL(name##_wide16, R, 16, float4, blocks)                    \
+  UPDATE_KERNEL(name##_wide32, R, 32, float4, blocks)                    \
+  UPDATE_KERNEL(name##_word16, R, 16, float, blocks)
+UPDATE_KERNELS(sgd, SGD, 4)
+UPDATE_KERNELS(momentum, MOMENTUM, 4)
+UPDATE_KERNELS(nesterov, NESTEROV, 4)
+UPDATE_KERNELS(adagrad, ADAGRAD, 4)
+UPDATE_KERNELS(adam, ADAM, 3)
+UPDATE_KERNELS(ftrl, FTRL, 3)
 
 // Row-wise AdaGrad: 16 lanes a row; lane l sums the squares of elements l, l + 16, ..., then the lanes
 // add 8, 4, 2, 1 apart. Never `looks`.
-HPS_KERNEL(THREADS) rowwise(UpdateArgs a) {
+HPS_KERNEL rowwise(UpdateArgs a) {
   if (is_refused(a.status, a.call, true)) return;
   u32 longs = load_now(a.long_count);
   u64 tiles = (u64)gridDim.x * (blockDim.x / 16);
   u32 at = threadIdx.x % 16, mask = 0xffffu << ((threadIdx.x & 31) / 16 * 16);
   for (u64 i = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 16; i < (u64)a.n + longs; i += tiles) {
-    u32 run = NO_ROW, place = (u32)i;
-    if (i >= a.n) {
-      run = (u32)(i - a.n);
-      place = a.long_starts[run];
-    } else {
-      if (place > 0 && a.rows[place - 1] == a.rows[place]) continue;
-      u64 end = (u64)place + LONG_RUN - 1;
-      if (end < a.n && a.rows[end] == a.rows[place]) continue;
-    }
+    u32 place, run;
+    if (!run_of(a, i, &place, &run)) continue;
     u32 row = a.rows[place];
-    const float* sums = run == NO_ROW ? nullptr : a.long_sums + (u64)run * a.dim;
-    Run<ROWWISE, 16, float> one{a, mask, at, place, row, a.dim, sums, false};
+    const float* sums = sums_of(a, run);
+    Run<float> one{a, mask, place, row, sums};
     u32 counted = sums ? a.long_extra[4 * run] : 0;
     float* w = a.arena + (u64)row * a.stride;
     float squares = 0.0f;
@@ -277,24 +285,7 @@ HPS_KERNEL(THREADS) rowwise(UpdateArgs a) {
       }
       if (at == 0) w[a.dim] = state;
     }
-    if (at != 0) continue;
-    if (counted > 0) a.dirty[row] = 1;
-    u64 shows = 0, clicks = 0;
-    u32 length = counted;
-    if (sums) {
-      shows = a.long_extra[4 * run + 1];
-      clicks = a.long_extra[4 * run + 2];
-    } else if (a.skip || a.columns) {
-      u32 p = place;
-      for (; one.goes_on(p); ++p) {
-        if (a.skip && a.flags[p]) continue;
-        if (a.shows) shows += a.shows[a.positions[p]];
-        if (a.clicks) clicks += a.clicks[a.positions[p]];
-      }
-      length = p - place;
-    }
-    if (length > counted) atomicAdd(&a.status->skipped, (u64)(length - counted));
-    if (counted > 0 && a.columns) count_push(a, w, shows, clicks);
+    if (at == 0) finish_run(one, run, counted);
   }
 }
 EMU_KERNEL(rowwise);

@@ -353,8 +353,9 @@ compare_figures() { # python, name
   fi
 }
 
-# The kernels of GPUs, on their emulator.
+# The kernels of GPUs: their machine code, and what they compute on their emulator.
 stage_kernels() {
+  tools/kernels.sh
   if ! command -v c++ >/dev/null; then
     skip "c++ is not installed; the kernels were not run on their emulator"
     return 0

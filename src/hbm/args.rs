@@ -44,7 +44,7 @@ pub const LONG_COLUMNS: usize = 8;
 
 arguments! {
     /// insert, rows_of.
-    IndexArgs [104] {
+    IndexArgs [96] {
         status: Address,
         call: u64,
         entries: Address,
@@ -55,7 +55,6 @@ arguments! {
         failed: Address,
         failed_max: u64,
         found: Address,
-        positions: Address,
         long_count: Address,
         n: u32,
         rows_max: u32,
