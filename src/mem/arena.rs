@@ -148,15 +148,44 @@ impl Arena {
     /// # Errors
     /// As [`Arena::new`]; nothing is changed then.
     pub fn set_bytes_max(&mut self, bytes_max: u64) -> Result<()> {
+        self.grow_for(bytes_max)?;
+        self.bytes_max = bytes_max;
+        self.trim();
+        Ok(())
+    }
+
+    /// Sees to it that spans of all classes find a place wherever the budget allows them.
+    ///
+    /// # Errors
+    /// As [`Arena::new`]; nothing is changed then.
+    pub fn add_windows(&mut self) -> Result<()> {
+        self.grow_for(self.bytes_max)
+    }
+
+    /// Adds units where windows of the largest spans hold fewer than a budget has: those at the ends of
+    /// regions are in none. Smaller spans fit into what larger ones leave.
+    fn grow_for(&mut self, bytes_max: u64) -> Result<()> {
         let (asked, there) = (units_of(bytes_max, self.unit_bytes())?, self.units.count());
-        if asked > there {
+        let order = self
+            .classes
+            .iter()
+            .map(|rows| rows.order)
+            .max()
+            .unwrap_or(0);
+        // A first region begins with a window, and no span needs more than the budget.
+        let in_windows = match asked <= there && self.units.is_one_region() {
+            true => asked,
+            false => self.units.window_count(order) << order,
+        };
+        if asked > in_windows {
             let room = to_usize(places_units_max(self.unit_bytes())) - there;
-            let more = (asked - there).max(there / GROWTH_SHARE).min(room);
+            let ends = if there == 0 { 0 } else { 2 << order };
+            let more = (asked - in_windows + ends)
+                .max(there / GROWTH_SHARE)
+                .min(room);
             self.memory.grow(more)?;
             self.add_units(more);
         }
-        self.bytes_max = bytes_max;
-        self.trim();
         Ok(())
     }
 
@@ -271,6 +300,12 @@ impl Arena {
         let allowed = to_usize(self.bytes_max.saturating_sub(self.charged) / rows.cost);
         let spans = allowed.min(self.units.window_count(rows.order));
         spans * self.rows_per_span(class)
+    }
+
+    /// Spans that so many more rows of a class begin.
+    pub fn spans_for(&self, class: Class, rows: usize) -> usize {
+        let more = rows.saturating_sub(self.rows(class).free);
+        more.div_ceil(self.rows_per_span(class))
     }
 
     /// What the spans for so many rows by class cost, with what is charged. Each class comes once.

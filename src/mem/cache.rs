@@ -10,6 +10,7 @@ mod parts;
 mod room;
 
 pub use config::{CacheConfig, FlushStep, check_rows_fit};
+pub use room::Shrunk;
 
 use super::arena::Arena;
 use super::policy::{Policies, Rows, bias_of, class_of, frequency_of};
@@ -53,8 +54,10 @@ pub struct Cache {
     shaped_for: usize,
     /// Rows that have to leave before slot numbers are given back again.
     trim_after: u64,
-    /// Slots of dirty rows keep their numbers: somebody goes through them.
-    numbers_held: bool,
+    /// Slots of dirty rows keep their numbers: a checkpoint goes through them, or so many flushes.
+    numbers_held: (bool, usize),
+    /// Where the next look at every state for rows that leave begins.
+    pub(super) hand: usize,
 }
 
 /// Where the policy has a row.
@@ -99,7 +102,8 @@ impl Cache {
             flush_step: config.flush_step,
             shaped_for: 0,
             trim_after: 0,
-            numbers_held: false,
+            numbers_held: (false, 0),
+            hand: 0,
         };
         cache.reshape();
         Ok(cache)
@@ -118,7 +122,11 @@ impl Cache {
             .div_ceil(self.arena.rows_per_span(class) as u64);
         let table = TableRows::new(config, class, cost, bias_of(cost));
         self.rows.tables.push(table);
-        if let Err(error) = self.reserve_memory() {
+        if let Err(error) = self
+            .arena
+            .add_windows()
+            .and_then(|()| self.reserve_memory())
+        {
             self.rows.tables.pop();
             return Err(error);
         }
@@ -133,7 +141,11 @@ impl Cache {
 
     /// Gives a table another policy, or other bounds.
     pub fn set_table(&mut self, table: usize, config: &TableConfig) {
+        let before = self.rows.tables[table].policy;
         self.rows.tables[table].set_bounds(config);
+        if config.policy == before {
+            return;
+        }
         let stay = !self.rows.tables[table].evicts();
         self.policies.clear(&mut self.rows);
         for slot in (0..self.rows.states.touched()).map(Slot::new) {
@@ -257,11 +269,25 @@ impl Cache {
     /// that soon would are flushed with it, into files of full size.
     #[must_use]
     pub fn below_flush_step(&self) -> bool {
-        self.is_over_ceilings() || self.has_dirty() && self.bytes_available() < self.step_bytes()
+        self.is_over_ceilings() || self.is_short()
+    }
+
+    /// Whether that is so of all its rows, whatever the ceilings of some.
+    pub(super) fn is_short(&self) -> bool {
+        self.has_dirty() && self.bytes_available() < self.step_bytes()
+    }
+
+    /// Whether some row would leave once it is written.
+    #[must_use]
+    pub fn can_write(&self) -> bool {
+        let (states, tables) = (&self.rows.states, &self.rows.tables);
+        let dirty = |state: &RowState| state.flags.any(Flags::DIRTY) && !state.is_pinned();
+        let mut all = states.range(0..states.touched()).iter();
+        all.any(|state| state.used() && dirty(state) && tables[state.table()].evicts())
     }
 
     /// Whether a table has dirty rows beyond its ceiling, which leave once they are written.
-    fn is_over_ceilings(&self) -> bool {
+    pub(super) fn is_over_ceilings(&self) -> bool {
         self.rows.tables.iter().any(TableRows::is_over_ceiling)
     }
 
@@ -545,7 +571,7 @@ impl Cache {
             counts.add(state);
             queued += usize::from(state.flags.any(Flags::QUEUED));
             if !state.used() {
-                free += 1;
+                free += usize::from(self.rows.states.is_taken_again(slot));
                 assert!(!state.is_pinned(), "a free slot is bare");
                 continue;
             }
@@ -577,10 +603,7 @@ impl Cache {
         self.arena.check();
         assert_eq!(self.arena.rows_in_spans(), self.shaped_for, "there is room");
         assert!(counts.used <= self.words.room(), "the hash table has room");
-        assert!(
-            self.rows.states.chained() <= free,
-            "freed slots are chained"
-        );
+        assert_eq!(self.rows.states.chained(), free, "freed slots are chained");
         self.words.check();
         let mut queues = self.policies.queues();
         queues.extend([self.cold_clean, self.cold_dirty]);

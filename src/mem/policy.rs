@@ -118,7 +118,9 @@ impl Rows {
             if self.nameable(state) {
                 return Some(self.rank(state));
             }
-            if let Some(slot) = self.pop(queue) {
+            let used = state.flags.any(Flags::USED) && !state.flags.any(Flags::FROZEN_COPY);
+            self.pool.pop(queue, &mut self.states);
+            if used {
                 self.push(queue, slot);
             }
         }
@@ -257,7 +259,8 @@ impl Policies {
 impl Policies {
     /// Rows were used so often.
     pub fn touched(&mut self, rows: &mut Rows, touches: usize) {
-        if self.uses[0] {
+        // Frequencies count where any rows leave.
+        if self.uses != [false; 3] {
             self.bilevel.touched(rows, touches);
         }
     }
@@ -266,6 +269,22 @@ impl Policies {
     pub fn admitted(&mut self, rows: &mut Rows, slot: Slot) {
         if let Some(policy) = self.of(rows, slot) {
             policy.admitted(rows, slot);
+        }
+    }
+
+    /// A row that stands in no queue was written, but was not named. Of a policy that finds such rows by itself it stays there.
+    pub fn stays(&mut self, rows: &mut Rows, slot: Slot) {
+        if rows.tables[rows.states.get(slot).table()].policy != PolicyKind::Bilevel {
+            self.returned(rows, slot);
+        }
+    }
+
+    /// The queue of a policy that has one for all its rows.
+    pub fn queue_of(&mut self, kind: PolicyKind) -> Option<&mut Queue> {
+        match kind {
+            PolicyKind::Lru => Some(&mut self.lru.queue),
+            PolicyKind::Fifo => Some(&mut self.fifo.queue),
+            PolicyKind::Bilevel | PolicyKind::PinAll => None,
         }
     }
 

@@ -105,6 +105,11 @@ impl Pool {
         self.blocks.len() * size_of::<Block>()
     }
 
+    /// Memory in use once its room is used up.
+    pub fn bytes_max(&self) -> usize {
+        self.blocks.len().max(self.blocks_max) * size_of::<Block>()
+    }
+
     #[inline]
     fn block(&mut self, number: u32) -> &mut Block {
         &mut self.blocks[number as usize]

@@ -381,6 +381,12 @@ impl States {
         }
     }
 
+    /// Whether a slot, once free, is taken again; for checks.
+    #[cfg(any(test, feature = "sim"))]
+    pub fn is_taken_again(&self, slot: Slot) -> bool {
+        slot.index() < self.freed.limit
+    }
+
     /// The slots in the chain of free ones, for checks.
     #[cfg(any(test, feature = "sim"))]
     pub fn chained(&self) -> usize {

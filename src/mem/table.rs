@@ -33,6 +33,9 @@ impl TableConfig {
     }
 }
 
+/// Dirty rows beyond a ceiling are written once they are this share of it.
+const CEILING_SHARE: u64 = 16;
+
 /// A table of the cache.
 #[derive(Clone, Debug)]
 pub(crate) struct TableRows {
@@ -88,14 +91,17 @@ impl TableRows {
         (self.counts.used as u64) <= self.floor_rows
     }
 
-    /// Rows beyond its ceiling.
+    /// Rows beyond its ceiling when those have left that may leave at once.
     pub fn over_ceiling(&self) -> u64 {
-        (self.counts.used as u64).saturating_sub(self.ceiling_rows)
+        let stay = self.counts.used - self.counts.evictable;
+        (stay as u64).saturating_sub(self.ceiling_rows)
     }
 
-    /// Whether some of them can be written: more are dirty than are pinned.
+    /// Whether so many of them can be written that it is worth a file: more are dirty than are pinned.
     pub fn is_over_ceiling(&self) -> bool {
-        self.over_ceiling() > 0 && self.evicts() && self.counts.dirty > self.counts.pinned
+        self.over_ceiling() > self.ceiling_rows / CEILING_SHARE
+            && self.evicts()
+            && self.counts.dirty > self.counts.pinned
     }
 
     /// Slots that nothing but the end of their use frees.

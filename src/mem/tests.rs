@@ -54,6 +54,16 @@ pub(super) fn cache(rows: usize, policy: PolicyKind) -> Cache {
     cache
 }
 
+/// Lets rows leave until none may, or no more memory is taken than there is; whether that is so.
+fn shrink(cache: &mut Cache) -> bool {
+    loop {
+        match cache.shrink() {
+            Shrunk::More => {}
+            shrunk => return shrunk == Shrunk::Fits,
+        }
+    }
+}
+
 /// So many rows.
 fn step(rows: usize) -> FlushStep {
     FlushStep {

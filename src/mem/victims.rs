@@ -80,6 +80,19 @@ enum Choice {
     Other,
 }
 
+/// The rank below which, of rows counted by rank, fewer than `want` are, and how many of that rank itself make
+/// up for it.
+fn limit_of(counts: &[usize; RANKS], want: usize) -> (usize, usize) {
+    let mut below = 0;
+    for (rank, count) in counts.iter().enumerate() {
+        if below + count >= want {
+            return (rank, want - below);
+        }
+        below += count;
+    }
+    (counts.len(), 0)
+}
+
 /// Whether it is dirty and last changed at or before a checkpoint's cut.
 fn is_before(states: &States, state: &RowState, cut: u32) -> bool {
     state.flags.any(Flags::DIRTY) && states.interval(state) <= cut
@@ -114,7 +127,9 @@ impl Cache {
                 let table = &self.rows.tables[state.table()];
                 if !state.evictable() || state.flags.any(Flags::VISITED) {
                     self.sort(*slot);
-                } else if !table.is_sheltered() {
+                } else if table.is_sheltered() {
+                    self.policies.returned(&mut self.rows, *slot);
+                } else {
                     self.evict_row(*slot);
                 }
             }
@@ -140,12 +155,62 @@ impl Cache {
         if let Some(slot) = self.rows.pop(&mut self.cold_clean) {
             return Some(slot);
         }
-        let slot = self.rows.pop(&mut self.cold_dirty)?;
-        if self.rows.states.get(slot).flags.any(Flags::DIRTY) {
-            self.rows.push(&mut self.cold_dirty, slot);
-            return None;
+        loop {
+            let first = self.rows.pool.first(&self.cold_dirty)?;
+            let flags = self.rows.states.get(first).flags;
+            let is_row = flags.any(Flags::USED) && !flags.any(Flags::FROZEN_COPY);
+            if is_row && flags.any(Flags::DIRTY) {
+                return None;
+            }
+            let slot = self
+                .rows
+                .pool
+                .pop(&mut self.cold_dirty, &mut self.rows.states);
+            if is_row {
+                return slot;
+            }
         }
-        Some(slot)
+    }
+
+    /// Drops rows of one table in the order of its policy.
+    ///
+    /// # Cost
+    /// A look at every state, or every number in a queue.
+    #[cold]
+    pub(super) fn evict_of(&mut self, table: usize, want: usize) {
+        let before = self.evicted;
+        let policy = self.rows.tables[table].policy;
+        if let Some(queue) = self.policies.queue_of(policy) {
+            let mut queue = std::mem::take(queue);
+            let mut used_again = Vec::new();
+            // All of them go round, so that those of other tables keep their order.
+            for _ in 0..queue.len() {
+                let Some(slot) = self.rows.pop(&mut queue) else {
+                    break;
+                };
+                let state = self.rows.states.get_mut(slot);
+                let may = state.table() == table && state.evictable();
+                if !may || to_usize(self.evicted - before) >= want {
+                    self.rows.push(&mut queue, slot);
+                } else if state.flags.any(Flags::VISITED) {
+                    state.flags = state.flags.without(Flags::VISITED);
+                    used_again.push(slot);
+                } else {
+                    self.evict_row(slot);
+                }
+            }
+            for slot in used_again {
+                self.rows.push(&mut queue, slot);
+            }
+            if let Some(own) = self.policies.queue_of(policy) {
+                *own = queue;
+            }
+        }
+        // Some may stand in no queue.
+        let left = want - to_usize(self.evicted - before);
+        if left > 0 && self.rows.tables[table].counts.evictable > 0 {
+            self.evict_any(left, Some(table));
+        }
     }
 
     /// Drops the rows of lowest rank, of one table or of all: those that may leave stand in no queue that
@@ -178,19 +243,22 @@ impl Cache {
                 counts[rows.rank(state)] += 1;
             }
         }
-        let mut sum = 0;
-        let limit = counts.iter().position(|count| {
-            sum += count;
-            sum >= want
-        });
-        let limit = limit.unwrap_or(counts.len());
-        let mut left = want;
-        for slot in (0..touched).map(Slot::new) {
+        let (limit, mut last) = limit_of(&counts, want);
+        // Of equal rows those that have waited for long.
+        let start = self.hand.min(touched);
+        for slot in (start..touched).chain(0..start).map(Slot::new) {
             let state = self.rows.states.get(slot);
-            if left > 0 && leaves(&self.rows, state) && self.rows.rank(state) <= limit {
-                self.evict_row(slot);
-                left -= 1;
+            if !leaves(&self.rows, state) {
+                continue;
             }
+            let rank = self.rows.rank(state);
+            if rank == limit && last > 0 {
+                last -= 1;
+                self.hand = slot.index() + 1;
+            } else if rank >= limit {
+                continue;
+            }
+            self.evict_row(slot);
         }
     }
 
@@ -307,7 +375,7 @@ impl Cache {
         let want = want.rows.min(rows).min(self.counts.dirty);
         let start = victims.len();
         self.take_over_ceilings(want, &mut bytes, interval_max, victims);
-        if victims.len() > start {
+        if victims.len() > start || self.is_over_ceilings() && !self.is_short() {
             return;
         }
         let mut young = Vec::new();
@@ -360,7 +428,7 @@ impl Cache {
         }
     }
 
-    /// Chooses dirty rows of tables that have more than their ceiling, in the order of slots.
+    /// Chooses dirty rows of tables that have more than their ceiling, those of lowest rank.
     fn take_over_ceilings(
         &self,
         want: usize,
@@ -371,23 +439,33 @@ impl Cache {
         if !self.rows.tables.iter().any(TableRows::is_over_ceiling) {
             return;
         }
-        let mut left: Vec<u64> = (self.rows.tables.iter())
-            .map(TableRows::over_ceiling)
-            .collect();
-        let end = victims.len() + want;
-        let states = &self.rows.states;
-        for slot in (0..states.touched()).map(Slot::new) {
-            let state = states.get(slot);
-            if victims.len() >= end || *bytes == 0 {
-                return;
+        let (states, tables) = (&self.rows.states, &self.rows.tables);
+        let free = |state: &RowState| state.nameable() && states.writable(state, interval_max);
+        let over = (0..tables.len()).filter(|t| tables[*t].is_over_ceiling());
+        for table in over {
+            let most = want.min(to_usize(*bytes / tables[table].cost));
+            let most = most.min(to_usize(tables[table].over_ceiling()));
+            let mut counts = [0; RANKS];
+            for state in states.range(0..states.touched()) {
+                if free(state) && state.table() == table {
+                    counts[self.rows.rank(state)] += 1;
+                }
             }
-            let free = state.nameable() && states.writable(state, interval_max);
-            if !free || left[state.table()] == 0 {
-                continue;
+            let (limit, mut last) = limit_of(&counts, most);
+            for slot in (0..states.touched()).map(Slot::new) {
+                let state = states.get(slot);
+                if !free(state) || state.table() != table {
+                    continue;
+                }
+                let rank = self.rows.rank(state);
+                if rank == limit && last > 0 {
+                    last -= 1;
+                } else if rank >= limit {
+                    continue;
+                }
+                *bytes = bytes.saturating_sub(tables[table].cost);
+                victims.push(Victim::of(state, slot, Use::Leave));
             }
-            left[state.table()] -= 1;
-            *bytes = bytes.saturating_sub(self.rows.tables[state.table()].cost);
-            victims.push(Victim::of(state, slot, Use::Leave));
         }
     }
 
@@ -591,7 +669,11 @@ impl Cache {
         if ok && copy {
             self.release(victim.slot);
         } else if !state.flags.any(Flags::QUEUED) && !copy {
-            self.sort(victim.slot);
+            match victim.what {
+                // The policy has not named it: it is no colder than it was.
+                Use::Keep => self.policies.stays(&mut self.rows, victim.slot),
+                _ => self.sort(victim.slot),
+            }
         }
         ok || !changed
     }

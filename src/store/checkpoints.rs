@@ -209,6 +209,7 @@ impl Store {
         let then = core.ssd.tables_rolled_back(id, &now)?;
         let options = RuntimeOptions {
             tables: core.table_options_of(&then),
+            cache_bytes: core.cache_bytes(),
             ..core.options.clone()
         };
         // Once CURRENT is written, the caller has that store and no other.

@@ -492,3 +492,91 @@ fn a_prefetch_waits_for_leases_and_does_not_for_what_never_fits() {
     let never = store.prefetch(table, &all).unwrap().wait();
     assert!(matches!(never, Err(Error::OverBudget { .. })));
 }
+
+/// Every key of so many is pulled, in small batches.
+fn visit(store: &Store, table: TableId, count: u64, dim: usize) {
+    for some in keys(0..count).chunks(64) {
+        let mut out = vec![0.0; some.len() * dim];
+        drop(store.pull(table, some, &mut out).unwrap());
+    }
+}
+
+#[test]
+fn rows_that_are_to_stay_from_now_on_leave_others_their_share() {
+    let (_, store) = made(options());
+    let wide = sgd("wide", 256);
+    let table = store.create_table(&wide).unwrap();
+    let other = store.create_table(&sgd("other", 256)).unwrap();
+    let stay = TableOptions::new().policy(PolicyKind::PinAll);
+    visit(&store, table, 3000, 256);
+    let full = store.stats().tables[0].resident_rows;
+    store.create_table_with(&wide, stay).unwrap();
+    let kept = store.stats().tables[0].resident_rows;
+    assert!(kept < full && kept * 4 > full * 3, "{kept} of {full}");
+    visit(&store, other, 1000, 256);
+    assert_eq!(store.stats().tables[0].resident_rows, kept);
+
+    // Changed ones, too.
+    let evicts = TableOptions::new().policy(PolicyKind::Lru);
+    store.create_table_with(&wide, evicts).unwrap();
+    visit(&store, table, 3000, 256);
+    for some in keys(0..3000).chunks(64) {
+        set(&store, table, some, 1.0);
+    }
+    assert!(store.stats().tables[0].dirty_rows > 0);
+    store.create_table_with(&wide, stay).unwrap();
+    visit(&store, other, 1000, 256);
+}
+
+#[test]
+fn a_table_that_takes_the_room_of_leases_is_refused() {
+    let (_, store) = made(options());
+    let table = store.create_table(&sgd("first", 64)).unwrap();
+    let capacity = store.stats().capacity_rows;
+    let held = keys(0..capacity * 9 / 10);
+    let mut out = vec![0.0; held.len() * 64];
+    let lease = store.pull(table, &held, &mut out).unwrap();
+    // Its rows need larger buffers.
+    let error = store.create_table(&sgd("vast", 8192)).unwrap_err();
+    assert!(matches!(error, Error::OverBudget { .. }), "{error}");
+    assert_eq!(store.stats().tables.len(), 1);
+    let now = store.stats().capacity_rows;
+    assert!(now.abs_diff(capacity) * 50 < capacity, "{now} {capacity}");
+    drop(lease);
+    let vast = store.create_table(&sgd("vast", 8192)).unwrap();
+    let mut out = vec![0.0; 8192];
+    drop(store.pull(vast, &keys(0..1), &mut out).unwrap());
+    visit(&store, table, 1000, 64);
+}
+
+#[test]
+fn rows_that_stay_keep_no_later_table_out() {
+    let (_, store) = made(options().policy(PolicyKind::PinAll));
+    let table = store.create_table(&sgd("stays", 256)).unwrap();
+    let mut full = 0;
+    while full < 100_000 {
+        let some = keys(full..full + 16);
+        let mut out = vec![0.0; some.len() * 256];
+        match store.pull(table, &some, &mut out) {
+            Ok(lease) => drop(lease),
+            Err(error) => {
+                assert!(matches!(error, Error::OverBudget { .. }), "{error}");
+                break;
+            }
+        }
+        full += 16;
+    }
+    let (leaves, evicts) = (
+        sgd("leaves", 256),
+        TableOptions::new().policy(PolicyKind::Lru),
+    );
+    let error = store.create_table_with(&leaves, evicts).unwrap_err();
+    let Error::OverBudget { needed_bytes, .. } = error else {
+        unreachable!("{error}")
+    };
+    store.set_cache_bytes(needed_bytes).unwrap();
+    let other = store.create_table_with(&leaves, evicts).unwrap();
+    visit(&store, other, 1000, 256);
+    let error = store.set_cache_bytes(options().cache_bytes).unwrap_err();
+    assert!(matches!(error, Error::OverBudget { .. }), "{error}");
+}

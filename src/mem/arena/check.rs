@@ -9,12 +9,15 @@ impl Arena {
     /// # Panics
     /// Where something differs.
     pub fn check(&self) {
-        let (mut cost, mut closing) = (0, 0);
+        let (mut cost, mut closing, mut rows) = (0, 0, 0);
         for class in self.classes() {
             closing += self.check_class(class);
             let spans = self.spans.iter().filter(|span| span.class == class.0);
-            cost += spans.count() as u64 * self.cost(class);
+            let spans = spans.count();
+            cost += spans as u64 * self.cost(class);
+            rows += spans * self.rows_per_span(class);
         }
+        assert_eq!(rows, self.spans_rows, "rows that the spans have room for");
         assert_eq!(cost, self.spans_bytes, "what the spans cost");
         assert_eq!(closing, self.closing, "rows in closing spans");
         assert_eq!(self.spans.len(), self.units.count(), "a span for each unit");

@@ -74,21 +74,22 @@ impl Arena {
         true
     }
 
-    /// Makes room for a span of a class where the budget allows one and no run of free units is there:
-    /// reserves a window for it, the one that is cheapest to empty, and closes its spans. False where there
-    /// is a run already, or no window that can be emptied.
-    pub fn close_for(&mut self, class: Class) -> bool {
+    /// Makes room for one more of so many spans of a class, where the budget allows it and there are fewer
+    /// runs of free units: reserves a window, the one that is cheapest to empty, and closes its spans. False
+    /// where there are as many, or no window can be emptied.
+    pub fn close_for(&mut self, class: Class, spans: usize) -> bool {
         let (order, cost) = (self.rows(class).order, self.cost(class));
-        let waiting: u64 = self
-            .reserved
-            .iter()
-            .map(|(class, _)| self.cost(*class))
-            .sum();
-        if self.bytes_used() + waiting + cost > self.bytes_max || self.units.runs(order) > 0 {
+        let waiting = |(class, _): &(Class, usize)| self.cost(*class);
+        let waiting: u64 = self.reserved.iter().map(waiting).sum();
+        let own = self.reserved.iter().filter(|(of, _)| *of == class).count();
+        let runs = self.units.runs(order);
+        let needed = waiting + (runs as u64 + 1).saturating_mul(cost);
+        if runs + own >= spans || self.bytes_used().saturating_add(needed) > self.bytes_max {
             return false;
         }
         let windows = self.units.windows(order);
         let mut windows: Vec<(u64, Range<usize>, Vec<usize>)> = windows
+            .filter(|window| !self.units.is_free(window.clone()))
             .filter_map(|window| {
                 let content = self.content(window.clone(), order)?;
                 Some((content.bytes, window, content.spans))

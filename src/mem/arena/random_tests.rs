@@ -148,7 +148,7 @@ impl Model {
             (0..1 + self.below(4)).for_each(|_| _ = self.arena.close_emptiest(class));
         }
         let mut asked = 0;
-        while asked < 1 + self.below(3) && self.arena.close_for(class) {
+        while asked < 1 + self.below(3) && self.arena.close_for(class, 1) {
             self.windows += 1;
             asked += 1;
         }

@@ -104,7 +104,7 @@ fn rows_that_are_too_large_have_no_capacity() {
         let class = arena.class(row_f32s);
         assert_eq!((arena.capacity(class), arena.spare_rows(class)), (0, 0));
         assert_eq!(arena.take(class), None);
-        assert!(!arena.close_for(class) && !arena.close_emptiest(class));
+        assert!(!arena.close_for(class, 1) && !arena.close_emptiest(class));
         assert!(arena.cost_of([(class, 1)].into_iter()) > bytes_max);
         arena.check();
     }
@@ -343,10 +343,10 @@ fn the_window_that_is_cheapest_to_empty_is_emptied() {
     }
     // The budget has room for one span and no more.
     arena.charge(arena.bytes_max() - arena.bytes_used() - arena.cost(wide), 0);
-    assert!(arena.close_for(wide));
+    assert!(arena.close_for(wide, 1));
     assert_eq!(arena.closing_rows(), 1);
     assert!(arena.is_closing(places[82]));
-    assert!(!arena.close_for(wide), "the room is needed already");
+    assert!(!arena.close_for(wide, 1), "the room is needed already");
     arena.check();
 }
 
@@ -391,7 +391,7 @@ fn a_window_is_emptied_for_a_span_of_several_units() {
     let mut arena = Arena::new(1 << 20).unwrap();
     let (narrow, wide) = (arena.class(1024), arena.class(8192));
     let mut places = fill(&mut arena, narrow, 1024);
-    assert!(!arena.close_for(wide), "the budget allows none");
+    assert!(!arena.close_for(wide, 1), "the budget allows none");
     // Every other unit but those that were never used.
     let extra: Vec<Place> = (0..places.len() / 2).map(|i| places.remove(i)).collect();
     for place in extra {
@@ -406,7 +406,7 @@ fn a_window_is_emptied_for_a_span_of_several_units() {
         }
         let (spare, free) = (arena.spare_rows(wide), arena.free_rows(wide));
         assert_eq!((spare, free), (0, 0));
-        if !arena.close_for(wide) {
+        if !arena.close_for(wide, 1) {
             break;
         }
         arena.check();
@@ -439,13 +439,13 @@ fn a_reserved_window_goes_to_its_class_or_is_given_up() {
     while arena.units.runs(3) > 0 {
         arena.take(wide).unwrap();
     }
-    assert!(arena.close_for(wide));
+    assert!(arena.close_for(wide, 1));
     let spare = arena.spare_rows(narrow);
     arena.reopen();
     assert_eq!(arena.closing_rows(), 0);
     assert!(arena.spare_rows(narrow) >= spare);
     arena.check();
-    assert!(arena.close_for(wide));
+    assert!(arena.close_for(wide, 1));
     move_rows(&mut arena, narrow, 1024, &mut places);
     // Others do not get it, whatever they take.
     fill(&mut arena, narrow, 1024);

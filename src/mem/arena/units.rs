@@ -103,6 +103,10 @@ impl Units {
         all.filter(|window| self.in_one_region(window))
     }
 
+    pub fn is_one_region(&self) -> bool {
+        self.regions.len() == 1
+    }
+
     /// How many aligned windows of an order there are, free or not.
     pub fn window_count(&self, order: usize) -> usize {
         let ends = self.regions.iter().skip(1).chain([&self.count]);

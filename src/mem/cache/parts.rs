@@ -58,6 +58,13 @@ impl Cache {
         self.rows.tables[table].counts.pinned
     }
 
+    /// Rows of a table in memory, frozen copies not counted.
+    #[must_use]
+    pub fn resident_of(&self, table: usize) -> usize {
+        let counts = &self.rows.tables[table].counts;
+        counts.used - counts.frozen
+    }
+
     /// Slots of a table that hold the state of a row at a checkpoint's cut.
     #[must_use]
     pub fn frozen_of(&self, table: usize) -> usize {

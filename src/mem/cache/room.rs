@@ -21,8 +21,19 @@ const AHEAD_SHARE: usize = 16;
 const SPARE_SHARE: usize = 16;
 /// Slots that are not worth it.
 const SPARE_MIN: usize = 256;
-/// Rows whose memory is freed at a time while a cache gets smaller.
-const SHRINK_ROWS: usize = 256;
+/// Rows whose memory is freed at a time while a cache gets smaller, at most: the shard is locked meanwhile.
+const SHRINK_ROWS_MAX: usize = 1 << 14;
+
+/// What is left to do so that a cache has no more than its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shrunk {
+    /// Nothing.
+    Fits,
+    /// Some of it was done; go on.
+    More,
+    /// No row may leave.
+    Held,
+}
 
 impl Cache {
     /// Drops clean unpinned rows from the cold end until a table can have `want` more rows, or no such
@@ -48,30 +59,43 @@ impl Cache {
             }
         }
         self.trim(false);
-        self.give_way(false);
+        // Rows that come in now may begin spans.
+        let spans = |cache: &Cache| {
+            let rows = want.min(cache.arena.spare_rows(class));
+            cache.arena.spans_for(class, rows)
+        };
+        while matches!(self.give_way(class, spans(self), false), Shrunk::More) {}
         self.arena.spare_rows(class)
     }
 
     /// Memory of slot numbers, hash table and queues that more rows had once than fit now. Rows are promised
     /// room as if it were not there, so that nobody waits in vain for pinned rows with high numbers; but
     /// while there is some, rows that may leave give way to it.
-    fn left_over(&self, charged: u64) -> u64 {
-        let counted = self.shaped_for as u64 * META_ROW_BYTES + charged;
-        self.bytes_but_rows().saturating_sub(counted)
+    fn left_over(&self, rows: usize, charged: u64) -> u64 {
+        let counted = rows as u64 * META_ROW_BYTES + charged;
+        let pool = &self.rows.pool;
+        let growth = pool.bytes_max() - pool.bytes();
+        (self.bytes_but_rows() + growth as u64).saturating_sub(counted)
     }
 
-    /// How much more memory is taken with that than there is.
-    fn bytes_over(&self) -> u64 {
-        let left_over = self.left_over(self.arena.charged());
-        (self.arena.bytes_used() + left_over).saturating_sub(self.arena.bytes_max())
+    /// How much more memory is taken with that than there is, once there are so many more spans of a class.
+    fn bytes_over(&self, class: Class, spans: usize) -> u64 {
+        let rows = self.shaped_for + spans * self.arena.rows_per_span(class);
+        let left_over = self.left_over(rows, self.arena.charged());
+        let more = spans as u64 * self.arena.cost(class);
+        (self.arena.bytes_used() + more + left_over).saturating_sub(self.arena.bytes_max())
     }
 
     /// Frees memory of other row sizes for one; whether it did.
     fn rearrange(&mut self, class: Class, want: usize) -> bool {
         let before = self.arena.spare_rows(class);
-        if !self.arena.close_for(class) {
-            let spans = want.div_ceil(self.arena.rows_per_span(class)) as u64;
-            let mut needed = spans.saturating_mul(self.arena.cost(class));
+        let spans = self.arena.spans_for(class, want.saturating_add(before));
+        let mut closed = false;
+        while self.arena.close_for(class, spans) {
+            closed = true;
+        }
+        if !closed {
+            let mut needed = (spans as u64).saturating_mul(self.arena.cost(class));
             for donor in self.arena.donors(class) {
                 while needed > 0 && self.arena.close_emptiest(donor) {
                     needed = needed.saturating_sub(self.arena.cost(donor));
@@ -147,7 +171,8 @@ impl Cache {
         let beside = steps.map(|rows| self.bytes_beside(rows, most)).max();
         let fixed = Policies::bytes_for(most) as u64 + Cache::fixed();
         let charged = beside.unwrap_or(0) + fixed;
-        self.arena.charge(charged, self.left_over(charged));
+        self.arena
+            .charge(charged, self.left_over(self.shaped_for, charged));
     }
 
     /// What is kept beside so many rows, less what the arena counts with each.
@@ -200,7 +225,8 @@ impl Cache {
             if !state.used() {
                 continue;
             }
-            let held = self.numbers_held && state.flags.any(Flags::DIRTY);
+            let is_held = self.numbers_held != (false, 0);
+            let held = is_held && state.flags.any(Flags::DIRTY);
             if state.is_pinned() || state.flags.any(BUSY) || held {
                 end = old.index() + 1;
                 continue;
@@ -239,9 +265,24 @@ impl Cache {
         }
     }
 
-    /// While the slots of dirty rows are gone through, none gets another number.
+    /// While a checkpoint goes through the slots of dirty rows, none gets another number.
     pub fn hold_numbers(&mut self, held: bool) {
-        self.numbers_held = held;
+        self.numbers_held.0 = held;
+    }
+
+    /// The same for one more flush that goes through them, or one less.
+    pub fn hold_numbers_once_more(&mut self, held: bool) {
+        let flushes = &mut self.numbers_held.1;
+        *flushes = if held { *flushes + 1 } else { *flushes - 1 };
+    }
+
+    /// Drops up to so many clean rows of a table, those of lowest rank; how many.
+    pub fn drop_clean(&mut self, table: usize, rows: usize) -> usize {
+        let before = self.evicted;
+        if self.rows.tables[table].counts.evictable > 0 {
+            self.evict_any(rows, Some(table));
+        }
+        to_usize(self.evicted - before)
     }
 
     /// Drops rows of a table itself where it would have more than its ceiling.
@@ -252,7 +293,7 @@ impl Cache {
             let over = to_usize(rows - of_table.ceiling_rows);
             // A look at every state serves some rows to come, too.
             let share = of_table.counts.used / SPARE_SHARE;
-            self.evict_any(over.max(share), Some(table));
+            self.evict_of(table, over.max(share));
         }
     }
 
@@ -272,27 +313,45 @@ impl Cache {
         Ok(())
     }
 
-    /// Drops clean unpinned rows until the cache has no more than its memory; whether it has.
-    pub fn shrink(&mut self) -> bool {
+    /// Drops some clean unpinned rows if the cache has more than its memory.
+    pub fn shrink(&mut self) -> Shrunk {
         self.trim(true);
-        self.give_way(true);
-        self.bytes_over() == 0
+        match self.arena.classes().next() {
+            Some(class) => self.give_way(class, 0, true),
+            None => Shrunk::Fits,
+        }
     }
 
-    /// Drops clean unpinned rows while more memory is taken than there is.
-    fn give_way(&mut self, at_once: bool) {
-        while let mut over @ 1.. = self.bytes_over() {
-            for class in self.arena.classes() {
-                while over > 0 && self.arena.close_emptiest(class) {
-                    over = over.saturating_sub(self.arena.cost(class));
-                }
-            }
-            if self.move_out() {
-                self.trim(at_once);
-            } else if self.evict(SHRINK_ROWS) == 0 {
-                return;
+    /// Drops some clean unpinned rows if more memory is taken, once there are so many more spans of a class,
+    /// than there is.
+    fn give_way(&mut self, class: Class, spans: usize, at_once: bool) -> Shrunk {
+        let over = self.bytes_over(class, spans);
+        if over == 0 {
+            return Shrunk::Fits;
+        }
+        if self.close_spans(over) && self.move_out() {
+            self.trim(at_once);
+            return Shrunk::More;
+        }
+        // About as many as take what is too much: spans are emptied by few looks at every state.
+        let want = to_usize(over / self.mean_cost()).clamp(1, SHRINK_ROWS_MAX);
+        let before = self.evicted;
+        while to_usize(self.evicted - before) < want && self.evict(want) > 0 {}
+        match self.evicted == before {
+            true => Shrunk::Held,
+            false => Shrunk::More,
+        }
+    }
+
+    /// Closes spans that take so much, as far as their rows have room in others; whether there is one.
+    fn close_spans(&mut self, bytes: u64) -> bool {
+        let mut over = bytes;
+        for class in self.arena.classes() {
+            while over > 0 && self.arena.close_emptiest(class) {
+                over = over.saturating_sub(self.arena.cost(class));
             }
         }
+        over < bytes
     }
 }
 

@@ -28,7 +28,7 @@ pub use waits::Stretch;
 
 use crate::error::{ArgumentError, Error, Result};
 use crate::fork::Process;
-use crate::mem::{Cache, CacheConfig, FlushStep, TableConfig, check_rows_fit};
+use crate::mem::{Cache, CacheConfig, FlushStep, Shrunk, TableConfig, check_rows_fit};
 use crate::observe::Publisher;
 use crate::options::RuntimeOptions;
 use crate::ssd::Ssd;
@@ -288,6 +288,23 @@ impl Core {
         check_rows_fit(bytes, &sizes).map_err(|e| of_table(e, &largest.descriptor.name))
     }
 
+    /// Of each shard: how many tables it has, and its memory.
+    pub fn caches(&self) -> (usize, u64) {
+        let shard = self.shards[0].lock();
+        (shard.tables.len(), shard.cache.bytes_max())
+    }
+
+    /// Undoes [`Core::add_to_caches`]: the tables since have no rows.
+    pub fn restore_caches(&self, (tables, bytes): (usize, u64)) {
+        for cell in &self.shards {
+            let mut shard = cell.lock();
+            shard.tables.truncate(tables);
+            shard.cache.truncate_tables(tables);
+            // They had it.
+            let _had = shard.cache.set_bytes(bytes);
+        }
+    }
+
     /// Gives each shard the memory that I/O buffers leave, and adds the tables that it does not know. No
     /// row moves.
     ///
@@ -296,7 +313,7 @@ impl Core {
     pub fn add_to_caches(&self, tables: &[Arc<Table>], buffer_bytes: u64) -> Result<()> {
         self.check_caches(tables, buffer_bytes)?;
         let bytes = self.shard_bytes(buffer_bytes);
-        let before = self.shards[0].lock().tables.len();
+        let before = self.caches();
         let added = (0..self.shards.len()).try_for_each(|s| {
             let range = part_range(s, self.shards.len()).into_inner();
             let shard = &mut *self.shards[s].lock();
@@ -305,15 +322,11 @@ impl Core {
                 shard.cache.add_table(&self.table_config(table))?;
                 shard.tables.push(ShardTable::new(KeyIndex::new(range)));
             }
-            shard.shrink();
+            while matches!(shard.shrink(), Shrunk::More) {}
             Ok(())
         });
         if added.is_err() {
-            for cell in &self.shards {
-                let mut shard = cell.lock();
-                shard.tables.truncate(before);
-                shard.cache.truncate_tables(before);
-            }
+            self.restore_caches(before);
         }
         added
     }

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use super::guard::point;
 use super::waits::{Stretch, Waiting, Waits};
 use crate::error::{ArgumentError, Error, Result};
-use crate::mem::{Cache, halved};
+use crate::mem::{Cache, Shrunk, halved};
 use crate::options::{PolicyKind, RuntimeOptions, TableDescriptor, TableOptions};
 use crate::row::{RowLayout, Updater};
 use crate::ssd::index::{Files, Index as _, KeyIndex};
 use crate::stats::{TableStats, Wait};
 use crate::sync::atomic::AtomicBool;
 use crate::sync::{RwLock, fair};
-use crate::units::{TableId, narrow};
+use crate::units::{TableId, narrow, to_usize};
 
 /// Rows between the one whose class is kept and the one whose line the processor is asked to fetch.
 const AHEAD_ROWS: usize = 8;
@@ -292,6 +292,8 @@ pub struct Shard {
     /// A state as of the cut could not be written and exists no more: the running checkpoint
     /// can't be completed.
     lost: bool,
+    /// The table whose classes are halved next beside those of one whose rows come in.
+    halved: usize,
 }
 
 impl Shard {
@@ -304,6 +306,7 @@ impl Shard {
             interval,
             frozen: None,
             lost: false,
+            halved: 0,
         }
     }
 
@@ -312,15 +315,32 @@ impl Shard {
     pub fn reclaim(&mut self, table: usize, want: usize) -> usize {
         let room = self.cache.reclaim(table, want);
         self.remember_left();
-        // Some of the keys each time.
+        // Some of the keys each time, and some of a table that may seldom miss.
         let halvings = self.cache.halvings();
         self.tables[table].halve_some(halvings);
+        self.halved = (self.halved + 1) % self.tables.len();
+        self.tables[self.halved].halve_some(halvings);
         room
     }
 
-    /// Drops cold clean rows while the cache has more than its memory; whether it has not.
-    pub fn shrink(&mut self) -> bool {
-        let fits = self.cache.shrink();
+    /// Drops some cold clean rows if the cache has more than its memory; what is left to do.
+    pub fn shrink(&mut self) -> Shrunk {
+        let shrunk = self.cache.shrink();
+        self.remember_left();
+        shrunk
+    }
+
+    /// Drops clean rows of a table, which are to stay from now on, until those that stay leave others their
+    /// share; whether they do.
+    pub fn thin_out(&mut self, table: usize) -> bool {
+        let fits = loop {
+            let needed = self.standing_bytes(|t| t == table || !self.cache.evicts(t));
+            let over = needed.saturating_sub(self.cache.bytes_max());
+            let rows = over.div_ceil(self.cache.row_cost(table));
+            if over == 0 || self.cache.drop_clean(table, to_usize(rows)) == 0 {
+                break over == 0;
+            }
+        };
         self.remember_left();
         fits
     }
@@ -386,14 +406,37 @@ impl Shard {
         let more_stay = more
             .iter()
             .any(|(table, count)| *count > 0 && stays(*table));
-        if !more_stay || !self.cache.some_evict() {
-            return needed;
+        match more_stay {
+            true => needed.max(self.with_share(rows, stays)),
+            false => needed,
+        }
+    }
+
+    /// Memory with which rows that stay leave others their share, where there are such tables: rows of
+    /// these numbers, of the tables that stay.
+    fn with_share(&self, mut rows: Vec<usize>, stays: impl Fn(usize) -> bool) -> u64 {
+        let mut others = (0..rows.len()).filter(|table| !stays(*table));
+        if !others.any(|table| self.cache.evicts(table)) {
+            return 0;
         }
         for (table, count) in rows.iter_mut().enumerate() {
             *count *= usize::from(stays(table));
         }
         let kept = self.cache.cost_of(&rows);
-        needed.max(kept + kept / (KEPT_SHARE - 1))
+        kept + kept / (KEPT_SHARE - 1)
+    }
+
+    /// Memory with which the rows that are in memory and stay leave others their share.
+    fn standing_bytes(&self, stays: impl Fn(usize) -> bool) -> u64 {
+        let rows = (0..self.tables.len()).map(|table| self.cache.resident_of(table));
+        self.with_share(rows.collect(), stays)
+    }
+
+    /// The least memory with which nobody who was promised room waits in vain.
+    #[must_use]
+    pub fn least_bytes(&self) -> u64 {
+        let standing = self.standing_bytes(|table| !self.cache.evicts(table));
+        self.needed_bytes(&[], false).max(standing)
     }
 
     /// Whether the cache has so much memory.

@@ -177,6 +177,7 @@ impl Flusher {
         table: &'t Table,
         stretch: &mut Stretch<'t>,
     ) -> Result<()> {
+        self.core.check_open()?;
         let id = table.id.0 as usize;
         // Rows leave for one that is wanted: it may take more than one of them.
         let has_room = || self.core.shards[s].lock().reclaim(id, 1) > 0;
@@ -247,7 +248,15 @@ impl Flusher {
     /// # Errors
     /// As [`Flusher::make_room`].
     pub fn flush_all(&self) -> Result<u64> {
-        self.flush_picked(|| self.pick_frozen(&mut Vec::new(), None))
+        let hold = |held| {
+            for cell in &self.core.shards {
+                cell.lock().cache.hold_numbers_once_more(held);
+            }
+        };
+        hold(true);
+        let written = self.flush_picked(|| self.pick_frozen(&mut Vec::new(), None));
+        hold(false);
+        written
     }
 
     /// Writes what is picked, with the writer's role, until nothing is.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use super::super::Parts;
 use super::super::core::Shard;
 use crate::error::{ArgumentError, Error, Result};
+use crate::mem::Shrunk;
 use crate::sync::thread;
 
 /// How long a round waits in which nothing could leave memory.
@@ -37,14 +38,22 @@ impl Parts {
                 .check_caches_of(&self.core.all_tables(), of_shard)?;
             for cell in &self.core.shards {
                 let shard = cell.lock();
-                let needed = shard.needed_bytes(&[], true);
-                if needed > of_shard {
-                    return Err(self.held(&shard, bytes, needed, of_shard));
-                }
+                self.check_room(&shard, bytes, of_shard)?;
             }
             self.core.set_cache_bytes(bytes, of_shard)?;
         }
         self.shrink_caches()
+    }
+
+    /// Fails where leases and rows that stay need more of a shard than it has in a cache of so many bytes.
+    ///
+    /// # Errors
+    /// `OverBudget`.
+    pub(super) fn check_room(&self, shard: &Shard, bytes: u64, of_shard: u64) -> Result<()> {
+        match shard.least_bytes() {
+            needed if needed > of_shard => Err(self.held(shard, bytes, needed, of_shard)),
+            _ => Ok(()),
+        }
     }
 
     /// Leases hold more than a cache of so many bytes has.
@@ -71,15 +80,15 @@ impl Parts {
     fn shrink_caches(&self) -> Result<()> {
         let since = Instant::now();
         loop {
-            let (mut over, mut dirty) = (false, 0);
+            let mut writable = false;
             for cell in &self.core.shards {
                 let mut shard = cell.lock();
-                if !shard.shrink() {
-                    over = true;
-                    dirty += shard.cache.dirty();
+                while matches!(shard.shrink(), Shrunk::More) {
+                    cell.pass(&mut shard);
                 }
+                writable |= matches!(shard.shrink(), Shrunk::Held) && shard.cache.can_write();
             }
-            if !over || dirty == 0 || since.elapsed() > PATIENCE {
+            if !writable || since.elapsed() > PATIENCE {
                 return Ok(());
             }
             if self.core.read_only || self.flusher.flush_low()? == 0 {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::super::Parts;
-use super::super::core::{Core, ShardCell, Table, point};
+use super::super::core::{Core, ShardCell, Table, of_table, point};
 use super::super::workers::Workers;
 use super::{make_table, validate_table};
 use crate::error::{ArgumentError, Result};
@@ -26,11 +26,15 @@ impl Plan {
         self.made == 0 && self.tuned.is_empty()
     }
 
-    fn tune(&self, core: &Core) {
-        for (table, options) in &self.tuned {
+    /// Gives tables other options; those that they had.
+    fn tune(&self, core: &Core) -> Vec<(Arc<Table>, TableOptions)> {
+        let tune = |(table, options): &(Arc<Table>, TableOptions)| {
+            let before = table.tuning().options;
             table.set_options(*options, &core.options);
             core.tune_caches(table);
-        }
+            (Arc::clone(table), before)
+        };
+        self.tuned.iter().map(tune).collect()
     }
 }
 
@@ -101,23 +105,80 @@ impl Parts {
         if plan.changes_nothing() {
             return Ok(found);
         }
-        let pins = |(table, own): &(Arc<Table>, TableOptions)| {
+        let pins = |(table, own): &&(Arc<Table>, TableOptions)| {
             let asked = own.policy.unwrap_or(self.core.options.policy);
             asked == PolicyKind::PinAll && table.tuning().policy != asked
         };
         let count = self.in_use();
-        if count > 0 && plan.tuned.iter().any(pins) {
+        if count > 0 && plan.tuned.iter().any(|tuned| pins(&tuned)) {
             // Batches were promised the room of rows that would stay from now on.
             let what = "a table can't be given the policy PinAll";
             return Err(ArgumentError::LeasesOutstanding { what, count }.into());
         }
-        self.workers
-            .fit(&self.core.ssd, &self.core.options, &plan.tables)?;
-        self.add_to_caches(&plan.tables)?;
-        plan.tune(&self.core);
+        self.leave_room(&plan, pins)?;
+        let before = self.core.caches();
+        let (ssd, options) = (&self.core.ssd, &self.core.options);
+        let buffers = Workers::bytes_for(options, &plan.tables) + self.flusher.buffer_bytes();
+        self.core.add_to_caches(&plan.tables, buffers)?;
+        let options_before = plan.tune(&self.core);
+        let room = self.check_promises();
+        let made = room.and_then(|()| self.workers.fit(ssd, options, &plan.tables));
+        if made.is_err() {
+            let undo = Plan {
+                tuned: options_before,
+                ..Plan::default()
+            };
+            undo.tune(&self.core);
+            self.core.restore_caches(before);
+        }
+        made?;
         point("create_table");
         self.core.set_tables(plan.tables);
         Ok(found)
+    }
+
+    /// Lets rows leave of tables that are to keep theirs from now on, until other tables have their share.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where too many may not leave; `NoSpace`, `Io`, `Poisoned` where changed ones could not
+    /// be written.
+    fn leave_room(
+        &self,
+        plan: &Plan,
+        pins: impl Fn(&&(Arc<Table>, TableOptions)) -> bool,
+    ) -> Result<()> {
+        for (table, _) in plan.tuned.iter().filter(pins) {
+            let id = table.id.0 as usize;
+            let thinned = || {
+                let mut shards = self.core.shards.iter();
+                shards.all(|cell| cell.lock().thin_out(id))
+            };
+            if !thinned() && !self.core.read_only {
+                // Changed ones leave once they are written.
+                self.flusher.flush_all()?;
+            }
+            if !thinned() {
+                let why = String::from(
+                    "its rows in memory leave too little room for those of other tables: make the cache larger",
+                );
+                let (name, value) = ("policy", String::from("PinAll"));
+                let error = ArgumentError::Option { name, value, why };
+                return Err(of_table(error.into(), &table.descriptor.name));
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails where batches hold, or were promised, more than the caches have: they wait for no room in vain.
+    ///
+    /// # Errors
+    /// `OverBudget`.
+    fn check_promises(&self) -> Result<()> {
+        let bytes = self.core.cache_bytes();
+        self.core.shards.iter().try_for_each(|cell| {
+            let shard = cell.lock();
+            self.check_room(&shard, bytes, shard.cache.bytes_max())
+        })
     }
 
     /// Plans what there is to do for this table; gives the id that it has or will have.
