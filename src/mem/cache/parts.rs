@@ -96,13 +96,6 @@ impl Cache {
         (self.bytes_of(|counts| counts.used) / rows).max(1)
     }
 
-    /// Whether there are tables whose rows leave.
-    #[must_use]
-    pub fn some_evict(&self) -> bool {
-        let mut tables = self.rows.tables.iter();
-        tables.any(|table| table.evicts() && !table.is_dropped)
-    }
-
     /// Memory that a row of a table takes, with what is kept beside it.
     #[must_use]
     pub fn row_cost(&self, table: usize) -> u64 {
