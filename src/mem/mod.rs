@@ -9,6 +9,7 @@
 
 mod arena;
 mod cache;
+mod evict;
 mod hits;
 mod policy;
 mod queues;

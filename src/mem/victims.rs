@@ -10,13 +10,12 @@
 //!   (`begin_write`), inside the budget; copies are written like rows.
 
 use super::cache::{AHEAD_STATES, Cache, FlushStep, NAMED_ROWS};
-use super::policy::{RANKS, Rows};
+use super::evict::limit_of;
+use super::policy::RANKS;
 use super::row_state::{Flags, Left, RowState, States};
 use super::table::TableRows;
 use crate::units::{Slot, narrow, to_usize};
 
-/// Rows that leave at once: their cache misses overlap.
-const COLD_ROWS: usize = 16;
 /// States scanned by one `take_frozen`, at most: the caller may hold a lock.
 const SCAN_ROWS: usize = 1 << 16;
 
@@ -80,188 +79,12 @@ enum Choice {
     Other,
 }
 
-/// The rank below which, of rows counted by rank, fewer than `want` are, and how many of that rank itself make
-/// up for it.
-fn limit_of(counts: &[usize; RANKS], want: usize) -> (usize, usize) {
-    let mut below = 0;
-    for (rank, count) in counts.iter().enumerate() {
-        if below + count >= want {
-            return (rank, want - below);
-        }
-        below += count;
-    }
-    (counts.len(), 0)
-}
-
 /// Whether it is dirty and last changed at or before a checkpoint's cut.
 fn is_before(states: &States, state: &RowState, cut: u32) -> bool {
     state.flags.any(Flags::DIRTY) && states.interval(state) <= cut
 }
 
 impl Cache {
-    /// Drops clean rows that may leave, some of `want` of any table; returns how many: none where there are
-    /// none.
-    pub(super) fn evict(&mut self, want: usize) -> usize {
-        let before = self.evicted;
-        let enough = COLD_ROWS.min(want);
-        let mut looks = 4 * want.min(self.counts.used) + COLD_ROWS;
-        while self.evicted == before && self.counts.evictable > 0 {
-            let mut cold = std::mem::take(&mut self.named);
-            cold.clear();
-            while cold.len() < enough
-                && let Some(slot) = self.pop_cold()
-            {
-                cold.push(slot);
-            }
-            if cold.is_empty() && looks > 0 {
-                self.policies.coldest(&mut self.rows, enough, &mut cold);
-                looks = looks.saturating_sub(cold.len());
-            }
-            let none = cold.is_empty();
-            for slot in &cold {
-                let state = self.rows.states.get(*slot);
-                self.words.prefetch_line(state.table(), state.hash());
-            }
-            for slot in &cold {
-                let state = self.rows.states.get(*slot);
-                let table = &self.rows.tables[state.table()];
-                if !state.evictable() || state.flags.any(Flags::VISITED) {
-                    self.sort(*slot);
-                } else if table.is_sheltered() {
-                    self.policies.returned(&mut self.rows, *slot);
-                } else {
-                    self.evict_row(*slot);
-                }
-            }
-            self.named = cold;
-            if none {
-                self.evict_any(want, None);
-                break;
-            }
-        }
-        to_usize(self.evicted - before)
-    }
-
-    fn evict_row(&mut self, slot: Slot) {
-        let table = self.rows.states.get(slot).table();
-        self.rows.tables[table].evicted += 1;
-        self.evicted += 1;
-        self.release(slot);
-    }
-
-    /// Takes a row that was named before: of the clean ones, else one of the dirty ones that was written
-    /// meanwhile.
-    fn pop_cold(&mut self) -> Option<Slot> {
-        if let Some(slot) = self.rows.pop(&mut self.cold_clean) {
-            return Some(slot);
-        }
-        loop {
-            let first = self.rows.pool.first(&self.cold_dirty)?;
-            let flags = self.rows.states.get(first).flags;
-            let is_row = flags.any(Flags::USED) && !flags.any(Flags::FROZEN_COPY);
-            if is_row && flags.any(Flags::DIRTY) {
-                return None;
-            }
-            let slot = self
-                .rows
-                .pool
-                .pop(&mut self.cold_dirty, &mut self.rows.states);
-            if is_row {
-                return slot;
-            }
-        }
-    }
-
-    /// Drops rows of one table in the order of its policy.
-    ///
-    /// # Cost
-    /// A look at every state, or every number in a queue.
-    #[cold]
-    pub(super) fn evict_of(&mut self, table: usize, want: usize) {
-        let before = self.evicted;
-        let policy = self.rows.tables[table].policy;
-        if let Some(queue) = self.policies.queue_of(policy) {
-            let mut queue = std::mem::take(queue);
-            let mut used_again = Vec::new();
-            // All of them go round, so that those of other tables keep their order.
-            for _ in 0..queue.len() {
-                let Some(slot) = self.rows.pop(&mut queue) else {
-                    break;
-                };
-                let state = self.rows.states.get_mut(slot);
-                let may = state.table() == table && state.evictable();
-                if !may || to_usize(self.evicted - before) >= want {
-                    self.rows.push(&mut queue, slot);
-                } else if state.flags.any(Flags::VISITED) {
-                    state.flags = state.flags.without(Flags::VISITED);
-                    used_again.push(slot);
-                } else {
-                    self.evict_row(slot);
-                }
-            }
-            for slot in used_again {
-                self.rows.push(&mut queue, slot);
-            }
-            if let Some(own) = self.policies.queue_of(policy) {
-                *own = queue;
-            }
-        }
-        // Some may stand in no queue.
-        let left = want - to_usize(self.evicted - before);
-        if left > 0 && self.rows.tables[table].counts.evictable > 0 {
-            self.evict_any(left, Some(table));
-        }
-    }
-
-    /// Drops the rows of lowest rank, of one table or of all: those that may leave stand in no queue that
-    /// leads to them.
-    ///
-    /// # Cost
-    /// Two looks at every state, or four.
-    #[cold]
-    pub(super) fn evict_any(&mut self, want: usize, only: Option<usize>) {
-        let before = self.evicted;
-        let own = |table| only.is_none_or(|only| only == table);
-        self.evict_coldest(want, |table, sheltered| {
-            own(table) && !(only.is_none() && sheltered)
-        });
-        if only.is_none() && self.evicted == before {
-            // Rather than none, those that other tables' rows should leave before.
-            self.evict_coldest(want, |_, _| true);
-        }
-    }
-
-    fn evict_coldest(&mut self, want: usize, may: impl Fn(usize, bool) -> bool) {
-        let touched = self.rows.states.touched();
-        let rows = &self.rows;
-        let leaves = |rows: &Rows, state: &RowState| {
-            state.evictable() && may(state.table(), rows.tables[state.table()].is_sheltered())
-        };
-        let mut counts = [0; RANKS];
-        for state in rows.states.range(0..touched) {
-            if leaves(rows, state) {
-                counts[rows.rank(state)] += 1;
-            }
-        }
-        let (limit, mut last) = limit_of(&counts, want);
-        // Of equal rows those that have waited for long.
-        let start = self.hand.min(touched);
-        for slot in (start..touched).chain(0..start).map(Slot::new) {
-            let state = self.rows.states.get(slot);
-            if !leaves(&self.rows, state) {
-                continue;
-            }
-            let rank = self.rows.rank(state);
-            if rank == limit && last > 0 {
-                last -= 1;
-                self.hand = slot.index() + 1;
-            } else if rank >= limit {
-                continue;
-            }
-            self.evict_row(slot);
-        }
-    }
-
     /// The rows that left and had been used, since [`Cache::forget_left`]: they may be remembered
     /// until they come back.
     #[must_use]
@@ -295,7 +118,7 @@ impl Cache {
 
     /// Puts a row that stands in no queue into one: of clean or dirty rows, or back to the policy if it
     /// is in use.
-    fn sort(&mut self, slot: Slot) {
+    pub(super) fn sort(&mut self, slot: Slot) {
         let state = self.rows.states.get(slot);
         if state.busy() || state.flags.any(Flags::VISITED) {
             self.policies.returned(&mut self.rows, slot);
