@@ -17,7 +17,8 @@ impl Store {
     /// With the next checkpoint.
     ///
     /// # Errors
-    /// `InvalidArgument`: a bad or changed descriptor, a cache too small;
+    /// `InvalidArgument`: a bad or changed descriptor, a cache too small; `OverBudget` where leases, or rows
+    /// of `PinAll` tables, hold what the table or its read buffers need;
     /// `NoSpace`, `Io`, `Poisoned`, `ReadOnly`.
     ///
     /// # Examples
@@ -50,7 +51,9 @@ impl Store {
     /// has them from now on too.
     ///
     /// # Cost
-    /// As [`Store::create_table`]; with another policy, a look at each row in memory.
+    /// As [`Store::create_table`]; with another policy, a look at each row in memory. Where the rows of a table
+    /// that is to have `PinAll` leave others less than an eighth of the cache, some of them leave first,
+    /// changed ones once they are written.
     ///
     /// # Durability
     /// The table's with the next checkpoint. Options are not stored: they hold until the store is
@@ -171,7 +174,8 @@ impl Store {
     ///
     /// # Errors
     /// `InvalidArgument`: less than 1 MiB or than a row of each table needs, more than the system gives;
-    /// `OverBudget` where outstanding leases hold more. The cache is as before then. `NoSpace`, `Io`,
+    /// `OverBudget` where outstanding leases hold more, or rows of `PinAll` tables more than seven eighths
+    /// beside tables whose rows leave. The cache is as before then. `NoSpace`, `Io`,
     /// `Poisoned` where dirty rows could not be written: they stay, and leave once they can be.
     ///
     /// # Examples
