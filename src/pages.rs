@@ -6,6 +6,7 @@
 //!   are left alone, so that a table that is hardly used costs hardly any memory.
 //! - Arrays can be kept from forked children, who then have no such pages; their owner takes care
 //!   that no child looks at them, and takes the advice back before the memory is freed.
+//! - Arrays of work that is soon over get pages of their own, so that they go back to the system with it.
 //! - Pages can be given back: they read as zeros then, and cost memory again when they are next written.
 //! - Cache lines can be asked for ahead: a hint without effect on any value.
 //!
@@ -30,47 +31,65 @@ const PAGE_BYTES: usize = if cfg!(target_arch = "x86_64") {
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
 
+/// Arrays of fewer bytes are the allocator's affair.
+const OWN_PAGES_MIN_BYTES: usize = 64 << 10;
+/// Addresses that are asked for: glibc maps more than 32 MiB by themselves, whatever was freed before. Less may lie in
+/// memory that it keeps for the next who asks, for each thread that ever had such an array.
+const OWN_PAGES_BYTES: usize = 33 << 20;
+
+/// An empty vector for about so many items that are needed for a while: large ones lie in pages of their own, which
+/// the system gets back when the vector is dropped. Only what is used of them costs memory.
+pub fn own_pages<T>(count: usize) -> Vec<T> {
+    let item = size_of::<T>().max(1);
+    if count.saturating_mul(item) < OWN_PAGES_MIN_BYTES {
+        return Vec::with_capacity(count);
+    }
+    let mut vector = Vec::new();
+    if vector
+        .try_reserve_exact(count.max(OWN_PAGES_BYTES / item))
+        .is_err()
+    {
+        // So many addresses can't be had.
+        return Vec::with_capacity(count);
+    }
+    advise(&vector, HUGE_BYTES, MmapAdvise::MADV_NOHUGEPAGE);
+    vector
+}
+
 /// Asks for huge pages under the whole capacity of a vector; to be called before it is filled.
 pub fn advise_huge<T>(vector: &Vec<T>) {
-    let start = vector.as_ptr().addr().next_multiple_of(HUGE_BYTES);
+    advise(vector, HUGE_BYTES, MmapAdvise::MADV_HUGEPAGE);
+}
+
+/// Gives advice on the whole capacity of a vector, as far as it is parts of so many bytes each. Small arrays are left
+/// alone.
+fn advise<T>(vector: &Vec<T>, part_bytes: usize, advice: MmapAdvise) {
+    let start = vector.as_ptr().addr().next_multiple_of(part_bytes);
     let end = vector.as_ptr().addr() + vector.capacity() * size_of::<T>();
-    let bytes = end.saturating_sub(start) / HUGE_BYTES * HUGE_BYTES;
+    let bytes = end.saturating_sub(start) / part_bytes * part_bytes;
     if bytes < WORTH_BYTES {
         return;
     }
     let Some(address) = std::ptr::NonNull::new(vector.as_ptr().with_addr(start).cast_mut()) else {
         return;
     };
-    // SAFETY: the range lies inside the vector's allocation, and this advice changes neither its
-    // content nor its protection.
-    let result = unsafe { madvise(address.cast(), bytes, MmapAdvise::MADV_HUGEPAGE) };
+    // SAFETY: the range lies inside the vector's allocation, and no advice that is given here changes its
+    // content or its protection in this process; in a child that has no such pages the vector's owner does not
+    // use it.
+    let result = unsafe { madvise(address.cast(), bytes, advice) };
     if let Err(error) = result {
-        tracing::debug!(%error, bytes, "no huge pages");
+        tracing::debug!(%error, bytes, ?advice, "advice is not taken");
     }
 }
 
 /// Says whether forked children get the pages of a vector, those at its ends excepted: others may
 /// have a part of them. Small arrays are left alone.
 pub fn share_with_children<T>(vector: &Vec<T>, shared: bool) {
-    let start = vector.as_ptr().addr().next_multiple_of(PAGE_BYTES_MAX);
-    let end = vector.as_ptr().addr() + vector.capacity() * size_of::<T>();
-    let bytes = end.saturating_sub(start) / PAGE_BYTES_MAX * PAGE_BYTES_MAX;
-    if bytes < WORTH_BYTES {
-        return;
-    }
-    let Some(address) = std::ptr::NonNull::new(vector.as_ptr().with_addr(start).cast_mut()) else {
-        return;
-    };
     let advice = match shared {
         true => MmapAdvise::MADV_DOFORK,
         false => MmapAdvise::MADV_DONTFORK,
     };
-    // SAFETY: the range lies inside the vector's allocation, and this advice changes neither its
-    // content nor its protection in this process; in a child the vector's owner does not use it.
-    let result = unsafe { madvise(address.cast(), bytes, advice) };
-    if let Err(error) = result {
-        tracing::debug!(%error, bytes, "forked children have these pages as before");
-    }
+    advise(vector, PAGE_BYTES_MAX, advice);
 }
 
 /// Gives the whole pages of a slice back to the system: what is in them reads as zeros. False where there
@@ -154,6 +173,46 @@ mod tests {
             assert!(vector.iter().all(|b| *b == 9));
             share_with_children(&vector, true);
             assert!(vector.iter().all(|b| *b == 9));
+        }
+    }
+
+    #[test]
+    fn arrays_with_pages_of_their_own_are_as_any_others() {
+        for count in [0, 1, 1000, 100_000, 6_000_000] {
+            let mut vector: Vec<u64> = own_pages(count);
+            assert!(vector.is_empty() && vector.capacity() >= count);
+            vector.extend(0..count as u64);
+            assert!(vector.iter().copied().eq(0..count as u64));
+        }
+        assert!(own_pages::<()>(usize::MAX).is_empty());
+    }
+
+    /// glibc keeps what is freed for the next who asks, once a larger array was freed before: a store's process held
+    /// 28 MiB more than its arrays needed.
+    #[test]
+    fn pages_of_their_own_go_back_to_the_system() {
+        drop(std::hint::black_box(vec![1u8; 30 << 20]));
+        let is_mapped = |address: usize| {
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+            let has = |line: &str| {
+                let (start, rest) = line.split_once('-').unwrap();
+                let end = rest.split_once(' ').unwrap().0;
+                let at = |text| usize::from_str_radix(text, 16).unwrap();
+                (at(start)..at(end)).contains(&address)
+            };
+            maps.lines().any(has)
+        };
+        // Another thread may map something there at once.
+        let goes = |_| {
+            let mut array: Vec<u8> = own_pages(1 << 20);
+            array.resize(1 << 20, 7);
+            let address = array.as_ptr().addr();
+            assert!(is_mapped(address));
+            drop(array);
+            !is_mapped(address)
+        };
+        if cfg!(all(target_os = "linux", target_env = "gnu")) {
+            assert!((0..1000).any(goes), "the pages stay");
         }
     }
 

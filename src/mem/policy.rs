@@ -14,10 +14,12 @@
 mod bilevel;
 mod fifo;
 mod lru;
+mod misses;
 
 use self::bilevel::Bilevel;
 use self::fifo::Fifo;
 use self::lru::Lru;
+use self::misses::Misses;
 use super::queues::{Pool, Queue};
 use super::row_state::{Flags, RowState, States};
 use super::table::TableRows;
@@ -130,8 +132,6 @@ impl Rows {
 
 /// An order in which rows leave.
 trait Policy {
-    /// Rows were used so often.
-    fn touched(&mut self, _rows: &mut Rows, _touches: usize) {}
     /// A row came into memory, whose frequency is set.
     fn admitted(&mut self, rows: &mut Rows, slot: Slot);
     /// A row that [`Policy::coldest`] named is in use: by default as one that came in.
@@ -150,6 +150,7 @@ pub(crate) struct Policies {
     bilevel: Bilevel,
     lru: Lru,
     fifo: Fifo,
+    misses: Misses,
     /// Which of them have tables.
     uses: [bool; 3],
 }
@@ -164,6 +165,7 @@ impl Policies {
         };
         self.uses = [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Fifo].map(has);
         self.bilevel.set_capacity(rows, capacity);
+        self.misses.set_capacity(capacity);
         let (numbers, queues) = self.queued(capacity, step);
         rows.pool.set_room(numbers, queues);
     }
@@ -220,6 +222,11 @@ impl Policies {
         self.bilevel.bytes()
     }
 
+    /// How much of what is asked for is likely to be missing.
+    pub fn likely_missing(&self, asked: u64) -> u64 {
+        self.misses.likely(asked)
+    }
+
     /// Halvings of all frequencies so far.
     pub fn halvings(&self) -> u64 {
         self.bilevel.halvings()
@@ -261,12 +268,14 @@ impl Policies {
     pub fn touched(&mut self, rows: &mut Rows, touches: usize) {
         // Frequencies count where any rows leave.
         if self.uses != [false; 3] {
-            self.bilevel.touched(rows, touches);
+            let rise = self.misses.rise(touches);
+            self.bilevel.touched(rows, touches, rise);
         }
     }
 
     /// As [`Policy::admitted`], of the policy of the row's table.
     pub fn admitted(&mut self, rows: &mut Rows, slot: Slot) {
+        self.misses.add();
         if let Some(policy) = self.of(rows, slot) {
             policy.admitted(rows, slot);
         }

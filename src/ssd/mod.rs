@@ -201,7 +201,7 @@ impl Ssd {
         let path = place.path().join(&name);
         let file = file.map_err(|e| refused("create", &**place, &path, expected_bytes, e))?;
         let writer = FileWriter::of(file, place, queue, name, identity);
-        Ok((number, writer))
+        Ok((number, writer.expecting(expected_bytes)))
     }
 
     /// Makes a finished file part of the current version, with `rank` (or the next one), and

@@ -42,6 +42,15 @@ pub struct RowBatch {
     pub rows: Vec<f32>,
 }
 
+impl RowBatch {
+    /// Memory of its arrays.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let tags = self.tags.capacity() * size_of::<u32>();
+        (tags + self.rows.capacity() * size_of::<f32>()) as u64
+    }
+}
+
 struct Read {
     file: usize,
     offset: u64,

@@ -18,10 +18,14 @@ use crate::format::footer::{Footer, Run, RunKind};
 use crate::format::param_file::{self, KEYS_PER_BLOCK, PARAM_HEADER_BYTES};
 use crate::format::{Digest, FileIdentity};
 use crate::io::{AlignedBuffer, Directory, DiskFile, OpenMode, Queue};
-use crate::units::{mix64, narrow};
+use crate::pages::own_pages;
+use crate::units::{mix64, narrow, to_usize};
 
 /// Alignment of sections and writes.
 const BLOCK_BYTES: usize = 4096;
+
+/// Bytes of a file for each entry, rather too few than too many.
+const ENTRY_BYTES_ABOUT: u64 = 128;
 
 /// What a finished file is.
 #[derive(Debug)]
@@ -85,7 +89,8 @@ impl<'q> FileWriter<'q> {
         let file = place.open(&name, OpenMode::CreateDirect);
         let path = place.path().join(&name);
         let file = file.map_err(|e| refused("create", &**place, &path, expected_bytes, e))?;
-        Ok(FileWriter::of(file, place, queue, name, identity))
+        let writer = FileWriter::of(file, place, queue, name, identity);
+        Ok(writer.expecting(expected_bytes))
     }
 
     /// Writes the header of a file that was just created.
@@ -121,6 +126,14 @@ impl<'q> FileWriter<'q> {
         let header = param_file::encode_header(&writer.identity);
         writer.append(&header);
         writer
+    }
+
+    /// The file will have about so many bytes, of rows of unknown size.
+    pub fn expecting(mut self, bytes: u64) -> FileWriter<'q> {
+        let entries = to_usize(bytes / ENTRY_BYTES_ABOUT);
+        self.keys = own_pages(entries);
+        self.intervals = own_pages(entries);
+        self
     }
 
     /// Entries so far.

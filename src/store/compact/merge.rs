@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::format::footer::RunKind;
 use crate::in_use::HeldBytes;
 use crate::io::Queue;
+use crate::pages::own_pages;
 use crate::ssd::NewFile;
 use crate::ssd::data_file::{DataFile, Location, tables_of};
 use crate::ssd::entry_scan::{EntryBatch, EntryScan};
@@ -33,6 +34,9 @@ const WINDOW_BYTES_MIN: u64 = 128 << 10;
 /// Buffers and their size for the output.
 const OUTPUT_DEPTH: usize = 4;
 const OUTPUT_BYTES: usize = 512 << 10;
+
+/// Bytes of an output for each entry, rather too few than too many.
+const MOVED_BYTES_ABOUT: u64 = 128;
 
 /// Bytes of the window on each input, with a cache of so many.
 pub(super) fn window_bytes(cache_bytes: u64) -> u64 {
@@ -233,14 +237,14 @@ impl Compactor {
                 self.core
                     .ssd
                     .create_file(queue, inputs.chosen.directory, size, 0)?;
-            let mut moved = Vec::new();
+            let mut moved = own_pages(to_usize(size / MOVED_BYTES_ABOUT));
             merging.fill(&mut file, self.core.file_bytes, &mut moved, forgotten)?;
             if file.entries() == 0 {
                 break;
             }
             let finished = file.finish()?;
             done += finished.bytes;
-            merging.arrays += moved.capacity() * size_of::<Moved>();
+            merging.arrays += moved.len() * size_of::<Moved>();
             merging.progress(finished.bytes);
             merging.counted = 0;
             add(&self.written_bytes, finished.bytes);
@@ -421,7 +425,7 @@ impl<'a, 'j> Merging<'a, 'j> {
                 merge.step()?;
                 if moved.len().is_multiple_of(64) {
                     self.progress(file.bytes());
-                    self.count(moved.capacity());
+                    self.count(moved.len());
                 }
             }
             for (hash, key, interval, from) in self.tombstones.drain(..) {

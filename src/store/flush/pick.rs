@@ -9,10 +9,14 @@ use std::collections::VecDeque;
 use super::super::core::ShardCell;
 use super::Flusher;
 use crate::mem::{FlushStep, Victim};
-use crate::units::range_of;
+use crate::pages::own_pages;
+use crate::units::{range_of, to_usize};
 
 /// Files' worth of rows picked at once: for whoever needs room fast, and for a checkpoint.
 pub(super) const PICK_FILES: usize = 2;
+
+/// Memory of a row, rather too little than too much.
+const ROW_BYTES_ABOUT: u64 = 128;
 
 /// Victims of one table in one shard, by hash.
 #[derive(Debug)]
@@ -26,6 +30,11 @@ pub(super) struct Picked {
 }
 
 impl Flusher {
+    /// An array for the victims of one shard that take so much memory: of one file at most, for a start.
+    fn room_for(&self, bytes: u64) -> Vec<Victim> {
+        own_pages(to_usize(bytes.min(self.core.file_bytes) / ROW_BYTES_ABOUT))
+    }
+
     /// Whether some cache runs low.
     pub(super) fn is_low(&self) -> bool {
         let low = |cell: &ShardCell| cell.lock().cache.below_low_water();
@@ -44,8 +53,8 @@ impl Flusher {
             if !guard.cache.below_flush_step() {
                 continue;
             }
-            let mut victims = Vec::new();
             let step = guard.cache.flush_step().times(steps);
+            let mut victims = self.room_for(step.bytes);
             guard.cache.take_victims(step, interval_max, &mut victims);
             drop(guard);
             picked.extend(by_table(shard, victims));
@@ -57,7 +66,7 @@ impl Flusher {
     pub(super) fn pick_anything(&self, shard: usize) -> Vec<Picked> {
         let mut guard = self.core.shards[shard].lock();
         let (cut, step) = (guard.interval_max(), guard.cache.flush_step());
-        let (mut cursor, mut victims) = (0, Vec::new());
+        let (mut cursor, mut victims) = (0, self.room_for(step.bytes));
         // As below: nobody ends what a writer that panicked has begun.
         while victims.is_empty()
             && (guard.cache).take_frozen(&mut cursor, step, cut, &mut victims)
@@ -107,7 +116,7 @@ impl Flusher {
         bytes: &mut u64,
         cut: Option<u32>,
     ) -> Vec<Victim> {
-        let mut victims = Vec::new();
+        let mut victims = self.room_for(*bytes);
         loop {
             let mut guard = self.core.shards[shard].lock();
             let cut = cut.unwrap_or(guard.interval_max());
@@ -135,12 +144,10 @@ impl Flusher {
             let same = (next.table, next.shard) == (part.table, part.shard);
             if same {
                 part.victims.append(&mut next.victims);
+                part.victims.sort_unstable_by_key(|v| v.hash);
             }
             same
         });
-        for part in &mut picked {
-            part.victims.sort_unstable_by_key(|v| v.hash);
-        }
         let directories = self.core.ssd.directories.len();
         let bytes = self.bytes_of(&picked);
         // Each file is checked against what is installed: all together must fit, too.
@@ -160,6 +167,10 @@ impl Flusher {
             _ => 1,
         };
         let pieces = directories * ways;
+        if pieces == 1 {
+            let job = (!picked.is_empty()).then_some((0, picked));
+            return job.into_iter().collect();
+        }
         (0..pieces)
             .map(|piece| (piece / ways, cut_piece(&picked, piece, pieces)))
             .filter(|(_, rows)| !rows.is_empty())
@@ -176,14 +187,19 @@ impl Flusher {
 
 /// Victims of one shard, table by table.
 fn by_table(shard: usize, mut victims: Vec<Victim>) -> Vec<Picked> {
-    victims.sort_by_key(Victim::table);
-    let tables = victims.chunk_by(|a, b| a.table() == b.table());
-    let part = |victims: &[Victim]| Picked {
+    let part = |victims: Vec<Victim>| Picked {
         table: victims[0].table(),
         shard,
-        victims: victims.to_vec(),
+        victims,
     };
-    tables.map(part).collect()
+    victims.sort_unstable_by_key(|v| (v.table(), v.hash));
+    match (victims.first(), victims.last()) {
+        (Some(first), Some(last)) if first.table() == last.table() => vec![part(victims)],
+        _ => {
+            let tables = victims.chunk_by(|a, b| a.table() == b.table());
+            tables.map(|own| part(own.to_vec())).collect()
+        }
+    }
 }
 
 /// The victims of one range of the hash among `pieces` equal ones.
@@ -193,10 +209,12 @@ fn cut_piece(picked: &[Picked], piece: usize, pieces: usize) -> Vec<Picked> {
         let within = |v: &Victim| range_of(v.hash, pieces) <= piece;
         let start = part.victims.partition_point(before);
         let end = part.victims.partition_point(within);
+        let mut victims = own_pages(end - start);
+        victims.extend_from_slice(&part.victims[start..end]);
         Picked {
             table: part.table,
             shard: part.shard,
-            victims: part.victims[start..end].to_vec(),
+            victims,
         }
     };
     picked

@@ -11,6 +11,7 @@ use super::{Flusher, Writer};
 use crate::error::{Error, Result};
 use crate::io::Queue;
 use crate::mem::Victim;
+use crate::pages::own_pages;
 use crate::ssd::NewFile;
 use crate::ssd::data_file::Location;
 use crate::ssd::held::Tally;
@@ -22,48 +23,72 @@ use crate::units::{FileSlot, narrow, unmix64};
 /// Rows copied out per locking of a shard.
 const COPY_ROWS: usize = 512;
 
+/// Rows repointed per locking of a shard.
+const SETTLE_ROWS: usize = 1024;
+
 /// Rows between the one at hand and the one whose lines the processor is asked to fetch.
 const AHEAD_ROWS: usize = 8;
 
-/// A row or tombstone in the file being written.
-struct Written {
-    victim: Victim,
-    /// Entry number; `None` for a tombstone that nobody needs.
-    entry: Option<u32>,
-    table: u16,
-    shard: u16,
-    tombstone: bool,
-}
+/// What became of a victim.
+///
+/// There is one per row of a file, so it is four bytes: the number of its entry, with a bit more for a tombstone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Outcome(u32);
 
-// There is one per row of a file: it stays small.
-const _: () = assert!(size_of::<Written>() <= 32);
+impl Outcome {
+    /// It no longer qualified.
+    const LEFT_OUT: Outcome = Outcome(u32::MAX);
+    /// It is a tombstone that nobody needs: there is no entry.
+    const POINTLESS: Outcome = Outcome(u32::MAX - 1);
+    /// It is a tombstone, which gets its entry when all rows of the table have theirs.
+    const TOMBSTONE: u32 = 1 << 31;
 
-impl Written {
-    fn new(
-        table: usize,
-        shard: usize,
-        victim: Victim,
-        entry: Option<u32>,
-        tombstone: bool,
-    ) -> Written {
-        let (table, shard) = (narrow(table), narrow(shard));
-        Written {
-            victim,
-            entry,
-            table,
-            shard,
-            tombstone,
-        }
+    fn row(entry: usize) -> Outcome {
+        Outcome(narrow(entry))
+    }
+
+    fn tombstone(entry: usize) -> Outcome {
+        Outcome(narrow::<u32>(entry) | Outcome::TOMBSTONE)
+    }
+
+    /// Whether it was copied out, so that the cache waits for a report.
+    fn is_out(self) -> bool {
+        self != Outcome::LEFT_OUT
+    }
+
+    /// Its entry, and whether that is a tombstone.
+    fn entry(self) -> Option<(u32, bool)> {
+        let is_tombstone = self.0 & Outcome::TOMBSTONE != 0;
+        let has_one = self.is_out() && self != Outcome::POINTLESS;
+        has_one.then_some((self.0 & !Outcome::TOMBSTONE, is_tombstone))
     }
 }
 
-/// Rows of one table copied out of a shard, not yet in the file.
+/// What became of the victims of a file, in their order.
+type Outcomes = Vec<Outcome>;
+
+/// Each part with what became of its victims; those that the writer did not come to are left out.
+fn with_outcomes<'a>(
+    picked: &'a [Picked],
+    outcomes: &'a [Outcome],
+) -> impl Iterator<Item = (&'a Picked, &'a [Outcome])> {
+    let mut rest = outcomes;
+    picked.iter().map(move |part| {
+        let (own, others) = rest.split_at(part.victims.len().min(rest.len()));
+        rest = others;
+        (part, own)
+    })
+}
+
+/// Rows of one table copied out of a shard, not yet in the file. Its arrays serve one chunk after the other.
 #[derive(Default)]
 struct CopiedRows {
+    /// `[COPY_ROWS, row_f32s]`; those of `entries` count.
     rows: Vec<f32>,
-    entries: Vec<(u64, u32, Victim)>,
-    tombstones: Vec<(u64, u32, Victim)>,
-    pointless: Vec<Victim>,
+    /// Position in the chunk, hash, interval.
+    entries: Vec<(usize, u64, u32)>,
+    tombstones: Vec<(usize, u64, u32)>,
+    pointless: Vec<usize>,
 }
 
 impl Flusher {
@@ -183,21 +208,21 @@ impl Flusher {
     ) -> Result<u64> {
         let expected = self.bytes_of(picked);
         let rows = picked.iter().map(|p| p.victims.len()).sum();
-        let mut written = Vec::with_capacity(rows);
+        let mut outcomes = own_pages(rows);
         // Beside it the victims, and the keys that the file will list.
-        let each = size_of::<Written>() + size_of::<Victim>() + FileWriter::ENTRY_BYTES;
+        let each = size_of::<Outcome>() + size_of::<Victim>() + FileWriter::ENTRY_BYTES;
         let mut held = self.in_use.begin();
         held.set(rows * each);
-        let result = self.fill_file(queue, directory, picked, expected + 16384, &mut written);
-        let rows = written.iter().filter(|w| w.entry.is_some()).count() as u64;
+        let result = self.fill_file(queue, directory, picked, expected + 16384, &mut outcomes);
+        let rows = outcomes.iter().filter(|o| o.entry().is_some()).count() as u64;
         match result {
             Ok(Some(new)) => {
-                self.commit_file(new, &written)?;
-                self.note_flushed(&written);
+                self.commit_file(new, picked, &outcomes)?;
+                self.note_flushed(picked, &outcomes);
             }
-            Ok(None) => self.settle(&written, None),
+            Ok(None) => self.settle(picked, &outcomes, None),
             Err(e) => {
-                self.take_back(&written);
+                self.take_back(picked, &outcomes);
                 return Err(e);
             }
         }
@@ -210,28 +235,38 @@ impl Flusher {
         directory: usize,
         picked: &[Picked],
         expected_bytes: u64,
-        written: &mut Vec<Written>,
+        outcomes: &mut Outcomes,
     ) -> Result<Option<NewFile>> {
         let (number, mut file) =
             self.core
                 .ssd
                 .create_file(queue, directory, expected_bytes, self.core.file_bytes)?;
         let tables = self.core.all_tables();
+        let mut copied = CopiedRows::default();
         for group in picked.chunk_by(|a, b| a.table == b.table) {
             let width = tables[group[0].table].descriptor.row_f32s();
+            let id = narrow(group[0].table);
             let mut tombstones = Vec::new();
             for part in group {
                 for victims in part.victims.chunks(COPY_ROWS) {
-                    let copied = self.copy_out(part, victims, width);
-                    append(&mut file, part, copied, &mut tombstones, written);
+                    self.copy_out(part, victims, width, &mut copied);
+                    let first = outcomes.len();
+                    outcomes.resize(first + victims.len(), Outcome::LEFT_OUT);
+                    let rows = copied.rows.chunks_exact(width.max(1));
+                    for ((i, hash, interval), row) in copied.entries.drain(..).zip(rows) {
+                        outcomes[first + i] = Outcome::row(file.entries());
+                        file.row(id, unmix64(hash), interval, row);
+                    }
+                    let gone = copied.tombstones.drain(..);
+                    tombstones.extend(gone.map(|(i, hash, interval)| (first + i, hash, interval)));
+                    for i in copied.pointless.drain(..) {
+                        outcomes[first + i] = Outcome::POINTLESS;
+                    }
                 }
             }
-            for (shard, hash, interval, victim) in tombstones {
-                let table = group[0].table;
-                let entry = u32::try_from(file.entries()).ok();
-                let id = narrow(table);
+            for (at, hash, interval) in tombstones {
+                outcomes[at] = Outcome::tombstone(file.entries());
                 file.tombstone(id, unmix64(hash), interval);
-                written.push(Written::new(table, shard, victim, entry, true));
             }
         }
         if file.entries() == 0 {
@@ -247,133 +282,118 @@ impl Flusher {
     }
 
     /// Copies a chunk of victims out of their shard.
-    fn copy_out(&self, part: &Picked, victims: &[Victim], width: usize) -> CopiedRows {
-        let mut copied = CopiedRows::default();
+    fn copy_out(&self, part: &Picked, victims: &[Victim], width: usize, copied: &mut CopiedRows) {
+        // More than was there before is zeroed, once.
+        let f32s = victims.len() * width;
+        if copied.rows.len() < f32s {
+            copied.rows = own_pages(f32s);
+            copied.rows.resize(f32s, 0.0);
+        }
         let mut guard = self.core.shards[part.shard].lock();
         let interval_max = guard.interval_max();
         let Shard { tables, cache, .. } = &mut *guard;
         let index = &tables[part.table].index;
-        copied.rows.reserve(victims.len() * width);
+        let mut end = 0;
         for (i, victim) in victims.iter().enumerate() {
             if let Some(ahead) = victims.get(i + AHEAD_ROWS) {
                 cache.prefetch_lines_of_victim(ahead, true);
             }
-            let start = copied.rows.len();
-            copied.rows.resize(start + width, 0.0);
-            let row = &mut copied.rows[start..];
+            let row = &mut copied.rows[end..end + width];
             let Some(taken) = cache.copy_out(victim, interval_max, row) else {
-                copied.rows.truncate(start);
                 continue;
             };
+            let of = (i, taken.hash, taken.interval);
             if !taken.tombstone {
-                copied.entries.push((taken.hash, taken.interval, *victim));
+                copied.entries.push(of);
+                end += width;
                 continue;
             }
-            copied.rows.truncate(start);
             // Without a copy on SSD there is nothing that a tombstone would have to hide.
             match index.get(taken.hash) {
-                Some(_) => copied
-                    .tombstones
-                    .push((taken.hash, taken.interval, *victim)),
-                None => copied.pointless.push(*victim),
+                Some(_) => copied.tombstones.push(of),
+                None => copied.pointless.push(i),
             }
         }
-        copied
     }
 
     /// Makes the file current and repoints its keys.
-    fn commit_file(&self, new: NewFile, written: &[Written]) -> Result<()> {
+    fn commit_file(&self, new: NewFile, picked: &[Picked], outcomes: &[Outcome]) -> Result<()> {
         let _ranks = self.core.ranks_shared();
         add(&self.written_bytes, new.finished.bytes);
         let file = match self.core.ssd.install(new, None) {
             Ok(file) => file,
             Err(e) => {
-                self.take_back(written);
+                self.take_back(picked, outcomes);
                 return Err(e);
             }
         };
-        self.settle(written, Some(file.slot));
+        self.settle(picked, outcomes, Some(file.slot));
         Ok(())
     }
 
-    fn settle(&self, written: &[Written], slot: Option<FileSlot>) {
-        for chunk in written.chunk_by(|a, b| a.shard == b.shard) {
-            for some in chunk.chunks(1024) {
-                let mut guard = self.core.shards[usize::from(some[0].shard)].lock();
+    fn settle(&self, picked: &[Picked], outcomes: &[Outcome], slot: Option<FileSlot>) {
+        for (part, outcomes) in with_outcomes(picked, outcomes) {
+            let chunks = part
+                .victims
+                .chunks(SETTLE_ROWS)
+                .zip(outcomes.chunks(SETTLE_ROWS));
+            for (victims, outcomes) in chunks {
+                let mut guard = self.core.shards[part.shard].lock();
                 let files = self.core.ssd.file_slots();
                 let new = slot.and_then(|slot| files[slot.index()].as_deref());
                 let mut tally = new.map(Tally::of);
-                for (i, w) in some.iter().enumerate() {
-                    if let Some(ahead) = some.get(i + 2 * AHEAD_ROWS) {
-                        let entry = &guard.tables[usize::from(ahead.table)];
-                        entry.index.prefetch_segment(ahead.victim.hash);
+                let Shard { tables, cache, .. } = &mut *guard;
+                let index = &mut tables[part.table].index;
+                for (i, (victim, outcome)) in victims.iter().zip(outcomes).enumerate() {
+                    if let Some(ahead) = victims.get(i + 2 * AHEAD_ROWS) {
+                        index.prefetch_segment(ahead.hash);
                     }
-                    if let Some(ahead) = some.get(i + AHEAD_ROWS) {
-                        guard.cache.prefetch_lines_of_victim(&ahead.victim, false);
-                        let entry = &guard.tables[usize::from(ahead.table)];
-                        entry.index.prefetch_line(ahead.victim.hash);
+                    if let Some(ahead) = victims.get(i + AHEAD_ROWS) {
+                        cache.prefetch_lines_of_victim(ahead, false);
+                        index.prefetch_line(ahead.hash);
                     }
-                    let entry = &mut guard.tables[usize::from(w.table)];
-                    if let (Some(new), Some(tally), Some(number)) = (new, &mut tally, w.entry) {
-                        let to = Location::new(new.slot, w.tombstone, number);
-                        entry.index.repoint(&files, w.victim.hash, to, tally);
+                    if let (Some(new), Some(tally), Some((number, tombstone))) =
+                        (new, &mut tally, outcome.entry())
+                    {
+                        let to = Location::new(new.slot, tombstone, number);
+                        index.repoint(&files, victim.hash, to, tally);
                     }
-                    let _kept = guard.cache.written(&w.victim, true);
+                    if outcome.is_out() {
+                        let _kept = cache.written(victim, true);
+                    }
                 }
                 point("settle");
             }
-            self.core.shards[usize::from(chunk[0].shard)].notify();
+            self.core.shards[part.shard].notify();
         }
     }
 
     /// Counts what is in a file, by table.
-    fn note_flushed(&self, written: &[Written]) {
+    fn note_flushed(&self, picked: &[Picked], outcomes: &[Outcome]) {
         let tables = self.core.all_tables();
-        for rows in written.chunk_by(|a, b| a.table == b.table) {
-            let entries = rows.iter().filter(|w| w.entry.is_some()).count();
-            tables[usize::from(rows[0].table)].note_flushed(entries as u64);
+        for (part, outcomes) in with_outcomes(picked, outcomes) {
+            let entries = outcomes.iter().filter(|o| o.entry().is_some()).count();
+            tables[part.table].note_flushed(entries as u64);
         }
     }
 
-    fn take_back(&self, written: &[Written]) {
-        for w in written {
-            let mut guard = self.core.shards[usize::from(w.shard)].lock();
-            if !guard.cache.written(&w.victim, false) {
-                guard.mark_lost();
+    fn take_back(&self, picked: &[Picked], outcomes: &[Outcome]) {
+        for (part, outcomes) in with_outcomes(picked, outcomes) {
+            let chunks = part
+                .victims
+                .chunks(SETTLE_ROWS)
+                .zip(outcomes.chunks(SETTLE_ROWS));
+            for (victims, outcomes) in chunks {
+                let mut guard = self.core.shards[part.shard].lock();
+                for (victim, outcome) in victims.iter().zip(outcomes) {
+                    if outcome.is_out() && !guard.cache.written(victim, false) {
+                        guard.mark_lost();
+                    }
+                }
             }
         }
         for cell in &self.core.shards {
             cell.notify();
         }
-    }
-}
-
-fn append(
-    file: &mut FileWriter<'_>,
-    part: &Picked,
-    copied: CopiedRows,
-    tombstones: &mut Vec<(usize, u64, u32, Victim)>,
-    written: &mut Vec<Written>,
-) {
-    let (table, shard) = (part.table, part.shard);
-    let width = copied.rows.len() / copied.entries.len().max(1);
-    let id = narrow(table);
-    for ((hash, interval, victim), row) in copied
-        .entries
-        .into_iter()
-        .zip(copied.rows.chunks_exact(width.max(1)))
-    {
-        let entry = u32::try_from(file.entries()).ok();
-        file.row(id, unmix64(hash), interval, row);
-        written.push(Written::new(table, shard, victim, entry, false));
-    }
-    tombstones.extend(
-        copied
-            .tombstones
-            .into_iter()
-            .map(|(h, e, v)| (shard, h, e, v)),
-    );
-    for victim in copied.pointless {
-        written.push(Written::new(table, shard, victim, None, true));
     }
 }

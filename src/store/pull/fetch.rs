@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use super::super::core::{Shard, Stretch, Table, add, point};
 use super::super::lease::PartMap;
-use super::super::workers::WorkerPool;
+use super::super::workers::{ReadLane, WorkerPool};
 use super::Puller;
 use super::batch::{Intent, Missing, Pending};
 use crate::error::{Error, Result};
 use crate::mem::{Cache, Flags};
 use crate::ssd::data_file::{DataFile, Location};
 use crate::ssd::index::{Index as _, IndexEntry};
-use crate::ssd::reader::{RowBatch, RowReader, Want, pin_files};
+use crate::ssd::reader::{RowReader, Want, pin_files};
 use crate::stats::Wait;
 use crate::units::{Slot, narrow, unmix64};
 
@@ -99,11 +99,10 @@ impl Puller {
         let tables = slots.chunk_by(|a, b| a.0 == b.0).count();
         let span = tracing::debug_span!("read", tables, rows = slots.len());
         let _reading = span.enter();
-        let read = || -> Result<()> {
-            let mut queue = pool.queue(thread);
+        let read = |lane: &mut ReadLane| -> Result<()> {
+            let ReadLane { queue, rows: batch } = lane;
             let mut reader = RowReader::new(&mut **queue, files, wants)?;
-            let mut batch = RowBatch::default();
-            while reader.next(&mut batch, FILL_ROWS)? {
+            while reader.next(batch, FILL_ROWS)? {
                 let mut shard = self.core.shards[s].lock();
                 let mut rows = &batch.rows[..];
                 for tag in &batch.tags {
@@ -125,7 +124,7 @@ impl Puller {
             add(&self.read_bytes, reader.count.bytes);
             Ok(())
         };
-        let result = read();
+        let result = pool.read(thread, read);
         if result.is_err() {
             let mut shard = self.core.shards[s].lock();
             for (_, slot) in slots {

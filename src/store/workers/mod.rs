@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError};
 
 pub use vec_pool::{BatchArrays, split_out};
-pub use worker_pool::WorkerPool;
+pub use worker_pool::{ReadLane, WorkerPool};
 
 use super::core::{Part, Table};
 use crate::error::{Error, Result};
@@ -24,6 +24,10 @@ use crate::units::to_usize;
 /// Prefetches that are read at the same time: while the last rows of one arrive, the next keeps
 /// the device busy.
 pub const PREFETCH_POOLS: usize = 2;
+
+/// Bytes of a read buffer, unless a row needs more. A batch's rows are seldom closer to each other, and what buffers
+/// take rows do not have.
+const READ_BYTES_MAX: usize = 16 << 10;
 
 /// The worker threads of a store.
 #[derive(Debug)]
@@ -57,7 +61,7 @@ impl QueueShape {
         let queues = QueueShape::queues(options);
         let share = cache / (16 * queues * options.io_depth);
         let bytes = share
-            .clamp(4096, 32 << 10)
+            .clamp(4096, READ_BYTES_MAX)
             .max(needed)
             .next_multiple_of(4096);
         // Never more than a quarter: rather fewer requests in flight.
@@ -99,6 +103,11 @@ impl WorkerPools {
     fn bytes(&self) -> u64 {
         let prefetch: u64 = self.prefetch.iter().map(|pool| pool.bytes()).sum();
         self.foreground.bytes() + prefetch
+    }
+
+    fn row_bytes(&self) -> u64 {
+        let prefetch: u64 = self.prefetch.iter().map(|pool| pool.row_bytes()).sum();
+        self.foreground.row_bytes() + prefetch
     }
 }
 
@@ -180,7 +189,7 @@ impl Part for Workers {
     fn count(&self, stats: &mut Stats) {
         stats.read_buffer_bytes = self.bytes();
         stats.buffer_bytes += stats.read_buffer_bytes;
-        stats.array_bytes = self.arrays.bytes();
+        stats.array_bytes = self.arrays.bytes() + self.pools().row_bytes();
     }
 }
 

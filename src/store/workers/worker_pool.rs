@@ -10,12 +10,14 @@
 use std::error::Error as _;
 use std::io;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use crate::error::{Error, Result};
 use crate::io::{Io, Queue};
 use crate::ssd::poison::Poison;
-use crate::sync::{Mutex, MutexGuard};
+use crate::ssd::reader::RowBatch;
+use crate::sync::Mutex;
 
 /// Batches with fewer keys are served by the calling thread: waking others costs more.
 const INLINE_KEYS: usize = 256;
@@ -26,13 +28,25 @@ fn in_a_pool() -> bool {
     rayon::current_thread_index().is_some()
 }
 
+/// What a thread reads rows with.
+#[derive(Debug)]
+pub struct ReadLane {
+    /// Its submission queue.
+    pub queue: Box<dyn Queue>,
+    /// The rows of one step after the other: an array for each read would be asked for and given back two thousand
+    /// times a second.
+    pub rows: RowBatch,
+}
+
 /// Threads with their queues.
 #[derive(Debug)]
 pub struct WorkerPool {
     /// All but the caller's.
     pool: Option<rayon::ThreadPool>,
-    queues: Vec<Mutex<Box<dyn Queue>>>,
+    lanes: Vec<Mutex<ReadLane>>,
     bytes: u64,
+    /// Memory of the rows of all lanes.
+    row_bytes: AtomicU64,
     /// Where a thread that panics says so.
     poison: Arc<Poison>,
 }
@@ -62,13 +76,14 @@ impl WorkerPool {
         buffer_bytes: usize,
         poison: &Arc<Poison>,
     ) -> Result<WorkerPool> {
-        let mut queues = Vec::new();
+        let mut lanes = Vec::new();
         for _ in 0..threads {
             let queue = io
                 .engine
                 .queue(depth, buffer_bytes)
                 .map_err(|e| Error::io("make a submission queue for", path, e))?;
-            queues.push(Mutex::new(queue));
+            let rows = RowBatch::default();
+            lanes.push(Mutex::new(ReadLane { queue, rows }));
         }
         let pool = if threads > 1 {
             let built = rayon::ThreadPoolBuilder::new()
@@ -82,8 +97,9 @@ impl WorkerPool {
         let bytes = (threads * depth * buffer_bytes) as u64;
         Ok(WorkerPool {
             pool,
-            queues,
+            lanes,
             bytes,
+            row_bytes: AtomicU64::new(0),
             poison: Arc::clone(poison),
         })
     }
@@ -91,7 +107,7 @@ impl WorkerPool {
     /// Threads.
     #[must_use]
     pub fn threads(&self) -> usize {
-        self.queues.len()
+        self.lanes.len()
     }
 
     /// Memory of the queues' buffers.
@@ -100,11 +116,26 @@ impl WorkerPool {
         self.bytes
     }
 
-    /// The queue of a thread.
-    pub fn queue(&self, thread: usize) -> MutexGuard<'_, Box<dyn Queue>> {
-        self.queues[thread]
+    /// Memory of the rows that its threads read.
+    #[must_use]
+    pub fn row_bytes(&self) -> u64 {
+        self.row_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Lets a thread read with its own queue and array.
+    pub fn read<T>(&self, thread: usize, read: impl FnOnce(&mut ReadLane) -> T) -> T {
+        let mut lane = self.lanes[thread]
             .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+            .unwrap_or_else(PoisonError::into_inner);
+        let before = lane.rows.bytes();
+        let result = read(&mut lane);
+        let after = lane.rows.bytes();
+        if after != before {
+            // Two's complement: less is added as well.
+            self.row_bytes
+                .fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
+        }
+        result
     }
 
     /// Runs `work` once per shard, in parallel for a large batch; results by shard.
