@@ -153,6 +153,8 @@ pub fn prefetch<T>(items: &[T]) {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
+
     use super::*;
 
     #[test]
@@ -192,8 +194,12 @@ mod tests {
     #[test]
     fn pages_of_their_own_go_back_to_the_system() {
         drop(std::hint::black_box(vec![1u8; 30 << 20]));
-        let is_mapped = |address: usize| {
-            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        // Room beforehand: what is read must not come to lie where the array was.
+        let mut maps = String::with_capacity(8 << 20);
+        let mut is_mapped = |address: usize| {
+            maps.clear();
+            let mut file = std::fs::File::open("/proc/self/maps").unwrap();
+            file.read_to_string(&mut maps).unwrap();
             let has = |line: &str| {
                 let (start, rest) = line.split_once('-').unwrap();
                 let end = rest.split_once(' ').unwrap().0;

@@ -294,6 +294,11 @@ impl Arena {
         self.rows(class).cost
     }
 
+    /// What of the budget is left over when as many spans of a class have begun as still may.
+    pub fn bytes_left_over(&self, class: Class) -> u64 {
+        self.bytes_max.saturating_sub(self.bytes_used()) % self.cost(class)
+    }
+
     /// Rows of a class that fit where there is nothing else.
     pub fn capacity(&self, class: Class) -> usize {
         let rows = self.rows(class);

@@ -28,6 +28,8 @@ use crate::units::{Slot, narrow};
 pub(super) const NAMED_ROWS: usize = 64;
 /// The low-water mark is a flush step divided by this, unless batches are likely to miss more.
 const LOW_SHARE: u64 = 8;
+/// It is so many rows at least.
+const LOW_ROWS: u64 = 2;
 /// States announced ahead of the one that is changed.
 pub(super) const AHEAD_STATES: usize = 16;
 
@@ -230,11 +232,13 @@ impl Cache {
         tables.map(|t| rows(&t.counts) as u64 * t.cost).sum()
     }
 
-    /// Memory that rows can have at once.
+    /// Memory that rows can have at once: what is less than a span is of no use.
     fn bytes_available(&self) -> u64 {
         let used = self.bytes_of(|c| c.used - c.evictable);
-        let rest = self.arena.charged();
-        self.arena.bytes_max().saturating_sub(used + rest)
+        let most = self.rows.tables.iter().max_by_key(|t| t.counts.used);
+        let rest = most.map_or(0, |table| self.arena.bytes_left_over(table.class));
+        let others = used + self.arena.charged() + rest;
+        self.arena.bytes_max().saturating_sub(others)
     }
 
     /// Whether rows could leave once they are written.
@@ -255,15 +259,14 @@ impl Cache {
     ///
     /// What is left at the mark has to serve the batches to come while the flush is on its way. They are taken to be
     /// as large as those that hold rows pinned now, and to miss as many rows as batches did lately: 0.6 % fewer misses
-    /// at zipf 0.99 than with all that is pinned. The mark is an eighth of a flush step at least, and never more than a
-    /// step: batches that miss more than that wait for a flush.
+    /// at zipf 0.99 than with all that is pinned. The mark is an eighth of a flush step and two rows at least,
+    /// and never more than a step: batches that miss more than that wait for a flush.
     #[must_use]
     pub fn below_low_water(&self) -> bool {
         let step = self.step_bytes();
-        self.is_over_ceilings()
-            || self.has_dirty()
-                && self.bytes_available()
-                    < self.likely_misses().clamp(step.div_ceil(LOW_SHARE), step)
+        let least = step.div_ceil(LOW_SHARE).max(LOW_ROWS * self.mean_cost());
+        let mark = self.likely_misses().max(least).min(step);
+        self.is_over_ceilings() || self.has_dirty() && self.bytes_available() < mark
     }
 
     /// Memory that batches of the size of those that hold rows pinned now are likely to ask for.

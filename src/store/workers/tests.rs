@@ -27,11 +27,11 @@ fn queues_have_as_many_buffers_as_the_cache_can_spare() {
         let shape = QueueShape::of(&options, &table(&sgd("rows", 4)));
         (shape.depth, shape.buffer_bytes)
     };
-    assert_eq!(shape(1 << 30, 4, 32), (32, 32 << 10), "they are no longer");
+    assert_eq!(shape(1 << 30, 4, 32), (32, 16 << 10), "they are no longer");
     assert_eq!(
         shape(64 << 20, 2, 32),
-        (32, 24 << 10),
-        "a share of 21845 bytes"
+        (32, 16 << 10),
+        "a share of 21845 bytes would be more"
     );
     assert_eq!(
         shape(16 << 20, 2, 32),
