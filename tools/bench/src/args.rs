@@ -412,6 +412,10 @@ pub struct Settings {
     pub runtime: RuntimeOptions,
 }
 
+/// What a process has beside cache and index: what the store may take at most is 32 MiB, and mostly 18, the trainer's arrays
+/// 16. With 8 M rows of 512 B in 1 GiB, VmHWM is 1 GiB.
+const BESIDE_BYTES: u64 = 40 << 20;
+
 impl Settings {
     /// Bytes of a row.
     #[must_use]
@@ -427,14 +431,15 @@ impl Settings {
         if let Some(bytes) = self.cache_bytes {
             return Ok(bytes);
         }
-        let left = self.memory_bytes.checked_sub(index_bytes + (64 << 20));
+        let left = self.memory_bytes.checked_sub(index_bytes + BESIDE_BYTES);
         match left {
             Some(left) if left >= 1 << 20 => Ok(left),
             _ => Err(Usage(format!(
-                "{} MiB of memory hold no cache beside an index of {} MiB and 64 MiB; give more \
+                "{} MiB of memory hold no cache beside an index of {} MiB and {} MiB; give more \
                  --memory-mib, or --cache-mib",
                 self.memory_bytes >> 20,
-                index_bytes >> 20
+                index_bytes >> 20,
+                BESIDE_BYTES >> 20
             ))
             .into()),
         }
@@ -508,7 +513,7 @@ mod tests {
         );
         assert_eq!(
             settings.cache_for(160 << 20).unwrap(),
-            (1024 - 160 - 64) << 20
+            (1024 - 160 - 40) << 20
         );
         let error = settings.cache_for(1 << 30).unwrap_err();
         assert!(error.downcast_ref::<Usage>().is_some());
