@@ -347,11 +347,11 @@ impl Core {
         }
     }
 
-    /// What one shard gives to a flush: all together make a file or half of one, or as many rows as the options say.
+    /// What one shard gives to a flush: all together make one file, or as many rows as the options say.
     fn flush_step(options: &RuntimeOptions, file_bytes: u64) -> FlushStep {
         let shards = options.shards;
         match options.flush_step_rows {
-            0 => FlushStep::of_files(options.cache_bytes, file_bytes, shards as u64),
+            0 => FlushStep::of_files(file_bytes, shards as u64),
             rows => FlushStep {
                 rows: (rows / shards).max(1),
                 ..FlushStep::default()

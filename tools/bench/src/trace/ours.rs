@@ -29,7 +29,7 @@ pub struct OursConfig {
     pub bytes: u64,
     /// Shards.
     pub shards: usize,
-    /// Bytes of a parameter file, which a flush step of all shards together fills, or half of it.
+    /// Bytes of a parameter file, which a flush step of all shards together fills.
     pub file_bytes: u64,
     /// Batches that are fetched ahead.
     pub depth: usize,
@@ -116,7 +116,7 @@ impl OursConfig {
         let shards = self.shards as u64;
         let mut cache = Cache::new(&CacheConfig {
             bytes,
-            flush_step: FlushStep::of_files(self.bytes, self.file_bytes, shards),
+            flush_step: FlushStep::of_files(self.file_bytes, shards),
             range: range(shard, self.shards),
         })?;
         for (table, row_bytes) in row_bytes.iter().enumerate() {
