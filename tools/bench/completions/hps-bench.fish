@@ -36,7 +36,7 @@ ftrl\t''"
 complete -c hps-bench -n "__fish_hps_bench_needs_command" -l batch -d 'Samples of a batch, before duplicates are taken out. [default: 32768; tiny 1024]' -r
 complete -c hps-bench -n "__fish_hps_bench_needs_command" -l zipf -d 'Exponent of the key distribution of `train` and `compaction`; 0: uniform' -r
 complete -c hps-bench -n "__fish_hps_bench_needs_command" -l cache-mib -d 'Cache of out-of-memory workloads in MiB; the index comes on top, and the ideal model gets the cache only' -r
-complete -c hps-bench -n "__fish_hps_bench_needs_command" -l memory-mib -d 'All memory of out-of-memory workloads in MiB: the cache gets what the index and a constant of 64 MiB leave. [default: a quarter of the rows\' bytes, in steps of 64 MiB]' -r
+complete -c hps-bench -n "__fish_hps_bench_needs_command" -l memory-mib -d 'All memory of out-of-memory workloads in MiB: the cache gets what the index and a constant of 40 MiB leave. [default: a quarter of the rows\' bytes, in steps of 64 MiB]' -r
 complete -c hps-bench -n "__fish_hps_bench_needs_command" -l threads -d 'Threads of the store and of the limits' -r
 complete -c hps-bench -n "__fish_hps_bench_needs_command" -l seconds -d 'Seconds of each measured window. [default: 10; tiny 0.2]' -r
 complete -c hps-bench -n "__fish_hps_bench_needs_command" -l warmup-seconds -d 'Most seconds of a warm-up; it ends earlier when the hit rate has settled. [default: 180; tiny 2]' -r

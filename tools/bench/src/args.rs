@@ -56,7 +56,7 @@ pub struct Args {
         value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
     pub cache_mib: Option<u64>,
     /// All memory of out-of-memory workloads in MiB: the cache gets what the index and a constant
-    /// of 64 MiB leave. [default: a quarter of the rows' bytes, in steps of 64 MiB]
+    /// of 40 MiB leave. [default: a quarter of the rows' bytes, in steps of 64 MiB]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
     pub memory_mib: Option<u64>,
     /// Threads of the store and of the limits.
@@ -314,7 +314,7 @@ impl Args {
             Some(mib) => mib << 20,
             None => quarter.next_multiple_of(64 << 20),
         };
-        // A test's memory would not even hold the constant of 64 MiB.
+        // A test's memory would not even hold that constant.
         let tiny_mib = (tiny && self.memory_mib.is_none()).then_some(6);
         let cache_mib = self.cache_mib.or(tiny_mib);
         Settings {
