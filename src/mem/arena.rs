@@ -259,7 +259,10 @@ impl Arena {
         if let Some(i) = self.classes.iter().position(|rows| rows.stride == stride) {
             return Class(narrow(i));
         }
-        let rows = Rows::new(stride, self.unit_bytes(), self.units.count());
+        // There may be more units than the budget has: a span is a small part of what rows may take.
+        let allowed = to_usize(self.bytes_max >> self.unit_log >> F32_BYTES_LOG);
+        let units = self.units.count().min(allowed);
+        let rows = Rows::new(stride, self.unit_bytes(), units);
         assert!(
             rows.of_span <= 1 << self.shift,
             "places number all rows of a span"

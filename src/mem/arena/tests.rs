@@ -486,3 +486,19 @@ fn donors_are_those_with_a_spans_free_rows() {
     arena.take(class).unwrap();
     assert_eq!(arena.donors(classes[2]), [classes[0]]);
 }
+
+/// A store opens with addresses for all of its cache, and gives rows what buffers leave. A table that was made then got
+/// spans by the addresses: with 68 KiB for rows, one span of 131 KiB for rows of 772 bytes, and no batch of it was admitted.
+#[test]
+fn a_span_is_a_small_part_of_the_budget_however_many_units_there_are() {
+    let mut arena = Arena::new(1 << 20).unwrap();
+    arena.set_bytes_max(68 << 10).unwrap();
+    for row_f32s in [4, 193, 385, 700] {
+        let class = arena.class(row_f32s);
+        assert!(
+            arena.cost(class) <= arena.bytes_max() / 4 && arena.capacity(class) > 0,
+            "{row_f32s}: {}",
+            arena.cost(class)
+        );
+    }
+}
