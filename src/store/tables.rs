@@ -173,7 +173,8 @@ impl Store {
     /// None: the next open has the option that it is given.
     ///
     /// # Errors
-    /// `InvalidArgument`: less than 1 MiB or than a row of each table needs, more than the system gives;
+    /// `InvalidArgument`: less than 1 MiB or than a piece of memory for rows of each size needs (about a 512th of the
+    /// cache as it was opened, more for long rows), more than the system gives;
     /// `OverBudget` where outstanding leases hold more, or rows of `PinAll` tables more than seven eighths
     /// beside tables whose rows leave. The cache is as before then. `NoSpace`, `Io`,
     /// `Poisoned` where dirty rows could not be written: they stay, and leave once they can be.

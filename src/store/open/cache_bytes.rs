@@ -17,7 +17,8 @@ impl Parts {
     /// Gives the cache more memory or less; rows leave, dirty ones are written first.
     ///
     /// # Errors
-    /// `InvalidArgument`: less than rows of all tables need, or more than the system gives;
+    /// `InvalidArgument`: less than rows of all tables need, in pieces as large as the cache at open asked for, or more
+    /// than the system gives;
     /// `OverBudget` where leases hold more: the cache is as before. `NoSpace`, `Io`, `Poisoned` where
     /// dirty rows could not be written: the cache is too large until they are.
     pub fn set_cache_bytes(&self, bytes: u64) -> Result<()> {
@@ -38,6 +39,7 @@ impl Parts {
                 .check_caches_of(&self.core.all_tables(), of_shard)?;
             for cell in &self.core.shards {
                 let shard = cell.lock();
+                self.check_spans(&shard, bytes, of_shard)?;
                 self.check_room(&shard, bytes, of_shard)?;
             }
             self.core.set_cache_bytes(bytes, of_shard)?;
@@ -54,6 +56,30 @@ impl Parts {
             needed if needed > of_shard => Err(self.held(shard, bytes, needed, of_shard)),
             _ => Ok(()),
         }
+    }
+
+    /// Fails where a cache of so many bytes has no room for one span of each row size: spans are as large as they were
+    /// made for the cache as it was.
+    ///
+    /// # Errors
+    /// `InvalidArgument` naming the bytes needed.
+    fn check_spans(&self, shard: &Shard, bytes: u64, of_shard: u64) -> Result<()> {
+        let tables = self.core.all_tables();
+        let one_each: Vec<usize> = tables
+            .iter()
+            .map(|t| usize::from(!t.is_dropped()))
+            .collect();
+        let needed = shard.cache.cost_of(&one_each) - shard.cache.cost_of(&[]);
+        if needed <= of_shard {
+            return Ok(());
+        }
+        let all = needed.saturating_mul(self.core.shards.len() as u64);
+        let (name, value) = ("cache_bytes", bytes.to_string());
+        let why = format!(
+            "while the store is open its cache needs {all} bytes for rows of each size and what I/O buffers take; \
+             open it anew with this size"
+        );
+        Err(ArgumentError::Option { name, value, why }.into())
     }
 
     /// Leases hold more than a cache of so many bytes has.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::error::ArgumentError;
 use crate::store::PutRows;
-use crate::store::tests::{made, options, sgd};
+use crate::store::tests::{made, options, set, sgd};
 
 /// Half of the limit, or what was asked for, where that and some others fit or can be made to.
 #[test]
@@ -75,4 +75,24 @@ fn a_call_that_found_its_table_before_the_drop_is_told_so() {
     dropped(parts.puller.remove(&table, &[7]).map(drop));
     dropped(parts.puller.contains(&table, &[7]).map(drop));
     store.checkpoint(1, &[]).unwrap();
+}
+
+/// Memory is handed out in pieces that are a part of the cache as it was opened: a cache that is smaller than one piece for
+/// each row size would admit no batch.
+#[test]
+fn a_cache_does_not_get_smaller_than_its_pieces() {
+    let (_, store) = made(options().cache_bytes(1 << 30).shards(1));
+    for (i, dim) in [4, 64, 256].into_iter().enumerate() {
+        store.create_table(&sgd(&format!("rows-{i}"), dim)).unwrap();
+    }
+    let error = store.set_cache_bytes(4 << 20).unwrap_err();
+    assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
+    let text = error.to_string();
+    assert!(
+        text.contains("cache_bytes") && text.contains("open it anew"),
+        "{text}"
+    );
+    store.set_cache_bytes(64 << 20).unwrap();
+    let table = store.table("rows-2").unwrap();
+    set(&store, table, &[1, 2, 3], 1.0);
 }
