@@ -32,7 +32,7 @@ const PAGE_BYTES: usize = if cfg!(target_arch = "x86_64") {
 const LINE_BYTES: usize = 64;
 
 /// Arrays of fewer bytes are the allocator's affair.
-const OWN_PAGES_MIN_BYTES: usize = 64 << 10;
+const OWN_PAGES_MIN_BYTES: usize = 128 << 10;
 /// Addresses that are asked for: glibc maps more than 32 MiB by themselves, whatever was freed before. Less may lie in
 /// memory that it keeps for the next who asks, for each thread that ever had such an array.
 const OWN_PAGES_BYTES: usize = 33 << 20;

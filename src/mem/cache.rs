@@ -375,7 +375,8 @@ impl Cache {
         for slot in slots {
             self.visit(*slot);
         }
-        self.policies.touched(&mut self.rows, slots.len());
+        self.policies
+            .touched(&mut self.rows, slots.len(), slots.len());
     }
 
     /// Counts a use of a row.
@@ -400,7 +401,7 @@ impl Cache {
         self.words.insert(table, hash, slot);
         let frequency = frequency_of(class).saturating_add(1);
         self.rows.states.get_mut(slot).set_frequency(frequency);
-        self.policies.touched(&mut self.rows, 1);
+        self.policies.touched(&mut self.rows, 1, 1);
         self.policies.admitted(&mut self.rows, slot);
         Some(slot)
     }

@@ -95,7 +95,7 @@ impl Cache {
         let width = targets.first().map_or(0, |t| t.len());
         let pinned = self.counts.pinned;
         let mut hits = Hits::default();
-        let mut touches = 0;
+        let (mut touches, mut repeated) = (0, 0);
         let mut ready = Ready::default();
         let mut lookups = Lookups::default();
         for step in 0..Lookups::steps(hashes.len()) {
@@ -106,7 +106,7 @@ impl Cache {
             };
             slots[at] = slot;
             if slot != Slot::NONE {
-                let flags = self.pin_found(slots, at, &mut hits);
+                let flags = self.pin_found(slots, at, &mut hits, &mut repeated);
                 touches += 1;
                 if !flags.any(Flags::LOADING | Flags::FAILED) {
                     if width > 0 {
@@ -120,7 +120,8 @@ impl Cache {
             }
             rest.push(narrow(at));
         }
-        self.policies.touched(&mut self.rows, touches);
+        self.policies
+            .touched(&mut self.rows, touches, touches - repeated);
         self.copy_ready(table, &mut ready, targets, width);
         hits.newly_pinned = self.counts.pinned - pinned;
         hits
@@ -161,7 +162,13 @@ impl Cache {
 
     /// Pins the row of `slots[at]`, unless one of the positions before is of the same row; counts the use.
     #[inline]
-    fn pin_found(&mut self, slots: &[Slot], at: usize, hits: &mut Hits) -> Flags {
+    fn pin_found(
+        &mut self,
+        slots: &[Slot],
+        at: usize,
+        hits: &mut Hits,
+        repeated: &mut usize,
+    ) -> Flags {
         let slot = slots[at];
         let state = self.rows.states.get_mut(slot);
         let mark = std::mem::replace(&mut state.mark, low_bits(at));
@@ -169,6 +176,7 @@ impl Cache {
         let flags = state.flags;
         if is_found_before(slots, at, mark) {
             hits.repeats = true;
+            *repeated += 1;
             return flags;
         }
         let gone = flags.any(Flags::ABSENT | Flags::REMOVED);

@@ -265,17 +265,20 @@ impl Policies {
 
 impl Policies {
     /// Rows were used so often.
-    pub fn touched(&mut self, rows: &mut Rows, touches: usize) {
+    /// `distinct`: rows among them; each counts once in a batch for the share that is missing.
+    pub fn touched(&mut self, rows: &mut Rows, touches: usize, distinct: usize) {
         // Frequencies count where any rows leave.
         if self.uses != [false; 3] {
-            let rise = self.misses.rise(touches);
+            let rise = self.misses.rise(distinct);
             self.bilevel.touched(rows, touches, rise);
         }
     }
 
     /// As [`Policy::admitted`], of the policy of the row's table.
     pub fn admitted(&mut self, rows: &mut Rows, slot: Slot) {
-        self.misses.add();
+        if self.uses != [false; 3] {
+            self.misses.add();
+        }
         if let Some(policy) = self.of(rows, slot) {
             policy.admitted(rows, slot);
         }

@@ -332,7 +332,7 @@ impl<'a, 'j> Merging<'a, 'j> {
         self.job.progress(&mut self.counted, bytes);
     }
 
-    /// The arrays of the output at hand have room for so many entries.
+    /// The arrays of the output at hand have so many entries.
     fn count(&mut self, entries: usize) {
         let windows = self.merge.as_ref().map_or(0, Merge::bytes);
         let each = size_of::<Moved>() + FileWriter::ENTRY_BYTES;

@@ -25,7 +25,7 @@ pub(super) struct Picked {
     pub table: usize,
     /// Shard.
     pub shard: usize,
-    /// The rows, sorted by hash before they are written.
+    /// The rows, by hash.
     pub victims: Vec<Victim>,
 }
 
@@ -185,7 +185,14 @@ impl Flusher {
     }
 }
 
-/// Victims of one shard, table by table.
+/// The same victims in an array of their own.
+fn copied(some: &[Victim]) -> Vec<Victim> {
+    let mut victims = own_pages(some.len());
+    victims.extend_from_slice(some);
+    victims
+}
+
+/// Victims of one shard, table by table, by hash.
 fn by_table(shard: usize, mut victims: Vec<Victim>) -> Vec<Picked> {
     let part = |victims: Vec<Victim>| Picked {
         table: victims[0].table(),
@@ -197,7 +204,7 @@ fn by_table(shard: usize, mut victims: Vec<Victim>) -> Vec<Picked> {
         (Some(first), Some(last)) if first.table() == last.table() => vec![part(victims)],
         _ => {
             let tables = victims.chunk_by(|a, b| a.table() == b.table());
-            tables.map(|own| part(own.to_vec())).collect()
+            tables.map(|own| part(copied(own))).collect()
         }
     }
 }
@@ -209,12 +216,10 @@ fn cut_piece(picked: &[Picked], piece: usize, pieces: usize) -> Vec<Picked> {
         let within = |v: &Victim| range_of(v.hash, pieces) <= piece;
         let start = part.victims.partition_point(before);
         let end = part.victims.partition_point(within);
-        let mut victims = own_pages(end - start);
-        victims.extend_from_slice(&part.victims[start..end]);
         Picked {
             table: part.table,
             shard: part.shard,
-            victims,
+            victims: copied(&part.victims[start..end]),
         }
     };
     picked

@@ -19,6 +19,9 @@ use crate::ssd::poison::Poison;
 use crate::ssd::reader::RowBatch;
 use crate::sync::Mutex;
 
+/// Memory of the rows that a thread keeps, at most: those of long rows are given back after each read.
+const KEPT_BYTES_MAX: u64 = 1 << 20;
+
 /// Batches with fewer keys are served by the calling thread: waking others costs more.
 const INLINE_KEYS: usize = 256;
 
@@ -129,6 +132,9 @@ impl WorkerPool {
             .unwrap_or_else(PoisonError::into_inner);
         let before = lane.rows.bytes();
         let result = read(&mut lane);
+        if lane.rows.bytes() > KEPT_BYTES_MAX {
+            lane.rows = RowBatch::default();
+        }
         let after = lane.rows.bytes();
         if after != before {
             // Two's complement: less is added as well.
