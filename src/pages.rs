@@ -140,12 +140,17 @@ pub fn prefetch<T>(items: &[T]) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        let start = items.as_ptr().cast::<i8>();
-        for offset in (0..size_of_val(items)).step_by(LINE_BYTES) {
+        let (start, bytes) = (items.as_ptr().cast::<i8>(), size_of_val(items));
+        for offset in (0..bytes).step_by(LINE_BYTES) {
             let line = start.wrapping_add(offset);
             // SAFETY: a prefetch never faults and has no effect that a program could see.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(line) };
         }
+        // What does not begin with a line goes on in one more. (A look at where it begins would be guessed wrong
+        // for every other state of a row; the same line once more costs nothing.)
+        let last = start.wrapping_add(bytes.saturating_sub(1));
+        // SAFETY: as above.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(last) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = items;

@@ -22,7 +22,7 @@ use super::table::{TableConfig, TableRows};
 use super::words::Words;
 use crate::error::Result;
 use crate::options::PolicyKind;
-use crate::units::{Slot, narrow};
+use crate::units::{Slot, narrow, unmix64};
 
 /// Rows that the policy names at once.
 pub(super) const NAMED_ROWS: usize = 64;
@@ -119,8 +119,9 @@ impl Cache {
     /// # Errors
     /// `InvalidArgument` if the system does not give the memory.
     pub fn add_table(&mut self, config: &TableConfig) -> Result<()> {
-        assert!(config.row_f32s > 0, "a row has at least one word");
-        let class = self.arena.class(config.row_f32s);
+        let row_f32s = config.layout.row_f32s();
+        assert!(row_f32s > 0, "a row has at least one word");
+        let class = self.arena.class(row_f32s);
         let cost = self
             .arena
             .cost(class)
@@ -387,7 +388,7 @@ impl Cache {
 
     /// Gives a row that is not in memory a free slot, unpinned, with `flags`, as one that is used for the
     /// first time since it left in frequency class `class`; none if there is no room. The slot's content is
-    /// undefined until the caller fills it.
+    /// undefined until the caller fills it, or until somebody reads it where `flags` has UNFILLED.
     pub fn insert(&mut self, table: usize, hash: u64, flags: Flags, class: u8) -> Option<Slot> {
         assert!(
             (self.range.0..=self.range.1).contains(&hash),
@@ -438,6 +439,17 @@ impl Cache {
         let state = self.rows.states.get(slot);
         self.arena
             .row(state.place, self.rows.tables[state.table()].row_f32s)
+    }
+
+    /// Makes a row that has no content yet that of a key that was never pushed.
+    #[inline(never)]
+    pub(super) fn fill(&mut self, slot: Slot) {
+        let state = self.rows.states.get_mut(slot);
+        state.flags = state.flags.without(Flags::UNFILLED);
+        let (key, place) = (unmix64(state.hash()), state.place);
+        let table = &self.rows.tables[state.table()];
+        let row = self.arena.row_mut(place, table.row_f32s);
+        table.layout.default_row(key, row);
     }
 
     /// The content of a row, to be changed after [`Cache::begin_write`].

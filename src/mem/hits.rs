@@ -110,6 +110,9 @@ impl Cache {
                 touches += 1;
                 if !flags.any(Flags::LOADING | Flags::FAILED) {
                     if width > 0 {
+                        if flags.any(Flags::UNFILLED) {
+                            self.fill(slot);
+                        }
                         ready.push(at, self.rows.states.get(slot).place);
                         if ready.count == COPIES {
                             self.copy_ready(table, &mut ready, targets, width);
@@ -184,20 +187,25 @@ impl Cache {
         self.raise(slot)
     }
 
-    /// Copies the first words of rows of one table into their targets.
+    /// Copies the first words of rows of one table into their targets; where there are no words yet, they
+    /// are made first.
     ///
     /// # Shapes
     /// slots: `[n]`, targets: `[n]` of equal length each
-    pub fn gather(&self, slots: &[Slot], targets: &mut [&mut [f32]]) {
+    pub fn gather(&mut self, slots: &[Slot], targets: &mut [&mut [f32]]) {
         let width = targets.first().map_or(0, |t| t.len());
-        let states = &self.rows.states;
-        let table = slots.first().map_or(0, |slot| states.get(*slot).table());
+        let table = slots.first();
+        let table = table.map_or(0, |slot| self.rows.states.get(*slot).table());
         let mut ready = Ready::default();
         for (at, slot) in slots.iter().enumerate() {
             if let Some(ahead) = slots.get(at + 2 * AHEAD) {
-                states.prefetch_line(*ahead);
+                self.rows.states.prefetch_line(*ahead);
             }
-            ready.push(at, states.get(*slot).place);
+            let state = self.rows.states.get(*slot);
+            ready.push(at, state.place);
+            if state.flags.any(Flags::UNFILLED) {
+                self.fill(*slot);
+            }
             if ready.count == COPIES {
                 self.copy_ready(table, &mut ready, targets, width);
             }

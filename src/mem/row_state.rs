@@ -35,6 +35,9 @@ impl Flags {
     pub const REMOVED: Flags = Flags(1 << 5);
     /// The slot keeps the state of a row at a checkpoint's cut; no hash leads to it.
     pub const FROZEN_COPY: Flags = Flags(1 << 6);
+    /// Its content is that of a key that was never pushed, but was not written into memory yet: nobody
+    /// has read it. It is clean, or removed.
+    pub const UNFILLED: Flags = Flags(1 << 7);
     /// Holds a row or a frozen copy.
     pub(crate) const USED: Flags = Flags(1 << 10);
     /// Used since the policy last looked at it.

@@ -3,12 +3,14 @@
 use super::arena::Class;
 use super::row_state::Counts;
 use crate::options::PolicyKind;
+use crate::row::RowLayout;
 
 /// What a table of a [`crate::mem::Cache`] is made from.
 #[derive(Clone, Copy, Debug)]
 pub struct TableConfig {
-    /// f32-sized words of a row: 1 or more.
-    pub row_f32s: usize,
+    /// What a row is made of: 1 f32-sized word or more. A row that was never pushed is made by it when
+    /// it is first read.
+    pub layout: RowLayout,
     /// Which rows leave first.
     pub policy: PolicyKind,
     /// Rows of other tables leave first while its own take no more than this.
@@ -20,11 +22,11 @@ pub struct TableConfig {
 }
 
 impl TableConfig {
-    /// A table without bounds, of the policy that is the default.
+    /// A table of weights alone, without bounds, of the policy that is the default.
     #[must_use]
     pub fn of_rows(row_f32s: usize) -> TableConfig {
         TableConfig {
-            row_f32s,
+            layout: RowLayout::of_weights(row_f32s),
             policy: PolicyKind::default(),
             floor_bytes: 0,
             ceiling_bytes: u64::MAX,
@@ -39,6 +41,8 @@ const CEILING_SHARE: u64 = 16;
 /// A table of the cache.
 #[derive(Clone, Debug)]
 pub(crate) struct TableRows {
+    pub layout: RowLayout,
+    /// f32-sized words of a row.
     pub row_f32s: usize,
     pub class: Class,
     /// Bytes that a row takes, with what is kept beside it.
@@ -59,7 +63,8 @@ pub(crate) struct TableRows {
 impl TableRows {
     pub fn new(config: &TableConfig, class: Class, cost: u64, bias: u16) -> TableRows {
         let mut table = TableRows {
-            row_f32s: config.row_f32s,
+            layout: config.layout,
+            row_f32s: config.layout.row_f32s(),
             class,
             cost,
             bias,

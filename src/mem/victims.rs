@@ -133,7 +133,7 @@ impl Cache {
 
     /// Marks rows of one table as changed in `interval`; positions may repeat. With `frozen`, a dirty row last
     /// changed at or before that interval is copied into a free slot first, for the checkpoint.
-    /// Rows for which there may be no other slot must be pinned.
+    /// Rows for which there may be no other slot must be pinned. What is changed has its content afterwards.
     ///
     /// # Errors
     /// The number of copies for which there was not enough room: every row is as it was. Positions
@@ -143,6 +143,29 @@ impl Cache {
         slots: &[Slot],
         interval: u32,
         frozen: Option<u32>,
+    ) -> Result<(), usize> {
+        self.begin(slots, (interval, frozen), Cache::fill)
+    }
+
+    /// The same for rows that are written from end to end: those that have no content get none.
+    ///
+    /// # Errors
+    /// As [`Cache::begin_write`].
+    pub fn begin_overwrite(
+        &mut self,
+        slots: &[Slot],
+        interval: u32,
+        frozen: Option<u32>,
+    ) -> Result<(), usize> {
+        self.begin(slots, (interval, frozen), |_, _| {})
+    }
+
+    #[inline]
+    fn begin(
+        &mut self,
+        slots: &[Slot],
+        (interval, frozen): (u32, Option<u32>),
+        fill: impl Fn(&mut Cache, Slot),
     ) -> Result<(), usize> {
         self.rows.states.enter(interval);
         if let Some(cut) = frozen {
@@ -179,8 +202,11 @@ impl Cache {
                 counts.dirty += dirtied;
                 counts.evictable -= evictable;
             }
+            if state.flags.any(Flags::UNFILLED) {
+                fill(self, *slot);
+            }
             let marked = self.rows.states.get_mut(*slot);
-            let gone = Flags::ABSENT | Flags::REMOVED;
+            let gone = Flags::ABSENT | Flags::REMOVED | Flags::UNFILLED;
             marked.flags = (marked.flags | Flags::DIRTY).without(gone);
             self.rows.states.set_interval(*slot, interval);
         }

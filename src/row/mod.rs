@@ -25,7 +25,7 @@ pub use optimizer::{Updater, check_hyper};
 pub use vector::{RowVisitor, accumulate, all_finite};
 
 /// Where weights, state and metadata lie in the rows of one table, and how a fresh row is made.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RowLayout {
     dim: usize,
     state_f32s: usize,
@@ -62,6 +62,20 @@ impl RowLayout {
             initialiser: descriptor.initialiser,
             seed: descriptor.seed,
             accumulator: descriptor.accumulator,
+        }
+    }
+
+    /// Rows of weights alone, which are 0 where they were never pushed.
+    #[must_use]
+    pub fn of_weights(dim: usize) -> RowLayout {
+        RowLayout {
+            dim,
+            state_f32s: 0,
+            metadata: RowMetadata::default(),
+            optimizer: Optimizer::Sgd,
+            initialiser: Initialiser::Zero,
+            seed: 0,
+            accumulator: 0.0,
         }
     }
 

@@ -30,6 +30,13 @@ impl Cache {
                 continue;
             }
             by_table[state.table()].add(state);
+            let unread = Flags::DIRTY | Flags::LOADING | Flags::FAILED;
+            assert!(
+                !state.flags.any(Flags::UNFILLED)
+                    || state.flags.any(Flags::REMOVED)
+                    || state.flags.any(Flags::ABSENT) && !state.flags.any(unread),
+                "what has no content was never pushed, or is removed"
+            );
             places.push(state.place);
             if !state.flags.any(Flags::FROZEN_COPY) {
                 let found = self

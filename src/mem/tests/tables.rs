@@ -100,7 +100,7 @@ impl World {
         let bytes = self.cache.bytes_max();
         let (floor, ceiling) = (self.random(bytes / 8 + 1), self.random(bytes) + bytes / 16);
         TableConfig {
-            row_f32s,
+            layout: RowLayout::of_weights(row_f32s),
             policy,
             floor_bytes: if self.one_in(2) { floor } else { 0 },
             ceiling_bytes: if self.one_in(2) { ceiling } else { u64::MAX },
@@ -127,7 +127,7 @@ impl World {
                     PolicyKind::PinAll => 1 + self.cache.capacity(table) as u64 / 40,
                     _ => asked.keys,
                 };
-                return (table, asked.config.row_f32s, keys);
+                return (table, asked.config.layout.row_f32s(), keys);
             }
         }
     }
@@ -338,7 +338,7 @@ impl World {
             let Some(asked) = &self.tables[victim.table()] else {
                 continue;
             };
-            let mut row = vec![0.0; asked.config.row_f32s];
+            let mut row = vec![0.0; asked.config.layout.row_f32s()];
             if let Some(taken) = self.cache.copy_out(victim, self.interval_max(), &mut row) {
                 assert!(is_row(&row, row[0]), "table {}: {row:?}", victim.table());
                 self.flying.push((*victim, taken, row[0]));

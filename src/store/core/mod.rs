@@ -259,7 +259,7 @@ impl Core {
         let shards = self.shards.len() as u64;
         let options = &tuning.options;
         TableConfig {
-            row_f32s: table.descriptor.row_f32s(),
+            layout: table.layout,
             policy: tuning.policy,
             floor_bytes: options.cache_bytes_min / shards,
             ceiling_bytes: options.cache_bytes_max.unwrap_or(u64::MAX) / shards,
@@ -360,14 +360,21 @@ impl Core {
     }
 
     /// Locks a shard with these rows marked as changed: the rows as of a running checkpoint's cut
-    /// have been copied.
+    /// have been copied. `begin` is [`Cache::begin_write`], or [`Cache::begin_overwrite`] for rows that are
+    /// written from end to end.
     ///
     /// # Errors
     /// `Poisoned` when a thread panicked: perhaps the one that would have made room for a copy.
-    pub fn lock_to_write(&self, s: usize, table: &Table, slots: &[Slot]) -> Result<ShardGuard<'_>> {
+    pub fn lock_to_write(
+        &self,
+        s: usize,
+        table: &Table,
+        slots: &[Slot],
+        begin: impl Fn(&mut Cache, &[Slot], u32, Option<u32>) -> std::result::Result<(), usize>,
+    ) -> Result<ShardGuard<'_>> {
         let begin = |shard: &mut Shard| {
             let (interval, frozen) = shard.intervals();
-            let begun = shard.cache.begin_write(slots, interval, frozen);
+            let begun = begin(&mut shard.cache, slots, interval, frozen);
             shard.remember_left();
             begun.is_ok()
         };

@@ -114,7 +114,7 @@ impl Table {
         Table {
             id: self.id,
             descriptor,
-            layout: self.layout.clone(),
+            layout: self.layout,
             lasting: Arc::clone(&self.lasting),
         }
     }

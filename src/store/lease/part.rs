@@ -193,7 +193,7 @@ impl<'a> LeasePart<'a> {
         pool.shards(count, positions.len(), |s, _| {
             let mut targets = targets[s].lock().unwrap_or_else(PoisonError::into_inner);
             if !targets.is_empty() {
-                let shard = core.shards[s].lock();
+                let mut shard = core.shards[s].lock();
                 shard.cache.gather(&rows[s].slots, &mut targets);
                 point("gather");
             }
@@ -331,7 +331,7 @@ impl Lease {
             if targets.is_empty() {
                 return;
             }
-            let shard = core.shards[s].lock();
+            let mut shard = core.shards[s].lock();
             let mut rest = &mut targets[..];
             for output in &*outputs {
                 let range = map.range(s, output.ordinal);

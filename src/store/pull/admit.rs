@@ -281,7 +281,7 @@ impl Puller {
 
     /// Copies out what was not there at first.
     fn copy_late(&self, map: &PartMap, s: usize, pending: &mut Pending<'_>) {
-        let shard = self.core.shards[s].lock();
+        let mut shard = self.core.shards[s].lock();
         let mut rest = &pending.rest[..];
         for (_, ordinals) in map.tables() {
             let end = map.range_of(s, ordinals).end;

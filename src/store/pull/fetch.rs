@@ -248,8 +248,8 @@ fn assign_slots(
     }
 }
 
-/// A slot for one missing row (ordinal of its table, hash, where it is, its frequency class): to be read, removed, or its
-/// default at once.
+/// A slot for one missing row (ordinal of its table, hash, where it is, its frequency class): to be read, removed, or
+/// left without content until somebody wants it.
 fn assign_slot(
     cache: &mut Cache,
     table: &Table,
@@ -272,10 +272,6 @@ fn assign_slot(
         }
         // On SSD and about to be removed: its content does not matter, that it exists does.
         Some(_) => cache.insert(id, hash, Flags::LOADING, class),
-        None => {
-            let slot = cache.insert(id, hash, Flags::ABSENT, class)?;
-            table.layout.default_row(key, cache.row_mut(slot));
-            Some(slot)
-        }
+        None => cache.insert(id, hash, Flags::ABSENT | Flags::UNFILLED, class),
     }
 }

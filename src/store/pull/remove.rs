@@ -7,9 +7,9 @@ use super::Puller;
 use super::batch::{Intent, Wanted};
 use crate::batch::split;
 use crate::error::{Error, Result};
-use crate::mem::Flags;
+use crate::mem::{Cache, Flags};
 use crate::ssd::index::Index as _;
-use crate::units::{Slot, unmix64};
+use crate::units::Slot;
 
 /// Keys removed at a time: their tombstones need slots.
 const REMOVE_KEYS: usize = 4096;
@@ -110,13 +110,11 @@ impl Puller {
                 let gone = Flags::ABSENT | Flags::REMOVED;
                 known.extend(slots.iter().copied().filter(|p| !cache.flags(*p).any(gone)));
             }
-            let mut shard = self.core.lock_to_write(s, table, &known)?;
+            let mut shard = self.core.lock_to_write(s, table, &known, Cache::begin_overwrite)?;
             let cache = &mut shard.cache;
             for slot in &known {
-                let key = unmix64(cache.hash_of(*slot));
-                table.layout.default_row(key, cache.row_mut(*slot));
                 cache.clear(*slot, Flags::LOADING);
-                cache.set(*slot, Flags::REMOVED);
+                cache.set(*slot, Flags::REMOVED | Flags::UNFILLED);
             }
             point("remove");
             removed += known.len() as u64;

@@ -20,6 +20,7 @@ use super::core::{Core, Table, point};
 use super::lease::{Lease, ShardRows};
 use super::workers::Workers;
 use crate::error::{ArgumentError, Error, Result};
+use crate::mem::Cache;
 use crate::options::NonFinite;
 use crate::row::{all_finite, check_learning_rate};
 use crate::units::{Slot, unmix64};
@@ -252,7 +253,11 @@ impl Pusher {
         }
         slots.extend(kept.iter().map(|(slot, _)| *slot));
         slots.dedup();
-        let mut shard = self.core.lock_to_write(s, job.table, slots)?;
+        let begin = match job.update.kind {
+            Kind::Rows { .. } => Cache::begin_overwrite,
+            _ => Cache::begin_write,
+        };
+        let mut shard = self.core.lock_to_write(s, job.table, slots, begin)?;
         apply::apply(&mut shard.cache, kept, (job.table, &job.update, job.width));
         point("push");
         drop(shard);

@@ -67,7 +67,7 @@ pub fn put_some(shard: &mut Shard, job: &Job<'_>, room: &ShardRoom, rest: &mut R
     if !resident.is_empty() {
         // Pinned: room for copies is not made of them.
         shard.cache.pin(&resident);
-        let marked = shard.cache.begin_write(&resident, interval, frozen);
+        let marked = shard.cache.begin_overwrite(&resident, interval, frozen);
         if marked.is_ok() {
             let positions = rest.positions[start..end].iter().zip(&*slots);
             let positions = positions.filter(|(_, slot)| found(slot)).map(|(p, _)| *p);
@@ -101,7 +101,7 @@ pub fn put_some(shard: &mut Shard, job: &Job<'_>, room: &ShardRoom, rest: &mut R
         }
     }
     // New rows are clean: nothing is copied, and there is nothing that could lack.
-    let marked = shard.cache.begin_write(&new, interval, None);
+    let marked = shard.cache.begin_overwrite(&new, interval, None);
     assert!(marked.is_ok(), "rows that are new have no older state");
     let pairs = new.iter().copied().zip(positions);
     job.write(&mut shard.cache, pairs);
