@@ -134,6 +134,27 @@ pub fn release_spare<T>(vector: &mut Vec<T>) {
     }
 }
 
+/// Announces that an item will be read or changed soon, if there is one of this number.
+#[inline]
+pub fn prefetch_item<T>(items: &[T], at: usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let (bytes, start) = (size_of::<T>(), items.as_ptr().wrapping_add(at));
+        // SAFETY: a prefetch never faults and has no effect that a program could see.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(start.cast::<i8>()) };
+        if const { size_of::<T>() != align_of::<T>() } {
+            // It may go on in one more line. (A look whether it does would be guessed wrong for every other item;
+            // the same line once more costs little.)
+            let last = start.cast::<i8>().wrapping_add(bytes - 1);
+            // SAFETY: as above.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(last) };
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (items, at);
+}
+
 /// Announces that `items` will be read or changed soon.
 #[inline]
 pub fn prefetch<T>(items: &[T]) {
@@ -146,8 +167,7 @@ pub fn prefetch<T>(items: &[T]) {
             // SAFETY: a prefetch never faults and has no effect that a program could see.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(line) };
         }
-        // What does not begin with a line goes on in one more. (A look at where it begins would be guessed wrong
-        // for every other state of a row; the same line once more costs nothing.)
+        // What does not begin with a line goes on in one more.
         let last = start.wrapping_add(bytes.saturating_sub(1));
         // SAFETY: as above.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(last) };

@@ -10,7 +10,7 @@ use std::ops::{BitAnd, BitOr, Not};
 
 use super::arena::Place;
 use crate::options::TABLES_MAX;
-use crate::pages::{advise_huge, prefetch, release_spare};
+use crate::pages::{advise_huge, prefetch_item, release_spare};
 use crate::units::{Slot, narrow};
 
 /// A set of the bits that describe a row.
@@ -327,8 +327,7 @@ impl States {
     /// Announces that the state of a slot is needed soon.
     #[inline]
     pub fn prefetch_line(&self, slot: Slot) {
-        let end = slot.index().wrapping_add(1);
-        prefetch(self.states.get(slot.index()..end).unwrap_or_default());
+        prefetch_item(&self.states, slot.index());
     }
 
     /// Takes a free slot, whose state is the caller's to fill.

@@ -13,7 +13,7 @@
 use std::collections::TryReserveError;
 
 use super::row_state::States;
-use crate::pages::{advise_huge, prefetch, release_spare};
+use crate::pages::{advise_huge, prefetch_item, release_spare};
 use crate::units::Slot;
 
 /// An empty place: greater than every word, since no slot has the number of [`Slot::NONE`].
@@ -228,7 +228,7 @@ impl Words {
     pub fn prefetch_line(&self, table: usize, hash: u64) -> Probe {
         let tag = tag(table, hash);
         let place = self.home(tag);
-        prefetch(&self.words[place..=place]);
+        prefetch_item(&self.words, place);
         Probe {
             tag,
             place,
