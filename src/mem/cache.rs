@@ -280,16 +280,23 @@ impl Cache {
         likely.saturating_mul(LOW_BATCHES).min(pinned)
     }
 
-    /// Whether less memory can be had at once than a flush frees: when some cache runs low, those
-    /// that soon would are flushed with it, into files of full size.
+    /// Whether less memory can be had at once than so many flushes free, or than one does where those take more
+    /// than a quarter: when some cache runs low, those that soon would are flushed with it, into files of full
+    /// size.
     #[must_use]
-    pub fn below_flush_step(&self) -> bool {
-        self.is_over_ceilings() || self.is_short()
+    pub fn below_flush_steps(&self, steps: usize) -> bool {
+        self.is_over_ceilings() || self.is_short_of(steps)
     }
 
-    /// Whether that is so of all its rows, whatever the ceilings of some.
+    fn is_short_of(&self, steps: usize) -> bool {
+        let (step, quarter) = (self.step_bytes(), self.arena.bytes_max() / 4);
+        let mark = step.saturating_mul(steps as u64).min(quarter).max(step);
+        self.has_dirty() && self.bytes_available() < mark
+    }
+
+    /// Whether less can be had than one flush frees, whatever the ceilings of some tables.
     pub(super) fn is_short(&self) -> bool {
-        self.has_dirty() && self.bytes_available() < self.step_bytes()
+        self.is_short_of(1)
     }
 
     /// Whether some row would leave once it is written.

@@ -12,7 +12,7 @@ mod drain;
 mod pick;
 mod write;
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize as Count, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -54,6 +54,16 @@ struct Writer {
 #[derive(Debug)]
 pub struct WriterGuard<'a>(Watched<'a, MutexGuard<'a, Writer>>);
 
+/// Rows are brought in as fast as there is room for them.
+#[derive(Debug)]
+pub struct Fill<'a>(&'a Count);
+
+impl Drop for Fill<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Writes dirty rows to parameter files.
 #[derive(Debug)]
 pub struct Flusher {
@@ -65,6 +75,9 @@ pub struct Flusher {
     low: Signal,
     /// Threads that wait for room.
     waiting: AtomicUsize,
+    /// Calls that bring in rows as fast as there is room for them. (Nobody waits for it to change: no point
+    /// where a schedule of a test may change.)
+    fills: Count,
     /// Memory of the writer's buffers.
     buffer_bytes: u64,
     /// Arrays of the files that are being written.
@@ -113,6 +126,7 @@ impl Flusher {
             writer: Mutex::new(Writer { queues }),
             low: Signal::default(),
             waiting: AtomicUsize::new(0),
+            fills: Count::new(0),
             buffer_bytes: (writers * depth * bytes) as u64,
             in_use: InUse::default(),
             flushes: AtomicU64::new(0),
@@ -134,6 +148,17 @@ impl Flusher {
     /// A cache may have run low: the writer thread looks.
     pub fn look(&self) {
         self.low.notify();
+    }
+
+    /// Somebody brings in rows as fast as there is room for them, until what this gives is dropped: room is made
+    /// ahead of him.
+    pub fn begin_fill(&self) -> Fill<'_> {
+        self.fills.fetch_add(1, Ordering::Relaxed);
+        Fill(&self.fills)
+    }
+
+    fn is_filled(&self) -> bool {
+        self.fills.load(Ordering::Relaxed) > 0
     }
 
     /// Whether somebody waits for room.

@@ -37,20 +37,29 @@ impl Flusher {
 
     /// Whether some cache runs low.
     pub(super) fn is_low(&self) -> bool {
-        let low = |cell: &ShardCell| cell.lock().cache.below_low_water();
+        let filled = self.is_filled();
+        let low = |cell: &ShardCell| {
+            let cache = &cell.lock().cache;
+            match filled {
+                true => cache.below_flush_steps(PICK_FILES),
+                false => cache.below_low_water(),
+            }
+        };
         self.core.shards.iter().any(low)
     }
 
     /// The coldest dirty rows of caches that run low, or soon would.
     pub(super) fn pick_cold(&self, queues: usize) -> Vec<Picked> {
         let mut picked = Vec::new();
-        // While somebody waits for room, two files are written at a time.
-        let hurry = self.is_awaited();
+        // While somebody waits for room, or soon would, two files are written at a time.
+        let filled = self.is_filled();
+        let hurry = filled || self.is_awaited();
         let steps = if hurry && queues > 1 { PICK_FILES } else { 1 };
+        let ahead = if filled { PICK_FILES } else { 1 };
         for (shard, cell) in self.core.shards.iter().enumerate() {
             let mut guard = cell.lock();
             let interval_max = guard.interval_max();
-            if !guard.cache.below_flush_step() {
+            if !guard.cache.below_flush_steps(ahead) {
                 continue;
             }
             let step = guard.cache.flush_step().times(steps);

@@ -110,6 +110,7 @@ impl Putter {
             // Given back before the gate is: whoever has that next finds nothing in use.
             let room = room;
             self.core.changes.note();
+            let _fill = self.flusher.begin_fill();
             for piece in keys.chunks(PIECE_KEYS) {
                 self.put_piece(&job, piece, &room)?;
                 job.first += piece.len();

@@ -311,7 +311,7 @@ impl<'a> Ours<'a> {
     fn launch(&mut self) -> usize {
         let mut taken = 0;
         for shard in &mut self.shards {
-            if !shard.cache.below_flush_step() {
+            if !shard.cache.below_flush_steps(1) {
                 continue;
             }
             let (step, mut victims) = (shard.cache.flush_step(), Vec::new());
