@@ -35,7 +35,7 @@ impl Cache {
             let none = cold.is_empty();
             for slot in &cold {
                 let state = self.rows.states.get(*slot);
-                self.words.prefetch_line(state.table(), state.hash());
+                self.words.prefetch_run(state.table(), state.hash());
             }
             for slot in &cold {
                 let state = self.rows.states.get(*slot);

@@ -113,7 +113,7 @@ impl Cache {
     /// Announces to the processor that a row comes in or leaves.
     #[inline]
     pub fn prefetch_word(&self, table: usize, hash: u64) {
-        self.words.prefetch_line(table, hash);
+        self.words.prefetch_run(table, hash);
     }
 
     /// Puts a row that stands in no queue into one: of clean or dirty rows, or back to the policy if it
@@ -452,11 +452,16 @@ impl Cache {
 
     /// Announces to the processor that a victim is copied out or reported soon.
     #[inline]
-    pub fn prefetch_lines_of_victim(&self, victim: &Victim, row: bool) {
+    pub fn prefetch_state_of(&self, victim: &Victim) {
+        self.rows.states.prefetch_line(victim.slot);
+    }
+
+    /// Announces that a victim is copied out soon, whose state is at hand.
+    #[inline]
+    pub fn prefetch_row_of(&self, victim: &Victim) {
         let states = &self.rows.states;
-        states.prefetch_line(victim.slot);
         // It may have left since it was chosen: then its slot has no place, or is another row's.
-        if row && victim.slot.index() < states.touched() && states.get(victim.slot).used() {
+        if victim.slot.index() < states.touched() && states.get(victim.slot).used() {
             self.prefetch_line(victim.slot);
         }
     }

@@ -295,8 +295,11 @@ impl Flusher {
         let index = &tables[part.table].index;
         let mut end = 0;
         for (i, victim) in victims.iter().enumerate() {
+            if let Some(ahead) = victims.get(i + 2 * AHEAD_ROWS) {
+                cache.prefetch_state_of(ahead);
+            }
             if let Some(ahead) = victims.get(i + AHEAD_ROWS) {
-                cache.prefetch_lines_of_victim(ahead, true);
+                cache.prefetch_row_of(ahead);
             }
             let row = &mut copied.rows[end..end + width];
             let Some(taken) = cache.copy_out(victim, interval_max, row) else {
@@ -349,7 +352,7 @@ impl Flusher {
                         index.prefetch_segment(ahead.hash);
                     }
                     if let Some(ahead) = victims.get(i + AHEAD_ROWS) {
-                        cache.prefetch_lines_of_victim(ahead, false);
+                        cache.prefetch_state_of(ahead);
                         index.prefetch_line(ahead.hash);
                     }
                     if let (Some(new), Some(tally), Some((number, tombstone))) =

@@ -86,6 +86,9 @@ pub fn put_some(shard: &mut Shard, job: &Job<'_>, room: &ShardRoom, rest: &mut R
     let mut new: Vec<Slot> = Vec::with_capacity(absent);
     let (mut positions, mut left, mut taken) = (Vec::with_capacity(absent), Vec::new(), 0);
     for (i, _) in slots.iter().enumerate().filter(|(_, slot)| !found(slot)) {
+        if let Some(ahead) = rest.hashes.get(start + i + 2 * AHEAD_ROWS) {
+            shard.cache.prefetch_word(table, *ahead);
+        }
         let (hash, position) = (rest.hashes[start + i], rest.positions[start + i]);
         // A key that is there twice may have got its slot by now.
         let got = match left.is_empty() {
