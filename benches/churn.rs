@@ -1,7 +1,8 @@
 //! Do memory and disk stay inside their bounds while a trainer runs on and on?
 //!
-//! `cargo bench --bench churn -- [--minutes M] [--rows N] [--cache-mib N] [--checkpoint-every N]`
-//! runs a child that trains on zipf-like keys and prints its stats; the parent reads the child's
+//! `cargo bench --bench churn -- [--minutes M] [--rows N] [--tables N] [--cache-mib N]
+//! [--checkpoint-every N]` runs a child that trains on zipf-like keys of so many tables with rows of
+//! different sizes, and prints its stats; the parent reads the child's
 //! peak memory from the kernel and checks each reading. Fails if a bound was broken, or if with
 //! a cache of 1 GiB or more memory is not within 5 % of what the stats sum up.
 #![expect(
@@ -17,14 +18,18 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use hps::{CreateOptions, RuntimeOptions, Store, TableDescriptor, Update, mix64};
+use hps::{CreateOptions, Result, RuntimeOptions, Store, TableDescriptor, TableId, Update, mix64};
 
-const DIM: usize = 64;
+/// Weights of a row, by table: what one table gives up another takes.
+const DIMS: [usize; 3] = [64, 16, 100];
 const BATCH: usize = 8192;
+/// Batches after which another table is asked for most keys.
+const PHASE: u64 = 400;
 
 struct Args {
     seconds: u64,
     rows: u64,
+    tables: usize,
     cache_mib: u64,
     checkpoint_every: u64,
     child: Option<String>,
@@ -35,6 +40,7 @@ fn args() -> Args {
     let mut args = Args {
         seconds: if tiny { 10 } else { 120 },
         rows: if tiny { 300_000 } else { 4_000_000 },
+        tables: DIMS.len(),
         cache_mib: if tiny { 16 } else { 256 },
         checkpoint_every: 0,
         child: None,
@@ -46,13 +52,25 @@ fn args() -> Args {
             "--minutes" => args.seconds = value().parse::<u64>().expect("a number") * 60,
             "--seconds" => args.seconds = value().parse().expect("a number"),
             "--rows" => args.rows = value().parse().expect("a number"),
+            "--tables" => args.tables = value().parse().expect("a number"),
             "--cache-mib" => args.cache_mib = value().parse().expect("a number"),
             "--checkpoint-every" => args.checkpoint_every = value().parse().expect("a number"),
             "--child" => args.child = Some(value()),
             _ => {} // cargo's own
         }
     }
+    let fits = (1..=DIMS.len()).contains(&args.tables);
+    assert!(fits, "--tables: 1 to {}", DIMS.len());
     args
+}
+
+/// Which table has a key: most of those of one phase are one table's.
+fn table_of(key: u64, batches: u64, tables: u64) -> usize {
+    let chance = mix64(key);
+    let own = chance % tables;
+    let hot = batches / PHASE % tables;
+    let table = if (chance >> 32) % 2 == 0 { hot } else { own };
+    usize::try_from(table).unwrap()
 }
 
 /// Trains until the time is over; prints a line of figures twice a second.
@@ -61,9 +79,12 @@ fn child(args: &Args, dir: &Path) {
         .cache_bytes(args.cache_mib << 20)
         .threads(2);
     let store = Store::create(dir, CreateOptions::new(), options).unwrap();
-    let table = store.create_table(&TableDescriptor::new("t", DIM)).unwrap();
-    let gradients = vec![0.01f32; BATCH * DIM];
-    let mut out = vec![0.0f32; BATCH * DIM];
+    let dims = &DIMS[..args.tables];
+    let create = |dim: &usize| store.create_table(&TableDescriptor::new(format!("t{dim}"), *dim));
+    let tables: Vec<TableId> = dims.iter().map(create).collect::<Result<_>>().unwrap();
+    let most = BATCH * DIMS.iter().max().unwrap();
+    let gradients = vec![0.01f32; most];
+    let mut out = vec![0.0f32; most];
     let (start, mut said) = (Instant::now(), Instant::now());
     let (mut state, mut next, mut batches) = (1u64, 0u64, 0u64);
     while start.elapsed() < Duration::from_secs(args.seconds) || next < args.rows {
@@ -83,12 +104,21 @@ fn child(args: &Args, dir: &Path) {
             .collect();
         keys.sort_unstable();
         keys.dedup();
-        let n = keys.len() * DIM;
-        let lease = store.pull(table, &keys, &mut out[..n]).unwrap();
-        store
-            .push(&lease, Update::gradients(&gradients[..n], 0.01))
-            .unwrap();
-        drop(lease);
+        let mut by_table = vec![Vec::new(); tables.len()];
+        for key in keys {
+            by_table[table_of(key, batches, tables.len() as u64)].push(key);
+        }
+        // All of a batch's rows are leased before the first is changed.
+        let mut leases = Vec::new();
+        for ((table, dim), keys) in tables.iter().zip(dims).zip(&by_table) {
+            let n = keys.len() * dim;
+            leases.push((n, store.pull(*table, keys, &mut out[..n]).unwrap()));
+        }
+        for (n, lease) in &leases {
+            let learn = Update::gradients(&gradients[..*n], 0.01);
+            store.push(lease, learn).unwrap();
+        }
+        drop(leases);
         batches += 1;
         if args.checkpoint_every > 0 && batches.is_multiple_of(args.checkpoint_every) {
             store.checkpoint(batches, &[]).unwrap();
@@ -141,6 +171,7 @@ fn main() {
             "--rows",
             &args.rows.to_string(),
         ])
+        .args(["--tables", &args.tables.to_string()])
         .args(["--cache-mib", &args.cache_mib.to_string()])
         .args(["--checkpoint-every", &args.checkpoint_every.to_string()])
         .stdout(Stdio::piped())

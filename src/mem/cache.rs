@@ -281,7 +281,7 @@ impl Cache {
     }
 
     /// Whether less memory can be had at once than so many flushes free, or than one does where those take more
-    /// than a quarter: when some cache runs low, those that soon would are flushed with it, into files of full
+    /// than half of all: when some cache runs low, those that soon would are flushed with it, into files of full
     /// size.
     #[must_use]
     pub fn below_flush_steps(&self, steps: usize) -> bool {
@@ -289,8 +289,8 @@ impl Cache {
     }
 
     fn is_short_of(&self, steps: usize) -> bool {
-        let (step, quarter) = (self.step_bytes(), self.arena.bytes_max() / 4);
-        let mark = step.saturating_mul(steps as u64).min(quarter).max(step);
+        let (step, half) = (self.step_bytes(), self.arena.bytes_max() / 2);
+        let mark = step.saturating_mul(steps as u64).min(half).max(step);
         self.has_dirty() && self.bytes_available() < mark
     }
 

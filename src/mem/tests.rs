@@ -557,4 +557,6 @@ mod moves;
 mod random;
 mod sizes;
 mod tables;
+
 mod words;
+mod world;

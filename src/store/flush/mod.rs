@@ -35,6 +35,8 @@ const AFTER_ERROR: Duration = Duration::from_millis(500);
 
 /// Buffers of the writer's queue where one file is written at a time.
 const WRITE_DEPTH: usize = 4;
+/// Bytes of a buffer. With 1 MiB a store of 1 GiB has 3 800 rows of 512 B fewer.
+const WRITE_BYTES_MAX: usize = 768 << 10;
 /// Below, buffers for more files would take too many rows their slots.
 const SMALL_CACHE_BYTES: u64 = 64 << 20;
 /// Files that a checkpoint writes at the same time, and the buffers of each. Measured (2 cores,
@@ -108,7 +110,9 @@ impl Flusher {
     pub fn new(core: &Arc<Core>, compactor: &Arc<Compactor>) -> Result<Flusher> {
         let (ssd, options) = (&core.ssd, &core.options);
         let cache = to_usize(options.cache_bytes);
-        let bytes = (cache / 64).clamp(16 << 10, 1 << 20).next_multiple_of(4096);
+        let bytes = (cache / 64)
+            .clamp(16 << 10, WRITE_BYTES_MAX)
+            .next_multiple_of(4096);
         // More files than one keep the device busy while the first is put in its place.
         let small = options.cache_bytes < SMALL_CACHE_BYTES;
         let (writers, depth) = match options.inline || small {

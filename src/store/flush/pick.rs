@@ -14,6 +14,9 @@ use crate::units::{range_of, to_usize};
 
 /// Files' worth of rows picked at once: for whoever needs room fast, and for a checkpoint.
 pub(super) const PICK_FILES: usize = 2;
+/// Files' worth of room that a put finds: while it takes two, two are made. A load of 2 M rows of 512 B, times
+/// as fast as with room made when it is asked for: 1.14 with two, 1.20 with four (2 cores).
+pub(super) const FILL_FILES: usize = 4;
 
 /// Memory of a row, rather too little than too much.
 const ROW_BYTES_ABOUT: u64 = 128;
@@ -41,7 +44,7 @@ impl Flusher {
         let low = |cell: &ShardCell| {
             let cache = &cell.lock().cache;
             match filled {
-                true => cache.below_flush_steps(PICK_FILES),
+                true => cache.below_flush_steps(FILL_FILES),
                 false => cache.below_low_water(),
             }
         };
@@ -55,7 +58,7 @@ impl Flusher {
         let filled = self.is_filled();
         let hurry = filled || self.is_awaited();
         let steps = if hurry && queues > 1 { PICK_FILES } else { 1 };
-        let ahead = if filled { PICK_FILES } else { 1 };
+        let ahead = if filled { FILL_FILES } else { 1 };
         for (shard, cell) in self.core.shards.iter().enumerate() {
             let mut guard = cell.lock();
             let interval_max = guard.interval_max();

@@ -2,7 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use super::pick::{PICK_FILES, Picked};
+use super::pick::{FILL_FILES, PICK_FILES, Picked};
+use crate::store::core::ShardCell;
 use crate::store::tests::{made, options, set, sgd};
 use crate::units::{mix64, range_of};
 use crate::{RuntimeOptions, Store, TableId};
@@ -169,4 +170,33 @@ fn a_cache_runs_low_when_few_slots_are_left_and_is_flushed_then() {
     let stats = store.stats();
     assert_eq!((stats.dirty_rows, stats.flushes), (dirty - written, 1));
     assert!(!flusher.is_low());
+}
+
+#[test]
+fn while_rows_are_put_room_is_made_ahead_two_files_at_a_time() {
+    let (store, table) = wide(0, 2);
+    let flusher = &store.parts.flusher;
+    let mut key = 0;
+    let mut put_some = |enough: &dyn Fn() -> bool| {
+        while !enough() {
+            set(&store, table, &[key], 1.0);
+            key += 1;
+        }
+    };
+    let low = |steps| {
+        let shards = store.parts.core.shards.iter();
+        let below = |shard: &&ShardCell| shard.lock().cache.below_flush_steps(steps);
+        shards.filter(below).count()
+    };
+    let fill = flusher.begin_fill();
+    assert!(!flusher.is_low(), "there is room");
+    put_some(&|| flusher.is_low());
+    assert!(low(FILL_FILES) > 0 && low(1) == 0);
+    let both = rows(&flusher.pick_cold(4));
+    drop(fill);
+    assert!(!flusher.is_low(), "enough for batches");
+    assert!(flusher.pick_cold(4).is_empty());
+    put_some(&|| low(1) > 0);
+    let one = rows(&flusher.pick_cold(4));
+    assert!(both > one && one > 0, "{both} rows, {one}");
 }

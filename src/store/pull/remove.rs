@@ -110,7 +110,9 @@ impl Puller {
                 let gone = Flags::ABSENT | Flags::REMOVED;
                 known.extend(slots.iter().copied().filter(|p| !cache.flags(*p).any(gone)));
             }
-            let mut shard = self.core.lock_to_write(s, table, &known, Cache::begin_overwrite)?;
+            let mut shard = self
+                .core
+                .lock_to_write(s, table, &known, Cache::begin_overwrite)?;
             let cache = &mut shard.cache;
             for slot in &known {
                 cache.clear(*slot, Flags::LOADING);

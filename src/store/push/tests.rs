@@ -1,6 +1,8 @@
 //! What a push does to rows that are named more than once, and what it looks at.
 
-use crate::store::tests::{made, options, sgd};
+use crate::mem::Flags;
+use crate::store::tests::{made, open_again, options, set, sgd};
+use crate::units::Slot;
 use crate::*;
 
 /// With `false` nothing would be lost but time: the values are looked at again.
@@ -202,4 +204,80 @@ fn what_is_not_finite_is_counted_by_position_and_named_by_its_key() {
             }
         }
     }
+}
+
+/// Rows that nobody has read have no content in memory: whatever is done with them first, it is done to the row
+/// of a key that was never pushed.
+#[test]
+fn what_is_done_first_to_rows_that_nobody_read_is_done_to_default_rows() {
+    let descriptor = TableDescriptor {
+        optimizer: Optimizer::Adagrad,
+        accumulator: 0.5,
+        metadata: RowMetadata {
+            show: true,
+            count: true,
+            ..RowMetadata::default()
+        },
+        ..TableDescriptor::new("rows", 3)
+    };
+    let keys: Vec<u64> = (0..60).collect();
+    let width = descriptor.row_f32s();
+    let of = |read_first: bool| {
+        let (disk, store) = made(options());
+        let table = store.create_table(&descriptor).unwrap();
+        // What another row leaves behind in memory.
+        let other = store.create_table(&sgd("other", width)).unwrap();
+        set(&store, other, &keys, 9.0);
+        store.drop_table(other).unwrap();
+        let lease = match read_first {
+            true => store.pull(table, &keys, &mut [0.0; 60 * 3]).unwrap(),
+            false => store.prefetch(table, &keys).unwrap().wait().unwrap(),
+        };
+        let slots = |shard: usize| lease.rows[shard].slots.iter();
+        let count = |shard: usize| {
+            let guard = store.parts.core.shards[shard].lock();
+            let unfilled = |slot: &&Slot| guard.cache.flags(**slot).any(Flags::UNFILLED);
+            slots(shard).filter(unfilled).count()
+        };
+        let unfilled: usize = (0..store.parts.core.shards.len()).map(count).sum();
+        assert_eq!(unfilled, if read_first { 0 } else { 60 });
+        let values = [0.25; 10 * 3];
+        let shows = [2; 10];
+        let push = |first: u32, update: Update<'_>| {
+            let positions: Vec<u32> = (first..first + 10).collect();
+            store.push(&lease, update.at(&positions)).unwrap();
+        };
+        push(
+            0,
+            Update::gradients(&values, 0.1).shows_clicks(&shows, &shows),
+        );
+        push(10, Update::deltas(&values));
+        push(20, Update::weights(&values));
+        push(30, Update::rows(&vec![0.75; 10 * width]).verbatim());
+        store
+            .put(table, &keys[40..45], PutRows::weights(&[1.5; 15]))
+            .unwrap();
+        assert_eq!(store.remove(table, &[31, 32]).unwrap(), 2);
+        let mut some = vec![0.0; 2 * width];
+        let of_table = lease.parts().next().unwrap();
+        of_table.read_rows_at(&[59, 32], &mut some).unwrap();
+        let mut all = vec![0.0; 60 * width];
+        lease.read_rows(&mut all).unwrap();
+        assert_eq!(some[..width], all[59 * width..]);
+        assert_eq!(some[width..], all[32 * width..33 * width]);
+        drop(lease);
+        let twice = rows(&store, table, &keys);
+        store.checkpoint(1, &[]).unwrap();
+        store.close().unwrap();
+        let again = open_again(&disk, options());
+        (all, twice, rows(&again, table, &keys))
+    };
+    let bits = |rows: &[f32]| rows.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
+    let (read, not) = (of(true), of(false));
+    for rows in [&read.1, &read.2, &not.0, &not.1, &not.2] {
+        assert_eq!(bits(rows), bits(&read.0));
+    }
+    let mut default = vec![0.0; width];
+    crate::row::RowLayout::new(&descriptor).default_row(59, &mut default);
+    assert_eq!(read.0[59 * width..], default);
 }
