@@ -80,7 +80,7 @@ fn child(args: &Args, dir: &Path) {
         .threads(2);
     let store = Store::create(dir, CreateOptions::new(), options).unwrap();
     let dims = &DIMS[..args.tables];
-    let create = |dim: &usize| store.create_table(&TableDescriptor::new(format!("t{dim}"), *dim));
+    let create = |dim: &usize| store.create_table(&TableDescriptor::new(&format!("t{dim}"), *dim));
     let tables: Vec<TableId> = dims.iter().map(create).collect::<Result<_>>().unwrap();
     let most = BATCH * DIMS.iter().max().unwrap();
     let gradients = vec![0.01f32; most];
