@@ -80,8 +80,15 @@ fn child(args: &Args, dir: &Path) {
         .threads(2);
     let store = Store::create(dir, CreateOptions::new(), options).unwrap();
     let dims = &DIMS[..args.tables];
-    let create = |dim: &usize| store.create_table(&TableDescriptor::new(&format!("t{dim}"), *dim));
-    let tables: Vec<TableId> = dims.iter().map(create).collect::<Result<_>>().unwrap();
+    let create = |(i, dim): (usize, &usize)| {
+        store.create_table(&TableDescriptor::new(&format!("table {i}"), *dim))
+    };
+    let tables: Vec<TableId> = dims
+        .iter()
+        .enumerate()
+        .map(create)
+        .collect::<Result<_>>()
+        .unwrap();
     let most = BATCH * DIMS.iter().max().unwrap();
     let gradients = vec![0.01f32; most];
     let mut out = vec![0.0f32; most];
