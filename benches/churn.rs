@@ -69,7 +69,11 @@ fn table_of(key: u64, batches: u64, tables: u64) -> usize {
     let chance = mix64(key);
     let own = chance % tables;
     let hot = batches / PHASE % tables;
-    let table = if (chance >> 32) % 2 == 0 { hot } else { own };
+    let table = if (chance >> 32).is_multiple_of(2) {
+        hot
+    } else {
+        own
+    };
     usize::try_from(table).unwrap()
 }
 
