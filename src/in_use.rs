@@ -1,9 +1,9 @@
-//! How much memory does work hold that runs now?
+//! How much memory does work hold that runs now, and is there some of a kind?
 //!
 //! A flush, a compaction or an index snapshot takes buffers and arrays when it begins and frees them
 //! when it ends. They are counted here, so that the store can tell its memory by purpose.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Bytes held by all work of one kind.
 #[derive(Debug, Default)]
@@ -46,6 +46,33 @@ impl Drop for HeldBytes<'_> {
     }
 }
 
+/// Whether something is under way that others make way for.
+#[derive(Debug, Default)]
+pub struct Ongoing(AtomicUsize);
+
+impl Ongoing {
+    /// It is, until what this gives is dropped.
+    pub fn begin(&self) -> OneOngoing<'_> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        OneOngoing(self)
+    }
+
+    /// Whether it is, once at least.
+    pub fn is(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > 0
+    }
+}
+
+/// One that is under way; it ends when this is dropped.
+#[derive(Debug)]
+pub struct OneOngoing<'a>(&'a Ongoing);
+
+impl Drop for OneOngoing<'_> {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,5 +91,17 @@ mod tests {
         assert_eq!(all.bytes(), 30);
         drop(first);
         assert_eq!(all.bytes(), 0);
+    }
+
+    #[test]
+    fn something_is_under_way_until_the_last_of_it_ends() {
+        let all = Ongoing::default();
+        assert!(!all.is());
+        let first = all.begin();
+        let second = all.begin();
+        drop(first);
+        assert!(all.is());
+        drop(second);
+        assert!(!all.is());
     }
 }

@@ -137,43 +137,40 @@ pub fn release_spare<T>(vector: &mut Vec<T>) {
 /// Announces that an item will be read or changed soon, if there is one of this number.
 #[inline]
 pub fn prefetch_item<T>(items: &[T], at: usize) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        let (bytes, start) = (size_of::<T>(), items.as_ptr().wrapping_add(at));
-        // SAFETY: a prefetch never faults and has no effect that a program could see.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(start.cast::<i8>()) };
-        if const { size_of::<T>() != align_of::<T>() } {
-            // It may go on in one more line. (A look whether it does would be guessed wrong for every other item;
-            // the same line once more costs little.)
-            let last = start.cast::<i8>().wrapping_add(bytes - 1);
-            // SAFETY: as above.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(last) };
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (items, at);
+    // One that is as long as its alignment goes into no further line. (A look whether another does would be guessed
+    // wrong for every other item; the same line once more costs little.)
+    let goes_on = size_of::<T>() != align_of::<T>();
+    let start = items.as_ptr().wrapping_add(at).cast();
+    prefetch_lines(start, size_of::<T>(), goes_on);
 }
 
 /// Announces that `items` will be read or changed soon.
 #[inline]
 pub fn prefetch<T>(items: &[T]) {
+    prefetch_lines(items.as_ptr().cast(), size_of_val(items), true);
+}
+
+/// Announces so many bytes; they may go on in one more line than they fill where they do not begin with one.
+#[inline(always)]
+fn prefetch_lines(start: *const i8, bytes: usize, goes_on: bool) {
+    for offset in (0..bytes).step_by(LINE_BYTES) {
+        prefetch_line(start.wrapping_add(offset));
+    }
+    if goes_on {
+        prefetch_line(start.wrapping_add(bytes.saturating_sub(1)));
+    }
+}
+
+#[inline(always)]
+fn prefetch_line(line: *const i8) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        let (start, bytes) = (items.as_ptr().cast::<i8>(), size_of_val(items));
-        for offset in (0..bytes).step_by(LINE_BYTES) {
-            let line = start.wrapping_add(offset);
-            // SAFETY: a prefetch never faults and has no effect that a program could see.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(line) };
-        }
-        // What does not begin with a line goes on in one more.
-        let last = start.wrapping_add(bytes.saturating_sub(1));
-        // SAFETY: as above.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(last) };
+        // SAFETY: a prefetch never faults and has no effect that a program could see.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line) };
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = items;
+    let _ = line;
 }
 
 #[cfg(test)]

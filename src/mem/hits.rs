@@ -7,7 +7,7 @@
 
 use super::arena::Place;
 use super::cache::Cache;
-use super::row_state::Flags;
+use super::row_state::{Flags, RowState};
 use super::words::Lookups;
 use crate::units::{Slot, narrow};
 
@@ -110,10 +110,7 @@ impl Cache {
                 touches += 1;
                 if !flags.any(Flags::LOADING | Flags::FAILED) {
                     if width > 0 {
-                        if flags.any(Flags::UNFILLED) {
-                            self.fill(slot);
-                        }
-                        ready.push(at, self.rows.states.get(slot).place);
+                        ready.push(at, self.place_to_read(slot));
                         if ready.count == COPIES {
                             self.copy_ready(table, &mut ready, targets, width);
                         }
@@ -128,6 +125,16 @@ impl Cache {
         self.copy_ready(table, &mut ready, targets, width);
         hits.newly_pinned = self.counts.pinned - pinned;
         hits
+    }
+
+    /// Where the content of a row is, which is made if there is none yet.
+    #[inline]
+    fn place_to_read(&mut self, slot: Slot) -> Place {
+        let RowState { place, flags, .. } = *self.rows.states.get(slot);
+        if flags.any(Flags::UNFILLED) {
+            self.fill(slot);
+        }
+        place
     }
 
     fn copy_ready(
@@ -201,11 +208,7 @@ impl Cache {
             if let Some(ahead) = slots.get(at + 2 * AHEAD) {
                 self.rows.states.prefetch_line(*ahead);
             }
-            let state = self.rows.states.get(*slot);
-            ready.push(at, state.place);
-            if state.flags.any(Flags::UNFILLED) {
-                self.fill(*slot);
-            }
+            ready.push(at, self.place_to_read(*slot));
             if ready.count == COPIES {
                 self.copy_ready(table, &mut ready, targets, width);
             }

@@ -556,7 +556,7 @@ fn a_row_that_stays_dirty_for_very_long_is_older_than_any_later_cut() {
 mod moves;
 mod random;
 mod sizes;
+mod ssd;
 mod tables;
-
 mod words;
 mod world;

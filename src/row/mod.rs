@@ -68,15 +68,11 @@ impl RowLayout {
     /// Rows of weights alone, which are 0 where they were never pushed.
     #[must_use]
     pub fn of_weights(dim: usize) -> RowLayout {
-        RowLayout {
-            dim,
-            state_f32s: 0,
-            metadata: RowMetadata::default(),
+        RowLayout::new(&TableDescriptor {
             optimizer: Optimizer::Sgd,
             initialiser: Initialiser::Zero,
-            seed: 0,
-            accumulator: 0.0,
-        }
+            ..TableDescriptor::new("", dim)
+        })
     }
 
     /// Weights of a row.

@@ -222,9 +222,13 @@ impl Model {
 #[test]
 fn random_calls_agree_with_a_plain_list() {
     let given = std::env::var("HPS_SEED").map(|seed| seed.parse().unwrap());
-    let first: u64 = given.clone().unwrap_or(1);
+    let first: u64 = given.unwrap_or(1);
     let mut windows = 0;
-    for seed in first..first + 6 {
+    for seed in first..first + 24 {
+        // Six at least; of some seeds more, until that was tried often enough.
+        if seed >= first + 6 && windows > 20 {
+            break;
+        }
         println!("HPS_SEED={seed}");
         let mut model = Model::new(seed);
         for step in 0..STEPS {
@@ -240,7 +244,5 @@ fn random_calls_agree_with_a_plain_list() {
         windows += model.windows;
     }
     println!("{windows} windows were emptied");
-    // Seeds of chance have few.
-    let least = if given.is_ok() { 1 } else { 20 };
-    assert!(windows > least, "{windows} windows were emptied");
+    assert!(windows > 20, "{windows} windows were emptied");
 }

@@ -1,6 +1,7 @@
 //! Random operations of a small store over the cache, against a map: what every key should hold,
 //! what the SSD holds, and what it must hold when a checkpoint's cut is complete.
 
+use super::ssd::{Key, Ssd};
 use super::*;
 
 const KEYS: u64 = 120;
@@ -10,30 +11,18 @@ struct Store {
     seed: u64,
     version: f32,
     interval: u32,
-    cut: Option<Cut>,
     /// What a reader must see; a key without entry was never pushed or is removed.
-    truth: BTreeMap<u64, f32>,
-    ssd: BTreeMap<u64, f32>,
-    flying: Vec<(Victim, Taken, f32)>,
+    truth: BTreeMap<Key, f32>,
+    ssd: Ssd,
     leases: Vec<Vec<Slot>>,
     cuts_done: usize,
     copies_seen: usize,
-}
-
-struct Cut {
-    interval: u32,
-    truth: BTreeMap<u64, f32>,
-    cursor: usize,
 }
 
 impl Store {
     fn random(&mut self, below: u64) -> u64 {
         self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix64(self.seed) % below
-    }
-
-    fn interval_max(&self) -> u32 {
-        self.cut.as_ref().map_or(u32::MAX, |cut| cut.interval)
     }
 
     fn lease(&mut self) {
@@ -56,7 +45,7 @@ impl Store {
                         continue;
                     }
                 }
-                let stored = self.ssd.get(&key).copied();
+                let stored = self.ssd.rows.get(&(0, key)).copied();
                 let flags = if stored.is_some() {
                     Flags::NONE
                 } else {
@@ -65,7 +54,7 @@ impl Store {
                 slot = self.cache.insert(0, mix64(key), flags, 0).unwrap();
                 self.cache.row_mut(slot).fill(stored.unwrap_or(0.0));
             }
-            let expected = self.truth.get(&key).copied().unwrap_or(0.0);
+            let expected = self.truth.get(&(0, key)).copied().unwrap_or(0.0);
             assert_eq!(self.cache.row(slot)[0], expected, "key {key}");
             lease.push(slot);
             self.cache.pin(&[slot]);
@@ -87,7 +76,7 @@ impl Store {
             return;
         };
         loop {
-            let frozen = self.cut.as_ref().map(|cut| cut.interval);
+            let frozen = self.ssd.frozen();
             if self
                 .cache
                 .begin_write(&lease, self.interval, frozen)
@@ -96,13 +85,13 @@ impl Store {
                 break;
             }
             // No room for copies: only the drain makes some.
-            assert!(self.cut.is_some());
+            assert!(frozen.is_some());
             self.report(true);
             self.checkpoint_step();
         }
         self.copies_seen += self.cache.frozen_copies();
         for slot in lease {
-            let key = unmix64(self.cache.hash_of(slot));
+            let key = (0, unmix64(self.cache.hash_of(slot)));
             if remove {
                 self.cache.set(slot, Flags::REMOVED);
                 self.cache.row_mut(slot).fill(0.0);
@@ -118,71 +107,45 @@ impl Store {
     fn copy_out(&mut self, victims: &[Victim]) {
         let mut row = [0.0; ROW];
         for victim in victims {
-            if let Some(taken) = self.cache.copy_out(victim, self.interval_max(), &mut row) {
-                self.flying.push((*victim, taken, row[0]));
+            if let Some(taken) = self
+                .cache
+                .copy_out(victim, self.ssd.interval_max(), &mut row)
+            {
+                self.ssd.flying.push((*victim, taken, row[0]));
             }
         }
     }
 
     fn flush(&mut self) {
-        if self.flying.is_empty() {
+        if self.ssd.flying.is_empty() {
             let mut victims = Vec::new();
             self.cache
-                .take_victims(step(5), self.interval_max(), &mut victims);
+                .take_victims(step(5), self.ssd.interval_max(), &mut victims);
             assert!(victims.iter().all(|x| self.cache.pins(x.slot) == 0));
             self.copy_out(&victims);
         }
     }
 
     fn report(&mut self, ok: bool) {
-        let mut lost = false;
-        for (victim, taken, value) in std::mem::take(&mut self.flying) {
-            let key = unmix64(taken.hash);
-            lost |= !self.cache.written(&victim, ok);
-            if ok && taken.tombstone {
-                self.ssd.remove(&key);
-            } else if ok {
-                self.ssd.insert(key, value);
-            }
-        }
-        if lost {
-            self.cut = None;
+        if self.ssd.report(&mut self.cache, ok) {
+            self.ssd.cut = None;
             self.cache.discard_frozen();
-        }
-        if let Some(cut) = self.cut.as_mut().filter(|_| !ok) {
-            cut.cursor = 0;
         }
     }
 
     fn checkpoint_step(&mut self) {
-        if !self.flying.is_empty() {
+        if !self.ssd.flying.is_empty() {
             return;
         }
-        let Some(cut) = &mut self.cut else {
-            let truth = self.truth.clone();
-            self.cut = Some(Cut {
-                interval: self.interval,
-                truth,
-                cursor: 0,
-            });
+        if self.ssd.cut.is_none() {
+            self.ssd.begin_cut(self.interval, &self.truth);
             self.interval += 1;
             return;
-        };
-        let mut victims = Vec::new();
-        if self
-            .cache
-            .take_frozen(&mut cut.cursor, step(7), cut.interval, &mut victims)
-        {
-            self.copy_out(&victims);
-            return;
         }
-        assert_eq!(
-            self.ssd, cut.truth,
-            "the SSD holds the cut, nothing more or less"
-        );
-        assert_eq!(self.cache.frozen_copies(), 0);
-        self.cuts_done += 1;
-        self.cut = None;
+        match self.ssd.drain(&mut self.cache, step(7)) {
+            Some(victims) => self.copy_out(&victims),
+            None => self.cuts_done += 1,
+        }
     }
 }
 
@@ -192,10 +155,8 @@ fn run(seed: u64, policy: PolicyKind, slots: usize) -> (usize, usize) {
         seed: mix64(seed + 1),
         version: 0.0,
         interval: 1,
-        cut: None,
         truth: BTreeMap::new(),
-        ssd: BTreeMap::new(),
-        flying: Vec::new(),
+        ssd: Ssd::default(),
         leases: Vec::new(),
         cuts_done: 0,
         copies_seen: 0,

@@ -1,9 +1,8 @@
 //! What [`super::tables`] does to a cache with several tables, and the maps that it is compared with.
 
+use super::ssd::{Key, Ssd};
 use super::*;
 use crate::row::RowLayout;
-
-type Key = (usize, u64);
 
 /// A table, and the keys that it is asked for.
 struct Asked {
@@ -17,24 +16,16 @@ pub(super) struct Lease {
     pins: usize,
 }
 
-struct Cut {
-    interval: u32,
-    truth: BTreeMap<Key, f32>,
-    cursor: usize,
-}
-
 pub(super) struct World {
     cache: Cache,
     tables: Vec<Option<Asked>>,
     seed: u64,
     version: f32,
     interval: u32,
-    cut: Option<Cut>,
     /// What a reader must see; a key without entry was never pushed or is removed.
     truth: BTreeMap<Key, f32>,
-    ssd: BTreeMap<Key, f32>,
+    ssd: Ssd,
     chosen: Vec<Victim>,
-    flying: Vec<(Victim, Taken, f32)>,
     pub leases: Vec<Lease>,
     pins: BTreeMap<Key, u32>,
     batch: u64,
@@ -73,11 +64,9 @@ impl World {
             seed: mix64(seed + 1),
             version: 0.0,
             interval: 1,
-            cut: None,
             truth: BTreeMap::new(),
-            ssd: BTreeMap::new(),
+            ssd: Ssd::default(),
             chosen: Vec::new(),
-            flying: Vec::new(),
             leases: Vec::new(),
             pins: BTreeMap::new(),
             batch,
@@ -138,10 +127,6 @@ impl World {
 
     fn truth(&self, key: Key) -> f32 {
         self.truth.get(&key).copied().unwrap_or(0.0)
-    }
-
-    fn interval_max(&self) -> u32 {
-        self.cut.as_ref().map_or(u32::MAX, |cut| cut.interval)
     }
 
     fn fill(&mut self, slot: Slot, value: f32) {
@@ -210,7 +195,7 @@ impl World {
         }
         self.seen.short += usize::from(can < keys.len());
         for key in keys.iter().take(can) {
-            let stored = self.ssd.get(&(table, *key)).copied();
+            let stored = self.ssd.rows.get(&(table, *key)).copied();
             let flags = match stored {
                 Some(_) => Flags::NONE,
                 None if self.one_in(2) => Flags::ABSENT | Flags::UNFILLED,
@@ -326,7 +311,7 @@ impl World {
         };
         self.seen.unfilled += unfilled(self);
         for tries in 0.. {
-            let frozen = self.cut.as_ref().map(|cut| cut.interval);
+            let frozen = self.ssd.frozen();
             let before = self.cache.frozen_copies();
             let done = match overwritten {
                 true => (self.cache).begin_overwrite(&asked, self.interval, frozen),
@@ -337,7 +322,7 @@ impl World {
                 break;
             }
             // No room for copies: only the drain makes some.
-            assert!(self.cut.is_some() && tries < 10_000);
+            assert!(frozen.is_some() && tries < 10_000);
             assert_eq!(self.cache.frozen_copies(), before);
             self.report(true);
             self.checkpoint_step();
@@ -369,9 +354,12 @@ impl World {
                 continue;
             };
             let mut row = vec![0.0; asked.config.layout.row_f32s()];
-            if let Some(taken) = self.cache.copy_out(victim, self.interval_max(), &mut row) {
+            if let Some(taken) = self
+                .cache
+                .copy_out(victim, self.ssd.interval_max(), &mut row)
+            {
                 assert!(is_row(&row, row[0]), "table {}: {row:?}", victim.table());
-                self.flying.push((*victim, taken, row[0]));
+                self.ssd.flying.push((*victim, taken, row[0]));
             }
         }
     }
@@ -382,8 +370,11 @@ impl World {
         let bytes = if self.one_in(2) { u64::MAX } else { 4096 };
         let rows = to_usize(rows);
         let mut victims = Vec::new();
-        self.cache
-            .take_victims(FlushStep { rows, bytes }, self.interval_max(), &mut victims);
+        self.cache.take_victims(
+            FlushStep { rows, bytes },
+            self.ssd.interval_max(),
+            &mut victims,
+        );
         assert!(victims.len() <= rows.min(self.cache.dirty()));
         assert!(victims.iter().all(|x| self.cache.pins(x.slot) == 0));
         let distinct: BTreeSet<Slot> = victims.iter().map(|x| x.slot).collect();
@@ -397,70 +388,37 @@ impl World {
     }
 
     pub fn report(&mut self, ok: bool) {
-        let mut lost = false;
-        for (victim, taken, value) in std::mem::take(&mut self.flying) {
-            let key = (victim.table(), unmix64(taken.hash));
-            lost |= !self.cache.written(&victim, ok);
-            if ok && taken.tombstone {
-                self.ssd.remove(&key);
-            } else if ok {
-                self.ssd.insert(key, value);
-            }
-        }
-        if lost {
+        if self.ssd.report(&mut self.cache, ok) {
             self.seen.lost += 1;
             self.give_up();
-        }
-        if let Some(cut) = self.cut.as_mut().filter(|_| !ok) {
-            cut.cursor = 0;
         }
     }
 
     fn give_up(&mut self) {
-        self.cut = None;
+        self.ssd.cut = None;
         self.cache.discard_frozen();
         self.cache.hold_numbers(false);
         assert_eq!(self.cache.frozen_copies(), 0);
     }
 
     fn checkpoint_step(&mut self) {
-        if !self.flying.is_empty() {
+        if !self.ssd.flying.is_empty() {
             return;
         }
-        if self.cut.is_none() {
+        if self.ssd.cut.is_none() {
             // Intervals without any change in this cache.
             self.interval += [0, 0, 99, 999][to_usize(self.random(4))];
-            self.cut = Some(Cut {
-                interval: self.interval,
-                truth: self.truth.clone(),
-                cursor: 0,
-            });
+            self.ssd.begin_cut(self.interval, &self.truth);
             self.cache.hold_numbers(true);
             self.interval += 1;
         }
-        let Some(cut) = &mut self.cut else {
-            return;
-        };
-        let mut victims = Vec::new();
         let want = step(to_usize(self.batch));
-        if self
-            .cache
-            .take_frozen(&mut cut.cursor, want, cut.interval, &mut victims)
-        {
+        if let Some(victims) = self.ssd.drain(&mut self.cache, want) {
             self.copy_out(&victims);
             return;
         }
-        for (key, value) in &self.ssd {
-            assert_eq!(cut.truth.get(key), Some(value), "{key:?}");
-        }
-        assert_eq!(
-            self.ssd, cut.truth,
-            "the SSD holds the cut, nothing more or less"
-        );
-        assert_eq!(self.cache.frozen_copies(), 0);
         self.cache.hold_numbers(false);
         self.seen.cuts += 1;
-        self.cut = None;
     }
 
     /// Drops a table, and makes another.
@@ -471,10 +429,10 @@ impl World {
         }
         self.report(true);
         let gone = table;
-        for map in [&mut self.truth, &mut self.ssd] {
+        for map in [&mut self.truth, &mut self.ssd.rows] {
             map.retain(|(table, _), _| *table != gone);
         }
-        if let Some(cut) = &mut self.cut {
+        if let Some(cut) = &mut self.ssd.cut {
             cut.truth.retain(|(table, _), _| *table != gone);
         }
         self.cache.drop_rows(table);
@@ -533,7 +491,7 @@ impl World {
                 if slot != Slot::NONE {
                     self.check_row(table, key, slot);
                 } else {
-                    let stored = self.ssd.get(&(table, key)).copied();
+                    let stored = self.ssd.rows.get(&(table, key)).copied();
                     let pushed = self.truth.get(&(table, key)).copied();
                     assert_eq!(pushed, stored, "no row is lost");
                 }
@@ -567,7 +525,7 @@ impl World {
             61 if self.one_in(4) => self.drop_table(step),
             61 => self.set_table(step),
             62 if self.one_in(3) => self.set_bytes(base),
-            _ if self.one_in(8) && self.flying.is_empty() => self.give_up(),
+            _ if self.one_in(8) && self.ssd.flying.is_empty() => self.give_up(),
             _ => self.drop_lease(),
         }
         while self.leases.len() > 6 {

@@ -6,10 +6,11 @@
 
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::in_use::{OneOngoing, Ongoing};
 use crate::io::DiskFile;
 use crate::ssd::open_files::Handle;
 use crate::sync::{Mutex, thread};
@@ -30,21 +31,11 @@ pub struct RateLimiter {
     /// How often it was changed.
     changes: AtomicU64,
     /// Those who can't wait for what is held back.
-    hurried: AtomicUsize,
+    hurried: Ongoing,
     /// When the bytes counted so far are paid for.
     due: Mutex<Instant>,
     read: AtomicU64,
     written: AtomicU64,
-}
-
-/// Somebody waits for what a limiter holds back: it lets everything pass meanwhile.
-#[derive(Debug)]
-pub struct Hurry<'a>(&'a RateLimiter);
-
-impl Drop for Hurry<'_> {
-    fn drop(&mut self) {
-        self.0.hurried.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 impl RateLimiter {
@@ -53,7 +44,7 @@ impl RateLimiter {
         RateLimiter {
             bytes_per_second: AtomicU64::new(bytes_per_second.unwrap_or(0)),
             changes: AtomicU64::new(0),
-            hurried: AtomicUsize::new(0),
+            hurried: Ongoing::default(),
             due: Mutex::new(Instant::now()),
             read: AtomicU64::new(0),
             written: AtomicU64::new(0),
@@ -70,9 +61,8 @@ impl RateLimiter {
     }
 
     /// Lets everything pass until what this gives is dropped.
-    pub fn hurry(&self) -> Hurry<'_> {
-        self.hurried.fetch_add(1, Ordering::Relaxed);
-        Hurry(self)
+    pub fn hurry(&self) -> OneOngoing<'_> {
+        self.hurried.begin()
     }
 
     /// Bytes read so far.
@@ -95,7 +85,7 @@ impl RateLimiter {
         if self.bytes_per_second.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let is_hurried = || self.hurried.load(Ordering::Relaxed) > 0;
+        let is_hurried = || self.hurried.is();
         let changes = || self.changes.load(Ordering::Relaxed);
         let (paid, seen) = {
             let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);

@@ -12,14 +12,14 @@ mod drain;
 mod pick;
 mod write;
 
-use std::sync::atomic::{AtomicUsize as Count, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::compact::Compactor;
 use super::core::{Core, Part, Signal, Stretch, Table, get};
 use crate::error::{Error, Result};
-use crate::in_use::InUse;
+use crate::in_use::{InUse, OneOngoing, Ongoing};
 use crate::io::Queue;
 use crate::ssd::poison::Watched;
 use crate::stats::{Stats, Wait};
@@ -56,16 +56,6 @@ struct Writer {
 #[derive(Debug)]
 pub struct WriterGuard<'a>(Watched<'a, MutexGuard<'a, Writer>>);
 
-/// Rows are brought in as fast as there is room for them.
-#[derive(Debug)]
-pub struct Fill<'a>(&'a Count);
-
-impl Drop for Fill<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// Writes dirty rows to parameter files.
 #[derive(Debug)]
 pub struct Flusher {
@@ -77,9 +67,8 @@ pub struct Flusher {
     low: Signal,
     /// Threads that wait for room.
     waiting: AtomicUsize,
-    /// Calls that bring in rows as fast as there is room for them. (Nobody waits for it to change: no point
-    /// where a schedule of a test may change.)
-    fills: Count,
+    /// Calls that bring in rows as fast as there is room for them.
+    fills: Ongoing,
     /// Memory of the writer's buffers.
     buffer_bytes: u64,
     /// Arrays of the files that are being written.
@@ -130,7 +119,7 @@ impl Flusher {
             writer: Mutex::new(Writer { queues }),
             low: Signal::default(),
             waiting: AtomicUsize::new(0),
-            fills: Count::new(0),
+            fills: Ongoing::default(),
             buffer_bytes: (writers * depth * bytes) as u64,
             in_use: InUse::default(),
             flushes: AtomicU64::new(0),
@@ -156,13 +145,8 @@ impl Flusher {
 
     /// Somebody brings in rows as fast as there is room for them, until what this gives is dropped: room is made
     /// ahead of him.
-    pub fn begin_fill(&self) -> Fill<'_> {
-        self.fills.fetch_add(1, Ordering::Relaxed);
-        Fill(&self.fills)
-    }
-
-    fn is_filled(&self) -> bool {
-        self.fills.load(Ordering::Relaxed) > 0
+    pub fn begin_fill(&self) -> OneOngoing<'_> {
+        self.fills.begin()
     }
 
     /// Whether somebody waits for room.

@@ -40,7 +40,7 @@ impl Flusher {
 
     /// Whether some cache runs low.
     pub(super) fn is_low(&self) -> bool {
-        let filled = self.is_filled();
+        let filled = self.fills.is();
         let low = |cell: &ShardCell| {
             let cache = &cell.lock().cache;
             match filled {
@@ -55,7 +55,7 @@ impl Flusher {
     pub(super) fn pick_cold(&self, queues: usize) -> Vec<Picked> {
         let mut picked = Vec::new();
         // While somebody waits for room, or soon would, two files are written at a time.
-        let filled = self.is_filled();
+        let filled = self.fills.is();
         let hurry = filled || self.is_awaited();
         let steps = if hurry && queues > 1 { PICK_FILES } else { 1 };
         let ahead = if filled { FILL_FILES } else { 1 };

@@ -257,13 +257,13 @@ fn assign_slot(
     intent: Intent,
     reads: &mut Reads,
 ) -> Option<Slot> {
-    let (key, id) = (unmix64(hash), table.id.0 as usize);
+    let id = table.id.0 as usize;
     match location {
         Some(location) if intent == Intent::Read => {
             let slot = cache.insert(id, hash, Flags::LOADING, class)?;
             reads.wants.push(Want {
                 location,
-                key,
+                key: unmix64(hash),
                 tag: narrow(reads.slots.len()),
                 row_f32s: narrow(table.descriptor.row_f32s()),
             });
