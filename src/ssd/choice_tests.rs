@@ -13,7 +13,7 @@ use super::data_file::DataFile;
 use super::held::Tally;
 use super::version::{Slots, Versions};
 use super::*;
-use crate::format::footer::Footer;
+use crate::format::footer::{Footer, Run, RunKind};
 use crate::io::sim::SimDisk;
 use crate::units::CheckpointId;
 
@@ -210,6 +210,14 @@ fn many_files() -> (Versions, Vec<Arc<DataFile>>) {
             added: CheckpointId(1),
             removed: CheckpointId(u64::MAX),
         };
+        let run = Run {
+            table: 0,
+            kind: RunKind::Rows,
+            first_entry: 0,
+            entries: meta.rows,
+            offset: 4096,
+            stride: 544,
+        };
         let footer = Footer {
             entries: meta.rows,
             rows_digest: 0,
@@ -219,7 +227,7 @@ fn many_files() -> (Versions, Vec<Arc<DataFile>>) {
             hash_max: u64::MAX,
             interval_min: 1,
             interval_max: 1,
-            runs: Vec::new(),
+            runs: vec![run],
             sections: Vec::new(),
         };
         let identity = FileIdentity::new([1; 16], FileNumber(number));
@@ -239,11 +247,11 @@ fn what_a_flush_asks_of_a_hundred_thousand_files_takes_no_walk() {
     let (versions, files) = many_files();
     let mut random = Random(1);
     for file in &files {
-        file.add_live_many(30_000 + random.below(30_001));
+        file.add_live_many(0, 30_000 + random.below(30_001));
     }
     let mut tally = Tally::of(&files[0]);
     for file in &files[..1000] {
-        tally.sub_live(file);
+        tally.sub_live(file, 7);
     }
     drop(tally);
     assert!(versions.held().iter().all(held::Held::equals_a_recount));

@@ -1,8 +1,10 @@
 //! What is an open parameter file, and where in it is a row?
 //!
 //! Invariants:
-//! - `live` of a current file equals the number of index entries that point into it.
-//! - Live bytes of a directory are counted per entry in 2^-16ths of a byte, rounded down.
+//! - The live entries of a run of a current file are those that an index points to, no more and no
+//!   fewer.
+//! - An entry weighs its record, which a tombstone has none of, and an equal part of what is in its file
+//!   beside the records. A directory sums weights up in 2^-16ths of a byte, rounded down.
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -22,11 +24,41 @@ pub(super) const FRACTION_BITS: u32 = 16;
 /// Live bytes of a data directory's current files, with a fraction.
 pub type LiveSum = Arc<AtomicU64>;
 
-/// What one entry of a file adds to its directory's live bytes.
-#[must_use]
-pub fn entry_weight(bytes: u64, entries: u64) -> u64 {
-    let wide = u128::from(bytes) << FRACTION_BITS;
-    saturate(wide / u128::from(entries.max(1)))
+/// What is known of a run beside what the footer says.
+#[derive(Debug)]
+pub struct RunState {
+    /// Entries that the index points to.
+    live: AtomicU64,
+    /// What each of them adds to the live bytes of the data directory.
+    weight: u64,
+}
+
+impl RunState {
+    /// By run, of a file with no live entries.
+    #[must_use]
+    pub fn of_runs(meta: &FileMeta, runs: &[Run]) -> Vec<RunState> {
+        let beside = u128::from(beside_records(meta, runs)) << FRACTION_BITS;
+        let entries = meta.rows.saturating_add(meta.tombstones).max(1);
+        let beside = saturate(beside / u128::from(entries));
+        let state = |run: &Run| RunState {
+            live: AtomicU64::new(0),
+            weight: (u64::from(run.stride) << FRACTION_BITS).saturating_add(beside),
+        };
+        runs.iter().map(state).collect()
+    }
+
+    fn live(&self) -> u64 {
+        self.live.load(Ordering::Relaxed)
+    }
+}
+
+/// Bytes of a file that are none of its records.
+fn beside_records(meta: &FileMeta, runs: &[Run]) -> u64 {
+    let records = runs
+        .iter()
+        .map(|run| u64::from(run.stride).saturating_mul(run.entries));
+    meta.bytes
+        .saturating_sub(records.fold(0, u64::saturating_add))
 }
 
 /// The tables that these files have rows or tombstones of, rising.
@@ -93,11 +125,9 @@ pub struct DataFile {
     pub path: PathBuf,
     /// The file, open or not.
     pub file: Arc<Handle>,
-    /// Entries that the index points to.
-    pub live: AtomicU64,
-    /// What each of them adds to the live bytes of the data directory.
-    pub entry_weight: u64,
-    /// Where these are summed, once the file is current.
+    /// By run.
+    pub states: Vec<RunState>,
+    /// Where the weights of live entries are summed, once the file is current.
     pub counted_in: OnceLock<LiveSum>,
 }
 
@@ -130,25 +160,28 @@ impl DataFile {
         DataFile {
             slot,
             meta,
+            states: RunState::of_runs(&meta, &footer.runs),
             runs: footer.runs,
             keys_offset: footer.keys_offset,
             identity,
             path,
             file,
-            live: AtomicU64::new(0),
-            entry_weight: entry_weight(meta.bytes, meta.rows.saturating_add(meta.tombstones)),
             counted_in: OnceLock::new(),
         }
     }
 
-    /// The same file, read through another handle, with a counter of its own.
+    /// The same file, read through another handle, with counters of its own.
     #[must_use]
     pub fn view(&self, file: Arc<dyn DiskFile>) -> DataFile {
+        let copy = |state: &RunState| RunState {
+            live: AtomicU64::new(state.live()),
+            weight: state.weight,
+        };
         DataFile {
             runs: self.runs.clone(),
             path: self.path.clone(),
             file: Handle::fixed(file, self.file.is_synced()),
-            live: AtomicU64::new(self.live_entries()),
+            states: self.states.iter().map(copy).collect(),
             counted_in: OnceLock::new(),
             ..*self
         }
@@ -163,24 +196,41 @@ impl DataFile {
     /// Entries with no newer copy.
     #[must_use]
     pub fn live_entries(&self) -> u64 {
-        self.live.load(Ordering::Relaxed)
+        self.states.iter().map(RunState::live).sum()
     }
 
-    /// The share of the file's bytes that its live entries stand for.
+    /// The file's bytes that its live entries stand for: their records, and of the rest as great a
+    /// share as they are of the entries.
     #[must_use]
     pub fn live_bytes(&self) -> u64 {
-        let entries = self.entries().max(1);
-        let wide = u128::from(self.meta.bytes) * u128::from(self.live_entries().min(entries));
-        saturate(wide / u128::from(entries))
+        let runs = self.runs.iter().zip(&self.states);
+        let records: u128 = runs
+            .map(|(run, state)| u128::from(run.stride) * u128::from(state.live()))
+            .sum();
+        let beside = u128::from(beside_records(&self.meta, &self.runs));
+        let share = beside * u128::from(self.live_entries()) / u128::from(self.entries().max(1));
+        saturate(records + share)
+    }
+
+    /// What the live entries add to the live bytes of the data directory.
+    #[must_use]
+    pub fn live_weight(&self) -> u64 {
+        let weight = |state: &RunState| state.live().wrapping_mul(state.weight);
+        self.states.iter().map(weight).fold(0, u64::wrapping_add)
+    }
+
+    /// The place of the run that holds an entry.
+    fn place_of(&self, entry: u32) -> Option<usize> {
+        let entry = u64::from(entry);
+        let after = self.runs.partition_point(|run| run.first_entry <= entry);
+        let place = after.checked_sub(1)?;
+        (entry - self.runs[place].first_entry < self.runs[place].entries).then_some(place)
     }
 
     /// The run that holds an entry.
     #[must_use]
     pub fn run_of(&self, entry: u32) -> Option<&Run> {
-        let entry = u64::from(entry);
-        self.runs
-            .iter()
-            .find(|r| entry >= r.first_entry && entry - r.first_entry < r.entries)
+        Some(&self.runs[self.place_of(entry)?])
     }
 
     /// Byte offset and stride of a row's record; `None` for a tombstone or no entry.
@@ -197,44 +247,52 @@ impl DataFile {
         }
     }
 
-    /// One more entry is pointed to; [`super::held::Tally`] counts it for the directory.
-    pub fn add_live(&self) {
-        self.add(1);
+    /// One more entry is pointed to; [`super::held::Tally`] counts its weight, returned, for the
+    /// directory.
+    #[must_use]
+    pub fn add_live(&self, entry: u32) -> u64 {
+        self.add(self.counted_place(entry), 1)
     }
 
-    /// So many more entries are pointed to.
-    pub fn add_live_many(&self, n: u64) {
-        self.add(n);
-        self.count_live(self.entry_weight.wrapping_mul(n));
+    /// So many more entries of a run are pointed to.
+    pub fn add_live_many(&self, run: usize, n: u64) {
+        self.count_live(self.add(run, n));
     }
 
-    /// So many entries less are pointed to.
-    pub fn sub_live_many(&self, n: u64) {
-        self.subtract(n);
-        self.count_live(self.entry_weight.wrapping_mul(n).wrapping_neg());
+    /// One entry less is pointed to; [`super::held::Tally`] counts off its weight, returned, for the
+    /// directory.
+    #[must_use]
+    pub fn sub_live(&self, entry: u32) -> u64 {
+        self.subtract(self.counted_place(entry), 1)
     }
 
-    fn add(&self, n: u64) {
-        let before = self.live.fetch_add(n, Ordering::Relaxed);
+    fn counted_place(&self, entry: u32) -> usize {
+        match self.place_of(entry) {
+            Some(place) => place,
+            None => unreachable!("{:?} has no entry {entry}", self.path),
+        }
+    }
+
+    fn add(&self, run: usize, n: u64) -> u64 {
+        let state = &self.states[run];
+        let before = state.live.fetch_add(n, Ordering::Relaxed);
         assert!(
-            before + n <= self.entries(),
+            before + n <= self.runs[run].entries,
             "more live entries than entries in {:?}",
             self.path
         );
+        state.weight.wrapping_mul(n)
     }
 
-    /// One entry less is pointed to; [`super::held::Tally`] counts it for the directory.
-    pub fn sub_live(&self) {
-        self.subtract(1);
-    }
-
-    fn subtract(&self, n: u64) {
-        let before = self.live.fetch_sub(n, Ordering::Relaxed);
+    fn subtract(&self, run: usize, n: u64) -> u64 {
+        let state = &self.states[run];
+        let before = state.live.fetch_sub(n, Ordering::Relaxed);
         assert!(
             before >= n,
             "a stale counter went below zero in {:?}",
             self.path
         );
+        state.weight.wrapping_mul(n)
     }
 }
 

@@ -104,9 +104,7 @@ impl Held {
     #[must_use]
     pub fn equals_a_recount(&self) -> bool {
         let files = || self.current.values();
-        let live = files().fold(0, |sum: u64, f| {
-            sum.wrapping_add(f.live_entries().wrapping_mul(f.entry_weight))
-        });
+        let live = files().fold(0, |sum: u64, f| sum.wrapping_add(f.live_weight()));
         let bytes: u128 = files().map(|f| u128::from(f.meta.bytes)).sum();
         let buffered = files().filter(|f| !f.file.is_direct()).count() as u64;
         live == self.live.load(Ordering::Relaxed)
@@ -131,15 +129,15 @@ impl<'a> Tally<'a> {
     }
 
     /// An entry of a file is pointed to.
-    pub fn add_live(&mut self, file: &DataFile) {
-        file.add_live();
-        self.count(file, file.entry_weight);
+    pub fn add_live(&mut self, file: &DataFile, entry: u32) {
+        let weight = file.add_live(entry);
+        self.count(file, weight);
     }
 
     /// An entry of a file is pointed to no more.
-    pub fn sub_live(&mut self, file: &DataFile) {
-        file.sub_live();
-        self.count(file, file.entry_weight.wrapping_neg());
+    pub fn sub_live(&mut self, file: &DataFile, entry: u32) {
+        let weight = file.sub_live(entry);
+        self.count(file, weight.wrapping_neg());
     }
 
     fn count(&mut self, file: &DataFile, weight: u64) {

@@ -222,18 +222,20 @@ impl Index for KeyIndex {
             return false;
         }
         self.map.remove(hash);
-        tally.sub_live(file(files, from));
+        tally.sub_live(file(files, from), from.entry());
         true
     }
 
     fn forget_all(&mut self, files: &Files, range: (u64, u64)) {
-        let mut entries = vec![0; files.len()];
+        let mut weights = vec![0_u64; files.len()];
         for (_, entry) in self.map.iter_ordered() {
-            entries[IndexEntry(entry).location().slot().index()] += 1;
+            let from = IndexEntry(entry).location();
+            let sum = &mut weights[from.slot().index()];
+            *sum = sum.wrapping_add(file(files, from).sub_live(from.entry()));
         }
-        for (file, entries) in files.iter().zip(entries) {
+        for (file, weight) in files.iter().zip(weights) {
             if let Some(file) = file {
-                file.sub_live_many(entries);
+                file.count_live(weight.wrapping_neg());
             }
         }
         *self = KeyIndex::new(range);
@@ -250,9 +252,10 @@ impl KeyIndex {
     ) -> Option<Location> {
         let before = self.map.insert(hash, to.0);
         let before = before.map(|old| IndexEntry(old).location());
-        tally.add_live(file(files, to.location()));
+        let to = to.location();
+        tally.add_live(file(files, to), to.entry());
         if let Some(old) = before {
-            tally.sub_live(file(files, old));
+            tally.sub_live(file(files, old), old.entry());
         }
         before
     }

@@ -45,51 +45,84 @@ fn an_entry_is_found_in_its_run_and_its_record_in_the_file() {
 }
 
 #[test]
-fn live_entries_stand_for_their_share_of_the_bytes() {
-    assert_eq!(entry_weight(4096, 4), 1024 << 16);
-    assert_eq!(entry_weight(10, 3), (10 << 16) / 3);
-    assert_eq!(entry_weight(10, 0), 10 << 16);
-    assert_eq!(entry_weight(u64::MAX, 1), u64::MAX);
-    assert_eq!(entry_weight(u64::MAX, 1 << 20), u64::MAX >> 4);
-
+fn live_entries_stand_for_their_records_and_a_share_of_the_rest() {
     let place = Place::new();
-    let mut file = place.file(4, &[rows(1, 1, 0..4), tombstones(1, 4..6)]);
-    file.meta.bytes = 10_000;
-    file.entry_weight = 7;
+    // Records of 24 and of 144 bytes: 4 * 24 + 4 * 144 = 672, and 1000 beside them.
+    let parts = [rows(1, 1, 0..4), tombstones(1, 4..6), rows(2, 32, 0..4)];
+    let mut file = place.file(4, &parts);
+    assert_eq!((file.runs[0].stride, file.runs[2].stride), (24, 144));
+    file.meta.bytes = 1672;
+    file.states = RunState::of_runs(&file.meta, &file.runs);
     let sum = LiveSum::default();
-    file.add_live_many(3);
+    file.add_live_many(0, 2);
     assert_eq!(sum.load(Ordering::Relaxed), 0, "it is not current yet");
     file.counted_in.set(Arc::clone(&sum)).unwrap();
-    assert_eq!((file.live_entries(), file.live_bytes()), (3, 5000));
-    file.add_live_many(2);
-    assert_eq!(sum.load(Ordering::Relaxed), 14);
-    file.add_live();
-    assert_eq!((file.live_entries(), file.live_bytes()), (6, 10_000));
-    file.sub_live();
-    file.sub_live();
-    assert_eq!((file.live_entries(), file.live_bytes()), (4, 6666));
-    assert_eq!(sum.load(Ordering::Relaxed), 14, "a tally counts these");
+    assert_eq!((file.live_entries(), file.live_bytes()), (2, 248));
+    let bytes = |bytes: u64| bytes << FRACTION_BITS;
+    file.add_live_many(2, 4);
+    assert_eq!(sum.load(Ordering::Relaxed), bytes(4 * 244));
+    assert_eq!(file.live_weight(), bytes(2 * 124 + 4 * 244));
+    file.add_live_many(0, 2);
+    file.add_live_many(1, 1);
+    let before = sum.load(Ordering::Relaxed);
+    let weights = |entries: [u32; 3]| entries.map(|entry| file.sub_live(entry));
+    assert_eq!(file.add_live(5), bytes(100));
+    assert_eq!((file.live_entries(), file.live_bytes()), (10, 1672));
+    // An entry of each run: the same number of bytes is live, whichever it is of a run.
+    assert_eq!(weights([0, 4, 6]), [bytes(124), bytes(100), bytes(244)]);
+    assert_eq!(file.live_bytes(), 1672 - 124 - 100 - 244);
+    assert_eq!(weights([3, 5, 9]), [bytes(124), bytes(100), bytes(244)]);
+    assert_eq!((file.live_entries(), file.live_bytes()), (4, 1672 - 936));
+    assert_eq!(sum.load(Ordering::Relaxed), before, "a tally counts these");
     file.count_live(5);
-    assert_eq!(sum.load(Ordering::Relaxed), 19);
+    assert_eq!(sum.load(Ordering::Relaxed), before + 5);
 
     let handle = file.file.get().unwrap();
     let view = file.view(handle);
-    assert_eq!((view.live_entries(), view.entries()), (4, 6));
-    view.sub_live();
+    assert_eq!((view.live_entries(), view.entries()), (4, 10));
+    assert_eq!(view.live_bytes(), file.live_bytes());
+    assert_eq!(view.sub_live(7), bytes(244));
     assert_eq!((view.live_entries(), file.live_entries()), (3, 4));
     assert_eq!(view.runs, file.runs);
     assert!(view.counted_in.get().is_none() && view.file.is_synced());
 }
 
 #[test]
+fn weights_of_strange_sizes_do_not_overflow() {
+    let mut file = Place::new().file(4, &[rows(1, 1, 0..4), tombstones(1, 4..6)]);
+    let weights = |file: &DataFile| {
+        let states = RunState::of_runs(&file.meta, &file.runs);
+        states.iter().map(|s| s.weight).collect::<Vec<_>>()
+    };
+    // Fewer bytes than its records have.
+    file.meta.bytes = 10;
+    assert_eq!(weights(&file), [24 << 16, 0]);
+    file.meta.bytes = u64::MAX;
+    assert_eq!(weights(&file), [u64::MAX; 2]);
+    (file.meta.rows, file.meta.tombstones) = (u64::MAX, u64::MAX);
+    file.meta.bytes = 96 + 10;
+    assert_eq!(weights(&file), [24 << 16, 0]);
+    file.runs.clear();
+    assert!(weights(&file).is_empty());
+}
+
+#[test]
+#[should_panic(expected = "has no entry 6")]
+fn an_entry_that_is_not_there_is_not_counted() {
+    let file = Place::new().file(4, &[tombstones(1, 0..6)]);
+    assert_eq!(file.add_live(6), 0);
+}
+
+#[test]
 #[should_panic(expected = "more live entries than entries")]
 fn no_more_entries_are_live_than_there_are() {
     let file = Place::new().file(4, &[tombstones(1, 0..6)]);
-    file.add_live_many(7);
+    file.add_live_many(0, 7);
 }
 
 #[test]
 #[should_panic(expected = "a stale counter went below zero")]
 fn no_fewer_than_no_entries_are_live() {
-    Place::new().file(4, &[tombstones(1, 0..6)]).sub_live();
+    let file = Place::new().file(4, &[tombstones(1, 0..6)]);
+    assert_eq!(file.sub_live(0), 0);
 }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::format::data_file_name;
 use crate::io::OpenMode;
+use crate::ssd::data_file::RunState;
 use crate::ssd::open_files::Handle;
 use crate::ssd::tests::rows::{Place, tombstones};
 
@@ -10,7 +11,7 @@ use crate::ssd::tests::rows::{Place, tombstones};
 fn file(place: &Place, number: u64, directory: u32, direct: bool) -> Arc<DataFile> {
     let mut file = place.file(number, &[tombstones(0, 0..10)]);
     (file.meta.bytes, file.meta.directory) = (1000, directory);
-    file.entry_weight = 100 << FRACTION_BITS;
+    file.states = RunState::of_runs(&file.meta, &file.runs);
     if !direct {
         let name = data_file_name(FileNumber(number));
         let opened = place.directory.open(&name, OpenMode::Read).unwrap();
@@ -35,8 +36,8 @@ fn files_come_and_go_with_their_bytes() {
         held.enter(Arc::clone(file));
         assert!(held.equals_a_recount());
     }
-    files[0].add_live_many(3);
-    files[1].add_live_many(2);
+    files[0].add_live_many(0, 3);
+    files[1].add_live_many(0, 2);
     let expected = Usage {
         current_bytes: 3000,
         live_bytes: 500,
@@ -54,9 +55,9 @@ fn files_come_and_go_with_their_bytes() {
         files: 2,
     };
     assert_eq!(held.usage(), expected);
-    files[1].sub_live();
-    files[1].sub_live();
-    held.live.fetch_sub(200 << FRACTION_BITS, Ordering::Relaxed);
+    let weight = files[1].sub_live(0) + files[1].sub_live(9);
+    assert_eq!(weight, 200 << FRACTION_BITS);
+    held.live.fetch_sub(weight, Ordering::Relaxed);
     held.leave(&files[1]);
     assert!(held.is_direct() && held.equals_a_recount());
     let sum = expected.plus(&Usage {
@@ -82,7 +83,7 @@ fn a_recount_sees_what_was_counted_wrong() {
         let mut held = Held::default();
         let file = file(&place, 1, 0, true);
         held.enter(Arc::clone(&file));
-        file.add_live_many(2);
+        file.add_live_many(0, 2);
         assert!(held.equals_a_recount());
         held
     };
@@ -109,13 +110,13 @@ fn a_tally_counts_for_its_directory_at_its_end_and_for_others_at_once() {
     }
     let live = |directories: &[Held; 2]| [0, 1].map(|d: usize| directories[d].usage().live_bytes);
     let mut tally = Tally::of(&files[0]);
-    tally.add_live(&files[0]);
-    tally.add_live(&files[1]);
-    tally.add_live(&files[1]);
-    tally.add_live(&files[2]);
-    tally.add_live(&files[2]);
-    tally.sub_live(&files[1]);
-    tally.sub_live(&files[2]);
+    tally.add_live(&files[0], 3);
+    tally.add_live(&files[1], 1);
+    tally.add_live(&files[1], 2);
+    tally.add_live(&files[2], 4);
+    tally.add_live(&files[2], 5);
+    tally.sub_live(&files[1], 1);
+    tally.sub_live(&files[2], 5);
     assert_eq!(live(&directories), [0, 100]);
     drop(tally);
     assert_eq!(live(&directories), [200, 100]);

@@ -149,7 +149,7 @@ fn what_is_set_aside_is_not_chosen_from() {
     let (mut versions, slots) = (Versions::default(), Slots::default());
     let files = [(4, 0), (5, 0), (6, 1)].map(|(n, d)| install(&mut versions, &slots, n, d));
     for file in &files {
-        file.add_live_many(5);
+        file.add_live_many(0, 5);
     }
     for number in [5, 6, 99] {
         versions

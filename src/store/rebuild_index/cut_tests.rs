@@ -183,7 +183,7 @@ mod tests {
                     .load_from(&files(&parts), &mut snapshot)
                     .unwrap()
                     .expect("no part is damaged");
-                assert_eq!(live.iter().sum::<u64>(), entries);
+                assert_eq!(live.sum(), entries);
                 assert_eq!(snapshot.len(), directories);
                 assert_eq!(parts.core.ssd.snapshots.bytes(), before);
             }

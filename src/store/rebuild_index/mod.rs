@@ -102,11 +102,46 @@ impl From<Error> for Failed {
     }
 }
 
+/// By slot and run: entries that the index points to.
+#[derive(Debug)]
+struct Live(Vec<Vec<u64>>);
+
+impl Live {
+    fn new(files: &[Option<Arc<DataFile>>]) -> Live {
+        let runs = |file: &Option<Arc<DataFile>>| file.as_ref().map_or(0, |f| f.runs.len());
+        Live(files.iter().map(|file| vec![0; runs(file)]).collect())
+    }
+
+    /// Adds a table's, by slot: of rows and of tombstones.
+    fn add(&mut self, plan: &Plan<'_>, table: usize, live: &[[u64; 2]]) {
+        let files = plan.files.iter().zip(live).zip(&mut self.0);
+        for ((file, [rows, tombstones]), sums) in files {
+            let runs = file.iter().flat_map(|file| &file.runs).zip(sums);
+            for (run, sum) in runs.filter(|(run, _)| run.table as usize == table) {
+                *sum += match run.kind {
+                    RunKind::Rows => rows,
+                    RunKind::Tombstones => tombstones,
+                };
+            }
+        }
+    }
+
+    fn add_all(&mut self, other: &Live) {
+        let (sums, others) = (self.0.iter_mut().flatten(), other.0.iter().flatten());
+        for (sum, n) in sums.zip(others) {
+            *sum += n;
+        }
+    }
+
+    fn sum(&self) -> u64 {
+        self.0.iter().flatten().sum()
+    }
+}
+
 /// What one thread found.
 #[derive(Debug)]
 struct Loaded {
-    /// By slot: entries that the index points to.
-    live: Vec<u64>,
+    live: Live,
     /// By position in `Plan::young`: entries that were read.
     taken: Vec<u64>,
     /// Blocks of the snapshot, by part and unit.
@@ -153,13 +188,13 @@ impl<'a> Rebuild<'a> {
         }
     }
 
-    /// Builds all indexes; by slot, the entries that they point to. `None`: parts were damaged, and
+    /// Builds all indexes, and says what they point to. `None`: parts were damaged, and
     /// are left out now.
     fn load_from(
         &self,
         files: &[Arc<DataFile>],
         snapshot: &mut Vec<SnapshotRanges>,
-    ) -> Result<Option<Vec<u64>>> {
+    ) -> Result<Option<Live>> {
         let (live, damaged) = self.load(files, snapshot)?;
         let mut position = 0;
         snapshot.retain(|_| {
@@ -174,7 +209,7 @@ impl<'a> Rebuild<'a> {
         &self,
         files: &[Arc<DataFile>],
         snapshot: &mut [SnapshotRanges],
-    ) -> Result<(Vec<u64>, Vec<usize>)> {
+    ) -> Result<(Live, Vec<usize>)> {
         let span = tracing::debug_span!(
             "index_load",
             snapshot_entries = snapshot.iter().map(SnapshotRanges::entries).sum::<u64>(),
@@ -187,7 +222,7 @@ impl<'a> Rebuild<'a> {
             Err(Failed::Store(error)) => return Err(error),
             Err(Failed::Part(part, error)) => {
                 tell_damaged(&error);
-                return Ok((Vec::new(), vec![part]));
+                return Ok((Live(Vec::new()), vec![part]));
             }
         };
         // Who flushed what is not known any more: a half of it may be of compactions.
@@ -197,11 +232,9 @@ impl<'a> Rebuild<'a> {
         span.record("young_entries", entries(&plan.young));
         let loaded = plan.run()?;
         let mut damaged = plan.check(&loaded)?;
-        let mut live = vec![0; plan.files.len()];
+        let mut live = Live::new(&plan.files);
         for one in &loaded {
-            for (sum, n) in live.iter_mut().zip(&one.live) {
-                *sum += n;
-            }
+            live.add_all(&one.live);
         }
         if damaged.is_empty() {
             plan.check_live(&live)?;
@@ -233,20 +266,19 @@ impl<'a> Rebuild<'a> {
     }
 
     /// Gives the files their counters.
-    fn count_live(&self, live: &[u64]) -> Result<()> {
+    fn count_live(&self, live: &Live) -> Result<()> {
         let keys = |cell: &ShardCell| -> u64 {
             let shard = cell.lock();
             shard.tables.iter().map(|t| t.index.keys() as u64).sum()
         };
         let keys: u64 = self.core.shards.iter().map(keys).sum();
-        assert!(
-            live.iter().sum::<u64>() == keys,
-            "every key is counted once"
-        );
+        assert!(live.sum() == keys, "every key is counted once");
         let slots = self.core.ssd.file_slots();
-        for (file, live) in slots.iter().zip(live) {
-            if let Some(file) = file {
-                file.add_live_many(*live);
+        for (file, live) in slots.iter().zip(&live.0) {
+            for (run, live) in live.iter().enumerate() {
+                if let Some(file) = file {
+                    file.add_live_many(run, *live);
+                }
             }
         }
         Ok(())
@@ -324,7 +356,7 @@ impl<'a> Plan<'a> {
         let failed: Mutex<Option<Error>> = Mutex::new(None);
         let work = || {
             let mut loaded = Loaded {
-                live: vec![0; self.files.len()],
+                live: Live::new(&self.files),
                 taken: vec![0; self.young.len()],
                 parts: Vec::new(),
             };
@@ -387,16 +419,20 @@ impl<'a> Plan<'a> {
         Ok(damaged)
     }
 
-    /// No file has more keys that point to it than entries, which would end every open: where several keys
-    /// of a part name one entry, all of its checksums may be right. Fewer such keys are found by their reads. A writer removes it, for what it makes anew it makes from the old.
-    fn check_live(&self, live: &[u64]) -> Result<()> {
-        let files = self.files.iter().zip(live);
-        for (file, live) in files.filter_map(|(file, live)| Some((file.as_deref()?, *live))) {
-            let (entries, number) = (file.entries(), file.meta.number);
-            if live <= entries {
+    /// No run of a file has more keys that point to it than entries, which would end every open: where
+    /// several keys of a part name one entry, all of its checksums may be right. Fewer such keys are
+    /// found by their reads. A writer removes it, for what it makes anew it makes from the old.
+    fn check_live(&self, live: &Live) -> Result<()> {
+        let files = self.files.iter().zip(&live.0);
+        for (file, live) in files.filter_map(|(file, live)| Some((file.as_deref()?, live))) {
+            let mut runs = file.runs.iter().zip(live);
+            let Some((run, live)) = runs.find(|(run, live)| **live > run.entries) else {
                 continue;
-            }
-            let what = format!("{live} keys are in file {number}, which has {entries} entries");
+            };
+            let (number, Run { table, entries, .. }) = (file.meta.number, run);
+            let what = format!(
+                "{live} keys of table {table} are in a run of file {number} that has {entries} entries"
+            );
             let covers = |part: &&Part<'_>| part.ranges.covered.contains(&number);
             let Some(part) = self.parts.iter().find(covers) else {
                 return Err(Error::corrupt(&file.path, file.keys_offset, what));

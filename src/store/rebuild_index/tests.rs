@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::error::{Error, Result};
 use crate::format::footer::RunKind;
@@ -12,12 +11,13 @@ use crate::io::sim::{Fault, SimDisk};
 use crate::options::{
     CreateOptions, Initialiser, Optimizer, RuntimeOptions, TableDescriptor, Thresholds,
 };
-use crate::ssd::data_file::Location;
+use crate::ssd::data_file::{Location, RunState};
+use crate::ssd::held::Held;
 use crate::ssd::scan::KeyScan;
 use crate::store::open;
 use crate::store::parts::Parts;
 use crate::store::{Store, Update};
-use crate::units::{CheckpointId, FileNumber, FileSlot, mix64};
+use crate::units::{CheckpointId, FileNumber, mix64};
 
 const ROOT: &str = "/store";
 
@@ -75,19 +75,19 @@ pub(super) fn check(disk: &Io, options: &RuntimeOptions) -> Result<usize> {
         found.len(),
         expected.len()
     );
-    let mut live: BTreeMap<FileSlot, u64> = BTreeMap::new();
-    for location in found.values() {
-        *live.entry(location.slot()).or_default() += 1;
-    }
     for file in parts.core.ssd.versions().current() {
-        let counted = live.get(&file.slot).copied().unwrap_or(0);
-        assert_eq!(
-            file.live.load(Ordering::Relaxed),
-            counted,
-            "{:?}",
-            file.path
-        );
+        let mut recount = file.view(file.file.get().unwrap());
+        recount.states = RunState::of_runs(&file.meta, &file.runs);
+        for location in found.values().filter(|to| to.slot() == file.slot) {
+            assert!(recount.add_live(location.entry()) > 0);
+        }
+        let [counted, expected] =
+            [file, &recount].map(|file| (file.live_entries(), file.live_bytes()));
+        assert_eq!(counted, expected, "{:?}", file.path);
+        assert_eq!(file.live_weight(), recount.live_weight(), "{:?}", file.path);
     }
+    let versions = parts.core.ssd.versions();
+    assert!(versions.held().iter().all(Held::equals_a_recount));
     Ok(found.len())
 }
 

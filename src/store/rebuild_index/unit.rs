@@ -132,7 +132,8 @@ impl<'a> Old<'a> {
 struct Target<'a> {
     plan: &'a Plan<'a>,
     builder: KeyIndexBuilder,
-    live: &'a mut [u64],
+    /// By slot: entries of the table that the index points to, rows and tombstones.
+    live: &'a mut [[u64; 2]],
 }
 
 impl Target<'_> {
@@ -141,8 +142,13 @@ impl Target<'_> {
         if !self.builder.push(hash, to) {
             return Err(self.out_of_order(hash, to));
         }
-        self.live[to.slot().index()] += 1;
+        self.count(to);
         Ok(())
+    }
+
+    #[inline]
+    fn count(&mut self, to: Location) {
+        self.live[to.slot().index()][usize::from(to.is_tombstone())] += 1;
     }
 
     #[cold]
@@ -160,7 +166,7 @@ impl Target<'_> {
                 return Err(self.out_of_order(hash, Location(first)));
             }
             for (_, to) in single {
-                self.live[Location(*to).slot().index()] += 1;
+                self.count(Location(*to));
             }
             young = rest;
             if let Some((hash, to)) = self.newest(&mut young)? {
@@ -278,6 +284,7 @@ impl Plan<'_> {
             .collect::<std::result::Result<_, _>>()?;
         let mut walks = self.open_sections(unit, readers)?;
         let (mut young, mut sorter) = (Vec::new(), Sorter::default());
+        let mut live = vec![[0; 2]; self.files.len()];
         let bucket = self
             .rebuild
             .core
@@ -300,7 +307,7 @@ impl Plan<'_> {
             let mut target = Target {
                 plan: self,
                 builder: KeyIndexBuilder::new(range, if dropped { 0 } else { snapshot + fresh }),
-                live: &mut loaded.live,
+                live: &mut live,
             };
             let mut low = range.0;
             for high in buckets(range, fresh / bucket + 1) {
@@ -329,6 +336,7 @@ impl Plan<'_> {
             let index = target.builder.finish();
             self.rebuild.core.shards[shard].lock().tables[unit.table].set_index(index);
         }
+        loaded.live.add(self, unit.table, &live);
         for (i, walk) in walks {
             loaded.taken[i] += walk.taken();
         }
