@@ -216,6 +216,12 @@ impl Cache {
         self.copy_ready(table, &mut ready, targets, width);
     }
 
+    /// Announces that the state of a row is needed soon.
+    #[inline]
+    pub fn prefetch_state(&self, slot: Slot) {
+        self.rows.states.prefetch_line(slot);
+    }
+
     /// Announces that a row is changed soon, whose state is at hand.
     #[inline]
     pub fn prefetch_line(&self, slot: Slot) {

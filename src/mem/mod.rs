@@ -22,7 +22,7 @@ mod words;
 
 #[cfg(any(test, feature = "sim"))]
 pub use self::cache::Level;
-pub use self::cache::{Cache, CacheConfig, FlushStep, Shrunk, check_rows_fit};
+pub use self::cache::{AHEAD_STATES, Cache, CacheConfig, FlushStep, Shrunk, check_rows_fit};
 #[cfg(any(test, feature = "sim"))]
 pub use self::hits::Hits;
 pub use self::policy::halved;

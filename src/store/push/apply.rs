@@ -2,7 +2,7 @@
 
 use super::super::core::Table;
 use super::update::{Kind, Update};
-use crate::mem::Cache;
+use crate::mem::{AHEAD_STATES, Cache};
 use crate::row::{RowVisitor, accumulate};
 use crate::units::Slot;
 
@@ -76,6 +76,9 @@ impl RowVisitor for Gradients<'_> {
         let same = self.rest.iter().take_while(|(p, _)| *p == slot).count();
         let (group, rest) = self.rest.split_at(same);
         self.rest = rest;
+        if let Some((ahead, _)) = rest.get(AHEAD_STATES) {
+            self.cache.prefetch_state(*ahead);
+        }
         if let Some((ahead, _)) = rest.get(AHEAD_ROWS) {
             self.cache.prefetch_line(*ahead);
         }

@@ -8,7 +8,7 @@
 use super::super::core::Shard;
 use super::Job;
 use super::room::ShardRoom;
-use crate::mem::{Cache, Flags};
+use crate::mem::{AHEAD_STATES, Cache, Flags};
 use crate::units::Slot;
 
 /// Rows per locking of a shard.
@@ -135,8 +135,12 @@ fn end_reading(cache: &mut Cache, slots: &[Slot]) -> bool {
 impl Job<'_> {
     /// Writes rows, (slot, position in the piece).
     fn write(&self, cache: &mut Cache, rows: impl Iterator<Item = (Slot, u32)> + Clone) {
+        let mut states = rows.clone().skip(AHEAD_STATES);
         let mut ahead = rows.clone().skip(AHEAD_ROWS);
         for (slot, position) in rows {
+            if let Some((next, _)) = states.next() {
+                cache.prefetch_state(next);
+            }
             if let Some((next, _)) = ahead.next() {
                 cache.prefetch_line(next);
             }
