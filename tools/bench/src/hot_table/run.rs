@@ -6,7 +6,9 @@
 //! - A split is the store's own cache in which each table has a floor and a ceiling, its share. It has
 //!   the bytes that the store has for rows, is replayed without files, and is told of one half: its
 //!   shares are the best that [`climb`] finds for the later half of it, and it has all batches before
-//!   to settle.
+//!   to settle: it knows beforehand which table will be hot.
+//! - Another one is the best that climb finds for all batches, before and behind the change: what somebody
+//!   gets who splits once.
 //! - Beside it is the same split with an exact LFU for each table: an ideal, without pins and flushes.
 
 use std::io::Write;
@@ -116,6 +118,8 @@ struct Hits {
     /// Of the store's cache without the store.
     pool: u64,
     split: u64,
+    /// Of the split for all batches.
+    fixed: u64,
     /// Of exact LFUs.
     ideal: u64,
 }
@@ -128,12 +132,17 @@ impl Hits {
             store: sum(|h| h.store),
             pool: sum(|h| h.pool),
             split: sum(|h| h.split),
+            fixed: sum(|h| h.fixed),
             ideal: sum(|h| h.ideal),
         }
     }
 
     fn ratio(&self) -> f64 {
         self.store as f64 / self.split.max(1) as f64
+    }
+
+    fn ratio_to_fixed(&self) -> f64 {
+        self.store as f64 / self.fixed.max(1) as f64
     }
 }
 
@@ -165,31 +174,40 @@ impl Scene<'_> {
             .collect())
     }
 
-    /// The best split of one half, from the shares that curves name, in bytes; and the hits of its batches.
-    fn split(&self, named: Vec<u64>, half: Range<usize>, tries: usize) -> Result<[Vec<u64>; 2]> {
-        let late = half.start + half.len() / 2..half.end;
+    /// The best split of some batches, from the shares that curves name, in bytes; and the hits of all
+    /// batches to the last of them.
+    fn split(
+        &self,
+        named: Vec<u64>,
+        counted: &Range<usize>,
+        tries: usize,
+    ) -> Result<[Vec<u64>; 2]> {
         let worth = |split: &[u64]| {
-            let hits = self.hits(Some(split.to_vec()), half.end)?;
-            Ok(hits[late.clone()].iter().sum())
+            let hits = self.hits(Some(split.to_vec()), counted.end)?;
+            Ok(hits[counted.clone()].iter().sum())
         };
         let (split, _) = climb(named, tries, worth)?;
-        let hits = self.hits(Some(split.clone()), half.end)?;
+        let hits = self.hits(Some(split.clone()), counted.end)?;
         Ok([split, hits])
     }
 
-    /// The best splits of both halves, each found by a thread of its own.
+    /// The best splits of several ranges of batches, each found by a thread of its own.
     fn splits(
         &self,
-        named: [Vec<u64>; 2],
-        halves: &[Range<usize>; 2],
+        named: Vec<Vec<u64>>,
+        counted: &[Range<usize>],
         tries: usize,
-    ) -> Result<[[Vec<u64>; 2]; 2]> {
-        let [first, second] = named;
+    ) -> Result<Vec<[Vec<u64>; 2]>> {
         std::thread::scope(|scope| {
-            let other = scope.spawn(|| self.split(second, halves[1].clone(), tries));
-            let one = self.split(first, halves[0].clone(), tries);
-            let other = other.join().ok().context("a search panicked")?;
-            Ok([one?, other?])
+            let searches = named.into_iter().zip(counted);
+            let spawned: Vec<_> = searches
+                .map(|(named, counted)| scope.spawn(|| self.split(named, counted, tries)))
+                .collect();
+            let joined = spawned.into_iter().map(|search| {
+                let found = search.join().ok();
+                found.context("a search panicked").flatten()
+            });
+            joined.collect()
         })
     }
 
@@ -247,7 +265,7 @@ pub fn run(args: &HotTableArgs) -> Result<()> {
         },
     };
     let tables = model.accesses_by_table(2 * half, samples)?;
-    let ranges = [half / 2..half, half + half / 2..2 * half];
+    let ranges = [half / 2..half, half + half / 2..2 * half, 0..2 * half];
     let (threads, costs) = (usize::from(args.threads), scene.row_costs()?);
     let curves = Curves::simulate(&tables, &costs, &ranges, threads, || {})?;
     notes.say("hot-table: the splits");
@@ -261,12 +279,18 @@ pub fn run(args: &HotTableArgs) -> Result<()> {
         })
         .collect();
     let halves = [0..half, half..2 * half];
-    let named = [0, 1].map(|h| curves.best(served.row_room, h));
-    let shares = named.each_ref().map(|rows| {
+    let named: Vec<Vec<usize>> = (0..ranges.len())
+        .map(|range| curves.best(served.row_room, range))
+        .collect();
+    let shares = named.iter().map(|rows| {
         let each = rows.iter().zip(&costs);
         each.map(|(rows, cost)| *rows as u64 * cost).collect()
     });
-    let splits = scene.splits(shares, &halves, args.tries())?;
+    let mut splits = scene.splits(shares.collect(), &ranges, args.tries())?;
+    let [_, fixed] = splits.pop().context("a split for all batches")?;
+    for (batch, fixed) in batches.iter_mut().zip(fixed) {
+        batch.fixed = fixed;
+    }
     for ((range, [_, hits]), rows) in halves.into_iter().zip(&splits).zip(&named) {
         for batch in range.clone() {
             batches[batch].split = hits[batch];
@@ -278,7 +302,7 @@ pub fn run(args: &HotTableArgs) -> Result<()> {
             }
         }
     }
-    let chosen = splits.map(|[split, _]| split);
+    let chosen: Vec<Vec<u64>> = splits.into_iter().map(|[split, _]| split).collect();
     notes.done();
     print(args, &model, cache_bytes, &served, &batches, &chosen)
 }
@@ -354,11 +378,11 @@ fn train(store: &Store, model: &Model, ids: &[TableId], keys: &[Vec<u64>]) -> hp
     Ok(())
 }
 
-/// Batches after the change until the mean over as many as a window is as good as the split's: for the first
+/// Batches after the change until the mean over as many as a window is as good as a split's: for the first
 /// time, and to stay so.
-fn recovered(batches: &[Hits]) -> [Option<usize>; 2] {
+fn recovered(batches: &[Hits], ratio: fn(&Hits) -> f64) -> [Option<usize>; 2] {
     let windows = batches.windows(WINDOW);
-    let good: Vec<bool> = windows.map(|w| Hits::sum(w).ratio() >= RECOVERED).collect();
+    let good: Vec<bool> = windows.map(|w| ratio(&Hits::sum(w)) >= RECOVERED).collect();
     let first = good.iter().position(|good| *good);
     let bad = good
         .iter()
@@ -369,9 +393,10 @@ fn recovered(batches: &[Hits]) -> [Option<usize>; 2] {
 
 /// What is told of one half.
 struct Half {
-    /// Hits of the store to those of the split, of the same caches without the store to it, and of the store
-    /// to those of the ideal.
+    /// Hits of the store to those of the split, of the same caches without the store to it, of the store
+    /// to those of the split for all batches, and of the ideal.
     store: f64,
+    fixed: f64,
     pool: f64,
     ideal: f64,
 }
@@ -383,6 +408,7 @@ impl Half {
         let to = |hits: u64, of: u64| hits as f64 / of.max(1) as f64;
         Half {
             store: late.ratio(),
+            fixed: late.ratio_to_fixed(),
             pool: to(late.pool, late.split),
             ideal: to(late.store, late.ideal),
         }
@@ -395,7 +421,7 @@ fn print(
     cache_bytes: u64,
     served: &Served,
     batches: &[Hits],
-    chosen: &[Vec<u64>; 2],
+    chosen: &[Vec<u64>],
 ) -> Result<()> {
     let mut out = std::io::stdout().lock();
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
@@ -411,8 +437,8 @@ fn print(
     )?;
     writeln!(
         out,
-        "\nhit rates\n{:>7} {:>9} {:>9} {:>9} {:>9} {:>13}",
-        "batches", "store", "replayed", "split", "ideal", "store / split"
+        "\nhit rates\n{:>7} {:>9} {:>9} {:>9} {:>9} {:>9} {:>13} {:>13}",
+        "batches", "store", "replayed", "split", "ideal", "fixed", "store / split", "store / fixed"
     )?;
     let (half, windows) = (batches.len() / 2, batches.chunks(WINDOW).map(Hits::sum));
     let windows: Vec<Hits> = windows.collect();
@@ -423,27 +449,36 @@ fn print(
         }
         let share = |hits: u64| hits as f64 / w.uses.max(1) as f64;
         let [store, pool] = [share(w.store), share(w.pool)];
-        let [split, ideal] = [share(w.split), share(w.ideal)];
-        let ratio = w.ratio();
+        let [split, ideal, fixed] = [share(w.split), share(w.ideal), share(w.fixed)];
+        let [ratio, to_fixed] = [w.ratio(), w.ratio_to_fixed()];
         writeln!(
             out,
-            "{to:>7} {store:>9.4} {pool:>9.4} {split:>9.4} {ideal:>9.4} {ratio:>13.4}"
+            "{to:>7} {store:>9.4} {pool:>9.4} {split:>9.4} {ideal:>9.4} {fixed:>9.4} \
+             {ratio:>13.4} {to_fixed:>13.4}"
         )?;
     }
     let (first, second) = batches.split_at(half);
     let (before, after) = (Half::of(first), Half::of(second));
-    let back = recovered(second);
-    let [once, for_good] = back.map(|batches| match batches {
+    let back = recovered(second, Hits::ratio);
+    let back_to_fixed = recovered(second, Hits::ratio_to_fixed);
+    let within = |batches: Option<usize>| match batches {
         Some(n) => format!("within {n} batches"),
         None => String::from("never"),
-    });
+    };
+    let [once, for_good] = back.map(within);
+    let [fixed_once, fixed_for_good] = back_to_fixed.map(within);
     writeln!(
         out,
-        "\nhit rate / that of the best fixed split, later half before the change: {:.4}\n\
+        "\nhit rate / that of the best split for all batches (fixed), later half before the change: {:.4}\n\
+         the same after it: {:.4}\n\
+         the mean of {WINDOW} batches is at least {RECOVERED} again: {fixed_for_good} for good, {fixed_once} at first\n\
+         hit rate / that of the best split for this half (split), which knows the change beforehand: {:.4}\n\
          the same after it: {:.4}\n\
          the mean of {WINDOW} batches is at least {RECOVERED} again: {for_good} for good, {once} at first\n\
          batches that failed with OverBudget: {} before, {} after, of {half} each\n\
          replayed / split: {:.4} before, {:.4} after; store / split of exact LFUs: {:.4}, {:.4}",
+        before.fixed,
+        after.fixed,
         before.store,
         after.store,
         served.failed[0],
@@ -469,6 +504,9 @@ fn print(
         let told = json!({
             "ratio_before": before.store, "ratio_after": after.store,
             "recovered_batches": back[1], "recovered_first_batches": back[0],
+            "ratio_to_fixed": [before.fixed, after.fixed],
+            "recovered_to_fixed_batches": back_to_fixed[1],
+            "recovered_to_fixed_first_batches": back_to_fixed[0],
             "replayed": [before.pool, after.pool], "to_exact_lfu": [before.ideal, after.ideal],
             "failed": served.failed, "window_batches": WINDOW, "ratios": ratios,
             "cache_bytes": cache_bytes, "row_room_bytes": served.row_room, "split": split,
@@ -494,11 +532,20 @@ mod tests {
             hits.iter().map(batch).collect()
         };
         let good = batches(&[97; 12]);
-        assert_eq!(recovered(&good), [Some(5), Some(5)]);
+        assert_eq!(recovered(&good, Hits::ratio), [Some(5), Some(5)]);
         // One batch of 90 takes the means that it is in down to 95.6.
         let dip = batches(&[97, 97, 97, 97, 97, 97, 90, 97, 97, 97, 97, 97, 97]);
-        assert_eq!(recovered(&dip), [Some(5), Some(12)]);
+        assert_eq!(recovered(&dip, Hits::ratio), [Some(5), Some(12)]);
+        let to_fixed = Hits {
+            store: 97,
+            fixed: 97,
+            ..Hits::default()
+        };
+        assert_eq!(
+            recovered(&[to_fixed; 12], Hits::ratio_to_fixed),
+            [Some(5), Some(5)]
+        );
         let late = batches(&[0, 97, 97, 97, 97, 97, 97, 97, 90]);
-        assert_eq!(recovered(&late), [Some(6), None]);
+        assert_eq!(recovered(&late, Hits::ratio), [Some(6), None]);
     }
 }
