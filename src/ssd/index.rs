@@ -227,15 +227,13 @@ impl Index for KeyIndex {
     }
 
     fn forget_all(&mut self, files: &Files, range: (u64, u64)) {
-        let mut weights = vec![0_u64; files.len()];
+        let tally = |file| Option::as_deref(file).map(Tally::of);
+        let mut tallies: Vec<Option<Tally<'_>>> = files.iter().map(tally).collect();
         for (_, entry) in self.map.iter_ordered() {
             let from = IndexEntry(entry).location();
-            let sum = &mut weights[from.slot().index()];
-            *sum = sum.wrapping_add(file(files, from).sub_live(from.entry()));
-        }
-        for (file, weight) in files.iter().zip(weights) {
-            if let Some(file) = file {
-                file.count_live(weight.wrapping_neg());
+            let file = file(files, from);
+            if let Some(tally) = &mut tallies[from.slot().index()] {
+                tally.sub_live(file, from.entry());
             }
         }
         *self = KeyIndex::new(range);

@@ -11,13 +11,13 @@ use crate::io::sim::{Fault, SimDisk};
 use crate::options::{
     CreateOptions, Initialiser, Optimizer, RuntimeOptions, TableDescriptor, Thresholds,
 };
-use crate::ssd::data_file::{Location, RunState};
+use crate::ssd::data_file::{DataFile, Location, RunState};
 use crate::ssd::held::Held;
 use crate::ssd::scan::KeyScan;
 use crate::store::open;
 use crate::store::parts::Parts;
 use crate::store::{Store, Update};
-use crate::units::{CheckpointId, FileNumber, mix64};
+use crate::units::{CheckpointId, FileNumber, FileSlot, mix64};
 
 const ROOT: &str = "/store";
 
@@ -75,18 +75,23 @@ pub(super) fn check(disk: &Io, options: &RuntimeOptions) -> Result<usize> {
         found.len(),
         expected.len()
     );
-    for file in parts.core.ssd.versions().current() {
+    let versions = parts.core.ssd.versions();
+    let mut recounts: BTreeMap<FileSlot, DataFile> = BTreeMap::new();
+    for file in versions.current() {
         let mut recount = file.view(file.file.get().unwrap());
         recount.states = RunState::of_runs(&file.meta, &file.runs);
-        for location in found.values().filter(|to| to.slot() == file.slot) {
-            assert!(recount.add_live(location.entry()) > 0);
-        }
+        recounts.insert(file.slot, recount);
+    }
+    for location in found.values() {
+        assert!(recounts[&location.slot()].add_live(location.entry()) > 0);
+    }
+    for file in versions.current() {
+        let recount = &recounts[&file.slot];
         let [counted, expected] =
-            [file, &recount].map(|file| (file.live_entries(), file.live_bytes()));
+            [file, recount].map(|file| (file.live_entries(), file.live_bytes()));
         assert_eq!(counted, expected, "{:?}", file.path);
         assert_eq!(file.live_weight(), recount.live_weight(), "{:?}", file.path);
     }
-    let versions = parts.core.ssd.versions();
     assert!(versions.held().iter().all(Held::equals_a_recount));
     Ok(found.len())
 }

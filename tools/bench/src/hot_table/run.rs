@@ -7,9 +7,9 @@
 //!   the bytes that the store has for rows, is replayed without files, and is told of one half: its
 //!   shares are the best that [`climb`] finds for the later half of it, and it has all batches before
 //!   to settle: it knows beforehand which table will be hot.
-//! - Another one is the best that climb finds for all batches, before and behind the change: what somebody
-//!   gets who splits once.
 //! - Beside it is the same split with an exact LFU for each table: an ideal, without pins and flushes.
+//! - The fixed split is the best that climb finds for all batches, before and behind the change: what
+//!   somebody gets who splits once.
 
 use std::io::Write;
 use std::ops::Range;
