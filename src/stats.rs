@@ -13,7 +13,7 @@ pub enum Wait {
     Room,
     /// Dirty rows that have to be written before a slot is free.
     Flush,
-    /// Compaction, which the files on disk are too far behind.
+    /// Compaction, because the files on disk are too many or a flush has no room beside them.
     Compaction,
     /// Rows that another batch is reading.
     OtherBatch,

@@ -41,6 +41,10 @@ use turns::{Turn, Turns};
 /// Threads that compact at most, if the options don't say how many.
 const COMPACTION_THREADS: usize = 4;
 
+/// Files' worth of rows that a flush picks at once, for whoever needs room fast and for a checkpoint:
+/// there is room for them, or it waits for a compaction.
+pub const PICK_FILES: usize = 2;
+
 /// How long a thread sleeps without being called.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -148,7 +152,8 @@ impl Compactor {
         self.flushed.notify();
     }
 
-    /// Holds flushes back while `current` is far over its bound and compaction can help.
+    /// Holds flushes back while `current` is far over its bound, or what a flush would write has no
+    /// room, and compaction can help.
     pub fn wait_for_space(&self) {
         while self.is_over_space() {
             self.wait_a_little();
@@ -179,8 +184,18 @@ impl Compactor {
         let usage = versions.usage_of(|d| !paused[d]);
         let over = usage.current_bytes > limits.hard_bytes(usage.live_bytes)
             || usage.files > limits.files_hard(usage.live_bytes);
-        let due = |(d, serves): (usize, &bool)| *serves && self.may_be_due(&versions, d, &limits);
-        over && in_service.iter().enumerate().any(due)
+        let due = |d: &usize| in_service[*d] && self.may_be_due(&versions, *d, &limits);
+        let due: Vec<usize> = (0..in_service.len()).filter(due).collect();
+        drop(versions);
+        !due.is_empty() && (over || due.iter().any(|d| !self.has_room(*d)))
+    }
+
+    /// Whether what a flush writes at a time fits into a directory, and leaves room for a compaction.
+    fn has_room(&self, directory: usize) -> bool {
+        let file_bytes = self.core.file_bytes;
+        let asked_bytes = file_bytes.saturating_mul(PICK_FILES as u64);
+        let room = (self.core.ssd).check_space_as_it_is(directory, asked_bytes, file_bytes);
+        !matches!(room, Err(Error::NoSpace { .. }))
     }
 
     /// What became of the compactions of each directory, and whether it is left alone for a while.

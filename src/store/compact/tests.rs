@@ -94,6 +94,46 @@ fn flushes_are_held_back_by_too_many_files_while_compaction_can_help() {
 }
 
 #[test]
+fn flushes_are_held_back_by_a_limit_of_the_disk_while_compaction_can_help() {
+    let (parts, store) = still(options().file_bytes(1 << 20).disk_bytes_max(4 << 20));
+    let compactor = &parts.compactor;
+    let keys: Vec<u64> = (0..1000).collect();
+    let (mut flushes, mut over) = (0, false);
+    while !over {
+        set(&store, TableId(0), &keys, flushes as f32);
+        std::thread::scope(|scope| {
+            let flushing = scope.spawn(|| parts.flusher.flush_all().unwrap());
+            while !flushing.is_finished() {
+                // It waits now, with room left for two files and a compaction, but no more.
+                if compactor.is_over_space() {
+                    over = true;
+                    assert!(store.stats().disk_bytes > 1 << 20);
+                    let turn = compactor.turns.next().unwrap();
+                    assert!(compactor.compact_turn(&turn));
+                    assert!(!compactor.is_over_space(), "the compaction made room");
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        flushes += 1;
+        assert!(flushes < 50, "too many files would hold flushes back, too");
+    }
+    // All is live, so nothing is due: a flush may try, and is told how much there is.
+    for first in (1000..).step_by(10_000) {
+        for first in (first..first + 10_000).step_by(1000) {
+            let keys: Vec<u64> = (first..first + 1000).collect();
+            set(&store, TableId(0), &keys, 1.0);
+        }
+        assert!(!compactor.is_over_space());
+        if let Err(error) = parts.flusher.flush_all() {
+            assert!(matches!(error, Error::NoSpace { .. }), "{error}");
+            break;
+        }
+    }
+    store.close_discarding();
+}
+
+#[test]
 fn a_directory_has_one_thread_and_a_store_four_at_most_unless_told() {
     let threads = |directories: usize, compaction_threads| {
         let data_directories = (0..directories).map(|d| format!("/data-{d}").into());

@@ -6,14 +6,13 @@
 
 use std::collections::VecDeque;
 
+use super::super::compact::PICK_FILES;
 use super::super::core::ShardCell;
 use super::Flusher;
 use crate::mem::{FlushStep, Victim};
 use crate::pages::own_pages;
 use crate::units::{range_of, to_usize};
 
-/// Files' worth of rows picked at once: for whoever needs room fast, and for a checkpoint.
-pub(super) const PICK_FILES: usize = 2;
 /// Files' worth of room that a put finds: while it takes two, two are made. A load of 2 M rows of 512 B is 1.07 times
 /// as fast with four as with two (decision 0044).
 pub(super) const FILL_FILES: usize = 4;

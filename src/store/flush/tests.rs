@@ -2,7 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use super::pick::{FILL_FILES, PICK_FILES, Picked};
+use super::pick::{FILL_FILES, Picked};
+use crate::store::compact::PICK_FILES;
 use crate::store::core::ShardCell;
 use crate::store::tests::{made, options, set, sgd};
 use crate::units::{mix64, range_of};

@@ -5,8 +5,9 @@
 use std::collections::VecDeque;
 use std::sync::PoisonError;
 
+use super::super::compact::PICK_FILES;
 use super::super::core::{Shard, add, point};
-use super::pick::{PICK_FILES, Picked};
+use super::pick::Picked;
 use super::{Flusher, Writer};
 use crate::error::{Error, Result};
 use crate::io::Queue;
