@@ -4,8 +4,8 @@
 //!   of units, as many as leave at most a hundredth of it over.
 //! - A [`Place`] says where a row lies: the first unit of its span and its number in it. Rows may be
 //!   moved: the arena knows nothing of who keeps their places.
-//! - What is in use is within the budget: spans whole, [`META_ROW_BYTES`] for each row that they have
-//!   room for, and what the owner charges.
+//! - What is in use is within the budget: spans whole, what the owner keeps beside each row that they
+//!   have room for, and what it charges.
 //! - A span that no row is left in gives its units back, for spans of any class. To that end spans are
 //!   closed: no row is placed there, and the owner moves those that are there.
 //! - Units that are free keep their pages while the budget has room for them.
@@ -28,7 +28,7 @@ use crate::error::{ArgumentError, Error, Result};
 use crate::pages::prefetch;
 use crate::units::{narrow, to_usize};
 
-/// Bytes that the owner keeps beside each row: its state, hash table and queues.
+/// Bytes that the owner keeps beside each row, until it says otherwise: its state and hash table.
 pub(super) const META_ROW_BYTES: u64 = 32;
 /// Units of an arena, about.
 const UNITS: u64 = 512;
@@ -84,7 +84,9 @@ pub(crate) struct Arena {
     classes: Vec<Rows>,
     units: Units,
     bytes_max: u64,
-    /// What the owner keeps beside the rows.
+    /// What the owner keeps beside each row.
+    row_meta_bytes: u64,
+    /// What it keeps beside the rows.
     charged: u64,
     /// What it keeps beside them for a while.
     passing: u64,
@@ -122,6 +124,7 @@ impl Arena {
             classes: Vec::new(),
             units: Units::default(),
             bytes_max,
+            row_meta_bytes: META_ROW_BYTES,
             charged: 0,
             passing: 0,
             spans_bytes: 0,
@@ -208,6 +211,27 @@ impl Arena {
         self.trim();
     }
 
+    /// Says what the owner keeps beside each row; whether it was something else before.
+    pub fn set_row_meta(&mut self, bytes: u64) -> bool {
+        let before = std::mem::replace(&mut self.row_meta_bytes, bytes);
+        for rows in &mut self.classes {
+            rows.cost = rows.cost - rows.meta_bytes(before) + rows.meta_bytes(bytes);
+        }
+        let rows = self.spans_rows as u64;
+        self.spans_bytes = self.spans_bytes - rows * before + rows * bytes;
+        before != bytes
+    }
+
+    /// What the owner keeps beside each row.
+    pub fn row_meta_bytes(&self) -> u64 {
+        self.row_meta_bytes
+    }
+
+    /// What a row takes of the budget, with its share of what its span leaves over.
+    pub fn row_cost(&self, class: Class) -> u64 {
+        self.cost(class).div_ceil(self.rows_per_span(class) as u64)
+    }
+
     /// What the owner keeps beside the rows.
     pub fn charged(&self) -> u64 {
         self.charged
@@ -262,7 +286,7 @@ impl Arena {
         // There may be more units than the budget has: a span is a small part of what rows may take.
         let allowed = to_usize(self.bytes_max >> self.unit_log >> F32_BYTES_LOG);
         let units = self.units.count().min(allowed);
-        let rows = Rows::new(stride, self.unit_bytes(), units);
+        let rows = Rows::new(stride, self.unit_bytes(), units, self.row_meta_bytes);
         assert!(
             rows.of_span <= 1 << self.shift,
             "places number all rows of a span"

@@ -122,10 +122,7 @@ impl Cache {
         let row_f32s = config.layout.row_f32s();
         assert!(row_f32s > 0, "a row has at least one word");
         let class = self.arena.class(row_f32s);
-        let cost = self
-            .arena
-            .cost(class)
-            .div_ceil(self.arena.rows_per_span(class) as u64);
+        let cost = self.arena.row_cost(class);
         let table = TableRows::new(config, class, cost, bias_of(cost));
         self.rows.tables.push(table);
         if let Err(error) = self

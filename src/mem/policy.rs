@@ -20,6 +20,7 @@ use self::bilevel::Bilevel;
 use self::fifo::Fifo;
 use self::lru::Lru;
 use self::misses::Misses;
+use super::arena::META_ROW_BYTES;
 use super::queues::{Pool, Queue};
 use super::row_state::{Flags, RowState, States};
 use super::table::TableRows;
@@ -168,6 +169,15 @@ impl Policies {
         self.misses.set_capacity(capacity);
         let (numbers, queues) = self.queued(capacity, step);
         rows.pool.set_room(numbers, queues);
+    }
+
+    /// What is kept beside each row: its state, its part of the hash table and, where queues have room for all
+    /// rows, its number in one.
+    pub fn row_meta_bytes(&self) -> u64 {
+        match self.uses {
+            [_, false, false] => META_ROW_BYTES,
+            _ => META_ROW_BYTES + size_of::<Slot>() as u64,
+        }
     }
 
     /// How many numbers in how many queues there may be at once, those of rows that were named included.

@@ -54,6 +54,8 @@ pub(crate) struct TableRows {
     /// Rows that left to make room.
     pub evicted: u64,
     pub is_dropped: bool,
+    /// What it is sure of, and what it may have.
+    bounds_bytes: (u64, u64),
     /// So many rows leave behind those of other tables only.
     floor_rows: u64,
     /// With so many rows, one of its own leaves for another.
@@ -72,6 +74,7 @@ impl TableRows {
             counts: Counts::default(),
             evicted: 0,
             is_dropped: config.is_dropped,
+            bounds_bytes: (0, 0),
             floor_rows: 0,
             ceiling_rows: 0,
         };
@@ -81,8 +84,16 @@ impl TableRows {
 
     pub fn set_bounds(&mut self, config: &TableConfig) {
         self.policy = config.policy;
-        self.floor_rows = config.floor_bytes / self.cost;
-        self.ceiling_rows = (config.ceiling_bytes / self.cost).max(1);
+        self.bounds_bytes = (config.floor_bytes, config.ceiling_bytes);
+        self.set_cost(self.cost);
+    }
+
+    /// Says what a row takes. Ranks go on by what it took before.
+    pub fn set_cost(&mut self, cost: u64) {
+        let (floor_bytes, ceiling_bytes) = self.bounds_bytes;
+        self.cost = cost;
+        self.floor_rows = floor_bytes / cost;
+        self.ceiling_rows = (ceiling_bytes / cost).max(1);
     }
 
     /// Whether rows ever leave (the PinAll policy keeps all).

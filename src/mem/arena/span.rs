@@ -4,7 +4,7 @@
 //!   its first span until that is full.
 //! - A span begins with its first row in use and ends with its last: none is empty for long.
 
-use super::{Arena, Class, META_ROW_BYTES};
+use super::{Arena, Class};
 use crate::units::narrow;
 
 /// No unit.
@@ -119,7 +119,7 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    pub fn new(stride: usize, unit_bytes: u64, units: usize) -> Rows {
+    pub fn new(stride: usize, unit_bytes: u64, units: usize, meta_bytes: u64) -> Rows {
         let row_bytes = (stride * size_of::<f32>()) as u64;
         let order = span_order(row_bytes, unit_bytes, units);
         let bytes = unit_bytes << order;
@@ -128,11 +128,16 @@ impl Rows {
             stride,
             order,
             of_span,
-            cost: bytes + u64::from(of_span) * META_ROW_BYTES,
+            cost: bytes + u64::from(of_span) * meta_bytes,
             open: END,
             free: 0,
             closing: 0,
         }
+    }
+
+    /// What is kept beside the rows of a span, at so many bytes each.
+    pub fn meta_bytes(&self, each: u64) -> u64 {
+        u64::from(self.of_span) * each
     }
 
     /// Free rows that those in closing spans do not need.

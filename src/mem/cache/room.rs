@@ -8,7 +8,7 @@
 
 use super::Cache;
 use crate::error::Result;
-use crate::mem::arena::{Class, META_ROW_BYTES};
+use crate::mem::arena::Class;
 use crate::mem::policy::Policies;
 use crate::mem::queues::{Pool, Queue};
 use crate::mem::row_state::{Flags, States};
@@ -72,7 +72,7 @@ impl Cache {
     /// room as if it were not there, so that nobody waits in vain for pinned rows with high numbers; but
     /// while there is some, rows that may leave give way to it.
     fn left_over(&self, rows: usize, charged: u64) -> u64 {
-        let counted = rows as u64 * META_ROW_BYTES + charged;
+        let counted = rows as u64 * self.arena.row_meta_bytes() + charged;
         let pool = &self.rows.pool;
         let growth = pool.bytes_max() - pool.bytes();
         (self.bytes_but_rows() + growth as u64).saturating_sub(counted)
@@ -144,6 +144,11 @@ impl Cache {
         self.rows.states.expect(rows);
         let step = self.step_rows(rows);
         self.policies.set_shape(&mut self.rows, rows, step);
+        if self.arena.set_row_meta(self.policies.row_meta_bytes()) {
+            for table in &mut self.rows.tables {
+                table.set_cost(self.arena.row_cost(table.class));
+            }
+        }
         let room = self.words.room();
         if rows > room {
             let most = self.rows_max();
@@ -180,7 +185,7 @@ impl Cache {
         let words = Words::bytes_for(ahead_of(rows).min(most).max(rows));
         let (numbers, queues) = self.policies.queued(rows, self.step_rows(rows));
         let all = States::bytes_for(rows) + words + Pool::bytes_for(numbers, queues);
-        (all as u64).saturating_sub(rows as u64 * META_ROW_BYTES)
+        (all as u64).saturating_sub(rows as u64 * self.arena.row_meta_bytes())
     }
 
     /// Gives numbers of slots back that more rows than fit had once.

@@ -19,11 +19,14 @@ struct Run {
     policies: &'static [PolicyKind],
 }
 
-fn row_bytes(row_f32s: usize) -> u64 {
-    row_f32s as u64 * 4 + 32
-}
-
 impl Run {
+    /// What a row takes: its words, its state, its part of the hash table and, where there are queues for all rows,
+    /// its number in one.
+    fn row_bytes(&self, table: usize) -> u64 {
+        let number = if self.policies.len() > 1 { 4 } else { 0 };
+        self.tables[table].unwrap().0 as u64 * 4 + 32 + number
+    }
+
     fn random(&mut self, below: u64) -> u64 {
         self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix64(self.seed) % below
@@ -101,12 +104,12 @@ impl Run {
         let table = live[to_usize(self.random(live.len() as u64))];
         let held: u64 = live
             .iter()
-            .map(|t| self.cache.pinned_of(*t) as u64 * row_bytes(self.tables[*t].unwrap().0))
+            .map(|t| self.cache.pinned_of(*t) as u64 * self.row_bytes(*t))
             .sum();
         let rows = self.cache.reclaim(table, usize::MAX) as u64;
         assert_eq!(self.cache.evictable(), 0);
         self.cache.check();
-        let share = (rows * row_bytes(self.tables[table].unwrap().0) + held) as f64 / BYTES as f64;
+        let share = (rows * self.row_bytes(table) + held) as f64 / BYTES as f64;
         if share < self.least {
             let size = self.tables[table].unwrap().0;
             println!("{rows} rows of {size} f32s beside {held} bytes in use: {share:.4}");
@@ -186,12 +189,12 @@ fn least_share(policies: &'static [PolicyKind]) -> f64 {
 #[test]
 fn rows_of_one_size_get_the_memory_whatever_was_there_before() {
     let least = least_share(&[PolicyKind::Bilevel]);
-    assert!(least >= 0.96, "{least}");
+    assert!(least >= 0.97, "{least}");
 }
 
-/// Where several policies are in use, queues have room for all rows, as if all were of the least size.
+/// Where several policies are in use, queues have room for all rows.
 #[test]
 fn rows_of_one_size_get_most_of_the_memory_under_several_policies() {
     let least = least_share(&[PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Fifo]);
-    assert!(least >= 0.94, "{least}");
+    assert!(least >= 0.97, "{least}");
 }
