@@ -349,32 +349,6 @@ impl Cache {
         flags
     }
 
-    /// Lowers the pin count once per position; returns how many rows have none now. Rows that
-    /// could not be loaded are dropped with their last pin.
-    pub fn unpin(&mut self, slots: &[Slot]) -> usize {
-        let before = self.counts.pinned;
-        for (i, slot) in slots.iter().enumerate() {
-            if let Some(ahead) = slots.get(i + AHEAD_STATES) {
-                self.rows.states.prefetch_line(*ahead);
-            }
-            if !self.rows.states.lower(*slot) {
-                continue;
-            }
-            let state = self.rows.states.get(*slot);
-            let failed = state.flags.any(Flags::FAILED);
-            let evictable = usize::from(state.evictable());
-            let of_table = &mut self.rows.tables[state.table()].counts;
-            for counts in [&mut self.counts, of_table] {
-                counts.evictable += evictable;
-                counts.pinned -= 1;
-            }
-            if failed {
-                self.release(*slot);
-            }
-        }
-        before - self.counts.pinned
-    }
-
     /// Tells the policy that a batch used these rows; positions may repeat.
     pub fn touch(&mut self, slots: &[Slot]) {
         for slot in slots {
@@ -456,7 +430,7 @@ impl Cache {
         table.layout.default_row(key, row);
     }
 
-    /// The content of a row, to be changed after [`Cache::begin_write`].
+    /// The content of a row, to be changed after [`Cache::begin_at`].
     #[inline]
     pub fn row_mut(&mut self, slot: Slot) -> &mut [f32] {
         let state = self.rows.states.get(slot);
@@ -477,7 +451,7 @@ impl Cache {
         self.rows.states.get(slot).flags.shown()
     }
 
-    /// Sets flags of a row. DIRTY is set by [`Cache::begin_write`] only.
+    /// Sets flags of a row. DIRTY is set by [`Cache::begin_at`] only.
     pub fn set(&mut self, slot: Slot, flags: Flags) {
         assert!(
             !flags.any(Flags::DIRTY | Flags::WRITING | Flags::FROZEN_COPY),

@@ -6,7 +6,7 @@
 //!   caller; rows that are there are pinned whatever else the batch needs.
 
 use super::arena::Place;
-use super::cache::Cache;
+use super::cache::{AHEAD_STATES, Cache};
 use super::row_state::{Flags, RowState};
 use super::words::Lookups;
 use crate::units::{Slot, narrow};
@@ -26,6 +26,16 @@ pub struct Hits {
     pub known: usize,
     /// Whether a row was found at two positions.
     pub repeats: bool,
+}
+
+/// What is counted while rows are found.
+#[derive(Default)]
+struct Found {
+    /// Positions, and the rows at them.
+    touches: usize,
+    distinct: usize,
+    /// Rows that could have left.
+    evictable: usize,
 }
 
 /// Rows that can be copied: index and place.
@@ -93,9 +103,8 @@ impl Cache {
             "one target per hash"
         );
         let width = targets.first().map_or(0, |t| t.len());
-        let pinned = self.counts.pinned;
         let mut hits = Hits::default();
-        let (mut touches, mut repeated) = (0, 0);
+        let mut found = Found::default();
         let mut ready = Ready::default();
         let mut lookups = Lookups::default();
         for step in 0..Lookups::steps(hashes.len()) {
@@ -106,8 +115,7 @@ impl Cache {
             };
             slots[at] = slot;
             if slot != Slot::NONE {
-                let flags = self.pin_found(slots, at, &mut hits, &mut repeated);
-                touches += 1;
+                let flags = self.pin_found(slots, at, &mut hits, &mut found);
                 if !flags.any(Flags::LOADING | Flags::FAILED) {
                     if width > 0 {
                         ready.push(at, self.place_to_read(slot));
@@ -120,10 +128,10 @@ impl Cache {
             }
             rest.push(narrow(at));
         }
+        self.note_pinned(table, hits.newly_pinned, found.evictable);
         self.policies
-            .touched(&mut self.rows, touches, touches - repeated);
+            .touched(&mut self.rows, found.touches, found.distinct);
         self.copy_ready(table, &mut ready, targets, width);
-        hits.newly_pinned = self.counts.pinned - pinned;
         hits
     }
 
@@ -177,21 +185,38 @@ impl Cache {
         slots: &[Slot],
         at: usize,
         hits: &mut Hits,
-        repeated: &mut usize,
+        found: &mut Found,
     ) -> Flags {
         let slot = slots[at];
         let state = self.rows.states.get_mut(slot);
         let mark = std::mem::replace(&mut state.mark, low_bits(at));
         state.visit();
         let flags = state.flags;
+        found.touches += 1;
         if is_found_before(slots, at, mark) {
             hits.repeats = true;
-            *repeated += 1;
             return flags;
         }
+        found.distinct += 1;
         let gone = flags.any(Flags::ABSENT | Flags::REMOVED);
         hits.known += usize::from(!gone);
-        self.raise(slot)
+        if !state.is_pinned() {
+            hits.newly_pinned += 1;
+            found.evictable += usize::from(state.evictable());
+        }
+        self.rows.states.raise(slot);
+        flags
+    }
+
+    fn note_pinned(&mut self, table: usize, pinned: usize, evictable: usize) {
+        if pinned == 0 {
+            return;
+        }
+        let of_table = &mut self.rows.tables[table].counts;
+        for counts in [&mut self.counts, of_table] {
+            counts.pinned += pinned;
+            counts.evictable -= evictable;
+        }
     }
 
     /// Copies the first words of rows of one table into their targets; where there are no words yet, they
@@ -222,11 +247,76 @@ impl Cache {
         self.rows.states.prefetch_line(slot);
     }
 
+    /// Lowers the pin count once per position; returns how many rows have none now. Rows that
+    /// could not be loaded are dropped with their last pin.
+    pub fn unpin(&mut self, slots: &[Slot]) -> usize {
+        let before = self.counts.pinned;
+        // Rows of one table in a row are counted at once.
+        let (mut table, mut pinned, mut evictable) = (0, 0, 0);
+        let mut failed = false;
+        for (i, slot) in slots.iter().enumerate() {
+            if let Some(ahead) = slots.get(i + AHEAD_STATES) {
+                self.rows.states.prefetch_line(*ahead);
+            }
+            if !self.rows.states.lower(*slot) {
+                continue;
+            }
+            let of = self.rows.states.get(*slot).table();
+            if of != table {
+                self.note_unpinned(table, pinned, evictable);
+                (table, pinned, evictable) = (of, 0, 0);
+            }
+            let state = self.rows.states.get(*slot);
+            pinned += 1;
+            evictable += usize::from(state.evictable());
+            failed |= state.flags.any(Flags::FAILED);
+        }
+        self.note_unpinned(table, pinned, evictable);
+        if failed {
+            self.release_failed(slots);
+        }
+        before - self.counts.pinned
+    }
+
+    fn note_unpinned(&mut self, table: usize, pinned: usize, evictable: usize) {
+        if pinned == 0 {
+            return;
+        }
+        let of_table = &mut self.rows.tables[table].counts;
+        for counts in [&mut self.counts, of_table] {
+            counts.pinned -= pinned;
+            counts.evictable += evictable;
+        }
+    }
+
+    /// Drops those of the rows that could not be loaded and that nobody has pinned; positions may repeat.
+    #[cold]
+    fn release_failed(&mut self, slots: &[Slot]) {
+        for slot in slots {
+            let state = self.rows.states.get(*slot);
+            if state.used() && state.flags.any(Flags::FAILED) && !state.is_pinned() {
+                self.release(*slot);
+            }
+        }
+    }
+
     /// Announces that a row is changed soon, whose state is at hand.
     #[inline]
     pub fn prefetch_line(&self, slot: Slot) {
         let state = self.rows.states.get(slot);
         let row_f32s = self.rows.tables[state.table()].row_f32s;
         self.arena.prefetch(state.place, row_f32s, row_f32s);
+    }
+
+    /// Announces that the row at a place is changed soon.
+    #[inline]
+    pub(crate) fn prefetch_at(&self, place: Place, row_f32s: usize) {
+        self.arena.prefetch(place, row_f32s, row_f32s);
+    }
+
+    /// The row at a place that [`Cache::begin_at`] told, to be changed.
+    #[inline]
+    pub(crate) fn row_at_mut(&mut self, place: Place, row_f32s: usize) -> &mut [f32] {
+        self.arena.row_mut(place, row_f32s)
     }
 }

@@ -20,6 +20,7 @@ mod tests;
 mod victims;
 mod words;
 
+pub(crate) use self::arena::Place;
 #[cfg(any(test, feature = "sim"))]
 pub use self::cache::Level;
 pub use self::cache::{AHEAD_STATES, Cache, CacheConfig, FlushStep, Shrunk, check_rows_fit};

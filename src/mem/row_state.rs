@@ -468,7 +468,11 @@ impl States {
     /// Says that a row changed in an interval that [`States::enter`] was told.
     #[inline]
     pub fn set_interval(&mut self, slot: Slot, interval: u32) {
-        self.get_mut(slot).set_interval_bits(low_bits(interval));
+        let (state, bits) = (self.get_mut(slot), low_bits(interval));
+        // A line that is not written need not be written back.
+        if state.interval_bits() != bits {
+            state.set_interval_bits(bits);
+        }
     }
 
     /// Rows may change in this interval from now on.

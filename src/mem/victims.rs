@@ -9,6 +9,7 @@
 //! - A row that changes after a checkpoint's cut is copied into a free slot first
 //!   (`begin_write`), inside the budget; copies are written like rows.
 
+use super::arena::Place;
 use super::cache::{AHEAD_STATES, Cache, FlushStep, NAMED_ROWS};
 use super::evict::limit_of;
 use super::policy::RANKS;
@@ -133,31 +134,58 @@ impl Cache {
 
     /// Marks rows of one table as changed in `interval`; positions may repeat. With `frozen`, a dirty row last
     /// changed at or before that interval is copied into a free slot first, for the checkpoint.
-    /// Rows for which there may be no other slot must be pinned. What is changed has its content afterwards.
+    /// Rows for which there may be no other slot must be pinned. What is changed has its content afterwards, except
+    /// with `whole`: as [`Cache::begin_overwrite`]. `places` tells where the rows are, as long as the cache is given
+    /// nothing else to do.
     ///
     /// # Errors
     /// The number of copies for which there was not enough room: every row is as it was. Positions
     /// that repeat count each time.
+    pub(crate) fn begin_at(
+        &mut self,
+        slots: &[Slot],
+        intervals: (u32, Option<u32>),
+        whole: bool,
+        places: &mut Vec<Place>,
+    ) -> Result<(), usize> {
+        places.clear();
+        places.reserve(slots.len());
+        let fill = match whole {
+            true => |_: &mut Cache, _| {},
+            false => Cache::fill,
+        };
+        self.begin(slots, intervals, fill, |place| places.push(place))
+    }
+
+    /// As [`Cache::begin_at`], whose places are looked at.
+    ///
+    /// # Errors
+    /// As [`Cache::begin_at`].
+    #[cfg(any(test, feature = "sim"))]
     pub fn begin_write(
         &mut self,
         slots: &[Slot],
         interval: u32,
         frozen: Option<u32>,
     ) -> Result<(), usize> {
-        self.begin(slots, (interval, frozen), Cache::fill)
+        let mut places = Vec::new();
+        self.begin_at(slots, (interval, frozen), false, &mut places)?;
+        let there = slots.iter().map(|slot| self.rows.states.get(*slot).place);
+        assert!(there.eq(places.iter().copied()), "where rows are");
+        Ok(())
     }
 
     /// The same for rows that are written from end to end: those that have no content get none.
     ///
     /// # Errors
-    /// As [`Cache::begin_write`].
+    /// As [`Cache::begin_at`].
     pub fn begin_overwrite(
         &mut self,
         slots: &[Slot],
         interval: u32,
         frozen: Option<u32>,
     ) -> Result<(), usize> {
-        self.begin(slots, (interval, frozen), |_, _| {})
+        self.begin(slots, (interval, frozen), |_, _| {}, |_| {})
     }
 
     #[inline]
@@ -166,6 +194,7 @@ impl Cache {
         slots: &[Slot],
         (interval, frozen): (u32, Option<u32>),
         fill: impl Fn(&mut Cache, Slot),
+        mut told: impl FnMut(Place),
     ) -> Result<(), usize> {
         self.rows.states.enter(interval);
         if let Some(cut) = frozen {
@@ -195,6 +224,13 @@ impl Cache {
                 let row_f32s = self.rows.tables[table].row_f32s;
                 self.arena.copy(state.place, place, row_f32s);
             }
+            told(state.place);
+            let gone = Flags::ABSENT | Flags::REMOVED | Flags::UNFILLED;
+            if state.flags & (gone | Flags::DIRTY) == Flags::DIRTY {
+                // Changed before: most rows that are trained on.
+                self.rows.states.set_interval(*slot, interval);
+                continue;
+            }
             let dirtied = usize::from(!state.flags.any(Flags::DIRTY));
             let evictable = usize::from(state.evictable());
             let of_table = &mut self.rows.tables[state.table()].counts;
@@ -206,7 +242,6 @@ impl Cache {
                 fill(self, *slot);
             }
             let marked = self.rows.states.get_mut(*slot);
-            let gone = Flags::ABSENT | Flags::REMOVED | Flags::UNFILLED;
             marked.flags = (marked.flags | Flags::DIRTY).without(gone);
             self.rows.states.set_interval(*slot, interval);
         }

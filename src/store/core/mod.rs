@@ -360,7 +360,7 @@ impl Core {
     }
 
     /// Locks a shard with these rows marked as changed: the rows as of a running checkpoint's cut
-    /// have been copied. `begin` is [`Cache::begin_write`], or [`Cache::begin_overwrite`] for rows that are
+    /// have been copied. `begin` is [`Cache::begin_at`], or [`Cache::begin_overwrite`] for rows that are
     /// written from end to end.
     ///
     /// # Errors
@@ -370,9 +370,9 @@ impl Core {
         s: usize,
         table: &Table,
         slots: &[Slot],
-        begin: impl Fn(&mut Cache, &[Slot], u32, Option<u32>) -> std::result::Result<(), usize>,
+        mut begin: impl FnMut(&mut Cache, &[Slot], u32, Option<u32>) -> std::result::Result<(), usize>,
     ) -> Result<ShardGuard<'_>> {
-        let begin = |shard: &mut Shard| {
+        let mut begin = |shard: &mut Shard| {
             let (interval, frozen) = shard.intervals();
             let begun = begin(&mut shard.cache, slots, interval, frozen);
             shard.remember_left();

@@ -2,25 +2,29 @@
 
 use super::super::core::Table;
 use super::update::{Kind, Update};
-use crate::mem::{AHEAD_STATES, Cache};
+use crate::mem::{Cache, Place};
 use crate::row::{RowVisitor, accumulate};
 use crate::units::Slot;
 
 /// Rows between the one that is changed and the one whose lines the processor is asked to fetch.
 const AHEAD_ROWS: usize = 4;
 
-/// Changes rows: (slot, position) of the values that count, equal slots next to each other.
+/// Changes rows: (slot, position) of the values that count, equal slots next to each other; the places are those of
+/// the distinct rows. (Asked for at the row's state instead: a push of resident rows is 0.92 times as fast.)
 pub(super) fn apply(
     cache: &mut Cache,
-    kept: &[(Slot, u32)],
+    (kept, places): (&[(Slot, u32)], &[Place]),
     (table, update, width): (&Table, &Update<'_>, usize),
 ) {
+    let row_f32s = table.descriptor.row_f32s();
     match update.kind {
         Kind::Gradients { values, lr } => {
             let dim = width;
             let mut visitor = Gradients {
                 cache,
                 rest: kept,
+                places,
+                row_f32s,
                 values,
                 dim,
                 sum: Vec::new(),
@@ -28,30 +32,49 @@ pub(super) fn apply(
             table.tuning().updater.apply_all(lr, &mut visitor);
         }
         Kind::Deltas { values } => {
-            for (slot, position) in kept {
-                let delta = slice(values, *position, width);
-                table.layout.apply_delta(cache.row_mut(*slot), delta);
-            }
+            each_row(cache, (kept, places), row_f32s, |row, group| {
+                for (_, position) in group {
+                    table
+                        .layout
+                        .apply_delta(row, slice(values, *position, width));
+                }
+            });
         }
         Kind::Weights { values } | Kind::Rows { values } => {
-            for (slot, position) in kept {
-                let new = slice(values, *position, width);
-                cache.row_mut(*slot)[..width].copy_from_slice(new);
-            }
+            each_row(cache, (kept, places), row_f32s, |row, group| {
+                for (_, position) in group {
+                    row[..width].copy_from_slice(slice(values, *position, width));
+                }
+            });
         }
     }
     if table.descriptor.metadata.columns() > 0 && !matches!(update.kind, Kind::Rows { .. }) {
         let at = |column: Option<&[u32]>, i: u32| column.map_or(0, |c| c[i as usize]);
-        for group in kept.chunk_by(|a, b| a.0 == b.0) {
+        each_row(cache, (kept, places), row_f32s, |row, group| {
             let sum = |column| {
                 group
                     .iter()
                     .fold(0u32, |sum, (_, i)| sum.saturating_add(at(column, *i)))
             };
             let (show, click) = (sum(update.shows), sum(update.clicks));
-            let row = cache.row_mut(group[0].0);
             table.layout.update_metadata(row, show, click, update.step);
+        });
+    }
+}
+
+/// Visits each row, announced before, with its slot's positions.
+fn each_row(
+    cache: &mut Cache,
+    (kept, places): (&[(Slot, u32)], &[Place]),
+    row_f32s: usize,
+    mut change: impl FnMut(&mut [f32], &[(Slot, u32)]),
+) {
+    let groups = kept.chunk_by(|a, b| a.0 == b.0);
+    for (i, (group, place)) in groups.zip(places).enumerate() {
+        if let Some(ahead) = places.get(i + AHEAD_ROWS) {
+            cache.prefetch_at(*ahead, row_f32s);
         }
+        change(cache.row_at_mut(*place, row_f32s), group);
     }
 }
 
@@ -64,6 +87,9 @@ fn slice(values: &[f32], position: u32, width: usize) -> &[f32] {
 struct Gradients<'a> {
     cache: &'a mut Cache,
     rest: &'a [(Slot, u32)],
+    /// Of the distinct rows among them.
+    places: &'a [Place],
+    row_f32s: usize,
     values: &'a [f32],
     dim: usize,
     sum: Vec<f32>,
@@ -76,21 +102,20 @@ impl RowVisitor for Gradients<'_> {
         let same = self.rest.iter().take_while(|(p, _)| *p == slot).count();
         let (group, rest) = self.rest.split_at(same);
         self.rest = rest;
-        if let Some((ahead, _)) = rest.get(AHEAD_STATES) {
-            self.cache.prefetch_state(*ahead);
-        }
-        if let Some((ahead, _)) = rest.get(AHEAD_ROWS) {
-            self.cache.prefetch_line(*ahead);
+        let (place, places) = self.places.split_first()?;
+        self.places = places;
+        if let Some(ahead) = places.get(AHEAD_ROWS) {
+            self.cache.prefetch_at(*ahead, self.row_f32s);
         }
         let gradient = slice(self.values, first, self.dim);
         if same == 1 {
-            return Some((self.cache.row_mut(slot), gradient));
+            return Some((self.cache.row_at_mut(*place, self.row_f32s), gradient));
         }
         self.sum.clear();
         self.sum.extend_from_slice(gradient);
         for (_, position) in &group[1..] {
             accumulate(&mut self.sum, slice(self.values, *position, self.dim));
         }
-        Some((self.cache.row_mut(slot), &self.sum))
+        Some((self.cache.row_at_mut(*place, self.row_f32s), &self.sum))
     }
 }

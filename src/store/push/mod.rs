@@ -20,7 +20,7 @@ use super::core::{Core, Table, point};
 use super::lease::{Lease, ShardRows};
 use super::workers::Workers;
 use crate::error::{ArgumentError, Error, Result};
-use crate::mem::Cache;
+use crate::mem::{Cache, Place};
 use crate::options::NonFinite;
 use crate::row::{all_finite, check_learning_rate};
 use crate::units::{Slot, unmix64};
@@ -218,23 +218,24 @@ impl Pusher {
         let arrays = &self.workers.arrays;
         let mut kept = arrays.kept.take(most);
         let mut slots = arrays.slots.take(most);
+        let mut places = arrays.places.take(most);
         for job in jobs {
             kept.clear();
             slots.clear();
-            self.push_part(s, job, &mut kept, &mut slots)?;
+            self.push_part(s, job, (&mut kept, &mut slots, &mut places))?;
         }
+        arrays.places.put(places);
         arrays.slots.put(slots);
         arrays.kept.put(kept);
         Ok(())
     }
 
-    /// Applies the rows of one part that lie in a shard; the arrays are empty.
+    /// Applies the rows of one part that lie in a shard; the first two arrays are empty.
     fn push_part(
         &self,
         s: usize,
         job: &Job<'_>,
-        kept: &mut Vec<(Slot, u32)>,
-        slots: &mut Vec<Slot>,
+        (kept, slots, places): (&mut Vec<(Slot, u32)>, &mut Vec<Slot>, &mut Vec<Place>),
     ) -> Result<()> {
         let (leased, positions, repeats) = job.rows_in(s);
         let usable = |position: u32| {
@@ -253,12 +254,13 @@ impl Pusher {
         }
         slots.extend(kept.iter().map(|(slot, _)| *slot));
         slots.dedup();
-        let begin = match job.update.kind {
-            Kind::Rows { .. } => Cache::begin_overwrite,
-            _ => Cache::begin_write,
+        let whole = matches!(job.update.kind, Kind::Rows { .. });
+        let begin = |cache: &mut Cache, slots: &[Slot], interval, frozen| {
+            cache.begin_at(slots, (interval, frozen), whole, places)
         };
         let mut shard = self.core.lock_to_write(s, job.table, slots, begin)?;
-        apply::apply(&mut shard.cache, kept, (job.table, &job.update, job.width));
+        let what = (job.table, &job.update, job.width);
+        apply::apply(&mut shard.cache, (kept, places), what);
         point("push");
         drop(shard);
         job.rows.fetch_add(slots.len() as u64, Ordering::Relaxed);

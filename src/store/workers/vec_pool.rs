@@ -10,6 +10,7 @@
 use std::sync::PoisonError;
 
 use crate::batch::share;
+use crate::mem::Place;
 use crate::sync::Mutex;
 use crate::units::Slot;
 
@@ -83,6 +84,8 @@ pub struct BatchArrays {
     pub slots: VecPool<Slot>,
     /// (slot, position).
     pub kept: VecPool<(Slot, u32)>,
+    /// Places of rows.
+    pub places: VecPool<Place>,
     /// Counts of two kinds.
     pub counts: VecPool<(u32, u32)>,
     /// Where rows are copied to.
@@ -97,6 +100,7 @@ impl BatchArrays {
             + self.hashes.bytes()
             + self.slots.bytes()
             + self.kept.bytes()
+            + self.places.bytes()
             + self.counts.bytes()
             + self.targets.bytes();
         all as u64
