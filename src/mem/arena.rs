@@ -214,12 +214,16 @@ impl Arena {
     /// Says what the owner keeps beside each row; whether it was something else before.
     pub fn set_row_meta(&mut self, bytes: u64) -> bool {
         let before = std::mem::replace(&mut self.row_meta_bytes, bytes);
+        if before == bytes {
+            return false;
+        }
+        let unit_bytes = self.unit_bytes();
         for rows in &mut self.classes {
-            rows.cost = rows.cost - rows.meta_bytes(before) + rows.meta_bytes(bytes);
+            rows.set_meta(unit_bytes, bytes);
         }
         let rows = self.spans_rows as u64;
         self.spans_bytes = self.spans_bytes - rows * before + rows * bytes;
-        before != bytes
+        true
     }
 
     /// What the owner keeps beside each row.

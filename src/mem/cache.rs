@@ -323,30 +323,32 @@ impl Cache {
     pub fn pin(&mut self, slots: &[Slot]) -> usize {
         let before = self.counts.pinned;
         for slot in slots {
-            let flags = self.raise(*slot);
+            let state = *self.rows.states.get(*slot);
             assert!(
-                flags & (Flags::USED | Flags::FROZEN_COPY) == Flags::USED,
+                state.flags & (Flags::USED | Flags::FROZEN_COPY) == Flags::USED,
                 "only rows are pinned"
             );
+            if !state.is_pinned() {
+                self.count_pins(state.table(), 1, usize::from(state.evictable()));
+            }
+            self.rows.states.raise(*slot);
         }
         self.counts.pinned - before
     }
 
-    /// Raises the pin count of one row; gives its flags.
+    /// Counts rows of a table that are pinned now and were not, and those of them that could have left.
+    pub(super) fn count_pins(&mut self, table: usize, pinned: usize, evictable: usize) {
+        self.adjust(table, |counts| {
+            counts.pinned += pinned;
+            counts.evictable -= evictable;
+        });
+    }
+
+    /// Changes what is counted of a table, and of all.
     #[inline]
-    pub(super) fn raise(&mut self, slot: Slot) -> Flags {
-        let state = self.rows.states.get(slot);
-        let flags = state.flags;
-        if !state.is_pinned() {
-            let evictable = usize::from(state.evictable());
-            let of_table = &mut self.rows.tables[state.table()].counts;
-            for counts in [&mut self.counts, of_table] {
-                counts.evictable -= evictable;
-                counts.pinned += 1;
-            }
-        }
-        self.rows.states.raise(slot);
-        flags
+    pub(super) fn adjust(&mut self, table: usize, change: impl Fn(&mut Counts)) {
+        change(&mut self.counts);
+        change(&mut self.rows.tables[table].counts);
     }
 
     /// Tells the policy that a batch used these rows; positions may repeat.
@@ -497,11 +499,10 @@ impl Cache {
         let before = *state;
         let result = f(state);
         let after = *state;
-        let of_table = &mut self.rows.tables[before.table()].counts;
-        for counts in [&mut self.counts, of_table] {
+        self.adjust(before.table(), |counts| {
             counts.subtract(&before);
             counts.add(&after);
-        }
+        });
         result
     }
 
@@ -553,10 +554,8 @@ impl Cache {
                 });
             }
         }
-        let of_table = &mut self.rows.tables[table];
-        self.counts.subtract(&state);
-        of_table.counts.subtract(&state);
-        self.arena.free(of_table.class, state.place);
+        self.adjust(table, |counts| counts.subtract(&state));
+        self.arena.free(self.rows.tables[table].class, state.place);
         self.rows.states.free(slot);
         if self.arena.rows_in_spans() != self.shaped_for {
             self.reshape();

@@ -128,7 +128,10 @@ impl Cache {
             }
             rest.push(narrow(at));
         }
-        self.note_pinned(table, hits.newly_pinned, found.evictable);
+        if hits.newly_pinned > 0 {
+            self.count_pins(table, hits.newly_pinned, found.evictable);
+        }
+        hits.repeats = found.distinct < found.touches;
         self.policies
             .touched(&mut self.rows, found.touches, found.distinct);
         self.copy_ready(table, &mut ready, targets, width);
@@ -194,7 +197,6 @@ impl Cache {
         let flags = state.flags;
         found.touches += 1;
         if is_found_before(slots, at, mark) {
-            hits.repeats = true;
             return flags;
         }
         found.distinct += 1;
@@ -206,17 +208,6 @@ impl Cache {
         }
         self.rows.states.raise(slot);
         flags
-    }
-
-    fn note_pinned(&mut self, table: usize, pinned: usize, evictable: usize) {
-        if pinned == 0 {
-            return;
-        }
-        let of_table = &mut self.rows.tables[table].counts;
-        for counts in [&mut self.counts, of_table] {
-            counts.pinned += pinned;
-            counts.evictable -= evictable;
-        }
     }
 
     /// Copies the first words of rows of one table into their targets; where there are no words yet, they
@@ -261,12 +252,11 @@ impl Cache {
             if !self.rows.states.lower(*slot) {
                 continue;
             }
-            let of = self.rows.states.get(*slot).table();
-            if of != table {
+            let state = *self.rows.states.get(*slot);
+            if state.table() != table {
                 self.note_unpinned(table, pinned, evictable);
-                (table, pinned, evictable) = (of, 0, 0);
+                (table, pinned, evictable) = (state.table(), 0, 0);
             }
-            let state = self.rows.states.get(*slot);
             pinned += 1;
             evictable += usize::from(state.evictable());
             failed |= state.flags.any(Flags::FAILED);
@@ -282,11 +272,10 @@ impl Cache {
         if pinned == 0 {
             return;
         }
-        let of_table = &mut self.rows.tables[table].counts;
-        for counts in [&mut self.counts, of_table] {
+        self.adjust(table, |counts| {
             counts.pinned -= pinned;
             counts.evictable += evictable;
-        }
+        });
     }
 
     /// Drops those of the rows that could not be loaded and that nobody has pinned; positions may repeat.
@@ -305,7 +294,7 @@ impl Cache {
     pub fn prefetch_line(&self, slot: Slot) {
         let state = self.rows.states.get(slot);
         let row_f32s = self.rows.tables[state.table()].row_f32s;
-        self.arena.prefetch(state.place, row_f32s, row_f32s);
+        self.prefetch_at(state.place, row_f32s);
     }
 
     /// Announces that the row at a place is changed soon.

@@ -150,11 +150,7 @@ impl Cache {
     ) -> Result<(), usize> {
         places.clear();
         places.reserve(slots.len());
-        let fill = match whole {
-            true => |_: &mut Cache, _| {},
-            false => Cache::fill,
-        };
-        self.begin(slots, intervals, fill, |place| places.push(place))
+        self.begin(slots, intervals, whole, |place| places.push(place))
     }
 
     /// As [`Cache::begin_at`], whose places are looked at.
@@ -185,7 +181,7 @@ impl Cache {
         interval: u32,
         frozen: Option<u32>,
     ) -> Result<(), usize> {
-        self.begin(slots, (interval, frozen), |_, _| {}, |_| {})
+        self.begin(slots, (interval, frozen), true, |_| {})
     }
 
     #[inline]
@@ -193,7 +189,7 @@ impl Cache {
         &mut self,
         slots: &[Slot],
         (interval, frozen): (u32, Option<u32>),
-        fill: impl Fn(&mut Cache, Slot),
+        whole: bool,
         mut told: impl FnMut(Place),
     ) -> Result<(), usize> {
         self.rows.states.enter(interval);
@@ -233,13 +229,12 @@ impl Cache {
             }
             let dirtied = usize::from(!state.flags.any(Flags::DIRTY));
             let evictable = usize::from(state.evictable());
-            let of_table = &mut self.rows.tables[state.table()].counts;
-            for counts in [&mut self.counts, of_table] {
+            self.adjust(state.table(), |counts| {
                 counts.dirty += dirtied;
                 counts.evictable -= evictable;
-            }
-            if state.flags.any(Flags::UNFILLED) {
-                fill(self, *slot);
+            });
+            if !whole && state.flags.any(Flags::UNFILLED) {
+                self.fill(*slot);
             }
             let marked = self.rows.states.get_mut(*slot);
             marked.flags = (marked.flags | Flags::DIRTY).without(gone);

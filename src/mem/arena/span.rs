@@ -124,20 +124,22 @@ impl Rows {
         let order = span_order(row_bytes, unit_bytes, units);
         let bytes = unit_bytes << order;
         let of_span: u32 = narrow(bytes / row_bytes);
-        Rows {
+        let mut rows = Rows {
             stride,
             order,
             of_span,
-            cost: bytes + u64::from(of_span) * meta_bytes,
+            cost: 0,
             open: END,
             free: 0,
             closing: 0,
-        }
+        };
+        rows.set_meta(unit_bytes, meta_bytes);
+        rows
     }
 
-    /// What is kept beside the rows of a span, at so many bytes each.
-    pub fn meta_bytes(&self, each: u64) -> u64 {
-        u64::from(self.of_span) * each
+    /// Says what is kept beside each row.
+    pub fn set_meta(&mut self, unit_bytes: u64, meta_bytes: u64) {
+        self.cost = (unit_bytes << self.order) + u64::from(self.of_span) * meta_bytes;
     }
 
     /// Free rows that those in closing spans do not need.
