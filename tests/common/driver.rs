@@ -122,6 +122,8 @@ pub struct Driver<'t> {
     changed: bool,
     leases: Vec<Held>,
     tickets: Vec<Waiting>,
+    /// A ticket was dropped that a thread may be serving still: it reads what it has begun.
+    dropped_ticket: bool,
     asked_flushes: u64,
     forced: u64,
     totals: &'t Totals,
@@ -166,6 +168,7 @@ impl<'t> Driver<'t> {
             changed: false,
             leases: Vec::new(),
             tickets: Vec::new(),
+            dropped_ticket: false,
             asked_flushes: 0,
             forced: 0,
             totals,
@@ -227,6 +230,7 @@ impl<'t> Driver<'t> {
             Kind::DropTicket if !self.tickets.is_empty() => {
                 let i = rng.below(self.tickets.len());
                 self.tickets.swap_remove(i);
+                self.dropped_ticket = true;
             }
             Kind::Hold if self.held() < 3 => {
                 let parts = self.parts(rng, table, keys);
@@ -462,6 +466,7 @@ impl<'t> Driver<'t> {
         self.tables = last.tables.clone();
         self.step = last.step;
         self.changed = false;
+        self.dropped_ticket = false;
         self.check_tables();
         self.check_sample(rng);
     }
