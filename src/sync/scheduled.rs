@@ -10,7 +10,7 @@
 
 use std::ops::{Deref, DerefMut};
 use std::panic::Location;
-use std::sync::{LockResult, PoisonError};
+use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult};
 use std::time::Duration;
 
 use crate::units::LONGEST_WAIT;
@@ -47,6 +47,20 @@ impl<T> Mutex<T> {
             mutex: self,
             held: Some(self.take()),
         })
+    }
+
+    /// Takes it if it is free.
+    ///
+    /// # Errors
+    /// `WouldBlock` when somebody has it.
+    pub fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
+        let held = match self.0.try_lock() {
+            Ok(held) => held,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Err(TryLockError::WouldBlock),
+        };
+        let held = Some(held);
+        Ok(MutexGuard { mutex: self, held })
     }
 
     /// What it protects.

@@ -7,7 +7,7 @@
 //! Invariants:
 //! - Nothing is ever poisoned: every `LockResult` is `Ok`.
 
-use std::sync::LockResult;
+use std::sync::{LockResult, TryLockError, TryLockResult};
 use std::time::Duration;
 
 pub use parking_lot::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
@@ -28,6 +28,14 @@ impl<T> Mutex<T> {
     /// None.
     pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
         Ok(self.0.lock())
+    }
+
+    /// Takes it if it is free.
+    ///
+    /// # Errors
+    /// `WouldBlock` when somebody has it.
+    pub fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
+        self.0.try_lock().ok_or(TryLockError::WouldBlock)
     }
 
     /// What it protects.

@@ -31,7 +31,9 @@ impl Flusher {
                 all = picked.is_none();
                 picked
             };
-            let (written, result) = self.write_all(&mut writer.0, true, &mut next);
+            let writer_of_all = writer.writer();
+            let queues = writer_of_all.queues.len();
+            let (written, result) = self.write_all(writer_of_all, queues, &mut next);
             rows += written;
             result?;
             if picks > 0 {

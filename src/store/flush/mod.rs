@@ -13,10 +13,10 @@ mod pick;
 mod write;
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use super::compact::Compactor;
+use super::compact::{Compactor, PICK_FILES};
 use super::core::{Core, Part, Signal, Stretch, Table, get};
 use crate::error::{Error, Result};
 use crate::in_use::{InUse, OneOngoing, Ongoing};
@@ -45,6 +45,10 @@ const SMALL_CACHE_BYTES: u64 = 64 << 20;
 const WRITERS: usize = 4;
 const WRITER_DEPTH: usize = 2;
 
+/// Picks that are written without a pause while a put takes room as fast as it is made: then compactions
+/// and whoever else wants the writer's role have their turn.
+const FILL_PICKS: usize = 16;
+
 /// What the one who writes row files owns.
 #[derive(Debug)]
 struct Writer {
@@ -54,7 +58,27 @@ struct Writer {
 
 /// The writer's role, held: nobody else writes rows.
 #[derive(Debug)]
-pub struct WriterGuard<'a>(Watched<'a, MutexGuard<'a, Writer>>);
+pub struct WriterGuard<'a> {
+    /// None once it is let go.
+    role: Option<Watched<'a, MutexGuard<'a, Writer>>>,
+    flusher: &'a Flusher,
+}
+
+impl WriterGuard<'_> {
+    fn writer(&mut self) -> &mut Writer {
+        match &mut self.role {
+            Some(role) => role,
+            None => unreachable!("a guard is used after it was dropped"),
+        }
+    }
+}
+
+impl Drop for WriterGuard<'_> {
+    fn drop(&mut self) {
+        self.role = None;
+        self.flusher.is_free();
+    }
+}
 
 /// Writes dirty rows to parameter files.
 #[derive(Debug)]
@@ -67,6 +91,8 @@ pub struct Flusher {
     low: Signal,
     /// Threads that wait for room.
     waiting: AtomicUsize,
+    /// How often the writer's role was let go.
+    let_go: AtomicU64,
     /// Calls that bring in rows as fast as there is room for them.
     fills: Ongoing,
     /// Memory of the writer's buffers.
@@ -119,6 +145,7 @@ impl Flusher {
             writer: Mutex::new(Writer { queues }),
             low: Signal::default(),
             waiting: AtomicUsize::new(0),
+            let_go: AtomicU64::new(0),
             fills: Ongoing::default(),
             buffer_bytes: (writers * depth * bytes) as u64,
             in_use: InUse::default(),
@@ -135,7 +162,62 @@ impl Flusher {
     /// Locks the writer's role.
     pub fn lock_writer(&self) -> WriterGuard<'_> {
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        WriterGuard(self.core.ssd.poison.watch(writer))
+        self.guard(writer)
+    }
+
+    /// Takes the writer's role if it is free.
+    fn try_lock_writer(&self) -> Option<WriterGuard<'_>> {
+        let writer = match self.writer.try_lock() {
+            Ok(writer) => writer,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(self.guard(writer))
+    }
+
+    fn guard<'a>(&'a self, writer: MutexGuard<'a, Writer>) -> WriterGuard<'a> {
+        WriterGuard {
+            role: Some(self.core.ssd.poison.watch(writer)),
+            flusher: self,
+        }
+    }
+
+    /// The writer's role was let go: tells those who wait for room.
+    fn is_free(&self) {
+        self.let_go.fetch_add(1, Ordering::SeqCst);
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            for cell in &self.core.shards {
+                // Whoever has seen the role taken waits by now.
+                drop(cell.lock());
+                cell.notify();
+            }
+        }
+    }
+
+    /// The writer's role, unless there is room before it is to be had: each part of a file makes some, and
+    /// nobody waits for the others.
+    fn writer_or_room(&self, s: usize, table: usize) -> Option<WriterGuard<'_>> {
+        let before = self.let_go.load(Ordering::SeqCst);
+        let cell = &self.core.shards[s];
+        let mut shard = cell.lock();
+        loop {
+            // Rows leave for one that is wanted: it may take more than one of them.
+            if shard.reclaim(table, 1) > 0 {
+                return None;
+            }
+            if let Some(writer) = self.try_lock_writer() {
+                return Some(writer);
+            }
+            if self.let_go.load(Ordering::SeqCst) != before {
+                break;
+            }
+            cell.wait(&mut shard);
+        }
+        drop(shard);
+        // That writer made none here, and another has the role: after that one it is this thread's turn.
+        let writer = self.lock_writer();
+        let has_room = cell.lock().reclaim(table, 1) > 0;
+        (!has_room).then_some(writer)
     }
 
     /// A cache may have run low: the writer thread looks.
@@ -192,35 +274,32 @@ impl Flusher {
     ) -> Result<()> {
         self.core.check_open()?;
         let id = table.id.0 as usize;
-        // Rows leave for one that is wanted: it may take more than one of them.
-        let has_room = || self.core.shards[s].lock().reclaim(id, 1) > 0;
         while self.compactor.is_over_space() {
             table.waits_on(stretch, Wait::Compaction, Instant::now());
             self.compactor.wait_a_little();
         }
         let since = Instant::now();
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        let mut writer = self.lock_writer();
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
-        if has_room() {
-            drop(writer);
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let writer = self.writer_or_room(s, id);
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        let Some(mut writer) = writer else {
             // Somebody else's flush has made it; or the end of a cut, which it waited for anyway.
             if !table.is_waited_for(stretch, Wait::Room) {
                 table.waits_on(stretch, Wait::Flush, since);
             }
             return Ok(());
-        }
+        };
         self.core.ssd.check_writable()?;
         // The end of a cut needs the writer, too: what may not be written now may not until that is let go.
         let interval_max = self.core.shards[s].lock().interval_max();
-        let mut picked = self.pick_cold(writer.0.queues.len());
+        let mut picked = self.pick_cold(writer.writer().queues.len());
         if picked.is_empty() {
             picked = self.pick_anything(s);
         }
         if !picked.is_empty() {
             table.waits_on(stretch, Wait::Flush, since);
         }
-        let written = self.write_files(&mut writer.0, picked)?;
+        let written = self.write_files(writer.writer(), picked)?;
         drop(writer);
         if written > 0 {
             stretch.end();
@@ -249,8 +328,23 @@ impl Flusher {
         self.compactor.wait_for_space();
         let mut writer = self.lock_writer();
         self.core.ssd.check_writable()?;
-        let picked = self.pick_cold(writer.0.queues.len());
-        let written = self.write_files(&mut writer.0, picked)?;
+        let writer_of_all = writer.writer();
+        let queues = writer_of_all.queues.len();
+        let mut picks = 0;
+        let mut next = || {
+            // While a put takes room as fast as it is made, a writer that is done begins with the next file and
+            // does not wait for the other.
+            let more = picks == 0
+                || picks < FILL_PICKS
+                    && self.fills.is()
+                    && self.is_low()
+                    && !self.compactor.is_over_space();
+            picks += 1;
+            let picked = more.then(|| self.pick_cold(queues));
+            picked.filter(|picked| !picked.is_empty())
+        };
+        let threads = if self.fills.is() { PICK_FILES } else { 1 };
+        let written = self.write_picks(writer_of_all, threads, &mut next)?;
         drop(writer);
         self.after_flush(written);
         Ok(written)
@@ -282,7 +376,7 @@ impl Flusher {
             let Some(picked) = pick() else {
                 return Ok(total);
             };
-            let written = self.write_files(&mut writer.0, picked)?;
+            let written = self.write_files(writer.writer(), picked)?;
             drop(writer);
             self.after_flush(written);
             total += written;

@@ -99,11 +99,25 @@ impl Flusher {
     /// `NoSpace`, `Io`, `Poisoned`; the rows of files that failed are dirty again.
     pub(super) fn write_files(&self, writer: &mut Writer, picked: Vec<Picked>) -> Result<u64> {
         let mut picked = Some(picked);
+        self.write_picks(writer, 1, &mut || picked.take())
+    }
+
+    /// As [`Flusher::write_files`], with all that `next` picks until it picks nothing, by so many threads or
+    /// more.
+    ///
+    /// # Errors
+    /// As of that.
+    pub(super) fn write_picks(
+        &self,
+        writer: &mut Writer,
+        threads: usize,
+        next: &mut (dyn FnMut() -> Option<Vec<Picked>> + Send),
+    ) -> Result<u64> {
         let mark = self.core.changes.mark();
         // Between a cut and its capture only rows are written that are the checkpoint's. Neither comes
         // to its end meanwhile: the writer's role is held.
         let (_, frozen) = self.core.shards[0].lock().intervals();
-        let (written, result) = self.write_all(writer, false, &mut || picked.take());
+        let (written, result) = self.write_all(writer, threads, next);
         if written > 0 {
             // Also where another file failed: these rows are dirty no more.
             add(&self.flushes, 1);
@@ -115,14 +129,14 @@ impl Flusher {
     }
 
     /// Writes what `next` picks until it picks nothing: files of one pick at the same time, and the
-    /// next pick's while those are still being written; with `many` by all queues while nobody asks
-    /// for rows, else by as many as the first pick has files. Returns the rows that were written,
-    /// and as [`Flusher::write_files`] the error of the first file that failed; no other was begun
+    /// next pick's while those are still being written; by so many threads, or as many as the first
+    /// pick has files where these are more. Those beyond [`PICK_FILES`] end as soon as somebody asks
+    /// for rows. Returns the rows that were written, and as [`Flusher::write_files`] the error of the first file that failed; no other was begun
     /// after it.
     pub(super) fn write_all(
         &self,
         writer: &mut Writer,
-        many: bool,
+        threads: usize,
         next: &mut (dyn FnMut() -> Option<Vec<Picked>> + Send),
     ) -> (u64, Result<()>) {
         if let Err(poisoned) = self.core.ssd.check_writable() {
@@ -133,11 +147,7 @@ impl Flusher {
             Some(picked) => self.jobs_of(picked),
             None => return (0, Ok(())),
         };
-        let threads = if many {
-            queues
-        } else {
-            jobs.len().clamp(1, queues)
-        };
+        let threads = threads.max(jobs.len()).clamp(1, queues);
         let work = Mutex::new((jobs, Some(next)));
         let open = || work.lock().unwrap_or_else(PoisonError::into_inner);
         let take = || {
