@@ -7,11 +7,13 @@
 //! - Everything is verified before it is handed out: checksums, the order of keys, their number.
 //! - A cursor holds one key block group and one window of rows, whatever the file's size.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
+mod tournament;
+
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use self::tournament::Tournament;
 use super::data_file::DataFile;
 use super::open_files::Handle;
 use super::pieces::{aligned, read_exact};
@@ -209,6 +211,11 @@ impl RunCursor {
         self.current
     }
 
+    /// What it is merged by: hash and rank.
+    fn stand(&self) -> Option<(u64, u64)> {
+        self.current.map(|entry| (entry.hash, self.file.meta.rank))
+    }
+
     /// Steps to the next entry.
     ///
     /// # Errors
@@ -302,11 +309,21 @@ pub fn keys_window_bytes(files: usize) -> u64 {
 /// greatest rank comes out.
 pub struct Merge {
     cursors: Vec<RunCursor>,
-    /// (hash, greatest rank first, cursor) of every cursor that stands at an entry, but for the
-    /// one handed out.
-    heap: BinaryHeap<Reverse<(u64, Reverse<u64>, usize)>>,
+    tournament: Tournament,
+    /// The cursor that was handed out.
     standing: Option<usize>,
+    /// What came out last: older copies of its key are stepped over.
+    last: Option<Last>,
     contradictions: Contradictions,
+}
+
+/// The newest copy of a key.
+#[derive(Clone, Copy, Debug)]
+struct Last {
+    hash: u64,
+    interval: u32,
+    /// That of the last of its copies.
+    rank: u64,
 }
 
 /// What becomes of copies of a key that contradict each other: an older one of a later interval, two of
@@ -365,16 +382,14 @@ impl Merge {
                 }
             }
         }
-        let mut merge = Merge {
-            heap: BinaryHeap::with_capacity(cursors.len()),
+        let stands = cursors.iter().map(RunCursor::stand);
+        Ok(Merge {
+            tournament: Tournament::new(stands),
             cursors,
             standing: None,
+            last: None,
             contradictions: Contradictions::Refused,
-        };
-        for i in 0..merge.cursors.len() {
-            merge.offer(i);
-        }
-        Ok(merge)
+        })
     }
 
     /// Notes copies that contradict each other instead of refusing them: for a repair, which meets
@@ -385,15 +400,7 @@ impl Merge {
         self
     }
 
-    fn offer(&mut self, index: usize) {
-        let cursor = &self.cursors[index];
-        if let Some(entry) = cursor.entry() {
-            let rank = Reverse(cursor.file.meta.rank);
-            self.heap.push(Reverse((entry.hash, rank, index)));
-        }
-    }
-
-    /// The cursor that stands at the next key's newest copy; older copies are stepped over. The
+    /// The cursor that stands at the next key's newest copy; older copies of the one before are stepped over. The
     /// same one until [`Merge::step`].
     ///
     /// # Cost
@@ -405,27 +412,44 @@ impl Merge {
         if self.standing.is_some() {
             return Ok(self.standing);
         }
-        let Some(Reverse((hash, mut rank, newest))) = self.heap.pop() else {
-            return Ok(None);
-        };
-        while let Some(Reverse((other, rank_older, older))) = self.heap.peek().copied()
-            && other == hash
-        {
-            self.heap.pop();
-            self.check_copies(newest, older, rank == rank_older)?;
-            rank = rank_older;
-            self.cursors[older].advance()?;
-            self.offer(older);
+        while let Some((index, hash)) = self.tournament.first() {
+            let cursor = &self.cursors[index];
+            let interval = cursor.entry().map_or(0, |e| e.interval);
+            let rank = cursor.file.meta.rank;
+            match self.last {
+                Some(last) if last.hash == hash => {
+                    let newest = Last { rank, ..last };
+                    self.last = Some(newest);
+                    if rank == last.rank || last.interval < interval {
+                        self.contradicts(index, rank == last.rank)?;
+                    }
+                    self.advance(index)?;
+                }
+                _ => {
+                    let newest = Last {
+                        hash,
+                        interval,
+                        rank,
+                    };
+                    self.last = Some(newest);
+                    self.standing = Some(index);
+                    break;
+                }
+            }
         }
-        self.standing = Some(newest);
         Ok(self.standing)
     }
 
-    fn check_copies(&mut self, newest: usize, older: usize, one_rank: bool) -> Result<()> {
-        let interval = |i: usize| self.cursors[i].entry().map(|e| e.interval);
-        if !one_rank && interval(newest) >= interval(older) {
-            return Ok(());
-        }
+    /// Steps the first cursor on.
+    fn advance(&mut self, first: usize) -> Result<()> {
+        let cursor = &mut self.cursors[first];
+        cursor.advance()?;
+        self.tournament.moved(cursor.stand());
+        Ok(())
+    }
+
+    /// An older copy of a key is not what an older copy can be.
+    fn contradicts(&mut self, older: usize, one_rank: bool) -> Result<()> {
         let cursor = &self.cursors[older];
         let (file, key) = (&cursor.file, cursor.entry().map_or(0, |e| e.key));
         if let Contradictions::Noted(noted) = &mut self.contradictions {
@@ -486,8 +510,7 @@ impl Merge {
     /// `Io`, `Corrupt`.
     pub fn step(&mut self) -> Result<()> {
         if let Some(index) = self.standing.take() {
-            self.cursors[index].advance()?;
-            self.offer(index);
+            self.advance(index)?;
         }
         Ok(())
     }
