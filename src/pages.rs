@@ -147,7 +147,10 @@ pub fn prefetch_item<T>(items: &[T], at: usize) {
 /// Announces that `items` will be read or changed soon.
 #[inline]
 pub fn prefetch<T>(items: &[T]) {
-    prefetch_lines(items.as_ptr().cast(), size_of_val(items), true);
+    let (start, bytes) = (items.as_ptr(), size_of_val(items));
+    // Rows of one table do or do not, all of them: that is guessed right.
+    let goes_on = !(start.addr() | bytes).is_multiple_of(LINE_BYTES);
+    prefetch_lines(start.cast(), bytes, goes_on);
 }
 
 /// Announces so many bytes; they may go on in one more line than they fill where they do not begin with one.
