@@ -232,12 +232,6 @@ impl Cache {
         self.copy_ready(table, &mut ready, targets, width);
     }
 
-    /// Announces that the state of a row is needed soon.
-    #[inline]
-    pub fn prefetch_state(&self, slot: Slot) {
-        self.rows.states.prefetch_line(slot);
-    }
-
     /// Lowers the pin count once per position; returns how many rows have none now. Rows that
     /// could not be loaded are dropped with their last pin.
     pub fn unpin(&mut self, slots: &[Slot]) -> usize {

@@ -23,7 +23,7 @@ mod words;
 pub(crate) use self::arena::Place;
 #[cfg(any(test, feature = "sim"))]
 pub use self::cache::Level;
-pub use self::cache::{AHEAD_STATES, Cache, CacheConfig, FlushStep, Shrunk, check_rows_fit};
+pub use self::cache::{Cache, CacheConfig, FlushStep, Shrunk, check_rows_fit};
 #[cfg(any(test, feature = "sim"))]
 pub use self::hits::Hits;
 pub use self::policy::halved;

@@ -8,7 +8,7 @@
 use super::super::core::Shard;
 use super::Job;
 use super::room::ShardRoom;
-use crate::mem::{AHEAD_STATES, Cache, Flags};
+use crate::mem::{Cache, Flags, Place};
 use crate::units::Slot;
 
 /// Rows per locking of a shard.
@@ -63,15 +63,15 @@ pub fn put_some(shard: &mut Shard, job: &Job<'_>, room: &ShardRoom, rest: &mut R
 
     let found = |slot: &Slot| *slot != Slot::NONE;
     let resident: Vec<Slot> = slots.iter().copied().filter(found).collect();
-    let mut filled = false;
+    let (mut filled, mut places) = (false, Vec::new());
     if !resident.is_empty() {
         // Pinned: room for copies is not made of them.
         shard.cache.pin(&resident);
-        let marked = shard.cache.begin_overwrite(&resident, interval, frozen);
+        let marked = (shard.cache).begin_at(&resident, (interval, frozen), true, &mut places);
         if marked.is_ok() {
             let positions = rest.positions[start..end].iter().zip(&*slots);
             let positions = positions.filter(|(_, slot)| found(slot)).map(|(p, _)| *p);
-            job.write(&mut shard.cache, resident.iter().copied().zip(positions));
+            job.write(&mut shard.cache, &places, positions);
             filled = end_reading(&mut shard.cache, &resident);
         }
         shard.cache.unpin(&resident);
@@ -104,10 +104,9 @@ pub fn put_some(shard: &mut Shard, job: &Job<'_>, room: &ShardRoom, rest: &mut R
         }
     }
     // New rows are clean: nothing is copied, and there is nothing that could lack.
-    let marked = shard.cache.begin_overwrite(&new, interval, None);
+    let marked = (shard.cache).begin_at(&new, (interval, None), true, &mut places);
     assert!(marked.is_ok(), "rows that are new have no older state");
-    let pairs = new.iter().copied().zip(positions);
-    job.write(&mut shard.cache, pairs);
+    job.write(&mut shard.cache, &places, positions);
     room.take(&mut shard.tables[table], taken);
 
     rest.next = end - left.len();
@@ -133,19 +132,16 @@ fn end_reading(cache: &mut Cache, slots: &[Slot]) -> bool {
 }
 
 impl Job<'_> {
-    /// Writes rows, (slot, position in the piece).
-    fn write(&self, cache: &mut Cache, rows: impl Iterator<Item = (Slot, u32)> + Clone) {
-        let mut states = rows.clone().skip(AHEAD_STATES);
-        let mut ahead = rows.clone().skip(AHEAD_ROWS);
-        for (slot, position) in rows {
-            if let Some((next, _)) = states.next() {
-                cache.prefetch_state(next);
-            }
-            if let Some((next, _)) = ahead.next() {
-                cache.prefetch_line(next);
+    /// Writes the rows at some places, each with the position of its values in the piece.
+    fn write(&self, cache: &mut Cache, places: &[Place], positions: impl IntoIterator<Item = u32>) {
+        let row_f32s = self.table.descriptor.row_f32s();
+        let mut ahead = places.iter().skip(AHEAD_ROWS);
+        for (place, position) in places.iter().zip(positions) {
+            if let Some(next) = ahead.next() {
+                cache.prefetch_at(*next, row_f32s);
             }
             let start = (self.first + position as usize) * self.width;
-            let row = cache.row_mut(slot);
+            let row = cache.row_at_mut(*place, row_f32s);
             row[..self.width].copy_from_slice(&self.rows.values[start..start + self.width]);
             if !self.rows.are_whole {
                 self.table.layout.default_state(row);
