@@ -1,10 +1,11 @@
 //! How much is picked, and how it is cut into files.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use super::pick::{FILL_FILES, Picked};
 use crate::store::compact::PICK_FILES;
-use crate::store::core::ShardCell;
+use crate::store::core::{ShardCell, Stretch};
 use crate::store::tests::{made, options, set, sgd};
 use crate::units::{mix64, range_of};
 use crate::{RuntimeOptions, Store, TableId};
@@ -200,4 +201,68 @@ fn while_rows_are_put_room_is_made_ahead_two_files_at_a_time() {
     put_some(&|| low(1) > 0);
     let one = rows(&flusher.pick_cold(4));
     assert!(both > one && one > 0, "{both} rows, {one}");
+}
+
+/// Fills the one shard of a store with changed rows: no room is to be had without the writer.
+fn fill(store: &Store, table: TableId) {
+    let cell = &store.parts.core.shards[0];
+    let mut key = 0;
+    while cell.lock().reclaim(table.0 as usize, 1) > 0 {
+        set(store, table, &[key], 1.0);
+        key += 1;
+    }
+    assert_eq!(store.stats().flushes, 0);
+}
+
+#[test]
+fn who_waits_for_room_goes_on_with_the_first_part_that_is_written_or_when_the_writer_is_free() {
+    for writes in [true, false] {
+        let (store, table) = wide(0, 1);
+        fill(&store, table);
+        let flusher = &store.parts.flusher;
+        let rows = store.parts.core.table(table).unwrap();
+        let role = flusher.lock_writer();
+        let (done, is_done) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let made = flusher.make_room(0, &rows, &mut Stretch::default());
+                done.send(made.map(|()| store.stats().flushes)).unwrap();
+            });
+            while !flusher.is_awaited() {
+                std::thread::yield_now();
+            }
+            let limit = Duration::from_millis(100);
+            assert!(is_done.recv_timeout(limit).is_err(), "there is no room");
+            let mut role = match writes {
+                true => Some(role),
+                false => {
+                    drop(role);
+                    None
+                }
+            };
+            if let Some(role) = &mut role {
+                let picked = flusher.pick_cold(1);
+                assert!(flusher.write_files(role.writer(), picked).unwrap() > 0);
+            }
+            // The role is still held in the first case, and taken by the other thread in the second.
+            let flushes = is_done.recv_timeout(Duration::from_secs(30));
+            assert_eq!(flushes.unwrap().unwrap(), 1);
+            drop(role);
+        });
+    }
+}
+
+#[test]
+fn while_rows_are_put_a_flush_goes_on_until_there_is_room_ahead() {
+    let (store, table) = wide(0, 1);
+    fill(&store, table);
+    let flusher = &store.parts.flusher;
+    let one = rows(&flusher.pick_cold(1)) as u64;
+    let fills = flusher.begin_fill();
+    let written = flusher.flush_low().unwrap();
+    assert!(written >= 2 * one, "{written} rows, {one} at a time");
+    assert_eq!(store.stats().flushes, 1);
+    assert!(!flusher.is_low());
+    drop(fills);
+    assert_eq!(flusher.flush_low().unwrap(), 0);
 }

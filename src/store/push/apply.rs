@@ -3,6 +3,7 @@
 use super::super::core::Table;
 use super::update::{Kind, Update};
 use crate::mem::{Cache, Place};
+use crate::pages::prefetch;
 use crate::row::{RowVisitor, accumulate};
 use crate::units::Slot;
 
@@ -106,6 +107,10 @@ impl RowVisitor for Gradients<'_> {
         self.places = places;
         if let Some(ahead) = places.get(AHEAD_ROWS) {
             self.cache.prefetch_at(*ahead, self.row_f32s);
+        }
+        // Rows are in the order of their slots, so gradients are in none.
+        if let Some((_, ahead)) = rest.get(AHEAD_ROWS) {
+            prefetch(slice(self.values, *ahead, self.dim));
         }
         let gradient = slice(self.values, first, self.dim);
         if same == 1 {
