@@ -31,9 +31,9 @@ impl Flusher {
                 all = picked.is_none();
                 picked
             };
-            let writer_of_all = writer.writer();
-            let queues = writer_of_all.queues.len();
-            let (written, result) = self.write_all(writer_of_all, queues, &mut next);
+            let writing = writer.writer();
+            let queues = writing.queues.len();
+            let (written, result) = self.write_all(writing, queues, &mut next);
             rows += written;
             result?;
             if picks > 0 {

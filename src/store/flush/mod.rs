@@ -7,6 +7,8 @@
 //! - Until the repoint a row being written stays in memory: a reader never sees an older copy.
 //! - While a checkpoint's cut is not captured, only rows changed before the cut are written.
 //! - A write that fails loses nothing: the rows are dirty again, the file is removed.
+//! - Whoever waits for room is woken by each part of a file that is in its place, and whenever the writer's role is
+//!   let go; nobody lets go of that with a shard locked.
 
 mod drain;
 mod pick;
@@ -76,7 +78,7 @@ impl WriterGuard<'_> {
 impl Drop for WriterGuard<'_> {
     fn drop(&mut self) {
         self.role = None;
-        self.flusher.is_free();
+        self.flusher.tell_free();
     }
 }
 
@@ -183,7 +185,7 @@ impl Flusher {
     }
 
     /// The writer's role was let go: tells those who wait for room.
-    fn is_free(&self) {
+    fn tell_free(&self) {
         self.let_go.fetch_add(1, Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) > 0 {
             for cell in &self.core.shards {
@@ -328,8 +330,8 @@ impl Flusher {
         self.compactor.wait_for_space();
         let mut writer = self.lock_writer();
         self.core.ssd.check_writable()?;
-        let writer_of_all = writer.writer();
-        let queues = writer_of_all.queues.len();
+        let writing = writer.writer();
+        let queues = writing.queues.len();
         let mut picks = 0;
         let mut next = || {
             // While a put takes room as fast as it is made, a writer that is done begins with the next file and
@@ -344,7 +346,7 @@ impl Flusher {
             picked.filter(|picked| !picked.is_empty())
         };
         let threads = if self.fills.is() { PICK_FILES } else { 1 };
-        let written = self.write_picks(writer_of_all, threads, &mut next)?;
+        let written = self.write_picks(writing, threads, &mut next)?;
         drop(writer);
         self.after_flush(written);
         Ok(written)

@@ -131,8 +131,8 @@ impl Flusher {
     /// Writes what `next` picks until it picks nothing: files of one pick at the same time, and the
     /// next pick's while those are still being written; by so many threads, or as many as the first
     /// pick has files where these are more. Those beyond [`PICK_FILES`] end as soon as somebody asks
-    /// for rows. Returns the rows that were written, and as [`Flusher::write_files`] the error of the first file that failed; no other was begun
-    /// after it.
+    /// for rows. Returns the rows that were written, and as [`Flusher::write_files`] the error of the
+    /// first file that failed; no other was begun after it.
     pub(super) fn write_all(
         &self,
         writer: &mut Writer,
