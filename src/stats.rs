@@ -197,7 +197,7 @@ pub struct Stats {
     pub written_bytes: u64,
     /// Of these, by compactions.
     pub compaction_written_bytes: u64,
-    /// Eviction flushes.
+    /// Eviction flushes; while a put runs, one may be of many files.
     pub flushes: u64,
     /// Compactions.
     pub compactions: u64,

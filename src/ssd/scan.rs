@@ -407,7 +407,8 @@ impl Merge {
     /// Logarithmic in the number of runs.
     ///
     /// # Errors
-    /// `Io`, `Corrupt` (also when rank and interval contradict each other, or copies have one rank).
+    /// `Io`, `Corrupt` (also when rank and interval of the last key's copies contradict each other, or copies have
+    /// one rank).
     pub fn newest(&mut self) -> Result<Option<usize>> {
         if self.standing.is_some() {
             return Ok(self.standing);

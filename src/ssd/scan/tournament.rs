@@ -112,9 +112,9 @@ mod tests {
         for cursors in 0..40usize {
             let runs: Vec<Vec<(u64, u64)>> = (0..cursors)
                 .map(|_| {
-                    let rank = [0, 1, 5, u64::MAX][random(4) as usize];
+                    let rank = [0, 1, 5, u64::MAX][crate::units::to_usize(random(4))];
                     let mut run: Vec<u64> = (0..random(30)).map(|_| random(50)).collect();
-                    run.extend([u64::MAX, 0].iter().take(random(3) as usize));
+                    run.extend([u64::MAX, 0].iter().take(crate::units::to_usize(random(3))));
                     run.sort_unstable();
                     run.dedup();
                     run.into_iter().map(|hash| (hash, rank)).collect()

@@ -142,9 +142,14 @@ impl Compactor {
 
     /// Rows were flushed, or became stale: every directory may have something to do again.
     pub fn rows_were_flushed(&self) {
+        self.files_were_added();
+        self.compact_inline();
+    }
+
+    /// A flush that goes on has added files: the compaction threads look whether something is due.
+    pub fn files_were_added(&self) {
         self.turns.look_again();
         self.flushed.notify();
-        self.compact_inline();
     }
 
     /// The compaction threads look whether something is due.

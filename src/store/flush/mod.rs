@@ -95,6 +95,8 @@ pub struct Flusher {
     waiting: AtomicUsize,
     /// How often the writer's role was let go.
     let_go: AtomicU64,
+    /// Threads that wait for the role.
+    queued: AtomicUsize,
     /// Calls that bring in rows as fast as there is room for them.
     fills: Ongoing,
     /// Memory of the writer's buffers.
@@ -148,6 +150,7 @@ impl Flusher {
             low: Signal::default(),
             waiting: AtomicUsize::new(0),
             let_go: AtomicU64::new(0),
+            queued: AtomicUsize::new(0),
             fills: Ongoing::default(),
             buffer_bytes: (writers * depth * bytes) as u64,
             in_use: InUse::default(),
@@ -163,7 +166,9 @@ impl Flusher {
 
     /// Locks the writer's role.
     pub fn lock_writer(&self) -> WriterGuard<'_> {
+        self.queued.fetch_add(1, Ordering::Relaxed);
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        self.queued.fetch_sub(1, Ordering::Relaxed);
         self.guard(writer)
     }
 
@@ -216,7 +221,8 @@ impl Flusher {
             cell.wait(&mut shard);
         }
         drop(shard);
-        // That writer made none here, and another has the role: after that one it is this thread's turn.
+        // That writer made none here, and another has the role: whoever is in the queue for it ends a put's flush
+        // after the pick at hand.
         let writer = self.lock_writer();
         let has_room = cell.lock().reclaim(table, 1) > 0;
         (!has_room).then_some(writer)
@@ -332,15 +338,14 @@ impl Flusher {
         self.core.ssd.check_writable()?;
         let writing = writer.writer();
         let queues = writing.queues.len();
-        let mut picks = 0;
+        let (mut picks, mut written_before) = (0, 0);
         let mut next = || {
             // While a put takes room as fast as it is made, a writer that is done begins with the next file and
-            // does not wait for the other.
-            let more = picks == 0
-                || picks < FILL_PICKS
-                    && self.fills.is()
-                    && self.is_low()
-                    && !self.compactor.is_over_space();
+            // does not wait for the other; not if it has written nothing: the rows it was given are the other's.
+            let written = get(&self.written_bytes);
+            let wrote = picks < 2 || written > written_before;
+            written_before = written;
+            let more = picks == 0 || wrote && self.goes_on(picks);
             picks += 1;
             let picked = more.then(|| self.pick_cold(queues));
             picked.filter(|picked| !picked.is_empty())
@@ -350,6 +355,16 @@ impl Flusher {
         drop(writer);
         self.after_flush(written);
         Ok(written)
+    }
+
+    /// Whether a put's flush goes on after so many picks.
+    fn goes_on(&self, picks: usize) -> bool {
+        if picks >= FILL_PICKS || !self.fills.is() || self.queued.load(Ordering::Relaxed) > 0 {
+            return false;
+        }
+        // Compaction knows of the files before it is asked whether there are too many.
+        self.compactor.files_were_added();
+        self.is_low() && !self.compactor.is_over_space()
     }
 
     /// Writes out every dirty row that may be written, pinned or not.

@@ -124,6 +124,10 @@ impl Flusher {
             if frozen.is_none() {
                 self.core.changes.flushed(mark, written);
             }
+            if result.is_err() {
+                // Whoever gets the error says nothing of the files before it.
+                self.compactor.files_were_added();
+            }
         }
         result.map(|()| written)
     }
