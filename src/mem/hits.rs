@@ -17,6 +17,9 @@ const COPIES: usize = 256;
 /// Rows between the one that is copied and the one whose lines the processor is asked to fetch.
 const AHEAD: usize = 16;
 
+/// Rows between the one that is changed and the one whose lines the processor is asked to fetch.
+pub const AHEAD_ROWS: usize = 4;
+
 /// What a batch found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hits {
@@ -295,6 +298,22 @@ impl Cache {
     #[inline]
     pub(crate) fn prefetch_at(&self, place: Place, row_f32s: usize) {
         self.arena.prefetch(place, row_f32s, row_f32s);
+    }
+
+    /// Changes the rows at places that [`Cache::begin_at`] told, each announced before.
+    #[inline]
+    pub(crate) fn change_rows(
+        &mut self,
+        places: &[Place],
+        row_f32s: usize,
+        mut change: impl FnMut(&mut [f32]),
+    ) {
+        for (i, place) in places.iter().enumerate() {
+            if let Some(ahead) = places.get(i + AHEAD_ROWS) {
+                self.prefetch_at(*ahead, row_f32s);
+            }
+            change(self.row_at_mut(*place, row_f32s));
+        }
     }
 
     /// The row at a place that [`Cache::begin_at`] told, to be changed.

@@ -24,6 +24,7 @@ pub(crate) use self::arena::Place;
 #[cfg(any(test, feature = "sim"))]
 pub use self::cache::Level;
 pub use self::cache::{Cache, CacheConfig, FlushStep, Shrunk, check_rows_fit};
+pub use self::hits::AHEAD_ROWS;
 #[cfg(any(test, feature = "sim"))]
 pub use self::hits::Hits;
 pub use self::policy::halved;

@@ -245,8 +245,8 @@ impl Words {
     /// Announces that a row comes or goes: the words behind its own move, some twenty.
     #[inline]
     pub fn prefetch_run(&self, table: usize, hash: u64) {
-        let place = self.prefetch_line(table, hash).place;
-        for ahead in (LINE_WORDS..=RUN_WORDS).step_by(LINE_WORDS) {
+        let place = self.home(tag(table, hash));
+        for ahead in (0..=RUN_WORDS).step_by(LINE_WORDS) {
             prefetch_item(&self.words, place + ahead);
         }
     }

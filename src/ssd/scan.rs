@@ -417,26 +417,20 @@ impl Merge {
             let cursor = &self.cursors[index];
             let interval = cursor.entry().map_or(0, |e| e.interval);
             let rank = cursor.file.meta.rank;
-            match self.last {
-                Some(last) if last.hash == hash => {
-                    let newest = Last { rank, ..last };
-                    self.last = Some(newest);
-                    if rank == last.rank || last.interval < interval {
-                        self.contradicts(index, rank == last.rank)?;
-                    }
-                    self.advance(index)?;
-                }
-                _ => {
-                    let newest = Last {
-                        hash,
-                        interval,
-                        rank,
-                    };
-                    self.last = Some(newest);
-                    self.standing = Some(index);
-                    break;
-                }
+            let Some(last) = self.last.filter(|last| last.hash == hash) else {
+                self.last = Some(Last {
+                    hash,
+                    interval,
+                    rank,
+                });
+                self.standing = Some(index);
+                break;
+            };
+            self.last = Some(Last { rank, ..last });
+            if rank == last.rank || last.interval < interval {
+                self.contradicts(index, rank == last.rank)?;
             }
+            self.advance(index)?;
         }
         Ok(self.standing)
     }

@@ -19,6 +19,14 @@ impl Player {
         cursor: u32::MAX,
     };
 
+    /// What stands at this hash, in a file of this rank.
+    fn of(cursor: u32, stand: Option<(u64, u64)>) -> Player {
+        stand.map_or(Player::OUT, |(hash, rank)| Player {
+            at: u128::from(hash) << 64 | u128::from(!rank),
+            cursor,
+        })
+    }
+
     fn is_before(&self, other: &Player) -> bool {
         // No branch: who wins is not to be foreseen.
         (self.at < other.at) | ((self.at == other.at) & (self.cursor < other.cursor))
@@ -30,11 +38,6 @@ impl Player {
 pub(super) struct Tournament {
     /// The winner, then the losers of all matches: of node `n`, nodes `2 n` and `2 n + 1` come before.
     nodes: Vec<Player>,
-}
-
-/// What a cursor that stands at this hash, in a file of this rank, is compared by.
-fn place(hash: u64, rank: u64) -> u128 {
-    u128::from(hash) << 64 | u128::from(!rank)
 }
 
 impl Tournament {
@@ -82,18 +85,6 @@ impl Tournament {
             node /= 2;
         }
         self.nodes[0] = player;
-    }
-}
-
-impl Player {
-    fn of(cursor: u32, stand: Option<(u64, u64)>) -> Player {
-        match stand {
-            Some((hash, rank)) => Player {
-                at: place(hash, rank),
-                cursor,
-            },
-            None => Player::OUT,
-        }
     }
 }
 

@@ -31,7 +31,7 @@ impl Flusher {
                 all = picked.is_none();
                 picked
             };
-            let writing = writer.writer();
+            let writing = &mut writer.role;
             let queues = writing.queues.len();
             let (written, result) = self.write_all(writing, queues, &mut next);
             rows += written;

@@ -61,24 +61,18 @@ struct Writer {
 /// The writer's role, held: nobody else writes rows.
 #[derive(Debug)]
 pub struct WriterGuard<'a> {
-    /// None once it is let go.
-    role: Option<Watched<'a, MutexGuard<'a, Writer>>>,
-    flusher: &'a Flusher,
+    role: Watched<'a, MutexGuard<'a, Writer>>,
+    /// Dropped after the role is let go.
+    _teller: FreeTeller<'a>,
 }
 
-impl WriterGuard<'_> {
-    fn writer(&mut self) -> &mut Writer {
-        match &mut self.role {
-            Some(role) => role,
-            None => unreachable!("a guard is used after it was dropped"),
-        }
-    }
-}
+/// Tells those who wait for room that the writer's role was let go.
+#[derive(Debug)]
+struct FreeTeller<'a>(&'a Flusher);
 
-impl Drop for WriterGuard<'_> {
+impl Drop for FreeTeller<'_> {
     fn drop(&mut self) {
-        self.role = None;
-        self.flusher.tell_free();
+        self.0.tell_free();
     }
 }
 
@@ -184,8 +178,8 @@ impl Flusher {
 
     fn guard<'a>(&'a self, writer: MutexGuard<'a, Writer>) -> WriterGuard<'a> {
         WriterGuard {
-            role: Some(self.core.ssd.poison.watch(writer)),
-            flusher: self,
+            role: self.core.ssd.poison.watch(writer),
+            _teller: FreeTeller(self),
         }
     }
 
@@ -300,14 +294,14 @@ impl Flusher {
         self.core.ssd.check_writable()?;
         // The end of a cut needs the writer, too: what may not be written now may not until that is let go.
         let interval_max = self.core.shards[s].lock().interval_max();
-        let mut picked = self.pick_cold(writer.writer().queues.len());
+        let mut picked = self.pick_cold(writer.role.queues.len());
         if picked.is_empty() {
             picked = self.pick_anything(s);
         }
         if !picked.is_empty() {
             table.waits_on(stretch, Wait::Flush, since);
         }
-        let written = self.write_files(writer.writer(), picked)?;
+        let written = self.write_files(&mut writer.role, picked)?;
         drop(writer);
         if written > 0 {
             stretch.end();
@@ -336,7 +330,7 @@ impl Flusher {
         self.compactor.wait_for_space();
         let mut writer = self.lock_writer();
         self.core.ssd.check_writable()?;
-        let writing = writer.writer();
+        let writing = &mut writer.role;
         let queues = writing.queues.len();
         let (mut picks, mut written_before) = (0, 0);
         let mut next = || {
@@ -345,6 +339,10 @@ impl Flusher {
             let written = get(&self.written_bytes);
             let wrote = picks < 2 || written > written_before;
             written_before = written;
+            if picks > 0 && self.fills.is() {
+                // Before compaction is asked whether there are too many files.
+                self.compactor.files_were_added();
+            }
             let more = picks == 0 || wrote && self.goes_on(picks);
             picks += 1;
             let picked = more.then(|| self.pick_cold(queues));
@@ -359,12 +357,11 @@ impl Flusher {
 
     /// Whether a put's flush goes on after so many picks.
     fn goes_on(&self, picks: usize) -> bool {
-        if picks >= FILL_PICKS || !self.fills.is() || self.queued.load(Ordering::Relaxed) > 0 {
-            return false;
-        }
-        // Compaction knows of the files before it is asked whether there are too many.
-        self.compactor.files_were_added();
-        self.is_low() && !self.compactor.is_over_space()
+        picks < FILL_PICKS
+            && self.fills.is()
+            && self.queued.load(Ordering::Relaxed) == 0
+            && self.is_low()
+            && !self.compactor.is_over_space()
     }
 
     /// Writes out every dirty row that may be written, pinned or not.
@@ -393,7 +390,7 @@ impl Flusher {
             let Some(picked) = pick() else {
                 return Ok(total);
             };
-            let written = self.write_files(writer.writer(), picked)?;
+            let written = self.write_files(&mut writer.role, picked)?;
             drop(writer);
             self.after_flush(written);
             total += written;

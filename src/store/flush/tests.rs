@@ -242,7 +242,7 @@ fn who_waits_for_room_goes_on_with_the_first_part_that_is_written_or_when_the_wr
             };
             if let Some(role) = &mut role {
                 let picked = flusher.pick_cold(1);
-                assert!(flusher.write_files(role.writer(), picked).unwrap() > 0);
+                assert!(flusher.write_files(&mut role.role, picked).unwrap() > 0);
             }
             // The role is still held in the first case, and taken by the other thread in the second.
             let made = is_done.recv_timeout(Duration::from_secs(30));

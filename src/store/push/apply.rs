@@ -2,13 +2,10 @@
 
 use super::super::core::Table;
 use super::update::{Kind, Update};
-use crate::mem::{Cache, Place};
+use crate::mem::{AHEAD_ROWS, Cache, Place};
 use crate::pages::prefetch;
 use crate::row::{RowVisitor, accumulate};
 use crate::units::Slot;
-
-/// Rows between the one that is changed and the one whose lines the processor is asked to fetch.
-const AHEAD_ROWS: usize = 4;
 
 /// Changes rows: (slot, position) of the values that count, equal slots next to each other; the places are those of
 /// the distinct rows. (Asked for at the row's state instead: a push of resident rows is 0.92 times as fast.)
@@ -70,13 +67,12 @@ fn each_row(
     row_f32s: usize,
     mut change: impl FnMut(&mut [f32], &[(Slot, u32)]),
 ) {
-    let groups = kept.chunk_by(|a, b| a.0 == b.0);
-    for (i, (group, place)) in groups.zip(places).enumerate() {
-        if let Some(ahead) = places.get(i + AHEAD_ROWS) {
-            cache.prefetch_at(*ahead, row_f32s);
+    let mut groups = kept.chunk_by(|a, b| a.0 == b.0);
+    cache.change_rows(places, row_f32s, |row| {
+        if let Some(group) = groups.next() {
+            change(row, group);
         }
-        change(cache.row_at_mut(*place, row_f32s), group);
-    }
+    });
 }
 
 fn slice(values: &[f32], position: u32, width: usize) -> &[f32] {

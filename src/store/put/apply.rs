@@ -8,13 +8,11 @@
 use super::super::core::Shard;
 use super::Job;
 use super::room::ShardRoom;
-use crate::mem::{Cache, Flags, Place};
+use crate::mem::{AHEAD_ROWS, Cache, Flags, Place};
 use crate::units::Slot;
 
 /// Rows per locking of a shard.
 const LOCK_ROWS: usize = 512;
-/// Rows between the one that is written and the one whose lines the processor is asked to fetch.
-const AHEAD_ROWS: usize = 4;
 
 /// Why rows can't be put yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,17 +133,16 @@ impl Job<'_> {
     /// Writes the rows at some places, each with the position of its values in the piece.
     fn write(&self, cache: &mut Cache, places: &[Place], positions: impl IntoIterator<Item = u32>) {
         let row_f32s = self.table.descriptor.row_f32s();
-        let mut ahead = places.iter().skip(AHEAD_ROWS);
-        for (place, position) in places.iter().zip(positions) {
-            if let Some(next) = ahead.next() {
-                cache.prefetch_at(*next, row_f32s);
-            }
+        let mut positions = positions.into_iter();
+        cache.change_rows(places, row_f32s, |row| {
+            let Some(position) = positions.next() else {
+                return;
+            };
             let start = (self.first + position as usize) * self.width;
-            let row = cache.row_at_mut(*place, row_f32s);
             row[..self.width].copy_from_slice(&self.rows.values[start..start + self.width]);
             if !self.rows.are_whole {
                 self.table.layout.default_state(row);
             }
-        }
+        });
     }
 }
