@@ -1,0 +1,317 @@
+//! How do tables and options come from Python?
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use hps::{
+    Dtype, HyperParameters, Initialiser, IoEngine, NonFinite, Optimizer, PolicyKind, RowMetadata,
+    RuntimeOptions, TableDescriptor, TableOptions,
+};
+use numpy::dtype;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyEllipsis, PySlice, PyTuple};
+
+use crate::errors::refuse;
+
+/// What `hps.Table` says of itself.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct TableSpec {
+    name: String,
+    dim: usize,
+    dtype: String,
+    optimizer: String,
+    lr: f32,
+    hyper: HashMap<String, f32>,
+    init: String,
+    init_a: f32,
+    init_b: f32,
+    seed: u64,
+    accumulator: f32,
+    metadata: Vec<String>,
+    policy: Option<String>,
+    cache_bytes_min: u64,
+    cache_bytes_max: Option<u64>,
+}
+
+fn unknown<T>(py: Python<'_>, what: &str, found: &str, known: &str) -> PyResult<T> {
+    let message = format!("{what} {found:?}: known are {known}");
+    Err(refuse(py, "InvalidArgument", &message))
+}
+
+fn policy(py: Python<'_>, name: &str) -> PyResult<PolicyKind> {
+    match name {
+        "bilevel" => Ok(PolicyKind::Bilevel),
+        "lru" => Ok(PolicyKind::Lru),
+        "fifo" => Ok(PolicyKind::Fifo),
+        "pin_all" => Ok(PolicyKind::PinAll),
+        _ => unknown(py, "policy", name, "bilevel, lru, fifo, pin_all"),
+    }
+}
+
+pub fn policy_name(kind: PolicyKind) -> &'static str {
+    match kind {
+        PolicyKind::Bilevel => "bilevel",
+        PolicyKind::Lru => "lru",
+        PolicyKind::Fifo => "fifo",
+        PolicyKind::PinAll => "pin_all",
+        _ => "unknown",
+    }
+}
+
+impl TableSpec {
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn lr(&self) -> f32 {
+        self.lr
+    }
+
+    /// What is stored.
+    pub fn descriptor(&self, py: Python<'_>) -> PyResult<TableDescriptor> {
+        let dtype = match &*self.dtype {
+            "f32" => Dtype::F32,
+            "f16" => Dtype::F16,
+            "bf16" => Dtype::Bf16,
+            other => return unknown(py, "dtype", other, "f32, f16, bf16"),
+        };
+        let optimizer = match &*self.optimizer {
+            "sgd" => Optimizer::Sgd,
+            "momentum" => Optimizer::Momentum,
+            "nesterov" => Optimizer::Nesterov,
+            "adagrad" => Optimizer::Adagrad,
+            "rowwise_adagrad" => Optimizer::RowwiseAdagrad,
+            "adam" => Optimizer::Adam,
+            "ftrl" => Optimizer::Ftrl,
+            other => {
+                let known = "sgd, momentum, nesterov, adagrad, rowwise_adagrad, adam, ftrl";
+                return unknown(py, "optimizer", other, known);
+            }
+        };
+        let (a, b) = (self.init_a, self.init_b);
+        let initialiser = match &*self.init {
+            "zero" => Initialiser::Zero,
+            "constant" => Initialiser::Constant { value: a },
+            "uniform" => Initialiser::Uniform { low: a, high: b },
+            "normal" => Initialiser::Normal {
+                mean: a,
+                deviation: b,
+            },
+            other => return unknown(py, "init", other, "zero, constant, uniform, normal"),
+        };
+        let mut metadata = RowMetadata::new();
+        for column in &self.metadata {
+            metadata = match &**column {
+                "show" => metadata.show(true),
+                "click" => metadata.click(true),
+                "count" => metadata.count(true),
+                "last_step" => metadata.last_step(true),
+                other => return unknown(py, "metadata", other, "show, click, count, last_step"),
+            };
+        }
+        Ok(TableDescriptor::new(&self.name, self.dim)
+            .dtype(dtype)
+            .optimizer(optimizer)
+            .initialiser(initialiser)
+            .seed(self.seed)
+            .accumulator(self.accumulator)
+            .metadata(metadata))
+    }
+
+    /// What may differ at each open.
+    pub fn options(&self, py: Python<'_>) -> PyResult<TableOptions> {
+        let mut hyper = HyperParameters::new();
+        for (name, value) in &self.hyper {
+            hyper = match &**name {
+                "momentum" => hyper.momentum(*value),
+                "epsilon" => hyper.epsilon(*value),
+                "beta1" => hyper.beta1(*value),
+                "beta2" => hyper.beta2(*value),
+                "ftrl_beta" => hyper.ftrl_beta(*value),
+                "lambda1" => hyper.lambda1(*value),
+                "lambda2" => hyper.lambda2(*value),
+                other => {
+                    let known = "momentum, epsilon, beta1, beta2, ftrl_beta, lambda1, lambda2";
+                    return unknown(py, "hyperparameter", other, known);
+                }
+            };
+        }
+        let mut options = TableOptions::new()
+            .hyper(hyper)
+            .cache_bytes_min(self.cache_bytes_min);
+        if let Some(bytes) = self.cache_bytes_max {
+            options = options.cache_bytes_max(bytes);
+        }
+        if let Some(name) = &self.policy {
+            options = options.policy(policy(py, name)?);
+        }
+        Ok(options)
+    }
+}
+
+/// Options by name, as `hps.open` has them.
+pub fn runtime_options(given: &Bound<'_, PyDict>) -> PyResult<RuntimeOptions> {
+    let py = given.py();
+    let mut options = RuntimeOptions::new();
+    for (name, value) in given.iter() {
+        let name: String = name.extract()?;
+        options = one_option(py, options, &name, &value)?;
+    }
+    Ok(options)
+}
+
+fn one_option(
+    py: Python<'_>,
+    options: RuntimeOptions,
+    name: &str,
+    value: &Bound<'_, PyAny>,
+) -> PyResult<RuntimeOptions> {
+    Ok(match name {
+        "cache_bytes" => options.cache_bytes(value.extract()?),
+        "shards" => options.shards(value.extract()?),
+        "threads" => options.threads(value.extract()?),
+        "io_depth" => options.io_depth(value.extract()?),
+        "io" => options.io(match &*value.extract::<String>()? {
+            "uring" => IoEngine::Uring,
+            "pread" => IoEngine::Pread,
+            other => return unknown(py, "io", other, "uring, pread"),
+        }),
+        "policy" => options.policy(policy(py, &value.extract::<String>()?)?),
+        "file_bytes" => options.file_bytes(value.extract()?),
+        "flush_step_rows" => options.flush_step_rows(value.extract()?),
+        "space_bound" => options.space_bound(value.extract()?),
+        "compaction_threads" => options.compaction_threads(value.extract()?),
+        "open_files_max" => options.open_files_max(value.extract()?),
+        "disk_bytes_max" => options.disk_bytes_max(value.extract()?),
+        "retain_checkpoints" => options.retain_checkpoints(value.extract()?),
+        "inline" => options.inline(value.extract()?),
+        "non_finite" => options.non_finite(match &*value.extract::<String>()? {
+            "skip" => NonFinite::Skip,
+            "reject" => NonFinite::Reject,
+            "apply" => NonFinite::Apply,
+            other => return unknown(py, "non_finite", other, "skip, reject, apply"),
+        }),
+        "moved_directories" => options.moved_directories(value.extract::<Vec<PathBuf>>()?),
+        other => return unknown(py, "option", other, "those of hps.open"),
+    })
+}
+
+/// A column of a row beside its weights.
+pub struct StateColumn {
+    pub name: &'static str,
+    begin: usize,
+    width: usize,
+    is_integer: bool,
+}
+
+impl StateColumn {
+    /// The column of whole rows `[n, row_f32s]`: `[n, width]`, of one number a row `[n]`.
+    pub fn of<'py>(&self, rows: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let py = rows.py();
+        let bound = |at: usize| isize::try_from(at).unwrap_or(isize::MAX);
+        let all = PyEllipsis::get(py);
+        let column = match self.width {
+            1 => rows.get_item(PyTuple::new(
+                py,
+                [
+                    all.as_any().clone(),
+                    self.begin.into_pyobject(py)?.into_any(),
+                ],
+            )?)?,
+            _ => {
+                let slice = PySlice::new(py, bound(self.begin), bound(self.begin + self.width), 1);
+                rows.get_item(PyTuple::new(py, [all.as_any().clone(), slice.into_any()])?)?
+            }
+        };
+        match self.is_integer {
+            false => Ok(column),
+            true => {
+                let whole = column.call_method0("copy")?;
+                whole.call_method1("view", (dtype::<u32>(py),))
+            }
+        }
+    }
+}
+
+/// The columns beside the weights, in their order.
+pub fn state_columns(table: &TableDescriptor) -> Vec<StateColumn> {
+    let dim = table.dim;
+    let state: &[(&'static str, usize)] = match table.optimizer {
+        Optimizer::Momentum | Optimizer::Nesterov => &[("v", dim)],
+        Optimizer::Adagrad => &[("a", dim)],
+        Optimizer::RowwiseAdagrad => &[("a", 1)],
+        Optimizer::Adam => &[("m", dim), ("v", dim), ("t", 1)],
+        Optimizer::Ftrl => &[("z", dim), ("n", dim)],
+        _ => &[],
+    };
+    let RowMetadata {
+        show,
+        click,
+        count,
+        last_step,
+        ..
+    } = table.metadata;
+    let metadata = [
+        ("show", show),
+        ("click", click),
+        ("count", count),
+        ("last_step", last_step),
+    ];
+    let metadata = metadata.iter().filter(|column| column.1);
+    let named = state.iter().map(|(name, width)| (*name, *width, false));
+    let named = named.chain(metadata.map(|(name, _)| (*name, 1, true)));
+    let mut begin = dim;
+    let column = |(name, width, is_integer)| {
+        let column = StateColumn {
+            name,
+            begin,
+            width,
+            is_integer,
+        };
+        begin += width;
+        column
+    };
+    named.map(column).collect()
+}
+
+/// A stored descriptor as `hps.Table` reads it back.
+pub fn describe<'py>(py: Python<'py>, table: &TableDescriptor) -> PyResult<Bound<'py, PyDict>> {
+    let optimizer = match table.optimizer {
+        Optimizer::Sgd => "sgd",
+        Optimizer::Momentum => "momentum",
+        Optimizer::Nesterov => "nesterov",
+        Optimizer::Adagrad => "adagrad",
+        Optimizer::RowwiseAdagrad => "rowwise_adagrad",
+        Optimizer::Adam => "adam",
+        Optimizer::Ftrl => "ftrl",
+        _ => "unknown",
+    };
+    let (init, a, b) = match table.initialiser {
+        Initialiser::Zero => ("zero", 0.0, 0.0),
+        Initialiser::Constant { value } => ("constant", value, 0.0),
+        Initialiser::Uniform { low, high } => ("uniform", low, high),
+        Initialiser::Normal { mean, deviation } => ("normal", mean, deviation),
+        _ => ("unknown", 0.0, 0.0),
+    };
+    let columns = state_columns(table);
+    let metadata: Vec<_> = columns
+        .iter()
+        .filter(|c| c.is_integer)
+        .map(|c| c.name)
+        .collect();
+    let dict = PyDict::new(py);
+    dict.set_item("name", &table.name)?;
+    dict.set_item("dim", table.dim)?;
+    dict.set_item("dtype", table.dtype.name())?;
+    dict.set_item("optimizer", optimizer)?;
+    dict.set_item("init", init)?;
+    dict.set_item("init_a", a)?;
+    dict.set_item("init_b", b)?;
+    dict.set_item("seed", table.seed)?;
+    dict.set_item("accumulator", table.accumulator)?;
+    dict.set_item("metadata", metadata)?;
+    dict.set_item("row_f32s", table.row_f32s())?;
+    dict.set_item("row_bytes", table.row_bytes())?;
+    Ok(dict)
+}
