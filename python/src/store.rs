@@ -340,7 +340,8 @@ impl Store {
         Ok(info.map_or(0, |info| info.step))
     }
 
-    /// Drops retained checkpoints, but never the last; gives the ids of those that were dropped.
+    /// Drops retained checkpoints, but never the last, nor what a reader or a hold needs; gives the ids
+    /// of those that were dropped.
     fn drop_checkpoints(&self, py: Python<'_>, ids: Vec<u64>) -> PyResult<Vec<u64>> {
         let store = self.store(py)?;
         let ids: Vec<_> = ids.into_iter().map(CheckpointId).collect();
