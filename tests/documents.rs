@@ -51,7 +51,9 @@ fn variables(text: &str) -> BTreeSet<&str> {
 #[test]
 fn variables_of_the_environment_are_read_by_something() {
     let mut code = Vec::new();
-    for folder in ["src", "tests", "tools", "examples", "benches", "fuzz"] {
+    for folder in [
+        "src", "tests", "tools", "examples", "benches", "fuzz", "python", "capi",
+    ] {
         files(&root().join(folder), &[".rs", ".sh", ".py"], &mut code);
     }
     // A comment reads nothing.
@@ -99,7 +101,7 @@ fn links_lead_somewhere() {
 
 #[test]
 fn files_in_code_marks_exist() {
-    const FOLDERS: [&str; 7] = [
+    const FOLDERS: [&str; 9] = [
         "src/",
         "tests/",
         "tools/",
@@ -107,6 +109,8 @@ fn files_in_code_marks_exist() {
         "benches/",
         "docs/",
         "fuzz/",
+        "python/",
+        "capi/",
     ];
     let mut count = 0;
     for (path, text) in documents() {

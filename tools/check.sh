@@ -4,7 +4,7 @@
 #   tools/check.sh                  all stages
 #   tools/check.sh STAGE...         only these: format clippy layers tests tools features kernels docs
 #                                   figures trainer bounds bench crash flips schedules sanitizers
-#                                   disks supply fuzz
+#                                   disks supply fuzz python capi
 #
 # All stages run in two lanes beside each other, one with debug builds and one with release builds, since
 # few stages keep two processors busy: HPS_CHECK_LANES=1 runs them one after the other, and so are stages
@@ -228,6 +228,7 @@ counted() {
       add("fuse_faults: [0-9]+ failed calls", "failed calls")
       add("[0-9]+ bytes changed", "changes")
       add("^fuzz.sh: [0-9]+ executions", "executions")
+      add("^python.sh: [0-9]+ Python tests", "Python tests")
     }
     END { for (i = 1; i <= n; i++) print sum[units[i]], units[i] }'
 }
@@ -468,6 +469,20 @@ stage_disks() {
   BIN=$bin tools/slow_disk.sh "${HPS_CHECK_SLOW_SECONDS:-20}"
 }
 
+# The Python package, built and installed as users do, with its tests; those of hps.torch need torch.
+stage_python() {
+  if ! command -v python3 >/dev/null; then
+    skip "python3 is not installed; the Python package was not built"
+    return 0
+  fi
+  tools/python.sh
+}
+
+# The C library: its header, and programs in C and C++ against it.
+stage_capi() {
+  tools/capi.sh
+}
+
 # Licences, bans, sources and the table of dependencies; without cargo-deny it is left out, loudly.
 stage_supply() {
   tools/deny.sh
@@ -482,7 +497,7 @@ stage_fuzz() {
 # The others build in folders of their own: whichever lane is free first takes the next.
 debug_stages=(format clippy layers tests schedules features kernels docs figures)
 release_stages=(tools trainer bench flips crash bounds disks)
-other_stages=(sanitizers fuzz supply)
+other_stages=(python sanitizers fuzz capi supply)
 case "${1:-}" in
   "") stages=("${debug_stages[@]}" "${release_stages[@]}" "${other_stages[@]}") ;;
   -*)

@@ -1,31 +1,38 @@
 import os
-from typing import Any, Iterator, List, Optional, Protocol, Sequence, Tuple, Union
+from typing import Any, Iterator, List, Optional, Sequence, Tuple, Union, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ._open import Stats
 from ._tables import Bytes, Table, TableInfo
+from ._types import Array, Arrays, Chunk, Names, Rates, Rows
 
+__all__ = [
+    "Checkpoint",
+    "CheckpointTicket",
+    "Hold",
+    "Lease",
+    "PushReport",
+    "RowChunks",
+    "Store",
+    "Ticket",
+    "VERSION",
+    "drain_log",
+    "open",
+    "set_log_level",
+    "time_rust_calls",
+]
 VERSION: str
 
-class SupportsDLPack(Protocol):
-    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
-    def __dlpack_device__(self) -> Tuple[Any, int]: ...
-
-Array = Union[NDArray[Any], SupportsDLPack]
-Names = Union[str, Sequence[str]]
-Arrays = Union[Array, Sequence[Array]]
-Rows = Any
-Rates = Union[float, Sequence[Optional[float]]]
-Chunk = Tuple[str, NDArray[np.uint64], NDArray[np.float32], "dict[str, NDArray[Any]]"]
-
+@final
 class PushReport:
     @property
     def rows(self) -> int: ...
     @property
     def non_finite(self) -> int: ...
 
+@final
 class Lease:
     @property
     def rows(self) -> Rows: ...
@@ -55,12 +62,14 @@ class Lease:
     def __enter__(self) -> Lease: ...
     def __exit__(self, _class: Any, _error: Any, _trace: Any) -> None: ...
 
+@final
 class Ticket:
     @property
     def ready(self) -> bool: ...
     def wait(self, timeout: Optional[float] = None) -> Lease: ...
     def cancel(self) -> None: ...
 
+@final
 class Checkpoint:
     @property
     def id(self) -> int: ...
@@ -73,11 +82,13 @@ class Checkpoint:
     @property
     def meta(self) -> bytes: ...
 
+@final
 class CheckpointTicket:
     @property
     def done(self) -> bool: ...
     def wait(self, timeout: Optional[float] = None) -> Checkpoint: ...
 
+@final
 class Hold:
     @property
     def checkpoint(self) -> Optional[int]: ...
@@ -85,10 +96,12 @@ class Hold:
     def __enter__(self) -> Hold: ...
     def __exit__(self, _class: Any, _error: Any, _trace: Any) -> None: ...
 
+@final
 class RowChunks:
     def __iter__(self) -> Iterator[Chunk]: ...
     def __next__(self) -> Chunk: ...
 
+@final
 class Store:
     def pull(self, table: Names, keys: Arrays, out: Optional[Arrays] = None) -> Lease: ...
     def prefetch(self, table: Names, keys: Arrays) -> Ticket: ...
