@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, TryLockError};
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -26,6 +26,22 @@ static WAITING: AtomicBool = AtomicBool::new(false);
 static LOST: AtomicUsize = AtomicUsize::new(0);
 /// What is logged at all: levels of `logging`, 20 is INFO.
 static LEVEL: AtomicUsize = AtomicUsize::new(30);
+
+/// Tries before a line is given up.
+const TRIES_MAX: usize = 1000;
+
+/// The lines that wait. None in a forked child whose parent was logging at that moment: there nobody
+/// gives the lock back.
+fn lines() -> Option<MutexGuard<'static, VecDeque<Line>>> {
+    for _ in 0..TRIES_MAX {
+        match LINES.try_lock() {
+            Ok(lines) => return Some(lines),
+            Err(TryLockError::Poisoned(lines)) => return Some(lines.into_inner()),
+            Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+        }
+    }
+    None
+}
 
 struct ToQueue {
     spans: AtomicU64,
@@ -93,10 +109,9 @@ impl Subscriber for ToQueue {
             metadata.target(),
             text.message + &text.fields,
         );
-        let mut lines = LINES.lock().unwrap_or_else(PoisonError::into_inner);
-        match lines.len() < LINES_MAX {
-            true => lines.push_back(line),
-            false => drop(LOST.fetch_add(1, Ordering::Relaxed)),
+        match lines() {
+            Some(mut lines) if lines.len() < LINES_MAX => lines.push_back(line),
+            _ => drop(LOST.fetch_add(1, Ordering::Relaxed)),
         }
         WAITING.store(true, Ordering::Release);
     }
@@ -129,7 +144,9 @@ pub fn forward(py: Python<'_>) {
 #[pyfunction]
 pub fn drain_log(py: Python<'_>) -> PyResult<()> {
     static HANDLE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let mut taken = LINES.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(mut taken) = lines() else {
+        return Ok(());
+    };
     WAITING.store(false, Ordering::Release);
     let lines = std::mem::take(&mut *taken);
     drop(taken);

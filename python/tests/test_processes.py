@@ -204,7 +204,7 @@ def trained(directory, threads, rounds):
             for number in numbers:
                 generator = np.random.default_rng(number)
                 for _ in range(rounds):
-                    keys = generator.integers(0, 2000, 200) * streams + number
+                    keys = generator.integers(0, 20_000, 200) * streams + number
                     lease = store.prefetch("t", keys).wait() if generator.random() < 0.5 else store.pull("t", keys)
                     with lease:
                         lease.push(generator.standard_normal((200, 8), np.float32) + lease.rows)
