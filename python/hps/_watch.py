@@ -11,11 +11,13 @@ from typing import Any, Optional, TextIO
 from ._errors import Error, InvalidArgument
 
 
-def _human(number: float) -> str:
-    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+def _human(number: float, unit: str) -> str:
+    """A number with its unit: "1.28 M rows/s", "61.2 MB"."""
+    gap = " " if unit != "B" else ""
+    for limit, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= limit:
-            return f"{number / limit:.3g} {unit}"
-    return f"{number:.3g} "
+            return f"{number / limit:.3g} {prefix}{gap}{unit}"
+    return f"{number:.3g} {unit}"
 
 
 class Watch:
@@ -71,8 +73,9 @@ class Watch:
         line = (
             f"hps {minutes:02d}:{seconds:02d}"
             f" | {100 * figures['hit_rate']:.1f} % hits"
-            f" | {_human(figures['rows_per_second'])}rows/s"
-            f" | read {_human(figures['read_bytes'])}B, written {_human(figures['written_bytes'])}B"
+            f" | {_human(figures['rows_per_second'], 'rows/s')}"
+            f" | read {_human(figures['read_bytes'], 'B')}"
+            f", written {_human(figures['written_bytes'], 'B')}"
             f" | stalled {100 * figures['stall_share']:.1f} %"
         )
         self._file.write("\r" + line.ljust(self._width))
@@ -138,6 +141,7 @@ def plot_run(log: Any, output: Optional[str] = None):
     traffic.legend()
     stalls.plot(x, [point["stall"] for point in points], color="tab:red")
     stalls.set_ylabel(points[0]["stall_name"])
+    stalls.set_ylim(0, max(1.0, 1.1 * max(point["stall"] for point in points)))
     stalls.set_xlabel(points[0]["x_name"])
     for axes in (hits, traffic, stalls):
         axes.grid(alpha=0.3)

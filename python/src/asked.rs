@@ -40,6 +40,14 @@ pub fn items<'py>(object: &Bound<'py, PyAny>) -> Option<Vec<Bound<'py, PyAny>>> 
     Some(tuple.iter().collect())
 }
 
+/// One object for a name, a list for a list.
+pub fn shaped(py: Python<'_>, is_list: bool, mut items: Vec<Py<PyAny>>) -> PyResult<Py<PyAny>> {
+    match is_list {
+        true => Ok(PyList::new(py, items)?.into_any().unbind()),
+        false => Ok(items.pop().unwrap_or_else(|| py.None())),
+    }
+}
+
 /// Checks that a list has an item for each table.
 ///
 /// # Errors
@@ -106,6 +114,11 @@ impl<'py> Asked<'py> {
                 .map(numbered)
                 .collect::<PyResult<_>>()?,
         })
+    }
+
+    /// The result of a call: one object for a name, a list for a list.
+    pub fn shaped(&self, py: Python<'_>, items: Vec<Py<PyAny>>) -> PyResult<Py<PyAny>> {
+        shaped(py, self.is_list, items)
     }
 
     /// The parts that a lease of them has.

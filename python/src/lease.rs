@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use hps::{ArgumentError, Error, PullPart, Store};
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PySlice};
+use pyo3::types::{PyDict, PySlice};
 
 use crate::arrays::Out;
-use crate::asked::{Asked, Part, list_of};
+use crate::asked::{Asked, Part, list_of, shaped};
 use crate::cell::Cell;
 use crate::config::state_columns;
 use crate::errors::{raise, refuse};
@@ -151,16 +151,6 @@ impl Lease {
         lease.ok_or_else(|| closed(py, "the lease was released; pull again"))
     }
 
-    /// One object for a name, a list for a list.
-    fn shaped(&self, py: Python<'_>, mut items: Vec<Py<PyAny>>) -> PyResult<Py<PyAny>> {
-        match self.is_list {
-            true => Ok(PyList::new(py, items)?.into_any().unbind()),
-            false => items
-                .pop()
-                .ok_or_else(|| closed(py, "the lease was released; pull again")),
-        }
-    }
-
     /// The weights as they are now, in a buffer of their own.
     fn gather<'py>(
         &self,
@@ -253,14 +243,14 @@ impl Lease {
             .map(|view| view.clone_ref(py))
             .collect();
         if !known.is_empty() {
-            return self.shaped(py, known);
+            return shaped(py, self.is_list, known);
         }
         let base = self.gather(py, &lease)?;
         let made = views(&base, &self.parts)?;
         let copies = made.iter().map(|view| view.clone_ref(py)).collect();
         let base = Some(base.unbind());
         *open(&self.rows) = Rows { base, views: made };
-        self.shaped(py, copies)
+        shaped(py, self.is_list, copies)
     }
 
     /// Gathers the weights as they are now: into `out` and gives it, or into a new array.
@@ -269,7 +259,7 @@ impl Lease {
         let lease = self.lease(py)?;
         let Some(out) = out else {
             let base = self.gather(py, &lease)?;
-            return self.shaped(py, views(&base, &self.parts)?);
+            return shaped(py, self.is_list, views(&base, &self.parts)?);
         };
         let arrays = match self.is_list {
             true => list_of(out, "out", self.parts.len())?,
@@ -284,7 +274,11 @@ impl Lease {
     /// Whole rows as they are now, `[n, row_f32s]`: weights, optimizer state, metadata (u32 bits).
     fn read_rows(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let rows = self.whole_rows(py)?;
-        self.shaped(py, rows.into_iter().map(Bound::unbind).collect())
+        shaped(
+            py,
+            self.is_list,
+            rows.into_iter().map(Bound::unbind).collect(),
+        )
     }
 
     /// The optimizer state and the metadata as they are now, by column.
@@ -298,7 +292,7 @@ impl Lease {
             }
             states.push(state.into_any().unbind());
         }
-        self.shaped(py, states)
+        shaped(py, self.is_list, states)
     }
 
     /// Changes the rows: by gradients, with the table's learning rate unless `lr` is given, or by `kind`.
@@ -327,8 +321,9 @@ impl Lease {
         };
         let reports = self.push_changes(py, values, &how)?;
         let report = |report| Ok(Py::new(py, report)?.into_any());
-        self.shaped(
+        shaped(
             py,
+            self.is_list,
             reports.into_iter().map(report).collect::<PyResult<_>>()?,
         )
     }
@@ -366,7 +361,11 @@ impl Lease {
             let name = part.table.descriptor.name.as_str().into_pyobject(py)?;
             Ok(name.into_any().unbind())
         };
-        self.shaped(py, self.parts.iter().map(name).collect::<PyResult<_>>()?)
+        shaped(
+            py,
+            self.is_list,
+            self.parts.iter().map(name).collect::<PyResult<_>>()?,
+        )
     }
 
     fn __len__(&self) -> usize {

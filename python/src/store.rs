@@ -12,8 +12,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::arrays::{Keys, Values};
-use crate::asked::Asked;
-use crate::cell::{Cell, Tables};
+use crate::asked::{Asked, list_of};
+use crate::cell::{Cell, TableInfo, Tables};
 use crate::checkpoint::{Checkpoint, CheckpointTicket, Hold};
 use crate::config::{TableSpec, describe, runtime_options};
 use crate::errors::{raise, refuse};
@@ -215,60 +215,89 @@ impl Store {
     }
 
     /// Writes rows, whatever they held before: nothing is read. `kind`: "weights" `[n, dim]` or "rows"
-    /// `[n, row_f32s]`.
+    /// `[n, row_f32s]`. Of several tables one after the other: a checkpoint may come between two.
     #[pyo3(signature = (table, keys, values, *, kind = "weights", verbatim = false))]
     fn put(
         &self,
         py: Python<'_>,
-        table: &str,
+        table: &Bound<'_, PyAny>,
         keys: &Bound<'_, PyAny>,
         values: &Bound<'_, PyAny>,
         kind: &str,
         verbatim: bool,
-    ) -> PyResult<PushReport> {
+    ) -> PyResult<Py<PyAny>> {
         let store = self.store(py)?;
-        let table = self.0.table(py, table)?;
-        let keys = Keys::of(keys, "keys")?;
-        let width = match kind {
-            "weights" => table.dim(),
-            "rows" => table.row_f32s(),
+        let whole = match kind {
+            "weights" => false,
+            "rows" => true,
             other => {
                 let message = format!("kind {other:?}: weights or rows are known");
                 return Err(refuse(py, "InvalidArgument", &message));
             }
         };
-        let values = Values::of(values, kind, &[keys.len(), width])?;
-        let (keys, values) = (keys.as_slice(), values.as_slice());
-        let rows = match kind {
-            "rows" => PutRows::whole(values),
-            _ => PutRows::weights(values),
+        let asked = Asked::of(&self.0, table, keys)?;
+        let values = match asked.is_list {
+            true => list_of(values, kind, asked.tables.len())?,
+            false => vec![values.clone()],
         };
-        let rows = if verbatim { rows.verbatim() } else { rows };
-        let report = work(py, || store.put(table.id, keys, rows))?;
-        Ok(PushReport::new(report.rows, report.non_finite))
+        let pairs = values.iter().zip(asked.parts());
+        let checked = pairs.map(|(values, part)| {
+            let width = match whole {
+                true => part.table.row_f32s(),
+                false => part.table.dim(),
+            };
+            Values::of(values, kind, &[part.rows, width])
+        });
+        let checked = checked.collect::<PyResult<Vec<_>>>()?;
+        let mut reports = Vec::with_capacity(checked.len());
+        for ((table, keys), values) in asked.tables.iter().zip(&asked.keys).zip(&checked) {
+            let (keys, values) = (keys.as_slice(), values.as_slice());
+            let rows = match whole {
+                true => PutRows::whole(values),
+                false => PutRows::weights(values),
+            };
+            let rows = if verbatim { rows.verbatim() } else { rows };
+            let report = work(py, || store.put(table.id, keys, rows))?;
+            let report = PushReport::new(report.rows, report.non_finite);
+            reports.push(Py::new(py, report)?.into_any());
+        }
+        asked.shaped(py, reports)
     }
 
     /// Removes rows: their keys are as if never pushed. Gives how many there were.
-    fn remove(&self, py: Python<'_>, table: &str, keys: &Bound<'_, PyAny>) -> PyResult<u64> {
+    fn remove(
+        &self,
+        py: Python<'_>,
+        table: &Bound<'_, PyAny>,
+        keys: &Bound<'_, PyAny>,
+    ) -> PyResult<Py<PyAny>> {
         let store = self.store(py)?;
-        let table = self.0.table(py, table)?;
-        let keys = Keys::of(keys, "keys")?;
-        let keys = keys.as_slice();
-        work(py, || store.remove(table.id, keys))
+        let asked = Asked::of(&self.0, table, keys)?;
+        let remove = |(table, keys): (&Arc<TableInfo>, &Keys<'_>)| {
+            let keys = keys.as_slice();
+            let count = work(py, || store.remove(table.id, keys))?;
+            Ok(count.into_pyobject(py)?.into_any().unbind())
+        };
+        let counts = asked.tables.iter().zip(&asked.keys).map(remove);
+        asked.shaped(py, counts.collect::<PyResult<_>>()?)
     }
 
     /// Which keys have a row: bool `[n]`.
-    fn contains<'py>(
+    fn contains(
         &self,
-        py: Python<'py>,
-        table: &str,
-        keys: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyArray1<bool>>> {
+        py: Python<'_>,
+        table: &Bound<'_, PyAny>,
+        keys: &Bound<'_, PyAny>,
+    ) -> PyResult<Py<PyAny>> {
         let store = self.store(py)?;
-        let table = self.0.table(py, table)?;
-        let keys = Keys::of(keys, "keys")?;
-        let keys = keys.as_slice();
-        Ok(work(py, || store.contains(table.id, keys))?.into_pyarray(py))
+        let asked = Asked::of(&self.0, table, keys)?;
+        let contains = |(table, keys): (&Arc<TableInfo>, &Keys<'_>)| {
+            let keys = keys.as_slice();
+            let found = work(py, || store.contains(table.id, keys))?;
+            Ok(found.into_pyarray(py).into_any().unbind())
+        };
+        let found = asked.tables.iter().zip(&asked.keys).map(contains);
+        asked.shaped(py, found.collect::<PyResult<_>>()?)
     }
 
     /// The distinct keys of a batch, uint64 `[m]`, in the order in which rows lie on disk, and for each

@@ -176,6 +176,7 @@ def test_what_the_store_logs_comes_to_logging(directory, caplog):
     assert not caplog.records
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_handler_that_raises_does_not_break_a_call(directory, capfd):
     class Broken(logging.Handler):
         def emit(self, record):

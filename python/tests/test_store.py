@@ -136,6 +136,15 @@ def test_put_contains_remove_and_unique(store, keys):
         assert (lease.state()["a"][:5] == weights[:5]).all()
     assert store.remove("t", keys[:3]) == 3
     assert store.contains("t", keys).sum() == 7
+    both = [keys[3:5], keys[:1]]
+    assert [found.tolist() for found in store.contains(["t", "t"], both)] == [[True, True], [False]]
+    assert store.remove(["t", "t"], both) == [2, 0]
+    reports = store.put(["t", "t"], both, [weights[3:5], weights[:1]])
+    assert [report.rows for report in reports] == [2, 1] and store.contains("t", keys).sum() == 8
+    with pytest.raises(hps.ArrayMismatch, match="weights: shape"):
+        store.put("t", keys, weights[:3])
+    with pytest.raises(hps.InvalidArgument, match="weights or rows"):
+        store.put("t", keys, weights, kind="gradients")
     distinct, inverse = store.unique(np.array([5, -1, 5, 5], np.int64))
     assert sorted(distinct.tolist()) == [5, 2**64 - 1] and inverse.dtype == np.int64
     assert (distinct[inverse] == np.array([5, 2**64 - 1, 5, 5], np.uint64)).all()
