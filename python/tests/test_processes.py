@@ -236,6 +236,50 @@ def test_eight_threads_leave_the_rows_of_one(tmp_path):
         np.testing.assert_array_equal(left, right)
 
 
+def test_other_threads_of_python_run_during_a_call(directory):
+    with hps.open(directory, [hps.Table("t", dim=64)], cache="16MiB") as store:
+        ticks, ended = [], threading.Event()
+
+        def tick():
+            while not ended.wait(0.0005):
+                ticks.append(None)
+
+        thread = threading.Thread(target=tick)
+        thread.start()
+        values = np.ones((200_000, 64), np.float32)
+        before = len(ticks)
+        store.put("t", np.arange(200_000), values)
+        during = len(ticks) - before
+        ended.set()
+        thread.join()
+        assert during > 3, "the GIL was not released"
+        store.close(discard=True)
+
+
+def test_calls_keep_no_memory(store):
+    def held():
+        with open("/proc/self/status", encoding="ascii") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith("VmRSS"))
+
+    def calls(count):
+        for at in range(count):
+            some = np.arange(at, at + 500)
+            with store.pull("t", some) as lease:
+                lease.push(lease.rows)
+                lease.state(), lease.read()
+            store.prefetch(["t", "t"], [some, some]).wait().release()
+            store.unique(some), store.contains("t", some), store.stats()
+            try:
+                store.pull("t", some.astype(np.float64))
+            except hps.ArrayMismatch:
+                pass
+
+    calls(300)
+    before = held()
+    calls(3000)
+    assert held() - before < 8 << 10, "KiB: 3 000 batches of 8 KB keep nothing"
+
+
 class Terminal(io.StringIO):
     def isatty(self):
         return True
