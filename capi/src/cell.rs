@@ -1,0 +1,146 @@
+//! What do a store's handle and its tickets share, and who closes it?
+//!
+//! - Whoever works with the store has it by an `Arc` for the time of a call; a close and a rollback
+//!   wait until nobody has.
+//! - In a forked child nothing here is locked: the check comes first.
+
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use store::{ArgumentError, CheckpointId, Error, Store};
+
+use crate::border::Process;
+use crate::error::Result;
+
+/// An open store, or one that was.
+pub struct Cell {
+    process: Process,
+    path: PathBuf,
+    is_read_only: bool,
+    store: Mutex<Option<Arc<Store>>>,
+    /// Raised when a call has ended while somebody waits for that.
+    left: Condvar,
+    waiting: AtomicUsize,
+    /// Tickets that have given no lease yet.
+    pub tickets: AtomicUsize,
+}
+
+/// The store, for the time of a call.
+pub struct Use<'a> {
+    cell: &'a Cell,
+    store: Option<Arc<Store>>,
+}
+
+impl Deref for Use<'_> {
+    type Target = Store;
+
+    fn deref(&self) -> &Store {
+        match &self.store {
+            Some(store) => store,
+            None => unreachable!("taken when this is dropped, not before"),
+        }
+    }
+}
+
+impl Drop for Use<'_> {
+    fn drop(&mut self) {
+        drop(self.store.take());
+        // Either this sees that somebody waits, or whoever waits sees that the store is free.
+        fence(Ordering::SeqCst);
+        if self.cell.waiting.load(Ordering::SeqCst) > 0 {
+            // Under the lock: whoever has not seen it go waits by now.
+            let _store = self.cell.lock();
+            self.cell.left.notify_all();
+        }
+    }
+}
+
+impl Cell {
+    pub fn new(store: Store, path: PathBuf, is_read_only: bool) -> Cell {
+        Cell {
+            process: Process::this(),
+            path,
+            is_read_only,
+            store: Mutex::new(Some(Arc::new(store))),
+            left: Condvar::new(),
+            waiting: AtomicUsize::new(0),
+            tickets: AtomicUsize::new(0),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<Store>>> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The store, for a call.
+    pub fn get(&self) -> Result<Use<'_>> {
+        self.process.check()?;
+        match self.lock().clone() {
+            Some(store) => Ok(Use {
+                cell: self,
+                store: Some(store),
+            }),
+            None => Err(ArgumentError::Closed.into()),
+        }
+    }
+
+    /// The store itself, once no call has it; `None` where it is closed.
+    fn take(&self) -> Result<Option<Store>> {
+        self.process.check()?;
+        let mut guard = self.lock();
+        let Some(mut shared) = guard.take() else {
+            return Ok(None);
+        };
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let store = loop {
+            match Arc::try_unwrap(shared) {
+                Ok(store) => break store,
+                Err(again) => shared = again,
+            }
+            guard = self
+                .left
+                .wait(guard)
+                .unwrap_or_else(PoisonError::into_inner);
+        };
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        Ok(Some(store))
+    }
+
+    /// Closes the store; one that is closed stays so.
+    pub fn close(&self, discard: bool) -> Result<()> {
+        match self.take()? {
+            None => {}
+            Some(store) if discard => store.close_discarding(),
+            Some(store) => store.close()?,
+        }
+        Ok(())
+    }
+
+    /// Goes back to a checkpoint. The store stays as it is where that can be told before.
+    pub fn rollback(&self, id: CheckpointId) -> Result<()> {
+        let store = self.get()?;
+        if self.is_read_only {
+            let path = self.path.clone();
+            return Err(Error::ReadOnly { path }.into());
+        }
+        let retained: Vec<_> = store.checkpoints().iter().map(|info| info.id).collect();
+        if !retained.contains(&id) {
+            return Err(ArgumentError::UnknownCheckpoint { id, retained }.into());
+        }
+        let leases = usize::try_from(store.stats().leases).unwrap_or(usize::MAX);
+        let count = leases.saturating_add(self.tickets.load(Ordering::SeqCst));
+        if count > 0 {
+            let what = "a rollback";
+            return Err(ArgumentError::LeasesOutstanding { what, count }.into());
+        }
+        drop(store);
+        let Some(store) = self.take()? else {
+            return Err(ArgumentError::Closed.into());
+        };
+        *self.lock() = Some(Arc::new(store.rollback(id)?));
+        Ok(())
+    }
+}

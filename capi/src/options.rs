@@ -1,0 +1,558 @@
+//! How does C say what may differ at each open?
+#![expect(unsafe_code, reason = "C finds its functions by their names")]
+
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use store::{CreateOptions, HyperParameters, RuntimeOptions, TableOptions};
+
+use crate::border::{call, free, survive};
+use crate::codes::{io_engine, non_finite, policy};
+use crate::error::Result;
+use crate::pointers::{ErrorOut, HyperOut, HyperRef, OptionsRef, Room, TableOptionsRef, Text};
+
+/// Everything that an open or a create is told.
+#[derive(Clone, Default)]
+pub struct Asked {
+    pub runtime: RuntimeOptions,
+    pub create: CreateOptions,
+}
+
+/// Options of an open or a create. `hps_options_new` makes them, `hps_options_free` frees them.
+pub struct OptionsHandle(Mutex<Asked>);
+
+/// Options of one table. `hps_table_options_new` makes them, `hps_table_options_free` frees them.
+pub struct TableOptionsHandle(Mutex<TableOptions>);
+
+fn open<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+    lock.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl OptionsRef<'_> {
+    /// What was set; the defaults where there are no options.
+    pub fn asked(self) -> Asked {
+        match self.get("options") {
+            Ok(options) => open(&options.0).clone(),
+            Err(_) => Asked::default(),
+        }
+    }
+
+    fn set(self, change: impl FnOnce(&mut Asked) -> Result<()>) -> Result<()> {
+        change(&mut open(&self.get("options")?.0))
+    }
+}
+
+impl TableOptionsRef<'_> {
+    pub fn asked(self) -> Result<TableOptions> {
+        Ok(*open(&self.get("table_options")?.0))
+    }
+
+    fn set(self, change: impl FnOnce(&mut TableOptions) -> Result<()>) -> Result<()> {
+        change(&mut open(&self.get("table_options")?.0))
+    }
+}
+
+/// Numbers of the update rules that may change between runs; recorded in each checkpoint.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Hyper {
+    /// Momentum, Nesterov. Default 0.9.
+    pub momentum: f32,
+    /// AdaGrad (both), Adam. Default 1e-8.
+    pub epsilon: f32,
+    /// Adam. Default 0.9.
+    pub beta1: f32,
+    /// Adam. Default 0.999.
+    pub beta2: f32,
+    /// FTRL. Default 1.0.
+    pub ftrl_beta: f32,
+    /// FTRL L1. Default 0.
+    pub lambda1: f32,
+    /// FTRL L2. Default 0.
+    pub lambda2: f32,
+}
+
+impl Hyper {
+    fn parameters(self) -> HyperParameters {
+        HyperParameters::new()
+            .momentum(self.momentum)
+            .epsilon(self.epsilon)
+            .beta1(self.beta1)
+            .beta2(self.beta2)
+            .ftrl_beta(self.ftrl_beta)
+            .lambda1(self.lambda1)
+            .lambda2(self.lambda2)
+    }
+}
+
+/// Gives the default hyperparameters.
+///
+/// # Errors
+/// HPS_NULL_POINTER.
+#[unsafe(no_mangle)]
+pub extern "C" fn hps_hyper_default(hyper: HyperOut, error: ErrorOut) -> i32 {
+    call(error, || {
+        let of = HyperParameters::default();
+        hyper.place("hyper")?.write(Hyper {
+            momentum: of.momentum,
+            epsilon: of.epsilon,
+            beta1: of.beta1,
+            beta2: of.beta2,
+            ftrl_beta: of.ftrl_beta,
+            lambda1: of.lambda1,
+            lambda2: of.lambda2,
+        });
+        Ok(())
+    })
+}
+
+/// Makes options: all have their defaults. Where a call takes options, NULL stands for the
+/// defaults.
+///
+/// # Threads
+/// Any thread may use them; setters and calls that read them take turns.
+#[unsafe(no_mangle)]
+pub extern "C" fn hps_options_new() -> Option<Box<OptionsHandle>> {
+    survive(|| Box::new(OptionsHandle(Mutex::default())))
+}
+
+/// Frees options. A store that was opened with them has a copy. NULL is allowed.
+#[unsafe(no_mangle)]
+pub extern "C" fn hps_options_free(options: Option<Box<OptionsHandle>>) {
+    free(options);
+}
+
+/// Sets the memory of the cache in bytes: rows, lists, hash, lease and write buffers. Default 1
+/// GiB; at least 1 MiB. The index is beside it. An open checks the range of this and all other
+/// options.
+///
+/// # Errors
+/// HPS_NULL_POINTER.
+#[unsafe(no_mangle)]
+pub extern "C" fn hps_options_set_cache_bytes(
+    options: OptionsRef,
+    bytes: u64,
+    error: ErrorOut,
+) -> i32 {
+    call(error, || {
+        options.set(|asked| {
+            asked.runtime.cache_bytes = bytes;
+            Ok(())
+        })
+    })
+}
+
+/// Sets the ranges of keys that have a lock each. Default 4; 1 to 256.
+///
+/// # Errors
+/// HPS_NULL_POINTER.
+#[unsafe(no_mangle)]
+pub extern "C" fn hps_options_set_shards(
+    options: OptionsRef,
+    shards: usize,
+    error: ErrorOut,
+) -> i32 {
+    call(error, || {
+        options.set(|asked| {
+            asked.runtime.shards = shards;
+            Ok(())
+        })
+    })
+}
+
+/// Sets the threads that serve batches. Default: cores, at most 8; 1 to 256.
+///
+/// # Errors
+/// HPS_NULL_POINTER.
+#[unsafe(no_mangle)]
+pub extern "C" fn hps_options_set_threads(
+    options: OptionsRef,
+    threads: usize,
+    error: ErrorOut,
+) -> i32 {
+    call(error, || {
+        options.set(|asked| {
+            asked.runtime.threads = threads;
+            Ok(())
+        })
+    })
+}
+
+/// Sets the queue depth of reads per thread. Default 64; 1 to 1024.
+///
+/// # Errors
+/// HPS_NULL_POINTER.
+#[unsafe(no_mangle)]
+pub extern "C" fn hps_options_set_io_depth(
+    options: OptionsRef,
+    depth: usize,
+    error: ErrorOut,
+) -> i32 {
+    call(error, || {
+        options.set(|asked| {
+            asked.runtime.io_depth = depth;
+            Ok(())
+        })
+    })
+}
+
+/// Sets the I/O engine, a number of hps_io. Default HPS_IO_URING.
+///
+/// # Errors
+/// HPS_NULL_POINTER; HPS_INVALID_ARGUMENT for another number.
+#[unsafe(no_mangle)]
+pub extern "C" fn hps_options_set_io(options: OptionsRef, io: i32, error: ErrorOut) -> i32 {
+    call(error, || {
+        options.set(|asked| {
+            asked.runtime.io = io_engine(io)?;
+            Ok(())
+        })
+    })
+}
+
+/// Sets which rows leave memory first, a number of hps_policy, for tables that have no options of
+/// their own. Default HPS_POLICY_BILEVEL.
+///
+/// # Errors
+/// HPS_NULL_POINTER; HPS_INVALID_ARGUMENT for another number.
+#[unsafe(no_mangle)]
+pub extern "C" fn hps_options_set_policy(
+    options: OptionsRef,
+    policy_number: i32,
+    error: ErrorOut,
+) -> i32 {
+    call(error, || {
+        options.set(|asked| {
+            asked.runtime.policy = policy(policy_number)?;
+            Ok(())
+        })
+    })
+}
+
+/// Sets the target size of a parameter file in bytes. Default 32 MiB; 1 MiB to 1 GiB.
+///
+/// # Errors
+/// HPS_NULL_POINTER.
+#[unsafe(no_mangle)]
+pub extern "C" fn hps_options_set_file_bytes(
+    options: OptionsRef,
+    bytes: u64,
+    error: ErrorOut,
+) -> i32 {
+    call(error, || {
+        options.set(|asked| {
+            asked.runtime.file_bytes = bytes;
+            Ok(())
+        })
+    })
+}
+
+/// Sets the rows taken per flush. Default 0: chosen from the cache and the file size.
+///
+/// # Errors
+/// HPS_NULL_POINTER.
+#[unsafe(no_mangle)]
+pub extern "C" fn hps_options_set_flush_step_rows(
+    options: OptionsRef,
+    rows: usize,
+    error: ErrorOut,
+) -> i32 {
+    call(error, || {
+        options.set(|asked| {
+            asked.runtime.flush_step_rows = rows;
+            Ok(())
+        })
+    })
+}
+
+/// Sets how many times the live rows the current files may take on disk. Default 2; 1.1 to 10.
+///
+/// # Errors
+/// HPS_NULL_POINTER.
+#[unsafe(no_mangle)]
+pub extern "C" fn hps_options_set_space_bound(
+    options: OptionsRef,
+    bound: f64,
+    error: ErrorOut,
+) -> i32 {
+    call(error, || {
+        options.set(|asked| {
+            asked.runtime.space_bound = bound;
+            Ok(())
+        })
+    })
+}
+
+/// Sets the threads that compact. Default 0: one a data directory, at most 4. 0 to 256.
+///
+/// # Errors
+/// HPS_NULL_POINTER.
+#[unsafe(no_mangle)]
+pub extern "C" fn hps_options_set_compaction_threads(
+    options: OptionsRef,
+    threads: usize,
+    error: ErrorOut,
+) -> i32 {
+    call(error, || {
+        options.set(|asked| {
+            asked.runtime.compaction_threads = threads;
+            Ok(())
+        })
+    })
+}
+
+/// Sets how many parameter files stay open. Default 0: half of the process' limit.
+///
+/// # Errors
+/// HPS_NULL_POINTER.
+#[unsafe(no_mangle)]
+pub extern "C" fn hps_options_set_open_files_max(
+    options: OptionsRef,
+    files: usize,
+    error: ErrorOut,
+) -> i32 {
+    call(error, || {
+        options.set(|asked| {
+            asked.runtime.open_files_max = files;
+            Ok(())
+        })
+    })
+}
+
+/// Sets the most bytes that the store may take on its file systems. Default 0: 85 % of them.
+///
+/// # Errors
+/// HPS_NULL_POINTER.
+#[unsafe(no_mangle)]
+pub extern "C" fn hps_options_set_disk_bytes_max(
+    options: OptionsRef,
+    bytes: u64,
+    error: ErrorOut,
+) -> i32 {
+    call(error, || {
+        options.set(|asked| {
+            asked.runtime.disk_bytes_max = bytes;
+            Ok(())
+        })
+    })
+}
+
+/// Sets how many checkpoints are retained. Default 2; 1 to 1000.
+///
+/// # Errors
+/// HPS_NULL_POINTER.
+#[unsafe(no_mangle)]
+pub extern "C" fn hps_options_set_retain_checkpoints(
+    options: OptionsRef,
+    checkpoints: usize,
+    error: ErrorOut,
+) -> i32 {
+    call(error, || {
+        options.set(|asked| {
+            asked.runtime.retain_checkpoints = checkpoints;
+            Ok(())
+        })
+    })
+}
+
+/// Sets whether flushes, compactions and checkpoints run in the caller's thread: 0 (the default) or
+/// 1. For tests that must replay to the byte.
+///
+/// # Errors
+/// HPS_NULL_POINTER.
+#[unsafe(no_mangle)]
+pub extern "C" fn hps_options_set_inline(options: OptionsRef, on: i32, error: ErrorOut) -> i32 {
+    call(error, || {
+        options.set(|asked| {
+            asked.runtime.inline = on != 0;
+            Ok(())
+        })
+    })
+}
+
+/// Sets what to do with gradients that are not finite, a number of hps_non_finite. Default
+/// HPS_NON_FINITE_SKIP.
+///
+/// # Errors
+/// HPS_NULL_POINTER; HPS_INVALID_ARGUMENT for another number.
+#[unsafe(no_mangle)]
+pub extern "C" fn hps_options_set_non_finite(
+    options: OptionsRef,
+    what: i32,
+    error: ErrorOut,
+) -> i32 {
+    call(error, || {
+        options.set(|asked| {
+            asked.runtime.non_finite = non_finite(what)?;
+            Ok(())
+        })
+    })
+}
+
+/// Sets the hyperparameters of tables that have no options of their own. They are copied.
+///
+/// # Errors
+/// HPS_NULL_POINTER.
+#[unsafe(no_mangle)]
+pub extern "C" fn hps_options_set_hyper(
+    options: OptionsRef,
+    hyper: HyperRef,
+    error: ErrorOut,
+) -> i32 {
+    call(error, || {
+        let hyper = hyper.get("hyper")?.parameters();
+        options.set(|asked| {
+            asked.runtime.hyper = hyper;
+            Ok(())
+        })
+    })
+}
+
+/// Sets the options of the table of this name; they are copied. A name that no table has waits for
+/// `hps_create_table`; `hps_open_or_create` refuses it.
+///
+/// # Errors
+/// HPS_NULL_POINTER; HPS_INVALID_ARGUMENT for a name that is not UTF-8.
+#[unsafe(no_mangle)]
+pub extern "C" fn hps_options_set_table(
+    options: OptionsRef,
+    name: Text,
+    table_options: TableOptionsRef,
+    error: ErrorOut,
+) -> i32 {
+    call(error, || {
+        let (name, of_table) = (name.text("name")?.to_owned(), table_options.asked()?);
+        options.set(|asked| {
+            asked.runtime.tables.insert(name, of_table);
+            Ok(())
+        })
+    })
+}
+
+/// Adds a data directory to those that a new store is made with, one per SSD: missing or empty; a
+/// relative path is below the store's directory. Without any there is `part-0` in the store's
+/// directory. Their number and order never change; an open of a store that is there ignores them.
+///
+/// # Errors
+/// HPS_NULL_POINTER.
+#[unsafe(no_mangle)]
+pub extern "C" fn hps_options_add_data_directory(
+    options: OptionsRef,
+    path: Text,
+    error: ErrorOut,
+) -> i32 {
+    call(error, || {
+        let path: PathBuf = path.path("path")?.to_owned();
+        options.set(|asked| {
+            asked.create.data_directories.push(path);
+            Ok(())
+        })
+    })
+}
+
+/// Adds a data directory to those that have moved: where they lie now, all of them, in the order in
+/// which the store was made with them. Each open needs them; a create refuses them.
+///
+/// # Errors
+/// HPS_NULL_POINTER.
+#[unsafe(no_mangle)]
+pub extern "C" fn hps_options_add_moved_directory(
+    options: OptionsRef,
+    path: Text,
+    error: ErrorOut,
+) -> i32 {
+    call(error, || {
+        let path: PathBuf = path.path("path")?.to_owned();
+        options.set(|asked| {
+            asked.runtime.moved_directories.push(path);
+            Ok(())
+        })
+    })
+}
+
+/// Makes options of one table: all are as the store's.
+#[unsafe(no_mangle)]
+pub extern "C" fn hps_table_options_new() -> Option<Box<TableOptionsHandle>> {
+    survive(|| Box::new(TableOptionsHandle(Mutex::default())))
+}
+
+/// Frees options of a table. NULL is allowed.
+#[unsafe(no_mangle)]
+pub extern "C" fn hps_table_options_free(table_options: Option<Box<TableOptionsHandle>>) {
+    free(table_options);
+}
+
+/// Sets the hyperparameters of the table's update rule. They are copied.
+///
+/// # Errors
+/// HPS_NULL_POINTER.
+#[unsafe(no_mangle)]
+pub extern "C" fn hps_table_options_set_hyper(
+    table_options: TableOptionsRef,
+    hyper: HyperRef,
+    error: ErrorOut,
+) -> i32 {
+    call(error, || {
+        let hyper = hyper.get("hyper")?.parameters();
+        table_options.set(|asked| {
+            asked.hyper = Some(hyper);
+            Ok(())
+        })
+    })
+}
+
+/// Sets which of the table's rows leave memory first, a number of hps_policy.
+///
+/// # Errors
+/// HPS_NULL_POINTER; HPS_INVALID_ARGUMENT for another number.
+#[unsafe(no_mangle)]
+pub extern "C" fn hps_table_options_set_policy(
+    table_options: TableOptionsRef,
+    policy_number: i32,
+    error: ErrorOut,
+) -> i32 {
+    call(error, || {
+        table_options.set(|asked| {
+            asked.policy = Some(policy(policy_number)?);
+            Ok(())
+        })
+    })
+}
+
+/// Sets the memory of the cache, in bytes, that the table's rows keep while other tables need it.
+/// Default 0.
+///
+/// # Errors
+/// HPS_NULL_POINTER.
+#[unsafe(no_mangle)]
+pub extern "C" fn hps_table_options_set_cache_bytes_min(
+    table_options: TableOptionsRef,
+    bytes: u64,
+    error: ErrorOut,
+) -> i32 {
+    call(error, || {
+        table_options.set(|asked| {
+            asked.cache_bytes_min = bytes;
+            Ok(())
+        })
+    })
+}
+
+/// Sets the memory of the cache, in bytes, that the table's rows take at most, but for rows that
+/// leases or dirty rows hold. Default: no limit.
+///
+/// # Errors
+/// HPS_NULL_POINTER.
+#[unsafe(no_mangle)]
+pub extern "C" fn hps_table_options_set_cache_bytes_max(
+    table_options: TableOptionsRef,
+    bytes: u64,
+    error: ErrorOut,
+) -> i32 {
+    call(error, || {
+        table_options.set(|asked| {
+            asked.cache_bytes_max = Some(bytes);
+            Ok(())
+        })
+    })
+}

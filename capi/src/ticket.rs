@@ -1,0 +1,139 @@
+//! How does C wait for rows that were asked for ahead of time?
+#![expect(unsafe_code, reason = "C finds its functions by their names")]
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+
+use store::{ArgumentError, Error, Lease, Ticket};
+
+use crate::border::{Process, call, free};
+use crate::cell::Cell;
+use crate::error::Result;
+use crate::lease::LeaseHandle;
+use crate::pointers::{ErrorOut, I32Out, LeaseOut, Room, TicketRef};
+
+/// A wait of so many microseconds has no end.
+pub const HPS_FOREVER: u64 = u64::MAX;
+
+/// A prefetch on its way. `hps_prefetch` and `hps_prefetch_many` give it, `hps_ticket_free` frees
+/// it.
+pub struct TicketHandle {
+    process: Process,
+    cell: Arc<Cell>,
+    /// None once it has given a lease, or why there is none.
+    ticket: Mutex<Option<Ticket>>,
+}
+
+impl TicketHandle {
+    pub fn new(ticket: Ticket, cell: &Arc<Cell>) -> TicketHandle {
+        cell.tickets.fetch_add(1, Ordering::SeqCst);
+        TicketHandle {
+            process: Process::this(),
+            cell: Arc::clone(cell),
+            ticket: Mutex::new(Some(ticket)),
+        }
+    }
+
+    fn open(&self) -> MutexGuard<'_, Option<Ticket>> {
+        self.ticket.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn spent(&self, ticket: Option<Ticket>) {
+        if ticket.is_some() {
+            self.cell.tickets.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    fn is_ready(&self) -> Result<bool> {
+        self.process.check()?;
+        let ticket = match self.ticket.try_lock() {
+            Ok(ticket) => ticket,
+            Err(TryLockError::Poisoned(ticket)) => ticket.into_inner(),
+            // Another thread waits for it.
+            Err(TryLockError::WouldBlock) => return Ok(false),
+        };
+        Ok(ticket.as_ref().is_none_or(Ticket::is_ready))
+    }
+
+    fn wait(&self, timeout_us: u64) -> Result<Lease> {
+        self.process.check()?;
+        let mut guard = self.open();
+        let Some(ticket) = guard.take() else {
+            let what = String::from("this ticket has given its lease, or why there is none");
+            return Err(ArgumentError::Other { what }.into());
+        };
+        let result = match timeout_us {
+            HPS_FOREVER => ticket.wait(),
+            limit => match ticket.wait_for(Duration::from_micros(limit)) {
+                Err(late @ Error::Deadline { .. }) => {
+                    *guard = Some(ticket);
+                    return Err(late.into());
+                }
+                other => other,
+            },
+        };
+        self.cell.tickets.fetch_sub(1, Ordering::SeqCst);
+        Ok(result?)
+    }
+}
+
+impl Drop for TicketHandle {
+    fn drop(&mut self) {
+        let ticket = self.ticket.get_mut();
+        let ticket = ticket.unwrap_or_else(PoisonError::into_inner).take();
+        self.spent(ticket);
+    }
+}
+
+/// Tells whether `hps_ticket_wait` returns at once: 1 or 0. Never waits.
+///
+/// # Errors
+/// HPS_NULL_POINTER, HPS_FORKED.
+///
+/// # Threads
+/// Any.
+#[unsafe(no_mangle)]
+pub extern "C" fn hps_ticket_poll(ticket: TicketRef, ready: I32Out, error: ErrorOut) -> i32 {
+    call(error, || {
+        let place = ready.place("ready")?;
+        place.write(i32::from(ticket.get("ticket")?.is_ready()?));
+        Ok(())
+    })
+}
+
+/// Waits until the rows are resident, at most `timeout_us` microseconds, and gives the lease. With
+/// HPS_FOREVER, a prefetch that has not started is served by this thread, like a pull: that never
+/// depends on room which the caller itself holds. The ticket has to be freed in any case.
+///
+/// # Errors
+/// HPS_DEADLINE when the rows are not resident yet: the prefetch goes on, wait again or free the
+/// ticket. HPS_OVER_BUDGET when it can't fit beside the outstanding leases, HPS_IO, HPS_CORRUPT,
+/// HPS_NO_SPACE, HPS_POISONED. HPS_INVALID_ARGUMENT once a lease or another error was given, and
+/// when the store was closed.
+///
+/// # Threads
+/// Any; several that wait for one ticket take turns.
+#[unsafe(no_mangle)]
+pub extern "C" fn hps_ticket_wait(
+    ticket: TicketRef,
+    timeout_us: u64,
+    lease: LeaseOut,
+    error: ErrorOut,
+) -> i32 {
+    call(error, || {
+        let place = lease.place("lease")?;
+        let lease = ticket.get("ticket")?.wait(timeout_us)?;
+        place.write(Some(Box::new(LeaseHandle(lease))));
+        Ok(())
+    })
+}
+
+/// Frees a ticket; a prefetch that has given no lease is cancelled. NULL is allowed.
+///
+/// # Threads
+/// None may use the ticket any more.
+#[unsafe(no_mangle)]
+pub extern "C" fn hps_ticket_free(ticket: Option<Box<TicketHandle>>) {
+    free(ticket);
+}
