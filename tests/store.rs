@@ -465,8 +465,38 @@ fn a_table_can_be_created_right_after_a_ticket_was_dropped() {
         while store.stats().unique_asked == asked {
             std::thread::yield_now();
         }
-        drop(ticket);
+        ticket.cancel();
         store.create_table(&sgd(&format!("t{i}"), 2)).unwrap();
+    }
+    store.close_discarding();
+}
+
+/// `hps.torch` gave up what it had read ahead and pulled at once: rows of a read that was under way were
+/// still pinned, and the pull was over the budget.
+#[test]
+fn nothing_is_pinned_once_a_ticket_was_cancelled() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let store = Store::create(&path, CreateOptions::new(), options()).unwrap();
+    let table = store.create_table(&sgd("t", 64)).unwrap();
+    let keys: Vec<u64> = (0..20_000).collect();
+    for batch in keys.chunks(500) {
+        set(&store, table, batch, 1.0, 64);
+    }
+    let half = usize::try_from(store.stats().capacity_rows).unwrap() * 6 / 10;
+    let mut out = vec![0.0; half * 64];
+    for round in 0..40 {
+        let (ahead, now) = match round % 2 {
+            0 => (&keys[..half], &keys[20_000 - half..]),
+            _ => (&keys[20_000 - half..], &keys[..half]),
+        };
+        let ticket = store.prefetch(table, ahead).unwrap();
+        // Under way, queued, or done.
+        std::thread::sleep(Duration::from_micros(round * 100));
+        ticket.cancel();
+        assert_eq!(store.stats().leases, 0, "{round}");
+        assert_eq!(store.stats().pinned_rows, 0, "{round}");
+        drop(store.pull(table, now, &mut out).unwrap());
     }
     store.close_discarding();
 }

@@ -1,5 +1,5 @@
-"""hps: an embedded, SSD-first store for the sparse parameters of embedding models that do not fit in
-memory.
+"""hps: an embedded, SSD-first store for the sparse parameters of embedding models that do not fit
+in memory.
 
     store = hps.open("run/store", tables=[hps.Table("c1", dim=64)], cache="8GiB")
     with store.pull("c1", keys) as lease:         # keys: an int64 or uint64 array
@@ -70,7 +70,9 @@ from ._watch import plot_run, watch
 
 __version__ = _hps.VERSION
 __all__ = [
-    name for name in dir() if not name.startswith("_") and name not in ("annotations", "Any", "importlib")
+    name
+    for name in dir()
+    if not name.startswith("_") and name not in ("annotations", "Any", "importlib")
 ]
 
 

@@ -505,11 +505,12 @@ impl Ticket {
         }
     }
 
-    /// Gives the prefetch up.
+    /// Gives the prefetch up, and waits until nothing of it is pinned: reads that are under way end
+    /// first.
     fn cancel(&self, py: Python<'_>) {
         if let Some(ticket) = self.take() {
             self.cell.tickets.fetch_sub(1, Ordering::Relaxed);
-            py.detach(|| drop(ticket));
+            py.detach(|| ticket.cancel());
         }
     }
 

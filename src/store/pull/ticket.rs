@@ -251,6 +251,40 @@ impl Ticket {
     }
 }
 
+impl Ticket {
+    /// Gives the prefetch up, and waits until nothing of it is pinned. Dropping a ticket gives it up, too,
+    /// but reads that are under way end first, and hold their rows until then.
+    ///
+    /// # Cost
+    /// What is left of reads under way, of this ticket and of others that were given up.
+    ///
+    /// # Examples
+    /// ```
+    /// # use hps::*;
+    /// # let directory = std::env::temp_dir().join(format!("hps-cancel-{}", std::process::id()));
+    /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
+    /// # let store = Store::create(&directory, CreateOptions::new(), options)?;
+    /// # let items = store.create_table(&TableDescriptor::new("items", 4))?;
+    /// let ticket = store.prefetch(items, &[7, 42])?;
+    /// ticket.cancel();
+    /// assert_eq!(store.stats().leases, 0);
+    /// # store.close_discarding();
+    /// # std::fs::remove_dir_all(&directory).ok();
+    /// # hps::Result::Ok(())
+    /// ```
+    pub fn cancel(self) {
+        let puller = Arc::clone(&self.puller);
+        let is_of_this_process = puller.core.check_process().is_ok();
+        drop(self);
+        if is_of_this_process {
+            puller.wait_cancelled();
+        } else {
+            // The parent's, as all that the ticket led to.
+            std::mem::forget(puller);
+        }
+    }
+}
+
 impl Drop for Ticket {
     fn drop(&mut self) {
         if self.puller.core.leave_to_parent(&self.puller) {
