@@ -421,7 +421,7 @@ def test_leases_end_with_the_step(tmp_path):
     store.close(discard=True)
 
 
-def test_an_error_on_the_way_back_leaves_no_lease(tmp_path):
+def test_an_error_on_the_way_leaves_no_lease(tmp_path):
     store = opened(tmp_path)
     bag = hps.torch.EmbeddingBag(store, "t", "sum")
     optimizer = hps.torch.Optimizer(bag, 0.1)
@@ -430,6 +430,15 @@ def test_an_error_on_the_way_back_leaves_no_lease(tmp_path):
         out.backward(torch.ones(3))
     optimizer.zero_grad()
     assert store.stats().leases == 0
+    # Torch wants weights of the type of the rows; the error is kept, the lease is not.
+    wide = torch.ones(1, 4, dtype=torch.float64)
+    with pytest.raises(RuntimeError) as refused:
+        bag(torch.arange(4)[None], None, wide)
+    assert store.stats().leases == 0 and refused.traceback
+    collection = hps.torch.EmbeddingBagCollection(store, {"a": "t"}, is_weighted=True)
+    with pytest.raises(RuntimeError) as refused:
+        collection({"a": (torch.arange(4), torch.tensor([4]), wide[0])})
+    assert store.stats().leases == 0 and refused.traceback
     store.close(discard=True)
 
 

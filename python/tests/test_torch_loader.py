@@ -120,6 +120,22 @@ def test_rows_are_resident_before_they_are_pulled(path):
     assert hits(1) == hits(2) == BATCHES * 400
 
 
+def test_a_batch_stays_pinned_until_the_next_is_asked_for(path):
+    with opened(path) as store:
+        pinned = []
+
+        def source():
+            for at in range(5):
+                pinned.append(store.stats().pinned_rows)
+                yield torch.arange(at * 100, at * 100 + 100)
+
+        for _ in hps.torch.PrefetchLoader(source(), store, keys_of, depth=1):
+            assert store.stats().pinned_rows >= 100
+        # Two are taken before the first is handed out; then one is let go before each.
+        assert pinned[0] == 0 and max(pinned) <= 100
+        assert store.stats().pinned_rows == 0
+
+
 def test_the_depth_shrinks_where_the_cache_is_full(path):
     with opened(path) as store:
         capacity = store.stats().capacity_rows

@@ -127,7 +127,7 @@ def test_save_and_load_are_one_cut(store):
     with pytest.raises(hps.InvalidArgument, match="no checkpoint"):
         hps.torch.load(store, model)
     train(store, bag)
-    model(torch.rand(4, 3)).sum().backward()
+    (model(torch.rand(4, 3)) * torch.rand(4, 2)).sum().backward()
     adam.step()
     made = hps.torch.save(store, 3, [model, bag], adam)
     assert made.step == 3 and store.step == 3
@@ -135,7 +135,7 @@ def test_save_and_load_are_one_cut(store):
     next_random = (torch.rand(1), np.random.random(), random.random())
 
     train(store, bag)
-    model(torch.rand(4, 3)).sum().backward()
+    (model(torch.rand(4, 3)) * torch.rand(4, 2)).sum().backward()
     adam.step()
     pending = bag(torch.tensor([[1]]))
     assert store.stats().leases == 1

@@ -13,7 +13,7 @@ from torch.nn import functional
 from .._errors import InvalidArgument, UnknownTable
 from . import _state
 from ._arrays import bags_of, device_of, integers, offsets_of, signed
-from ._keyed import KeyedTensor, read_features, weights_of
+from ._keyed import Bags, KeyedTensor, read_features, weights_of
 from ._rows import Pulled, register_pending
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -217,9 +217,9 @@ class EmbeddingBag(Embeddings):
                 None if weights is None else weights[torch.from_numpy(kept).to(weights.device)]
             )
         distinct, places = self._store.unique(keys)
-        pulled = self._pull([self.table], [distinct], [self.embedding_dim])
-        pooled = _pool(pulled.leaves[0], places, begins, self.mode, weights, device_of(input))
-        self._keep(pulled, [pooled])
+        with self._pull([self.table], [distinct], [self.embedding_dim]) as pulled:
+            pooled = _pool(pulled.leaves[0], places, begins, self.mode, weights, device_of(input))
+            self._keep(pulled, [pooled])
         return pooled
 
     def _check_weights(
@@ -246,13 +246,14 @@ class EmbeddingBag(Embeddings):
         shape, keys = keys.shape, keys.reshape(-1)
         kept = self._kept(keys)
         distinct, places = self._store.unique(keys if kept is None else keys[kept])
-        pulled = self._pull([self.table], [distinct], [self.embedding_dim])
-        rows = pulled.leaves[0].to(device)
-        found = functional.embedding(torch.from_numpy(places).to(device), rows)
-        if kept is not None:
-            at = torch.from_numpy(np.flatnonzero(kept)).to(device)
-            found = found.new_zeros(len(keys), found.shape[1]).index_copy(0, at, found)
-        self._keep(pulled, [found])
+        with self._pull([self.table], [distinct], [self.embedding_dim]) as pulled:
+            rows = pulled.leaves[0].to(device)
+            found = functional.embedding(torch.from_numpy(places).to(device), rows)
+            del rows  # so that the buffer can be used again
+            if kept is not None:
+                at = torch.from_numpy(np.flatnonzero(kept)).to(device)
+                found = found.new_zeros(len(keys), found.shape[1]).index_copy(0, at, found)
+            self._keep(pulled, [found])
         return found.reshape(*shape, self.embedding_dim)
 
     def keys_of(self, input: Any) -> Dict[str, np.ndarray]:
@@ -314,7 +315,14 @@ class EmbeddingBagCollection(Embeddings):
         """
         bags, device = read_features(features, list(self.features), self.is_weighted)
         distinct, places = self._distinct(bags)
-        pulled = self._pull(self._tables, distinct, self._dims)
+        with self._pull(self._tables, distinct, self._dims) as pulled:
+            pooled = self._pooled(pulled, bags, places, device)
+        return KeyedTensor({name: pooled[at] for at, name in enumerate(self.features)})
+
+    def _pooled(
+        self, pulled: Pulled, bags: List[Bags], places: List[np.ndarray], device: torch.device
+    ) -> Dict[int, torch.Tensor]:
+        """The pooled rows of each feature, by its number."""
         batch = len(bags[0].lengths)
         pooled: Dict[int, torch.Tensor] = {}
         outputs = []
@@ -341,7 +349,7 @@ class EmbeddingBagCollection(Embeddings):
             first = last
         del leaf  # so that the buffer can be used again
         self._keep(pulled, outputs)
-        return KeyedTensor({name: pooled[at] for at, name in enumerate(self.features)})
+        return pooled
 
     def _distinct(self, bags: Sequence[Any]) -> Tuple[List[np.ndarray], List[np.ndarray]]:
         """Of each table the distinct keys, and where the keys of its features are among them."""

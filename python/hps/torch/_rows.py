@@ -122,6 +122,14 @@ class Pulled:
             begin = end
             self.leaves.append(torch.from_numpy(whole).requires_grad_(grad))
 
+    def __enter__(self) -> Pulled:
+        return self
+
+    def __exit__(self, error: Any, *_: Any) -> None:
+        # Pooling may fail, and who keeps the error keeps what the frames had.
+        if error is not None:
+            self.release()
+
     def begin_of(self, table: int) -> int:
         """The first row of a table within its leaf."""
         return self._spans[table][1]
