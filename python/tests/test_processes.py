@@ -18,7 +18,11 @@ import pytest
 
 import hps
 
-HEAD = "import os, signal, sys, time, threading\nimport numpy as np\nimport hps\n"
+# A shell without a terminal starts what is beside it with SIGINT ignored, and Python leaves that so.
+HEAD = (
+    "import os, signal, sys, time, threading\nimport numpy as np\nimport hps\n"
+    "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+)
 
 
 def python(code, *arguments, **options):
