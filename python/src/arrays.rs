@@ -133,11 +133,23 @@ fn readonly<'py, T: Element>(
             &format!("{what}: another call is writing to this array"),
         )
     };
-    array.try_into_readonly().map_err(busy)
+    let array = array.try_into_readonly().map_err(busy)?;
+    match array.as_slice() {
+        Ok(_) => Ok(array),
+        Err(_) => Err(not_aligned(py, what)),
+    }
+}
+
+/// What is left once type and order are right: an array that begins in the middle of a number.
+fn not_aligned(py: Python<'_>, what: &str) -> PyErr {
+    let message = format!(
+        "{what}: an array that is not aligned came; use numpy.require(array, requirements='A')"
+    );
+    mismatch(py, &message)
 }
 
 fn slice<'a, T: Element>(array: &'a PyReadonlyArrayDyn<'_, T>) -> &'a [T] {
-    // Its layout was checked when it was made.
+    // That it is one was checked when it was made (`readonly`).
     array.as_slice().unwrap_or(&[])
 }
 
@@ -212,7 +224,11 @@ impl<'py> Out<'py> {
         check_shape(py, "out", array.shape(), shape)?;
         let array = typed::<f32>(&array, "out", "float32")?;
         let refused = |error: numpy::BorrowError| mismatch(py, &format!("out: {error}"));
-        Ok(Out(array.try_into_readwrite().map_err(refused)?))
+        let mut array = array.try_into_readwrite().map_err(refused)?;
+        match array.as_slice_mut() {
+            Ok(_) => Ok(Out(array)),
+            Err(_) => Err(not_aligned(py, "out")),
+        }
     }
 
     pub fn as_slice(&mut self) -> &mut [f32] {

@@ -177,6 +177,10 @@ impl Cell {
     /// checkpoint, or closed where that can't be opened.
     pub fn rollback(&self, id: CheckpointId) -> hps::Result<()> {
         let shared = self.get()?;
+        if self.is_read_only {
+            let path = self.path.clone();
+            return Err(Error::ReadOnly { path });
+        }
         let retained: Vec<_> = shared.checkpoints().iter().map(|info| info.id).collect();
         if !retained.contains(&id) {
             return Err(ArgumentError::UnknownCheckpoint { id, retained }.into());

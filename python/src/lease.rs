@@ -493,8 +493,10 @@ impl Ticket {
     #[getter]
     fn ready(&self, py: Python<'_>) -> PyResult<bool> {
         self.cell.store(py)?;
-        match &*open(&self.inner) {
-            Some(ticket) => Ok(ticket.is_ready()),
+        // The lock is free again before Python runs.
+        let ready = open(&self.inner).as_ref().map(hps::Ticket::is_ready);
+        match ready {
+            Some(ready) => Ok(ready),
             None => Err(raise(
                 py,
                 &ArgumentError::Other {

@@ -1,8 +1,8 @@
 //! How does what the store logs come to Python's `logging`?
 //!
 //! - Threads of the store never ask for the GIL: what they log goes into a queue of bounded length.
-//! - The queue is emptied by each call of the package, and by a thread of Python's that
-//!   `hps._log` starts, for what is logged between calls.
+//! - The queue is emptied by waits that may be long, and five times a second by a thread of Python's
+//!   that `hps._log` starts.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};

@@ -12,15 +12,14 @@ use crate::log;
 /// Between two looks for signals.
 pub const PULSE: Duration = Duration::from_millis(50);
 
-/// Does the work of a call without the GIL; for work that lasts as long as its I/O.
+/// Does the work of a call without the GIL; for work that lasts as long as its I/O. No handler of
+/// `logging` runs here: the caller has the store, and one that closes it would wait for itself.
 ///
 /// # Errors
 /// The exception of its error, or of its panic.
 pub fn work<T: Send>(py: Python<'_>, work: impl FnOnce() -> hps::Result<T> + Send) -> PyResult<T> {
     let result = py.detach(|| catch_unwind(AssertUnwindSafe(work)));
-    let result = told(py, result);
-    log::forward(py);
-    result
+    told(py, result)
 }
 
 fn told<T>(py: Python<'_>, result: std::thread::Result<hps::Result<T>>) -> PyResult<T> {

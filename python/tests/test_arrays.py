@@ -131,3 +131,29 @@ def test_an_empty_batch_is_served(store):
         assert lease.rows.shape == (0, 4)
         assert lease.push(np.zeros((0, 4), np.float32)).rows == 0
     assert store.contains("t", none).shape == (0,)
+
+
+def test_arrays_that_are_not_aligned_are_refused(store, keys):
+    """They counted as empty: a put stored nothing, and said so only by 0 rows."""
+
+    def unaligned(array):
+        buffer = bytearray(array.nbytes + 1)
+        found = np.frombuffer(buffer, array.dtype, offset=1).reshape(array.shape)
+        found[:] = array
+        assert not found.flags.aligned
+        return found
+
+    ones = np.ones((10, 4), np.float32)
+    for call in (
+        lambda: store.put("t", unaligned(keys), ones),
+        lambda: store.put("t", keys, unaligned(ones)),
+        lambda: store.push("t", keys, unaligned(ones)),
+        lambda: store.contains("t", unaligned(keys)),
+        lambda: store.remove("t", unaligned(keys)),
+        lambda: store.unique(unaligned(keys)),
+        lambda: store.pull("t", unaligned(keys)),
+        lambda: store.pull("t", keys, out=unaligned(ones)),
+    ):
+        with pytest.raises(hps.ArrayMismatch, match="not aligned"):
+            call()
+    assert store.stats().leases == 0 and not store.has_changes

@@ -219,6 +219,10 @@ def test_a_reader_sees_its_checkpoint_beside_the_writer(directory, keys):
                 assert (lease.rows == 1.0).all()
                 with pytest.raises(hps.ReadOnly):
                     lease.push(np.ones((10, 1), np.float32), lr=1.0)
+            # It opened the store for writing instead.
+            with pytest.raises(hps.ReadOnly):
+                reader.rollback(first.id)
+            assert reader.identity[2] == first.id
         with pytest.raises(hps.InvalidArgument) as changed:
             hps.open(directory, [hps.Table("t", dim=2)], read_only=True, cache="8MiB")
         assert (changed.value.kind, changed.value.field) == ("DescriptorChanged", "dim")
