@@ -106,6 +106,12 @@ def read_features(
                 f"features: the lengths of {feature!r} are not those of bags of "
                 f"{len(bags.keys)} keys"
             )
+        # Those of one feature would count for the next one.
+        if is_weighted and tuple(weights_of(bags).shape) != bags.keys.shape:
+            raise InvalidArgument(
+                f"features: {feature!r} has weights of shape {tuple(weights_of(bags).shape)} for "
+                f"{len(bags.keys)} keys: one for each key is needed"
+            )
     return found, device
 
 

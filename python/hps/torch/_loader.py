@@ -24,8 +24,9 @@ class PrefetchLoader(Generic[Batch]):
 
     The loader is ahead of the training by `depth` batches, in this process whatever workers it
     has; its exceptions come where they would have come without. What does not fit into the cache
-    is not read ahead: the depth shrinks, to `depth_now`, until the next loop, and no pull fails
-    because of it.
+    is not read ahead: the depth shrinks, to `depth_now`, until the next loop, and no
+    forward or step of this package fails because of it. A `Store.pull` of your own in the loop
+    needs room beside what is read ahead.
     """
 
     def __init__(

@@ -24,7 +24,8 @@ class Optimizer(torch.optim.Optimizer):
 
     `step` pushes each table once. Gradients of several forwards are summed by key: in the order
     of the modules, then in that of the forwards. So accumulation over batches is one update of a
-    row, as in torch; a row that no backward reached is not touched, not even its momentum.
+    row, as in torch; a row that no backward reached is not touched, not even its momentum. Where
+    features of a collection share a table, a backward of one of them reaches the rows of all.
 
     The one parameter group has, after a placeholder, the leaf tensors of the forwards since the
     last step, so that `GradScaler.unscale_` and `clip_grad_norm_` find their gradients.
@@ -77,7 +78,8 @@ class Optimizer(torch.optim.Optimizer):
         """Pushes gradients and ends the leases; gives what `closure`, if any, gave.
 
         Raises what `Store.push` does; then nothing of that store was changed, and its gradients are
-        there until `zero_grad`.
+        there until `zero_grad`. Only where the rows do not fit into the cache at once, and are
+        pushed in parts, some parts may be done: then call `zero_grad`, not `step` again.
         """
         loss = None
         if closure is not None:
@@ -90,7 +92,8 @@ class Optimizer(torch.optim.Optimizer):
             _push_all(store, pending, lr)
             del pending
             for module in modules:
-                module.release()
+                # The backward of a forward that had none may still come.
+                module.pass_over()
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -38,7 +38,13 @@ def loads(data: bytes) -> Any:
     bytes."""
     try:
         found = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except (RuntimeError, EOFError, KeyError, ValueError, pickle.UnpicklingError) as error:
+    except (
+        RuntimeError,
+        EOFError,
+        LookupError,
+        ValueError,
+        pickle.UnpicklingError,
+    ) as error:
         raise ValueError("not what hps.torch.save writes") from error
     if not isinstance(found, list) or len(found) != 3 or found[0] != _MARK:
         raise ValueError("not what this version of hps.torch.save writes")

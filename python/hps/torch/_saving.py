@@ -30,7 +30,7 @@ def save(
     state that `load` could not read: other than tensors, numbers, texts, and dicts and lists of
     them.
     """
-    with one_cut():
+    with one_cut(store):
         states: Dict[str, Any] = {
             "model": [part.state_dict() for part in _list(model)],
             "optimizers": [part.state_dict() for part in _list(optimizers)],
@@ -78,7 +78,7 @@ def load(
                 f"load: {len(parts)} {name} came, checkpoint {made.id} has {len(found)}"
             )
         pairs += list(zip(parts, found))
-    with one_cut():
+    with one_cut(store):
         for part, state in pairs:
             part.load_state_dict(state)
     for part in _list(model):

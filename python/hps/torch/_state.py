@@ -19,14 +19,15 @@ _loaded: "weakref.WeakKeyDictionary[Any, Tuple[Dict[str, Any], Tuple[Any, ...]]]
 
 
 @contextlib.contextmanager
-def one_cut() -> Iterator[None]:
-    """While `save` and `load` gather states: dense state and rows are of one checkpoint anyway."""
-    before = getattr(_cut, "is_on", False)
-    _cut.is_on = True
+def one_cut(store: Any) -> Iterator[None]:
+    """While `save` and `load` gather states of a store: its rows are of that checkpoint anyway. Modules
+    of another store say theirs, as ever."""
+    before = getattr(_cut, "store", None)
+    _cut.store = store
     try:
         yield
     finally:
-        _cut.is_on = before
+        _cut.store = before
 
 
 def open_checkpoint(store: Any) -> Any:
@@ -41,7 +42,7 @@ def current(store: Any) -> Dict[str, Any]:
 
     Raises `Uncheckpointed` if rows changed after it.
     """
-    if getattr(_cut, "is_on", False):
+    if getattr(_cut, "store", None) is store:
         return {"store": store.identity[0]}
     if store.has_changes:
         rows = store.stats().uncheckpointed_rows
@@ -71,7 +72,7 @@ def check(store: Any, state: Any, *, rollback: bool = False, any_timeline: bool 
             f"the state is of store {state['store']}, this one is {of_store}: open that one, at "
             f"{store.path} there is another"
         )
-    if getattr(_cut, "is_on", False):
+    if getattr(_cut, "store", None) is store:
         return
     if any(name not in state for name in _FIELDS):
         raise InvalidArgument("the state is part of a checkpoint of the store: use hps.torch.load")
