@@ -68,7 +68,10 @@ fn content(disk: &SimDisk) -> Vec<(PathBuf, Option<Vec<u8>>)> {
 fn refused(disk: &SimDisk, options: &RuntimeOptions) -> Error {
     let store = open(disk, options.clone());
     let before = content(disk);
+    // Who asks first is told the same, and has the store.
+    let told = store.check_rollback(FIRST).unwrap_err();
     let error = store.rollback(FIRST).map(drop).unwrap_err();
+    assert_eq!(told.to_string(), error.to_string());
     assert!(content(disk) == before, "nothing is written: {error}");
     let store = open(disk, options.clone());
     let last = store.last_checkpoint().unwrap();

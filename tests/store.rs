@@ -483,6 +483,7 @@ fn nothing_is_pinned_once_a_ticket_was_cancelled() {
     for batch in keys.chunks(500) {
         set(&store, table, batch, 1.0, 64);
     }
+    let last = store.checkpoint(1, &[]).unwrap();
     let half = usize::try_from(store.stats().capacity_rows).unwrap() * 6 / 10;
     let mut out = vec![0.0; half * 64];
     for round in 0..40 {
@@ -490,10 +491,16 @@ fn nothing_is_pinned_once_a_ticket_was_cancelled() {
         let ticket = store.prefetch(table, &keys[..half]).unwrap();
         // Queued, under way or done.
         std::thread::sleep(Duration::from_micros(round * 100));
+        let refused = store.check_rollback(last.id);
+        let ArgumentError::LeasesOutstanding { count: 1, .. } = invalid(refused.unwrap_err())
+        else {
+            unreachable!("the ticket is out, {round}");
+        };
         ticket.cancel();
         assert_eq!(store.stats().leases, 0, "{round}");
         assert_eq!(store.stats().pinned_rows, 0, "{round}");
         drop(store.pull(table, &keys[20_000 - half..], &mut out).unwrap());
     }
+    store.check_rollback(last.id).unwrap();
     store.close_discarding();
 }

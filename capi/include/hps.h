@@ -1421,7 +1421,8 @@ void hps_bytes_free(struct hps_bytes *bytes);
 // The store opens at that checkpoint once this returns HPS_OK.
 //
 // # Errors
-// HPS_INVALID_ARGUMENT of kind "UnknownCheckpoint" or "LeasesOutstanding" (leases or tickets),
+// HPS_INVALID_ARGUMENT (kind "UnknownCheckpoint"; "LeasesOutstanding": leases or tickets; "Option":
+// a cache too small for a dropped table that comes back), HPS_UNSUPPORTED_TABLE, HPS_POISONED,
 // HPS_READ_ONLY, HPS_FORKED: the store is open as before. After any other error it is closed: open
 // it again, at that checkpoint or at the last one.
 //

@@ -76,9 +76,12 @@ pub extern "C" fn hps_prefetch(
     call(error, || {
         let place = ticket.place("ticket")?;
         let keys = keys.slice("keys", keys_len)?;
-        let handle = store.get("store")?;
-        let ticket = handle.0.get()?.prefetch(TableId(table), keys)?;
-        place.write(Some(Box::new(TicketHandle::new(ticket, &handle.0))));
+        let ticket = store
+            .get("store")?
+            .0
+            .get()?
+            .prefetch(TableId(table), keys)?;
+        place.write(Some(Box::new(TicketHandle::new(ticket))));
         Ok(())
     })
 }

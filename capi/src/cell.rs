@@ -5,11 +5,10 @@
 //! - In a forked child nothing here is locked: the check comes first.
 
 use std::ops::Deref;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use store::{ArgumentError, CheckpointId, Error, Store};
+use store::{ArgumentError, CheckpointId, Store};
 
 use crate::border::Process;
 use crate::error::Result;
@@ -17,14 +16,10 @@ use crate::error::Result;
 /// An open store, or one that was.
 pub struct Cell {
     process: Process,
-    path: PathBuf,
-    is_read_only: bool,
     store: Mutex<Option<Arc<Store>>>,
     /// Raised when a call has ended while somebody waits for that.
     left: Condvar,
     waiting: AtomicUsize,
-    /// Tickets that have given no lease yet.
-    pub tickets: AtomicUsize,
 }
 
 /// The store, for the time of a call.
@@ -58,15 +53,12 @@ impl Drop for Use<'_> {
 }
 
 impl Cell {
-    pub fn new(store: Store, path: PathBuf, is_read_only: bool) -> Cell {
+    pub fn new(store: Store) -> Cell {
         Cell {
             process: Process::this(),
-            path,
-            is_read_only,
             store: Mutex::new(Some(Arc::new(store))),
             left: Condvar::new(),
             waiting: AtomicUsize::new(0),
-            tickets: AtomicUsize::new(0),
         }
     }
 
@@ -121,22 +113,7 @@ impl Cell {
 
     /// Goes back to a checkpoint. The store stays as it is where that can be told before.
     pub fn rollback(&self, id: CheckpointId) -> Result<()> {
-        let store = self.get()?;
-        if self.is_read_only {
-            let path = self.path.clone();
-            return Err(Error::ReadOnly { path }.into());
-        }
-        let retained: Vec<_> = store.checkpoints().iter().map(|info| info.id).collect();
-        if !retained.contains(&id) {
-            return Err(ArgumentError::UnknownCheckpoint { id, retained }.into());
-        }
-        let leases = usize::try_from(store.stats().leases).unwrap_or(usize::MAX);
-        let count = leases.saturating_add(self.tickets.load(Ordering::SeqCst));
-        if count > 0 {
-            let what = "a rollback";
-            return Err(ArgumentError::LeasesOutstanding { what, count }.into());
-        }
-        drop(store);
+        self.get()?.check_rollback(id)?;
         let Some(store) = self.take()? else {
             return Err(ArgumentError::Closed.into());
         };

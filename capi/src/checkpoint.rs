@@ -299,7 +299,8 @@ pub extern "C" fn hps_bytes_free(bytes: Option<Box<BytesHandle>>) {
 /// The store opens at that checkpoint once this returns HPS_OK.
 ///
 /// # Errors
-/// HPS_INVALID_ARGUMENT of kind "UnknownCheckpoint" or "LeasesOutstanding" (leases or tickets),
+/// HPS_INVALID_ARGUMENT (kind "UnknownCheckpoint"; "LeasesOutstanding": leases or tickets; "Option":
+/// a cache too small for a dropped table that comes back), HPS_UNSUPPORTED_TABLE, HPS_POISONED,
 /// HPS_READ_ONLY, HPS_FORKED: the store is open as before. After any other error it is closed: open
 /// it again, at that checkpoint or at the last one.
 ///

@@ -145,9 +145,8 @@ pub extern "C" fn hps_prefetch_many(
         let parts = parts.slice("parts", parts_len)?;
         let wanted = parts.iter().map(PrefetchPart::read);
         let wanted = wanted.collect::<Result<Vec<_>>>()?;
-        let handle = store.get("store")?;
-        let ticket = handle.0.get()?.prefetch_many(&wanted)?;
-        place.write(Some(Box::new(TicketHandle::new(ticket, &handle.0))));
+        let ticket = store.get("store")?.0.get()?.prefetch_many(&wanted)?;
+        place.write(Some(Box::new(TicketHandle::new(ticket))));
         Ok(())
     })
 }

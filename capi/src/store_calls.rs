@@ -2,7 +2,6 @@
 #![expect(unsafe_code, reason = "C finds its functions by their names")]
 
 use std::ffi::c_char;
-use std::path::Path;
 use std::sync::Arc;
 
 use store::{CheckpointId, FORMAT_VERSION, Store, TableDescriptor};
@@ -19,8 +18,8 @@ use crate::pointers::{
 pub struct StoreHandle(pub Arc<Cell>);
 
 impl StoreHandle {
-    fn new(store: Store, path: &Path, is_read_only: bool) -> StoreHandle {
-        StoreHandle(Arc::new(Cell::new(store, path.to_owned(), is_read_only)))
+    fn new(store: Store) -> StoreHandle {
+        StoreHandle(Arc::new(Cell::new(store)))
     }
 }
 
@@ -59,7 +58,7 @@ pub extern "C" fn hps_create(
         let place = store.place("store")?;
         let (path, asked) = (directory.path("directory")?, options.asked());
         let store = Store::create(path, asked.create, asked.runtime)?;
-        place.write(Some(Box::new(StoreHandle::new(store, path, false))));
+        place.write(Some(Box::new(StoreHandle::new(store))));
         Ok(())
     })
 }
@@ -87,7 +86,7 @@ pub extern "C" fn hps_open(
         let place = store.place("store")?;
         let (path, asked) = (directory.path("directory")?, options.asked());
         let store = Store::open(path, asked.runtime)?;
-        place.write(Some(Box::new(StoreHandle::new(store, path, false))));
+        place.write(Some(Box::new(StoreHandle::new(store))));
         Ok(())
     })
 }
@@ -127,7 +126,7 @@ pub extern "C" fn hps_open_or_create(
         for (id, made) in ids.iter_mut().zip(made) {
             *id = made.0;
         }
-        place.write(Some(Box::new(StoreHandle::new(store, path, false))));
+        place.write(Some(Box::new(StoreHandle::new(store))));
         Ok(())
     })
 }
@@ -154,7 +153,7 @@ pub extern "C" fn hps_open_read_only(
         let (path, asked) = (directory.path("directory")?, options.asked());
         let checkpoint = (checkpoint > 0).then_some(CheckpointId(checkpoint));
         let store = Store::open_read_only(path, checkpoint, asked.runtime)?;
-        place.write(Some(Box::new(StoreHandle::new(store, path, true))));
+        place.write(Some(Box::new(StoreHandle::new(store))));
         Ok(())
     })
 }

@@ -1,14 +1,12 @@
 //! How does C wait for rows that were asked for ahead of time?
 #![expect(unsafe_code, reason = "C finds its functions by their names")]
 
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use store::{ArgumentError, Error, Lease, Ticket};
 
 use crate::border::{Process, call, free};
-use crate::cell::Cell;
 use crate::error::Result;
 use crate::lease::LeaseHandle;
 use crate::pointers::{ErrorOut, I32Out, LeaseOut, Room, TicketRef};
@@ -20,29 +18,20 @@ pub const HPS_FOREVER: u64 = u64::MAX;
 /// it.
 pub struct TicketHandle {
     process: Process,
-    cell: Arc<Cell>,
     /// None once it has given a lease, or why there is none.
     ticket: Mutex<Option<Ticket>>,
 }
 
 impl TicketHandle {
-    pub fn new(ticket: Ticket, cell: &Arc<Cell>) -> TicketHandle {
-        cell.tickets.fetch_add(1, Ordering::SeqCst);
+    pub fn new(ticket: Ticket) -> TicketHandle {
         TicketHandle {
             process: Process::this(),
-            cell: Arc::clone(cell),
             ticket: Mutex::new(Some(ticket)),
         }
     }
 
     fn open(&self) -> MutexGuard<'_, Option<Ticket>> {
         self.ticket.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn spent(&self, ticket: Option<Ticket>) {
-        if ticket.is_some() {
-            self.cell.tickets.fetch_sub(1, Ordering::SeqCst);
-        }
     }
 
     fn is_ready(&self) -> Result<bool> {
@@ -73,16 +62,7 @@ impl TicketHandle {
                 other => other,
             },
         };
-        self.cell.tickets.fetch_sub(1, Ordering::SeqCst);
         Ok(result?)
-    }
-}
-
-impl Drop for TicketHandle {
-    fn drop(&mut self) {
-        let ticket = self.ticket.get_mut();
-        let ticket = ticket.unwrap_or_else(PoisonError::into_inner).take();
-        self.spent(ticket);
     }
 }
 

@@ -6,7 +6,6 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -46,8 +45,6 @@ pub struct Cell {
     store: Mutex<Option<Arc<Store>>>,
     tables: Mutex<Arc<Tables>>,
     pub pool: Pool,
-    /// Tickets that have given no lease yet.
-    pub tickets: AtomicUsize,
 }
 
 fn open<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -71,7 +68,6 @@ impl Cell {
             store: Mutex::new(Some(Arc::new(store))),
             tables: Mutex::new(Arc::new(tables)),
             pool: Pool::default(),
-            tickets: AtomicUsize::new(0),
         }
     }
 
@@ -173,25 +169,10 @@ impl Cell {
     /// Goes back to a checkpoint.
     ///
     /// # Errors
-    /// `UnknownCheckpoint`, `LeasesOutstanding`: nothing changed. Others, with the store open at its last
-    /// checkpoint, or closed where that can't be opened.
+    /// As [`Store::check_rollback`]: nothing changed. Others, with the store open at its last checkpoint,
+    /// or closed where that can't be opened.
     pub fn rollback(&self, id: CheckpointId) -> hps::Result<()> {
-        let shared = self.get()?;
-        if self.is_read_only {
-            let path = self.path.clone();
-            return Err(Error::ReadOnly { path });
-        }
-        let retained: Vec<_> = shared.checkpoints().iter().map(|info| info.id).collect();
-        if !retained.contains(&id) {
-            return Err(ArgumentError::UnknownCheckpoint { id, retained }.into());
-        }
-        let leases = usize::try_from(shared.stats().leases).unwrap_or(usize::MAX);
-        let count = leases + self.tickets.load(Ordering::Relaxed);
-        if count > 0 {
-            let what = "a rollback";
-            return Err(ArgumentError::LeasesOutstanding { what, count }.into());
-        }
-        drop(shared);
+        self.get()?.check_rollback(id)?;
         let Some(store) = self.take()? else {
             return Err(ArgumentError::Closed.into());
         };

@@ -1,6 +1,5 @@
 //! The rows of a batch in Python's hands: resident until released, and gathered into arrays.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -411,7 +410,6 @@ impl Ticket {
         let store = cell.store(py)?;
         let wanted = asked.prefetch();
         let ticket = work(py, || store.prefetch_many(&wanted))?;
-        cell.tickets.fetch_add(1, Ordering::Relaxed);
         Ok(Ticket {
             cell: Arc::clone(cell),
             parts: asked.parts(),
@@ -452,11 +450,9 @@ impl Ticket {
                 }
                 // It may not have started for want of room: whoever waits serves it.
                 (Err(Error::Deadline { .. }), None) => {
-                    self.cell.tickets.fetch_sub(1, Ordering::Relaxed);
                     break long_work(py, move || ticket.wait())?;
                 }
                 (other, _) => {
-                    self.cell.tickets.fetch_sub(1, Ordering::Relaxed);
                     break other.map_err(|error| raise(py, &error))?;
                 }
             }
@@ -511,7 +507,6 @@ impl Ticket {
     /// first.
     fn cancel(&self, py: Python<'_>) {
         if let Some(ticket) = self.take() {
-            self.cell.tickets.fetch_sub(1, Ordering::Relaxed);
             py.detach(|| ticket.cancel());
         }
     }
@@ -519,13 +514,5 @@ impl Ticket {
     fn __repr__(&self) -> String {
         let rows: usize = self.parts.iter().map(|part| part.rows).sum();
         format!("Ticket({rows} rows)")
-    }
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        if self.take().is_some() {
-            self.cell.tickets.fetch_sub(1, Ordering::Relaxed);
-        }
     }
 }

@@ -8,6 +8,7 @@ use super::{CheckpointInfo, CheckpointTicket, Store};
 use crate::error::{ArgumentError, Result};
 use crate::io::{Directory, Io};
 use crate::options::RuntimeOptions;
+use crate::ssd::tables::TableState;
 use crate::units::CheckpointId;
 
 impl Store {
@@ -160,7 +161,7 @@ impl Store {
     /// The store is opened after the change. `Corrupt` or `Locked` from there leaves it rolled back; after
     /// `Io` only an open shows whether it is.
     ///
-    /// After an error the handle is gone, as if dropped: ask [`Store::checkpoints`] first.
+    /// After an error the handle is gone, as if dropped: ask [`Store::check_rollback`] first.
     ///
     /// # Examples
     /// ```
@@ -190,9 +191,39 @@ impl Store {
         Store::start(open::open(&io, place, options, false, None)?)
     }
 
-    /// The files as they are to be; the store is closed then.
-    fn roll_back(&mut self, id: CheckpointId) -> Result<(Io, Arc<dyn Directory>, RuntimeOptions)> {
-        let core = Arc::clone(&self.parts.core);
+    /// Whether [`Store::rollback`] would be refused before anything is changed, and why: for who wants
+    /// to keep the store then. Waits for a running checkpoint.
+    ///
+    /// # Cost
+    /// No I/O of its own.
+    ///
+    /// # Errors
+    /// Those of [`Store::rollback`] that come before anything is changed, but for `NoSpace`.
+    ///
+    /// # Examples
+    /// ```
+    /// # use hps::*;
+    /// # let directory = std::env::temp_dir().join(format!("hps-may-{}", std::process::id()));
+    /// # let options = RuntimeOptions::new().cache_bytes(16 << 20);
+    /// # let store = Store::create(&directory, CreateOptions::new(), options)?;
+    /// let good = store.checkpoint(1, &[])?.id;
+    /// assert!(store.check_rollback(CheckpointId(99)).is_err()); // and the store is there
+    /// store.check_rollback(good)?;
+    /// let store = store.rollback(good)?;
+    /// # store.close_discarding();
+    /// # std::fs::remove_dir_all(&directory).ok();
+    /// # hps::Result::Ok(())
+    /// ```
+    pub fn check_rollback(&self, id: CheckpointId) -> Result<()> {
+        let core = &self.parts.core;
+        core.check_process()?;
+        core.guarded(|| self.rolled_back(id)).map(drop)
+    }
+
+    /// The tables as they are now, and the options of the store that a rollback makes: if it can be
+    /// had. Nothing is changed.
+    fn rolled_back(&self, id: CheckpointId) -> Result<(Vec<TableState>, RuntimeOptions)> {
+        let core = &self.parts.core;
         core.check_writable()?;
         self.parts.puller.wait_cancelled();
         let count = self.parts.puller.outstanding();
@@ -204,7 +235,6 @@ impl Store {
             .into());
         }
         self.finish_checkpoint();
-        let (io, root) = (core.ssd.io.clone(), Arc::clone(&core.ssd.root));
         let now = core.table_states();
         let then = core.ssd.tables_rolled_back(id, &now)?;
         let options = RuntimeOptions {
@@ -214,6 +244,14 @@ impl Store {
         };
         // Once CURRENT is written, the caller has that store and no other.
         open::check(&self.parts, &then, &options)?;
+        Ok((now, options))
+    }
+
+    /// The files as they are to be; the store is closed then.
+    fn roll_back(&mut self, id: CheckpointId) -> Result<(Io, Arc<dyn Directory>, RuntimeOptions)> {
+        let (now, options) = self.rolled_back(id)?;
+        let core = Arc::clone(&self.parts.core);
+        let (io, root) = (core.ssd.io.clone(), Arc::clone(&core.ssd.root));
         self.stop();
         let uuid = io.disk.fresh_uuid();
         core.ssd.rollback(id, uuid, &now)?;

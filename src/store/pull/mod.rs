@@ -174,7 +174,7 @@ impl Puller {
 
     /// Leases and tickets that are out.
     pub fn outstanding(&self) -> usize {
-        self.leases.count() + self.prefetches.len()
+        self.leases.count() + self.prefetches.count()
     }
 
     /// Ids of the oldest outstanding leases.

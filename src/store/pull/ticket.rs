@@ -74,19 +74,19 @@ impl PrefetchQueue {
         self.lost.load(Ordering::Acquire) >= PREFETCH_POOLS
     }
 
-    /// Prefetches waiting.
-    pub fn len(&self) -> usize {
-        self.queue
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .len()
+    /// Prefetches that wait or are being served, cancelled ones excepted.
+    pub fn count(&self) -> usize {
+        self.count_where(|_| true)
     }
 
-    /// Prefetches of rows of a table that wait or are being served, cancelled ones excepted.
+    /// Those of them that are of rows of a table.
     pub fn count_of(&self, table: TableId) -> usize {
-        let names = |prefetch: &&Arc<Prefetch>| {
-            let named = prefetch.parts.iter().any(|(of, _)| of.id == table);
-            named && matches!(*prefetch.lock(), State::Queued | State::Running)
+        self.count_where(|prefetch| prefetch.parts.iter().any(|(of, _)| of.id == table))
+    }
+
+    fn count_where(&self, is_counted: impl Fn(&Prefetch) -> bool) -> usize {
+        let counts = |prefetch: &&Arc<Prefetch>| {
+            is_counted(prefetch) && matches!(*prefetch.lock(), State::Queued | State::Running)
         };
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let waiting: Vec<Arc<Prefetch>> = queue.iter().cloned().collect();
@@ -95,7 +95,7 @@ impl PrefetchQueue {
         all.extend(waiting);
         all.sort_by_key(Arc::as_ptr);
         all.dedup_by(|a, b| Arc::ptr_eq(a, b));
-        all.iter().filter(names).count()
+        all.iter().filter(counts).count()
     }
 
     fn push(&self, prefetch: Arc<Prefetch>) {
