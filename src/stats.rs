@@ -120,7 +120,25 @@ pub struct TableStats {
     pub(crate) waits: [WaitStats; Wait::ALL.len()],
 }
 
+/// Pairs of a field's name and its number. A field that neither list has does not compile.
+macro_rules! numbers {
+    ($from:ident: $type:ident { $($field:ident,)* } beside { $($other:ident,)* }) => {{
+        let $type { $($field,)* $($other: _,)* } = $from;
+        vec![$((stringify!($field), u64::from(*$field)),)*]
+    }};
+}
+
 impl TableStats {
+    /// Each field that is a number, with its name.
+    #[must_use]
+    pub fn numbers(&self) -> Vec<(&'static str, u64)> {
+        numbers!(self: TableStats {
+            unique_asked, unique_hits, rows_read, rows_pushed, bytes_pushed, rows_put, bytes_put,
+            non_finite, rows_flushed, rows_evicted, pinned_rows, resident_rows, capacity_rows,
+            dirty_rows, cache_bytes, index_bytes, index_keys,
+        } beside { id, name, policy, waits, })
+    }
+
     /// Share of distinct keys that were resident; keys never pushed are left out. 1 before the
     /// first such key.
     #[must_use]
@@ -295,6 +313,33 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// Each field that is a number, with its name; `direct_io` is 1 or 0. For who hands them on: to
+    /// another language, a log, a table.
+    ///
+    /// ```
+    /// # fn tell(store: &hps::Store) {
+    /// for (name, number) in store.stats().numbers() {
+    ///     println!("{name} {number}");
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn numbers(&self) -> Vec<(&'static str, u64)> {
+        numbers!(self: Stats {
+            direct_io, unique_asked, unique_hits, rows_read, rows_pushed, bytes_pushed, rows_put,
+            bytes_put, non_finite, reads, read_bytes, written_bytes, compaction_written_bytes,
+            flushes, compactions, compaction_failures, checkpoints, stall_us_max, stall_us,
+            cut_us_max, leases, lease_bytes, holds, pinned_rows, resident_rows, capacity_rows,
+            dirty_rows, uncheckpointed_rows, cache_bytes, cache_row_bytes, cache_state_bytes,
+            cache_hash_table_bytes, cache_order_bytes, cache_frequency_bytes, buffer_bytes,
+            read_buffer_bytes, write_buffer_bytes, flush_bytes, compaction_bytes,
+            snapshot_buffer_bytes, array_bytes, queues, plain_queues, rings_lost, queue_buffers,
+            registered_buffers, index_bytes, index_keys, files, open_files, open_files_max,
+            files_reopened, files_set_aside, directories_paused, current_bytes, live_bytes,
+            pinned_bytes, disk_bytes, publisher_panics,
+        } beside { io_engine, tables, })
+    }
+
     /// Share of distinct keys that were resident; keys never pushed are left out. 1 before the
     /// first such key.
     #[must_use]

@@ -17,103 +17,18 @@ pub struct StatsHandle {
     tables: Vec<(u32, Vec<(CString, u64)>)>,
 }
 
-/// Pairs of a field's name and its number.
-macro_rules! fields {
-    ($from:ident, [$($field:ident),* $(,)?]) => {
-        vec![$((c_string(stringify!($field).as_bytes()), u64::from($from.$field))),*]
-    };
+/// With names as C wants them.
+fn named(numbers: Vec<(&'static str, u64)>) -> Vec<(CString, u64)> {
+    let named = |(name, number): (&str, u64)| (c_string(name.as_bytes()), number);
+    numbers.into_iter().map(named).collect()
 }
 
 fn of_store(stats: &Stats) -> Vec<(CString, u64)> {
-    fields!(
-        stats,
-        [
-            direct_io,
-            unique_asked,
-            unique_hits,
-            rows_read,
-            rows_pushed,
-            bytes_pushed,
-            rows_put,
-            bytes_put,
-            non_finite,
-            reads,
-            read_bytes,
-            written_bytes,
-            compaction_written_bytes,
-            flushes,
-            compactions,
-            compaction_failures,
-            checkpoints,
-            stall_us_max,
-            stall_us,
-            cut_us_max,
-            leases,
-            lease_bytes,
-            holds,
-            pinned_rows,
-            resident_rows,
-            capacity_rows,
-            dirty_rows,
-            uncheckpointed_rows,
-            cache_bytes,
-            cache_row_bytes,
-            cache_state_bytes,
-            cache_hash_table_bytes,
-            cache_order_bytes,
-            cache_frequency_bytes,
-            buffer_bytes,
-            read_buffer_bytes,
-            write_buffer_bytes,
-            flush_bytes,
-            compaction_bytes,
-            snapshot_buffer_bytes,
-            array_bytes,
-            queues,
-            plain_queues,
-            rings_lost,
-            queue_buffers,
-            registered_buffers,
-            index_bytes,
-            index_keys,
-            files,
-            open_files,
-            open_files_max,
-            files_reopened,
-            files_set_aside,
-            directories_paused,
-            current_bytes,
-            live_bytes,
-            pinned_bytes,
-            disk_bytes,
-            publisher_panics,
-        ]
-    )
+    named(stats.numbers())
 }
 
 fn of_table(table: &TableStats) -> Vec<(CString, u64)> {
-    let mut all = fields!(
-        table,
-        [
-            unique_asked,
-            unique_hits,
-            rows_read,
-            rows_pushed,
-            bytes_pushed,
-            rows_put,
-            bytes_put,
-            non_finite,
-            rows_flushed,
-            rows_evicted,
-            pinned_rows,
-            resident_rows,
-            capacity_rows,
-            dirty_rows,
-            cache_bytes,
-            index_bytes,
-            index_keys,
-        ]
-    );
+    let mut all = named(table.numbers());
     for (cause, waits) in table.waits() {
         let name = |what: &str| c_string(format!("wait_{}_{what}", cause.name()).as_bytes());
         all.push((name("count"), waits.count));
