@@ -7,7 +7,7 @@
 //! - A buffer goes back to its pool only if nobody else refers to it: an array that the caller kept is
 //!   never written to again.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use numpy::{
     Element, PyArray1, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn,
@@ -18,6 +18,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyModule;
 
 use crate::errors::refuse;
+use crate::wait::lock;
 
 /// DLPack's number of the CPU, and of its memory that is pinned for CUDA.
 const DEVICES_READABLE: [i64; 2] = [1, 3];
@@ -250,7 +251,7 @@ impl Pool {
             let found = buffer.bind(py).len();
             (length..=2 * length + 1024).contains(&found)
         };
-        let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = lock(&self.0);
         if let Some(at) = free.iter().position(fits) {
             return free.swap_remove(at).into_bound(py);
         }
@@ -267,7 +268,7 @@ impl Pool {
         if owners != 1 {
             return;
         }
-        let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = lock(&self.0);
         let oldest = (free.len() >= BUFFERS_MAX).then(|| free.remove(0));
         free.push(buffer);
         drop(free);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use hps::PrefetchPart;
+use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString, PyTuple};
 
@@ -116,9 +117,22 @@ impl<'py> Asked<'py> {
         })
     }
 
-    /// The result of a call: one object for a name, a list for a list.
-    pub fn shaped(&self, py: Python<'_>, items: Vec<Py<PyAny>>) -> PyResult<Py<PyAny>> {
-        shaped(py, self.is_list, items)
+    /// What `call` gives for each table and its keys: one object for a name, a list for a list.
+    pub fn each<T>(
+        &self,
+        py: Python<'py>,
+        mut call: impl FnMut(usize, &TableInfo, &[u64]) -> PyResult<T>,
+    ) -> PyResult<Py<PyAny>>
+    where
+        T: IntoPyObject<'py>,
+    {
+        let pairs = self.tables.iter().zip(&self.keys).enumerate();
+        let given = pairs.map(|(at, (table, keys))| {
+            let given = call(at, table, keys.as_slice())?;
+            given.into_py_any(py)
+        });
+        let given = given.collect::<PyResult<_>>()?;
+        shaped(py, self.is_list, given)
     }
 
     /// The parts that a lease of them has.

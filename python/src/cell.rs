@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hps::{ArgumentError, CheckpointId, Error, RuntimeOptions, Store, TableDescriptor, TableId};
@@ -14,6 +14,7 @@ use pyo3::prelude::*;
 
 use crate::arrays::Pool;
 use crate::errors::raise;
+use crate::wait::lock;
 
 /// A table, as calls need it.
 #[derive(Debug)]
@@ -47,10 +48,6 @@ pub struct Cell {
     pub pool: Pool,
 }
 
-fn open<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
-    lock.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Cell {
     pub fn new(
         path: PathBuf,
@@ -79,7 +76,7 @@ impl Cell {
         if !self.is_of_this_process() {
             return Err(Error::Forked);
         }
-        open(&self.store)
+        lock(&self.store)
             .clone()
             .ok_or_else(|| ArgumentError::Closed.into())
     }
@@ -97,11 +94,11 @@ impl Cell {
     }
 
     pub fn is_closed(&self) -> bool {
-        self.is_of_this_process() && open(&self.store).is_none()
+        self.is_of_this_process() && lock(&self.store).is_none()
     }
 
     pub fn tables(&self) -> Arc<Tables> {
-        Arc::clone(&open(&self.tables))
+        Arc::clone(&lock(&self.tables))
     }
 
     /// The table of this name.
@@ -125,7 +122,7 @@ impl Cell {
         let before = self.tables();
         let known = |name: &str| before.get(name).and_then(|table| table.lr);
         let tables = tables_of(store, |name| rate(name).or_else(|| known(name)));
-        *open(&self.tables) = Arc::new(tables);
+        *lock(&self.tables) = Arc::new(tables);
     }
 
     /// The store itself, once no call has it.
@@ -133,7 +130,7 @@ impl Cell {
         if !self.is_of_this_process() {
             return Err(Error::Forked);
         }
-        let Some(mut shared) = open(&self.store).take() else {
+        let Some(mut shared) = lock(&self.store).take() else {
             return Ok(None);
         };
         loop {
@@ -181,7 +178,7 @@ impl Cell {
             Err(error) => (Store::open(&self.path, self.options.clone())?, Some(error)),
         };
         self.tables_changed(&store, |_| None);
-        *open(&self.store) = Some(Arc::new(store));
+        *lock(&self.store) = Some(Arc::new(store));
         failed.map_or(Ok(()), Err)
     }
 }

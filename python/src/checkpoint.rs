@@ -1,17 +1,16 @@
 //! Checkpoints in Python's hands: what they are, how one is waited for, how one is held.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use hps::{CheckpointId, CheckpointInfo, Error};
+use hps::{CheckpointId, CheckpointInfo};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::cell::Cell;
 use crate::errors::{raise, refuse};
 use crate::lease::seconds;
-use crate::log;
-use crate::wait::{PULSE, work};
+use crate::wait::{NotYet, lock, wait, work};
 
 /// A checkpoint that the store retains.
 #[pyclass(frozen, module = "hps")]
@@ -98,17 +97,9 @@ impl CheckpointTicket {
         }
     }
 
-    fn put_back(&self, ticket: hps::CheckpointTicket) {
-        *self.inner.lock().unwrap_or_else(PoisonError::into_inner) = Some(ticket);
-    }
-
     /// Waits for durability. After a signal the checkpoint goes on.
     pub fn wait_for(&self, py: Python<'_>, timeout: Option<Duration>) -> PyResult<Checkpoint> {
-        let taken = self
-            .inner
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let taken = lock(&self.inner).take();
         let Some(ticket) = taken else {
             return Err(refuse(
                 py,
@@ -116,27 +107,12 @@ impl CheckpointTicket {
                 "the ticket has told how its checkpoint ended",
             ));
         };
-        let since = Instant::now();
-        loop {
-            let left = timeout.map(|limit| limit.saturating_sub(since.elapsed()));
-            let slice = left.map_or(PULSE, |left| left.min(PULSE));
-            let told = py.detach(|| ticket.wait_for(slice));
-            log::forward(py);
-            match told {
-                Ok(info) => return Ok(Checkpoint::new(&self.cell, info)),
-                Err(Error::Deadline { .. }) => {
-                    if left.is_some_and(|left| left <= slice) {
-                        self.put_back(ticket);
-                        let waited_ms =
-                            u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
-                        return Err(raise(py, &Error::Deadline { waited_ms }));
-                    }
-                    if let Err(interrupted) = py.check_signals() {
-                        self.put_back(ticket);
-                        return Err(interrupted);
-                    }
-                }
-                Err(error) => return Err(raise(py, &error)),
+        match wait(py, timeout, |limit| ticket.wait_for(limit)) {
+            Ok(Ok(info)) => Ok(Checkpoint::new(&self.cell, info)),
+            Ok(Err(error)) => Err(raise(py, &error)),
+            Err(NotYet(why)) => {
+                *lock(&self.inner) = Some(ticket);
+                Err(why)
             }
         }
     }
@@ -155,8 +131,9 @@ impl CheckpointTicket {
     /// Whether `wait` returns at once.
     #[getter]
     fn done(&self) -> bool {
-        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        inner.as_ref().is_none_or(hps::CheckpointTicket::is_done)
+        lock(&self.inner)
+            .as_ref()
+            .is_none_or(hps::CheckpointTicket::is_done)
     }
 }
 
@@ -168,7 +145,7 @@ impl Hold {
     }
 
     fn inner(&self) -> std::sync::MutexGuard<'_, Option<hps::Hold>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

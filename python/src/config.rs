@@ -34,29 +34,60 @@ pub struct TableSpec {
     cache_bytes_max: Option<u64>,
 }
 
+/// Values by the names that Python has for them.
+type Names<T, const N: usize> = [(&'static str, T); N];
+
+const DTYPES: Names<Dtype, 3> = [
+    ("f32", Dtype::F32),
+    ("f16", Dtype::F16),
+    ("bf16", Dtype::Bf16),
+];
+const OPTIMIZERS: Names<Optimizer, 7> = [
+    ("sgd", Optimizer::Sgd),
+    ("momentum", Optimizer::Momentum),
+    ("nesterov", Optimizer::Nesterov),
+    ("adagrad", Optimizer::Adagrad),
+    ("rowwise_adagrad", Optimizer::RowwiseAdagrad),
+    ("adam", Optimizer::Adam),
+    ("ftrl", Optimizer::Ftrl),
+];
+const POLICIES: Names<PolicyKind, 4> = [
+    ("bilevel", PolicyKind::Bilevel),
+    ("lru", PolicyKind::Lru),
+    ("fifo", PolicyKind::Fifo),
+    ("pin_all", PolicyKind::PinAll),
+];
+const ENGINES: Names<IoEngine, 2> = [("uring", IoEngine::Uring), ("pread", IoEngine::Pread)];
+const NON_FINITE: Names<NonFinite, 3> = [
+    ("skip", NonFinite::Skip),
+    ("reject", NonFinite::Reject),
+    ("apply", NonFinite::Apply),
+];
+
 fn unknown<T>(py: Python<'_>, what: &str, found: &str, known: &str) -> PyResult<T> {
     let message = format!("{what} {found:?}: known are {known}");
     Err(refuse(py, "InvalidArgument", &message))
 }
 
-fn policy(py: Python<'_>, name: &str) -> PyResult<PolicyKind> {
-    match name {
-        "bilevel" => Ok(PolicyKind::Bilevel),
-        "lru" => Ok(PolicyKind::Lru),
-        "fifo" => Ok(PolicyKind::Fifo),
-        "pin_all" => Ok(PolicyKind::PinAll),
-        _ => unknown(py, "policy", name, "bilevel, lru, fifo, pin_all"),
+/// The value of a name.
+fn named<T: Copy>(py: Python<'_>, what: &str, name: &str, known: &[(&str, T)]) -> PyResult<T> {
+    match known.iter().find(|(known, _)| *known == name) {
+        Some((_, value)) => Ok(*value),
+        None => {
+            let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
+            unknown(py, what, name, &names.join(", "))
+        }
     }
 }
 
+/// The name of a value; those of later versions have none here.
+fn name_of<T: PartialEq>(value: T, known: &[(&'static str, T)]) -> &'static str {
+    let found = known.iter().find(|(_, known)| *known == value);
+    found.map_or("unknown", |(name, _)| *name)
+}
+
 pub fn policy_name(kind: PolicyKind) -> &'static str {
-    match kind {
-        PolicyKind::Bilevel => "bilevel",
-        PolicyKind::Lru => "lru",
-        PolicyKind::Fifo => "fifo",
-        PolicyKind::PinAll => "pin_all",
-        _ => "unknown",
-    }
+    name_of(kind, &POLICIES)
 }
 
 impl TableSpec {
@@ -70,25 +101,8 @@ impl TableSpec {
 
     /// What is stored.
     pub fn descriptor(&self, py: Python<'_>) -> PyResult<TableDescriptor> {
-        let dtype = match &*self.dtype {
-            "f32" => Dtype::F32,
-            "f16" => Dtype::F16,
-            "bf16" => Dtype::Bf16,
-            other => return unknown(py, "dtype", other, "f32, f16, bf16"),
-        };
-        let optimizer = match &*self.optimizer {
-            "sgd" => Optimizer::Sgd,
-            "momentum" => Optimizer::Momentum,
-            "nesterov" => Optimizer::Nesterov,
-            "adagrad" => Optimizer::Adagrad,
-            "rowwise_adagrad" => Optimizer::RowwiseAdagrad,
-            "adam" => Optimizer::Adam,
-            "ftrl" => Optimizer::Ftrl,
-            other => {
-                let known = "sgd, momentum, nesterov, adagrad, rowwise_adagrad, adam, ftrl";
-                return unknown(py, "optimizer", other, known);
-            }
-        };
+        let dtype = named(py, "dtype", &self.dtype, &DTYPES)?;
+        let optimizer = named(py, "optimizer", &self.optimizer, &OPTIMIZERS)?;
         let (a, b) = (self.init_a, self.init_b);
         let initialiser = match &*self.init {
             "zero" => Initialiser::Zero,
@@ -144,7 +158,7 @@ impl TableSpec {
             options = options.cache_bytes_max(bytes);
         }
         if let Some(name) = &self.policy {
-            options = options.policy(policy(py, name)?);
+            options = options.policy(named(py, "policy", name, &POLICIES)?);
         }
         Ok(options)
     }
@@ -172,12 +186,8 @@ fn one_option(
         "shards" => options.shards(value.extract()?),
         "threads" => options.threads(value.extract()?),
         "io_depth" => options.io_depth(value.extract()?),
-        "io" => options.io(match &*value.extract::<String>()? {
-            "uring" => IoEngine::Uring,
-            "pread" => IoEngine::Pread,
-            other => return unknown(py, "io", other, "uring, pread"),
-        }),
-        "policy" => options.policy(policy(py, &value.extract::<String>()?)?),
+        "io" => options.io(named(py, name, &value.extract::<String>()?, &ENGINES)?),
+        "policy" => options.policy(named(py, name, &value.extract::<String>()?, &POLICIES)?),
         "file_bytes" => options.file_bytes(value.extract()?),
         "flush_step_rows" => options.flush_step_rows(value.extract()?),
         "space_bound" => options.space_bound(value.extract()?),
@@ -186,12 +196,9 @@ fn one_option(
         "disk_bytes_max" => options.disk_bytes_max(value.extract()?),
         "retain_checkpoints" => options.retain_checkpoints(value.extract()?),
         "inline" => options.inline(value.extract()?),
-        "non_finite" => options.non_finite(match &*value.extract::<String>()? {
-            "skip" => NonFinite::Skip,
-            "reject" => NonFinite::Reject,
-            "apply" => NonFinite::Apply,
-            other => return unknown(py, "non_finite", other, "skip, reject, apply"),
-        }),
+        "non_finite" => {
+            options.non_finite(named(py, name, &value.extract::<String>()?, &NON_FINITE)?)
+        }
         "moved_directories" => options.moved_directories(value.extract::<Vec<PathBuf>>()?),
         other => return unknown(py, "option", other, "those of hps.open"),
     })
@@ -277,16 +284,6 @@ pub fn state_columns(table: &TableDescriptor) -> Vec<StateColumn> {
 
 /// A stored descriptor as `hps.Table` reads it back.
 pub fn describe<'py>(py: Python<'py>, table: &TableDescriptor) -> PyResult<Bound<'py, PyDict>> {
-    let optimizer = match table.optimizer {
-        Optimizer::Sgd => "sgd",
-        Optimizer::Momentum => "momentum",
-        Optimizer::Nesterov => "nesterov",
-        Optimizer::Adagrad => "adagrad",
-        Optimizer::RowwiseAdagrad => "rowwise_adagrad",
-        Optimizer::Adam => "adam",
-        Optimizer::Ftrl => "ftrl",
-        _ => "unknown",
-    };
     let (init, a, b) = match table.initialiser {
         Initialiser::Zero => ("zero", 0.0, 0.0),
         Initialiser::Constant { value } => ("constant", value, 0.0),
@@ -304,7 +301,7 @@ pub fn describe<'py>(py: Python<'py>, table: &TableDescriptor) -> PyResult<Bound
     dict.set_item("name", &table.name)?;
     dict.set_item("dim", table.dim)?;
     dict.set_item("dtype", table.dtype.name())?;
-    dict.set_item("optimizer", optimizer)?;
+    dict.set_item("optimizer", name_of(table.optimizer, &OPTIMIZERS))?;
     dict.set_item("init", init)?;
     dict.set_item("init_a", a)?;
     dict.set_item("init_b", b)?;

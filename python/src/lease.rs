@@ -1,9 +1,9 @@
 //! The rows of a batch in Python's hands: resident until released, and gathered into arrays.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use hps::{ArgumentError, Error, PullPart, Store};
+use hps::{ArgumentError, PullPart, Store};
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PySlice};
@@ -14,7 +14,7 @@ use crate::cell::Cell;
 use crate::config::state_columns;
 use crate::errors::{raise, refuse};
 use crate::update::{Changes, How, PushReport};
-use crate::wait::{PULSE, long_work, work};
+use crate::wait::{NotYet, PULSE, lock, long_work, wait, work};
 
 /// Keeps the rows of a batch in memory until it is released: by `with`, by `release()`, or when nothing
 /// refers to it any more.
@@ -45,10 +45,6 @@ pub struct Ticket {
     is_list: bool,
     /// None once it gave its lease, or was cancelled.
     inner: Mutex<Option<hps::Ticket>>,
-}
-
-fn open<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
-    lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A view for each part of a buffer that holds one after the other.
@@ -146,7 +142,7 @@ impl Lease {
     fn lease(&self, py: Python<'_>) -> PyResult<Arc<hps::Lease>> {
         // A store that is closed, or that is the parent's, says so.
         self.cell.store(py)?;
-        let lease = open(&self.inner).clone();
+        let lease = lock(&self.inner).clone();
         lease.ok_or_else(|| closed(py, "the lease was released; pull again"))
     }
 
@@ -196,10 +192,7 @@ impl Lease {
         let lease = self.lease(py)?;
         let changes = Changes::of(&self.parts, self.is_list, values, how)?;
         let parts = changes.parts(&self.parts);
-        let reports = match &parts[..] {
-            [one] => work(py, || Ok(vec![store.push(&lease, one.update)?]))?,
-            several => work(py, || store.push_many(&lease, several))?,
-        };
+        let reports = work(py, || store.push_many(&lease, &parts))?;
         Ok(reports.into_iter().map(PushReport::of).collect())
     }
 }
@@ -223,10 +216,7 @@ fn pull(
     let mut parts: Vec<PullPart<'_>> = zipped
         .map(|((id, keys), out)| PullPart::new(id, keys, out))
         .collect();
-    match &mut parts[..] {
-        [one] => work(py, || store.pull(one.table, one.keys, one.out)),
-        several => work(py, || store.pull_many(several)),
-    }
+    work(py, || store.pull_many(&mut parts))
 }
 
 #[pymethods]
@@ -236,7 +226,7 @@ impl Lease {
     #[getter]
     fn rows(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let lease = self.lease(py)?;
-        let known: Vec<_> = open(&self.rows)
+        let known: Vec<_> = lock(&self.rows)
             .views
             .iter()
             .map(|view| view.clone_ref(py))
@@ -248,7 +238,7 @@ impl Lease {
         let made = views(&base, &self.parts)?;
         let copies = made.iter().map(|view| view.clone_ref(py)).collect();
         let base = Some(base.unbind());
-        *open(&self.rows) = Rows { base, views: made };
+        *lock(&self.rows) = Rows { base, views: made };
         shaped(py, self.is_list, copies)
     }
 
@@ -329,12 +319,12 @@ impl Lease {
 
     /// Lets the rows go; what `rows` gave stays as it is.
     pub fn release(&self, py: Python<'_>) {
-        let lease = open(&self.inner).take();
+        let lease = lock(&self.inner).take();
         if let Some(lease) = lease {
             // In a forked child this does nothing.
             py.detach(|| drop(lease));
         }
-        let Rows { base, views } = std::mem::take(&mut *open(&self.rows));
+        let Rows { base, views } = std::mem::take(&mut *lock(&self.rows));
         drop(views);
         if let Some(base) = base {
             self.cell.pool.put(py, base);
@@ -344,7 +334,7 @@ impl Lease {
     /// Whether it was released.
     #[getter]
     fn released(&self) -> bool {
-        open(&self.inner).is_none()
+        lock(&self.inner).is_none()
     }
 
     /// Its number, as `OverBudget.leases` names it.
@@ -419,7 +409,7 @@ impl Ticket {
     }
 
     fn take(&self) -> Option<hps::Ticket> {
-        open(&self.inner).take()
+        lock(&self.inner).take()
     }
 
     /// Waits for the lease.
@@ -431,30 +421,14 @@ impl Ticket {
                 "the ticket has given its lease, or was cancelled",
             ));
         };
-        let since = Instant::now();
-        let lease = loop {
-            let left = timeout.map(|limit| limit.saturating_sub(since.elapsed()));
-            let slice = left.map_or(PULSE, |left| left.min(PULSE));
-            let next = py.detach(|| ticket.wait_for(slice));
-            match (next, left) {
-                (Err(Error::Deadline { .. }), Some(left)) if left > slice => {
-                    if let Err(interrupted) = py.check_signals() {
-                        *open(&self.inner) = Some(ticket);
-                        return Err(interrupted);
-                    }
-                }
-                (Err(Error::Deadline { .. }), Some(_)) => {
-                    *open(&self.inner) = Some(ticket);
-                    let waited_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
-                    return Err(raise(py, &Error::Deadline { waited_ms }));
-                }
-                // It may not have started for want of room: whoever waits serves it.
-                (Err(Error::Deadline { .. }), None) => {
-                    break long_work(py, move || ticket.wait())?;
-                }
-                (other, _) => {
-                    break other.map_err(|error| raise(py, &error))?;
-                }
+        let limit = timeout.unwrap_or(PULSE);
+        let lease = match wait(py, Some(limit), |limit| ticket.wait_for(limit)) {
+            Ok(told) => told.map_err(|error| raise(py, &error))?,
+            // It may not have started for want of room: whoever waits serves it.
+            Err(NotYet(_)) if timeout.is_none() => long_work(py, move || ticket.wait())?,
+            Err(NotYet(why)) => {
+                *lock(&self.inner) = Some(ticket);
+                return Err(why);
             }
         };
         Ok(Lease::unread(
@@ -490,7 +464,7 @@ impl Ticket {
     fn ready(&self, py: Python<'_>) -> PyResult<bool> {
         self.cell.store(py)?;
         // The lock is free again before Python runs.
-        let ready = open(&self.inner).as_ref().map(hps::Ticket::is_ready);
+        let ready = lock(&self.inner).as_ref().map(hps::Ticket::is_ready);
         match ready {
             Some(ready) => Ok(ready),
             None => Err(raise(

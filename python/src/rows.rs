@@ -1,6 +1,6 @@
 //! All rows of a checkpoint in Python's hands, chunk by chunk.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use hps::{CheckpointId, RowIter, TableId};
 use numpy::{IntoPyArray, PyArrayMethods};
@@ -10,7 +10,7 @@ use pyo3::types::{PyDict, PyEllipsis, PySlice, PyTuple};
 use crate::cell::{Cell, TableInfo};
 use crate::config::state_columns;
 use crate::errors::refuse;
-use crate::wait::work;
+use crate::wait::{lock, work};
 
 /// An iterator of chunks: (table, keys `[k]`, weights `[k, dim]`, state by column).
 #[pyclass(frozen, module = "hps")]
@@ -112,11 +112,7 @@ impl RowChunks {
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
         self.cell.store(py)?;
-        let taken = self
-            .inner
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let taken = lock(&self.inner).take();
         let Some(mut inner) = taken else {
             return Ok(None);
         };
@@ -126,7 +122,7 @@ impl RowChunks {
             return Ok(None);
         };
         let table = inner.tables.iter().find(|table| table.id == id).cloned();
-        *self.inner.lock().unwrap_or_else(PoisonError::into_inner) = Some(inner);
+        *lock(&self.inner) = Some(inner);
         let Some(table) = table else {
             return Ok(None);
         };

@@ -11,7 +11,7 @@ use pyo3::types::{PyBytes, PyDict};
 
 use crate::arrays::{Keys, Values};
 use crate::asked::{Asked, list_of};
-use crate::cell::{Cell, TableInfo, Tables};
+use crate::cell::{Cell, Tables};
 use crate::checkpoint::{Checkpoint, CheckpointTicket, Hold};
 use crate::config::{TableSpec, describe, runtime_options};
 use crate::errors::{raise, refuse};
@@ -211,19 +211,16 @@ impl Store {
             Values::of(values, kind, &[part.rows, width])
         });
         let checked = checked.collect::<PyResult<Vec<_>>>()?;
-        let mut reports = Vec::with_capacity(checked.len());
-        for ((table, keys), values) in asked.tables.iter().zip(&asked.keys).zip(&checked) {
-            let (keys, values) = (keys.as_slice(), values.as_slice());
+        asked.each(py, |at, table, keys| {
+            let values = checked[at].as_slice();
             let rows = match whole {
                 true => PutRows::whole(values),
                 false => PutRows::weights(values),
             };
             let rows = if verbatim { rows.verbatim() } else { rows };
             let report = work(py, || store.put(table.id, keys, rows))?;
-            let report = PushReport::new(report.rows, report.non_finite);
-            reports.push(Py::new(py, report)?.into_any());
-        }
-        asked.shaped(py, reports)
+            Ok(PushReport::new(report.rows, report.non_finite))
+        })
     }
 
     /// Removes rows: their keys are as if never pushed. Gives how many there were.
@@ -235,13 +232,9 @@ impl Store {
     ) -> PyResult<Py<PyAny>> {
         let store = self.store(py)?;
         let asked = Asked::of(&self.0, table, keys)?;
-        let remove = |(table, keys): (&Arc<TableInfo>, &Keys<'_>)| {
-            let keys = keys.as_slice();
-            let count = work(py, || store.remove(table.id, keys))?;
-            Ok(count.into_pyobject(py)?.into_any().unbind())
-        };
-        let counts = asked.tables.iter().zip(&asked.keys).map(remove);
-        asked.shaped(py, counts.collect::<PyResult<_>>()?)
+        asked.each(py, |_, table, keys| {
+            work(py, || store.remove(table.id, keys))
+        })
     }
 
     /// Which keys have a row: bool `[n]`.
@@ -253,13 +246,10 @@ impl Store {
     ) -> PyResult<Py<PyAny>> {
         let store = self.store(py)?;
         let asked = Asked::of(&self.0, table, keys)?;
-        let contains = |(table, keys): (&Arc<TableInfo>, &Keys<'_>)| {
-            let keys = keys.as_slice();
+        asked.each(py, |_, table, keys| {
             let found = work(py, || store.contains(table.id, keys))?;
-            Ok(found.into_pyarray(py).into_any().unbind())
-        };
-        let found = asked.tables.iter().zip(&asked.keys).map(contains);
-        asked.shaped(py, found.collect::<PyResult<_>>()?)
+            Ok(found.into_pyarray(py))
+        })
     }
 
     /// The distinct keys of a batch, uint64 `[m]`, in the order in which rows lie on disk, and for each

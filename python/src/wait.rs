@@ -2,8 +2,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
+use hps::Error;
 use pyo3::prelude::*;
 
 use crate::errors::{panicked, raise};
@@ -11,6 +13,11 @@ use crate::log;
 
 /// Between two looks for signals.
 pub const PULSE: Duration = Duration::from_millis(50);
+
+/// Takes a lock; whoever panicked with it has poisoned the store, not what is behind the lock.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Does the work of a call without the GIL; for work that lasts as long as its I/O. No handler of
 /// `logging` runs here: the caller has the store, and one that closes it would wait for itself.
@@ -46,14 +53,9 @@ pub fn long_work<T: Send + 'static>(
     };
     let name = String::from("hps-python-call");
     std::thread::Builder::new().name(name).spawn(body)?;
-    let receiver = std::sync::Mutex::new(receiver);
+    let receiver = Mutex::new(receiver);
     loop {
-        let next = py.detach(|| {
-            let receiver = receiver
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
-            receiver.recv_timeout(PULSE)
-        });
+        let next = py.detach(|| lock(&receiver).recv_timeout(PULSE));
         log::forward(py);
         match next {
             Ok(result) => return told(py, result),
@@ -61,6 +63,32 @@ pub fn long_work<T: Send + 'static>(
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(panicked(py, &"a thread ended without a result"));
             }
+        }
+    }
+}
+
+/// Why a wait ended before what it waited for came: the time given, or a signal. What was waited for
+/// is as before.
+pub struct NotYet(pub PyErr);
+
+/// Waits for what `attempt` waits for at most as long as it is given, and looks for signals between.
+pub fn wait<T: Send>(
+    py: Python<'_>,
+    timeout: Option<Duration>,
+    attempt: impl Fn(Duration) -> hps::Result<T> + Sync,
+) -> Result<hps::Result<T>, NotYet> {
+    let since = Instant::now();
+    loop {
+        let left = timeout.map_or(Duration::MAX, |limit| limit.saturating_sub(since.elapsed()));
+        let told = py.detach(|| attempt(left.min(PULSE)));
+        log::forward(py);
+        match told {
+            Err(Error::Deadline { .. }) if left <= PULSE => {
+                let waited_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
+                return Err(NotYet(raise(py, &Error::Deadline { waited_ms })));
+            }
+            Err(Error::Deadline { .. }) => py.check_signals().map_err(NotYet)?,
+            told => return Ok(told),
         }
     }
 }
