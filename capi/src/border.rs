@@ -6,6 +6,7 @@
 //!   held it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use store::Error;
 
@@ -42,6 +43,11 @@ pub fn survive<T>(work: impl FnOnce() -> T) -> Option<T> {
             None
         }
     }
+}
+
+/// Takes a lock; whoever panicked with it has poisoned the store, not what is behind the lock.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Frees a handle.

@@ -6,11 +6,11 @@
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use store::{ArgumentError, CheckpointId, Store};
 
-use crate::border::Process;
+use crate::border::{Process, lock};
 use crate::error::Result;
 
 /// An open store, or one that was.
@@ -46,7 +46,7 @@ impl Drop for Use<'_> {
         fence(Ordering::SeqCst);
         if self.cell.waiting.load(Ordering::SeqCst) > 0 {
             // Under the lock: whoever has not seen it go waits by now.
-            let _store = self.cell.lock();
+            let _store = lock(&self.cell.store);
             self.cell.left.notify_all();
         }
     }
@@ -62,14 +62,10 @@ impl Cell {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Arc<Store>>> {
-        self.store.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The store, for a call.
     pub fn get(&self) -> Result<Use<'_>> {
         self.process.check()?;
-        match self.lock().clone() {
+        match lock(&self.store).clone() {
             Some(store) => Ok(Use {
                 cell: self,
                 store: Some(store),
@@ -81,7 +77,7 @@ impl Cell {
     /// The store itself, once no call has it; `None` where it is closed.
     fn take(&self) -> Result<Option<Store>> {
         self.process.check()?;
-        let mut guard = self.lock();
+        let mut guard = lock(&self.store);
         let Some(mut shared) = guard.take() else {
             return Ok(None);
         };
@@ -117,7 +113,7 @@ impl Cell {
         let Some(store) = self.take()? else {
             return Err(ArgumentError::Closed.into());
         };
-        *self.lock() = Some(Arc::new(store.rollback(id)?));
+        *lock(&self.store) = Some(Arc::new(store.rollback(id)?));
         Ok(())
     }
 }

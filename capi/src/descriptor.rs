@@ -2,11 +2,11 @@
 #![expect(unsafe_code, reason = "C finds its functions by their names")]
 
 use std::ffi::c_char;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use store::{Initialiser, RowMetadata, TableDescriptor, TableId};
 
-use crate::border::{call, free};
+use crate::border::{call, free, lock};
 use crate::codes::{InitialiserKind, MetadataColumns, optimizer, optimizer_number, unknown};
 use crate::error::{Fault, Result};
 use crate::pointers::{DescriptorOut, DescriptorRef, ErrorOut, Text};
@@ -15,19 +15,13 @@ use crate::pointers::{DescriptorOut, DescriptorRef, ErrorOut, Text};
 /// it.
 pub struct DescriptorHandle(Mutex<TableDescriptor>);
 
-impl DescriptorHandle {
-    fn open(&self) -> MutexGuard<'_, TableDescriptor> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl DescriptorRef<'_> {
     pub fn asked(self) -> Result<TableDescriptor> {
-        Ok(self.get("descriptor")?.open().clone())
+        Ok(lock(&self.get("descriptor")?.0).clone())
     }
 
     fn set(self, change: impl FnOnce(&mut TableDescriptor) -> Result<()>) -> Result<()> {
-        change(&mut self.get("descriptor")?.open())
+        change(&mut lock(&self.get("descriptor")?.0))
     }
 
     fn set_initialiser(self, initialiser: Initialiser) -> Result<()> {

@@ -2,11 +2,11 @@
 #![expect(unsafe_code, reason = "C finds its functions by their names")]
 
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use store::{CreateOptions, HyperParameters, RuntimeOptions, TableOptions};
 
-use crate::border::{call, free, survive};
+use crate::border::{call, free, lock, survive};
 use crate::codes::{io_engine, non_finite, policy};
 use crate::error::Result;
 use crate::pointers::{ErrorOut, HyperOut, HyperRef, OptionsRef, Room, TableOptionsRef, Text};
@@ -24,31 +24,27 @@ pub struct OptionsHandle(Mutex<Asked>);
 /// Options of one table. `hps_table_options_new` makes them, `hps_table_options_free` frees them.
 pub struct TableOptionsHandle(Mutex<TableOptions>);
 
-fn open<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
-    lock.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl OptionsRef<'_> {
     /// What was set; the defaults where there are no options.
     pub fn asked(self) -> Asked {
         match self.get("options") {
-            Ok(options) => open(&options.0).clone(),
+            Ok(options) => lock(&options.0).clone(),
             Err(_) => Asked::default(),
         }
     }
 
     fn set(self, change: impl FnOnce(&mut Asked) -> Result<()>) -> Result<()> {
-        change(&mut open(&self.get("options")?.0))
+        change(&mut lock(&self.get("options")?.0))
     }
 }
 
 impl TableOptionsRef<'_> {
     pub fn asked(self) -> Result<TableOptions> {
-        Ok(*open(&self.get("table_options")?.0))
+        Ok(*lock(&self.get("table_options")?.0))
     }
 
     fn set(self, change: impl FnOnce(&mut TableOptions) -> Result<()>) -> Result<()> {
-        change(&mut open(&self.get("table_options")?.0))
+        change(&mut lock(&self.get("table_options")?.0))
     }
 }
 

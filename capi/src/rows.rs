@@ -1,11 +1,11 @@
 //! What does a checkpoint hold, row by row?
 #![expect(unsafe_code, reason = "C finds its functions by their names")]
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use store::{CheckpointId, RowIter, TableId, part_range};
 
-use crate::border::{Process, call, free};
+use crate::border::{Process, call, free, lock};
 use crate::error::{Fault, Result};
 use crate::pointers::{
     ErrorOut, FloatsOut, KeysOut, Output, Room, RowsOut, RowsRef, SizeOut, StoreRef, U32Out,
@@ -154,7 +154,7 @@ pub extern "C" fn hps_row_iter_next(
         let intervals = intervals.slice_or_none("intervals", keys_len)?;
         let rows = rows.get("rows")?;
         rows.process.check()?;
-        let mut walk = rows.walk.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut walk = lock(&rows.walk);
         let (mut count, mut table) = (0, 0);
         while let Some(row) = walk.peek()? {
             if count == 0 {

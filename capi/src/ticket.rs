@@ -1,12 +1,12 @@
 //! How does C wait for rows that were asked for ahead of time?
 #![expect(unsafe_code, reason = "C finds its functions by their names")]
 
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, TryLockError};
 use std::time::Duration;
 
 use store::{ArgumentError, Error, Lease, Ticket};
 
-use crate::border::{Process, call, free};
+use crate::border::{Process, call, free, lock};
 use crate::error::Result;
 use crate::lease::LeaseHandle;
 use crate::pointers::{ErrorOut, I32Out, LeaseOut, Room, TicketRef};
@@ -30,10 +30,6 @@ impl TicketHandle {
         }
     }
 
-    fn open(&self) -> MutexGuard<'_, Option<Ticket>> {
-        self.ticket.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn is_ready(&self) -> Result<bool> {
         self.process.check()?;
         let ticket = match self.ticket.try_lock() {
@@ -47,7 +43,7 @@ impl TicketHandle {
 
     fn wait(&self, timeout_us: u64) -> Result<Lease> {
         self.process.check()?;
-        let mut guard = self.open();
+        let mut guard = lock(&self.ticket);
         let Some(ticket) = guard.take() else {
             let what = String::from("this ticket has given its lease, or why there is none");
             return Err(ArgumentError::Other { what }.into());
