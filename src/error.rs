@@ -65,9 +65,9 @@ pub enum Error {
     OverBudget {
         /// Table name.
         table: String,
-        /// Rows pinned by outstanding leases, in the fullest shard, times the shards.
+        /// Rows pinned by outstanding leases in the shard that needs most memory, times the shards.
         pinned_rows: u64,
-        /// Rows this call needs to pin beside them.
+        /// Rows this call needs to pin beside them in that shard, times the shards.
         asked_rows: u64,
         /// Rows that fit.
         capacity_rows: u64,

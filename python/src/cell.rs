@@ -2,18 +2,22 @@
 //!
 //! - Who works with the store has it by an `Arc` for the time of a call; closing it and going back to a
 //!   checkpoint wait until nobody has.
+//! - A finalizer or a handler of signals may run inside a call. What it does there must not wait for
+//!   that call: closing is refused.
 //! - In a forked child nothing here is locked: the check comes first.
 
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use hps::{ArgumentError, CheckpointId, Error, RuntimeOptions, Store, TableDescriptor, TableId};
 use pyo3::prelude::*;
 
 use crate::arrays::Pool;
-use crate::errors::raise;
+use crate::errors::{raise, refuse};
 use crate::wait::lock;
 
 /// A table, as calls need it.
@@ -44,8 +48,42 @@ pub struct Cell {
     pub is_read_only: bool,
     options: RuntimeOptions,
     store: Mutex<Option<Arc<Store>>>,
+    /// Whose calls have the store, once for each.
+    callers: Mutex<Vec<ThreadId>>,
     tables: Mutex<Arc<Tables>>,
     pub pool: Pool,
+}
+
+/// The store, for the time of a call of this thread.
+pub struct Use<'a> {
+    cell: &'a Cell,
+    caller: ThreadId,
+    store: Arc<Store>,
+}
+
+impl Use<'_> {
+    /// The store, for another thread, which the caller's own may wait for or leave alone.
+    pub fn into_shared(self) -> Arc<Store> {
+        Arc::clone(&self.store)
+    }
+}
+
+impl Deref for Use<'_> {
+    type Target = Store;
+
+    fn deref(&self) -> &Store {
+        &self.store
+    }
+}
+
+impl Drop for Use<'_> {
+    fn drop(&mut self) {
+        let mut callers = lock(&self.cell.callers);
+        // Its last: calls of one thread end in the order opposite to that of their beginning.
+        if let Some(at) = callers.iter().rposition(|id| *id == self.caller) {
+            callers.swap_remove(at);
+        }
+    }
 }
 
 impl Cell {
@@ -63,6 +101,7 @@ impl Cell {
             is_read_only,
             options,
             store: Mutex::new(Some(Arc::new(store))),
+            callers: Mutex::default(),
             tables: Mutex::new(Arc::new(tables)),
             pool: Pool::default(),
         }
@@ -72,21 +111,43 @@ impl Cell {
     ///
     /// # Errors
     /// `Forked`, `Closed`.
-    pub fn get(&self) -> hps::Result<Arc<Store>> {
+    pub fn get(&self) -> hps::Result<Use<'_>> {
         if !self.is_of_this_process() {
             return Err(Error::Forked);
         }
-        lock(&self.store)
-            .clone()
-            .ok_or_else(|| ArgumentError::Closed.into())
+        let store = lock(&self.store).clone();
+        let store = store.ok_or(ArgumentError::Closed)?;
+        let caller = std::thread::current().id();
+        lock(&self.callers).push(caller);
+        Ok(Use {
+            cell: self,
+            caller,
+            store,
+        })
     }
 
     /// As [`Cell::get`], for Python.
     ///
     /// # Errors
     /// `Forked`, `Closed`.
-    pub fn store(&self, py: Python<'_>) -> PyResult<Arc<Store>> {
+    pub fn store(&self, py: Python<'_>) -> PyResult<Use<'_>> {
         self.get().map_err(|error| raise(py, &error))
+    }
+
+    /// Refuses what waits for all calls to end, where one of this thread is among them.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub fn check_outside_calls(&self, py: Python<'_>, what: &str) -> PyResult<()> {
+        let caller = std::thread::current().id();
+        if !self.is_of_this_process() || !lock(&self.callers).contains(&caller) {
+            return Ok(());
+        }
+        let message = format!(
+            "{what} inside another call of the same thread on this store, by a finalizer or a handler of \
+             signals, would wait for itself: {what} after that call"
+        );
+        Err(refuse(py, "InvalidArgument", &message))
     }
 
     pub fn is_of_this_process(&self) -> bool {

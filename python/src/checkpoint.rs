@@ -23,8 +23,16 @@ pub struct Checkpoint {
 #[pyclass(frozen, module = "hps")]
 pub struct CheckpointTicket {
     cell: Arc<Cell>,
-    /// None once it has told.
-    inner: Mutex<Option<hps::CheckpointTicket>>,
+    inner: Mutex<Inner>,
+}
+
+/// Where the store's ticket is.
+enum Inner {
+    Here(hps::CheckpointTicket),
+    /// A call waits by it.
+    Waiting,
+    /// It has told how its checkpoint ended.
+    Told,
 }
 
 /// Keeps a checkpoint, whatever `retain_checkpoints` says, until it is released.
@@ -93,28 +101,36 @@ impl CheckpointTicket {
     pub fn new(cell: &Arc<Cell>, ticket: hps::CheckpointTicket) -> CheckpointTicket {
         CheckpointTicket {
             cell: Arc::clone(cell),
-            inner: Mutex::new(Some(ticket)),
+            inner: Mutex::new(Inner::Here(ticket)),
         }
     }
 
     /// Waits for durability. After a signal the checkpoint goes on.
     pub fn wait_for(&self, py: Python<'_>, timeout: Option<Duration>) -> PyResult<Checkpoint> {
-        let taken = lock(&self.inner).take();
-        let Some(ticket) = taken else {
-            return Err(refuse(
-                py,
-                "Closed",
-                "the ticket has told how its checkpoint ended",
-            ));
-        };
-        match wait(py, timeout, |limit| ticket.wait_for(limit)) {
-            Ok(Ok(info)) => Ok(Checkpoint::new(&self.cell, info)),
-            Ok(Err(error)) => Err(raise(py, &error)),
-            Err(NotYet(why)) => {
-                *lock(&self.inner) = Some(ticket);
-                Err(why)
+        let mut inner = lock(&self.inner);
+        let ticket = match std::mem::replace(&mut *inner, Inner::Waiting) {
+            Inner::Here(ticket) => ticket,
+            Inner::Waiting => {
+                drop(inner);
+                let message = "another call waits by the ticket: wait once";
+                return Err(refuse(py, "InvalidArgument", message));
             }
-        }
+            Inner::Told => {
+                *inner = Inner::Told;
+                drop(inner);
+                let message = "the ticket has told how its checkpoint ended";
+                return Err(refuse(py, "Closed", message));
+            }
+        };
+        drop(inner);
+        let told = wait(py, timeout, |limit| ticket.wait_for(limit));
+        let (inner, result) = match told {
+            Ok(Ok(info)) => (Inner::Told, Ok(Checkpoint::new(&self.cell, info))),
+            Ok(Err(error)) => (Inner::Told, Err(raise(py, &error))),
+            Err(NotYet(why)) => (Inner::Here(ticket), Err(why)),
+        };
+        *lock(&self.inner) = inner;
+        result
     }
 }
 
@@ -131,9 +147,11 @@ impl CheckpointTicket {
     /// Whether `wait` returns at once.
     #[getter]
     fn done(&self) -> bool {
-        lock(&self.inner)
-            .as_ref()
-            .is_none_or(hps::CheckpointTicket::is_done)
+        match &*lock(&self.inner) {
+            Inner::Here(ticket) => ticket.is_done(),
+            Inner::Waiting => false,
+            Inner::Told => true,
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use pyo3::types::{PyBytes, PyDict};
 
 use crate::arrays::{Keys, Values};
 use crate::asked::{Asked, list_of};
-use crate::cell::{Cell, Tables};
+use crate::cell::{Cell, Tables, Use};
 use crate::checkpoint::{Checkpoint, CheckpointTicket, Hold};
 use crate::config::{TableSpec, describe, runtime_options};
 use crate::errors::{raise, refuse};
@@ -102,7 +102,7 @@ impl Store {
         &self.0
     }
 
-    fn store(&self, py: Python<'_>) -> PyResult<Arc<hps::Store>> {
+    fn store(&self, py: Python<'_>) -> PyResult<Use<'_>> {
         self.0.store(py)
     }
 
@@ -332,6 +332,7 @@ impl Store {
 
     /// Goes back to a checkpoint; what came after it is gone. Needs all leases released.
     fn rollback(&self, py: Python<'_>, id: u64) -> PyResult<()> {
+        self.0.check_outside_calls(py, "rollback")?;
         let cell = Arc::clone(&self.0);
         long_work(py, move || cell.rollback(CheckpointId(id)))
     }
@@ -340,7 +341,7 @@ impl Store {
     /// directories (each on the file system of the one it stands for).
     #[pyo3(signature = (id, path, parts = Vec::new()))]
     fn export(&self, py: Python<'_>, id: u64, path: PathBuf, parts: Vec<PathBuf>) -> PyResult<()> {
-        let store = self.store(py)?;
+        let store = self.store(py)?.into_shared();
         long_work(py, move || store.export(CheckpointId(id), &path, &parts))
     }
 
@@ -503,6 +504,7 @@ impl Store {
         if self.0.is_closed() {
             return Ok(());
         }
+        self.0.check_outside_calls(py, "close")?;
         let cell = Arc::clone(&self.0);
         long_work(py, move || cell.close(discard))
     }

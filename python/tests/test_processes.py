@@ -148,6 +148,38 @@ def test_control_c_ends_a_wait(directory, wait):
     assert (status, out) == (0, "interrupted\nclosed\n"), errors
 
 
+def test_closing_inside_another_call_of_the_thread_is_refused(directory):
+    code = """
+        store = hps.open(sys.argv[1], [hps.Table("t", dim=4)], cache="16MiB")
+        first = store.checkpoint(1)
+
+        ones = np.ones((10, 4), np.float32)
+
+        class Values:
+            def __dlpack_device__(self):
+                return ones.__dlpack_device__()
+
+            def __dlpack__(self, **options):
+                for call in [lambda: store.close(discard=True), lambda: store.rollback(first.id)]:
+                    try:
+                        call()
+                    except hps.InvalidArgument as error:
+                        print(error)
+                return ones.__dlpack__(**options)
+
+        with store.pull("t", np.arange(10)) as lease:
+            lease.push(Values())
+        assert not store.closed and store.contains("t", np.arange(10)).all()
+        store.rollback(first.id)
+        store.close()
+    """
+    status, out, errors = ended(python(code, directory))
+    assert status == 0, errors
+    assert [line.split()[:3] for line in out.splitlines()] == [
+        ["close", "inside", "another"], ["rollback", "inside", "another"]
+    ]
+
+
 def test_an_interpreter_ends_with_an_open_store(directory):
     code = """
         store = hps.open(sys.argv[1], [hps.Table("t", dim=4)], cache="16MiB")
