@@ -82,6 +82,7 @@ mod units;
 
 pub use error::{ArgumentError, Error, Holder, Result};
 pub use format::FORMAT_VERSION;
+pub use io::KeyType;
 #[cfg(feature = "sim")]
 #[doc(hidden)]
 pub use options::Thresholds;
@@ -92,7 +93,8 @@ pub use options::{
 pub use stats::{Stats, TableStats, WAIT_BUCKETS, Wait, WaitStats};
 pub use store::{
     CheckpointInfo, CheckpointTicket, CompactLimits, CompactProgress, CompactReport, DirectoryInfo,
-    DropReport, FileInfo, Hold, Identity, Lease, LeasePart, PrefetchPart, PullPart, PushPart,
+    DropReport, FileInfo, Hold, Identity, Lease, LeasePart, Pass, PassPart, PassReport, PassTable,
+    PassTicket, PrefetchPart, PullPart, PushPart,
     PushReport, PutReport, PutRows, Row, RowIter, Store, Ticket, Unique, Update,
 };
 #[cfg(feature = "sim")]

@@ -9,6 +9,7 @@
 //!   by `new` and a method for each field, which are named after the fields.
 
 mod create_options;
+mod policy_kind;
 mod setters;
 mod table_options;
 
@@ -16,6 +17,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 pub use create_options::CreateOptions;
+pub use policy_kind::PolicyKind;
 pub(crate) use setters::setters;
 pub use table_options::TableOptions;
 
@@ -334,21 +336,6 @@ pub enum IoEngine {
     Pread,
 }
 
-/// Which rows leave memory first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum PolicyKind {
-    /// LRU list of current rows, LFU list of candidates, frequencies that survive eviction.
-    #[default]
-    Bilevel,
-    /// Least recently used: a row that was used since its turn came last gets a second chance.
-    Lru,
-    /// Pass blocks (HugeCTR's cached mode): first in, first out.
-    Fifo,
-    /// The whole table stays resident; a table that does not fit is an error.
-    PinAll,
-}
-
 /// What to do with gradients that are NaN or infinite. They are always counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -584,6 +571,6 @@ impl RuntimeOptions {
             n(self.retain_checkpoints),
             "must be 1 to 1000",
         )?;
-        Ok(())
+        self.policy.validate()
     }
 }

@@ -73,7 +73,7 @@ pub struct WaitStats {
 }
 
 /// What the store counts for one table.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct TableStats {
     /// Its number.
@@ -116,6 +116,10 @@ pub struct TableStats {
     pub index_bytes: u64,
     /// Keys in its index, tombstones included.
     pub index_keys: u64,
+    /// Passes whose rows stay ([`PolicyKind::Cached`]).
+    pub blocks: u64,
+    /// Blocks that left for another since the store was opened or the table was unfrozen.
+    pub block_evictions: u64,
     /// By cause, in the order of [`Wait::ALL`].
     pub(crate) waits: [WaitStats; Wait::ALL.len()],
 }
@@ -135,7 +139,7 @@ impl TableStats {
         numbers!(self: TableStats {
             unique_asked, unique_hits, rows_read, rows_pushed, bytes_pushed, rows_put, bytes_put,
             non_finite, rows_flushed, rows_evicted, pinned_rows, resident_rows, capacity_rows,
-            dirty_rows, cache_bytes, index_bytes, index_keys,
+            dirty_rows, cache_bytes, index_bytes, index_keys, blocks, block_evictions,
         } beside { id, name, policy, waits, })
     }
 

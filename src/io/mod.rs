@@ -24,6 +24,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub mod buffer;
+mod key_file;
 mod lock;
 mod os;
 mod pread;
@@ -35,6 +36,7 @@ mod tests;
 mod transfer;
 mod uring;
 
+pub use key_file::{KeyFile, KeyType};
 pub use os::OsDisk;
 pub use request::{Completion, Queue, Request};
 

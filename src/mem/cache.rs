@@ -21,7 +21,6 @@ use super::row_state::{Counts, Flags, Left, RowState, States};
 use super::table::{TableConfig, TableRows};
 use super::words::Words;
 use crate::error::Result;
-use crate::options::PolicyKind;
 use crate::units::{Slot, narrow, unmix64};
 
 /// Rows that the policy names at once.
@@ -146,7 +145,7 @@ impl Cache {
     pub fn set_table(&mut self, table: usize, config: &TableConfig) {
         let before = self.rows.tables[table].policy;
         self.rows.tables[table].set_bounds(config);
-        if config.policy == before {
+        if config.policy.of_rows() == before {
             return;
         }
         let stay = !self.rows.tables[table].evicts();
@@ -523,9 +522,9 @@ impl Cache {
             true => Flags::QUEUED | Flags::VISITED,
             false => Flags::default(),
         };
-        let kept = match of_table.policy {
-            PolicyKind::PinAll => Flags::KEPT,
-            _ => Flags::default(),
+        let kept = match of_table.evicts() {
+            false => Flags::KEPT,
+            true => Flags::default(),
         };
         *state = RowState::new(table, hash, place, queued | kept | flags | Flags::USED);
         self.counts.add(state);

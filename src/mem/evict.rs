@@ -57,7 +57,7 @@ impl Cache {
         to_usize(self.evicted - before)
     }
 
-    fn evict_row(&mut self, slot: Slot) {
+    pub(super) fn evict_row(&mut self, slot: Slot) {
         let table = self.rows.states.get(slot).table();
         self.rows.tables[table].evicted += 1;
         self.evicted += 1;

@@ -8,6 +8,7 @@
 //! - The policy decides the order in which rows leave, and nothing else: no value depends on it.
 
 mod arena;
+mod blocks;
 mod cache;
 mod evict;
 mod hits;

@@ -211,8 +211,10 @@ impl Policies {
             }
             match rows.tables[state.table()].policy {
                 PolicyKind::Lru => rows.push(&mut self.lru.queue, slot),
-                PolicyKind::Fifo => rows.push(&mut self.fifo.queue, slot),
-                PolicyKind::Bilevel | PolicyKind::PinAll => {}
+                PolicyKind::Fifo | PolicyKind::Cached { .. } => {
+                    rows.push(&mut self.fifo.queue, slot)
+                }
+                PolicyKind::Bilevel | PolicyKind::PinAll | PolicyKind::Staged => {}
             }
         }
     }
@@ -267,8 +269,8 @@ impl Policies {
         Some(match rows.tables[rows.states.get(slot).table()].policy {
             PolicyKind::Bilevel => &mut self.bilevel,
             PolicyKind::Lru => &mut self.lru,
-            PolicyKind::Fifo => &mut self.fifo,
-            PolicyKind::PinAll => return None,
+            PolicyKind::Fifo | PolicyKind::Cached { .. } => &mut self.fifo,
+            PolicyKind::PinAll | PolicyKind::Staged => return None,
         })
     }
 }
@@ -305,8 +307,8 @@ impl Policies {
     pub fn queue_of(&mut self, kind: PolicyKind) -> Option<&mut Queue> {
         match kind {
             PolicyKind::Lru => Some(&mut self.lru.queue),
-            PolicyKind::Fifo => Some(&mut self.fifo.queue),
-            PolicyKind::Bilevel | PolicyKind::PinAll => None,
+            PolicyKind::Fifo | PolicyKind::Cached { .. } => Some(&mut self.fifo.queue),
+            PolicyKind::Bilevel | PolicyKind::PinAll | PolicyKind::Staged => None,
         }
     }
 
@@ -343,8 +345,7 @@ impl Policies {
 /// The policies by which rows leave.
 #[cfg(test)]
 pub(super) fn evicting() -> impl Iterator<Item = PolicyKind> {
-    let all = crate::units::all_of!(PolicyKind: Bilevel, Lru, Fifo, PinAll);
-    all.into_iter().filter(|kind| *kind != PolicyKind::PinAll)
+    [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Fifo].into_iter()
 }
 
 #[cfg(test)]

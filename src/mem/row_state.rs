@@ -38,6 +38,8 @@ impl Flags {
     /// Its content is that of a key that was never pushed, but was not written into memory yet: nobody
     /// has read it. It is clean, or removed.
     pub const UNFILLED: Flags = Flags(1 << 7);
+    /// Some block has it: the pins of a pass that stay.
+    pub const IN_BLOCK: Flags = Flags(1 << 8);
     /// Holds a row or a frozen copy.
     pub(crate) const USED: Flags = Flags(1 << 10);
     /// Used since the policy last looked at it.

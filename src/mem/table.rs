@@ -70,7 +70,7 @@ impl TableRows {
             class,
             cost,
             bias,
-            policy: config.policy,
+            policy: config.policy.of_rows(),
             counts: Counts::default(),
             evicted: 0,
             is_dropped: config.is_dropped,
@@ -83,7 +83,7 @@ impl TableRows {
     }
 
     pub fn set_bounds(&mut self, config: &TableConfig) {
-        self.policy = config.policy;
+        self.policy = config.policy.of_rows();
         self.bounds_bytes = (config.floor_bytes, config.ceiling_bytes);
         self.set_cost(self.cost);
     }
@@ -98,7 +98,7 @@ impl TableRows {
 
     /// Whether rows ever leave (the PinAll policy keeps all).
     pub fn evicts(&self) -> bool {
-        self.policy != PolicyKind::PinAll
+        !self.policy.keeps_all()
     }
 
     /// Whether rows of other tables leave first.

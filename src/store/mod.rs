@@ -16,6 +16,8 @@ mod many;
 mod open;
 mod open_or_create;
 mod parts;
+mod pass;
+mod passes;
 mod pull;
 mod push;
 mod put;
@@ -33,6 +35,7 @@ pub use lease::{Lease, LeasePart};
 pub use maintain::{
     CompactLimits, CompactProgress, CompactReport, DirectoryInfo, DropReport, FileInfo,
 };
+pub use pass::{Pass, PassPart, PassReport, PassTable, PassTicket};
 pub use pull::{PrefetchPart, PullPart, Ticket};
 pub use push::{PushPart, PushReport, Update};
 pub use put::{PutReport, PutRows};
@@ -423,6 +426,7 @@ impl Store {
         }
         core.close();
         self.threads.join(core);
+        self.parts.passes.blocks.let_go(|_| true);
         core.ssd.keep_iterated();
         core.publish(core.options.inline);
         let held_is_exact = || {

@@ -7,6 +7,7 @@ use super::compact::Compactor;
 use super::core::{Core, Part};
 use super::flush::Flusher;
 use super::lease::Leases;
+use super::pass::Passes;
 use super::pull::Puller;
 use super::push::Pusher;
 use super::put::Putter;
@@ -29,6 +30,8 @@ pub struct Parts {
     pub flusher: Arc<Flusher>,
     /// Brings rows.
     pub puller: Arc<Puller>,
+    /// Keeps the rows of passes.
+    pub passes: Arc<Passes>,
     /// Changes rows.
     pub pusher: Arc<Pusher>,
     /// Writes whole rows.
@@ -48,6 +51,7 @@ impl Parts {
         let compactor = Arc::new(Compactor::new(&core));
         let flusher = Arc::new(Flusher::new(&core, &compactor)?);
         let puller = Arc::new(Puller::new(&core, &workers, &leases, &flusher));
+        let passes = Arc::new(Passes::new(&core, &workers, &leases, &puller));
         let pusher = Arc::new(Pusher::new(&core, &workers));
         let putter = Arc::new(Putter::new(&core, &workers, &flusher, &puller));
         let checkpointer = Arc::new(Checkpointer::new(&core, &compactor, &flusher));
@@ -58,6 +62,7 @@ impl Parts {
             compactor,
             flusher,
             puller,
+            passes,
             pusher,
             putter,
             checkpointer,
@@ -77,6 +82,7 @@ impl Parts {
             weak(&self.compactor),
             weak(&self.flusher),
             weak(&self.puller),
+            weak(&self.passes),
             weak(&self.checkpointer),
         ]
     }

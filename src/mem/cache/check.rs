@@ -46,7 +46,7 @@ impl Cache {
             } else {
                 assert!(self.copies.contains(&slot), "copies are listed");
             }
-            let stays = self.rows.tables[state.table()].policy == PolicyKind::PinAll;
+            let stays = self.rows.tables[state.table()].policy.keeps_all();
             assert_eq!(
                 state.flags.any(Flags::KEPT),
                 stays,

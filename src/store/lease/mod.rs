@@ -6,6 +6,7 @@
 
 mod map;
 mod part;
+mod pins;
 
 use std::collections::BTreeMap;
 use std::mem::take;
@@ -14,6 +15,7 @@ use std::time::Duration;
 
 pub use map::PartMap;
 pub use part::LeasePart;
+pub use pins::{OutGuard, Pins};
 
 use super::core::{Core, Part, Signal, Table, point};
 use super::workers::Workers;
@@ -83,15 +85,10 @@ impl Leases {
 
     /// A lease of rows that are resident and pinned.
     pub fn issue(self: &Arc<Leases>, map: PartMap, rows: Vec<ShardRows>) -> Lease {
-        let out = Out {
+        let id = self.enter(Out {
             bytes: map.keys() as u64 * 10,
             tables: map.tables().map(|(table, _)| table.id).collect(),
-        };
-        let mut book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
-        book.0 += 1;
-        let id = book.0;
-        book.1.insert(id, out);
-        drop(book);
+        });
         Lease {
             leases: Arc::clone(self),
             id,
@@ -100,12 +97,25 @@ impl Leases {
         }
     }
 
+    fn enter(&self, out: Out) -> u64 {
+        let mut book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
+        book.0 += 1;
+        let id = book.0;
+        book.1.insert(id, out);
+        id
+    }
+
     fn leave(&self, id: u64) {
         self.book
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .1
             .remove(&id);
+        self.dropped.notify();
+    }
+
+    /// There may be room, as after a drop.
+    pub fn look_again(&self) {
         self.dropped.notify();
     }
 

@@ -44,6 +44,8 @@ impl Parts {
             }
             self.core.set_cache_bytes(bytes, of_shard)?;
         }
+        // A pass that had no room may have it now.
+        self.leases.look_again();
         self.shrink_caches()
     }
 

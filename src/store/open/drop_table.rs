@@ -18,6 +18,7 @@ impl Parts {
         self.core.table(id)?;
         self.core.check_writable()?;
         self.puller.wait_cancelled();
+        self.passes.blocks.let_go(|of| of == id);
         {
             // As where a table is made: no checkpoint runs, no batch is admitted, nothing is pushed.
             let _role = self.checkpointer.wait_idle();

@@ -22,7 +22,7 @@ use crate::error::{ArgumentError, Error, Result};
 use crate::io::{Directory, Io, descriptor_limit, raise_descriptor_limit_to};
 use crate::observe::Timed;
 use crate::options::{
-    HyperParameters, IoEngine, RuntimeOptions, TABLES_MAX, TableDescriptor, TableOptions,
+    HyperParameters, IoEngine, PolicyKind, RuntimeOptions, TABLES_MAX, TableDescriptor, TableOptions,
 };
 use crate::row::check_hyper;
 use crate::ssd::recover::{self, OpenRequest, Recovered};
@@ -78,6 +78,8 @@ pub fn validate_table(name: &str, options: &TableOptions) -> Result<()> {
     hyper.map_or(Ok(()), |hyper| {
         check_hyper(hyper).map_err(|e| of_table(e, name))
     })?;
+    let policy = options.policy.map_or(Ok(()), PolicyKind::validate);
+    policy.map_err(|e| of_table(e, name))?;
     let least = options.cache_bytes_min;
     match options.cache_bytes_max {
         Some(most) if most < least => {

@@ -7,7 +7,7 @@ use super::super::core::{Core, ShardCell, Table, of_table, point};
 use super::super::workers::Workers;
 use super::{make_table, validate_table};
 use crate::error::{ArgumentError, Result};
-use crate::options::{PolicyKind, TABLES_MAX, TableDescriptor, TableOptions};
+use crate::options::{TABLES_MAX, TableDescriptor, TableOptions};
 use crate::units::TableId;
 
 /// What is done so that a store has some tables.
@@ -107,12 +107,12 @@ impl Parts {
         }
         let pins = |(table, own): &&(Arc<Table>, TableOptions)| {
             let asked = own.policy.unwrap_or(self.core.options.policy);
-            asked == PolicyKind::PinAll && table.tuning().policy != asked
+            asked.keeps_all() && !table.tuning().policy.keeps_all()
         };
         let count = self.in_use();
         if count > 0 && plan.tuned.iter().any(|tuned| pins(&tuned)) {
             // Batches were promised the room of rows that would stay from now on.
-            let what = "a table can't be given the policy PinAll";
+            let what = "a table can't be given the policy PinAll or Staged";
             return Err(ArgumentError::LeasesOutstanding { what, count }.into());
         }
         self.leave_room(&plan, pins)?;
@@ -134,6 +134,10 @@ impl Parts {
         made?;
         point("create_table");
         self.core.set_tables(plan.tables);
+        self.passes.blocks.let_go(|id| {
+            let table = self.core.table(id);
+            table.is_ok_and(|table| !table.tuning().policy.has_blocks())
+        });
         Ok(found)
     }
 

@@ -1,7 +1,7 @@
 //! Which threads does an open store keep?
 //!
-//! - `hps-prefetch`, two of them, serve tickets and publish the counters, `hps-writer` flushes
-//!   caches that run low, `hps-compact-N` compact. A checkpoint has a thread of its own while it runs.
+//! - `hps-prefetch`, two of them, serve tickets and publish the counters, `hps-pass` brings passes in,
+//!   `hps-writer` flushes caches that run low, `hps-compact-N` compact. A checkpoint has a thread of its own while it runs.
 //! - All end when the store is closed or dropped. One that panics ends too, and poisons the store.
 
 use std::sync::Arc;
@@ -43,6 +43,8 @@ impl Threads {
             let puller = Arc::clone(&parts.puller);
             self.spawn(core, "hps-prefetch", move || puller.serve(pool))?;
         }
+        let passes = Arc::clone(&parts.passes);
+        self.spawn(core, "hps-pass", move || passes.serve())?;
         if core.read_only {
             return Ok(());
         }

@@ -17,7 +17,7 @@ use std::time::Instant;
 use super::super::core::{Shard, Stretch, Table, point};
 use super::super::lease::{Lease, PartMap};
 use super::super::workers::WorkerPool;
-use super::Puller;
+use super::{Kept, Puller};
 use super::batch::{Batch, Full, Intent, Missing, Pending, Refusal, Wanted, open};
 use crate::error::{Error, Result};
 use crate::mem::Flags;
@@ -74,14 +74,31 @@ impl Puller {
     /// # Errors
     /// `Io`, `Corrupt`, `NoSpace`, `Poisoned`; nothing is pinned.
     pub fn complete(&self, pool: &WorkerPool, intent: Intent, batch: Batch<'_>) -> Result<Lease> {
+        Ok(self.complete_counted(pool, intent, batch)?.lease)
+    }
+
+    /// The same, with what was found.
+    ///
+    /// # Errors
+    /// As [`Puller::complete`].
+    pub(super) fn complete_counted(
+        &self,
+        pool: &WorkerPool,
+        intent: Intent,
+        batch: Batch<'_>,
+    ) -> Result<Kept> {
         if let Err(e) = self.bring_in(pool, intent, &batch) {
             self.undo(&batch);
             return Err(e);
         }
-        let (map, rows, known, loads) = batch.into_rows(&self.workers.arrays);
-        let hits = known.saturating_sub(loads);
+        let (map, rows, known, read) = batch.into_rows(&self.workers.arrays);
+        let hits = known.saturating_sub(read);
         self.core.demand.note(known, hits);
-        Ok(self.leases.issue(map, rows))
+        Ok(Kept {
+            lease: self.leases.issue(map, rows),
+            known,
+            read,
+        })
     }
 
     fn admit(&self, pool: &WorkerPool, batch: &Batch<'_>) -> Result<()> {

@@ -18,7 +18,7 @@ pub use ticket::Ticket;
 use super::core::{Core, Part, Table, get};
 use super::flush::Flusher;
 use super::lease::{Lease, Leases};
-use super::workers::Workers;
+use super::workers::{WorkerPool, Workers};
 use crate::error::{ArgumentError, Result};
 use crate::stats::Stats;
 use crate::sync::Mutex;
@@ -69,6 +69,16 @@ impl<'a> PrefetchPart<'a> {
     pub fn new(table: TableId, keys: &'a [u64]) -> PrefetchPart<'a> {
         PrefetchPart { table, keys }
     }
+}
+
+/// Rows that were brought in.
+#[derive(Debug)]
+pub struct Kept {
+    pub lease: Lease,
+    /// Distinct rows that were ever pushed and not removed since.
+    pub known: u64,
+    /// Those of them that had to be read.
+    pub read: u64,
 }
 
 /// Brings rows into memory and pins them.
@@ -143,6 +153,17 @@ impl Puller {
         };
         let mut wanted: Vec<Wanted<'_>> = parts.iter_mut().zip(&tables).map(wanted).collect();
         self.pull_parts(&mut wanted)
+    }
+
+    /// Makes rows of one table resident and pins them, with no value copied.
+    ///
+    /// # Errors
+    /// As [`Puller::acquire`].
+    pub fn keep(&self, pool: &WorkerPool, table: &Arc<Table>, keys: &[u64]) -> Result<Kept> {
+        let out = None;
+        let mut wanted = [Wanted { table, keys, out }];
+        let batch = self.begin(pool, &mut wanted)?;
+        self.complete_counted(pool, Intent::Read, batch)
     }
 
     fn pull_parts(&self, parts: &mut [Wanted<'_>]) -> Result<Lease> {

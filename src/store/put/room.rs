@@ -16,7 +16,6 @@ use super::Putter;
 use crate::batch::share;
 use crate::error::Result;
 use crate::mem::Flags;
-use crate::options::PolicyKind;
 use crate::units::{Slot, mix64, range_of};
 
 /// What is kept for a put in one shard. (Nothing is decided by the count but under the shard's lock: no
@@ -84,7 +83,7 @@ impl Putter {
         let _admission = self.puller.admission_alone();
         // It may have been dropped since it was found, or have got another policy; now neither comes.
         wanted_by.check_there()?;
-        let rows_stay = wanted_by.tuning().policy == PolicyKind::PinAll;
+        let rows_stay = wanted_by.tuning().policy.keeps_all();
         let mut hashes = rows_stay.then(|| hashes_by_shard(keys, count));
         for s in (0..count).filter(|s| used[*s]) {
             let mut guard = self.core.shards[s].lock();

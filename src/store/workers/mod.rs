@@ -197,8 +197,8 @@ impl Part for Workers {
 /// unless told), the callers' own not counted.
 fn threads_of(options: &RuntimeOptions, directories: usize) -> usize {
     let pools = (1 + PREFETCH_POOLS) * (options.threads - 1);
-    // The writer and a checkpoint.
-    let others = PREFETCH_POOLS + 2 + directories.max(1);
+    // Passes, the writer and a checkpoint.
+    let others = PREFETCH_POOLS + 3 + directories.max(1);
     pools + if options.inline { 0 } else { others }
 }
 

@@ -1,0 +1,275 @@
+//! How do the rows of a whole pass come into memory, and stay for as long as it lasts?
+//!
+//! - A pass is a lease that is taken piece by piece: it pins rows and has no values. What holds for leases
+//!   holds for it: no row leaves, no value depends on it.
+//! - Passes come in one at a time, in the order in which they were begun. One that comes in may hold rows
+//!   and wait for room: nothing else does. Whoever waits for it without a limit is told at once when it
+//!   has to wait for what others hold.
+//! - Where a table has blocks (`PolicyKind::Cached`), a pass may become one.
+
+mod blocks;
+mod load;
+mod report;
+mod source;
+
+use std::collections::VecDeque;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+pub use blocks::Blocks;
+pub use report::{PassReport, PassTable};
+pub use source::PassPart;
+
+use super::core::{Core, Part};
+use super::lease::{Leases, OutGuard, Pins};
+use super::pull::Puller;
+use super::workers::Workers;
+use crate::error::{ArgumentError, Error, Result};
+use crate::stats::Stats;
+use crate::sync::{Condvar, Mutex, MutexGuard};
+use load::{Loaded, Loading, State};
+use source::Source;
+
+/// How long somebody waits before they look whether the store is still there.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The passes of a store.
+#[derive(Debug)]
+pub struct Passes {
+    core: Arc<Core>,
+    workers: Arc<Workers>,
+    leases: Arc<Leases>,
+    puller: Arc<Puller>,
+    /// Those that are not there yet, oldest first.
+    queue: Mutex<VecDeque<Arc<Loading>>>,
+    arrived: Condvar,
+    pub blocks: Blocks,
+}
+
+/// A pass on its way; dropping it gives it up.
+#[derive(Debug)]
+pub struct PassTicket {
+    passes: Arc<Passes>,
+    loading: Arc<Loading>,
+}
+
+/// Keeps the rows of a pass in memory until it ends, by [`Pass::end`] or when it is dropped.
+#[derive(Debug)]
+pub struct Pass {
+    report: PassReport,
+    // Dropped in this order: rows before what says that they are held.
+    _pins: Vec<Arc<Pins>>,
+    _out: OutGuard,
+}
+
+impl Part for Passes {
+    fn wake(&self) {
+        let queue = self.lock_queue();
+        queue.iter().for_each(|loading| loading.wake());
+        drop(queue);
+        self.arrived.notify_all();
+    }
+
+    fn count(&self, stats: &mut Stats) {
+        for table in &mut stats.tables {
+            (table.blocks, table.block_evictions) = self.blocks.count_of(table.id);
+        }
+    }
+}
+
+impl Passes {
+    /// None yet.
+    pub fn new(
+        core: &Arc<Core>,
+        workers: &Arc<Workers>,
+        leases: &Arc<Leases>,
+        puller: &Arc<Puller>,
+    ) -> Passes {
+        Passes {
+            core: Arc::clone(core),
+            workers: Arc::clone(workers),
+            leases: Arc::clone(leases),
+            puller: Arc::clone(puller),
+            queue: Mutex::default(),
+            arrived: Condvar::new(),
+            blocks: Blocks::default(),
+        }
+    }
+
+    fn lock_queue(&self) -> MutexGuard<'_, VecDeque<Arc<Loading>>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn front(&self) -> Option<Arc<Loading>> {
+        self.lock_queue().front().cloned()
+    }
+
+    fn remove(&self, loading: &Arc<Loading>) {
+        self.lock_queue().retain(|other| !Arc::ptr_eq(other, loading));
+    }
+
+    /// Begins a pass.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, `Io`, `OverBudget` where it has more rows than the cache has room for.
+    pub fn begin(self: &Arc<Passes>, parts: &[PassPart<'_>]) -> Result<PassTicket> {
+        self.core.check_open()?;
+        if parts.is_empty() {
+            let what = String::from("a pass needs at least one part");
+            return Err(ArgumentError::Other { what }.into());
+        }
+        let sourced = |part: &PassPart<'_>| Ok((self.core.table(part.table)?, Source::of(part)?));
+        let parts = parts.iter().map(sourced).collect::<Result<Vec<_>>>()?;
+        let loading = Arc::new(Loading::new(self, parts));
+        self.check_fits(loading.asked())?;
+        self.lock_queue().push_back(Arc::clone(&loading));
+        self.arrived.notify_all();
+        if self.core.options.inline {
+            self.bring_in_order(&loading);
+        }
+        Ok(PassTicket {
+            passes: Arc::clone(self),
+            loading,
+        })
+    }
+
+    /// Brings in passes in their order until this one is there, or there is no room.
+    fn bring_in_order(&self, until: &Arc<Loading>) {
+        while let Some(front) = self.front() {
+            if !front.bring_in(self) {
+                return;
+            }
+            self.remove(&front);
+            if Arc::ptr_eq(&front, until) {
+                return;
+            }
+        }
+    }
+
+    /// Brings passes in until the store is closed.
+    pub fn serve(&self) {
+        while !self.core.is_closed() {
+            let Some(front) = self.front() else {
+                let queue = self.lock_queue();
+                if queue.is_empty() {
+                    drop(self.arrived.wait_timeout(queue, PAUSE));
+                }
+                continue;
+            };
+            let seen = self.leases.drops();
+            match front.bring_in(self) {
+                true => self.remove(&front),
+                false => self.leases.wait_for_drop(seen),
+            }
+        }
+    }
+
+    /// Whether the pass that comes in now found no room, and nothing was let go of since.
+    fn is_stuck(&self) -> Option<Error> {
+        let front = self.front()?;
+        let mut state = front.lock();
+        match &mut *state {
+            State::NoRoom { drops, error } if *drops == self.leases.drops() => error.take(),
+            _ => None,
+        }
+    }
+}
+
+impl PassTicket {
+    /// Whether [`PassTicket::wait`] returns at once.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.passes.core.check_process().is_err()
+            || matches!(*self.loading.lock(), State::Done(_))
+    }
+
+    /// Waits until the rows are in memory.
+    ///
+    /// # Cost
+    /// What is left of the reads, of this pass and of those that were begun before.
+    ///
+    /// # Errors
+    /// `OverBudget` when it can't fit beside the outstanding leases and passes, or the ones before it
+    /// can't; `Io`, `Corrupt`, `NoSpace`, `Poisoned`. The pass is given up then.
+    pub fn wait(self) -> Result<Pass> {
+        self.wait_until(None)
+    }
+
+    /// Waits at most `limit`. After `Deadline` the pass goes on: wait again, or drop the ticket.
+    ///
+    /// # Errors
+    /// `Deadline` when the rows are not there yet; `InvalidArgument` once a pass or another error was
+    /// given; else as [`PassTicket::wait`], but it waits for what others hold.
+    pub fn wait_for(&self, limit: Duration) -> Result<Pass> {
+        self.wait_until(Some(limit))
+    }
+
+    fn wait_until(&self, limit: Option<Duration>) -> Result<Pass> {
+        let (passes, since) = (&self.passes, Instant::now());
+        passes.core.check_process()?;
+        loop {
+            if passes.core.options.inline {
+                passes.core.guarded(|| passes.bring_in_order(&self.loading));
+            }
+            let mut state = self.loading.lock();
+            match std::mem::replace(&mut *state, State::Gone) {
+                State::Done(result) => {
+                    return result.map(|Loaded { report, pins, out }| Pass {
+                        report,
+                        _pins: pins,
+                        _out: out,
+                    });
+                }
+                State::Gone => {
+                    let what = String::from("the ticket has given its pass, or its error");
+                    return Err(ArgumentError::Other { what }.into());
+                }
+                coming => *state = coming,
+            }
+            drop(state);
+            passes.core.check_open()?;
+            passes.core.ssd.poison.check_threads()?;
+            if limit.is_none()
+                && let Some(error) = passes.is_stuck()
+            {
+                return Err(error);
+            }
+            let left = limit.map_or(PAUSE, |limit| limit.saturating_sub(since.elapsed()));
+            if left.is_zero() || (limit.is_some() && passes.core.options.inline) {
+                return Err(Error::deadline(since));
+            }
+            let state = self.loading.lock();
+            if matches!(*state, State::Coming | State::NoRoom { .. }) {
+                drop(self.loading.wait(state, left.min(PAUSE)));
+            }
+        }
+    }
+}
+
+impl Drop for PassTicket {
+    fn drop(&mut self) {
+        if self.passes.core.leave_to_parent(&(Arc::clone(&self.passes), Arc::clone(&self.loading))) {
+            return;
+        }
+        self.passes.remove(&self.loading);
+        let _panicked = self.passes.core.survive(|| self.loading.give_up());
+    }
+}
+
+impl Pass {
+    /// What bringing it in came to.
+    #[must_use]
+    pub fn report(&self) -> &PassReport {
+        &self.report
+    }
+
+    /// Ends the pass: its rows may leave memory, but for those of blocks. Changed rows are written as
+    /// memory is needed, and by the next checkpoint.
+    ///
+    /// # Cost
+    /// A look at each row in memory; no I/O.
+    #[must_use = "drop it where the report is not needed"]
+    pub fn end(self) -> PassReport {
+        self.report.clone()
+    }
+}
