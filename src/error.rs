@@ -221,7 +221,8 @@ impl fmt::Display for Error {
                 f,
                 "over the cache budget of table {table}: {asked_rows} rows asked beside \
                  {pinned_rows} pinned by outstanding leases, {capacity_rows} fit; set cache_bytes \
-                 to at least {needed_bytes} or drop leases (outstanding: {leases:?})"
+                 to at least {needed_bytes}, drop leases (outstanding: {leases:?}) or ask for fewer rows \
+                 at once (passes: hps-keyset split)"
             ),
             Error::Locked { path, holder } => write!(f, "{}: {holder}", path.display()),
             Error::Unsupported {

@@ -94,8 +94,8 @@ pub use stats::{Stats, TableStats, WAIT_BUCKETS, Wait, WaitStats};
 pub use store::{
     CheckpointInfo, CheckpointTicket, CompactLimits, CompactProgress, CompactReport, DirectoryInfo,
     DropReport, FileInfo, Hold, Identity, Lease, LeasePart, Pass, PassPart, PassReport, PassTable,
-    PassTicket, PrefetchPart, PullPart, PushPart,
-    PushReport, PutReport, PutRows, Row, RowIter, Store, Ticket, Unique, Update,
+    PassTicket, PrefetchPart, PullPart, PushPart, PushReport, PutReport, PutRows, Row, RowIter,
+    Store, Ticket, Unique, Update,
 };
 #[cfg(feature = "sim")]
 #[doc(hidden)]

@@ -63,7 +63,10 @@ const STORE: &[(&str, &[&str])] = &[
             "checkpoint",
         ],
     ),
-    ("open", &["core", "workers", "parts", "rebuild_index"]),
+    (
+        "open",
+        &["core", "workers", "pull", "rows", "parts", "rebuild_index"],
+    ),
     ("open_or_create", &["open"]),
     ("batches", &[]),
     ("tables", &["open"]),

@@ -16,7 +16,8 @@ pub enum PolicyKind {
     /// Rows stay once they are in memory; a table that does not fit is an error.
     PinAll,
     /// As [`PolicyKind::PinAll`], and the whole table is read when the store is opened (HugeCTR's
-    /// Staged-PS): from then on no read and, but for checkpoints, no write.
+    /// Staged-PS): from then on no read and, but for checkpoints, no write. For a table that gets it while
+    /// the store is open it is `PinAll`.
     Staged,
     /// Rows of some passes stay, a *block* each (HugeCTR's Cached-PS); others leave when their pass ends.
     /// See [`Store::begin_pass`](crate::Store::begin_pass). The cache needs room for `num_blocks` + 1 passes.

@@ -47,7 +47,7 @@ impl RowIter {
     ///
     /// # Errors
     /// `InvalidArgument` for an unknown checkpoint, `Io`, `Corrupt`.
-    fn open(
+    pub(super) fn open(
         core: &Core,
         checkpoint: CheckpointId,
         tables: Vec<(TableId, usize)>,

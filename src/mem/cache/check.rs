@@ -2,7 +2,6 @@
 
 use super::Cache;
 use crate::mem::row_state::{Counts, Flags};
-use crate::options::PolicyKind;
 use crate::units::Slot;
 
 impl Cache {

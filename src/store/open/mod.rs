@@ -2,6 +2,7 @@
 
 mod cache_bytes;
 mod drop_table;
+mod staged;
 mod tables;
 mod threads;
 
@@ -22,7 +23,8 @@ use crate::error::{ArgumentError, Error, Result};
 use crate::io::{Directory, Io, descriptor_limit, raise_descriptor_limit_to};
 use crate::observe::Timed;
 use crate::options::{
-    HyperParameters, IoEngine, PolicyKind, RuntimeOptions, TABLES_MAX, TableDescriptor, TableOptions,
+    HyperParameters, IoEngine, PolicyKind, RuntimeOptions, TABLES_MAX, TableDescriptor,
+    TableOptions,
 };
 use crate::row::check_hyper;
 use crate::ssd::recover::{self, OpenRequest, Recovered};
@@ -163,6 +165,7 @@ pub fn open(
         Rebuild::new(&parts.core).run(opened.as_ref().map_or(CheckpointId::NONE, |c| c.id))?;
         recovery.record("index_seconds", since.elapsed().as_secs_f64());
         if let Some(checkpoint) = opened {
+            parts.stage(checkpoint.id)?;
             span.record("checkpoint", checkpoint.id.0);
             span.record("step", checkpoint.step);
         }

@@ -95,7 +95,9 @@ impl Blocks {
     pub fn rows(&self) -> Vec<(TableId, u64)> {
         let rows = |of_table: &OfTable| of_table.blocks.iter().map(|(_, rows)| rows).sum();
         let all = self.lock();
-        all.iter().map(|(id, of_table)| (*id, rows(of_table))).collect()
+        all.iter()
+            .map(|(id, of_table)| (*id, rows(of_table)))
+            .collect()
     }
 
     /// Lets the blocks of tables go.

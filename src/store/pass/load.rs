@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use super::super::core::Table;
 use super::super::lease::{OutGuard, Pins};
 use super::super::pull::Full;
+use super::Passes;
 use super::report::{PassReport, PassTable};
 use super::source::Source;
-use super::Passes;
 use crate::error::{Error, Result};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::units::to_usize;
@@ -63,7 +63,7 @@ struct Work {
 #[derive(Debug)]
 pub struct Loading {
     work: Mutex<Option<Work>>,
-    pub state: Mutex<State>,
+    state: Mutex<State>,
     changed: Condvar,
     /// Keys of each table.
     asked: Vec<(Arc<Table>, u64)>,
@@ -71,7 +71,9 @@ pub struct Loading {
 
 impl Loading {
     pub fn new(passes: &Passes, parts: Vec<(Arc<Table>, Source)>) -> Loading {
-        let asked = parts.iter().map(|(table, source)| (Arc::clone(table), source.keys_left()));
+        let asked = parts
+            .iter()
+            .map(|(table, source)| (Arc::clone(table), source.keys_left()));
         let asked = asked.collect();
         let part = |(table, source): (Arc<Table>, Source)| Part {
             pins: Pins::new(&passes.leases, table.tuning().policy.has_blocks()),
@@ -204,7 +206,8 @@ impl Work {
         };
         let kept = passes.puller.keep(pool, &part.table, &self.piece)?;
         let rows = part.pins.add(kept.lease);
-        part.told.add_piece(&part.table, rows, (kept.known, kept.read));
+        part.told
+            .add_piece(&part.table, rows, (kept.known, kept.read));
         if let Some((_, out)) = &self.begun {
             out.add_rows(rows.0);
         }
@@ -220,7 +223,13 @@ impl Work {
         };
         let mut report = PassReport::default();
         let mut all = Vec::with_capacity(self.parts.len());
-        for Part { table, pins, mut told, .. } in self.parts {
+        for Part {
+            table,
+            pins,
+            mut told,
+            ..
+        } in self.parts
+        {
             let pins = Arc::new(pins);
             let counts = (told.keys, told.known, told.hits);
             told.is_block = passes.blocks.decide(&table, &pins, counts);

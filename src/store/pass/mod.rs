@@ -105,7 +105,8 @@ impl Passes {
     }
 
     fn remove(&self, loading: &Arc<Loading>) {
-        self.lock_queue().retain(|other| !Arc::ptr_eq(other, loading));
+        self.lock_queue()
+            .retain(|other| !Arc::ptr_eq(other, loading));
     }
 
     /// Begins a pass.
@@ -179,8 +180,7 @@ impl PassTicket {
     /// Whether [`PassTicket::wait`] returns at once.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.passes.core.check_process().is_err()
-            || matches!(*self.loading.lock(), State::Done(_))
+        self.passes.core.check_process().is_err() || matches!(*self.loading.lock(), State::Done(_))
     }
 
     /// Waits until the rows are in memory.
@@ -248,7 +248,11 @@ impl PassTicket {
 
 impl Drop for PassTicket {
     fn drop(&mut self) {
-        if self.passes.core.leave_to_parent(&(Arc::clone(&self.passes), Arc::clone(&self.loading))) {
+        if self
+            .passes
+            .core
+            .leave_to_parent(&(Arc::clone(&self.passes), Arc::clone(&self.loading)))
+        {
             return;
         }
         self.passes.remove(&self.loading);
