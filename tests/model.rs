@@ -25,8 +25,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const OPERATIONS: usize = 200;
 
-/// Kinds and how often they come, in a case of 200; shrinking goes to the front.
-const KINDS: [(usize, Kind); 23] = [
+/// Kinds and how often they come, in a case of 220; shrinking goes to the front.
+const KINDS: [(usize, Kind); 25] = [
     (1, Kind::Nothing),
     (20, Kind::Pull),
     (90, Kind::Push),
@@ -35,6 +35,8 @@ const KINDS: [(usize, Kind); 23] = [
     (14, Kind::Prefetch),
     (10, Kind::ServeTicket),
     (4, Kind::DropTicket),
+    (8, Kind::BeginPass),
+    (14, Kind::EndPass),
     (8, Kind::Hold),
     (10, Kind::PushHeld),
     (8, Kind::Put),
@@ -123,6 +125,7 @@ fn check(totals: &Totals, cases: u32) {
     at_least(&totals.rows_compared, 32_000);
     at_least(&totals.pushes_of_several, 200);
     at_least(&totals.puts, 80);
+    at_least(&totals.passes, 24);
     at_least(&totals.flushing_puts, 4);
     at_least(&totals.tables_created, 16);
     at_least(&totals.tables_dropped, 8);

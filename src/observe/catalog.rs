@@ -449,6 +449,16 @@ pub const TABLE_METRICS: &[Metric<TableStats>] = &[
         "Keys in one table's index, tombstones included.",
         |t: &TableStats| t.index_keys,
     ),
+    gauge(
+        "hps_table_blocks",
+        "Passes whose rows stay, of a table whose policy is Cached.",
+        |t: &TableStats| t.blocks,
+    ),
+    gauge(
+        "hps_table_block_evictions",
+        "Blocks that left for another since the store was opened or the table was unfrozen.",
+        |t: &TableStats| t.block_evictions,
+    ),
 ];
 
 /// What is published of the waits of each table that has waited, with the labels `table` and `cause`.

@@ -25,6 +25,8 @@ pub enum Kind {
     Prefetch,
     ServeTicket,
     DropTicket,
+    BeginPass,
+    EndPass,
     Hold,
     PushHeld,
     Put,
@@ -72,6 +74,8 @@ pub struct Totals {
     pub pushes_of_several: AtomicU64,
     /// Puts, and those of them in which rows were flushed.
     pub puts: AtomicU64,
+    /// Passes that were there and ended.
+    pub passes: AtomicU64,
     pub flushing_puts: AtomicU64,
     /// Tables that came, went and changed their names, and drops that held rows kept off.
     pub tables_created: AtomicU64,
@@ -122,6 +126,8 @@ pub struct Driver<'t> {
     changed: bool,
     leases: Vec<Held>,
     tickets: Vec<Waiting>,
+    coming_passes: Vec<PassTicket>,
+    passes: Vec<Pass>,
     /// A ticket was dropped that a thread may be serving still: it reads what it has begun.
     dropped_ticket: bool,
     asked_flushes: u64,
@@ -168,6 +174,8 @@ impl<'t> Driver<'t> {
             changed: false,
             leases: Vec::new(),
             tickets: Vec::new(),
+            coming_passes: Vec::new(),
+            passes: Vec::new(),
             dropped_ticket: false,
             asked_flushes: 0,
             forced: 0,
@@ -184,7 +192,8 @@ impl<'t> Driver<'t> {
     }
 
     fn held(&self) -> usize {
-        self.leases.len() + self.tickets.len()
+        let passes = self.coming_passes.len() + self.passes.len();
+        self.leases.len() + self.tickets.len() + passes
     }
 
     pub fn run(&mut self, step: &Step) {
@@ -196,7 +205,7 @@ impl<'t> Driver<'t> {
         let table = self.live([0, rng.below(self.tables.len())][rng.below(2)]);
         // What is held beside it fits into any of the caches.
         let count = match kind {
-            Kind::Hold | Kind::Prefetch => step.keys.min(24),
+            Kind::Hold | Kind::Prefetch | Kind::BeginPass => step.keys.min(24),
             // Tables that come take slots from the others.
             _ if self.has_brief() => step.keys.min(40),
             _ => step.keys,
@@ -232,6 +241,12 @@ impl<'t> Driver<'t> {
                 self.tickets.swap_remove(i);
                 self.dropped_ticket = true;
             }
+            Kind::BeginPass if self.held() < 3 => {
+                let part = PassPart::new(Self::id(table), &keys);
+                let ticket = self.store().begin_pass(&[part]).unwrap();
+                self.coming_passes.push(ticket);
+            }
+            Kind::EndPass => self.end_pass(rng),
             Kind::Hold if self.held() < 3 => {
                 let parts = self.parts(rng, table, keys);
                 let lease = self.pull(&parts);
@@ -282,6 +297,29 @@ impl<'t> Driver<'t> {
             Kind::RenameTable => self.rename_table(rng),
             _ => {}
         }
+    }
+
+    /// Ends a pass, or waits for one, or gives one up.
+    fn end_pass(&mut self, rng: &mut Rng) {
+        if !self.passes.is_empty() {
+            let pass = self.passes.swap_remove(rng.below(self.passes.len()));
+            let report = pass.end();
+            assert!(report.hits <= report.known && report.known <= report.keys);
+            Totals::add(&self.totals.passes, 1);
+        } else if !self.coming_passes.is_empty() {
+            let coming = &mut self.coming_passes;
+            let ticket = coming.swap_remove(rng.below(coming.len()));
+            if !rng.one_in(4) {
+                self.passes.push(ticket.wait().unwrap());
+            }
+        }
+    }
+
+    fn let_go(&mut self) {
+        self.leases.clear();
+        self.tickets.clear();
+        self.coming_passes.clear();
+        self.passes.clear();
     }
 
     fn remove(&mut self, table: usize, keys: &[u64]) {
@@ -398,7 +436,7 @@ impl<'t> Driver<'t> {
             self.leases.clear();
         }
         self.tickets.clear();
-        self.leases.clear();
+        self.let_go();
     }
 
     fn count(&mut self) {
@@ -529,8 +567,7 @@ impl<'t> Driver<'t> {
 
     /// Compares everything there is, before and after a last reopening, and closes the store.
     pub fn finish(&mut self) {
-        self.leases.clear();
-        self.tickets.clear();
+        self.let_go();
         let rng = &mut Rng(self.last_id.0);
         if rng.one_in(4) {
             self.compare_all();

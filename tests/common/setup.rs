@@ -47,12 +47,24 @@ pub fn descriptors(rng: &mut Rng) -> Vec<TableModel> {
 
 /// Everything that must not change a value.
 pub fn random_options(rng: &mut Rng, background: bool) -> RuntimeOptions {
+    let cached = PolicyKind::Cached {
+        num_blocks: rng.below(3) as u32,
+        target_hit_rate: 0.5,
+        max_num_evict: rng.below(6) as u64,
+    };
     RuntimeOptions::new()
         .cache_bytes((1 << 20) + rng.below(1 << 18) as u64)
         .shards(1 + rng.below(4))
         .threads(1 + rng.below(2))
         .io_depth(1 + rng.below(8))
-        .policy([PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Fifo][rng.below(3)])
+        .policy(
+            [
+                PolicyKind::Bilevel,
+                PolicyKind::Lru,
+                PolicyKind::Fifo,
+                cached,
+            ][rng.below(4)],
+        )
         .file_bytes(1 << 20)
         .flush_step_rows(30 + rng.below(100))
         .space_bound(1.1 + 0.1 * rng.below(5) as f64)

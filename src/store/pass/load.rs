@@ -124,15 +124,14 @@ impl Loading {
         self.changed.notify_all();
     }
 
-    /// Nobody wants it any more: what it has pinned is let go of, now or by whoever brings it in.
+    /// Nobody wants it any more: what it has pinned is let go of, once the piece at hand has come in.
     pub fn give_up(&self) {
         let before = std::mem::replace(&mut *self.lock(), State::Gone);
         drop(before);
-        if let Ok(mut work) = self.work.try_lock() {
-            let given_up = work.take();
-            drop(work);
-            drop(given_up);
-        }
+        let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
+        let given_up = work.take();
+        drop(work);
+        drop(given_up);
     }
 
     /// Brings it in as far as there is room. True if nothing is left to do.

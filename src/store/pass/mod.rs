@@ -46,7 +46,7 @@ pub struct Passes {
     pub blocks: Blocks,
 }
 
-/// A pass on its way; dropping it gives it up.
+/// A pass on its way. Dropping it gives it up, once the piece that is being read has come in.
 #[derive(Debug)]
 pub struct PassTicket {
     passes: Arc<Passes>,

@@ -98,8 +98,8 @@ fn a_buffer_holds_the_longest_record_wherever_it_begins() {
     assert_eq!(stats.buffer_bytes, 3 * one + 5);
 }
 
-/// Three pools in which the caller is the first thread; then two that serve prefetches, a writer, a
-/// checkpoint's, and one a data directory that compacts.
+/// Three pools in which the caller is the first thread; then two that serve prefetches, one that
+/// brings passes in, a writer, a checkpoint's, and one a data directory that compacts.
 #[test]
 fn a_store_has_so_many_threads() {
     let threads = |threads, inline, directories: usize| {
@@ -111,8 +111,8 @@ fn a_store_has_so_many_threads() {
         threads_of(&options, directories)
     };
     assert_eq!([threads(1, true, 0), threads(3, true, 0)], [0, 6]);
-    assert_eq!([threads(1, false, 0), threads(3, false, 0)], [5, 11]);
-    assert_eq!([threads(1, false, 1), threads(3, false, 4)], [5, 14]);
+    assert_eq!([threads(1, false, 0), threads(3, false, 0)], [6, 12]);
+    assert_eq!([threads(1, false, 1), threads(3, false, 4)], [6, 15]);
 }
 
 #[test]

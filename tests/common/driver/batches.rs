@@ -147,7 +147,8 @@ impl Driver<'_> {
         let after = self.store().stats();
         assert_eq!((found.rows, found.non_finite), expected);
         // With threads, prefetches read meanwhile.
-        let alone = self.tickets.is_empty() && !self.dropped_ticket;
+        let alone = self.tickets.is_empty() && self.coming_passes.is_empty();
+        let alone = alone && !self.dropped_ticket;
         if alone || !self.background {
             assert_eq!(before.reads, after.reads, "a put reads nothing");
         }

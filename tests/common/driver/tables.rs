@@ -117,7 +117,7 @@ impl Driver<'_> {
         };
         // Leases and tickets of other tables may be out.
         if let Err(error) = self.store().drop_table(Self::id(table)) {
-            assert!(!self.leases.is_empty() || !self.tickets.is_empty());
+            assert!(self.held() > 0);
             let held = ArgumentError::LeasesOutstanding {
                 what: "a table can't be dropped",
                 count: 0,
@@ -129,8 +129,7 @@ impl Driver<'_> {
             if rng.one_in(2) {
                 return;
             }
-            self.leases.clear();
-            self.tickets.clear();
+            self.let_go();
             self.store().drop_table(Self::id(table)).unwrap();
         }
         self.tables[table].rows.clear();
