@@ -1,6 +1,7 @@
 //! Passes: rows stay while they last, come in while others last, and become blocks as HugeCTR's do.
 #![expect(
     clippy::unwrap_used,
+    clippy::cast_possible_truncation,
     reason = "a test that meets what it does not expect must fail"
 )]
 
