@@ -23,9 +23,9 @@ impl Store {
     /// Of each part, keys: `[n]`, each once
     ///
     /// # Cost
-    /// Keys in memory are copied; those of a keyset file are read piece by piece. The rest is done by a
-    /// thread of the store: look-ups and reads as of a pull by pieces of 32 768 keys, read in the order in
-    /// which they lie on SSD. A row that stays takes 4 bytes beside it.
+    /// Keys in memory are copied; those of a keyset file are read 4 M at a time. The rest is done by a
+    /// thread of the store: they are put into the order in which rows lie on SSD, then looked up and read by
+    /// pieces of 32 768 keys as by a pull. A row that stays takes 4 bytes beside it.
     ///
     /// # Durability
     /// None: what is pushed in a pass is durable with the next checkpoint.

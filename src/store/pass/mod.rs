@@ -119,7 +119,11 @@ impl Passes {
             let what = String::from("a pass needs at least one part");
             return Err(ArgumentError::Other { what }.into());
         }
-        let sourced = |part: &PassPart<'_>| Ok((self.core.table(part.table)?, Source::of(part)?));
+        let shards = self.core.shards.len();
+        let sourced = |part: &PassPart<'_>| {
+            let table = self.core.table(part.table)?;
+            Ok((table, Source::of(part, shards)?))
+        };
         let parts = parts.iter().map(sourced).collect::<Result<Vec<_>>>()?;
         let loading = Arc::new(Loading::new(self, parts));
         self.check_fits(loading.asked())?;

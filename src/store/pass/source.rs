@@ -1,13 +1,16 @@
 //! Where do the keys of a pass come from?
 
+use std::ops::Range;
 use std::path::Path;
 
 use crate::error::Result;
 use crate::io::{KeyFile, KeyType};
-use crate::units::TableId;
+use crate::units::{TableId, mix64, range_of, unmix64};
 
 /// Keys that are brought in at a time. More take a shard's lock for longer, fewer keep the device less busy.
-pub const PIECE_KEYS: usize = 1 << 15;
+const PIECE_KEYS: usize = 1 << 15;
+/// Keys of a file that are put in order at once: 32 MiB.
+const SORTED_KEYS: usize = 1 << 22;
 
 /// Keys of one table that a pass needs.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +28,7 @@ enum Keys<'a> {
 }
 
 impl<'a> PassPart<'a> {
-    /// Keys in memory, each once: one that is there twice counts twice.
+    /// Keys in memory, in any order. Room is asked for each of them; what is there twice is brought in once.
     ///
     /// # Shapes
     /// keys: `[n]`
@@ -45,31 +48,49 @@ impl<'a> PassPart<'a> {
 }
 
 /// Keys that were not brought in yet.
+///
+/// Rows lie on SSD by mix64 of their keys. So many keys are put into that order at once; a piece then has
+/// keys of a narrow range of each shard, whose rows are neighbours.
 #[derive(Debug)]
-pub enum Source {
-    Memory { keys: Vec<u64>, next: usize },
+pub struct Source {
+    from: From,
+    /// By mix64, shard after shard.
+    sorted: Vec<u64>,
+    /// What is left of `sorted`, by shard.
+    left: Vec<Range<usize>>,
+}
+
+#[derive(Debug)]
+enum From {
+    Memory(Vec<u64>),
     File(KeyFile),
 }
 
 impl Source {
+    /// Keys of a part, for a store with so many shards.
+    ///
     /// # Errors
     /// As [`KeyFile::open`].
-    pub fn of(part: &PassPart<'_>) -> Result<Source> {
-        Ok(match part.keys {
-            Keys::Slice(keys) => Source::Memory {
-                keys: keys.to_vec(),
-                next: 0,
-            },
-            Keys::File(path, key_type) => Source::File(KeyFile::open(path, key_type)?),
+    pub fn of(part: &PassPart<'_>, shards: usize) -> Result<Source> {
+        let from = match part.keys {
+            Keys::Slice(keys) => From::Memory(keys.to_vec()),
+            Keys::File(path, key_type) => From::File(KeyFile::open(path, key_type)?),
+        };
+        Ok(Source {
+            from,
+            sorted: Vec::new(),
+            left: vec![0..0; shards],
         })
     }
 
     /// Keys that are left.
     pub fn keys_left(&self) -> u64 {
-        match self {
-            Source::Memory { keys, next } => (keys.len() - next) as u64,
-            Source::File(file) => file.keys_left(),
-        }
+        let sorted: usize = self.left.iter().map(ExactSizeIterator::len).sum();
+        let others = match &self.from {
+            From::Memory(keys) => keys.len() as u64,
+            From::File(file) => file.keys_left(),
+        };
+        sorted as u64 + others
     }
 
     /// The next piece; empty at the end.
@@ -78,17 +99,41 @@ impl Source {
     /// `Io`.
     pub fn next_piece(&mut self, piece: &mut Vec<u64>) -> Result<()> {
         piece.clear();
-        match self {
-            Source::Memory { keys, next } => {
-                let end = keys.len().min(*next + PIECE_KEYS);
-                piece.extend_from_slice(&keys[*next..end]);
-                *next = end;
-                if end == keys.len() {
-                    (*keys, *next) = (Vec::new(), 0);
-                }
-                Ok(())
-            }
-            Source::File(file) => file.read(PIECE_KEYS, piece),
+        if self.left.iter().all(Range::is_empty) {
+            self.sort_more()?;
         }
+        let of_shard = PIECE_KEYS.div_ceil(self.left.len());
+        for left in &mut self.left {
+            let end = left.end.min(left.start + of_shard);
+            piece.extend(self.sorted[left.start..end].iter().map(|hash| unmix64(*hash)));
+            left.start = end;
+        }
+        Ok(())
+    }
+
+    fn sort_more(&mut self) -> Result<()> {
+        self.sorted.clear();
+        match &mut self.from {
+            // They are a copy already.
+            From::Memory(keys) => self.sorted = std::mem::take(keys),
+            From::File(file) => file.read(SORTED_KEYS, &mut self.sorted)?,
+        }
+        for key in &mut self.sorted {
+            *key = mix64(*key);
+        }
+        self.sorted.sort_unstable();
+        self.sorted.dedup();
+        let shards = self.left.len();
+        let mut start = 0;
+        for (shard, left) in self.left.iter_mut().enumerate() {
+            let others = &self.sorted[start..];
+            let end = start + others.partition_point(|hash| range_of(*hash, shards) == shard);
+            *left = start..end;
+            start = end;
+        }
+        if self.sorted.is_empty() {
+            self.sorted = Vec::new();
+        }
+        Ok(())
     }
 }
