@@ -105,7 +105,11 @@ impl Source {
         let of_shard = PIECE_KEYS.div_ceil(self.left.len());
         for left in &mut self.left {
             let end = left.end.min(left.start + of_shard);
-            piece.extend(self.sorted[left.start..end].iter().map(|hash| unmix64(*hash)));
+            piece.extend(
+                self.sorted[left.start..end]
+                    .iter()
+                    .map(|hash| unmix64(*hash)),
+            );
             left.start = end;
         }
         Ok(())

@@ -16,6 +16,9 @@ _hps__bench() {
             ",$1")
                 cmd="hps__bench"
                 ;;
+            hps__bench,etc)
+                cmd="hps__bench__subcmd__etc"
+                ;;
             hps__bench,help)
                 cmd="hps__bench__subcmd__help"
                 ;;
@@ -30,6 +33,9 @@ _hps__bench() {
                 ;;
             hps__bench,replay)
                 cmd="hps__bench__subcmd__replay"
+                ;;
+            hps__bench__subcmd__help,etc)
+                cmd="hps__bench__subcmd__help__subcmd__etc"
                 ;;
             hps__bench__subcmd__help,help)
                 cmd="hps__bench__subcmd__help__subcmd__help"
@@ -53,7 +59,7 @@ _hps__bench() {
 
     case "${cmd}" in
         hps__bench)
-            opts="-h -V --rows --dim --optimizer --batch --zipf --cache-mib --memory-mib --threads --seconds --warmup-seconds --rounds --dir --keep --seed --depth --checkpoint-every --churn-seconds --shards --io-depth --file-mib --space-bound --tiny --json --plot --trace --child --help --version load pull-hit push-hit pull-miss tables train train-memory first-touch checkpoint reopen compaction index growth w1 w2a w2b w3 w4 w5 all replay hot-table memory paired help"
+            opts="-h -V --rows --dim --optimizer --batch --zipf --cache-mib --memory-mib --threads --seconds --warmup-seconds --rounds --dir --keep --seed --depth --checkpoint-every --churn-seconds --shards --io-depth --file-mib --space-bound --tiny --json --plot --trace --child --help --version load pull-hit push-hit pull-miss tables train train-memory first-touch checkpoint reopen compaction index growth w1 w2a w2b w3 w4 w5 all replay hot-table etc memory paired help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -158,9 +164,73 @@ _hps__bench() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        hps__subcmd__bench__subcmd__help)
-            opts="replay hot-table memory paired help"
+        hps__subcmd__bench__subcmd__etc)
+            opts="-h --scale --dim --zipf --keysets --cache-passes --threads --dir --plot --seed --tiny --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --scale)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --dim)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --zipf)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --keysets)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cache-passes)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --threads)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --plot)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --seed)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        hps__subcmd__bench__subcmd__help)
+            opts="replay hot-table etc memory paired help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        hps__subcmd__bench__subcmd__help__subcmd__etc)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi

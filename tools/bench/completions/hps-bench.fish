@@ -60,6 +60,7 @@ complete -c hps-bench -n "__fish_hps_bench_needs_command" -s h -l help -d 'Print
 complete -c hps-bench -n "__fish_hps_bench_needs_command" -s V -l version -d 'Print version'
 complete -c hps-bench -n "__fish_hps_bench_needs_command" -a "replay" -d 'Replays keys through the store\'s cache and through others with as many rows, and as many bytes'
 complete -c hps-bench -n "__fish_hps_bench_needs_command" -a "hot-table" -d 'Hits of a store with 26 tables, of which another is hot from the middle on'
+complete -c hps-bench -n "__fish_hps_bench_needs_command" -a "etc" -d 'Rows of whole passes, read and written back: HugeCTR\'s test of its Embedding Training Cache'
 complete -c hps-bench -n "__fish_hps_bench_needs_command" -a "memory" -d 'What each byte of a store is for while it trains, and what the process really holds'
 complete -c hps-bench -n "__fish_hps_bench_needs_command" -a "paired" -d 'Compares two builds of hps-bench, run by turns: is the new one slower?'
 complete -c hps-bench -n "__fish_hps_bench_needs_command" -a "help" -d 'Print this message or the help of the given subcommand(s)'
@@ -96,6 +97,18 @@ complete -c hps-bench -n "__fish_hps_bench_using_subcommand hot-table" -l seed -
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand hot-table" -l tiny -d 'Small enough for a test: the figures mean nothing'
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand hot-table" -l json -d 'Print, as the last line, a JSON object'
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand hot-table" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand etc" -l scale -d 'The keys of the guide\'s passes, 24 to 28 million each, are divided by this. [default: 100; tiny 20000]' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand etc" -l dim -d 'Weights of a row; there is no optimizer state, as in the guide' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand etc" -l zipf -d 'Exponent of the distribution of keys' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand etc" -l keysets -d 'A folder with keyset files (*.keyset, i64) to take instead of drawn keys, in the order of their names' -r -F
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand etc" -l cache-passes -d 'Memory for rows, in passes of the largest size: two blocks, one that comes in, and some room' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand etc" -l threads -d 'Threads of the store and of the limits' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand etc" -l dir -d 'Directory for the stores, on the device in question. [default: a temporary one, removed]' -r -F
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand etc" -l plot -d 'Draw bandwidths and hit rates, as the guide\'s figures 5 and 6: PREFIX-read.svg, PREFIX-write.svg' -r -F
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand etc" -l seed -d 'Seed of the keys' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand etc" -l tiny -d 'Small enough for a test: the figures mean nothing'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand etc" -l json -d 'Print, as the last line, a JSON object'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand etc" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand memory" -l rows -d 'Rows of the store. [default: 8000000; tiny 20000]' -r
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand memory" -l dim -d 'Weights of a row; AdaGrad doubles them' -r
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand memory" -l batch -d 'Samples of a batch, before duplicates are taken out. [default: 32768; tiny 1024]' -r
@@ -129,8 +142,9 @@ complete -c hps-bench -n "__fish_hps_bench_using_subcommand paired" -l beside -d
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand paired" -l tiny -d 'Small enough for a test: the figures mean nothing'
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand paired" -l json -d 'Print, as the last line, a JSON array with one object per figure'
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand paired" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c hps-bench -n "__fish_hps_bench_using_subcommand help; and not __fish_seen_subcommand_from replay hot-table memory paired help" -f -a "replay" -d 'Replays keys through the store\'s cache and through others with as many rows, and as many bytes'
-complete -c hps-bench -n "__fish_hps_bench_using_subcommand help; and not __fish_seen_subcommand_from replay hot-table memory paired help" -f -a "hot-table" -d 'Hits of a store with 26 tables, of which another is hot from the middle on'
-complete -c hps-bench -n "__fish_hps_bench_using_subcommand help; and not __fish_seen_subcommand_from replay hot-table memory paired help" -f -a "memory" -d 'What each byte of a store is for while it trains, and what the process really holds'
-complete -c hps-bench -n "__fish_hps_bench_using_subcommand help; and not __fish_seen_subcommand_from replay hot-table memory paired help" -f -a "paired" -d 'Compares two builds of hps-bench, run by turns: is the new one slower?'
-complete -c hps-bench -n "__fish_hps_bench_using_subcommand help; and not __fish_seen_subcommand_from replay hot-table memory paired help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand help; and not __fish_seen_subcommand_from replay hot-table etc memory paired help" -f -a "replay" -d 'Replays keys through the store\'s cache and through others with as many rows, and as many bytes'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand help; and not __fish_seen_subcommand_from replay hot-table etc memory paired help" -f -a "hot-table" -d 'Hits of a store with 26 tables, of which another is hot from the middle on'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand help; and not __fish_seen_subcommand_from replay hot-table etc memory paired help" -f -a "etc" -d 'Rows of whole passes, read and written back: HugeCTR\'s test of its Embedding Training Cache'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand help; and not __fish_seen_subcommand_from replay hot-table etc memory paired help" -f -a "memory" -d 'What each byte of a store is for while it trains, and what the process really holds'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand help; and not __fish_seen_subcommand_from replay hot-table etc memory paired help" -f -a "paired" -d 'Compares two builds of hps-bench, run by turns: is the new one slower?'
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand help; and not __fish_seen_subcommand_from replay hot-table etc memory paired help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'

@@ -146,6 +146,12 @@ pub enum Command {
     /// their bytes. Beside the hit rate of each five batches stands that of the best fixed split of the
     /// same bytes between the tables, found by simulation.
     HotTable(crate::hot_table::run::HotTableArgs),
+    /// Rows of whole passes, read and written back: HugeCTR's test of its Embedding Training Cache.
+    ///
+    /// Ten passes, twice: the rows of one are read into a buffer, those of the one before are written
+    /// back. With the whole table in memory, with two passes, with this store's own cache of the same
+    /// bytes, and with none; beside them what memory and device give.
+    Etc(crate::etc::EtcArgs),
     /// What each byte of a store is for while it trains, and what the process really holds.
     ///
     /// A line for each purpose, in all and for each row in memory or each key; beside them VmRSS, VmHWM

@@ -6,11 +6,13 @@
 //! - `trace`: recorded or drawn keys, replayed through cache policies.
 //! - `memory_table`: what is each byte of an open store for?
 //! - `hot_table`: does the cache follow the table that is hot?
+//! - `etc`: rows of whole passes, as HugeCTR measures its Embedding Training Cache.
 //! - `hbm`: rows in device memory, beside the limits of that memory.
 //! - `peers` (feature): other stores under the same workloads.
 
 pub mod args;
 pub mod context;
+pub mod etc;
 pub mod figures;
 pub mod fixture;
 pub mod hbm;
@@ -44,6 +46,7 @@ use context::Context;
 pub fn run(args: &Args) -> Result<Exit> {
     match (&args.command, &args.child) {
         (Some(args::Command::Replay(replay)), _) => trace::replay(replay)?,
+        (Some(args::Command::Etc(etc)), _) => etc::run(etc)?,
         (Some(args::Command::HotTable(hot)), _) => hot_table::run::run(hot)?,
         (Some(args::Command::Memory(memory)), _) => memory_table::run(memory)?,
         (Some(args::Command::Paired(paired)), _) => return paired::run(paired),

@@ -292,3 +292,34 @@ fn faults_of_the_user_and_of_the_system_have_their_exit_codes() {
     assert_eq!(code(&["train", "--memory-mib", "1"]), Some(16));
     assert_eq!(code(&["train", "--dir", "/proc/none"]), Some(8));
 }
+
+#[test]
+fn passes_are_read_and_written_back_by_four_ways() {
+    let dir = tempfile::tempdir().unwrap();
+    let prefix = dir.path().join("figure");
+    let output = Command::new(env!("CARGO_BIN_EXE_hps-bench"))
+        .args(["etc", "--tiny", "--json", "--plot"])
+        .arg(&prefix)
+        .output()
+        .unwrap();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{out}\n{err}");
+    let told: Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
+    assert_eq!(told["ratios"]["cached_hits_as_the_model"], true, "{told}");
+    let ways = told["ways"].as_array().unwrap();
+    let names: Vec<&str> = ways.iter().map(|w| w["way"].as_str().unwrap()).collect();
+    assert_eq!(
+        names,
+        ["Staged", "Cached(2, 0.4, 0)", "Bilevel", "SSD only"]
+    );
+    for way in ways {
+        assert_eq!(way["phases"].as_array().unwrap().len(), 20);
+        figure(way, "mean_rows_read_per_s");
+        figure(way, "mean_rows_written_per_s");
+    }
+    assert_eq!(ways[0]["mean_hit_rate"], 1.0);
+    assert_eq!(ways[3]["mean_hit_rate"], 0.0);
+    for name in ["figure-read.svg", "figure-write.svg"] {
+        assert!(dir.path().join(name).exists());
+    }
+}

@@ -29,6 +29,7 @@ fn help_and_versions_read_as_they_did() {
         &["hot-table", "--help"],
     );
     bench(&mut cases, "hps-bench-memory-help", &["memory", "--help"]);
+    bench(&mut cases, "hps-bench-etc-help", &["etc", "--help"]);
     cases.end();
 }
 
