@@ -141,6 +141,80 @@ fn prefetch(scene: &Scene, store: &Store, trainer: usize, seed: u64) {
     }
 }
 
+/// Begins, waits for, ends and gives up passes in any order, and trains in them.
+fn pass(scene: &Scene, store: &Store, trainer: usize, seed: u64) {
+    let table = store.table("t").unwrap();
+    let mut rng = Rng(seed.rotate_left(32) ^ trainer as u64);
+    let (mut tickets, mut passes) = (Vec::new(), Vec::new());
+    for _ in 0..3 * scene.rounds {
+        match rng.below(4) {
+            0 if !passes.is_empty() => drop(passes.swap_remove(rng.below(passes.len()))),
+            1 if !tickets.is_empty() => drop(tickets.swap_remove(rng.below(tickets.len()))),
+            2 | 3 if !tickets.is_empty() => {
+                let ticket: PassTicket = tickets.swap_remove(rng.below(tickets.len()));
+                let waited = match rng.one_in(2) {
+                    true => ticket.wait_for(Duration::ZERO),
+                    false => ticket.wait(),
+                };
+                match waited {
+                    Ok(pass) => passes.push(pass),
+                    Err(Error::Deadline { .. }) => {}
+                    // Beside all that is held there was no room.
+                    Err(Error::OverBudget { .. }) => passes.clear(),
+                    Err(error) => panic!("a pass gave {error}"),
+                }
+            }
+            _ => {
+                let keys = batch(scene, &mut rng, trainer);
+                let part = [PassPart::new(table, &keys)];
+                match store.begin_pass(&part) {
+                    Ok(ticket) => tickets.push(ticket),
+                    Err(error) => panic!("a pass was not begun: {error}"),
+                }
+                let mut rows = vec![0.0; keys.len() * DIM];
+                if let Ok(lease) = store.pull(table, &keys, &mut rows) {
+                    store.push(&lease, Update::weights(&rows)).unwrap();
+                }
+            }
+        }
+    }
+}
+
+/// Passes in two threads, with and without blocks, beside one that flushes and checkpoints.
+fn play_passes(scene: &Scene, seed: u64) {
+    let mut rng = Rng(seed);
+    let disk = Io::of(SimDisk::new(rng.next()));
+    let store = new_store(disk, scene);
+    if rng.one_in(2) {
+        let policy = PolicyKind::Cached {
+            num_blocks: 1,
+            target_hit_rate: 1.0,
+            max_num_evict: 2,
+        };
+        let own = TableOptions::new().policy(policy);
+        store.create_table_with(&table(), own).unwrap();
+    }
+    thread::scope(|scope| {
+        for trainer in 0..TRAINERS {
+            let store = &store;
+            scope.spawn(move || pass(scene, store, trainer, seed));
+        }
+        for step in 1..=scene.checkpoints {
+            match rng.one_in(2) {
+                true => drop(store.flush().unwrap()),
+                false => drop(store.checkpoint(step, &[]).unwrap()),
+            }
+        }
+    });
+    // Blocks go with the policy.
+    let own = TableOptions::new().policy(PolicyKind::Lru);
+    store.create_table_with(&table(), own).unwrap();
+    let stats = at_rest(&store);
+    WORK.with_borrow_mut(|work| work.add(&stats));
+    limits::closing();
+    store.close_discarding();
+}
+
 /// Tickets in two threads, beside one that flushes, checkpoints, and adds a table when nothing is
 /// pinned.
 fn play_tickets(scene: &Scene, seed: u64) {
@@ -330,6 +404,14 @@ fn a_checkpoint_by_four_writers_is_a_cut_of_all_trainers() {
 #[test]
 fn tickets_waited_for_and_dropped_in_any_order_leave_nothing_pinned() {
     explore_all("tickets", 1, |seed| play_tickets(&EVICTING, seed));
+    let work = WORK.take();
+    eprintln!("  {work:?}");
+    assert!(work.flushes > 0, "{work:?}");
+}
+
+#[test]
+fn passes_waited_for_and_given_up_in_any_order_leave_nothing_pinned() {
+    explore_all("passes", 2, |seed| play_passes(&EVICTING, seed));
     let work = WORK.take();
     eprintln!("  {work:?}");
     assert!(work.flushes > 0, "{work:?}");

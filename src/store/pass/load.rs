@@ -291,10 +291,13 @@ impl Passes {
         let shard = self.core.shards[0].lock();
         let most = (0..tables.len()).max_by_key(|t| rows[*t] as u64 * shard.cache.row_cost(*t));
         let most = most.unwrap_or(0);
+        let asked = keys_of(asked, &tables[most]).div_ceil(to_usize(shards));
+        // Other tables, and blocks, take their part.
+        let capacity = shard.cache.capacity(most);
         let full = Full {
             pinned: 0,
-            asked: keys_of(asked, &tables[most]) / to_usize(shards),
-            capacity: shard.cache.capacity(most),
+            asked,
+            capacity: capacity.min(asked.saturating_sub(1)),
             needed: shard.cache.cost_of(&rows),
         };
         drop(shard);
