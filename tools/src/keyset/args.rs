@@ -1,0 +1,144 @@
+//! What does `hps-keyset` accept?
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand, ValueEnum, ValueHint};
+
+use super::layout::KeyType;
+use super::plan::MEMORY_MIN;
+use super::scheme::KeyKind;
+use crate::cli::{Common, version};
+use crate::compact::size;
+
+/// Makes and compares keyset files: the unique keys of a pass over a data set.
+///
+/// A keyset file is keys one behind the other, little-endian, 8 bytes each (i64) or 4 (u32), as
+/// HugeCTR's Embedding Training Cache has them. Those written here are sorted as unsigned numbers.
+///
+/// Sizes: plain bytes, or with a unit of kB, MB, GB, TB, KiB, MiB, GiB, TiB.
+///
+/// Exit codes: 0 done, 1 two keysets differ or keys are missing, 4 a file is not what it should be
+/// (named with the byte), 8 could not run (no file, no permission, no space), 16 wrong arguments, 32
+/// stopped by Ctrl-C (nothing is left behind).
+#[derive(Clone, Debug, Parser)]
+#[command(name = "hps-keyset", version, long_version = version())]
+pub struct Args {
+    /// What is to be done
+    #[command(subcommand)]
+    pub verb: Verb,
+    /// Flags of all tools
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Verb {
+    /// Make a keyset file from data
+    ///
+    /// Sorts what does not fit into --memory by way of temporary files beside the output, which have no
+    /// names. The output has its name once it is whole. Exit codes as of the whole tool.
+    Extract(ExtractArgs),
+}
+
+/// What kind of files the inputs are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum From {
+    /// Criteo's click logs: 40 columns between tabs, or 39 without label; the last 26 are hex values
+    CriteoTsv,
+    /// NumPy's array of one or two dimensions, of 32-bit or 64-bit integers; columns are fields
+    Npy,
+    /// HugeCTR's Norm, with or without sums; slots are fields. Needs --dtype or --input-dtype
+    Norm,
+    /// HugeCTR's Raw; slots are fields. Needs --labels, --dense and --slots
+    Raw,
+    /// Keyset files. Needs --dtype or --input-dtype
+    Keys,
+}
+
+/// How much memory, and where.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct Resources {
+    /// All buffers of all threads together
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = memory)]
+    pub memory: u64,
+    /// Threads; as many as there are processors, if left out
+    #[arg(long, value_name = "N", value_parser = threads)]
+    pub threads: Option<usize>,
+}
+
+/// What a data set is, and how its keys are made.
+#[derive(Clone, Debug, clap::Args)]
+pub struct DataArgs {
+    /// What kind of files the inputs are
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub from: From,
+    /// The type of the keys that are written (i64 if left out), and of those that are read (norm, keys)
+    #[arg(long, value_enum, value_name = "TYPE")]
+    pub dtype: Option<KeyType>,
+    /// The type of the keys that are read, where it is another one (norm, keys)
+    #[arg(long, value_enum, value_name = "TYPE")]
+    pub input_dtype: Option<KeyType>,
+    /// How a key is made of a value; raw, if left out, for --from keys
+    #[arg(long, value_enum, value_name = "SCHEME")]
+    pub key: Option<KeyKind>,
+    /// How many values each slot has, for --key offset
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
+    pub slot_sizes: Vec<u64>,
+    /// Labels of a sample, for --from raw
+    #[arg(long, value_name = "N", value_parser = width)]
+    pub labels: Option<usize>,
+    /// Dense values of a sample, for --from raw
+    #[arg(long, value_name = "N", value_parser = width)]
+    pub dense: Option<usize>,
+    /// Slots of a sample, for --from raw
+    #[arg(long, value_name = "N", value_parser = width)]
+    pub slots: Option<usize>,
+    /// Each INPUT is a file list of HugeCTR's: their number, then a path on each line
+    #[arg(long)]
+    pub file_list: bool,
+}
+
+/// Arguments of `extract`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ExtractArgs {
+    /// The data
+    #[command(flatten)]
+    pub data: DataArgs,
+    /// Memory and threads
+    #[command(flatten)]
+    pub resources: Resources,
+    /// Write a file for each field: OUT.0.keyset, OUT.1.keyset, ...
+    #[arg(long)]
+    pub per_table: bool,
+    /// The file to be written
+    #[arg(short, long, value_name = "OUT", value_hint = ValueHint::FilePath)]
+    pub output: PathBuf,
+    /// Print one JSON object, plain numbers
+    #[arg(long)]
+    pub json: bool,
+    /// Files, plain or .gz; - is standard input
+    #[arg(value_name = "INPUT", required = true, value_hint = ValueHint::FilePath)]
+    pub inputs: Vec<PathBuf>,
+}
+
+fn memory(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        bytes if bytes >= MEMORY_MIN => Ok(bytes),
+        _ => Err(String::from("at least 256KiB")),
+    }
+}
+
+fn threads(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(count @ 1..=1024) => Ok(count),
+        _ => Err(String::from("a number from 1 to 1024")),
+    }
+}
+
+fn width(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(count @ 0..=65_536) => Ok(count),
+        _ => Err(String::from("a number from 0 to 65536")),
+    }
+}
