@@ -39,6 +39,35 @@ pub enum Verb {
     /// Sorts what does not fit into --memory by way of temporary files beside the output, which have no
     /// names. The output has its name once it is whole. Exit codes as of the whole tool.
     Extract(ExtractArgs),
+    /// Show what is in keyset files: keys, order, and the memory that their rows take
+    ///
+    /// Of each file but the first also how many keys it shares with the one before: what a next pass
+    /// need not load. Files that are not sorted are sorted in temporary files in TMPDIR, but for
+    /// --estimate. Exit codes as of the whole tool.
+    Stat(StatArgs),
+    /// Write the keys that any of the files has
+    ///
+    /// Files that are not sorted are sorted first, by way of temporary files beside the output. Exit
+    /// codes as of the whole tool.
+    Merge(SetArgs),
+    /// Write the keys that all files have
+    ///
+    /// Files that are not sorted are sorted first, by way of temporary files beside the output. Exit
+    /// codes as of the whole tool.
+    Intersect(SetArgs),
+    /// Say how two keysets differ; with -o also write the keys that only the first one has
+    ///
+    /// Exit code 1 if they do; others as of the whole tool.
+    Diff(DiffArgs),
+    /// Check that files are sorted, unique and of the type that they are said to be
+    ///
+    /// Exit code 4 if one is not; others as of the whole tool.
+    Verify(VerifyArgs),
+    /// Say which keys of a keyset a store does not have
+    ///
+    /// As of its last checkpoint; works beside a trainer. Exit code 1 if there are any; others as of the
+    /// whole tool.
+    Missing(MissingArgs),
 }
 
 /// What kind of files the inputs are.
@@ -120,6 +149,164 @@ pub struct ExtractArgs {
     /// Files, plain or .gz; - is standard input
     #[arg(value_name = "INPUT", required = true, value_hint = ValueHint::FilePath)]
     pub inputs: Vec<PathBuf>,
+}
+
+/// An optimizer, for the memory that its state takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Optimizer {
+    /// Weights and two moments: 3 values for each weight
+    Adam,
+    /// Weights and a sum of squares: 2
+    Adagrad,
+    /// Weights and a momentum: 2
+    Momentum,
+    /// Weights and a momentum: 2
+    Nesterov,
+    /// Weights alone: 1
+    Sgd,
+}
+
+impl Optimizer {
+    /// All of them.
+    pub const ALL: [Optimizer; 5] = [
+        Optimizer::Adam,
+        Optimizer::Adagrad,
+        Optimizer::Momentum,
+        Optimizer::Nesterov,
+        Optimizer::Sgd,
+    ];
+
+    /// Values kept for each weight, as HugeCTR's documentation of the Embedding Training Cache has
+    /// them (table 1).
+    #[must_use]
+    pub fn factor(self) -> u64 {
+        match self {
+            Optimizer::Adam => 3,
+            Optimizer::Adagrad | Optimizer::Momentum | Optimizer::Nesterov => 2,
+            Optimizer::Sgd => 1,
+        }
+    }
+
+    /// As it stands on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Optimizer::Adam => "adam",
+            Optimizer::Adagrad => "adagrad",
+            Optimizer::Momentum => "momentum",
+            Optimizer::Nesterov => "nesterov",
+            Optimizer::Sgd => "sgd",
+        }
+    }
+}
+
+/// Arguments of `stat`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct StatArgs {
+    /// The type of the keys; if left out, i64 unless the bytes contradict that
+    #[arg(long, value_enum, value_name = "TYPE")]
+    pub dtype: Option<KeyType>,
+    /// Also say how many GiB the rows take, with so many weights each, for each optimizer
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub dim: Option<u32>,
+    /// Estimate how many different keys there are (HyperLogLog, error 0.4 %), in one pass, unsorted
+    #[arg(long)]
+    pub estimate: bool,
+    /// Memory and threads
+    #[command(flatten)]
+    pub resources: Resources,
+    /// Print one JSON object, plain numbers
+    #[arg(long)]
+    pub json: bool,
+    /// Keyset files, plain or .gz
+    #[arg(value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
+    pub files: Vec<PathBuf>,
+}
+
+/// Arguments of `merge` and `intersect`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct SetArgs {
+    /// The type of all keys; if left out, i64 unless the bytes contradict that
+    #[arg(long, value_enum, value_name = "TYPE")]
+    pub dtype: Option<KeyType>,
+    /// Memory and threads
+    #[command(flatten)]
+    pub resources: Resources,
+    /// The file to be written
+    #[arg(short, long, value_name = "OUT", value_hint = ValueHint::FilePath)]
+    pub output: PathBuf,
+    /// Print one JSON object, plain numbers
+    #[arg(long)]
+    pub json: bool,
+    /// Keyset files, plain or .gz
+    #[arg(value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
+    pub files: Vec<PathBuf>,
+}
+
+/// Arguments of `diff`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct DiffArgs {
+    /// The type of all keys; if left out, i64 unless the bytes contradict that
+    #[arg(long, value_enum, value_name = "TYPE")]
+    pub dtype: Option<KeyType>,
+    /// Memory and threads
+    #[command(flatten)]
+    pub resources: Resources,
+    /// Write the keys of FIRST that SECOND does not have
+    #[arg(short, long, value_name = "OUT", value_hint = ValueHint::FilePath)]
+    pub output: Option<PathBuf>,
+    /// Print one JSON object, plain numbers
+    #[arg(long)]
+    pub json: bool,
+    /// A keyset file, plain or .gz
+    #[arg(value_name = "FIRST", value_hint = ValueHint::FilePath)]
+    pub first: PathBuf,
+    /// Another one
+    #[arg(value_name = "SECOND", value_hint = ValueHint::FilePath)]
+    pub second: PathBuf,
+}
+
+/// Arguments of `verify`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct VerifyArgs {
+    /// The type that the keys should have; i64 if left out
+    #[arg(long, value_enum, value_name = "TYPE")]
+    pub dtype: Option<KeyType>,
+    /// All buffers together
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = memory)]
+    pub memory: u64,
+    /// Print one JSON object, plain numbers
+    #[arg(long)]
+    pub json: bool,
+    /// Keyset files, plain or .gz
+    #[arg(value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
+    pub files: Vec<PathBuf>,
+}
+
+/// Arguments of `missing`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct MissingArgs {
+    /// The table; may be left out if there is only one
+    #[arg(long, value_name = "NAME")]
+    pub table: Option<String>,
+    /// The type of the keys; if left out, i64 unless the bytes contradict that
+    #[arg(long, value_enum, value_name = "TYPE")]
+    pub dtype: Option<KeyType>,
+    /// Memory and threads; the store's index comes on top
+    #[command(flatten)]
+    pub resources: Resources,
+    /// Write the keys that are missing
+    #[arg(short, long, value_name = "OUT", value_hint = ValueHint::FilePath)]
+    pub output: Option<PathBuf>,
+    /// Print one JSON object, plain numbers
+    #[arg(long)]
+    pub json: bool,
+    /// The store's directory
+    #[arg(value_name = "STORE", value_hint = ValueHint::DirPath)]
+    pub store: PathBuf,
+    /// A keyset file, plain or .gz
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub file: PathBuf,
 }
 
 fn memory(text: &str) -> Result<u64, String> {

@@ -4,6 +4,7 @@
 //!   two runs over the same input say the same.
 //! - The thread that waits shows the progress.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
@@ -45,12 +46,17 @@ pub struct Crew<'a> {
     /// Whether the user asked to end.
     pub interrupt: &'a Interrupt,
     /// Bytes that are done, and all.
-    pub done: &'a AtomicU64,
+    pub done: Arc<AtomicU64>,
     /// All bytes.
     pub all: u64,
 }
 
 impl Crew<'_> {
+    /// Shows the progress.
+    pub fn show(&mut self) {
+        self.meter.at(self.done.load(Ordering::Relaxed), self.all);
+    }
+
     /// Runs `work` in so many threads, each with its number; results in that order.
     ///
     /// # Errors
@@ -74,7 +80,7 @@ impl Crew<'_> {
             }
             drop(ended);
             while all_ended.recv_timeout(SHOWN_EVERY) == Err(RecvTimeoutError::Timeout) {
-                self.meter.at(self.done.load(Ordering::Relaxed), self.all);
+                self.show();
             }
             let results = handles.into_iter().map(|handle| match handle.join() {
                 Ok(result) => result,

@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 
 use anyhow::{Result, bail};
 
-use super::TOOL;
 use super::args::{DataArgs, ExtractArgs, From};
 use super::crew::Crew;
 use super::layout::{Format, KeyType};
@@ -14,7 +13,7 @@ use super::plan::Plan;
 use super::scheme::{KeyKind, Scheme};
 use super::sorting::{Counts, paths_of_fields, sort};
 use super::source::Inputs;
-use crate::cli::{Common, Interrupt, Meter, Usage};
+use crate::cli::Usage;
 
 /// What was done.
 #[derive(Debug)]
@@ -102,40 +101,16 @@ impl DataArgs {
 ///
 /// # Errors
 /// What kept it from that.
-pub fn extract(common: &Common, args: &ExtractArgs) -> Result<Extracted> {
-    let interrupt = Interrupt::listen()?;
+pub fn extract(args: &ExtractArgs, inputs: &Inputs, crew: &mut Crew<'_>) -> Result<Extracted> {
     let format = args.data.format()?;
     let scheme = args.data.scheme(args.per_table)?;
     let plan = Plan::new(args.resources.memory, args.resources.threads);
-    let inputs = Inputs::find(&args.inputs, args.data.file_list)?;
-    let mut meter = Meter::new(TOOL, common.show())?;
-    let done = inputs.done.clone();
-    let mut crew = Crew {
-        meter: &mut meter,
-        interrupt: &interrupt,
-        done: &done,
-        all: inputs.bytes,
-    };
-    let made = make(args, &inputs, format, &scheme, &plan, &mut crew);
-    meter.at(done.load(Ordering::Relaxed), inputs.bytes);
-    meter.end();
-    made
-}
-
-fn make(
-    args: &ExtractArgs,
-    inputs: &Inputs,
-    format: Format,
-    scheme: &Scheme,
-    plan: &Plan,
-    crew: &mut Crew<'_>,
-) -> Result<Extracted> {
     let (keys, path) = (args.data.written(), args.output.as_path());
-    let sorted = sort(inputs, format, scheme, plan, folder_of(path), crew)?;
+    let sorted = sort(inputs, format, &scheme, &plan, folder_of(path), crew)?;
     let mut outputs = Vec::new();
     if args.per_table {
         let paths = paths_of_fields(path, sorted.counts.fields);
-        for (output, count) in sorted.write_fields(scheme, &paths, keys, crew)? {
+        for (output, count) in sorted.write_fields(&scheme, &paths, keys, crew)? {
             outputs.push((output.finish()?, count));
         }
     } else {
@@ -148,7 +123,7 @@ fn make(
     }
     Ok(Extracted {
         files: inputs.files(),
-        bytes: inputs.done.load(Ordering::Relaxed),
+        bytes: crew.done.load(Ordering::Relaxed),
         counts: sorted.counts,
         outputs,
     })

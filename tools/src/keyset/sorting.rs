@@ -18,7 +18,7 @@ use super::layout::{Fault, Format, KeyType, Sink};
 use super::merge;
 use super::output::{KeyWriter, Output, folder_of};
 use super::plan::Plan;
-use super::run::Run;
+use super::run::{Run, Writer};
 use super::scheme::{Refused, Scheme};
 use super::source::{Inputs, Source};
 
@@ -96,7 +96,7 @@ pub fn sort(
 ) -> Result<Sorted> {
     let checked = scheme.clone();
     let check = move |fields| checked.check_fields(fields);
-    let source = Source::new(inputs, format, plan.chunk_bytes, check);
+    let source = Source::new(inputs, format, (plan.chunk_bytes, &crew.done), check);
     let source = Mutex::new(source);
     let interrupt = crew.interrupt;
     let parts = crew.run(plan.threads, |_| {
@@ -214,6 +214,19 @@ impl Sorted {
             })?;
             Ok((output, writer.count))
         })
+    }
+
+    /// All keys in one run, in a file.
+    ///
+    /// # Errors
+    /// What reading and writing met; `Cancelled`.
+    pub fn into_run(self, crew: &Crew<'_>) -> Result<Run> {
+        let mut writer = Writer::new(&self.folder, self.plan.file_bytes)?;
+        let all = 0..=u64::MAX;
+        merge::merge(&self.runs, &all, self.windows(), crew.interrupt, |keys| {
+            writer.write(keys)
+        })?;
+        Ok(writer.end_run())
     }
 
     fn windows(&self) -> (usize, usize) {

@@ -22,14 +22,12 @@ const STDIN: &str = "-";
 /// A file list with more lines is something else.
 const LIST_MAX: usize = 10_000_000;
 
-/// Files to be read, and how far reading is.
+/// Files to be read.
 #[derive(Debug)]
 pub struct Inputs {
     paths: Vec<PathBuf>,
     /// Of all files, as they are stored.
     pub bytes: u64,
-    /// Bytes that were read.
-    pub done: Arc<AtomicU64>,
 }
 
 impl Inputs {
@@ -63,11 +61,7 @@ impl Inputs {
             }
             bytes += metadata.len();
         }
-        Ok(Inputs {
-            paths,
-            bytes,
-            done: Arc::new(AtomicU64::new(0)),
-        })
+        Ok(Inputs { paths, bytes })
     }
 
     /// How many files.
@@ -165,19 +159,20 @@ pub struct Source {
 }
 
 impl Source {
-    /// Of files of a format; `check_fields` is asked about each file's number of fields.
+    /// Of files of a format, in chunks of so many bytes; bytes that were read are added to `done`.
+    /// `check_fields` is asked about each file's number of fields.
     #[must_use]
     pub fn new(
         inputs: &Inputs,
         format: Format,
-        chunk_bytes: usize,
+        (chunk_bytes, done): (usize, &Arc<AtomicU64>),
         check_fields: impl Fn(usize) -> Result<()> + Send + 'static,
     ) -> Source {
         Source {
             paths: inputs.paths.clone().into_iter(),
             format,
             chunk_bytes,
-            done: Arc::clone(&inputs.done),
+            done: Arc::clone(done),
             check_fields: Box::new(check_fields),
             open: None,
             rest: Vec::new(),

@@ -268,7 +268,7 @@ mod tests {
             let error = parse(text.as_bytes(), 40, &place(), &mut Seen::default()).unwrap_err();
             let error = format!("{error:#}");
             assert!(error.contains(told), "{bad:?}: {error}");
-            assert!(error.starts_with("a: corrupt at byte 10"), "{error}");
+            assert!(error.starts_with("a: corrupt at byte 1"), "{error}");
         }
         for (text, told) in [("4\na.tsv\n", "--file-list"), ("a\tb\n", "2 columns")] {
             let error = columns(text.as_bytes(), true, &place()).unwrap_err();
