@@ -8,6 +8,7 @@
 mod args;
 mod collector;
 mod crew;
+mod estimate;
 mod extract;
 mod fixed;
 mod layout;

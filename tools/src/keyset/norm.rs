@@ -202,7 +202,12 @@ impl Norm {
         let size = self.element.bytes();
         let mut at = start + self.front;
         for slot in 0..self.slots {
-            let past = || place.bad(at, format!("slot {slot} ends past the end of its unit"));
+            let past = || {
+                place.bad(
+                    at,
+                    format!("slot {slot} begins past the end of its unit: wrong --dtype?"),
+                )
+            };
             let count = count_at(bytes, at).ok_or_else(past)?;
             let count = self.keys(count, slot, at, place)?;
             let values = bytes.get(at + COUNT..).and_then(|b| b.get(..count * size));

@@ -5,17 +5,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use hps::Error;
-use probabilistic_collections::SipHasherBuilder;
-use probabilistic_collections::hyperloglog::HyperLogLog;
 
 use super::args::{Optimizer, StatArgs, VerifyArgs};
 use super::crew::Crew;
+use super::estimate::Estimate;
 use super::layout::KeyType;
 use super::plan::Plan;
 use super::stream::{Facts, Stream, facts, settle, walk};
-
-/// The relative error of an estimate, one standard deviation: 2^16 registers.
-pub const ESTIMATE_ERROR: f64 = 0.0041;
 
 /// What is in a file.
 #[derive(Debug)]
@@ -45,18 +41,15 @@ pub fn stat(args: &StatArgs, crew: &mut Crew<'_>) -> Result<Vec<Stat>> {
     let keys = args.dtype.unwrap_or(KeyType::I64);
     let mut stats: Vec<Stat> = Vec::new();
     for path in &args.files {
-        let mut registers = args.estimate.then(|| {
-            let hasher = SipHasherBuilder::from_seed(0, 0);
-            HyperLogLog::<u64>::with_hasher(ESTIMATE_ERROR, hasher)
-        });
+        let mut estimate = args.estimate.then(Estimate::new);
         let facts = facts(path, keys, &plan, crew, |key| {
-            if let Some(registers) = &mut registers {
-                registers.insert(&key);
+            if let Some(estimate) = &mut estimate {
+                estimate.put(key);
             }
         })?;
         settle(path, args.dtype, &facts)?;
-        let (unique, shared) = match &registers {
-            Some(registers) => (rounded(registers.len()).min(facts.count), None),
+        let (unique, shared) = match &estimate {
+            Some(estimate) => (rounded(estimate.keys()).min(facts.count), None),
             None => {
                 let before = stats.last().map(|stat| (stat.path.as_path(), stat.facts));
                 count((path, facts), before, &plan, crew)?

@@ -254,7 +254,7 @@ mod tests {
                 line(front, &["123456789"]),
                 "found '9', expected 1 to 8 hex digits",
             ),
-            (line(&front[2..], &["1"]), "column 40 of 40"),
+            (line(&front[2..], &["1"]), "column 39 of 40"),
             (
                 line("0\tx\t\t\t\t\t\t\t\t\t\t\t\t\t", &[]),
                 "found 'x', expected digits of",
