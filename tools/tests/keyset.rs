@@ -12,5 +12,7 @@ mod seed;
 mod sets;
 #[path = "../../tests/common/skip.rs"]
 mod skip;
+#[path = "keysets/split.rs"]
+mod split;
 #[path = "keysets/support.rs"]
 mod support;

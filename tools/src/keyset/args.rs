@@ -39,6 +39,12 @@ pub enum Verb {
     /// Sorts what does not fit into --memory by way of temporary files beside the output, which have no
     /// names. The output has its name once it is whole. Exit codes as of the whole tool.
     Extract(ExtractArgs),
+    /// Cut a data set into passes, and make the keyset of each: PREFIX.0.keyset, PREFIX.1.keyset, ...
+    ///
+    /// By a number of records, or so that the rows of a pass fit into the memory of the GPUs: a pass
+    /// ends before the record with which its different keys would be too many. All files get their
+    /// names at the end. Exit codes as of the whole tool.
+    Split(SplitArgs),
     /// Show what is in keyset files: keys, order, and the memory that their rows take
     ///
     /// Of each file but the first also how many keys it shares with the one before: what a next pass
@@ -200,6 +206,43 @@ impl Optimizer {
     }
 }
 
+/// Arguments of `split`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct SplitArgs {
+    /// The data
+    #[command(flatten)]
+    pub data: DataArgs,
+    /// All buffers together; by --hbm-gib the different keys of a pass must fit, with room to grow
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = memory)]
+    pub memory: u64,
+    /// Records of a pass
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..),
+        required_unless_present = "hbm_gib", conflicts_with = "hbm_gib")]
+    pub rows: Option<u64>,
+    /// GiB that the rows of a pass may take; needs --dim and --optimizer
+    #[arg(long, value_name = "GIB", value_parser = gib, requires = "dim", requires = "optimizer")]
+    pub hbm_gib: Option<f64>,
+    /// Weights of a row
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536),
+        requires = "hbm_gib")]
+    pub dim: Option<u32>,
+    /// What a row has beside its weights
+    #[arg(long, value_enum, value_name = "NAME", requires = "hbm_gib")]
+    pub optimizer: Option<Optimizer>,
+    /// Also write the records of each pass, PREFIX.0.tsv and so on, and their list, PREFIX.txt
+    #[arg(long = "data")]
+    pub write_data: bool,
+    /// What the names of the files begin with
+    #[arg(short, long, value_name = "PREFIX", value_hint = ValueHint::FilePath)]
+    pub output: PathBuf,
+    /// Print one JSON object, plain numbers
+    #[arg(long)]
+    pub json: bool,
+    /// Files, plain or .gz; - is standard input
+    #[arg(value_name = "INPUT", required = true, value_hint = ValueHint::FilePath)]
+    pub inputs: Vec<PathBuf>,
+}
+
 /// Arguments of `stat`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct StatArgs {
@@ -313,6 +356,13 @@ fn memory(text: &str) -> Result<u64, String> {
     match size(text)? {
         bytes if bytes >= MEMORY_MIN => Ok(bytes),
         _ => Err(String::from("at least 256KiB")),
+    }
+}
+
+fn gib(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(gib) if gib > 0.0 && gib.is_finite() => Ok(gib),
+        _ => Err(String::from("a number above 0")),
     }
 }
 

@@ -21,9 +21,11 @@ mod plan;
 mod radix;
 mod run;
 mod scheme;
+mod seen;
 mod sets;
 mod sorting;
 mod source;
+mod split;
 mod stat;
 mod stream;
 mod text;
@@ -60,6 +62,15 @@ pub fn run(args: &Args) -> Result<Exit> {
             })?;
             let json = args.json.then(|| text::extracted_json(&made));
             show(common, json, |out| text::extracted(out, &made))?;
+            Ok(Exit::Clean)
+        }
+        Verb::Split(args) => {
+            let inputs = Inputs::find(&args.inputs, args.data.file_list)?;
+            let made = with_crew(common, inputs.bytes, |crew| {
+                split::split(args, &inputs, crew)
+            })?;
+            let json = args.json.then(|| text::passes_json(&made));
+            show(common, json, |out| text::passes(out, &made))?;
             Ok(Exit::Clean)
         }
         Verb::Stat(args) => {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use hps::Error;
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, TempPath};
 
 use super::layout::KeyType;
 
@@ -65,9 +65,38 @@ impl Output {
     /// # Errors
     /// What the file system says.
     pub fn finish(self) -> Result<PathBuf> {
+        self.whole()?.finish()
+    }
+
+    /// Syncs the file; its name is to come.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn whole(self) -> Result<Whole> {
         let Output { file, path } = self;
         let synced = file.as_file().sync_all();
         synced.map_err(|e| Error::io("sync", &path, e))?;
+        Ok(Whole {
+            file: file.into_temp_path(),
+            path,
+        })
+    }
+}
+
+/// A file that is whole and synced, and has no descriptor; it is removed unless it gets its name.
+#[derive(Debug)]
+pub struct Whole {
+    file: TempPath,
+    path: PathBuf,
+}
+
+impl Whole {
+    /// Gives the file its name.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn finish(self) -> Result<PathBuf> {
+        let Whole { file, path } = self;
         file.persist(&path)
             .map_err(|e| Error::io("write", &path, e.error))?;
         let folder = folder_of(&path);

@@ -127,28 +127,47 @@ pub fn sort(
     })?;
     let source = source.into_inner().map_err(|_| anyhow!("a thread ended"))?;
     source.end()?;
-    let mut counts = Counts {
-        fields: source.fields(),
-        ..Counts::default()
-    };
-    let mut runs = Vec::new();
-    for (found, rows, values) in parts {
-        counts.rows += rows;
-        counts.values += values;
+    let (mut rows, mut values, mut runs) = (0, 0, Vec::new());
+    for (found, rows_of, values_of) in parts {
+        rows += rows_of;
+        values += values_of;
         runs.extend(found);
     }
-    counts.runs = runs.len() as u64;
-    let (runs, levels) = merge::level(runs, plan, folder, crew)?;
-    counts.levels = levels;
-    Ok(Sorted {
-        runs,
-        plan: *plan,
-        folder: folder.to_path_buf(),
-        counts,
-    })
+    let mut sorted = Sorted::of_runs(runs, plan, folder, crew)?;
+    sorted.counts = Counts {
+        rows,
+        values,
+        fields: source.fields(),
+        ..sorted.counts
+    };
+    Ok(sorted)
 }
 
 impl Sorted {
+    /// Of runs that are there.
+    ///
+    /// # Errors
+    /// What merging met, where there are too many for one merge; `Cancelled`.
+    pub fn of_runs(
+        runs: Vec<Run>,
+        plan: &Plan,
+        folder: &Path,
+        crew: &mut Crew<'_>,
+    ) -> Result<Sorted> {
+        let count = runs.len() as u64;
+        let (runs, levels) = merge::level(runs, plan, folder, crew)?;
+        Ok(Sorted {
+            runs,
+            plan: *plan,
+            folder: folder.to_path_buf(),
+            counts: Counts {
+                runs: count,
+                levels,
+                ..Counts::default()
+            },
+        })
+    }
+
     /// Writes all keys to the end of a file, whose path is for messages; how many there are.
     ///
     /// # Errors

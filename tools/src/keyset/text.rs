@@ -10,6 +10,7 @@ use super::args::{DiffArgs, Optimizer, StatArgs};
 use super::extract::Extracted;
 use super::missing::Missing;
 use super::sets::{Difference, Made};
+use super::split::Passes;
 use super::stat::{Stat, Verified, row_bytes};
 use crate::cli::{BAD, count, of, size, visible};
 
@@ -69,6 +70,45 @@ fn written(out: &mut dyn Write, output: Option<&(PathBuf, u64)>) -> io::Result<(
         Some((path, keys)) => writeln!(out, "{}: {} written", shown(path), of(*keys, "key")),
         None => Ok(()),
     }
+}
+
+/// Of `split`.
+pub fn passes_json(made: &Passes) -> Value {
+    let name = |path: &PathBuf| path.to_string_lossy().into_owned();
+    let passes = made.passes.iter();
+    json!({
+        "v": 1,
+        "tool": TOOL,
+        "verb": "split",
+        "keys_max": made.keys_max,
+        "passes": passes.map(|pass| json!({
+            "keyset": name(&pass.keyset),
+            "data": pass.data.as_ref().map(name),
+            "rows": pass.rows,
+            "keys": pass.keys,
+        })).collect::<Vec<_>>(),
+        "list": made.list.as_ref().map(name),
+    })
+}
+
+/// Of `split`.
+pub fn passes(out: &mut dyn Write, made: &Passes) -> io::Result<()> {
+    for pass in &made.passes {
+        writeln!(
+            out,
+            "{}: {} of {}",
+            shown(&pass.keyset),
+            of(pass.keys, "key"),
+            of(pass.rows, "record")
+        )?;
+    }
+    if let Some(keys) = made.keys_max {
+        writeln!(out, "at most {} fit", of(keys, "key"))?;
+    }
+    if let Some(list) = &made.list {
+        writeln!(out, "{}: the list of the data's files", shown(list))?;
+    }
+    Ok(())
 }
 
 fn gib(bytes: u128) -> f64 {
