@@ -8,6 +8,7 @@ use std::io::Seek;
 use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Result, anyhow};
 use hps::Error;
@@ -16,7 +17,7 @@ use super::collector::Collector;
 use super::crew::{Crew, Failure};
 use super::layout::{Fault, Format, KeyType, Sink};
 use super::merge;
-use super::output::{KeyWriter, Output, folder_of};
+use super::output::{KeyWriter, Output};
 use super::plan::Plan;
 use super::run::{Run, Writer};
 use super::scheme::{Refused, Scheme};
@@ -99,6 +100,12 @@ pub fn sort(
     let source = Source::new(inputs, format, (plan.chunk_bytes, &crew.done), check);
     let source = Mutex::new(source);
     let interrupt = crew.interrupt;
+    // Chunks before one that fails are with a thread already, which ends them: the first error is found.
+    let failed = AtomicBool::new(false);
+    let fail = |order: u64, error: anyhow::Error| {
+        failed.store(true, Ordering::Relaxed);
+        Failure::at(order, error)
+    };
     let parts = crew.run(plan.threads, |_| {
         let mut keys = Keys {
             scheme,
@@ -107,19 +114,17 @@ pub fn sort(
             values: 0,
         };
         let mut bytes = Vec::with_capacity(plan.chunk_bytes);
-        loop {
+        while !failed.load(Ordering::Relaxed) {
             interrupt.check().map_err(Failure::first)?;
             let chunk = {
                 let lock = source.lock();
                 let mut source = lock.map_err(|_| Failure::first(anyhow!("a thread ended")))?;
                 let number = source.number();
-                source
-                    .next(&mut bytes)
-                    .map_err(|e| Failure::at(number, e))?
+                source.next(&mut bytes).map_err(|e| fail(number, e))?
             };
             let Some(chunk) = chunk else { break };
             let parsed = chunk.layout.parse(&bytes, &chunk.place(), &mut keys);
-            parsed.map_err(|e| Failure::at(chunk.number, e))?;
+            parsed.map_err(|e| fail(chunk.number, e))?;
         }
         let (rows, values) = (keys.rows, keys.values);
         let runs = keys.collector.end().map_err(Failure::first)?;
@@ -261,7 +266,7 @@ pub fn paths_of_fields(path: &Path, fields: usize) -> Vec<PathBuf> {
     let of = |field: usize| {
         let mut name = name.to_os_string();
         name.push(format!(".{field}.keyset"));
-        folder_of(path).join(name)
+        path.with_file_name(name)
     };
     (0..fields).map(of).collect()
 }

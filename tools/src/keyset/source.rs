@@ -263,7 +263,7 @@ impl Source {
                     0,
                     format!(
                         "a record is longer than the buffer of {} bytes: a larger --memory has a \
-                         larger one",
+                         larger one, if the flags say what the file is",
                         self.chunk_bytes
                     ),
                 ),

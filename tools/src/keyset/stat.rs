@@ -22,6 +22,8 @@ pub struct Stat {
     pub facts: Facts,
     /// How many different keys there are.
     pub unique: u64,
+    /// Whether that is an estimate.
+    pub is_estimate: bool,
     /// How many of them the file before has, too.
     pub shared: Option<u64>,
 }
@@ -49,6 +51,7 @@ pub fn stat(args: &StatArgs, crew: &mut Crew<'_>) -> Result<Vec<Stat>> {
         })?;
         settle(path, args.dtype, &facts)?;
         let (unique, shared) = match &estimate {
+            Some(_) if facts.is_strict() => (facts.count, None),
             Some(estimate) => (rounded(estimate.keys()).min(facts.count), None),
             None => {
                 let before = stats.last().map(|stat| (stat.path.as_path(), stat.facts));
@@ -59,6 +62,7 @@ pub fn stat(args: &StatArgs, crew: &mut Crew<'_>) -> Result<Vec<Stat>> {
             path: path.clone(),
             facts,
             unique,
+            is_estimate: args.estimate && !facts.is_strict(),
             shared,
         });
     }

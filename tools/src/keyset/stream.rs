@@ -193,8 +193,8 @@ enum From {
 }
 
 impl Stream {
-    /// Opens a file that was looked at; sorts it first, where it must be. One of `of` streams, so that
-    /// it has as much less memory.
+    /// Opens a file that was looked at; sorts it first, where it must be. One of `of` streams: all of them
+    /// have a quarter of the memory, and what is sorted at a time the rest.
     ///
     /// # Errors
     /// What reading and sorting met; `Cancelled`.
@@ -205,7 +205,9 @@ impl Stream {
         folder: &Path,
         crew: &mut Crew<'_>,
     ) -> Result<Stream> {
-        let bytes = (plan.share * plan.threads / of / 4).clamp(4096, 1 << 20);
+        let memory = plan.share * plan.threads;
+        // A chunk, and its keys, which take twice as much if they have 32 bits.
+        let bytes = (memory / of / 16).clamp(4096, 1 << 20);
         let from = if facts.is_strict() {
             let plan = Plan {
                 chunk_bytes: bytes,
@@ -214,6 +216,7 @@ impl Stream {
             let element = Element::from(facts.keys);
             From::File(source(path, facts.keys, &plan, crew)?, element, Vec::new())
         } else {
+            let plan = &Plan::new(memory as u64 / 4 * 3, Some(plan.threads));
             let (inputs, format) = (inputs(path)?, Format::Keys(facts.keys));
             let sorted = sort(&inputs, format, &Scheme::raw(), plan, folder, crew)?;
             From::Run(sorted.into_run(crew)?, 0, vec![0; bytes])

@@ -131,7 +131,7 @@ pub fn stats_json(args: &StatArgs, stats: &[Stat]) -> Value {
             "dtype": facts.keys.name(),
             "keys": facts.count,
             "unique": stat.unique,
-            "is_estimate": args.estimate,
+            "is_estimate": stat.is_estimate,
             "is_sorted": facts.falls.is_none(),
             "min": facts.min,
             "max": facts.max,
@@ -155,7 +155,7 @@ pub fn stats(out: &mut dyn Write, args: &StatArgs, stats: &[Stat]) -> io::Result
             of(facts.count, "key"),
             facts.keys.name()
         )?;
-        let about = if args.estimate { "about " } else { "" };
+        let about = if stat.is_estimate { "about " } else { "" };
         let order = match (facts.is_strict(), facts.falls) {
             (true, _) => "sorted and unique",
             (false, None) => "sorted, not unique",
@@ -201,7 +201,7 @@ pub fn made_json(verb: &str, made: &Made) -> Value {
 /// Of `merge` and `intersect`.
 pub fn made(out: &mut dyn Write, made: &Made) -> io::Result<()> {
     for (path, keys) in &made.files {
-        writeln!(out, "{}: {} different", shown(path), of(*keys, "key"))?;
+        writeln!(out, "{}: {}", shown(path), of(*keys, "different key"))?;
     }
     written(out, Some(&made.output))
 }

@@ -36,6 +36,15 @@ fn norm(samples: usize) -> Vec<u8> {
     file
 }
 
+/// An array of i64, of a shape, with so many values, all 7.
+fn npy(shape: &str, values: usize) -> Vec<u8> {
+    let header = format!("{{'descr': '<i8', 'fortran_order': False, 'shape': {shape}, }}");
+    let length = u16::try_from(header.len()).unwrap().to_le_bytes();
+    let start = [b"\x93NUMPY\x01\x00", &length[..], header.as_bytes()].concat();
+    let values = std::iter::repeat_n(7u64.to_le_bytes(), values).flatten();
+    start.into_iter().chain(values).collect()
+}
+
 #[test]
 fn bad_input_is_named_with_its_place_and_nothing_is_written() {
     let dir = tempfile::tempdir().unwrap();
@@ -178,6 +187,20 @@ fn bad_input_is_named_with_its_place_and_nothing_is_written() {
             norm_flags,
             4,
             "error_check: found 1, expected 0".into(),
+        ),
+        (
+            "rows.npy",
+            npy("(3,)", 2),
+            "--from npy",
+            4,
+            "found 16 bytes of data, the header promises 24".into(),
+        ),
+        (
+            "torn.npy",
+            npy("(3, 2)", 3),
+            "--from npy",
+            4,
+            "found 8 bytes, expected a row of 16: cut off".into(),
         ),
         (
             "npy",
