@@ -210,3 +210,136 @@ pub fn value_at(bytes: &[u8], element: Element) -> Option<u64> {
         Element::U32 | Element::I32 => Some(u32::from_le_bytes(*bytes.first_chunk()?).into()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts what it is given.
+    #[derive(Default)]
+    struct Counted(usize);
+
+    impl Sink for Counted {
+        fn put(&mut self, _: usize, _: u64) -> Result<(), Fault> {
+            self.0 += 1;
+            Ok(())
+        }
+
+        fn end_row(&mut self, _: Range<usize>) -> Result<(), Fault> {
+            Ok(())
+        }
+    }
+
+    /// Reads bytes as a file of which `buffer` bytes are in memory at a time; how many values there are.
+    fn read(format: Format, bytes: &[u8], buffer: usize) -> Result<usize> {
+        let path = Path::new("a");
+        let place = |offset: usize| Place {
+            path,
+            offset: offset as u64,
+        };
+        let first = &bytes[..bytes.len().min(buffer)];
+        let (layout, header) = format.begin(first, first.len() == bytes.len(), &place(0))?;
+        assert!(header <= first.len());
+        let mut sink = Counted::default();
+        let mut at = header;
+        while at < bytes.len() {
+            let end = bytes.len().min(at + buffer);
+            let is_all = end == bytes.len();
+            let cut = layout.cut(&bytes[at..end], is_all, &place(at))?;
+            if cut == 0 {
+                return Err(place(at).bad(0, "longer than the buffer"));
+            }
+            layout.parse(&bytes[at..at + cut], &place(at), &mut sink)?;
+            at += cut;
+        }
+        layout.end((at - header) as u64, &place(0))?;
+        Ok(sink.0)
+    }
+
+    fn norm_bytes(has_sums: bool, samples: u64) -> Vec<u8> {
+        let mut file = Vec::new();
+        let mut unit = |bytes: Vec<u8>| {
+            if has_sums {
+                file.extend(u32::try_from(bytes.len()).unwrap().to_le_bytes());
+            }
+            file.extend(&bytes);
+            if has_sums {
+                file.push(bytes.iter().fold(0, |sum, byte| sum.wrapping_add(*byte)));
+            }
+        };
+        let header = [u64::from(has_sums), samples, 1, 1, 2, 0, 0, 0];
+        unit(
+            header
+                .iter()
+                .flat_map(|number| number.to_le_bytes())
+                .collect(),
+        );
+        for _ in 0..samples {
+            let sample = [0u32, 0, 2, 1, 2, 1, 3];
+            unit(
+                sample
+                    .iter()
+                    .flat_map(|number| number.to_le_bytes())
+                    .collect(),
+            );
+        }
+        file
+    }
+
+    /// Whole files, with the number of their values.
+    fn files() -> Vec<(Format, Vec<u8>, usize)> {
+        let header = "{'descr': '<i8', 'fortran_order': False, 'shape': (9, 2), }\n";
+        let length = u16::try_from(header.len()).unwrap().to_le_bytes();
+        let npy = [
+            b"\x93NUMPY\x01\x00",
+            &length[..],
+            header.as_bytes(),
+            &[7; 144],
+        ]
+        .concat();
+        let line = format!("1{}\t0000000a\tff{}\n", "\t-5".repeat(13), "\t".repeat(24));
+        vec![
+            (Format::CriteoTsv, line.repeat(5).into_bytes(), 10),
+            (Format::Npy, npy, 18),
+            (Format::Norm(KeyType::U32), norm_bytes(true, 5), 15),
+            (Format::Norm(KeyType::U32), norm_bytes(false, 5), 15),
+            (Format::Raw(1, 2, 3), vec![5; 96], 12),
+            (Format::Keys(KeyType::I64), vec![5; 96], 12),
+            (Format::Keys(KeyType::U32), vec![5; 96], 24),
+        ]
+    }
+
+    #[test]
+    fn records_are_whole_wherever_chunks_end() {
+        for (format, bytes, values) in files() {
+            for buffer in 128..300 {
+                let found = read(format, &bytes, buffer).unwrap();
+                assert_eq!(found, values, "{format:?} {buffer}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_bytes_cause_a_panic() {
+        let mut state = 1u64;
+        let mut draw = |below: usize| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            usize::try_from(state >> 33).unwrap() % below
+        };
+        let mut refused = 0;
+        for (format, whole, _) in files() {
+            for _ in 0..4000 {
+                let mut bytes = whole.clone();
+                for _ in 0..1 + draw(4) {
+                    let at = draw(bytes.len());
+                    bytes[at] = [0, 1, 9, 10, 48, 127, 128, 255][draw(8)];
+                }
+                bytes.truncate(bytes.len() - [0, 0, 0, 1, 40][draw(5)]);
+                refused += usize::from(read(format, &bytes, 100 + draw(200)).is_err());
+            }
+        }
+        assert!(refused > 10_000, "{refused}");
+    }
+}

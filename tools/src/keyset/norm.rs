@@ -158,7 +158,7 @@ impl Norm {
         usize::try_from(count).map_err(|_| {
             place.bad(
                 at,
-                format!("slot {slot}: found {count} keys, expected 0 or more"),
+                format!("slot {slot}: found {count} keys, expected 0 or more: wrong --dtype?"),
             )
         })
     }
