@@ -3,7 +3,9 @@
 //! - `cli`: exit codes, progress, sizes; `hps-bench`, a package of its own, uses it too.
 //! - `fsck`: is a store on disk whole?
 //! - `compact`: how small can it be?
+//! - `keyset`: which keys does a pass over a data set need?
 
 pub mod cli;
 pub mod compact;
 pub mod fsck;
+pub mod keyset;

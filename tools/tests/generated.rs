@@ -20,6 +20,7 @@ fn commands() -> Vec<Command> {
     vec![
         hps_tools::compact::Args::command(),
         hps_tools::fsck::Args::command(),
+        hps_tools::keyset::Args::command(),
     ]
 }
 

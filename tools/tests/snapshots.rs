@@ -19,6 +19,7 @@ use hps::{CreateOptions, RuntimeOptions, Store, TableDescriptor, TableId, Update
 
 const FSCK: &str = env!("CARGO_BIN_EXE_hps-fsck");
 const COMPACT: &str = env!("CARGO_BIN_EXE_hps-compact");
+const KEYSET: &str = env!("CARGO_BIN_EXE_hps-keyset");
 const DIM: usize = 4;
 
 fn set(store: &Store, table: TableId, keys: &[u64], value: f32) {
@@ -88,6 +89,13 @@ fn help_and_versions_read_as_they_did() {
     let mut cases = Cases::new(dir.path());
     cases.run_help("hps-fsck", FSCK);
     cases.run_help("hps-compact", COMPACT);
+    cases.run_help("hps-keyset", KEYSET);
+    for verb in [
+        "extract", "split", "stat", "merge", "diff", "verify", "missing",
+    ] {
+        let name = format!("keyset-{verb}-help");
+        cases.run(&name, &mut command(KEYSET), "hps-keyset", &[verb, "--help"]);
+    }
     cases.end();
 }
 
@@ -313,11 +321,71 @@ fn a_directory_whose_name_is_no_text_is_reported() {
 }
 
 #[test]
+fn what_is_said_of_keysets_reads_as_it_did() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut cases = Cases::new(dir.path());
+    let write = |name: &str, keys: &[u64]| {
+        let bytes: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
+        fs::write(dir.path().join(name), bytes).unwrap();
+    };
+    write("a", &[1, 2, 5 << 32]);
+    write("b", &[9, 2, 2, 1]);
+    let mut keyset = |name: &str, args: &[&str]| {
+        cases.run(name, &mut command(KEYSET), "hps-keyset", args);
+    };
+    let threads = "--threads=1";
+    keyset("keyset-stat", &["stat", threads, "--dim=1024", "a", "b"]);
+    keyset(
+        "keyset-stat-json",
+        &["stat", threads, "--dim=1024", "--json", "a", "b"],
+    );
+    keyset("keyset-verify", &["verify", "a", "b"]);
+    keyset("keyset-verify-json", &["verify", "--json", "a", "b"]);
+    keyset("keyset-diff", &["diff", threads, "a", "b", "-o", "c"]);
+    keyset("keyset-diff-json", &["diff", threads, "--json", "a", "b"]);
+    keyset("keyset-merge", &["merge", threads, "a", "b", "-o", "c"]);
+    keyset(
+        "keyset-intersect-json",
+        &["intersect", threads, "--json", "a", "b", "-o", "c"],
+    );
+    let extract = [
+        "extract",
+        "--from=keys",
+        "--dtype=i64",
+        threads,
+        "-o",
+        "c",
+        "b",
+    ];
+    keyset("keyset-extract", &extract);
+    keyset("keyset-extract-json", &[&extract[..], &["--json"]].concat());
+    let split = [
+        "split",
+        "--from=keys",
+        "--dtype=i64",
+        "--rows=3",
+        "-o",
+        "p",
+        "b",
+    ];
+    keyset("keyset-split", &split);
+    keyset("keyset-split-json", &[&split[..], &["--json"]].concat());
+    keyset(
+        "keyset-no-dtype",
+        &["extract", "--from=keys", "-o", "c", "b"],
+    );
+    cases.end();
+}
+
+#[test]
 fn every_snapshot_has_its_case() {
     let kinds = [
         "current", "store", "manifest", "copy", "meta", "rows", "snapshot",
     ];
-    check_names(&["hps-fsck", "hps-compact"], |name| {
+    check_names(&["hps-fsck", "hps-compact", "hps-keyset"], |name| {
+        if name.starts_with("keyset-") && name.ends_with("-help") {
+            return true;
+        }
         let damaged = name.strip_prefix("damaged-");
         let damaged = damaged.map(|kind| kind.trim_end_matches("-json"));
         damaged.is_some_and(|kind| kinds.contains(&kind))

@@ -17,7 +17,7 @@ use hps::{
     CheckpointId, CompactLimits, CompactReport, DropReport, Error, Holder, RuntimeOptions, Store,
 };
 
-pub use args::{Args, GcArgs, PlanArgs, RunArgs, Verb};
+pub use args::{Args, GcArgs, PlanArgs, RunArgs, Verb, size};
 pub use check::Checked;
 pub use plan::{Line, Plan};
 
