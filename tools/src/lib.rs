@@ -3,7 +3,12 @@
 //! - `cli`: exit codes, progress, sizes; `hps-bench`, a package of its own, uses it too.
 //! - `fsck`: is a store on disk whole?
 //! - `compact`: how small can it be?
+//! - `export`, `import`: how do rows leave for other systems, and come in from them? `models`: what stands in
+//!   their files.
 
 pub mod cli;
 pub mod compact;
+pub mod export;
 pub mod fsck;
+pub mod import;
+pub mod models;

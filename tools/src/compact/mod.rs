@@ -17,7 +17,7 @@ use hps::{
     CheckpointId, CompactLimits, CompactReport, DropReport, Error, Holder, RuntimeOptions, Store,
 };
 
-pub use args::{Args, GcArgs, PlanArgs, RunArgs, Verb};
+pub use args::{Args, GcArgs, PlanArgs, RunArgs, Verb, size};
 pub use check::Checked;
 pub use plan::{Line, Plan};
 
@@ -75,7 +75,7 @@ fn show(
 }
 
 /// Says of a lock who has it.
-fn named(error: Error) -> anyhow::Error {
+pub(crate) fn named(error: Error) -> anyhow::Error {
     match &error {
         Error::Locked {
             path,
