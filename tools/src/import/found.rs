@@ -193,14 +193,17 @@ fn array(mut found: FileFound, types: &[&str]) -> Result<FileFound> {
     let head = npy::read(&head).map_err(corrupt)?;
     if !types.contains(&head.descr.as_str()) {
         let (found, expected) = (head.descr, types.join(" or "));
-        return Err(corrupt(format!("elements of type {found}, expected {expected}")).into());
+        return Err(corrupt(format!(
+            "found elements of type {found}, expected {expected}"
+        ))
+        .into());
     }
     found.told = match *head.shape.as_slice() {
         [rows] => Some((rows, 1)),
         [rows, width] => Some((rows, width)),
         _ => {
             let axes = head.shape.len();
-            return Err(corrupt(format!("an array of {axes} axes, expected 1 or 2")).into());
+            return Err(corrupt(format!("found an array of {axes} axes, expected 1 or 2")).into());
         }
     };
     found.head_bytes = head.bytes;

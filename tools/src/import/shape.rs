@@ -39,7 +39,10 @@ pub fn shape(
         first.chain(&found.slots).chain(others)
     };
     if files().all(|file| file.bytes == 0) && files().all(|f| f.told.is_none_or(|t| t.0 == 0)) {
-        let told = found.weights.told.map(|told| told.1 as usize);
+        let told = found
+            .weights
+            .told
+            .map(|told| usize::try_from(told.1).unwrap_or(usize::MAX));
         return Ok(Shape {
             rows: 0,
             dim: wanted.or(told).unwrap_or(0),
@@ -166,7 +169,7 @@ fn check_head(file: &FileFound, row_bytes: u64, keys: Option<u64>, repair: bool)
     let is_key = row_bytes == 8 && width == 1 && keys == Some(rows);
     if !is_key && width.checked_mul(4) != Some(row_bytes) {
         let expected = row_bytes / 4;
-        let what = format!("rows of {width} elements, expected {expected}");
+        let what = format!("found rows of {width} elements, expected {expected}");
         return Err(Error::corrupt(&file.path, 0, what).into());
     }
     let bytes = rows.checked_mul(row_bytes);
