@@ -22,7 +22,7 @@ use crate::models::{Choices, FileOf, Format, crew, files_of, refuse_remote};
 
 pub(crate) const TOOL: &str = "hps-export";
 
-/// Memory of a thread: windows of 16 MiB and their key blocks, buffers of 4 MiB.
+/// Memory of a thread: windows of 16 MiB, their key blocks, buffers.
 const THREAD_BYTES: u64 = 24 << 20;
 
 /// What was exported.
@@ -59,11 +59,11 @@ pub fn run(args: &Args) -> Result<Exit> {
     let rows = rows.map_or(0, |table| table.index_keys);
     let row_bytes: usize = columns.files().map(|f| f.content.row_bytes()).sum();
     let done = crew::run(
-        threads(args),
+        threads(args) + 1,
         &interrupt,
         &mut meter,
         rows * row_bytes as u64,
-        |crew| columns.write_ranges(&store, (checkpoint.id, table), threads(args), crew),
+        |crew| columns.work(&store, (checkpoint.id, table), threads(args), crew),
     );
     meter.end();
     done?;

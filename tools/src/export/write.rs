@@ -9,7 +9,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::Result;
 use hps::{CheckpointId, Error, Row, Store, TableDescriptor, TableId, part_range};
@@ -18,10 +20,14 @@ use crate::models::columns::columns;
 use crate::models::crew::Crew;
 use crate::models::{Change, Content, FileOf};
 
-/// Bytes of a thread's buffers together.
-const BUFFER_BYTES: usize = 4 << 20;
+/// Bytes of a thread's buffers together: few enough to stay near the processor.
+const BUFFER_BYTES: usize = 512 << 10;
 /// Ranges for each thread: the last ones to end are not long alone.
 const RANGES_PER_THREAD: usize = 4;
+/// Bytes after which all files are synced.
+const SYNC_BYTES: u64 = 128 << 20;
+/// How often the thread that syncs looks at what was written.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Rows between two looks at whether to stop.
 const LOOK_ROWS: usize = 1024;
 
@@ -64,6 +70,10 @@ pub struct Columns {
     steps: Option<usize>,
     next_row: AtomicU64,
     next_range: AtomicUsize,
+    /// Threads that write no more.
+    ended: AtomicUsize,
+    /// Whether a thread has taken the syncs.
+    is_synced: AtomicBool,
     written: Mutex<Written>,
 }
 
@@ -89,6 +99,8 @@ impl Columns {
             steps,
             next_row: AtomicU64::new(0),
             next_range: AtomicUsize::new(0),
+            ended: AtomicUsize::new(0),
+            is_synced: AtomicBool::new(false),
             written: Mutex::new(Written::NOTHING),
         })
     }
@@ -98,11 +110,42 @@ impl Columns {
         self.files.iter().map(|(file, _, _)| file)
     }
 
-    /// Writes ranges of mix64 until none is left: the work of one of `threads`.
+    /// The work of one of `threads` that write, or of the one more that syncs meanwhile what they wrote, so
+    /// that the device does not stand idle until the end.
     ///
     /// # Errors
-    /// What the store says; `Io`, `NoSpace`.
-    pub fn write_ranges(
+    /// What the store says; `Io`, `NoSpace`; `Cancelled`.
+    pub fn work(
+        &self,
+        store: &Store,
+        of: (CheckpointId, TableId),
+        threads: usize,
+        crew: &Crew<'_>,
+    ) -> Result<()> {
+        if self.is_synced.swap(true, Ordering::Relaxed) {
+            let done = self.write_ranges(store, of, threads, crew);
+            self.ended.fetch_add(1, Ordering::Relaxed);
+            return done;
+        }
+        let mut synced = 0;
+        while self.ended.load(Ordering::Relaxed) < threads {
+            crew.did(0)?;
+            let claimed = self.next_row.load(Ordering::Relaxed);
+            if (claimed - synced) * (self.row_bytes as u64) < SYNC_BYTES {
+                thread::sleep(LOOK_EVERY);
+                continue;
+            }
+            synced = claimed;
+            for (_, handle, path) in &self.files {
+                let done = handle.sync_data();
+                done.map_err(|e| Error::io("sync", path, e))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes ranges of mix64 until none is left.
+    fn write_ranges(
         &self,
         store: &Store,
         (checkpoint, table): (CheckpointId, TableId),

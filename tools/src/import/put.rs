@@ -15,8 +15,8 @@ use super::plan::{Part, Plan};
 use crate::models::Change;
 use crate::models::crew::Crew;
 
-/// Bytes of the buffers of all threads.
-const BUFFERS_BYTES: usize = 24 << 20;
+/// Bytes of the buffers of all threads: few enough to stay near the processor.
+const BUFFERS_BYTES: usize = 8 << 20;
 /// Most rows of a put.
 const ROWS_MAX: usize = 16 << 10;
 
@@ -80,12 +80,12 @@ impl<'a> Import<'a> {
             let left = usize::try_from(self.rows - first).unwrap_or(usize::MAX);
             let count = left.min(self.chunk_rows);
             read_keys(plan.keys, first, count, &mut bytes, &mut keys)?;
-            rows.clear();
+            // Words that no file has stay zero; all others are written.
             rows.resize(count * plan.row_f32s, 0.0);
             let mut bad: Vec<usize> = Vec::new();
             for part in &plan.parts {
-                read(part.file, first, count, part.width * 4, &mut bytes)?;
-                let is_finite = scatter(&bytes, part, plan.row_f32s, &mut rows);
+                let bytes = read(part.file, first, count, part.width * 4, &mut bytes)?;
+                let is_finite = scatter(bytes, part, plan.row_f32s, &mut rows);
                 if !is_finite {
                     self.not_finite(part, first, &keys, &rows, &mut bad)?;
                 }
@@ -160,18 +160,23 @@ impl<'a> Import<'a> {
     }
 }
 
-/// Reads some rows of a file.
-fn read(
+/// Reads some rows of a file into a buffer, which grows to what it was ever needed for.
+fn read<'b>(
     file: &FileFound,
     first: u64,
     count: usize,
     row_bytes: usize,
-    bytes: &mut Vec<u8>,
-) -> Result<()> {
-    bytes.resize(count * row_bytes, 0);
+    buffer: &'b mut Vec<u8>,
+) -> Result<&'b [u8]> {
+    let needed = count * row_bytes;
+    if buffer.len() < needed {
+        buffer.resize(needed, 0);
+    }
+    let bytes = &mut buffer[..needed];
     let offset = file.head_bytes + first * row_bytes as u64;
     let done = file.file.read_exact_at(bytes, offset);
-    Ok(done.map_err(|e| Error::io("read", &file.path, e))?)
+    done.map_err(|e| Error::io("read", &file.path, e))?;
+    Ok(bytes)
 }
 
 /// Reads some keys.
@@ -182,12 +187,11 @@ pub fn read_keys(
     file: &FileFound,
     first: u64,
     count: usize,
-    bytes: &mut Vec<u8>,
+    buffer: &mut Vec<u8>,
     keys: &mut Vec<u64>,
 ) -> Result<()> {
-    read(file, first, count, 8, bytes)?;
+    let (words, _) = read(file, first, count, 8, buffer)?.as_chunks::<8>();
     keys.clear();
-    let (words, _) = bytes.as_chunks::<8>();
     keys.extend(words.iter().map(|word| u64::from_le_bytes(*word)));
     Ok(())
 }

@@ -44,6 +44,15 @@ impl Crew<'_> {
     }
 }
 
+/// Stops all when it is dropped: also by a panic, for which nobody may wait.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Runs `work` in so many threads. `bytes`: what all of it comes to.
 ///
 /// # Errors
@@ -66,12 +75,13 @@ pub fn run(
         for _ in 0..threads {
             let (ended, crew, work) = (ended.clone(), &crew, &work);
             scope.spawn(move || {
+                let stop = Stop(&crew.stopped);
                 let result = work(crew);
-                let failed = result.is_err();
+                let is_well = result.is_ok();
                 // Told before the others stop: theirs comes after.
                 let _gone = ended.send(result);
-                if failed {
-                    crew.stopped.store(true, Ordering::Relaxed);
+                if is_well {
+                    std::mem::forget(stop);
                 }
             });
         }
