@@ -98,6 +98,38 @@ fn the_optimizer_of_a_new_table_is_that_of_the_files() {
     }
 }
 
+#[test]
+fn each_file_has_the_column_that_its_name_says() {
+    let cases: [(Optimizer, &str, &str, usize); 9] = [
+        (Optimizer::Adagrad, "hugectr", "AdaGrad.accm", DIM),
+        (Optimizer::Adam, "hugectr", "Adam.m", DIM),
+        (Optimizer::Adam, "hugectr", "Adam.v", 2 * DIM),
+        (Optimizer::Ftrl, "hugectr", "Ftrl.z", DIM),
+        (Optimizer::Ftrl, "hugectr", "Ftrl.n", 2 * DIM),
+        (Optimizer::Ftrl, "hugectr", "emb_vector", 0),
+        (Optimizer::Adam, "npy", "v.npy", 2 * DIM),
+        (Optimizer::Ftrl, "npy", "n.npy", 2 * DIM),
+        (Optimizer::Momentum, "npy", "v.npy", DIM),
+    ];
+    for (optimizer, format, name, begin) in cases {
+        let dir = tempfile::tempdir().unwrap();
+        let [store, model] = ["s", "m"].map(|name| dir.path().join(name));
+        let descriptor = table(optimizer, DIM);
+        sample(&store, &descriptor, &keys(40));
+        let flags = format!("--format {format} --threads 1");
+        json(EXPORT, &flags, &store, &model, 0);
+        let mut order = keys(40);
+        order.sort_by_key(|key| hps::mix64(*key));
+        let whole = rows(&descriptor, &order);
+        let whole = whole.chunks(descriptor.row_f32s());
+        let expected: Vec<f32> = whole
+            .flat_map(|row| row[begin..begin + DIM].to_vec())
+            .collect();
+        let found = f32s(&model.join(name));
+        assert_eq!(found[found.len() - 40 * DIM..], expected, "{name}");
+    }
+}
+
 /// The file has -lr times ours, rounded; and ours is that over -lr, rounded.
 #[test]
 fn momentum_is_scaled_by_the_learning_rate() {
