@@ -4,8 +4,13 @@
 //! - `fsck`: is a store on disk whole?
 //! - `compact`: how small can it be?
 //! - `keyset`: which keys does a pass over a data set need?
+//! - `export`, `import`: how do rows leave for other systems, and come in from them? `models`: what stands in
+//!   their files.
 
 pub mod cli;
 pub mod compact;
+pub mod export;
 pub mod fsck;
+pub mod import;
 pub mod keyset;
+pub mod models;

@@ -19,7 +19,9 @@ use pages::{check, exit_codes};
 fn commands() -> Vec<Command> {
     vec![
         hps_tools::compact::Args::command(),
+        hps_tools::export::Args::command(),
         hps_tools::fsck::Args::command(),
+        hps_tools::import::Args::command(),
         hps_tools::keyset::Args::command(),
     ]
 }

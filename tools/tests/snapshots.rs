@@ -20,6 +20,8 @@ use hps::{CreateOptions, RuntimeOptions, Store, TableDescriptor, TableId, Update
 const FSCK: &str = env!("CARGO_BIN_EXE_hps-fsck");
 const COMPACT: &str = env!("CARGO_BIN_EXE_hps-compact");
 const KEYSET: &str = env!("CARGO_BIN_EXE_hps-keyset");
+const EXPORT: &str = env!("CARGO_BIN_EXE_hps-export");
+const IMPORT: &str = env!("CARGO_BIN_EXE_hps-import");
 const DIM: usize = 4;
 
 fn set(store: &Store, table: TableId, keys: &[u64], value: f32) {
@@ -96,6 +98,8 @@ fn help_and_versions_read_as_they_did() {
         let name = format!("keyset-{verb}-help");
         cases.run(&name, &mut command(KEYSET), "hps-keyset", &[verb, "--help"]);
     }
+    cases.run_help("hps-export", EXPORT);
+    cases.run_help("hps-import", IMPORT);
     cases.end();
 }
 

@@ -75,7 +75,7 @@ fn show(
 }
 
 /// Says of a lock who has it.
-fn named(error: Error) -> anyhow::Error {
+pub(crate) fn named(error: Error) -> anyhow::Error {
     match &error {
         Error::Locked {
             path,

@@ -12,7 +12,14 @@ use clap::Command;
 use clap_complete::{Generator, Shell};
 
 /// Every tool, whatever package it is in.
-const TOOLS: &[&str] = &["hps-bench", "hps-compact", "hps-fsck", "hps-keyset"];
+const TOOLS: &[&str] = &[
+    "hps-bench",
+    "hps-compact",
+    "hps-export",
+    "hps-fsck",
+    "hps-import",
+    "hps-keyset",
+];
 /// In the foot of each page: the package that has the tool.
 const SOURCE: &str = concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION"));
 

@@ -1,0 +1,22 @@
+complete -c hps-export -l format -d 'The format of the files' -r -f -a "hugectr\t'HugeCTR\'s sparse model folder: key, emb_vector, slot_id, optimizer state'
+npy\t'NumPy arrays: keys.npy, weights.npy, and a file for each column of state and metadata'"
+complete -c hps-export -l table -d 'The table, by the name that it had at the checkpoint' -r
+complete -c hps-export -l checkpoint -d 'This retained checkpoint instead of the last one' -r
+complete -c hps-export -l lr -d 'The learning rate of MomentumSGD or Nesterov, by which HugeCTR\'s momentum is scaled' -r
+complete -c hps-export -l slot -d 'The slot of all keys' -r
+complete -c hps-export -l threads -d 'Threads that read and write; default: the cores, as far as --memory reaches' -r
+complete -c hps-export -l memory -d 'Memory for what is read and written, 24 MiB a thread' -r
+complete -c hps-export -l color -d 'When text has colours; auto: on a terminal, if neither NO_COLOR nor TERM=dumb is set' -r -f -a "auto\t'On a terminal that knows colours, unless NO_COLOR is set'
+always\t'Also into files and pipes'
+never\t'Nowhere'"
+complete -c hps-export -l progress -d 'When progress is shown on stderr' -r -f -a "auto\t'A bar where stderr is a terminal, elsewhere a line every ten seconds'
+always\t'The same, and at least a first and a last line where there is no bar'
+lines\t'A line every ten seconds, also on a terminal'
+never\t'Nothing'"
+complete -c hps-export -l weights-only -d 'Keys and weights alone: what HugeCTR needs to serve'
+complete -c hps-export -l localized -d 'Write slot_id, which localized embeddings need: the upper half of each key, or what --slot says'
+complete -c hps-export -l json -d 'Print one JSON object, plain numbers'
+complete -c hps-export -s q -l quiet -d 'Print nothing but errors: the exit code tells the rest'
+complete -c hps-export -s v -l verbose -d 'Print more of what was found'
+complete -c hps-export -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c hps-export -s V -l version -d 'Print version'

@@ -1,0 +1,84 @@
+//! What does `hps-export` accept?
+
+use std::path::PathBuf;
+
+use clap::{Parser, ValueHint};
+use hps::CheckpointId;
+
+use crate::cli::{Common, version};
+use crate::compact::size;
+use crate::models::Format;
+
+/// Writes a table of a checkpoint into the files of another system.
+///
+/// The store may be open elsewhere; nothing in it is changed. OUT appears when all of it is durable: it
+/// is written as `.OUT.partial` beside it. Rows come in no particular order, with --threads 1 in that
+/// of mix64. Keys are written as they are (a key of 2^63 and more is a negative int64).
+///
+/// hugectr: key, emb_vector, and with --localized slot_id. State: AdaGrad.accm, Ftrl.n, Ftrl.z, Adam.m, Adam.v bit
+/// for bit; MomentumSGD.momtentum and Nesterov.accm hold -lr times the momentum of hps, so --lr is required.
+/// There is no place for Adam's step count by row, the state of row-wise AdaGrad, and metadata: what is
+/// left out is named.
+///
+/// npy: keys.npy (u64), weights.npy (f32 `[N, D]`), a file for each column of state (v, a, m, t, z, n) and
+/// metadata (u32). Everything, bit for bit.
+///
+/// Memory: the index (13 bytes a key), and what --memory says.
+///
+/// Exit codes: 0 done, 4 damage was met (the file is named), 8 could not run (no store, OUT is there already, no
+/// permission, no space, another I/O error), 16 wrong arguments, 32 stopped by Ctrl-C. In all cases but 0
+/// OUT is not there.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "hps-export", version, long_version = version())]
+pub struct Args {
+    /// The store's directory
+    #[arg(value_name = "STORE", value_hint = ValueHint::DirPath)]
+    pub store: PathBuf,
+    /// The folder to make; it must not be there, or be empty
+    #[arg(value_name = "OUT", value_hint = ValueHint::DirPath)]
+    pub out: PathBuf,
+    /// The format of the files
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub format: Format,
+    /// The table, by the name that it had at the checkpoint
+    #[arg(long, value_name = "NAME")]
+    pub table: String,
+    /// This retained checkpoint instead of the last one
+    #[arg(long, value_name = "ID")]
+    pub checkpoint: Option<CheckpointId>,
+    /// Keys and weights alone: what HugeCTR needs to serve
+    #[arg(long)]
+    pub weights_only: bool,
+    /// The learning rate of MomentumSGD or Nesterov, by which HugeCTR's momentum is scaled
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    pub lr: Option<f32>,
+    /// Write slot_id, which localized embeddings need: the upper half of each key, or what --slot says
+    #[arg(long)]
+    pub localized: bool,
+    /// The slot of all keys
+    #[arg(long, value_name = "N", requires = "localized")]
+    pub slot: Option<u64>,
+    /// Threads that read and write; default: the cores, as far as --memory reaches
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: Option<u16>,
+    /// Memory for what is read and written, 24 MiB a thread
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "256MiB")]
+    pub memory: u64,
+    /// Print one JSON object, plain numbers
+    #[arg(long, conflicts_with = "quiet")]
+    pub json: bool,
+    /// Colours, progress, and how much is said
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// A learning rate.
+///
+/// # Errors
+/// What is wrong with the text.
+pub fn rate(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(rate) if rate.is_normal() && rate > 0.0 => Ok(rate),
+        _ => Err(String::from("a number above 0")),
+    }
+}

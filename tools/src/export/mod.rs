@@ -1,0 +1,142 @@
+//! `hps-export`: writes a table of a checkpoint into the files of another system.
+//!
+//! - The store is only read; a trainer may have it open.
+//! - The folder appears when all of it is durable, or not at all.
+
+mod args;
+mod folder;
+mod text;
+mod write;
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use hps::{ArgumentError, CheckpointInfo, Error, RuntimeOptions, Store, TableDescriptor, TableId};
+
+pub use args::{Args, rate};
+use folder::Partial;
+use write::{Columns, Written};
+
+use crate::cli::{self, Exit, Interrupt, Meter, Usage};
+use crate::models::{Choices, FileOf, Format, crew, files_of, refuse_remote};
+
+pub(crate) const TOOL: &str = "hps-export";
+
+/// Memory of a thread: windows of 16 MiB, their key blocks, buffers.
+const THREAD_BYTES: u64 = 24 << 20;
+
+/// What was exported.
+struct Outcome {
+    checkpoint: CheckpointInfo,
+    files: Vec<(FileOf, u64)>,
+    /// Columns that the format has no place for.
+    lost: Vec<String>,
+    written: Written,
+    time: Duration,
+}
+
+/// Runs the tool.
+///
+/// # Errors
+/// What kept it from its work: the exit code is that of [`crate::cli::exit_of`].
+pub fn run(args: &Args) -> Result<Exit> {
+    let since = Instant::now();
+    check(args)?;
+    let interrupt = Interrupt::listen()?;
+    let mut meter = Meter::new(TOOL, args.common.show())?;
+    let (store, checkpoint) = open(args)?;
+    let (table, descriptor) = find(&store, &checkpoint, &args.table)?;
+    let choices = Choices {
+        lr: args.lr,
+        slots: args.localized.then_some(args.slot),
+        weights_only: args.weights_only,
+    };
+    let (files, lost) = files_of(args.format, &descriptor, &choices)?;
+    let partial = Partial::new(&args.out)?;
+    let columns = Columns::create(partial.path(), files, &descriptor)?;
+    let stats = store.stats();
+    let rows = stats.tables.iter().find(|t| t.id == table);
+    let rows = rows.map_or(0, |table| table.index_keys);
+    let row_bytes: usize = columns.files().map(|f| f.content.row_bytes()).sum();
+    let done = crew::run(
+        threads(args) + 1,
+        &interrupt,
+        &mut meter,
+        rows * row_bytes as u64,
+        |crew| columns.work(&store, (checkpoint.id, table), threads(args), crew),
+    );
+    meter.end();
+    done?;
+    let (files, written) = columns.finish()?;
+    interrupt.check()?;
+    partial.keep(&args.out)?;
+    let outcome = Outcome {
+        checkpoint,
+        files,
+        lost,
+        written,
+        time: since.elapsed(),
+    };
+    cli::reader_may_leave(text::show(args, &outcome))?;
+    Ok(Exit::Clean)
+}
+
+fn threads(args: &Args) -> usize {
+    let fit = usize::try_from(args.memory / THREAD_BYTES).unwrap_or(usize::MAX);
+    let wanted = args.threads.map_or(crew::cores(), usize::from);
+    wanted.min(fit).max(1)
+}
+
+/// Checks what clap can't.
+fn check(args: &Args) -> Result<()> {
+    refuse_remote(&args.store)?;
+    refuse_remote(&args.out)?;
+    let is_hugectr = args.format == Format::Hugectr;
+    if !is_hugectr && (args.lr.is_some() || args.localized) {
+        let why =
+            "--lr, --localized and --slot are of --format hugectr: npy keeps rows as they are";
+        return Err(Usage(why.to_owned()).into());
+    }
+    Ok(())
+}
+
+fn open(args: &Args) -> Result<(Store, CheckpointInfo)> {
+    // Rows are read past the cache, which may be as small as can be.
+    let options = RuntimeOptions::new().cache_bytes(1 << 20).threads(1);
+    let nothing = || {
+        let store = args.store.display();
+        anyhow::anyhow!("{store}: no checkpoint yet: there are no rows to export")
+    };
+    let store = match Store::open_read_only(&args.store, args.checkpoint, options) {
+        Err(Error::InvalidArgument(ArgumentError::UnknownCheckpoint { retained, .. }))
+            if retained.is_empty() =>
+        {
+            return Err(nothing());
+        }
+        other => other?,
+    };
+    let checkpoint = match args.checkpoint {
+        Some(id) => store.checkpoints().into_iter().find(|c| c.id == id),
+        None => store.last_checkpoint(),
+    };
+    let checkpoint = checkpoint.ok_or_else(nothing)?;
+    Ok((store, checkpoint))
+}
+
+/// The table of a checkpoint, by name.
+fn find(
+    store: &Store,
+    checkpoint: &CheckpointInfo,
+    name: &str,
+) -> Result<(TableId, TableDescriptor)> {
+    let tables = store.tables_at(checkpoint.id)?;
+    let known: Vec<String> = tables.iter().map(|(_, t)| t.name.clone()).collect();
+    let found = tables.into_iter().find(|(_, table)| table.name == name);
+    found.ok_or_else(|| {
+        let id = checkpoint.id;
+        Usage(format!(
+            "no table {name:?} in checkpoint {id}; there are: {known:?}"
+        ))
+        .into()
+    })
+}

@@ -1,0 +1,87 @@
+//! How is an export told, to people and to machines?
+
+use std::io::{self, Write};
+
+use serde_json::{Value, json};
+
+use super::{Args, Outcome, TOOL};
+use crate::cli::{GOOD, ODD, duration, of, size, visible};
+
+/// Prints what was done, as it was asked for.
+pub fn show(args: &Args, outcome: &Outcome) -> io::Result<()> {
+    if args.json {
+        let mut out = io::stdout().lock();
+        writeln!(out, "{}", object(args, outcome))?;
+        return out.flush();
+    }
+    if args.common.quiet {
+        return Ok(());
+    }
+    let mut out = args.common.color.stdout();
+    let bytes = outcome.files.iter().map(|(_, bytes)| bytes).sum();
+    writeln!(
+        out,
+        "{GOOD}exported{GOOD:#} {} of table {} (checkpoint {} of step {}): {} of {} in {}",
+        of(outcome.written.rows, "row"),
+        visible(&args.table),
+        outcome.checkpoint.id,
+        outcome.checkpoint.step,
+        of(outcome.files.len() as u64, "file"),
+        size(bytes),
+        duration(outcome.time)
+    )?;
+    if args.common.verbose {
+        for (file, bytes) in &outcome.files {
+            writeln!(out, "  {}: {}", file.name, size(*bytes))?;
+        }
+    }
+    if outcome.written.non_finite > 0 {
+        let rows = of(outcome.written.non_finite, "row");
+        writeln!(out, "{ODD}not finite{ODD:#}: {rows}, written as they are")?;
+    }
+    if !outcome.lost.is_empty() {
+        writeln!(
+            out,
+            "{ODD}left out{ODD:#}: {}{}",
+            outcome.lost.join(", "),
+            steps(outcome)
+        )?;
+    }
+    out.flush()
+}
+
+/// The way back for Adam's step counts.
+fn steps(outcome: &Outcome) -> String {
+    match outcome.written.steps {
+        Some((low, high)) if low == high && outcome.lost.iter().any(|name| name == "t") => {
+            format!(" (t is {low} in every row: --adam-step {low} brings it back)")
+        }
+        Some((low, high)) if outcome.lost.iter().any(|name| name == "t") => format!(
+            " (t is from {low} to {high}; an import gives all rows the one that --adam-step says)"
+        ),
+        _ => String::new(),
+    }
+}
+
+fn object(args: &Args, outcome: &Outcome) -> Value {
+    let files = outcome
+        .files
+        .iter()
+        .map(|(file, bytes)| json!({"name": file.name, "bytes": bytes}));
+    let written = &outcome.written;
+    json!({
+        "v": 1,
+        "tool": TOOL,
+        "format": args.format.name(),
+        "table": args.table,
+        "checkpoint": outcome.checkpoint.id.0,
+        "step": outcome.checkpoint.step,
+        "rows": written.rows,
+        "files": files.collect::<Vec<_>>(),
+        "bytes": outcome.files.iter().map(|(_, bytes)| bytes).sum::<u64>(),
+        "non_finite_rows": written.non_finite,
+        "left_out": outcome.lost,
+        "adam_steps": written.steps.map(|(low, high)| [low, high]),
+        "seconds": outcome.time.as_secs_f64(),
+    })
+}

@@ -1,0 +1,161 @@
+//! What does `hps-import` accept?
+
+use std::path::PathBuf;
+
+use clap::{Parser, ValueEnum, ValueHint};
+use hps::Initialiser;
+
+use crate::cli::{Common, version};
+use crate::compact::size;
+use crate::export::rate;
+use crate::models::{Format, Rule};
+
+/// Reads a table from the files of another system.
+///
+/// Rows are put: what a key had is replaced, other keys stay. All of it is in the store's next checkpoint, with the
+/// meta of the one before; on any error, and on Ctrl-C, the store is as at its last checkpoint. No trainer may have it open.
+///
+/// The folder is checked before the first row: sizes of all files against each other and against the table, then
+/// each value. A key that stands twice is refused.
+///
+/// hugectr: key and emb_vector; D follows from their sizes. State files are those of the table's optimizer, or none:
+/// then rows begin with the state of a key never pushed. AdaGrad.accm, Ftrl.n, Ftrl.z, Adam.m, Adam.v are taken bit
+/// for bit; MomentumSGD.momtentum and Nesterov.accm hold -lr times the momentum of hps, so --lr is required;
+/// Adam has a step count by row in hps alone, so --adam-step is required. slot_id is checked, not kept.
+///
+/// npy: keys.npy, weights.npy, and a file for each column of state and metadata, as hps-export writes them.
+///
+/// Memory: --cache, the index (13 bytes a key), 64 MiB, and the meta of the last checkpoint.
+///
+/// Exit codes: 0 done, 1 done with --repair: something was left out, 4 the folder is damaged (file, byte, what was
+/// found and expected are told), 8 could not run (no store, `Locked`: open elsewhere, no permission, no
+/// space, an I/O error), 16 wrong arguments, or the folder contradicts them, 32 stopped by Ctrl-C.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "hps-import", version, long_version = version())]
+pub struct Args {
+    /// The store's directory
+    #[arg(value_name = "STORE", value_hint = ValueHint::DirPath)]
+    pub store: PathBuf,
+    /// The folder to read
+    #[arg(value_name = "IN", value_hint = ValueHint::DirPath)]
+    pub folder: PathBuf,
+    /// The format of the files
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub format: Format,
+    /// The table
+    #[arg(long, value_name = "NAME")]
+    pub table: String,
+    /// Make the store, or the table, where it is not there
+    #[arg(long)]
+    pub create: bool,
+    /// The optimizer of a new table; default: the one whose state files are there
+    #[arg(long, value_enum, value_name = "RULE", requires = "create")]
+    pub optimizer: Option<Rule>,
+    /// The dim of a new table; default: that of the folder
+    #[arg(long, value_name = "D", requires = "create",
+        value_parser = clap::value_parser!(u16).range(1..=8192))]
+    pub dim: Option<u16>,
+    /// Weights of keys that a new table has no row of: zero, constant:VALUE, uniform:LOW:HIGH or
+    /// normal:MEAN:DEVIATION; default: uniform:-0.01:0.01
+    #[arg(long, value_name = "HOW", requires = "create", value_parser = initialiser,
+        allow_hyphen_values = true)]
+    pub initialiser: Option<Initialiser>,
+    /// The seed of these weights; default: 0
+    #[arg(long, value_name = "N", requires = "create")]
+    pub seed: Option<u64>,
+    /// What the accumulator of AdaGrad, or n of FTRL, is in such rows; default: 0
+    #[arg(long, value_name = "VALUE", requires = "create")]
+    pub accumulator: Option<f32>,
+    /// The step of the checkpoint; default: the one after the last
+    #[arg(long, value_name = "N")]
+    pub step: Option<u64>,
+    /// Keys and weights alone, whatever else is in the folder
+    #[arg(long)]
+    pub weights_only: bool,
+    /// The learning rate of MomentumSGD or Nesterov, by which HugeCTR's momentum is scaled
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    pub lr: Option<f32>,
+    /// The step count that each row of Adam begins with: HugeCTR's iteration
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1 << 24))]
+    pub adam_step: Option<u32>,
+    /// Of files of unequal length, as a crash of their writer leaves them, take the whole rows that all of
+    /// them have
+    #[arg(long)]
+    pub repair: bool,
+    /// What to do with rows that have a NaN or an infinity
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
+    pub non_finite: NonFinite,
+    /// Memory of the store's cache
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "256MiB")]
+    pub cache: u64,
+    /// Threads that read; default: the cores, at most 8
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=8))]
+    pub threads: Option<u16>,
+    /// Also where the store belongs to another user: new files will belong to you
+    #[arg(long)]
+    pub force: bool,
+    /// Print one JSON object, plain numbers
+    #[arg(long, conflicts_with = "quiet")]
+    pub json: bool,
+    /// Colours, progress, and how much is said
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// What happens to rows that are not finite.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum NonFinite {
+    /// Nothing is imported; the first one is named
+    #[default]
+    Reject,
+    /// They are left out, and counted
+    Skip,
+    /// They are taken as they are, and counted
+    Apply,
+}
+
+fn initialiser(text: &str) -> Result<Initialiser, String> {
+    let mut parts = text.split(':');
+    let name = parts.next().unwrap_or_default();
+    let numbers: Result<Vec<f32>, _> = parts.map(str::parse).collect();
+    match (name, numbers.as_deref()) {
+        ("zero", Ok([])) => Ok(Initialiser::Zero),
+        ("constant", Ok([value])) => Ok(Initialiser::Constant { value: *value }),
+        ("uniform", Ok([low, high])) => Ok(Initialiser::Uniform {
+            low: *low,
+            high: *high,
+        }),
+        ("normal", Ok([mean, deviation])) => Ok(Initialiser::Normal {
+            mean: *mean,
+            deviation: *deviation,
+        }),
+        _ => Err(String::from(
+            "zero, constant:VALUE, uniform:LOW:HIGH or normal:MEAN:DEVIATION",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn initialisers_are_read() {
+        let uniform = Initialiser::Uniform {
+            low: -0.5,
+            high: 0.5,
+        };
+        assert_eq!(initialiser("uniform:-0.5:0.5"), Ok(uniform));
+        assert_eq!(initialiser("zero"), Ok(Initialiser::Zero));
+        let constant = Initialiser::Constant { value: 1e-3 };
+        assert_eq!(initialiser("constant:1e-3"), Ok(constant));
+        let normal = Initialiser::Normal {
+            mean: 0.0,
+            deviation: 2.0,
+        };
+        assert_eq!(initialiser("normal:0:2"), Ok(normal));
+        for text in ["", "zero:1", "uniform:1", "normal:a:b", "glorot"] {
+            assert!(initialiser(text).is_err(), "{text}");
+        }
+    }
+}

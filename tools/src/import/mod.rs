@@ -1,0 +1,199 @@
+//! `hps-import`: reads a table from the files of another system.
+//!
+//! - The folder is checked before the store is touched, as far as lengths go.
+//! - One checkpoint at the end has all rows. On any error before it the store is closed without one.
+
+mod args;
+mod duplicates;
+mod found;
+mod plan;
+mod put;
+mod shape;
+mod target;
+mod text;
+
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use hps::{CheckpointInfo, Error, Store, TableDescriptor, TableId};
+
+pub use args::{Args, NonFinite};
+use found::Found;
+use plan::Plan;
+use put::Import;
+use shape::Shape;
+use target::Target;
+
+use crate::cli::{self, Exit, Interrupt, Meter, Usage};
+use crate::models::{Format, crew, refuse_remote};
+
+pub(crate) const TOOL: &str = "hps-import";
+
+/// Threads that read, at most: the store has its own.
+const THREADS_MAX: usize = 8;
+
+/// What was imported.
+struct Outcome {
+    checkpoint: CheckpointInfo,
+    descriptor: TableDescriptor,
+    /// Rows put, and keys of the table afterwards.
+    rows: u64,
+    keys: u64,
+    bytes: u64,
+    non_finite: u64,
+    /// Bytes left out by `--repair`.
+    left: Vec<(PathBuf, u64)>,
+    has_state: bool,
+    has_slots: bool,
+    time: Duration,
+}
+
+/// Runs the tool.
+///
+/// # Errors
+/// What kept it from its work: the exit code is that of [`crate::cli::exit_of`].
+pub fn run(args: &Args) -> Result<Exit> {
+    let since = Instant::now();
+    check(args)?;
+    let interrupt = Interrupt::listen()?;
+    let mut meter = Meter::new(TOOL, args.common.show())?;
+    let found = Found::look(args.format, &args.folder, args.weights_only)?;
+    let target = Target::find(args)?;
+    let optimizer = target.optimizer(args, &found)?;
+    plan::check_state(&found, optimizer)?;
+    let width = |name: &str, dim| plan::width(args.format, optimizer, name, dim);
+    let shape = shape::shape(&found, target.dim(args), args.repair, width)?;
+    let wanted = target.descriptor(args, &found, &shape, optimizer)?;
+    let plan = Plan::new(args, &found, &wanted)?;
+    let (store, table) = target.open(args, &wanted)?;
+    let work = Work {
+        args,
+        found: &found,
+        shape: &shape,
+        plan: &plan,
+    };
+    let done = work.run(&store, table, &interrupt, &mut meter);
+    meter.end();
+    let mut outcome = match done {
+        Ok(outcome) => outcome,
+        Err(error) => {
+            store.close_discarding();
+            return Err(error);
+        }
+    };
+    store.close()?;
+    outcome.time = since.elapsed();
+    cli::reader_may_leave(text::show(args, &outcome))?;
+    Ok(match outcome.left.is_empty() {
+        true => Exit::Clean,
+        false => Exit::Changed,
+    })
+}
+
+/// Checks what clap can't.
+fn check(args: &Args) -> Result<()> {
+    refuse_remote(&args.store)?;
+    refuse_remote(&args.folder)?;
+    if args.format != Format::Hugectr && (args.lr.is_some() || args.adam_step.is_some()) {
+        let why = "--lr and --adam-step are of --format hugectr: npy has rows as they are";
+        return Err(Usage(why.to_owned()).into());
+    }
+    Ok(())
+}
+
+/// What is imported.
+struct Work<'a> {
+    args: &'a Args,
+    found: &'a Found,
+    shape: &'a Shape,
+    plan: &'a Plan<'a>,
+}
+
+impl Work<'_> {
+    /// Puts all rows, and makes them durable.
+    fn run(
+        &self,
+        store: &Store,
+        table: TableId,
+        interrupt: &Interrupt,
+        meter: &mut Meter,
+    ) -> Result<Outcome> {
+        let (args, shape) = (self.args, self.shape);
+        let last = store.last_checkpoint();
+        let step = step(args, last.as_ref())?;
+        let duplicates = || duplicates::refuse(&self.found.keys, shape.rows, args.cache, interrupt);
+        let before = keys_of(store, table);
+        if before > 0 {
+            duplicates()?;
+        }
+        let threads = args
+            .threads
+            .map_or(crew::cores(), usize::from)
+            .min(THREADS_MAX);
+        let of = (store, table);
+        let import = Import::new(of, self.plan, shape.rows, args.non_finite, threads);
+        let bytes = shape.rows * self.plan.row_bytes() as u64;
+        crew::run(threads, interrupt, meter, bytes, |crew| import.work(crew))?;
+        let rows = import.put.load(Ordering::Relaxed);
+        let meta = match &last {
+            Some(last) => store.checkpoint_meta(last.id)?,
+            None => Vec::new(),
+        };
+        interrupt.check()?;
+        if before == 0 {
+            // What is in memory alone is not in the index.
+            store.flush()?;
+            let keys = keys_of(store, table);
+            if keys != rows {
+                duplicates()?;
+                let folder = self.found.folder.display();
+                bail!("{folder}: {rows} rows made {keys} keys: it was changed while it was read");
+            }
+        }
+        interrupt.check()?;
+        let checkpoint = store.checkpoint(step, &meta)?;
+        Ok(Outcome {
+            checkpoint,
+            descriptor: target::descriptor_of(store, table)?,
+            rows,
+            keys: keys_of(store, table),
+            bytes,
+            non_finite: import.seen_non_finite.load(Ordering::Relaxed),
+            left: shape.left.clone(),
+            has_state: self.plan.is_whole,
+            has_slots: self.found.slots.is_some(),
+            time: Duration::ZERO,
+        })
+    }
+}
+
+/// The step of the checkpoint to come.
+fn step(args: &Args, last: Option<&CheckpointInfo>) -> Result<u64> {
+    let last = last.map(|last| last.step);
+    match (args.step, last) {
+        (Some(step), Some(last)) if step <= last => Err(Usage(format!(
+            "--step {step}: must be greater than {last}, the step of the last checkpoint"
+        ))
+        .into()),
+        (Some(step), _) => Ok(step),
+        (None, None) => Ok(1),
+        (None, Some(last)) => last.checked_add(1).ok_or_else(|| {
+            let why = "no step comes after that of the last checkpoint";
+            Usage(why.to_owned()).into()
+        }),
+    }
+}
+
+/// Keys in the index of a table.
+fn keys_of(store: &Store, table: TableId) -> u64 {
+    let stats = store.stats();
+    let table = stats.tables.iter().find(|stats| stats.id == table);
+    table.map_or(0, |table| table.index_keys)
+}
+
+/// Says of a lock who has it.
+fn named(error: Error) -> anyhow::Error {
+    crate::compact::named(error)
+}

@@ -1,0 +1,190 @@
+//! Which words of a row come from which file?
+//!
+//! - State comes whole or not at all: without it, rows begin with that of a key never pushed.
+//! - Nothing of the folder is passed over but slots, unless weights alone are asked for.
+
+use anyhow::Result;
+use hps::{Error, Optimizer, TableDescriptor};
+
+use super::Args;
+use super::found::{FileFound, Found};
+use crate::cli::Usage;
+use crate::models::columns::{columns, state_of};
+use crate::models::{Change, Format, change_of, hugectr};
+
+/// A file, and what it gives to a row.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    /// The file.
+    pub file: &'a FileFound,
+    /// The first word.
+    pub begin: usize,
+    /// Words.
+    pub width: usize,
+    /// How numbers differ.
+    pub change: Change,
+    /// Whether they are u32s, of which any bits are good.
+    pub is_integer: bool,
+}
+
+/// How rows are made.
+#[derive(Debug)]
+pub struct Plan<'a> {
+    /// Keys.
+    pub keys: &'a FileFound,
+    /// Everything else.
+    pub parts: Vec<Part<'a>>,
+    /// A word that no file has: Adam's step count.
+    pub fill: Option<(usize, f32)>,
+    /// Words of a row that is put.
+    pub row_f32s: usize,
+    /// Whether rows are whole; else weights.
+    pub is_whole: bool,
+}
+
+/// The state files that a table needs: names in the folder, columns, and how they differ.
+fn state(
+    format: Format,
+    optimizer: Optimizer,
+    lr: Option<f32>,
+) -> Result<Vec<(&'static str, &'static str, Change)>> {
+    match format {
+        Format::Npy => {
+            let columns = state_of(optimizer, 1).into_iter();
+            Ok(columns
+                .map(|(name, _)| (name, name, Change::None))
+                .collect())
+        }
+        Format::Hugectr => {
+            let files = hugectr::state_files(optimizer).iter();
+            let file = |file| Ok((file_name(file), file.column, change_of(file, lr)?));
+            files.map(file).collect()
+        }
+    }
+}
+
+fn file_name(file: &hugectr::StateFile) -> &'static str {
+    file.name
+}
+
+/// The f32s of a row in a file of state or metadata.
+#[must_use]
+pub fn width(format: Format, optimizer: Optimizer, name: &str, dim: usize) -> usize {
+    let columns = state_of(optimizer, dim);
+    match (format, columns.iter().find(|(column, _)| *column == name)) {
+        (Format::Hugectr, _) => dim,
+        (Format::Npy, Some((_, width))) => *width,
+        (Format::Npy, None) => 1,
+    }
+}
+
+/// Checks the state and metadata of a folder against an optimizer, before lengths are looked at.
+///
+/// # Errors
+/// `Usage` where they contradict; `Corrupt` where a part of the state is missing.
+pub fn check_state(found: &Found, optimizer: Optimizer) -> Result<()> {
+    // The learning rate does not matter here.
+    let needed = state(found.format, optimizer, Some(1.0))?;
+    let there = found.state();
+    if let Some(name) = there
+        .iter()
+        .find(|name| needed.iter().all(|(needed, ..)| needed != *name))
+    {
+        let needed: Vec<&str> = needed.iter().map(|(name, ..)| *name).collect();
+        return Err(Usage(format!(
+            "{}: {name} is no state of {optimizer:?}, the table's optimizer, which has {needed:?} in this format; \
+             import into a table of another optimizer, or --weights-only",
+            found.folder.display()
+        ))
+        .into());
+    }
+    let missing = needed.iter().find(|(name, ..)| !there.contains(name));
+    match (missing, there.first()) {
+        (Some((missing, ..)), Some(first)) => {
+            let path = match found.format {
+                Format::Hugectr => found.folder.join(missing),
+                Format::Npy => found.folder.join(format!("{missing}.npy")),
+            };
+            let what = format!(
+                "the file is not there, {first} is: the state of {optimizer:?} is incomplete; --weights-only leaves \
+                 it out"
+            );
+            Err(Error::corrupt(&path, 0, what).into())
+        }
+        _ => Ok(()),
+    }
+}
+
+impl<'a> Plan<'a> {
+    /// How the rows of `table` come from a folder that has been checked.
+    ///
+    /// # Errors
+    /// `Usage` where a flag is missing, or the table lacks what the folder has.
+    pub fn new(args: &Args, found: &'a Found, table: &TableDescriptor) -> Result<Plan<'a>> {
+        let dim = table.dim;
+        let mut plan = Plan {
+            keys: &found.keys,
+            parts: vec![Part {
+                file: &found.weights,
+                begin: 0,
+                width: dim,
+                change: Change::None,
+                is_integer: false,
+            }],
+            fill: None,
+            row_f32s: dim,
+            is_whole: false,
+        };
+        if found.others.is_empty() {
+            return Ok(plan);
+        }
+        let has_state = !found.state().is_empty();
+        if !has_state && table.optimizer.state_f32s(dim) > 0 {
+            return Err(Usage(format!(
+                "{}: there is metadata, and no state of {:?}; --weights-only leaves both out",
+                found.folder.display(),
+                table.optimizer
+            ))
+            .into());
+        }
+        plan.is_whole = true;
+        plan.row_f32s = table.row_f32s();
+        let columns = columns(table);
+        let needed = state(found.format, table.optimizer, args.lr)?;
+        for (name, file) in &found.others {
+            let state = needed.iter().find(|(file, ..)| file == name);
+            let (column, change) = state.map_or((name.as_str(), Change::None), |s| (s.1, s.2));
+            let column = columns.iter().find(|c| c.name == column).ok_or_else(|| {
+                let path = file.path.display();
+                let table = &table.name;
+                Usage(format!(
+                    "{path}: table {table} has no such column; --weights-only leaves all columns out"
+                ))
+            })?;
+            plan.parts.push(Part {
+                file,
+                begin: column.begin,
+                width: column.width,
+                change,
+                is_integer: column.is_integer,
+            });
+        }
+        if found.format == Format::Hugectr && table.optimizer == Optimizer::Adam {
+            let step = args.adam_step.ok_or_else(|| {
+                Usage(String::from(
+                    "Adam has a step count by row in hps, and HugeCTR's files have none: name its iteration by \
+                     --adam-step, or leave the state out by --weights-only",
+                ))
+            })?;
+            let column = columns.iter().find(|c| c.name == "t");
+            plan.fill = column.map(|column| (column.begin, step as f32));
+        }
+        Ok(plan)
+    }
+
+    /// Bytes of a row in all files.
+    #[must_use]
+    pub fn row_bytes(&self) -> usize {
+        8 + self.parts.iter().map(|part| part.width * 4).sum::<usize>()
+    }
+}

@@ -1,0 +1,225 @@
+//! How do rows get from files into a store?
+//!
+//! - Each thread takes the next rows of all files, makes rows of them, looks at every number, and puts them.
+//! - Whatever ends it early, no checkpoint has been made.
+
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::Result;
+use hps::{Error, PutRows, Store, TableId};
+
+use super::args::NonFinite;
+use super::found::FileFound;
+use super::plan::{Part, Plan};
+use crate::models::Change;
+use crate::models::crew::Crew;
+
+/// Bytes of the buffers of all threads: few enough to stay near the processor.
+const BUFFERS_BYTES: usize = 8 << 20;
+/// Most rows of a put.
+const ROWS_MAX: usize = 16 << 10;
+
+/// An import that runs.
+#[derive(Debug)]
+pub struct Import<'a> {
+    store: &'a Store,
+    table: TableId,
+    plan: &'a Plan<'a>,
+    rows: u64,
+    chunk_rows: usize,
+    next: AtomicU64,
+    non_finite: NonFinite,
+    /// Rows that were not finite.
+    pub seen_non_finite: AtomicU64,
+    /// Rows that were put.
+    pub put: AtomicU64,
+}
+
+impl<'a> Import<'a> {
+    /// Nothing is put yet.
+    #[must_use]
+    pub fn new(
+        (store, table): (&'a Store, TableId),
+        plan: &'a Plan<'a>,
+        rows: u64,
+        non_finite: NonFinite,
+        threads: usize,
+    ) -> Import<'a> {
+        // As bytes and as rows.
+        let row_bytes = plan.row_bytes() + 8 + plan.row_f32s * 4;
+        Import {
+            store,
+            table,
+            plan,
+            rows,
+            chunk_rows: (BUFFERS_BYTES / threads / row_bytes).clamp(16, ROWS_MAX),
+            next: AtomicU64::new(0),
+            non_finite,
+            seen_non_finite: AtomicU64::new(0),
+            put: AtomicU64::new(0),
+        }
+    }
+
+    /// Puts rows until none is left: the work of one thread.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt` for what is not finite, what the store says; `Cancelled`.
+    pub fn work(&self, crew: &Crew<'_>) -> Result<()> {
+        let plan = self.plan;
+        let mut bytes = Vec::new();
+        let mut keys: Vec<u64> = Vec::with_capacity(self.chunk_rows);
+        let mut rows: Vec<f32> = Vec::new();
+        loop {
+            let first = self
+                .next
+                .fetch_add(self.chunk_rows as u64, Ordering::Relaxed);
+            if first >= self.rows {
+                return Ok(());
+            }
+            let left = usize::try_from(self.rows - first).unwrap_or(usize::MAX);
+            let count = left.min(self.chunk_rows);
+            read_keys(plan.keys, first, count, &mut bytes, &mut keys)?;
+            // Words that no file has stay zero; all others are written.
+            rows.resize(count * plan.row_f32s, 0.0);
+            let mut bad: Vec<usize> = Vec::new();
+            for part in &plan.parts {
+                let bytes = read(part.file, first, count, part.width * 4, &mut bytes)?;
+                let is_finite = scatter(bytes, part, plan.row_f32s, &mut rows);
+                if !is_finite {
+                    self.not_finite(part, first, &keys, &rows, &mut bad)?;
+                }
+            }
+            if let Some((at, value)) = plan.fill {
+                rows.chunks_exact_mut(plan.row_f32s)
+                    .for_each(|row| row[at] = value);
+            }
+            self.leave_out(bad, &mut keys, &mut rows);
+            let values = match plan.is_whole {
+                true => PutRows::whole(&rows),
+                false => PutRows::weights(&rows),
+            };
+            // Every number has been looked at.
+            self.store.put(self.table, &keys, values.verbatim())?;
+            self.put.fetch_add(keys.len() as u64, Ordering::Relaxed);
+            crew.did((count * plan.row_bytes()) as u64)?;
+        }
+    }
+
+    /// A part of some rows is not finite: refuses the first, or notes them.
+    fn not_finite(
+        &self,
+        part: &Part<'_>,
+        first: u64,
+        keys: &[u64],
+        rows: &[f32],
+        bad: &mut Vec<usize>,
+    ) -> Result<()> {
+        for (index, row) in rows.chunks_exact(self.plan.row_f32s).enumerate() {
+            let numbers = &row[part.begin..part.begin + part.width];
+            let Some(at) = numbers.iter().position(|value| !value.is_finite()) else {
+                continue;
+            };
+            if self.non_finite != NonFinite::Reject {
+                bad.push(index);
+                continue;
+            }
+            let row = first + index as u64;
+            let element = row * part.width as u64 + at as u64;
+            let what = format!(
+                "key {:#x} (row {row}): found {}, expected a finite number; --non-finite skip or apply takes the \
+                 rest",
+                keys[index], numbers[at]
+            );
+            let offset = part.file.head_bytes + 4 * element;
+            return Err(Error::corrupt(&part.file.path, offset, what).into());
+        }
+        Ok(())
+    }
+
+    /// Counts rows that are not finite, and takes them out if that was asked for.
+    fn leave_out(&self, mut bad: Vec<usize>, keys: &mut Vec<u64>, rows: &mut Vec<f32>) {
+        if bad.is_empty() {
+            return;
+        }
+        bad.sort_unstable();
+        bad.dedup();
+        self.seen_non_finite
+            .fetch_add(bad.len() as u64, Ordering::Relaxed);
+        if self.non_finite == NonFinite::Skip {
+            let is_good = |index: &usize| bad.binary_search(index).is_err();
+            let width = self.plan.row_f32s;
+            let good: Vec<usize> = (0..keys.len()).filter(is_good).collect();
+            *rows = good
+                .iter()
+                .flat_map(|index| &rows[index * width..(index + 1) * width])
+                .copied()
+                .collect();
+            *keys = good.iter().map(|index| keys[*index]).collect();
+        }
+    }
+}
+
+/// Reads some rows of a file into a buffer, which grows to what it was ever needed for.
+fn read<'b>(
+    file: &FileFound,
+    first: u64,
+    count: usize,
+    row_bytes: usize,
+    buffer: &'b mut Vec<u8>,
+) -> Result<&'b [u8]> {
+    let needed = count * row_bytes;
+    if buffer.len() < needed {
+        buffer.resize(needed, 0);
+    }
+    let bytes = &mut buffer[..needed];
+    let offset = file.head_bytes + first * row_bytes as u64;
+    let done = file.file.read_exact_at(bytes, offset);
+    done.map_err(|e| Error::io("read", &file.path, e))?;
+    Ok(bytes)
+}
+
+/// Reads some keys.
+///
+/// # Errors
+/// `Io`.
+pub fn read_keys(
+    file: &FileFound,
+    first: u64,
+    count: usize,
+    buffer: &mut Vec<u8>,
+    keys: &mut Vec<u64>,
+) -> Result<()> {
+    let (words, _) = read(file, first, count, 8, buffer)?.as_chunks::<8>();
+    keys.clear();
+    keys.extend(words.iter().map(|word| u64::from_le_bytes(*word)));
+    Ok(())
+}
+
+/// Moves the words of a file to their places in rows; whether all numbers are finite there.
+fn scatter(bytes: &[u8], part: &Part<'_>, row_f32s: usize, rows: &mut [f32]) -> bool {
+    let mut is_finite = true;
+    let (words, _) = bytes.as_chunks::<4>();
+    let rows = rows.chunks_exact_mut(row_f32s);
+    for (row, words) in rows.zip(words.chunks_exact(part.width)) {
+        let row = &mut row[part.begin..part.begin + part.width];
+        match part.change {
+            Change::None => {
+                for (place, word) in row.iter_mut().zip(words) {
+                    *place = f32::from_le_bytes(*word);
+                }
+            }
+            Change::Times(factor) => {
+                for (place, word) in row.iter_mut().zip(words) {
+                    *place = f32::from_le_bytes(*word) / factor;
+                }
+            }
+        }
+        // The exponent of what is not finite is all ones.
+        let finite = row
+            .iter()
+            .map(|value| value.to_bits() & 0x7f80_0000 != 0x7f80_0000);
+        is_finite &= finite.fold(true, |all, one| all & one);
+    }
+    is_finite | part.is_integer
+}

@@ -1,0 +1,84 @@
+//! How is an import told, to people and to machines?
+
+use std::io::{self, Write};
+
+use serde_json::{Value, json};
+
+use super::{Args, NonFinite, Outcome, TOOL};
+use crate::cli::{GOOD, ODD, count, duration, of, size, visible};
+
+/// Prints what was done, as it was asked for.
+pub fn show(args: &Args, outcome: &Outcome) -> io::Result<()> {
+    if args.json {
+        let mut out = io::stdout().lock();
+        writeln!(out, "{}", object(args, outcome))?;
+        return out.flush();
+    }
+    if args.common.quiet {
+        return Ok(());
+    }
+    let mut out = args.common.color.stdout();
+    writeln!(
+        out,
+        "{GOOD}imported{GOOD:#} {} into table {} (dim {}, {:?}), which has {} keys: checkpoint {} of step {}; {} in {}",
+        of(outcome.rows, "row"),
+        visible(&args.table),
+        outcome.descriptor.dim,
+        outcome.descriptor.optimizer,
+        count(outcome.keys),
+        outcome.checkpoint.id,
+        outcome.checkpoint.step,
+        size(outcome.bytes),
+        duration(outcome.time)
+    )?;
+    if !outcome.has_state && outcome.descriptor.row_f32s() > outcome.descriptor.dim {
+        writeln!(
+            out,
+            "weights only: their state is that of keys never pushed"
+        )?;
+    }
+    if outcome.has_slots && args.common.verbose {
+        writeln!(out, "slot_id: as long as it should be; not kept")?;
+    }
+    if outcome.non_finite > 0 {
+        let what = match args.non_finite {
+            NonFinite::Skip => "left out",
+            _ => "taken as they are",
+        };
+        let rows = of(outcome.non_finite, "row");
+        writeln!(out, "{ODD}not finite{ODD:#}: {rows}, {what}")?;
+    }
+    for (path, bytes) in &outcome.left {
+        let path = visible(&path.to_string_lossy());
+        writeln!(
+            out,
+            "{ODD}left out{ODD:#}: {path}: the last {}",
+            of(*bytes, "byte")
+        )?;
+    }
+    out.flush()
+}
+
+fn object(args: &Args, outcome: &Outcome) -> Value {
+    let left = outcome
+        .left
+        .iter()
+        .map(|(path, bytes)| json!({"path": path.to_string_lossy(), "bytes": bytes}));
+    json!({
+        "v": 1,
+        "tool": TOOL,
+        "format": args.format.name(),
+        "table": args.table,
+        "dim": outcome.descriptor.dim,
+        "optimizer": format!("{:?}", outcome.descriptor.optimizer),
+        "checkpoint": outcome.checkpoint.id.0,
+        "step": outcome.checkpoint.step,
+        "rows": outcome.rows,
+        "keys": outcome.keys,
+        "bytes": outcome.bytes,
+        "with_state": outcome.has_state,
+        "non_finite_rows": outcome.non_finite,
+        "left_out": left.collect::<Vec<_>>(),
+        "seconds": outcome.time.as_secs_f64(),
+    })
+}
