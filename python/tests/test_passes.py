@@ -180,7 +180,7 @@ def test_a_policy_that_is_none_is_refused(directory):
 def test_a_pass_without_room_says_so_at_once_or_waits_as_long_as_told(directory):
     with filled(directory, 40_000, cache="3MiB") as store:
         keys = np.arange(40_000)
-        with pytest.raises(hps.OverBudget, match="hps-keyset split") as over:
+        with pytest.raises(hps.OverBudget, match="split") as over:
             store.begin_pass("t", keys)
         assert over.value.needed_bytes > 3 << 20
         fits = next(n for n in range(38_000, 0, -1000) if opens(store, keys[:n]))
