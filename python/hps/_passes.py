@@ -11,7 +11,8 @@ from ._errors import InvalidArgument
 
 @dataclass(frozen=True)
 class Keyset:
-    """A keyset file, as HugeCTR has them: keys one after the other, little-endian, each once. `Store.begin_pass` takes it where it takes an array of keys, and reads it piece by piece.
+    """A keyset file, as HugeCTR has them: keys one after the other, little-endian, each once.
+    `Store.begin_pass` takes it where it takes an array of keys, and reads it piece by piece.
 
     `dtype`: "i64" (HugeCTR's `long long`, the bits of a uint64 key) or "u32" (`unsigned int`).
     """

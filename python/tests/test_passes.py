@@ -184,7 +184,7 @@ def test_a_pass_without_room_says_so_at_once_or_waits_as_long_as_told(directory)
             store.begin_pass("t", keys)
         assert over.value.needed_bytes > 3 << 20
         fits = next(n for n in range(38_000, 0, -1000) if opens(store, keys[:n]))
-        held = store.begin_pass("t", keys[: fits // 2]).wait()
+        small, held = [store.begin_pass("t", keys[:size]).wait() for size in (1, fits // 2)]
         late = store.begin_pass("t", keys[-fits + 1000 :])
         assert not late.ready
         since = time.monotonic()
@@ -203,6 +203,7 @@ def test_a_pass_without_room_says_so_at_once_or_waits_as_long_as_told(directory)
         threading.Timer(0.2, held.end).start()
         with late.wait(timeout=60) as come:
             assert come.report.keys == fits - 1000
+        small.end()
         with pytest.raises(hps.InvalidArgument, match="timeout"):
             store.begin_pass("t", keys[:3]).wait(timeout=-1)
         wait_until(lambda: store.stats().leases == 0)
