@@ -44,6 +44,7 @@ compile() {
     cc -std=c99 -g "$@" capi/tests/c/all_calls.c $flags -lm -o "$work/$name-all_calls"
     cc -std=c99 -g "$@" capi/tests/c/history.c $flags -o "$work/$name-history"
     cc -std=c99 -g "$@" capi/tests/c/lifetimes.c $flags -lpthread -o "$work/$name-lifetimes"
+    cc -std=c99 -g "$@" capi/tests/c/passes.c $flags -o "$work/$name-passes"
     c++ -std=c++17 -g "$@" capi/tests/c/wrapper.cpp $flags -o "$work/$name-wrapper"
     cc -std=c99 -g "$@" capi/examples/c/train.c $flags -o "$work/$name-train"
   } || exit 8
@@ -54,7 +55,7 @@ seen=0
 run() {
   local name=$1
   shift
-  for program in all_calls history lifetimes wrapper train; do
+  for program in all_calls history lifetimes passes wrapper train; do
     local directory=$stores/$name-$program arguments=()
     mkdir "$directory"
     [ "$program" != train ] || arguments=(20 10)

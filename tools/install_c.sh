@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the C library and installs it: PREFIX/lib/libhps.{so,a}, PREFIX/include/hps.{h,hpp},
-# hps_storage.hpp beside them, and PREFIX/lib/pkgconfig/hps.pc.
+# hps_passes.hpp and hps_storage.hpp beside them, and PREFIX/lib/pkgconfig/hps.pc.
 #
 #   tools/install_c.sh [--profile NAME] PREFIX
 #
@@ -37,7 +37,7 @@ install -m 755 "$built/libhps.so" "$to/lib/libhps.so.$version"
 ln -sf "libhps.so.$version" "$to/lib/libhps.so.0"
 ln -sf libhps.so.0 "$to/lib/libhps.so"
 install -m 644 "$built/libhps.a" "$to/lib/libhps.a"
-install -m 644 capi/include/hps.h capi/include/hps.hpp capi/include/hps_storage.hpp "$to/include/"
+install -m 644 capi/include/hps.h capi/include/hps{,_passes,_storage}.hpp "$to/include/"
 sed -e "s|@prefix@|$prefix|" -e "s|@version@|$version|" -e "s|@private@|$private|" \
   capi/hps.pc.in >"$to/lib/pkgconfig/hps.pc"
 echo "install_c.sh: hps $version is in $to; pkg-config finds it with PKG_CONFIG_PATH=$prefix/lib/pkgconfig"

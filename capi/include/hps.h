@@ -6,8 +6,8 @@
  *  1. Handles (hps_store, hps_lease, ...) are opaque. Each is freed by its own `_free` call and by
  *     nothing else, once, whatever became of what it stands for; `_free` of NULL does nothing. A
  *     handle that was freed must not be used again. A handle keeps what it needs: a store may be
- *     closed and freed before its leases, tickets and walks; its directory stays locked for other
- *     writers until its leases and tickets are freed, too.
+ *     closed and freed before its leases, passes, tickets and walks; its directory stays locked for
+ *     other writers until its leases, passes and tickets are freed, too.
  *  2. Arrays are a pointer and a number of elements. The pointer may be NULL where the number is
  *     0. The library copies what it keeps: arrays, strings and structs need to live only until the
  *     call returns. Pointers are aligned as C aligns their types; what a call writes overlaps
@@ -107,7 +107,7 @@ typedef enum hps_io {
   HPS_IO_PREAD = 1,
 } hps_io;
 
-// Which rows leave memory first.
+// Which rows leave memory first. `hps_options_set_policy_cached` sets one that has numbers.
 typedef enum hps_policy {
   // LRU list of current rows, LFU list of candidates, frequencies that survive eviction.
   HPS_POLICY_BILEVEL = 0,
@@ -117,6 +117,8 @@ typedef enum hps_policy {
   HPS_POLICY_FIFO = 2,
   // The whole table stays in memory; a table that does not fit is an error.
   HPS_POLICY_PIN_ALL = 3,
+  // As HPS_POLICY_PIN_ALL, and the whole table is read when the store is opened.
+  HPS_POLICY_STAGED = 4,
 } hps_policy;
 
 // What to do with gradients that are NaN or infinite. They are always counted.
@@ -209,6 +211,14 @@ typedef enum hps_log_level {
   HPS_LOG_TRACE = 5,
 } hps_log_level;
 
+// The type of the keys in a keyset file: little-endian, one after the other, nothing else.
+typedef enum hps_key_type {
+  // 8 bytes each (HugeCTR's `long long`): the bits of a u64.
+  HPS_KEYS_I64 = 0,
+  // 4 bytes each (HugeCTR's `unsigned int`).
+  HPS_KEYS_U32 = 1,
+} hps_key_type;
+
 // Bytes that the library has allocated. `hps_bytes_free` frees them.
 typedef struct hps_bytes hps_bytes;
 
@@ -231,6 +241,13 @@ typedef struct hps_lease hps_lease;
 
 // Options of an open or a create. `hps_options_new` makes them, `hps_options_free` frees them.
 typedef struct hps_options hps_options;
+
+// Keeps the rows of a pass in memory until it ends. `hps_pass_ticket_wait` gives it,
+// `hps_pass_free` frees it.
+typedef struct hps_pass hps_pass;
+
+// A pass on its way. `hps_begin_pass` gives it, `hps_pass_ticket_free` frees it.
+typedef struct hps_pass_ticket hps_pass_ticket;
 
 // A walk over the rows of a checkpoint. `hps_rows` and `hps_rows_of` give it, `hps_row_iter_free`
 // frees it.
@@ -256,6 +273,61 @@ typedef void (*hps_log_callback)(int32_t level,
                                  const char *target,
                                  const char *message,
                                  void *userdata);
+
+// One part of a pass: keys of one table, in memory or in a keyset file. Set it to zeros, then fill
+// in what is needed.
+typedef struct hps_pass_part {
+  // The table.
+  uint32_t table;
+  // The type of the keys in the file, a number of hps_key_type; 0 without a file.
+  int32_t key_type;
+  // `[keys_len]`, any u64, each once: one that is there twice counts twice. NULL with a file.
+  const uint64_t *keys;
+  // Keys; 0 with a file.
+  size_t keys_len;
+  // A keyset file, whose keys are read piece by piece; NULL: there is none.
+  const char *path;
+  // 0; room for later versions.
+  uint64_t reserved;
+} hps_pass_part;
+
+// What bringing a pass in came to.
+typedef struct hps_pass_report {
+  // Keys.
+  uint64_t keys;
+  // Rows among them that were ever pushed and not removed since; others have no row on SSD.
+  uint64_t known;
+  // Known rows that were in memory when their turn came; of a table with blocks those in one.
+  uint64_t hits;
+  // Rows that were read from SSD, in bytes of rows.
+  uint64_t bytes;
+  // From the begin of the load to its end, waits for room included; not that for passes before.
+  double seconds;
+  // Hits per known key, 0 to 1; 1 where none is known: nothing had to be read.
+  double hit_rate;
+  // 0; room for later versions.
+  uint64_t reserved[2];
+} hps_pass_report;
+
+// What bringing in one part of a pass came to; see hps_pass_report.
+typedef struct hps_pass_table_report {
+  // The table.
+  uint32_t table;
+  // 1: its rows stay as a block when the pass ends; else 0.
+  int32_t is_block;
+  // Keys.
+  uint64_t keys;
+  // Rows among them that were ever pushed.
+  uint64_t known;
+  // Known rows that were in memory, or in a block.
+  uint64_t hits;
+  // Rows that were read from SSD, in bytes of rows.
+  uint64_t bytes;
+  // Hits per known key.
+  double hit_rate;
+  // 0; room for later versions.
+  uint64_t reserved;
+} hps_pass_table_report;
 
 // Numbers of the update rules that may change between runs; recorded in each checkpoint.
 typedef struct hps_hyper {
@@ -605,6 +677,21 @@ int32_t hps_options_set_io(hps_options *options, int32_t io, hps_error **error);
 // HPS_NULL_POINTER; HPS_INVALID_ARGUMENT for another number.
 int32_t hps_options_set_policy(hps_options *options, int32_t policy_number, hps_error **error);
 
+// Sets a policy for tables that are trained pass by pass, and have no options of their own: rows
+// of some passes stay in memory when their pass has ended, a *block* each; others leave. A pass
+// becomes a block while its table has fewer than `num_blocks` (0: none does); later if fewer of
+// its known keys than `target_hit_rate` (0 to 1) lie in blocks, and the oldest block leaves for
+// it, `max_num_evict` times at most (`hps_unfreeze` begins anew). The cache needs room for
+// `num_blocks` + 1 passes, and one more where the next comes in meanwhile.
+//
+// # Errors
+// HPS_NULL_POINTER. The open checks the range.
+int32_t hps_options_set_policy_cached(hps_options *options,
+                                      uint32_t num_blocks,
+                                      double target_hit_rate,
+                                      uint64_t max_num_evict,
+                                      hps_error **error);
+
 // Sets the target size of a parameter file in bytes. Default 32 MiB; 1 MiB to 1 GiB.
 //
 // # Errors
@@ -721,6 +808,16 @@ int32_t hps_table_options_set_hyper(hps_table_options *table_options,
 int32_t hps_table_options_set_policy(hps_table_options *table_options,
                                      int32_t policy_number,
                                      hps_error **error);
+
+// Sets a policy for a table that is trained pass by pass: see `hps_options_set_policy_cached`.
+//
+// # Errors
+// HPS_NULL_POINTER. The call that takes the options checks the range.
+int32_t hps_table_options_set_policy_cached(hps_table_options *table_options,
+                                            uint32_t num_blocks,
+                                            double target_hit_rate,
+                                            uint64_t max_num_evict,
+                                            hps_error **error);
 
 // Sets the memory of the cache, in bytes, that the table's rows keep while other tables need it.
 // Default 0.
@@ -1285,6 +1382,107 @@ int32_t hps_push_gradients(hps_store *store,
                            float lr,
                            hps_push_report *report,
                            hps_error **error);
+
+// Begins a pass: the rows of its keys come into memory, beside other calls, and stay until the
+// pass ends, so that pulls and pushes of them are hits. Passes come in one after the other, in the
+// order in which they were begun. Keys in memory are copied. Values depend on nothing of this.
+//
+// Of a table with a cached policy (`hps_options_set_policy_cached`) the rows may stay beyond the
+// end of the pass, as a block.
+//
+// parts: `[parts_len]`, at least one.
+//
+// # Durability
+// None: what is pushed in a pass is durable with the next checkpoint.
+//
+// # Errors
+// HPS_OVER_BUDGET: more rows than the cache has room for; needed_bytes is one that would do.
+// HPS_INVALID_ARGUMENT, also for a keyset file without keys, or that has no whole number of them;
+// HPS_IO. Everything else comes from `hps_pass_ticket_wait`.
+//
+// # Threads
+// Any.
+int32_t hps_begin_pass(hps_store *store,
+                       const hps_pass_part *parts,
+                       size_t parts_len,
+                       hps_pass_ticket **ticket,
+                       hps_error **error);
+
+// Tells whether `hps_pass_ticket_wait` returns at once: 1 or 0. Never waits.
+//
+// # Errors
+// HPS_NULL_POINTER, HPS_FORKED.
+//
+// # Threads
+// Any.
+int32_t hps_pass_ticket_poll(hps_pass_ticket *ticket, int32_t *ready, hps_error **error);
+
+// Waits until the rows are in memory, at most `timeout_us` microseconds, and gives the pass. The
+// ticket has to be freed in any case.
+//
+// # Errors
+// HPS_DEADLINE when the rows are not there yet: wait again or free the ticket. HPS_OVER_BUDGET
+// when the pass can't fit although nobody else holds rows and, with HPS_FOREVER only, at once when
+// it has no room beside what others hold. HPS_IO, HPS_CORRUPT, HPS_NO_SPACE, HPS_POISONED.
+// HPS_INVALID_ARGUMENT once a pass or another error was given, and when the store was closed.
+//
+// # Threads
+// Any; several that wait for one ticket take turns.
+int32_t hps_pass_ticket_wait(hps_pass_ticket *ticket,
+                             uint64_t timeout_us,
+                             hps_pass **pass,
+                             hps_error **error);
+
+// Frees a ticket; one that has given no pass is given up. NULL is allowed.
+//
+// # Threads
+// None may use the ticket any more.
+void hps_pass_ticket_free(struct hps_pass_ticket *ticket);
+
+// Tells what bringing a pass in came to, before its end or after.
+//
+// report: NULL if it is not wanted; tables: `[capacity]`, one for each part, in their order, of
+// which as many are written as there are; count: the parts, which may be more, or NULL.
+//
+// # Errors
+// HPS_NULL_POINTER, HPS_FORKED.
+//
+// # Threads
+// Any.
+int32_t hps_pass_read(hps_pass *pass,
+                      hps_pass_report *report,
+                      hps_pass_table_report *tables,
+                      size_t capacity,
+                      size_t *count,
+                      hps_error **error);
+
+// Ends a pass: its rows may leave memory, but for those of blocks. The handle stays; a pass that
+// has ended stays so.
+//
+// report: what bringing it in came to, or NULL.
+//
+// # Errors
+// HPS_NULL_POINTER, HPS_FORKED.
+//
+// # Threads
+// Any.
+int32_t hps_pass_end(hps_pass *pass, hps_pass_report *report, hps_error **error);
+
+// Frees a pass, and ends it. NULL is allowed.
+//
+// # Threads
+// None may use the pass any more.
+void hps_pass_free(struct hps_pass *pass);
+
+// Lets blocks of a table leave again, as often as its policy says
+// (`hps_options_set_policy_cached`): what is popular has changed.
+//
+// # Errors
+// HPS_INVALID_ARGUMENT of kind "UnknownTable" for a number that no table has; HPS_FORKED.
+//
+// # Threads
+// Any.
+int32_t hps_unfreeze(hps_store *store, uint32_t table, hps_error **error);
 
 // Makes everything pushed so far durable, together with bytes of the trainer's own.
 //

@@ -33,6 +33,8 @@
 
 namespace hps {
 
+class PassTicket; /* hps_passes.hpp */
+
 /* A call failed. what() is the message; code() one of hps_code. */
 class Error : public std::runtime_error {
  public:
@@ -142,6 +144,11 @@ class TableOptions {
     detail::call(hps_table_options_set_policy, get(), static_cast<int32_t>(policy));
     return *this;
   }
+  TableOptions &policy_cached(uint32_t num_blocks, double target_hit_rate, uint64_t max_num_evict) {
+    detail::call(hps_table_options_set_policy_cached, get(), num_blocks, target_hit_rate,
+                 max_num_evict);
+    return *this;
+  }
   TableOptions &cache_bytes_min(uint64_t bytes) {
     detail::call(hps_table_options_set_cache_bytes_min, get(), bytes);
     return *this;
@@ -167,6 +174,9 @@ class Options {
   Options &io(hps_io io) { return set(hps_options_set_io, static_cast<int32_t>(io)); }
   Options &policy(hps_policy policy) {
     return set(hps_options_set_policy, static_cast<int32_t>(policy));
+  }
+  Options &policy_cached(uint32_t num_blocks, double target_hit_rate, uint64_t max_num_evict) {
+    return set(hps_options_set_policy_cached, num_blocks, target_hit_rate, max_num_evict);
   }
   Options &file_bytes(uint64_t bytes) { return set(hps_options_set_file_bytes, bytes); }
   Options &flush_step_rows(std::size_t rows) { return set(hps_options_set_flush_step_rows, rows); }
@@ -377,6 +387,11 @@ class Table {
     detail::call(hps_prefetch, store_.get(), id_, keys.data(), keys.size(), &ticket);
     return Ticket(ticket);
   }
+  /* keys: each once; or a keyset file. */
+  PassTicket begin_pass(Keys keys) const;
+  PassTicket begin_pass(const std::string &keyset, hps_key_type key_type) const;
+  /* Blocks may leave again, as often as the policy says. */
+  void unfreeze() const { detail::call(hps_unfreeze, store_.get(), id_); }
   /* gradients: [n, dim] for the n keys of the lease. */
   hps_push_report push(const Lease &lease, Values gradients, float lr) const {
     hps_push_report report;
@@ -490,6 +505,7 @@ class Store {
     detail::call(hps_prefetch_many, get(), parts.data(), parts.size(), &ticket);
     return Ticket(ticket);
   }
+  PassTicket begin_pass(View<const hps_pass_part> parts) const;
   std::vector<hps_push_report> push(const Lease &lease, View<const hps_push_part> parts) const {
     std::vector<hps_push_report> reports(parts.size());
     detail::call(hps_push_many, get(), lease.get(), parts.data(), parts.size(), reports.data());
@@ -577,5 +593,7 @@ class Store {
 };
 
 }  // namespace hps
+
+#include "hps_passes.hpp"
 
 #endif

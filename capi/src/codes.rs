@@ -4,7 +4,7 @@
     reason = "the names are C's, where constants of all enums share one space"
 )]
 
-use store::{IoEngine, NonFinite, Optimizer, PolicyKind};
+use store::{IoEngine, KeyType, NonFinite, Optimizer, PolicyKind};
 
 use crate::error::{Fault, Result};
 
@@ -73,7 +73,7 @@ pub enum Io {
     HPS_IO_PREAD = 1,
 }
 
-/// Which rows leave memory first.
+/// Which rows leave memory first. `hps_options_set_policy_cached` sets one that has numbers.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
@@ -85,6 +85,18 @@ pub enum Policy {
     HPS_POLICY_FIFO = 2,
     /// The whole table stays in memory; a table that does not fit is an error.
     HPS_POLICY_PIN_ALL = 3,
+    /// As HPS_POLICY_PIN_ALL, and the whole table is read when the store is opened.
+    HPS_POLICY_STAGED = 4,
+}
+
+/// The type of the keys in a keyset file: little-endian, one after the other, nothing else.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyTypes {
+    /// 8 bytes each (HugeCTR's `long long`): the bits of a u64.
+    HPS_KEYS_I64 = 0,
+    /// 4 bytes each (HugeCTR's `unsigned int`).
+    HPS_KEYS_U32 = 1,
 }
 
 /// What to do with gradients that are NaN or infinite. They are always counted.
@@ -219,6 +231,11 @@ numbers!(policy, "policy", Policy => PolicyKind {
     HPS_POLICY_LRU: Lru,
     HPS_POLICY_FIFO: Fifo,
     HPS_POLICY_PIN_ALL: PinAll,
+    HPS_POLICY_STAGED: Staged,
+});
+numbers!(key_type, "key_type", KeyTypes => KeyType {
+    HPS_KEYS_I64: I64,
+    HPS_KEYS_U32: U32,
 });
 numbers!(non_finite, "non_finite", NonFiniteValues => NonFinite {
     HPS_NON_FINITE_SKIP: Skip,

@@ -13,6 +13,7 @@
 mod store_calls;
 
 mod options;
+mod table_options;
 
 mod descriptor;
 mod tables;
@@ -23,6 +24,8 @@ mod many;
 mod lease;
 mod ticket;
 mod update;
+
+mod passes;
 
 mod checkpoint;
 mod rows;
@@ -37,10 +40,12 @@ const _: () = {
     const fn shared<T: Send + Sync>() {}
     shared::<store_calls::StoreHandle>();
     shared::<options::OptionsHandle>();
-    shared::<options::TableOptionsHandle>();
+    shared::<table_options::TableOptionsHandle>();
     shared::<descriptor::DescriptorHandle>();
     shared::<lease::LeaseHandle>();
     shared::<ticket::TicketHandle>();
+    shared::<passes::PassTicketHandle>();
+    shared::<passes::PassHandle>();
     shared::<checkpoint::CheckpointTicketHandle>();
     shared::<checkpoint::HoldHandle>();
     shared::<checkpoint::BytesHandle>();

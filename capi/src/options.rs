@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::sync::Mutex;
 
-use store::{CreateOptions, HyperParameters, RuntimeOptions, TableOptions};
+use store::{CreateOptions, HyperParameters, PolicyKind, RuntimeOptions};
 
 use crate::border::{call, free, lock, survive};
 use crate::codes::{io_engine, non_finite, policy};
@@ -21,9 +21,6 @@ pub struct Asked {
 /// Options of an open or a create. `hps_options_new` makes them, `hps_options_free` frees them.
 pub struct OptionsHandle(Mutex<Asked>);
 
-/// Options of one table. `hps_table_options_new` makes them, `hps_table_options_free` frees them.
-pub struct TableOptionsHandle(Mutex<TableOptions>);
-
 impl OptionsRef<'_> {
     /// What was set; the defaults where there are no options.
     pub fn asked(self) -> Asked {
@@ -35,16 +32,6 @@ impl OptionsRef<'_> {
 
     fn set(self, change: impl FnOnce(&mut Asked) -> Result<()>) -> Result<()> {
         change(&mut lock(&self.get("options")?.0))
-    }
-}
-
-impl TableOptionsRef<'_> {
-    pub fn asked(self) -> Result<TableOptions> {
-        Ok(*lock(&self.get("table_options")?.0))
-    }
-
-    fn set(self, change: impl FnOnce(&mut TableOptions) -> Result<()>) -> Result<()> {
-        change(&mut lock(&self.get("table_options")?.0))
     }
 }
 
@@ -69,7 +56,7 @@ pub struct Hyper {
 }
 
 impl Hyper {
-    fn parameters(self) -> HyperParameters {
+    pub fn parameters(self) -> HyperParameters {
         HyperParameters::new()
             .momentum(self.momentum)
             .epsilon(self.epsilon)
@@ -220,6 +207,35 @@ pub extern "C" fn hps_options_set_policy(
     call(error, || {
         options.set(|asked| {
             asked.runtime.policy = policy(policy_number)?;
+            Ok(())
+        })
+    })
+}
+
+/// Sets a policy for tables that are trained pass by pass, and have no options of their own: rows
+/// of some passes stay in memory when their pass has ended, a *block* each; others leave. A pass
+/// becomes a block while its table has fewer than `num_blocks` (0: none does); later if fewer of
+/// its known keys than `target_hit_rate` (0 to 1) lie in blocks, and the oldest block leaves for
+/// it, `max_num_evict` times at most (`hps_unfreeze` begins anew). The cache needs room for
+/// `num_blocks` + 1 passes, and one more where the next comes in meanwhile.
+///
+/// # Errors
+/// HPS_NULL_POINTER. The open checks the range.
+#[unsafe(no_mangle)]
+pub extern "C" fn hps_options_set_policy_cached(
+    options: OptionsRef,
+    num_blocks: u32,
+    target_hit_rate: f64,
+    max_num_evict: u64,
+    error: ErrorOut,
+) -> i32 {
+    call(error, || {
+        options.set(|asked| {
+            asked.runtime.policy = PolicyKind::Cached {
+                num_blocks,
+                target_hit_rate,
+                max_num_evict,
+            };
             Ok(())
         })
     })
@@ -461,93 +477,6 @@ pub extern "C" fn hps_options_add_moved_directory(
         let path: PathBuf = path.path("path")?.to_owned();
         options.set(|asked| {
             asked.runtime.moved_directories.push(path);
-            Ok(())
-        })
-    })
-}
-
-/// Makes options of one table: all are as the store's.
-#[unsafe(no_mangle)]
-pub extern "C" fn hps_table_options_new() -> Option<Box<TableOptionsHandle>> {
-    survive(|| Box::new(TableOptionsHandle(Mutex::default())))
-}
-
-/// Frees options of a table. NULL is allowed.
-#[unsafe(no_mangle)]
-pub extern "C" fn hps_table_options_free(table_options: Option<Box<TableOptionsHandle>>) {
-    free(table_options);
-}
-
-/// Sets the hyperparameters of the table's update rule. They are copied.
-///
-/// # Errors
-/// HPS_NULL_POINTER.
-#[unsafe(no_mangle)]
-pub extern "C" fn hps_table_options_set_hyper(
-    table_options: TableOptionsRef,
-    hyper: HyperRef,
-    error: ErrorOut,
-) -> i32 {
-    call(error, || {
-        let hyper = hyper.get("hyper")?.parameters();
-        table_options.set(|asked| {
-            asked.hyper = Some(hyper);
-            Ok(())
-        })
-    })
-}
-
-/// Sets which of the table's rows leave memory first, a number of hps_policy.
-///
-/// # Errors
-/// HPS_NULL_POINTER; HPS_INVALID_ARGUMENT for another number.
-#[unsafe(no_mangle)]
-pub extern "C" fn hps_table_options_set_policy(
-    table_options: TableOptionsRef,
-    policy_number: i32,
-    error: ErrorOut,
-) -> i32 {
-    call(error, || {
-        table_options.set(|asked| {
-            asked.policy = Some(policy(policy_number)?);
-            Ok(())
-        })
-    })
-}
-
-/// Sets the memory of the cache, in bytes, that the table's rows keep while other tables need it.
-/// Default 0.
-///
-/// # Errors
-/// HPS_NULL_POINTER.
-#[unsafe(no_mangle)]
-pub extern "C" fn hps_table_options_set_cache_bytes_min(
-    table_options: TableOptionsRef,
-    bytes: u64,
-    error: ErrorOut,
-) -> i32 {
-    call(error, || {
-        table_options.set(|asked| {
-            asked.cache_bytes_min = bytes;
-            Ok(())
-        })
-    })
-}
-
-/// Sets the memory of the cache, in bytes, that the table's rows take at most, but for rows that
-/// leases or dirty rows hold. Default: no limit.
-///
-/// # Errors
-/// HPS_NULL_POINTER.
-#[unsafe(no_mangle)]
-pub extern "C" fn hps_table_options_set_cache_bytes_max(
-    table_options: TableOptionsRef,
-    bytes: u64,
-    error: ErrorOut,
-) -> i32 {
-    call(error, || {
-        table_options.set(|asked| {
-            asked.cache_bytes_max = Some(bytes);
             Ok(())
         })
     })

@@ -28,10 +28,12 @@ use crate::descriptor::{DescriptorHandle, TableInfo};
 use crate::error::{ErrorHandle, Fault, Result};
 use crate::lease::LeaseHandle;
 use crate::many::{PrefetchPart, PullPart, PushPart};
-use crate::options::{Hyper, OptionsHandle, TableOptionsHandle};
+use crate::options::{Hyper, OptionsHandle};
+use crate::passes::{PassHandle, PassPart, PassReport, PassTableReport, PassTicketHandle};
 use crate::rows::RowsHandle;
 use crate::stats::StatsHandle;
 use crate::store_calls::StoreHandle;
+use crate::table_options::TableOptionsHandle;
 use crate::ticket::TicketHandle;
 use crate::update::{PushReport, PutReport, Update};
 
@@ -219,6 +221,7 @@ inputs! {
     PullParts: PullPart<'a>;
     PrefetchParts: PrefetchPart<'a>;
     PushParts: PushPart<'a>;
+    PassParts: PassPart<'a>;
 }
 
 outputs! {
@@ -229,12 +232,15 @@ outputs! {
     CheckpointInfosOut: MaybeUninit<CheckpointInfo>;
     TableInfosOut: MaybeUninit<TableInfo>;
     PushReportsOut: MaybeUninit<PushReport>;
+    PassTableReportsOut: MaybeUninit<PassTableReport>;
 }
 
 references! {
     StoreRef: StoreHandle;
     LeaseRef: LeaseHandle;
     TicketRef: TicketHandle;
+    PassTicketRef: PassTicketHandle;
+    PassRef: PassHandle;
     CheckpointTicketRef: CheckpointTicketHandle;
     RowsRef: RowsHandle;
     StatsRef: StatsHandle;
@@ -256,6 +262,7 @@ places! {
     TableInfoOut: TableInfo;
     PushReportOut: PushReport;
     PutReportOut: PutReport;
+    PassReportOut: PassReport;
     IdentityOut: Identity;
     HyperOut: Hyper;
 }
@@ -264,6 +271,8 @@ handle_places! {
     StoreOut: StoreHandle;
     LeaseOut: LeaseHandle;
     TicketOut: TicketHandle;
+    PassTicketOut: PassTicketHandle;
+    PassOut: PassHandle;
     CheckpointTicketOut: CheckpointTicketHandle;
     HoldOut: HoldHandle;
     RowsOut: RowsHandle;
@@ -304,6 +313,14 @@ impl<'a> Text<'a> {
     pub fn path(self, name: &'static str) -> Result<&'a Path> {
         let bytes = self.c_str(name)?.to_bytes();
         Ok(Path::new(OsStr::from_bytes(bytes)))
+    }
+
+    /// Where the path may be left out.
+    pub fn optional_path(self, name: &'static str) -> Result<Option<&'a Path>> {
+        match self.0.is_null() {
+            true => Ok(None),
+            false => self.path(name).map(Some),
+        }
     }
 }
 

@@ -14,23 +14,60 @@ use crate::pointers::{ErrorOut, I32Out, LeaseOut, Room, TicketRef};
 /// A wait of so many microseconds has no end.
 pub const HPS_FOREVER: u64 = u64::MAX;
 
+/// What can be waited for.
+pub trait Awaited: Sized {
+    /// What comes of it.
+    type Given;
+    /// As messages call that.
+    const GIVEN: &'static str;
+    fn is_ready(&self) -> bool;
+    fn wait(self) -> store::Result<Self::Given>;
+    fn wait_for(&self, limit: Duration) -> store::Result<Self::Given>;
+}
+
+/// Something on its way, for whoever waits for it.
+pub struct Waiting<T> {
+    process: Process,
+    /// None once it has given what it stands for, or why there is none.
+    ticket: Mutex<Option<T>>,
+}
+
 /// A prefetch on its way. `hps_prefetch` and `hps_prefetch_many` give it, `hps_ticket_free` frees
 /// it.
-pub struct TicketHandle {
-    process: Process,
-    /// None once it has given a lease, or why there is none.
-    ticket: Mutex<Option<Ticket>>,
+pub struct TicketHandle(pub Waiting<Ticket>);
+
+impl Awaited for Ticket {
+    type Given = Lease;
+    const GIVEN: &'static str = "its lease";
+
+    fn is_ready(&self) -> bool {
+        Ticket::is_ready(self)
+    }
+
+    fn wait(self) -> store::Result<Lease> {
+        Ticket::wait(self)
+    }
+
+    fn wait_for(&self, limit: Duration) -> store::Result<Lease> {
+        Ticket::wait_for(self, limit)
+    }
 }
 
 impl TicketHandle {
     pub fn new(ticket: Ticket) -> TicketHandle {
-        TicketHandle {
+        TicketHandle(Waiting::new(ticket))
+    }
+}
+
+impl<T: Awaited> Waiting<T> {
+    pub fn new(ticket: T) -> Waiting<T> {
+        Waiting {
             process: Process::this(),
             ticket: Mutex::new(Some(ticket)),
         }
     }
 
-    fn is_ready(&self) -> Result<bool> {
+    pub fn is_ready(&self) -> Result<bool> {
         self.process.check()?;
         let ticket = match self.ticket.try_lock() {
             Ok(ticket) => ticket,
@@ -38,14 +75,14 @@ impl TicketHandle {
             // Another thread waits for it.
             Err(TryLockError::WouldBlock) => return Ok(false),
         };
-        Ok(ticket.as_ref().is_none_or(Ticket::is_ready))
+        Ok(ticket.as_ref().is_none_or(T::is_ready))
     }
 
-    fn wait(&self, timeout_us: u64) -> Result<Lease> {
+    pub fn wait(&self, timeout_us: u64) -> Result<T::Given> {
         self.process.check()?;
         let mut guard = lock(&self.ticket);
         let Some(ticket) = guard.take() else {
-            let what = String::from("this ticket has given its lease, or why there is none");
+            let what = format!("this ticket has given {}, or why there is none", T::GIVEN);
             return Err(ArgumentError::Other { what }.into());
         };
         let result = match timeout_us {
@@ -73,7 +110,7 @@ impl TicketHandle {
 pub extern "C" fn hps_ticket_poll(ticket: TicketRef, ready: I32Out, error: ErrorOut) -> i32 {
     call(error, || {
         let place = ready.place("ready")?;
-        place.write(i32::from(ticket.get("ticket")?.is_ready()?));
+        place.write(i32::from(ticket.get("ticket")?.0.is_ready()?));
         Ok(())
     })
 }
@@ -99,7 +136,7 @@ pub extern "C" fn hps_ticket_wait(
 ) -> i32 {
     call(error, || {
         let place = lease.place("lease")?;
-        let lease = ticket.get("ticket")?.wait(timeout_us)?;
+        let lease = ticket.get("ticket")?.0.wait(timeout_us)?;
         place.write(Some(Box::new(LeaseHandle(lease))));
         Ok(())
     })

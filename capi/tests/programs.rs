@@ -130,6 +130,7 @@ fn the_header_is_c99_and_cpp17() {
         ("cc", "-std=c11", "one.c", "hps.h"),
         ("c++", "-std=c++17", "one.cpp", "hps.h"),
         ("c++", "-std=c++17", "one.cpp", "hps.hpp"),
+        ("c++", "-std=c++17", "one.cpp", "hps_passes.hpp"),
         ("c++", "-std=c++20", "one.cpp", "hps_storage.hpp"),
     ];
     for (compiler, standard, name, header) in languages {
@@ -164,6 +165,11 @@ fn checkpoints_are_kept_walked_and_gone_back_to() {
 #[test]
 fn handles_outlive_their_store_and_do_nothing_in_a_child() {
     assert_eq!(compile_and_run("lifetimes.c"), "all handles freed\n");
+}
+
+#[test]
+fn passes_bring_rows_keep_them_and_become_blocks() {
+    assert_eq!(compile_and_run("passes.c"), "all passes ended\n");
 }
 
 #[test]
@@ -211,7 +217,13 @@ fn the_library_exports_what_the_header_declares_and_nothing_else() {
 #[test]
 fn every_function_is_called_by_a_test() {
     let mut called = BTreeSet::new();
-    for name in ["all_calls.c", "history.c", "lifetimes.c", "check.h"] {
+    for name in [
+        "all_calls.c",
+        "history.c",
+        "lifetimes.c",
+        "passes.c",
+        "check.h",
+    ] {
         let text = fs::read_to_string(root().join("capi/tests/c").join(name)).unwrap();
         called.append(&mut functions_in(&text));
     }
@@ -252,6 +264,9 @@ fn numbers_of_constants_stay() {
         "HPS_POLICY_LRU = 1",
         "HPS_POLICY_FIFO = 2",
         "HPS_POLICY_PIN_ALL = 3",
+        "HPS_POLICY_STAGED = 4",
+        "HPS_KEYS_I64 = 0",
+        "HPS_KEYS_U32 = 1",
         "HPS_NON_FINITE_SKIP = 0",
         "HPS_NON_FINITE_REJECT = 1",
         "HPS_NON_FINITE_APPLY = 2",
@@ -340,17 +355,23 @@ fn blocks<'a>(document: &'a str, language: &str) -> Vec<&'a str> {
 #[test]
 fn programs_of_the_manual_compile_and_run() {
     let manual = fs::read_to_string(root().join("docs/C.md")).unwrap();
-    for (language, said) in [("c", "checkpoint "), ("cpp", "rows in memory")] {
+    let all: [(&str, &[&str]); 2] = [
+        ("c", &["checkpoint ", " % hits"]),
+        ("cpp", &["rows in memory"]),
+    ];
+    for (language, said) in all {
         let programs = blocks(&manual, language);
-        assert_eq!(programs.len(), 1, "{language}");
-        let place = tempfile::tempdir().unwrap();
-        let source = place.path().join(format!("manual.{language}"));
-        let path = place.path().join("program");
-        fs::write(&source, programs[0]).unwrap();
-        compile(&source, &path);
-        for time in ["first", "second"] {
-            let out = run(program(&path).arg(place.path().join("store")));
-            assert!(out.contains(said), "the {time} time: {out}");
+        assert_eq!(programs.len(), said.len(), "{language}");
+        for (text, said) in programs.iter().zip(said) {
+            let place = tempfile::tempdir().unwrap();
+            let source = place.path().join(format!("manual.{language}"));
+            let path = place.path().join("program");
+            fs::write(&source, text).unwrap();
+            compile(&source, &path);
+            for time in ["first", "second"] {
+                let out = run(program(&path).arg(place.path().join("store")));
+                assert!(out.contains(said), "the {time} time: {out}");
+            }
         }
     }
 }

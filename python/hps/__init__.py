@@ -43,12 +43,17 @@ from ._hps import (
     CheckpointTicket,
     Hold,
     Lease,
+    Pass,
+    PassReport,
+    PassTable,
+    PassTicket,
     PushReport,
     RowChunks,
     Store,
     Ticket,
 )
 from ._open import Stats, open
+from ._passes import Cached, Keyset
 from ._tables import (
     FTRL,
     SGD,

@@ -8,6 +8,7 @@ from typing import Any, Optional, Sequence, Union
 
 from . import _hps, _log
 from ._errors import InvalidArgument
+from ._passes import Policy, check_policy
 from ._tables import Bytes, Table, TableInfo, parse_bytes
 
 Path = Union[str, "os.PathLike[str]"]
@@ -40,7 +41,7 @@ def open(
     moved_directories: Sequence[Path] = (),
     threads: Optional[int] = None,
     shards: Optional[int] = None,
-    policy: Optional[str] = None,
+    policy: Optional[Policy] = None,
     retain_checkpoints: Optional[int] = None,
     non_finite: Optional[str] = None,
     io: Optional[str] = None,
@@ -66,6 +67,7 @@ def open(
     Raises `InvalidArgument`, `Locked`, `Corrupt`, `MissingDirectory`, `Unsupported`, `Io`.
     """
     options: dict[str, Any] = {"cache_bytes": parse_bytes(cache, "cache")}
+    check_policy(policy, "policy")
     plain = {
         "threads": threads,
         "shards": shards,

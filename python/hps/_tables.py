@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Optional, Tuple, Union
 
 from ._errors import InvalidArgument
+from ._passes import Policy, check_policy
 
 Bytes = Union[int, str]
 
@@ -180,7 +181,8 @@ class Table:
     `policy` and the cache bounds may differ at each open.
 
     `metadata`: columns kept per row and changed by pushes: "show", "click", "count", "last_step".
-    `policy`: which rows leave memory first ("bilevel", "lru", "fifo", "pin_all"); None: as the store.
+    `policy`: which rows leave memory first ("bilevel", "lru", "fifo", "pin_all", "staged", or
+    `hps.Cached`); None: as the store.
     `cache_min`, `cache_max`: memory that the table keeps while others need it, and takes at most.
     """
 
@@ -191,7 +193,7 @@ class Table:
     seed: int = 0
     dtype: str = "f32"
     metadata: Tuple[str, ...] = ()
-    policy: Optional[str] = None
+    policy: Optional[Policy] = None
     cache_min: Bytes = 0
     cache_max: Optional[Bytes] = None
 
@@ -204,6 +206,7 @@ class Table:
         check(isinstance(self.dim, int) and 1 <= self.dim <= 8192, "dim", "1 to 8192")
         check(isinstance(self.optimizer, Optimizer) and self.optimizer._rule, "optimizer", "one of hps.SGD, hps.AdaGrad, ...")
         check(isinstance(self.init, Initialiser), "init", "one of hps.Zero, hps.Uniform, ...")
+        check_policy(self.policy, "Table policy")
         check(isinstance(self.seed, int) and 0 <= self.seed < 2**64, "seed", "0 to 2**64 - 1")
 
     def _spec(self) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from typing import Any, Dict, Protocol, Sequence, Tuple, Union
 import numpy as np
 from numpy.typing import NDArray
 
+from ._passes import Keyset
+
 
 class SupportsDLPack(Protocol):
     """An array of another library, such as a torch tensor on the CPU."""
@@ -20,6 +22,8 @@ Array = Union[NDArray[Any], SupportsDLPack]
 """Keys: int64 or uint64 [n]. Values: float32 [n, dim]."""
 Names = Union[str, Sequence[str]]
 Arrays = Union[Array, Sequence[Array]]
+Keysets = Union[Array, Keyset, Sequence[Union[Array, Keyset]]]
+"""Keys of a pass, each once."""
 Rows = Any
 """float32 [n, dim]; of several tables a list of these."""
 Rates = Union[float, Sequence[Union[float, None]]]

@@ -82,6 +82,34 @@ pub fn list_of<'py>(
     Ok(list)
 }
 
+/// Whether lists were given, the tables, and what `read` makes of the keys of each.
+type Named<K> = (bool, Vec<Arc<TableInfo>>, Vec<K>);
+
+/// Reads `tables` and `keys`: a name and its keys, or a list of each.
+pub fn asked<'py, K>(
+    cell: &Cell,
+    tables: &Bound<'py, PyAny>,
+    keys: &Bound<'py, PyAny>,
+    read: impl Fn(&Bound<'py, PyAny>, &str) -> PyResult<K>,
+) -> PyResult<Named<K>> {
+    let py = tables.py();
+    if let Ok(name) = tables.cast::<PyString>() {
+        let table = cell.table(py, &name.to_cow()?)?;
+        return Ok((false, vec![table], vec![read(keys, "keys")?]));
+    }
+    let Some(names) = items(tables) else {
+        let kind = tables.get_type().name()?;
+        let message = format!("table: a {kind} came, a name or a list of names is needed");
+        return Err(refuse(py, "InvalidArgument", &message));
+    };
+    let all = list_of(keys, "keys", names.len())?;
+    let table = |name: &Bound<'py, PyAny>| cell.table(py, &name.cast::<PyString>()?.to_cow()?);
+    let numbered = |(at, keys): (usize, &Bound<'py, PyAny>)| read(keys, &format!("keys[{at}]"));
+    let tables = names.iter().map(table).collect::<PyResult<_>>()?;
+    let all = all.iter().enumerate().map(numbered);
+    Ok((true, tables, all.collect::<PyResult<_>>()?))
+}
+
 impl<'py> Asked<'py> {
     /// Reads `tables` and `keys`: a name and an array, or a list of each.
     pub fn of(
@@ -89,31 +117,11 @@ impl<'py> Asked<'py> {
         tables: &Bound<'py, PyAny>,
         keys: &Bound<'py, PyAny>,
     ) -> PyResult<Asked<'py>> {
-        let py = tables.py();
-        if let Ok(name) = tables.cast::<PyString>() {
-            return Ok(Asked {
-                is_list: false,
-                tables: vec![cell.table(py, &name.to_cow()?)?],
-                keys: vec![Keys::of(keys, "keys")?],
-            });
-        }
-        let Some(names) = items(tables) else {
-            let kind = tables.get_type().name()?;
-            let message = format!("table: a {kind} came, a name or a list of names is needed");
-            return Err(refuse(py, "InvalidArgument", &message));
-        };
-        let arrays = list_of(keys, "keys", names.len())?;
-        let table = |name: &Bound<'py, PyAny>| cell.table(py, &name.cast::<PyString>()?.to_cow()?);
-        let numbered =
-            |(at, array): (usize, &Bound<'py, PyAny>)| Keys::of(array, &format!("keys[{at}]"));
+        let (is_list, tables, keys) = asked(cell, tables, keys, Keys::of)?;
         Ok(Asked {
-            is_list: true,
-            tables: names.iter().map(table).collect::<PyResult<_>>()?,
-            keys: arrays
-                .iter()
-                .enumerate()
-                .map(numbered)
-                .collect::<PyResult<_>>()?,
+            is_list,
+            tables,
+            keys,
         })
     }
 

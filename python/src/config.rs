@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use hps::{
-    Dtype, HyperParameters, Initialiser, IoEngine, NonFinite, Optimizer, PolicyKind, RowMetadata,
-    RuntimeOptions, TableDescriptor, TableOptions,
+    Dtype, HyperParameters, Initialiser, IoEngine, KeyType, NonFinite, Optimizer, PolicyKind,
+    RowMetadata, RuntimeOptions, TableDescriptor, TableOptions,
 };
 use numpy::dtype;
 use pyo3::prelude::*;
@@ -29,7 +29,7 @@ pub struct TableSpec {
     seed: u64,
     accumulator: f32,
     metadata: Vec<String>,
-    policy: Option<String>,
+    policy: Option<Py<PyAny>>,
     cache_bytes_min: u64,
     cache_bytes_max: Option<u64>,
 }
@@ -51,12 +51,14 @@ const OPTIMIZERS: Names<Optimizer, 7> = [
     ("adam", Optimizer::Adam),
     ("ftrl", Optimizer::Ftrl),
 ];
-const POLICIES: Names<PolicyKind, 4> = [
+const POLICIES: Names<PolicyKind, 5> = [
     ("bilevel", PolicyKind::Bilevel),
     ("lru", PolicyKind::Lru),
     ("fifo", PolicyKind::Fifo),
     ("pin_all", PolicyKind::PinAll),
+    ("staged", PolicyKind::Staged),
 ];
+const KEY_TYPES: Names<KeyType, 2> = [("i64", KeyType::I64), ("u32", KeyType::U32)];
 const ENGINES: Names<IoEngine, 2> = [("uring", IoEngine::Uring), ("pread", IoEngine::Pread)];
 const NON_FINITE: Names<NonFinite, 3> = [
     ("skip", NonFinite::Skip),
@@ -87,7 +89,50 @@ fn name_of<T: PartialEq>(value: T, known: &[(&'static str, T)]) -> &'static str 
 }
 
 pub fn policy_name(kind: PolicyKind) -> &'static str {
-    name_of(kind, &POLICIES)
+    match kind {
+        PolicyKind::Cached { .. } => "cached",
+        other => name_of(other, &POLICIES),
+    }
+}
+
+/// What `hps.Cached` says of itself.
+#[derive(FromPyObject)]
+struct Cached {
+    num_blocks: u32,
+    target_hit_rate: f64,
+    max_num_evict: u64,
+}
+
+/// A policy: its name, or `hps.Cached`.
+fn policy(given: &Bound<'_, PyAny>) -> PyResult<PolicyKind> {
+    let py = given.py();
+    let Ok(name) = given.extract::<String>() else {
+        let Cached {
+            num_blocks,
+            target_hit_rate,
+            max_num_evict,
+        } = given.extract()?;
+        return Ok(PolicyKind::Cached {
+            num_blocks,
+            target_hit_rate,
+            max_num_evict,
+        });
+    };
+    match &*name {
+        // It has numbers, too.
+        "cached" => unknown(
+            py,
+            "policy",
+            &name,
+            "bilevel, lru, fifo, pin_all, staged, and hps.Cached(num_blocks, ...)",
+        ),
+        other => named(py, "policy", other, &POLICIES),
+    }
+}
+
+/// The type of the keys in a keyset file.
+pub fn key_type(py: Python<'_>, name: &str) -> PyResult<KeyType> {
+    named(py, "dtype", name, &KEY_TYPES)
 }
 
 impl TableSpec {
@@ -157,8 +202,8 @@ impl TableSpec {
         if let Some(bytes) = self.cache_bytes_max {
             options = options.cache_bytes_max(bytes);
         }
-        if let Some(name) = &self.policy {
-            options = options.policy(named(py, "policy", name, &POLICIES)?);
+        if let Some(given) = &self.policy {
+            options = options.policy(policy(given.bind(py))?);
         }
         Ok(options)
     }
@@ -187,7 +232,7 @@ fn one_option(
         "threads" => options.threads(value.extract()?),
         "io_depth" => options.io_depth(value.extract()?),
         "io" => options.io(named(py, name, &value.extract::<String>()?, &ENGINES)?),
-        "policy" => options.policy(named(py, name, &value.extract::<String>()?, &POLICIES)?),
+        "policy" => options.policy(policy(value)?),
         "file_bytes" => options.file_bytes(value.extract()?),
         "flush_step_rows" => options.flush_step_rows(value.extract()?),
         "space_bound" => options.space_bound(value.extract()?),

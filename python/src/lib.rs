@@ -14,6 +14,7 @@ mod config;
 mod errors;
 mod lease;
 mod log;
+mod passes;
 mod rows;
 mod stats;
 mod store;
@@ -34,6 +35,8 @@ mod _hps {
     use crate::lease::{Lease, Ticket};
     #[pymodule_export]
     use crate::log::{drain_log, set_log_level};
+    #[pymodule_export]
+    use crate::passes::{Pass, PassReport, PassTable, PassTicket};
     #[pymodule_export]
     use crate::rows::RowChunks;
     #[pymodule_export]

@@ -16,6 +16,7 @@ use crate::checkpoint::{Checkpoint, CheckpointTicket, Hold};
 use crate::config::{TableSpec, describe, runtime_options};
 use crate::errors::{raise, refuse};
 use crate::lease::{Lease, Ticket};
+use crate::passes::PassTicket;
 use crate::rows::RowChunks;
 use crate::update::PushReport;
 use crate::wait::{long_work, work};
@@ -151,6 +152,24 @@ impl Store {
     fn prefetch(&self, table: &Bound<'_, PyAny>, keys: &Bound<'_, PyAny>) -> PyResult<Ticket> {
         let asked = Asked::of(&self.0, table, keys)?;
         Ticket::start(table.py(), &self.0, &asked)
+    }
+
+    /// Begins a pass: the rows of its keys, each once, come into memory beside training and stay until the
+    /// pass ends. `wait()` of the ticket gives the pass. `table` and `keys`: a name and an array or an
+    /// `hps.Keyset`, or lists of both.
+    fn begin_pass(
+        &self,
+        table: &Bound<'_, PyAny>,
+        keys: &Bound<'_, PyAny>,
+    ) -> PyResult<PassTicket> {
+        PassTicket::begin(&self.0, table, keys)
+    }
+
+    /// Lets blocks of a table leave again, as often as its `hps.Cached` says: what is popular has changed.
+    fn unfreeze(&self, py: Python<'_>, table: &str) -> PyResult<()> {
+        let store = self.store(py)?;
+        let table = self.0.table(py, table)?;
+        work(py, || store.unfreeze(table.id))
     }
 
     /// Pulls rows, changes them and lets them go: a push without a lease.

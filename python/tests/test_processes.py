@@ -46,6 +46,8 @@ def test_in_a_forked_child_every_call_is_an_error_and_its_end_does_not_hang(dire
         lease = store.pull("t", keys)
         ticket = store.prefetch("t", keys)
         begun = store.checkpoint_begin(1)
+        entered = store.begin_pass("t", keys).wait()
+        next_pass = store.begin_pass("t", keys)
         child = os.fork()
         if child == 0:
             calls = [
@@ -55,6 +57,8 @@ def test_in_a_forked_child_every_call_is_an_error_and_its_end_does_not_hang(dire
                 lambda: store.checkpoint(2), lambda: store.contains("t", keys), lambda: store.stats(),
                 lambda: store.rows(), lambda: store.step, lambda: store.close(), lambda: store.unique(keys),
                 lambda: store.close(discard=True), lambda: store.rollback(1), lambda: store.metrics(),
+                lambda: store.begin_pass("t", keys), lambda: store.unfreeze("t"),
+                lambda: next_pass.wait(), lambda: next_pass.wait(timeout=1), lambda: next_pass.ready,
             ]
             for number, call in enumerate(calls):
                 try:
@@ -65,8 +69,10 @@ def test_in_a_forked_child_every_call_is_an_error_and_its_end_does_not_hang(dire
                     print("call", number, "did not raise", flush=True)
                     os._exit(3)
             lease.release()
-            repr(store), repr(lease), repr(ticket), store.closed
-            del store, lease, ticket, begun
+            next_pass.cancel()
+            assert entered.end().keys == 10
+            repr(store), repr(lease), repr(ticket), repr(entered), repr(next_pass), store.closed
+            del store, lease, ticket, begun, entered, next_pass
             # The interpreter ends as usual, with all that it cleans up.
             sys.exit(0)
         _, status = os.waitpid(child, 0)
@@ -76,6 +82,8 @@ def test_in_a_forked_child_every_call_is_an_error_and_its_end_does_not_hang(dire
         assert ticket.wait(timeout=30).rows.shape == (10, 4)
         del ticket
         lease.release()
+        assert store.stats().pinned_rows == 10, "what the child ended is not ended here"
+        assert next_pass.wait(timeout=30).end().keys == entered.end().keys == 10
         store.checkpoint(2)
         store.close()
         print("well")
@@ -114,7 +122,7 @@ def test_a_killed_trainers_store_opens_at_once_while_its_worker_lives(directory)
         process.communicate()
 
 
-@pytest.mark.parametrize("wait", ["ticket", "checkpoint", "join"])
+@pytest.mark.parametrize("wait", ["ticket", "checkpoint", "join", "pass"])
 def test_control_c_ends_a_wait(directory, wait):
     code = """
         store = hps.open(sys.argv[1], [hps.Table("t", dim=1024)], cache="24MiB")
@@ -122,6 +130,14 @@ def test_control_c_ends_a_wait(directory, wait):
             lease = store.pull("t", np.arange(2000))
             ticket = store.prefetch("t", np.arange(3000, 5000))
             wait = lambda: ticket.wait(timeout=50)
+        elif sys.argv[2] == "pass":
+            # 300 passes come in before it.
+            rows = np.arange(1 << 20)
+            rows.tofile(sys.argv[1] + ".keyset")
+            store.set_cache("256MiB")
+            store.create_table(hps.Table("narrow", dim=1, optimizer=hps.SGD()))
+            tickets = [store.begin_pass("narrow", hps.Keyset(sys.argv[1] + ".keyset")) for _ in range(300)]
+            wait = tickets[-1].wait
         elif sys.argv[2] == "checkpoint":
             wait = lambda: [store.checkpoint(step) for step in range(1, 10**9)]
         else:
@@ -185,6 +201,7 @@ def test_an_interpreter_ends_with_an_open_store(directory):
         store = hps.open(sys.argv[1], [hps.Table("t", dim=4)], cache="16MiB")
         lease = store.pull("t", np.arange(10))
         ticket = store.prefetch("t", np.arange(10))
+        entered, next_pass = store.begin_pass("t", np.arange(9)).wait(), store.begin_pass("t", np.arange(8))
         rows = store.checkpoint(1) and store.rows()
         threading.Thread(target=lambda: [store.stats() and time.sleep(0.01) for _ in range(10**6)], daemon=True).start()
         print("end")
@@ -304,6 +321,7 @@ def test_calls_keep_no_memory(store):
                 lease.push(lease.rows)
                 lease.state(), lease.read()
             store.prefetch(["t", "t"], [some, some]).wait().release()
+            store.begin_pass(["t", "t"], [some, some]).wait().end(), store.begin_pass("t", some).cancel()
             store.unique(some), store.contains("t", some), store.stats()
             try:
                 store.pull("t", some.astype(np.float64))

@@ -64,7 +64,7 @@ static void options_are_set_and_checked(void) {
   hps_store_free(store);
 
   FAILS(HPS_INVALID_ARGUMENT, "Option", hps_options_set_io(options, 9, &error));
-  FAILS(HPS_INVALID_ARGUMENT, "Option", hps_options_set_policy(options, 4, &error));
+  FAILS(HPS_INVALID_ARGUMENT, "Option", hps_options_set_policy(options, 5, &error));
   FAILS(HPS_INVALID_ARGUMENT, "Option", hps_options_set_non_finite(options, -1, &error));
   FAILS(HPS_INVALID_ARGUMENT, "Option", hps_table_options_set_policy(of_table, 99, &error));
   FAILS(HPS_NULL_POINTER, NULL, hps_options_set_cache_bytes(NULL, 1, &error));

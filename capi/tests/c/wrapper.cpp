@@ -137,6 +137,48 @@ void a_store_lives_its_life() {
   CHECK(code_of([&] { table.pull(keys, weights); }) == HPS_INVALID_ARGUMENT);
 }
 
+void passes_come_and_go() {
+  hps::Descriptor items("items", 2), users("users", 1);
+  hps::TableOptions cached;
+  cached.policy_cached(1, 0.5, 1);
+  hps::Options options = small_options();
+  options.table("users", cached).policy_cached(0, 0.5, 0);
+  auto [store, tables] = hps::Store::open_or_create(root + "/passes", {&items, &users}, options);
+  std::vector<uint64_t> keys{1, 2, 3};
+  tables[1].put(keys, std::vector<float>(3));
+  hps::PassTicket ticket = tables[1].begin_pass(keys);
+  std::optional<hps::Pass> came;
+  while (!came) came = ticket.wait_for(std::chrono::milliseconds(1));
+  CHECK(ticket.ready() && code_of([&] { ticket.wait(); }) == HPS_INVALID_ARGUMENT);
+  CHECK(came->report().keys == 3 && came->report().known == 3 && store.stat("pinned_rows") == 3);
+  CHECK(came->end().keys == 3 && came->end().hits == 0 && came->tables()[0].is_block == 1);
+  CHECK(store.stat("leases") == 0);
+
+  std::string file = root + "/passes.keyset";
+  std::FILE *written = std::fopen(file.c_str(), "wb");
+  uint32_t small[4] = {1, 2, 3, 4};
+  CHECK(written != nullptr && std::fwrite(small, sizeof small, 1, written) == 1);
+  CHECK(std::fclose(written) == 0);
+  CHECK(tables[1].begin_pass(file, HPS_KEYS_U32).wait().end().hit_rate == 1.0);
+  CHECK(tables[1].begin_pass(file, HPS_KEYS_I64).wait().end().keys == 2);
+  tables[1].unfreeze();
+
+  std::vector<hps_pass_part> parts(2);
+  parts[0].table = tables[0].id();
+  parts[0].keys = keys.data();
+  parts[0].keys_len = 3;
+  parts[1].table = tables[1].id();
+  parts[1].key_type = HPS_KEYS_U32;
+  parts[1].path = file.c_str();
+  hps::Pass pass = store.begin_pass(parts).wait();
+  CHECK(pass && pass.tables().size() == 2 && pass.tables()[1].keys == 4);
+  CHECK(pass.report().keys == 7 && store.stat("pinned_rows") >= 7);
+  pass = hps::Pass();
+  CHECK(!pass && store.stat("leases") == 0);
+  CHECK(code_of([&, &store = store] { store.begin_pass({}); }) == HPS_INVALID_ARGUMENT);
+  store.close(true);
+}
+
 void an_error_says_what_and_why() {
   hps::Store store = hps::Store::create(root + "/errors", small_options());
   try {
@@ -220,6 +262,7 @@ int main(int argc, char **argv) {
   CHECK(argc == 2);
   root = argv[1];
   a_store_lives_its_life();
+  passes_come_and_go();
   an_error_says_what_and_why();
   rows_are_kept_for_a_cache_above();
   std::puts("all classes used");
