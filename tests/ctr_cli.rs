@@ -6,6 +6,8 @@
 
 #[path = "common/example.rs"]
 mod example;
+#[path = "ctr_cli/passes.rs"]
+mod passes;
 #[path = "common/seed.rs"]
 #[expect(clippy::unwrap_used, reason = "test helpers fail the test")]
 mod seed;
@@ -216,16 +218,25 @@ fn began_after(said: &str) -> Option<u64> {
 }
 
 /// Kills a run once it has printed so many batches, and a moment later; the batch where it began.
-fn kill_after(flags: &[&str], place: &Place, batches: u64, wait: Duration) -> Result<Option<u64>> {
+fn kill_after(
+    flags: &[&str],
+    place: &Place,
+    data: &[&Path],
+    batches: u64,
+    wait: Duration,
+) -> Result<Option<u64>> {
     let log = place.path("stderr");
-    let mut child = command(&[flags, &["--json"]].concat(), &[&place.data])?
+    let mut child = command(&[flags, &["--json"]].concat(), data)?
         .stdout(Stdio::piped())
         .stderr(std::fs::File::create(&log)?)
         .spawn()?;
     let output = BufReader::new(child.stdout.take().context("a pipe")?);
     let mut lines = output.lines();
-    for _ in 0..batches {
-        lines.next().context("it ended before it was killed")??;
+    let mut seen = 0;
+    while seen < batches {
+        let line = lines.next().context("it ended before it was killed")??;
+        let value: Value = serde_json::from_str(&line)?;
+        seen += u64::from(value["batch"].is_number());
     }
     std::thread::sleep(wait);
     child.kill()?;
@@ -261,7 +272,7 @@ fn runs_killed_before_and_after_checkpoints_resume_to_the_same_bits() -> Result<
         // The first kill comes before a batch is printed, the others after checkpoints.
         for batches in [0, 3 * EVERY, 3 * EVERY + splitmix(&mut state) % 6] {
             let wait = Duration::from_micros(splitmix(&mut state) % 3000);
-            let began = kill_after(&flags, &place, batches, wait)?;
+            let began = kill_after(&flags, &place, &[&place.data], batches, wait)?;
             count(began);
             ensure!(
                 began >= last,

@@ -494,3 +494,25 @@ fn a_staged_table_is_read_once_when_the_store_is_opened() {
         .close()
         .unwrap();
 }
+
+/// A pass looked whether others hold rows only after it had found no room: where the one in the way ended
+/// in between, it was refused for good, though it fits.
+#[test]
+fn a_pass_that_waits_for_one_that_ends_gets_its_room() {
+    let disk = SimDisk::new(1);
+    let store = loaded(&disk, 3000, options(1000));
+    let table = store.table("ads").unwrap();
+    let all: Vec<u64> = (0..3000).collect();
+    let begin = |keys: &[u64]| store.begin_pass(&[PassPart::new(table, keys)]).unwrap();
+    for round in 0..200 {
+        let held = begin(&all[..1500]).wait().unwrap();
+        let ticket = begin(&all[1500..3000]);
+        if round % 2 == 0 {
+            // It has looked once.
+            assert!(ticket.wait_for(Duration::from_millis(1)).is_err());
+        }
+        drop(held);
+        assert_eq!(ticket.wait().unwrap().end().keys, 1500, "round {round}");
+    }
+    store.close().unwrap();
+}

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Parser, ValueEnum};
-use hps::{HyperParameters, IoEngine, Optimizer, RuntimeOptions};
+use hps::{HyperParameters, IoEngine, Optimizer, PolicyKind, RuntimeOptions};
 
 use crate::data;
 
@@ -28,10 +28,15 @@ pub(crate) struct Args {
     /// separated), read in this order; plain or gzip (known by content); `-` is stdin.
     #[arg(value_name = "DATA")]
     pub(crate) data: Vec<PathBuf>,
+    /// Folder that `hps-keyset split --data` has made, instead of DATA: goes through its passes in
+    /// order, and the rows of the next pass come into memory while one is trained on.
+    #[arg(long, value_name = "DIR", conflicts_with = "data")]
+    pub(crate) passes: Option<PathBuf>,
     /// Directory of the store, made if missing. [default: a temporary one, removed at the end]
     #[arg(long, value_name = "PATH")]
     pub(crate) dir: Option<PathBuf>,
-    /// Memory for rows, in MiB; must hold the distinct keys of depth + 1 batches.
+    /// Memory for rows, in MiB; must hold the distinct keys of depth + 1 batches, with --passes
+    /// also those of two passes and of the blocks.
     #[arg(long, value_name = "MIB", default_value_t = 16,
         value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     pub(crate) cache_mib: u64,
@@ -65,6 +70,19 @@ pub(crate) struct Args {
     /// I/O engine; uring falls back to pread where the kernel refuses it.
     #[arg(long, value_enum, default_value_t = Io::Uring)]
     pub(crate) io: Io,
+    /// Which rows leave memory first; staged: none, and the whole table is read at the start.
+    #[arg(long, value_enum, default_value_t = Policy::Bilevel)]
+    pub(crate) policy: Policy,
+    /// Passes whose rows stay when they end, a block each; only with --policy cached. [default: 1]
+    #[arg(long, value_name = "N")]
+    pub(crate) blocks: Option<u32>,
+    /// A pass with a lower share of its keys in blocks takes the place of the oldest block; only
+    /// with --policy cached. [default: 0.8]
+    #[arg(long, value_name = "SHARE")]
+    pub(crate) target_hit_rate: Option<f64>,
+    /// How many blocks may be replaced; only with --policy cached. [default: any number]
+    #[arg(long, value_name = "N")]
+    pub(crate) max_evictions: Option<u64>,
     /// Seed of the initial weights and of the planted data.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
@@ -103,6 +121,15 @@ pub(crate) enum Rule {
 pub(crate) enum Io {
     Uring,
     Pread,
+}
+
+/// Names of the policies on the command line.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Policy {
+    Bilevel,
+    Lru,
+    Staged,
+    Cached,
 }
 
 /// A fault of the user's: exit code 16.
@@ -153,11 +180,41 @@ impl Args {
         }
     }
 
+    /// Refuses flags that need another one.
+    pub(crate) fn check(&self) -> Result<()> {
+        let of_blocks = [
+            ("--blocks", self.blocks.is_some()),
+            ("--target-hit-rate", self.target_hit_rate.is_some()),
+            ("--max-evictions", self.max_evictions.is_some()),
+        ];
+        match of_blocks.iter().find(|(_, is_given)| *is_given) {
+            Some((name, _)) if self.policy != Policy::Cached => {
+                usage(format!("{name} is for --policy cached: give that, too"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Which rows leave memory first.
+    fn policy(&self) -> PolicyKind {
+        match self.policy {
+            Policy::Bilevel => PolicyKind::Bilevel,
+            Policy::Lru => PolicyKind::Lru,
+            Policy::Staged => PolicyKind::Staged,
+            Policy::Cached => PolicyKind::Cached {
+                num_blocks: self.blocks.unwrap_or(1),
+                target_hit_rate: self.target_hit_rate.unwrap_or(0.8),
+                max_num_evict: self.max_evictions.unwrap_or(u64::MAX),
+            },
+        }
+    }
+
     /// The store's options.
     pub(crate) fn options(&self) -> RuntimeOptions {
         let mut options = RuntimeOptions::new()
             .cache_bytes(self.cache_mib << 20)
             .shards(usize::from(self.shards))
+            .policy(self.policy())
             .io(match self.io {
                 Io::Uring => IoEngine::Uring,
                 Io::Pread => IoEngine::Pread,
@@ -180,10 +237,10 @@ const ACCUMULATOR: f32 = 0.1;
 
 /// What must be equal when a run is resumed, as (flag, value), in a fixed order. The data is known
 /// by its content: it may have moved.
-pub(crate) fn fingerprint(args: &Args) -> Result<Vec<(String, String)>> {
-    let data = match args.data.is_empty() {
+pub(crate) fn fingerprint(args: &Args, data: &[PathBuf]) -> Result<Vec<(String, String)>> {
+    let data = match data.is_empty() {
         true => "planted data".to_owned(),
-        false => data::content(&args.data)?,
+        false => data::content(data)?,
     };
     let rule = args
         .optimizer

@@ -16,6 +16,7 @@ mod digest;
 mod meta;
 mod model;
 mod parse;
+mod passes;
 mod pipeline;
 mod planted;
 mod report;
@@ -31,7 +32,8 @@ use hps::{ArgumentError, CreateOptions, Error, Initialiser, Store, TableDescript
 use crate::args::{Args, Usage, fingerprint, usage};
 use crate::data::Reader;
 use crate::meta::{State, decode};
-use crate::pipeline::{Job, finish, train};
+use crate::passes::Folder;
+use crate::pipeline::{Job, explain, finish, train};
 use crate::planted::Planted;
 use crate::report::{Report, Summary, note};
 
@@ -76,7 +78,10 @@ fn is_usage(error: &anyhow::Error) -> bool {
 }
 
 fn run(args: &Args) -> Result<()> {
-    data::check(&args.data)?;
+    args.check()?;
+    let passes = args.passes.as_deref().map(Folder::read).transpose()?;
+    let data = passes.as_ref().map_or(args.data.clone(), Folder::data);
+    data::check(&data)?;
     let mut temporary = None;
     let directory = match &args.dir {
         Some(path) => path.clone(),
@@ -85,13 +90,13 @@ fn run(args: &Args) -> Result<()> {
             .path()
             .join("store"),
     };
-    let fingerprint = fingerprint(args)?;
+    let fingerprint = fingerprint(args, &data)?;
     let store = open(&directory, args)?;
     let table = store.create_table(&descriptor(args))?;
     let mut state = resume(&store, &fingerprint, args)?;
-    let planted = args.data.is_empty().then(|| Planted::new(args.seed));
+    let planted = data.is_empty().then(|| Planted::new(args.seed));
     let paths = match planted {
-        None => args.data.clone(),
+        None => data,
         Some(planted) => vec![write_planted(planted, &directory, args)?],
     };
     let rows = planted.map(|_| planted::ROWS);
@@ -102,6 +107,7 @@ fn run(args: &Args) -> Result<()> {
         table,
         frozen: false,
         fingerprint: &fingerprint,
+        passes: passes.as_ref(),
     };
     let reader = Reader::new(paths.clone(), args.strict, planted);
     let skipped = train(&job, reader, &mut state, &mut report)?;
@@ -174,7 +180,11 @@ fn open(directory: &Path, args: &Args) -> Result<Store> {
             ));
             Store::create(directory, CreateOptions::new(), args.options()).with_context(what)
         }
-        other => other.with_context(|| format!("open the store in {}", directory.display())),
+        Err(error) => {
+            let doing = format!("open the store in {}", directory.display());
+            Err(explain(error, args, &doing))
+        }
+        Ok(store) => Ok(store),
     }
 }
 
@@ -297,6 +307,7 @@ fn frozen(args: &Args, paths: &[PathBuf]) -> Result<Option<f64>> {
         table,
         frozen: true,
         fingerprint: &[],
+        passes: None,
     };
     let reader = Reader::new(paths.to_vec(), args.strict, None);
     train(&job, reader, &mut state, &mut report)?;

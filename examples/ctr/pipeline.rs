@@ -6,6 +6,7 @@
 //! - Gather, train, push and checkpoint run strictly in batch order in one thread; the depth only
 //!   changes when rows become resident.
 //! - A batch is scored before it is trained on.
+//! - Where the data is cut into passes, the trainer's thread begins, enters and ends them.
 //! - An error anywhere ends all stages and is the one that is returned.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -15,14 +16,17 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow, bail};
 use hps::{CheckpointId, Error, Store, TableId, Ticket, Update};
 
-use crate::args::{Args, Usage};
+use crate::args::{Args, Policy, Usage};
 use crate::data::{Batch, Reader};
 use crate::meta::{State, encode};
 use crate::model::Work;
+use crate::passes::{Folder, Passes};
 use crate::report::{Report, Times};
 
 /// Batches parsed ahead of the fetching stage.
 const PARSED_MAX: usize = 2;
+/// What errors say that the pipeline was doing.
+const FETCH: &str = "fetch the rows of a batch";
 
 /// What a run trains, and on what.
 pub(crate) struct Job<'a> {
@@ -32,6 +36,8 @@ pub(crate) struct Job<'a> {
     /// Rows are read but never changed, and no checkpoint is made.
     pub(crate) frozen: bool,
     pub(crate) fingerprint: &'a [(String, String)],
+    /// Where the data is cut into passes; each has one file of it.
+    pub(crate) passes: Option<&'a Folder>,
 }
 
 /// What the reading stage sends.
@@ -57,6 +63,10 @@ pub(crate) fn train(
     let depth = usize::from(job.args.depth);
     let rows = job.args.batch_rows();
     let start = state.position;
+    let passes = match job.passes {
+        Some(folder) => Some(Passes::begin(job, folder, start.file)?),
+        None => None,
+    };
     thread::scope(|scope| {
         let (parsed_to, parsed) = sync_channel(PARSED_MAX);
         // The fetching stage holds one batch while it waits for room: depth in all.
@@ -64,7 +74,7 @@ pub(crate) fn train(
         scope.spawn(move || read(reader, start, rows, &parsed_to));
         scope.spawn(move || fetch(job, &parsed, &fetched_to));
         // `fetched` moves in and is dropped at the end of the call: the other stages end too.
-        consume(job, fetched, state, report)
+        consume(job, fetched, passes, state, report)
     })
 }
 
@@ -104,7 +114,7 @@ fn fetch(job: &Job<'_>, from: &Receiver<Result<Parsed>>, to: &SyncSender<Result<
                 let spent = start.elapsed().as_secs_f64();
                 ticket
                     .map(|x| Fetched::Batch(batch, Some(x), spent))
-                    .map_err(explain)
+                    .map_err(|error| explain(error, job.args, FETCH))
             }
         };
         let last = !matches!(message, Ok(Fetched::Batch(..)));
@@ -117,6 +127,7 @@ fn fetch(job: &Job<'_>, from: &Receiver<Result<Parsed>>, to: &SyncSender<Result<
 fn consume(
     job: &Job<'_>,
     from: Receiver<Result<Fetched>>,
+    mut passes: Option<Passes<'_>>,
     state: &mut State,
     report: &mut Report,
 ) -> Result<u64> {
@@ -136,7 +147,11 @@ fn consume(
             prefetch,
             ..Times::default()
         };
-        lap(waiting, &mut times.idle);
+        let entering = lap(waiting, &mut times.idle);
+        if let Some(passes) = &mut passes {
+            passes.enter(batch.position.file, report)?;
+            lap(entering, &mut times.wait);
+        }
         let count = batch.keys.len() * (usize::from(job.args.dim) + 1);
         rows.clear();
         rows.resize(count, 0.0);
@@ -146,6 +161,9 @@ fn consume(
             ticket,
         };
         let loss = step.run(&mut rows, &mut gradients, state, &mut work, &mut times)?;
+        if let Some(passes) = &mut passes {
+            passes.leave();
+        }
         if !loss.is_finite() {
             bail!(
                 "batch {}: the loss is not finite; lower --lr",
@@ -190,7 +208,8 @@ impl Step<'_> {
         let start = Instant::now();
         let lease = match ticket {
             Some(ticket) => {
-                let lease = ticket.wait().map_err(explain)?;
+                let lease = ticket.wait();
+                let lease = lease.map_err(|error| explain(error, job.args, FETCH))?;
                 let start = lap(start, &mut times.wait);
                 lease.read(rows)?;
                 lap(start, &mut times.gather);
@@ -200,7 +219,7 @@ impl Step<'_> {
                 let lease = job
                     .store
                     .pull(job.table, &batch.keys, rows)
-                    .map_err(explain)?;
+                    .map_err(|error| explain(error, job.args, FETCH))?;
                 lap(start, &mut times.gather);
                 lease
             }
@@ -235,13 +254,21 @@ fn lap(start: Instant, seconds: &mut f64) -> Instant {
 }
 
 /// Says what to change when the cache can't hold the work.
-fn explain(error: Error) -> anyhow::Error {
+pub(crate) fn explain(error: Error, args: &Args, doing: &str) -> anyhow::Error {
     if let Error::OverBudget { needed_bytes, .. } = &error {
         let mib = needed_bytes.div_ceil(1 << 20);
-        let text = format!("{error}\ngive --cache-mib {mib} or more, or lower --batch or --depth");
+        let or = match (args.policy, &args.passes) {
+            (Policy::Staged, _) => "another --policy",
+            (Policy::Cached, Some(_)) => {
+                "fewer --blocks, or cut the data into smaller passes (hps-keyset split)"
+            }
+            (_, Some(_)) => "cut the data into smaller passes (hps-keyset split)",
+            (_, None) => "lower --batch or --depth",
+        };
+        let text = format!("{doing}: {error}\ngive --cache-mib {mib} or more, or {or}");
         return anyhow::Error::new(Usage(text));
     }
-    anyhow!(error).context("fetch the rows of a batch")
+    anyhow!(error).context(doing.to_owned())
 }
 
 /// Makes the run's end durable, unless its last checkpoint is that; returns the checkpoint's id.

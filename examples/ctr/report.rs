@@ -2,6 +2,7 @@
 //!
 //! - stdout holds results only: JSON lines with `--json`, else the summary. Progress and notes go
 //!   to stderr, a bar only on a terminal.
+//! - With passes there is a JSON line for each, before its first batch.
 //! - The last JSON line is the one with `"summary":true`.
 
 use std::io::{self, IsTerminal, Write};
@@ -14,6 +15,7 @@ use serde_json::{Value, json};
 
 use crate::data::Batch;
 use crate::meta::State;
+use crate::passes::Entered;
 use crate::pipeline::Job;
 
 const PLAIN_EVERY: Duration = Duration::from_secs(10);
@@ -82,6 +84,7 @@ pub(crate) struct Report {
     before: Stats,
     rows_at_start: u64,
     total: Times,
+    passes: Vec<Entered>,
 }
 
 impl Report {
@@ -115,12 +118,22 @@ impl Report {
             before: store.stats(),
             rows_at_start: state.position.rows,
             total: Times::default(),
+            passes: Vec::new(),
         })
     }
 
     /// Leaves the batches of this run out of the JSON lines.
     pub(crate) fn silence(&mut self) {
         self.silent = self.json;
+    }
+
+    /// Tells of a pass whose rows are there.
+    pub(crate) fn pass(&mut self, entered: Entered) -> Result<()> {
+        self.passes.push(entered);
+        match self.json {
+            true => line(&entered.object().to_string()),
+            false => Ok(()),
+        }
     }
 
     /// Shows one batch.
@@ -193,6 +206,7 @@ impl Report {
             seconds,
             rate: rows as f64 / seconds.max(1e-9),
             times: self.total,
+            passes: self.passes.clone(),
         }
     }
 }
@@ -202,6 +216,7 @@ pub(crate) struct Figures {
     pub(crate) seconds: f64,
     pub(crate) rate: f64,
     pub(crate) times: Times,
+    pub(crate) passes: Vec<Entered>,
 }
 
 /// What the end of a run says.
@@ -219,7 +234,7 @@ fn ratio(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
 
-fn mib(bytes: u64) -> f64 {
+pub(crate) fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
@@ -311,6 +326,9 @@ impl Summary<'_> {
             rows.push(("digest", digest.clone()));
         }
         for (name, value) in rows {
+            line(&format!("{name:<26}{value}"))?;
+        }
+        for (name, value) in figures.passes.iter().map(Entered::row) {
             line(&format!("{name:<26}{value}"))?;
         }
         line("time per stage, s (read and prefetch run beside the others)")?;

@@ -26,7 +26,9 @@ fn python() -> Option<&'static str> {
     };
     let found = ["python3", "/usr/bin/python3"].into_iter().find(has_numpy);
     if found.is_none() {
-        skip::skipped("no python3 with NumPy: models were not compared with data/hugectr_models.py");
+        skip::skipped(
+            "no python3 with NumPy: models were not compared with data/hugectr_models.py",
+        );
     }
     found
 }

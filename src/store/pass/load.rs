@@ -150,19 +150,12 @@ impl Loading {
             match work.step(passes) {
                 Ok(true) => continue,
                 Ok(false) => {}
-                Err(error @ Error::OverBudget { .. }) => match passes.never_fits(self) {
-                    Some(error) => {
-                        *guard = None;
-                        self.becomes(State::Done(Err(error)));
-                        return true;
-                    }
-                    None => {
-                        let error = Some(error);
-                        drop(guard);
-                        self.becomes(State::NoRoom { drops, error });
-                        return false;
-                    }
-                },
+                Err(error @ Error::OverBudget { .. }) => {
+                    let error = Some(error);
+                    drop(guard);
+                    self.becomes(State::NoRoom { drops, error });
+                    return false;
+                }
                 Err(error) => {
                     *guard = None;
                     self.becomes(State::Done(Err(error)));
@@ -245,13 +238,6 @@ impl Work {
 }
 
 impl Passes {
-    /// The error of a pass that can't fit although nothing else is held but blocks.
-    pub fn never_fits(&self, loading: &Loading) -> Option<Error> {
-        let others = self.puller.outstanding();
-        // The pass itself stands in the book of leases.
-        (others <= 1).then(|| self.too_large(loading.asked()))
-    }
-
     /// Fails where a pass has more rows than the cache has room for.
     ///
     /// # Errors
@@ -281,7 +267,7 @@ impl Passes {
     }
 
     /// More rows than the cache has room for, those of blocks included.
-    fn too_large(&self, asked: &[(Arc<Table>, u64)]) -> Error {
+    pub fn too_large(&self, asked: &[(Arc<Table>, u64)]) -> Error {
         let shards = self.core.shards.len() as u64;
         let tables = self.core.all_tables();
         let mut rows = self.rows_of_shard(asked, 6);

@@ -169,14 +169,21 @@ impl Passes {
         }
     }
 
-    /// Whether the pass that comes in now found no room, and nothing was let go of since.
+    /// Why the pass that comes in now has no room, if it found none and nothing was let go of since. Where
+    /// nobody else holds anything, blocks leave too little: what all of it needs is told then.
     fn is_stuck(&self) -> Option<Error> {
         let front = self.front()?;
-        let mut state = front.lock();
-        match &mut *state {
+        let error = match &mut *front.lock() {
             State::NoRoom { drops, error } if *drops == self.leases.drops() => error.take(),
             _ => None,
-        }
+        }?;
+        // The pass itself stands in the book of leases.
+        let alone = self.puller.outstanding() <= 1;
+        Some(if alone {
+            self.too_large(front.asked())
+        } else {
+            error
+        })
     }
 }
 
@@ -199,7 +206,8 @@ impl PassTicket {
         self.wait_until(None)
     }
 
-    /// Waits at most `limit`. After `Deadline` the pass goes on: wait again, or drop the ticket.
+    /// Waits at most `limit`. After `Deadline` the pass goes on: wait again, or drop the ticket. That it
+    /// waits for room is told by [`PassTicket::wait`] alone.
     ///
     /// # Errors
     /// `Deadline` when the rows are not there yet; `InvalidArgument` once a pass or another error was
@@ -233,12 +241,12 @@ impl PassTicket {
             drop(state);
             passes.core.check_open()?;
             passes.core.ssd.poison.check_threads()?;
+            let left = limit.map_or(PAUSE, |limit| limit.saturating_sub(since.elapsed()));
             if limit.is_none()
                 && let Some(error) = passes.is_stuck()
             {
                 return Err(error);
             }
-            let left = limit.map_or(PAUSE, |limit| limit.saturating_sub(since.elapsed()));
             if left.is_zero() || (limit.is_some() && passes.core.options.inline) {
                 return Err(Error::deadline(since));
             }
