@@ -386,7 +386,14 @@ fn every_snapshot_has_its_case() {
     let kinds = [
         "current", "store", "manifest", "copy", "meta", "rows", "snapshot",
     ];
-    check_names(&["hps-fsck", "hps-compact", "hps-keyset"], |name| {
+    let tools = [
+        "hps-fsck",
+        "hps-compact",
+        "hps-keyset",
+        "hps-export",
+        "hps-import",
+    ];
+    check_names(&tools, |name| {
         if name.starts_with("keyset-") && name.ends_with("-help") {
             return true;
         }
