@@ -17,6 +17,9 @@ use crate::models::crew::Crew;
 
 /// Bytes of the buffers of all threads: few enough to stay near the processor.
 const BUFFERS_BYTES: usize = 8 << 20;
+/// Stretches of the folder that are read side by side: one that is in the order of mix64, as an export of one thread
+/// is, has its next rows all in one shard of the store.
+const STRETCHES: u64 = 8;
 /// Most rows of a put.
 const ROWS_MAX: usize = 16 << 10;
 
@@ -71,12 +74,11 @@ impl<'a> Import<'a> {
         let mut keys: Vec<u64> = Vec::with_capacity(self.chunk_rows);
         let mut rows: Vec<f32> = Vec::new();
         loop {
-            let first = self
-                .next
-                .fetch_add(self.chunk_rows as u64, Ordering::Relaxed);
-            if first >= self.rows {
+            let turn = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some(chunk) = chunk_of(turn, self.rows.div_ceil(self.chunk_rows as u64)) else {
                 return Ok(());
-            }
+            };
+            let first = chunk * self.chunk_rows as u64;
             let left = usize::try_from(self.rows - first).unwrap_or(usize::MAX);
             let count = left.min(self.chunk_rows);
             read_keys(plan.keys, first, count, &mut bytes, &mut keys)?;
@@ -160,6 +162,19 @@ impl<'a> Import<'a> {
     }
 }
 
+/// The chunk whose turn it is: each stretch gives one by turns.
+fn chunk_of(turn: u64, chunks: u64) -> Option<u64> {
+    let long = chunks.div_ceil(STRETCHES);
+    // Those that are longer by one come first.
+    let longer = chunks - (long.max(1) - 1) * STRETCHES;
+    let (round, stretch) = (turn / STRETCHES, turn % STRETCHES);
+    if round + 1 < long {
+        return Some(stretch * long - stretch.saturating_sub(longer) + round);
+    }
+    let is_last = round < long && stretch < longer;
+    is_last.then(|| stretch * long + round)
+}
+
 /// Reads some rows of a file into a buffer, which grows to what it was ever needed for.
 fn read<'b>(
     file: &FileFound,
@@ -222,4 +237,20 @@ fn scatter(bytes: &[u8], part: &Part<'_>, row_f32s: usize, rows: &mut [f32]) -> 
         is_finite &= finite.fold(true, |all, one| all & one);
     }
     is_finite | part.is_integer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_chunk_has_one_turn() {
+        for chunks in [0, 1, 7, 8, 9, 15, 16, 17, 1001] {
+            let mut seen: Vec<u64> = (0..).map_while(|turn| chunk_of(turn, chunks)).collect();
+            let sorted = seen.is_sorted();
+            seen.sort_unstable();
+            assert_eq!(seen, (0..chunks).collect::<Vec<u64>>(), "{chunks}");
+            assert!(chunks <= STRETCHES || !sorted, "{chunks}");
+        }
+    }
 }
