@@ -321,7 +321,8 @@ fn every_snapshot_has_its_case() {
     let kinds = [
         "current", "store", "manifest", "copy", "meta", "rows", "snapshot",
     ];
-    check_names(&["hps-fsck", "hps-compact"], |name| {
+    let tools = ["hps-fsck", "hps-compact", "hps-export", "hps-import"];
+    check_names(&tools, |name| {
         let damaged = name.strip_prefix("damaged-");
         let damaged = damaged.map(|kind| kind.trim_end_matches("-json"));
         damaged.is_some_and(|kind| kinds.contains(&kind))
