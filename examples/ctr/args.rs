@@ -28,8 +28,9 @@ pub(crate) struct Args {
     /// separated), read in this order; plain or gzip (known by content); `-` is stdin.
     #[arg(value_name = "DATA")]
     pub(crate) data: Vec<PathBuf>,
-    /// Folder that `hps-keyset split --data` has made, instead of DATA: goes through its passes in
-    /// order, and the rows of the next pass come into memory while one is trained on.
+    /// Folder that `hps-keyset split --from criteo-tsv --first-field 1 --data` has made, instead of
+    /// DATA: goes through its passes in order, and the rows of the next pass come into memory while
+    /// one is trained on.
     #[arg(long, value_name = "DIR", conflicts_with = "data")]
     pub(crate) passes: Option<PathBuf>,
     /// Directory of the store, made if missing. [default: a temporary one, removed at the end]

@@ -51,7 +51,7 @@ impl Folder {
         let Some((prefix, numbers)) = sets.next() else {
             return usage(format!(
                 "--passes {place}: holds no keyset PREFIX.0.keyset; make the passes with \
-                 hps-keyset split --data -o {place}/PREFIX"
+                 hps-keyset split --from criteo-tsv --first-field 1 --data -o {place}/PREFIX"
             ));
         };
         if let Some((other, _)) = sets.next() {
@@ -133,7 +133,7 @@ fn check_keyset(files: &Files) -> Result<()> {
             return usage(format!(
                 "{place}: has no key {key} (field {}, value {:#x}) of the first row of {}: is it \
                  of other data, not sorted, or does it number the fields from 0? ctr does from 1: \
-                 then add 1 << 32 to each key",
+                 split the data with --first-field 1",
                 key >> 32,
                 key & 0xffff_ffff,
                 files.data.display()

@@ -117,6 +117,10 @@ pub struct DataArgs {
     /// How a key is made of a value; raw, if left out, for --from keys
     #[arg(long, value_enum, value_name = "SCHEME")]
     pub key: Option<KeyKind>,
+    /// The number that the first field has in a key, for --key field; 1 for the data of hps's example ctr
+    #[arg(long, value_name = "N", default_value_t = 0,
+        value_parser = clap::value_parser!(u32).range(0..=1 << 30))]
+    pub first_field: u32,
     /// How many values each slot has, for --key offset
     #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
     pub slot_sizes: Vec<u64>,

@@ -93,7 +93,13 @@ impl DataArgs {
                  offset (keys of norm that are read as u32 and written as i64: --input-dtype u32)"
             )));
         }
-        Scheme::new(kind, &self.slot_sizes, per_field)
+        if self.first_field != 0 && kind != KeyKind::Field {
+            bail!(Usage(String::from(
+                "--first-field is for --key field: other keys do not have the field's number"
+            )));
+        }
+        let scheme = Scheme::new(kind, &self.slot_sizes, per_field)?;
+        Ok(scheme.counted_from(self.first_field))
     }
 }
 

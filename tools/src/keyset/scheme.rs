@@ -1,6 +1,6 @@
 //! Which key does a value of a field have?
 //!
-//! - `field`: field << 32 | value, so that fields that share the 32-bit space do not collide.
+//! - `field`: field << 32 | value, fields counted from 0 unless told, so that fields that share the 32-bit space do not collide.
 //! - `offset`: value + the sizes of the slots before, as HugeCTR has it; a value that is not in its
 //!   slot is refused.
 //! - `raw`: the value itself.
@@ -17,7 +17,7 @@ use crate::cli::Usage;
 /// How a key is made, as it stands on the command line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum KeyKind {
-    /// The field's number, from 0, in the upper 32 bits, the value in the lower ones
+    /// The field's number, from --first-field, in the upper 32 bits, the value in the lower ones
     #[default]
     Field,
     /// The value plus the sizes of the slots before (HugeCTR's slot_size_array): needs --slot-sizes
@@ -33,6 +33,8 @@ pub struct Scheme {
     sizes: Vec<u64>,
     offsets: Vec<u64>,
     per_field: bool,
+    /// The number of the first field in keys.
+    first_field: u32,
 }
 
 /// Why a value has no key.
@@ -109,7 +111,17 @@ impl Scheme {
             sizes: sizes.to_vec(),
             offsets,
             per_field,
+            first_field: 0,
         })
+    }
+
+    /// The same with fields counted from another number than 0.
+    #[must_use]
+    pub fn counted_from(self, first_field: u32) -> Scheme {
+        Scheme {
+            first_field,
+            ..self
+        }
     }
 
     /// The one that takes keys as they are.
@@ -120,6 +132,7 @@ impl Scheme {
             sizes: Vec::new(),
             offsets: Vec::new(),
             per_field: false,
+            first_field: 0,
         }
     }
 
@@ -168,14 +181,19 @@ impl Scheme {
                 per_field: self.per_field,
             });
         }
-        Ok((field as u64) << 32 | value)
+        let number = match self.per_field {
+            // What is missing is added when they are written.
+            true => field as u64,
+            false => field as u64 + u64::from(self.first_field),
+        };
+        Ok(number << 32 | value)
     }
 
     /// What is added to the keys of a field when they are written to an output of its own.
     #[must_use]
     pub fn added(&self, field: usize) -> u64 {
         match self.kind {
-            KeyKind::Field => 0,
+            KeyKind::Field => u64::from(self.first_field) << 32,
             KeyKind::Raw => 0u64.wrapping_sub((field as u64) << 32),
             KeyKind::Offset => self.offsets[field].wrapping_sub((field as u64) << 32),
         }
@@ -190,6 +208,8 @@ mod tests {
     fn a_key_is_what_the_scheme_says_and_nothing_else_passes() {
         let field = Scheme::new(KeyKind::Field, &[], false).unwrap();
         assert_eq!(field.key(3, 7), Ok((3 << 32) + 7));
+        let from_one = field.clone().counted_from(1);
+        assert_eq!(from_one.key(3, 7), Ok((4 << 32) + 7));
         let wide = field.key(3, 1 << 32).unwrap_err();
         assert!(wide.to_string().contains("--key raw"), "{wide}");
         let offset = Scheme::new(KeyKind::Offset, &[10, 0, 5], false).unwrap();
@@ -216,5 +236,12 @@ mod tests {
             assert_eq!(sorted_as >> 32, 2);
             assert_eq!(sorted_as.wrapping_add(scheme.added(2)), wanted, "{kind:?}");
         }
+        let scheme = Scheme::new(KeyKind::Field, &[], true).unwrap();
+        let scheme = scheme.counted_from(1);
+        let sorted_as = scheme.key(2, 4).unwrap();
+        assert_eq!(
+            (sorted_as >> 32, sorted_as.wrapping_add(scheme.added(2))),
+            (2, (3 << 32) + 4)
+        );
     }
 }
