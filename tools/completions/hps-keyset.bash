@@ -163,7 +163,7 @@ _hps__keyset() {
             return 0
             ;;
         hps__subcmd__keyset__subcmd__extract)
-            opts="-o -q -v -h --from --dtype --input-dtype --key --slot-sizes --labels --dense --slots --file-list --memory --threads --per-table --output --json --color --progress --quiet --verbose --help"
+            opts="-o -q -v -h --from --dtype --input-dtype --key --first-field --slot-sizes --labels --dense --slots --file-list --memory --threads --per-table --output --json --color --progress --quiet --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -183,6 +183,10 @@ _hps__keyset() {
                     ;;
                 --key)
                     COMPREPLY=($(compgen -W "field offset raw" -- "${cur}"))
+                    return 0
+                    ;;
+                --first-field)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --slot-sizes)
@@ -591,7 +595,7 @@ _hps__keyset() {
             return 0
             ;;
         hps__subcmd__keyset__subcmd__split)
-            opts="-o -q -v -h --from --dtype --input-dtype --key --slot-sizes --labels --dense --slots --file-list --memory --rows --hbm-gib --dim --optimizer --data --output --json --color --progress --quiet --verbose --help"
+            opts="-o -q -v -h --from --dtype --input-dtype --key --first-field --slot-sizes --labels --dense --slots --file-list --memory --rows --hbm-gib --dim --optimizer --data --output --json --color --progress --quiet --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -611,6 +615,10 @@ _hps__keyset() {
                     ;;
                 --key)
                     COMPREPLY=($(compgen -W "field offset raw" -- "${cur}"))
+                    return 0
+                    ;;
+                --first-field)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --slot-sizes)

@@ -53,9 +53,10 @@ complete -c hps-keyset -n "__fish_hps_keyset_using_subcommand extract" -l dtype 
 u32\t'4 bytes (HugeCTR: unsigned int)'"
 complete -c hps-keyset -n "__fish_hps_keyset_using_subcommand extract" -l input-dtype -d 'The type of the keys that are read, where it is another one (norm, keys)' -r -f -a "i64\t'8 bytes, the bits of a u64 (HugeCTR: long long, i64_input_key=True)'
 u32\t'4 bytes (HugeCTR: unsigned int)'"
-complete -c hps-keyset -n "__fish_hps_keyset_using_subcommand extract" -l key -d 'How a key is made of a value; raw, if left out, for --from keys' -r -f -a "field\t'The field\'s number, from 0, in the upper 32 bits, the value in the lower ones'
+complete -c hps-keyset -n "__fish_hps_keyset_using_subcommand extract" -l key -d 'How a key is made of a value; raw, if left out, for --from keys' -r -f -a "field\t'The field\'s number, from --first-field, in the upper 32 bits, the value in the lower ones'
 offset\t'The value plus the sizes of the slots before (HugeCTR\'s slot_size_array): needs --slot-sizes'
 raw\t'The value itself'"
+complete -c hps-keyset -n "__fish_hps_keyset_using_subcommand extract" -l first-field -d 'The number that the first field has in a key, for --key field; 1 for the data of hps\'s example ctr' -r
 complete -c hps-keyset -n "__fish_hps_keyset_using_subcommand extract" -l slot-sizes -d 'How many values each slot has, for --key offset' -r
 complete -c hps-keyset -n "__fish_hps_keyset_using_subcommand extract" -l labels -d 'Labels of a sample, for --from raw' -r
 complete -c hps-keyset -n "__fish_hps_keyset_using_subcommand extract" -l dense -d 'Dense values of a sample, for --from raw' -r
@@ -85,9 +86,10 @@ complete -c hps-keyset -n "__fish_hps_keyset_using_subcommand split" -l dtype -d
 u32\t'4 bytes (HugeCTR: unsigned int)'"
 complete -c hps-keyset -n "__fish_hps_keyset_using_subcommand split" -l input-dtype -d 'The type of the keys that are read, where it is another one (norm, keys)' -r -f -a "i64\t'8 bytes, the bits of a u64 (HugeCTR: long long, i64_input_key=True)'
 u32\t'4 bytes (HugeCTR: unsigned int)'"
-complete -c hps-keyset -n "__fish_hps_keyset_using_subcommand split" -l key -d 'How a key is made of a value; raw, if left out, for --from keys' -r -f -a "field\t'The field\'s number, from 0, in the upper 32 bits, the value in the lower ones'
+complete -c hps-keyset -n "__fish_hps_keyset_using_subcommand split" -l key -d 'How a key is made of a value; raw, if left out, for --from keys' -r -f -a "field\t'The field\'s number, from --first-field, in the upper 32 bits, the value in the lower ones'
 offset\t'The value plus the sizes of the slots before (HugeCTR\'s slot_size_array): needs --slot-sizes'
 raw\t'The value itself'"
+complete -c hps-keyset -n "__fish_hps_keyset_using_subcommand split" -l first-field -d 'The number that the first field has in a key, for --key field; 1 for the data of hps\'s example ctr' -r
 complete -c hps-keyset -n "__fish_hps_keyset_using_subcommand split" -l slot-sizes -d 'How many values each slot has, for --key offset' -r
 complete -c hps-keyset -n "__fish_hps_keyset_using_subcommand split" -l labels -d 'Labels of a sample, for --from raw' -r
 complete -c hps-keyset -n "__fish_hps_keyset_using_subcommand split" -l dense -d 'Dense values of a sample, for --from raw' -r
