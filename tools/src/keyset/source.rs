@@ -154,6 +154,7 @@ pub struct Source {
     rest: Vec<u8>,
     number: u64,
     fields: usize,
+    has_failed: bool,
     /// Files that were read to their ends, with the bytes of their data.
     ended: Vec<(Arc<PathBuf>, Arc<Layout>, u64)>,
 }
@@ -178,6 +179,7 @@ impl Source {
             rest: Vec::new(),
             number: 0,
             fields: 0,
+            has_failed: false,
             ended: Vec::new(),
         }
     }
@@ -194,11 +196,21 @@ impl Source {
         self.fields
     }
 
-    /// Reads the next chunk into `bytes`; `None` at the end of the last file.
+    /// Reads the next chunk into `bytes`; `None` at the end of the last file, and after an error: threads
+    /// that wait for their turn meanwhile would find what was left half read.
     ///
     /// # Errors
     /// What reading met, or what is wrong with a file.
     pub fn next(&mut self, bytes: &mut Vec<u8>) -> Result<Option<Chunk>> {
+        if self.has_failed {
+            return Ok(None);
+        }
+        let chunk = self.next_chunk(bytes);
+        self.has_failed = chunk.is_err();
+        chunk
+    }
+
+    fn next_chunk(&mut self, bytes: &mut Vec<u8>) -> Result<Option<Chunk>> {
         loop {
             if self.open.is_none() {
                 let Some(path) = self.paths.next() else {
