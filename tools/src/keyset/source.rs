@@ -352,3 +352,24 @@ fn open(path: PathBuf, done: &Arc<AtomicU64>) -> Result<Open> {
         header: 0,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keyset::layout::KeyType;
+
+    /// A thread that waited for its turn read on where another had found a fault, and its own was told.
+    #[test]
+    fn after_an_error_nothing_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("norm");
+        std::fs::write(&path, [7; 100]).unwrap();
+        let inputs = Inputs::find(&[path], false).unwrap();
+        let done = Arc::new(AtomicU64::new(0));
+        let format = Format::Norm(KeyType::I64);
+        let mut source = Source::new(&inputs, format, (4096, &done), |_| Ok(()));
+        let mut bytes = Vec::new();
+        assert!(source.next(&mut bytes).is_err());
+        assert!(source.next(&mut bytes).unwrap().is_none());
+    }
+}
