@@ -516,3 +516,31 @@ fn a_pass_that_waits_for_one_that_ends_gets_its_room() {
     }
     store.close().unwrap();
 }
+
+/// A pass that waits for others had no place in the book of leases yet: its table could be dropped, and
+/// waiting for it said so.
+#[test]
+fn a_table_stays_while_a_pass_of_it_waits_for_others() {
+    for inline in [false, true] {
+        let disk = SimDisk::new(1);
+        let store = loaded(&disk, 3000, options(1000).inline(inline));
+        let table = store.table("ads").unwrap();
+        let other = store.create_table(&small::sgd("other", 4)).unwrap();
+        let all: Vec<u64> = (0..3000).collect();
+        let begin = |table, keys: &[u64]| store.begin_pass(&[PassPart::new(table, keys)]).unwrap();
+        let held = begin(table, &all[..1500]).wait().unwrap();
+        let stuck = begin(table, &all[1500..3000]);
+        let behind = begin(other, &all[..10]);
+        let error = store.drop_table(other).unwrap_err();
+        let invalid = small::invalid(error);
+        assert!(matches!(
+            invalid,
+            ArgumentError::LeasesOutstanding { count: 1, .. }
+        ));
+        drop((held, stuck));
+        assert_eq!(behind.wait().unwrap().end().keys, 10);
+        store.drop_table(other).unwrap();
+        store.checkpoint(2, &[]).unwrap();
+        store.close().unwrap();
+    }
+}

@@ -85,6 +85,12 @@ impl Pins {
         (rows, in_blocks)
     }
 
+    /// Its rows.
+    pub fn rows(&self) -> u64 {
+        let rows = self.slots.iter().map(|of_shard| of_shard.len() as u64);
+        rows.sum()
+    }
+
     /// Says whether rows of it are in some block.
     pub fn mark(&self, is_in: bool) {
         self.for_each(|cache, slots| cache.mark_block(slots, is_in));

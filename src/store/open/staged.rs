@@ -69,15 +69,9 @@ impl Parts {
             let slot = fits.then(|| shard.cache.insert(id, *hash, Flags::LOADING, 0));
             let Some(slot) = slot.flatten() else {
                 let asked = shard.tables[id].index.keys();
-                let full = Full {
-                    pinned: 0,
-                    asked,
-                    capacity: shard.cache.capacity(id).min(asked.saturating_sub(1)),
-                    needed: needed.max({
-                        let missing = asked.saturating_sub(shard.cache.resident_of(id));
-                        shard.needed_bytes(&[(id, missing)], false)
-                    }),
-                };
+                let missing = asked.saturating_sub(shard.cache.resident_of(id));
+                let all = shard.needed_bytes(&[(id, missing)], false);
+                let full = Full::alone(asked, shard.cache.capacity(id), needed.max(all));
                 drop(shard);
                 return Err(self.puller.over_budget(table, &full));
             };

@@ -19,18 +19,18 @@ pub struct Blocks(Mutex<BTreeMap<TableId, OfTable>>);
 
 #[derive(Debug, Default)]
 struct OfTable {
-    /// Oldest first: the pins and their rows.
-    blocks: VecDeque<(Arc<Pins>, u64)>,
+    /// Oldest first.
+    blocks: VecDeque<Arc<Pins>>,
     /// Blocks that left for another since the last thaw.
     evictions: u64,
 }
 
 impl OfTable {
     fn remove_oldest(&mut self) {
-        if let Some((oldest, _)) = self.blocks.pop_front() {
+        if let Some(oldest) = self.blocks.pop_front() {
             oldest.mark(false);
             // Those that another block has are still in one.
-            self.blocks.iter().for_each(|(pins, _)| pins.mark(true));
+            self.blocks.iter().for_each(|pins| pins.mark(true));
         }
     }
 }
@@ -40,13 +40,8 @@ impl Blocks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A pass has so many keys, so many of them known and in blocks; whether it becomes a block.
-    pub fn decide(
-        &self,
-        table: &Table,
-        pins: &Arc<Pins>,
-        (keys, known, hits): (u64, u64, u64),
-    ) -> bool {
+    /// Of a pass so many keys are known, so many of these in blocks; whether it becomes a block.
+    pub fn decide(&self, table: &Table, pins: &Arc<Pins>, known: u64, hits: u64) -> bool {
         let PolicyKind::Cached {
             num_blocks,
             target_hit_rate,
@@ -73,7 +68,7 @@ impl Blocks {
             of_table.remove_oldest();
         }
         pins.mark(true);
-        of_table.blocks.push_back((Arc::clone(pins), keys));
+        of_table.blocks.push_back(Arc::clone(pins));
         true
     }
 
@@ -93,7 +88,7 @@ impl Blocks {
 
     /// Rows of the blocks of all tables; those in several count several times.
     pub fn rows(&self) -> Vec<(TableId, u64)> {
-        let rows = |of_table: &OfTable| of_table.blocks.iter().map(|(_, rows)| rows).sum();
+        let rows = |of_table: &OfTable| of_table.blocks.iter().map(|pins| pins.rows()).sum();
         let all = self.lock();
         all.iter()
             .map(|(id, of_table)| (*id, rows(of_table)))
@@ -103,11 +98,13 @@ impl Blocks {
     /// Lets the blocks of tables go.
     pub fn let_go(&self, is_one: impl Fn(TableId) -> bool) {
         let mut all = self.lock();
-        for (_, of_table) in all.iter_mut().filter(|(id, _)| is_one(**id)) {
-            while !of_table.blocks.is_empty() {
-                of_table.remove_oldest();
+        all.retain(|id, of_table| {
+            let goes = is_one(*id);
+            if goes {
+                // All of them before one goes: none may leave rows that count as another's.
+                of_table.blocks.iter().for_each(|pins| pins.mark(false));
             }
-        }
-        all.retain(|id, _| !is_one(*id));
+            !goes
+        });
     }
 }

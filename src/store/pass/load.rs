@@ -55,8 +55,10 @@ struct Work {
     next: usize,
     /// Keys that are due.
     piece: Vec<u64>,
-    /// Since the first piece was asked for.
-    begun: Option<(Instant, OutGuard)>,
+    /// When the first piece was asked for.
+    begun: Option<Instant>,
+    /// From the begin of the pass on: nobody may drop its tables.
+    out: OutGuard,
 }
 
 /// A pass that comes in.
@@ -74,7 +76,8 @@ impl Loading {
         let asked = parts
             .iter()
             .map(|(table, source)| (Arc::clone(table), source.keys_left()));
-        let asked = asked.collect();
+        let asked: Vec<(Arc<Table>, u64)> = asked.collect();
+        let tables = asked.iter().map(|(table, _)| table.id).collect();
         let part = |(table, source): (Arc<Table>, Source)| Part {
             pins: Pins::new(&passes.leases, table.tuning().policy.has_blocks()),
             told: PassTable::new(&table),
@@ -87,6 +90,7 @@ impl Loading {
                 next: 0,
                 piece: Vec::new(),
                 begun: None,
+                out: OutGuard::new(&passes.leases, tables),
             })),
             state: Mutex::new(State::Coming),
             changed: Condvar::new(),
@@ -175,10 +179,7 @@ impl Work {
     /// Brings in the next piece; false where there is none.
     fn step(&mut self, passes: &Passes) -> Result<bool> {
         passes.core.check_open()?;
-        if self.begun.is_none() {
-            let tables = self.parts.iter().map(|part| part.table.id).collect();
-            self.begun = Some((Instant::now(), OutGuard::new(&passes.leases, tables)));
-        }
+        self.begun.get_or_insert_with(Instant::now);
         let Some(part) = self.parts.get_mut(self.next) else {
             return Ok(false);
         };
@@ -200,19 +201,13 @@ impl Work {
         let rows = part.pins.add(kept.lease);
         part.told
             .add_piece(&part.table, rows, (kept.known, kept.read));
-        if let Some((_, out)) = &self.begun {
-            out.add_rows(rows.0);
-        }
+        self.out.add_rows(rows.0);
         self.piece.clear();
         Ok(true)
     }
 
     /// All its rows are there: some of its parts may become blocks.
     fn loaded(self, passes: &Passes) -> Loaded {
-        let (since, out) = match self.begun {
-            Some(begun) => begun,
-            None => (Instant::now(), OutGuard::new(&passes.leases, Vec::new())),
-        };
         let mut report = PassReport::default();
         let mut all = Vec::with_capacity(self.parts.len());
         for Part {
@@ -223,16 +218,17 @@ impl Work {
         } in self.parts
         {
             let pins = Arc::new(pins);
-            let counts = (told.keys, told.known, told.hits);
-            told.is_block = passes.blocks.decide(&table, &pins, counts);
+            told.is_block = passes.blocks.decide(&table, &pins, told.known, told.hits);
             report.add(told);
             all.push(pins);
         }
-        report.seconds = since.elapsed().as_secs_f64();
+        report.seconds = self
+            .begun
+            .map_or(0.0, |since| since.elapsed().as_secs_f64());
         Loaded {
             report,
             pins: all,
-            out,
+            out: self.out,
         }
     }
 }
@@ -278,14 +274,8 @@ impl Passes {
         let most = (0..tables.len()).max_by_key(|t| rows[*t] as u64 * shard.cache.row_cost(*t));
         let most = most.unwrap_or(0);
         let asked = keys_of(asked, &tables[most]).div_ceil(to_usize(shards));
-        // Other tables, and blocks, take their part.
-        let capacity = shard.cache.capacity(most);
-        let full = Full {
-            pinned: 0,
-            asked,
-            capacity: capacity.min(asked.saturating_sub(1)),
-            needed: shard.cache.cost_of(&rows),
-        };
+        let (capacity, needed) = (shard.cache.capacity(most), shard.cache.cost_of(&rows));
+        let full = Full::alone(asked, capacity, needed);
         drop(shard);
         self.puller.over_budget(&tables[most], &full)
     }

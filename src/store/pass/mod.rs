@@ -177,8 +177,8 @@ impl Passes {
             State::NoRoom { drops, error } if *drops == self.leases.drops() => error.take(),
             _ => None,
         }?;
-        // The pass itself stands in the book of leases.
-        let alone = self.puller.outstanding() <= 1;
+        // Those that are in the queue stand in the book of leases; but for the first they hold nothing.
+        let alone = self.puller.outstanding() <= self.lock_queue().len();
         Some(if alone {
             self.too_large(front.asked())
         } else {

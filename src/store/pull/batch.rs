@@ -59,6 +59,16 @@ pub struct Full {
 }
 
 impl Full {
+    /// So many rows do not fit although nothing else is held: other tables, or blocks, take their part.
+    pub fn alone(asked: usize, capacity: usize, needed: u64) -> Full {
+        Full {
+            pinned: 0,
+            asked,
+            capacity: capacity.min(asked.saturating_sub(1)),
+            needed,
+        }
+    }
+
     /// Whether it does not fit whatever is given back.
     pub fn is_hopeless(&self) -> bool {
         self.asked > self.capacity
