@@ -4,7 +4,7 @@
 //! - It lies wherever its user has it: it is read in order by ordinary calls.
 
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use crate::error::{ArgumentError, Error, Result};
@@ -45,7 +45,7 @@ impl KeyType {
 #[derive(Debug)]
 pub struct KeyFile {
     path: PathBuf,
-    file: BufReader<File>,
+    file: File,
     key_type: KeyType,
     keys_left: u64,
     buffer: Vec<u8>,
@@ -76,10 +76,10 @@ impl KeyFile {
         }
         Ok(KeyFile {
             path: path.to_path_buf(),
-            file: BufReader::with_capacity(READ_BYTES, file),
+            file,
             key_type,
             keys_left: bytes / key_type.bytes() as u64,
-            buffer: Vec::new(),
+            buffer: vec![0; READ_BYTES],
         })
     }
 
@@ -94,20 +94,26 @@ impl KeyFile {
     /// # Errors
     /// `Io`, also where the file has become shorter.
     pub fn read(&mut self, keys_max: usize, keys: &mut Vec<u64>) -> Result<()> {
-        let count = to_usize(self.keys_left.min(keys_max as u64));
-        self.buffer.resize(count * self.key_type.bytes(), 0);
-        let read = self.file.read_exact(&mut self.buffer);
-        read.map_err(|source| Error::io("read keys of", &self.path, source))?;
-        self.keys_left -= count as u64;
-        match self.key_type {
-            KeyType::U32 => {
-                let (all, _) = self.buffer.as_chunks::<4>();
-                keys.extend(all.iter().map(|key| u64::from(u32::from_le_bytes(*key))));
+        let size = self.key_type.bytes();
+        let mut left = to_usize(self.keys_left.min(keys_max as u64));
+        keys.reserve(left);
+        while left > 0 {
+            let count = left.min(READ_BYTES / size);
+            let bytes = &mut self.buffer[..count * size];
+            let read = self.file.read_exact(bytes);
+            read.map_err(|source| Error::io("read keys of", &self.path, source))?;
+            match self.key_type {
+                KeyType::U32 => {
+                    let (all, _) = bytes.as_chunks::<4>();
+                    keys.extend(all.iter().map(|key| u64::from(u32::from_le_bytes(*key))));
+                }
+                KeyType::I64 => {
+                    let (all, _) = bytes.as_chunks::<8>();
+                    keys.extend(all.iter().map(|key| u64::from_le_bytes(*key)));
+                }
             }
-            KeyType::I64 => {
-                let (all, _) = self.buffer.as_chunks::<8>();
-                keys.extend(all.iter().map(|key| u64::from_le_bytes(*key)));
-            }
+            self.keys_left -= count as u64;
+            left -= count;
         }
         Ok(())
     }

@@ -12,10 +12,10 @@ use crate::units::{Slot, to_usize};
 
 /// Rows that leave at once: their cache misses overlap.
 const COLD_ROWS: usize = 16;
-/// So often the policy is asked for rows of which none may leave, before a look at every state finds those that
-/// may. Where almost all are dirty it has few others to name at a time, each after such a look: without a bound a
-/// pass of 260 000 rows took 17 s to come in.
-const NAMED_IN_VAIN: usize = 8;
+/// So often the policy is asked for rows before a look at every state finds those that may leave. Where almost
+/// all are dirty it has few others to name at a time, each after such a look: without a bound on the times a pass of
+/// 260 000 rows took 17 s to come in.
+const TIMES_ASKED: usize = 8;
 
 impl Cache {
     /// Drops clean rows that may leave, some of `want` of any table; returns how many: none where there are
@@ -23,8 +23,7 @@ impl Cache {
     pub(super) fn evict(&mut self, want: usize) -> usize {
         let before = self.evicted;
         let enough = COLD_ROWS.min(want);
-        let mut looks = 4 * want.min(self.counts.used) + COLD_ROWS;
-        let mut in_vain = 0;
+        let mut asked = 0;
         while self.evicted == before && self.counts.evictable > 0 {
             let mut cold = std::mem::take(&mut self.named);
             cold.clear();
@@ -33,10 +32,9 @@ impl Cache {
             {
                 cold.push(slot);
             }
-            if cold.is_empty() && looks > 0 && in_vain < NAMED_IN_VAIN {
+            if cold.is_empty() && asked < TIMES_ASKED {
                 self.policies.coldest(&mut self.rows, enough, &mut cold);
-                looks = looks.saturating_sub(cold.len());
-                in_vain += 1;
+                asked += 1;
             }
             let none = cold.is_empty();
             for slot in &cold {
