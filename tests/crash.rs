@@ -210,10 +210,9 @@ fn train_until(seed: u64, stop: u64, inside: bool) -> Outage {
         let (disk, left) = (disk.clone(), Arc::clone(&left));
         move || {
             let modes = [CrashMode::KeepNone, CrashMode::KeepAll, CrashMode::Random];
-            let taken = modes.map(|mode| (mode, disk.crash(seed, mode)));
-            // Before anybody can see that the disk has stopped.
-            left.lock().unwrap().extend(taken);
-            disk.stop_at(0);
+            let mut left = left.lock().unwrap();
+            let taken = disk.cut(seed, &modes);
+            left.extend(modes.into_iter().zip(taken));
         }
     };
     let hook: Hook = {

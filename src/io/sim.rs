@@ -168,6 +168,16 @@ impl SimDisk {
         SimDisk::from_state(self.state().crashed(seed, mode))
     }
 
+    /// Cuts the power: the disks as they may be found afterwards, one for each mode. Every call from
+    /// now on fails with EIO, also in other threads: none can succeed and be missing on these disks.
+    #[must_use]
+    pub fn cut(&self, seed: u64, modes: &[CrashMode]) -> Vec<SimDisk> {
+        let mut state = self.state();
+        state.stop_at = Some(0);
+        let left = modes.iter().map(|mode| state.crashed(seed, *mode));
+        left.map(SimDisk::from_state).collect()
+    }
+
     /// The disk as the next process finds it if this one is killed now: nothing is lost, and what
     /// was not synced may still be by a crash. This one goes on unchanged; the new one has no
     /// locks, no faults and no calls yet.

@@ -376,6 +376,37 @@ fn a_stopped_disk_changes_nothing_more() {
 }
 
 #[test]
+fn what_another_thread_did_before_a_cut_is_on_the_disk_after_it() {
+    let disk = SimDisk::new(18);
+    durable(&disk, "file", &pattern(1 << 16, 1));
+    let (started, starts) = std::sync::mpsc::channel();
+    let writer = {
+        let disk = disk.clone();
+        std::thread::spawn(move || {
+            let made = (0..).take_while(|n| {
+                if *n == 20 {
+                    started.send(()).unwrap();
+                }
+                disk.create_dir(&path(&n.to_string())).is_ok()
+                    && disk.sync_dir(Path::new("/")).is_ok()
+            });
+            made.count()
+        })
+    };
+    starts.recv().unwrap();
+    // Copying it so often takes its time.
+    let modes = [CrashMode::KeepNone, CrashMode::KeepAll].repeat(100);
+    let left = disk.cut(3, &modes);
+    let made = writer.join().unwrap();
+    assert!(made >= 20);
+    for after in left {
+        let found = after.list(Path::new("/")).unwrap().len() - 1;
+        // One may have been made and not been acknowledged.
+        assert!((made..=made + 1).contains(&found), "{made}, {found}");
+    }
+}
+
+#[test]
 fn bytes_of_a_failed_sync_may_be_lost_for_good() {
     let disk = SimDisk::new(17);
     let file = durable(&disk, "file", &[1; 8192]);
