@@ -421,6 +421,15 @@ pub enum ArgumentError {
         id: CheckpointId,
         retained: Vec<CheckpointId>,
     },
+    #[error(
+        "what changed since checkpoint {since} is not kept: it is neither retained {:?} nor a cursor's; take a \
+         whole copy, and set_cursor for the next time",
+        retained.iter().map(|id| id.0).collect::<Vec<_>>()
+    )]
+    HistoryGone {
+        since: CheckpointId,
+        retained: Vec<CheckpointId>,
+    },
     #[error("{what} while {count} leases or tickets are outstanding; drop them first")]
     LeasesOutstanding { what: &'static str, count: usize },
     #[error("{what}")]

@@ -218,7 +218,7 @@ pub struct CheckpointId(pub u64);
 
 impl CheckpointId {
     /// Stands where there is none yet.
-    pub(crate) const NONE: CheckpointId = CheckpointId(0);
+    pub const NONE: CheckpointId = CheckpointId(0);
 
     /// The id after this one.
     pub(crate) const fn next(self) -> CheckpointId {

@@ -162,6 +162,7 @@ fn a_cursor_and_an_index_snapshot_behind_the_last_checkpoint_count() {
     let cursor = Edit::Cursor {
         name: String::from("reader"),
         checkpoint: CheckpointId(2),
+        interval: 0,
     };
     append(&disk, &[cursor]);
     let mut edits = Vec::new();

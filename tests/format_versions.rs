@@ -352,6 +352,7 @@ fn with_cursors() -> (SimDisk, [CheckpointId; 2]) {
         let cursor = |name: &str, checkpoint| Edit::Cursor {
             name: String::from(name),
             checkpoint,
+            interval: 0,
         };
         let of = [("behind", ids[0]), ("beside", ids[1]), ("gone", ids[1])];
         edits.extend(of.map(|(name, id)| cursor(name, id)));
@@ -361,7 +362,8 @@ fn with_cursors() -> (SimDisk, [CheckpointId; 2]) {
 }
 
 fn cursors(disk: &SimDisk, root: &Path) -> Vec<(String, CheckpointId)> {
-    committed(disk, root).1.cursors.into_iter().collect()
+    let cursors = committed(disk, root).1.cursors.into_iter();
+    cursors.map(|(name, at)| (name, at.checkpoint)).collect()
 }
 
 #[test]
@@ -422,9 +424,10 @@ fn cursors_and_hyperparameters_that_can_not_be_are_refused() {
         assert!(matches!(error, Error::Corrupt { .. }), "{error}");
         error.to_string()
     };
-    let cursor = |checkpoint| {
-        let name = String::from("reader");
-        Edit::Cursor { name, checkpoint }
+    let cursor = |checkpoint| Edit::Cursor {
+        name: String::from("reader"),
+        checkpoint,
+        interval: 0,
     };
     let error = refused(&|| cursor(CheckpointId(99)));
     assert!(error.contains("beyond reason"), "{error}");

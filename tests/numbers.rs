@@ -83,6 +83,7 @@ fn all_edits(tiny: &Tiny) -> Files {
     let cursor = Edit::Cursor {
         name: String::from("a reader"),
         checkpoint: CheckpointId(1),
+        interval: 0,
     };
     edits.insert(place, cursor);
     // A table that a checkpoint never had, and a new name for one that it has.

@@ -218,6 +218,8 @@ pub enum Edit {
         name: String,
         /// The checkpoint; 0: the cursor is gone.
         checkpoint: CheckpointId,
+        /// The interval of its youngest rows; 0: not known.
+        interval: u32,
     },
     /// The part of the index snapshot that a data directory has now.
     Snapshot {

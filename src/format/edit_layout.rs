@@ -132,7 +132,7 @@ layout! {
     CursorEdit = 16 {
         checkpoint: U64,
         name_bytes: U32,
-        zero: U32,
+        interval: U32,
     }
 }
 

@@ -69,8 +69,12 @@ pub(super) fn encode_payload(edit: &Edit, out: &mut Vec<u8>) -> u32 {
             out.extend_from_slice(name.as_bytes());
             EDIT_RENAME_TABLE
         }
-        Edit::Cursor { name, checkpoint } => {
-            put(out, EDIT_CURSOR, &cursor_edit(name, *checkpoint));
+        Edit::Cursor {
+            name,
+            checkpoint,
+            interval,
+        } => {
+            put(out, EDIT_CURSOR, &cursor_edit(name, *checkpoint, *interval));
             out.extend_from_slice(name.as_bytes());
             EDIT_CURSOR
         }
@@ -107,7 +111,9 @@ fn is_sane(edit: &Edit) -> bool {
             renamed,
             name,
         } => is_table(*table) && (CheckpointId(1)..NOT_REMOVED).contains(renamed) && is_name(name),
-        Edit::Cursor { name, checkpoint } => is_name(name) && *checkpoint < NOT_REMOVED,
+        Edit::Cursor {
+            name, checkpoint, ..
+        } => is_name(name) && *checkpoint < NOT_REMOVED,
         Edit::Snapshot {
             directory, bytes, ..
         } => {
@@ -234,11 +240,11 @@ fn rename_edit(table: u32, renamed: CheckpointId, name: &str) -> RenameTableEdit
     }
 }
 
-fn cursor_edit(name: &str, checkpoint: CheckpointId) -> CursorEdit {
+fn cursor_edit(name: &str, checkpoint: CheckpointId, interval: u32) -> CursorEdit {
     CursorEdit {
         checkpoint: U64::new(checkpoint.0),
         name_bytes: name_bytes(name),
-        zero: U32::ZERO,
+        interval: U32::new(interval),
     }
 }
 
@@ -346,8 +352,9 @@ fn decode_of_v2(number: u32, payload: &[u8], offset: u64) -> Decoded<(Edit, U32)
             let cursor = Edit::Cursor {
                 name: name_of(edit.name_bytes, name, offset)?,
                 checkpoint: CheckpointId(edit.checkpoint.get()),
+                interval: edit.interval.get(),
             };
-            (cursor, edit.zero)
+            (cursor, U32::ZERO)
         }
         EDIT_SNAPSHOT => {
             let edit = exact::<SnapshotEdit>(payload, offset)?;

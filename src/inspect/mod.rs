@@ -389,7 +389,7 @@ impl Inspection<'_> {
             .cursors
             .extend(cursors.map(|(name, at)| CursorReport {
                 name: name.clone(),
-                checkpoint: *at,
+                checkpoint: at.checkpoint,
             }));
         for c in &replay.checkpoints {
             let files = || replay.files.values().filter(|f| f.in_checkpoint(c.id));

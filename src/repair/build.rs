@@ -31,7 +31,7 @@ use crate::ssd::names::LOCK_NAME;
 use crate::ssd::small_files::{sync, write_whole};
 use crate::ssd::space::refused;
 use crate::ssd::tables::{TableState, descriptors};
-use crate::ssd::version::Versions;
+use crate::ssd::version::{Cursors, Versions};
 use crate::units::{CheckpointId, FileNumber};
 
 const QUEUE_DEPTH: usize = 4;
@@ -196,7 +196,13 @@ impl<'a> Build<'a> {
         }
         let snapshot = self.keep_snapshot(replay, damaged, &bad, checkpoint.id)?;
         let checkpoints = (&*kept, &checkpoint);
-        self.finish(replay, &files, checkpoints, &snapshot, next_checkpoint)?;
+        // Rows that are lost are among nobody's changes: who follows the store then takes a whole copy.
+        let cursors = match losses.is_empty() {
+            true => replay.cursors.clone(),
+            false => Cursors::default(),
+        };
+        let parts = (&snapshot[..], &cursors);
+        self.finish(replay, &files, checkpoints, parts, next_checkpoint)?;
         self.unsettled = Some(Unsettled {
             losses,
             files,
@@ -526,7 +532,7 @@ impl<'a> Build<'a> {
         replay: &Replay,
         files: &[Kept],
         (kept, checkpoint): (&[CheckpointMeta], &CheckpointMeta),
-        snapshot: &[SnapshotPart],
+        (snapshot, cursors): (&[SnapshotPart], &Cursors),
         next_checkpoint: CheckpointId,
     ) -> Result<()> {
         let mut versions = Versions::default();
@@ -548,7 +554,7 @@ impl<'a> Build<'a> {
             tables: &replay.tables.going_on_from(checkpoint.id, &[]),
             checkpoints: &checkpoints,
             hyper: &replay.hyper,
-            cursors: &replay.cursors,
+            cursors,
             snapshot,
         };
         let commit = edits::snapshot(&versions, &start);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use super::hyper::{self, HyperHistory, Hypers};
 use super::tables::{TableHistory, TableState};
-use super::version::{Cursors, Versions};
+use super::version::{Cursor, Cursors, Versions};
 use crate::format::manifest::{CheckpointMeta, Edit, FileMeta, NOT_REMOVED};
 use crate::format::{FileKind, file_name};
 use crate::options::HyperParameters;
@@ -75,10 +75,11 @@ pub fn snapshot(versions: &Versions, start: &Start<'_>) -> Commit {
         .edits
         .extend(start.snapshot.iter().map(SnapshotPart::edit));
     // One that is beyond is of a history that does not follow.
-    let cursors = start.cursors.iter().filter(|(_, at)| **at <= last);
+    let cursors = start.cursors.iter().filter(|(_, at)| at.checkpoint <= last);
     commit.edits.extend(cursors.map(|(name, at)| Edit::Cursor {
         name: name.clone(),
-        checkpoint: *at,
+        checkpoint: at.checkpoint,
+        interval: at.interval,
     }));
     let (mut before, mut hyper_before) = (CheckpointId::NONE, Hypers::default());
     for checkpoint in start.checkpoints {
@@ -319,7 +320,17 @@ impl Replay {
                 self.hyper.forget(id);
             }
             Edit::HyperParameters { table, hyper } => self.set_hyper(table, hyper)?,
-            Edit::Cursor { name, checkpoint } => self.set_cursor(name, checkpoint)?,
+            Edit::Cursor {
+                name,
+                checkpoint,
+                interval,
+            } => {
+                let cursor = Cursor {
+                    checkpoint,
+                    interval,
+                };
+                self.set_cursor(name, cursor)?;
+            }
             Edit::DropTable { table, dropped } => {
                 self.tables.drop_table(table, dropped)?;
                 self.hyper.clear_next(table);
@@ -353,13 +364,9 @@ impl Replay {
         ))
     }
 
-    fn set_cursor(
-        &mut self,
-        name: String,
-        checkpoint: CheckpointId,
-    ) -> std::result::Result<(), String> {
-        if checkpoint > CheckpointId::NONE {
-            self.cursors.insert(name, checkpoint);
+    fn set_cursor(&mut self, name: String, cursor: Cursor) -> std::result::Result<(), String> {
+        if cursor.checkpoint > CheckpointId::NONE {
+            self.cursors.insert(name, cursor);
         } else if self.cursors.remove(&name).is_none() {
             return Err(format!("cursor {name:?} goes and is not known"));
         }

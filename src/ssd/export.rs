@@ -56,7 +56,7 @@ impl Ssd {
         });
         let names = names.collect::<Result<Vec<String>>>()?;
         let target = fresh(make_dir(&*self.io.disk, target)?)?;
-        let held = self.version_files(id, &(0..=u64::MAX))?;
+        let held = self.version_files(id, &(0..=u64::MAX), 0)?;
         let mut exported = Versions::default();
         let mut targets = Vec::with_capacity(names.len());
         for (i, (name, source)) in names.iter().zip(&self.directories).enumerate() {

@@ -11,6 +11,7 @@ use tracing::field::Empty;
 
 use super::edits::{Replay, SnapshotPart};
 use super::small_files::{read_start, read_whole};
+use super::version::Cursor;
 use crate::error::{Error, Result};
 use crate::format::current::Current;
 use crate::format::manifest::{CheckpointMeta, ManifestReader};
@@ -147,7 +148,8 @@ pub(crate) fn check_sanity(
     let beyond = |c: &&CheckpointMeta| {
         c.interval > u32::MAX / 2 || c.next_rank > far || c.meta_number >= limit
     };
-    let cursor_beyond = |at: &CheckpointId| *at > current.checkpoint_id;
+    let cursor_beyond =
+        |at: &Cursor| at.checkpoint > current.checkpoint_id || at.interval > u32::MAX / 2;
     if limit.0 > far
         || replay.cursors.values().any(cursor_beyond)
         || all_bytes.is_none_or(|bytes| bytes > far)

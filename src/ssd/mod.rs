@@ -356,8 +356,8 @@ impl Ssd {
         Ok(DataFile::of(slot, *meta, footer, identity, path, handle))
     }
 
-    /// The files of a retained checkpoint's version that may have keys in a range of mix64, opened (or
-    /// shared with the current one).
+    /// The files of a retained checkpoint's version that may have keys in a range of mix64 and have entries
+    /// of an interval or later ones, opened (or shared with the current one).
     ///
     /// # Errors
     /// `Io`, `Corrupt`, `InvalidArgument` for an unknown checkpoint.
@@ -365,11 +365,16 @@ impl Ssd {
         &self,
         checkpoint: CheckpointId,
         hashes: &RangeInclusive<u64>,
+        first_interval: u32,
     ) -> Result<Vec<Arc<DataFile>>> {
         let states_within = || {
             let mut states = self.states_of(checkpoint)?;
-            states
-                .retain(|s| s.meta.hash_min <= *hashes.end() && *hashes.start() <= s.meta.hash_max);
+            states.retain(|s| {
+                let meta = &s.meta;
+                meta.interval_max >= first_interval
+                    && meta.hash_min <= *hashes.end()
+                    && *hashes.start() <= meta.hash_max
+            });
             Result::Ok(states)
         };
         loop {
@@ -387,6 +392,27 @@ impl Ssd {
                 return opened;
             }
         }
+    }
+
+    /// The first interval whose rows somebody lacks who has everything up to a checkpoint: 0 before the
+    /// first checkpoint.
+    ///
+    /// # Errors
+    /// `InvalidArgument` (`HistoryGone`) for one that is neither retained nor a cursor's.
+    pub fn first_interval_after(&self, checkpoint: CheckpointId) -> Result<u32> {
+        if checkpoint == CheckpointId::NONE {
+            return Ok(0);
+        }
+        let versions = self.versions();
+        let retained = versions.checkpoints.iter().map(|c| (c.id, c.interval));
+        let readers = versions.cursors.values();
+        let mut known = retained.chain(readers.map(|at| (at.checkpoint, at.interval)));
+        let found = known.find(|(id, _)| *id == checkpoint);
+        found.map(|(_, interval)| interval + 1).ok_or_else(|| {
+            let retained = versions.checkpoints.iter().map(|c| c.id).collect();
+            let since = checkpoint;
+            ArgumentError::HistoryGone { since, retained }.into()
+        })
     }
 
     /// The files of a retained checkpoint's version, by number.

@@ -1,8 +1,8 @@
 //! How does the history on disk change where no checkpoint is made?
 //!
-//! Two changes: the last checkpoint gets other files with the same rows (a compaction that becomes
-//! durable, docs/decisions/0014), and old checkpoints are forgotten. Both write a snapshot of what
-//! is left into a new manifest.
+//! Three changes: the last checkpoint gets other files with the same rows (a compaction that becomes
+//! durable, docs/decisions/0014), old checkpoints are forgotten, and a reader that follows the store says
+//! how far it has come. All write a snapshot of what is there then into a new manifest.
 //!
 //! Invariants:
 //! - The last checkpoint keeps its id, step, time, hyperparameters and meta file, whatever happens.
@@ -16,7 +16,7 @@ use super::Ssd;
 use super::commit::Captured;
 use super::edits::{self, Start};
 use super::lock::lock;
-use super::version::Versions;
+use super::version::{Cursor, Versions};
 use crate::error::{ArgumentError, Error, Result};
 use crate::format::manifest::{CheckpointMeta, FileMeta, NOT_REMOVED};
 use crate::format::{FileKind, file_name};
@@ -30,6 +30,8 @@ struct Change<'a> {
     captured: Option<&'a Captured>,
     /// These are forgotten.
     forget: &'a [CheckpointId],
+    /// This reader has come that far, or is gone.
+    cursor: Option<(&'a str, Option<Cursor>)>,
 }
 
 impl Change<'_> {
@@ -164,8 +166,8 @@ impl Ssd {
             return Ok(held);
         }
         let change = Change {
-            captured: None,
             forget: &forget,
+            ..Change::default()
         };
         self.rewrite_history(&change)?;
         self.collect_garbage();
@@ -173,6 +175,31 @@ impl Ssd {
             self.unlink(&*self.root, &name);
         }
         Ok(held)
+    }
+
+    /// A reader of this name has everything up to a retained checkpoint, or is gone: durably. Nobody makes a
+    /// checkpoint meanwhile.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a checkpoint that is not retained; `NoSpace`, `Io`, `Poisoned`.
+    pub fn set_cursor(&self, name: &str, checkpoint: Option<CheckpointId>) -> Result<()> {
+        self.check_writable()?;
+        let at = |id: CheckpointId| {
+            let interval = self.retained(id)?.interval;
+            Result::Ok(Cursor {
+                checkpoint: id,
+                interval,
+            })
+        };
+        let cursor = checkpoint.map(at).transpose()?;
+        if self.versions().cursors.get(name).copied() == cursor {
+            return Ok(());
+        }
+        let change = Change {
+            cursor: Some((name, cursor)),
+            ..Change::default()
+        };
+        self.rewrite_history(&change)
     }
 
     /// A new manifest with the changed history, CURRENT, and then the same in memory.
@@ -207,6 +234,7 @@ impl Ssd {
         let mut versions = self.versions();
         versions.checkpoints = recommitted.checkpoints;
         versions.hyper = recommitted.hyper;
+        versions.cursors = recommitted.cursors;
         for state in versions.files.values_mut() {
             state.meta = change.recommitted(&state.meta, last);
             state.recorded = recorded.get(&state.meta.number).copied();
@@ -231,6 +259,11 @@ fn recommitted(versions: &Versions, change: &Change<'_>) -> (Versions, Option<Ch
     let forgotten = change.forget.iter();
     forgotten.for_each(|id| recommitted.hyper.forget(*id));
     recommitted.cursors = versions.cursors.clone();
+    if let Some((name, cursor)) = change.cursor {
+        recommitted.cursors.remove(name);
+        let set = cursor.map(|cursor| (name.to_owned(), cursor));
+        recommitted.cursors.extend(set);
+    }
     let Some(last) = recommitted.checkpoints.last_mut() else {
         return (recommitted, None);
     };

@@ -167,6 +167,8 @@ pub struct RunCursor {
     window_bytes: u64,
     window_offset: u64,
     window_filled: u64,
+    /// Entries of earlier intervals are stepped over.
+    first_interval: u32,
 }
 
 impl RunCursor {
@@ -175,14 +177,16 @@ impl RunCursor {
     /// # Errors
     /// `Io`, `Corrupt`.
     pub fn new(file: &Arc<DataFile>, run: usize, window_bytes: u64) -> Result<RunCursor> {
-        RunCursor::within(file, run, &(0..=u64::MAX), window_bytes)
+        RunCursor::within(file, run, &(0..=u64::MAX), 0, window_bytes)
     }
 
-    /// Opens a run at its first entry in a range of mix64; it ends after the last one in it.
+    /// Opens a run at its first entry in a range of mix64 and of an interval or a later one; it ends
+    /// after the last one.
     fn within(
         file: &Arc<DataFile>,
         run: usize,
         hashes: &RangeInclusive<u64>,
+        first_interval: u32,
         window_bytes: u64,
     ) -> Result<RunCursor> {
         let run = file.runs[run];
@@ -200,6 +204,7 @@ impl RunCursor {
                 .max(2 * u64::from(run.stride) + 2 * BLOCK_BYTES),
             window_offset: 0,
             window_filled: 0,
+            first_interval,
         };
         cursor.advance()?;
         Ok(cursor)
@@ -221,7 +226,15 @@ impl RunCursor {
     /// # Errors
     /// `Io`, `Corrupt` (also when keys are not in order).
     pub fn advance(&mut self) -> Result<()> {
-        if self.at == self.scan.keys.len() {
+        loop {
+            let left = &self.scan.intervals[self.at..];
+            if let Some(skipped) = left
+                .iter()
+                .position(|interval| *interval >= self.first_interval)
+            {
+                self.at += skipped;
+                break;
+            }
             self.at = 0;
             if !self.scan.step()? {
                 self.current = None;
@@ -277,11 +290,29 @@ impl RunCursor {
         Ok(())
     }
 
+    /// Where the rows end that are wanted together with the one at an offset: the run's end, or, where
+    /// entries are stepped over, the first gap of a block between those that are known to come.
+    fn wanted_end(&self, offset: u64) -> u64 {
+        let stride = u64::from(self.run.stride);
+        if self.first_interval == 0 {
+            return self.run.offset + self.run.entries * stride;
+        }
+        let mut end = offset + stride;
+        let following = (1..).zip(&self.scan.intervals[self.at..]);
+        for (distance, _) in following.filter(|(_, interval)| **interval >= self.first_interval) {
+            let next = offset + distance * stride;
+            if next - end >= BLOCK_BYTES || next - offset >= self.window_bytes {
+                break;
+            }
+            end = next + stride;
+        }
+        end
+    }
+
     fn fill(&mut self, offset: u64) -> Result<()> {
         let path = &self.file.path;
         let start = offset / BLOCK_BYTES * BLOCK_BYTES;
-        let run_end = self.run.offset + self.run.entries * u64::from(self.run.stride);
-        let end = run_end.next_multiple_of(BLOCK_BYTES);
+        let end = self.wanted_end(offset).next_multiple_of(BLOCK_BYTES);
         let size = self.window_bytes.next_multiple_of(BLOCK_BYTES);
         if self.window.is_none() {
             self.window = Some(aligned(path, size)?);
@@ -358,13 +389,15 @@ impl Merge {
     /// # Errors
     /// `Io`, `Corrupt`.
     pub fn new(files: &[Arc<DataFile>], table: u32, window_bytes: u64) -> Result<Merge> {
-        Merge::within(files, table, &(0..=u64::MAX), window_bytes)
+        Merge::within(files, table, &(0..=u64::MAX), 0, window_bytes)
     }
 
-    /// Opens the runs of `table` in `files` at a range of mix64.
+    /// Opens the runs of `table` in `files` at a range of mix64, without entries of earlier
+    /// intervals than the given one: what comes out is the newest copy of a key if that is not of one.
     ///
     /// # Cost
-    /// Where files reach beyond the range, about twice log2 of a run's key blocks reads of 4 KiB each.
+    /// Where files reach beyond the range, about twice log2 of a run's key blocks reads of 4 KiB each. Where
+    /// entries are left out, rows are read that are wanted, and gaps of less than a block between them.
     ///
     /// # Errors
     /// `Io`, `Corrupt`.
@@ -372,13 +405,20 @@ impl Merge {
         files: &[Arc<DataFile>],
         table: u32,
         hashes: &RangeInclusive<u64>,
+        first_interval: u32,
         window_bytes: u64,
     ) -> Result<Merge> {
         let mut cursors = Vec::new();
         for file in files {
             for (i, run) in file.runs.iter().enumerate() {
                 if run.table == table {
-                    cursors.push(RunCursor::within(file, i, hashes, window_bytes)?);
+                    cursors.push(RunCursor::within(
+                        file,
+                        i,
+                        hashes,
+                        first_interval,
+                        window_bytes,
+                    )?);
                 }
             }
         }

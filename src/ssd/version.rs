@@ -18,8 +18,17 @@ use crate::format::manifest::{CheckpointMeta, FileMeta, NOT_REMOVED};
 use crate::sync::RwLock;
 use crate::units::{CheckpointId, FileNumber, FileSlot};
 
-/// The checkpoints that readers have, by name.
-pub type Cursors = BTreeMap<String, CheckpointId>;
+/// How far a reader that follows the store has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    /// It has everything up to this checkpoint.
+    pub checkpoint: CheckpointId,
+    /// The interval of that checkpoint's youngest rows; 0: not known.
+    pub interval: u32,
+}
+
+/// Readers, by name.
+pub type Cursors = BTreeMap<String, Cursor>;
 
 /// A file and the checkpoints whose versions hold it.
 #[derive(Clone, Debug)]
@@ -147,6 +156,15 @@ impl Versions {
             self.held.resize_with(at + 1, Held::default);
         }
         &mut self.held[at]
+    }
+
+    /// Tombstones of this interval and older are in nobody's changes: neither a retained checkpoint nor a
+    /// reader's is older. It only rises.
+    #[must_use]
+    pub fn horizon(&self) -> u32 {
+        let retained = self.checkpoints.iter().map(|c| c.interval);
+        let readers = self.cursors.values().map(|at| at.interval);
+        retained.chain(readers).min().unwrap_or(u32::MAX)
     }
 
     /// What the data directories hold, by index; those behind the last hold nothing.

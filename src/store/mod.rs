@@ -39,7 +39,7 @@ pub use pass::{Pass, PassPart, PassReport, PassTable, PassTicket};
 pub use pull::{PrefetchPart, PullPart, Ticket};
 pub use push::{PushPart, PushReport, Update};
 pub use put::{PutReport, PutRows};
-pub use rows::{Row, RowIter};
+pub use rows::{Change, CursorInfo, Incremental, Row, RowIter};
 pub use unique::Unique;
 
 use crate::error::{Error, Result};

@@ -311,6 +311,7 @@ pub fn edits_of(version: Version) -> Vec<Edit> {
                 Edit::Cursor {
                     name: "reader".to_owned(),
                     checkpoint: CheckpointId(1),
+                    interval: 0,
                 },
                 Edit::Snapshot {
                     directory: PART,

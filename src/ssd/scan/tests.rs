@@ -218,7 +218,7 @@ fn of_several_copies_of_a_key_that_of_the_greatest_rank_comes_out() {
     assert_eq!((&found[..], noted.copies), (&expected[..], 0));
     assert_eq!(newest(merge(5)).unwrap().0, [(1, 15, Rows)]);
     assert_eq!(newest(merge(4)).unwrap().0, []);
-    let some = Merge::within(&files, 0, &(10..=25), 4096).unwrap();
+    let some = Merge::within(&files, 0, &(10..=25), 0, 4096).unwrap();
     assert_eq!(newest(some).unwrap().0, expected[1..4]);
 
     // The same one until the merge steps on.

@@ -89,15 +89,15 @@ fn each_checkpoint_has_the_files_of_its_version() {
     let third = number(0, 5..9);
     let three = checkpoint(&ssd, 3, 3);
     let files = |ssd: &Ssd, id| -> Vec<FileNumber> {
-        let files = ssd.version_files(id, &ALL).unwrap();
+        let files = ssd.version_files(id, &ALL, 0).unwrap();
         files.iter().map(|f| f.meta.number).collect()
     };
     let all = |ssd: &Ssd| [one, two, three].map(|id| files(ssd, id));
     let expected = [vec![first], vec![second], vec![second, third]];
     assert_eq!(all(&ssd), expected);
-    assert!(ssd.version_files(three.next(), &ALL).is_err());
+    assert!(ssd.version_files(three.next(), &ALL, 0).is_err());
     let within = |low, high| {
-        let files = ssd.version_files(three, &(low..=high)).unwrap();
+        let files = ssd.version_files(three, &(low..=high), 0).unwrap();
         files.iter().map(|f| f.meta.number).collect::<Vec<_>>()
     };
     assert_eq!((within(0, 4), within(9, 99)), (vec![second], vec![second]));
@@ -116,7 +116,7 @@ fn each_checkpoint_has_the_files_of_its_version() {
     assert!(!names(&disk, "d0").contains(&data_file_name(unlisted)));
     // The oldest goes with a fourth, and what only it had.
     checkpoint(&ssd, 4, 3);
-    assert!(ssd.version_files(one, &ALL).is_err());
+    assert!(ssd.version_files(one, &ALL, 0).is_err());
     assert!(!names(&disk, "d0").contains(&data_file_name(first)));
     assert_eq!([two, three].map(|id| files(&ssd, id)), expected[1..]);
     // Nobody needs what came and went between two checkpoints.

@@ -38,6 +38,16 @@ impl Checkpointer {
         Ok(true)
     }
 
+    /// A reader of this name has everything up to a retained checkpoint, or is gone. No checkpoint is made
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, `NoSpace`, `Io`, `Poisoned`.
+    pub fn set_cursor(&self, name: &str, checkpoint: Option<CheckpointId>) -> Result<()> {
+        let _role = self.wait_idle();
+        self.core.ssd.set_cursor(name, checkpoint)
+    }
+
     /// Drops retained checkpoints; gives those that readers hold, and the bytes that were unlinked. No
     /// checkpoint is made meanwhile.
     ///

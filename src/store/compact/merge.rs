@@ -86,6 +86,8 @@ struct Inputs<'a> {
     live: Vec<LiveSet>,
     /// (least interval, least and greatest hash) of the other files that hold rows.
     outside: Vec<(u32, u64, u64)>,
+    /// Younger tombstones are changes that somebody may still ask for.
+    horizon: u32,
 }
 
 impl Compactor {
@@ -130,23 +132,24 @@ impl Compactor {
         // Files that come later hold no older copies. Tombstones alone hide nothing.
         let tombstones = files.iter().any(|f| f.meta.tombstones > 0);
         let inputs: BTreeSet<FileNumber> = chosen.files.iter().map(|f| f.meta.number).collect();
+        let versions = self.core.ssd.versions();
+        let horizon = versions.horizon();
         let outside = match tombstones {
-            true => self
-                .core
-                .ssd
-                .versions()
+            true => versions
                 .current()
                 .filter(|f| f.meta.rows > 0 && !inputs.contains(&f.meta.number))
                 .map(|f| (f.meta.interval_min, f.meta.hash_min, f.meta.hash_max))
                 .collect(),
             false => Vec::new(),
         };
+        drop(versions);
         Ok(Inputs {
             chosen,
             files,
             views,
             live,
             outside,
+            horizon,
         })
     }
 
@@ -446,11 +449,14 @@ impl<'a, 'j> Merging<'a, 'j> {
 }
 
 impl Inputs<'_> {
-    /// Whether no file outside the inputs can hold an older copy of a removed key.
+    /// Whether no file outside the inputs can hold an older copy of a removed key, and nobody asks any more
+    /// what was removed then.
     fn is_needless(&self, hash: u64, interval: u32) -> bool {
-        self.outside
-            .iter()
-            .all(|(oldest, low, high)| *oldest > interval || hash < *low || hash > *high)
+        interval <= self.horizon
+            && self
+                .outside
+                .iter()
+                .all(|(oldest, low, high)| *oldest > interval || hash < *low || hash > *high)
     }
 }
 
@@ -486,6 +492,7 @@ mod tests {
             views: Vec::new(),
             live: Vec::new(),
             outside: vec![(5, 100, 200), (8, 0, 120)],
+            horizon: 8,
         };
         for (hash, interval, needless) in [
             (99, 7, true),
@@ -497,6 +504,8 @@ mod tests {
             (99, 8, false),
             (0, 8, false),
             (121, 4, true),
+            (201, 8, true),
+            (201, 9, false),
         ] {
             assert_eq!(
                 inputs.is_needless(hash, interval),

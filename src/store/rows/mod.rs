@@ -1,19 +1,16 @@
 //! What does a checkpoint hold, row by row?
 
-use std::ops::RangeInclusive;
-use std::sync::Arc;
+mod changes;
+mod walk;
 
+use std::ops::RangeInclusive;
+
+pub use self::changes::{Change, CursorInfo, Incremental};
+use self::walk::{Scope, Walk};
 use super::Store;
 use super::core::Core;
-use crate::error::{Error, Result};
-use crate::fork::Process;
-use crate::format::footer::RunKind;
-use crate::ssd::data_file::DataFile;
-use crate::ssd::scan::Merge;
+use crate::error::Result;
 use crate::units::{CheckpointId, TableId};
-
-/// Memory of all windows together.
-const WINDOWS_BYTES: u64 = 16 << 20;
 
 /// One row of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -30,16 +27,7 @@ pub struct Row<'a> {
 }
 
 /// Walks the rows of a checkpoint in the order of (table, mix64(key)).
-pub struct RowIter {
-    files: Arc<Vec<Arc<DataFile>>>,
-    /// Tables and the f32s of their rows.
-    tables: Vec<(TableId, usize)>,
-    table: usize,
-    hashes: RangeInclusive<u64>,
-    merge: Option<Merge>,
-    row: Vec<f32>,
-    process: Process,
-}
+pub struct RowIter(Walk);
 
 impl RowIter {
     /// Opens a retained checkpoint for iteration. What it needs stays readable while the iterator
@@ -53,17 +41,14 @@ impl RowIter {
         tables: Vec<(TableId, usize)>,
         hashes: RangeInclusive<u64>,
     ) -> Result<RowIter> {
-        let files = Arc::new(core.ssd.version_files(checkpoint, &hashes)?);
-        core.ssd.iterates(&files);
-        Ok(RowIter {
-            files,
+        let scope = Scope {
+            checkpoint,
             tables,
-            table: 0,
             hashes,
-            merge: None,
-            row: Vec::new(),
-            process: core.process,
-        })
+            first_interval: 0,
+            with_removed: false,
+        };
+        Walk::new(core, scope).map(RowIter)
     }
 
     /// The next row; `None` after the last.
@@ -71,54 +56,32 @@ impl RowIter {
     /// # Errors
     /// `Io`, `Corrupt`, `Forked`. After an error the iterator is at its end.
     pub fn next_row(&mut self) -> Result<Option<Row<'_>>> {
-        if !self.process.is_this() {
-            return Err(Error::Forked);
-        }
-        match self.step() {
-            Ok(Some((key, interval))) => {
-                let (table, _) = self.tables[self.table];
-                Ok(Some(Row {
-                    table,
-                    key,
-                    interval,
-                    values: &self.row,
-                }))
-            }
-            Ok(None) => Ok(None),
-            Err(e) => {
-                self.table = self.tables.len();
-                self.merge = None;
-                Err(e)
-            }
-        }
+        let found = self.0.next()?;
+        Ok(found.map(|found| Row {
+            table: found.table,
+            key: found.key,
+            interval: found.interval,
+            values: &self.0.row,
+        }))
     }
+}
 
-    fn step(&mut self) -> Result<Option<(u64, u32)>> {
-        while let Some((table, row_f32s)) = self.tables.get(self.table) {
-            if self.merge.is_none() {
-                let runs = self.files.len().max(1) as u64;
-                let window = (WINDOWS_BYTES / runs).clamp(16 << 10, 1 << 20);
-                self.merge = Some(Merge::within(&self.files, table.0, &self.hashes, window)?);
-                self.row.resize(*row_f32s, 0.0);
-            }
-            let Some(merge) = &mut self.merge else { break };
-            while let Some(index) = merge.newest()? {
-                let cursor = merge.cursor(index);
-                let Some(entry) = cursor.entry() else { break };
-                let live = cursor.run.kind == RunKind::Rows;
-                if live {
-                    cursor.read_row(&mut self.row)?;
-                }
-                merge.step()?;
-                if live {
-                    return Ok(Some((entry.key, entry.interval)));
-                }
-            }
-            self.merge = None;
-            self.table += 1;
-        }
-        Ok(None)
-    }
+/// The tables that a checkpoint has, and the f32s of their rows.
+fn tables_of(core: &Core, checkpoint: CheckpointId) -> Result<Vec<(TableId, usize)>> {
+    let all = (0..).zip(core.ssd.tables_at(checkpoint)?);
+    let there = all.filter(|(_, table)| !table.is_dropped);
+    let tables = there.map(|(id, table)| (TableId(id), table.descriptor.row_f32s()));
+    Ok(tables.collect())
+}
+
+/// The f32s of the rows of one table, which may have been dropped since.
+fn row_f32s(core: &Core, checkpoint: CheckpointId, table: TableId) -> Result<usize> {
+    let states = core.ssd.tables_at(checkpoint)?;
+    let then = states.get(table.0 as usize).filter(|then| !then.is_dropped);
+    Ok(match then {
+        Some(then) => then.descriptor.row_f32s(),
+        None => core.table(table)?.descriptor.row_f32s(),
+    })
 }
 
 impl Store {
@@ -151,10 +114,8 @@ impl Store {
     /// ```
     pub fn rows(&self, checkpoint: CheckpointId) -> Result<RowIter> {
         self.call(|parts| {
-            let all = (0..).zip(parts.core.ssd.tables_at(checkpoint)?);
-            let there = all.filter(|(_, table)| !table.is_dropped);
-            let tables = there.map(|(id, table)| (TableId(id), table.descriptor.row_f32s()));
-            RowIter::open(&parts.core, checkpoint, tables.collect(), 0..=u64::MAX)
+            let tables = tables_of(&parts.core, checkpoint)?;
+            RowIter::open(&parts.core, checkpoint, tables, 0..=u64::MAX)
         })
     }
 
@@ -206,22 +167,8 @@ impl Store {
         hashes: RangeInclusive<u64>,
     ) -> Result<RowIter> {
         self.call(|parts| {
-            let states = parts.core.ssd.tables_at(checkpoint)?;
-            let then = states.get(table.0 as usize).filter(|then| !then.is_dropped);
-            let row_f32s = match then {
-                Some(then) => then.descriptor.row_f32s(),
-                None => parts.core.table(table)?.descriptor.row_f32s(),
-            };
+            let row_f32s = row_f32s(&parts.core, checkpoint, table)?;
             RowIter::open(&parts.core, checkpoint, vec![(table, row_f32s)], hashes)
         })
-    }
-}
-
-impl Drop for RowIter {
-    fn drop(&mut self) {
-        if !self.process.is_this() {
-            // The windows are not there, the files are the parent's.
-            std::mem::forget((self.merge.take(), std::mem::take(&mut self.files)));
-        }
     }
 }

@@ -1,0 +1,130 @@
+//! How are the entries of a checkpoint walked, table by table?
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::fork::Process;
+use crate::format::footer::RunKind;
+use crate::ssd::data_file::DataFile;
+use crate::ssd::scan::Merge;
+use crate::store::core::Core;
+use crate::units::{CheckpointId, TableId};
+
+/// Memory of all windows together.
+const WINDOWS_BYTES: u64 = 16 << 20;
+
+/// What is walked.
+pub struct Scope {
+    pub checkpoint: CheckpointId,
+    /// Tables and the f32s of their rows.
+    pub tables: Vec<(TableId, usize)>,
+    /// Of mix64.
+    pub hashes: RangeInclusive<u64>,
+    /// Entries of earlier intervals are left out.
+    pub first_interval: u32,
+    /// Whether removed keys come out too.
+    pub with_removed: bool,
+}
+
+/// A newest copy of a key.
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    pub table: TableId,
+    pub key: u64,
+    pub interval: u32,
+    pub is_removed: bool,
+}
+
+/// Walks the newest copies of keys in the order of (table, mix64(key)).
+pub struct Walk {
+    files: Arc<Vec<Arc<DataFile>>>,
+    scope: Scope,
+    /// The place of the current table in the scope.
+    at: usize,
+    merge: Option<Merge>,
+    /// The row of the key found last, unless it was removed.
+    pub row: Vec<f32>,
+    process: Process,
+}
+
+impl Walk {
+    /// Opens the files that are needed; they stay readable while it lives, also when the checkpoint is
+    /// dropped.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an unknown checkpoint, `Io`, `Corrupt`.
+    pub fn new(core: &Core, scope: Scope) -> Result<Walk> {
+        let files =
+            core.ssd
+                .version_files(scope.checkpoint, &scope.hashes, scope.first_interval)?;
+        let files = Arc::new(files);
+        core.ssd.iterates(&files);
+        Ok(Walk {
+            files,
+            scope,
+            at: 0,
+            merge: None,
+            row: Vec::new(),
+            process: core.process,
+        })
+    }
+
+    /// The next; `None` after the last, and after an error.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`, `Forked`.
+    pub fn next(&mut self) -> Result<Option<Found>> {
+        if !self.process.is_this() {
+            return Err(Error::Forked);
+        }
+        let found = self.step();
+        if found.is_err() {
+            self.at = self.scope.tables.len();
+            self.merge = None;
+        }
+        found
+    }
+
+    fn step(&mut self) -> Result<Option<Found>> {
+        while let Some(&(table, row_f32s)) = self.scope.tables.get(self.at) {
+            if self.merge.is_none() {
+                let runs = self.files.len().max(1) as u64;
+                let window = (WINDOWS_BYTES / runs).clamp(16 << 10, 1 << 20);
+                let (hashes, first) = (&self.scope.hashes, self.scope.first_interval);
+                self.merge = Some(Merge::within(&self.files, table.0, hashes, first, window)?);
+                self.row.resize(row_f32s, 0.0);
+            }
+            let Some(merge) = &mut self.merge else { break };
+            while let Some(index) = merge.newest()? {
+                let cursor = merge.cursor(index);
+                let Some(entry) = cursor.entry() else { break };
+                let is_removed = cursor.run.kind == RunKind::Tombstones;
+                if !is_removed {
+                    cursor.read_row(&mut self.row)?;
+                }
+                merge.step()?;
+                if !is_removed || self.scope.with_removed {
+                    return Ok(Some(Found {
+                        table,
+                        key: entry.key,
+                        interval: entry.interval,
+                        is_removed,
+                    }));
+                }
+            }
+            self.merge = None;
+            self.at += 1;
+        }
+        Ok(None)
+    }
+}
+
+impl Drop for Walk {
+    fn drop(&mut self) {
+        if !self.process.is_this() {
+            // The windows are not there, the files are the parent's.
+            std::mem::forget((self.merge.take(), std::mem::take(&mut self.files)));
+        }
+    }
+}
