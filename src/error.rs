@@ -430,6 +430,8 @@ pub enum ArgumentError {
         since: CheckpointId,
         retained: Vec<CheckpointId>,
     },
+    #[error("{path}: a delta that can't be used: {why}")]
+    Delta { path: PathBuf, why: String },
     #[error("{what} while {count} leases or tickets are outstanding; drop them first")]
     LeasesOutstanding { what: &'static str, count: usize },
     #[error("{what}")]

@@ -93,9 +93,10 @@ pub use options::{
 pub use stats::{Stats, TableStats, WAIT_BUCKETS, Wait, WaitStats};
 pub use store::{
     Change, CheckpointInfo, CheckpointTicket, CompactLimits, CompactProgress, CompactReport,
-    CursorInfo, DirectoryInfo, DropReport, FileInfo, Hold, Identity, Incremental, Lease, LeasePart,
-    Pass, PassPart, PassReport, PassTable, PassTicket, PrefetchPart, PullPart, PushPart,
-    PushReport, PutReport, PutRows, Row, RowIter, Store, Ticket, Unique, Update,
+    CursorInfo, DeltaBase, DeltaInfo, DeltaReport, DirectoryInfo, DropReport, FileInfo, Hold,
+    Identity, Incremental, Lease, LeasePart, Pass, PassPart, PassReport, PassTable, PassTicket,
+    PrefetchPart, PullPart, PushPart, PushReport, PutReport, PutRows, Row, RowIter, Store, Ticket,
+    Unique, Update,
 };
 #[cfg(feature = "sim")]
 #[doc(hidden)]

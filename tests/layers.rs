@@ -45,6 +45,7 @@ const STORE: &[(&str, &[&str])] = &[
     ("put", &["core", "workers", "flush", "pull"]),
     ("checkpoint", &["core", "compact", "flush"]),
     ("rows", &["core"]),
+    ("delta", &["core", "put", "rows"]),
     ("hold", &[]),
     ("unique", &["workers"]),
     ("rebuild_index", &["core"]),

@@ -48,12 +48,14 @@ pub enum Kind {
     SnapshotFooter = 14,
     /// Section of a parameter file.
     Section = 15,
+    /// The file `DELTA`.
+    Delta = 16,
 }
 
 impl Kind {
     /// All kinds, in the order of their numbers.
     #[cfg(any(test, feature = "sim"))]
-    pub const ALL: [Kind; 15] = crate::units::all_of!(
+    pub const ALL: [Kind; 16] = crate::units::all_of!(
         Kind: ParamHeader,
         Record,
         KeyBlock,
@@ -69,6 +71,7 @@ impl Kind {
         SnapshotBlock,
         SnapshotFooter,
         Section,
+        Delta,
     );
 
     /// The number that enters the seed.

@@ -26,6 +26,7 @@
 
 pub mod checksum;
 pub mod current;
+pub mod delta;
 pub mod descriptor;
 pub mod edit;
 mod edit_layout;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use super::holes::read_around;
 use crate::error::{Error, Result};
 use crate::format::footer::{Footer, Run, RunKind};
-use crate::format::manifest::{FileMeta, NOT_REMOVED};
+use crate::format::manifest::FileMeta;
 use crate::format::param_file::{self, KEYS_PER_BLOCK};
 use crate::format::{FileIdentity, data_file_name};
 use crate::io::{AlignedBuffer, Directory, DiskFile, OpenMode, Queue, is_no_file, is_unreadable};
@@ -80,21 +80,7 @@ pub(super) fn finish(
     done.file
         .sync()
         .map_err(|e| Error::io("sync", &done.path, e))?;
-    Ok(FileMeta {
-        number,
-        bytes: done.bytes,
-        footer_offset: done.footer_offset,
-        footer_checksum: done.footer_checksum,
-        rows: done.rows,
-        tombstones: done.tombstones,
-        hash_min: done.footer.hash_min,
-        hash_max: done.footer.hash_max,
-        interval_min: done.footer.interval_min,
-        interval_max: done.footer.interval_max,
-        added: checkpoint,
-        removed: NOT_REMOVED,
-        ..*old
-    })
+    Ok(done.meta(number, old.directory, old.rank, checkpoint))
 }
 
 /// A file of which any part may be unreadable.

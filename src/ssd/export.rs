@@ -145,11 +145,11 @@ pub(crate) fn link(source: &dyn Directory, target: &dyn Directory, name: &str) -
 }
 
 /// A directory that is empty.
-fn fresh(place: Arc<dyn Directory>) -> Result<Arc<dyn Directory>> {
+pub(super) fn fresh(place: Arc<dyn Directory>) -> Result<Arc<dyn Directory>> {
     if list(&*place)?.is_empty() {
         return Ok(place);
     }
-    let why = String::from("the directory is not empty; export into an empty one");
+    let why = String::from("the directory is not empty; choose an empty one");
     let path = place.path().to_path_buf();
     Err(ArgumentError::NotAStore { path, why }.into())
 }

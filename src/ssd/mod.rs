@@ -11,6 +11,7 @@ pub mod commit;
 pub mod compaction;
 pub mod create;
 pub mod data_file;
+pub mod delta;
 pub(crate) mod directories;
 pub mod edits;
 pub mod entry_scan;
@@ -54,7 +55,7 @@ use std::sync::{Arc, PoisonError, Weak};
 
 use crate::error::{ArgumentError, Error, Result};
 use crate::format::footer::Footer;
-use crate::format::manifest::{FileMeta, NOT_REMOVED};
+use crate::format::manifest::FileMeta;
 use crate::format::{FileIdentity, data_file_name, param_file};
 use crate::io::{Directory, DiskFile, Io, OpenMode, Queue, is_out_of_descriptors};
 use crate::options::Thresholds;
@@ -222,22 +223,8 @@ impl Ssd {
             self.snapshots.add_flushed(done.bytes);
             versions.take_rank()
         });
-        let meta = FileMeta {
-            number: new.number,
-            directory: new.directory,
-            rank,
-            bytes: done.bytes,
-            footer_offset: done.footer_offset,
-            footer_checksum: done.footer_checksum,
-            rows: done.rows,
-            tombstones: done.tombstones,
-            hash_min: done.footer.hash_min,
-            hash_max: done.footer.hash_max,
-            interval_min: done.footer.interval_min,
-            interval_max: done.footer.interval_max,
-            added: versions.next_checkpoint,
-            removed: NOT_REMOVED,
-        };
+        let added = versions.next_checkpoint;
+        let meta = done.meta(new.number, new.directory, rank, added);
         let identity = self.identity(new.number);
         let place = &self.directories[meta.directory as usize];
         let handle = self.open_files.adopt(place, meta.number, done.file, false);

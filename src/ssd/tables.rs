@@ -204,6 +204,15 @@ impl TableHistory {
         all
     }
 
+    /// Of a store with one checkpoint: the tables that have come up to then, and no later ones.
+    #[must_use]
+    pub fn up_to(&self, id: CheckpointId) -> TableHistory {
+        let count = self.lives.iter().filter(|life| life.created <= id).count();
+        let mut all = self.going_on_from(id, &[]);
+        all.lives.truncate(count);
+        all
+    }
+
     /// Applies `Table`.
     ///
     /// # Errors

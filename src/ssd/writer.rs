@@ -15,11 +15,12 @@ use std::sync::Arc;
 use super::space::refused;
 use crate::error::Result;
 use crate::format::footer::{Footer, Run, RunKind};
+use crate::format::manifest::{FileMeta, NOT_REMOVED};
 use crate::format::param_file::{self, KEYS_PER_BLOCK, PARAM_HEADER_BYTES};
 use crate::format::{Digest, FileIdentity};
 use crate::io::{AlignedBuffer, Directory, DiskFile, OpenMode, Queue};
 use crate::pages::own_pages;
-use crate::units::{mix64, narrow, to_usize};
+use crate::units::{CheckpointId, FileNumber, mix64, narrow, to_usize};
 
 /// Alignment of sections and writes.
 const BLOCK_BYTES: usize = 4096;
@@ -46,6 +47,35 @@ pub struct Finished {
     pub rows: u64,
     /// Tombstones among the entries.
     pub tombstones: u64,
+}
+
+impl Finished {
+    /// What a manifest says of it, of its rank and of the first checkpoint that has it.
+    #[must_use]
+    pub fn meta(
+        &self,
+        number: FileNumber,
+        directory: u32,
+        rank: u64,
+        added: CheckpointId,
+    ) -> FileMeta {
+        FileMeta {
+            number,
+            directory,
+            rank,
+            bytes: self.bytes,
+            footer_offset: self.footer_offset,
+            footer_checksum: self.footer_checksum,
+            rows: self.rows,
+            tombstones: self.tombstones,
+            hash_min: self.footer.hash_min,
+            hash_max: self.footer.hash_max,
+            interval_min: self.footer.interval_min,
+            interval_max: self.footer.interval_max,
+            added,
+            removed: NOT_REMOVED,
+        }
+    }
 }
 
 /// A parameter file being written.

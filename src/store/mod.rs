@@ -8,6 +8,7 @@ mod checkpoint;
 mod checkpoints;
 mod compact;
 mod core;
+mod delta;
 mod flush;
 mod hold;
 mod lease;
@@ -30,6 +31,7 @@ mod workers;
 use std::path::Path;
 
 pub use checkpoint::{CheckpointInfo, CheckpointTicket};
+pub use delta::{DeltaBase, DeltaInfo, DeltaReport};
 pub use hold::{Hold, Identity};
 pub use lease::{Lease, LeasePart};
 pub use maintain::{

@@ -30,7 +30,7 @@ pub enum Change<'a> {
 pub struct Incremental(Walk);
 
 impl Incremental {
-    fn open(
+    pub(in crate::store) fn open(
         core: &Core,
         (since, until): (CheckpointId, CheckpointId),
         tables: Vec<(TableId, usize)>,
@@ -49,10 +49,15 @@ impl Incremental {
             first_interval,
             with_removed: since > CheckpointId::NONE,
         };
-        let walk = Walk::new(core, scope)?;
+        let walk = Walk::new(&core.ssd, core.process, scope)?;
         // As long as somebody may ask for them, no compaction leaves the tombstones out: up to now.
         core.ssd.first_interval_after(since)?;
         Ok(Incremental(walk))
+    }
+
+    /// The walk itself.
+    pub(in crate::store) fn into_walk(self) -> Walk {
+        self.0
     }
 
     /// The next key that changed; `None` after the last.

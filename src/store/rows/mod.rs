@@ -1,7 +1,7 @@
 //! What does a checkpoint hold, row by row?
 
 mod changes;
-mod walk;
+pub mod walk;
 
 use std::ops::RangeInclusive;
 
@@ -48,7 +48,7 @@ impl RowIter {
             first_interval: 0,
             with_removed: false,
         };
-        Walk::new(core, scope).map(RowIter)
+        Walk::new(&core.ssd, core.process, scope).map(RowIter)
     }
 
     /// The next row; `None` after the last.
@@ -67,7 +67,7 @@ impl RowIter {
 }
 
 /// The tables that a checkpoint has, and the f32s of their rows.
-fn tables_of(core: &Core, checkpoint: CheckpointId) -> Result<Vec<(TableId, usize)>> {
+pub(super) fn tables_of(core: &Core, checkpoint: CheckpointId) -> Result<Vec<(TableId, usize)>> {
     let all = (0..).zip(core.ssd.tables_at(checkpoint)?);
     let there = all.filter(|(_, table)| !table.is_dropped);
     let tables = there.map(|(id, table)| (TableId(id), table.descriptor.row_f32s()));

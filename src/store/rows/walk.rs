@@ -6,9 +6,9 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::fork::Process;
 use crate::format::footer::RunKind;
+use crate::ssd::Ssd;
 use crate::ssd::data_file::DataFile;
 use crate::ssd::scan::Merge;
-use crate::store::core::Core;
 use crate::units::{CheckpointId, TableId};
 
 /// Memory of all windows together.
@@ -54,19 +54,17 @@ impl Walk {
     ///
     /// # Errors
     /// `InvalidArgument` for an unknown checkpoint, `Io`, `Corrupt`.
-    pub fn new(core: &Core, scope: Scope) -> Result<Walk> {
-        let files =
-            core.ssd
-                .version_files(scope.checkpoint, &scope.hashes, scope.first_interval)?;
+    pub fn new(ssd: &Ssd, process: Process, scope: Scope) -> Result<Walk> {
+        let files = ssd.version_files(scope.checkpoint, &scope.hashes, scope.first_interval)?;
         let files = Arc::new(files);
-        core.ssd.iterates(&files);
+        ssd.iterates(&files);
         Ok(Walk {
             files,
             scope,
             at: 0,
             merge: None,
             row: Vec::new(),
-            process: core.process,
+            process,
         })
     }
 
