@@ -9,7 +9,6 @@ mod check;
 mod plan;
 mod text;
 
-use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::{Result, anyhow};
@@ -21,9 +20,7 @@ pub use args::{Args, GcArgs, PlanArgs, RunArgs, Verb, size};
 pub use check::Checked;
 pub use plan::{Line, Plan};
 
-use serde_json::Value;
-
-use crate::cli::{self, Common, Exit, Interrupt, Meter, Usage, numbers};
+use crate::cli::{self, Common, Exit, Interrupt, Meter, Usage, numbers, show};
 
 const TOOL: &str = "hps-compact";
 
@@ -49,29 +46,6 @@ pub fn run(args: &Args) -> Result<Exit> {
         Verb::Run(args) => compact(common, args),
         Verb::Gc(args) => collect(common, args),
     }
-}
-
-/// Prints what was found: one object, or text, or nothing.
-fn show(
-    common: &Common,
-    json: Option<Value>,
-    text: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> Result<()> {
-    let print = || match json {
-        Some(object) => {
-            let mut out = io::stdout().lock();
-            writeln!(out, "{object}")?;
-            out.flush()
-        }
-        None if common.quiet => Ok(()),
-        None => {
-            let mut out = common.color.stdout();
-            text(&mut out)?;
-            out.flush()
-        }
-    };
-    cli::reader_may_leave(print())?;
-    Ok(())
 }
 
 /// Says of a lock who has it.

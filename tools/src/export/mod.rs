@@ -17,7 +17,7 @@ pub use args::{Args, rate};
 use folder::Partial;
 use write::{Columns, Written};
 
-use crate::cli::{self, Exit, Interrupt, Meter, Usage};
+use crate::cli::{Exit, Interrupt, Meter, Usage, show};
 use crate::models::{Choices, FileOf, Format, crew, files_of, refuse_remote};
 
 pub(crate) const TOOL: &str = "hps-export";
@@ -77,7 +77,8 @@ pub fn run(args: &Args) -> Result<Exit> {
         written,
         time: since.elapsed(),
     };
-    cli::reader_may_leave(text::show(args, &outcome))?;
+    let json = args.json.then(|| text::json(args, &outcome));
+    show(&args.common, json, |out| text::print(out, args, &outcome))?;
     Ok(Exit::Clean)
 }
 

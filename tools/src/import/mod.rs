@@ -26,7 +26,7 @@ use put::Import;
 use shape::Shape;
 use target::Target;
 
-use crate::cli::{self, Exit, Interrupt, Meter, Usage};
+use crate::cli::{Exit, Interrupt, Meter, Usage, show};
 use crate::models::{Format, crew, refuse_remote};
 
 pub(crate) const TOOL: &str = "hps-import";
@@ -85,7 +85,8 @@ pub fn run(args: &Args) -> Result<Exit> {
     };
     store.close()?;
     outcome.time = since.elapsed();
-    cli::reader_may_leave(text::show(args, &outcome))?;
+    let json = args.json.then(|| text::json(args, &outcome));
+    show(&args.common, json, |out| text::print(out, args, &outcome))?;
     Ok(match outcome.left.is_empty() {
         true => Exit::Clean,
         false => Exit::Changed,
