@@ -15,8 +15,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, Result, bail};
-use hps::{ArgumentError, Error};
+use anyhow::{Context, Result, anyhow, bail};
+use hps::{ArgumentError, Error, Holder};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -119,6 +119,23 @@ pub fn refuse_strange_owner(directory: &Path, force: bool) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Says of a lock who has it.
+#[must_use]
+pub fn with_holder(error: Error) -> anyhow::Error {
+    match &error {
+        Error::Locked {
+            path,
+            holder: Holder::Reader,
+        } => anyhow!(
+            "Locked: {}: a reader elsewhere has the last checkpoint open, and its files must stay \
+             until it closes; nothing was lost",
+            path.display()
+        ),
+        Error::Locked { .. } => anyhow!("Locked: {error}"),
+        _ => error.into(),
+    }
 }
 
 /// A reader of stdout that has seen enough (`| head`) is no fault of the tool: the exit code still

@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use hps::{CheckpointInfo, Error, Store, TableDescriptor, TableId};
+use hps::{CheckpointInfo, Store, TableDescriptor, TableId};
 
 pub use args::{Args, NonFinite};
 use found::Found;
@@ -192,9 +192,4 @@ fn keys_of(store: &Store, table: TableId) -> u64 {
     let stats = store.stats();
     let table = stats.tables.iter().find(|stats| stats.id == table);
     table.map_or(0, |table| table.index_keys)
-}
-
-/// Says of a lock who has it.
-fn named(error: Error) -> anyhow::Error {
-    crate::compact::named(error)
 }

@@ -7,8 +7,7 @@ use clap::{Parser, Subcommand, ValueEnum, ValueHint};
 use super::layout::KeyType;
 use super::plan::MEMORY_MIN;
 use super::scheme::KeyKind;
-use crate::cli::{Common, version};
-use crate::compact::size;
+use crate::cli::{Common, size_of, version};
 
 /// Makes and compares keyset files: the unique keys of a pass over a data set.
 ///
@@ -357,7 +356,7 @@ pub struct MissingArgs {
 }
 
 fn memory(text: &str) -> Result<u64, String> {
-    match size(text)? {
+    match size_of(text)? {
         bytes if bytes >= MEMORY_MIN => Ok(bytes),
         _ => Err(String::from("at least 256KiB")),
     }
