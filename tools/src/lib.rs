@@ -6,9 +6,11 @@
 //! - `keyset`: which keys does a pass over a data set need?
 //! - `export`, `import`: how do rows leave for other systems, and come in from them? `models`: what stands in
 //!   their files.
+//! - `durable`: when does what keyset and export write have its name for good?
 
 pub mod cli;
 pub mod compact;
+mod durable;
 pub mod export;
 pub mod fsck;
 pub mod import;

@@ -12,11 +12,11 @@ use hps::{ArgumentError, Error, RuntimeOptions, Store, TableId};
 use super::args::MissingArgs;
 use super::crew::Crew;
 use super::layout::KeyType;
-use super::output::folder_of;
 use super::plan::Plan;
 use super::sets::{Batches, open};
 use super::stream::walk;
 use crate::cli::Usage;
+use crate::durable::folder_of;
 
 /// Keys that the store is asked about together.
 const ASKED: usize = 1 << 14;

@@ -8,9 +8,10 @@ use anyhow::{Result, bail};
 use super::args::{DiffArgs, SetArgs};
 use super::crew::Crew;
 use super::layout::KeyType;
-use super::output::{KeyWriter, Output, folder_of};
+use super::output::{KeyWriter, Output};
 use super::plan::Plan;
 use super::stream::{Stream, facts, settle, walk};
+use crate::durable::folder_of;
 
 /// Keys that are handed on together.
 const BATCH: usize = 4096;

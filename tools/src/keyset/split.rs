@@ -16,13 +16,14 @@ use super::args::{From, SplitArgs};
 use super::collector::Collector;
 use super::crew::Crew;
 use super::layout::{Fault, KeyType, Sink};
-use super::output::{KeyWriter, Output, Whole, folder_of};
+use super::output::{KeyWriter, Output, Whole};
 use super::plan::Plan;
 use super::scheme::Scheme;
 use super::seen::{Full, Seen};
 use super::sorting::Sorted;
 use super::source::{Inputs, Source};
 use crate::cli::{Usage, of, size};
+use crate::durable::folder_of;
 
 /// One pass.
 #[derive(Debug)]
