@@ -187,13 +187,18 @@ impl Optimizer {
 
     /// Values kept for each weight, as HugeCTR's documentation of the Embedding Training Cache has
     /// them (table 1).
-    #[must_use]
-    pub fn factor(self) -> u64 {
+    fn factor(self) -> u128 {
         match self {
             Optimizer::Adam => 3,
             Optimizer::Adagrad | Optimizer::Momentum | Optimizer::Nesterov => 2,
             Optimizer::Sgd => 1,
         }
+    }
+
+    /// Bytes that rows of so many keys take.
+    #[must_use]
+    pub fn row_bytes(self, keys: u64, dim: u32) -> u128 {
+        self.factor() * u128::from(keys) * u128::from(dim) * 4
     }
 
     /// As it stands on the command line.

@@ -3,7 +3,6 @@
 //! - The store is opened at its last checkpoint, beside a trainer if there is one; nothing is written
 //!   to it.
 
-use std::env::temp_dir;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
@@ -11,12 +10,10 @@ use hps::{ArgumentError, Error, RuntimeOptions, Store, TableId};
 
 use super::args::MissingArgs;
 use super::crew::Crew;
-use super::layout::KeyType;
 use super::plan::Plan;
-use super::sets::{Batches, open};
+use super::sets::{Batches, open_with_output};
 use super::stream::walk;
 use crate::cli::Usage;
-use crate::durable::folder_of;
 
 /// Keys that the store is asked about together.
 const ASKED: usize = 1 << 14;
@@ -44,18 +41,10 @@ pub struct Missing {
 /// What is wrong with the file, what the store says; `Cancelled`.
 pub fn missing(args: &MissingArgs, crew: &mut Crew<'_>) -> Result<Missing> {
     let plan = Plan::new(args.resources.memory, args.resources.threads);
-    let keys = args.dtype.unwrap_or(KeyType::I64);
     let (store, table, name) = open_table(&args.store, args.table.as_deref())?;
-    let folder = match &args.output {
-        Some(output) => folder_of(output).to_path_buf(),
-        None => temp_dir(),
-    };
     let file = std::slice::from_ref(&args.file);
-    let mut streams = open(file, args.dtype, &plan, &folder, crew)?;
     let output = args.output.as_deref();
-    let mut output = output
-        .map(|path| Batches::create(path, keys, &plan))
-        .transpose()?;
+    let (mut streams, mut output) = open_with_output(file, args.dtype, output, &plan, crew)?;
     let mut found = Missing {
         table: name,
         ..Missing::default()

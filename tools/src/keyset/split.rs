@@ -78,7 +78,7 @@ fn keys_max(args: &SplitArgs) -> Result<Option<u64>> {
     let (Some(gib), Some(dim), Some(optimizer)) = (args.hbm_gib, args.dim, args.optimizer) else {
         return Ok(None);
     };
-    let row = (optimizer.factor() * u64::from(dim) * 4) as f64;
+    let row = optimizer.row_bytes(1, dim) as f64;
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
