@@ -6,7 +6,8 @@
 //! - `keyset`: which keys does a pass over a data set need?
 //! - `export`, `import`: how do rows leave for other systems, and come in from them? `models`: what stands in
 //!   their files.
-//! - `durable`: when does what keyset and export write have its name for good?
+//! - `durable`: when does what keyset and export write have its name for good? `store`: how is a store
+//!   opened that is only read?
 
 pub mod cli;
 pub mod compact;
@@ -16,3 +17,4 @@ pub mod fsck;
 pub mod import;
 pub mod keyset;
 pub mod models;
+mod store;

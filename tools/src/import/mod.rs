@@ -28,6 +28,7 @@ use target::Target;
 
 use crate::cli::{Exit, Interrupt, Meter, Usage, show};
 use crate::models::{Format, crew, refuse_remote};
+use crate::store::index_keys;
 
 pub(crate) const TOOL: &str = "hps-import";
 
@@ -125,7 +126,7 @@ impl Work<'_> {
         let last = store.last_checkpoint();
         let step = step(args, last.as_ref())?;
         let duplicates = || duplicates::refuse(&self.found.keys, shape.rows, args.cache, interrupt);
-        let before = keys_of(store, table);
+        let before = index_keys(store, table);
         if before > 0 {
             duplicates()?;
         }
@@ -146,7 +147,7 @@ impl Work<'_> {
         if before == 0 {
             // What is in memory alone is not in the index.
             store.flush()?;
-            let keys = keys_of(store, table);
+            let keys = index_keys(store, table);
             if keys != rows {
                 duplicates()?;
                 let folder = self.found.folder.display();
@@ -159,7 +160,7 @@ impl Work<'_> {
             checkpoint,
             descriptor: target::descriptor_of(store, table)?,
             rows,
-            keys: keys_of(store, table),
+            keys: index_keys(store, table),
             bytes,
             non_finite: import.seen_non_finite.load(Ordering::Relaxed),
             left: shape.left.clone(),
@@ -185,11 +186,4 @@ fn step(args: &Args, last: Option<&CheckpointInfo>) -> Result<u64> {
             Usage(why.to_owned()).into()
         }),
     }
-}
-
-/// Keys in the index of a table.
-fn keys_of(store: &Store, table: TableId) -> u64 {
-    let stats = store.stats();
-    let table = stats.tables.iter().find(|stats| stats.id == table);
-    table.map_or(0, |table| table.index_keys)
 }

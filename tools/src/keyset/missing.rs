@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use hps::{ArgumentError, Error, RuntimeOptions, Store, TableId};
+use hps::{Store, TableId};
 
 use super::args::MissingArgs;
 use super::crew::Crew;
@@ -14,6 +14,7 @@ use super::plan::Plan;
 use super::sets::{Batches, open_with_output};
 use super::stream::walk;
 use crate::cli::Usage;
+use crate::store::open_for_rows;
 
 /// Keys that the store is asked about together.
 const ASKED: usize = 1 << 14;
@@ -79,18 +80,7 @@ pub fn missing(args: &MissingArgs, crew: &mut Crew<'_>) -> Result<Missing> {
 
 /// Opens a store, and finds the table of a name, or the only one.
 fn open_table(directory: &Path, name: Option<&str>) -> Result<(Store, TableId, String)> {
-    let options = RuntimeOptions::new().cache_bytes(1 << 20).threads(1);
-    let store = match Store::open_read_only(directory, None, options) {
-        Err(Error::InvalidArgument(ArgumentError::UnknownCheckpoint { retained, .. }))
-            if retained.is_empty() =>
-        {
-            bail!(
-                "{}: no checkpoint yet: there are no rows",
-                directory.display()
-            );
-        }
-        other => other?,
-    };
+    let (store, _) = open_for_rows(directory, None, "rows")?;
     let tables = store.tables();
     let known = || {
         let names: Vec<&str> = tables
