@@ -7,7 +7,7 @@
 //! - `export`, `import`: how do rows leave for other systems, and come in from them? `models`: what stands in
 //!   their files.
 //! - `durable`: when does what keyset and export write have its name for good? `store`: how is a store
-//!   opened that is only read?
+//!   opened that is only read? `threads`: how do several do one piece of work?
 
 pub mod cli;
 pub mod compact;
@@ -18,3 +18,4 @@ pub mod import;
 pub mod keyset;
 pub mod models;
 mod store;
+mod threads;

@@ -20,6 +20,7 @@ use write::{Columns, Written};
 use crate::cli::{Exit, Interrupt, Meter, Usage, show};
 use crate::models::{Choices, FileOf, Format, crew, files_of, refuse_remote};
 use crate::store::{index_keys, open_for_rows};
+use crate::threads::cores;
 
 pub(crate) const TOOL: &str = "hps-export";
 
@@ -82,7 +83,7 @@ pub fn run(args: &Args) -> Result<Exit> {
 
 fn threads(args: &Args) -> usize {
     let fit = usize::try_from(args.memory / THREAD_BYTES).unwrap_or(usize::MAX);
-    let wanted = args.threads.map_or(crew::cores(), usize::from);
+    let wanted = args.threads.map_or(cores(), usize::from);
     wanted.min(fit).max(1)
 }
 

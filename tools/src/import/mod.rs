@@ -29,6 +29,7 @@ use target::Target;
 use crate::cli::{Exit, Interrupt, Meter, Usage, show};
 use crate::models::{Format, crew, refuse_remote};
 use crate::store::index_keys;
+use crate::threads::cores;
 
 pub(crate) const TOOL: &str = "hps-import";
 
@@ -130,10 +131,7 @@ impl Work<'_> {
         if before > 0 {
             duplicates()?;
         }
-        let threads = args
-            .threads
-            .map_or(crew::cores(), usize::from)
-            .min(THREADS_MAX);
+        let threads = args.threads.map_or(cores(), usize::from).min(THREADS_MAX);
         let of = (store, table);
         let import = Import::new(of, self.plan, shape.rows, args.non_finite, threads);
         let bytes = shape.rows * self.plan.row_bytes() as u64;
