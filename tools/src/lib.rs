@@ -6,11 +6,18 @@
 //! - `keyset`: which keys does a pass over a data set need?
 //! - `export`, `import`: how do rows leave for other systems, and come in from them? `models`: what stands in
 //!   their files.
+//! - What several of these share: `durable` (when does a new file have its name for good?), `npy` (what
+//!   does the header of a NumPy file say?), `store` (how is a store opened that is only read?), `threads`
+//!   (how do several do one piece of work?).
 
 pub mod cli;
 pub mod compact;
+mod durable;
 pub mod export;
 pub mod fsck;
 pub mod import;
 pub mod keyset;
 pub mod models;
+mod npy;
+mod store;
+mod threads;

@@ -17,10 +17,12 @@ pub struct Sample {
     pub stall_ms: f64,
 }
 
-const WIDTH: f64 = 900.0;
+/// The width of all drawings.
+pub(crate) const WIDTH: f64 = 900.0;
 const PANEL: f64 = 170.0;
 const GAP: f64 = 45.0;
-const LEFT: f64 = 80.0;
+/// Where the panels of all drawings begin.
+pub(crate) const LEFT: f64 = 80.0;
 const RIGHT: f64 = 20.0;
 const TOP: f64 = 50.0;
 /// Points of a line at most.
@@ -59,11 +61,10 @@ pub fn svg(title: &str, samples: &[Sample]) -> String {
         },
     ];
     let height = TOP + 3.0 * (PANEL + GAP) + 20.0;
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
-         width=\"{WIDTH}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
-         <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"white\"/>\n\
-         <text x=\"{LEFT}\" y=\"22\" font-size=\"15\">{}</text>\n",
+    let mut out = head(height);
+    let _ = writeln!(
+        out,
+        "<text x=\"{LEFT}\" y=\"22\" font-size=\"15\">{}</text>",
         escaped(title)
     );
     for (i, panel) in panels.iter().enumerate() {
@@ -75,6 +76,36 @@ pub fn svg(title: &str, samples: &[Sample]) -> String {
         "<text x=\"{middle}\" y=\"{bottom}\" text-anchor=\"middle\">batch</text>\n</svg>"
     );
     out
+}
+
+/// The head of a drawing of this height, on white.
+pub(crate) fn head(height: f64) -> String {
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
+         width=\"{WIDTH}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
+         <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"white\"/>\n"
+    )
+}
+
+/// Five lines across a panel from `LEFT` to `right`, each with the label of its share of the axis.
+pub(crate) fn grid(
+    out: &mut String,
+    right: f64,
+    (y, height): (f64, f64),
+    label: impl Fn(f64) -> String,
+) {
+    for quarter in 0..=4 {
+        let share = f64::from(quarter) / 4.0;
+        let line = y + height * (1.0 - share);
+        let _ = writeln!(
+            out,
+            "<path d=\"M{LEFT} {line:.1}H{right}\" stroke=\"#ccc\"/>\
+             <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+            LEFT - 6.0,
+            line + 4.0,
+            label(share)
+        );
+    }
 }
 
 fn escaped(text: &str) -> String {
@@ -104,19 +135,11 @@ fn draw(out: &mut String, panel: &Panel, y: f64) {
         y - 6.0,
         panel.title
     );
-    for quarter in 0..=4 {
-        let share = f64::from(quarter) / 4.0;
-        let line = y + PANEL * (1.0 - share);
+    grid(out, right, (y, PANEL), |share| {
         let label = format!("{:.3}", top * share);
         let label = label.trim_end_matches('0').trim_end_matches('.');
-        let _ = writeln!(
-            out,
-            "<path d=\"M{LEFT} {line:.1}H{right}\" stroke=\"#ccc\"/>\
-             <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>",
-            LEFT - 6.0,
-            line + 4.0
-        );
-    }
+        label.to_owned()
+    });
     let count = panel.readings.len();
     let span = right - LEFT;
     for quarter in 0..=4usize {

@@ -15,13 +15,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, Result, bail};
-use hps::{ArgumentError, Error};
-use serde_json::json;
+use anyhow::{Context, Result, anyhow, bail};
+use hps::{ArgumentError, Error, Holder};
+use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use super::{given, visible};
+use super::{Common, given, visible};
 
 /// How a tool ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,6 +121,23 @@ pub fn refuse_strange_owner(directory: &Path, force: bool) -> Result<()> {
     Ok(())
 }
 
+/// Says of a lock who has it.
+#[must_use]
+pub fn with_holder(error: Error) -> anyhow::Error {
+    match &error {
+        Error::Locked {
+            path,
+            holder: Holder::Reader,
+        } => anyhow!(
+            "Locked: {}: a reader elsewhere has the last checkpoint open, and its files must stay \
+             until it closes; nothing was lost",
+            path.display()
+        ),
+        Error::Locked { .. } => anyhow!("Locked: {error}"),
+        _ => error.into(),
+    }
+}
+
 /// A reader of stdout that has seen enough (`| head`) is no fault of the tool: the exit code still
 /// says what was found.
 ///
@@ -131,6 +148,31 @@ pub fn reader_may_leave(printed: io::Result<()>) -> Result<()> {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         other => other.map_err(|e| anyhow::Error::new(e).context("write to stdout")),
     }
+}
+
+/// Prints what was found: one object, or text, or nothing.
+///
+/// # Errors
+/// As [`reader_may_leave`].
+pub fn show(
+    common: &Common,
+    json: Option<Value>,
+    text: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<()> {
+    let print = || match json {
+        Some(object) => {
+            let mut out = io::stdout().lock();
+            writeln!(out, "{object}")?;
+            out.flush()
+        }
+        None if common.quiet => Ok(()),
+        None => {
+            let mut out = common.color.stdout();
+            text(&mut out)?;
+            out.flush()
+        }
+    };
+    reader_may_leave(print())
 }
 
 /// The message of an error, with the way out.

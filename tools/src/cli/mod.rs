@@ -12,9 +12,9 @@ mod progress;
 mod words;
 
 pub use colour::{BAD, Colour, GOOD, ODD};
-pub use exit::{Exit, Interrupt, Usage, end, exit_of, reader_may_leave, refuse_strange_owner};
+pub use exit::{Exit, Interrupt, Usage, end, exit_of, refuse_strange_owner, show, with_holder};
 pub use progress::{Meter, Show};
-pub use words::{count, duration, numbers, of, size, visible};
+pub use words::{count, duration, numbers, of, size, size_of, visible};
 
 use std::ffi::OsString;
 use std::sync::LazyLock;

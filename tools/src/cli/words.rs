@@ -1,6 +1,7 @@
-//! How are numbers, times and names written for people?
+//! How are numbers, times and names written for people, and sizes read from them?
 //!
-//! - Sizes have a unit and two or three digits, counts have all of theirs.
+//! - Sizes have a unit and two or three digits, counts have all of theirs. A size that is read is plain
+//!   bytes or a number with a unit: 64MiB, 2GB, 1.5GiB.
 //! - A name or message with control characters is written with escapes: it comes from a disk that
 //!   nobody vouches for, and goes to a terminal.
 
@@ -21,6 +22,44 @@ pub fn size(bytes: u64) -> String {
     }
     let digits = usize::from(unit > 0 && value < 99.95);
     format!("{value:.digits$} {}", UNITS[unit])
+}
+
+/// A size in bytes, from text such as 64MiB.
+///
+/// # Errors
+/// What is wrong with the text.
+pub fn size_of(text: &str) -> Result<u64, String> {
+    const UNITS: [(&str, u64); 10] = [
+        ("", 1),
+        ("B", 1),
+        ("kB", 1000),
+        ("MB", 1_000_000),
+        ("GB", 1_000_000_000),
+        ("TB", 1_000_000_000_000),
+        ("KiB", 1 << 10),
+        ("MiB", 1 << 20),
+        ("GiB", 1 << 30),
+        ("TiB", 1 << 40),
+    ];
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
+    let (number, unit) = text.split_at(end.unwrap_or(text.len()));
+    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
+    let factor = UNITS.iter().find(|(name, _)| *name == unit.trim());
+    let wrong = || String::from("a size is bytes, or a number with a unit: 64MiB, 2GB, 1.5GiB");
+    let (_, factor) = factor.ok_or_else(wrong)?;
+    let whole: u64 = whole.parse().map_err(|_| wrong())?;
+    let mut bytes = whole.checked_mul(*factor).ok_or_else(wrong)?;
+    if !part.is_empty() {
+        let scale = u32::try_from(part.len())
+            .ok()
+            .and_then(|n| 10u64.checked_pow(n));
+        let (scale, part) = (scale.ok_or_else(wrong)?, part.parse::<u64>());
+        let part = part.map_err(|_| wrong())?.checked_mul(*factor);
+        bytes = bytes
+            .checked_add(part.ok_or_else(wrong)? / scale)
+            .ok_or_else(wrong)?;
+    }
+    Ok(bytes)
 }
 
 /// Checkpoints as they stand in JSON.
@@ -107,6 +146,36 @@ mod tests {
         assert_eq!(count(8_000_000), "8 000 000");
         assert_eq!(of(1, "row"), "1 row");
         assert_eq!(of(0, "row"), "0 rows");
+    }
+
+    #[test]
+    fn sizes_are_read_with_and_without_units() {
+        let good = [
+            ("0", 0),
+            ("4096", 4096),
+            ("12B", 12),
+            ("64MiB", 64 << 20),
+            ("64 MiB", 64 << 20),
+            ("2GB", 2_000_000_000),
+            ("1.5GiB", 3 << 29),
+            ("0.25kB", 250),
+            ("18446744073709551615", u64::MAX),
+        ];
+        for (text, bytes) in good {
+            assert_eq!(size_of(text), Ok(bytes), "{text}");
+        }
+        for text in [
+            "",
+            "MiB",
+            "-1",
+            "1e9",
+            "12Mib",
+            "1.2.3kB",
+            "99999999TiB",
+            "7 parsecs",
+        ] {
+            assert!(size_of(text).is_err(), "{text}");
+        }
     }
 
     #[test]

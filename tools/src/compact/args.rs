@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueHint};
 use hps::{CheckpointId, CompactLimits};
 
-use crate::cli::{Common, version};
+use crate::cli::{Common, size_of, version};
 
 /// Makes a store smaller that no trainer has open, without changing a row.
 ///
@@ -58,7 +58,7 @@ pub struct Choice {
     #[arg(long, value_name = "SHARE", default_value_t = 0.5, value_parser = share)]
     pub threshold: f64,
     /// Begin no group of files after so many bytes were read and written
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = size_of)]
     pub max_bytes: Option<u64>,
 }
 
@@ -151,48 +151,10 @@ fn share(text: &str) -> Result<f64, String> {
 }
 
 fn rate(text: &str) -> Result<u64, String> {
-    match size(text.strip_suffix("/s").unwrap_or(text)) {
+    match size_of(text.strip_suffix("/s").unwrap_or(text)) {
         Ok(0) => Err(String::from("more than nothing per second")),
         other => other,
     }
-}
-
-/// A size in bytes, from text such as 64MiB.
-///
-/// # Errors
-/// What is wrong with the text.
-pub fn size(text: &str) -> Result<u64, String> {
-    const UNITS: [(&str, u64); 10] = [
-        ("", 1),
-        ("B", 1),
-        ("kB", 1000),
-        ("MB", 1_000_000),
-        ("GB", 1_000_000_000),
-        ("TB", 1_000_000_000_000),
-        ("KiB", 1 << 10),
-        ("MiB", 1 << 20),
-        ("GiB", 1 << 30),
-        ("TiB", 1 << 40),
-    ];
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
-    let (number, unit) = text.split_at(end.unwrap_or(text.len()));
-    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
-    let factor = UNITS.iter().find(|(name, _)| *name == unit.trim());
-    let wrong = || String::from("a size is bytes, or a number with a unit: 64MiB, 2GB, 1.5GiB");
-    let (_, factor) = factor.ok_or_else(wrong)?;
-    let whole: u64 = whole.parse().map_err(|_| wrong())?;
-    let mut bytes = whole.checked_mul(*factor).ok_or_else(wrong)?;
-    if !part.is_empty() {
-        let scale = u32::try_from(part.len())
-            .ok()
-            .and_then(|n| 10u64.checked_pow(n));
-        let (scale, part) = (scale.ok_or_else(wrong)?, part.parse::<u64>());
-        let part = part.map_err(|_| wrong())?.checked_mul(*factor);
-        bytes = bytes
-            .checked_add(part.ok_or_else(wrong)? / scale)
-            .ok_or_else(wrong)?;
-    }
-    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -200,33 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_with_and_without_units() {
-        let good = [
-            ("0", 0),
-            ("4096", 4096),
-            ("12B", 12),
-            ("64MiB", 64 << 20),
-            ("64 MiB", 64 << 20),
-            ("2GB", 2_000_000_000),
-            ("1.5GiB", 3 << 29),
-            ("0.25kB", 250),
-            ("18446744073709551615", u64::MAX),
-        ];
-        for (text, bytes) in good {
-            assert_eq!(size(text), Ok(bytes), "{text}");
-        }
-        for text in [
-            "",
-            "MiB",
-            "-1",
-            "1e9",
-            "12Mib",
-            "1.2.3kB",
-            "99999999TiB",
-            "7 parsecs",
-        ] {
-            assert!(size(text).is_err(), "{text}");
-        }
+    fn rates_and_shares_are_read_within_their_bounds() {
         assert_eq!(rate("200MiB/s"), Ok(200 << 20));
         assert_eq!(rate("1000"), Ok(1000));
         assert!(rate("0").is_err());

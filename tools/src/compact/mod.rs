@@ -9,21 +9,16 @@ mod check;
 mod plan;
 mod text;
 
-use std::io::{self, Write};
 use std::path::Path;
 
-use anyhow::{Result, anyhow};
-use hps::{
-    CheckpointId, CompactLimits, CompactReport, DropReport, Error, Holder, RuntimeOptions, Store,
-};
+use anyhow::Result;
+use hps::{CheckpointId, CompactLimits, CompactReport, DropReport, Error, RuntimeOptions, Store};
 
-pub use args::{Args, GcArgs, PlanArgs, RunArgs, Verb, size};
+pub use args::{Args, GcArgs, PlanArgs, RunArgs, Verb};
 pub use check::Checked;
 pub use plan::{Line, Plan};
 
-use serde_json::Value;
-
-use crate::cli::{self, Common, Exit, Interrupt, Meter, Usage, numbers};
+use crate::cli::{self, Common, Exit, Interrupt, Meter, Usage, numbers, show, with_holder};
 
 const TOOL: &str = "hps-compact";
 
@@ -51,50 +46,11 @@ pub fn run(args: &Args) -> Result<Exit> {
     }
 }
 
-/// Prints what was found: one object, or text, or nothing.
-fn show(
-    common: &Common,
-    json: Option<Value>,
-    text: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> Result<()> {
-    let print = || match json {
-        Some(object) => {
-            let mut out = io::stdout().lock();
-            writeln!(out, "{object}")?;
-            out.flush()
-        }
-        None if common.quiet => Ok(()),
-        None => {
-            let mut out = common.color.stdout();
-            text(&mut out)?;
-            out.flush()
-        }
-    };
-    cli::reader_may_leave(print())?;
-    Ok(())
-}
-
-/// Says of a lock who has it.
-pub(crate) fn named(error: Error) -> anyhow::Error {
-    match &error {
-        Error::Locked {
-            path,
-            holder: Holder::Reader,
-        } => anyhow!(
-            "Locked: {}: a reader elsewhere has the last checkpoint open, and its files must stay \
-             until it closes; nothing was lost",
-            path.display()
-        ),
-        Error::Locked { .. } => anyhow!("Locked: {error}"),
-        _ => error.into(),
-    }
-}
-
 fn open(directory: &Path, force: bool) -> Result<Store> {
     if directory.is_dir() {
         cli::refuse_strange_owner(directory, force)?;
     }
-    Store::open(directory, options()).map_err(named)
+    Store::open(directory, options()).map_err(with_holder)
 }
 
 fn show_plan(common: &Common, args: &PlanArgs) -> Result<Exit> {
@@ -114,7 +70,7 @@ fn show_plan(common: &Common, args: &PlanArgs) -> Result<Exit> {
             refused: Some(error.to_string()),
             ..Plan::default()
         },
-        Err(error) => return Err(named(error)),
+        Err(error) => return Err(with_holder(error)),
     };
     plan.checked = checked;
     let json = args.json.then(|| text::plan_json("plan", &plan));
@@ -132,7 +88,7 @@ fn is_damage(error: &Error) -> bool {
 }
 
 fn dry_run(common: &Common, args: &RunArgs) -> Result<Exit> {
-    let plan = match plan::read(&args.directory).map_err(named)? {
+    let plan = match plan::read(&args.directory).map_err(with_holder)? {
         Some(store) => {
             let keep = args.keep_checkpoints.unwrap_or(u32::MAX);
             let dropped = plan::beyond(&store.checkpoints(), keep);
@@ -174,7 +130,7 @@ fn compact(common: &Common, args: &RunArgs) -> Result<Exit> {
         })
     };
     meter.end();
-    let report = done.map_err(named)?;
+    let report = done.map_err(with_holder)?;
     store.close()?;
     let json = args.json.then(|| text::run_json(&report, &dropped));
     show(common, json, |out| {
@@ -195,7 +151,7 @@ fn collect(common: &Common, args: &GcArgs) -> Result<Exit> {
         None => args.checkpoint.clone(),
     };
     let store = match args.dry_run {
-        true => plan::read(&args.directory).map_err(named)?,
+        true => plan::read(&args.directory).map_err(with_holder)?,
         false => Some(open(&args.directory, args.force)?),
     };
     let mut report = DropReport::default();

@@ -6,11 +6,11 @@
 use std::path::Path;
 use std::time::SystemTime;
 
-use super::check::Checked;
 use anyhow::Result;
-use hps::{
-    ArgumentError, CheckpointId, CheckpointInfo, CompactLimits, Error, FileInfo, FileNumber, Store,
-};
+use hps::{CheckpointId, CheckpointInfo, CompactLimits, Error, FileInfo, FileNumber, Store};
+
+use super::check::Checked;
+use crate::store::open_read_only;
 
 /// One parameter file of the current version.
 #[derive(Debug)]
@@ -77,15 +77,7 @@ pub fn beyond(checkpoints: &[CheckpointInfo], keep: u32) -> Vec<CheckpointId> {
 /// # Errors
 /// What the store says.
 pub fn read(directory: &Path) -> Result<Option<Store>, Error> {
-    match Store::open_read_only(directory, None, super::options()) {
-        Ok(store) => Ok(Some(store)),
-        Err(Error::InvalidArgument(ArgumentError::UnknownCheckpoint { retained, .. }))
-            if retained.is_empty() =>
-        {
-            Ok(None)
-        }
-        Err(error) => Err(error),
-    }
+    open_read_only(directory, None, super::options())
 }
 
 /// Plans the compaction of a store, after these checkpoints are dropped.

@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use clap::{Parser, ValueHint};
 use hps::CheckpointId;
 
-use crate::cli::{Common, version};
-use crate::compact::size;
+use crate::cli::{Common, size_of, version};
 use crate::models::Format;
 
 /// Writes a table of a checkpoint into the files of another system.
@@ -62,7 +61,7 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: Option<u16>,
     /// Memory for what is read and written, 24 MiB a thread
-    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "256MiB")]
+    #[arg(long, value_name = "SIZE", value_parser = size_of, default_value = "256MiB")]
     pub memory: u64,
     /// Print one JSON object, plain numbers
     #[arg(long, conflicts_with = "quiet")]

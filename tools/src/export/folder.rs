@@ -2,7 +2,7 @@
 //!
 //! Under a name of its own beside the target, which it gets by a rename once all is durable.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -10,6 +10,7 @@ use anyhow::{Result, bail};
 use hps::Error;
 
 use crate::cli::Usage;
+use crate::durable::{folder_of, sync_folder};
 
 /// A folder in the making; dropped, it is removed.
 #[derive(Debug)]
@@ -69,19 +70,11 @@ impl Partial {
     /// # Errors
     /// `Io`; then it is removed.
     pub fn keep(mut self, target: &Path) -> Result<()> {
-        sync(&self.path)?;
+        sync_folder(&self.path)?;
         fs::rename(&self.path, target).map_err(|e| Error::io("rename", &self.path, e))?;
         self.is_kept = true;
-        match target.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => sync(parent),
-            _ => sync(Path::new(".")),
-        }
+        sync_folder(folder_of(target))
     }
-}
-
-fn sync(directory: &Path) -> Result<()> {
-    let synced = File::open(directory).and_then(|file| file.sync_all());
-    Ok(synced.map_err(|e| Error::io("sync", directory, e))?)
 }
 
 impl Drop for Partial {

@@ -11,14 +11,16 @@ mod write;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use hps::{ArgumentError, CheckpointInfo, Error, RuntimeOptions, Store, TableDescriptor, TableId};
+use hps::{CheckpointInfo, Store, TableDescriptor, TableId};
 
 pub use args::{Args, rate};
 use folder::Partial;
 use write::{Columns, Written};
 
-use crate::cli::{self, Exit, Interrupt, Meter, Usage};
+use crate::cli::{Exit, Interrupt, Meter, Usage, show};
 use crate::models::{Choices, FileOf, Format, crew, files_of, refuse_remote};
+use crate::store::{index_keys, open_for_rows};
+use crate::threads::cores;
 
 pub(crate) const TOOL: &str = "hps-export";
 
@@ -44,7 +46,7 @@ pub fn run(args: &Args) -> Result<Exit> {
     check(args)?;
     let interrupt = Interrupt::listen()?;
     let mut meter = Meter::new(TOOL, args.common.show())?;
-    let (store, checkpoint) = open(args)?;
+    let (store, checkpoint) = open_for_rows(&args.store, args.checkpoint, "rows to export")?;
     let (table, descriptor) = find(&store, &checkpoint, &args.table)?;
     let choices = Choices {
         lr: args.lr,
@@ -54,15 +56,12 @@ pub fn run(args: &Args) -> Result<Exit> {
     let (files, lost) = files_of(args.format, &descriptor, &choices)?;
     let partial = Partial::new(&args.out)?;
     let columns = Columns::create(partial.path(), files, &descriptor)?;
-    let stats = store.stats();
-    let rows = stats.tables.iter().find(|t| t.id == table);
-    let rows = rows.map_or(0, |table| table.index_keys);
     let row_bytes: usize = columns.files().map(|f| f.content.row_bytes()).sum();
     let done = crew::run(
         threads(args) + 1,
         &interrupt,
         &mut meter,
-        rows * row_bytes as u64,
+        index_keys(&store, table) * row_bytes as u64,
         |crew| columns.work(&store, (checkpoint.id, table), threads(args), crew),
     );
     meter.end();
@@ -77,13 +76,14 @@ pub fn run(args: &Args) -> Result<Exit> {
         written,
         time: since.elapsed(),
     };
-    cli::reader_may_leave(text::show(args, &outcome))?;
+    let json = args.json.then(|| text::json(args, &outcome));
+    show(&args.common, json, |out| text::print(out, args, &outcome))?;
     Ok(Exit::Clean)
 }
 
 fn threads(args: &Args) -> usize {
     let fit = usize::try_from(args.memory / THREAD_BYTES).unwrap_or(usize::MAX);
-    let wanted = args.threads.map_or(crew::cores(), usize::from);
+    let wanted = args.threads.map_or(cores(), usize::from);
     wanted.min(fit).max(1)
 }
 
@@ -98,29 +98,6 @@ fn check(args: &Args) -> Result<()> {
         return Err(Usage(why.to_owned()).into());
     }
     Ok(())
-}
-
-fn open(args: &Args) -> Result<(Store, CheckpointInfo)> {
-    // Rows are read past the cache, which may be as small as can be.
-    let options = RuntimeOptions::new().cache_bytes(1 << 20).threads(1);
-    let nothing = || {
-        let store = args.store.display();
-        anyhow::anyhow!("{store}: no checkpoint yet: there are no rows to export")
-    };
-    let store = match Store::open_read_only(&args.store, args.checkpoint, options) {
-        Err(Error::InvalidArgument(ArgumentError::UnknownCheckpoint { retained, .. }))
-            if retained.is_empty() =>
-        {
-            return Err(nothing());
-        }
-        other => other?,
-    };
-    let checkpoint = match args.checkpoint {
-        Some(id) => store.checkpoints().into_iter().find(|c| c.id == id),
-        None => store.last_checkpoint(),
-    };
-    let checkpoint = checkpoint.ok_or_else(nothing)?;
-    Ok((store, checkpoint))
 }
 
 /// The table of a checkpoint, by name.

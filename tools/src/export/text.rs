@@ -7,17 +7,8 @@ use serde_json::{Value, json};
 use super::{Args, Outcome, TOOL};
 use crate::cli::{GOOD, ODD, duration, of, size, visible};
 
-/// Prints what was done, as it was asked for.
-pub fn show(args: &Args, outcome: &Outcome) -> io::Result<()> {
-    if args.json {
-        let mut out = io::stdout().lock();
-        writeln!(out, "{}", object(args, outcome))?;
-        return out.flush();
-    }
-    if args.common.quiet {
-        return Ok(());
-    }
-    let mut out = args.common.color.stdout();
+/// What a person reads.
+pub fn print(out: &mut dyn Write, args: &Args, outcome: &Outcome) -> io::Result<()> {
     let bytes = outcome.files.iter().map(|(_, bytes)| bytes).sum();
     writeln!(
         out,
@@ -47,7 +38,7 @@ pub fn show(args: &Args, outcome: &Outcome) -> io::Result<()> {
             steps(outcome)
         )?;
     }
-    out.flush()
+    Ok(())
 }
 
 /// The way back for Adam's step counts.
@@ -63,7 +54,9 @@ fn steps(outcome: &Outcome) -> String {
     }
 }
 
-fn object(args: &Args, outcome: &Outcome) -> Value {
+/// One object.
+#[must_use]
+pub fn json(args: &Args, outcome: &Outcome) -> Value {
     let files = outcome
         .files
         .iter()

@@ -5,11 +5,12 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
-use hps::{ArgumentError, CheckpointId, Error, RowIter, RuntimeOptions, Store, mix64};
+use anyhow::Result;
+use hps::{CheckpointId, RowIter, Store, mix64};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::cli::Interrupt;
+use crate::store::open_for_rows;
 
 /// Keys named one by one.
 const NAMED_MAX: usize = 16;
@@ -44,19 +45,8 @@ impl Difference {
 }
 
 fn open(directory: &Path, checkpoint: Option<CheckpointId>) -> Result<(Store, CheckpointId)> {
-    let options = RuntimeOptions::new().cache_bytes(1 << 20).threads(1);
-    let store = match Store::open_read_only(directory, checkpoint, options) {
-        Err(Error::InvalidArgument(ArgumentError::UnknownCheckpoint { retained, .. }))
-            if retained.is_empty() =>
-        {
-            let directory = directory.display();
-            bail!("{directory}: no checkpoint yet: there are no rows to compare with");
-        }
-        other => other?,
-    };
-    let last = || store.last_checkpoint().map(|c| c.id);
-    let id = checkpoint.or_else(last).context("no checkpoint")?;
-    Ok((store, id))
+    let (store, info) = open_for_rows(directory, checkpoint, "rows to compare with")?;
+    Ok((store, info.id))
 }
 
 /// xxh3-128 over (table, key, values) of all rows, in the order of (table, mix64(key)).

@@ -11,7 +11,7 @@ mod text;
 use anyhow::{Result, bail};
 use hps::inspect::{Report, Scope, Severity, inspect};
 
-use crate::cli::{self, Exit, Interrupt, Meter};
+use crate::cli::{Exit, Interrupt, Meter, show};
 pub use args::Args;
 
 /// What a run found.
@@ -75,7 +75,8 @@ pub fn run(args: &Args) -> Result<Exit> {
             )?);
         }
     }
-    cli::reader_may_leave(text::show(args, &outcome))?;
+    let json = args.json.then(|| text::json(args, &outcome));
+    show(&args.common, json, |out| text::print(out, args, &outcome))?;
     let differs = outcome.difference.as_ref().is_some_and(|d| d.rows() > 0);
     if let Some(mended) = &outcome.mended {
         let whole = mended.lost_nothing();

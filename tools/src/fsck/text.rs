@@ -59,23 +59,8 @@ fn magnitudes(values: &ValueStats) -> Value {
     })
 }
 
-/// Prints what was found, as it was asked for.
-pub(super) fn show(args: &Args, outcome: &Outcome) -> io::Result<()> {
-    if args.json {
-        let mut out = io::stdout().lock();
-        writeln!(out, "{}", json(args, outcome))?;
-        return out.flush();
-    }
-    if args.common.quiet {
-        return Ok(());
-    }
-    let mut out = args.common.color.stdout();
-    print(&mut out, args, outcome)?;
-    out.flush()
-}
-
 /// One object.
-fn json(args: &Args, outcome: &Outcome) -> Value {
+pub(super) fn json(args: &Args, outcome: &Outcome) -> Value {
     let report = &outcome.report;
     let [damage, cache, leftovers] = counts(report);
     json!({
@@ -128,7 +113,7 @@ fn json(args: &Args, outcome: &Outcome) -> Value {
 }
 
 /// What a person reads.
-fn print(out: &mut dyn Write, args: &Args, outcome: &Outcome) -> io::Result<()> {
+pub(super) fn print(out: &mut dyn Write, args: &Args, outcome: &Outcome) -> io::Result<()> {
     let report = &outcome.report;
     let open = if report.open_elsewhere {
         ", open by a writer: checked as of its checkpoints"

@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use clap::{Parser, ValueEnum, ValueHint};
 use hps::Initialiser;
 
-use crate::cli::{Common, version};
-use crate::compact::size;
+use crate::cli::{Common, size_of, version};
 use crate::export::rate;
 use crate::models::{Format, Rule};
 
@@ -86,7 +85,7 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
     pub non_finite: NonFinite,
     /// Memory of the store's cache
-    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "256MiB")]
+    #[arg(long, value_name = "SIZE", value_parser = size_of, default_value = "256MiB")]
     pub cache: u64,
     /// Threads that read; default: the cores, at most 8
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=8))]

@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use hps::{CheckpointInfo, Error, Store, TableDescriptor, TableId};
+use hps::{CheckpointInfo, Store, TableDescriptor, TableId};
 
 pub use args::{Args, NonFinite};
 use found::Found;
@@ -26,8 +26,10 @@ use put::Import;
 use shape::Shape;
 use target::Target;
 
-use crate::cli::{self, Exit, Interrupt, Meter, Usage};
+use crate::cli::{Exit, Interrupt, Meter, Usage, show};
 use crate::models::{Format, crew, refuse_remote};
+use crate::store::index_keys;
+use crate::threads::cores;
 
 pub(crate) const TOOL: &str = "hps-import";
 
@@ -85,7 +87,8 @@ pub fn run(args: &Args) -> Result<Exit> {
     };
     store.close()?;
     outcome.time = since.elapsed();
-    cli::reader_may_leave(text::show(args, &outcome))?;
+    let json = args.json.then(|| text::json(args, &outcome));
+    show(&args.common, json, |out| text::print(out, args, &outcome))?;
     Ok(match outcome.left.is_empty() {
         true => Exit::Clean,
         false => Exit::Changed,
@@ -124,14 +127,11 @@ impl Work<'_> {
         let last = store.last_checkpoint();
         let step = step(args, last.as_ref())?;
         let duplicates = || duplicates::refuse(&self.found.keys, shape.rows, args.cache, interrupt);
-        let before = keys_of(store, table);
+        let before = index_keys(store, table);
         if before > 0 {
             duplicates()?;
         }
-        let threads = args
-            .threads
-            .map_or(crew::cores(), usize::from)
-            .min(THREADS_MAX);
+        let threads = args.threads.map_or(cores(), usize::from).min(THREADS_MAX);
         let of = (store, table);
         let import = Import::new(of, self.plan, shape.rows, args.non_finite, threads);
         let bytes = shape.rows * self.plan.row_bytes() as u64;
@@ -145,7 +145,7 @@ impl Work<'_> {
         if before == 0 {
             // What is in memory alone is not in the index.
             store.flush()?;
-            let keys = keys_of(store, table);
+            let keys = index_keys(store, table);
             if keys != rows {
                 duplicates()?;
                 let folder = self.found.folder.display();
@@ -158,7 +158,7 @@ impl Work<'_> {
             checkpoint,
             descriptor: target::descriptor_of(store, table)?,
             rows,
-            keys: keys_of(store, table),
+            keys: index_keys(store, table),
             bytes,
             non_finite: import.seen_non_finite.load(Ordering::Relaxed),
             left: shape.left.clone(),
@@ -184,16 +184,4 @@ fn step(args: &Args, last: Option<&CheckpointInfo>) -> Result<u64> {
             Usage(why.to_owned()).into()
         }),
     }
-}
-
-/// Keys in the index of a table.
-fn keys_of(store: &Store, table: TableId) -> u64 {
-    let stats = store.stats();
-    let table = stats.tables.iter().find(|stats| stats.id == table);
-    table.map_or(0, |table| table.index_keys)
-}
-
-/// Says of a lock who has it.
-fn named(error: Error) -> anyhow::Error {
-    crate::compact::named(error)
 }

@@ -7,10 +7,10 @@ use hps::{
     ArgumentError, CreateOptions, Error, Optimizer, RuntimeOptions, Store, TableDescriptor, TableId,
 };
 
+use super::Args;
 use super::found::Found;
 use super::shape::Shape;
-use super::{Args, named};
-use crate::cli::{Usage, refuse_strange_owner};
+use crate::cli::{Usage, refuse_strange_owner, with_holder};
 use crate::models::{Format, Rule};
 
 /// More checkpoints than a store can retain: an import drops none.
@@ -51,7 +51,7 @@ impl Target {
         let store = match Store::open(&args.store, options(args)) {
             Ok(store) => Some(store),
             Err(Error::InvalidArgument(ArgumentError::NotAStore { .. })) if args.create => None,
-            Err(error) => return Err(named(error)),
+            Err(error) => return Err(with_holder(error)),
         };
         let tables = store.as_ref().map(Store::tables).unwrap_or_default();
         let known: Vec<String> = tables.iter().map(|(_, t)| t.name.clone()).collect();

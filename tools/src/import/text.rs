@@ -7,17 +7,8 @@ use serde_json::{Value, json};
 use super::{Args, NonFinite, Outcome, TOOL};
 use crate::cli::{GOOD, ODD, count, duration, of, size, visible};
 
-/// Prints what was done, as it was asked for.
-pub fn show(args: &Args, outcome: &Outcome) -> io::Result<()> {
-    if args.json {
-        let mut out = io::stdout().lock();
-        writeln!(out, "{}", object(args, outcome))?;
-        return out.flush();
-    }
-    if args.common.quiet {
-        return Ok(());
-    }
-    let mut out = args.common.color.stdout();
+/// What a person reads.
+pub fn print(out: &mut dyn Write, args: &Args, outcome: &Outcome) -> io::Result<()> {
     writeln!(
         out,
         "{GOOD}imported{GOOD:#} {} into table {} (dim {}, {:?}), which has {} keys: checkpoint {} of step {}; {} in {}",
@@ -56,10 +47,12 @@ pub fn show(args: &Args, outcome: &Outcome) -> io::Result<()> {
             of(*bytes, "byte")
         )?;
     }
-    out.flush()
+    Ok(())
 }
 
-fn object(args: &Args, outcome: &Outcome) -> Value {
+/// One object.
+#[must_use]
+pub fn json(args: &Args, outcome: &Outcome) -> Value {
     let left = outcome
         .left
         .iter()

@@ -7,8 +7,7 @@ use clap::{Parser, Subcommand, ValueEnum, ValueHint};
 use super::layout::KeyType;
 use super::plan::MEMORY_MIN;
 use super::scheme::KeyKind;
-use crate::cli::{Common, version};
-use crate::compact::size;
+use crate::cli::{Common, size_of, version};
 
 /// Makes and compares keyset files: the unique keys of a pass over a data set.
 ///
@@ -188,13 +187,18 @@ impl Optimizer {
 
     /// Values kept for each weight, as HugeCTR's documentation of the Embedding Training Cache has
     /// them (table 1).
-    #[must_use]
-    pub fn factor(self) -> u64 {
+    fn factor(self) -> u128 {
         match self {
             Optimizer::Adam => 3,
             Optimizer::Adagrad | Optimizer::Momentum | Optimizer::Nesterov => 2,
             Optimizer::Sgd => 1,
         }
+    }
+
+    /// Bytes that rows of so many keys take.
+    #[must_use]
+    pub fn row_bytes(self, keys: u64, dim: u32) -> u128 {
+        self.factor() * u128::from(keys) * u128::from(dim) * 4
     }
 
     /// As it stands on the command line.
@@ -357,7 +361,7 @@ pub struct MissingArgs {
 }
 
 fn memory(text: &str) -> Result<u64, String> {
-    match size(text)? {
+    match size_of(text)? {
         bytes if bytes >= MEMORY_MIN => Ok(bytes),
         _ => Err(String::from("at least 256KiB")),
     }

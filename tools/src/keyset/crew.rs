@@ -2,20 +2,14 @@
 //!
 //! - The error that is told is the first one in the order of the input, whichever thread met it, so that
 //!   two runs over the same input say the same.
-//! - The thread that waits shows the progress.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::thread;
-use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::cli::{Interrupt, Meter};
-
-/// How often progress is shown.
-const SHOWN_EVERY: Duration = Duration::from_millis(100);
+use crate::threads;
 
 /// An error, and its place in the order of the input.
 #[derive(Debug)]
@@ -66,28 +60,7 @@ impl Crew<'_> {
         threads: usize,
         work: impl Fn(usize) -> Result<T, Failure> + Sync,
     ) -> Result<Vec<T>> {
-        let (ended, all_ended) = channel::<()>();
-        let work = &work;
-        let results = thread::scope(|scope| {
-            let mut handles = Vec::new();
-            for number in 0..threads {
-                let ended = ended.clone();
-                let started = thread::Builder::new().spawn_scoped(scope, move || {
-                    let _at_the_end = ended;
-                    work(number)
-                });
-                handles.push(started.context("start a thread")?);
-            }
-            drop(ended);
-            while all_ended.recv_timeout(SHOWN_EVERY) == Err(RecvTimeoutError::Timeout) {
-                self.show();
-            }
-            let results = handles.into_iter().map(|handle| match handle.join() {
-                Ok(result) => result,
-                Err(panic) => std::panic::resume_unwind(panic),
-            });
-            Ok::<Vec<_>, anyhow::Error>(results.collect())
-        })?;
+        let results = threads::run(threads, || self.show(), work)?;
         let mut made = Vec::with_capacity(threads);
         let mut first: Option<Failure> = None;
         for result in results {

@@ -8,12 +8,13 @@ use anyhow::{Result, bail};
 use super::args::{DataArgs, ExtractArgs, From};
 use super::crew::Crew;
 use super::layout::{Format, KeyType};
-use super::output::{Output, folder_of};
+use super::output::Output;
 use super::plan::Plan;
 use super::scheme::{KeyKind, Scheme};
 use super::sorting::{Counts, paths_of_fields, sort};
 use super::source::Inputs;
 use crate::cli::Usage;
+use crate::durable::folder_of;
 
 /// What was done.
 #[derive(Debug)]

@@ -3,20 +3,18 @@
 //! - The store is opened at its last checkpoint, beside a trainer if there is one; nothing is written
 //!   to it.
 
-use std::env::temp_dir;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use hps::{ArgumentError, Error, RuntimeOptions, Store, TableId};
+use hps::{Store, TableId};
 
 use super::args::MissingArgs;
 use super::crew::Crew;
-use super::layout::KeyType;
-use super::output::folder_of;
 use super::plan::Plan;
-use super::sets::{Batches, open};
+use super::sets::{Batches, open_with_output};
 use super::stream::walk;
 use crate::cli::Usage;
+use crate::store::open_for_rows;
 
 /// Keys that the store is asked about together.
 const ASKED: usize = 1 << 14;
@@ -44,18 +42,10 @@ pub struct Missing {
 /// What is wrong with the file, what the store says; `Cancelled`.
 pub fn missing(args: &MissingArgs, crew: &mut Crew<'_>) -> Result<Missing> {
     let plan = Plan::new(args.resources.memory, args.resources.threads);
-    let keys = args.dtype.unwrap_or(KeyType::I64);
     let (store, table, name) = open_table(&args.store, args.table.as_deref())?;
-    let folder = match &args.output {
-        Some(output) => folder_of(output).to_path_buf(),
-        None => temp_dir(),
-    };
     let file = std::slice::from_ref(&args.file);
-    let mut streams = open(file, args.dtype, &plan, &folder, crew)?;
     let output = args.output.as_deref();
-    let mut output = output
-        .map(|path| Batches::create(path, keys, &plan))
-        .transpose()?;
+    let (mut streams, mut output) = open_with_output(file, args.dtype, output, &plan, crew)?;
     let mut found = Missing {
         table: name,
         ..Missing::default()
@@ -90,18 +80,7 @@ pub fn missing(args: &MissingArgs, crew: &mut Crew<'_>) -> Result<Missing> {
 
 /// Opens a store, and finds the table of a name, or the only one.
 fn open_table(directory: &Path, name: Option<&str>) -> Result<(Store, TableId, String)> {
-    let options = RuntimeOptions::new().cache_bytes(1 << 20).threads(1);
-    let store = match Store::open_read_only(directory, None, options) {
-        Err(Error::InvalidArgument(ArgumentError::UnknownCheckpoint { retained, .. }))
-            if retained.is_empty() =>
-        {
-            bail!(
-                "{}: no checkpoint yet: there are no rows",
-                directory.display()
-            );
-        }
-        other => other?,
-    };
+    let (store, _) = open_for_rows(directory, None, "rows")?;
     let tables = store.tables();
     let known = || {
         let names: Vec<&str> = tables

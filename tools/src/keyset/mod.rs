@@ -31,12 +31,10 @@ mod stream;
 mod text;
 mod tsv;
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Result;
-use serde_json::Value;
 
 pub use args::{Args, Verb};
 
@@ -44,7 +42,7 @@ use args::SetArgs;
 use crew::Crew;
 use source::Inputs;
 
-use crate::cli::{self, Common, Exit, Interrupt, Meter};
+use crate::cli::{Common, Exit, Interrupt, Meter, show};
 
 const TOOL: &str = "hps-keyset";
 
@@ -151,26 +149,4 @@ fn with_crew<T>(
     crew.show();
     meter.end();
     made
-}
-
-/// Prints what was found: one object, or text, or nothing.
-fn show(
-    common: &Common,
-    json: Option<Value>,
-    text: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> Result<()> {
-    let print = || match json {
-        Some(object) => {
-            let mut out = io::stdout().lock();
-            writeln!(out, "{object}")?;
-            out.flush()
-        }
-        None if common.quiet => Ok(()),
-        None => {
-            let mut out = common.color.stdout();
-            text(&mut out)?;
-            out.flush()
-        }
-    };
-    cli::reader_may_leave(print())
 }

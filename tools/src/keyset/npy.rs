@@ -4,8 +4,7 @@ use anyhow::Result;
 
 use super::fixed::{Element, Fixed};
 use super::layout::Place;
-
-const MAGIC: &[u8] = b"\x93NUMPY";
+use crate::npy::{self, MAGIC, Unread};
 
 /// The rows of an array of one or two dimensions, and the length of the header.
 ///
@@ -18,32 +17,19 @@ pub fn read_header(bytes: &[u8], place: &Place<'_>) -> Result<(Fixed, usize)> {
             "the header of an .npy file is cut off, or longer than the buffer",
         )
     };
-    if !bytes.starts_with(MAGIC) {
-        return Err(place.bad(0, "found no \\x93NUMPY, with which an .npy file begins"));
-    }
-    let (start, length) = match bytes.get(MAGIC.len()) {
-        Some(1) => {
-            let length = bytes.get(8..10).and_then(|b| b.first_chunk::<2>());
-            (
-                10,
-                usize::from(u16::from_le_bytes(*length.ok_or_else(short)?)),
-            )
-        }
-        Some(2 | 3) => {
-            let length = bytes.get(8..12).and_then(|b| b.first_chunk::<4>());
-            (12, u32::from_le_bytes(*length.ok_or_else(short)?) as usize)
-        }
-        Some(other) => {
+    let span = npy::span(bytes).map_err(|unread| match unread {
+        Unread::Magic => place.bad(0, "found no \\x93NUMPY, with which an .npy file begins"),
+        Unread::Version(other) => {
             let what = format!("found version {other} of .npy, expected 1, 2 or 3");
-            return Err(place.bad(MAGIC.len(), what));
+            place.bad(MAGIC.len(), what)
         }
-        None => return Err(short()),
-    };
-    let end = start + length;
-    let text = bytes.get(start..end).ok_or_else(short)?;
+        Unread::CutOff => short(),
+    })?;
+    let (start, end) = (span.start, span.end);
+    let text = bytes.get(span).ok_or_else(short)?;
     let text = String::from_utf8_lossy(text);
     let bad = |what: String| place.bad(start, what);
-    let element = match entry(&text, "descr").unwrap_or_default() {
+    let element = match value(&text, "descr").unwrap_or_default() {
         "'<i8'" | "'<u8'" => Element::U64,
         "'<u4'" => Element::U32,
         "'<i4'" => Element::I32,
@@ -54,14 +40,8 @@ pub fn read_header(bytes: &[u8], place: &Place<'_>) -> Result<(Fixed, usize)> {
             )));
         }
     };
-    let shape = entry(&text, "shape").unwrap_or_default();
-    let dimensions: Option<Vec<u64>> = shape
-        .split(',')
-        .map(str::trim)
-        .filter(|part| !part.is_empty())
-        .map(|part| part.parse().ok())
-        .collect();
-    let (rows, columns) = match dimensions.as_deref() {
+    let shape = value(&text, "shape").unwrap_or_default();
+    let (rows, columns) = match npy::axes(shape).as_deref() {
         Some([rows]) => (*rows, 1),
         Some([rows, columns]) => (*rows, *columns),
         _ => {
@@ -70,7 +50,7 @@ pub fn read_header(bytes: &[u8], place: &Place<'_>) -> Result<(Fixed, usize)> {
             )));
         }
     };
-    if entry(&text, "fortran_order") != Some("False") && columns != 1 {
+    if value(&text, "fortran_order") != Some("False") && columns != 1 {
         return Err(bad(String::from(
             "found an array in Fortran's order, expected rows: save numpy.ascontiguousarray of it",
         )));
@@ -89,12 +69,11 @@ pub fn read_header(bytes: &[u8], place: &Place<'_>) -> Result<(Fixed, usize)> {
 }
 
 /// The text of a value in the dictionary that the header is; of a tuple without its parentheses.
-fn entry<'a>(text: &'a str, name: &str) -> Option<&'a str> {
-    let (_, rest) = text.split_once(&format!("'{name}':"))?;
-    let rest = rest.trim_start();
-    match rest.strip_prefix('(') {
-        Some(tuple) => Some(tuple.split_once(')')?.0),
-        None => Some(rest.split([',', '}']).next()?.trim()),
+fn value<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let rest = npy::entry(text, name)?;
+    match rest.starts_with('(') {
+        true => npy::tuple(rest),
+        false => Some(rest.split([',', '}']).next()?.trim()),
     }
 }
 

@@ -13,15 +13,7 @@ use hps::Error;
 use tempfile::{NamedTempFile, TempPath};
 
 use super::layout::KeyType;
-
-/// The folder in which a file is.
-#[must_use]
-pub fn folder_of(path: &Path) -> &Path {
-    match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    }
-}
+use crate::durable::{folder_of, sync_folder};
 
 /// A file that gets its name when it is whole.
 #[derive(Debug)]
@@ -99,9 +91,7 @@ impl Whole {
         let Whole { file, path } = self;
         file.persist(&path)
             .map_err(|e| Error::io("write", &path, e.error))?;
-        let folder = folder_of(&path);
-        let synced = File::open(folder).and_then(|folder| folder.sync_all());
-        synced.map_err(|e| Error::io("sync", folder, e))?;
+        sync_folder(folder_of(&path))?;
         Ok(path)
     }
 }

@@ -3,7 +3,7 @@
 //! - Each thread gets the same share; the parts of a share add up to it.
 //! - What is not counted: the program itself, stacks, the state of gzip. Less than 32 MiB.
 
-use std::thread::available_parallelism;
+use crate::threads::cores;
 
 /// The least that `--memory` may be.
 pub const MEMORY_MIN: u64 = 256 << 10;
@@ -36,7 +36,7 @@ impl Plan {
     #[must_use]
     pub fn new(memory: u64, threads: Option<usize>) -> Plan {
         let memory = usize::try_from(memory).unwrap_or(usize::MAX).max(SHARE_MIN);
-        let threads = threads.unwrap_or_else(|| available_parallelism().map_or(1, usize::from));
+        let threads = threads.unwrap_or_else(cores);
         let threads = threads.min(memory / SHARE_MIN).max(1);
         let share = memory / threads;
         let chunk_bytes = (share / 16).min(1 << 20);

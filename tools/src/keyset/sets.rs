@@ -8,9 +8,10 @@ use anyhow::{Result, bail};
 use super::args::{DiffArgs, SetArgs};
 use super::crew::Crew;
 use super::layout::KeyType;
-use super::output::{KeyWriter, Output, folder_of};
+use super::output::{KeyWriter, Output};
 use super::plan::Plan;
 use super::stream::{Stream, facts, settle, walk};
+use crate::durable::folder_of;
 
 /// Keys that are handed on together.
 const BATCH: usize = 4096;
@@ -41,7 +42,7 @@ pub struct Difference {
 ///
 /// # Errors
 /// What is wrong with a file; `Cancelled`.
-pub fn open(
+fn open(
     files: &[PathBuf],
     given: Option<KeyType>,
     plan: &Plan,
@@ -62,6 +63,24 @@ pub fn open(
         )?);
     }
     Ok(streams)
+}
+
+/// Opens files for a walk, and a file for some of its keys, if one is asked for.
+///
+/// # Errors
+/// As [`open`]; what the file system says.
+pub fn open_with_output(
+    files: &[PathBuf],
+    given: Option<KeyType>,
+    output: Option<&Path>,
+    plan: &Plan,
+    crew: &mut Crew<'_>,
+) -> Result<(Vec<Stream>, Option<Batches>)> {
+    let folder = output.map_or_else(temp_dir, |path| folder_of(path).to_path_buf());
+    let streams = open(files, given, plan, &folder, crew)?;
+    let keys = given.unwrap_or(KeyType::I64);
+    let output = output.map(|path| Batches::create(path, keys, plan));
+    Ok((streams, output.transpose()?))
 }
 
 /// Writes keys that come one by one.
@@ -150,17 +169,9 @@ pub fn combine(args: &SetArgs, all: bool, crew: &mut Crew<'_>) -> Result<Made> {
 /// As [`combine`].
 pub fn diff(args: &DiffArgs, crew: &mut Crew<'_>) -> Result<Difference> {
     let plan = Plan::new(args.resources.memory, args.resources.threads);
-    let keys = args.dtype.unwrap_or(KeyType::I64);
-    let folder = match &args.output {
-        Some(output) => folder_of(output).to_path_buf(),
-        None => temp_dir(),
-    };
     let files = [args.first.clone(), args.second.clone()];
-    let mut streams = open(&files, args.dtype, &plan, &folder, crew)?;
     let output = args.output.as_deref();
-    let mut output = output
-        .map(|path| Batches::create(path, keys, &plan))
-        .transpose()?;
+    let (mut streams, mut output) = open_with_output(&files, args.dtype, output, &plan, crew)?;
     let mut counts = [0u64; 3];
     walk(&mut streams, crew, |key, has| {
         match has {

@@ -16,13 +16,14 @@ use super::args::{From, SplitArgs};
 use super::collector::Collector;
 use super::crew::Crew;
 use super::layout::{Fault, KeyType, Sink};
-use super::output::{KeyWriter, Output, Whole, folder_of};
+use super::output::{KeyWriter, Output, Whole};
 use super::plan::Plan;
 use super::scheme::Scheme;
 use super::seen::{Full, Seen};
 use super::sorting::Sorted;
 use super::source::{Inputs, Source};
 use crate::cli::{Usage, of, size};
+use crate::durable::folder_of;
 
 /// One pass.
 #[derive(Debug)]
@@ -77,7 +78,7 @@ fn keys_max(args: &SplitArgs) -> Result<Option<u64>> {
     let (Some(gib), Some(dim), Some(optimizer)) = (args.hbm_gib, args.dim, args.optimizer) else {
         return Ok(None);
     };
-    let row = (optimizer.factor() * u64::from(dim) * 4) as f64;
+    let row = optimizer.row_bytes(1, dim) as f64;
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,

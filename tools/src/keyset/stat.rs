@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use hps::Error;
 
-use super::args::{Optimizer, StatArgs, VerifyArgs};
+use super::args::{StatArgs, VerifyArgs};
 use super::crew::Crew;
 use super::estimate::Estimate;
 use super::layout::KeyType;
@@ -26,12 +26,6 @@ pub struct Stat {
     pub is_estimate: bool,
     /// How many of them the file before has, too.
     pub shared: Option<u64>,
-}
-
-/// Bytes that rows of so many keys take, by seed 003's table 1.
-#[must_use]
-pub fn row_bytes(keys: u64, dim: u64, optimizer: Optimizer) -> u128 {
-    u128::from(optimizer.factor()) * u128::from(keys) * u128::from(dim) * 4
 }
 
 /// Looks at all files.

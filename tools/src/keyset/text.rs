@@ -11,7 +11,7 @@ use super::extract::Extracted;
 use super::missing::Missing;
 use super::sets::{Difference, Made};
 use super::split::Passes;
-use super::stat::{Stat, Verified, row_bytes};
+use super::stat::{Stat, Verified};
 use crate::cli::{BAD, count, of, size, visible};
 
 fn shown(path: &Path) -> String {
@@ -121,7 +121,7 @@ pub fn stats_json(args: &StatArgs, stats: &[Stat]) -> Value {
         let facts = &stat.facts;
         let rows = args.dim.map(|dim| {
             let of = |optimizer: Optimizer| {
-                let gib = gib(row_bytes(stat.unique, dim.into(), optimizer));
+                let gib = gib(optimizer.row_bytes(stat.unique, dim));
                 (optimizer.name().to_owned(), json!(gib))
             };
             Value::Object(Optimizer::ALL.into_iter().map(of).collect())
@@ -165,7 +165,7 @@ pub fn stats(out: &mut dyn Write, args: &StatArgs, stats: &[Stat]) -> io::Result
         writeln!(out, "  from {:#x} to {:#x}", facts.min, facts.max)?;
         if let Some(dim) = args.dim {
             let sizes = Optimizer::ALL.map(|optimizer| {
-                let gib = gib(row_bytes(stat.unique, dim.into(), optimizer));
+                let gib = gib(optimizer.row_bytes(stat.unique, dim));
                 format!("{} {gib:.3}", optimizer.name())
             });
             writeln!(out, "  GiB of rows of {dim} weights: {}", sizes.join(", "))?;

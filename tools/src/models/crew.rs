@@ -1,26 +1,15 @@
 //! How do several threads work on one model until it is done, one fails, or the user has enough?
 //!
-//! - The caller's thread shows progress and works not; the first error stops all.
+//! - The error that is told is the first one in time; it stops all threads, and so does a panic.
 
-use std::num::NonZero;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread::{self, available_parallelism};
-use std::time::Duration;
 
 use anyhow::Result;
 use hps::Error;
 
 use crate::cli::{Interrupt, Meter};
-
-/// How often progress is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
-
-/// Cores of this machine.
-#[must_use]
-pub fn cores() -> usize {
-    available_parallelism().map_or(1, NonZero::get)
-}
+use crate::threads;
 
 /// What the threads of a piece of work share.
 #[derive(Debug)]
@@ -69,41 +58,23 @@ pub fn run(
         stopped: AtomicBool::new(false),
         done_bytes: AtomicU64::new(0),
     };
-    let (ended, ends) = mpsc::channel();
-    let mut first = Ok(());
-    thread::scope(|scope| {
-        for _ in 0..threads {
-            let (ended, crew, work) = (ended.clone(), &crew, &work);
-            scope.spawn(move || {
-                let stop = Stop(&crew.stopped);
-                let result = work(crew);
-                let is_well = result.is_ok();
-                // Told before the others stop: theirs comes after.
-                let _gone = ended.send(result);
-                if is_well {
-                    std::mem::forget(stop);
-                }
-            });
+    let show = || meter.at(crew.done_bytes.load(Ordering::Relaxed), bytes);
+    let first = OnceLock::new();
+    threads::run(threads, show, |_| {
+        let stop = Stop(&crew.stopped);
+        match work(&crew) {
+            Ok(()) => std::mem::forget(stop),
+            // Told before the others stop: theirs comes after.
+            Err(error) => drop(first.set(error)),
         }
-        drop(ended);
-        loop {
-            match ends.recv_timeout(LOOK_EVERY) {
-                Ok(Err(error)) if first.is_ok() => first = Err(error),
-                Ok(_) => {}
-                Err(RecvTimeoutError::Timeout) => {
-                    meter.at(crew.done_bytes.load(Ordering::Relaxed), bytes);
-                }
-                // All have ended. (One that panicked ends the scope with its panic.)
-                Err(RecvTimeoutError::Disconnected) => break,
-            }
-        }
-    });
-    first
+    })?;
+    first.into_inner().map_or(Ok(()), Err)
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicUsize;
+    use std::thread;
 
     use super::*;
     use crate::cli::Show;
@@ -124,5 +95,24 @@ mod tests {
         });
         assert_eq!(result.unwrap_err().to_string(), "the third");
         assert_eq!(turn.load(Ordering::Relaxed), 4);
+    }
+
+    #[test]
+    fn a_panic_stops_the_others_and_goes_on_in_the_caller() {
+        let interrupt = Interrupt::listen().unwrap();
+        let mut meter = Meter::new("test", Show::Never).unwrap();
+        let turn = AtomicUsize::new(0);
+        let work = |crew: &Crew<'_>| {
+            assert_ne!(turn.fetch_add(1, Ordering::Relaxed), 2, "the third");
+            loop {
+                crew.did(0)?;
+                thread::yield_now();
+            }
+        };
+        let all = || run(4, &interrupt, &mut meter, 1, work);
+        let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(all));
+        let message = panic.unwrap_err();
+        let message = message.downcast_ref::<String>().unwrap();
+        assert!(message.contains("the third"), "{message}");
     }
 }

@@ -1,13 +1,16 @@
 //! What stands at the head of a `.npy` file?
 //!
-//! - Magic, version, length of the header, then a Python dictionary: `descr`, `fortran_order`, `shape`.
+//! - What `crate::npy` finds, no longer than headers of plain arrays are.
 //! - What we write has 128 bytes at its head, whatever the shape, so that it can be written last.
+
+use std::ops::Range;
+
+use crate::npy::{self, MAGIC, Unread};
 
 /// Bytes before the first value of a file that we write.
 pub const HEAD_BYTES: usize = 128;
 /// No header that NumPy writes for an array without fields comes near it.
 const HEAD_BYTES_MAX: usize = 1 << 16;
-const MAGIC: &[u8] = b"\x93NUMPY";
 
 /// What a header says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,34 +48,20 @@ pub fn write(descr: &str, shape: &[u64]) -> Vec<u8> {
 /// # Errors
 /// What is wrong with them.
 pub fn length(start: &[u8]) -> Result<usize, String> {
-    let [
-        b'\x93',
-        b'N',
-        b'U',
-        b'M',
-        b'P',
-        b'Y',
-        version,
-        _,
-        a,
-        b,
-        rest @ ..,
-    ] = start
-    else {
-        return Err(String::from("the magic of a .npy file is not there"));
-    };
-    let (length, before) = match (version, rest) {
-        (1, _) => (u32::from(u16::from_le_bytes([*a, *b])), 10),
-        (2 | 3, [c, d, ..]) => (u32::from_le_bytes([*a, *b, *c, *d]), 12),
-        _ => {
-            return Err(format!(
-                "version {version} of the .npy format: 1, 2 and 3 are known"
-            ));
+    Ok(span(start)?.end)
+}
+
+/// Where its dictionary stands.
+fn span(start: &[u8]) -> Result<Range<usize>, String> {
+    let span = npy::span(start).map_err(|unread| match unread {
+        Unread::Magic | Unread::CutOff => String::from("the magic of a .npy file is not there"),
+        Unread::Version(version) => {
+            format!("version {version} of the .npy format: 1, 2 and 3 are known")
         }
-    };
-    match usize::try_from(length) {
-        Ok(length) if length <= HEAD_BYTES_MAX => Ok(before + length),
-        _ => Err(format!(
+    })?;
+    match span.len() {
+        0..=HEAD_BYTES_MAX => Ok(span),
+        length => Err(format!(
             "a header of {length} bytes: no plain array has that"
         )),
     }
@@ -83,37 +72,25 @@ pub fn length(start: &[u8]) -> Result<usize, String> {
 /// # Errors
 /// What is wrong with it.
 pub fn read(head: &[u8]) -> Result<Head, String> {
-    let bytes = length(head)?;
-    let start = if head.get(6) == Some(&1) { 10 } else { 12 };
-    let text = head.get(start..bytes).ok_or("the header is cut off")?;
+    let span = span(head)?;
+    let text = head.get(span.clone()).ok_or("the header is cut off")?;
     let text = str::from_utf8(text).map_err(|_| "the header is no text")?;
-    let after = |name: &str| {
-        let found = text.find(&format!("'{name}':"));
-        let rest = found.map(|at| text[at + name.len() + 3..].trim_start());
-        rest.ok_or_else(|| format!("the header has no {name}"))
-    };
-    let descr = after("descr")?
+    let entry =
+        |name: &str| npy::entry(text, name).ok_or_else(|| format!("the header has no {name}"));
+    let descr = entry("descr")?
         .strip_prefix('\'')
         .and_then(|rest| rest.split_once('\''));
     let (descr, _) = descr.ok_or("the elements have several fields")?;
-    if !after("fortran_order")?.starts_with("False") {
+    if !entry("fortran_order")?.starts_with("False") {
         return Err(String::from(
             "fortran_order: rows must stand one after another",
         ));
     }
-    let shape = after("shape")?
-        .strip_prefix('(')
-        .and_then(|rest| rest.split_once(')'));
-    let (shape, _) = shape.ok_or("the shape is no tuple")?;
-    let axes = shape
-        .split(',')
-        .map(str::trim)
-        .filter(|axis| !axis.is_empty());
-    let axes: Result<Vec<u64>, _> = axes.map(str::parse).collect();
+    let shape = npy::tuple(entry("shape")?).ok_or("the shape is no tuple")?;
     Ok(Head {
         descr: descr.to_owned(),
-        shape: axes.map_err(|_| format!("shape ({shape})"))?,
-        bytes: bytes as u64,
+        shape: npy::axes(shape).ok_or_else(|| format!("shape ({shape})"))?,
+        bytes: span.end as u64,
     })
 }
 

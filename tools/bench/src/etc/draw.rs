@@ -3,10 +3,9 @@
 use std::fmt::Write;
 
 use super::policies::{Phase, Way};
+use crate::plot::{LEFT, WIDTH, grid, head};
 
-const WIDTH: f64 = 900.0;
 const PANEL: f64 = 220.0;
-const LEFT: f64 = 80.0;
 const RIGHT: f64 = 150.0;
 const COLOURS: [&str; 4] = ["#1b6ca8", "#b3541e", "#2e7d32", "#7a1f5c"];
 
@@ -17,11 +16,7 @@ pub fn svg(name: &str, of: usize, found: &[(Way, u64, Vec<Phase>)]) -> String {
         _ => phase.writes_per_s() / 1e6,
     };
     let height = 2.0 * (PANEL + 50.0) + 40.0;
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
-         width=\"{WIDTH}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
-         <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"white\"/>\n"
-    );
+    let mut out = head(height);
     let most = found
         .iter()
         .flat_map(|(_, _, phases)| phases.iter().map(rate))
@@ -51,18 +46,9 @@ fn panel(
 ) {
     let right = WIDTH - RIGHT;
     let _ = writeln!(out, "<text x=\"{LEFT}\" y=\"{}\">{title}</text>", y - 8.0);
-    for quarter in 0..=4 {
-        let share = f64::from(quarter) / 4.0;
-        let line = y + PANEL * (1.0 - share);
-        let _ = writeln!(
-            out,
-            "<path d=\"M{LEFT} {line:.1}H{right}\" stroke=\"#ccc\"/>\
-             <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{:.2}</text>",
-            LEFT - 6.0,
-            line + 4.0,
-            top * share
-        );
-    }
+    grid(out, right, (y, PANEL), |share| {
+        format!("{:.2}", top * share)
+    });
     for (number, (way, _, phases)) in found.iter().enumerate() {
         let steps = phases.len().max(2) - 1;
         let mut points = String::new();
