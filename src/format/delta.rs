@@ -44,6 +44,9 @@ layout! {
     }
 }
 
+// The document has them all: tests/formats.rs.
+const _: () = assert!(!DeltaBlock::FIELDS.is_empty());
+
 /// What `DELTA` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delta {

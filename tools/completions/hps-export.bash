@@ -23,14 +23,14 @@ _hps__export() {
 
     case "${cmd}" in
         hps__export)
-            opts="-q -v -h -V --format --table --checkpoint --weights-only --lr --localized --slot --threads --memory --json --color --progress --quiet --verbose --help --version"
+            opts="-q -v -h -V --format --table --checkpoint --since --after --weights-only --lr --localized --slot --threads --memory --json --color --progress --quiet --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --format)
-                    COMPREPLY=($(compgen -W "hugectr npy" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "hugectr npy delta" -- "${cur}"))
                     return 0
                     ;;
                 --table)
@@ -39,6 +39,17 @@ _hps__export() {
                     ;;
                 --checkpoint)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --since)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --after)
+                    COMPREPLY=()
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o plusdirs
+                    fi
                     return 0
                     ;;
                 --lr)

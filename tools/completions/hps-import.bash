@@ -30,7 +30,7 @@ _hps__import() {
             fi
             case "${prev}" in
                 --format)
-                    COMPREPLY=($(compgen -W "hugectr npy" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "hugectr npy delta" -- "${cur}"))
                     return 0
                     ;;
                 --table)

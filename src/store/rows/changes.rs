@@ -36,12 +36,12 @@ impl Incremental {
         tables: Vec<(TableId, usize)>,
         hashes: RangeInclusive<u64>,
     ) -> Result<Incremental> {
+        let first_interval = core.ssd.first_interval_after(since)?;
         if since > until {
             let what =
                 format!("changes since checkpoint {since} are not before checkpoint {until}");
             return Err(ArgumentError::Other { what }.into());
         }
-        let first_interval = core.ssd.first_interval_after(since)?;
         let scope = Scope {
             checkpoint: until,
             tables,

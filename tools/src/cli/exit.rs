@@ -86,7 +86,8 @@ pub fn end(tool: &str, parsed: Result<Result<Exit>, clap::Error>) -> ExitCode {
     exit.into()
 }
 
-/// The exit code of an error: damage is a finding, a checkpoint that is not retained an argument.
+/// The exit code of an error: damage is a finding; a checkpoint that is not retained, changes that are not
+/// kept, and a delta that does not follow are arguments.
 #[must_use]
 pub fn exit_of(error: &anyhow::Error) -> Exit {
     if error.downcast_ref::<Usage>().is_some() {
@@ -95,7 +96,11 @@ pub fn exit_of(error: &anyhow::Error) -> Exit {
     match error.downcast_ref::<Error>() {
         Some(Error::Cancelled) => Exit::Cancelled,
         Some(Error::Corrupt { .. }) => Exit::Findings,
-        Some(Error::InvalidArgument(ArgumentError::UnknownCheckpoint { .. })) => Exit::Usage,
+        Some(Error::InvalidArgument(
+            ArgumentError::UnknownCheckpoint { .. }
+            | ArgumentError::HistoryGone { .. }
+            | ArgumentError::Delta { .. },
+        )) => Exit::Usage,
         _ => Exit::Failed,
     }
 }

@@ -6,7 +6,7 @@ use clap::{Parser, ValueHint};
 use hps::CheckpointId;
 
 use crate::cli::{Common, size_of, version};
-use crate::models::Format;
+use crate::models::Exchange;
 
 /// Writes a table of a checkpoint into the files of another system.
 ///
@@ -21,6 +21,9 @@ use crate::models::Format;
 ///
 /// npy: keys.npy (u64), weights.npy (f32 `[N, D]`), a file for each column of state (v, a, m, t, z, n) and
 /// metadata (u32). Everything, bit for bit.
+///
+/// delta: all tables, rows and the trainer's meta, for `hps-import --format delta`: the first one into an empty store, each
+/// after the one before. The trainer keeps what the next delta needs by a cursor, or by retaining the checkpoint.
 ///
 /// Memory: the index (13 bytes a key), and what --memory says.
 ///
@@ -38,13 +41,20 @@ pub struct Args {
     pub out: PathBuf,
     /// The format of the files
     #[arg(long, value_enum, value_name = "FORMAT")]
-    pub format: Format,
+    pub format: Exchange,
     /// The table, by the name that it had at the checkpoint
-    #[arg(long, value_name = "NAME")]
-    pub table: String,
+    #[arg(long, value_name = "NAME", required_if_eq_any = [("format", "hugectr"), ("format", "npy")])]
+    pub table: Option<String>,
     /// This retained checkpoint instead of the last one
     #[arg(long, value_name = "ID")]
     pub checkpoint: Option<CheckpointId>,
+    /// Only what changed since this checkpoint, which is retained, or a cursor's. Removed keys are in a file
+    /// of their own, `removed` (npy: removed.npy)
+    #[arg(long, value_name = "ID", conflicts_with = "after")]
+    pub since: Option<CheckpointId>,
+    /// delta: what changed since the delta in this folder; with neither --after nor --since it has everything
+    #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+    pub after: Option<PathBuf>,
     /// Keys and weights alone: what HugeCTR needs to serve
     #[arg(long)]
     pub weights_only: bool,
@@ -69,6 +79,14 @@ pub struct Args {
     /// Colours, progress, and how much is said
     #[command(flatten)]
     pub common: Common,
+}
+
+impl Args {
+    /// The table's name.
+    #[must_use]
+    pub fn table(&self) -> &str {
+        self.table.as_deref().unwrap_or_default()
+    }
 }
 
 /// A learning rate.

@@ -4,6 +4,7 @@
 //! - The folder appears when all of it is durable, or not at all.
 
 mod args;
+mod delta;
 mod folder;
 mod text;
 mod write;
@@ -14,11 +15,12 @@ use anyhow::Result;
 use hps::{CheckpointInfo, Store, TableDescriptor, TableId};
 
 pub use args::{Args, rate};
+pub(crate) use delta::span;
 use folder::Partial;
-use write::{Columns, Written};
+use write::{Columns, Scope, Written};
 
 use crate::cli::{Exit, Interrupt, Meter, Usage, show};
-use crate::models::{Choices, FileOf, Format, crew, files_of, refuse_remote};
+use crate::models::{Choices, Content, FileOf, Format, crew, files_of, refuse_remote};
 use crate::store::{index_keys, open_for_rows};
 use crate::threads::cores;
 
@@ -34,6 +36,8 @@ struct Outcome {
     /// Columns that the format has no place for.
     lost: Vec<String>,
     written: Written,
+    /// Keys that were removed, where only changes were asked for.
+    removed: Option<u64>,
     time: Duration,
 }
 
@@ -43,30 +47,41 @@ struct Outcome {
 /// What kept it from its work: the exit code is that of [`crate::cli::exit_of`].
 pub fn run(args: &Args) -> Result<Exit> {
     let since = Instant::now();
-    check(args)?;
+    let Some(format) = args.format.columns() else {
+        return delta::run(args);
+    };
+    check(args, format)?;
     let interrupt = Interrupt::listen()?;
     let mut meter = Meter::new(TOOL, args.common.show())?;
     let (store, checkpoint) = open_for_rows(&args.store, args.checkpoint, "rows to export")?;
-    let (table, descriptor) = find(&store, &checkpoint, &args.table)?;
+    let (table, descriptor) = find(&store, &checkpoint, args.table())?;
     let choices = Choices {
         lr: args.lr,
         slots: args.localized.then_some(args.slot),
         weights_only: args.weights_only,
     };
-    let (files, lost) = files_of(args.format, &descriptor, &choices)?;
+    let (files, lost) = files_of(format, &descriptor, &choices)?;
     let partial = Partial::new(&args.out)?;
-    let columns = Columns::create(partial.path(), files, &descriptor)?;
+    let removed = args
+        .since
+        .map(|_| FileOf::new(format, "removed", Content::Key));
+    let columns = Columns::create(partial.path(), files, removed, &descriptor)?;
     let row_bytes: usize = columns.files().map(|f| f.content.row_bytes()).sum();
+    let scope = Scope {
+        since: args.since,
+        checkpoint: checkpoint.id,
+        table,
+    };
     let done = crew::run(
         threads(args) + 1,
         &interrupt,
         &mut meter,
         index_keys(&store, table) * row_bytes as u64,
-        |crew| columns.work(&store, (checkpoint.id, table), threads(args), crew),
+        |crew| columns.work(&store, &scope, threads(args), crew),
     );
     meter.end();
     done?;
-    let (files, written) = columns.finish()?;
+    let (files, written, removed) = columns.finish()?;
     interrupt.check()?;
     partial.keep(&args.out)?;
     let outcome = Outcome {
@@ -74,6 +89,7 @@ pub fn run(args: &Args) -> Result<Exit> {
         files,
         lost,
         written,
+        removed,
         time: since.elapsed(),
     };
     let json = args.json.then(|| text::json(args, &outcome));
@@ -88,10 +104,14 @@ fn threads(args: &Args) -> usize {
 }
 
 /// Checks what clap can't.
-fn check(args: &Args) -> Result<()> {
+fn check(args: &Args, format: Format) -> Result<()> {
     refuse_remote(&args.store)?;
     refuse_remote(&args.out)?;
-    let is_hugectr = args.format == Format::Hugectr;
+    if args.after.is_some() {
+        let why = "--after is of --format delta; --since ID writes what changed in other formats";
+        return Err(Usage(why.to_owned()).into());
+    }
+    let is_hugectr = format == Format::Hugectr;
     if !is_hugectr && (args.lr.is_some() || args.localized) {
         let why =
             "--lr, --localized and --slot are of --format hugectr: npy keeps rows as they are";

@@ -14,13 +14,17 @@ pub fn print(out: &mut dyn Write, args: &Args, outcome: &Outcome) -> io::Result<
         out,
         "{GOOD}exported{GOOD:#} {} of table {} (checkpoint {} of step {}): {} of {} in {}",
         of(outcome.written.rows, "row"),
-        visible(&args.table),
+        visible(args.table()),
         outcome.checkpoint.id,
         outcome.checkpoint.step,
         of(outcome.files.len() as u64, "file"),
         size(bytes),
         duration(outcome.time)
     )?;
+    if let (Some(since), Some(removed)) = (args.since, outcome.removed) {
+        let removed = of(removed, "removed key");
+        writeln!(out, "changed since checkpoint {since}; {removed} beside")?;
+    }
     if args.common.verbose {
         for (file, bytes) in &outcome.files {
             writeln!(out, "  {}: {}", file.name, size(*bytes))?;
@@ -66,10 +70,12 @@ pub fn json(args: &Args, outcome: &Outcome) -> Value {
         "v": 1,
         "tool": TOOL,
         "format": args.format.name(),
-        "table": args.table,
+        "table": args.table(),
         "checkpoint": outcome.checkpoint.id.0,
         "step": outcome.checkpoint.step,
+        "since": args.since.map(|id| id.0),
         "rows": written.rows,
+        "removed": outcome.removed,
         "files": files.collect::<Vec<_>>(),
         "bytes": outcome.files.iter().map(|(_, bytes)| bytes).sum::<u64>(),
         "non_finite_rows": written.non_finite,

@@ -5,6 +5,7 @@
 //! - Row i of every file is of the same key.
 
 use std::fs::File;
+use std::ops::RangeInclusive;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -14,7 +15,9 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
-use hps::{CheckpointId, Error, Row, Store, TableDescriptor, TableId, part_range};
+use hps::{
+    CheckpointId, Error, Incremental, Row, RowIter, Store, TableDescriptor, TableId, part_range,
+};
 
 use crate::models::columns::columns;
 use crate::models::crew::Crew;
@@ -59,9 +62,21 @@ impl Written {
     }
 }
 
+/// What is written.
+#[derive(Clone, Copy, Debug)]
+pub struct Scope {
+    /// Only what changed since then.
+    pub since: Option<CheckpointId>,
+    pub checkpoint: CheckpointId,
+    pub table: TableId,
+}
+
 /// The files of a model that is written.
 #[derive(Debug)]
 pub struct Columns {
+    folder: PathBuf,
+    /// The file of removed keys, if only changes are asked for, and these.
+    removed: Option<(FileOf, Mutex<Vec<u64>>)>,
     files: Vec<(FileOf, File, PathBuf)>,
     row_bytes: usize,
     /// Words of a row that are f32s.
@@ -82,7 +97,12 @@ impl Columns {
     ///
     /// # Errors
     /// `Io`.
-    pub fn create(folder: &Path, files: Vec<FileOf>, table: &TableDescriptor) -> Result<Columns> {
+    pub fn create(
+        folder: &Path,
+        files: Vec<FileOf>,
+        removed: Option<FileOf>,
+        table: &TableDescriptor,
+    ) -> Result<Columns> {
         let row_bytes = files.iter().map(|file| file.content.row_bytes()).sum();
         let made = files.into_iter().map(|file| {
             let path = folder.join(&file.name);
@@ -93,6 +113,8 @@ impl Columns {
         let steps = behind.iter().find(|c| c.name == "t").map(|c| c.begin);
         let numbers = behind.iter().find(|c| c.is_integer).map(|c| c.begin);
         Ok(Columns {
+            folder: folder.to_path_buf(),
+            removed: removed.map(|file| (file, Mutex::default())),
             files: made.collect::<Result<_, Error>>()?,
             row_bytes,
             numbers: numbers.unwrap_or(table.row_f32s()),
@@ -118,12 +140,12 @@ impl Columns {
     pub fn work(
         &self,
         store: &Store,
-        of: (CheckpointId, TableId),
+        scope: &Scope,
         threads: usize,
         crew: &Crew<'_>,
     ) -> Result<()> {
         if self.is_synced.swap(true, Ordering::Relaxed) {
-            let done = self.write_ranges(store, of, threads, crew);
+            let done = self.write_ranges(store, scope, threads, crew);
             self.ended.fetch_add(1, Ordering::Relaxed);
             return done;
         }
@@ -148,20 +170,27 @@ impl Columns {
     fn write_ranges(
         &self,
         store: &Store,
-        (checkpoint, table): (CheckpointId, TableId),
+        scope: &Scope,
         threads: usize,
         crew: &Crew<'_>,
     ) -> Result<()> {
         let ranges = threads * if threads == 1 { 1 } else { RANGES_PER_THREAD };
         let mut buffers = Buffers::new(self);
+        let mut removed = Vec::new();
         loop {
             let range = self.next_range.fetch_add(1, Ordering::Relaxed);
             if range >= ranges {
                 break;
             }
-            let mut rows = store.rows_of(checkpoint, table, part_range(range, ranges))?;
-            while let Some(row) = rows.next_row()? {
-                buffers.add(&row);
+            let mut walk = Walk::open(store, scope, part_range(range, ranges))?;
+            while let Some(step) = walk.next()? {
+                match step {
+                    Step::Row(row) => buffers.add(&row),
+                    Step::Removed(key) => {
+                        removed.push(key);
+                        continue;
+                    }
+                }
                 let is_full = buffers.rows == buffers.rows_max;
                 if is_full {
                     buffers.write()?;
@@ -174,6 +203,10 @@ impl Columns {
         buffers.write()?;
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         written.add(&buffers.seen);
+        if let Some((_, all)) = &self.removed {
+            let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+            all.append(&mut removed);
+        }
         Ok(())
     }
 
@@ -181,7 +214,7 @@ impl Columns {
     ///
     /// # Errors
     /// `Io`, `NoSpace`.
-    pub fn finish(self) -> Result<(Vec<(FileOf, u64)>, Written)> {
+    pub fn finish(self) -> Result<(Vec<(FileOf, u64)>, Written, Option<u64>)> {
         let written = self.written.into_inner();
         let written = written.unwrap_or_else(PoisonError::into_inner);
         let mut files = Vec::new();
@@ -194,7 +227,53 @@ impl Columns {
             let bytes = head.len() as u64 + written.rows * file.content.row_bytes() as u64;
             files.push((file, bytes));
         }
-        Ok((files, written))
+        let mut removed = None;
+        if let Some((file, keys)) = self.removed {
+            let keys = keys.into_inner().unwrap_or_else(PoisonError::into_inner);
+            let mut bytes = file.head(keys.len() as u64);
+            bytes.extend(keys.iter().flat_map(|key| key.to_le_bytes()));
+            let path = self.folder.join(&file.name);
+            let written = File::create_new(&path).and_then(|made| {
+                made.write_all_at(&bytes, 0)?;
+                made.sync_all()
+            });
+            written.map_err(|e| Error::io("write", &path, e))?;
+            removed = Some(keys.len() as u64);
+            files.push((file, bytes.len() as u64));
+        }
+        Ok((files, written, removed))
+    }
+}
+
+/// The rows that are written, or the changes.
+enum Walk {
+    Rows(RowIter),
+    Changes(Incremental),
+}
+
+enum Step<'a> {
+    Row(Row<'a>),
+    Removed(u64),
+}
+
+impl Walk {
+    fn open(store: &Store, scope: &Scope, range: RangeInclusive<u64>) -> Result<Walk, Error> {
+        let (checkpoint, table) = (scope.checkpoint, scope.table);
+        Ok(match scope.since {
+            None => Walk::Rows(store.rows_of(checkpoint, table, range)?),
+            Some(since) => Walk::Changes(store.incremental_of(since, checkpoint, table, range)?),
+        })
+    }
+
+    fn next(&mut self) -> Result<Option<Step<'_>>, Error> {
+        Ok(match self {
+            Walk::Rows(rows) => rows.next_row()?.map(Step::Row),
+            Walk::Changes(changes) => match changes.next_change()? {
+                Some(hps::Change::Row(row)) => Some(Step::Row(row)),
+                Some(hps::Change::Removed { key, .. }) => Some(Step::Removed(key)),
+                _ => None,
+            },
+        })
     }
 }
 

@@ -7,7 +7,7 @@ use hps::Initialiser;
 
 use crate::cli::{Common, size_of, version};
 use crate::export::rate;
-use crate::models::{Format, Rule};
+use crate::models::{Exchange, Rule};
 
 /// Reads a table from the files of another system.
 ///
@@ -23,6 +23,10 @@ use crate::models::{Format, Rule};
 /// Adam has a step count by row in hps alone, so --adam-step is required. slot_id is checked, not kept.
 ///
 /// npy: keys.npy, weights.npy, and a file for each column of state and metadata, as hps-export writes them.
+///
+/// delta: changes of another store, as `hps-export --format delta` writes them; STORE is a copy of that store, begun by a
+/// delta of everything (--create makes the store) or as an export. It is brought up to the checkpoint of the delta, with its tables, step and
+/// meta; what was applied last does nothing, and what does not follow it is refused. The copy retains 2 checkpoints.
 ///
 /// Memory: --cache, the index (13 bytes a key), 64 MiB, and the meta of the last checkpoint.
 ///
@@ -40,10 +44,10 @@ pub struct Args {
     pub folder: PathBuf,
     /// The format of the files
     #[arg(long, value_enum, value_name = "FORMAT")]
-    pub format: Format,
+    pub format: Exchange,
     /// The table
-    #[arg(long, value_name = "NAME")]
-    pub table: String,
+    #[arg(long, value_name = "NAME", required_if_eq_any = [("format", "hugectr"), ("format", "npy")])]
+    pub table: Option<String>,
     /// Make the store, or the table, where it is not there
     #[arg(long)]
     pub create: bool,
@@ -99,6 +103,14 @@ pub struct Args {
     /// Colours, progress, and how much is said
     #[command(flatten)]
     pub common: Common,
+}
+
+impl Args {
+    /// The table's name.
+    #[must_use]
+    pub fn table(&self) -> &str {
+        self.table.as_deref().unwrap_or_default()
+    }
 }
 
 /// What happens to rows that are not finite.

@@ -4,6 +4,7 @@
 //! - One checkpoint at the end has all rows. On any error before it the store is closed without one.
 
 mod args;
+mod delta;
 mod duplicates;
 mod found;
 mod plan;
@@ -58,14 +59,17 @@ struct Outcome {
 /// What kept it from its work: the exit code is that of [`crate::cli::exit_of`].
 pub fn run(args: &Args) -> Result<Exit> {
     let since = Instant::now();
-    check(args)?;
+    let Some(format) = args.format.columns() else {
+        return delta::run(args);
+    };
+    check(args, format)?;
     let interrupt = Interrupt::listen()?;
     let mut meter = Meter::new(TOOL, args.common.show())?;
-    let found = Found::look(args.format, &args.folder, args.weights_only)?;
+    let found = Found::look(format, &args.folder, args.weights_only)?;
     let target = Target::find(args)?;
     let optimizer = target.optimizer(args, &found)?;
     plan::check_state(&found, optimizer)?;
-    let width = |name: &str, dim| plan::width(args.format, optimizer, name, dim);
+    let width = |name: &str, dim| plan::width(format, optimizer, name, dim);
     let shape = shape::shape(&found, target.dim(args), args.repair, width)?;
     let wanted = target.descriptor(args, &found, &shape, optimizer)?;
     let plan = Plan::new(args, &found, &wanted)?;
@@ -96,10 +100,10 @@ pub fn run(args: &Args) -> Result<Exit> {
 }
 
 /// Checks what clap can't.
-fn check(args: &Args) -> Result<()> {
+fn check(args: &Args, format: Format) -> Result<()> {
     refuse_remote(&args.store)?;
     refuse_remote(&args.folder)?;
-    if args.format != Format::Hugectr && (args.lr.is_some() || args.adam_step.is_some()) {
+    if format != Format::Hugectr && (args.lr.is_some() || args.adam_step.is_some()) {
         let why = "--lr and --adam-step are of --format hugectr: npy has rows as they are";
         return Err(Usage(why.to_owned()).into());
     }

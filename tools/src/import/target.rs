@@ -57,9 +57,9 @@ impl Target {
         let known: Vec<String> = tables.iter().map(|(_, t)| t.name.clone()).collect();
         let table = tables
             .into_iter()
-            .find(|(_, table)| table.name == args.table);
+            .find(|(_, table)| table.name == args.table());
         if table.is_none() && !args.create {
-            let name = &args.table;
+            let name = args.table();
             return Err(Usage(format!(
                 "{}: no table {name:?}; there are: {known:?}; --create makes it",
                 args.store.display()
@@ -115,8 +115,8 @@ impl Target {
                 return Err(Usage(format!("{folder}: {why}")).into());
             }
             None => {
-                let table = TableDescriptor::new(&args.table, shape.dim).optimizer(optimizer);
-                match args.format {
+                let table = TableDescriptor::new(args.table(), shape.dim).optimizer(optimizer);
+                match found.format {
                     Format::Npy => table.metadata(found.metadata()),
                     Format::Hugectr => table,
                 }

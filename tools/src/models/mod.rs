@@ -22,24 +22,46 @@ use columns::columns;
 pub const CONVENTIONAL: &str = "read it with a script of your own, write key and emb_vector (or keys.npy and \
                                 weights.npy), and import these";
 
-/// A format of models.
+/// What an export makes, and an import takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub enum Exchange {
     /// HugeCTR's sparse model folder: key, emb_vector, slot_id, optimizer state
     Hugectr,
     /// NumPy arrays: keys.npy, weights.npy, and a file for each column of state and metadata
     Npy,
+    /// All tables, with all that hps keeps of them: whole, or what changed since a delta or checkpoint before
+    Delta,
 }
 
-impl Format {
+impl Exchange {
     /// Its name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Format::Hugectr => "hugectr",
-            Format::Npy => "npy",
+            Exchange::Hugectr => "hugectr",
+            Exchange::Npy => "npy",
+            Exchange::Delta => "delta",
         }
     }
+
+    /// The format, where it is one of a table's columns.
+    #[must_use]
+    pub fn columns(self) -> Option<Format> {
+        match self {
+            Exchange::Hugectr => Some(Format::Hugectr),
+            Exchange::Npy => Some(Format::Npy),
+            Exchange::Delta => None,
+        }
+    }
+}
+
+/// A format that has a file for each column of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// HugeCTR's sparse model folder.
+    Hugectr,
+    /// NumPy arrays.
+    Npy,
 }
 
 /// An optimizer, by its name on the command line.

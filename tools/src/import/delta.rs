@@ -1,0 +1,103 @@
+//! How does a copy of a store take a delta?
+//!
+//! All checks are the store's: it takes the delta whole, or not at all.
+
+use std::time::Instant;
+
+use anyhow::Result;
+use hps::{ArgumentError, CreateOptions, Error, RuntimeOptions, Store};
+use serde_json::json;
+
+use super::{Args, NonFinite, TOOL};
+use crate::cli::{
+    Exit, GOOD, Interrupt, Usage, duration, of, refuse_strange_owner, show, with_holder,
+};
+use crate::export::span;
+use crate::models::refuse_remote;
+
+/// Applies it.
+pub fn run(args: &Args) -> Result<Exit> {
+    let since = Instant::now();
+    check(args)?;
+    let interrupt = Interrupt::listen()?;
+    if args.store.is_dir() {
+        refuse_strange_owner(&args.store, args.force)?;
+    }
+    // A copy retains what a store retains that nobody has asked otherwise.
+    let options = || RuntimeOptions::new().cache_bytes(args.cache);
+    let store = match Store::open(&args.store, options()) {
+        Err(Error::InvalidArgument(ArgumentError::NotAStore { .. })) if args.create => {
+            Store::open_or_create(&args.store, CreateOptions::new(), options(), &[])?.0
+        }
+        opened => opened.map_err(with_holder)?,
+    };
+    interrupt.check()?;
+    let report = match store.apply_delta(&args.folder) {
+        Ok(report) => report,
+        Err(error) => {
+            store.close_discarding();
+            return Err(error.into());
+        }
+    };
+    store.close()?;
+    let (delta, time) = (report.delta, since.elapsed());
+    let value = args.json.then(|| {
+        json!({
+            "v": 1,
+            "tool": TOOL,
+            "format": args.format.name(),
+            "is_new": report.is_new,
+            "sequence": delta.sequence,
+            "since": delta.since.0,
+            "until": delta.until.0,
+            "step": delta.step,
+            "rows": delta.rows,
+            "removed": delta.removed,
+            "seconds": time.as_secs_f64(),
+        })
+    });
+    show(&args.common, value, |out| {
+        if !report.is_new {
+            let sequence = delta.sequence;
+            return writeln!(out, "delta {sequence} was applied before: nothing to do");
+        }
+        let rows = of(delta.rows, "row");
+        let removed = of(delta.removed, "removed key");
+        writeln!(
+            out,
+            "{GOOD}applied{GOOD:#} delta {} ({} to step {}): {rows} and {removed} in {}",
+            delta.sequence,
+            span(&delta),
+            delta.step,
+            duration(time)
+        )
+    })?;
+    Ok(Exit::Clean)
+}
+
+fn check(args: &Args) -> Result<()> {
+    refuse_remote(&args.store)?;
+    refuse_remote(&args.folder)?;
+    let others = [
+        ("--table", args.table.is_some()),
+        ("--optimizer", args.optimizer.is_some()),
+        ("--dim", args.dim.is_some()),
+        ("--initialiser", args.initialiser.is_some()),
+        ("--seed", args.seed.is_some()),
+        ("--accumulator", args.accumulator.is_some()),
+        ("--step", args.step.is_some()),
+        ("--weights-only", args.weights_only),
+        ("--lr", args.lr.is_some()),
+        ("--adam-step", args.adam_step.is_some()),
+        ("--repair", args.repair),
+        ("--non-finite", args.non_finite != NonFinite::Reject),
+        ("--threads", args.threads.is_some()),
+    ];
+    match others.iter().find(|(_, is_given)| *is_given) {
+        Some((name, _)) => {
+            let why = format!("{name} is not of --format delta, which has all of a store");
+            Err(Usage(why).into())
+        }
+        None => Ok(()),
+    }
+}
