@@ -41,6 +41,7 @@ from ._errors import (
 from ._hps import (
     Checkpoint,
     CheckpointTicket,
+    Delta,
     Hold,
     Lease,
     Pass,

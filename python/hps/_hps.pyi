@@ -6,11 +6,12 @@ from numpy.typing import NDArray
 
 from ._open import Stats
 from ._tables import Bytes, Table, TableInfo
-from ._types import Array, Arrays, Chunk, Keysets, Names, Rates, Rows
+from ._types import Array, Arrays, Changes, Chunk, Keysets, Names, Rates, Rows
 
 __all__ = [
     "Checkpoint",
     "CheckpointTicket",
+    "Delta",
     "Hold",
     "Lease",
     "Pass",
@@ -154,6 +155,23 @@ class Hold:
     def __exit__(self, _class: Any, _error: Any, _trace: Any) -> None: ...
 
 @final
+class Delta:
+    @property
+    def sequence(self) -> int: ...
+    @property
+    def since(self) -> int: ...
+    @property
+    def until(self) -> int: ...
+    @property
+    def step(self) -> int: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def removed(self) -> int: ...
+    @property
+    def is_new(self) -> bool: ...
+
+@final
 class RowChunks:
     def __iter__(self) -> Iterator[Chunk]: ...
     def __next__(self) -> Chunk: ...
@@ -208,6 +226,26 @@ class Store:
     def rows(
         self, id: Optional[int] = None, chunk: int = 65536, *, table: Optional[str] = None
     ) -> RowChunks: ...
+    def incremental(
+        self,
+        since: int,
+        until: Optional[int] = None,
+        chunk: int = 65536,
+        *,
+        table: Optional[str] = None,
+    ) -> Iterator[Changes]: ...
+    def set_cursor(self, name: str, id: int) -> None: ...
+    def remove_cursor(self, name: str) -> None: ...
+    def cursors(self) -> dict[str, int]: ...
+    def write_delta(
+        self,
+        path: Union[str, os.PathLike[str]],
+        id: Optional[int] = None,
+        *,
+        after: Optional[Union[str, os.PathLike[str]]] = None,
+        since: Optional[int] = None,
+    ) -> Delta: ...
+    def apply_delta(self, path: Union[str, os.PathLike[str]]) -> Delta: ...
     def stats(self) -> Stats: ...
     def metrics(self) -> str: ...
     @property
@@ -236,6 +274,7 @@ def open(
     tables: Sequence[dict[str, Any]],
     options: dict[str, Any],
     data_directories: Sequence[Union[str, os.PathLike[str]]],
+    create: bool,
     read_only: bool,
     checkpoint: Optional[int],
 ) -> Store: ...

@@ -35,6 +35,7 @@ def open(
     tables: Sequence[Table] = (),
     *,
     cache: Bytes = "1GiB",
+    create: bool = False,
     read_only: bool = False,
     checkpoint: Optional[int] = None,
     data_directories: Sequence[Path] = (),
@@ -57,7 +58,8 @@ def open(
     """Opens a store at its last checkpoint, for writing.
 
     With `tables`, the store and those of its tables that are missing are made; one that is there with
-    another description is an error, and so is a store that is not there when no table is given.
+    another description is an error, and so is a store that is not there when no table is given, unless
+    `create=True` makes an empty one, for `apply_delta`.
     `read_only=True` opens a retained `checkpoint` (None: the last) beside the writer or without one.
 
     `cache` is the memory for rows and buffers, as a number of bytes or a text like "8GiB"; the index
@@ -91,7 +93,7 @@ def open(
     for table in tables:
         if not isinstance(table, Table):
             raise InvalidArgument(f"tables: {table!r} came, hps.Table is needed")
-    if tables and not read_only:
+    if (tables or create) and not read_only:
         parent = os.path.dirname(os.path.abspath(os.fspath(path)))
         os.makedirs(parent, exist_ok=True)
     store = _hps.open(
@@ -99,6 +101,7 @@ def open(
         [table._spec() for table in tables],
         options,
         [os.fspath(path) for path in data_directories],
+        create,
         read_only,
         checkpoint,
     )

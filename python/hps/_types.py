@@ -29,3 +29,11 @@ Rows = Any
 Rates = Union[float, Sequence[Union[float, None]]]
 Chunk = Tuple[str, NDArray[np.uint64], NDArray[np.float32], Dict[str, NDArray[Any]]]
 """(table, keys, weights, state by column)."""
+Changes = Tuple[
+    str,
+    NDArray[np.uint64],
+    NDArray[np.float32],
+    Dict[str, NDArray[Any]],
+    NDArray[np.uint64],
+]
+"""(table, keys, weights, state by column, removed keys)."""

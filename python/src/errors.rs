@@ -257,6 +257,14 @@ fn of_argument(py: Python<'_>, what: &ArgumentError, message: &str) -> PyResult<
                 retained.iter().map(|id| id.0).collect::<Vec<_>>(),
             )?,
         ),
+        ArgumentError::HistoryGone { since, retained } => (
+            "HistoryGone",
+            fields.set("since", since.0)?.set(
+                "retained",
+                retained.iter().map(|id| id.0).collect::<Vec<_>>(),
+            )?,
+        ),
+        ArgumentError::Delta { path, why } => ("Delta", fields.path(path)?.set("why", why)?),
         ArgumentError::LeasesOutstanding { what, count } => (
             "LeasesOutstanding",
             fields.set("what", *what)?.set("count", count)?,

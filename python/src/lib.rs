@@ -11,6 +11,7 @@ mod asked;
 mod cell;
 mod checkpoint;
 mod config;
+mod delta;
 mod errors;
 mod lease;
 mod log;
@@ -31,6 +32,8 @@ mod _hps {
     const VERSION: &str = env!("CARGO_PKG_VERSION");
     #[pymodule_export]
     use crate::checkpoint::{Checkpoint, CheckpointTicket, Hold};
+    #[pymodule_export]
+    use crate::delta::Delta;
     #[pymodule_export]
     use crate::lease::{Lease, Ticket};
     #[pymodule_export]

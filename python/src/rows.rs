@@ -1,8 +1,8 @@
-//! All rows of a checkpoint in Python's hands, chunk by chunk.
+//! All rows of a checkpoint, or what changed since one, in Python's hands, chunk by chunk.
 
 use std::sync::{Arc, Mutex};
 
-use hps::{CheckpointId, RowIter, TableId};
+use hps::{Change, CheckpointId, Incremental, RowIter, TableId};
 use numpy::{IntoPyArray, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyEllipsis, PySlice, PyTuple};
@@ -12,7 +12,8 @@ use crate::config::state_columns;
 use crate::errors::refuse;
 use crate::wait::{lock, work};
 
-/// An iterator of chunks: (table, keys `[k]`, weights `[k, dim]`, state by column).
+/// An iterator of chunks: (table, keys `[k]`, weights `[k, dim]`, state by column), and of changes the removed
+/// keys `[r]` too.
 #[pyclass(frozen, module = "hps")]
 pub struct RowChunks {
     cell: Arc<Cell>,
@@ -22,48 +23,110 @@ pub struct RowChunks {
 }
 
 struct Inner {
-    iter: RowIter,
+    walk: Walk,
     tables: Vec<Arc<TableInfo>>,
-    /// The first row of the next chunk, where it was of another table.
-    next: Option<(TableId, u64, Vec<f32>)>,
+    /// The first key of the next chunk, where it was of another table.
+    next: Option<Chunk>,
 }
 
-/// A chunk's table, keys and rows.
-type Chunk = Option<(TableId, Vec<u64>, Vec<f32>)>;
+/// What is walked.
+enum Walk {
+    Rows(RowIter),
+    Changes(Incremental),
+}
+
+/// A chunk's table, keys and rows, and removed keys.
+struct Chunk {
+    table: TableId,
+    keys: Vec<u64>,
+    values: Vec<f32>,
+    removed: Vec<u64>,
+}
+
+impl Chunk {
+    fn begin(table: TableId) -> Chunk {
+        Chunk {
+            table,
+            keys: Vec::new(),
+            values: Vec::new(),
+            removed: Vec::new(),
+        }
+    }
+
+    /// Adds a key, with its row or as a removed one.
+    fn add(&mut self, key: u64, row: Option<&[f32]>) {
+        match row {
+            Some(row) => {
+                self.keys.push(key);
+                self.values.extend_from_slice(row);
+            }
+            None => self.removed.push(key),
+        }
+    }
+
+    fn entries(&self) -> usize {
+        self.keys.len() + self.removed.len()
+    }
+}
+
+impl Walk {
+    fn next(&mut self) -> hps::Result<Option<(TableId, u64, Option<&[f32]>)>> {
+        Ok(match self {
+            Walk::Rows(rows) => rows
+                .next_row()?
+                .map(|row| (row.table, row.key, Some(row.values))),
+            Walk::Changes(changes) => match changes.next_change()? {
+                Some(Change::Row(row)) => Some((row.table, row.key, Some(row.values))),
+                Some(Change::Removed { table, key, .. }) => Some((table, key, None)),
+                _ => None,
+            },
+        })
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Copy)]
+pub struct Scope<'a> {
+    pub id: u64,
+    /// Only changes since this checkpoint.
+    pub since: Option<u64>,
+    /// Of one table, or of all.
+    pub table: Option<&'a str>,
+    pub chunk: usize,
+}
 
 impl Inner {
-    fn chunk(&mut self, rows_max: usize) -> hps::Result<Chunk> {
-        let (mut keys, mut values) = (Vec::new(), Vec::new());
-        let mut of = None;
-        if let Some((table, key, row)) = self.next.take() {
-            of = Some(table);
-            keys.push(key);
-            values = row;
-        }
-        while keys.len() < rows_max {
-            let Some(row) = self.iter.next_row()? else {
+    fn chunk(&mut self, rows_max: usize) -> hps::Result<Option<Chunk>> {
+        let mut chunk = self.next.take();
+        while chunk
+            .as_ref()
+            .is_none_or(|chunk| chunk.entries() < rows_max)
+        {
+            let Some((table, key, row)) = self.walk.next()? else {
                 break;
             };
-            if *of.get_or_insert(row.table) != row.table {
-                self.next = Some((row.table, row.key, row.values.to_vec()));
+            let of = chunk.get_or_insert_with(|| Chunk::begin(table));
+            if of.table != table {
+                let mut next = Chunk::begin(table);
+                next.add(key, row);
+                self.next = Some(next);
                 break;
             }
-            keys.push(row.key);
-            values.extend_from_slice(row.values);
+            of.add(key, row);
         }
-        Ok(of.map(|table| (table, keys, values)))
+        Ok(chunk)
     }
 }
 
 impl RowChunks {
-    /// The rows of a checkpoint: of one table, or of all.
-    pub fn of(
-        py: Python<'_>,
-        cell: &Arc<Cell>,
-        id: u64,
-        table: Option<&str>,
-        chunk: usize,
-    ) -> PyResult<RowChunks> {
+    /// The rows of a checkpoint, or what changed since another one.
+    pub fn of(py: Python<'_>, cell: &Arc<Cell>, scope: Scope<'_>) -> PyResult<RowChunks> {
+        let Scope {
+            id,
+            since,
+            table,
+            chunk,
+        } = scope;
         if chunk == 0 {
             return Err(refuse(
                 py,
@@ -85,9 +148,20 @@ impl RowChunks {
                 })
             })
             .collect();
-        let iter = match (table, &tables[..]) {
-            (None, _) => work(py, || store.rows(id))?,
-            (Some(_), [one]) => work(py, || store.rows_of(id, one.id, 0..=u64::MAX))?,
+        let all = 0..=u64::MAX;
+        let walk = match (table, &tables[..]) {
+            (None, _) => work(py, || match since {
+                None => store.rows(id).map(Walk::Rows),
+                Some(since) => store
+                    .incremental(CheckpointId(since), id)
+                    .map(Walk::Changes),
+            })?,
+            (Some(_), [one]) => work(py, || match since {
+                None => store.rows_of(id, one.id, all).map(Walk::Rows),
+                Some(since) => store
+                    .incremental_of(CheckpointId(since), id, one.id, all)
+                    .map(Walk::Changes),
+            })?,
             (Some(name), _) => {
                 // The error that names the tables; or the table came after the checkpoint.
                 cell.table(py, name)?;
@@ -98,7 +172,7 @@ impl RowChunks {
         let next = None;
         Ok(RowChunks {
             cell: Arc::clone(cell),
-            inner: Mutex::new(Some(Inner { iter, tables, next })),
+            inner: Mutex::new(Some(Inner { walk, tables, next })),
             chunk,
         })
     }
@@ -118,10 +192,17 @@ impl RowChunks {
         };
         let rows_max = self.chunk;
         let chunk = work(py, || inner.chunk(rows_max))?;
-        let Some((id, keys, values)) = chunk else {
+        let Some(chunk) = chunk else {
             return Ok(None);
         };
+        let Chunk {
+            table: id,
+            keys,
+            values,
+            removed,
+        } = chunk;
         let table = inner.tables.iter().find(|table| table.id == id).cloned();
+        let with_removed = matches!(inner.walk, Walk::Changes(_));
         *lock(&self.inner) = Some(inner);
         let Some(table) = table else {
             return Ok(None);
@@ -140,6 +221,10 @@ impl RowChunks {
         }
         let name = table.descriptor.name.as_str().into_pyobject(py)?.into_any();
         let keys = keys.into_pyarray(py).into_any();
-        PyTuple::new(py, [name, keys, weights, state.into_any()]).map(Some)
+        let mut parts = vec![name, keys, weights, state.into_any()];
+        if with_removed {
+            parts.push(removed.into_pyarray(py).into_any());
+        }
+        PyTuple::new(py, parts).map(Some)
     }
 }

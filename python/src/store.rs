@@ -1,10 +1,10 @@
 //! The store in Python's hands.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use hps::{CheckpointId, CreateOptions, PutRows, RuntimeOptions, TableDescriptor};
+use hps::{CheckpointId, CreateOptions, DeltaBase, PutRows, RuntimeOptions, TableDescriptor};
 use numpy::{IntoPyArray, PyArray1};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -14,10 +14,11 @@ use crate::asked::{Asked, list_of};
 use crate::cell::{Cell, Tables, Use};
 use crate::checkpoint::{Checkpoint, CheckpointTicket, Hold};
 use crate::config::{TableSpec, describe, runtime_options};
+use crate::delta::Delta;
 use crate::errors::{raise, refuse};
 use crate::lease::{Lease, Ticket};
 use crate::passes::PassTicket;
-use crate::rows::RowChunks;
+use crate::rows::{RowChunks, Scope};
 use crate::update::PushReport;
 use crate::wait::{long_work, work};
 use crate::{log, stats, text_metrics};
@@ -31,7 +32,7 @@ type UniqueArrays<'py> = (Bound<'py, PyArray1<u64>>, Bound<'py, PyArray1<i64>>);
 
 /// How a store is to be opened.
 enum Opening {
-    /// Made if it is not there, with these tables.
+    /// Made if it is not there, with these tables, if any.
     Writer(CreateOptions, Vec<TableDescriptor>),
     /// As it is.
     Existing,
@@ -40,13 +41,15 @@ enum Opening {
 
 /// Opens a store: what `hps.open` calls.
 #[pyfunction]
-#[pyo3(signature = (path, tables, options, data_directories, read_only, checkpoint))]
+#[pyo3(signature = (path, tables, options, data_directories, create, read_only, checkpoint))]
+#[expect(clippy::too_many_arguments, reason = "hps.open gives names to them")]
 pub fn open(
     py: Python<'_>,
     path: PathBuf,
     tables: Vec<TableSpec>,
     options: &Bound<'_, PyDict>,
     data_directories: Vec<PathBuf>,
+    create: bool,
     read_only: bool,
     checkpoint: Option<u64>,
 ) -> PyResult<Store> {
@@ -60,7 +63,7 @@ pub fn open(
         rates.insert(table.name().to_owned(), table.lr());
         descriptors.push(table.descriptor(py)?);
     }
-    let opening = match (read_only, descriptors.is_empty()) {
+    let opening = match (read_only, descriptors.is_empty() && !create) {
         (true, _) => Opening::Reader(checkpoint.map(CheckpointId), descriptors),
         (false, _) if checkpoint.is_some() => {
             let message = "checkpoint: only a store that is opened with read_only=True is opened at \
@@ -101,6 +104,22 @@ fn opened(path: &Path, opening: Opening, options: RuntimeOptions) -> hps::Result
 impl Store {
     pub fn cell(&self) -> &Cell {
         &self.0
+    }
+
+    /// The checkpoint asked for, or else the last one.
+    fn asked_or_last(&self, py: Python<'_>, id: Option<u64>, what: &str) -> PyResult<u64> {
+        if let Some(id) = id {
+            return Ok(id);
+        }
+        let store = self.store(py)?;
+        let identity = store.identity().map_err(|error| raise(py, &error))?;
+        match identity.checkpoint {
+            Some(id) => Ok(id.0),
+            None => {
+                let message = format!("{what}: the store has no checkpoint yet; make one first");
+                Err(refuse(py, "InvalidArgument", &message))
+            }
+        }
     }
 
     fn store(&self, py: Python<'_>) -> PyResult<Use<'_>> {
@@ -378,24 +397,93 @@ impl Store {
         chunk: usize,
         table: Option<&str>,
     ) -> PyResult<RowChunks> {
-        let id = match id {
-            Some(id) => id,
-            None => {
-                let store = self.store(py)?;
-                let last = store
-                    .identity()
-                    .map_err(|error| raise(py, &error))?
-                    .checkpoint;
-                match last {
-                    Some(id) => id.0,
-                    None => {
-                        let message = "rows: the store has no checkpoint yet; make one first";
-                        return Err(refuse(py, "InvalidArgument", message));
-                    }
-                }
-            }
+        let id = self.asked_or_last(py, id, "rows")?;
+        let scope = Scope {
+            id,
+            since: None,
+            table,
+            chunk,
         };
-        RowChunks::of(py, &self.0, id, table, chunk)
+        RowChunks::of(py, &self.0, scope)
+    }
+
+    /// What changed since a checkpoint that is retained, or a cursor's, up to a retained one (None: the
+    /// last), chunk by chunk: (table, keys, weights, state, removed keys).
+    #[pyo3(signature = (since, until = None, chunk = 65536, *, table = None))]
+    fn incremental(
+        &self,
+        py: Python<'_>,
+        since: u64,
+        until: Option<u64>,
+        chunk: usize,
+        table: Option<&str>,
+    ) -> PyResult<RowChunks> {
+        let scope = Scope {
+            id: self.asked_or_last(py, until, "changes")?,
+            since: Some(since),
+            table,
+            chunk,
+        };
+        RowChunks::of(py, &self.0, scope)
+    }
+
+    /// A reader of this name has everything up to a retained checkpoint: changes from there on can be told
+    /// until it moves on.
+    fn set_cursor(&self, py: Python<'_>, name: &str, id: u64) -> PyResult<()> {
+        let store = self.store(py)?;
+        work(py, || store.set_cursor(name, CheckpointId(id)))
+    }
+
+    /// The reader is gone: nothing is kept for it any more.
+    fn remove_cursor(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        let store = self.store(py)?;
+        work(py, || store.remove_cursor(name))
+    }
+
+    /// Readers, by name, and the checkpoints up to which they have everything.
+    fn cursors(&self, py: Python<'_>) -> PyResult<BTreeMap<String, u64>> {
+        let store = self.store(py)?;
+        let cursors = work(py, || Ok(store.cursors()))?;
+        let pairs = cursors.into_iter().map(|c| (c.name, c.checkpoint.0));
+        Ok(pairs.collect())
+    }
+
+    /// Writes what changed up to a retained checkpoint (None: the last) into a folder: since the delta in
+    /// the folder `after`, since the checkpoint `since`, or everything.
+    #[pyo3(signature = (path, id = None, *, after = None, since = None))]
+    fn write_delta(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        id: Option<u64>,
+        after: Option<PathBuf>,
+        since: Option<u64>,
+    ) -> PyResult<Delta> {
+        if after.is_some() && since.is_some() {
+            let message = "write_delta: after and since came, one of them is needed at most";
+            return Err(refuse(py, "InvalidArgument", message));
+        }
+        let id = CheckpointId(self.asked_or_last(py, id, "changes")?);
+        let store = self.store(py)?.into_shared();
+        let info = long_work(py, move || {
+            let base = match (&after, since) {
+                (Some(folder), _) => DeltaBase::Delta(folder),
+                (None, Some(since)) if since > 0 => DeltaBase::Checkpoint(CheckpointId(since)),
+                _ => DeltaBase::Nothing,
+            };
+            store.write_delta(id, &path, base)
+        })?;
+        Ok(Delta::of(&info, true))
+    }
+
+    /// Brings a copy of another store up to where a delta leads, with one checkpoint; the last one again does
+    /// nothing.
+    fn apply_delta(&self, py: Python<'_>, path: PathBuf) -> PyResult<Delta> {
+        let store = self.store(py)?.into_shared();
+        let applying = Arc::clone(&store);
+        let report = long_work(py, move || applying.apply_delta(&path))?;
+        self.0.tables_changed(&store, |_| None);
+        Ok(Delta::of(&report.delta, report.is_new))
     }
 
     /// Everything that the store counts: `Stats`, with one for each table in `tables`.

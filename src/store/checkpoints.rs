@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::open;
 use super::{CheckpointInfo, CheckpointTicket, Store};
 use crate::error::{ArgumentError, Result};
+use crate::format::delta::Delta;
 use crate::io::{Directory, Io};
 use crate::options::RuntimeOptions;
 use crate::ssd::tables::TableState;
@@ -117,7 +118,8 @@ impl Store {
             .map(CheckpointInfo::from)
     }
 
-    /// The bytes given to a retained checkpoint.
+    /// The bytes given to a retained checkpoint; in a copy that takes deltas ([`Store::apply_delta`]), those given to
+    /// the checkpoint that it is a copy of.
     ///
     /// # Cost
     /// Reads them; they are verified.
@@ -142,7 +144,11 @@ impl Store {
     /// ```
     pub fn checkpoint_meta(&self, id: CheckpointId) -> Result<Vec<u8>> {
         self.parts.core.check_process()?;
-        self.parts.core.ssd.read_meta(id)
+        let mut meta = self.parts.core.ssd.read_meta(id)?;
+        if let Some((_, _, own)) = Delta::at_end(&meta) {
+            meta.truncate(own.len());
+        }
+        Ok(meta)
     }
 
     /// Goes back to a retained checkpoint; later ones, and all changes since, are gone.

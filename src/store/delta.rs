@@ -74,19 +74,6 @@ impl From<&Delta> for DeltaInfo {
     }
 }
 
-impl DeltaInfo {
-    /// The meta of a copy's checkpoint ([`Store::checkpoint_meta`]), taken apart: the bytes that the trainer
-    /// gave to the checkpoint in the store that the copy is of, and the delta that the copy came to it by. `None` where no
-    /// delta made the checkpoint: then the bytes are all of it.
-    #[must_use]
-    pub fn of_meta(meta: &[u8]) -> (&[u8], Option<DeltaInfo>) {
-        match Delta::at_end(meta) {
-            Some((delta, _, own)) => (own, Some(DeltaInfo::from(&delta))),
-            None => (meta, None),
-        }
-    }
-}
-
 /// What [`Store::apply_delta`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -201,7 +188,7 @@ impl Store {
     /// copy began as an empty store, or as an export of the checkpoint that the first delta comes after; changes come by
     /// deltas only, and nobody else changes it meanwhile. Applied again, the last delta does nothing.
     ///
-    /// The checkpoint's meta is that of the other store, and the delta behind it: [`DeltaInfo::of_meta`].
+    /// The checkpoint has the meta of the one that it is a copy of; [`Store::checkpoint_delta`] tells which one.
     ///
     /// # Cost
     /// The delta is read twice, once to verify it; its rows are put ([`Store::put`]), and a checkpoint.
@@ -252,6 +239,20 @@ impl Store {
             core.ssd.poison.set(cause);
         }
         applied.map(|()| report(true))
+    }
+
+    /// The delta by which a copy came to a retained checkpoint; `None` where none made it.
+    ///
+    /// # Cost
+    /// The checkpoint's meta is read, and verified.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an unknown checkpoint, `Corrupt`, `Io`.
+    pub fn checkpoint_delta(&self, id: CheckpointId) -> Result<Option<DeltaInfo>> {
+        let core = &self.parts.core;
+        core.check_process()?;
+        let meta = core.ssd.read_meta(id)?;
+        Ok(Delta::at_end(&meta).map(|(delta, _, _)| DeltaInfo::from(&delta)))
     }
 
     /// Changes the tables, puts and removes, and makes the checkpoint.
