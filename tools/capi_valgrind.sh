@@ -45,6 +45,7 @@ compile() {
     cc -std=c99 -g "$@" capi/tests/c/history.c $flags -o "$work/$name-history"
     cc -std=c99 -g "$@" capi/tests/c/lifetimes.c $flags -lpthread -o "$work/$name-lifetimes"
     cc -std=c99 -g "$@" capi/tests/c/passes.c $flags -o "$work/$name-passes"
+    cc -std=c99 -g "$@" capi/tests/c/deltas.c $flags -o "$work/$name-deltas"
     c++ -std=c++17 -g "$@" capi/tests/c/wrapper.cpp $flags -o "$work/$name-wrapper"
     cc -std=c99 -g "$@" capi/examples/c/train.c $flags -o "$work/$name-train"
   } || exit 8
@@ -55,7 +56,7 @@ seen=0
 run() {
   local name=$1
   shift
-  for program in all_calls history lifetimes passes wrapper train; do
+  for program in all_calls history lifetimes passes deltas wrapper train; do
     local directory=$stores/$name-$program arguments=()
     mkdir "$directory"
     [ "$program" != train ] || arguments=(20 10)

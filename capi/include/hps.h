@@ -222,6 +222,10 @@ typedef enum hps_key_type {
 // Bytes that the library has allocated. `hps_bytes_free` frees them.
 typedef struct hps_bytes hps_bytes;
 
+// A walk over what changed. `hps_incremental` and `hps_incremental_of` give it,
+// `hps_changes_free` frees it.
+typedef struct hps_changes hps_changes;
+
 // A checkpoint on its way. `hps_checkpoint_begin` gives it, `hps_checkpoint_ticket_free` frees it.
 typedef struct hps_checkpoint_ticket hps_checkpoint_ticket;
 
@@ -281,7 +285,8 @@ typedef struct hps_pass_part {
   uint32_t table;
   // The type of the keys in the file, a number of hps_key_type; 0 without a file.
   int32_t key_type;
-  // `[keys_len]`, any u64, each once: one that is there twice counts twice. NULL with a file.
+  // `[keys_len]`, any u64, each once: room is asked for as often as a key is there, and its row
+  // is brought in once. NULL with a file.
   const uint64_t *keys;
   // Keys; 0 with a file.
   size_t keys_len;
@@ -484,6 +489,24 @@ typedef struct hps_identity {
   // The last durable checkpoint, 0 if there is none; of a reader, the one that it has open.
   uint64_t checkpoint;
 } hps_identity;
+
+// What a delta is.
+typedef struct hps_delta_info {
+  // Deltas before it in its chain.
+  uint64_t sequence;
+  // The checkpoint that the changes come after; 0: they are all rows.
+  uint64_t since;
+  // The checkpoint that they lead to.
+  uint64_t until;
+  // The trainer's step.
+  uint64_t step;
+  // Rows that changed.
+  uint64_t rows;
+  // Keys that were removed.
+  uint64_t removed;
+  // 1: it was written, or applied, by this call; 0: it was applied before.
+  int32_t is_new;
+} hps_delta_info;
 
 #ifdef __cplusplus
 extern "C" {
@@ -1421,8 +1444,8 @@ int32_t hps_pass_ticket_poll(hps_pass_ticket *ticket, int32_t *ready, hps_error 
 // ticket has to be freed in any case.
 //
 // # Errors
-// HPS_DEADLINE when the rows are not there yet: wait again or free the ticket. HPS_OVER_BUDGET
-// when the pass can't fit although nobody else holds rows and, with HPS_FOREVER only, at once when
+// HPS_DEADLINE when the rows are not there yet: wait again or free the ticket. HPS_OVER_BUDGET,
+// with HPS_FOREVER only, when the pass can't fit although nobody else holds rows, and at once when
 // it has no room beside what others hold. HPS_IO, HPS_CORRUPT, HPS_NO_SPACE, HPS_POISONED.
 // HPS_INVALID_ARGUMENT once a pass or another error was given, and when the store was closed.
 //
@@ -1755,6 +1778,158 @@ int32_t hps_row_iter_next(hps_row_iter *rows,
 // None may use the walk any more.
 void hps_row_iter_free(struct hps_row_iter *rows);
 
+// Begins a walk over what changed after the checkpoint `since` up to the retained one `until`, in
+// the order of (table, mix64 of the key). `since` is retained, or a cursor's (`hps_set_cursor`), or
+// 0: before everything, which gives all rows and no removed keys. What it needs stays readable
+// while the walk lives.
+//
+// # Errors
+// HPS_INVALID_ARGUMENT (kind "HistoryGone": what changed since then is not kept, take a whole copy;
+// "UnknownCheckpoint"; "Other": the wrong order), HPS_CORRUPT, HPS_IO, HPS_FORKED.
+//
+// # Threads
+// Any.
+int32_t hps_incremental(hps_store *store,
+                        uint64_t since,
+                        uint64_t until,
+                        hps_changes **changes,
+                        hps_error **error);
+
+// As `hps_incremental`, of one table and one of `parts` equal ranges of its keys: several threads
+// have one such walk for each `part` from 0 to parts - 1.
+//
+// # Errors
+// As `hps_incremental`; an unknown table or part.
+//
+// # Threads
+// Any.
+int32_t hps_incremental_of(hps_store *store,
+                           uint64_t since,
+                           uint64_t until,
+                           uint32_t table,
+                           size_t part,
+                           size_t parts,
+                           hps_changes **changes,
+                           hps_error **error);
+
+// Gives the next changes, all of one table: as many as there is room for, and at least one unless
+// the walk is at its end.
+//
+// keys: room for `[keys_len]`; values: room for `[values_len]` f32s, whole rows (weights, state,
+// metadata) one after the other; count: how many rows. removed: room for `[removed_len]`, the keys
+// that have no row any more; removed_count: how many. table: whose they are. Both counts are 0 at
+// the end.
+//
+// # Errors
+// HPS_INVALID_ARGUMENT of kind "Length" where there is no room for the next change: nothing is
+// skipped. HPS_CORRUPT, HPS_IO: the walk is at its end. HPS_FORKED.
+//
+// # Threads
+// Any; several that use one walk take turns.
+int32_t hps_changes_next(hps_changes *changes,
+                         uint64_t *keys,
+                         size_t keys_len,
+                         float *values,
+                         size_t values_len,
+                         uint64_t *removed,
+                         size_t removed_len,
+                         uint32_t *table,
+                         size_t *count,
+                         size_t *removed_count,
+                         hps_error **error);
+
+// Ends a walk. NULL is allowed.
+//
+// # Threads
+// None may use the walk any more.
+void hps_changes_free(struct hps_changes *changes);
+
+// Says that a reader of this name has everything up to a retained checkpoint: what changes from
+// there on can be told by `hps_incremental` also when the checkpoint is dropped. It keeps notes of
+// removed keys until it moves on, and no file.
+//
+// # Durability
+// It survives a crash once this returns HPS_OK.
+//
+// # Errors
+// HPS_INVALID_ARGUMENT (kind "UnknownCheckpoint"; "Other": a name that is empty or longer than 255
+// bytes), HPS_NO_SPACE, HPS_IO, HPS_POISONED, HPS_READ_ONLY, HPS_FORKED.
+//
+// # Threads
+// Any; waits for a running checkpoint.
+int32_t hps_set_cursor(hps_store *store,
+                       const char *name,
+                       uint64_t checkpoint,
+                       hps_error **error);
+
+// Takes the cursor of a reader back, if it has one.
+//
+// # Durability
+// As `hps_set_cursor`.
+//
+// # Errors
+// HPS_NO_SPACE, HPS_IO, HPS_POISONED, HPS_READ_ONLY, HPS_FORKED.
+//
+// # Threads
+// Any; waits for a running checkpoint.
+int32_t hps_remove_cursor(hps_store *store, const char *name, hps_error **error);
+
+// Gives the checkpoint up to which a reader has everything; 0 where there is no reader of this name.
+//
+// # Errors
+// HPS_FORKED.
+//
+// # Threads
+// Any.
+int32_t hps_cursor(hps_store *store,
+                   const char *name,
+                   uint64_t *checkpoint,
+                   hps_error **error);
+
+// Writes the changes up to a retained checkpoint into a folder, which is made, or is empty: a delta,
+// from which `hps_apply_delta` brings a copy of the store up to that checkpoint.
+//
+// after: the folder of the delta before, or NULL; since, without it: the checkpoint of which the
+// copy is an export, or 0 for everything. info may be NULL.
+//
+// # Durability
+// The folder survives a crash once this returns HPS_OK; one without a file DELTA is not finished.
+//
+// # Errors
+// HPS_INVALID_ARGUMENT (kind "HistoryGone", "UnknownCheckpoint", "NotAStore": a folder in use,
+// "Delta": one of another store; "Other": after and since at once), HPS_NO_SPACE, HPS_CORRUPT,
+// HPS_IO, HPS_FORKED.
+//
+// # Threads
+// Any.
+int32_t hps_write_delta(hps_store *store,
+                        uint64_t until,
+                        const char *folder,
+                        const char *after,
+                        uint64_t since,
+                        hps_delta_info *info,
+                        hps_error **error);
+
+// Brings a store that is a copy of another one up to where a delta leads, with one checkpoint of the
+// same step and meta. The copy began as an empty store, or as an export; applied again, the last
+// delta does nothing. info may be NULL.
+//
+// # Durability
+// All of it survives a crash once this returns HPS_OK; after a crash before that, all or nothing.
+//
+// # Errors
+// Before anything is changed: HPS_INVALID_ARGUMENT (kind "Delta": no delta, a gap before it, an older
+// one, of another store or timeline, or a store with changes of its own), HPS_CORRUPT,
+// HPS_UNSUPPORTED, HPS_READ_ONLY, HPS_FORKED. Later: HPS_NO_SPACE, HPS_IO; the store then refuses
+// writes until it is opened again, at the checkpoint before.
+//
+// # Threads
+// Any; nobody else changes the store meanwhile.
+int32_t hps_apply_delta(hps_store *store,
+                        const char *folder,
+                        hps_delta_info *info,
+                        hps_error **error);
+
 // Reads all counters of a store. Counters count from the opening; the rest is as of the call. No
 // I/O.
 //
@@ -1850,7 +2025,7 @@ const char *hps_error_message(const hps_error *error);
 // Of HPS_INVALID_ARGUMENT, which rule the argument broke: "UnknownTable", "TableDropped",
 // "TableExists", "DescriptorChanged", "Length", "NonFinite", "ForeignLease", "WrongTable",
 // "Position", "SeveralParts", "Closed", "NotAStore", "AlreadyAStore", "Option", "StepNotRising",
-// "UnknownCheckpoint", "LeasesOutstanding", "Other". Empty for other codes, NULL for NULL. It is
+// "UnknownCheckpoint", "HistoryGone", "Delta", "LeasesOutstanding", "Other". Empty for other codes, NULL for NULL. It is
 // never freed.
 //
 // # Threads

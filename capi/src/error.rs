@@ -315,6 +315,8 @@ fn of_argument(what: &ArgumentError, message: &str) -> Fault {
             .number("step", *step)
             .number("last", *last),
         ArgumentError::UnknownCheckpoint { id, .. } => of(c"UnknownCheckpoint").number("id", id.0),
+        ArgumentError::HistoryGone { since, .. } => of(c"HistoryGone").number("since", since.0),
+        ArgumentError::Delta { path, why } => of(c"Delta").path(path).text("why", why),
         ArgumentError::LeasesOutstanding { what, count } => of(c"LeasesOutstanding")
             .text("what", what)
             .number("count", *count),
@@ -346,7 +348,7 @@ pub extern "C" fn hps_error_message(error: ErrorRef) -> *const c_char {
 /// Of HPS_INVALID_ARGUMENT, which rule the argument broke: "UnknownTable", "TableDropped",
 /// "TableExists", "DescriptorChanged", "Length", "NonFinite", "ForeignLease", "WrongTable",
 /// "Position", "SeveralParts", "Closed", "NotAStore", "AlreadyAStore", "Option", "StepNotRising",
-/// "UnknownCheckpoint", "LeasesOutstanding", "Other". Empty for other codes, NULL for NULL. It is
+/// "UnknownCheckpoint", "HistoryGone", "Delta", "LeasesOutstanding", "Other". Empty for other codes, NULL for NULL. It is
 /// never freed.
 ///
 /// # Threads

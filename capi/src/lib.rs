@@ -29,6 +29,8 @@ mod passes;
 
 mod checkpoint;
 mod rows;
+
+mod changes;
 mod stats;
 
 mod log;
@@ -50,6 +52,7 @@ const _: () = {
     shared::<checkpoint::HoldHandle>();
     shared::<checkpoint::BytesHandle>();
     shared::<rows::RowsHandle>();
+    shared::<changes::ChangesHandle>();
     shared::<stats::StatsHandle>();
     shared::<error::ErrorHandle>();
 };

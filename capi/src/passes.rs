@@ -25,7 +25,8 @@ pub struct PassPart<'a> {
     pub table: u32,
     /// The type of the keys in the file, a number of hps_key_type; 0 without a file.
     pub key_type: i32,
-    /// `[keys_len]`, any u64, each once: one that is there twice counts twice. NULL with a file.
+    /// `[keys_len]`, any u64, each once: room is asked for as often as a key is there, and its row
+    /// is brought in once. NULL with a file.
     pub keys: Keys<'a>,
     /// Keys; 0 with a file.
     pub keys_len: usize,
@@ -224,8 +225,8 @@ pub extern "C" fn hps_pass_ticket_poll(
 /// ticket has to be freed in any case.
 ///
 /// # Errors
-/// HPS_DEADLINE when the rows are not there yet: wait again or free the ticket. HPS_OVER_BUDGET
-/// when the pass can't fit although nobody else holds rows and, with HPS_FOREVER only, at once when
+/// HPS_DEADLINE when the rows are not there yet: wait again or free the ticket. HPS_OVER_BUDGET,
+/// with HPS_FOREVER only, when the pass can't fit although nobody else holds rows, and at once when
 /// it has no room beside what others hold. HPS_IO, HPS_CORRUPT, HPS_NO_SPACE, HPS_POISONED.
 /// HPS_INVALID_ARGUMENT once a pass or another error was given, and when the store was closed.
 ///

@@ -21,6 +21,7 @@ use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use crate::changes::{ChangesHandle, DeltaInfo};
 use crate::checkpoint::{
     BytesHandle, CheckpointInfo, CheckpointTicketHandle, HoldHandle, Identity,
 };
@@ -243,6 +244,7 @@ references! {
     PassRef: PassHandle;
     CheckpointTicketRef: CheckpointTicketHandle;
     RowsRef: RowsHandle;
+    ChangesRef: ChangesHandle;
     StatsRef: StatsHandle;
     OptionsRef: OptionsHandle;
     TableOptionsRef: TableOptionsHandle;
@@ -264,6 +266,7 @@ places! {
     PutReportOut: PutReport;
     PassReportOut: PassReport;
     IdentityOut: Identity;
+    DeltaInfoOut: DeltaInfo;
     HyperOut: Hyper;
 }
 
@@ -276,6 +279,7 @@ handle_places! {
     CheckpointTicketOut: CheckpointTicketHandle;
     HoldOut: HoldHandle;
     RowsOut: RowsHandle;
+    ChangesOut: ChangesHandle;
     StatsOut: StatsHandle;
     DescriptorOut: DescriptorHandle;
     BytesHandleOut: BytesHandle;

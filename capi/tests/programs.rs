@@ -173,6 +173,11 @@ fn passes_bring_rows_keep_them_and_become_blocks() {
 }
 
 #[test]
+fn changes_are_told_and_copies_take_deltas() {
+    assert_eq!(compile_and_run("deltas.c"), "all deltas taken\n");
+}
+
+#[test]
 fn classes_free_throw_and_serve_a_cache_above() {
     assert_eq!(compile_and_run("wrapper.cpp"), "all classes used\n");
 }
@@ -222,6 +227,7 @@ fn every_function_is_called_by_a_test() {
         "history.c",
         "lifetimes.c",
         "passes.c",
+        "deltas.c",
         "check.h",
     ] {
         let text = fs::read_to_string(root().join("capi/tests/c").join(name)).unwrap();
