@@ -1,7 +1,6 @@
 //! Deltas: a copy that takes them is the store that they are of, whole or not at all, and takes no other.
 #![expect(
     clippy::unwrap_used,
-    clippy::cast_possible_truncation,
     reason = "a test that meets what it does not expect must fail"
 )]
 

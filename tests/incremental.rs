@@ -3,6 +3,7 @@
 #![expect(
     clippy::unwrap_used,
     clippy::cast_possible_truncation,
+    clippy::panic,
     reason = "a test that meets what it does not expect must fail"
 )]
 

@@ -69,8 +69,11 @@ impl Chunk {
     }
 }
 
+/// A table, a key of it, and its row, if it has one.
+type Step<'a> = (TableId, u64, Option<&'a [f32]>);
+
 impl Walk {
-    fn next(&mut self) -> hps::Result<Option<(TableId, u64, Option<&[f32]>)>> {
+    fn next(&mut self) -> hps::Result<Option<Step<'_>>> {
         Ok(match self {
             Walk::Rows(rows) => rows
                 .next_row()?

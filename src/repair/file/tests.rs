@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::*;
+use crate::format::manifest::NOT_REMOVED;
 use crate::io::Disk;
 use crate::io::sim::{Fault, SimDisk};
 use crate::io::{Directory, Engine};

@@ -36,8 +36,6 @@ struct Outcome {
     /// Columns that the format has no place for.
     lost: Vec<String>,
     written: Written,
-    /// Keys that were removed, where only changes were asked for.
-    removed: Option<u64>,
     time: Duration,
 }
 
@@ -81,7 +79,7 @@ pub fn run(args: &Args) -> Result<Exit> {
     );
     meter.end();
     done?;
-    let (files, written, removed) = columns.finish()?;
+    let (files, written) = columns.finish()?;
     interrupt.check()?;
     partial.keep(&args.out)?;
     let outcome = Outcome {
@@ -89,7 +87,6 @@ pub fn run(args: &Args) -> Result<Exit> {
         files,
         lost,
         written,
-        removed,
         time: since.elapsed(),
     };
     let json = args.json.then(|| text::json(args, &outcome));

@@ -43,6 +43,8 @@ pub struct Written {
     pub non_finite: u64,
     /// The least and the greatest step count of Adam.
     pub steps: Option<(f32, f32)>,
+    /// Keys that were removed, where only changes are asked for.
+    pub removed: Option<u64>,
 }
 
 impl Written {
@@ -50,6 +52,7 @@ impl Written {
         rows: 0,
         non_finite: 0,
         steps: None,
+        removed: None,
     };
 
     fn add(&mut self, other: &Written) {
@@ -214,9 +217,9 @@ impl Columns {
     ///
     /// # Errors
     /// `Io`, `NoSpace`.
-    pub fn finish(self) -> Result<(Vec<(FileOf, u64)>, Written, Option<u64>)> {
+    pub fn finish(self) -> Result<(Vec<(FileOf, u64)>, Written)> {
         let written = self.written.into_inner();
-        let written = written.unwrap_or_else(PoisonError::into_inner);
+        let mut written = written.unwrap_or_else(PoisonError::into_inner);
         let mut files = Vec::new();
         for (file, handle, path) in self.files {
             let head = file.head(written.rows);
@@ -227,21 +230,20 @@ impl Columns {
             let bytes = head.len() as u64 + written.rows * file.content.row_bytes() as u64;
             files.push((file, bytes));
         }
-        let mut removed = None;
         if let Some((file, keys)) = self.removed {
             let keys = keys.into_inner().unwrap_or_else(PoisonError::into_inner);
             let mut bytes = file.head(keys.len() as u64);
             bytes.extend(keys.iter().flat_map(|key| key.to_le_bytes()));
             let path = self.folder.join(&file.name);
-            let written = File::create_new(&path).and_then(|made| {
+            let done = File::create_new(&path).and_then(|made| {
                 made.write_all_at(&bytes, 0)?;
                 made.sync_all()
             });
-            written.map_err(|e| Error::io("write", &path, e))?;
-            removed = Some(keys.len() as u64);
+            done.map_err(|e| Error::io("write", &path, e))?;
+            written.removed = Some(keys.len() as u64);
             files.push((file, bytes.len() as u64));
         }
-        Ok((files, written, removed))
+        Ok((files, written))
     }
 }
 
@@ -331,6 +333,7 @@ impl<'a> Buffers<'a> {
             rows: 1,
             non_finite: u64::from(!is_finite),
             steps,
+            ..Written::NOTHING
         });
         self.rows += 1;
         self.new += 1;
@@ -393,6 +396,7 @@ mod tests {
                 rows,
                 non_finite: 1,
                 steps,
+                ..Written::NOTHING
             });
         }
         assert_eq!((all.rows, all.non_finite), (6, 3));
