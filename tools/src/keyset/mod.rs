@@ -30,6 +30,7 @@ mod stat;
 mod stream;
 mod text;
 mod tsv;
+mod values;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -39,6 +40,8 @@ use anyhow::Result;
 use serde_json::Value;
 
 pub use args::{Args, Verb};
+pub use layout::{Format, KeyType};
+pub use values::{Record, values};
 
 use args::SetArgs;
 use crew::Crew;

@@ -142,6 +142,30 @@ struct Open {
     header: u64,
 }
 
+impl Open {
+    fn new(path: PathBuf, reader: Box<dyn Read + Send>) -> Open {
+        Open {
+            reader,
+            path: Arc::new(path),
+            layout: None,
+            offset: 0,
+            header: 0,
+        }
+    }
+
+    /// Reads on until there are so many bytes; whether the file ended.
+    fn fill(&mut self, bytes: &mut Vec<u8>, chunk_bytes: usize) -> Result<bool> {
+        let filled = fill(&mut *self.reader, bytes, chunk_bytes);
+        Ok(filled.map_err(|error| match error.kind() {
+            ErrorKind::InvalidInput | ErrorKind::InvalidData | ErrorKind::UnexpectedEof => {
+                let at = self.offset + bytes.len() as u64;
+                Error::corrupt(&self.path, at, format!("gzip: {error}"))
+            }
+            _ => Error::io("read", &self.path, error),
+        })?)
+    }
+}
+
 /// Reads chunks.
 pub struct Source {
     paths: std::vec::IntoIter<PathBuf>,
@@ -181,6 +205,24 @@ impl Source {
             fields: 0,
             has_failed: false,
             ended: Vec::new(),
+        }
+    }
+
+    /// Of one file that a reader gives.
+    #[must_use]
+    pub fn of_reader(
+        name: &Path,
+        reader: Box<dyn Read + Send>,
+        format: Format,
+        sizes: (usize, &Arc<AtomicU64>),
+    ) -> Source {
+        let none = Inputs {
+            paths: Vec::new(),
+            bytes: 0,
+        };
+        Source {
+            open: Some(Open::new(name.to_path_buf(), reader)),
+            ..Source::new(&none, format, sizes, |_| Ok(()))
         }
     }
 
@@ -232,16 +274,7 @@ impl Source {
         };
         bytes.clear();
         bytes.append(&mut self.rest);
-        let is_all =
-            fill(&mut *open.reader, bytes, self.chunk_bytes).map_err(|error| {
-                match error.kind() {
-                    ErrorKind::InvalidInput | ErrorKind::InvalidData | ErrorKind::UnexpectedEof => {
-                        let at = open.offset + bytes.len() as u64;
-                        Error::corrupt(&open.path, at, format!("gzip: {error}"))
-                    }
-                    _ => Error::io("read", &open.path, error),
-                }
-            })?;
+        let mut is_all = open.fill(bytes, self.chunk_bytes)?;
         let layout = match &open.layout {
             Some(layout) => Arc::clone(layout),
             None => {
@@ -255,7 +288,10 @@ impl Source {
                 bytes.drain(..header);
                 open.header = header as u64;
                 open.offset = open.header;
-                Arc::clone(open.layout.insert(Arc::new(layout)))
+                let layout = Arc::clone(open.layout.insert(Arc::new(layout)));
+                // Where the header was, there is room for a record that would not fit beside it.
+                is_all = is_all || open.fill(bytes, self.chunk_bytes)?;
+                layout
             }
         };
         let place = Place {
@@ -344,19 +380,29 @@ fn open(path: PathBuf, done: &Arc<AtomicU64>) -> Result<Open> {
             false => Box::new(plain),
         }
     };
-    Ok(Open {
-        reader,
-        path: Arc::new(path),
-        layout: None,
-        offset: 0,
-        header: 0,
-    })
+    Ok(Open::new(path, reader))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::keyset::layout::KeyType;
+    use crate::models;
+
+    /// A record that the buffer holds was refused as longer than the buffer: it did not fit behind the header.
+    #[test]
+    fn the_first_record_has_the_whole_buffer() {
+        let array = [models::npy::write("<i8", &[3, 32]), vec![1; 3 * 32 * 8]].concat();
+        for (chunk_bytes, is_read) in [(256, true), (255, false)] {
+            let reader = Box::new(io::Cursor::new(array.clone()));
+            let sizes = (chunk_bytes, &Arc::default());
+            let mut source = Source::of_reader(Path::new("a"), reader, Format::Npy, sizes);
+            let mut bytes = Vec::new();
+            let chunk = source.next(&mut bytes);
+            assert_eq!(chunk.is_ok(), is_read, "{chunk_bytes}: {chunk:?}");
+            assert_eq!(bytes.len() == 256, is_read);
+        }
+    }
 
     /// A thread that waited for its turn read on where another had found a fault, and its own was told.
     #[test]
