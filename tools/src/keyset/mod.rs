@@ -17,6 +17,8 @@ mod missing;
 mod norm;
 mod npy;
 mod output;
+#[cfg(feature = "parquet")]
+mod parquet;
 mod plan;
 mod radix;
 mod run;
@@ -45,7 +47,6 @@ pub use values::{Record, values};
 
 use args::SetArgs;
 use crew::Crew;
-use source::Inputs;
 
 use crate::cli::{self, Common, Exit, Interrupt, Meter};
 
@@ -59,7 +60,7 @@ pub fn run(args: &Args) -> Result<Exit> {
     let common = &args.common;
     match &args.verb {
         Verb::Extract(args) => {
-            let inputs = Inputs::find(&args.inputs, args.data.file_list)?;
+            let inputs = args.data.inputs(&args.inputs)?;
             let made = with_crew(common, inputs.bytes, |crew| {
                 extract::extract(args, &inputs, crew)
             })?;
@@ -68,7 +69,7 @@ pub fn run(args: &Args) -> Result<Exit> {
             Ok(Exit::Clean)
         }
         Verb::Split(args) => {
-            let inputs = Inputs::find(&args.inputs, args.data.file_list)?;
+            let inputs = args.data.inputs(&args.inputs)?;
             let made = with_crew(common, inputs.bytes, |crew| {
                 split::split(args, &inputs, crew)
             })?;

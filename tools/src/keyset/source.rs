@@ -14,6 +14,8 @@ use flate2::read::MultiGzDecoder;
 use hps::Error;
 
 use super::layout::{Format, Layout, Place};
+#[cfg(feature = "parquet")]
+use super::parquet::RowGroups;
 use super::tsv;
 use crate::cli::Usage;
 
@@ -28,6 +30,12 @@ pub struct Inputs {
     paths: Vec<PathBuf>,
     /// Of all files, as they are stored.
     pub bytes: u64,
+    /// The columns of Parquet that were asked for.
+    #[cfg_attr(
+        not(feature = "parquet"),
+        expect(dead_code, reason = "refused with the format before")
+    )]
+    columns: Vec<String>,
 }
 
 impl Inputs {
@@ -61,7 +69,20 @@ impl Inputs {
             }
             bytes += metadata.len();
         }
-        Ok(Inputs { paths, bytes })
+        Ok(Inputs {
+            paths,
+            bytes,
+            columns: Vec::new(),
+        })
+    }
+
+    /// The same, of which these columns are asked for.
+    #[must_use]
+    pub fn with_columns(self, columns: &[String]) -> Inputs {
+        Inputs {
+            columns: columns.to_vec(),
+            ..self
+        }
     }
 
     /// How many files.
@@ -140,6 +161,9 @@ struct Open {
     /// Where the next chunk begins, and the length of the header.
     offset: u64,
     header: u64,
+    /// A file that is read by row groups.
+    #[cfg(feature = "parquet")]
+    groups: Option<Box<RowGroups>>,
 }
 
 impl Open {
@@ -150,6 +174,8 @@ impl Open {
             layout: None,
             offset: 0,
             header: 0,
+            #[cfg(feature = "parquet")]
+            groups: None,
         }
     }
 
@@ -169,6 +195,8 @@ impl Open {
 /// Reads chunks.
 pub struct Source {
     paths: std::vec::IntoIter<PathBuf>,
+    #[cfg(feature = "parquet")]
+    columns: Vec<String>,
     format: Format,
     chunk_bytes: usize,
     done: Arc<AtomicU64>,
@@ -195,6 +223,8 @@ impl Source {
     ) -> Source {
         Source {
             paths: inputs.paths.clone().into_iter(),
+            #[cfg(feature = "parquet")]
+            columns: inputs.columns.clone(),
             format,
             chunk_bytes,
             done: Arc::clone(done),
@@ -219,6 +249,7 @@ impl Source {
         let none = Inputs {
             paths: Vec::new(),
             bytes: 0,
+            columns: Vec::new(),
         };
         Source {
             open: Some(Open::new(name.to_path_buf(), reader)),
@@ -258,14 +289,55 @@ impl Source {
                 let Some(path) = self.paths.next() else {
                     return Ok(None);
                 };
-                self.open = Some(open(path, &self.done)?);
+                self.open = Some(self.open_next(path)?);
             }
+            #[cfg(feature = "parquet")]
+            let chunk = match self.next_of_groups(bytes)? {
+                Some(chunk) => chunk,
+                None => self.next_of_file(bytes)?,
+            };
+            #[cfg(not(feature = "parquet"))]
             let chunk = self.next_of_file(bytes)?;
             if chunk.is_some() {
                 return Ok(chunk);
             }
             self.open = None;
         }
+    }
+
+    fn open_next(&mut self, path: PathBuf) -> Result<Open> {
+        #[cfg(feature = "parquet")]
+        if self.format == Format::Parquet {
+            let groups = RowGroups::open(&path, &self.columns)?;
+            (self.check_fields)(groups.fields())?;
+            self.fields = self.fields.max(groups.fields());
+            return Ok(Open {
+                groups: Some(Box::new(groups)),
+                ..Open::new(path, Box::new(io::empty()))
+            });
+        }
+        open(path, &self.done)
+    }
+
+    /// The next rows of a file that is read by row groups; `None` of any other file.
+    #[cfg(feature = "parquet")]
+    fn next_of_groups(&mut self, bytes: &mut Vec<u8>) -> Result<Option<Option<Chunk>>> {
+        let Some((open, groups)) = (self.open.as_mut())
+            .and_then(|open| open.groups.as_mut().map(|groups| (&open.path, groups)))
+        else {
+            return Ok(None);
+        };
+        let Some(rows) = groups.next(bytes, self.chunk_bytes, &self.done)? else {
+            return Ok(Some(None));
+        };
+        let chunk = Chunk {
+            number: self.number,
+            path: Arc::clone(open),
+            offset: 0,
+            layout: Arc::new(Layout::Rows(rows)),
+        };
+        self.number += 1;
+        Ok(Some(Some(chunk)))
     }
 
     fn next_of_file(&mut self, bytes: &mut Vec<u8>) -> Result<Option<Chunk>> {
