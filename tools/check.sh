@@ -2,8 +2,8 @@
 # Every check of the project, in stages, cheapest first; the same here and in CI.
 #
 #   tools/check.sh                  all stages
-#   tools/check.sh STAGE...         only these: format clippy layers tests tools features kernels docs
-#                                   figures trainer bounds bench crash flips schedules sanitizers
+#   tools/check.sh STAGE...         only these: format clippy layers tests tools features parquet kernels
+#                                   docs figures trainer bounds bench crash flips schedules sanitizers
 #                                   disks supply fuzz python capi
 #
 # All stages run in two lanes beside each other, one with debug builds and one with release builds, since
@@ -307,6 +307,17 @@ stage_features() {
   with_cfg hps_tsan check --lib
 }
 
+# Parquet in hps-keyset, which is in no other stage: it builds zstd. Files of others come from pyarrow.
+stage_parquet() {
+  cargo clippy -p hps-tools --features parquet --all-targets -- -D warnings
+  local venv=$PWD/target/parquet/venv
+  if command -v python3 >/dev/null && ! "$venv/bin/python3" -c 'import numpy, pyarrow' 2>/dev/null; then
+    # Without, the test says that it is left out.
+    python3 -m venv --clear "$venv" && "$venv/bin/pip" install --quiet numpy pyarrow || true
+  fi
+  PATH=$venv/bin:$PATH cargo test -p hps-tools --features parquet --lib --test keyset --test parquet
+}
+
 # cargo for builds that only tests make; in a folder of their own, since they change every crate's flags.
 with_cfg() { # name, what cargo is to do
   local name=$1
@@ -495,7 +506,7 @@ stage_fuzz() {
 
 # What builds for debugging, and what builds for release: in two lanes, no build waits for another one.
 # The others build in folders of their own: whichever lane is free first takes the next.
-debug_stages=(format clippy layers tests schedules features kernels docs figures)
+debug_stages=(format clippy layers tests schedules features parquet kernels docs figures)
 release_stages=(tools trainer bench flips crash bounds disks)
 other_stages=(python sanitizers fuzz capi supply)
 case "${1:-}" in

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fuzzes the decoders, a hostile directory and sequences of operations; fuzz/README.md says what
-# each target asks.
+# Fuzzes the decoders, a hostile directory, sequences of operations, and the inputs of hps-keyset and
+# hps-import; fuzz/README.md says what each target asks.
 #
 #   tools/fuzz.sh [SECONDS] [TARGET...]           each target (all) for SECONDS (60)
 #   tools/fuzz.sh --total SECONDS [TARGET...]     all of them together, the sum of their times: a target
@@ -87,7 +87,7 @@ longest() { # target
     current) echo 320 ;;
     store_identity | param_footer | key_block_and_record) echo 4608 ;;
     manifest | index_snapshot) echo 8192 ;;
-    meta) echo 1024 ;;
+    meta | keyset_*) echo 1024 ;;
     *) echo 512 ;;
   esac
 }

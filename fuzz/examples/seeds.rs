@@ -13,7 +13,8 @@ use hps::format::index_snapshot::ORDINAL_SHIFT;
 use hps_fuzz::forge::Files;
 use hps_fuzz::hostile::Changed;
 use hps_fuzz::tiny::{ROOT, Tiny, options};
-use hps_fuzz::{u32_at, u64_at};
+use hps_fuzz::{records, u32_at, u64_at};
+use hps_tools::models::npy;
 
 /// Blocks of the golden files.
 const BLOCK: usize = 4096;
@@ -251,7 +252,11 @@ fn crafted() -> Result<(), Failure> {
         store.map(|_| removed).map_err(|error| error.to_string())
     };
     for (name, changes, refused) in [
-        ("table_behind", table_behind_the_last_checkpoint(&tiny.files)?, true),
+        (
+            "table_behind",
+            table_behind_the_last_checkpoint(&tiny.files)?,
+            true,
+        ),
         ("keys_at_one_entry", keys_at_one_entry(&tiny.files)?, false),
     ] {
         for (target, flags) in [("hostile_directory", 15), ("mend", 1)] {
@@ -299,7 +304,129 @@ fn operations() -> Result<(), Failure> {
     Ok(())
 }
 
+/// Bytes in memory at a time, where nothing is to be cut: 4 * (1 + 255).
+const CHUNK: u8 = 255;
+
+/// Inputs of `hps-keyset`, each valid.
+fn data_sets() -> Result<(), Failure> {
+    let front = "-5\t\t7\t".repeat(4) + "3\t";
+    let criteo = |label: &str| format!("{label}{front}0000000a\tfF{}\n", "\t".repeat(24));
+    let text = criteo("1\t").repeat(3);
+    let chunked = |bytes: &[u8]| [&[CHUNK], bytes].concat();
+    write("keyset_criteo", "lines", &chunked(text.as_bytes()))?;
+    write(
+        "keyset_criteo",
+        "no_end",
+        &chunked(text.trim_end_matches('\n').as_bytes()),
+    )?;
+    write("keyset_criteo", "no_label", &chunked(criteo("").as_bytes()))?;
+    write(
+        "keyset_criteo",
+        "chunks",
+        &[&[27], text.as_bytes()].concat(),
+    )?;
+    let samples: Vec<Vec<Vec<u64>>> = (0..5u64)
+        .map(|row| vec![vec![row, row << 20], Vec::new(), vec![7]])
+        .collect();
+    for (name, flags, width, samples_of_unit) in [
+        ("i64", 0, 8, 0),
+        ("u32", 1, 4, 0),
+        ("i64_sums", 2, 8, 1),
+        ("u32_sums", 3, 4, 1),
+        ("sums_of_two", 3, 4, 2),
+    ] {
+        let file = records::norm_file(&samples, width, samples_of_unit);
+        write("keyset_norm", name, &[&[flags, CHUNK][..], &file].concat())?;
+        let chunks = [&[flags, 30][..], &file].concat();
+        write("keyset_norm", &format!("{name}_chunks"), &chunks)?;
+    }
+    let keys: Vec<u8> = (0..30u64)
+        .flat_map(|key| (key * key).to_le_bytes())
+        .collect();
+    write(
+        "keyset_fixed",
+        "i64",
+        &[&[0, 0, 0, CHUNK], keys.as_slice()].concat(),
+    )?;
+    write(
+        "keyset_fixed",
+        "u32",
+        &[&[1, 0, 0, 3], keys.as_slice()].concat(),
+    )?;
+    write(
+        "keyset_fixed",
+        "raw",
+        &[&[1, 2, 3, 9], keys.as_slice()].concat(),
+    )?;
+    for (name, descr, shape) in [
+        ("i64", "<i8", &[30][..]),
+        ("u64_columns", "<u8", &[10, 3]),
+        ("i32", "<i4", &[60]),
+        ("u32_columns", "<u4", &[4, 15]),
+        ("empty", "<i8", &[0]),
+    ] {
+        let data = if name == "empty" {
+            &[]
+        } else {
+            keys.as_slice()
+        };
+        let file = [npy::write(descr, shape).as_slice(), data].concat();
+        write("keyset_npy", name, &chunked(&file))?;
+        write(
+            "keyset_npy",
+            &format!("{name}_chunks"),
+            &[&[40], file.as_slice()].concat(),
+        )?;
+    }
+    Ok(())
+}
+
+/// Folders of `hps-import`: all that an optimizer needs is there, whole.
+fn models() -> Result<(), Failure> {
+    // Which of the target's files are there, in its order; each with a seed.
+    let folder = |all: u8, there: &[u8]| -> Vec<u8> {
+        let file = |file| {
+            if there.contains(&file) {
+                vec![1, 2 + file]
+            } else {
+                vec![0]
+            }
+        };
+        let files: Vec<u8> = (0..all).flat_map(file).collect();
+        [&[20, 2][..], &files].concat()
+    };
+    for (name, optimizer, there) in [
+        ("sgd", 0, &[0, 1][..]),
+        ("slots", 0, &[0, 1, 2]),
+        ("momentum", 1, &[0, 1, 3]),
+        ("nesterov", 2, &[0, 1, 4]),
+        ("adagrad", 3, &[0, 1, 5]),
+        ("adam", 4, &[0, 1, 2, 6, 7]),
+        ("ftrl", 5, &[0, 1, 8, 9]),
+    ] {
+        for (end, flags) in [("", 6), ("_weights", 5), ("_repair", 12)] {
+            let seed = [&[flags, optimizer, 0][..], &folder(10, there)].concat();
+            write("import_hugectr", &format!("{name}{end}"), &seed)?;
+        }
+    }
+    for (name, optimizer, there) in [
+        ("sgd", 1, &[0, 1][..]),
+        ("momentum", 2, &[0, 1, 4]),
+        ("adagrad", 4, &[0, 1, 2]),
+        ("adam", 6, &[0, 1, 3, 4, 5, 8]),
+        ("ftrl", 7, &[0, 1, 6, 7, 9, 10, 11]),
+    ] {
+        for (end, flags) in [("", 2), ("_weights", 1), ("_repair", 4)] {
+            let seed = [&[flags, optimizer, 0][..], &folder(13, there)].concat();
+            write("import_npy", &format!("{name}{end}"), &seed)?;
+        }
+    }
+    Ok(())
+}
+
 fn main() -> Result<(), Failure> {
+    data_sets()?;
+    models()?;
     small_files()?;
     manifest()?;
     rows()?;

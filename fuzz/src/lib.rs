@@ -3,14 +3,19 @@
 //! - [`Input`] turns any bytes into numbers and pieces, without an error: what is missing is zero.
 //! - [`forge`] writes right checksums over wrong bytes, [`tiny`] is a small valid store, [`hostile`]
 //!   changes its files.
+//! - [`records`] and [`mod@folder`] read data sets and models as plainly as can be; [`data_set`] compares
+//!   `hps-keyset` with that.
 //! - Nothing here reads a clock or draws a random number: an input always does the same.
 
 use hps::FileNumber;
 use hps::format::checksum::{FileIdentity, Kind};
 use hps::format::layout::seal;
 
+pub mod data_set;
+pub mod folder;
 pub mod forge;
 pub mod hostile;
+pub mod records;
 pub mod tiny;
 
 /// The store of all structures that targets decode: that of `tests/data/golden-v1` and

@@ -163,14 +163,14 @@ _hps__keyset() {
             return 0
             ;;
         hps__subcmd__keyset__subcmd__extract)
-            opts="-o -q -v -h --from --dtype --input-dtype --key --first-field --slot-sizes --labels --dense --slots --file-list --memory --threads --per-table --output --json --color --progress --quiet --verbose --help"
+            opts="-o -q -v -h --from --dtype --input-dtype --key --first-field --slot-sizes --labels --dense --slots --columns --file-list --memory --threads --per-table --output --json --color --progress --quiet --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --from)
-                    COMPREPLY=($(compgen -W "criteo-tsv npy norm raw keys" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "criteo-tsv npy norm raw keys parquet" -- "${cur}"))
                     return 0
                     ;;
                 --dtype)
@@ -202,6 +202,10 @@ _hps__keyset() {
                     return 0
                     ;;
                 --slots)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --columns)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -595,14 +599,14 @@ _hps__keyset() {
             return 0
             ;;
         hps__subcmd__keyset__subcmd__split)
-            opts="-o -q -v -h --from --dtype --input-dtype --key --first-field --slot-sizes --labels --dense --slots --file-list --memory --rows --hbm-gib --dim --optimizer --data --output --json --color --progress --quiet --verbose --help"
+            opts="-o -q -v -h --from --dtype --input-dtype --key --first-field --slot-sizes --labels --dense --slots --columns --file-list --memory --rows --hbm-gib --dim --optimizer --data --output --json --color --progress --quiet --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --from)
-                    COMPREPLY=($(compgen -W "criteo-tsv npy norm raw keys" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "criteo-tsv npy norm raw keys parquet" -- "${cur}"))
                     return 0
                     ;;
                 --dtype)
@@ -634,6 +638,10 @@ _hps__keyset() {
                     return 0
                     ;;
                 --slots)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --columns)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

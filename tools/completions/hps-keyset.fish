@@ -48,7 +48,8 @@ complete -c hps-keyset -n "__fish_hps_keyset_using_subcommand extract" -l from -
 npy\t'NumPy\'s array of one or two dimensions, of 32-bit or 64-bit integers; columns are fields'
 norm\t'HugeCTR\'s Norm, with or without sums; slots are fields. Needs --dtype or --input-dtype'
 raw\t'HugeCTR\'s Raw; slots are fields. Needs --labels, --dense and --slots'
-keys\t'Keyset files. Needs --dtype or --input-dtype'"
+keys\t'Keyset files. Needs --dtype or --input-dtype'
+parquet\t'Parquet, where this build has it: integers, or lists of them. Fields are the columns that `cats` of _metadata.json names, or --columns'"
 complete -c hps-keyset -n "__fish_hps_keyset_using_subcommand extract" -l dtype -d 'The type of the keys that are written (i64 if left out), and of those that are read (norm, keys)' -r -f -a "i64\t'8 bytes, the bits of a u64 (HugeCTR: long long, i64_input_key=True)'
 u32\t'4 bytes (HugeCTR: unsigned int)'"
 complete -c hps-keyset -n "__fish_hps_keyset_using_subcommand extract" -l input-dtype -d 'The type of the keys that are read, where it is another one (norm, keys)' -r -f -a "i64\t'8 bytes, the bits of a u64 (HugeCTR: long long, i64_input_key=True)'
@@ -61,6 +62,7 @@ complete -c hps-keyset -n "__fish_hps_keyset_using_subcommand extract" -l slot-s
 complete -c hps-keyset -n "__fish_hps_keyset_using_subcommand extract" -l labels -d 'Labels of a sample, for --from raw' -r
 complete -c hps-keyset -n "__fish_hps_keyset_using_subcommand extract" -l dense -d 'Dense values of a sample, for --from raw' -r
 complete -c hps-keyset -n "__fish_hps_keyset_using_subcommand extract" -l slots -d 'Slots of a sample, for --from raw' -r
+complete -c hps-keyset -n "__fish_hps_keyset_using_subcommand extract" -l columns -d 'The columns that are fields, in their order, for --from parquet; without, those of _metadata.json beside each file' -r
 complete -c hps-keyset -n "__fish_hps_keyset_using_subcommand extract" -l memory -d 'All buffers of all threads together' -r
 complete -c hps-keyset -n "__fish_hps_keyset_using_subcommand extract" -l threads -d 'Threads; as many as there are processors, if left out' -r
 complete -c hps-keyset -n "__fish_hps_keyset_using_subcommand extract" -s o -l output -d 'The file to be written' -r -F
@@ -81,7 +83,8 @@ complete -c hps-keyset -n "__fish_hps_keyset_using_subcommand split" -l from -d 
 npy\t'NumPy\'s array of one or two dimensions, of 32-bit or 64-bit integers; columns are fields'
 norm\t'HugeCTR\'s Norm, with or without sums; slots are fields. Needs --dtype or --input-dtype'
 raw\t'HugeCTR\'s Raw; slots are fields. Needs --labels, --dense and --slots'
-keys\t'Keyset files. Needs --dtype or --input-dtype'"
+keys\t'Keyset files. Needs --dtype or --input-dtype'
+parquet\t'Parquet, where this build has it: integers, or lists of them. Fields are the columns that `cats` of _metadata.json names, or --columns'"
 complete -c hps-keyset -n "__fish_hps_keyset_using_subcommand split" -l dtype -d 'The type of the keys that are written (i64 if left out), and of those that are read (norm, keys)' -r -f -a "i64\t'8 bytes, the bits of a u64 (HugeCTR: long long, i64_input_key=True)'
 u32\t'4 bytes (HugeCTR: unsigned int)'"
 complete -c hps-keyset -n "__fish_hps_keyset_using_subcommand split" -l input-dtype -d 'The type of the keys that are read, where it is another one (norm, keys)' -r -f -a "i64\t'8 bytes, the bits of a u64 (HugeCTR: long long, i64_input_key=True)'
@@ -94,6 +97,7 @@ complete -c hps-keyset -n "__fish_hps_keyset_using_subcommand split" -l slot-siz
 complete -c hps-keyset -n "__fish_hps_keyset_using_subcommand split" -l labels -d 'Labels of a sample, for --from raw' -r
 complete -c hps-keyset -n "__fish_hps_keyset_using_subcommand split" -l dense -d 'Dense values of a sample, for --from raw' -r
 complete -c hps-keyset -n "__fish_hps_keyset_using_subcommand split" -l slots -d 'Slots of a sample, for --from raw' -r
+complete -c hps-keyset -n "__fish_hps_keyset_using_subcommand split" -l columns -d 'The columns that are fields, in their order, for --from parquet; without, those of _metadata.json beside each file' -r
 complete -c hps-keyset -n "__fish_hps_keyset_using_subcommand split" -l memory -d 'All buffers together; by --hbm-gib the different keys of a pass must fit, with room to grow' -r
 complete -c hps-keyset -n "__fish_hps_keyset_using_subcommand split" -l rows -d 'Records of a pass' -r
 complete -c hps-keyset -n "__fish_hps_keyset_using_subcommand split" -l hbm-gib -d 'GiB that the rows of a pass may take; needs --dim and --optimizer' -r

@@ -247,6 +247,14 @@ impl Interrupt {
         Ok(Interrupt { asked })
     }
 
+    /// Listens to nobody: for callers that are no command.
+    #[must_use]
+    pub fn never() -> Interrupt {
+        Interrupt {
+            asked: Arc::default(),
+        }
+    }
+
     /// Whether the user asked to end.
     #[must_use]
     pub fn is_asked(&self) -> bool {

@@ -9,6 +9,7 @@ mod duplicates;
 mod found;
 mod plan;
 mod put;
+mod rows;
 mod shape;
 mod target;
 mod text;
@@ -18,12 +19,13 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use hps::{CheckpointInfo, Store, TableDescriptor, TableId};
+use hps::{CheckpointInfo, PutRows, Store, TableDescriptor, TableId};
 
 pub use args::{Args, NonFinite};
 use found::Found;
 use plan::Plan;
 use put::Import;
+pub use rows::{Rows, rows};
 use shape::Shape;
 use target::Target;
 
@@ -67,11 +69,7 @@ pub fn run(args: &Args) -> Result<Exit> {
     let mut meter = Meter::new(TOOL, args.common.show())?;
     let found = Found::look(format, &args.folder, args.weights_only)?;
     let target = Target::find(args)?;
-    let optimizer = target.optimizer(args, &found)?;
-    plan::check_state(&found, optimizer)?;
-    let width = |name: &str, dim| plan::width(format, optimizer, name, dim);
-    let shape = shape::shape(&found, target.dim(args), args.repair, width)?;
-    let wanted = target.descriptor(args, &found, &shape, optimizer)?;
+    let (shape, wanted) = look_closer(args, &found, &target)?;
     let plan = Plan::new(args, &found, &wanted)?;
     let (store, table) = target.open(args, &wanted)?;
     let work = Work {
@@ -97,6 +95,16 @@ pub fn run(args: &Args) -> Result<Exit> {
         true => Exit::Clean,
         false => Exit::Changed,
     })
+}
+
+/// What the files of a folder hold, and the table that its rows are for.
+fn look_closer(args: &Args, found: &Found, target: &Target) -> Result<(Shape, TableDescriptor)> {
+    let optimizer = target.optimizer(args, found)?;
+    plan::check_state(found, optimizer)?;
+    let width = |name: &str, dim| plan::width(found.format, optimizer, name, dim);
+    let shape = shape::shape(found, target.dim(args), args.repair, width)?;
+    let wanted = target.descriptor(args, found, &shape, optimizer)?;
+    Ok((shape, wanted))
 }
 
 /// Checks what clap can't.
@@ -136,8 +144,15 @@ impl Work<'_> {
             duplicates()?;
         }
         let threads = args.threads.map_or(cores(), usize::from).min(THREADS_MAX);
-        let of = (store, table);
-        let import = Import::new(of, self.plan, shape.rows, args.non_finite, threads);
+        let put = |keys: &[u64], rows: &[f32]| {
+            let values = match self.plan.is_whole {
+                true => PutRows::whole(rows),
+                false => PutRows::weights(rows),
+            };
+            // Every number has been looked at.
+            store.put(table, keys, values.verbatim()).map(drop)
+        };
+        let import = Import::new(&put, self.plan, shape.rows, args.non_finite, threads);
         let bytes = shape.rows * self.plan.row_bytes() as u64;
         crew::run(threads, interrupt, meter, bytes, |crew| import.work(crew))?;
         let rows = import.put.load(Ordering::Relaxed);

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Result;
-use hps::{Error, PutRows, Store, TableId};
+use hps::Error;
 
 use super::args::NonFinite;
 use super::found::FileFound;
@@ -23,11 +23,12 @@ const STRETCHES: u64 = 8;
 /// Most rows of a put.
 const ROWS_MAX: usize = 16 << 10;
 
+/// Who takes keys and their rows.
+pub type Put<'a> = dyn Fn(&[u64], &[f32]) -> Result<(), Error> + Sync + 'a;
+
 /// An import that runs.
-#[derive(Debug)]
 pub struct Import<'a> {
-    store: &'a Store,
-    table: TableId,
+    to: &'a Put<'a>,
     plan: &'a Plan<'a>,
     rows: u64,
     chunk_rows: usize,
@@ -43,7 +44,7 @@ impl<'a> Import<'a> {
     /// Nothing is put yet.
     #[must_use]
     pub fn new(
-        (store, table): (&'a Store, TableId),
+        to: &'a Put<'a>,
         plan: &'a Plan<'a>,
         rows: u64,
         non_finite: NonFinite,
@@ -52,8 +53,7 @@ impl<'a> Import<'a> {
         // As bytes and as rows.
         let row_bytes = plan.row_bytes() + 8 + plan.row_f32s * 4;
         Import {
-            store,
-            table,
+            to,
             plan,
             rows,
             chunk_rows: (BUFFERS_BYTES / threads / row_bytes).clamp(16, ROWS_MAX),
@@ -97,12 +97,7 @@ impl<'a> Import<'a> {
                     .for_each(|row| row[at] = value);
             }
             self.leave_out(bad, &mut keys, &mut rows);
-            let values = match plan.is_whole {
-                true => PutRows::whole(&rows),
-                false => PutRows::weights(&rows),
-            };
-            // Every number has been looked at.
-            self.store.put(self.table, &keys, values.verbatim())?;
+            (self.to)(&keys, &rows)?;
             self.put.fetch_add(keys.len() as u64, Ordering::Relaxed);
             crew.did((count * plan.row_bytes()) as u64)?;
         }

@@ -69,6 +69,15 @@ impl Target {
         Ok(Target { store, table })
     }
 
+    /// A store and a table that are not there yet.
+    #[must_use]
+    pub fn none() -> Target {
+        Target {
+            store: None,
+            table: None,
+        }
+    }
+
     /// The dim that rows must have, if anybody says.
     #[must_use]
     pub fn dim(&self, args: &Args) -> Option<usize> {

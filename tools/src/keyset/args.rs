@@ -88,6 +88,9 @@ pub enum From {
     Raw,
     /// Keyset files. Needs --dtype or --input-dtype
     Keys,
+    /// Parquet, where this build has it: integers, or lists of them. Fields are the columns that `cats` of
+    /// _metadata.json names, or --columns
+    Parquet,
 }
 
 /// How much memory, and where.
@@ -132,6 +135,10 @@ pub struct DataArgs {
     /// Slots of a sample, for --from raw
     #[arg(long, value_name = "N", value_parser = width)]
     pub slots: Option<usize>,
+    /// The columns that are fields, in their order, for --from parquet; without, those of _metadata.json
+    /// beside each file
+    #[arg(long, value_name = "NAME,NAME,...", value_delimiter = ',')]
+    pub columns: Vec<String>,
     /// Each INPUT is a file list of HugeCTR's: their number, then a path on each line
     #[arg(long)]
     pub file_list: bool,

@@ -45,6 +45,7 @@ impl DataArgs {
                     "--from raw needs --labels, --dense and --slots (at least 1): the file has no header"
                 ))),
             },
+            (From::Parquet, _) => parquet()?,
             (From::Norm, Some(keys)) => Format::Norm(keys),
             (From::Keys, Some(keys)) => Format::Keys(keys),
             (From::Norm | From::Keys, None) => bail!(Usage(String::from(
@@ -63,7 +64,20 @@ impl DataArgs {
                 "--input-dtype is for --from norm and --from keys"
             )));
         }
+        if !self.columns.is_empty() && self.from != From::Parquet {
+            bail!(Usage(String::from("--columns is for --from parquet")));
+        }
         Ok(format)
+    }
+
+    /// The files.
+    ///
+    /// # Errors
+    /// `Usage` where a flag is wrong; a file that is not there.
+    pub fn inputs(&self, paths: &[PathBuf]) -> Result<Inputs> {
+        self.format()?;
+        let inputs = Inputs::find(paths, self.file_list)?;
+        Ok(inputs.with_columns(&self.columns))
     }
 
     /// The type of the keys that are written.
@@ -102,6 +116,19 @@ impl DataArgs {
         let scheme = Scheme::new(kind, &self.slot_sizes, per_field)?;
         Ok(scheme.counted_from(self.first_field))
     }
+}
+
+#[cfg(feature = "parquet")]
+fn parquet() -> Result<Format> {
+    Ok(Format::Parquet)
+}
+
+#[cfg(not(feature = "parquet"))]
+fn parquet() -> Result<Format> {
+    bail!(Usage(String::from(
+        "this hps-keyset was built without Parquet; cargo build --release -p hps-tools --features parquet builds one \
+         that has it"
+    )))
 }
 
 /// Makes the keyset.

@@ -13,6 +13,8 @@ use hps::Error;
 
 use super::fixed::{Element, Fixed};
 use super::norm::Norm;
+#[cfg(feature = "parquet")]
+use super::parquet::Rows;
 use super::scheme::Refused;
 use super::{npy, tsv};
 
@@ -58,6 +60,9 @@ pub enum Format {
     Raw(usize, usize, usize),
     /// Keyset files.
     Keys(KeyType),
+    /// Parquet, which is read by row groups, not as a stream.
+    #[cfg(feature = "parquet")]
+    Parquet,
 }
 
 /// Where the records of a file are.
@@ -69,6 +74,9 @@ pub enum Layout {
     Fixed(Fixed),
     /// Samples of HugeCTR's Norm.
     Norm(Norm),
+    /// Rows of Parquet, decoded.
+    #[cfg(feature = "parquet")]
+    Rows(Rows),
 }
 
 /// Why a value was not taken.
@@ -147,6 +155,8 @@ impl Format {
                 }
                 Ok((Layout::Fixed(Fixed::keys(keys)), 0))
             }
+            #[cfg(feature = "parquet")]
+            Format::Parquet => Err(place.bad(0, "Parquet is no stream")),
         }
     }
 }
@@ -159,6 +169,8 @@ impl Layout {
             Layout::Text(_) => tsv::FIELDS,
             Layout::Fixed(fixed) => fixed.fields(),
             Layout::Norm(norm) => norm.slots(),
+            #[cfg(feature = "parquet")]
+            Layout::Rows(rows) => rows.columns.len(),
         }
     }
 
@@ -175,6 +187,8 @@ impl Layout {
                 .map_or(0, |at| at + 1)),
             Layout::Fixed(fixed) => fixed.cut(bytes, is_all, place),
             Layout::Norm(norm) => norm.cut(bytes, is_all, place),
+            #[cfg(feature = "parquet")]
+            Layout::Rows(_) => Ok(bytes.len()),
         }
     }
 
@@ -187,6 +201,8 @@ impl Layout {
             Layout::Text(columns) => tsv::parse(bytes, *columns, place, sink),
             Layout::Fixed(fixed) => fixed.parse(bytes, place, sink),
             Layout::Norm(norm) => norm.parse(bytes, place, sink),
+            #[cfg(feature = "parquet")]
+            Layout::Rows(rows) => rows.parse(bytes, place, sink),
         }
     }
 
@@ -199,6 +215,8 @@ impl Layout {
             Layout::Text(_) => Ok(()),
             Layout::Fixed(fixed) => fixed.end(data_bytes, place),
             Layout::Norm(norm) => norm.end(place),
+            #[cfg(feature = "parquet")]
+            Layout::Rows(_) => Ok(()),
         }
     }
 }

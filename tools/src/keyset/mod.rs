@@ -17,6 +17,8 @@ mod missing;
 mod norm;
 mod npy;
 mod output;
+#[cfg(feature = "parquet")]
+mod parquet;
 mod plan;
 mod radix;
 mod run;
@@ -30,6 +32,7 @@ mod stat;
 mod stream;
 mod text;
 mod tsv;
+mod values;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -37,10 +40,11 @@ use std::sync::Arc;
 use anyhow::Result;
 
 pub use args::{Args, Verb};
+pub use layout::{Format, KeyType};
+pub use values::{Record, values};
 
 use args::SetArgs;
 use crew::Crew;
-use source::Inputs;
 
 use crate::cli::{Common, Exit, Interrupt, Meter, show};
 
@@ -54,7 +58,7 @@ pub fn run(args: &Args) -> Result<Exit> {
     let common = &args.common;
     match &args.verb {
         Verb::Extract(args) => {
-            let inputs = Inputs::find(&args.inputs, args.data.file_list)?;
+            let inputs = args.data.inputs(&args.inputs)?;
             let made = with_crew(common, inputs.bytes, |crew| {
                 extract::extract(args, &inputs, crew)
             })?;
@@ -63,7 +67,7 @@ pub fn run(args: &Args) -> Result<Exit> {
             Ok(Exit::Clean)
         }
         Verb::Split(args) => {
-            let inputs = Inputs::find(&args.inputs, args.data.file_list)?;
+            let inputs = args.data.inputs(&args.inputs)?;
             let made = with_crew(common, inputs.bytes, |crew| {
                 split::split(args, &inputs, crew)
             })?;

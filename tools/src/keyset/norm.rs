@@ -203,9 +203,11 @@ impl Norm {
         let mut at = start + self.front;
         for slot in 0..self.slots {
             let past = || {
+                // Labels may reach beyond the unit; what is named is a byte that is there, or the end.
+                let found = format!("slot {slot}: found the end of the unit");
                 place.bad(
-                    at,
-                    format!("slot {slot} begins past the end of its unit: wrong --dtype?"),
+                    at.min(bytes.len()),
+                    format!("{found}, expected the number of its keys: wrong --dtype?"),
                 )
             };
             let count = count_at(bytes, at).ok_or_else(past)?;
@@ -267,4 +269,34 @@ fn check_sum(unit: &[u8], at: usize, place: &Place<'_>) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::super::{Format, values};
+    use super::*;
+
+    /// The byte was counted from the labels, which a second sample of a unit need not have: behind the end
+    /// of the file.
+    #[test]
+    fn a_unit_that_ends_in_labels_is_told_with_its_end() {
+        let header = [1u64, 2, 3, 0, 1, 0, 0, 0];
+        let header: Vec<u8> = header.iter().flat_map(|n| n.to_le_bytes()).collect();
+        // One sample, and a byte of a second one.
+        let file: Vec<u8> = [header, vec![0; 16 + 1]]
+            .into_iter()
+            .flat_map(|bytes| {
+                let sum = bytes.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte));
+                let length = u32::try_from(bytes.len()).unwrap();
+                [&length.to_le_bytes()[..], &bytes, &[sum]].concat()
+            })
+            .collect();
+        let end = file.len() - 1;
+        let found = values("a", Cursor::new(file), Format::Norm(KeyType::I64), 4096);
+        let told = found.unwrap_err().to_string();
+        let place = format!("a: corrupt at byte {end}: slot 0: found the end of the unit");
+        assert!(told.starts_with(&place), "{told}");
+    }
 }

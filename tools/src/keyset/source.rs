@@ -14,6 +14,8 @@ use flate2::read::MultiGzDecoder;
 use hps::Error;
 
 use super::layout::{Format, Layout, Place};
+#[cfg(feature = "parquet")]
+use super::parquet::RowGroups;
 use super::tsv;
 use crate::cli::Usage;
 
@@ -28,6 +30,12 @@ pub struct Inputs {
     paths: Vec<PathBuf>,
     /// Of all files, as they are stored.
     pub bytes: u64,
+    /// The columns of Parquet that were asked for.
+    #[cfg_attr(
+        not(feature = "parquet"),
+        expect(dead_code, reason = "refused with the format before")
+    )]
+    columns: Vec<String>,
 }
 
 impl Inputs {
@@ -61,7 +69,20 @@ impl Inputs {
             }
             bytes += metadata.len();
         }
-        Ok(Inputs { paths, bytes })
+        Ok(Inputs {
+            paths,
+            bytes,
+            columns: Vec::new(),
+        })
+    }
+
+    /// The same, of which these columns are asked for.
+    #[must_use]
+    pub fn with_columns(self, columns: &[String]) -> Inputs {
+        Inputs {
+            columns: columns.to_vec(),
+            ..self
+        }
     }
 
     /// How many files.
@@ -140,11 +161,42 @@ struct Open {
     /// Where the next chunk begins, and the length of the header.
     offset: u64,
     header: u64,
+    /// A file that is read by row groups.
+    #[cfg(feature = "parquet")]
+    groups: Option<Box<RowGroups>>,
+}
+
+impl Open {
+    fn new(path: PathBuf, reader: Box<dyn Read + Send>) -> Open {
+        Open {
+            reader,
+            path: Arc::new(path),
+            layout: None,
+            offset: 0,
+            header: 0,
+            #[cfg(feature = "parquet")]
+            groups: None,
+        }
+    }
+
+    /// Reads on until there are so many bytes; whether the file ended.
+    fn fill(&mut self, bytes: &mut Vec<u8>, chunk_bytes: usize) -> Result<bool> {
+        let filled = fill(&mut *self.reader, bytes, chunk_bytes);
+        Ok(filled.map_err(|error| match error.kind() {
+            ErrorKind::InvalidInput | ErrorKind::InvalidData | ErrorKind::UnexpectedEof => {
+                let at = self.offset + bytes.len() as u64;
+                Error::corrupt(&self.path, at, format!("gzip: {error}"))
+            }
+            _ => Error::io("read", &self.path, error),
+        })?)
+    }
 }
 
 /// Reads chunks.
 pub struct Source {
     paths: std::vec::IntoIter<PathBuf>,
+    #[cfg(feature = "parquet")]
+    columns: Vec<String>,
     format: Format,
     chunk_bytes: usize,
     done: Arc<AtomicU64>,
@@ -171,6 +223,8 @@ impl Source {
     ) -> Source {
         Source {
             paths: inputs.paths.clone().into_iter(),
+            #[cfg(feature = "parquet")]
+            columns: inputs.columns.clone(),
             format,
             chunk_bytes,
             done: Arc::clone(done),
@@ -181,6 +235,25 @@ impl Source {
             fields: 0,
             has_failed: false,
             ended: Vec::new(),
+        }
+    }
+
+    /// Of one file that a reader gives.
+    #[must_use]
+    pub fn of_reader(
+        name: &Path,
+        reader: Box<dyn Read + Send>,
+        format: Format,
+        sizes: (usize, &Arc<AtomicU64>),
+    ) -> Source {
+        let none = Inputs {
+            paths: Vec::new(),
+            bytes: 0,
+            columns: Vec::new(),
+        };
+        Source {
+            open: Some(Open::new(name.to_path_buf(), reader)),
+            ..Source::new(&none, format, sizes, |_| Ok(()))
         }
     }
 
@@ -216,8 +289,14 @@ impl Source {
                 let Some(path) = self.paths.next() else {
                     return Ok(None);
                 };
-                self.open = Some(open(path, &self.done)?);
+                self.open = Some(self.open_next(path)?);
             }
+            #[cfg(feature = "parquet")]
+            let chunk = match self.next_of_groups(bytes)? {
+                Some(chunk) => chunk,
+                None => self.next_of_file(bytes)?,
+            };
+            #[cfg(not(feature = "parquet"))]
             let chunk = self.next_of_file(bytes)?;
             if chunk.is_some() {
                 return Ok(chunk);
@@ -226,22 +305,48 @@ impl Source {
         }
     }
 
+    fn open_next(&mut self, path: PathBuf) -> Result<Open> {
+        #[cfg(feature = "parquet")]
+        if self.format == Format::Parquet {
+            let groups = RowGroups::open(&path, &self.columns)?;
+            (self.check_fields)(groups.fields())?;
+            self.fields = self.fields.max(groups.fields());
+            return Ok(Open {
+                groups: Some(Box::new(groups)),
+                ..Open::new(path, Box::new(io::empty()))
+            });
+        }
+        open(path, &self.done)
+    }
+
+    /// The next rows of a file that is read by row groups; `None` of any other file.
+    #[cfg(feature = "parquet")]
+    fn next_of_groups(&mut self, bytes: &mut Vec<u8>) -> Result<Option<Option<Chunk>>> {
+        let Some((open, groups)) = (self.open.as_mut())
+            .and_then(|open| open.groups.as_mut().map(|groups| (&open.path, groups)))
+        else {
+            return Ok(None);
+        };
+        let Some(rows) = groups.next(bytes, self.chunk_bytes, &self.done)? else {
+            return Ok(Some(None));
+        };
+        let chunk = Chunk {
+            number: self.number,
+            path: Arc::clone(open),
+            offset: 0,
+            layout: Arc::new(Layout::Rows(rows)),
+        };
+        self.number += 1;
+        Ok(Some(Some(chunk)))
+    }
+
     fn next_of_file(&mut self, bytes: &mut Vec<u8>) -> Result<Option<Chunk>> {
         let Some(open) = &mut self.open else {
             return Ok(None);
         };
         bytes.clear();
         bytes.append(&mut self.rest);
-        let is_all =
-            fill(&mut *open.reader, bytes, self.chunk_bytes).map_err(|error| {
-                match error.kind() {
-                    ErrorKind::InvalidInput | ErrorKind::InvalidData | ErrorKind::UnexpectedEof => {
-                        let at = open.offset + bytes.len() as u64;
-                        Error::corrupt(&open.path, at, format!("gzip: {error}"))
-                    }
-                    _ => Error::io("read", &open.path, error),
-                }
-            })?;
+        let mut is_all = open.fill(bytes, self.chunk_bytes)?;
         let layout = match &open.layout {
             Some(layout) => Arc::clone(layout),
             None => {
@@ -255,7 +360,10 @@ impl Source {
                 bytes.drain(..header);
                 open.header = header as u64;
                 open.offset = open.header;
-                Arc::clone(open.layout.insert(Arc::new(layout)))
+                let layout = Arc::clone(open.layout.insert(Arc::new(layout)));
+                // Where the header was, there is room for a record that would not fit beside it.
+                is_all = is_all || open.fill(bytes, self.chunk_bytes)?;
+                layout
             }
         };
         let place = Place {
@@ -344,19 +452,29 @@ fn open(path: PathBuf, done: &Arc<AtomicU64>) -> Result<Open> {
             false => Box::new(plain),
         }
     };
-    Ok(Open {
-        reader,
-        path: Arc::new(path),
-        layout: None,
-        offset: 0,
-        header: 0,
-    })
+    Ok(Open::new(path, reader))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::keyset::layout::KeyType;
+    use crate::models;
+
+    /// A record that the buffer holds was refused as longer than the buffer: it did not fit behind the header.
+    #[test]
+    fn the_first_record_has_the_whole_buffer() {
+        let array = [models::npy::write("<i8", &[3, 32]), vec![1; 3 * 32 * 8]].concat();
+        for (chunk_bytes, is_read) in [(256, true), (255, false)] {
+            let reader = Box::new(io::Cursor::new(array.clone()));
+            let sizes = (chunk_bytes, &Arc::default());
+            let mut source = Source::of_reader(Path::new("a"), reader, Format::Npy, sizes);
+            let mut bytes = Vec::new();
+            let chunk = source.next(&mut bytes);
+            assert_eq!(chunk.is_ok(), is_read, "{chunk_bytes}: {chunk:?}");
+            assert_eq!(bytes.len() == 256, is_read);
+        }
+    }
 
     /// A thread that waited for its turn read on where another had found a fault, and its own was told.
     #[test]

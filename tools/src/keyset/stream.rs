@@ -188,7 +188,7 @@ pub struct Stream {
 }
 
 enum From {
-    File(Source, Element, Vec<u8>),
+    File(Box<Source>, Element, Vec<u8>),
     Run(Run, u64, Vec<u8>),
 }
 
@@ -214,7 +214,11 @@ impl Stream {
                 ..*plan
             };
             let element = Element::from(facts.keys);
-            From::File(source(path, facts.keys, &plan, crew)?, element, Vec::new())
+            From::File(
+                Box::new(source(path, facts.keys, &plan, crew)?),
+                element,
+                Vec::new(),
+            )
         } else {
             let plan = &Plan::new(memory as u64 / 4 * 3, Some(plan.threads));
             let (inputs, format) = (inputs(path)?, Format::Keys(facts.keys));

@@ -241,6 +241,9 @@ fn arguments_that_do_not_fit_together_are_refused() {
         ("--from norm in", "need --dtype"),
         ("--from raw in", "--labels, --dense and --slots"),
         ("--from raw --labels 1 --dense 1 --slots 0 in", "at least 1"),
+        ("--from keys --dtype i64 --columns a in", "--from parquet"),
+        #[cfg(not(feature = "parquet"))]
+        ("--from parquet --columns a in", "--features parquet"),
         ("--from criteo-tsv --slots 3 a.tsv", "are for --from raw"),
         (
             "--from criteo-tsv --input-dtype u32 a.tsv",

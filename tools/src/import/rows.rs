@@ -1,0 +1,58 @@
+//! Which rows would come from a folder into a new table? For fuzz targets, which have no store.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::Result;
+use hps::TableDescriptor;
+
+use super::found::Found;
+use super::plan::Plan;
+use super::put::Import;
+use super::target::Target;
+use super::{Args, check, duplicates, look_closer};
+use crate::cli::{Interrupt, Meter, Show, Usage};
+use crate::models::crew;
+
+/// Rows of a folder.
+#[derive(Debug)]
+pub struct Rows {
+    /// The table that they are for.
+    pub table: TableDescriptor,
+    /// What each key has.
+    pub rows: BTreeMap<u64, Vec<f32>>,
+    /// Whether rows are whole; else weights.
+    pub is_whole: bool,
+}
+
+/// Reads a folder as an import with `--create` into a store that is not there. Keeps all rows.
+///
+/// # Errors
+/// As [`super::run`].
+pub fn rows(args: &Args) -> Result<Rows> {
+    let Some(format) = args.format.columns() else {
+        let why = "a delta has more than the rows of a table";
+        return Err(Usage(why.to_owned()).into());
+    };
+    check(args, format)?;
+    let interrupt = Interrupt::never();
+    let mut meter = Meter::new(super::TOOL, Show::Never)?;
+    let found = Found::look(format, &args.folder, args.weights_only)?;
+    let (shape, table) = look_closer(args, &found, &Target::none())?;
+    let plan = Plan::new(args, &found, &table)?;
+    duplicates::refuse(&found.keys, shape.rows, args.cache, &interrupt)?;
+    let rows = Mutex::new(BTreeMap::new());
+    let put = |keys: &[u64], values: &[f32]| {
+        let values = values.chunks_exact(plan.row_f32s).map(<[f32]>::to_vec);
+        let mut rows = rows.lock().unwrap_or_else(PoisonError::into_inner);
+        rows.extend(keys.iter().copied().zip(values));
+        Ok(())
+    };
+    let import = Import::new(&put, &plan, shape.rows, args.non_finite, 1);
+    crew::run(1, &interrupt, &mut meter, 0, |crew| import.work(crew))?;
+    Ok(Rows {
+        table,
+        rows: rows.into_inner().unwrap_or_else(PoisonError::into_inner),
+        is_whole: plan.is_whole,
+    })
+}

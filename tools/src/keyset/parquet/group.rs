@@ -1,0 +1,252 @@
+//! How do the columns of a row group become rows?
+//!
+//! - All columns are decoded by batches of the same rows; then the values of each row are put together.
+//! - A value that is missing, and a list that is, give nothing.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use ::parquet::column::reader::{ColumnReader, ColumnReaderImpl};
+use ::parquet::data_type::{Int32Type, Int64Type};
+use ::parquet::errors::ParquetError;
+use ::parquet::file::reader::{FileReader, SerializedFileReader};
+use anyhow::Result;
+use hps::Error;
+
+use super::super::layout::Place;
+use super::columns::{Column, Kind};
+use super::guard::{guarded, told};
+use super::rows::Rows;
+
+/// Most rows that are decoded at a time.
+const BATCH_ROWS: usize = 1024;
+
+/// A row group that is read.
+pub struct Group {
+    pub number: usize,
+    pub rows: u64,
+    /// Rows that were decoded, and those of them that are in chunks, or left.
+    decoded: u64,
+    pub given: u64,
+    values: Vec<Values>,
+    pub offsets: Arc<[u64]>,
+    /// Compressed bytes of its columns.
+    pub bytes: u64,
+}
+
+/// A column of a row group: its reader, and what it has decoded.
+struct Values {
+    reader: Typed,
+    kind: Kind,
+    /// The level of a value that is there, and whether there are lists.
+    level: i16,
+    is_list: bool,
+    levels: Vec<i16>,
+    repeats: Vec<i16>,
+    /// The next level, and the next value.
+    at: usize,
+    at_value: usize,
+}
+
+enum Typed {
+    I32(ColumnReaderImpl<Int32Type>, Vec<i32>),
+    I64(ColumnReaderImpl<Int64Type>, Vec<i64>),
+}
+
+/// Why there is no row.
+enum Missing {
+    /// A negative value of 32 bits.
+    Negative(i32),
+    /// Levels and values do not fit together.
+    Torn,
+}
+
+impl Group {
+    /// Opens the columns of a row group.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io`.
+    pub fn open(
+        path: &Path,
+        file: &SerializedFileReader<File>,
+        columns: &[Column],
+        number: usize,
+    ) -> Result<Group> {
+        let metadata = file.metadata().row_group(number);
+        let mut group = Group {
+            number,
+            rows: u64::try_from(metadata.num_rows()).unwrap_or(0),
+            decoded: 0,
+            given: 0,
+            values: Vec::new(),
+            offsets: Arc::new([]),
+            bytes: 0,
+        };
+        let mut offsets = Vec::new();
+        for column in columns {
+            let chunk = metadata.column(column.leaf);
+            let (offset, bytes) = chunk.byte_range();
+            offsets.push(offset);
+            group.bytes += bytes;
+            let reader = guarded(|| {
+                let group = file.get_row_group(number)?;
+                group.get_column_reader(column.leaf)
+            });
+            let what = format!("row group {number}, column {}", column.name);
+            let reader = reader.map_err(|fault| told(path, offset, &what, fault))?;
+            let reader = match reader {
+                ColumnReader::Int32ColumnReader(reader) => Typed::I32(reader, Vec::new()),
+                ColumnReader::Int64ColumnReader(reader) => Typed::I64(reader, Vec::new()),
+                _ => {
+                    let what = format!("{what}: found another type than the schema has");
+                    return Err(Error::corrupt(path, offset, what).into());
+                }
+            };
+            let descr = chunk.column_descr();
+            group.values.push(Values {
+                reader,
+                kind: column.kind,
+                level: descr.max_def_level(),
+                is_list: descr.max_rep_level() > 0,
+                levels: Vec::new(),
+                repeats: Vec::new(),
+                at: 0,
+                at_value: 0,
+            });
+        }
+        group.offsets = offsets.into();
+        Ok(group)
+    }
+
+    /// Appends rows until the chunk is full; a row that it has no room for is left.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io`.
+    pub fn fill(
+        &mut self,
+        path: &Path,
+        rows: &Rows,
+        bytes: &mut Vec<u8>,
+        left: &mut Vec<u8>,
+        chunk_bytes: usize,
+    ) -> Result<()> {
+        let place = Place { path, offset: 0 };
+        while self.given < self.rows {
+            if self.given == self.decoded {
+                self.decode(path, rows, chunk_bytes)?;
+            }
+            let start = bytes.len();
+            for (field, values) in self.values.iter_mut().enumerate() {
+                values.give(bytes).map_err(|missing| {
+                    let what = match missing {
+                        Missing::Negative(value) => format!(
+                            "found {value} in a column of signed 32 bits: a negative value could be one key or \
+                             another; write the column as uint32 or int64"
+                        ),
+                        Missing::Torn => String::from("found levels and values that contradict"),
+                    };
+                    rows.bad(&place, self.given, field, &what)
+                })?;
+            }
+            self.given += 1;
+            let row_bytes = bytes.len() - start;
+            if row_bytes > chunk_bytes {
+                let what = format!(
+                    "found a row of {row_bytes} bytes, more than the buffer of {chunk_bytes}: a larger --memory \
+                     has a larger one"
+                );
+                return Err(rows.bad(&place, self.given - 1, 0, &what));
+            }
+            if bytes.len() > chunk_bytes {
+                left.extend_from_slice(&bytes[start..]);
+                bytes.truncate(start);
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Decodes the next rows of all columns.
+    fn decode(&mut self, path: &Path, rows: &Rows, chunk_bytes: usize) -> Result<()> {
+        let fits = (chunk_bytes / 16 / self.values.len()).clamp(1, BATCH_ROWS);
+        let wanted = (self.rows - self.decoded).min(fits as u64);
+        let count = usize::try_from(wanted).unwrap_or(fits);
+        for (field, values) in self.values.iter_mut().enumerate() {
+            let group = self.number;
+            let (name, offset) = (&rows.columns[field].name, rows.offsets[field]);
+            let what = format!(
+                "row group {group}, column {name}, rows from {}",
+                self.decoded
+            );
+            let found = guarded(|| values.decode(count));
+            let found = found.map_err(|fault| told(path, offset, &what, fault))?;
+            if found != count {
+                let (found, promised) = (self.decoded + found as u64, self.rows);
+                let what = format!(
+                    "row group {group}, column {name}: found {found} rows, the footer has {promised}"
+                );
+                return Err(Error::corrupt(path, offset, what).into());
+            }
+        }
+        self.decoded += wanted;
+        Ok(())
+    }
+}
+
+impl Values {
+    /// Decodes so many rows; how many there were.
+    fn decode(&mut self, rows: usize) -> Result<usize, ParquetError> {
+        self.levels.clear();
+        self.repeats.clear();
+        (self.at, self.at_value) = (0, 0);
+        let (levels, repeats) = (Some(&mut self.levels), Some(&mut self.repeats));
+        let (found, ..) = match &mut self.reader {
+            Typed::I32(reader, values) => {
+                values.clear();
+                reader.read_records(rows, levels, repeats, values)?
+            }
+            Typed::I64(reader, values) => {
+                values.clear();
+                reader.read_records(rows, levels, repeats, values)?
+            }
+        };
+        Ok(found)
+    }
+
+    /// Appends the values of the next row, with their number before them.
+    fn give(&mut self, bytes: &mut Vec<u8>) -> Result<(), Missing> {
+        let start = bytes.len();
+        bytes.extend([0; 4]);
+        let mut count = 0u32;
+        loop {
+            let level = match self.level {
+                0 => Some(&0),
+                _ => self.levels.get(self.at),
+            };
+            if *level.ok_or(Missing::Torn)? == self.level {
+                bytes.extend(self.value()?.to_le_bytes());
+                count += 1;
+            }
+            self.at += 1;
+            let goes_on = self.is_list && self.repeats.get(self.at).is_some_and(|r| *r > 0);
+            if !goes_on {
+                break;
+            }
+        }
+        bytes[start..start + 4].copy_from_slice(&count.to_le_bytes());
+        Ok(())
+    }
+
+    fn value(&mut self) -> Result<u64, Missing> {
+        let at = self.at_value;
+        self.at_value += 1;
+        match &self.reader {
+            Typed::I32(_, values) => match *values.get(at).ok_or(Missing::Torn)? {
+                value @ ..0 if self.kind == Kind::I32 => Err(Missing::Negative(value)),
+                value => Ok(value.cast_unsigned().into()),
+            },
+            Typed::I64(_, values) => Ok(values.get(at).ok_or(Missing::Torn)?.cast_unsigned()),
+        }
+    }
+}
