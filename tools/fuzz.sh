@@ -76,7 +76,7 @@ done
 # Shares of the time: targets that open whole stores do a thousandth of what decoders do in it.
 weight() { # target
   case $1 in
-    hostile_directory | mend | operations) echo 4 ;;
+    delta | hostile_directory | mend | operations) echo 4 ;;
     *) echo 1 ;;
   esac
 }
@@ -87,7 +87,7 @@ longest() { # target
     current) echo 320 ;;
     store_identity | param_footer | key_block_and_record) echo 4608 ;;
     manifest | index_snapshot) echo 8192 ;;
-    meta | keyset_*) echo 1024 ;;
+    delta | meta | keyset_*) echo 1024 ;;
     *) echo 512 ;;
   esac
 }

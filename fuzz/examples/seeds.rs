@@ -8,12 +8,13 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use hps::Store;
+use hps::format::delta::Delta;
 use hps::format::index_snapshot::ORDINAL_SHIFT;
+use hps::{CheckpointId, Store};
 use hps_fuzz::forge::Files;
 use hps_fuzz::hostile::Changed;
 use hps_fuzz::tiny::{ROOT, Tiny, options};
-use hps_fuzz::{records, u32_at, u64_at};
+use hps_fuzz::{STORE, records, u32_at, u64_at};
 use hps_tools::models::npy;
 
 /// Blocks of the golden files.
@@ -62,6 +63,36 @@ fn small_files() -> Result<(), Failure> {
     let meta = golden("000000000008.meta")?;
     write("meta", "golden", &meta)?;
     write("meta", "empty_body", &meta[..128])
+}
+
+/// `DELTA` behind its kind; then changes of files: kind, and of each which, how, where, what.
+fn deltas() -> Result<(), Failure> {
+    let delta = Delta {
+        store: STORE,
+        timeline: [7; 16],
+        since: CheckpointId(3),
+        until: CheckpointId(5),
+        sequence: 2,
+        before: 9,
+        since_print: 10,
+        until_print: 11,
+        step: 40,
+        manifest_digest: 12,
+        rows: 13,
+        removed: 14,
+    };
+    write(
+        "delta",
+        "file",
+        &[&[0], trimmed(&delta.encode().0)].concat(),
+    )?;
+    for file in 0..9 {
+        write("delta", &format!("flip_{file}"), &[1, file, 0, 90, 0, 0, 8])?;
+        write("delta", &format!("cut_{file}"), &[1, file, 1, 200, 0, 0, 0])?;
+        write("delta", &format!("gone_{file}"), &[1, file, 2])?;
+        write("delta", &format!("other_{file}"), &[1, file, 3, file + 1])?;
+    }
+    Ok(())
 }
 
 /// The golden manifest, and one manifest for each of its records.
@@ -431,6 +462,7 @@ fn main() -> Result<(), Failure> {
     manifest()?;
     rows()?;
     index_snapshot()?;
+    deltas()?;
     hostile_directory("hostile_directory", 16)?;
     hostile_directory("mend", 4)?;
     crafted()?;
