@@ -395,3 +395,51 @@ fn a_cursor_is_there_as_soon_as_it_was_set() {
     assert_eq!(tombstones(&store), 0);
     store.close().unwrap();
 }
+
+#[test]
+fn a_crash_while_a_cursor_moves_leaves_the_old_place_or_the_new_one() {
+    let disk = SimDisk::new(3);
+    let options = small::options().inline(true).retain_checkpoints(2);
+    let (store, [table, _]) = create(&disk, &options);
+    let mut ids = Vec::new();
+    for step in 1..=2 {
+        small::set(&store, table, &[step, 7], 1.0, DIM);
+        ids.push(store.checkpoint(step, &[]).unwrap().id);
+    }
+    store.set_cursor("reader", ids[0]).unwrap();
+    store.close().unwrap();
+    let (mut old, mut new) = (0, 0);
+    for to in [Some(ids[1]), None] {
+        for call in 0.. {
+            let cut = disk.crash(0, CrashMode::KeepAll);
+            let store = open(&cut, &options);
+            cut.stop_at(cut.calls() + call);
+            let moved = match to {
+                Some(id) => store.set_cursor("reader", id),
+                None => store.remove_cursor("reader"),
+            };
+            drop(store);
+            for mode in [CrashMode::KeepNone, CrashMode::KeepAll, CrashMode::Random] {
+                let left = cut.crash(call, mode);
+                let store = open(&left, &options);
+                let at = store.cursors().first().map(|cursor| cursor.checkpoint);
+                assert!(at == Some(ids[0]) || at == to, "call {call}: {at:?}");
+                assert!(moved.is_err() || at == to, "call {call}, {mode:?}: lost");
+                match at == to {
+                    true => new += 1,
+                    false => old += 1,
+                }
+                assert_eq!(store.checkpoints().len(), 2);
+                let last = *ids.last().unwrap();
+                drop(store.incremental(at.unwrap_or(ids[0]), last).unwrap());
+                store.set_cursor("reader", last).unwrap();
+                store.close().unwrap();
+            }
+            if moved.is_ok() {
+                assert!(call > 8, "{call}");
+                break;
+            }
+        }
+    }
+    assert!(old > 30 && new > 6, "{old} {new}");
+}

@@ -148,12 +148,45 @@ pub fn compare(store: &Store, model: &Model, exact: bool) -> std::result::Result
         compare_checkpoint(store, info, saved)?;
         compare_tables(store, info, saved)?;
     }
+    let shown: Vec<_> = infos.iter().zip(&history.saved[first..]).collect();
+    for pair in shown.windows(2) {
+        compare_changes(store, pair[0], pair[1])?;
+    }
     let empty = Rows::new();
     let rows = history.saved.last().map_or(&empty, |s| &s.rows);
     compare_pulls(store, rows, &history.tables)?;
     let mut history = history.clone();
     history.kept = steps.len();
     Ok(history)
+}
+
+/// What changed between two checkpoints turns the rows of one into those of the other.
+fn compare_changes(
+    store: &Store,
+    (since, before): (&CheckpointInfo, &Saved),
+    (until, after): (&CheckpointInfo, &Saved),
+) -> Verdict {
+    let told = |e: Error| format!("changes of steps {} to {}: {e}", since.step, until.step);
+    let tables = store.tables_at(until.id).map_err(told)?;
+    let is_there = |table: usize| tables.iter().any(|(id, _)| id.0 as usize == table);
+    let mut rows: Rows = (*before.rows).clone();
+    rows.retain(|(table, _), _| is_there(*table));
+    let mut changes = store.incremental(since.id, until.id).map_err(told)?;
+    while let Some(change) = changes.next_change().map_err(told)? {
+        match change {
+            Change::Row(row) => {
+                let bits = row.values.iter().map(|v| v.to_bits()).collect();
+                rows.insert((row.table.0 as usize, row.key), bits);
+            }
+            Change::Removed { table, key, .. } => {
+                rows.remove(&(table.0 as usize, key));
+            }
+            other => return Err(format!("{other:?}")),
+        }
+    }
+    let same = rows == *after.rows;
+    check!(same, "changes of steps {} to {}", since.step, until.step);
+    Ok(())
 }
 
 fn compare_checkpoint(store: &Store, info: &CheckpointInfo, saved: &Saved) -> Verdict {
