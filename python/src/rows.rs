@@ -9,7 +9,7 @@ use pyo3::types::{PyDict, PyEllipsis, PySlice, PyTuple};
 
 use crate::cell::{Cell, TableInfo};
 use crate::config::state_columns;
-use crate::errors::refuse;
+use crate::errors::{raise, refuse};
 use crate::wait::{lock, work};
 
 /// An iterator of chunks: (table, keys `[k]`, weights `[k, dim]`, state by column), and of changes the removed
@@ -87,15 +87,20 @@ impl Walk {
     }
 }
 
-/// What is asked for.
-#[derive(Clone, Copy)]
-pub struct Scope<'a> {
-    pub id: u64,
-    /// Only changes since this checkpoint.
-    pub since: Option<u64>,
-    /// Of one table, or of all.
-    pub table: Option<&'a str>,
-    pub chunk: usize,
+/// The checkpoint asked for, or else the last one.
+pub fn asked_or_last(py: Python<'_>, cell: &Cell, id: Option<u64>, what: &str) -> PyResult<u64> {
+    if let Some(id) = id {
+        return Ok(id);
+    }
+    let store = cell.store(py)?;
+    let identity = store.identity().map_err(|error| raise(py, &error))?;
+    match identity.checkpoint {
+        Some(id) => Ok(id.0),
+        None => {
+            let message = format!("{what}: the store has no checkpoint yet; make one first");
+            Err(refuse(py, "InvalidArgument", &message))
+        }
+    }
 }
 
 impl Inner {
@@ -122,14 +127,14 @@ impl Inner {
 }
 
 impl RowChunks {
-    /// The rows of a checkpoint, or what changed since another one.
-    pub fn of(py: Python<'_>, cell: &Arc<Cell>, scope: Scope<'_>) -> PyResult<RowChunks> {
-        let Scope {
-            id,
-            since,
-            table,
-            chunk,
-        } = scope;
+    /// The rows of a checkpoint, or what changed since another one: of one table, or of all.
+    pub fn of(
+        py: Python<'_>,
+        cell: &Arc<Cell>,
+        (id, since): (u64, Option<u64>),
+        table: Option<&str>,
+        chunk: usize,
+    ) -> PyResult<RowChunks> {
         if chunk == 0 {
             return Err(refuse(
                 py,

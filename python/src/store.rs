@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use hps::{CheckpointId, CreateOptions, DeltaBase, PutRows, RuntimeOptions, TableDescriptor};
+use hps::{CheckpointId, CreateOptions, PutRows, RuntimeOptions, TableDescriptor};
 use numpy::{IntoPyArray, PyArray1};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -18,7 +18,7 @@ use crate::delta::Delta;
 use crate::errors::{raise, refuse};
 use crate::lease::{Lease, Ticket};
 use crate::passes::PassTicket;
-use crate::rows::{RowChunks, Scope};
+use crate::rows::{RowChunks, asked_or_last};
 use crate::update::PushReport;
 use crate::wait::{long_work, work};
 use crate::{log, stats, text_metrics};
@@ -104,22 +104,6 @@ fn opened(path: &Path, opening: Opening, options: RuntimeOptions) -> hps::Result
 impl Store {
     pub fn cell(&self) -> &Cell {
         &self.0
-    }
-
-    /// The checkpoint asked for, or else the last one.
-    fn asked_or_last(&self, py: Python<'_>, id: Option<u64>, what: &str) -> PyResult<u64> {
-        if let Some(id) = id {
-            return Ok(id);
-        }
-        let store = self.store(py)?;
-        let identity = store.identity().map_err(|error| raise(py, &error))?;
-        match identity.checkpoint {
-            Some(id) => Ok(id.0),
-            None => {
-                let message = format!("{what}: the store has no checkpoint yet; make one first");
-                Err(refuse(py, "InvalidArgument", &message))
-            }
-        }
     }
 
     fn store(&self, py: Python<'_>) -> PyResult<Use<'_>> {
@@ -397,14 +381,8 @@ impl Store {
         chunk: usize,
         table: Option<&str>,
     ) -> PyResult<RowChunks> {
-        let id = self.asked_or_last(py, id, "rows")?;
-        let scope = Scope {
-            id,
-            since: None,
-            table,
-            chunk,
-        };
-        RowChunks::of(py, &self.0, scope)
+        let id = asked_or_last(py, &self.0, id, "rows")?;
+        RowChunks::of(py, &self.0, (id, None), table, chunk)
     }
 
     /// What changed since a checkpoint that is retained, or a cursor's, up to a retained one (None: the
@@ -418,13 +396,8 @@ impl Store {
         chunk: usize,
         table: Option<&str>,
     ) -> PyResult<RowChunks> {
-        let scope = Scope {
-            id: self.asked_or_last(py, until, "changes")?,
-            since: Some(since),
-            table,
-            chunk,
-        };
-        RowChunks::of(py, &self.0, scope)
+        let until = asked_or_last(py, &self.0, until, "changes")?;
+        RowChunks::of(py, &self.0, (until, Some(since)), table, chunk)
     }
 
     /// A reader of this name has everything up to a retained checkpoint: changes from there on can be told
@@ -443,9 +416,8 @@ impl Store {
     /// Readers, by name, and the checkpoints up to which they have everything.
     fn cursors(&self, py: Python<'_>) -> PyResult<BTreeMap<String, u64>> {
         let store = self.store(py)?;
-        let cursors = work(py, || Ok(store.cursors()))?;
-        let pairs = cursors.into_iter().map(|c| (c.name, c.checkpoint.0));
-        Ok(pairs.collect())
+        let cursors = work(py, || Ok(store.cursors()))?.into_iter();
+        Ok(cursors.map(|c| (c.name, c.checkpoint.0)).collect())
     }
 
     /// Writes what changed up to a retained checkpoint (None: the last) into a folder: since the delta in
@@ -459,31 +431,13 @@ impl Store {
         after: Option<PathBuf>,
         since: Option<u64>,
     ) -> PyResult<Delta> {
-        if after.is_some() && since.is_some() {
-            let message = "write_delta: after and since came, one of them is needed at most";
-            return Err(refuse(py, "InvalidArgument", message));
-        }
-        let id = CheckpointId(self.asked_or_last(py, id, "changes")?);
-        let store = self.store(py)?.into_shared();
-        let info = long_work(py, move || {
-            let base = match (&after, since) {
-                (Some(folder), _) => DeltaBase::Delta(folder),
-                (None, Some(since)) if since > 0 => DeltaBase::Checkpoint(CheckpointId(since)),
-                _ => DeltaBase::Nothing,
-            };
-            store.write_delta(id, &path, base)
-        })?;
-        Ok(Delta::of(&info, true))
+        Delta::write(py, &self.0, path, id, (after, since))
     }
 
     /// Brings a copy of another store up to where a delta leads, with one checkpoint; the last one again does
     /// nothing.
     fn apply_delta(&self, py: Python<'_>, path: PathBuf) -> PyResult<Delta> {
-        let store = self.store(py)?.into_shared();
-        let applying = Arc::clone(&store);
-        let report = long_work(py, move || applying.apply_delta(&path))?;
-        self.0.tables_changed(&store, |_| None);
-        Ok(Delta::of(&report.delta, report.is_new))
+        Delta::apply(py, &self.0, path)
     }
 
     /// Everything that the store counts: `Stats`, with one for each table in `tables`.
