@@ -15,7 +15,7 @@ const COLD_ROWS: usize = 16;
 /// So often the policy is asked for rows before a look at every state finds those that may leave. Where almost
 /// all are dirty it has few others to name at a time, each after such a look: without a bound on the times a pass of
 /// 260 000 rows took 17 s to come in.
-const TIMES_ASKED: usize = 8;
+pub(super) const TIMES_ASKED: usize = 8;
 
 impl Cache {
     /// Drops clean rows that may leave, some of `want` of any table; returns how many: none where there are

@@ -11,7 +11,7 @@
 
 use super::arena::Place;
 use super::cache::{AHEAD_STATES, Cache, FlushStep, NAMED_ROWS};
-use super::evict::limit_of;
+use super::evict::{TIMES_ASKED, limit_of};
 use super::policy::RANKS;
 use super::row_state::{Flags, Left, RowState, States};
 use super::table::TableRows;
@@ -258,15 +258,17 @@ impl Cache {
             return;
         }
         let mut young = Vec::new();
-        let mut looks = self.resident();
+        let (mut looks, mut asked) = (self.resident(), 0);
         while victims.len() < start + want && bytes > 0 && young.len() <= 8 * want + 1024 {
             let mut cold = std::mem::take(&mut self.named);
             cold.clear();
             if let Some(slot) = self.rows.pop(&mut self.cold_dirty) {
                 cold.push(slot);
-            } else if looks > 0 {
+            } else if looks > 0 && asked < TIMES_ASKED {
                 let enough = NAMED_ROWS.min(start + want - victims.len());
                 self.policies.coldest(&mut self.rows, enough, &mut cold);
+                // A policy names fewer than it is asked for at the end of what a look at the states has found.
+                asked += usize::from(cold.len() < enough);
                 looks = looks.saturating_sub(cold.len());
                 if victims.len() > start {
                     // Dirty rows may be rare, or all pinned: the search ends early with some victims.
@@ -294,6 +296,11 @@ impl Cache {
                 break;
             }
         }
+        let left = (start + want).saturating_sub(victims.len());
+        if asked == TIMES_ASKED && bytes > 0 {
+            let free = |state: &RowState| !state.flags.any(Flags::QUEUED);
+            self.take_coldest(left, &mut bytes, interval_max, free, victims);
+        }
         for victim in &victims[start..] {
             self.rows.states.mark_queued(victim.slot, false);
         }
@@ -318,33 +325,56 @@ impl Cache {
         if !self.rows.tables.iter().any(TableRows::is_over_ceiling) {
             return;
         }
-        let (states, tables) = (&self.rows.states, &self.rows.tables);
-        let free = |state: &RowState| state.nameable() && states.writable(state, interval_max);
+        let tables = &self.rows.tables;
         let over = (0..tables.len()).filter(|t| tables[*t].is_over_ceiling());
         for table in over {
             let most = want.min(to_usize(*bytes / tables[table].cost));
             let most = most.min(to_usize(tables[table].over_ceiling()));
-            let mut counts = [0; RANKS];
-            for state in states.range(0..states.touched()) {
-                if free(state) && state.table() == table {
-                    counts[self.rows.rank(state)] += 1;
-                }
+            let own = |state: &RowState| state.table() == table;
+            self.take_coldest(most, bytes, interval_max, own, victims);
+        }
+    }
+
+    /// Chooses dirty rows of lowest rank among those that `may` leave, as long as `bytes` last.
+    ///
+    /// # Cost
+    /// Two looks at every state.
+    #[cold]
+    fn take_coldest(
+        &self,
+        want: usize,
+        bytes: &mut u64,
+        interval_max: u32,
+        may: impl Fn(&RowState) -> bool,
+        victims: &mut Vec<Victim>,
+    ) {
+        let states = &self.rows.states;
+        let free = |state: &RowState| {
+            may(state) && state.nameable() && states.writable(state, interval_max)
+        };
+        let mut counts = [0; RANKS];
+        for state in states.range(0..states.touched()) {
+            if free(state) {
+                counts[self.rows.rank(state)] += 1;
             }
-            let (limit, mut last) = limit_of(&counts, most);
-            for slot in (0..states.touched()).map(Slot::new) {
-                let state = states.get(slot);
-                if !free(state) || state.table() != table {
-                    continue;
-                }
-                let rank = self.rows.rank(state);
-                if rank == limit && last > 0 {
-                    last -= 1;
-                } else if rank >= limit {
-                    continue;
-                }
-                *bytes = bytes.saturating_sub(tables[table].cost);
-                victims.push(Victim::of(state, slot, Use::Leave));
+        }
+        let (limit, mut last) = limit_of(&counts, want);
+        for slot in (0..states.touched()).map(Slot::new) {
+            let state = states.get(slot);
+            if *bytes == 0 {
+                return;
             }
+            if !free(state) {
+                continue;
+            }
+            let rank = self.rows.rank(state);
+            if rank == limit && last > 0 {
+                last -= 1;
+            } else if rank >= limit {
+                continue;
+            }
+            *bytes = bytes.saturating_sub(self.rows.tables[state.table()].cost);
+            victims.push(Victim::of(state, slot, Use::Leave));
         }
     }
 
