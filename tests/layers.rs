@@ -62,6 +62,7 @@ const STORE: &[(&str, &[&str])] = &[
             "push",
             "put",
             "checkpoint",
+            "delta",
         ],
     ),
     (

@@ -100,6 +100,7 @@ impl Delta {
     fn is_sane(&self) -> bool {
         let (is_first, is_all) = (self.before == 0, self.since == CheckpointId::NONE);
         self.since < self.until
+            && self.sequence < u64::MAX
             && is_first == (self.sequence == 0)
             && is_all == (self.since_print == 0)
             && (!is_all || (is_first && self.removed == 0))

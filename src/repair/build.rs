@@ -195,12 +195,15 @@ impl<'a> Build<'a> {
             copies.leave_stale_out(&mut files, &descriptors(&tables), &mut *queue, next)?;
         }
         let snapshot = self.keep_snapshot(replay, damaged, &bad, checkpoint.id)?;
+        let mut cursors = replay.cursors.clone();
+        if !losses.is_empty() {
+            // Rows that are lost are among nobody's changes: who follows the store takes a whole copy, and no
+            // delta goes on from this checkpoint as it was.
+            cursors.clear();
+            let now = self.io.disk.unix_seconds();
+            checkpoint.unix_seconds = now.max(checkpoint.unix_seconds + 1);
+        }
         let checkpoints = (&*kept, &checkpoint);
-        // Rows that are lost are among nobody's changes: who follows the store then takes a whole copy.
-        let cursors = match losses.is_empty() {
-            true => replay.cursors.clone(),
-            false => Cursors::default(),
-        };
         let parts = (&snapshot[..], &cursors);
         self.finish(replay, &files, checkpoints, parts, next_checkpoint)?;
         self.unsettled = Some(Unsettled {

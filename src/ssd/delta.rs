@@ -83,11 +83,21 @@ pub struct Plan<'a> {
     pub file_bytes: u64,
 }
 
-/// Reads `DELTA` in a folder, and its checksum.
+/// A `DELTA` as it was read.
+#[derive(Clone, Debug)]
+pub struct Named {
+    pub delta: Delta,
+    /// Its checksum, by which the next one names it.
+    pub sum: u64,
+    /// All of it, of whatever version.
+    pub bytes: Vec<u8>,
+}
+
+/// Reads `DELTA` in a folder.
 ///
 /// # Errors
 /// `InvalidArgument` where there is none, `Corrupt`, `Unsupported`, `Io`.
-pub fn read_delta(io: &Io, folder: &Path) -> Result<(Delta, u64)> {
+pub fn read_delta(io: &Io, folder: &Path) -> Result<Named> {
     let refused = |why: &str| {
         let (path, why) = (folder.to_path_buf(), why.to_owned());
         Error::from(ArgumentError::Delta { path, why })
@@ -106,7 +116,8 @@ pub fn read_delta(io: &Io, folder: &Path) -> Result<(Delta, u64)> {
         Ok(_) => {}
     }
     let bytes = read_whole(&*place, DELTA_NAME, DELTA_BYTES as u64)?;
-    Delta::decode(&bytes).map_err(|e| e.at(&folder.join(DELTA_NAME)))
+    let (delta, sum) = Delta::decode(&bytes).map_err(|e| e.at(&folder.join(DELTA_NAME)))?;
+    Ok(Named { delta, sum, bytes })
 }
 
 /// Opens the files of a delta, and sees that they are those that `DELTA` names.
@@ -123,6 +134,7 @@ pub fn open_changes(
     let recovered = recover::open(io, &changes, request).map_err(|error| match error {
         // Without one of its own files it is as damaged as with a changed one.
         Error::InvalidArgument(why) => Error::corrupt(&changes, 0, why.to_string()),
+        Error::MissingDirectory { path, .. } => Error::corrupt(&path, 0, "it is not there"),
         other => other,
     })?;
     let root = &recovered.ssd.root;
@@ -150,12 +162,25 @@ impl Ssd {
             .map(|last| (last.id, print_of(last)))
     }
 
+    /// Whether a delta leads to a checkpoint of this store's own history, and of this one: another store with the same
+    /// uuid may have gone on from an export, and a repair may have lost rows.
+    #[must_use]
+    pub fn is_of_this_history(&self, delta: &Delta) -> bool {
+        delta.store == self.store
+            && match self.retained(delta.until) {
+                Ok(checkpoint) => print_of(&checkpoint) == delta.until_print,
+                Err(_) => delta.timeline == self.timeline,
+            }
+    }
+
     /// Writes the keys that `next` gives, in the order of a walk, as a delta.
     ///
     /// # Errors
     /// `InvalidArgument` for a folder that is not empty or an unknown checkpoint; `NoSpace`, `Io`; what
     /// `next` says. The folder then has no `DELTA`.
     pub fn write_delta(&self, plan: &Plan<'_>, next: &mut NextChanged<'_>) -> Result<Delta> {
+        // It stays until all is written, whatever checkpoints are made meanwhile.
+        let _held = self.hold(plan.until)?;
         let checkpoint = self.retained(plan.until)?;
         let (sequence, before, since_print) = match &plan.base {
             Base::Nothing => (0, 0, 0),
@@ -166,7 +191,7 @@ impl Ssd {
         let changes = make_dir_in(&*place, Path::new(CHANGES_NAME))?;
         let part = make_dir_in(&*changes, Path::new(PART))?;
         write_whole(&*part, PART_NAME, &encode_part(&self.store, 0))?;
-        // Beyond every number of the store: a file of one is never taken for a file of the other.
+        // Beyond the numbers that the store has used so far.
         let mut number = self.versions().number_limit;
         let mut written = Versions::default();
         let (mut rows, mut removed) = (0, 0);
@@ -251,7 +276,11 @@ impl Ssd {
         number: FileNumber,
         checkpoint: &CheckpointMeta,
     ) -> Result<CheckpointMeta> {
-        let body = self.read_meta(checkpoint.id)?;
+        let mut body = self.read_meta(checkpoint.id)?;
+        if let Some((_, _, own)) = Delta::at_end(&body) {
+            // Of a copy, the trainer's alone.
+            body.truncate(own.len());
+        }
         let identity = FileIdentity::new(self.store, number);
         let (header, meta_checksum) = encode_meta_header(&identity, checkpoint.id, &body);
         let name = file_name(FileKind::Meta, number);

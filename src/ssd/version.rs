@@ -164,7 +164,9 @@ impl Versions {
     pub fn horizon(&self) -> u32 {
         let retained = self.checkpoints.iter().map(|c| c.interval);
         let readers = self.cursors.values().map(|at| at.interval);
-        retained.chain(readers).min().unwrap_or(u32::MAX)
+        // Beside the first checkpoint on its way all may be younger than it.
+        let none = if self.captured.is_some() { 0 } else { u32::MAX };
+        retained.chain(readers).min().unwrap_or(none)
     }
 
     /// What the data directories hold, by index; those behind the last hold nothing.

@@ -6,6 +6,7 @@
 //!   copy, which opens at the checkpoint before.
 
 use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
 
 use super::Store;
 use super::core::Core;
@@ -15,15 +16,27 @@ use super::rows::walk::{Scope, Walk};
 use crate::error::{ArgumentError, Error, Result};
 use crate::format::delta::Delta;
 use crate::options::TableDescriptor;
-use crate::ssd::delta::{Base, Changed, Plan, open_changes, read_delta};
+use crate::ssd::delta::{Base, Changed, Named, Plan, open_changes, read_delta};
 use crate::ssd::recover::{OpenRequest, Recovered};
 use crate::ssd::tables::TableState;
+use crate::sync::Mutex;
 use crate::units::{CheckpointId, TableId, narrow};
 
 /// Rows that are put, and keys that are removed, at a time.
 const PUT_F32S: usize = 1 << 20;
 const PUT_KEYS: usize = 16 << 10;
 const REMOVE_KEYS: usize = 4 << 10;
+
+/// Lets deltas be applied one after the other.
+#[derive(Debug, Default)]
+pub struct Applier(Mutex<()>);
+
+impl Applier {
+    fn alone<T>(&self, apply: impl FnOnce() -> T) -> T {
+        let _alone = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        apply()
+    }
+}
 
 /// What the changes of a delta come after.
 #[derive(Clone, Copy, Debug)]
@@ -146,11 +159,13 @@ impl Store {
             DeltaBase::Nothing => Base::Nothing,
             DeltaBase::Checkpoint(id) => Base::Checkpoint(id),
             DeltaBase::Delta(before) => {
-                let (delta, sum) = read_delta(&core.ssd.io, before)?;
-                if delta.store != core.ssd.store {
-                    return Err(unusable(before, "it was written from another store"));
+                let named = read_delta(&core.ssd.io, before)?;
+                if !core.ssd.is_of_this_history(&named.delta) {
+                    let why = "it was written from another store, or before this one was rolled back or repaired; \
+                               begin with everything";
+                    return Err(unusable(before, why));
                 }
-                Base::Delta(delta, sum)
+                Base::Delta(named.delta, named.sum)
             }
         };
         if base.since() == until {
@@ -198,19 +213,31 @@ impl Store {
     ///
     /// # Errors
     /// Before anything is changed: `InvalidArgument` (`Delta`: no delta, a gap before it, an older one, of another store or timeline,
-    /// of tables that are others here, or a store that has changes of its own), `Corrupt` (damaged, or cut short),
-    /// `Unsupported`. Later: `NoSpace`, `Io`; the store then refuses writes until it is opened again, at the checkpoint
+    /// of tables that are others here, or a store that has changes of its own; leases of a table that goes), `Corrupt` (damaged, or cut short),
+    /// `Unsupported`. Later: `NoSpace`, `Io`, `OverBudget` and whatever a table is refused for; the store then refuses writes until it is opened again, at the checkpoint
     /// before.
     pub fn apply_delta(&self, folder: &Path) -> Result<DeltaReport> {
         let core = &self.parts.core;
         core.check_writable()?;
-        let (delta, sum) = read_delta(&core.ssd.io, folder)?;
+        self.parts.applier.alone(|| self.apply(folder))
+    }
+
+    fn apply(&self, folder: &Path) -> Result<DeltaReport> {
+        let core = &self.parts.core;
+        // None beside a checkpoint of changes of the copy's own.
+        self.finish_checkpoint();
+        let Named { delta, sum, bytes } = read_delta(&core.ssd.io, folder)?;
         let report = |is_new| DeltaReport {
             delta: DeltaInfo::from(&delta),
             is_new,
         };
         if !follows(core, folder, &delta, sum)? {
             return Ok(report(false));
+        }
+        if let Some(last) = core.ssd.last_step().filter(|last| delta.step <= *last) {
+            let step = delta.step;
+            let why = format!("its step, {step}, does not come after {last}, that of the copy");
+            return Err(unusable(folder, &why));
         }
         let request = OpenRequest {
             moved: &[],
@@ -229,9 +256,10 @@ impl Store {
         check_tables(&core.table_states(), &changes.tables, folder)?;
         verify(core, &changes, &delta, folder)?;
         let mut meta = changes.ssd.read_meta(delta.until)?;
-        meta.extend_from_slice(&delta.encode().0);
-        let applied = self.take_in(&changes, &delta, &meta);
-        if let Err(error) = &applied {
+        meta.extend_from_slice(&bytes);
+        let mut is_changed = false;
+        let applied = self.take_in(&changes, &delta, &meta, &mut is_changed);
+        if let (Err(error), true) = (&applied, is_changed) {
             let cause = format!(
                 "the delta {} was applied in part: {error}",
                 folder.display()
@@ -256,8 +284,15 @@ impl Store {
     }
 
     /// Changes the tables, puts and removes, and makes the checkpoint.
-    fn take_in(&self, changes: &Recovered, delta: &Delta, meta: &[u8]) -> Result<()> {
-        self.take_tables(&changes.tables)?;
+    fn take_in(
+        &self,
+        changes: &Recovered,
+        delta: &Delta,
+        meta: &[u8],
+        is_changed: &mut bool,
+    ) -> Result<()> {
+        self.take_tables(&changes.tables, is_changed)?;
+        *is_changed = true;
         let mut walk = walk(&self.parts.core, changes, delta)?;
         let (mut at, mut keys, mut rows, mut gone) = (None, Vec::new(), Vec::new(), Vec::new());
         loop {
@@ -288,13 +323,21 @@ impl Store {
         self.checkpoint(delta.step, meta).map(drop)
     }
 
-    /// Makes the tables those of the delta, number by number.
-    fn take_tables(&self, theirs: &[TableState]) -> Result<()> {
+    /// Makes the tables those of the delta, number by number. Says when the first is changed.
+    fn take_tables(&self, theirs: &[TableState], is_changed: &mut bool) -> Result<()> {
         let ours = self.parts.core.table_states();
-        let placeholder = |id: usize| format!("hps-delta-{id}");
+        let is_taken = |name: &str| {
+            let mut all = ours.iter().chain(theirs);
+            all.any(|table| table.descriptor.name.starts_with(name))
+        };
+        // A name that no table has.
+        let stem = (0u64..).map(|n| format!("hps-delta-{n}-"));
+        let stem = { stem }.find(|stem| !is_taken(stem)).unwrap_or_default();
+        let placeholder = |id: usize| format!("{stem}{id}");
         for (id, (our, their)) in ours.iter().zip(theirs).enumerate() {
             if their.is_dropped && !our.is_dropped {
                 self.drop_table(TableId(narrow(id)))?;
+                *is_changed = true;
             }
         }
         // Names may change places: each is free before it is given.
@@ -304,6 +347,7 @@ impl Store {
             .collect();
         for id in &renamed {
             self.rename_table(TableId(narrow(*id)), &placeholder(*id))?;
+            *is_changed = true;
         }
         for id in &renamed {
             self.rename_table(TableId(narrow(*id)), &theirs[*id].descriptor.name)?;
@@ -317,6 +361,7 @@ impl Store {
                 ..their.descriptor.clone()
             };
             let table = self.create_table(&descriptor)?;
+            *is_changed = true;
             if their.is_dropped {
                 self.drop_table(table)?;
             }
@@ -391,13 +436,7 @@ fn follows(core: &Core, folder: &Path, delta: &Delta, sum: u64) -> Result<bool> 
 
 /// Whether the tables of a copy can become those of a delta.
 fn check_tables(ours: &[TableState], theirs: &[TableState], folder: &Path) -> Result<()> {
-    if let Some(own) = ours.get(theirs.len()) {
-        let name = &own.descriptor.name;
-        return Err(unusable(
-            folder,
-            &format!("the copy has a table of its own ({name:?}); drop the copy, and begin anew"),
-        ));
-    }
+    // Further ones are of an export, or of a copy that went back: they have no rows.
     for (our, their) in ours.iter().zip(theirs) {
         let name = &their.descriptor.name;
         let renamed = TableDescriptor {

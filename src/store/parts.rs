@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use super::checkpoint::Checkpointer;
 use super::compact::Compactor;
 use super::core::{Core, Part};
+use super::delta::Applier;
 use super::flush::Flusher;
 use super::lease::Leases;
 use super::pass::Passes;
@@ -38,6 +39,8 @@ pub struct Parts {
     pub putter: Arc<Putter>,
     /// Makes checkpoints.
     pub checkpointer: Arc<Checkpointer>,
+    /// Deltas that are applied.
+    pub applier: Arc<Applier>,
 }
 
 impl Parts {
@@ -66,6 +69,7 @@ impl Parts {
             pusher,
             putter,
             checkpointer,
+            applier: Arc::default(),
         };
         parts.core.enlist(parts.all());
         Ok(parts)

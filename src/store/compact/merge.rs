@@ -35,6 +35,9 @@ const WINDOW_BYTES_MIN: u64 = 128 << 10;
 const OUTPUT_DEPTH: usize = 4;
 const OUTPUT_BYTES: usize = 512 << 10;
 
+/// Bytes of a tombstone in an output, rather too many.
+const TOMBSTONE_BYTES: usize = 13;
+
 /// Bytes of an output for each entry, rather too few than too many.
 const MOVED_BYTES_ABOUT: u64 = 128;
 
@@ -396,7 +399,10 @@ impl<'a, 'j> Merging<'a, 'j> {
             let width = core.all_tables()[id as usize].descriptor.row_f32s();
             self.row.resize(width, 0.0);
             let table = narrow(id);
-            while file.bytes() < bytes_max {
+            let filled = |file: &FileWriter<'_>, tombstones: usize| {
+                file.bytes() + (tombstones * TOMBSTONE_BYTES) as u64 >= bytes_max
+            };
+            while !filled(file, self.tombstones.len()) {
                 let Some(index) = self.next_live()? else {
                     break;
                 };
@@ -426,9 +432,10 @@ impl<'a, 'j> Merging<'a, 'j> {
                         .push((entry.hash, entry.key, entry.interval, from));
                 }
                 merge.step()?;
-                if moved.len().is_multiple_of(64) {
+                let entries = moved.len() + self.tombstones.len();
+                if entries.is_multiple_of(64) {
                     self.progress(file.bytes());
-                    self.count(moved.len());
+                    self.count(entries);
                 }
             }
             for (hash, key, interval, from) in self.tombstones.drain(..) {
