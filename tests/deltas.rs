@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use hps::inspect::{Scope, inspect_on};
 use hps::io::Io;
 use hps::io::sim::{CrashMode, SimDisk};
+use hps::repair::{RepairOptions, RepairOutcome, repair_on};
 use hps::*;
 use rng::Rng;
 
@@ -592,4 +593,44 @@ fn two_that_apply_one_delta_at_once_apply_it_once() {
         assert_eq!(new, 1);
         copy.close().unwrap();
     }
+}
+
+#[test]
+fn no_delta_goes_on_across_a_repair_that_lost_rows() {
+    let mut trained = Trained::new(31);
+    trained.work();
+    trained.delta(0);
+    trained.store.close().unwrap();
+    let disk = trained.disk;
+    // Most of the rows of a file.
+    let files = disk.paths();
+    let file = files
+        .iter()
+        .find(|path| path.starts_with(SOURCE) && path.extension().is_some_and(|end| end == "rows"));
+    let file = file.unwrap();
+    let mut bytes = disk.read_file(file).unwrap();
+    bytes[4096..8192].iter_mut().for_each(|byte| *byte ^= 0x55);
+    disk.write_file(file, &bytes).unwrap();
+    let go_on = &mut |_, _| ControlFlow::Continue(());
+    let (io, root) = (Io::of(disk.clone()), Path::new(SOURCE));
+    let options = RepairOptions::default();
+    let built = repair_on(&io, root, options, &mut |_, _| Ok(()), go_on).unwrap();
+    let RepairOutcome::Built(_, repaired) = built else {
+        panic!("nothing was built");
+    };
+    assert!(repaired.lost.gone + repaired.lost.older + repaired.nameless > 0);
+    let root = repaired.path.to_str().unwrap().to_owned();
+    let store = open(&disk, &root);
+    assert!(store.cursors().is_empty());
+    let (table, _) = store.tables()[0];
+    store.remove(table, &(0..50).collect::<Vec<u64>>()).unwrap();
+    let id = store.checkpoint(1000, b"").unwrap().id;
+    let before = folder(0);
+    let error = store.write_delta(id, &folder(1), DeltaBase::Delta(&before));
+    let error = small::invalid(error.unwrap_err()).to_string();
+    assert!(error.contains("rolled back or repaired"), "{error}");
+    store
+        .write_delta(id, &folder(2), DeltaBase::Nothing)
+        .unwrap();
+    store.close().unwrap();
 }

@@ -178,3 +178,27 @@ fn what_is_set_aside_is_not_chosen_from() {
     );
     assert!(live > 0);
 }
+
+#[test]
+fn tombstones_stay_as_long_as_somebody_may_ask_for_them() {
+    let mut versions = Versions::default();
+    assert_eq!(versions.horizon(), u32::MAX, "nobody can ask");
+    // All of them may be younger than the first checkpoint, which is on its way.
+    versions.captured = Some(CheckpointId(1));
+    assert_eq!(versions.horizon(), 0);
+    versions.checkpoints = [(1, 5), (2, 7)]
+        .map(|(id, interval)| CheckpointMeta {
+            interval,
+            ..checkpoint(id)
+        })
+        .to_vec();
+    assert_eq!(versions.horizon(), 5);
+    for (interval, horizon) in [(9, 5), (3, 3), (0, 0)] {
+        let cursor = Cursor {
+            checkpoint: CheckpointId(1),
+            interval,
+        };
+        versions.cursors.insert(String::from("reader"), cursor);
+        assert_eq!(versions.horizon(), horizon);
+    }
+}
