@@ -13,7 +13,11 @@ mod trained;
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use hps::format::delta::DeltaBlock;
+use hps::format::layout::seal;
+use hps::format::{FileIdentity, Kind};
 use hps::io::Io;
+use hps::io::sim::CrashMode;
 use hps::repair::{RepairOptions, RepairOutcome, repair_on};
 use hps::*;
 use trained::*;
@@ -189,4 +193,46 @@ fn no_delta_goes_on_across_a_repair_that_lost_rows() {
         .write_delta(id, &folder(2), DeltaBase::Nothing)
         .unwrap();
     store.close().unwrap();
+}
+
+/// As `tests/numbers.rs` does with the files of a store.
+#[test]
+fn any_number_in_delta_is_refused_or_taken_whole() {
+    let mut trained = Trained::new(37);
+    trained.work();
+    trained.delta(0);
+    let copy = create(&trained.disk, COPY);
+    copy.apply_delta(&folder(0)).unwrap();
+    let before = content(&copy);
+    copy.close().unwrap();
+    trained.work();
+    trained.delta(1);
+    let after = content(&trained.store);
+    let last = trained.checkpoint();
+    let path = folder(1).join("DELTA");
+    let whole = trained.disk.read_file(&path).unwrap();
+    let identity = FileIdentity::new([0; 16], FileNumber(0));
+    let mut refused = 0;
+    for field in DeltaBlock::FIELDS.iter().skip(1) {
+        for value in [0, 1, 7, u64::MAX / 2, u64::MAX - 1, u64::MAX] {
+            let mut bytes = whole.clone();
+            bytes[field.offset..field.offset + 8].copy_from_slice(&value.to_le_bytes());
+            seal(&mut bytes, identity.seed(Kind::Delta, 0));
+            let disk = trained.disk.crash(0, CrashMode::KeepAll);
+            disk.write_file(&path, &bytes).unwrap();
+            let told = format!("{} = {value:#x}", field.name);
+            let copy = open(&disk, COPY);
+            let applied = copy.apply_delta(&folder(1));
+            let wanted = if applied.is_ok() { &after } else { &before };
+            assert!(content(&copy) == *wanted, "{told}");
+            refused += usize::from(applied.is_err());
+            // As what another one comes after.
+            let store = open(&disk, SOURCE);
+            let base = folder(1);
+            drop(store.write_delta(last, &folder(2), DeltaBase::Delta(&base)));
+            let poisoned = store.checkpoint(1 << 40, b"");
+            assert!(poisoned.is_ok(), "{told}: {poisoned:?}");
+        }
+    }
+    assert!(refused > 40, "{refused}");
 }

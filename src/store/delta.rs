@@ -38,6 +38,9 @@ impl Applier {
     }
 }
 
+/// Most deltas that one may come after.
+const SEQUENCE_MAX: u64 = 1 << 56;
+
 /// What the changes of a delta come after.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
@@ -164,6 +167,9 @@ impl Store {
                     let why = "it was written from another store, or before this one was rolled back or repaired; \
                                begin with everything";
                     return Err(unusable(before, why));
+                }
+                if named.delta.sequence >= SEQUENCE_MAX {
+                    return Err(unusable(before, "its sequence is beyond reason"));
                 }
                 Base::Delta(named.delta, named.sum)
             }
