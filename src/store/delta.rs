@@ -122,6 +122,7 @@ impl Store {
     /// ```
     /// # use hps::*;
     /// # let directory = std::env::temp_dir().join(format!("hps-delta-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&directory).ok();
     /// # let options = || RuntimeOptions::new().cache_bytes(16 << 20);
     /// # let trained = Store::create(&directory.join("trained"), CreateOptions::new(), options())?;
     /// # let items = trained.create_table(&TableDescriptor::new("items", 1))?;
