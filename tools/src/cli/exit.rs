@@ -158,7 +158,7 @@ pub fn reader_may_leave(printed: io::Result<()>) -> Result<()> {
 /// Prints what was found: one object, or text, or nothing.
 ///
 /// # Errors
-/// As [`reader_may_leave`].
+/// That of a write to stdout, unless its reader has left.
 pub fn show(
     common: &Common,
     json: Option<Value>,
