@@ -6,7 +6,7 @@
 //!   rows those leave that have waited for long.
 
 use super::cache::Cache;
-use super::policy::{RANKS, Rows};
+use super::policy::Rows;
 use super::row_state::{Flags, RowState};
 use crate::units::{Slot, to_usize};
 
@@ -156,13 +156,7 @@ impl Cache {
         let leaves = |rows: &Rows, state: &RowState| {
             state.evictable() && may(state.table(), rows.tables[state.table()].is_sheltered())
         };
-        let mut counts = [0; RANKS];
-        for state in rows.states.range(0..touched) {
-            if leaves(rows, state) {
-                counts[rows.rank(state)] += 1;
-            }
-        }
-        let (limit, mut last) = limit_of(&counts, want);
+        let (limit, mut last) = rows.limit_of(want, |state| leaves(rows, state));
         // Of equal rows those that have waited for long.
         let start = self.hand.min(touched);
         for slot in (start..touched).chain(0..start).map(Slot::new) {
@@ -180,17 +174,4 @@ impl Cache {
             self.evict_row(slot);
         }
     }
-}
-
-/// The rank below which, of rows counted by rank, fewer than `want` are, and how many of that rank itself make
-/// up for it.
-pub(super) fn limit_of(counts: &[usize; RANKS], want: usize) -> (usize, usize) {
-    let mut below = 0;
-    for (rank, count) in counts.iter().enumerate() {
-        if below + count >= want {
-            return (rank, want - below);
-        }
-        below += count;
-    }
-    (counts.len(), 0)
 }

@@ -73,6 +73,28 @@ impl Rows {
         rank_of(state.frequency(), self.tables[state.table()].bias)
     }
 
+    /// The rank below which fewer than `want` of the rows are that `may` be taken, and how many of that rank itself
+    /// make up for it.
+    ///
+    /// # Cost
+    /// A look at every state.
+    pub(super) fn limit_of(&self, want: usize, may: impl Fn(&RowState) -> bool) -> (usize, usize) {
+        let mut counts = [0; RANKS];
+        for state in self.states.range(0..self.states.touched()) {
+            if may(state) {
+                counts[self.rank(state)] += 1;
+            }
+        }
+        let mut below = 0;
+        for (rank, count) in counts.iter().enumerate() {
+            if below + count >= want {
+                return (rank, want - below);
+            }
+            below += count;
+        }
+        (counts.len(), 0)
+    }
+
     /// Queues all rows that stand in no queue and may be named, of the tables of one policy.
     fn queue_others(&mut self, kind: PolicyKind, queue: &mut Queue) {
         for slot in (0..self.states.touched()).map(Slot::new) {

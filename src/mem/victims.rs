@@ -11,8 +11,7 @@
 
 use super::arena::Place;
 use super::cache::{AHEAD_STATES, Cache, FlushStep, NAMED_ROWS};
-use super::evict::{TIMES_ASKED, limit_of};
-use super::policy::RANKS;
+use super::evict::TIMES_ASKED;
 use super::row_state::{Flags, Left, RowState, States};
 use super::table::TableRows;
 use crate::units::{Slot, narrow, to_usize};
@@ -352,13 +351,7 @@ impl Cache {
         let free = |state: &RowState| {
             may(state) && state.nameable() && states.writable(state, interval_max)
         };
-        let mut counts = [0; RANKS];
-        for state in states.range(0..states.touched()) {
-            if free(state) {
-                counts[self.rows.rank(state)] += 1;
-            }
-        }
-        let (limit, mut last) = limit_of(&counts, want);
+        let (limit, mut last) = self.rows.limit_of(want, free);
         for slot in (0..states.touched()).map(Slot::new) {
             let state = states.get(slot);
             if *bytes == 0 {
