@@ -25,6 +25,9 @@ pub const DELTA_TEMPORARY_NAME: &str = "DELTA.tmp";
 /// that changed.
 pub const CHANGES_NAME: &str = "changes";
 
+/// Most deltas that one may come after.
+const SEQUENCE_MAX: u64 = u64::MAX - 1;
+
 layout! {
     /// The file `DELTA`; zeros follow.
     DeltaBlock = 152 {
@@ -100,11 +103,17 @@ impl Delta {
     fn is_sane(&self) -> bool {
         let (is_first, is_all) = (self.before == 0, self.since == CheckpointId::NONE);
         self.since < self.until
-            && self.sequence < u64::MAX
+            && self.sequence <= SEQUENCE_MAX
             && is_first == (self.sequence == 0)
             && is_all == (self.since_print == 0)
             && (!is_all || (is_first && self.removed == 0))
             && self.until_print != 0
+    }
+
+    /// The sequence of the one that comes after it; `None` where none can.
+    #[must_use]
+    pub fn next_sequence(&self) -> Option<u64> {
+        (self.sequence < SEQUENCE_MAX).then(|| self.sequence + 1)
     }
 
     /// Encodes the file; its checksum too, by which the next one names it.

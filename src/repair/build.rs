@@ -573,6 +573,7 @@ impl<'a> Build<'a> {
             &commit,
             Some((checkpoint, next)),
         )
+        .map(drop)
     }
 }
 

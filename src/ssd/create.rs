@@ -12,7 +12,7 @@ use super::edits::{self, Start};
 use super::hyper::HyperHistory;
 use super::lock::lock_writer;
 use super::names::{LOCK_NAME, STORE_TEMPORARY_NAME, list, not_a_store, stored_name};
-use super::small_files::{sync, write_whole};
+use super::small_files::{sync, write_last, write_whole};
 use super::space::refused;
 use super::tables::TableHistory;
 use super::version::{Cursors, Versions};
@@ -81,7 +81,7 @@ pub fn create(
         snapshot: &[],
     };
     let commit = edits::snapshot(&Versions::default(), &start);
-    write_root(&*root, store, timeline, &stored, &commit, None)
+    write_root(&*root, store, timeline, &stored, &commit, None).map(drop)
 }
 
 /// Files that a create makes in the store's directory before STORE, LOCK excepted.
@@ -148,7 +148,7 @@ pub(crate) struct Next {
     pub checkpoint: CheckpointId,
 }
 
-/// Writes manifest 1 and its copy, CURRENT and, last, STORE.
+/// Writes manifest 1 and its copy, CURRENT, which it gives, and, last, STORE.
 pub(crate) fn write_root(
     root: &dyn Directory,
     store: [u8; 16],
@@ -156,7 +156,7 @@ pub(crate) fn write_root(
     directories: &[String],
     commit: &edits::Commit,
     checkpoint: Option<(&CheckpointMeta, Next)>,
-) -> Result<()> {
+) -> Result<Current> {
     let number = checkpoint.map_or(FileNumber::FIRST, |(_, next)| next.number);
     let file_identity = format::FileIdentity::new(store, number);
     let version = Version::NEWEST;
@@ -183,11 +183,8 @@ pub(crate) fn write_root(
         directories: directories.to_vec(),
     }
     .encode()?;
-    write_whole(root, STORE_TEMPORARY_NAME, &content)?;
-    let path = root.path().join(STORE_TEMPORARY_NAME);
-    root.rename(STORE_TEMPORARY_NAME.as_ref(), STORE_NAME.as_ref())
-        .map_err(|e| refused("rename", root, &path, 0, e))?;
-    sync(root)
+    write_last(root, STORE_TEMPORARY_NAME, STORE_NAME, &content)?;
+    Ok(current)
 }
 
 #[cfg(test)]

@@ -12,8 +12,10 @@ use super::create::{Next, write_root};
 use super::directories::{make_dir, make_dir_in};
 use super::edits::{self, Start};
 use super::export::fresh;
+use super::names::list;
 use super::recover::{self, OpenRequest, Recovered};
-use super::small_files::{read_whole, sync, write_whole};
+use super::scan::Newest;
+use super::small_files::{read_whole, sync, write_last, write_whole};
 use super::space::refused;
 use super::version::{Cursors, Versions};
 use super::writer::FileWriter;
@@ -24,9 +26,7 @@ use crate::format::delta::{
 use crate::format::identity::encode_part;
 use crate::format::manifest::CheckpointMeta;
 use crate::format::meta::encode_meta_header;
-use crate::format::{
-    CURRENT_NAME, FileIdentity, FileKind, PART_NAME, current::Current, data_file_name, file_name,
-};
+use crate::format::{FileIdentity, FileKind, PART_NAME, data_file_name, file_name};
 use crate::io::{Directory, Io, OpenMode, Queue};
 use crate::units::{CheckpointId, FileNumber};
 
@@ -38,25 +38,16 @@ const TOMBSTONE_BYTES: u64 = 13;
 /// The only data directory.
 const PART: &str = "part-0";
 
-/// A key that changed.
-#[derive(Clone, Copy, Debug)]
-pub struct Changed {
-    pub table: u32,
-    pub key: u64,
-    pub interval: u32,
-    pub is_removed: bool,
-}
-
 /// Gives the next key that changed, and puts its row, if it has one, into the buffer.
-pub type NextChanged<'a> = dyn FnMut(&mut Vec<f32>) -> Result<Option<Changed>> + 'a;
+pub type NextChanged<'a> = dyn FnMut(&mut Vec<f32>) -> Result<Option<Newest>> + 'a;
 
 /// What the changes come after.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum Base {
     /// Nothing: they are all rows.
     Nothing,
-    /// A delta, of this checksum.
-    Delta(Delta, u64),
+    /// A delta, and the sequence of the one that comes after it.
+    Delta(Named, u64),
     /// A retained checkpoint.
     Checkpoint(CheckpointId),
 }
@@ -67,7 +58,7 @@ impl Base {
     pub fn since(&self) -> CheckpointId {
         match self {
             Base::Nothing => CheckpointId::NONE,
-            Base::Delta(before, _) => before.until,
+            Base::Delta(before, _) => before.delta.until,
             Base::Checkpoint(id) => *id,
         }
     }
@@ -106,14 +97,10 @@ pub fn read_delta(io: &Io, folder: &Path) -> Result<Named> {
         std::io::ErrorKind::NotFound => refused("there is no such folder"),
         _ => Error::io("open", folder, e),
     })?;
-    match place.open(DELTA_NAME, OpenMode::Read) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            return Err(refused(
-                "there is no file DELTA: it is no delta, or it was not finished; write it again",
-            ));
-        }
-        Err(e) => return Err(Error::io("open", &folder.join(DELTA_NAME), e)),
-        Ok(_) => {}
+    if !list(&*place)?.iter().any(|name| name == DELTA_NAME) {
+        return Err(refused(
+            "there is no file DELTA: it is no delta, or it was not finished; write it again",
+        ));
     }
     let bytes = read_whole(&*place, DELTA_NAME, DELTA_BYTES as u64)?;
     let (delta, sum) = Delta::decode(&bytes).map_err(|e| e.at(&folder.join(DELTA_NAME)))?;
@@ -137,10 +124,7 @@ pub fn open_changes(
         Error::MissingDirectory { path, .. } => Error::corrupt(&path, 0, "it is not there"),
         other => other,
     })?;
-    let root = &recovered.ssd.root;
-    let bytes = read_whole(&**root, CURRENT_NAME, 4096)?;
-    let current = Current::decode(&bytes, &recovered.ssd.store);
-    let current = current.map_err(|e| e.at(&changes.join(CURRENT_NAME)))?;
+    let current = recovered.ssd.manifest().current;
     let found = (recovered.ssd.store, current.checkpoint_id, current.step);
     if current.manifest_digest != delta.manifest_digest
         || found != (delta.store, delta.until, delta.step)
@@ -184,7 +168,7 @@ impl Ssd {
         let checkpoint = self.retained(plan.until)?;
         let (sequence, before, since_print) = match &plan.base {
             Base::Nothing => (0, 0, 0),
-            Base::Delta(before, sum) => (before.sequence + 1, *sum, before.until_print),
+            Base::Delta(before, next) => (*next, before.sum, before.delta.until_print),
             Base::Checkpoint(id) => (0, 0, print_of(&self.retained(*id)?)),
         };
         let place = fresh(make_dir(&*self.io.disk, plan.folder)?)?;
@@ -242,10 +226,7 @@ impl Ssd {
         };
         let names = [String::from(PART)];
         let begun = Some((&meta, after));
-        write_root(&*changes, self.store, self.timeline, &names, &commit, begun)?;
-        let bytes = read_whole(&*changes, CURRENT_NAME, 4096)?;
-        let current = Current::decode(&bytes, &self.store)
-            .map_err(|e| e.at(&changes.path().join(CURRENT_NAME)))?;
+        let current = write_root(&*changes, self.store, self.timeline, &names, &commit, begun)?;
         let delta = Delta {
             store: self.store,
             timeline: self.timeline,
@@ -260,12 +241,7 @@ impl Ssd {
             rows,
             removed,
         };
-        write_whole(&*place, DELTA_TEMPORARY_NAME, &delta.encode().0)?;
-        let path = plan.folder.join(DELTA_TEMPORARY_NAME);
-        place
-            .rename(DELTA_TEMPORARY_NAME.as_ref(), DELTA_NAME.as_ref())
-            .map_err(|e| refused("rename", &*place, &path, 0, e))?;
-        sync(&*place)?;
+        write_last(&*place, DELTA_TEMPORARY_NAME, DELTA_NAME, &delta.encode().0)?;
         Ok(delta)
     }
 
@@ -315,14 +291,14 @@ impl Target<'_> {
     fn write(
         &self,
         queue: &mut dyn Queue,
-        pending: &mut Option<Changed>,
+        pending: &mut Option<Newest>,
         row: &mut Vec<f32>,
         next: &mut NextChanged<'_>,
     ) -> Result<super::writer::Finished> {
         let name = data_file_name(self.identity.number());
         let mut file = FileWriter::create(self.part, queue, name, self.identity, 0)?;
         // Tombstones of a table come after its rows.
-        let mut tombstones: Vec<Changed> = Vec::new();
+        let mut tombstones: Vec<Newest> = Vec::new();
         let mut table = None;
         while let Some(changed) = *pending {
             if table != Some(changed.table) {
@@ -335,7 +311,7 @@ impl Target<'_> {
             }
             match changed.is_removed {
                 true => tombstones.push(changed),
-                false => file.row(changed.table, changed.key, changed.interval, row),
+                false => file.row(changed.table.0, changed.key, changed.interval, row),
             }
             *pending = next(row)?;
         }
@@ -347,8 +323,8 @@ impl Target<'_> {
     }
 }
 
-fn end_table(file: &mut FileWriter<'_>, tombstones: &mut Vec<Changed>) {
+fn end_table(file: &mut FileWriter<'_>, tombstones: &mut Vec<Newest>) {
     for gone in tombstones.drain(..) {
-        file.tombstone(gone.table, gone.key, gone.interval);
+        file.tombstone(gone.table.0, gone.key, gone.interval);
     }
 }

@@ -105,6 +105,7 @@ impl Ssd {
             &commit,
             Some((&checkpoint, next)),
         )
+        .map(drop)
     }
 }
 

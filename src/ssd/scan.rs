@@ -23,7 +23,7 @@ use crate::format::FileIdentity;
 use crate::format::footer::{Run, RunKind};
 use crate::format::param_file::{self, KEYS_PER_BLOCK};
 use crate::io::AlignedBuffer;
-use crate::units::{FileNumber, mix64, narrow, to_usize};
+use crate::units::{FileNumber, TableId, mix64, narrow, to_usize};
 
 const BLOCK_BYTES: u64 = 4096;
 
@@ -152,6 +152,19 @@ pub struct Entry {
     pub interval: u32,
     /// Entry number in its file.
     pub number: u32,
+}
+
+/// The newest copy of a key in a version.
+#[derive(Clone, Copy, Debug)]
+pub struct Newest {
+    /// Its table.
+    pub table: TableId,
+    /// The key.
+    pub key: u64,
+    /// The checkpoint interval in which it last changed.
+    pub interval: u32,
+    /// Whether it says that the key was removed; else there is a row.
+    pub is_removed: bool,
 }
 
 /// Walks one run in order.

@@ -63,6 +63,25 @@ pub(crate) fn write_whole(place: &dyn Directory, name: &str, content: &[u8]) -> 
     file.sync().map_err(|e| failed("sync", e))
 }
 
+/// Writes the file that makes those before it count: durable under another name first, then renamed, which is
+/// durable too.
+///
+/// # Errors
+/// `NoSpace`, `Io`.
+pub(crate) fn write_last(
+    place: &dyn Directory,
+    temporary: &str,
+    name: &str,
+    content: &[u8],
+) -> Result<()> {
+    write_whole(place, temporary, content)?;
+    let path = place.path().join(temporary);
+    place
+        .rename(temporary.as_ref(), name.as_ref())
+        .map_err(|e| refused("rename", place, &path, 0, e))?;
+    sync(place)
+}
+
 /// Makes the names in a directory durable.
 pub(crate) fn sync(place: &dyn Directory) -> Result<()> {
     let synced = place.sync();

@@ -11,12 +11,12 @@ use std::sync::PoisonError;
 use super::Store;
 use super::core::Core;
 use super::put::PutRows;
-use super::rows::Incremental;
 use super::rows::walk::{Scope, Walk};
+use super::rows::{tables_of, walk_changes};
 use crate::error::{ArgumentError, Error, Result};
 use crate::format::delta::Delta;
 use crate::options::TableDescriptor;
-use crate::ssd::delta::{Base, Changed, Named, Plan, open_changes, read_delta};
+use crate::ssd::delta::{Base, Named, Plan, open_changes, read_delta};
 use crate::ssd::recover::{OpenRequest, Recovered};
 use crate::ssd::tables::TableState;
 use crate::sync::Mutex;
@@ -37,9 +37,6 @@ impl Applier {
         apply()
     }
 }
-
-/// Most deltas that one may come after.
-const SEQUENCE_MAX: u64 = 1 << 56;
 
 /// What the changes of a delta come after.
 #[derive(Clone, Copy, Debug)]
@@ -169,10 +166,10 @@ impl Store {
                                begin with everything";
                     return Err(unusable(before, why));
                 }
-                if named.delta.sequence >= SEQUENCE_MAX {
-                    return Err(unusable(before, "its sequence is beyond reason"));
-                }
-                Base::Delta(named.delta, named.sum)
+                let sequence = named.delta.next_sequence();
+                let sequence =
+                    sequence.ok_or_else(|| unusable(before, "its sequence is beyond reason"))?;
+                Base::Delta(named, sequence)
             }
         };
         if base.since() == until {
@@ -181,9 +178,9 @@ impl Store {
         }
         self.call(|parts| {
             let core = &parts.core;
-            let tables = super::rows::tables_of(core, until)?;
+            let tables = tables_of(core, until)?;
             let range = (base.since(), until);
-            let mut walk = Incremental::open(core, range, tables, 0..=u64::MAX)?.into_walk();
+            let mut walk = walk_changes(core, range, tables, 0..=u64::MAX)?;
             let plan = Plan {
                 folder,
                 base,
@@ -194,12 +191,7 @@ impl Store {
                 let found = walk.next()?;
                 row.clear();
                 row.extend_from_slice(&walk.row);
-                Ok(found.map(|found| Changed {
-                    table: found.table.0,
-                    key: found.key,
-                    interval: found.interval,
-                    is_removed: found.is_removed,
-                }))
+                Ok(found)
             };
             let delta = core.ssd.write_delta(&plan, &mut next)?;
             Ok(DeltaInfo::from(&delta))
@@ -338,8 +330,8 @@ impl Store {
             all.any(|table| table.descriptor.name.starts_with(name))
         };
         // A name that no table has.
-        let stem = (0u64..).map(|n| format!("hps-delta-{n}-"));
-        let stem = { stem }.find(|stem| !is_taken(stem)).unwrap_or_default();
+        let mut stems = (0u64..).map(|n| format!("hps-delta-{n}-"));
+        let stem = stems.find(|stem| !is_taken(stem)).unwrap_or_default();
         let placeholder = |id: usize| format!("{stem}{id}");
         for (id, (our, their)) in ours.iter().zip(theirs).enumerate() {
             if their.is_dropped && !our.is_dropped {

@@ -29,37 +29,32 @@ pub enum Change<'a> {
 /// Walks what changed between two checkpoints in the order of (table, mix64(key)).
 pub struct Incremental(Walk);
 
+/// Opens a walk over what changed between two checkpoints.
+pub fn walk_changes(
+    core: &Core,
+    (since, until): (CheckpointId, CheckpointId),
+    tables: Vec<(TableId, usize)>,
+    hashes: RangeInclusive<u64>,
+) -> Result<Walk> {
+    let first_interval = core.ssd.first_interval_after(since)?;
+    if since > until {
+        let what = format!("changes since checkpoint {since} are not before checkpoint {until}");
+        return Err(ArgumentError::Other { what }.into());
+    }
+    let scope = Scope {
+        checkpoint: until,
+        tables,
+        hashes,
+        first_interval,
+        with_removed: since > CheckpointId::NONE,
+    };
+    let walk = Walk::new(&core.ssd, core.process, scope)?;
+    // As long as somebody may ask for them, no compaction leaves the tombstones out: up to now.
+    core.ssd.first_interval_after(since)?;
+    Ok(walk)
+}
+
 impl Incremental {
-    pub(in crate::store) fn open(
-        core: &Core,
-        (since, until): (CheckpointId, CheckpointId),
-        tables: Vec<(TableId, usize)>,
-        hashes: RangeInclusive<u64>,
-    ) -> Result<Incremental> {
-        let first_interval = core.ssd.first_interval_after(since)?;
-        if since > until {
-            let what =
-                format!("changes since checkpoint {since} are not before checkpoint {until}");
-            return Err(ArgumentError::Other { what }.into());
-        }
-        let scope = Scope {
-            checkpoint: until,
-            tables,
-            hashes,
-            first_interval,
-            with_removed: since > CheckpointId::NONE,
-        };
-        let walk = Walk::new(&core.ssd, core.process, scope)?;
-        // As long as somebody may ask for them, no compaction leaves the tombstones out: up to now.
-        core.ssd.first_interval_after(since)?;
-        Ok(Incremental(walk))
-    }
-
-    /// The walk itself.
-    pub(in crate::store) fn into_walk(self) -> Walk {
-        self.0
-    }
-
     /// The next key that changed; `None` after the last.
     ///
     /// # Errors
@@ -149,7 +144,7 @@ impl Store {
     pub fn incremental(&self, since: CheckpointId, until: CheckpointId) -> Result<Incremental> {
         self.call(|parts| {
             let tables = tables_of(&parts.core, until)?;
-            Incremental::open(&parts.core, (since, until), tables, 0..=u64::MAX)
+            walk_changes(&parts.core, (since, until), tables, 0..=u64::MAX).map(Incremental)
         })
     }
 
@@ -196,7 +191,7 @@ impl Store {
         self.call(|parts| {
             let row_f32s = row_f32s(&parts.core, until, table)?;
             let tables = vec![(table, row_f32s)];
-            Incremental::open(&parts.core, (since, until), tables, hashes)
+            walk_changes(&parts.core, (since, until), tables, hashes).map(Incremental)
         })
     }
 

@@ -5,7 +5,7 @@ pub mod walk;
 
 use std::ops::RangeInclusive;
 
-pub use self::changes::{Change, CursorInfo, Incremental};
+pub use self::changes::{Change, CursorInfo, Incremental, walk_changes};
 use self::walk::{Scope, Walk};
 use super::Store;
 use super::core::Core;

@@ -8,7 +8,7 @@ use crate::fork::Process;
 use crate::format::footer::RunKind;
 use crate::ssd::Ssd;
 use crate::ssd::data_file::DataFile;
-use crate::ssd::scan::Merge;
+use crate::ssd::scan::{Merge, Newest};
 use crate::units::{CheckpointId, TableId};
 
 /// Memory of all windows together.
@@ -25,15 +25,6 @@ pub struct Scope {
     pub first_interval: u32,
     /// Whether removed keys come out too.
     pub with_removed: bool,
-}
-
-/// A newest copy of a key.
-#[derive(Clone, Copy, Debug)]
-pub struct Found {
-    pub table: TableId,
-    pub key: u64,
-    pub interval: u32,
-    pub is_removed: bool,
 }
 
 /// Walks the newest copies of keys in the order of (table, mix64(key)).
@@ -72,7 +63,7 @@ impl Walk {
     ///
     /// # Errors
     /// `Io`, `Corrupt`, `Forked`.
-    pub fn next(&mut self) -> Result<Option<Found>> {
+    pub fn next(&mut self) -> Result<Option<Newest>> {
         if !self.process.is_this() {
             return Err(Error::Forked);
         }
@@ -84,7 +75,7 @@ impl Walk {
         found
     }
 
-    fn step(&mut self) -> Result<Option<Found>> {
+    fn step(&mut self) -> Result<Option<Newest>> {
         while let Some(&(table, row_f32s)) = self.scope.tables.get(self.at) {
             if self.merge.is_none() {
                 let runs = self.files.len().max(1) as u64;
@@ -103,7 +94,7 @@ impl Walk {
                 }
                 merge.step()?;
                 if !is_removed || self.scope.with_removed {
-                    return Ok(Some(Found {
+                    return Ok(Some(Newest {
                         table,
                         key: entry.key,
                         interval: entry.interval,
