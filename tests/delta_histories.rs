@@ -198,16 +198,7 @@ fn no_delta_goes_on_across_a_repair_that_lost_rows() {
 /// As `tests/numbers.rs` does with the files of a store.
 #[test]
 fn any_number_in_delta_is_refused_or_taken_whole() {
-    let mut trained = Trained::new(37);
-    trained.work();
-    trained.delta(0);
-    let copy = create(&trained.disk, COPY);
-    copy.apply_delta(&folder(0)).unwrap();
-    let before = content(&copy);
-    copy.close().unwrap();
-    trained.work();
-    trained.delta(1);
-    let after = content(&trained.store);
+    let (mut trained, before, after) = one_behind(37, |_| {});
     let last = trained.checkpoint();
     let path = folder(1).join("DELTA");
     let whole = trained.disk.read_file(&path).unwrap();

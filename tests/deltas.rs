@@ -107,19 +107,10 @@ fn an_export_is_a_copy_to_begin_with() {
 
 #[test]
 fn a_crash_at_every_call_leaves_all_of_a_delta_or_nothing() {
-    let mut trained = Trained::new(5);
-    trained.work();
-    trained.delta(0);
-    let copy = create(&trained.disk, COPY);
-    copy.apply_delta(&folder(0)).unwrap();
-    let before = content(&copy);
-    copy.close().unwrap();
-    trained.work();
-    trained.change_tables();
-    trained.work();
-    trained.delta(1);
-    let after = content(&trained.store);
-    assert!(before != after);
+    let (trained, before, after) = one_behind(5, |trained| {
+        trained.change_tables();
+        trained.work();
+    });
     trained.store.close().unwrap();
     let disk = trained.disk;
     let (mut old, mut new) = (0, 0);
@@ -258,17 +249,8 @@ fn chains_that_are_broken_are_refused_and_nothing_changes() {
 
 #[test]
 fn a_delta_that_was_changed_or_cut_short_is_refused_before_anything_changes() {
-    let mut trained = Trained::new(11);
-    trained.work();
-    trained.delta(0);
-    let copy = create(&trained.disk, COPY);
-    copy.apply_delta(&folder(0)).unwrap();
-    trained.work();
-    trained.delta(1);
-    let after = content(&trained.store);
+    let (trained, before, after) = one_behind(11, |_| {});
     trained.store.close().unwrap();
-    let before = content(&copy);
-    copy.close().unwrap();
     let disk = trained.disk;
     let files = disk.paths();
     let files = files.iter().filter(|path| path.starts_with(folder(1)));

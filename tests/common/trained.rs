@@ -34,7 +34,7 @@ pub fn folder(n: usize) -> PathBuf {
 }
 
 /// All rows of the last checkpoint, to the bit, and the names of its tables.
-pub fn content(store: &Store) -> (Rows, Vec<(TableId, TableDescriptor)>) {
+pub fn content(store: &Store) -> Content {
     let last = store.last_checkpoint().unwrap().id;
     let mut rows = Rows::new();
     let mut walk = store.rows(last).unwrap();
@@ -153,4 +153,25 @@ impl Trained {
         );
         info
     }
+}
+
+/// What a store has: all rows of the last checkpoint, to the bit, and its tables.
+pub type Content = (Rows, Vec<(TableId, TableDescriptor)>);
+
+/// A store with two deltas, and a copy that has taken the first; what the copy has, and what it has with the
+/// second. `more` is done between the two.
+pub fn one_behind(seed: u64, more: impl FnOnce(&mut Trained)) -> (Trained, Content, Content) {
+    let mut trained = Trained::new(seed);
+    trained.work();
+    trained.delta(0);
+    let copy = create(&trained.disk, COPY);
+    copy.apply_delta(&folder(0)).unwrap();
+    let before = content(&copy);
+    copy.close().unwrap();
+    trained.work();
+    more(&mut trained);
+    trained.delta(1);
+    let after = content(&trained.store);
+    assert!(before != after);
+    (trained, before, after)
 }
