@@ -4,6 +4,8 @@
 
 #[path = "keysets/extract.rs"]
 mod extract;
+#[path = "support/python.rs"]
+mod python;
 #[path = "keysets/refused.rs"]
 mod refused;
 #[path = "../../tests/common/seed.rs"]

@@ -6,6 +6,8 @@
 #[path = "support/models.rs"]
 #[expect(dead_code, reason = "other tests use the rest")]
 mod models;
+#[path = "support/python.rs"]
+mod python;
 #[path = "../../tests/common/skip.rs"]
 mod skip;
 
@@ -14,24 +16,9 @@ use std::process::{Command, Output};
 
 use hps::{HyperParameters, Store, Update};
 use models::*;
+use python::python_with;
 
 const DIM: usize = 7;
-
-/// A Python that has NumPy.
-fn python() -> Option<&'static str> {
-    let has_numpy = |python: &&str| {
-        let mut command = Command::new(python);
-        let output = command.args(["-c", "import numpy"]).output();
-        output.is_ok_and(|output| output.status.success())
-    };
-    let found = ["python3", "/usr/bin/python3"].into_iter().find(has_numpy);
-    if found.is_none() {
-        skip::skipped(
-            "no python3 with NumPy: models were not compared with data/hugectr_models.py",
-        );
-    }
-    found
-}
 
 fn script(python: &str, arguments: &[&str], paths: &[&Path]) -> Output {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/hugectr_models.py");
@@ -67,7 +54,10 @@ fn train(directory: &Path, keys: &[u64], gradients: &[f32], lr: f32) {
 
 #[test]
 fn models_of_numpy_train_on_and_come_back() {
-    let Some(python) = python() else { return };
+    let missing = "no python3 with NumPy: models were not compared with data/hugectr_models.py";
+    let Some(python) = python_with("numpy", missing) else {
+        return;
+    };
     for (optimizer, flags) in [
         ("sgd", ""),
         ("adagrad", ""),

@@ -5,6 +5,8 @@
 #![cfg(feature = "parquet")]
 #![expect(clippy::unwrap_used, reason = "test helpers fail the test")]
 
+#[path = "support/python.rs"]
+mod python;
 #[path = "../../tests/common/skip.rs"]
 mod skip;
 #[path = "keysets/support.rs"]
@@ -19,42 +21,16 @@ use std::sync::Arc;
 use parquet::data_type::{Int32Type, Int64Type};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
-use support::{keyset, read_i64, run, sort_u};
-
-/// A Python that has pyarrow.
-fn python() -> Option<&'static str> {
-    let has_pyarrow = |python: &&str| {
-        let mut command = Command::new(python);
-        let output = command.args(["-c", "import pyarrow, numpy"]).output();
-        output.is_ok_and(|output| output.status.success())
-    };
-    let found = ["python3", "/usr/bin/python3"]
-        .into_iter()
-        .find(has_pyarrow);
-    if found.is_none() {
-        skip::skipped(
-            "parquet_sets.py: no python3 that has pyarrow: Parquet files of others are not read",
-        );
-    }
-    found
-}
-
-/// What the script says is in files: field and value.
-fn expected(folder: &Path, files: &[String]) -> Vec<(u64, u64)> {
-    let mut values = Vec::new();
-    for file in files {
-        let text = fs::read_to_string(folder.join(format!("{file}.expected"))).unwrap();
-        values.extend(text.lines().map(|line| {
-            let (field, value) = line.split_once(' ').unwrap();
-            (field.parse::<u64>().unwrap(), value.parse::<u64>().unwrap())
-        }));
-    }
-    values
-}
+use python::python_with;
+use support::{expected, keyset, read_i64, run, sort_u};
 
 #[test]
 fn data_sets_that_pyarrow_wrote_give_their_keys() {
-    let Some(python) = python() else { return };
+    let missing =
+        "parquet_sets.py: no python3 that has pyarrow: Parquet files of others are not read";
+    let Some(python) = python_with("pyarrow, numpy", missing) else {
+        return;
+    };
     let dir = tempfile::tempdir().unwrap();
     let set = dir.path().join("set");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/parquet_sets.py");

@@ -9,8 +9,10 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::Value;
 
+use super::python::python_with;
 use super::support::{
-    Draw, check_code, criteo, keyset, names, read_i64, read_u32, run, sort_u, values_of, write_i64,
+    Draw, check_code, criteo, expected, keyset, names, read_i64, read_u32, run, sort_u, values_of,
+    write_i64,
 };
 
 fn by_field(text: &str) -> Vec<u64> {
@@ -204,37 +206,12 @@ fn compressed_files_standard_input_and_lists_are_read() {
     }
 }
 
-/// A python3 that has NumPy.
-fn python() -> Option<&'static str> {
-    let has_numpy = |python: &&str| {
-        let output = Command::new(python).args(["-c", "import numpy"]).output();
-        output.is_ok_and(|output| output.status.success())
-    };
-    let found = ["python3", "/usr/bin/python3"].into_iter().find(has_numpy);
-    if found.is_none() {
-        super::skip::skipped(
-            "hugectr.py: no python3 that has NumPy: HugeCTR's files are not compared",
-        );
-    }
-    found
-}
-
-/// What the script says is in files: field and value.
-fn expected(folder: &Path, files: &[&str]) -> Vec<(u64, u64)> {
-    let mut values = Vec::new();
-    for file in files {
-        let text = fs::read_to_string(folder.join(format!("{file}.expected"))).unwrap();
-        values.extend(text.lines().map(|line| {
-            let (field, value) = line.split_once(' ').unwrap();
-            (field.parse::<u64>().unwrap(), value.parse::<u64>().unwrap())
-        }));
-    }
-    values
-}
-
 #[test]
 fn files_of_hugectr_that_numpy_wrote_give_their_keys() {
-    let Some(python) = python() else { return };
+    let missing = "hugectr.py: no python3 that has NumPy: HugeCTR's files are not compared";
+    let Some(python) = python_with("numpy", missing) else {
+        return;
+    };
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/hugectr.py");

@@ -147,3 +147,17 @@ pub fn names(folder: &Path) -> Vec<String> {
     names.sort();
     names
 }
+
+/// What a script says is in files that it wrote: field and value.
+pub fn expected(folder: &Path, files: &[impl AsRef<str>]) -> Vec<(u64, u64)> {
+    let mut values = Vec::new();
+    for file in files {
+        let path = folder.join(format!("{}.expected", file.as_ref()));
+        let text = fs::read_to_string(path).unwrap();
+        values.extend(text.lines().map(|line| {
+            let (field, value) = line.split_once(' ').unwrap();
+            (field.parse::<u64>().unwrap(), value.parse::<u64>().unwrap())
+        }));
+    }
+    values
+}
