@@ -10,7 +10,8 @@ use serde_json::json;
 
 use super::folder::Partial;
 use super::{Args, TOOL};
-use crate::cli::{Exit, GOOD, Interrupt, Usage, duration, of, show};
+use crate::cli::{Exit, Interrupt, show};
+use crate::models::delta::{self, refuse_others};
 use crate::models::refuse_remote;
 use crate::store::open_for_rows;
 
@@ -26,10 +27,10 @@ pub fn run(args: &Args) -> Result<Exit> {
         _ => DeltaBase::Nothing,
     };
     let partial = Partial::new(&args.out)?;
-    let delta = store.write_delta(checkpoint.id, partial.path(), base)?;
+    let info = store.write_delta(checkpoint.id, partial.path(), base)?;
     interrupt.check()?;
     partial.keep(&args.out)?;
-    tell(args, &delta, since.elapsed())?;
+    tell(args, &info, since.elapsed())?;
     Ok(Exit::Clean)
 }
 
@@ -44,48 +45,25 @@ fn check(args: &Args) -> Result<()> {
         ("--localized", args.localized),
         ("--threads", args.threads.is_some()),
     ];
-    match others.iter().find(|(_, is_given)| *is_given) {
-        Some((name, _)) => {
-            let why = format!("{name} is not of --format delta, which has all of the store");
-            Err(Usage(why).into())
-        }
-        None => Ok(()),
-    }
+    refuse_others(&others)
 }
 
-fn tell(args: &Args, delta: &DeltaInfo, time: Duration) -> Result<()> {
+fn tell(args: &Args, info: &DeltaInfo, time: Duration) -> Result<()> {
     let value = args.json.then(|| {
         json!({
             "v": 1,
             "tool": TOOL,
             "format": args.format.name(),
-            "sequence": delta.sequence,
-            "since": delta.since.0,
-            "checkpoint": delta.until.0,
-            "step": delta.step,
-            "rows": delta.rows,
-            "removed": delta.removed,
+            "sequence": info.sequence,
+            "since": info.since.0,
+            "checkpoint": info.until.0,
+            "step": info.step,
+            "rows": info.rows,
+            "removed": info.removed,
             "seconds": time.as_secs_f64(),
         })
     });
     show(&args.common, value, |out| {
-        let rows = of(delta.rows, "row");
-        let removed = of(delta.removed, "removed key");
-        writeln!(
-            out,
-            "{GOOD}exported{GOOD:#} delta {} ({} to step {}): {rows} and {removed} in {}",
-            delta.sequence,
-            span(delta),
-            delta.step,
-            duration(time)
-        )
+        delta::tell(out, "exported", info, time)
     })
-}
-
-/// The checkpoints between which it leads.
-pub fn span(delta: &DeltaInfo) -> String {
-    match delta.since {
-        CheckpointId::NONE => format!("everything up to checkpoint {}", delta.until),
-        since => format!("checkpoint {since} to {}", delta.until),
-    }
 }

@@ -15,7 +15,6 @@ use anyhow::Result;
 use hps::{CheckpointInfo, Store, TableDescriptor, TableId};
 
 pub use args::{Args, rate};
-pub(crate) use delta::span;
 use folder::Partial;
 use write::{Columns, Scope, Written};
 

@@ -9,10 +9,8 @@ use hps::{ArgumentError, CreateOptions, Error, RuntimeOptions, Store};
 use serde_json::json;
 
 use super::{Args, NonFinite, TOOL};
-use crate::cli::{
-    Exit, GOOD, Interrupt, Usage, duration, of, refuse_strange_owner, show, with_holder,
-};
-use crate::export::span;
+use crate::cli::{Exit, Interrupt, refuse_strange_owner, show, with_holder};
+use crate::models::delta::{self, refuse_others};
 use crate::models::refuse_remote;
 
 /// Applies it.
@@ -40,37 +38,28 @@ pub fn run(args: &Args) -> Result<Exit> {
         }
     };
     store.close()?;
-    let (delta, time) = (report.delta, since.elapsed());
+    let (info, time) = (report.delta, since.elapsed());
     let value = args.json.then(|| {
         json!({
             "v": 1,
             "tool": TOOL,
             "format": args.format.name(),
             "is_new": report.is_new,
-            "sequence": delta.sequence,
-            "since": delta.since.0,
-            "until": delta.until.0,
-            "step": delta.step,
-            "rows": delta.rows,
-            "removed": delta.removed,
+            "sequence": info.sequence,
+            "since": info.since.0,
+            "until": info.until.0,
+            "step": info.step,
+            "rows": info.rows,
+            "removed": info.removed,
             "seconds": time.as_secs_f64(),
         })
     });
     show(&args.common, value, |out| {
         if !report.is_new {
-            let sequence = delta.sequence;
+            let sequence = info.sequence;
             return writeln!(out, "delta {sequence} was applied before: nothing to do");
         }
-        let rows = of(delta.rows, "row");
-        let removed = of(delta.removed, "removed key");
-        writeln!(
-            out,
-            "{GOOD}applied{GOOD:#} delta {} ({} to step {}): {rows} and {removed} in {}",
-            delta.sequence,
-            span(&delta),
-            delta.step,
-            duration(time)
-        )
+        delta::tell(out, "applied", &info, time)
     })?;
     Ok(Exit::Clean)
 }
@@ -93,11 +82,5 @@ fn check(args: &Args) -> Result<()> {
         ("--non-finite", args.non_finite != NonFinite::Reject),
         ("--threads", args.threads.is_some()),
     ];
-    match others.iter().find(|(_, is_given)| *is_given) {
-        Some((name, _)) => {
-            let why = format!("{name} is not of --format delta, which has all of a store");
-            Err(Usage(why).into())
-        }
-        None => Ok(()),
-    }
+    refuse_others(&others)
 }

@@ -6,6 +6,7 @@
 
 pub mod columns;
 pub mod crew;
+pub mod delta;
 pub mod hugectr;
 pub mod npy;
 
