@@ -1,16 +1,15 @@
 //! What changed since a checkpoint, and how do copies of the store follow?
 #![expect(unsafe_code, reason = "C finds its functions by their names")]
 
-use std::sync::Mutex;
+use store::{Change, CheckpointId, DeltaBase, Incremental, TableId};
 
-use store::{Change, CheckpointId, DeltaBase, Incremental, TableId, part_range};
-
-use crate::border::{Process, call, free, lock};
+use crate::border::{call, free};
 use crate::error::{Fault, Result};
 use crate::pointers::{
     ChangesOut, ChangesRef, DeltaInfoOut, ErrorOut, FloatsOut, KeysOut, Output, Room, SizeOut,
     StoreRef, Text, U32Out, U64Out,
 };
+use crate::walk::{Pending, Shared, Source, range_of_part};
 
 /// What a delta is.
 #[repr(C)]
@@ -46,55 +45,31 @@ impl DeltaInfo {
     }
 }
 
-/// A change that was read and not given yet.
-struct Pending {
-    table: u32,
-    key: u64,
-    /// None: it was removed.
-    values: Option<Vec<f32>>,
-}
-
-struct Walk {
-    changes: Incremental,
-    pending: Option<Pending>,
-}
-
 /// A walk over what changed. `hps_incremental` and `hps_incremental_of` give it,
 /// `hps_changes_free` frees it.
-pub struct ChangesHandle {
-    process: Process,
-    walk: Mutex<Walk>,
-}
+pub struct ChangesHandle(Shared<Incremental>);
 
-impl ChangesHandle {
-    fn new(changes: Incremental) -> ChangesHandle {
-        let pending = None;
-        ChangesHandle {
-            process: Process::this(),
-            walk: Mutex::new(Walk { changes, pending }),
-        }
-    }
-}
-
-impl Walk {
-    /// The change that comes next, if any.
-    fn peek(&mut self) -> Result<Option<&Pending>> {
-        if self.pending.is_none() {
-            self.pending = match self.changes.next_change()? {
-                Some(Change::Row(row)) => Some(Pending {
-                    table: row.table.0,
-                    key: row.key,
-                    values: Some(row.values.to_vec()),
-                }),
-                Some(Change::Removed { table, key, .. }) => Some(Pending {
-                    table: table.0,
-                    key,
-                    values: None,
-                }),
-                _ => None,
-            };
-        }
-        Ok(self.pending.as_ref())
+impl Source for Incremental {
+    fn next(&mut self) -> Result<Option<Pending>> {
+        Ok(match self.next_change()? {
+            Some(Change::Row(row)) => Some(Pending {
+                table: row.table.0,
+                key: row.key,
+                interval: row.interval,
+                values: Some(row.values.to_vec()),
+            }),
+            Some(Change::Removed {
+                table,
+                key,
+                interval,
+            }) => Some(Pending {
+                table: table.0,
+                key,
+                interval,
+                values: None,
+            }),
+            _ => None,
+        })
     }
 }
 
@@ -121,7 +96,7 @@ pub extern "C" fn hps_incremental(
         let place = changes.place("changes")?;
         let store = store.get("store")?.0.get()?;
         let walk = store.incremental(CheckpointId(since), CheckpointId(until))?;
-        place.write(Some(Box::new(ChangesHandle::new(walk))));
+        place.write(Some(Box::new(ChangesHandle(Shared::new(walk)))));
         Ok(())
     })
 }
@@ -147,14 +122,11 @@ pub extern "C" fn hps_incremental_of(
 ) -> i32 {
     call(error, || {
         let place = changes.place("changes")?;
-        if part >= parts {
-            let why = format!("must be below parts, which is {parts}");
-            return Err(Fault::option("part", part, &why));
-        }
+        let range = range_of_part(part, parts)?;
         let store = store.get("store")?.0.get()?;
         let (since, until) = (CheckpointId(since), CheckpointId(until));
-        let walk = store.incremental_of(since, until, TableId(table), part_range(part, parts))?;
-        place.write(Some(Box::new(ChangesHandle::new(walk))));
+        let walk = store.incremental_of(since, until, TableId(table), range)?;
+        place.write(Some(Box::new(ChangesHandle(Shared::new(walk)))));
         Ok(())
     })
 }
@@ -196,9 +168,7 @@ pub extern "C" fn hps_changes_next(
         let keys = keys.slice("keys", keys_len)?;
         let mut values = values.slice("values", values_len)?;
         let removed = removed.slice("removed", removed_len)?;
-        let changes = changes.get("changes")?;
-        changes.process.check()?;
-        let mut walk = lock(&changes.walk);
+        let mut walk = changes.get("changes")?.0.walk()?;
         let (mut rows, mut gone, mut table) = (0, 0, None);
         while let Some(change) = walk.peek()? {
             if *table.get_or_insert(change.table) != change.table {

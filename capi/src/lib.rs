@@ -6,7 +6,7 @@
 //!
 //! - `pointers`: the only code that dereferences what C passes. Other files say `unsafe` only to
 //!   export functions by name.
-//! - `border`, `cell`, `error`, `codes`: what all calls have in common.
+//! - `border`, `cell`, `error`, `codes`: what all calls have in common; `walk`: what walks have.
 //! - The rest: the exported functions, by what they are about.
 
 // In this order they stand in the header.
@@ -61,3 +61,4 @@ mod border;
 mod cell;
 mod codes;
 mod pointers;
+mod walk;

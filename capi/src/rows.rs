@@ -1,59 +1,28 @@
 //! What does a checkpoint hold, row by row?
 #![expect(unsafe_code, reason = "C finds its functions by their names")]
 
-use std::sync::Mutex;
+use store::{CheckpointId, RowIter, TableId};
 
-use store::{CheckpointId, RowIter, TableId, part_range};
-
-use crate::border::{Process, call, free, lock};
+use crate::border::{call, free};
 use crate::error::{Fault, Result};
 use crate::pointers::{
     ErrorOut, FloatsOut, KeysOut, Output, Room, RowsOut, RowsRef, SizeOut, StoreRef, U32Out,
     WordsOut,
 };
-
-/// A row that was read and not given yet.
-struct Pending {
-    table: u32,
-    key: u64,
-    interval: u32,
-    values: Vec<f32>,
-}
-
-struct Walk {
-    iter: RowIter,
-    pending: Option<Pending>,
-}
+use crate::walk::{Pending, Shared, Source, range_of_part};
 
 /// A walk over the rows of a checkpoint. `hps_rows` and `hps_rows_of` give it, `hps_row_iter_free`
 /// frees it.
-pub struct RowsHandle {
-    process: Process,
-    walk: Mutex<Walk>,
-}
+pub struct RowsHandle(Shared<RowIter>);
 
-impl RowsHandle {
-    fn new(iter: RowIter) -> RowsHandle {
-        let pending = None;
-        RowsHandle {
-            process: Process::this(),
-            walk: Mutex::new(Walk { iter, pending }),
-        }
-    }
-}
-
-impl Walk {
-    /// The row that comes next, if any.
-    fn peek(&mut self) -> Result<Option<&Pending>> {
-        if self.pending.is_none() {
-            self.pending = self.iter.next_row()?.map(|row| Pending {
-                table: row.table.0,
-                key: row.key,
-                interval: row.interval,
-                values: row.values.to_vec(),
-            });
-        }
-        Ok(self.pending.as_ref())
+impl Source for RowIter {
+    fn next(&mut self) -> Result<Option<Pending>> {
+        Ok(self.next_row()?.map(|row| Pending {
+            table: row.table.0,
+            key: row.key,
+            interval: row.interval,
+            values: Some(row.values.to_vec()),
+        }))
     }
 }
 
@@ -80,7 +49,7 @@ pub extern "C" fn hps_rows(
             .0
             .get()?
             .rows(CheckpointId(checkpoint))?;
-        place.write(Some(Box::new(RowsHandle::new(iter))));
+        place.write(Some(Box::new(RowsHandle(Shared::new(iter)))));
         Ok(())
     })
 }
@@ -105,14 +74,10 @@ pub extern "C" fn hps_rows_of(
 ) -> i32 {
     call(error, || {
         let place = rows.place("rows")?;
-        if part >= parts {
-            let why = format!("must be below parts, which is {parts}");
-            return Err(Fault::option("part", part, &why));
-        }
+        let range = range_of_part(part, parts)?;
         let store = store.get("store")?.0.get()?;
-        let range = part_range(part, parts);
         let iter = store.rows_of(CheckpointId(checkpoint), TableId(table), range)?;
-        place.write(Some(Box::new(RowsHandle::new(iter))));
+        place.write(Some(Box::new(RowsHandle(Shared::new(iter)))));
         Ok(())
     })
 }
@@ -152,29 +117,24 @@ pub extern "C" fn hps_row_iter_next(
             values.slice("values", values_len)?,
         );
         let intervals = intervals.slice_or_none("intervals", keys_len)?;
-        let rows = rows.get("rows")?;
-        rows.process.check()?;
-        let mut walk = lock(&rows.walk);
+        let mut walk = rows.get("rows")?.0.walk()?;
         let (mut count, mut table) = (0, 0);
         while let Some(row) = walk.peek()? {
+            let whole = row.values.as_deref().unwrap_or_default();
             if count == 0 {
                 table = row.table;
                 if keys.is_empty() {
                     return Err(Fault::length("room for keys", 1, 0));
                 }
-                if values.len() < row.values.len() {
-                    return Err(Fault::length(
-                        "room for values",
-                        row.values.len(),
-                        values.len(),
-                    ));
+                if values.len() < whole.len() {
+                    return Err(Fault::length("room for values", whole.len(), values.len()));
                 }
             }
-            if row.table != table || count == keys.len() || values.len() < row.values.len() {
+            if row.table != table || count == keys.len() || values.len() < whole.len() {
                 break;
             }
-            let (now, rest) = values.split_at_mut(row.values.len());
-            now.copy_from_slice(&row.values);
+            let (now, rest) = values.split_at_mut(whole.len());
+            now.copy_from_slice(whole);
             values = rest;
             keys[count] = row.key;
             if let Some(interval) = intervals.get_mut(count) {
