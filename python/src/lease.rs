@@ -14,7 +14,7 @@ use crate::cell::Cell;
 use crate::config::state_columns;
 use crate::errors::{raise, refuse};
 use crate::update::{Changes, How, PushReport};
-use crate::wait::{NotYet, PULSE, lock, long_work, wait, work};
+use crate::wait::{Awaited, lock, redeem, work};
 
 /// Keeps the rows of a batch in memory until it is released: by `with`, by `release()`, or when nothing
 /// refers to it any more.
@@ -394,6 +394,18 @@ impl Drop for Lease {
     }
 }
 
+impl Awaited for hps::Ticket {
+    type Given = hps::Lease;
+
+    fn wait(self) -> hps::Result<hps::Lease> {
+        hps::Ticket::wait(self)
+    }
+
+    fn wait_for(&self, limit: Duration) -> hps::Result<hps::Lease> {
+        hps::Ticket::wait_for(self, limit)
+    }
+}
+
 impl Ticket {
     /// Starts a prefetch.
     pub fn start(py: Python<'_>, cell: &Arc<Cell>, asked: &Asked<'_>) -> PyResult<Ticket> {
@@ -421,16 +433,7 @@ impl Ticket {
                 "the ticket has given its lease, or was cancelled",
             ));
         };
-        let limit = timeout.unwrap_or(PULSE);
-        let lease = match wait(py, Some(limit), |limit| ticket.wait_for(limit)) {
-            Ok(told) => told.map_err(|error| raise(py, &error))?,
-            // It may not have started for want of room: whoever waits serves it.
-            Err(NotYet(_)) if timeout.is_none() => long_work(py, move || ticket.wait())?,
-            Err(NotYet(why)) => {
-                *lock(&self.inner) = Some(ticket);
-                return Err(why);
-            }
-        };
+        let lease = redeem(py, ticket, timeout, &self.inner)?;
         Ok(Lease::unread(
             &self.cell,
             self.parts.clone(),

@@ -11,9 +11,9 @@ use crate::arrays::Keys;
 use crate::asked::asked;
 use crate::cell::{Cell, TableInfo};
 use crate::config::key_type;
-use crate::errors::{raise, refuse};
+use crate::errors::refuse;
 use crate::lease::seconds;
-use crate::wait::{NotYet, PULSE, lock, long_work, wait, work};
+use crate::wait::{Awaited, lock, redeem, work};
 
 /// A pass on its way.
 #[pyclass(frozen, weakref, module = "hps")]
@@ -108,6 +108,18 @@ fn spent(py: Python<'_>) -> PyErr {
     refuse(py, "Closed", message)
 }
 
+impl Awaited for hps::PassTicket {
+    type Given = hps::Pass;
+
+    fn wait(self) -> hps::Result<hps::Pass> {
+        hps::PassTicket::wait(self)
+    }
+
+    fn wait_for(&self, limit: Duration) -> hps::Result<hps::Pass> {
+        hps::PassTicket::wait_for(self, limit)
+    }
+}
+
 impl PassTicket {
     /// Begins a pass.
     pub fn begin(
@@ -136,16 +148,7 @@ impl PassTicket {
     fn pass(&self, py: Python<'_>, timeout: Option<Duration>) -> PyResult<Pass> {
         self.cell.store(py)?;
         let ticket = self.take().ok_or_else(|| spent(py))?;
-        let limit = timeout.unwrap_or(PULSE);
-        let pass = match wait(py, Some(limit), |limit| ticket.wait_for(limit)) {
-            Ok(told) => told.map_err(|error| raise(py, &error))?,
-            // Only a wait without a limit is told that it depends on what others hold.
-            Err(NotYet(_)) if timeout.is_none() => long_work(py, move || ticket.wait())?,
-            Err(NotYet(why)) => {
-                *lock(&self.inner) = Some(ticket);
-                return Err(why);
-            }
-        };
+        let pass = redeem(py, ticket, timeout, &self.inner)?;
         Ok(Pass {
             _cell: Arc::clone(&self.cell),
             report: Py::new(py, PassReport::of(py, pass.report())?)?,

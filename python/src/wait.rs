@@ -92,3 +92,33 @@ pub fn wait<T: Send>(
         }
     }
 }
+
+/// A ticket, and what it gives once.
+pub trait Awaited: Send + Sync + 'static {
+    type Given: Send + 'static;
+
+    fn wait(self) -> hps::Result<Self::Given>;
+    fn wait_for(&self, limit: Duration) -> hps::Result<Self::Given>;
+}
+
+/// Waits for what a ticket gives. It goes back to its place where that has not come.
+///
+/// # Errors
+/// The ticket's; `Deadline`; what a handler of signals raises.
+pub fn redeem<T: Awaited>(
+    py: Python<'_>,
+    ticket: T,
+    timeout: Option<Duration>,
+    place: &Mutex<Option<T>>,
+) -> PyResult<T::Given> {
+    let limit = timeout.unwrap_or(PULSE);
+    match wait(py, Some(limit), |limit| ticket.wait_for(limit)) {
+        Ok(told) => told.map_err(|error| raise(py, &error)),
+        // Only a wait without a limit serves a ticket that has no room yet, or is told that it never will.
+        Err(NotYet(_)) if timeout.is_none() => long_work(py, move || ticket.wait()),
+        Err(NotYet(why)) => {
+            *lock(place) = Some(ticket);
+            Err(why)
+        }
+    }
+}
