@@ -168,6 +168,9 @@ pub enum Error {
 pub enum Holder {
     /// Another process (or another handle of this one) has the store open for writing.
     Writer,
+    /// A process that the file WRITER names has the store open for writing, on another machine or through another
+    /// mount, or ended there without closing it.
+    Elsewhere,
     /// A reader, an inspection or an export in progress needs the checkpoint.
     Reader,
     /// The writer is about to drop the checkpoint.
@@ -297,6 +300,10 @@ impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Holder::Writer => "locked by another writer; close it, or open read-only",
+            Holder::Elsewhere => {
+                "the process that this file names has the store open for writing; close it, or remove the file \
+                 once that process has ended for certain"
+            }
             Holder::Reader => {
                 "a reader holds this checkpoint; close the reader, or try again later"
             }

@@ -139,6 +139,7 @@ impl From<ArgumentError> for Fault {
 fn holder_name(holder: Holder) -> &'static str {
     match holder {
         Holder::Writer => "writer",
+        Holder::Elsewhere => "elsewhere",
         Holder::Reader => "reader",
         Holder::Dropping => "dropping",
         _ => "unknown",

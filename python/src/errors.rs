@@ -163,6 +163,7 @@ fn of_store(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
 fn holder_name(holder: Holder) -> &'static str {
     match holder {
         Holder::Writer => "writer",
+        Holder::Elsewhere => "elsewhere",
         Holder::Reader => "reader",
         Holder::Dropping => "dropping",
         _ => "unknown",

@@ -28,6 +28,7 @@ mod key_file;
 mod lock;
 mod os;
 mod pread;
+mod process;
 mod request;
 #[cfg(feature = "sim")]
 pub mod sim;
@@ -38,6 +39,7 @@ mod uring;
 
 pub use key_file::{KeyFile, KeyType};
 pub use os::OsDisk;
+pub(crate) use process::Process;
 pub use request::{Completion, Queue, Request};
 
 /// Whether something else stands where a file should be: a directory, a link (ELOOP), a FIFO or
@@ -125,7 +127,15 @@ pub enum LockKind {
 }
 
 /// Keeps a lock; dropping it (or the death of the process) releases it.
-pub trait LockGuard: Send + Sync + fmt::Debug {}
+pub trait LockGuard: Send + Sync + fmt::Debug {
+    /// Whether it is still kept: one that is a file may have been removed by somebody.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn is_held(&self) -> io::Result<bool> {
+        Ok(true)
+    }
+}
 
 /// One name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -258,6 +268,11 @@ pub trait Directory: Send + Sync + fmt::Debug {
     /// # Errors
     /// What the system says.
     fn space(&self) -> io::Result<Space>;
+    /// Whether other machines may have its file system mounted, and may not see the locks taken here.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn is_shared(&self) -> io::Result<bool>;
     /// The descriptor, where there is one.
     fn as_fd(&self) -> Option<BorrowedFd<'_>>;
 }

@@ -24,7 +24,10 @@ use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, FcntlArg, OFlag, RenameFlags, fcntl, openat, renameat, renameat2};
 use nix::sys::stat::{Mode, SFlag, fstatat, mkdirat};
-use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
+use nix::sys::statfs::{
+    AFS_SUPER_MAGIC, CODA_SUPER_MAGIC, FUSE_SUPER_MAGIC, FsType, NCP_SUPER_MAGIC, NFS_SUPER_MAGIC,
+    SMB_SUPER_MAGIC, TMPFS_MAGIC, fstatfs,
+};
 use nix::sys::statvfs::fstatvfs;
 use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
@@ -38,6 +41,32 @@ use super::{
 
 /// Alignment assumed where nothing is known; the store writes in multiples of it.
 const ALIGN_BYTES_MAX: usize = BUFFER_ALIGN_BYTES;
+
+/// File systems whose files other machines may see, by the number that statfs gives.
+const SHARED: [FsType; 17] = [
+    NFS_SUPER_MAGIC,
+    SMB_SUPER_MAGIC,
+    // SMB by the kernel's client: version 1, and 2 or later.
+    FsType(0xFF53_4D42),
+    FsType(0xFE53_4D42),
+    // sshfs, gcsfuse, s3fs, JuiceFS, GlusterFS, and local ones, which can't be told apart.
+    FUSE_SUPER_MAGIC,
+    // 9p.
+    FsType(0x0102_1997),
+    CODA_SUPER_MAGIC,
+    NCP_SUPER_MAGIC,
+    AFS_SUPER_MAGIC,
+    // AFS by the kernel's client.
+    FsType(0x6B41_4653),
+    // Ceph, Lustre, GPFS, BeeGFS, GFS2, OCFS2, OrangeFS.
+    FsType(0x00C3_6400),
+    FsType(0x0BD0_0BD0),
+    FsType(0x4750_4653),
+    FsType(0x1983_0326),
+    FsType(0x0116_1970),
+    FsType(0x7461_636F),
+    FsType(0x2003_0528),
+];
 
 /// Of the uuids made in this process.
 static UUIDS: AtomicU64 = AtomicU64::new(1);
@@ -261,6 +290,11 @@ impl Directory for OsDirectory {
             total_bytes: found.blocks().saturating_mul(unit),
             free_bytes: found.blocks_available().saturating_mul(unit),
         })
+    }
+
+    fn is_shared(&self) -> io::Result<bool> {
+        let found = retry(|| Ok(fstatfs(&self.file)?))?;
+        Ok(SHARED.contains(&found.filesystem_type()))
     }
 
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {

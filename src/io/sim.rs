@@ -253,6 +253,11 @@ impl SimDisk {
         self.set_limit(bytes, Errno::EDQUOT);
     }
 
+    /// Makes it one that other machines have mounted as well: no lock keeps anybody out.
+    pub fn share(&self) {
+        self.state().is_shared = true;
+    }
+
     fn set_limit(&self, bytes: u64, errno: Errno) {
         let mut state = self.state();
         (state.capacity, state.full_errno) = (Some(bytes), errno);

@@ -238,7 +238,7 @@ fn mend(
     let place = open_root(&*io.disk, root)?;
     let (store, directories) = find::identity(&*place)?;
     let site = Site::open(io, root)?;
-    let locks = lock_writer(&*place)?;
+    let locks = lock_writer(&place)?;
     swap::finish(&*site.parent, &site.name, &site.repaired)?;
     check_given_up(&*place, &store, &directories, &options)?;
     let scope = Scope {

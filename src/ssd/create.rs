@@ -11,7 +11,7 @@ use super::directories::{make_dir, make_dir_in};
 use super::edits::{self, Start};
 use super::hyper::HyperHistory;
 use super::lock::lock_writer;
-use super::names::{LOCK_NAME, STORE_TEMPORARY_NAME, list, not_a_store, stored_name};
+use super::names::{LOCK_NAME, STORE_TEMPORARY_NAME, WRITER_NAME, list, not_a_store, stored_name};
 use super::small_files::{sync, write_last, write_whole};
 use super::space::refused;
 use super::tables::TableHistory;
@@ -49,7 +49,7 @@ pub fn create(
     let root = make_dir(disk, root)?;
     let again = unfinished == Unfinished::BegunAgain;
     check_root(&*root, &stored, again)?;
-    let _locks = lock_writer(&*root)?;
+    let _locks = lock_writer(&root)?;
     // Whoever had the lock until now may have finished.
     check_root(&*root, &stored, true)?;
     let mut parts = Vec::new();
@@ -101,8 +101,13 @@ fn check_root(root: &dyn Directory, stored: &[String], again: bool) -> Result<()
     }
     let leftovers = root_leftovers();
     let is_part = |name: &String| stored.iter().any(|part| Path::new(part).starts_with(name));
-    let is_leftover =
-        |name: &String| again && (name == LOCK_NAME || leftovers.contains(name) || is_part(name));
+    let is_leftover = |name: &String| {
+        again
+            && (name == LOCK_NAME
+                || name == WRITER_NAME
+                || leftovers.contains(name)
+                || is_part(name))
+    };
     match names.iter().find(|name| !is_leftover(name)) {
         None => Ok(()),
         Some(stranger) => {

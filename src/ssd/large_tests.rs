@@ -132,6 +132,9 @@ impl Directory for Only {
     fn space(&self) -> io::Result<Space> {
         no()
     }
+    fn is_shared(&self) -> io::Result<bool> {
+        no()
+    }
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }

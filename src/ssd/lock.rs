@@ -6,10 +6,12 @@
 //!   by that.
 
 use std::io::ErrorKind;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::names::LOCK_NAME;
 use super::space::refused;
+use super::writer_file::WriterFile;
 use crate::error::{Error, Holder, Result};
 use crate::io::{Directory, LockGuard, LockKind, is_refused};
 use crate::sync::thread;
@@ -59,12 +61,13 @@ pub(crate) fn lock(
 pub(crate) type Locks = Vec<Box<dyn LockGuard>>;
 
 /// The writer's locks: LOCK, and the directory itself, so that removing LOCK by hand lets nobody in.
-/// Where the file system can't lock a directory, LOCK alone counts.
+/// Where the file system can't lock a directory, LOCK alone counts. Where other machines may have it
+/// mounted, also the file WRITER.
 ///
 /// # Errors
 /// `Locked`, `NoSpace`, `Io`; where the file system takes no writes, it says what can be done.
-pub(crate) fn lock_writer(root: &dyn Directory) -> Result<Locks> {
-    let locked = lock(root, LOCK_NAME, LockKind::Exclusive, true);
+pub(crate) fn lock_writer(root: &Arc<dyn Directory>) -> Result<Locks> {
+    let locked = lock(&**root, LOCK_NAME, LockKind::Exclusive, true);
     let mut locks = vec![locked.map_err(|error| match error {
         Error::Io { source, .. } if source.kind() == ErrorKind::ReadOnlyFilesystem => {
             Error::read_only_system(root.path(), source)
@@ -82,6 +85,13 @@ pub(crate) fn lock_writer(root: &dyn Directory) -> Result<Locks> {
             tracing::debug!(error = %e, "the directory can't be locked; LOCK alone counts");
         }
         Err(e) => return Err(Error::io("lock", root.path(), e)),
+    }
+    if root
+        .is_shared()
+        .map_err(|e| Error::io("look at", root.path(), e))?
+    {
+        // It goes first: whoever gets LOCK next must not find it.
+        locks.insert(0, Box::new(WriterFile::take(root)?));
     }
     Ok(locks)
 }

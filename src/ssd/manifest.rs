@@ -95,6 +95,7 @@ impl Ssd {
         commit: &Commit,
         roll: bool,
     ) -> Result<()> {
+        self.check_held()?;
         let number = if roll {
             self.take_number_reserved()?
         } else {
@@ -217,6 +218,7 @@ impl Ssd {
             self.full(&path, bytes.len() as u64, e)
         })?;
         self.fatal("sync", &path, file.sync())?;
+        self.check_held()?;
         let renamed = self
             .root
             .rename(CURRENT_TEMPORARY_NAME.as_ref(), CURRENT_NAME.as_ref());

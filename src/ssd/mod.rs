@@ -46,6 +46,7 @@ pub(crate) mod space;
 pub mod tables;
 pub mod version;
 pub mod writer;
+mod writer_file;
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -145,6 +146,27 @@ impl Ssd {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clear();
+    }
+
+    /// Fails, and refuses writes from here on, if the store is another's by now.
+    pub(super) fn check_held(&self) -> Result<()> {
+        let locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+        for lock in &*locks {
+            let path = self.root.path().join(names::WRITER_NAME);
+            let held = lock.is_held();
+            let is_held = held.as_ref().is_ok_and(|held| *held);
+            self.fatal("look at", &path, held.map(drop))?;
+            if !is_held {
+                let cause = format!(
+                    "{}: is not this writer's any more: it was removed, or another writer has the store",
+                    path.display()
+                );
+                tracing::error!(%cause, "the store refuses writes from here on");
+                self.poison(cause);
+                self.check_writable()?;
+            }
+        }
+        Ok(())
     }
 
     /// The identity of a file of this store.

@@ -9,12 +9,15 @@ use crate::io::Directory;
 /// Name of the writer's lock file.
 pub const LOCK_NAME: &str = "LOCK";
 
+/// Name of the file that says who writes, where locks do not keep all others out.
+pub(crate) const WRITER_NAME: &str = "WRITER";
+
 /// Name under which STORE is written before it is renamed.
 pub(crate) const STORE_TEMPORARY_NAME: &str = "STORE.tmp";
 
 /// Files that belong to the root beside numbered ones.
 pub(super) fn is_fixed_name(name: &str) -> bool {
-    [CURRENT_NAME, STORE_NAME, LOCK_NAME].contains(&name)
+    [CURRENT_NAME, STORE_NAME, LOCK_NAME, WRITER_NAME].contains(&name)
 }
 
 /// The names in a directory.

@@ -128,7 +128,7 @@ fn attempt(
         };
         return assemble(io, root, request, found).map(Some);
     }
-    let locks = lock_writer(&**root)?;
+    let locks = lock_writer(root)?;
     if moved()? {
         return Ok(None);
     }

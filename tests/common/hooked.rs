@@ -178,6 +178,9 @@ impl Directory for HookedDirectory {
         self.place.lock_whole()
     }
 
+    fn is_shared(&self) -> io::Result<bool> {
+        self.place.is_shared()
+    }
     fn space(&self) -> io::Result<Space> {
         let reads = self.disk.reads.as_ref();
         if let Some(answer) = reads.and_then(|hook| hook("space", self.place.path())) {

@@ -114,12 +114,18 @@ impl Directory for SimDirectory {
 
     fn lock(&self, name: &str, kind: LockKind, create: bool) -> io::Result<Box<dyn LockGuard>> {
         let name = inside(name)?;
+        if self.disk.state().is_shared {
+            return Ok(Box::new(Unseen));
+        }
         let inode = retry(|| self.disk.call_state().lock(self.inode, name, kind, create))?;
         let disk = self.disk.clone();
         Ok(Box::new(SimLock { disk, inode, kind }))
     }
 
     fn lock_whole(&self) -> io::Result<Box<dyn LockGuard>> {
+        if self.disk.state().is_shared {
+            return Ok(Box::new(Unseen));
+        }
         let inode = retry(|| self.disk.call_state().lock_dir(self.inode))?;
         let (disk, kind) = (self.disk.clone(), LockKind::Exclusive);
         Ok(Box::new(SimLock { disk, inode, kind }))
@@ -129,10 +135,20 @@ impl Directory for SimDirectory {
         retry(|| self.disk.call_state().space())
     }
 
+    fn is_shared(&self) -> io::Result<bool> {
+        Ok(self.disk.state().is_shared)
+    }
+
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 }
+
+/// A lock that nobody else sees.
+#[derive(Debug)]
+struct Unseen;
+
+impl LockGuard for Unseen {}
 
 /// The same calls by path, for tests: a directory is opened for each, uncounted.
 impl SimDisk {

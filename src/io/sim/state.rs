@@ -73,6 +73,8 @@ pub(super) struct State {
     pub(super) failures: Vec<Failure>,
     pub(super) stop_at: Option<u64>,
     pub(super) capacity: Option<u64>,
+    /// Whether other machines see its files, but not its locks.
+    pub(super) is_shared: bool,
     /// ENOSPC, or EDQUOT.
     pub(super) full_errno: Errno,
     pub(super) remnants: Remnants,
@@ -112,6 +114,7 @@ impl State {
             failures: Vec::new(),
             stop_at: None,
             capacity: None,
+            is_shared: false,
             full_errno: Errno::ENOSPC,
             remnants: Remnants::Zeros,
             freed: VecDeque::new(),
@@ -125,6 +128,7 @@ impl State {
     pub(super) fn inherit(&mut self, before: &State) {
         self.next_inode = before.next_inode;
         self.capacity = before.capacity;
+        self.is_shared = before.is_shared;
         self.unix_seconds = before.unix_seconds;
         self.full_errno = before.full_errno;
         self.remnants = before.remnants;

@@ -57,10 +57,10 @@ fn whoever_has_a_lock_is_named_by_file_and_kind() {
 #[test]
 fn a_writer_has_the_file_and_the_directory() {
     let (disk, place) = place();
-    let locks = lock_writer(&*place).unwrap();
+    let locks = lock_writer(&place).unwrap();
     assert_eq!(locks.len(), 2);
     let locked = |place: &Arc<dyn Directory>| {
-        let error = lock_writer(&**place).err().unwrap();
+        let error = lock_writer(place).err().unwrap();
         matches!(
             error,
             Error::Locked {
@@ -74,11 +74,11 @@ fn a_writer_has_the_file_and_the_directory() {
     assert!(locked(&place), "the directory is locked too");
     drop(locks);
     let calls = disk.calls();
-    drop(lock_writer(&*place).unwrap());
+    drop(lock_writer(&place).unwrap());
     let calls = disk.calls() - calls;
     let failed = |call, errno| {
         disk.fail_at(disk.calls() + call, Fault::Error(errno), false);
-        let locks = lock_writer(&*place).map(|locks| locks.len());
+        let locks = lock_writer(&place).map(|locks| locks.len());
         disk.clear_faults();
         locks
     };

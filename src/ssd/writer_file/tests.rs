@@ -1,0 +1,144 @@
+//! Who gets WRITER, and from whom may it be taken?
+
+use super::*;
+use crate::io::sim::SimDisk;
+use crate::io::{Disk, OsDisk};
+
+fn place() -> (SimDisk, Arc<dyn Directory>) {
+    let disk = SimDisk::new(1);
+    disk.create_dir(Path::new("/store")).unwrap();
+    let place = disk.open_dir(Path::new("/store")).unwrap();
+    (disk, place)
+}
+
+fn write(place: &dyn Directory, text: &str) {
+    remove_if_there(place, WRITER_NAME).unwrap();
+    write_whole(place, WRITER_NAME, text.as_bytes()).unwrap();
+}
+
+fn is_locked(place: &Arc<dyn Directory>) -> bool {
+    match WriterFile::take(place) {
+        Ok(_) => false,
+        Err(Error::Locked { path, holder }) => {
+            assert_eq!(holder, Holder::Elsewhere);
+            assert!(path.ends_with(WRITER_NAME), "{}", path.display());
+            true
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn one_has_the_file_and_leaves_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let (_disk, simulated) = place();
+    for place in [OsDisk.open_dir(directory.path()).unwrap(), simulated] {
+        let file = WriterFile::take(&place).unwrap();
+        assert_eq!(list(&*place).unwrap(), [WRITER_NAME]);
+        assert!(file.is_held().unwrap());
+        assert!(is_locked(&place) && is_locked(&place));
+        assert_eq!(list(&*place).unwrap(), [WRITER_NAME]);
+        drop(file);
+        assert!(list(&*place).unwrap().is_empty());
+        assert!(!is_locked(&place));
+    }
+}
+
+#[test]
+fn the_file_of_a_process_that_ended_is_taken_over_and_no_other() {
+    let (_disk, place) = place();
+    let this = Process::this();
+    let of = |process: &Process| text_of(process, 1 << 40);
+    // Another process has the number by now; this process has closed that store.
+    let reused = Process {
+        started: this.started + 1,
+        ..this.clone()
+    };
+    for ended in [of(&reused), of(&this)] {
+        write(&*place, &ended);
+        assert!(!is_locked(&place), "{ended}");
+        assert!(list(&*place).unwrap().is_empty());
+    }
+    let machine = Process {
+        boot: String::from("another"),
+        ..reused.clone()
+    };
+    let namespace = Process {
+        namespace: String::from("pid:[1]"),
+        ..reused.clone()
+    };
+    let first = Process {
+        pid: 1,
+        started: 0,
+        ..this
+    };
+    let cut = of(&reused);
+    let cut = &cut[..cut.find("started").unwrap()];
+    let texts = [of(&machine), of(&namespace), of(&first)];
+    for text in texts
+        .iter()
+        .map(String::as_str)
+        .chain([cut, "", "\0\u{ff}"])
+    {
+        write(&*place, text);
+        assert!(is_locked(&place), "{text}");
+        assert_eq!(list(&*place).unwrap(), [WRITER_NAME]);
+    }
+}
+
+#[test]
+fn a_file_that_was_removed_or_replaced_is_held_no_more_and_left_alone() {
+    let (_disk, place) = place();
+    let file = WriterFile::take(&place).unwrap();
+    place.remove(WRITER_NAME).unwrap();
+    assert!(!file.is_held().unwrap());
+    let other = WriterFile::take(&place).unwrap();
+    assert!(!file.is_held().unwrap() && other.is_held().unwrap());
+    drop(file);
+    assert!(other.is_held().unwrap());
+    // Names of those that ended while they tried.
+    write_whole(&*place, "WRITER.12-3", b"").unwrap();
+    drop(other);
+    drop(WriterFile::take(&place).unwrap());
+    assert!(list(&*place).unwrap().is_empty());
+}
+
+#[test]
+fn a_file_made_since_is_not_taken_away() {
+    let (_disk, place) = place();
+    let other = WriterFile::take(&place).unwrap();
+    let late = WriterFile {
+        root: Arc::clone(&place),
+        text: String::from("late"),
+        count: 0,
+        process: 0,
+    };
+    late.take_away("of one that ended").unwrap();
+    assert!(other.is_held().unwrap());
+    assert_eq!(list(&*place).unwrap(), [WRITER_NAME]);
+}
+
+#[test]
+fn of_many_that_try_at_once_one_gets_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = OsDisk.open_dir(directory.path()).unwrap();
+    let this = Process::this();
+    for round in 0..50 {
+        // Left by a process that ended, every other time.
+        if round % 2 == 0 {
+            write(&*place, &text_of(&this, 1 << 40));
+        }
+        let taken: Vec<WriterFile> = std::thread::scope(|scope| {
+            let each = || WriterFile::take(&place).ok();
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(each)).collect();
+            let ended = threads.into_iter().map(|thread| thread.join().unwrap());
+            ended.flatten().collect()
+        });
+        // Two that took it over from the same process: the one whose file was moved is told before it writes.
+        let held = taken.iter().filter(|file| file.is_held().unwrap());
+        assert_eq!(held.count(), taken.len().min(1), "{taken:?}");
+        assert!(round % 2 == 0 || taken.len() == 1, "{taken:?}");
+        drop(taken);
+        assert!(list(&*place).unwrap().is_empty());
+    }
+}
