@@ -1,6 +1,5 @@
 //! Who writes a store on a disk that other machines have mounted as well, and see no locks of?
 #![expect(
-    clippy::unwrap_used,
     clippy::panic,
     reason = "a test that meets what it does not expect must fail"
 )]

@@ -472,12 +472,19 @@ stage_sanitizers() {
   tools/asan.sh
 }
 
-# Power cuts of ext4, and a disk that is slow; where there is no right to mount, they are left out.
+# Power cuts of ext4, a disk that is slow, and a network file system; where there is no right to mount,
+# they are left out.
 stage_disks() {
   local bin
   bin=$(bin_of_scripts)
   SEED=$HPS_SEED BIN=$bin tools/power_cut.sh "$cuts"
   BIN=$bin tools/slow_disk.sh "${HPS_CHECK_SLOW_SECONDS:-20}"
+  if [ -n "$bin" ] && built bench; then
+    cp "${CARGO_TARGET_DIR:-target}"/release/hps-{bench,export,import,keyset} "$bin"
+    SEED=$HPS_SEED BIN=$bin tools/remote_fs.sh 12 20000
+  else
+    SEED=$HPS_SEED tools/remote_fs.sh 12 20000
+  fi
 }
 
 # The Python package, built and installed as users do, with its tests; those of hps.torch need torch.
