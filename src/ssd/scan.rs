@@ -7,13 +7,15 @@
 //! - Everything is verified before it is handed out: checksums, the order of keys, their number.
 //! - A cursor holds one key block group and one window of rows, whatever the file's size.
 
+mod ahead;
+mod merge;
 mod tournament;
 
-use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use self::tournament::Tournament;
+use self::ahead::ReadAhead;
+pub use self::merge::{Contradicting, Merge, keys_window_bytes};
 use super::data_file::DataFile;
 use super::open_files::Handle;
 use super::pieces::{aligned, read_exact};
@@ -23,7 +25,7 @@ use crate::format::FileIdentity;
 use crate::format::footer::{Run, RunKind};
 use crate::format::param_file::{self, KEYS_PER_BLOCK};
 use crate::io::AlignedBuffer;
-use crate::units::{FileNumber, TableId, mix64, narrow, to_usize};
+use crate::units::{TableId, mix64, narrow, to_usize};
 
 const BLOCK_BYTES: u64 = 4096;
 
@@ -180,6 +182,8 @@ pub struct RunCursor {
     window_bytes: u64,
     window_offset: u64,
     window_filled: u64,
+    /// The offset and the bytes of the window that is on its way.
+    asked: Option<(u64, u64)>,
     /// Entries of earlier intervals are stepped over.
     first_interval: u32,
 }
@@ -217,6 +221,7 @@ impl RunCursor {
                 .max(2 * u64::from(run.stride) + 2 * BLOCK_BYTES),
             window_offset: 0,
             window_filled: 0,
+            asked: None,
             first_interval,
         };
         cursor.advance()?;
@@ -284,11 +289,8 @@ impl RunCursor {
             return Ok(());
         };
         assert!(self.run.kind == RunKind::Rows, "tombstones have no row");
-        let stride = u64::from(self.run.stride);
-        let offset = self.run.offset + (u64::from(entry.number) - self.run.first_entry) * stride;
-        let held = offset >= self.window_offset
-            && offset + stride <= self.window_offset + self.window_filled;
-        if !held {
+        let offset = self.offset_of(u64::from(entry.number));
+        if !self.holds(offset, self.window_offset, self.window_filled) {
             self.fill(offset)?;
         }
         let start = to_usize(offset - self.window_offset);
@@ -303,12 +305,73 @@ impl RunCursor {
         Ok(())
     }
 
-    /// Where the rows end that are wanted together with the one at an offset: the run's end, or, where
+    /// Where the row of an entry stands.
+    fn offset_of(&self, entry: u64) -> u64 {
+        self.run.offset + (entry - self.run.first_entry) * u64::from(self.run.stride)
+    }
+
+    /// Whether the row at an offset is in a window.
+    fn holds(&self, offset: u64, window_offset: u64, window_bytes: u64) -> bool {
+        let end = offset + u64::from(self.run.stride);
+        offset >= window_offset && end <= window_offset + window_bytes
+    }
+
+    /// Asks for the rows from `offset` on, if there are any.
+    fn ask(&mut self, offset: u64, index: usize, ahead: &mut ReadAhead) {
+        let end = self.offset_of(self.scan.end);
+        if offset >= end {
+            return;
+        }
+        let start = offset / BLOCK_BYTES * BLOCK_BYTES;
+        let bytes = (end.next_multiple_of(BLOCK_BYTES) - start).min(self.window_size());
+        if ahead.ask(index, &self.file, start, to_usize(bytes)) {
+            self.asked = Some((start, bytes));
+        }
+    }
+
+    /// Takes the window that is on its way, if the row of the entry it stands at is in it and not in the one at hand;
+    /// then the next one is asked for.
+    fn take_window(&mut self, index: usize, ahead: &mut ReadAhead) -> Result<()> {
+        let Some(entry) = self.current else {
+            return Ok(());
+        };
+        let offset = self.offset_of(u64::from(entry.number));
+        if self.holds(offset, self.window_offset, self.window_filled) {
+            return Ok(());
+        }
+        while let Some((start, bytes)) = self.asked.take() {
+            let Some(window) = ahead.take(index, &self.file, start, to_usize(bytes))? else {
+                break;
+            };
+            if !self.holds(offset, start, bytes) {
+                // Entries were stepped over, all of it.
+                ahead.give_back(window);
+                self.ask(offset, index, ahead);
+                continue;
+            }
+            if let Some(walked) = self.window.replace(window) {
+                ahead.give_back(walked);
+            }
+            (self.window_offset, self.window_filled) = (start, bytes);
+            let stride = u64::from(self.run.stride);
+            let rows = (start + bytes - self.run.offset) / stride;
+            self.ask(self.run.offset + rows * stride, index, ahead);
+            break;
+        }
+        Ok(())
+    }
+
+    /// Bytes of a window.
+    fn window_size(&self) -> u64 {
+        self.window_bytes.next_multiple_of(BLOCK_BYTES)
+    }
+
+    /// Where the rows end that are wanted together with the one at an offset: the last entry's, or, where
     /// entries are stepped over, the first gap of a block between those that are known to come.
     fn wanted_end(&self, offset: u64) -> u64 {
         let stride = u64::from(self.run.stride);
         if self.first_interval == 0 {
-            return self.run.offset + self.run.entries * stride;
+            return self.offset_of(self.scan.end);
         }
         let mut end = offset + stride;
         let following = (1..).zip(&self.scan.intervals[self.at..]);
@@ -326,7 +389,7 @@ impl RunCursor {
         let path = &self.file.path;
         let start = offset / BLOCK_BYTES * BLOCK_BYTES;
         let end = self.wanted_end(offset).next_multiple_of(BLOCK_BYTES);
-        let size = self.window_bytes.next_multiple_of(BLOCK_BYTES);
+        let size = self.window_size();
         if self.window.is_none() {
             self.window = Some(aligned(path, size)?);
         }
@@ -337,229 +400,6 @@ impl RunCursor {
         }
         self.window_offset = start;
         self.window_filled = bytes;
-        Ok(())
-    }
-}
-
-/// Windows for a merge of so many files that reads no rows: their key blocks take 64 MiB together. A
-/// cursor holds an eighth of its window in key blocks.
-#[must_use]
-pub fn keys_window_bytes(files: usize) -> u64 {
-    const KEYS_BYTES: u64 = 64 << 20;
-    (KEYS_BYTES / files.max(1) as u64).clamp(16 << 10, 512 << 10) * 8
-}
-
-/// Walks several runs of one table in the order of mix64; of equal keys the one with the
-/// greatest rank comes out.
-pub struct Merge {
-    cursors: Vec<RunCursor>,
-    tournament: Tournament,
-    /// The cursor that was handed out.
-    standing: Option<usize>,
-    /// What came out last: older copies of its key are stepped over.
-    last: Option<Last>,
-    contradictions: Contradictions,
-}
-
-/// The newest copy of a key.
-#[derive(Clone, Copy, Debug)]
-struct Last {
-    hash: u64,
-    interval: u32,
-    /// That of the last of its copies.
-    rank: u64,
-}
-
-/// What becomes of copies of a key that contradict each other: an older one of a later interval, two of
-/// one rank. No store writes these.
-enum Contradictions {
-    /// They are an error.
-    Refused,
-    /// Ranks alone decide, and of copies of one rank the first cursor.
-    Noted(Contradicting),
-}
-
-/// Copies that contradict newer ones, as a repair notes them.
-#[derive(Debug, Default)]
-pub struct Contradicting {
-    /// Numbers of the files that have them.
-    pub files: BTreeSet<FileNumber>,
-    /// How many there are.
-    pub copies: u64,
-}
-
-impl Contradicting {
-    /// Adds those of another table.
-    pub fn add(&mut self, other: Contradicting) {
-        self.files.extend(other.files);
-        self.copies += other.copies;
-    }
-}
-
-impl Merge {
-    /// Opens the runs of `table` in `files`.
-    ///
-    /// # Errors
-    /// `Io`, `Corrupt`.
-    pub fn new(files: &[Arc<DataFile>], table: u32, window_bytes: u64) -> Result<Merge> {
-        Merge::within(files, table, &(0..=u64::MAX), 0, window_bytes)
-    }
-
-    /// Opens the runs of `table` in `files` at a range of mix64, without entries of earlier
-    /// intervals than the given one: what comes out is the newest copy of a key if that is not of one.
-    ///
-    /// # Cost
-    /// Where files reach beyond the range, about twice log2 of a run's key blocks reads of 4 KiB each. Where
-    /// entries are left out, rows are read that are wanted, and gaps of less than a block between them.
-    ///
-    /// # Errors
-    /// `Io`, `Corrupt`.
-    pub fn within(
-        files: &[Arc<DataFile>],
-        table: u32,
-        hashes: &RangeInclusive<u64>,
-        first_interval: u32,
-        window_bytes: u64,
-    ) -> Result<Merge> {
-        let mut cursors = Vec::new();
-        for file in files {
-            for (i, run) in file.runs.iter().enumerate() {
-                if run.table == table {
-                    cursors.push(RunCursor::within(
-                        file,
-                        i,
-                        hashes,
-                        first_interval,
-                        window_bytes,
-                    )?);
-                }
-            }
-        }
-        let stands = cursors.iter().map(RunCursor::stand);
-        Ok(Merge {
-            tournament: Tournament::new(stands),
-            cursors,
-            standing: None,
-            last: None,
-            contradictions: Contradictions::Refused,
-        })
-    }
-
-    /// Notes copies that contradict each other instead of refusing them: for a repair, which meets
-    /// anything, and guesses intervals.
-    #[must_use]
-    pub fn by_rank(mut self) -> Merge {
-        self.contradictions = Contradictions::Noted(Contradicting::default());
-        self
-    }
-
-    /// The cursor that stands at the next key's newest copy; older copies of the one before are stepped over. The
-    /// same one until [`Merge::step`].
-    ///
-    /// # Cost
-    /// Logarithmic in the number of runs.
-    ///
-    /// # Errors
-    /// `Io`, `Corrupt` (also when rank and interval of the last key's copies contradict each other, or copies have
-    /// one rank).
-    pub fn newest(&mut self) -> Result<Option<usize>> {
-        if self.standing.is_some() {
-            return Ok(self.standing);
-        }
-        while let Some((index, hash)) = self.tournament.first() {
-            let cursor = &self.cursors[index];
-            let interval = cursor.entry().map_or(0, |e| e.interval);
-            let rank = cursor.file.meta.rank;
-            let Some(last) = self.last.filter(|last| last.hash == hash) else {
-                self.last = Some(Last {
-                    hash,
-                    interval,
-                    rank,
-                });
-                self.standing = Some(index);
-                break;
-            };
-            self.last = Some(Last { rank, ..last });
-            if rank == last.rank || last.interval < interval {
-                self.contradicts(index, rank == last.rank)?;
-            }
-            self.advance(index)?;
-        }
-        Ok(self.standing)
-    }
-
-    /// Steps the first cursor on.
-    fn advance(&mut self, first: usize) -> Result<()> {
-        let cursor = &mut self.cursors[first];
-        cursor.advance()?;
-        self.tournament.moved(cursor.stand());
-        Ok(())
-    }
-
-    /// An older copy of a key is not what an older copy can be.
-    fn contradicts(&mut self, older: usize, one_rank: bool) -> Result<()> {
-        let cursor = &self.cursors[older];
-        let (file, key) = (&cursor.file, cursor.entry().map_or(0, |e| e.key));
-        if let Contradictions::Noted(noted) = &mut self.contradictions {
-            noted.files.insert(file.meta.number);
-            noted.copies += 1;
-            return Ok(());
-        }
-        let what = match one_rank {
-            true => format!("key {key:#x} has two copies of one rank"),
-            false => format!("rank and interval of key {key:#x} disagree"),
-        };
-        Err(Error::corrupt(&file.path, file.keys_offset, what))
-    }
-
-    /// All cursors, by index.
-    #[must_use]
-    pub fn cursors(&self) -> &[RunCursor] {
-        &self.cursors
-    }
-
-    /// The cursor with this index.
-    #[must_use]
-    pub fn cursor(&mut self, index: usize) -> &mut RunCursor {
-        &mut self.cursors[index]
-    }
-
-    /// Memory of all cursors.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.cursors.iter().map(RunCursor::bytes).sum()
-    }
-
-    /// Hands out the newest copy of every key: its file, entry and kind. Gives the copies that
-    /// contradict newer ones; none where that is an error.
-    ///
-    /// # Errors
-    /// `Io`, `Corrupt`.
-    pub fn each_newest(
-        mut self,
-        each: &mut dyn FnMut(&DataFile, Entry, RunKind),
-    ) -> Result<Contradicting> {
-        while let Some(index) = self.newest()? {
-            let cursor = &self.cursors[index];
-            if let Some(entry) = cursor.entry() {
-                each(&cursor.file, entry, cursor.run.kind);
-            }
-            self.step()?;
-        }
-        Ok(match self.contradictions {
-            Contradictions::Refused => Contradicting::default(),
-            Contradictions::Noted(noted) => noted,
-        })
-    }
-
-    /// Leaves the entry that [`Merge::newest`] gave.
-    ///
-    /// # Errors
-    /// `Io`, `Corrupt`.
-    pub fn step(&mut self) -> Result<()> {
-        if let Some(index) = self.standing.take() {
-            self.advance(index)?;
-        }
         Ok(())
     }
 }

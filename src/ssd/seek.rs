@@ -1,7 +1,8 @@
 //! Where in a run does a range of mix64 begin and end?
 //!
-//! Key blocks are in order: the blocks in the middle of what is left are read, one at a time, and
-//! verified like any other.
+//! Key blocks are in order, and hashes are spread evenly: the block is read where the hash would stand
+//! among those left, one at a time, and verified like any other. A few guesses that were wrong, and
+//! the rest is halved.
 
 use std::ops::{Range, RangeInclusive};
 
@@ -14,6 +15,8 @@ use crate::units::{mix64, to_usize};
 
 const PER_BLOCK: u64 = KEYS_PER_BLOCK as u64;
 const BLOCK_BYTES: u64 = 4096;
+/// Blocks that are guessed, before the rest is halved.
+const GUESSES_MAX: u32 = 4;
 
 /// The entries of a run, by their numbers in the file, whose keys are in a range of mix64.
 ///
@@ -56,8 +59,21 @@ fn first_not_below(file: &DataFile, entries: Range<u64>, hash: u64, unread: Unre
     // Every entry before `low` is below, and the one at `high`, if there is one, is not, unless those
     // between it and `known` could not be read.
     let (mut low, mut high, mut known) = (start, end, end);
-    while low < high {
-        let middle = (low + (high - low) / 2) / PER_BLOCK;
+    // Between which hashes those in between lie.
+    let (mut least, mut most) = (file.meta.hash_min, file.meta.hash_max);
+    for tried in 0.. {
+        if low >= high {
+            break;
+        }
+        let before = match tried < GUESSES_MAX {
+            true => share(
+                high - low,
+                hash.saturating_sub(least),
+                most.saturating_sub(least),
+            ),
+            false => (high - low) / 2,
+        };
+        let middle = (low + before) / PER_BLOCK;
         let Some((of_block, hashes)) = first_sound(file, middle..(high - 1) / PER_BLOCK + 1)?
         else {
             high = low.max(middle * PER_BLOCK);
@@ -71,15 +87,28 @@ fn first_not_below(file: &DataFile, entries: Range<u64>, hash: u64, unread: Unre
         };
         let below = those.partition_point(|found| *found < hash) as u64;
         match below {
-            0 => (high, known) = (from, from),
+            0 => {
+                (high, known) = (from, from);
+                most = those.first().copied().unwrap_or(most);
+            }
             _ if below < to - from => return Ok(from + below),
-            _ => low = to,
+            _ => {
+                low = to;
+                least = those.last().copied().unwrap_or(least);
+            }
         }
     }
     Ok(match unread {
         Unread::Before => known.max(low),
         Unread::Within => low,
     })
+}
+
+/// Which of so many entries stands where `part` ends in `whole`; one of them in any case.
+fn share(entries: u64, part: u64, whole: u64) -> u64 {
+    let wide = |number: u64| u128::from(number);
+    let place = wide(entries) * wide(part) / wide(whole).max(1);
+    u64::try_from(place).unwrap_or(u64::MAX).min(entries - 1)
 }
 
 /// The first of these key blocks that is whole: the number of its first entry, and its hashes.

@@ -1,6 +1,7 @@
 //! What scans, cursors and merges hand out, how much they read for it, and what they refuse.
 
 use super::*;
+use crate::FileNumber;
 use crate::ssd::tests::rows::{Part, Place, row, rows, tombstones};
 
 /// Hashes 0, 10, 20 and so on.

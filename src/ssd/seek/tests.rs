@@ -35,15 +35,13 @@ fn a_range_is_found_to_the_entry_with_few_reads() {
     #[expect(clippy::reversed_empty_ranges, reason = "nothing is in it")]
     let (empty, none) = (300..=200, (FIRST..FIRST, 0));
     assert_eq!(found(*empty.start(), *empty.end()), none);
-    // One place takes the halving of 60 blocks, two take twice that.
-    assert_eq!(found(0, 100), (FIRST..FIRST + 1, 6));
-    assert_eq!(found(most, most), (end - 1..end, 6));
-    assert_eq!(found(0, most - 1), (FIRST..end - 1, 6));
+    // Of hashes that are spread evenly one place takes one block of the 60, two take twice that.
+    assert_eq!(found(0, 100), (FIRST..FIRST + 1, 1));
+    assert_eq!(found(most, most), (end - 1..end, 1));
+    assert_eq!(found(0, most - 1), (FIRST..end - 1, 1));
     let middle = 100 + 10 * 10_000;
     let at = FIRST + 10_000;
-    let halving = found(middle, u64::MAX);
-    assert_eq!(halving.0, at..end);
-    assert!((1..=6).contains(&halving.1), "{halving:?}");
+    assert_eq!(found(middle, u64::MAX), (at..end, 1));
     assert_eq!(found(middle + 1, u64::MAX).0, at + 1..end);
     assert_eq!(found(middle - 9, middle + 10).0, at..at + 2);
     assert_eq!(found(middle + 1, middle + 9).0, at + 1..at + 1);
@@ -51,7 +49,51 @@ fn a_range_is_found_to_the_entry_with_few_reads() {
         let hash = 100 + 10 * i;
         let (range, reads) = found(hash, hash);
         assert_eq!(range, FIRST + i..FIRST + i + 1, "entry {i}");
-        assert!(reads <= 14, "{reads} reads for entry {i}");
+        assert!(reads <= 4, "{reads} reads for entry {i}");
+    }
+}
+
+#[test]
+fn hashes_that_are_not_spread_evenly_take_few_reads_more() {
+    let place = Place::new();
+    let entries = 20_000_u64;
+    let half = entries / 2;
+    // All but the last at one end, at the other, half at each; and ever wider apart.
+    let spreads: [&dyn Fn(u64) -> u64; 4] = [
+        &|i| if i + 1 == entries { u64::MAX - 1 } else { i },
+        &|i| {
+            if i == 0 {
+                0
+            } else {
+                u64::MAX - 1 - entries + i
+            }
+        },
+        &|i| {
+            if i < half {
+                i
+            } else {
+                u64::MAX - 1 - entries + i
+            }
+        },
+        &|i| i * i * i,
+    ];
+    for (number, spread) in (1..).zip(spreads) {
+        let parts = [tombstones(0, (0..entries).map(spread))];
+        let mut file = place.file(number, &parts);
+        (file.meta.hash_min, file.meta.hash_max) = (spread(0), spread(entries - 1));
+        for i in (0..entries)
+            .step_by(97)
+            .chain([1, half - 1, half, entries - 1])
+        {
+            let hashes = spread(i)..=u64::MAX;
+            let find = || entries_within(&file, &file.runs[0], &hashes).unwrap();
+            let (found, reads) = place.counted(find);
+            assert_eq!(found, i..entries, "spread {number}");
+            assert!(
+                reads.0 <= u64::from(GUESSES_MAX) + 6,
+                "{reads:?} of {i}, spread {number}"
+            );
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::fork::Process;
 use crate::format::footer::RunKind;
+use crate::io::Engine;
 use crate::ssd::Ssd;
 use crate::ssd::data_file::DataFile;
 use crate::ssd::scan::{Merge, Newest};
@@ -30,6 +31,7 @@ pub struct Scope {
 /// Walks the newest copies of keys in the order of (table, mix64(key)).
 pub struct Walk {
     files: Arc<Vec<Arc<DataFile>>>,
+    engine: Arc<dyn Engine>,
     scope: Scope,
     /// The place of the current table in the scope.
     at: usize,
@@ -51,6 +53,7 @@ impl Walk {
         ssd.iterates(&files);
         Ok(Walk {
             files,
+            engine: Arc::clone(&ssd.io.engine),
             scope,
             at: 0,
             merge: None,
@@ -79,9 +82,12 @@ impl Walk {
         while let Some(&(table, row_f32s)) = self.scope.tables.get(self.at) {
             if self.merge.is_none() {
                 let runs = self.files.len().max(1) as u64;
-                let window = (WINDOWS_BYTES / runs).clamp(16 << 10, 1 << 20);
+                // Two for each run.
+                let window = (WINDOWS_BYTES / runs / 2).clamp(16 << 10, 1 << 20);
                 let (hashes, first) = (&self.scope.hashes, self.scope.first_interval);
-                self.merge = Some(Merge::within(&self.files, table.0, hashes, first, window)?);
+                let mut merge = Merge::within(&self.files, table.0, hashes, first, window)?;
+                merge.read_ahead(&*self.engine);
+                self.merge = Some(merge);
                 self.row.resize(row_f32s, 0.0);
             }
             let Some(merge) = &mut self.merge else { break };
@@ -90,7 +96,7 @@ impl Walk {
                 let Some(entry) = cursor.entry() else { break };
                 let is_removed = cursor.run.kind == RunKind::Tombstones;
                 if !is_removed {
-                    cursor.read_row(&mut self.row)?;
+                    merge.read_row(index, &mut self.row)?;
                 }
                 merge.step()?;
                 if !is_removed || self.scope.with_removed {
