@@ -106,3 +106,6 @@ impl ReadAhead {
         self.queue.recycle(window);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -26,7 +26,7 @@ pub fn keys_window_bytes(files: usize) -> u64 {
 /// Walks several runs of one table in the order of mix64; of equal keys the one with the
 /// greatest rank comes out.
 pub struct Merge {
-    cursors: Vec<RunCursor>,
+    pub(super) cursors: Vec<RunCursor>,
     tournament: Tournament,
     /// The cursor that was handed out.
     standing: Option<usize>,
