@@ -179,7 +179,7 @@ bin_of_scripts() {
   local from=${CARGO_TARGET_DIR:-target}/release to=$logs/bin
   if built tools trainer; then
     mkdir -p "$to"
-    cp "$from/hps-fsck" "$from/examples/ctr" "$to"
+    cp "$from"/hps-{fsck,export,import,keyset} "$from/examples/ctr" "$to"
     echo "$to"
   fi
 }
@@ -446,7 +446,8 @@ release_test() { # test, arguments
 }
 
 # Every call of each workload is a crash, with eight remains each: the other half of the fixed seeds
-# (`cargo test` had the first) and as many new ones; then kill -9, resume, compare digests.
+# (`cargo test` had the first) and as many new ones; then kill -9, resume, compare digests;
+# and the same of an import of a delta.
 stage_crash() {
   local test=a_crash_at_every_call
   local fixed=$((workloads_all / 2 - workloads_tested)) new=$((workloads_all / 2))
@@ -454,7 +455,10 @@ stage_crash() {
     HPS_CRASH_SEED=$workloads_tested HPS_CRASH_WORKLOADS=$fixed release_test crash "$test"
   fi
   HPS_CRASH_SEED=$((1000000 + HPS_SEED)) HPS_CRASH_WORKLOADS=$new release_test crash "$test"
-  SEED=$HPS_SEED BIN=$(bin_of_scripts) tools/kill_resume.sh "$kills"
+  local bin
+  bin=$(bin_of_scripts)
+  SEED=$HPS_SEED BIN=$bin tools/kill_resume.sh "$kills"
+  SEED=$HPS_SEED BIN=$bin tools/kill_import.sh 20
 }
 
 # Every byte of a store that holds every kind of file, changed in three ways.
@@ -480,7 +484,7 @@ stage_disks() {
   SEED=$HPS_SEED BIN=$bin tools/power_cut.sh "$cuts"
   BIN=$bin tools/slow_disk.sh "${HPS_CHECK_SLOW_SECONDS:-20}"
   if [ -n "$bin" ] && built bench; then
-    cp "${CARGO_TARGET_DIR:-target}"/release/hps-{bench,export,import,keyset} "$bin"
+    cp "${CARGO_TARGET_DIR:-target}/release/hps-bench" "$bin"
     SEED=$HPS_SEED BIN=$bin tools/remote_fs.sh 12 20000
   else
     SEED=$HPS_SEED tools/remote_fs.sh 12 20000
