@@ -4,22 +4,27 @@
 //! - The folder appears when all of it is durable, or not at all.
 
 mod args;
+mod arrays;
 mod delta;
+mod files;
 mod folder;
 mod text;
-mod write;
+mod walk;
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use hps::{CheckpointInfo, Store, TableDescriptor, TableId};
 
 pub use args::{Args, rate};
+use arrays::Columns;
+use files::{Files, Writers};
 use folder::Partial;
-use write::{Columns, Scope, Written};
+use walk::{Scope, Tour, Written};
 
 use crate::cli::{Exit, Interrupt, Meter, Usage, show};
-use crate::models::{Choices, Content, FileOf, Format, crew, files_of, refuse_remote};
+use crate::models::{Choices, Format, crew, files_of, refuse_remote};
 use crate::store::{index_keys, open_for_rows};
 use crate::threads::cores;
 
@@ -31,7 +36,8 @@ const THREAD_BYTES: u64 = 24 << 20;
 /// What was exported.
 struct Outcome {
     checkpoint: CheckpointInfo,
-    files: Vec<(FileOf, u64)>,
+    /// Names and bytes.
+    files: Vec<(String, u64)>,
     /// Columns that the format has no place for.
     lost: Vec<String>,
     written: Written,
@@ -52,33 +58,28 @@ pub fn run(args: &Args) -> Result<Exit> {
     let mut meter = Meter::new(TOOL, args.common.show())?;
     let (store, checkpoint) = open_for_rows(&args.store, args.checkpoint, "rows to export")?;
     let (table, descriptor) = find(&store, &checkpoint, args.table())?;
-    let choices = Choices {
-        lr: args.lr,
-        slots: args.localized.then_some(args.slot),
-        weights_only: args.weights_only,
-    };
-    let (files, lost) = files_of(format, &descriptor, &choices)?;
     let partial = Partial::new(&args.out)?;
-    let removed = args
-        .since
-        .map(|_| FileOf::new(format, "removed", Content::Key));
-    let columns = Columns::create(partial.path(), files, removed, &descriptor)?;
-    let row_bytes: usize = columns.files().map(|f| f.content.row_bytes()).sum();
+    let files = create(args, format, &descriptor, partial.path())?;
     let scope = Scope {
         since: args.since,
         checkpoint: checkpoint.id,
         table,
     };
+    let threads = threads(args);
+    let tour = Tour::new(&store, scope, &descriptor, files.row_bytes(), threads);
+    let writers = Writers::new(threads);
     let done = crew::run(
-        threads(args) + 1,
+        threads + 1,
         &interrupt,
         &mut meter,
-        index_keys(&store, table) * row_bytes as u64,
-        |crew| columns.work(&store, &scope, threads(args), crew),
+        index_keys(&store, table) * files.row_bytes() as u64,
+        |crew| writers.work(&*files, &tour, crew),
     );
     meter.end();
     done?;
-    let (files, written) = columns.finish()?;
+    let lost = files.left_out().to_vec();
+    let (written, removed) = tour.finish();
+    let files = files.finish(&written, removed.as_deref())?;
     interrupt.check()?;
     partial.keep(&args.out)?;
     let outcome = Outcome {
@@ -91,6 +92,22 @@ pub fn run(args: &Args) -> Result<Exit> {
     let json = args.json.then(|| text::json(args, &outcome));
     show(&args.common, json, |out| text::print(out, args, &outcome))?;
     Ok(Exit::Clean)
+}
+
+/// Makes the files of a format in a folder.
+fn create(
+    args: &Args,
+    format: Format,
+    table: &TableDescriptor,
+    folder: &Path,
+) -> Result<Box<dyn Files>> {
+    let choices = Choices {
+        lr: args.lr,
+        slots: args.localized.then_some(args.slot),
+        weights_only: args.weights_only,
+    };
+    let (files, lost) = files_of(format, table, &choices)?;
+    Ok(Box::new(Columns::create(folder, format, files, lost)?))
 }
 
 fn threads(args: &Args) -> usize {
