@@ -8,6 +8,8 @@ mod delta;
 mod duplicates;
 mod fixed;
 mod found;
+#[cfg(feature = "parquet")]
+mod parquet;
 mod plan;
 mod put;
 mod rows;
@@ -32,7 +34,7 @@ use source::{Folder, Source};
 use target::Target;
 
 use crate::cli::{Exit, Interrupt, Meter, Usage, show};
-use crate::models::{Format, crew, refuse_remote};
+use crate::models::{Exchange, crew, refuse_remote};
 use crate::store::index_keys;
 use crate::threads::cores;
 
@@ -63,13 +65,13 @@ struct Outcome {
 /// What kept it from its work: the exit code is that of [`crate::cli::exit_of`].
 pub fn run(args: &Args) -> Result<Exit> {
     let since = Instant::now();
-    let Some(format) = args.format.columns() else {
+    if args.format == Exchange::Delta {
         return delta::run(args);
-    };
-    check(args, format)?;
+    }
+    check(args)?;
     let interrupt = Interrupt::listen()?;
     let mut meter = Meter::new(TOOL, args.common.show())?;
-    let folder = look(args, format)?;
+    let folder = look(args)?;
     let target = Target::find(args)?;
     let (shape, wanted) = look_closer(args, &*folder, &target)?;
     let source = folder.source(args, &shape, &wanted)?;
@@ -100,9 +102,25 @@ pub fn run(args: &Args) -> Result<Exit> {
 }
 
 /// Looks at the folder.
-fn look(args: &Args, format: Format) -> Result<Box<dyn Folder>> {
-    let found = Found::look(format, &args.folder, args.weights_only)?;
+fn look(args: &Args) -> Result<Box<dyn Folder>> {
+    match args.format.columns() {
+        Some(format) => {
+            let found = Found::look(format, &args.folder, args.weights_only)?;
+            Ok(Box::new(found))
+        }
+        None => look_at_parquet(args),
+    }
+}
+
+#[cfg(feature = "parquet")]
+fn look_at_parquet(args: &Args) -> Result<Box<dyn Folder>> {
+    let found = parquet::Found::look(&args.folder, args.weights_only)?;
     Ok(Box::new(found))
+}
+
+#[cfg(not(feature = "parquet"))]
+fn look_at_parquet(_: &Args) -> Result<Box<dyn Folder>> {
+    Err(crate::cli::without_parquet(TOOL).into())
 }
 
 /// What the files of a folder hold, and the table that its rows are for.
@@ -124,11 +142,20 @@ fn threads(args: &Args) -> usize {
 }
 
 /// Checks what clap can't.
-fn check(args: &Args, format: Format) -> Result<()> {
+fn check(args: &Args) -> Result<()> {
     refuse_remote(&args.store)?;
     refuse_remote(&args.folder)?;
-    if format != Format::Hugectr && (args.lr.is_some() || args.adam_step.is_some()) {
-        let why = "--lr and --adam-step are of --format hugectr: npy has rows as they are";
+    let format = args.format;
+    if format != Exchange::Hugectr && (args.lr.is_some() || args.adam_step.is_some()) {
+        let name = format.name();
+        return Err(Usage(format!(
+            "--lr and --adam-step are of --format hugectr: {name} has rows as they are"
+        ))
+        .into());
+    }
+    if format == Exchange::Parquet && args.repair {
+        let why = "--repair is not of --format parquet: nothing can be read of a file that was cut, since its footer is \
+                   at the end; take the file away, or write it again";
         return Err(Usage(why.to_owned()).into());
     }
     Ok(())

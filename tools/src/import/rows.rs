@@ -10,7 +10,7 @@ use super::put::Import;
 use super::target::Target;
 use super::{Args, check, duplicates, look, look_closer};
 use crate::cli::{Interrupt, Meter, Show, Usage};
-use crate::models::crew;
+use crate::models::{Exchange, crew};
 
 /// Rows of a folder.
 #[derive(Debug)]
@@ -28,14 +28,14 @@ pub struct Rows {
 /// # Errors
 /// As [`super::run`].
 pub fn rows(args: &Args) -> Result<Rows> {
-    let Some(format) = args.format.columns() else {
+    if args.format == Exchange::Delta {
         let why = "a delta has more than the rows of a table";
         return Err(Usage(why.to_owned()).into());
-    };
-    check(args, format)?;
+    }
+    check(args)?;
     let interrupt = Interrupt::never();
     let mut meter = Meter::new(super::TOOL, Show::Never)?;
-    let folder = look(args, format)?;
+    let folder = look(args)?;
     let (shape, table) = look_closer(args, &*folder, &Target::none())?;
     let source = folder.source(args, &shape, &table)?;
     duplicates::refuse(&*source, args.cache, &interrupt)?;
