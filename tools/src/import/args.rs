@@ -43,7 +43,7 @@ pub struct Args {
     /// The store's directory
     #[arg(value_name = "STORE", value_hint = ValueHint::DirPath)]
     pub store: PathBuf,
-    /// The folder to read
+    /// The folder to read; parquet: or one file
     #[arg(value_name = "IN", value_hint = ValueHint::DirPath)]
     pub folder: PathBuf,
     /// The format of the files

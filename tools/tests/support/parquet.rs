@@ -1,10 +1,13 @@
 //! Parquet files of a model, good and bad, as a column after another.
 
 use std::fs::File;
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
 use parquet::column::writer::ColumnWriter;
+use parquet::file::metadata::ParquetMetaDataWriter;
+use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 
@@ -200,4 +203,34 @@ pub fn write(path: &Path, columns: &[Written]) {
     }
     group.close().unwrap();
     writer.close().unwrap();
+}
+
+/// Copies a file with a footer that has so many rows, with two weights each, and so many keys.
+pub fn with_footer(from: &Path, to: &Path, rows: i64, keys: i64) {
+    let reader = SerializedFileReader::new(File::open(from).unwrap()).unwrap();
+    let metadata = reader.metadata().clone();
+    let group = metadata.row_group(0).clone();
+    let values = [keys, 2 * rows];
+    let columns = group.columns().iter().zip(values);
+    let columns = columns.map(|(column, values)| {
+        let builder = column.clone().into_builder().set_num_values(values);
+        builder.build().unwrap()
+    });
+    let columns = columns.collect();
+    let group = group
+        .into_builder()
+        .set_num_rows(rows)
+        .set_column_metadata(columns);
+    let metadata = metadata
+        .into_builder()
+        .set_row_groups(vec![group.build().unwrap()]);
+    let bytes = std::fs::read(from).unwrap();
+    let footer = bytes[bytes.len() - 8..].first_chunk().unwrap();
+    let footer = usize::try_from(u32::from_le_bytes(*footer)).unwrap();
+    let mut file = File::create(to).unwrap();
+    file.write_all(&bytes[..bytes.len() - 8 - footer]).unwrap();
+    let metadata = metadata.build();
+    ParquetMetaDataWriter::new(&mut file, &metadata)
+        .finish()
+        .unwrap();
 }
