@@ -109,6 +109,9 @@ fn bad_files_are_named_with_their_place_and_nothing_is_put() {
     case("null-first", &[&key, &weights.clone().without(0), &a]);
     case("null-element", &[&key, &weights.clone().hole(1), &a]);
     case("short", &[&key, &weights.clone().cut(2), &a]);
+    // As many values as there should be.
+    let shifted = weights.clone().cut(1).longer(2);
+    case("shifted", &[&key, &shifted, &a]);
     case("short-first", &[&key, &weights.clone().cut(0), &a]);
     case("short-a", &[&key, &weights, &a.clone().cut(1)]);
     case("nan", &[&key, &weights, &a.clone().with(5, f32::NAN)]);
@@ -242,6 +245,13 @@ fn bad_files_are_named_with_their_place_and_nothing_is_put() {
             4,
             &[
                 "row group 0, row 2, column weights: found a list of 1 numbers, expected a list of 2",
+            ],
+        ),
+        (
+            "shifted",
+            4,
+            &[
+                "row group 0, row 1, column weights: found a list of 1 numbers, expected a list of 2",
             ],
         ),
         (

@@ -99,6 +99,11 @@ impl Written {
         self
     }
 
+    pub fn longer(mut self, row: usize) -> Written {
+        self.lists.as_mut().unwrap()[row].push(0.5);
+        self
+    }
+
     pub fn wide(mut self) -> Written {
         self.lists
             .as_mut()

@@ -155,18 +155,15 @@ impl Column {
         Ok(())
     }
 
-    /// Checks that so many rows were decoded of so many values each, none of them missing.
+    /// Checks that so many rows were decoded of so many values each: where one is missing, there are fewer.
     fn check(&self, rows: usize, width: usize) -> Result<()> {
         let records = &self.records;
         let count = rows * width;
-        let all =
-            |levels: &[i16], level: i16| levels.iter().fold(true, |all, l| all & (*l == level));
-        let is_there = records.level == 0
-            || (records.levels.len() == count && all(&records.levels, records.level));
-        let begins = |list: &[i16]| list[0] == 0 && all(&list[1..], 1);
+        let goes_on = |list: &[i16]| list.iter().fold(true, |all, repeat| all & (*repeat == 1));
+        let begins = |list: &[i16]| list[0] == 0 && goes_on(&list[1..]);
         let has_lists = !records.is_list
             || (records.repeats.len() == count && records.repeats.chunks_exact(width).all(begins));
-        match is_there && has_lists && self.values_len() == count {
+        match has_lists && self.values_len() == count {
             true => Ok(()),
             false => Err(self.bad_row(width)),
         }
