@@ -307,7 +307,7 @@ stage_features() {
   with_cfg hps_tsan check --lib
 }
 
-# Parquet in hps-keyset, which is in no other stage: it builds zstd. Files of others come from pyarrow.
+# Parquet in hps-keyset, hps-export and hps-import, which is in no other stage: it builds zstd. Files of others come from pyarrow.
 stage_parquet() {
   cargo clippy -p hps-tools --features parquet --all-targets -- -D warnings
   local venv=$PWD/target/parquet/venv
@@ -315,7 +315,8 @@ stage_parquet() {
     # Without, the test says that it is left out.
     python3 -m venv --clear "$venv" && "$venv/bin/pip" install --quiet numpy pyarrow || true
   fi
-  PATH=$venv/bin:$PATH cargo test -p hps-tools --features parquet --lib --test keyset --test parquet
+  PATH=$venv/bin:$PATH cargo test -p hps-tools --features parquet --lib --test keyset --test parquet \
+    --test models --test models_refused --test models_parquet --test models_parquet_refused
 }
 
 # cargo for builds that only tests make; in a folder of their own, since they change every crate's flags.

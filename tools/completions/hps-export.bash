@@ -23,14 +23,14 @@ _hps__export() {
 
     case "${cmd}" in
         hps__export)
-            opts="-q -v -h -V --format --table --checkpoint --since --after --weights-only --lr --localized --slot --threads --memory --json --color --progress --quiet --verbose --help --version"
+            opts="-q -v -h -V --format --table --checkpoint --since --after --weights-only --lr --localized --slot --compression --threads --memory --json --color --progress --quiet --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --format)
-                    COMPREPLY=($(compgen -W "hugectr npy delta" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "hugectr npy parquet delta" -- "${cur}"))
                     return 0
                     ;;
                 --table)
@@ -58,6 +58,10 @@ _hps__export() {
                     ;;
                 --slot)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --compression)
+                    COMPREPLY=($(compgen -W "none snappy zstd" -- "${cur}"))
                     return 0
                     ;;
                 --threads)

@@ -30,7 +30,7 @@ _hps__import() {
             fi
             case "${prev}" in
                 --format)
-                    COMPREPLY=($(compgen -W "hugectr npy delta" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "hugectr npy parquet delta" -- "${cur}"))
                     return 0
                     ;;
                 --table)

@@ -1,5 +1,6 @@
 complete -c hps-import -l format -d 'The format of the files' -r -f -a "hugectr\t'HugeCTR\'s sparse model folder: key, emb_vector, slot_id, optimizer state'
 npy\t'NumPy arrays: keys.npy, weights.npy, and a file for each column of state and metadata'
+parquet\t'Parquet files of keys and lists of weights, and columns of state and metadata (a build with --features parquet)'
 delta\t'All tables, with all that hps keeps of them: whole, or what changed since a delta or checkpoint before'"
 complete -c hps-import -l table -d 'The table' -r
 complete -c hps-import -l optimizer -d 'The optimizer of a new table; default: the one whose state files are there' -r -f -a "sgd\t'No state'

@@ -7,8 +7,8 @@
 //! - `export`, `import`: how do rows leave for other systems, and come in from them? `models`: what stands in
 //!   their files.
 //! - What several of these share: `durable` (when does a new file have its name for good?), `npy` (what
-//!   does the header of a NumPy file say?), `store` (how is a store opened that is only read?), `threads`
-//!   (how do several do one piece of work?).
+//!   does the header of a NumPy file say?), `parquet_file` (what is checked of a Parquet file?), `store` (how
+//!   is a store opened that is only read?), `threads` (how do several do one piece of work?).
 
 pub mod cli;
 pub mod compact;
@@ -19,5 +19,7 @@ pub mod import;
 pub mod keyset;
 pub mod models;
 mod npy;
+#[cfg(feature = "parquet")]
+mod parquet_file;
 mod store;
 mod threads;

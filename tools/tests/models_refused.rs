@@ -489,3 +489,16 @@ fn a_store_that_is_open_is_exported_and_not_imported_into() {
     assert_eq!(told["rows"], 20);
     store.close().unwrap();
 }
+
+#[cfg(not(feature = "parquet"))]
+#[test]
+fn without_its_feature_parquet_is_refused_by_name() {
+    let pair = pair(Optimizer::Adagrad, "npy");
+    let told = |tool| format!("this {tool} was built without Parquet; cargo build");
+    let parquet = "--format parquet";
+    pair.refused(parquet, 16, &[&told("hps-import"), "--features parquet"]);
+    let out = pair.dir.path().join("out");
+    let said = says(EXPORT, parquet, &pair.store, &out, 16);
+    assert!(said.contains(&told("hps-export")), "{said}");
+    assert!(!out.exists());
+}

@@ -50,6 +50,16 @@ impl From<Exit> for ExitCode {
 #[derive(Debug)]
 pub struct Usage(pub String);
 
+/// What a tool says of Parquet, for which it was not built.
+#[cfg(not(feature = "parquet"))]
+#[must_use]
+pub fn without_parquet(tool: &str) -> Usage {
+    Usage(format!(
+        "this {tool} was built without Parquet; cargo build --release -p hps-tools --features parquet builds one that \
+         has it"
+    ))
+}
+
 impl fmt::Display for Usage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)

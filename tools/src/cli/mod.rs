@@ -12,6 +12,8 @@ mod progress;
 mod words;
 
 pub use colour::{BAD, Colour, GOOD, ODD};
+#[cfg(not(feature = "parquet"))]
+pub use exit::without_parquet;
 pub use exit::{Exit, Interrupt, Usage, end, exit_of, refuse_strange_owner, show, with_holder};
 pub use progress::{Meter, Show};
 pub use words::{count, duration, numbers, of, size, size_of, visible};

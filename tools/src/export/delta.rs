@@ -43,6 +43,7 @@ fn check(args: &Args) -> Result<()> {
         ("--weights-only", args.weights_only),
         ("--lr", args.lr.is_some()),
         ("--localized", args.localized),
+        ("--compression", args.compression.is_some()),
         ("--threads", args.threads.is_some()),
     ];
     refuse_others(&others)

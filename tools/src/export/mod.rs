@@ -4,22 +4,31 @@
 //! - The folder appears when all of it is durable, or not at all.
 
 mod args;
+mod arrays;
 mod delta;
+mod files;
 mod folder;
+#[cfg(feature = "parquet")]
+mod parquet;
 mod text;
-mod write;
+mod walk;
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use hps::{CheckpointInfo, Store, TableDescriptor, TableId};
 
 pub use args::{Args, rate};
+use arrays::Columns;
+use files::{Files, Writers};
 use folder::Partial;
-use write::{Columns, Scope, Written};
+use walk::{Scope, Tour, Written};
 
 use crate::cli::{Exit, Interrupt, Meter, Usage, show};
-use crate::models::{Choices, Content, FileOf, Format, crew, files_of, refuse_remote};
+#[cfg(feature = "parquet")]
+use crate::models::check_weights;
+use crate::models::{Choices, Exchange, crew, files_of, refuse_remote};
 use crate::store::{index_keys, open_for_rows};
 use crate::threads::cores;
 
@@ -31,7 +40,8 @@ const THREAD_BYTES: u64 = 24 << 20;
 /// What was exported.
 struct Outcome {
     checkpoint: CheckpointInfo,
-    files: Vec<(FileOf, u64)>,
+    /// Names and bytes.
+    files: Vec<(String, u64)>,
     /// Columns that the format has no place for.
     lost: Vec<String>,
     written: Written,
@@ -44,41 +54,36 @@ struct Outcome {
 /// What kept it from its work: the exit code is that of [`crate::cli::exit_of`].
 pub fn run(args: &Args) -> Result<Exit> {
     let since = Instant::now();
-    let Some(format) = args.format.columns() else {
+    if args.format == Exchange::Delta {
         return delta::run(args);
-    };
-    check(args, format)?;
+    }
+    check(args)?;
     let interrupt = Interrupt::listen()?;
     let mut meter = Meter::new(TOOL, args.common.show())?;
     let (store, checkpoint) = open_for_rows(&args.store, args.checkpoint, "rows to export")?;
     let (table, descriptor) = find(&store, &checkpoint, args.table())?;
-    let choices = Choices {
-        lr: args.lr,
-        slots: args.localized.then_some(args.slot),
-        weights_only: args.weights_only,
-    };
-    let (files, lost) = files_of(format, &descriptor, &choices)?;
     let partial = Partial::new(&args.out)?;
-    let removed = args
-        .since
-        .map(|_| FileOf::new(format, "removed", Content::Key));
-    let columns = Columns::create(partial.path(), files, removed, &descriptor)?;
-    let row_bytes: usize = columns.files().map(|f| f.content.row_bytes()).sum();
+    let files = create(args, &descriptor, &checkpoint, partial.path())?;
     let scope = Scope {
         since: args.since,
         checkpoint: checkpoint.id,
         table,
     };
+    let threads = threads(args);
+    let tour = Tour::new(&store, scope, &descriptor, files.row_bytes(), threads);
+    let writers = Writers::new(threads);
     let done = crew::run(
-        threads(args) + 1,
+        threads + 1,
         &interrupt,
         &mut meter,
-        index_keys(&store, table) * row_bytes as u64,
-        |crew| columns.work(&store, &scope, threads(args), crew),
+        index_keys(&store, table) * files.row_bytes() as u64,
+        |crew| writers.work(&*files, &tour, crew),
     );
     meter.end();
     done?;
-    let (files, written) = columns.finish()?;
+    let lost = files.left_out().to_vec();
+    let (written, removed) = tour.finish();
+    let files = files.finish(&written, removed.as_deref())?;
     interrupt.check()?;
     partial.keep(&args.out)?;
     let outcome = Outcome {
@@ -93,27 +98,85 @@ pub fn run(args: &Args) -> Result<Exit> {
     Ok(Exit::Clean)
 }
 
+/// Makes the files of a format in a folder.
+fn create(
+    args: &Args,
+    table: &TableDescriptor,
+    checkpoint: &CheckpointInfo,
+    folder: &Path,
+) -> Result<Box<dyn Files>> {
+    let Some(format) = args.format.columns() else {
+        return create_parquet(args, table, checkpoint, folder);
+    };
+    let choices = Choices {
+        lr: args.lr,
+        slots: args.localized.then_some(args.slot),
+        weights_only: args.weights_only,
+    };
+    let (files, lost) = files_of(format, table, &choices)?;
+    Ok(Box::new(Columns::create(folder, format, files, lost)?))
+}
+
+#[cfg(feature = "parquet")]
+fn create_parquet(
+    args: &Args,
+    table: &TableDescriptor,
+    checkpoint: &CheckpointInfo,
+    folder: &Path,
+) -> Result<Box<dyn Files>> {
+    check_weights(table)?;
+    let fixed = THREAD_BYTES + parquet::PAGE_BYTES;
+    let group_bytes = (args.memory / threads(args) as u64).saturating_sub(fixed);
+    let parts = parquet::Parts::new(args, table, checkpoint, folder, group_bytes)?;
+    Ok(Box::new(parts))
+}
+
+#[cfg(not(feature = "parquet"))]
+fn create_parquet(
+    _: &Args,
+    _: &TableDescriptor,
+    _: &CheckpointInfo,
+    _: &Path,
+) -> Result<Box<dyn Files>> {
+    Err(crate::cli::without_parquet(TOOL).into())
+}
+
 fn threads(args: &Args) -> usize {
-    let fit = usize::try_from(args.memory / THREAD_BYTES).unwrap_or(usize::MAX);
+    let each = THREAD_BYTES
+        + match args.format {
+            #[cfg(feature = "parquet")]
+            Exchange::Parquet => parquet::GROUP_BYTES_MIN + parquet::PAGE_BYTES,
+            _ => 0,
+        };
+    let fit = usize::try_from(args.memory / each).unwrap_or(usize::MAX);
     let wanted = args.threads.map_or(cores(), usize::from);
     wanted.min(fit).max(1)
 }
 
 /// Checks what clap can't.
-fn check(args: &Args, format: Format) -> Result<()> {
+fn check(args: &Args) -> Result<()> {
     refuse_remote(&args.store)?;
     refuse_remote(&args.out)?;
-    if args.after.is_some() {
-        let why = "--after is of --format delta; --since ID writes what changed in other formats";
-        return Err(Usage(why.to_owned()).into());
+    let format = args.format;
+    #[cfg(not(feature = "parquet"))]
+    if format == Exchange::Parquet {
+        return Err(crate::cli::without_parquet(TOOL).into());
     }
-    let is_hugectr = format == Format::Hugectr;
-    if !is_hugectr && (args.lr.is_some() || args.localized) {
-        let why =
-            "--lr, --localized and --slot are of --format hugectr: npy keeps rows as they are";
-        return Err(Usage(why.to_owned()).into());
-    }
-    Ok(())
+    let why = if args.after.is_some() {
+        String::from(
+            "--after is of --format delta; --since ID writes what changed in other formats",
+        )
+    } else if format != Exchange::Hugectr && (args.lr.is_some() || args.localized) {
+        let name = format.name();
+        format!(
+            "--lr, --localized and --slot are of --format hugectr: {name} keeps rows as they are"
+        )
+    } else if format != Exchange::Parquet && args.compression.is_some() {
+        String::from("--compression is of --format parquet")
+    } else {
+        return Ok(());
+    };
+    Err(Usage(why).into())
 }
 
 /// The table of a checkpoint, by name.

@@ -26,8 +26,8 @@ pub fn print(out: &mut dyn Write, args: &Args, outcome: &Outcome) -> io::Result<
         writeln!(out, "changed since checkpoint {since}; {removed} beside")?;
     }
     if args.common.verbose {
-        for (file, bytes) in &outcome.files {
-            writeln!(out, "  {}: {}", file.name, size(*bytes))?;
+        for (name, bytes) in &outcome.files {
+            writeln!(out, "  {name}: {}", size(*bytes))?;
         }
     }
     if outcome.written.non_finite > 0 {
@@ -64,7 +64,7 @@ pub fn json(args: &Args, outcome: &Outcome) -> Value {
     let files = outcome
         .files
         .iter()
-        .map(|(file, bytes)| json!({"name": file.name, "bytes": bytes}));
+        .map(|(name, bytes)| json!({"name": name, "bytes": bytes}));
     let written = &outcome.written;
     json!({
         "v": 1,

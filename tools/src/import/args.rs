@@ -24,6 +24,10 @@ use crate::models::{Exchange, Rule};
 ///
 /// npy: keys.npy, weights.npy, and a file for each column of state and metadata, as hps-export writes them.
 ///
+/// parquet: all `*.parquet` of the folder (or one file) but those whose names begin with `.` or `_`, of this tool or any other writer. Columns
+/// `key` (uint64 or int64), `weights` (lists of float32, of one length), and those of state and metadata, as hps-export writes
+/// them; no other ones, and no nulls. Compressed by snappy, gzip, zstd, or not. Needs a build with `--features parquet`.
+///
 /// delta: changes of another store, as `hps-export --format delta` writes them; STORE is a copy of that store, begun by a
 /// delta of everything (--create makes the store) or as an export. It is brought up to the checkpoint of the delta, with its tables, step and
 /// meta; what was applied last does nothing, and what does not follow it is refused. The copy retains 2 checkpoints.
@@ -39,14 +43,14 @@ pub struct Args {
     /// The store's directory
     #[arg(value_name = "STORE", value_hint = ValueHint::DirPath)]
     pub store: PathBuf,
-    /// The folder to read
+    /// The folder to read; parquet: or one file
     #[arg(value_name = "IN", value_hint = ValueHint::DirPath)]
     pub folder: PathBuf,
     /// The format of the files
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub format: Exchange,
     /// The table
-    #[arg(long, value_name = "NAME", required_if_eq_any = [("format", "hugectr"), ("format", "npy")])]
+    #[arg(long, value_name = "NAME", required_if_eq_any = [("format", "hugectr"), ("format", "npy"), ("format", "parquet")])]
     pub table: Option<String>,
     /// Make the store, or the table, where it is not there
     #[arg(long)]

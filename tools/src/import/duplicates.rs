@@ -4,78 +4,67 @@
 //!   allowed; the file of keys is read once for each.
 
 use anyhow::Result;
-use hps::{Error, mix64, part_range};
+use hps::{mix64, part_range};
 
-use super::found::FileFound;
-use super::put::read_keys;
+use super::source::Source;
 use crate::cli::Interrupt;
 
-/// Keys that are read at a time.
-const CHUNK_KEYS: usize = 64 << 10;
+/// The least memory for keys.
+const MEMORY_MIN: u64 = 512 << 10;
 
-/// Fails if a key stands twice among the first `rows`, naming both places. Keeps at most about
+/// Fails if a key stands twice in a folder, naming both places. Keeps at most about
 /// `memory` bytes of keys.
 ///
 /// # Errors
 /// `Corrupt`, `Io`; `Cancelled`.
-pub fn refuse(keys: &FileFound, rows: u64, memory: u64, interrupt: &Interrupt) -> Result<()> {
+pub fn refuse(source: &dyn Source, memory: u64, interrupt: &Interrupt) -> Result<()> {
     // Ranges are not of the same length: an eighth for that.
-    let ranges = (rows * 9)
-        .div_ceil(memory.max(8 * CHUNK_KEYS as u64))
-        .max(1);
+    let bytes = source.rows().saturating_mul(9);
+    let ranges = bytes.div_ceil(memory.max(MEMORY_MIN)).max(1);
     let ranges = usize::try_from(ranges).unwrap_or(usize::MAX);
     let mut found: Vec<u64> = Vec::new();
     for range in 0..ranges {
         let range = part_range(range, ranges);
         found.clear();
-        each(keys, rows, interrupt, |_, key| {
+        source.keys(interrupt, &mut |_, key| {
             if range.contains(&mix64(key)) {
                 found.push(key);
             }
         })?;
         found.sort_unstable();
         if let Some(pair) = found.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(told(keys, rows, pair[0], interrupt)?);
+            return Err(told(source, pair[0], interrupt)?);
         }
     }
     Ok(())
 }
 
 /// The error that names the first two places of a key.
-fn told(keys: &FileFound, rows: u64, twice: u64, interrupt: &Interrupt) -> Result<anyhow::Error> {
-    let mut places = Vec::new();
-    each(keys, rows, interrupt, |row, key| {
-        if key == twice && places.len() < 2 {
-            places.push(row);
+fn told(source: &dyn Source, twice: u64, interrupt: &Interrupt) -> Result<anyhow::Error> {
+    let mut rows = Vec::new();
+    source.keys(interrupt, &mut |row, key| {
+        if key == twice && rows.len() < 2 {
+            rows.push(row);
         }
     })?;
-    let [first, second] = *places.as_slice() else {
-        let path = keys.path.display();
-        return Ok(anyhow::anyhow!("{path}: changed while it was read"));
+    let [first, second] = *rows.as_slice() else {
+        let path = source.place(0, None).path;
+        return Ok(anyhow::anyhow!(
+            "{}: changed while it was read",
+            path.display()
+        ));
+    };
+    let (first, second) = (source.place(first, None), source.place(second, None));
+    let of = match first.path == second.path {
+        true => String::new(),
+        false => format!(" of {}", first.path.display()),
     };
     let what = format!(
-        "key {twice:#x} of row {second} stands in row {first} as well, expected each key once: which of the two rows \
-         is right can't be known; take one of them out"
+        "key {twice:#x} of {} stands in {}{of} as well, expected each key once: which of the two rows is right can't \
+         be known; take one of them out",
+        second.name, first.name
     );
-    Ok(Error::corrupt(&keys.path, keys.head_bytes + 8 * second, what).into())
-}
-
-fn each(
-    keys: &FileFound,
-    rows: u64,
-    interrupt: &Interrupt,
-    mut see: impl FnMut(u64, u64),
-) -> Result<()> {
-    let (mut bytes, mut chunk) = (Vec::new(), Vec::new());
-    let mut first = 0;
-    while first < rows {
-        interrupt.check()?;
-        let left = usize::try_from(rows - first).unwrap_or(usize::MAX);
-        read_keys(keys, first, left.min(CHUNK_KEYS), &mut bytes, &mut chunk)?;
-        (first..).zip(&chunk).for_each(|(row, key)| see(row, *key));
-        first += chunk.len() as u64;
-    }
-    Ok(())
+    Ok(second.corrupt(what))
 }
 
 #[cfg(test)]
@@ -83,6 +72,9 @@ mod tests {
     use std::fs::File;
 
     use super::*;
+    use crate::import::fixed::Fixed;
+    use crate::import::found::FileFound;
+    use crate::import::plan::Plan;
 
     #[test]
     fn a_key_that_stands_twice_is_found_in_any_memory() {
@@ -107,8 +99,16 @@ mod tests {
                 bytes: bytes.len() as u64,
                 told: None,
             };
+            let plan = Plan {
+                keys: &file,
+                parts: Vec::new(),
+                fill: None,
+                row_f32s: 0,
+                is_whole: false,
+            };
+            let source = Fixed::new(plan, rows, 1);
             for memory in [1 << 20, 1 << 30] {
-                let result = refuse(&file, rows, memory, &interrupt);
+                let result = refuse(&source, memory, &interrupt);
                 match twice {
                     Some(0) => {
                         let error = result.unwrap_err().to_string();

@@ -7,10 +7,15 @@ use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use hps::{Error, Optimizer, RowMetadata};
+use hps::{Error, Optimizer, RowMetadata, TableDescriptor};
 
+use super::fixed::Fixed;
+use super::plan::{self, Plan};
+use super::shape::{self, Shape};
+use super::source::{Folder, Source};
+use super::{Args, threads};
 use crate::cli::Usage;
-use crate::models::columns::{metadata_of, state_of};
+use crate::models::columns::{is_metadata, metadata_among, optimizer_of};
 use crate::models::{Format, hugectr, npy};
 
 /// A file of the folder.
@@ -82,28 +87,23 @@ impl Found {
         }
         Ok(found)
     }
+}
 
-    /// The names of its state files, metadata left out.
-    pub fn state(&self) -> Vec<&str> {
-        let all = metadata_of(every_metadata());
+impl Folder for Found {
+    fn path(&self) -> &Path {
+        &self.folder
+    }
+
+    fn state(&self) -> Vec<&str> {
         let names = self.others.iter().map(|(name, _)| name.as_str());
-        names.filter(|name| !all.contains(name)).collect()
+        names.filter(|name| !is_metadata(name)).collect()
     }
 
-    /// The metadata that it has.
-    #[must_use]
-    pub fn metadata(&self) -> RowMetadata {
-        let has = |name| self.others.iter().any(|(found, _)| found == name);
-        RowMetadata::new()
-            .show(has("show"))
-            .click(has("click"))
-            .count(has("count"))
-            .last_step(has("last_step"))
+    fn metadata(&self) -> RowMetadata {
+        metadata_among(self.others.iter().map(|(name, _)| name.as_str()))
     }
 
-    /// The optimizer whose state this is; `None` where several have the same, or there is none.
-    #[must_use]
-    pub fn optimizer(&self) -> Option<Optimizer> {
+    fn optimizer(&self) -> Option<Optimizer> {
         let state = self.state();
         match (self.format, state.as_slice()) {
             (_, []) => None,
@@ -125,20 +125,42 @@ impl Found {
                     (false, _) => Some(Optimizer::RowwiseAdagrad),
                 }
             }
-            (Format::Npy, _) => [Optimizer::Adam, Optimizer::Ftrl]
-                .into_iter()
-                .find(|optimizer| {
-                    let columns = state_of(*optimizer, 1);
-                    let has = |name: &str| state.contains(&name);
-                    columns.len() == state.len() && columns.iter().all(|(name, _)| has(name))
-                }),
+            (Format::Npy, _) => optimizer_of(&state),
         }
     }
-}
 
-fn every_metadata() -> RowMetadata {
-    let all = RowMetadata::new().show(true).click(true);
-    all.count(true).last_step(true)
+    fn needed(&self, optimizer: Optimizer) -> Result<Vec<&'static str>> {
+        // The learning rate does not matter here.
+        let needed = plan::state(self.format, optimizer, Some(1.0))?;
+        Ok(needed.iter().map(|(name, ..)| *name).collect())
+    }
+
+    fn missing(&self, name: &str) -> (PathBuf, String) {
+        let path = match self.format {
+            Format::Hugectr => self.folder.join(name),
+            Format::Npy => self.folder.join(format!("{name}.npy")),
+        };
+        (path, String::from("the file"))
+    }
+
+    fn has_slots(&self) -> bool {
+        self.slots.is_some()
+    }
+
+    fn shape(&self, args: &Args, wanted: Option<usize>, optimizer: Optimizer) -> Result<Shape> {
+        let width = |name: &str, dim| plan::width(self.format, optimizer, name, dim);
+        shape::shape(self, wanted, args.repair, width)
+    }
+
+    fn source<'a>(
+        &'a self,
+        args: &Args,
+        shape: &Shape,
+        table: &TableDescriptor,
+    ) -> Result<Box<dyn Source + 'a>> {
+        let plan = Plan::new(args, self, table)?;
+        Ok(Box::new(Fixed::new(plan, shape.rows, threads(args))))
+    }
 }
 
 fn needed(folder: &Path, name: &str) -> Result<FileFound> {
@@ -232,13 +254,12 @@ fn columns_of_npy(folder: &Path) -> Result<Vec<(String, FileFound)>> {
     }
     names.retain(|name| name != "keys" && name != "weights");
     names.sort();
-    let integers = metadata_of(every_metadata());
     let mut found = Vec::new();
     for name in names {
         let file = needed(folder, &format!("{name}.npy"))?;
         let types = match &*name {
             "a" | "m" | "v" | "t" | "z" | "n" => "<f4",
-            other if integers.contains(&other) => "<u4",
+            other if is_metadata(other) => "<u4",
             _ => {
                 let path = file.path.display();
                 let why = "no table has a column of that name; remove the file, or leave all columns but the weights \

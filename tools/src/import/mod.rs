@@ -6,11 +6,15 @@
 mod args;
 mod delta;
 mod duplicates;
+mod fixed;
 mod found;
+#[cfg(feature = "parquet")]
+mod parquet;
 mod plan;
 mod put;
 mod rows;
 mod shape;
+mod source;
 mod target;
 mod text;
 
@@ -23,14 +27,14 @@ use hps::{CheckpointInfo, PutRows, Store, TableDescriptor, TableId};
 
 pub use args::{Args, NonFinite};
 use found::Found;
-use plan::Plan;
 use put::Import;
 pub use rows::{Rows, rows};
 use shape::Shape;
+use source::{Folder, Source};
 use target::Target;
 
 use crate::cli::{Exit, Interrupt, Meter, Usage, show};
-use crate::models::{Format, crew, refuse_remote};
+use crate::models::{Exchange, crew, refuse_remote};
 use crate::store::index_keys;
 use crate::threads::cores;
 
@@ -61,22 +65,22 @@ struct Outcome {
 /// What kept it from its work: the exit code is that of [`crate::cli::exit_of`].
 pub fn run(args: &Args) -> Result<Exit> {
     let since = Instant::now();
-    let Some(format) = args.format.columns() else {
+    if args.format == Exchange::Delta {
         return delta::run(args);
-    };
-    check(args, format)?;
+    }
+    check(args)?;
     let interrupt = Interrupt::listen()?;
     let mut meter = Meter::new(TOOL, args.common.show())?;
-    let found = Found::look(format, &args.folder, args.weights_only)?;
+    let folder = look(args)?;
     let target = Target::find(args)?;
-    let (shape, wanted) = look_closer(args, &found, &target)?;
-    let plan = Plan::new(args, &found, &wanted)?;
+    let (shape, wanted) = look_closer(args, &*folder, &target)?;
+    let source = folder.source(args, &shape, &wanted)?;
     let (store, table) = target.open(args, &wanted)?;
     let work = Work {
         args,
-        found: &found,
+        folder: &*folder,
         shape: &shape,
-        plan: &plan,
+        source: &*source,
     };
     let done = work.run(&store, table, &interrupt, &mut meter);
     meter.end();
@@ -97,22 +101,61 @@ pub fn run(args: &Args) -> Result<Exit> {
     })
 }
 
+/// Looks at the folder.
+fn look(args: &Args) -> Result<Box<dyn Folder>> {
+    match args.format.columns() {
+        Some(format) => {
+            let found = Found::look(format, &args.folder, args.weights_only)?;
+            Ok(Box::new(found))
+        }
+        None => look_at_parquet(args),
+    }
+}
+
+#[cfg(feature = "parquet")]
+fn look_at_parquet(args: &Args) -> Result<Box<dyn Folder>> {
+    let found = parquet::Found::look(&args.folder, args.weights_only)?;
+    Ok(Box::new(found))
+}
+
+#[cfg(not(feature = "parquet"))]
+fn look_at_parquet(_: &Args) -> Result<Box<dyn Folder>> {
+    Err(crate::cli::without_parquet(TOOL).into())
+}
+
 /// What the files of a folder hold, and the table that its rows are for.
-fn look_closer(args: &Args, found: &Found, target: &Target) -> Result<(Shape, TableDescriptor)> {
-    let optimizer = target.optimizer(args, found)?;
-    plan::check_state(found, optimizer)?;
-    let width = |name: &str, dim| plan::width(found.format, optimizer, name, dim);
-    let shape = shape::shape(found, target.dim(args), args.repair, width)?;
-    let wanted = target.descriptor(args, found, &shape, optimizer)?;
+fn look_closer(
+    args: &Args,
+    folder: &dyn Folder,
+    target: &Target,
+) -> Result<(Shape, TableDescriptor)> {
+    let optimizer = target.optimizer(args, folder)?;
+    plan::check_state(folder, optimizer)?;
+    let shape = folder.shape(args, target.dim(args), optimizer)?;
+    let wanted = target.descriptor(args, folder, &shape, optimizer)?;
     Ok((shape, wanted))
 }
 
+/// Threads that read.
+fn threads(args: &Args) -> usize {
+    args.threads.map_or(cores(), usize::from).min(THREADS_MAX)
+}
+
 /// Checks what clap can't.
-fn check(args: &Args, format: Format) -> Result<()> {
+fn check(args: &Args) -> Result<()> {
     refuse_remote(&args.store)?;
     refuse_remote(&args.folder)?;
-    if format != Format::Hugectr && (args.lr.is_some() || args.adam_step.is_some()) {
-        let why = "--lr and --adam-step are of --format hugectr: npy has rows as they are";
+    let format = args.format;
+    if format != Exchange::Hugectr && (args.lr.is_some() || args.adam_step.is_some()) {
+        let name = format.name();
+        return Err(Usage(format!(
+            "--lr and --adam-step are of --format hugectr: {name} has rows as they are"
+        ))
+        .into());
+    }
+    if format == Exchange::Parquet && args.repair {
+        let why = "--repair is not of --format parquet: nothing can be read of a file that was cut, since its footer is \
+                   at the end; take the file away, or write it again";
         return Err(Usage(why.to_owned()).into());
     }
     Ok(())
@@ -121,9 +164,9 @@ fn check(args: &Args, format: Format) -> Result<()> {
 /// What is imported.
 struct Work<'a> {
     args: &'a Args,
-    found: &'a Found,
+    folder: &'a dyn Folder,
     shape: &'a Shape,
-    plan: &'a Plan<'a>,
+    source: &'a dyn Source,
 }
 
 impl Work<'_> {
@@ -135,26 +178,27 @@ impl Work<'_> {
         interrupt: &Interrupt,
         meter: &mut Meter,
     ) -> Result<Outcome> {
-        let (args, shape) = (self.args, self.shape);
+        let (args, source) = (self.args, self.source);
         let last = store.last_checkpoint();
         let step = step(args, last.as_ref())?;
-        let duplicates = || duplicates::refuse(&self.found.keys, shape.rows, args.cache, interrupt);
+        let duplicates = || duplicates::refuse(source, args.cache, interrupt);
         let before = index_keys(store, table);
         if before > 0 {
             duplicates()?;
         }
-        let threads = args.threads.map_or(cores(), usize::from).min(THREADS_MAX);
         let put = |keys: &[u64], rows: &[f32]| {
-            let values = match self.plan.is_whole {
+            let values = match source.is_whole() {
                 true => PutRows::whole(rows),
                 false => PutRows::weights(rows),
             };
             // Every number has been looked at.
             store.put(table, keys, values.verbatim()).map(drop)
         };
-        let import = Import::new(&put, self.plan, shape.rows, args.non_finite, threads);
-        let bytes = shape.rows * self.plan.row_bytes() as u64;
-        crew::run(threads, interrupt, meter, bytes, |crew| import.work(crew))?;
+        let import = Import::new(&put, source, args.non_finite);
+        let bytes = source.rows().saturating_mul(source.row_bytes() as u64);
+        crew::run(threads(args), interrupt, meter, bytes, |crew| {
+            import.work(crew)
+        })?;
         let rows = import.put.load(Ordering::Relaxed);
         let meta = match &last {
             Some(last) => store.checkpoint_meta(last.id)?,
@@ -167,7 +211,7 @@ impl Work<'_> {
             let keys = index_keys(store, table);
             if keys != rows {
                 duplicates()?;
-                let folder = self.found.folder.display();
+                let folder = self.folder.path().display();
                 bail!("{folder}: {rows} rows made {keys} keys: it was changed while it was read");
             }
         }
@@ -180,9 +224,9 @@ impl Work<'_> {
             keys: index_keys(store, table),
             bytes,
             non_finite: import.seen_non_finite.load(Ordering::Relaxed),
-            left: shape.left.clone(),
-            has_state: self.plan.is_whole,
-            has_slots: self.found.slots.is_some(),
+            left: self.shape.left.clone(),
+            has_state: source.is_whole(),
+            has_slots: self.folder.has_slots(),
             time: Duration::ZERO,
         })
     }

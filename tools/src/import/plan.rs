@@ -8,8 +8,9 @@ use hps::{Error, Optimizer, TableDescriptor};
 
 use super::Args;
 use super::found::{FileFound, Found};
+use super::source::Folder;
 use crate::cli::Usage;
-use crate::models::columns::{columns, state_of};
+use crate::models::columns::{Column, columns, state_of};
 use crate::models::{Change, Format, change_of, hugectr};
 
 /// A file, and what it gives to a row.
@@ -43,7 +44,10 @@ pub struct Plan<'a> {
 }
 
 /// The state files that a table needs: names in the folder, columns, and how they differ.
-fn state(
+///
+/// # Errors
+/// `Usage` where the learning rate is needed and not known.
+pub fn state(
     format: Format,
     optimizer: Optimizer,
     lr: Option<f32>,
@@ -82,37 +86,60 @@ pub fn width(format: Format, optimizer: Optimizer, name: &str, dim: usize) -> us
 ///
 /// # Errors
 /// `Usage` where they contradict; `Corrupt` where a part of the state is missing.
-pub fn check_state(found: &Found, optimizer: Optimizer) -> Result<()> {
-    // The learning rate does not matter here.
-    let needed = state(found.format, optimizer, Some(1.0))?;
-    let there = found.state();
-    if let Some(name) = there
-        .iter()
-        .find(|name| needed.iter().all(|(needed, ..)| needed != *name))
-    {
-        let needed: Vec<&str> = needed.iter().map(|(name, ..)| *name).collect();
+pub fn check_state(folder: &dyn Folder, optimizer: Optimizer) -> Result<()> {
+    let needed = folder.needed(optimizer)?;
+    let there = folder.state();
+    if let Some(name) = there.iter().find(|name| !needed.contains(name)) {
         return Err(Usage(format!(
             "{}: {name} is no state of {optimizer:?}, the table's optimizer, which has {needed:?} in this format; \
              import into a table of another optimizer, or --weights-only",
-            found.folder.display()
+            folder.path().display()
         ))
         .into());
     }
-    let missing = needed.iter().find(|(name, ..)| !there.contains(name));
+    let missing = needed.iter().find(|name| !there.contains(name));
     match (missing, there.first()) {
-        (Some((missing, ..)), Some(first)) => {
-            let path = match found.format {
-                Format::Hugectr => found.folder.join(missing),
-                Format::Npy => found.folder.join(format!("{missing}.npy")),
-            };
+        (Some(missing), Some(first)) => {
+            let (path, missing) = folder.missing(missing);
             let what = format!(
-                "the file is not there, {first} is: the state of {optimizer:?} is incomplete; --weights-only leaves \
+                "{missing} is not there, {first} is: the state of {optimizer:?} is incomplete; --weights-only leaves \
                  it out"
             );
             Err(Error::corrupt(&path, 0, what).into())
         }
         _ => Ok(()),
     }
+}
+
+/// Checks that rows of `table` can be whole, from a folder that has columns beside keys and weights.
+///
+/// # Errors
+/// `Usage` where it has metadata alone, and the table has state.
+pub fn check_whole(folder: &dyn Folder, table: &TableDescriptor) -> Result<()> {
+    match folder.state().is_empty() && table.optimizer.state_f32s(table.dim) > 0 {
+        false => Ok(()),
+        true => Err(Usage(format!(
+            "{}: there is metadata, and no state of {:?}; --weights-only leaves both out",
+            folder.path().display(),
+            table.optimizer
+        ))
+        .into()),
+    }
+}
+
+/// The column of a table that has this name; `place`: where it is asked for.
+///
+/// # Errors
+/// `Usage` where it has none.
+pub fn column_of(table: &TableDescriptor, name: &str, place: &str) -> Result<Column> {
+    let column = columns(table).into_iter().find(|c| c.name == name);
+    column.ok_or_else(|| {
+        let table = &table.name;
+        Usage(format!(
+            "{place}: table {table} has no such column; --weights-only leaves all columns out"
+        ))
+        .into()
+    })
 }
 
 impl<'a> Plan<'a> {
@@ -138,29 +165,14 @@ impl<'a> Plan<'a> {
         if found.others.is_empty() {
             return Ok(plan);
         }
-        let has_state = !found.state().is_empty();
-        if !has_state && table.optimizer.state_f32s(dim) > 0 {
-            return Err(Usage(format!(
-                "{}: there is metadata, and no state of {:?}; --weights-only leaves both out",
-                found.folder.display(),
-                table.optimizer
-            ))
-            .into());
-        }
+        check_whole(found, table)?;
         plan.is_whole = true;
         plan.row_f32s = table.row_f32s();
-        let columns = columns(table);
         let needed = state(found.format, table.optimizer, args.lr)?;
         for (name, file) in &found.others {
             let state = needed.iter().find(|(file, ..)| file == name);
             let (column, change) = state.map_or((name.as_str(), Change::None), |s| (s.1, s.2));
-            let column = columns.iter().find(|c| c.name == column).ok_or_else(|| {
-                let path = file.path.display();
-                let table = &table.name;
-                Usage(format!(
-                    "{path}: table {table} has no such column; --weights-only leaves all columns out"
-                ))
-            })?;
+            let column = column_of(table, column, &file.path.display().to_string())?;
             plan.parts.push(Part {
                 file,
                 begin: column.begin,
@@ -176,8 +188,8 @@ impl<'a> Plan<'a> {
                      --adam-step, or leave the state out by --weights-only",
                 ))
             })?;
-            let column = columns.iter().find(|c| c.name == "t");
-            plan.fill = column.map(|column| (column.begin, step as f32));
+            let column = column_of(table, "t", "--adam-step")?;
+            plan.fill = Some((column.begin, step as f32));
         }
         Ok(plan)
     }

@@ -6,13 +6,11 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::Result;
 use hps::TableDescriptor;
 
-use super::found::Found;
-use super::plan::Plan;
 use super::put::Import;
 use super::target::Target;
-use super::{Args, check, duplicates, look_closer};
+use super::{Args, check, duplicates, look, look_closer};
 use crate::cli::{Interrupt, Meter, Show, Usage};
-use crate::models::crew;
+use crate::models::{Exchange, crew};
 
 /// Rows of a folder.
 #[derive(Debug)]
@@ -30,29 +28,29 @@ pub struct Rows {
 /// # Errors
 /// As [`super::run`].
 pub fn rows(args: &Args) -> Result<Rows> {
-    let Some(format) = args.format.columns() else {
+    if args.format == Exchange::Delta {
         let why = "a delta has more than the rows of a table";
         return Err(Usage(why.to_owned()).into());
-    };
-    check(args, format)?;
+    }
+    check(args)?;
     let interrupt = Interrupt::never();
     let mut meter = Meter::new(super::TOOL, Show::Never)?;
-    let found = Found::look(format, &args.folder, args.weights_only)?;
-    let (shape, table) = look_closer(args, &found, &Target::none())?;
-    let plan = Plan::new(args, &found, &table)?;
-    duplicates::refuse(&found.keys, shape.rows, args.cache, &interrupt)?;
+    let folder = look(args)?;
+    let (shape, table) = look_closer(args, &*folder, &Target::none())?;
+    let source = folder.source(args, &shape, &table)?;
+    duplicates::refuse(&*source, args.cache, &interrupt)?;
     let rows = Mutex::new(BTreeMap::new());
     let put = |keys: &[u64], values: &[f32]| {
-        let values = values.chunks_exact(plan.row_f32s).map(<[f32]>::to_vec);
+        let values = values.chunks_exact(source.row_f32s()).map(<[f32]>::to_vec);
         let mut rows = rows.lock().unwrap_or_else(PoisonError::into_inner);
         rows.extend(keys.iter().copied().zip(values));
         Ok(())
     };
-    let import = Import::new(&put, &plan, shape.rows, args.non_finite, 1);
+    let import = Import::new(&put, &*source, args.non_finite);
     crew::run(1, &interrupt, &mut meter, 0, |crew| import.work(crew))?;
     Ok(Rows {
         table,
         rows: rows.into_inner().unwrap_or_else(PoisonError::into_inner),
-        is_whole: plan.is_whole,
+        is_whole: source.is_whole(),
     })
 }

@@ -3,7 +3,7 @@
 //! - Without `--repair` every byte of every file has its place. With it, the rows that all files have whole are taken,
 //!   and what is left of each file is told.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use hps::{DIM_MAX, Error};
@@ -54,13 +54,7 @@ pub fn shape(
         return Err(Error::corrupt(&empty.path, empty.head_bytes, what).into());
     }
     let dim = dim(found, wanted, repair)?;
-    if dim == 0 || dim > DIM_MAX {
-        let why = format!(
-            "{}: rows of {dim} weights; 1 to {DIM_MAX} can be",
-            path(&found.weights)
-        );
-        return Err(Usage(why).into());
-    }
+    check_dim(&found.weights.path, dim)?;
     let others = found.others.iter();
     let others = others.map(|(name, file)| (file, 4 * widths(name, dim) as u64));
     let mut all = vec![(&found.keys, 8), (&found.weights, 4 * dim as u64)];
@@ -97,6 +91,21 @@ pub fn shape(
             .map(|(file, bytes)| (file.path.clone(), bytes))
             .collect(),
     })
+}
+
+/// Checks that a table can have this dim.
+///
+/// # Errors
+/// `Usage`.
+pub fn check_dim(path: &Path, dim: usize) -> Result<()> {
+    if (1..=DIM_MAX).contains(&dim) {
+        return Ok(());
+    }
+    let path = path.display();
+    Err(Usage(format!(
+        "{path}: rows of {dim} weights; 1 to {DIM_MAX} can be"
+    ))
+    .into())
 }
 
 fn path(file: &FileFound) -> String {

@@ -8,10 +8,10 @@ use hps::{
 };
 
 use super::Args;
-use super::found::Found;
 use super::shape::Shape;
+use super::source::Folder;
 use crate::cli::{Usage, refuse_strange_owner, with_holder};
-use crate::models::{Format, Rule};
+use crate::models::Rule;
 
 /// More checkpoints than a store can retain: an import drops none.
 const RETAIN_ALL: usize = 1000;
@@ -89,11 +89,11 @@ impl Target {
     ///
     /// # Errors
     /// `Usage` where the folder does not say it, nor the command line.
-    pub fn optimizer(&self, args: &Args, found: &Found) -> Result<Optimizer> {
+    pub fn optimizer(&self, args: &Args, found: &dyn Folder) -> Result<Optimizer> {
         let asked = args.optimizer.map(Rule::optimizer);
         let own = self.table.as_ref().map(|(_, table)| table.optimizer);
         own.or(asked).or_else(|| found.optimizer()).ok_or_else(|| {
-            let folder = found.folder.display();
+            let folder = found.path().display();
             let state = found.state();
             let why = match state.is_empty() {
                 true => {
@@ -112,23 +112,20 @@ impl Target {
     pub fn descriptor(
         &self,
         args: &Args,
-        found: &Found,
+        found: &dyn Folder,
         shape: &Shape,
         optimizer: Optimizer,
     ) -> Result<TableDescriptor> {
         let mut wanted = match &self.table {
             Some((_, table)) => table.clone(),
             None if shape.dim == 0 => {
-                let folder = found.folder.display();
+                let folder = found.path().display();
                 let why = "an empty model does not tell the dim of the new table; name it by --dim";
                 return Err(Usage(format!("{folder}: {why}")).into());
             }
             None => {
                 let table = TableDescriptor::new(args.table(), shape.dim).optimizer(optimizer);
-                match found.format {
-                    Format::Npy => table.metadata(found.metadata()),
-                    Format::Hugectr => table,
-                }
+                table.metadata(found.metadata())
             }
         };
         // Of a table that is there, what is asked for must be what it has: the store says so.

@@ -125,10 +125,7 @@ fn parquet() -> Result<Format> {
 
 #[cfg(not(feature = "parquet"))]
 fn parquet() -> Result<Format> {
-    bail!(Usage(String::from(
-        "this hps-keyset was built without Parquet; cargo build --release -p hps-tools --features parquet builds one \
-         that has it"
-    )))
+    Err(crate::cli::without_parquet("hps-keyset").into())
 }
 
 /// Makes the keyset.

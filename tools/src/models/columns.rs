@@ -41,6 +41,35 @@ pub fn metadata_of(metadata: RowMetadata) -> Vec<&'static str> {
     there.map(|(name, _)| name).collect()
 }
 
+/// Whether a table may have metadata of this name.
+#[must_use]
+pub fn is_metadata(name: &str) -> bool {
+    let all = RowMetadata::new().show(true).click(true);
+    metadata_of(all.count(true).last_step(true)).contains(&name)
+}
+
+/// The metadata whose names are among these.
+#[must_use]
+pub fn metadata_among<'a>(names: impl Iterator<Item = &'a str> + Clone) -> RowMetadata {
+    let has = |name| names.clone().any(|found| found == name);
+    RowMetadata::new()
+        .show(has("show"))
+        .click(has("click"))
+        .count(has("count"))
+        .last_step(has("last_step"))
+}
+
+/// The one optimizer that has these columns of state, whatever their width; `None` where several have the same.
+#[must_use]
+pub fn optimizer_of(state: &[&str]) -> Option<Optimizer> {
+    let all = [Optimizer::Adam, Optimizer::Ftrl];
+    all.into_iter().find(|optimizer| {
+        let columns = state_of(*optimizer, 1);
+        let has = |name: &str| state.contains(&name);
+        columns.len() == state.len() && columns.iter().all(|(name, _)| has(name))
+    })
+}
+
 /// The columns behind the weights, in their order.
 #[must_use]
 pub fn columns(table: &TableDescriptor) -> Vec<Column> {

@@ -9,6 +9,8 @@ pub mod crew;
 pub mod delta;
 pub mod hugectr;
 pub mod npy;
+#[cfg(feature = "parquet")]
+pub mod parquet;
 
 use std::path::Path;
 
@@ -30,6 +32,8 @@ pub enum Exchange {
     Hugectr,
     /// NumPy arrays: keys.npy, weights.npy, and a file for each column of state and metadata
     Npy,
+    /// Parquet files of keys and lists of weights, and columns of state and metadata (a build with --features parquet)
+    Parquet,
     /// All tables, with all that hps keeps of them: whole, or what changed since a delta or checkpoint before
     Delta,
 }
@@ -41,17 +45,18 @@ impl Exchange {
         match self {
             Exchange::Hugectr => "hugectr",
             Exchange::Npy => "npy",
+            Exchange::Parquet => "parquet",
             Exchange::Delta => "delta",
         }
     }
 
-    /// The format, where it is one of a table's columns.
+    /// The format, where it has a file for each column of a table.
     #[must_use]
     pub fn columns(self) -> Option<Format> {
         match self {
             Exchange::Hugectr => Some(Format::Hugectr),
             Exchange::Npy => Some(Format::Npy),
-            Exchange::Delta => None,
+            Exchange::Parquet | Exchange::Delta => None,
         }
     }
 }
@@ -279,7 +284,7 @@ pub fn change_of(file: &hugectr::StateFile, lr: Option<f32>) -> Result<Change> {
 ///
 /// # Errors
 /// `Usage`.
-fn check_weights(table: &TableDescriptor) -> Result<()> {
+pub fn check_weights(table: &TableDescriptor) -> Result<()> {
     match table.dtype {
         Dtype::F32 => Ok(()),
         other => Err(Usage(format!(

@@ -8,13 +8,14 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use ::parquet::basic::{ConvertedType, LogicalType, Repetition, Type as Physical};
+use ::parquet::basic::{ConvertedType, LogicalType, Type as Physical};
 use ::parquet::schema::types::{SchemaDescriptor, Type};
 use anyhow::Result;
 use hps::Error;
 use serde_json::Value;
 
 use crate::cli::Usage;
+use crate::parquet_file::schema::{leaf_of, shown, value_of};
 
 /// What HugeCTR calls the file that names the columns.
 const METADATA: &str = "_metadata.json";
@@ -116,7 +117,8 @@ impl Wanted {
                 );
                 return Err(Error::corrupt(path, 0, what).into());
             }
-            let kind = kind(field).ok_or_else(|| {
+            let kind = value_of(field).and_then(|(value, _)| integers(value));
+            let kind = kind.ok_or_else(|| {
                 let what = format!(
                     "column {name}: found {}, expected integers of 32 or 64 bits, or a list of such (a group \
                      LIST of a repeated group of one)",
@@ -124,9 +126,7 @@ impl Wanted {
                 );
                 Error::corrupt(path, 0, what)
             })?;
-            let leaves = 0..schema.num_columns();
-            let mut leaves = leaves.filter(|leaf| schema.get_column_root_idx(*leaf) == root);
-            let leaf = leaves.next().unwrap_or(0);
+            let leaf = leaf_of(schema, root);
             let name = name.clone();
             columns.push(Column { name, leaf, kind });
         }
@@ -135,31 +135,6 @@ impl Wanted {
 }
 
 /// The integers of a column, flat or in a list; `None` for anything else.
-fn kind(field: &Type) -> Option<Kind> {
-    if field.is_primitive() {
-        return integers(field).filter(|_| !is(field, Repetition::REPEATED));
-    }
-    let info = field.get_basic_info();
-    let is_list = info.logical_type_ref() == Some(&LogicalType::List)
-        || info.converted_type() == ConvertedType::LIST;
-    match field.get_fields() {
-        [repeated] if is_list && repeated.is_group() && is(repeated, Repetition::REPEATED) => {
-            match repeated.get_fields() {
-                [element] if element.is_primitive() && !is(element, Repetition::REPEATED) => {
-                    integers(element).filter(|_| !is(field, Repetition::REPEATED))
-                }
-                _ => None,
-            }
-        }
-        _ => None,
-    }
-}
-
-fn is(field: &Type, repetition: Repetition) -> bool {
-    let info = field.get_basic_info();
-    info.has_repetition() && info.repetition() == repetition
-}
-
 fn integers(field: &Type) -> Option<Kind> {
     let info = field.get_basic_info();
     let has_sign = match (info.logical_type_ref(), info.converted_type()) {
@@ -177,30 +152,6 @@ fn integers(field: &Type) -> Option<Kind> {
         (Physical::INT32, false) => Some(Kind::U32),
         (Physical::INT64, _) => Some(Kind::U64),
         _ => None,
-    }
-}
-
-/// The type of a column, for messages.
-fn shown(field: &Type) -> String {
-    let info = field.get_basic_info();
-    let logical = info
-        .logical_type_ref()
-        .map(|logical| format!(" ({logical:?})"));
-    let logical = logical.unwrap_or_else(|| match info.converted_type() {
-        ConvertedType::NONE => String::new(),
-        converted => format!(" ({converted})"),
-    });
-    let repeated = if is(field, Repetition::REPEATED) {
-        "repeated "
-    } else {
-        ""
-    };
-    match field.is_primitive() {
-        true => format!("{repeated}{}{logical}", field.get_physical_type()),
-        false => {
-            let parts: Vec<String> = field.get_fields().iter().map(|part| shown(part)).collect();
-            format!("a {repeated}group{logical} of [{}]", parts.join(", "))
-        }
     }
 }
 

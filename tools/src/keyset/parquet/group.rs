@@ -7,8 +7,6 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use ::parquet::column::reader::{ColumnReader, ColumnReaderImpl};
-use ::parquet::data_type::{Int32Type, Int64Type};
 use ::parquet::errors::ParquetError;
 use ::parquet::file::reader::{FileReader, SerializedFileReader};
 use anyhow::Result;
@@ -16,8 +14,9 @@ use hps::Error;
 
 use super::super::layout::Place;
 use super::columns::{Column, Kind};
-use super::guard::{guarded, told};
 use super::rows::Rows;
+use crate::parquet_file::guard::{guarded, told};
+use crate::parquet_file::records::{Records, Typed};
 
 /// Most rows that are decoded at a time.
 const BATCH_ROWS: usize = 1024;
@@ -35,23 +34,13 @@ pub struct Group {
     pub bytes: u64,
 }
 
-/// A column of a row group: its reader, and what it has decoded.
+/// A column of a row group, and what of it is decoded.
 struct Values {
-    reader: Typed,
+    records: Records,
     kind: Kind,
-    /// The level of a value that is there, and whether there are lists.
-    level: i16,
-    is_list: bool,
-    levels: Vec<i16>,
-    repeats: Vec<i16>,
     /// The next level, and the next value.
     at: usize,
     at_value: usize,
-}
-
-enum Typed {
-    I32(ColumnReaderImpl<Int32Type>, Vec<i32>),
-    I64(ColumnReaderImpl<Int64Type>, Vec<i64>),
 }
 
 /// Why there is no row.
@@ -95,22 +84,14 @@ impl Group {
             });
             let what = format!("row group {number}, column {}", column.name);
             let reader = reader.map_err(|fault| told(path, offset, &what, fault))?;
-            let reader = match reader {
-                ColumnReader::Int32ColumnReader(reader) => Typed::I32(reader, Vec::new()),
-                ColumnReader::Int64ColumnReader(reader) => Typed::I64(reader, Vec::new()),
-                _ => {
-                    let what = format!("{what}: found another type than the schema has");
-                    return Err(Error::corrupt(path, offset, what).into());
-                }
-            };
-            let descr = chunk.column_descr();
+            let records = Records::new(reader, chunk.column_descr());
+            let records = records.ok_or_else(|| {
+                let what = format!("{what}: found another type than the schema has");
+                Error::corrupt(path, offset, what)
+            })?;
             group.values.push(Values {
-                reader,
+                records,
                 kind: column.kind,
-                level: descr.max_def_level(),
-                is_list: descr.max_rep_level() > 0,
-                levels: Vec::new(),
-                repeats: Vec::new(),
                 at: 0,
                 at_value: 0,
             });
@@ -197,21 +178,8 @@ impl Group {
 impl Values {
     /// Decodes so many rows; how many there were.
     fn decode(&mut self, rows: usize) -> Result<usize, ParquetError> {
-        self.levels.clear();
-        self.repeats.clear();
         (self.at, self.at_value) = (0, 0);
-        let (levels, repeats) = (Some(&mut self.levels), Some(&mut self.repeats));
-        let (found, ..) = match &mut self.reader {
-            Typed::I32(reader, values) => {
-                values.clear();
-                reader.read_records(rows, levels, repeats, values)?
-            }
-            Typed::I64(reader, values) => {
-                values.clear();
-                reader.read_records(rows, levels, repeats, values)?
-            }
-        };
-        Ok(found)
+        self.records.decode(rows)
     }
 
     /// Appends the values of the next row, with their number before them.
@@ -220,16 +188,17 @@ impl Values {
         bytes.extend([0; 4]);
         let mut count = 0u32;
         loop {
-            let level = match self.level {
+            let level = match self.records.level {
                 0 => Some(&0),
-                _ => self.levels.get(self.at),
+                _ => self.records.levels.get(self.at),
             };
-            if *level.ok_or(Missing::Torn)? == self.level {
+            if *level.ok_or(Missing::Torn)? == self.records.level {
                 bytes.extend(self.value()?.to_le_bytes());
                 count += 1;
             }
             self.at += 1;
-            let goes_on = self.is_list && self.repeats.get(self.at).is_some_and(|r| *r > 0);
+            let repeats = self.records.repeats.get(self.at);
+            let goes_on = self.records.is_list && repeats.is_some_and(|r| *r > 0);
             if !goes_on {
                 break;
             }
@@ -241,12 +210,13 @@ impl Values {
     fn value(&mut self) -> Result<u64, Missing> {
         let at = self.at_value;
         self.at_value += 1;
-        match &self.reader {
+        match &self.records.values {
             Typed::I32(_, values) => match *values.get(at).ok_or(Missing::Torn)? {
                 value @ ..0 if self.kind == Kind::I32 => Err(Missing::Negative(value)),
                 value => Ok(value.cast_unsigned().into()),
             },
             Typed::I64(_, values) => Ok(values.get(at).ok_or(Missing::Torn)?.cast_unsigned()),
+            Typed::F32(..) => Err(Missing::Torn),
         }
     }
 }

@@ -5,13 +5,11 @@
 
 mod columns;
 mod group;
-mod guard;
 mod rows;
 #[cfg(test)]
 mod tests;
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,13 +22,10 @@ use hps::Error;
 pub use rows::Rows;
 
 use crate::cli::Usage;
+use crate::parquet_file::guard::{guarded, told};
+use crate::parquet_file::{check_ends, check_group};
 use columns::{Column, Wanted};
 use group::Group;
-use guard::{guarded, told};
-
-const MAGIC: &[u8; 4] = b"PAR1";
-/// Magic, length of the footer, magic.
-const BYTES_MIN: u64 = 12;
 
 /// An open Parquet file.
 pub struct RowGroups {
@@ -133,38 +128,6 @@ impl RowGroups {
     }
 }
 
-/// Checks how a file begins and ends; its length.
-fn check_ends(path: &Path, file: &File) -> Result<u64> {
-    let failed = |e| Error::io("read", path, e);
-    let bytes = file.metadata().map_err(failed)?.len();
-    let mut found = [0; 4];
-    let mut at = |offset: u64| {
-        let read = file.read_exact_at(&mut found, offset);
-        read.map_err(failed)
-            .map(|()| (found == *MAGIC).then_some(()).ok_or(found))
-    };
-    if bytes < BYTES_MIN {
-        let what = format!("found {bytes} bytes, a Parquet file has more");
-        return Err(Error::corrupt(path, 0, what).into());
-    }
-    if let Err(found) = at(0)? {
-        let found = found.escape_ascii();
-        let what = format!("found {found}, expected PAR1, with which a Parquet file begins");
-        return Err(Error::corrupt(path, 0, what).into());
-    }
-    if let Err(found) = at(bytes - 4)? {
-        let what = match &found {
-            b"PARE" => String::from("found PARE: the file is encrypted, which can't be read here"),
-            other => format!(
-                "found {}, expected PAR1, with which a Parquet file ends: it is cut off",
-                other.escape_ascii()
-            ),
-        };
-        return Err(Error::corrupt(path, bytes - 4, what).into());
-    }
-    Ok(bytes)
-}
-
 /// Checks what the footer says of each row group.
 fn check_groups(
     path: &Path,
@@ -172,24 +135,9 @@ fn check_groups(
     metadata: &ParquetMetaData,
     columns: &[Column],
 ) -> Result<()> {
-    for (number, group) in metadata.row_groups().iter().enumerate() {
-        if group.num_rows() < 0 {
-            let what = format!("row group {number}: found {} rows", group.num_rows());
-            return Err(Error::corrupt(path, 0, what).into());
-        }
-        for column in columns {
-            let range = guarded(|| Ok(group.column(column.leaf).byte_range()));
-            let end = range
-                .ok()
-                .and_then(|(offset, length)| offset.checked_add(length));
-            if end.is_none_or(|end| end > bytes) {
-                let what = format!(
-                    "row group {number}, column {}: found a place behind the end of the file, of {bytes} bytes",
-                    column.name
-                );
-                return Err(Error::corrupt(path, 0, what).into());
-            }
-        }
+    for number in 0..metadata.num_row_groups() {
+        let names = columns.iter().map(|column| (column.leaf, &*column.name));
+        check_group(path, bytes, metadata, number, names)?;
     }
     Ok(())
 }

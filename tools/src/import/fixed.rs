@@ -1,0 +1,230 @@
+//! How are rows read from files with a fixed stride each?
+//!
+//! - Each thread takes the next rows of all files.
+
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::Result;
+use hps::Error;
+
+use super::found::FileFound;
+use super::plan::{Part, Plan};
+use super::put::{BUFFERS_BYTES, ROWS_MAX};
+use super::source::{Chunk, Place, Reader, Source, is_finite};
+use crate::cli::Interrupt;
+use crate::models::Change;
+
+/// Stretches of the folder that are read side by side: one that is in the order of mix64, as an export of one thread
+/// is, has its next rows all in one shard of the store.
+const STRETCHES: u64 = 8;
+/// Keys that are read at a time, where keys alone are.
+const CHUNK_KEYS: usize = 64 << 10;
+
+/// The rows of such files.
+#[derive(Debug)]
+pub struct Fixed<'a> {
+    plan: Plan<'a>,
+    rows: u64,
+    chunk_rows: usize,
+    next: AtomicU64,
+}
+
+impl<'a> Fixed<'a> {
+    /// The first `rows` of the files of a plan, for so many threads.
+    #[must_use]
+    pub fn new(plan: Plan<'a>, rows: u64, threads: usize) -> Fixed<'a> {
+        // As bytes and as rows.
+        let row_bytes = plan.row_bytes() + 8 + plan.row_f32s * 4;
+        Fixed {
+            plan,
+            rows,
+            chunk_rows: (BUFFERS_BYTES / threads / row_bytes).clamp(16, ROWS_MAX),
+            next: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Source for Fixed<'_> {
+    fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    fn row_bytes(&self) -> usize {
+        self.plan.row_bytes()
+    }
+
+    fn row_f32s(&self) -> usize {
+        self.plan.row_f32s
+    }
+
+    fn numbers(&self) -> usize {
+        let parts = self.plan.parts.iter().filter(|part| part.is_integer);
+        let first = parts.map(|part| part.begin).min();
+        first.unwrap_or(self.plan.row_f32s)
+    }
+
+    fn is_whole(&self) -> bool {
+        self.plan.is_whole
+    }
+
+    fn reader(&self) -> Box<dyn Reader + '_> {
+        Box::new(FixedReader {
+            source: self,
+            bytes: Vec::new(),
+        })
+    }
+
+    fn keys(&self, interrupt: &Interrupt, see: &mut dyn FnMut(u64, u64)) -> Result<()> {
+        let (mut bytes, mut chunk) = (Vec::new(), Vec::new());
+        let mut first = 0;
+        while first < self.rows {
+            interrupt.check()?;
+            let left = usize::try_from(self.rows - first).unwrap_or(usize::MAX);
+            let count = left.min(CHUNK_KEYS);
+            read_keys(self.plan.keys, first, count, &mut bytes, &mut chunk)?;
+            (first..).zip(&chunk).for_each(|(row, key)| see(row, *key));
+            first += chunk.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn place(&self, row: u64, word: Option<usize>) -> Place {
+        let of = |part: &&Part<'_>| {
+            word.is_some_and(|word| (part.begin..part.begin + part.width).contains(&word))
+        };
+        let part = self.plan.parts.iter().find(of);
+        let (file, at) = match (part, word) {
+            (Some(part), Some(word)) => {
+                let element = row * part.width as u64 + (word - part.begin) as u64;
+                (part.file, 4 * element)
+            }
+            _ => (self.plan.keys, 8 * row),
+        };
+        Place {
+            path: file.path.clone(),
+            offset: file.head_bytes + at,
+            name: format!("row {row}"),
+        }
+    }
+}
+
+struct FixedReader<'a> {
+    source: &'a Fixed<'a>,
+    bytes: Vec<u8>,
+}
+
+impl Reader for FixedReader<'_> {
+    fn next(&mut self, chunk: &mut Chunk) -> Result<bool> {
+        let source = self.source;
+        let plan = &source.plan;
+        let turn = source.next.fetch_add(1, Ordering::Relaxed);
+        let chunks = source.rows.div_ceil(source.chunk_rows as u64);
+        let Some(number) = chunk_of(turn, chunks) else {
+            return Ok(false);
+        };
+        let first = number * source.chunk_rows as u64;
+        let left = usize::try_from(source.rows - first).unwrap_or(usize::MAX);
+        let count = left.min(source.chunk_rows);
+        chunk.first = first;
+        read_keys(plan.keys, first, count, &mut self.bytes, &mut chunk.keys)?;
+        // Words that no file has stay zero; all others are written.
+        chunk.rows.resize(count * plan.row_f32s, 0.0);
+        chunk.is_finite = true;
+        for part in &plan.parts {
+            let bytes = read(part.file, first, count, part.width * 4, &mut self.bytes)?;
+            chunk.is_finite &= scatter(bytes, part, plan.row_f32s, &mut chunk.rows);
+        }
+        if let Some((at, value)) = plan.fill {
+            let rows = chunk.rows.chunks_exact_mut(plan.row_f32s);
+            rows.for_each(|row| row[at] = value);
+        }
+        Ok(true)
+    }
+}
+
+/// The chunk whose turn it is: each stretch gives one by turns.
+fn chunk_of(turn: u64, chunks: u64) -> Option<u64> {
+    let long = chunks.div_ceil(STRETCHES);
+    // Those that are longer by one come first.
+    let longer = chunks - (long.max(1) - 1) * STRETCHES;
+    let (round, stretch) = (turn / STRETCHES, turn % STRETCHES);
+    if round + 1 < long {
+        return Some(stretch * long - stretch.saturating_sub(longer) + round);
+    }
+    let is_last = round < long && stretch < longer;
+    is_last.then(|| stretch * long + round)
+}
+
+/// Reads some rows of a file into a buffer, which grows to what it was ever needed for.
+fn read<'b>(
+    file: &FileFound,
+    first: u64,
+    count: usize,
+    row_bytes: usize,
+    buffer: &'b mut Vec<u8>,
+) -> Result<&'b [u8]> {
+    let needed = count * row_bytes;
+    if buffer.len() < needed {
+        buffer.resize(needed, 0);
+    }
+    let bytes = &mut buffer[..needed];
+    let offset = file.head_bytes + first * row_bytes as u64;
+    let done = file.file.read_exact_at(bytes, offset);
+    done.map_err(|e| Error::io("read", &file.path, e))?;
+    Ok(bytes)
+}
+
+/// Reads some keys.
+fn read_keys(
+    file: &FileFound,
+    first: u64,
+    count: usize,
+    buffer: &mut Vec<u8>,
+    keys: &mut Vec<u64>,
+) -> Result<()> {
+    let (words, _) = read(file, first, count, 8, buffer)?.as_chunks::<8>();
+    keys.clear();
+    keys.extend(words.iter().map(|word| u64::from_le_bytes(*word)));
+    Ok(())
+}
+
+/// Moves the words of a file to their places in rows; whether all numbers are finite there.
+fn scatter(bytes: &[u8], part: &Part<'_>, row_f32s: usize, rows: &mut [f32]) -> bool {
+    let mut is_finite = true;
+    let (words, _) = bytes.as_chunks::<4>();
+    let rows = rows.chunks_exact_mut(row_f32s);
+    for (row, words) in rows.zip(words.chunks_exact(part.width)) {
+        let row = &mut row[part.begin..part.begin + part.width];
+        match part.change {
+            Change::None => {
+                for (place, word) in row.iter_mut().zip(words) {
+                    *place = f32::from_le_bytes(*word);
+                }
+            }
+            Change::Times(factor) => {
+                for (place, word) in row.iter_mut().zip(words) {
+                    *place = f32::from_le_bytes(*word) / factor;
+                }
+            }
+        }
+        is_finite &= self::is_finite(row);
+    }
+    is_finite | part.is_integer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_chunk_has_one_turn() {
+        for chunks in [0, 1, 7, 8, 9, 15, 16, 17, 1001] {
+            let mut seen: Vec<u64> = (0..).map_while(|turn| chunk_of(turn, chunks)).collect();
+            let sorted = seen.is_sorted();
+            seen.sort_unstable();
+            assert_eq!(seen, (0..chunks).collect::<Vec<u64>>(), "{chunks}");
+            assert!(chunks <= STRETCHES || !sorted, "{chunks}");
+        }
+    }
+}
