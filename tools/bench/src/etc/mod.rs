@@ -4,9 +4,11 @@
 //!   back. Table 2 of its guide gives the keys of each pass, here divided by `--scale`.
 //! - Four ways: the whole table in memory (Staged), two passes in memory (Cached), this store's own cache
 //!   with the same bytes, none at all.
+//! - Then the passes are trained on, once with the next one begun meanwhile and once without.
 //! - Beside them stand what memory and device give in the same run, and the hits that a model on sets of
 //!   keys expects.
 
+mod ahead;
 mod draw;
 mod keysets;
 mod policies;
@@ -26,6 +28,7 @@ use crate::limits::device;
 use crate::limits::memory::BareRows;
 use crate::machine;
 use crate::report::Notes;
+use ahead::Waits;
 use keysets::Keysets;
 use policies::{Phase, Way};
 
@@ -54,6 +57,9 @@ pub struct EtcArgs {
     /// Memory for rows, in passes of the largest size: two blocks, one that comes in, and some room.
     #[arg(long, value_name = "PASSES", default_value_t = 3.25, value_parser = crate::args::positive)]
     pub cache_passes: f64,
+    /// Ways to keep rows. [default: all]
+    #[arg(long, value_enum, value_name = "WAY", value_delimiter = ',')]
+    pub ways: Vec<Way>,
     /// Threads of the store and of the limits.
     #[arg(long, value_name = "N", default_value_t = 2,
         value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -114,7 +120,8 @@ pub fn run(args: &EtcArgs) -> Result<()> {
     load(&path, &descriptor, &keysets, all_rows * 600 + (64 << 20))?;
     let limits = limits(args, &fixture, &keysets, &descriptor, &notes)?;
     let mut found = Vec::new();
-    for way in Way::ALL {
+    let is_asked = |way: &Way| args.ways.is_empty() || args.ways.contains(way);
+    for way in Way::ALL.into_iter().filter(is_asked) {
         let cache = match way {
             Way::Staged => all_rows * (descriptor.row_bytes() as u64 + 64) * 9 / 8 + (64 << 20),
             _ => cache,
@@ -130,6 +137,15 @@ pub fn run(args: &EtcArgs) -> Result<()> {
         )?;
         found.push((way, cache, phases));
     }
+    notes.say("etc: the next pass beside one");
+    let threads = usize::from(args.threads);
+    let compute = limits.random_reads.recip();
+    let mut waits = Vec::new();
+    for is_ahead in [false, true] {
+        waits.push(ahead::run(
+            &path, cache, threads, &keysets, compute, is_ahead,
+        )?);
+    }
     notes.done();
     if let Some(prefix) = &args.plot {
         for (name, of) in [("read", 0), ("write", 1)] {
@@ -139,7 +155,15 @@ pub fn run(args: &EtcArgs) -> Result<()> {
         }
     }
     let machine = machine::describe(fixture.root());
-    print(args, &keysets, &descriptor, &machine, &limits, &found)
+    print(
+        args,
+        &keysets,
+        &descriptor,
+        &machine,
+        &limits,
+        &found,
+        &waits,
+    )
 }
 
 fn load(
@@ -218,6 +242,7 @@ fn print(
     machine: &Value,
     limits: &Limits,
     found: &[(Way, u64, Vec<Phase>)],
+    waits: &[Waits],
 ) -> Result<()> {
     let row_bytes = descriptor.row_bytes();
     let gib = |bytes: f64| bytes / f64::from(1 << 30);
@@ -266,6 +291,15 @@ fn print(
             "phases": phases.iter().map(Phase::json).collect::<Vec<_>>(),
         }));
     }
+    let [without, with] = waits else {
+        return Ok(());
+    };
+    for (what, waits) in [("begun when needed", without), ("begun a pass ahead", with)] {
+        text.push_str(&format!(
+            "\nBilevel, trained on, {what}: waited {:.2} s, trained {:.2} s, {} rows read\n",
+            waits.wait_s, waits.train_s, waits.missed
+        ));
+    }
     let of = |way: Way| {
         found
             .iter()
@@ -292,6 +326,7 @@ fn print(
         "bilevel_hits_to_cached": rates(Way::Bilevel).0 / rates(Way::Cached).0,
         "bilevel_read_to_cached": rates(Way::Bilevel).1 / rates(Way::Cached).1,
         "bilevel_write_to_cached": rates(Way::Bilevel).2 / rates(Way::Cached).2,
+        "wait_ahead_to_wait": with.wait_s / without.wait_s,
     });
     text.push_str(&format!("\n{}\n", serde_json::to_string_pretty(&ratios)?));
     let mut out = std::io::stdout().lock();
@@ -303,6 +338,7 @@ fn print(
                 "random_reads_per_s": limits.random_reads, "in_order_bytes_per_s": limits.in_order,
                 "whole_files_rows_per_s": whole_files },
             "ways": ways, "ratios": ratios,
+            "begun_when_needed": without.json(), "begun_ahead": with.json(),
         });
         writeln!(out, "{object}").context("write to stdout")?;
     }

@@ -15,11 +15,15 @@ pub const BATCH_KEYS: usize = 65_536;
 pub const BLOCKS: usize = 2;
 
 /// A way to keep rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Way {
+    /// The whole table in memory
     Staged,
+    /// Two passes in memory
     Cached,
+    /// The store's own cache, with the same bytes as Cached
     Bilevel,
+    /// No row in memory but those of the pass at hand
     SsdOnly,
 }
 
