@@ -235,6 +235,16 @@ fn means(phases: &[Phase]) -> (f64, f64, f64) {
     )
 }
 
+/// Rows a second over the time of all phases from the third on: read, and written.
+fn over_all(phases: &[Phase]) -> (f64, f64) {
+    let later = phases.get(2..).unwrap_or_default();
+    let sum = |of: fn(&Phase) -> f64| later.iter().map(of).sum::<f64>();
+    (
+        sum(|p| p.keys as f64) / sum(|p| p.read_s),
+        sum(|p| p.written as f64) / sum(|p| p.write_s),
+    )
+}
+
 fn print(
     args: &EtcArgs,
     keysets: &Keysets,
@@ -308,6 +318,7 @@ fn print(
     };
     let rates = |way: Way| of(way).map_or((0.0, 0.0, 0.0), means);
     let cached = of(Way::Cached).unwrap_or_default();
+    let all = |way: Way| of(way).map_or((0.0, 0.0), over_all);
     let as_expected = cached.len() == expected.len()
         && cached
             .iter()
@@ -326,6 +337,8 @@ fn print(
         "bilevel_hits_to_cached": rates(Way::Bilevel).0 / rates(Way::Cached).0,
         "bilevel_read_to_cached": rates(Way::Bilevel).1 / rates(Way::Cached).1,
         "bilevel_write_to_cached": rates(Way::Bilevel).2 / rates(Way::Cached).2,
+        "bilevel_read_to_cached_over_all_time": all(Way::Bilevel).0 / all(Way::Cached).0,
+        "bilevel_write_to_cached_over_all_time": all(Way::Bilevel).1 / all(Way::Cached).1,
         "wait_ahead_to_wait": with.wait_s / without.wait_s,
     });
     text.push_str(&format!("\n{}\n", serde_json::to_string_pretty(&ratios)?));
