@@ -199,10 +199,11 @@ fn limits(
     let mut bare = BareRows::new(keysets.union.len(), width, descriptor.dim)?;
     // Rows by number: the place of the key among all.
     let place = |key: &u64| keysets.union.binary_search(key).unwrap_or(0) as u64;
+    // Whole passes, as what is measured has them: into a buffer of a pass, and out of one. A batch at a time, the
+    // buffer would stay in the processor's cache.
     let batches: Vec<Vec<u64>> = keysets
         .passes
         .iter()
-        .flat_map(|pass| pass.chunks(policies::BATCH_KEYS))
         .map(|keys| keys.iter().map(place).collect())
         .collect();
     let updater = hps::row::Updater::new(descriptor, &hps::HyperParameters::new());
