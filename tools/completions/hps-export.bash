@@ -23,14 +23,14 @@ _hps__export() {
 
     case "${cmd}" in
         hps__export)
-            opts="-q -v -h -V --format --table --checkpoint --since --after --weights-only --lr --localized --slot --threads --memory --json --color --progress --quiet --verbose --help --version"
+            opts="-q -v -h -V --format --table --checkpoint --since --after --weights-only --lr --localized --variable --slot --threads --memory --json --color --progress --quiet --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --format)
-                    COMPREPLY=($(compgen -W "hugectr npy delta" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "hugectr npy deeprec delta" -- "${cur}"))
                     return 0
                     ;;
                 --table)
@@ -53,6 +53,10 @@ _hps__export() {
                     return 0
                     ;;
                 --lr)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --variable)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -23,17 +23,21 @@ _hps__import() {
 
     case "${cmd}" in
         hps__import)
-            opts="-q -v -h -V --format --table --create --optimizer --dim --initialiser --seed --accumulator --step --weights-only --lr --adam-step --repair --non-finite --cache --threads --force --json --color --progress --quiet --verbose --help --version"
+            opts="-q -v -h -V --format --table --variable --create --optimizer --dim --initialiser --seed --accumulator --step --weights-only --lr --adam-step --repair --non-finite --cache --threads --force --json --color --progress --quiet --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --format)
-                    COMPREPLY=($(compgen -W "hugectr npy delta" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "hugectr npy deeprec delta" -- "${cur}"))
                     return 0
                     ;;
                 --table)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --variable)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -22,6 +22,11 @@ use crate::models::Exchange;
 /// npy: keys.npy (u64), weights.npy (f32 `[N, D]`), a file for each column of state (v, a, m, t, z, n) and
 /// metadata (u32). Everything, bit for bit.
 ///
+/// deeprec: a checkpoint of TensorFlow, model.ckpt.index and .data files, with the tensors of one EmbeddingVariable:
+/// --variable, with -keys, -values, -freqs (metadata count) and -versions (last_step), the last two empty where the table
+/// has no such column; and optimizer slots below it, /Adagrad, /Adam (m) and /Adam_1 (v), /Ftrl (n) and /Ftrl_1 (z), bit for bit.
+/// What is left out is named.
+///
 /// delta: all tables, rows and the trainer's meta, for `hps-import --format delta`: the first one into an empty store, each
 /// after the one before. The trainer keeps what the next delta needs by a cursor, or by retaining the checkpoint.
 ///
@@ -43,7 +48,8 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub format: Exchange,
     /// The table, by the name that it had at the checkpoint
-    #[arg(long, value_name = "NAME", required_if_eq_any = [("format", "hugectr"), ("format", "npy")])]
+    #[arg(long, value_name = "NAME", 
+        required_if_eq_any = [("format", "hugectr"), ("format", "npy"), ("format", "deeprec")])]
     pub table: Option<String>,
     /// This retained checkpoint instead of the last one
     #[arg(long, value_name = "ID")]
@@ -64,6 +70,9 @@ pub struct Args {
     /// Write slot_id, which localized embeddings need: the upper half of each key, or what --slot says
     #[arg(long)]
     pub localized: bool,
+    /// deeprec: the name of the EmbeddingVariable; default: that of the table
+    #[arg(long, value_name = "NAME")]
+    pub variable: Option<String>,
     /// The slot of all keys
     #[arg(long, value_name = "N", requires = "localized")]
     pub slot: Option<u64>,

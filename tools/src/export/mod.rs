@@ -9,6 +9,7 @@ mod folder;
 mod text;
 mod write;
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -16,10 +17,10 @@ use hps::{CheckpointInfo, Store, TableDescriptor, TableId};
 
 pub use args::{Args, rate};
 use folder::Partial;
-use write::{Columns, Scope, Written};
+use write::{Columns, Finished, Scope, Written};
 
 use crate::cli::{Exit, Interrupt, Meter, Usage, show};
-use crate::models::{Choices, Content, FileOf, Format, crew, files_of, refuse_remote};
+use crate::models::{Choices, Content, FileOf, Format, crew, deeprec, files_of, refuse_remote};
 use crate::store::{index_keys, open_for_rows};
 use crate::threads::cores;
 
@@ -31,7 +32,8 @@ const THREAD_BYTES: u64 = 24 << 20;
 /// What was exported.
 struct Outcome {
     checkpoint: CheckpointInfo,
-    files: Vec<(FileOf, u64)>,
+    /// Names and bytes.
+    files: Vec<(String, u64)>,
     /// Columns that the format has no place for.
     lost: Vec<String>,
     written: Written,
@@ -62,7 +64,9 @@ pub fn run(args: &Args) -> Result<Exit> {
     let removed = args
         .since
         .map(|_| FileOf::new(format, "removed", Content::Key));
+    let is_deeprec = format == Format::Deeprec;
     let columns = Columns::create(partial.path(), files, removed, &descriptor)?;
+    let columns = columns.with_sums(is_deeprec);
     let row_bytes: usize = columns.files().map(|f| f.content.row_bytes()).sum();
     let scope = Scope {
         since: args.since,
@@ -78,7 +82,14 @@ pub fn run(args: &Args) -> Result<Exit> {
     );
     meter.end();
     done?;
-    let (files, written) = columns.finish()?;
+    let finished = columns.finish()?;
+    let index = match is_deeprec {
+        true => finish_deeprec(args, partial.path(), &descriptor, &finished)?,
+        false => Vec::new(),
+    };
+    let Finished { files, written, .. } = finished;
+    let files = files.into_iter().map(|(file, bytes)| (file.name, bytes));
+    let files = files.chain(index).collect();
     interrupt.check()?;
     partial.keep(&args.out)?;
     let outcome = Outcome {
@@ -91,6 +102,30 @@ pub fn run(args: &Args) -> Result<Exit> {
     let json = args.json.then(|| text::json(args, &outcome));
     show(&args.common, json, |out| text::print(out, args, &outcome))?;
     Ok(Exit::Clean)
+}
+
+/// The index of a checkpoint of DeepRec.
+fn finish_deeprec(
+    args: &Args,
+    folder: &Path,
+    table: &TableDescriptor,
+    finished: &Finished,
+) -> Result<Vec<(String, u64)>> {
+    let rows = finished.written.rows;
+    if rows > deeprec::ROWS_MAX {
+        let most = deeprec::ROWS_MAX;
+        let why = format!("{rows} rows; DeepRec counts those of a variable up to {most}");
+        return Err(Usage(why).into());
+    }
+    let variable = args.variable.as_deref().unwrap_or(args.table());
+    deeprec::finish(
+        folder,
+        variable,
+        table,
+        &finished.files,
+        &finished.sums,
+        rows,
+    )
 }
 
 fn threads(args: &Args) -> usize {
@@ -110,8 +145,17 @@ fn check(args: &Args, format: Format) -> Result<()> {
     let is_hugectr = format == Format::Hugectr;
     if !is_hugectr && (args.lr.is_some() || args.localized) {
         let why =
-            "--lr, --localized and --slot are of --format hugectr: npy keeps rows as they are";
+            "--lr, --localized and --slot are of --format hugectr: others keep rows as they are";
         return Err(Usage(why.to_owned()).into());
+    }
+    let is_deeprec = format == Format::Deeprec;
+    if is_deeprec && args.since.is_some() {
+        let why =
+            "--since: DeepRec has no place for removed keys; export all rows, or --format npy";
+        return Err(Usage(why.to_owned()).into());
+    }
+    if !is_deeprec && args.variable.is_some() {
+        return Err(Usage(String::from("--variable is of --format deeprec")).into());
     }
     Ok(())
 }

@@ -41,6 +41,8 @@ pub struct Written {
     pub rows: u64,
     /// Those with a NaN or an infinity.
     pub non_finite: u64,
+    /// Those whose key is negative as an int64.
+    pub negative: u64,
     /// The least and the greatest step count of Adam.
     pub steps: Option<(f32, f32)>,
     /// Keys that were removed, where only changes are asked for.
@@ -51,6 +53,7 @@ impl Written {
     const NOTHING: Written = Written {
         rows: 0,
         non_finite: 0,
+        negative: 0,
         steps: None,
         removed: None,
     };
@@ -58,6 +61,7 @@ impl Written {
     fn add(&mut self, other: &Written) {
         self.rows += other.rows;
         self.non_finite += other.non_finite;
+        self.negative += other.negative;
         if let Some((low, high)) = other.steps {
             let (least, greatest) = self.steps.unwrap_or((low, high));
             self.steps = Some((least.min(low), greatest.max(high)));
@@ -74,6 +78,25 @@ pub struct Scope {
     pub table: TableId,
 }
 
+/// Checksums of some rows: the first, how many, and one for each file.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Sums {
+    first: u64,
+    rows: u64,
+    sums: Vec<u32>,
+}
+
+/// A model that is written and durable.
+#[derive(Debug)]
+pub struct Finished {
+    /// Its files, with their bytes.
+    pub files: Vec<(FileOf, u64)>,
+    /// The CRC-32C of each, if they were asked for.
+    pub sums: Vec<u32>,
+    /// What was seen of its rows.
+    pub written: Written,
+}
+
 /// The files of a model that is written.
 #[derive(Debug)]
 pub struct Columns {
@@ -86,6 +109,8 @@ pub struct Columns {
     numbers: usize,
     /// Adam's step count.
     steps: Option<usize>,
+    /// Checksums of what was written, if they are asked for: its first row, rows, and a sum for each file.
+    sums: Option<Mutex<Vec<Sums>>>,
     next_row: AtomicU64,
     next_range: AtomicUsize,
     /// Threads that write no more.
@@ -122,12 +147,22 @@ impl Columns {
             row_bytes,
             numbers: numbers.unwrap_or(table.row_f32s()),
             steps,
+            sums: None,
             next_row: AtomicU64::new(0),
             next_range: AtomicUsize::new(0),
             ended: AtomicUsize::new(0),
             is_synced: AtomicBool::new(false),
             written: Mutex::new(Written::NOTHING),
         })
+    }
+
+    /// The same, which finds the CRC-32C of each file as well.
+    #[must_use]
+    pub fn with_sums(self, is_asked: bool) -> Columns {
+        Columns {
+            sums: is_asked.then(Mutex::default),
+            ..self
+        }
     }
 
     /// What the files are.
@@ -213,11 +248,24 @@ impl Columns {
         Ok(())
     }
 
-    /// Writes headers and makes all durable: the files with their bytes.
+    /// Writes headers and makes all durable.
     ///
     /// # Errors
     /// `Io`, `NoSpace`.
-    pub fn finish(self) -> Result<(Vec<(FileOf, u64)>, Written)> {
+    pub fn finish(self) -> Result<Finished> {
+        let sums = self.sums.map(Mutex::into_inner).transpose();
+        let mut sums = sums
+            .unwrap_or_else(|poison| Some(poison.into_inner()))
+            .unwrap_or_default();
+        sums.sort_unstable();
+        let mut whole = vec![0; self.files.len()];
+        for Sums { rows, sums, .. } in sums {
+            for ((whole, sum), (file, ..)) in whole.iter_mut().zip(sums).zip(&self.files) {
+                let row_bytes = file.content.row_bytes();
+                let bytes = usize::try_from(rows).unwrap_or(usize::MAX) * row_bytes;
+                *whole = crc32c::crc32c_combine(*whole, sum, bytes);
+            }
+        }
         let written = self.written.into_inner();
         let mut written = written.unwrap_or_else(PoisonError::into_inner);
         let mut files = Vec::new();
@@ -243,7 +291,11 @@ impl Columns {
             written.removed = Some(keys.len() as u64);
             files.push((file, bytes.len() as u64));
         }
-        Ok((files, written))
+        Ok(Finished {
+            files,
+            sums: whole,
+            written,
+        })
     }
 }
 
@@ -332,6 +384,7 @@ impl<'a> Buffers<'a> {
         self.seen.add(&Written {
             rows: 1,
             non_finite: u64::from(!is_finite),
+            negative: row.key >> 63,
             steps,
             ..Written::NOTHING
         });
@@ -343,6 +396,19 @@ impl<'a> Buffers<'a> {
     fn write(&mut self) -> Result<()> {
         let rows = self.rows as u64;
         let first = self.columns.next_row.fetch_add(rows, Ordering::Relaxed);
+        if let Some(sums) = &self.columns.sums {
+            let own = self
+                .bytes
+                .iter()
+                .map(|bytes| crc32c::crc32c(bytes))
+                .collect();
+            let mut sums = sums.lock().unwrap_or_else(PoisonError::into_inner);
+            sums.push(Sums {
+                first,
+                rows,
+                sums: own,
+            });
+        }
         for (bytes, (file, handle, path)) in self.bytes.iter_mut().zip(&self.columns.files) {
             let offset = file.head_bytes as u64 + first * file.content.row_bytes() as u64;
             let done = handle.write_all_at(bytes, offset);
@@ -357,10 +423,17 @@ impl<'a> Buffers<'a> {
 /// Appends words as bytes.
 fn append(bytes: &mut Vec<u8>, values: &[f32], change: Change) {
     let start = bytes.len();
-    bytes.resize(start + values.len() * 4, 0);
+    bytes.resize(start + values.len() * change.word_bytes(), 0);
+    if change == Change::Long {
+        let (places, _) = bytes[start..].as_chunks_mut::<8>();
+        for (place, value) in places.iter_mut().zip(values) {
+            *place = i64::from(value.to_bits()).to_le_bytes();
+        }
+        return;
+    }
     let (places, _) = bytes[start..].as_chunks_mut::<4>();
     match change {
-        Change::None => {
+        Change::None | Change::Long => {
             for (place, value) in places.iter_mut().zip(values) {
                 *place = value.to_le_bytes();
             }

@@ -24,6 +24,11 @@ use crate::models::{Exchange, Rule};
 ///
 /// npy: keys.npy, weights.npy, and a file for each column of state and metadata, as hps-export writes them.
 ///
+/// deeprec: an EmbeddingVariable, --variable, of a checkpoint of TensorFlow: IN is the prefix of its files, or a folder that
+/// has one. All partitions are read, and the checksums of all tensors checked. Slots of Adagrad, Adam (with --adam-step)
+/// and Ftrl are taken bit for bit into a table of that optimizer; -freqs and -versions are the metadata count and
+/// last_step. Keys that were filtered have no values: they are counted, and left out.
+///
 /// delta: changes of another store, as `hps-export --format delta` writes them; STORE is a copy of that store, begun by a
 /// delta of everything (--create makes the store) or as an export. It is brought up to the checkpoint of the delta, with its tables, step and
 /// meta; what was applied last does nothing, and what does not follow it is refused. The copy retains 2 checkpoints.
@@ -39,15 +44,19 @@ pub struct Args {
     /// The store's directory
     #[arg(value_name = "STORE", value_hint = ValueHint::DirPath)]
     pub store: PathBuf,
-    /// The folder to read
+    /// The folder to read; deeprec: or the prefix of a checkpoint
     #[arg(value_name = "IN", value_hint = ValueHint::DirPath)]
     pub folder: PathBuf,
     /// The format of the files
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub format: Exchange,
     /// The table
-    #[arg(long, value_name = "NAME", required_if_eq_any = [("format", "hugectr"), ("format", "npy")])]
+    #[arg(long, value_name = "NAME", 
+        required_if_eq_any = [("format", "hugectr"), ("format", "npy"), ("format", "deeprec")])]
     pub table: Option<String>,
+    /// deeprec: the name of the EmbeddingVariable; default: that of the table
+    #[arg(long, value_name = "NAME")]
+    pub variable: Option<String>,
     /// Make the store, or the table, where it is not there
     #[arg(long)]
     pub create: bool,
@@ -78,7 +87,7 @@ pub struct Args {
     /// The learning rate of MomentumSGD or Nesterov, by which HugeCTR's momentum is scaled
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub lr: Option<f32>,
-    /// The step count that each row of Adam begins with: HugeCTR's iteration
+    /// The step count that each row of Adam begins with: HugeCTR's iteration, DeepRec's global step
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1 << 24))]
     pub adam_step: Option<u32>,
     /// Of files of unequal length, as a crash of their writer leaves them, take the whole rows that all of

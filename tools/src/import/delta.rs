@@ -69,6 +69,7 @@ fn check(args: &Args) -> Result<()> {
     refuse_remote(&args.folder)?;
     let others = [
         ("--table", args.table.is_some()),
+        ("--variable", args.variable.is_some()),
         ("--optimizer", args.optimizer.is_some()),
         ("--dim", args.dim.is_some()),
         ("--initialiser", args.initialiser.is_some()),

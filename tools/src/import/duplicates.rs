@@ -13,12 +13,13 @@ use crate::cli::Interrupt;
 /// Keys that are read at a time.
 const CHUNK_KEYS: usize = 64 << 10;
 
-/// Fails if a key stands twice among the first `rows`, naming both places. Keeps at most about
+/// Fails if a key stands twice among the first rows of these files, naming both places. Keeps at most about
 /// `memory` bytes of keys.
 ///
 /// # Errors
 /// `Corrupt`, `Io`; `Cancelled`.
-pub fn refuse(keys: &FileFound, rows: u64, memory: u64, interrupt: &Interrupt) -> Result<()> {
+pub fn refuse(files: &[(&FileFound, u64)], memory: u64, interrupt: &Interrupt) -> Result<()> {
+    let rows: u64 = files.iter().map(|(_, rows)| rows).sum();
     // Ranges are not of the same length: an eighth for that.
     let ranges = (rows * 9)
         .div_ceil(memory.max(8 * CHUNK_KEYS as u64))
@@ -28,52 +29,62 @@ pub fn refuse(keys: &FileFound, rows: u64, memory: u64, interrupt: &Interrupt) -
     for range in 0..ranges {
         let range = part_range(range, ranges);
         found.clear();
-        each(keys, rows, interrupt, |_, key| {
+        each(files, interrupt, |_, _, key| {
             if range.contains(&mix64(key)) {
                 found.push(key);
             }
         })?;
         found.sort_unstable();
         if let Some(pair) = found.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(told(keys, rows, pair[0], interrupt)?);
+            return Err(told(files, pair[0], interrupt)?);
         }
     }
     Ok(())
 }
 
 /// The error that names the first two places of a key.
-fn told(keys: &FileFound, rows: u64, twice: u64, interrupt: &Interrupt) -> Result<anyhow::Error> {
+fn told(files: &[(&FileFound, u64)], twice: u64, interrupt: &Interrupt) -> Result<anyhow::Error> {
     let mut places = Vec::new();
-    each(keys, rows, interrupt, |row, key| {
+    each(files, interrupt, |keys, row, key| {
         if key == twice && places.len() < 2 {
-            places.push(row);
+            places.push((keys, row));
         }
     })?;
-    let [first, second] = *places.as_slice() else {
-        let path = keys.path.display();
+    let [(first, row), (keys, second)] = *places.as_slice() else {
+        let path = files
+            .first()
+            .map(|(keys, _)| keys.path.display().to_string());
+        let path = path.unwrap_or_default();
         return Ok(anyhow::anyhow!("{path}: changed while it was read"));
     };
+    let of = match (&first.tensor, std::ptr::eq(first, keys)) {
+        (Some(tensor), false) => format!(" of {}", tensor.name),
+        _ => String::new(),
+    };
     let what = format!(
-        "key {twice:#x} of row {second} stands in row {first} as well, expected each key once: which of the two rows \
+        "key {twice:#x} of row {second} stands in row {row}{of} as well, expected each key once: which of the two rows \
          is right can't be known; take one of them out"
     );
     Ok(Error::corrupt(&keys.path, keys.head_bytes + 8 * second, what).into())
 }
 
-fn each(
-    keys: &FileFound,
-    rows: u64,
+fn each<'a>(
+    files: &[(&'a FileFound, u64)],
     interrupt: &Interrupt,
-    mut see: impl FnMut(u64, u64),
+    mut see: impl FnMut(&'a FileFound, u64, u64),
 ) -> Result<()> {
     let (mut bytes, mut chunk) = (Vec::new(), Vec::new());
-    let mut first = 0;
-    while first < rows {
-        interrupt.check()?;
-        let left = usize::try_from(rows - first).unwrap_or(usize::MAX);
-        read_keys(keys, first, left.min(CHUNK_KEYS), &mut bytes, &mut chunk)?;
-        (first..).zip(&chunk).for_each(|(row, key)| see(row, *key));
-        first += chunk.len() as u64;
+    for (keys, rows) in files {
+        let mut first = 0;
+        while first < *rows {
+            interrupt.check()?;
+            let left = usize::try_from(rows - first).unwrap_or(usize::MAX);
+            read_keys(keys, first, left.min(CHUNK_KEYS), &mut bytes, &mut chunk)?;
+            (first..)
+                .zip(&chunk)
+                .for_each(|(row, key)| see(keys, row, *key));
+            first += chunk.len() as u64;
+        }
     }
     Ok(())
 }
@@ -81,6 +92,7 @@ fn each(
 #[cfg(test)]
 mod tests {
     use std::fs::File;
+    use std::sync::Arc;
 
     use super::*;
 
@@ -102,13 +114,14 @@ mod tests {
             std::fs::write(&path, &bytes).unwrap();
             let file = FileFound {
                 path: path.clone(),
-                file: File::open(&path).unwrap(),
+                file: Arc::new(File::open(&path).unwrap()),
                 head_bytes: 0,
                 bytes: bytes.len() as u64,
                 told: None,
+                tensor: None,
             };
             for memory in [1 << 20, 1 << 30] {
-                let result = refuse(&file, rows, memory, &interrupt);
+                let result = refuse(&[(&file, rows)], memory, &interrupt);
                 match twice {
                     Some(0) => {
                         let error = result.unwrap_err().to_string();

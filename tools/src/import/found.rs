@@ -5,10 +5,12 @@
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Result;
 use hps::{Error, Optimizer, RowMetadata};
 
+use super::{Args, deeprec};
 use crate::cli::Usage;
 use crate::models::columns::{metadata_of, state_of};
 use crate::models::{Format, hugectr, npy};
@@ -18,14 +20,27 @@ use crate::models::{Format, hugectr, npy};
 pub struct FileFound {
     /// Where it is.
     pub path: PathBuf,
-    /// Opened for reading.
-    pub file: File,
+    /// Opened for reading; tensors of a checkpoint may lie in the same one.
+    pub file: Arc<File>,
     /// Bytes before the first row.
     pub head_bytes: u64,
     /// Bytes behind these.
     pub bytes: u64,
     /// What its header says, where it has one: rows, and elements of each.
     pub told: Option<(u64, u64)>,
+    /// What it is of a checkpoint of TensorFlow.
+    pub tensor: Option<Tensor>,
+}
+
+/// A tensor of a checkpoint.
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    /// Its name.
+    pub name: String,
+    /// The CRC-32C that its bytes must have.
+    pub crc: u32,
+    /// The byte of the index that says so.
+    pub said_at: u64,
 }
 
 /// A folder of a model.
@@ -43,9 +58,24 @@ pub struct Found {
     pub slots: Option<FileFound>,
     /// State and metadata, by the name without `.npy`.
     pub others: Vec<(String, FileFound)>,
+    /// Keys that must be those of `keys`, byte by byte.
+    pub twins: Vec<FileFound>,
+    /// What is there and is not taken, and how many rows or keys of it.
+    pub lost: Vec<(String, u64)>,
 }
 
 impl Found {
+    /// Looks at all models that the arguments name: one, but where a variable has partitions.
+    ///
+    /// # Errors
+    /// As [`Found::look`].
+    pub fn all(format: Format, args: &Args) -> Result<Vec<Found>> {
+        match format {
+            Format::Deeprec => deeprec::look(args),
+            _ => Ok(vec![Found::look(format, &args.folder, args.weights_only)?]),
+        }
+    }
+
     /// Looks at a folder.
     ///
     /// # Errors
@@ -56,31 +86,34 @@ impl Found {
         {
             return Err(Usage(why).into());
         }
-        let mut found = match format {
-            Format::Hugectr => Found {
-                folder: folder.to_path_buf(),
-                format,
-                keys: needed(folder, hugectr::KEY)?,
-                weights: needed(folder, hugectr::WEIGHTS)?,
-                slots: raw(folder, hugectr::SLOT)?,
-                others: Vec::new(),
-            },
-            Format::Npy => Found {
-                folder: folder.to_path_buf(),
-                format,
-                keys: array(needed(folder, "keys.npy")?, &["<u8", "<i8"])?,
-                weights: array(needed(folder, "weights.npy")?, &["<f4"])?,
-                slots: None,
-                others: Vec::new(),
-            },
+        let is_hugectr = format == Format::Hugectr;
+        let (keys, weights, slots) = match is_hugectr {
+            true => (
+                needed(folder, hugectr::KEY)?,
+                needed(folder, hugectr::WEIGHTS)?,
+                raw(folder, hugectr::SLOT)?,
+            ),
+            false => (
+                array(needed(folder, "keys.npy")?, &["<u8", "<i8"])?,
+                array(needed(folder, "weights.npy")?, &["<f4"])?,
+                None,
+            ),
         };
-        if !weights_only {
-            found.others = match format {
-                Format::Hugectr => state_of_hugectr(folder)?,
-                Format::Npy => columns_of_npy(folder)?,
-            };
-        }
-        Ok(found)
+        let others = match is_hugectr {
+            _ if weights_only => Vec::new(),
+            true => state_of_hugectr(folder)?,
+            false => columns_of_npy(folder)?,
+        };
+        Ok(Found {
+            folder: folder.to_path_buf(),
+            format,
+            keys,
+            weights,
+            slots,
+            others,
+            twins: Vec::new(),
+            lost: Vec::new(),
+        })
     }
 
     /// The names of its state files, metadata left out.
@@ -107,6 +140,7 @@ impl Found {
         let state = self.state();
         match (self.format, state.as_slice()) {
             (_, []) => None,
+            (Format::Deeprec, _) => deeprec::optimizer_of(&state),
             (Format::Hugectr, _) => {
                 let of = |(_, files): &&(Optimizer, &[hugectr::StateFile])| {
                     files.iter().any(|file| state.contains(&file.name))
@@ -170,10 +204,11 @@ fn raw(folder: &Path, name: &str) -> Result<Option<FileFound>> {
     }
     Ok(Some(FileFound {
         path,
-        file,
+        file: Arc::new(file),
         head_bytes: 0,
         bytes: metadata.len(),
         told: None,
+        tensor: None,
     }))
 }
 
@@ -184,7 +219,7 @@ fn array(mut found: FileFound, types: &[&str]) -> Result<FileFound> {
     let mut head = Vec::new();
     let more = |bytes: usize, head: &mut Vec<u8>| {
         let missing = bytes.saturating_sub(head.len()) as u64;
-        let mut part = (&found.file).take(missing);
+        let mut part = (&*found.file).take(missing);
         part.read_to_end(head).map_err(failed)
     };
     more(12, &mut head)?;

@@ -4,6 +4,7 @@
 //! - One checkpoint at the end has all rows. On any error before it the store is closed without one.
 
 mod args;
+mod deeprec;
 mod delta;
 mod duplicates;
 mod found;
@@ -14,6 +15,7 @@ mod shape;
 mod target;
 mod text;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -22,7 +24,7 @@ use anyhow::{Result, bail};
 use hps::{CheckpointInfo, PutRows, Store, TableDescriptor, TableId};
 
 pub use args::{Args, NonFinite};
-use found::Found;
+use found::{FileFound, Found};
 use plan::Plan;
 use put::Import;
 pub use rows::{Rows, rows};
@@ -50,6 +52,8 @@ struct Outcome {
     non_finite: u64,
     /// Bytes left out by `--repair`.
     left: Vec<(PathBuf, u64)>,
+    /// What the files have and the table does not take, with the rows of it.
+    lost: BTreeMap<String, u64>,
     has_state: bool,
     has_slots: bool,
     time: Duration,
@@ -67,16 +71,15 @@ pub fn run(args: &Args) -> Result<Exit> {
     check(args, format)?;
     let interrupt = Interrupt::listen()?;
     let mut meter = Meter::new(TOOL, args.common.show())?;
-    let found = Found::look(format, &args.folder, args.weights_only)?;
+    let found = Found::all(format, args)?;
     let target = Target::find(args)?;
-    let (shape, wanted) = look_closer(args, &found, &target)?;
-    let plan = Plan::new(args, &found, &wanted)?;
+    let (sources, wanted) = look_closer(args, found, &target)?;
+    let plans = plans(args, &sources, &wanted)?;
     let (store, table) = target.open(args, &wanted)?;
     let work = Work {
         args,
-        found: &found,
-        shape: &shape,
-        plan: &plan,
+        sources: &sources,
+        plans: &plans,
     };
     let done = work.run(&store, table, &interrupt, &mut meter);
     meter.end();
@@ -97,23 +100,71 @@ pub fn run(args: &Args) -> Result<Exit> {
     })
 }
 
+/// A model, or a partition of one, and what its files hold.
+struct Source {
+    found: Found,
+    shape: Shape,
+}
+
 /// What the files of a folder hold, and the table that its rows are for.
-fn look_closer(args: &Args, found: &Found, target: &Target) -> Result<(Shape, TableDescriptor)> {
-    let optimizer = target.optimizer(args, found)?;
-    plan::check_state(found, optimizer)?;
-    let width = |name: &str, dim| plan::width(found.format, optimizer, name, dim);
-    let shape = shape::shape(found, target.dim(args), args.repair, width)?;
-    let wanted = target.descriptor(args, found, &shape, optimizer)?;
-    Ok((shape, wanted))
+fn look_closer(
+    args: &Args,
+    all: Vec<Found>,
+    target: &Target,
+) -> Result<(Vec<Source>, TableDescriptor)> {
+    // One that has rows, if there is any, says what the table is like.
+    let first = all.iter().find(|found| found.keys.bytes > 0);
+    let Some(first) = first.or(all.first()) else {
+        bail!("{}: no model", args.folder.display());
+    };
+    let optimizer = target.optimizer(args, first)?;
+    let width = |name: &str, dim| plan::width(first.format, optimizer, name, dim);
+    let dim = target.dim(args);
+    let own = shape::shape(first, dim, args.repair, width)?;
+    let wanted = target.descriptor(args, first, &own, optimizer)?;
+    let mut sources = Vec::new();
+    for found in all {
+        plan::check_state(&found, optimizer)?;
+        let width = |name: &str, dim| plan::width(found.format, optimizer, name, dim);
+        let dim = dim.or((own.dim > 0).then_some(own.dim));
+        let shape = shape::shape(&found, dim, args.repair, width)?;
+        sources.push(Source { found, shape });
+    }
+    Ok((sources, wanted))
+}
+
+/// How the rows of each model are made.
+fn plans<'a>(args: &Args, sources: &'a [Source], table: &TableDescriptor) -> Result<Vec<Plan<'a>>> {
+    let plan = |source: &'a Source| Plan::new(args, &source.found, table);
+    sources.iter().map(plan).collect()
+}
+
+/// The keys of all models, and how many there are.
+fn keys_of(sources: &[Source]) -> Vec<(&FileFound, u64)> {
+    let keys = sources.iter();
+    keys.map(|source| (&source.found.keys, source.shape.rows))
+        .collect()
 }
 
 /// Checks what clap can't.
 fn check(args: &Args, format: Format) -> Result<()> {
     refuse_remote(&args.store)?;
     refuse_remote(&args.folder)?;
-    if format != Format::Hugectr && (args.lr.is_some() || args.adam_step.is_some()) {
-        let why = "--lr and --adam-step are of --format hugectr: npy has rows as they are";
-        return Err(Usage(why.to_owned()).into());
+    let flags = [
+        ("--lr", args.lr.is_some(), &[Format::Hugectr][..]),
+        (
+            "--adam-step",
+            args.adam_step.is_some(),
+            &[Format::Hugectr, Format::Deeprec],
+        ),
+        ("--variable", args.variable.is_some(), &[Format::Deeprec]),
+        ("--repair", args.repair, &[Format::Hugectr, Format::Npy]),
+    ];
+    for (flag, is_given, formats) in flags {
+        if is_given && !formats.contains(&format) {
+            let why = format!("{flag} is not of --format {}", args.format.name());
+            return Err(Usage(why).into());
+        }
     }
     Ok(())
 }
@@ -121,9 +172,8 @@ fn check(args: &Args, format: Format) -> Result<()> {
 /// What is imported.
 struct Work<'a> {
     args: &'a Args,
-    found: &'a Found,
-    shape: &'a Shape,
-    plan: &'a Plan<'a>,
+    sources: &'a [Source],
+    plans: &'a [Plan<'a>],
 }
 
 impl Work<'_> {
@@ -135,27 +185,35 @@ impl Work<'_> {
         interrupt: &Interrupt,
         meter: &mut Meter,
     ) -> Result<Outcome> {
-        let (args, shape) = (self.args, self.shape);
+        let args = self.args;
         let last = store.last_checkpoint();
         let step = step(args, last.as_ref())?;
-        let duplicates = || duplicates::refuse(&self.found.keys, shape.rows, args.cache, interrupt);
+        let keys = keys_of(self.sources);
+        let duplicates = || duplicates::refuse(&keys, args.cache, interrupt);
         let before = index_keys(store, table);
         if before > 0 {
             duplicates()?;
         }
         let threads = args.threads.map_or(cores(), usize::from).min(THREADS_MAX);
-        let put = |keys: &[u64], rows: &[f32]| {
-            let values = match self.plan.is_whole {
-                true => PutRows::whole(rows),
-                false => PutRows::weights(rows),
+        let (mut rows, mut bytes, mut non_finite) = (0, 0, 0);
+        for (source, plan) in self.sources.iter().zip(self.plans) {
+            let put = |keys: &[u64], rows: &[f32]| {
+                let values = match plan.is_whole {
+                    true => PutRows::whole(rows),
+                    false => PutRows::weights(rows),
+                };
+                // Every number has been looked at.
+                store.put(table, keys, values.verbatim()).map(drop)
             };
-            // Every number has been looked at.
-            store.put(table, keys, values.verbatim()).map(drop)
-        };
-        let import = Import::new(&put, self.plan, shape.rows, args.non_finite, threads);
-        let bytes = shape.rows * self.plan.row_bytes() as u64;
-        crew::run(threads, interrupt, meter, bytes, |crew| import.work(crew))?;
-        let rows = import.put.load(Ordering::Relaxed);
+            let count = source.shape.rows;
+            let import = Import::new(&put, plan, count, args.non_finite, threads);
+            let own = count * plan.row_bytes() as u64;
+            crew::run(threads, interrupt, meter, own, |crew| import.work(crew))?;
+            import.check_sums()?;
+            rows += import.put.load(Ordering::Relaxed);
+            non_finite += import.seen_non_finite.load(Ordering::Relaxed);
+            bytes += own;
+        }
         let meta = match &last {
             Some(last) => store.checkpoint_meta(last.id)?,
             None => Vec::new(),
@@ -167,7 +225,7 @@ impl Work<'_> {
             let keys = index_keys(store, table);
             if keys != rows {
                 duplicates()?;
-                let folder = self.found.folder.display();
+                let folder = args.folder.display();
                 bail!("{folder}: {rows} rows made {keys} keys: it was changed while it was read");
             }
         }
@@ -179,12 +237,32 @@ impl Work<'_> {
             rows,
             keys: index_keys(store, table),
             bytes,
-            non_finite: import.seen_non_finite.load(Ordering::Relaxed),
-            left: shape.left.clone(),
-            has_state: self.plan.is_whole,
-            has_slots: self.found.slots.is_some(),
+            non_finite,
+            left: self
+                .sources
+                .iter()
+                .flat_map(|s| s.shape.left.clone())
+                .collect(),
+            lost: self.lost(),
+            has_state: self.plans.iter().all(|plan| plan.has_state),
+            has_slots: self.sources.iter().any(|s| s.found.slots.is_some()),
             time: Duration::ZERO,
         })
+    }
+}
+
+impl Work<'_> {
+    /// What the files have and the table does not take, with the rows of it.
+    fn lost(&self) -> BTreeMap<String, u64> {
+        let mut lost = BTreeMap::new();
+        for (source, plan) in self.sources.iter().zip(self.plans) {
+            let columns = plan.lost.iter().map(|name| (name, source.shape.rows));
+            let others = source.found.lost.iter().map(|(name, count)| (name, *count));
+            for (name, count) in columns.chain(others) {
+                *lost.entry(name.clone()).or_default() += count;
+            }
+        }
+        lost
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
 use hps::Error;
@@ -33,6 +34,8 @@ pub struct Import<'a> {
     rows: u64,
     chunk_rows: usize,
     next: AtomicU64,
+    /// Checksums of what was read, where tensors have one: the first row, and a sum for keys and each part.
+    sums: Mutex<Vec<(u64, Vec<u32>)>>,
     non_finite: NonFinite,
     /// Rows that were not finite.
     pub seen_non_finite: AtomicU64,
@@ -58,6 +61,7 @@ impl<'a> Import<'a> {
             rows,
             chunk_rows: (BUFFERS_BYTES / threads / row_bytes).clamp(16, ROWS_MAX),
             next: AtomicU64::new(0),
+            sums: Mutex::default(),
             non_finite,
             seen_non_finite: AtomicU64::new(0),
             put: AtomicU64::new(0),
@@ -82,25 +86,85 @@ impl<'a> Import<'a> {
             let left = usize::try_from(self.rows - first).unwrap_or(usize::MAX);
             let count = left.min(self.chunk_rows);
             read_keys(plan.keys, first, count, &mut bytes, &mut keys)?;
+            let mut sums = Vec::new();
+            let sum = |file: &FileFound, bytes: &[u8], sums: &mut Vec<u32>| {
+                sums.extend(file.tensor.as_ref().map(|_| crc32c::crc32c(bytes)));
+            };
+            sum(plan.keys, &bytes[..count * 8], &mut sums);
+            self.compare_twins(first, &bytes[..count * 8])?;
             // Words that no file has stay zero; all others are written.
             rows.resize(count * plan.row_f32s, 0.0);
             let mut bad: Vec<usize> = Vec::new();
             for part in &plan.parts {
-                let bytes = read(part.file, first, count, part.width * 4, &mut bytes)?;
+                let bytes = read(part.file, first, count, part.file_bytes(), &mut bytes)?;
+                sum(part.file, bytes, &mut sums);
                 let is_finite = scatter(bytes, part, plan.row_f32s, &mut rows);
                 if !is_finite {
                     self.not_finite(part, first, &keys, &rows, &mut bad)?;
                 }
             }
-            if let Some((at, value)) = plan.fill {
+            for (place, value) in &plan.fill {
                 rows.chunks_exact_mut(plan.row_f32s)
-                    .for_each(|row| row[at] = value);
+                    .for_each(|row| row[place.clone()].fill(*value));
+            }
+            if !sums.is_empty() {
+                let mut all = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
+                all.push((first, sums));
             }
             self.leave_out(bad, &mut keys, &mut rows);
             (self.to)(&keys, &rows)?;
             self.put.fetch_add(keys.len() as u64, Ordering::Relaxed);
             crew.did((count * plan.row_bytes()) as u64)?;
         }
+    }
+
+    /// Other keys that stand for the same rows must be the same.
+    fn compare_twins(&self, first: u64, keys: &[u8]) -> Result<()> {
+        let mut bytes = Vec::new();
+        for twin in self.plan.twins {
+            let found = read(twin, first, keys.len() / 8, 8, &mut bytes)?;
+            let words = found.chunks_exact(8).zip(keys.chunks_exact(8));
+            let Some(at) = words.clone().position(|(found, key)| found != key) else {
+                continue;
+            };
+            let name = twin.tensor.as_ref().map_or("", |tensor| &tensor.name);
+            let row = first + at as u64;
+            let what = format!(
+                "{name}: row {row} is of another key than row {row} of the variable, so this state is of other rows; \
+                 --weights-only leaves it out"
+            );
+            return Err(Error::corrupt(&twin.path, twin.head_bytes + 8 * row, what).into());
+        }
+        Ok(())
+    }
+
+    /// Compares the checksums of tensors with what was read, once all of it was.
+    ///
+    /// # Errors
+    /// `Corrupt` naming the tensor.
+    pub fn check_sums(&self) -> Result<()> {
+        let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
+        sums.sort_unstable();
+        let parts = self.plan.parts.iter();
+        let parts = parts.map(|part| (part.file, part.file_bytes()));
+        for (index, (file, row_bytes)) in [(self.plan.keys, 8)].into_iter().chain(parts).enumerate()
+        {
+            let Some(tensor) = &file.tensor else {
+                return Ok(());
+            };
+            let whole = sums.iter().fold(0, |whole, (first, sums)| {
+                let left = usize::try_from(self.rows - first).unwrap_or(usize::MAX);
+                crc32c::crc32c_combine(whole, sums[index], left.min(self.chunk_rows) * row_bytes)
+            });
+            if whole != tensor.crc {
+                let what = format!(
+                    "{}: {} bytes of checksum {whole:#010x}, expected {:#010x}; copy the checkpoint again",
+                    tensor.name, file.bytes, tensor.crc
+                );
+                return Err(Error::corrupt(&file.path, file.head_bytes, what).into());
+            }
+        }
+        Ok(())
     }
 
     /// A part of some rows is not finite: refuses the first, or notes them.
@@ -208,13 +272,22 @@ pub fn read_keys(
 
 /// Moves the words of a file to their places in rows; whether all numbers are finite there.
 fn scatter(bytes: &[u8], part: &Part<'_>, row_f32s: usize, rows: &mut [f32]) -> bool {
+    if part.change == Change::Long {
+        let (words, _) = bytes.as_chunks::<8>();
+        let rows = rows.chunks_exact_mut(row_f32s);
+        for (row, word) in rows.zip(words) {
+            let number = i64::from_le_bytes(*word).clamp(0, i64::from(u32::MAX));
+            row[part.begin] = f32::from_bits(u32::try_from(number).unwrap_or(0));
+        }
+        return true;
+    }
     let mut is_finite = true;
     let (words, _) = bytes.as_chunks::<4>();
     let rows = rows.chunks_exact_mut(row_f32s);
     for (row, words) in rows.zip(words.chunks_exact(part.width)) {
         let row = &mut row[part.begin..part.begin + part.width];
         match part.change {
-            Change::None => {
+            Change::None | Change::Long => {
                 for (place, word) in row.iter_mut().zip(words) {
                     *place = f32::from_le_bytes(*word);
                 }

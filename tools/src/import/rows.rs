@@ -7,10 +7,9 @@ use anyhow::Result;
 use hps::TableDescriptor;
 
 use super::found::Found;
-use super::plan::Plan;
 use super::put::Import;
 use super::target::Target;
-use super::{Args, check, duplicates, look_closer};
+use super::{Args, check, duplicates, keys_of, look_closer, plans};
 use crate::cli::{Interrupt, Meter, Show, Usage};
 use crate::models::crew;
 
@@ -37,22 +36,26 @@ pub fn rows(args: &Args) -> Result<Rows> {
     check(args, format)?;
     let interrupt = Interrupt::never();
     let mut meter = Meter::new(super::TOOL, Show::Never)?;
-    let found = Found::look(format, &args.folder, args.weights_only)?;
-    let (shape, table) = look_closer(args, &found, &Target::none())?;
-    let plan = Plan::new(args, &found, &table)?;
-    duplicates::refuse(&found.keys, shape.rows, args.cache, &interrupt)?;
+    let target = Target::none();
+    let (sources, table) = look_closer(args, Found::all(format, args)?, &target)?;
+    let plans = plans(args, &sources, &table)?;
+    duplicates::refuse(&keys_of(&sources), args.cache, &interrupt)?;
     let rows = Mutex::new(BTreeMap::new());
-    let put = |keys: &[u64], values: &[f32]| {
-        let values = values.chunks_exact(plan.row_f32s).map(<[f32]>::to_vec);
-        let mut rows = rows.lock().unwrap_or_else(PoisonError::into_inner);
-        rows.extend(keys.iter().copied().zip(values));
-        Ok(())
-    };
-    let import = Import::new(&put, &plan, shape.rows, args.non_finite, 1);
-    crew::run(1, &interrupt, &mut meter, 0, |crew| import.work(crew))?;
+    for (source, plan) in sources.iter().zip(&plans) {
+        let put = |keys: &[u64], values: &[f32]| {
+            let values = values.chunks_exact(plan.row_f32s).map(<[f32]>::to_vec);
+            let mut rows = rows.lock().unwrap_or_else(PoisonError::into_inner);
+            rows.extend(keys.iter().copied().zip(values));
+            Ok(())
+        };
+        let import = Import::new(&put, plan, source.shape.rows, args.non_finite, 1);
+        crew::run(1, &interrupt, &mut meter, 0, |crew| import.work(crew))?;
+        import.check_sums()?;
+    }
+    let is_whole = plans.first().is_some_and(|plan| plan.is_whole);
     Ok(Rows {
         table,
         rows: rows.into_inner().unwrap_or_else(PoisonError::into_inner),
-        is_whole: plan.is_whole,
+        is_whole,
     })
 }

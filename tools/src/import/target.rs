@@ -126,7 +126,7 @@ impl Target {
             None => {
                 let table = TableDescriptor::new(args.table(), shape.dim).optimizer(optimizer);
                 match found.format {
-                    Format::Npy => table.metadata(found.metadata()),
+                    Format::Npy | Format::Deeprec => table.metadata(found.metadata()),
                     Format::Hugectr => table,
                 }
             }

@@ -6,6 +6,7 @@
 
 pub mod columns;
 pub mod crew;
+pub mod deeprec;
 pub mod delta;
 pub mod hugectr;
 pub mod npy;
@@ -30,6 +31,8 @@ pub enum Exchange {
     Hugectr,
     /// NumPy arrays: keys.npy, weights.npy, and a file for each column of state and metadata
     Npy,
+    /// An EmbeddingVariable of DeepRec in a checkpoint of TensorFlow: keys, values, optimizer slots, freqs, versions
+    Deeprec,
     /// All tables, with all that hps keeps of them: whole, or what changed since a delta or checkpoint before
     Delta,
 }
@@ -41,6 +44,7 @@ impl Exchange {
         match self {
             Exchange::Hugectr => "hugectr",
             Exchange::Npy => "npy",
+            Exchange::Deeprec => "deeprec",
             Exchange::Delta => "delta",
         }
     }
@@ -51,6 +55,7 @@ impl Exchange {
         match self {
             Exchange::Hugectr => Some(Format::Hugectr),
             Exchange::Npy => Some(Format::Npy),
+            Exchange::Deeprec => Some(Format::Deeprec),
             Exchange::Delta => None,
         }
     }
@@ -63,6 +68,8 @@ pub enum Format {
     Hugectr,
     /// NumPy arrays.
     Npy,
+    /// A checkpoint of DeepRec.
+    Deeprec,
 }
 
 /// An optimizer, by its name on the command line.
@@ -107,6 +114,19 @@ pub enum Change {
     None,
     /// It is the row's times this, rounded to f32; and the row's is the file's divided by it.
     Times(f32),
+    /// It is the row's u32 as an i64; of a file, what no u32 is becomes the nearest that is one.
+    Long,
+}
+
+impl Change {
+    /// Bytes of a number in the file.
+    #[must_use]
+    pub fn word_bytes(self) -> usize {
+        match self {
+            Change::None | Change::Times(_) => 4,
+            Change::Long => 8,
+        }
+    }
 }
 
 /// What of a row stands in a file.
@@ -135,7 +155,7 @@ impl Content {
     pub fn row_bytes(self) -> usize {
         match self {
             Content::Key | Content::Slot(_) => 8,
-            Content::Words { width, .. } => width * 4,
+            Content::Words { width, change, .. } => width * change.word_bytes(),
         }
     }
 }
@@ -167,6 +187,7 @@ impl FileOf {
         let (name, head_bytes) = match format {
             Format::Hugectr => (name.to_owned(), 0),
             Format::Npy => (format!("{name}.npy"), npy::HEAD_BYTES),
+            Format::Deeprec => (name.to_owned(), 0),
         };
         FileOf {
             name,
@@ -226,6 +247,7 @@ pub fn files_of(
     let (key, weights_name) = match format {
         Format::Hugectr => (hugectr::KEY, hugectr::WEIGHTS),
         Format::Npy => ("keys", "weights"),
+        Format::Deeprec => (deeprec::KEYS, deeprec::VALUES),
     };
     let mut files = vec![
         FileOf::new(format, key, Content::Key),
@@ -239,6 +261,15 @@ pub fn files_of(
         let file = match format {
             _ if choices.weights_only => None,
             Format::Npy => Some((column.name, Change::None)),
+            Format::Deeprec => {
+                let name = deeprec::tensor_of(table.optimizer, &column);
+                let change = if column.is_integer {
+                    Change::Long
+                } else {
+                    Change::None
+                };
+                name.map(|name| (name, change))
+            }
             Format::Hugectr => {
                 let files = hugectr::state_files(table.optimizer).iter();
                 let mut files = files.filter(|_| !column.is_integer);
@@ -254,6 +285,9 @@ pub fn files_of(
             }
             None => lost.push(column.name.to_owned()),
         }
+    }
+    if format == Format::Deeprec {
+        deeprec::name_shards(&mut files);
     }
     Ok((files, lost))
 }
