@@ -23,14 +23,14 @@ _hps__import() {
 
     case "${cmd}" in
         hps__import)
-            opts="-q -v -h -V --format --table --variable --create --optimizer --dim --initialiser --seed --accumulator --step --weights-only --lr --adam-step --repair --non-finite --cache --threads --force --json --color --progress --quiet --verbose --help --version"
+            opts="-q -v -h -V --format --table --variable --embedx-dim --embed-rule --embedx-rule --create --optimizer --dim --initialiser --seed --accumulator --step --weights-only --lr --adam-step --repair --non-finite --cache --threads --force --json --color --progress --quiet --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --format)
-                    COMPREPLY=($(compgen -W "hugectr npy deeprec delta" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "hugectr npy deeprec paddle-text delta" -- "${cur}"))
                     return 0
                     ;;
                 --table)
@@ -39,6 +39,18 @@ _hps__import() {
                     ;;
                 --variable)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --embedx-dim)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --embed-rule)
+                    COMPREPLY=($(compgen -W "naive adagrad std-adagrad adam shared-adam" -- "${cur}"))
+                    return 0
+                    ;;
+                --embedx-rule)
+                    COMPREPLY=($(compgen -W "naive adagrad std-adagrad adam shared-adam" -- "${cur}"))
                     return 0
                     ;;
                 --optimizer)

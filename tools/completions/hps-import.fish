@@ -1,9 +1,21 @@
 complete -c hps-import -l format -d 'The format of the files' -r -f -a "hugectr\t'HugeCTR\'s sparse model folder: key, emb_vector, slot_id, optimizer state'
 npy\t'NumPy arrays: keys.npy, weights.npy, and a file for each column of state and metadata'
 deeprec\t'An EmbeddingVariable of DeepRec in a checkpoint of TensorFlow: keys, values, optimizer slots, freqs, versions'
+paddle-text\t'The text of a sparse table of Paddle\'s parameter server'
 delta\t'All tables, with all that hps keeps of them: whole, or what changed since a delta or checkpoint before'"
 complete -c hps-import -l table -d 'The table' -r
 complete -c hps-import -l variable -d 'deeprec: the name of the EmbeddingVariable; default: that of the table' -r
+complete -c hps-import -l embedx-dim -d 'paddle-text: how many weights embedx_w has; the table has one more' -r
+complete -c hps-import -l embed-rule -d 'paddle-text: the rule of embed_w; default: adagrad' -r -f -a "naive\t'SparseNaiveSGDRule, without state'
+adagrad\t'SparseAdaGradSGDRule, one g2sum'
+std-adagrad\t'StdAdaGradSGDRule, a g2sum for each weight'
+adam\t'SparseAdamSGDRule'
+shared-adam\t'SparseSharedAdamSGDRule, one gsum and one g2sum'"
+complete -c hps-import -l embedx-rule -d 'paddle-text: the rule of embedx_w; default: adagrad' -r -f -a "naive\t'SparseNaiveSGDRule, without state'
+adagrad\t'SparseAdaGradSGDRule, one g2sum'
+std-adagrad\t'StdAdaGradSGDRule, a g2sum for each weight'
+adam\t'SparseAdamSGDRule'
+shared-adam\t'SparseSharedAdamSGDRule, one gsum and one g2sum'"
 complete -c hps-import -l optimizer -d 'The optimizer of a new table; default: the one whose state files are there' -r -f -a "sgd\t'No state'
 momentum\t'MomentumSGD of HugeCTR'
 nesterov\t'Nesterov'

@@ -452,8 +452,12 @@ fn an_index_that_contradicts_its_data_is_refused() {
     bad.refused(USER, 8, &["open", "data-00000-of-00001"]);
     fs::write(bad.index(), b"").unwrap();
     bad.refused(USER, 4, &["found 0 bytes"]);
-    bad.refused("--repair", 16, &["--repair is not of --format deeprec"]);
-    bad.refused("--lr 0.5", 16, &["--lr is not of --format deeprec"]);
+    bad.refused(
+        "--repair",
+        16,
+        &["--repair is of --format hugectr and npy, not of deeprec"],
+    );
+    bad.refused("--lr 0.5", 16, &["--lr is of --format hugectr"]);
     fs::remove_file(bad.index()).unwrap();
     bad.refused(USER, 16, &["it has no file *.index"]);
     let said = says(IMPORT, FLAGS, &bad.store, &bad.dir.path().join("x"), 16);

@@ -7,6 +7,7 @@ use hps::CheckpointId;
 
 use crate::cli::{Common, size_of, version};
 use crate::models::Exchange;
+use crate::models::paddle::SgdRule;
 
 /// Writes a table of a checkpoint into the files of another system.
 ///
@@ -26,6 +27,11 @@ use crate::models::Exchange;
 /// --variable, with -keys, -values, -freqs (metadata count) and -versions (last_step), the last two empty where the table
 /// has no such column; and optimizer slots below it, /Adagrad, /Adam (m) and /Adam_1 (v), /Ftrl (n) and /Ftrl_1 (z), bit for bit.
 /// What is left out is named.
+///
+/// paddle-text: part-000-00000 and so on, a file for each of --shards, which must be the shard_num of Paddle's table: its
+/// lines have the keys of which key % shards is its number. embed_w is the first weight, embedx_w are the others, show
+/// and click the metadata of these names, or 0; the slot is -1, as of a feature never pushed. Paddle's rules compute otherwise, so
+/// state is that of a feature never pushed, as --embed-rule and --embedx-rule have it; ours is named as left out.
 ///
 /// delta: all tables, rows and the trainer's meta, for `hps-import --format delta`: the first one into an empty store, each
 /// after the one before. The trainer keeps what the next delta needs by a cursor, or by retaining the checkpoint.
@@ -49,7 +55,8 @@ pub struct Args {
     pub format: Exchange,
     /// The table, by the name that it had at the checkpoint
     #[arg(long, value_name = "NAME", 
-        required_if_eq_any = [("format", "hugectr"), ("format", "npy"), ("format", "deeprec")])]
+        required_if_eq_any = [("format", "hugectr"), ("format", "npy"), ("format", "deeprec"),
+            ("format", "paddle-text")])]
     pub table: Option<String>,
     /// This retained checkpoint instead of the last one
     #[arg(long, value_name = "ID")]
@@ -73,6 +80,15 @@ pub struct Args {
     /// deeprec: the name of the EmbeddingVariable; default: that of the table
     #[arg(long, value_name = "NAME")]
     pub variable: Option<String>,
+    /// paddle-text: the shard_num of Paddle's table; default: 1000, as there
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub shards: Option<u32>,
+    /// paddle-text: the rule of embed_w; default: adagrad
+    #[arg(long, value_enum, value_name = "RULE")]
+    pub embed_rule: Option<SgdRule>,
+    /// paddle-text: the rule of embedx_w; default: adagrad
+    #[arg(long, value_enum, value_name = "RULE")]
+    pub embedx_rule: Option<SgdRule>,
     /// The slot of all keys
     #[arg(long, value_name = "N", requires = "localized")]
     pub slot: Option<u64>,

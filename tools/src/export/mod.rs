@@ -6,6 +6,7 @@
 mod args;
 mod delta;
 mod folder;
+mod paddle;
 mod text;
 mod write;
 
@@ -20,7 +21,10 @@ use folder::Partial;
 use write::{Columns, Finished, Scope, Written};
 
 use crate::cli::{Exit, Interrupt, Meter, Usage, show};
-use crate::models::{Choices, Content, FileOf, Format, crew, deeprec, files_of, refuse_remote};
+use crate::models::{
+    Choices, Content, Exchange, FileOf, Format, crew, deeprec, files_of, refuse_flags,
+    refuse_remote,
+};
 use crate::store::{index_keys, open_for_rows};
 use crate::threads::cores;
 
@@ -46,10 +50,12 @@ struct Outcome {
 /// What kept it from its work: the exit code is that of [`crate::cli::exit_of`].
 pub fn run(args: &Args) -> Result<Exit> {
     let since = Instant::now();
-    let Some(format) = args.format.columns() else {
-        return delta::run(args);
+    let format = match (args.format.columns(), args.format) {
+        (Some(format), _) => format,
+        (None, Exchange::PaddleText) => return paddle::run(args),
+        (None, _) => return delta::run(args),
     };
-    check(args, format)?;
+    check(args)?;
     let interrupt = Interrupt::listen()?;
     let mut meter = Meter::new(TOOL, args.common.show())?;
     let (store, checkpoint) = open_for_rows(&args.store, args.checkpoint, "rows to export")?;
@@ -99,9 +105,13 @@ pub fn run(args: &Args) -> Result<Exit> {
         written,
         time: since.elapsed(),
     };
-    let json = args.json.then(|| text::json(args, &outcome));
-    show(&args.common, json, |out| text::print(out, args, &outcome))?;
+    tell(args, &outcome)?;
     Ok(Exit::Clean)
+}
+
+fn tell(args: &Args, outcome: &Outcome) -> Result<()> {
+    let json = args.json.then(|| text::json(args, outcome));
+    show(&args.common, json, |out| text::print(out, args, outcome))
 }
 
 /// The index of a checkpoint of DeepRec.
@@ -135,29 +145,25 @@ fn threads(args: &Args) -> usize {
 }
 
 /// Checks what clap can't.
-fn check(args: &Args, format: Format) -> Result<()> {
+fn check(args: &Args) -> Result<()> {
     refuse_remote(&args.store)?;
     refuse_remote(&args.out)?;
     if args.after.is_some() {
         let why = "--after is of --format delta; --since ID writes what changed in other formats";
         return Err(Usage(why.to_owned()).into());
     }
-    let is_hugectr = format == Format::Hugectr;
-    if !is_hugectr && (args.lr.is_some() || args.localized) {
-        let why =
-            "--lr, --localized and --slot are of --format hugectr: others keep rows as they are";
-        return Err(Usage(why.to_owned()).into());
-    }
-    let is_deeprec = format == Format::Deeprec;
-    if is_deeprec && args.since.is_some() {
-        let why =
-            "--since: DeepRec has no place for removed keys; export all rows, or --format npy";
-        return Err(Usage(why.to_owned()).into());
-    }
-    if !is_deeprec && args.variable.is_some() {
-        return Err(Usage(String::from("--variable is of --format deeprec")).into());
-    }
-    Ok(())
+    let (hugectr, deeprec) = ([Exchange::Hugectr], [Exchange::Deeprec]);
+    let (paddle, arrays) = ([Exchange::PaddleText], [Exchange::Hugectr, Exchange::Npy]);
+    let flags = [
+        ("--lr", args.lr.is_some(), &hugectr[..]),
+        ("--localized", args.localized, &hugectr),
+        ("--variable", args.variable.is_some(), &deeprec),
+        ("--since", args.since.is_some(), &arrays),
+        ("--shards", args.shards.is_some(), &paddle),
+        ("--embed-rule", args.embed_rule.is_some(), &paddle),
+        ("--embedx-rule", args.embedx_rule.is_some(), &paddle),
+    ];
+    refuse_flags(args.format, &flags)
 }
 
 /// The table of a checkpoint, by name.

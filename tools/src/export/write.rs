@@ -26,13 +26,13 @@ use crate::models::{Change, Content, FileOf};
 /// Bytes of a thread's buffers together: few enough to stay near the processor.
 const BUFFER_BYTES: usize = 512 << 10;
 /// Ranges for each thread: the last ones to end are not long alone.
-const RANGES_PER_THREAD: usize = 4;
+pub const RANGES_PER_THREAD: usize = 4;
 /// Bytes after which all files are synced.
 const SYNC_BYTES: u64 = 128 << 20;
 /// How often the thread that syncs looks at what was written.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Rows between two looks at whether to stop.
-const LOOK_ROWS: usize = 1024;
+pub const LOOK_ROWS: usize = 1024;
 
 /// What was seen of the rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -50,7 +50,8 @@ pub struct Written {
 }
 
 impl Written {
-    const NOTHING: Written = Written {
+    /// Before the first row.
+    pub const NOTHING: Written = Written {
         rows: 0,
         non_finite: 0,
         negative: 0,
@@ -58,7 +59,8 @@ impl Written {
         removed: None,
     };
 
-    fn add(&mut self, other: &Written) {
+    /// Adds what was seen of other rows.
+    pub fn add(&mut self, other: &Written) {
         self.rows += other.rows;
         self.non_finite += other.non_finite;
         self.negative += other.negative;

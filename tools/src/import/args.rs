@@ -7,6 +7,7 @@ use hps::Initialiser;
 
 use crate::cli::{Common, size_of, version};
 use crate::export::rate;
+use crate::models::paddle::SgdRule;
 use crate::models::{Exchange, Rule};
 
 /// Reads a table from the files of another system.
@@ -28,6 +29,11 @@ use crate::models::{Exchange, Rule};
 /// has one. All partitions are read, and the checksums of all tensors checked. Slots of Adagrad, Adam (with --adam-step)
 /// and Ftrl are taken bit for bit into a table of that optimizer; -freqs and -versions are the metadata count and
 /// last_step. Keys that were filtered have no values: they are counted, and left out.
+///
+/// paddle-text: all files part-* of a table of CtrCommonAccessor or SparseAccessor, plain or .gz. --embedx-dim, --embed-rule
+/// and --embedx-rule say how many numbers a line has, which no file does. The first weight is embed_w, the others are
+/// embedx_w, 0 where a line has no embedx part, as Paddle pulls them. show and click, rounded to whole numbers, are the
+/// metadata of these names. State is that of a key never pushed: Paddle's rules compute otherwise.
 ///
 /// delta: changes of another store, as `hps-export --format delta` writes them; STORE is a copy of that store, begun by a
 /// delta of everything (--create makes the store) or as an export. It is brought up to the checkpoint of the delta, with its tables, step and
@@ -52,11 +58,22 @@ pub struct Args {
     pub format: Exchange,
     /// The table
     #[arg(long, value_name = "NAME", 
-        required_if_eq_any = [("format", "hugectr"), ("format", "npy"), ("format", "deeprec")])]
+        required_if_eq_any = [("format", "hugectr"), ("format", "npy"), ("format", "deeprec"),
+            ("format", "paddle-text")])]
     pub table: Option<String>,
     /// deeprec: the name of the EmbeddingVariable; default: that of the table
     #[arg(long, value_name = "NAME")]
     pub variable: Option<String>,
+    /// paddle-text: how many weights embedx_w has; the table has one more
+    #[arg(long, value_name = "D", required_if_eq("format", "paddle-text"),
+        value_parser = clap::value_parser!(u16).range(0..=8191))]
+    pub embedx_dim: Option<u16>,
+    /// paddle-text: the rule of embed_w; default: adagrad
+    #[arg(long, value_enum, value_name = "RULE")]
+    pub embed_rule: Option<SgdRule>,
+    /// paddle-text: the rule of embedx_w; default: adagrad
+    #[arg(long, value_enum, value_name = "RULE")]
+    pub embedx_rule: Option<SgdRule>,
     /// Make the store, or the table, where it is not there
     #[arg(long)]
     pub create: bool,

@@ -70,6 +70,9 @@ fn check(args: &Args) -> Result<()> {
     let others = [
         ("--table", args.table.is_some()),
         ("--variable", args.variable.is_some()),
+        ("--embed-rule", args.embed_rule.is_some()),
+        ("--embedx-rule", args.embedx_rule.is_some()),
+        ("--embedx-dim", args.embedx_dim.is_some()),
         ("--optimizer", args.optimizer.is_some()),
         ("--dim", args.dim.is_some()),
         ("--initialiser", args.initialiser.is_some()),

@@ -20,8 +20,26 @@ const CHUNK_KEYS: usize = 64 << 10;
 /// `Corrupt`, `Io`; `Cancelled`.
 pub fn refuse(files: &[(&FileFound, u64)], memory: u64, interrupt: &Interrupt) -> Result<()> {
     let rows: u64 = files.iter().map(|(_, rows)| rows).sum();
+    let twice = find(rows, memory, |see| {
+        each(files, interrupt, |_, _, key| see(key))
+    })?;
+    match twice {
+        Some(twice) => Err(told(files, twice, interrupt)?),
+        None => Ok(()),
+    }
+}
+
+/// A key that stands twice among about so many, all of which `each` shows.
+///
+/// # Errors
+/// Those of `each`.
+pub fn find(
+    count: u64,
+    memory: u64,
+    each: impl Fn(&mut dyn FnMut(u64)) -> Result<()>,
+) -> Result<Option<u64>> {
     // Ranges are not of the same length: an eighth for that.
-    let ranges = (rows * 9)
+    let ranges = (count * 9)
         .div_ceil(memory.max(8 * CHUNK_KEYS as u64))
         .max(1);
     let ranges = usize::try_from(ranges).unwrap_or(usize::MAX);
@@ -29,17 +47,17 @@ pub fn refuse(files: &[(&FileFound, u64)], memory: u64, interrupt: &Interrupt) -
     for range in 0..ranges {
         let range = part_range(range, ranges);
         found.clear();
-        each(files, interrupt, |_, _, key| {
+        each(&mut |key| {
             if range.contains(&mix64(key)) {
                 found.push(key);
             }
         })?;
         found.sort_unstable();
         if let Some(pair) = found.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(told(files, pair[0], interrupt)?);
+            return Ok(Some(pair[0]));
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 /// The error that names the first two places of a key.

@@ -8,6 +8,7 @@ mod deeprec;
 mod delta;
 mod duplicates;
 mod found;
+mod paddle;
 mod plan;
 mod put;
 mod rows;
@@ -32,7 +33,7 @@ use shape::Shape;
 use target::Target;
 
 use crate::cli::{Exit, Interrupt, Meter, Usage, show};
-use crate::models::{Format, crew, refuse_remote};
+use crate::models::{Exchange, crew, refuse_flags, refuse_remote};
 use crate::store::index_keys;
 use crate::threads::cores;
 
@@ -56,6 +57,8 @@ struct Outcome {
     lost: BTreeMap<String, u64>,
     has_state: bool,
     has_slots: bool,
+    /// What was seen of the text of Paddle.
+    text: Option<paddle::Seen>,
     time: Duration,
 }
 
@@ -65,10 +68,12 @@ struct Outcome {
 /// What kept it from its work: the exit code is that of [`crate::cli::exit_of`].
 pub fn run(args: &Args) -> Result<Exit> {
     let since = Instant::now();
-    let Some(format) = args.format.columns() else {
-        return delta::run(args);
+    let format = match (args.format.columns(), args.format) {
+        (Some(format), _) => format,
+        (None, Exchange::PaddleText) => return paddle::run(args),
+        (None, _) => return delta::run(args),
     };
-    check(args, format)?;
+    check(args)?;
     let interrupt = Interrupt::listen()?;
     let mut meter = Meter::new(TOOL, args.common.show())?;
     let found = Found::all(format, args)?;
@@ -83,6 +88,11 @@ pub fn run(args: &Args) -> Result<Exit> {
     };
     let done = work.run(&store, table, &interrupt, &mut meter);
     meter.end();
+    end(args, store, done, since)
+}
+
+/// Closes the store as it should be, and says what was done.
+fn end(args: &Args, store: Store, done: Result<Outcome>, since: Instant) -> Result<Exit> {
     let mut outcome = match done {
         Ok(outcome) => outcome,
         Err(error) => {
@@ -118,10 +128,11 @@ fn look_closer(
         bail!("{}: no model", args.folder.display());
     };
     let optimizer = target.optimizer(args, first)?;
+    plan::check_state(first, optimizer)?;
     let width = |name: &str, dim| plan::width(first.format, optimizer, name, dim);
     let dim = target.dim(args);
     let own = shape::shape(first, dim, args.repair, width)?;
-    let wanted = target.descriptor(args, first, &own, optimizer)?;
+    let wanted = target.descriptor(args, own.dim, first.metadata(), optimizer)?;
     let mut sources = Vec::new();
     for found in all {
         plan::check_state(&found, optimizer)?;
@@ -147,26 +158,25 @@ fn keys_of(sources: &[Source]) -> Vec<(&FileFound, u64)> {
 }
 
 /// Checks what clap can't.
-fn check(args: &Args, format: Format) -> Result<()> {
+fn check(args: &Args) -> Result<()> {
     refuse_remote(&args.store)?;
     refuse_remote(&args.folder)?;
+    let (hugectr, deeprec) = ([Exchange::Hugectr], [Exchange::Deeprec]);
+    let paddle = [Exchange::PaddleText];
+    let (with_slots, arrays) = (
+        [Exchange::Hugectr, Exchange::Deeprec],
+        [Exchange::Hugectr, Exchange::Npy],
+    );
     let flags = [
-        ("--lr", args.lr.is_some(), &[Format::Hugectr][..]),
-        (
-            "--adam-step",
-            args.adam_step.is_some(),
-            &[Format::Hugectr, Format::Deeprec],
-        ),
-        ("--variable", args.variable.is_some(), &[Format::Deeprec]),
-        ("--repair", args.repair, &[Format::Hugectr, Format::Npy]),
+        ("--lr", args.lr.is_some(), &hugectr[..]),
+        ("--adam-step", args.adam_step.is_some(), &with_slots),
+        ("--variable", args.variable.is_some(), &deeprec),
+        ("--repair", args.repair, &arrays),
+        ("--embedx-dim", args.embedx_dim.is_some(), &paddle),
+        ("--embed-rule", args.embed_rule.is_some(), &paddle),
+        ("--embedx-rule", args.embedx_rule.is_some(), &paddle),
     ];
-    for (flag, is_given, formats) in flags {
-        if is_given && !formats.contains(&format) {
-            let why = format!("{flag} is not of --format {}", args.format.name());
-            return Err(Usage(why).into());
-        }
-    }
-    Ok(())
+    refuse_flags(args.format, &flags)
 }
 
 /// What is imported.
@@ -194,7 +204,7 @@ impl Work<'_> {
         if before > 0 {
             duplicates()?;
         }
-        let threads = args.threads.map_or(cores(), usize::from).min(THREADS_MAX);
+        let threads = threads(args);
         let (mut rows, mut bytes, mut non_finite) = (0, 0, 0);
         for (source, plan) in self.sources.iter().zip(self.plans) {
             let put = |keys: &[u64], rows: &[f32]| {
@@ -214,23 +224,18 @@ impl Work<'_> {
             non_finite += import.seen_non_finite.load(Ordering::Relaxed);
             bytes += own;
         }
-        let meta = match &last {
-            Some(last) => store.checkpoint_meta(last.id)?,
-            None => Vec::new(),
-        };
-        interrupt.check()?;
-        if before == 0 {
-            // What is in memory alone is not in the index.
-            store.flush()?;
-            let keys = index_keys(store, table);
-            if keys != rows {
-                duplicates()?;
-                let folder = args.folder.display();
-                bail!("{folder}: {rows} rows made {keys} keys: it was changed while it was read");
-            }
-        }
-        interrupt.check()?;
-        let checkpoint = store.checkpoint(step, &meta)?;
+        let checkpoint = commit(
+            &Put {
+                store,
+                table,
+                step,
+                before,
+                rows,
+            },
+            args,
+            interrupt,
+            duplicates,
+        )?;
         Ok(Outcome {
             checkpoint,
             descriptor: target::descriptor_of(store, table)?,
@@ -246,9 +251,52 @@ impl Work<'_> {
             lost: self.lost(),
             has_state: self.plans.iter().all(|plan| plan.has_state),
             has_slots: self.sources.iter().any(|s| s.found.slots.is_some()),
+            text: None,
             time: Duration::ZERO,
         })
     }
+}
+
+fn threads(args: &Args) -> usize {
+    args.threads.map_or(cores(), usize::from).min(THREADS_MAX)
+}
+
+/// What is to be made durable.
+struct Put<'a> {
+    store: &'a Store,
+    table: TableId,
+    step: u64,
+    /// Keys of the table before, and rows put since.
+    before: u64,
+    rows: u64,
+}
+
+/// Makes the checkpoint, with the meta of the one before. `duplicates` names a key that stands twice: into a table that
+/// was empty, the number of its keys tells whether there is one.
+fn commit(
+    put: &Put<'_>,
+    args: &Args,
+    interrupt: &Interrupt,
+    duplicates: impl Fn() -> Result<()>,
+) -> Result<CheckpointInfo> {
+    let store = put.store;
+    let meta = match store.last_checkpoint() {
+        Some(last) => store.checkpoint_meta(last.id)?,
+        None => Vec::new(),
+    };
+    interrupt.check()?;
+    if put.before == 0 {
+        // What is in memory alone is not in the index.
+        store.flush()?;
+        let (rows, keys) = (put.rows, index_keys(store, put.table));
+        if keys != rows {
+            duplicates()?;
+            let folder = args.folder.display();
+            bail!("{folder}: {rows} rows made {keys} keys: it was changed while it was read");
+        }
+    }
+    interrupt.check()?;
+    Ok(store.checkpoint(put.step, &meta)?)
 }
 
 impl Work<'_> {

@@ -38,7 +38,8 @@ impl Part<'_> {
 }
 
 /// What is not 0 in the state of a key never pushed.
-fn start_of_state(table: &TableDescriptor) -> Vec<(Range<usize>, f32)> {
+#[must_use]
+pub fn start_of_state(table: &TableDescriptor) -> Vec<(Range<usize>, f32)> {
     let names: &[&str] = match table.optimizer {
         Optimizer::Adagrad | Optimizer::RowwiseAdagrad => &["a"],
         Optimizer::Ftrl => &["n"],

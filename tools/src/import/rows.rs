@@ -9,9 +9,9 @@ use hps::TableDescriptor;
 use super::found::Found;
 use super::put::Import;
 use super::target::Target;
-use super::{Args, check, duplicates, keys_of, look_closer, plans};
+use super::{Args, check, duplicates, keys_of, look_closer, paddle, plans};
 use crate::cli::{Interrupt, Meter, Show, Usage};
-use crate::models::crew;
+use crate::models::{Exchange, crew};
 
 /// Rows of a folder.
 #[derive(Debug)]
@@ -29,11 +29,15 @@ pub struct Rows {
 /// # Errors
 /// As [`super::run`].
 pub fn rows(args: &Args) -> Result<Rows> {
-    let Some(format) = args.format.columns() else {
-        let why = "a delta has more than the rows of a table";
-        return Err(Usage(why.to_owned()).into());
+    let format = match (args.format.columns(), args.format) {
+        (Some(format), _) => format,
+        (None, Exchange::PaddleText) => return paddle::rows(args),
+        (None, _) => {
+            let why = "a delta has more than the rows of a table";
+            return Err(Usage(why.to_owned()).into());
+        }
     };
-    check(args, format)?;
+    check(args)?;
     let interrupt = Interrupt::never();
     let mut meter = Meter::new(super::TOOL, Show::Never)?;
     let target = Target::none();

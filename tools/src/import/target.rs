@@ -4,14 +4,14 @@
 
 use anyhow::Result;
 use hps::{
-    ArgumentError, CreateOptions, Error, Optimizer, RuntimeOptions, Store, TableDescriptor, TableId,
+    ArgumentError, CreateOptions, Error, Optimizer, RowMetadata, RuntimeOptions, Store,
+    TableDescriptor, TableId,
 };
 
 use super::Args;
 use super::found::Found;
-use super::shape::Shape;
 use crate::cli::{Usage, refuse_strange_owner, with_holder};
-use crate::models::{Format, Rule};
+use crate::models::Rule;
 
 /// More checkpoints than a store can retain: an import drops none.
 const RETAIN_ALL: usize = 1000;
@@ -85,14 +85,20 @@ impl Target {
         own.or(args.dim.map(usize::from))
     }
 
+    /// The optimizer that the table has, or that was asked for.
+    #[must_use]
+    pub fn known_optimizer(&self, args: &Args) -> Option<Optimizer> {
+        let own = self.table.as_ref().map(|(_, table)| table.optimizer);
+        own.or(args.optimizer.map(Rule::optimizer))
+    }
+
     /// The optimizer of the table, or of the one that is to be made.
     ///
     /// # Errors
     /// `Usage` where the folder does not say it, nor the command line.
     pub fn optimizer(&self, args: &Args, found: &Found) -> Result<Optimizer> {
-        let asked = args.optimizer.map(Rule::optimizer);
-        let own = self.table.as_ref().map(|(_, table)| table.optimizer);
-        own.or(asked).or_else(|| found.optimizer()).ok_or_else(|| {
+        let known = self.known_optimizer(args).or_else(|| found.optimizer());
+        known.ok_or_else(|| {
             let folder = found.folder.display();
             let state = found.state();
             let why = match state.is_empty() {
@@ -105,30 +111,27 @@ impl Target {
         })
     }
 
-    /// The table as it is asked for.
+    /// The table as it is asked for; a new one has this dim, metadata and optimizer.
     ///
     /// # Errors
     /// `Usage` where the dim is not known.
     pub fn descriptor(
         &self,
         args: &Args,
-        found: &Found,
-        shape: &Shape,
+        dim: usize,
+        metadata: RowMetadata,
         optimizer: Optimizer,
     ) -> Result<TableDescriptor> {
         let mut wanted = match &self.table {
             Some((_, table)) => table.clone(),
-            None if shape.dim == 0 => {
-                let folder = found.folder.display();
+            None if dim == 0 => {
+                let folder = args.folder.display();
                 let why = "an empty model does not tell the dim of the new table; name it by --dim";
                 return Err(Usage(format!("{folder}: {why}")).into());
             }
             None => {
-                let table = TableDescriptor::new(args.table(), shape.dim).optimizer(optimizer);
-                match found.format {
-                    Format::Npy | Format::Deeprec => table.metadata(found.metadata()),
-                    Format::Hugectr => table,
-                }
+                let table = TableDescriptor::new(args.table(), dim).optimizer(optimizer);
+                table.metadata(metadata)
             }
         };
         // Of a table that is there, what is asked for must be what it has: the store says so.

@@ -39,6 +39,19 @@ pub fn print(out: &mut dyn Write, args: &Args, outcome: &Outcome) -> io::Result<
         let rows = of(outcome.non_finite, "row");
         writeln!(out, "{ODD}not finite{ODD:#}: {rows}, {what}")?;
     }
+    if let Some(seen) = &outcome.text {
+        if seen.without_embedx > 0 {
+            let rows = of(seen.without_embedx, "row");
+            writeln!(
+                out,
+                "without an embedx part: {rows}, whose other weights are 0"
+            )?;
+        }
+        if seen.rounded > 0 {
+            let rows = of(seen.rounded, "row");
+            writeln!(out, "{ODD}rounded{ODD:#}: show or click of {rows}")?;
+        }
+    }
     for (name, count) in &outcome.lost {
         let what = match name.split(' ').next() {
             Some("filtered") => "which have no values",
@@ -85,6 +98,8 @@ pub fn json(args: &Args, outcome: &Outcome) -> Value {
         "non_finite_rows": outcome.non_finite,
         "left_out": left.collect::<Vec<_>>(),
         "not_taken": outcome.lost,
+        "without_embedx": outcome.text.as_ref().map(|seen| seen.without_embedx),
+        "rounded": outcome.text.as_ref().map(|seen| seen.rounded),
         "seconds": outcome.time.as_secs_f64(),
     })
 }

@@ -10,6 +10,7 @@ pub mod deeprec;
 pub mod delta;
 pub mod hugectr;
 pub mod npy;
+pub mod paddle;
 
 use std::path::Path;
 
@@ -33,6 +34,8 @@ pub enum Exchange {
     Npy,
     /// An EmbeddingVariable of DeepRec in a checkpoint of TensorFlow: keys, values, optimizer slots, freqs, versions
     Deeprec,
+    /// The text of a sparse table of Paddle's parameter server
+    PaddleText,
     /// All tables, with all that hps keeps of them: whole, or what changed since a delta or checkpoint before
     Delta,
 }
@@ -45,18 +48,19 @@ impl Exchange {
             Exchange::Hugectr => "hugectr",
             Exchange::Npy => "npy",
             Exchange::Deeprec => "deeprec",
+            Exchange::PaddleText => "paddle-text",
             Exchange::Delta => "delta",
         }
     }
 
-    /// The format, where it is one of a table's columns.
+    /// The format, where it has a file for each column of a table.
     #[must_use]
     pub fn columns(self) -> Option<Format> {
         match self {
             Exchange::Hugectr => Some(Format::Hugectr),
             Exchange::Npy => Some(Format::Npy),
             Exchange::Deeprec => Some(Format::Deeprec),
-            Exchange::Delta => None,
+            Exchange::PaddleText | Exchange::Delta => None,
         }
     }
 }
@@ -313,7 +317,7 @@ pub fn change_of(file: &hugectr::StateFile, lr: Option<f32>) -> Result<Change> {
 ///
 /// # Errors
 /// `Usage`.
-fn check_weights(table: &TableDescriptor) -> Result<()> {
+pub fn check_weights(table: &TableDescriptor) -> Result<()> {
     match table.dtype {
         Dtype::F32 => Ok(()),
         other => Err(Usage(format!(
@@ -322,6 +326,28 @@ fn check_weights(table: &TableDescriptor) -> Result<()> {
             other.name()
         ))
         .into()),
+    }
+}
+
+/// Refuses flags of other formats: each with whether it was given, and the formats that it is of.
+///
+/// # Errors
+/// `Usage` with the first one.
+pub fn refuse_flags(format: Exchange, flags: &[(&str, bool, &[Exchange])]) -> Result<()> {
+    let wrong = flags
+        .iter()
+        .find(|(_, is_given, of)| *is_given && !of.contains(&format));
+    match wrong {
+        None => Ok(()),
+        Some((flag, _, of)) => {
+            let of: Vec<&str> = of.iter().map(|format| format.name()).collect();
+            let of = of.join(" and ");
+            Err(Usage(format!(
+                "{flag} is of --format {of}, not of {}",
+                format.name()
+            ))
+            .into())
+        }
     }
 }
 
