@@ -23,7 +23,7 @@ _hps__export() {
 
     case "${cmd}" in
         hps__export)
-            opts="-q -v -h -V --format --table --checkpoint --since --after --weights-only --lr --localized --variable --shards --embed-rule --embedx-rule --slot --threads --memory --json --color --progress --quiet --verbose --help --version"
+            opts="-q -v -h -V --format --table --checkpoint --since --after --weights-only --lr --localized --variable --shards --accessor --embed-rule --embedx-rule --slot --threads --memory --json --color --progress --quiet --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -62,6 +62,10 @@ _hps__export() {
                     ;;
                 --shards)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --accessor)
+                    COMPREPLY=($(compgen -W "ctr-common sparse" -- "${cur}"))
                     return 0
                     ;;
                 --embed-rule)

@@ -10,6 +10,8 @@ complete -c hps-export -l after -d 'delta: what changed since the delta in this 
 complete -c hps-export -l lr -d 'The learning rate of MomentumSGD or Nesterov, by which HugeCTR\'s momentum is scaled' -r
 complete -c hps-export -l variable -d 'deeprec: the name of the EmbeddingVariable; default: that of the table' -r
 complete -c hps-export -l shards -d 'paddle-text: the shard_num of Paddle\'s table; default: 1000, as there' -r
+complete -c hps-export -l accessor -d 'paddle-text: the accessor of Paddle\'s table. Lines of others have other numbers in these places' -r -f -a "ctr-common\t'CtrCommonAccessor'
+sparse\t'SparseAccessor, whose lines are the same'"
 complete -c hps-export -l embed-rule -d 'paddle-text: the rule of embed_w; default: adagrad' -r -f -a "naive\t'SparseNaiveSGDRule, without state'
 adagrad\t'SparseAdaGradSGDRule, one g2sum'
 std-adagrad\t'StdAdaGradSGDRule, a g2sum for each weight'

@@ -23,7 +23,7 @@ _hps__import() {
 
     case "${cmd}" in
         hps__import)
-            opts="-q -v -h -V --format --table --variable --embedx-dim --embed-rule --embedx-rule --create --optimizer --dim --initialiser --seed --accumulator --step --weights-only --lr --adam-step --repair --non-finite --cache --threads --force --json --color --progress --quiet --verbose --help --version"
+            opts="-q -v -h -V --format --table --variable --embedx-dim --accessor --embed-rule --embedx-rule --create --optimizer --dim --initialiser --seed --accumulator --step --weights-only --lr --adam-step --repair --non-finite --cache --threads --force --json --color --progress --quiet --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -43,6 +43,10 @@ _hps__import() {
                     ;;
                 --embedx-dim)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --accessor)
+                    COMPREPLY=($(compgen -W "ctr-common sparse" -- "${cur}"))
                     return 0
                     ;;
                 --embed-rule)

@@ -6,6 +6,8 @@ delta\t'All tables, with all that hps keeps of them: whole, or what changed sinc
 complete -c hps-import -l table -d 'The table' -r
 complete -c hps-import -l variable -d 'deeprec: the name of the EmbeddingVariable; default: that of the table' -r
 complete -c hps-import -l embedx-dim -d 'paddle-text: how many weights embedx_w has; the table has one more' -r
+complete -c hps-import -l accessor -d 'paddle-text: the accessor of Paddle\'s table. Lines of others have other numbers in these places' -r -f -a "ctr-common\t'CtrCommonAccessor'
+sparse\t'SparseAccessor, whose lines are the same'"
 complete -c hps-import -l embed-rule -d 'paddle-text: the rule of embed_w; default: adagrad' -r -f -a "naive\t'SparseNaiveSGDRule, without state'
 adagrad\t'SparseAdaGradSGDRule, one g2sum'
 std-adagrad\t'StdAdaGradSGDRule, a g2sum for each weight'

@@ -16,7 +16,7 @@ use models::*;
 
 /// Weights of a row: embed_w and three of embedx_w.
 const DIM: usize = 4;
-const FLAGS: &str = "--format paddle-text --embedx-dim 3";
+const FLAGS: &str = "--format paddle-text --accessor ctr-common --embedx-dim 3";
 
 fn fixture() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/paddle")
@@ -101,7 +101,7 @@ fn rows_come_back_to_the_bit() {
             &keys(20_000),
         );
         let more = format!("--shards {shards} --threads {threads}");
-        let flags = format!("--format paddle-text {rules} {more}");
+        let flags = format!("--format paddle-text --accessor ctr-common {rules} {more}");
         let told = json(EXPORT, &flags, &store, &out, 0);
         assert_eq!(
             (&told["rows"], told["files"].as_array().unwrap().len()),
@@ -123,7 +123,8 @@ fn each_file_has_the_keys_of_its_shard() {
     let dir = tempfile::tempdir().unwrap();
     let [store, out, again] = ["s", "o", "a"].map(|name| dir.path().join(name));
     sample(&store, &table(Optimizer::Adam, DIM), &keys(500));
-    let flags = "--format paddle-text --shards 7 --threads 1 --embedx-rule adam";
+    let flags =
+        "--format paddle-text --accessor ctr-common --shards 7 --threads 1 --embedx-rule adam";
     let said = says(EXPORT, flags, &store, &out, 0);
     assert!(said.contains("left out: m, v, t"), "{said}");
     json(EXPORT, flags, &store, &again, 0);
@@ -145,7 +146,7 @@ fn each_file_has_the_keys_of_its_shard() {
     assert_eq!(lines, 500);
     let told = json(
         EXPORT,
-        "--format paddle-text",
+        "--format paddle-text --accessor ctr-common",
         &store,
         &dir.path().join("d"),
         0,
@@ -157,8 +158,8 @@ fn each_file_has_the_keys_of_its_shard() {
     );
     for flags in [
         "--format npy --shards 3",
-        "--format paddle-text --since 1",
-        "--format paddle-text --localized",
+        "--format paddle-text --accessor ctr-common --since 1",
+        "--format paddle-text --accessor ctr-common --localized",
     ] {
         let said = says(EXPORT, flags, &store, &dir.path().join("x"), 16);
         assert!(said.contains("not of"), "{said}");
@@ -175,10 +176,16 @@ fn files_of_several_pieces_are_read_line_by_line() {
         &table(Optimizer::Adagrad, 33).metadata(counts()),
         &keys(40_000),
     );
-    json(EXPORT, "--format paddle-text --shards 1", &store, &out, 0);
+    json(
+        EXPORT,
+        "--format paddle-text --accessor ctr-common --shards 1",
+        &store,
+        &out,
+        0,
+    );
     let file = out.join("part-000-00000");
     assert!(file.metadata().unwrap().len() > 3 * (4 << 20));
-    let flags = "--format paddle-text --embedx-dim 32 --create --optimizer adagrad --threads 4";
+    let flags = "--format paddle-text --accessor ctr-common --embedx-dim 32 --create --optimizer adagrad --threads 4";
     let told = json(IMPORT, flags, &new, &out, 0);
     assert_eq!(
         (&told["rows"], &told["keys"]),
@@ -357,8 +364,15 @@ fn files_of_gzip_must_be_whole() {
 #[test]
 fn flags_and_folders_that_contradict_are_refused() {
     let bad = Bad::new(&[("part-000-00000", GOOD)]);
-    bad.refused("--format paddle-text", 16, &["--embedx-dim"]);
-    let eight = "--format paddle-text --embedx-dim 8";
+    bad.refused(
+        "--format paddle-text --accessor sparse",
+        16,
+        &["--embedx-dim"],
+    );
+    bad.refused("--format paddle-text --embedx-dim 3", 16, &["--accessor"]);
+    let double = "--format paddle-text --embedx-dim 3 --accessor ctr-double";
+    bad.refused(double, 16, &["ctr-common, sparse"]);
+    let eight = "--format paddle-text --accessor ctr-common --embedx-dim 8";
     bad.refused(
         eight,
         16,
@@ -447,7 +461,7 @@ fn counts_go_where_the_table_has_them() {
     let out = bad.dir.path().join("out");
     let said = says(
         EXPORT,
-        "--format paddle-text --weights-only",
+        "--format paddle-text --accessor ctr-common --weights-only",
         &bad.store,
         &out,
         0,

@@ -7,7 +7,7 @@ use hps::CheckpointId;
 
 use crate::cli::{Common, size_of, version};
 use crate::models::Exchange;
-use crate::models::paddle::SgdRule;
+use crate::models::paddle::{Accessor, SgdRule};
 
 /// Writes a table of a checkpoint into the files of another system.
 ///
@@ -83,6 +83,14 @@ pub struct Args {
     /// paddle-text: the shard_num of Paddle's table; default: 1000, as there
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub shards: Option<u32>,
+    /// paddle-text: the accessor of Paddle's table. Lines of others have other numbers in these places
+    #[arg(
+        long,
+        value_enum,
+        value_name = "ACCESSOR",
+        required_if_eq("format", "paddle-text")
+    )]
+    pub accessor: Option<Accessor>,
     /// paddle-text: the rule of embed_w; default: adagrad
     #[arg(long, value_enum, value_name = "RULE")]
     pub embed_rule: Option<SgdRule>,

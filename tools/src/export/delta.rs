@@ -41,6 +41,7 @@ fn check(args: &Args) -> Result<()> {
     let others = [
         ("--table", args.table.is_some()),
         ("--variable", args.variable.is_some()),
+        ("--accessor", args.accessor.is_some()),
         ("--embed-rule", args.embed_rule.is_some()),
         ("--embedx-rule", args.embedx_rule.is_some()),
         ("--shards", args.shards.is_some()),

@@ -160,6 +160,7 @@ fn check(args: &Args) -> Result<()> {
         ("--variable", args.variable.is_some(), &deeprec),
         ("--since", args.since.is_some(), &arrays),
         ("--shards", args.shards.is_some(), &paddle),
+        ("--accessor", args.accessor.is_some(), &paddle),
         ("--embed-rule", args.embed_rule.is_some(), &paddle),
         ("--embedx-rule", args.embedx_rule.is_some(), &paddle),
     ];

@@ -173,6 +173,7 @@ fn check(args: &Args) -> Result<()> {
         ("--variable", args.variable.is_some(), &deeprec),
         ("--repair", args.repair, &arrays),
         ("--embedx-dim", args.embedx_dim.is_some(), &paddle),
+        ("--accessor", args.accessor.is_some(), &paddle),
         ("--embed-rule", args.embed_rule.is_some(), &paddle),
         ("--embedx-rule", args.embedx_rule.is_some(), &paddle),
     ];

@@ -2,8 +2,8 @@
 //!
 //! - `KEY slot unseen_days delta_score show click embed_w embed_state... embedx_w... embedx_state...`: the key in decimal, numbers with a
 //!   space before each. The embedx part is there from a score on; a feature without it has none, and is pulled as zeros.
-//! - `CtrCommonAccessor` and `SparseAccessor` write the same line. How much state there is depends on the rules, which no
-//!   file says.
+//! - `CtrCommonAccessor` and `SparseAccessor` write the same line; `CtrDoubleAccessor` writes as many numbers in another order, which nothing
+//!   in a file tells. How much state there is depends on the rules, which no file says either.
 //! - What is written reads back to the bit: the fewest digits that tell an f32 from all others.
 //!
 //! Source: Paddle, fluid/distributed/ps/table: ctr_accessor.cc, sparse_accessor.cc (`ParseToString`, `ParseFromString`), sparse_sgd_rule.h
@@ -21,6 +21,15 @@ const SHOW: usize = 3;
 const CLICK: usize = 4;
 /// The longest line: that of the most weights, with their state, is shorter.
 pub const LINE_BYTES_MAX: usize = 1 << 20;
+
+/// An accessor whose lines are known. It must be named, so that nobody takes those of another for these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Accessor {
+    /// CtrCommonAccessor
+    CtrCommon,
+    /// SparseAccessor, whose lines are the same
+    Sparse,
+}
 
 /// An update rule of Paddle's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
