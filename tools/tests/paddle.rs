@@ -12,6 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use hps::{Optimizer, RowMetadata, Store};
+use hps_tools::models::paddle::whole;
 use models::*;
 
 /// Weights of a row: embed_w and three of embedx_w.
@@ -28,7 +29,7 @@ fn counts() -> RowMetadata {
 
 /// As `paddle.py` has it, before it is printed with six digits.
 fn weight(key: u64, column: u64) -> f32 {
-    ((key % 1009 * 7 + column) as f64 / 31.0 - 3.0) as f32
+    f32::from(u16::try_from(key % 1009 * 7 + column).unwrap()) / 31.0 - 3.0
 }
 
 #[test]
@@ -70,7 +71,10 @@ fn a_table_of_paddle_is_read() {
         let words: Vec<u32> = row[2 * DIM..].iter().map(|word| word.to_bits()).collect();
         assert_eq!(
             words,
-            [show.round() as u32, u32::try_from(key % 5).unwrap()],
+            [
+                whole(f64::from(show)).unwrap().0,
+                u32::try_from(key % 5).unwrap()
+            ],
             "{key}"
         );
     }
