@@ -1,7 +1,9 @@
-//! What does `hps-import` make of any checkpoint of TensorFlow? The input is what there is (0 the bytes of an index, 1 those of a
-//! block of it, 2 tensors: of each whether it is there, and what the index says of it), flags (1 weights alone), an optimizer, then these.
+//! What does `hps-import` make of any checkpoint of TensorFlow? The input is what there is (0 the bytes of an index,
+//! 1 those of a block of it, 2 tensors: of each whether it is there, and what the index says of it), flags (1
+//! weights alone), an optimizer, then these.
 //!
-//! Promise: rows or an error, never a panic. What is taken of tensors stands in the data file where the index says, word by word.
+//! Promise: rows or an error, never a panic. What is taken of tensors stands in the data file where the index says,
+//! word by word.
 
 #![no_main]
 

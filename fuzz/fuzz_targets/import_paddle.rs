@@ -1,8 +1,9 @@
-//! What does `hps-import` make of any text of Paddle's parameter server? The input is the rules and the dim, flags (1 weights
-//! alone, 2 the text is split into two files, 4 the second one is a `.gz`), what to do with numbers that are not finite, then the text.
+//! What does `hps-import` make of any text of Paddle's parameter server? The input is the rules and the dim, flags
+//! (1 weights alone, 2 the text is split into two files, 4 the second one is a `.gz`), what to do with numbers that
+//! are not finite, then the text.
 //!
-//! Promise: rows or an error, never a panic. Taken is exactly what a plain reader takes, which looks at words between spaces; the same rows,
-//! to the bit.
+//! Promise: rows or an error, never a panic. Taken is exactly what a plain reader takes, which looks at words
+//! between spaces; the same rows, to the bit.
 
 #![no_main]
 

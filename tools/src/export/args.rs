@@ -24,14 +24,15 @@ use crate::models::paddle::{Accessor, SgdRule};
 /// metadata (u32). Everything, bit for bit.
 ///
 /// deeprec: a checkpoint of TensorFlow, model.ckpt.index and .data files, with the tensors of one EmbeddingVariable:
-/// --variable, with -keys, -values, -freqs (metadata count) and -versions (last_step), the last two empty where the table
-/// has no such column; and optimizer slots below it, /Adagrad, /Adam (m) and /Adam_1 (v), /Ftrl (n) and /Ftrl_1 (z), bit for bit.
-/// What is left out is named.
+/// --variable, with -keys, -values, -freqs (metadata count) and -versions (last_step), the last two empty where the
+/// table has no such column; and optimizer slots below it, /Adagrad, /Adam (m) and /Adam_1 (v), /Ftrl (n) and
+/// /Ftrl_1 (z), bit for bit. What is left out is named.
 ///
-/// paddle-text: part-000-00000 and so on, a file for each of --shards, which must be the shard_num of Paddle's table: its
-/// lines have the keys of which key % shards is its number. embed_w is the first weight, embedx_w are the others, show
-/// and click the metadata of these names, or 0; the slot is -1, as of a feature never pushed. Paddle's rules compute otherwise, so
-/// state is that of a feature never pushed, as --embed-rule and --embedx-rule have it; ours is named as left out.
+/// paddle-text: part-000-00000 and so on, a file for each of --shards, which must be the shard_num of Paddle's
+/// table: its lines have the keys of which key % shards is its number. embed_w is the first weight, embedx_w are the
+/// others, show and click the metadata of these names, or 0; the slot is -1, as of a feature never pushed. Paddle's
+/// rules compute otherwise, so state is that of a feature never pushed, as --embed-rule and --embedx-rule have it;
+/// ours is named as left out.
 ///
 /// delta: all tables, rows and the trainer's meta, for `hps-import --format delta`: the first one into an empty store, each
 /// after the one before. The trainer keeps what the next delta needs by a cursor, or by retaining the checkpoint.
@@ -81,7 +82,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     pub variable: Option<String>,
     /// paddle-text: the shard_num of Paddle's table; default: 1000, as there
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub shards: Option<u32>,
     /// paddle-text: the accessor of Paddle's table. Lines of others have other numbers in these places
     #[arg(

@@ -1,7 +1,7 @@
 //! How does a table leave as the text of Paddle's parameter server?
 //!
-//! - A file for each shard of Paddle's table, as it loads them: file i has the keys of which `key % shards` is i, and all files
-//!   must be there, empty ones too.
+//! - A file for each shard of Paddle's table, as it loads them: file i has the keys of which `key % shards` is i,
+//!   and all files must be there, empty ones too.
 //! - Each thread walks ranges of mix64 with a buffer for each file; a full one claims the next bytes of its file.
 
 use std::fs::{File, OpenOptions};
@@ -125,8 +125,9 @@ impl Text {
         crew: &Crew<'_>,
     ) -> Result<()> {
         let ranges = threads * if threads == 1 { 1 } else { RANGES_PER_THREAD };
-        let mut buffers = vec![Vec::new(); self.files.len()];
-        let full = (BUFFERS_BYTES / buffers.len()).clamp(4 << 10, 256 << 10);
+        let full = (BUFFERS_BYTES / self.files.len()).clamp(1 << 10, 256 << 10);
+        let buffer = |_| Vec::with_capacity(full + full / 8);
+        let mut buffers: Vec<Vec<u8>> = (0..self.files.len()).map(buffer).collect();
         let mut seen = Written::NOTHING;
         let mut new = 0;
         loop {

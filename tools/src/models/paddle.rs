@@ -1,13 +1,16 @@
 //! What stands in a line of the text that Paddle's parameter server saves of a sparse table?
 //!
-//! - `KEY slot unseen_days delta_score show click embed_w embed_state... embedx_w... embedx_state...`: the key in decimal, numbers with a
-//!   space before each. The embedx part is there from a score on; a feature without it has none, and is pulled as zeros.
-//! - `CtrCommonAccessor` and `SparseAccessor` write the same line; `CtrDoubleAccessor` writes as many numbers in another order, which nothing
-//!   in a file tells. How much state there is depends on the rules, which no file says either.
+//! - `KEY slot unseen_days delta_score show click embed_w embed_state... embedx_w... embedx_state...`: the key in
+//!   decimal, numbers with a space before each. The embedx part is there from a score on; a feature without it has
+//!   none, and is pulled as zeros.
+//! - `CtrCommonAccessor` and `SparseAccessor` write the same line; `CtrDoubleAccessor` writes as many numbers in
+//!   another order, which nothing in a file tells. How much state there is depends on the rules, which no file says
+//!   either.
 //! - What is written reads back to the bit: the fewest digits that tell an f32 from all others.
 //!
-//! Source: Paddle, fluid/distributed/ps/table: ctr_accessor.cc, sparse_accessor.cc (`ParseToString`, `ParseFromString`), sparse_sgd_rule.h
-//! (`Dim`) and .cc (`InitValueWork`), memory_sparse_table.cc (`Save`, `Load`, `PullSparse`).
+//! Source: Paddle, fluid/distributed/ps/table: ctr_accessor.cc, sparse_accessor.cc (`ParseToString`,
+//! `ParseFromString`), sparse_sgd_rule.h (`Dim`) and .cc (`InitValueWork`), memory_sparse_table.cc (`Save`, `Load`,
+//! `PullSparse`).
 
 use std::io::Write;
 use std::str::FromStr;

@@ -1,7 +1,7 @@
 //! What does the index of a TensorFlow checkpoint say of each tensor?
 //!
-//! - The values of its table are protocol buffers; those fields are read that a reader of whole tensors needs, others are
-//!   passed over, as the encoding asks.
+//! - The values of its table are protocol buffers; those fields are read that a reader of whole tensors needs,
+//!   others are passed over, as the encoding asks.
 //!
 //! Source: TensorFlow, core/protobuf/tensor_bundle.proto, core/framework/tensor_shape.proto, types.proto.
 

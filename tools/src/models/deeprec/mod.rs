@@ -1,13 +1,15 @@
 //! Which tensors has an EmbeddingVariable of DeepRec, and how are they laid out in a checkpoint?
 //!
-//! - `NAME-keys` int64 `[N]`, `NAME-values` f32 `[N, D]`; `NAME-freqs` and `NAME-versions` int64 `[N]`, or `[0]` where they are not
-//!   kept. Optimizer slots are variables below it: `NAME/Adagrad-keys` and so on, with the same keys in the same order.
-//! - `NAME-partition_offset` is not written. With it a restore takes rows by `key % 1000`, which then must be their order;
-//!   without it, it reads all rows and takes those of its partition, in whatever order they are.
+//! - `NAME-keys` int64 `[N]`, `NAME-values` f32 `[N, D]`; `NAME-freqs` and `NAME-versions` int64 `[N]`, or `[0]`
+//!   where they are not kept. Optimizer slots are variables below it: `NAME/Adagrad-keys` and so on, with the same
+//!   keys in the same order.
+//! - `NAME-partition_offset` is not written. With it a restore takes rows by `key % 1000`, which then must be their
+//!   order; without it, it reads all rows and takes those of its partition, in whatever order they are.
 //! - What we write has a data file for each column, and one index that names it, a slot's keys included.
 //!
-//! Source: DeepRec, docs/docs_en/Embedding-Variable-Export-Format.md, core/framework/embedding/embedding_var_restore.cc
-//! (`IsOldCheckpoint`, `RestoreInternal`) and embedding_var_ckpt_data.cc, python/training/slot_creator.py.
+//! Source: DeepRec, docs/docs_en/Embedding-Variable-Export-Format.md,
+//! core/framework/embedding/embedding_var_restore.cc (`IsOldCheckpoint`, `RestoreInternal`) and
+//! embedding_var_ckpt_data.cc, python/training/slot_creator.py.
 
 pub mod bundle;
 pub mod table;
