@@ -87,7 +87,7 @@ longest() { # target
     current) echo 320 ;;
     store_identity | param_footer | key_block_and_record) echo 4608 ;;
     manifest | index_snapshot) echo 8192 ;;
-    delta | meta | keyset_*) echo 1024 ;;
+    delta | meta | keyset_* | import_deeprec | import_paddle) echo 1024 ;;
     *) echo 512 ;;
   esac
 }

@@ -455,9 +455,57 @@ fn models() -> Result<(), Failure> {
     Ok(())
 }
 
+/// Checkpoints of TensorFlow and text of Paddle, as tests of the tools have them.
+fn samples() -> Result<(), Failure> {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tools/tests/data");
+    let index = fs::read(data.join("deeprec/model.ckpt-30.index"))?;
+    write(
+        "import_deeprec",
+        "tensorflow",
+        &[&[0, 0, 0], index.as_slice()].concat(),
+    )?;
+    // The first block, which has everything.
+    let length = index.len().min(800);
+    write(
+        "import_deeprec",
+        "block",
+        &[&[1, 0, 0], &index[..length]].concat(),
+    )?;
+    for (name, flags, optimizer, there) in [
+        ("plain", 0, 0, &[0u8, 1, 2, 3, 4][..]),
+        ("adagrad", 0, 1, &[0, 1, 5, 6, 7]),
+        ("weights", 1, 2, &[0, 1, 5, 6]),
+        ("parts", 0, 0, &[8, 9, 10, 11, 13]),
+    ] {
+        let tensor = |tensor: u8| match there.contains(&tensor) {
+            true => vec![1, 2],
+            false => vec![0],
+        };
+        let tensors: Vec<u8> = (0..14).flat_map(tensor).collect();
+        let seed = [&[2, flags, optimizer, 5, 2], tensors.as_slice()].concat();
+        write("import_deeprec", name, &seed)?;
+    }
+    let text = fs::read(data.join("paddle/part-000-00000"))?;
+    let head: Vec<&[u8]> = text
+        .split_inclusive(|byte| *byte == b'\n')
+        .take(6)
+        .collect();
+    for (name, flags) in [("one", 0), ("weights", 1), ("two", 2), ("gz", 6)] {
+        let seed = [&[1, 3, 3, flags, 0], head.concat().as_slice()].concat();
+        write("import_paddle", name, &seed)?;
+    }
+    let plain = b"1 -1 0 0 5 2.5 0.5 0.25 -1e-7\n2 -1 0 0 5 2 nan inf 3\n18446744073709551615 0 0 0 0 0 -0\n";
+    write(
+        "import_paddle",
+        "naive",
+        &[&[0, 0, 2, 2, 2], plain.as_slice()].concat(),
+    )
+}
+
 fn main() -> Result<(), Failure> {
     data_sets()?;
     models()?;
+    samples()?;
     small_files()?;
     manifest()?;
     rows()?;

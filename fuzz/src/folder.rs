@@ -74,17 +74,26 @@ impl Folder {
     /// When there is no room.
     #[must_use]
     pub fn write(&self) -> TempDir {
-        let memory = Path::new("/dev/shm");
-        let made = match memory.is_dir() {
-            true => tempfile::tempdir_in(memory),
-            false => tempfile::tempdir(),
-        };
-        let folder = made.expect("a folder");
+        let folder = memory();
         for (name, bytes) in &self.files {
             fs::write(folder.path().join(name), bytes).expect("a file");
         }
         folder
     }
+}
+
+/// A new folder in memory, which goes when it is dropped.
+///
+/// # Panics
+/// When there is no room.
+#[must_use]
+pub fn memory() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    let made = match memory.is_dir() {
+        true => tempfile::tempdir_in(memory),
+        false => tempfile::tempdir(),
+    };
+    made.expect("a folder")
 }
 
 /// Keys that rise; of an odd seed the last one is the first again.

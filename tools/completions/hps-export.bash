@@ -23,14 +23,14 @@ _hps__export() {
 
     case "${cmd}" in
         hps__export)
-            opts="-q -v -h -V --format --table --checkpoint --since --after --weights-only --lr --localized --slot --compression --threads --memory --json --color --progress --quiet --verbose --help --version"
+            opts="-q -v -h -V --format --table --checkpoint --since --after --weights-only --lr --localized --variable --shards --accessor --embed-rule --embedx-rule --slot --compression --threads --memory --json --color --progress --quiet --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --format)
-                    COMPREPLY=($(compgen -W "hugectr npy parquet delta" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "hugectr npy parquet deeprec paddle-text delta" -- "${cur}"))
                     return 0
                     ;;
                 --table)
@@ -54,6 +54,26 @@ _hps__export() {
                     ;;
                 --lr)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --variable)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --shards)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --accessor)
+                    COMPREPLY=($(compgen -W "ctr-common sparse" -- "${cur}"))
+                    return 0
+                    ;;
+                --embed-rule)
+                    COMPREPLY=($(compgen -W "naive adagrad std-adagrad adam shared-adam" -- "${cur}"))
+                    return 0
+                    ;;
+                --embedx-rule)
+                    COMPREPLY=($(compgen -W "naive adagrad std-adagrad adam shared-adam" -- "${cur}"))
                     return 0
                     ;;
                 --slot)

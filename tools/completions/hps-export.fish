@@ -1,12 +1,28 @@
 complete -c hps-export -l format -d 'The format of the files' -r -f -a "hugectr\t'HugeCTR\'s sparse model folder: key, emb_vector, slot_id, optimizer state'
 npy\t'NumPy arrays: keys.npy, weights.npy, and a file for each column of state and metadata'
 parquet\t'Parquet files of keys and lists of weights, and columns of state and metadata (a build with --features parquet)'
+deeprec\t'An EmbeddingVariable of DeepRec in a checkpoint of TensorFlow: keys, values, optimizer slots, freqs, versions'
+paddle-text\t'The text of a sparse table of Paddle\'s parameter server'
 delta\t'All tables, with all that hps keeps of them: whole, or what changed since a delta or checkpoint before'"
 complete -c hps-export -l table -d 'The table, by the name that it had at the checkpoint' -r
 complete -c hps-export -l checkpoint -d 'This retained checkpoint instead of the last one' -r
 complete -c hps-export -l since -d 'Only what changed since this checkpoint, which is retained, or a cursor\'s. Removed keys are in a file of their own, `removed` (npy: removed.npy; parquet: removed.parquet)' -r
 complete -c hps-export -l after -d 'delta: what changed since the delta in this folder; with neither --after nor --since it has everything' -r -f -a "(__fish_complete_directories)"
 complete -c hps-export -l lr -d 'The learning rate of MomentumSGD or Nesterov, by which HugeCTR\'s momentum is scaled' -r
+complete -c hps-export -l variable -d 'deeprec: the name of the EmbeddingVariable; default: that of the table' -r
+complete -c hps-export -l shards -d 'paddle-text: the shard_num of Paddle\'s table; default: 1000, as there' -r
+complete -c hps-export -l accessor -d 'paddle-text: the accessor of Paddle\'s table. Lines of others have other numbers in these places' -r -f -a "ctr-common\t'CtrCommonAccessor'
+sparse\t'SparseAccessor, whose lines are the same'"
+complete -c hps-export -l embed-rule -d 'paddle-text: the rule of embed_w; default: adagrad' -r -f -a "naive\t'SparseNaiveSGDRule, without state'
+adagrad\t'SparseAdaGradSGDRule, one g2sum'
+std-adagrad\t'StdAdaGradSGDRule, a g2sum for each weight'
+adam\t'SparseAdamSGDRule'
+shared-adam\t'SparseSharedAdamSGDRule, one gsum and one g2sum'"
+complete -c hps-export -l embedx-rule -d 'paddle-text: the rule of embedx_w; default: adagrad' -r -f -a "naive\t'SparseNaiveSGDRule, without state'
+adagrad\t'SparseAdaGradSGDRule, one g2sum'
+std-adagrad\t'StdAdaGradSGDRule, a g2sum for each weight'
+adam\t'SparseAdamSGDRule'
+shared-adam\t'SparseSharedAdamSGDRule, one gsum and one g2sum'"
 complete -c hps-export -l slot -d 'The slot of all keys' -r
 complete -c hps-export -l compression -d 'parquet: how columns are compressed; default: none, as trained weights hardly get smaller' -r -f -a "none\t'Not at all'
 snappy\t'Fast'

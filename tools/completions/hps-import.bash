@@ -23,18 +23,38 @@ _hps__import() {
 
     case "${cmd}" in
         hps__import)
-            opts="-q -v -h -V --format --table --create --optimizer --dim --initialiser --seed --accumulator --step --weights-only --lr --adam-step --repair --non-finite --cache --threads --force --json --color --progress --quiet --verbose --help --version"
+            opts="-q -v -h -V --format --table --variable --embedx-dim --accessor --embed-rule --embedx-rule --create --optimizer --dim --initialiser --seed --accumulator --step --weights-only --lr --adam-step --repair --non-finite --cache --threads --force --json --color --progress --quiet --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --format)
-                    COMPREPLY=($(compgen -W "hugectr npy parquet delta" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "hugectr npy parquet deeprec paddle-text delta" -- "${cur}"))
                     return 0
                     ;;
                 --table)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --variable)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --embedx-dim)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --accessor)
+                    COMPREPLY=($(compgen -W "ctr-common sparse" -- "${cur}"))
+                    return 0
+                    ;;
+                --embed-rule)
+                    COMPREPLY=($(compgen -W "naive adagrad std-adagrad adam shared-adam" -- "${cur}"))
+                    return 0
+                    ;;
+                --embedx-rule)
+                    COMPREPLY=($(compgen -W "naive adagrad std-adagrad adam shared-adam" -- "${cur}"))
                     return 0
                     ;;
                 --optimizer)

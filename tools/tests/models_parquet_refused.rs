@@ -310,7 +310,7 @@ fn bad_files_are_named_with_their_place_and_nothing_is_put() {
         (
             "good --lr 1",
             16,
-            &["--lr and --adam-step are of --format hugectr: parquet has"],
+            &["--lr is of --format hugectr, not of parquet"],
         ),
     ];
     let before = digest(&store);
@@ -427,9 +427,9 @@ fn flags_of_other_formats_are_refused() {
         ),
         (
             "--format parquet --lr 1",
-            "are of --format hugectr: parquet keeps",
+            "--lr is of --format hugectr, not of parquet",
         ),
-        ("--format parquet --localized", "are of --format hugectr"),
+        ("--format parquet --localized", "is of --format hugectr"),
         ("--format parquet --after x", "--after is of --format delta"),
     ] {
         let said = says(EXPORT, flags, &store, &out, 16);

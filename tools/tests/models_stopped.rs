@@ -101,3 +101,59 @@ fn an_import_that_is_stopped_leaves_the_store_at_its_last_checkpoint() {
     let told = json(EXPORT, "--format hugectr", &store, &out, 0);
     assert_eq!(told["rows"], rows as u64 + 20 - 1, "key 0 is in both");
 }
+
+/// Text of Paddle has a reader and a writer of its own; a checkpoint of DeepRec ends with an index.
+#[test]
+fn other_formats_are_stopped_as_well() {
+    let dir = tempfile::tempdir().unwrap();
+    let [store, new] = ["s", "n"].map(|name| dir.path().join(name));
+    let rows = 300_000;
+    sample(&store, &table(Optimizer::Adagrad, DIM), &keys(rows));
+    let paddle = "--format paddle-text --accessor ctr-common";
+    let cases = [
+        (
+            "--format deeprec",
+            "--format deeprec --create",
+            "model.ckpt.data-00000-of-00003",
+        ),
+        (
+            paddle,
+            "--create --embedx-dim 5 --optimizer adagrad",
+            "part-000-00000",
+        ),
+    ];
+    for (index, (export, import, first)) in cases.into_iter().enumerate() {
+        let name = format!("out{index}");
+        let [out, partial] = [
+            dir.path().join(&name),
+            dir.path().join(format!(".{name}.partial")),
+        ];
+        let shards = if export == paddle { " --shards 3" } else { "" };
+        let flags = format!("{export}{shards} --threads 1");
+        let file = partial.join(first);
+        let is_written = || file.metadata().is_ok_and(|data| data.len() > 0);
+        let ended = stopped(EXPORT, &flags, &store, &out, "-INT", is_written);
+        assert_eq!(ended, Some(32), "{flags}");
+        assert!(!out.exists() && !partial.exists());
+        json(EXPORT, &flags, &store, &out, 0);
+        let import = match export == paddle {
+            true => format!("{paddle} {import}"),
+            false => import.to_owned(),
+        };
+        let part = new.join("part-0");
+        let is_at_work = || {
+            let rows = fs::read_dir(&part).into_iter().flatten().flatten();
+            let is_rows = |path: &Path| path.extension().is_some_and(|end| end == "rows");
+            rows.filter(|entry| is_rows(&entry.path())).count() > 1
+        };
+        let flags = format!("{import} --cache 4MiB --progress never");
+        let ended = stopped(IMPORT, &flags, &new, &out, "-INT", is_at_work);
+        assert_eq!(ended, Some(32), "{flags}");
+        let opened = hps::Store::open(&new, options()).unwrap();
+        assert_eq!((opened.checkpoints().len(), opened.tables().len()), (0, 0));
+        opened.close().unwrap();
+        let told = json(IMPORT, &flags, &new, &out, 0);
+        assert_eq!(told["rows"], rows);
+        fs::remove_dir_all(&new).unwrap();
+    }
+}

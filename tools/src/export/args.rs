@@ -7,6 +7,7 @@ use hps::CheckpointId;
 
 use crate::cli::{Common, size_of, version};
 use crate::models::Exchange;
+use crate::models::paddle::{Accessor, SgdRule};
 
 /// Writes a table of a checkpoint into the files of another system.
 ///
@@ -26,6 +27,17 @@ use crate::models::Exchange;
 /// length), each column of state (lists; `t`, and `a` of row-wise AdaGrad, are float32) and metadata (uint32). Everything, bit
 /// for bit. Row groups of at most 64 MiB. Footers have hps.table, hps.dim, hps.optimizer, hps.checkpoint, hps.step. Needs a build
 /// with `--features parquet`.
+///
+/// deeprec: a checkpoint of TensorFlow, model.ckpt.index and .data files, with the tensors of one EmbeddingVariable:
+/// --variable, with -keys, -values, -freqs (metadata count) and -versions (last_step), the last two empty where the
+/// table has no such column; and optimizer slots below it, /Adagrad, /Adam (m) and /Adam_1 (v), /Ftrl (n) and
+/// /Ftrl_1 (z), bit for bit. What is left out is named.
+///
+/// paddle-text: part-000-00000 and so on, a file for each of --shards, which must be the shard_num of Paddle's
+/// table: its lines have the keys of which key % shards is its number. embed_w is the first weight, embedx_w are the
+/// others, show and click the metadata of these names, or 0; the slot is -1, as of a feature never pushed. Paddle's
+/// rules compute otherwise, so state is that of a feature never pushed, as --embed-rule and --embedx-rule have it;
+/// ours is named as left out.
 ///
 /// delta: all tables, rows and the trainer's meta, for `hps-import --format delta`: the first one into an empty store, each
 /// after the one before. The trainer keeps what the next delta needs by a cursor, or by retaining the checkpoint.
@@ -48,7 +60,9 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub format: Exchange,
     /// The table, by the name that it had at the checkpoint
-    #[arg(long, value_name = "NAME", required_if_eq_any = [("format", "hugectr"), ("format", "npy"), ("format", "parquet")])]
+    #[arg(long, value_name = "NAME",
+        required_if_eq_any = [("format", "hugectr"), ("format", "npy"), ("format", "parquet"),
+            ("format", "deeprec"), ("format", "paddle-text")])]
     pub table: Option<String>,
     /// This retained checkpoint instead of the last one
     #[arg(long, value_name = "ID")]
@@ -69,6 +83,26 @@ pub struct Args {
     /// Write slot_id, which localized embeddings need: the upper half of each key, or what --slot says
     #[arg(long)]
     pub localized: bool,
+    /// deeprec: the name of the EmbeddingVariable; default: that of the table
+    #[arg(long, value_name = "NAME")]
+    pub variable: Option<String>,
+    /// paddle-text: the shard_num of Paddle's table; default: 1000, as there
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub shards: Option<u32>,
+    /// paddle-text: the accessor of Paddle's table. Lines of others have other numbers in these places
+    #[arg(
+        long,
+        value_enum,
+        value_name = "ACCESSOR",
+        required_if_eq("format", "paddle-text")
+    )]
+    pub accessor: Option<Accessor>,
+    /// paddle-text: the rule of embed_w; default: adagrad
+    #[arg(long, value_enum, value_name = "RULE")]
+    pub embed_rule: Option<SgdRule>,
+    /// paddle-text: the rule of embedx_w; default: adagrad
+    #[arg(long, value_enum, value_name = "RULE")]
+    pub embedx_rule: Option<SgdRule>,
     /// The slot of all keys
     #[arg(long, value_name = "N", requires = "localized")]
     pub slot: Option<u64>,

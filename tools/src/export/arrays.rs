@@ -15,6 +15,7 @@ use hps::{Error, Row};
 use super::files::Files;
 use super::walk::{Tour, Written};
 use crate::models::crew::Crew;
+use crate::models::sums::Sums;
 use crate::models::{Change, Content, FileOf, Format};
 
 /// Bytes of a thread's buffers together: few enough to stay near the processor.
@@ -29,6 +30,8 @@ pub struct Columns {
     left_out: Vec<String>,
     row_bytes: usize,
     next_row: AtomicU64,
+    /// Checksums of what was written, if they are asked for.
+    sums: Option<Sums>,
 }
 
 impl Columns {
@@ -55,7 +58,30 @@ impl Columns {
             left_out,
             row_bytes,
             next_row: AtomicU64::new(0),
+            sums: None,
         })
+    }
+
+    /// The same, which finds the CRC-32C of each file as well.
+    #[must_use]
+    pub fn with_sums(self) -> Columns {
+        Columns {
+            sums: Some(Sums::default()),
+            ..self
+        }
+    }
+
+    /// What the files hold.
+    pub fn files(&self) -> impl Iterator<Item = &FileOf> {
+        self.files.iter().map(|(file, ..)| file)
+    }
+
+    /// The CRC-32C of each file without its header, once all rows were written; of none, if they were not asked for.
+    #[must_use]
+    pub fn sums(&self) -> Vec<u32> {
+        let row_bytes: Vec<usize> = self.files().map(|f| f.content.row_bytes()).collect();
+        let sums = self.sums.as_ref();
+        sums.map_or_else(Vec::new, |sums| sums.whole(&row_bytes))
     }
 }
 
@@ -167,6 +193,10 @@ impl<'a> Buffers<'a> {
     fn write(&mut self) -> Result<()> {
         let rows = self.rows as u64;
         let first = self.columns.next_row.fetch_add(rows, Ordering::Relaxed);
+        if let Some(sums) = &self.columns.sums {
+            let own = self.bytes.iter().map(|bytes| crc32c::crc32c(bytes));
+            sums.add(first, rows, own.collect());
+        }
         for (bytes, (file, handle, path)) in self.bytes.iter_mut().zip(&self.columns.files) {
             let offset = file.head_bytes as u64 + first * file.content.row_bytes() as u64;
             let done = handle.write_all_at(bytes, offset);
@@ -181,10 +211,17 @@ impl<'a> Buffers<'a> {
 /// Appends words as bytes.
 fn append(bytes: &mut Vec<u8>, values: &[f32], change: Change) {
     let start = bytes.len();
-    bytes.resize(start + values.len() * 4, 0);
+    bytes.resize(start + values.len() * change.word_bytes(), 0);
+    if change == Change::Long {
+        let (places, _) = bytes[start..].as_chunks_mut::<8>();
+        for (place, value) in places.iter_mut().zip(values) {
+            *place = i64::from(value.to_bits()).to_le_bytes();
+        }
+        return;
+    }
     let (places, _) = bytes[start..].as_chunks_mut::<4>();
     match change {
-        Change::None => {
+        Change::None | Change::Long => {
             for (place, value) in places.iter_mut().zip(values) {
                 *place = value.to_le_bytes();
             }
@@ -210,5 +247,7 @@ mod tests {
         assert_eq!(bytes[5..9], 0x8000_0000u32.to_le_bytes());
         append(&mut bytes, &values[2..], Change::Times(-0.1));
         assert_eq!(bytes[13..], (3.0f32 * -0.1).to_le_bytes());
+        append(&mut bytes, &[f32::from_bits(u32::MAX)], Change::Long);
+        assert_eq!(bytes[17..], i64::from(u32::MAX).to_le_bytes());
     }
 }

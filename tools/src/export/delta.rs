@@ -40,6 +40,11 @@ fn check(args: &Args) -> Result<()> {
     args.after.as_deref().map_or(Ok(()), refuse_remote)?;
     let others = [
         ("--table", args.table.is_some()),
+        ("--variable", args.variable.is_some()),
+        ("--accessor", args.accessor.is_some()),
+        ("--embed-rule", args.embed_rule.is_some()),
+        ("--embedx-rule", args.embedx_rule.is_some()),
+        ("--shards", args.shards.is_some()),
         ("--weights-only", args.weights_only),
         ("--lr", args.lr.is_some()),
         ("--localized", args.localized),

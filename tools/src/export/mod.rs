@@ -5,9 +5,11 @@
 
 mod args;
 mod arrays;
+mod deeprec;
 mod delta;
 mod files;
 mod folder;
+mod paddle;
 #[cfg(feature = "parquet")]
 mod parquet;
 mod text;
@@ -26,9 +28,9 @@ use folder::Partial;
 use walk::{Scope, Tour, Written};
 
 use crate::cli::{Exit, Interrupt, Meter, Usage, show};
-#[cfg(feature = "parquet")]
-use crate::models::check_weights;
-use crate::models::{Choices, Exchange, crew, files_of, refuse_remote};
+use crate::models::{
+    Choices, Exchange, Format, check_weights, crew, files_of, refuse_flags, refuse_remote,
+};
 use crate::store::{index_keys, open_for_rows};
 use crate::threads::cores;
 
@@ -105,16 +107,36 @@ fn create(
     checkpoint: &CheckpointInfo,
     folder: &Path,
 ) -> Result<Box<dyn Files>> {
-    let Some(format) = args.format.columns() else {
-        return create_parquet(args, table, checkpoint, folder);
-    };
+    check_weights(table)?;
+    Ok(match args.format {
+        Exchange::Hugectr => Box::new(create_columns(args, Format::Hugectr, table, folder)?),
+        Exchange::Npy => Box::new(create_columns(args, Format::Npy, table, folder)?),
+        Exchange::Parquet => create_parquet(args, table, checkpoint, folder)?,
+        Exchange::Deeprec => {
+            let columns = create_columns(args, Format::Deeprec, table, folder)?;
+            Box::new(deeprec::Checkpoint::new(args, table, folder, columns))
+        }
+        Exchange::PaddleText => Box::new(paddle::Text::create(folder, args, table)?),
+        Exchange::Delta => {
+            let why = "a delta has more than the rows of a table";
+            return Err(Usage(why.to_owned()).into());
+        }
+    })
+}
+
+fn create_columns(
+    args: &Args,
+    format: Format,
+    table: &TableDescriptor,
+    folder: &Path,
+) -> Result<Columns> {
     let choices = Choices {
         lr: args.lr,
         slots: args.localized.then_some(args.slot),
         weights_only: args.weights_only,
     };
     let (files, lost) = files_of(format, table, &choices)?;
-    Ok(Box::new(Columns::create(folder, format, files, lost)?))
+    Columns::create(folder, format, files, lost)
 }
 
 #[cfg(feature = "parquet")]
@@ -124,7 +146,6 @@ fn create_parquet(
     checkpoint: &CheckpointInfo,
     folder: &Path,
 ) -> Result<Box<dyn Files>> {
-    check_weights(table)?;
     let fixed = THREAD_BYTES + parquet::PAGE_BYTES;
     let group_bytes = (args.memory / threads(args) as u64).saturating_sub(fixed);
     let parts = parquet::Parts::new(args, table, checkpoint, folder, group_bytes)?;
@@ -157,26 +178,29 @@ fn threads(args: &Args) -> usize {
 fn check(args: &Args) -> Result<()> {
     refuse_remote(&args.store)?;
     refuse_remote(&args.out)?;
-    let format = args.format;
     #[cfg(not(feature = "parquet"))]
-    if format == Exchange::Parquet {
+    if args.format == Exchange::Parquet {
         return Err(crate::cli::without_parquet(TOOL).into());
     }
-    let why = if args.after.is_some() {
-        String::from(
-            "--after is of --format delta; --since ID writes what changed in other formats",
-        )
-    } else if format != Exchange::Hugectr && (args.lr.is_some() || args.localized) {
-        let name = format.name();
-        format!(
-            "--lr, --localized and --slot are of --format hugectr: {name} keeps rows as they are"
-        )
-    } else if format != Exchange::Parquet && args.compression.is_some() {
-        String::from("--compression is of --format parquet")
-    } else {
-        return Ok(());
-    };
-    Err(Usage(why).into())
+    if args.after.is_some() {
+        let why = "--after is of --format delta; --since ID writes what changed in other formats";
+        return Err(Usage(why.to_owned()).into());
+    }
+    let (hugectr, parquet) = ([Exchange::Hugectr], [Exchange::Parquet]);
+    let (deeprec, paddle) = ([Exchange::Deeprec], [Exchange::PaddleText]);
+    let changes = [Exchange::Hugectr, Exchange::Npy, Exchange::Parquet];
+    let flags = [
+        ("--since", args.since.is_some(), &changes[..]),
+        ("--lr", args.lr.is_some(), &hugectr),
+        ("--localized", args.localized, &hugectr),
+        ("--compression", args.compression.is_some(), &parquet),
+        ("--variable", args.variable.is_some(), &deeprec),
+        ("--shards", args.shards.is_some(), &paddle),
+        ("--accessor", args.accessor.is_some(), &paddle),
+        ("--embed-rule", args.embed_rule.is_some(), &paddle),
+        ("--embedx-rule", args.embedx_rule.is_some(), &paddle),
+    ];
+    refuse_flags(args.format, &flags)
 }
 
 /// The table of a checkpoint, by name.

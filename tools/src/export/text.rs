@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Args, Outcome, TOOL};
 use crate::cli::{GOOD, ODD, duration, of, size, visible};
+use crate::models::Exchange;
 
 /// What a person reads.
 pub fn print(out: &mut dyn Write, args: &Args, outcome: &Outcome) -> io::Result<()> {
@@ -33,6 +34,14 @@ pub fn print(out: &mut dyn Write, args: &Args, outcome: &Outcome) -> io::Result<
     if outcome.written.non_finite > 0 {
         let rows = of(outcome.written.non_finite, "row");
         writeln!(out, "{ODD}not finite{ODD:#}: {rows}, written as they are")?;
+    }
+    if args.format == Exchange::Deeprec && outcome.written.negative > 0 {
+        let keys = of(outcome.written.negative, "key");
+        writeln!(
+            out,
+            "{ODD}negative{ODD:#}: {keys} of 2^63 and more; DeepRec restores them into variables without partitions \
+             alone, and leaves them out when it saves"
+        )?;
     }
     if !outcome.lost.is_empty() {
         writeln!(
@@ -79,6 +88,7 @@ pub fn json(args: &Args, outcome: &Outcome) -> Value {
         "files": files.collect::<Vec<_>>(),
         "bytes": outcome.files.iter().map(|(_, bytes)| bytes).sum::<u64>(),
         "non_finite_rows": written.non_finite,
+        "negative_keys": written.negative,
         "left_out": outcome.lost,
         "adam_steps": written.steps.map(|(low, high)| [low, high]),
         "seconds": outcome.time.as_secs_f64(),

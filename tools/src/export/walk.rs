@@ -28,6 +28,8 @@ pub struct Written {
     pub rows: u64,
     /// Those with a NaN or an infinity.
     pub non_finite: u64,
+    /// Those whose key is negative as an int64.
+    pub negative: u64,
     /// The least and the greatest step count of Adam.
     pub steps: Option<(f32, f32)>,
     /// Keys that were removed, where only changes are asked for.
@@ -38,6 +40,7 @@ impl Written {
     const NOTHING: Written = Written {
         rows: 0,
         non_finite: 0,
+        negative: 0,
         steps: None,
         removed: None,
     };
@@ -45,6 +48,7 @@ impl Written {
     fn add(&mut self, other: &Written) {
         self.rows += other.rows;
         self.non_finite += other.non_finite;
+        self.negative += other.negative;
         if let Some((low, high)) = other.steps {
             let (least, greatest) = self.steps.unwrap_or((low, high));
             self.steps = Some((least.min(low), greatest.max(high)));
@@ -149,6 +153,7 @@ impl<'a> Tour<'a> {
         seen.add(&Written {
             rows: 1,
             non_finite: u64::from(!is_finite),
+            negative: row.key >> 63,
             steps: self.steps.map(|at| (row.values[at], row.values[at])),
             ..Written::NOTHING
         });

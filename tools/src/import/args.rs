@@ -7,6 +7,7 @@ use hps::Initialiser;
 
 use crate::cli::{Common, size_of, version};
 use crate::export::rate;
+use crate::models::paddle::{Accessor, SgdRule};
 use crate::models::{Exchange, Rule};
 
 /// Reads a table from the files of another system.
@@ -28,6 +29,16 @@ use crate::models::{Exchange, Rule};
 /// `key` (uint64 or int64), `weights` (lists of float32, of one length), and those of state and metadata, as hps-export writes
 /// them; no other ones, and no nulls. Compressed by snappy, gzip, zstd, or not. Needs a build with `--features parquet`.
 ///
+/// deeprec: an EmbeddingVariable, --variable, of a checkpoint of TensorFlow: IN is the prefix of its files, or a folder that
+/// has one. All partitions are read, and the checksums of all tensors checked. Slots of Adagrad, Adam (with --adam-step)
+/// and Ftrl are taken bit for bit into a table of that optimizer; -freqs and -versions are the metadata count and
+/// last_step. Keys that were filtered have no values: they are counted, and left out.
+///
+/// paddle-text: all files part-* of a table of CtrCommonAccessor or SparseAccessor, plain or .gz. --embedx-dim, --embed-rule
+/// and --embedx-rule say how many numbers a line has, which no file does. The first weight is embed_w, the others are
+/// embedx_w, 0 where a line has no embedx part, as Paddle pulls them. show and click, rounded to whole numbers, are the
+/// metadata of these names. State is that of a key never pushed: Paddle's rules compute otherwise.
+///
 /// delta: changes of another store, as `hps-export --format delta` writes them; STORE is a copy of that store, begun by a
 /// delta of everything (--create makes the store) or as an export. It is brought up to the checkpoint of the delta, with its tables, step and
 /// meta; what was applied last does nothing, and what does not follow it is refused. The copy retains 2 checkpoints.
@@ -43,15 +54,38 @@ pub struct Args {
     /// The store's directory
     #[arg(value_name = "STORE", value_hint = ValueHint::DirPath)]
     pub store: PathBuf,
-    /// The folder to read; parquet: or one file
+    /// The folder to read; parquet: or one file; deeprec: or the prefix of a checkpoint
     #[arg(value_name = "IN", value_hint = ValueHint::DirPath)]
     pub folder: PathBuf,
     /// The format of the files
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub format: Exchange,
     /// The table
-    #[arg(long, value_name = "NAME", required_if_eq_any = [("format", "hugectr"), ("format", "npy"), ("format", "parquet")])]
+    #[arg(long, value_name = "NAME",
+        required_if_eq_any = [("format", "hugectr"), ("format", "npy"), ("format", "parquet"),
+            ("format", "deeprec"), ("format", "paddle-text")])]
     pub table: Option<String>,
+    /// deeprec: the name of the EmbeddingVariable; default: that of the table
+    #[arg(long, value_name = "NAME")]
+    pub variable: Option<String>,
+    /// paddle-text: how many weights embedx_w has; the table has one more
+    #[arg(long, value_name = "D", required_if_eq("format", "paddle-text"),
+        value_parser = clap::value_parser!(u16).range(0..=8191))]
+    pub embedx_dim: Option<u16>,
+    /// paddle-text: the accessor of Paddle's table. Lines of others have other numbers in these places
+    #[arg(
+        long,
+        value_enum,
+        value_name = "ACCESSOR",
+        required_if_eq("format", "paddle-text")
+    )]
+    pub accessor: Option<Accessor>,
+    /// paddle-text: the rule of embed_w; default: adagrad
+    #[arg(long, value_enum, value_name = "RULE")]
+    pub embed_rule: Option<SgdRule>,
+    /// paddle-text: the rule of embedx_w; default: adagrad
+    #[arg(long, value_enum, value_name = "RULE")]
+    pub embedx_rule: Option<SgdRule>,
     /// Make the store, or the table, where it is not there
     #[arg(long)]
     pub create: bool,
@@ -82,7 +116,7 @@ pub struct Args {
     /// The learning rate of MomentumSGD or Nesterov, by which HugeCTR's momentum is scaled
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub lr: Option<f32>,
-    /// The step count that each row of Adam begins with: HugeCTR's iteration
+    /// The step count that each row of Adam begins with: HugeCTR's iteration, DeepRec's global step
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1 << 24))]
     pub adam_step: Option<u32>,
     /// Of files of unequal length, as a crash of their writer leaves them, take the whole rows that all of

@@ -69,6 +69,11 @@ fn check(args: &Args) -> Result<()> {
     refuse_remote(&args.folder)?;
     let others = [
         ("--table", args.table.is_some()),
+        ("--variable", args.variable.is_some()),
+        ("--accessor", args.accessor.is_some()),
+        ("--embed-rule", args.embed_rule.is_some()),
+        ("--embedx-rule", args.embedx_rule.is_some()),
+        ("--embedx-dim", args.embedx_dim.is_some()),
         ("--optimizer", args.optimizer.is_some()),
         ("--dim", args.dim.is_some()),
         ("--initialiser", args.initialiser.is_some()),

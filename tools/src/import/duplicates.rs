@@ -18,25 +18,42 @@ const MEMORY_MIN: u64 = 512 << 10;
 /// # Errors
 /// `Corrupt`, `Io`; `Cancelled`.
 pub fn refuse(source: &dyn Source, memory: u64, interrupt: &Interrupt) -> Result<()> {
-    // Ranges are not of the same length: an eighth for that.
-    let bytes = source.rows().saturating_mul(9);
-    let ranges = bytes.div_ceil(memory.max(MEMORY_MIN)).max(1);
-    let ranges = usize::try_from(ranges).unwrap_or(usize::MAX);
+    let memory = memory.max(MEMORY_MIN);
+    let most = usize::try_from(memory / 8).unwrap_or(usize::MAX);
+    let mut ranges = ranges_of(source.rows().unwrap_or(0), memory);
     let mut found: Vec<u64> = Vec::new();
-    for range in 0..ranges {
-        let range = part_range(range, ranges);
+    let mut range = 0;
+    while range < ranges {
+        let part = part_range(range, ranges);
         found.clear();
+        let mut count: u64 = 0;
         source.keys(interrupt, &mut |_, key| {
-            if range.contains(&mix64(key)) {
-                found.push(key);
+            if part.contains(&mix64(key)) {
+                count += 1;
+                if found.len() < most {
+                    found.push(key);
+                }
             }
         })?;
         found.sort_unstable();
         if let Some(pair) = found.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(told(source, pair[0], interrupt)?);
         }
+        if count > found.len() as u64 {
+            // More than was known, none of them twice so far: this range once more, by shorter ones.
+            let finer = ranges_of(count, memory).max(2);
+            (range, ranges) = (range * finer, ranges * finer);
+            continue;
+        }
+        range += 1;
     }
     Ok(())
+}
+
+/// Ranges of which each has keys for so much memory. They are not of the same length: an eighth for that.
+fn ranges_of(keys: u64, memory: u64) -> usize {
+    let ranges = keys.saturating_mul(9).div_ceil(memory).max(1);
+    usize::try_from(ranges).unwrap_or(usize::MAX)
 }
 
 /// The error that names the first two places of a key.
@@ -70,11 +87,50 @@ fn told(source: &dyn Source, twice: u64, interrupt: &Interrupt) -> Result<anyhow
 #[cfg(test)]
 mod tests {
     use std::fs::File;
+    use std::sync::Arc;
 
     use super::*;
     use crate::import::fixed::Fixed;
     use crate::import::found::FileFound;
     use crate::import::plan::Plan;
+    use crate::import::source::{Place, Reader};
+
+    /// The same rows, of which nobody says how many there are.
+    struct Unknown<'a>(&'a Fixed<'a>);
+
+    impl Source for Unknown<'_> {
+        fn rows(&self) -> Option<u64> {
+            None
+        }
+
+        fn bytes(&self) -> u64 {
+            self.0.bytes()
+        }
+
+        fn row_f32s(&self) -> usize {
+            self.0.row_f32s()
+        }
+
+        fn numbers(&self) -> usize {
+            self.0.numbers()
+        }
+
+        fn is_whole(&self) -> bool {
+            self.0.is_whole()
+        }
+
+        fn reader(&self) -> Box<dyn Reader + '_> {
+            self.0.reader()
+        }
+
+        fn keys(&self, interrupt: &Interrupt, see: &mut dyn FnMut(u64, u64)) -> Result<()> {
+            self.0.keys(interrupt, see)
+        }
+
+        fn place(&self, row: u64, word: Option<usize>) -> Place {
+            self.0.place(row, word)
+        }
+    }
 
     #[test]
     fn a_key_that_stands_twice_is_found_in_any_memory() {
@@ -94,21 +150,31 @@ mod tests {
             std::fs::write(&path, &bytes).unwrap();
             let file = FileFound {
                 path: path.clone(),
-                file: File::open(&path).unwrap(),
+                file: Arc::new(File::open(&path).unwrap()),
                 head_bytes: 0,
                 bytes: bytes.len() as u64,
                 told: None,
+                tensor: None,
             };
             let plan = Plan {
                 keys: &file,
                 parts: Vec::new(),
-                fill: None,
+                fill: Vec::new(),
+                twins: &[],
+                lost: Vec::new(),
                 row_f32s: 0,
                 is_whole: false,
+                has_state: false,
             };
-            let source = Fixed::new(plan, rows, 1);
-            for memory in [1 << 20, 1 << 30] {
-                let result = refuse(&source, memory, &interrupt);
+            let known = Fixed::new(plan, rows, 1);
+            let unknown = Unknown(&known);
+            for (source, memory) in [
+                (&known as &dyn Source, 1 << 20),
+                (&known, 1 << 30),
+                (&unknown, 1 << 20),
+                (&unknown, 1 << 30),
+            ] {
+                let result = refuse(source, memory, &interrupt);
                 match twice {
                     Some(0) => {
                         let error = result.unwrap_err().to_string();

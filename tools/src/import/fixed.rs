@@ -1,6 +1,7 @@
 //! How are rows read from files with a fixed stride each?
 //!
 //! - Each thread takes the next rows of all files.
+//! - Checksums, where the files have some, are joined from those of what threads read, and compared at the end.
 
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,9 +12,10 @@ use hps::Error;
 use super::found::FileFound;
 use super::plan::{Part, Plan};
 use super::put::{BUFFERS_BYTES, ROWS_MAX};
-use super::source::{Chunk, Place, Reader, Source, is_finite};
+use super::source::{Chunk, Noticed, Place, Reader, Source, is_finite};
 use crate::cli::Interrupt;
 use crate::models::Change;
+use crate::models::sums::Sums;
 
 /// Stretches of the folder that are read side by side: one that is in the order of mix64, as an export of one thread
 /// is, has its next rows all in one shard of the store.
@@ -28,6 +30,8 @@ pub struct Fixed<'a> {
     rows: u64,
     chunk_rows: usize,
     next: AtomicU64,
+    /// Of the keys and each part, where they are tensors.
+    sums: Option<Sums>,
 }
 
 impl<'a> Fixed<'a> {
@@ -37,21 +41,42 @@ impl<'a> Fixed<'a> {
         // As bytes and as rows.
         let row_bytes = plan.row_bytes() + 8 + plan.row_f32s * 4;
         Fixed {
+            sums: plan.keys.tensor.as_ref().map(|_| Sums::default()),
             plan,
             rows,
             chunk_rows: (BUFFERS_BYTES / threads / row_bytes).clamp(16, ROWS_MAX),
             next: AtomicU64::new(0),
         }
     }
+
+    /// Compares checksums with those that tensors should have.
+    fn check_sums(&self, sums: &Sums) -> Result<()> {
+        let parts = self.plan.parts.iter();
+        let parts = parts.map(|part| (part.file, part.row_bytes()));
+        let files: Vec<(&FileFound, usize)> =
+            [(self.plan.keys, 8)].into_iter().chain(parts).collect();
+        let row_bytes: Vec<usize> = files.iter().map(|(_, bytes)| *bytes).collect();
+        for ((file, _), sum) in files.iter().zip(sums.whole(&row_bytes)) {
+            let Some(tensor) = file.tensor.as_ref().filter(|tensor| tensor.crc != sum) else {
+                continue;
+            };
+            let what = format!(
+                "{}: {} bytes of checksum {sum:#010x}, expected {:#010x}; copy the checkpoint again",
+                tensor.name, file.bytes, tensor.crc
+            );
+            return Err(Error::corrupt(&file.path, file.head_bytes, what).into());
+        }
+        Ok(())
+    }
 }
 
 impl Source for Fixed<'_> {
-    fn rows(&self) -> u64 {
-        self.rows
+    fn rows(&self) -> Option<u64> {
+        Some(self.rows)
     }
 
-    fn row_bytes(&self) -> usize {
-        self.plan.row_bytes()
+    fn bytes(&self) -> u64 {
+        self.rows.saturating_mul(self.plan.row_bytes() as u64)
     }
 
     fn row_f32s(&self) -> usize {
@@ -68,10 +93,15 @@ impl Source for Fixed<'_> {
         self.plan.is_whole
     }
 
+    fn has_state(&self) -> bool {
+        self.plan.has_state
+    }
+
     fn reader(&self) -> Box<dyn Reader + '_> {
         Box::new(FixedReader {
             source: self,
             bytes: Vec::new(),
+            twin: Vec::new(),
         })
     }
 
@@ -97,21 +127,59 @@ impl Source for Fixed<'_> {
         let (file, at) = match (part, word) {
             (Some(part), Some(word)) => {
                 let element = row * part.width as u64 + (word - part.begin) as u64;
-                (part.file, 4 * element)
+                (part.file, element * part.change.word_bytes() as u64)
             }
             _ => (self.plan.keys, 8 * row),
+        };
+        let of = match &file.tensor {
+            Some(tensor) => format!(" of {}", tensor.name),
+            None => String::new(),
         };
         Place {
             path: file.path.clone(),
             offset: file.head_bytes + at,
-            name: format!("row {row}"),
+            name: format!("row {row}{of}"),
         }
+    }
+
+    fn finish(&self) -> Result<Noticed> {
+        if let Some(sums) = &self.sums {
+            self.check_sums(sums)?;
+        }
+        let mut noticed = Noticed::default();
+        for name in &self.plan.lost {
+            noticed.lose(name, self.rows);
+        }
+        Ok(noticed)
     }
 }
 
 struct FixedReader<'a> {
     source: &'a Fixed<'a>,
     bytes: Vec<u8>,
+    /// The same of other keys.
+    twin: Vec<u8>,
+}
+
+impl FixedReader<'_> {
+    /// Other keys that stand for the same rows must be the same.
+    fn compare_twins(&mut self, first: u64, count: usize) -> Result<()> {
+        for twin in self.source.plan.twins {
+            let found = read(twin, first, count, 8, &mut self.twin)?;
+            let words = found.chunks_exact(8).zip(self.bytes.chunks_exact(8));
+            let Some(at) = words.clone().position(|(found, key)| found != key) else {
+                continue;
+            };
+            let name = twin.tensor.as_ref().map_or("", |tensor| &tensor.name);
+            let row = first + at as u64;
+            let what = format!(
+                "{name}: row {row} is of another key than row {row} of the variable, so this state is of other rows; \
+                 --weights-only leaves it out"
+            );
+            return Err(Error::corrupt(&twin.path, twin.head_bytes + 8 * row, what).into());
+        }
+        Ok(())
+    }
 }
 
 impl Reader for FixedReader<'_> {
@@ -127,17 +195,28 @@ impl Reader for FixedReader<'_> {
         let left = usize::try_from(source.rows - first).unwrap_or(usize::MAX);
         let count = left.min(source.chunk_rows);
         chunk.first = first;
+        chunk.bytes = (count * plan.row_bytes()) as u64;
         read_keys(plan.keys, first, count, &mut self.bytes, &mut chunk.keys)?;
+        let mut sums = Vec::new();
+        let sum = |bytes: &[u8], sums: &mut Vec<u32>| {
+            sums.extend(source.sums.as_ref().map(|_| crc32c::crc32c(bytes)));
+        };
+        sum(&self.bytes[..count * 8], &mut sums);
+        self.compare_twins(first, count)?;
         // Words that no file has stay zero; all others are written.
         chunk.rows.resize(count * plan.row_f32s, 0.0);
         chunk.is_finite = true;
         for part in &plan.parts {
-            let bytes = read(part.file, first, count, part.width * 4, &mut self.bytes)?;
+            let bytes = read(part.file, first, count, part.row_bytes(), &mut self.bytes)?;
+            sum(bytes, &mut sums);
             chunk.is_finite &= scatter(bytes, part, plan.row_f32s, &mut chunk.rows);
         }
-        if let Some((at, value)) = plan.fill {
+        for (place, value) in &plan.fill {
             let rows = chunk.rows.chunks_exact_mut(plan.row_f32s);
-            rows.for_each(|row| row[at] = value);
+            rows.for_each(|row| row[place.clone()].fill(*value));
+        }
+        if let Some(all) = &source.sums {
+            all.add(first, count as u64, sums);
         }
         Ok(true)
     }
@@ -191,13 +270,22 @@ fn read_keys(
 
 /// Moves the words of a file to their places in rows; whether all numbers are finite there.
 fn scatter(bytes: &[u8], part: &Part<'_>, row_f32s: usize, rows: &mut [f32]) -> bool {
+    if part.change == Change::Long {
+        let (words, _) = bytes.as_chunks::<8>();
+        let rows = rows.chunks_exact_mut(row_f32s);
+        for (row, word) in rows.zip(words) {
+            let number = i64::from_le_bytes(*word).clamp(0, i64::from(u32::MAX));
+            row[part.begin] = f32::from_bits(u32::try_from(number).unwrap_or(0));
+        }
+        return true;
+    }
     let mut is_finite = true;
     let (words, _) = bytes.as_chunks::<4>();
     let rows = rows.chunks_exact_mut(row_f32s);
     for (row, words) in rows.zip(words.chunks_exact(part.width)) {
         let row = &mut row[part.begin..part.begin + part.width];
         match part.change {
-            Change::None => {
+            Change::None | Change::Long => {
                 for (place, word) in row.iter_mut().zip(words) {
                     *place = f32::from_le_bytes(*word);
                 }

@@ -5,6 +5,7 @@
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Result;
 use hps::{Error, Optimizer, RowMetadata, TableDescriptor};
@@ -13,7 +14,7 @@ use super::fixed::Fixed;
 use super::plan::{self, Plan};
 use super::shape::{self, Shape};
 use super::source::{Folder, Source};
-use super::{Args, threads};
+use super::{Args, deeprec, threads};
 use crate::cli::Usage;
 use crate::models::columns::{is_metadata, metadata_among, optimizer_of};
 use crate::models::{Format, hugectr, npy};
@@ -23,17 +24,30 @@ use crate::models::{Format, hugectr, npy};
 pub struct FileFound {
     /// Where it is.
     pub path: PathBuf,
-    /// Opened for reading.
-    pub file: File,
+    /// Opened for reading; tensors of a checkpoint may lie in the same one.
+    pub file: Arc<File>,
     /// Bytes before the first row.
     pub head_bytes: u64,
     /// Bytes behind these.
     pub bytes: u64,
     /// What its header says, where it has one: rows, and elements of each.
     pub told: Option<(u64, u64)>,
+    /// What it is of a checkpoint of TensorFlow.
+    pub tensor: Option<Tensor>,
 }
 
-/// A folder of a model.
+/// A tensor of a checkpoint.
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    /// Its name.
+    pub name: String,
+    /// The CRC-32C that its bytes must have.
+    pub crc: u32,
+    /// The byte of the index that says so.
+    pub said_at: u64,
+}
+
+/// A model of files, or of tensors, with a fixed stride each; of a variable of DeepRec, one partition.
 #[derive(Debug)]
 pub struct Found {
     /// Where it is.
@@ -48,44 +62,59 @@ pub struct Found {
     pub slots: Option<FileFound>,
     /// State and metadata, by the name without `.npy`.
     pub others: Vec<(String, FileFound)>,
+    /// Keys that must be those of `keys`, byte by byte.
+    pub twins: Vec<FileFound>,
 }
 
 impl Found {
-    /// Looks at a folder.
+    /// Looks at a folder of HugeCTR's.
     ///
     /// # Errors
     /// `Usage` where it is something else; `Corrupt`, `Io`.
-    pub fn look(format: Format, folder: &Path, weights_only: bool) -> Result<Found> {
-        if format == Format::Hugectr
-            && let Some(why) = hugectr::why_refused(folder)
-        {
+    pub fn hugectr(folder: &Path, weights_only: bool) -> Result<Found> {
+        if let Some(why) = hugectr::why_refused(folder) {
             return Err(Usage(why).into());
         }
-        let mut found = match format {
-            Format::Hugectr => Found {
-                folder: folder.to_path_buf(),
-                format,
-                keys: needed(folder, hugectr::KEY)?,
-                weights: needed(folder, hugectr::WEIGHTS)?,
-                slots: raw(folder, hugectr::SLOT)?,
-                others: Vec::new(),
+        Ok(Found {
+            folder: folder.to_path_buf(),
+            format: Format::Hugectr,
+            keys: needed(folder, hugectr::KEY)?,
+            weights: needed(folder, hugectr::WEIGHTS)?,
+            slots: raw(folder, hugectr::SLOT)?,
+            others: match weights_only {
+                true => Vec::new(),
+                false => state_of_hugectr(folder)?,
             },
-            Format::Npy => Found {
-                folder: folder.to_path_buf(),
-                format,
-                keys: array(needed(folder, "keys.npy")?, &["<u8", "<i8"])?,
-                weights: array(needed(folder, "weights.npy")?, &["<f4"])?,
-                slots: None,
-                others: Vec::new(),
+            twins: Vec::new(),
+        })
+    }
+
+    /// Looks at a folder of NumPy arrays.
+    ///
+    /// # Errors
+    /// As [`Found::hugectr`].
+    pub fn npy(folder: &Path, weights_only: bool) -> Result<Found> {
+        Ok(Found {
+            folder: folder.to_path_buf(),
+            format: Format::Npy,
+            keys: array(needed(folder, "keys.npy")?, &["<u8", "<i8"])?,
+            weights: array(needed(folder, "weights.npy")?, &["<f4"])?,
+            slots: None,
+            others: match weights_only {
+                true => Vec::new(),
+                false => columns_of_npy(folder)?,
             },
-        };
-        if !weights_only {
-            found.others = match format {
-                Format::Hugectr => state_of_hugectr(folder)?,
-                Format::Npy => columns_of_npy(folder)?,
-            };
-        }
-        Ok(found)
+            twins: Vec::new(),
+        })
+    }
+
+    /// Its first `rows`, as those of `table`.
+    ///
+    /// # Errors
+    /// As [`Folder::source`].
+    pub fn fixed(&self, args: &Args, rows: u64, table: &TableDescriptor) -> Result<Fixed<'_>> {
+        let plan = Plan::new(args, self, table)?;
+        Ok(Fixed::new(plan, rows, threads(args)))
     }
 }
 
@@ -107,6 +136,7 @@ impl Folder for Found {
         let state = self.state();
         match (self.format, state.as_slice()) {
             (_, []) => None,
+            (Format::Deeprec, _) => deeprec::optimizer_of(&state),
             (Format::Hugectr, _) => {
                 let of = |(_, files): &&(Optimizer, &[hugectr::StateFile])| {
                     files.iter().any(|file| state.contains(&file.name))
@@ -136,11 +166,12 @@ impl Folder for Found {
     }
 
     fn missing(&self, name: &str) -> (PathBuf, String) {
-        let path = match self.format {
-            Format::Hugectr => self.folder.join(name),
-            Format::Npy => self.folder.join(format!("{name}.npy")),
-        };
-        (path, String::from("the file"))
+        let file = String::from("the file");
+        match self.format {
+            Format::Hugectr => (self.folder.join(name), file),
+            Format::Npy => (self.folder.join(format!("{name}.npy")), file),
+            Format::Deeprec => (self.folder.clone(), format!("slot {name}")),
+        }
     }
 
     fn has_slots(&self) -> bool {
@@ -158,8 +189,7 @@ impl Folder for Found {
         shape: &Shape,
         table: &TableDescriptor,
     ) -> Result<Box<dyn Source + 'a>> {
-        let plan = Plan::new(args, self, table)?;
-        Ok(Box::new(Fixed::new(plan, shape.rows, threads(args))))
+        Ok(Box::new(self.fixed(args, shape.rows, table)?))
     }
 }
 
@@ -192,10 +222,11 @@ fn raw(folder: &Path, name: &str) -> Result<Option<FileFound>> {
     }
     Ok(Some(FileFound {
         path,
-        file,
+        file: Arc::new(file),
         head_bytes: 0,
         bytes: metadata.len(),
         told: None,
+        tensor: None,
     }))
 }
 
@@ -206,7 +237,7 @@ fn array(mut found: FileFound, types: &[&str]) -> Result<FileFound> {
     let mut head = Vec::new();
     let more = |bytes: usize, head: &mut Vec<u8>| {
         let missing = bytes.saturating_sub(head.len()) as u64;
-        let mut part = (&found.file).take(missing);
+        let mut part = (&*found.file).take(missing);
         part.read_to_end(head).map_err(failed)
     };
     more(12, &mut head)?;

@@ -4,10 +4,12 @@
 //! - One checkpoint at the end has all rows. On any error before it the store is closed without one.
 
 mod args;
+mod deeprec;
 mod delta;
 mod duplicates;
 mod fixed;
 mod found;
+mod paddle;
 #[cfg(feature = "parquet")]
 mod parquet;
 mod plan;
@@ -30,11 +32,11 @@ use found::Found;
 use put::Import;
 pub use rows::{Rows, rows};
 use shape::Shape;
-use source::{Folder, Source};
+use source::{Folder, Noticed, Source};
 use target::Target;
 
 use crate::cli::{Exit, Interrupt, Meter, Usage, show};
-use crate::models::{Exchange, crew, refuse_remote};
+use crate::models::{Exchange, crew, refuse_flags, refuse_remote};
 use crate::store::index_keys;
 use crate::threads::cores;
 
@@ -56,6 +58,7 @@ struct Outcome {
     left: Vec<(PathBuf, u64)>,
     has_state: bool,
     has_slots: bool,
+    noticed: Noticed,
     time: Duration,
 }
 
@@ -103,13 +106,18 @@ pub fn run(args: &Args) -> Result<Exit> {
 
 /// Looks at the folder.
 fn look(args: &Args) -> Result<Box<dyn Folder>> {
-    match args.format.columns() {
-        Some(format) => {
-            let found = Found::look(format, &args.folder, args.weights_only)?;
-            Ok(Box::new(found))
+    let (folder, weights_only) = (args.folder.as_path(), args.weights_only);
+    Ok(match args.format {
+        Exchange::Hugectr => Box::new(Found::hugectr(folder, weights_only)?),
+        Exchange::Npy => Box::new(Found::npy(folder, weights_only)?),
+        Exchange::Parquet => look_at_parquet(args)?,
+        Exchange::Deeprec => Box::new(deeprec::Variable::look(args)?),
+        Exchange::PaddleText => Box::new(paddle::Text::look(args)?),
+        Exchange::Delta => {
+            let why = "a delta has more than the rows of a table";
+            return Err(Usage(why.to_owned()).into());
         }
-        None => look_at_parquet(args),
-    }
+    })
 }
 
 #[cfg(feature = "parquet")]
@@ -145,20 +153,24 @@ fn threads(args: &Args) -> usize {
 fn check(args: &Args) -> Result<()> {
     refuse_remote(&args.store)?;
     refuse_remote(&args.folder)?;
-    let format = args.format;
-    if format != Exchange::Hugectr && (args.lr.is_some() || args.adam_step.is_some()) {
-        let name = format.name();
-        return Err(Usage(format!(
-            "--lr and --adam-step are of --format hugectr: {name} has rows as they are"
-        ))
-        .into());
-    }
-    if format == Exchange::Parquet && args.repair {
+    if args.format == Exchange::Parquet && args.repair {
         let why = "--repair is not of --format parquet: nothing can be read of a file that was cut, since its footer is \
                    at the end; take the file away, or write it again";
         return Err(Usage(why.to_owned()).into());
     }
-    Ok(())
+    let (hugectr, deeprec) = (Exchange::Hugectr, Exchange::Deeprec);
+    let paddle = [Exchange::PaddleText];
+    let flags = [
+        ("--lr", args.lr.is_some(), &[hugectr][..]),
+        ("--adam-step", args.adam_step.is_some(), &[hugectr, deeprec]),
+        ("--repair", args.repair, &[hugectr, Exchange::Npy]),
+        ("--variable", args.variable.is_some(), &[deeprec]),
+        ("--embedx-dim", args.embedx_dim.is_some(), &paddle),
+        ("--accessor", args.accessor.is_some(), &paddle),
+        ("--embed-rule", args.embed_rule.is_some(), &paddle),
+        ("--embedx-rule", args.embedx_rule.is_some(), &paddle),
+    ];
+    refuse_flags(args.format, &flags)
 }
 
 /// What is imported.
@@ -195,10 +207,11 @@ impl Work<'_> {
             store.put(table, keys, values.verbatim()).map(drop)
         };
         let import = Import::new(&put, source, args.non_finite);
-        let bytes = source.rows().saturating_mul(source.row_bytes() as u64);
+        let bytes = source.bytes();
         crew::run(threads(args), interrupt, meter, bytes, |crew| {
             import.work(crew)
         })?;
+        let noticed = source.finish()?;
         let rows = import.put.load(Ordering::Relaxed);
         let meta = match &last {
             Some(last) => store.checkpoint_meta(last.id)?,
@@ -225,8 +238,9 @@ impl Work<'_> {
             bytes,
             non_finite: import.seen_non_finite.load(Ordering::Relaxed),
             left: self.shape.left.clone(),
-            has_state: source.is_whole(),
+            has_state: source.has_state(),
             has_slots: self.folder.has_slots(),
+            noticed,
             time: Duration::ZERO,
         })
     }

@@ -3,6 +3,8 @@
 //! - State comes whole or not at all: without it, rows begin with that of a key never pushed.
 //! - Nothing of the folder is passed over but slots, unless weights alone are asked for.
 
+use std::ops::Range;
+
 use anyhow::Result;
 use hps::{Error, Optimizer, TableDescriptor};
 
@@ -11,7 +13,7 @@ use super::found::{FileFound, Found};
 use super::source::Folder;
 use crate::cli::Usage;
 use crate::models::columns::{Column, columns, state_of};
-use crate::models::{Change, Format, change_of, hugectr};
+use crate::models::{Change, Format, change_of, deeprec, hugectr};
 
 /// A file, and what it gives to a row.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +30,29 @@ pub struct Part<'a> {
     pub is_integer: bool,
 }
 
+impl Part<'_> {
+    /// Bytes of a row in the file.
+    #[must_use]
+    pub fn row_bytes(&self) -> usize {
+        self.width * self.change.word_bytes()
+    }
+}
+
+/// What is not 0 in the state of a key never pushed.
+#[must_use]
+pub fn start_of_state(table: &TableDescriptor) -> Vec<(Range<usize>, f32)> {
+    let names: &[&str] = match table.optimizer {
+        Optimizer::Adagrad | Optimizer::RowwiseAdagrad => &["a"],
+        Optimizer::Ftrl => &["n"],
+        _ => &[],
+    };
+    let columns = columns(table).into_iter();
+    let accumulators = columns.filter(|column| names.contains(&column.name));
+    accumulators
+        .map(|column| (column.begin..column.begin + column.width, table.accumulator))
+        .collect()
+}
+
 /// How rows are made.
 #[derive(Debug)]
 pub struct Plan<'a> {
@@ -35,12 +60,18 @@ pub struct Plan<'a> {
     pub keys: &'a FileFound,
     /// Everything else.
     pub parts: Vec<Part<'a>>,
-    /// A word that no file has: Adam's step count.
-    pub fill: Option<(usize, f32)>,
+    /// Words that no file has, and that are not 0: Adam's step count, accumulators that begin.
+    pub fill: Vec<(Range<usize>, f32)>,
+    /// Keys that must be the same as `keys`.
+    pub twins: &'a [FileFound],
+    /// Columns of the files that the table lacks.
+    pub lost: Vec<String>,
     /// Words of a row that is put.
     pub row_f32s: usize,
     /// Whether rows are whole; else weights.
     pub is_whole: bool,
+    /// Whether the files have all state that the table has.
+    pub has_state: bool,
 }
 
 /// The state files that a table needs: names in the folder, columns, and how they differ.
@@ -64,6 +95,12 @@ pub fn state(
             let file = |file| Ok((file_name(file), file.column, change_of(file, lr)?));
             files.map(file).collect()
         }
+        Format::Deeprec => {
+            let slots = deeprec::slots(optimizer).iter();
+            Ok(slots
+                .map(|slot| (slot.name, slot.column, Change::None))
+                .collect())
+        }
     }
 }
 
@@ -77,6 +114,9 @@ pub fn width(format: Format, optimizer: Optimizer, name: &str, dim: usize) -> us
     let columns = state_of(optimizer, dim);
     match (format, columns.iter().find(|(column, _)| *column == name)) {
         (Format::Hugectr, _) => dim,
+        // int64s of metadata, of which the columns have the names of ours.
+        (Format::Deeprec, _) if matches!(name, "count" | "last_step") => 2,
+        (Format::Deeprec, _) => dim,
         (Format::Npy, Some((_, width))) => *width,
         (Format::Npy, None) => 1,
     }
@@ -158,38 +198,59 @@ impl<'a> Plan<'a> {
                 change: Change::None,
                 is_integer: false,
             }],
-            fill: None,
+            fill: Vec::new(),
+            twins: &found.twins,
+            lost: Vec::new(),
             row_f32s: dim,
             is_whole: false,
+            has_state: false,
         };
         if found.others.is_empty() {
             return Ok(plan);
         }
-        check_whole(found, table)?;
+        let has_state = !found.state().is_empty();
+        let is_deeprec = found.format == Format::Deeprec;
+        if is_deeprec && !has_state {
+            // Counts are taken all the same.
+            plan.fill = start_of_state(table);
+        } else {
+            check_whole(found, table)?;
+        }
         plan.is_whole = true;
+        plan.has_state = has_state || table.optimizer.state_f32s(dim) == 0;
         plan.row_f32s = table.row_f32s();
         let needed = state(found.format, table.optimizer, args.lr)?;
         for (name, file) in &found.others {
             let state = needed.iter().find(|(file, ..)| file == name);
             let (column, change) = state.map_or((name.as_str(), Change::None), |s| (s.1, s.2));
-            let column = column_of(table, column, &file.path.display().to_string())?;
+            let column = match column_of(table, column, &file.path.display().to_string()) {
+                Err(_) if is_deeprec => {
+                    plan.lost.push(name.clone());
+                    continue;
+                }
+                found => found?,
+            };
             plan.parts.push(Part {
                 file,
                 begin: column.begin,
                 width: column.width,
-                change,
+                change: match column.is_integer && is_deeprec {
+                    true => Change::Long,
+                    false => change,
+                },
                 is_integer: column.is_integer,
             });
         }
-        if found.format == Format::Hugectr && table.optimizer == Optimizer::Adam {
+        let has_no_steps = found.format != Format::Npy && has_state;
+        if has_no_steps && table.optimizer == Optimizer::Adam {
             let step = args.adam_step.ok_or_else(|| {
                 Usage(String::from(
-                    "Adam has a step count by row in hps, and HugeCTR's files have none: name its iteration by \
-                     --adam-step, or leave the state out by --weights-only",
+                    "Adam has a step count by row in hps, and these files have none: name the iteration of the \
+                     training by --adam-step, or leave the state out by --weights-only",
                 ))
             })?;
-            let column = column_of(table, "t", "--adam-step")?;
-            plan.fill = Some((column.begin, step as f32));
+            let begin = column_of(table, "t", "--adam-step")?.begin;
+            plan.fill.push((begin..begin + 1, step as f32));
         }
         Ok(plan)
     }
@@ -197,6 +258,6 @@ impl<'a> Plan<'a> {
     /// Bytes of a row in all files.
     #[must_use]
     pub fn row_bytes(&self) -> usize {
-        8 + self.parts.iter().map(|part| part.width * 4).sum::<usize>()
+        8 + self.parts.iter().map(Part::row_bytes).sum::<usize>()
     }
 }

@@ -52,14 +52,13 @@ impl<'a> Import<'a> {
         let mut reader = self.source.reader();
         let mut chunk = Chunk::default();
         while reader.next(&mut chunk)? {
-            let count = chunk.keys.len();
             if !chunk.is_finite {
                 self.sift(&mut chunk)?;
             }
             (self.to)(&chunk.keys, &chunk.rows)?;
             self.put
                 .fetch_add(chunk.keys.len() as u64, Ordering::Relaxed);
-            crew.did((count * self.source.row_bytes()) as u64)?;
+            crew.did(chunk.bytes)?;
         }
         Ok(())
     }

@@ -9,8 +9,8 @@ use hps::TableDescriptor;
 use super::put::Import;
 use super::target::Target;
 use super::{Args, check, duplicates, look, look_closer};
-use crate::cli::{Interrupt, Meter, Show, Usage};
-use crate::models::{Exchange, crew};
+use crate::cli::{Interrupt, Meter, Show};
+use crate::models::crew;
 
 /// Rows of a folder.
 #[derive(Debug)]
@@ -28,10 +28,6 @@ pub struct Rows {
 /// # Errors
 /// As [`super::run`].
 pub fn rows(args: &Args) -> Result<Rows> {
-    if args.format == Exchange::Delta {
-        let why = "a delta has more than the rows of a table";
-        return Err(Usage(why.to_owned()).into());
-    }
     check(args)?;
     let interrupt = Interrupt::never();
     let mut meter = Meter::new(super::TOOL, Show::Never)?;
@@ -48,6 +44,7 @@ pub fn rows(args: &Args) -> Result<Rows> {
     };
     let import = Import::new(&put, &*source, args.non_finite);
     crew::run(1, &interrupt, &mut meter, 0, |crew| import.work(crew))?;
+    source.finish()?;
     Ok(Rows {
         table,
         rows: rows.into_inner().unwrap_or_else(PoisonError::into_inner),

@@ -2,8 +2,10 @@
 //!
 //! - A [`Folder`] has been looked at: it tells its columns and its shape, and nothing has been put.
 //! - A [`Source`] gives rows to several threads, each with a [`Reader`] of its own; every row comes once.
-//! - Rows are numbered from 0 through the whole folder. A number says where a row stands: [`Place`].
+//! - Numbers of rows rise through the whole folder; those of rows that are read together follow one another. A number
+//!   says where a row stands: [`Place`].
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -61,11 +63,11 @@ pub trait Folder {
 
 /// The rows of a folder.
 pub trait Source: Sync {
-    /// How many there are.
-    fn rows(&self) -> u64;
+    /// How many there are; `None` where only reading tells.
+    fn rows(&self) -> Option<u64>;
 
-    /// Bytes that one has in the files, before they are compressed.
-    fn row_bytes(&self) -> usize;
+    /// Bytes that all of them have in the files, of columns before they are compressed.
+    fn bytes(&self) -> u64;
 
     /// Words of a row that is put.
     fn row_f32s(&self) -> usize;
@@ -75,6 +77,11 @@ pub trait Source: Sync {
 
     /// Whether rows are whole; else weights.
     fn is_whole(&self) -> bool;
+
+    /// Whether they have the state that the folder has; else that of keys never pushed.
+    fn has_state(&self) -> bool {
+        self.is_whole()
+    }
 
     /// What one thread reads with.
     fn reader(&self) -> Box<dyn Reader + '_>;
@@ -87,6 +94,41 @@ pub trait Source: Sync {
 
     /// Where the key of a row stands, or a word of it.
     fn place(&self, row: u64, word: Option<usize>) -> Place;
+
+    /// Checks what only all rows together tell, once they were read: what was noticed of them.
+    ///
+    /// # Errors
+    /// `Corrupt`.
+    fn finish(&self) -> Result<Noticed> {
+        Ok(Noticed::default())
+    }
+}
+
+/// What was noticed of rows, beside what was put.
+#[derive(Clone, Debug, Default)]
+pub struct Noticed {
+    /// What the folder has and the table does not take, and how many rows or keys have it.
+    pub lost: BTreeMap<String, u64>,
+    /// What was rounded, or was not there, in the text of Paddle.
+    pub text: Option<Seen>,
+}
+
+impl Noticed {
+    /// So many rows or keys have this, which is not taken.
+    pub fn lose(&mut self, name: &str, count: u64) {
+        if count > 0 {
+            *self.lost.entry(name.to_owned()).or_default() += count;
+        }
+    }
+}
+
+/// Lines of text whose numbers are not all as they are in rows.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seen {
+    /// Those without the embedx part.
+    pub without_embedx: u64,
+    /// Those of which show or click were no whole numbers.
+    pub rounded: u64,
 }
 
 /// Reads rows that no other reader has.
@@ -109,6 +151,8 @@ pub struct Chunk {
     pub rows: Vec<f32>,
     /// Whether each number was seen to be finite.
     pub is_finite: bool,
+    /// Bytes that were read for them, as [`Source::bytes`] has them.
+    pub bytes: u64,
 }
 
 /// Where something stands.

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde_json::{Value, json};
 
 use super::{Args, NonFinite, Outcome, TOOL};
-use crate::cli::{GOOD, ODD, count, duration, of, size, visible};
+use crate::cli::{GOOD, ODD, count as thousands, duration, of, size, visible};
 
 /// What a person reads.
 pub fn print(out: &mut dyn Write, args: &Args, outcome: &Outcome) -> io::Result<()> {
@@ -16,7 +16,7 @@ pub fn print(out: &mut dyn Write, args: &Args, outcome: &Outcome) -> io::Result<
         visible(args.table()),
         outcome.descriptor.dim,
         outcome.descriptor.optimizer,
-        count(outcome.keys),
+        thousands(outcome.keys),
         outcome.checkpoint.id,
         outcome.checkpoint.step,
         size(outcome.bytes),
@@ -38,6 +38,31 @@ pub fn print(out: &mut dyn Write, args: &Args, outcome: &Outcome) -> io::Result<
         };
         let rows = of(outcome.non_finite, "row");
         writeln!(out, "{ODD}not finite{ODD:#}: {rows}, {what}")?;
+    }
+    if let Some(seen) = &outcome.noticed.text {
+        if seen.without_embedx > 0 {
+            let rows = of(seen.without_embedx, "row");
+            writeln!(
+                out,
+                "without an embedx part: {rows}, whose other weights are 0"
+            )?;
+        }
+        if seen.rounded > 0 {
+            let rows = of(seen.rounded, "row");
+            writeln!(out, "{ODD}rounded{ODD:#}: show or click of {rows}")?;
+        }
+    }
+    for (name, count) in &outcome.noticed.lost {
+        let what = match name.split(' ').next() {
+            Some("filtered") => "which have no values",
+            Some("slot") => "which is no state of an optimizer that hps has",
+            _ => "for which the table has no column",
+        };
+        writeln!(
+            out,
+            "{ODD}left out{ODD:#}: {name} ({}), {what}",
+            thousands(*count)
+        )?;
     }
     for (path, bytes) in &outcome.left {
         let path = visible(&path.to_string_lossy());
@@ -72,6 +97,9 @@ pub fn json(args: &Args, outcome: &Outcome) -> Value {
         "with_state": outcome.has_state,
         "non_finite_rows": outcome.non_finite,
         "left_out": left.collect::<Vec<_>>(),
+        "not_taken": outcome.noticed.lost,
+        "without_embedx": outcome.noticed.text.map(|seen| seen.without_embedx),
+        "rounded": outcome.noticed.text.map(|seen| seen.rounded),
         "seconds": outcome.time.as_secs_f64(),
     })
 }

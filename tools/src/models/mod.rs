@@ -1,16 +1,20 @@
 //! How do the rows of a table stand in the files of other systems?
 //!
-//! - A format is a list of files, each with some words of every row, or its key, at a fixed stride behind a
-//!   header of fixed length: [`FileOf`]. `export` and `import` know no more of a format than that.
+//! - A [`Format`] is a list of files, each with some words of every row, or its key, at a fixed stride behind a
+//!   header of fixed length: [`FileOf`]. `export` and `import` know little more of it than that.
+//! - Parquet and Paddle's text have rows in other ways: `parquet`, `paddle`. So has a delta, which is the store's.
 //! - Little-endian throughout. Words are moved as bits, but where [`Change`] says otherwise.
 
 pub mod columns;
 pub mod crew;
+pub mod deeprec;
 pub mod delta;
 pub mod hugectr;
 pub mod npy;
+pub mod paddle;
 #[cfg(feature = "parquet")]
 pub mod parquet;
+pub mod sums;
 
 use std::path::Path;
 
@@ -34,6 +38,10 @@ pub enum Exchange {
     Npy,
     /// Parquet files of keys and lists of weights, and columns of state and metadata (a build with --features parquet)
     Parquet,
+    /// An EmbeddingVariable of DeepRec in a checkpoint of TensorFlow: keys, values, optimizer slots, freqs, versions
+    Deeprec,
+    /// The text of a sparse table of Paddle's parameter server
+    PaddleText,
     /// All tables, with all that hps keeps of them: whole, or what changed since a delta or checkpoint before
     Delta,
 }
@@ -46,17 +54,9 @@ impl Exchange {
             Exchange::Hugectr => "hugectr",
             Exchange::Npy => "npy",
             Exchange::Parquet => "parquet",
+            Exchange::Deeprec => "deeprec",
+            Exchange::PaddleText => "paddle-text",
             Exchange::Delta => "delta",
-        }
-    }
-
-    /// The format, where it has a file for each column of a table.
-    #[must_use]
-    pub fn columns(self) -> Option<Format> {
-        match self {
-            Exchange::Hugectr => Some(Format::Hugectr),
-            Exchange::Npy => Some(Format::Npy),
-            Exchange::Parquet | Exchange::Delta => None,
         }
     }
 }
@@ -68,6 +68,8 @@ pub enum Format {
     Hugectr,
     /// NumPy arrays.
     Npy,
+    /// A checkpoint of DeepRec.
+    Deeprec,
 }
 
 /// An optimizer, by its name on the command line.
@@ -112,6 +114,19 @@ pub enum Change {
     None,
     /// It is the row's times this, rounded to f32; and the row's is the file's divided by it.
     Times(f32),
+    /// It is the row's u32 as an i64; of a file, what no u32 is becomes the nearest that is one.
+    Long,
+}
+
+impl Change {
+    /// Bytes of a number in the file.
+    #[must_use]
+    pub fn word_bytes(self) -> usize {
+        match self {
+            Change::None | Change::Times(_) => 4,
+            Change::Long => 8,
+        }
+    }
 }
 
 /// What of a row stands in a file.
@@ -140,7 +155,7 @@ impl Content {
     pub fn row_bytes(self) -> usize {
         match self {
             Content::Key | Content::Slot(_) => 8,
-            Content::Words { width, .. } => width * 4,
+            Content::Words { width, change, .. } => width * change.word_bytes(),
         }
     }
 }
@@ -172,6 +187,7 @@ impl FileOf {
         let (name, head_bytes) = match format {
             Format::Hugectr => (name.to_owned(), 0),
             Format::Npy => (format!("{name}.npy"), npy::HEAD_BYTES),
+            Format::Deeprec => (name.to_owned(), 0),
         };
         FileOf {
             name,
@@ -220,7 +236,6 @@ pub fn files_of(
     table: &TableDescriptor,
     choices: &Choices,
 ) -> Result<(Vec<FileOf>, Vec<String>)> {
-    check_weights(table)?;
     let words = |begin, width, change, is_integer| Content::Words {
         begin,
         width,
@@ -231,6 +246,7 @@ pub fn files_of(
     let (key, weights_name) = match format {
         Format::Hugectr => (hugectr::KEY, hugectr::WEIGHTS),
         Format::Npy => ("keys", "weights"),
+        Format::Deeprec => (deeprec::KEYS, deeprec::VALUES),
     };
     let mut files = vec![
         FileOf::new(format, key, Content::Key),
@@ -244,6 +260,15 @@ pub fn files_of(
         let file = match format {
             _ if choices.weights_only => None,
             Format::Npy => Some((column.name, Change::None)),
+            Format::Deeprec => {
+                let name = deeprec::tensor_of(table.optimizer, &column);
+                let change = if column.is_integer {
+                    Change::Long
+                } else {
+                    Change::None
+                };
+                name.map(|name| (name, change))
+            }
             Format::Hugectr => {
                 let files = hugectr::state_files(table.optimizer).iter();
                 let mut files = files.filter(|_| !column.is_integer);
@@ -259,6 +284,9 @@ pub fn files_of(
             }
             None => lost.push(column.name.to_owned()),
         }
+    }
+    if format == Format::Deeprec {
+        deeprec::name_shards(&mut files);
     }
     Ok((files, lost))
 }
@@ -293,6 +321,32 @@ pub fn check_weights(table: &TableDescriptor) -> Result<()> {
             other.name()
         ))
         .into()),
+    }
+}
+
+/// Refuses flags of other formats: each with whether it was given, and the formats that it is of.
+///
+/// # Errors
+/// `Usage` with the first one.
+pub fn refuse_flags(format: Exchange, flags: &[(&str, bool, &[Exchange])]) -> Result<()> {
+    let wrong = flags
+        .iter()
+        .find(|(_, is_given, of)| *is_given && !of.contains(&format));
+    match wrong {
+        None => Ok(()),
+        Some((flag, _, of)) => {
+            let mut names: Vec<&str> = of.iter().map(|format| format.name()).collect();
+            let last = names.pop().unwrap_or_default();
+            let of = match names.as_slice() {
+                [] => last.to_owned(),
+                others => format!("{} and {last}", others.join(", ")),
+            };
+            Err(Usage(format!(
+                "{flag} is of --format {of}, not of {}",
+                format.name()
+            ))
+            .into())
+        }
     }
 }
 

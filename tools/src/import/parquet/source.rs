@@ -85,6 +85,12 @@ impl<'a> Rows<'a> {
         })
     }
 
+    /// Bytes of a row, before they are compressed.
+    fn row_bytes(&self) -> u64 {
+        let words: usize = self.parts.iter().map(|part| part.width).sum();
+        8 + 4 * words as u64
+    }
+
     /// The row group of a row.
     fn group_of(&self, row: u64) -> Option<&GroupAt> {
         let behind = self
@@ -96,12 +102,12 @@ impl<'a> Rows<'a> {
 }
 
 impl Source for Rows<'_> {
-    fn rows(&self) -> u64 {
-        self.found.rows
+    fn rows(&self) -> Option<u64> {
+        Some(self.found.rows)
     }
 
-    fn row_bytes(&self) -> usize {
-        8 + self.parts.iter().map(|part| part.width * 4).sum::<usize>()
+    fn bytes(&self) -> u64 {
+        self.found.rows.saturating_mul(self.row_bytes())
     }
 
     fn row_f32s(&self) -> usize {
@@ -261,6 +267,7 @@ impl Open<'_> {
             }
         }
         self.given += count as u64;
+        chunk.bytes = count as u64 * rows.row_bytes();
         Ok(())
     }
 }

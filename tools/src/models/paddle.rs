@@ -1,0 +1,458 @@
+//! What stands in a line of the text that Paddle's parameter server saves of a sparse table?
+//!
+//! - `KEY slot unseen_days delta_score show click embed_w embed_state... embedx_w... embedx_state...`: the key in
+//!   decimal, numbers with a space before each. The embedx part is there from a score on; a feature without it has
+//!   none, and is pulled as zeros.
+//! - `CtrCommonAccessor` and `SparseAccessor` write the same line; `CtrDoubleAccessor` writes as many numbers in
+//!   another order, which nothing in a file tells. How much state there is depends on the rules, which no file says
+//!   either.
+//! - What is written reads back to the bit: the fewest digits that tell an f32 from all others.
+//!
+//! Source: Paddle, fluid/distributed/ps/table: ctr_accessor.cc, sparse_accessor.cc (`ParseToString`,
+//! `ParseFromString`), sparse_sgd_rule.h (`Dim`) and .cc (`InitValueWork`), memory_sparse_table.cc (`Save`, `Load`,
+//! `PullSparse`).
+
+use std::io::Write;
+use std::str::FromStr;
+
+use clap::ValueEnum;
+
+/// Numbers before `embed_w`.
+const HEAD: usize = 5;
+/// Where `show` and `click` stand among them.
+const SHOW: usize = 3;
+const CLICK: usize = 4;
+/// The longest line: that of the most weights, with their state, is shorter.
+pub const LINE_BYTES_MAX: usize = 1 << 20;
+
+/// An accessor whose lines are known. It must be named, so that nobody takes those of another for these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Accessor {
+    /// CtrCommonAccessor
+    CtrCommon,
+    /// SparseAccessor, whose lines are the same
+    Sparse,
+}
+
+/// An update rule of Paddle's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum SgdRule {
+    /// SparseNaiveSGDRule, without state
+    Naive,
+    /// SparseAdaGradSGDRule, one g2sum
+    #[default]
+    Adagrad,
+    /// StdAdaGradSGDRule, a g2sum for each weight
+    StdAdagrad,
+    /// SparseAdamSGDRule
+    Adam,
+    /// SparseSharedAdamSGDRule, one gsum and one g2sum
+    SharedAdam,
+}
+
+impl SgdRule {
+    /// Numbers of state for so many weights.
+    #[must_use]
+    pub fn width(self, dim: usize) -> usize {
+        match self {
+            SgdRule::Naive => 0,
+            SgdRule::Adagrad => 1,
+            SgdRule::StdAdagrad => dim,
+            SgdRule::Adam => 2 * dim + 2,
+            SgdRule::SharedAdam => 4,
+        }
+    }
+
+    /// Its name on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            SgdRule::Naive => "naive",
+            SgdRule::Adagrad => "adagrad",
+            SgdRule::StdAdagrad => "std-adagrad",
+            SgdRule::Adam => "adam",
+            SgdRule::SharedAdam => "shared-adam",
+        }
+    }
+
+    /// The state that a feature begins with, as text: zeros, and the powers of Adam's betas.
+    fn start(self, dim: usize, line: &mut Vec<u8>) {
+        let powers: &[u8] = match self {
+            SgdRule::Adam | SgdRule::SharedAdam => b" 0.9 0.999",
+            _ => b"",
+        };
+        let zeros = self.width(dim) - if powers.is_empty() { 0 } else { 2 };
+        for _ in 0..zeros {
+            line.extend_from_slice(b" 0");
+        }
+        line.extend_from_slice(powers);
+    }
+}
+
+/// How many numbers a line has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// The rule of `embed_w`.
+    pub embed: SgdRule,
+    /// The rule of `embedx_w`.
+    pub embedx: SgdRule,
+    /// Numbers of `embedx_w`.
+    pub embedx_dim: usize,
+}
+
+/// What is kept of a line, beside its weights.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Feature {
+    /// The key.
+    pub key: u64,
+    /// Times that it was shown, which decay; read as an f64, which has every u32.
+    pub show: f64,
+    /// Clicks, likewise.
+    pub click: f64,
+    /// Whether the embedx part is there.
+    pub has_embedx: bool,
+    /// The byte of the first weight that is not finite, and what it is.
+    pub not_finite: Option<(usize, f32)>,
+}
+
+/// What is wrong with a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The byte of the line.
+    pub at: usize,
+    /// What was found, and expected.
+    pub what: String,
+}
+
+impl Layout {
+    /// Weights of a row: `embed_w` and `embedx_w`.
+    #[must_use]
+    pub fn dim(self) -> usize {
+        1 + self.embedx_dim
+    }
+
+    /// Numbers of a line without the embedx part.
+    #[must_use]
+    pub fn short(self) -> usize {
+        HEAD + 1 + self.embed.width(1)
+    }
+
+    /// Numbers of a line with it.
+    #[must_use]
+    pub fn long(self) -> usize {
+        self.short() + self.embedx_dim + self.embedx.width(self.embedx_dim)
+    }
+
+    /// Reads a line without its end. Weights that are not there are 0.
+    ///
+    /// # Shapes
+    /// weights: `[self.dim()]`
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn read(self, line: &[u8], weights: &mut [f32]) -> Result<Feature, Fault> {
+        let (key, digits) = key_of(line)?;
+        let mut feature = Feature {
+            key,
+            show: 0.0,
+            click: 0.0,
+            has_embedx: false,
+            not_finite: None,
+        };
+        let embedx = self.short()..self.short() + self.embedx_dim;
+        weights.fill(0.0);
+        let (mut count, mut at) = (0, digits);
+        for word in line[digits..].split(u8::is_ascii_whitespace) {
+            let begin = at;
+            at += word.len() + 1;
+            if word.is_empty() {
+                continue;
+            }
+            let fault = || Fault {
+                at: begin,
+                what: format!("found {:?}, expected a number", shown(word)),
+            };
+            let value: f32 = number(word).ok_or_else(fault)?;
+            let weight = match count {
+                SHOW => {
+                    feature.show = number(word).ok_or_else(fault)?;
+                    None
+                }
+                CLICK => {
+                    feature.click = number(word).ok_or_else(fault)?;
+                    None
+                }
+                HEAD => Some(0),
+                other if embedx.contains(&other) => Some(1 + other - embedx.start),
+                _ => None,
+            };
+            if let Some(place) = weight.and_then(|index| weights.get_mut(index)) {
+                *place = value;
+                if !value.is_finite() && feature.not_finite.is_none() {
+                    feature.not_finite = Some((begin, value));
+                }
+            }
+            count += 1;
+        }
+        if count != self.short() && count != self.long() {
+            return Err(Fault {
+                at: 0,
+                what: format!("found {count} numbers behind the key, expected {self}"),
+            });
+        }
+        feature.has_embedx = count == self.long();
+        Ok(feature)
+    }
+
+    /// Appends a line with its end.
+    ///
+    /// # Shapes
+    /// weights: `[self.dim()]`
+    pub fn write(self, line: &mut Vec<u8>, key: u64, counts: [u32; 2], weights: &[f32]) {
+        let [show, click] = counts;
+        // A slot of -1 is that of a feature never pushed; the first push gives it its own.
+        print(line, format_args!("{key} -1 0 0 {show} {click}"));
+        for (index, weight) in weights.iter().enumerate() {
+            line.push(b' ');
+            print_number(line, *weight);
+            if index == 0 {
+                self.embed.start(1, line);
+            }
+        }
+        self.embedx.start(self.embedx_dim, line);
+        line.push(b'\n');
+    }
+}
+
+impl std::fmt::Display for Layout {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{}, or {} with the embedx part (--embed-rule {}, --embedx-rule {}, --embedx-dim {})",
+            self.short(),
+            self.long(),
+            self.embed.name(),
+            self.embedx.name(),
+            self.embedx_dim
+        )
+    }
+}
+
+/// The key of a line, and its digits.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn key_of(line: &[u8]) -> Result<(u64, usize), Fault> {
+    let digits = line.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let end = line.get(digits);
+    let is_whole = end.is_none_or(u8::is_ascii_whitespace);
+    let key = line
+        .get(..digits)
+        .and_then(|digits| str::from_utf8(digits).ok());
+    match key.and_then(|key| key.parse().ok()) {
+        Some(key) if is_whole => Ok((key, digits)),
+        _ => {
+            let word = line
+                .split(u8::is_ascii_whitespace)
+                .next()
+                .unwrap_or_default();
+            let found = match line.is_empty() {
+                true => String::from("an empty line, where Paddle stops to read"),
+                false => format!("{:?}", shown(word)),
+            };
+            Err(Fault {
+                at: 0,
+                what: format!("found {found}, expected a key of 0 to {}", u64::MAX),
+            })
+        }
+    }
+}
+
+/// A number, as C++ prints it.
+fn number<T: FromStr>(word: &[u8]) -> Option<T> {
+    let word = str::from_utf8(word).ok()?;
+    // Where it has a sign, which says nothing.
+    let word = if word == "-nan" { "nan" } else { word };
+    word.parse().ok()
+}
+
+/// The beginning of a word, for a message.
+fn shown(word: &[u8]) -> String {
+    String::from_utf8_lossy(&word[..word.len().min(40)]).into_owned()
+}
+
+/// What a show or click becomes: rounded to a whole number, and whether that changed it.
+#[must_use]
+pub fn whole(value: f64) -> Option<(u32, bool)> {
+    let rounded = value.round();
+    if !(0.0..=f64::from(u32::MAX)).contains(&rounded) {
+        return None;
+    }
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "in range, and whole"
+    )]
+    let number = rounded as u32;
+    Some((number, rounded != value))
+}
+
+/// As few digits as tell it from all others; an exponent where these would be many.
+fn print_number(line: &mut Vec<u8>, value: f32) {
+    let size = value.abs();
+    if value.is_nan() {
+        line.extend_from_slice(b"nan");
+    } else if size == 0.0 || size.is_infinite() || (1e-4..1e9).contains(&size) {
+        print(line, format_args!("{value}"));
+    } else {
+        print(line, format_args!("{value:e}"));
+    }
+}
+
+/// Appends text.
+fn print(line: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
+    // A vector takes all that is written to it.
+    let _always = line.write_fmt(text);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: Layout = Layout {
+        embed: SgdRule::Adagrad,
+        embedx: SgdRule::Adagrad,
+        embedx_dim: 2,
+    };
+
+    #[test]
+    fn numbers_of_a_line_follow_from_the_rules() {
+        let long = |embed, embedx| {
+            let layout = Layout {
+                embed,
+                embedx,
+                embedx_dim: 8,
+            };
+            (layout.short(), layout.long())
+        };
+        assert_eq!(long(SgdRule::Naive, SgdRule::Naive), (6, 14));
+        assert_eq!(long(SgdRule::Adagrad, SgdRule::Adagrad), (7, 16));
+        assert_eq!(long(SgdRule::StdAdagrad, SgdRule::StdAdagrad), (7, 23));
+        assert_eq!(long(SgdRule::Adam, SgdRule::Adam), (10, 36));
+        assert_eq!(long(SgdRule::SharedAdam, SgdRule::SharedAdam), (10, 22));
+    }
+
+    #[test]
+    fn what_is_written_is_read_to_the_bit() {
+        let rules = SgdRule::value_variants();
+        let numbers = [
+            0.0,
+            -0.0,
+            0.1,
+            1.0 / 3.0,
+            f32::MIN_POSITIVE,
+            f32::from_bits(1),
+            f32::MAX,
+            -1e9,
+            16_777_216.0,
+            1e-5,
+            f32::INFINITY,
+            f32::NEG_INFINITY,
+        ];
+        for embed in rules {
+            for embedx in rules {
+                let layout = Layout {
+                    embed: *embed,
+                    embedx: *embedx,
+                    embedx_dim: numbers.len() - 1,
+                };
+                let mut line = Vec::new();
+                layout.write(&mut line, u64::MAX, [7, u32::MAX], &numbers);
+                let mut weights = vec![9.0; numbers.len()];
+                let line = line.strip_suffix(b"\n").unwrap();
+                let found = layout.read(line, &mut weights).unwrap();
+                assert_eq!((found.key, found.show), (u64::MAX, 7.0));
+                assert_eq!(whole(found.click), Some((u32::MAX, false)));
+                assert!(found.has_embedx && found.not_finite.is_some());
+                let bits = |all: &[f32]| all.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+                assert_eq!(bits(&weights), bits(&numbers));
+            }
+        }
+        let mut seed = 1u64;
+        for _ in 0..100_000 {
+            seed = hps::mix64(seed);
+            let value = f32::from_bits(
+                seed.to_le_bytes()[..4]
+                    .iter()
+                    .fold(0, |a, b| a << 8 | u32::from(*b)),
+            );
+            let mut text = Vec::new();
+            print_number(&mut text, value);
+            let back: f32 = number(&text).unwrap();
+            assert!(
+                back.to_bits() == value.to_bits() || value.is_nan(),
+                "{value}"
+            );
+            assert!(text.len() <= 15, "{}", String::from_utf8_lossy(&text));
+        }
+    }
+
+    #[test]
+    fn a_line_of_paddle_is_read() {
+        let mut weights = [9.0; 3];
+        let read = |line: &[u8], weights: &mut [f32]| PLAIN.read(line, weights);
+        let line = b"12 305 1 0.4 2.94 1 -0.00123 0.5 1e-07 -2 3";
+        let found = read(line, &mut weights).unwrap();
+        assert_eq!((found.key, found.show, found.click), (12, 2.94, 1.0));
+        assert_eq!((weights, found.has_embedx), ([-0.00123, 1e-07, -2.0], true));
+        let found = read(b"7 305 1 0.4 2 1 0.5 0.25 ", &mut weights).unwrap();
+        assert_eq!((weights, found.has_embedx), ([0.5, 0.0, 0.0], false));
+        let found = read(b"7 305 1 0.4 2 1 -nan 0.25", &mut weights).unwrap();
+        let (at, value) = found.not_finite.unwrap();
+        assert!(at == 16 && value.is_nan());
+        // What is not kept may be anything.
+        let found = read(b"7 inf 1 nan 2 1 0.5 nan", &mut weights).unwrap();
+        assert_eq!(found.not_finite, None);
+    }
+
+    #[test]
+    fn bad_lines_say_what_is_wrong() {
+        let mut weights = [0.0; 3];
+        let mut say = |line: &[u8]| {
+            let fault = PLAIN.read(line, &mut weights).unwrap_err();
+            (fault.at, fault.what)
+        };
+        let (at, what) = say(b"12 305 1 0.4 2 1 0.5 0.25 1");
+        let expected = "found 8 numbers behind the key, expected 7, or 10 with the embedx part (--embed-rule adagrad, \
+                        --embedx-rule adagrad, --embedx-dim 2)";
+        assert_eq!((at, what.as_str()), (0, expected));
+        let (at, what) = say(b"12 305 1 0,4 2 1 0.5");
+        assert_eq!((at, what.as_str()), (9, "found \"0,4\", expected a number"));
+        for line in [
+            &b"18446744073709551616 1"[..],
+            b"-5 1",
+            b"x",
+            b" 5 1",
+            b"5x 1",
+            b"+5 1",
+        ] {
+            let (at, what) = say(line);
+            assert!(at == 0 && what.contains("expected a key of 0 to"), "{what}");
+        }
+        assert!(say(b"").1.contains("an empty line"));
+        assert!(say(b"5").1.contains("found 0 numbers"));
+        assert!(say(b"\xff\xfe").1.contains("expected a key"));
+        assert!(say(b"5 \xff\xfe").1.contains("expected a number"));
+    }
+
+    #[test]
+    fn counts_become_whole() {
+        assert_eq!(whole(2.0), Some((2, false)));
+        assert_eq!(whole(2.94), Some((3, true)));
+        assert_eq!(whole(-0.25), Some((0, true)));
+        assert_eq!(whole(4_294_967_040.0), Some((4_294_967_040, false)));
+        for value in [-1.0, 4_294_967_296.0, f64::NAN, f64::INFINITY] {
+            assert_eq!(whole(value), None);
+        }
+    }
+}
