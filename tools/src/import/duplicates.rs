@@ -138,13 +138,14 @@ mod tests {
         let path = directory.path().join("key");
         let mut keys: Vec<u64> = (0..300_000u64).map(|i| i.wrapping_mul(i)).collect();
         let interrupt = Interrupt::listen().unwrap();
+        // The places of a key that stands twice are further apart than a megabyte of keys; or behind the rows.
         for (rows, twice) in [
             (300_000, None),
             (300_000, Some(0)),
             (200_000, Some(250_000)),
         ] {
             if let Some(twice) = twice {
-                keys[123_456] = keys[twice];
+                keys[223_456] = keys[twice];
             }
             let bytes: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
             std::fs::write(&path, &bytes).unwrap();
@@ -178,7 +179,8 @@ mod tests {
                 match twice {
                     Some(0) => {
                         let error = result.unwrap_err().to_string();
-                        let place = "corrupt at byte 987648: key 0x0 of row 123456 stands in row 0";
+                        let place =
+                            "corrupt at byte 1787648: key 0x0 of row 223456 stands in row 0";
                         assert!(error.contains(place), "{error}");
                     }
                     _ => assert!(result.is_ok(), "{result:?}"),
