@@ -405,4 +405,6 @@ impl RunCursor {
 }
 
 #[cfg(test)]
+mod ahead_tests;
+#[cfg(test)]
 mod tests;

@@ -106,6 +106,3 @@ impl ReadAhead {
         self.queue.recycle(window);
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use super::*;
 use crate::io::sim::Fault;
-use crate::ssd::scan::Merge;
 use crate::ssd::tests::rows::{Place, row, rows, tombstones};
 
 const WIDTH: usize = 30;
