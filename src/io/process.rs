@@ -4,6 +4,10 @@
 
 use std::fs;
 
+use nix::errno::Errno;
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
+
 /// What tells a process from all others, as far as this system lets it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Process {
@@ -27,13 +31,22 @@ impl Process {
             text.trim().to_owned()
         };
         let pid = std::process::id();
+        // Where /proc is of another namespace, numbers there mean other processes.
+        let number = fs::read_link("/proc/self").unwrap_or_default();
+        let started = match number.to_string_lossy().parse() {
+            Ok(number) if number == pid => Seen::of(pid),
+            _ => Seen::Nothing,
+        };
         let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
         Process {
             machine: line("/proc/sys/kernel/hostname"),
             boot: line("/proc/sys/kernel/random/boot_id"),
             namespace: namespace.to_string_lossy().into_owned(),
             pid,
-            started: started(pid).unwrap_or(0),
+            started: match started {
+                Seen::Running(started) => started,
+                Seen::Ended | Seen::Nothing => 0,
+            },
         }
     }
 
@@ -45,27 +58,59 @@ impl Process {
 
     /// Whether it has ended for certain.
     pub(crate) fn has_ended(&self) -> bool {
-        self.is_of(&Process::this()) && started(self.pid) != Some(self.started)
+        self.is_of(&Process::this())
+            && match Seen::of(self.pid) {
+                Seen::Running(started) => started != self.started,
+                Seen::Ended => true,
+                // Of another user, perhaps, where /proc is mounted with hidepid.
+                Seen::Nothing => is_free(self.pid),
+            }
     }
 
     /// Whether its number means the same as here.
     fn is_of(&self, this: &Process) -> bool {
-        let is_told = !self.boot.is_empty() && !self.namespace.is_empty() && self.started > 0;
-        is_told && self.boot == this.boot && self.namespace == this.namespace
+        let is_told =
+            |of: &Process| !of.boot.is_empty() && !of.namespace.is_empty() && of.started > 0;
+        is_told(self) && is_told(this) && self.boot == this.boot && self.namespace == this.namespace
     }
 }
 
-/// When a process was started, if there is one of that number; the 22nd field of its `stat`.
-fn started(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The program's name, in brackets, may have spaces and brackets itself.
-    let (_, fields) = stat.rsplit_once(')')?;
-    let mut fields = fields.split_ascii_whitespace();
-    // One that waits to be reaped has ended.
-    match fields.next()? {
-        "Z" | "X" => None,
-        _ => fields.nth(18)?.parse().ok(),
+/// What /proc says of a number.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    /// A process that was started then.
+    Running(u64),
+    /// One that waits to be reaped.
+    Ended,
+    Nothing,
+}
+
+impl Seen {
+    fn of(pid: u32) -> Seen {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
+        stat.ok()
+            .and_then(|stat| Seen::told_by(&stat))
+            .unwrap_or(Seen::Nothing)
     }
+
+    /// The state, which is the third field, and the start, which is the 22nd.
+    fn told_by(stat: &str) -> Option<Seen> {
+        // The program's name, in brackets, may have spaces and brackets itself.
+        let (_, fields) = stat.rsplit_once(')')?;
+        let mut fields = fields.split_ascii_whitespace();
+        match fields.next()? {
+            "Z" | "X" => Some(Seen::Ended),
+            _ => fields.nth(18)?.parse().ok().map(Seen::Running),
+        }
+    }
+}
+
+/// Whether no process at all has this number, whoever may see it.
+fn is_free(pid: u32) -> bool {
+    let Ok(pid) = i32::try_from(pid) else {
+        return false;
+    };
+    pid > 0 && kill(Pid::from_raw(pid), None) == Err(Errno::ESRCH)
 }
 
 #[cfg(test)]
@@ -82,7 +127,10 @@ mod tests {
             .unwrap();
         let other = Process {
             pid: child.id(),
-            started: started(child.id()).unwrap(),
+            started: match Seen::of(child.id()) {
+                Seen::Running(started) => started,
+                _ => panic!("it sleeps"),
+            },
             ..this.clone()
         };
         assert!(!other.is_this() && !other.has_ended(), "{other:?}");
@@ -109,6 +157,11 @@ mod tests {
             Process::default(),
         ];
         assert!(elsewhere.iter().all(|process| !process.has_ended()));
+        assert!(is_free(other.pid) && !is_free(1) && !is_free(0) && !is_free(u32::MAX));
+        let stat = "7 (a) b) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 4711 2 3";
+        assert!(Seen::told_by(stat) == Some(Seen::Running(4711)));
+        assert!(Seen::told_by("7 (a) Z 1 7") == Some(Seen::Ended));
+        assert!(Seen::told_by("7 (a").is_none() && Seen::told_by("7 (a) S 1").is_none());
         let reused = Process {
             started: this.started + 1,
             ..this
