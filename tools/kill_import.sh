@@ -28,7 +28,7 @@ trap '[ -z "$child" ] || kill -9 "$child" 2> /dev/null || true; rm -rf "$work"' 
 trap 'exit 130' INT TERM
 
 digest() { # store
-    "$BIN/hps-fsck" --digest "$1" | grep -i digest
+    "$BIN/hps-fsck" --digest "$1" > "$work/fsck.out" && grep -i digest "$work/fsck.out"
 }
 wrong() {
     echo "kill_import: $1 (seed $seed)" >&2
@@ -86,6 +86,7 @@ while [ "$killed" -lt "$kills" ]; do
     *) wrong "exit code $code: $(cat "$work/log")" ;;
     esac
     found=$(digest "$work/copy") || wrong "the copy does not open"
+    "$BIN/hps-fsck" --quiet "$work/copy" || wrong "hps-fsck found damage after a kill"
     case $found in
     "$before") was_before=$((was_before + 1)) ;;
     "$after") was_after=$((was_after + 1)) ;;

@@ -10,7 +10,7 @@
 # (default 200000, at least 1000) rows of 512 bytes, here and there: figures, no test.
 # BIN: a directory with ctr, hps-fsck, hps-export, hps-import, hps-keyset and hps-bench, instead of
 # building them. Needs /dev/fuse, sshfs and sshd (Debian: sshfs, openssh-server); where they are missing,
-# or mounting is not allowed, it says SKIPPED.
+# it says SKIPPED.
 # Exit codes: 0 all as it must be, or SKIPPED; 4 not; 8 could not run.
 set -eu
 cd "$(dirname "$0")/.."
@@ -44,8 +44,9 @@ fi
 ctr=$BIN/ctr
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/remote-fs-XXXXXX")
-server=
+server= trainer=
 end() {
+    [ -z "$trainer" ] || kill -9 "$trainer" 2> /dev/null || true
     for mount in "$work/one" "$work/two"; do
         fusermount3 -u -q -z "$mount" 2> /dev/null || fusermount -u -q -z "$mount" 2> /dev/null || true
     done
@@ -61,10 +62,10 @@ ssh-keygen -q -t ed25519 -N '' -f "$work/host"
 ssh-keygen -q -t ed25519 -N '' -f "$work/user"
 cp "$work/user.pub" "$work/authorized"
 [ "$(id -u)" -ne 0 ] || mkdir -p /run/sshd
-port=$((20000 + $$ % 20000))
-cat > "$work/sshd_config" << EOF
+serve() { # port
+    cat > "$work/sshd_config" << EOF
 ListenAddress 127.0.0.1
-Port $port
+Port $1
 HostKey $work/host
 PidFile $work/sshd.pid
 AuthorizedKeysFile $work/authorized
@@ -76,8 +77,17 @@ PermitRootLogin prohibit-password
 MaxStartups 100
 Subsystem sftp internal-sftp
 EOF
-"$sshd" -D -e -f "$work/sshd_config" 2> "$work/sshd.log" &
-server=$!
+    "$sshd" -D -e -f "$work/sshd_config" 2> "$work/sshd.log" &
+    server=$!
+    sleep 0.3
+    kill -0 "$server" 2> /dev/null
+}
+# Below the ports that the system gives to connections; another one where this is taken.
+port=$((10000 + $$ % 20000))
+until serve "$port"; do
+    port=$((port + 1))
+    [ "$port" -lt 32000 ] && grep -q 'already in use' "$work/sshd.log" || { cat "$work/sshd.log" >&2; exit 8; }
+done
 
 # Nothing is remembered of names and lengths: else a look through the other mount sees for 20 seconds what was there
 # before.
@@ -91,11 +101,11 @@ until mount_at "$work/one" 2> "$work/mount.log"; do
     tries=$((tries + 1))
     if [ "$tries" -ge 50 ] || ! kill -0 "$server" 2> /dev/null; then
         cat "$work/sshd.log" "$work/mount.log" >&2
-        skip "the folder could not be mounted"
+        exit 8
     fi
     sleep 0.1
 done
-mount_at "$work/two" || skip "the folder could not be mounted a second time"
+mount_at "$work/two" || exit 8
 one=$work/one two=$work/two
 
 # Kills: digests and figures as of a run that was never killed.

@@ -19,6 +19,7 @@ use crate::ssd::edits::{Replay, SnapshotPart};
 use crate::ssd::manifest_reader::{read_current_file, replay_committed};
 use crate::ssd::names::LOCK_NAME;
 use crate::ssd::small_files::read_start;
+use crate::ssd::writer_file::is_written_elsewhere;
 
 /// Changes of CURRENT that are followed, before what can be looked at has to do.
 pub(super) struct Changes(usize);
@@ -57,11 +58,11 @@ pub(super) struct Moment {
     _locks: Locks,
 }
 
-/// Whether a writer has the store open. The lock is asked for as a reader would, for an instant: a
+/// Whether a writer has the store open, here or, on a file system that other machines have mounted, there. The lock is asked for as a reader would, for an instant: a
 /// writer that comes in it waits for the end of that (`ssd::lock`).
 pub(super) fn is_open(root: &dyn Directory) -> bool {
     let asked = root.lock(LOCK_NAME, LockKind::Shared, false);
-    matches!(asked, Err(e) if e.kind() == ErrorKind::WouldBlock)
+    matches!(asked, Err(e) if e.kind() == ErrorKind::WouldBlock) || is_written_elsewhere(root)
 }
 
 impl Reading {

@@ -33,7 +33,7 @@ impl Process {
         let pid = std::process::id();
         // Where /proc is of another namespace, numbers there mean other processes.
         let number = fs::read_link("/proc/self").unwrap_or_default();
-        let started = match number.to_string_lossy().parse() {
+        let started = match number.to_string_lossy().parse::<u32>() {
             Ok(number) if number == pid => Seen::of(pid),
             _ => Seen::Nothing,
         };
@@ -80,7 +80,7 @@ impl Process {
 enum Seen {
     /// A process that was started then.
     Running(u64),
-    /// One that waits to be reaped.
+    /// One that waits to be reaped, and none of its threads lives.
     Ended,
     Nothing,
 }
@@ -99,7 +99,9 @@ impl Seen {
         let (_, fields) = stat.rsplit_once(')')?;
         let mut fields = fields.split_ascii_whitespace();
         match fields.next()? {
-            "Z" | "X" => Some(Seen::Ended),
+            "Z" | "X" if matches!(fields.clone().nth(16), None | Some("0" | "1")) => {
+                Some(Seen::Ended)
+            }
             _ => fields.nth(18)?.parse().ok().map(Seen::Running),
         }
     }
@@ -161,6 +163,11 @@ mod tests {
         let stat = "7 (a) b) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 4711 2 3";
         assert!(Seen::told_by(stat) == Some(Seen::Running(4711)));
         assert!(Seen::told_by("7 (a) Z 1 7") == Some(Seen::Ended));
+        let dead_leader = stat
+            .replace(" S ", " Z ")
+            .replace(" 20 0 1 0 4711", " 20 0 3 0 4711");
+        assert!(Seen::told_by(&dead_leader) == Some(Seen::Running(4711)));
+        assert!(Seen::told_by(&stat.replace(" S ", " Z ")) == Some(Seen::Ended));
         assert!(Seen::told_by("7 (a").is_none() && Seen::told_by("7 (a) S 1").is_none());
         let reused = Process {
             started: this.started + 1,

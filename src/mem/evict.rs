@@ -22,8 +22,8 @@ pub(super) const TIMES_ASKED: usize = 8;
 const LOOK_ROWS: usize = 4096;
 
 impl Cache {
-    /// Drops clean rows that may leave, some of `want` of any table; returns how many: none where there are
-    /// none.
+    /// Drops clean rows that may leave, of any table; returns how many: none where there are none. Some of `want`, or
+    /// more where a look at every state finds them.
     pub(super) fn evict(&mut self, want: usize) -> usize {
         let before = self.evicted;
         let enough = COLD_ROWS.min(want);
@@ -59,7 +59,7 @@ impl Cache {
             self.named = cold;
             if none {
                 let some = (self.counts.evictable / 16).min(LOOK_ROWS);
-                self.evict_any(want.max(some), None);
+                self.evict_any((want, want.max(some)), None);
                 break;
             }
         }
@@ -133,20 +133,20 @@ impl Cache {
         // Some may stand in no queue.
         let left = want - to_usize(self.evicted - before);
         if left > 0 && self.rows.tables[table].counts.evictable > 0 {
-            self.evict_any(left, Some(table));
+            self.evict_any((left, left), Some(table));
         }
     }
 
     /// Drops the rows of lowest rank, of one table or of all: those that may leave stand in no queue that
-    /// leads to them.
+    /// leads to them. `at_once` leave, if as many are not sheltered; of sheltered ones no more than `want`.
     ///
     /// # Cost
     /// Two looks at every state, or four.
     #[cold]
-    pub(super) fn evict_any(&mut self, want: usize, only: Option<usize>) {
+    pub(super) fn evict_any(&mut self, (want, at_once): (usize, usize), only: Option<usize>) {
         let before = self.evicted;
         let own = |table| only.is_none_or(|only| only == table);
-        self.evict_coldest(want, |table, sheltered| {
+        self.evict_coldest(at_once, |table, sheltered| {
             own(table) && !(only.is_none() && sheltered)
         });
         if only.is_none() && self.evicted == before {

@@ -11,11 +11,12 @@ use super::directories::{make_dir, make_dir_in};
 use super::edits::{self, Start};
 use super::hyper::HyperHistory;
 use super::lock::lock_writer;
-use super::names::{LOCK_NAME, STORE_TEMPORARY_NAME, WRITER_NAME, list, not_a_store, stored_name};
+use super::names::{LOCK_NAME, STORE_TEMPORARY_NAME, list, not_a_store, stored_name};
 use super::small_files::{sync, write_last, write_whole};
 use super::space::refused;
 use super::tables::TableHistory;
 use super::version::{Cursors, Versions};
+use super::writer_file::is_writer_name;
 use crate::error::{ArgumentError, Result};
 use crate::format::current::Current;
 use crate::format::identity::{StoreIdentity, encode_part};
@@ -104,7 +105,7 @@ fn check_root(root: &dyn Directory, stored: &[String], again: bool) -> Result<()
     let is_leftover = |name: &String| {
         again
             && (name == LOCK_NAME
-                || name == WRITER_NAME
+                || is_writer_name(name)
                 || leftovers.contains(name)
                 || is_part(name))
     };

@@ -199,6 +199,9 @@ impl Ssd {
         current: Current,
     ) -> Result<()> {
         let _replacing = tracing::debug_span!("current").entered();
+        // The temporary may be another writer's, too.
+        self.check_held()
+            .inspect_err(|_| self.give_up(manifest, &current))?;
         let path = self.root.path().join(CURRENT_TEMPORARY_NAME);
         let bytes = current.encode(&self.store);
         match self.root.remove(CURRENT_TEMPORARY_NAME) {
@@ -218,7 +221,8 @@ impl Ssd {
             self.full(&path, bytes.len() as u64, e)
         })?;
         self.fatal("sync", &path, file.sync())?;
-        self.check_held()?;
+        self.check_held()
+            .inspect_err(|_| self.give_up(manifest, &current))?;
         let renamed = self
             .root
             .rename(CURRENT_TEMPORARY_NAME.as_ref(), CURRENT_NAME.as_ref());

@@ -46,7 +46,7 @@ pub(crate) mod space;
 pub mod tables;
 pub mod version;
 pub mod writer;
-mod writer_file;
+pub(crate) mod writer_file;
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -148,15 +148,13 @@ impl Ssd {
             .clear();
     }
 
-    /// Fails, and refuses writes from here on, if the store is another's by now.
+    /// Fails if the store is another's by now, and refuses writes from here on; or if that can't be known.
     pub(super) fn check_held(&self) -> Result<()> {
         let locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
         for lock in &*locks {
             let path = self.root.path().join(names::WRITER_NAME);
-            let held = lock.is_held();
-            let is_held = held.as_ref().is_ok_and(|held| *held);
-            self.fatal("look at", &path, held.map(drop))?;
-            if !is_held {
+            let held = self.open_files.with_descriptor(|| lock.is_held());
+            if !held.map_err(|e| Error::io("look at", &path, e))? {
                 let cause = format!(
                     "{}: is not this writer's any more: it was removed, or another writer has the store",
                     path.display()

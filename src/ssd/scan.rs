@@ -339,16 +339,20 @@ impl RunCursor {
         if self.holds(offset, self.window_offset, self.window_filled) {
             return Ok(());
         }
+        if self.asked.is_none() {
+            self.ask(offset, index, ahead);
+        }
         while let Some((start, bytes)) = self.asked.take() {
-            let Some(window) = ahead.take(index, &self.file, start, to_usize(bytes))? else {
-                break;
-            };
+            let window = ahead.take(index, &self.file, start, to_usize(bytes));
             if !self.holds(offset, start, bytes) {
-                // Entries were stepped over, all of it.
-                ahead.give_back(window);
+                // All of its entries were stepped over: nobody needs to know whether they could be read.
+                if let Ok(Some(window)) = window {
+                    ahead.give_back(window);
+                }
                 self.ask(offset, index, ahead);
                 continue;
             }
+            let Some(window) = window? else { break };
             if let Some(walked) = self.window.replace(window) {
                 ahead.give_back(walked);
             }

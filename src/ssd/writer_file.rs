@@ -10,34 +10,50 @@
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::names::{WRITER_NAME, list};
-use super::small_files::{read_whole, write_whole};
+use super::small_files::write_whole;
 use super::space::refused;
 use crate::error::{Error, Holder, Result};
-use crate::io::{Directory, LockGuard, OpenMode, Process, is_refused};
+use crate::io::{Directory, Disk, LockGuard, OpenMode, OsDisk, Process, is_refused};
+use crate::sync::thread;
+use crate::units::to_usize;
 
 /// More than any that we write.
 const BYTES_MAX: u64 = 4096;
 /// Writers that end, or begin, while one tries to.
 const TRIES_MAX: u32 = 8;
+/// Whoever takes over from a process that has ended looks once more after that: another one may have seen the same file, and
+/// taken its place meanwhile.
+const SETTLE: Duration = Duration::from_millis(50);
 
-/// The next one of this process.
-static NEXT: AtomicU64 = AtomicU64::new(1);
-/// Those of this process that are held.
-static HELD: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+/// Nonces of the files of this process that are held.
+static HELD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// The file WRITER, which goes when this is dropped.
 #[derive(Debug)]
 pub(super) struct WriterFile {
     root: Arc<dyn Directory>,
     text: String,
-    count: u64,
+    /// Of this file alone, wherever it was made.
+    nonce: String,
     /// A forked child must leave the file alone.
     process: u32,
+}
+
+/// Whether a name is that of the file, or of one that is about to get it.
+pub(super) fn is_writer_name(name: &str) -> bool {
+    name.strip_prefix(WRITER_NAME)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// Whether, on a file system that other machines may have mounted, some process has the store open for
+/// writing, as far as can be known.
+pub(crate) fn is_written_elsewhere(root: &dyn Directory) -> bool {
+    let is_held = |text: Option<String>| text.is_some_and(|text| !is_left(&text));
+    root.is_shared().unwrap_or(false) && read(root).is_ok_and(is_held)
 }
 
 impl WriterFile {
@@ -46,34 +62,38 @@ impl WriterFile {
     /// # Errors
     /// `Locked` while another process has it, or may have it; `NoSpace`, `Io`.
     pub(super) fn take(root: &Arc<dyn Directory>) -> Result<WriterFile> {
-        let count = NEXT.fetch_add(1, Ordering::Relaxed);
         let process = Process::this();
-        let own = format!("{WRITER_NAME}.{}-{count}", process.pid);
+        let nonce = u128::from_le_bytes(OsDisk.fresh_uuid());
+        let nonce = format!("{nonce:032x}");
+        let own = format!("{WRITER_NAME}.{nonce}");
         let file = WriterFile {
             root: Arc::clone(root),
-            text: text_of(&process, count),
-            count,
+            text: text_of(&process, &nonce),
+            nonce: nonce.clone(),
             process: process.pid,
         };
-        held().insert(count);
-        write_whole(&**root, &own, file.text.as_bytes())?;
-        let taken = file.link(&own);
-        remove_if_there(&**root, &own)?;
+        held().insert(nonce);
+        let written = write_whole(&**root, &own, file.text.as_bytes());
+        let taken = written.and_then(|()| file.name(&own));
+        let removed = remove_if_there(&**root, &own);
         taken?;
+        removed?;
         // Those of processes that ended while they tried; one that still tries says `Locked`.
         for name in list(&**root)? {
-            if name.starts_with(&format!("{WRITER_NAME}.")) {
+            if name != WRITER_NAME && is_writer_name(&name) {
                 remove_if_there(&**root, &name)?;
             }
         }
-        match read(&**root)? {
-            Some(found) if found == file.text => Ok(file),
-            _ => Err(locked(&root.path().join(WRITER_NAME))),
+        let path = root.path().join(WRITER_NAME);
+        match file.is_held() {
+            Ok(true) => Ok(file),
+            Ok(false) => Err(locked(&path)),
+            Err(error) => Err(Error::io("read", &path, error)),
         }
     }
 
     /// Gives the file that was written its name.
-    fn link(&self, own: &str) -> Result<()> {
+    fn name(&self, own: &str) -> Result<()> {
         let root = &*self.root;
         let path = root.path().join(WRITER_NAME);
         for _ in 0..TRIES_MAX {
@@ -86,20 +106,14 @@ impl WriterFile {
                 // The one that has the store has removed it.
                 ErrorKind::NotFound => return Err(locked(&path)),
                 _ if is_refused(&error) || error.kind() == ErrorKind::PermissionDenied => {
-                    match root.open(WRITER_NAME, OpenMode::Create) {
-                        Ok(file) => {
-                            let failed = |operation, e| refused(operation, root, &path, 0, e);
-                            file.write_at(self.text.as_bytes(), 0)
-                                .map_err(|e| failed("write", e))?;
-                            return file.sync().map_err(|e| failed("sync", e));
-                        }
-                        Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
-                        Err(e) => return Err(refused("create", root, &path, 0, e)),
+                    if self.create()? {
+                        return Ok(());
                     }
                 }
                 _ => return Err(refused("link", root, &path, 0, error)),
             }
-            let Some(found) = read(root)? else { continue };
+            let found = read(root).map_err(|e| Error::io("read", &path, e))?;
+            let Some(found) = found else { continue };
             // A server may answer twice.
             if found == self.text {
                 return Ok(());
@@ -107,49 +121,58 @@ impl WriterFile {
             if !is_left(&found) {
                 return Err(locked(&path));
             }
-            self.take_away(&found)?;
+            return self.take_over(own);
         }
         Err(locked(&path))
     }
 
-    /// Removes the file of a process that has ended; not one that was made since.
-    fn take_away(&self, left: &str) -> Result<()> {
+    /// Where there are no links: makes the file, unless it is there.
+    fn create(&self) -> Result<bool> {
         let root = &*self.root;
         let path = root.path().join(WRITER_NAME);
-        let aside = format!("{WRITER_NAME}.{}-{}-left", self.process, self.count);
-        match root.rename(WRITER_NAME.as_ref(), aside.as_ref()) {
-            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
-            moved => moved.map_err(|e| refused("rename", root, &path, 0, e))?,
+        let failed = |operation, e| refused(operation, root, &path, 0, e);
+        let file = match root.open(WRITER_NAME, OpenMode::Create) {
+            Ok(file) => file,
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => return Ok(false),
+            Err(e) => return Err(failed("create", e)),
+        };
+        let bytes = self.text.as_bytes();
+        let written = (file.write_at(bytes, 0).map_err(|e| failed("write", e)))
+            .and_then(|()| file.sync().map_err(|e| failed("sync", e)));
+        if written.is_err() {
+            // Without its text nobody could tell whose it is.
+            remove_if_there(root, WRITER_NAME)?;
         }
-        let found = read_whole(root, &aside, BYTES_MAX)?;
-        if found != left.as_bytes() {
-            // Another one was quicker, and its file was moved: it gets it back.
-            match root.hard_link(&aside, root, WRITER_NAME) {
-                Err(e) if e.kind() != ErrorKind::AlreadyExists => {
-                    return Err(refused("link", root, &path, 0, e));
-                }
-                _ => {}
-            }
+        written.map(|()| true)
+    }
+
+    /// Takes the place of the file of a process that has ended. There is a file of that name at all times: of two
+    /// that do this at once, the second has it, and the first sees that.
+    fn take_over(&self, own: &str) -> Result<()> {
+        let root = &*self.root;
+        match root.rename(own.as_ref(), WRITER_NAME.as_ref()) {
+            Ok(()) => thread::sleep(SETTLE),
+            // Whoever was quicker has swept it away.
+            Err(e) if e.kind() == ErrorKind::NotFound => {}
+            Err(e) => return Err(refused("rename", root, &root.path().join(own), 0, e)),
         }
-        remove_if_there(root, &aside)
+        Ok(())
     }
 }
 
 impl LockGuard for WriterFile {
     fn is_held(&self) -> io::Result<bool> {
-        match read(&*self.root) {
-            Ok(found) => Ok(found.as_deref() == Some(&*self.text)),
-            Err(Error::Io { source, .. }) => Err(source),
-            Err(other) => Err(io::Error::other(other)),
-        }
+        read(&*self.root).map(|found| found.as_deref() == Some(&*self.text))
     }
 }
 
 impl Drop for WriterFile {
     fn drop(&mut self) {
-        held().remove(&self.count);
-        if std::process::id() == self.process
-            && matches!(self.is_held(), Ok(true))
+        if std::process::id() != self.process {
+            return;
+        }
+        held().remove(&self.nonce);
+        if matches!(self.is_held(), Ok(true))
             && let Err(error) = self.root.remove(WRITER_NAME)
         {
             tracing::warn!(%error, "WRITER stays, until the next writer sees that this process has ended");
@@ -157,18 +180,21 @@ impl Drop for WriterFile {
     }
 }
 
-fn held() -> std::sync::MutexGuard<'static, BTreeSet<u64>> {
+fn held() -> MutexGuard<'static, BTreeSet<String>> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What the file says; `None` if it is not there.
-fn read(root: &dyn Directory) -> Result<Option<String>> {
-    match read_whole(root, WRITER_NAME, BYTES_MAX) {
-        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
-        Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(None),
-        Err(Error::Corrupt { .. }) => Ok(Some(String::new())),
-        Err(error) => Err(error),
-    }
+fn read(root: &dyn Directory) -> io::Result<Option<String>> {
+    let file = match root.open(WRITER_NAME, OpenMode::Read) {
+        Ok(file) => file,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(e),
+    };
+    let mut bytes = vec![0; to_usize(file.bytes()?.min(BYTES_MAX))];
+    let got = file.read_at(&mut bytes, 0)?;
+    bytes.truncate(got);
+    Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
 }
 
 fn locked(path: &Path) -> Error {
@@ -187,7 +213,7 @@ fn remove_if_there(root: &dyn Directory, name: &str) -> Result<()> {
     }
 }
 
-fn text_of(process: &Process, count: u64) -> String {
+fn text_of(process: &Process, nonce: &str) -> String {
     let Process {
         machine,
         boot,
@@ -197,7 +223,7 @@ fn text_of(process: &Process, count: u64) -> String {
     } = process;
     format!(
         "This process has the store open for writing.\nmachine {machine}\nboot {boot}\nnamespace {namespace}\npid \
-         {pid}\nstarted {started}\ncount {count}\n"
+         {pid}\nstarted {started}\nnonce {nonce}\n"
     )
 }
 
@@ -208,12 +234,12 @@ fn is_left(text: &str) -> bool {
         lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))
     };
     let number = |name| line(name).and_then(|number| number.parse::<u64>().ok());
-    let (Some(boot), Some(namespace)) = (line("boot"), line("namespace")) else {
+    let (Some(boot), Some(namespace), Some(nonce)) =
+        (line("boot"), line("namespace"), line("nonce"))
+    else {
         return false;
     };
-    let (Some(pid), Some(started), Some(count)) =
-        (number("pid"), number("started"), number("count"))
-    else {
+    let (Some(pid), Some(started)) = (number("pid"), number("started")) else {
         return false;
     };
     let process = Process {
@@ -223,7 +249,7 @@ fn is_left(text: &str) -> bool {
         pid: u32::try_from(pid).unwrap_or(0),
         started,
     };
-    process.has_ended() || (process.is_this() && !held().contains(&count))
+    process.has_ended() || (process.is_this() && !held().contains(nonce))
 }
 
 #[cfg(test)]

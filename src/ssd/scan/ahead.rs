@@ -38,8 +38,11 @@ impl ReadAhead {
         if !is_wanted {
             return None;
         }
-        let size = cursors.iter().map(RunCursor::window_size).max()?;
-        let queue = engine.queue(2 * cursors.len(), to_usize(size));
+        let reading = |cursor: &&RunCursor| left_bytes(cursor) > 0;
+        let size = cursors.iter().filter(reading).map(RunCursor::window_size);
+        let size = size.max()?;
+        let windows = 2 * cursors.iter().filter(reading).count();
+        let queue = engine.queue(windows, to_usize(size));
         let queue = queue.inspect_err(|error| tracing::debug!(%error, "rows are not read ahead"));
         let mut ahead = ReadAhead {
             queue: queue.ok()?,

@@ -1,7 +1,7 @@
 //! Who gets WRITER, and from whom may it be taken?
 
 use super::*;
-use crate::io::sim::SimDisk;
+use crate::io::sim::{Fault, SimDisk};
 use crate::io::{Disk, OsDisk};
 
 fn place() -> (SimDisk, Arc<dyn Directory>) {
@@ -48,7 +48,7 @@ fn one_has_the_file_and_leaves_nothing() {
 fn the_file_of_a_process_that_ended_is_taken_over_and_no_other() {
     let (_disk, place) = place();
     let this = Process::this();
-    let of = |process: &Process| text_of(process, 1 << 40);
+    let of = |process: &Process| text_of(process, "of no file");
     // Another process has the number by now; this process has closed that store.
     let reused = Process {
         started: this.started + 1,
@@ -104,18 +104,56 @@ fn a_file_that_was_removed_or_replaced_is_held_no_more_and_left_alone() {
 }
 
 #[test]
-fn a_file_made_since_is_not_taken_away() {
+fn one_that_is_late_takes_the_place_of_one_that_took_over_and_that_one_sees_it() {
     let (_disk, place) = place();
-    let other = WriterFile::take(&place).unwrap();
+    let first = WriterFile::take(&place).unwrap();
     let late = WriterFile {
         root: Arc::clone(&place),
         text: String::from("late"),
-        count: 0,
-        process: 0,
+        nonce: String::from("late"),
+        process: std::process::id(),
     };
-    late.take_away("of one that ended").unwrap();
-    assert!(other.is_held().unwrap());
-    assert_eq!(list(&*place).unwrap(), [WRITER_NAME]);
+    write_whole(&*place, "WRITER.late", late.text.as_bytes()).unwrap();
+    late.take_over("WRITER.late").unwrap();
+    assert!(late.is_held().unwrap() && !first.is_held().unwrap());
+    drop(first);
+    assert!(
+        late.is_held().unwrap(),
+        "it is not the first one's to remove"
+    );
+    drop(late);
+    assert!(list(&*place).unwrap().is_empty());
+}
+
+#[test]
+fn whatever_fails_nothing_stays_that_locks_the_next_one_out() {
+    let calls = {
+        let (disk, place) = place();
+        let begin = disk.calls();
+        drop(WriterFile::take(&place).unwrap());
+        disk.calls() - begin
+    };
+    for ended in [false, true] {
+        for call in 0..calls + 4 {
+            for errno in [5, 28, 95] {
+                let (disk, place) = place();
+                if ended {
+                    write(&*place, &text_of(&Process::this(), "of no file"));
+                }
+                disk.fail_at(disk.calls() + call, Fault::Error(errno), false);
+                let taken = WriterFile::take(&place);
+                disk.clear_faults();
+                if let Ok(file) = &taken {
+                    assert!(file.is_held().unwrap(), "call {call}, errno {errno}");
+                }
+                drop(taken);
+                assert!(
+                    !is_locked(&place),
+                    "call {call}, errno {errno}, ended {ended}"
+                );
+            }
+        }
+    }
 }
 
 #[test]
@@ -126,7 +164,7 @@ fn of_many_that_try_at_once_one_gets_it() {
     for round in 0..50 {
         // Left by a process that ended, every other time.
         if round % 2 == 0 {
-            write(&*place, &text_of(&this, 1 << 40));
+            write(&*place, &text_of(&this, "of no file"));
         }
         let taken: Vec<WriterFile> = std::thread::scope(|scope| {
             let each = || WriterFile::take(&place).ok();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::fork::Process;
-use crate::format::footer::RunKind;
+use crate::format::footer::{Run, RunKind};
 use crate::io::Engine;
 use crate::ssd::Ssd;
 use crate::ssd::data_file::DataFile;
@@ -81,9 +81,12 @@ impl Walk {
     fn step(&mut self) -> Result<Option<Newest>> {
         while let Some(&(table, row_f32s)) = self.scope.tables.get(self.at) {
             if self.merge.is_none() {
-                let runs = self.files.len().max(1) as u64;
-                // Two for each run.
-                let window = (WINDOWS_BYTES / runs / 2).clamp(16 << 10, 1 << 20);
+                let runs = self.files.iter().flat_map(|file| &file.runs);
+                let rows = |run: &&Run| run.table == table.0 && run.kind == RunKind::Rows;
+                let runs = runs.filter(rows).count().max(1) as u64;
+                // Two for each run where they are read ahead.
+                let each = if self.scope.first_interval == 0 { 2 } else { 1 };
+                let window = (WINDOWS_BYTES / runs / each).clamp(16 << 10, 1 << 20);
                 let (hashes, first) = (&self.scope.hashes, self.scope.first_interval);
                 let mut merge = Merge::within(&self.files, table.0, hashes, first, window)?;
                 merge.read_ahead(&*self.engine);

@@ -165,7 +165,7 @@ _hps__bench() {
             return 0
             ;;
         hps__subcmd__bench__subcmd__etc)
-            opts="-h --scale --dim --zipf --keysets --cache-passes --threads --dir --plot --seed --tiny --json --help"
+            opts="-h --scale --dim --zipf --keysets --cache-passes --ways --threads --dir --plot --seed --tiny --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -189,6 +189,10 @@ _hps__bench() {
                     ;;
                 --cache-passes)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --ways)
+                    COMPREPLY=($(compgen -W "staged cached bilevel ssd-only" -- "${cur}"))
                     return 0
                     ;;
                 --threads)

@@ -102,6 +102,10 @@ complete -c hps-bench -n "__fish_hps_bench_using_subcommand etc" -l dim -d 'Weig
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand etc" -l zipf -d 'Exponent of the distribution of keys' -r
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand etc" -l keysets -d 'A folder with keyset files (*.keyset, i64) to take instead of drawn keys, in the order of their names' -r -F
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand etc" -l cache-passes -d 'Memory for rows, in passes of the largest size: two blocks, one that comes in, and some room' -r
+complete -c hps-bench -n "__fish_hps_bench_using_subcommand etc" -l ways -d 'Ways to keep rows. [default: all]' -r -f -a "staged\t'The whole table in memory'
+cached\t'Two passes in memory'
+bilevel\t'The store\'s own cache, with the same bytes as Cached'
+ssd-only\t'No row in memory but those of the pass at hand'"
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand etc" -l threads -d 'Threads of the store and of the limits' -r
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand etc" -l dir -d 'Directory for the stores, on the device in question. [default: a temporary one, removed]' -r -F
 complete -c hps-bench -n "__fish_hps_bench_using_subcommand etc" -l plot -d 'Draw bandwidths and hit rates, as the guide\'s figures 5 and 6: PREFIX-read.svg, PREFIX-write.svg' -r -F
