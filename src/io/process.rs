@@ -33,7 +33,7 @@ impl Process {
         let pid = std::process::id();
         // Where /proc is of another namespace, numbers there mean other processes.
         let number = fs::read_link("/proc/self").unwrap_or_default();
-        let started = match number.to_string_lossy().parse() {
+        let started = match number.to_string_lossy().parse::<u32>() {
             Ok(number) if number == pid => Seen::of(pid),
             _ => Seen::Nothing,
         };
