@@ -35,7 +35,8 @@ use crate::models::{Exchange, Rule};
 /// last_step. Keys that were filtered have no values: they are counted, and left out.
 ///
 /// paddle-text: all files part-* of a table of CtrCommonAccessor or SparseAccessor, plain or .gz. --embedx-dim, --embed-rule
-/// and --embedx-rule say how many numbers a line has, which no file does. The first weight is embed_w, the others are
+/// and --embedx-rule say how many numbers a line has, which no file does. Other rules may have as many: a line is refused
+/// whose state can't be (a sum of squares below 0, a power of a beta that is not 0 to 1). The first weight is embed_w, the others are
 /// embedx_w, 0 where a line has no embedx part, as Paddle pulls them. show and click, rounded to whole numbers, are the
 /// metadata of these names. State is that of a key never pushed: Paddle's rules compute otherwise.
 ///
