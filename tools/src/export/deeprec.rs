@@ -11,7 +11,7 @@ use super::Args;
 use super::arrays::Columns;
 use super::files::Files;
 use super::walk::{Tour, Written};
-use crate::cli::Usage;
+use crate::cli::{Interrupt, Usage};
 use crate::models::crew::Crew;
 use crate::models::{FileOf, deeprec};
 
@@ -59,14 +59,15 @@ impl Files for Checkpoint {
         self.columns.written_bytes()
     }
 
-    fn sync(&self) -> Result<()> {
-        self.columns.sync()
+    fn sync(&self, interrupt: &Interrupt) -> Result<()> {
+        self.columns.sync(interrupt)
     }
 
     fn finish(
         self: Box<Self>,
         written: &Written,
         removed: Option<&[u64]>,
+        interrupt: &Interrupt,
     ) -> Result<Vec<(String, u64)>> {
         let rows = written.rows;
         if rows > deeprec::ROWS_MAX {
@@ -77,7 +78,7 @@ impl Files for Checkpoint {
         let (variable, table) = (self.variable, self.table);
         let files: Vec<FileOf> = self.columns.files().cloned().collect();
         let sums = self.columns.sums();
-        let mut all = Box::new(self.columns).finish(written, removed)?;
+        let mut all = Box::new(self.columns).finish(written, removed, interrupt)?;
         all.extend(deeprec::finish(
             &self.folder,
             &variable,
