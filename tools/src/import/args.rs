@@ -27,7 +27,7 @@ use crate::models::{Exchange, Rule};
 ///
 /// parquet: all `*.parquet` of the folder (or one file) but those whose names begin with `.` or `_`, of this tool or any other writer. Columns
 /// `key` (uint64 or int64), `weights` (lists of float32, of one length), and those of state and metadata, as hps-export writes
-/// them; no other ones, and no nulls. Compressed by snappy, gzip, zstd, or not. Needs a build with `--features parquet`.
+/// them; no other ones, and no nulls. The numbers of an export's files must have no gap. Compressed by snappy, gzip, zstd, or not. Needs a build with `--features parquet`.
 ///
 /// deeprec: an EmbeddingVariable, --variable, of a checkpoint of TensorFlow: IN is the prefix of its files, or a folder that
 /// has one. All partitions are read, and the checksums of those taken are checked. Slots of Adagrad, Adam (with --adam-step)
@@ -44,7 +44,10 @@ use crate::models::{Exchange, Rule};
 /// delta of everything (--create makes the store) or as an export. It is brought up to the checkpoint of the delta, with its tables, step and
 /// meta; what was applied last does nothing, and what does not follow it is refused. The copy retains 2 checkpoints.
 ///
-/// Memory: --cache, the index (13 bytes a key), 64 MiB, and the meta of the last checkpoint.
+/// Memory: --cache, the index (13 bytes a key), 64 MiB, and the meta of the last checkpoint. parquet: and for each thread and
+/// column a page and a dictionary, as they are when decompressed: about 1 MiB of most writers, up to 2 GiB of a hostile file.
+///
+/// Metadata that the table has and the folder lacks is 0 in the rows imported, and named.
 ///
 /// Exit codes: 0 done, 1 done with --repair: something was left out, 4 the folder is damaged (file, byte, what was
 /// found and expected are told), 8 could not run (no store, `Locked`: open elsewhere, no permission, no
