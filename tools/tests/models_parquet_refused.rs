@@ -256,8 +256,10 @@ fn bad_files_are_named_with_their_place_and_nothing_is_put() {
         ),
         (
             "short-first",
-            16,
-            &["a.parquet: rows of 1 weights, expected 2"],
+            4,
+            &[
+                "row group 0, row 0, column weights: found a list of 1 numbers, expected a list of 2",
+            ],
         ),
         (
             "short-a",
@@ -391,7 +393,7 @@ fn a_footer_that_tells_other_rows_than_there_are_is_refused() {
         (
             2,
             2,
-            "row group 0, column key: found more rows than the 2 that the footer has",
+            "row group 0, column key, rows from 0: Parquet error: found a page of 3 values, the footer has 2 more",
         ),
         (
             4,
@@ -413,6 +415,100 @@ fn a_footer_that_tells_other_rows_than_there_are_is_refused() {
     }
     with_footer(&good, &bad, 3, 3);
     json(IMPORT, "--format parquet", &store, &bad, 0);
+}
+
+/// A list that claims many values has a few bytes: it is refused before they are decoded, whatever the footer says.
+#[test]
+fn a_list_without_end_is_refused_before_it_is_decoded() {
+    let dir = tempfile::tempdir().unwrap();
+    let [store, one, many] = ["s", "o", "m"].map(|name| dir.path().join(name));
+    let long = 3 << 20;
+    write(&one, &[keys_of(&[1]), lists("weights", 1).filled(0, long)]);
+    let said = says(
+        IMPORT,
+        "--format parquet --create --optimizer sgd",
+        &store,
+        &one,
+        16,
+    );
+    assert!(
+        said.contains("rows of 3145728 weights; 1 to 8192 can be"),
+        "{said}"
+    );
+    // As many rows as make the footer's dim a good one.
+    let keys: Vec<i64> = (0..2048).collect();
+    let weights = lists("weights", keys.len()).filled(7, long);
+    write(&many, &[keys_of(&keys), weights]);
+    let said = says(
+        IMPORT,
+        "--format parquet --create --optimizer sgd",
+        &store,
+        &many,
+        4,
+    );
+    assert!(
+        said.contains("column weights, rows from 0: ") && said.contains("found a list of "),
+        "{said}"
+    );
+    assert!(said.contains("far more than the others"), "{said}");
+    assert!(!store.exists());
+}
+
+/// A copy that lacks a file would import as a smaller model.
+#[test]
+fn a_folder_that_lacks_a_file_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let [store, model, new] = ["s", "m", "n"].map(|name| dir.path().join(name));
+    sample(&store, &table(Optimizer::Sgd, 2), &keys(20));
+    json(EXPORT, "--format parquet --threads 1", &store, &model, 0);
+    let first = model.join("part-00000.parquet");
+    let second = model.join("part-00001.parquet");
+    fs::rename(&first, &second).unwrap();
+    let flags = "--format parquet --create";
+    let said = says(IMPORT, flags, &new, &model, 16);
+    let told =
+        "part-00000.parquet: is not there, part-00001.parquet is: the folder is no whole export";
+    assert!(said.contains(told) && !new.exists(), "{said}");
+    // One file was asked for; and what another writer names so is its own affair.
+    json(IMPORT, flags, &new, &second, 0);
+    fs::remove_file(&second).unwrap();
+    let columns = [keys_of(&[1, 2, 3]), lists("weights", 3)];
+    write(&second, &columns);
+    json(IMPORT, "--format parquet", &new, &model, 0);
+    fs::create_dir(model.join("_temporary")).unwrap();
+    let said = says(IMPORT, "--format parquet", &new, &model, 16);
+    assert!(
+        said.contains("_temporary: is where Spark keeps files until all are written"),
+        "{said}"
+    );
+}
+
+/// Metadata that the table has and the folder lacks is 0, and that is said.
+#[test]
+fn metadata_that_is_not_there_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let [store, other, model] = ["s", "o", "m"].map(|name| dir.path().join(name));
+    let counts = RowMetadata::new().show(true).click(true);
+    sample(
+        &store,
+        &table(Optimizer::Adagrad, 2).metadata(counts),
+        &keys(20),
+    );
+    sample(
+        &other,
+        &table(Optimizer::Adagrad, 2).metadata(RowMetadata::new().show(true)),
+        &keys(20),
+    );
+    json(EXPORT, "--format parquet", &other, &model, 0);
+    let said = says(IMPORT, "--format parquet", &store, &model, 0);
+    assert!(
+        said.contains("not there: click, which the table has: 0 in all rows imported"),
+        "{said}"
+    );
+    let told = json(IMPORT, "--format parquet", &store, &model, 0);
+    assert_eq!(told["not_there"], serde_json::json!(["click"]));
+    let told = json(IMPORT, "--format parquet", &other, &model, 0);
+    assert_eq!(told["not_there"], serde_json::json!([]));
 }
 
 #[test]

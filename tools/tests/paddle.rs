@@ -210,6 +210,60 @@ fn files_of_several_pieces_are_read_line_by_line() {
     );
 }
 
+/// Rules of another table may give as many numbers: weights would be read a place further on.
+#[test]
+fn rules_of_another_table_are_refused_where_its_numbers_are_as_many() {
+    let weights = |key: u64, count: u64| {
+        let weight = |column| format!(" {}", weight(key, column) / 9.0);
+        (0..count).map(weight).collect::<String>()
+    };
+    let lines = |line: &dyn Fn(u64) -> String| -> String {
+        (1..200)
+            .map(|key| format!("{key} 305 0 1.5 3 1{}\n", line(key)))
+            .collect()
+    };
+    let embed_state = lines(&|key| format!("{} 0.25{}", weights(key, 1), weights(key + 7, 3)));
+    let embedx_state = lines(&|key| format!("{} 0.25", weights(key, 4)));
+    let none = lines(&|key| weights(key, 9));
+    let shared = lines(&|key| {
+        format!(
+            "{} -0.1 0.2 0.9 0.99{} 0.5",
+            weights(key, 1),
+            weights(key + 7, 3)
+        )
+    });
+    let (naive, adagrad, adam) = ("naive", "adagrad", "shared-adam");
+    let base = "--format paddle-text --accessor ctr-common --create --optimizer sgd";
+    for (text, right, wrong) in [
+        (&embed_state, (adagrad, naive, 3), (naive, adagrad, 3)),
+        (&embedx_state, (naive, adagrad, 3), (adagrad, naive, 3)),
+        (&none, (naive, naive, 8), (adagrad, adagrad, 6)),
+        (&shared, (adam, adagrad, 3), (adagrad, adam, 3)),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let [store, model] = ["s", "m"].map(|name| dir.path().join(name));
+        fs::create_dir(&model).unwrap();
+        fs::write(model.join("part-000-00000"), text).unwrap();
+        let flags = |(embed, embedx, dim)| {
+            format!("--embed-rule {embed}, --embedx-rule {embedx}, --embedx-dim {dim}")
+        };
+        let run = |rules| format!("{base} {}", flags(rules).replace(',', ""));
+        let said = says(IMPORT, &run(wrong), &store, &model, 4);
+        let why = format!(
+            "the table has other rules or another dim than {}",
+            flags(wrong)
+        );
+        assert!(
+            said.contains("part-000-00000: corrupt at byte") && said.contains(&why),
+            "{said}"
+        );
+        assert!(said.contains(" in the state of "), "{said}");
+        let _made = fs::remove_dir_all(&store);
+        let told = json(IMPORT, &run(right), &store, &model, 0);
+        assert_eq!(told["rows"], 199);
+    }
+}
+
 /// A store that an import may not change, and a table of Paddle that can be changed.
 struct Bad {
     dir: tempfile::TempDir,

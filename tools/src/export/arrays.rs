@@ -14,6 +14,7 @@ use hps::{Error, Row};
 
 use super::files::Files;
 use super::walk::{Tour, Written};
+use crate::cli::Interrupt;
 use crate::models::crew::Crew;
 use crate::models::sums::Sums;
 use crate::models::{Change, Content, FileOf, Format};
@@ -110,7 +111,7 @@ impl Files for Columns {
         self.next_row.load(Ordering::Relaxed) * self.row_bytes as u64
     }
 
-    fn sync(&self) -> Result<()> {
+    fn sync(&self, _: &Interrupt) -> Result<()> {
         for (_, handle, path) in &self.files {
             let done = handle.sync_data();
             done.map_err(|e| Error::io("sync", path, e))?;
@@ -122,6 +123,7 @@ impl Files for Columns {
         self: Box<Self>,
         written: &Written,
         removed: Option<&[u64]>,
+        _: &Interrupt,
     ) -> Result<Vec<(String, u64)>> {
         let mut files = Vec::new();
         for (file, handle, path) in self.files {

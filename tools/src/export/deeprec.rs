@@ -11,6 +11,7 @@ use super::Args;
 use super::arrays::Columns;
 use super::files::Files;
 use super::walk::{Tour, Written};
+use crate::cli::Interrupt;
 use crate::models::crew::Crew;
 use crate::models::{FileOf, deeprec};
 
@@ -58,21 +59,22 @@ impl Files for Checkpoint {
         self.columns.written_bytes()
     }
 
-    fn sync(&self) -> Result<()> {
-        self.columns.sync()
+    fn sync(&self, interrupt: &Interrupt) -> Result<()> {
+        self.columns.sync(interrupt)
     }
 
     fn finish(
         self: Box<Self>,
         written: &Written,
         removed: Option<&[u64]>,
+        interrupt: &Interrupt,
     ) -> Result<Vec<(String, u64)>> {
         let rows = written.rows;
         deeprec::check_rows(rows)?;
         let (variable, table) = (self.variable, self.table);
         let files: Vec<FileOf> = self.columns.files().cloned().collect();
         let sums = self.columns.sums();
-        let mut all = Box::new(self.columns).finish(written, removed)?;
+        let mut all = Box::new(self.columns).finish(written, removed, interrupt)?;
         all.extend(deeprec::finish(
             &self.folder,
             &variable,

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::walk::{Tour, Written};
+use crate::cli::Interrupt;
 use crate::models::crew::Crew;
 
 /// Bytes after which all files are synced.
@@ -37,17 +38,18 @@ pub trait Files: Sync {
     /// Makes them durable.
     ///
     /// # Errors
-    /// `Io`, `NoSpace`.
-    fn sync(&self) -> Result<()>;
+    /// `Io`, `NoSpace`; `Cancelled`, where there are many files.
+    fn sync(&self, interrupt: &Interrupt) -> Result<()>;
 
     /// Ends the files, writes the removed keys, and makes all durable: names with bytes.
     ///
     /// # Errors
-    /// `Io`, `NoSpace`.
+    /// `Io`, `NoSpace`; `Cancelled`, where there are many files.
     fn finish(
         self: Box<Self>,
         written: &Written,
         removed: Option<&[u64]>,
+        interrupt: &Interrupt,
     ) -> Result<Vec<(String, u64)>>;
 }
 
@@ -91,7 +93,7 @@ impl Writers {
                 continue;
             }
             synced = written;
-            files.sync()?;
+            files.sync(crew.interrupt())?;
         }
         Ok(())
     }

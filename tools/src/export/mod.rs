@@ -36,7 +36,7 @@ use crate::threads::cores;
 
 pub(crate) const TOOL: &str = "hps-export";
 
-/// Memory of a thread: windows of 16 MiB, their key blocks, buffers.
+/// Memory of a thread: windows of 16 MiB, their key blocks, buffers; parquet and paddle-text need more.
 const THREAD_BYTES: u64 = 24 << 20;
 
 /// What was exported.
@@ -90,7 +90,7 @@ pub fn run(args: &Args) -> Result<Exit> {
     done?;
     let lost = files.left_out().to_vec();
     let (written, removed) = tour.finish();
-    let files = files.finish(&written, removed.as_deref())?;
+    let files = files.finish(&written, removed.as_deref(), &interrupt)?;
     interrupt.check()?;
     partial.keep(&args.out)?;
     let outcome = Outcome {
@@ -172,6 +172,7 @@ fn threads(args: &Args) -> usize {
         + match args.format {
             #[cfg(feature = "parquet")]
             Exchange::Parquet => parquet::GROUP_BYTES_MIN + parquet::PAGE_BYTES,
+            Exchange::PaddleText => paddle::thread_bytes(args),
             _ => 0,
         };
     let fit = usize::try_from(args.memory / each).unwrap_or(usize::MAX);

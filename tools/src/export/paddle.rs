@@ -2,26 +2,34 @@
 //!
 //! - A file for each shard of Paddle's table, as it loads them: file i has the keys of which `key % shards` is i,
 //!   and all files must be there, empty ones too.
-//! - Each thread has a buffer for each file; a full one claims the next bytes of its file.
-//! - There may be more files than a process may have open: each is opened for what is written or synced.
+//! - Each thread has a buffer for each file; one that the next line would overfill claims the next bytes of its file.
+//! - Files stay open, as far as the system allows: a descriptor tells what could not be written of what it wrote, and
+//!   no other may. Where there are too many files, each is opened for what is written, and synced before it is closed.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
+use hps::io::raise_descriptor_limit_to;
 use hps::{Error, Row, TableDescriptor};
 
 use super::Args;
 use super::files::Files;
 use super::walk::{Tour, Written};
+use crate::cli::Interrupt;
 use crate::models::columns::{Column, columns};
 use crate::models::crew::Crew;
-use crate::models::paddle::Layout;
+use crate::models::paddle::{LINE_BYTES_MAX, Layout};
 
-/// Bytes of a thread's buffers together.
+/// Bytes of a thread's buffers together, where there are not so many files that each has the least.
 const BUFFERS_BYTES: usize = 8 << 20;
+/// Bytes of a buffer, at least and at most.
+const BUFFER_BYTES_MIN: usize = 1 << 10;
+const BUFFER_BYTES_MAX: usize = 256 << 10;
+/// Descriptors that are left to the store, which is open.
+const DESCRIPTORS_SPARE: u64 = 256;
 /// Shards of a table of Paddle's where nobody says otherwise.
 const SHARDS: u32 = 1000;
 /// About as many bytes has a number, for the progress that is shown.
@@ -39,6 +47,8 @@ pub struct Text {
 /// A file.
 struct Shard {
     path: PathBuf,
+    /// `None` where there are more files than may be open.
+    kept: Option<File>,
     /// Its bytes that are claimed.
     claimed: AtomicU64,
 }
@@ -58,14 +68,11 @@ impl Text {
         let is_lost =
             |column: &&Column| args.weights_only || !matches!(column.name, "show" | "click");
         let lost = columns.iter().filter(is_lost);
-        let made = (0..args.shards.unwrap_or(SHARDS)).map(|shard| {
-            let path = folder.join(format!("part-000-{shard:05}"));
-            File::create_new(&path).map_err(|e| Error::io("make", &path, e))?;
-            Ok(Shard {
-                path,
-                claimed: AtomicU64::new(0),
-            })
-        });
+        let shards = args.shards.unwrap_or(SHARDS);
+        let wanted = u64::from(shards) + DESCRIPTORS_SPARE;
+        let is_kept = raise_descriptor_limit_to(wanted) >= wanted;
+        let made = (0..shards)
+            .map(|shard| Shard::create(folder.join(format!("part-000-{shard:05}")), is_kept));
         Ok(Text {
             layout: Layout {
                 embed: args.embed_rule.unwrap_or_default(),
@@ -82,32 +89,115 @@ impl Text {
         usize::try_from(key % self.shards.len() as u64).unwrap_or(0)
     }
 
-    fn line(&self, row: &Row<'_>, buffer: &mut Vec<u8>) {
+    fn line(&self, row: &Row<'_>, line: &mut Vec<u8>) {
         let count = |at: usize| row.values[at].to_bits();
         let counts = self.counts.map(|at| at.map_or(0, count));
         let weights = &row.values[..self.layout.dim()];
-        self.layout.write(buffer, row.key, counts, weights);
+        line.clear();
+        self.layout.write(line, row.key, counts, weights);
     }
 }
 
 impl Shard {
+    fn create(path: PathBuf, is_kept: bool) -> Result<Shard, Error> {
+        let made = File::create_new(&path).map_err(|e| Error::io("make", &path, e))?;
+        Ok(Shard {
+            path,
+            kept: is_kept.then_some(made),
+            claimed: AtomicU64::new(0),
+        })
+    }
+
     /// Writes what is there behind all that was claimed.
-    fn write(&self, buffer: &mut Vec<u8>) -> Result<()> {
-        if buffer.is_empty() {
+    fn write(&self, bytes: &[u8]) -> Result<()> {
+        if bytes.is_empty() {
             return Ok(());
         }
-        let bytes = buffer.len() as u64;
-        let offset = self.claimed.fetch_add(bytes, Ordering::Relaxed);
-        let opened = OpenOptions::new().write(true).open(&self.path);
-        let done = opened.and_then(|handle| handle.write_all_at(buffer, offset));
-        done.map_err(|e| Error::io("write", &self.path, e))?;
-        buffer.clear();
-        Ok(())
+        let offset = self
+            .claimed
+            .fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        let done = match &self.kept {
+            Some(file) => file.write_all_at(bytes, offset),
+            None => OpenOptions::new()
+                .write(true)
+                .open(&self.path)
+                .and_then(|file| {
+                    file.write_all_at(bytes, offset)?;
+                    file.sync_data()
+                }),
+        };
+        Ok(done.map_err(|e| Error::io("write", &self.path, e))?)
     }
 
     fn sync(&self) -> Result<()> {
-        let done = File::open(&self.path).and_then(|handle| handle.sync_all());
+        let done = match &self.kept {
+            Some(file) => file.sync_all(),
+            None => File::open(&self.path).and_then(|file| file.sync_all()),
+        };
         Ok(done.map_err(|e| Error::io("sync", &self.path, e))?)
+    }
+
+    /// Syncs it, and checks that it has what was written and no more: its name and bytes.
+    fn finish(self) -> Result<(String, u64)> {
+        self.sync()?;
+        let metadata = self.path.metadata();
+        let found = metadata.map_err(|e| Error::io("look at", &self.path, e))?;
+        let (found, written) = (found.len(), self.claimed.into_inner());
+        if found != written {
+            let path = self.path.display();
+            bail!(
+                "{path}: has {found} bytes, {written} were written: another changed it meanwhile"
+            );
+        }
+        let name = self.path.file_name().unwrap_or_default();
+        Ok((name.to_string_lossy().into_owned(), written))
+    }
+}
+
+/// Bytes of a thread's buffer for each of so many files.
+fn buffer_bytes(shards: usize) -> usize {
+    (BUFFERS_BYTES / shards.max(1)).clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX)
+}
+
+/// Bytes of all buffers of a thread.
+pub fn thread_bytes(args: &Args) -> u64 {
+    let shards = args.shards.unwrap_or(SHARDS);
+    let each = buffer_bytes(usize::try_from(shards).unwrap_or(usize::MAX)) as u64;
+    u64::from(shards) * each + LINE_BYTES_MAX as u64
+}
+
+/// Lines of a thread that are not written yet, by file. No buffer grows.
+struct Buffers {
+    lines: Vec<Vec<u8>>,
+    bytes: usize,
+}
+
+impl Buffers {
+    fn new(shards: usize) -> Buffers {
+        let bytes = buffer_bytes(shards);
+        Buffers {
+            lines: (0..shards).map(|_| Vec::with_capacity(bytes)).collect(),
+            bytes,
+        }
+    }
+
+    /// Takes a line; what it has no place beside is written first, and what no buffer holds at once.
+    fn add(&mut self, shards: &[Shard], index: usize, line: &[u8]) -> Result<()> {
+        let (shard, buffer) = (&shards[index], &mut self.lines[index]);
+        if buffer.len() + line.len() > self.bytes {
+            shard.write(buffer)?;
+            buffer.clear();
+        }
+        if line.len() > self.bytes {
+            return shard.write(line);
+        }
+        buffer.extend_from_slice(line);
+        Ok(())
+    }
+
+    fn end(self, shards: &[Shard]) -> Result<()> {
+        let mut all = shards.iter().zip(&self.lines);
+        all.try_for_each(|(shard, buffer)| shard.write(buffer))
     }
 }
 
@@ -121,22 +211,13 @@ impl Files for Text {
     }
 
     fn write(&self, tour: &Tour<'_>, crew: &Crew<'_>) -> Result<()> {
-        let full = (BUFFERS_BYTES / self.shards.len()).clamp(1 << 10, 256 << 10);
-        let buffer = |_: &Shard| Vec::with_capacity(full + full / 8);
-        let mut buffers: Vec<Vec<u8>> = self.shards.iter().map(buffer).collect();
+        let mut buffers = Buffers::new(self.shards.len());
+        let mut line = Vec::new();
         tour.each(crew, |row| {
-            let shard = self.shard_of(row.key);
-            let buffer: &mut Vec<u8> = &mut buffers[shard];
-            self.line(row, buffer);
-            match buffer.len() >= full {
-                true => self.shards[shard].write(buffer),
-                false => Ok(()),
-            }
+            self.line(row, &mut line);
+            buffers.add(&self.shards, self.shard_of(row.key), &line)
         })?;
-        for (shard, buffer) in self.shards.iter().zip(&mut buffers) {
-            shard.write(buffer)?;
-        }
-        Ok(())
+        buffers.end(&self.shards)
     }
 
     fn written_bytes(&self) -> u64 {
@@ -144,19 +225,105 @@ impl Files for Text {
         claimed.map(|s| s.claimed.load(Ordering::Relaxed)).sum()
     }
 
-    fn sync(&self) -> Result<()> {
-        self.shards.iter().try_for_each(Shard::sync)
+    fn sync(&self, interrupt: &Interrupt) -> Result<()> {
+        self.shards.iter().try_for_each(|shard| {
+            interrupt.check()?;
+            shard.sync()
+        })
     }
 
-    fn finish(self: Box<Self>, _: &Written, _: Option<&[u64]>) -> Result<Vec<(String, u64)>> {
-        self.sync()?;
-        let file = |shard: Shard| {
-            let name = shard.path.file_name().unwrap_or_default();
-            (
-                name.to_string_lossy().into_owned(),
-                shard.claimed.into_inner(),
-            )
+    fn finish(
+        self: Box<Self>,
+        _: &Written,
+        _: Option<&[u64]>,
+        interrupt: &Interrupt,
+    ) -> Result<Vec<(String, u64)>> {
+        let shards = self.shards.into_iter();
+        let finish = |shard: Shard| {
+            interrupt.check()?;
+            shard.finish()
         };
-        Ok(self.shards.into_iter().map(file).collect())
+        shards.map(finish).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn shards(folder: &Path, count: usize, is_kept: bool) -> Vec<Shard> {
+        let create = |number| Shard::create(folder.join(format!("{number}")), is_kept).unwrap();
+        (0..count).map(create).collect()
+    }
+
+    #[test]
+    fn buffers_of_a_thread_never_grow() {
+        for (count, line_bytes) in [
+            (1000, 90_000),
+            (1000, 5000),
+            (10_000, 600),
+            (3, 400_000),
+            (3, 777),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            // Written to files that are few: the buffers are what counts.
+            let files = shards(dir.path(), 2, true);
+            let mut buffers = Buffers::new(count);
+            let line = vec![b'7'; line_bytes];
+            for _ in 0..30 {
+                for index in 0..2 {
+                    buffers.add(&files, index, &line).unwrap();
+                }
+            }
+            let capacity: usize = buffers.lines.iter().map(Vec::capacity).sum();
+            assert!(
+                capacity <= BUFFERS_BYTES.max(count * BUFFER_BYTES_MIN),
+                "{count}: {capacity}"
+            );
+            assert_eq!(capacity, count * buffer_bytes(count));
+            buffers.end(&files).unwrap();
+            for file in files {
+                assert_eq!(file.finish().unwrap().1, 30 * line_bytes as u64);
+            }
+        }
+    }
+
+    #[test]
+    fn lines_get_into_their_files_whether_these_stay_open_or_not() {
+        for is_kept in [true, false] {
+            let dir = tempfile::tempdir().unwrap();
+            let files = shards(dir.path(), 2, is_kept);
+            let mut buffers = Buffers::new(2);
+            let long = vec![b'l'; 2 * BUFFER_BYTES_MAX];
+            for (index, line) in [(0, &b"a"[..]), (1, b"b"), (0, &long), (0, b"c")] {
+                buffers.add(&files, index, line).unwrap();
+            }
+            buffers.end(&files).unwrap();
+            let bytes: Vec<u64> = files
+                .into_iter()
+                .map(|file| file.finish().unwrap().1)
+                .collect();
+            assert_eq!(bytes, [2 + long.len() as u64, 1]);
+            let found = fs::read(dir.path().join("0")).unwrap();
+            assert_eq!(
+                (found[0], found[1], found[found.len() - 1]),
+                (b'a', b'l', b'c')
+            );
+        }
+    }
+
+    #[test]
+    fn a_file_that_lost_bytes_is_not_given_out() {
+        for is_kept in [true, false] {
+            let dir = tempfile::tempdir().unwrap();
+            let file = shards(dir.path(), 1, is_kept).remove(0);
+            file.write(b"12 lines").unwrap();
+            let handle = OpenOptions::new().write(true).open(&file.path).unwrap();
+            handle.set_len(3).unwrap();
+            let why = file.finish().unwrap_err().to_string();
+            assert!(why.contains("/0: has 3 bytes, 8 were written"), "{why}");
+        }
     }
 }

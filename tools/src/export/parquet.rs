@@ -6,7 +6,7 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ::parquet::basic::{Compression as Codec, ZstdLevel};
@@ -25,6 +25,7 @@ use super::Args;
 use super::args::Compression;
 use super::files::Files;
 use super::walk::{Tour, Written};
+use crate::cli::Interrupt;
 use crate::models::columns::{Column, columns};
 use crate::models::crew::Crew;
 use crate::models::parquet::{self, KEY, WEIGHTS};
@@ -50,7 +51,7 @@ pub struct Parts {
     left_out: Vec<String>,
     row_bytes: usize,
     group_rows: usize,
-    next_part: AtomicUsize,
+    next_part: AtomicU32,
     written_bytes: AtomicU64,
     files: Mutex<Vec<(Arc<File>, PathBuf)>>,
 }
@@ -123,7 +124,7 @@ impl Parts {
             left_out: left_out.iter().map(|c| c.name.to_owned()).collect(),
             row_bytes,
             group_rows: (group_bytes / row_bytes).max(1),
-            next_part: AtomicUsize::new(0),
+            next_part: AtomicU32::new(0),
             written_bytes: AtomicU64::new(0),
             files: Mutex::default(),
         })
@@ -132,7 +133,7 @@ impl Parts {
     /// Begins the next file.
     fn next_part(&self) -> Result<Part> {
         let number = self.next_part.fetch_add(1, Ordering::Relaxed);
-        self.begin(&format!("part-{number:05}.parquet"), &self.schema)
+        self.begin(&parquet::part(number), &self.schema)
     }
 
     fn begin(&self, name: &str, schema: &TypePtr) -> Result<Part> {
@@ -202,14 +203,19 @@ impl Files for Parts {
         self.written_bytes.load(Ordering::Relaxed)
     }
 
-    fn sync(&self) -> Result<()> {
+    fn sync(&self, _: &Interrupt) -> Result<()> {
         for (file, path) in self.open_files() {
             file.sync_data().map_err(|e| Error::io("sync", &path, e))?;
         }
         Ok(())
     }
 
-    fn finish(self: Box<Self>, _: &Written, removed: Option<&[u64]>) -> Result<Vec<(String, u64)>> {
+    fn finish(
+        self: Box<Self>,
+        _: &Written,
+        removed: Option<&[u64]>,
+        _: &Interrupt,
+    ) -> Result<Vec<(String, u64)>> {
         if self.next_part.load(Ordering::Relaxed) == 0 {
             self.next_part()?.end()?;
         }

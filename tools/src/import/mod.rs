@@ -36,6 +36,7 @@ use source::{Folder, Noticed, Source};
 use target::Target;
 
 use crate::cli::{Exit, Interrupt, Meter, Usage, show};
+use crate::models::columns::metadata_of;
 use crate::models::{Exchange, crew, refuse_flags, refuse_remote};
 use crate::store::index_keys;
 use crate::threads::cores;
@@ -59,6 +60,8 @@ struct Outcome {
     has_state: bool,
     has_slots: bool,
     noticed: Noticed,
+    /// Metadata that the table has and the folder lacks.
+    without: Vec<&'static str>,
     time: Duration,
 }
 
@@ -230,9 +233,14 @@ impl Work<'_> {
         }
         interrupt.check()?;
         let checkpoint = store.checkpoint(step, &meta)?;
+        let descriptor = target::descriptor_of(store, table)?;
+        let there = metadata_of(self.folder.metadata());
+        let mut without = metadata_of(descriptor.metadata);
+        without.retain(|name| !there.contains(name));
         Ok(Outcome {
             checkpoint,
-            descriptor: target::descriptor_of(store, table)?,
+            descriptor,
+            without,
             rows,
             keys: index_keys(store, table),
             bytes,

@@ -52,6 +52,13 @@ pub fn print(out: &mut dyn Write, args: &Args, outcome: &Outcome) -> io::Result<
             writeln!(out, "{ODD}rounded{ODD:#}: show or click of {rows}")?;
         }
     }
+    if !outcome.without.is_empty() && outcome.rows > 0 {
+        writeln!(
+            out,
+            "{ODD}not there{ODD:#}: {}, which the table has: 0 in all rows imported",
+            outcome.without.join(", ")
+        )?;
+    }
     for (name, count) in &outcome.noticed.lost {
         let what = match name.split(' ').next() {
             Some("filtered") => "which have no values",
@@ -98,6 +105,7 @@ pub fn json(args: &Args, outcome: &Outcome) -> Value {
         "non_finite_rows": outcome.non_finite,
         "left_out": left.collect::<Vec<_>>(),
         "not_taken": outcome.noticed.lost,
+        "not_there": outcome.without,
         "without_embedx": outcome.noticed.text.map(|seen| seen.without_embedx),
         "rounded": outcome.noticed.text.map(|seen| seen.rounded),
         "seconds": outcome.time.as_secs_f64(),

@@ -20,6 +20,11 @@ pub struct Crew<'a> {
 }
 
 impl Crew<'_> {
+    /// Whether the user asked to end.
+    pub fn interrupt(&self) -> &Interrupt {
+        self.interrupt
+    }
+
     /// Notes bytes that are done.
     ///
     /// # Errors

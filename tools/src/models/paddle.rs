@@ -5,7 +5,8 @@
 //!   none, and is pulled as zeros.
 //! - `CtrCommonAccessor` and `SparseAccessor` write the same line; `CtrDoubleAccessor` writes as many numbers in
 //!   another order, which nothing in a file tells. How much state there is depends on the rules, which no file says
-//!   either.
+//!   either. Other rules may give as many numbers; so what stands where state should is compared with what it can be:
+//!   [`StateBound`].
 //! - What is written reads back to the bit: the fewest digits that tell an f32 from all others.
 //!
 //! Source: Paddle, fluid/distributed/ps/table: ctr_accessor.cc, sparse_accessor.cc (`ParseToString`,
@@ -75,6 +76,20 @@ impl SgdRule {
         }
     }
 
+    /// What number `index` of the state for so many weights can be.
+    fn bound(self, dim: usize, index: usize) -> StateBound {
+        use StateBound::{Any, Power, Square};
+        match self {
+            SgdRule::Naive => Any,
+            SgdRule::Adagrad | SgdRule::StdAdagrad => Square,
+            SgdRule::Adam if index < dim => Any,
+            SgdRule::Adam if index < 2 * dim => Square,
+            SgdRule::SharedAdam if index == 0 => Any,
+            SgdRule::SharedAdam if index == 1 => Square,
+            SgdRule::Adam | SgdRule::SharedAdam => Power,
+        }
+    }
+
     /// The state that a feature begins with, as text: zeros, and the powers of Adam's betas.
     fn start(self, dim: usize, line: &mut Vec<u8>) {
         let powers: &[u8] = match self {
@@ -86,6 +101,35 @@ impl SgdRule {
             line.extend_from_slice(b" 0");
         }
         line.extend_from_slice(powers);
+    }
+}
+
+/// What a number of state can be. A NaN may be any, as that of a feature whose training diverged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StateBound {
+    /// Gradients have both signs.
+    Any,
+    /// A sum of squares is never below 0.
+    Square,
+    /// A power of a beta is at most 1, and 0 where it got too small for an f32.
+    Power,
+}
+
+impl StateBound {
+    fn has(self, value: f32) -> bool {
+        match self {
+            StateBound::Any => true,
+            StateBound::Square => value >= 0.0 || value.is_nan(),
+            StateBound::Power => (0.0..=1.0).contains(&value) || value.is_nan(),
+        }
+    }
+
+    fn expected(self) -> &'static str {
+        match self {
+            StateBound::Any => "any number",
+            StateBound::Square => "a sum of squares, which is never below 0",
+            StateBound::Power => "a power of a beta, which is 0 to 1",
+        }
     }
 }
 
@@ -191,6 +235,16 @@ impl Layout {
                 if !value.is_finite() && feature.not_finite.is_none() {
                     feature.not_finite = Some((begin, value));
                 }
+            } else if let Some((of, bound)) = self.bound(count).filter(|(_, b)| !b.has(value)) {
+                let expected = bound.expected();
+                return Err(Fault {
+                    at: begin,
+                    what: format!(
+                        "found {value} in the state of {of}, expected {expected}: the table has other rules or another \
+                         dim than {}",
+                        self.flags()
+                    ),
+                });
             }
             count += 1;
         }
@@ -202,6 +256,26 @@ impl Layout {
         }
         feature.has_embedx = count == self.long();
         Ok(feature)
+    }
+
+    /// Which weights the state in this place of a line is of, and what it can be; `None` where no state stands.
+    fn bound(self, count: usize) -> Option<(&'static str, StateBound)> {
+        let (embed, embedx) = (HEAD + 1, self.short() + self.embedx_dim);
+        if (embed..self.short()).contains(&count) {
+            return Some(("embed_w", self.embed.bound(1, count - embed)));
+        }
+        let index = count.checked_sub(embedx).filter(|_| count < self.long())?;
+        Some(("embedx_w", self.embedx.bound(self.embedx_dim, index)))
+    }
+
+    /// The flags that say it.
+    fn flags(self) -> String {
+        format!(
+            "--embed-rule {}, --embedx-rule {}, --embedx-dim {}",
+            self.embed.name(),
+            self.embedx.name(),
+            self.embedx_dim
+        )
     }
 
     /// Appends a line with its end.
@@ -228,12 +302,10 @@ impl std::fmt::Display for Layout {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "{}, or {} with the embedx part (--embed-rule {}, --embedx-rule {}, --embedx-dim {})",
+            "{}, or {} with the embedx part ({})",
             self.short(),
             self.long(),
-            self.embed.name(),
-            self.embedx.name(),
-            self.embedx_dim
+            self.flags()
         )
     }
 }
@@ -443,6 +515,82 @@ mod tests {
         assert!(say(b"5").1.contains("found 0 numbers"));
         assert!(say(b"\xff\xfe").1.contains("expected a key"));
         assert!(say(b"5 \xff\xfe").1.contains("expected a number"));
+    }
+
+    #[test]
+    fn state_that_cannot_be_tells_other_rules() {
+        let layout = |embed, embedx, embedx_dim| Layout {
+            embed,
+            embedx,
+            embedx_dim,
+        };
+        let head = "12 305 1 0.4 2 1";
+        let say = |layout: Layout, numbers: &str| {
+            let line = format!("{head} {numbers}");
+            let read = layout.read(line.as_bytes(), &mut vec![0.0; layout.dim()]);
+            read.map(|_| ()).map_err(|fault| (fault.at, fault.what))
+        };
+        use SgdRule::{Adagrad, Adam, Naive, SharedAdam, StdAdagrad};
+        for (embed, embedx, good, bad, part) in [
+            (
+                Adagrad,
+                Naive,
+                "-1 0.5 -1 -2",
+                "-1 -0.5 -1 -2",
+                "-0.5 in the state of embed_w",
+            ),
+            (
+                Naive,
+                Adagrad,
+                "-1 -2 -3 0",
+                "-1 -2 -3 -0.1",
+                "-0.1 in the state of embedx_w",
+            ),
+            (
+                Naive,
+                StdAdagrad,
+                "-1 -2 -3 0 1e-3",
+                "-1 -2 -3 0 -1",
+                "a sum of squares, which is never below 0",
+            ),
+            (
+                Naive,
+                SharedAdam,
+                "-1 -2 -3 -9 9 1e-45 0",
+                "-1 -2 -3 -9 9 1 1.5",
+                "a power of a beta, which is 0 to 1",
+            ),
+            (
+                Naive,
+                SharedAdam,
+                "-1 -2 -3 -9 nan 1 1",
+                "-1 -2 -3 -9 -9 1 1",
+                "-9 in the state of embedx_w",
+            ),
+            (
+                Naive,
+                Adam,
+                "-1 -2 -3 -4 -5 6 7 0.9 0.9",
+                "-1 -2 -3 4 5 6 -7 0.9 0.9",
+                "-7 in the state",
+            ),
+            (
+                Adam,
+                Naive,
+                "-1 -2 3 1 0.9 -2 -3",
+                "-1 -2 3 -0.1 0.9 -2 -3",
+                "-0.1 in the state of embed_w",
+            ),
+        ] {
+            let layout = layout(embed, embedx, 2);
+            assert_eq!(say(layout, good), Ok(()), "{layout:?}");
+            let (at, what) = say(layout, bad).unwrap_err();
+            assert!(at > head.len() && what.contains(part), "{what}");
+            assert!(
+                what.ends_with("--embedx-dim 2") && what.contains(embed.name()),
+                "{what}"
+            );
+        }
     }
 
     #[test]

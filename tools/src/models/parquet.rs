@@ -16,6 +16,12 @@ pub const WEIGHTS: &str = "weights";
 /// The file of removed keys.
 pub const REMOVED: &str = "removed.parquet";
 
+/// The name of a file of rows: they are counted from 0.
+#[must_use]
+pub fn part(number: u32) -> String {
+    format!("part-{number:05}.parquet")
+}
+
 /// What a footer says: the table's name,
 pub const TABLE: &str = "hps.table";
 /// its dim,

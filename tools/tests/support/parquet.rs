@@ -113,6 +113,12 @@ impl Written {
         self
     }
 
+    /// A list of so many numbers.
+    pub fn filled(mut self, row: usize, count: usize) -> Written {
+        self.lists.as_mut().unwrap()[row] = vec![0.5; count];
+        self
+    }
+
     pub fn with(mut self, at: usize, value: f32) -> Written {
         self.lists.as_mut().unwrap()[at / 2][at % 2] = value;
         self

@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use flate2::read::MultiGzDecoder;
 use hps::Error;
 
@@ -21,7 +21,8 @@ const READ_BYTES: usize = 256 << 10;
 
 /// Files of a table.
 pub struct Files {
-    paths: Vec<PathBuf>,
+    /// With their lengths.
+    paths: Vec<(PathBuf, u64)>,
     pieces: Vec<Piece>,
     bytes: u64,
 }
@@ -37,6 +38,11 @@ struct Piece {
 
 fn is_gz(path: &Path) -> bool {
     path.extension().is_some_and(|end| end == "gz")
+}
+
+fn length(path: &Path) -> Result<u64, Error> {
+    let metadata = path.metadata();
+    Ok(metadata.map_err(|e| Error::io("look at", path, e))?.len())
 }
 
 impl Files {
@@ -73,12 +79,13 @@ impl Files {
             return Err(usage(folder, "no table of Paddle: it has no file part-*").into());
         }
         paths.sort();
-        let (mut pieces, mut bytes) = (Vec::new(), 0);
-        for (file, path) in paths.iter().enumerate() {
-            let metadata = path.metadata().map_err(|e| Error::io("look at", path, e))?;
-            let length = metadata.len();
+        let (mut listed, mut pieces, mut bytes) = (Vec::new(), Vec::new(), 0);
+        for (file, path) in paths.into_iter().enumerate() {
+            let length = length(&path)?;
             bytes += length;
-            if is_gz(path) {
+            let is_packed = is_gz(&path);
+            listed.push((path, length));
+            if is_packed {
                 pieces.push(Piece {
                     file,
                     begin: 0,
@@ -94,7 +101,7 @@ impl Files {
             }));
         }
         Ok(Files {
-            paths,
+            paths: listed,
             pieces,
             bytes,
         })
@@ -114,7 +121,7 @@ impl Files {
     pub fn path(&self, piece: usize) -> &Path {
         let piece = self.pieces.get(piece).or(self.pieces.last());
         let file = piece.map_or(0, |piece| piece.file);
-        self.paths[file].as_path()
+        self.paths[file].0.as_path()
     }
 
     /// The lines of a piece.
@@ -129,6 +136,8 @@ impl Files {
 /// The lines of a piece of a file.
 pub struct Lines<'a> {
     path: &'a Path,
+    /// The length of the file when it was listed.
+    length: u64,
     reader: Box<dyn BufRead>,
     /// Where the next one begins.
     at: u64,
@@ -139,7 +148,8 @@ pub struct Lines<'a> {
 impl<'a> Lines<'a> {
     fn open(files: &'a Files, piece: Piece) -> Result<Lines<'a>> {
         let Piece { file, begin, end } = piece;
-        let path = files.paths[file].as_path();
+        let (path, length) = &files.paths[file];
+        let path = path.as_path();
         let mut file = File::open(path).map_err(|e| Error::io("open", path, e))?;
         // What begins before is of another piece, up to the end of its line.
         let at = begin.saturating_sub(1);
@@ -157,11 +167,13 @@ impl<'a> Lines<'a> {
         };
         let mut lines = Lines {
             path,
+            length: *length,
             reader,
             at,
             end,
             line: Vec::new(),
         };
+        lines.check_length()?;
         if begin > 0 {
             lines.read()?;
         }
@@ -175,6 +187,7 @@ impl<'a> Lines<'a> {
     pub fn next(&mut self) -> Result<Option<(u64, &[u8])>> {
         let begin = self.at;
         if begin >= self.end || self.read()? == 0 {
+            self.check_length()?;
             return Ok(None);
         }
         match self.line.strip_suffix(b"\n") {
@@ -188,6 +201,16 @@ impl<'a> Lines<'a> {
                 Err(self.corrupt(begin, what.to_owned()).into())
             }
         }
+    }
+
+    /// Refuses a file that was cut, or grew: its pieces are those of the length that it had.
+    fn check_length(&self) -> Result<()> {
+        let (found, expected) = (length(self.path)?, self.length);
+        if found != expected {
+            let path = self.path.display();
+            bail!("{path}: changed while it was read: found {found} bytes, expected {expected}");
+        }
+        Ok(())
     }
 
     /// Reads up to the end of a line: its bytes.
@@ -218,7 +241,7 @@ impl<'a> Lines<'a> {
 
     /// Bytes of the file, as it is.
     pub fn file_bytes(&self) -> u64 {
-        self.path.metadata().map_or(0, |metadata| metadata.len())
+        self.length
     }
 
     /// Whether bytes are those of the text once it is unpacked.
@@ -233,5 +256,37 @@ impl<'a> Lines<'a> {
             false => what,
         };
         Error::corrupt(self.path, at, what)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_cut_or_grows_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("part-000-00000");
+        let line = "1 -1 0 0 5 2 0.5 0\n";
+        for bytes in [0, line.len(), 3 * line.len()] {
+            fs::write(&path, line.repeat(2)).unwrap();
+            let files = Files::list(dir.path()).unwrap();
+            // While it is read, and before it is opened.
+            let mut open = files.lines(0).unwrap();
+            open.next().unwrap().unwrap();
+            fs::write(&path, &line.repeat(3)[..bytes]).unwrap();
+            let mut read = || loop {
+                match open.next() {
+                    Ok(Some(_)) => {}
+                    other => break other.map(drop),
+                }
+            };
+            for why in [read().unwrap_err(), files.lines(0).err().unwrap()] {
+                let why = why.to_string();
+                let told =
+                    format!("part-000-00000: changed while it was read: found {bytes} bytes");
+                assert!(why.contains(&told) && why.contains("expected 38"), "{why}");
+            }
+        }
     }
 }

@@ -24,6 +24,8 @@ use lines::{Files, Lines};
 
 /// Bytes of rows that are put at once.
 const ROWS_BYTES: usize = 1 << 20;
+/// Lines after which is looked whether the user asked to end.
+const LOOK_LINES: u64 = 4096;
 /// Bits of a row's number that count the lines of a piece.
 const LINE_BITS: u32 = 40;
 
@@ -265,10 +267,13 @@ impl Source for Rows<'_> {
 
     fn keys(&self, interrupt: &Interrupt, see: &mut dyn FnMut(u64, u64)) -> Result<()> {
         for piece in 0..self.text.files.pieces() {
-            interrupt.check()?;
             let mut lines = self.text.files.lines(piece)?;
             let mut row = number_of(piece, 0);
             while let Some((at, line)) = lines.next()? {
+                // A packed file is one piece, whatever its length.
+                if row.is_multiple_of(LOOK_LINES) {
+                    interrupt.check()?;
+                }
                 let key = key_of(line).map(|(key, _)| key);
                 see(row, key.map_err(|fault| lines.corrupt(at, fault.what))?);
                 row += 1;

@@ -10,6 +10,7 @@ use anyhow::Result;
 use hps::Error;
 
 use super::FileOf;
+use super::pages::Pages;
 use super::schema::Named;
 use crate::parquet_file::guard::{Broken, guarded, told};
 use crate::parquet_file::records::{Records, Typed};
@@ -28,7 +29,7 @@ pub struct Column {
 }
 
 impl Column {
-    /// Opens column `index` of the folder in a row group.
+    /// Opens column `index` of the folder in a row group; `dim`: values of each list.
     ///
     /// # Errors
     /// `Corrupt`, `Io`.
@@ -38,15 +39,19 @@ impl Column {
         group: usize,
         index: usize,
         named: Named,
+        dim: usize,
     ) -> Result<Column> {
         let metadata = of.metadata.row_group(group);
         let chunk = metadata.column(of.leaves[index]);
         let rows = u64::try_from(metadata.num_rows()).unwrap_or(0);
+        let values = u64::try_from(chunk.num_values()).unwrap_or(0);
         let (offset, _) = chunk.byte_range();
         let what = format!("row group {group}, column {}", named.name);
         let records = guarded(|| {
             let rows = usize::try_from(rows).unwrap_or(usize::MAX);
             let pages = SerializedPageReader::new(Arc::clone(file), chunk, rows, None)?;
+            let width = named.is_list.then_some(dim);
+            let pages = Pages::new(pages, values, width);
             let reader = get_column_reader(chunk.column_descr_ptr(), Box::new(pages));
             Ok(Records::new(reader, chunk.column_descr()))
         });
@@ -91,23 +96,6 @@ impl Column {
                 Err(self.corrupt(&what))
             }
         }
-    }
-
-    /// How many values the list of the first row has. Nothing may have been read.
-    ///
-    /// # Errors
-    /// `Corrupt`, `Io`.
-    pub fn width(&mut self) -> Result<usize> {
-        self.decode(1)?;
-        if self.values_len() == 0 {
-            let what =
-                "found a null, or an empty list, expected a list of as many numbers as the dim";
-            return Err(self.corrupt_row(0, what));
-        }
-        let width = self.records.levels.len().max(1);
-        // That it is one list, and no value of it is missing.
-        self.check(1, width)?;
-        Ok(width)
     }
 
     /// The values decoded last, where they are f32s.

@@ -6,6 +6,7 @@
 //!   is looked at when it is read.
 
 mod column;
+mod pages;
 mod schema;
 mod shape;
 mod source;
@@ -100,6 +101,7 @@ impl Found {
         for path in list(path)? {
             found.add(path, weights_only)?;
         }
+        found.check_parts()?;
         let told = |name| {
             let mut all = found.files.iter().map(|file| told(file, name));
             let first = all.next().flatten();
@@ -147,6 +149,34 @@ impl Found {
         Ok(())
     }
 
+    /// Refuses a folder of an export of ours that lacks a file before its last one. What other writers name so has its
+    /// own numbers.
+    fn check_parts(&self) -> Result<()> {
+        if !self.path.is_dir() {
+            return Ok(());
+        }
+        let ours = self
+            .files
+            .iter()
+            .filter(|file| told(file, parquet::TABLE).is_some());
+        let mut parts: Vec<u32> = ours.filter_map(|file| part_of(&file.path)).collect();
+        parts.sort_unstable();
+        let Some((missing, _)) = (0..).zip(&parts).find(|(number, part)| number != *part) else {
+            return Ok(());
+        };
+        let (path, last) = (
+            self.path.join(parquet::part(missing)),
+            parts.last().copied(),
+        );
+        let last = parquet::part(last.unwrap_or(0));
+        Err(Usage(format!(
+            "{}: is not there, {last} is: the folder is no whole export of hps; copy it again, or import its files one by \
+             one",
+            path.display()
+        ))
+        .into())
+    }
+
     /// Columns beside key and weights.
     fn others(&self) -> &[Named] {
         self.columns.get(2..).unwrap_or_default()
@@ -158,6 +188,14 @@ fn told<'a>(file: &'a FileOf, name: &str) -> Option<&'a str> {
     let pairs = file.metadata.file_metadata().key_value_metadata()?;
     let pair = pairs.iter().find(|pair| pair.key == name)?;
     pair.value.as_deref()
+}
+
+/// The number of a file that is named as an export of ours names it.
+fn part_of(path: &Path) -> Option<u32> {
+    let name = path.file_name()?.to_str()?;
+    let number = name.strip_prefix("part-")?.strip_suffix(".parquet")?;
+    let number = number.parse().ok()?;
+    (parquet::part(number) == name).then_some(number)
 }
 
 /// The files of a folder, by name.
@@ -181,6 +219,12 @@ fn list(path: &Path) -> Result<Vec<PathBuf>> {
         let name = entry.file_name();
         let name = name.to_string_lossy();
         let file = entry.path();
+        if name == "_temporary" {
+            let path = file.display();
+            let why = "is where Spark keeps files until all are written: the job has not ended, or it failed; write the \
+                       folder again, or remove this one if it is whole";
+            return Err(Usage(format!("{path}: {why}")).into());
+        }
         if name.starts_with(['.', '_']) {
             continue;
         }

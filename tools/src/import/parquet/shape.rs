@@ -1,7 +1,8 @@
 //! How many rows has a folder of Parquet files, and of which dim: do all footers say the same?
 //!
-//! - The first row tells the dim; how many values each row group must have follows from it. Row groups that have another
-//!   number are read, to name the row.
+//! - The footer of the first row group tells the dim, as values by rows, before anything is read: a list of a hostile file
+//!   may claim any length. How many values each row group must have follows from it. Row groups that have another number
+//!   are read, to name the row.
 
 use std::sync::Arc;
 
@@ -19,7 +20,8 @@ use crate::parquet_file::check_group;
 
 /// Rows that are read at a time.
 const ROWS: u64 = 1024;
-/// The column of weights.
+/// The columns of keys and of weights.
+const KEY: usize = 0;
 const WEIGHTS: usize = 1;
 
 /// Compares the files with each other, with the dim that the table has or shall have, and with its optimizer.
@@ -45,7 +47,8 @@ pub fn shape(found: &Found, wanted: Option<usize>, optimizer: Optimizer) -> Resu
             left: Vec::new(),
         });
     };
-    let dim = open(found, first, WEIGHTS)?.width()?;
+    check_counts(found, first, KEY, 1)?;
+    let dim = dim_of(found, first)?;
     let path = &found.files[first.file].path;
     check_dim(path, dim)?;
     if let Some(wanted) = wanted.filter(|wanted| *wanted != dim) {
@@ -54,7 +57,9 @@ pub fn shape(found: &Found, wanted: Option<usize>, optimizer: Optimizer) -> Resu
         return Err(Usage(why).into());
     }
     for group in &found.groups {
-        check_counts(found, group, dim)?;
+        for index in 0..found.columns.len() {
+            check_counts(found, group, index, dim)?;
+        }
     }
     Ok(Shape {
         rows: found.rows,
@@ -63,11 +68,32 @@ pub fn shape(found: &Found, wanted: Option<usize>, optimizer: Optimizer) -> Resu
     })
 }
 
-/// Opens a column of a row group.
-pub fn open(found: &Found, group: &GroupAt, index: usize) -> Result<Column> {
+/// Values of a list, by the footer; the nearest whole number, where some lists are too short or too long.
+fn dim_of(found: &Found, group: &GroupAt) -> Result<usize> {
+    let file = &found.files[group.file];
+    let row_group = file.metadata.row_group(group.number);
+    let chunk = row_group.column(file.leaves[WEIGHTS]);
+    let values = u64::try_from(chunk.num_values()).map_err(|_| {
+        let (number, found) = (group.number, chunk.num_values());
+        let what = format!("row group {number}, column weights: found {found} values");
+        Error::corrupt(&file.path, chunk.byte_range().0, what)
+    })?;
+    let dim = values.saturating_add(group.rows / 2) / group.rows;
+    Ok(usize::try_from(dim).unwrap_or(usize::MAX))
+}
+
+/// Opens a column of a row group, whose lists should have `dim` values.
+pub fn open(found: &Found, group: &GroupAt, index: usize, dim: usize) -> Result<Column> {
     let file = &found.files[group.file];
     let opened = Arc::new(file.open()?);
-    Column::open(file, &opened, group.number, index, found.columns[index])
+    Column::open(
+        file,
+        &opened,
+        group.number,
+        index,
+        found.columns[index],
+        dim,
+    )
 }
 
 /// Checks that state has lists where the optimizer has a number for each weight.
@@ -115,35 +141,30 @@ fn check_codecs(found: &Found, group: &GroupAt) -> Result<()> {
     Ok(())
 }
 
-/// Compares the number of values of each column with that of the rows.
-fn check_counts(found: &Found, group: &GroupAt, dim: usize) -> Result<()> {
-    let file = &found.files[group.file];
-    for (index, column) in found.columns.iter().enumerate() {
-        let width = if column.is_list { dim } else { 1 };
-        let chunk = file
-            .metadata
-            .row_group(group.number)
-            .column(file.leaves[index]);
-        let expected = group.rows.checked_mul(width as u64);
-        let values = u64::try_from(chunk.num_values()).ok();
-        if values.is_some() && values == expected {
-            continue;
-        }
-        let mut read = open(found, group, index)?;
-        let mut left = group.rows;
-        while left > 0 {
-            let rows = left.min(ROWS);
-            read.next(usize::try_from(rows).unwrap_or(1), width)?;
-            left -= rows;
-        }
-        let what = format!(
-            "row group {}, column {}: the footer has {} values, expected {} rows of {width}",
-            group.number,
-            column.name,
-            chunk.num_values(),
-            group.rows
-        );
-        return Err(Error::corrupt(&file.path, chunk.byte_range().0, what).into());
+/// Compares the number of values of a column with that of the rows.
+fn check_counts(found: &Found, group: &GroupAt, index: usize, dim: usize) -> Result<()> {
+    let (file, column) = (&found.files[group.file], found.columns[index]);
+    let width = if column.is_list { dim } else { 1 };
+    let row_group = file.metadata.row_group(group.number);
+    let chunk = row_group.column(file.leaves[index]);
+    let expected = group.rows.checked_mul(width as u64);
+    let values = u64::try_from(chunk.num_values()).ok();
+    if values.is_some() && values == expected {
+        return Ok(());
     }
-    Ok(())
+    let mut read = open(found, group, index, dim)?;
+    let mut left = group.rows;
+    while left > 0 {
+        let rows = left.min(ROWS);
+        read.next(usize::try_from(rows).unwrap_or(1), width)?;
+        left -= rows;
+    }
+    let what = format!(
+        "row group {}, column {}: the footer has {} values, expected {} rows of {width}",
+        group.number,
+        column.name,
+        chunk.num_values(),
+        group.rows
+    );
+    Err(Error::corrupt(&file.path, chunk.byte_range().0, what).into())
 }

@@ -36,6 +36,7 @@ struct Part {
 pub struct Rows<'a> {
     found: &'a Found,
     parts: Vec<Part>,
+    dim: usize,
     row_f32s: usize,
     is_whole: bool,
     chunk_rows: usize,
@@ -78,6 +79,7 @@ impl<'a> Rows<'a> {
         Ok(Rows {
             found,
             parts,
+            dim: table.dim,
             row_f32s,
             is_whole,
             chunk_rows: (BUFFERS_BYTES / threads / row_bytes).clamp(16, ROWS_MAX),
@@ -133,7 +135,7 @@ impl Source for Rows<'_> {
 
     fn keys(&self, interrupt: &Interrupt, see: &mut dyn FnMut(u64, u64)) -> Result<()> {
         for group in &self.found.groups {
-            let mut keys = open(self.found, group, KEY)?;
+            let mut keys = open(self.found, group, KEY, 1)?;
             let (mut first, end) = (group.first, group.first + group.rows);
             while first < end {
                 interrupt.check()?;
@@ -225,7 +227,7 @@ impl Rows<'_> {
         let file = Arc::new(of.open()?);
         let open = |index| {
             let named = self.found.columns[index];
-            Column::open(of, &file, at.number, index, named)
+            Column::open(of, &file, at.number, index, named, self.dim)
         };
         let columns = self.parts.iter().map(|part| open(part.index));
         Ok(Some(Open {
@@ -247,7 +249,7 @@ impl Open<'_> {
         chunk.keys.clear();
         let keys = self.keys.keys().iter();
         chunk.keys.extend(keys.map(|key| key.cast_unsigned()));
-        // All words are written.
+        // What no column has stays 0: metadata that the table has and the folder lacks.
         chunk.rows.resize(count * rows.row_f32s, 0.0);
         chunk.is_finite = true;
         for (part, column) in rows.parts.iter().zip(&mut self.columns) {
