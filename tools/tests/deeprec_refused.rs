@@ -17,6 +17,9 @@ use hps_tools::models::deeprec::bundle::Entry;
 use hps_tools::models::deeprec::table;
 use models::*;
 
+/// Bytes by name.
+type Tensors = BTreeMap<String, Vec<u8>>;
+
 const DIM: usize = 4;
 const FLAGS: &str = "--format deeprec";
 
@@ -311,7 +314,7 @@ fn rows_on_ssd_are_not_passed_over() {
 
 #[test]
 fn no_tensor_vanishes() {
-    let with = |change: &dyn Fn(&mut BTreeMap<String, Vec<u8>>), flags: &str, part: &str| {
+    let with = |change: &dyn Fn(&mut Tensors), flags: &str, part: &str| {
         let bad = Bad::new();
         bad.change(change);
         bad.refused(flags, 4, &[".index: corrupt at byte", part]);
