@@ -30,7 +30,8 @@ use crate::models::{Exchange, Rule};
 /// them; no other ones, and no nulls. Compressed by snappy, gzip, zstd, or not. Needs a build with `--features parquet`.
 ///
 /// deeprec: an EmbeddingVariable, --variable, of a checkpoint of TensorFlow: IN is the prefix of its files, or a folder that
-/// has one. All partitions are read, and the checksums of those taken are checked. Slots of Adagrad, Adam (with --adam-step)
+/// has one. All partitions are read, and the checksums of all tensors that are taken are checked. A variable with rows on
+/// SSD is refused. Slots of Adagrad, Adam (with --adam-step)
 /// and Ftrl are taken bit for bit into a table of that optimizer; -freqs and -versions are the metadata count and
 /// last_step. Keys that were filtered have no values: they are counted, and left out.
 ///

@@ -56,7 +56,14 @@ impl<'a> Fixed<'a> {
         let files: Vec<(&FileFound, usize)> =
             [(self.plan.keys, 8)].into_iter().chain(parts).collect();
         let row_bytes: Vec<usize> = files.iter().map(|(_, bytes)| *bytes).collect();
-        for ((file, _), sum) in files.iter().zip(sums.whole(&row_bytes)) {
+        let whole = sums.whole(&row_bytes);
+        // Twins were found to have the bytes of the keys.
+        let twins = self.plan.twins.iter().zip(std::iter::repeat(whole[0]));
+        let files = files
+            .iter()
+            .map(|(file, _)| *file)
+            .zip(whole.iter().copied());
+        for (file, sum) in files.chain(twins) {
             let Some(tensor) = file.tensor.as_ref().filter(|tensor| tensor.crc != sum) else {
                 continue;
             };

@@ -17,7 +17,7 @@ use crate::import::source::Noticed;
 use crate::models::Format;
 use crate::models::deeprec::bundle::{Entry, FLOAT, Header, INT64};
 use crate::models::deeprec::table::{self, Damage};
-use crate::models::deeprec::{FREQS, KEYS, Place, STATE, VALUES, VERSIONS, data_name};
+use crate::models::deeprec::{FREQS, KEYS, Place, SSD_ENDS, STATE, VALUES, VERSIONS, data_name};
 
 /// No index of a checkpoint comes near it.
 const INDEX_BYTES_MAX: u64 = 64 << 20;
@@ -81,7 +81,12 @@ impl Index {
             };
             let entry =
                 Entry::read(value).map_err(|what| Damage::new(at, format!("{name}: {what}")))?;
-            tensors.insert(place, (entry, at as u64));
+            let owner = place.owner(variable);
+            if tensors.insert(place, (entry, at as u64)).is_some() {
+                // As part_1 and part_01.
+                let what = format!("{name}: another tensor is of {owner} as well");
+                return Err(Damage::new(at, what));
+            }
             match tensors.len() {
                 0..=TENSORS_MAX => Ok(()),
                 _ => Err(Damage::new(
@@ -152,6 +157,46 @@ impl Index {
     }
 }
 
+impl Index {
+    /// Refuses a variable whose rows are in memory and on SSD: the tensors have only those in memory.
+    ///
+    /// # Errors
+    /// `Usage` with the file that DeepRec writes for the others; `Io`.
+    pub fn refuse_ssd(&self, prefix: &Path, variable: &str) -> Result<()> {
+        let (Some(folder), Some(name)) = (self.path.parent(), prefix.file_name()) else {
+            return Ok(());
+        };
+        let start = format!("{}-", name.to_string_lossy());
+        let mut owners: Vec<String> = self.tensors.keys().map(|p| p.owner(variable)).collect();
+        owners
+            .iter_mut()
+            .for_each(|owner| *owner = owner.replace('/', "_"));
+        owners.sort_unstable();
+        let folder = match folder.as_os_str().is_empty() {
+            true => Path::new("."),
+            false => folder,
+        };
+        for entry in std::fs::read_dir(folder).map_err(|e| Error::io("list", folder, e))? {
+            let entry = entry.map_err(|e| Error::io("list", folder, e))?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let Some(rest) = name.strip_prefix(&start) else {
+                continue;
+            };
+            let owner = SSD_ENDS.iter().find_map(|end| rest.strip_suffix(end));
+            if owner.is_some_and(|owner| owners.binary_search_by(|o| o.as_str().cmp(owner)).is_ok())
+            {
+                return Err(Usage(format!(
+                    "{}: rows of {variable} are on SSD, in files of DeepRec's own format; restore the checkpoint by \
+                     DeepRec into a variable whose storage is DRAM alone, save it, and import that",
+                    entry.path().display()
+                ))
+                .into());
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The tensors of a variable, in data files that are opened once.
 pub struct Tensors<'a> {
     index: &'a Index,
@@ -205,10 +250,7 @@ impl<'a> Tensors<'a> {
             return Ok(found);
         }
         for slot in self.slots(part) {
-            if !STATE
-                .iter()
-                .any(|(_, slots)| slots.iter().any(|known| known.name == slot))
-            {
+            if !is_state(&slot) {
                 self.noticed.lose(&format!("slot {slot}"), rows);
                 continue;
             }
@@ -235,12 +277,63 @@ impl<'a> Tensors<'a> {
         Ok(found)
     }
 
-    /// Names of the slots of a partition.
+    /// Names of the slots of a partition that have keys or values.
     fn slots(&self, part: Option<u32>) -> Vec<String> {
-        let of =
-            |place: &&Place| place.part == part && !place.slot.is_empty() && place.what == VALUES;
-        let slots = self.index.tensors.keys().filter(of);
-        slots.map(|place| place.slot.clone()).collect()
+        let first = Place {
+            part,
+            slot: String::new(),
+            what: String::new(),
+        };
+        // Those of a partition stand together, and those of a slot.
+        let own = self.index.tensors.range(first..);
+        let own = own.map(|(place, _)| place);
+        let own = own.take_while(|place| place.part == part);
+        let slots = own.filter(|place| !place.slot.is_empty() && is_rows(&place.what));
+        let mut slots: Vec<String> = slots.map(|place| place.slot.clone()).collect();
+        slots.dedup();
+        slots
+    }
+
+    /// Refuses tensors of partitions that have no keys, once all that have keys were looked at: nothing vanishes.
+    ///
+    /// # Errors
+    /// `Corrupt` with the tensor.
+    pub fn finish(mut self, parts: &[Option<u32>], weights_only: bool) -> Result<Noticed> {
+        for (place, (entry, said_at)) in &self.index.tensors {
+            if parts.binary_search(&place.part).is_ok() {
+                continue;
+            }
+            let is_own = place.slot.is_empty() || is_state(&place.slot);
+            let is_other = place.part.is_none() && !is_own;
+            match is_other {
+                false if is_rows(&place.what) || matches!(&*place.what, FREQS | VERSIONS) => {
+                    let own = Place {
+                        slot: String::new(),
+                        what: KEYS.to_owned(),
+                        ..place.clone()
+                    };
+                    let what = format!("{} is there, {} is not", self.name(place), self.name(&own));
+                    return Err(Error::corrupt(&self.index.path, *said_at, what).into());
+                }
+                true if self.tells_of_slot(place) && !weights_only => {
+                    // A variable whose name begins as that of a partitioned one.
+                    let rows = entry.shape.first().copied().unwrap_or(0);
+                    self.noticed.lose(&format!("slot {}", place.slot), rows);
+                }
+                _ => {}
+            }
+        }
+        Ok(self.noticed)
+    }
+
+    /// Whether a slot is counted by this tensor: its values, or its keys where it has no values.
+    fn tells_of_slot(&self, place: &Place) -> bool {
+        let values = Place {
+            what: VALUES.to_owned(),
+            ..place.clone()
+        };
+        let has_values = || self.index.tensors.contains_key(&values);
+        place.what == VALUES || place.what == KEYS && !has_values()
     }
 
     fn name(&self, place: &Place) -> String {
@@ -343,4 +436,15 @@ impl<'a> Tensors<'a> {
         self.open.insert(shard, open.clone());
         Ok(open)
     }
+}
+
+/// Whether a tensor has something of each row.
+fn is_rows(what: &str) -> bool {
+    matches!(what, KEYS | VALUES)
+}
+
+/// Whether a slot is state of an optimizer that hps has.
+fn is_state(slot: &str) -> bool {
+    let mut slots = STATE.iter().flat_map(|(_, slots)| *slots);
+    slots.any(|known| known.name == slot)
 }

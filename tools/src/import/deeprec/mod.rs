@@ -39,10 +39,12 @@ impl Variable {
         let index = Index::read(&prefix, variable)?;
         let mut tensors = Tensors::new(&index, &prefix, variable);
         let mut found = Vec::new();
-        for part in index.parts(variable)? {
-            found.push(tensors.part(part, args.weights_only)?);
+        let parts = index.parts(variable)?;
+        index.refuse_ssd(&prefix, variable)?;
+        for part in &parts {
+            found.push(tensors.part(*part, args.weights_only)?);
         }
-        let noticed = tensors.noticed;
+        let noticed = tensors.finish(&parts, args.weights_only)?;
         let has_rows = |found: &Found| found.keys.bytes > 0;
         let first = found.iter().position(has_rows).unwrap_or(0);
         if found.is_empty() {

@@ -5,11 +5,13 @@
 //!   keys in the same order.
 //! - `NAME-partition_offset` is not written. With it a restore takes rows by `key % 1000`, which then must be their
 //!   order; without it, it reads all rows and takes those of its partition, in whatever order they are.
+//! - Rows of a tier on SSD are not in these tensors but in files of their own, `PREFIX-NAME-emb_files`, of which
+//!   `PREFIX-NAME-ssd_record.index` is the index.
 //! - What we write has a data file for each column, and one index that names it, a slot's keys included.
 //!
 //! Source: DeepRec, docs/docs_en/Embedding-Variable-Export-Format.md,
-//! core/framework/embedding/embedding_var_restore.cc (`IsOldCheckpoint`, `RestoreInternal`) and
-//! embedding_var_ckpt_data.cc, python/training/slot_creator.py.
+//! core/framework/embedding/embedding_var_restore.h (`RestoreSSD`), embedding_var_restore.cc (`IsOldCheckpoint`,
+//! `RestoreInternal`) and embedding_var_ckpt_data.cc, python/training/slot_creator.py.
 
 pub mod bundle;
 pub mod table;
@@ -38,6 +40,8 @@ pub const VERSIONS: &str = "versions";
 pub const PREFIX: &str = "model.ckpt";
 /// DeepRec counts the keys of a variable with an int32.
 pub const ROWS_MAX: u64 = i32::MAX as u64;
+/// Where a variable has a tier on SSD, a checkpoint has files of these names for it; slashes in its name become `_`.
+pub const SSD_ENDS: [&str; 2] = ["-ssd_record.index", "-emb_files"];
 
 /// A slot, which is a variable of its own below the one that it is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +81,20 @@ pub fn tensor_of(optimizer: Optimizer, column: &Column) -> Option<&'static str> 
             let slot = slots(optimizer).iter().find(|slot| slot.column == name);
             slot.map(|slot| slot.name)
         }
+    }
+}
+
+/// Refuses what DeepRec can't count.
+///
+/// # Errors
+/// `Usage`.
+pub fn check_rows(rows: u64) -> Result<()> {
+    match rows {
+        0..=ROWS_MAX => Ok(()),
+        _ => Err(super::Usage(format!(
+            "{rows} rows; DeepRec counts those of a variable up to {ROWS_MAX}"
+        ))
+        .into()),
     }
 }
 
@@ -211,8 +229,12 @@ impl Place {
         if let Some(found) = rest.strip_prefix("/part_") {
             let digits = found.len() - found.trim_start_matches(|c: char| c.is_ascii_digit()).len();
             let (number, behind) = found.split_at(digits);
-            part = Some(number.parse().ok()?);
-            rest = behind;
+            // What begins otherwise is the name of a slot.
+            if digits > 0 && behind.starts_with(['/', '-']) {
+                // No variable has so many; a greater number must not vanish.
+                part = Some(number.parse().unwrap_or(u32::MAX));
+                rest = behind;
+            }
         }
         let (slot, what) = rest.rsplit_once('-')?;
         let slot = match slot.strip_prefix('/') {
@@ -265,7 +287,8 @@ pub fn prefix_of(path: &Path) -> Result<PathBuf> {
     let mut found: Vec<PathBuf> = Vec::new();
     for entry in std::fs::read_dir(path).map_err(|e| Error::io("list", path, e))? {
         let entry = entry.map_err(|e| Error::io("list", path, e))?.path();
-        if entry.extension().is_some_and(|end| end == "index") {
+        let is_of_ssd = entry.to_string_lossy().ends_with(SSD_ENDS[0]);
+        if entry.extension().is_some_and(|end| end == "index") && !is_of_ssd {
             found.push(entry.with_extension(""));
         }
     }
@@ -304,15 +327,22 @@ mod tests {
         let found = Place::of("a", "a/part_12/Adagrad-keys");
         assert_eq!(found, place(Some(12), "Adagrad", "keys"));
         assert_eq!(found.unwrap().owner("a"), "a/part_12/Adagrad");
-        for other in [
-            "ab-keys",
-            "a_1-keys",
-            "a",
-            "a/part_99999999999-keys",
-            "b-keys",
-        ] {
+        for other in ["ab-keys", "a_1-keys", "a", "b-keys"] {
             assert_eq!(Place::of("a", other), None, "{other}");
         }
+        let far = Place::of("a", "a/part_99999999999-keys");
+        assert_eq!(far, place(Some(u32::MAX), "", "keys"));
+        for slot in ["part_", "part_1x"] {
+            let found = Place::of("a", &format!("a/{slot}-keys"));
+            assert_eq!(found, place(None, slot, "keys"));
+        }
+    }
+
+    #[test]
+    fn more_rows_than_an_int32_counts_are_refused() {
+        check_rows(ROWS_MAX).unwrap();
+        let said = check_rows(ROWS_MAX + 1).unwrap_err().to_string();
+        assert!(said.contains("2147483648 rows"), "{said}");
     }
 
     #[test]
@@ -322,6 +352,8 @@ mod tests {
         let say = |path: &Path| prefix_of(path).unwrap_err().to_string();
         assert!(say(root).contains("no file *.index"));
         std::fs::write(root.join("m.ckpt-7.index"), b"").unwrap();
+        // Of a variable with a tier on SSD: no checkpoint of its own.
+        std::fs::write(root.join("m.ckpt-7-a-ssd_record.index"), b"").unwrap();
         assert_eq!(prefix_of(root).unwrap(), root.join("m.ckpt-7"));
         assert_eq!(
             prefix_of(&root.join("m.ckpt-7")).unwrap(),
