@@ -11,7 +11,6 @@ use super::Args;
 use super::arrays::Columns;
 use super::files::Files;
 use super::walk::{Tour, Written};
-use crate::cli::Usage;
 use crate::models::crew::Crew;
 use crate::models::{FileOf, deeprec};
 
@@ -69,11 +68,7 @@ impl Files for Checkpoint {
         removed: Option<&[u64]>,
     ) -> Result<Vec<(String, u64)>> {
         let rows = written.rows;
-        if rows > deeprec::ROWS_MAX {
-            let most = deeprec::ROWS_MAX;
-            let why = format!("{rows} rows; DeepRec counts those of a variable up to {most}");
-            return Err(Usage(why).into());
-        }
+        deeprec::check_rows(rows)?;
         let (variable, table) = (self.variable, self.table);
         let files: Vec<FileOf> = self.columns.files().cloned().collect();
         let sums = self.columns.sums();

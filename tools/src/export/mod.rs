@@ -64,6 +64,11 @@ pub fn run(args: &Args) -> Result<Exit> {
     let mut meter = Meter::new(TOOL, args.common.show())?;
     let (store, checkpoint) = open_for_rows(&args.store, args.checkpoint, "rows to export")?;
     let (table, descriptor) = find(&store, &checkpoint, args.table())?;
+    let keys = index_keys(&store, table);
+    if args.format == Exchange::Deeprec {
+        // Before anything is written; --since, with which there are fewer rows, is of other formats.
+        crate::models::deeprec::check_rows(keys)?;
+    }
     let partial = Partial::new(&args.out)?;
     let files = create(args, &descriptor, &checkpoint, partial.path())?;
     let scope = Scope {
@@ -78,7 +83,7 @@ pub fn run(args: &Args) -> Result<Exit> {
         threads + 1,
         &interrupt,
         &mut meter,
-        index_keys(&store, table) * files.row_bytes() as u64,
+        keys * files.row_bytes() as u64,
         |crew| writers.work(&*files, &tour, crew),
     );
     meter.end();
