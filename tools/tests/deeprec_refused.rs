@@ -17,9 +17,6 @@ use hps_tools::models::deeprec::bundle::Entry;
 use hps_tools::models::deeprec::table;
 use models::*;
 
-/// Bytes by name.
-type Tensors = BTreeMap<String, Vec<u8>>;
-
 const DIM: usize = 4;
 const FLAGS: &str = "--format deeprec";
 
@@ -99,6 +96,9 @@ impl Bad {
         assert_eq!(store.checkpoints().len(), 1, "no checkpoint is made");
     }
 }
+
+/// What the index says of each tensor, by its name.
+type Entries = BTreeMap<String, Vec<u8>>;
 
 const USER: &str = "--variable user";
 
@@ -314,7 +314,7 @@ fn rows_on_ssd_are_not_passed_over() {
 
 #[test]
 fn no_tensor_vanishes() {
-    let with = |change: &dyn Fn(&mut Tensors), flags: &str, part: &str| {
+    let with = |change: &dyn Fn(&mut Entries), flags: &str, part: &str| {
         let bad = Bad::new();
         bad.change(change);
         bad.refused(flags, 4, &[".index: corrupt at byte", part]);
@@ -330,7 +330,7 @@ fn no_tensor_vanishes() {
         &lost,
     );
     let lost = there(&own("/Adam-freqs"), &own("-keys"));
-    let only_slots = |all: &mut BTreeMap<String, Vec<u8>>| {
+    let only_slots = |all: &mut Entries| {
         all.retain(|name, _| !name.starts_with("deep/item/part_1-"));
     };
     with(&only_slots, item, &lost);
@@ -341,7 +341,7 @@ fn no_tensor_vanishes() {
         "user/Adagrad-values is not there",
     );
     let copy = |from: &'static str, to: &'static str| {
-        move |all: &mut BTreeMap<String, Vec<u8>>| {
+        move |all: &mut Entries| {
             let entry = all[from].clone();
             all.insert(to.to_owned(), entry);
         }
