@@ -220,6 +220,19 @@ fn rows_come_back_to_the_bit() {
     );
 }
 
+/// Where a variable does not keep -freqs, they are empty: the metadata of a table that has it is 0, and that is said.
+#[test]
+fn metadata_that_a_variable_does_not_keep_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let [store, out, new] = ["s", "o", "n"].map(|name| dir.path().join(name));
+    sample(&store, &table(Optimizer::Sgd, DIM), &keys(20));
+    json(EXPORT, FLAGS, &store, &out, 0);
+    let counts = RowMetadata::new().count(true).last_step(true);
+    sample(&new, &table(Optimizer::Sgd, DIM).metadata(counts), &keys(9));
+    let told = json(IMPORT, FLAGS, &new, &out, 0);
+    assert_eq!(told["not_there"], serde_json::json!(["count", "last_step"]));
+}
+
 #[test]
 fn an_empty_variable_is_legal() {
     let dir = tempfile::tempdir().unwrap();

@@ -264,6 +264,22 @@ fn rules_of_another_table_are_refused_where_its_numbers_are_as_many() {
     }
 }
 
+/// Metadata that no line has is 0, and that is said.
+#[test]
+fn metadata_that_paddle_does_not_have_is_named() {
+    let bad = Bad::new(&[("part-000-00000", GOOD)]);
+    let all = counts().count(true);
+    let new = bad.dir.path().join("n");
+    sample(&new, &table(Optimizer::Sgd, DIM).metadata(all), &keys(9));
+    let said = says(IMPORT, FLAGS, &new, &bad.model, 0);
+    assert!(
+        said.contains("not there: count, which the table has: 0 in all rows imported"),
+        "{said}"
+    );
+    let told = json(IMPORT, FLAGS, &bad.store, &bad.model, 0);
+    assert_eq!(told["not_there"].as_array().unwrap().len(), 0);
+}
+
 /// A store that an import may not change, and a table of Paddle that can be changed.
 struct Bad {
     dir: tempfile::TempDir,

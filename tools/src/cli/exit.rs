@@ -265,6 +265,12 @@ impl Interrupt {
         }
     }
 
+    /// Asks as the user would.
+    #[cfg(test)]
+    pub fn ask(&self) {
+        self.asked.store(true, Ordering::Relaxed);
+    }
+
     /// Whether the user asked to end.
     #[must_use]
     pub fn is_asked(&self) -> bool {

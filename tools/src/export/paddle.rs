@@ -6,7 +6,7 @@
 //! - Files stay open, as far as the system allows: a descriptor tells what could not be written of what it wrote, and
 //!   no other may. Where there are too many files, each is opened for what is written, and synced before it is closed.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,7 +28,7 @@ const BUFFERS_BYTES: usize = 8 << 20;
 /// Bytes of a buffer, at least and at most.
 const BUFFER_BYTES_MIN: usize = 1 << 10;
 const BUFFER_BYTES_MAX: usize = 256 << 10;
-/// Descriptors that are left to the store, which is open.
+/// Descriptors that are left for all else than these files and those that are open, as the store's are.
 const DESCRIPTORS_SPARE: u64 = 256;
 /// Shards of a table of Paddle's where nobody says otherwise.
 const SHARDS: u32 = 1000;
@@ -69,7 +69,8 @@ impl Text {
             |column: &&Column| args.weights_only || !matches!(column.name, "show" | "click");
         let lost = columns.iter().filter(is_lost);
         let shards = args.shards.unwrap_or(SHARDS);
-        let wanted = u64::from(shards) + DESCRIPTORS_SPARE;
+        let open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count) as u64;
+        let wanted = open + u64::from(shards) + DESCRIPTORS_SPARE;
         let is_kept = raise_descriptor_limit_to(wanted) >= wanted;
         let made = (0..shards)
             .map(|shard| Shard::create(folder.join(format!("part-000-{shard:05}")), is_kept));
@@ -249,9 +250,8 @@ impl Files for Text {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
+    use crate::models::paddle::SgdRule;
 
     fn shards(folder: &Path, count: usize, is_kept: bool) -> Vec<Shard> {
         let create = |number| Shard::create(folder.join(format!("{number}")), is_kept).unwrap();
@@ -311,6 +311,32 @@ mod tests {
                 (found[0], found[1], found[found.len() - 1]),
                 (b'a', b'l', b'c')
             );
+        }
+    }
+
+    #[test]
+    fn a_sync_of_many_files_ends_when_the_user_asks() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = || Text {
+            layout: Layout {
+                embed: SgdRule::Naive,
+                embedx: SgdRule::Naive,
+                embedx_dim: 0,
+            },
+            shards: shards(&dir.path().join("shards"), 2, true),
+            counts: [None; 2],
+            left_out: Vec::new(),
+        };
+        let (none, asked) = (Written::NOTHING, Interrupt::never());
+        asked.ask();
+        for interrupt in [Interrupt::never(), asked] {
+            let _first = fs::remove_dir_all(dir.path().join("shards"));
+            fs::create_dir(dir.path().join("shards")).unwrap();
+            let text = text();
+            let is_asked = interrupt.is_asked();
+            assert_eq!(text.sync(&interrupt).is_err(), is_asked);
+            let done = Box::new(text).finish(&none, None, &interrupt);
+            assert_eq!(done.is_err(), is_asked);
         }
     }
 

@@ -37,7 +37,7 @@ pub struct Written {
 }
 
 impl Written {
-    const NOTHING: Written = Written {
+    pub const NOTHING: Written = Written {
         rows: 0,
         non_finite: 0,
         negative: 0,

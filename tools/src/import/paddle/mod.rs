@@ -409,3 +409,42 @@ impl Open<'_> {
         Ok(is_left)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::models::paddle::SgdRule;
+
+    #[test]
+    fn keys_of_one_piece_end_when_the_user_asks() {
+        let dir = tempfile::tempdir().unwrap();
+        let lines: String = (0..20_000)
+            .map(|key| format!("{key} -1 0 0 5 2 0.5\n"))
+            .collect();
+        fs::write(dir.path().join("part-000-00000"), lines).unwrap();
+        let text = Text {
+            folder: dir.path().to_path_buf(),
+            files: Files::list(dir.path()).unwrap(),
+            layout: Layout {
+                embed: SgdRule::Naive,
+                embedx: SgdRule::Naive,
+                embedx_dim: 0,
+            },
+            weights_only: true,
+        };
+        assert_eq!(text.files.pieces(), 1);
+        let rows = Rows::new(&text, NonFinite::Reject, &TableDescriptor::new("t", 1));
+        let interrupt = Interrupt::never();
+        let mut seen = 0;
+        let mut see = |_, key| {
+            seen += 1;
+            if key == 9 {
+                interrupt.ask();
+            }
+        };
+        assert!(rows.keys(&interrupt, &mut see).is_err());
+        assert_eq!(seen, LOOK_LINES);
+    }
+}
