@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Result, bail};
-use hps::io::raise_descriptor_limit_to;
 use hps::{Error, Row, TableDescriptor};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use super::Args;
 use super::files::Files;
@@ -53,6 +53,14 @@ struct Shard {
     claimed: AtomicU64,
 }
 
+/// Whether the process may have so many files open; the limit is raised if that is allowed.
+fn may_open(wanted: u64) -> bool {
+    let limit = Resource::RLIMIT_NOFILE;
+    getrlimit(limit).is_ok_and(|(soft, hard)| {
+        wanted <= soft || wanted <= hard && setrlimit(limit, wanted, hard).is_ok()
+    })
+}
+
 impl Text {
     /// Makes the files.
     ///
@@ -71,7 +79,7 @@ impl Text {
         let shards = args.shards.unwrap_or(SHARDS);
         let open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count) as u64;
         let wanted = open + u64::from(shards) + DESCRIPTORS_SPARE;
-        let is_kept = raise_descriptor_limit_to(wanted) >= wanted;
+        let is_kept = may_open(wanted);
         let made = (0..shards)
             .map(|shard| Shard::create(folder.join(format!("part-000-{shard:05}")), is_kept));
         Ok(Text {
