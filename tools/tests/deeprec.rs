@@ -7,17 +7,11 @@
 #[expect(dead_code, reason = "other tests use the rest")]
 mod models;
 
-use std::path::{Path, PathBuf};
-
 use hps::{Optimizer, RowMetadata};
 use models::*;
 
 const DIM: usize = 4;
 const FLAGS: &str = "--format deeprec";
-
-fn fixture() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/deeprec")
-}
 
 /// As `deeprec.py` has it.
 fn value(key: u64, column: u64) -> f32 {
@@ -35,7 +29,7 @@ fn a_checkpoint_of_tensorflow_is_read() {
     let dir = tempfile::tempdir().unwrap();
     let [store, again, out] = ["s", "a", "o"].map(|name| dir.path().join(name));
     let flags = format!("{FLAGS} --create --variable user");
-    let told = json(IMPORT, &flags, &store, &fixture(), 0);
+    let told = json(IMPORT, &flags, &store, &data("deeprec"), 0);
     assert_eq!(
         (&told["rows"], &told["optimizer"]),
         (&5.into(), &"Adagrad".into())
@@ -77,9 +71,9 @@ fn all_partitions_and_both_slots_of_adam_are_read() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("s");
     let flags = format!("{FLAGS} --create --variable deep/item");
-    let said = says(IMPORT, &flags, &store, &fixture(), 16);
+    let said = says(IMPORT, &flags, &store, &data("deeprec"), 16);
     assert!(said.contains("--adam-step") && !store.exists(), "{said}");
-    let prefix = fixture().join("model.ckpt-30");
+    let prefix = data("deeprec").join("model.ckpt-30");
     let told = json(
         IMPORT,
         &format!("{flags} --adam-step 30"),
@@ -104,13 +98,13 @@ fn what_a_table_has_no_place_for_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let [store, old] = ["s", "o"].map(|name| dir.path().join(name));
     let shop = format!("{FLAGS} --create --variable shop");
-    let said = says(IMPORT, &shop, &store, &fixture(), 16);
+    let said = says(IMPORT, &shop, &store, &data("deeprec"), 16);
     assert!(said.contains("name it by --optimizer"), "{said}");
     let said = says(
         IMPORT,
         &format!("{shop} --optimizer adagrad"),
         &store,
-        &fixture(),
+        &data("deeprec"),
         0,
     );
     for part in [
@@ -124,7 +118,7 @@ fn what_a_table_has_no_place_for_is_named() {
         IMPORT,
         &format!("{FLAGS} --create --variable item"),
         &store,
-        &fixture(),
+        &data("deeprec"),
         16,
     );
     let there =
@@ -133,18 +127,18 @@ fn what_a_table_has_no_place_for_is_named() {
     // A table of another optimizer, and one without metadata.
     sample(&old, &table(Optimizer::Ftrl, DIM), &keys(9));
     let user = format!("{FLAGS} --variable user");
-    let said = says(IMPORT, &user, &old, &fixture(), 16);
+    let said = says(IMPORT, &user, &old, &data("deeprec"), 16);
     assert!(said.contains("Adagrad is no state of Ftrl"), "{said}");
     json(
         IMPORT,
         &format!("{user} --weights-only"),
         &old,
-        &fixture(),
+        &data("deeprec"),
         0,
     );
     let old = dir.path().join("adagrad");
     sample(&old, &table(Optimizer::Adagrad, DIM), &keys(9));
-    let said = says(IMPORT, &user, &old, &fixture(), 0);
+    let said = says(IMPORT, &user, &old, &data("deeprec"), 0);
     for part in ["left out: count (5), for", "left out: last_step (5), for"] {
         assert!(said.contains(part), "{part}: {said}");
     }

@@ -140,6 +140,9 @@ fn an_export_of_changes_has_them_and_the_removed_keys() {
             assert_eq!(row, place.1[..DIM], "{key:#x}");
         }
     }
+    let out = dir.path().join("delta");
+    let told = told(EXPORT, "--format delta --since 1", &[&store, &out]);
+    assert_eq!((&told["rows"], &told["removed"]), (&200.into(), &30.into()));
     let out = dir.path().join("nowhere");
     let gone = says(EXPORT, "--format npy --since 9", &store, &out, 16);
     assert!(gone.contains("since checkpoint 9 is not kept"), "{gone}");
@@ -172,6 +175,26 @@ fn flags_of_other_formats_are_refused_by_name() {
             "--non-finite is not of",
         ),
         (IMPORT, "--format hugectr", "--table"),
+        (
+            EXPORT,
+            "--format delta --threads 2 --lr 0.5",
+            "--lr is not of --format delta, which has all of a store",
+        ),
+        (
+            EXPORT,
+            "--format delta --lr 0.5 --shards 3",
+            "--shards is not of",
+        ),
+        (
+            EXPORT,
+            "--format deeprec --table clicks --since 1",
+            "--since is of --format hugectr, npy and parquet, not of deeprec",
+        ),
+        (
+            IMPORT,
+            "--format delta --threads 2 --repair --step 3",
+            "--step is not of --format delta, which has all of a store",
+        ),
     ] {
         let text = tool(program, flags, &[&store, &out], 16);
         assert!(text.contains(named), "{flags}: {text}");

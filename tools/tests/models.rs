@@ -46,22 +46,13 @@ fn rows_come_back_from_hugectr_to_the_bit() {
 #[test]
 fn rows_come_back_from_npy_to_the_bit() {
     let all = RowMetadata::new().show(true).last_step(true);
-    for optimizer in [
-        Optimizer::Sgd,
-        Optimizer::Momentum,
-        Optimizer::Nesterov,
-        Optimizer::Adagrad,
-        Optimizer::RowwiseAdagrad,
-        Optimizer::Adam,
-        Optimizer::Ftrl,
-    ] {
+    for optimizer in ALL {
         let dir = tempfile::tempdir().unwrap();
         let [store, model, new] = ["s", "m", "n"].map(|name| dir.path().join(name));
         sample(&store, &table(optimizer, DIM).metadata(all), &keys(ROWS));
         let told = json(EXPORT, "--format npy", &store, &model, 0);
         assert_eq!(told["left_out"].as_array().unwrap().len(), 0);
-        let name = format!("{optimizer:?}").to_lowercase();
-        let name = name.replace("rowwise", "rowwise-");
+        let name = rule_name(optimizer);
         let flags = format!("--format npy --create --optimizer {name}");
         json(IMPORT, &flags, &new, &model, 0);
         assert_eq!(digest(&store), digest(&new), "{optimizer:?}");

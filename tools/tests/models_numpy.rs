@@ -21,10 +21,9 @@ use python::python_with;
 const DIM: usize = 7;
 
 fn script(python: &str, arguments: &[&str], paths: &[&Path]) -> Output {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/hugectr_models.py");
     let mut command = Command::new(python);
     command
-        .arg(script)
+        .arg(data("hugectr_models.py"))
         .args(arguments)
         .args(paths)
         .output()

@@ -24,16 +24,6 @@ use python::python_with;
 const DIM: usize = 6;
 const ROWS: u64 = 3000;
 
-const ALL: [Optimizer; 7] = [
-    Optimizer::Sgd,
-    Optimizer::Momentum,
-    Optimizer::Nesterov,
-    Optimizer::Adagrad,
-    Optimizer::RowwiseAdagrad,
-    Optimizer::Adam,
-    Optimizer::Ftrl,
-];
-
 fn with_metadata(optimizer: Optimizer, dim: usize) -> TableDescriptor {
     let metadata = RowMetadata::new().show(true).last_step(true);
     table(optimizer, dim).metadata(metadata)
@@ -157,9 +147,9 @@ fn changes_leave_with_their_removed_keys_beside() {
 fn passes(arguments: &[&str], paths: &[&Path]) -> Option<String> {
     let missing = "parquet_models.py: no python3 that has pyarrow: models of others are not read";
     let python = python_with("pyarrow, numpy", missing)?;
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/parquet_models.py");
     let (first, rest) = arguments.split_first().unwrap();
     let mut command = Command::new(python);
+    let script = data("parquet_models.py");
     command.arg(script).arg(first).args(paths).args(rest);
     let output = command.output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -202,8 +192,7 @@ fn what_pyarrow_writes_comes_in_to_the_bit() {
         json(EXPORT, "--format npy", &store, &npy, 0);
         let way = (number % ways).to_string();
         passes(&["write", &way], &[&npy, &model]);
-        let name = format!("{optimizer:?}").to_lowercase();
-        let name = name.replace("rowwise", "rowwise-");
+        let name = rule_name(optimizer);
         let flags = format!("--format parquet --create --optimizer {name} --threads 2");
         let told = json(IMPORT, &flags, &new, &model, 0);
         assert_eq!(told["rows"], ROWS);

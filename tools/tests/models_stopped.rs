@@ -40,6 +40,19 @@ fn stopped(
     child.wait().unwrap().code()
 }
 
+/// How many parameter files a store has.
+fn row_files(store: &Path) -> usize {
+    let part = fs::read_dir(store.join("part-0"));
+    let part = part.into_iter().flatten().flatten();
+    part.filter(|entry| entry.path().extension().is_some_and(|e| e == "rows"))
+        .count()
+}
+
+/// Whether a file has its first bytes.
+fn is_begun(path: &Path) -> bool {
+    path.metadata().is_ok_and(|data| data.len() > 0)
+}
+
 #[test]
 fn an_import_that_is_stopped_leaves_the_store_at_its_last_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
@@ -54,17 +67,11 @@ fn an_import_that_is_stopped_leaves_the_store_at_its_last_checkpoint() {
     for name in ["emb_vector", "AdaGrad.accm"] {
         write_f32s(&model.join(name), &vec![0.5; rows * DIM]);
     }
-    let files = || {
-        let part = fs::read_dir(store.join("part-0")).unwrap().flatten();
-        part.filter(|entry| entry.path().extension().is_some_and(|e| e == "rows"))
-            .count()
-    };
     let flags = "--format hugectr --cache 4MiB --progress never";
     for (signal, code) in [("-INT", Some(32)), ("-KILL", None), ("-TERM", Some(32))] {
-        let first = files();
-        let ended = stopped(IMPORT, flags, &store, &model, signal, || {
-            files() > first + 1
-        });
+        let first = row_files(&store);
+        let is_at_work = || row_files(&store) > first + 1;
+        let ended = stopped(IMPORT, flags, &store, &model, signal, is_at_work);
         assert_eq!(ended, code, "{signal}");
         assert_eq!(digest(&store), before, "{signal}");
     }
@@ -73,26 +80,12 @@ fn an_import_that_is_stopped_leaves_the_store_at_its_last_checkpoint() {
     // And out again, stopped: nothing is left but after a kill, whose rest is named.
     let out = dir.path().join("out");
     let partial = dir.path().join(".out.partial");
-    let key = partial.join("key");
-    let is_written = || key.metadata().is_ok_and(|data| data.len() > 0);
-    let ended = stopped(
-        EXPORT,
-        "--format hugectr --threads 1",
-        &store,
-        &out,
-        "-INT",
-        is_written,
-    );
+    let is_written = || is_begun(&partial.join("key"));
+    let flags = "--format hugectr --threads 1";
+    let ended = stopped(EXPORT, flags, &store, &out, "-INT", is_written);
     assert_eq!(ended, Some(32));
     assert!(!out.exists() && !partial.exists());
-    let ended = stopped(
-        EXPORT,
-        "--format hugectr --threads 1",
-        &store,
-        &out,
-        "-KILL",
-        is_written,
-    );
+    let ended = stopped(EXPORT, flags, &store, &out, "-KILL", is_written);
     assert_eq!(ended, None);
     assert!(!out.exists() && partial.exists());
     let said = says(EXPORT, "--format hugectr", &store, &out, 8);
@@ -109,16 +102,16 @@ fn other_formats_are_stopped_as_well() {
     let [store, new] = ["s", "n"].map(|name| dir.path().join(name));
     let rows = 300_000;
     sample(&store, &table(Optimizer::Adagrad, DIM), &keys(rows));
-    let paddle = "--format paddle-text --accessor ctr-common";
     let cases = [
         (
-            "--format deeprec",
-            "--format deeprec --create",
+            "--format deeprec --threads 1",
+            "--format deeprec --create --cache 4MiB --progress never",
             "model.ckpt.data-00000-of-00003",
         ),
         (
-            paddle,
-            "--create --embedx-dim 5 --optimizer adagrad",
+            "--format paddle-text --accessor ctr-common --shards 3 --threads 1",
+            "--format paddle-text --accessor ctr-common --create --embedx-dim 5 --optimizer adagrad \
+             --cache 4MiB --progress never",
             "part-000-00000",
         ),
     ];
@@ -128,31 +121,18 @@ fn other_formats_are_stopped_as_well() {
             dir.path().join(&name),
             dir.path().join(format!(".{name}.partial")),
         ];
-        let shards = if export == paddle { " --shards 3" } else { "" };
-        let flags = format!("{export}{shards} --threads 1");
-        let file = partial.join(first);
-        let is_written = || file.metadata().is_ok_and(|data| data.len() > 0);
-        let ended = stopped(EXPORT, &flags, &store, &out, "-INT", is_written);
-        assert_eq!(ended, Some(32), "{flags}");
+        let is_written = || is_begun(&partial.join(first));
+        let ended = stopped(EXPORT, export, &store, &out, "-INT", is_written);
+        assert_eq!(ended, Some(32), "{export}");
         assert!(!out.exists() && !partial.exists());
-        json(EXPORT, &flags, &store, &out, 0);
-        let import = match export == paddle {
-            true => format!("{paddle} {import}"),
-            false => import.to_owned(),
-        };
-        let part = new.join("part-0");
-        let is_at_work = || {
-            let rows = fs::read_dir(&part).into_iter().flatten().flatten();
-            let is_rows = |path: &Path| path.extension().is_some_and(|end| end == "rows");
-            rows.filter(|entry| is_rows(&entry.path())).count() > 1
-        };
-        let flags = format!("{import} --cache 4MiB --progress never");
-        let ended = stopped(IMPORT, &flags, &new, &out, "-INT", is_at_work);
-        assert_eq!(ended, Some(32), "{flags}");
+        json(EXPORT, export, &store, &out, 0);
+        let is_at_work = || row_files(&new) > 1;
+        let ended = stopped(IMPORT, import, &new, &out, "-INT", is_at_work);
+        assert_eq!(ended, Some(32), "{import}");
         let opened = hps::Store::open(&new, options()).unwrap();
         assert_eq!((opened.checkpoints().len(), opened.tables().len()), (0, 0));
         opened.close().unwrap();
-        let told = json(IMPORT, &flags, &new, &out, 0);
+        let told = json(IMPORT, import, &new, &out, 0);
         assert_eq!(told["rows"], rows);
         fs::remove_dir_all(&new).unwrap();
     }

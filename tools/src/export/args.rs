@@ -6,8 +6,7 @@ use clap::{Parser, ValueEnum, ValueHint};
 use hps::CheckpointId;
 
 use crate::cli::{Common, size_of, version};
-use crate::models::Exchange;
-use crate::models::paddle::{Accessor, SgdRule};
+use crate::models::{Exchange, paddle};
 
 /// Writes a table of a checkpoint into the files of another system.
 ///
@@ -89,20 +88,9 @@ pub struct Args {
     /// paddle-text: the shard_num of Paddle's table; default: 1000, as there
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub shards: Option<u32>,
-    /// paddle-text: the accessor of Paddle's table. Lines of others have other numbers in these places
-    #[arg(
-        long,
-        value_enum,
-        value_name = "ACCESSOR",
-        required_if_eq("format", "paddle-text")
-    )]
-    pub accessor: Option<Accessor>,
-    /// paddle-text: the rule of embed_w; default: adagrad
-    #[arg(long, value_enum, value_name = "RULE")]
-    pub embed_rule: Option<SgdRule>,
-    /// paddle-text: the rule of embedx_w; default: adagrad
-    #[arg(long, value_enum, value_name = "RULE")]
-    pub embedx_rule: Option<SgdRule>,
+    /// paddle-text: what the lines of its table are like
+    #[command(flatten)]
+    pub paddle: paddle::Flags,
     /// The slot of all keys
     #[arg(long, value_name = "N", requires = "localized")]
     pub slot: Option<u64>,

@@ -3,6 +3,7 @@
 //! - Each thread keeps what it reads in a buffer for each file. A full buffer claims the next rows of all files at
 //!   once: no holes, and no thread waits for another.
 //! - Row i of every file is of the same key.
+//! - Of DeepRec's files an index says what they are; it is written last.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -10,14 +11,15 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Result;
-use hps::{Error, Row};
+use hps::{Error, Row, TableDescriptor};
 
 use super::files::Files;
-use super::walk::{Tour, Written};
+use super::walk::Tour;
 use crate::cli::Interrupt;
+use crate::durable::write_new;
 use crate::models::crew::Crew;
 use crate::models::sums::Sums;
-use crate::models::{Change, Content, FileOf, Format};
+use crate::models::{Change, Content, FileOf, Format, deeprec};
 
 /// Bytes of a thread's buffers together: few enough to stay near the processor.
 const BUFFER_BYTES: usize = 512 << 10;
@@ -31,8 +33,17 @@ pub struct Columns {
     left_out: Vec<String>,
     row_bytes: usize,
     next_row: AtomicU64,
-    /// Checksums of what was written, if they are asked for.
-    sums: Option<Sums>,
+    /// What the index of a checkpoint of DeepRec says of them; other formats have none.
+    index: Option<Index>,
+}
+
+/// What an index is made of.
+#[derive(Debug)]
+struct Index {
+    variable: String,
+    table: TableDescriptor,
+    /// Checksums of what was written.
+    sums: Sums,
 }
 
 impl Columns {
@@ -59,30 +70,21 @@ impl Columns {
             left_out,
             row_bytes,
             next_row: AtomicU64::new(0),
-            sums: None,
+            index: None,
         })
     }
 
-    /// The same, which finds the CRC-32C of each file as well.
+    /// The same, with the index of DeepRec: of a variable that has the rows of a table.
     #[must_use]
-    pub fn with_sums(self) -> Columns {
+    pub fn with_index(self, variable: &str, table: &TableDescriptor) -> Columns {
         Columns {
-            sums: Some(Sums::default()),
+            index: Some(Index {
+                variable: variable.to_owned(),
+                table: table.clone(),
+                sums: Sums::default(),
+            }),
             ..self
         }
-    }
-
-    /// What the files hold.
-    pub fn files(&self) -> impl Iterator<Item = &FileOf> {
-        self.files.iter().map(|(file, ..)| file)
-    }
-
-    /// The CRC-32C of each file without its header, once all rows were written; of none, if they were not asked for.
-    #[must_use]
-    pub fn sums(&self) -> Vec<u32> {
-        let row_bytes: Vec<usize> = self.files().map(|f| f.content.row_bytes()).collect();
-        let sums = self.sums.as_ref();
-        sums.map_or_else(Vec::new, |sums| sums.whole(&row_bytes))
     }
 }
 
@@ -121,31 +123,37 @@ impl Files for Columns {
 
     fn finish(
         self: Box<Self>,
-        written: &Written,
         removed: Option<&[u64]>,
         _: &Interrupt,
     ) -> Result<Vec<(String, u64)>> {
-        let mut files = Vec::new();
+        let rows = self.next_row.into_inner();
+        if self.index.is_some() {
+            deeprec::check_rows(rows)?;
+        }
+        let (mut files, mut columns) = (Vec::new(), Vec::new());
         for (file, handle, path) in self.files {
-            let head = file.head(written.rows);
+            let head = file.head(rows);
             let done = handle
                 .write_all_at(&head, 0)
                 .and_then(|()| handle.sync_all());
             done.map_err(|e| Error::io("write", &path, e))?;
-            let bytes = head.len() as u64 + written.rows * file.content.row_bytes() as u64;
-            files.push((file.name, bytes));
+            let bytes = head.len() as u64 + rows * file.content.row_bytes() as u64;
+            files.push((file.name.clone(), bytes));
+            columns.push(file);
         }
         if let Some(keys) = removed {
             let file = FileOf::new(self.format, "removed", Content::Key);
             let mut bytes = file.head(keys.len() as u64);
             bytes.extend(keys.iter().flat_map(|key| key.to_le_bytes()));
-            let path = self.folder.join(&file.name);
-            let done = File::create_new(&path).and_then(|made| {
-                made.write_all_at(&bytes, 0)?;
-                made.sync_all()
-            });
-            done.map_err(|e| Error::io("write", &path, e))?;
+            write_new(&self.folder, &file.name, &bytes)?;
             files.push((file.name, bytes.len() as u64));
+        }
+        if let Some(index) = self.index {
+            let row_bytes: Vec<usize> = columns.iter().map(|f| f.content.row_bytes()).collect();
+            let sums = index.sums.whole(&row_bytes);
+            let (folder, variable, table) = (&self.folder, &index.variable, &index.table);
+            let made = deeprec::finish(folder, variable, table, &columns, &sums, rows)?;
+            files.extend(made);
         }
         Ok(files)
     }
@@ -195,9 +203,9 @@ impl<'a> Buffers<'a> {
     fn write(&mut self) -> Result<()> {
         let rows = self.rows as u64;
         let first = self.columns.next_row.fetch_add(rows, Ordering::Relaxed);
-        if let Some(sums) = &self.columns.sums {
+        if let Some(index) = &self.columns.index {
             let own = self.bytes.iter().map(|bytes| crc32c::crc32c(bytes));
-            sums.add(first, rows, own.collect());
+            index.sums.add(first, rows, own.collect());
         }
         for (bytes, (file, handle, path)) in self.bytes.iter_mut().zip(&self.columns.files) {
             let offset = file.head_bytes as u64 + first * file.content.row_bytes() as u64;

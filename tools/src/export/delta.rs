@@ -11,14 +11,12 @@ use serde_json::json;
 use super::folder::Partial;
 use super::{Args, TOOL};
 use crate::cli::{Exit, Interrupt, show};
-use crate::models::delta::{self, refuse_others};
-use crate::models::refuse_remote;
+use crate::models::delta;
 use crate::store::open_for_rows;
 
 /// Writes it.
 pub fn run(args: &Args) -> Result<Exit> {
     let since = Instant::now();
-    check(args)?;
     let interrupt = Interrupt::listen()?;
     let (store, checkpoint) = open_for_rows(&args.store, args.checkpoint, "rows to export")?;
     let base = match (&args.after, args.since) {
@@ -32,26 +30,6 @@ pub fn run(args: &Args) -> Result<Exit> {
     partial.keep(&args.out)?;
     tell(args, &info, since.elapsed())?;
     Ok(Exit::Clean)
-}
-
-fn check(args: &Args) -> Result<()> {
-    refuse_remote(&args.store)?;
-    refuse_remote(&args.out)?;
-    args.after.as_deref().map_or(Ok(()), refuse_remote)?;
-    let others = [
-        ("--table", args.table.is_some()),
-        ("--variable", args.variable.is_some()),
-        ("--accessor", args.accessor.is_some()),
-        ("--embed-rule", args.embed_rule.is_some()),
-        ("--embedx-rule", args.embedx_rule.is_some()),
-        ("--shards", args.shards.is_some()),
-        ("--weights-only", args.weights_only),
-        ("--lr", args.lr.is_some()),
-        ("--localized", args.localized),
-        ("--compression", args.compression.is_some()),
-        ("--threads", args.threads.is_some()),
-    ];
-    refuse_others(&others)
 }
 
 fn tell(args: &Args, info: &DeltaInfo, time: Duration) -> Result<()> {

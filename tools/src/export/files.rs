@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::walk::{Tour, Written};
+use super::walk::Tour;
 use crate::cli::Interrupt;
 use crate::models::crew::Crew;
 
@@ -47,7 +47,6 @@ pub trait Files: Sync {
     /// `Io`, `NoSpace`; `Cancelled`, where there are many files.
     fn finish(
         self: Box<Self>,
-        written: &Written,
         removed: Option<&[u64]>,
         interrupt: &Interrupt,
     ) -> Result<Vec<(String, u64)>>;

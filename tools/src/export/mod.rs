@@ -5,7 +5,6 @@
 
 mod args;
 mod arrays;
-mod deeprec;
 mod delta;
 mod files;
 mod folder;
@@ -29,7 +28,8 @@ use walk::{Scope, Tour, Written};
 
 use crate::cli::{Exit, Interrupt, Meter, Usage, show};
 use crate::models::{
-    Choices, Exchange, Format, check_weights, crew, files_of, refuse_flags, refuse_remote,
+    Choices, Exchange, Flag, Format, check_weights, crew, deeprec, files_of, refuse_flags,
+    refuse_remote,
 };
 use crate::store::{index_keys, open_for_rows};
 use crate::threads::cores;
@@ -47,6 +47,8 @@ struct Outcome {
     /// Columns that the format has no place for.
     lost: Vec<String>,
     written: Written,
+    /// Keys that were removed, where only changes are asked for.
+    removed: Option<u64>,
     time: Duration,
 }
 
@@ -56,10 +58,10 @@ struct Outcome {
 /// What kept it from its work: the exit code is that of [`crate::cli::exit_of`].
 pub fn run(args: &Args) -> Result<Exit> {
     let since = Instant::now();
+    check(args)?;
     if args.format == Exchange::Delta {
         return delta::run(args);
     }
-    check(args)?;
     let interrupt = Interrupt::listen()?;
     let mut meter = Meter::new(TOOL, args.common.show())?;
     let (store, checkpoint) = open_for_rows(&args.store, args.checkpoint, "rows to export")?;
@@ -67,7 +69,7 @@ pub fn run(args: &Args) -> Result<Exit> {
     let keys = index_keys(&store, table);
     if args.format == Exchange::Deeprec {
         // Before anything is written; --since, with which there are fewer rows, is of other formats.
-        crate::models::deeprec::check_rows(keys)?;
+        deeprec::check_rows(keys)?;
     }
     let partial = Partial::new(&args.out)?;
     let files = create(args, &descriptor, &checkpoint, partial.path())?;
@@ -90,7 +92,7 @@ pub fn run(args: &Args) -> Result<Exit> {
     done?;
     let lost = files.left_out().to_vec();
     let (written, removed) = tour.finish();
-    let files = files.finish(&written, removed.as_deref(), &interrupt)?;
+    let files = files.finish(removed.as_deref(), &interrupt)?;
     interrupt.check()?;
     partial.keep(&args.out)?;
     let outcome = Outcome {
@@ -98,6 +100,7 @@ pub fn run(args: &Args) -> Result<Exit> {
         files,
         lost,
         written,
+        removed: removed.map(|keys| keys.len() as u64),
         time: since.elapsed(),
     };
     let json = args.json.then(|| text::json(args, &outcome));
@@ -119,7 +122,8 @@ fn create(
         Exchange::Parquet => create_parquet(args, table, checkpoint, folder)?,
         Exchange::Deeprec => {
             let columns = create_columns(args, Format::Deeprec, table, folder)?;
-            Box::new(deeprec::Checkpoint::new(args, table, folder, columns))
+            let variable = args.variable.as_deref().unwrap_or(args.table());
+            Box::new(columns.with_index(variable, table))
         }
         Exchange::PaddleText => Box::new(paddle::Text::create(folder, args, table)?),
         Exchange::Delta => {
@@ -182,29 +186,38 @@ fn threads(args: &Args) -> usize {
 
 /// Checks what clap can't.
 fn check(args: &Args) -> Result<()> {
+    use Exchange::{Deeprec, Delta, Hugectr, Npy, PaddleText, Parquet};
     refuse_remote(&args.store)?;
     refuse_remote(&args.out)?;
     #[cfg(not(feature = "parquet"))]
-    if args.format == Exchange::Parquet {
+    if args.format == Parquet {
         return Err(crate::cli::without_parquet(TOOL).into());
     }
-    if args.after.is_some() {
-        let why = "--after is of --format delta; --since ID writes what changed in other formats";
-        return Err(Usage(why.to_owned()).into());
+    if let Some(after) = &args.after {
+        if args.format != Delta {
+            let why =
+                "--after is of --format delta; --since ID writes what changed in other formats";
+            return Err(Usage(why.to_owned()).into());
+        }
+        refuse_remote(after)?;
     }
-    let (hugectr, parquet) = ([Exchange::Hugectr], [Exchange::Parquet]);
-    let (deeprec, paddle) = ([Exchange::Deeprec], [Exchange::PaddleText]);
-    let changes = [Exchange::Hugectr, Exchange::Npy, Exchange::Parquet];
-    let flags = [
-        ("--since", args.since.is_some(), &changes[..]),
-        ("--lr", args.lr.is_some(), &hugectr),
-        ("--localized", args.localized, &hugectr),
-        ("--compression", args.compression.is_some(), &parquet),
-        ("--variable", args.variable.is_some(), &deeprec),
-        ("--shards", args.shards.is_some(), &paddle),
-        ("--accessor", args.accessor.is_some(), &paddle),
-        ("--embed-rule", args.embed_rule.is_some(), &paddle),
-        ("--embedx-rule", args.embedx_rule.is_some(), &paddle),
+    let tables = &Exchange::OF_A_TABLE;
+    // It is of a delta as well, which the text leaves out: a delta is no way out for one table.
+    let since = args.since.is_some() && args.format != Delta;
+    let [accessor, embed_rule, embedx_rule] = args.paddle.given();
+    let flags: [Flag; 12] = [
+        ("--since", since, &[Hugectr, Npy, Parquet]),
+        ("--table", args.table.is_some(), tables),
+        ("--variable", args.variable.is_some(), &[Deeprec]),
+        accessor,
+        embed_rule,
+        embedx_rule,
+        ("--shards", args.shards.is_some(), &[PaddleText]),
+        ("--weights-only", args.weights_only, tables),
+        ("--lr", args.lr.is_some(), &[Hugectr]),
+        ("--localized", args.localized, &[Hugectr]),
+        ("--compression", args.compression.is_some(), &[Parquet]),
+        ("--threads", args.threads.is_some(), tables),
     ];
     refuse_flags(args.format, &flags)
 }

@@ -17,11 +17,11 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use super::Args;
 use super::files::Files;
-use super::walk::{Tour, Written};
+use super::walk::Tour;
 use crate::cli::Interrupt;
 use crate::models::columns::{Column, columns};
 use crate::models::crew::Crew;
-use crate::models::paddle::{LINE_BYTES_MAX, Layout};
+use crate::models::paddle::{COUNTS, LINE_BYTES_MAX, Layout, counts};
 
 /// Bytes of a thread's buffers together, where there are not so many files that each has the least.
 const BUFFERS_BYTES: usize = 8 << 20;
@@ -39,7 +39,7 @@ const NUMBER_BYTES: usize = 11;
 pub struct Text {
     layout: Layout,
     shards: Vec<Shard>,
-    /// Where `show` and `click` stand in a row.
+    /// Where [`COUNTS`] stand in a row.
     counts: [Option<usize>; 2],
     left_out: Vec<String>,
 }
@@ -68,13 +68,7 @@ impl Text {
     /// `Io`.
     pub fn create(folder: &Path, args: &Args, table: &TableDescriptor) -> Result<Text> {
         let columns = columns(table);
-        let place = |name: &str| {
-            let column = columns.iter().find(|column| column.name == name);
-            let column = column.filter(|_| !args.weights_only);
-            column.map(|column| column.begin)
-        };
-        let is_lost =
-            |column: &&Column| args.weights_only || !matches!(column.name, "show" | "click");
+        let is_lost = |column: &&Column| args.weights_only || !COUNTS.contains(&column.name);
         let lost = columns.iter().filter(is_lost);
         let shards = args.shards.unwrap_or(SHARDS);
         let open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count) as u64;
@@ -83,13 +77,9 @@ impl Text {
         let made = (0..shards)
             .map(|shard| Shard::create(folder.join(format!("part-000-{shard:05}")), is_kept));
         Ok(Text {
-            layout: Layout {
-                embed: args.embed_rule.unwrap_or_default(),
-                embedx: args.embedx_rule.unwrap_or_default(),
-                embedx_dim: table.dim - 1,
-            },
+            layout: args.paddle.layout(table.dim - 1),
             shards: made.collect::<Result<_, Error>>()?,
-            counts: ["show", "click"].map(place),
+            counts: counts(&columns, args.weights_only),
             left_out: lost.map(|column| column.name.to_owned()).collect(),
         })
     }
@@ -138,17 +128,13 @@ impl Shard {
         Ok(done.map_err(|e| Error::io("write", &self.path, e))?)
     }
 
-    fn sync(&self) -> Result<()> {
+    /// Syncs it, and checks that it has what was written and no more: its name and bytes.
+    fn finish(self) -> Result<(String, u64)> {
         let done = match &self.kept {
             Some(file) => file.sync_all(),
             None => File::open(&self.path).and_then(|file| file.sync_all()),
         };
-        Ok(done.map_err(|e| Error::io("sync", &self.path, e))?)
-    }
-
-    /// Syncs it, and checks that it has what was written and no more: its name and bytes.
-    fn finish(self) -> Result<(String, u64)> {
-        self.sync()?;
+        done.map_err(|e| Error::io("sync", &self.path, e))?;
         let metadata = self.path.metadata();
         let found = metadata.map_err(|e| Error::io("look at", &self.path, e))?;
         let (found, written) = (found.len(), self.claimed.into_inner());
@@ -235,15 +221,19 @@ impl Files for Text {
     }
 
     fn sync(&self, interrupt: &Interrupt) -> Result<()> {
-        self.shards.iter().try_for_each(|shard| {
-            interrupt.check()?;
-            shard.sync()
-        })
+        for shard in &self.shards {
+            // What does not stay open is synced at each write.
+            if let Some(file) = &shard.kept {
+                interrupt.check()?;
+                let done = file.sync_data();
+                done.map_err(|e| Error::io("sync", &shard.path, e))?;
+            }
+        }
+        Ok(())
     }
 
     fn finish(
         self: Box<Self>,
-        _: &Written,
         _: Option<&[u64]>,
         interrupt: &Interrupt,
     ) -> Result<Vec<(String, u64)>> {
@@ -335,7 +325,7 @@ mod tests {
             counts: [None; 2],
             left_out: Vec::new(),
         };
-        let (none, asked) = (Written::NOTHING, Interrupt::never());
+        let asked = Interrupt::never();
         asked.ask();
         for interrupt in [Interrupt::never(), asked] {
             let _first = fs::remove_dir_all(dir.path().join("shards"));
@@ -343,7 +333,7 @@ mod tests {
             let text = text();
             let is_asked = interrupt.is_asked();
             assert_eq!(text.sync(&interrupt).is_err(), is_asked);
-            let done = Box::new(text).finish(&none, None, &interrupt);
+            let done = Box::new(text).finish(None, &interrupt);
             assert_eq!(done.is_err(), is_asked);
         }
     }

@@ -5,6 +5,7 @@
 //! - Words are moved as bits. Lists have as many elements as the column has words.
 
 use std::fs::{self, File};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,7 +25,7 @@ use hps::{CheckpointInfo, Error, Row, TableDescriptor};
 use super::Args;
 use super::args::Compression;
 use super::files::Files;
-use super::walk::{Tour, Written};
+use super::walk::Tour;
 use crate::cli::Interrupt;
 use crate::models::columns::{Column, columns};
 use crate::models::crew::Crew;
@@ -74,8 +75,33 @@ impl What {
     fn row_bytes(self) -> usize {
         match self {
             What::Key => 8,
-            What::Floats { width, .. } => width * 4,
-            What::Integer { .. } => 4,
+            What::Floats { .. } | What::Integer { .. } => 4 * self.words().len(),
+        }
+    }
+
+    /// Which words of a row it has: none, where it has the key.
+    fn words(self) -> Range<usize> {
+        match self {
+            What::Key => 0..0,
+            What::Floats { begin, width, .. } => begin..begin + width,
+            What::Integer { at } => at..at + 1,
+        }
+    }
+
+    /// How many values each list has.
+    fn list(self) -> Option<usize> {
+        match self {
+            What::Floats { width, is_list, .. } => is_list.then_some(width),
+            What::Key | What::Integer { .. } => None,
+        }
+    }
+
+    /// Room for the values of so many rows.
+    fn values(self, rows: usize) -> Values {
+        match self {
+            What::Key => Values::Keys(Vec::with_capacity(rows)),
+            What::Floats { width, .. } => Values::Floats(Vec::with_capacity(rows * width)),
+            What::Integer { .. } => Values::Integers(Vec::with_capacity(rows)),
         }
     }
 }
@@ -212,7 +238,6 @@ impl Files for Parts {
 
     fn finish(
         self: Box<Self>,
-        _: &Written,
         removed: Option<&[u64]>,
         _: &Interrupt,
     ) -> Result<Vec<(String, u64)>> {
@@ -224,7 +249,7 @@ impl Files for Parts {
             let rows = usize::try_from(GROUP_BYTES_MIN / 8).unwrap_or(usize::MAX);
             for keys in keys.chunks(rows) {
                 let keys = keys.iter().map(|key| key.cast_signed()).collect();
-                part.write_columns(&mut [Values::Key(keys)])?;
+                part.write_columns(&mut [(What::Key, Values::Keys(keys))])?;
             }
             part.end()?;
         }
@@ -299,21 +324,18 @@ impl Part {
         self.write_columns(&mut group.columns)
     }
 
-    fn write_columns(&mut self, columns: &mut [Values]) -> Result<()> {
+    fn write_columns(&mut self, columns: &mut [(What, Values)]) -> Result<()> {
         let write = || {
             let mut group = self.writer.next_row_group()?;
-            for values in columns {
+            for (what, values) in columns {
                 let Some(mut column) = group.next_column()? else {
                     return Err(ParquetError::General(String::from("a column is missing")));
                 };
+                let list = what.list();
                 match values {
-                    Values::Key(keys) => put(column.typed::<Int64Type>(), keys, None)?,
-                    Values::Integers { values, .. } => {
-                        put(column.typed::<Int32Type>(), values, None)?;
-                    }
-                    Values::Floats { values, list, .. } => {
-                        put(column.typed::<FloatType>(), values, *list)?;
-                    }
+                    Values::Keys(values) => put(column.typed::<Int64Type>(), values, list)?,
+                    Values::Floats(values) => put(column.typed::<FloatType>(), values, list)?,
+                    Values::Integers(values) => put(column.typed::<Int32Type>(), values, list)?,
                 }
                 column.close()?;
             }
@@ -365,65 +387,37 @@ fn put<T: DataType>(
 
 /// The rows of a row group that is not yet written.
 struct Group {
-    columns: Vec<Values>,
+    columns: Vec<(What, Values)>,
     rows: usize,
 }
 
 /// Values of a column.
 enum Values {
-    Key(Vec<i64>),
-    Floats {
-        values: Vec<f32>,
-        begin: usize,
-        width: usize,
-        /// How many each list has.
-        list: Option<usize>,
-    },
-    Integers {
-        values: Vec<i32>,
-        at: usize,
-    },
+    Keys(Vec<i64>),
+    Floats(Vec<f32>),
+    Integers(Vec<i32>),
 }
 
 impl Group {
     fn new(parts: &Parts) -> Group {
-        let rows = parts.group_rows;
-        let of = |what: &What| match *what {
-            What::Key => Values::Key(Vec::with_capacity(rows)),
-            What::Integer { at } => Values::Integers {
-                values: Vec::with_capacity(rows),
-                at,
-            },
-            What::Floats {
-                begin,
-                width,
-                is_list,
-            } => Values::Floats {
-                values: Vec::with_capacity(rows * width),
-                begin,
-                width,
-                list: is_list.then_some(width),
-            },
-        };
+        let columns = parts.columns.iter();
         Group {
-            columns: parts.columns.iter().map(of).collect(),
+            columns: columns
+                .map(|what| (*what, what.values(parts.group_rows)))
+                .collect(),
             rows: 0,
         }
     }
 
     fn add(&mut self, row: &Row<'_>) {
-        for column in &mut self.columns {
-            match column {
-                Values::Key(keys) => keys.push(row.key.cast_signed()),
-                Values::Integers { values, at } => {
-                    values.push(row.values[*at].to_bits().cast_signed());
+        for (what, values) in &mut self.columns {
+            let words = &row.values[what.words()];
+            match values {
+                Values::Keys(keys) => keys.push(row.key.cast_signed()),
+                Values::Floats(values) => values.extend_from_slice(words),
+                Values::Integers(values) => {
+                    values.extend(words.iter().map(|word| word.to_bits().cast_signed()));
                 }
-                Values::Floats {
-                    values,
-                    begin,
-                    width,
-                    ..
-                } => values.extend_from_slice(&row.values[*begin..*begin + *width]),
             }
         }
         self.rows += 1;

@@ -22,7 +22,7 @@ pub fn print(out: &mut dyn Write, args: &Args, outcome: &Outcome) -> io::Result<
         size(bytes),
         duration(outcome.time)
     )?;
-    if let (Some(since), Some(removed)) = (args.since, outcome.written.removed) {
+    if let (Some(since), Some(removed)) = (args.since, outcome.removed) {
         let removed = of(removed, "removed key");
         writeln!(out, "changed since checkpoint {since}; {removed} beside")?;
     }
@@ -84,7 +84,7 @@ pub fn json(args: &Args, outcome: &Outcome) -> Value {
         "step": outcome.checkpoint.step,
         "since": args.since.map(|id| id.0),
         "rows": written.rows,
-        "removed": outcome.written.removed,
+        "removed": outcome.removed,
         "files": files.collect::<Vec<_>>(),
         "bytes": outcome.files.iter().map(|(_, bytes)| bytes).sum::<u64>(),
         "non_finite_rows": written.non_finite,

@@ -32,8 +32,6 @@ pub struct Written {
     pub negative: u64,
     /// The least and the greatest step count of Adam.
     pub steps: Option<(f32, f32)>,
-    /// Keys that were removed, where only changes are asked for.
-    pub removed: Option<u64>,
 }
 
 impl Written {
@@ -42,7 +40,6 @@ impl Written {
         non_finite: 0,
         negative: 0,
         steps: None,
-        removed: None,
     };
 
     fn add(&mut self, other: &Written) {
@@ -77,8 +74,8 @@ pub struct Tour<'a> {
     /// Adam's step count.
     steps: Option<usize>,
     next_range: AtomicUsize,
-    written: Mutex<Written>,
-    removed: Mutex<Vec<u64>>,
+    /// What was seen of the rows, and the keys that were removed.
+    seen: Mutex<(Written, Vec<u64>)>,
 }
 
 impl<'a> Tour<'a> {
@@ -101,8 +98,7 @@ impl<'a> Tour<'a> {
             numbers: numbers.unwrap_or(table.row_f32s()),
             steps: behind.iter().find(|c| c.name == "t").map(|c| c.begin),
             next_range: AtomicUsize::new(0),
-            written: Mutex::new(Written::NOTHING),
-            removed: Mutex::default(),
+            seen: Mutex::new((Written::NOTHING, Vec::new())),
         }
     }
 
@@ -139,11 +135,9 @@ impl<'a> Tour<'a> {
                 }
             }
         }
-        let mut all = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        all.add(&seen);
-        drop(all);
-        let mut all = self.removed.lock().unwrap_or_else(PoisonError::into_inner);
-        all.append(&mut removed);
+        let mut all = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        all.0.add(&seen);
+        all.1.append(&mut removed);
         Ok(())
     }
 
@@ -155,20 +149,15 @@ impl<'a> Tour<'a> {
             non_finite: u64::from(!is_finite),
             negative: row.key >> 63,
             steps: self.steps.map(|at| (row.values[at], row.values[at])),
-            ..Written::NOTHING
         });
     }
 
     /// What was seen of all rows, and the removed keys, where only changes were asked for.
     #[must_use]
     pub fn finish(self) -> (Written, Option<Vec<u64>>) {
-        let written = self.written.into_inner();
-        let mut written = written.unwrap_or_else(PoisonError::into_inner);
-        let removed = self.removed.into_inner();
-        let removed = removed.unwrap_or_else(PoisonError::into_inner);
-        let removed = self.scope.since.map(|_| removed);
-        written.removed = removed.as_ref().map(|keys| keys.len() as u64);
-        (written, removed)
+        let seen = self.seen.into_inner();
+        let (written, removed) = seen.unwrap_or_else(PoisonError::into_inner);
+        (written, self.scope.since.map(|_| removed))
     }
 }
 

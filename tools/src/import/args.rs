@@ -7,8 +7,7 @@ use hps::Initialiser;
 
 use crate::cli::{Common, size_of, version};
 use crate::export::rate;
-use crate::models::paddle::{Accessor, SgdRule};
-use crate::models::{Exchange, Rule};
+use crate::models::{Exchange, Rule, paddle};
 
 /// Reads a table from the files of another system.
 ///
@@ -77,20 +76,9 @@ pub struct Args {
     #[arg(long, value_name = "D", required_if_eq("format", "paddle-text"),
         value_parser = clap::value_parser!(u16).range(0..=8191))]
     pub embedx_dim: Option<u16>,
-    /// paddle-text: the accessor of Paddle's table. Lines of others have other numbers in these places
-    #[arg(
-        long,
-        value_enum,
-        value_name = "ACCESSOR",
-        required_if_eq("format", "paddle-text")
-    )]
-    pub accessor: Option<Accessor>,
-    /// paddle-text: the rule of embed_w; default: adagrad
-    #[arg(long, value_enum, value_name = "RULE")]
-    pub embed_rule: Option<SgdRule>,
-    /// paddle-text: the rule of embedx_w; default: adagrad
-    #[arg(long, value_enum, value_name = "RULE")]
-    pub embedx_rule: Option<SgdRule>,
+    /// paddle-text: what the lines of its table are like
+    #[command(flatten)]
+    pub paddle: paddle::Flags,
     /// Make the store, or the table, where it is not there
     #[arg(long)]
     pub create: bool,

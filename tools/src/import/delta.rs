@@ -8,15 +8,13 @@ use anyhow::Result;
 use hps::{ArgumentError, CreateOptions, Error, RuntimeOptions, Store};
 use serde_json::json;
 
-use super::{Args, NonFinite, TOOL};
+use super::{Args, TOOL};
 use crate::cli::{Exit, Interrupt, refuse_strange_owner, show, with_holder};
-use crate::models::delta::{self, refuse_others};
-use crate::models::refuse_remote;
+use crate::models::delta;
 
 /// Applies it.
 pub fn run(args: &Args) -> Result<Exit> {
     let since = Instant::now();
-    check(args)?;
     let interrupt = Interrupt::listen()?;
     if args.store.is_dir() {
         refuse_strange_owner(&args.store, args.force)?;
@@ -62,30 +60,4 @@ pub fn run(args: &Args) -> Result<Exit> {
         delta::tell(out, "applied", &info, time)
     })?;
     Ok(Exit::Clean)
-}
-
-fn check(args: &Args) -> Result<()> {
-    refuse_remote(&args.store)?;
-    refuse_remote(&args.folder)?;
-    let others = [
-        ("--table", args.table.is_some()),
-        ("--variable", args.variable.is_some()),
-        ("--accessor", args.accessor.is_some()),
-        ("--embed-rule", args.embed_rule.is_some()),
-        ("--embedx-rule", args.embedx_rule.is_some()),
-        ("--embedx-dim", args.embedx_dim.is_some()),
-        ("--optimizer", args.optimizer.is_some()),
-        ("--dim", args.dim.is_some()),
-        ("--initialiser", args.initialiser.is_some()),
-        ("--seed", args.seed.is_some()),
-        ("--accumulator", args.accumulator.is_some()),
-        ("--step", args.step.is_some()),
-        ("--weights-only", args.weights_only),
-        ("--lr", args.lr.is_some()),
-        ("--adam-step", args.adam_step.is_some()),
-        ("--repair", args.repair),
-        ("--non-finite", args.non_finite != NonFinite::Reject),
-        ("--threads", args.threads.is_some()),
-    ];
-    refuse_others(&others)
 }

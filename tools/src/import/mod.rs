@@ -37,7 +37,7 @@ use target::Target;
 
 use crate::cli::{Exit, Interrupt, Meter, Usage, show};
 use crate::models::columns::metadata_of;
-use crate::models::{Exchange, crew, refuse_flags, refuse_remote};
+use crate::models::{Exchange, Flag, crew, refuse_flags, refuse_remote};
 use crate::store::index_keys;
 use crate::threads::cores;
 
@@ -71,10 +71,10 @@ struct Outcome {
 /// What kept it from its work: the exit code is that of [`crate::cli::exit_of`].
 pub fn run(args: &Args) -> Result<Exit> {
     let since = Instant::now();
+    check(args)?;
     if args.format == Exchange::Delta {
         return delta::run(args);
     }
-    check(args)?;
     let interrupt = Interrupt::listen()?;
     let mut meter = Meter::new(TOOL, args.common.show())?;
     let folder = look(args)?;
@@ -154,24 +154,36 @@ fn threads(args: &Args) -> usize {
 
 /// Checks what clap can't.
 fn check(args: &Args) -> Result<()> {
+    use Exchange::{Deeprec, Hugectr, Npy, PaddleText, Parquet};
     refuse_remote(&args.store)?;
     refuse_remote(&args.folder)?;
-    if args.format == Exchange::Parquet && args.repair {
+    if args.format == Parquet && args.repair {
         let why = "--repair is not of --format parquet: nothing can be read of a file that was cut, since its footer is \
                    at the end; take the file away, or write it again";
         return Err(Usage(why.to_owned()).into());
     }
-    let (hugectr, deeprec) = (Exchange::Hugectr, Exchange::Deeprec);
-    let paddle = [Exchange::PaddleText];
-    let flags = [
-        ("--lr", args.lr.is_some(), &[hugectr][..]),
-        ("--adam-step", args.adam_step.is_some(), &[hugectr, deeprec]),
-        ("--repair", args.repair, &[hugectr, Exchange::Npy]),
-        ("--variable", args.variable.is_some(), &[deeprec]),
-        ("--embedx-dim", args.embedx_dim.is_some(), &paddle),
-        ("--accessor", args.accessor.is_some(), &paddle),
-        ("--embed-rule", args.embed_rule.is_some(), &paddle),
-        ("--embedx-rule", args.embedx_rule.is_some(), &paddle),
+    let tables = &Exchange::OF_A_TABLE;
+    let [accessor, embed_rule, embedx_rule] = args.paddle.given();
+    let non_finite = args.non_finite != NonFinite::Reject;
+    let flags: [Flag; 18] = [
+        ("--table", args.table.is_some(), tables),
+        ("--variable", args.variable.is_some(), &[Deeprec]),
+        accessor,
+        embed_rule,
+        embedx_rule,
+        ("--embedx-dim", args.embedx_dim.is_some(), &[PaddleText]),
+        ("--optimizer", args.optimizer.is_some(), tables),
+        ("--dim", args.dim.is_some(), tables),
+        ("--initialiser", args.initialiser.is_some(), tables),
+        ("--seed", args.seed.is_some(), tables),
+        ("--accumulator", args.accumulator.is_some(), tables),
+        ("--step", args.step.is_some(), tables),
+        ("--weights-only", args.weights_only, tables),
+        ("--lr", args.lr.is_some(), &[Hugectr]),
+        ("--adam-step", args.adam_step.is_some(), &[Hugectr, Deeprec]),
+        ("--repair", args.repair, &[Hugectr, Npy]),
+        ("--non-finite", non_finite, tables),
+        ("--threads", args.threads.is_some(), tables),
     ];
     refuse_flags(args.format, &flags)
 }

@@ -1,26 +1,11 @@
-//! What do an export and an import of deltas have in common on the command line?
+//! What do an export and an import say of a delta?
 
 use std::io::{self, Write};
 use std::time::Duration;
 
-use anyhow::Result;
 use hps::{CheckpointId, DeltaInfo};
 
-use crate::cli::{GOOD, Usage, duration, of};
-
-/// Refuses flags that are of other formats, each with whether it was given.
-///
-/// # Errors
-/// `Usage` with the first that was given.
-pub fn refuse_others(others: &[(&str, bool)]) -> Result<()> {
-    match others.iter().find(|(_, is_given)| *is_given) {
-        Some((name, _)) => {
-            let why = format!("{name} is not of --format delta, which has all of a store");
-            Err(Usage(why).into())
-        }
-        None => Ok(()),
-    }
-}
+use crate::cli::{GOOD, duration, of};
 
 /// Says what was done with a delta.
 ///

@@ -47,6 +47,15 @@ pub enum Exchange {
 }
 
 impl Exchange {
+    /// Those that have the rows of one table: all but a delta, which has all of a store.
+    pub const OF_A_TABLE: [Exchange; 5] = [
+        Exchange::Hugectr,
+        Exchange::Npy,
+        Exchange::Parquet,
+        Exchange::Deeprec,
+        Exchange::PaddleText,
+    ];
+
     /// Its name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -324,30 +333,35 @@ pub fn check_weights(table: &TableDescriptor) -> Result<()> {
     }
 }
 
-/// Refuses flags of other formats: each with whether it was given, and the formats that it is of.
+/// A flag, whether it was given, and the formats that it is of.
+pub type Flag = (&'static str, bool, &'static [Exchange]);
+
+/// Refuses flags of other formats.
 ///
 /// # Errors
 /// `Usage` with the first one.
-pub fn refuse_flags(format: Exchange, flags: &[(&str, bool, &[Exchange])]) -> Result<()> {
+pub fn refuse_flags(format: Exchange, flags: &[Flag]) -> Result<()> {
     let wrong = flags
         .iter()
         .find(|(_, is_given, of)| *is_given && !of.contains(&format));
-    match wrong {
-        None => Ok(()),
-        Some((flag, _, of)) => {
-            let mut names: Vec<&str> = of.iter().map(|format| format.name()).collect();
-            let last = names.pop().unwrap_or_default();
-            let of = match names.as_slice() {
-                [] => last.to_owned(),
-                others => format!("{} and {last}", others.join(", ")),
-            };
-            Err(Usage(format!(
-                "{flag} is of --format {of}, not of {}",
-                format.name()
-            ))
-            .into())
-        }
+    let Some((flag, _, of)) = wrong else {
+        return Ok(());
+    };
+    if format == Exchange::Delta {
+        let why = format!("{flag} is not of --format delta, which has all of a store");
+        return Err(Usage(why).into());
     }
+    let mut names: Vec<&str> = of.iter().map(|format| format.name()).collect();
+    let last = names.pop().unwrap_or_default();
+    let of = match names.as_slice() {
+        [] => last.to_owned(),
+        others => format!("{} and {last}", others.join(", ")),
+    };
+    Err(Usage(format!(
+        "{flag} is of --format {of}, not of {}",
+        format.name()
+    ))
+    .into())
 }
 
 /// Refuses what no file system has mounted.

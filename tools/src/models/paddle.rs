@@ -6,7 +6,7 @@
 //! - `CtrCommonAccessor` and `SparseAccessor` write the same line; `CtrDoubleAccessor` writes as many numbers in
 //!   another order, which nothing in a file tells. How much state there is depends on the rules, which no file says
 //!   either. Other rules may give as many numbers; so what stands where state should is compared with what it can be:
-//!   [`StateBound`].
+//!   `StateBound`.
 //! - What is written reads back to the bit: the fewest digits that tell an f32 from all others.
 //!
 //! Source: Paddle, fluid/distributed/ps/table: ctr_accessor.cc, sparse_accessor.cc (`ParseToString`,
@@ -16,15 +16,72 @@
 use std::io::Write;
 use std::str::FromStr;
 
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
+
+use super::columns::Column;
+use super::{Exchange, Flag};
 
 /// Numbers before `embed_w`.
 const HEAD: usize = 5;
 /// Where `show` and `click` stand among them.
 const SHOW: usize = 3;
 const CLICK: usize = 4;
+/// The metadata that has a place in a line, in its order there.
+pub const COUNTS: [&str; 2] = ["show", "click"];
 /// The longest line: that of the most weights, with their state, is shorter.
 pub const LINE_BYTES_MAX: usize = 1 << 20;
+
+/// Flags that an export and an import have: `#[command(flatten)] pub paddle: Flags`.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Flags {
+    /// paddle-text: the accessor of Paddle's table. Lines of others have other numbers in these places
+    #[arg(
+        long,
+        value_enum,
+        value_name = "ACCESSOR",
+        required_if_eq("format", "paddle-text")
+    )]
+    accessor: Option<Accessor>,
+    /// paddle-text: the rule of embed_w; default: adagrad
+    #[arg(long, value_enum, value_name = "RULE")]
+    embed_rule: Option<SgdRule>,
+    /// paddle-text: the rule of embedx_w; default: adagrad
+    #[arg(long, value_enum, value_name = "RULE")]
+    embedx_rule: Option<SgdRule>,
+}
+
+impl Flags {
+    /// Those that were given.
+    #[must_use]
+    pub fn given(&self) -> [Flag; 3] {
+        let of = &[Exchange::PaddleText];
+        [
+            ("--accessor", self.accessor.is_some(), of),
+            ("--embed-rule", self.embed_rule.is_some(), of),
+            ("--embedx-rule", self.embedx_rule.is_some(), of),
+        ]
+    }
+
+    /// The lines of a table whose `embedx_w` has so many weights.
+    #[must_use]
+    pub fn layout(&self, embedx_dim: usize) -> Layout {
+        Layout {
+            embed: self.embed_rule.unwrap_or_default(),
+            embedx: self.embedx_rule.unwrap_or_default(),
+            embedx_dim,
+        }
+    }
+}
+
+/// Where each of [`COUNTS`] stands in a row; of weights alone, nowhere.
+#[must_use]
+pub fn counts(columns: &[Column], weights_only: bool) -> [Option<usize>; 2] {
+    COUNTS.map(|name| {
+        let column = columns.iter().find(|column| column.name == name);
+        let column = column.filter(|_| !weights_only);
+        column.map(|column| column.begin)
+    })
+}
 
 /// An accessor whose lines are known. It must be named, so that nobody takes those of another for these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -1,7 +1,7 @@
 //! Stores and folders of models for the tests of `hps-export` and `hps-import`.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use hps::{
@@ -12,6 +12,29 @@ use serde_json::Value;
 pub const EXPORT: &str = env!("CARGO_BIN_EXE_hps-export");
 pub const IMPORT: &str = env!("CARGO_BIN_EXE_hps-import");
 pub const TABLE: &str = "clicks";
+
+/// Every optimizer.
+pub const ALL: [Optimizer; 7] = [
+    Optimizer::Sgd,
+    Optimizer::Momentum,
+    Optimizer::Nesterov,
+    Optimizer::Adagrad,
+    Optimizer::RowwiseAdagrad,
+    Optimizer::Adam,
+    Optimizer::Ftrl,
+];
+
+/// The name of an optimizer on the command line.
+pub fn rule_name(optimizer: Optimizer) -> String {
+    let name = format!("{optimizer:?}").to_lowercase();
+    name.replace("rowwise", "rowwise-")
+}
+
+/// A file or folder of `tests/data`.
+pub fn data(name: &str) -> PathBuf {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    data.join(name)
+}
 
 pub fn options() -> RuntimeOptions {
     RuntimeOptions::new().cache_bytes(4 << 20)
@@ -46,6 +69,19 @@ pub fn json(program: &str, flags: &str, store: &Path, folder: &Path, code: i32) 
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(code), "{flags}: {stderr}");
     serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Runs an import that must end with a code, say all of these parts, and leave the store as it was: with one
+/// checkpoint.
+pub fn refused(flags: &str, store: &Path, folder: &Path, code: i32, parts: &[&str]) {
+    let before = digest(store);
+    let said = says(IMPORT, flags, store, folder, code);
+    for part in parts {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert_eq!(digest(store), before);
+    let store = Store::open_read_only(store, None, options()).unwrap();
+    assert_eq!(store.checkpoints().len(), 1, "no checkpoint is made");
 }
 
 /// A number from 0 to 1 that follows from another.

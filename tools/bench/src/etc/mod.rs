@@ -140,12 +140,8 @@ pub fn run(args: &EtcArgs) -> Result<()> {
     notes.say("etc: the next pass beside one");
     let threads = usize::from(args.threads);
     let compute = limits.random_reads.recip();
-    let mut waits = Vec::new();
-    for is_ahead in [false, true] {
-        waits.push(ahead::run(
-            &path, cache, threads, &keysets, compute, is_ahead,
-        )?);
-    }
+    let waits = |is_ahead| ahead::run(&path, cache, threads, &keysets, compute, is_ahead);
+    let waits = [waits(false)?, waits(true)?];
     notes.done();
     if let Some(prefix) = &args.plot {
         for (name, of) in [("read", 0), ("write", 1)] {
@@ -154,16 +150,14 @@ pub fn run(args: &EtcArgs) -> Result<()> {
                 .with_context(|| format!("write {file}"))?;
         }
     }
-    let machine = machine::describe(fixture.root());
-    print(
-        args,
-        &keysets,
-        &descriptor,
-        &machine,
-        &limits,
-        &found,
-        &waits,
-    )
+    let measured = Measured {
+        machine: machine::describe(fixture.root()),
+        keysets,
+        limits,
+        found,
+        waits,
+    };
+    print(args, &descriptor, &measured)
 }
 
 fn load(
@@ -224,37 +218,60 @@ fn limits(
     })
 }
 
-/// Of the phases from the third on: hit rate, and rows a second read and written.
-fn means(phases: &[Phase]) -> (f64, f64, f64) {
-    let later = phases.get(2..).unwrap_or_default();
-    let mean =
-        |of: fn(&Phase) -> f64| later.iter().map(of).sum::<f64>() / later.len().max(1) as f64;
-    (
-        mean(Phase::hit_rate),
-        mean(Phase::reads_per_s),
-        mean(Phase::writes_per_s),
-    )
+/// What phases come to, from the third on.
+#[derive(Debug, Default)]
+struct Rates {
+    /// Means over phases: hit rate, rows a second read and written.
+    hits: f64,
+    reads: f64,
+    writes: f64,
+    /// Rows a second over the time of all of them.
+    reads_over_all: f64,
+    writes_over_all: f64,
 }
 
-/// Rows a second over the time of all phases from the third on: read, and written.
-fn over_all(phases: &[Phase]) -> (f64, f64) {
-    let later = phases.get(2..).unwrap_or_default();
-    let sum = |of: fn(&Phase) -> f64| later.iter().map(of).sum::<f64>();
-    (
-        sum(|p| p.keys as f64) / sum(|p| p.read_s),
-        sum(|p| p.written as f64) / sum(|p| p.write_s),
-    )
+impl Rates {
+    fn of(phases: &[Phase]) -> Rates {
+        let later = phases.get(2..).unwrap_or_default();
+        let sum = |of: fn(&Phase) -> f64| later.iter().map(of).sum::<f64>();
+        let mean = |of| sum(of) / later.len().max(1) as f64;
+        Rates {
+            hits: mean(Phase::hit_rate),
+            reads: mean(Phase::reads_per_s),
+            writes: mean(Phase::writes_per_s),
+            reads_over_all: sum(|p| p.keys as f64) / sum(|p| p.read_s),
+            writes_over_all: sum(|p| p.written as f64) / sum(|p| p.write_s),
+        }
+    }
 }
 
-fn print(
-    args: &EtcArgs,
-    keysets: &Keysets,
-    descriptor: &TableDescriptor,
-    machine: &Value,
-    limits: &Limits,
-    found: &[(Way, u64, Vec<Phase>)],
-    waits: &[Waits],
-) -> Result<()> {
+/// All that was measured.
+#[derive(Debug)]
+struct Measured {
+    machine: Value,
+    keysets: Keysets,
+    limits: Limits,
+    found: Vec<(Way, u64, Vec<Phase>)>,
+    /// Of passes that are begun when they are needed, and of those begun a pass ahead.
+    waits: [Waits; 2],
+}
+
+impl Measured {
+    fn phases(&self, way: Way) -> Option<&[Phase]> {
+        let mut found = self.found.iter();
+        let found = found.find(|(found, ..)| *found == way);
+        found.map(|(_, _, phases)| &phases[..])
+    }
+}
+
+fn print(args: &EtcArgs, descriptor: &TableDescriptor, measured: &Measured) -> Result<()> {
+    let Measured {
+        machine,
+        keysets,
+        limits,
+        found,
+        waits: [without, with],
+    } = measured;
     let row_bytes = descriptor.row_bytes();
     let gib = |bytes: f64| bytes / f64::from(1 << 30);
     let mut text = format!(
@@ -274,15 +291,15 @@ fn print(
     let expected = keysets.expected_hits(policies::BLOCKS, ROUNDS);
     let mut ways = Vec::new();
     for (way, cache, phases) in found {
-        let (hits, reads, writes) = means(phases);
+        let rates = Rates::of(phases);
         text.push_str(&format!(
             "\n{} ({:.2} GiB): mean of passes 2 to {}: hits {:.4}, read {:.2} GiB/s, written {:.2} GiB/s\n",
             way.name(),
             gib(*cache as f64),
             phases.len() - 1,
-            hits,
-            gib(reads * row_bytes as f64),
-            gib(writes * row_bytes as f64),
+            rates.hits,
+            gib(rates.reads * row_bytes as f64),
+            gib(rates.writes * row_bytes as f64),
         ));
         text.push_str("  pass      keys    hits   read GiB/s  written GiB/s\n");
         for (number, phase) in phases.iter().enumerate() {
@@ -297,31 +314,23 @@ fn print(
         let found: Vec<f64> = phases.iter().map(Phase::hit_rate).collect();
         ways.push(json!({
             "way": way.name(), "cache_bytes": cache, "hit_rates": found,
-            "mean_hit_rate": hits, "mean_rows_read_per_s": reads, "mean_rows_written_per_s": writes,
+            "mean_hit_rate": rates.hits,
+            "mean_rows_read_per_s": rates.reads, "mean_rows_written_per_s": rates.writes,
             "read_s": Spread::of(&phases.iter().map(|p| p.read_s).collect::<Vec<_>>()).json(),
             "phases": phases.iter().map(Phase::json).collect::<Vec<_>>(),
         }));
     }
-    let [without, with] = waits else {
-        return Ok(());
-    };
     for (what, waits) in [("begun when needed", without), ("begun a pass ahead", with)] {
         text.push_str(&format!(
             "\nBilevel, trained on, {what}: waited {:.2} s, trained {:.2} s, {} rows read\n",
             waits.wait_s, waits.train_s, waits.missed
         ));
     }
-    let of = |way: Way| {
-        found
-            .iter()
-            .find(|(w, ..)| *w == way)
-            .map(|(_, _, phases)| &phases[..])
-    };
-    let rates = |way: Way| of(way).map_or((0.0, 0.0, 0.0), means);
-    let cached = of(Way::Cached).unwrap_or_default();
-    let all = |way: Way| of(way).map_or((0.0, 0.0), over_all);
-    let as_expected = cached.len() == expected.len()
-        && cached
+    let rates = |way| measured.phases(way).map(Rates::of).unwrap_or_default();
+    let [staged, cached, bilevel, ssd_only] = Way::ALL.map(rates);
+    let of_cached = measured.phases(Way::Cached).unwrap_or_default();
+    let as_expected = of_cached.len() == expected.len()
+        && of_cached
             .iter()
             .zip(&expected)
             .all(|(phase, hits)| phase.hits == *hits);
@@ -332,14 +341,14 @@ fn print(
     let best = limits.random_reads.max(whole_files);
     let ratios = json!({
         "cached_hits_as_the_model": as_expected,
-        "staged_read_to_gather": rates(Way::Staged).1 / limits.gather,
-        "staged_write_to_update": rates(Way::Staged).2 / limits.update,
-        "ssd_only_to_better_read": rates(Way::SsdOnly).1 / best,
-        "bilevel_hits_to_cached": rates(Way::Bilevel).0 / rates(Way::Cached).0,
-        "bilevel_read_to_cached": rates(Way::Bilevel).1 / rates(Way::Cached).1,
-        "bilevel_write_to_cached": rates(Way::Bilevel).2 / rates(Way::Cached).2,
-        "bilevel_read_to_cached_over_all_time": all(Way::Bilevel).0 / all(Way::Cached).0,
-        "bilevel_write_to_cached_over_all_time": all(Way::Bilevel).1 / all(Way::Cached).1,
+        "staged_read_to_gather": staged.reads / limits.gather,
+        "staged_write_to_update": staged.writes / limits.update,
+        "ssd_only_to_better_read": ssd_only.reads / best,
+        "bilevel_hits_to_cached": bilevel.hits / cached.hits,
+        "bilevel_read_to_cached": bilevel.reads / cached.reads,
+        "bilevel_write_to_cached": bilevel.writes / cached.writes,
+        "bilevel_read_to_cached_over_all_time": bilevel.reads_over_all / cached.reads_over_all,
+        "bilevel_write_to_cached_over_all_time": bilevel.writes_over_all / cached.writes_over_all,
         "wait_ahead_to_wait": with.wait_s / without.wait_s,
     });
     text.push_str(&format!("\n{}\n", serde_json::to_string_pretty(&ratios)?));

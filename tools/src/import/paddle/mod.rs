@@ -19,7 +19,7 @@ use super::shape::Shape;
 use super::source::{Chunk, Folder, Noticed, Place, Reader, Seen, Source};
 use crate::cli::{Interrupt, Usage};
 use crate::models::columns::columns;
-use crate::models::paddle::{Layout, key_of, whole};
+use crate::models::paddle::{COUNTS, Layout, counts, key_of, whole};
 use lines::{Files, Lines};
 
 /// Bytes of rows that are put at once.
@@ -46,11 +46,7 @@ impl Text {
         Ok(Text {
             folder: args.folder.clone(),
             files: Files::list(&args.folder)?,
-            layout: Layout {
-                embed: args.embed_rule.unwrap_or_default(),
-                embedx: args.embedx_rule.unwrap_or_default(),
-                embedx_dim: args.embedx_dim.map_or(0, usize::from),
-            },
+            layout: args.paddle.layout(args.embedx_dim.map_or(0, usize::from)),
             weights_only: args.weights_only,
         })
     }
@@ -120,7 +116,7 @@ struct Rows<'a> {
     has_state: bool,
     /// What a row has that no line says.
     start: Vec<f32>,
-    /// Where show and click stand.
+    /// Where [`COUNTS`] stand.
     counts: [Option<usize>; 2],
     next: AtomicUsize,
     /// Rows that are taken, and what was seen of them.
@@ -132,11 +128,7 @@ struct Rows<'a> {
 impl<'a> Rows<'a> {
     fn new(text: &'a Text, non_finite: NonFinite, table: &TableDescriptor) -> Rows<'a> {
         let columns = columns(table);
-        let counts = ["show", "click"].map(|name| {
-            let column = columns.iter().find(|column| column.name == name);
-            let column = column.filter(|_| !text.weights_only);
-            column.map(|column| column.begin)
-        });
+        let counts = counts(&columns, text.weights_only);
         let is_whole = counts.iter().any(Option::is_some);
         let integers = columns.iter().find(|column| column.is_integer);
         let (row_f32s, numbers) = match (is_whole, integers) {
@@ -186,8 +178,8 @@ impl<'a> Rows<'a> {
             }
         }
         let mut is_rounded = false;
-        let counts = [("show", feature.show), ("click", feature.click)];
-        for ((name, value), place) in counts.into_iter().zip(self.counts) {
+        let counts = COUNTS.into_iter().zip([feature.show, feature.click]);
+        for ((name, value), place) in counts.zip(self.counts) {
             let Some(place) = place else {
                 continue;
             };
@@ -320,7 +312,7 @@ impl Source for Rows<'_> {
             }),
             ..Noticed::default()
         };
-        for (name, place) in ["show", "click"].into_iter().zip(self.counts) {
+        for (name, place) in COUNTS.into_iter().zip(self.counts) {
             if place.is_none() && !self.text.weights_only {
                 noticed.lose(name, self.rows.load(Ordering::Relaxed));
             }

@@ -17,8 +17,6 @@ pub mod bundle;
 pub mod table;
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -26,6 +24,7 @@ use hps::{Error, Optimizer, TableDescriptor};
 
 use super::columns::{Column, columns};
 use super::{Content, FileOf};
+use crate::durable::write_new;
 use bundle::{Entry, FLOAT, Header, INT64};
 
 /// Keys.
@@ -141,12 +140,7 @@ pub fn finish(
         format!("model_checkpoint_path: \"{PREFIX}\"\nall_model_checkpoint_paths: \"{PREFIX}\"\n");
     let mut written = Vec::new();
     for (name, bytes) in [index, (String::from("checkpoint"), state.into_bytes())] {
-        let path = folder.join(&name);
-        let done = File::create_new(&path).and_then(|mut file| {
-            file.write_all(&bytes)?;
-            file.sync_all()
-        });
-        done.map_err(|e| Error::io("write", &path, e))?;
+        write_new(folder, &name, &bytes)?;
         written.push((name, bytes.len() as u64));
     }
     Ok(written)
