@@ -58,8 +58,9 @@ pub(super) struct Moment {
     _locks: Locks,
 }
 
-/// Whether a writer has the store open, here or, on a file system that other machines have mounted, there. The lock is asked for as a reader would, for an instant: a
-/// writer that comes in it waits for the end of that (`ssd::lock`).
+/// Whether a writer has the store open, here or, on a file system that other machines have mounted, there.
+/// The lock is asked for as a reader would, for an instant: a writer that comes in it waits for the end of
+/// that (`ssd::lock`).
 pub(super) fn is_open(root: &dyn Directory) -> bool {
     let asked = root.lock(LOCK_NAME, LockKind::Shared, false);
     matches!(asked, Err(e) if e.kind() == ErrorKind::WouldBlock) || is_written_elsewhere(root)

@@ -39,7 +39,7 @@ mod uring;
 
 pub use key_file::{KeyFile, KeyType};
 pub use os::OsDisk;
-pub(crate) use process::Process;
+pub(crate) use process::ProcessIdentity;
 pub use request::{Completion, Queue, Request};
 
 /// Whether something else stands where a file should be: a directory, a link (ELOOP), a FIFO or

@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 
 /// What tells a process from all others, as far as this system lets it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Process {
+pub(crate) struct ProcessIdentity {
     /// The machine's name: for people, it decides nothing.
     pub(crate) machine: String,
     /// Of the system's start.
@@ -23,9 +23,9 @@ pub(crate) struct Process {
     pub(crate) started: u64,
 }
 
-impl Process {
+impl ProcessIdentity {
     /// The caller's. What the system does not tell is empty.
-    pub(crate) fn this() -> Process {
+    pub(crate) fn this() -> ProcessIdentity {
         let line = |path: &str| {
             let text = fs::read_to_string(path).unwrap_or_default();
             text.trim().to_owned()
@@ -38,7 +38,7 @@ impl Process {
             _ => Seen::Nothing,
         };
         let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-        Process {
+        ProcessIdentity {
             machine: line("/proc/sys/kernel/hostname"),
             boot: line("/proc/sys/kernel/random/boot_id"),
             namespace: namespace.to_string_lossy().into_owned(),
@@ -50,15 +50,14 @@ impl Process {
         }
     }
 
-    /// Whether it is the caller's own.
-    pub(crate) fn is_this(&self) -> bool {
-        let this = Process::this();
-        self.is_of(&this) && self.pid == this.pid && self.started == this.started
+    /// Whether it is the caller's own, which `this` is.
+    pub(crate) fn is(&self, this: &ProcessIdentity) -> bool {
+        self.is_of(this) && self.pid == this.pid && self.started == this.started
     }
 
-    /// Whether it has ended for certain.
-    pub(crate) fn has_ended(&self) -> bool {
-        self.is_of(&Process::this())
+    /// Whether it has ended for certain, as the caller, which `this` is, can tell.
+    pub(crate) fn has_ended(&self, this: &ProcessIdentity) -> bool {
+        self.is_of(this)
             && match Seen::of(self.pid) {
                 Seen::Running(started) => started != self.started,
                 Seen::Ended => true,
@@ -68,9 +67,10 @@ impl Process {
     }
 
     /// Whether its number means the same as here.
-    fn is_of(&self, this: &Process) -> bool {
-        let is_told =
-            |of: &Process| !of.boot.is_empty() && !of.namespace.is_empty() && of.started > 0;
+    fn is_of(&self, this: &ProcessIdentity) -> bool {
+        let is_told = |of: &ProcessIdentity| {
+            !of.boot.is_empty() && !of.namespace.is_empty() && of.started > 0
+        };
         is_told(self) && is_told(this) && self.boot == this.boot && self.namespace == this.namespace
     }
 }
@@ -121,13 +121,13 @@ mod tests {
 
     #[test]
     fn a_process_lives_until_it_has_ended_for_certain() {
-        let this = Process::this();
-        assert!(this.is_this() && !this.has_ended(), "{this:?}");
+        let this = ProcessIdentity::this();
+        assert!(this.is(&this) && !this.has_ended(&this), "{this:?}");
         let mut child = std::process::Command::new("sleep")
             .arg("60")
             .spawn()
             .unwrap();
-        let other = Process {
+        let other = ProcessIdentity {
             pid: child.id(),
             started: match Seen::of(child.id()) {
                 Seen::Running(started) => started,
@@ -135,30 +135,30 @@ mod tests {
             },
             ..this.clone()
         };
-        assert!(!other.is_this() && !other.has_ended(), "{other:?}");
+        assert!(!other.is(&this) && !other.has_ended(&this), "{other:?}");
         child.kill().unwrap();
         // A zombie until it is waited for.
-        while !other.has_ended() {
+        while !other.has_ended(&this) {
             std::thread::yield_now();
         }
         child.wait().unwrap();
-        assert!(other.has_ended());
+        assert!(other.has_ended(&this));
         let elsewhere = [
-            Process {
+            ProcessIdentity {
                 boot: String::from("another"),
                 ..other.clone()
             },
-            Process {
+            ProcessIdentity {
                 namespace: String::from("another"),
                 ..other.clone()
             },
-            Process {
+            ProcessIdentity {
                 boot: String::new(),
                 ..other.clone()
             },
-            Process::default(),
+            ProcessIdentity::default(),
         ];
-        assert!(elsewhere.iter().all(|process| !process.has_ended()));
+        assert!(elsewhere.iter().all(|process| !process.has_ended(&this)));
         assert!(is_free(other.pid) && !is_free(1) && !is_free(0) && !is_free(u32::MAX));
         let stat = "7 (a) b) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 4711 2 3";
         assert!(Seen::told_by(stat) == Some(Seen::Running(4711)));
@@ -169,10 +169,10 @@ mod tests {
         assert!(Seen::told_by(&dead_leader) == Some(Seen::Running(4711)));
         assert!(Seen::told_by(&stat.replace(" S ", " Z ")) == Some(Seen::Ended));
         assert!(Seen::told_by("7 (a").is_none() && Seen::told_by("7 (a) S 1").is_none());
-        let reused = Process {
+        let reused = ProcessIdentity {
             started: this.started + 1,
-            ..this
+            ..this.clone()
         };
-        assert!(reused.has_ended() && !reused.is_this());
+        assert!(reused.has_ended(&this) && !reused.is(&this));
     }
 }

@@ -58,8 +58,7 @@ impl Cache {
             }
             self.named = cold;
             if none {
-                let some = (self.counts.evictable / 16).min(LOOK_ROWS);
-                self.evict_any((want, want.max(some)), None);
+                self.evict_any(want, None);
                 break;
             }
         }
@@ -133,18 +132,20 @@ impl Cache {
         // Some may stand in no queue.
         let left = want - to_usize(self.evicted - before);
         if left > 0 && self.rows.tables[table].counts.evictable > 0 {
-            self.evict_any((left, left), Some(table));
+            self.evict_any(left, Some(table));
         }
     }
 
     /// Drops the rows of lowest rank, of one table or of all: those that may leave stand in no queue that
-    /// leads to them. `at_once` leave, if as many are not sheltered; of sheltered ones no more than `want`.
+    /// leads to them. Of one table, and of sheltered ones, `want` at most leave; of all others [`LOOK_ROWS`] do, too.
     ///
     /// # Cost
     /// Two looks at every state, or four.
     #[cold]
-    pub(super) fn evict_any(&mut self, (want, at_once): (usize, usize), only: Option<usize>) {
+    pub(super) fn evict_any(&mut self, want: usize, only: Option<usize>) {
         let before = self.evicted;
+        let some = (self.counts.evictable / 16).min(LOOK_ROWS);
+        let at_once = only.map_or(want.max(some), |_| want);
         let own = |table| only.is_none_or(|only| only == table);
         self.evict_coldest(at_once, |table, sheltered| {
             own(table) && !(only.is_none() && sheltered)

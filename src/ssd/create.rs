@@ -4,7 +4,6 @@
 //! - Every file is durable before STORE is: a directory holds a store if and only if it holds
 //!   STORE, and creation that was cut short is told from a damaged store.
 
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::directories::{make_dir, make_dir_in};
@@ -12,8 +11,7 @@ use super::edits::{self, Start};
 use super::hyper::HyperHistory;
 use super::lock::lock_writer;
 use super::names::{LOCK_NAME, STORE_TEMPORARY_NAME, list, not_a_store, stored_name};
-use super::small_files::{sync, write_last, write_whole};
-use super::space::refused;
+use super::small_files::{remove_if_there, sync, write_last, write_whole};
 use super::tables::TableHistory;
 use super::version::{Cursors, Versions};
 use super::writer_file::is_writer_name;
@@ -126,15 +124,6 @@ fn check_empty_part(part: &dyn Directory, again: bool) -> Result<()> {
     }
     let why = "the data directory is not empty; choose another";
     Err(not_a_store(part.path(), why))
-}
-
-fn remove_if_there(place: &dyn Directory, name: &str) -> Result<()> {
-    match place.remove(name) {
-        Err(e) if e.kind() != ErrorKind::NotFound => {
-            Err(refused("remove", place, &place.path().join(name), 0, e))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// The data directories as STORE names them.

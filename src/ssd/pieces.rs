@@ -16,8 +16,13 @@ pub(crate) fn read_exact(
     let got = file
         .read_at(bytes, offset)
         .map_err(|e| Error::io("read", path, e))?;
-    if got < bytes.len() {
-        let what = format!("the file ends {} bytes early", bytes.len() - got);
+    check_length(path, got, bytes.len(), offset)
+}
+
+/// Refuses a read at an offset that brought fewer bytes than it asked for.
+pub(crate) fn check_length(path: &Path, got: usize, bytes: usize, offset: u64) -> Result<()> {
+    if got < bytes {
+        let what = format!("the file ends {} bytes early", bytes - got);
         return Err(Error::corrupt(path, offset + got as u64, what));
     }
     Ok(())

@@ -290,7 +290,7 @@ impl RunCursor {
         };
         assert!(self.run.kind == RunKind::Rows, "tombstones have no row");
         let offset = self.offset_of(u64::from(entry.number));
-        if !self.holds(offset, self.window_offset, self.window_filled) {
+        if !self.is_at_hand(offset) {
             self.fill(offset)?;
         }
         let start = to_usize(offset - self.window_offset);
@@ -310,41 +310,57 @@ impl RunCursor {
         self.run.offset + (entry - self.run.first_entry) * u64::from(self.run.stride)
     }
 
+    /// Where the row of the entry stands that it stands at; `None` at the end, and of tombstones.
+    fn row_offset(&self) -> Option<u64> {
+        let entry = self.current.filter(|_| self.run.kind == RunKind::Rows)?;
+        Some(self.offset_of(u64::from(entry.number)))
+    }
+
+    /// Where the rows of its entries end.
+    fn rows_end(&self) -> u64 {
+        self.offset_of(self.scan.end)
+    }
+
     /// Whether the row at an offset is in a window.
-    fn holds(&self, offset: u64, window_offset: u64, window_bytes: u64) -> bool {
+    fn holds(&self, offset: u64, (window_offset, window_bytes): (u64, u64)) -> bool {
         let end = offset + u64::from(self.run.stride);
         offset >= window_offset && end <= window_offset + window_bytes
     }
 
+    /// Whether it is in the window that was read last.
+    fn is_at_hand(&self, offset: u64) -> bool {
+        self.holds(offset, (self.window_offset, self.window_filled))
+    }
+
+    /// Offset and bytes of the window that begins with the row at an offset.
+    fn window_at(&self, offset: u64) -> (u64, u64) {
+        let start = offset / BLOCK_BYTES * BLOCK_BYTES;
+        let end = self.wanted_end(offset).next_multiple_of(BLOCK_BYTES);
+        (start, self.window_size().min(end - start))
+    }
+
     /// Asks for the rows from `offset` on, if there are any.
     fn ask(&mut self, offset: u64, index: usize, ahead: &mut ReadAhead) {
-        let end = self.offset_of(self.scan.end);
-        if offset >= end {
-            return;
-        }
-        let start = offset / BLOCK_BYTES * BLOCK_BYTES;
-        let bytes = (end.next_multiple_of(BLOCK_BYTES) - start).min(self.window_size());
-        if ahead.ask(index, &self.file, start, to_usize(bytes)) {
-            self.asked = Some((start, bytes));
+        if offset < self.rows_end() {
+            let (start, bytes) = self.window_at(offset);
+            let is_asked = ahead.ask(index, &self.file, start, to_usize(bytes));
+            self.asked = is_asked.then_some((start, bytes));
         }
     }
 
     /// Takes the window that is on its way, if the row of the entry it stands at is in it and not in the one at hand;
     /// then the next one is asked for.
     fn take_window(&mut self, index: usize, ahead: &mut ReadAhead) -> Result<()> {
-        let Some(entry) = self.current else {
+        let wanted = self.row_offset();
+        let Some(offset) = wanted.filter(|offset| !self.is_at_hand(*offset)) else {
             return Ok(());
         };
-        let offset = self.offset_of(u64::from(entry.number));
-        if self.holds(offset, self.window_offset, self.window_filled) {
-            return Ok(());
-        }
         if self.asked.is_none() {
             self.ask(offset, index, ahead);
         }
         while let Some((start, bytes)) = self.asked.take() {
             let window = ahead.take(index, &self.file, start, to_usize(bytes));
-            if !self.holds(offset, start, bytes) {
+            if !self.holds(offset, (start, bytes)) {
                 // All of its entries were stepped over: nobody needs to know whether they could be read.
                 if let Ok(Some(window)) = window {
                     ahead.give_back(window);
@@ -375,7 +391,7 @@ impl RunCursor {
     fn wanted_end(&self, offset: u64) -> u64 {
         let stride = u64::from(self.run.stride);
         if self.first_interval == 0 {
-            return self.offset_of(self.scan.end);
+            return self.rows_end();
         }
         let mut end = offset + stride;
         let following = (1..).zip(&self.scan.intervals[self.at..]);
@@ -391,13 +407,10 @@ impl RunCursor {
 
     fn fill(&mut self, offset: u64) -> Result<()> {
         let path = &self.file.path;
-        let start = offset / BLOCK_BYTES * BLOCK_BYTES;
-        let end = self.wanted_end(offset).next_multiple_of(BLOCK_BYTES);
-        let size = self.window_size();
+        let (start, bytes) = self.window_at(offset);
         if self.window.is_none() {
-            self.window = Some(aligned(path, size)?);
+            self.window = Some(aligned(path, self.window_size())?);
         }
-        let bytes = size.min(end - start);
         if let Some(window) = &mut self.window {
             let bytes = to_usize(bytes);
             read_exact(&*self.file.file, path, &mut window[..bytes], start)?;

@@ -82,6 +82,19 @@ pub(crate) fn write_last(
     sync(place)
 }
 
+/// Removes a name, if there is one.
+///
+/// # Errors
+/// `NoSpace`, `Io`.
+pub(crate) fn remove_if_there(place: &dyn Directory, name: &str) -> Result<()> {
+    match place.remove(name) {
+        Err(e) if e.kind() != ErrorKind::NotFound => {
+            Err(refused("remove", place, &place.path().join(name), 0, e))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Makes the names in a directory durable.
 pub(crate) fn sync(place: &dyn Directory) -> Result<()> {
     let synced = place.sync();

@@ -9,15 +9,15 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::names::{WRITER_NAME, list};
-use super::small_files::write_whole;
+use super::small_files::{remove_if_there, write_whole};
 use super::space::refused;
 use crate::error::{Error, Holder, Result};
-use crate::io::{Directory, Disk, LockGuard, OpenMode, OsDisk, Process, is_refused};
+use crate::io::{Directory, Disk, LockGuard, OpenMode, OsDisk, ProcessIdentity, is_refused};
 use crate::sync::thread;
 use crate::units::to_usize;
 
@@ -62,7 +62,7 @@ impl WriterFile {
     /// # Errors
     /// `Locked` while another process has it, or may have it; `NoSpace`, `Io`.
     pub(super) fn take(root: &Arc<dyn Directory>) -> Result<WriterFile> {
-        let process = Process::this();
+        let process = ProcessIdentity::this();
         let nonce = u128::from_le_bytes(OsDisk.fresh_uuid());
         let nonce = format!("{nonce:032x}");
         let own = format!("{WRITER_NAME}.{nonce}");
@@ -84,18 +84,17 @@ impl WriterFile {
                 remove_if_there(&**root, &name)?;
             }
         }
-        let path = root.path().join(WRITER_NAME);
         match file.is_held() {
             Ok(true) => Ok(file),
-            Ok(false) => Err(locked(&path)),
-            Err(error) => Err(Error::io("read", &path, error)),
+            Ok(false) => Err(locked(&**root)),
+            Err(error) => Err(Error::io("read", &path_in(&**root), error)),
         }
     }
 
     /// Gives the file that was written its name.
     fn name(&self, own: &str) -> Result<()> {
         let root = &*self.root;
-        let path = root.path().join(WRITER_NAME);
+        let path = path_in(root);
         for _ in 0..TRIES_MAX {
             let error = match root.hard_link(own, root, WRITER_NAME) {
                 Ok(()) => return Ok(()),
@@ -104,7 +103,7 @@ impl WriterFile {
             match error.kind() {
                 ErrorKind::AlreadyExists => {}
                 // The one that has the store has removed it.
-                ErrorKind::NotFound => return Err(locked(&path)),
+                ErrorKind::NotFound => return Err(locked(root)),
                 _ if is_refused(&error) || error.kind() == ErrorKind::PermissionDenied => {
                     if self.create()? {
                         return Ok(());
@@ -119,17 +118,17 @@ impl WriterFile {
                 return Ok(());
             }
             if !is_left(&found) {
-                return Err(locked(&path));
+                return Err(locked(root));
             }
             return self.take_over(own);
         }
-        Err(locked(&path))
+        Err(locked(root))
     }
 
     /// Where there are no links: makes the file, unless it is there.
     fn create(&self) -> Result<bool> {
         let root = &*self.root;
-        let path = root.path().join(WRITER_NAME);
+        let path = path_in(root);
         let failed = |operation, e| refused(operation, root, &path, 0, e);
         let file = match root.open(WRITER_NAME, OpenMode::Create) {
             Ok(file) => file,
@@ -197,24 +196,19 @@ fn read(root: &dyn Directory) -> io::Result<Option<String>> {
     Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
 }
 
-fn locked(path: &Path) -> Error {
+fn path_in(root: &dyn Directory) -> PathBuf {
+    root.path().join(WRITER_NAME)
+}
+
+fn locked(root: &dyn Directory) -> Error {
     Error::Locked {
-        path: path.to_path_buf(),
+        path: path_in(root),
         holder: Holder::Elsewhere,
     }
 }
 
-fn remove_if_there(root: &dyn Directory, name: &str) -> Result<()> {
-    match root.remove(name) {
-        Err(e) if e.kind() != ErrorKind::NotFound => {
-            Err(Error::io("remove", &root.path().join(name), e))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn text_of(process: &Process, nonce: &str) -> String {
-    let Process {
+fn text_of(process: &ProcessIdentity, nonce: &str) -> String {
+    let ProcessIdentity {
         machine,
         boot,
         namespace,
@@ -227,29 +221,28 @@ fn text_of(process: &Process, nonce: &str) -> String {
     )
 }
 
-/// Whether whoever wrote this has ended for certain, or closed the store.
-fn is_left(text: &str) -> bool {
+/// Who wrote a text, and the nonce; `None` where it is not all there.
+fn parse(text: &str) -> Option<(ProcessIdentity, &str)> {
     let line = |name: &str| {
         let mut lines = text.lines();
         lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))
     };
-    let number = |name| line(name).and_then(|number| number.parse::<u64>().ok());
-    let (Some(boot), Some(namespace), Some(nonce)) =
-        (line("boot"), line("namespace"), line("nonce"))
-    else {
-        return false;
+    let process = ProcessIdentity {
+        machine: line("machine").unwrap_or_default().to_owned(),
+        boot: line("boot")?.to_owned(),
+        namespace: line("namespace")?.to_owned(),
+        pid: line("pid")?.parse().ok()?,
+        started: line("started")?.parse().ok()?,
     };
-    let (Some(pid), Some(started)) = (number("pid"), number("started")) else {
-        return false;
-    };
-    let process = Process {
-        machine: String::new(),
-        boot: boot.to_owned(),
-        namespace: namespace.to_owned(),
-        pid: u32::try_from(pid).unwrap_or(0),
-        started,
-    };
-    process.has_ended() || (process.is_this() && !held().contains(nonce))
+    Some((process, line("nonce")?))
+}
+
+/// Whether whoever wrote this has ended for certain, or closed the store.
+fn is_left(text: &str) -> bool {
+    let this = ProcessIdentity::this();
+    parse(text).is_some_and(|(process, nonce)| {
+        process.has_ended(&this) || (process.is(&this) && !held().contains(nonce))
+    })
 }
 
 #[cfg(test)]

@@ -285,7 +285,7 @@ impl Cache {
     pub fn drop_clean(&mut self, table: usize, rows: usize) -> usize {
         let before = self.evicted;
         if self.rows.tables[table].counts.evictable > 0 {
-            self.evict_any((rows, rows), Some(table));
+            self.evict_any(rows, Some(table));
         }
         to_usize(self.evicted - before)
     }

@@ -5,9 +5,9 @@
 
 use super::RunCursor;
 use crate::error::{Error, Result};
-use crate::format::footer::RunKind;
 use crate::io::{AlignedBuffer, Completion, Engine, Queue};
 use crate::ssd::data_file::DataFile;
+use crate::ssd::pieces::check_length;
 use crate::units::to_usize;
 
 /// More runs have small windows, and many of them.
@@ -25,32 +25,29 @@ impl ReadAhead {
     /// Asks for the first window of every run of rows; `None` where none has more rows than a window, where entries are
     /// left out, and where no queue is to be had.
     pub(super) fn begin(engine: &dyn Engine, cursors: &mut [RunCursor]) -> Option<ReadAhead> {
-        let left_bytes = |cursor: &RunCursor| match (cursor.run.kind, cursor.current) {
-            (RunKind::Rows, Some(entry)) => {
-                cursor.offset_of(cursor.scan.end) - cursor.offset_of(u64::from(entry.number))
-            }
-            _ => 0,
+        let is_long = |cursor: &RunCursor| {
+            let begin = cursor.row_offset();
+            begin.is_some_and(|begin| cursor.rows_end() - begin > cursor.window_size())
         };
-        let is_long = |cursor: &RunCursor| left_bytes(cursor) > cursor.window_size();
         let is_wanted = cursors.iter().any(is_long)
             && cursors.iter().all(|cursor| cursor.first_interval == 0)
             && cursors.len() <= CURSORS_MAX;
         if !is_wanted {
             return None;
         }
-        let reading = |cursor: &&RunCursor| left_bytes(cursor) > 0;
-        let size = cursors.iter().filter(reading).map(RunCursor::window_size);
-        let size = size.max()?;
-        let windows = 2 * cursors.iter().filter(reading).count();
-        let queue = engine.queue(windows, to_usize(size));
+        let of_rows = cursors
+            .iter()
+            .filter(|cursor| cursor.row_offset().is_some());
+        let sizes: Vec<u64> = of_rows.map(RunCursor::window_size).collect();
+        let size = sizes.iter().copied().max()?;
+        let queue = engine.queue(2 * sizes.len(), to_usize(size));
         let queue = queue.inspect_err(|error| tracing::debug!(%error, "rows are not read ahead"));
         let mut ahead = ReadAhead {
             queue: queue.ok()?,
             arrived: cursors.iter().map(|_| None).collect(),
         };
         for (index, cursor) in cursors.iter_mut().enumerate() {
-            if let (RunKind::Rows, Some(entry)) = (cursor.run.kind, cursor.current) {
-                let offset = cursor.offset_of(u64::from(entry.number));
+            if let Some(offset) = cursor.row_offset() {
                 cursor.ask(offset, index, &mut ahead);
             }
         }
@@ -95,12 +92,9 @@ impl ReadAhead {
                 *place = Some(arrived);
             }
         };
-        let path = &file.path;
-        let got = completion.result.map_err(|e| Error::io("read", path, e))?;
-        if got < bytes {
-            let what = format!("the file ends {} bytes early", bytes - got);
-            return Err(Error::corrupt(path, offset + got as u64, what));
-        }
+        let got = completion.result;
+        let got = got.map_err(|e| Error::io("read", &file.path, e))?;
+        check_length(&file.path, got, bytes, offset)?;
         Ok(Some(completion.buffer))
     }
 

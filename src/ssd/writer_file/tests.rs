@@ -1,5 +1,7 @@
 //! Who gets WRITER, and from whom may it be taken?
 
+use std::path::Path;
+
 use super::*;
 use crate::io::sim::{Fault, SimDisk};
 use crate::io::{Disk, OsDisk};
@@ -47,10 +49,10 @@ fn one_has_the_file_and_leaves_nothing() {
 #[test]
 fn the_file_of_a_process_that_ended_is_taken_over_and_no_other() {
     let (_disk, place) = place();
-    let this = Process::this();
-    let of = |process: &Process| text_of(process, "of no file");
+    let this = ProcessIdentity::this();
+    let of = |process: &ProcessIdentity| text_of(process, "of no file");
     // Another process has the number by now; this process has closed that store.
-    let reused = Process {
+    let reused = ProcessIdentity {
         started: this.started + 1,
         ..this.clone()
     };
@@ -59,15 +61,15 @@ fn the_file_of_a_process_that_ended_is_taken_over_and_no_other() {
         assert!(!is_locked(&place), "{ended}");
         assert!(list(&*place).unwrap().is_empty());
     }
-    let machine = Process {
+    let machine = ProcessIdentity {
         boot: String::from("another"),
         ..reused.clone()
     };
-    let namespace = Process {
+    let namespace = ProcessIdentity {
         namespace: String::from("pid:[1]"),
         ..reused.clone()
     };
-    let first = Process {
+    let first = ProcessIdentity {
         pid: 1,
         started: 0,
         ..this
@@ -138,7 +140,7 @@ fn whatever_fails_nothing_stays_that_locks_the_next_one_out() {
             for errno in [5, 28, 95] {
                 let (disk, place) = place();
                 if ended {
-                    write(&*place, &text_of(&Process::this(), "of no file"));
+                    write(&*place, &text_of(&ProcessIdentity::this(), "of no file"));
                 }
                 disk.fail_at(disk.calls() + call, Fault::Error(errno), false);
                 let taken = WriterFile::take(&place);
@@ -160,7 +162,7 @@ fn whatever_fails_nothing_stays_that_locks_the_next_one_out() {
 fn of_many_that_try_at_once_one_gets_it() {
     let directory = tempfile::tempdir().unwrap();
     let place = OsDisk.open_dir(directory.path()).unwrap();
-    let this = Process::this();
+    let this = ProcessIdentity::this();
     for round in 0..50 {
         // Left by a process that ended, every other time.
         if round % 2 == 0 {
