@@ -10,13 +10,9 @@ set -eu
 cd "$(dirname "$0")/.."
 megabytes=${1:-330}
 memory=${2:-16MiB}
-if [ -z "${BIN:-}" ]; then
-    cargo build --release --quiet -p hps-tools --bin hps-keyset || exit 8
-    BIN=${CARGO_TARGET_DIR:-target}/release
-fi
-work=$(mktemp -d "${TMPDIR:-/tmp}/keyset-figures-XXXXXX")
-trap 'rm -rf "$work"' EXIT
-trap 'exit 130' INT TERM
+. tools/with_trainer.sh
+binaries hps-keyset
+work_folder keyset-figures
 
 python3 - "$megabytes" "$work/data.tsv" << 'EOF'
 import random, sys

@@ -14,19 +14,11 @@ kills=${1:-50}
 . tools/seed.sh
 seed=${SEED:-$(fresh_seed)}
 
-if [ -z "${BIN:-}" ]; then
-    cargo build --release --quiet -p hps --example ctr || exit 8
-    cargo build --release --quiet -p hps-tools --bins || exit 8
-    BIN=${CARGO_TARGET_DIR:-target}/release
-    ctr=$BIN/examples/ctr
-else
-    ctr=$BIN/ctr
-fi
-work=$(mktemp -d "${TMPDIR:-/tmp}/kill-import-XXXXXX")
-child=
-trap '[ -z "$child" ] || kill -9 "$child" 2> /dev/null || true; rm -rf "$work"' EXIT
-trap 'exit 130' INT TERM
+. tools/with_trainer.sh
+binaries ctr hps-fsck hps-export hps-import
+work_folder kill-import
 
+# Of all rows, of a store in which hps-fsck finds nothing wrong.
 digest() { # store
     "$BIN/hps-fsck" --digest "$1" > "$work/fsck.out" && grep -i digest "$work/fsck.out"
 }
@@ -46,9 +38,7 @@ until [ "$(wc -l < "$work/lines")" -ge 70 ]; do
     kill -0 "$child" 2> /dev/null || break
     sleep 0.01
 done
-kill -9 "$child" 2> /dev/null || true
-wait "$child" 2> /dev/null || true
-child=
+kill_child 0
 "$BIN/hps-export" --quiet "$work/source" "$work/whole" --format delta || exit 8
 # shellcheck disable=SC2086
 "$ctr" $flags --resume "$work/data.tsv" > /dev/null || exit 8
@@ -68,15 +58,10 @@ killed=0 late=0 was_before=0 was_after=0 state=$seed
 while [ "$killed" -lt "$kills" ]; do
     rm -rf "$work/copy"
     cp -r "$work/base" "$work/copy"
-    state=$(((state * 1103515245 + 12345) % 2147483648))
-    delay=$(((state / 128) % longest_us))
+    draw_delay "$longest_us"
     "$BIN/hps-import" --quiet "$work/copy" "$work/delta" --format delta 2> "$work/log" &
     child=$!
-    sleep "$(printf '%d.%06d' $((delay / 1000000)) $((delay % 1000000)))"
-    kill -9 "$child" 2> /dev/null || true
-    code=0
-    wait "$child" 2> /dev/null || code=$?
-    child=
+    kill_child "$delay"
     case $code in
     137) killed=$((killed + 1)) ;;
     0)
@@ -85,8 +70,7 @@ while [ "$killed" -lt "$kills" ]; do
         ;;
     *) wrong "exit code $code: $(cat "$work/log")" ;;
     esac
-    found=$(digest "$work/copy") || wrong "the copy does not open"
-    "$BIN/hps-fsck" --quiet "$work/copy" || wrong "hps-fsck found damage after a kill"
+    found=$(digest "$work/copy") || wrong "the copy is damaged after a kill: $(cat "$work/fsck.out")"
     case $found in
     "$before") was_before=$((was_before + 1)) ;;
     "$after") was_after=$((was_after + 1)) ;;
@@ -95,5 +79,4 @@ while [ "$killed" -lt "$kills" ]; do
     "$BIN/hps-import" --quiet "$work/copy" "$work/delta" --format delta || wrong "applying it again failed"
     [ "$(digest "$work/copy")" = "$after" ] || wrong "the copy differs from its source"
 done
-"$BIN/hps-fsck" --quiet "$work/copy" || wrong "hps-fsck found damage"
 echo "kill_import: $killed kills, $late imports ended before; the copy was $was_before times as before, $was_after times as after; seed $seed"

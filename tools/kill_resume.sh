@@ -26,16 +26,9 @@ share=${SHARE:-30}
 rounds=${ROUNDS:-12}
 flags=${CTR_FLAGS:---batch 64 --checkpoint-every 5 --cache-mib 2 --depth 1}
 
-if [ -z "${BIN:-}" ]; then
-    cargo build --release --quiet --example ctr || exit 8
-    ctr=${CARGO_TARGET_DIR:-target}/release/examples/ctr
-else
-    ctr=$BIN/ctr
-fi
-work=$(mktemp -d "${TMPDIR:-/tmp}/kill-resume-XXXXXX")
-child=
-trap '[ -z "$child" ] || kill -9 "$child" 2> /dev/null || true; rm -rf "$work"' EXIT
-trap 'exit 130' INT TERM
+. tools/with_trainer.sh
+binaries ctr
+work_folder kill-resume
 
 if [ $# -eq 0 ]; then
     tools/clicks.sh 4 40000 | head -n "${ROWS:-12000}" > "$work/data.tsv"
@@ -79,8 +72,7 @@ count_last_kill() {
 killed=0 ended=0 resumed=0 round=0 failed=0 state=$seed
 before=0 after=0 was_killed=0
 while [ "$killed" -lt "$cycles" ]; do
-    state=$(((state * 1103515245 + 12345) % 2147483648))
-    delay=$(((state / 128) % longest_us))
+    draw_delay "$longest_us"
     : > "$work/lines"
     # shellcheck disable=SC2086
     "$ctr" --dir "$work/store" --resume --json $flags "$@" > "$work/lines" 2> "$work/log" &
@@ -92,11 +84,7 @@ while [ "$killed" -lt "$cycles" ]; do
         delay=$((delay % 5000))
         ;;
     esac
-    sleep "$(printf '%d.%06d' $((delay / 1000000)) $((delay % 1000000)))"
-    kill -9 "$child" 2> /dev/null || true
-    code=0
-    wait "$child" 2> /dev/null || code=$?
-    child=
+    kill_child "$delay"
     count_last_kill
     case $code in
     0) ;;

@@ -31,17 +31,9 @@ sshd=$(command -v sshd || echo /usr/sbin/sshd)
 command -v sshfs > /dev/null || skip "sshfs is not installed"
 [ -x "$sshd" ] || skip "sshd is not installed"
 
-if [ -z "${BIN:-}" ]; then
-    cargo build --release --quiet -p hps --example ctr || exit 8
-    cargo build --release --quiet -p hps-tools --bins || exit 8
-    cargo build --release --quiet -p hps-bench --bin hps-bench || exit 8
-    BIN=$(mktemp -d "${TMPDIR:-/tmp}/remote-fs-bin-XXXXXX")
-    built=${CARGO_TARGET_DIR:-target}/release
-    cp "$built"/hps-fsck "$built"/hps-export "$built"/hps-import "$built"/hps-keyset "$built"/hps-bench \
-        "$built"/examples/ctr "$BIN"
-    own_bin=$BIN
-fi
-ctr=$BIN/ctr
+given=${BIN:-}
+. tools/with_trainer.sh
+binaries ctr hps-fsck hps-export hps-import hps-keyset hps-bench
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/remote-fs-XXXXXX")
 server= trainer=
@@ -52,7 +44,7 @@ end() {
     done
     [ -z "$server" ] || kill "$server" 2> /dev/null || true
     # Not through a mount that did not go.
-    rm -rf --one-file-system "$work" ${own_bin:+"$own_bin"}
+    rm -rf --one-file-system "$work"
 }
 trap end EXIT
 trap 'exit 130' INT TERM
@@ -109,7 +101,7 @@ mount_at "$work/two" || exit 8
 one=$work/one two=$work/two
 
 # Kills: digests and figures as of a run that was never killed.
-TMPDIR=$one BIN=$BIN tools/kill_resume.sh "$kills"
+TMPDIR=$one BIN=$given tools/kill_resume.sh "$kills"
 
 flags="--batch 64 --checkpoint-every 5 --cache-mib 2 --depth 1"
 tools/clicks.sh 4 40000 | head -n 12000 > "$work/data.tsv"

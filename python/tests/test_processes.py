@@ -98,10 +98,14 @@ def test_a_killed_trainers_store_opens_at_once_while_its_worker_lives(directory)
         store.push("t", np.arange(5), np.ones((5, 1), np.float32), kind="weights")
         store.checkpoint(3)
         store.push("t", np.arange(5), np.zeros((5, 1), np.float32), kind="weights")
+        begun, begins = os.pipe()
         child = os.fork()
         if child == 0:
+            os.write(begins, b".")
             time.sleep(60)
             os._exit(0)
+        # A child that never ran has closed nothing yet.
+        os.read(begun, 1)
         print(child, flush=True)
         time.sleep(60)
     """
