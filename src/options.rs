@@ -377,6 +377,9 @@ pub struct Thresholds {
     pub open_files_least: usize,
     /// Memory of the cache in each shard; 0: what the options give.
     pub shard_cache_bytes: u64,
+    /// Fewest rows of a put that are written past the cache, to files of four times as many; 0: a quarter of
+    /// `file_bytes`.
+    pub straight_rows: usize,
 }
 
 impl Default for Thresholds {
@@ -391,6 +394,7 @@ impl Default for Thresholds {
             meta_bytes_max: META_BYTES_MAX,
             open_files_least: OPEN_FILES_LEAST,
             shard_cache_bytes: 0,
+            straight_rows: 0,
         }
     }
 }

@@ -55,6 +55,7 @@ enum During {
     Drop,
     Compact,
     Put,
+    LongPut,
     Rollback,
 }
 
@@ -142,11 +143,19 @@ fn make(during: During, store: &Store) -> Result<()> {
             let go_on = &mut |_| ControlFlow::Continue(());
             store.compact(&limits, go_on).map(drop)
         }
-        During::Put => {
+        During::Put | During::LongPut => {
             let keys: Vec<u64> = (0..20 * store.stats().capacity_rows).collect();
             let rows = vec![-1.0; keys.len() * DIM];
             let table = store.table("rows")?;
-            store.put(table, &keys, PutRows::weights(&rows)).map(drop)
+            // A long put's rows go past the cache.
+            let call = match during {
+                During::LongPut => keys.len(),
+                _ => 500,
+            };
+            for (keys, rows) in keys.chunks(call).zip(rows.chunks(call * DIM)) {
+                store.put(table, keys, PutRows::weights(rows))?;
+            }
+            Ok(())
         }
         During::Rollback => unreachable!("it takes the store away"),
     }
@@ -298,6 +307,17 @@ fn a_panic_in_a_put_poisons_the_store() {
         (ENGINE, "settle"),
     ] {
         check(During::Put, call, suffix);
+    }
+}
+
+#[test]
+fn a_panic_in_a_put_that_goes_past_the_cache_poisons_the_store() {
+    for (call, suffix) in [
+        ("create", ".rows"),
+        ("write", ".rows"),
+        (ENGINE, "put_straight"),
+    ] {
+        check(During::LongPut, call, suffix);
     }
 }
 

@@ -13,11 +13,12 @@ mod hooked;
 #[path = "common/small.rs"]
 mod small;
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gate::{Gate, until};
 use hooked::{Hook, HookedDisk};
@@ -460,11 +461,15 @@ fn a_put_larger_than_the_cache_waits_for_a_running_checkpoint_and_is_not_in_it()
                 .unwrap();
             done.store(true, SeqCst);
         });
+        // Some slots may hold copies for the checkpoint: the cache is full when it changes no more.
+        let seen = Cell::new((0, Instant::now()));
         until("a put that waits", || {
-            let stats = store.stats();
-            stats.dirty_rows == stats.capacity_rows
+            let rows = store.stats().dirty_rows;
+            if seen.get().0 != rows {
+                seen.set((rows, Instant::now()));
+            }
+            rows > 500 && seen.get().1.elapsed() > Duration::from_millis(200)
         });
-        std::thread::sleep(Duration::from_millis(100));
         assert!(!done.load(SeqCst) && !ticket.is_done());
         gate.set(false);
         putting.join().unwrap();
@@ -486,11 +491,29 @@ fn a_put_larger_than_the_cache_waits_for_a_running_checkpoint_and_is_not_in_it()
     store.close().unwrap();
 }
 
+/// Its rows go through the cache, or past it.
 #[test]
 fn a_checkpoint_that_begins_during_a_put_has_all_of_it() {
+    for straight_rows in [usize::MAX / 4, 0] {
+        begins_during_a_put(straight_rows);
+    }
+}
+
+fn begins_during_a_put(straight_rows: usize) {
+    let options = options().thresholds(Thresholds {
+        straight_rows,
+        ..Thresholds::default()
+    });
     let gate = Arc::new(Gate::default());
-    let disk = HookedDisk::new(SimDisk::new(3), gate.hook("write"));
-    let store = create(Arc::new(disk), options());
+    let (writes, holds) = (Arc::new(AtomicBool::new(false)), gate.hook("write"));
+    let seen = Arc::clone(&writes);
+    let hook: Hook = Arc::new(move |call, path| {
+        let is_row_file = path.extension().is_some_and(|e| e == "rows");
+        seen.fetch_or(call == "write" && is_row_file, SeqCst);
+        holds(call, path)
+    });
+    let disk = HookedDisk::new(SimDisk::new(3), hook);
+    let store = create(Arc::new(disk), options);
     let table = store.create_table(&sgd("rows", DIM)).unwrap();
     let keys: Vec<u64> = (0..5 * store.stats().capacity_rows).map(mix64).collect();
     gate.set(true);
@@ -499,7 +522,8 @@ fn a_checkpoint_that_begins_during_a_put_has_all_of_it() {
             let rows = of(&keys, 0.0);
             store.put(table, &keys, PutRows::weights(&rows)).unwrap();
         });
-        until("a put that waits", || store.stats().dirty_rows > 100);
+        until("a put that writes", || writes.load(SeqCst));
+        assert_eq!(store.stats().dirty_rows > 100, straight_rows > 0);
         let begun = scope.spawn(|| store.checkpoint(1, &[]).unwrap().id);
         std::thread::sleep(Duration::from_millis(100));
         assert!(!begun.is_finished() && !putting.is_finished());

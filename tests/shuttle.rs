@@ -433,7 +433,16 @@ fn pushes_of_two_tables_in_a_cache_too_small_are_never_cut_between_them() {
 
 #[test]
 fn puts_that_do_not_fit_into_the_cache_keep_every_row_and_are_never_cut() {
-    explore_all("puts", 1, |seed| play_puts(&EVICTING, seed));
+    let play = |seed: u64| {
+        // All rows go through the cache, or those of long puts go past it.
+        let straight_rows = [0, 6][usize::from(seed % 2 == 1)];
+        let scene = Scene {
+            straight_rows,
+            ..EVICTING
+        };
+        play_puts(&scene, seed);
+    };
+    explore_all("puts", 1, play);
     let work = WORK.take();
     eprintln!("  {work:?}");
     let some = work.flushes > 0 && work.reads > 0 && work.waits > 0;

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use hps::io::sim::{CrashMode, SimDisk};
 use hps::{
     CreateOptions, Initialiser, Optimizer, PolicyKind, PutRows, Result, RuntimeOptions, Store,
-    TableDescriptor, TableId, Update,
+    TableDescriptor, TableId, Thresholds, Update,
 };
 use hps_fuzz::Input;
 use hps_fuzz::tiny::{ROOT, Rows};
@@ -107,6 +107,10 @@ impl Run {
             .flush_step_rows(4 + input.below(8))
             .retain_checkpoints(1 + input.below(3))
             .policy(policies[input.below(3)])
+            .thresholds(Thresholds {
+                straight_rows: [0, 4][input.below(2)],
+                ..Thresholds::default()
+            })
             .inline(true);
         let disk = SimDisk::new(1);
         let store = Store::create_on(

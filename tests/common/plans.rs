@@ -61,6 +61,11 @@ fn put(seed: u64, value: f32) -> Op {
     Op::Put(table, keys, value)
 }
 
+/// How long the puts are whose rows go past the cache: none is, or some, or all. Drawn apart, too.
+fn straight_rows(seed: u64) -> usize {
+    [0, 3, 12][Random(seed ^ 0x7374_7261).below(3) as usize]
+}
+
 /// Whether tables come and go in a mixed workload: in every other one, since they take slots from those that
 /// stay.
 fn has_brief(seed: u64) -> bool {
@@ -106,6 +111,7 @@ pub fn plan(seed: u64) -> Plan {
         .inline(true)
         .thresholds(Thresholds {
             shard_cache_bytes: SHARD_CACHE_BYTES,
+            straight_rows: straight_rows(seed),
             ..Thresholds::default()
         })
         .policy([PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Fifo][seed as usize % 3]);
@@ -200,6 +206,7 @@ pub fn some_options(random: &mut Random) -> RuntimeOptions {
             manifest_roll_bytes: random.below(300),
             numbers_reserved: 17 + random.below(16),
             open_unit_entries: 8 + random.below(100),
+            straight_rows: straight_rows(random.0),
             ..Thresholds::default()
         })
 }

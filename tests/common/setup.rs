@@ -74,6 +74,8 @@ pub fn random_options(rng: &mut Rng, background: bool) -> RuntimeOptions {
         .open_files_max([0, 0, 1, 3][rng.below(4)])
         .thresholds(Thresholds {
             open_files_least: 1,
+            // Puts go past the cache, or the longer ones do.
+            straight_rows: [0, 4, 20][rng.below(3)],
             ..Thresholds::default()
         })
 }

@@ -30,6 +30,8 @@ pub struct Scene {
     pub batch_keys: usize,
     pub rounds: usize,
     pub checkpoints: u64,
+    /// Fewest rows of a put that go past the cache; 0: none.
+    pub straight_rows: usize,
 }
 
 /// The cache holds 24 rows, of 42: rows leave it all the time.
@@ -39,6 +41,7 @@ pub const EVICTING: Scene = Scene {
     batch_keys: 3,
     rounds: 8,
     checkpoints: 2,
+    straight_rows: 0,
 };
 
 /// Above 64 MiB a checkpoint has four writers; each has something to do, and all rows stay in
@@ -49,6 +52,7 @@ pub const MANY_WRITERS: Scene = Scene {
     batch_keys: 50,
     rounds: 4,
     checkpoints: 2,
+    straight_rows: 0,
 };
 
 /// What a trainer does to rows, one after the other; a cut is between two of them.
@@ -106,6 +110,10 @@ pub fn options(scene: &Scene, inline: bool) -> RuntimeOptions {
         .io_depth(2)
         .space_bound(1.1)
         .retain_checkpoints(2)
+        .thresholds(Thresholds {
+            straight_rows: scene.straight_rows,
+            ..Thresholds::default()
+        })
         .inline(inline)
 }
 

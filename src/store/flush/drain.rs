@@ -16,7 +16,7 @@ impl Flusher {
         let mut clean_pass = true;
         loop {
             self.compactor.wait_for_space();
-            let mut writer = self.lock_writer();
+            let writer = self.lock_writer();
             self.core.ssd.check_writable()?;
             let (mut picks, mut all) = (0, false);
             let mut next = || {
@@ -31,9 +31,8 @@ impl Flusher {
                 all = picked.is_none();
                 picked
             };
-            let writing = &mut writer.role;
-            let queues = writing.queues.len();
-            let (written, result) = self.write_all(writing, queues, &mut next);
+            let queues = self.queues.count();
+            let (written, result) = self.write_all(&writer, queues, &mut next);
             rows += written;
             result?;
             if picks > 0 {

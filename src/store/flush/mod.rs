@@ -1,7 +1,7 @@
 //! How do dirty rows reach parameter files?
 //!
 //! One writer at a time takes victims, copies them out under their shard's lock, writes one file
-//! per data directory and repoints the index.
+//! per data directory and repoints the index. Beside it long puts write files of rows that are not in memory.
 //!
 //! Invariants:
 //! - Until the repoint a row being written stays in memory: a reader never sees an older copy.
@@ -12,6 +12,7 @@
 
 mod drain;
 mod pick;
+mod queues;
 mod write;
 
 use std::sync::atomic::Ordering;
@@ -19,16 +20,16 @@ use std::sync::{Arc, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use super::compact::{Compactor, PICK_FILES};
-use super::core::{Core, Part, Signal, Stretch, Table, get};
+use super::core::{Core, Part, Signal, Stretch, Table, add, get};
 use crate::error::{Error, Result};
-use crate::in_use::{InUse, OneOngoing, Ongoing};
-use crate::io::Queue;
+use crate::in_use::{HeldBytes, InUse, OneOngoing, Ongoing};
 use crate::ssd::poison::Watched;
 use crate::stats::{Stats, Wait};
 use crate::sync::atomic::{AtomicU64, AtomicUsize};
 use crate::sync::{Mutex, MutexGuard, thread};
 use crate::units::to_usize;
 use pick::Picked;
+use queues::{Queues, Taken};
 
 /// How long the thread sleeps without being called.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -51,17 +52,10 @@ const WRITER_DEPTH: usize = 2;
 /// and whoever else wants the writer's role have their turn.
 const FILL_PICKS: usize = 16;
 
-/// What the one who writes row files owns.
-#[derive(Debug)]
-struct Writer {
-    /// A submission queue per file written at the same time.
-    queues: Vec<Box<dyn Queue>>,
-}
-
-/// The writer's role, held: nobody else writes rows.
+/// The writer's role, held: nobody else writes rows that are in memory.
 #[derive(Debug)]
 pub struct WriterGuard<'a> {
-    role: Watched<'a, MutexGuard<'a, Writer>>,
+    _role: Watched<'a, MutexGuard<'a, ()>>,
     /// Dropped after the role is let go.
     _teller: FreeTeller<'a>,
 }
@@ -82,7 +76,9 @@ pub struct Flusher {
     core: Arc<Core>,
     compactor: Arc<Compactor>,
     /// The writer's role.
-    writer: Mutex<Writer>,
+    writer: Mutex<()>,
+    /// One for each file that is written at the same time.
+    queues: Queues,
     /// Raised when a cache ran low: the writer thread looks.
     low: Signal,
     /// Threads that wait for room.
@@ -140,7 +136,8 @@ impl Flusher {
         Ok(Flusher {
             core: Arc::clone(core),
             compactor: Arc::clone(compactor),
-            writer: Mutex::new(Writer { queues }),
+            writer: Mutex::new(()),
+            queues: Queues::new(queues),
             low: Signal::default(),
             waiting: AtomicUsize::new(0),
             let_go: AtomicU64::new(0),
@@ -176,9 +173,9 @@ impl Flusher {
         Some(self.guard(writer))
     }
 
-    fn guard<'a>(&'a self, writer: MutexGuard<'a, Writer>) -> WriterGuard<'a> {
+    fn guard<'a>(&'a self, writer: MutexGuard<'a, ()>) -> WriterGuard<'a> {
         WriterGuard {
-            role: self.core.ssd.poison.watch(writer),
+            _role: self.core.ssd.poison.watch(writer),
             _teller: FreeTeller(self),
         }
     }
@@ -233,6 +230,37 @@ impl Flusher {
         self.fills.begin()
     }
 
+    /// Files that long puts may write at the same time.
+    pub fn put_writers(&self) -> usize {
+        self.queues.for_puts()
+    }
+
+    /// A submission queue for a file of a long put.
+    pub fn queue_for_put(&self) -> Taken<'_> {
+        self.queues.take_for_put()
+    }
+
+    /// Counts the arrays of a file that is being written.
+    pub fn hold_bytes(&self) -> HeldBytes<'_> {
+        self.in_use.begin()
+    }
+
+    /// Waits while the files take more than their bound, and compaction can help.
+    pub fn wait_for_space<'t>(&self, table: &'t Table, stretch: &mut Stretch<'t>) {
+        while self.compactor.is_over_space() {
+            table.waits_on(stretch, Wait::Compaction, Instant::now());
+            self.compactor.wait_a_little();
+        }
+    }
+
+    /// A file of a long put is in its place.
+    pub fn file_was_put(&self, table: &Table, bytes: u64, rows: u64) {
+        add(&self.flushes, 1);
+        add(&self.written_bytes, bytes);
+        table.note_flushed(rows);
+        self.after_flush(rows);
+    }
+
     /// Whether somebody waits for room.
     pub fn is_awaited(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
@@ -276,15 +304,12 @@ impl Flusher {
     ) -> Result<()> {
         self.core.check_open()?;
         let id = table.id.0 as usize;
-        while self.compactor.is_over_space() {
-            table.waits_on(stretch, Wait::Compaction, Instant::now());
-            self.compactor.wait_a_little();
-        }
+        self.wait_for_space(table, stretch);
         let since = Instant::now();
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let writer = self.writer_or_room(s, id);
         self.waiting.fetch_sub(1, Ordering::SeqCst);
-        let Some(mut writer) = writer else {
+        let Some(writer) = writer else {
             // Somebody else's flush has made it; or the end of a cut, which it waited for anyway.
             if !table.is_waited_for(stretch, Wait::Room) {
                 table.waits_on(stretch, Wait::Flush, since);
@@ -294,14 +319,14 @@ impl Flusher {
         self.core.ssd.check_writable()?;
         // The end of a cut needs the writer, too: what may not be written now may not until that is let go.
         let interval_max = self.core.shards[s].lock().interval_max();
-        let mut picked = self.pick_cold(writer.role.queues.len());
+        let mut picked = self.pick_cold(self.queues.count());
         if picked.is_empty() {
             picked = self.pick_anything(s);
         }
         if !picked.is_empty() {
             table.waits_on(stretch, Wait::Flush, since);
         }
-        let written = self.write_files(&mut writer.role, picked)?;
+        let written = self.write_files(&writer, picked)?;
         drop(writer);
         if written > 0 {
             stretch.end();
@@ -328,10 +353,9 @@ impl Flusher {
             return Ok(0);
         }
         self.compactor.wait_for_space();
-        let mut writer = self.lock_writer();
+        let writer = self.lock_writer();
         self.core.ssd.check_writable()?;
-        let writing = &mut writer.role;
-        let queues = writing.queues.len();
+        let queues = self.queues.count();
         let (mut picks, mut written_before) = (0, 0);
         let mut next = || {
             // While a put takes room as fast as it is made, a writer that is done begins with the next file and
@@ -349,7 +373,7 @@ impl Flusher {
             picked.filter(|picked| !picked.is_empty())
         };
         let threads = if self.fills.is() { PICK_FILES } else { 1 };
-        let written = self.write_picks(writing, threads, &mut next)?;
+        let written = self.write_picks(&writer, threads, &mut next)?;
         drop(writer);
         self.after_flush(written);
         Ok(written)
@@ -385,12 +409,12 @@ impl Flusher {
         let mut total = 0;
         loop {
             self.compactor.wait_for_space();
-            let mut writer = self.lock_writer();
+            let writer = self.lock_writer();
             self.core.ssd.check_writable()?;
             let Some(picked) = pick() else {
                 return Ok(total);
             };
-            let written = self.write_files(&mut writer.role, picked)?;
+            let written = self.write_files(&writer, picked)?;
             drop(writer);
             self.after_flush(written);
             total += written;

@@ -233,16 +233,16 @@ fn who_waits_for_room_goes_on_with_the_first_part_that_is_written_or_when_the_wr
             }
             let limit = Duration::from_millis(100);
             assert!(is_done.recv_timeout(limit).is_err(), "there is no room");
-            let mut role = match writes {
+            let role = match writes {
                 true => Some(role),
                 false => {
                     drop(role);
                     None
                 }
             };
-            if let Some(role) = &mut role {
+            if let Some(role) = &role {
                 let picked = flusher.pick_cold(1);
-                assert!(flusher.write_files(&mut role.role, picked).unwrap() > 0);
+                assert!(flusher.write_files(role, picked).unwrap() > 0);
             }
             // The role is still held in the first case, and taken by the other thread in the second.
             let made = is_done.recv_timeout(Duration::from_secs(30));

@@ -8,7 +8,7 @@ use std::sync::PoisonError;
 use super::super::compact::PICK_FILES;
 use super::super::core::{Shard, add, point};
 use super::pick::Picked;
-use super::{Flusher, Writer};
+use super::{Flusher, WriterGuard};
 use crate::error::{Error, Result};
 use crate::io::Queue;
 use crate::mem::Victim;
@@ -97,7 +97,7 @@ impl Flusher {
     ///
     /// # Errors
     /// `NoSpace`, `Io`, `Poisoned`; the rows of files that failed are dirty again.
-    pub(super) fn write_files(&self, writer: &mut Writer, picked: Vec<Picked>) -> Result<u64> {
+    pub(super) fn write_files(&self, writer: &WriterGuard<'_>, picked: Vec<Picked>) -> Result<u64> {
         let mut picked = Some(picked);
         self.write_picks(writer, 1, &mut || picked.take())
     }
@@ -109,7 +109,7 @@ impl Flusher {
     /// As of that.
     pub(super) fn write_picks(
         &self,
-        writer: &mut Writer,
+        writer: &WriterGuard<'_>,
         threads: usize,
         next: &mut (dyn FnMut() -> Option<Vec<Picked>> + Send),
     ) -> Result<u64> {
@@ -139,19 +139,18 @@ impl Flusher {
     /// first file that failed; no other was begun after it.
     pub(super) fn write_all(
         &self,
-        writer: &mut Writer,
+        _writer: &WriterGuard<'_>,
         threads: usize,
         next: &mut (dyn FnMut() -> Option<Vec<Picked>> + Send),
     ) -> (u64, Result<()>) {
         if let Err(poisoned) = self.core.ssd.check_writable() {
             return (0, Err(poisoned));
         }
-        let queues = writer.queues.len();
         let jobs = match next() {
             Some(picked) => self.jobs_of(picked),
             None => return (0, Ok(())),
         };
-        let threads = threads.max(jobs.len()).clamp(1, queues);
+        let mut taken = self.queues.take(threads.max(jobs.len()));
         let work = Mutex::new((jobs, Some(next)));
         let open = || work.lock().unwrap_or_else(PoisonError::into_inner);
         let take = || {
@@ -192,7 +191,7 @@ impl Flusher {
             (total, Ok(()))
         };
         let write = &write;
-        let writers = writer.queues.iter_mut().take(threads).zip(0..);
+        let writers = taken.queues.iter_mut().zip(0..);
         let writers = writers.map(|(queue, i)| move || write(&mut **queue, i >= PICK_FILES));
         let outcomes = by_team("hps-write", writers);
         let written = outcomes.iter().map(|(written, _)| written).sum();

@@ -52,7 +52,7 @@ pub struct Step {
 
 /// Puts up to [`LOCK_ROWS`] rows of a shard.
 pub fn put_some(shard: &mut Shard, job: &Job<'_>, room: &ShardRoom, rest: &mut Rest) -> Step {
-    let (interval, frozen) = shard.intervals();
+    let (interval, _) = shard.intervals();
     let table = job.table.id.0 as usize;
     let (start, end) = (rest.next, rest.hashes.len().min(rest.next + LOCK_ROWS));
     let mut slots = [Slot::NONE; LOCK_ROWS];
@@ -60,26 +60,20 @@ pub fn put_some(shard: &mut Shard, job: &Job<'_>, room: &ShardRoom, rest: &mut R
     shard.cache.lookup(table, &rest.hashes[start..end], slots);
 
     let found = |slot: &Slot| *slot != Slot::NONE;
-    let resident: Vec<Slot> = slots.iter().copied().filter(found).collect();
-    let (mut filled, mut places) = (false, Vec::new());
-    if !resident.is_empty() {
-        // Pinned: room for copies is not made of them.
-        shard.cache.pin(&resident);
-        let marked = (shard.cache).begin_at(&resident, (interval, frozen), true, &mut places);
-        if marked.is_ok() {
-            let positions = rest.positions[start..end].iter().zip(&*slots);
-            let positions = positions.filter(|(_, slot)| found(slot)).map(|(p, _)| *p);
-            job.write(&mut shard.cache, &places, positions);
-            filled = end_reading(&mut shard.cache, &resident);
+    let positions = rest.positions[start..end].iter().copied();
+    let filled = match put_resident(shard, job, slots, positions) {
+        Ok(filled) => filled,
+        Err(lack) => {
+            let lack = Some(lack);
+            return Step {
+                lack,
+                filled: false,
+            };
         }
-        shard.cache.unpin(&resident);
-        if marked.is_err() {
-            let lack = Some(Lack::Copies);
-            return Step { lack, filled };
-        }
-    }
+    };
 
-    let absent = slots.len() - resident.len();
+    let mut places = Vec::new();
+    let absent = slots.iter().filter(|slot| !found(slot)).count();
     shard.reclaim(table, absent);
     let mut new: Vec<Slot> = Vec::with_capacity(absent);
     let (mut positions, mut left, mut taken) = (Vec::with_capacity(absent), Vec::new(), 0);
@@ -115,6 +109,37 @@ pub fn put_some(shard: &mut Shard, job: &Job<'_>, room: &ShardRoom, rest: &mut R
     Step { lack, filled }
 }
 
+/// Changes those of some rows that are in memory. Whether others may wait for one of them.
+///
+/// # Errors
+/// [`Lack::Copies`]: nothing has changed.
+pub fn put_resident(
+    shard: &mut Shard,
+    job: &Job<'_>,
+    slots: &[Slot],
+    positions: impl Iterator<Item = u32>,
+) -> Result<bool, Lack> {
+    let found = |slot: &Slot| *slot != Slot::NONE;
+    let resident: Vec<Slot> = slots.iter().copied().filter(found).collect();
+    if resident.is_empty() {
+        return Ok(false);
+    }
+    let (intervals, mut places) = (shard.intervals(), Vec::new());
+    // Pinned: room for copies is not made of them.
+    shard.cache.pin(&resident);
+    let marked = (shard.cache).begin_at(&resident, intervals, true, &mut places);
+    let filled = marked.is_ok() && {
+        let positions = positions.zip(slots).filter(|(_, slot)| found(slot));
+        job.write(&mut shard.cache, &places, positions.map(|(p, _)| p));
+        end_reading(&mut shard.cache, &resident)
+    };
+    shard.cache.unpin(&resident);
+    match marked {
+        Ok(()) => Ok(filled),
+        Err(_copies) => Err(Lack::Copies),
+    }
+}
+
 /// Rows have their content, also those that a batch is reading or could not read: what it reads, it
 /// leaves alone. Whether there was one.
 fn end_reading(cache: &mut Cache, slots: &[Slot]) -> bool {
@@ -138,8 +163,7 @@ impl Job<'_> {
             let Some(position) = positions.next() else {
                 return;
             };
-            let start = (self.first + position as usize) * self.width;
-            row[..self.width].copy_from_slice(&self.rows.values[start..start + self.width]);
+            row[..self.width].copy_from_slice(self.values(position));
             if !self.rows.are_whole {
                 self.table.layout.default_state(row);
             }

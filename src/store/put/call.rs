@@ -14,8 +14,10 @@ impl Store {
     /// rows: `[n, row_f32s]` or `[n, dim]`, see [`PutRows`]
     ///
     /// # Cost
-    /// No device read; a pass over the values, then a copy a row. More rows than the cache holds go
-    /// through it: the call waits while older ones are written. A checkpoint's cut waits for the call, and
+    /// No device read; a pass over the values, then a copy a row. A call with a quarter of
+    /// [`RuntimeOptions::file_bytes`](crate::RuntimeOptions::file_bytes) or more for each data directory is the fastest: rows that are not in memory go
+    /// straight to files, and take no room from others. Shorter ones go through the cache, however many rows it holds:
+    /// the call waits while older ones are written. A checkpoint's cut waits for the call, and
     /// pushes for that cut; so beside training, put a batch at a time.
     ///
     /// # Durability

@@ -1,7 +1,8 @@
 //! How do rows come into the store that nobody has to read first?
 //!
 //! Piece by piece: keys are split by shard, and each shard takes what it has room for, until all is
-//! in. Room is made between that, by the caller's thread, with no shard locked.
+//! in. Room is made between that, by the caller's thread, with no shard locked. Of a long call, what is not in memory
+//! goes straight to files ([`straight`]).
 //!
 //! Invariants:
 //! - No device read, and no wait for one of another batch: the new content replaces what is read.
@@ -14,6 +15,7 @@ mod apply;
 mod call;
 mod room;
 mod rows;
+mod straight;
 
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
@@ -38,6 +40,7 @@ use room::Room;
 const PIECE_KEYS: usize = 16 << 10;
 
 /// A put, checked.
+#[derive(Clone, Copy)]
 struct Job<'a> {
     table: &'a Table,
     rows: PutRows<'a>,
@@ -56,6 +59,17 @@ impl Job<'_> {
         let start = position * self.width;
         all_finite(&self.rows.values[start..start + self.looked])
     }
+
+    /// The values at a position of the piece at hand.
+    fn values(&self, position: u32) -> &[f32] {
+        let start = (self.first + position as usize) * self.width;
+        &self.rows.values[start..start + self.width]
+    }
+
+    /// Whether they are finite.
+    fn is_finite_at(&self, position: u32) -> bool {
+        self.is_finite(self.first + position as usize)
+    }
 }
 
 /// One shard's share of a piece.
@@ -63,6 +77,11 @@ type Cell = Mutex<Rest>;
 
 fn open(cell: &Cell) -> MutexGuard<'_, Rest> {
     cell.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Rows that are left to put.
+fn rows_of(cells: &[Cell]) -> usize {
+    cells.iter().map(|cell| open(cell).len()).sum()
 }
 
 /// Puts rows.
@@ -111,9 +130,13 @@ impl Putter {
             let room = room;
             self.core.changes.note();
             let _fill = self.flusher.begin_fill();
-            for piece in keys.chunks(PIECE_KEYS) {
+            let mut rest = keys;
+            // Asked again after each piece: a checkpoint may have ended that held a long put back.
+            while !rest.is_empty() && !self.put_straight(&job, rest, &room)? {
+                let (piece, others) = rest.split_at(rest.len().min(PIECE_KEYS));
                 self.put_piece(&job, piece, &room)?;
                 job.first += piece.len();
+                rest = others;
                 self.flusher.look();
             }
         }
@@ -166,16 +189,22 @@ impl Putter {
     /// Puts the rows of some keys, as room is made for them.
     fn put_piece(&self, job: &Job<'_>, keys: &[u64], room: &Room) -> Result<()> {
         let cells = self.split(job, keys);
-        let count = |cells: &[Cell]| cells.iter().map(|cell| open(cell).len()).sum::<usize>();
-        let all = count(&cells);
-        let mut left = all;
+        let rows = rows_of(&cells);
+        self.put_cells(job, cells, room)?;
+        job.table.note_put(rows as u64);
+        Ok(())
+    }
+
+    /// Puts rows of a piece, as room is made for them.
+    fn put_cells(&self, job: &Job<'_>, cells: Vec<Cell>, room: &Room) -> Result<()> {
+        let mut left = rows_of(&cells);
         let mut stretch = Stretch::default();
         while left > 0 {
             let pool = self.workers.foreground();
             let lacks = pool.shards(cells.len(), left, |s, _| {
                 self.put_shard(s, job, room, &mut open(&cells[s]))
             });
-            let before = std::mem::replace(&mut left, count(&cells));
+            let before = std::mem::replace(&mut left, rows_of(&cells));
             if left < before {
                 stretch.end();
             }
@@ -192,7 +221,6 @@ impl Putter {
                 }
             }
         }
-        job.table.note_put(all as u64);
         for cell in cells {
             let rest = cell.into_inner().unwrap_or_else(PoisonError::into_inner);
             self.workers.arrays.hashes.put(rest.hashes);
@@ -217,7 +245,7 @@ impl Putter {
         arrays.shards.put(split.shards);
         let rest = |mut part: ShardPart| {
             if job.skip {
-                let finite = |position: &u32| job.is_finite(job.first + *position as usize);
+                let finite = |position: &u32| job.is_finite_at(*position);
                 let keep: Vec<bool> = part.positions.iter().map(finite).collect();
                 let mut kept = keep.iter();
                 part.hashes
@@ -276,5 +304,7 @@ impl Putter {
     }
 }
 
+#[cfg(test)]
+mod straight_tests;
 #[cfg(test)]
 mod tests;

@@ -12,10 +12,10 @@ use super::args::NonFinite;
 use super::source::{Chunk, Source, is_finite};
 use crate::models::crew::Crew;
 
-/// Bytes of the buffers of all threads: few enough to stay near the processor.
-pub const BUFFERS_BYTES: usize = 8 << 20;
+/// Bytes of the buffers of all threads: so many that a put's rows go straight to a file.
+pub const BUFFERS_BYTES: usize = 32 << 20;
 /// Most rows of a put.
-pub const ROWS_MAX: usize = 16 << 10;
+pub const ROWS_MAX: usize = 256 << 10;
 
 /// Who takes keys and their rows.
 pub type Put<'a> = dyn Fn(&[u64], &[f32]) -> Result<(), Error> + Sync + 'a;

@@ -1,0 +1,423 @@
+//! How do the rows of a long put reach SSD without a place in memory?
+//!
+//! A call's keys are cut into rounds, and the hashes into ranges: rows of one round and one range become one
+//! file, rounds of a range one after the other. Ranges are written at the same time.
+//!
+//! Invariants:
+//! - No cut comes, and none is on its way to its capture: the gate is held, and was taken after the end of the
+//!   last cut. So whatever becomes current is of the checkpoint that follows the put.
+//! - What is in memory is changed there, whatever comes to be in a file: the file's copy is then an older one.
+//! - The key of a copy with a higher rank, which came between this file's rank and its last repoint, is put
+//!   once more, in memory: a checkpoint's files and the index say the same of every key.
+//! - Nobody has a shard locked, or holds compactions back from their ranks, when a row waits for room.
+
+use std::sync::PoisonError;
+
+use super::super::core::{Shard, ShardCell, Stretch, point};
+use super::apply::put_resident;
+use super::room::Room;
+use super::{Cell, Job, Putter, Rest};
+use crate::error::{Error, Result};
+use crate::pages::{own_pages, prefetch};
+use crate::ssd::NewFile;
+use crate::ssd::data_file::Location;
+use crate::ssd::held::Tally;
+use crate::ssd::index::Index as _;
+use crate::ssd::writer::FileWriter;
+use crate::sync::{Mutex, by_team};
+use crate::units::{FileSlot, Slot, mix64, narrow, range_of, to_usize, unmix64};
+
+/// A put with this part of a file's rows or more, for each data directory, goes past the cache.
+const PUT_SHARE_MIN: u64 = 4;
+
+/// A put becomes several files if each has this part of a file's rows or more: files that are smaller on the average are
+/// merged (`Limits::files_max`), and puts wait for that.
+const FILE_SHARE_MIN: usize = 2;
+
+/// Most rows of a file: the arrays beside it take 28 bytes each.
+const FILE_ROWS_MAX: u64 = 512 << 10;
+
+/// Rows per locking of a shard.
+const LOCK_ROWS: usize = 512;
+
+/// Rows between the one at hand and the one whose lines the processor is asked to fetch.
+const AHEAD_ROWS: usize = 8;
+
+/// Rows of a bucket when rows are sorted by hash: few enough to be sorted in registers and first cache.
+const BUCKET_ROWS: usize = 16;
+
+/// A row of a round.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Entry {
+    /// mix64 of the key.
+    pub hash: u64,
+    /// Its position in the round.
+    pub position: u32,
+}
+
+/// How a call is cut into files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Cuts {
+    /// Ranges of the hash: each data directory has as many.
+    ranges: usize,
+    /// Keys of a round.
+    round: usize,
+    /// A file has so many rows at least.
+    rows_min: usize,
+}
+
+/// The rounds of each range that are begun, and whether a thread is at one.
+struct Turns {
+    ranges: Vec<(usize, bool)>,
+    rounds: usize,
+}
+
+impl Turns {
+    /// A range of which nobody writes, with its next round: the one that is furthest behind.
+    fn take(&mut self) -> Option<(usize, usize)> {
+        let rounds = self.rounds;
+        let free = self.ranges.iter_mut().enumerate();
+        let free = free.filter(|(_, (next, busy))| !busy && *next < rounds);
+        let (range, (next, busy)) = free.min_by_key(|(_, (next, _))| *next)?;
+        *busy = true;
+        *next += 1;
+        Some((range, *next - 1))
+    }
+}
+
+impl Putter {
+    /// Whether so many keys make files of their own, and how; `None` where their rows go through memory.
+    fn cuts(&self, job: &Job<'_>, keys: usize) -> Option<Cuts> {
+        let rows = (self.core.file_bytes / job.table.file_bytes()).max(1);
+        let file_rows = to_usize(rows.min(FILE_ROWS_MAX));
+        let (rows_min, file_rows) = match self.core.options.thresholds_in_force().straight_rows {
+            0 => (
+                file_rows.min(to_usize(rows.div_ceil(PUT_SHARE_MIN))),
+                file_rows,
+            ),
+            rows => (rows, 4 * rows),
+        };
+        let directories = self.core.ssd.directories.len();
+        if keys / rows_min < directories || job.table.tuning().policy.keeps_all() {
+            return None;
+        }
+        // What is current is captured before the end of the last cut, which the last shard is told last.
+        let last = self.core.shards.last();
+        if last.is_some_and(|cell| cell.lock().intervals().1.is_some()) {
+            return None;
+        }
+        let writers = self.flusher.put_writers().div_ceil(directories);
+        let files = keys / (file_rows / FILE_SHARE_MIN).max(1) / directories;
+        let ranges = directories * files.clamp(1, writers);
+        let rounds = keys.div_ceil(ranges * file_rows);
+        Some(Cuts {
+            ranges,
+            round: keys.div_ceil(rounds),
+            rows_min,
+        })
+    }
+
+    /// Writes the rows of these keys to files, or says that they go through memory, and has done nothing. The gate is
+    /// held.
+    pub(super) fn put_straight(&self, job: &Job<'_>, keys: &[u64], room: &Room) -> Result<bool> {
+        let Some(cuts) = self.cuts(job, keys.len()) else {
+            return Ok(false);
+        };
+        let turns = Turns {
+            ranges: vec![(0, false); cuts.ranges],
+            rounds: keys.len().div_ceil(cuts.round),
+        };
+        let turns = Mutex::new(turns);
+        let open = || turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let write = || -> Result<()> {
+            let _alarm = self.core.ssd.poison.alarm();
+            loop {
+                let Some((range, round)) = open().take() else {
+                    return Ok(());
+                };
+                let start = round * cuts.round;
+                let end = keys.len().min(start + cuts.round);
+                let job = Job {
+                    first: job.first + start,
+                    ..*job
+                };
+                let written = self.put_range(&job, &keys[start..end], &cuts, range, room);
+                let mut turns = open();
+                turns.ranges[range].1 = false;
+                if written.is_err() {
+                    turns.rounds = 0;
+                    return written;
+                }
+            }
+        };
+        let threads = cuts.ranges.min(self.flusher.put_writers());
+        let write = &write;
+        let all = by_team("hps-put", (0..threads).map(|_| write));
+        all.into_iter().collect::<Result<()>>()?;
+        Ok(true)
+    }
+
+    /// Writes those of a round's rows that are of one range.
+    fn put_range(
+        &self,
+        job: &Job<'_>,
+        keys: &[u64],
+        cuts: &Cuts,
+        range: usize,
+        room: &Room,
+    ) -> Result<()> {
+        self.core.check_open()?;
+        let mut held = self.flusher.hold_bytes();
+        held.set(keys.len() / cuts.ranges * (size_of::<Entry>() + FileWriter::ENTRY_BYTES));
+        let mut entries = entries_of(job, keys, range, cuts.ranges);
+        let rows = entries.len();
+        keep_last(&mut entries);
+        self.put_resident_ones(job, &mut entries);
+        let mut rest = entries;
+        if rest.len() >= cuts.rows_min / 2 {
+            let directory = range * self.core.ssd.directories.len() / cuts.ranges;
+            rest = self.put_file(job, &rest, directory)?;
+        }
+        if !rest.is_empty() {
+            self.put_cells(job, self.cells_of(&rest), room)?;
+        }
+        job.table.note_put(rows as u64);
+        Ok(())
+    }
+
+    /// Those of the entries that are of one shard, piece by piece.
+    fn by_shard<'a>(&self, entries: &'a [Entry]) -> impl Iterator<Item = (usize, &'a [Entry])> {
+        let count = self.core.shards.len();
+        let shard = move |entry: &Entry| range_of(entry.hash, count);
+        let shards = entries.chunk_by(move |a, b| shard(a) == shard(b));
+        shards.flat_map(move |all| {
+            all.chunks(LOCK_ROWS)
+                .map(move |some| (shard(&some[0]), some))
+        })
+    }
+
+    /// Changes the rows that are in memory, and leaves the others.
+    fn put_resident_ones(&self, job: &Job<'_>, entries: &mut Vec<Entry>) {
+        let table = job.table.id.0 as usize;
+        let any = |cell: &ShardCell| cell.lock().cache.resident_of(table) > 0;
+        if !self.core.shards.iter().any(any) {
+            return;
+        }
+        let mut absent = own_pages(entries.len());
+        let mut slots = Vec::new();
+        for (s, some) in self.by_shard(entries) {
+            let cell = &self.core.shards[s];
+            let mut shard = cell.lock();
+            let filled = put_those(&mut shard, job, some, &mut slots);
+            drop(shard);
+            if filled {
+                cell.notify();
+            }
+            let both = some.iter().zip(&slots);
+            absent.extend(
+                both.filter(|(_, slot)| **slot == Slot::NONE)
+                    .map(|(entry, _)| *entry),
+            );
+        }
+        *entries = absent;
+    }
+
+    /// Writes rows to a file, and gives back those that are to be put once more, in memory.
+    fn put_file(&self, job: &Job<'_>, entries: &[Entry], directory: usize) -> Result<Vec<Entry>> {
+        let mut stretch = Stretch::default();
+        self.flusher.wait_for_space(job.table, &mut stretch);
+        stretch.end();
+        self.core.ssd.check_writable()?;
+        let mark = self.core.changes.mark();
+        let new = match self.write_file(job, entries, directory) {
+            // What is full may have been filled by an index snapshot.
+            Err(Error::NoSpace { .. }) if self.core.ssd.take_snapshot_room() => {
+                self.write_file(job, entries, directory)
+            }
+            result => result,
+        }?;
+        let bytes = new.finished.bytes;
+        let again = {
+            let _ranks = self.core.ranks_shared();
+            let file = self.core.ssd.install(new, None)?;
+            self.settle_put(job, entries, (file.slot, file.meta.rank))
+        };
+        self.core.changes.flushed(mark, entries.len() as u64);
+        self.flusher
+            .file_was_put(job.table, bytes, entries.len() as u64);
+        Ok(again)
+    }
+
+    pub(super) fn write_file(
+        &self,
+        job: &Job<'_>,
+        entries: &[Entry],
+        directory: usize,
+    ) -> Result<NewFile> {
+        let mut taken = self.flusher.queue_for_put();
+        let (interval, _) = self.core.shards[0].lock().intervals();
+        let ssd = &self.core.ssd;
+        let expected = entries.len() as u64 * job.table.file_bytes() + 16384;
+        let queue = &mut *taken.queues[0];
+        let (number, mut file) =
+            ssd.create_file(queue, directory, expected, self.core.file_bytes)?;
+        let id = job.table.id.0;
+        let mut whole = vec![
+            0.0;
+            if job.rows.are_whole {
+                0
+            } else {
+                job.table.descriptor.row_f32s()
+            }
+        ];
+        for (i, entry) in entries.iter().enumerate() {
+            if let Some(ahead) = entries.get(i + AHEAD_ROWS) {
+                prefetch(job.values(ahead.position));
+            }
+            let key = unmix64(entry.hash);
+            let values = job.values(entry.position);
+            if job.rows.are_whole {
+                file.row(id, key, interval, values);
+            } else {
+                whole[..job.width].copy_from_slice(values);
+                job.table.layout.default_state(&mut whole);
+                file.row(id, key, interval, &whole);
+            }
+        }
+        let finished = file.finish()?;
+        Ok(NewFile {
+            finished,
+            number,
+            directory: narrow(directory),
+        })
+    }
+
+    /// Points the keys to their copies in a file; rows that came into memory meanwhile are changed there, too. Gives
+    /// those of which there is a copy with a higher rank.
+    pub(super) fn settle_put(
+        &self,
+        job: &Job<'_>,
+        entries: &[Entry],
+        (slot, rank): (FileSlot, u64),
+    ) -> Vec<Entry> {
+        let table = job.table.id.0 as usize;
+        let (mut again, mut slots, mut number) = (Vec::new(), Vec::new(), 0);
+        for (s, some) in self.by_shard(entries) {
+            let cell = &self.core.shards[s];
+            let mut guard = cell.lock();
+            let filled = put_those(&mut guard, job, some, &mut slots);
+            let files = self.core.ssd.file_slots();
+            let rank_of = |slot: FileSlot| files[slot.index()].as_ref().map(|file| file.meta.rank);
+            if let Some(new) = files[slot.index()].as_deref() {
+                let mut tally = Tally::of(new);
+                let index = &mut guard.tables[table].index;
+                for (i, entry) in some.iter().enumerate() {
+                    if let Some(ahead) = some.get(i + 2 * AHEAD_ROWS) {
+                        index.prefetch_segment(ahead.hash);
+                    }
+                    if let Some(ahead) = some.get(i + AHEAD_ROWS) {
+                        index.prefetch_line(ahead.hash);
+                    }
+                    let to = Location::new(slot, false, number);
+                    number += 1;
+                    // Asked before anything is changed: a file whose last live entry is let go may be retired at once.
+                    let before = index.get(entry.hash);
+                    if before.is_some_and(|before| rank_of(before.slot()) > Some(rank)) {
+                        if slots[i] == Slot::NONE {
+                            again.push(*entry);
+                        }
+                    } else {
+                        index.repoint(&files, entry.hash, to, &mut tally);
+                    }
+                }
+            }
+            drop(files);
+            point("put_straight");
+            drop(guard);
+            if filled {
+                cell.notify();
+            }
+        }
+        again
+    }
+
+    /// Rows that go through memory, by shard.
+    pub(super) fn cells_of(&self, entries: &[Entry]) -> Vec<Cell> {
+        let mut cells: Vec<Rest> = self.core.shards.iter().map(|_| Rest::default()).collect();
+        for (s, some) in self.by_shard(entries) {
+            cells[s].hashes.extend(some.iter().map(|entry| entry.hash));
+            cells[s]
+                .positions
+                .extend(some.iter().map(|entry| entry.position));
+        }
+        cells.into_iter().map(Mutex::new).collect()
+    }
+}
+
+/// The rows of one range, by hash, equal ones by position; without those that are left out.
+pub(super) fn entries_of(job: &Job<'_>, keys: &[u64], range: usize, ranges: usize) -> Vec<Entry> {
+    let share = keys.len() / ranges;
+    let mut found: Vec<Entry> = own_pages(share + share / 16 + 64);
+    let hashes = keys.iter().map(|key| mix64(*key)).zip(0..);
+    let own = hashes.filter(|(hash, position)| {
+        range_of(*hash, ranges) == range && (!job.skip || job.is_finite_at(*position))
+    });
+    found.extend(own.map(|(hash, position)| Entry { hash, position }));
+
+    // Buckets are equal ranges of the hash, too: so few rows each that sorting them is little work.
+    let buckets = found.len() / BUCKET_ROWS + 1;
+    let bucket = |entry: &Entry| range_of(entry.hash, ranges * buckets) - range * buckets;
+    let mut ends = vec![0_u32; buckets + 1];
+    for entry in &found {
+        ends[bucket(entry) + 1] += 1;
+    }
+    for i in 1..ends.len() {
+        ends[i] += ends[i - 1];
+    }
+    let mut entries = own_pages(found.len());
+    entries.resize(found.len(), Entry::default());
+    for entry in &found {
+        let end = &mut ends[bucket(entry)];
+        entries[to_usize(*end)] = *entry;
+        *end += 1;
+    }
+    let mut start = 0;
+    for end in &ends[..buckets] {
+        let end = to_usize(*end);
+        entries[start..end].sort_unstable_by_key(|entry| (entry.hash, entry.position));
+        start = end;
+    }
+    entries
+}
+
+/// Of rows of one key, only the last stays.
+pub(super) fn keep_last(entries: &mut Vec<Entry>) {
+    entries.dedup_by(|next, kept| {
+        let same = next.hash == kept.hash;
+        if same {
+            *kept = *next;
+        }
+        same
+    });
+}
+
+/// Changes those of the rows that are in memory, of one shard; `slots` tells which are. Whether others may wait for
+/// one of them.
+fn put_those(shard: &mut Shard, job: &Job<'_>, entries: &[Entry], slots: &mut Vec<Slot>) -> bool {
+    let table = job.table.id.0 as usize;
+    slots.clear();
+    slots.resize(entries.len(), Slot::NONE);
+    if shard.cache.resident_of(table) == 0 {
+        return false;
+    }
+    let mut hashes = [0; LOCK_ROWS];
+    for (hash, entry) in hashes.iter_mut().zip(entries) {
+        *hash = entry.hash;
+    }
+    shard.cache.lookup(table, &hashes[..entries.len()], slots);
+    let positions = entries.iter().map(|entry| entry.position);
+    match put_resident(shard, job, slots, positions) {
+        Ok(filled) => filled,
+        Err(_lack) => unreachable!("no cut needs older states while a long put has the gate"),
+    }
+}

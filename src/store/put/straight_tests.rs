@@ -1,0 +1,281 @@
+//! How are long puts cut into files, and what do these hold?
+
+use super::straight::{Entry, entries_of, keep_last};
+use super::*;
+use crate::io::Io;
+use crate::store::tests::{keys, made, open_again, options, set, sgd};
+use crate::units::unmix64;
+use crate::{RuntimeOptions, Store, TableId, Thresholds};
+
+const DIM: usize = 4;
+
+/// Puts of eight rows go past the cache, in files of 32.
+fn straight() -> RuntimeOptions {
+    options().thresholds(Thresholds {
+        straight_rows: 8,
+        ..Thresholds::default()
+    })
+}
+
+fn with_table(options: RuntimeOptions) -> (Io, Store, TableId) {
+    let (disk, store) = made(options);
+    let table = store.create_table(&sgd("rows", DIM)).unwrap();
+    (disk, store, table)
+}
+
+/// Rows of one value each: that of the first, and one more for each that follows.
+fn put(store: &Store, table: TableId, keys: &[u64], first: f32) {
+    let values: Vec<f32> = (0_u16..)
+        .zip(keys)
+        .flat_map(|(i, _)| [first + f32::from(i); DIM])
+        .collect();
+    let report = store.put(table, keys, PutRows::weights(&values)).unwrap();
+    assert_eq!(report.rows, keys.len() as u64);
+}
+
+/// The first weight of each key.
+fn pulled(store: &Store, table: TableId, keys: &[u64]) -> Vec<f32> {
+    let mut out = vec![0.0; keys.len() * DIM];
+    drop(store.pull(table, keys, &mut out).unwrap());
+    out.chunks_exact(DIM).map(|row| row[0]).collect()
+}
+
+fn counted(first: f32, count: u16) -> Vec<f32> {
+    (0..count).map(|i| first + f32::from(i)).collect()
+}
+
+#[test]
+fn rows_of_a_long_put_are_in_files_and_not_in_memory() {
+    let (disk, store, table) = with_table(straight());
+    put(&store, table, &keys(0..7), 0.0);
+    assert_eq!((store.stats().dirty_rows, store.stats().files), (7, 0));
+    let all = keys(100..200);
+    put(&store, table, &all, 1.0);
+    let stats = store.stats();
+    // 100 rows in files of 32 at most, as many in each.
+    assert_eq!((stats.resident_rows, stats.files, stats.flushes), (7, 4, 4));
+    let rows = &stats.tables[0];
+    assert_eq!((rows.rows_put, rows.rows_flushed), (107, 100));
+    assert_eq!((stats.index_keys, stats.uncheckpointed_rows), (100, 107));
+    // Rounded down, file by file.
+    assert_eq!(stats.live_bytes.div_ceil(4096) * 4096, stats.current_bytes);
+    assert_eq!(pulled(&store, table, &all), counted(1.0, 100));
+    store.checkpoint(1, b"").unwrap();
+    assert_eq!(store.stats().uncheckpointed_rows, 0);
+    store.close_discarding();
+    let store = open_again(&disk, straight());
+    assert_eq!(pulled(&store, table, &all), counted(1.0, 100));
+    assert_eq!(pulled(&store, table, &keys(0..7)), counted(0.0, 7));
+}
+
+#[test]
+fn what_is_not_in_a_checkpoint_is_gone_and_the_store_is_as_before() {
+    let (disk, store, table) = with_table(straight());
+    let all = keys(0..40);
+    put(&store, table, &all, 1.0);
+    store.checkpoint(1, b"").unwrap();
+    put(&store, table, &all, 100.0);
+    assert_eq!(pulled(&store, table, &all), counted(100.0, 40));
+    drop(store);
+    let store = open_again(&disk, straight());
+    assert_eq!(pulled(&store, table, &all), counted(1.0, 40));
+}
+
+/// The last row of a key counts, in the same file, in a later one, and where the key is in memory.
+#[test]
+fn of_a_key_that_is_there_twice_the_last_row_counts() {
+    let (disk, store, table) = with_table(straight());
+    let mut all = keys(0..100);
+    set(&store, table, &all[..3], -1.0);
+    for (at, again) in [(1, 0), (50, 2), (51, 50), (98, 20), (99, 97)] {
+        all[at] = all[again];
+    }
+    put(&store, table, &all, 0.0);
+    assert_eq!(store.stats().tables[0].rows_put, 100);
+    let last = |key: &u64| all.iter().rposition(|other| other == key).unwrap();
+    let expected: Vec<f32> = all.iter().map(|key| last(key) as f32).collect();
+    assert_eq!(pulled(&store, table, &all), expected);
+    store.checkpoint(1, b"").unwrap();
+    drop(store);
+    let store = open_again(&disk, straight());
+    assert_eq!(pulled(&store, table, &all), expected);
+}
+
+#[test]
+fn rows_in_memory_stay_there_and_their_leases_show_what_was_put() {
+    let (_, store, table) = with_table(straight());
+    let all = keys(0..60);
+    // Dirty, clean, removed.
+    set(&store, table, &all[..10], -1.0);
+    store.flush().unwrap();
+    set(&store, table, &all[10..20], -2.0);
+    store.remove(table, &all[15..18]).unwrap();
+    let lease = store.pull(table, &all[..5], &mut [0.0; 5 * DIM]).unwrap();
+    let before = store.stats().resident_rows;
+    put(&store, table, &all, 1.0);
+    let stats = store.stats();
+    assert_eq!((before, stats.resident_rows), (20, 20));
+    assert_eq!((stats.dirty_rows, stats.flushes), (20, 3));
+    let mut out = [0.0; 5 * DIM];
+    lease.read(&mut out).unwrap();
+    assert_eq!(out[4 * DIM], 5.0);
+    drop(lease);
+    assert_eq!(pulled(&store, table, &all), counted(1.0, 60));
+}
+
+/// What is left of a range beside rows that are in memory makes no file of its own.
+#[test]
+fn few_rows_beside_those_in_memory_go_there_too() {
+    let (_, store, table) = with_table(straight());
+    let all = keys(0..40);
+    set(&store, table, &all[..37], -1.0);
+    let before = store.stats();
+    put(&store, table, &all, 1.0);
+    let stats = store.stats();
+    assert_eq!((before.flushes, stats.flushes), (0, 0));
+    assert_eq!((stats.dirty_rows, stats.tables[0].rows_put), (40, 40));
+    assert_eq!(pulled(&store, table, &all), counted(1.0, 40));
+}
+
+#[test]
+fn rows_without_a_place_in_memory_are_put_and_those_that_stay_there_are_not_put_past_it() {
+    let (_, store, table) = with_table(straight());
+    let stays = crate::TableOptions::new().policy(crate::PolicyKind::PinAll);
+    let there = store.create_table_with(&sgd("stays", DIM), stays).unwrap();
+    put(&store, there, &keys(0..50), 1.0);
+    assert_eq!(
+        (store.stats().resident_rows, store.stats().flushes),
+        (50, 0)
+    );
+    put(&store, table, &keys(0..50), 1.0);
+    assert_eq!(
+        (store.stats().resident_rows, store.stats().flushes),
+        (50, 2)
+    );
+}
+
+#[test]
+fn rows_that_are_left_out_are_in_no_file() {
+    let skips = straight().non_finite(crate::NonFinite::Skip);
+    let (_, store, table) = with_table(skips);
+    let all = keys(0..40);
+    let mut values = vec![1.0; 40 * DIM];
+    values[7 * DIM + 1] = f32::NAN;
+    values[33 * DIM] = f32::INFINITY;
+    let report = store.put(table, &all, PutRows::whole(&values)).unwrap();
+    assert_eq!((report.rows, report.non_finite), (38, 2));
+    let stats = store.stats();
+    assert_eq!((stats.index_keys, stats.tables[0].rows_put), (38, 38));
+    let expected: Vec<f32> = (0..40)
+        .map(|i| f32::from(u8::from(i != 7 && i != 33)))
+        .collect();
+    assert_eq!(pulled(&store, table, &all), expected);
+}
+
+/// Another put has the next rank, and points its keys first.
+#[test]
+fn a_copy_with_a_higher_rank_stays_and_the_row_is_put_once_more() {
+    let (disk, store, table) = with_table(straight());
+    let all = keys(0..32);
+    let (core, putter) = (&store.parts.core, &store.parts.putter);
+    let there = core.table(table).unwrap();
+    let values = |first: f32| -> Vec<f32> {
+        counted(first, 32)
+            .iter()
+            .flat_map(|value| [*value; DIM])
+            .collect()
+    };
+    let old = values(1.0);
+    let job = putter.check(&there, &all, PutRows::whole(&old)).unwrap();
+    let mut entries = entries_of(&job, &all, 0, 1);
+    keep_last(&mut entries);
+    let new = putter.write_file(&job, &entries, 0).unwrap();
+    let file = core.ssd.install(new, None).unwrap();
+
+    let half: Vec<u64> = entries[..16]
+        .iter()
+        .map(|entry| unmix64(entry.hash))
+        .collect();
+    put(&store, table, &half, 1000.0);
+    let again = putter.settle_put(&job, &entries, (file.slot, file.meta.rank));
+    assert_eq!(again.len(), 16);
+    assert!(again.iter().zip(&entries).all(|(a, b)| a.hash == b.hash));
+    assert_eq!(file.live_entries(), 16);
+    assert_eq!(pulled(&store, table, &half), counted(1000.0, 16));
+
+    let room = putter.promise(&there, &all).unwrap();
+    putter
+        .put_cells(&job, putter.cells_of(&again), &room)
+        .unwrap();
+    drop(room);
+    core.changes.note();
+    assert_eq!(pulled(&store, table, &all), counted(1.0, 32));
+    store.checkpoint(1, b"").unwrap();
+    drop(store);
+    let store = open_again(&disk, straight());
+    assert_eq!(pulled(&store, table, &all), counted(1.0, 32));
+}
+
+/// Rows are pulled and pushed, and one is not known to the index yet, when the file is in its place.
+#[test]
+fn a_row_that_came_into_memory_meanwhile_is_put_there_and_a_removed_one_does_not_come_back() {
+    let (disk, store, table) = with_table(straight());
+    let all = keys(0..32);
+    let (core, putter) = (&store.parts.core, &store.parts.putter);
+    let there = core.table(table).unwrap();
+    let rows: Vec<f32> = counted(1.0, 32)
+        .iter()
+        .flat_map(|value| [*value; DIM])
+        .collect();
+    let job = putter.check(&there, &all, PutRows::whole(&rows)).unwrap();
+    let entries = entries_of(&job, &all, 0, 1);
+    let new = putter.write_file(&job, &entries, 0).unwrap();
+    let file = core.ssd.install(new, None).unwrap();
+
+    set(&store, table, &all[..10], -5.0);
+    let again = putter.settle_put(&job, &entries, (file.slot, file.meta.rank));
+    assert!(again.is_empty());
+    core.changes.note();
+    assert_eq!((store.stats().dirty_rows, file.live_entries()), (10, 32));
+    assert_eq!(pulled(&store, table, &all), counted(1.0, 32));
+    store.remove(table, &all[..3]).unwrap();
+    store.checkpoint(1, b"").unwrap();
+    drop(store);
+    let store = open_again(&disk, straight());
+    assert_eq!(pulled(&store, table, &all[..3]), [0.0; 3]);
+    assert_eq!(pulled(&store, table, &all[3..]), counted(4.0, 29));
+}
+
+#[test]
+fn entries_of_a_range_are_sorted_and_all_there() {
+    let (_, store, table) = with_table(straight());
+    let there = store.parts.core.table(table).unwrap();
+    let mut all = keys(0..5000);
+    all.extend_from_within(..100);
+    let values = vec![0.0; all.len() * DIM];
+    let job = store
+        .parts
+        .putter
+        .check(&there, &all, PutRows::whole(&values));
+    let job = job.unwrap();
+    for ranges in [1, 3] {
+        let mut found = 0;
+        for range in 0..ranges {
+            let mut entries = entries_of(&job, &all, range, ranges);
+            found += entries.len();
+            let order = |entry: &Entry| (entry.hash, entry.position);
+            assert!(entries.is_sorted_by_key(order));
+            assert!(entries.iter().all(|e| hash_at(&all, e) == e.hash));
+            let all_rows = entries.len();
+            keep_last(&mut entries);
+            let twice = all_rows - entries.len();
+            let last = entries.iter().filter(|entry| entry.position >= 5000);
+            assert_eq!(last.count(), twice);
+        }
+        assert_eq!(found, all.len());
+    }
+}
+
+fn hash_at(keys: &[u64], entry: &Entry) -> u64 {
+    crate::units::mix64(keys[entry.position as usize])
+}
