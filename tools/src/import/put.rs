@@ -13,9 +13,9 @@ use super::source::{Chunk, Source, is_finite};
 use crate::models::crew::Crew;
 
 /// Bytes of the buffers of all threads: so many that a put's rows go straight to a file.
-pub const BUFFERS_BYTES: usize = 32 << 20;
+pub const BUFFERS_BYTES: usize = 64 << 20;
 /// Most rows of a put.
-pub const ROWS_MAX: usize = 256 << 10;
+pub const ROWS_MAX: usize = 512 << 10;
 
 /// Who takes keys and their rows.
 pub type Put<'a> = dyn Fn(&[u64], &[f32]) -> Result<(), Error> + Sync + 'a;
