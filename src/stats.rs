@@ -219,7 +219,7 @@ pub struct Stats {
     pub written_bytes: u64,
     /// Of these, by compactions.
     pub compaction_written_bytes: u64,
-    /// Eviction flushes; while a put runs, one may be of many files.
+    /// Flushes of rows that leave memory, while a put runs perhaps of many files; and files of long puts.
     pub flushes: u64,
     /// Compactions.
     pub compactions: u64,

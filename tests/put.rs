@@ -25,13 +25,26 @@ use hooked::{Hook, HookedDisk};
 use hps::io::Io;
 use hps::io::sim::SimDisk;
 use hps::*;
-use small::{fill, invalid, options, set, sgd, values};
+use small::{fill, invalid, set, sgd, values};
 
 const ROOT: &str = "/store";
 const DIM: usize = 64;
 
 fn create(disk: impl Into<Io>, options: RuntimeOptions) -> Store {
     Store::create_on(disk, Path::new(ROOT), CreateOptions::new(), options).unwrap()
+}
+
+/// All rows go through the cache.
+fn options() -> RuntimeOptions {
+    past_the_cache_from(usize::MAX)
+}
+
+/// Puts of so many rows go past the cache.
+fn past_the_cache_from(straight_rows: usize) -> RuntimeOptions {
+    small::options().thresholds(Thresholds {
+        straight_rows,
+        ..Thresholds::default()
+    })
 }
 
 fn inline() -> RuntimeOptions {
@@ -200,8 +213,15 @@ fn a_put_of_nothing_or_of_another_length_changes_nothing() {
 /// The aim of it all: rows that are on SSD are replaced without a read, more of them than fit.
 #[test]
 fn more_rows_than_the_cache_holds_are_put_without_a_read() {
-    for (shards, threads, inline) in [(1, 1, true), (4, 2, false), (3, 2, true)] {
-        let options = options().shards(shards).threads(threads).inline(inline);
+    for (shards, threads, inline, straight_rows) in [
+        (1, 1, true, usize::MAX),
+        (4, 2, false, usize::MAX),
+        (3, 2, true, usize::MAX),
+        (1, 1, true, 100),
+        (4, 2, false, 100),
+    ] {
+        let options = past_the_cache_from(straight_rows).shards(shards);
+        let options = options.threads(threads).inline(inline);
         let disk = Io::of(SimDisk::new(3));
         let store = create(disk.clone(), options.clone());
         let table = store.create_table(&sgd("rows", DIM)).unwrap();
@@ -237,7 +257,13 @@ fn more_rows_than_the_cache_holds_are_put_without_a_read() {
 
 #[test]
 fn a_lease_that_is_read_after_a_put_shows_it() {
-    let store = create(Io::of(SimDisk::new(1)), inline());
+    for straight_rows in [usize::MAX, 100] {
+        is_shown(past_the_cache_from(straight_rows).inline(true));
+    }
+}
+
+fn is_shown(options: RuntimeOptions) {
+    let store = create(Io::of(SimDisk::new(1)), options);
     let table = store.create_table(&sgd("rows", DIM)).unwrap();
     let keys: Vec<u64> = (0..40).collect();
     set(&store, table, &keys, 1.0, DIM);
@@ -494,16 +520,13 @@ fn a_put_larger_than_the_cache_waits_for_a_running_checkpoint_and_is_not_in_it()
 /// Its rows go through the cache, or past it.
 #[test]
 fn a_checkpoint_that_begins_during_a_put_has_all_of_it() {
-    for straight_rows in [usize::MAX / 4, 0] {
+    for straight_rows in [usize::MAX, 100] {
         begins_during_a_put(straight_rows);
     }
 }
 
 fn begins_during_a_put(straight_rows: usize) {
-    let options = options().thresholds(Thresholds {
-        straight_rows,
-        ..Thresholds::default()
-    });
+    let options = past_the_cache_from(straight_rows);
     let gate = Arc::new(Gate::default());
     let (writes, holds) = (Arc::new(AtomicBool::new(false)), gate.hook("write"));
     let seen = Arc::clone(&writes);
@@ -523,7 +546,7 @@ fn begins_during_a_put(straight_rows: usize) {
             store.put(table, &keys, PutRows::weights(&rows)).unwrap();
         });
         until("a put that writes", || writes.load(SeqCst));
-        assert_eq!(store.stats().dirty_rows > 100, straight_rows > 0);
+        assert_eq!(store.stats().dirty_rows > 100, straight_rows > 100);
         let begun = scope.spawn(|| store.checkpoint(1, &[]).unwrap().id);
         std::thread::sleep(Duration::from_millis(100));
         assert!(!begun.is_finished() && !putting.is_finished());

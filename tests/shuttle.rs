@@ -435,7 +435,7 @@ fn pushes_of_two_tables_in_a_cache_too_small_are_never_cut_between_them() {
 fn puts_that_do_not_fit_into_the_cache_keep_every_row_and_are_never_cut() {
     let play = |seed: u64| {
         // All rows go through the cache, or those of long puts go past it.
-        let straight_rows = [0, 6][usize::from(seed % 2 == 1)];
+        let straight_rows = [usize::MAX, 6][usize::from(seed % 2 == 1)];
         let scene = Scene {
             straight_rows,
             ..EVICTING
@@ -450,6 +450,20 @@ fn puts_that_do_not_fit_into_the_cache_keep_every_row_and_are_never_cut() {
         some,
         "no rows left memory, none came back, or nobody waited: {work:?}"
     );
+}
+
+#[test]
+fn puts_past_the_cache_by_several_threads_keep_every_row_and_are_never_cut() {
+    let scene = Scene {
+        straight_rows: 6,
+        ..MANY_WRITERS
+    };
+    explore_all("puts past the cache", 10, move |seed| {
+        play_puts(&scene, seed)
+    });
+    let work = WORK.take();
+    eprintln!("  {work:?}");
+    assert!(work.flushes > 0, "{work:?}");
 }
 
 #[test]

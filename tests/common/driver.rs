@@ -77,6 +77,8 @@ pub struct Totals {
     /// Passes that were there and ended.
     pub passes: AtomicU64,
     pub flushing_puts: AtomicU64,
+    /// Puts of which all or some rows went past the cache.
+    pub straight_puts: AtomicU64,
     /// Tables that came, went and changed their names, and drops that held rows kept off.
     pub tables_created: AtomicU64,
     pub tables_dropped: AtomicU64,

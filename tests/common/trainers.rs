@@ -30,7 +30,7 @@ pub struct Scene {
     pub batch_keys: usize,
     pub rounds: usize,
     pub checkpoints: u64,
-    /// Fewest rows of a put that go past the cache; 0: none.
+    /// Fewest rows of a put that go past the cache.
     pub straight_rows: usize,
 }
 
@@ -41,7 +41,7 @@ pub const EVICTING: Scene = Scene {
     batch_keys: 3,
     rounds: 8,
     checkpoints: 2,
-    straight_rows: 0,
+    straight_rows: usize::MAX,
 };
 
 /// Above 64 MiB a checkpoint has four writers; each has something to do, and all rows stay in
@@ -52,7 +52,7 @@ pub const MANY_WRITERS: Scene = Scene {
     batch_keys: 50,
     rounds: 4,
     checkpoints: 2,
-    straight_rows: 0,
+    straight_rows: usize::MAX,
 };
 
 /// What a trainer does to rows, one after the other; a cut is between two of them.

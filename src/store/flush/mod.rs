@@ -95,6 +95,9 @@ pub struct Flusher {
     in_use: InUse,
     flushes: AtomicU64,
     written_bytes: AtomicU64,
+    /// Files of long puts, and their bytes.
+    put_files: AtomicU64,
+    put_bytes: AtomicU64,
 }
 
 impl Part for Flusher {
@@ -103,8 +106,8 @@ impl Part for Flusher {
     }
 
     fn count(&self, stats: &mut Stats) {
-        stats.flushes = get(&self.flushes);
-        stats.written_bytes += get(&self.written_bytes);
+        stats.flushes = get(&self.flushes) + get(&self.put_files);
+        stats.written_bytes += get(&self.written_bytes) + get(&self.put_bytes);
         stats.write_buffer_bytes = self.buffer_bytes;
         stats.buffer_bytes += self.buffer_bytes;
         stats.flush_bytes = self.in_use.bytes();
@@ -147,6 +150,8 @@ impl Flusher {
             in_use: InUse::default(),
             flushes: AtomicU64::new(0),
             written_bytes: AtomicU64::new(0),
+            put_files: AtomicU64::new(0),
+            put_bytes: AtomicU64::new(0),
         })
     }
 
@@ -235,9 +240,12 @@ impl Flusher {
         self.queues.for_puts()
     }
 
-    /// A submission queue for a file of a long put.
-    pub fn queue_for_put(&self) -> Taken<'_> {
-        self.queues.take_for_put()
+    /// A submission queue for a file of a long put of this table.
+    pub fn queue_for_put(&self, table: &Table) -> Taken<'_> {
+        self.queues.try_take_for_put().unwrap_or_else(|| {
+            let _flush = table.waits(Wait::Flush);
+            self.queues.take_for_put()
+        })
     }
 
     /// Counts the arrays of a file that is being written.
@@ -255,8 +263,8 @@ impl Flusher {
 
     /// A file of a long put is in its place.
     pub fn file_was_put(&self, table: &Table, bytes: u64, rows: u64) {
-        add(&self.flushes, 1);
-        add(&self.written_bytes, bytes);
+        add(&self.put_files, 1);
+        add(&self.put_bytes, bytes);
         table.note_flushed(rows);
         self.after_flush(rows);
     }

@@ -129,10 +129,10 @@ impl Putter {
             // Given back before the gate is: whoever has that next finds nothing in use.
             let room = room;
             self.core.changes.note();
-            let _fill = self.flusher.begin_fill();
-            let mut rest = keys;
+            let (mut rest, mut fill) = (keys, None);
             // Asked again after each piece: a checkpoint may have ended that held a long put back.
             while !rest.is_empty() && !self.put_straight(&job, rest, &room)? {
+                fill.get_or_insert_with(|| self.flusher.begin_fill());
                 let (piece, others) = rest.split_at(rest.len().min(PIECE_KEYS));
                 self.put_piece(&job, piece, &room)?;
                 job.first += piece.len();

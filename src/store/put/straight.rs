@@ -34,8 +34,14 @@ const PUT_SHARE_MIN: u64 = 4;
 /// merged (`Limits::files_max`), and puts wait for that.
 const FILE_SHARE_MIN: usize = 2;
 
-/// Most rows of a file: the arrays beside it take 28 bytes each.
-const FILE_ROWS_MAX: u64 = 512 << 10;
+/// Most rows of a file.
+const FILE_ROWS_MAX: u64 = 1 << 22;
+
+/// Memory of a row while its file is made: two entries, a key and an interval, its share of a bucket.
+const ROW_BYTES: usize = 2 * size_of::<Entry>() + FileWriter::ENTRY_BYTES + 1;
+
+/// Keys of a call that are looked up in the index, to tell whether it brings in rows or changes them.
+const SAMPLED_KEYS: usize = 256;
 
 /// Rows per locking of a shard.
 const LOCK_ROWS: usize = 512;
@@ -62,8 +68,10 @@ struct Cuts {
     ranges: usize,
     /// Keys of a round.
     round: usize,
-    /// A file has so many rows at least.
+    /// A file has about so many rows at least,
     rows_min: usize,
+    /// and at most.
+    rows_max: usize,
 }
 
 /// The rounds of each range that are begun, and whether a thread is at one.
@@ -87,18 +95,18 @@ impl Turns {
 
 impl Putter {
     /// Whether so many keys make files of their own, and how; `None` where their rows go through memory.
-    fn cuts(&self, job: &Job<'_>, keys: usize) -> Option<Cuts> {
-        let rows = (self.core.file_bytes / job.table.file_bytes()).max(1);
-        let file_rows = to_usize(rows.min(FILE_ROWS_MAX));
-        let (rows_min, file_rows) = match self.core.options.thresholds_in_force().straight_rows {
-            0 => (
-                file_rows.min(to_usize(rows.div_ceil(PUT_SHARE_MIN))),
-                file_rows,
-            ),
-            rows => (rows, 4 * rows),
+    fn cuts(&self, job: &Job<'_>, keys: &[u64]) -> Option<Cuts> {
+        let rows = (self.core.file_bytes / job.table.file_bytes()).clamp(1, FILE_ROWS_MAX);
+        let threshold = self.core.options.thresholds_in_force().straight_rows;
+        let (rows_min, file_rows) = match threshold {
+            0 => (to_usize(rows.div_ceil(PUT_SHARE_MIN)), to_usize(rows)),
+            rows => (rows, rows.saturating_mul(4)),
         };
         let directories = self.core.ssd.directories.len();
-        if keys / rows_min < directories || job.table.tuning().policy.keeps_all() {
+        if keys.len() / rows_min < directories || job.table.tuning().policy.keeps_all() {
+            return None;
+        }
+        if threshold == 0 && self.are_mostly_known(job, keys) {
             return None;
         }
         // What is current is captured before the end of the last cut, which the last shard is told last.
@@ -107,20 +115,35 @@ impl Putter {
             return None;
         }
         let writers = self.flusher.put_writers().div_ceil(directories);
-        let files = keys / (file_rows / FILE_SHARE_MIN).max(1) / directories;
+        let files = keys.len() / (file_rows / FILE_SHARE_MIN).max(1) / directories;
         let ranges = directories * files.clamp(1, writers);
-        let rounds = keys.div_ceil(ranges * file_rows);
+        let rounds = keys.len().div_ceil(ranges.saturating_mul(file_rows));
         Some(Cuts {
             ranges,
-            round: keys.div_ceil(rounds),
+            round: keys.len().div_ceil(rounds),
             rows_min,
+            // Hashes spread, but not evenly.
+            rows_max: file_rows + file_rows / 8,
         })
+    }
+
+    /// Whether more than half of the keys have rows on SSD. Rows that are written again and again are better kept in
+    /// memory for a while: they need not be written each time, and the next ones who want them find them there.
+    fn are_mostly_known(&self, job: &Job<'_>, keys: &[u64]) -> bool {
+        let (table, shards) = (job.table.id.0 as usize, &self.core.shards);
+        let is_known = |key: &&u64| {
+            let hash = mix64(**key);
+            let shard = shards[range_of(hash, shards.len())].lock();
+            shard.tables[table].index.get(hash).is_some()
+        };
+        let sample = || keys.iter().step_by(keys.len().div_ceil(SAMPLED_KEYS));
+        2 * sample().filter(is_known).count() > sample().len()
     }
 
     /// Writes the rows of these keys to files, or says that they go through memory, and has done nothing. The gate is
     /// held.
     pub(super) fn put_straight(&self, job: &Job<'_>, keys: &[u64], room: &Room) -> Result<bool> {
-        let Some(cuts) = self.cuts(job, keys.len()) else {
+        let Some(cuts) = self.cuts(job, keys) else {
             return Ok(false);
         };
         let turns = Turns {
@@ -168,15 +191,21 @@ impl Putter {
     ) -> Result<()> {
         self.core.check_open()?;
         let mut held = self.flusher.hold_bytes();
-        held.set(keys.len() / cuts.ranges * (size_of::<Entry>() + FileWriter::ENTRY_BYTES));
         let mut entries = entries_of(job, keys, range, cuts.ranges);
         let rows = entries.len();
+        held.set(rows * ROW_BYTES);
         keep_last(&mut entries);
         self.put_resident_ones(job, &mut entries);
         let mut rest = entries;
-        if rest.len() >= cuts.rows_min / 2 {
+        if rest.len() >= (cuts.rows_min / 2).max(1) {
             let directory = range * self.core.ssd.directories.len() / cuts.ranges;
-            rest = self.put_file(job, &rest, directory)?;
+            // One, unless the keys came by their hashes.
+            let files = rest.len().div_ceil(cuts.rows_max);
+            let mut again = Vec::new();
+            for some in rest.chunks(rest.len().div_ceil(files)) {
+                again.append(&mut self.put_file(job, some, directory)?);
+            }
+            rest = again;
         }
         if !rest.is_empty() {
             self.put_cells(job, self.cells_of(&rest), room)?;
@@ -254,13 +283,14 @@ impl Putter {
         entries: &[Entry],
         directory: usize,
     ) -> Result<NewFile> {
-        let mut taken = self.flusher.queue_for_put();
+        let mut taken = self.flusher.queue_for_put(job.table);
         let (interval, _) = self.core.shards[0].lock().intervals();
         let ssd = &self.core.ssd;
         let expected = entries.len() as u64 * job.table.file_bytes() + 16384;
         let queue = &mut *taken.queues[0];
-        let (number, mut file) =
-            ssd.create_file(queue, directory, expected, self.core.file_bytes)?;
+        // Others of this call's files are not counted yet.
+        let reserve = self.core.file_bytes * self.flusher.put_writers() as u64;
+        let (number, mut file) = ssd.create_file(queue, directory, expected, reserve)?;
         let id = job.table.id.0;
         let mut whole = vec![
             0.0;

@@ -155,6 +155,9 @@ impl Driver<'_> {
         self.changed |= found.rows > 0;
         Totals::add(&self.totals.puts, 1);
         let flushed = after.flushes > before.flushes;
-        Totals::add(&self.totals.flushing_puts, u64::from(flushed));
+        // What went past the cache needs no room in it: nothing else is flushed for it.
+        let straight = flushed && !self.background && after.dirty_rows >= before.dirty_rows;
+        Totals::add(&self.totals.straight_puts, u64::from(straight));
+        Totals::add(&self.totals.flushing_puts, u64::from(flushed && !straight));
     }
 }
