@@ -149,7 +149,11 @@ pub const METRICS: &[Metric] = &[
         |s: &Stats| s.compaction_written_bytes,
     )
     .of(Unit::Bytes),
-    counter("hps_flushes_total", "Eviction flushes.", |s: &Stats| s.flushes),
+    counter(
+        "hps_flushes_total",
+        "Flushes of rows that leave memory, and files of long puts.",
+        |s: &Stats| s.flushes,
+    ),
     counter("hps_compactions_total", "Compactions.", |s: &Stats| s.compactions),
     counter(
         "hps_compaction_failures_total",

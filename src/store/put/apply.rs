@@ -126,14 +126,19 @@ pub fn put_resident(
     }
     let (intervals, mut places) = (shard.intervals(), Vec::new());
     // Pinned: room for copies is not made of them.
-    shard.cache.pin(&resident);
+    let makes_copies = intervals.1.is_some();
+    if makes_copies {
+        shard.cache.pin(&resident);
+    }
     let marked = (shard.cache).begin_at(&resident, intervals, true, &mut places);
     let filled = marked.is_ok() && {
         let positions = positions.zip(slots).filter(|(_, slot)| found(slot));
         job.write(&mut shard.cache, &places, positions.map(|(p, _)| p));
         end_reading(&mut shard.cache, &resident)
     };
-    shard.cache.unpin(&resident);
+    if makes_copies {
+        shard.cache.unpin(&resident);
+    }
     match marked {
         Ok(()) => Ok(filled),
         Err(_copies) => Err(Lack::Copies),

@@ -14,11 +14,13 @@ impl Store {
     /// rows: `[n, row_f32s]` or `[n, dim]`, see [`PutRows`]
     ///
     /// # Cost
-    /// No device read; a pass over the values, then a copy a row. A call with a quarter of
-    /// [`RuntimeOptions::file_bytes`](crate::RuntimeOptions::file_bytes) or more for each data directory is the fastest: rows that are not in memory go
-    /// straight to files, and take no room from others. Shorter ones go through the cache, however many rows it holds:
-    /// the call waits while older ones are written. A checkpoint's cut waits for the call, and
-    /// pushes for that cut; so beside training, put a batch at a time.
+    /// No device read; a pass over the values, then a copy a row. Long calls are the fastest: with a quarter of a file's
+    /// rows or more for each data directory (8 MiB by default: see
+    /// [`RuntimeOptions::file_bytes`](crate::RuntimeOptions::file_bytes)) new rows go straight to files, and take no room
+    /// from others. What is in memory is changed there. Shorter calls, those of which most keys have rows on SSD, and
+    /// those beside a checkpoint that is being written go through the cache, however many rows it holds: they wait while
+    /// older ones are written. A checkpoint's cut waits for the call, and pushes for that cut; so beside training, put a
+    /// batch at a time.
     ///
     /// # Durability
     /// With the next checkpoint, all of the call; visible once this returns.
@@ -26,7 +28,7 @@ impl Store {
     /// # Errors
     /// `InvalidArgument` (lengths, values that are not finite when the options reject them, a table of
     /// another store), `OverBudget` when leases leave no slot that the rows could go through, `ReadOnly`:
-    /// nothing changed. `Io`, `NoSpace` or `Poisoned` when older rows could not be written: some of the
+    /// nothing changed. `Io`, `NoSpace` or `Poisoned` when these or older rows could not be written: some of the
     /// rows are put, none in part, and putting all of them again is right.
     ///
     /// # Examples

@@ -37,8 +37,10 @@ const FILE_SHARE_MIN: usize = 2;
 /// Most rows of a file.
 const FILE_ROWS_MAX: u64 = 1 << 22;
 
-/// Memory of a row while its file is made: two entries, a key and an interval, its share of a bucket.
-const ROW_BYTES: usize = 2 * size_of::<Entry>() + FileWriter::ENTRY_BYTES + 1;
+/// Memory of a row while its file is made: two entries while those in memory are left out, then one, a key and an
+/// interval.
+const ROW_BYTES: usize = 2 * size_of::<Entry>();
+const _: () = assert!(size_of::<Entry>() + FileWriter::ENTRY_BYTES <= ROW_BYTES);
 
 /// Keys of a call that are looked up in the index, to tell whether it brings in rows or changes them.
 const SAMPLED_KEYS: usize = 256;
@@ -48,9 +50,6 @@ const LOCK_ROWS: usize = 512;
 
 /// Rows between the one at hand and the one whose lines the processor is asked to fetch.
 const AHEAD_ROWS: usize = 8;
-
-/// Rows of a bucket when rows are sorted by hash: few enough to be sorted in registers and first cache.
-const BUCKET_ROWS: usize = 16;
 
 /// A row of a round.
 #[derive(Clone, Copy, Debug, Default)]
@@ -393,31 +392,8 @@ pub(super) fn entries_of(job: &Job<'_>, keys: &[u64], range: usize, ranges: usiz
         range_of(*hash, ranges) == range && (!job.skip || job.is_finite_at(*position))
     });
     found.extend(own.map(|(hash, position)| Entry { hash, position }));
-
-    // Buckets are equal ranges of the hash, too: so few rows each that sorting them is little work.
-    let buckets = found.len() / BUCKET_ROWS + 1;
-    let bucket = |entry: &Entry| range_of(entry.hash, ranges * buckets) - range * buckets;
-    let mut ends = vec![0_u32; buckets + 1];
-    for entry in &found {
-        ends[bucket(entry) + 1] += 1;
-    }
-    for i in 1..ends.len() {
-        ends[i] += ends[i - 1];
-    }
-    let mut entries = own_pages(found.len());
-    entries.resize(found.len(), Entry::default());
-    for entry in &found {
-        let end = &mut ends[bucket(entry)];
-        entries[to_usize(*end)] = *entry;
-        *end += 1;
-    }
-    let mut start = 0;
-    for end in &ends[..buckets] {
-        let end = to_usize(*end);
-        entries[start..end].sort_unstable_by_key(|entry| (entry.hash, entry.position));
-        start = end;
-    }
-    entries
+    found.sort_unstable_by_key(|entry| (entry.hash, entry.position));
+    found
 }
 
 /// Of rows of one key, only the last stays.
