@@ -59,12 +59,12 @@ fn import(folder: &Path, path: &Path, weights_only: bool) -> bool {
     if found.rows.is_empty() {
         return true;
     }
-    let weights = parquets::read(path, "weights");
+    let read = |column| parquets::read(path, column);
+    let Some((weights, keys)) = read("weights").zip(read("key")) else {
+        return true;
+    };
     let weights = weights.chunks_exact(found.table.dim).map(<[u64]>::to_vec);
-    let expected: BTreeMap<u64, Vec<u64>> = parquets::read(path, "key")
-        .into_iter()
-        .zip(weights)
-        .collect();
+    let expected: BTreeMap<u64, Vec<u64>> = keys.into_iter().zip(weights).collect();
     let bits = |row: &[f32]| row.iter().map(|v| u64::from(v.to_bits())).collect();
     let of = |(key, row): (u64, Vec<f32>)| (key, bits(&row[..found.table.dim]));
     let found: BTreeMap<u64, Vec<u64>> = found.rows.into_iter().map(of).collect();
@@ -85,7 +85,9 @@ fn keyset(path: &Path, columns: &[&str], chunk_bytes: usize) -> bool {
     for (field, column) in columns.iter().enumerate() {
         let found = records.iter().flatten().filter(|(of, _)| *of == field);
         let found: Vec<u64> = found.map(|(_, value)| *value).collect();
-        assert_eq!(found, parquets::read(path, column), "{column}");
+        if let Some(expected) = parquets::read(path, column) {
+            assert_eq!(found, expected, "{column}");
+        }
     }
     true
 }

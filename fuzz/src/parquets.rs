@@ -10,6 +10,7 @@ use parquet::basic::{Compression, Encoding};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::column::writer::ColumnWriter;
 use parquet::data_type::DataType;
+use parquet::errors::ParquetError;
 use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader, ParquetMetaDataWriter};
 use parquet::file::properties::{WriterProperties, WriterVersion};
 use parquet::file::reader::{FileReader, SerializedFileReader};
@@ -236,12 +237,13 @@ fn metadata(base: &[u8]) -> ParquetMetaData {
     ParquetMetaDataReader::decode_metadata(&base[footer_at(base)..end]).expect("a footer")
 }
 
-/// The values of a column, as bits, by the library's own reader, from all row groups.
+/// The values of a column, as bits, by the library's own reader, from all row groups. `None` where it refuses a header
+/// for a field that the tools do not read: a number that no type has, or one that is missing.
 ///
 /// # Panics
-/// Where it refuses the file, which has been taken.
+/// Where it refuses anything else of the file, which has been taken.
 #[must_use]
-pub fn read(path: &Path, column: &str) -> Vec<u64> {
+pub fn read(path: &Path, column: &str) -> Option<Vec<u64>> {
     let file = std::fs::File::open(path).expect("a file");
     let reader = SerializedFileReader::new(file).expect("a footer");
     let schema = reader.metadata().file_metadata().schema_descr();
@@ -254,28 +256,36 @@ pub fn read(path: &Path, column: &str) -> Vec<u64> {
         let rows = group.metadata().num_rows() as usize;
         match group.get_column_reader(leaf).expect("a column") {
             ColumnReader::Int32ColumnReader(reader) => {
-                all.extend(
-                    values(reader, rows)
-                        .iter()
-                        .map(|v| u64::from(v.cast_unsigned())),
-                );
+                let values = values(reader, rows)?.into_iter();
+                all.extend(values.map(|v| u64::from(v.cast_unsigned())));
             }
             ColumnReader::Int64ColumnReader(reader) => {
-                all.extend(values(reader, rows).iter().map(|v| v.cast_unsigned()));
+                let values = values(reader, rows)?.into_iter();
+                all.extend(values.map(i64::cast_unsigned));
             }
             ColumnReader::FloatColumnReader(reader) => {
-                all.extend(values(reader, rows).iter().map(|v| u64::from(v.to_bits())));
+                let values = values(reader, rows)?.into_iter();
+                all.extend(values.map(|v| u64::from(v.to_bits())));
             }
             _ => panic!("taken with another type"),
         }
     }
-    all
+    Some(all)
 }
 
-fn values<T: DataType>(mut reader: ColumnReaderImpl<T>, rows: usize) -> Vec<T::T> {
+fn values<T: DataType>(mut reader: ColumnReaderImpl<T>, rows: usize) -> Option<Vec<T::T>> {
     let (mut levels, mut repeats, mut values) = (Vec::new(), Vec::new(), Vec::new());
     let all = (Some(&mut levels), Some(&mut repeats));
-    let found = reader.read_records(rows, all.0, all.1, &mut values);
-    assert_eq!(found.expect("rows").0, rows);
-    values
+    match reader.read_records(rows, all.0, all.1, &mut values) {
+        Ok((found, ..)) => {
+            assert_eq!(found, rows);
+            Some(values)
+        }
+        Err(ParquetError::General(why))
+            if why.starts_with("Unexpected ") || why.starts_with("Required field ") =>
+        {
+            None
+        }
+        Err(error) => panic!("taken, but not by the library: {error}"),
+    }
 }

@@ -137,13 +137,11 @@ impl FilePages {
         bytes.resize(compressed, 0);
         self.file.read_exact_at(&mut bytes, self.at)?;
         let is_compressed = is_compressed && !matches!(self.codec, Codec::None);
-        let all = if is_compressed {
-            size
-        } else {
-            compressed as u64
-        };
-        if levels > all || levels > compressed as u64 {
-            return Err(self.fault(format!("found {levels} bytes of levels in a page of {all}")));
+        let most = size.min(compressed as u64);
+        if levels > most {
+            return Err(self.fault(format!(
+                "found {levels} bytes of levels in a page of {most}"
+            )));
         }
         if !is_compressed {
             return Ok(bytes);
@@ -300,12 +298,13 @@ impl Codec {
                 made.map_err(|e| e.to_string())?
             }
         };
-        match made == size {
-            true => Ok(()),
-            false => Err(format!(
-                "found {made} bytes or more when the page is decompressed, its header has {size}"
-            )),
+        if made == size {
+            return Ok(());
         }
+        let found = if made > size { "more" } else { "fewer" };
+        Err(format!(
+            "found {found} bytes than the {size} that its header has, decompressed"
+        ))
     }
 }
 

@@ -92,6 +92,20 @@ const STRUCT: u8 = 12;
 const UUID: u8 = 13;
 
 impl Kind {
+    fn told(self) -> &'static str {
+        match self {
+            Kind::Bool => "a truth",
+            Kind::Byte => "a byte",
+            Kind::Short => "16 bits",
+            Kind::Int => "32 bits",
+            Kind::Long => "64 bits",
+            Kind::Double => "a float64",
+            Kind::Binary => "text",
+            Kind::List(_) => "a list",
+            Kind::Struct(_) => "a struct",
+        }
+    }
+
     fn is(self, found: u8) -> bool {
         match self {
             Kind::Bool => found == TRUE || found == FALSE,
@@ -104,6 +118,24 @@ impl Kind {
             Kind::List(_) => found == LIST,
             Kind::Struct(_) => found == STRUCT,
         }
+    }
+}
+
+/// A type, for messages.
+fn told(found: u8) -> &'static str {
+    match found {
+        TRUE | FALSE => "a truth",
+        BYTE => "a byte",
+        SHORT => "16 bits",
+        INT => "32 bits",
+        LONG => "64 bits",
+        DOUBLE => "a float64",
+        BINARY => "text",
+        LIST => "a list",
+        SET => "a set",
+        MAP => "a map",
+        STRUCT => "a struct",
+        _ => "another type",
     }
 }
 
@@ -132,8 +164,13 @@ impl Walker<'_> {
     }
 
     fn byte(&mut self) -> Result<u8, Fault> {
-        self.skip(1, "a value")?;
-        Ok(self.bytes[self.at - 1])
+        let byte = self.bytes.get(self.at).copied();
+        let byte = byte.ok_or_else(|| Fault {
+            is_cut: true,
+            ..self.fault(String::from("it ends before its last field"))
+        })?;
+        self.at += 1;
+        Ok(byte)
     }
 
     /// A number of 7 bits a byte.
@@ -165,7 +202,8 @@ impl Walker<'_> {
             let what = format!("found more than {DEPTH_MAX} structs and lists in each other");
             return Err(self.fault(what));
         }
-        let mut last: i16 = 0;
+        // Fields that were there, of those that are known: each is there once.
+        let (mut last, mut there): (i16, u32) = (0, 0);
         loop {
             let header = self.byte()?;
             let (delta, found) = (header >> 4, header & 15);
@@ -186,9 +224,17 @@ impl Walker<'_> {
             let kind = known.map(|(_, kind)| *kind);
             if let (Some(shape), Some(kind)) = (shape, kind.filter(|kind| !kind.is(found))) {
                 let name = shape.name;
-                let what =
-                    format!("found field {last} of {name} of type {found}, expected {kind:?}");
+                let (found, kind) = (told(found), kind.told());
+                let what = format!("found {found} in field {last} of {name}, expected {kind}");
                 return Err(self.fault(what));
+            }
+            if let (Some(shape), Some(_)) = (shape, kind) {
+                let bit = 1_u32.checked_shl(last.unsigned_abs().into()).unwrap_or(0);
+                if there & bit != 0 {
+                    let what = format!("found field {last} of {} twice", shape.name);
+                    return Err(self.fault(what));
+                }
+                there |= bit;
             }
             let value = match found {
                 TRUE | FALSE => Some(i64::from(found == TRUE)),
@@ -291,9 +337,13 @@ impl Walker<'_> {
             15 => self.varint()?,
             few => few.into(),
         };
+        // Some write an empty list as one of no type.
+        if found > UUID || (found == 0 && count > 0) {
+            return Err(self.fault(format!("found a list of type {found}, which there is not")));
+        }
         if let Some(element) = element.filter(|element| count > 0 && !element.is(found)) {
-            let what = format!("found a list of type {found}, expected {element:?}");
-            return Err(self.fault(what));
+            let (found, element) = (told(found), element.told());
+            return Err(self.fault(format!("found a list of {found}, expected {element}")));
         }
         self.elements(&[(found, element)], count, depth)
     }
