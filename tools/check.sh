@@ -316,7 +316,7 @@ stage_parquet() {
     python3 -m venv --clear "$venv" && "$venv/bin/pip" install --quiet numpy pyarrow || true
   fi
   PATH=$venv/bin:$PATH cargo test -p hps-tools --features parquet --lib --test keyset --test parquet \
-    --test models --test models_refused --test models_parquet --test models_parquet_refused
+    --test parquet_hostile --test models --test models_refused --test models_parquet --test models_parquet_refused
 }
 
 # cargo for builds that only tests make; in a folder of their own, since they change every crate's flags.

@@ -86,7 +86,7 @@ longest() { # target
   case $1 in
     current) echo 320 ;;
     store_identity | param_footer | key_block_and_record) echo 4608 ;;
-    manifest | index_snapshot) echo 8192 ;;
+    manifest | index_snapshot | import_parquet) echo 8192 ;;
     delta | meta | keyset_* | import_deeprec | import_paddle) echo 1024 ;;
     *) echo 512 ;;
   esac

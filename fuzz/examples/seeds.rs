@@ -14,7 +14,7 @@ use hps::{CheckpointId, Store};
 use hps_fuzz::forge::Files;
 use hps_fuzz::hostile::Changed;
 use hps_fuzz::tiny::{ROOT, Tiny, options};
-use hps_fuzz::{STORE, records, u32_at, u64_at};
+use hps_fuzz::{STORE, parquets, records, u32_at, u64_at};
 use hps_tools::models::npy;
 
 /// Blocks of the golden files.
@@ -502,10 +502,36 @@ fn samples() -> Result<(), Failure> {
     )
 }
 
+/// Files of Parquet: whole, their footers, their pages, and small changes of them.
+fn parquet_files() -> Result<(), Failure> {
+    let seed = |name: &str, head: [u8; 4], rest: &[u8]| {
+        write("import_parquet", name, &[&head, rest].concat())
+    };
+    for (number, base) in (0..).zip(parquets::bases()) {
+        seed(&format!("good_{number}"), [2, number & 1, number, 0], &[])?;
+        for column in 0..4 {
+            let pages = parquets::pages(base, usize::from(column));
+            let name = format!("pages_{number}_{column}");
+            seed(&name, [3, column & 1, number, column], pages)?;
+        }
+        // A bit of a page, and one of the footer; a number there that is large.
+        let changes = [0, 6, 0, 4, 2, 9, 0, 1, 5, 30, 0, 4, 0xff, 0xff, 0xff, 0x7f];
+        seed(&format!("changed_{number}"), [2, 0, number, 0], &changes)?;
+    }
+    for number in [0, 16] {
+        let base = &parquets::bases()[usize::from(number)];
+        let footer = &base[parquets::footer_at(base)..base.len() - 8];
+        seed(&format!("footer_{number}"), [1, 0, number, 0], footer)?;
+        seed(&format!("file_{number}"), [0; 4], base)?;
+    }
+    Ok(())
+}
+
 fn main() -> Result<(), Failure> {
     data_sets()?;
     models()?;
     samples()?;
+    parquet_files()?;
     small_files()?;
     manifest()?;
     rows()?;

@@ -4,7 +4,7 @@
 //! - [`forge`] writes right checksums over wrong bytes, [`tiny`] is a small valid store, [`hostile`]
 //!   changes its files.
 //! - [`records`] and [`mod@folder`] read data sets and models as plainly as can be; [`data_set`] compares
-//!   `hps-keyset` with that.
+//!   `hps-keyset` with that. [`parquets`] has small files of Parquet, and what its library reads of one.
 //! - Nothing here reads a clock or draws a random number: an input always does the same.
 
 use hps::FileNumber;
@@ -15,6 +15,7 @@ pub mod data_set;
 pub mod folder;
 pub mod forge;
 pub mod hostile;
+pub mod parquets;
 pub mod records;
 pub mod tiny;
 

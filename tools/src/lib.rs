@@ -20,6 +20,6 @@ pub mod keyset;
 pub mod models;
 mod npy;
 #[cfg(feature = "parquet")]
-mod parquet_file;
+pub mod parquet_file;
 mod store;
 mod threads;

@@ -45,7 +45,7 @@ use crate::models::{Exchange, Rule, paddle};
 /// meta; what was applied last does nothing, and what does not follow it is refused. The copy retains 2 checkpoints.
 ///
 /// Memory: --cache, the index (13 bytes a key), 64 MiB, and the meta of the last checkpoint. parquet: and for each thread and
-/// column a page and a dictionary, as they are when decompressed: about 1 MiB of most writers, up to 2 GiB of a hostile file.
+/// column a page and a dictionary, as they are when decompressed: about 1 MiB of most writers, at most 256 MiB of one that is compressed.
 ///
 /// Metadata that the table has and the folder lacks is 0 in the rows imported, and named.
 ///

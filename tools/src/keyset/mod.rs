@@ -41,6 +41,8 @@ use anyhow::Result;
 
 pub use args::{Args, Verb};
 pub use layout::{Format, KeyType};
+#[cfg(feature = "parquet")]
+pub use values::parquet_values;
 pub use values::{Record, values};
 
 use args::SetArgs;

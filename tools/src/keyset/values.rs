@@ -8,7 +8,11 @@ use std::sync::Arc;
 
 use anyhow::Result;
 
+#[cfg(feature = "parquet")]
+use super::layout::Place;
 use super::layout::{Fault, Format, Sink};
+#[cfg(feature = "parquet")]
+use super::parquet::RowGroups;
 use super::source::Source;
 
 /// Fields and values of a record.
@@ -50,5 +54,19 @@ pub fn values(
         chunk.layout.parse(&bytes, &chunk.place(), &mut kept)?;
     }
     source.end()?;
+    Ok(kept.records)
+}
+
+/// As [`values`], of columns of a Parquet file, which is read from where it is.
+///
+/// # Errors
+/// What is wrong with the file.
+#[cfg(feature = "parquet")]
+pub fn parquet_values(path: &Path, columns: &[String], chunk_bytes: usize) -> Result<Vec<Record>> {
+    let mut groups = RowGroups::open(path, columns)?;
+    let (mut kept, mut bytes, done) = (Kept::default(), Vec::new(), Arc::default());
+    while let Some(rows) = groups.next(&mut bytes, chunk_bytes, &done)? {
+        rows.parse(&bytes, &Place { path, offset: 0 }, &mut kept)?;
+    }
     Ok(kept.records)
 }

@@ -1,21 +1,30 @@
 //! What of a Parquet file is checked before it is read, and how are its columns read?
 //!
+//! - `footer` and `pages` read what the library would, and check it first: `thrift` walks it by the `shapes` that it
+//!   should have, `header` is what stands before a page. `lists`: how long lists are.
 //! - `guard`: errors and panics of the library; `schema`: which columns there are; `records`: what is in them.
 //! - Nothing that a footer says is believed: places are compared with the length of the file.
 
-pub mod guard;
-pub mod records;
-pub mod schema;
+mod footer;
+pub(crate) mod guard;
+mod header;
+pub(crate) mod lists;
+pub(crate) mod pages;
+pub(crate) mod records;
+pub(crate) mod schema;
+mod shapes;
+mod thrift;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use ::parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
+use ::parquet::file::metadata::ParquetMetaData;
 use anyhow::Result;
 use hps::Error;
 
-use guard::{guarded, told};
+pub use footer::footer;
+use guard::guarded;
 
 const MAGIC: &[u8; 4] = b"PAR1";
 /// Magic, length of the footer, magic.
@@ -54,15 +63,6 @@ pub fn check_ends(path: &Path, file: &File) -> Result<u64> {
         return Err(Error::corrupt(path, bytes - 4, what).into());
     }
     Ok(bytes)
-}
-
-/// Reads the footer of a file of so many bytes.
-///
-/// # Errors
-/// `Corrupt`, `Io`.
-pub fn footer(path: &Path, file: &File, bytes: u64) -> Result<ParquetMetaData> {
-    let read = guarded(|| ParquetMetaDataReader::new().parse_and_finish(file));
-    read.map_err(|fault| told(path, bytes.saturating_sub(8), "footer", fault))
 }
 
 /// Checks what the footer says of a row group and some of its columns, each a leaf with its name.

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ::parquet::column::reader::get_column_reader;
-use ::parquet::file::reader::SerializedPageReader;
 use anyhow::Result;
 use hps::Error;
 
 use super::FileOf;
-use super::pages::Pages;
 use super::schema::Named;
 use crate::parquet_file::guard::{Broken, guarded, told};
+use crate::parquet_file::lists::Pages;
+use crate::parquet_file::pages::FilePages;
 use crate::parquet_file::records::{Records, Typed};
 
 /// A column of a row group.
@@ -48,10 +48,10 @@ impl Column {
         let (offset, _) = chunk.byte_range();
         let what = format!("row group {group}, column {}", named.name);
         let records = guarded(|| {
-            let rows = usize::try_from(rows).unwrap_or(usize::MAX);
-            let pages = SerializedPageReader::new(Arc::clone(file), chunk, rows, None)?;
-            let width = named.is_list.then_some(dim);
-            let pages = Pages::new(pages, values, width);
+            let pages = FilePages::new(Arc::clone(file), chunk)?;
+            // A list that is a little too long is read, for its length to be told.
+            let most = named.is_list.then_some(2 * dim as u64 + 16);
+            let pages = Pages::new(pages, values, most);
             let reader = get_column_reader(chunk.column_descr_ptr(), Box::new(pages));
             Ok(Records::new(reader, chunk.column_descr()))
         });

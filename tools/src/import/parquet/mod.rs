@@ -6,7 +6,6 @@
 //!   is looked at when it is read.
 
 mod column;
-mod pages;
 mod schema;
 mod shape;
 mod source;

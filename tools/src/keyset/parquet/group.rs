@@ -7,8 +7,9 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
+use ::parquet::column::reader::get_column_reader;
 use ::parquet::errors::ParquetError;
-use ::parquet::file::reader::{FileReader, SerializedFileReader};
+use ::parquet::file::metadata::ParquetMetaData;
 use anyhow::Result;
 use hps::Error;
 
@@ -16,10 +17,12 @@ use super::super::layout::Place;
 use super::columns::{Column, Kind};
 use super::rows::Rows;
 use crate::parquet_file::guard::{guarded, told};
+use crate::parquet_file::lists::{BLOCK_ROWS, Pages};
+use crate::parquet_file::pages::FilePages;
 use crate::parquet_file::records::{Records, Typed};
 
-/// Most rows that are decoded at a time.
-const BATCH_ROWS: usize = 1024;
+/// Values of a list, at most, unless a chunk has room for more.
+const LIST_MAX: u64 = 1 << 20;
 
 /// A row group that is read.
 pub struct Group {
@@ -52,17 +55,18 @@ enum Missing {
 }
 
 impl Group {
-    /// Opens the columns of a row group.
+    /// Opens the columns of a row group, for chunks of so many bytes.
     ///
     /// # Errors
     /// `Corrupt`, `Io`.
     pub fn open(
         path: &Path,
-        file: &SerializedFileReader<File>,
+        (file, metadata): (&Arc<File>, &ParquetMetaData),
         columns: &[Column],
         number: usize,
+        chunk_bytes: usize,
     ) -> Result<Group> {
-        let metadata = file.metadata().row_group(number);
+        let metadata = metadata.row_group(number);
         let mut group = Group {
             number,
             rows: u64::try_from(metadata.num_rows()).unwrap_or(0),
@@ -79,8 +83,12 @@ impl Group {
             offsets.push(offset);
             group.bytes += bytes;
             let reader = guarded(|| {
-                let group = file.get_row_group(number)?;
-                group.get_column_reader(column.leaf)
+                let descr = chunk.column_descr_ptr();
+                let values = u64::try_from(chunk.num_values()).unwrap_or(0);
+                let most = LIST_MAX.max(chunk_bytes as u64 / 8);
+                let most = (descr.max_rep_level() > 0).then_some(most);
+                let pages = Pages::new(FilePages::new(Arc::clone(file), chunk)?, values, most);
+                Ok(get_column_reader(descr, Box::new(pages)))
             });
             let what = format!("row group {number}, column {}", column.name);
             let reader = reader.map_err(|fault| told(path, offset, &what, fault))?;
@@ -150,7 +158,7 @@ impl Group {
 
     /// Decodes the next rows of all columns.
     fn decode(&mut self, path: &Path, rows: &Rows, chunk_bytes: usize) -> Result<()> {
-        let fits = (chunk_bytes / 16 / self.values.len()).clamp(1, BATCH_ROWS);
+        let fits = (chunk_bytes / 16 / self.values.len()).clamp(1, BLOCK_ROWS);
         let wanted = (self.rows - self.decoded).min(fits as u64);
         let count = usize::try_from(wanted).unwrap_or(fits);
         for (field, values) in self.values.iter_mut().enumerate() {

@@ -15,22 +15,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ::parquet::file::metadata::ParquetMetaData;
-use ::parquet::file::reader::{FileReader, SerializedFileReader};
 use anyhow::Result;
 use hps::Error;
 
 pub use rows::Rows;
 
 use crate::cli::Usage;
-use crate::parquet_file::guard::{guarded, told};
-use crate::parquet_file::{check_ends, check_group};
+use crate::parquet_file::{check_ends, check_group, footer};
 use columns::{Column, Wanted};
 use group::Group;
 
 /// An open Parquet file.
 pub struct RowGroups {
     path: PathBuf,
-    reader: SerializedFileReader<File>,
+    file: Arc<File>,
+    metadata: ParquetMetaData,
     columns: Arc<[Column]>,
     /// Bytes of the file, and those that were counted as done.
     bytes: u64,
@@ -55,19 +54,19 @@ impl RowGroups {
         let wanted = Wanted::of(path, asked)?;
         let file = File::open(path).map_err(|e| Error::io("open", path, e))?;
         let bytes = check_ends(path, &file)?;
-        let reader = guarded(|| SerializedFileReader::new(file))
-            .map_err(|fault| told(path, bytes.saturating_sub(8), "footer", fault))?;
-        let found = reader.metadata().file_metadata();
+        let metadata = footer(path, &file, bytes)?;
+        let found = metadata.file_metadata();
         let columns = wanted.find(path, found.schema_descr())?;
         let rows = u64::try_from(found.num_rows()).unwrap_or(0);
         if let Some(promised) = wanted.rows.filter(|promised| *promised != rows) {
             let what = format!("found {rows} rows, _metadata.json has {promised}");
             return Err(Error::corrupt(path, 0, what).into());
         }
-        check_groups(path, bytes, reader.metadata(), &columns)?;
+        check_groups(path, bytes, &metadata, &columns)?;
         Ok(RowGroups {
             path: path.to_path_buf(),
-            reader,
+            file: Arc::new(file),
+            metadata,
             columns: columns.into(),
             bytes,
             counted: 0,
@@ -97,12 +96,13 @@ impl RowGroups {
         bytes.clear();
         loop {
             let Some(group) = &mut self.group else {
-                if self.next == self.reader.num_row_groups() {
+                if self.next == self.metadata.num_row_groups() {
                     done.fetch_add(self.bytes.saturating_sub(self.counted), Ordering::Relaxed);
                     self.counted = self.bytes;
                     return Ok(None);
                 }
-                let group = Group::open(&self.path, &self.reader, &self.columns, self.next)?;
+                let file = (&self.file, &self.metadata);
+                let group = Group::open(&self.path, file, &self.columns, self.next, chunk_bytes)?;
                 self.group = Some(group);
                 self.next += 1;
                 continue;

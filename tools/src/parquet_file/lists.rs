@@ -2,11 +2,17 @@
 //!
 //! - A list without end takes a few bytes in a file, and its values many: how long lists are is counted in the runs of
 //!   their repetition levels, which tell 0 where a list begins, and 1 where it goes on.
-//! - What else is wrong with a list is told once its values are there, with their row: [`super::column`].
+//! - So are those of [`BLOCK_ROWS`] rows together, as many as are decoded at a time.
+//! - What else is wrong with a list is told once its values are there, with their row.
 
 use ::parquet::basic::Encoding;
 use ::parquet::column::page::{Page, PageMetadata, PageReader};
 use ::parquet::errors::{ParquetError, Result};
+
+/// Rows that are decoded at a time, at most.
+pub const BLOCK_ROWS: usize = 1024;
+/// Values of so many rows, at most: with their levels 384 MiB.
+pub const BLOCK_VALUES_MAX: u64 = 32 << 20;
 
 /// Pages of a column.
 pub struct Pages<R> {
@@ -22,18 +28,18 @@ struct Lists {
     most: u64,
     /// Values of the last one so far.
     length: u64,
+    /// Rows of a block so far, and their values.
+    block_rows: u64,
+    block_values: u64,
 }
 
 impl<R: PageReader> Pages<R> {
-    /// Those of a column with so many values, as the footer says; `width`: of lists, how many values each should have.
-    pub fn new(pages: R, values: u64, width: Option<usize>) -> Pages<R> {
+    /// Those of a column with so many values, as the footer says; `most`: of lists, how many values each may have.
+    pub fn new(pages: R, values: u64, most: Option<u64>) -> Pages<R> {
         Pages {
             pages,
             left: values,
-            lists: width.map(|width| Lists {
-                most: 2 * width as u64 + 16,
-                length: 0,
-            }),
+            lists: most.map(Lists::new),
         }
     }
 
@@ -85,6 +91,15 @@ fn levels(page: &Page) -> Result<&[u8]> {
 }
 
 impl Lists {
+    fn new(most: u64) -> Lists {
+        Lists {
+            most,
+            length: 0,
+            block_rows: 0,
+            block_values: 0,
+        }
+    }
+
     /// Counts the values of a page.
     fn see(&mut self, levels: &[u8], values: u64) -> Result<()> {
         let mut rest = levels;
@@ -130,13 +145,25 @@ impl Lists {
     fn repeat(&mut self, goes_on: bool, values: u64) -> Result<()> {
         if !goes_on {
             self.length = values.min(1);
+            self.block_rows += values;
+            self.block_values += values;
+            if self.block_rows >= BLOCK_ROWS as u64 {
+                self.block_rows %= BLOCK_ROWS as u64;
+                self.block_values = self.block_rows;
+            }
             return Ok(());
         }
         self.length += values;
-        if self.length > self.most {
-            let length = self.length;
+        self.block_values += values;
+        let (length, most) = (self.length, self.most);
+        if length > most {
             return Err(fault(format!(
-                "found a list of {length} numbers or more, far more than the others"
+                "found a list of {length} numbers or more, far more than the others: at most {most} can be"
+            )));
+        }
+        if self.block_values > BLOCK_VALUES_MAX {
+            return Err(fault(format!(
+                "found {BLOCK_ROWS} rows with lists of more than {BLOCK_VALUES_MAX} numbers together"
             )));
         }
         Ok(())
@@ -191,7 +218,7 @@ mod tests {
     use super::*;
 
     fn see(most: u64, pages: &[(&[u8], u64)]) -> Result<()> {
-        let mut lists = Lists { most, length: 0 };
+        let mut lists = Lists::new(most);
         pages
             .iter()
             .try_for_each(|(levels, values)| lists.see(levels, *values))
