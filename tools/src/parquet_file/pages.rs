@@ -345,3 +345,25 @@ impl PageReader for FilePages {
         self.get_next_page().map(drop)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use flate2::Compression as Level;
+    use flate2::write::GzEncoder;
+
+    use super::*;
+
+    #[test]
+    fn gzip_that_goes_on_is_not_followed() {
+        let mut encoder = GzEncoder::new(Vec::new(), Level::fast());
+        encoder.write_all(&vec![0; 16 << 20]).unwrap();
+        let bomb = encoder.finish().unwrap();
+        let mut page = Vec::new();
+        let made = Codec::Gzip.decompress(&bomb, 100, &[1, 2], &mut page);
+        assert!(made.unwrap_err().contains("found more bytes than the 100"));
+        assert_eq!(page.len(), 2 + 101);
+        assert!(page.capacity() < 1 << 10, "{}", page.capacity());
+    }
+}
