@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Result;
 use hps::Error;
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
 use super::found::FileFound;
 use super::plan::{Part, Plan};
@@ -23,12 +24,16 @@ const STRETCHES: u64 = 8;
 /// Keys that are read at a time, where keys alone are.
 const CHUNK_KEYS: usize = 64 << 10;
 
+/// Bytes that are announced at a time: of more the kernel begins with a request's worth, and leaves the rest.
+const ANNOUNCED_BYTES: usize = 256 << 10;
+
 /// The rows of such files.
 #[derive(Debug)]
 pub struct Fixed<'a> {
     plan: Plan<'a>,
     rows: u64,
     chunk_rows: usize,
+    threads: u64,
     next: AtomicU64,
     /// Of the keys and each part, where they are tensors.
     sums: Option<Sums>,
@@ -44,8 +49,37 @@ impl<'a> Fixed<'a> {
             sums: plan.keys.tensor.as_ref().map(|_| Sums::default()),
             plan,
             rows,
+            threads: threads as u64,
             chunk_rows: (BUFFERS_BYTES / threads / row_bytes).clamp(16, ROWS_MAX),
             next: AtomicU64::new(0),
+        }
+    }
+
+    /// The first row of the chunk whose turn it is, and how many it has.
+    fn chunk(&self, turn: u64) -> Option<(u64, usize)> {
+        let chunks = self.rows.div_ceil(self.chunk_rows as u64);
+        let first = chunk_of(turn, chunks)? * self.chunk_rows as u64;
+        let left = usize::try_from(self.rows - first).unwrap_or(usize::MAX);
+        Some((first, left.min(self.chunk_rows)))
+    }
+
+    /// Has the kernel read a chunk that is soon due, while others are put.
+    fn announce(&self, (first, count): (u64, usize)) {
+        let parts = self.plan.parts.iter();
+        let parts = parts.map(|part| (part.file, part.row_bytes()));
+        let keys = self.plan.twins.iter().chain([self.plan.keys]);
+        for (file, row_bytes) in keys.map(|file| (file, 8)).chain(parts) {
+            let start = file.head_bytes + first * row_bytes as u64;
+            let end = start + (count * row_bytes) as u64;
+            for at in (start..end).step_by(ANNOUNCED_BYTES) {
+                let (Ok(at), Ok(bytes)) = (i64::try_from(at), i64::try_from(ANNOUNCED_BYTES))
+                else {
+                    return;
+                };
+                let willneed = PosixFadviseAdvice::POSIX_FADV_WILLNEED;
+                // Read it is all the same, a little later.
+                let _slow = posix_fadvise(&file.file, at, bytes, willneed);
+            }
         }
     }
 
@@ -194,13 +228,12 @@ impl Reader for FixedReader<'_> {
         let source = self.source;
         let plan = &source.plan;
         let turn = source.next.fetch_add(1, Ordering::Relaxed);
-        let chunks = source.rows.div_ceil(source.chunk_rows as u64);
-        let Some(number) = chunk_of(turn, chunks) else {
+        let Some((first, count)) = source.chunk(turn) else {
             return Ok(false);
         };
-        let first = number * source.chunk_rows as u64;
-        let left = usize::try_from(source.rows - first).unwrap_or(usize::MAX);
-        let count = left.min(source.chunk_rows);
+        if let Some(next) = source.chunk(turn + source.threads) {
+            source.announce(next);
+        }
         chunk.first = first;
         chunk.bytes = (count * plan.row_bytes()) as u64;
         read_keys(plan.keys, first, count, &mut self.bytes, &mut chunk.keys)?;
