@@ -97,18 +97,20 @@ fn key(number: u64) -> u64 {
 impl Run {
     fn new(input: &mut Input<'_>) -> Result<Run> {
         let policies = [PolicyKind::Bilevel, PolicyKind::Lru, PolicyKind::Fifo];
+        let (shards, step) = (1 + input.below(3), input.below(8));
         let options = RuntimeOptions::new()
             // The narrowest of the tables that come and go have places for a few rows in each shard.
             .cache_bytes(5 << 19)
-            .shards(1 + input.below(3))
+            .shards(shards)
             .threads(1)
             .io_depth(2)
             .file_bytes(1 << 20)
-            .flush_step_rows(4 + input.below(8))
+            .flush_step_rows(4 + step)
             .retain_checkpoints(1 + input.below(3))
             .policy(policies[input.below(3)])
             .thresholds(Thresholds {
-                straight_rows: [0, 4][input.below(2)],
+                // Told by the same byte: inputs of before there were these mean what they did.
+                straight_rows: [0, 4][step % 2],
                 ..Thresholds::default()
             })
             .inline(true);
