@@ -75,7 +75,7 @@ pub fn random_options(rng: &mut Rng, background: bool) -> RuntimeOptions {
         .thresholds(Thresholds {
             open_files_least: 1,
             // Puts go past the cache, or the longer ones do.
-            straight_rows: [0, 0, 4, 20][rng.below(4)],
+            straight_rows: [0, 0, 0, 4, 20][rng.below(5)],
             ..Thresholds::default()
         })
 }
