@@ -25,6 +25,19 @@ fn state(rule: usize, dim: usize) -> usize {
     [0, 1, dim, 2 * dim + 2, 4][rule]
 }
 
+/// Whether number `index` of the state can be this: sums of squares are not below 0, powers of betas 0 to 1.
+fn is_state(rule: usize, dim: usize, index: usize, value: f32) -> bool {
+    let (squares, powers) = match rule {
+        1 | 2 => (0..usize::MAX, 0..0),
+        3 => (dim..2 * dim, 2 * dim..2 * dim + 2),
+        4 => (1..2, 2..4),
+        _ => (0..0, 0..0),
+    };
+    value.is_nan()
+        || !(squares.contains(&index) && value < 0.0
+            || powers.contains(&index) && !(0.0..=1.0).contains(&value))
+}
+
 fn number<T: FromStr>(word: &str) -> Option<T> {
     // As C++ may print it.
     let word = if word == "-nan" { "nan" } else { word };
@@ -63,6 +76,12 @@ fn plain(
         }
         // Rounded once, from the text.
         let float = |at: usize| number(words[at]).expect("a number");
+        let can_be = (6..short).all(|at| is_state(embed, 1, at - 6, float(at)))
+            && (short + dim..numbers.len())
+                .all(|at| is_state(embedx, dim, at - short - dim, float(at)));
+        if !can_be {
+            return None;
+        }
         let mut row: Vec<f32> = vec![float(5)];
         let has_embedx = numbers.len() == long;
         row.extend((short..short + dim).map(|at| if has_embedx { float(at) } else { 0.0 }));
