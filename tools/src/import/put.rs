@@ -12,7 +12,7 @@ use super::args::NonFinite;
 use super::source::{Chunk, Source, is_finite};
 use crate::models::crew::Crew;
 
-/// Bytes of the buffers of all threads: so many that a put's rows go straight to a file.
+/// Bytes of the buffers of all threads: so many that rows of a put by one of two go straight to a file (decision 0052).
 pub const BUFFERS_BYTES: usize = 64 << 20;
 /// Most rows of a put.
 pub const ROWS_MAX: usize = 512 << 10;
