@@ -15,7 +15,7 @@ use super::data_file::DataFile;
 use super::edits::{self, Start};
 use super::manifest::ManifestWriter;
 use super::tables::TableState;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::format::manifest::CheckpointMeta;
 use crate::format::{FileKind, file_name};
 use crate::io::{LockGuard, LockKind};
@@ -93,10 +93,7 @@ impl Ssd {
         captured: &Captured,
         request: &CheckpointRequest<'_>,
     ) -> Result<CheckpointMeta> {
-        let mut result = self.commit_inner(captured, request);
-        if matches!(result, Err(Error::NoSpace { .. })) && self.take_snapshot_room() {
-            result = self.commit_inner(captured, request);
-        }
+        let result = self.with_snapshot_room(|| self.commit_inner(captured, request));
         if result.is_err() {
             self.abandon();
         }

@@ -277,9 +277,20 @@ impl Ssd {
         }
     }
 
+    /// Does what may find no room; once more, if it found none and an index snapshot gave up its own.
+    ///
+    /// # Errors
+    /// Those of the attempt.
+    pub fn with_snapshot_room<T>(&self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+        match attempt() {
+            Err(Error::NoSpace { .. }) if self.take_snapshot_room() => attempt(),
+            result => result,
+        }
+    }
+
     /// Removes the index snapshot, and breaks off one being written, so that somebody else has
     /// their room; false if there was none. An open reads key blocks instead.
-    pub fn take_snapshot_room(&self) -> bool {
+    fn take_snapshot_room(&self) -> bool {
         let snapshots = &self.snapshots;
         if self.check_writable().is_err() {
             return false;

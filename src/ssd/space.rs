@@ -51,12 +51,7 @@ impl Ssd {
         asked_bytes: u64,
         reserve_bytes: u64,
     ) -> Result<()> {
-        match self.check_space_as_it_is(directory, asked_bytes, reserve_bytes) {
-            Err(Error::NoSpace { .. }) if self.take_snapshot_room() => {
-                self.check_space_as_it_is(directory, asked_bytes, reserve_bytes)
-            }
-            result => result,
-        }
+        self.with_snapshot_room(|| self.check_space_as_it_is(directory, asked_bytes, reserve_bytes))
     }
 
     /// As [`Ssd::check_space`], where an index snapshot stays.
@@ -106,12 +101,7 @@ impl Ssd {
     /// Fails with `NoSpace` unless `asked_bytes` more fit into the store's directory; room that an
     /// snapshot has is made free first.
     pub(super) fn check_root_space(&self, asked_bytes: u64) -> Result<()> {
-        match self.check_root_space_as_it_is(asked_bytes) {
-            Err(Error::NoSpace { .. }) if self.take_snapshot_room() => {
-                self.check_root_space_as_it_is(asked_bytes)
-            }
-            result => result,
-        }
+        self.with_snapshot_room(|| self.check_root_space_as_it_is(asked_bytes))
     }
 
     fn check_root_space_as_it_is(&self, asked_bytes: u64) -> Result<()> {

@@ -3,6 +3,8 @@
 #![cfg(feature = "parquet")]
 #![expect(clippy::unwrap_used, reason = "test helpers fail the test")]
 
+#[path = "support/import_args.rs"]
+mod import_args;
 #[path = "support/models.rs"]
 #[expect(dead_code, reason = "other tests use the rest")]
 mod models;
@@ -13,13 +15,13 @@ use std::fs;
 use std::path::Path;
 
 use hps::{Optimizer, RowMetadata};
+use import_args::import_args;
 use models::*;
 use parquet_files::*;
 
 /// The place of each byte in turn, and what the library may not survive: an answer, or an error that names the file.
 #[test]
 fn no_bytes_cause_a_panic() {
-    use clap::Parser;
     let dir = tempfile::tempdir().unwrap();
     let [store, model] = ["s", "m"].map(|name| dir.path().join(name));
     let mut refused = 0;
@@ -30,21 +32,7 @@ fn no_bytes_cause_a_panic() {
         sample(&store, &table(optimizer, 2).metadata(metadata), &keys(5));
         let flags = format!("--format parquet --threads 1 --compression {codec}");
         json(EXPORT, &flags, &store, &model, 0);
-        let words = [
-            "import",
-            "--format",
-            "parquet",
-            "--table",
-            "t",
-            "--create",
-            "--threads",
-            "1",
-        ];
-        let args = words
-            .iter()
-            .map(Path::new)
-            .chain([Path::new("none"), &model]);
-        let args = hps_tools::import::Args::parse_from(args);
+        let args = import_args("--threads 1", &model);
         let whole = fs::read(&path).unwrap();
         let found = hps_tools::import::rows(&args).unwrap();
         assert_eq!(found.rows.len(), 5);

@@ -4,6 +4,8 @@
 #![cfg(feature = "parquet")]
 #![expect(clippy::unwrap_used, reason = "test helpers fail the test")]
 
+#[path = "support/import_args.rs"]
+mod import_args;
 #[path = "keysets/support.rs"]
 #[expect(dead_code, reason = "other tests use the rest")]
 mod support;
@@ -17,6 +19,7 @@ use std::sync::Arc;
 
 use flate2::Compression as Level;
 use flate2::write::GzEncoder;
+use import_args::import_args;
 use parquet::basic::Compression;
 use parquet::data_type::Int64Type;
 use parquet::file::metadata::{ParquetMetaDataReader, ParquetMetaDataWriter};
@@ -531,23 +534,8 @@ fn a_footer_that_claims_more_than_it_has_is_named() {
 /// Columns of the same pages: an import has the same reader.
 #[test]
 fn an_import_refuses_the_same() {
-    use clap::Parser;
     let dir = tempfile::tempdir().unwrap();
-    let args = |name: &str| {
-        let words = [
-            "import",
-            "--format",
-            "parquet",
-            "--table",
-            "t",
-            "--create",
-            "--optimizer",
-            "sgd",
-        ];
-        let all = words.iter().map(Path::new).chain([Path::new("none")]);
-        let model = dir.path().join(name);
-        hps_tools::import::Args::parse_from(all.map(Path::to_path_buf).chain([model]))
-    };
+    let args = |name: &str| import_args("--optimizer sgd", &dir.path().join(name));
     let schema = "message m { required int64 key; required group weights (LIST) { repeated group list { required \
                   float element; } } }";
     let schema = Arc::new(parse_message_type(schema).unwrap());

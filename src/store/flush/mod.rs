@@ -242,10 +242,8 @@ impl Flusher {
 
     /// A submission queue for a file of a long put of this table.
     pub fn queue_for_put(&self, table: &Table) -> Taken<'_> {
-        self.queues.try_take_for_put().unwrap_or_else(|| {
-            let _flush = table.waits(Wait::Flush);
-            self.queues.take_for_put()
-        })
+        let _flush = (!self.queues.has_for_put()).then(|| table.waits(Wait::Flush));
+        self.queues.take_for_put()
     }
 
     /// Counts the arrays of a file that is being written.

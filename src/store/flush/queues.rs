@@ -66,15 +66,9 @@ impl Queues {
         self.take_of(1, self.count - self.for_puts())
     }
 
-    /// Takes one if a long put may have one now.
-    pub fn try_take_for_put(&self) -> Option<Taken<'_>> {
-        let mut free = self.free();
-        let may = free.len() > self.count - self.for_puts();
-        let queue = may.then(|| free.pop()).flatten()?;
-        Some(Taken {
-            from: self,
-            queues: vec![queue],
-        })
+    /// Whether [`Queues::take_for_put`] returns at once, if nobody else takes one.
+    pub fn has_for_put(&self) -> bool {
+        self.free().len() > self.count - self.for_puts()
     }
 
     fn take_of(&self, most: usize, left: usize) -> Taken<'_> {

@@ -9,7 +9,7 @@ use super::super::compact::PICK_FILES;
 use super::super::core::{Shard, add, point};
 use super::pick::Picked;
 use super::{Flusher, WriterGuard};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::io::Queue;
 use crate::mem::Victim;
 use crate::pages::own_pages;
@@ -205,13 +205,9 @@ impl Flusher {
         directory: usize,
         picked: &[Picked],
     ) -> Result<u64> {
-        match self.write_file_once(queue, directory, picked) {
-            // What is full may have been filled by an index snapshot.
-            Err(Error::NoSpace { .. }) if self.core.ssd.take_snapshot_room() => {
-                self.write_file_once(queue, directory, picked)
-            }
-            result => result,
-        }
+        // What is full may have been filled by an index snapshot.
+        let ssd = &self.core.ssd;
+        ssd.with_snapshot_room(|| self.write_file_once(queue, directory, picked))
     }
 
     fn write_file_once(

@@ -12,7 +12,7 @@ use crate::mem::{AHEAD_ROWS, Cache, Flags, Place};
 use crate::units::Slot;
 
 /// Rows per locking of a shard.
-const LOCK_ROWS: usize = 512;
+pub const LOCK_ROWS: usize = 512;
 
 /// Why rows can't be put yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,10 +168,15 @@ impl Job<'_> {
             let Some(position) = positions.next() else {
                 return;
             };
-            row[..self.width].copy_from_slice(self.values(position));
-            if !self.rows.are_whole {
-                self.table.layout.default_state(row);
-            }
+            self.fill(position, row);
         });
+    }
+
+    /// Makes the row at a position of the piece.
+    pub fn fill(&self, position: u32, row: &mut [f32]) {
+        row[..self.width].copy_from_slice(self.values(position));
+        if !self.rows.are_whole {
+            self.table.layout.default_state(row);
+        }
     }
 }

@@ -130,8 +130,12 @@ impl Putter {
             let room = room;
             self.core.changes.note();
             let (mut rest, mut fill) = (keys, None);
-            // Asked again after each piece: a checkpoint may have ended that held a long put back.
-            while !rest.is_empty() && !self.put_straight(&job, rest, &room)? {
+            let straight = self.goes_straight(table, keys);
+            while !rest.is_empty() {
+                // Tried again after each piece: a checkpoint may have ended that held a long put back.
+                if straight && self.put_straight(&job, rest, &room)? {
+                    break;
+                }
                 fill.get_or_insert_with(|| self.flusher.begin_fill());
                 let (piece, others) = rest.split_at(rest.len().min(PIECE_KEYS));
                 self.put_piece(&job, piece, &room)?;

@@ -13,11 +13,11 @@
 
 use std::sync::PoisonError;
 
-use super::super::core::{Shard, ShardCell, Stretch, point};
-use super::apply::put_resident;
+use super::super::core::{Shard, ShardCell, Stretch, Table, point};
+use super::apply::{LOCK_ROWS, put_resident};
 use super::room::Room;
 use super::{Cell, Job, Putter, Rest};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::pages::{own_pages, prefetch};
 use crate::ssd::NewFile;
 use crate::ssd::data_file::Location;
@@ -44,9 +44,6 @@ const _: () = assert!(size_of::<Entry>() + FileWriter::ENTRY_BYTES <= ROW_BYTES)
 
 /// Keys of a call that are looked up in the index, to tell whether it brings in rows or changes them.
 const SAMPLED_KEYS: usize = 256;
-
-/// Rows per locking of a shard.
-const LOCK_ROWS: usize = 512;
 
 /// Rows between the one at hand and the one whose lines the processor is asked to fetch.
 const AHEAD_ROWS: usize = 8;
@@ -93,43 +90,42 @@ impl Turns {
 }
 
 impl Putter {
-    /// Whether so many keys make files of their own, and how; `None` where their rows go through memory.
-    fn cuts(&self, job: &Job<'_>, keys: &[u64]) -> Option<Cuts> {
-        let rows = (self.core.file_bytes / job.table.file_bytes()).clamp(1, FILE_ROWS_MAX);
-        let threshold = self.core.options.thresholds_in_force().straight_rows;
-        let (rows_min, file_rows) = match threshold {
+    /// How so many keys are cut; `None` where they are too few for files of their own.
+    fn cuts(&self, table: &Table, keys: usize) -> Option<Cuts> {
+        let rows = (self.core.file_bytes / table.file_bytes()).clamp(1, FILE_ROWS_MAX);
+        let (rows_min, file_rows) = match self.core.options.thresholds_in_force().straight_rows {
             0 => (to_usize(rows.div_ceil(PUT_SHARE_MIN)), to_usize(rows)),
             rows => (rows, rows.saturating_mul(4)),
         };
         let directories = self.core.ssd.directories.len();
-        if keys.len() / rows_min < directories || job.table.tuning().policy.keeps_all() {
-            return None;
-        }
-        if threshold == 0 && self.are_mostly_known(job, keys) {
-            return None;
-        }
-        // What is current is captured before the end of the last cut, which the last shard is told last.
-        let last = self.core.shards.last();
-        if last.is_some_and(|cell| cell.lock().intervals().1.is_some()) {
+        if keys / rows_min < directories {
             return None;
         }
         let writers = self.flusher.put_writers().div_ceil(directories);
-        let files = keys.len() / (file_rows / FILE_SHARE_MIN).max(1) / directories;
+        let files = keys / (file_rows / FILE_SHARE_MIN).max(1) / directories;
         let ranges = directories * files.clamp(1, writers);
-        let rounds = keys.len().div_ceil(ranges.saturating_mul(file_rows));
+        let rounds = keys.div_ceil(ranges.saturating_mul(file_rows));
         Some(Cuts {
             ranges,
-            round: keys.len().div_ceil(rounds),
+            round: keys.div_ceil(rounds),
             rows_min,
             // Hashes spread, but not evenly.
             rows_max: file_rows + file_rows / 8,
         })
     }
 
+    /// Whether the rows of these keys are such as go past the cache, if nothing else keeps them from it.
+    pub(super) fn goes_straight(&self, table: &Table, keys: &[u64]) -> bool {
+        let is_told = self.core.options.thresholds_in_force().straight_rows > 0;
+        !table.tuning().policy.keeps_all()
+            && self.cuts(table, keys.len()).is_some()
+            && (is_told || !self.are_mostly_known(table, keys))
+    }
+
     /// Whether more than half of the keys have rows on SSD. Rows that are written again and again are better kept in
     /// memory for a while: they need not be written each time, and the next ones who want them find them there.
-    fn are_mostly_known(&self, job: &Job<'_>, keys: &[u64]) -> bool {
-        let (table, shards) = (job.table.id.0 as usize, &self.core.shards);
+    fn are_mostly_known(&self, table: &Table, keys: &[u64]) -> bool {
+        let (table, shards) = (table.id.0 as usize, &self.core.shards);
         let is_known = |key: &&u64| {
             let hash = mix64(**key);
             let shard = shards[range_of(hash, shards.len())].lock();
@@ -139,10 +135,14 @@ impl Putter {
         2 * sample().filter(is_known).count() > sample().len()
     }
 
-    /// Writes the rows of these keys to files, or says that they go through memory, and has done nothing. The gate is
-    /// held.
+    /// Writes the rows of these keys to files, if they are enough for that and no cut needs older states; whether
+    /// it did. The gate is held.
     pub(super) fn put_straight(&self, job: &Job<'_>, keys: &[u64], room: &Room) -> Result<bool> {
-        let Some(cuts) = self.cuts(job, keys) else {
+        // What is current is captured before the end of the last cut, which the last shard is told last.
+        let last = self.core.shards.last();
+        let is_cut = last.is_some_and(|cell| cell.lock().intervals().1.is_some());
+        let cuts = self.cuts(job.table, keys.len());
+        let Some(cuts) = cuts.filter(|_| !is_cut) else {
             return Ok(false);
         };
         let turns = Turns {
@@ -257,17 +257,13 @@ impl Putter {
         stretch.end();
         self.core.ssd.check_writable()?;
         let mark = self.core.changes.mark();
-        let new = match self.write_file(job, entries, directory) {
-            // What is full may have been filled by an index snapshot.
-            Err(Error::NoSpace { .. }) if self.core.ssd.take_snapshot_room() => {
-                self.write_file(job, entries, directory)
-            }
-            result => result,
-        }?;
+        // What is full may have been filled by an index snapshot.
+        let ssd = &self.core.ssd;
+        let new = ssd.with_snapshot_room(|| self.write_file(job, entries, directory))?;
         let bytes = new.finished.bytes;
         let again = {
             let _ranks = self.core.ranks_shared();
-            let file = self.core.ssd.install(new, None)?;
+            let file = ssd.install(new, None)?;
             self.settle_put(job, entries, (file.slot, file.meta.rank))
         };
         self.core.changes.flushed(mark, entries.len() as u64);
@@ -291,27 +287,19 @@ impl Putter {
         let reserve = self.core.file_bytes * self.flusher.put_writers() as u64;
         let (number, mut file) = ssd.create_file(queue, directory, expected, reserve)?;
         let id = job.table.id.0;
-        let mut whole = vec![
-            0.0;
-            if job.rows.are_whole {
-                0
-            } else {
-                job.table.descriptor.row_f32s()
-            }
-        ];
+        let mut whole = vec![0.0; job.table.descriptor.row_f32s()];
         for (i, entry) in entries.iter().enumerate() {
             if let Some(ahead) = entries.get(i + AHEAD_ROWS) {
                 prefetch(job.values(ahead.position));
             }
-            let key = unmix64(entry.hash);
-            let values = job.values(entry.position);
-            if job.rows.are_whole {
-                file.row(id, key, interval, values);
-            } else {
-                whole[..job.width].copy_from_slice(values);
-                job.table.layout.default_state(&mut whole);
-                file.row(id, key, interval, &whole);
-            }
+            let row = match job.rows.are_whole {
+                true => job.values(entry.position),
+                false => {
+                    job.fill(entry.position, &mut whole);
+                    &whole
+                }
+            };
+            file.row(id, unmix64(entry.hash), interval, row);
         }
         let finished = file.finish()?;
         Ok(NewFile {

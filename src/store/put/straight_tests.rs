@@ -3,6 +3,7 @@
 use super::straight::{Entry, entries_of, keep_last};
 use super::*;
 use crate::io::Io;
+use crate::ssd::data_file::DataFile;
 use crate::store::tests::{keys, made, open_again, options, set, sgd};
 use crate::units::unmix64;
 use crate::{RuntimeOptions, Store, TableId, Thresholds};
@@ -24,11 +25,14 @@ fn with_table(options: RuntimeOptions) -> (Io, Store, TableId) {
 }
 
 /// Rows of one value each: that of the first, and one more for each that follows.
+fn rows(first: f32, count: u16) -> Vec<f32> {
+    let values = counted(first, count).into_iter();
+    values.flat_map(|value| [value; DIM]).collect()
+}
+
+/// Puts such rows.
 fn put(store: &Store, table: TableId, keys: &[u64], first: f32) {
-    let values: Vec<f32> = (0_u16..)
-        .zip(keys)
-        .flat_map(|(i, _)| [first + f32::from(i); DIM])
-        .collect();
+    let values = rows(first, u16::try_from(keys.len()).unwrap());
     let report = store.put(table, keys, PutRows::weights(&values)).unwrap();
     assert_eq!(report.rows, keys.len() as u64);
 }
@@ -42,6 +46,14 @@ fn pulled(store: &Store, table: TableId, keys: &[u64]) -> Vec<f32> {
 
 fn counted(first: f32, count: u16) -> Vec<f32> {
     (0..count).map(|i| first + f32::from(i)).collect()
+}
+
+/// A file of a put that has its place, and no key points to it yet.
+fn installed(store: &Store, job: &Job<'_>, keys: &[u64]) -> (Vec<Entry>, Arc<DataFile>) {
+    let entries = entries_of(job, keys, 0, 1);
+    let new = store.parts.putter.write_file(job, &entries, 0).unwrap();
+    let file = store.parts.core.ssd.install(new, None).unwrap();
+    (entries, file)
 }
 
 #[test]
@@ -178,19 +190,9 @@ fn a_copy_with_a_higher_rank_stays_and_the_row_is_put_once_more() {
     let (disk, store, table) = with_table(straight());
     let all = keys(0..32);
     let (core, putter) = (&store.parts.core, &store.parts.putter);
-    let there = core.table(table).unwrap();
-    let values = |first: f32| -> Vec<f32> {
-        counted(first, 32)
-            .iter()
-            .flat_map(|value| [*value; DIM])
-            .collect()
-    };
-    let old = values(1.0);
-    let job = putter.check(&there, &all, PutRows::whole(&old)).unwrap();
-    let mut entries = entries_of(&job, &all, 0, 1);
-    keep_last(&mut entries);
-    let new = putter.write_file(&job, &entries, 0).unwrap();
-    let file = core.ssd.install(new, None).unwrap();
+    let (there, rows) = (core.table(table).unwrap(), rows(1.0, 32));
+    let job = putter.check(&there, &all, PutRows::whole(&rows)).unwrap();
+    let (entries, file) = installed(&store, &job, &all);
 
     let half: Vec<u64> = entries[..16]
         .iter()
@@ -222,15 +224,9 @@ fn a_row_that_came_into_memory_meanwhile_is_put_there_and_a_removed_one_does_not
     let (disk, store, table) = with_table(straight());
     let all = keys(0..32);
     let (core, putter) = (&store.parts.core, &store.parts.putter);
-    let there = core.table(table).unwrap();
-    let rows: Vec<f32> = counted(1.0, 32)
-        .iter()
-        .flat_map(|value| [*value; DIM])
-        .collect();
+    let (there, rows) = (core.table(table).unwrap(), rows(1.0, 32));
     let job = putter.check(&there, &all, PutRows::whole(&rows)).unwrap();
-    let entries = entries_of(&job, &all, 0, 1);
-    let new = putter.write_file(&job, &entries, 0).unwrap();
-    let file = core.ssd.install(new, None).unwrap();
+    let (entries, file) = installed(&store, &job, &all);
 
     set(&store, table, &all[..10], -5.0);
     let again = putter.settle_put(&job, &entries, (file.slot, file.meta.rank));

@@ -55,6 +55,13 @@ impl<'a> Fixed<'a> {
         }
     }
 
+    /// The keys and what the rows are made of, each with its bytes of a row.
+    fn files(&self) -> impl Iterator<Item = (&FileFound, usize)> {
+        let parts = self.plan.parts.iter();
+        let parts = parts.map(|part| (part.file, part.row_bytes()));
+        std::iter::once((self.plan.keys, 8)).chain(parts)
+    }
+
     /// The first row of the chunk whose turn it is, and how many it has.
     fn chunk(&self, turn: u64) -> Option<(u64, usize)> {
         let chunks = self.rows.div_ceil(self.chunk_rows as u64);
@@ -65,10 +72,8 @@ impl<'a> Fixed<'a> {
 
     /// Has the kernel read a chunk that is soon due, while others are put.
     fn announce(&self, (first, count): (u64, usize)) {
-        let parts = self.plan.parts.iter();
-        let parts = parts.map(|part| (part.file, part.row_bytes()));
-        let keys = self.plan.twins.iter().chain([self.plan.keys]);
-        for (file, row_bytes) in keys.map(|file| (file, 8)).chain(parts) {
+        let twins = self.plan.twins.iter().map(|file| (file, 8));
+        for (file, row_bytes) in self.files().chain(twins) {
             let start = file.head_bytes + first * row_bytes as u64;
             let end = start + (count * row_bytes) as u64;
             for at in (start..end).step_by(ANNOUNCED_BYTES) {
@@ -85,17 +90,13 @@ impl<'a> Fixed<'a> {
 
     /// Compares checksums with those that tensors should have.
     fn check_sums(&self, sums: &Sums) -> Result<()> {
-        let parts = self.plan.parts.iter();
-        let parts = parts.map(|part| (part.file, part.row_bytes()));
-        let files: Vec<(&FileFound, usize)> =
-            [(self.plan.keys, 8)].into_iter().chain(parts).collect();
-        let row_bytes: Vec<usize> = files.iter().map(|(_, bytes)| *bytes).collect();
+        let row_bytes: Vec<usize> = self.files().map(|(_, bytes)| bytes).collect();
         let whole = sums.whole(&row_bytes);
         // Twins were found to have the bytes of the keys.
         let twins = self.plan.twins.iter().zip(std::iter::repeat(whole[0]));
-        let files = files
-            .iter()
-            .map(|(file, _)| *file)
+        let files = self
+            .files()
+            .map(|(file, _)| file)
             .zip(whole.iter().copied());
         for (file, sum) in files.chain(twins) {
             let Some(tensor) = file.tensor.as_ref().filter(|tensor| tensor.crc != sum) else {

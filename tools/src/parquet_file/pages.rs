@@ -40,14 +40,14 @@ pub struct FilePages {
     left: u64,
     /// The next header, if it was looked at.
     next: Option<Header>,
-    codec: Codec,
+    /// How pages are compressed, if they are.
+    codec: Option<Codec>,
     /// Bytes of a value.
     width: u64,
     has_dictionary: bool,
 }
 
 enum Codec {
-    None,
     Snappy(Decoder),
     Gzip,
     Zstd(Decompressor<'static>),
@@ -61,10 +61,10 @@ impl FilePages {
     pub fn new(file: Arc<File>, column: &ColumnChunkMetaData) -> Result<FilePages> {
         let (at, left) = column.byte_range();
         let codec = match column.compression() {
-            Compression::UNCOMPRESSED => Codec::None,
-            Compression::SNAPPY => Codec::Snappy(Decoder::new()),
-            Compression::GZIP(_) => Codec::Gzip,
-            Compression::ZSTD(_) => Codec::Zstd(Decompressor::new()?),
+            Compression::UNCOMPRESSED => None,
+            Compression::SNAPPY => Some(Codec::Snappy(Decoder::new())),
+            Compression::GZIP(_) => Some(Codec::Gzip),
+            Compression::ZSTD(_) => Some(Codec::Zstd(Decompressor::new()?)),
             other => {
                 let what = format!("is compressed by {other}, which can't be read here");
                 return Err(ParquetError::General(what));
@@ -136,16 +136,15 @@ impl FilePages {
         reserve(&mut bytes, compressed)?;
         bytes.resize(compressed, 0);
         self.file.read_exact_at(&mut bytes, self.at)?;
-        let is_compressed = is_compressed && !matches!(self.codec, Codec::None);
         let most = size.min(compressed as u64);
         if levels > most {
             return Err(self.fault(format!(
                 "found {levels} bytes of levels in a page of {most}"
             )));
         }
-        if !is_compressed {
+        let Some(codec) = self.codec.as_mut().filter(|_| is_compressed) else {
             return Ok(bytes);
-        }
+        };
         if header.uncompressed > PAGE_BYTES_MAX {
             let what = format!(
                 "found a page of {size} bytes when it is decompressed, at most {PAGE_BYTES_MAX} are read"
@@ -155,7 +154,7 @@ impl FilePages {
         let (levels, values) = bytes.split_at(usize::try_from(levels).unwrap_or(0));
         let mut page = Vec::new();
         let size = header.uncompressed as usize - levels.len();
-        let made = self.codec.decompress(values, size, levels, &mut page);
+        let made = codec.decompress(values, size, levels, &mut page);
         made.map_err(|what| self.fault(what))?;
         Ok(page)
     }
@@ -259,7 +258,7 @@ impl Codec {
         let most = match self {
             Codec::Snappy(_) => SNAPPY_RATIO_MAX * values.len() as u64,
             Codec::Gzip => GZIP_RATIO_MAX * values.len() as u64,
-            Codec::None | Codec::Zstd(_) => u64::MAX,
+            Codec::Zstd(_) => u64::MAX,
         };
         if size as u64 > most {
             let from = values.len();
@@ -274,10 +273,6 @@ impl Codec {
             return Ok(());
         }
         let made = match self {
-            Codec::None => {
-                page.extend_from_slice(values);
-                values.len()
-            }
             Codec::Snappy(decoder) => {
                 let made = decompress_len(values).map_err(|e| e.to_string())?;
                 if made == size {
