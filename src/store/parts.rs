@@ -54,9 +54,9 @@ impl Parts {
         let compactor = Arc::new(Compactor::new(&core));
         let flusher = Arc::new(Flusher::new(&core, &compactor)?);
         let puller = Arc::new(Puller::new(&core, &workers, &leases, &flusher));
-        let passes = Arc::new(Passes::new(&core, &workers, &leases, &puller));
         let pusher = Arc::new(Pusher::new(&core, &workers));
         let putter = Arc::new(Putter::new(&core, &workers, &flusher, &puller));
+        let passes = Arc::new(Passes::new(&core, &workers, &leases, &puller, &putter));
         let checkpointer = Arc::new(Checkpointer::new(&core, &compactor, &flusher));
         let parts = Parts {
             core,

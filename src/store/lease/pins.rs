@@ -1,6 +1,6 @@
 //! Which rows stay in memory although nobody asks for their values? Those of passes, and of blocks.
 //!
-//! - Of each row the slot is kept, 4 bytes; it is pinned once for each position.
+//! - Of each row the slot is kept, 4 bytes; it is pinned once for each piece that has it.
 //! - What a pass holds stands in the book of leases by its [`OutGuard`]; what a block holds does not: it
 //!   is the store's own.
 
@@ -8,6 +8,9 @@ use std::sync::{Arc, PoisonError};
 
 use super::{Lease, Leases, Out};
 use crate::units::{Slot, TableId};
+
+/// Of a row of a pass: its slot twice, its shard, its position.
+const ROW_BYTES: usize = 2 * size_of::<Slot>() + 2 * size_of::<u16>();
 
 /// Rows looked at while a shard is locked.
 const STEP_ROWS: usize = 4096;
@@ -18,7 +21,7 @@ pub struct Pins {
     leases: Arc<Leases>,
     /// By shard.
     slots: Vec<Vec<Slot>>,
-    /// Whether rows that are in no block leave when this is dropped.
+    /// Whether the table has blocks: then rows that are in none leave when this is dropped.
     leave: bool,
 }
 
@@ -42,7 +45,7 @@ impl OutGuard {
         let book = &self.leases.book;
         let mut book = book.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(out) = book.1.get_mut(&self.id) {
-            out.bytes += (rows * size_of::<Slot>()) as u64;
+            out.bytes += (rows * ROW_BYTES) as u64;
         }
     }
 }
@@ -77,8 +80,10 @@ impl Pins {
                 slots.dedup();
             }
             rows += slots.len();
-            let cache = &self.leases.core.shards[s].lock().cache;
-            in_blocks += cache.in_blocks(&slots);
+            if self.leave {
+                let cache = &self.leases.core.shards[s].lock().cache;
+                in_blocks += cache.in_blocks(&slots);
+            }
             self.slots[s].extend_from_slice(&slots);
             self.leases.workers.arrays.slots.put(slots);
         }

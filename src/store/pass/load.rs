@@ -11,8 +11,9 @@ use super::super::core::Table;
 use super::super::lease::{OutGuard, Pins};
 use super::super::pull::Full;
 use super::Passes;
+use super::held::Held;
 use super::report::{PassReport, PassTable};
-use super::source::Source;
+use super::source::{Piece, Source};
 use crate::error::{Error, Result};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::units::to_usize;
@@ -34,6 +35,7 @@ pub enum State {
 #[derive(Debug)]
 pub struct Loaded {
     pub report: PassReport,
+    pub held: Vec<(Arc<Table>, Held)>,
     pub pins: Vec<Arc<Pins>>,
     pub out: OutGuard,
 }
@@ -44,6 +46,7 @@ struct Part {
     table: Arc<Table>,
     source: Source,
     pins: Pins,
+    held: Held,
     told: PassTable,
 }
 
@@ -54,7 +57,7 @@ struct Work {
     /// The part whose keys come next.
     next: usize,
     /// Keys that are due.
-    piece: Vec<u64>,
+    piece: Piece,
     /// When the first piece was asked for.
     begun: Option<Instant>,
     /// From the begin of the pass on: nobody may drop its tables.
@@ -80,6 +83,7 @@ impl Loading {
         let tables = asked.iter().map(|(table, _)| table.id).collect();
         let part = |(table, source): (Arc<Table>, Source)| Part {
             pins: Pins::new(&passes.leases, table.tuning().policy.has_blocks()),
+            held: Held::default(),
             told: PassTable::new(&table),
             source,
             table,
@@ -88,7 +92,7 @@ impl Loading {
             work: Mutex::new(Some(Work {
                 parts: parts.into_iter().map(part).collect(),
                 next: 0,
-                piece: Vec::new(),
+                piece: Piece::default(),
                 begun: None,
                 out: OutGuard::new(&passes.leases, tables),
             })),
@@ -183,10 +187,11 @@ impl Work {
         let Some(part) = self.parts.get_mut(self.next) else {
             return Ok(false);
         };
-        if self.piece.is_empty() {
-            part.source.next_piece(&mut self.piece)?;
+        let piece = &mut self.piece;
+        if piece.keys.is_empty() {
+            part.source.next_piece(piece)?;
         }
-        if self.piece.is_empty() {
+        if piece.keys.is_empty() {
             self.next += 1;
             return Ok(true);
         }
@@ -197,12 +202,22 @@ impl Work {
         } else {
             &pools.prefetch[1]
         };
-        let kept = passes.puller.keep(pool, &part.table, &self.piece)?;
+        let kept = passes.puller.keep(pool, &part.table, &piece.keys)?;
+        match &piece.stretch {
+            None => part.held.add_run(&kept.lease),
+            Some(stretch) => {
+                let lease = &kept.lease;
+                (part.held).add_scattered(&piece.positions, lease, stretch.keys);
+                if stretch.is_over {
+                    part.held.end_scattered(passes.core.shards.len());
+                }
+            }
+        }
         let rows = part.pins.add(kept.lease);
         part.told
             .add_piece(&part.table, rows, (kept.known, kept.read));
         self.out.add_rows(rows.0);
-        self.piece.clear();
+        piece.keys.clear();
         Ok(true)
     }
 
@@ -210,9 +225,11 @@ impl Work {
     fn loaded(self, passes: &Passes) -> Loaded {
         let mut report = PassReport::default();
         let mut all = Vec::with_capacity(self.parts.len());
+        let mut held = Vec::with_capacity(self.parts.len());
         for Part {
             table,
             pins,
+            held: of_part,
             mut told,
             ..
         } in self.parts
@@ -221,12 +238,14 @@ impl Work {
             told.is_block = passes.blocks.decide(&table, &pins, told.known, told.hits);
             report.add(told);
             all.push(pins);
+            held.push((table, of_part));
         }
         report.seconds = self
             .begun
             .map_or(0.0, |since| since.elapsed().as_secs_f64());
         Loaded {
             report,
+            held,
             pins: all,
             out: self.out,
         }

@@ -8,8 +8,10 @@
 //! - Where a table has blocks (`PolicyKind::Cached`), a pass may become one.
 
 mod blocks;
+mod held;
 mod load;
 mod report;
+mod rows;
 mod source;
 
 use std::collections::VecDeque;
@@ -20,13 +22,16 @@ pub use blocks::Blocks;
 pub use report::{PassReport, PassTable};
 pub use source::PassPart;
 
-use super::core::{Core, Part};
+use super::core::{Core, Part, Table};
 use super::lease::{Leases, OutGuard, Pins};
 use super::pull::Puller;
+use super::put::Putter;
 use super::workers::Workers;
 use crate::error::{ArgumentError, Error, Result};
+use crate::options::PolicyKind;
 use crate::stats::Stats;
 use crate::sync::{Condvar, Mutex, MutexGuard};
+use held::Held;
 use load::{Loaded, Loading, State};
 use source::Source;
 
@@ -40,6 +45,7 @@ pub struct Passes {
     workers: Arc<Workers>,
     leases: Arc<Leases>,
     puller: Arc<Puller>,
+    putter: Arc<Putter>,
     /// Those that are not there yet, oldest first.
     queue: Mutex<VecDeque<Arc<Loading>>>,
     arrived: Condvar,
@@ -56,7 +62,10 @@ pub struct PassTicket {
 /// Keeps the rows of a pass in memory until it ends, by [`Pass::end`] or when it is dropped.
 #[derive(Debug)]
 pub struct Pass {
+    passes: Arc<Passes>,
     report: PassReport,
+    /// By part.
+    held: Vec<(Arc<Table>, Held)>,
     // Dropped in this order: rows before what says that they are held.
     _pins: Vec<Arc<Pins>>,
     _out: OutGuard,
@@ -84,12 +93,14 @@ impl Passes {
         workers: &Arc<Workers>,
         leases: &Arc<Leases>,
         puller: &Arc<Puller>,
+        putter: &Arc<Putter>,
     ) -> Passes {
         Passes {
             core: Arc::clone(core),
             workers: Arc::clone(workers),
             leases: Arc::clone(leases),
             puller: Arc::clone(puller),
+            putter: Arc::clone(putter),
             queue: Mutex::default(),
             arrived: Condvar::new(),
             blocks: Blocks::default(),
@@ -122,7 +133,8 @@ impl Passes {
         let shards = self.core.shards.len();
         let sourced = |part: &PassPart<'_>| {
             let table = self.core.table(part.table)?;
-            Ok((table, Source::of(part, shards)?))
+            let stays = matches!(table.tuning().policy, PolicyKind::Staged);
+            Ok((table, Source::of(part, shards, stays)?))
         };
         let parts = parts.iter().map(sourced).collect::<Result<Vec<_>>>()?;
         let loading = Arc::new(Loading::new(self, parts));
@@ -226,11 +238,7 @@ impl PassTicket {
             let mut state = self.loading.lock();
             match std::mem::replace(&mut *state, State::Gone) {
                 State::Done(result) => {
-                    return result.map(|Loaded { report, pins, out }| Pass {
-                        report,
-                        _pins: pins,
-                        _out: out,
-                    });
+                    return result.map(|loaded| Pass::new(passes, loaded));
                 }
                 State::Gone => {
                     let what = String::from("the ticket has given its pass, or its error");
@@ -272,7 +280,24 @@ impl Drop for PassTicket {
     }
 }
 
+impl Drop for Pass {
+    fn drop(&mut self) {
+        // In a forked child nothing is let go of; anywhere else the fields do all.
+        self.passes.core.leave_to_parent(&self.passes);
+    }
+}
+
 impl Pass {
+    fn new(passes: &Arc<Passes>, loaded: Loaded) -> Pass {
+        Pass {
+            passes: Arc::clone(passes),
+            report: loaded.report,
+            held: loaded.held,
+            _pins: loaded.pins,
+            _out: loaded.out,
+        }
+    }
+
     /// What bringing it in came to.
     #[must_use]
     pub fn report(&self) -> &PassReport {

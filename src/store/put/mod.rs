@@ -13,6 +13,7 @@
 
 mod apply;
 mod call;
+mod pinned;
 mod room;
 mod rows;
 mod straight;
@@ -20,6 +21,7 @@ mod straight;
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
+pub use pinned::Pinned;
 pub use rows::{PutReport, PutRows};
 
 use super::core::{Core, Stretch, Table, point};
@@ -55,6 +57,15 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
+    /// What putting so many keys comes to.
+    fn report(&self, keys: usize) -> PutReport {
+        let left_out = if self.skip { self.non_finite } else { 0 };
+        PutReport {
+            rows: keys as u64 - left_out,
+            non_finite: self.non_finite,
+        }
+    }
+
     fn is_finite(&self, position: usize) -> bool {
         let start = position * self.width;
         all_finite(&self.rows.values[start..start + self.looked])
@@ -116,12 +127,8 @@ impl Putter {
     /// rows may be.
     pub fn put(&self, table: &Table, keys: &[u64], rows: PutRows<'_>) -> Result<PutReport> {
         self.core.check_writable()?;
-        let mut job = self.check(table, keys, rows)?;
-        let left_out = if job.skip { job.non_finite } else { 0 };
-        let report = PutReport {
-            rows: keys.len() as u64 - left_out,
-            non_finite: job.non_finite,
-        };
+        let mut job = self.check(table, (keys.len(), &|index| keys[index]), rows)?;
+        let report = job.report(keys.len());
         if report.rows > 0 {
             // Before the gate, so that nobody has it to himself while admissions are held back.
             let room = self.promise(table, keys)?;
@@ -149,12 +156,14 @@ impl Putter {
     }
 
     /// Checks the values.
-    fn check<'a>(&self, table: &'a Table, keys: &[u64], rows: PutRows<'a>) -> Result<Job<'a>> {
-        let width = match rows.are_whole {
-            true => table.descriptor.row_f32s(),
-            false => table.descriptor.dim,
-        };
-        let (expected, found) = (keys.len() * width, rows.values.len());
+    fn check<'a>(
+        &self,
+        table: &'a Table,
+        (keys, key_at): (usize, &dyn Fn(usize) -> u64),
+        rows: PutRows<'a>,
+    ) -> Result<Job<'a>> {
+        let width = rows.width(table);
+        let (expected, found) = (keys * width, rows.values.len());
         if expected != found {
             let what = "values of a put (f32s)";
             return Err(ArgumentError::Length {
@@ -173,16 +182,16 @@ impl Putter {
             skip: false,
             first: 0,
         };
-        if rows.are_verbatim || self.workers.are_finite(&[rows.values], keys.len()) {
+        if rows.are_verbatim || self.workers.are_finite(&[rows.values], keys) {
             return Ok(job);
         }
-        for (index, key) in keys.iter().enumerate() {
+        for index in 0..keys {
             if job.is_finite(index) {
                 continue;
             }
             job.non_finite += 1;
             if self.core.options.non_finite == NonFinite::Reject {
-                let (table, key) = (table.descriptor.name.clone(), *key);
+                let (table, key) = (table.descriptor.name.clone(), key_at(index));
                 return Err(ArgumentError::NonFinite { table, key, index }.into());
             }
         }

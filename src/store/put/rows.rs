@@ -1,9 +1,11 @@
 //! What does a put write, and what does it say of it?
 
+use super::super::core::Table;
+
 /// The rows of a [`Store::put`](crate::Store::put).
 #[derive(Clone, Copy, Debug)]
 pub struct PutRows<'a> {
-    pub(super) values: &'a [f32],
+    pub(in super::super) values: &'a [f32],
     pub(super) are_whole: bool,
     pub(super) are_verbatim: bool,
 }
@@ -33,6 +35,14 @@ impl<'a> PutRows<'a> {
             values,
             are_whole: false,
             are_verbatim: false,
+        }
+    }
+
+    /// f32s of a row.
+    pub(in super::super) fn width(&self, table: &Table) -> usize {
+        match self.are_whole {
+            true => table.descriptor.row_f32s(),
+            false => table.descriptor.dim,
         }
     }
 
