@@ -235,6 +235,46 @@ impl Cache {
         self.copy_ready(table, &mut ready, targets, width);
     }
 
+    /// Copies the first words of rows of one table to places of one array; where there are no words yet, they are
+    /// made first.
+    ///
+    /// # Shapes
+    /// slots: `[n]`, at: n rows of out, out: `[rows, width]`
+    pub fn gather_into(
+        &mut self,
+        slots: &[Slot],
+        at: impl Iterator<Item = usize>,
+        out: &mut [f32],
+        width: usize,
+    ) {
+        let Some(first) = slots.first() else {
+            return;
+        };
+        let row_f32s = self.rows.tables[self.rows.states.get(*first).table()].row_f32s;
+        let mut ahead = [Place::NONE; AHEAD];
+        let (mut states, mut places) = (slots.iter(), slots.iter());
+        for slot in states.by_ref().take(2 * AHEAD) {
+            self.rows.states.prefetch_line(*slot);
+        }
+        for (i, slot) in places.by_ref().take(AHEAD).enumerate() {
+            ahead[i] = self.place_to_read(*slot);
+            self.arena.prefetch(ahead[i], row_f32s, width);
+        }
+        for (i, at) in (0..slots.len()).zip(at) {
+            if let Some(slot) = states.next() {
+                self.rows.states.prefetch_line(*slot);
+            }
+            let place = ahead[i % AHEAD];
+            if let Some(slot) = places.next() {
+                let next = self.place_to_read(*slot);
+                self.arena.prefetch(next, row_f32s, width);
+                ahead[i % AHEAD] = next;
+            }
+            let row = &self.arena.row(place, row_f32s)[..width];
+            out[at * width..][..width].copy_from_slice(row);
+        }
+    }
+
     /// Lowers the pin count once per position; returns how many rows have none now. Rows that
     /// could not be loaded are dropped with their last pin.
     pub fn unpin(&mut self, slots: &[Slot]) -> usize {

@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, PoisonError};
 
-use super::{Lease, Leases, Out};
+use super::{Lease, Leases, Out, UNPIN_SHARE};
 use crate::units::{Slot, TableId};
 
 /// Of a row of a pass: its slot twice, its shard, its position.
@@ -98,16 +98,13 @@ impl Pins {
 
     /// Says whether rows of it are in some block.
     pub fn mark(&self, is_in: bool) {
-        self.for_each(|cache, slots| cache.mark_block(slots, is_in));
-    }
-
-    fn for_each(&self, work: impl Fn(&mut crate::mem::Cache, &[Slot])) {
         for (cell, slots) in self.leases.core.shards.iter().zip(&self.slots) {
             for step in slots.chunks(STEP_ROWS) {
-                work(&mut cell.lock().cache, step);
+                cell.lock().cache.mark_block(step, is_in);
             }
         }
     }
+
 }
 
 impl Drop for Pins {
@@ -117,13 +114,20 @@ impl Drop for Pins {
             return;
         }
         let let_go = || {
-            self.for_each(|cache, slots| match self.leave {
-                true => cache.unpin_and_leave(slots),
-                false => {
-                    cache.unpin(slots);
+            let pool = self.leases.workers.foreground();
+            let work = usize::try_from(self.rows()).map_or(0, |rows| rows / UNPIN_SHARE);
+            pool.shards(core.shards.len(), work, |s, _| {
+                for slots in self.slots[s].chunks(STEP_ROWS) {
+                    let cache = &mut core.shards[s].lock().cache;
+                    match self.leave {
+                        true => cache.unpin_and_leave(slots),
+                        false => {
+                            cache.unpin(slots);
+                        }
+                    }
                 }
+                core.shards[s].notify();
             });
-            core.shards.iter().for_each(|cell| cell.notify());
         };
         let _panicked = core.survive(let_go);
     }

@@ -10,12 +10,16 @@ use std::sync::PoisonError;
 use super::super::core::{Core, Table, point};
 use super::super::lease::Lease;
 use super::super::put::Pinned;
-use super::super::workers::{Workers, split_out};
+use super::super::workers::Workers;
 use crate::sync::Mutex;
 use crate::units::{Slot, narrow};
 
 /// Keys of a run: a position has 16 bits.
 pub const RUN_ROWS: usize = 1 << 16;
+
+/// Rows that a thread copies together: into so little memory that its pages are near.
+const BLOCK_ROWS: usize = 1 << 11;
+const _: () = assert!(RUN_ROWS % BLOCK_ROWS == 0);
 
 /// Neighbouring keys of a part.
 #[derive(Debug)]
@@ -120,13 +124,17 @@ impl Held {
         }
     }
 
-    /// Rows from `first` on, by run.
-    fn stretches(&self, rows: Range<usize>) -> impl Iterator<Item = Stretch<'_>> {
-        let runs = rows.start / RUN_ROWS..rows.end.div_ceil(RUN_ROWS);
-        runs.map(move |number| Stretch {
-            run: &self.runs[number],
-            from: rows.start.saturating_sub(number * RUN_ROWS),
-            to: (rows.end - number * RUN_ROWS).min(RUN_ROWS),
+    /// Some rows, at most so many at a time, a part of the rows of a run.
+    fn stretches(&self, rows: Range<usize>, most: usize) -> impl Iterator<Item = Stretch<'_>> {
+        let numbers = rows.start / most..rows.end.div_ceil(most);
+        numbers.map(move |number| {
+            let (start, end) = (number * most, (number + 1) * most);
+            let run = start / RUN_ROWS;
+            Stretch {
+                run: &self.runs[run],
+                from: start.max(rows.start) - run * RUN_ROWS,
+                to: end.min(rows.end) - run * RUN_ROWS,
+            }
         })
     }
 
@@ -142,33 +150,35 @@ impl Held {
         (mut out, width): (&mut [f32], usize),
     ) {
         let count = core.shards.len();
-        for stretch in self.stretches(rows) {
-            let rows = stretch.to - stretch.from;
-            let (now, later) = std::mem::take(&mut out).split_at_mut(rows * width);
+        let mut blocks = Vec::with_capacity(rows.len().div_ceil(BLOCK_ROWS) + 1);
+        for block in self.stretches(rows.clone(), BLOCK_ROWS) {
+            let f32s = (block.to - block.from) * width;
+            let (now, later) = std::mem::take(&mut out).split_at_mut(f32s);
             out = later;
-            let mut targets = workers.arrays.take_targets(rows, count);
-            let shards = &stretch.run.shards[stretch.from..stretch.to];
-            split_out(now, width, shards, &mut targets);
-            let targets: Vec<_> = targets.into_iter().map(Mutex::new).collect();
-            workers.foreground().shards(count, rows, |s, _| {
-                let mut targets = targets[s].lock().unwrap_or_else(PoisonError::into_inner);
-                if !targets.is_empty() {
-                    let (slots, _) = stretch.of_shard(s);
-                    core.shards[s].lock().cache.gather(slots, &mut targets);
-                    point("gather");
+            blocks.push((block, Mutex::new(now)));
+        }
+        workers
+            .foreground()
+            .shards(blocks.len(), rows.len(), |b, _| {
+                let (block, out) = &blocks[b];
+                let out = &mut **out.lock().unwrap_or_else(PoisonError::into_inner);
+                // Threads begin with different shards, so that they seldom wait for one another.
+                for s in (0..count).map(|s| (s + b * count / 2) % count) {
+                    let (slots, positions) = block.of_shard(s);
+                    if !slots.is_empty() {
+                        let cache = &mut core.shards[s].lock().cache;
+                        let places = positions.iter().map(|p| usize::from(*p) - block.from);
+                        cache.gather_into(slots, places, out, width);
+                        point("gather");
+                    }
                 }
             });
-            for targets in targets {
-                let targets = targets.into_inner().unwrap_or_else(PoisonError::into_inner);
-                workers.arrays.put_targets(targets);
-            }
-            table.note_read(rows);
-        }
+        table.note_read(rows.len());
     }
 
     /// Rows to be written: by run, then by shard.
     pub fn pinned(&self, rows: Range<usize>) -> Vec<Pinned<'_>> {
-        self.stretches(rows)
+        self.stretches(rows, RUN_ROWS)
             .map(|stretch| stretch.pinned())
             .collect()
     }

@@ -33,7 +33,7 @@ use keysets::Keysets;
 use policies::{Phase, Way};
 
 /// Rounds over all passes.
-const ROUNDS: usize = 2;
+const ROUNDS: usize = 40;
 /// Keys of a put while the table is loaded.
 const LOAD_KEYS: usize = 65_536;
 
@@ -137,6 +137,7 @@ pub fn run(args: &EtcArgs) -> Result<()> {
         )?;
         found.push((way, cache, phases));
     }
+    if std::env::var("QUIT").is_ok() { let after = memory_limits(args, &keysets, &descriptor)?; eprintln!("LIMITS gather {:.2} {:.2} update {:.2} {:.2} ms", 257.5e6/limits.gather, 257.5e6/after.0, 257.5e6/limits.update, 257.5e6/after.1); std::process::exit(0); }
     notes.say("etc: the next pass beside one");
     let threads = usize::from(args.threads);
     let compute = limits.random_reads.recip();
@@ -189,6 +190,31 @@ fn limits(
 ) -> Result<Limits> {
     notes.say("etc: what memory and device give");
     let threads = usize::from(args.threads);
+    let (gather, update) = memory_limits(args, keysets, descriptor)?;
+    let (disk, files) = (device::disk(), Fixture::data_files(&fixture.rows()));
+    let stride = hps::format::param_file::record_stride(descriptor.row_bytes());
+    let probe = device::RandomProbe {
+        block_bytes: stride.next_multiple_of(512),
+        threads,
+        depths: &[32, 64, 128],
+        seconds: if args.tiny { 0.05 } else { 1.0 },
+        seed: args.seed,
+    };
+    Ok(Limits {
+        gather,
+        update,
+        random_reads: device::random_reads(&disk, &files, &probe)?.per_second,
+        in_order: device::sequential_read(&disk, &files, &[4, 8])?.per_second,
+    })
+}
+
+/// Rows a second that are gathered and updated in memory, by key.
+fn memory_limits(
+    args: &EtcArgs,
+    keysets: &Keysets,
+    descriptor: &TableDescriptor,
+) -> Result<(f64, f64)> {
+    let threads = usize::from(args.threads);
     let width = descriptor.row_f32s();
     let mut bare = BareRows::new(keysets.union.len(), width, descriptor.dim)?;
     // Rows by number: the place of the key among all.
@@ -201,21 +227,9 @@ fn limits(
         .map(|keys| keys.iter().map(place).collect())
         .collect();
     let updater = hps::row::Updater::new(descriptor, &hps::HyperParameters::new());
-    let (disk, files) = (device::disk(), Fixture::data_files(&fixture.rows()));
-    let stride = hps::format::param_file::record_stride(descriptor.row_bytes());
-    let probe = device::RandomProbe {
-        block_bytes: stride.next_multiple_of(512),
-        threads,
-        depths: &[32, 64, 128],
-        seconds: if args.tiny { 0.05 } else { 1.0 },
-        seed: args.seed,
-    };
-    Ok(Limits {
-        gather: bare.gather_found(&batches, threads)?.per_second,
-        update: bare.update(&batches, threads, &updater)?.per_second,
-        random_reads: device::random_reads(&disk, &files, &probe)?.per_second,
-        in_order: device::sequential_read(&disk, &files, &[4, 8])?.per_second,
-    })
+    let gather = bare.gather_found(&batches, threads)?.per_second;
+    let update = bare.update(&batches, threads, &updater)?.per_second;
+    Ok((gather, update))
 }
 
 /// What phases come to, from the third on.
