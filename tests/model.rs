@@ -126,6 +126,7 @@ fn check(totals: &Totals, cases: u32, background: bool) {
     at_least(&totals.pushes_of_several, 200);
     at_least(&totals.puts, 80);
     at_least(&totals.passes, 24);
+    at_least(&totals.passes_put, 8);
     at_least(&totals.flushing_puts, 1);
     if !background {
         at_least(&totals.straight_puts, 4);

@@ -396,8 +396,8 @@ fn a_pass_reads_its_keyset_file_by_pieces() {
     let part = PassPart::from_file(table, &path, KeyType::I64);
     let pass = store.begin_pass(&[part]).unwrap().wait().unwrap();
     assert_eq!((pass.report().keys, pass.report().known), (100_000, 1000));
-    // 4 bytes a row.
-    assert_eq!(store.stats().lease_bytes, 400_000);
+    // 12 bytes a row.
+    assert_eq!(store.stats().lease_bytes, 1_200_000);
     assert_eq!(store.stats().pinned_rows, 100_000);
     drop(pass);
 

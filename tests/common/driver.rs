@@ -76,6 +76,8 @@ pub struct Totals {
     pub puts: AtomicU64,
     /// Passes that were there and ended.
     pub passes: AtomicU64,
+    /// Those of them whose rows were written.
+    pub passes_put: AtomicU64,
     pub flushing_puts: AtomicU64,
     /// Puts of which all or some rows went past the cache.
     pub straight_puts: AtomicU64,
@@ -106,6 +108,13 @@ struct Held {
     lease: Lease,
 }
 
+/// A pass, its table and its keys.
+struct Begun<T> {
+    table: usize,
+    keys: Vec<u64>,
+    pass: T,
+}
+
 struct Waiting {
     parts: Parts,
     ticket: Ticket,
@@ -128,8 +137,8 @@ pub struct Driver<'t> {
     changed: bool,
     leases: Vec<Held>,
     tickets: Vec<Waiting>,
-    coming_passes: Vec<PassTicket>,
-    passes: Vec<Pass>,
+    coming_passes: Vec<Begun<PassTicket>>,
+    passes: Vec<Begun<Pass>>,
     /// A ticket was dropped that a thread may be serving still: it reads what it has begun.
     dropped_ticket: bool,
     asked_flushes: u64,
@@ -245,8 +254,8 @@ impl<'t> Driver<'t> {
             }
             Kind::BeginPass if self.held() < 3 => {
                 let part = PassPart::new(Self::id(table), &keys);
-                let ticket = self.store().begin_pass(&[part]).unwrap();
-                self.coming_passes.push(ticket);
+                let pass = self.store().begin_pass(&[part]).unwrap();
+                self.coming_passes.push(Begun { table, keys, pass });
             }
             Kind::EndPass => self.end_pass(rng),
             Kind::Hold if self.held() < 3 => {
@@ -298,22 +307,6 @@ impl<'t> Driver<'t> {
             Kind::DropTable => self.drop_table(rng),
             Kind::RenameTable => self.rename_table(rng),
             _ => {}
-        }
-    }
-
-    /// Ends a pass, or waits for one, or gives one up.
-    fn end_pass(&mut self, rng: &mut Rng) {
-        if !self.passes.is_empty() {
-            let pass = self.passes.swap_remove(rng.below(self.passes.len()));
-            let report = pass.end();
-            assert!(report.hits <= report.known && report.known <= report.keys);
-            Totals::add(&self.totals.passes, 1);
-        } else if !self.coming_passes.is_empty() {
-            let coming = &mut self.coming_passes;
-            let ticket = coming.swap_remove(rng.below(coming.len()));
-            if !rng.one_in(4) {
-                self.passes.push(ticket.wait().unwrap());
-            }
         }
     }
 

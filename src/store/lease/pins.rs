@@ -104,7 +104,6 @@ impl Pins {
             }
         }
     }
-
 }
 
 impl Drop for Pins {

@@ -19,7 +19,7 @@ pub const RUN_ROWS: usize = 1 << 16;
 
 /// Rows that a thread copies together: into so little memory that its pages are near.
 const BLOCK_ROWS: usize = 1 << 11;
-const _: () = assert!(RUN_ROWS % BLOCK_ROWS == 0);
+const _: () = assert!(RUN_ROWS.is_multiple_of(BLOCK_ROWS));
 
 /// Neighbouring keys of a part.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ const PIECE_KEYS: usize = 1 << 15;
 const SORTED_KEYS: usize = 1 << 21;
 /// Keys in memory that are, whole runs: a position has 32 bits.
 const MEMORY_KEYS: usize = 1 << 31;
-const _: () = assert!(SORTED_KEYS % RUN_ROWS == 0 && MEMORY_KEYS % RUN_ROWS == 0);
+const _: () = assert!(SORTED_KEYS.is_multiple_of(RUN_ROWS) && MEMORY_KEYS.is_multiple_of(RUN_ROWS));
 
 /// Keys of one table that a pass needs.
 #[derive(Clone, Copy, Debug)]

@@ -9,10 +9,14 @@ use super::super::core::Shard;
 use super::Job;
 use super::room::ShardRoom;
 use crate::mem::{AHEAD_ROWS, Cache, Flags, Place};
+use crate::pages::prefetch;
 use crate::units::Slot;
 
 /// Rows per locking of a shard.
 pub const LOCK_ROWS: usize = 512;
+
+/// Rows between the one that is written and the one whose values the processor is asked to fetch.
+const AHEAD_VALUES: usize = 8;
 
 /// Why rows can't be put yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +102,7 @@ pub fn put_some(shard: &mut Shard, job: &Job<'_>, room: &ShardRoom, rest: &mut R
     // New rows are clean: nothing is copied, and there is nothing that could lack.
     let marked = (shard.cache).begin_at(&new, (interval, None), true, &mut places);
     assert!(marked.is_ok(), "rows that are new have no older state");
-    job.write(&mut shard.cache, &places, positions);
+    job.write(&mut shard.cache, &places, positions.into_iter());
     room.take(&mut shard.tables[table], taken);
 
     rest.next = end - left.len();
@@ -117,7 +121,7 @@ pub fn put_resident(
     shard: &mut Shard,
     job: &Job<'_>,
     slots: &[Slot],
-    positions: impl Iterator<Item = u32>,
+    positions: impl Iterator<Item = u32> + Clone,
 ) -> Result<bool, Lack> {
     let found = |slot: &Slot| *slot != Slot::NONE;
     let resident: Vec<Slot> = slots.iter().copied().filter(found).collect();
@@ -145,6 +149,23 @@ pub fn put_resident(
     }
 }
 
+/// Changes rows that are in memory and pinned.
+///
+/// # Errors
+/// [`Lack::Copies`]: nothing has changed.
+pub fn put_pinned(
+    shard: &mut Shard,
+    job: &Job<'_>,
+    slots: &[Slot],
+    positions: impl Iterator<Item = u32> + Clone,
+) -> Result<(), Lack> {
+    let (intervals, mut places) = (shard.intervals(), Vec::new());
+    let marked = (shard.cache).begin_at(slots, intervals, true, &mut places);
+    marked.map_err(|_copies| Lack::Copies)?;
+    job.write(&mut shard.cache, &places, positions);
+    Ok(())
+}
+
 /// Rows have their content, also those that a batch is reading or could not read: what it reads, it
 /// leaves alone. Whether there was one.
 fn end_reading(cache: &mut Cache, slots: &[Slot]) -> bool {
@@ -161,10 +182,21 @@ fn end_reading(cache: &mut Cache, slots: &[Slot]) -> bool {
 
 impl Job<'_> {
     /// Writes the rows at some places, each with the position of its values in the piece.
-    fn write(&self, cache: &mut Cache, places: &[Place], positions: impl IntoIterator<Item = u32>) {
+    fn write(
+        &self,
+        cache: &mut Cache,
+        places: &[Place],
+        mut positions: impl Iterator<Item = u32> + Clone,
+    ) {
         let row_f32s = self.table.descriptor.row_f32s();
-        let mut positions = positions.into_iter();
+        let mut ahead = positions.clone();
+        for position in ahead.by_ref().take(AHEAD_VALUES) {
+            prefetch(self.values(position));
+        }
         cache.change_rows(places, row_f32s, |row| {
+            if let Some(position) = ahead.next() {
+                prefetch(self.values(position));
+            }
             let Some(position) = positions.next() else {
                 return;
             };

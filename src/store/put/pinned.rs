@@ -7,7 +7,7 @@ use std::sync::PoisonError;
 use std::time::Instant;
 
 use super::super::core::{Shard, Stretch, Table, point};
-use super::apply::{LOCK_ROWS, Lack, put_resident};
+use super::apply::{LOCK_ROWS, Lack, put_pinned};
 use super::{Job, PutReport, PutRows, Putter};
 use crate::error::Result;
 use crate::stats::Wait;
@@ -39,17 +39,17 @@ fn open(cell: &Mutex<Left>) -> MutexGuard<'_, Left> {
 }
 
 impl Left {
-    /// Puts up to [`LOCK_ROWS`] rows. Whether others may wait for one of them.
+    /// Puts up to [`LOCK_ROWS`] rows.
     ///
     /// # Errors
     /// [`Lack::Copies`]: nothing has changed.
-    fn put_some(&mut self, shard: &mut Shard, job: &Job<'_>) -> std::result::Result<bool, Lack> {
+    fn put_some(&mut self, shard: &mut Shard, job: &Job<'_>) -> std::result::Result<(), Lack> {
         let end = self.slots.len().min(self.next + LOCK_ROWS);
         let rows = self.next..end;
         let positions = self.positions[rows.clone()].iter().copied();
-        let filled = put_resident(shard, job, &self.slots[rows], positions)?;
+        put_pinned(shard, job, &self.slots[rows], positions)?;
         self.next = end;
-        Ok(filled)
+        Ok(())
     }
 }
 
@@ -121,16 +121,14 @@ impl Putter {
                     let put = left.put_some(&mut shard, job);
                     point("put");
                     drop(shard);
-                    match put {
-                        Ok(true) => self.core.shards[s].notify(),
-                        Ok(false) => {}
-                        Err(lack) => return Some(lack),
+                    if put.is_err() {
+                        return true;
                     }
                 }
-                None
+                false
             });
             // Whoever waits is the caller: the pool's threads have other work.
-            let Some(s) = lacks.iter().position(Option::is_some) else {
+            let Some(s) = lacks.iter().position(|lacks| *lacks) else {
                 break;
             };
             job.table.waits_on(&mut stretch, Wait::Room, Instant::now());
@@ -155,8 +153,6 @@ impl Putter {
             self.core.ssd.poison.check_threads()?;
             cell.wait(&mut shard);
         }
-        drop(shard);
-        cell.notify();
         Ok(())
     }
 

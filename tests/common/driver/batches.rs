@@ -2,7 +2,7 @@
 
 use super::super::model::{Push, key_of, same_bits};
 use super::super::rng::Rng;
-use super::{Driver, Totals};
+use super::{Begun, Driver, Totals};
 use hps::*;
 
 /// Tables and keys; a table may be there twice.
@@ -159,5 +159,43 @@ impl Driver<'_> {
         let straight = flushed && !self.background && after.dirty_rows >= before.dirty_rows;
         Totals::add(&self.totals.straight_puts, u64::from(straight));
         Totals::add(&self.totals.flushing_puts, u64::from(flushed && !straight));
+    }
+
+    /// Ends a pass whose rows are read, perhaps written, or waits for one, or gives one up.
+    pub fn end_pass(&mut self, rng: &mut Rng) {
+        if !self.passes.is_empty() {
+            let Begun { table, keys, pass } = self.passes.swap_remove(rng.below(self.passes.len()));
+            let model = &mut self.tables[table];
+            let width = model.descriptor.row_f32s();
+            let mut rows = vec![0.0; keys.len() * width];
+            pass.read_rows(0, 0, &mut rows).unwrap();
+            model.compare(&keys, &rows, "a pass");
+            if rng.one_in(2) {
+                // The rows of some keys, turned round.
+                let first = rng.below(keys.len() + 1);
+                let turned: Vec<f32> = rows[first * width..]
+                    .chunks(width)
+                    .rev()
+                    .flatten()
+                    .copied()
+                    .collect();
+                let put = PutRows::whole(&turned).verbatim();
+                let report = pass.put(0, first, put).unwrap();
+                let expected = model.put(&keys[first..], &turned, true);
+                assert_eq!((report.rows, report.non_finite), expected);
+                self.changed |= first < keys.len();
+                Totals::add(&self.totals.passes_put, 1);
+            }
+            let report = pass.end();
+            assert!(report.hits <= report.known && report.known <= report.keys);
+            Totals::add(&self.totals.passes, 1);
+        } else if !self.coming_passes.is_empty() {
+            let coming = &mut self.coming_passes;
+            let Begun { table, keys, pass } = coming.swap_remove(rng.below(coming.len()));
+            if !rng.one_in(4) {
+                let pass = pass.wait().unwrap();
+                self.passes.push(Begun { table, keys, pass });
+            }
+        }
     }
 }

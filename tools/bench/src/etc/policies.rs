@@ -118,22 +118,23 @@ pub fn run(
         let since = Instant::now();
         let parts = [PassPart::new(table, keys)];
         let pass = store.begin_pass(&parts)?.wait()?;
-        let t_begin = since.elapsed().as_secs_f64()*1e3; let t_load = pass.report().seconds*1e3;
         pass.read(0, 0, &mut now[..keys.len() * dim])?;
         let report = pass.report();
         (phase.keys, phase.known, phase.hits) = (report.keys, report.known, report.hits);
         let pass = (way == Way::Staged).then_some(pass);
         phase.read_s = since.elapsed().as_secs_f64();
-        eprintln!("TIMES begin {t_begin:.2} load {t_load:.2} read {:.2}", phase.read_s*1e3 - t_begin);
         if let Some((last, held)) = last {
             let since = Instant::now();
             let rows = &before[..last.len() * dim];
             match held {
-                Some(held) => { drop(held.put(0, 0, PutRows::whole(rows))?); let t = since.elapsed().as_secs_f64()*1e3; drop(held); eprintln!("TIMES put {t:.2} end {:.2}", since.elapsed().as_secs_f64()*1e3 - t); }
+                Some(held) => {
+                    held.put(0, 0, PutRows::whole(rows).verbatim())?;
+                    drop(held);
+                }
                 None => {
                     let rows = rows.chunks(BATCH_KEYS * dim);
                     for (keys, rows) in last.chunks(BATCH_KEYS).zip(rows) {
-                        store.put(table, keys, PutRows::whole(rows))?;
+                        store.put(table, keys, PutRows::whole(rows).verbatim())?;
                     }
                 }
             }
