@@ -1479,6 +1479,66 @@ int32_t hps_pass_read(hps_pass *pass,
                       size_t *count,
                       hps_error **error);
 
+// Copies weights of rows of a pass, as they are now: of one part, from its key number `first` on,
+// as many as `out` has room for. No key is looked up.
+//
+// part_index: in the order of `hps_begin_pass`; out: `[n, dim]`, in the order of the part's keys.
+//
+// # Errors
+// HPS_INVALID_ARGUMENT: the pass has no such part, the part not so many keys, `out` no whole
+// number of rows, or the pass has ended; nothing was copied. HPS_FORKED.
+//
+// # Threads
+// Any, several at the same time.
+int32_t hps_pass_read_weights(hps_pass *pass,
+                              size_t part_index,
+                              size_t first,
+                              float *out,
+                              size_t out_len,
+                              hps_error **error);
+
+// Copies whole rows of a pass: weights, optimizer state, metadata (u32 bit patterns).
+//
+// out: `[n, row_f32s]`; all else as of `hps_pass_read_weights`.
+//
+// # Errors
+// As `hps_pass_read_weights`.
+//
+// # Threads
+// Any, several at the same time.
+int32_t hps_pass_read_rows(hps_pass *pass,
+                           size_t part_index,
+                           size_t first,
+                           float *out,
+                           size_t out_len,
+                           hps_error **error);
+
+// Writes rows of a pass, whatever they held, from key number `first` of a part on: as `hps_put` of
+// these keys, but they are not looked up.
+//
+// kind: HPS_WEIGHTS, values: `[n, dim]`, or HPS_ROWS, `[n, row_f32s]`, in the order of the part's
+// keys; of a key that is there twice the last row counts. flags: 0 or HPS_VERBATIM; report: what
+// was done, or NULL.
+//
+// # Durability
+// With the next checkpoint: all of the call, or nothing.
+//
+// # Errors
+// HPS_INVALID_ARGUMENT, HPS_READ_ONLY, HPS_FORKED: nothing changed. HPS_POISONED: some rows may
+// have changed.
+//
+// # Threads
+// Any.
+int32_t hps_pass_put(hps_pass *pass,
+                     size_t part_index,
+                     size_t first,
+                     int32_t kind,
+                     const float *values,
+                     size_t values_len,
+                     uint32_t flags,
+                     hps_put_report *report,
+                     hps_error **error);
+
 // Ends a pass: its rows may leave memory, but for those of blocks. The handle stays; a pass that
 // has ended stays so.
 //

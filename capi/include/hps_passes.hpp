@@ -31,6 +31,23 @@ class Pass {
     detail::call(hps_pass_read, get(), nullptr, tables.data(), tables.size(), &count);
     return tables;
   }
+  /* [n, dim]: weights of a part's rows, in the order of its keys, from number `first` on. */
+  void read(std::size_t part, std::size_t first, Floats out) const {
+    detail::call(hps_pass_read_weights, get(), part, first, out.data(), out.size());
+  }
+  /* [n, row_f32s]: whole rows. */
+  void read_rows(std::size_t part, std::size_t first, Floats out) const {
+    detail::call(hps_pass_read_rows, get(), part, first, out.data(), out.size());
+  }
+  /* Writes rows, whatever they held: as Table::put of these keys, but they are not looked up. */
+  hps_put_report put(std::size_t part, std::size_t first, Values values,
+                     hps_values kind = HPS_WEIGHTS, bool verbatim = false) const {
+    hps_put_report report;
+    uint32_t flags = verbatim ? HPS_VERBATIM : 0;
+    detail::call(hps_pass_put, get(), part, first, static_cast<int32_t>(kind), values.data(),
+                 values.size(), flags, &report);
+    return report;
+  }
   /* Ends it, once or again: its rows may leave memory, but for those of blocks. */
   hps_pass_report end() const {
     hps_pass_report report;

@@ -5,13 +5,13 @@ use store::{PutRows, TableId};
 
 use crate::border::call;
 use crate::codes::{UpdateFlags, Values, unknown};
+use crate::error::Result;
 use crate::lease::LeaseHandle;
 use crate::pointers::{
     BytesOut, ErrorOut, Floats, FloatsOut, Keys, KeysOut, LeaseOut, Output, PutReportOut, Room,
     SizeOut, StoreRef, TicketOut, U64Out, WordsOut,
 };
 use crate::ticket::TicketHandle;
-use crate::update::PutReport;
 
 /// Makes rows resident, pins them and copies their weights. A key that was never pushed has the row
 /// of the table's initialiser. Rows are pinned until the lease is freed.
@@ -114,33 +114,34 @@ pub extern "C" fn hps_put(
     report: PutReportOut,
     error: ErrorOut,
 ) -> i32 {
-    const WEIGHTS: i32 = Values::HPS_WEIGHTS as i32;
-    const ROWS: i32 = Values::HPS_ROWS as i32;
-    const VERBATIM: u32 = UpdateFlags::HPS_VERBATIM as u32;
     call(error, || {
         let report = report.optional("report")?;
         let keys = keys.slice("keys", keys_len)?;
-        let values = values.slice("values", values_len)?;
-        let rows = match kind {
-            WEIGHTS => PutRows::weights(values),
-            ROWS => PutRows::whole(values),
-            other => return Err(unknown("kind", other)),
-        };
-        let rows = match flags {
-            0 => rows,
-            VERBATIM => rows.verbatim(),
-            other => return Err(unknown("flags", other)),
-        };
+        let rows = put_rows(kind, values.slice("values", values_len)?, flags)?;
         let store = store.get("store")?.0.get()?;
         let done = store.put(TableId(table), keys, rows)?;
         if let Some(report) = report {
-            report.write(PutReport {
-                rows: done.rows,
-                non_finite: done.non_finite,
-            });
+            report.write(done.into());
         }
         Ok(())
     })
+}
+
+/// What is put: values of a kind, as the flags say.
+pub fn put_rows(kind: i32, values: &[f32], flags: u32) -> Result<PutRows<'_>> {
+    const WEIGHTS: i32 = Values::HPS_WEIGHTS as i32;
+    const ROWS: i32 = Values::HPS_ROWS as i32;
+    const VERBATIM: u32 = UpdateFlags::HPS_VERBATIM as u32;
+    let rows = match kind {
+        WEIGHTS => PutRows::weights(values),
+        ROWS => PutRows::whole(values),
+        other => return Err(unknown("kind", other)),
+    };
+    match flags {
+        0 => Ok(rows),
+        VERBATIM => Ok(rows.verbatim()),
+        other => Err(unknown("flags", other)),
+    }
 }
 
 /// Tells which keys were pushed or put, and not removed since. No I/O.

@@ -2,17 +2,18 @@
 #![expect(unsafe_code, reason = "C finds its functions by their names")]
 
 use std::mem::MaybeUninit;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use store::{Pass, PassTicket, TableId};
 
+use crate::batches::put_rows;
 use crate::border::{Process, call, free, lock};
 use crate::codes::key_type;
 use crate::error::{Fault, Result};
 use crate::pointers::{
-    ErrorOut, I32Out, Keys, Output, PassOut, PassParts, PassRef, PassReportOut,
-    PassTableReportsOut, PassTicketOut, PassTicketRef, Room, SizeOut, StoreRef, Text,
+    ErrorOut, Floats, FloatsOut, I32Out, Keys, Output, PassOut, PassParts, PassRef, PassReportOut,
+    PassTableReportsOut, PassTicketOut, PassTicketRef, PutReportOut, Room, SizeOut, StoreRef, Text,
 };
 use crate::ticket::{Awaited, Waiting};
 
@@ -87,7 +88,7 @@ pub struct PassHandle {
     process: Process,
     report: store::PassReport,
     /// None once it has ended.
-    pass: Mutex<Option<Pass>>,
+    pass: Mutex<Option<Arc<Pass>>>,
 }
 
 impl Awaited for PassTicket {
@@ -130,8 +131,15 @@ impl PassHandle {
         PassHandle {
             process: Process::this(),
             report: pass.report().clone(),
-            pass: Mutex::new(Some(pass)),
+            pass: Mutex::new(Some(Arc::new(pass))),
         }
+    }
+
+    /// The pass, unless it has ended.
+    fn there(&self) -> Result<Arc<Pass>> {
+        self.process.check()?;
+        let pass = lock(&self.pass).clone();
+        pass.ok_or_else(|| Fault::other(String::from("the pass has ended; begin another")))
     }
 }
 
@@ -287,6 +295,95 @@ pub extern "C" fn hps_pass_read(
         }
         if let Some(count) = count.optional("count")? {
             count.write(pass.report.tables.len());
+        }
+        Ok(())
+    })
+}
+
+/// Copies weights of rows of a pass, as they are now: of one part, from its key number `first` on,
+/// as many as `out` has room for. No key is looked up.
+///
+/// part_index: in the order of `hps_begin_pass`; out: `[n, dim]`, in the order of the part's keys.
+///
+/// # Errors
+/// HPS_INVALID_ARGUMENT: the pass has no such part, the part not so many keys, `out` no whole
+/// number of rows, or the pass has ended; nothing was copied. HPS_FORKED.
+///
+/// # Threads
+/// Any, several at the same time.
+#[unsafe(no_mangle)]
+pub extern "C" fn hps_pass_read_weights(
+    pass: PassRef,
+    part_index: usize,
+    first: usize,
+    out: FloatsOut,
+    out_len: usize,
+    error: ErrorOut,
+) -> i32 {
+    call(error, || {
+        let out = out.slice("out", out_len)?;
+        Ok((pass.get("pass")?.there()?).read(part_index, first, out)?)
+    })
+}
+
+/// Copies whole rows of a pass: weights, optimizer state, metadata (u32 bit patterns).
+///
+/// out: `[n, row_f32s]`; all else as of `hps_pass_read_weights`.
+///
+/// # Errors
+/// As `hps_pass_read_weights`.
+///
+/// # Threads
+/// Any, several at the same time.
+#[unsafe(no_mangle)]
+pub extern "C" fn hps_pass_read_rows(
+    pass: PassRef,
+    part_index: usize,
+    first: usize,
+    out: FloatsOut,
+    out_len: usize,
+    error: ErrorOut,
+) -> i32 {
+    call(error, || {
+        let out = out.slice("out", out_len)?;
+        Ok((pass.get("pass")?.there()?).read_rows(part_index, first, out)?)
+    })
+}
+
+/// Writes rows of a pass, whatever they held, from key number `first` of a part on: as `hps_put` of
+/// these keys, but they are not looked up.
+///
+/// kind: HPS_WEIGHTS, values: `[n, dim]`, or HPS_ROWS, `[n, row_f32s]`, in the order of the part's
+/// keys; of a key that is there twice the last row counts. flags: 0 or HPS_VERBATIM; report: what
+/// was done, or NULL.
+///
+/// # Durability
+/// With the next checkpoint: all of the call, or nothing.
+///
+/// # Errors
+/// HPS_INVALID_ARGUMENT, HPS_READ_ONLY, HPS_FORKED: nothing changed. HPS_POISONED: some rows may
+/// have changed.
+///
+/// # Threads
+/// Any.
+#[unsafe(no_mangle)]
+pub extern "C" fn hps_pass_put(
+    pass: PassRef,
+    part_index: usize,
+    first: usize,
+    kind: i32,
+    values: Floats,
+    values_len: usize,
+    flags: u32,
+    report: PutReportOut,
+    error: ErrorOut,
+) -> i32 {
+    call(error, || {
+        let report = report.optional("report")?;
+        let rows = put_rows(kind, values.slice("values", values_len)?, flags)?;
+        let done = (pass.get("pass")?.there()?).put(part_index, first, rows)?;
+        if let Some(report) = report {
+            report.write(done.into());
         }
         Ok(())
     })

@@ -69,6 +69,15 @@ pub struct PutReport {
     pub non_finite: u64,
 }
 
+impl From<store::PutReport> for PutReport {
+    fn from(of: store::PutReport) -> PutReport {
+        PutReport {
+            rows: of.rows,
+            non_finite: of.non_finite,
+        }
+    }
+}
+
 impl<'a> Update<'a> {
     /// As the store wants it.
     pub fn of_store(&self) -> Result<store::Update<'a>> {

@@ -116,6 +116,23 @@ class Pass:
     def report(self) -> PassReport: ...
     @property
     def ended(self) -> bool: ...
+    def read(
+        self,
+        part: int = 0,
+        *,
+        kind: str = "weights",
+        first: int = 0,
+        out: Optional[Array] = None,
+    ) -> Rows: ...
+    def put(
+        self,
+        values: Any,
+        part: int = 0,
+        *,
+        kind: str = "weights",
+        first: int = 0,
+        verbatim: bool = False,
+    ) -> PushReport: ...
     def end(self) -> PassReport: ...
     def __enter__(self) -> Pass: ...
     def __exit__(self, _class: Any, _error: Any, _trace: Any) -> None: ...

@@ -4,22 +4,24 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hps::{KeyType, PassPart};
+use hps::{KeyType, PassPart, PutRows};
+use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
 
-use crate::arrays::Keys;
+use crate::arrays::{Keys, Out, Values};
 use crate::asked::asked;
 use crate::cell::{Cell, TableInfo};
 use crate::config::key_type;
 use crate::errors::refuse;
 use crate::lease::seconds;
+use crate::update::PushReport;
 use crate::wait::{Awaited, lock, redeem, work};
 
 /// A pass on its way.
 #[pyclass(frozen, weakref, module = "hps")]
 pub struct PassTicket {
     cell: Arc<Cell>,
-    names: Vec<String>,
+    tables: Vec<Arc<TableInfo>>,
     /// None once it gave its pass, or was cancelled.
     inner: Mutex<Option<hps::PassTicket>>,
 }
@@ -29,10 +31,12 @@ pub struct PassTicket {
 #[pyclass(frozen, weakref, module = "hps")]
 pub struct Pass {
     /// Of the store, which stays open as long as this.
-    _cell: Arc<Cell>,
+    cell: Arc<Cell>,
+    /// By part.
+    tables: Vec<Arc<TableInfo>>,
     report: Py<PassReport>,
     /// None once it has ended.
-    inner: Mutex<Option<hps::Pass>>,
+    inner: Mutex<Option<Arc<hps::Pass>>>,
 }
 
 /// What bringing a pass in came to.
@@ -133,10 +137,9 @@ impl PassTicket {
         let pairs = tables.iter().zip(&keys);
         let parts: Vec<PassPart<'_>> = pairs.map(|(table, keys)| keys.part(table)).collect();
         let ticket = work(py, || store.begin_pass(&parts))?;
-        let name = |table: &Arc<TableInfo>| table.descriptor.name.clone();
         Ok(PassTicket {
             cell: Arc::clone(cell),
-            names: tables.iter().map(name).collect(),
+            tables,
             inner: Mutex::new(Some(ticket)),
         })
     }
@@ -150,9 +153,43 @@ impl PassTicket {
         let ticket = self.take().ok_or_else(|| spent(py))?;
         let pass = redeem(py, ticket, timeout, &self.inner)?;
         Ok(Pass {
-            _cell: Arc::clone(&self.cell),
+            cell: Arc::clone(&self.cell),
+            tables: self.tables.clone(),
             report: Py::new(py, PassReport::of(py, pass.report())?)?,
-            inner: Mutex::new(Some(pass)),
+            inner: Mutex::new(Some(Arc::new(pass))),
+        })
+    }
+}
+
+/// Whether whole rows are meant, by the name of a kind.
+pub fn is_whole(py: Python<'_>, kind: &str) -> PyResult<bool> {
+    match kind {
+        "weights" => Ok(false),
+        "rows" => Ok(true),
+        other => {
+            let message = format!("kind {other:?}: weights or rows are known");
+            Err(refuse(py, "InvalidArgument", &message))
+        }
+    }
+}
+
+impl Pass {
+    fn pass(&self, py: Python<'_>) -> PyResult<Arc<hps::Pass>> {
+        // A store that is closed, or that is the parent's, says so.
+        self.cell.store(py)?;
+        let pass = lock(&self.inner).clone();
+        pass.ok_or_else(|| refuse(py, "Closed", "the pass has ended; begin another"))
+    }
+
+    /// f32s of a row of a part.
+    fn width(&self, py: Python<'_>, part: usize, is_whole: bool) -> PyResult<usize> {
+        let Some(table) = self.tables.get(part) else {
+            let message = format!("part {part} of a pass that has {}", self.tables.len());
+            return Err(refuse(py, "InvalidArgument", &message));
+        };
+        Ok(match is_whole {
+            true => table.row_f32s(),
+            false => table.dim(),
         })
     }
 }
@@ -185,7 +222,9 @@ impl PassTicket {
     }
 
     fn __repr__(&self) -> String {
-        format!("PassTicket({})", self.names.join(", "))
+        let name = |table: &Arc<TableInfo>| table.descriptor.name.clone();
+        let names: Vec<String> = self.tables.iter().map(name).collect();
+        format!("PassTicket({})", names.join(", "))
     }
 }
 
@@ -201,6 +240,65 @@ impl Pass {
     #[getter]
     fn report(&self, py: Python<'_>) -> Py<PassReport> {
         self.report.clone_ref(py)
+    }
+
+    /// The rows of one part as they are now, in the order of its keys, from key number `first` on; no key
+    /// is looked up. `kind`: "weights" `[n, dim]` or "rows" `[n, row_f32s]`. `out`: an array for `n` of
+    /// them, which is filled and given back; without one, those of all keys that are left.
+    #[pyo3(signature = (part = 0, *, kind = "weights", first = 0, out = None))]
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        part: usize,
+        kind: &str,
+        first: usize,
+        out: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (pass, is_whole) = (self.pass(py)?, is_whole(py, kind)?);
+        let width = self.width(py, part, is_whole)?;
+        let out = match out {
+            Some(out) => out,
+            None => {
+                let rows = pass.len_of(part).saturating_sub(first);
+                let all = PyArray1::<f32>::zeros(py, rows * width, false);
+                all.reshape([rows, width])?.into_any()
+            }
+        };
+        let rows = out.len()?;
+        let mut place = Out::of(&out, &[rows, width])?;
+        let slice = place.as_slice();
+        work(py, || match is_whole {
+            true => pass.read_rows(part, first, slice),
+            false => pass.read(part, first, slice),
+        })?;
+        drop(place);
+        Ok(out)
+    }
+
+    /// Writes rows of one part, whatever they held, in the order of its keys, from key number `first` on:
+    /// as `Store.put` of these keys, but they are not looked up. `values`: `[n, dim]`, or `[n, row_f32s]`
+    /// with `kind="rows"`; of a key that is there twice the last row counts.
+    #[pyo3(signature = (values, part = 0, *, kind = "weights", first = 0, verbatim = false))]
+    fn put(
+        &self,
+        py: Python<'_>,
+        values: &Bound<'_, PyAny>,
+        part: usize,
+        kind: &str,
+        first: usize,
+        verbatim: bool,
+    ) -> PyResult<PushReport> {
+        let (pass, is_whole) = (self.pass(py)?, is_whole(py, kind)?);
+        let width = self.width(py, part, is_whole)?;
+        let values = Values::of(values, kind, &[values.len()?, width])?;
+        let values = values.as_slice();
+        let rows = match is_whole {
+            true => PutRows::whole(values),
+            false => PutRows::weights(values),
+        };
+        let rows = if verbatim { rows.verbatim() } else { rows };
+        let report = work(py, || pass.put(part, first, rows))?;
+        Ok(PushReport::new(report.rows, report.non_finite))
     }
 
     /// Ends the pass, and gives its report: its rows may leave memory, but for those of blocks.

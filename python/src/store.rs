@@ -17,7 +17,7 @@ use crate::config::{TableSpec, describe, runtime_options};
 use crate::delta::Delta;
 use crate::errors::{raise, refuse};
 use crate::lease::{Lease, Ticket};
-use crate::passes::PassTicket;
+use crate::passes::{PassTicket, is_whole};
 use crate::rows::{RowChunks, asked_or_last};
 use crate::update::PushReport;
 use crate::wait::{long_work, work};
@@ -211,14 +211,7 @@ impl Store {
         verbatim: bool,
     ) -> PyResult<Py<PyAny>> {
         let store = self.store(py)?;
-        let whole = match kind {
-            "weights" => false,
-            "rows" => true,
-            other => {
-                let message = format!("kind {other:?}: weights or rows are known");
-                return Err(refuse(py, "InvalidArgument", &message));
-            }
-        };
+        let whole = is_whole(py, kind)?;
         let asked = Asked::of(&self.0, table, keys)?;
         let values = match asked.is_list {
             true => list_of(values, kind, asked.tables.len())?,

@@ -62,6 +62,41 @@ def test_a_pass_brings_its_rows_and_keeps_them_until_it_ends(directory):
                 fixed.keys = 3
 
 
+def test_rows_of_a_pass_are_read_and_put_in_the_order_of_its_keys(directory, tmp_path):
+    file = tmp_path / "keys.keyset"
+    np.array([7, 3, 2999, 3], "<i8").tofile(file)
+    for policy in ("staged", "lru", hps.Cached(0)):
+        with filled(directory / str(policy)[:6], 3000, policy=policy) as store:
+            keys = np.random.default_rng(3).permutation(2000)
+            with store.begin_pass(["t", "t"], [keys, hps.Keyset(file)]).wait() as begun:
+                weights = begun.read()
+                assert weights.shape == (2000, DIM) and (weights == keys[:, None]).all()
+                assert begun.read(1)[:, 0].tolist() == [7, 3, 2999, 3]
+                assert begun.read(1, first=2)[:, 0].tolist() == [2999, 3]
+                out = np.zeros((5, DIM), np.float32)
+                assert begun.read(first=10, out=out) is out and (out == keys[10:15, None]).all()
+                rows = begun.read(kind="rows")
+                assert rows.shape == (2000, store.tables["t"].row_f32s) and (rows[:, :DIM] == weights).all()
+                # The last row of a key that is there twice counts.
+                values = np.arange(4, dtype=np.float32)[:, None] * np.ones(DIM, np.float32) + 0.25
+                report = begun.put(values, 1)
+                assert (report.rows, report.non_finite) == (4, 0)
+                with store.pull("t", np.array([7, 3, 2999])) as lease:
+                    assert lease.rows[:, 0].tolist() == [0.25, 3.25, 2.25]
+                begun.put(rows[5:7], kind="rows", first=5, verbatim=True)
+                assert (begun.read(first=5, out=out[:2]) == rows[5:7, :DIM]).all()
+                for asked in ({"part": 2}, {"first": 1999, "out": out}, {"kind": "sums"}):
+                    with pytest.raises(hps.InvalidArgument):
+                        begun.read(**asked)
+                with pytest.raises(hps.ArrayMismatch):
+                    begun.put(values[:, :3], 1)
+                with pytest.raises(hps.InvalidArgument, match="has 4"):
+                    begun.put(values, 1, first=1)
+            with pytest.raises(hps.Closed, match="the pass has ended"):
+                begun.read()
+            store.close(discard=True)
+
+
 def test_keys_of_a_pass_come_from_arrays_and_files_of_several_tables(directory, tmp_path):
     tables = [hps.Table("a", dim=2), hps.Table("b", dim=3), hps.Table("c", dim=1)]
     longs, ints = tmp_path / "longs.keyset", tmp_path / "ints.keyset"

@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -94,6 +95,38 @@ static int reads(hps_store *store, uint32_t table, uint64_t first, size_t len) {
   return counter(store, "read_bytes") > before;
 }
 
+/* Part 2 of the pass has rows of "clicks": those of the keys 9 and -1. */
+static void rows_are_read_and_put(hps_store *store, hps_pass *pass, uint32_t clicks,
+                                  size_t row_f32s) {
+  float weights[2 * DIM], values[DIM], found[DIM];
+  float *rows = malloc(2 * row_f32s * sizeof *rows);
+  uint64_t last = UINT64_MAX;
+  hps_lease *lease;
+  hps_put_report report;
+  CHECK(rows != NULL);
+  OK(hps_pass_read_weights(pass, 2, 0, weights, 2 * DIM, &error));
+  OK(hps_pass_read_rows(pass, 2, 0, rows, 2 * row_f32s, &error));
+  CHECK(memcmp(weights, rows, sizeof values) == 0 && weights[0] == 0);
+  CHECK(memcmp(weights + DIM, rows + row_f32s, sizeof values) == 0);
+  for (size_t i = 0; i < DIM; i++) values[i] = 3.5f;
+  OK(hps_pass_put(pass, 2, 1, HPS_WEIGHTS, values, DIM, 0, &report, &error));
+  CHECK(report.rows == 1 && report.non_finite == 0);
+  OK(hps_pull(store, clicks, &last, 1, found, DIM, &lease, &error));
+  CHECK(memcmp(found, values, sizeof found) == 0);
+  hps_lease_free(lease);
+  OK(hps_pass_put(pass, 2, 0, HPS_ROWS, rows, 2 * row_f32s, HPS_VERBATIM, NULL, &error));
+  OK(hps_pass_read_weights(pass, 2, 1, found, DIM, &error));
+  CHECK(memcmp(found, weights + DIM, sizeof found) == 0);
+  FAILS(HPS_INVALID_ARGUMENT, "Other", hps_pass_read_weights(pass, 3, 0, found, DIM, &error));
+  FAILS(HPS_INVALID_ARGUMENT, "Other", hps_pass_read_weights(pass, 2, 2, found, DIM, &error));
+  FAILS(HPS_INVALID_ARGUMENT, "Length", hps_pass_read_weights(pass, 2, 0, found, 3, &error));
+  FAILS(HPS_INVALID_ARGUMENT, "Other",
+        hps_pass_put(pass, 2, 1, HPS_WEIGHTS, weights, 2 * DIM, 0, NULL, &error));
+  FAILS(HPS_INVALID_ARGUMENT, "Option",
+        hps_pass_put(pass, 2, 1, 77, weights, DIM, 0, NULL, &error));
+  free(rows);
+}
+
 static void rows_stay_while_their_pass_lasts(void) {
   hps_options *options = small_options();
   hps_store *store;
@@ -151,6 +184,10 @@ static void rows_stay_while_their_pass_lasts(void) {
   /* No block has them. */
   CHECK(report.hits == 0 && report.hit_rate == 0.0 && tables[1].hit_rate == 0.0);
   CHECK(counter(store, "pinned_rows") >= 7 && !reads(store, users, 5, 3));
+  rows_are_read_and_put(store, pass, clicks, info.row_f32s);
+  OK(hps_pass_end(pass, NULL, &error));
+  float one[16];
+  FAILS(HPS_INVALID_ARGUMENT, "Other", hps_pass_read_rows(pass, 2, 0, one, 1, &error));
   hps_pass_free(pass);
 
   pass = pass_of(store, clicks, 100, 900);
@@ -165,7 +202,7 @@ static void rows_stay_while_their_pass_lasts(void) {
   OK(hps_pass_read(pass, &report, tables, 1, &count, &error));
   CHECK(count == 1);
   hps_pass_free(pass);
-  OK(hps_close(store, 0, &error));
+  OK(hps_close(store, 1, &error));
   hps_store_free(store);
   hps_options_free(options);
 }
@@ -294,6 +331,10 @@ static void what_is_wrong_is_refused(hps_store *store, uint32_t clicks) {
   FAILS(HPS_NULL_POINTER, NULL, hps_pass_ticket_wait(NULL, 0, &pass, &error));
   FAILS(HPS_NULL_POINTER, NULL, hps_pass_read(NULL, NULL, NULL, 0, NULL, &error));
   FAILS(HPS_NULL_POINTER, NULL, hps_pass_end(NULL, NULL, &error));
+  float row[16];
+  FAILS(HPS_NULL_POINTER, NULL, hps_pass_read_weights(NULL, 0, 0, row, 1, &error));
+  FAILS(HPS_NULL_POINTER, NULL, hps_pass_read_rows(NULL, 0, 0, row, 1, &error));
+  FAILS(HPS_NULL_POINTER, NULL, hps_pass_put(NULL, 0, 0, HPS_ROWS, row, 1, 0, NULL, &error));
   pass = pass_of(store, clicks, 0, 2);
   FAILS(HPS_NULL_POINTER, NULL, hps_pass_read(pass, NULL, NULL, 1, NULL, &error));
   hps_pass_free(pass);
@@ -321,6 +362,9 @@ static void nothing_of_it_works_in_a_child(hps_store *store, uint32_t clicks) {
     FAILS(HPS_FORKED, NULL, hps_pass_ticket_wait(ticket, HPS_FOREVER, &other, &error));
     FAILS(HPS_FORKED, NULL, hps_pass_read(pass, NULL, NULL, 0, NULL, &error));
     FAILS(HPS_FORKED, NULL, hps_pass_end(pass, NULL, &error));
+    float row[16];
+    FAILS(HPS_FORKED, NULL, hps_pass_read_weights(pass, 0, 0, row, 1, &error));
+    FAILS(HPS_FORKED, NULL, hps_pass_put(pass, 0, 0, HPS_ROWS, row, 1, 0, NULL, &error));
     FAILS(HPS_FORKED, NULL, hps_unfreeze(store, clicks, &error));
     hps_pass_free(pass);
     hps_pass_ticket_free(ticket);

@@ -90,6 +90,12 @@ impl Pass {
         })
     }
 
+    /// Keys of a part, those that are there twice included; 0 where the pass has no such part.
+    #[must_use]
+    pub fn len_of(&self, part: usize) -> usize {
+        self.held.get(part).map_or(0, |(_, held)| held.len())
+    }
+
     fn gather(
         &self,
         part: usize,
