@@ -28,6 +28,7 @@ fn emulator() {
     let mut kernels = files(&["kernels/emu/kernels.cpp"]);
     kernels.flag("-fsanitize=thread").flag("-fno-exceptions");
     let mut rest = files(&["kernels/emu/schedule.cpp", "kernels/emu/races.cpp"]);
+    rest.opt_level(2);
     match sanitizer.as_str() {
         "undefined" => {
             kernels.flag("-fsanitize=undefined");

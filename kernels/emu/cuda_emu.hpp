@@ -58,11 +58,10 @@ template <class T> inline T unbits(uint64_t r) {
 
 // A kernel by name, called with the one structure that it takes.
 struct Kernel {
-  Kernel(const char* name, size_t bytes, void (*entry)(const void*));
+  Kernel(const char* name, void (*entry)(const void*));
 };
 template <auto F> struct Entry;
 template <class A, void (*F)(A)> struct Entry<F> {
-  static constexpr size_t bytes = sizeof(A);
   // The structure is the launcher's, and no memory of the device.
   __attribute__((no_sanitize("thread"))) static void call(const void* args) { F(*(const A*)args); }
 };
@@ -72,11 +71,13 @@ template <class A, void (*F)(A)> struct Entry<F> {
 #define blockIdx (emu::block_index())
 #define blockDim (emu::block_size())
 #define gridDim (emu::grid_size())
-#define EMU_KERNEL(k) static emu::Kernel emu_kernel_##k(#k, emu::Entry<&k>::bytes, &emu::Entry<&k>::call)
+#define EMU_KERNEL(k) static emu::Kernel emu_kernel_##k(#k, &emu::Entry<&k>::call)
 #define EMU_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
 inline void __syncthreads(EMU_HERE) { emu::block_barrier({file, line}); }
-inline void __syncwarp(unsigned mask = 0xffffffffu, EMU_HERE) { emu::warp_op(mask, emu::SYNC, 0, {file, line}); }
+inline void __syncwarp(unsigned mask = 0xffffffffu, EMU_HERE) {
+  emu::warp_op(mask, emu::SYNC, 0, {file, line});
+}
 
 inline unsigned __ballot_sync(unsigned mask, int p) {
   emu::warp_op(mask, emu::BALLOT, p != 0, {});

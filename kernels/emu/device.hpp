@@ -68,8 +68,8 @@ struct Block;
 struct Fiber {
   ucontext_t context;
   jmp_buf jump;
-  bool started;
-  State state;
+  bool started = false;
+  State state = DONE;
   Block* block;
   unsigned number;
   uint3e index;
@@ -116,6 +116,7 @@ Schedule& schedule();
 void note(const std::string& what);
 // Leaves the thread for good.
 [[noreturn]] void leave();
-// What the host does to memory: 0 read, 1 write.
-void touch(Device& device, unsigned stream, const char* what, uint64_t at, uint64_t bytes, bool writes);
+// What the host does to memory: reads it, or writes it.
+void touch(Device& device, unsigned stream, const char* what, uint64_t at, uint64_t bytes,
+           bool writes);
 }  // namespace emu

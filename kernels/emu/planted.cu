@@ -10,7 +10,8 @@ HPS_KERNEL atomic_long_sums(UpdateArgs a) {
     for (u32 c = threadIdx.x; c < a.dim; c += THREADS) sums[c] = 0.0f;
     __syncthreads();
     for (u32 k = threadIdx.x; k < (end - begin) * a.dim; k += THREADS)
-      atomicAdd(&sums[k % a.dim], a.gradients[(u64)a.positions[begin + k / a.dim] * a.dim + k % a.dim]);
+      atomicAdd(&sums[k % a.dim],
+                a.gradients[(u64)a.positions[begin + k / a.dim] * a.dim + k % a.dim]);
     if (threadIdx.x == 0) a.long_extra[4 * run] = end - begin;
     __syncthreads();
   }
@@ -39,7 +40,8 @@ HPS_KERNEL reading_insert(IndexArgs a) {
   u64 stride = (u64)gridDim.x * blockDim.x;
   for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < a.n; i += stride) {
     u32 how = insert_one(a.entries, a.sectors, a.keys[i], a.rows[i]);
-    if (how == 1 && find(a.entries, a.sectors, a.keys[i]) != NO_ROW) atomicAdd(&a.counts[0], (u64)1);
+    if (how == 1 && find(a.entries, a.sectors, a.keys[i]) != NO_ROW)
+      atomicAdd(&a.counts[0], (u64)1);
   }
 }
 EMU_KERNEL(reading_insert);

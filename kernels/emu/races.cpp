@@ -42,13 +42,15 @@ bool was_before(const Doer& now, const Access& then) {
 
 bool was_before(const Doer& now, const Crowd& crowd) {
   if (crowd.who == NOBODY) return true;
-  if (crowd.who == THREAD || crowd.last.launch != now.access.launch) return was_before(now, crowd.last);
+  bool is_one = crowd.who == THREAD || crowd.last.launch != now.access.launch;
+  if (is_one) return was_before(now, crowd.last);
   if (crowd.who == GRID || crowd.last.block != now.access.block) return false;
   if (crowd.last.barriers < now.access.barriers) return true;
   if (crowd.who == BLOCK || crowd.last.thread / WARP != now.access.thread / WARP) return false;
   unsigned self = now.access.thread % WARP;
   for (unsigned k = 0; k < WARP; ++k)
-    if (k != self && (crowd.lanes >> k & 1) && now.fiber->seen[k] <= crowd.last.clock) return false;
+    if (k != self && (crowd.lanes >> k & 1) && now.fiber->seen[k] <= crowd.last.clock)
+      return false;
   return true;
 }
 
@@ -70,20 +72,26 @@ void join(const Doer& now, Crowd& crowd) {
   last.clock = clock;
 }
 
-void tell(const Doer& now, Kind kind, const Access& then, const char* past, const std::string& where) {
-  auto& names = now.device.names;
-  std::string text = "race: " + names[now.access.launch];
-  if (now.fiber) text += ", thread " + std::to_string(now.access.thread) + " of block " + std::to_string(now.access.block) + ",";
-  text += std::string(" ") + VERBS[kind] + " " + where + ", which ";
-  if (then.launch != now.access.launch) {
-    note(text + names[then.launch] + " on the other stream has " + past + "; the streams are not ordered");
-    return;
-  }
-  text += "thread " + std::to_string(then.thread) + " of block " + std::to_string(then.block) + " has " + past;
-  note(text + "; no barrier is between them");
+std::string thread_of(const Access& access) {
+  return "thread " + std::to_string(access.thread) + " of block " + std::to_string(access.block);
 }
 
-std::string place_of(const char* what, uint64_t at) { return std::string(what) + " byte " + std::to_string(at); }
+void tell(const Doer& now, Kind kind, const Access& then, const char* past,
+          const std::string& where) {
+  auto& names = now.device.names;
+  std::string text = "race: " + names[now.access.launch];
+  if (now.fiber) text += ", " + thread_of(now.access) + ",";
+  text += std::string(" ") + VERBS[kind] + " " + where + ", which ";
+  if (then.launch == now.access.launch)
+    note(text + thread_of(then) + " has " + past + "; no barrier is between them");
+  else
+    note(text + names[then.launch] + " on the other stream has " + past +
+         "; the streams are not ordered");
+}
+
+std::string place_of(const char* what, uint64_t at) {
+  return std::string(what) + " byte " + std::to_string(at);
+}
 
 // One access to one cell; false: it is told.
 bool access(const Doer& now, Kind kind, Cell& cell, const char* what, uint64_t at) {
@@ -137,7 +145,8 @@ void access_all(const Doer& now, Kind kind, Allocation& a, uint64_t at, uint64_t
     if (!access(now, kind, a.cells[i], "device memory,", i * a.unit)) return;
 }
 
-[[maybe_unused]] void access_shared(const Doer& now, Kind kind, Block& block, uint64_t at, uint64_t bytes) {
+[[maybe_unused]] void access_shared(const Doer& now, Kind kind, Block& block, uint64_t at,
+                                    uint64_t bytes) {
   for (uint64_t i = at / 4; i * 4 < at + bytes; ++i) {
     Cell& cell = block.cells[i];
     const Access& last = cell.write;
@@ -158,7 +167,8 @@ void access_all(const Doer& now, Kind kind, Allocation& a, uint64_t at, uint64_t
   uint64_t at = (uint64_t)pointer, stack = (uint64_t)fiber->stack;
   if (at >= stack && at < stack + STACK_BYTES) return;
   Block& block = *fiber->block;
-  Access mine = {s.launch, (uint16_t)block.number, (uint16_t)fiber->number, block.barriers, fiber->clock};
+  Access mine = {s.launch, (uint16_t)block.number, (uint16_t)fiber->number, block.barriers,
+                 fiber->clock};
   Doer now = {*s.device, s.stream, mine, fiber};
   uint64_t shared = (uint64_t)block.shared.data();
   if (at >= shared && at + bytes <= shared + SHARED_BYTES) {
@@ -183,7 +193,8 @@ uint32_t Device::next(unsigned stream, const char* name) {
   return last[stream];
 }
 
-void touch(Device& device, unsigned stream, const char* what, uint64_t at, uint64_t bytes, bool writes) {
+void touch(Device& device, unsigned stream, const char* what, uint64_t at, uint64_t bytes,
+           bool writes) {
   if (bytes == 0) return;
   Allocation* a = allocation_of(device, at, bytes);
   if (!a) return;

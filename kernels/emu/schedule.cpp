@@ -19,9 +19,8 @@
 
 namespace emu {
 namespace {
-struct Known { size_t bytes; void (*entry)(const void*); };
-std::map<std::string, Known>& kernels() {
-  static std::map<std::string, Known> all;
+std::map<std::string, void (*)(const void*)>& kernels() {
+  static std::map<std::string, void (*)(const void*)> all;
   return all;
 }
 
@@ -50,8 +49,10 @@ uint64_t random_number() {
 }
 
 #ifdef EMU_TSAN
-char launches[2];  // a launch releases one, the next acquires it
-unsigned launch_count = 0;
+// Every thread of a launch releases it, the host acquires it at the end, and new fibers come after the host.
+// Until then no memory is used twice: stacks and shared memory of blocks that have ended stay theirs.
+thread_local char launch_end;
+thread_local std::vector<std::vector<char>> shared_before;
 #endif
 
 __attribute__((noinline)) void go_home(Fiber* fiber) {
@@ -61,19 +62,18 @@ __attribute__((noinline)) void go_home(Fiber* fiber) {
   _longjmp(s.home, 1);
 }
 
+// A fiber does one launch after another.
 void body() {
   auto& s = schedule();
   Fiber* fiber = s.current;
+  for (;;) {
+    s.entry(s.args);
 #ifdef EMU_TSAN
-  ACQUIRE(&launches[(launch_count + 1) & 1]);
+    RELEASE(&launch_end);
 #endif
-  s.entry(s.args);
-#ifdef EMU_TSAN
-  RELEASE(&launches[launch_count & 1]);
-#endif
-  fiber->state = DONE;
-  TO_FIBER(s.sanitizer_home);
-  _longjmp(s.home, 1);
+    fiber->state = DONE;
+    go_home(fiber);
+  }
 }
 
 __attribute__((noinline)) void resume(Fiber* fiber) {
@@ -100,9 +100,10 @@ bool passes_by(Place place, const char* what, unsigned number, unsigned half) {
 bool release_lanes(Block& block, size_t first) {
   bool any = false;
   size_t count = block.fibers.size();
+  unsigned waiting_mask = 0;
   for (size_t at = first; at < count && at < first + WARP; ++at) {
     Fiber* asking = block.fibers[at];
-    if (asking->state != AT_WARP_OP) continue;
+    if (asking->state != AT_WARP_OP || asking->mask == waiting_mask) continue;
     bool all = true;
     for (unsigned k = 0; k < WARP && all; ++k) {
       if (!(asking->mask >> k & 1)) continue;
@@ -117,7 +118,10 @@ bool release_lanes(Block& block, size_t first) {
       }
       all = lane->state == AT_WARP_OP && lane->mask == asking->mask && lane->op == asking->op;
     }
-    if (!all) continue;
+    if (!all) {
+      waiting_mask = asking->mask;
+      continue;
+    }
     unsigned mask = asking->mask;
     uint64_t given[WARP] = {};
     uint32_t seen[WARP] = {};
@@ -129,7 +133,8 @@ bool release_lanes(Block& block, size_t first) {
       given[k] = lane->given;
       if (!orders) continue;
       lane->seen[k] = ++lane->clock;
-      for (unsigned l = 0; l < WARP; ++l) seen[l] = lane->seen[l] > seen[l] ? lane->seen[l] : seen[l];
+      for (unsigned l = 0; l < WARP; ++l)
+        if (lane->seen[l] > seen[l]) seen[l] = lane->seen[l];
     }
     for (unsigned k = 0; k < WARP; ++k) {
       if (!(mask >> k & 1)) continue;
@@ -146,7 +151,8 @@ bool release_lanes(Block& block, size_t first) {
 // Lets threads go on that have met; whether any does.
 bool release(Block& block) {
   bool any = false;
-  for (size_t first = 0; first < block.fibers.size(); first += WARP) any |= release_lanes(block, first);
+  for (size_t first = 0; first < block.fibers.size(); first += WARP)
+    any |= release_lanes(block, first);
   size_t live = 0, waiting = 0;
   const Fiber* one = nullptr;
   for (Fiber* fiber : block.fibers) {
@@ -158,7 +164,8 @@ bool release(Block& block) {
     one = fiber;
   }
   if (live == 0 || waiting != live) return any;
-  if (live != block.fibers.size()) note("a barrier that some threads of the block have not reached: they have exited");
+  if (live != block.fibers.size())
+    note("a barrier that some threads of the block have not reached: they have exited");
   for (Fiber* fiber : block.fibers) fiber->state = RUNS;
   ++block.barriers;
   return true;
@@ -172,50 +179,53 @@ Cell* shared_cells(size_t at) {
   return all[at].data();
 }
 
-// By place of the fiber. Kept for the next launch: each new one is a page fault or two.
-char* stack_for(size_t at) {
-#ifdef EMU_TSAN
-  // Never used again: ThreadSanitizer must not see two threads on one stack.
-  (void)at;
-  return (char*)malloc(STACK_BYTES);
-#else
-  static thread_local std::vector<std::unique_ptr<char[]>> all;
-  while (all.size() <= at) all.emplace_back(new char[STACK_BYTES]);
+// The fibers of this host thread, kept for the next launch: to make one takes longer than to run it.
+Fiber* fiber_at(size_t at) {
+  static thread_local std::vector<std::unique_ptr<Fiber>> all;
+  while (all.size() <= at) {
+    all.emplace_back(new Fiber);
+    all.back()->stack = (char*)malloc(STACK_BYTES);
+  }
   return all[at].get();
-#endif
 }
 
-void start(Block& block, std::vector<Fiber>& fibers, size_t at, unsigned number) {
+void make_ready(Fiber* fiber) {
+#ifdef EMU_TSAN
+  fiber->started = false;
+  fiber->sanitizer = __tsan_create_fiber(0);
+#endif
+  if (fiber->started) return;
+  getcontext(&fiber->context);
+  fiber->context.uc_stack.ss_sp = fiber->stack;
+  fiber->context.uc_stack.ss_size = STACK_BYTES;
+  fiber->context.uc_link = nullptr;
+  makecontext(&fiber->context, body, 0);
+}
+
+void start(Block& block, size_t at, unsigned number) {
   auto& s = schedule();
   unsigned threads = s.block.x * s.block.y * s.block.z;
   block.live = true;
   block.number = number;
   block.barriers = 0;
   block.index = {number % s.grid.x, number / s.grid.x % s.grid.y, number / s.grid.x / s.grid.y};
+#ifdef EMU_TSAN
+  if (!block.shared.empty()) shared_before.push_back(std::move(block.shared));
+  at = number;
+#endif
   block.shared.assign(SHARED_BYTES, (char)0xa5);
   block.cells = shared_cells(at);
   block.fibers.clear();
   for (unsigned t = 0; t < threads; ++t) {
-    Fiber* fiber = &fibers[at * threads + t];
-#ifdef EMU_TSAN
-    fiber->stack = nullptr;
-    if (fiber->sanitizer) __tsan_destroy_fiber(fiber->sanitizer);
-    fiber->sanitizer = __tsan_create_fiber(0);
-#endif
-    if (!fiber->stack) fiber->stack = stack_for(at * threads + t);
+    Fiber* fiber = fiber_at(at * threads + t);
+    make_ready(fiber);
     fiber->state = RUNS;
-    fiber->started = false;
     fiber->block = &block;
     fiber->number = t;
     fiber->index = {t % s.block.x, t / s.block.x % s.block.y, t / s.block.x / s.block.y};
     fiber->shared_used = 0;
     fiber->clock = 0;
     memset(fiber->seen, 0, sizeof fiber->seen);
-    getcontext(&fiber->context);
-    fiber->context.uc_stack.ss_sp = fiber->stack;
-    fiber->context.uc_stack.ss_size = STACK_BYTES;
-    fiber->context.uc_link = nullptr;
-    makecontext(&fiber->context, body, 0);
     block.fibers.push_back(fiber);
   }
 }
@@ -223,18 +233,18 @@ void start(Block& block, std::vector<Fiber>& fibers, size_t at, unsigned number)
 // Runs threads in any order, until all wait; with preemption only some of them.
 void sweep(std::vector<Fiber*>& ready) {
   auto& s = schedule();
-  for (size_t i = ready.size(); i > 1; --i) std::swap(ready[i - 1], ready[random_number() % i]);
-  size_t limit = s.preempt ? 1 + random_number() % ready.size() : ready.size();
-  for (size_t i = 0; i < limit && s.error.empty(); ++i)
+  size_t count = ready.size(), limit = s.preempt ? 1 + random_number() % count : count;
+  for (size_t i = 0; i < limit && s.error.empty(); ++i) {
+    std::swap(ready[i], ready[i + random_number() % (count - i)]);
     if (ready[i]->state == RUNS) resume(ready[i]);
+  }
 }
 
 void run_blocks(unsigned resident) {
   auto& s = schedule();
-  unsigned blocks = s.grid.x * s.grid.y * s.grid.z, threads = s.block.x * s.block.y * s.block.z, next = 0;
+  unsigned blocks = s.grid.x * s.grid.y * s.grid.z, next = 0;
   std::vector<Block> pool(resident < blocks ? resident : blocks);
-  std::vector<Fiber> fibers(pool.size() * threads);
-  for (size_t i = 0; i < pool.size(); ++i) start(pool[i], fibers, i, next++);
+  for (size_t i = 0; i < pool.size(); ++i) start(pool[i], i, next++);
   std::vector<Fiber*> ready;
   while (s.error.empty()) {
     ready.clear();
@@ -248,7 +258,7 @@ void run_blocks(unsigned resident) {
       if (!block.live) continue;
       bool done = true;
       for (Fiber* fiber : block.fibers) done &= fiber->state == DONE;
-      if (done && next < blocks) start(block, fibers, i, next++);
+      if (done && next < blocks) start(block, i, next++);
       else if (done) block.live = false;
       else if (release(block)) progress = true;
       live |= block.live;
@@ -256,9 +266,14 @@ void run_blocks(unsigned resident) {
     if (!live) break;
     if (!progress) note("deadlock: every thread waits for threads that do not come");
   }
+  // Those that an error has stopped half way begin anew.
+  for (Block& block : pool)
+    for (Fiber* fiber : block.fibers)
+      if (fiber->state != DONE) fiber->started = false;
 #ifdef EMU_TSAN
-  for (Fiber& fiber : fibers)
-    if (fiber.sanitizer) __tsan_destroy_fiber(fiber.sanitizer);
+  ACQUIRE(&launch_end);
+  shared_before.clear();
+  for (size_t i = 0; i < size_t(next) * s.block.x; ++i) __tsan_destroy_fiber(fiber_at(i)->sanitizer);
 #endif
 }
 }  // namespace
@@ -268,7 +283,7 @@ Schedule& schedule() {
   return one;
 }
 
-Kernel::Kernel(const char* name, size_t bytes, void (*entry)(const void*)) { kernels()[name] = {bytes, entry}; }
+Kernel::Kernel(const char* name, void (*entry)(const void*)) { kernels()[name] = entry; }
 
 void note(const std::string& what) {
   auto& s = schedule();
@@ -335,8 +350,8 @@ void warp_op(unsigned mask, Op op, uint64_t value, Place place) {
 }
 
 // Runs a kernel to its end; what went wrong, or nothing.
-static std::string launch(Device& device, unsigned stream, const char* name, unsigned blocks, unsigned threads,
-                          const void* args, uint64_t seed, unsigned preempt) {
+static std::string launch(Device& device, unsigned stream, const char* name, unsigned blocks,
+                          unsigned threads, const void* args, uint64_t seed, unsigned preempt) {
   auto found = kernels().end();
   if (device.plant == OTHER_KERNEL) found = kernels().find(device.kernel + "_" + name);
   if (found == kernels().end()) found = kernels().find(name);
@@ -351,11 +366,10 @@ static std::string launch(Device& device, unsigned stream, const char* name, uns
   s.random = seed * 0x9e3779b97f4a7c15ull + 0x1234567;
   s.preempt = preempt;
   s.error.clear();
-  s.entry = found->second.entry;
+  s.entry = found->second;
   s.args = args;
 #ifdef EMU_TSAN
   s.sanitizer_home = __tsan_get_current_fiber();
-  ++launch_count;
 #endif
   run_blocks(4);
   return s.error;
@@ -382,15 +396,17 @@ void hps_emu_plant(emu::Device* device, unsigned how, unsigned barrier, const ch
   device->kernel = kernel;
 }
 
-int hps_emu_launch(emu::Device* device, unsigned stream, const char* name, unsigned blocks, unsigned threads,
-                   const void* args, unsigned long long seed, unsigned preempt, char* error,
-                   unsigned long long error_bytes) {
-  return told(emu::launch(*device, stream, name, blocks, threads, args, seed, preempt), error, error_bytes);
+int hps_emu_launch(emu::Device* device, unsigned stream, const char* name, unsigned blocks,
+                   unsigned threads, const void* args, unsigned long long seed, unsigned preempt,
+                   char* error, unsigned long long error_bytes) {
+  auto what = emu::launch(*device, stream, name, blocks, threads, args, seed, preempt);
+  return told(what, error, error_bytes);
 }
 
 // What the host does to memory in a stream's order.
 int hps_emu_touch(emu::Device* device, unsigned stream, const char* what, unsigned long long at,
-                  unsigned long long bytes, unsigned writes, char* error, unsigned long long error_bytes) {
+                  unsigned long long bytes, unsigned writes, char* error,
+                  unsigned long long error_bytes) {
   emu::schedule().error.clear();
   emu::touch(*device, stream, what, at, bytes, writes != 0);
   return told(emu::schedule().error, error, error_bytes);
