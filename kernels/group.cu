@@ -79,7 +79,7 @@ __device__ __forceinline__ void move_items(const SortArgs& a) {
   if (O != BY_ROW && blockIdx.x == 0 && a.ends && threadIdx.x < a.parts)
     a.ends[threadIdx.x] = (u64)start + digit_total;
   start += a.counts[(u64)threadIdx.x * a.blocks + blockIdx.x];
-  __syncthreads();
+  // sum_before has a barrier: the zeros of `seen` are there.
   // A warp's items lie side by side, so that rounds rise with places.
   u64 begin = (u64)blockIdx.x * SORT_ITEMS + warp * (rounds * 32) + lane;
   u32 digits[rounds], ranks[rounds];

@@ -159,8 +159,9 @@ HPS_KERNEL long_sums(UpdateArgs a) {
     u32 run = (u32)(item / parts), column = (u32)(item % parts) * COLUMNS;
     u32 begin = a.long_starts[run];
     u32 end = a.long_extra[4 * (u64)run + 3];
+    // sum_run passes barriers, the last one at its end: all see these zeros, and no thread still reads what
+    // was staged when the next item comes.
     if (threadIdx.x == 0) counted_in = 0, metadata[0] = metadata[1] = 0;
-    __syncthreads();
     float sum = a.dim % 4 == 0 ? sum_run<float4>(a, staged, begin, end, column)
                                : sum_run<float>(a, staged, begin, end, column);
     if (threadIdx.x < COLUMNS && column + threadIdx.x < a.dim)
@@ -187,7 +188,6 @@ HPS_KERNEL long_sums(UpdateArgs a) {
           atomicAdd(&a.status->skipped, (u64)(end - begin - counted_in));
       }
     }
-    __syncthreads();
   }
 }
 EMU_KERNEL(long_sums);

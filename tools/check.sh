@@ -373,7 +373,7 @@ stage_kernels() {
     skip "c++ is not installed; the kernels were not run on their emulator"
     return 0
   fi
-  cargo test --features emu --test kernels
+  cargo test --features emu --test kernels --test kernel_faults --test hbm_model
 }
 
 # The README's command: what it prints is what is promised of it.

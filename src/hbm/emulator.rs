@@ -3,7 +3,8 @@
 //! Invariants:
 //! - Memory of the device is poisoned when it is taken and lies between guard zones, which every read
 //!   looks at: a kernel that writes beside a buffer is found.
-//! - Launches are done when they are given; it cannot find what streams leave unordered.
+//! - Launches are done when they are given. Yet what two streams, or two threads of a launch, do to the
+//!   same word without an order that CUDA promises is found (`kernels/emu/races.cpp`).
 //! - An emulator that has said that the device is lost says so ever after.
 #![expect(
     unsafe_code,
@@ -13,7 +14,6 @@
 use std::alloc::{Layout, alloc, dealloc};
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_char, c_int, c_uint, c_ulonglong, c_void};
-use std::sync::Mutex;
 use std::time::Instant;
 
 use super::args::{Address, Args, Plain, THREADS};
@@ -22,7 +22,25 @@ use crate::error::{Error, Result};
 use crate::units::narrow;
 
 unsafe extern "C" {
+    fn hps_emu_open() -> *mut c_void;
+    fn hps_emu_close(device: *mut c_void);
+    fn hps_emu_plant(device: *mut c_void, how: c_uint, barrier: c_uint, kernel: *const c_char);
+    fn hps_emu_take(device: *mut c_void, at: c_ulonglong, bytes: c_ulonglong);
+    fn hps_emu_order(device: *mut c_void, before: c_uint, then: c_uint);
+    fn hps_emu_barriers(text: *mut c_char, text_bytes: c_ulonglong);
+    fn hps_emu_touch(
+        device: *mut c_void,
+        stream: c_uint,
+        what: *const c_char,
+        at: c_ulonglong,
+        bytes: c_ulonglong,
+        writes: c_uint,
+        error: *mut c_char,
+        error_bytes: c_ulonglong,
+    ) -> c_int;
     fn hps_emu_launch(
+        device: *mut c_void,
+        stream: c_uint,
         name: *const c_char,
         grid: c_uint,
         block: c_uint,
@@ -43,8 +61,33 @@ const PREEMPT: u32 = 64;
 /// Memory of an emulated device, unless a test says less.
 const MEMORY_BYTES: u64 = 1 << 30;
 
-/// The kernels' emulator has one schedule at a time in a thread; tests run in many.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+/// A mistake that the emulator makes of a right kernel or a right order, for the test that it is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Planted {
+    /// No thread waits at the barrier of this place in [`barriers`].
+    LeftOut(u32),
+    /// Only some threads of a block, or lanes of a warp, wait at this barrier.
+    Divergent(u32),
+    /// Kernels of `kernels/emu/planted.cu` that begin with this word take the place of others.
+    Kernel(&'static str),
+    /// The device ignores the order between streams.
+    Unordered,
+}
+
+/// The barriers of the kernels that launches have met so far: file, line and call. Places do not change.
+#[must_use]
+pub fn barriers() -> Vec<String> {
+    let mut text = vec![0u8; 16 << 10];
+    // SAFETY: `text` has the length given; the callee ends it with 0.
+    unsafe { hps_emu_barriers(text.as_mut_ptr().cast(), text.len() as u64) };
+    text_of(&text).lines().map(str::to_owned).collect()
+}
+
+fn text_of(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(0);
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
 
 /// What goes wrong on an emulated device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,6 +101,8 @@ pub struct Faults {
     pub memory_bytes: Option<u64>,
     /// Bytes of pinned memory.
     pub pinned_bytes: Option<u64>,
+    /// A mistake to be found.
+    pub planted: Option<Planted>,
 }
 
 impl Faults {
@@ -80,6 +125,13 @@ impl Faults {
     pub fn memory(mut self, device: u64, pinned: u64) -> Faults {
         self.memory_bytes = Some(device);
         self.pinned_bytes = Some(pinned);
+        self
+    }
+
+    /// A mistake that the emulator has to find.
+    #[must_use]
+    pub fn planted(mut self, mistake: Planted) -> Faults {
+        self.planted = Some(mistake);
         self
     }
 }
@@ -105,9 +157,46 @@ struct Launch {
     args: Vec<u64>,
 }
 
+/// The C++ half: what is known of threads and memory. By number, since only this emulator uses it.
+#[derive(Debug)]
+struct Native(usize);
+
+impl Native {
+    fn open(planted: Option<Planted>) -> Native {
+        // SAFETY: takes nothing; what it returns lives until `drop`.
+        let device = unsafe { hps_emu_open() };
+        let (how, barrier, kernel) = match planted {
+            Some(Planted::LeftOut(barrier)) => (1, barrier, ""),
+            Some(Planted::Divergent(barrier)) => (2, barrier, ""),
+            Some(Planted::Kernel(mistake)) => (3, 0, mistake),
+            Some(Planted::Unordered) | None => (0, 0, ""),
+        };
+        let kernel = CString::new(kernel).unwrap_or_default();
+        // SAFETY: the device was made above; the text ends with 0 and is copied.
+        unsafe { hps_emu_plant(device, how, barrier, kernel.as_ptr()) };
+        Native(device.expose_provenance())
+    }
+
+    fn device(&self) -> *mut c_void {
+        std::ptr::with_exposed_provenance_mut(self.0)
+    }
+}
+
+impl Drop for Native {
+    fn drop(&mut self) {
+        // SAFETY: made by `open`, closed once.
+        unsafe { hps_emu_close(self.device()) };
+    }
+}
+
+fn number_of(stream: Stream) -> c_uint {
+    narrow(stream.index())
+}
+
 /// A device that is not there.
 #[derive(Debug)]
 pub struct Emulator {
+    native: Native,
     seed: u64,
     faults: Faults,
     calls: u64,
@@ -123,6 +212,7 @@ impl Emulator {
     /// A device whose schedules follow from the seed.
     pub fn new(seed: u64, faults: Faults) -> Emulator {
         Emulator {
+            native: Native::open(faults.planted),
             seed,
             faults,
             calls: 0,
@@ -185,7 +275,44 @@ impl Emulator {
         Ok(())
     }
 
-    fn run(&mut self, launch: &mut Launch, number: u64) -> Result<()> {
+    /// Remembers what the host does to memory, and checks that it may.
+    fn touch(
+        &self,
+        stream: Stream,
+        what: &'static str,
+        (at, bytes): (Address, usize),
+        writes: bool,
+    ) -> Result<()> {
+        self.check(what, at, bytes)?;
+        let name = CString::new(what).unwrap_or_default();
+        let mut text = vec![0u8; 256];
+        // SAFETY: the device lives as long as `self`; `what` ends with 0; `text` has the length given. The
+        // address is only compared.
+        let code = unsafe {
+            hps_emu_touch(
+                self.native.device(),
+                number_of(stream),
+                name.as_ptr(),
+                at.0,
+                bytes as u64,
+                c_uint::from(writes),
+                text.as_mut_ptr().cast(),
+                text.len() as u64,
+            )
+        };
+        match code {
+            0 => Ok(()),
+            _ => Err(failed(what, &text_of(&text))),
+        }
+    }
+
+    fn order_native(&self, before: Stream, then: Stream) {
+        let (before, then) = (number_of(before), number_of(then));
+        // SAFETY: the device lives as long as `self`.
+        unsafe { hps_emu_order(self.native.device(), before, then) };
+    }
+
+    fn run(&mut self, stream: Stream, launch: &mut Launch, number: u64) -> Result<()> {
         let Launch {
             kernel,
             blocks,
@@ -193,11 +320,12 @@ impl Emulator {
         } = launch;
         let name = CString::new(*kernel).unwrap_or_default();
         let mut text = vec![0u8; 256];
-        let _alone = ONE_AT_A_TIME.lock();
         // SAFETY: the kernel's one argument is a structure of these bytes (args.rs and common.cu assert
         // the sizes); the addresses in it are of allocations of this emulator; `text` has the length given.
         let code = unsafe {
             hps_emu_launch(
+                self.native.device(),
+                number_of(stream),
                 name.as_ptr(),
                 *blocks,
                 THREADS,
@@ -211,9 +339,7 @@ impl Emulator {
         if code == 0 {
             return Ok(());
         }
-        let end = text.iter().position(|byte| *byte == 0).unwrap_or(0);
-        let why = String::from_utf8_lossy(&text[..end]).into_owned();
-        Err(failed(&format!("launch {kernel}"), &why))
+        Err(failed(&format!("launch {kernel}"), &text_of(&text)))
     }
 }
 
@@ -276,41 +402,47 @@ impl Launcher for Emulator {
         unsafe { start.write_bytes(POISON, bytes) };
         let address = start.expose_provenance() as u64;
         self.memory.insert(address, allocation);
+        // SAFETY: the device lives as long as `self`; the address is only compared.
+        unsafe { hps_emu_take(self.native.device(), address, bytes as u64) };
         Ok(Address(address))
     }
 
-    fn write<T: Plain>(&mut self, _stream: Stream, to: Address, values: &[T]) -> Result<()> {
+    fn write<T: Plain>(&mut self, stream: Stream, to: Address, values: &[T]) -> Result<()> {
         self.call("write")?;
         let bytes = size_of_val(values);
-        self.check("write", to, bytes)?;
+        self.touch(stream, "write", (to, bytes), true)?;
         // SAFETY: the target lies inside an allocation, checked above; the source is a slice.
         unsafe { std::ptr::copy(values.as_ptr().cast::<u8>(), to.0 as *mut u8, bytes) };
         Ok(())
     }
 
-    fn read<T: Plain>(&mut self, _stream: Stream, from: Address, values: &mut [T]) -> Result<()> {
+    fn read<T: Plain>(&mut self, stream: Stream, from: Address, values: &mut [T]) -> Result<()> {
         self.call("read")?;
         self.check_guards()?;
         let bytes = size_of_val(values);
-        self.check("read", from, bytes)?;
+        self.touch(stream, "read", (from, bytes), false)?;
+        // The host has waited: what it gives to any stream from now on comes after all that.
+        for then in Stream::ALL {
+            self.order_native(stream, then);
+        }
         // SAFETY: the source lies inside an allocation, checked above, all of whose bytes were written; any
         // bits are a value of a `Plain` type; the target is a slice.
         unsafe { std::ptr::copy(from.0 as *const u8, values.as_mut_ptr().cast::<u8>(), bytes) };
         Ok(())
     }
 
-    fn copy(&mut self, _stream: Stream, from: Address, to: Address, bytes: usize) -> Result<()> {
+    fn copy(&mut self, stream: Stream, from: Address, to: Address, bytes: usize) -> Result<()> {
         self.call("copy")?;
-        self.check("copy", from, bytes)?;
-        self.check("copy", to, bytes)?;
+        self.touch(stream, "copy", (from, bytes), false)?;
+        self.touch(stream, "copy", (to, bytes), true)?;
         // SAFETY: both lie inside allocations, checked above; `copy` allows them to overlap.
         unsafe { std::ptr::copy(from.0 as *const u8, to.0 as *mut u8, bytes) };
         Ok(())
     }
 
-    fn fill(&mut self, _stream: Stream, at: Address, byte: u8, bytes: usize) -> Result<()> {
+    fn fill(&mut self, stream: Stream, at: Address, byte: u8, bytes: usize) -> Result<()> {
         self.call("fill")?;
-        self.check("fill", at, bytes)?;
+        self.touch(stream, "fill", (at, bytes), true)?;
         let at = at.0 as *mut u8;
         // SAFETY: the bytes lie inside an allocation, checked above.
         unsafe { at.write_bytes(byte, bytes) };
@@ -319,7 +451,7 @@ impl Launcher for Emulator {
 
     fn launch<A: Args>(
         &mut self,
-        _stream: Stream,
+        stream: Stream,
         kernel: &'static str,
         blocks: u32,
         args: &A,
@@ -337,13 +469,17 @@ impl Launcher for Emulator {
         };
         match &mut self.recording {
             Some(list) => list.push(launch),
-            None => self.run(&mut launch, number)?,
+            None => self.run(stream, &mut launch, number)?,
         }
         Ok(())
     }
 
-    fn order(&mut self, _before: Stream, _then: Stream) -> Result<()> {
-        self.call("order").map(|_| ())
+    fn order(&mut self, before: Stream, then: Stream) -> Result<()> {
+        self.call("order")?;
+        if self.faults.planted != Some(Planted::Unordered) {
+            self.order_native(before, then);
+        }
+        Ok(())
     }
 
     fn begin_capture(&mut self, _stream: Stream) -> Result<()> {
@@ -359,7 +495,7 @@ impl Launcher for Emulator {
         Ok(GraphId(narrow(self.graphs.len() - 1)))
     }
 
-    fn replay(&mut self, _stream: Stream, graph: GraphId) -> Result<()> {
+    fn replay(&mut self, stream: Stream, graph: GraphId) -> Result<()> {
         let number = self.call("replay")?;
         let Some(launches) = self.graphs.get_mut(graph.0 as usize) else {
             return Err(failed("replay", "nothing was recorded under this number"));
@@ -367,7 +503,7 @@ impl Launcher for Emulator {
         let mut launches = std::mem::take(launches);
         let done = launches
             .iter_mut()
-            .try_for_each(|launch| self.run(launch, number));
+            .try_for_each(|launch| self.run(stream, launch, number));
         self.graphs[graph.0 as usize] = launches;
         done
     }

@@ -40,7 +40,7 @@ pub use cpu::CpuTable;
 pub use device::open_with_faults;
 pub use device::{Device, open};
 #[cfg(feature = "emu")]
-pub use emulator::Faults;
+pub use emulator::{Faults, Planted, barriers};
 pub use shape::{Footprint, HbmOptions, footprint};
 pub use streams::{DeviceInfo, GraphId, Mark, Memory, Stream};
 

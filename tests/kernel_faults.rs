@@ -1,0 +1,238 @@
+//! Does the emulator find what is wrong in kernels? Mistakes are planted, one at a time; each must be found,
+//! by the emulator or by bits that differ from the table in plain Rust, and nothing without one.
+//!
+//! Needs the feature `emu` (g++). `HPS_KERNEL_SEEDS` is the number of schedules without a mistake (10).
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test fails where something goes wrong"
+)]
+
+#[path = "common/hbm_pair.rs"]
+#[expect(dead_code, reason = "shared with tests that need more of it")]
+mod hbm_pair;
+#[path = "common/rng.rs"]
+#[expect(dead_code, reason = "shared with tests that need more of it")]
+mod rng;
+
+use hbm_pair::{Batch, Driven, TRAIN, options, row_f32s};
+use hps::hbm::{
+    CpuTable, Faults, Index, Planted, Stream, Values, ValuesMut, barriers, open_with_faults,
+};
+use hps::{NonFinite, Optimizer, TableDescriptor};
+use rng::Rng;
+
+/// So few that the sort needs one pass: one that is not stable leaves runs whole, in another order.
+const ROWS: usize = 200;
+const SEEDS: u64 = 3;
+
+/// Together they meet every barrier of the kernels; the last has more sums of long runs than blocks.
+const TABLES: [(Optimizer, usize); 4] = [
+    (Optimizer::Adagrad, 8),
+    (Optimizer::Adam, 8),
+    (Optimizer::RowwiseAdagrad, 17),
+    (Optimizer::Sgd, 44),
+];
+
+/// All keys once, then three keys very often: runs that blocks sum, and short ones.
+fn batch(rng: &mut Rng, dim: usize) -> Batch {
+    let many = (0..1000).map(|_| rng.below(3) as u64 * 7);
+    let keys: Vec<u64> = (0..ROWS as u64).chain(many).collect();
+    let n = keys.len();
+    let value = |rng: &mut Rng| (rng.below(200_001) as f32 - 100_000.0) / 7.0;
+    Batch {
+        gradients: (0..n * dim).map(|_| value(rng)).collect(),
+        shows: vec![1; n],
+        clicks: vec![0; n],
+        lr: 0.05,
+        step: 3,
+        keys,
+    }
+}
+
+fn work(driven: &mut Driven, rows: &[u32], values: &[f32], batch: &Batch) -> hps::Result<Vec<f32>> {
+    let keys: Vec<u64> = (0..ROWS as u64).collect();
+    let (stored, failed) = driven.insert(Index::First, &keys, rows)?;
+    assert_eq!((stored, failed.len()), (ROWS as u64, 0), "keys stored");
+    driven.place(rows, values)?;
+    driven.accumulate(Index::First, batch)?;
+    driven.table.wait(TRAIN)?;
+    let mut all = driven.get_rows(Index::First, &keys)?;
+    let (places, packed) = driven.pack(rows)?;
+    all.extend(packed);
+    all.extend(places.iter().map(|place| *place as f32));
+    Ok(all)
+}
+
+/// The same work on the emulator with a mistake, and in plain Rust; how the mistake was found, if it was.
+fn found(table: (Optimizer, usize), seed: u64, planted: Option<Planted>) -> Option<String> {
+    let (optimizer, dim) = table;
+    let mut descriptor = TableDescriptor::new("t", dim);
+    descriptor.optimizer = optimizer;
+    let options = options(ROWS).non_finite(NonFinite::Apply);
+    let mut rng = Rng(seed);
+    let batch = batch(&mut rng, dim);
+    let rows: Vec<u32> = (0..u32::try_from(ROWS).unwrap()).rev().collect();
+    let values = vec![0.25; ROWS * row_f32s(&descriptor)];
+    let mut faults = Faults::default();
+    if let Some(mistake) = planted {
+        faults = faults.planted(mistake);
+    }
+    let plain = Box::new(CpuTable::new(&descriptor, &options).unwrap());
+    let emulated = open_with_faults((seed, faults), &descriptor, &options).unwrap();
+    let n = batch.keys.len();
+    let mut driven = Driven::new(plain, &descriptor, n).unwrap();
+    let expected = work(&mut driven, &rows, &values, &batch).unwrap();
+    let mut driven = Driven::new(emulated, &descriptor, n).unwrap();
+    match work(&mut driven, &rows, &values, &batch) {
+        Err(told) => Some(told.to_string()),
+        Ok(all) => {
+            let bits = |all: &[f32]| all.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
+            (bits(&all) != bits(&expected)).then(|| "other bits".to_owned())
+        }
+    }
+}
+
+/// Barriers of the kernels' source, as [`barriers`] names them.
+fn barriers_of_source() -> Vec<String> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/kernels");
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|ext| ext != "cu") {
+            continue;
+        }
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        let text = std::fs::read_to_string(&path).unwrap();
+        for (line, number) in text.lines().zip(1..) {
+            let code = line.split("//").next().unwrap();
+            for call in ["__syncthreads", "__syncwarp"] {
+                if code.contains(&format!("{call}(")) {
+                    all.push(format!("{name}:{number} {call}"));
+                }
+            }
+        }
+    }
+    all.sort();
+    all
+}
+
+/// Barriers that launches meet, with their places.
+fn barriers_met() -> Vec<(String, u32)> {
+    for table in TABLES {
+        assert_eq!(
+            found(table, 0, None),
+            None,
+            "{table:?}, no mistake is planted"
+        );
+    }
+    let all = barriers().into_iter().zip(0..);
+    all.filter(|(name, _)| !name.starts_with("planted.cu"))
+        .collect()
+}
+
+#[test]
+fn nothing_is_found_where_nothing_is_planted() {
+    let seeds = std::env::var("HPS_KERNEL_SEEDS").ok();
+    for table in TABLES {
+        for seed in 0..seeds.as_ref().map_or(10, |text| text.parse().unwrap()) {
+            assert_eq!(found(table, seed, None), None, "{table:?}, seed {seed}");
+        }
+    }
+    let mut met: Vec<String> = barriers_met().into_iter().map(|(name, _)| name).collect();
+    met.sort();
+    assert_eq!(met, barriers_of_source(), "barriers that the tables meet");
+}
+
+/// In each seed at least one table, with one mistake at every barrier in turn.
+fn every_barrier(mistake: fn(u32) -> Planted) {
+    for (name, place) in barriers_met() {
+        for seed in 0..SEEDS {
+            let mut told = TABLES
+                .iter()
+                .filter_map(|table| found(*table, seed, Some(mistake(place))));
+            let told = told.next();
+            assert!(
+                told.is_some(),
+                "{:?} at {name}, seed {seed}",
+                mistake(place)
+            );
+        }
+    }
+}
+
+#[test]
+fn a_barrier_that_is_left_out_is_found() {
+    every_barrier(Planted::LeftOut);
+}
+
+#[test]
+fn a_barrier_in_a_divergent_branch_is_found() {
+    every_barrier(Planted::Divergent);
+}
+
+/// Finds a planted kernel in every seed; `told` is what it is found by.
+fn check_planted(mistake: &'static str, table: (Optimizer, usize), told: &str) {
+    for seed in 0..SEEDS {
+        let text = found(table, seed, Some(Planted::Kernel(mistake))).unwrap_or_default();
+        assert!(text.contains(told), "{mistake}, seed {seed}: {text:?}");
+    }
+}
+
+#[test]
+fn an_unordered_sum_is_found() {
+    check_planted("atomic", TABLES[0], "a sum in no order");
+    // Nothing tells but the bits.
+    check_planted("unstable", TABLES[0], "other bits");
+    check_planted("unstable", TABLES[2], "other bits");
+}
+
+#[test]
+fn an_index_that_is_read_by_the_launch_that_builds_it_is_found() {
+    check_planted("reading", TABLES[0], "race: insert");
+}
+
+#[test]
+fn a_row_with_two_writers_and_reads_of_what_is_not_there_are_found() {
+    check_planted("twice", (Optimizer::Adagrad, 8), "race: place_wide4");
+    check_planted("beside", TABLES[0], "an address outside of all allocations");
+    check_planted("unset", TABLES[0], "is read before it is written");
+}
+
+/// The host builds the next index on one stream and reads it on the other; the order between them is asked
+/// for, but the device ignores it if that is planted.
+fn build_and_read(faults: Faults) -> hps::Result<Vec<f32>> {
+    let descriptor = TableDescriptor::new("t", 8);
+    let table = open_with_faults((1, faults), &descriptor, &options(ROWS))?;
+    let mut driven = Driven::new(table, &descriptor, ROWS)?;
+    let keys: Vec<u64> = (0..ROWS as u64).collect();
+    let rows: Vec<u32> = (0..u32::try_from(ROWS).unwrap()).collect();
+    driven.place(&rows, &vec![1.0; ROWS * driven.row_f32s])?;
+    let (table, builds) = (&mut driven.table, Stream::Transfer);
+    // All but the index is ordered: nothing else can be found.
+    table.wait(TRAIN)?;
+    table.write(builds, driven.keys, 0, Values::Keys(&keys))?;
+    table.write(builds, driven.rows, 0, Values::Words(&rows))?;
+    table.wait(builds)?;
+    let entries = (driven.keys, driven.rows, ROWS);
+    table.insert(builds, Index::Second, entries, driven.failed)?;
+    table.order(builds, TRAIN)?;
+    table.get(TRAIN, Index::Second, driven.keys, ROWS, driven.floats)?;
+    let mut out = vec![0.0; ROWS * driven.dim];
+    table.read(TRAIN, driven.floats, 0, ValuesMut::Floats(&mut out))?;
+    Ok(out)
+}
+
+#[test]
+fn an_index_that_one_stream_reads_while_the_other_builds_it_is_found() {
+    assert_eq!(
+        build_and_read(Faults::default()).unwrap(),
+        vec![1.0; ROWS * 8]
+    );
+    let told = build_and_read(Faults::default().planted(Planted::Unordered)).unwrap_err();
+    let told = told.to_string();
+    assert!(
+        told.contains("insert on the other stream") && told.contains("not ordered"),
+        "{told}"
+    );
+}
