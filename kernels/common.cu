@@ -45,6 +45,7 @@ __device__ __forceinline__ T load_now(const T* p) {
 #define REFUSED_KEY 1u
 #define REFUSED_GRADIENT 2u
 #define REFUSED_ROW 3u
+#define REFUSED_POSITION 4u
 
 // Stays on the device until the host asks. `call` is the first refused call; while it is not 0 no
 // later call changes anything.
@@ -156,13 +157,15 @@ struct UpdateArgs {
 static_assert(sizeof(UpdateArgs) == 176, "as in args.rs");
 
 struct MergeArgs {
+  Status* status;
+  u64 call;
   const u32* positions;  // [n]
   const float* from;     // [n, width]
   float* to;             // [n, width]
   u32 n;
   u32 width;
 };
-static_assert(sizeof(MergeArgs) == 32, "as in args.rs");
+static_assert(sizeof(MergeArgs) == 48, "as in args.rs");
 
 // The bijection that orders keys (units.rs).
 __device__ __forceinline__ u64 mix64(u64 x) {

@@ -127,7 +127,9 @@ arguments! {
         looks: u32,
     }
     /// merge.
-    MergeArgs [32] {
+    MergeArgs [48] {
+        status: Address,
+        call: u64,
         positions: Address,
         from: Address,
         to: Address,

@@ -10,7 +10,7 @@ use super::checks::{check, check_copy, check_merge, check_read, check_write};
 use super::clocks::Clocks;
 use super::index::{CpuIndex, NO_ROW, Outcome};
 use super::shape::{HbmOptions, Shape, option};
-use super::status::{REFUSED_GRADIENT, REFUSED_KEY, REFUSED_ROW, Status};
+use super::status::{REFUSED_GRADIENT, REFUSED_KEY, REFUSED_POSITION, REFUSED_ROW, Status};
 use super::streams::{DeviceInfo, GraphId, Mark, Memory, Stream};
 use super::{Buffer, Gradients, HbmStats, HbmTable, Index, Inserted, Kind, Values, ValuesMut};
 use crate::error::Result;
@@ -199,12 +199,23 @@ impl CpuTable {
     /// Refuses a call that names a row beyond the arena.
     fn rows_are_there(&mut self, stream: Stream, call: u64, rows: Buffer, count: usize) -> bool {
         let most = self.shape.options.rows_max;
-        let beyond = |row: &u32| *row as usize >= most;
-        let rows = &self.words(rows)[..count];
-        let refused = rows.iter().filter(|row| beyond(row)).count();
-        if let Some(at) = rows.iter().position(beyond) {
-            let row = u64::from(rows[at]);
-            self.refuse(stream, call, (REFUSED_ROW, row, at), refused);
+        self.numbers_are_below(stream, call, (rows, count), (most, REFUSED_ROW))
+    }
+
+    /// Refuses a call for a number that is not below a bound.
+    fn numbers_are_below(
+        &mut self,
+        stream: Stream,
+        call: u64,
+        (numbers, count): (Buffer, usize),
+        (bound, reason): (usize, u32),
+    ) -> bool {
+        let beyond = |number: &u32| *number as usize >= bound;
+        let numbers = &self.words(numbers)[..count];
+        let refused = numbers.iter().filter(|number| beyond(number)).count();
+        if let Some(at) = numbers.iter().position(beyond) {
+            let number = u64::from(numbers[at]);
+            self.refuse(stream, call, (reason, number, at), refused);
         }
         refused == 0
     }

@@ -259,12 +259,21 @@ impl HbmTable for CpuTable {
 
     fn merge(
         &mut self,
-        _stream: Stream,
+        stream: Stream,
         positions: Buffer,
         (from, to): (Buffer, Buffer),
         (count, width): (usize, usize),
     ) -> Result<()> {
         check_merge(positions, (from, to), (count, width))?;
+        if count == 0 {
+            return Ok(());
+        }
+        let Some(call) = self.call(stream) else {
+            return Ok(());
+        };
+        if !self.numbers_are_below(stream, call, (positions, count), (count, REFUSED_POSITION)) {
+            return Ok(());
+        }
         let mut held = self.take(to);
         if let Held::Floats(to) = &mut held {
             let rows = self.floats(from).chunks_exact(width.max(1));

@@ -268,7 +268,12 @@ impl<L: Launcher> HbmTable for DevTable<L> {
         (count, width): (usize, usize),
     ) -> Result<()> {
         let n = check_merge(positions, (from, to), (count, width))?;
+        if n == 0 {
+            return Ok(());
+        }
         let args = MergeArgs {
+            status: self.status(stream),
+            call: self.call(stream),
             positions: self.address(positions),
             from: self.address(from),
             to: self.address(to),
