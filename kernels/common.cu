@@ -127,6 +127,7 @@ struct UpdateArgs {
   u64 call;
   const u32* rows;       // sorted, [n]
   const u32* positions;  // [n]
+  const u64* keys;         // [n], in the caller's order
   const float* gradients;  // [n, dim]
   float* arena;
   u8* dirty;
@@ -154,7 +155,7 @@ struct UpdateArgs {
   float lambda2;
   u32 looks;             // each lane sees all that it needs to say itself whether a gradient is finite
 };
-static_assert(sizeof(UpdateArgs) == 176, "as in args.rs");
+static_assert(sizeof(UpdateArgs) == 184, "as in args.rs");
 
 struct MergeArgs {
   Status* status;
@@ -185,11 +186,17 @@ __device__ __forceinline__ u64 slot_hash(u64 x) {
   return x ^ (x >> 33);
 }
 
-// Whether an earlier call was refused: then this one does nothing. A refusal by a kernel of this very
-// call counts too where `own` is set: what changes rows comes after what looks keys up.
+// Whether another call was refused: then this one does nothing. (A recorded one may have a number below it.) A
+// refusal by a kernel of this very call counts too where `own` is set: what changes rows comes after what
+// looks keys up. It is not to be set in a kernel that refuses: lanes of a warp would see it at different times.
 __device__ __forceinline__ bool is_refused(const Status* status, u64 call, bool own) {
   u64 first = load_now(&status->call);
-  return first != 0 && (first < call || (own && first == call));
+  return first != 0 && (own || first != call);
+}
+
+// Whether a kernel before this one has refused this very call for a key.
+__device__ __forceinline__ bool is_refused_for_a_key(const Status* status, u64 call) {
+  return load_now(&status->call) == call && load_now(&status->reason) == REFUSED_KEY;
 }
 
 // Refuses this call. The first thread that does says which key it was.

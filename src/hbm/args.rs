@@ -94,11 +94,12 @@ arguments! {
         parts: u32,
     }
     /// accumulate, but for its look-up and sort.
-    UpdateArgs [176] {
+    UpdateArgs [184] {
         status: Address,
         call: u64,
         rows: Address,
         positions: Address,
+        keys: Address,
         gradients: Address,
         arena: Address,
         dirty: Address,

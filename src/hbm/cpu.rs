@@ -13,7 +13,7 @@ use super::shape::{HbmOptions, Shape, option};
 use super::status::{REFUSED_GRADIENT, REFUSED_KEY, REFUSED_POSITION, REFUSED_ROW, Status};
 use super::streams::{DeviceInfo, GraphId, Mark, Memory, Stream};
 use super::{Buffer, Gradients, HbmStats, HbmTable, Index, Inserted, Kind, Values, ValuesMut};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::options::{NonFinite, TableDescriptor};
 use crate::row::{RowLayout, RowVisitor, Updater, accumulate, all_finite};
 use crate::units::narrow;
@@ -63,19 +63,19 @@ impl CpuTable {
     /// A table with empty indexes; rows that were never placed are zero.
     ///
     /// # Errors
-    /// `InvalidArgument` for options out of range.
+    /// `InvalidArgument` for options out of range; `DeviceMemory`.
     pub fn new(descriptor: &TableDescriptor, options: &HbmOptions) -> Result<CpuTable> {
-        Ok(CpuTable::of(Shape::new(descriptor, options)?))
+        CpuTable::of(Shape::new(descriptor, options)?)
     }
 
-    pub(super) fn of(shape: Shape) -> CpuTable {
-        let rows = shape.options.rows_max;
-        CpuTable {
+    pub(super) fn of(shape: Shape) -> Result<CpuTable> {
+        let (rows, what) = (shape.options.rows_max, "rows and indexes");
+        Ok(CpuTable {
             layout: RowLayout::new(&shape.descriptor),
             updater: Updater::new(&shape.descriptor, &shape.options.hyper),
-            arena: vec![0.0; rows * shape.stride],
-            dirty: vec![false; rows],
-            indexes: [0; 2].map(|_| CpuIndex::new(shape.sectors)),
+            arena: filled(0.0, rows * shape.stride, what)?,
+            dirty: filled(false, rows, what)?,
+            indexes: [CpuIndex::new(shape.sectors)?, CpuIndex::new(shape.sectors)?],
             inserted: [Inserted::default(); 2],
             buffers: Vec::new(),
             clocks: Clocks::default(),
@@ -86,7 +86,7 @@ impl CpuTable {
             found: Vec::new(),
             sorted: Vec::new(),
             shape,
-        }
+        })
     }
 
     fn keys(&self, buffer: Buffer) -> &[u64] {
@@ -237,7 +237,8 @@ impl CpuTable {
             let values = self.floats(gradients.values);
             let bad = |at: &usize| !all_finite(&values[at * dim..(at + 1) * dim]);
             let at = (0..gradients.count).find(bad).unwrap_or(0);
-            self.refuse(stream, call, (REFUSED_GRADIENT, 0, at), left_out);
+            let key = self.keys(gradients.keys)[at];
+            self.refuse(stream, call, (REFUSED_GRADIENT, key, at), left_out);
         } else {
             self.status[stream.index()].skipped += left_out as u64;
             sorted.sort_unstable();
@@ -284,6 +285,20 @@ impl CpuTable {
                 .update_metadata(row, shows, clicks, gradients.step);
         }
     }
+}
+
+/// So many values; `DeviceMemory` where there is no memory for them.
+pub(super) fn filled<T: Clone>(value: T, count: usize, what: &'static str) -> Result<Vec<T>> {
+    let mut values = Vec::new();
+    let refused = |_| Error::DeviceMemory {
+        device: "cpu".to_owned(),
+        what,
+        asked_bytes: (count as u64).saturating_mul(size_of::<T>() as u64),
+        free_bytes: None,
+    };
+    values.try_reserve_exact(count).map_err(refused)?;
+    values.resize(count, value);
+    Ok(values)
 }
 
 fn row_of(pair: u64) -> usize {

@@ -5,6 +5,9 @@
 //!   entry, or after all sectors.
 //! - The key that marks an empty entry lives in a cell of its own: any u64 is a key.
 
+use super::cpu::filled;
+use crate::error::Result;
+
 /// No row.
 pub const NO_ROW: u32 = u32::MAX;
 /// An empty entry.
@@ -26,7 +29,7 @@ pub fn bytes_of(sectors: usize) -> usize {
 
 /// Where probing begins. Another mix than mix64, whose high bits name the owner of a key.
 #[inline]
-fn sector_of(key: u64, sectors: usize) -> usize {
+pub(super) fn sector_of(key: u64, sectors: usize) -> usize {
     let mut x = key;
     x ^= x >> 33;
     x = x.wrapping_mul(0xff51_afd7_ed55_8ccd);
@@ -53,11 +56,11 @@ pub enum Outcome {
 
 impl CpuIndex {
     /// An empty one.
-    pub fn new(sectors: usize) -> CpuIndex {
-        CpuIndex {
-            sectors: vec![[(NO_KEY, NO_ROW); 2]; sectors],
+    pub fn new(sectors: usize) -> Result<CpuIndex> {
+        Ok(CpuIndex {
+            sectors: filled([(NO_KEY, NO_ROW); 2], sectors, "an index")?,
             own_cell: NO_ROW,
-        }
+        })
     }
 
     /// Forgets all keys.

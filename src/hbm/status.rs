@@ -33,7 +33,7 @@ impl Status {
         }
         let why = match self.reason {
             REFUSED_KEY => "the index does not hold the key",
-            REFUSED_GRADIENT => "a gradient is not finite, key",
+            REFUSED_GRADIENT => "a gradient is not finite: key",
             REFUSED_POSITION => "beyond the rows of the merge: position",
             _ => "beyond the arena: row number",
         };

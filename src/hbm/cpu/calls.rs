@@ -27,10 +27,11 @@ impl HbmTable for CpuTable {
 
     fn allocate(&mut self, _memory: Memory, kind: Kind, count: usize) -> Result<Buffer> {
         let id = narrow(self.buffers.len());
+        let what = "a buffer";
         self.buffers.push(match kind {
-            Kind::Keys => Held::Keys(vec![0; count]),
-            Kind::Words => Held::Words(vec![0; count]),
-            Kind::Floats => Held::Floats(vec![0.0; count]),
+            Kind::Keys => Held::Keys(filled(0, count, what)?),
+            Kind::Words => Held::Words(filled(0, count, what)?),
+            Kind::Floats => Held::Floats(filled(0.0, count, what)?),
         });
         Ok(Buffer { id, kind, count })
     }
@@ -316,7 +317,7 @@ impl HbmTable for CpuTable {
     ) -> Result<GraphId> {
         self.shape.check_get((keys, count, out), self.shape.dim)?;
         self.clocks.read(stream, index)?;
-        self.calls[stream.index()] += 1;
+        self.calls[stream.index()] += u64::from(count > 0);
         let id = narrow(self.graphs.len());
         self.graphs.push(Recorded {
             call: self.calls[stream.index()],

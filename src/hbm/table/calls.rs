@@ -21,7 +21,7 @@ impl<L: Launcher> HbmTable for DevTable<L> {
     }
 
     fn allocate(&mut self, memory: Memory, kind: Kind, count: usize) -> Result<Buffer> {
-        let bytes = count.max(1) * kind.bytes();
+        let bytes = count.max(1).saturating_mul(kind.bytes());
         let address = self.launcher.allocate(memory, bytes)?;
         let id = narrow(self.buffers.len());
         self.buffers.push(Held { address, memory });
@@ -285,11 +285,11 @@ impl<L: Launcher> HbmTable for DevTable<L> {
     }
 
     fn order(&mut self, before: Stream, then: Stream) -> Result<()> {
-        self.clocks.order(before, then);
-        if before == then {
-            return Ok(());
+        if before != then {
+            self.launcher.order(before, then)?;
         }
-        self.launcher.order(before, then)
+        self.clocks.order(before, then);
+        Ok(())
     }
 
     fn wait(&mut self, stream: Stream) -> Result<()> {
