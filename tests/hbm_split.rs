@@ -322,7 +322,9 @@ fn tables_of_several_devices_give_the_bits_of_one() {
                 one.accumulate(Index::First, &whole).unwrap();
                 let expected = one.get(Index::First, &named).unwrap();
                 let (mut out, mut positions, mut ends) = splitter.split(&named, parts);
-                (out.pop(), positions.pop(), ends.pop());
+                out.pop();
+                positions.pop();
+                ends.pop();
                 let mut got = Vec::new();
                 for (table, range) in tables.iter_mut().zip(ranges_of(&ends)) {
                     let own = &positions[range.clone()];

@@ -15,10 +15,23 @@ use super::streams::{DeviceInfo, GraphId, Mark, Memory, Stream};
 use super::{Buffer, Gradients, HbmStats, HbmTable, Index, Inserted, Kind, Values, ValuesMut};
 use crate::error::{Error, Result};
 use crate::options::{NonFinite, TableDescriptor};
+use crate::pages::{advise_huge, prefetch};
 use crate::row::{RowLayout, RowVisitor, Updater, accumulate, all_finite};
 use crate::units::narrow;
 
+mod arena;
 mod calls;
+mod order;
+
+use arena::Arena;
+use order::Order;
+
+/// Keys that are looked up are fetched so far ahead.
+const KEYS_AHEAD: usize = 24;
+/// Keys of a block of a get.
+const BLOCK: usize = 16;
+/// Rows that change, and their gradients, are fetched so far ahead.
+const RUNS_AHEAD: usize = 8;
 
 #[derive(Clone, Debug)]
 enum Held {
@@ -43,8 +56,7 @@ pub struct CpuTable {
     shape: Shape,
     layout: RowLayout,
     updater: Updater,
-    /// `[rows_max, stride]`
-    arena: Vec<f32>,
+    arena: Arena,
     dirty: Vec<bool>,
     indexes: [CpuIndex; 2],
     inserted: [Inserted; 2],
@@ -56,7 +68,7 @@ pub struct CpuTable {
     marks: Vec<Instant>,
     /// Scratch: rows of a call's keys; (row, position) of those that count.
     found: Vec<u32>,
-    sorted: Vec<u64>,
+    order: Order,
 }
 
 impl CpuTable {
@@ -73,7 +85,7 @@ impl CpuTable {
         Ok(CpuTable {
             layout: RowLayout::new(&shape.descriptor),
             updater: Updater::new(&shape.descriptor, &shape.options.hyper),
-            arena: filled(0.0, rows * shape.stride, what)?,
+            arena: Arena::new(rows, shape.stride)?,
             dirty: filled(false, rows, what)?,
             indexes: [CpuIndex::new(shape.sectors)?, CpuIndex::new(shape.sectors)?],
             inserted: [Inserted::default(); 2],
@@ -84,9 +96,30 @@ impl CpuTable {
             graphs: Vec::new(),
             marks: Vec::new(),
             found: Vec::new(),
-            sorted: Vec::new(),
+            order: Order::default(),
             shape,
         })
+    }
+
+    /// What an accumulate does before it changes rows, and no more: looks keys up, leaves gradients out that are
+    /// not finite, orders the positions by row. For benchmarks. How many positions count.
+    ///
+    /// # Errors
+    /// As [`HbmTable::accumulate`], and for a call that was refused.
+    pub fn plan_alone(
+        &mut self,
+        stream: Stream,
+        index: Index,
+        gradients: &Gradients,
+    ) -> Result<usize> {
+        self.shape.check_gradients(gradients)?;
+        if let Some(call) = self.call(stream)
+            && self.look_up(stream, call, index, (gradients.keys, gradients.count))
+        {
+            self.plan(stream, call, gradients);
+        }
+        self.wait(stream)?;
+        Ok(self.order.pairs.len())
     }
 
     fn keys(&self, buffer: Buffer) -> &[u64] {
@@ -145,7 +178,12 @@ impl CpuTable {
         found.clear();
         let keys = &self.keys(keys.0)[..keys.1];
         let index = &self.indexes[index.place()];
-        found.extend(keys.iter().map(|key| index.find(*key)));
+        found.extend(keys.iter().enumerate().map(|(i, key)| {
+            if let Some(ahead) = keys.get(i + KEYS_AHEAD) {
+                index.prefetch(*ahead);
+            }
+            index.find(*key)
+        }));
         let missing = |row: &&u32| **row == NO_ROW;
         let refused = found.iter().filter(missing).count();
         if refused > 0 {
@@ -175,6 +213,8 @@ impl CpuTable {
         Ok(())
     }
 
+    /// Looks keys up and copies their rows, by blocks: while one block is copied the rows of the next and the
+    /// index entries of the one after are on their way from memory.
     fn gather(
         &mut self,
         stream: Stream,
@@ -183,15 +223,44 @@ impl CpuTable {
         (keys, count, out): (Buffer, usize, Buffer),
         width: usize,
     ) {
-        self.look_up(stream, call, index, (keys, count));
         let mut held = self.take(out);
+        let (mut refused, mut first) = (0, None);
         if let Held::Floats(out) = &mut held {
-            for (row, out) in self.found.iter().zip(out.chunks_exact_mut(width)) {
-                if *row != NO_ROW {
-                    let at = *row as usize * self.shape.stride;
-                    out.copy_from_slice(&self.arena[at..at + width]);
+            let (keys, index) = (&self.keys(keys)[..count], &self.indexes[index.place()]);
+            let mut sectors = [[0; BLOCK]; 2];
+            let mut rows = [[NO_ROW; BLOCK]; 2];
+            let blocks = count.div_ceil(BLOCK);
+            let of = |block: usize| &keys[block * BLOCK..count.min((block + 1) * BLOCK)];
+            for step in 0..blocks + 2 {
+                if step < blocks {
+                    for (sector, key) in sectors[step % 2].iter_mut().zip(of(step)) {
+                        *sector = index.prefetch(*key);
+                    }
+                }
+                if let Some(block) = step.checked_sub(1).filter(|block| *block < blocks) {
+                    let found = rows[block % 2].iter_mut().zip(&sectors[block % 2]);
+                    for (i, ((row, sector), key)) in found.zip(of(block)).enumerate() {
+                        *row = index.find_from(*sector, *key);
+                        if *row == NO_ROW {
+                            first.get_or_insert((*key, block * BLOCK + i));
+                            refused += 1;
+                        } else {
+                            self.arena.prefetch(*row as usize, width);
+                        }
+                    }
+                }
+                if let Some(block) = step.checked_sub(2) {
+                    let out = out[block * BLOCK * width..].chunks_exact_mut(width);
+                    for ((row, out), _) in rows[block % 2].iter().zip(out).zip(of(block)) {
+                        if *row != NO_ROW {
+                            out.copy_from_slice(self.arena.row(*row as usize, width));
+                        }
+                    }
                 }
             }
+        }
+        if let Some((key, at)) = first {
+            self.refuse(stream, call, (REFUSED_KEY, key, at), refused);
         }
         self.put_back(out, held);
     }
@@ -224,7 +293,8 @@ impl CpuTable {
     fn plan(&mut self, stream: Stream, call: u64, gradients: &Gradients) -> bool {
         let dim = self.shape.dim;
         let non_finite = self.shape.options.non_finite;
-        let mut sorted = std::mem::take(&mut self.sorted);
+        let mut order = std::mem::take(&mut self.order);
+        let sorted = &mut order.pairs;
         sorted.clear();
         let pairs = self.found.iter().zip(0u64..);
         sorted.extend(pairs.map(|(row, position)| u64::from(*row) << 32 | position));
@@ -241,22 +311,22 @@ impl CpuTable {
             self.refuse(stream, call, (REFUSED_GRADIENT, key, at), left_out);
         } else {
             self.status[stream.index()].skipped += left_out as u64;
-            sorted.sort_unstable();
+            order.sort(self.shape.row_bits());
         }
-        self.sorted = sorted;
+        self.order = order;
         non_finite != NonFinite::Reject || left_out == 0
     }
 
     fn apply(&mut self, gradients: &Gradients) {
         let held = self.take(gradients.values);
-        let sorted = std::mem::take(&mut self.sorted);
+        let order = std::mem::take(&mut self.order);
+        let sorted = &order.pairs[..];
         if let Held::Floats(values) = &held {
             let mut visitor = Runs {
                 arena: &mut self.arena,
                 dirty: &mut self.dirty,
-                stride: self.shape.stride,
                 row_f32s: self.shape.row_f32s,
-                rest: &sorted,
+                rest: sorted,
                 values,
                 dim: self.shape.dim,
                 sum: Vec::new(),
@@ -265,9 +335,9 @@ impl CpuTable {
         }
         self.put_back(gradients.values, held);
         if self.shape.descriptor.metadata.columns() > 0 {
-            self.count_pushes(gradients, &sorted);
+            self.count_pushes(gradients, sorted);
         }
-        self.sorted = sorted;
+        self.order = order;
     }
 
     fn count_pushes(&mut self, gradients: &Gradients, sorted: &[u64]) {
@@ -279,8 +349,7 @@ impl CpuTable {
                 })
             };
             let (shows, clicks) = (sum(gradients.shows), sum(gradients.clicks));
-            let at = row_of(run[0]) * self.shape.stride;
-            let row = &mut self.arena[at..at + self.shape.row_f32s];
+            let row = self.arena.row_mut(row_of(run[0]), self.shape.row_f32s);
             self.layout
                 .update_metadata(row, shows, clicks, gradients.step);
         }
@@ -297,6 +366,7 @@ pub(super) fn filled<T: Clone>(value: T, count: usize, what: &'static str) -> Re
         free_bytes: None,
     };
     values.try_reserve_exact(count).map_err(refused)?;
+    advise_huge(&values);
     values.resize(count, value);
     Ok(values)
 }
@@ -316,9 +386,8 @@ fn gradient(values: &[f32], pair: u64, dim: usize) -> &[f32] {
 
 /// Yields each row with the sum of its gradients.
 struct Runs<'a> {
-    arena: &'a mut [f32],
+    arena: &'a mut Arena,
     dirty: &'a mut [bool],
-    stride: usize,
     row_f32s: usize,
     rest: &'a [u64],
     values: &'a [f32],
@@ -335,8 +404,11 @@ impl RowVisitor for Runs<'_> {
         let (run, rest) = self.rest.split_at(same.count());
         self.rest = rest;
         self.dirty[row] = true;
-        let at = row * self.stride;
-        let arena = &mut self.arena[at..at + self.row_f32s];
+        if let Some(ahead) = rest.get(RUNS_AHEAD) {
+            self.arena.prefetch(row_of(*ahead), self.row_f32s);
+            prefetch(gradient(self.values, *ahead, self.dim));
+        }
+        let arena = self.arena.row_mut(row, self.row_f32s);
         let first = gradient(self.values, first, self.dim);
         if run.len() == 1 {
             return Some((arena, first));

@@ -7,6 +7,7 @@
 
 use super::cpu::filled;
 use crate::error::Result;
+use crate::pages::prefetch_item;
 
 /// No row.
 pub const NO_ROW: u32 = u32::MAX;
@@ -39,10 +40,17 @@ pub(super) fn sector_of(key: u64, sectors: usize) -> usize {
     crate::units::range_of(x, sectors)
 }
 
+/// Two entries; they share a cache line.
+#[repr(align(32))]
+#[derive(Clone, Copy, Debug)]
+struct Sector([(u64, u32); 2]);
+
+const EMPTY: Sector = Sector([(NO_KEY, NO_ROW); 2]);
+
 /// Keys and their rows on the host.
 #[derive(Clone, Debug)]
 pub struct CpuIndex {
-    sectors: Vec<[(u64, u32); 2]>,
+    sectors: Vec<Sector>,
     own_cell: u32,
 }
 
@@ -58,26 +66,40 @@ impl CpuIndex {
     /// An empty one.
     pub fn new(sectors: usize) -> Result<CpuIndex> {
         Ok(CpuIndex {
-            sectors: filled([(NO_KEY, NO_ROW); 2], sectors, "an index")?,
+            sectors: filled(EMPTY, sectors, "an index")?,
             own_cell: NO_ROW,
         })
     }
 
     /// Forgets all keys.
     pub fn clear(&mut self) {
-        self.sectors.fill([(NO_KEY, NO_ROW); 2]);
+        self.sectors.fill(EMPTY);
         self.own_cell = NO_ROW;
+    }
+
+    /// Announces that a key is looked up soon; the sector where probing begins.
+    #[inline(always)]
+    pub fn prefetch(&self, key: u64) -> usize {
+        let sector = sector_of(key, self.sectors.len());
+        prefetch_item(&self.sectors, sector);
+        sector
     }
 
     /// The row of a key, or [`NO_ROW`].
     #[inline]
     pub fn find(&self, key: u64) -> u32 {
+        self.find_from(sector_of(key, self.sectors.len()), key)
+    }
+
+    /// [`CpuIndex::find`], from the sector where probing begins.
+    #[inline(always)]
+    pub fn find_from(&self, sector: usize, key: u64) -> u32 {
         if key == NO_KEY {
             return self.own_cell;
         }
-        let mut at = sector_of(key, self.sectors.len());
+        let mut at = sector;
         for _ in 0..self.sectors.len() {
-            let [a, b] = self.sectors[at];
+            let Sector([a, b]) = self.sectors[at];
             if a.0 == key {
                 return a.1;
             }
@@ -103,7 +125,7 @@ impl CpuIndex {
         }
         let mut at = sector_of(key, self.sectors.len());
         for _ in 0..self.sectors.len() {
-            for entry in &mut self.sectors[at] {
+            for entry in &mut self.sectors[at].0 {
                 if entry.0 == NO_KEY {
                     entry.0 = key;
                 }

@@ -153,8 +153,7 @@ impl HbmTable for CpuTable {
         if let Held::Floats(packed) = &held {
             for (i, from) in packed.chunks_exact(width).take(count).enumerate() {
                 let row = self.words(rows)[i] as usize;
-                let at = row * self.shape.stride;
-                self.arena[at..at + width].copy_from_slice(from);
+                self.arena.row_mut(row, width).copy_from_slice(from);
                 self.dirty[row] = false;
             }
         }
@@ -188,9 +187,7 @@ impl HbmTable for CpuTable {
                 if !self.dirty[row] {
                     continue;
                 }
-                let from = row * self.shape.stride;
-                to[found * width..(found + 1) * width]
-                    .copy_from_slice(&self.arena[from..from + width]);
+                to[found * width..(found + 1) * width].copy_from_slice(self.arena.row(row, width));
                 at[found] = position;
                 self.dirty[row] = false;
                 found += 1;

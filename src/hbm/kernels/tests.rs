@@ -2,6 +2,8 @@
 //! an address so far before a small allocation that the one element they touch lies in it. An offset that
 //! is cut to 32 bits leads elsewhere, where the emulator's memory is not.
 
+#![expect(clippy::unwrap_used, reason = "used by tests")]
+
 use super::super::args::{Address, IndexArgs, Plain, RowsArgs, UpdateArgs};
 use super::super::emulator::{Emulator, Faults};
 use super::super::index::sector_of;
