@@ -45,6 +45,7 @@ __device__ __forceinline__ T load_now(const T* p) {
 #define REFUSED_KEY 1u
 #define REFUSED_GRADIENT 2u
 #define REFUSED_ROW 3u
+#define REFUSED_POSITION 4u
 
 // Stays on the device until the host asks. `call` is the first refused call; while it is not 0 no
 // later call changes anything.
@@ -126,6 +127,7 @@ struct UpdateArgs {
   u64 call;
   const u32* rows;       // sorted, [n]
   const u32* positions;  // [n]
+  const u64* keys;         // [n], in the caller's order
   const float* gradients;  // [n, dim]
   float* arena;
   u8* dirty;
@@ -153,16 +155,18 @@ struct UpdateArgs {
   float lambda2;
   u32 looks;             // each lane sees all that it needs to say itself whether a gradient is finite
 };
-static_assert(sizeof(UpdateArgs) == 176, "as in args.rs");
+static_assert(sizeof(UpdateArgs) == 184, "as in args.rs");
 
 struct MergeArgs {
+  Status* status;
+  u64 call;
   const u32* positions;  // [n]
   const float* from;     // [n, width]
   float* to;             // [n, width]
   u32 n;
   u32 width;
 };
-static_assert(sizeof(MergeArgs) == 32, "as in args.rs");
+static_assert(sizeof(MergeArgs) == 48, "as in args.rs");
 
 // The bijection that orders keys (units.rs).
 __device__ __forceinline__ u64 mix64(u64 x) {
@@ -182,11 +186,17 @@ __device__ __forceinline__ u64 slot_hash(u64 x) {
   return x ^ (x >> 33);
 }
 
-// Whether an earlier call was refused: then this one does nothing. A refusal by a kernel of this very
-// call counts too where `own` is set: what changes rows comes after what looks keys up.
+// Whether another call was refused: then this one does nothing. (A recorded one may have a number below it.) A
+// refusal by a kernel of this very call counts too where `own` is set: what changes rows comes after what
+// looks keys up. It is not to be set in a kernel that refuses: lanes of a warp would see it at different times.
 __device__ __forceinline__ bool is_refused(const Status* status, u64 call, bool own) {
   u64 first = load_now(&status->call);
-  return first != 0 && (first < call || (own && first == call));
+  return first != 0 && (own || first != call);
+}
+
+// Whether a kernel before this one has refused this very call for a key.
+__device__ __forceinline__ bool is_refused_for_a_key(const Status* status, u64 call) {
+  return load_now(&status->call) == call && load_now(&status->reason) == REFUSED_KEY;
 }
 
 // Refuses this call. The first thread that does says which key it was.

@@ -12,12 +12,12 @@ __device__ __forceinline__ bool is_bad(const float* gradient, u32 dim) {
 
 // check_gradients: refuses the call if a gradient is not finite. Over the caller's order.
 HPS_KERNEL check_gradients(UpdateArgs a) {
-  if (is_refused(a.status, a.call, true)) return;
+  if (is_refused(a.status, a.call, false) || is_refused_for_a_key(a.status, a.call)) return;
   u64 warps = (u64)gridDim.x * (blockDim.x / 32);
   for (u64 i = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32; i < a.n; i += warps) {
     bool bad = is_bad(a.gradients + i * a.dim, a.dim);
     if (bad && (threadIdx.x & 31) == 0)
-      refuse(a.status, a.call, REFUSED_GRADIENT, 0, (u32)i);
+      refuse(a.status, a.call, REFUSED_GRADIENT, a.keys[i], (u32)i);
   }
 }
 EMU_KERNEL(check_gradients);

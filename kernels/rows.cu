@@ -136,12 +136,19 @@ ROW_KERNELS(wide32, 32, true)
 ROW_KERNELS(word4, 4, false)
 ROW_KERNELS(word32, 32, false)
 
-// merge: to[positions[i]] = from[i], rows of `width` words. Undoes a split.
+// merge: to[positions[i]] = from[i], rows of `width` words. Undoes a split. A position beyond the rows refuses
+// the call: after a split that was refused, positions are whatever lay there.
 HPS_KERNEL merge(MergeArgs a) {
+  if (is_refused(a.status, a.call, false)) return;
   u64 warps = (u64)gridDim.x * (blockDim.x / 32);
   u64 warp = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32;
   for (u64 i = warp; i < a.n; i += warps) {
-    float* to = a.to + (u64)a.positions[i] * a.width;
+    u32 position = a.positions[i];
+    if (position >= a.n) {
+      if ((threadIdx.x & 31) == 0) refuse(a.status, a.call, REFUSED_POSITION, position, (u32)i);
+      continue;
+    }
+    float* to = a.to + (u64)position * a.width;
     for (u32 c = threadIdx.x & 31; c < a.width; c += 32) __stcs(to + c, a.from[i * a.width + c]);
   }
 }

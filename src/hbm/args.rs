@@ -94,11 +94,12 @@ arguments! {
         parts: u32,
     }
     /// accumulate, but for its look-up and sort.
-    UpdateArgs [176] {
+    UpdateArgs [184] {
         status: Address,
         call: u64,
         rows: Address,
         positions: Address,
+        keys: Address,
         gradients: Address,
         arena: Address,
         dirty: Address,
@@ -127,7 +128,9 @@ arguments! {
         looks: u32,
     }
     /// merge.
-    MergeArgs [32] {
+    MergeArgs [48] {
+        status: Address,
+        call: u64,
         positions: Address,
         from: Address,
         to: Address,

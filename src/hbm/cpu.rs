@@ -10,15 +10,28 @@ use super::checks::{check, check_copy, check_merge, check_read, check_write};
 use super::clocks::Clocks;
 use super::index::{CpuIndex, NO_ROW, Outcome};
 use super::shape::{HbmOptions, Shape, option};
-use super::status::{REFUSED_GRADIENT, REFUSED_KEY, REFUSED_ROW, Status};
+use super::status::{REFUSED_GRADIENT, REFUSED_KEY, REFUSED_POSITION, REFUSED_ROW, Status};
 use super::streams::{DeviceInfo, GraphId, Mark, Memory, Stream};
 use super::{Buffer, Gradients, HbmStats, HbmTable, Index, Inserted, Kind, Values, ValuesMut};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::options::{NonFinite, TableDescriptor};
+use crate::pages::{advise_huge, prefetch};
 use crate::row::{RowLayout, RowVisitor, Updater, accumulate, all_finite};
 use crate::units::narrow;
 
+mod arena;
 mod calls;
+mod order;
+
+use arena::Arena;
+use order::Order;
+
+/// Keys that are looked up are fetched so far ahead.
+const KEYS_AHEAD: usize = 24;
+/// Keys of a block of a get.
+const BLOCK: usize = 16;
+/// Rows that change, and their gradients, are fetched so far ahead.
+const RUNS_AHEAD: usize = 8;
 
 #[derive(Clone, Debug)]
 enum Held {
@@ -43,8 +56,7 @@ pub struct CpuTable {
     shape: Shape,
     layout: RowLayout,
     updater: Updater,
-    /// `[rows_max, stride]`
-    arena: Vec<f32>,
+    arena: Arena,
     dirty: Vec<bool>,
     indexes: [CpuIndex; 2],
     inserted: [Inserted; 2],
@@ -56,26 +68,26 @@ pub struct CpuTable {
     marks: Vec<Instant>,
     /// Scratch: rows of a call's keys; (row, position) of those that count.
     found: Vec<u32>,
-    sorted: Vec<u64>,
+    order: Order,
 }
 
 impl CpuTable {
     /// A table with empty indexes; rows that were never placed are zero.
     ///
     /// # Errors
-    /// `InvalidArgument` for options out of range.
+    /// `InvalidArgument` for options out of range; `DeviceMemory`.
     pub fn new(descriptor: &TableDescriptor, options: &HbmOptions) -> Result<CpuTable> {
-        Ok(CpuTable::of(Shape::new(descriptor, options)?))
+        CpuTable::of(Shape::new(descriptor, options)?)
     }
 
-    pub(super) fn of(shape: Shape) -> CpuTable {
-        let rows = shape.options.rows_max;
-        CpuTable {
+    pub(super) fn of(shape: Shape) -> Result<CpuTable> {
+        let (rows, what) = (shape.options.rows_max, "rows and indexes");
+        Ok(CpuTable {
             layout: RowLayout::new(&shape.descriptor),
             updater: Updater::new(&shape.descriptor, &shape.options.hyper),
-            arena: vec![0.0; rows * shape.stride],
-            dirty: vec![false; rows],
-            indexes: [0; 2].map(|_| CpuIndex::new(shape.sectors)),
+            arena: Arena::new(rows, shape.stride)?,
+            dirty: filled(false, rows, what)?,
+            indexes: [CpuIndex::new(shape.sectors)?, CpuIndex::new(shape.sectors)?],
             inserted: [Inserted::default(); 2],
             buffers: Vec::new(),
             clocks: Clocks::default(),
@@ -84,9 +96,30 @@ impl CpuTable {
             graphs: Vec::new(),
             marks: Vec::new(),
             found: Vec::new(),
-            sorted: Vec::new(),
+            order: Order::default(),
             shape,
+        })
+    }
+
+    /// What an accumulate does before it changes rows, and no more: looks keys up, leaves gradients out that are
+    /// not finite, orders the positions by row. For benchmarks. How many positions count.
+    ///
+    /// # Errors
+    /// As [`HbmTable::accumulate`], and for a call that was refused.
+    pub fn plan_alone(
+        &mut self,
+        stream: Stream,
+        index: Index,
+        gradients: &Gradients,
+    ) -> Result<usize> {
+        self.shape.check_gradients(gradients)?;
+        if let Some(call) = self.call(stream)
+            && self.look_up(stream, call, index, (gradients.keys, gradients.count))
+        {
+            self.plan(stream, call, gradients);
         }
+        self.wait(stream)?;
+        Ok(self.order.pairs.len())
     }
 
     fn keys(&self, buffer: Buffer) -> &[u64] {
@@ -145,7 +178,12 @@ impl CpuTable {
         found.clear();
         let keys = &self.keys(keys.0)[..keys.1];
         let index = &self.indexes[index.place()];
-        found.extend(keys.iter().map(|key| index.find(*key)));
+        found.extend(keys.iter().enumerate().map(|(i, key)| {
+            if let Some(ahead) = keys.get(i + KEYS_AHEAD) {
+                index.prefetch(*ahead);
+            }
+            index.find(*key)
+        }));
         let missing = |row: &&u32| **row == NO_ROW;
         let refused = found.iter().filter(missing).count();
         if refused > 0 {
@@ -175,6 +213,8 @@ impl CpuTable {
         Ok(())
     }
 
+    /// Looks keys up and copies their rows, by blocks: while one block is copied the rows of the next and the
+    /// index entries of the one after are on their way from memory.
     fn gather(
         &mut self,
         stream: Stream,
@@ -183,15 +223,44 @@ impl CpuTable {
         (keys, count, out): (Buffer, usize, Buffer),
         width: usize,
     ) {
-        self.look_up(stream, call, index, (keys, count));
         let mut held = self.take(out);
+        let (mut refused, mut first) = (0, None);
         if let Held::Floats(out) = &mut held {
-            for (row, out) in self.found.iter().zip(out.chunks_exact_mut(width)) {
-                if *row != NO_ROW {
-                    let at = *row as usize * self.shape.stride;
-                    out.copy_from_slice(&self.arena[at..at + width]);
+            let (keys, index) = (&self.keys(keys)[..count], &self.indexes[index.place()]);
+            let mut sectors = [[0; BLOCK]; 2];
+            let mut rows = [[NO_ROW; BLOCK]; 2];
+            let blocks = count.div_ceil(BLOCK);
+            let of = |block: usize| &keys[block * BLOCK..count.min((block + 1) * BLOCK)];
+            for step in 0..blocks + 2 {
+                if step < blocks {
+                    for (sector, key) in sectors[step % 2].iter_mut().zip(of(step)) {
+                        *sector = index.prefetch(*key);
+                    }
+                }
+                if let Some(block) = step.checked_sub(1).filter(|block| *block < blocks) {
+                    let found = rows[block % 2].iter_mut().zip(&sectors[block % 2]);
+                    for (i, ((row, sector), key)) in found.zip(of(block)).enumerate() {
+                        *row = index.find_from(*sector, *key);
+                        if *row == NO_ROW {
+                            first.get_or_insert((*key, block * BLOCK + i));
+                            refused += 1;
+                        } else {
+                            self.arena.prefetch(*row as usize, width);
+                        }
+                    }
+                }
+                if let Some(block) = step.checked_sub(2) {
+                    let out = out[block * BLOCK * width..].chunks_exact_mut(width);
+                    for ((row, out), _) in rows[block % 2].iter().zip(out).zip(of(block)) {
+                        if *row != NO_ROW {
+                            out.copy_from_slice(self.arena.row(*row as usize, width));
+                        }
+                    }
                 }
             }
+        }
+        if let Some((key, at)) = first {
+            self.refuse(stream, call, (REFUSED_KEY, key, at), refused);
         }
         self.put_back(out, held);
     }
@@ -199,12 +268,23 @@ impl CpuTable {
     /// Refuses a call that names a row beyond the arena.
     fn rows_are_there(&mut self, stream: Stream, call: u64, rows: Buffer, count: usize) -> bool {
         let most = self.shape.options.rows_max;
-        let beyond = |row: &u32| *row as usize >= most;
-        let rows = &self.words(rows)[..count];
-        let refused = rows.iter().filter(|row| beyond(row)).count();
-        if let Some(at) = rows.iter().position(beyond) {
-            let row = u64::from(rows[at]);
-            self.refuse(stream, call, (REFUSED_ROW, row, at), refused);
+        self.numbers_are_below(stream, call, (rows, count), (most, REFUSED_ROW))
+    }
+
+    /// Refuses a call for a number that is not below a bound.
+    fn numbers_are_below(
+        &mut self,
+        stream: Stream,
+        call: u64,
+        (numbers, count): (Buffer, usize),
+        (bound, reason): (usize, u32),
+    ) -> bool {
+        let beyond = |number: &u32| *number as usize >= bound;
+        let numbers = &self.words(numbers)[..count];
+        let refused = numbers.iter().filter(|number| beyond(number)).count();
+        if let Some(at) = numbers.iter().position(beyond) {
+            let number = u64::from(numbers[at]);
+            self.refuse(stream, call, (reason, number, at), refused);
         }
         refused == 0
     }
@@ -213,7 +293,8 @@ impl CpuTable {
     fn plan(&mut self, stream: Stream, call: u64, gradients: &Gradients) -> bool {
         let dim = self.shape.dim;
         let non_finite = self.shape.options.non_finite;
-        let mut sorted = std::mem::take(&mut self.sorted);
+        let mut order = std::mem::take(&mut self.order);
+        let sorted = &mut order.pairs;
         sorted.clear();
         let pairs = self.found.iter().zip(0u64..);
         sorted.extend(pairs.map(|(row, position)| u64::from(*row) << 32 | position));
@@ -226,25 +307,26 @@ impl CpuTable {
             let values = self.floats(gradients.values);
             let bad = |at: &usize| !all_finite(&values[at * dim..(at + 1) * dim]);
             let at = (0..gradients.count).find(bad).unwrap_or(0);
-            self.refuse(stream, call, (REFUSED_GRADIENT, 0, at), left_out);
+            let key = self.keys(gradients.keys)[at];
+            self.refuse(stream, call, (REFUSED_GRADIENT, key, at), left_out);
         } else {
             self.status[stream.index()].skipped += left_out as u64;
-            sorted.sort_unstable();
+            order.sort(self.shape.row_bits());
         }
-        self.sorted = sorted;
+        self.order = order;
         non_finite != NonFinite::Reject || left_out == 0
     }
 
     fn apply(&mut self, gradients: &Gradients) {
         let held = self.take(gradients.values);
-        let sorted = std::mem::take(&mut self.sorted);
+        let order = std::mem::take(&mut self.order);
+        let sorted = &order.pairs[..];
         if let Held::Floats(values) = &held {
             let mut visitor = Runs {
                 arena: &mut self.arena,
                 dirty: &mut self.dirty,
-                stride: self.shape.stride,
                 row_f32s: self.shape.row_f32s,
-                rest: &sorted,
+                rest: sorted,
                 values,
                 dim: self.shape.dim,
                 sum: Vec::new(),
@@ -253,9 +335,9 @@ impl CpuTable {
         }
         self.put_back(gradients.values, held);
         if self.shape.descriptor.metadata.columns() > 0 {
-            self.count_pushes(gradients, &sorted);
+            self.count_pushes(gradients, sorted);
         }
-        self.sorted = sorted;
+        self.order = order;
     }
 
     fn count_pushes(&mut self, gradients: &Gradients, sorted: &[u64]) {
@@ -267,12 +349,26 @@ impl CpuTable {
                 })
             };
             let (shows, clicks) = (sum(gradients.shows), sum(gradients.clicks));
-            let at = row_of(run[0]) * self.shape.stride;
-            let row = &mut self.arena[at..at + self.shape.row_f32s];
+            let row = self.arena.row_mut(row_of(run[0]), self.shape.row_f32s);
             self.layout
                 .update_metadata(row, shows, clicks, gradients.step);
         }
     }
+}
+
+/// So many values; `DeviceMemory` where there is no memory for them.
+pub(super) fn filled<T: Clone>(value: T, count: usize, what: &'static str) -> Result<Vec<T>> {
+    let mut values = Vec::new();
+    let refused = |_| Error::DeviceMemory {
+        device: "cpu".to_owned(),
+        what,
+        asked_bytes: (count as u64).saturating_mul(size_of::<T>() as u64),
+        free_bytes: None,
+    };
+    values.try_reserve_exact(count).map_err(refused)?;
+    advise_huge(&values);
+    values.resize(count, value);
+    Ok(values)
 }
 
 fn row_of(pair: u64) -> usize {
@@ -290,9 +386,8 @@ fn gradient(values: &[f32], pair: u64, dim: usize) -> &[f32] {
 
 /// Yields each row with the sum of its gradients.
 struct Runs<'a> {
-    arena: &'a mut [f32],
+    arena: &'a mut Arena,
     dirty: &'a mut [bool],
-    stride: usize,
     row_f32s: usize,
     rest: &'a [u64],
     values: &'a [f32],
@@ -309,8 +404,11 @@ impl RowVisitor for Runs<'_> {
         let (run, rest) = self.rest.split_at(same.count());
         self.rest = rest;
         self.dirty[row] = true;
-        let at = row * self.stride;
-        let arena = &mut self.arena[at..at + self.row_f32s];
+        if let Some(ahead) = rest.get(RUNS_AHEAD) {
+            self.arena.prefetch(row_of(*ahead), self.row_f32s);
+            prefetch(gradient(self.values, *ahead, self.dim));
+        }
+        let arena = self.arena.row_mut(row, self.row_f32s);
         let first = gradient(self.values, first, self.dim);
         if run.len() == 1 {
             return Some((arena, first));

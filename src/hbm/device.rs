@@ -34,7 +34,7 @@ pub fn open(
 ) -> Result<Box<dyn HbmTable>> {
     let shape = Shape::new(descriptor, options)?;
     match device {
-        Device::Cpu => Ok(Box::new(CpuTable::of(shape))),
+        Device::Cpu => Ok(Box::new(CpuTable::of(shape)?)),
         #[cfg(feature = "cuda")]
         Device::Cuda(number) => {
             let launcher = super::driver::CudaLauncher::open(number, &())?;

@@ -243,6 +243,10 @@ impl CudaLauncher {
 }
 
 impl Launcher for CudaLauncher {
+    fn device(&self) -> &str {
+        &self.device
+    }
+
     fn info(&self) -> Result<DeviceInfo> {
         self.bind()?;
         let (free, total) = self.check("ask for free memory", result::mem_get_info())?;
@@ -434,11 +438,16 @@ impl Launcher for CudaLauncher {
             return Err(failed(&self.device, operation, why));
         }
         let bound = self.bind();
-        let ended = self.stop_recording();
-        bound?;
-        let Some(ended) = ended else {
+        let Some(ended) = self.stop_recording() else {
             return Err(failed(&self.device, operation, "the stream has none"));
         };
+        if let (Err(_), Ok(graph)) = (&bound, ended)
+            && !graph.is_null()
+        {
+            // SAFETY: the driver gave the graph above; nobody else knows it.
+            let _ = unsafe { result::graph::destroy(graph) };
+        }
+        bound?;
         let graph = self.check(operation, ended)?;
         if graph.is_null() {
             let why = "a call in it could not be recorded";

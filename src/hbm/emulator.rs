@@ -58,6 +58,8 @@ const GUARD_BYTE: u8 = 0x5c;
 const POISON: u8 = 0xa5;
 /// Of 256 places where a thread may be interrupted: how often it is.
 const PREEMPT: u32 = 64;
+/// What errors call an emulated device.
+const NAME: &str = "emulator";
 /// Memory of an emulated device, unless a test says less.
 const MEMORY_BYTES: u64 = 1 << 30;
 
@@ -345,7 +347,7 @@ impl Emulator {
 
 fn failed(operation: &str, why: &str) -> Error {
     Error::Device {
-        device: "emulator".to_owned(),
+        device: NAME.to_owned(),
         operation: operation.to_owned(),
         why: why.to_owned(),
     }
@@ -362,10 +364,14 @@ impl Drop for Emulator {
 }
 
 impl Launcher for Emulator {
+    fn device(&self) -> &str {
+        NAME
+    }
+
     fn info(&self) -> Result<DeviceInfo> {
         let limit = self.limit(Memory::Device);
         Ok(DeviceInfo {
-            name: "emulator".to_owned(),
+            name: NAME.to_owned(),
             memory_bytes: limit,
             free_bytes: limit.saturating_sub(self.taken(Memory::Device)),
             // Few blocks, so that loops stride and threads are few.
@@ -378,7 +384,7 @@ impl Launcher for Emulator {
         let free = self.limit(memory).saturating_sub(self.taken(memory));
         if bytes as u64 > free {
             return Err(Error::DeviceMemory {
-                device: "emulator".to_owned(),
+                device: NAME.to_owned(),
                 what: match memory {
                     Memory::Device => "a buffer",
                     Memory::Pinned => "a pinned buffer",

@@ -5,6 +5,10 @@
 //!   entry, or after all sectors.
 //! - The key that marks an empty entry lives in a cell of its own: any u64 is a key.
 
+use super::cpu::filled;
+use crate::error::Result;
+use crate::pages::prefetch_item;
+
 /// No row.
 pub const NO_ROW: u32 = u32::MAX;
 /// An empty entry.
@@ -26,7 +30,7 @@ pub fn bytes_of(sectors: usize) -> usize {
 
 /// Where probing begins. Another mix than mix64, whose high bits name the owner of a key.
 #[inline]
-fn sector_of(key: u64, sectors: usize) -> usize {
+pub(super) fn sector_of(key: u64, sectors: usize) -> usize {
     let mut x = key;
     x ^= x >> 33;
     x = x.wrapping_mul(0xff51_afd7_ed55_8ccd);
@@ -36,10 +40,17 @@ fn sector_of(key: u64, sectors: usize) -> usize {
     crate::units::range_of(x, sectors)
 }
 
+/// Two entries; they share a cache line.
+#[repr(align(32))]
+#[derive(Clone, Copy, Debug)]
+struct Sector([(u64, u32); 2]);
+
+const EMPTY: Sector = Sector([(NO_KEY, NO_ROW); 2]);
+
 /// Keys and their rows on the host.
 #[derive(Clone, Debug)]
 pub struct CpuIndex {
-    sectors: Vec<[(u64, u32); 2]>,
+    sectors: Vec<Sector>,
     own_cell: u32,
 }
 
@@ -53,28 +64,42 @@ pub enum Outcome {
 
 impl CpuIndex {
     /// An empty one.
-    pub fn new(sectors: usize) -> CpuIndex {
-        CpuIndex {
-            sectors: vec![[(NO_KEY, NO_ROW); 2]; sectors],
+    pub fn new(sectors: usize) -> Result<CpuIndex> {
+        Ok(CpuIndex {
+            sectors: filled(EMPTY, sectors, "an index")?,
             own_cell: NO_ROW,
-        }
+        })
     }
 
     /// Forgets all keys.
     pub fn clear(&mut self) {
-        self.sectors.fill([(NO_KEY, NO_ROW); 2]);
+        self.sectors.fill(EMPTY);
         self.own_cell = NO_ROW;
+    }
+
+    /// Announces that a key is looked up soon; the sector where probing begins.
+    #[inline(always)]
+    pub fn prefetch(&self, key: u64) -> usize {
+        let sector = sector_of(key, self.sectors.len());
+        prefetch_item(&self.sectors, sector);
+        sector
     }
 
     /// The row of a key, or [`NO_ROW`].
     #[inline]
     pub fn find(&self, key: u64) -> u32 {
+        self.find_from(sector_of(key, self.sectors.len()), key)
+    }
+
+    /// [`CpuIndex::find`], from the sector where probing begins.
+    #[inline(always)]
+    pub fn find_from(&self, sector: usize, key: u64) -> u32 {
         if key == NO_KEY {
             return self.own_cell;
         }
-        let mut at = sector_of(key, self.sectors.len());
+        let mut at = sector;
         for _ in 0..self.sectors.len() {
-            let [a, b] = self.sectors[at];
+            let Sector([a, b]) = self.sectors[at];
             if a.0 == key {
                 return a.1;
             }
@@ -100,7 +125,7 @@ impl CpuIndex {
         }
         let mut at = sector_of(key, self.sectors.len());
         for _ in 0..self.sectors.len() {
-            for entry in &mut self.sectors[at] {
+            for entry in &mut self.sectors[at].0 {
                 if entry.0 == NO_KEY {
                     entry.0 = key;
                 }

@@ -14,6 +14,9 @@ pub const SOURCE: &str = concat!(
     include_str!("../../kernels/update.cu"),
 );
 
+#[cfg(all(test, feature = "emu"))]
+mod tests;
+
 /// All kernels.
 pub const NAMES: &[&str] = &[
     "insert",

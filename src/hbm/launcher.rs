@@ -15,6 +15,9 @@ use crate::error::Result;
 
 /// A device.
 pub trait Launcher: Send {
+    /// Its short name, as errors tell it: "cuda:0".
+    fn device(&self) -> &str;
+
     /// What it is.
     fn info(&self) -> Result<DeviceInfo>;
 

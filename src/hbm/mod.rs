@@ -284,7 +284,7 @@ pub trait HbmTable: Send {
     ) -> Result<()>;
 
     /// `rows` is (from, to), `size` is (count, width): `to[positions[j]]` becomes `from[j]`, rows of `width`
-    /// floats. Undoes a split.
+    /// floats. Undoes a split. A position of `count` or more refuses the call.
     fn merge(
         &mut self,
         stream: Stream,

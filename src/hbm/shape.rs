@@ -185,7 +185,6 @@ impl Shape {
     }
 
     /// Bits of a row number.
-    #[cfg(any(feature = "cuda", feature = "emu"))]
     pub fn row_bits(&self) -> u32 {
         usize::BITS - (self.options.rows_max - 1).leading_zeros()
     }

@@ -33,7 +33,8 @@ impl Status {
         }
         let why = match self.reason {
             REFUSED_KEY => "the index does not hold the key",
-            REFUSED_GRADIENT => "a gradient is not finite, key",
+            REFUSED_GRADIENT => "a gradient is not finite: key",
+            REFUSED_POSITION => "beyond the rows of the merge: position",
             _ => "beyond the arena: row number",
         };
         Err(Error::RefusedCall {
@@ -67,3 +68,4 @@ impl Status {
 pub const REFUSED_KEY: u32 = 1;
 pub const REFUSED_GRADIENT: u32 = 2;
 pub const REFUSED_ROW: u32 = 3;
+pub const REFUSED_POSITION: u32 = 4;

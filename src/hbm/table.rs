@@ -90,7 +90,7 @@ impl<L: Launcher> DevTable<L> {
         let info = launcher.info()?;
         if footprint.total() > info.free_bytes {
             return Err(Error::DeviceMemory {
-                device: info.name,
+                device: launcher.device().to_owned(),
                 what: "rows and indexes",
                 asked_bytes: footprint.total(),
                 free_bytes: Some(info.free_bytes),
@@ -209,10 +209,10 @@ impl<L: Launcher> DevTable<L> {
 
     /// The stream uses the scratch memory from here on.
     fn take_scratch(&mut self, stream: Stream) -> Result<()> {
-        let before = std::mem::replace(&mut self.scratch_of, stream);
-        if before != stream {
-            self.order(before, stream)?;
+        if self.scratch_of != stream {
+            self.order(self.scratch_of, stream)?;
         }
+        self.scratch_of = stream;
         Ok(())
     }
 
@@ -328,6 +328,7 @@ impl<L: Launcher> DevTable<L> {
         UpdateArgs {
             status: self.status(stream),
             call,
+            keys: self.address(gradients.keys),
             gradients: self.address(gradients.values),
             arena: self.arena,
             dirty: self.dirty,

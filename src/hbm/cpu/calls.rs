@@ -27,10 +27,11 @@ impl HbmTable for CpuTable {
 
     fn allocate(&mut self, _memory: Memory, kind: Kind, count: usize) -> Result<Buffer> {
         let id = narrow(self.buffers.len());
+        let what = "a buffer";
         self.buffers.push(match kind {
-            Kind::Keys => Held::Keys(vec![0; count]),
-            Kind::Words => Held::Words(vec![0; count]),
-            Kind::Floats => Held::Floats(vec![0.0; count]),
+            Kind::Keys => Held::Keys(filled(0, count, what)?),
+            Kind::Words => Held::Words(filled(0, count, what)?),
+            Kind::Floats => Held::Floats(filled(0.0, count, what)?),
         });
         Ok(Buffer { id, kind, count })
     }
@@ -152,8 +153,7 @@ impl HbmTable for CpuTable {
         if let Held::Floats(packed) = &held {
             for (i, from) in packed.chunks_exact(width).take(count).enumerate() {
                 let row = self.words(rows)[i] as usize;
-                let at = row * self.shape.stride;
-                self.arena[at..at + width].copy_from_slice(from);
+                self.arena.row_mut(row, width).copy_from_slice(from);
                 self.dirty[row] = false;
             }
         }
@@ -187,9 +187,7 @@ impl HbmTable for CpuTable {
                 if !self.dirty[row] {
                     continue;
                 }
-                let from = row * self.shape.stride;
-                to[found * width..(found + 1) * width]
-                    .copy_from_slice(&self.arena[from..from + width]);
+                to[found * width..(found + 1) * width].copy_from_slice(self.arena.row(row, width));
                 at[found] = position;
                 self.dirty[row] = false;
                 found += 1;
@@ -259,12 +257,21 @@ impl HbmTable for CpuTable {
 
     fn merge(
         &mut self,
-        _stream: Stream,
+        stream: Stream,
         positions: Buffer,
         (from, to): (Buffer, Buffer),
         (count, width): (usize, usize),
     ) -> Result<()> {
         check_merge(positions, (from, to), (count, width))?;
+        if count == 0 {
+            return Ok(());
+        }
+        let Some(call) = self.call(stream) else {
+            return Ok(());
+        };
+        if !self.numbers_are_below(stream, call, (positions, count), (count, REFUSED_POSITION)) {
+            return Ok(());
+        }
         let mut held = self.take(to);
         if let Held::Floats(to) = &mut held {
             let rows = self.floats(from).chunks_exact(width.max(1));
@@ -307,7 +314,7 @@ impl HbmTable for CpuTable {
     ) -> Result<GraphId> {
         self.shape.check_get((keys, count, out), self.shape.dim)?;
         self.clocks.read(stream, index)?;
-        self.calls[stream.index()] += 1;
+        self.calls[stream.index()] += u64::from(count > 0);
         let id = narrow(self.graphs.len());
         self.graphs.push(Recorded {
             call: self.calls[stream.index()],

@@ -21,7 +21,7 @@ impl<L: Launcher> HbmTable for DevTable<L> {
     }
 
     fn allocate(&mut self, memory: Memory, kind: Kind, count: usize) -> Result<Buffer> {
-        let bytes = count.max(1) * kind.bytes();
+        let bytes = count.max(1).saturating_mul(kind.bytes());
         let address = self.launcher.allocate(memory, bytes)?;
         let id = narrow(self.buffers.len());
         self.buffers.push(Held { address, memory });
@@ -268,7 +268,12 @@ impl<L: Launcher> HbmTable for DevTable<L> {
         (count, width): (usize, usize),
     ) -> Result<()> {
         let n = check_merge(positions, (from, to), (count, width))?;
+        if n == 0 {
+            return Ok(());
+        }
         let args = MergeArgs {
+            status: self.status(stream),
+            call: self.call(stream),
             positions: self.address(positions),
             from: self.address(from),
             to: self.address(to),
@@ -280,11 +285,11 @@ impl<L: Launcher> HbmTable for DevTable<L> {
     }
 
     fn order(&mut self, before: Stream, then: Stream) -> Result<()> {
-        self.clocks.order(before, then);
-        if before == then {
-            return Ok(());
+        if before != then {
+            self.launcher.order(before, then)?;
         }
-        self.launcher.order(before, then)
+        self.clocks.order(before, then);
+        Ok(())
     }
 
     fn wait(&mut self, stream: Stream) -> Result<()> {

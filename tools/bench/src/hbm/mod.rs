@@ -2,12 +2,14 @@
 //!
 //! - `args`: the command line. `work`: the five operations, each timed by the device's own clock beside
 //!   limits of the same run. `check`: the same bits as the table in plain Rust.
+//! - `host`: what the table in plain Rust costs, beside a bare gather of rows and a sort of the keys.
 //! - Keys are uniform and distinct, or zipf; inputs rotate, so that no run finds its keys in a cache.
 //! - The limit of an operation is the time of its bytes at the speed of a copy, or of as many random
 //!   sectors, or of the bus.
 
 pub mod args;
 pub mod check;
+pub mod host;
 pub mod limits;
 pub mod work;
 
@@ -48,6 +50,12 @@ pub fn run(args: &HbmArgs) -> Result<Exit> {
             say(&outcome.line())?;
         }
         all.extend(outcomes.iter().map(work::Outcome::json));
+        if device == Device::Cpu {
+            for cost in host::run(args, *dim, &timed)? {
+                say(&cost.line())?;
+                all.push(cost.json());
+            }
+        }
     }
     if args.json {
         say(&Value::Array(all).to_string())?;

@@ -1,0 +1,223 @@
+//! Do offsets beyond 2^32 find their place? Arrays of more than 4 GiB that are not there: the kernels are given
+//! an address so far before a small allocation that the one element they touch lies in it. An offset that
+//! is cut to 32 bits leads elsewhere, where the emulator's memory is not.
+
+#![expect(clippy::unwrap_used, reason = "used by tests")]
+
+use super::super::args::{Address, IndexArgs, Plain, RowsArgs, UpdateArgs};
+use super::super::emulator::{Emulator, Faults};
+use super::super::index::sector_of;
+use super::super::launcher::{Launcher, Memory, Stream};
+use super::super::shape::SMALL_BYTES;
+
+const TRAIN: Stream = Stream::Train;
+/// The last row of the largest arena.
+const ROW: u32 = u32::MAX - 2;
+const ROWS_MAX: u32 = u32::MAX - 1;
+/// The last position of the largest batch.
+const POSITION: u32 = (1 << 30) - 1;
+
+/// Sectors of an index that no memory holds.
+const SECTORS: u64 = 1 << 33;
+
+/// A key whose entry lies beyond 2^32 sectors, and where.
+fn far_key() -> (u64, u64) {
+    let sectors = usize::try_from(SECTORS).unwrap();
+    let keys = (0..).map(|key| (key, sector_of(key, sectors) as u64));
+    let mut far = keys.filter(|(_, sector)| *sector > 1 << 32);
+    far.next().unwrap()
+}
+
+/// A device, and a few bytes at a mocked place.
+struct Far {
+    device: Emulator,
+    status: Address,
+}
+
+impl Far {
+    fn new() -> Far {
+        let mut device = Emulator::new(1, Faults::default());
+        let status = device.allocate(Memory::Device, SMALL_BYTES).unwrap();
+        device.fill(TRAIN, status, 0, SMALL_BYTES).unwrap();
+        Far { device, status }
+    }
+
+    fn take<T: Plain>(&mut self, values: &[T]) -> Address {
+        let bytes = size_of_val(values);
+        let at = self.device.allocate(Memory::Device, bytes).unwrap();
+        self.device.write(TRAIN, at, values).unwrap();
+        at
+    }
+
+    fn read<T: Plain + Default>(&mut self, at: Address, count: usize) -> Vec<T> {
+        let mut values = vec![T::default(); count];
+        self.device.read(TRAIN, at, &mut values).unwrap();
+        values
+    }
+
+    /// No call was refused.
+    fn check(&mut self) {
+        let status = self.status;
+        assert_eq!(self.read::<u64>(status, 1), [0]);
+    }
+}
+
+/// Where an array begins whose element so many bytes on is at this address.
+fn before(at: Address, bytes: u64) -> Address {
+    Address(at.0.wrapping_sub(bytes))
+}
+
+fn arena_of(row: Address, stride: u32) -> Address {
+    before(row, u64::from(ROW) * u64::from(stride) * 4)
+}
+
+#[test]
+fn rows_of_the_last_number_are_placed_read_and_packed() {
+    for (width, stride, shape) in [
+        (4u32, 4u32, "wide4"),
+        (32, 32, "wide8"),
+        (64, 64, "wide16"),
+        (24576, 24576, "wide32"),
+        (3, 4, "word4"),
+        (8193, 8196, "word32"),
+    ] {
+        let mut far = Far::new();
+        let words = stride as usize;
+        let row = far.take(&vec![0f32; words]);
+        let dirty = far.take(&[1u8]);
+        let values: Vec<f32> = (0..width).map(|c| c as f32 + 0.5).collect();
+        let packed = far.take(&values);
+        let rows = far.take(&[ROW]);
+        let one = far.take(&[1u64]);
+        let (key, sector) = far_key();
+        let entry = far.take(&[key, u64::from(ROW)]);
+        let out = far.take(&vec![0f32; width as usize]);
+        let keys = far.take(&[key]);
+        let args = RowsArgs {
+            status: far.status,
+            call: 1,
+            arena: arena_of(row, stride),
+            dirty: before(dirty, u64::from(ROW)),
+            entries: before(entry, sector * 32),
+            sectors: SECTORS,
+            keys,
+            rows,
+            packed,
+            count: one,
+            n: 1,
+            rows_max: ROWS_MAX,
+            width,
+            stride,
+        };
+        let name = |operation: &str| {
+            let name = format!("{operation}_{shape}");
+            super::NAMES
+                .iter()
+                .copied()
+                .find(|known| *known == name)
+                .unwrap()
+        };
+        far.device.launch(TRAIN, "check_rows", 1, &args).unwrap();
+        far.device.launch(TRAIN, name("place"), 1, &args).unwrap();
+        far.check();
+        assert_eq!(
+            far.read::<f32>(row, width as usize),
+            values,
+            "{shape}: placed"
+        );
+        assert_eq!(far.read::<u8>(dirty, 1), [0], "{shape}");
+        let args = RowsArgs {
+            packed: out,
+            ..args
+        };
+        far.device.launch(TRAIN, name("get"), 1, &args).unwrap();
+        far.check();
+        assert_eq!(far.read::<f32>(out, width as usize), values, "{shape}: get");
+        far.device
+            .write(TRAIN, out, &vec![0f32; width as usize])
+            .unwrap();
+        far.device.launch(TRAIN, name("pack"), 1, &args).unwrap();
+        assert_eq!(
+            far.read::<f32>(out, width as usize),
+            values,
+            "{shape}: packed"
+        );
+    }
+}
+
+#[test]
+fn a_key_in_the_last_sectors_is_inserted_and_found() {
+    let mut far = Far::new();
+    let (key, sector) = far_key();
+    let none = [u64::MAX; 4];
+    let entry = far.take(&none);
+    let (keys, rows) = (far.take(&[key]), far.take(&[ROW]));
+    let (counts, found) = (far.take(&[0u64; 2]), far.take(&[0u32]));
+    let args = IndexArgs {
+        status: far.status,
+        call: 1,
+        entries: before(entry, sector * 32),
+        sectors: SECTORS,
+        keys,
+        rows,
+        counts,
+        found,
+        long_count: far.status.plus(128),
+        n: 1,
+        rows_max: ROWS_MAX,
+        ..IndexArgs::default()
+    };
+    far.device.launch(TRAIN, "insert", 1, &args).unwrap();
+    assert_eq!(far.read::<u64>(counts, 2), [1, 0]);
+    far.device.launch(TRAIN, "rows_of", 1, &args).unwrap();
+    far.check();
+    assert_eq!(far.read::<u32>(found, 1), [ROW]);
+}
+
+/// The gradient of the last position of a batch at dim 8192 lies 32 TiB behind the first.
+#[test]
+fn the_last_position_of_the_widest_batch_is_found() {
+    for (rule, dim) in [
+        ("sgd_wide32", 8192u32),
+        ("sgd_word16", 8191),
+        ("rowwise", 8192),
+    ] {
+        let mut far = Far::new();
+        let stride = 8196;
+        let row = far.take(&vec![1f32; stride as usize]);
+        let gradient = far.take(&vec![2f32; dim as usize]);
+        let (rows, positions) = (far.take(&[ROW]), far.take(&[POSITION]));
+        let (flags, dirty) = (far.take(&[7u32]), far.take(&[0u8]));
+        let args = UpdateArgs {
+            status: far.status,
+            call: 1,
+            rows,
+            positions,
+            gradients: before(gradient, u64::from(POSITION) * u64::from(dim) * 4),
+            arena: arena_of(row, stride),
+            dirty: before(dirty, u64::from(ROW)),
+            flags,
+            long_count: far.status.plus(128),
+            n: 1,
+            dim,
+            stride,
+            metadata_at: dim,
+            skip: 1,
+            lr: 0.25,
+            ..UpdateArgs::default()
+        };
+        far.device
+            .launch(TRAIN, "flag_gradients", 1, &args)
+            .unwrap();
+        assert_eq!(far.read::<u32>(flags, 1), [0], "{rule}");
+        far.device.launch(TRAIN, rule, 1, &args).unwrap();
+        far.check();
+        let found = far.read::<f32>(row, dim as usize);
+        assert!(
+            found.iter().all(|weight| *weight < 1.0),
+            "{rule}: {:?}",
+            &found[..4]
+        );
+        assert_eq!(far.read::<u8>(dirty, 1), [1], "{rule}");
+    }
+}

@@ -1,0 +1,245 @@
+//! What does the table in plain Rust cost? Its get beside a bare gather of the same rows, its planning of a
+//! batch beside a sort of the same keys.
+//!
+//! - One thread. In each round both sides run on the same keys, in turns; of a round each side's best time
+//!   counts, of all rounds the median of the ratios.
+//! - The bare gather knows the places of the rows and fetches ahead at the best distance.
+//! - Planning is all that an accumulate does before it changes rows: look-up and order. Gradients are looked
+//!   at too where those that are not finite are left out; that is told apart.
+
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use hps::hbm::{
+    Buffer, CpuTable, Gradients, HbmOptions, HbmTable, Index, Kind, Memory, Stream, Values,
+};
+use hps::{NonFinite, TableDescriptor, mix64};
+use serde_json::{Value, json};
+
+use super::args::{HbmArgs, Operation};
+use crate::figures::Spread;
+use crate::keys::Scramble;
+use crate::limits::memory::BareRows;
+
+const TRAIN: Stream = Stream::Train;
+/// Rounds, and runs of each side in a round.
+const ROUNDS: usize = 9;
+const RUNS: usize = 5;
+const SEED: u64 = 5;
+
+/// One comparison.
+#[derive(Clone, Debug)]
+pub struct HostCost {
+    name: &'static str,
+    what: &'static str,
+    dim: usize,
+    rows: usize,
+    keys: usize,
+    /// Medians over the rounds, of ours and of what it is compared with.
+    seconds: f64,
+    other_seconds: f64,
+    /// The median of the rounds' ratios, and its bar.
+    ratio: f64,
+    bar: &'static str,
+}
+
+impl HostCost {
+    /// For people.
+    #[must_use]
+    pub fn line(&self) -> String {
+        format!(
+            "{:<26} dim {:>4} {:>9} of {:>10} rows {:>9.1} us {:>9.1} us  {:>5.2} {} (bar: {})",
+            self.name,
+            self.dim,
+            self.keys,
+            self.rows,
+            self.seconds * 1e6,
+            self.other_seconds * 1e6,
+            self.ratio,
+            self.what,
+            self.bar
+        )
+    }
+
+    /// For machines.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        json!({
+            "workload": self.name,
+            "dim": self.dim,
+            "rows": self.rows,
+            "keys": self.keys,
+            "seconds": self.seconds,
+            "other_seconds": self.other_seconds,
+            "compared": self.what,
+            "ratio": self.ratio,
+        })
+    }
+}
+
+/// A table whose rows all have keys, and the keys of each round.
+struct Host {
+    table: CpuTable,
+    keys: Buffer,
+    out: Buffer,
+    dim: usize,
+    rows: usize,
+    /// Row numbers of each round's keys.
+    rounds: Vec<Vec<u64>>,
+}
+
+/// The costs that belong to the operations.
+///
+/// # Errors
+/// Too little memory.
+pub fn run(args: &HbmArgs, dim: usize, operations: &[Operation]) -> Result<Vec<HostCost>> {
+    let mut costs = Vec::new();
+    if operations.contains(&Operation::Get) {
+        costs.push(Host::new(args, dim, NonFinite::Apply)?.get()?);
+    }
+    if operations.contains(&Operation::Accumulate) {
+        for (non_finite, name) in [
+            (NonFinite::Apply, "planning"),
+            (NonFinite::Skip, "planning, finite or not"),
+        ] {
+            costs.push(Host::new(args, dim, non_finite)?.plan(name)?);
+        }
+    }
+    Ok(costs)
+}
+
+fn key_of(row: u64) -> u64 {
+    mix64(row + 1)
+}
+
+/// The shortest time of some runs.
+fn best(runs: usize, mut run: impl FnMut() -> Result<()>) -> Result<f64> {
+    let mut found = f64::INFINITY;
+    for _ in 0..runs {
+        let since = Instant::now();
+        run()?;
+        found = found.min(since.elapsed().as_secs_f64());
+    }
+    Ok(found)
+}
+
+impl Host {
+    fn new(args: &HbmArgs, dim: usize, non_finite: NonFinite) -> Result<Host> {
+        let descriptor = TableDescriptor::new("host", dim);
+        let rows = (args.bytes() / (8 * dim)).max(64);
+        let n = args.batch().min(rows / 2);
+        let options = HbmOptions::new(rows)
+            .batch_keys_max(n)
+            .non_finite(non_finite);
+        let mut table = CpuTable::new(&descriptor, &options)?;
+        let keys = table.allocate(Memory::Device, Kind::Keys, n)?;
+        let numbers = table.allocate(Memory::Device, Kind::Words, n)?;
+        let failed = table.allocate(Memory::Device, Kind::Keys, 1)?;
+        let out = table.allocate(Memory::Device, Kind::Floats, n * dim)?;
+        let scramble = Scramble::new(rows as u64, SEED);
+        let order: Vec<u64> = (0..rows as u64).map(|rank| scramble.key(rank)).collect();
+        for chunk in order.chunks(n) {
+            let chosen: Vec<u64> = chunk.iter().map(|row| key_of(*row)).collect();
+            let places = chunk.iter().map(|row| u32::try_from(*row));
+            let places: Vec<u32> = places.collect::<std::result::Result<_, _>>()?;
+            table.write(TRAIN, keys, 0, Values::Keys(&chosen))?;
+            table.write(TRAIN, numbers, 0, Values::Words(&places))?;
+            table.insert(TRAIN, Index::First, (keys, numbers, chunk.len()), failed)?;
+        }
+        let done = table.inserted(TRAIN, Index::First)?;
+        ensure!(done.keys == rows as u64, "{done:?} of {rows} keys");
+        let rounds = (0..ROUNDS).map(|round| {
+            let rows = order.iter().cycle().skip(round * n % rows);
+            rows.take(n).copied().collect()
+        });
+        Ok(Host {
+            rounds: rounds.collect(),
+            table,
+            keys,
+            out,
+            dim,
+            rows,
+        })
+    }
+
+    fn write(&mut self, round: usize) -> Result<Vec<u64>> {
+        let rows = &self.rounds[round];
+        let keys: Vec<u64> = rows.iter().map(|row| key_of(*row)).collect();
+        self.table.write(TRAIN, self.keys, 0, Values::Keys(&keys))?;
+        Ok(keys)
+    }
+
+    fn get(&mut self) -> Result<HostCost> {
+        let bare = BareRows::new(self.rows, 2 * self.dim, self.dim)?;
+        let mut pairs = Vec::new();
+        for round in 0..ROUNDS {
+            let n = self.write(round)?.len();
+            let rate = bare.gather(&self.rounds[round..=round], 1)?;
+            let (table, keys, out) = (&mut self.table, self.keys, self.out);
+            let ours = best(RUNS, || Ok(table.get(TRAIN, Index::First, keys, n, out)?))?;
+            pairs.push((ours, n as f64 / rate.per_second));
+        }
+        self.table.wait(TRAIN)?;
+        let of = |(ours, other): &(f64, f64)| other / ours;
+        let name = "hbm-get, host";
+        Ok(self.cost((name, "of the bare gather", ">= 0.6"), &pairs, of))
+    }
+
+    fn plan(&mut self, name: &'static str) -> Result<HostCost> {
+        let mut pairs = Vec::new();
+        for round in 0..ROUNDS {
+            let keys = self.write(round)?;
+            let mut sorted = keys.clone();
+            let mut sort = f64::INFINITY;
+            for _ in 0..RUNS {
+                sorted.copy_from_slice(&keys);
+                sort = sort.min(best(1, || {
+                    sorted.sort_unstable();
+                    Ok(())
+                })?);
+            }
+            let gradients = Gradients {
+                keys: self.keys,
+                values: self.out,
+                count: keys.len(),
+                shows: None,
+                clicks: None,
+                lr: 0.01,
+                step: 1,
+            };
+            let table = &mut self.table;
+            let ours = best(RUNS, || {
+                let counted = table.plan_alone(TRAIN, Index::First, &gradients)?;
+                ensure!(counted == keys.len(), "{counted} of {} keys", keys.len());
+                Ok(())
+            })?;
+            std::hint::black_box(&sorted);
+            pairs.push((ours, sort));
+        }
+        let of = |(ours, other): &(f64, f64)| ours / other;
+        Ok(self.cost((name, "x sort_unstable of the keys", "<= 2"), &pairs, of))
+    }
+
+    fn cost(
+        &self,
+        (name, what, bar): (&'static str, &'static str, &'static str),
+        pairs: &[(f64, f64)],
+        ratio: impl Fn(&(f64, f64)) -> f64,
+    ) -> HostCost {
+        let median = |of: &dyn Fn(&(f64, f64)) -> f64| {
+            let all: Vec<f64> = pairs.iter().map(of).collect();
+            Spread::of(&all).median
+        };
+        HostCost {
+            name,
+            what,
+            dim: self.dim,
+            rows: self.rows,
+            keys: self.rounds[0].len(),
+            seconds: median(&|pair| pair.0),
+            other_seconds: median(&|pair| pair.1),
+            ratio: median(&ratio),
+            bar,
+        }
+    }
+}
