@@ -98,7 +98,7 @@ fn rows_come_in_the_order_of_the_keys() {
         keys.iter().flat_map(of).collect()
     };
     for policy in [PolicyKind::Staged, PolicyKind::Bilevel, CACHED] {
-        let (store, table) = open(&disk, policy.clone());
+        let (store, table) = open(&disk, policy);
         let from_file = PassPart::from_file(table, &path, KeyType::I64);
         for part in [PassPart::new(table, &keys), from_file] {
             let pass = begin(&store, part);
@@ -175,16 +175,37 @@ fn what_is_put_is_there_afterwards_the_last_of_a_key_that_is_there_twice() {
     }
 }
 
-/// Somebody takes checkpoints while the rows of a pass are all put again and again: each has all of a call.
+/// Somebody takes checkpoints while the rows of a pass are all put again and again: each has all of a call. Where
+/// there is no room for copies of rows that a checkpoint needs as they were, the put waits for it.
 #[test]
 fn a_checkpoint_has_all_of_a_put_or_nothing() {
-    let disk = SimDisk::new(1);
-    loaded(&disk);
-    let (store, table) = open(&disk, PolicyKind::Staged);
-    let keys: Vec<u64> = (0..20_000).collect();
-    let pass = begin(&store, PassPart::new(table, &keys));
-    pass.put(0, 0, PutRows::weights(&vec![1.0; keys.len() * DIM]))
-        .unwrap();
+    for is_tight in [false, true] {
+        let disk = SimDisk::new(1);
+        loaded(&disk);
+        let keys: Vec<u64> = (0..20_000).collect();
+        let options = small::options().cache_bytes(if is_tight { 1 << 20 } else { 48 << 20 });
+        let open =
+            |options| Store::open_on(Io::of(disk.clone()), Path::new(ROOT), options).unwrap();
+        let mut store = open(options.clone());
+        let table = store.table("ads").unwrap();
+        if is_tight {
+            let error = store
+                .begin_pass(&[PassPart::new(table, &keys)])
+                .unwrap_err();
+            let Error::OverBudget { needed_bytes, .. } = error else {
+                unreachable!("{error}")
+            };
+            store.close().unwrap();
+            store = open(options.cache_bytes(needed_bytes));
+        }
+        puts_beside_checkpoints(&disk, store, table, &keys);
+    }
+}
+
+fn puts_beside_checkpoints(disk: &SimDisk, store: Store, table: TableId, keys: &[u64]) {
+    let pass = begin(&store, PassPart::new(table, keys));
+    let first = vec![1.0; keys.len() * DIM];
+    pass.put(0, 0, PutRows::weights(&first)).unwrap();
     let is_done = AtomicBool::new(false);
     let (mut ids, mut puts) = (Vec::new(), 0);
     std::thread::scope(|scope| {
@@ -210,7 +231,7 @@ fn a_checkpoint_has_all_of_a_put_or_nothing() {
         let io = Io::of(disk.clone());
         let options = small::options().cache_bytes(48 << 20);
         let store = Store::open_read_only_on(io, Path::new(ROOT), Some(*id), options).unwrap();
-        let found = small::values(&store, table, &keys, DIM);
+        let found = small::values(&store, table, keys, DIM);
         assert!(found.iter().all(|v| *v == found[0]), "one put in all rows");
         seen.push(found[0]);
     }
