@@ -191,7 +191,9 @@ fn a_copy_with_a_higher_rank_stays_and_the_row_is_put_once_more() {
     let all = keys(0..32);
     let (core, putter) = (&store.parts.core, &store.parts.putter);
     let (there, rows) = (core.table(table).unwrap(), rows(1.0, 32));
-    let job = putter.check(&there, &all, PutRows::whole(&rows)).unwrap();
+    let job = putter
+        .check(&there, (all.len(), &|at| all[at]), PutRows::whole(&rows))
+        .unwrap();
     let (entries, file) = installed(&store, &job, &all);
 
     let half: Vec<u64> = entries[..16]
@@ -225,7 +227,9 @@ fn a_row_that_came_into_memory_meanwhile_is_put_there_and_a_removed_one_does_not
     let all = keys(0..32);
     let (core, putter) = (&store.parts.core, &store.parts.putter);
     let (there, rows) = (core.table(table).unwrap(), rows(1.0, 32));
-    let job = putter.check(&there, &all, PutRows::whole(&rows)).unwrap();
+    let job = putter
+        .check(&there, (all.len(), &|at| all[at]), PutRows::whole(&rows))
+        .unwrap();
     let (entries, file) = installed(&store, &job, &all);
 
     set(&store, table, &all[..10], -5.0);
@@ -252,7 +256,7 @@ fn entries_of_a_range_are_sorted_and_all_there() {
     let job = store
         .parts
         .putter
-        .check(&there, &all, PutRows::whole(&values));
+        .check(&there, (all.len(), &|at| all[at]), PutRows::whole(&values));
     let job = job.unwrap();
     for ranges in [1, 3] {
         let mut found = 0;
