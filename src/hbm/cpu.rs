@@ -28,8 +28,11 @@ use order::Order;
 
 /// Keys that are looked up are fetched so far ahead.
 const KEYS_AHEAD: usize = 24;
-/// Keys of a block of a get.
-const BLOCK: usize = 16;
+/// Rows of a get are fetched so far ahead.
+const ROWS_AHEAD: usize = 12;
+/// Keys of a get that are under way, and some.
+const UNDER_WAY: usize = 32;
+const _: () = assert!(ROWS_AHEAD < KEYS_AHEAD && KEYS_AHEAD < UNDER_WAY);
 /// Rows that change, and their gradients, are fetched so far ahead.
 const RUNS_AHEAD: usize = 8;
 
@@ -213,8 +216,8 @@ impl CpuTable {
         Ok(())
     }
 
-    /// Looks keys up and copies their rows, by blocks: while one block is copied the rows of the next and the
-    /// index entries of the one after are on their way from memory.
+    /// Looks keys up and copies their rows. While a row is copied, later ones and the index entries of keys
+    /// behind them are on their way from memory.
     fn gather(
         &mut self,
         stream: Stream,
@@ -227,34 +230,31 @@ impl CpuTable {
         let (mut refused, mut first) = (0, None);
         if let Held::Floats(out) = &mut held {
             let (keys, index) = (&self.keys(keys)[..count], &self.indexes[index.place()]);
-            let mut sectors = [[0; BLOCK]; 2];
-            let mut rows = [[NO_ROW; BLOCK]; 2];
-            let blocks = count.div_ceil(BLOCK);
-            let of = |block: usize| &keys[block * BLOCK..count.min((block + 1) * BLOCK)];
-            for step in 0..blocks + 2 {
-                if step < blocks {
-                    for (sector, key) in sectors[step % 2].iter_mut().zip(of(step)) {
-                        *sector = index.prefetch(*key);
+            let mut outs = out.chunks_exact_mut(width);
+            // Of the keys that are under way, by position.
+            let mut sectors = [0; UNDER_WAY];
+            let mut rows = [NO_ROW; UNDER_WAY];
+            for i in 0..count + KEYS_AHEAD {
+                if let Some(key) = keys.get(i) {
+                    sectors[i % UNDER_WAY] = index.prefetch(*key);
+                }
+                let found = i.wrapping_sub(KEYS_AHEAD - ROWS_AHEAD);
+                if let Some(key) = keys.get(found) {
+                    let row = index.find_from(sectors[found % UNDER_WAY], *key);
+                    rows[found % UNDER_WAY] = row;
+                    if row == NO_ROW {
+                        first.get_or_insert((*key, found));
+                        refused += 1;
+                    } else {
+                        self.arena.prefetch(row as usize, width);
                     }
                 }
-                if let Some(block) = step.checked_sub(1).filter(|block| *block < blocks) {
-                    let found = rows[block % 2].iter_mut().zip(&sectors[block % 2]);
-                    for (i, ((row, sector), key)) in found.zip(of(block)).enumerate() {
-                        *row = index.find_from(*sector, *key);
-                        if *row == NO_ROW {
-                            first.get_or_insert((*key, block * BLOCK + i));
-                            refused += 1;
-                        } else {
-                            self.arena.prefetch(*row as usize, width);
-                        }
-                    }
-                }
-                if let Some(block) = step.checked_sub(2) {
-                    let out = out[block * BLOCK * width..].chunks_exact_mut(width);
-                    for ((row, out), _) in rows[block % 2].iter().zip(out).zip(of(block)) {
-                        if *row != NO_ROW {
-                            out.copy_from_slice(self.arena.row(*row as usize, width));
-                        }
+                if i >= KEYS_AHEAD
+                    && let Some(out) = outs.next()
+                {
+                    let row = rows[(i - KEYS_AHEAD) % UNDER_WAY];
+                    if row != NO_ROW {
+                        out.copy_from_slice(self.arena.row(row as usize, width));
                     }
                 }
             }
