@@ -39,7 +39,7 @@ const STORE: &[(&str, &[&str])] = &[
     ("compact", &["core"]),
     ("flush", &["core", "compact"]),
     ("pull", &["core", "workers", "lease", "flush"]),
-    ("pass", &["core", "workers", "lease", "pull"]),
+    ("pass", &["core", "workers", "lease", "pull", "put"]),
     ("passes", &["pass"]),
     ("push", &["core", "workers", "lease"]),
     ("put", &["core", "workers", "flush", "pull"]),

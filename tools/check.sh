@@ -366,7 +366,7 @@ compare_figures() { # python, name
   fi
 }
 
-# The kernels of GPUs: their machine code, and what they compute on their emulator.
+# The kernels of GPUs: their machine code, what they compute on their emulator, and what sanitizers see there.
 stage_kernels() {
   tools/kernels.sh
   if ! command -v c++ >/dev/null; then
@@ -374,9 +374,10 @@ stage_kernels() {
     return 0
   fi
   # One set of features: nothing is built twice.
-  cargo test --features emu,cuda --test kernels --test kernel_faults --test hbm_model --test hbm_split --test hbm_bad_input --test hbm_faults \
-    --test hbm_driver
+  cargo test --features emu,cuda --test kernels --test kernel_faults --test hbm_model --test hbm_split \
+    --test hbm_bad_input --test hbm_faults --test hbm_driver
   cargo test --features emu,cuda --lib hbm::
+  tools/emu_sanitizers.sh
 }
 
 # The README's command: what it prints is what is promised of it.
