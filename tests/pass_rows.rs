@@ -129,6 +129,100 @@ fn known(keys: &[u64]) -> u64 {
     known.len() as u64
 }
 
+/// The part of a `Staged` table after others: its keys come in another order than theirs.
+#[test]
+fn parts_of_tables_with_different_policies_come_in_one_pass() {
+    for inline in [false, true] {
+        let disk = SimDisk::new(1);
+        loaded(&disk);
+        let options = small::options().cache_bytes(48 << 20).inline(inline);
+        let staged = options.table("ads", TableOptions::new().policy(PolicyKind::Staged));
+        let store = Store::open_on(Io::of(disk.clone()), Path::new(ROOT), staged).unwrap();
+        let ads = store.table("ads").unwrap();
+        let other = store.create_table(&small::sgd("other", DIM)).unwrap();
+        // Staged while the store is open: nothing is read in.
+        let late = TableOptions::new().policy(PolicyKind::Staged);
+        let late = store
+            .create_table_with(&small::sgd("late", DIM), late)
+            .unwrap();
+        let keys: Vec<u64> = (0..300).rev().collect();
+        for table in [other, late] {
+            small::set(&store, table, &keys, 5.0, DIM);
+        }
+        let parts = [
+            PassPart::new(other, &[]),
+            PassPart::new(ads, &keys),
+            PassPart::new(other, &keys[..7]),
+            PassPart::new(late, &keys),
+            PassPart::new(ads, &keys[1..]),
+        ];
+        let pass = store.begin_pass(&parts).unwrap().wait().unwrap();
+        let lengths: Vec<usize> = (0..6).map(|part| pass.len_of(part)).collect();
+        assert_eq!(lengths, [0, 300, 7, 300, 299, 0]);
+        for (part, keys) in [(1, &keys[..]), (4, &keys[1..])] {
+            let mut found = vec![0.0; keys.len() * DIM];
+            pass.read(part, 0, &mut found).unwrap();
+            let of = |key: &u64| {
+                if key % KNOWN == 0 {
+                    [weight(*key); DIM]
+                } else {
+                    [0.0; DIM]
+                }
+            };
+            assert!(found.into_iter().eq(keys.iter().flat_map(of)), "{part}");
+        }
+        for (part, rows) in [(2, 7), (3, 300)] {
+            let mut found = vec![0.0; rows * DIM];
+            pass.read(part, 0, &mut found).unwrap();
+            assert!(found.iter().all(|v| *v == 5.0), "{part}");
+        }
+        drop(pass);
+        store.close_discarding();
+    }
+}
+
+/// A put of a pass needs no store at hand: one that comes too late changes nothing, and no other is lost in silence.
+#[test]
+fn a_put_beside_a_close_is_told_or_refused() {
+    let (mut told, mut refused) = (0, 0);
+    for round in 0..60u64 {
+        let disk = SimDisk::new(1);
+        if round == 0 {
+            loaded(&disk);
+        }
+        let options = small::options().cache_bytes(8 << 20);
+        let io = Io::of(disk.clone());
+        let create = CreateOptions::new();
+        let store = match round {
+            0 => Store::open_on(io, Path::new(ROOT), options).unwrap(),
+            _ => Store::create_on(io, Path::new(ROOT), create, options).unwrap(),
+        };
+        let table = match round {
+            0 => store.table("ads").unwrap(),
+            _ => store.create_table(&small::sgd("ads", DIM)).unwrap(),
+        };
+        store.checkpoint(2, &[]).unwrap();
+        let keys: Vec<u64> = (0..2000).collect();
+        let pass = begin(&store, PassPart::new(table, &keys));
+        let values = vec![1.0; keys.len() * DIM];
+        let (put, closed) = std::thread::scope(|scope| {
+            let putter =
+                scope.spawn(|| pass.put(0, 0, PutRows::whole(&values[..keys.len() * DIM])));
+            if round % 2 == 1 {
+                std::thread::sleep(std::time::Duration::from_micros(round * 7));
+            }
+            let closed = store.close();
+            (putter.join().unwrap(), closed)
+        });
+        match (put, closed) {
+            (Ok(_), Err(Error::Uncheckpointed { .. })) => told += 1,
+            (Err(Error::InvalidArgument(ArgumentError::Closed)), Ok(())) => refused += 1,
+            other => unreachable!("{round}: {other:?}"),
+        }
+    }
+    assert!(told > 0 && refused > 0, "{told} told, {refused} refused");
+}
+
 #[test]
 fn what_is_put_is_there_afterwards_the_last_of_a_key_that_is_there_twice() {
     let disk = SimDisk::new(1);

@@ -389,8 +389,8 @@ pub extern "C" fn hps_pass_put(
     })
 }
 
-/// Ends a pass: its rows may leave memory, but for those of blocks. The handle stays; a pass that
-/// has ended stays so.
+/// Ends a pass: its rows may leave memory, but for those of blocks; where another thread reads or
+/// writes them, once it has. The handle stays; a pass that has ended stays so.
 ///
 /// report: what bringing it in came to, or NULL.
 ///

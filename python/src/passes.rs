@@ -175,8 +175,6 @@ pub fn is_whole(py: Python<'_>, kind: &str) -> PyResult<bool> {
 
 impl Pass {
     fn pass(&self, py: Python<'_>) -> PyResult<Arc<hps::Pass>> {
-        // A store that is closed, or that is the parent's, says so.
-        self.cell.store(py)?;
         let pass = lock(&self.inner).clone();
         pass.ok_or_else(|| refuse(py, "Closed", "the pass has ended; begin another"))
     }
@@ -254,6 +252,8 @@ impl Pass {
         first: usize,
         out: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        // A store that is closed, or that is the parent's, says so; it is not closed meanwhile.
+        let _open = self.cell.store(py)?;
         let (pass, is_whole) = (self.pass(py)?, is_whole(py, kind)?);
         let width = self.width(py, part, is_whole)?;
         let out = match out {
@@ -267,7 +267,8 @@ impl Pass {
         let rows = out.len()?;
         let mut place = Out::of(&out, &[rows, width])?;
         let slice = place.as_slice();
-        work(py, || match is_whole {
+        // The pass may have ended meanwhile: then its rows are let go of here, without the GIL.
+        work(py, move || match is_whole {
             true => pass.read_rows(part, first, slice),
             false => pass.read(part, first, slice),
         })?;
@@ -288,6 +289,7 @@ impl Pass {
         first: usize,
         verbatim: bool,
     ) -> PyResult<PushReport> {
+        let _open = self.cell.store(py)?;
         let (pass, is_whole) = (self.pass(py)?, is_whole(py, kind)?);
         let width = self.width(py, part, is_whole)?;
         let values = Values::of(values, kind, &[values.len()?, width])?;
@@ -297,7 +299,7 @@ impl Pass {
             false => PutRows::weights(values),
         };
         let rows = if verbatim { rows.verbatim() } else { rows };
-        let report = work(py, || pass.put(part, first, rows))?;
+        let report = work(py, move || pass.put(part, first, rows))?;
         Ok(PushReport::new(report.rows, report.non_finite))
     }
 

@@ -426,7 +426,10 @@ impl Store {
         if !core.read_only && !core.options.inline {
             self.parts.checkpointer.wait_snapshots();
         }
+        // A put of a pass, which needs no store at hand, is done with, or sees that it is too late.
+        let gate = core.gate_alone();
         core.close();
+        drop(gate);
         self.threads.join(core);
         self.parts.passes.blocks.let_go(|_| true);
         core.ssd.keep_iterated();

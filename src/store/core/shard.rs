@@ -346,7 +346,7 @@ impl Shard {
     }
 
     /// Keeps how often the rows that left were used.
-    pub(super) fn remember_left(&mut self) {
+    pub(in crate::store) fn remember_left(&mut self) {
         let left = self.cache.left();
         for (i, row) in left.iter().enumerate() {
             if let Some(ahead) = left.get(i + 2 * AHEAD_ROWS) {

@@ -9,9 +9,6 @@ use std::sync::{Arc, PoisonError};
 use super::{Lease, Leases, Out, UNPIN_SHARE};
 use crate::units::{Slot, TableId};
 
-/// Of a row of a pass: its slot twice, its shard, its position.
-const ROW_BYTES: usize = 2 * size_of::<Slot>() + 2 * size_of::<u16>();
-
 /// Rows looked at while a shard is locked.
 const STEP_ROWS: usize = 4096;
 
@@ -40,12 +37,12 @@ impl OutGuard {
         OutGuard { leases, id }
     }
 
-    /// It holds slots of so many rows more.
-    pub fn add_rows(&self, rows: usize) {
+    /// It holds so much more memory.
+    pub fn add_bytes(&self, bytes: usize) {
         let book = &self.leases.book;
         let mut book = book.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(out) = book.1.get_mut(&self.id) {
-            out.bytes += (rows * ROW_BYTES) as u64;
+            out.bytes += bytes as u64;
         }
     }
 }
@@ -96,6 +93,32 @@ impl Pins {
         rows.sum()
     }
 
+    /// Memory of a row.
+    pub const ROW_BYTES: usize = size_of::<Slot>();
+
+    /// Lets go of its rows, by all threads of a pull. With a lock that a batch may want nobody may wait for those.
+    pub fn let_go(mut self) {
+        let core = Arc::clone(&self.leases.core);
+        let pool = self.leases.workers.foreground();
+        let work = usize::try_from(self.rows()).map_or(0, |rows| rows / UNPIN_SHARE);
+        pool.shards(core.shards.len(), work, |s, _| self.let_go_of(s));
+        self.slots.iter_mut().for_each(Vec::clear);
+    }
+
+    fn let_go_of(&self, s: usize) {
+        let cell = &self.leases.core.shards[s];
+        for slots in self.slots[s].chunks(STEP_ROWS) {
+            let cache = &mut cell.lock().cache;
+            match self.leave {
+                true => cache.unpin_and_leave(slots),
+                false => {
+                    cache.unpin(slots);
+                }
+            }
+        }
+        cell.notify();
+    }
+
     /// Says whether rows of it are in some block.
     pub fn mark(&self, is_in: bool) {
         for (cell, slots) in self.leases.core.shards.iter().zip(&self.slots) {
@@ -113,20 +136,8 @@ impl Drop for Pins {
             return;
         }
         let let_go = || {
-            let pool = self.leases.workers.foreground();
-            let work = usize::try_from(self.rows()).map_or(0, |rows| rows / UNPIN_SHARE);
-            pool.shards(core.shards.len(), work, |s, _| {
-                for slots in self.slots[s].chunks(STEP_ROWS) {
-                    let cache = &mut core.shards[s].lock().cache;
-                    match self.leave {
-                        true => cache.unpin_and_leave(slots),
-                        false => {
-                            cache.unpin(slots);
-                        }
-                    }
-                }
-                core.shards[s].notify();
-            });
+            // By nobody else's threads: whoever drops a block has its table's blocks locked.
+            (0..core.shards.len()).for_each(|s| self.let_go_of(s));
         };
         let _panicked = core.survive(let_go);
     }

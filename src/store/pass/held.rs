@@ -17,6 +17,9 @@ use crate::units::{Slot, narrow};
 /// Keys of a run: a position has 16 bits.
 pub const RUN_ROWS: usize = 1 << 16;
 
+/// Memory of a key.
+pub const KEY_BYTES: usize = size_of::<Slot>() + 2 * size_of::<u16>();
+
 /// Rows that a thread copies together: into so little memory that its pages are near.
 const BLOCK_ROWS: usize = 1 << 11;
 const _: () = assert!(RUN_ROWS.is_multiple_of(BLOCK_ROWS));
@@ -119,6 +122,10 @@ impl Held {
             for (slot, shard) in rows {
                 assert!(*slot != Slot::NONE, "each position has come in");
                 run.push(*slot, *shard);
+            }
+            for (slots, positions) in &mut run.rows {
+                slots.shrink_to_fit();
+                positions.shrink_to_fit();
             }
             self.runs.push(run);
         }

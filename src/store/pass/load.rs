@@ -11,7 +11,7 @@ use super::super::core::Table;
 use super::super::lease::{OutGuard, Pins};
 use super::super::pull::Full;
 use super::Passes;
-use super::held::Held;
+use super::held::{Held, KEY_BYTES};
 use super::report::{PassReport, PassTable};
 use super::source::{Piece, Source};
 use crate::error::{Error, Result};
@@ -216,7 +216,8 @@ impl Work {
         let rows = part.pins.add(kept.lease);
         part.told
             .add_piece(&part.table, rows, (kept.known, kept.read));
-        self.out.add_rows(rows.0);
+        let bytes = rows.0 * Pins::ROW_BYTES + piece.keys.len() * KEY_BYTES;
+        self.out.add_bytes(bytes);
         piece.keys.clear();
         Ok(true)
     }

@@ -22,13 +22,14 @@ pub use blocks::Blocks;
 pub use report::{PassReport, PassTable};
 pub use source::PassPart;
 
-use super::core::{Core, Part, Table};
+use super::core::{Core, Part, ShardCell, Table};
 use super::lease::{Leases, OutGuard, Pins};
 use super::pull::Puller;
 use super::put::Putter;
 use super::workers::Workers;
 use crate::error::{ArgumentError, Error, Result};
 use crate::options::PolicyKind;
+use crate::ssd::index::Index as _;
 use crate::stats::Stats;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use held::Held;
@@ -67,7 +68,7 @@ pub struct Pass {
     /// By part.
     held: Vec<(Arc<Table>, Held)>,
     // Dropped in this order: rows before what says that they are held.
-    _pins: Vec<Arc<Pins>>,
+    pins: Vec<Arc<Pins>>,
     _out: OutGuard,
 }
 
@@ -133,8 +134,8 @@ impl Passes {
         let shards = self.core.shards.len();
         let sourced = |part: &PassPart<'_>| {
             let table = self.core.table(part.table)?;
-            let stays = matches!(table.tuning().policy, PolicyKind::Staged);
-            Ok((table, Source::of(part, shards, stays)?))
+            let is_there = self.is_in_memory(&table);
+            Ok((table, Source::of(part, shards, is_there)?))
         };
         let parts = parts.iter().map(sourced).collect::<Result<Vec<_>>>()?;
         let loading = Arc::new(Loading::new(self, parts));
@@ -148,6 +149,16 @@ impl Passes {
             passes: Arc::clone(self),
             loading,
         })
+    }
+
+    /// Whether a table was read in when the store was opened: one that became `Staged` later may not be there.
+    fn is_in_memory(&self, table: &Table) -> bool {
+        let id = table.id.0 as usize;
+        let is_there = |cell: &ShardCell| {
+            let shard = cell.lock();
+            shard.cache.resident_of(id) >= shard.tables[id].index.keys()
+        };
+        table.tuning().policy == PolicyKind::Staged && self.core.shards.iter().all(is_there)
     }
 
     /// Brings in passes in their order until this one is there, or there is no room.
@@ -282,8 +293,16 @@ impl Drop for PassTicket {
 
 impl Drop for Pass {
     fn drop(&mut self) {
-        // In a forked child nothing is let go of; anywhere else the fields do all.
-        self.passes.core.leave_to_parent(&self.passes);
+        let core = &self.passes.core;
+        if core.leave_to_parent(&self.passes) {
+            return;
+        }
+        // Those of blocks stay.
+        let ended = std::mem::take(&mut self.pins);
+        let _panicked = core.survive(|| {
+            let alone = ended.into_iter().filter_map(Arc::into_inner);
+            alone.for_each(Pins::let_go);
+        });
     }
 }
 
@@ -293,7 +312,7 @@ impl Pass {
             passes: Arc::clone(passes),
             report: loaded.report,
             held: loaded.held,
-            _pins: loaded.pins,
+            pins: loaded.pins,
             _out: loaded.out,
         }
     }
@@ -308,7 +327,7 @@ impl Pass {
     /// memory is needed, and by the next checkpoint.
     ///
     /// # Cost
-    /// A look at each row in memory; no I/O.
+    /// A look at each row in memory, by the threads of a pull; no I/O.
     #[must_use = "drop it where the report is not needed"]
     pub fn end(self) -> PassReport {
         self.report.clone()

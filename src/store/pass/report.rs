@@ -10,7 +10,7 @@ use crate::units::TableId;
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct PassReport {
-    /// Keys.
+    /// Keys, each once; of a `Staged` table those of each 65 536.
     pub keys: u64,
     /// Rows among them that were ever pushed and not removed since; others have no row on SSD.
     pub known: u64,

@@ -32,7 +32,8 @@ enum Keys<'a> {
 }
 
 impl<'a> PassPart<'a> {
-    /// Keys in memory, in any order. Room is asked for each of them; what is there twice is brought in once.
+    /// Keys in memory, in any order. Room is asked for each of them; what is there twice is brought in once
+    /// (and may be counted twice where the whole table is in memory).
     ///
     /// # Shapes
     /// keys: `[n]`
@@ -153,6 +154,8 @@ impl Source {
     pub fn next_piece(&mut self, piece: &mut Piece) -> Result<()> {
         piece.keys.clear();
         piece.positions.clear();
+        // The piece before may have been of another part.
+        piece.stretch = None;
         if self.in_order {
             let run = (RUN_ROWS, RUN_ROWS);
             return (self.from).with_next(run, |keys| piece.keys.extend_from_slice(keys));

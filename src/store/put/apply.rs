@@ -161,6 +161,8 @@ pub fn put_pinned(
 ) -> Result<(), Lack> {
     let (intervals, mut places) = (shard.intervals(), Vec::new());
     let marked = (shard.cache).begin_at(slots, intervals, true, &mut places);
+    // Rows that left for copies.
+    shard.remember_left();
     marked.map_err(|_copies| Lack::Copies)?;
     job.write(&mut shard.cache, &places, positions);
     Ok(())

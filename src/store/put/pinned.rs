@@ -81,6 +81,8 @@ impl Putter {
         let report = job.report(count);
         if report.rows > 0 {
             let _whole = self.core.gate_shared();
+            // Whoever closes the store does it with the gate alone: changes are noted, or none are made.
+            self.core.check_writable()?;
             self.core.changes.note();
             for piece in pieces {
                 self.put_pinned_piece(&job, piece)?;
@@ -133,6 +135,7 @@ impl Putter {
             };
             job.table.waits_on(&mut stretch, Wait::Room, Instant::now());
             self.wait_for_pinned_copies(s, job, &mut open(&cells[s]))?;
+            stretch.end();
         }
         for cell in cells {
             let left = cell.into_inner().unwrap_or_else(PoisonError::into_inner);
