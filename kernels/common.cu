@@ -203,8 +203,9 @@ __device__ __forceinline__ bool is_refused_for_a_key(const Status* status, u64 c
 __device__ __forceinline__ void refuse(Status* status, u64 call, u32 reason, u64 key, u32 position) {
   if (atomicCAS(&status->call, (u64)0, call) == 0) {
     status->key = key;
-    status->reason = reason;
     status->position = position;
+    // By an atomic: other blocks of the same launch may look at it. It is 0 where no call is refused.
+    atomicCAS(&status->reason, 0u, reason);
   }
   atomicAdd(&status->refused, (u64)1);
 }

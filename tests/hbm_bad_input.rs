@@ -129,7 +129,10 @@ fn the_narrowest_and_the_widest_row() {
             }
         }
     }
-    for (dim, device) in [0, 8193].into_iter().zip(devices()) {
+    for (dim, device) in [0, 8193]
+        .into_iter()
+        .flat_map(|dim| devices().into_iter().map(move |device| (dim, device)))
+    {
         let error = open(device, &TableDescriptor::new("t", dim), &options(8))
             .err()
             .unwrap();

@@ -163,7 +163,7 @@ fn parts_of_tables_with_different_policies_come_in_one_pass() {
             let mut found = vec![0.0; keys.len() * DIM];
             pass.read(part, 0, &mut found).unwrap();
             let of = |key: &u64| {
-                if key % KNOWN == 0 {
+                if key.is_multiple_of(KNOWN) {
                     [weight(*key); DIM]
                 } else {
                     [0.0; DIM]

@@ -6,6 +6,7 @@
 
 use std::time::Instant;
 
+use super::arrays::filled;
 use super::checks::{check, check_copy, check_merge, check_read, check_write};
 use super::clocks::Clocks;
 use super::index::{CpuIndex, NO_ROW, Outcome};
@@ -13,9 +14,9 @@ use super::shape::{HbmOptions, Shape, option};
 use super::status::{REFUSED_GRADIENT, REFUSED_KEY, REFUSED_POSITION, REFUSED_ROW, Status};
 use super::streams::{DeviceInfo, GraphId, Mark, Memory, Stream};
 use super::{Buffer, Gradients, HbmStats, HbmTable, Index, Inserted, Kind, Values, ValuesMut};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::options::{NonFinite, TableDescriptor};
-use crate::pages::{advise_huge, prefetch};
+use crate::pages::prefetch;
 use crate::row::{RowLayout, RowVisitor, Updater, accumulate, all_finite};
 use crate::units::narrow;
 
@@ -354,21 +355,6 @@ impl CpuTable {
                 .update_metadata(row, shows, clicks, gradients.step);
         }
     }
-}
-
-/// So many values; `DeviceMemory` where there is no memory for them.
-pub(super) fn filled<T: Clone>(value: T, count: usize, what: &'static str) -> Result<Vec<T>> {
-    let mut values = Vec::new();
-    let refused = |_| Error::DeviceMemory {
-        device: "cpu".to_owned(),
-        what,
-        asked_bytes: (count as u64).saturating_mul(size_of::<T>() as u64),
-        free_bytes: None,
-    };
-    values.try_reserve_exact(count).map_err(refused)?;
-    advise_huge(&values);
-    values.resize(count, value);
-    Ok(values)
 }
 
 fn row_of(pair: u64) -> usize {

@@ -5,7 +5,7 @@
 //!   entry, or after all sectors.
 //! - The key that marks an empty entry lives in a cell of its own: any u64 is a key.
 
-use super::cpu::filled;
+use super::arrays::filled;
 use crate::error::Result;
 use crate::pages::prefetch_item;
 

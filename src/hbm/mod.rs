@@ -15,6 +15,7 @@
 
 #[cfg(any(feature = "cuda", feature = "emu"))]
 mod args;
+mod arrays;
 mod checks;
 mod clocks;
 mod cpu;

@@ -3,7 +3,7 @@
 //! Rows begin with a cache line where their stride is one or several: a row then touches no line more than it
 //! fills.
 
-use super::filled;
+use super::super::arrays::filled;
 use crate::error::Result;
 use crate::pages::prefetch;
 

@@ -90,7 +90,8 @@ fn rows_of_the_last_number_are_placed_read_and_packed() {
         let rows = far.take(&[ROW]);
         let one = far.take(&[1u64]);
         let (key, sector) = far_key();
-        let entry = far.take(&[key, u64::from(ROW)]);
+        // Both entries of the sector.
+        let entry = far.take(&[key, u64::from(ROW), u64::MAX, u64::MAX]);
         let out = far.take(&vec![0f32; width as usize]);
         let keys = far.take(&[key]);
         let args = RowsArgs {
