@@ -5,7 +5,8 @@
 //! - A read of an index must come after its last write; a write after its last write and all its reads.
 
 use super::Index;
-use super::streams::Stream;
+use super::shape::option;
+use super::streams::{GraphId, Stream};
 use crate::error::{ArgumentError, Result};
 
 /// How far each stream has come.
@@ -65,6 +66,23 @@ impl Clocks {
         Ok(())
     }
 
+    /// A recorded read is done again: on its own stream, whose order it has.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: another stream; as [`Clocks::read`].
+    pub fn replay(
+        &mut self,
+        graph: GraphId,
+        (recorded, index): (Stream, Index),
+        stream: Stream,
+    ) -> Result<()> {
+        if stream != recorded {
+            let why = format!("it was recorded on {recorded:?}, and is replayed on {stream:?}");
+            return Err(option("graph", &graph.0, why));
+        }
+        self.read(stream, index)
+    }
+
     fn tick(&mut self, stream: Stream) -> u64 {
         let own = &mut self.seen[stream.index()][stream.index()];
         *own += 1;
@@ -106,5 +124,14 @@ mod tests {
         assert!(refused.to_string().contains("read on the other stream"));
         clocks.waited(Stream::Train);
         clocks.write(Stream::Transfer, Index::First).unwrap();
+
+        // What was recorded is a read whenever it is done again, of its own stream.
+        let recorded = (Stream::Train, Index::Second);
+        clocks.replay(GraphId(3), recorded, Stream::Train).unwrap();
+        let refused = clocks.write(Stream::Transfer, Index::Second).unwrap_err();
+        assert!(refused.to_string().contains("read on the other stream"));
+        let other = clocks.replay(GraphId(3), recorded, Stream::Transfer);
+        let other = other.unwrap_err().to_string();
+        assert!(other.contains("recorded on Train"), "{other}");
     }
 }

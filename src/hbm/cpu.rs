@@ -48,6 +48,7 @@ enum Held {
 #[derive(Clone, Copy, Debug)]
 struct Recorded {
     call: u64,
+    stream: Stream,
     index: Index,
     keys: Buffer,
     count: usize,

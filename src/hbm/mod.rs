@@ -317,7 +317,7 @@ pub trait HbmTable: Send {
         out: Buffer,
     ) -> Result<GraphId>;
 
-    /// Does a recorded call.
+    /// Does a recorded call, on the stream on which it was recorded.
     fn replay(&mut self, stream: Stream, graph: GraphId) -> Result<()>;
 
     /// Takes the time when the stream gets here.

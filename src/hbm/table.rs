@@ -72,6 +72,8 @@ pub struct DevTable<L: Launcher> {
     buffers: Vec<Held>,
     buffer_bytes: u64,
     clocks: Clocks,
+    /// What was recorded: the stream, and the index that is read.
+    recorded: Vec<(GraphId, Stream, Index)>,
     calls: [u64; 2],
     of_weights: RowKernels,
     of_rows: RowKernels,
@@ -146,6 +148,7 @@ impl<L: Launcher> DevTable<L> {
             buffers: Vec::new(),
             buffer_bytes: 0,
             clocks: Clocks::default(),
+            recorded: Vec::new(),
             calls: [0; 2],
             of_weights: RowKernels::of(shape.dim)?,
             of_rows: RowKernels::of(shape.row_f32s)?,

@@ -318,6 +318,7 @@ impl HbmTable for CpuTable {
         let id = narrow(self.graphs.len());
         self.graphs.push(Recorded {
             call: self.calls[stream.index()],
+            stream,
             index,
             keys,
             count,
@@ -331,12 +332,15 @@ impl HbmTable for CpuTable {
             let why = "nothing was recorded under this number".to_owned();
             return Err(option("graph", &graph.0, why));
         };
+        self.clocks
+            .replay(graph, (recorded.stream, recorded.index), stream)?;
         let Recorded {
             call,
             index,
             keys,
             count,
             out,
+            ..
         } = recorded;
         if self.status[stream.index()].call == 0 {
             self.gather(stream, call, index, (keys, count, out), self.shape.dim);

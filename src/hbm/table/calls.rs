@@ -313,10 +313,18 @@ impl<L: Launcher> HbmTable for DevTable<L> {
         let given = self.get(stream, index, keys, count, out);
         let graph = self.launcher.end_capture(stream);
         given?;
-        graph
+        let graph = graph?;
+        self.recorded.push((graph, stream, index));
+        Ok(graph)
     }
 
     fn replay(&mut self, stream: Stream, graph: GraphId) -> Result<()> {
+        let mut all = self.recorded.iter();
+        let Some((_, of, index)) = all.find(|(known, ..)| *known == graph).copied() else {
+            let why = "nothing was recorded under this number".to_owned();
+            return Err(option("graph", &graph.0, why));
+        };
+        self.clocks.replay(graph, (of, index), stream)?;
         self.launcher.replay(stream, graph)
     }
 
