@@ -1539,8 +1539,8 @@ int32_t hps_pass_put(hps_pass *pass,
                      hps_put_report *report,
                      hps_error **error);
 
-// Ends a pass: its rows may leave memory, but for those of blocks. The handle stays; a pass that
-// has ended stays so.
+// Ends a pass: its rows may leave memory, but for those of blocks; where another thread reads or
+// writes them, once it has. The handle stays; a pass that has ended stays so.
 //
 // report: what bringing it in came to, or NULL.
 //
