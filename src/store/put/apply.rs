@@ -27,25 +27,24 @@ pub enum Lack {
     Copies,
 }
 
-/// What is left to put into one shard.
+/// What is left to put into one shard: rows by mix64 of their keys, or by the slots where they are pinned.
 #[derive(Debug, Default)]
-pub struct Rest {
-    /// mix64 of the keys.
-    pub hashes: Vec<u64>,
+pub struct Rest<T = u64> {
+    pub rows: Vec<T>,
     /// Their positions in the call's piece.
     pub positions: Vec<u32>,
     /// The first that is not done.
     pub next: usize,
 }
 
-impl Rest {
+impl<T> Rest<T> {
     /// Rows to put.
     pub fn len(&self) -> usize {
-        self.hashes.len() - self.next
+        self.rows.len() - self.next
     }
 }
 
-/// How far a call of [`put_some`] came.
+/// How far a call of [`put_some`] or [`put_pinned`] came.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
     /// Why it ended early, if it did.
@@ -58,10 +57,10 @@ pub struct Step {
 pub fn put_some(shard: &mut Shard, job: &Job<'_>, room: &ShardRoom, rest: &mut Rest) -> Step {
     let (interval, _) = shard.intervals();
     let table = job.table.id.0 as usize;
-    let (start, end) = (rest.next, rest.hashes.len().min(rest.next + LOCK_ROWS));
+    let (start, end) = (rest.next, rest.rows.len().min(rest.next + LOCK_ROWS));
     let mut slots = [Slot::NONE; LOCK_ROWS];
     let slots = &mut slots[..end - start];
-    shard.cache.lookup(table, &rest.hashes[start..end], slots);
+    shard.cache.lookup(table, &rest.rows[start..end], slots);
 
     let found = |slot: &Slot| *slot != Slot::NONE;
     let positions = rest.positions[start..end].iter().copied();
@@ -82,10 +81,10 @@ pub fn put_some(shard: &mut Shard, job: &Job<'_>, room: &ShardRoom, rest: &mut R
     let mut new: Vec<Slot> = Vec::with_capacity(absent);
     let (mut positions, mut left, mut taken) = (Vec::with_capacity(absent), Vec::new(), 0);
     for (i, _) in slots.iter().enumerate().filter(|(_, slot)| !found(slot)) {
-        if let Some(ahead) = rest.hashes.get(start + i + 2 * AHEAD_ROWS) {
+        if let Some(ahead) = rest.rows.get(start + i + 2 * AHEAD_ROWS) {
             shard.cache.prefetch_word(table, *ahead);
         }
-        let (hash, position) = (rest.hashes[start + i], rest.positions[start + i]);
+        let (hash, position) = (rest.rows[start + i], rest.positions[start + i]);
         // A key that is there twice may have got its slot by now.
         let got = match left.is_empty() {
             true => shard.cache.find_or_insert(table, hash, 0),
@@ -107,7 +106,7 @@ pub fn put_some(shard: &mut Shard, job: &Job<'_>, room: &ShardRoom, rest: &mut R
 
     rest.next = end - left.len();
     for (i, (hash, position)) in left.iter().enumerate() {
-        (rest.hashes[rest.next + i], rest.positions[rest.next + i]) = (*hash, *position);
+        (rest.rows[rest.next + i], rest.positions[rest.next + i]) = (*hash, *position);
     }
     let lack = (!left.is_empty()).then_some(Lack::Slot);
     Step { lack, filled }
@@ -149,23 +148,23 @@ pub fn put_resident(
     }
 }
 
-/// Changes rows that are in memory and pinned.
-///
-/// # Errors
-/// [`Lack::Copies`]: nothing has changed.
-pub fn put_pinned(
-    shard: &mut Shard,
-    job: &Job<'_>,
-    slots: &[Slot],
-    positions: impl Iterator<Item = u32> + Clone,
-) -> Result<(), Lack> {
+/// Changes up to [`LOCK_ROWS`] rows that are in memory and pinned.
+pub fn put_pinned(shard: &mut Shard, job: &Job<'_>, rest: &mut Rest<Slot>) -> Step {
+    let end = rest.rows.len().min(rest.next + LOCK_ROWS);
     let (intervals, mut places) = (shard.intervals(), Vec::new());
+    let slots = &rest.rows[rest.next..end];
     let marked = (shard.cache).begin_at(slots, intervals, true, &mut places);
     // Rows that left for copies.
     shard.remember_left();
-    marked.map_err(|_copies| Lack::Copies)?;
-    job.write(&mut shard.cache, &places, positions);
-    Ok(())
+    if marked.is_ok() {
+        let positions = rest.positions[rest.next..end].iter().copied();
+        job.write(&mut shard.cache, &places, positions);
+        rest.next = end;
+    }
+    Step {
+        lack: marked.err().map(|_copies| Lack::Copies),
+        filled: false,
+    }
 }
 
 /// Rows have their content, also those that a batch is reading or could not read: what it reads, it

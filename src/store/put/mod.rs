@@ -24,10 +24,10 @@ use std::time::Instant;
 pub use pinned::Pinned;
 pub use rows::{PutReport, PutRows};
 
-use super::core::{Core, Stretch, Table, point};
+use super::core::{Core, Shard, Stretch, Table, point};
 use super::flush::Flusher;
 use super::pull::Puller;
-use super::workers::Workers;
+use super::workers::{VecPool, Workers};
 use crate::batch::{ShardPart, Split, share, split_into};
 use crate::error::{ArgumentError, Result};
 use crate::options::NonFinite;
@@ -84,14 +84,14 @@ impl Job<'_> {
 }
 
 /// One shard's share of a piece.
-type Cell = Mutex<Rest>;
+type Cell<T = u64> = Mutex<Rest<T>>;
 
-fn open(cell: &Cell) -> MutexGuard<'_, Rest> {
+fn open<T>(cell: &Cell<T>) -> MutexGuard<'_, Rest<T>> {
     cell.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Rows that are left to put.
-fn rows_of(cells: &[Cell]) -> usize {
+fn rows_of<T>(cells: &[Cell<T>]) -> usize {
     cells.iter().map(|cell| open(cell).len()).sum()
 }
 
@@ -210,12 +210,26 @@ impl Putter {
 
     /// Puts rows of a piece, as room is made for them.
     fn put_cells(&self, job: &Job<'_>, cells: Vec<Cell>, room: &Room) -> Result<()> {
+        let put = |s: usize, shard: &mut Shard, rest: &mut Rest| {
+            put_some(shard, job, &room.shards[s], rest)
+        };
+        self.put_all(job, cells, put, &self.workers.arrays.hashes)
+    }
+
+    /// Puts all rows of some cells by `put`, which is told the shard; where that lacks room it is made, or waited for.
+    fn put_all<T: Send>(
+        &self,
+        job: &Job<'_>,
+        cells: Vec<Cell<T>>,
+        put: impl Fn(usize, &mut Shard, &mut Rest<T>) -> Step + Sync,
+        arrays: &VecPool<T>,
+    ) -> Result<()> {
         let mut left = rows_of(&cells);
         let mut stretch = Stretch::default();
         while left > 0 {
             let pool = self.workers.foreground();
             let lacks = pool.shards(cells.len(), left, |s, _| {
-                self.put_shard(s, job, room, &mut open(&cells[s]))
+                self.put_shard(s, &put, &mut open(&cells[s]))
             });
             let before = std::mem::replace(&mut left, rows_of(&cells));
             if left < before {
@@ -230,13 +244,13 @@ impl Putter {
                 Some((s, Lack::Slot)) => self.flusher.make_room(s, job.table, &mut stretch)?,
                 Some((s, Lack::Copies)) => {
                     job.table.waits_on(&mut stretch, Wait::Room, Instant::now());
-                    self.wait_for_copies(s, job, room, &mut open(&cells[s]))?;
+                    self.wait_for_copies(s, &put, &mut open(&cells[s]))?;
                 }
             }
         }
         for cell in cells {
             let rest = cell.into_inner().unwrap_or_else(PoisonError::into_inner);
-            self.workers.arrays.hashes.put(rest.hashes);
+            arrays.put(rest.rows);
             self.workers.arrays.numbers.put(rest.positions);
         }
         Ok(())
@@ -269,7 +283,7 @@ impl Putter {
             }
             let ShardPart { positions, hashes } = part;
             Mutex::new(Rest {
-                hashes,
+                rows: hashes,
                 positions,
                 next: 0,
             })
@@ -278,11 +292,16 @@ impl Putter {
     }
 
     /// Puts what a shard has room for.
-    fn put_shard(&self, s: usize, job: &Job<'_>, room: &Room, rest: &mut Rest) -> Option<Lack> {
+    fn put_shard<T>(
+        &self,
+        s: usize,
+        put: &impl Fn(usize, &mut Shard, &mut Rest<T>) -> Step,
+        rest: &mut Rest<T>,
+    ) -> Option<Lack> {
         let cell = &self.core.shards[s];
         while rest.len() > 0 {
             let mut shard = cell.lock();
-            let Step { lack, filled } = put_some(&mut shard, job, &room.shards[s], rest);
+            let Step { lack, filled } = put(s, &mut shard, rest);
             point("put");
             drop(shard);
             if filled {
@@ -299,11 +318,16 @@ impl Putter {
     ///
     /// # Errors
     /// `Poisoned` when a thread panicked: perhaps the one that would have written them.
-    fn wait_for_copies(&self, s: usize, job: &Job<'_>, room: &Room, rest: &mut Rest) -> Result<()> {
+    fn wait_for_copies<T>(
+        &self,
+        s: usize,
+        put: &impl Fn(usize, &mut Shard, &mut Rest<T>) -> Step,
+        rest: &mut Rest<T>,
+    ) -> Result<()> {
         let cell = &self.core.shards[s];
         let mut shard = cell.lock();
         loop {
-            let Step { lack, filled } = put_some(&mut shard, job, &room.shards[s], rest);
+            let Step { lack, filled } = put(s, &mut shard, rest);
             if lack != Some(Lack::Copies) {
                 drop(shard);
                 if filled {

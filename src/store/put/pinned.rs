@@ -3,15 +3,11 @@
 //! They are in memory, and stay: nothing is looked up, and no room is needed but for the copies of rows that a
 //! running checkpoint needs as they are.
 
-use std::sync::PoisonError;
-use std::time::Instant;
-
-use super::super::core::{Shard, Stretch, Table, point};
-use super::apply::{LOCK_ROWS, Lack, put_pinned};
+use super::super::core::{Shard, Table};
+use super::apply::{Rest, put_pinned};
 use super::{Job, PutReport, PutRows, Putter};
 use crate::error::Result;
-use crate::stats::Wait;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::Mutex;
 use crate::units::{Slot, narrow, unmix64};
 
 /// Neighbouring rows of a table.
@@ -23,34 +19,6 @@ pub struct Pinned<'a> {
     pub first: usize,
     /// By shard: slots, and positions, rising.
     pub by_shard: Vec<(&'a [Slot], &'a [u16])>,
-}
-
-/// What is left of a shard's rows.
-struct Left {
-    slots: Vec<Slot>,
-    /// Where their values stand, from those of the piece's first row on.
-    positions: Vec<u32>,
-    /// The first that is not done.
-    next: usize,
-}
-
-fn open(cell: &Mutex<Left>) -> MutexGuard<'_, Left> {
-    cell.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Left {
-    /// Puts up to [`LOCK_ROWS`] rows.
-    ///
-    /// # Errors
-    /// [`Lack::Copies`]: nothing has changed.
-    fn put_some(&mut self, shard: &mut Shard, job: &Job<'_>) -> std::result::Result<(), Lack> {
-        let end = self.slots.len().min(self.next + LOCK_ROWS);
-        let rows = self.next..end;
-        let positions = self.positions[rows.clone()].iter().copied();
-        put_pinned(shard, job, &self.slots[rows], positions)?;
-        self.next = end;
-        Ok(())
-    }
 }
 
 impl Pinned<'_> {
@@ -97,66 +65,24 @@ impl Putter {
 
     fn put_pinned_piece(&self, job: &Job<'_>, piece: &Pinned<'_>) -> Result<()> {
         let arrays = &self.workers.arrays;
-        let left = |(slots, positions): &(&'_ [Slot], &[u16])| {
-            let mut left = Left {
-                slots: arrays.slots.take(slots.len()),
+        let rest = |(slots, positions): &(&'_ [Slot], &[u16])| {
+            let mut rest = Rest {
+                rows: arrays.slots.take(slots.len()),
                 positions: arrays.numbers.take(slots.len()),
                 next: 0,
             };
             for (slot, position) in slots.iter().zip(*positions) {
                 let position: u32 = narrow(usize::from(*position) - piece.first);
                 if !job.skip || job.is_finite_at(position) {
-                    left.slots.push(*slot);
-                    left.positions.push(position);
+                    rest.rows.push(*slot);
+                    rest.positions.push(position);
                 }
             }
-            Mutex::new(left)
+            Mutex::new(rest)
         };
-        let cells: Vec<Mutex<Left>> = piece.by_shard.iter().map(left).collect();
-        let mut stretch = Stretch::default();
-        loop {
-            let pool = self.workers.foreground();
-            let lacks = pool.shards(cells.len(), piece.rows, |s, _| {
-                let left = &mut open(&cells[s]);
-                while left.next < left.slots.len() {
-                    let mut shard = self.core.shards[s].lock();
-                    let put = left.put_some(&mut shard, job);
-                    point("put");
-                    drop(shard);
-                    if put.is_err() {
-                        return true;
-                    }
-                }
-                false
-            });
-            // Whoever waits is the caller: the pool's threads have other work.
-            let Some(s) = lacks.iter().position(|lacks| *lacks) else {
-                break;
-            };
-            job.table.waits_on(&mut stretch, Wait::Room, Instant::now());
-            self.wait_for_pinned_copies(s, job, &mut open(&cells[s]))?;
-            stretch.end();
-        }
-        for cell in cells {
-            let left = cell.into_inner().unwrap_or_else(PoisonError::into_inner);
-            arrays.slots.put(left.slots);
-            arrays.numbers.put(left.positions);
-        }
-        Ok(())
-    }
-
-    /// Waits until the rows that a running checkpoint needs as they are were copied, or written.
-    ///
-    /// # Errors
-    /// `Poisoned` when a thread panicked: perhaps the one that would have written them.
-    fn wait_for_pinned_copies(&self, s: usize, job: &Job<'_>, left: &mut Left) -> Result<()> {
-        let cell = &self.core.shards[s];
-        let mut shard = cell.lock();
-        while left.put_some(&mut shard, job).is_err() {
-            self.core.ssd.poison.check_threads()?;
-            cell.wait(&mut shard);
-        }
-        Ok(())
+        let cells = piece.by_shard.iter().map(rest).collect();
+        let put = |_, shard: &mut Shard, rest: &mut Rest<Slot>| put_pinned(shard, job, rest);
+        self.put_all(job, cells, put, &arrays.slots)
     }
 
     /// The key whose values stand at an index.

@@ -362,7 +362,7 @@ impl Putter {
     pub(super) fn cells_of(&self, entries: &[Entry]) -> Vec<Cell> {
         let mut cells: Vec<Rest> = self.core.shards.iter().map(|_| Rest::default()).collect();
         for (s, some) in self.by_shard(entries) {
-            cells[s].hashes.extend(some.iter().map(|entry| entry.hash));
+            cells[s].rows.extend(some.iter().map(|entry| entry.hash));
             cells[s]
                 .positions
                 .extend(some.iter().map(|entry| entry.position));

@@ -8,7 +8,7 @@ mod worker_pool;
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
 
-pub use vec_pool::{BatchArrays, split_out};
+pub use vec_pool::{BatchArrays, VecPool, split_out};
 pub use worker_pool::{ReadLane, WorkerPool};
 
 use super::core::{Part, Table};
