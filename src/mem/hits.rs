@@ -220,47 +220,50 @@ impl Cache {
     /// slots: `[n]`, targets: `[n]` of equal length each
     pub fn gather(&mut self, slots: &[Slot], targets: &mut [&mut [f32]]) {
         let width = targets.first().map_or(0, |t| t.len());
-        let table = slots.first();
-        let table = table.map_or(0, |slot| self.rows.states.get(*slot).table());
-        let mut ready = Ready::default();
-        for (at, slot) in slots.iter().enumerate() {
-            if let Some(ahead) = slots.get(at + 2 * AHEAD) {
-                self.rows.states.prefetch_line(*ahead);
+        let mut targets = targets.iter_mut();
+        self.read_rows(slots, width, |row| {
+            if let Some(target) = targets.next() {
+                target.copy_from_slice(row);
             }
-            ready.push(at, self.place_to_read(*slot));
-            if ready.count == COPIES {
-                self.copy_ready(table, &mut ready, targets, width);
-            }
-        }
-        self.copy_ready(table, &mut ready, targets, width);
+        });
     }
 
-    /// Copies the first words of rows of one table to places of one array; where there are no words yet, they are
-    /// made first.
+    /// The same, to places of one array.
     ///
     /// # Shapes
     /// slots: `[n]`, at: n rows of out, out: `[rows, width]`
     pub fn gather_into(
         &mut self,
         slots: &[Slot],
-        at: impl Iterator<Item = usize>,
+        mut at: impl Iterator<Item = usize>,
         out: &mut [f32],
         width: usize,
     ) {
+        self.read_rows(slots, width, |row| {
+            if let Some(at) = at.next() {
+                out[at * width..][..width].copy_from_slice(row);
+            }
+        });
+    }
+
+    /// Shows the first words of rows of one table, each announced before; where there are no words yet, they are made
+    /// first.
+    #[inline]
+    fn read_rows(&mut self, slots: &[Slot], width: usize, mut read: impl FnMut(&[f32])) {
         let Some(first) = slots.first() else {
             return;
         };
         let row_f32s = self.rows.tables[self.rows.states.get(*first).table()].row_f32s;
-        let mut ahead = [Place::NONE; AHEAD];
         let (mut states, mut places) = (slots.iter(), slots.iter());
         for slot in states.by_ref().take(2 * AHEAD) {
             self.rows.states.prefetch_line(*slot);
         }
+        let mut ahead = [Place::NONE; AHEAD];
         for (i, slot) in places.by_ref().take(AHEAD).enumerate() {
             ahead[i] = self.place_to_read(*slot);
             self.arena.prefetch(ahead[i], row_f32s, width);
         }
-        for (i, at) in (0..slots.len()).zip(at) {
+        for i in 0..slots.len() {
             if let Some(slot) = states.next() {
                 self.rows.states.prefetch_line(*slot);
             }
@@ -270,8 +273,7 @@ impl Cache {
                 self.arena.prefetch(next, row_f32s, width);
                 ahead[i % AHEAD] = next;
             }
-            let row = &self.arena.row(place, row_f32s)[..width];
-            out[at * width..][..width].copy_from_slice(row);
+            read(&self.arena.row(place, row_f32s)[..width]);
         }
     }
 
