@@ -26,7 +26,8 @@ impl Store {
     /// Keys in memory are copied; those of a keyset file are read 2 M at a time. The rest is done by a
     /// thread of the store: they are put into the order in which rows lie on SSD (24 bytes a key meanwhile), then
     /// looked up and read by pieces of 32 768 keys as by a pull. Where a `Staged` table is in memory its keys come
-    /// as they are, by 65 536; one that is there twice may be counted twice. A row that stays takes 12 bytes beside it, and 4 as part of a block.
+    /// as they are, by 65 536; one that is there twice may be counted twice. A row that stays takes 12 bytes
+    /// beside it, and 4 as part of a block.
     ///
     /// # Durability
     /// None: what is pushed in a pass is durable with the next checkpoint.

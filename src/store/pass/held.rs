@@ -8,9 +8,10 @@ use std::ops::Range;
 use std::sync::PoisonError;
 
 use super::super::core::{Core, Table, point};
-use super::super::lease::Lease;
+use super::super::lease::{Lease, ShardRows};
 use super::super::put::Pinned;
 use super::super::workers::Workers;
+use super::source::Piece;
 use crate::sync::Mutex;
 use crate::units::{Slot, narrow};
 
@@ -92,9 +93,22 @@ impl Held {
         self.runs.len().saturating_sub(1) * RUN_ROWS + last
     }
 
+    /// A piece came in.
+    pub fn add(&mut self, piece: &Piece, lease: &Lease) {
+        match &piece.stretch {
+            None => self.add_run(lease),
+            Some(stretch) => {
+                self.add_scattered(&piece.positions, lease, stretch.keys);
+                if stretch.is_over {
+                    self.end_scattered(lease.rows.len());
+                }
+            }
+        }
+    }
+
     /// A run came in, in the order of its keys.
-    pub fn add_run(&mut self, lease: &Lease) {
-        let of_shard = |rows: &super::super::lease::ShardRows| {
+    fn add_run(&mut self, lease: &Lease) {
+        let of_shard = |rows: &ShardRows| {
             let positions = rows.positions.iter().map(|p| narrow::<u16>(*p));
             (rows.slots.clone(), positions.collect())
         };
@@ -105,7 +119,7 @@ impl Held {
     }
 
     /// Some of `keys` keys came in, those at these positions.
-    pub fn add_scattered(&mut self, positions: &[u32], lease: &Lease, keys: usize) {
+    fn add_scattered(&mut self, positions: &[u32], lease: &Lease, keys: usize) {
         self.scattered.resize(keys, (Slot::NONE, 0));
         for (s, rows) in lease.rows.iter().enumerate() {
             let shard: u16 = narrow(s);
@@ -116,7 +130,7 @@ impl Held {
     }
 
     /// All of those keys came in.
-    pub fn end_scattered(&mut self, shards: usize) {
+    fn end_scattered(&mut self, shards: usize) {
         for rows in std::mem::take(&mut self.scattered).chunks(RUN_ROWS) {
             let mut run = Run::new(shards, rows.len());
             for (slot, shard) in rows {

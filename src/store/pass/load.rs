@@ -203,16 +203,7 @@ impl Work {
             &pools.prefetch[1]
         };
         let kept = passes.puller.keep(pool, &part.table, &piece.keys)?;
-        match &piece.stretch {
-            None => part.held.add_run(&kept.lease),
-            Some(stretch) => {
-                let lease = &kept.lease;
-                (part.held).add_scattered(&piece.positions, lease, stretch.keys);
-                if stretch.is_over {
-                    part.held.end_scattered(passes.core.shards.len());
-                }
-            }
-        }
+        part.held.add(piece, &kept.lease);
         let rows = part.pins.add(kept.lease);
         part.told
             .add_piece(&part.table, rows, (kept.known, kept.read));

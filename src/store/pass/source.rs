@@ -94,15 +94,11 @@ pub struct PieceOf {
 }
 
 impl From {
-    /// The next keys: at most so many, or, of a file, so many.
-    fn with_next<T>(
-        &mut self,
-        (of_memory, of_file): (usize, usize),
-        work: impl FnOnce(&[u64]) -> T,
-    ) -> Result<T> {
+    /// The next keys, at most so many.
+    fn with_next<T>(&mut self, most: usize, work: impl FnOnce(&[u64]) -> T) -> Result<T> {
         match self {
             From::Memory(all, given) => {
-                let end = all.len().min(*given + of_memory);
+                let end = all.len().min(*given + most);
                 let done = work(&all[*given..end]);
                 *given = end;
                 if end == all.len() {
@@ -112,7 +108,7 @@ impl From {
             }
             From::File(file) => {
                 let mut keys = Vec::new();
-                file.read(of_file, &mut keys)?;
+                file.read(most, &mut keys)?;
                 Ok(work(&keys))
             }
         }
@@ -157,8 +153,8 @@ impl Source {
         // The piece before may have been of another part.
         piece.stretch = None;
         if self.in_order {
-            let run = (RUN_ROWS, RUN_ROWS);
-            return (self.from).with_next(run, |keys| piece.keys.extend_from_slice(keys));
+            let give = |keys: &[u64]| piece.keys.extend_from_slice(keys);
+            return self.from.with_next(RUN_ROWS, give);
         }
         if self.left.iter().all(Range::is_empty) {
             self.sort_more()?;
@@ -185,7 +181,11 @@ impl Source {
 
     fn sort_more(&mut self) -> Result<()> {
         self.sorted.clear();
-        self.from.with_next((MEMORY_KEYS, SORTED_KEYS), |keys| {
+        let most = match &self.from {
+            From::Memory(..) => MEMORY_KEYS,
+            From::File(_) => SORTED_KEYS,
+        };
+        self.from.with_next(most, |keys| {
             let hashes = keys.iter().map(|key| mix64(*key));
             self.sorted.extend(hashes.zip(0..));
         })?;
