@@ -11,12 +11,9 @@ use super::super::core::{Core, Table, point};
 use super::super::lease::{Lease, ShardRows};
 use super::super::put::Pinned;
 use super::super::workers::Workers;
-use super::source::Piece;
+use super::source::{Piece, RUN_ROWS};
 use crate::sync::Mutex;
 use crate::units::{Slot, narrow};
-
-/// Keys of a run: a position has 16 bits.
-pub const RUN_ROWS: usize = 1 << 16;
 
 /// Memory of a key.
 pub const KEY_BYTES: usize = size_of::<Slot>() + 2 * size_of::<u16>();

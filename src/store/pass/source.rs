@@ -3,11 +3,12 @@
 use std::ops::Range;
 use std::path::Path;
 
-use super::held::RUN_ROWS;
 use crate::error::Result;
 use crate::io::{KeyFile, KeyType};
 use crate::units::{TableId, mix64, range_of, unmix64};
 
+/// Keys of a run: positions in it have 16 bits.
+pub const RUN_ROWS: usize = 1 << 16;
 /// Keys that are brought in at a time. More take a shard's lock for longer, fewer keep the device less busy.
 const PIECE_KEYS: usize = 1 << 15;
 /// Keys of a file that are put in order at once, whole runs: 24 bytes each meanwhile.
@@ -56,7 +57,7 @@ impl<'a> PassPart<'a> {
 ///
 /// Rows lie on SSD by mix64 of their keys. So many keys, a stretch, are put into that order at once; a piece then
 /// has keys of a narrow range of each shard, whose rows are neighbours. Where all rows are in memory, pieces are the
-/// runs of [`Held`](super::held::Held) instead.
+/// runs of [`RUN_ROWS`] keys instead.
 #[derive(Debug)]
 pub struct Source {
     from: From,
