@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hps::{KeyType, PassPart, PutRows};
+use hps::{KeyType, PassPart};
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
 
@@ -14,7 +14,7 @@ use crate::cell::{Cell, TableInfo};
 use crate::config::key_type;
 use crate::errors::refuse;
 use crate::lease::seconds;
-use crate::update::PushReport;
+use crate::update::{PushReport, RowKind};
 use crate::wait::{Awaited, lock, redeem, work};
 
 /// A pass on its way.
@@ -161,33 +161,18 @@ impl PassTicket {
     }
 }
 
-/// Whether whole rows are meant, by the name of a kind.
-pub fn is_whole(py: Python<'_>, kind: &str) -> PyResult<bool> {
-    match kind {
-        "weights" => Ok(false),
-        "rows" => Ok(true),
-        other => {
-            let message = format!("kind {other:?}: weights or rows are known");
-            Err(refuse(py, "InvalidArgument", &message))
-        }
-    }
-}
-
 impl Pass {
     fn pass(&self, py: Python<'_>) -> PyResult<Arc<hps::Pass>> {
         let pass = lock(&self.inner).clone();
         pass.ok_or_else(|| refuse(py, "Closed", "the pass has ended; begin another"))
     }
 
-    /// f32s of a row of a part.
-    fn width(&self, py: Python<'_>, part: usize, is_whole: bool) -> PyResult<usize> {
-        let Some(table) = self.tables.get(part) else {
+    /// The table of a part.
+    fn table(&self, py: Python<'_>, part: usize) -> PyResult<&TableInfo> {
+        let table = self.tables.get(part).map(Arc::as_ref);
+        table.ok_or_else(|| {
             let message = format!("part {part} of a pass that has {}", self.tables.len());
-            return Err(refuse(py, "InvalidArgument", &message));
-        };
-        Ok(match is_whole {
-            true => table.row_f32s(),
-            false => table.dim(),
+            refuse(py, "InvalidArgument", &message)
         })
     }
 }
@@ -254,8 +239,8 @@ impl Pass {
     ) -> PyResult<Bound<'py, PyAny>> {
         // A store that is closed, or that is the parent's, says so; it is not closed meanwhile.
         let _open = self.cell.store(py)?;
-        let (pass, is_whole) = (self.pass(py)?, is_whole(py, kind)?);
-        let width = self.width(py, part, is_whole)?;
+        let (pass, kind) = (self.pass(py)?, RowKind::of(py, kind)?);
+        let width = kind.width(self.table(py, part)?);
         let out = match out {
             Some(out) => out,
             None => {
@@ -268,9 +253,9 @@ impl Pass {
         let mut place = Out::of(&out, &[rows, width])?;
         let slice = place.as_slice();
         // The pass may have ended meanwhile: then its rows are let go of here, without the GIL.
-        work(py, move || match is_whole {
-            true => pass.read_rows(part, first, slice),
-            false => pass.read(part, first, slice),
+        work(py, move || match kind {
+            RowKind::Rows => pass.read_rows(part, first, slice),
+            RowKind::Weights => pass.read(part, first, slice),
         })?;
         drop(place);
         Ok(out)
@@ -290,15 +275,10 @@ impl Pass {
         verbatim: bool,
     ) -> PyResult<PushReport> {
         let _open = self.cell.store(py)?;
-        let (pass, is_whole) = (self.pass(py)?, is_whole(py, kind)?);
-        let width = self.width(py, part, is_whole)?;
+        let (pass, row_kind) = (self.pass(py)?, RowKind::of(py, kind)?);
+        let width = row_kind.width(self.table(py, part)?);
         let values = Values::of(values, kind, &[values.len()?, width])?;
-        let values = values.as_slice();
-        let rows = match is_whole {
-            true => PutRows::whole(values),
-            false => PutRows::weights(values),
-        };
-        let rows = if verbatim { rows.verbatim() } else { rows };
+        let rows = row_kind.put(values.as_slice(), verbatim);
         let report = work(py, move || pass.put(part, first, rows))?;
         Ok(PushReport::new(report.rows, report.non_finite))
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use hps::{CheckpointId, CreateOptions, PutRows, RuntimeOptions, TableDescriptor};
+use hps::{CheckpointId, CreateOptions, RuntimeOptions, TableDescriptor};
 use numpy::{IntoPyArray, PyArray1};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -17,9 +17,9 @@ use crate::config::{TableSpec, describe, runtime_options};
 use crate::delta::Delta;
 use crate::errors::{raise, refuse};
 use crate::lease::{Lease, Ticket};
-use crate::passes::{PassTicket, is_whole};
+use crate::passes::PassTicket;
 use crate::rows::{RowChunks, asked_or_last};
-use crate::update::PushReport;
+use crate::update::{PushReport, RowKind};
 use crate::wait::{long_work, work};
 use crate::{log, stats, text_metrics};
 
@@ -211,7 +211,7 @@ impl Store {
         verbatim: bool,
     ) -> PyResult<Py<PyAny>> {
         let store = self.store(py)?;
-        let whole = is_whole(py, kind)?;
+        let row_kind = RowKind::of(py, kind)?;
         let asked = Asked::of(&self.0, table, keys)?;
         let values = match asked.is_list {
             true => list_of(values, kind, asked.tables.len())?,
@@ -219,20 +219,11 @@ impl Store {
         };
         let pairs = values.iter().zip(asked.parts());
         let checked = pairs.map(|(values, part)| {
-            let width = match whole {
-                true => part.table.row_f32s(),
-                false => part.table.dim(),
-            };
-            Values::of(values, kind, &[part.rows, width])
+            Values::of(values, kind, &[part.rows, row_kind.width(&part.table)])
         });
         let checked = checked.collect::<PyResult<Vec<_>>>()?;
         asked.each(py, |at, table, keys| {
-            let values = checked[at].as_slice();
-            let rows = match whole {
-                true => PutRows::whole(values),
-                false => PutRows::weights(values),
-            };
-            let rows = if verbatim { rows.verbatim() } else { rows };
+            let rows = row_kind.put(checked[at].as_slice(), verbatim);
             let report = work(py, || store.put(table.id, keys, rows))?;
             Ok(PushReport::new(report.rows, report.non_finite))
         })

@@ -1,10 +1,11 @@
 //! What does a push do to the rows of a lease, as Python says it?
 
-use hps::{PushPart, Update};
+use hps::{PushPart, PutRows, Update};
 use pyo3::prelude::*;
 
 use crate::arrays::{Numbers, Values};
 use crate::asked::{Part, check_count, items, list_of};
+use crate::cell::TableInfo;
 use crate::errors::refuse;
 
 /// What a push did: `rows` changed, `non_finite` positions whose values were not finite.
@@ -56,6 +57,43 @@ impl Kind {
                 Err(refuse(py, "InvalidArgument", &message))
             }
         }
+    }
+}
+
+/// What a row is read or put as.
+#[derive(Clone, Copy)]
+pub enum RowKind {
+    Weights,
+    Rows,
+}
+
+impl RowKind {
+    pub fn of(py: Python<'_>, name: &str) -> PyResult<RowKind> {
+        match name {
+            "weights" => Ok(RowKind::Weights),
+            "rows" => Ok(RowKind::Rows),
+            other => {
+                let message = format!("kind {other:?}: weights or rows are known");
+                Err(refuse(py, "InvalidArgument", &message))
+            }
+        }
+    }
+
+    /// f32s of a row.
+    pub fn width(self, table: &TableInfo) -> usize {
+        match self {
+            RowKind::Weights => table.dim(),
+            RowKind::Rows => table.row_f32s(),
+        }
+    }
+
+    /// Values that are put.
+    pub fn put(self, values: &[f32], verbatim: bool) -> PutRows<'_> {
+        let rows = match self {
+            RowKind::Weights => PutRows::weights(values),
+            RowKind::Rows => PutRows::whole(values),
+        };
+        if verbatim { rows.verbatim() } else { rows }
     }
 }
 
