@@ -8,6 +8,9 @@
     reason = "a test fails where something goes wrong"
 )]
 
+#[path = "common/hbm_inputs.rs"]
+#[expect(dead_code, reason = "tests of other calls use the rest")]
+mod hbm_inputs;
 #[path = "common/hbm_pair.rs"]
 #[expect(dead_code, reason = "tests of other calls use the rest")]
 mod hbm_pair;
@@ -15,6 +18,7 @@ mod hbm_pair;
 #[expect(dead_code, reason = "shared with tests that need more of it")]
 mod rng;
 
+use hbm_inputs::floats;
 use hbm_pair::{Batch, Driven, TRAIN, assert_same_bits, options, row_f32s};
 use hps::hbm::{
     Device, Faults, HbmOptions, Index, Kind, Memory, Stream, Values, ValuesMut, footprint, open,
@@ -66,11 +70,6 @@ impl Seen {
         let rows = self.again(call);
         self.rows.extend(rows);
     }
-}
-
-fn floats(rng: &mut Rng, count: usize) -> Vec<f32> {
-    let value = |rng: &mut Rng| (rng.below(2001) as f32 - 1000.0) / 512.0;
-    (0..count).map(|_| value(rng)).collect()
 }
 
 fn batch(rng: &mut Rng, keys: Vec<u64>) -> Batch {

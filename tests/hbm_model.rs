@@ -14,19 +14,22 @@
 
 mod common {
     pub mod hbm_device;
+    #[expect(dead_code, reason = "tests of other calls use the rest")]
+    pub mod hbm_inputs;
     #[expect(dead_code, reason = "shared with tests that need more of it")]
     pub mod hbm_pair;
     pub mod hbm_world;
     #[expect(dead_code, reason = "shared with tests that need more of it")]
     pub mod model;
     pub mod rng;
+    pub mod steps;
 }
 
 use common::hbm_device::Totals;
 use common::hbm_world::{Kind, Step, World};
+use common::steps::{self, cases, steps};
 use hps::hbm::Device;
 use proptest::prelude::*;
-use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestError, TestRunner};
 use std::sync::Mutex;
 
 const OPERATIONS: usize = 200;
@@ -50,62 +53,31 @@ const KINDS: [(usize, Kind); 15] = [
     (3, Kind::FailingDevice),
 ];
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let kinds: Vec<Kind> = KINDS
-        .iter()
-        .flat_map(|(n, kind)| std::iter::repeat_n(*kind, *n))
-        .collect();
-    let step = (
-        proptest::sample::select(kinds),
-        1usize..=100,
-        any::<u64>().no_shrink(),
-    );
-    let step = step.prop_map(|(kind, keys, seed)| Step { kind, keys, seed });
-    proptest::collection::vec(step, OPERATIONS)
-}
-
-fn cases(default: u32) -> u32 {
-    let given = std::env::var("PROPTEST_CASES").ok();
-    given.map_or(default, |n| n.parse().unwrap())
-}
-
 fn run(devices: [Device; 2], cases: u32, name: &'static str) {
-    let config = Config {
-        cases,
-        max_shrink_iters: 200,
-        source_file: Some(file!()),
-        test_name: Some(name),
-        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
-        ..Config::default()
-    };
     let totals = Mutex::new(Totals::default());
     let count = proptest::sample::select(vec![1usize, 2, 3, 8]);
-    let strategy = (any::<u64>().no_shrink(), count, steps());
-    let mut runner = TestRunner::new(config);
-    let result = runner.run(&strategy, |(seed, count, steps)| {
+    let strategy = (any::<u64>().no_shrink(), count, steps(&KINDS, OPERATIONS));
+    let case = |(seed, count, steps): (u64, usize, Vec<Step>)| {
         let device = devices[(seed % 2) as usize];
         let mut world = World::new(device, count, seed);
         steps.iter().for_each(|step| world.run(step));
         world.finish(&mut totals.lock().unwrap());
-        Ok::<(), TestCaseError>(())
-    });
+    };
+    let tell = |(seed, count, steps): &(u64, usize, Vec<Step>)| {
+        let steps: Vec<&Step> = steps.iter().filter(|s| s.kind != Kind::Nothing).collect();
+        format!("seed: {seed}, {count} devices, steps: {steps:?}")
+    };
+    steps::run(cases, (file!(), name), &strategy, case, tell);
     let totals = totals.lock().unwrap();
     eprintln!("{name}: {cases} cases, {totals:?}");
-    match result {
-        Ok(()) => totals.check(u64::from(cases)),
-        Err(TestError::Abort(reason)) => panic!("{reason}"),
-        Err(TestError::Fail(reason, (seed, count, steps))) => {
-            let steps: Vec<&Step> = steps.iter().filter(|s| s.kind != Kind::Nothing).collect();
-            panic!("{reason}\nseed: {seed}, {count} devices, steps: {steps:?}");
-        }
-    }
+    totals.check(u64::from(cases));
 }
 
 #[test]
 fn a_table_in_plain_rust_is_a_map() {
     run(
         [Device::Cpu; 2],
-        cases(256),
+        cases(256, 1),
         "a_table_in_plain_rust_is_a_map",
     );
 }
@@ -115,7 +87,7 @@ fn a_table_in_plain_rust_is_a_map() {
 fn a_table_on_the_emulator_is_a_map() {
     run(
         [Device::Emulated(1), Device::Emulated(2)],
-        cases(16),
+        cases(16, 1),
         "a_table_on_the_emulator_is_a_map",
     );
 }

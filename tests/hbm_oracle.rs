@@ -7,26 +7,21 @@
     reason = "a test fails where something goes wrong"
 )]
 
+#[path = "common/hbm_inputs.rs"]
+#[expect(dead_code, reason = "tests of other calls use the rest")]
+mod hbm_inputs;
 #[path = "common/hbm_pair.rs"]
 #[expect(dead_code, reason = "tests of other calls use the rest")]
 mod hbm_pair;
 #[path = "common/rng.rs"]
 mod rng;
 
+use hbm_inputs::{RULES, floats};
 use hbm_pair::{Batch, Driven, TRAIN, assert_same_bits, options, row_f32s};
 use hps::hbm::{CpuTable, HbmOptions, Index, open};
 use hps::*;
 use rng::Rng;
 
-const RULES: [Optimizer; 7] = [
-    Optimizer::Sgd,
-    Optimizer::Momentum,
-    Optimizer::Nesterov,
-    Optimizer::Adagrad,
-    Optimizer::RowwiseAdagrad,
-    Optimizer::Adam,
-    Optimizer::Ftrl,
-];
 const KEYS: usize = 70;
 
 /// The same rows in a store and in a table.
@@ -57,7 +52,8 @@ impl Twins {
         let keys: Vec<u64> = (0..KEYS as u64).map(|i| mix64(i).wrapping_sub(1)).collect();
         let width = row_f32s(descriptor);
         let lease = pull(&store, id, &keys[KEYS / 2..], descriptor.dim);
-        let random: Vec<f32> = floats(rng, lease.len() * width).map(f32::abs).collect();
+        let random = floats(rng, lease.len() * width);
+        let random: Vec<f32> = random.into_iter().map(f32::abs).collect();
         store.push(&lease, Update::rows(&random)).unwrap();
         drop(lease);
         let lease = pull(&store, id, &keys, descriptor.dim);
@@ -105,10 +101,6 @@ fn pull(store: &Store, table: TableId, keys: &[u64], dim: usize) -> Lease {
         .unwrap()
 }
 
-fn floats(rng: &mut Rng, count: usize) -> impl Iterator<Item = f32> {
-    (0..count).map(|_| (rng.below(2001) as f32 - 1000.0) / 512.0)
-}
-
 fn counts(rng: &mut Rng, count: usize) -> Vec<u32> {
     // Some are so large that sums saturate.
     let bits = |rng: &mut Rng| if rng.one_in(9) { 32 } else { 3 };
@@ -127,7 +119,7 @@ fn batch(twins: &Twins, n: usize, step: u32, rng: &mut Rng) -> (Vec<u32>, Batch)
     let key = |position: &u32| twins.keys[*position as usize];
     let batch = Batch {
         keys: positions.iter().map(key).collect(),
-        gradients: floats(rng, n * dim).collect(),
+        gradients: floats(rng, n * dim),
         shows: counts(rng, n),
         clicks: counts(rng, n),
         lr: 0.05,

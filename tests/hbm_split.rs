@@ -7,6 +7,9 @@
     reason = "a test fails where something goes wrong"
 )]
 
+#[path = "common/hbm_inputs.rs"]
+#[expect(dead_code, reason = "tests of other calls use the rest")]
+mod hbm_inputs;
 #[path = "common/hbm_pair.rs"]
 #[expect(dead_code, reason = "tests of other calls use the rest")]
 mod hbm_pair;
@@ -14,19 +17,13 @@ mod hbm_pair;
 #[expect(dead_code, reason = "shared with tests that need more of it")]
 mod rng;
 
+use hbm_inputs::devices;
 use hbm_pair::{Batch, Driven, TRAIN, assert_same_bits, options, row_f32s};
 use hps::hbm::{Buffer, Device, HbmTable, Index, Kind, Memory, Values, ValuesMut, open};
 use hps::{Error, Optimizer, TableDescriptor, mix64, part_range};
 use rng::Rng;
 
 /// Where the calls run, under schedules of several seeds.
-fn devices(seeds: u64) -> Vec<Device> {
-    let emulated = (0..seeds).map(Device::Emulated);
-    let all = [Device::Cpu].into_iter().chain(emulated);
-    all.filter(|device| *device == Device::Cpu || cfg!(feature = "emu"))
-        .collect()
-}
-
 fn words(count: usize) -> u32 {
     u32::try_from(count).unwrap()
 }
@@ -150,7 +147,7 @@ fn check(splitter: &mut Splitter, keys: &[u64], parts: usize, width: usize, what
 #[test]
 fn keys_go_to_their_owners_in_the_callers_order_and_rows_come_back() {
     let n_max = 9000;
-    for device in devices(3) {
+    for device in devices(0..3) {
         let mut splitter = Splitter::new(device, n_max);
         let mut rng = Rng(7);
         for parts in [1, 2, 3, 8] {
@@ -167,7 +164,7 @@ fn keys_go_to_their_owners_in_the_callers_order_and_rows_come_back() {
 
 #[test]
 fn any_key_and_any_number_of_parts_up_to_256_are_split() {
-    for device in devices(2) {
+    for device in devices(0..2) {
         let mut splitter = Splitter::new(device, 600);
         let bounds = (0..256).flat_map(|part| {
             let owned = part_range(part, 256);
@@ -186,7 +183,7 @@ fn any_key_and_any_number_of_parts_up_to_256_are_split() {
 
 #[test]
 fn parts_and_lengths_out_of_range_are_refused_by_name() {
-    for device in devices(1) {
+    for device in devices(0..1) {
         let mut splitter = Splitter::new(device, 64);
         let Splitter {
             keys,
@@ -225,7 +222,7 @@ fn parts_and_lengths_out_of_range_are_refused_by_name() {
 
 #[test]
 fn a_merge_after_a_refused_split_writes_nothing() {
-    for device in devices(2) {
+    for device in devices(0..2) {
         let mut splitter = Splitter::new(device, 64);
         let Splitter {
             keys,
@@ -300,7 +297,7 @@ fn tables_of_several_devices_give_the_bits_of_one() {
         driven.place(&rows, &all).unwrap();
         driven
     };
-    for (seed, device) in devices(2).into_iter().enumerate() {
+    for (seed, device) in devices(0..2).into_iter().enumerate() {
         for parts in [1, 2, 3, 8] {
             let mut rng = Rng(seed as u64);
             let mut one = filled(Device::Cpu, &keys);

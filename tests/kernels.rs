@@ -8,26 +8,21 @@
     reason = "a test fails where something goes wrong"
 )]
 
+#[path = "common/hbm_inputs.rs"]
+#[expect(dead_code, reason = "tests of other calls use the rest")]
+mod hbm_inputs;
 #[path = "common/hbm_pair.rs"]
 mod hbm_pair;
 #[path = "common/rng.rs"]
 #[expect(dead_code, reason = "shared with tests that need more of it")]
 mod rng;
 
+use hbm_inputs::{RULES, floats};
 use hbm_pair::{Batch, Driven, TRAIN, assert_same_bits, options, row_f32s};
 use hps::hbm::{Device, Index, open};
 use hps::{NonFinite, Optimizer, RowMetadata, TableDescriptor};
 use rng::Rng;
 
-const RULES: [Optimizer; 7] = [
-    Optimizer::Sgd,
-    Optimizer::Momentum,
-    Optimizer::Nesterov,
-    Optimizer::Adagrad,
-    Optimizer::RowwiseAdagrad,
-    Optimizer::Adam,
-    Optimizer::Ftrl,
-];
 const ROWS: usize = 300;
 
 fn number_of_rows() -> u32 {
@@ -50,11 +45,6 @@ fn descriptor(rule: Optimizer, dim: usize, rng: &mut Rng) -> TableDescriptor {
 
 fn number(rng: &mut Rng, below: usize) -> u32 {
     u32::try_from(rng.below(below)).unwrap()
-}
-
-fn floats(rng: &mut Rng, count: usize) -> Vec<f32> {
-    let value = |rng: &mut Rng| (rng.below(2001) as f32 - 1000.0) / 512.0;
-    (0..count).map(|_| value(rng)).collect()
 }
 
 fn shuffle<T>(rng: &mut Rng, all: &mut [T]) {

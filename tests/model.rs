@@ -16,11 +16,12 @@ mod common {
     pub mod model;
     pub mod rng;
     pub mod setup;
+    pub mod steps;
 }
 
 use common::driver::{Driver, Kind, Step, Totals};
+use common::steps::{self, cases, steps};
 use proptest::prelude::*;
-use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestError, TestRunner};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const OPERATIONS: usize = 200;
@@ -54,53 +55,20 @@ const KINDS: [(usize, Kind); 25] = [
     (2, Kind::RenameTable),
 ];
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let kinds: Vec<Kind> = KINDS
-        .iter()
-        .flat_map(|(n, kind)| std::iter::repeat_n(*kind, *n))
-        .collect();
-    let step = (
-        proptest::sample::select(kinds),
-        1usize..=100,
-        any::<u64>().no_shrink(),
-    );
-    let step = step.prop_map(|(kind, keys, seed)| Step { kind, keys, seed });
-    proptest::collection::vec(step, OPERATIONS)
-}
-
-fn cases(default: u32, share: u32) -> u32 {
-    let given = std::env::var("PROPTEST_CASES").ok();
-    let given = given.and_then(|n| n.parse::<u32>().ok());
-    given.map_or(default, |n| (n / share).max(1))
-}
-
 fn run(cases: u32, background: bool, name: &'static str, totals: &Totals) {
-    let config = Config {
-        cases,
-        max_shrink_iters: 200,
-        source_file: Some(file!()),
-        test_name: Some(name),
-        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
-        ..Config::default()
-    };
-    let strategy = (any::<u64>().no_shrink(), steps());
-    let mut runner = TestRunner::new(config);
-    let result = runner.run(&strategy, |(seed, steps)| {
+    let strategy = (any::<u64>().no_shrink(), steps(&KINDS, OPERATIONS));
+    let case = |(seed, steps): (u64, Vec<Step>)| {
         let mut driver = Driver::new(seed, background, totals);
         for step in &steps {
             driver.run(step);
         }
         driver.finish();
-        Ok::<(), TestCaseError>(())
-    });
-    match result {
-        Ok(()) => {}
-        Err(TestError::Abort(reason)) => panic!("{reason}"),
-        Err(TestError::Fail(reason, (seed, steps))) => {
-            let steps: Vec<&Step> = steps.iter().filter(|s| s.kind != Kind::Nothing).collect();
-            panic!("{reason}\nseed: {seed}, {} steps: {steps:?}", steps.len());
-        }
-    }
+    };
+    let tell = |(seed, steps): &(u64, Vec<Step>)| {
+        let steps: Vec<&Step> = steps.iter().filter(|s| s.kind != Kind::Nothing).collect();
+        format!("seed: {seed}, {} steps: {steps:?}", steps.len())
+    };
+    steps::run(cases, (file!(), name), &strategy, case, tell);
 }
 
 fn check(totals: &Totals, cases: u32, background: bool) {

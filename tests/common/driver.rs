@@ -45,18 +45,7 @@ pub enum Kind {
 }
 
 /// One operation.
-#[derive(Clone, Copy)]
-pub struct Step {
-    pub kind: Kind,
-    pub keys: usize,
-    pub seed: u64,
-}
-
-impl std::fmt::Debug for Step {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:?}({}, {:#x})", self.kind, self.keys, self.seed)
-    }
-}
+pub type Step = super::steps::Step<Kind>;
 
 /// What has to happen for a test to mean something, over all cases.
 #[derive(Debug, Default)]

@@ -2,21 +2,13 @@
 //! keys to numbers, and which rows are dirty.
 
 use super::hbm_device::{BATCH, One, Totals, bits, place_of};
+use super::hbm_inputs::RULES;
 use super::hbm_pair::{Batch, TRAIN, options};
 use super::model::key_of;
 use super::rng::Rng;
 use hps::hbm::{Device, Gradients, Index, Inserted, Stream, Values, ValuesMut, open};
-use hps::{Error, Optimizer, RowMetadata, TableDescriptor};
+use hps::{Error, RowMetadata, TableDescriptor};
 
-const RULES: [Optimizer; 7] = [
-    Optimizer::Sgd,
-    Optimizer::Momentum,
-    Optimizer::Nesterov,
-    Optimizer::Adagrad,
-    Optimizer::RowwiseAdagrad,
-    Optimizer::Adam,
-    Optimizer::Ftrl,
-];
 /// Keys that there are.
 const UNIVERSE: usize = 160;
 const BUILDS: Stream = Stream::Transfer;
@@ -40,12 +32,8 @@ pub enum Kind {
     FailingDevice,
 }
 
-#[derive(Clone, Debug)]
-pub struct Step {
-    pub kind: Kind,
-    pub keys: usize,
-    pub seed: u64,
-}
+/// One operation.
+pub type Step = super::steps::Step<Kind>;
 
 pub struct World {
     device: Device,
