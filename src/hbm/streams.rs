@@ -1,5 +1,8 @@
 //! What do the calls of a table name? Streams, kinds of memory, marks.
 
+use super::shape::option;
+use crate::error::Error;
+
 /// What kind of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
@@ -45,6 +48,14 @@ pub struct DeviceInfo {
 /// Launches that were recorded, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GraphId(pub u32);
+
+impl GraphId {
+    /// There is no such recording.
+    pub(super) fn unknown(self) -> Error {
+        let why = "nothing was recorded under this number".to_owned();
+        option("graph", &self.0, why)
+    }
+}
 
 /// A point of a stream whose time is taken, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -329,8 +329,7 @@ impl HbmTable for CpuTable {
 
     fn replay(&mut self, stream: Stream, graph: GraphId) -> Result<()> {
         let Some(recorded) = self.graphs.get(graph.0 as usize).copied() else {
-            let why = "nothing was recorded under this number".to_owned();
-            return Err(option("graph", &graph.0, why));
+            return Err(graph.unknown());
         };
         self.clocks
             .replay(graph, (recorded.stream, recorded.index), stream)?;

@@ -321,8 +321,7 @@ impl<L: Launcher> HbmTable for DevTable<L> {
     fn replay(&mut self, stream: Stream, graph: GraphId) -> Result<()> {
         let mut all = self.recorded.iter();
         let Some((_, of, index)) = all.find(|(known, ..)| *known == graph).copied() else {
-            let why = "nothing was recorded under this number".to_owned();
-            return Err(option("graph", &graph.0, why));
+            return Err(graph.unknown());
         };
         self.clocks.replay(graph, (of, index), stream)?;
         self.launcher.replay(stream, graph)
