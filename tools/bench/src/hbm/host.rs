@@ -13,19 +13,18 @@ use anyhow::{Result, ensure};
 use hps::hbm::{
     Buffer, CpuTable, Gradients, HbmOptions, HbmTable, Index, Kind, Memory, Stream, Values,
 };
-use hps::{NonFinite, TableDescriptor, mix64};
+use hps::{NonFinite, TableDescriptor};
 use serde_json::{Value, json};
 
 use super::args::{HbmArgs, Operation};
+use super::work::{insert_all, key_of, shuffled};
 use crate::figures::Spread;
-use crate::keys::Scramble;
 use crate::limits::memory::BareRows;
 
 const TRAIN: Stream = Stream::Train;
 /// Rounds, and runs of each side in a round.
 const ROUNDS: usize = 9;
 const RUNS: usize = 5;
-const SEED: u64 = 5;
 
 /// One comparison.
 #[derive(Clone, Debug)]
@@ -85,7 +84,7 @@ struct Host {
     dim: usize,
     rows: usize,
     /// Row numbers of each round's keys.
-    rounds: Vec<Vec<u64>>,
+    rounds: Vec<Vec<u32>>,
 }
 
 /// The costs that belong to the operations.
@@ -106,10 +105,6 @@ pub fn run(args: &HbmArgs, dim: usize, operations: &[Operation]) -> Result<Vec<H
         }
     }
     Ok(costs)
-}
-
-fn key_of(row: u64) -> u64 {
-    mix64(row + 1)
 }
 
 /// The shortest time of some runs.
@@ -136,18 +131,8 @@ impl Host {
         let numbers = table.allocate(Memory::Device, Kind::Words, n)?;
         let failed = table.allocate(Memory::Device, Kind::Keys, 1)?;
         let out = table.allocate(Memory::Device, Kind::Floats, n * dim)?;
-        let scramble = Scramble::new(rows as u64, SEED);
-        let order: Vec<u64> = (0..rows as u64).map(|rank| scramble.key(rank)).collect();
-        for chunk in order.chunks(n) {
-            let chosen: Vec<u64> = chunk.iter().map(|row| key_of(*row)).collect();
-            let places = chunk.iter().map(|row| u32::try_from(*row));
-            let places: Vec<u32> = places.collect::<std::result::Result<_, _>>()?;
-            table.write(TRAIN, keys, 0, Values::Keys(&chosen))?;
-            table.write(TRAIN, numbers, 0, Values::Words(&places))?;
-            table.insert(TRAIN, Index::First, (keys, numbers, chunk.len()), failed)?;
-        }
-        let done = table.inserted(TRAIN, Index::First)?;
-        ensure!(done.keys == rows as u64, "{done:?} of {rows} keys");
+        let order = shuffled(rows)?;
+        insert_all(&mut table, Index::First, &order, (keys, numbers, failed))?;
         let rounds = (0..ROUNDS).map(|round| {
             let rows = order.iter().cycle().skip(round * n % rows);
             rows.take(n).copied().collect()
@@ -174,7 +159,8 @@ impl Host {
         let mut pairs = Vec::new();
         for round in 0..ROUNDS {
             let n = self.write(round)?.len();
-            let rate = bare.gather(&self.rounds[round..=round], 1)?;
+            let places = self.rounds[round].iter().map(|row| u64::from(*row));
+            let rate = bare.gather(&[places.collect()], 1)?;
             let (table, keys, out) = (&mut self.table, self.keys, self.out);
             let ours = best(RUNS, || Ok(table.get(TRAIN, Index::First, keys, n, out)?))?;
             pairs.push((ours, n as f64 / rate.per_second));

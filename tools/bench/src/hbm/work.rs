@@ -84,8 +84,36 @@ struct Bench<'a> {
     positions: Buffer,
 }
 
-fn key_of(number: u32) -> u64 {
+/// The key of a row.
+pub fn key_of(number: u32) -> u64 {
     mix64(u64::from(number) + 1)
+}
+
+/// Inserts the keys of these rows, by calls of as many as the buffers have.
+///
+/// # Errors
+/// What the device says; a key that was not inserted.
+pub fn insert_all(
+    table: &mut dyn HbmTable,
+    index: Index,
+    order: &[u32],
+    (keys, numbers, failed): (Buffer, Buffer, Buffer),
+) -> Result<()> {
+    for chunk in order.chunks(keys.count()) {
+        let chosen: Vec<u64> = chunk.iter().map(|number| key_of(*number)).collect();
+        table.write(TRAIN, keys, 0, Values::Keys(&chosen))?;
+        table.write(TRAIN, numbers, 0, Values::Words(chunk))?;
+        table.insert(TRAIN, index, (keys, numbers, chunk.len()), failed)?;
+    }
+    let done = table.inserted(TRAIN, index)?;
+    ensure!(
+        done.keys == order.len() as u64 && done.failed == 0,
+        "{} of {} keys were inserted, {} failed",
+        done.keys,
+        order.len(),
+        done.failed
+    );
+    Ok(())
 }
 
 /// Runs operations at one width.
@@ -196,23 +224,8 @@ impl<'a> Bench<'a> {
 
     fn fill_index(&mut self, index: Index) -> Result<()> {
         self.table.clear(TRAIN, index)?;
-        for chunk in self.order.chunks(self.n) {
-            let keys: Vec<u64> = chunk.iter().map(|number| key_of(*number)).collect();
-            let table = self.table.as_mut();
-            table.write(TRAIN, self.keys[0], 0, Values::Keys(&keys))?;
-            table.write(TRAIN, self.numbers[0], 0, Values::Words(chunk))?;
-            let entries = (self.keys[0], self.numbers[0], chunk.len());
-            table.insert(TRAIN, index, entries, self.failed)?;
-        }
-        let done = self.table.inserted(TRAIN, index)?;
-        ensure!(
-            done.keys == self.rows as u64 && done.failed == 0,
-            "{} of {} keys were inserted, {} failed",
-            done.keys,
-            self.rows,
-            done.failed
-        );
-        Ok(())
+        let buffers = (self.keys[0], self.numbers[0], self.failed);
+        insert_all(self.table.as_mut(), index, &self.order, buffers)
     }
 
     fn get(&mut self, outcomes: &mut Vec<Outcome>) -> Result<()> {
@@ -394,7 +407,11 @@ fn keys_spare(keys: &[Buffer], round: usize) -> Buffer {
     keys[round % keys.len()]
 }
 
-fn shuffled(rows: usize) -> Result<Vec<u32>> {
+/// The numbers of all rows, in no order.
+///
+/// # Errors
+/// More than have numbers.
+pub fn shuffled(rows: usize) -> Result<Vec<u32>> {
     let scramble = Scramble::new(rows as u64, SEED);
     let number = |rank| Ok(u32::try_from(scramble.key(rank))?);
     (0..rows as u64).map(number).collect()
