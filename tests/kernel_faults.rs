@@ -17,7 +17,8 @@ mod rng;
 
 use hbm_pair::{Batch, Driven, TRAIN, options, row_f32s};
 use hps::hbm::{
-    CpuTable, Faults, Index, Planted, Stream, Values, ValuesMut, barriers, open_with_faults,
+    CpuTable, Faults, Index, Kind, Memory, Planted, Stream, Values, ValuesMut, barriers,
+    open_with_faults,
 };
 use hps::{NonFinite, Optimizer, TableDescriptor};
 use rng::Rng;
@@ -26,22 +27,30 @@ use rng::Rng;
 const ROWS: usize = 200;
 const SEEDS: u64 = 3;
 
+type Setup = (Optimizer, usize, NonFinite);
+
 /// Together they meet every barrier of the kernels; the last has more sums of long runs than blocks.
-const TABLES: [(Optimizer, usize); 4] = [
-    (Optimizer::Adagrad, 8),
-    (Optimizer::Adam, 8),
-    (Optimizer::RowwiseAdagrad, 17),
-    (Optimizer::Sgd, 44),
+const TABLES: [Setup; 4] = [
+    (Optimizer::Adagrad, 8, NonFinite::Apply),
+    (Optimizer::Adam, 8, NonFinite::Skip),
+    (Optimizer::RowwiseAdagrad, 17, NonFinite::Reject),
+    (Optimizer::Sgd, 44, NonFinite::Apply),
 ];
 
-/// All keys once, then three keys very often: runs that blocks sum, and short ones.
-fn batch(rng: &mut Rng, dim: usize) -> Batch {
+/// All keys once, then three keys very often: runs that blocks sum, and short ones. Every 50th gradient is to be left
+/// out where that is done.
+fn batch(rng: &mut Rng, dim: usize, leaves_out: bool) -> Batch {
     let many = (0..1000).map(|_| rng.below(3) as u64 * 7);
     let keys: Vec<u64> = (0..ROWS as u64).chain(many).collect();
     let n = keys.len();
     let value = |rng: &mut Rng| (rng.below(200_001) as f32 - 100_000.0) / 7.0;
+    let mut gradients: Vec<f32> = (0..n * dim).map(|_| value(rng)).collect();
+    if leaves_out {
+        let bad = gradients.iter_mut().skip(dim / 2).step_by(50 * dim);
+        bad.for_each(|value| *value = f32::NAN);
+    }
     Batch {
-        gradients: (0..n * dim).map(|_| value(rng)).collect(),
+        gradients,
         shows: vec![1; n],
         clicks: vec![0; n],
         lr: 0.05,
@@ -61,17 +70,41 @@ fn work(driven: &mut Driven, rows: &[u32], values: &[f32], batch: &Batch) -> hps
     let (places, packed) = driven.pack(rows)?;
     all.extend(packed);
     all.extend(places.iter().map(|place| *place as f32));
+    all.extend(split_and_merge(driven, batch)?);
+    Ok(all)
+}
+
+/// The gradients of a batch by owner, taken for the caller's order, and where they came from.
+fn split_and_merge(driven: &mut Driven, batch: &Batch) -> hps::Result<Vec<f32>> {
+    const PARTS: usize = 3;
+    let (table, n) = (&mut driven.table, batch.keys.len());
+    let out = table.allocate(Memory::Device, Kind::Keys, n)?;
+    let ends = table.allocate(Memory::Device, Kind::Keys, PARTS)?;
+    let merged = table.allocate(Memory::Device, Kind::Floats, batch.gradients.len())?;
+    table.write(TRAIN, driven.keys, 0, Values::Keys(&batch.keys))?;
+    table.write(TRAIN, driven.floats, 0, Values::Floats(&batch.gradients))?;
+    let asked = (driven.keys, n, PARTS);
+    table.split(TRAIN, asked, (out, driven.positions, ends))?;
+    let rows = (driven.floats, merged);
+    table.merge(TRAIN, driven.positions, rows, (n, driven.dim))?;
+    let (mut counted, mut owned) = (vec![0; PARTS], vec![0; n]);
+    let mut all = vec![0.0; batch.gradients.len()];
+    table.read(TRAIN, ends, 0, ValuesMut::Keys(&mut counted))?;
+    table.read(TRAIN, out, 0, ValuesMut::Keys(&mut owned))?;
+    table.read(TRAIN, merged, 0, ValuesMut::Floats(&mut all))?;
+    table.wait(TRAIN)?;
+    all.extend(counted.iter().chain(&owned).map(|number| *number as f32));
     Ok(all)
 }
 
 /// The same work on the emulator with a mistake, and in plain Rust; how the mistake was found, if it was.
-fn found(table: (Optimizer, usize), seed: u64, planted: Option<Planted>) -> Option<String> {
-    let (optimizer, dim) = table;
+fn found(table: Setup, seed: u64, planted: Option<Planted>) -> Option<String> {
+    let (optimizer, dim, non_finite) = table;
     let mut descriptor = TableDescriptor::new("t", dim);
     descriptor.optimizer = optimizer;
-    let options = options(ROWS).non_finite(NonFinite::Apply);
+    let options = options(ROWS).non_finite(non_finite);
     let mut rng = Rng(seed);
-    let batch = batch(&mut rng, dim);
+    let batch = batch(&mut rng, dim, non_finite == NonFinite::Skip);
     let rows: Vec<u32> = (0..u32::try_from(ROWS).unwrap()).rev().collect();
     let values = vec![0.25; ROWS * row_f32s(&descriptor)];
     let mut faults = Faults::default();
@@ -172,7 +205,7 @@ fn a_barrier_in_a_divergent_branch_is_found() {
 }
 
 /// Finds a planted kernel in every seed; `told` is what it is found by.
-fn check_planted(mistake: &'static str, table: (Optimizer, usize), told: &str) {
+fn check_planted(mistake: &'static str, table: Setup, told: &str) {
     for seed in 0..SEEDS {
         let text = found(table, seed, Some(Planted::Kernel(mistake))).unwrap_or_default();
         assert!(text.contains(told), "{mistake}, seed {seed}: {text:?}");
@@ -194,7 +227,7 @@ fn an_index_that_is_read_by_the_launch_that_builds_it_is_found() {
 
 #[test]
 fn a_row_with_two_writers_and_reads_of_what_is_not_there_are_found() {
-    check_planted("twice", (Optimizer::Adagrad, 8), "race: place_wide4");
+    check_planted("twice", TABLES[0], "race: place_wide4");
     check_planted("beside", TABLES[0], "an address outside of all allocations");
     check_planted("unset", TABLES[0], "is read before it is written");
 }

@@ -373,10 +373,6 @@ stage_kernels() {
     skip "c++ is not installed; the kernels were not run on their emulator"
     return 0
   fi
-  # One set of features: nothing is built twice.
-  cargo test --features emu,cuda --test kernels --test kernel_faults --test hbm_model --test hbm_split \
-    --test hbm_bad_input --test hbm_faults --test hbm_driver
-  cargo test --features emu,cuda --lib hbm::
   tools/emu_sanitizers.sh
 }
 

@@ -1,18 +1,20 @@
 #!/usr/bin/env bash
-# Do UndefinedBehaviorSanitizer and ThreadSanitizer see anything in the kernels, run on their emulator?
+# Runs the tests of the tables in GPU memory, with UndefinedBehaviorSanitizer and ThreadSanitizer in the kernels.
 #
 #   tools/emu_sanitizers.sh              both
 #   tools/emu_sanitizers.sh undefined    only this one; so is `thread`
 #
 # The kernels are built with the sanitizer (HPS_EMU_SANITIZE, see build.rs), the rest of the library is not.
-# UBSan: overflows, shifts, misaligned and null addresses while the tests compare with plain Rust. TSan: every
+# UBSan: overflows, shifts, misaligned and null addresses, in all tests of the kernels: it costs no time beside
+# the emulator's own look at each access. Where it can't be had the tests run without it. TSan: every
 # CUDA thread is a fiber that it takes for a thread; launches, barriers and __syncwarp are all the order there
 # is between two of them, so that it finds a race whatever the schedule is. That it would is tried first, on a
 # kernel with a planted race. A fiber costs TSan much, so it sees one schedule of each table of
-# tests/kernel_faults.rs. (races.cpp finds the same and more in all tests; this is a second opinion.)
+# tests/kernel_faults.rs: all kernels but those of other rules. (races.cpp finds the same and more in all tests;
+# this is a second opinion.)
 #
 # Prints tests and reports of each; exits 1 on a report or a test that failed, 8 where nothing could be
-# built. Where the compiler or a library of a sanitizer is missing it says SKIPPED, and 0.
+# built. Where the compiler or a library of a sanitizer is missing it says SKIPPED.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
@@ -39,66 +41,58 @@ works() { # sanitizer
   "${run[@]}" "$scratch/try"
 }
 
-# Builds the tests and says where they are: kernels, kernel_faults, hbm_model.
-build() { # sanitizer
-  HPS_EMU_SANITIZE=$1 cargo test --features emu --test kernels --test kernel_faults --test hbm_model \
-    --no-run 2>&1 | tee "$scratch/build" >&2 || {
-    echo "emu_sanitizers.sh: could not build" >&2
-    exit 8
-  }
-}
-
-program() { # test
-  sed -n "s/.*tests\/$1\.rs (\(.*\))/\1/p" "$scratch/build"
-}
-
-# Runs some tests; what they say stays in $scratch/log.
-tests() { # test, what it is to run...
-  # On one thread: what others are told by Rust's own channels, a sanitizer of the kernels does not see.
-  "${run[@]}" "$(program "$1")" --test-threads=1 "${@:2}" >>"$scratch/log" 2>&1
-}
-
-# Fails if a test did, or a report is there.
+# Fails if a test did, none ran, or a report is there.
 told() { # sanitizer, pattern of a report, status
   local passed reports
   passed=$(awk '/^test result:/ { sum += $4 } END { print sum + 0 }' "$scratch/log")
   reports=$(grep -c "$2" "$scratch/log" || true)
-  echo "emu_sanitizers.sh: $1: $passed tests of the emulator, $reports reports"
+  echo "emu_sanitizers.sh: $1: $passed tests, $reports reports"
   if [ "$3" -ne 0 ] || [ "$reports" -ne 0 ] || [ "$passed" -eq 0 ]; then
-    head -n 200 "$scratch/log" >&2
+    # What the tests said is printed already.
+    [ "$1" != TSan ] || head -n 200 "$scratch/log" >&2
     exit 1
   fi
 }
 
 check_undefined() {
-  works undefined || { skip "$compiler with -fsanitize=undefined makes no program that runs"; return 0; }
-  build undefined
-  local status=0
-  : >"$scratch/log"
-  HPS_KERNEL_SEEDS=1 tests kernels || status=$?
-  tests kernel_faults nothing_is_found || status=$?
-  PROPTEST_CASES=4 tests hbm_model emulator || status=$?
-  told UBSan "runtime error:" "$status"
+  local sanitizer=undefined name="with UBSan" status=0
+  if ! works undefined; then
+    skip "$compiler with -fsanitize=undefined makes no program that runs"
+    sanitizer="" name="without UBSan"
+  fi
+  # One set of features: nothing is built twice.
+  local tests=(kernels kernel_faults hbm_model hbm_split hbm_bad_input hbm_faults hbm_driver)
+  HPS_EMU_SANITIZE=$sanitizer cargo test --no-fail-fast --features emu,cuda "${tests[@]/#/--test=}" 2>&1 |
+    tee "$scratch/log" || status=$?
+  # Arrays of more than 4 GiB that are not there begin where pointers wrap around.
+  HPS_EMU_SANITIZE=$sanitizer cargo test --features emu,cuda --lib hbm:: 2>&1 |
+    sed '/runtime error: pointer index expression/d' | tee -a "$scratch/log" || status=$?
+  told "$name" "runtime error:" "$status"
 }
 
 check_thread() {
   works thread || { skip "$compiler with -fsanitize=thread makes no program that runs"; return 0; }
-  build thread
-  local status=0
-  # How the test harness is told of a test's end: a channel of Rust's library, which is not built with TSan.
+  HPS_EMU_SANITIZE=thread cargo test --features emu --test kernel_faults --no-run 2>&1 |
+    tee "$scratch/build" >&2 || {
+    echo "emu_sanitizers.sh: could not build" >&2
+    exit 8
+  }
+  local program status=0
+  program=$(sed -n 's/.*tests\/kernel_faults\.rs (\(.*\))/\1/p' "$scratch/build")
+  # What Rust's own channels order, a sanitizer of the kernels does not see: tests run on one thread, and how the
+  # harness is told of a test's end is left out.
   echo "race:CompletedTest" >"$scratch/suppressed"
   local options="halt_on_error=0:exitcode=66:suppressions=$scratch/suppressed"
   export TSAN_OPTIONS="${TSAN_OPTIONS:+$TSAN_OPTIONS:}$options"
+  local faults=("${run[@]}" "$program" --test-threads=1)
   # The test itself fails: what it waits for is said by races.cpp, in whose place TSan stands.
-  : >"$scratch/log"
-  tests kernel_faults a_row_with_two_writers || true
+  "${faults[@]}" a_row_with_two_writers >"$scratch/log" 2>&1 || true
   if ! grep -q "^WARNING: ThreadSanitizer: data race" "$scratch/log"; then
     cat "$scratch/log" >&2
     echo "emu_sanitizers.sh: ThreadSanitizer does not see a planted race" >&2
     exit 1
   fi
-  : >"$scratch/log"
-  HPS_KERNEL_SEEDS=1 tests kernel_faults nothing_is_found || status=$?
+  HPS_KERNEL_SEEDS=1 "${faults[@]}" nothing_is_found >"$scratch/log" 2>&1 || status=$?
   told TSan "^WARNING: ThreadSanitizer" "$status"
 }
 

@@ -71,7 +71,7 @@ pub struct CpuTable {
     status: [Status; 2],
     graphs: Vec<Recorded>,
     marks: Vec<Instant>,
-    /// Scratch: rows of a call's keys; (row, position) of those that count.
+    /// Scratch: rows of a call's keys; (row, position) of each.
     found: Vec<u32>,
     order: Order,
 }
@@ -106,8 +106,8 @@ impl CpuTable {
         })
     }
 
-    /// What an accumulate does before it changes rows, and no more: looks keys up, leaves gradients out that are
-    /// not finite, orders the positions by row. For benchmarks. How many positions count.
+    /// What an accumulate does before it changes rows, and no more: looks keys up, orders the positions by row;
+    /// under [`NonFinite::Reject`] it looks at all gradients, too. For benchmarks. How many positions there are.
     ///
     /// # Errors
     /// As [`HbmTable::accumulate`], and for a call that was refused.
@@ -291,53 +291,63 @@ impl CpuTable {
         refused == 0
     }
 
-    /// Leaves out what is not finite, sorts by row and then position. False: the call is refused.
+    /// Sorts by row and then position. False: the call is refused, for a gradient that is not finite. Those
+    /// that are left out are found when they are read to be summed.
     fn plan(&mut self, stream: Stream, call: u64, gradients: &Gradients) -> bool {
-        let dim = self.shape.dim;
-        let non_finite = self.shape.options.non_finite;
-        let mut order = std::mem::take(&mut self.order);
-        let sorted = &mut order.pairs;
-        sorted.clear();
+        if self.shape.options.non_finite == NonFinite::Reject
+            && !self.gradients_are_finite(stream, call, gradients)
+        {
+            return false;
+        }
+        self.order.pairs.clear();
         let pairs = self.found.iter().zip(0u64..);
-        sorted.extend(pairs.map(|(row, position)| u64::from(*row) << 32 | position));
-        if non_finite != NonFinite::Apply {
-            let values = self.floats(gradients.values);
-            sorted.retain(|pair| all_finite(gradient(values, *pair, dim)));
-        }
-        let left_out = gradients.count - sorted.len();
-        if non_finite == NonFinite::Reject && left_out > 0 {
-            let values = self.floats(gradients.values);
-            let bad = |at: &usize| !all_finite(&values[at * dim..(at + 1) * dim]);
-            let at = (0..gradients.count).find(bad).unwrap_or(0);
-            let key = self.keys(gradients.keys)[at];
-            self.refuse(stream, call, (REFUSED_GRADIENT, key, at), left_out);
-        } else {
-            self.status[stream.index()].skipped += left_out as u64;
-            order.sort(self.shape.row_bits());
-        }
-        self.order = order;
-        non_finite != NonFinite::Reject || left_out == 0
+        let pairs = pairs.map(|(row, position)| u64::from(*row) << 32 | position);
+        self.order.pairs.extend(pairs);
+        self.order.sort(self.shape.row_bits());
+        true
     }
 
-    fn apply(&mut self, gradients: &Gradients) {
+    /// Refuses a call with a gradient that is not finite.
+    fn gradients_are_finite(&mut self, stream: Stream, call: u64, gradients: &Gradients) -> bool {
+        let dim = self.shape.dim;
+        let values = &self.floats(gradients.values)[..gradients.count * dim];
+        let (mut refused, mut first) = (0, 0);
+        for (at, gradient) in values.chunks_exact(dim).enumerate().rev() {
+            if !all_finite(gradient) {
+                (refused, first) = (refused + 1, at);
+            }
+        }
+        if refused > 0 {
+            let key = self.keys(gradients.keys)[first];
+            self.refuse(stream, call, (REFUSED_GRADIENT, key, first), refused);
+        }
+        refused == 0
+    }
+
+    fn apply(&mut self, stream: Stream, gradients: &Gradients) {
         let held = self.take(gradients.values);
-        let order = std::mem::take(&mut self.order);
-        let sorted = &order.pairs[..];
+        let mut order = std::mem::take(&mut self.order);
         if let Held::Floats(values) = &held {
-            let mut visitor = Runs {
+            let mut runs = Runs {
                 arena: &mut self.arena,
                 dirty: &mut self.dirty,
                 row_f32s: self.shape.row_f32s,
-                rest: sorted,
+                pairs: &mut order.pairs,
+                read: 0,
+                kept: 0,
+                leaves_out: self.shape.options.non_finite == NonFinite::Skip,
                 values,
                 dim: self.shape.dim,
                 sum: Vec::new(),
             };
-            self.updater.apply_all(gradients.lr, &mut visitor);
+            self.updater.apply_all(gradients.lr, &mut runs);
+            let kept = runs.kept;
+            self.status[stream.index()].skipped += (order.pairs.len() - kept) as u64;
+            order.pairs.truncate(kept);
         }
         self.put_back(gradients.values, held);
         if self.shape.descriptor.metadata.columns() > 0 {
-            self.count_pushes(gradients, sorted);
+            self.count_pushes(gradients, &order.pairs);
         }
         self.order = order;
     }
@@ -376,27 +386,53 @@ struct Runs<'a> {
     arena: &'a mut Arena,
     dirty: &'a mut [bool],
     row_f32s: usize,
-    rest: &'a [u64],
+    /// In order; those before `read` are done, and of them those that count are the first `kept`.
+    pairs: &'a mut [u64],
+    read: usize,
+    kept: usize,
+    /// Whether gradients that are not finite count for nothing.
+    leaves_out: bool,
     values: &'a [f32],
     dim: usize,
     sum: Vec<f32>,
 }
 
+impl Runs<'_> {
+    /// The next run's pairs that count, or none where no run is left. The run may have none that count.
+    #[inline]
+    fn next_run(&mut self) -> Option<(usize, usize)> {
+        let row = row_of(*self.pairs.get(self.read)?);
+        let begin = self.kept;
+        while let Some(pair) = self.pairs.get(self.read).copied()
+            && row_of(pair) == row
+        {
+            self.read += 1;
+            if !self.leaves_out || all_finite(gradient(self.values, pair, self.dim)) {
+                self.pairs[self.kept] = pair;
+                self.kept += 1;
+            }
+        }
+        Some((row, begin))
+    }
+}
+
 impl RowVisitor for Runs<'_> {
     #[inline]
     fn next(&mut self) -> Option<(&mut [f32], &[f32])> {
-        let first = *self.rest.first()?;
-        let row = row_of(first);
-        let same = self.rest.iter().take_while(|pair| row_of(**pair) == row);
-        let (run, rest) = self.rest.split_at(same.count());
-        self.rest = rest;
+        let (row, begin) = loop {
+            let (row, begin) = self.next_run()?;
+            if begin < self.kept {
+                break (row, begin);
+            }
+        };
         self.dirty[row] = true;
-        if let Some(ahead) = rest.get(RUNS_AHEAD) {
+        if let Some(ahead) = self.pairs.get(self.read + RUNS_AHEAD) {
             self.arena.prefetch(row_of(*ahead), self.row_f32s);
             prefetch(gradient(self.values, *ahead, self.dim));
         }
+        let run = &self.pairs[begin..self.kept];
         let arena = self.arena.row_mut(row, self.row_f32s);
-        let first = gradient(self.values, first, self.dim);
+        let first = gradient(self.values, run[0], self.dim);
         if run.len() == 1 {
             return Some((arena, first));
         }

@@ -214,7 +214,7 @@ impl HbmTable for CpuTable {
             && self.look_up(stream, call, index, (gradients.keys, gradients.count))
             && self.plan(stream, call, &gradients)
         {
-            self.apply(&gradients);
+            self.apply(stream, &gradients);
         }
         Ok(())
     }
