@@ -90,6 +90,7 @@ mod tests {
             read_s: 1.0,
             written: 10,
             write_s: 2.0,
+            ..Phase::default()
         };
         let found: Vec<_> = Way::ALL
             .map(|way| (way, 0, vec![phase(0), phase(5), phase(10)]))

@@ -10,6 +10,7 @@
 
 mod ahead;
 mod draw;
+mod in_memory;
 mod keysets;
 mod policies;
 
@@ -25,10 +26,10 @@ use serde_json::{Value, json};
 use crate::figures::Spread;
 use crate::fixture::{Fixture, random_rows};
 use crate::limits::device;
-use crate::limits::memory::BareRows;
 use crate::machine;
 use crate::report::Notes;
 use ahead::Waits;
+use in_memory::InMemory;
 use keysets::Keysets;
 use policies::{Phase, Way};
 
@@ -87,11 +88,10 @@ impl EtcArgs {
     }
 }
 
-/// Rows a second of what memory and device can.
+/// What the device can.
 #[derive(Debug, Default)]
 struct Limits {
-    gather: f64,
-    update: f64,
+    /// Rows a second.
     random_reads: f64,
     /// Bytes a second read in order.
     in_order: f64,
@@ -118,7 +118,7 @@ pub fn run(args: &EtcArgs) -> Result<()> {
     let path = fixture.rows();
     let all_rows = keysets.union.len() as u64;
     load(&path, &descriptor, &keysets, all_rows * 600 + (64 << 20))?;
-    let mut limits = limits(args, &fixture, &keysets, &descriptor, &notes)?;
+    let limits = limits(args, &fixture, &descriptor, &notes)?;
     let mut found = Vec::new();
     let is_asked = |way: &Way| args.ways.is_empty() || args.ways.contains(way);
     for way in Way::ALL.into_iter().filter(is_asked) {
@@ -127,21 +127,15 @@ pub fn run(args: &EtcArgs) -> Result<()> {
             _ => cache,
         };
         notes.say(&format!("etc: {}", way.name()));
-        let phases = policies::run(
-            &path,
-            way,
-            cache,
-            usize::from(args.threads),
-            &keysets,
-            ROUNDS,
-        )?;
+        let threads = usize::from(args.threads);
+        // Memory is not as fast from one second to the next: its limits are measured after each pass.
+        let mut beside = match way {
+            Way::Staged => Some(InMemory::new(&keysets, &descriptor, threads)?),
+            _ => None,
+        };
+        let rounds = (&keysets, ROUNDS);
+        let phases = policies::run(&path, way, (cache, threads), rounds, beside.as_mut())?;
         found.push((way, cache, phases));
-        if way == Way::Staged {
-            // Once more: memory is not as fast from one second to the next.
-            let (gather, update) = memory_limits(args, &keysets, &descriptor)?;
-            limits.gather = f64::midpoint(limits.gather, gather);
-            limits.update = f64::midpoint(limits.update, update);
-        }
     }
     notes.say("etc: the next pass beside one");
     let threads = usize::from(args.threads);
@@ -189,13 +183,11 @@ fn load(
 fn limits(
     args: &EtcArgs,
     fixture: &Fixture,
-    keysets: &Keysets,
     descriptor: &TableDescriptor,
     notes: &Notes,
 ) -> Result<Limits> {
-    notes.say("etc: what memory and device give");
+    notes.say("etc: what the device gives");
     let threads = usize::from(args.threads);
-    let (gather, update) = memory_limits(args, keysets, descriptor)?;
     let (disk, files) = (device::disk(), Fixture::data_files(&fixture.rows()));
     let stride = hps::format::param_file::record_stride(descriptor.row_bytes());
     let probe = device::RandomProbe {
@@ -206,35 +198,9 @@ fn limits(
         seed: args.seed,
     };
     Ok(Limits {
-        gather,
-        update,
         random_reads: device::random_reads(&disk, &files, &probe)?.per_second,
         in_order: device::sequential_read(&disk, &files, &[4, 8])?.per_second,
     })
-}
-
-/// Rows a second that are gathered and updated in memory, by key.
-fn memory_limits(
-    args: &EtcArgs,
-    keysets: &Keysets,
-    descriptor: &TableDescriptor,
-) -> Result<(f64, f64)> {
-    let threads = usize::from(args.threads);
-    let width = descriptor.row_f32s();
-    let mut bare = BareRows::new(keysets.union.len(), width, descriptor.dim)?;
-    // Rows by number: the place of the key among all.
-    let place = |key: &u64| keysets.union.binary_search(key).unwrap_or(0) as u64;
-    // Whole passes, as what is measured has them: into a buffer of a pass, and out of one. A batch at a time, the
-    // buffer would stay in the processor's cache.
-    let batches: Vec<Vec<u64>> = keysets
-        .passes
-        .iter()
-        .map(|keys| keys.iter().map(place).collect())
-        .collect();
-    let updater = hps::row::Updater::new(descriptor, &hps::HyperParameters::new());
-    let gather = bare.gather_found(&batches, threads)?.per_second;
-    let update = bare.update(&batches, threads, &updater)?.per_second;
-    Ok((gather, update))
 }
 
 /// What phases come to, from the third on.
@@ -247,6 +213,12 @@ struct Rates {
     /// Rows a second over the time of all of them.
     reads_over_all: f64,
     writes_over_all: f64,
+    /// Medians over phases, where memory's limits were measured: rows a second gathered and updated in memory, and
+    /// of them those read and written.
+    gather: f64,
+    update: f64,
+    reads_to_gather: f64,
+    writes_to_update: f64,
 }
 
 impl Rates {
@@ -254,7 +226,17 @@ impl Rates {
         let later = phases.get(2..).unwrap_or_default();
         let sum = |of: fn(&Phase) -> f64| later.iter().map(of).sum::<f64>();
         let mean = |of| sum(of) / later.len().max(1) as f64;
+        let median = |of: fn(&Phase, (f64, f64)) -> f64| {
+            let all = later
+                .iter()
+                .filter_map(|phase| Some(of(phase, phase.in_memory?)));
+            Spread::of(&all.collect::<Vec<_>>()).median
+        };
         Rates {
+            gather: median(|_, (gather, _)| gather),
+            update: median(|_, (_, update)| update),
+            reads_to_gather: median(|phase, (gather, _)| phase.reads_per_s() / gather),
+            writes_to_update: median(|phase, (_, update)| phase.writes_per_s() / update),
             hits: mean(Phase::hit_rate),
             reads: mean(Phase::reads_per_s),
             writes: mean(Phase::writes_per_s),
@@ -304,8 +286,8 @@ fn print(args: &EtcArgs, descriptor: &TableDescriptor, measured: &Measured) -> R
     );
     let in_order = limits.in_order / row_bytes as f64;
     text.push_str(&format!(
-        "limits (rows/s): gather {:.3e}, update {:.3e}, random reads {:.3e}, in order {in_order:.3e}\n",
-        limits.gather, limits.update, limits.random_reads
+        "limits of the device (rows/s): random reads {:.3e}, in order {in_order:.3e}\n",
+        limits.random_reads
     ));
     let expected = keysets.expected_hits(policies::BLOCKS, ROUNDS);
     let mut ways = Vec::new();
@@ -320,6 +302,16 @@ fn print(args: &EtcArgs, descriptor: &TableDescriptor, measured: &Measured) -> R
             gib(rates.reads * row_bytes as f64),
             gib(rates.writes * row_bytes as f64),
         ));
+        if *way == Way::Staged {
+            text.push_str(&format!(
+                "  by key in memory, after each pass, medians: gathered {:.2} GiB/s, read {:.2} of that; updated {:.2} \
+                 GiB/s, written {:.2} of that\n",
+                gib(rates.gather * row_bytes as f64),
+                rates.reads_to_gather,
+                gib(rates.update * row_bytes as f64),
+                rates.writes_to_update,
+            ));
+        }
         text.push_str("  pass      keys    hits   read GiB/s  written GiB/s\n");
         for (number, phase) in phases.iter().enumerate() {
             text.push_str(&format!(
@@ -360,8 +352,8 @@ fn print(args: &EtcArgs, descriptor: &TableDescriptor, measured: &Measured) -> R
     let best = limits.random_reads.max(whole_files);
     let ratios = json!({
         "cached_hits_as_the_model": as_expected,
-        "staged_read_to_gather": staged.reads / limits.gather,
-        "staged_write_to_update": staged.writes / limits.update,
+        "staged_read_to_gather": staged.reads_to_gather,
+        "staged_write_to_update": staged.writes_to_update,
         "ssd_only_to_better_read": ssd_only.reads / best,
         "bilevel_hits_to_cached": bilevel.hits / cached.hits,
         "bilevel_read_to_cached": bilevel.reads / cached.reads,
@@ -376,7 +368,7 @@ fn print(args: &EtcArgs, descriptor: &TableDescriptor, measured: &Measured) -> R
     if args.json {
         let object = json!({
             "workload": "etc", "machine": machine, "keys": keysets.union.len(),
-            "limits": { "gather_rows_per_s": limits.gather, "update_rows_per_s": limits.update,
+            "limits": { "gather_rows_per_s": staged.gather, "update_rows_per_s": staged.update,
                 "random_reads_per_s": limits.random_reads, "in_order_bytes_per_s": limits.in_order,
                 "whole_files_rows_per_s": whole_files },
             "ways": ways, "ratios": ratios,

@@ -7,6 +7,7 @@ use anyhow::Result;
 use hps::{Pass, PassPart, PolicyKind, PutRows, RuntimeOptions, Store};
 use serde_json::{Value, json};
 
+use super::in_memory::InMemory;
 use super::keysets::Keysets;
 
 /// Keys that are written in a call.
@@ -65,6 +66,8 @@ pub struct Phase {
     /// Keys of the pass before, and the time in which its rows were written back.
     pub written: u64,
     pub write_s: f64,
+    /// Rows a second that memory gave right after it: gathered, updated.
+    pub in_memory: Option<(f64, f64)>,
 }
 
 impl Phase {
@@ -89,17 +92,16 @@ impl Phase {
     }
 }
 
-/// Reads each pass and writes the one before back, all passes `rounds` times.
+/// Reads each pass and writes the one before back, all passes so many times; what memory gives is measured after each.
 ///
 /// # Errors
 /// What the store says.
 pub fn run(
     path: &Path,
     way: Way,
-    cache_bytes: u64,
-    threads: usize,
-    keysets: &Keysets,
-    rounds: usize,
+    (cache_bytes, threads): (u64, usize),
+    (keysets, rounds): (&Keysets, usize),
+    mut beside: Option<&mut InMemory>,
 ) -> Result<Vec<Phase>> {
     let options = RuntimeOptions::new()
         .cache_bytes(cache_bytes)
@@ -140,6 +142,9 @@ pub fn run(
             }
             phase.write_s = since.elapsed().as_secs_f64();
             phase.written = last.len() as u64;
+        }
+        if let Some(memory) = beside.as_deref_mut() {
+            phase.in_memory = Some(memory.of_pass(phases.len())?);
         }
         phases.push(phase);
         std::mem::swap(&mut now, &mut before);
