@@ -11,9 +11,10 @@ use crate::limits::memory::BareRows;
 #[derive(Debug)]
 pub struct InMemory {
     bare: BareRows,
-    /// Rows by number: the place of the key among all. One batch a pass, as what is measured has them: into a buffer
-    /// of a pass, and out of one. Fewer rows at a time, the buffer would stay in the processor's cache.
-    passes: Vec<[Vec<u64>; 1]>,
+    /// Rows by number: the place of the key among all. Whole passes, as what is measured has them: into a buffer of a
+    /// pass, and out of one. Fewer rows at a time, the buffer would stay in the processor's cache; one pass again and
+    /// again, its entries of the hash table.
+    passes: Vec<Vec<u64>>,
     updater: Updater,
     threads: usize,
 }
@@ -33,24 +34,21 @@ impl InMemory {
         Ok(InMemory {
             bare: BareRows::new(keysets.union.len(), descriptor.row_f32s(), descriptor.dim)?,
             passes: passes
-                .map(|keys| [keys.iter().map(place).collect()])
+                .map(|keys| keys.iter().map(place).collect())
                 .collect(),
             updater: Updater::new(descriptor, &hps::HyperParameters::new()),
             threads,
         })
     }
 
-    /// Rows a second gathered and updated, of the rows of one pass; passes are counted on over all rounds.
+    /// Rows a second gathered and updated, pass after pass.
     ///
     /// # Errors
     /// Too little memory.
-    pub fn of_pass(&mut self, number: usize) -> Result<(f64, f64)> {
-        let batches = &self.passes[number % self.passes.len()];
-        let gather = self.bare.gather_found(batches, self.threads)?.per_second;
-        let update = self
-            .bare
-            .update(batches, self.threads, &self.updater)?
-            .per_second;
+    pub fn measure(&mut self) -> Result<(f64, f64)> {
+        let (bare, passes) = (&mut self.bare, &self.passes);
+        let gather = bare.gather_found(passes, self.threads)?.per_second;
+        let update = bare.update(passes, self.threads, &self.updater)?.per_second;
         Ok((gather, update))
     }
 }

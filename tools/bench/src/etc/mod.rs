@@ -128,7 +128,7 @@ pub fn run(args: &EtcArgs) -> Result<()> {
         };
         notes.say(&format!("etc: {}", way.name()));
         let threads = usize::from(args.threads);
-        // Memory is not as fast from one second to the next: its limits are measured after each pass.
+        // Memory is not as fast from one second to the next: its limits are measured before and after each round.
         let mut beside = match way {
             Way::Staged => Some(InMemory::new(&keysets, &descriptor, threads)?),
             _ => None,
@@ -304,7 +304,7 @@ fn print(args: &EtcArgs, descriptor: &TableDescriptor, measured: &Measured) -> R
         ));
         if *way == Way::Staged {
             text.push_str(&format!(
-                "  by key in memory, after each pass, medians: gathered {:.2} GiB/s, read {:.2} of that; updated {:.2} \
+                "  by key in memory, before and after each round; medians: gathered {:.2} GiB/s, read {:.2} of that; updated {:.2} \
                  GiB/s, written {:.2} of that\n",
                 gib(rates.gather * row_bytes as f64),
                 rates.reads_to_gather,

@@ -66,7 +66,7 @@ pub struct Phase {
     /// Keys of the pass before, and the time in which its rows were written back.
     pub written: u64,
     pub write_s: f64,
-    /// Rows a second that memory gave right after it: gathered, updated.
+    /// Rows a second that memory gave before and after its round: gathered, updated.
     pub in_memory: Option<(f64, f64)>,
 }
 
@@ -92,7 +92,7 @@ impl Phase {
     }
 }
 
-/// Reads each pass and writes the one before back, all passes so many times; what memory gives is measured after each.
+/// Reads each pass and writes the one before back, all passes so many times; what memory gives is measured between rounds.
 ///
 /// # Errors
 /// What the store says.
@@ -115,6 +115,7 @@ pub fn run(
     let mut phases = Vec::new();
     // The rows of a Staged table are in memory anyway: its pass lasts until they are written back.
     let mut last: Option<(&Vec<u64>, Option<Pass>)> = None;
+    let mut given = beside.as_mut().map(|memory| memory.measure());
     for keys in std::iter::repeat_n(&keysets.passes, rounds).flatten() {
         let mut phase = Phase::default();
         let since = Instant::now();
@@ -143,10 +144,21 @@ pub fn run(
             phase.write_s = since.elapsed().as_secs_f64();
             phase.written = last.len() as u64;
         }
-        if let Some(memory) = beside.as_deref_mut() {
-            phase.in_memory = Some(memory.of_pass(phases.len())?);
-        }
         phases.push(phase);
+        if phases.len().is_multiple_of(keysets.passes.len())
+            && let Some(memory) = beside.as_mut()
+        {
+            let (before, after) = (given.take().transpose()?, memory.measure()?);
+            let of = before.map(|before| {
+                let mean = |of: fn((f64, f64)) -> f64| f64::midpoint(of(before), of(after));
+                (mean(|(gather, _)| gather), mean(|(_, update)| update))
+            });
+            let round = phases.len() - keysets.passes.len();
+            phases[round..]
+                .iter_mut()
+                .for_each(|phase: &mut Phase| phase.in_memory = of);
+            given = Some(Ok(after));
+        }
         std::mem::swap(&mut now, &mut before);
         last = Some((keys, pass));
     }
