@@ -5,8 +5,8 @@
 //! Promise: an error is fine; a panic, a hang and an allocation by a claimed size are not. What is
 //! built opens and is whole. Without forged checksums every row of it is, to the bit, that of the
 //! checkpoint that the repair names; a key that the repair tells as lost is gone, or has one of its
-//! older rows; no more rows differ beside these than it says it can't name. A store with a table of a
-//! type that this build does not compute with is repaired but not opened.
+//! older rows; no more rows differ beside these than it says it can't name. (Where a forged manifest has a
+//! table of a type that this build does not compute with, the repaired store is inspected and not opened.)
 
 #![no_main]
 
@@ -15,6 +15,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::LazyLock;
 
+use hps::inspect::{Scope, inspect_on};
 use hps::io::Io;
 use hps::repair::{self, Fate, LostRow, RepairOutcome, Repaired};
 use hps::{CheckpointId, Error, Store};
@@ -82,7 +83,13 @@ fuzz_target!(|bytes: &[u8]| {
         return;
     };
     let store = match Store::open_on(disk.clone(), &repaired.path, options()) {
-        Err(Error::UnsupportedTable { .. }) if changed.is_forged() => return,
+        Err(Error::UnsupportedTable { .. }) if changed.is_forged() => {
+            let scope = Scope::new().full(true);
+            let report = inspect_on(&disk, &repaired.path, scope, &mut on);
+            let report = report.expect("a repaired store is looked at");
+            assert!(report.findings.is_empty(), "{:?}", report.findings);
+            return;
+        }
         opened => opened.expect("a repaired store opens"),
     };
     let last = store.checkpoints().last().map(|info| info.id);

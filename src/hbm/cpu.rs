@@ -107,7 +107,7 @@ impl CpuTable {
     }
 
     /// What an accumulate does before it changes rows, and no more: looks keys up, orders the positions by row;
-    /// under [`NonFinite::Reject`] it looks at all gradients, too. For benchmarks. How many positions there are.
+    /// under [`NonFinite::Reject`] it looks at all gradients, too. For benchmarks.
     ///
     /// # Errors
     /// As [`HbmTable::accumulate`], and for a call that was refused.
@@ -116,15 +116,14 @@ impl CpuTable {
         stream: Stream,
         index: Index,
         gradients: &Gradients,
-    ) -> Result<usize> {
+    ) -> Result<()> {
         self.shape.check_gradients(gradients)?;
         if let Some(call) = self.call(stream)
             && self.look_up(stream, call, index, (gradients.keys, gradients.count))
         {
             self.plan(stream, call, gradients);
         }
-        self.wait(stream)?;
-        Ok(self.order.pairs.len())
+        self.wait(stream)
     }
 
     fn keys(&self, buffer: Buffer) -> &[u64] {
@@ -311,17 +310,18 @@ impl CpuTable {
     fn gradients_are_finite(&mut self, stream: Stream, call: u64, gradients: &Gradients) -> bool {
         let dim = self.shape.dim;
         let values = &self.floats(gradients.values)[..gradients.count * dim];
-        let (mut refused, mut first) = (0, 0);
-        for (at, gradient) in values.chunks_exact(dim).enumerate().rev() {
+        let (mut refused, mut first) = (0, None);
+        for (at, gradient) in values.chunks_exact(dim).enumerate() {
             if !all_finite(gradient) {
-                (refused, first) = (refused + 1, at);
+                first.get_or_insert(at);
+                refused += 1;
             }
         }
-        if refused > 0 {
-            let key = self.keys(gradients.keys)[first];
-            self.refuse(stream, call, (REFUSED_GRADIENT, key, first), refused);
+        if let Some(at) = first {
+            let key = self.keys(gradients.keys)[at];
+            self.refuse(stream, call, (REFUSED_GRADIENT, key, at), refused);
         }
-        refused == 0
+        first.is_none()
     }
 
     fn apply(&mut self, stream: Stream, gradients: &Gradients) {
@@ -406,11 +406,15 @@ impl Runs<'_> {
         while let Some(pair) = self.pairs.get(self.read).copied()
             && row_of(pair) == row
         {
-            self.read += 1;
-            if !self.leaves_out || all_finite(gradient(self.values, pair, self.dim)) {
+            if self.leaves_out {
+                if !all_finite(gradient(self.values, pair, self.dim)) {
+                    self.read += 1;
+                    continue;
+                }
                 self.pairs[self.kept] = pair;
-                self.kept += 1;
             }
+            self.read += 1;
+            self.kept += 1;
         }
         Some((row, begin))
     }

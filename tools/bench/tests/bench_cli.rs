@@ -306,6 +306,12 @@ fn passes_are_read_and_written_back_by_four_ways() {
     assert!(output.status.success(), "{out}\n{err}");
     let told: Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
     assert_eq!(told["ratios"]["cached_hits_as_the_model"], true, "{told}");
+    for name in ["staged_read_to_gather", "staged_write_to_update"] {
+        figure(&told["ratios"], name);
+    }
+    for name in ["gather_rows_per_s", "update_rows_per_s"] {
+        figure(&told["limits"], name);
+    }
     let ways = told["ways"].as_array().unwrap();
     let names: Vec<&str> = ways.iter().map(|w| w["way"].as_str().unwrap()).collect();
     assert_eq!(

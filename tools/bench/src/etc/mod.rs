@@ -29,7 +29,7 @@ use crate::limits::device;
 use crate::machine;
 use crate::report::Notes;
 use ahead::Waits;
-use in_memory::InMemory;
+use in_memory::{InMemory, Reached};
 use keysets::Keysets;
 use policies::{Phase, Way};
 
@@ -213,12 +213,8 @@ struct Rates {
     /// Rows a second over the time of all of them.
     reads_over_all: f64,
     writes_over_all: f64,
-    /// Medians over phases, where memory's limits were measured: rows a second gathered and updated in memory, and
-    /// of them those read and written.
-    gather: f64,
-    update: f64,
-    reads_to_gather: f64,
-    writes_to_update: f64,
+    /// Where memory was measured, too.
+    of_memory: Option<Reached>,
 }
 
 impl Rates {
@@ -226,17 +222,8 @@ impl Rates {
         let later = phases.get(2..).unwrap_or_default();
         let sum = |of: fn(&Phase) -> f64| later.iter().map(of).sum::<f64>();
         let mean = |of| sum(of) / later.len().max(1) as f64;
-        let median = |of: fn(&Phase, (f64, f64)) -> f64| {
-            let all = later
-                .iter()
-                .filter_map(|phase| Some(of(phase, phase.in_memory?)));
-            Spread::of(&all.collect::<Vec<_>>()).median
-        };
         Rates {
-            gather: median(|_, (gather, _)| gather),
-            update: median(|_, (_, update)| update),
-            reads_to_gather: median(|phase, (gather, _)| phase.reads_per_s() / gather),
-            writes_to_update: median(|phase, (_, update)| phase.writes_per_s() / update),
+            of_memory: Reached::of(later),
             hits: mean(Phase::hit_rate),
             reads: mean(Phase::reads_per_s),
             writes: mean(Phase::writes_per_s),
@@ -302,14 +289,14 @@ fn print(args: &EtcArgs, descriptor: &TableDescriptor, measured: &Measured) -> R
             gib(rates.reads * row_bytes as f64),
             gib(rates.writes * row_bytes as f64),
         ));
-        if *way == Way::Staged {
+        if let Some(reached) = &rates.of_memory {
             text.push_str(&format!(
-                "  by key in memory, before and after each round; medians: gathered {:.2} GiB/s, read {:.2} of that; updated {:.2} \
-                 GiB/s, written {:.2} of that\n",
-                gib(rates.gather * row_bytes as f64),
-                rates.reads_to_gather,
-                gib(rates.update * row_bytes as f64),
-                rates.writes_to_update,
+                "  by key in memory, before and after each round: gathered {:.2} GiB/s, updated {:.2} GiB/s; medians of passes: \
+                 read {:.2} of that, written {:.2}\n",
+                gib(reached.memory.gather * row_bytes as f64),
+                gib(reached.memory.update * row_bytes as f64),
+                reached.read,
+                reached.written,
             ));
         }
         text.push_str("  pass      keys    hits   read GiB/s  written GiB/s\n");
@@ -339,6 +326,7 @@ fn print(args: &EtcArgs, descriptor: &TableDescriptor, measured: &Measured) -> R
     }
     let rates = |way| measured.phases(way).map(Rates::of).unwrap_or_default();
     let [staged, cached, bilevel, ssd_only] = Way::ALL.map(rates);
+    let in_memory = staged.of_memory;
     let of_cached = measured.phases(Way::Cached).unwrap_or_default();
     let as_expected = of_cached.len() == expected.len()
         && of_cached
@@ -352,8 +340,8 @@ fn print(args: &EtcArgs, descriptor: &TableDescriptor, measured: &Measured) -> R
     let best = limits.random_reads.max(whole_files);
     let ratios = json!({
         "cached_hits_as_the_model": as_expected,
-        "staged_read_to_gather": staged.reads_to_gather,
-        "staged_write_to_update": staged.writes_to_update,
+        "staged_read_to_gather": in_memory.map(|reached| reached.read),
+        "staged_write_to_update": in_memory.map(|reached| reached.written),
         "ssd_only_to_better_read": ssd_only.reads / best,
         "bilevel_hits_to_cached": bilevel.hits / cached.hits,
         "bilevel_read_to_cached": bilevel.reads / cached.reads,
@@ -368,7 +356,8 @@ fn print(args: &EtcArgs, descriptor: &TableDescriptor, measured: &Measured) -> R
     if args.json {
         let object = json!({
             "workload": "etc", "machine": machine, "keys": keysets.union.len(),
-            "limits": { "gather_rows_per_s": staged.gather, "update_rows_per_s": staged.update,
+            "limits": { "gather_rows_per_s": in_memory.map(|reached| reached.memory.gather),
+                "update_rows_per_s": in_memory.map(|reached| reached.memory.update),
                 "random_reads_per_s": limits.random_reads, "in_order_bytes_per_s": limits.in_order,
                 "whole_files_rows_per_s": whole_files },
             "ways": ways, "ratios": ratios,

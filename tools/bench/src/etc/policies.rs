@@ -7,7 +7,7 @@ use anyhow::Result;
 use hps::{Pass, PassPart, PolicyKind, PutRows, RuntimeOptions, Store};
 use serde_json::{Value, json};
 
-use super::in_memory::InMemory;
+use super::in_memory::{InMemory, Speed};
 use super::keysets::Keysets;
 
 /// Keys that are written in a call.
@@ -66,8 +66,8 @@ pub struct Phase {
     /// Keys of the pass before, and the time in which its rows were written back.
     pub written: u64,
     pub write_s: f64,
-    /// Rows a second that memory gave before and after its round: gathered, updated.
-    pub in_memory: Option<(f64, f64)>,
+    /// What memory gave before and after its round.
+    pub in_memory: Option<Speed>,
 }
 
 impl Phase {
@@ -92,7 +92,8 @@ impl Phase {
     }
 }
 
-/// Reads each pass and writes the one before back, all passes so many times; what memory gives is measured between rounds.
+/// Reads each pass and writes the one before back, `rounds` times all passes; what memory gives is measured between
+/// rounds.
 ///
 /// # Errors
 /// What the store says.
@@ -112,10 +113,9 @@ pub fn run(
     let longest = keysets.passes.iter().map(Vec::len).max().unwrap_or(0);
     // Touched before the clock runs.
     let (mut now, mut before) = (vec![1.0; longest * dim], vec![1.0; longest * dim]);
-    let mut phases = Vec::new();
+    let mut phases: Vec<Phase> = Vec::new();
     // The rows of a Staged table are in memory anyway: its pass lasts until they are written back.
     let mut last: Option<(&Vec<u64>, Option<Pass>)> = None;
-    let mut given = beside.as_mut().map(|memory| memory.measure());
     for keys in std::iter::repeat_n(&keysets.passes, rounds).flatten() {
         let mut phase = Phase::default();
         let since = Instant::now();
@@ -148,16 +148,8 @@ pub fn run(
         if phases.len().is_multiple_of(keysets.passes.len())
             && let Some(memory) = beside.as_mut()
         {
-            let (before, after) = (given.take().transpose()?, memory.measure()?);
-            let of = before.map(|before| {
-                let mean = |of: fn((f64, f64)) -> f64| f64::midpoint(of(before), of(after));
-                (mean(|(gather, _)| gather), mean(|(_, update)| update))
-            });
             let round = phases.len() - keysets.passes.len();
-            phases[round..]
-                .iter_mut()
-                .for_each(|phase: &mut Phase| phase.in_memory = of);
-            given = Some(Ok(after));
+            memory.round_is_over(&mut phases[round..])?;
         }
         std::mem::swap(&mut now, &mut before);
         last = Some((keys, pass));
