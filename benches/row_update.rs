@@ -27,20 +27,11 @@ impl RowVisitor for Rows<'_> {
 }
 
 fn benchmarks(criterion: &mut Criterion) {
-    let rules = [
-        Optimizer::Sgd,
-        Optimizer::Momentum,
-        Optimizer::Nesterov,
-        Optimizer::Adagrad,
-        Optimizer::RowwiseAdagrad,
-        Optimizer::Ftrl,
-        Optimizer::Adam,
-    ];
     let gradient = [0.01; DIM];
     let mut group = criterion.benchmark_group("row_update");
     let count = support::size(8, 128); // at most 97 KiB: they stay near the processor
     group.throughput(Throughput::Elements(count as u64));
-    for optimizer in rules {
+    for &optimizer in Optimizer::ALL {
         let mut descriptor = TableDescriptor::new("t", DIM);
         descriptor.optimizer = optimizer;
         let updater = Updater::new(&descriptor, &HyperParameters::default());

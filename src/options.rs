@@ -22,6 +22,7 @@ pub(crate) use setters::setters;
 pub use table_options::TableOptions;
 
 use crate::error::{ArgumentError, Error, Result};
+use crate::units::all_of;
 
 /// Type of the weights in a row; state and metadata have 4 bytes each.
 ///
@@ -80,6 +81,10 @@ pub enum Optimizer {
 }
 
 impl Optimizer {
+    /// All of them. A later version may have more.
+    pub const ALL: &'static [Optimizer] =
+        &all_of!(Optimizer: Sgd, Momentum, Nesterov, Adagrad, RowwiseAdagrad, Adam, Ftrl);
+
     /// State of a row in f32s.
     #[must_use]
     pub fn state_f32s(self, dim: usize) -> usize {

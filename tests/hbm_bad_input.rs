@@ -16,7 +16,7 @@ mod hbm_pair;
 #[expect(dead_code, reason = "shared with tests that need more of it")]
 mod rng;
 
-use hbm_inputs::{RULES, devices, floats};
+use hbm_inputs::{devices, floats};
 use hbm_pair::{Batch, Driven, TRAIN, assert_same_bits, options, row_f32s};
 use hps::hbm::{
     Device, HbmOptions, Index, Kind, Memory, Stream, Values, ValuesMut, footprint, open,
@@ -83,7 +83,7 @@ fn refused(driven: &mut Driven) -> (u64, u64, u64) {
 #[test]
 fn the_narrowest_and_the_widest_row() {
     let keys = keys_of(5);
-    for rule in RULES {
+    for &rule in Optimizer::ALL {
         for dim in [1, 8192] {
             let descriptor = TableDescriptor::new("t", dim)
                 .optimizer(rule)

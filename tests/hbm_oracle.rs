@@ -16,7 +16,7 @@ mod hbm_pair;
 #[path = "common/rng.rs"]
 mod rng;
 
-use hbm_inputs::{RULES, floats};
+use hbm_inputs::floats;
 use hbm_pair::{Batch, Driven, TRAIN, assert_same_bits, options, row_f32s};
 use hps::hbm::{CpuTable, HbmOptions, Index, open};
 use hps::*;
@@ -166,7 +166,7 @@ fn check(descriptor: &TableDescriptor, non_finite: NonFinite, rng: &mut Rng) {
 #[test]
 fn accumulate_gives_the_bits_of_push_for_all_rules_and_columns() {
     let mut rng = Rng(1);
-    for rule in RULES {
+    for &rule in Optimizer::ALL {
         for dim in [1, 8, 17, 64, 100] {
             for columns in [0b1111, 0b0000, 0b1010, 0b0101] {
                 let metadata = RowMetadata::new()

@@ -17,7 +17,7 @@ mod hbm_pair;
 #[expect(dead_code, reason = "shared with tests that need more of it")]
 mod rng;
 
-use hbm_inputs::{RULES, floats};
+use hbm_inputs::floats;
 use hbm_pair::{Batch, Driven, TRAIN, assert_same_bits, options, row_f32s};
 use hps::hbm::{Device, Index, open};
 use hps::{NonFinite, Optimizer, RowMetadata, TableDescriptor};
@@ -160,7 +160,7 @@ fn check_rule(rule: Optimizer, dim: usize, seed: u64) {
 
 #[test]
 fn seven_rules_give_the_bits_of_the_oracle() {
-    for rule in RULES {
+    for &rule in Optimizer::ALL {
         for dim in [1, 8, 17, 64, 100] {
             for seed in 0..seeds() {
                 check_rule(rule, dim, seed);
@@ -171,7 +171,7 @@ fn seven_rules_give_the_bits_of_the_oracle() {
 
 #[test]
 fn a_row_wider_than_a_tile_gives_the_bits_of_the_oracle() {
-    for rule in RULES {
+    for &rule in Optimizer::ALL {
         for (dim, seed) in [(132, 1), (132, 2), (260, 0), (36, 0), (20, 0)] {
             check_rule(rule, dim, seed);
         }

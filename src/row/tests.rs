@@ -1,10 +1,8 @@
 use super::optimizer::check_hyper;
 use super::*;
 use crate::options::HyperParameters;
-use crate::units::{all_of, mix64};
+use crate::units::mix64;
 
-const ALL: [Optimizer; 7] =
-    all_of!(Optimizer: Sgd, Momentum, Nesterov, Adagrad, RowwiseAdagrad, Adam, Ftrl);
 const OPTIMIZERS: &str = include_str!("../../tests/data/optimizers.tsv");
 const INITIALISERS: &str = include_str!("../../tests/data/initialisers.tsv");
 
@@ -89,7 +87,7 @@ fn vector_code_and_scalar_twin_agree_to_the_bit() {
         lambda2: 0.1,
         ..HyperParameters::default()
     };
-    for optimizer in ALL {
+    for &optimizer in Optimizer::ALL {
         for dim in (1..=67).chain([128, 255]) {
             let mut given = descriptor(optimizer, dim);
             given.metadata.count = dim % 2 == 1;
@@ -216,7 +214,7 @@ fn update_rules_give_the_figures_of_numpy() {
             assert_eq!(*row, singles(), "line {}: fresh row", number + 1);
         }
     }
-    assert!(ALL.iter().all(|o| cases.contains(o)) && steps == 5 * cases.len());
+    assert!(Optimizer::ALL.iter().all(|o| cases.contains(o)) && steps == 5 * cases.len());
 }
 
 #[test]

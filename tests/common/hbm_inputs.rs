@@ -1,19 +1,8 @@
 //! What tests of rows in device memory begin with.
 
 use super::rng::Rng;
-use hps::Optimizer;
 use hps::hbm::Device;
 use std::ops::Range;
-
-pub const RULES: [Optimizer; 7] = [
-    Optimizer::Sgd,
-    Optimizer::Momentum,
-    Optimizer::Nesterov,
-    Optimizer::Adagrad,
-    Optimizer::RowwiseAdagrad,
-    Optimizer::Adam,
-    Optimizer::Ftrl,
-];
 
 /// The table in plain Rust; with the feature `emu` also emulators of these seeds.
 pub fn devices(seeds: Range<u64>) -> Vec<Device> {

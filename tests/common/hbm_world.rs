@@ -2,12 +2,11 @@
 //! keys to numbers, and which rows are dirty.
 
 use super::hbm_device::{BATCH, One, Totals, bits, place_of};
-use super::hbm_inputs::RULES;
 use super::hbm_pair::{Batch, TRAIN, options};
 use super::model::key_of;
 use super::rng::Rng;
 use hps::hbm::{Device, Gradients, Index, Inserted, Stream, Values, ValuesMut, open};
-use hps::{Error, RowMetadata, TableDescriptor};
+use hps::{Error, Optimizer, RowMetadata, TableDescriptor};
 
 /// Keys that there are.
 const UNIVERSE: usize = 160;
@@ -58,7 +57,7 @@ fn owner(key: u64, parts: usize) -> usize {
 
 fn descriptor(rng: &mut Rng) -> TableDescriptor {
     let mut descriptor = TableDescriptor::new("t", [1, 3, 4, 8, 17][rng.below(5)]);
-    descriptor.optimizer = RULES[rng.below(7)];
+    descriptor.optimizer = Optimizer::ALL[rng.below(Optimizer::ALL.len())];
     let mut metadata = RowMetadata::default();
     (metadata.show, metadata.click) = (rng.one_in(2), rng.one_in(2));
     (metadata.count, metadata.last_step) = (rng.one_in(2), rng.one_in(2));

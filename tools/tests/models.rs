@@ -46,7 +46,7 @@ fn rows_come_back_from_hugectr_to_the_bit() {
 #[test]
 fn rows_come_back_from_npy_to_the_bit() {
     let all = RowMetadata::new().show(true).last_step(true);
-    for optimizer in ALL {
+    for &optimizer in Optimizer::ALL {
         let dir = tempfile::tempdir().unwrap();
         let [store, model, new] = ["s", "m", "n"].map(|name| dir.path().join(name));
         sample(&store, &table(optimizer, DIM).metadata(all), &keys(ROWS));

@@ -32,7 +32,7 @@ fn with_metadata(optimizer: Optimizer, dim: usize) -> TableDescriptor {
 /// The optimizer of a new table is the one that footers name.
 #[test]
 fn rows_come_back_from_parquet_to_the_bit() {
-    for (number, optimizer) in ALL.into_iter().enumerate() {
+    for (number, &optimizer) in Optimizer::ALL.iter().enumerate() {
         let dir = tempfile::tempdir().unwrap();
         let [store, model, new] = ["s", "m", "n"].map(|name| dir.path().join(name));
         let dim = if number % 2 == 0 { DIM } else { 1 };
@@ -159,7 +159,7 @@ fn passes(arguments: &[&str], paths: &[&Path]) -> Option<String> {
 
 #[test]
 fn pyarrow_reads_what_is_exported_to_the_bit() {
-    for (number, optimizer) in ALL.into_iter().enumerate() {
+    for (number, &optimizer) in Optimizer::ALL.iter().enumerate() {
         let dir = tempfile::tempdir().unwrap();
         let [store, model, npy] = ["s", "m", "p"].map(|name| dir.path().join(name));
         sample(&store, &with_metadata(optimizer, DIM), &keys(ROWS));
@@ -180,10 +180,10 @@ fn what_pyarrow_writes_comes_in_to_the_bit() {
     };
     let ways: usize = ways.trim().parse().unwrap();
     assert!(ways >= 6);
-    for (number, optimizer) in ALL
-        .into_iter()
+    for (number, &optimizer) in Optimizer::ALL
+        .iter()
         .cycle()
-        .take(ways.max(ALL.len()))
+        .take(ways.max(Optimizer::ALL.len()))
         .enumerate()
     {
         let dir = tempfile::tempdir().unwrap();

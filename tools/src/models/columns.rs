@@ -99,15 +99,7 @@ mod tests {
 
     #[test]
     fn columns_fill_the_row() {
-        for optimizer in [
-            Optimizer::Sgd,
-            Optimizer::Momentum,
-            Optimizer::Nesterov,
-            Optimizer::Adagrad,
-            Optimizer::RowwiseAdagrad,
-            Optimizer::Adam,
-            Optimizer::Ftrl,
-        ] {
+        for &optimizer in Optimizer::ALL {
             let metadata = RowMetadata::new().click(true).last_step(true);
             let table = TableDescriptor::new("t", 5).optimizer(optimizer);
             let table = table.metadata(metadata);

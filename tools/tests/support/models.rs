@@ -13,17 +13,6 @@ pub const EXPORT: &str = env!("CARGO_BIN_EXE_hps-export");
 pub const IMPORT: &str = env!("CARGO_BIN_EXE_hps-import");
 pub const TABLE: &str = "clicks";
 
-/// Every optimizer.
-pub const ALL: [Optimizer; 7] = [
-    Optimizer::Sgd,
-    Optimizer::Momentum,
-    Optimizer::Nesterov,
-    Optimizer::Adagrad,
-    Optimizer::RowwiseAdagrad,
-    Optimizer::Adam,
-    Optimizer::Ftrl,
-];
-
 /// The name of an optimizer on the command line.
 pub fn rule_name(optimizer: Optimizer) -> String {
     let name = format!("{optimizer:?}").to_lowercase();

@@ -13,15 +13,6 @@ use hps::{NonFinite, Optimizer, RowMetadata, TableDescriptor, mix64};
 use super::{Numbers, say};
 
 const TRAIN: Stream = Stream::Train;
-const RULES: [Optimizer; 7] = [
-    Optimizer::Sgd,
-    Optimizer::Momentum,
-    Optimizer::Nesterov,
-    Optimizer::Adagrad,
-    Optimizer::RowwiseAdagrad,
-    Optimizer::Adam,
-    Optimizer::Ftrl,
-];
 const DIMS: [usize; 9] = [1, 8, 16, 17, 32, 64, 100, 128, 260];
 
 /// A table with its buffers.
@@ -74,7 +65,7 @@ impl Side {
 /// The first difference.
 pub fn run(device: Device, tiny: bool) -> Result<()> {
     let mut values = 0;
-    for (seed, rule) in RULES.into_iter().enumerate() {
+    for (seed, &rule) in Optimizer::ALL.iter().enumerate() {
         for dim in DIMS {
             let rows = if tiny { 100 } else { 20_000 };
             values += check(device, rule, dim, rows, seed)?;
