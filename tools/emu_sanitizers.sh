@@ -41,9 +41,9 @@ works() { # sanitizer
   "${run[@]}" "$scratch/try"
 }
 
-# Builds tests with a sanitizer, or with none.
-build() { # sanitizer, what cargo is to build...
-  HPS_EMU_SANITIZE=$1 cargo test --no-run "${@:2}" 2>&1 | tee "$scratch/build" >&2 || {
+# Builds tests.
+build() { # what cargo is to build...
+  cargo test --no-run "$@" 2>&1 | tee "$scratch/build" >&2 || {
     echo "emu_sanitizers.sh: could not build" >&2
     exit 8
   }
@@ -61,27 +61,29 @@ told() { # sanitizer, pattern of a report, status
 }
 
 check_undefined() {
-  local sanitizer=undefined name="with UBSan" status=0
+  local name="with UBSan" status=0
+  export HPS_EMU_SANITIZE=undefined
   if ! works undefined; then
     skip "$compiler with -fsanitize=undefined makes no program that runs"
-    sanitizer="" name="without UBSan"
+    HPS_EMU_SANITIZE="" name="without UBSan"
   fi
   # One set of features: nothing is built twice.
   local tests=(kernels kernel_faults hbm_model hbm_split hbm_bad_input hbm_faults hbm_driver)
-  build "$sanitizer" --features emu,cuda --lib "${tests[@]/#/--test=}"
-  HPS_EMU_SANITIZE=$sanitizer cargo test --no-fail-fast --features emu,cuda "${tests[@]/#/--test=}" 2>&1 |
+  build --features emu,cuda --lib "${tests[@]/#/--test=}"
+  cargo test --no-fail-fast --features emu,cuda "${tests[@]/#/--test=}" 2>&1 |
     tee "$scratch/log" || status=$?
-  HPS_EMU_SANITIZE=$sanitizer cargo test --features emu,cuda --lib hbm:: -- --skip hbm::kernels 2>&1 |
+  cargo test --features emu,cuda --lib hbm:: -- --skip hbm::kernels 2>&1 |
     tee -a "$scratch/log" || status=$?
   # Arrays of more than 4 GiB that are not there begin where pointers wrap around.
-  HPS_EMU_SANITIZE=$sanitizer cargo test --features emu,cuda --lib hbm::kernels 2>&1 |
+  cargo test --features emu,cuda --lib hbm::kernels 2>&1 |
     sed '/runtime error: pointer index expression/d' | tee -a "$scratch/log" || status=$?
   told "$name" "runtime error:" "$status"
 }
 
 check_thread() {
   works thread || { skip "$compiler with -fsanitize=thread makes no program that runs"; return 0; }
-  build thread --features emu --test kernel_faults
+  export HPS_EMU_SANITIZE=thread
+  build --features emu --test kernel_faults
   local program status=0
   program=$(sed -n 's/.*tests\/kernel_faults\.rs (\(.*\))/\1/p' "$scratch/build")
   # What Rust's own channels order, a sanitizer of the kernels does not see: tests run on one thread, and how the

@@ -406,15 +406,11 @@ impl Runs<'_> {
         while let Some(pair) = self.pairs.get(self.read).copied()
             && row_of(pair) == row
         {
-            if self.leaves_out {
-                if !all_finite(gradient(self.values, pair, self.dim)) {
-                    self.read += 1;
-                    continue;
-                }
-                self.pairs[self.kept] = pair;
-            }
             self.read += 1;
-            self.kept += 1;
+            if !self.leaves_out || all_finite(gradient(self.values, pair, self.dim)) {
+                self.pairs[self.kept] = pair;
+                self.kept += 1;
+            }
         }
         Some((row, begin))
     }

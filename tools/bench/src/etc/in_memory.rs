@@ -14,7 +14,7 @@ use crate::figures::Spread;
 use crate::limits::memory::BareRows;
 
 /// Rows a second.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Speed {
     pub gather: f64,
     pub update: f64,
@@ -52,10 +52,7 @@ impl InMemory {
                 .collect(),
             updater: Updater::new(descriptor, &hps::HyperParameters::new()),
             threads,
-            last: Speed {
-                gather: 0.0,
-                update: 0.0,
-            },
+            last: Speed::default(),
         };
         memory.last = memory.measure()?;
         Ok(memory)

@@ -119,6 +119,7 @@ pub fn run(args: &EtcArgs) -> Result<()> {
     let all_rows = keysets.union.len() as u64;
     load(&path, &descriptor, &keysets, all_rows * 600 + (64 << 20))?;
     let limits = limits(args, &fixture, &descriptor, &notes)?;
+    let threads = usize::from(args.threads);
     let mut found = Vec::new();
     let is_asked = |way: &Way| args.ways.is_empty() || args.ways.contains(way);
     for way in Way::ALL.into_iter().filter(is_asked) {
@@ -127,18 +128,15 @@ pub fn run(args: &EtcArgs) -> Result<()> {
             _ => cache,
         };
         notes.say(&format!("etc: {}", way.name()));
-        let threads = usize::from(args.threads);
-        // Memory is not as fast from one second to the next: its limits are measured before and after each round.
         let mut beside = match way {
             Way::Staged => Some(InMemory::new(&keysets, &descriptor, threads)?),
             _ => None,
         };
-        let rounds = (&keysets, ROUNDS);
-        let phases = policies::run(&path, way, (cache, threads), rounds, beside.as_mut())?;
+        let memory = beside.as_mut();
+        let phases = policies::run(&path, way, cache, threads, &keysets, ROUNDS, memory)?;
         found.push((way, cache, phases));
     }
     notes.say("etc: the next pass beside one");
-    let threads = usize::from(args.threads);
     let compute = limits.random_reads.recip();
     let waits = |is_ahead| ahead::run(&path, cache, threads, &keysets, compute, is_ahead);
     let waits = [waits(false)?, waits(true)?];

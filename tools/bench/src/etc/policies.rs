@@ -100,8 +100,10 @@ impl Phase {
 pub fn run(
     path: &Path,
     way: Way,
-    (cache_bytes, threads): (u64, usize),
-    (keysets, rounds): (&Keysets, usize),
+    cache_bytes: u64,
+    threads: usize,
+    keysets: &Keysets,
+    rounds: usize,
     mut beside: Option<&mut InMemory>,
 ) -> Result<Vec<Phase>> {
     let options = RuntimeOptions::new()
