@@ -13,6 +13,40 @@ typedef unsigned long long u64;
 #define EMU_KERNEL(name)
 #endif
 
+// Copies of 4 or 16 bytes to shared memory that go on while the thread does something else. `close_copies` ends
+// a group of them; `wait_for_copies<N>` waits for all groups but the last N. Other threads see them behind a
+// barrier that comes after the wait.
+#ifdef HPS_EMU
+using emu::close_copies;
+using emu::copy_ahead;
+using emu::wait_for_copies;
+#else
+template <class V>
+__device__ __forceinline__ void copy_ahead(V* to, const V* from) {
+#if __CUDA_ARCH__ >= 800
+  u32 at;
+  asm("{ .reg .u64 wide; cvta.to.shared.u64 wide, %1; cvt.u32.u64 %0, wide; }" : "=r"(at) : "l"(to));
+  if (sizeof(V) == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(from) : "memory");
+#else
+  *to = *from;
+#endif
+}
+__device__ __forceinline__ void close_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+template <int N>
+__device__ __forceinline__ void wait_for_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+#endif
+}
+#endif
+
 // A word that other threads of this launch may be changing.
 template <class T>
 __device__ __forceinline__ T load_now(const T* p) {
@@ -37,8 +71,9 @@ __device__ __forceinline__ T load_now(const T* p) {
 // Items of a block in a pass of the sort, and digits of a pass.
 #define SORT_ITEMS 4096
 #define DIGITS 256
-// A key that a call names as often as this is summed by thread blocks of its own.
+// A key that a call names as often as this is summed by thread blocks; as often as that, by the first ones.
 #define LONG_RUN 256
+#define GIANT_RUN (16 * LONG_RUN)
 #define FULL_WARP 0xffffffffu
 
 // Why a call was refused.
@@ -80,7 +115,7 @@ struct IndexArgs {
   u64* failed;  // keys, [failed_max]
   u64 failed_max;
   u32* found;      // rows_of: row by position
-  u32* long_count; // rows_of: set to 0
+  u32* long_count; // rows_of: three words set to 0
   u32 n;
   u32 rows_max;
 };
@@ -132,10 +167,10 @@ struct UpdateArgs {
   float* arena;
   u8* dirty;
   u32* flags;            // by sorted place: 1 where the gradient is not finite
-  u32* long_count;
-  u32* long_starts;      // [n / LONG_RUN]
+  u32* long_count;       // [3]: giant runs, other long runs, those to be summed again
+  u32* long_starts;      // [n / LONG_RUN]: giant runs from the front, the others from the back
   float* long_sums;      // [n / LONG_RUN, dim]
-  u32* long_extra;       // [n / LONG_RUN, 4]: positions that count, shows, clicks, end
+  u32* long_extra;       // [n / LONG_RUN, 5]: positions that count, shows, clicks, end, whether to be summed again
   const u32* shows;      // [n] or null
   const u32* clicks;
   u32 n;
@@ -154,8 +189,10 @@ struct UpdateArgs {
   float lambda1;
   float lambda2;
   u32 looks;             // each lane sees all that it needs to say itself whether a gradient is finite
+  u32 long_steps;        // update: only the steps of long runs, whose sums are there
+  u32 spare;
 };
-static_assert(sizeof(UpdateArgs) == 184, "as in args.rs");
+static_assert(sizeof(UpdateArgs) == 192, "as in args.rs");
 
 struct MergeArgs {
   Status* status;

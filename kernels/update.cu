@@ -2,10 +2,12 @@
 //
 // Shapes: rows, positions [n], sorted by row number, equal ones in the caller's order; gradients
 // [n, dim]; arena [rows_max, stride]: weights, state, metadata columns.
-// Geometry: update_*: T lanes for each sorted place (those that begin a run work) and for each long
-// run, grid-stride. long_*: whole thread blocks, for runs of LONG_RUN and more. Memory order: a row
-// has one tile that changes it; long_* end before update_* begins. Host twin: hbm/cpu.rs, with the
-// arithmetic of row/optimizer.rs: every operation rounded, none fused, in that order.
+// Geometry: a launch first sums long runs, whole thread blocks each a part of one, then takes steps with the
+// others, T lanes for each sorted place (those that begin a run work), grid-stride. So the one long chain of adds
+// of the hottest key runs beside all that waits for memory. A second launch, `long_steps`, takes the steps of
+// long runs. Memory order: a row has one tile that changes it; sums are read by a launch after the one that
+// writes them. Host twin: hbm/cpu.rs, with the arithmetic of row/optimizer.rs: every operation rounded, none
+// fused, in that order.
 //
 // A sum begins with -0, which changes no number that is added to it, not even another -0.
 
@@ -82,154 +84,213 @@ __device__ __forceinline__ void count_push(const UpdateArgs& a, float* row, u64 
   if (a.columns & 8) *columns = a.step;
 }
 
-// One run: where it begins, its row, the lanes that work on it. `sums` is its sum if it is long, else null.
-template <class V>
-struct Run {
-  const UpdateArgs& a;
-  u32 mask, place, row;
-  const float* sums;
+// What a tile knows of a sorted place. It is read while the tile works on the place before.
+struct Place {
+  u32 row, before, next, last;  // of this place, of those beside it, and LONG_RUN - 1 places on
+  u32 position;
 
-  __device__ __forceinline__ const V* gradient(u32 p) const {
-    return (const V*)(a.gradients + (u64)a.positions[p] * a.dim);
+  __device__ __forceinline__ void look(const UpdateArgs& a, u64 i) {
+    if (i >= a.n) return;
+    row = a.rows[i];
+    position = a.positions[i];
+    before = i > 0 ? a.rows[i - 1] : NO_ROW;
+    next = i + 1 < a.n ? a.rows[i + 1] : NO_ROW;
+    last = i + LONG_RUN - 1 < a.n ? a.rows[i + LONG_RUN - 1] : NO_ROW;
   }
 
-  __device__ __forceinline__ bool goes_on(u32 p) const { return p < a.n && a.rows[p] == row; }
+  // Whether a run begins here that is not long.
+  __device__ __forceinline__ bool heads() const { return row != before && row != last; }
+};
 
-  // The sum of one vector over the run; `counted` is the number of positions that count.
-  __device__ __forceinline__ V sum(u32 c, u32* counted) const {
-    if (sums) return ((const V*)sums)[c];
+// One run and the tile of T lanes that works on it. `lanes` of them do, the first ones: those of `mask`.
+template <int T, class V>
+struct Run {
+  const UpdateArgs& a;
+  u32 place, row;
+  u32 mask, lanes;
+  const V* whole;  // its sum where that is there: of a long run, or the gradient of a run of one place; else null
+  u32 length;      // of the run, once it is summed; 0 of a long run: what it left out has been counted
+  u32 counted;     // how many of its positions count
+
+  __device__ __forceinline__ const V* gradient(u32 position) const {
+    return (const V*)(a.gradients + (u64)position * a.dim);
+  }
+
+  // The sum of one vector over the run. `checks`: gradients that are not finite are left out as they are met.
+  __device__ __forceinline__ V add_up(u32 c, bool checks) {
+    u32 at = threadIdx.x % T, base = (threadIdx.x & 31) - at;
     V total;
     nothing(total);
-    u32 count = 0;
-    // Four at a time: their loads are in flight together.
-    for (u32 p = place; goes_on(p);) {
-      V held[4];
-      u32 last = 1;
-      held[0] = gradient(p)[c];
-      if (goes_on(p + 1)) {
-#pragma unroll
-        for (u32 u = 1; u < 4; ++u)
-          if (goes_on(p + u)) held[u] = gradient(p + u)[c], last = u + 1;
+    length = counted = 0;
+    // As many places at a time as there are lanes; each lane reads where one gradient is.
+    for (u32 p = place;; p += lanes) {
+      u32 mine = p + at, position = 0;
+      bool inside = mine < a.n && a.rows[mine] == row, out = false;
+      if (inside) {
+        position = a.positions[mine];
+        out = a.skip && !a.looks && a.flags[mine];
       }
+      u32 here = __popc(__ballot_sync(mask, inside) & mask);
+      u32 outs = __ballot_sync(mask, out) >> base;
+      // Four at a time: their loads are in flight together.
+      for (u32 k = 0; k < here; k += 4) {
+        V held[4];
 #pragma unroll
-      for (u32 u = 0; u < 4; ++u) {
-        if (u >= last) continue;
-        if (a.skip && !a.looks && a.flags[p + u]) continue;
-        if (a.skip && a.looks && __any_sync(mask, !is_finite(held[u]))) continue;
-        total = plus(total, held[u]);
-        ++count;
+        for (u32 u = 0; u < 4; ++u) {
+          u32 from = k + u < here ? k + u : k;
+          held[u] = gradient(__shfl_sync(mask, position, from, T))[c];
+        }
+#pragma unroll
+        for (u32 u = 0; u < 4; ++u) {
+          if (k + u >= here || (outs >> (k + u) & 1)) continue;
+          if (checks && __any_sync(mask, !is_finite(held[u]))) continue;
+          total = plus(total, held[u]);
+          ++counted;
+        }
       }
-      p += last;
-      if (last < 4) break;
+      length += here;
+      if (here < lanes) return total;
     }
-    *counted = count;
-    return total;
+  }
+
+  // The sum of a run of several places, vector `c`. A gradient that is not finite makes a sum that is not: only then
+  // is each one looked at.
+  __device__ __forceinline__ V sum_of_many(u32 c) {
+    for (bool checks = false;; checks = true) {
+      V total = add_up(c, checks);
+      if (checks || !a.skip || !a.looks || !__any_sync(mask, !is_finite(total))) return total;
+    }
+  }
+
+  // Whether the gradient of a run of one place counts.
+  __device__ __forceinline__ void check_only(V gradient) {
+    if (a.skip && length == 1) {
+      bool out = a.looks ? __any_sync(mask, !is_finite(gradient)) : a.flags[place] != 0;
+      counted = out ? 0 : 1;
+    }
+  }
+
+  // The sum of one vector.
+  __device__ __forceinline__ V sum(u32 c) {
+    if (!whole) return sum_of_many(c);
+    V sum = whole[c];
+    check_only(sum);
+    return sum;
+  }
+
+  // What one lane does when the row has changed: it is dirty, what was left out and the push are counted.
+  __device__ __forceinline__ void finish(u64 shows, u64 clicks) const {
+    if (counted > 0) a.dirty[row] = 1;
+    if (length > counted) atomicAdd(&a.status->skipped, (u64)(length - counted));
+    if (counted == 0 || a.columns == 0) return;
+    if (a.shows || a.clicks) {
+      for (u32 p = place; p < place + length; ++p) {
+        u32 position = a.positions[p];
+        bool out = false;
+        if (a.skip && !a.looks) out = a.flags[p] != 0;
+        // Rare: something was left out; look at each gradient once more.
+        if (a.skip && a.looks && length > counted)
+          for (u32 c = 0; c < lanes && !out; ++c) out = !is_finite(gradient(position)[c]);
+        if (out) continue;
+        if (a.shows) shows += a.shows[position];
+        if (a.clicks) clicks += a.clicks[position];
+      }
+    }
+    count_push(a, a.arena + (u64)row * a.stride, shows, clicks);
+  }
+
+  // One step of the row.
+  template <Rule R>
+  __device__ __forceinline__ void step(u32 words) {
+    u32 at = threadIdx.x % T;
+    float* words_of = a.arena + (u64)row * a.stride;
+    V* w = (V*)words_of;
+    float* state = words_of + a.dim;
+    Step step{&a, 0.0f, 0.0f, 0.0f};
+    if (R == ADAM) {
+      float t = add(state[2 * a.dim], 1.0f);
+      u32 count = t > 0.0f ? (t < 4294967296.0f ? (u32)t : 0xffffffffu) : 0;
+      step.c1 = one_minus_power(a.beta1, count);
+      step.c2 = one_minus_power(a.beta2, count);
+      __syncwarp(mask);
+    }
+    // Lanes beyond the last vector of a round work on the last one, for nothing: no lane leaves the tile.
+    for (u32 first = 0; first < words; first += T) {
+      bool inside = first + at < words;
+      u32 c = inside ? first + at : words - 1;
+      V g, wv, xv, yv;
+      nothing(xv);
+      nothing(yv);
+      if (!whole) g = sum_of_many(c);
+      wv = w[c];
+      if (R != SGD) xv = ((V*)state)[c];
+      if (R == ADAM || R == FTRL) yv = ((V*)(state + a.dim))[c];
+      if (whole) g = whole[c], check_only(g);
+      if (counted == 0) break;
+      if (R == ADAM && first == 0 && at == 0) state[2 * a.dim] = add(state[2 * a.dim], 1.0f);
+      change<R>(step, wv, xv, yv, g);
+      if (!inside) continue;
+      w[c] = wv;
+      if (R != SGD) ((V*)state)[c] = xv;
+      if (R == ADAM || R == FTRL) ((V*)(state + a.dim))[c] = yv;
+    }
   }
 };
 
-// The run of a tile, which has one for each place and one for each long run. False: the place lies inside a
-// run, or heads a long one. `run` is the number of a long run, else NO_ROW.
-__device__ __forceinline__ bool run_of(const UpdateArgs& a, u64 tile, u32* place, u32* run) {
-  if (tile >= a.n) {
-    *run = (u32)(tile - a.n);
-    *place = a.long_starts[*run];
-    return true;
-  }
-  *run = NO_ROW;
-  *place = (u32)tile;
-  u32 row = a.rows[tile];
-  if (tile > 0 && a.rows[tile - 1] == row) return false;
-  u64 end = tile + LONG_RUN - 1;
-  return end >= a.n || a.rows[end] != row;
+// Lanes of a tile that have a vector to work on. The others leave: they must not be in the mask of those
+// that look at one.
+template <int T>
+__device__ __forceinline__ u32 active_lanes(u32 words) {
+  u32 base = (threadIdx.x & 31) / T * T;
+  u32 lanes = words < T ? words : T;
+  return (lanes == 32 ? FULL_WARP : (1u << lanes) - 1) << base;
 }
 
-__device__ __forceinline__ const float* sums_of(const UpdateArgs& a, u32 run) {
-  return run == NO_ROW ? nullptr : a.long_sums + (u64)run * a.dim;
+// Steps of all runs but long ones, T lanes each. `step` is called with a run.
+template <int T, class V, class StepOf>
+__device__ __forceinline__ void step_short_runs(const UpdateArgs& a, u32 active, u32 lanes, StepOf step) {
+  u64 tiles = (u64)gridDim.x * (blockDim.x / T);
+  u64 i = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / T;
+  Place next;
+  next.look(a, i);
+  for (; i < a.n; i += tiles) {
+    u32 row = next.row;
+    bool heads = next.heads(), is_one = next.next != row;
+    const V* only = (const V*)(a.gradients + (u64)next.position * a.dim);
+    next.look(a, i + tiles);
+    if (!heads) continue;
+    Run<T, V> run{a, (u32)i, row, active, lanes, is_one ? only : nullptr, 1, 1};
+    step(run);
+    if (threadIdx.x % T == 0) run.finish(0, 0);
+  }
 }
 
-// What one lane does when the row has changed, by `counted` positions: the row is dirty, what was left out and
-// the push are counted.
-template <class V>
-__device__ __forceinline__ void finish_run(const Run<V>& one, u32 run, u32 counted) {
-  const UpdateArgs& a = one.a;
-  if (counted > 0) a.dirty[one.row] = 1;
-  if (a.skip == 0 && a.columns == 0) return;
-  u64 shows = 0, clicks = 0;
-  u32 length = counted;
-  if (one.sums) {
-    shows = a.long_extra[4 * run + 1];
-    clicks = a.long_extra[4 * run + 2];
-  } else {
-    u32 p = one.place;
-    for (; one.goes_on(p); ++p) {
-      bool out = false;
-      if (a.skip && !a.looks) out = a.flags[p] != 0;
-      if (a.skip && a.looks && (a.shows || a.clicks)) {
-        // Rare: a metadata column beside the option; look at the whole gradient once more.
-        for (u32 c = 0; c < a.dim / (sizeof(V) / 4) && !out; ++c) out = !is_finite(one.gradient(p)[c]);
-      }
-      if (out) continue;
-      if (a.shows) shows += a.shows[a.positions[p]];
-      if (a.clicks) clicks += a.clicks[a.positions[p]];
-    }
-    length = p - one.place;
+// Steps of long runs, whose sums are there.
+template <int T, class V, class StepOf>
+__device__ __forceinline__ void step_long_runs(const UpdateArgs& a, u32 active, u32 lanes, StepOf step) {
+  LongRuns longs(a);
+  u32 tiles = gridDim.x * (blockDim.x / T);
+  for (u32 k = (blockIdx.x * blockDim.x + threadIdx.x) / T; k < longs.count; k += tiles) {
+    u32 number = longs.at(k), place = a.long_starts[number];
+    const u32* extra = a.long_extra + 5 * (u64)number;
+    const V* sums = (const V*)(a.long_sums + (u64)number * a.dim);
+    Run<T, V> run{a, place, a.rows[place], active, lanes, sums, 0, extra[0]};
+    if (run.counted == 0) continue;
+    step(run);
+    if (threadIdx.x % T == 0) run.finish(extra[1], extra[2]);
   }
-  if (length > counted) atomicAdd(&a.status->skipped, (u64)(length - counted));
-  if (counted > 0 && a.columns) count_push(a, a.arena + (u64)one.row * a.stride, shows, clicks);
-}
-
-template <Rule R, int T, class V>
-__device__ __forceinline__ void update_run(const UpdateArgs& a, u32 place, u32 run, u32 tile_mask) {
-  u32 at = threadIdx.x % T, lanes = sizeof(V) / 4, words = a.dim / lanes;
-  u32 row = a.rows[place];
-  const float* sums = sums_of(a, run);
-  // Lanes without a vector leave; they must not be in the mask of those that look at one.
-  u32 active = words < T ? tile_mask & (((1u << words) - 1) << ((threadIdx.x & 31) - at)) : tile_mask;
-  if (at >= words) return;
-  Run<V> one{a, active, place, row, sums};
-  u32 counted = sums ? a.long_extra[4 * run] : 0;
-  if (sums && counted == 0) return;
-  float* words_of = a.arena + (u64)row * a.stride;
-  V* w = (V*)words_of;
-  float* state = words_of + a.dim;
-  V g, wv, xv, yv;
-  nothing(xv);
-  nothing(yv);
-  Step step{&a, 0.0f, 0.0f, 0.0f};
-  if (R == ADAM) {
-    float t = add(state[2 * a.dim], 1.0f);
-    u32 count = t > 0.0f ? (t < 4294967296.0f ? (u32)t : 0xffffffffu) : 0;
-    step.c1 = one_minus_power(a.beta1, count);
-    step.c2 = one_minus_power(a.beta2, count);
-    __syncwarp(active);
-  }
-  bool first = true;
-  for (u32 c = at; c < words; c += T) {
-    wv = w[c];
-    if (R != SGD) xv = ((V*)state)[c];
-    if (R == ADAM || R == FTRL) yv = ((V*)(state + a.dim))[c];
-    g = one.sum(c, &counted);
-    if (counted == 0) break;
-    if (R == ADAM && first && at == 0) state[2 * a.dim] = add(state[2 * a.dim], 1.0f);
-    first = false;
-    change<R>(step, wv, xv, yv, g);
-    w[c] = wv;
-    if (R != SGD) ((V*)state)[c] = xv;
-    if (R == ADAM || R == FTRL) ((V*)(state + a.dim))[c] = yv;
-  }
-  if (at == 0) finish_run(one, run, counted);
 }
 
 template <Rule R, int T, class V>
 __device__ __forceinline__ void update(const UpdateArgs& a) {
   if (is_refused(a.status, a.call, true)) return;
-  u32 longs = load_now(a.long_count);
-  u64 tiles = (u64)gridDim.x * (blockDim.x / T);
-  u32 tile_mask = (T == 32 ? FULL_WARP : ((1u << (T & 31)) - 1)) << ((threadIdx.x & 31) / T * T);
-  for (u64 i = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / T; i < (u64)a.n + longs; i += tiles) {
-    u32 place, run;
-    if (run_of(a, i, &place, &run)) update_run<R, T, V>(a, place, run, tile_mask);
-  }
+  if (!a.long_steps) sum_long_runs<V>(a, false);
+  u32 words = a.dim / (sizeof(V) / 4), active = active_lanes<T>(words);
+  if (threadIdx.x % T >= words) return;
+  u32 lanes = words < T ? words : T;
+  auto step = [&](Run<T, V>& run) { run.template step<R>(words); };
+  if (a.long_steps) step_long_runs<T, V>(a, active, lanes, step);
+  else step_short_runs<T, V>(a, active, lanes, step);
 }
 
 #define UPDATE_KERNEL(name, R, T, V, blocks)                             \
@@ -249,43 +310,40 @@ UPDATE_KERNELS(ftrl, FTRL, 3)
 
 // Row-wise AdaGrad: 16 lanes a row; lane l sums the squares of elements l, l + 16, ..., then the lanes
 // add 8, 4, 2, 1 apart. Never `looks`.
-HPS_KERNEL rowwise(UpdateArgs a) {
-  if (is_refused(a.status, a.call, true)) return;
-  u32 longs = load_now(a.long_count);
-  u64 tiles = (u64)gridDim.x * (blockDim.x / 16);
-  u32 at = threadIdx.x % 16, mask = 0xffffu << ((threadIdx.x & 31) / 16 * 16);
-  for (u64 i = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 16; i < (u64)a.n + longs; i += tiles) {
-    u32 place, run;
-    if (!run_of(a, i, &place, &run)) continue;
-    u32 row = a.rows[place];
-    const float* sums = sums_of(a, run);
-    Run<float> one{a, mask, place, row, sums};
-    u32 counted = sums ? a.long_extra[4 * run] : 0;
-    float* w = a.arena + (u64)row * a.stride;
-    float squares = 0.0f;
-    for (u32 c = at; c < a.dim; c += 16) {
-      float g = one.sum(c, &counted);
-      squares = add(squares, mul(g, g));
-    }
-    for (u32 apart = 8; apart > 0; apart /= 2)
-      squares = add(squares, __shfl_xor_sync(mask, squares, apart));
-    // Lanes beyond dim have counted nothing; lane 0 always has an element.
-    counted = __shfl_sync(mask, counted, 0, 16);
-    if (counted == 0 && sums) continue;
-    if (counted > 0) {
-      float state = add(w[a.dim], quot(squares, (float)a.dim));
-      __syncwarp(mask);
-      Step step{&a, 0.0f, 0.0f, add(root(state), a.epsilon)};
-      float unused = 0.0f;
-      for (u32 c = at; c < a.dim; c += 16) {
-        u32 again;
-        float g = one.sum(c, &again), wv = w[c];
-        change<ROWWISE>(step, wv, unused, unused, g);
-        w[c] = wv;
-      }
-      if (at == 0) w[a.dim] = state;
-    }
-    if (at == 0) finish_run(one, run, counted);
+__device__ __forceinline__ void step_rowwise(Run<16, float>& run) {
+  const UpdateArgs& a = run.a;
+  u32 at = threadIdx.x % 16;
+  float squares = 0.0f;
+  for (u32 first = 0; first < a.dim; first += 16) {
+    bool inside = first + at < a.dim;
+    float g = run.sum(inside ? first + at : a.dim - 1);
+    if (inside) squares = add(squares, mul(g, g));
   }
+  if (run.counted == 0) return;
+  for (u32 apart = 8; apart > 0; apart /= 2)
+    squares = add(squares, __shfl_xor_sync(run.mask, squares, apart));
+  float* w = a.arena + (u64)run.row * a.stride;
+  float state = add(w[a.dim], quot(squares, (float)a.dim));
+  __syncwarp(run.mask);
+  Step step{&a, 0.0f, 0.0f, add(root(state), a.epsilon)};
+  float unused = 0.0f;
+  for (u32 first = 0; first < a.dim; first += 16) {
+    bool inside = first + at < a.dim;
+    u32 c = inside ? first + at : a.dim - 1;
+    float g = run.sum(c), wv = w[c];
+    change<ROWWISE>(step, wv, unused, unused, g);
+    if (inside) w[c] = wv;
+  }
+  if (at == 0) w[a.dim] = state;
+}
+
+HPS_KERNEL_OF(3) rowwise(UpdateArgs a) {
+  if (is_refused(a.status, a.call, true)) return;
+  u32 mask = 0xffffu << ((threadIdx.x & 31) / 16 * 16);
+  auto step = [](Run<16, float>& run) { step_rowwise(run); };
+  if (a.long_steps) return step_long_runs<16, float>(a, mask, 16, step);
+  if (a.dim % 4 == 0) sum_long_runs<float4>(a, false);
+  else sum_long_runs<float>(a, false);
+  step_short_runs<16, float>(a, mask, 16, step);
 }
 EMU_KERNEL(rowwise);

@@ -166,8 +166,9 @@ fn barriers_of_source() -> Vec<String> {
         let text = std::fs::read_to_string(&path).unwrap();
         for (line, number) in text.lines().zip(1..) {
             let code = line.split("//").next().unwrap();
-            for call in ["__syncthreads", "__syncwarp"] {
-                if code.contains(&format!("{call}(")) {
+            for call in ["__syncthreads(", "__syncwarp(", "wait_for_copies<"] {
+                if code.contains(call) {
+                    let call = &call[..call.len() - 1];
                     all.push(format!("{name}:{number} {call}"));
                 }
             }

@@ -44,6 +44,25 @@ void link_kernels();
 // Ends the launch.
 void fail(const char* what);
 
+// A copy to shared memory that the thread has begun. It is done when the thread waits for its group: no
+// sooner, so that what reads it before finds other bits.
+struct Copy {
+  void* to;
+  const void* from;
+  void (*run)(void* to, const void* from);
+};
+void begin_copy(Copy copy);
+void close_copies();
+// The next copy of all groups but the last `pending`; false: there is none.
+bool next_copy(unsigned pending, Copy* copy, Place place);
+
+template <class V> inline void copy_ahead(V* to, const V* from) {
+  // What lay there is lost from here on.
+  V lost;
+  memset(&lost, 0xa5, sizeof lost);
+  *to = lost;
+  begin_copy({to, from, [](void* to, const void* from) { *(V*)to = *(const V*)from; }});
+}
 template <class T> inline uint64_t bits(T v) {
   static_assert(sizeof(T) <= 8, "a register, or two");
   uint64_t r = 0;
@@ -78,6 +97,13 @@ inline void __syncthreads(EMU_HERE) { emu::block_barrier({file, line}); }
 inline void __syncwarp(unsigned mask = 0xffffffffu, EMU_HERE) {
   emu::warp_op(mask, emu::SYNC, 0, {file, line});
 }
+
+namespace emu {
+template <int N> inline void wait_for_copies(EMU_HERE) {
+  Copy copy;
+  while (next_copy(N, &copy, {file, line})) copy.run(copy.to, copy.from);
+}
+}  // namespace emu
 
 inline unsigned __ballot_sync(unsigned mask, int p) {
   emu::warp_op(mask, emu::BALLOT, p != 0, {});

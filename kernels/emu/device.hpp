@@ -80,6 +80,8 @@ struct Fiber {
   Place place;
   uint64_t given, results[WARP];
   uint32_t clock, seen[WARP];  // what it comes after: clocks of the lanes of its warp
+  std::vector<std::pair<unsigned, Copy>> copies;  // begun and not yet waited for, with their groups
+  unsigned group;                                 // that the next copy belongs to
   void* sanitizer = nullptr;
   char tag;
 };

@@ -2,21 +2,19 @@
 // in place of `name` where `mistake` is planted. Barriers are left out by the emulator itself.
 
 // An unordered sum: floats added as threads come.
-HPS_KERNEL atomic_long_sums(UpdateArgs a) {
-  u32 longs = load_now(a.long_count);
-  for (u32 run = blockIdx.x; run < longs; run += gridDim.x) {
+HPS_KERNEL atomic_adagrad_wide4(UpdateArgs a) {
+  LongRuns longs(a);
+  for (u32 k = blockIdx.x; k < longs.count; k += gridDim.x) {
+    u32 run = longs.at(k), begin = a.long_starts[run], end = a.long_extra[5 * run + 3];
     float* sums = a.long_sums + (u64)run * a.dim;
-    u32 begin = a.long_starts[run], end = a.long_extra[4 * run + 3];
     for (u32 c = threadIdx.x; c < a.dim; c += THREADS) sums[c] = 0.0f;
     __syncthreads();
-    for (u32 k = threadIdx.x; k < (end - begin) * a.dim; k += THREADS)
-      atomicAdd(&sums[k % a.dim],
-                a.gradients[(u64)a.positions[begin + k / a.dim] * a.dim + k % a.dim]);
-    if (threadIdx.x == 0) a.long_extra[4 * run] = end - begin;
-    __syncthreads();
+    for (u32 i = threadIdx.x; i < (end - begin) * a.dim; i += THREADS)
+      atomicAdd(&sums[i % a.dim],
+                a.gradients[(u64)a.positions[begin + i / a.dim] * a.dim + i % a.dim]);
   }
 }
-EMU_KERNEL(atomic_long_sums);
+EMU_KERNEL(atomic_adagrad_wide4);
 
 // Another: a sort that is not stable, so that gradients of a key are added in the order of the schedule.
 // No thread races with another; only the bits tell.
@@ -58,7 +56,7 @@ EMU_KERNEL(twice_place_wide4);
 // A read beside the buffer, which changes nothing that a guard zone could show.
 HPS_KERNEL beside_rows_of(IndexArgs a) {
   u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;
-  if (i == 0) *a.long_count = 0;
+  if (i < 3) a.long_count[i] = 0;
   if (i < a.n) a.found[i] = find(a.entries, a.sectors, a.keys[(long long)i - 1]);
 }
 EMU_KERNEL(beside_rows_of);

@@ -224,6 +224,8 @@ void start(Block& block, size_t at, unsigned number) {
     fiber->number = t;
     fiber->index = {t % s.block.x, t / s.block.x % s.block.y, t / s.block.x / s.block.y};
     fiber->shared_used = 0;
+    fiber->copies.clear();
+    fiber->group = 0;
     fiber->clock = 0;
     memset(fiber->seen, 0, sizeof fiber->seen);
     block.fibers.push_back(fiber);
@@ -318,6 +320,23 @@ void* shared(size_t bytes) {
   if (at + bytes > SHARED_BYTES) fail("more shared memory than 48 KiB");
   fiber->shared_used = at + bytes;
   return fiber->block->shared.data() + at;
+}
+
+void begin_copy(Copy copy) {
+  Fiber* fiber = schedule().current;
+  fiber->copies.push_back({fiber->group, copy});
+}
+
+void close_copies() { ++schedule().current->group; }
+
+bool next_copy(unsigned pending, Copy* copy, Place place) {
+  Fiber* fiber = schedule().current;
+  if (passes_by(place, "wait_for_copies", fiber->number, 128)) return false;
+  auto& all = fiber->copies;
+  if (all.empty() || all.front().first + pending >= fiber->group) return false;
+  *copy = all.front().second;
+  all.erase(all.begin());
+  return true;
 }
 
 void block_barrier(Place place) {

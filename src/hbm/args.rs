@@ -94,7 +94,7 @@ arguments! {
         parts: u32,
     }
     /// accumulate, but for its look-up and sort.
-    UpdateArgs [184] {
+    UpdateArgs [192] {
         status: Address,
         call: u64,
         rows: Address,
@@ -126,6 +126,8 @@ arguments! {
         lambda1: f32,
         lambda2: f32,
         looks: u32,
+        long_steps: u32,
+        spare: u32,
     }
     /// merge.
     MergeArgs [48] {

@@ -179,7 +179,7 @@ impl Shape {
             4 * DIGITS,
             4 * longs,
             4 * longs * self.dim,
-            16 * longs,
+            20 * longs,
             SMALL_BYTES,
         ]
     }

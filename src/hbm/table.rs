@@ -375,18 +375,25 @@ impl<L: Launcher> DevTable<L> {
             self.launcher
                 .launch(stream, "flag_gradients", blocks, args)?;
         }
-        if longs > 0 {
-            if args.skip != 0 && self.looks {
-                let blocks = self.blocks(count * 32);
-                self.launcher.launch(stream, "flag_long", blocks, args)?;
-            }
+        let lanes = lanes_of(self.update);
+        let blocks = self.blocks(count * lanes);
+        self.launcher.launch(stream, self.update, blocks, args)?;
+        if longs == 0 {
+            return Ok(());
+        }
+        if args.skip != 0 && self.looks {
+            // Both look at one number and end, but for gradients that are not finite.
             let parts = longs * self.shape.dim.div_ceil(LONG_COLUMNS);
-            let blocks = narrow(parts.min(self.blocks_max));
+            let blocks = narrow(parts.min(self.blocks_max.div_ceil(4)));
+            self.launcher.launch(stream, "flag_long", blocks, args)?;
             self.launcher.launch(stream, "long_sums", blocks, args)?;
         }
-        let lanes = lanes_of(self.update);
-        let blocks = self.blocks((count + longs) * lanes);
-        self.launcher.launch(stream, self.update, blocks, args)
+        let steps = UpdateArgs {
+            long_steps: 1,
+            ..*args
+        };
+        let blocks = self.blocks(longs * lanes);
+        self.launcher.launch(stream, self.update, blocks, &steps)
     }
 
     fn check_rows(&mut self, stream: Stream, args: &RowsArgs) -> Result<()> {
