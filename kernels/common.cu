@@ -57,6 +57,15 @@ __device__ __forceinline__ T load_now(const T* p) {
 #endif
 }
 
+// A word that threads of other blocks will read by load_now.
+__device__ __forceinline__ void store_now(u32* p, u32 value) {
+#ifdef HPS_EMU
+  __atomic_store_n(p, value, __ATOMIC_RELAXED);
+#else
+  *(volatile u32*)p = value;
+#endif
+}
+
 // A kernel of blocks of THREADS threads, of which so many fit on a multiprocessor: told how many registers it
 // may take, the compiler does not spill for the sake of more blocks.
 #define HPS_KERNEL_OF(blocks) extern "C" __global__ void __launch_bounds__(THREADS, blocks)
@@ -74,6 +83,8 @@ __device__ __forceinline__ T load_now(const T* p) {
 // A key that a call names as often as this is summed by thread blocks; as often as that, by the first ones.
 #define LONG_RUN 256
 #define GIANT_RUN (16 * LONG_RUN)
+// Marks a position whose gradient does not count. Positions lie below 2^30.
+#define LEFT_OUT 0x80000000u
 #define FULL_WARP 0xffffffffu
 
 // Why a call was refused.
@@ -161,16 +172,16 @@ struct UpdateArgs {
   Status* status;
   u64 call;
   const u32* rows;       // sorted, [n]
-  const u32* positions;  // [n]
-  const u64* keys;         // [n], in the caller's order
+  u32* positions;        // [n]; with LEFT_OUT where a gradient is known not to be finite
+  u32* looked_at;        // [n], scratch: the same of long runs whose gradients have been looked at
+  const u64* keys;       // [n], in the caller's order
   const float* gradients;  // [n, dim]
   float* arena;
   u8* dirty;
-  u32* flags;            // by sorted place: 1 where the gradient is not finite
-  u32* long_count;       // [3]: giant runs, other long runs, those to be summed again
+  u32* long_count;       // [3]: giant runs, other long runs, positions that are flagged
   u32* long_starts;      // [n / LONG_RUN]: giant runs from the front, the others from the back
   float* long_sums;      // [n / LONG_RUN, dim]
-  u32* long_extra;       // [n / LONG_RUN, 5]: positions that count, shows, clicks, end, whether to be summed again
+  u32* long_extra;       // [n / LONG_RUN, 2]: where it ends, how many parts are summed
   const u32* shows;      // [n] or null
   const u32* clicks;
   u32 n;
@@ -189,10 +200,8 @@ struct UpdateArgs {
   float lambda1;
   float lambda2;
   u32 looks;             // each lane sees all that it needs to say itself whether a gradient is finite
-  u32 long_steps;        // update: only the steps of long runs, whose sums are there
-  u32 spare;
 };
-static_assert(sizeof(UpdateArgs) == 192, "as in args.rs");
+static_assert(sizeof(UpdateArgs) == 184, "as in args.rs");
 
 struct MergeArgs {
   Status* status;

@@ -22,13 +22,22 @@ HPS_KERNEL check_gradients(UpdateArgs a) {
 }
 EMU_KERNEL(check_gradients);
 
-// flag_gradients: flags[p] = whether the gradient of sorted place p is not finite.
+// The position of a place, flagged if its gradient is not finite. Looked at by a warp; its first lane reads the
+// position and must be the one that writes it.
+__device__ __forceinline__ u32 look_at_place(const UpdateArgs& a, u64 p) {
+  u32 own = (threadIdx.x & 31) == 0 ? a.positions[p] : 0, position = __shfl_sync(FULL_WARP, own, 0);
+  return is_bad(a.gradients + (u64)position * a.dim, a.dim) ? position | LEFT_OUT : position;
+}
+
+// flag_gradients: positions of gradients that are not finite are flagged, and counted.
 HPS_KERNEL flag_gradients(UpdateArgs a) {
   if (is_refused(a.status, a.call, true)) return;
   u64 warps = (u64)gridDim.x * (blockDim.x / 32);
   for (u64 p = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32; p < a.n; p += warps) {
-    bool bad = is_bad(a.gradients + (u64)a.positions[p] * a.dim, a.dim);
-    if ((threadIdx.x & 31) == 0) a.flags[p] = bad;
+    u32 position = look_at_place(a, p);
+    if (!(position & LEFT_OUT) || (threadIdx.x & 31) != 0) continue;
+    a.positions[p] = position;
+    atomicAdd(&a.long_count[2], 1u);
   }
 }
 EMU_KERNEL(flag_gradients);
@@ -51,9 +60,8 @@ HPS_KERNEL find_long(UpdateArgs a) {
     u32 before = atomicAdd(&a.long_count[giant ? 0 : 1], 1u);
     u32 run = giant ? before : a.n / LONG_RUN - 1 - before;
     a.long_starts[run] = (u32)i;
-    u32* extra = a.long_extra + 5 * (u64)run;
-    extra[0] = extra[1] = extra[2] = extra[4] = 0;
-    extra[3] = (u32)high;
+    a.long_extra[2 * (u64)run] = (u32)high;
+    a.long_extra[2 * (u64)run + 1] = 0;
   }
 }
 EMU_KERNEL(find_long);
@@ -74,25 +82,6 @@ struct LongRuns {
   }
 };
 
-// flag_long: flag_gradients, for the places of long runs whose sum is not finite. Each run begins with another
-// warp, so that short ones do not all fall to the first.
-HPS_KERNEL flag_long(UpdateArgs a) {
-  if (is_refused(a.status, a.call, true) || load_now(&a.long_count[2]) == 0) return;
-  LongRuns longs(a);
-  u32 warps = gridDim.x * (blockDim.x / 32);
-  u32 warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32;
-  for (u32 k = 0; k < longs.count; ++k) {
-    u32 run = longs.at(k);
-    if (a.long_extra[5 * (u64)run + 4] == 0) continue;
-    u32 end = a.long_extra[5 * (u64)run + 3];
-    for (u64 p = (u64)a.long_starts[run] + (warp + k * 311) % warps; p < end; p += warps) {
-      bool bad = is_bad(a.gradients + (u64)a.positions[p] * a.dim, a.dim);
-      if ((threadIdx.x & 31) == 0) a.flags[p] = bad;
-    }
-  }
-}
-EMU_KERNEL(flag_long);
-
 // Places that are staged at a time, how many such slots there are, and columns of a run that a block sums.
 #define STAGED 256
 #define SLOTS 5
@@ -106,49 +95,40 @@ struct Stage {
   static constexpr u32 loaders = THREADS - 32, rounds = (all + loaders - 1) / loaders;
   u32 at[rounds];
 
-  __device__ __forceinline__ void look(const UpdateArgs& a, u32 begin, u32 end, u32 column,
-                                       bool flagged) {
+  // Whatever lies beside the run is read at its last place: what is in flight here must not wait for a branch.
+  __device__ __forceinline__ void look(const u32* positions, u32 begin, u32 end) {
 #pragma unroll
     for (u32 r = 0; r < rounds; ++r) {
-      u32 k = threadIdx.x - 32 + r * loaders, place = begin + k / each;
-      bool out = k >= all || place >= end || column + k % each * lanes >= a.dim;
-      at[r] = NO_ROW;
-      if (!out) {
-        u32 position = a.positions[place], flag = flagged ? a.flags[place] : 0;
-        at[r] = flag ? NO_ROW : position;
-      }
+      u32 place = begin + (threadIdx.x - 32 + r * loaders) / each;
+      at[r] = positions[place < end ? place : end - 1];
     }
   }
 
-  __device__ __forceinline__ void copy(const UpdateArgs& a, float* slot, u32 column) const {
+  __device__ __forceinline__ void copy(const UpdateArgs& a, float* slot, u32 begin, u32 end,
+                                       u32 column) const {
 #pragma unroll
     for (u32 r = 0; r < rounds; ++r) {
       u32 k = threadIdx.x - 32 + r * loaders;
+      if (k >= all) continue;
       V* to = (V*)slot + k;
       const float* from = a.gradients + (u64)at[r] * a.dim + column;
-      if (k >= all) continue;
-      if (at[r] == NO_ROW) nothing(*to);
+      bool out = begin + k / each >= end || column + k % each * lanes >= a.dim;
+      if (out || (at[r] & LEFT_OUT)) nothing(*to);
       else copy_ahead(to, (const V*)from + k % each);
     }
   }
 };
 
-// Adds a column of a slot. What comes next is read while this is added.
-template <u32 ahead>
+// Adds a column of a slot. A part of it is written out: the compiler reads as far ahead as it has registers for.
 __device__ __forceinline__ float add_slot(float sum, const float* column) {
-  float now[ahead], next[ahead];
+  constexpr u32 part = STAGED / 2;
+#pragma unroll 1
+  for (u32 from = 0; from < STAGED; from += part, column += part * COLUMNS) {
+    float held[part];
 #pragma unroll
-  for (u32 u = 0; u < ahead; ++u) now[u] = column[u * COLUMNS];
-#pragma unroll 2
-  for (u32 k = ahead; k <= STAGED; k += ahead) {
-    if (k < STAGED) {
+    for (u32 k = 0; k < part; ++k) held[k] = column[k * COLUMNS];
 #pragma unroll
-      for (u32 u = 0; u < ahead; ++u) next[u] = column[(k + u) * COLUMNS];
-    }
-#pragma unroll
-    for (u32 u = 0; u < ahead; ++u) sum = add(sum, now[u]);
-#pragma unroll
-    for (u32 u = 0; u < ahead; ++u) now[u] = next[u];
+    for (u32 k = 0; k < part; ++k) sum = add(sum, held[k]);
   }
   return sum;
 }
@@ -156,8 +136,8 @@ __device__ __forceinline__ float add_slot(float sum, const float* column) {
 // The sum of 8 columns of a run: warp 0 adds what the other warps have staged, while they stage what
 // comes next. Threads below COLUMNS have the sums.
 template <class V>
-__device__ __forceinline__ float sum_run(const UpdateArgs& a, float* slots, u32 begin, u32 end,
-                                         u32 column, bool flagged) {
+__device__ __forceinline__ float sum_run(const UpdateArgs& a, const u32* positions, float* slots,
+                                         u32 begin, u32 end, u32 column) {
   constexpr u32 together = sizeof(V) == 16 ? SLOTS - 1 : 1;
   u32 tiles = (end - begin + STAGED - 1) / STAGED;
   bool stages = threadIdx.x >= 32;
@@ -169,14 +149,15 @@ __device__ __forceinline__ float sum_run(const UpdateArgs& a, float* slots, u32 
       Stage<V> first[together];
 #pragma unroll
       for (u32 u = 0; u < together; ++u)
-        first[u].look(a, begin + (s + u) * STAGED, end, column, flagged);
+        first[u].look(positions, begin + (s + u) * STAGED, end);
 #pragma unroll
       for (u32 u = 0; u < together; ++u) {
-        if (s + u < tiles) first[u].copy(a, slots + (s + u) * SLOT_WORDS, column);
+        if (s + u < tiles)
+          first[u].copy(a, slots + (s + u) * SLOT_WORDS, begin + (s + u) * STAGED, end, column);
         close_copies();
       }
     }
-    next.look(a, begin + (SLOTS - 1) * STAGED, end, column, flagged);
+    next.look(positions, begin + (SLOTS - 1) * STAGED, end);
   }
   float sum = -0.0f;
   u32 full = 0, free = SLOTS - 1;
@@ -184,11 +165,12 @@ __device__ __forceinline__ float sum_run(const UpdateArgs& a, float* slots, u32 
     if (stages) wait_for_copies<SLOTS - 2>();
     __syncthreads();
     if (stages) {
-      if (t + SLOTS - 1 < tiles) next.copy(a, slots + free * SLOT_WORDS, column);
+      if (t + SLOTS - 1 < tiles)
+        next.copy(a, slots + free * SLOT_WORDS, begin + (t + SLOTS - 1) * STAGED, end, column);
       close_copies();
-      next.look(a, begin + (t + SLOTS) * STAGED, end, column, flagged);
+      next.look(positions, begin + (t + SLOTS) * STAGED, end);
     } else if (threadIdx.x < COLUMNS) {
-      sum = add_slot<sizeof(V) == 16 ? 16 : 8>(sum, slots + full * SLOT_WORDS + threadIdx.x);
+      sum = add_slot(sum, slots + full * SLOT_WORDS + threadIdx.x);
     }
     free = full;
     full = full + 1 < SLOTS ? full + 1 : 0;
@@ -196,72 +178,123 @@ __device__ __forceinline__ float sum_run(const UpdateArgs& a, float* slots, u32 
   return sum;
 }
 
-// Shared memory of a block: slots, and what the first block of a run counts.
+// Shared memory of a block that works on long runs. One array, and so one address to hold.
 struct Staging {
-  float* slots;
-  u32* positions;
-  u64* metadata;
+  float* slots;  // then the sums of a whole run
+
+  // Shows and clicks.
+  __device__ __forceinline__ u64* metadata() const { return (u64*)(slots + SLOTS * SLOT_WORDS); }
+  // Which run this block has ended, whether a sum is not finite, positions that count.
+  __device__ __forceinline__ u32* words() const { return (u32*)(metadata() + 2); }
 };
 
 __device__ __forceinline__ Staging staging() {
-  HPS_SHARED(float4, slots, SLOTS * SLOT_WORDS / 4);
-  HPS_SHARED(u32, positions, 1);
-  HPS_SHARED(u64, metadata, 2);
-  return Staging{(float*)slots, positions, metadata};
+  HPS_SHARED(float4, all, SLOTS * SLOT_WORDS / 4 + 2);
+  return Staging{(float*)all};
 }
+static_assert(SLOTS * SLOT_WORDS >= 8192, "the slots hold the sums of the widest row");
 
-// Sums of long runs: a block for each 8 columns of one; the first block of a run counts its positions, too.
-// Gradients that are not finite make a sum that is not: unless each gradient has a flag already, that is found by
-// the sum, and `again` sums such runs again once their gradients have flags.
+// A long run, as one block sees it.
 template <class V>
-__device__ __forceinline__ void sum_long_runs(const UpdateArgs& a, bool again) {
+struct LongRun {
+  const UpdateArgs& a;
+  Staging shared;
+  const u32* positions;
+  u32 begin, end;
+  u32* sums;  // [dim], other blocks write them, too
+
+  // One part of the sum. Whether this thread has stored the last word of all.
+  __device__ __forceinline__ bool sum_part(u32 column, u32* stored) const {
+    float sum = sum_run<V>(a, positions, shared.slots, begin, end, column);
+    if (threadIdx.x >= COLUMNS || column + threadIdx.x >= a.dim) return false;
+    store_now(&sums[column + threadIdx.x], __float_as_uint(sum));
+    __threadfence();
+    bool is_last = atomicAdd(stored, 1u) + 1 == a.dim;
+    __threadfence();
+    return is_last;
+  }
+
+  // Brings the sums to shared memory; whether all of them are finite.
+  __device__ __forceinline__ bool bring() const {
+    if (threadIdx.x == 0) shared.words()[1] = shared.words()[2] = 0, shared.metadata()[0] = shared.metadata()[1] = 0;
+    __syncthreads();
+    for (u32 c = threadIdx.x; c < a.dim; c += THREADS) {
+      shared.slots[c] = __uint_as_float(load_now(&sums[c]));
+      if (!is_finite(shared.slots[c])) atomicAdd(&shared.words()[1], 1u);
+    }
+    __syncthreads();
+    return shared.words()[1] == 0;
+  }
+
+  // Looks at each gradient. Positions with flags are in memory of their own: other blocks read them without.
+  __device__ __forceinline__ void look() {
+    for (u32 p = begin + threadIdx.x / 32; p < end; p += WARPS) {
+      u32 position = look_at_place(a, p);
+      if ((threadIdx.x & 31) == 0) a.looked_at[p] = position;
+    }
+    positions = a.looked_at;
+    __syncthreads();
+  }
+
+  // Counts positions, which may be all, shows and clicks; in shared memory behind the next barrier.
+  __device__ __forceinline__ void count(bool all) const {
+    if (all && !a.shows && !a.clicks) {
+      if (threadIdx.x == 0) shared.words()[2] = end - begin;
+      return;
+    }
+    u32 counted = 0;
+    u64 shows = 0, clicks = 0;
+    for (u32 p = begin + threadIdx.x; p < end; p += THREADS) {
+      u32 position = positions[p];
+      if (position & LEFT_OUT) continue;
+      ++counted;
+      if (a.shows) shows += a.shows[position];
+      if (a.clicks) clicks += a.clicks[position];
+    }
+    atomicAdd(&shared.words()[2], counted);
+    if (shows) atomicAdd(&shared.metadata()[0], shows);
+    if (clicks) atomicAdd(&shared.metadata()[1], clicks);
+  }
+};
+
+// Sums and steps of long runs: a block for each 8 columns of one; the block that ends the last part of a run
+// takes the step. Gradients that are not finite make a sum that is not: unless all have been looked at already, it is
+// found by that, and the run is summed again. `step` is called by all threads, with the number of positions that
+// count, shows and clicks; the sums are then in `shared.slots`.
+template <class V, class StepOf>
+__device__ __forceinline__ void take_long_runs(const UpdateArgs& a, const Staging& shared, StepOf step) {
   LongRuns longs(a);
-  auto [slots, positions, metadata] = staging();
-  bool flagged = a.skip && (again || !a.looks), counts = flagged || a.shows || a.clicks;
   u32 parts = (a.dim + COLUMNS - 1) / COLUMNS;
   u64 work = (u64)longs.count * parts;
+  if (threadIdx.x == 0) shared.words()[0] = NO_ROW;
   for (u64 item = blockIdx.x; item < work; item += gridDim.x) {
     u32 run = longs.at((u32)(item / parts)), column = (u32)(item % parts) * COLUMNS;
-    u32* extra = a.long_extra + 5 * (u64)run;
-    if (again && extra[4] == 0) continue;
-    u32 begin = a.long_starts[run], end = extra[3];
-    // sum_run passes barriers before and behind what is counted.
-    if (threadIdx.x == 0) *positions = 0, metadata[0] = metadata[1] = 0;
-    float sum = sum_run<V>(a, slots, begin, end, column, flagged);
-    if (threadIdx.x < COLUMNS && column + threadIdx.x < a.dim) {
-      a.long_sums[(u64)run * a.dim + column + threadIdx.x] = sum;
-      if (a.skip && !flagged && !is_finite(sum) && atomicCAS(&extra[4], 0u, 1u) == 0)
-        atomicAdd(&a.long_count[2], 1u);
-    }
-    if (column == 0 && counts) {
-      u32 counted = 0;
-      u64 shows = 0, clicks = 0;
-      for (u32 p = begin + threadIdx.x; p < end; p += THREADS) {
-        if (flagged && a.flags[p]) continue;
-        ++counted;
-        if (a.shows) shows += a.shows[a.positions[p]];
-        if (a.clicks) clicks += a.clicks[a.positions[p]];
+    u32* extra = a.long_extra + 2 * (u64)run;
+    LongRun<V> one{a, shared, a.positions, a.long_starts[run], extra[0], (u32*)a.long_sums + (u64)run * a.dim};
+    // Once, or once more for all columns. Barriers of sum_part lie between a word that is read and the next one.
+    bool again = false, ends = true;
+    for (;;) {
+      bool is_last = one.sum_part(column, &extra[1]);
+      if (!again) {
+        if (is_last) shared.words()[0] = run;
+        __syncthreads();
+        ends = shared.words()[0] == run;
+        if (!ends) break;
+      } else if (column + COLUMNS < a.dim) {
+        column += COLUMNS;
+        __syncthreads();
+        continue;
       }
-      atomicAdd(positions, counted);
-      if (shows) atomicAdd(&metadata[0], shows);
-      if (clicks) atomicAdd(&metadata[1], clicks);
+      if (one.bring() || again || !a.skip || !a.looks) break;
+      one.look();
+      again = true;
+      column = 0;
     }
-    // No thread still reads what was staged when the next item comes.
+    if (!ends) continue;
+    one.count(!again && (a.looks || load_now(&a.long_count[2]) == 0));
     __syncthreads();
-    if (column == 0 && threadIdx.x == 0) {
-      u32 counted = counts ? *positions : end - begin;
-      extra[0] = counted;
-      extra[1] = clamp_to_u32(metadata[0]);
-      extra[2] = clamp_to_u32(metadata[1]);
-      if (end - begin > counted) atomicAdd(&a.status->skipped, (u64)(end - begin - counted));
-    }
+    step(one.begin, one.end);
+    // The slots are free, and what was counted has been read.
+    __syncthreads();
   }
 }
-
-// long_sums: sums of long runs that are not finite, again.
-HPS_KERNEL long_sums(UpdateArgs a) {
-  if (is_refused(a.status, a.call, true) || load_now(&a.long_count[2]) == 0) return;
-  if (a.dim % 4 == 0) sum_long_runs<float4>(a, true);
-  else sum_long_runs<float>(a, true);
-}
-EMU_KERNEL(long_sums);

@@ -2,12 +2,11 @@
 //
 // Shapes: rows, positions [n], sorted by row number, equal ones in the caller's order; gradients
 // [n, dim]; arena [rows_max, stride]: weights, state, metadata columns.
-// Geometry: a launch first sums long runs, whole thread blocks each a part of one, then takes steps with the
+// Geometry: the launch first sums long runs, whole thread blocks each a part of one, then takes steps with the
 // others, T lanes for each sorted place (those that begin a run work), grid-stride. So the one long chain of adds
-// of the hottest key runs beside all that waits for memory. A second launch, `long_steps`, takes the steps of
-// long runs. Memory order: a row has one tile that changes it; sums are read by a launch after the one that
-// writes them. Host twin: hbm/cpu.rs, with the arithmetic of row/optimizer.rs: every operation rounded, none
-// fused, in that order.
+// of the hottest key runs beside all that waits for memory. Memory order: a row has one tile that changes it.
+// Host twin: hbm/cpu.rs, with the arithmetic of row/optimizer.rs: every operation rounded, none fused, in that
+// order.
 //
 // A sum begins with -0, which changes no number that is added to it, not even another -0.
 
@@ -86,21 +85,22 @@ __device__ __forceinline__ void count_push(const UpdateArgs& a, float* row, u64 
 
 // What a tile knows of a sorted place. It is read while the tile works on the place before.
 struct Place {
-  u32 row, before, next, last;  // of this place, of those beside it, and LONG_RUN - 1 places on
+  u32 row, before, next;  // of this place, and of those beside it
   u32 position;
 
-  __device__ __forceinline__ void look(const UpdateArgs& a, u64 i) {
+  __device__ __forceinline__ void look(const UpdateArgs& a, u32 i) {
     if (i >= a.n) return;
     row = a.rows[i];
     position = a.positions[i];
     before = i > 0 ? a.rows[i - 1] : NO_ROW;
     next = i + 1 < a.n ? a.rows[i + 1] : NO_ROW;
-    last = i + LONG_RUN - 1 < a.n ? a.rows[i + LONG_RUN - 1] : NO_ROW;
   }
-
-  // Whether a run begins here that is not long.
-  __device__ __forceinline__ bool heads() const { return row != before && row != last; }
 };
+
+// Whether a run of more than one place that begins here is long.
+__device__ __forceinline__ bool is_long(const UpdateArgs& a, u32 place, u32 row) {
+  return place + LONG_RUN <= a.n && a.rows[place + LONG_RUN - 1] == row;
+}
 
 // One run and the tile of T lanes that works on it. `lanes` of them do, the first ones: those of `mask`.
 template <int T, class V>
@@ -118,27 +118,24 @@ struct Run {
 
   // The sum of one vector over the run. `checks`: gradients that are not finite are left out as they are met.
   __device__ __forceinline__ V add_up(u32 c, bool checks) {
-    u32 at = threadIdx.x % T, base = (threadIdx.x & 31) - at;
+    u32 at = threadIdx.x % T;
     V total;
     nothing(total);
-    length = counted = 0;
+    counted = 0;
     // As many places at a time as there are lanes; each lane reads where one gradient is.
     for (u32 p = place;; p += lanes) {
       u32 mine = p + at, position = 0;
-      bool inside = mine < a.n && a.rows[mine] == row, out = false;
-      if (inside) {
-        position = a.positions[mine];
-        out = a.skip && !a.looks && a.flags[mine];
-      }
+      bool inside = mine < a.n && a.rows[mine] == row;
+      if (inside) position = a.positions[mine];
       u32 here = __popc(__ballot_sync(mask, inside) & mask);
-      u32 outs = __ballot_sync(mask, out) >> base;
+      u32 outs = __ballot_sync(mask, position & LEFT_OUT) >> ((threadIdx.x & 31) - at);
       // Four at a time: their loads are in flight together.
       for (u32 k = 0; k < here; k += 4) {
         V held[4];
 #pragma unroll
         for (u32 u = 0; u < 4; ++u) {
           u32 from = k + u < here ? k + u : k;
-          held[u] = gradient(__shfl_sync(mask, position, from, T))[c];
+          held[u] = gradient(__shfl_sync(mask, position, from, T) & ~LEFT_OUT)[c];
         }
 #pragma unroll
         for (u32 u = 0; u < 4; ++u) {
@@ -148,8 +145,10 @@ struct Run {
           ++counted;
         }
       }
-      length += here;
-      if (here < lanes) return total;
+      if (here < lanes) {
+        length = p + here - place;
+        return total;
+      }
     }
   }
 
@@ -165,7 +164,7 @@ struct Run {
   // Whether the gradient of a run of one place counts.
   __device__ __forceinline__ void check_only(V gradient) {
     if (a.skip && length == 1) {
-      bool out = a.looks ? __any_sync(mask, !is_finite(gradient)) : a.flags[place] != 0;
+      bool out = a.looks ? __any_sync(mask, !is_finite(gradient)) : (a.positions[place] & LEFT_OUT) != 0;
       counted = out ? 0 : 1;
     }
   }
@@ -186,8 +185,7 @@ struct Run {
     if (a.shows || a.clicks) {
       for (u32 p = place; p < place + length; ++p) {
         u32 position = a.positions[p];
-        bool out = false;
-        if (a.skip && !a.looks) out = a.flags[p] != 0;
+        bool out = position & LEFT_OUT;
         // Rare: something was left out; look at each gradient once more.
         if (a.skip && a.looks && length > counted)
           for (u32 c = 0; c < lanes && !out; ++c) out = !is_finite(gradient(position)[c]);
@@ -214,17 +212,21 @@ struct Run {
       step.c2 = one_minus_power(a.beta2, count);
       __syncwarp(mask);
     }
-    // Lanes beyond the last vector of a round work on the last one, for nothing: no lane leaves the tile.
+    // Lanes beyond the last vector of a round sum the first one once more: no lane leaves the tile.
     for (u32 first = 0; first < words; first += T) {
       bool inside = first + at < words;
-      u32 c = inside ? first + at : words - 1;
+      u32 c = inside ? first + at : 0;
       V g, wv, xv, yv;
+      nothing(g);
+      nothing(wv);
       nothing(xv);
       nothing(yv);
       if (!whole) g = sum_of_many(c);
-      wv = w[c];
-      if (R != SGD) xv = ((V*)state)[c];
-      if (R == ADAM || R == FTRL) yv = ((V*)(state + a.dim))[c];
+      if (inside) {
+        wv = w[c];
+        if (R != SGD) xv = ((V*)state)[c];
+        if (R == ADAM || R == FTRL) yv = ((V*)(state + a.dim))[c];
+      }
       if (whole) g = whole[c], check_only(g);
       if (counted == 0) break;
       if (R == ADAM && first == 0 && at == 0) state[2 * a.dim] = add(state[2 * a.dim], 1.0f);
@@ -249,48 +251,45 @@ __device__ __forceinline__ u32 active_lanes(u32 words) {
 // Steps of all runs but long ones, T lanes each. `step` is called with a run.
 template <int T, class V, class StepOf>
 __device__ __forceinline__ void step_short_runs(const UpdateArgs& a, u32 active, u32 lanes, StepOf step) {
-  u64 tiles = (u64)gridDim.x * (blockDim.x / T);
-  u64 i = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / T;
+  // Below 2^31: n is at most 2^30, and a grid is far smaller.
+  u32 tiles = gridDim.x * (THREADS / T), i = (blockIdx.x * THREADS + threadIdx.x) / T;
   Place next;
   next.look(a, i);
   for (; i < a.n; i += tiles) {
     u32 row = next.row;
-    bool heads = next.heads(), is_one = next.next != row;
-    const V* only = (const V*)(a.gradients + (u64)next.position * a.dim);
+    bool heads = next.before != row, is_one = next.next != row;
+    const V* only = (const V*)(a.gradients + (u64)(next.position & ~LEFT_OUT) * a.dim);
     next.look(a, i + tiles);
-    if (!heads) continue;
-    Run<T, V> run{a, (u32)i, row, active, lanes, is_one ? only : nullptr, 1, 1};
+    if (!heads || (!is_one && is_long(a, i, row))) continue;
+    Run<T, V> run{a, i, row, active, lanes, is_one ? only : nullptr, 1, 1};
     step(run);
     if (threadIdx.x % T == 0) run.finish(0, 0);
   }
 }
 
-// Steps of long runs, whose sums are there.
+// The step of a long run whose sum is in shared memory, by the first tile of the block.
 template <int T, class V, class StepOf>
-__device__ __forceinline__ void step_long_runs(const UpdateArgs& a, u32 active, u32 lanes, StepOf step) {
-  LongRuns longs(a);
-  u32 tiles = gridDim.x * (blockDim.x / T);
-  for (u32 k = (blockIdx.x * blockDim.x + threadIdx.x) / T; k < longs.count; k += tiles) {
-    u32 number = longs.at(k), place = a.long_starts[number];
-    const u32* extra = a.long_extra + 5 * (u64)number;
-    const V* sums = (const V*)(a.long_sums + (u64)number * a.dim);
-    Run<T, V> run{a, place, a.rows[place], active, lanes, sums, 0, extra[0]};
-    if (run.counted == 0) continue;
-    step(run);
-    if (threadIdx.x % T == 0) run.finish(extra[1], extra[2]);
-  }
+__device__ __forceinline__ void step_long_run(const UpdateArgs& a, const Staging& shared, u32 active,
+                                              u32 lanes, u32 begin, u32 end, StepOf step) {
+  if (threadIdx.x >= lanes) return;
+  u32 counted = shared.words()[2];
+  Run<T, V> run{a, begin, a.rows[begin], active, lanes, (const V*)shared.slots, 0, counted};
+  if (counted > 0) step(run);
+  if (threadIdx.x != 0) return;
+  if (end - begin > counted) atomicAdd(&a.status->skipped, (u64)(end - begin - counted));
+  run.finish(clamp_to_u32(shared.metadata()[0]), clamp_to_u32(shared.metadata()[1]));
 }
 
 template <Rule R, int T, class V>
 __device__ __forceinline__ void update(const UpdateArgs& a) {
   if (is_refused(a.status, a.call, true)) return;
-  if (!a.long_steps) sum_long_runs<V>(a, false);
-  u32 words = a.dim / (sizeof(V) / 4), active = active_lanes<T>(words);
-  if (threadIdx.x % T >= words) return;
-  u32 lanes = words < T ? words : T;
+  u32 words = a.dim / (sizeof(V) / 4), active = active_lanes<T>(words), lanes = words < T ? words : T;
   auto step = [&](Run<T, V>& run) { run.template step<R>(words); };
-  if (a.long_steps) step_long_runs<T, V>(a, active, lanes, step);
-  else step_short_runs<T, V>(a, active, lanes, step);
+  Staging shared = staging();
+  take_long_runs<V>(a, shared, [&](u32 begin, u32 end) {
+    step_long_run<T, V>(a, shared, active, lanes, begin, end, step);
+  });
+  if (threadIdx.x % T < words) step_short_runs<T, V>(a, active, lanes, step);
 }
 
 #define UPDATE_KERNEL(name, R, T, V, blocks)                             \
@@ -330,9 +329,11 @@ __device__ __forceinline__ void step_rowwise(Run<16, float>& run) {
   for (u32 first = 0; first < a.dim; first += 16) {
     bool inside = first + at < a.dim;
     u32 c = inside ? first + at : a.dim - 1;
-    float g = run.sum(c), wv = w[c];
+    float g = run.sum(c);
+    if (!inside) continue;
+    float wv = w[c];
     change<ROWWISE>(step, wv, unused, unused, g);
-    if (inside) w[c] = wv;
+    w[c] = wv;
   }
   if (at == 0) w[a.dim] = state;
 }
@@ -341,9 +342,12 @@ HPS_KERNEL_OF(3) rowwise(UpdateArgs a) {
   if (is_refused(a.status, a.call, true)) return;
   u32 mask = 0xffffu << ((threadIdx.x & 31) / 16 * 16);
   auto step = [](Run<16, float>& run) { step_rowwise(run); };
-  if (a.long_steps) return step_long_runs<16, float>(a, mask, 16, step);
-  if (a.dim % 4 == 0) sum_long_runs<float4>(a, false);
-  else sum_long_runs<float>(a, false);
+  Staging shared = staging();
+  auto step_long = [&](u32 begin, u32 end) {
+    step_long_run<16, float>(a, shared, mask, 16, begin, end, step);
+  };
+  if (a.dim % 4 == 0) take_long_runs<float4>(a, shared, step_long);
+  else take_long_runs<float>(a, shared, step_long);
   step_short_runs<16, float>(a, mask, 16, step);
 }
 EMU_KERNEL(rowwise);

@@ -33,9 +33,9 @@ type Setup = (Optimizer, usize, NonFinite);
 /// looks itself at gradients that may be left out, but for long runs; for row-wise AdaGrad a kernel of its own does.
 const TABLES: [Setup; 4] = [
     (Optimizer::Adagrad, 8, NonFinite::Apply),
-    (Optimizer::Adam, 8, NonFinite::Skip),
+    (Optimizer::Adam, 12, NonFinite::Skip),
     (Optimizer::RowwiseAdagrad, 17, NonFinite::Skip),
-    (Optimizer::Sgd, 44, NonFinite::Reject),
+    (Optimizer::Sgd, 80, NonFinite::Reject),
 ];
 
 /// All keys once, then three keys very often: runs that blocks sum, and short ones. Every 50th gradient is to be left

@@ -36,8 +36,7 @@ REGISTERS = [
     ("sort", ["sort_scan", "count_by_*", "move_by_*"], 64),
     ("update", ["sgd_*", "momentum_*", "nesterov_*", "adagrad_*", "rowwise"], 72),
     ("update with two states", ["adam_*", "ftrl_*"], 88),
-    ("check", ["check_gradients", "flag_*", "find_long"], 40),
-    ("long", ["long_sums"], 64),
+    ("check", ["check_gradients", "flag_gradients", "find_long"], 40),
 ]
 # Kernels that copy rows 16 bytes a lane.
 WIDE = ["get_wide*", "pack_wide*", "place_wide*"]

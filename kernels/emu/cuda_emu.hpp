@@ -98,6 +98,9 @@ inline void __syncwarp(unsigned mask = 0xffffffffu, EMU_HERE) {
   emu::warp_op(mask, emu::SYNC, 0, {file, line});
 }
 
+// Schedules are sequentially consistent.
+inline void __threadfence() {}
+
 namespace emu {
 template <int N> inline void wait_for_copies(EMU_HERE) {
   Copy copy;

@@ -5,7 +5,7 @@
 HPS_KERNEL atomic_adagrad_wide4(UpdateArgs a) {
   LongRuns longs(a);
   for (u32 k = blockIdx.x; k < longs.count; k += gridDim.x) {
-    u32 run = longs.at(k), begin = a.long_starts[run], end = a.long_extra[5 * run + 3];
+    u32 run = longs.at(k), begin = a.long_starts[run], end = a.long_extra[2 * run];
     float* sums = a.long_sums + (u64)run * a.dim;
     for (u32 c = threadIdx.x; c < a.dim; c += THREADS) sums[c] = 0.0f;
     __syncthreads();

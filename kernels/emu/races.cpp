@@ -234,6 +234,10 @@ PLAIN(16)
     emu::of_kernel(emu::ATOMIC, p, bits / 8);                                    \
     return __atomic_load_n(p, __ATOMIC_RELAXED);                                 \
   }                                                                              \
+  void __tsan_atomic##bits##_store(volatile T* p, T v, int) {                    \
+    emu::of_kernel(emu::ATOMIC, p, bits / 8);                                    \
+    __atomic_store_n(p, v, __ATOMIC_RELAXED);                                    \
+  }                                                                              \
   T __tsan_atomic##bits##_fetch_add(volatile T* p, T v, int) {                   \
     emu::of_kernel(emu::ATOMIC, p, bits / 8);                                    \
     return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);                           \

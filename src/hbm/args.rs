@@ -39,8 +39,6 @@ pub trait Args: Copy + Send + Sync + 'static {}
 
 /// Threads of a block, in every launch.
 pub const THREADS: u32 = 256;
-/// Columns of a long run that a block sums.
-pub const LONG_COLUMNS: usize = 8;
 
 arguments! {
     /// insert, rows_of.
@@ -94,16 +92,16 @@ arguments! {
         parts: u32,
     }
     /// accumulate, but for its look-up and sort.
-    UpdateArgs [192] {
+    UpdateArgs [184] {
         status: Address,
         call: u64,
         rows: Address,
         positions: Address,
+        looked_at: Address,
         keys: Address,
         gradients: Address,
         arena: Address,
         dirty: Address,
-        flags: Address,
         long_count: Address,
         long_starts: Address,
         long_sums: Address,
@@ -126,8 +124,6 @@ arguments! {
         lambda1: f32,
         lambda2: f32,
         looks: u32,
-        long_steps: u32,
-        spare: u32,
     }
     /// merge.
     MergeArgs [48] {

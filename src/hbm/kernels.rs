@@ -35,8 +35,6 @@ pub const NAMES: &[&str] = &[
     "check_gradients",
     "flag_gradients",
     "find_long",
-    "flag_long",
-    "long_sums",
     "rowwise",
     "get_wide4",
     "pack_wide4",

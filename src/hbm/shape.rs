@@ -25,7 +25,7 @@ const BATCH_KEYS_MAX: usize = 1 << 30;
 pub struct HbmOptions {
     /// Rows of the arena, and keys that each of the two indexes holds. 1 to 2^32 - 2.
     pub rows_max: usize,
-    /// Keys of one accumulate, pack or split at most. 1 to 2^30; default 2^20. Takes about 24 bytes each,
+    /// Keys of one accumulate, pack or split at most. 1 to 2^30; default 2^20. Takes about 20 bytes each,
     /// and dim / 64 more.
     pub batch_keys_max: usize,
     /// Bytes through which `place` moves rows from pinned memory; default 32 MiB, at least one row.
@@ -166,7 +166,7 @@ impl Shape {
     }
 
     /// Bytes of the scratch areas, in the order of `table::Scratch`.
-    pub fn scratch(&self) -> [usize; 11] {
+    pub fn scratch(&self) -> [usize; 10] {
         let keys = self.options.batch_keys_max;
         let longs = keys / LONG_RUN + 1;
         [
@@ -174,12 +174,11 @@ impl Shape {
             4 * keys,
             4 * keys,
             4 * keys,
-            4 * keys,
             4 * DIGITS * Shape::sort_blocks(keys),
             4 * DIGITS,
             4 * longs,
             4 * longs * self.dim,
-            20 * longs,
+            8 * longs,
             SMALL_BYTES,
         ]
     }

@@ -5,7 +5,7 @@
 //! - Scratch memory has one user at a time: a call on the other stream is ordered behind the last one.
 //! - Grids are bounded by the device, loops stride; no size has to fit a launch.
 
-use super::args::{Address, IndexArgs, LONG_COLUMNS, RowsArgs, SortArgs, THREADS, UpdateArgs};
+use super::args::{Address, IndexArgs, RowsArgs, SortArgs, THREADS, UpdateArgs};
 use super::checks::{check, check_copy, check_merge, check_read, check_write, narrow_count};
 use super::clocks::Clocks;
 use super::index::bytes_of;
@@ -36,7 +36,6 @@ struct Held {
 struct Scratch {
     keys: [Address; 2],
     positions: [Address; 2],
-    flags: Address,
     counts: Address,
     totals: Address,
     long_starts: Address,
@@ -105,7 +104,7 @@ impl<L: Launcher> DevTable<L> {
         let index_bytes = bytes_of(shape.sectors);
         let entries = [device(index_bytes)?, device(index_bytes)?];
         let areas = shape.scratch().map(&mut device);
-        let mut addresses = [Address::NONE; 11];
+        let mut addresses = [Address::NONE; 10];
         for (address, area) in addresses.iter_mut().zip(areas) {
             *address = area?;
         }
@@ -114,7 +113,6 @@ impl<L: Launcher> DevTable<L> {
             k1,
             p0,
             p1,
-            flags,
             counts,
             totals,
             starts,
@@ -125,7 +123,6 @@ impl<L: Launcher> DevTable<L> {
         let scratch = Scratch {
             keys: [k0, k1],
             positions: [p0, p1],
-            flags,
             counts,
             totals,
             long_starts: starts,
@@ -335,7 +332,6 @@ impl<L: Launcher> DevTable<L> {
             gradients: self.address(gradients.values),
             arena: self.arena,
             dirty: self.dirty,
-            flags: self.scratch.flags,
             long_count: self.long_count(),
             long_starts: self.scratch.long_starts,
             long_sums: self.scratch.long_sums,
@@ -375,25 +371,9 @@ impl<L: Launcher> DevTable<L> {
             self.launcher
                 .launch(stream, "flag_gradients", blocks, args)?;
         }
-        let lanes = lanes_of(self.update);
-        let blocks = self.blocks(count * lanes);
-        self.launcher.launch(stream, self.update, blocks, args)?;
-        if longs == 0 {
-            return Ok(());
-        }
-        if args.skip != 0 && self.looks {
-            // Both look at one number and end, but for gradients that are not finite.
-            let parts = longs * self.shape.dim.div_ceil(LONG_COLUMNS);
-            let blocks = narrow(parts.min(self.blocks_max.div_ceil(4)));
-            self.launcher.launch(stream, "flag_long", blocks, args)?;
-            self.launcher.launch(stream, "long_sums", blocks, args)?;
-        }
-        let steps = UpdateArgs {
-            long_steps: 1,
-            ..*args
-        };
-        let blocks = self.blocks(longs * lanes);
-        self.launcher.launch(stream, self.update, blocks, &steps)
+        // The only launch that changes rows, and the last: a call that fails on the way has changed none.
+        let blocks = self.blocks(count * lanes_of(self.update));
+        self.launcher.launch(stream, self.update, blocks, args)
     }
 
     fn check_rows(&mut self, stream: Stream, args: &RowsArgs) -> Result<()> {

@@ -188,7 +188,7 @@ fn the_last_position_of_the_widest_batch_is_found() {
         let row = far.take(&vec![1f32; stride as usize]);
         let gradient = far.take(&vec![2f32; dim as usize]);
         let (rows, positions) = (far.take(&[ROW]), far.take(&[POSITION]));
-        let (flags, dirty) = (far.take(&[7u32]), far.take(&[0u8]));
+        let dirty = far.take(&[0u8]);
         let args = UpdateArgs {
             status: far.status,
             call: 1,
@@ -197,7 +197,6 @@ fn the_last_position_of_the_widest_batch_is_found() {
             gradients: before(gradient, u64::from(POSITION) * u64::from(dim) * 4),
             arena: arena_of(row, stride),
             dirty: before(dirty, u64::from(ROW)),
-            flags,
             long_count: far.status.plus(128),
             n: 1,
             dim,
@@ -210,7 +209,7 @@ fn the_last_position_of_the_widest_batch_is_found() {
         far.device
             .launch(TRAIN, "flag_gradients", 1, &args)
             .unwrap();
-        assert_eq!(far.read::<u32>(flags, 1), [0], "{rule}");
+        assert_eq!(far.read::<u32>(positions, 1), [POSITION], "{rule}");
         far.device.launch(TRAIN, rule, 1, &args).unwrap();
         far.check();
         let found = far.read::<f32>(row, dim as usize);

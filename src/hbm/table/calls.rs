@@ -235,6 +235,7 @@ impl<L: Launcher> HbmTable for DevTable<L> {
         let half = self.sort_rows(stream, call, n)?;
         args.rows = self.scratch.keys[half];
         args.positions = self.scratch.positions[half];
+        args.looked_at = self.scratch.positions[1 - half];
         self.apply(stream, &args)
     }
 
