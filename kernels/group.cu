@@ -66,49 +66,67 @@ HPS_KERNEL sort_scan(SortArgs a) {
 }
 EMU_KERNEL(sort_scan);
 
-template <Order O>
-__device__ __forceinline__ void move_items(const SortArgs& a) {
-  if (is_refused(a.status, a.call, true)) return;
-  constexpr u32 rounds = SORT_ITEMS / THREADS;
-  HPS_SHARED(u32, warp_sums, WARPS);
-  HPS_SHARED(u32, seen, WARPS * DIGITS);  // by warp and digit: first counts, then where to begin
+// Items that a thread takes. A warp's lie side by side, so that rounds rise with places.
+constexpr u32 ROUNDS = SORT_ITEMS / THREADS;
+
+__device__ __forceinline__ u64 first_item() {
+  return (u64)blockIdx.x * SORT_ITEMS + threadIdx.x / 32 * (ROUNDS * 32) + (threadIdx.x & 31);
+}
+
+// Ranks of a block's items among those of its warp with the same digit; `seen` counts them by warp and digit.
+// `digit_at(r)` is DIGITS where there is no item. The barrier behind it is the caller's.
+template <class DigitAt>
+__device__ __forceinline__ void rank_items(u32* seen, u32* ranks, DigitAt digit_at) {
   u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-  for (u32 k = threadIdx.x; k < WARPS * DIGITS; k += THREADS) seen[k] = 0;
-  u32 digit_total = a.totals[threadIdx.x];
-  u32 start = sum_before(digit_total, warp_sums);
-  if (O != BY_ROW && blockIdx.x == 0 && a.ends && threadIdx.x < a.parts)
-    a.ends[threadIdx.x] = (u64)start + digit_total;
-  start += a.counts[(u64)threadIdx.x * a.blocks + blockIdx.x];
-  // sum_before has a barrier: the zeros of `seen` are there.
-  // A warp's items lie side by side, so that rounds rise with places.
-  u64 begin = (u64)blockIdx.x * SORT_ITEMS + warp * (rounds * 32) + lane;
-  u32 digits[rounds], ranks[rounds];
 #pragma unroll
-  for (u32 r = 0; r < rounds; ++r) {
-    u64 i = begin + r * 32;
-    bool inside = i < a.n;
-    u32 digit = inside ? digit_of<O>(a, i) : DIGITS;
+  for (u32 r = 0; r < ROUNDS; ++r) {
+    u32 digit = digit_at(r);
+    bool inside = digit < DIGITS;
     u32 same = __match_any_sync(FULL_WARP, digit);
     u32 before = __popc(same & ((1u << lane) - 1));
     u32 base = inside ? seen[warp * DIGITS + digit] : 0;
     __syncwarp();
     if (inside && before == 0) seen[warp * DIGITS + digit] = base + __popc(same);
     __syncwarp();
-    digits[r] = digit;
     ranks[r] = base + before;
   }
-  __syncthreads();
+}
+
+// Counts of a digit by warp become where its items begin, warp by warp; all of them.
+__device__ __forceinline__ u32 add_over_warps(u32* seen, u32 start) {
   for (u32 w = 0; w < WARPS; ++w) {
     u32 here = seen[w * DIGITS + threadIdx.x];
     seen[w * DIGITS + threadIdx.x] = start;
     start += here;
   }
+  return start;
+}
+
+// Items straight to where they belong: by owner and by dirty, digits are few, and neighbours stay neighbours.
+template <Order O>
+__device__ __forceinline__ void move_items(const SortArgs& a) {
+  if (is_refused(a.status, a.call, true)) return;
+  HPS_SHARED(u32, warp_sums, WARPS);
+  HPS_SHARED(u32, seen, WARPS * DIGITS);
+  for (u32 k = threadIdx.x; k < WARPS * DIGITS; k += THREADS) seen[k] = 0;
+  u32 digit_total = a.totals[threadIdx.x];
+  u32 start = sum_before(digit_total, warp_sums);
+  if (blockIdx.x == 0 && a.ends && threadIdx.x < a.parts) a.ends[threadIdx.x] = (u64)start + digit_total;
+  // sum_before has a barrier: the zeros of `seen` are there.
+  u64 begin = first_item();
+  u32 digits[ROUNDS], ranks[ROUNDS];
+  rank_items(seen, ranks, [&](u32 r) {
+    u64 i = begin + r * 32;
+    return digits[r] = i < a.n ? digit_of<O>(a, i) : DIGITS;
+  });
+  __syncthreads();
+  add_over_warps(seen, start + a.counts[(u64)threadIdx.x * a.blocks + blockIdx.x]);
   __syncthreads();
 #pragma unroll
-  for (u32 r = 0; r < rounds; ++r) {
+  for (u32 r = 0; r < ROUNDS; ++r) {
     u64 i = begin + r * 32;
     if (i >= a.n || (O == BY_DIRTY && digits[r] != 0)) continue;
-    u32 to = seen[warp * DIGITS + digits[r]] + ranks[r];
+    u32 to = seen[threadIdx.x / 32 * DIGITS + digits[r]] + ranks[r];
     if (O == BY_OWNER)
       ((u64*)a.keys_out)[to] = ((const u64*)a.keys_in)[i];
     else
@@ -117,11 +135,53 @@ __device__ __forceinline__ void move_items(const SortArgs& a) {
   }
 }
 
-#define SORT_KERNELS(name, O)                                            \
-  HPS_KERNEL count_##name(SortArgs a) { count_digits<O>(a); }    \
+// By row, digits are many: a block orders its items in shared memory first, so that those of a digit are
+// written side by side.
+template <>
+__device__ __forceinline__ void move_items<BY_ROW>(const SortArgs& a) {
+  if (is_refused(a.status, a.call, true)) return;
+  HPS_SHARED(u32, warp_sums, 2 * WARPS);
+  HPS_SHARED(u32, seen, WARPS * DIGITS);
+  HPS_SHARED(u32, shift_of, DIGITS);  // from an item's place in the block to its place in the output
+  HPS_SHARED(u32, staged, 2 * SORT_ITEMS);
+  const u32* rows = (const u32*)a.keys_in;
+  u64 begin = first_item();
+  u32 keys[ROUNDS], ranks[ROUNDS];
+#pragma unroll
+  for (u32 r = 0; r < ROUNDS; ++r) keys[r] = begin + r * 32 < a.n ? rows[begin + r * 32] : 0;
+  for (u32 k = threadIdx.x; k < WARPS * DIGITS; k += THREADS) seen[k] = 0;
+  u32 start = sum_before(a.totals[threadIdx.x], warp_sums);
+  start += a.counts[(u64)threadIdx.x * a.blocks + blockIdx.x];
+  auto digit = [&](u32 key) { return (key >> a.shift) & (DIGITS - 1); };
+  // sum_before has a barrier: the zeros of `seen` are there.
+  rank_items(seen, ranks, [&](u32 r) { return begin + r * 32 < a.n ? digit(keys[r]) : DIGITS; });
+  __syncthreads();
+  u32 count = add_over_warps(seen, 0), here = sum_before(count, warp_sums + WARPS);
+  for (u32 w = 0; w < WARPS; ++w) seen[w * DIGITS + threadIdx.x] += here;
+  shift_of[threadIdx.x] = start - here;
+  __syncthreads();
+#pragma unroll
+  for (u32 r = 0; r < ROUNDS; ++r) {
+    u64 i = begin + r * 32;
+    if (i >= a.n) continue;
+    u32 to = seen[threadIdx.x / 32 * DIGITS + digit(keys[r])] + ranks[r];
+    staged[to] = keys[r];
+    staged[SORT_ITEMS + to] = a.positions_in ? a.positions_in[i] : (u32)i;
+  }
+  __syncthreads();
+  u32 left = a.n - blockIdx.x * SORT_ITEMS, items = left < SORT_ITEMS ? left : SORT_ITEMS;
+  for (u32 k = threadIdx.x; k < items; k += THREADS) {
+    u32 key = staged[k], to = k + shift_of[digit(key)];
+    ((u32*)a.keys_out)[to] = key;
+    a.positions_out[to] = staged[SORT_ITEMS + k];
+  }
+}
+
+#define SORT_KERNELS(name, O, blocks)                                   \
+  HPS_KERNEL count_##name(SortArgs a) { count_digits<O>(a); }            \
   EMU_KERNEL(count_##name);                                              \
-  HPS_KERNEL move_##name(SortArgs a) { move_items<O>(a); }       \
+  HPS_KERNEL_OF(blocks) move_##name(SortArgs a) { move_items<O>(a); }    \
   EMU_KERNEL(move_##name);
-SORT_KERNELS(by_row, BY_ROW)
-SORT_KERNELS(by_owner, BY_OWNER)
-SORT_KERNELS(by_dirty, BY_DIRTY)
+SORT_KERNELS(by_row, BY_ROW, 3)
+SORT_KERNELS(by_owner, BY_OWNER, 4)
+SORT_KERNELS(by_dirty, BY_DIRTY, 4)
