@@ -178,6 +178,25 @@ __device__ __forceinline__ float sum_run(const UpdateArgs& a, const u32* positio
   return sum;
 }
 
+// What a block takes: parts of giant runs, or else parts of other long runs, and short ones. Of a giant run a part
+// takes as long as the whole rest of a launch.
+struct Share {
+  u32 block, blocks;  // which of how many that take the same
+  u64 first;          // of the parts of all long runs, giant ones first
+  bool is_giant;
+
+  __device__ __forceinline__ Share(const UpdateArgs& a) {
+    u32 parts = (a.dim + COLUMNS - 1) / COLUMNS, most = gridDim.x / 2;
+    u64 giant_parts = (u64)load_now(&a.long_count[0]) * parts;
+    u32 giants = giant_parts < most ? (u32)giant_parts : most;
+    is_giant = blockIdx.x < giants;
+    block = is_giant ? blockIdx.x : blockIdx.x - giants;
+    blocks = is_giant ? giants : gridDim.x - giants;
+    // One block alone takes all.
+    first = is_giant || giants == 0 ? 0 : giant_parts;
+  }
+};
+
 // Shared memory of a block that works on long runs. One array, and so one address to hold.
 struct Staging {
   float* slots;  // then the sums of a whole run
@@ -262,12 +281,13 @@ struct LongRun {
 // found by that, and the run is summed again. `step` is called by all threads, with the number of positions that
 // count, shows and clicks; the sums are then in `shared.slots`.
 template <class V, class StepOf>
-__device__ __forceinline__ void take_long_runs(const UpdateArgs& a, const Staging& shared, StepOf step) {
+__device__ __forceinline__ void take_long_runs(const UpdateArgs& a, const Staging& shared, const Share& share,
+                                               StepOf step) {
   LongRuns longs(a);
   u32 parts = (a.dim + COLUMNS - 1) / COLUMNS;
-  u64 work = (u64)longs.count * parts;
+  u64 giant_parts = (u64)longs.giants * parts, work = share.is_giant ? giant_parts : (u64)longs.count * parts;
   if (threadIdx.x == 0) shared.words()[0] = NO_ROW;
-  for (u64 item = blockIdx.x; item < work; item += gridDim.x) {
+  for (u64 item = share.first + share.block; item < work; item += share.blocks) {
     u32 run = longs.at((u32)(item / parts)), column = (u32)(item % parts) * COLUMNS;
     u32* extra = a.long_extra + 2 * (u64)run;
     LongRun<V> one{a, shared, a.positions, a.long_starts[run], extra[0], (u32*)a.long_sums + (u64)run * a.dim};

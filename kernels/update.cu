@@ -250,9 +250,10 @@ __device__ __forceinline__ u32 active_lanes(u32 words) {
 
 // Steps of all runs but long ones, T lanes each. `step` is called with a run.
 template <int T, class V, class StepOf>
-__device__ __forceinline__ void step_short_runs(const UpdateArgs& a, u32 active, u32 lanes, StepOf step) {
+__device__ __forceinline__ void step_short_runs(const UpdateArgs& a, const Share& share, u32 active,
+                                                u32 lanes, StepOf step) {
   // Below 2^31: n is at most 2^30, and a grid is far smaller.
-  u32 tiles = gridDim.x * (THREADS / T), i = (blockIdx.x * THREADS + threadIdx.x) / T;
+  u32 tiles = share.blocks * (THREADS / T), i = (share.block * THREADS + threadIdx.x) / T;
   Place next;
   next.look(a, i);
   for (; i < a.n; i += tiles) {
@@ -286,10 +287,11 @@ __device__ __forceinline__ void update(const UpdateArgs& a) {
   u32 words = a.dim / (sizeof(V) / 4), active = active_lanes<T>(words), lanes = words < T ? words : T;
   auto step = [&](Run<T, V>& run) { run.template step<R>(words); };
   Staging shared = staging();
-  take_long_runs<V>(a, shared, [&](u32 begin, u32 end) {
+  Share share(a);
+  take_long_runs<V>(a, shared, share, [&](u32 begin, u32 end) {
     step_long_run<T, V>(a, shared, active, lanes, begin, end, step);
   });
-  if (threadIdx.x % T < words) step_short_runs<T, V>(a, active, lanes, step);
+  if (!share.is_giant && threadIdx.x % T < words) step_short_runs<T, V>(a, share, active, lanes, step);
 }
 
 #define UPDATE_KERNEL(name, R, T, V, blocks)                             \
@@ -343,11 +345,12 @@ HPS_KERNEL_OF(3) rowwise(UpdateArgs a) {
   u32 mask = 0xffffu << ((threadIdx.x & 31) / 16 * 16);
   auto step = [](Run<16, float>& run) { step_rowwise(run); };
   Staging shared = staging();
+  Share share(a);
   auto step_long = [&](u32 begin, u32 end) {
     step_long_run<16, float>(a, shared, mask, 16, begin, end, step);
   };
-  if (a.dim % 4 == 0) take_long_runs<float4>(a, shared, step_long);
-  else take_long_runs<float>(a, shared, step_long);
-  step_short_runs<16, float>(a, mask, 16, step);
+  if (a.dim % 4 == 0) take_long_runs<float4>(a, shared, share, step_long);
+  else take_long_runs<float>(a, shared, share, step_long);
+  if (!share.is_giant) step_short_runs<16, float>(a, share, mask, 16, step);
 }
 EMU_KERNEL(rowwise);
