@@ -294,20 +294,22 @@ __device__ __forceinline__ void update(const UpdateArgs& a) {
   if (!share.is_giant && threadIdx.x % T < words) step_short_runs<T, V>(a, share, active, lanes, step);
 }
 
-#define UPDATE_KERNEL(name, R, T, V, blocks)                             \
-  HPS_KERNEL_OF(blocks) name(UpdateArgs a) { update<R, T, V>(a); }       \
+// Three blocks fit on a multiprocessor: with a register more than four leave, the loads of a row are in flight
+// together.
+#define UPDATE_KERNEL(name, R, T, V)                              \
+  HPS_KERNEL_OF(3) name(UpdateArgs a) { update<R, T, V>(a); }     \
   EMU_KERNEL(name);
-#define UPDATE_KERNELS(name, R, blocks)                                  \
-  UPDATE_KERNEL(name##_wide4, R, 4, float4, blocks)                      \
-  UPDATE_KERNEL(name##_wide16, R, 16, float4, blocks)                    \
-  UPDATE_KERNEL(name##_wide32, R, 32, float4, blocks)                    \
-  UPDATE_KERNEL(name##_word16, R, 16, float, blocks)
-UPDATE_KERNELS(sgd, SGD, 4)
-UPDATE_KERNELS(momentum, MOMENTUM, 4)
-UPDATE_KERNELS(nesterov, NESTEROV, 4)
-UPDATE_KERNELS(adagrad, ADAGRAD, 4)
-UPDATE_KERNELS(adam, ADAM, 3)
-UPDATE_KERNELS(ftrl, FTRL, 3)
+#define UPDATE_KERNELS(name, R)                \
+  UPDATE_KERNEL(name##_wide4, R, 4, float4)    \
+  UPDATE_KERNEL(name##_wide16, R, 16, float4)  \
+  UPDATE_KERNEL(name##_wide32, R, 32, float4)  \
+  UPDATE_KERNEL(name##_word16, R, 16, float)
+UPDATE_KERNELS(sgd, SGD)
+UPDATE_KERNELS(momentum, MOMENTUM)
+UPDATE_KERNELS(nesterov, NESTEROV)
+UPDATE_KERNELS(adagrad, ADAGRAD)
+UPDATE_KERNELS(adam, ADAM)
+UPDATE_KERNELS(ftrl, FTRL)
 
 // Row-wise AdaGrad: 16 lanes a row; lane l sums the squares of elements l, l + 16, ..., then the lanes
 // add 8, 4, 2, 1 apart. Never `looks`.

@@ -47,7 +47,7 @@ sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sani
 if [ -n "$sanitizer" ]; then
   for tool in memcheck racecheck synccheck; do
     echo "== compute-sanitizer $tool"
-    timeout 90 "$sanitizer" --tool "$tool" --error-exitcode 1 "$bench" hbm-check --device cuda --tiny | tail -n 2
+    timeout 150 "$sanitizer" --tool "$tool" --error-exitcode 1 "$bench" hbm-check --device cuda --tiny | tail -n 2
   done
 else
   echo "SKIPPED: gpu_check.sh: compute-sanitizer was not found" >&2

@@ -108,18 +108,7 @@ impl<L: Launcher> DevTable<L> {
         for (address, area) in addresses.iter_mut().zip(areas) {
             *address = area?;
         }
-        let [
-            k0,
-            k1,
-            p0,
-            p1,
-            counts,
-            totals,
-            starts,
-            sums,
-            extra,
-            small,
-        ] = addresses;
+        let [k0, k1, p0, p1, counts, totals, starts, sums, extra, small] = addresses;
         let scratch = Scratch {
             keys: [k0, k1],
             positions: [p0, p1],
