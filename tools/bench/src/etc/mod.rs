@@ -136,10 +136,13 @@ pub fn run(args: &EtcArgs) -> Result<()> {
         let phases = policies::run(&path, way, cache, threads, &keysets, ROUNDS, memory)?;
         found.push((way, cache, phases));
     }
-    notes.say("etc: the next pass beside one");
-    let compute = limits.random_reads.recip();
-    let waits = |is_ahead| ahead::run(&path, cache, threads, &keysets, compute, is_ahead);
-    let waits = [waits(false)?, waits(true)?];
+    let mut waits = None;
+    if is_asked(&Way::Bilevel) {
+        notes.say("etc: the next pass beside one");
+        let compute = limits.random_reads.recip();
+        let run = |is_ahead| ahead::run(&path, cache, threads, &keysets, compute, is_ahead);
+        waits = Some([run(false)?, run(true)?]);
+    }
     notes.done();
     if let Some(prefix) = &args.plot {
         for (name, of) in [("read", 0), ("write", 1)] {
@@ -238,8 +241,8 @@ struct Measured {
     keysets: Keysets,
     limits: Limits,
     found: Vec<(Way, u64, Vec<Phase>)>,
-    /// Of passes that are begun when they are needed, and of those begun a pass ahead.
-    waits: [Waits; 2],
+    /// Of passes that are begun when they are needed, and of those begun a pass ahead; of Bilevel.
+    waits: Option<[Waits; 2]>,
 }
 
 impl Measured {
@@ -256,7 +259,7 @@ fn print(args: &EtcArgs, descriptor: &TableDescriptor, measured: &Measured) -> R
         keysets,
         limits,
         found,
-        waits: [without, with],
+        waits,
     } = measured;
     let row_bytes = descriptor.row_bytes();
     let gib = |bytes: f64| bytes / f64::from(1 << 30);
@@ -316,7 +319,8 @@ fn print(args: &EtcArgs, descriptor: &TableDescriptor, measured: &Measured) -> R
             "phases": phases.iter().map(Phase::json).collect::<Vec<_>>(),
         }));
     }
-    for (what, waits) in [("begun when needed", without), ("begun a pass ahead", with)] {
+    let named = ["begun when needed", "begun a pass ahead"];
+    for (what, waits) in named.into_iter().zip(waits.iter().flatten()) {
         text.push_str(&format!(
             "\nBilevel, trained on, {what}: waited {:.2} s, trained {:.2} s, {} rows read\n",
             waits.wait_s, waits.train_s, waits.missed
@@ -346,7 +350,7 @@ fn print(args: &EtcArgs, descriptor: &TableDescriptor, measured: &Measured) -> R
         "bilevel_write_to_cached": bilevel.writes / cached.writes,
         "bilevel_read_to_cached_over_all_time": bilevel.reads_over_all / cached.reads_over_all,
         "bilevel_write_to_cached_over_all_time": bilevel.writes_over_all / cached.writes_over_all,
-        "wait_ahead_to_wait": with.wait_s / without.wait_s,
+        "wait_ahead_to_wait": waits.as_ref().map(|[without, with]| with.wait_s / without.wait_s),
     });
     text.push_str(&format!("\n{}\n", serde_json::to_string_pretty(&ratios)?));
     let mut out = std::io::stdout().lock();
@@ -359,7 +363,8 @@ fn print(args: &EtcArgs, descriptor: &TableDescriptor, measured: &Measured) -> R
                 "random_reads_per_s": limits.random_reads, "in_order_bytes_per_s": limits.in_order,
                 "whole_files_rows_per_s": whole_files },
             "ways": ways, "ratios": ratios,
-            "begun_when_needed": without.json(), "begun_ahead": with.json(),
+            "begun_when_needed": waits.as_ref().map(|[without, _]| without.json()),
+            "begun_ahead": waits.as_ref().map(|[_, with]| with.json()),
         });
         writeln!(out, "{object}").context("write to stdout")?;
     }
