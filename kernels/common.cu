@@ -57,14 +57,17 @@ __device__ __forceinline__ T load_now(const T* p) {
 #endif
 }
 
-// A word that threads of other blocks will read by load_now.
-__device__ __forceinline__ void store_now(u32* p, u32 value) {
+// A word that threads of other blocks read by load_now. `fence_stores` stands between it and the atomic that
+// tells of it, `fence_loads` between an atomic that is told and the loads.
 #ifdef HPS_EMU
-  __atomic_store_n(p, value, __ATOMIC_RELAXED);
+using emu::fence_stores;
+using emu::store_now;
+__device__ __forceinline__ void fence_loads() {}
 #else
-  *(volatile u32*)p = value;
+__device__ __forceinline__ void store_now(u32* p, u32 value) { *(volatile u32*)p = value; }
+__device__ __forceinline__ void fence_stores() { __threadfence(); }
+__device__ __forceinline__ void fence_loads() { __threadfence(); }
 #endif
-}
 
 // A kernel of blocks of THREADS threads, of which so many fit on a multiprocessor: told how many registers it
 // may take, the compiler does not spill for the sake of more blocks.
@@ -80,9 +83,14 @@ __device__ __forceinline__ void store_now(u32* p, u32 value) {
 // Items of a block in a pass of the sort, and digits of a pass.
 #define SORT_ITEMS 4096
 #define DIGITS 256
-// A key that a call names as often as this is summed by thread blocks; as often as that, by the first ones.
+// A key that a call names LONG_RUN times is summed by whole blocks; one that it names GIANT_RUN times, by the first
+// blocks of the grid, which do nothing else. (Smaller on the emulator: its batches are.)
 #define LONG_RUN 256
+#ifdef HPS_EMU
+#define GIANT_RUN (2 * LONG_RUN)
+#else
 #define GIANT_RUN (16 * LONG_RUN)
+#endif
 // Marks a position whose gradient does not count. Positions lie below 2^30.
 #define LEFT_OUT 0x80000000u
 #define FULL_WARP 0xffffffffu
@@ -181,7 +189,7 @@ struct UpdateArgs {
   u32* long_count;       // [3]: giant runs, other long runs, positions that are flagged
   u32* long_starts;      // [n / LONG_RUN]: giant runs from the front, the others from the back
   float* long_sums;      // [n / LONG_RUN, dim]
-  u32* long_extra;       // [n / LONG_RUN, 2]: where it ends, how many parts are summed
+  u32* long_extra;       // [n / LONG_RUN, 2]: where it ends, how many words of its sum are stored
   const u32* shows;      // [n] or null
   const u32* clicks;
   u32 n;

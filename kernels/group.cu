@@ -92,7 +92,7 @@ __device__ __forceinline__ void rank_items(u32* seen, u32* ranks, DigitAt digit_
   }
 }
 
-// Counts of a digit by warp become where its items begin, warp by warp; all of them.
+// Counts of this thread's digit by warp become where its items begin, warp by warp. Returns where the last ones end.
 __device__ __forceinline__ u32 add_over_warps(u32* seen, u32 start) {
   for (u32 w = 0; w < WARPS; ++w) {
     u32 here = seen[w * DIGITS + threadIdx.x];

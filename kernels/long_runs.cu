@@ -1,7 +1,8 @@
-// What comes before update: are gradients finite, and the sums of keys that are named very often.
+// Are gradients finite, and the sums of keys that are named very often: what update.cu builds on.
 //
-// Shapes and host twin: as update.cu. Geometry: a warp a gradient, or a thread block for each long run
-// and 8 of its columns. Memory order: shared memory between barriers; sums rise with the position.
+// Shapes and host twin: as update.cu. Geometry: a warp for 32 gradients, or a thread block for each long run
+// and 8 of its columns. Memory order: shared memory between barriers, asynchronous copies behind a wait and a barrier;
+// words of a sum are stored, fenced and counted, and who counts the last one reads all. Sums rise with the position.
 
 // Whether a gradient is not finite, looked at by a warp.
 __device__ __forceinline__ bool is_bad(const float* gradient, u32 dim) {
@@ -22,21 +23,39 @@ HPS_KERNEL check_gradients(UpdateArgs a) {
 }
 EMU_KERNEL(check_gradients);
 
-// The position of a place, flagged if its gradient is not finite. Looked at by a warp; its first lane reads the
-// position and must be the one that writes it.
-__device__ __forceinline__ u32 look_at_place(const UpdateArgs& a, u64 p) {
-  u32 own = (threadIdx.x & 31) == 0 ? a.positions[p] : 0, position = __shfl_sync(FULL_WARP, own, 0);
-  return is_bad(a.gradients + (u64)position * a.dim, a.dim) ? position | LEFT_OUT : position;
+// Looks at the gradients of up to 32 places, four at a time, by a warp. Its lane k gives the position of the k-th
+// place, and gets it flagged if that gradient is not finite.
+__device__ __forceinline__ u32 look_at_places(const UpdateArgs& a, u32 position, u32 places) {
+  u32 lane = threadIdx.x & 31;
+  for (u32 k = 0; k < places; k += 4) {
+    const float* from[4];
+    bool bad[4] = {};
+#pragma unroll
+    for (u32 u = 0; u < 4; ++u)
+      from[u] = a.gradients + (u64)__shfl_sync(FULL_WARP, position, k + u < places ? k + u : k) * a.dim;
+    for (u32 c = lane; c < a.dim; c += 32) {
+      float held[4];
+#pragma unroll
+      for (u32 u = 0; u < 4; ++u) held[u] = from[u][c];
+#pragma unroll
+      for (u32 u = 0; u < 4; ++u) bad[u] |= !is_finite(held[u]);
+    }
+#pragma unroll
+    for (u32 u = 0; u < 4; ++u)
+      if (__any_sync(FULL_WARP, bad[u]) && lane == k + u) position |= LEFT_OUT;
+  }
+  return position;
 }
 
-// flag_gradients: positions of gradients that are not finite are flagged, and counted.
+// flag_gradients: positions of gradients that are not finite are flagged, and counted. A warp takes 32 places.
 HPS_KERNEL flag_gradients(UpdateArgs a) {
   if (is_refused(a.status, a.call, true)) return;
-  u64 warps = (u64)gridDim.x * (blockDim.x / 32);
-  for (u64 p = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32; p < a.n; p += warps) {
-    u32 position = look_at_place(a, p);
-    if (!(position & LEFT_OUT) || (threadIdx.x & 31) != 0) continue;
-    a.positions[p] = position;
+  u32 lane = threadIdx.x & 31, stride = gridDim.x * blockDim.x;
+  for (u32 p = blockIdx.x * blockDim.x + threadIdx.x - lane; p < a.n; p += stride) {
+    u32 places = a.n - p < 32 ? a.n - p : 32, own = lane < places ? a.positions[p + lane] : 0;
+    u32 position = look_at_places(a, own, places);
+    if (lane >= places || !(position & LEFT_OUT)) continue;
+    a.positions[p + lane] = position;
     atomicAdd(&a.long_count[2], 1u);
   }
 }
@@ -227,9 +246,9 @@ struct LongRun {
     float sum = sum_run<V>(a, positions, shared.slots, begin, end, column);
     if (threadIdx.x >= COLUMNS || column + threadIdx.x >= a.dim) return false;
     store_now(&sums[column + threadIdx.x], __float_as_uint(sum));
-    __threadfence();
+    fence_stores();
     bool is_last = atomicAdd(stored, 1u) + 1 == a.dim;
-    __threadfence();
+    fence_loads();
     return is_last;
   }
 
@@ -247,9 +266,11 @@ struct LongRun {
 
   // Looks at each gradient. Positions with flags are in memory of their own: other blocks read them without.
   __device__ __forceinline__ void look() {
-    for (u32 p = begin + threadIdx.x / 32; p < end; p += WARPS) {
-      u32 position = look_at_place(a, p);
-      if ((threadIdx.x & 31) == 0) a.looked_at[p] = position;
+    u32 lane = threadIdx.x & 31;
+    for (u32 p = begin + threadIdx.x - lane; p < end; p += THREADS) {
+      u32 places = end - p < 32 ? end - p : 32, own = lane < places ? a.positions[p + lane] : 0;
+      u32 position = look_at_places(a, own, places);
+      if (lane < places) a.looked_at[p + lane] = position;
     }
     positions = a.looked_at;
     __syncthreads();
@@ -278,8 +299,8 @@ struct LongRun {
 
 // Sums and steps of long runs: a block for each 8 columns of one; the block that ends the last part of a run
 // takes the step. Gradients that are not finite make a sum that is not: unless all have been looked at already, it is
-// found by that, and the run is summed again. `step` is called by all threads, with the number of positions that
-// count, shows and clicks; the sums are then in `shared.slots`.
+// found by that, and the run is summed again. `step` is called by all threads, with the places where the run begins
+// and ends; its sums and what was counted are then in `shared`.
 template <class V, class StepOf>
 __device__ __forceinline__ void take_long_runs(const UpdateArgs& a, const Staging& shared, const Share& share,
                                                StepOf step) {

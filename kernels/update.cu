@@ -2,8 +2,8 @@
 //
 // Shapes: rows, positions [n], sorted by row number, equal ones in the caller's order; gradients
 // [n, dim]; arena [rows_max, stride]: weights, state, metadata columns.
-// Geometry: the launch first sums long runs, whole thread blocks each a part of one, then takes steps with the
-// others, T lanes for each sorted place (those that begin a run work), grid-stride. So the one long chain of adds
+// Geometry: first whole blocks each sum a part of a long run, then T lanes for each sorted place (those that begin a
+// short run work), grid-stride; blocks that have a part of a giant run do nothing else. So the one long chain of adds
 // of the hottest key runs beside all that waits for memory. Memory order: a row has one tile that changes it.
 // Host twin: hbm/cpu.rs, with the arithmetic of row/optimizer.rs: every operation rounded, none fused, in that
 // order.
@@ -294,8 +294,8 @@ __device__ __forceinline__ void update(const UpdateArgs& a) {
   if (!share.is_giant && threadIdx.x % T < words) step_short_runs<T, V>(a, share, active, lanes, step);
 }
 
-// Three blocks fit on a multiprocessor: with a register more than four leave, the loads of a row are in flight
-// together.
+// Three blocks fit on a multiprocessor of sm_80 or sm_90. With more registers than four blocks would leave each
+// thread, the loads of a row are in flight together.
 #define UPDATE_KERNEL(name, R, T, V)                              \
   HPS_KERNEL_OF(3) name(UpdateArgs a) { update<R, T, V>(a); }     \
   EMU_KERNEL(name);

@@ -26,11 +26,13 @@ use rng::Rng;
 /// So few that the sort needs one pass: one that is not stable leaves runs whole, in another order.
 const ROWS: usize = 200;
 const SEEDS: u64 = 3;
+/// The shortest run that blocks sum; with the first place of a key it has one more.
+const LONG_RUN: usize = 255;
 
 type Setup = (Optimizer, usize, NonFinite);
 
 /// Together they meet every barrier of the kernels; the last has more sums of long runs than blocks. Adam's kernel
-/// looks itself at gradients that may be left out, but for long runs; for row-wise AdaGrad a kernel of its own does.
+/// looks itself at gradients that may be left out; for row-wise AdaGrad a kernel of its own does.
 const TABLES: [Setup; 4] = [
     (Optimizer::Adagrad, 8, NonFinite::Apply),
     (Optimizer::Adam, 12, NonFinite::Skip),
@@ -38,10 +40,16 @@ const TABLES: [Setup; 4] = [
     (Optimizer::Sgd, 80, NonFinite::Reject),
 ];
 
-/// All keys once, then three keys very often: runs that blocks sum, and short ones. Every 50th gradient is to be left
-/// out where that is done.
+/// All keys once, then three keys very often, in turns and in no order: a giant run (on the emulator 512 places and
+/// more), of 8 slots with the narrowest rows, others that blocks sum, and short ones. Every 50th gradient is to be left out
+/// where that is done.
 fn batch(rng: &mut Rng, dim: usize, leaves_out: bool) -> Batch {
-    let many = (0..1000).map(|_| rng.below(3) as u64 * 7);
+    let giant = if dim == 8 { 1900 } else { 600 };
+    let mut many: Vec<u64> = vec![0; giant];
+    many.extend([7; 300].iter().chain(&[14; LONG_RUN]));
+    for last in (1..many.len()).rev() {
+        many.swap(last, rng.below(last + 1));
+    }
     let keys: Vec<u64> = (0..ROWS as u64).chain(many).collect();
     let n = keys.len();
     let value = |rng: &mut Rng| (rng.below(200_001) as f32 - 100_000.0) / 7.0;
@@ -166,9 +174,14 @@ fn barriers_of_source() -> Vec<String> {
         let text = std::fs::read_to_string(&path).unwrap();
         for (line, number) in text.lines().zip(1..) {
             let code = line.split("//").next().unwrap();
-            for call in ["__syncthreads(", "__syncwarp(", "wait_for_copies<"] {
-                if code.contains(call) {
-                    let call = &call[..call.len() - 1];
+            let calls = [
+                ("__syncthreads", "("),
+                ("__syncwarp", "("),
+                ("wait_for_copies", "<"),
+                ("fence_stores", "();"),
+            ];
+            for (call, then) in calls {
+                if code.contains(&format!("{call}{then}")) {
                     all.push(format!("{name}:{number} {call}"));
                 }
             }

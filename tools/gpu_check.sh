@@ -6,7 +6,7 @@
 #
 # HPS_BENCH names a binary of hps-bench with the feature cuda (carried from where it was built); without
 # it cargo builds one. HPS_NVRTC_DIR is the folder of libnvrtc.so.13; without it the usual places are
-# looked at. Takes less than 8 minutes. Without a GPU it says SKIPPED and ends with 0.
+# looked at. Takes a minute and a half on an H200. Without a GPU it says SKIPPED and ends with 0.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

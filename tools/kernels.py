@@ -35,9 +35,10 @@ REGISTERS = [
     ("index", ["insert", "rows_of", "check_rows", "merge", "probe_*"], 40),
     ("sort", ["sort_scan", "count_by_*", "move_by_owner", "move_by_dirty"], 64),
     ("sort in shared memory", ["move_by_row"], 80),
-    ("update", ["sgd_*", "momentum_*", "nesterov_*", "adagrad_*", "rowwise"], 72),
-    ("update with two states", ["adam_*", "ftrl_*"], 88),
-    ("check", ["check_gradients", "flag_gradients", "find_long"], 40),
+    ("update", ["sgd_*", "momentum_*", "nesterov_*", "adagrad_*", "rowwise"], 76),
+    ("update with two states", ["adam_*", "ftrl_*"], 80),
+    ("check", ["check_gradients", "find_long"], 40),
+    ("flag", ["flag_gradients"], 56),
 ]
 # Kernels that copy rows 16 bytes a lane.
 WIDE = ["get_wide*", "pack_wide*", "place_wide*"]

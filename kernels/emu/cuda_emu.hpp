@@ -56,6 +56,13 @@ void close_copies();
 // The next copy of all groups but the last `pending`; false: there is none.
 bool next_copy(unsigned pending, Copy* copy, Place place);
 
+// A word for other blocks. They see it once the thread has fenced its stores, or the launch has ended: no sooner.
+struct Store { unsigned* to; unsigned value; };
+void keep_store(Store store);
+// The next word that is kept back; false: there is none, or the fence is left out.
+bool next_store(Store* store, Place place);
+inline void store_now(unsigned* to, unsigned value) { keep_store({to, value}); }
+
 template <class V> inline void copy_ahead(V* to, const V* from) {
   // What lay there is lost from here on.
   V lost;
@@ -98,10 +105,12 @@ inline void __syncwarp(unsigned mask = 0xffffffffu, EMU_HERE) {
   emu::warp_op(mask, emu::SYNC, 0, {file, line});
 }
 
-// Schedules are sequentially consistent.
-inline void __threadfence() {}
-
 namespace emu {
+inline void fence_stores(EMU_HERE) {
+  Store store;
+  while (next_store(&store, {file, line})) __atomic_store_n(store.to, store.value, __ATOMIC_RELAXED);
+}
+
 template <int N> inline void wait_for_copies(EMU_HERE) {
   Copy copy;
   while (next_copy(N, &copy, {file, line})) copy.run(copy.to, copy.from);

@@ -82,6 +82,7 @@ struct Fiber {
   uint32_t clock, seen[WARP];  // what it comes after: clocks of the lanes of its warp
   std::vector<std::pair<unsigned, Copy>> copies;  // begun and not yet waited for, with their groups
   unsigned group;                                 // that the next copy belongs to
+  std::vector<Store> stores;                      // that other blocks do not see yet
   void* sanitizer = nullptr;
   char tag;
 };

@@ -68,6 +68,7 @@ void body() {
   Fiber* fiber = s.current;
   for (;;) {
     s.entry(s.args);
+    for (const Store& store : fiber->stores) __atomic_store_n(store.to, store.value, __ATOMIC_RELAXED);
 #ifdef EMU_TSAN
     RELEASE(&launch_end);
 #endif
@@ -225,6 +226,7 @@ void start(Block& block, size_t at, unsigned number) {
     fiber->index = {t % s.block.x, t / s.block.x % s.block.y, t / s.block.x / s.block.y};
     fiber->shared_used = 0;
     fiber->copies.clear();
+    fiber->stores.clear();
     fiber->group = 0;
     fiber->clock = 0;
     memset(fiber->seen, 0, sizeof fiber->seen);
@@ -335,6 +337,17 @@ bool next_copy(unsigned pending, Copy* copy, Place place) {
   auto& all = fiber->copies;
   if (all.empty() || all.front().first + pending >= fiber->group) return false;
   *copy = all.front().second;
+  all.erase(all.begin());
+  return true;
+}
+
+void keep_store(Store store) { schedule().current->stores.push_back(store); }
+
+bool next_store(Store* store, Place place) {
+  Fiber* fiber = schedule().current;
+  auto& all = fiber->stores;
+  if (all.empty() || passes_by(place, "fence_stores", fiber->number % WARP, 4)) return false;
+  *store = all.front();
   all.erase(all.begin());
   return true;
 }

@@ -10,7 +10,7 @@ use crate::row::{RowLayout, check_hyper};
 pub const SORT_ITEMS: usize = 4096;
 /// Digits of a pass.
 pub const DIGITS: usize = 256;
-/// A key that a call names as often is summed by thread blocks of its own.
+/// A key that a call names as often is summed by whole thread blocks.
 pub const LONG_RUN: usize = 256;
 /// Bytes of the status records of both streams, and of a table's counters.
 pub const SMALL_BYTES: usize = 2 * Status::BYTES + 64;

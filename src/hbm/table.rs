@@ -41,7 +41,7 @@ struct Scratch {
     long_starts: Address,
     long_sums: Address,
     long_extra: Address,
-    /// Status records by stream, then one counter.
+    /// Status records by stream, counters of both indexes, counters of an accumulate.
     small: Address,
 }
 
@@ -356,7 +356,7 @@ impl<L: Launcher> DevTable<L> {
             self.launcher.launch(stream, "find_long", blocks, args)?;
         }
         if args.skip != 0 && !self.looks {
-            let blocks = self.blocks(count * 32);
+            let blocks = self.blocks(count);
             self.launcher
                 .launch(stream, "flag_gradients", blocks, args)?;
         }

@@ -16,6 +16,8 @@ const ROW: u32 = u32::MAX - 2;
 const ROWS_MAX: u32 = u32::MAX - 1;
 /// The last position of the largest batch.
 const POSITION: u32 = (1 << 30) - 1;
+/// As in common.cu.
+const LEFT_OUT: u32 = 1 << 31;
 
 /// Sectors of an index that no memory holds.
 const SECTORS: u64 = 1 << 33;
@@ -175,7 +177,8 @@ fn a_key_in_the_last_sectors_is_inserted_and_found() {
     assert_eq!(far.read::<u32>(found, 1), [ROW]);
 }
 
-/// The gradient of the last position of a batch at dim 8192 lies 32 TiB behind the first.
+/// The gradient of the last position of a batch at dim 8192 lies 32 TiB behind the first. One that is not finite is
+/// flagged, and changes nothing; one block does it all.
 #[test]
 fn the_last_position_of_the_widest_batch_is_found() {
     for (rule, dim) in [
@@ -186,7 +189,9 @@ fn the_last_position_of_the_widest_batch_is_found() {
         let mut far = Far::new();
         let stride = 8196;
         let row = far.take(&vec![1f32; stride as usize]);
-        let gradient = far.take(&vec![2f32; dim as usize]);
+        let mut values = vec![2f32; dim as usize];
+        values[dim as usize - 1] = f32::NAN;
+        let gradient = far.take(&values);
         let (rows, positions) = (far.take(&[ROW]), far.take(&[POSITION]));
         let dirty = far.take(&[0u8]);
         let args = UpdateArgs {
@@ -206,12 +211,28 @@ fn the_last_position_of_the_widest_batch_is_found() {
             lr: 0.25,
             ..UpdateArgs::default()
         };
+        let look_and_step = |far: &mut Far| {
+            far.device
+                .launch(TRAIN, "flag_gradients", 1, &args)
+                .unwrap();
+            far.device.launch(TRAIN, rule, 1, &args).unwrap();
+            far.check();
+            far.read::<u32>(positions, 1)[0]
+        };
+        assert_eq!(look_and_step(&mut far), POSITION | LEFT_OUT, "{rule}");
+        assert_eq!(far.read::<u32>(args.long_count.plus(8), 1), [1], "{rule}");
+        assert_eq!(
+            far.read::<u64>(far.status.plus(32), 1),
+            [1],
+            "{rule}: left out"
+        );
+        assert_eq!(far.read::<f32>(row, 1), [1.0], "{rule}");
+        assert_eq!(far.read::<u8>(dirty, 1), [0], "{rule}");
+        far.device.write(TRAIN, positions, &[POSITION]).unwrap();
         far.device
-            .launch(TRAIN, "flag_gradients", 1, &args)
+            .write(TRAIN, gradient, &vec![2f32; dim as usize])
             .unwrap();
-        assert_eq!(far.read::<u32>(positions, 1), [POSITION], "{rule}");
-        far.device.launch(TRAIN, rule, 1, &args).unwrap();
-        far.check();
+        assert_eq!(look_and_step(&mut far), POSITION, "{rule}");
         let found = far.read::<f32>(row, dim as usize);
         assert!(
             found.iter().all(|weight| *weight < 1.0),
@@ -219,5 +240,50 @@ fn the_last_position_of_the_widest_batch_is_found() {
             &found[..4]
         );
         assert_eq!(far.read::<u8>(dirty, 1), [1], "{rule}");
+    }
+}
+
+/// A grid of one block takes giant runs, other long ones and short ones.
+#[test]
+fn one_block_takes_all_runs() {
+    for lengths in [[700usize, 256, 1], [1, 600, 1200], [300, 1, 2]] {
+        let mut far = Far::new();
+        let (dim, n) = (8u32, lengths.iter().sum::<usize>());
+        let arena = far.take(&[1f32; 24]);
+        let dirty = far.take(&[0u8; 3]);
+        let rows: Vec<u32> = (0u32..3)
+            .flat_map(|row| vec![row; lengths[row as usize]])
+            .collect();
+        let positions: Vec<u32> = (0..u32::try_from(n).unwrap()).collect();
+        let longs = n / 256;
+        let args = UpdateArgs {
+            status: far.status,
+            call: 1,
+            rows: far.take(&rows),
+            positions: far.take(&positions),
+            looked_at: far.take(&positions),
+            gradients: far.take(&vec![0.5f32; n * 8]),
+            arena,
+            dirty,
+            long_count: far.status.plus(128),
+            long_starts: far.take(&vec![0u32; longs]),
+            long_sums: far.take(&vec![0f32; longs * 8]),
+            long_extra: far.take(&vec![0u32; longs * 2]),
+            n: u32::try_from(n).unwrap(),
+            dim,
+            stride: dim,
+            metadata_at: dim,
+            skip: 1,
+            looks: 1,
+            lr: 1.0,
+            ..UpdateArgs::default()
+        };
+        far.device.launch(TRAIN, "find_long", 1, &args).unwrap();
+        far.device.launch(TRAIN, "sgd_wide4", 1, &args).unwrap();
+        far.check();
+        let expected = lengths.map(|length| 1.0 - length as f32 / 2.0);
+        let expected: Vec<f32> = expected.iter().flat_map(|weight| [*weight; 8]).collect();
+        assert_eq!(far.read::<f32>(arena, 24), expected, "{lengths:?}");
+        assert_eq!(far.read::<u8>(dirty, 3), [1; 3], "{lengths:?}");
     }
 }

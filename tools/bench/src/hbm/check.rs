@@ -15,9 +15,13 @@ use super::{Numbers, say};
 
 const TRAIN: Stream = Stream::Train;
 const DIMS: [usize; 9] = [1, 8, 16, 17, 32, 64, 100, 128, 260];
+const OPTIONS: [NonFinite; 3] = [NonFinite::Skip, NonFinite::Apply, NonFinite::Reject];
+const ALL_OPTIONS: [usize; 3] = [8, 100, 128];
 /// Under a sanitizer: a width for each shape of the kernels, two of them a rule, and rows so few that a call just has
 /// long runs.
 const TINY: ([usize; 5], usize) = ([8, 17, 64, 260, 8], 300);
+/// Under a sanitizer, too, with one rule: rows so many that a call has a giant run.
+const TINY_GIANT: (usize, usize) = (8, 3000);
 
 /// Devices that keys are split among.
 const PARTS: usize = 3;
@@ -105,34 +109,43 @@ impl Side {
 /// The first difference.
 pub fn run(device: Device, tiny: bool) -> Result<()> {
     let mut values = 0;
-    for (seed, &rule) in Optimizer::ALL.iter().enumerate() {
+    for (number, &rule) in Optimizer::ALL.iter().enumerate() {
         let (dims, rows) = match tiny {
-            true => (&TINY.0[seed % 4..seed % 4 + 2], TINY.1),
+            true => (&TINY.0[number % 4..number % 4 + 2], TINY.1),
             false => (&DIMS[..], 20_000),
         };
         for &dim in dims {
-            values += check(device, rule, dim, rows, seed)?;
+            for (option, &non_finite) in OPTIONS.iter().enumerate() {
+                // Each option where lanes look at gradients themselves, and one of them elsewhere.
+                if (!tiny && ALL_OPTIONS.contains(&dim)) || option == (number + dim) % OPTIONS.len()
+                {
+                    values += check(device, (rule, dim, rows), non_finite)?;
+                }
+            }
         }
+    }
+    if tiny {
+        let (dim, rows) = TINY_GIANT;
+        values += check(device, (Optimizer::Adagrad, dim, rows), NonFinite::Skip)?;
     }
     say(&format!(
         "hbm-check: {values} values equal to those of the table in plain Rust"
     ))
 }
 
-fn check(device: Device, rule: Optimizer, dim: usize, rows: usize, seed: usize) -> Result<usize> {
-    let mut numbers = Numbers((seed * 1000 + dim) as u64);
+fn check(
+    device: Device,
+    (rule, dim, rows): (Optimizer, usize, usize),
+    non_finite: NonFinite,
+) -> Result<usize> {
+    let mut numbers = Numbers((rows + dim) as u64);
     let mut descriptor = TableDescriptor::new("t", dim);
     let mut metadata = RowMetadata::default();
-    (
-        metadata.show,
-        metadata.click,
-        metadata.count,
-        metadata.last_step,
-    ) = (true, true, true, true);
+    let shows = dim.count_ones() % 2 == 1;
+    (metadata.show, metadata.click) = (shows, shows);
+    (metadata.count, metadata.last_step) = (true, true);
     (descriptor.optimizer, descriptor.metadata) = (rule, metadata);
-    let width = dim + rule.state_f32s(dim) + 4;
-    let all = [NonFinite::Skip, NonFinite::Apply, NonFinite::Reject];
-    let non_finite = all[numbers.below(all.len())];
+    let width = dim + rule.state_f32s(dim) + if shows { 4 } else { 2 };
     let n = 2 * rows;
     let options = HbmOptions::new(rows)
         .batch_keys_max(n)
@@ -218,6 +231,9 @@ fn check(device: Device, rule: Optimizer, dim: usize, rows: usize, seed: usize) 
     let [expected, found] = [0, 1].map(|side: usize| pack(&mut sides[side], rows, width));
     let (expected, found) = (expected?, found?);
     ensure!(expected.0 == found.0, "{what}: other dirty rows");
+    let [expected_stats, found_stats] = [0, 1].map(|side: usize| sides[side].table.stats());
+    let skipped = [expected_stats?.skipped, found_stats?.skipped];
+    ensure!(skipped[0] == skipped[1], "{what}: left out: {skipped:?}");
     compared += same(&found.1, &expected.1, &format!("{what}, packed"))?;
     Ok(compared)
 }
@@ -244,7 +260,7 @@ impl Batch {
     /// Step 1 names each key once; step 4 one key most often, step 5 a few keys about 256 times each; the others have
     /// duplicates. A gradient of 50 has a value that is not finite.
     fn draw(numbers: &mut Numbers, keys: &[u64], (count, dim, step): (usize, usize, u32)) -> Batch {
-        let few = keys.len().div_ceil(128);
+        let few = (keys.len() / 128).max(1);
         let chosen = (0..count).map(|i| match step {
             1 => keys[i],
             4 if numbers.below(4) > 0 => keys[7],

@@ -311,9 +311,10 @@ impl<'a> Bench<'a> {
         let n = self.n;
         let each = 64.0 + 20.0 * self.dim as f64;
         let limit = n as f64 * each / self.limits.copy;
+        let mut hottest = 0;
         for zipf in [false, true] {
             if zipf {
-                self.draw_zipf()?;
+                hottest = self.draw_zipf()?;
             }
             let (keys, values) = (self.keys.clone(), self.floats);
             let seconds = time(self.table.as_mut(), self.calls, |t, i| {
@@ -329,10 +330,24 @@ impl<'a> Bench<'a> {
                 ..self.outcome(name, n, seconds)
             });
         }
+        // A gradient of the key that is named most often is not finite: what it costs to leave it out.
+        let (keys, values) = (self.keys[0], self.floats);
+        let nan = Values::Floats(&[f32::NAN]);
+        self.table.write(TRAIN, values, hottest * self.dim, nan)?;
+        let seconds = time(self.table.as_mut(), self.calls, |t, _| {
+            t.accumulate(TRAIN, Index::First, gradients(keys, values, n))
+        })?;
+        outcomes.push(Outcome {
+            limit,
+            what: "as many distinct, copied",
+            ..self.outcome("hbm-accumulate, one NaN", n, seconds)
+        });
         self.load()
     }
 
-    fn draw_zipf(&mut self) -> Result<()> {
+    /// Where the first set names the key that it names most often.
+    fn draw_zipf(&mut self) -> Result<usize> {
+        let mut hottest = 0;
         let mut draw = Draw::new(
             self.rows as u64,
             Distribution::Zipf { theta: 1.05 },
@@ -346,8 +361,18 @@ impl<'a> Bench<'a> {
             }
             self.table
                 .write(TRAIN, self.keys[set], 0, Values::Keys(&keys))?;
+            if set == 0 {
+                let mut sorted = keys.clone();
+                sorted.sort_unstable();
+                let runs = sorted.chunk_by(|a, b| a == b);
+                let longest = runs.max_by_key(|run| run.len()).and_then(<[u64]>::first);
+                hottest = keys
+                    .iter()
+                    .position(|key| Some(key) == longest)
+                    .unwrap_or(0);
+            }
         }
-        Ok(())
+        Ok(hottest)
     }
 
     fn place(&mut self) -> Result<Outcome> {
