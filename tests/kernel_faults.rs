@@ -41,10 +41,10 @@ const TABLES: [Setup; 4] = [
 ];
 
 /// All keys once, then three keys very often, in turns and in no order: a giant run (on the emulator 512 places and
-/// more), of 8 slots with the narrowest rows, others that blocks sum, and short ones. Every 50th gradient is to be left out
+/// more), of 6 slots with the narrowest rows, others that blocks sum, and short ones. Every 50th gradient is to be left out
 /// where that is done.
 fn batch(rng: &mut Rng, dim: usize, leaves_out: bool) -> Batch {
-    let giant = if dim == 8 { 1900 } else { 600 };
+    let giant = if dim == 8 { 1300 } else { 600 };
     let mut many: Vec<u64> = vec![0; giant];
     many.extend([7; 300].iter().chain(&[14; LONG_RUN]));
     for last in (1..many.len()).rev() {
