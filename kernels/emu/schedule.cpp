@@ -186,6 +186,9 @@ Fiber* fiber_at(size_t at) {
   while (all.size() <= at) {
     all.emplace_back(new Fiber);
     all.back()->stack = (char*)malloc(STACK_BYTES);
+    // Not in the fiber: a sanitizer would give each an allocator's memory of its own.
+    all.back()->copies.reserve(64);
+    all.back()->stores.reserve(16);
   }
   return all[at].get();
 }
