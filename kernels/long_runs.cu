@@ -47,17 +47,27 @@ __device__ __forceinline__ u32 look_at_places(const UpdateArgs& a, u32 position,
   return position;
 }
 
-// flag_gradients: positions of gradients that are not finite are flagged, and counted. A warp takes 32 places.
+// Looks at the gradients of places below `end`, 32 a warp: `thread` is the first of a thread's places, `threads` how
+// many threads look. Each place is given to `keep`, with its position.
+template <class Keep>
+__device__ __forceinline__ void look_at_all(const UpdateArgs& a, u32 thread, u32 threads, u32 end, Keep keep) {
+  u32 lane = threadIdx.x & 31;
+  for (u32 p = thread - lane; p < end; p += threads) {
+    u32 places = end - p < 32 ? end - p : 32, own = lane < places ? a.positions[p + lane] : 0;
+    u32 position = look_at_places(a, own, places);
+    if (lane < places) keep(p + lane, position);
+  }
+}
+
+// flag_gradients: positions of gradients that are not finite are flagged, and counted.
 HPS_KERNEL flag_gradients(UpdateArgs a) {
   if (is_refused(a.status, a.call, true)) return;
-  u32 lane = threadIdx.x & 31, stride = gridDim.x * blockDim.x;
-  for (u32 p = blockIdx.x * blockDim.x + threadIdx.x - lane; p < a.n; p += stride) {
-    u32 places = a.n - p < 32 ? a.n - p : 32, own = lane < places ? a.positions[p + lane] : 0;
-    u32 position = look_at_places(a, own, places);
-    if (lane >= places || !(position & LEFT_OUT)) continue;
-    a.positions[p + lane] = position;
+  u32 thread = blockIdx.x * blockDim.x + threadIdx.x, threads = gridDim.x * blockDim.x;
+  look_at_all(a, thread, threads, a.n, [&](u32 place, u32 position) {
+    if (!(position & LEFT_OUT)) return;
+    a.positions[place] = position;
     atomicAdd(&a.long_count[2], 1u);
-  }
+  });
 }
 EMU_KERNEL(flag_gradients);
 
@@ -85,6 +95,12 @@ HPS_KERNEL find_long(UpdateArgs a) {
 }
 EMU_KERNEL(find_long);
 
+// Places that are staged at a time, how many such slots there are, and columns of a run that a block sums.
+#define STAGED 256
+#define SLOTS 5
+#define COLUMNS 8
+#define SLOT_WORDS (STAGED * COLUMNS)
+
 // Which runs are long, once find_long has listed them.
 struct LongRuns {
   const UpdateArgs& a;
@@ -95,17 +111,14 @@ struct LongRuns {
     count = giants + load_now(&a.long_count[1]);
   }
 
+  // Parts of each one: blocks that sum it.
+  __device__ __forceinline__ u32 parts() const { return (a.dim + COLUMNS - 1) / COLUMNS; }
+
   // The number of the k-th one; giant ones come first.
   __device__ __forceinline__ u32 at(u32 k) const {
     return k < giants ? k : a.n / LONG_RUN - 1 - (k - giants);
   }
 };
-
-// Places that are staged at a time, how many such slots there are, and columns of a run that a block sums.
-#define STAGED 256
-#define SLOTS 5
-#define COLUMNS 8
-#define SLOT_WORDS (STAGED * COLUMNS)
 
 // What a thread of all warps but the first copies into a slot: which gradients.
 template <class V>
@@ -201,18 +214,19 @@ __device__ __forceinline__ float sum_run(const UpdateArgs& a, const u32* positio
 // takes as long as the whole rest of a launch.
 struct Share {
   u32 block, blocks;  // which of how many that take the same
-  u64 first;          // of the parts of all long runs, giant ones first
+  u64 first, end;     // of the parts of all long runs, giant ones first
   bool is_giant;
 
-  __device__ __forceinline__ Share(const UpdateArgs& a) {
-    u32 parts = (a.dim + COLUMNS - 1) / COLUMNS, most = gridDim.x / 2;
-    u64 giant_parts = (u64)load_now(&a.long_count[0]) * parts;
+  __device__ __forceinline__ Share(const LongRuns& longs) {
+    u32 parts = longs.parts(), most = gridDim.x / 2;
+    u64 giant_parts = (u64)longs.giants * parts;
     u32 giants = giant_parts < most ? (u32)giant_parts : most;
     is_giant = blockIdx.x < giants;
     block = is_giant ? blockIdx.x : blockIdx.x - giants;
     blocks = is_giant ? giants : gridDim.x - giants;
     // One block alone takes all.
     first = is_giant || giants == 0 ? 0 : giant_parts;
+    end = is_giant ? giant_parts : (u64)longs.count * parts;
   }
 };
 
@@ -266,12 +280,8 @@ struct LongRun {
 
   // Looks at each gradient. Positions with flags are in memory of their own: other blocks read them without.
   __device__ __forceinline__ void look() {
-    u32 lane = threadIdx.x & 31;
-    for (u32 p = begin + threadIdx.x - lane; p < end; p += THREADS) {
-      u32 places = end - p < 32 ? end - p : 32, own = lane < places ? a.positions[p + lane] : 0;
-      u32 position = look_at_places(a, own, places);
-      if (lane < places) a.looked_at[p + lane] = position;
-    }
+    look_at_all(a, begin + threadIdx.x, THREADS, end,
+                [&](u32 place, u32 position) { a.looked_at[place] = position; });
     positions = a.looked_at;
     __syncthreads();
   }
@@ -302,13 +312,12 @@ struct LongRun {
 // found by that, and the run is summed again. `step` is called by all threads, with the places where the run begins
 // and ends; its sums and what was counted are then in `shared`.
 template <class V, class StepOf>
-__device__ __forceinline__ void take_long_runs(const UpdateArgs& a, const Staging& shared, const Share& share,
+__device__ __forceinline__ void take_long_runs(const LongRuns& longs, const Staging& shared, const Share& share,
                                                StepOf step) {
-  LongRuns longs(a);
-  u32 parts = (a.dim + COLUMNS - 1) / COLUMNS;
-  u64 giant_parts = (u64)longs.giants * parts, work = share.is_giant ? giant_parts : (u64)longs.count * parts;
+  const UpdateArgs& a = longs.a;
+  u32 parts = longs.parts();
   if (threadIdx.x == 0) shared.words()[0] = NO_ROW;
-  for (u64 item = share.first + share.block; item < work; item += share.blocks) {
+  for (u64 item = share.first + share.block; item < share.end; item += share.blocks) {
     u32 run = longs.at((u32)(item / parts)), column = (u32)(item % parts) * COLUMNS;
     u32* extra = a.long_extra + 2 * (u64)run;
     LongRun<V> one{a, shared, a.positions, a.long_starts[run], extra[0], (u32*)a.long_sums + (u64)run * a.dim};

@@ -109,7 +109,7 @@ struct Run {
   u32 place, row;
   u32 mask, lanes;
   const V* whole;  // its sum where that is there: of a long run, or the gradient of a run of one place; else null
-  u32 length;      // of the run, once it is summed; 0 of a long run: what it left out has been counted
+  u32 length;      // of the run, once it is summed
   u32 counted;     // how many of its positions count
 
   __device__ __forceinline__ const V* gradient(u32 position) const {
@@ -177,24 +177,26 @@ struct Run {
     return sum;
   }
 
+  // Shows and clicks of the positions that count, by one lane.
+  __device__ __forceinline__ void count(u64* shows, u64* clicks) const {
+    if (counted == 0 || (!a.shows && !a.clicks)) return;
+    for (u32 p = place; p < place + length; ++p) {
+      u32 position = a.positions[p];
+      bool out = position & LEFT_OUT;
+      // Rare: something was left out; look at each gradient once more.
+      if (a.skip && a.looks && length > counted)
+        for (u32 c = 0; c < lanes && !out; ++c) out = !is_finite(gradient(position)[c]);
+      if (out) continue;
+      if (a.shows) *shows += a.shows[position];
+      if (a.clicks) *clicks += a.clicks[position];
+    }
+  }
+
   // What one lane does when the row has changed: it is dirty, what was left out and the push are counted.
   __device__ __forceinline__ void finish(u64 shows, u64 clicks) const {
     if (counted > 0) a.dirty[row] = 1;
     if (length > counted) atomicAdd(&a.status->skipped, (u64)(length - counted));
-    if (counted == 0 || a.columns == 0) return;
-    if (a.shows || a.clicks) {
-      for (u32 p = place; p < place + length; ++p) {
-        u32 position = a.positions[p];
-        bool out = position & LEFT_OUT;
-        // Rare: something was left out; look at each gradient once more.
-        if (a.skip && a.looks && length > counted)
-          for (u32 c = 0; c < lanes && !out; ++c) out = !is_finite(gradient(position)[c]);
-        if (out) continue;
-        if (a.shows) shows += a.shows[position];
-        if (a.clicks) clicks += a.clicks[position];
-      }
-    }
-    count_push(a, a.arena + (u64)row * a.stride, shows, clicks);
+    if (counted > 0 && a.columns) count_push(a, a.arena + (u64)row * a.stride, shows, clicks);
   }
 
   // One step of the row.
@@ -264,7 +266,10 @@ __device__ __forceinline__ void step_short_runs(const UpdateArgs& a, const Share
     if (!heads || (!is_one && is_long(a, i, row))) continue;
     Run<T, V> run{a, i, row, active, lanes, is_one ? only : nullptr, 1, 1};
     step(run);
-    if (threadIdx.x % T == 0) run.finish(0, 0);
+    if (threadIdx.x % T != 0) continue;
+    u64 shows = 0, clicks = 0;
+    run.count(&shows, &clicks);
+    run.finish(shows, clicks);
   }
 }
 
@@ -274,11 +279,10 @@ __device__ __forceinline__ void step_long_run(const UpdateArgs& a, const Staging
                                               u32 lanes, u32 begin, u32 end, StepOf step) {
   if (threadIdx.x >= lanes) return;
   u32 counted = shared.words()[2];
-  Run<T, V> run{a, begin, a.rows[begin], active, lanes, (const V*)shared.slots, 0, counted};
+  Run<T, V> run{a, begin, a.rows[begin], active, lanes, (const V*)shared.slots, end - begin, counted};
   if (counted > 0) step(run);
-  if (threadIdx.x != 0) return;
-  if (end - begin > counted) atomicAdd(&a.status->skipped, (u64)(end - begin - counted));
-  run.finish(clamp_to_u32(shared.metadata()[0]), clamp_to_u32(shared.metadata()[1]));
+  if (threadIdx.x == 0)
+    run.finish(clamp_to_u32(shared.metadata()[0]), clamp_to_u32(shared.metadata()[1]));
 }
 
 template <Rule R, int T, class V>
@@ -287,8 +291,9 @@ __device__ __forceinline__ void update(const UpdateArgs& a) {
   u32 words = a.dim / (sizeof(V) / 4), active = active_lanes<T>(words), lanes = words < T ? words : T;
   auto step = [&](Run<T, V>& run) { run.template step<R>(words); };
   Staging shared = staging();
-  Share share(a);
-  take_long_runs<V>(a, shared, share, [&](u32 begin, u32 end) {
+  LongRuns longs(a);
+  Share share(longs);
+  take_long_runs<V>(longs, shared, share, [&](u32 begin, u32 end) {
     step_long_run<T, V>(a, shared, active, lanes, begin, end, step);
   });
   if (!share.is_giant && threadIdx.x % T < words) step_short_runs<T, V>(a, share, active, lanes, step);
@@ -347,12 +352,13 @@ HPS_KERNEL_OF(3) rowwise(UpdateArgs a) {
   u32 mask = 0xffffu << ((threadIdx.x & 31) / 16 * 16);
   auto step = [](Run<16, float>& run) { step_rowwise(run); };
   Staging shared = staging();
-  Share share(a);
+  LongRuns longs(a);
+  Share share(longs);
   auto step_long = [&](u32 begin, u32 end) {
     step_long_run<16, float>(a, shared, mask, 16, begin, end, step);
   };
-  if (a.dim % 4 == 0) take_long_runs<float4>(a, shared, share, step_long);
-  else take_long_runs<float>(a, shared, share, step_long);
+  if (a.dim % 4 == 0) take_long_runs<float4>(longs, shared, share, step_long);
+  else take_long_runs<float>(longs, shared, share, step_long);
   if (!share.is_giant) step_short_runs<16, float>(a, share, mask, 16, step);
 }
 EMU_KERNEL(rowwise);

@@ -35,8 +35,7 @@ REGISTERS = [
     ("index", ["insert", "rows_of", "check_rows", "merge", "probe_*"], 40),
     ("sort", ["sort_scan", "count_by_*", "move_by_owner", "move_by_dirty"], 64),
     ("sort in shared memory", ["move_by_row"], 80),
-    ("update", ["sgd_*", "momentum_*", "nesterov_*", "adagrad_*", "rowwise"], 76),
-    ("update with two states", ["adam_*", "ftrl_*"], 80),
+    ("update", ["sgd_*", "momentum_*", "nesterov_*", "adagrad_*", "rowwise", "adam_*", "ftrl_*"], 72),
     ("check", ["check_gradients", "find_long"], 40),
     ("flag", ["flag_gradients"], 56),
 ]

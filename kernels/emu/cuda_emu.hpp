@@ -70,6 +70,7 @@ template <class V> inline void copy_ahead(V* to, const V* from) {
   *to = lost;
   begin_copy({to, from, [](void* to, const void* from) { *(V*)to = *(const V*)from; }});
 }
+
 template <class T> inline uint64_t bits(T v) {
   static_assert(sizeof(T) <= 8, "a register, or two");
   uint64_t r = 0;

@@ -206,7 +206,13 @@ fn check(
         width,
         &format!("{what}, a missing key"),
     )?;
-    compared += split_and_merge(&mut sides, &keys, dim, &what)?;
+    let [expected, found] = [0, 1].map(|side: usize| split_and_merge(&mut sides[side], &keys, dim));
+    let (expected, found) = (expected?, found?);
+    ensure!(
+        expected.0 == found.0 && expected.1 == found.1,
+        "{what}: keys are split otherwise"
+    );
+    compared += 2 * keys.len() + same(&found.2, &expected.2, &format!("{what}, merged"))?;
     for side in &mut sides {
         let table = side.table.as_mut();
         let mut turned = places.clone();
@@ -281,34 +287,26 @@ impl Batch {
     }
 }
 
-/// Keys by owner, and gradients that lie as they do put into the caller's order.
-fn split_and_merge(sides: &mut [Side; 2], keys: &[u64], dim: usize, what: &str) -> Result<usize> {
-    let n = keys.len();
-    let mut both = Vec::new();
-    for side in sides {
-        let table = side.table.as_mut();
-        let values: Vec<f32> = (0..n * dim).map(|i| i as f32).collect();
-        table.write(TRAIN, side.keys, 0, Values::Keys(keys))?;
-        table.write(TRAIN, side.floats, 0, Values::Floats(&values))?;
-        let to = (side.failed, side.positions, side.ends);
-        table.split(TRAIN, (side.keys, n, PARTS), to)?;
-        table.merge(TRAIN, side.positions, (side.floats, side.merged), (n, dim))?;
-        let (mut owned, mut ends) = (vec![0; n], vec![0; PARTS]);
-        let mut merged = vec![0.0; n * dim];
-        table.read(TRAIN, side.failed, 0, ValuesMut::Keys(&mut owned))?;
-        table.read(TRAIN, side.ends, 0, ValuesMut::Keys(&mut ends))?;
-        table.read(TRAIN, side.merged, 0, ValuesMut::Floats(&mut merged))?;
-        table.wait(TRAIN)?;
-        both.push((owned, ends, merged));
-    }
-    let [expected, found] = &both[..] else {
-        unreachable!("two sides")
-    };
-    ensure!(
-        expected.0 == found.0 && expected.1 == found.1,
-        "{what}: keys are split otherwise"
-    );
-    Ok(2 * n + same(&found.2, &expected.2, &format!("{what}, merged"))?)
+/// Keys by owner, where each owner's end, and gradients that lie as they do put into the caller's order.
+fn split_and_merge(
+    side: &mut Side,
+    keys: &[u64],
+    dim: usize,
+) -> Result<(Vec<u64>, Vec<u64>, Vec<f32>)> {
+    let (table, n) = (side.table.as_mut(), keys.len());
+    let values: Vec<f32> = (0..n * dim).map(|i| i as f32).collect();
+    table.write(TRAIN, side.keys, 0, Values::Keys(keys))?;
+    table.write(TRAIN, side.floats, 0, Values::Floats(&values))?;
+    let to = (side.failed, side.positions, side.ends);
+    table.split(TRAIN, (side.keys, n, PARTS), to)?;
+    table.merge(TRAIN, side.positions, (side.floats, side.merged), (n, dim))?;
+    let (mut owned, mut ends) = (vec![0; n], vec![0; PARTS]);
+    let mut merged = vec![0.0; n * dim];
+    table.read(TRAIN, side.failed, 0, ValuesMut::Keys(&mut owned))?;
+    table.read(TRAIN, side.ends, 0, ValuesMut::Keys(&mut ends))?;
+    table.read(TRAIN, side.merged, 0, ValuesMut::Floats(&mut merged))?;
+    table.wait(TRAIN)?;
+    Ok((owned, ends, merged))
 }
 
 fn pack(side: &mut Side, rows: usize, width: usize) -> Result<(Vec<u32>, Vec<f32>)> {
