@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use hps::{CreateOptions, PutRows, Store, TableId, mix64};
 use serde_json::{Value, json};
 
@@ -223,4 +223,30 @@ pub fn fill(store: &Store, table: TableId, settings: &Settings) -> Result<Vec<f6
         times.push(since.elapsed().as_secs_f64());
     }
     Ok(times)
+}
+
+/// Bytes of rows in one put of [`fill_in_memory`], at most: with an eighth of a file far from as many as go past the cache.
+const SHORT_PUT_BYTES: usize = 1 << 20;
+
+/// Puts every row once, in random order, for what is measured of rows in memory: they are there, and dirty.
+///
+/// # Errors
+/// What the store says; rows that did not stay in memory.
+pub fn fill_in_memory(store: &Store, table: TableId, settings: &Settings) -> Result<()> {
+    let width = settings.descriptor.row_f32s();
+    let short = usize::try_from(settings.runtime.file_bytes / 8)?.min(SHORT_PUT_BYTES);
+    let batch = (short / settings.row_bytes()).max(1);
+    let values = random_rows(batch, width, settings.seed);
+    for keys in load_order(settings.rows, settings.seed, batch) {
+        store.put(table, &keys, PutRows::whole(&values[..keys.len() * width]))?;
+    }
+    let stats = store.stats();
+    let there = stats.tables.iter().find(|t| t.id == table);
+    let there = there.map_or(0, |t| t.resident_rows);
+    ensure!(
+        there == settings.rows,
+        "{there} of {} rows stayed in memory: what is measured needs all of them there",
+        settings.rows
+    );
+    Ok(())
 }

@@ -15,7 +15,7 @@ use hps::{CreateOptions, Store, TableId};
 use crate::args::Settings;
 use crate::context::{Context, Delta, holdings, quiet};
 use crate::figures::{Latencies, Spread};
-use crate::fixture::fill;
+use crate::fixture::fill_in_memory;
 use crate::keys::Order;
 use crate::pipeline::{Cycle, Drawn, Step, Supply, Trainer};
 use crate::report::Outcome;
@@ -48,10 +48,10 @@ pub fn run(context: &mut Context) -> Result<()> {
             .notes
             .say(&format!("checkpoint: round {}", round + 1));
         let limit = context.sequential_write()?.per_second / s.row_bytes() as f64;
-        fill(&store, table, &s)?;
+        fill_in_memory(&store, table, &s)?;
         idle.round(alone(&store, &mut trainer)?, limit);
         quiet(&store);
-        fill(&store, table, &s)?;
+        fill_in_memory(&store, table, &s)?;
         let before = figures.dirty_rows;
         let since = figures.checkpoint_seconds;
         let mut supply = Cycle::new(&pool);

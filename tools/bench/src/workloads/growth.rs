@@ -11,7 +11,7 @@ use hps::{CreateOptions, Store, TableDescriptor};
 use crate::args::Settings;
 use crate::context::{Context, Delta, quiet};
 use crate::figures::Spread;
-use crate::fixture::{Fixture, fill};
+use crate::fixture::{Fixture, fill_in_memory};
 use crate::keys::{Distribution, Draw, Order};
 use crate::limits::memory::BareRows;
 use crate::pipeline::{Cycle, Drawn, Trainer};
@@ -67,7 +67,7 @@ fn one_size(context: &mut Context, s: &Settings) -> Result<Cost> {
     let path = context.fixture.scratch();
     let store = Store::create(&path, CreateOptions::new(), s.options(cache))?;
     let table = store.create_table(&s.descriptor)?;
-    fill(&store, table, s)?;
+    fill_in_memory(&store, table, s)?;
     let bare = BareRows::new(usize::try_from(rows)?, s.descriptor.row_f32s(), DIM)?;
     let mut hit = Outcome::new(&format!("growth-pull-hit-{name}"), "gather in a bare array");
     let draw = |stream| Draw::new(rows, Distribution::Uniform, s.seed, stream);

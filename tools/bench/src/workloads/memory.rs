@@ -16,7 +16,7 @@ use hps::{CreateOptions, HyperParameters, Stats, Store, TableId, Update};
 use crate::args::{Job, Name, Usage};
 use crate::context::{Context, Delta, holdings};
 use crate::figures::Latencies;
-use crate::fixture::fill;
+use crate::fixture::fill_in_memory;
 use crate::keys::{Order, load_order};
 use crate::limits::memory::BareRows;
 use crate::machine;
@@ -48,7 +48,7 @@ pub fn run(context: &mut Context, jobs: &[Job]) -> Result<()> {
         let path = context.fixture.scratch();
         let store = Store::create(&path, CreateOptions::new(), s.options(cache))?;
         let table = store.create_table(&s.descriptor)?;
-        fill(&store, table, &s)?;
+        fill_in_memory(&store, table, &s)?;
         for round in 0..s.rounds {
             for (job, outcome) in steady.iter().zip(&mut outcomes) {
                 context

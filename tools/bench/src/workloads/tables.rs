@@ -12,7 +12,7 @@ use hps::{CreateOptions, PullPart, Store, TableDescriptor, TableId};
 
 use crate::args::Settings;
 use crate::context::{Context, Delta, holdings, quiet};
-use crate::fixture::fill;
+use crate::fixture::fill_in_memory;
 use crate::keys::{Distribution, Draw, Order};
 use crate::report::Outcome;
 use crate::workloads::memory::check_memory;
@@ -72,7 +72,7 @@ pub fn run(context: &mut Context) -> Result<()> {
         let made = (0..shape.tables).map(|table| store.create_table(&descriptor(&s, table)));
         for id in made.collect::<hps::Result<Vec<TableId>>>()? {
             let own = Settings { rows, ..s.clone() };
-            fill(&store, id, &own)?;
+            fill_in_memory(&store, id, &own)?;
         }
         store.checkpoint(1, &[])?;
         sides.push(Side::new(store, &s, shape)?);
