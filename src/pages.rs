@@ -8,7 +8,8 @@
 //!   that no child looks at them, and takes the advice back before the memory is freed.
 //! - Arrays of work that is soon over get pages of their own, so that they go back to the system with it.
 //! - Pages can be given back: they read as zeros then, and cost memory again when they are next written.
-//! - Cache lines can be asked for ahead: a hint without effect on any value.
+//! - Cache lines can be asked for ahead: a hint without effect on any value. Values can be copied past the caches, which
+//!   has none either once the copies are ended.
 //!
 //! Measured (2 threads, rows of 512 B, 1 GiB): gathers of 256 B 20 M rows/s with 4 KiB pages, 28 M
 //! to 36 M with huge ones.
@@ -30,6 +31,8 @@ const PAGE_BYTES: usize = if cfg!(target_arch = "x86_64") {
 };
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
+/// Values of one.
+const LINE_F32S: usize = LINE_BYTES / size_of::<f32>();
 
 /// Arrays of fewer bytes are the allocator's affair.
 const OWN_PAGES_MIN_BYTES: usize = 128 << 10;
@@ -176,11 +179,78 @@ fn prefetch_line(line: *const i8) {
     let _ = line;
 }
 
+/// Copies values to where they are not read again soon: whole lines go to memory past the processor's caches, so that
+/// no line is fetched only to be overwritten. [`end_copies`] follows before anybody else may look.
+#[inline]
+pub fn copy_past_caches(from: &[f32], to: &mut [f32]) {
+    let into_line = to.as_ptr().addr() % LINE_BYTES;
+    let head = (LINE_BYTES - into_line) % LINE_BYTES / size_of::<f32>();
+    let (Some((from_head, from)), Some((head, to))) =
+        (from.split_at_checked(head), to.split_at_mut_checked(head))
+    else {
+        to.copy_from_slice(from);
+        return;
+    };
+    head.copy_from_slice(from_head);
+    let (from_lines, from_tail) = from.as_chunks::<LINE_F32S>();
+    let (lines, tail) = to.as_chunks_mut::<LINE_F32S>();
+    for (from, to) in from_lines.iter().zip(lines) {
+        // SAFETY: what is in front of the first line was split off.
+        unsafe { store_line(from, to) };
+    }
+    tail.copy_from_slice(from_tail);
+}
+
+/// What this thread copied past the caches is seen by whoever sees what it writes from here on.
+pub fn end_copies() {
+    #[cfg(target_arch = "x86_64")]
+    {
+        // SAFETY: a fence touches no memory; every processor of this architecture has it.
+        unsafe { std::arch::x86_64::_mm_sfence() };
+    }
+}
+
+/// Stores a line past the caches.
+///
+/// # Safety
+/// `to` begins with a line.
+#[inline(always)]
+unsafe fn store_line(from: &[f32; LINE_F32S], to: &mut [f32; LINE_F32S]) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        use std::arch::x86_64::{_mm_loadu_ps, _mm_stream_ps};
+        const PART: usize = 4;
+        debug_assert!(to.as_ptr().addr().is_multiple_of(LINE_BYTES), "a line");
+        let parts = from.as_chunks::<PART>().0.iter();
+        for (from, to) in parts.zip(to.as_chunks_mut::<PART>().0) {
+            // SAFETY: four values are there to be read, in any place.
+            let values = unsafe { _mm_loadu_ps(from.as_ptr()) };
+            // SAFETY: four values are there to be written, borrowed exclusively, and they begin with a multiple of
+            // 16 bytes, because the line does.
+            unsafe { _mm_stream_ps(to.as_mut_ptr(), values) };
+        }
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    to.copy_from_slice(from);
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Read as _;
 
     use super::*;
+
+    #[test]
+    fn a_copy_past_the_caches_is_a_copy_wherever_it_begins_and_ends() {
+        let from: Vec<f32> = (0..200_u16).map(f32::from).collect();
+        for (start, count) in (0..20).flat_map(|start| (0..150).map(move |count| (start, count))) {
+            let (mut copied, mut twin) = ([-1.0; 180], [-1.0; 180]);
+            copy_past_caches(&from[start..][..count], &mut copied[start..][..count]);
+            end_copies();
+            twin[start..][..count].copy_from_slice(&from[start..][..count]);
+            assert_eq!(copied, twin, "{count} from {start} on");
+        }
+    }
 
     #[test]
     fn advice_changes_no_content_whatever_the_size() {

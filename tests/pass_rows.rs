@@ -396,3 +396,34 @@ fn what_a_pass_has_not_is_refused_by_name() {
     let error = pass.put(0, 0, PutRows::weights(&out)).unwrap_err();
     assert!(matches!(error, Error::ReadOnly { .. }), "{error}");
 }
+
+/// 16 MiB and more at once are stored past the processor's caches; rows of 488 bytes begin and end inside of lines.
+#[test]
+fn a_large_buffer_has_the_same_rows_as_small_ones() {
+    const LONG_DIM: usize = 61;
+    const LONG_KEYS: u64 = 40_000;
+    let disk = SimDisk::new(1);
+    let io = Io::of(disk.clone());
+    let options = small::options().cache_bytes(48 << 20).threads(2);
+    let store = Store::create_on(io, Path::new(ROOT), CreateOptions::new(), options).unwrap();
+    let table = store
+        .create_table(&TableDescriptor::new("long", LONG_DIM))
+        .unwrap();
+    let keys: Vec<u64> = (0..LONG_KEYS).collect();
+    let width = 2 * LONG_DIM;
+    let rows: Vec<f32> = (0..keys.len() * width).map(|i| i as f32).collect();
+    store.put(table, &keys, PutRows::whole(&rows)).unwrap();
+    let pass = begin(&store, PassPart::new(table, &keys));
+    let mut read = vec![f32::NAN; rows.len()];
+    assert!(size_of_val(&*read) >= 16 << 20, "no large buffer");
+    pass.read_rows(0, 0, &mut read).unwrap();
+    assert!(read == rows, "at once");
+    for (number, expected) in rows.chunks(1000 * width).enumerate() {
+        let read = &mut read[..expected.len()];
+        read.fill(f32::NAN);
+        pass.read_rows(0, number * 1000, read).unwrap();
+        assert!(read == expected, "1000 rows from {} on", number * 1000);
+    }
+    drop(pass);
+    store.close_discarding();
+}

@@ -228,7 +228,7 @@ impl Cache {
         });
     }
 
-    /// The same, to places of one array.
+    /// The same, to places of one array, each by `copy`.
     ///
     /// # Shapes
     /// slots: `[n]`, at: n rows of out, out: `[rows, width]`
@@ -236,12 +236,12 @@ impl Cache {
         &mut self,
         slots: &[Slot],
         mut at: impl Iterator<Item = usize>,
-        out: &mut [f32],
-        width: usize,
+        (out, width): (&mut [f32], usize),
+        copy: impl Fn(&[f32], &mut [f32]),
     ) {
         self.read_rows(slots, width, |row| {
             if let Some(at) = at.next() {
-                out[at * width..][..width].copy_from_slice(row);
+                copy(row, &mut out[at * width..][..width]);
             }
         });
     }

@@ -12,6 +12,7 @@ use super::super::lease::{Lease, ShardRows};
 use super::super::put::Pinned;
 use super::super::workers::Workers;
 use super::source::{Piece, RUN_ROWS};
+use crate::pages;
 use crate::sync::Mutex;
 use crate::units::{Slot, narrow};
 
@@ -21,6 +22,9 @@ pub const KEY_BYTES: usize = size_of::<Slot>() + 2 * size_of::<u16>();
 /// Rows that a thread copies together: into so little memory that its pages are near.
 const BLOCK_ROWS: usize = 1 << 11;
 const _: () = assert!(RUN_ROWS.is_multiple_of(BLOCK_ROWS));
+/// Where so much is copied at once, the first rows have left the processor's caches before the last ones come: it is copied
+/// past them.
+const LARGE_OUT_BYTES: usize = 16 << 20;
 
 /// Neighbouring keys of a part.
 #[derive(Debug)]
@@ -168,6 +172,7 @@ impl Held {
         (mut out, width): (&mut [f32], usize),
     ) {
         let count = core.shards.len();
+        let is_large = size_of_val(out) >= LARGE_OUT_BYTES;
         let mut blocks = Vec::with_capacity(rows.len().div_ceil(BLOCK_ROWS) + 1);
         for block in self.stretches(rows.clone(), BLOCK_ROWS) {
             let f32s = (block.to - block.from) * width;
@@ -186,9 +191,21 @@ impl Held {
                     if !slots.is_empty() {
                         let cache = &mut core.shards[s].lock().cache;
                         let places = positions.iter().map(|p| usize::from(*p) - block.from);
-                        cache.gather_into(slots, places, out, width);
+                        match is_large {
+                            true => {
+                                let copy = pages::copy_past_caches;
+                                cache.gather_into(slots, places, (out, width), copy);
+                            }
+                            false => {
+                                let copy = |row: &[f32], out: &mut [f32]| out.copy_from_slice(row);
+                                cache.gather_into(slots, places, (out, width), copy);
+                            }
+                        }
                         point("gather");
                     }
+                }
+                if is_large {
+                    pages::end_copies();
                 }
             });
         table.note_read(rows.len());
