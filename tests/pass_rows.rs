@@ -102,7 +102,14 @@ fn rows_come_in_the_order_of_the_keys() {
         let from_file = PassPart::from_file(table, &path, KeyType::I64);
         for part in [PassPart::new(table, &keys), from_file] {
             let pass = begin(&store, part);
-            for range in [0..keys.len(), 65_530..65_540, 7..8, 131_072..140_000, 9..9] {
+            for range in [
+                0..keys.len(),
+                65_530..65_540,
+                7..8,
+                131_072..140_000,
+                9..9,
+                0..0,
+            ] {
                 let asked = &keys[range.clone()];
                 let mut rows = vec![f32::NAN; asked.len() * 2 * DIM];
                 pass.read_rows(0, range.start, &mut rows).unwrap();

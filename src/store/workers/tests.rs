@@ -124,7 +124,7 @@ fn each_shard_is_served_once_and_few_keys_by_the_caller_alone() {
     let pool = store.parts.workers.foreground();
     assert_eq!(pool.threads(), 3);
     let me = std::thread::current().id();
-    for shards in [5, 2, 1] {
+    for shards in [5, 2, 1, 0] {
         for keys in [255, 256] {
             let served = pool.shards(shards, keys, |s, t| (s, t, std::thread::current().id()));
             for (s, (shard, thread, id)) in served.iter().enumerate() {

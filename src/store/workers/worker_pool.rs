@@ -153,7 +153,7 @@ impl WorkerPool {
         keys: usize,
         work: impl Fn(usize, usize) -> T + Sync,
     ) -> Vec<T> {
-        let threads = self.threads().min(shards);
+        let threads = self.threads().min(shards).max(1);
         // Claimed, not assigned: a thread that comes late, or that the machine stops, keeps nobody waiting for its share.
         let next = AtomicUsize::new(0);
         let serve = |thread: usize| -> Vec<(usize, T)> {
