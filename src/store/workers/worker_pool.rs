@@ -1,7 +1,7 @@
 //! Who does the work of a batch?
 //!
-//! A pool is a fixed number of threads, each with a submission queue of its own. A thread that is free claims the
-//! next shard; the caller is thread 0, and waits for the others.
+//! A pool is a fixed number of threads, each with a submission queue of its own. Thread t serves
+//! shards t, t + threads, ...; the caller is thread 0, and waits for the others.
 //!
 //! Invariants (they exclude deadlock):
 //! - Work may lock shards; so no caller waits for it while it has one locked.
@@ -10,7 +10,7 @@
 use std::error::Error as _;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use crate::error::{Error, Result};
@@ -153,16 +153,13 @@ impl WorkerPool {
         keys: usize,
         work: impl Fn(usize, usize) -> T + Sync,
     ) -> Vec<T> {
-        let threads = self.threads().min(shards).max(1);
-        // Claimed, not assigned: a thread that comes late, or that the machine stops, keeps nobody waiting for its share.
-        let next = AtomicUsize::new(0);
-        let serve = |thread: usize| -> Vec<(usize, T)> {
+        let threads = self.threads().min(shards);
+        let serve = |thread: usize| -> Vec<T> {
             let _alarm = self.poison.alarm();
-            let claims = std::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed));
-            let claimed = claims.take_while(|s| *s < shards);
-            claimed.map(|s| (s, work(s, thread))).collect()
+            let own = (thread..shards).step_by(threads);
+            own.map(|s| work(s, thread)).collect()
         };
-        let mut by_thread: Vec<Vec<(usize, T)>> = (0..threads).map(|_| Vec::new()).collect();
+        let mut by_thread: Vec<Vec<T>> = (0..threads).map(|_| Vec::new()).collect();
         match &self.pool {
             Some(pool) if threads > 1 && keys >= INLINE_KEYS && !in_a_pool() => {
                 let (own, others) = by_thread.split_at_mut(1);
@@ -174,10 +171,15 @@ impl WorkerPool {
                     own[0] = serve(0);
                 });
             }
-            _ => by_thread[0] = serve(0),
+            _ => {
+                for (thread, done) in by_thread.iter_mut().enumerate() {
+                    *done = serve(thread);
+                }
+            }
         }
-        let mut done: Vec<(usize, T)> = by_thread.into_iter().flatten().collect();
-        done.sort_unstable_by_key(|(s, _)| *s);
-        done.into_iter().map(|(_, result)| result).collect()
+        let mut by_thread: Vec<_> = by_thread.into_iter().map(Vec::into_iter).collect();
+        (0..shards)
+            .filter_map(|s| by_thread[s % threads].next())
+            .collect()
     }
 }
