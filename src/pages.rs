@@ -183,14 +183,9 @@ fn prefetch_line(line: *const i8) {
 /// no line is fetched only to be overwritten. [`end_copies`] follows before anybody else may look.
 #[inline]
 pub fn copy_past_caches(from: &[f32], to: &mut [f32]) {
-    let into_line = to.as_ptr().addr() % LINE_BYTES;
-    let head = (LINE_BYTES - into_line) % LINE_BYTES / size_of::<f32>();
-    let (Some((from_head, from)), Some((head, to))) =
-        (from.split_at_checked(head), to.split_at_mut_checked(head))
-    else {
-        to.copy_from_slice(from);
-        return;
-    };
+    let in_front = to.as_ptr().align_offset(LINE_BYTES).min(to.len());
+    let (head, to) = to.split_at_mut(in_front);
+    let (from_head, from) = from.split_at(in_front);
     head.copy_from_slice(from_head);
     let (from_lines, from_tail) = from.as_chunks::<LINE_F32S>();
     let (lines, tail) = to.as_chunks_mut::<LINE_F32S>();
@@ -216,7 +211,7 @@ pub fn end_copies() {
 /// `to` begins with a line.
 #[inline(always)]
 unsafe fn store_line(from: &[f32; LINE_F32S], to: &mut [f32; LINE_F32S]) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_mm_loadu_ps, _mm_stream_ps};
         const PART: usize = 4;
@@ -230,7 +225,7 @@ unsafe fn store_line(from: &[f32; LINE_F32S], to: &mut [f32; LINE_F32S]) {
             unsafe { _mm_stream_ps(to.as_mut_ptr(), values) };
         }
     }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    #[cfg(not(target_arch = "x86_64"))]
     to.copy_from_slice(from);
 }
 

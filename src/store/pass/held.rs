@@ -191,16 +191,11 @@ impl Held {
                     if !slots.is_empty() {
                         let cache = &mut core.shards[s].lock().cache;
                         let places = positions.iter().map(|p| usize::from(*p) - block.from);
-                        match is_large {
-                            true => {
-                                let copy = pages::copy_past_caches;
-                                cache.gather_into(slots, places, (out, width), copy);
-                            }
-                            false => {
-                                let copy = |row: &[f32], out: &mut [f32]| out.copy_from_slice(row);
-                                cache.gather_into(slots, places, (out, width), copy);
-                            }
-                        }
+                        let copy = |row: &[f32], out: &mut [f32]| match is_large {
+                            true => pages::copy_past_caches(row, out),
+                            false => out.copy_from_slice(row),
+                        };
+                        cache.gather_into(slots, places, (out, width), copy);
                         point("gather");
                     }
                 }

@@ -213,33 +213,20 @@ pub fn random_rows(rows: usize, row_f32s: usize, seed: u64) -> Vec<f32> {
 /// # Errors
 /// What the store says.
 pub fn fill(store: &Store, table: TableId, settings: &Settings) -> Result<Vec<f64>> {
-    let batch = settings.batch * 2;
-    let width = settings.descriptor.row_f32s();
-    let values = random_rows(batch, width, settings.seed);
-    let mut times = Vec::new();
-    for keys in load_order(settings.rows, settings.seed, batch) {
-        let since = Instant::now();
-        store.put(table, &keys, PutRows::whole(&values[..keys.len() * width]))?;
-        times.push(since.elapsed().as_secs_f64());
-    }
-    Ok(times)
+    put_all(store, table, settings, settings.batch * 2)
 }
 
 /// Bytes of rows in one put of [`fill_in_memory`], at most: with an eighth of a file far from as many as go past the cache.
 const SHORT_PUT_BYTES: usize = 1 << 20;
 
-/// Puts every row once, in random order, for what is measured of rows in memory: they are there, and dirty.
+/// The same for what is measured of rows in memory: all are there then, and dirty.
 ///
 /// # Errors
 /// What the store says; rows that did not stay in memory.
 pub fn fill_in_memory(store: &Store, table: TableId, settings: &Settings) -> Result<()> {
-    let width = settings.descriptor.row_f32s();
     let short = usize::try_from(settings.runtime.file_bytes / 8)?.min(SHORT_PUT_BYTES);
     let batch = (short / settings.row_bytes()).max(1);
-    let values = random_rows(batch, width, settings.seed);
-    for keys in load_order(settings.rows, settings.seed, batch) {
-        store.put(table, &keys, PutRows::whole(&values[..keys.len() * width]))?;
-    }
+    put_all(store, table, settings, batch)?;
     let stats = store.stats();
     let there = stats.tables.iter().find(|t| t.id == table);
     let there = there.map_or(0, |t| t.resident_rows);
@@ -249,4 +236,17 @@ pub fn fill_in_memory(store: &Store, table: TableId, settings: &Settings) -> Res
         settings.rows
     );
     Ok(())
+}
+
+/// Puts every row once, in random order, so many at a time; the seconds of each put.
+fn put_all(store: &Store, table: TableId, settings: &Settings, batch: usize) -> Result<Vec<f64>> {
+    let width = settings.descriptor.row_f32s();
+    let values = random_rows(batch, width, settings.seed);
+    let mut times = Vec::new();
+    for keys in load_order(settings.rows, settings.seed, batch) {
+        let since = Instant::now();
+        store.put(table, &keys, PutRows::whole(&values[..keys.len() * width]))?;
+        times.push(since.elapsed().as_secs_f64());
+    }
+    Ok(times)
 }
