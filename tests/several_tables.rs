@@ -516,13 +516,14 @@ fn one_admission(shards: usize, threads: usize) {
     let value = |span: &spans::Seen, field| span.values[field].clone();
     assert_eq!(value(admissions[0], "parts"), "26");
     assert_eq!(value(admissions[0], "keys"), "2600");
-    // Only what this thread does is seen: of two, it serves every other shard.
-    let seen = shards / threads;
-    assert_eq!((reads.len(), waits.len()), (seen, seen));
-    assert!(reads.iter().all(|read| value(read, "tables") == "26"));
+    // A thread reads once for all its shards. Only what this one does is seen: of two, it has every other shard.
+    assert_eq!((reads.len(), waits.len()), (1, 1));
+    assert_eq!(value(reads[0], "tables"), "26");
+    let rows = value(reads[0], "rows").parse::<usize>().unwrap();
     if threads == 1 {
-        let rows = |read: &&spans::Seen| value(read, "rows").parse::<usize>().unwrap();
-        assert_eq!(reads.iter().map(rows).sum::<usize>(), 2600);
+        assert_eq!(rows, 2600);
+    } else {
+        assert!((1000..1600).contains(&rows), "{rows} rows of 2600");
     }
     // Tables lie next to each other in a file: a read holds rows of several.
     let many = store.stats().reads;

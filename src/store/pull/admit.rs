@@ -271,12 +271,8 @@ impl Puller {
         if late == 0 {
             return Ok(());
         }
-        let outcomes = pool.shards(self.core.shards.len(), late, |s, thread| {
-            let mut pending = open(&cells[s]);
-            if pending.missing.is_empty() {
-                return Ok(());
-            }
-            self.fetch_missing((pool, thread), map, s, intent, &mut pending)
+        let outcomes = pool.shares(cells.len(), late, |shards, thread| {
+            self.fetch_missing((pool, thread), map, cells, shards, intent)
         });
         outcomes.into_iter().collect::<Result<()>>()?;
         for (s, cell) in cells.iter().enumerate() {

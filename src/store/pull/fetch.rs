@@ -3,19 +3,19 @@
 //! - Slots are taken as promised; cold clean rows leave for them, dirty ones are flushed first.
 //! - A shard is unlocked while its rows are read; they are marked as being read meanwhile, and
 //!   others who want them wait.
-
-use std::sync::Arc;
+//! - A thread reads the rows of all its shards together (`reads`).
 
 use super::super::core::{Shard, Stretch, Table, add, point};
 use super::super::lease::PartMap;
 use super::super::workers::{ReadLane, WorkerPool};
 use super::Puller;
-use super::batch::{Intent, Missing, Pending};
+use super::batch::{Cell, Intent, Missing, Pending, open};
+use super::reads::Reads;
 use crate::error::{Error, Result};
 use crate::mem::{Cache, Flags};
-use crate::ssd::data_file::{DataFile, Location};
+use crate::ssd::data_file::Location;
 use crate::ssd::index::{Index as _, IndexEntry};
-use crate::ssd::reader::{RowReader, Want, pin_files};
+use crate::ssd::reader::RowReader;
 use crate::stats::Wait;
 use crate::units::{Slot, narrow, unmix64};
 
@@ -23,8 +23,10 @@ use crate::units::{Slot, narrow, unmix64};
 const AHEAD_ROWS: usize = 8;
 /// Rows that get a slot before others may have the shard.
 const SLOT_ROWS: usize = 512;
-/// Rows filled per locking of a shard.
+/// Rows that are read before their slots are filled.
 const FILL_ROWS: usize = 256;
+/// Rows that are read before further shards are looked at: what is to be read takes 60 bytes a row.
+const READ_ROWS: usize = 1 << 14;
 
 /// How far the rows of a batch have slots.
 enum Progress {
@@ -36,49 +38,70 @@ enum Progress {
     NoRoom,
 }
 
-/// Rows of a shard that have slots and are to be read, of all tables.
-#[derive(Default)]
-struct Reads {
-    wants: Vec<Want>,
-    /// (ordinal, slot) by the tag of a want.
-    slots: Vec<(u32, Slot)>,
-}
-
 impl Puller {
-    /// Brings in the missing rows of one shard, of all parts, through the queue of a thread.
+    /// Brings in the missing rows of some shards, of all parts, through the queue of a thread.
     ///
     /// # Errors
     /// `Io`, `Corrupt`, `NoSpace`, `Poisoned`.
     pub(super) fn fetch_missing(
         &self,
-        (pool, thread): (&WorkerPool, usize),
+        lane: (&WorkerPool, usize),
         map: &PartMap,
-        s: usize,
+        cells: &[Cell<'_>],
+        shards: impl Iterator<Item = usize>,
         intent: Intent,
-        pending: &mut Pending<'_>,
     ) -> Result<()> {
         let mut reads = Reads::default();
+        for s in shards {
+            let pending = &mut *open(&cells[s]);
+            if !pending.missing.is_empty() {
+                self.fetch_shard(lane, map, (s, pending), intent, &mut reads)?;
+            }
+        }
+        self.read_rows(lane, map, reads)
+    }
+
+    /// Gives the missing rows of one shard slots, and adds them to `reads`. After an error nothing is left there.
+    ///
+    /// # Errors
+    /// As [`Puller::fetch_missing`].
+    fn fetch_shard(
+        &self,
+        lane: (&WorkerPool, usize),
+        map: &PartMap,
+        (s, pending): (usize, &mut Pending<'_>),
+        intent: Intent,
+        reads: &mut Reads,
+    ) -> Result<()> {
         let mut stretch = Stretch::default();
         loop {
+            let mut new = Reads::default();
             let cell = &self.core.shards[s];
             let mut shard = cell.lock();
-            let mut progress = assign_slots(map, &mut shard, intent, pending, &mut reads);
+            let mut progress = assign_slots(map, (s, &mut shard), intent, pending, &mut new);
             // A file is pinned under the lock under which its location was looked up.
             while matches!(progress, Progress::More) {
-                if reads.wants.is_empty() {
+                if new.is_empty() {
                     cell.pass(&mut shard);
                 }
-                progress = assign_slots(map, &mut shard, intent, pending, &mut reads);
+                progress = assign_slots(map, (s, &mut shard), intent, pending, &mut new);
             }
-            let files = pin_files(&self.core.ssd.file_slots(), &reads.wants);
+            new.pin(&self.core.ssd.file_slots());
             drop(shard);
-            // What has a slot is read before more room is made: nothing stays half-read.
-            let now = std::mem::take(&mut reads);
-            if !now.wants.is_empty() {
-                stretch.end();
-                self.read_rows((pool, thread), map, s, files, now)?;
+            if let Err(new) = reads.join(new) {
+                if let Err(error) = self.read_rows(lane, map, std::mem::take(reads)) {
+                    new.fail(&self.core.shards);
+                    return Err(error);
+                }
+                *reads = new;
             }
-            if matches!(progress, Progress::Done) {
+            let is_done = matches!(progress, Progress::Done);
+            // What has a slot is read before more room is made: nothing stays half-read.
+            if !is_done || reads.len() >= READ_ROWS {
+                stretch.end();
+                self.read_rows(lane, map, std::mem::take(reads))?;
+            }
+            if is_done {
                 return Ok(());
             }
             let next = pending.missing[pending.assigned].ordinal as usize;
@@ -86,56 +109,33 @@ impl Puller {
         }
     }
 
-    /// Reads rows and fills their slots.
+    /// Reads rows, if there are any, and fills their slots.
     fn read_rows(
         &self,
         (pool, thread): (&WorkerPool, usize),
         map: &PartMap,
-        s: usize,
-        files: Vec<Arc<DataFile>>,
-        Reads { wants, slots }: Reads,
+        reads: Reads,
     ) -> Result<()> {
-        let _device = map.table(slots[0].0 as usize).waits(Wait::Device);
-        let tables = slots.chunk_by(|a, b| a.0 == b.0).count();
-        let span = tracing::debug_span!("read", tables, rows = slots.len());
+        let Some(first) = reads.first_table() else {
+            return Ok(());
+        };
+        let _device = map.table(first).waits(Wait::Device);
+        let span = tracing::debug_span!("read", tables = reads.tables(), rows = reads.len());
         let _reading = span.enter();
-        let read = |lane: &mut ReadLane| -> Result<()> {
+        let (files, wants, mut goals) = reads.split();
+        let result = pool.read(thread, |lane: &mut ReadLane| -> Result<()> {
             let ReadLane { queue, rows: batch } = lane;
             let mut reader = RowReader::new(&mut **queue, files, wants)?;
             while reader.next(batch, FILL_ROWS)? {
-                let mut shard = self.core.shards[s].lock();
-                let mut rows = &batch.rows[..];
-                for tag in &batch.tags {
-                    let (ordinal, slot) = slots[*tag as usize];
-                    let cache = &mut shard.cache;
-                    let width = map.table(ordinal as usize).descriptor.row_f32s();
-                    let (row, others) = rows.split_at(width);
-                    rows = others;
-                    // Where the flag is gone, a put has filled it meanwhile.
-                    if cache.flags(slot).any(Flags::LOADING) {
-                        cache.row_mut(slot).copy_from_slice(row);
-                        cache.clear(slot, Flags::LOADING);
-                    }
-                }
-                drop(shard);
-                self.core.shards[s].notify();
+                goals.fill(&self.core.shards, map, batch);
             }
             add(&self.reads, reader.count.reads);
             add(&self.read_bytes, reader.count.bytes);
             Ok(())
-        };
-        let result = pool.read(thread, read);
+        });
         if result.is_err() {
-            let mut shard = self.core.shards[s].lock();
-            for (_, slot) in slots {
-                let cache = &mut shard.cache;
-                if cache.flags(slot).any(Flags::LOADING) {
-                    cache.set(slot, Flags::FAILED);
-                    cache.clear(slot, Flags::LOADING);
-                }
-            }
+            goals.fail(&self.core.shards);
         }
-        self.core.shards[s].notify();
         result
     }
 
@@ -175,7 +175,7 @@ impl Puller {
 /// Gives slots to some missing rows of one table, or to as many as slots are free.
 fn assign_slots(
     map: &PartMap,
-    shard: &mut Shard,
+    (s, shard): (usize, &mut Shard),
     intent: Intent,
     pending: &mut Pending<'_>,
     reads: &mut Reads,
@@ -207,7 +207,8 @@ fn assign_slots(
                 let location = known[i].map(IndexEntry::location);
                 let location = location.filter(|l| !l.is_tombstone());
                 let of = (ordinal, hashes[i], location, class);
-                let Some(slot) = assign_slot(&mut shard.cache, table, of, intent, reads) else {
+                let cache = (s, &mut shard.cache);
+                let Some(slot) = assign_slot(cache, table, of, intent, reads) else {
                     room = false;
                     break;
                 };
@@ -251,7 +252,7 @@ fn assign_slots(
 /// A slot for one missing row (ordinal of its table, hash, where it is, its frequency class): to be read, removed, or
 /// left without content until somebody wants it.
 fn assign_slot(
-    cache: &mut Cache,
+    (s, cache): (usize, &mut Cache),
     table: &Table,
     (ordinal, hash, location, class): (u32, u64, Option<Location>, u8),
     intent: Intent,
@@ -261,13 +262,8 @@ fn assign_slot(
     match location {
         Some(location) if intent == Intent::Read => {
             let slot = cache.insert(id, hash, Flags::LOADING, class)?;
-            reads.wants.push(Want {
-                location,
-                key: unmix64(hash),
-                tag: narrow(reads.slots.len()),
-                row_f32s: narrow(table.descriptor.row_f32s()),
-            });
-            reads.slots.push((ordinal, slot));
+            let (key, row_f32s) = (unmix64(hash), narrow(table.descriptor.row_f32s()));
+            reads.push(s, (ordinal, slot), (location, key, row_f32s));
             Some(slot)
         }
         // On SSD and about to be removed: its content does not matter, that it exists does.

@@ -7,6 +7,7 @@
 mod admit;
 mod batch;
 mod fetch;
+mod reads;
 mod remove;
 mod ticket;
 
@@ -217,3 +218,6 @@ impl Puller {
         self.core.ssd.poison.watch(admission)
     }
 }
+
+#[cfg(test)]
+mod reads_tests;

@@ -128,11 +128,36 @@ fn each_shard_is_served_once_and_few_keys_by_the_caller_alone() {
         for keys in [255, 256] {
             let served = pool.shards(shards, keys, |s, t| (s, t, std::thread::current().id()));
             for (s, (shard, thread, id)) in served.iter().enumerate() {
-                assert_eq!((*shard, *thread), (s, expected[s]));
-                let mine = *thread == 0 || keys < 256;
-                assert_eq!(*id == me, mine, "{keys} keys, shard {s} of {shards}");
+                let by = if keys < 256 { 0 } else { expected[s] };
+                assert_eq!((*shard, *thread), (s, by));
+                assert_eq!(*id == me, by == 0, "{keys} keys, shard {s} of {shards}");
             }
             assert_eq!(served.len(), shards);
         }
     }
+    let shares = |keys| pool.shares(5, keys, |own, thread| (thread, own.collect::<Vec<_>>()));
+    assert_eq!(shares(255), [(0, vec![0, 1, 2, 3, 4])]);
+    let three = [(0, vec![0, 3]), (1, vec![1, 4]), (2, vec![2])];
+    assert_eq!(shares(256), three);
+}
+
+/// Two callers at a time: the second reads with another thread's queue, the fourth waits for the first.
+#[test]
+fn who_reads_takes_a_queue_that_is_free() {
+    let (_, store) = made(RuntimeOptions {
+        threads: 3,
+        ..options()
+    });
+    let pool = store.parts.workers.foreground();
+    let at = |lane: &mut ReadLane| std::ptr::from_mut(lane).addr();
+    let own: Vec<usize> = (0..3).map(|t| pool.read(t, at)).collect();
+    pool.read(1, |first| {
+        assert_eq!(at(first), own[1]);
+        pool.read(1, |second| {
+            assert_eq!(at(second), own[2]);
+            assert_eq!(pool.read(1, at), own[0]);
+            assert_eq!(pool.read(2, at), own[0]);
+        });
+        assert_eq!(pool.read(2, at), own[2]);
+    });
 }

@@ -31,6 +31,9 @@ fn in_a_pool() -> bool {
     rayon::current_thread_index().is_some()
 }
 
+/// The shards of a thread.
+pub type Share = std::iter::StepBy<std::ops::Range<usize>>;
+
 /// What a thread reads rows with.
 #[derive(Debug)]
 pub struct ReadLane {
@@ -125,11 +128,18 @@ impl WorkerPool {
         self.row_bytes.load(Ordering::Relaxed)
     }
 
-    /// Lets a thread read with its own queue and array.
+    /// Lets a thread read with its own queue and array, or, where another batch reads with these, with those of a thread
+    /// that are free.
     pub fn read<T>(&self, thread: usize, read: impl FnOnce(&mut ReadLane) -> T) -> T {
-        let mut lane = self.lanes[thread]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let (before, from) = self.lanes.split_at(thread);
+        let free = from
+            .iter()
+            .chain(before)
+            .find_map(|lane| lane.try_lock().ok());
+        let mut lane = free.unwrap_or_else(|| {
+            let own = self.lanes[thread].lock();
+            own.unwrap_or_else(PoisonError::into_inner)
+        });
         let before = lane.rows.bytes();
         let result = read(&mut lane);
         if lane.rows.bytes() > KEPT_BYTES_MAX {
@@ -153,33 +163,42 @@ impl WorkerPool {
         keys: usize,
         work: impl Fn(usize, usize) -> T + Sync,
     ) -> Vec<T> {
-        let threads = self.threads().min(shards);
-        let serve = |thread: usize| -> Vec<T> {
-            let _alarm = self.poison.alarm();
-            let own = (thread..shards).step_by(threads);
-            own.map(|s| work(s, thread)).collect()
-        };
-        let mut by_thread: Vec<Vec<T>> = (0..threads).map(|_| Vec::new()).collect();
-        match &self.pool {
-            Some(pool) if threads > 1 && keys >= INLINE_KEYS && !in_a_pool() => {
-                let (own, others) = by_thread.split_at_mut(1);
-                pool.in_place_scope(|scope| {
-                    for (i, done) in others.iter_mut().enumerate() {
-                        let serve = &serve;
-                        scope.spawn(move |_| *done = serve(i + 1));
-                    }
-                    own[0] = serve(0);
-                });
-            }
-            _ => {
-                for (thread, done) in by_thread.iter_mut().enumerate() {
-                    *done = serve(thread);
-                }
-            }
-        }
+        let serve = |own: Share, thread| -> Vec<T> { own.map(|s| work(s, thread)).collect() };
+        let by_thread = self.shares(shards, keys, serve);
+        let threads = by_thread.len();
         let mut by_thread: Vec<_> = by_thread.into_iter().map(Vec::into_iter).collect();
         (0..shards)
             .filter_map(|s| by_thread[s % threads].next())
             .collect()
+    }
+
+    /// Runs `work` once for all shards, or, for a large batch, in parallel once for each thread's; results by thread.
+    ///
+    /// `work` gets (shards, thread).
+    pub fn shares<T: Send>(
+        &self,
+        shards: usize,
+        keys: usize,
+        work: impl Fn(Share, usize) -> T + Sync,
+    ) -> Vec<T> {
+        let threads = self.threads().min(shards);
+        let serve = |thread: usize, threads: usize| {
+            let _alarm = self.poison.alarm();
+            work((thread..shards).step_by(threads), thread)
+        };
+        let pool = match &self.pool {
+            Some(pool) if threads > 1 && keys >= INLINE_KEYS && !in_a_pool() => pool,
+            _ => return vec![serve(0, 1)],
+        };
+        let mut done: Vec<Option<T>> = (0..threads).map(|_| None).collect();
+        let (own, others) = done.split_at_mut(1);
+        pool.in_place_scope(|scope| {
+            for (i, done) in others.iter_mut().enumerate() {
+                let serve = &serve;
+                scope.spawn(move |_| *done = Some(serve(i + 1, threads)));
+            }
+            own[0] = Some(serve(0, threads));
+        });
+        done.into_iter().flatten().collect()
     }
 }

@@ -1,0 +1,171 @@
+//! Which rows are read together?
+//!
+//! A thread reads the missing rows of all its shards through one queue: it empties once a batch, not
+//! once a shard, and neighbours in a file share a read whichever shards they are of.
+
+use std::sync::Arc;
+
+use super::super::core::ShardCell;
+use super::super::lease::PartMap;
+use crate::mem::Flags;
+use crate::ssd::data_file::{DataFile, Location};
+use crate::ssd::index::Files;
+use crate::ssd::reader::{RowBatch, Want, pin_files};
+use crate::units::{Slot, narrow};
+
+/// Where a row goes that is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Goal {
+    shard: u32,
+    /// The first part of its table.
+    ordinal: u32,
+    slot: Slot,
+}
+
+/// Rows that have slots and are to be read, of several shards and tables.
+#[derive(Debug, Default)]
+pub(super) struct Reads {
+    wants: Vec<Want>,
+    /// The files that they are in, by rising slot.
+    files: Vec<Arc<DataFile>>,
+    /// By the tag of a want; those of a shard are neighbours.
+    goals: Vec<Goal>,
+}
+
+impl Reads {
+    /// Adds a row of a shard (the ordinal of its table, its slot), to be read (where it is, its key, its width).
+    pub(super) fn push(
+        &mut self,
+        shard: usize,
+        (ordinal, slot): (u32, Slot),
+        (location, key, row_f32s): (Location, u64, u32),
+    ) {
+        self.wants.push(Want {
+            location,
+            key,
+            tag: narrow(self.goals.len()),
+            row_f32s,
+        });
+        self.goals.push(Goal {
+            shard: narrow(shard),
+            ordinal,
+            slot,
+        });
+    }
+
+    /// Keeps the files of the rows: to be called under the lock under which their locations were looked up.
+    pub(super) fn pin(&mut self, files: &Files) {
+        self.files = pin_files(files, &self.wants);
+    }
+
+    /// Adds rows of further shards. Gives them back where a slot of a file is another file's by now: these
+    /// have to be read after those.
+    pub(super) fn join(&mut self, more: Reads) -> Result<(), Reads> {
+        let mut files = [&self.files[..], &more.files].concat();
+        files.sort_by_key(|file| file.slot);
+        files.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        if files.windows(2).any(|pair| pair[0].slot == pair[1].slot) {
+            return Err(more);
+        }
+        self.files = files;
+        let tags: u32 = narrow(self.goals.len());
+        let renamed = more.wants.into_iter().map(|want| Want {
+            tag: tags + want.tag,
+            ..want
+        });
+        self.wants.extend(renamed);
+        self.goals.extend(more.goals);
+        Ok(())
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.goals.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.goals.len()
+    }
+
+    /// The ordinal of the first row's table; none if there is no row.
+    pub(super) fn first_table(&self) -> Option<usize> {
+        self.goals.first().map(|goal| goal.ordinal as usize)
+    }
+
+    /// Tables of the rows.
+    pub(super) fn tables(&self) -> usize {
+        let mut ordinals: Vec<u32> = self.goals.iter().map(|goal| goal.ordinal).collect();
+        ordinals.sort_unstable();
+        ordinals.dedup();
+        ordinals.len()
+    }
+
+    /// None of them is read.
+    pub(super) fn fail(self, shards: &[ShardCell]) {
+        self.split().2.fail(shards);
+    }
+
+    /// What is to be read, and where it goes.
+    pub(super) fn split(self) -> (Vec<Arc<DataFile>>, Vec<Want>, Goals) {
+        let goals = Goals {
+            by_tag: self.goals,
+            read: Vec::new(),
+        };
+        (self.files, self.wants, goals)
+    }
+}
+
+/// Where rows go that are read.
+#[derive(Debug)]
+pub(super) struct Goals {
+    by_tag: Vec<Goal>,
+    /// What one step has read, with the place of each row: by shard.
+    read: Vec<(Goal, usize)>,
+}
+
+impl Goals {
+    /// Fills the slots of rows that were read, shard after shard.
+    pub(super) fn fill(&mut self, shards: &[ShardCell], map: &PartMap, batch: &RowBatch) {
+        let width = |goal: &Goal| map.table(goal.ordinal as usize).descriptor.row_f32s();
+        self.read.clear();
+        let mut start = 0;
+        for tag in &batch.tags {
+            let goal = self.by_tag[*tag as usize];
+            self.read.push((goal, start));
+            start += width(&goal);
+        }
+        self.read
+            .sort_unstable_by_key(|(goal, start)| (goal.shard, *start));
+        for of_shard in self.read.chunk_by(|(a, _), (b, _)| a.shard == b.shard) {
+            let cell = &shards[of_shard[0].0.shard as usize];
+            let mut shard = cell.lock();
+            for (goal, start) in of_shard {
+                let cache = &mut shard.cache;
+                // Where the flag is gone, a put has filled it meanwhile.
+                if cache.flags(goal.slot).any(Flags::LOADING) {
+                    let row = &batch.rows[*start..*start + width(goal)];
+                    cache.row_mut(goal.slot).copy_from_slice(row);
+                    cache.clear(goal.slot, Flags::LOADING);
+                }
+            }
+            drop(shard);
+            cell.notify();
+        }
+    }
+
+    /// Those that nothing was read for have failed.
+    pub(super) fn fail(&self, shards: &[ShardCell]) {
+        for of_shard in self.by_tag.chunk_by(|a, b| a.shard == b.shard) {
+            let cell = &shards[of_shard[0].shard as usize];
+            let mut shard = cell.lock();
+            for goal in of_shard {
+                let cache = &mut shard.cache;
+                if cache.flags(goal.slot).any(Flags::LOADING) {
+                    cache.set(goal.slot, Flags::FAILED);
+                    cache.clear(goal.slot, Flags::LOADING);
+                }
+            }
+            drop(shard);
+            cell.notify();
+        }
+    }
+}
