@@ -32,7 +32,7 @@ const LOW_BATCHES: u64 = 3;
 /// It is so many rows at least.
 const LOW_ROWS: u64 = 2;
 /// Rows between the one that is changed and the one whose state is announced.
-pub(super) const AHEAD_STATES: usize = 16;
+pub(super) const AHEAD_STATES: usize = 40;
 
 /// The rows of one shard that are in memory; see [`crate::mem`].
 #[derive(Debug)]

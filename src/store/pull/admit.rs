@@ -282,12 +282,14 @@ impl Puller {
                 self.wait_foreign(map.table(of_table[0].0 as usize), s, of_table)?;
             }
         }
-        pool.shards(self.core.shards.len(), late, |s, _| {
-            let pending = &mut *open(&cells[s]);
-            if !pending.targets.is_empty() && !pending.rest.is_empty() {
-                self.copy_late(map, s, pending);
-            }
-        });
+        if cells.iter().any(|cell| !open(cell).targets.is_empty()) {
+            pool.shards(self.core.shards.len(), late, |s, _| {
+                let pending = &mut *open(&cells[s]);
+                if !pending.targets.is_empty() && !pending.rest.is_empty() {
+                    self.copy_late(map, s, pending);
+                }
+            });
+        }
         self.flusher.look();
         Ok(())
     }

@@ -10,8 +10,9 @@
 use std::error::Error as _;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::io::{Io, Queue};
@@ -29,6 +30,20 @@ const INLINE_KEYS: usize = 256;
 /// take up other work of its own, which may want the locks that the caller holds.
 fn in_a_pool() -> bool {
     rayon::current_thread_index().is_some()
+}
+
+/// How long a thread looks again before it sleeps: waking it takes as long.
+const LINGER: Duration = Duration::from_micros(50);
+
+/// Looks again and again, for a while, whether something has happened.
+fn linger(happened: impl Fn() -> bool) {
+    let since = Instant::now();
+    while !happened() && since.elapsed() < LINGER {
+        for _ in 0..64 {
+            std::hint::spin_loop();
+        }
+        std::thread::yield_now();
+    }
 }
 
 /// The shards of a thread.
@@ -55,6 +70,8 @@ pub struct WorkerPool {
     row_bytes: AtomicU64,
     /// Where a thread that panics says so.
     poison: Arc<Poison>,
+    /// Batches that were served by several threads.
+    calls: Arc<AtomicU64>,
 }
 
 /// What the system said to the library that starts a pool's threads.
@@ -107,6 +124,7 @@ impl WorkerPool {
             bytes,
             row_bytes: AtomicU64::new(0),
             poison: Arc::clone(poison),
+            calls: Arc::default(),
         })
     }
 
@@ -192,12 +210,21 @@ impl WorkerPool {
         };
         let mut done: Vec<Option<T>> = (0..threads).map(|_| None).collect();
         let (own, others) = done.split_at_mut(1);
+        let left = AtomicUsize::new(others.len());
+        let call = self.calls.fetch_add(1, Ordering::AcqRel) + 1;
         pool.in_place_scope(|scope| {
             for (i, done) in others.iter_mut().enumerate() {
-                let serve = &serve;
-                scope.spawn(move |_| *done = Some(serve(i + 1, threads)));
+                let (serve, left) = (&serve, &left);
+                let calls = &self.calls;
+                scope.spawn(move |_| {
+                    *done = Some(serve(i + 1, threads));
+                    left.fetch_sub(1, Ordering::AcqRel);
+                    let calls = Arc::clone(calls);
+                    rayon::spawn(move || linger(|| calls.load(Ordering::Acquire) != call));
+                });
             }
             own[0] = Some(serve(0, threads));
+            linger(|| left.load(Ordering::Acquire) == 0);
         });
         done.into_iter().flatten().collect()
     }
