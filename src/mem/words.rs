@@ -28,10 +28,10 @@ const HOMES_PER: (usize, usize) = (6, 5);
 const SLACK_MAX: usize = 64;
 /// Look-ups between the one whose word is announced and the one whose state is; and the one that is
 /// answered. Row by row instead of 16 rows a step: 37 -> 30 ns a row.
-const STATE_BEHIND: usize = 12;
-const ANSWER_BEHIND: usize = 24;
+const STATE_BEHIND: usize = 24;
+const ANSWER_BEHIND: usize = 48;
 /// Look-ups that are kept.
-const RING: usize = 32;
+const RING: usize = 64;
 const _: () = assert!(
     ANSWER_BEHIND < RING,
     "a look-up is kept until it is answered"
