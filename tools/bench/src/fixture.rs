@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use super::args::{Args, Settings};
 use super::keys::load_order;
+use super::machine;
 
 /// The description of a loaded store, beside it.
 const DESCRIPTION: &str = "hps-bench.json";
@@ -46,6 +47,8 @@ pub struct Loaded {
     pub seconds: f64,
     /// Seconds of each batch.
     pub batches: Vec<f64>,
+    /// Processor time of all threads until the last row was put.
+    pub put_cpu_seconds: f64,
     /// What the store counted.
     pub stats: hps::Stats,
 }
@@ -131,9 +134,10 @@ impl Fixture {
         let store = Store::create(&path, CreateOptions::new(), settings.options(cache))
             .context("make a store")?;
         let table = store.create_table(&settings.descriptor)?;
-        let since = Instant::now();
+        let (since, cpu) = (Instant::now(), machine::cpu_seconds());
         let batches = fill(&store, table, settings)?;
         let put_seconds = since.elapsed().as_secs_f64();
+        let put_cpu_seconds = machine::cpu_seconds() - cpu;
         store.checkpoint(1, &[]).context("the closing checkpoint")?;
         let seconds = since.elapsed().as_secs_f64();
         let stats = store.stats();
@@ -147,6 +151,7 @@ impl Fixture {
             put_seconds,
             seconds,
             batches,
+            put_cpu_seconds,
             stats,
         })
     }

@@ -174,7 +174,7 @@ fn checkpoints_reopening_churn_index_and_growth_are_measured() {
         "hash and value take 12 bytes at least"
     );
     figure(by_name("growth-pull-hit-16000"), "cost_growth_to_gather");
-    figure(by_name("growth-pull-miss-16000"), "cost_growth_to_gather");
+    figure(by_name("growth-pull-miss-16000"), "cost_growth_to_device");
     assert!(!path.exists(), "what was made is removed");
 }
 

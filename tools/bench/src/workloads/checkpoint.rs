@@ -17,6 +17,7 @@ use crate::context::{Context, Delta, holdings, quiet};
 use crate::figures::{Latencies, Spread};
 use crate::fixture::fill_in_memory;
 use crate::keys::Order;
+use crate::machine;
 use crate::pipeline::{Cycle, Drawn, Step, Supply, Trainer};
 use crate::report::Outcome;
 
@@ -49,7 +50,9 @@ pub fn run(context: &mut Context) -> Result<()> {
             .say(&format!("checkpoint: round {}", round + 1));
         let limit = context.sequential_write()?.per_second / s.row_bytes() as f64;
         fill_in_memory(&store, table, &s)?;
-        idle.round(alone(&store, &mut trainer)?, limit);
+        let (rate, cpu) = alone(&store, &mut trainer)?;
+        idle.round(rate, limit);
+        idle.set("processor_ns_per_row", cpu * 1e9);
         quiet(&store);
         fill_in_memory(&store, table, &s)?;
         let before = figures.dirty_rows;
@@ -70,13 +73,14 @@ pub fn run(context: &mut Context) -> Result<()> {
     Ok(())
 }
 
-/// A checkpoint that nobody trains beside; dirty rows a second.
-fn alone(store: &Store, trainer: &mut Trainer) -> Result<f64> {
+/// A checkpoint that nobody trains beside; dirty rows a second, and processor seconds of one.
+fn alone(store: &Store, trainer: &mut Trainer) -> Result<(f64, f64)> {
     let dirty = store.stats().dirty_rows as f64;
-    let since = Instant::now();
+    let (since, cpu) = (Instant::now(), machine::cpu_seconds());
     trainer.start_checkpoint()?;
     trainer.end_checkpoint()?;
-    Ok(dirty / since.elapsed().as_secs_f64())
+    let cpu = machine::cpu_seconds() - cpu;
+    Ok((dirty / since.elapsed().as_secs_f64(), cpu / dirty))
 }
 
 fn tell_checkpoints(outcome: &mut Outcome, store: &Store, s: &Settings) {

@@ -151,7 +151,12 @@ pub fn train(context: &mut Context, zipf: f64) -> Result<()> {
         }
         let mut samples = Sampler::new(&store, context.samples.is_some());
         let mut each = |step: &Step| samples.take(step.wait);
-        (rate, _) = rounds.window(&store, &mut trainer, &mut supply, s.seconds, &mut each)?;
+        let delta;
+        (rate, delta) = rounds.window(&store, &mut trainer, &mut supply, s.seconds, &mut each)?;
+        let seconds = rounds.seconds.max(1e-9);
+        let reads = delta.reads / seconds / device.reads;
+        let written = delta.written_bytes / seconds / device.written;
+        rounds.device.push(reads + written);
         outcome.round(rate, ideal.rows_per_second(device.reads, device.written));
         let model_4k = ideal.rows_per_second(device.reads_4k, device.written);
         rounds.of_4k.push(rate / model_4k);
@@ -165,6 +170,7 @@ pub fn train(context: &mut Context, zipf: f64) -> Result<()> {
     trainer.end_checkpoint()?;
     trainer.end_record()?;
     outcome.spread("ratio_to_model_of_4k_reads", &rounds.of_4k);
+    outcome.spread("device_share", &rounds.device);
     tell_memory(
         &mut outcome,
         &s,
@@ -255,7 +261,11 @@ struct Rounds {
     cold: Vec<f64>,
     amplification: Vec<f64>,
     of_4k: Vec<f64>,
+    /// Reads and bytes written, each ÷ what the device can do of it alone.
+    device: Vec<f64>,
     keys_bytes: usize,
+    /// Of the last window.
+    seconds: f64,
     window: Window,
     delta: Delta,
     cpu: f64,
@@ -280,6 +290,7 @@ impl Rounds {
         self.amplification.push(delta.write_amplification());
         self.delta += delta;
         let rate = window.rate();
+        self.seconds = window.seconds;
         self.window.extend(window);
         Ok((rate, delta))
     }

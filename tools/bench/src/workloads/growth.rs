@@ -3,7 +3,8 @@
 //! - One store of each size, dim 8: all in memory for `pull-hit`, then reopened with a small cache
 //!   for `pull-miss`, over uniform keys in both.
 //! - Cost growth is the cost of a row at the greatest size ÷ at the smallest, divided by the same
-//!   of a bare gather over as many rows, in the same run.
+//!   of a bare gather over as many rows, in the same run; of a row that is read from SSD, divided by the same of
+//!   a device read (the smaller the store, the more rows a read holds).
 
 use anyhow::Result;
 use hps::{CreateOptions, Store, TableDescriptor};
@@ -43,11 +44,14 @@ pub fn run(context: &mut Context) -> Result<()> {
         && let [.., hit, miss] = &mut context.outcomes[..]
     {
         let gather = last.gather / first.gather;
-        for (outcome, growth) in [(hit, last.hit / first.hit), (miss, last.miss / first.miss)] {
-            outcome.set("cost_growth", growth);
-            outcome.set("gather_cost_growth", gather);
-            outcome.set("cost_growth_to_gather", growth / gather);
-        }
+        let growth = last.hit / first.hit;
+        hit.set("cost_growth", growth);
+        hit.set("gather_cost_growth", gather);
+        hit.set("cost_growth_to_gather", growth / gather);
+        let (growth, device) = (last.miss / first.miss, last.reads / first.reads);
+        miss.set("cost_growth", growth);
+        miss.set("device_cost_growth", device);
+        miss.set("cost_growth_to_device", growth / device);
     }
     Ok(())
 }
@@ -57,6 +61,8 @@ struct Cost {
     gather: f64,
     hit: f64,
     miss: f64,
+    /// Those of the device reads of one that is pulled from SSD, at the device's own speed.
+    reads: f64,
 }
 
 fn one_size(context: &mut Context, s: &Settings) -> Result<Cost> {
@@ -101,8 +107,9 @@ fn one_size(context: &mut Context, s: &Settings) -> Result<Cost> {
         &format!("growth-pull-miss-{name}"),
         "random reads / share of rows read",
     );
-    misses(context, s, &path, &mut miss)?;
+    let reads = misses(context, s, &path, &mut miss)?;
     let cost = Cost {
+        reads,
         gather,
         hit: 1.0 / Spread::of(&hit.rows_per_s).median,
         miss: 1.0 / Spread::of(&miss.rows_per_s).median,
@@ -117,10 +124,11 @@ fn misses(
     s: &Settings,
     path: &std::path::Path,
     outcome: &mut Outcome,
-) -> Result<()> {
+) -> Result<f64> {
     let store = Store::open(path, s.options(super::disk::cold_cache(s)))?;
     let table = store.table(&s.descriptor.name)?;
     let files = Fixture::data_files(path);
+    let mut of_device = Vec::new();
     for round in 0..s.rounds {
         context.notes.say(&format!(
             "growth: {}, round {}",
@@ -137,6 +145,7 @@ fn misses(
         let delta = Delta::of(&before, &store.stats());
         let share = 1.0 - delta.hit_rate();
         outcome.round(window.rate(), device.per_second / share.max(1e-9));
+        of_device.push(share * delta.reads_per_cold_row() / device.per_second);
         outcome.set("reads_per_cold_row", delta.reads_per_cold_row());
         outcome.set("miss_share", share);
     }
@@ -145,7 +154,7 @@ fn misses(
         store.stats().index_bytes as f64 / s.rows as f64,
     );
     store.close()?;
-    Ok(())
+    Ok(Spread::of(&of_device).median)
 }
 
 fn size_name(rows: u64) -> String {

@@ -37,6 +37,10 @@ pub fn run(context: &mut Context) -> Result<()> {
         outcome.set("write_synced_bytes_per_s", write.synced_per_second);
         outcome.set("write_depth", write.depth);
         outcome.set("batch", Latencies::of_seconds(loaded.batches).json());
+        outcome.set(
+            "processor_ns_per_row",
+            loaded.put_cpu_seconds * 1e9 / s.rows as f64,
+        );
         outcome.set("stall_s", loaded.stats.stall_us as f64 / 1e6);
         outcome.set("compactions", loaded.stats.compactions);
         outcome.set("device_reads", loaded.stats.reads);

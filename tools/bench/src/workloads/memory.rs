@@ -216,6 +216,7 @@ fn repeat(
     outcome: &mut Outcome,
 ) -> Result<f64> {
     call(pool.first().context("no batches")?)?;
+    let cpu = machine::cpu_seconds();
     let (mut rows, mut sum, mut times) = (0, 0.0, Vec::new());
     for keys in pool.iter().cycle() {
         let time = call(keys)?;
@@ -227,6 +228,9 @@ fn repeat(
         }
     }
     outcome.set("call", Latencies::of_seconds(times).json());
+    // Of a push with the look-up before it, and of all threads.
+    let cpu = machine::cpu_seconds() - cpu;
+    outcome.set("processor_ns_per_row", cpu * 1e9 / rows as f64);
     Ok(rows as f64 / sum)
 }
 
