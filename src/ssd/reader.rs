@@ -1,7 +1,8 @@
 //! How are cold rows read with the fewest and cheapest device reads?
 //!
 //! A batch's wanted locations are sorted by file and place; neighbours closer than the device's
-//! break-even share a read, up to the queue's buffer; the queue is kept full until the last.
+//! break-even share a read, up to the queue's buffer; the queue is kept full until the last. Each data directory, which is a
+//! device of its own, has its share of the queue: the next request goes where the fewest are in flight.
 //!
 //! Invariants:
 //! - A row is handed out only after its checksum and its key were verified.
@@ -14,7 +15,7 @@ use super::index::Files;
 use crate::error::{Error, Result};
 use crate::format::param_file;
 use crate::io::{DiskFile, Queue, is_out_of_descriptors};
-use crate::units::{FileSlot, to_usize};
+use crate::units::{FileSlot, narrow, to_usize};
 
 /// Bytes between two wanted rows that are cheaper to read than to skip: an 8 KiB read costs 1.4
 /// of a 4 KiB one and a 16 KiB read 1.8 (measured with fio, see docs/BENCHMARKS.md), so 12 KiB break even.
@@ -82,15 +83,26 @@ pub struct ReadCount {
     pub bytes: u64,
 }
 
+/// What is to be read from one data directory.
+#[derive(Default)]
+struct Lane {
+    /// Numbers of its reads.
+    reads: Vec<u32>,
+    /// How many of them were asked for.
+    next: usize,
+    in_flight: usize,
+    /// The file of the last request, open.
+    open: Option<(usize, Arc<dyn DiskFile>)>,
+}
+
 /// Reads a batch of rows, of one table or several.
 pub struct RowReader<'q> {
     queue: &'q mut dyn Queue,
     files: Vec<Arc<DataFile>>,
     wants: Vec<Want>,
     reads: Vec<Read>,
-    next: usize,
-    /// The file of the last request, open.
-    open: Option<(usize, Arc<dyn DiskFile>)>,
+    /// By data directory.
+    lanes: Vec<Lane>,
     /// What was asked of the device so far.
     pub count: ReadCount,
 }
@@ -111,8 +123,7 @@ impl<'q> RowReader<'q> {
             files,
             wants,
             reads: Vec::new(),
-            next: 0,
-            open: None,
+            lanes: Vec::new(),
             count: ReadCount::default(),
         };
         reader.plan()?;
@@ -158,7 +169,19 @@ impl<'q> RowReader<'q> {
                 }),
             }
         }
+        for read in 0..self.reads.len() {
+            let lane = self.lane_of(read);
+            if self.lanes.len() <= lane {
+                self.lanes.resize_with(lane + 1, Lane::default);
+            }
+            self.lanes[lane].reads.push(narrow(read));
+        }
         Ok(())
+    }
+
+    /// The data directory that a read is of.
+    fn lane_of(&self, read: usize) -> usize {
+        to_usize(self.files[self.reads[read].file].meta.directory)
     }
 
     /// Reads on; replaces `batch` by at least `rows_min` rows, or what is left. False at the end.
@@ -175,6 +198,8 @@ impl<'q> RowReader<'q> {
             }
             let Some(done) = self.queue.wait() else { break };
             let read = to_usize(done.tag);
+            let lane = self.lane_of(read);
+            self.lanes[lane].in_flight -= 1;
             let outcome = match done.result {
                 Ok(bytes) => self.decode(read, &done.buffer[..bytes], batch),
                 Err(e) => Err(Error::io(
@@ -196,15 +221,20 @@ impl<'q> RowReader<'q> {
     }
 
     fn fill_queue(&mut self) -> Result<()> {
-        while self.next < self.reads.len() && self.queue.in_flight() < self.queue.depth() {
-            let read = &self.reads[self.next];
-            let file = match &self.open {
+        while self.queue.in_flight() < self.queue.depth() {
+            let left = self.lanes.iter_mut().filter(|l| l.next < l.reads.len());
+            let Some(lane) = left.min_by_key(|lane| lane.in_flight) else {
+                break;
+            };
+            let number = lane.reads[lane.next];
+            let read = &self.reads[number as usize];
+            let file = match &lane.open {
                 Some((number, file)) if *number == read.file => file,
                 _ => {
                     let file = &self.files[read.file];
-                    self.open = None;
+                    lane.open = None;
                     match file.file.get() {
-                        Ok(opened) => &self.open.insert((read.file, opened)).1,
+                        Ok(opened) => &lane.open.insert((read.file, opened)).1,
                         // Requests in flight hold descriptors, and give them back.
                         Err(e) if is_out_of_descriptors(&e) && self.queue.in_flight() > 0 => break,
                         Err(e) => return Err(Error::io("open", &file.path, e)),
@@ -215,10 +245,11 @@ impl<'q> RowReader<'q> {
                 break;
             };
             self.queue
-                .read(file, read.offset, read.bytes, buffer, self.next as u64);
+                .read(file, read.offset, read.bytes, buffer, u64::from(number));
             self.count.reads += 1;
             self.count.bytes += read.bytes as u64;
-            self.next += 1;
+            lane.next += 1;
+            lane.in_flight += 1;
         }
         self.queue.submit();
         Ok(())
@@ -246,7 +277,7 @@ impl<'q> RowReader<'q> {
     }
 
     fn drain(&mut self) {
-        self.next = self.reads.len();
+        self.lanes.clear();
         while let Some(done) = self.queue.wait() {
             self.queue.recycle(done.buffer);
         }

@@ -112,6 +112,43 @@ fn all(reader: &mut RowReader<'_>, width: usize) -> Vec<(u32, Vec<f32>)> {
     found
 }
 
+/// Depth 8, and reads of so many rows of each of two data directories: how many of each are asked for at first.
+fn asked_for(rows: [u32; 2]) -> [usize; 2] {
+    let place = Place::new();
+    let files = [0, 1].map(|directory: u32| {
+        let number = 1 + directory;
+        let mut file = place.file(u64::from(number), &[rows_from(4000)]);
+        file.meta.directory = directory;
+        Arc::new(file)
+    });
+    let far = |count: u32| (0..count).map(|i| 100 * i).collect::<Vec<u32>>();
+    let wants: Vec<Want> = (1..)
+        .zip(rows)
+        .flat_map(|(file, count)| wants(file, SECTOR, &far(count)))
+        .collect();
+    let mut queue = queue(8, 16_384);
+    let mut reader = RowReader::new(&mut *queue, files.to_vec(), wants).unwrap();
+    reader.fill_queue().unwrap();
+    let asked = [0, 1].map(|lane| reader.lanes[lane].next);
+    assert_eq!([0, 1].map(|lane| reader.lanes[lane].in_flight), asked);
+    let found = all(&mut reader, SECTOR);
+    assert_eq!(found.len(), rows.map(to_usize).iter().sum::<usize>());
+    assert!(reader.lanes.iter().all(|lane| lane.in_flight == 0));
+    asked
+}
+
+fn rows_from(count: u64) -> Part {
+    rows(0, SECTOR, 0..count)
+}
+
+#[test]
+fn each_data_directory_has_its_share_of_a_queue_and_what_others_leave() {
+    assert_eq!(asked_for([20, 20]), [4, 4]);
+    assert_eq!(asked_for([20, 2]), [6, 2]);
+    assert_eq!(asked_for([1, 40]), [1, 7]);
+    assert_eq!(asked_for([3, 3]), [3, 3]);
+}
+
 #[test]
 fn rows_of_several_files_come_with_their_names_and_reads_are_counted() {
     let place = Place::new();

@@ -3,15 +3,17 @@
 //! - A flag is defined once, here, with its unit and default; `--tiny` changes defaults only.
 //! - A fault of the user's ends with exit code 16 (clap's own and [`Usage`]), anything else with 8.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clap::{Parser, ValueEnum};
-use hps::{Optimizer, RuntimeOptions, TableDescriptor};
+use hps::{CreateOptions, Optimizer, RuntimeOptions, TableDescriptor};
 use hps_tools::cli;
 pub use hps_tools::cli::Usage;
 
+use crate::fixture::Fixture;
 use crate::trace::format::VERSION as TRACE_VERSION;
 
 /// Measures an hps store beside the limits of the machine, in one run.
@@ -98,6 +100,10 @@ pub struct Args {
     /// Reads in flight per thread of the store. [default: the store's own]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub io_depth: Option<u16>,
+    /// A directory on another device: each store gets a data directory in each that is named. May be given several
+    /// times. [default: one, in the store's directory]
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Vec<PathBuf>,
     /// Size of the store's parameter files in MiB. [default: the store's own]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub file_mib: Option<u16>,
@@ -342,8 +348,18 @@ impl Args {
             checkpoint_every: self.checkpoint_every,
             churn_seconds: self.churn_seconds,
             tiny,
+            data_dirs: self.data_dirs(),
             runtime: self.runtime(),
         }
+    }
+
+    /// Where this program's data directories are, as absolute paths.
+    pub(crate) fn data_dirs(&self) -> Vec<PathBuf> {
+        let own = |dir: &PathBuf| {
+            let absolute = std::path::absolute(dir);
+            absolute.as_ref().unwrap_or(dir).join("hps-bench")
+        };
+        self.data_dir.iter().map(own).collect()
     }
 
     fn runtime(&self) -> RuntimeOptions {
@@ -394,6 +410,8 @@ pub struct Settings {
     pub cache_bytes: Option<u64>,
     /// All memory of out-of-memory workloads.
     pub memory_bytes: u64,
+    /// Where stores have their data directories; empty: with the store.
+    pub data_dirs: Vec<PathBuf>,
     /// Threads of store and limits.
     pub threads: usize,
     /// Seconds of a window.
@@ -423,6 +441,39 @@ pub struct Settings {
 const BESIDE_BYTES: u64 = 40 << 20;
 
 impl Settings {
+    /// The data directories of a store, where they are not in its own.
+    fn data_directories(&self, store: &Path) -> impl Iterator<Item = PathBuf> {
+        let name = store.file_name().unwrap_or_default();
+        self.data_dirs.iter().map(move |dir| dir.join(name))
+    }
+
+    /// How a store is made at this path: its data directories are empty.
+    ///
+    /// # Errors
+    /// When one that is there can't be removed, or a new one can't be made.
+    pub fn create_options(&self, store: &Path) -> Result<CreateOptions> {
+        let directories: Vec<PathBuf> = self.data_directories(store).collect();
+        for directory in &directories {
+            let _missing = fs::remove_dir_all(directory);
+            let made = fs::create_dir_all(directory);
+            made.with_context(|| format!("make {}", directory.display()))?;
+        }
+        Ok(match directories.is_empty() {
+            true => CreateOptions::new(),
+            false => CreateOptions::new().data_directories(directories),
+        })
+    }
+
+    /// The files of rows of a store, wherever its data directories are.
+    #[must_use]
+    pub fn data_files(&self, store: &Path) -> Vec<PathBuf> {
+        let elsewhere = self.data_directories(store);
+        let places = std::iter::once(store.to_path_buf()).chain(elsewhere);
+        places
+            .flat_map(|place| Fixture::data_files(&place))
+            .collect()
+    }
+
     /// Bytes of a row.
     #[must_use]
     pub fn row_bytes(&self) -> usize {

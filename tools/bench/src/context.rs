@@ -86,7 +86,14 @@ impl Context {
     /// # Errors
     /// What the system says.
     pub fn sequential_write(&self) -> Result<Sequential> {
-        let path = self.fixture.probe();
+        // Of several devices it is one that is measured, and their number that counts.
+        let path = match self.settings.data_dirs.first() {
+            Some(directory) => {
+                std::fs::create_dir_all(directory)?;
+                directory.join("probe")
+            }
+            None => self.fixture.probe(),
+        };
         let bytes = if self.settings.tiny {
             16 << 20
         } else {
@@ -94,7 +101,12 @@ impl Context {
         };
         let found = device::sequential_write(&self.disk, &path, bytes, &ORDER_DEPTHS);
         let _kept = std::fs::remove_file(path);
-        found
+        let devices = self.settings.data_dirs.len().max(1) as f64;
+        found.map(|one| Sequential {
+            per_second: one.per_second * devices,
+            synced_per_second: one.synced_per_second * devices,
+            ..one
+        })
     }
 
     /// Bytes a second read in order from these files.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use hps::{CreateOptions, PutRows, Store, TableId, mix64};
+use hps::{PutRows, Store, TableId, mix64};
 use serde_json::{Value, json};
 
 use super::args::{Args, Settings};
@@ -35,6 +35,8 @@ pub fn index_bytes(keys: u64) -> u64 {
 pub struct Fixture {
     root: PathBuf,
     keep: bool,
+    /// Where the stores have their data directories, if not with them.
+    elsewhere: Vec<PathBuf>,
     temporary: Option<tempfile::TempDir>,
 }
 
@@ -59,7 +61,9 @@ impl Fixture {
     /// # Errors
     /// When it can't be made.
     pub fn new(args: &Args) -> Result<Fixture> {
-        Fixture::at(args.dir.as_deref(), args.keep)
+        let mut fixture = Fixture::at(args.dir.as_deref(), args.keep)?;
+        fixture.elsewhere = args.data_dirs();
+        Ok(fixture)
     }
 
     /// The same without the other flags; with `keep` the loaded store stays.
@@ -78,6 +82,7 @@ impl Fixture {
         Ok(Fixture {
             root,
             keep,
+            elsewhere: Vec::new(),
             temporary,
         })
     }
@@ -131,8 +136,9 @@ impl Fixture {
         let path = self.rows();
         let _missing = fs::remove_dir_all(&path);
         let cache = settings.cache_for(index_bytes(settings.rows))?;
-        let store = Store::create(&path, CreateOptions::new(), settings.options(cache))
-            .context("make a store")?;
+        let created = settings.create_options(&path)?;
+        let store =
+            Store::create(&path, created, settings.options(cache)).context("make a store")?;
         let table = store.create_table(&settings.descriptor)?;
         let (since, cpu) = (Instant::now(), machine::cpu_seconds());
         let batches = fill(&store, table, settings)?;
@@ -178,6 +184,11 @@ impl Fixture {
 
 impl Drop for Fixture {
     fn drop(&mut self) {
+        for directory in &self.elsewhere {
+            let keeps = self.keep && self.temporary.is_none();
+            let gone = directory.join(if keeps { "scratch" } else { "" });
+            let _missing = fs::remove_dir_all(gone);
+        }
         if self.temporary.is_some() {
             return;
         }
@@ -199,6 +210,7 @@ fn description(settings: &Settings) -> Value {
         "seed": settings.seed,
         "file_bytes": settings.runtime.file_bytes,
         "shards": settings.runtime.shards,
+        "data_dirs": settings.data_dirs,
     })
 }
 

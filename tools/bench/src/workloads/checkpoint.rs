@@ -10,7 +10,7 @@
 use std::time::Instant;
 
 use anyhow::Result;
-use hps::{CreateOptions, Store, TableId};
+use hps::{Store, TableId};
 
 use crate::args::Settings;
 use crate::context::{Context, Delta, holdings, quiet};
@@ -33,9 +33,10 @@ pub fn run(context: &mut Context) -> Result<()> {
     let s = context.settings.clone();
     super::memory::check_memory(s.cache_of(s.rows))?;
     context.notes.say("checkpoint: rows in memory");
+    let path = context.fixture.scratch();
     let store = Store::create(
-        &context.fixture.scratch(),
-        CreateOptions::new(),
+        &path,
+        s.create_options(&path)?,
         s.options(s.cache_of(s.rows)),
     )?;
     let table = store.create_table(&s.descriptor)?;

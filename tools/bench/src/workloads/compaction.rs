@@ -12,7 +12,7 @@
 use std::time::Instant;
 
 use anyhow::Result;
-use hps::{CreateOptions, Stats, Store};
+use hps::{Stats, Store};
 
 use crate::args::Settings;
 use crate::context::{Context, Delta, holdings, quiet};
@@ -34,11 +34,8 @@ pub fn run(context: &mut Context, zipf: f64) -> Result<()> {
     let s = context.settings.clone();
     let cache = s.cache_for(index_bytes(s.rows))?;
     context.notes.say("compaction: filling a store");
-    let store = Store::create(
-        &context.fixture.scratch(),
-        CreateOptions::new(),
-        s.options(cache),
-    )?;
+    let path = context.fixture.scratch();
+    let store = Store::create(&path, s.create_options(&path)?, s.options(cache))?;
     let table = store.create_table(&s.descriptor)?;
     fill(&store, table, &s)?;
     let limit = "bytes written in order / bytes written per row pushed";

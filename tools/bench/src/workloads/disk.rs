@@ -15,7 +15,6 @@ use hps::{Stats, Store};
 use crate::args::Settings;
 use crate::context::{Context, Delta, holdings, quiet};
 use crate::figures::Latencies;
-use crate::fixture::Fixture;
 use crate::keys::{Distribution, Draw, Order};
 use crate::limits::device::{RandomReads, Sequential};
 use crate::machine;
@@ -44,7 +43,7 @@ pub fn pull_miss(context: &mut Context) -> Result<()> {
     let mut outcome = Outcome::new("pull-miss", "random reads / share of rows read");
     let store = Store::open(&context.fixture.rows(), s.options(cache))?;
     let table = store.table(&s.descriptor.name)?;
-    let files = Fixture::data_files(&context.fixture.rows());
+    let files = context.settings.data_files(&context.fixture.rows());
     let mut trainer = Trainer::new(&store, table, &s).without_pushes();
     let mut rounds = Rounds::default();
     for round in 0..s.rounds {
@@ -217,7 +216,7 @@ struct Device {
 impl Device {
     fn probe(context: &Context, outcome: &mut Outcome) -> Result<Device> {
         // What was loaded stays there: the first files of the store may be compacted away.
-        let files = Fixture::data_files(&context.fixture.rows());
+        let files = context.settings.data_files(&context.fixture.rows());
         let reads = context.random_reads(&files, context.row_block_bytes())?;
         let reads_4k = context.random_reads(&files, 4096)?.per_second;
         let write = context.sequential_write()?;

@@ -7,12 +7,12 @@
 //!   a device read (the smaller the store, the more rows a read holds).
 
 use anyhow::Result;
-use hps::{CreateOptions, Store, TableDescriptor};
+use hps::{Store, TableDescriptor};
 
 use crate::args::Settings;
 use crate::context::{Context, Delta, quiet};
 use crate::figures::Spread;
-use crate::fixture::{Fixture, fill_in_memory};
+use crate::fixture::fill_in_memory;
 use crate::keys::{Distribution, Draw, Order};
 use crate::limits::memory::BareRows;
 use crate::pipeline::{Cycle, Drawn, Trainer};
@@ -71,7 +71,7 @@ fn one_size(context: &mut Context, s: &Settings) -> Result<Cost> {
     super::memory::check_memory(cache + rows * (s.row_bytes() as u64 + 20))?;
     context.notes.say(&format!("growth: filling {name} rows"));
     let path = context.fixture.scratch();
-    let store = Store::create(&path, CreateOptions::new(), s.options(cache))?;
+    let store = Store::create(&path, s.create_options(&path)?, s.options(cache))?;
     let table = store.create_table(&s.descriptor)?;
     fill_in_memory(&store, table, s)?;
     let bare = BareRows::new(usize::try_from(rows)?, s.descriptor.row_f32s(), DIM)?;
@@ -127,7 +127,7 @@ fn misses(
 ) -> Result<f64> {
     let store = Store::open(path, s.options(super::disk::cold_cache(s)))?;
     let table = store.table(&s.descriptor.name)?;
-    let files = Fixture::data_files(path);
+    let files = s.data_files(path);
     let mut of_device = Vec::new();
     for round in 0..s.rounds {
         context.notes.say(&format!(

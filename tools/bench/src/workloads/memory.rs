@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use hps::row::Updater;
-use hps::{CreateOptions, HyperParameters, Stats, Store, TableId, Update};
+use hps::{HyperParameters, Stats, Store, TableId, Update};
 
 use crate::args::{Job, Name, Usage};
 use crate::context::{Context, Delta, holdings};
@@ -46,7 +46,7 @@ pub fn run(context: &mut Context, jobs: &[Job]) -> Result<()> {
     if !steady.is_empty() {
         context.notes.say("rows in memory: filling the store");
         let path = context.fixture.scratch();
-        let store = Store::create(&path, CreateOptions::new(), s.options(cache))?;
+        let store = Store::create(&path, s.create_options(&path)?, s.options(cache))?;
         let table = store.create_table(&s.descriptor)?;
         fill_in_memory(&store, table, &s)?;
         for round in 0..s.rounds {
@@ -251,7 +251,11 @@ fn first_touch(context: &Context, bare: &mut BareRows) -> Result<Outcome> {
             .update(&batches[..count], s.threads, &updater)?
             .per_second;
         let path = context.fixture.scratch();
-        let store = Store::create(&path, CreateOptions::new(), s.options(s.cache_of(s.rows)))?;
+        let store = Store::create(
+            &path,
+            s.create_options(&path)?,
+            s.options(s.cache_of(s.rows)),
+        )?;
         let table = store.create_table(&s.descriptor)?;
         let mut trainer = Trainer::new(&store, table, s);
         let mut supply = Once(batches.iter());

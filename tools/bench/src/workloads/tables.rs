@@ -8,7 +8,7 @@
 use std::time::Instant;
 
 use anyhow::Result;
-use hps::{CreateOptions, PullPart, Store, TableDescriptor, TableId};
+use hps::{PullPart, Store, TableDescriptor, TableId};
 
 use crate::args::Settings;
 use crate::context::{Context, Delta, holdings, quiet};
@@ -63,11 +63,8 @@ pub fn run(context: &mut Context) -> Result<()> {
         context
             .notes
             .say(&format!("tables: filling the store of {}", shape.tables));
-        let store = Store::create(
-            &root.join(shape.name),
-            CreateOptions::new(),
-            s.options(cache),
-        )?;
+        let path = root.join(shape.name);
+        let store = Store::create(&path, s.create_options(&path)?, s.options(cache))?;
         let rows = s.rows / shape.tables;
         let made = (0..shape.tables).map(|table| store.create_table(&descriptor(&s, table)));
         for id in made.collect::<hps::Result<Vec<TableId>>>()? {
