@@ -25,7 +25,7 @@ const AHEAD_ROWS: usize = 8;
 const SLOT_ROWS: usize = 512;
 /// Rows that are read before their slots are filled.
 const FILL_ROWS: usize = 256;
-/// Rows that are read before further shards are looked at: what is to be read takes 60 bytes a row.
+/// Rows that are read before further shards are looked at: what is to be read takes 80 bytes a row.
 const READ_ROWS: usize = 1 << 14;
 
 /// How far the rows of a batch have slots.

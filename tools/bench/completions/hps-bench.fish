@@ -1,6 +1,6 @@
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_hps_bench_global_optspecs
-    string join \n rows= dim= optimizer= batch= zipf= cache-mib= memory-mib= threads= seconds= warmup-seconds= rounds= dir= keep seed= depth= checkpoint-every= churn-seconds= shards= io-depth= file-mib= space-bound= tiny json plot= trace= child= h/help V/version
+    string join \n rows= dim= optimizer= batch= zipf= cache-mib= memory-mib= threads= seconds= warmup-seconds= rounds= dir= keep seed= depth= checkpoint-every= churn-seconds= shards= io-depth= data-dir= file-mib= space-bound= tiny json plot= trace= child= h/help V/version
 end
 
 function __fish_hps_bench_needs_command
@@ -48,6 +48,7 @@ complete -c hps-bench -n "__fish_hps_bench_needs_command" -l checkpoint-every -d
 complete -c hps-bench -n "__fish_hps_bench_needs_command" -l churn-seconds -d '`reopen`: seconds of training, with five checkpoints, before more rounds of opening' -r
 complete -c hps-bench -n "__fish_hps_bench_needs_command" -l shards -d 'Shards of the store. [default: the store\'s own]' -r
 complete -c hps-bench -n "__fish_hps_bench_needs_command" -l io-depth -d 'Reads in flight per thread of the store. [default: the store\'s own]' -r
+complete -c hps-bench -n "__fish_hps_bench_needs_command" -l data-dir -d 'A directory on another device: each store gets a data directory in each that is named. May be given several times. [default: one, in the store\'s directory]' -r -F
 complete -c hps-bench -n "__fish_hps_bench_needs_command" -l file-mib -d 'Size of the store\'s parameter files in MiB. [default: the store\'s own]' -r
 complete -c hps-bench -n "__fish_hps_bench_needs_command" -l space-bound -d 'Space bound of the store: `current` stays under it times live. [default: the store\'s own]' -r
 complete -c hps-bench -n "__fish_hps_bench_needs_command" -l plot -d 'Draw hit rate, SSD bytes and stall per batch of the last `train` as SVG' -r -F

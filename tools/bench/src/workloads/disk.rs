@@ -24,9 +24,12 @@ use crate::plot::Sample;
 use crate::report::Outcome;
 use crate::trace::TraceWriter;
 
-/// Change of the misses over three slices, as a part of them, that counts as none: a rule about
+/// Change of the misses from some slices to the next, as a part of them, that counts as none: a rule about
 /// hits would end early where nearly all are hits.
 const SETTLED: f64 = 0.01;
+/// Slices whose misses are compared: as long together as a window. (Of three slices by themselves the rule held where
+/// misses still fell by 4 % from one window to the next.)
+const SETTLED_SLICES: usize = 5;
 /// Batches over which the model counts unique keys and misses.
 const MODEL_BATCHES: usize = 100;
 /// Most keys drawn before a window, in bytes.
@@ -339,19 +342,24 @@ fn warm_up(
         let after = store.stats();
         seconds += window.seconds;
         rates.push(Delta::of(&before, &after).hit_rate());
-        let last = rates.len().saturating_sub(3);
-        let missed = (1.0 - rates[last]).max(1e-3);
-        let calm = rates.len() >= 3
-            && rates[last + 1..]
-                .iter()
-                .all(|x| (x - rates[last]).abs() < SETTLED * missed);
-        settled = calm && is_full(&after);
+        let slices = if s.tiny { 1 } else { SETTLED_SLICES };
+        settled = is_calm(&rates, slices) && is_full(&after);
         let busy: f64 = window.steps.iter().map(Step::seconds).sum();
         speed = window.rows() as f64 / busy.max(1e-9);
     }
     outcome.set("warmup_s", seconds);
     outcome.set("warmup_settled", settled);
     Ok(speed)
+}
+
+/// Whether the misses of so many slices are, but for a part that counts as none, those of as many before.
+fn is_calm(hit_rates: &[f64], slices: usize) -> bool {
+    let mut lately = hit_rates.rchunks_exact(slices);
+    let mut misses = || Some(1.0 - lately.next()?.iter().sum::<f64>() / slices as f64);
+    let (Some(last), Some(before)) = (misses(), misses()) else {
+        return false;
+    };
+    (last - before).abs() < SETTLED * before.max(1e-3)
 }
 
 /// Whether the cache holds as much as it will: nearly all places, or nearly all rows.
@@ -393,5 +401,20 @@ impl<'a> Sampler<'a> {
             stall_ms: waited_seconds * 1e3,
         });
         self.before = after;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn misses_are_calm_when_five_slices_are_like_the_five_before() {
+        let steady = [0.9; 10];
+        assert!(is_calm(&steady, 5) && !is_calm(&steady[1..], 5));
+        let falling: Vec<f64> = (0..10).map(|i| 0.9 + f64::from(i) * 0.0004).collect();
+        assert!(!is_calm(&falling, 5), "misses fall by 2 %");
+        let jumps: Vec<f64> = (0..10).map(|i| 0.9 + f64::from(i % 2) * 0.02).collect();
+        assert!(!is_calm(&jumps, 5) && is_calm(&jumps, 2));
     }
 }
