@@ -277,9 +277,14 @@ fn a_pull_that_waits_for_a_compaction_says_so() {
         until("a wait for a compaction", || {
             spans_of("behind", Wait::Compaction) > 0
         });
-        std::thread::sleep(Duration::from_millis(50));
+        // A pull asks for room every 20 ms, and waits once.
+        std::thread::sleep(Duration::from_millis(100));
+        let seen = spans_of("behind", Wait::Compaction);
+        std::thread::sleep(Duration::from_millis(300));
+        let stands = spans_of("behind", Wait::Compaction) == seen;
         drop(end);
         trainer.join().unwrap();
+        assert!(stands, "one wait at a stretch");
     });
     let behind = waits(&store, behind, Wait::Compaction);
     assert!(behind.count >= 1 && behind.us_max >= 40_000, "{behind:?}");

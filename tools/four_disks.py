@@ -76,4 +76,8 @@ def main():
 
 if __name__ == "__main__":
     end_on_sigterm()
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except (OSError, RuntimeError) as error:
+        print(f"four_disks: {error}", file=sys.stderr)
+        sys.exit(8)

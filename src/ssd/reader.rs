@@ -95,6 +95,12 @@ struct Lane {
     open: Option<(usize, Arc<dyn DiskFile>)>,
 }
 
+/// Closes the files of the last requests; whether there was one.
+fn close_files(lanes: &mut [Lane]) -> bool {
+    let opened = lanes.iter_mut().filter_map(|lane| lane.open.take());
+    opened.count() > 0
+}
+
 /// Reads a batch of rows, of one table or several.
 pub struct RowReader<'q> {
     queue: &'q mut dyn Queue,
@@ -223,7 +229,8 @@ impl<'q> RowReader<'q> {
     fn fill_queue(&mut self) -> Result<()> {
         while self.queue.in_flight() < self.queue.depth() {
             let left = self.lanes.iter_mut().filter(|l| l.next < l.reads.len());
-            let Some(lane) = left.min_by_key(|lane| lane.in_flight) else {
+            // Of several with as few, the one that was asked least: a short queue is not the first ones' alone.
+            let Some(lane) = left.min_by_key(|lane| (lane.in_flight, lane.next)) else {
                 break;
             };
             let number = lane.reads[lane.next];
@@ -235,8 +242,12 @@ impl<'q> RowReader<'q> {
                     lane.open = None;
                     match file.file.get() {
                         Ok(opened) => &lane.open.insert((read.file, opened)).1,
-                        // Requests in flight hold descriptors, and give them back.
+                        // Requests in flight hold descriptors, and give them back; so do files that are
+                        // open for the next requests of other directories.
                         Err(e) if is_out_of_descriptors(&e) && self.queue.in_flight() > 0 => break,
+                        Err(e) if is_out_of_descriptors(&e) && close_files(&mut self.lanes) => {
+                            continue;
+                        }
                         Err(e) => return Err(Error::io("open", &file.path, e)),
                     }
                 }
@@ -250,6 +261,9 @@ impl<'q> RowReader<'q> {
             self.count.bytes += read.bytes as u64;
             lane.next += 1;
             lane.in_flight += 1;
+            if lane.next == lane.reads.len() {
+                lane.open = None;
+            }
         }
         self.queue.submit();
         Ok(())

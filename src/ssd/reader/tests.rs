@@ -112,41 +112,75 @@ fn all(reader: &mut RowReader<'_>, width: usize) -> Vec<(u32, Vec<f32>)> {
     found
 }
 
-/// Depth 8, and reads of so many rows of each of two data directories: how many of each are asked for at first.
-fn asked_for(rows: [u32; 2]) -> [usize; 2] {
+/// A file in each of some data directories, and so many rows of each, far from each other.
+fn across(counts: &[u32]) -> (Vec<Arc<DataFile>>, Vec<Want>) {
     let place = Place::new();
-    let files = [0, 1].map(|directory: u32| {
-        let number = 1 + directory;
-        let mut file = place.file(u64::from(number), &[rows_from(4000)]);
+    let one = |(directory, count): (u32, &u32)| {
+        let mut file = place.file(u64::from(1 + directory), &[rows(0, SECTOR, 0..4000)]);
         file.meta.directory = directory;
-        Arc::new(file)
-    });
-    let far = |count: u32| (0..count).map(|i| 100 * i).collect::<Vec<u32>>();
-    let wants: Vec<Want> = (1..)
-        .zip(rows)
-        .flat_map(|(file, count)| wants(file, SECTOR, &far(count)))
-        .collect();
-    let mut queue = queue(8, 16_384);
-    let mut reader = RowReader::new(&mut *queue, files.to_vec(), wants).unwrap();
-    reader.fill_queue().unwrap();
-    let asked = [0, 1].map(|lane| reader.lanes[lane].next);
-    assert_eq!([0, 1].map(|lane| reader.lanes[lane].in_flight), asked);
-    let found = all(&mut reader, SECTOR);
-    assert_eq!(found.len(), rows.map(to_usize).iter().sum::<usize>());
-    assert!(reader.lanes.iter().all(|lane| lane.in_flight == 0));
-    asked
+        let far: Vec<u32> = (0..*count).map(|i| 100 * i).collect();
+        (Arc::new(file), wants(1 + directory, SECTOR, &far))
+    };
+    let (files, wants): (Vec<_>, Vec<_>) = (0..).zip(counts).map(one).unzip();
+    (files, wants.into_iter().flatten().collect())
 }
 
-fn rows_from(count: u64) -> Part {
-    rows(0, SECTOR, 0..count)
+fn asked_for(reader: &RowReader<'_>) -> Vec<usize> {
+    reader.lanes.iter().map(|lane| lane.next).collect()
 }
 
 #[test]
 fn each_data_directory_has_its_share_of_a_queue_and_what_others_leave() {
-    assert_eq!(asked_for([20, 20]), [4, 4]);
-    assert_eq!(asked_for([20, 2]), [6, 2]);
-    assert_eq!(asked_for([1, 40]), [1, 7]);
-    assert_eq!(asked_for([3, 3]), [3, 3]);
+    for (depth, counts, expected) in [
+        (8, [20, 20], [4, 4]),
+        (8, [20, 2], [6, 2]),
+        (8, [1, 39], [1, 7]),
+        (8, [3, 3], [3, 3]),
+        (1, [20, 20], [1, 0]),
+    ] {
+        let (files, wants) = across(&counts);
+        let mut queue = queue(depth, 16_384);
+        let mut reader = RowReader::new(&mut *queue, files, wants).unwrap();
+        reader.fill_queue().unwrap();
+        assert_eq!(asked_for(&reader), expected, "depth {depth}, {counts:?}");
+        let in_flight: Vec<usize> = reader.lanes.iter().map(|lane| lane.in_flight).collect();
+        assert_eq!(in_flight, expected);
+        assert_eq!(
+            all(&mut reader, SECTOR).len(),
+            to_usize(counts[0] + counts[1])
+        );
+        let idle = |lane: &Lane| lane.in_flight == 0 && lane.open.is_none();
+        assert!(reader.lanes.iter().all(idle));
+    }
+}
+
+/// One with less depth than there are directories does not serve the first ones alone.
+#[test]
+fn data_directories_take_turns_in_a_short_queue() {
+    let (files, wants) = across(&[20; 4]);
+    let mut queue = queue(1, 16_384);
+    let mut reader = RowReader::new(&mut *queue, files, wants).unwrap();
+    let mut batch = RowBatch::default();
+    for round in 1..=20 {
+        for _ in 0..4 {
+            assert!(reader.next(&mut batch, 1).unwrap());
+        }
+        assert_eq!(asked_for(&reader), [round; 4]);
+    }
+    assert!(!reader.next(&mut batch, 1).unwrap());
+}
+
+/// No descriptor is left, and those of another directory's last file are given back for it.
+#[test]
+fn a_directory_gives_its_open_file_back_where_no_descriptor_is_left() {
+    let (files, wants) = across(&[2, 2]);
+    let mut queue = queue(1, 16_384);
+    let mut reader = RowReader::new(&mut *queue, files, wants).unwrap();
+    let mut batch = RowBatch::default();
+    assert!(reader.next(&mut batch, 1).unwrap());
+    assert!(reader.lanes[0].open.is_some() && close_files(&mut reader.lanes));
+    assert!(reader.lanes[0].open.is_none() && !close_files(&mut reader.lanes));
+    assert_eq!(all(&mut reader, SECTOR).len(), 3);
 }
 
 #[test]

@@ -25,8 +25,8 @@ const AHEAD_ROWS: usize = 8;
 const SLOT_ROWS: usize = 512;
 /// Rows that are read before their slots are filled.
 const FILL_ROWS: usize = 256;
-/// Rows that are read before further shards are looked at: what is to be read takes 80 bytes a row.
-const READ_ROWS: usize = 1 << 14;
+/// From so many rows on no further shard is looked at before they are read: what is to be read takes 80 bytes a row.
+const READ_ROWS: usize = if cfg!(test) { 64 } else { 1 << 14 };
 
 /// How far the rows of a batch have slots.
 enum Progress {
@@ -97,7 +97,7 @@ impl Puller {
             }
             let is_done = matches!(progress, Progress::Done);
             // What has a slot is read before more room is made: nothing stays half-read.
-            if !is_done || reads.len() >= READ_ROWS {
+            if !reads.is_empty() && (!is_done || reads.len() >= READ_ROWS) {
                 stretch.end();
                 self.read_rows(lane, map, std::mem::take(reads))?;
             }

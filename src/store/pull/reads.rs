@@ -61,6 +61,13 @@ impl Reads {
     /// Adds rows of further shards. Gives them back where a slot of a file is another file's by now: these
     /// have to be read after those.
     pub(super) fn join(&mut self, more: Reads) -> Result<(), Reads> {
+        if more.is_empty() {
+            return Ok(());
+        }
+        if self.is_empty() {
+            *self = more;
+            return Ok(());
+        }
         let mut files = [&self.files[..], &more.files].concat();
         files.sort_by_key(|file| file.slot);
         files.dedup_by(|a, b| Arc::ptr_eq(a, b));

@@ -141,7 +141,7 @@ fn each_shard_is_served_once_and_few_keys_by_the_caller_alone() {
     assert_eq!(shares(256), three);
 }
 
-/// Two callers at a time: the second reads with another thread's queue, the fourth waits for the first.
+/// Who finds the own queue in use reads with another's.
 #[test]
 fn who_reads_takes_a_queue_that_is_free() {
     let (_, store) = made(RuntimeOptions {

@@ -1,7 +1,7 @@
 //! Who does the work of a batch?
 //!
-//! A pool is a fixed number of threads, each with a submission queue of its own. Thread t serves
-//! shards t, t + threads, ...; the caller is thread 0, and waits for the others.
+//! A pool is a fixed number of threads, and has as many submission queues: thread t reads with queue t, or with another
+//! where a second batch uses it. Thread t serves shards t, t + threads, ...; the caller is thread 0, and waits for the others.
 //!
 //! Invariants (they exclude deadlock):
 //! - Work may lock shards; so no caller waits for it while it has one locked.
@@ -70,6 +70,8 @@ pub struct WorkerPool {
     row_bytes: AtomicU64,
     /// Where a thread that panics says so.
     poison: Arc<Poison>,
+    /// Batches that found all queues in use.
+    turns: AtomicUsize,
     /// Batches that were served by several threads.
     calls: Arc<AtomicU64>,
 }
@@ -124,6 +126,7 @@ impl WorkerPool {
             bytes,
             row_bytes: AtomicU64::new(0),
             poison: Arc::clone(poison),
+            turns: AtomicUsize::new(0),
             calls: Arc::default(),
         })
     }
@@ -146,8 +149,8 @@ impl WorkerPool {
         self.row_bytes.load(Ordering::Relaxed)
     }
 
-    /// Lets a thread read with its own queue and array, or, where another batch reads with these, with those of a thread
-    /// that are free.
+    /// Lets a thread read with its own queue and array, or, where another batch reads with these, with another thread's that
+    /// are free; where none are, it waits for each in turn.
     pub fn read<T>(&self, thread: usize, read: impl FnOnce(&mut ReadLane) -> T) -> T {
         let (before, from) = self.lanes.split_at(thread);
         let free = from
@@ -155,8 +158,10 @@ impl WorkerPool {
             .chain(before)
             .find_map(|lane| lane.try_lock().ok());
         let mut lane = free.unwrap_or_else(|| {
-            let own = self.lanes[thread].lock();
-            own.unwrap_or_else(PoisonError::into_inner)
+            // Small batches are all served by thread 0: they do not all wait for one queue.
+            let turn = self.turns.fetch_add(1, Ordering::Relaxed) % self.lanes.len();
+            let next = self.lanes[turn].lock();
+            next.unwrap_or_else(PoisonError::into_inner)
         });
         let before = lane.rows.bytes();
         let result = read(&mut lane);
@@ -218,9 +223,10 @@ impl WorkerPool {
                 let calls = &self.calls;
                 scope.spawn(move |_| {
                     *done = Some(serve(i + 1, threads));
-                    left.fetch_sub(1, Ordering::AcqRel);
                     let calls = Arc::clone(calls);
                     rayon::spawn(move || linger(|| calls.load(Ordering::Acquire) != call));
+                    // Last: the caller sleeps where there is more to do when it has seen this.
+                    left.fetch_sub(1, Ordering::AcqRel);
                 });
             }
             own[0] = Some(serve(0, threads));

@@ -3,7 +3,9 @@
 //! - A flag is defined once, here, with its unit and default; `--tiny` changes defaults only.
 //! - A fault of the user's ends with exit code 16 (clap's own and [`Usage`]), anything else with 8.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
@@ -100,8 +102,8 @@ pub struct Args {
     /// Reads in flight per thread of the store. [default: the store's own]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub io_depth: Option<u16>,
-    /// A directory on another device: each store gets a data directory in each that is named. May be given several
-    /// times. [default: one, in the store's directory]
+    /// A directory on another device: each store gets a data directory in each that is named, in a folder of this
+    /// run's. May be given several times. [default: one, in the store's directory]
     #[arg(long, value_name = "DIR")]
     pub data_dir: Vec<PathBuf>,
     /// Size of the store's parameter files in MiB. [default: the store's own]
@@ -348,18 +350,10 @@ impl Args {
             checkpoint_every: self.checkpoint_every,
             churn_seconds: self.churn_seconds,
             tiny,
-            data_dirs: self.data_dirs(),
+            data_dirs: Vec::new(),
+            root: PathBuf::new(),
             runtime: self.runtime(),
         }
-    }
-
-    /// Where this program's data directories are, as absolute paths.
-    pub(crate) fn data_dirs(&self) -> Vec<PathBuf> {
-        let own = |dir: &PathBuf| {
-            let absolute = std::path::absolute(dir);
-            absolute.as_ref().unwrap_or(dir).join("hps-bench")
-        };
-        self.data_dir.iter().map(own).collect()
     }
 
     fn runtime(&self) -> RuntimeOptions {
@@ -410,8 +404,10 @@ pub struct Settings {
     pub cache_bytes: Option<u64>,
     /// All memory of out-of-memory workloads.
     pub memory_bytes: u64,
-    /// Where stores have their data directories; empty: with the store.
+    /// Where stores have their data directories, by their paths below `root`; empty: with the store.
     pub data_dirs: Vec<PathBuf>,
+    /// The directory of the run.
+    pub root: PathBuf,
     /// Threads of store and limits.
     pub threads: usize,
     /// Seconds of a window.
@@ -443,14 +439,22 @@ const BESIDE_BYTES: u64 = 40 << 20;
 impl Settings {
     /// The data directories of a store, where they are not in its own.
     fn data_directories(&self, store: &Path) -> impl Iterator<Item = PathBuf> {
-        let name = store.file_name().unwrap_or_default();
+        let name = store.strip_prefix(&self.root).unwrap_or(store);
         self.data_dirs.iter().map(move |dir| dir.join(name))
     }
 
-    /// How a store is made at this path: its data directories are empty.
+    /// Devices that its stores are on.
+    #[must_use]
+    pub fn devices(&self) -> usize {
+        let device = |dir: &PathBuf| fs::metadata(dir).map(|found| found.dev()).unwrap_or(0);
+        let devices: BTreeSet<u64> = self.data_dirs.iter().map(device).collect();
+        devices.len().max(1)
+    }
+
+    /// How a store is made at this path: its data directories are made, and empty.
     ///
     /// # Errors
-    /// When one that is there can't be removed, or a new one can't be made.
+    /// When one can't be made.
     pub fn create_options(&self, store: &Path) -> Result<CreateOptions> {
         let directories: Vec<PathBuf> = self.data_directories(store).collect();
         for directory in &directories {

@@ -49,9 +49,13 @@ impl Context {
     /// When it can't be made.
     pub fn new(args: &Args) -> Result<Context> {
         hps::io::raise_descriptor_limit_to(u64::MAX);
+        let fixture = Fixture::new(args)?;
+        let mut settings = args.settings();
+        settings.data_dirs = fixture.elsewhere().to_vec();
+        settings.root = fixture.root().to_path_buf();
         Ok(Context {
-            settings: args.settings(),
-            fixture: Fixture::new(args)?,
+            settings,
+            fixture,
             disk: device::disk(),
             notes: Notes::default(),
             outcomes: Vec::new(),
@@ -88,10 +92,7 @@ impl Context {
     pub fn sequential_write(&self) -> Result<Sequential> {
         // Of several devices it is one that is measured, and their number that counts.
         let path = match self.settings.data_dirs.first() {
-            Some(directory) => {
-                std::fs::create_dir_all(directory)?;
-                directory.join("probe")
-            }
+            Some(directory) => directory.join("probe"),
             None => self.fixture.probe(),
         };
         let bytes = if self.settings.tiny {
@@ -101,7 +102,7 @@ impl Context {
         };
         let found = device::sequential_write(&self.disk, &path, bytes, &ORDER_DEPTHS);
         let _kept = std::fs::remove_file(path);
-        let devices = self.settings.data_dirs.len().max(1) as f64;
+        let devices = self.settings.devices() as f64;
         found.map(|one| Sequential {
             per_second: one.per_second * devices,
             synced_per_second: one.synced_per_second * devices,

@@ -6,6 +6,7 @@
 //! - Rows are put in random key order: whole rows of incompressible numbers.
 
 use std::fs;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -62,7 +63,13 @@ impl Fixture {
     /// When it can't be made.
     pub fn new(args: &Args) -> Result<Fixture> {
         let mut fixture = Fixture::at(args.dir.as_deref(), args.keep)?;
-        fixture.elsewhere = args.data_dirs();
+        let name = folder_name(&fixture.root)?;
+        for dir in &args.data_dir {
+            let absolute = std::path::absolute(dir).context("find the current directory")?;
+            let own = absolute.join(&name);
+            fs::create_dir_all(&own).with_context(|| format!("make {}", own.display()))?;
+            fixture.elsewhere.push(own);
+        }
         Ok(fixture)
     }
 
@@ -87,6 +94,12 @@ impl Fixture {
         })
     }
 
+    /// Where the stores have their data directories, if not with them.
+    #[must_use]
+    pub fn elsewhere(&self) -> &[PathBuf] {
+        &self.elsewhere
+    }
+
     /// The directory.
     #[must_use]
     pub fn root(&self) -> &Path {
@@ -108,9 +121,10 @@ impl Fixture {
     /// Where a workload makes a store of its own; the one before it is removed.
     #[must_use]
     pub fn scratch(&self) -> PathBuf {
-        let path = self.root.join("scratch");
-        let _missing = fs::remove_dir_all(&path);
-        path
+        for place in std::iter::once(&self.root).chain(&self.elsewhere) {
+            let _missing = fs::remove_dir_all(place.join("scratch"));
+        }
+        self.root.join("scratch")
     }
 
     /// The index bytes of the loaded store that is there, when it is one of these settings.
@@ -184,10 +198,13 @@ impl Fixture {
 
 impl Drop for Fixture {
     fn drop(&mut self) {
+        let keeps = self.keep && self.temporary.is_none();
         for directory in &self.elsewhere {
-            let keeps = self.keep && self.temporary.is_none();
-            let gone = directory.join(if keeps { "scratch" } else { "" });
-            let _missing = fs::remove_dir_all(gone);
+            let _missing = fs::remove_dir_all(directory.join("scratch"));
+            if !keeps {
+                let _missing = fs::remove_dir_all(directory.join("rows"));
+            }
+            let _not_empty = fs::remove_dir(directory);
         }
         if self.temporary.is_some() {
             return;
@@ -200,6 +217,16 @@ impl Drop for Fixture {
             let _not_empty = fs::remove_dir(&self.root);
         }
     }
+}
+
+/// The folder of a run in directories that others may use too: the same for the same directory of the run.
+fn folder_name(root: &Path) -> Result<String> {
+    let root = root
+        .canonicalize()
+        .context("find the directory of the run")?;
+    let mut hasher = DefaultHasher::new();
+    root.hash(&mut hasher);
+    Ok(format!("hps-bench-{:016x}", hasher.finish()))
 }
 
 fn description(settings: &Settings) -> Value {

@@ -27,7 +27,7 @@ use crate::trace::TraceWriter;
 /// Change of the misses from some slices to the next, as a part of them, that counts as none: a rule about
 /// hits would end early where nearly all are hits.
 const SETTLED: f64 = 0.01;
-/// Slices whose misses are compared: as long together as a window. (Of three slices by themselves the rule held where
+/// Slices whose misses are compared with those of as many before: 15 seconds. (Of three slices by themselves the rule held where
 /// misses still fell by 4 % from one window to the next.)
 const SETTLED_SLICES: usize = 5;
 /// Batches over which the model counts unique keys and misses.
