@@ -102,8 +102,8 @@ pub struct Args {
     /// Reads in flight per thread of the store. [default: the store's own]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub io_depth: Option<u16>,
-    /// A directory on another device: each store gets a data directory in each that is named, in a folder of this
-    /// run's. May be given several times. [default: one, in the store's directory]
+    /// A directory on another device: each store gets a data directory in each that is named. May be given several
+    /// times. [default: one, in the store's directory]
     #[arg(long, value_name = "DIR")]
     pub data_dir: Vec<PathBuf>,
     /// Size of the store's parameter files in MiB. [default: the store's own]
