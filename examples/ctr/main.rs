@@ -166,82 +166,18 @@ fn open(directory: &Path, args: &Args) -> Result<Store> {
             other => other.with_context(what),
         };
     }
-    match Store::open(directory, args.options()) {
-        Err(Error::InvalidArgument(ArgumentError::NotAStore { why, .. })) => {
-            let there = clear_half_created(directory)?;
-            let state = if there {
-                "holds a half-created store"
-            } else {
-                "holds no store"
-            };
-            let place = directory.display();
-            note(&format!(
-                "{place} {state} ({why}): starting from the beginning"
-            ));
-            Store::create(directory, CreateOptions::new(), args.options()).with_context(what)
-        }
+    // Begins a creation again that was cut short.
+    match Store::open_or_create(directory, CreateOptions::new(), args.options(), &[]) {
+        Err(Error::InvalidArgument(ArgumentError::NotAStore { path, why })) => usage(format!(
+            "{} holds no store but something else: {why}",
+            path.display()
+        )),
         Err(error) => {
             let doing = format!("open the store in {}", directory.display());
             Err(explain(error, args, &doing))
         }
-        Ok(store) => Ok(store),
+        Ok((store, _)) => Ok(store),
     }
-}
-
-/// Names that a store being made, or this trainer, puts into its directory.
-fn is_ours(name: &str) -> bool {
-    let whole = [
-        "CURRENT",
-        "CURRENT.tmp",
-        "LOCK",
-        "PART",
-        "STORE",
-        "STORE.tmp",
-        "part-0",
-    ];
-    let ends = [
-        ".rows",
-        ".manifest",
-        ".copy",
-        ".meta",
-        ".snapshot",
-        ".image",
-    ];
-    whole.contains(&name) || name.starts_with("planted-") || ends.iter().any(|x| name.ends_with(x))
-}
-
-/// Empties a directory that holds nothing but what a creation cut short has left; whether there was
-/// anything. A stranger's file is an error, and then nothing is removed.
-fn clear_half_created(directory: &Path) -> Result<bool> {
-    let what = || format!("look into {}", directory.display());
-    let mut entries = Vec::new();
-    match std::fs::read_dir(directory) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(error).with_context(what),
-        Ok(list) => {
-            for entry in list {
-                let entry = entry.with_context(what)?;
-                let name = entry.file_name().to_string_lossy().into_owned();
-                if !is_ours(&name) {
-                    return usage(format!(
-                        "{} holds no store but other files ({name}): name an empty directory",
-                        directory.display()
-                    ));
-                }
-                entries.push(entry);
-            }
-        }
-    }
-    for entry in &entries {
-        let path = entry.path();
-        let result = if entry.file_type().with_context(what)?.is_dir() {
-            std::fs::remove_dir_all(&path)
-        } else {
-            std::fs::remove_file(&path)
-        };
-        result.with_context(|| format!("remove {}", path.display()))?;
-    }
-    Ok(!entries.is_empty())
 }
 
 /// The state of the last checkpoint with `--resume`, else the first state.
