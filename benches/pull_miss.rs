@@ -17,7 +17,7 @@ use files::{ROW_F32S, Scratch};
 use hps::format::FileIdentity;
 use hps::format::param_file::{decode_record, encode_record, record_stride};
 use hps::ssd::data_file::{DataFile, Location};
-use hps::ssd::index::{Index as _, IndexBuilder, KeyIndexBuilder};
+use hps::ssd::index::{Index as _, IndexBuilder, IndexEntry, KeyIndexBuilder};
 use hps::ssd::reader::{RowBatch, RowReader, Want};
 use hps::{FileNumber, FileSlot, mix64, unmix64};
 
@@ -43,7 +43,10 @@ fn decode(criterion: &mut Criterion) {
 fn lookup(criterion: &mut Criterion, hashes: &[u64], batch: usize) {
     let mut builder = KeyIndexBuilder::new((0, u64::MAX), hashes.len() as u64);
     for (entry, hash) in (0..).zip(hashes) {
-        assert!(builder.push(*hash, Location::new(FileSlot::default(), false, entry)));
+        assert!(builder.push(
+            *hash,
+            IndexEntry::new(Location::new(FileSlot::default(), false, entry), 0)
+        ));
     }
     let index = builder.finish();
     let mut found = Vec::new();

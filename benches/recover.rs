@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput};
 use hps::ssd::data_file::Location;
-use hps::ssd::index::{IndexBuilder, KeyIndexBuilder};
+use hps::ssd::index::{IndexBuilder, IndexEntry, KeyIndexBuilder};
 use hps::{CreateOptions, FileSlot, RuntimeOptions, Store, TableDescriptor, Update, mix64};
 
 /// Narrow rows: opening never reads them.
@@ -71,7 +71,10 @@ fn benchmarks(criterion: &mut Criterion) {
         bench.iter(|| {
             let mut builder = KeyIndexBuilder::new((0, u64::MAX), rows);
             for (entry, hash) in (0..).zip(&hashes) {
-                assert!(builder.push(*hash, Location::new(FileSlot::default(), false, entry)));
+                assert!(builder.push(
+                    *hash,
+                    IndexEntry::new(Location::new(FileSlot::default(), false, entry), 0)
+                ));
             }
             black_box(builder.finish())
         });

@@ -20,6 +20,7 @@ mod range;
 mod segment;
 #[cfg(test)]
 mod tests;
+mod walk;
 
 pub use self::build::Builder;
 pub use self::entry::{CLASS_BITS, CLASS_SHIFT, CLASSES};

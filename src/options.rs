@@ -451,6 +451,10 @@ pub struct RuntimeOptions {
     /// Flushes, compactions and checkpoints run in the caller's thread. Default false. For tests
     /// that must replay to the byte.
     pub inline: bool,
+    /// A warm restart: index snapshots say how often each row was used, and an open reads those rows back in the
+    /// background that were worth most, as many as the cache has room for. Default false. It is to be set in the
+    /// runs that train, too: an open knows what the last index snapshot says, which a checkpoint renews.
+    pub warm: bool,
     /// What to do with gradients that are not finite.
     pub non_finite: NonFinite,
     /// Hyperparameters of tables for which `tables` has none.
@@ -486,6 +490,7 @@ impl Default for RuntimeOptions {
             disk_bytes_max: 0,
             retain_checkpoints: 2,
             inline: false,
+            warm: false,
             non_finite: NonFinite::Skip,
             hyper: HyperParameters::default(),
             tables: BTreeMap::new(),

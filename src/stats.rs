@@ -211,6 +211,10 @@ pub struct Stats {
     pub bytes_put: u64,
     /// Gradients, and values put, that were not finite.
     pub non_finite: u64,
+    /// Rows that came back into memory after the open ([`crate::RuntimeOptions::warm`]).
+    pub warmed_rows: u64,
+    /// Rows that are still to come back, at most; the greatest number before they were counted, 0 when that is over.
+    pub warm_rows_left: u64,
     /// Device reads for rows.
     pub reads: u64,
     /// Their bytes.
@@ -272,6 +276,8 @@ pub struct Stats {
     pub flush_bytes: u64,
     /// Buffers and arrays of compactions that run.
     pub compaction_bytes: u64,
+    /// Buffers and arrays of a warm restart that runs.
+    pub warm_bytes: u64,
     /// Buffers of an index snapshot that is being written.
     pub snapshot_buffer_bytes: u64,
     /// Arrays of past batches, kept for the next ones.
@@ -331,12 +337,12 @@ impl Stats {
     pub fn numbers(&self) -> Vec<(&'static str, u64)> {
         numbers!(self: Stats {
             direct_io, unique_asked, unique_hits, rows_read, rows_pushed, bytes_pushed, rows_put,
-            bytes_put, non_finite, reads, read_bytes, written_bytes, compaction_written_bytes,
+            bytes_put, non_finite, warmed_rows, warm_rows_left, reads, read_bytes, written_bytes, compaction_written_bytes,
             flushes, compactions, compaction_failures, checkpoints, stall_us_max, stall_us,
             cut_us_max, leases, lease_bytes, holds, pinned_rows, resident_rows, capacity_rows,
             dirty_rows, uncheckpointed_rows, cache_bytes, cache_row_bytes, cache_state_bytes,
             cache_hash_table_bytes, cache_order_bytes, cache_frequency_bytes, buffer_bytes,
-            read_buffer_bytes, write_buffer_bytes, flush_bytes, compaction_bytes,
+            read_buffer_bytes, write_buffer_bytes, flush_bytes, compaction_bytes, warm_bytes,
             snapshot_buffer_bytes, array_bytes, queues, plain_queues, rings_lost, queue_buffers,
             registered_buffers, index_bytes, index_keys, files, open_files, open_files_max,
             files_reopened, files_set_aside, directories_paused, current_bytes, live_bytes,

@@ -88,6 +88,7 @@ fn option_defaults() -> Vec<(&'static str, String)> {
         ("disk_bytes_max", shown(options.disk_bytes_max)),
         ("retain_checkpoints", shown(options.retain_checkpoints)),
         ("inline", shown(options.inline)),
+        ("warm", shown(options.warm)),
         ("non_finite", shown(options.non_finite)),
         ("hyper.momentum", hyper.momentum.to_string()),
         ("hyper.epsilon", hyper.epsilon.to_string()),

@@ -190,6 +190,7 @@ class Options {
     return set(hps_options_set_retain_checkpoints, count);
   }
   Options &inline_work(bool on) { return set(hps_options_set_inline, int32_t{on}); }
+  Options &warm(bool on) { return set(hps_options_set_warm, int32_t{on}); }
   Options &non_finite(hps_non_finite what) {
     return set(hps_options_set_non_finite, static_cast<int32_t>(what));
   }

@@ -382,6 +382,22 @@ pub extern "C" fn hps_options_set_inline(options: OptionsRef, on: i32, error: Er
     })
 }
 
+/// Sets whether a restart is warm: 0 (the default) or 1. Index snapshots say how often each row was used, and
+/// an open reads those rows back in the background that were worth most, as many as the cache has room
+/// for. To be set in the runs that train, too.
+///
+/// # Errors
+/// HPS_NULL_POINTER.
+#[unsafe(no_mangle)]
+pub extern "C" fn hps_options_set_warm(options: OptionsRef, on: i32, error: ErrorOut) -> i32 {
+    call(error, || {
+        options.set(|asked| {
+            asked.runtime.warm = on != 0;
+            Ok(())
+        })
+    })
+}
+
 /// Sets what to do with gradients that are not finite, a number of hps_non_finite. Default
 /// HPS_NON_FINITE_SKIP.
 ///

@@ -54,6 +54,7 @@ def open(
     open_files_max: Optional[int] = None,
     disk_bytes_max: Optional[Bytes] = None,
     inline: Optional[bool] = None,
+    warm: Optional[bool] = None,
 ) -> _hps.Store:
     """Opens a store at its last checkpoint, for writing.
 
@@ -83,6 +84,7 @@ def open(
         "compaction_threads": compaction_threads,
         "open_files_max": open_files_max,
         "inline": inline,
+        "warm": warm,
     }
     options.update((name, value) for name, value in plain.items() if value is not None)
     for name, size in (("file_bytes", file_bytes), ("disk_bytes_max", disk_bytes_max)):

@@ -241,6 +241,7 @@ fn one_option(
         "disk_bytes_max" => options.disk_bytes_max(value.extract()?),
         "retain_checkpoints" => options.retain_checkpoints(value.extract()?),
         "inline" => options.inline(value.extract()?),
+        "warm" => options.warm(value.extract()?),
         "non_finite" => {
             options.non_finite(named(py, name, &value.extract::<String>()?, &NON_FINITE)?)
         }

@@ -17,7 +17,9 @@ use super::layout::{
 };
 #[cfg(test)]
 pub use super::snapshot_entry::CLASS_MAX;
-pub use super::snapshot_entry::{COVERED_MAX, ORDINAL_SHIFT, SnapshotEntry, TOMBSTONE_BIT};
+pub use super::snapshot_entry::{
+    COVERED_MAX, ORDINAL_SHIFT, SnapshotEntry, TOMBSTONE_BIT, class_at,
+};
 pub use super::snapshot_tally::{COVERED_PER_BLOCK, SnapshotTally};
 use super::{BLOCK_BYTES, DIRECTORIES_MAX, Version};
 use crate::units::{CheckpointId, FileNumber, narrow};

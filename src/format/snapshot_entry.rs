@@ -40,6 +40,13 @@ pub struct SnapshotEntry {
     pub class: u8,
 }
 
+/// The class in a location.
+#[inline]
+#[must_use]
+pub fn class_at(location: u64) -> u8 {
+    u8::try_from((location & CLASS_BITS) >> CLASS_SHIFT).unwrap_or(CLASS_MAX)
+}
+
 impl SnapshotEntry {
     /// Its location as a number.
     pub(super) fn location(&self) -> u64 {
@@ -56,7 +63,7 @@ impl SnapshotEntry {
             ordinal: small(location >> ORDINAL_SHIFT),
             tombstone: location & TOMBSTONE_BIT != 0,
             entry: small(location & 0xffff_ffff),
-            class: u8::try_from((location & CLASS_BITS) >> CLASS_SHIFT).unwrap_or(CLASS_MAX),
+            class: class_at(location),
         }
     }
 }

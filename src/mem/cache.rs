@@ -10,6 +10,7 @@ mod check;
 mod config;
 mod parts;
 mod room;
+mod warm;
 
 pub use config::{CacheConfig, FlushStep, check_rows_fit};
 pub use room::Shrunk;

@@ -28,6 +28,7 @@ pub use self::cache::{Cache, CacheConfig, FlushStep, Shrunk, check_rows_fit};
 pub use self::hits::AHEAD_ROWS;
 #[cfg(any(test, feature = "sim"))]
 pub use self::hits::Hits;
+pub(crate) use self::policy::RANKS;
 pub use self::policy::halved;
 pub use self::row_state::Flags;
 #[cfg(any(test, feature = "sim"))]

@@ -308,6 +308,13 @@ impl Policies {
         }
     }
 
+    /// As [`Policies::admitted`], of a row that nobody asked for.
+    pub fn restored(&mut self, rows: &mut Rows, slot: Slot) {
+        if let Some(policy) = self.of(rows, slot) {
+            policy.admitted(rows, slot);
+        }
+    }
+
     /// As [`Policy::admitted`], of the policy of the row's table.
     pub fn admitted(&mut self, rows: &mut Rows, slot: Slot) {
         if self.uses != [false; 3] {

@@ -130,6 +130,16 @@ pub const METRICS: &[Metric] = &[
         "Gradients, and values put, that were not finite.",
         |s: &Stats| s.non_finite,
     ),
+    counter(
+        "hps_warmed_rows_total",
+        "Rows that came back into memory after the open.",
+        |s: &Stats| s.warmed_rows,
+    ),
+    gauge(
+        "hps_warm_rows_left",
+        "Rows that are still to come back, at most; 0 when a warm restart is over.",
+        |s: &Stats| s.warm_rows_left,
+    ),
     counter("hps_reads_total", "Device reads for rows.", |s: &Stats| s.reads),
     counter(
         "hps_read_bytes_total",
@@ -268,6 +278,12 @@ pub const METRICS: &[Metric] = &[
         "hps_compaction_bytes",
         "Memory of compactions that run.",
         |s: &Stats| s.compaction_bytes,
+    )
+    .of(Unit::Bytes),
+    gauge(
+        "hps_warm_bytes",
+        "Memory of a warm restart that runs.",
+        |s: &Stats| s.warm_bytes,
     )
     .of(Unit::Bytes),
     gauge(

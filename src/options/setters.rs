@@ -89,6 +89,7 @@ setters!(RuntimeOptions {
     disk_bytes_max: u64,
     retain_checkpoints: usize,
     inline: bool,
+    warm: bool,
     non_finite: NonFinite,
     hyper: HyperParameters,
     tables: BTreeMap<String, TableOptions>,

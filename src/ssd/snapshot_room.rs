@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use super::Ssd;
 use super::commit::Captured;
 use super::edits::{Commit, SnapshotPart};
+use super::index_snapshot::KeyClasses;
 use super::manifest::ManifestWriter;
 use crate::error::{ArgumentError, Error, Result};
 use crate::in_use::InUse;
@@ -139,31 +140,38 @@ impl SnapshotRoom {
     }
 }
 
-/// Whether a new snapshot pays: opening would read many key blocks beside the old one, and
-/// snapshots stay a small part of what is written, unless they are small themselves.
+/// Whether a new snapshot pays: opening would read many key blocks beside the old one, or what the old one
+/// says of how often rows are used is `outdated`; and snapshots stay a small part of what is written, unless
+/// they are small themselves.
 pub(super) fn is_due(
     limits: &Thresholds,
     (old_bytes, new_bytes): (u64, u64),
     young_bytes: u64,
     flushed_bytes: u64,
+    outdated: bool,
 ) -> bool {
     let many = old_bytes / limits.snapshot_young_part + limits.snapshot_young_bytes;
     let cheap =
         new_bytes <= limits.snapshot_small_bytes || flushed_bytes / FLUSHED_PART >= new_bytes;
-    young_bytes > many && cheap
+    (young_bytes > many || outdated) && cheap
 }
 
 impl Ssd {
     /// Brings the index snapshot up to a checkpoint that is durable, if it is worth it; `writers`
-    /// threads write its parts. It is a cache: nobody waits for it, and a failure only leaves the
-    /// old one in force.
-    pub fn refresh_snapshot(&self, captured: &Captured, writers: usize) {
+    /// threads write its parts. With `classes` it says how often each row was used, and is renewed for that
+    /// alone, too. It is a cache: nobody waits for it, and a failure only leaves the old one in force.
+    pub fn refresh_snapshot(
+        &self,
+        captured: &Captured,
+        writers: usize,
+        classes: Option<&dyn KeyClasses>,
+    ) {
         let _renewing =
             tracing::debug_span!("index_snapshot", checkpoint = captured.id.0).entered();
         let work = self.snapshots.work.lock();
         let _work = work.unwrap_or_else(PoisonError::into_inner);
         let flushed_bytes = self.snapshots.flushed_bytes();
-        let renew = || match self.renew_snapshot(captured, writers)? {
+        let renew = || match self.renew_snapshot(captured, writers, classes)? {
             Some(parts) => {
                 self.put_in_force(parts)?;
                 let flushed = &self.snapshots.flushed_bytes;
@@ -354,6 +362,7 @@ mod tests {
                 (snapshot, snapshot),
                 flushed * 12,
                 flushed * row_bytes,
+                false,
             )
         };
         assert!(!due(546, 660) && due(546, 680));
@@ -361,9 +370,18 @@ mod tests {
         assert!(!due(94, 1700) && due(94, 1710));
         assert!(!due(46, 3470) && due(46, 3480));
         // The first one, and small ones.
-        assert!(is_due(&limits, (0, snapshot), 12 * keys, 160 * keys));
-        assert!(!is_due(&limits, (0, snapshot), 12 * keys, 159 * keys));
-        assert!(!is_due(&limits, (0, 1 << 20), 64 << 10, 0));
-        assert!(is_due(&limits, (0, 1 << 20), (64 << 10) + 1, 0));
+        assert!(is_due(&limits, (0, snapshot), 12 * keys, 160 * keys, false));
+        assert!(!is_due(
+            &limits,
+            (0, snapshot),
+            12 * keys,
+            159 * keys,
+            false
+        ));
+        assert!(!is_due(&limits, (0, 1 << 20), 64 << 10, 0, false));
+        assert!(is_due(&limits, (0, 1 << 20), (64 << 10) + 1, 0, false));
+        // Where it says how rows are used: as soon as it is cheap.
+        assert!(is_due(&limits, (snapshot, snapshot), 12, 160 * keys, true));
+        assert!(!is_due(&limits, (snapshot, snapshot), 12, 159 * keys, true));
     }
 }

@@ -14,7 +14,7 @@ use super::Ssd;
 use super::commit::Captured;
 use super::data_file::{DataFile, tables_of};
 use super::edits::SnapshotPart;
-use super::index_snapshot::SnapshotScan;
+use super::index_snapshot::{KeyClasses, SnapshotScan};
 use super::scan::{Merge, RunCursor};
 use super::snapshot_ranges::tell_damaged;
 use super::snapshot_room::is_due;
@@ -39,7 +39,7 @@ const KEYS_BYTES: u64 = 4 << 20;
 const REST_MAX: Duration = Duration::from_millis(20);
 
 /// What one part is made from.
-struct Source {
+struct Source<'a> {
     /// The data directory whose keys it will have.
     directory: usize,
     number: FileNumber,
@@ -52,9 +52,11 @@ struct Source {
     young: Vec<Arc<DataFile>>,
     /// Parts that are written at the same time.
     beside: usize,
+    /// Who knows how often rows are used, if that is wanted.
+    classes: Option<&'a dyn KeyClasses>,
 }
 
-impl Source {
+impl Source<'_> {
     fn young_bytes(&self) -> u64 {
         self.young.iter().map(|f| f.entries() * 12).sum()
     }
@@ -80,8 +82,9 @@ impl Ssd {
         &self,
         captured: &Captured,
         writers: usize,
+        classes: Option<&dyn KeyClasses>,
     ) -> Result<Option<Vec<SnapshotPart>>> {
-        let mut sources = self.sources(captured);
+        let mut sources = self.sources(captured, classes);
         let old_bytes = sources.iter().map(Source::old_bytes).sum();
         // Files may have been compacted since the version was captured: no fewer than before.
         let live = captured.files.iter().map(|f| f.live_entries()).sum::<u64>();
@@ -93,12 +96,13 @@ impl Ssd {
             (old_bytes, new_bytes),
             young_bytes,
             flushed_bytes,
+            classes.is_some(),
         ) {
             return Ok(None);
         }
         let expected_bytes = sources.iter().map(Source::expected_bytes).sum();
         let room =
-            |source: &Source| self.check_snapshot_room(self.home_of(source), 0, expected_bytes);
+            |source: &Source<'_>| self.check_snapshot_room(self.home_of(source), 0, expected_bytes);
         if sources.iter().try_for_each(room).is_err() {
             tracing::debug!(expected_bytes, "no room for an index snapshot");
             return Ok(None);
@@ -123,7 +127,11 @@ impl Ssd {
 
     /// What the parts of a captured version are made from, by data directory. An image of version 1
     /// is not looked at: the parts that replace it come from key blocks.
-    fn sources(&self, captured: &Captured) -> Vec<Source> {
+    fn sources<'a>(
+        &self,
+        captured: &Captured,
+        classes: Option<&'a dyn KeyClasses>,
+    ) -> Vec<Source<'a>> {
         let in_force = self.snapshot_in_force();
         let directories = self.directories.len();
         let source = |(directory, index): (usize, u32)| {
@@ -150,19 +158,20 @@ impl Ssd {
                 files,
                 old,
                 beside: 1,
+                classes,
             })
         };
         (0..directories).zip(0..).filter_map(source).collect()
     }
 
     /// The data directory that a part lies in.
-    fn home_of(&self, source: &Source) -> usize {
+    fn home_of(&self, source: &Source<'_>) -> usize {
         let part = SnapshotPart::of(source);
         part.home(self.directories.len()).unwrap_or(0)
     }
 
     /// Writes parts with so many threads; gives them in their order.
-    fn write_parts(&self, sources: Vec<Source>, writers: usize) -> Result<Vec<SnapshotPart>> {
+    fn write_parts(&self, sources: Vec<Source<'_>>, writers: usize) -> Result<Vec<SnapshotPart>> {
         let count = sources.len();
         let sources: Vec<_> = sources.into_iter().map(|s| Mutex::new(Some(s))).collect();
         let next = AtomicUsize::new(0);
@@ -192,7 +201,7 @@ impl Ssd {
 
     /// Writes one part, and syncs it. Where the one before it turns out to be damaged, the new one
     /// is made from key blocks alone.
-    fn write_part(&self, mut source: Source) -> Result<SnapshotPart> {
+    fn write_part(&self, mut source: Source<'_>) -> Result<SnapshotPart> {
         let old = source.old.as_ref().map(|scan| scan.path.clone());
         let error = match self.try_write_part(&mut source) {
             Err(error) if old.is_some_and(|old| is_about(&error, &old)) => error,
@@ -205,7 +214,7 @@ impl Ssd {
         self.try_write_part(&mut source)
     }
 
-    fn try_write_part(&self, source: &mut Source) -> Result<SnapshotPart> {
+    fn try_write_part(&self, source: &mut Source<'_>) -> Result<SnapshotPart> {
         let mut part = SnapshotPart::of(source);
         let name = part.file_name();
         let place = self.place_of(&part);
@@ -230,6 +239,7 @@ impl Ssd {
             written: 0,
             table: 0,
             entries: Vec::new(),
+            classes: source.classes,
             since: Instant::now(),
         };
         for chunk in numbers.chunks(COVERED_PER_BLOCK) {
@@ -255,7 +265,7 @@ fn is_about(error: &Error, file: &Path) -> bool {
 
 impl SnapshotPart {
     /// The part that will be made from a source; its bytes and checksum are not known yet.
-    fn of(source: &Source) -> SnapshotPart {
+    fn of(source: &Source<'_>) -> SnapshotPart {
         SnapshotPart {
             directory: u32::try_from(source.directory).ok(),
             number: source.number,
@@ -279,6 +289,7 @@ struct SnapshotWriter<'a> {
     written: u64,
     table: u32,
     entries: Vec<SnapshotEntry>,
+    classes: Option<&'a dyn KeyClasses>,
     /// When it began with the chunk.
     since: Instant,
 }
@@ -300,6 +311,9 @@ impl SnapshotWriter<'_> {
         let start = self.out.len();
         self.out.resize(start + BLOCK_BYTES, 0);
         let block = &mut self.out[start..];
+        if let Some(classes) = self.classes {
+            classes.tell(self.table, &mut self.entries);
+        }
         let (table, tally) = (self.table, &mut self.tally);
         encode_entry_block(block, table, &self.entries, &self.identity, tally);
         self.entries.clear();
@@ -391,7 +405,7 @@ fn ordinal(numbers: &[FileNumber], number: FileNumber) -> u32 {
 
 fn merge(
     writer: &mut SnapshotWriter<'_>,
-    source: &mut Source,
+    source: &mut Source<'_>,
     numbers: &[FileNumber],
 ) -> Result<()> {
     let scan = source.old.take();
@@ -437,7 +451,6 @@ fn merge(
                             ordinal,
                             tombstone,
                             entry: e.number,
-                            // The cache's view of the row is not asked: it may have none.
                             class: 0,
                         };
                         (e.hash, rank, entry)

@@ -26,6 +26,7 @@ mod rebuild_index;
 mod rows;
 mod tables;
 mod unique;
+mod warm;
 mod workers;
 
 use std::path::Path;

@@ -12,6 +12,7 @@ use super::pass::Passes;
 use super::pull::Puller;
 use super::push::Pusher;
 use super::put::Putter;
+use super::warm::Warmer;
 use super::workers::Workers;
 use crate::error::Result;
 
@@ -39,6 +40,8 @@ pub struct Parts {
     pub putter: Arc<Putter>,
     /// Makes checkpoints.
     pub checkpointer: Arc<Checkpointer>,
+    /// Reads rows back that were in memory before the open.
+    pub warmer: Arc<Warmer>,
     /// Deltas that are applied.
     pub applier: Arc<Applier>,
 }
@@ -58,6 +61,7 @@ impl Parts {
         let putter = Arc::new(Putter::new(&core, &workers, &flusher, &puller));
         let passes = Arc::new(Passes::new(&core, &workers, &leases, &puller, &putter));
         let checkpointer = Arc::new(Checkpointer::new(&core, &compactor, &flusher));
+        let warmer = Arc::new(Warmer::new(&core));
         let parts = Parts {
             core,
             workers,
@@ -69,6 +73,7 @@ impl Parts {
             pusher,
             putter,
             checkpointer,
+            warmer,
             applier: Arc::default(),
         };
         parts.core.enlist(parts.all());
@@ -88,6 +93,7 @@ impl Parts {
             weak(&self.puller),
             weak(&self.passes),
             weak(&self.checkpointer),
+            weak(&self.warmer),
         ]
     }
 }

@@ -30,6 +30,7 @@ static void options_are_set_and_checked(void) {
   OK(hps_options_set_space_bound(options, 3.0, &error));
   OK(hps_options_set_compaction_threads(options, 1, &error));
   OK(hps_options_set_open_files_max(options, 64, &error));
+  OK(hps_options_set_warm(options, 1, &error));
   OK(hps_options_set_disk_bytes_max(options, 1 << 30, &error));
   OK(hps_options_set_retain_checkpoints(options, 3, &error));
   OK(hps_options_set_inline(options, 1, &error));

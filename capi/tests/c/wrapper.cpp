@@ -43,7 +43,7 @@ void a_store_lives_its_life() {
   calm.hyper(hps::default_hyper());
   hps::Options options = small_options();
   options.io_depth(8).policy(HPS_POLICY_BILEVEL).file_bytes(1 << 20).flush_step_rows(0);
-  options.space_bound(2.0).compaction_threads(1).open_files_max(64).disk_bytes_max(1 << 30);
+  options.space_bound(2.0).compaction_threads(1).open_files_max(64).warm(true).disk_bytes_max(1 << 30);
   options.retain_checkpoints(2).inline_work(false).non_finite(HPS_NON_FINITE_SKIP);
   options.hyper(hps::default_hyper()).table("users", calm).data_directory("one");
   hps::Descriptor items("items", 2), users("users", 1);

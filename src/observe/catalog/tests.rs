@@ -63,12 +63,12 @@ fn filled() -> Stats {
         direct_io: true,
         ..Stats::default()
     };
-    fill!(stats: unique_asked unique_hits rows_read rows_pushed bytes_pushed rows_put bytes_put non_finite reads
+    fill!(stats: unique_asked unique_hits rows_read rows_pushed bytes_pushed rows_put bytes_put non_finite warmed_rows warm_rows_left reads
         read_bytes written_bytes compaction_written_bytes flushes compactions
         compaction_failures checkpoints stall_us_max stall_us cut_us_max leases lease_bytes holds pinned_rows resident_rows
         capacity_rows dirty_rows uncheckpointed_rows cache_bytes cache_row_bytes cache_state_bytes
         cache_hash_table_bytes cache_order_bytes cache_frequency_bytes buffer_bytes read_buffer_bytes
-        write_buffer_bytes flush_bytes compaction_bytes snapshot_buffer_bytes array_bytes
+        write_buffer_bytes flush_bytes compaction_bytes warm_bytes snapshot_buffer_bytes array_bytes
         queues plain_queues rings_lost queue_buffers registered_buffers index_bytes
         index_keys files open_files open_files_max files_reopened
         files_set_aside directories_paused current_bytes live_bytes pinned_bytes disk_bytes

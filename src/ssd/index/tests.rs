@@ -109,13 +109,16 @@ fn a_class_goes_with_its_key_until_a_new_copy_is_written() {
 #[test]
 fn an_index_is_built_of_keys_in_order_alone() {
     let at = |entry| Location::new(FileSlot::new(4), false, entry);
+    let entry = |number| IndexEntry::new(at(number), 0);
     let mut builder = KeyIndexBuilder::new((10, 99), 8);
-    assert!(builder.push(10, at(1)) && builder.push(12, at(2)));
-    assert!(!builder.push(12, at(3)) && !builder.push(11, at(3)) && !builder.push(100, at(3)));
+    assert!(builder.push(10, entry(1)) && builder.push(12, entry(2)));
+    assert!(
+        !builder.push(12, entry(3)) && !builder.push(11, entry(3)) && !builder.push(100, entry(3))
+    );
     assert!(builder.extend(&[(20, at(4).0), (30, at(5).0)]) && builder.extend(&[]));
     assert!(!builder.extend(&[(30, 1)]) && !builder.extend(&[(40, 1), (35, 1)]));
     assert!(!builder.extend(&[(40, 1), (100, 1)]));
-    assert!(builder.push(99, at(6)) && !builder.push(99, at(7)));
+    assert!(builder.push(99, entry(6)) && !builder.push(99, entry(7)));
     let index = builder.finish();
     let all: Vec<(u64, Location)> = index.iter().collect();
     let expected = [10, 12, 20, 30, 99]

@@ -11,7 +11,7 @@ fn whoever_steps_over_entries_of_files_that_are_gone_stops_where_its_room_is_nee
     ssd.thresholds.snapshot_young_bytes = 0;
     flush(&ssd, 0, 0..5000);
     checkpoint(&ssd, 1, 1);
-    ssd.refresh_snapshot(&ssd.capture(), 1);
+    ssd.refresh_snapshot(&ssd.capture(), 1, None);
     let [part] = ssd.snapshot_in_force()[..] else {
         unreachable!("one part")
     };

@@ -22,10 +22,12 @@ pub use ticket::{CheckpointInfo, CheckpointTicket};
 use super::compact::Compactor;
 use super::core::{Core, Part, add, get, micros};
 use super::flush::Flusher;
+use super::warm::Classes;
 use crate::error::{ArgumentError, Error, Result};
 use crate::observe::Timed;
 use crate::options::HyperParameters;
 use crate::ssd::commit::{Captured, CheckpointRequest};
+use crate::ssd::index_snapshot::KeyClasses;
 use crate::ssd::tables::TableState;
 use crate::stats::Stats;
 use crate::sync::atomic::AtomicU64;
@@ -154,8 +156,7 @@ impl Checkpointer {
         if self.core.options.inline {
             let captured = self.carry_out(span, &cut, &outcome);
             if let Some(captured) = captured {
-                let writers = self.snapshot_writers();
-                self.core.ssd.refresh_snapshot(&captured, writers);
+                refresh_snapshot(&self.core, &captured, self.snapshot_writers());
             }
             drop(role);
             self.compactor.compact_inline();
@@ -187,7 +188,7 @@ impl Checkpointer {
                 drop(role);
                 let ended = core.survive(|| {
                     while let Some(captured) = snapshots.next() {
-                        core.ssd.refresh_snapshot(&captured, writers);
+                        refresh_snapshot(&core, &captured, writers);
                     }
                 });
                 drop(core);
@@ -317,6 +318,17 @@ impl Checkpointer {
             }
         }
     }
+}
+
+/// Brings the index snapshot up to a checkpoint; where warm restarts are wanted, with what caches and indexes
+/// know of how often rows were used.
+fn refresh_snapshot(core: &Arc<Core>, captured: &Captured, writers: usize) {
+    let classes = Classes(core);
+    let classes: Option<&dyn KeyClasses> = match core.options.warm {
+        true => Some(&classes),
+        false => None,
+    };
+    core.ssd.refresh_snapshot(captured, writers, classes);
 }
 
 fn checkpoint_span(step: u64) -> Timed {

@@ -1,6 +1,6 @@
 //! How do retained checkpoints change without a new one?
 
-use super::Checkpointer;
+use super::{Checkpointer, refresh_snapshot};
 use crate::error::Result;
 use crate::ssd::commit::Captured;
 use crate::units::CheckpointId;
@@ -31,9 +31,7 @@ impl Checkpointer {
         if snapshot && let Some(id) = self.core.ssd.last_id() {
             self.wait_snapshots();
             let writers = self.snapshot_writers();
-            self.core
-                .ssd
-                .refresh_snapshot(&Captured { id, ..captured }, writers);
+            refresh_snapshot(&self.core, &Captured { id, ..captured }, writers);
         }
         Ok(true)
     }

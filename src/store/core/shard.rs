@@ -363,6 +363,13 @@ impl Shard {
         self.cache.forget_left();
     }
 
+    /// Rows of a table that can come in while no other leaves, and nobody who was promised room goes without.
+    #[must_use]
+    pub fn rows_spare(&self, table: usize) -> usize {
+        let promised: usize = self.tables.iter().map(|t| t.reserved).sum();
+        self.cache.rows_spare(table).saturating_sub(promised)
+    }
+
     /// Slots of rows that a batch has pinned or was promised, of one table.
     #[must_use]
     pub fn wanted_slots(&self, table: usize) -> usize {

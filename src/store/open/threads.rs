@@ -1,6 +1,7 @@
 //! Which threads does an open store keep?
 //!
-//! - `hps-prefetch`, two of them, serve tickets and publish the counters, `hps-pass` brings passes in,
+//! - `hps-prefetch`, two of them, serve tickets and publish the counters, `hps-pass` brings passes in, `hps-warm` reads rows
+//!   back after an open and ends,
 //!   `hps-writer` flushes caches that run low, `hps-compact-N` compact. A checkpoint has a thread of its own while it runs.
 //! - All end when the store is closed or dropped. One that panics ends too, and poisons the store.
 
@@ -36,7 +37,11 @@ impl Threads {
 
     fn start_all(&mut self, parts: &Parts) -> Result<()> {
         let core = &parts.core;
+        let is_warm = parts.warmer.is_wanted();
         if core.options.inline {
+            if is_warm {
+                parts.warmer.run();
+            }
             return Ok(());
         }
         for pool in 0..PREFETCH_POOLS {
@@ -45,6 +50,10 @@ impl Threads {
         }
         let passes = Arc::clone(&parts.passes);
         self.spawn(core, "hps-pass", move || passes.serve())?;
+        if is_warm {
+            let warmer = Arc::clone(&parts.warmer);
+            self.spawn(core, "hps-warm", move || warmer.run())?;
+        }
         if core.read_only {
             return Ok(());
         }

@@ -7,10 +7,10 @@ use super::sort::Sorter;
 use super::{Failed, Loaded, Plan, Unit, of_part, young_in};
 use crate::error::{Error, Result};
 use crate::format::footer::{Run, RunKind};
-use crate::format::index_snapshot::{ORDINAL_SHIFT, TOMBSTONE_BIT};
+use crate::format::index_snapshot::{ORDINAL_SHIFT, TOMBSTONE_BIT, class_at};
 use crate::ssd::ahead::Reader;
 use crate::ssd::data_file::{DataFile, Location};
-use crate::ssd::index::{IndexBuilder, KeyIndexBuilder};
+use crate::ssd::index::{IndexBuilder, IndexEntry, KeyIndexBuilder};
 use crate::ssd::sections::SectionWalk;
 use crate::ssd::snapshot_ranges::{SnapshotRanges, SnapshotWalk};
 use crate::sync::thread;
@@ -49,8 +49,7 @@ impl Place {
         }
     }
 
-    /// The location that a part's location stands for, if there is such an entry. Its class is not
-    /// looked at.
+    /// The location that a part's location stands for, if there is such an entry, without its class.
     fn location(&self, raw: u64) -> Option<Location> {
         let (tombstone, entry) = (raw & TOMBSTONE_BIT, raw & 0xffff_ffff);
         let (first, count) = match tombstone {
@@ -138,8 +137,8 @@ struct Target<'a> {
 
 impl Target<'_> {
     #[inline]
-    fn push(&mut self, hash: u64, to: Location) -> Result<()> {
-        if !self.builder.push(hash, to) {
+    fn push(&mut self, hash: u64, to: Location, class: u8) -> Result<()> {
+        if !self.builder.push(hash, IndexEntry::new(to, class)) {
             return Err(self.out_of_order(hash, to));
         }
         self.count(to);
@@ -170,7 +169,7 @@ impl Target<'_> {
             }
             young = rest;
             if let Some((hash, to)) = self.newest(&mut young)? {
-                self.push(hash, to)?;
+                self.push(hash, to, 0)?;
             }
         }
         Ok(())
@@ -201,7 +200,8 @@ impl Target<'_> {
         Ok(Some((hash, best)))
     }
 
-    /// Adds entries of the index snapshot, and the young ones that come before or instead of them.
+    /// Adds entries of the index snapshot, and the young ones that come before or instead of them. A key keeps
+    /// the class that the snapshot says, wherever its newest copy is.
     fn merge(
         &mut self,
         old: &[(u64, u64)],
@@ -211,22 +211,29 @@ impl Target<'_> {
         for &(hash, raw) in old {
             while young.first().is_some_and(|e| e.0 < hash) {
                 if let Some((hash, to)) = self.newest(young)? {
-                    self.push(hash, to)?;
+                    self.push(hash, to, 0)?;
                 }
             }
+            let younger = match young.first() {
+                Some(first) if first.0 == hash => self.newest(young)?.map(|(_, to)| to),
+                _ => None,
+            };
+            let class = class_at(raw);
             let ordinal = to_usize(raw >> ORDINAL_SHIFT);
             let Some(place) = places.get(ordinal).and_then(Option::as_ref) else {
+                // Whatever left its file is in a younger one.
+                if let Some(to) = younger {
+                    self.push(hash, to, class)?;
+                }
                 continue;
             };
             let Some(mut to) = place.location(raw) else {
                 return Ok(false);
             };
-            if young.first().is_some_and(|e| e.0 == hash)
-                && let Some((_, other)) = self.newest(young)?
-            {
+            if let Some(other) = younger {
                 to = self.newer(hash, to, other)?;
             }
-            self.push(hash, to)?;
+            self.push(hash, to, class)?;
         }
         Ok(true)
     }

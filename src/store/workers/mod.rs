@@ -197,8 +197,8 @@ impl Part for Workers {
 /// unless told), the callers' own not counted.
 fn threads_of(options: &RuntimeOptions, directories: usize) -> usize {
     let pools = (1 + PREFETCH_POOLS) * (options.threads - 1);
-    // Passes, the writer and a checkpoint.
-    let others = PREFETCH_POOLS + 3 + directories.max(1);
+    // Passes, the writer, a checkpoint and a warm restart.
+    let others = PREFETCH_POOLS + 3 + directories.max(1) + usize::from(options.warm);
     pools + if options.inline { 0 } else { others }
 }
 

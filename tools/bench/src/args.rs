@@ -200,6 +200,8 @@ pub enum Name {
     Checkpoint,
     /// Opening after a clean close and after kill -9.
     Reopen,
+    /// How soon the store is as fast as before after kill -9, rows read back or not.
+    WarmRestart,
     /// Churn of a store that never checkpoints: amplification, and pull latency while compacting.
     Compaction,
     /// Bytes per key of the index as it grows.
@@ -380,8 +382,9 @@ const MEMORY: [Name; 4] = [
     Name::TrainMemory,
     Name::FirstTouch,
 ];
-const ALONE: [Name; 6] = [
+const ALONE: [Name; 7] = [
     Name::Reopen,
+    Name::WarmRestart,
     Name::Checkpoint,
     Name::Compaction,
     Name::Index,

@@ -75,6 +75,7 @@ fn measure(args: &Args) -> Result<()> {
             Name::Train => workloads::disk::train(&mut context, job.zipf)?,
             Name::Checkpoint => workloads::checkpoint::run(&mut context)?,
             Name::Reopen => workloads::reopen::run(&mut context)?,
+            Name::WarmRestart => workloads::warm_restart::run(&mut context)?,
             Name::Compaction => workloads::compaction::run(&mut context, job.zipf)?,
             Name::Index => workloads::index::run(&mut context)?,
             Name::Growth => workloads::growth::run(&mut context)?,

@@ -111,7 +111,7 @@ fn cache_rest(s: &Stats) -> u64 {
 }
 
 /// All purposes; each byte that the store counts is in one of them.
-const LINES: [Line; 14] = [
+const LINES: [Line; 15] = [
     line("rows", "rows", Each::Slot, |s| s.cache_row_bytes),
     line("states of rows", "states", Each::Slot, |s| {
         s.cache_state_bytes
@@ -137,6 +137,7 @@ const LINES: [Line; 14] = [
     line("compactions", "compactions", Each::Nothing, |s| {
         s.compaction_bytes
     }),
+    line("warm restart", "warm", Each::Nothing, |s| s.warm_bytes),
     line("index snapshot", "snapshot", Each::Nothing, |s| {
         s.snapshot_buffer_bytes
     }),

@@ -9,3 +9,4 @@ pub mod load;
 pub mod memory;
 pub mod reopen;
 pub mod tables;
+pub mod warm_restart;

@@ -153,7 +153,10 @@ fn device_rate(context: &Context) -> Result<f64> {
 }
 
 /// Runs this program as a trainer of the store, and kills it with changes not checkpointed.
-fn kill_a_trainer(store: &Path) -> Result<()> {
+///
+/// # Errors
+/// When it could not be started, or ended by itself.
+pub(super) fn kill_a_trainer(store: &Path) -> Result<()> {
     let mut child = Command::new(std::env::current_exe()?)
         .args(std::env::args_os().skip(1))
         .arg("--child")

@@ -1,0 +1,57 @@
+//! How do rows come back that were in memory before the store was opened?
+
+use super::Cache;
+use crate::mem::policy::{class_of, frequency_of, rank_of};
+use crate::mem::row_state::Flags;
+use crate::units::{Slot, to_usize};
+
+impl Cache {
+    /// The class of how often a row in memory was used lately. It is more than 0: it is in memory.
+    #[must_use]
+    pub fn class(&self, slot: Slot) -> u8 {
+        let state = self.rows.states.get(slot);
+        // Another number for each row.
+        class_of(state.frequency(), state.hash().rotate_left(17)).max(1)
+    }
+
+    /// What a row of a table is worth that was last in this class: the more, the longer it stays. Comparable
+    /// between tables; below [`RANKS`](crate::mem::RANKS).
+    #[must_use]
+    pub fn rank(&self, table: usize, class: u8) -> usize {
+        rank_of(frequency_of(class), self.rows.tables[table].bias)
+    }
+
+    /// Memory that no row has yet.
+    #[must_use]
+    pub fn bytes_spare(&self) -> u64 {
+        let charged = self.arena.charged();
+        let used = self.arena.bytes_used().max(charged);
+        self.arena.bytes_max().saturating_sub(used)
+    }
+
+    /// Rows of a table that can come in while no other leaves.
+    #[must_use]
+    pub fn rows_spare(&self, table: usize) -> usize {
+        let of_table = &self.rows.tables[table];
+        let under_ceiling = of_table
+            .ceiling_rows
+            .saturating_sub(of_table.counts.used as u64);
+        let spare = self.arena.spare_rows(of_table.class);
+        spare.min(to_usize(under_ceiling))
+    }
+
+    /// Gives a row that is not in memory, and that nobody asks for, a free slot, as one that was last in this
+    /// class; none if there is no room. The slot's content is undefined until the caller fills it.
+    pub fn restore(&mut self, table: usize, hash: u64, class: u8) -> Option<Slot> {
+        assert!(
+            (self.range.0..=self.range.1).contains(&hash),
+            "a hash lies in its shard's range"
+        );
+        let slot = self.take_slot(table, hash, Flags::default(), 0)?;
+        self.words.insert(table, hash, slot);
+        let frequency = frequency_of(class);
+        self.rows.states.get_mut(slot).set_frequency(frequency);
+        self.policies.restored(&mut self.rows, slot);
+        Some(slot)
+    }
+}
