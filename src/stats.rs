@@ -213,7 +213,7 @@ pub struct Stats {
     pub non_finite: u64,
     /// Rows that came back into memory after the open ([`crate::RuntimeOptions::warm`]).
     pub warmed_rows: u64,
-    /// Rows that are still to come back, at most; the greatest number before they were counted, 0 when that is over.
+    /// Rows that are still to come back, about; 1 before they were counted, 0 when that is over.
     pub warm_rows_left: u64,
     /// Device reads for rows.
     pub reads: u64,

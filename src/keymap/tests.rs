@@ -10,6 +10,7 @@ use crate::units::mix64;
 fn check(map: &KeyMap, model: &BTreeMap<u64, u64>) {
     assert_eq!(map.len(), model.len());
     assert!(map.iter_ordered().eq(model.iter().map(|(k, v)| (*k, *v))));
+    super::walk::tests::check(map, model);
     let hashes: Vec<u64> = model.keys().flat_map(|k| [*k, k.wrapping_add(1)]).collect();
     let mut values = vec![0; hashes.len()];
     map.get_batch(&hashes, &mut values);

@@ -55,3 +55,61 @@ impl KeyMap {
         None
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::units::mix64;
+
+    /// The entries of all steps, and how many steps there were.
+    fn walked(map: &KeyMap, entries: usize) -> (Vec<(u64, u64)>, usize) {
+        let (mut all, mut next, mut steps) = (Vec::new(), Some(0), 0);
+        while let Some(from) = next {
+            next = map.walk(from, entries, &mut |hash, value| all.push((hash, value)));
+            steps += 1;
+        }
+        (all, steps)
+    }
+
+    /// Whatever the steps, each entry is seen once, in order.
+    pub(in crate::keymap) fn check(map: &KeyMap, model: &BTreeMap<u64, u64>) {
+        for entries in [1, 300, usize::MAX] {
+            let (all, _) = walked(map, entries);
+            assert!(all.iter().copied().eq(model.iter().map(|(k, v)| (*k, *v))));
+        }
+    }
+
+    #[test]
+    fn a_step_is_about_as_long_as_asked_for() {
+        let mut map = KeyMap::new(0, u64::MAX);
+        for key in 0..50_000 {
+            map.insert(mix64(key), key);
+        }
+        let (all, steps) = walked(&map, 1000);
+        assert_eq!(all.len(), 50_000);
+        // A step ends with a segment, of at most 255 entries.
+        assert!((40..=50).contains(&steps), "{steps} steps");
+    }
+
+    #[test]
+    fn entries_that_stay_are_seen_once_while_the_map_grows_between_the_steps() {
+        let mut map = KeyMap::new(0, u64::MAX);
+        let keys = 0..4000;
+        for key in keys.clone() {
+            map.insert(mix64(key), key);
+        }
+        let (mut seen, mut next, mut more) = (Vec::new(), Some(0), 4000);
+        while let Some(from) = next {
+            let mut see = |_, value| seen.extend((value < 4000).then_some(value));
+            next = map.walk(from, 100, &mut see);
+            for key in more..more + 500 {
+                map.insert(mix64(key), key);
+            }
+            more += 500;
+        }
+        seen.sort_unstable();
+        assert!(seen.into_iter().eq(keys));
+    }
+}

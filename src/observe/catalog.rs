@@ -137,7 +137,7 @@ pub const METRICS: &[Metric] = &[
     ),
     gauge(
         "hps_warm_rows_left",
-        "Rows that are still to come back, at most; 0 when a warm restart is over.",
+        "Rows that are still to come back, about; 0 when a warm restart is over.",
         |s: &Stats| s.warm_rows_left,
     ),
     counter("hps_reads_total", "Device reads for rows.", |s: &Stats| s.reads),

@@ -109,7 +109,6 @@ pub struct RowReader<'q> {
     reads: Vec<Read>,
     /// By data directory.
     lanes: Vec<Lane>,
-    gap_bytes: u64,
     /// What was asked of the device so far.
     pub count: ReadCount,
 }
@@ -122,20 +121,7 @@ impl<'q> RowReader<'q> {
     pub fn new(
         queue: &'q mut dyn Queue,
         files: Vec<Arc<DataFile>>,
-        wants: Vec<Want>,
-    ) -> Result<RowReader<'q>> {
-        RowReader::with_gap(queue, files, wants, GAP_BYTES)
-    }
-
-    /// The same with other bytes between two wanted rows that are rather read than skipped.
-    ///
-    /// # Errors
-    /// As [`RowReader::new`].
-    pub fn with_gap(
-        queue: &'q mut dyn Queue,
-        files: Vec<Arc<DataFile>>,
         mut wants: Vec<Want>,
-        gap_bytes: u64,
     ) -> Result<RowReader<'q>> {
         wants.sort_unstable_by_key(|w| w.location);
         let mut reader = RowReader {
@@ -144,7 +130,6 @@ impl<'q> RowReader<'q> {
             wants,
             reads: Vec::new(),
             lanes: Vec::new(),
-            gap_bytes,
             count: ReadCount::default(),
         };
         reader.plan()?;
@@ -174,7 +159,7 @@ impl<'q> RowReader<'q> {
             match self.reads.last_mut() {
                 Some(read)
                     if read.file == number
-                        && from <= read.offset + read.bytes as u64 + self.gap_bytes
+                        && from <= read.offset + read.bytes as u64 + GAP_BYTES
                         && to - read.offset <= limit =>
                 {
                     let bytes = (to - read.offset).max(read.bytes as u64);

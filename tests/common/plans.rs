@@ -185,7 +185,9 @@ pub fn some_options(random: &mut Random) -> RuntimeOptions {
     let below = |random: &mut Random, bound| usize::try_from(random.below(bound)).unwrap();
     // A few, or as many as there are. Drawn apart: a seed does what it did before there was this.
     let open_files_max = [0, 1, 2, 5][below(&mut Random(random.0 ^ 0x6f70_656e), 4)];
+    let warm = Random(random.0 ^ 0x7761_726d).below(2) == 0;
     RuntimeOptions::new()
+        .warm(warm)
         .cache_bytes(1 << 20)
         .shards(1 + below(random, 3))
         .threads(1)

@@ -5,6 +5,9 @@ use crate::mem::policy::{class_of, frequency_of, rank_of};
 use crate::mem::row_state::Flags;
 use crate::units::{Slot, to_usize};
 
+/// What is kept beside rows, and not counted with each, is less than this share of the memory: one in so many.
+const BESIDE_SHARE: u64 = 64;
+
 impl Cache {
     /// The class of how often a row in memory was used lately. It is more than 0: it is in memory.
     #[must_use]
@@ -21,12 +24,17 @@ impl Cache {
         rank_of(frequency_of(class), self.rows.tables[table].bias)
     }
 
-    /// Memory that no row has yet.
+    /// Memory in which rows of these tables find room for certain while no other leaves: less than a span of each
+    /// size, and some for what is kept beside rows, is left out.
     #[must_use]
-    pub fn bytes_spare(&self) -> u64 {
-        let charged = self.arena.charged();
-        let used = self.arena.bytes_used().max(charged);
-        self.arena.bytes_max().saturating_sub(used)
+    pub fn bytes_spare(&self, tables: &[usize]) -> u64 {
+        let used = self.arena.bytes_used().max(self.arena.charged());
+        let spare = self.arena.bytes_max().saturating_sub(used);
+        let span = |table: &usize| self.arena.cost(self.rows.tables[*table].class);
+        let spans: u64 = tables.iter().map(span).sum();
+        spare
+            .saturating_sub(spare / BESIDE_SHARE)
+            .saturating_sub(spans)
     }
 
     /// Rows of a table that can come in while no other leaves.

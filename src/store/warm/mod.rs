@@ -14,8 +14,9 @@
 mod choose;
 mod classes;
 
-use std::sync::Arc;
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 use tracing::field::Empty;
 
@@ -29,27 +30,36 @@ use crate::options::PolicyKind;
 use crate::ssd::index::{Files, Index as _, IndexEntry};
 use crate::ssd::reader::{RowBatch, RowReader, Want, pin_files};
 use crate::stats::Stats;
-use crate::sync::atomic::AtomicU64;
+use crate::sync::atomic::{AtomicU64, AtomicUsize};
+use crate::sync::{Mutex, MutexGuard, by_team};
 use crate::units::{Slot, narrow, to_usize, unmix64};
 use choose::Choice;
 pub use classes::Classes;
 
 /// Bytes of a read, where the cache is not small.
-const READ_BYTES: u64 = 256 << 10;
-/// Reads in flight: so many long ones keep a device busy, and others' reads do not wait for more than these.
-const DEPTH: usize = 8;
+const READ_BYTES: u64 = 128 << 10;
+/// Reads in flight of a thread: so many long ones keep a device busy, and others' reads do not wait for more than these.
+const DEPTH: usize = 16;
+/// Most threads. Half of their time goes into memory that is touched for the first time.
+const THREADS_MAX: usize = 4;
 /// The buffers take this share of the cache at most.
 const BUFFERS_SHARE: u64 = 16;
 /// Rows that come in at a time.
 const FILL_ROWS: usize = 1024;
-/// Rows that are read through one plan: a damaged one costs no more than these.
-const PLAN_ROWS: usize = 1 << 14;
+/// Rows that are left out for one that is damaged, at most.
+const LEFT_OUT_ROWS: usize = 16;
+/// After so many failures the device is taken to be of no use.
+const FAILURES_MAX: u64 = 64;
+/// Rows that are read through one plan.
+const PLAN_ROWS: usize = if cfg!(test) { 32 } else { 1 << 14 };
 /// Of a chosen row, until it has come in: place, key, class, and what its read is planned with.
 const ROW_BYTES: u64 = 32;
-/// Chosen rows take this share of the cache at most, which is still empty then.
+/// Chosen rows take this share of the cache, which is still empty then, unless that were too many rounds.
 const CHOSEN_SHARE: u64 = 32;
+/// All keys are looked at for each round, of which there are about so many at most.
+const ROUNDS_MAX: u64 = 16;
 /// Rows that are chosen at a time, at least.
-const CHOSEN_MIN: u64 = 1 << 12;
+const CHOSEN_MIN: u64 = if cfg!(test) { 64 } else { 1 << 12 };
 
 /// A row that is to come back.
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +81,10 @@ pub struct Warmer {
     reads: AtomicU64,
     read_bytes: AtomicU64,
     in_use: InUse,
+    /// Reads that failed.
+    failures: AtomicU64,
+    /// Shards, each with a table, that had no room for a row.
+    full: Mutex<HashSet<(u32, u32)>>,
 }
 
 impl Part for Warmer {
@@ -85,20 +99,36 @@ impl Part for Warmer {
     }
 }
 
-/// A long read: its buffer, and how many of them there are.
-struct Shape {
-    depth: usize,
-    buffer_bytes: usize,
+/// Says that nothing is left, however it ends.
+struct Over<'a>(&'a AtomicU64);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+}
+
+/// What a thread reads with.
+struct Lane {
+    queue: Box<dyn Queue>,
+    batch: RowBatch,
+}
+
+impl Lane {
+    fn buffer_bytes(&self) -> usize {
+        self.queue.depth() * self.queue.buffer_bytes()
+    }
+}
+
+fn open(lane: &Mutex<Lane>) -> MutexGuard<'_, Lane> {
+    lane.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Warmer {
     /// Nothing is read yet.
     pub fn new(core: &Arc<Core>) -> Warmer {
         // Until they were looked at: who waits for the end must not think that there are none.
-        let left = match core.options.warm {
-            true => u64::MAX,
-            false => 0,
-        };
+        let left = u64::from(core.options.warm);
         Warmer {
             core: Arc::clone(core),
             rows: AtomicU64::new(0),
@@ -106,6 +136,8 @@ impl Warmer {
             reads: AtomicU64::new(0),
             read_bytes: AtomicU64::new(0),
             in_use: InUse::default(),
+            failures: AtomicU64::new(0),
+            full: Mutex::default(),
         }
     }
 
@@ -123,54 +155,127 @@ impl Warmer {
             seconds = Empty,
         ));
         let _warming = span.enter();
+        let _over = Over(&self.left);
         if let Err(error) = self.fill() {
             // Nothing is lost: whoever asks for a row reads it.
             tracing::warn!(%error, "rows that were in memory before are not read back any more");
         }
-        self.left.store(0, Ordering::Relaxed);
         span.record("rows", get(&self.rows));
         span.record("read_bytes", get(&self.read_bytes));
     }
 
     fn fill(&self) -> Result<()> {
         let tables = self.tables();
-        let choice = Choice::new(&self.core, &tables);
+        let choice = Choice::new(&self.core, &tables, self.threads());
         self.left.store(choice.rows(), Ordering::Relaxed);
-        if choice.rows() == 0 || self.is_over() {
+        if choice.rows() == 0 {
             return Ok(());
         }
-        let shape = self.shape(&tables);
-        let root = self.core.ssd.root.path();
-        let engine = &self.core.ssd.io.engine;
-        let mut queue = engine
-            .queue(shape.depth, shape.buffer_bytes)
-            .map_err(|e| Error::io("make a submission queue for", root, e))?;
+        let lanes = self.lanes(&tables)?;
         let mut held = self.in_use.begin();
-        let mut batch = RowBatch::default();
-        let most = (self.core.cache_bytes() / CHOSEN_SHARE / ROW_BYTES).max(CHOSEN_MIN);
-        for files in choice.rounds(most) {
-            let (files, mut chosen) = choice.collect(&self.core, &tables, &files);
-            let buffers = shape.depth * shape.buffer_bytes;
-            held.set(buffers + chosen.capacity() * size_of::<Chosen>());
-            chosen.sort_unstable_by_key(|row| row.entry.location());
-            for some in chosen.chunks(PLAN_ROWS) {
-                if self.is_over() {
-                    return Ok(());
-                }
-                let read = self.read(&mut *queue, &files, some, &mut batch);
-                self.less(some.len());
-                match read {
-                    Ok(true) => {}
-                    // No shard has room.
-                    Ok(false) => return Ok(()),
-                    Err(error @ (Error::Corrupt { .. } | Error::Io { .. })) => {
-                        tracing::warn!(%error, "some rows that were in memory before are not read back");
+        let buffers: usize = lanes.iter().map(|lane| open(lane).buffer_bytes()).sum();
+        // Those of two rounds are there at the same time.
+        let most = self.core.cache_bytes() / CHOSEN_SHARE / ROW_BYTES / 2;
+        let least = choice.rows().div_ceil(ROUNDS_MAX).max(CHOSEN_MIN);
+        let rounds = choice.rounds(most.max(least));
+        let collect = |number: usize, threads: usize| {
+            let files = rounds.get(number)?;
+            Some(choice.collect(&self.core, &tables, files, threads))
+        };
+        let mut next = collect(0, lanes.len());
+        for number in 1..=rounds.len() {
+            let Some(round) = next.take() else { break };
+            held.set(buffers + 2 * round.rows.len() * size_of::<Chosen>());
+            let (todo, ahead) = (AtomicUsize::new(0), Mutex::new(None));
+            let work = |lane: &Mutex<Lane>| -> Result<()> {
+                loop {
+                    let task = todo.fetch_add(1, Ordering::Relaxed);
+                    if self.is_over() {
+                        return Ok(());
                     }
-                    Err(error) => return Err(error),
+                    let Some(task) = task.checked_sub(1) else {
+                        // While the others read.
+                        let collected = collect(number, 1);
+                        *ahead.lock().unwrap_or_else(PoisonError::into_inner) = collected;
+                        continue;
+                    };
+                    let Some(some) = round.rows.chunks(PLAN_ROWS).nth(task) else {
+                        return Ok(());
+                    };
+                    self.read_some(&mut open(lane), &round.files, some)?;
+                }
+            };
+            let works = lanes.iter().map(|lane| || work(lane));
+            by_team("hps-warm", works)
+                .into_iter()
+                .collect::<Result<()>>()?;
+            if self.is_over() {
+                break;
+            }
+            next = ahead.into_inner().unwrap_or_else(PoisonError::into_inner);
+        }
+        Ok(())
+    }
+
+    /// Threads that read.
+    fn threads(&self) -> usize {
+        // Calls in an order that depends on the store only.
+        match self.core.options.inline {
+            true => 1,
+            false => self.core.options.threads.min(THREADS_MAX),
+        }
+    }
+
+    /// What each thread reads with; fewer where there are not as many queues.
+    fn lanes(&self, tables: &[usize]) -> Result<Vec<Mutex<Lane>>> {
+        let (depth, bytes) = self.shape(tables);
+        let mut lanes = Vec::new();
+        for _ in 0..self.threads() {
+            match self.core.ssd.io.engine.queue(depth, bytes) {
+                Ok(queue) => lanes.push(Mutex::new(Lane {
+                    queue,
+                    batch: RowBatch::default(),
+                })),
+                Err(_) if !lanes.is_empty() => break,
+                Err(e) => {
+                    let root = self.core.ssd.root.path();
+                    return Err(Error::io("make a submission queue for", root, e));
                 }
             }
         }
-        Ok(())
+        Ok(lanes)
+    }
+
+    /// Reads rows and puts them into the caches, but for those that have no room for more. Of those beside a
+    /// damaged one nearly all come in.
+    ///
+    /// # Errors
+    /// Those for which the whole is given up.
+    fn read_some(&self, lane: &mut Lane, files: &Files, rows: &[Chosen]) -> Result<()> {
+        let result = self.read_around(lane, files, rows);
+        // They were counted before the last of them were chosen by chance.
+        let less = |left: u64| Some(left.saturating_sub(rows.len() as u64).max(1));
+        let _was = self
+            .left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        result
+    }
+
+    fn read_around(&self, lane: &mut Lane, files: &Files, rows: &[Chosen]) -> Result<()> {
+        let error = match self.read(lane, files, rows) {
+            Err(error @ (Error::Corrupt { .. } | Error::Io { .. })) => error,
+            result => return result,
+        };
+        if rows.len() > LEFT_OUT_ROWS {
+            let (some, others) = rows.split_at(rows.len() / 2);
+            self.read_around(lane, files, some)?;
+            return self.read_around(lane, files, others);
+        }
+        tracing::warn!(%error, "some rows that were in memory before are not read back");
+        match self.failures.fetch_add(1, Ordering::Relaxed) >= FAILURES_MAX {
+            true => Err(error),
+            false => Ok(()),
+        }
     }
 
     /// Tables whose rows come and go as they are asked for.
@@ -186,89 +291,87 @@ impl Warmer {
         tables.map(|table| table.id.0 as usize).collect()
     }
 
-    /// Buffers hold the longest record of the tables.
-    fn shape(&self, tables: &[usize]) -> Shape {
+    /// Reads in flight of a queue, and the bytes of each: buffers hold the longest record of the tables.
+    fn shape(&self, tables: &[usize]) -> (usize, usize) {
         let all = self.core.all_tables();
         let strides = tables
             .iter()
             .map(|t| record_stride(all[*t].descriptor.row_bytes()));
         let needed = strides.max().unwrap_or(0) + 2 * 4096;
-        let share = self.core.cache_bytes() / (BUFFERS_SHARE * DEPTH as u64);
-        let bytes = to_usize(share.clamp(4096, std::env::var("BUF").map_or(256, |x| x.parse::<u64>().unwrap()) << 10)).max(needed);
         let depth = match self.core.options.inline {
             true => 1,
-            false => std::env::var("DEPTH").map_or(8, |x| x.parse().unwrap()),
+            false => DEPTH,
         };
-        Shape {
-            depth,
-            buffer_bytes: bytes.next_multiple_of(4096),
-        }
+        let buffers = (self.threads() * depth) as u64;
+        let share = self.core.cache_bytes() / (BUFFERS_SHARE * buffers);
+        let bytes = to_usize(share.clamp(4096, READ_BYTES)).max(needed);
+        (depth, bytes.next_multiple_of(4096))
     }
 
     fn is_over(&self) -> bool {
         self.core.is_closed() || self.core.ssd.poison.check_threads().is_err()
     }
 
-    fn less(&self, rows: usize) {
-        let left = get(&self.left).saturating_sub(rows as u64);
-        self.left.store(left, Ordering::Relaxed);
-    }
-
-    /// Reads rows and puts them into the caches; false where none has room for one.
-    ///
     /// # Errors
     /// `Io`, `Corrupt`.
-    fn read(
-        &self,
-        queue: &mut dyn Queue,
-        files: &Files,
-        chosen: &[Chosen],
-        batch: &mut RowBatch,
-    ) -> Result<bool> {
+    fn read(&self, lane: &mut Lane, files: &Files, rows: &[Chosen]) -> Result<()> {
+        let Lane { queue, batch } = lane;
         let all = self.core.all_tables();
+        let width = |row: &Chosen| all[row.table as usize].descriptor.row_f32s();
+        let full = self
+            .full
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let fits = |(_, row): &(usize, &Chosen)| !full.contains(&(row.shard, row.table));
         let want = |(tag, row): (usize, &Chosen)| Want {
             location: row.entry.location(),
             key: unmix64(row.hash),
             tag: narrow(tag),
-            row_f32s: narrow(all[row.table as usize].descriptor.row_f32s()),
+            row_f32s: narrow(width(row)),
         };
-        let wants: Vec<Want> = chosen.iter().enumerate().map(want).collect();
+        let wants: Vec<Want> = rows.iter().enumerate().filter(fits).map(want).collect();
         let pinned = pin_files(files, &wants);
-        let mut reader = RowReader::with_gap(queue, pinned, wants, std::env::var("GAP").map_or(12, |x| x.parse::<u64>().unwrap()) << 10)?;
-        let (mut some, mut room) = (Vec::new(), false);
-        loop {
-            let more = reader.next(batch, FILL_ROWS);
-            if !matches!(more, Ok(true)) || self.is_over() {
-                add(&self.reads, reader.count.reads);
-                add(&self.read_bytes, reader.count.bytes);
-                return more.map(|_| room || chosen.is_empty());
+        let mut reader = RowReader::new(&mut **queue, pinned, wants)?;
+        let mut some = Vec::new();
+        let result = loop {
+            match reader.next(batch, FILL_ROWS) {
+                Ok(true) if !self.is_over() => {}
+                ended => break ended,
             }
             some.clear();
             let mut start = 0;
             for tag in &batch.tags {
-                let row = chosen[*tag as usize];
+                let row = rows[*tag as usize];
                 some.push((row, start));
-                start += all[row.table as usize].descriptor.row_f32s();
+                start += width(&row);
             }
             some.sort_unstable_by_key(|(row, start)| (row.shard, row.table, *start));
-            for of_table in some.chunk_by(|(a, _), (b, _)| (a.shard, a.table) == (b.shard, b.table))
-            {
-                room |= self.restore(of_table, &batch.rows);
+            let is_together = |a: &Chosen, b: &Chosen| (a.shard, a.table) == (b.shard, b.table);
+            for together in some.chunk_by(|(a, _), (b, _)| is_together(a, b)) {
+                self.restore(together, &batch.rows);
             }
-        }
+        };
+        add(&self.reads, reader.count.reads);
+        add(&self.read_bytes, reader.count.bytes);
+        result.map(drop)
     }
 
-    /// Puts rows of one table into one shard, each with the place of its content; false where there was no room.
-    fn restore(&self, rows: &[(Chosen, usize)], values: &[f32]) -> bool {
+    /// Puts rows of one table into one shard, each with the place of its content, as long as there is room.
+    fn restore(&self, rows: &[(Chosen, usize)], values: &[f32]) {
         let Some((first, _)) = rows.first() else {
-            return true;
+            return;
         };
         let table = first.table as usize;
         let mut shard = self.core.shards[first.shard as usize].lock();
         // It may have been dropped meanwhile: then the index knows none of its keys.
         let room = shard.rows_spare(table).min(rows.len());
         if room == 0 {
-            return false;
+            drop(shard);
+            let full = self.full.lock();
+            full.unwrap_or_else(PoisonError::into_inner)
+                .insert((first.shard, first.table));
+            return;
         }
         shard.reclaim(table, room);
         let hashes: Vec<u64> = rows.iter().map(|(row, _)| row.hash).collect();
@@ -292,6 +395,8 @@ impl Warmer {
         }
         drop(shard);
         add(&self.rows, came as u64);
-        true
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+//! What was chosen and has changed before it came in.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::choose::Round;
+use super::*;
+use crate::io::sim::SimDisk;
+use crate::options::{CreateOptions, Initialiser, Optimizer, RuntimeOptions, TableDescriptor};
+use crate::store::Store;
+use crate::store::push::Update;
+use crate::units::TableId;
+
+const DIM: usize = 64;
+
+fn options() -> RuntimeOptions {
+    RuntimeOptions::new()
+        .cache_bytes(1 << 20)
+        .shards(1)
+        .threads(1)
+        .io_depth(8)
+        .inline(true)
+        .warm(true)
+}
+
+fn set(store: &Store, table: TableId, keys: std::ops::Range<u64>, value: f32) {
+    for key in (keys.start..keys.end).step_by(200) {
+        let keys: Vec<u64> = (key..(key + 200).min(keys.end)).collect();
+        let mut rows = vec![0.0; keys.len() * DIM];
+        let lease = store.pull(table, &keys, &mut rows).unwrap();
+        rows.fill(value);
+        store.push(&lease, Update::weights(&rows)).unwrap();
+    }
+}
+
+/// A store of 10 000 rows, of which some 3000 fit, opened without a warm restart; with a warmer, and the rows that it has chosen.
+fn chosen() -> (Store, TableId, Warmer, Round) {
+    let disk = Arc::new(SimDisk::new(1));
+    let path = Path::new("/store");
+    let create = CreateOptions::new();
+    let store = Store::create_on(Arc::clone(&disk), path, create, options()).unwrap();
+    let descriptor = TableDescriptor::new("rows", DIM)
+        .optimizer(Optimizer::Sgd)
+        .initialiser(Initialiser::Zero);
+    let table = store.create_table(&descriptor).unwrap();
+    set(&store, table, 0..10_000, 1.0);
+    for _ in 0..4 {
+        set(&store, table, 0..1000, 1.0);
+    }
+    store.checkpoint(1, &[]).unwrap();
+    store.close().unwrap();
+    let store = Store::open_on(disk, path, options().warm(false)).unwrap();
+    let warmer = Warmer::new(&store.parts.core);
+    let choice = Choice::new(&warmer.core, &warmer.tables(), 1);
+    let rounds = choice.rounds(u64::MAX);
+    assert_eq!(rounds.len(), 1, "as many as are asked for");
+    assert!(choice.rounds(CHOSEN_MIN).len() > 3);
+    let round = choice.collect(&warmer.core, &warmer.tables(), &rounds[0], 1);
+    assert!(round.rows.len() > 1500, "{} rows", round.rows.len());
+    (store, table, warmer, round)
+}
+
+fn read(warmer: &Warmer, round: &Round) {
+    let lanes = warmer.lanes(&warmer.tables()).unwrap();
+    for rows in round.rows.chunks(PLAN_ROWS) {
+        warmer
+            .read_some(&mut open(&lanes[0]), &round.files, rows)
+            .unwrap();
+    }
+}
+
+fn value(store: &Store, table: TableId, key: u64) -> f32 {
+    let mut row = [0.0; DIM];
+    drop(store.pull(table, &[key], &mut row).unwrap());
+    row[0]
+}
+
+#[test]
+fn a_row_that_was_changed_and_written_again_is_not_replaced_by_its_old_copy() {
+    let (store, table, warmer, round) = chosen();
+    set(&store, table, 0..1000, 2.0);
+    store.flush().unwrap();
+    // None of them stays in memory.
+    for _ in 0..3 {
+        set(&store, table, 2000..9000, 3.0);
+    }
+    store.flush().unwrap();
+    let shard = store.parts.core.shards[0].lock();
+    let hashes: Vec<u64> = round.rows.iter().map(|row| row.hash).collect();
+    let mut slots = vec![Slot::NONE; hashes.len()];
+    shard.cache.lookup(0, &hashes, &mut slots);
+    let away = slots.iter().filter(|slot| **slot == Slot::NONE).count();
+    assert!(away > 500, "{away} rows could come in");
+    drop(shard);
+    read(&warmer, &round);
+    let wrong = (0..1000).filter(|key| value(&store, table, *key) != 2.0);
+    assert_eq!(wrong.count(), 0);
+    store.close_discarding();
+}
+
+#[test]
+fn a_row_that_is_in_memory_and_changed_stays_as_it_is() {
+    let (store, table, warmer, round) = chosen();
+    set(&store, table, 0..300, 2.0);
+    read(&warmer, &round);
+    assert!(get(&warmer.rows) > 1000, "others came in");
+    let wrong = (0..300).filter(|key| value(&store, table, *key) != 2.0);
+    assert_eq!(wrong.count(), 0);
+    assert_eq!(value(&store, table, 999), 1.0);
+    store.close_discarding();
+}
+
+#[test]
+fn no_row_leaves_for_one_that_nobody_asks_for() {
+    let (store, table, warmer, round) = chosen();
+    set(&store, table, 2000..9000, 3.0);
+    store.flush().unwrap();
+    let before = store.stats();
+    assert_eq!(
+        before.resident_rows, before.capacity_rows,
+        "the cache is full"
+    );
+    read(&warmer, &round);
+    let after = store.stats();
+    assert_eq!(after.tables[0].rows_evicted, before.tables[0].rows_evicted);
+    assert_eq!(after.resident_rows, before.resident_rows);
+    assert!(!warmer.full.lock().unwrap().is_empty());
+    // What has no room is not read.
+    let reads = get(&warmer.reads);
+    read(&warmer, &round);
+    assert_eq!(get(&warmer.reads), reads);
+    store.close_discarding();
+}
+
+#[test]
+fn a_table_that_was_dropped_gets_no_row() {
+    let (store, table, warmer, round) = chosen();
+    store.drop_table(table).unwrap();
+    read(&warmer, &round);
+    assert_eq!(get(&warmer.rows), 0);
+    store.close_discarding();
+}
