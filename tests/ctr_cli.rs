@@ -346,11 +346,8 @@ fn a_store_is_neither_overwritten_nor_resumed_with_other_arguments() -> Result<(
 fn a_creation_that_was_cut_short_is_begun_again() -> Result<()> {
     let place = place()?;
     let directory = place.path("store");
-    let own = [
-        "--dir",
-        directory.to_str().context("a path in UTF-8")?,
-        "--resume",
-    ];
+    let path = directory.to_str().context("a path in UTF-8")?;
+    let own = ["--dir", path, "--resume"];
     let part = directory.join("part-0");
     std::fs::create_dir_all(&part)?;
     std::fs::write(part.join("PART"), "half of it")?;
@@ -364,13 +361,11 @@ fn a_creation_that_was_cut_short_is_begun_again() -> Result<()> {
     assert_eq!(output.status.code(), Some(16), "{said}");
     assert!(said.contains("notes.txt"), "{said}");
     assert!(directory.join("STORE.tmp").exists(), "nothing is removed");
-
     std::fs::remove_file(stranger)?;
     let plain = summary(&[], &[&place.data])?;
     assert_eq!(result(&summary(&own, &[&place.data])?), result(&plain));
     Ok(())
 }
-
 /// The path counted, and the content did not: who mounted the data elsewhere could not resume.
 #[test]
 fn data_is_known_by_its_content_wherever_it_is() -> Result<()> {

@@ -428,7 +428,8 @@ fn life() -> (Vec<Seen>, Stats, Stats) {
         work(&store, table);
         let before = store.stats();
         store.close().unwrap();
-        let store = Store::open_on(disk, ROOT.as_ref(), options(true)).unwrap();
+        let options = options(true).warm(true);
+        let store = Store::open_on(disk, ROOT.as_ref(), options).unwrap();
         let after = store.stats();
         store.close().unwrap();
         (before, after)

@@ -4,7 +4,6 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::panic,
     reason = "a test that meets what it does not expect must fail"
 )]
 

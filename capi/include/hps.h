@@ -768,6 +768,16 @@ int32_t hps_options_set_retain_checkpoints(hps_options *options,
 // HPS_NULL_POINTER.
 int32_t hps_options_set_inline(hps_options *options, int32_t on, hps_error **error);
 
+// Sets whether a restart is warm: 0 (the default) or 1. Index snapshots say how often each row was used, and
+// an open reads those rows back in the background that were worth most, as many as the cache has room
+// for. To be set in the runs that train, too.
+//
+// # Errors
+// HPS_NULL_POINTER.
+int32_t hps_options_set_warm(hps_options *options,
+                             int32_t on,
+                             hps_error **error);
+
 // Sets what to do with gradients that are not finite, a number of hps_non_finite. Default
 // HPS_NON_FINITE_SKIP.
 //

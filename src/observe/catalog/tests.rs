@@ -14,6 +14,7 @@ const COUNTED: &[&str] = &[
     "rows_put",
     "bytes_put",
     "non_finite",
+    "warmed_rows",
     "reads",
     "read_bytes",
     "written_bytes",

@@ -28,7 +28,7 @@ pub struct Choice {
     /// By shard: each counts for itself, and halves its numbers when it likes.
     cuts: Vec<Cut>,
     /// By slot of a file: rows of it; the files with the most first.
-    files: Vec<(FileSlot, u64)>,
+    order: Vec<(FileSlot, u64)>,
     rows: u64,
 }
 
@@ -76,7 +76,7 @@ impl Choice {
         shards.sort_unstable_by_key(|(s, ..)| *s);
         let mut choice = Choice {
             cuts: shards.iter().map(|(_, cut, _)| *cut).collect(),
-            files: Vec::new(),
+            order: Vec::new(),
             rows: 0,
         };
         choice.put_in_order(
@@ -116,7 +116,7 @@ impl Choice {
         }
         order.sort_unstable();
         self.rows = order.iter().map(|(.., rows)| rows).sum();
-        self.files = order
+        self.order = order
             .into_iter()
             .map(|(_, slot, rows)| (slot, rows))
             .collect();
@@ -131,7 +131,7 @@ impl Choice {
     pub fn rounds(&self, most: u64) -> Vec<HashSet<FileSlot>> {
         let mut rounds: Vec<HashSet<FileSlot>> = Vec::new();
         let mut left = 0;
-        for (slot, rows) in &self.files {
+        for (slot, rows) in &self.order {
             if *rows > left {
                 rounds.push(HashSet::new());
                 left = most;
@@ -167,7 +167,10 @@ impl Choice {
         };
         let mut rows = by_shard(core, threads, of_shard).concat();
         rows.sort_unstable_by_key(|row: &Chosen| row.entry.location());
-        Round { files, rows }
+        Round {
+            data_files: files,
+            rows,
+        }
     }
 
     fn collect_some(
@@ -210,7 +213,7 @@ impl Choice {
 /// Rows that are read together.
 pub struct Round {
     /// Their files, by slot.
-    pub files: Vec<Option<Arc<DataFile>>>,
+    pub data_files: Vec<Option<Arc<DataFile>>>,
     /// By place.
     pub rows: Vec<Chosen>,
 }
@@ -241,7 +244,7 @@ struct Counted {
     /// By slot of a file: where its numbers are, if they are.
     at: Vec<Option<u32>>,
     /// Rows by class, with the slot of their file.
-    files: Vec<(FileSlot, [u32; CLASSES])>,
+    by_file: Vec<(FileSlot, [u32; CLASSES])>,
 }
 
 impl Counted {
@@ -253,7 +256,7 @@ impl Counted {
                 ranks: ranks(&shard, table),
                 cost: shard.cache.row_cost(table).max(1),
                 at: Vec::new(),
-                files: Vec::new(),
+                by_file: Vec::new(),
             }
         };
         let (mut next, mut found) = (Some(0), Vec::new());
@@ -277,10 +280,10 @@ impl Counted {
             self.at.resize(slot.index() + 1, None);
         }
         let at = *self.at[slot.index()].get_or_insert_with(|| {
-            self.files.push((slot, [0; CLASSES]));
-            narrow(self.files.len() - 1)
+            self.by_file.push((slot, [0; CLASSES]));
+            narrow(self.by_file.len() - 1)
         });
-        self.files[at as usize].1[usize::from(entry.class())] += 1;
+        self.by_file[at as usize].1[usize::from(entry.class())] += 1;
     }
 
     /// Slot of a file, rank, and the bytes that rows of it and of that rank take.
@@ -295,7 +298,7 @@ impl Counted {
                 .map(of_class)
                 .collect::<Vec<_>>()
         };
-        self.files.iter().flat_map(of_file)
+        self.by_file.iter().flat_map(of_file)
     }
 }
 

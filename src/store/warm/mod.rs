@@ -202,7 +202,7 @@ impl Warmer {
                     let Some(some) = round.rows.chunks(PLAN_ROWS).nth(task) else {
                         return Ok(());
                     };
-                    self.read_some(&mut open(lane), &round.files, some)?;
+                    self.read_some(&mut open(lane), &round.data_files, some)?;
                 }
             };
             let works = lanes.iter().map(|lane| || work(lane));

@@ -64,7 +64,7 @@ fn read(warmer: &Warmer, round: &Round) {
     let lanes = warmer.lanes(&warmer.tables()).unwrap();
     for rows in round.rows.chunks(PLAN_ROWS) {
         warmer
-            .read_some(&mut open(&lanes[0]), &round.files, rows)
+            .read_some(&mut open(&lanes[0]), &round.data_files, rows)
             .unwrap();
     }
 }
