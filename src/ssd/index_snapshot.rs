@@ -4,7 +4,8 @@
 //! part for each data directory that has files: the entries of that directory's files, which are
 //! those of its range of mix64, in the order of (table, mix64(key)). A part is made by merging the
 //! one before it with the key blocks of younger files, and never looks at the live index: only the class
-//! of each key, how often its row was used, is asked for where a warm restart is wanted. It lies in the next data directory: where one is lost, a repair still has the list of its keys.
+//! of each key, how often its row was used, is asked for where a warm restart is wanted. It lies in the next
+//! data directory: where one is lost, a repair still has the list of its keys.
 //!
 //! Invariants:
 //! - It is a cache: where a part is missing, damaged or of a later version than the one opened,

@@ -351,7 +351,6 @@ mod tests {
         assert!(!takes(&[low - 1, low]) && !takes(&[high, high + 1]));
     }
 
-    /// Without the class, which an index has no use for.
     #[test]
     fn an_opening_knows_the_range_and_directory_of_a_part_and_its_places() {
         let (low, high) = crate::units::part_range(1, 3).into_inner();

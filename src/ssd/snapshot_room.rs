@@ -151,9 +151,9 @@ pub(super) fn is_due(
     outdated: bool,
 ) -> bool {
     let many = old_bytes / limits.snapshot_young_part + limits.snapshot_young_bytes;
-    let cheap =
-        new_bytes <= limits.snapshot_small_bytes || flushed_bytes / FLUSHED_PART >= new_bytes;
-    (young_bytes > many || outdated) && cheap
+    let few = flushed_bytes / FLUSHED_PART >= new_bytes;
+    let cheap = new_bytes <= limits.snapshot_small_bytes || few;
+    young_bytes > many && cheap || outdated && few
 }
 
 impl Ssd {
@@ -383,5 +383,8 @@ mod tests {
         // Where it says how rows are used: as soon as it is cheap.
         assert!(is_due(&limits, (snapshot, snapshot), 12, 160 * keys, true));
         assert!(!is_due(&limits, (snapshot, snapshot), 12, 159 * keys, true));
+        // A small one, too, is not written anew for nothing.
+        assert!(!is_due(&limits, (4096, 4096), 0, 40_959, true));
+        assert!(is_due(&limits, (4096, 4096), 0, 40_960, true));
     }
 }

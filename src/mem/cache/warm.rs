@@ -37,6 +37,16 @@ impl Cache {
             .saturating_sub(spans)
     }
 
+    /// Memory that rows of a table may still take before one leaves for another of its own.
+    #[must_use]
+    pub fn bytes_to_ceiling(&self, table: usize) -> u64 {
+        let of_table = &self.rows.tables[table];
+        let rows = of_table
+            .ceiling_rows
+            .saturating_sub(of_table.counts.used as u64);
+        rows.saturating_mul(of_table.cost)
+    }
+
     /// Rows of a table that can come in while no other leaves.
     #[must_use]
     pub fn rows_spare(&self, table: usize) -> usize {

@@ -25,11 +25,22 @@ pub fn micros(duration: Duration) -> u64 {
 /// What callers ask for.
 #[derive(Debug, Default)]
 pub struct Demand {
+    begun: AtomicU64,
     unique_asked: AtomicU64,
     unique_hits: AtomicU64,
 }
 
 impl Demand {
+    /// A batch begins to ask.
+    pub fn begin(&self) {
+        add(&self.begun, 1);
+    }
+
+    /// Whether anybody has asked since the open.
+    pub fn is_any(&self) -> bool {
+        get(&self.begun) > 0
+    }
+
     /// A batch asked for so many distinct rows that are known; so many of them were resident.
     pub fn note(&self, asked: u64, hits: u64) {
         add(&self.unique_asked, asked);

@@ -366,8 +366,11 @@ impl Shard {
     /// Rows of a table that can come in while no other leaves, and nobody who was promised room goes without.
     #[must_use]
     pub fn rows_spare(&self, table: usize) -> usize {
-        let promised: usize = self.tables.iter().map(|t| t.reserved).sum();
-        self.cache.rows_spare(table).saturating_sub(promised)
+        let promised = self.tables.iter().enumerate();
+        let cost = |(t, of): (usize, &ShardTable)| of.reserved as u64 * self.cache.row_cost(t);
+        let bytes: u64 = promised.map(cost).sum();
+        let rows = bytes.div_ceil(self.cache.row_cost(table).max(1));
+        self.cache.rows_spare(table).saturating_sub(to_usize(rows))
     }
 
     /// Slots of rows that a batch has pinned or was promised, of one table.

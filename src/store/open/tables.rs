@@ -115,6 +115,9 @@ impl Parts {
             let what = "a table can't be given the policy PinAll or Staged";
             return Err(ArgumentError::LeasesOutstanding { what, count }.into());
         }
+        if !plan.tuned.is_empty() {
+            self.warmer.stop();
+        }
         self.leave_room(&plan, pins)?;
         let before = self.core.caches();
         let (ssd, options) = (&self.core.ssd, &self.core.options);

@@ -64,6 +64,7 @@ impl Puller {
     /// `OverBudget`, `InvalidArgument`; nothing is pinned.
     pub fn begin<'a>(&self, pool: &WorkerPool, parts: &'a mut [Wanted<'_>]) -> Result<Batch<'a>> {
         self.core.check_open()?;
+        self.core.demand.begin();
         let batch = Batch::new(&self.workers.arrays, self.core.shards.len(), parts)?;
         self.admit(pool, &batch)?;
         Ok(batch)

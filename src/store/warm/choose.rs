@@ -17,23 +17,25 @@ use crate::ssd::data_file::DataFile;
 use crate::ssd::index::{Files, Index as _, IndexEntry};
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::by_team;
-use crate::units::{FileSlot, narrow};
+use crate::units::{FileSlot, narrow, to_usize};
 
 /// Keys that are looked at while a shard is locked: some ten microseconds.
 const STEP_KEYS: usize = 1 << 12;
+/// Ranks that a row loses when its frequency is halved.
+const HALF_RANKS: usize = 16;
 
 /// The rows that come back.
 #[derive(Debug)]
 pub struct Choice {
     /// By shard: each counts for itself, and halves its numbers when it likes.
-    cuts: Vec<Cut>,
+    cuts: Vec<Cuts>,
     /// By slot of a file: rows of it; the files with the most first.
     order: Vec<(FileSlot, u64)>,
     rows: u64,
 }
 
 /// Which rows fit into a shard.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Cut {
     /// All of higher ranks.
     rank: usize,
@@ -50,55 +52,54 @@ impl Cut {
             Ordering::Less => 0,
         }
     }
+}
 
-    fn takes(self, hash: u64, rank: usize) -> bool {
-        hash & u64::from(u32::MAX) < self.share_of(rank)
+/// What comes back into a shard.
+#[derive(Debug, Default)]
+struct Cuts {
+    /// By position of a table: what fits under its ceiling.
+    own: Vec<Cut>,
+    /// What of that fits into the shard.
+    all: Cut,
+    /// Halvings of frequencies when these were made.
+    halvings: u64,
+}
+
+impl Cuts {
+    /// Of rows of a table and rank so many come back, in 2^-32ths.
+    fn share_of(&self, position: usize, rank: usize) -> u64 {
+        part_of(self.own[position].share_of(rank), self.all.share_of(rank))
     }
 }
 
 impl Choice {
-    /// Looks at all keys of these tables, with so many threads.
-    pub fn new(core: &Core, tables: &[usize], threads: usize) -> Choice {
+    /// Looks at all keys of some tables.
+    pub fn new(search: &Search<'_>) -> Choice {
         let of_shard = |s| {
-            let of_table = |table: &usize| Counted::new(core, (s, *table));
-            let counted: Vec<Counted> = tables.iter().map(of_table).collect();
-            let mut bytes_by_rank = vec![0; RANKS];
-            for (_, rank, bytes) in counted.iter().flat_map(Counted::each) {
-                bytes_by_rank[rank] += bytes;
-            }
-            let cut = cut(
-                &bytes_by_rank,
-                core.shards[s].lock().cache.bytes_spare(tables),
-            );
-            (s, cut, counted)
+            let of_table = |table: &usize| Counted::new(search, (s, *table));
+            let counted: Vec<Counted> = search.tables.iter().map(of_table).collect();
+            (s, search.cuts(s, &counted), counted)
         };
-        let mut shards = by_shard(core, threads, of_shard);
+        let mut shards = search.by_shard(of_shard);
         shards.sort_unstable_by_key(|(s, ..)| *s);
         let mut choice = Choice {
-            cuts: shards.iter().map(|(_, cut, _)| *cut).collect(),
+            cuts: Vec::new(),
             order: Vec::new(),
             rows: 0,
         };
-        choice.put_in_order(
-            core,
-            shards.iter().map(|(_, cut, counted)| (*cut, &counted[..])),
-        );
+        choice.put_in_order(search.core, &shards);
+        choice.cuts = shards.into_iter().map(|(_, cuts, _)| cuts).collect();
         choice
     }
 
-    fn put_in_order<'a>(
-        &mut self,
-        core: &Core,
-        shards: impl Iterator<Item = (Cut, &'a [Counted])>,
-    ) {
+    fn put_in_order(&mut self, core: &Core, shards: &[(usize, Cuts, Vec<Counted>)]) {
         let slots = core.ssd.file_slots();
         // By slot: rows and their bytes.
         let mut files = vec![(0, 0); slots.len()];
-        for (cut, counted) in shards {
-            for of_table in counted {
+        for (_, cuts, counted) in shards {
+            for (position, of_table) in counted.iter().enumerate() {
                 for (slot, rank, bytes) in of_table.each() {
-                    let part = (u128::from(bytes) * u128::from(cut.share_of(rank))) >> 32;
-                    let part = u64::try_from(part).unwrap_or(u64::MAX);
+                    let part = part_of(bytes, cuts.share_of(position, rank));
                     // Those of a file that came meanwhile are read when they are asked for.
                     if let Some(file) = files.get_mut(slot.index()) {
                         *file = (file.0 + part.div_ceil(of_table.cost), file.1 + part);
@@ -142,17 +143,10 @@ impl Choice {
         rounds
     }
 
-    /// The rows of these files that come back, in the order of their places, found by so many threads. What has
-    /// moved meanwhile is left out.
-    pub fn collect(
-        &self,
-        core: &Core,
-        tables: &[usize],
-        round: &HashSet<FileSlot>,
-        threads: usize,
-    ) -> Round {
-        let files: Vec<Option<Arc<DataFile>>> = {
-            let slots = core.ssd.file_slots();
+    /// The rows of these files that come back, in the order of their places. What has moved meanwhile is left out.
+    pub fn collect(&self, search: &Search<'_>, round: &HashSet<FileSlot>) -> Round {
+        let data_files: Vec<Option<Arc<DataFile>>> = {
+            let slots = search.core.ssd.file_slots();
             let of_round = |(i, file): (usize, &Option<Arc<DataFile>>)| {
                 file.clone().filter(|_| round.contains(&FileSlot::new(i)))
             };
@@ -160,44 +154,43 @@ impl Choice {
         };
         let of_shard = |s| {
             let mut rows = Vec::new();
-            for table in tables {
-                self.collect_some(core, (s, *table), &files, &mut rows);
+            for position in 0..search.tables.len() {
+                self.collect_some(search, (s, position), &data_files, &mut rows);
             }
             rows
         };
-        let mut rows = by_shard(core, threads, of_shard).concat();
+        let mut rows = search.by_shard(of_shard).concat();
         rows.sort_unstable_by_key(|row: &Chosen| row.entry.location());
-        Round {
-            data_files: files,
-            rows,
-        }
+        Round { data_files, rows }
     }
 
     fn collect_some(
         &self,
-        core: &Core,
-        (s, table): (usize, usize),
+        search: &Search<'_>,
+        (s, position): (usize, usize),
         files: &Files,
         rows: &mut Vec<Chosen>,
     ) {
+        let (core, table) = (search.core, search.tables[position]);
+        let Some(cuts) = self.cuts.get(s) else {
+            return;
+        };
         let (mut next, mut found) = (Some(0), Vec::new());
-        while let Some(from) = next {
+        while let Some(from) = next.filter(|_| !(search.is_over)()) {
             found.clear();
             let shard = core.shards[s].lock();
             next = shard.tables[table]
                 .index
                 .classed(from, STEP_KEYS, &mut found);
+            // Numbers that were halved since are compared as what they were.
+            let halved = shard.cache.halvings().saturating_sub(cuts.halvings);
+            let more = HALF_RANKS.saturating_mul(to_usize(halved));
             let ranks = ranks(&shard, table);
-            // A slot may be another file's by now.
             let now = core.ssd.file_slots();
             for (hash, entry) in &found {
-                let at = entry.location().slot().index();
-                let is_same = match (files.get(at), now.get(at)) {
-                    (Some(Some(then)), Some(Some(now))) => Arc::ptr_eq(then, now),
-                    _ => false,
-                };
-                let takes = self.cuts[s].takes(*hash, ranks[usize::from(entry.class())]);
-                if is_same && takes && !entry.location().is_tombstone() {
+                let rank = ranks[usize::from(entry.class())].saturating_add(more);
+                let takes = low_bits(*hash) < cuts.share_of(position, rank);
+                if takes && is_same_file(*entry, files, &now) && !entry.location().is_tombstone() {
                     rows.push(Chosen {
                         entry: *entry,
                         hash: *hash,
@@ -207,6 +200,77 @@ impl Choice {
                 }
             }
         }
+    }
+}
+
+/// Whether the slot in a location is of the same file at two moments. It may be another file's by now, with another row at the
+/// same place.
+pub fn is_same_file(entry: IndexEntry, then: &Files, now: &Files) -> bool {
+    let at = entry.location().slot().index();
+    match (then.get(at), now.get(at)) {
+        (Some(Some(then)), Some(Some(now))) => Arc::ptr_eq(then, now),
+        _ => false,
+    }
+}
+
+fn low_bits(hash: u64) -> u64 {
+    hash & u64::from(u32::MAX)
+}
+
+/// So many 2^-32ths of some bytes.
+fn part_of(bytes: u64, share: u64) -> u64 {
+    let part = (u128::from(bytes) * u128::from(share)) >> 32;
+    u64::try_from(part).unwrap_or(u64::MAX)
+}
+
+/// Who looks for rows, and where.
+pub struct Search<'a> {
+    pub core: &'a Core,
+    pub tables: &'a [usize],
+    /// Threads that look.
+    pub threads: usize,
+    /// Whether to stop.
+    pub is_over: &'a (dyn Fn() -> bool + Sync),
+}
+
+impl Search<'_> {
+    /// What fits into a shard.
+    fn cuts(&self, s: usize, counted: &[Counted]) -> Cuts {
+        let shard = self.core.shards[s].lock();
+        let mut cuts = Cuts {
+            halvings: shard.cache.halvings(),
+            ..Cuts::default()
+        };
+        let mut bytes_by_rank = vec![0; RANKS];
+        for (table, counted) in self.tables.iter().zip(counted) {
+            let mut own = vec![0; RANKS];
+            for (_, rank, bytes) in counted.each() {
+                own[rank] += bytes;
+            }
+            let cut = cut(&own, shard.cache.bytes_to_ceiling(*table));
+            for (rank, bytes) in own.into_iter().enumerate() {
+                bytes_by_rank[rank] += part_of(bytes, cut.share_of(rank));
+            }
+            cuts.own.push(cut);
+        }
+        cuts.all = cut(&bytes_by_rank, shard.cache.bytes_spare(self.tables));
+        cuts
+    }
+
+    /// Does something for each shard; results in no order. Others help only while nobody asks for rows.
+    fn by_shard<T: Send>(&self, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+        let (next, shards) = (AtomicUsize::new(0), self.core.shards.len());
+        let some = |is_first: bool| {
+            let goes_on = || is_first || !self.core.demand.is_any();
+            let take = || goes_on().then(|| next.fetch_add(1, Relaxed));
+            let mine = std::iter::from_fn(|| take().filter(|s| *s < shards));
+            mine.map(&work).collect::<Vec<T>>()
+        };
+        let works = (0..self.threads.max(1)).map(|i| {
+            let some = &some;
+            move || some(i == 0)
+        });
+        by_team("hps-warm", works).into_iter().flatten().collect()
     }
 }
 
@@ -223,18 +287,6 @@ fn ranks(shard: &Shard, table: usize) -> [usize; CLASSES] {
     std::array::from_fn(|class| shard.cache.rank(table, narrow(class)))
 }
 
-/// Does something for each shard, with so many threads; results in no order.
-fn by_shard<T: Send>(core: &Core, threads: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
-    let next = AtomicUsize::new(0);
-    let some = || {
-        let take = || Some(next.fetch_add(1, Relaxed));
-        let mine = std::iter::from_fn(|| take().filter(|s| *s < core.shards.len()));
-        mine.map(&work).collect::<Vec<T>>()
-    };
-    let all = by_team("hps-warm", (0..threads).map(|_| &some));
-    all.into_iter().flatten().collect()
-}
-
 /// Rows of one table in one shard.
 struct Counted {
     /// By class.
@@ -249,7 +301,8 @@ struct Counted {
 
 impl Counted {
     /// Looks at all keys that have a class.
-    fn new(core: &Core, (s, table): (usize, usize)) -> Counted {
+    fn new(search: &Search<'_>, (s, table): (usize, usize)) -> Counted {
+        let core = search.core;
         let mut counted = {
             let shard = core.shards[s].lock();
             Counted {
@@ -260,7 +313,7 @@ impl Counted {
             }
         };
         let (mut next, mut found) = (Some(0), Vec::new());
-        while let Some(from) = next {
+        while let Some(from) = next.filter(|_| !(search.is_over)()) {
             found.clear();
             let index = &core.shards[s].lock().tables[table].index;
             next = index.classed(from, STEP_KEYS, &mut found);
@@ -342,10 +395,11 @@ mod tests {
             rank: 5,
             share: 1 << 31,
         };
-        assert!(cut.takes(u64::MAX, 6) && !cut.takes(0, 4));
-        assert!(cut.takes((1 << 31) - 1, 5) && !cut.takes(1 << 31, 5));
+        let takes = |hash: u64, rank| low_bits(hash) < cut.share_of(rank);
+        assert!(takes(u64::MAX, 6) && !takes(0, 4));
+        assert!(takes((1 << 31) - 1, 5) && !takes(1 << 31, 5));
         assert!(
-            cut.takes(7 << 32, 5),
+            takes(7 << 32, 5),
             "the low bits count: the high ones name the shard"
         );
     }

@@ -6,8 +6,8 @@
 //! meanwhile are read as ever.
 //!
 //! Invariants:
-//! - A row comes in only if the index still points to the copy that was read and the row is not in memory: both
-//!   seen under the lock under which it comes in.
+//! - A row comes in only if the index still points to the copy that was read, in the same file, and the row is not in
+//!   memory: all seen under the lock under which it comes in.
 //! - No row leaves for one that nobody has asked for.
 //! - A damaged row is reported to whoever asks for it.
 
@@ -30,10 +30,10 @@ use crate::options::PolicyKind;
 use crate::ssd::index::{Files, Index as _, IndexEntry};
 use crate::ssd::reader::{RowBatch, RowReader, Want, pin_files};
 use crate::stats::Stats;
-use crate::sync::atomic::{AtomicU64, AtomicUsize};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use crate::sync::{Mutex, MutexGuard, by_team};
 use crate::units::{Slot, narrow, to_usize, unmix64};
-use choose::Choice;
+use choose::{Choice, Search, is_same_file};
 pub use classes::Classes;
 
 /// Bytes of a read, where the cache is not small.
@@ -44,17 +44,20 @@ const DEPTH: usize = 16;
 const THREADS_MAX: usize = 4;
 /// The buffers take this share of the cache at most.
 const BUFFERS_SHARE: u64 = 16;
-/// Rows that come in at a time.
-const FILL_ROWS: usize = 1024;
+/// Rows that come in at a time, at most, and their bytes.
+const FILL_ROWS: usize = 512;
+const FILL_BYTES: usize = 256 << 10;
+/// Of a row that is read: what its read is planned with.
+const PLAN_ROW_BYTES: usize = 80;
 /// Rows that are left out for one that is damaged, at most.
 const LEFT_OUT_ROWS: usize = 16;
 /// After so many failures the device is taken to be of no use.
 const FAILURES_MAX: u64 = 64;
 /// Rows that are read through one plan.
 const PLAN_ROWS: usize = if cfg!(test) { 32 } else { 1 << 14 };
-/// Of a chosen row, until it has come in: place, key, class, and what its read is planned with.
+/// Of a chosen row, until it has come in.
 const ROW_BYTES: u64 = 32;
-/// Chosen rows take this share of the cache, which is still empty then, unless that were too many rounds.
+/// Chosen rows take this share of the cache's memory beside it, unless that were too many rounds.
 const CHOSEN_SHARE: u64 = 32;
 /// All keys are looked at for each round, of which there are about so many at most.
 const ROUNDS_MAX: u64 = 16;
@@ -81,6 +84,8 @@ pub struct Warmer {
     reads: AtomicU64,
     read_bytes: AtomicU64,
     in_use: InUse,
+    /// No row comes in any more.
+    stopped: AtomicBool,
     /// Reads that failed.
     failures: AtomicU64,
     /// Shards, each with a table, that had no room for a row.
@@ -136,6 +141,7 @@ impl Warmer {
             reads: AtomicU64::new(0),
             read_bytes: AtomicU64::new(0),
             in_use: InUse::default(),
+            stopped: AtomicBool::new(false),
             failures: AtomicU64::new(0),
             full: Mutex::default(),
         }
@@ -144,6 +150,11 @@ impl Warmer {
     /// Whether there is something to do after an open.
     pub fn is_wanted(&self) -> bool {
         self.core.options.warm
+    }
+
+    /// No row comes in any more, once each shard was locked: tables are about to get other policies.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
     }
 
     /// Reads rows back until the cache is full, none is left, or the store is closed.
@@ -166,7 +177,14 @@ impl Warmer {
 
     fn fill(&self) -> Result<()> {
         let tables = self.tables();
-        let choice = Choice::new(&self.core, &tables, self.threads());
+        let is_over = || self.is_over();
+        let mut search = Search {
+            core: &self.core,
+            tables: &tables,
+            threads: self.threads(),
+            is_over: &is_over,
+        };
+        let choice = Choice::new(&search);
         self.left.store(choice.rows(), Ordering::Relaxed);
         if choice.rows() == 0 {
             return Ok(());
@@ -174,28 +192,29 @@ impl Warmer {
         let lanes = self.lanes(&tables)?;
         let mut held = self.in_use.begin();
         let buffers: usize = lanes.iter().map(|lane| open(lane).buffer_bytes()).sum();
+        let buffers = buffers + lanes.len() * (2 * FILL_BYTES + PLAN_ROWS * PLAN_ROW_BYTES);
+        held.set(buffers);
         // Those of two rounds are there at the same time.
         let most = self.core.cache_bytes() / CHOSEN_SHARE / ROW_BYTES / 2;
         let least = choice.rows().div_ceil(ROUNDS_MAX).max(CHOSEN_MIN);
         let rounds = choice.rounds(most.max(least));
-        let collect = |number: usize, threads: usize| {
-            let files = rounds.get(number)?;
-            Some(choice.collect(&self.core, &tables, files, threads))
-        };
-        let mut next = collect(0, lanes.len());
+        let mut next = rounds.first().map(|files| choice.collect(&search, files));
+        // The next ones are looked for while others read.
+        search.threads = 1;
+        let collect = |files| choice.collect(&search, files);
         for number in 1..=rounds.len() {
             let Some(round) = next.take() else { break };
             held.set(buffers + 2 * round.rows.len() * size_of::<Chosen>());
             let (todo, ahead) = (AtomicUsize::new(0), Mutex::new(None));
-            let work = |lane: &Mutex<Lane>| -> Result<()> {
-                loop {
+            let work = &|i: usize, lane: &Mutex<Lane>| -> Result<()> {
+                // Who waits for rows needs processors and device, too: one goes on then.
+                while i == 0 || !self.core.demand.is_any() {
                     let task = todo.fetch_add(1, Ordering::Relaxed);
                     if self.is_over() {
                         return Ok(());
                     }
                     let Some(task) = task.checked_sub(1) else {
-                        // While the others read.
-                        let collected = collect(number, 1);
+                        let collected = rounds.get(number).map(collect);
                         *ahead.lock().unwrap_or_else(PoisonError::into_inner) = collected;
                         continue;
                     };
@@ -204,8 +223,10 @@ impl Warmer {
                     };
                     self.read_some(&mut open(lane), &round.data_files, some)?;
                 }
+                Ok(())
             };
-            let works = lanes.iter().map(|lane| || work(lane));
+            let works = lanes.iter().enumerate();
+            let works = works.map(|(i, lane)| move || work(i, lane));
             by_team("hps-warm", works)
                 .into_iter()
                 .collect::<Result<()>>()?;
@@ -309,7 +330,9 @@ impl Warmer {
     }
 
     fn is_over(&self) -> bool {
-        self.core.is_closed() || self.core.ssd.poison.check_threads().is_err()
+        self.stopped.load(Ordering::Acquire)
+            || self.core.is_closed()
+            || self.core.ssd.poison.check_threads().is_err()
     }
 
     /// # Errors
@@ -333,9 +356,11 @@ impl Warmer {
         let wants: Vec<Want> = rows.iter().enumerate().filter(fits).map(want).collect();
         let pinned = pin_files(files, &wants);
         let mut reader = RowReader::new(&mut **queue, pinned, wants)?;
+        let widest = rows.iter().map(width).max().unwrap_or(1) * 4;
+        let rows_min = (FILL_BYTES / widest).clamp(1, FILL_ROWS);
         let mut some = Vec::new();
         let result = loop {
-            match reader.next(batch, FILL_ROWS) {
+            match reader.next(batch, rows_min) {
                 Ok(true) if !self.is_over() => {}
                 ended => break ended,
             }
@@ -349,7 +374,7 @@ impl Warmer {
             some.sort_unstable_by_key(|(row, start)| (row.shard, row.table, *start));
             let is_together = |a: &Chosen, b: &Chosen| (a.shard, a.table) == (b.shard, b.table);
             for together in some.chunk_by(|(a, _), (b, _)| is_together(a, b)) {
-                self.restore(together, &batch.rows);
+                self.restore(files, together, &batch.rows);
             }
         };
         add(&self.reads, reader.count.reads);
@@ -358,30 +383,39 @@ impl Warmer {
     }
 
     /// Puts rows of one table into one shard, each with the place of its content, as long as there is room.
-    fn restore(&self, rows: &[(Chosen, usize)], values: &[f32]) {
+    fn restore(&self, files: &Files, rows: &[(Chosen, usize)], values: &[f32]) {
         let Some((first, _)) = rows.first() else {
             return;
         };
         let table = first.table as usize;
         let mut shard = self.core.shards[first.shard as usize].lock();
-        // It may have been dropped meanwhile: then the index knows none of its keys.
+        // It may have been dropped meanwhile: then the index knows none of its keys. Or its rows stay from now on.
+        if self.is_over() || !shard.cache.evicts(table) {
+            return;
+        }
         let room = shard.rows_spare(table).min(rows.len());
         if room == 0 {
+            // What others were promised is free again, perhaps.
+            let is_full = shard.cache.rows_spare(table) == 0;
             drop(shard);
+            if !is_full {
+                return;
+            }
             let full = self.full.lock();
             full.unwrap_or_else(PoisonError::into_inner)
                 .insert((first.shard, first.table));
             return;
         }
-        shard.reclaim(table, room);
         let hashes: Vec<u64> = rows.iter().map(|(row, _)| row.hash).collect();
         let mut slots = vec![Slot::NONE; hashes.len()];
         shard.cache.lookup(table, &hashes, &mut slots);
         let mut known = Vec::new();
         shard.tables[table].index.get_batch(&hashes, &mut known);
+        let now = self.core.ssd.file_slots();
         let mut came = 0;
         for (((row, start), slot), known) in rows.iter().zip(&slots).zip(&known) {
-            let is_read = known.map(IndexEntry::location) == Some(row.entry.location());
+            let is_read = known.map(IndexEntry::location) == Some(row.entry.location())
+                && is_same_file(row.entry, files, &now);
             if came == room || *slot != Slot::NONE || !is_read {
                 continue;
             }
@@ -393,7 +427,7 @@ impl Warmer {
             content.copy_from_slice(&values[*start..*start + length]);
             came += 1;
         }
-        drop(shard);
+        drop((now, shard));
         add(&self.rows, came as u64);
     }
 }

@@ -51,11 +51,18 @@ fn chosen() -> (Store, TableId, Warmer, Round) {
     store.close().unwrap();
     let store = Store::open_on(disk, path, options().warm(false)).unwrap();
     let warmer = Warmer::new(&store.parts.core);
-    let choice = Choice::new(&warmer.core, &warmer.tables(), 1);
+    let (tables, is_over) = (warmer.tables(), || warmer.is_over());
+    let search = Search {
+        core: &warmer.core,
+        tables: &tables,
+        threads: 1,
+        is_over: &is_over,
+    };
+    let choice = Choice::new(&search);
     let rounds = choice.rounds(u64::MAX);
     assert_eq!(rounds.len(), 1, "as many as are asked for");
     assert!(choice.rounds(CHOSEN_MIN).len() > 3);
-    let round = choice.collect(&warmer.core, &warmer.tables(), &rounds[0], 1);
+    let round = choice.collect(&search, &rounds[0]);
     assert!(round.rows.len() > 1500, "{} rows", round.rows.len());
     (store, table, warmer, round)
 }
@@ -143,5 +150,85 @@ fn a_table_that_was_dropped_gets_no_row() {
     store.drop_table(table).unwrap();
     read(&warmer, &round);
     assert_eq!(get(&warmer.rows), 0);
+    store.close_discarding();
+}
+
+/// A file slot is given to the next new file: another row may be at the same place in that.
+#[test]
+fn a_row_of_a_file_whose_slot_is_another_files_by_now_does_not_come_in() {
+    let (store, _, warmer, round) = chosen();
+    let (row, values) = (round.rows[0], [1.0; DIM]);
+    let slot = row.entry.location().slot().index();
+    let mut others = round.data_files.clone();
+    others[slot] = others.iter().enumerate().find_map(|(i, file)| {
+        let file = file.clone().filter(|_| i != slot);
+        file
+    });
+    assert!(others[slot].is_some());
+    warmer.restore(&others, &[(row, 0)], &values);
+    assert_eq!(get(&warmer.rows), 0);
+    warmer.restore(&round.data_files, &[(row, 0)], &values);
+    assert_eq!(get(&warmer.rows), 1);
+    store.close_discarding();
+}
+
+/// Its rows stay from now on: none that nobody asked for is among them.
+#[test]
+fn a_table_whose_policy_changes_gets_no_row_any_more() {
+    let (store, table, warmer, round) = chosen();
+    store.parts.warmer.stop();
+    assert!(store.parts.warmer.is_over() && !warmer.is_over());
+    let options = crate::TableOptions::new().policy(PolicyKind::PinAll);
+    let descriptor = store.parts.core.table(table).unwrap().descriptor.clone();
+    store.create_table_with(&descriptor, options).unwrap();
+    let before = store.stats().resident_rows;
+    read(&warmer, &round);
+    assert_eq!(store.stats().resident_rows, before);
+    store.close_discarding();
+}
+
+#[test]
+fn what_is_to_stop_looks_at_no_more_keys() {
+    let (store, _, warmer, _) = chosen();
+    let tables = warmer.tables();
+    let search = Search {
+        core: &warmer.core,
+        tables: &tables,
+        threads: 1,
+        is_over: &|| true,
+    };
+    assert_eq!(Choice::new(&search).rows(), 0);
+    store.close_discarding();
+}
+
+/// The coldest rows of a table with a ceiling take no room from others.
+#[test]
+fn a_table_with_a_ceiling_leaves_others_their_room() {
+    let disk = Arc::new(SimDisk::new(1));
+    let path = Path::new("/store");
+    let small = crate::TableOptions::new().cache_bytes_max(64 << 10);
+    let (create, options) = (CreateOptions::new(), options());
+    let store = Store::create_on(Arc::clone(&disk), path, create, options.clone()).unwrap();
+    let describe = |name| {
+        TableDescriptor::new(name, DIM)
+            .optimizer(Optimizer::Sgd)
+            .initialiser(Initialiser::Zero)
+    };
+    let small_table = store.create_table(&describe("small")).unwrap();
+    let plain = store.create_table(&describe("plain")).unwrap();
+    for _ in 0..8 {
+        set(&store, small_table, 0..2000, 1.0);
+    }
+    for _ in 0..3 {
+        set(&store, plain, 0..1500, 1.0);
+    }
+    store.checkpoint(1, &[]).unwrap();
+    store.close().unwrap();
+    let options = options.table("small", small);
+    let store = Store::open_on(disk, path, options).unwrap();
+    let stats = store.stats();
+    let resident = |i: usize| stats.tables[i].resident_rows;
+    assert!((150..=260).contains(&resident(0)), "{}", resident(0));
+    assert!(resident(1) > 1000, "{}", resident(1));
     store.close_discarding();
 }
