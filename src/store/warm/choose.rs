@@ -8,6 +8,7 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
 
 use super::super::core::{Core, Shard};
 use super::Chosen;
@@ -176,7 +177,9 @@ impl Choice {
             return;
         };
         let (mut next, mut found) = (Some(0), Vec::new());
-        while let Some(from) = next.filter(|_| !(search.is_over)()) {
+        let mut since = Instant::now();
+        while let Some(from) = next.filter(|_| !(search.is_over)(since.elapsed())) {
+            since = Instant::now();
             found.clear();
             let shard = core.shards[s].lock();
             next = shard.tables[table]
@@ -229,8 +232,8 @@ pub struct Search<'a> {
     pub tables: &'a [usize],
     /// Threads that look.
     pub threads: usize,
-    /// Whether to stop.
-    pub is_over: &'a (dyn Fn() -> bool + Sync),
+    /// Whether to stop, after work of this length.
+    pub is_over: &'a (dyn Fn(Duration) -> bool + Sync),
 }
 
 impl Search<'_> {
@@ -313,7 +316,9 @@ impl Counted {
             }
         };
         let (mut next, mut found) = (Some(0), Vec::new());
-        while let Some(from) = next.filter(|_| !(search.is_over)()) {
+        let mut since = Instant::now();
+        while let Some(from) = next.filter(|_| !(search.is_over)(since.elapsed())) {
+            since = Instant::now();
             found.clear();
             let index = &core.shards[s].lock().tables[table].index;
             next = index.classed(from, STEP_KEYS, &mut found);

@@ -16,7 +16,8 @@ mod classes;
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use tracing::field::Empty;
 
@@ -31,7 +32,7 @@ use crate::ssd::index::{Files, Index as _, IndexEntry};
 use crate::ssd::reader::{RowBatch, RowReader, Want, pin_files};
 use crate::stats::Stats;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
-use crate::sync::{Mutex, MutexGuard, by_team};
+use crate::sync::{Mutex, MutexGuard, by_team, thread};
 use crate::units::{Slot, narrow, to_usize, unmix64};
 use choose::{Choice, Search, is_same_file};
 pub use classes::Classes;
@@ -42,6 +43,11 @@ const READ_BYTES: u64 = 128 << 10;
 const DEPTH: usize = 16;
 /// Most threads. Half of their time goes into memory that is touched for the first time.
 const THREADS_MAX: usize = 4;
+/// While somebody asks for rows it rests after its work, so many times as long as the work: first, less by so much each
+/// second, and in the end. What it takes from them at first it has not given them yet.
+const REST: (f64, f64, f64) = (8.0, 4.0, 0.25);
+/// Longest rest.
+const REST_MAX: Duration = Duration::from_millis(50);
 /// The buffers take this share of the cache at most.
 const BUFFERS_SHARE: u64 = 16;
 /// Rows that come in at a time, at most, and their bytes.
@@ -84,6 +90,8 @@ pub struct Warmer {
     reads: AtomicU64,
     read_bytes: AtomicU64,
     in_use: InUse,
+    /// When it saw first that somebody asked for rows.
+    asked: OnceLock<Instant>,
     /// No row comes in any more.
     stopped: AtomicBool,
     /// Reads that failed.
@@ -141,6 +149,7 @@ impl Warmer {
             reads: AtomicU64::new(0),
             read_bytes: AtomicU64::new(0),
             in_use: InUse::default(),
+            asked: OnceLock::new(),
             stopped: AtomicBool::new(false),
             failures: AtomicU64::new(0),
             full: Mutex::default(),
@@ -177,7 +186,11 @@ impl Warmer {
 
     fn fill(&self) -> Result<()> {
         let tables = self.tables();
-        let is_over = || self.is_over();
+        // Asked after each step.
+        let is_over = |worked| {
+            self.give_way(worked);
+            self.is_over()
+        };
         let mut search = Search {
             core: &self.core,
             tables: &tables,
@@ -329,6 +342,16 @@ impl Warmer {
         (depth, bytes.next_multiple_of(4096))
     }
 
+    /// Rests after work of this length, if somebody asks for rows.
+    fn give_way(&self, worked: Duration) {
+        if self.core.demand.is_any() {
+            let since = self.asked.get_or_init(Instant::now).elapsed();
+            let (first, less, last) = REST;
+            let times = (first - less * since.as_secs_f64()).max(last);
+            thread::sleep(worked.mul_f64(times).min(REST_MAX));
+        }
+    }
+
     fn is_over(&self) -> bool {
         self.stopped.load(Ordering::Acquire)
             || self.core.is_closed()
@@ -360,6 +383,7 @@ impl Warmer {
         let rows_min = (FILL_BYTES / widest).clamp(1, FILL_ROWS);
         let mut some = Vec::new();
         let result = loop {
+            let since = Instant::now();
             match reader.next(batch, rows_min) {
                 Ok(true) if !self.is_over() => {}
                 ended => break ended,
@@ -376,6 +400,7 @@ impl Warmer {
             for together in some.chunk_by(|(a, _), (b, _)| is_together(a, b)) {
                 self.restore(files, together, &batch.rows);
             }
+            self.give_way(since.elapsed());
         };
         add(&self.reads, reader.count.reads);
         add(&self.read_bytes, reader.count.bytes);

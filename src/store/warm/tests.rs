@@ -51,7 +51,7 @@ fn chosen() -> (Store, TableId, Warmer, Round) {
     store.close().unwrap();
     let store = Store::open_on(disk, path, options().warm(false)).unwrap();
     let warmer = Warmer::new(&store.parts.core);
-    let (tables, is_over) = (warmer.tables(), || warmer.is_over());
+    let (tables, is_over) = (warmer.tables(), |_| warmer.is_over());
     let search = Search {
         core: &warmer.core,
         tables: &tables,
@@ -160,10 +160,10 @@ fn a_row_of_a_file_whose_slot_is_another_files_by_now_does_not_come_in() {
     let (row, values) = (round.rows[0], [1.0; DIM]);
     let slot = row.entry.location().slot().index();
     let mut others = round.data_files.clone();
-    others[slot] = others.iter().enumerate().find_map(|(i, file)| {
-        let file = file.clone().filter(|_| i != slot);
-        file
-    });
+    others[slot] = others
+        .iter()
+        .enumerate()
+        .find_map(|(i, file)| file.clone().filter(|_| i != slot));
     assert!(others[slot].is_some());
     warmer.restore(&others, &[(row, 0)], &values);
     assert_eq!(get(&warmer.rows), 0);
@@ -195,7 +195,7 @@ fn what_is_to_stop_looks_at_no_more_keys() {
         core: &warmer.core,
         tables: &tables,
         threads: 1,
-        is_over: &|| true,
+        is_over: &|_| true,
     };
     assert_eq!(Choice::new(&search).rows(), 0);
     store.close_discarding();

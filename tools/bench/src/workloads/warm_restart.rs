@@ -49,11 +49,17 @@ pub fn run(context: &mut Context) -> Result<()> {
             .say(&format!("warm-restart: round {}", round + 1));
         left_alone(context, &mut idle)?;
         let stream = 8100 + round as u64;
-        let cold = served(context, stream, false)?;
-        let warm = served(context, stream, true)?;
+        // Whoever is second may find the device another one.
+        let is_warm_first = round % 2 == 1;
+        let first = served(context, stream, is_warm_first)?;
+        let second = served(context, stream, !is_warm_first)?;
+        let (cold, warm) = match is_warm_first {
+            false => (first, second),
+            true => (second, first),
+        };
         training.round(warm.end_rate, old);
         let parts = warm.rows.iter().zip(&cold.rows);
-        let parts = parts.map(|(warm, cold)| *warm as f64 / (*cold).max(1) as f64);
+        let parts = parts.map(|(warm, cold)| warm / cold.max(1.0));
         least.push(parts.fold(f64::INFINITY, f64::min));
         cold_end.push(cold.end_rate / old);
         tell_seconds(&mut training, &cold, &warm);
@@ -97,6 +103,7 @@ fn train_first(context: &Context) -> Result<f64> {
 
 /// Opens, and waits until all rows are back.
 fn left_alone(context: &Context, outcome: &mut Outcome) -> Result<()> {
+    let s = &context.settings;
     let mut left = PROBE_BYTES;
     let mut files = context.settings.data_files(&context.fixture.rows());
     files.retain(|file| {
@@ -124,6 +131,8 @@ fn left_alone(context: &Context, outcome: &mut Outcome) -> Result<()> {
     outcome.set("read_bytes_per_s", bytes / seconds);
     outcome.set("device_read_bytes_per_s", device);
     outcome.set("warmed_rows", stats.warmed_rows);
+    outcome.set("reads", stats.reads);
+    outcome.set("row_bytes_per_s", rows * s.row_bytes() as f64 / seconds);
     holdings(outcome, &stats);
     store.close_discarding();
     Ok(())
@@ -132,7 +141,7 @@ fn left_alone(context: &Context, outcome: &mut Outcome) -> Result<()> {
 /// What a trainer got from a store that was just opened.
 struct Served {
     /// Rows until the end of each second.
-    rows: Vec<usize>,
+    rows: Vec<f64>,
     /// Rows a second in the last seconds.
     end_rate: f64,
 }
@@ -149,20 +158,27 @@ fn served(context: &Context, stream: u64, warm: bool) -> Result<Served> {
     let mut supply = Drawn::new(&mut draw, s.batch);
     let mut trainer = Trainer::new(&store, table, s);
     let since = Instant::now();
-    let (mut rows, mut all) = (Vec::new(), 0);
+    // When a batch ended, and the rows until then.
+    let (mut now, mut all) = (0.0, 0.0);
+    let mut rows = Vec::new();
     for second in 1..=seconds {
-        while since.elapsed() < Duration::from_secs(u64::from(second)) {
+        let second = f64::from(second);
+        let mut before = (now, all);
+        while now < second {
+            before = (now, all);
             let step = trainer.step(&mut supply)?;
-            all += step.map_or(0, |step| step.rows);
+            all += step.map_or(0.0, |step| step.rows as f64);
+            now = since.elapsed().as_secs_f64();
         }
-        rows.push(all);
+        // A batch is an eighth of the first second's rows: a part of it counts.
+        let part = (second - before.0) / (now - before.0).max(1e-9);
+        rows.push(before.1 + (all - before.1) * part.min(1.0));
     }
-    let ended = since.elapsed().as_secs_f64() - f64::from(seconds - last);
-    let before = rows[(seconds - last - 1) as usize];
+    let end_rows = rows[(seconds - 1) as usize] - rows[(seconds - last - 1) as usize];
     drop(trainer);
     store.close_discarding();
     Ok(Served {
-        end_rate: (all - before) as f64 / ended,
+        end_rate: end_rows / f64::from(last),
         rows,
     })
 }
