@@ -257,28 +257,19 @@ impl KeyMap {
         left: &mut usize,
         classes: &ClassBytes,
     ) -> Option<u64> {
-        let first = self.range.position(self.range.offset(from).unwrap_or(0));
-        let mut entry = to_usize((first >> 1) >> (63 - self.depth));
-        while let Some(number) = self.directory.get(entry) {
-            let segment = &self.segments[*number as usize];
-            let spare = self.depth - segment.depth;
-            entry = (entry >> spare) << spare;
-            let hash = self.first_hash(entry)?;
+        let mut entry = self.entry_of(from);
+        while let Some(at) = self.segment_at(entry) {
             if *left == 0 {
-                return Some(hash);
+                return Some(at.hash);
             }
-            if let Some(later) = self.directory.get(entry + (SEGMENTS_AHEAD << spare)) {
-                prefetch(std::slice::from_ref(&self.segments[*later as usize]));
-            }
-            if let Some(next) = self.directory.get(entry + (1 << spare)) {
-                self.segments[*next as usize].announce_all(&self.pools);
-            }
+            self.announce_after(&at);
+            let segment = &self.segments[at.number];
             match segment.kind {
                 Kind::Narrow(_) => segment.replace_classes(&mut self.pools.narrow, classes),
                 Kind::Wide => segment.replace_classes(&mut self.pools.wide, classes),
                 Kind::Nested => {
                     let nested = &mut self.nested[segment.blocks[0] as usize];
-                    let next = nested.replace_classes_from(from.max(hash), left, classes);
+                    let next = nested.replace_classes_from(from.max(at.hash), left, classes);
                     if next.is_some() {
                         return next;
                     }
@@ -286,7 +277,7 @@ impl KeyMap {
             }
             // A segment without entries takes time, too.
             *left = left.saturating_sub(segment.len().max(1));
-            entry += 1 << spare;
+            entry = at.end;
         }
         None
     }

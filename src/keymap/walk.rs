@@ -1,10 +1,56 @@
 //! How are the entries looked at in steps, while the map changes between them?
 
-use super::KeyMap;
 use super::segment::Kind;
+use super::{KeyMap, SEGMENTS_AHEAD};
+use crate::pages::prefetch;
 use crate::units::to_usize;
 
+/// A segment on the way through all of them.
+pub(super) struct SegmentAt {
+    pub number: usize,
+    /// The first hash that it may have.
+    pub hash: u64,
+    /// The top bits that its positions share.
+    pub prefix: u64,
+    /// Its directory entries: the first, how many as a power of two, and the one after the last.
+    start: usize,
+    spare: u8,
+    pub end: usize,
+}
+
 impl KeyMap {
+    /// The directory entry of a hash; the first one's where it lies outside the range.
+    pub(super) fn entry_of(&self, hash: u64) -> usize {
+        let position = self.range.position(self.range.offset(hash).unwrap_or(0));
+        to_usize((position >> 1) >> (63 - self.depth))
+    }
+
+    /// The segment of a directory entry; none behind the last one, or behind the end of the range.
+    pub(super) fn segment_at(&self, entry: usize) -> Option<SegmentAt> {
+        let number = *self.directory.get(entry)? as usize;
+        let spare = self.depth - self.segments[number].depth;
+        let prefix = entry >> spare;
+        let start = prefix << spare;
+        Some(SegmentAt {
+            number,
+            hash: self.first_hash(start)?,
+            prefix: prefix as u64,
+            start,
+            spare,
+            end: start + (1 << spare),
+        })
+    }
+
+    /// Announces to the processor the segments that come after one.
+    pub(super) fn announce_after(&self, at: &SegmentAt) {
+        if let Some(later) = self.directory.get(at.start + (SEGMENTS_AHEAD << at.spare)) {
+            prefetch(std::slice::from_ref(&self.segments[*later as usize]));
+        }
+        if let Some(next) = self.directory.get(at.end) {
+            self.segments[*next as usize].announce_all(&self.pools);
+        }
+    }
+
     /// Shows hash and value of each entry, of about so many: of whole segments, from the one that holds the
     /// hash `from` on, in hash order. Returns where to go on, or that all were seen. What is seen in steps
     /// that way is seen once, however the map changes meanwhile.
@@ -23,34 +69,28 @@ impl KeyMap {
         some: &mut Vec<(u64, u64)>,
         see: &mut impl FnMut(u64, u64),
     ) -> Option<u64> {
-        let first = self.range.position(self.range.offset(from).unwrap_or(0));
-        let mut entry = to_usize((first >> 1) >> (63 - self.depth));
-        while let Some(number) = self.directory.get(entry) {
-            let segment = &self.segments[*number as usize];
-            let spare = self.depth - segment.depth;
-            entry = (entry >> spare) << spare;
-            let hash = self.first_hash(entry)?;
+        let mut entry = self.entry_of(from);
+        while let Some(at) = self.segment_at(entry) {
             if *left == 0 {
-                return Some(hash);
+                return Some(at.hash);
             }
-            if let Some(next) = self.directory.get(entry + (1 << spare)) {
-                self.segments[*next as usize].announce_all(&self.pools);
-            }
+            self.announce_after(&at);
+            let segment = &self.segments[at.number];
             if segment.kind == Kind::Nested {
                 let nested = &self.nested[segment.blocks[0] as usize];
-                let next = nested.walk_from(from.max(hash), left, some, see);
+                let next = nested.walk_from(from.max(at.hash), left, some, see);
                 if next.is_some() {
                     return next;
                 }
             } else {
                 some.clear();
-                segment.read(&self.pools, &self.range, (entry >> spare) as u64, some);
+                segment.read(&self.pools, &self.range, at.prefix, some);
                 some.iter()
                     .for_each(|(offset, value)| see(self.range.low + offset, *value));
             }
             // A segment without entries takes time, too.
             *left = left.saturating_sub(segment.len().max(1));
-            entry += 1 << spare;
+            entry = at.end;
         }
         None
     }

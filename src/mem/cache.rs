@@ -370,6 +370,15 @@ impl Cache {
     /// first time since it left in frequency class `class`; none if there is no room. The slot's content is
     /// undefined until the caller fills it, or until somebody reads it where `flags` has UNFILLED.
     pub fn insert(&mut self, table: usize, hash: u64, flags: Flags, class: u8) -> Option<Slot> {
+        let frequency = frequency_of(class).saturating_add(1);
+        let slot = self.take_row(table, hash, flags, frequency)?;
+        self.policies.touched(&mut self.rows, 1, 1);
+        self.policies.admitted(&mut self.rows, slot);
+        Some(slot)
+    }
+
+    /// A free slot for a row that is not in memory, which stands in no queue yet.
+    fn take_row(&mut self, table: usize, hash: u64, flags: Flags, frequency: u8) -> Option<Slot> {
         assert!(
             (self.range.0..=self.range.1).contains(&hash),
             "a hash lies in its shard's range"
@@ -380,10 +389,7 @@ impl Cache {
         );
         let slot = self.take_slot(table, hash, flags, 0)?;
         self.words.insert(table, hash, slot);
-        let frequency = frequency_of(class).saturating_add(1);
         self.rows.states.get_mut(slot).set_frequency(frequency);
-        self.policies.touched(&mut self.rows, 1, 1);
-        self.policies.admitted(&mut self.rows, slot);
         Some(slot)
     }
 

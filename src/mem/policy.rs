@@ -308,7 +308,7 @@ impl Policies {
         }
     }
 
-    /// As [`Policies::admitted`], of a row that nobody asked for.
+    /// As [`Policy::admitted`], of a row that nobody asked for.
     pub fn restored(&mut self, rows: &mut Rows, slot: Slot) {
         if let Some(policy) = self.of(rows, slot) {
             policy.admitted(rows, slot);
@@ -320,9 +320,7 @@ impl Policies {
         if self.uses != [false; 3] {
             self.misses.add();
         }
-        if let Some(policy) = self.of(rows, slot) {
-            policy.admitted(rows, slot);
-        }
+        self.restored(rows, slot);
     }
 
     /// A row that stands in no queue was written, but was not named. Of a policy that finds such rows by itself it stays there.

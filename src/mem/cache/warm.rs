@@ -40,35 +40,27 @@ impl Cache {
     /// Memory that rows of a table may still take before one leaves for another of its own.
     #[must_use]
     pub fn bytes_to_ceiling(&self, table: usize) -> u64 {
+        let rows = self.rows_to_ceiling(table);
+        rows.saturating_mul(self.rows.tables[table].cost)
+    }
+
+    fn rows_to_ceiling(&self, table: usize) -> u64 {
         let of_table = &self.rows.tables[table];
-        let rows = of_table
-            .ceiling_rows
-            .saturating_sub(of_table.counts.used as u64);
-        rows.saturating_mul(of_table.cost)
+        let used = of_table.counts.used as u64;
+        of_table.ceiling_rows.saturating_sub(used)
     }
 
     /// Rows of a table that can come in while no other leaves.
     #[must_use]
     pub fn rows_spare(&self, table: usize) -> usize {
-        let of_table = &self.rows.tables[table];
-        let under_ceiling = of_table
-            .ceiling_rows
-            .saturating_sub(of_table.counts.used as u64);
-        let spare = self.arena.spare_rows(of_table.class);
-        spare.min(to_usize(under_ceiling))
+        let spare = self.arena.spare_rows(self.rows.tables[table].class);
+        spare.min(to_usize(self.rows_to_ceiling(table)))
     }
 
     /// Gives a row that is not in memory, and that nobody asks for, a free slot, as one that was last in this
     /// class; none if there is no room. The slot's content is undefined until the caller fills it.
     pub fn restore(&mut self, table: usize, hash: u64, class: u8) -> Option<Slot> {
-        assert!(
-            (self.range.0..=self.range.1).contains(&hash),
-            "a hash lies in its shard's range"
-        );
-        let slot = self.take_slot(table, hash, Flags::default(), 0)?;
-        self.words.insert(table, hash, slot);
-        let frequency = frequency_of(class);
-        self.rows.states.get_mut(slot).set_frequency(frequency);
+        let slot = self.take_row(table, hash, Flags::default(), frequency_of(class))?;
         self.policies.restored(&mut self.rows, slot);
         Some(slot)
     }

@@ -322,7 +322,7 @@ impl Checkpointer {
 
 /// Brings the index snapshot up to a checkpoint; where warm restarts are wanted, with what caches and indexes
 /// know of how often rows were used.
-fn refresh_snapshot(core: &Arc<Core>, captured: &Captured, writers: usize) {
+fn refresh_snapshot(core: &Core, captured: &Captured, writers: usize) {
     let classes = Classes(core);
     let classes: Option<&dyn KeyClasses> = match core.options.warm {
         true => Some(&classes),

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::stats::Stats;
-use crate::sync::atomic::AtomicU64;
+use crate::sync::atomic::{AtomicBool, AtomicU64};
 use crate::units::saturate;
 
 /// Adds to a counter.
@@ -25,7 +25,7 @@ pub fn micros(duration: Duration) -> u64 {
 /// What callers ask for.
 #[derive(Debug, Default)]
 pub struct Demand {
-    begun: AtomicU64,
+    begun: AtomicBool,
     unique_asked: AtomicU64,
     unique_hits: AtomicU64,
 }
@@ -33,12 +33,15 @@ pub struct Demand {
 impl Demand {
     /// A batch begins to ask.
     pub fn begin(&self) {
-        add(&self.begun, 1);
+        // Read far more often than written: all threads keep its line.
+        if !self.is_any() {
+            self.begun.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Whether anybody has asked since the open.
     pub fn is_any(&self) -> bool {
-        get(&self.begun) > 0
+        self.begun.load(Ordering::Relaxed)
     }
 
     /// A batch asked for so many distinct rows that are known; so many of them were resident.

@@ -176,24 +176,16 @@ impl Choice {
         let Some(cuts) = self.cuts.get(s) else {
             return;
         };
-        let (mut next, mut found) = (Some(0), Vec::new());
-        let mut since = Instant::now();
-        while let Some(from) = next.filter(|_| !(search.is_over)(since.elapsed())) {
-            since = Instant::now();
-            found.clear();
-            let shard = core.shards[s].lock();
-            next = shard.tables[table]
-                .index
-                .classed(from, STEP_KEYS, &mut found);
+        search.each_step((s, table), |shard, found| {
             // Numbers that were halved since are compared as what they were.
             let halved = shard.cache.halvings().saturating_sub(cuts.halvings);
             let more = HALF_RANKS.saturating_mul(to_usize(halved));
-            let ranks = ranks(&shard, table);
+            let ranks = ranks(shard, table);
             let now = core.ssd.file_slots();
-            for (hash, entry) in &found {
+            for (hash, entry) in found {
                 let rank = ranks[usize::from(entry.class())].saturating_add(more);
                 let takes = low_bits(*hash) < cuts.share_of(position, rank);
-                if takes && is_same_file(*entry, files, &now) && !entry.location().is_tombstone() {
+                if takes && is_same_file(*entry, files, &now) {
                     rows.push(Chosen {
                         entry: *entry,
                         hash: *hash,
@@ -202,7 +194,7 @@ impl Choice {
                     });
                 }
             }
-        }
+        });
     }
 }
 
@@ -237,6 +229,25 @@ pub struct Search<'a> {
 }
 
 impl Search<'_> {
+    /// Shows the rows of a table in a shard that have a class, with the shard, which is locked meanwhile.
+    fn each_step(
+        &self,
+        (s, table): (usize, usize),
+        mut see: impl FnMut(&Shard, &[(u64, IndexEntry)]),
+    ) {
+        let (mut next, mut found) = (Some(0), Vec::new());
+        let mut since = Instant::now();
+        while let Some(from) = next.filter(|_| !(self.is_over)(since.elapsed())) {
+            since = Instant::now();
+            found.clear();
+            let shard = self.core.shards[s].lock();
+            let index = &shard.tables[table].index;
+            next = index.classed(from, STEP_KEYS, &mut found);
+            found.retain(|(_, entry)| !entry.location().is_tombstone());
+            see(&shard, &found);
+        }
+    }
+
     /// What fits into a shard.
     fn cuts(&self, s: usize, counted: &[Counted]) -> Cuts {
         let shard = self.core.shards[s].lock();
@@ -305,9 +316,8 @@ struct Counted {
 impl Counted {
     /// Looks at all keys that have a class.
     fn new(search: &Search<'_>, (s, table): (usize, usize)) -> Counted {
-        let core = search.core;
         let mut counted = {
-            let shard = core.shards[s].lock();
+            let shard = search.core.shards[s].lock();
             Counted {
                 ranks: ranks(&shard, table),
                 cost: shard.cache.row_cost(table).max(1),
@@ -315,24 +325,15 @@ impl Counted {
                 by_file: Vec::new(),
             }
         };
-        let (mut next, mut found) = (Some(0), Vec::new());
-        let mut since = Instant::now();
-        while let Some(from) = next.filter(|_| !(search.is_over)(since.elapsed())) {
-            since = Instant::now();
-            found.clear();
-            let index = &core.shards[s].lock().tables[table].index;
-            next = index.classed(from, STEP_KEYS, &mut found);
-            for (_, entry) in &found {
+        search.each_step((s, table), |_, found| {
+            for (_, entry) in found {
                 counted.add(*entry);
             }
-        }
+        });
         counted
     }
 
     fn add(&mut self, entry: IndexEntry) {
-        if entry.location().is_tombstone() {
-            return;
-        }
         let slot = entry.location().slot();
         if self.at.len() <= slot.index() {
             self.at.resize(slot.index() + 1, None);
@@ -360,6 +361,7 @@ impl Counted {
     }
 }
 
+/// All rows of the highest ranks that fit, and of the next rank the share that fits.
 fn cut(bytes_by_rank: &[u64], room: u64) -> Cut {
     let mut left = room;
     for (rank, bytes) in bytes_by_rank.iter().enumerate().rev() {

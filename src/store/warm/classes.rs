@@ -1,7 +1,5 @@
 //! How often was each row used lately?
 
-use std::sync::Arc;
-
 use super::super::core::{Core, ShardGuard};
 use crate::format::index_snapshot::SnapshotEntry;
 use crate::ssd::index::{Index as _, IndexEntry};
@@ -10,7 +8,7 @@ use crate::units::{Slot, mix64, range_of};
 
 /// What caches and indexes know of it.
 #[derive(Debug)]
-pub struct Classes<'a>(pub &'a Arc<Core>);
+pub struct Classes<'a>(pub &'a Core);
 
 impl KeyClasses for Classes<'_> {
     fn tell(&self, table: u32, entries: &mut [SnapshotEntry]) {

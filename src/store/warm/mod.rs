@@ -85,7 +85,7 @@ pub struct Warmer {
     core: Arc<Core>,
     /// Rows that came in.
     rows: AtomicU64,
-    /// Rows that are still to come, at most.
+    /// Rows that are still to come, about.
     left: AtomicU64,
     reads: AtomicU64,
     read_bytes: AtomicU64,

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use super::choose::Round;
 use super::*;
 use crate::io::sim::SimDisk;
-use crate::options::{CreateOptions, Initialiser, Optimizer, RuntimeOptions, TableDescriptor};
+use crate::options::{CreateOptions, RuntimeOptions};
 use crate::store::Store;
 use crate::store::push::Update;
+use crate::store::tests::sgd;
 use crate::units::TableId;
 
 const DIM: usize = 64;
@@ -39,10 +40,7 @@ fn chosen() -> (Store, TableId, Warmer, Round) {
     let path = Path::new("/store");
     let create = CreateOptions::new();
     let store = Store::create_on(Arc::clone(&disk), path, create, options()).unwrap();
-    let descriptor = TableDescriptor::new("rows", DIM)
-        .optimizer(Optimizer::Sgd)
-        .initialiser(Initialiser::Zero);
-    let table = store.create_table(&descriptor).unwrap();
+    let table = store.create_table(&sgd("rows", DIM)).unwrap();
     set(&store, table, 0..10_000, 1.0);
     for _ in 0..4 {
         set(&store, table, 0..1000, 1.0);
@@ -209,13 +207,8 @@ fn a_table_with_a_ceiling_leaves_others_their_room() {
     let small = crate::TableOptions::new().cache_bytes_max(64 << 10);
     let (create, options) = (CreateOptions::new(), options());
     let store = Store::create_on(Arc::clone(&disk), path, create, options.clone()).unwrap();
-    let describe = |name| {
-        TableDescriptor::new(name, DIM)
-            .optimizer(Optimizer::Sgd)
-            .initialiser(Initialiser::Zero)
-    };
-    let small_table = store.create_table(&describe("small")).unwrap();
-    let plain = store.create_table(&describe("plain")).unwrap();
+    let small_table = store.create_table(&sgd("small", DIM)).unwrap();
+    let plain = store.create_table(&sgd("plain", DIM)).unwrap();
     for _ in 0..8 {
         set(&store, small_table, 0..2000, 1.0);
     }

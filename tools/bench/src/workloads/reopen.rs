@@ -141,15 +141,20 @@ fn device_rate(context: &Context) -> Result<f64> {
     let report = report(&context.fixture.rows())?;
     let mut files: Vec<PathBuf> = readable(&report).map(|part| part.path.clone()).collect();
     if files.is_empty() {
-        let mut left = PROBE_BYTES;
-        for file in report.files {
-            if left > 0 {
-                files.push(file.path);
-            }
-            left = left.saturating_sub(file.bytes);
-        }
+        files = some_files(report.files.into_iter().map(|file| (file.path, file.bytes)));
     }
     Ok(context.sequential_read(&files)?.per_second)
+}
+
+/// The first of some files, with their bytes: as many as tell the device's rate.
+pub(super) fn some_files(files: impl Iterator<Item = (PathBuf, u64)>) -> Vec<PathBuf> {
+    let mut left = PROBE_BYTES;
+    let wanted = files.take_while(|(_, bytes)| {
+        let is_wanted = left > 0;
+        left = left.saturating_sub(*bytes);
+        is_wanted
+    });
+    wanted.map(|(path, _)| path).collect()
 }
 
 /// Runs this program as a trainer of the store, and kills it with changes not checkpointed.

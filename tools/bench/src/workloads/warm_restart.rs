@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use hps::Store;
 
-use super::reopen::kill_a_trainer;
+use super::reopen::{kill_a_trainer, some_files};
 use crate::context::{Context, holdings};
 use crate::fixture::index_bytes;
 use crate::pipeline::{Drawn, Trainer};
@@ -23,8 +23,6 @@ use crate::report::Outcome;
 const CHECKPOINTS: u32 = 6;
 /// Seconds of training after an open, and those of them that the speed at the end is taken from.
 const TRAINED: (u32, u32) = (25, 5);
-/// Bytes of files that are read to learn the device's rate.
-const PROBE_BYTES: u64 = 1 << 30;
 /// A restart that takes longer is none.
 const PATIENCE: Duration = Duration::from_secs(600);
 
@@ -104,15 +102,12 @@ fn train_first(context: &Context) -> Result<f64> {
 /// Opens, and waits until all rows are back.
 fn left_alone(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let s = &context.settings;
-    let mut left = PROBE_BYTES;
-    let mut files = context.settings.data_files(&context.fixture.rows());
-    files.retain(|file| {
-        let wanted = left > 0;
-        let bytes = std::fs::metadata(file).map_or(0, |found| found.len());
-        left = left.saturating_sub(bytes);
-        wanted
+    let files = s.data_files(&context.fixture.rows()).into_iter();
+    let with_bytes = files.map(|file| {
+        let bytes = std::fs::metadata(&file).map_or(0, |found| found.len());
+        (file, bytes)
     });
-    let device = context.sequential_read(&files)?.per_second;
+    let device = context.sequential_read(&some_files(with_bytes))?.per_second;
     let since = Instant::now();
     let store = open(context, true)?;
     let opened = since.elapsed().as_secs_f64();
