@@ -71,6 +71,8 @@ fn run(cases: u32, background: bool, name: &'static str, totals: &Totals) {
     steps::run(cases, (file!(), name), &strategy, case, tell);
 }
 
+/// Was there enough of everything? What chance alone makes of 48 cases must never fall short: the
+/// bounds lie four standard deviations and more below the mean (of ten runs), and at half of it or less.
 fn check(totals: &Totals, cases: u32, background: bool) {
     eprintln!("{totals:?}");
     let at_least = |counter: &AtomicU64, per_16_cases: u64| {
@@ -92,17 +94,18 @@ fn check(totals: &Totals, cases: u32, background: bool) {
     at_least(&totals.overlapped_checkpoints, 8);
     at_least(&totals.rows_compared, 32_000);
     at_least(&totals.pushes_of_several, 200);
-    at_least(&totals.puts, 80);
-    at_least(&totals.passes, 24);
-    at_least(&totals.passes_put, 8);
+    at_least(&totals.puts, 40);
+    at_least(&totals.passes, 8);
+    at_least(&totals.passes_put, 4);
     at_least(&totals.flushing_puts, 1);
     if !background {
         at_least(&totals.straight_puts, 4);
     }
     at_least(&totals.tables_created, 16);
-    at_least(&totals.tables_dropped, 8);
+    at_least(&totals.tables_dropped, 1);
     at_least(&totals.tables_renamed, 8);
-    at_least(&totals.drops_refused, 1);
+    // Three in 16 cases, give or take two.
+    assert!(cases < 32 || totals.drops_refused.load(Ordering::Relaxed) > 0);
 }
 
 #[test]
