@@ -51,25 +51,28 @@ pub fn split(keys: &[u64], shards: usize) -> Split {
         positions: Vec::with_capacity(share),
         hashes: Vec::with_capacity(share),
     };
-    let parts = (0..shards).map(|_| part()).collect();
-    let shards = Vec::with_capacity(keys.len());
-    let mut split = Split { parts, shards };
-    split_into(keys, &mut split);
+    let mut split = Split {
+        parts: (0..shards).map(|_| part()).collect(),
+        shards: vec![0; keys.len()],
+    };
+    split_into(keys, 0, &mut split.parts, &mut split.shards);
     split
 }
 
-/// Splits keys into arrays, one part per shard; behind what is in them, with positions from 0 on.
-pub fn split_into(keys: &[u64], split: &mut Split) {
-    let shards = split.parts.len();
+/// Splits keys into arrays, one part per shard; behind what is in them, with positions from `first` on.
+///
+/// # Shapes
+/// keys: `[n]`; shards, the shard of each: `[n]`
+pub fn split_into(keys: &[u64], first: u32, parts: &mut [ShardPart], shards: &mut [u16]) {
     // The last position is one that can be given; then all are.
-    let _: u32 = narrow(keys.len());
-    for (position, key) in (0..).zip(keys) {
+    let _: u32 = narrow(first as usize + keys.len());
+    for ((position, key), of) in (first..).zip(keys).zip(shards) {
         let hash = mix64(*key);
-        let shard = range_of(hash, shards);
-        let part = &mut split.parts[shard];
+        let shard = range_of(hash, parts.len());
+        let part = &mut parts[shard];
         part.positions.push(position);
         part.hashes.push(hash);
-        split.shards.push(narrow(shard));
+        *of = narrow(shard);
     }
 }
 

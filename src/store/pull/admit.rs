@@ -17,7 +17,8 @@ use std::time::Instant;
 use super::super::core::{Shard, Stretch, Table, point};
 use super::super::lease::{Lease, PartMap};
 use super::super::workers::WorkerPool;
-use super::batch::{Batch, Full, Intent, Missing, Pending, Refusal, Wanted, open};
+use super::batch::{Batch, Full, Intent, Missing, Pending, Refusal, open};
+use super::split::Wanted;
 use super::{Kept, Puller};
 use crate::error::{Error, Result};
 use crate::mem::Flags;
@@ -65,7 +66,7 @@ impl Puller {
     pub fn begin<'a>(&self, pool: &WorkerPool, parts: &'a mut [Wanted<'_>]) -> Result<Batch<'a>> {
         self.core.check_open()?;
         self.core.demand.begin();
-        let batch = Batch::new(&self.workers.arrays, self.core.shards.len(), parts)?;
+        let batch = Batch::new((&self.workers.arrays, pool), self.core.shards.len(), parts)?;
         self.admit(pool, &batch)?;
         Ok(batch)
     }
@@ -115,7 +116,8 @@ impl Puller {
                 .try_for_each(|(table, _)| table.check_there())?;
             let admitted = pool.shards(self.core.shards.len(), map.keys(), |s, _| {
                 let mut pending = open(&batch.cells[s]);
-                pending.part.hashes.is_empty() || self.admit_shard(map, s, &mut pending)
+                let rows = pending.unite(&self.workers.arrays, map.len());
+                rows == 0 || self.admit_shard(map, s, &mut pending)
             });
             if admitted.iter().all(|ok| *ok) {
                 drop(admission);

@@ -1,11 +1,11 @@
 //! What does a call want, and how far has each shard come with it?
 
-use std::sync::{Arc, PoisonError};
+use std::sync::PoisonError;
 
-use super::super::core::Table;
 use super::super::lease::{PartMap, ShardRows};
-use super::super::workers::{BatchArrays, split_out};
-use crate::batch::{ShardPart, Split, check_keys, share, split_into};
+use super::super::workers::{BatchArrays, WorkerPool};
+use super::split::{Piece, Wanted, split_parts};
+use crate::batch::{ShardPart, check_keys};
 use crate::error::{ArgumentError, Result};
 use crate::sync::{Mutex, MutexGuard};
 use crate::units::Slot;
@@ -17,15 +17,6 @@ pub enum Intent {
     Read,
     /// A slot only: the rows are about to be removed.
     Remove,
-}
-
-/// Keys of one table, and where the weights of their rows are to be copied.
-#[derive(Debug)]
-pub struct Wanted<'a> {
-    pub table: &'a Arc<Table>,
-    pub keys: &'a [u64],
-    /// `[keys, dim]`; all parts of a call have one, or none has.
-    pub out: Option<&'a mut [f32]>,
 }
 
 /// A row that is not in memory, at one place in the batch.
@@ -88,6 +79,8 @@ pub enum Refusal {
 /// One shard's progress. Its rows are those of all parts, by ordinal.
 #[derive(Default)]
 pub struct Pending<'a> {
+    /// What the threads have split, in the order of the keys, until it is put together.
+    pieces: Vec<(ShardPart, Vec<&'a mut [f32]>)>,
     pub part: ShardPart,
     /// Where the rows are to be copied, by index into the part; none if they are not.
     pub targets: Vec<&'a mut [f32]>,
@@ -114,6 +107,28 @@ pub struct Pending<'a> {
     pub refusal: Option<Refusal>,
 }
 
+impl Pending<'_> {
+    /// Puts together what the threads have split, once; how many rows there are.
+    pub fn unite(&mut self, arrays: &BatchArrays, parts: usize) -> usize {
+        let mut pieces = std::mem::take(&mut self.pieces).into_iter();
+        if let Some((part, targets)) = pieces.next() {
+            (self.part, self.targets) = (part, targets);
+            for (mut part, mut targets) in pieces {
+                self.part.positions.append(&mut part.positions);
+                self.part.hashes.append(&mut part.hashes);
+                self.targets.append(&mut targets);
+                arrays.numbers.put(part.positions);
+                arrays.hashes.put(part.hashes);
+                arrays.put_targets(targets);
+            }
+            self.slots = arrays.slots.take(self.part.hashes.len());
+            self.slots.resize(self.part.hashes.len(), Slot::NONE);
+            self.counts = arrays.counts.take(parts);
+        }
+        self.part.hashes.len()
+    }
+}
+
 pub type Cell<'a> = Mutex<Pending<'a>>;
 
 pub fn open<'m, 'a>(cell: &'m Cell<'a>) -> MutexGuard<'m, Pending<'a>> {
@@ -128,58 +143,30 @@ pub struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// Splits the keys of all parts.
+    /// Splits the keys of all parts between so many shards; what the threads of the pool have split
+    /// is put together by [`Pending::unite`].
     ///
     /// # Errors
     /// `InvalidArgument`: no part, too many keys.
     pub fn new(
-        arrays: &BatchArrays,
+        (arrays, pool): (&BatchArrays, &WorkerPool),
         count: usize,
         parts: &'a mut [Wanted<'_>],
     ) -> Result<Batch<'a>> {
         let keys = parts.iter().map(|part| part.keys.len()).sum();
         check_count(parts.len(), keys)?;
-        let share = share(keys, count);
-        let part = || ShardPart {
-            positions: arrays.numbers.take(share),
-            hashes: arrays.hashes.take(share),
-        };
-        let mut split = Split {
-            parts: (0..count).map(|_| part()).collect(),
-            shards: arrays.shards.take(keys),
-        };
-        let copied = parts.iter().any(|part| part.out.is_some());
-        let mut targets = match copied {
-            true => arrays.take_targets(keys, count),
-            false => (0..count).map(|_| Vec::new()).collect(),
-        };
         let mut map = PartMap::new(parts.iter().map(|p| (p.table, p.keys.len())), count);
         // By ordinal.
         parts.sort_by_key(|part| part.table.id.0);
-        for part in parts {
-            let first = split.shards.len();
-            split_into(part.keys, &mut split);
-            if let Some(out) = part.out.as_deref_mut() {
-                let dim = part.table.descriptor.dim;
-                split_out(out, dim, &split.shards[first..], &mut targets);
+        let pieces = split_parts((arrays, pool), count, parts, &mut map);
+        let mut cells: Vec<Pending<'a>> = (0..count).map(|_| Pending::default()).collect();
+        for Piece { parts, targets } in pieces {
+            for ((part, targets), pending) in parts.into_iter().zip(targets).zip(&mut cells) {
+                pending.pieces.push((part, targets));
             }
-            map.end_part(split.parts.iter().map(|part| part.hashes.len()));
         }
-        map.set_shards(split.shards);
-        let pending = |(part, targets): (ShardPart, _)| {
-            let mut slots = arrays.slots.take(share);
-            slots.resize(part.hashes.len(), Slot::NONE);
-            Mutex::new(Pending {
-                slots,
-                part,
-                targets,
-                counts: arrays.counts.take(map.len()),
-                ..Pending::default()
-            })
-        };
-        let cells = split.parts.into_iter().zip(targets).map(pending);
         Ok(Batch {
-            cells: cells.collect(),
+            cells: cells.into_iter().map(Mutex::new).collect(),
             map,
         })
     }

@@ -9,6 +9,7 @@ mod batch;
 mod fetch;
 mod reads;
 mod remove;
+mod split;
 mod ticket;
 
 use std::sync::{Arc, PoisonError};
@@ -25,7 +26,8 @@ use crate::stats::Stats;
 use crate::sync::Mutex;
 use crate::sync::atomic::AtomicU64;
 use crate::units::TableId;
-use batch::{Intent, Wanted};
+use batch::Intent;
+use split::Wanted;
 use ticket::PrefetchQueue;
 
 /// One part of a [`Store::pull_many`](crate::Store::pull_many).
@@ -221,3 +223,5 @@ impl Puller {
 
 #[cfg(test)]
 mod reads_tests;
+#[cfg(test)]
+mod split_tests;

@@ -4,7 +4,8 @@ use std::sync::{Arc, PoisonError};
 
 use super::super::core::{Table, point};
 use super::Puller;
-use super::batch::{Intent, Wanted};
+use super::batch::Intent;
+use super::split::Wanted;
 use crate::batch::split;
 use crate::error::{Error, Result};
 use crate::mem::{Cache, Flags};

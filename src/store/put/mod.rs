@@ -28,7 +28,7 @@ use super::core::{Core, Shard, Stretch, Table, point};
 use super::flush::Flusher;
 use super::pull::Puller;
 use super::workers::{VecPool, Workers};
-use crate::batch::{ShardPart, Split, share, split_into};
+use crate::batch::{ShardPart, share, split_into};
 use crate::error::{ArgumentError, Result};
 use crate::options::NonFinite;
 use crate::row::all_finite;
@@ -264,12 +264,11 @@ impl Putter {
             positions: arrays.numbers.take(share),
             hashes: arrays.hashes.take(share),
         };
-        let mut split = Split {
-            parts: (0..count).map(part).collect(),
-            shards: arrays.shards.take(keys.len()),
-        };
-        split_into(keys, &mut split);
-        arrays.shards.put(split.shards);
+        let mut parts: Vec<ShardPart> = (0..count).map(part).collect();
+        let mut shards = arrays.shards.take(keys.len());
+        shards.resize(keys.len(), 0);
+        split_into(keys, 0, &mut parts, &mut shards);
+        arrays.shards.put(shards);
         let rest = |mut part: ShardPart| {
             if job.skip {
                 let finite = |position: &u32| job.is_finite_at(*position);
@@ -288,7 +287,7 @@ impl Putter {
                 next: 0,
             })
         };
-        split.parts.into_iter().map(rest).collect()
+        parts.into_iter().map(rest).collect()
     }
 
     /// Puts what a shard has room for.
