@@ -98,7 +98,7 @@ fn read(criterion: &mut Criterion, hashes: &[u64], batch: usize) {
     group.bench_function("plan", |bench| {
         bench.iter_batched(
             || wants(hashes, batch, &mut drawn),
-            |wants| drop(RowReader::new(queue, files.clone(), wants).unwrap()),
+            |wants| RowReader::new(queue).add(files.clone(), wants).unwrap(),
             BatchSize::LargeInput,
         );
     });
@@ -108,7 +108,8 @@ fn read(criterion: &mut Criterion, hashes: &[u64], batch: usize) {
         bench.iter_batched(
             || wants(hashes, batch, &mut drawn),
             |wants| {
-                let mut reader = RowReader::new(queue, files.clone(), wants).unwrap();
+                let mut reader = RowReader::new(queue);
+                reader.add(files.clone(), wants).unwrap();
                 let mut count = 0;
                 while reader.next(&mut rows, 256).unwrap() {
                     count += rows.tags.len();

@@ -54,4 +54,8 @@ impl Queue for PreadQueue {
     fn wait(&mut self) -> Option<Completion> {
         self.completions.pop_front()
     }
+
+    fn poll(&mut self) -> Option<Completion> {
+        self.wait()
+    }
 }

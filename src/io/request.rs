@@ -72,6 +72,9 @@ pub trait Queue: Send + std::fmt::Debug {
     /// Waits for one completion (submits first); `None` when nothing is in flight.
     fn wait(&mut self) -> Option<Completion>;
 
+    /// A completion that is there already (submits first); does not wait.
+    fn poll(&mut self) -> Option<Completion>;
+
     /// Requests that may be in flight at once.
     fn depth(&self) -> usize {
         self.pool().count()

@@ -222,7 +222,8 @@ fn rows_beyond_4_gib_of_a_file_are_written_and_read_at_their_places() {
     let mut queue = SimDisk::new(2).queue(4, 1 << 20).unwrap();
     let files = vec![Arc::clone(&data)];
     let width = ROW_BYTES_MAX / 4;
-    let mut reader = RowReader::new(&mut *queue, files, wants.to_vec()).unwrap();
+    let mut reader = RowReader::new(&mut *queue);
+    reader.add(files, wants.to_vec()).unwrap();
     let (mut batch, mut seen) = (RowBatch::default(), 0);
     while reader.next(&mut batch, 1).unwrap() {
         for (tag, row) in batch.tags.iter().zip(batch.rows.chunks(width)) {

@@ -1,8 +1,8 @@
 //! How are cold rows read with the fewest and cheapest device reads?
 //!
-//! A batch's wanted locations are sorted by file and place; neighbours closer than the device's
-//! break-even share a read, up to the queue's buffer; the queue is kept full until the last. Each data directory, which is a
-//! device of its own, has its share of the queue: the next request goes where the fewest are in flight.
+//! Wanted locations come in lots. Those of a lot are sorted by file and place; neighbours closer than the device's
+//! break-even share a read, up to the queue's buffer; the queue is kept full until the last of the last lot. Each data
+//! directory, which is a device of its own, has its share of the queue: the next request goes where the fewest are in flight.
 //!
 //! Invariants:
 //! - A row is handed out only after its checksum and its key were verified.
@@ -14,7 +14,7 @@ use super::data_file::{DataFile, Location};
 use super::index::Files;
 use crate::error::{Error, Result};
 use crate::format::param_file;
-use crate::io::{DiskFile, Queue, is_out_of_descriptors};
+use crate::io::{Completion, DiskFile, Queue, is_out_of_descriptors};
 use crate::units::{FileSlot, narrow, to_usize};
 
 /// Bytes between two wanted rows that are cheaper to read than to skip: an 8 KiB read costs 1.4
@@ -101,9 +101,10 @@ fn close_files(lanes: &mut [Lane]) -> bool {
     opened.count() > 0
 }
 
-/// Reads a batch of rows, of one table or several.
+/// Reads rows, of one table or several.
 pub struct RowReader<'q> {
     queue: &'q mut dyn Queue,
+    /// Of all lots, one lot's after the other's.
     files: Vec<Arc<DataFile>>,
     wants: Vec<Want>,
     reads: Vec<Read>,
@@ -114,32 +115,47 @@ pub struct RowReader<'q> {
 }
 
 impl<'q> RowReader<'q> {
-    /// Plans the reads. `files` comes from [`pin_files`] for these wants.
-    ///
-    /// # Errors
-    /// `Corrupt` when a location names no row of its file.
-    pub fn new(
-        queue: &'q mut dyn Queue,
-        files: Vec<Arc<DataFile>>,
-        mut wants: Vec<Want>,
-    ) -> Result<RowReader<'q>> {
-        wants.sort_unstable_by_key(|w| w.location);
-        let mut reader = RowReader {
+    /// Nothing is wanted yet.
+    pub fn new(queue: &'q mut dyn Queue) -> RowReader<'q> {
+        RowReader {
             queue,
-            files,
-            wants,
+            files: Vec::new(),
+            wants: Vec::new(),
             reads: Vec::new(),
             lanes: Vec::new(),
             count: ReadCount::default(),
-        };
-        reader.plan()?;
-        Ok(reader)
+        }
     }
 
-    fn plan(&mut self) -> Result<()> {
+    /// Plans the reads of one more lot. `files` comes from [`pin_files`] for these wants.
+    ///
+    /// # Errors
+    /// `Corrupt` when a location names no row of its file; nothing is in flight any more.
+    pub fn add(&mut self, files: Vec<Arc<DataFile>>, mut wants: Vec<Want>) -> Result<()> {
+        wants.sort_unstable_by_key(|w| w.location);
+        let (number, planned) = (self.files.len(), self.reads.len());
+        self.files.extend(files);
+        let result = self.plan(number, &wants);
+        self.wants.extend(wants);
+        if result.is_err() {
+            self.drain();
+            return result;
+        }
+        for read in planned..self.reads.len() {
+            let lane = self.lane_of(read);
+            if self.lanes.len() <= lane {
+                self.lanes.resize_with(lane + 1, Lane::default);
+            }
+            self.lanes[lane].reads.push(narrow(read));
+        }
+        Ok(())
+    }
+
+    /// Plans the reads of a lot, whose files begin with a number.
+    fn plan(&mut self, mut number: usize, wants: &[Want]) -> Result<()> {
         let limit = self.queue.buffer_bytes() as u64;
-        let mut number = 0;
-        for (i, want) in self.wants.iter().enumerate() {
+        let (earlier, planned) = (self.wants.len(), self.reads.len());
+        for (i, want) in (earlier..).zip(wants) {
             while self.files[number].slot != want.location.slot() {
                 number += 1;
                 assert!(number < self.files.len(), "every wanted file was pinned");
@@ -156,7 +172,7 @@ impl<'q> RowReader<'q> {
                 to - from <= limit,
                 "a queue's buffers hold the longest record"
             );
-            match self.reads.last_mut() {
+            match self.reads[planned..].last_mut() {
                 Some(read)
                     if read.file == number
                         && from <= read.offset + read.bytes as u64 + GAP_BYTES
@@ -175,13 +191,6 @@ impl<'q> RowReader<'q> {
                 }),
             }
         }
-        for read in 0..self.reads.len() {
-            let lane = self.lane_of(read);
-            if self.lanes.len() <= lane {
-                self.lanes.resize_with(lane + 1, Lane::default);
-            }
-            self.lanes[lane].reads.push(narrow(read));
-        }
         Ok(())
     }
 
@@ -195,6 +204,24 @@ impl<'q> RowReader<'q> {
     /// # Errors
     /// `Io`, `Corrupt`.
     pub fn next(&mut self, batch: &mut RowBatch, rows_min: usize) -> Result<bool> {
+        self.read_on(batch, rows_min, |queue| queue.wait())
+    }
+
+    /// Starts what has a place in the queue, and replaces `batch` by what has arrived, some `rows_max` rows of it; false
+    /// where nothing has.
+    ///
+    /// # Errors
+    /// As [`RowReader::next`].
+    pub fn poll(&mut self, batch: &mut RowBatch, rows_max: usize) -> Result<bool> {
+        self.read_on(batch, rows_max, |queue| queue.poll())
+    }
+
+    fn read_on(
+        &mut self,
+        batch: &mut RowBatch,
+        enough: usize,
+        take: impl Fn(&mut dyn Queue) -> Option<Completion>,
+    ) -> Result<bool> {
         batch.tags.clear();
         batch.rows.clear();
         loop {
@@ -202,7 +229,7 @@ impl<'q> RowReader<'q> {
                 self.drain();
                 return Err(error);
             }
-            let Some(done) = self.queue.wait() else { break };
+            let Some(done) = take(self.queue) else { break };
             let read = to_usize(done.tag);
             let lane = self.lane_of(read);
             self.lanes[lane].in_flight -= 1;
@@ -219,7 +246,7 @@ impl<'q> RowReader<'q> {
                 self.drain();
                 return outcome.map(|()| false);
             }
-            if batch.tags.len() >= rows_min {
+            if batch.tags.len() >= enough {
                 break;
             }
         }

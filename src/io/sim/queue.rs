@@ -68,6 +68,14 @@ impl Queue for SimQueue {
         }
         Some(self.completions.swap_remove(index - self.pending.len()))
     }
+
+    /// Each time it is tossed whether anything has arrived.
+    fn poll(&mut self) -> Option<Completion> {
+        match self.in_flight() > 0 && self.random.below(2) == 0 {
+            true => self.wait(),
+            false => None,
+        }
+    }
 }
 
 impl Drop for SimQueue {

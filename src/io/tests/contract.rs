@@ -59,6 +59,39 @@ fn what_a_queue_writes_a_queue_and_a_file_read_back() {
 }
 
 #[test]
+fn what_has_arrived_is_taken_without_waiting_and_once() {
+    for place in places() {
+        let bytes = pattern(4 * 8192, 2);
+        let mut whole = AlignedBuffer::try_new(bytes.len()).unwrap();
+        whole.copy_from_slice(&bytes);
+        let created = place.create("rows", OpenMode::CreateDirect);
+        created.write_at(&whole, 0).unwrap();
+        drop(created);
+        let file = place.directory.open("rows", OpenMode::ReadDirect).unwrap();
+        let mut queue = place.io.engine.queue(4, 8192).unwrap();
+        assert!(queue.poll().is_none());
+        for tag in 0..4 {
+            let buffer = queue.buffer().unwrap();
+            queue.read(&file, tag * 8192, 8192, buffer, tag);
+        }
+        let mut tags = Vec::new();
+        while tags.len() < 4 {
+            let Some(completion) = queue.poll() else {
+                std::thread::yield_now();
+                continue;
+            };
+            let start = usize::try_from(completion.tag).unwrap() * 8192;
+            assert!(completion.buffer[..] == bytes[start..start + 8192]);
+            tags.push(completion.tag);
+            queue.recycle(completion.buffer);
+        }
+        tags.sort_unstable();
+        assert_eq!(tags, [0, 1, 2, 3]);
+        assert!(queue.poll().is_none() && queue.in_flight() == 0);
+    }
+}
+
+#[test]
 fn a_read_past_the_end_is_short() {
     for place in places() {
         place.plant("tail", &pattern(5000, 2));

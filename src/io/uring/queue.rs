@@ -417,13 +417,17 @@ impl Queue for UringQueue {
         }
     }
 
+    fn poll(&mut self) -> Option<Completion> {
+        self.submit();
+        if self.completions.is_empty() {
+            self.reap();
+        }
+        self.completions.pop_front()
+    }
+
     fn wait(&mut self) -> Option<Completion> {
         loop {
-            self.submit();
-            if self.completions.is_empty() {
-                self.reap();
-            }
-            if let Some(completion) = self.completions.pop_front() {
+            if let Some(completion) = self.poll() {
                 return Some(completion);
             }
             if self.in_flight() == 0 {

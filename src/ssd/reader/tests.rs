@@ -27,12 +27,23 @@ fn wants(file: u32, width: usize, entries: &[u32]) -> Vec<Want> {
     entries.iter().map(want).collect()
 }
 
+/// A reader of one lot.
+fn reader<'q>(
+    queue: &'q mut dyn Queue,
+    files: Vec<Arc<DataFile>>,
+    wants: Vec<Want>,
+) -> Result<RowReader<'q>> {
+    let mut reader = RowReader::new(queue);
+    reader.add(files, wants)?;
+    Ok(reader)
+}
+
 /// File, offset, bytes, first and end of wants of each planned read.
 type Planned = Vec<(usize, u64, usize, usize, usize)>;
 
 fn planned(files: &[Arc<DataFile>], wants: Vec<Want>, buffer_bytes: usize) -> Planned {
     let mut queue = queue(2, buffer_bytes);
-    let reader = RowReader::new(&mut *queue, files.to_vec(), wants).unwrap();
+    let reader = reader(&mut *queue, files.to_vec(), wants).unwrap();
     let reads = reader.reads.iter();
     reads
         .map(|r| (r.file, r.offset, r.bytes, r.first, r.end))
@@ -88,7 +99,7 @@ fn a_read_begins_and_ends_where_the_device_can() {
         tag: 0,
         row_f32s: 1,
     };
-    let refused = RowReader::new(&mut *queue, vec![file], vec![tombstone]).err();
+    let refused = reader(&mut *queue, vec![file], vec![tombstone]).err();
     let error = refused.unwrap().to_string();
     assert!(error.contains("entry 7 has no row"), "{error}");
 }
@@ -140,7 +151,7 @@ fn each_data_directory_has_its_share_of_a_queue_and_what_others_leave() {
     ] {
         let (files, wants) = across(&counts);
         let mut queue = queue(depth, 16_384);
-        let mut reader = RowReader::new(&mut *queue, files, wants).unwrap();
+        let mut reader = reader(&mut *queue, files, wants).unwrap();
         reader.fill_queue().unwrap();
         assert_eq!(asked_for(&reader), expected, "depth {depth}, {counts:?}");
         let in_flight: Vec<usize> = reader.lanes.iter().map(|lane| lane.in_flight).collect();
@@ -159,7 +170,7 @@ fn each_data_directory_has_its_share_of_a_queue_and_what_others_leave() {
 fn data_directories_take_turns_in_a_short_queue() {
     let (files, wants) = across(&[20; 4]);
     let mut queue = queue(1, 16_384);
-    let mut reader = RowReader::new(&mut *queue, files, wants).unwrap();
+    let mut reader = reader(&mut *queue, files, wants).unwrap();
     let mut batch = RowBatch::default();
     for round in 1..=20 {
         for _ in 0..4 {
@@ -175,7 +186,7 @@ fn data_directories_take_turns_in_a_short_queue() {
 fn a_directory_gives_its_open_file_back_where_no_descriptor_is_left() {
     let (files, wants) = across(&[2, 2]);
     let mut queue = queue(1, 16_384);
-    let mut reader = RowReader::new(&mut *queue, files, wants).unwrap();
+    let mut reader = reader(&mut *queue, files, wants).unwrap();
     let mut batch = RowBatch::default();
     assert!(reader.next(&mut batch, 1).unwrap());
     assert!(reader.lanes[0].open.is_some() && close_files(&mut reader.lanes));
@@ -200,7 +211,7 @@ fn rows_of_several_files_come_with_their_names_and_reads_are_counted() {
     assert_eq!(numbers, [1, 3].map(FileNumber));
     assert!(pin_files(&slots, &[]).is_empty());
     let mut queue = queue(2, 1 << 20);
-    let mut reader = RowReader::new(&mut *queue, pinned, wants).unwrap();
+    let mut reader = reader(&mut *queue, pinned, wants).unwrap();
     let (found, reads) = place.counted(|| all(&mut reader, 3));
     let expected = [1001, 1498, 3000, 3001, 3300, 3499];
     let expected = expected.map(|tag: u32| {
@@ -214,6 +225,55 @@ fn rows_of_several_files_come_with_their_names_and_reads_are_counted() {
     assert_eq!(reads, counted);
 }
 
+/// Also where another file has the slot by then, and while earlier lots are read.
+#[test]
+fn lots_are_read_together_each_with_its_own_files() {
+    let place = Place::new();
+    let files = three(&place);
+    let mut moved = place.file(9, &[rows(0, 3, 0..500)]);
+    moved.slot = FileSlot::new(1);
+    let mut queue = queue(2, 4096);
+    let mut reader = RowReader::new(&mut *queue);
+    let mut batch = RowBatch::default();
+    assert!(!reader.poll(&mut batch, 1).unwrap() && !reader.next(&mut batch, 1).unwrap());
+    reader
+        .add(vec![Arc::clone(&files[0])], wants(1, 3, &[7, 490]))
+        .unwrap();
+    // Until something of it has come.
+    while !reader.poll(&mut batch, 1).unwrap() {}
+    let mut found: Vec<(u32, Vec<f32>)> = Vec::new();
+    let rows_of = |batch: &RowBatch| -> Vec<(u32, Vec<f32>)> {
+        let rows = batch.rows.chunks(3).map(<[f32]>::to_vec);
+        batch.tags.iter().copied().zip(rows).collect()
+    };
+    found.extend(rows_of(&batch));
+    let mut again = wants(1, 3, &[8]);
+    again[0].tag = 9008;
+    reader.add(vec![Arc::new(moved)], again).unwrap();
+    reader
+        .add(vec![Arc::clone(&files[2])], wants(3, 3, &[5]))
+        .unwrap();
+    found.extend(all(&mut reader, 3));
+    found.sort_by_key(|(tag, _)| *tag);
+    let expected = [(1007, 1, 7), (1490, 1, 490), (3005, 3, 5), (9008, 9, 8)];
+    let expected = expected.map(|(tag, file, entry)| (tag, row(file, entry, 3)));
+    assert_eq!(found, expected);
+    // A lot that can't be read ends those before it.
+    reader
+        .add(vec![Arc::clone(&files[1])], wants(2, 3, &[1, 300]))
+        .unwrap();
+    assert!(reader.fill_queue().is_ok() && reader.queue.in_flight() == 2);
+    let error = reader
+        .add(vec![Arc::clone(&files[0])], wants(1, 3, &[500]))
+        .unwrap_err();
+    assert!(
+        error.to_string().contains("entry 500 has no row"),
+        "{error}"
+    );
+    assert_eq!(reader.queue.in_flight(), 0);
+    assert!(!reader.next(&mut batch, 1).unwrap());
+}
+
 #[test]
 fn a_batch_has_as_many_rows_as_asked_or_what_is_left() {
     let place = Place::new();
@@ -223,7 +283,7 @@ fn a_batch_has_as_many_rows_as_asked_or_what_is_left() {
     for depth in [1, 2, 8] {
         let mut queue = queue(depth, 4096);
         let files = vec![Arc::clone(&file)];
-        let mut reader = RowReader::new(&mut *queue, files, wants.clone()).unwrap();
+        let mut reader = reader(&mut *queue, files, wants.clone()).unwrap();
         let mut batch = RowBatch::default();
         let mut sizes = Vec::new();
         while reader.next(&mut batch, 3).unwrap() {
@@ -234,7 +294,7 @@ fn a_batch_has_as_many_rows_as_asked_or_what_is_left() {
     }
     // One that is not read to its end leaves nothing in flight.
     let mut queue = queue(4, 4096);
-    let mut reader = RowReader::new(&mut *queue, vec![file], wants).unwrap();
+    let mut reader = reader(&mut *queue, vec![file], wants).unwrap();
     let mut batch = RowBatch::default();
     assert!(reader.next(&mut batch, 1).unwrap());
     assert_eq!(reader.queue.in_flight(), 3, "the queue is kept full");
@@ -251,7 +311,7 @@ fn after_an_error_nothing_is_in_flight_and_no_row_comes() {
     let five = wants(1, SECTOR, &[0, 40, 80, 120, 160]);
     let failed = |file: &Arc<DataFile>, wants: &[Want]| {
         let mut queue = queue(3, 4096);
-        let mut reader = RowReader::new(&mut *queue, vec![Arc::clone(file)], wants.to_vec());
+        let mut reader = reader(&mut *queue, vec![Arc::clone(file)], wants.to_vec());
         let reader = reader.as_mut().unwrap();
         let mut batch = RowBatch::default();
         let error = loop {
@@ -323,7 +383,7 @@ fn without_a_descriptor_a_read_waits_for_those_in_flight() {
             &wants,
         );
         let mut queue = queue(4, 4096);
-        let mut reader = RowReader::new(&mut *queue, files, wants).unwrap();
+        let mut reader = reader(&mut *queue, files, wants).unwrap();
         let next = place.disk.calls();
         place.disk.fail_at(next, Fault::Error(errno), false);
         let mut batch = RowBatch::default();

@@ -12,6 +12,7 @@
 //!   row.
 
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::super::core::{Shard, Stretch, Table, point};
@@ -24,6 +25,9 @@ use crate::error::{Error, Result};
 use crate::mem::Flags;
 use crate::stats::Wait;
 use crate::units::{Slot, narrow, saturate};
+
+/// Where a call read one of so many rows or more, the next one begins its reads before it copies.
+const READ_SHARE: u64 = 128;
 
 /// The rows of one table in one shard.
 struct TableRows {
@@ -66,7 +70,8 @@ impl Puller {
     pub fn begin<'a>(&self, pool: &WorkerPool, parts: &'a mut [Wanted<'_>]) -> Result<Batch<'a>> {
         self.core.check_open()?;
         self.core.demand.begin();
-        let batch = Batch::new((&self.workers.arrays, pool), self.core.shards.len(), parts)?;
+        let mut batch = Batch::new((&self.workers.arrays, pool), self.core.shards.len(), parts)?;
+        batch.reads_first = batch.is_copied && self.missed.load(Ordering::Relaxed);
         self.admit(pool, &batch)?;
         Ok(batch)
     }
@@ -93,8 +98,12 @@ impl Puller {
             self.undo(&batch);
             return Err(e);
         }
+        let keys = batch.map.keys() as u64;
         let (map, rows, known, read) = batch.into_rows(&self.workers.arrays);
         let hits = known.saturating_sub(read);
+        // Else the rows that are there are copied while they are found.
+        self.missed
+            .store(read > keys / READ_SHARE, Ordering::Relaxed);
         self.core.demand.note(known, hits);
         Ok(Kept {
             lease: self.leases.issue(map, rows),
@@ -117,7 +126,7 @@ impl Puller {
             let admitted = pool.shards(self.core.shards.len(), map.keys(), |s, _| {
                 let mut pending = open(&batch.cells[s]);
                 let rows = pending.unite(&self.workers.arrays, map.len());
-                rows == 0 || self.admit_shard(map, s, &mut pending)
+                rows == 0 || self.admit_shard(batch, s, &mut pending)
             });
             if admitted.iter().all(|ok| *ok) {
                 drop(admission);
@@ -196,8 +205,10 @@ impl Puller {
         saturate(scaled)
     }
 
-    fn admit_shard(&self, map: &PartMap, s: usize, pending: &mut Pending<'_>) -> bool {
+    fn admit_shard(&self, batch: &Batch<'_>, s: usize, pending: &mut Pending<'_>) -> bool {
+        let map = &batch.map;
         pending.rest.clear();
+        pending.ready.clear();
         pending.missing.clear();
         pending.foreign.clear();
         pending.assigned = 0;
@@ -212,7 +223,10 @@ impl Puller {
                 ordinal: ordinals.start,
                 range: map.range_of(s, ordinals),
             };
-            wants.push(find_rows(&mut shard, &rows, pending));
+            wants.push(find_rows(&mut shard, &rows, pending, batch.reads_first));
+        }
+        if batch.reads_first {
+            pending.copy_later();
         }
         pending.refusal = refusal(&shard, &wants);
         point("admit");
@@ -267,50 +281,43 @@ impl Puller {
         refusals
     }
 
-    /// Brings in what was not there, if anything was not.
+    /// Brings in what was not there, if anything was not, and copies what was not copied.
     fn bring_in(&self, pool: &WorkerPool, intent: Intent, batch: &Batch<'_>) -> Result<()> {
         let (map, cells) = (&batch.map, &batch.cells);
-        let late: usize = cells.iter().map(|cell| open(cell).rest.len()).sum();
-        if late == 0 {
+        let left = |cell| {
+            let pending = open(cell);
+            (pending.rest.len(), pending.rest.len() + pending.ready.len())
+        };
+        let (late, rows): (Vec<usize>, Vec<usize>) = cells.iter().map(left).unzip();
+        let (late, rows) = (late.iter().sum::<usize>(), rows.iter().sum());
+        if rows == 0 {
             return Ok(());
         }
-        let outcomes = pool.shares(cells.len(), late, |shards, thread| {
-            self.fetch_missing((pool, thread), map, cells, shards, intent)
+        let outcomes = pool.shares(cells.len(), rows, |shards, thread| {
+            self.fetch_missing((pool, thread), (map, cells), shards, intent)
         });
         outcomes.into_iter().collect::<Result<()>>()?;
+        let mut waited = 0;
         for (s, cell) in cells.iter().enumerate() {
-            let foreign = &mut open(cell).foreign;
-            foreign.sort_unstable();
-            for of_table in foreign.chunk_by(|a, b| a.0 == b.0) {
+            let pending = &mut *open(cell);
+            pending.foreign.sort_unstable();
+            for of_table in pending.foreign.chunk_by(|a, b| a.0 == b.0) {
                 self.wait_foreign(map.table(of_table[0].0 as usize), s, of_table)?;
+                waited += pending.rest.len();
             }
         }
-        if cells.iter().any(|cell| !open(cell).targets.is_empty()) {
-            pool.shards(self.core.shards.len(), late, |s, _| {
+        if waited > 0 {
+            pool.shards(cells.len(), waited, |s, _| {
                 let pending = &mut *open(&cells[s]);
-                if !pending.targets.is_empty() && !pending.rest.is_empty() {
+                if !pending.foreign.is_empty() {
                     self.copy_late(map, s, pending);
                 }
             });
         }
-        self.flusher.look();
-        Ok(())
-    }
-
-    /// Copies out what was not there at first.
-    fn copy_late(&self, map: &PartMap, s: usize, pending: &mut Pending<'_>) {
-        let mut shard = self.core.shards[s].lock();
-        let mut rest = &pending.rest[..];
-        for (_, ordinals) in map.tables() {
-            let end = map.range_of(s, ordinals).end;
-            let (now, later) = rest.split_at(rest.partition_point(|i| (*i as usize) < end));
-            rest = later;
-            let late = |i: &u32| std::mem::take(&mut pending.targets[*i as usize]);
-            let mut targets: Vec<_> = now.iter().map(late).collect();
-            let slot = |i: &u32| pending.slots[*i as usize];
-            let slots: Vec<Slot> = now.iter().map(slot).collect();
-            shard.cache.gather(&slots, &mut targets);
+        if late > 0 {
+            self.flusher.look();
         }
+        Ok(())
     }
 }
 
@@ -324,9 +331,14 @@ struct Want {
     newly_pinned: usize,
 }
 
-/// Finds, pins and copies the rows of one table that are resident in a shard; the others are
-/// missing.
-fn find_rows(shard: &mut Shard, rows: &TableRows, pending: &mut Pending<'_>) -> Want {
+/// Finds and pins the rows of one table that are resident in a shard, and copies them unless that has time; the
+/// others are missing.
+fn find_rows(
+    shard: &mut Shard,
+    rows: &TableRows,
+    pending: &mut Pending<'_>,
+    reads_first: bool,
+) -> Want {
     let TableRows {
         table,
         ordinal,
@@ -336,7 +348,7 @@ fn find_rows(shard: &mut Shard, rows: &TableRows, pending: &mut Pending<'_>) -> 
     let (late, gone) = (pending.rest.len(), pending.missing.len());
     let hashes = &pending.part.hashes[start..end];
     let slots = &mut pending.slots[start..end];
-    let targets = match pending.targets.is_empty() {
+    let targets = match reads_first || pending.targets.is_empty() {
         true => &mut [][..],
         false => &mut pending.targets[start..end],
     };

@@ -8,7 +8,7 @@ use super::split::{Piece, Wanted, split_parts};
 use crate::batch::{ShardPart, check_keys};
 use crate::error::{ArgumentError, Result};
 use crate::sync::{Mutex, MutexGuard};
-use crate::units::Slot;
+use crate::units::{Slot, narrow};
 
 /// What a batch wants of rows that are not in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,12 +82,15 @@ pub struct Pending<'a> {
     /// What the threads have split, in the order of the keys, until it is put together.
     pieces: Vec<(ShardPart, Vec<&'a mut [f32]>)>,
     pub part: ShardPart,
-    /// Where the rows are to be copied, by index into the part; none if they are not.
+    /// Where the rows are to be copied, by index into the part; none if they are not, empty where they were
+    /// when they had been read.
     pub targets: Vec<&'a mut [f32]>,
     /// Slot by index into the part; [`Slot::NONE`] until it has one.
     pub slots: Vec<Slot>,
-    /// Indexes of what could not be copied at once, table after table.
+    /// Indexes of what was not there at first, or was being read: rising.
     pub rest: Vec<u32>,
+    /// Indexes of what was there and is copied after reads were begun: rising.
+    pub ready: Vec<u32>,
     /// Rows without a slot, by ordinal and hash.
     pub missing: Vec<Missing>,
     /// Positions in `missing` that have a slot.
@@ -127,6 +130,27 @@ impl Pending<'_> {
         }
         self.part.hashes.len()
     }
+
+    /// What was there is copied later.
+    pub fn copy_later(&mut self) {
+        let (mut all, rows) = (0, narrow(self.part.hashes.len()));
+        for late in self.rest.iter().copied().chain([rows]) {
+            self.ready.extend(all..late);
+            all = late + 1;
+        }
+    }
+
+    /// Copies a row that was read, one of the missing, to wherever it is wanted.
+    pub fn deliver(&mut self, missing: u32, row: &[f32]) {
+        if self.targets.is_empty() {
+            return;
+        }
+        let same = &self.missing[missing as usize..];
+        for wanted in same.iter().take_while(|m| m.is_same_row(&same[0])) {
+            let target = std::mem::take(&mut self.targets[wanted.index as usize]);
+            target.copy_from_slice(&row[..target.len()]);
+        }
+    }
 }
 
 pub type Cell<'a> = Mutex<Pending<'a>>;
@@ -138,6 +162,10 @@ pub fn open<'m, 'a>(cell: &'m Cell<'a>) -> MutexGuard<'m, Pending<'a>> {
 /// A call, split by shard.
 pub struct Batch<'a> {
     pub map: PartMap,
+    /// Whether its rows are copied to the caller.
+    pub is_copied: bool,
+    /// Whether the rows that are there are copied when reads of the others have begun.
+    pub reads_first: bool,
     /// By shard.
     pub cells: Vec<Cell<'a>>,
 }
@@ -158,6 +186,7 @@ impl<'a> Batch<'a> {
         let mut map = PartMap::new(parts.iter().map(|p| (p.table, p.keys.len())), count);
         // By ordinal.
         parts.sort_by_key(|part| part.table.id.0);
+        let is_copied = parts.iter().any(|part| part.out.is_some());
         let pieces = split_parts((arrays, pool), count, parts, &mut map);
         let mut cells: Vec<Pending<'a>> = (0..count).map(|_| Pending::default()).collect();
         for Piece { parts, targets } in pieces {
@@ -168,6 +197,8 @@ impl<'a> Batch<'a> {
         Ok(Batch {
             cells: cells.into_iter().map(Mutex::new).collect(),
             map,
+            is_copied,
+            reads_first: false,
         })
     }
 
@@ -211,4 +242,44 @@ pub fn check_count(parts: usize, keys: usize) -> Result<()> {
         return Err(ArgumentError::Other { what }.into());
     }
     check_keys(keys)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_copied_later_is_all_but_the_rest() {
+        let later = |rows: usize, rest: &[u32]| {
+            let mut pending = Pending::default();
+            pending.part.hashes = vec![0; rows];
+            pending.rest = rest.to_vec();
+            pending.copy_later();
+            pending.ready
+        };
+        assert_eq!(later(0, &[]), [0u32; 0]);
+        assert_eq!(later(3, &[]), [0, 1, 2]);
+        assert_eq!(later(3, &[0, 1, 2]), [0u32; 0]);
+        assert_eq!(later(6, &[0, 2, 5]), [1, 3, 4]);
+    }
+
+    #[test]
+    fn a_row_that_was_read_goes_to_each_place_where_it_is_wanted() {
+        let mut out = [0.0; 8];
+        let mut pending = Pending {
+            targets: out.chunks_exact_mut(2).collect(),
+            ..Pending::default()
+        };
+        let missing = |hash, index| Missing {
+            ordinal: 0,
+            hash,
+            index,
+        };
+        pending.missing = vec![missing(5, 3), missing(6, 0), missing(6, 2), missing(7, 1)];
+        pending.deliver(1, &[1.0, 2.0, 3.0]);
+        let left: Vec<usize> = pending.targets.iter().map(|target| target.len()).collect();
+        assert_eq!(left, [0, 2, 0, 2]);
+        drop(pending);
+        assert_eq!(out, [1.0, 2.0, 0.0, 0.0, 1.0, 2.0, 0.0, 0.0]);
+    }
 }

@@ -1,142 +1,188 @@
-//! How do missing rows get a slot and their content?
+//! How do missing rows get their content, and a caller what was missing?
 //!
-//! - Slots are taken as promised; cold clean rows leave for them, dirty ones are flushed first.
-//! - A shard is unlocked while its rows are read; they are marked as being read meanwhile, and
-//!   others who want them wait.
-//! - A thread reads the rows of all its shards together (`reads`).
+//! - A thread reads the missing rows of all its shards through one queue (`reads`). The first go to the device before
+//!   the others have slots (`slots`), and it is kept busy while these get theirs and the caller gets what was there.
+//! - A row that was read goes to its slot and to the caller at once. What else was not there at first is copied
+//!   when all rows of the shard are.
 
-use super::super::core::{Shard, Stretch, Table, add, point};
+use super::super::core::{Shard, Stretch, Table, add};
 use super::super::lease::PartMap;
-use super::super::workers::{ReadLane, WorkerPool};
+use super::super::workers::{ReadLane, Share, WorkerPool};
 use super::Puller;
-use super::batch::{Cell, Intent, Missing, Pending, open};
-use super::reads::Reads;
+use super::batch::{Cell, Intent, Pending, open};
+use super::reads::{Goals, Reads};
+use super::slots::{Step, Walk};
 use crate::error::{Error, Result};
-use crate::mem::{Cache, Flags};
-use crate::ssd::data_file::Location;
-use crate::ssd::index::{Index as _, IndexEntry};
-use crate::ssd::reader::RowReader;
+use crate::mem::Flags;
+use crate::ssd::reader::{RowBatch, RowReader};
 use crate::stats::Wait;
-use crate::units::{Slot, narrow, unmix64};
+use crate::units::Slot;
 
-/// Rows between the one that gets its slot and the one whose lines the processor is asked to fetch.
-const AHEAD_ROWS: usize = 8;
-/// Rows that get a slot before others may have the shard.
-const SLOT_ROWS: usize = 512;
 /// Rows that are read before their slots are filled.
 const FILL_ROWS: usize = 256;
-/// From so many rows on no further shard is looked at before they are read: what is to be read takes 80 bytes a row.
+/// Rows of one table that are copied to the caller before it is looked what has arrived.
+const COPY_ROWS: usize = 512;
+/// From so many rows on they are read before others get slots: what is to be read takes 80 bytes a row.
 const READ_ROWS: usize = if cfg!(test) { 64 } else { 1 << 14 };
 
-/// How far the rows of a batch have slots.
-enum Progress {
-    /// All have one.
-    Done,
-    /// Some have; go on.
-    More,
-    /// No slot is free.
-    NoRoom,
-}
-
 impl Puller {
-    /// Brings in the missing rows of some shards, of all parts, through the queue of a thread.
+    /// Brings in the missing rows of some shards, of all parts, through the queue of a thread, and copies to the caller
+    /// what it has not got yet, but for rows that another batch is reading.
     ///
     /// # Errors
     /// `Io`, `Corrupt`, `NoSpace`, `Poisoned`.
     pub(super) fn fetch_missing(
         &self,
         lane: (&WorkerPool, usize),
-        map: &PartMap,
-        cells: &[Cell<'_>],
-        shards: impl Iterator<Item = usize>,
+        (map, cells): (&PartMap, &[Cell<'_>]),
+        shards: Share,
         intent: Intent,
     ) -> Result<()> {
-        let mut reads = Reads::default();
-        for s in shards {
-            let pending = &mut *open(&cells[s]);
-            if !pending.missing.is_empty() {
-                self.fetch_shard(lane, map, (s, pending), intent, &mut reads)?;
-            }
-        }
-        self.read_rows(lane, map, reads)
-    }
-
-    /// Gives the missing rows of one shard slots, and adds them to `reads`. After an error nothing is left there.
-    ///
-    /// # Errors
-    /// As [`Puller::fetch_missing`].
-    fn fetch_shard(
-        &self,
-        lane: (&WorkerPool, usize),
-        map: &PartMap,
-        (s, pending): (usize, &mut Pending<'_>),
-        intent: Intent,
-        reads: &mut Reads,
-    ) -> Result<()> {
+        let mut walk = Walk::new(&self.core, (map, cells), shards.clone(), intent);
         let mut stretch = Stretch::default();
         loop {
-            let mut new = Reads::default();
-            let cell = &self.core.shards[s];
-            let mut shard = cell.lock();
-            let mut progress = assign_slots(map, (s, &mut shard), intent, pending, &mut new);
-            // A file is pinned under the lock under which its location was looked up.
-            while matches!(progress, Progress::More) {
-                if new.is_empty() {
-                    cell.pass(&mut shard);
+            let step = match walk.step() {
+                Step::Slots(reads) if !reads.is_empty() => {
+                    stretch.end();
+                    self.read_rows(lane, &mut walk, reads, &shards)?
                 }
-                progress = assign_slots(map, (s, &mut shard), intent, pending, &mut new);
-            }
-            new.pin(&self.core.ssd.file_slots());
-            drop(shard);
-            if let Err(new) = reads.join(new) {
-                if let Err(error) = self.read_rows(lane, map, std::mem::take(reads)) {
-                    new.fail(&self.core.shards);
-                    return Err(error);
+                step => step,
+            };
+            match step {
+                Step::Slots(_) => {}
+                Step::NoRoom { shard, ordinal } => {
+                    let table = map.table(ordinal);
+                    self.flusher.make_room(shard, table, &mut stretch)?;
                 }
-                *reads = new;
+                Step::Done => break,
             }
-            let is_done = matches!(progress, Progress::Done);
-            // What has a slot is read before more room is made: nothing stays half-read.
-            if !reads.is_empty() && (!is_done || reads.len() >= READ_ROWS) {
-                stretch.end();
-                self.read_rows(lane, map, std::mem::take(reads))?;
-            }
-            if is_done {
-                return Ok(());
-            }
-            let next = pending.missing[pending.assigned].ordinal as usize;
-            self.flusher.make_room(s, map.table(next), &mut stretch)?;
         }
+        for s in shards {
+            while self.copy_ready(map, cells, s) {}
+            let pending = &mut *open(&cells[s]);
+            if pending.foreign.is_empty() {
+                self.copy_late(map, s, pending);
+            }
+        }
+        Ok(())
     }
 
-    /// Reads rows, if there are any, and fills their slots.
+    /// Reads rows, and those that get slots meanwhile. Gives what the last step of the walk has led to; no row
+    /// that has a slot is left to be read.
     fn read_rows(
         &self,
         (pool, thread): (&WorkerPool, usize),
-        map: &PartMap,
+        walk: &mut Walk<'_, '_>,
         reads: Reads,
-    ) -> Result<()> {
-        let Some(first) = reads.first_table() else {
-            return Ok(());
-        };
-        let _device = map.table(first).waits(Wait::Device);
-        let span = tracing::debug_span!("read", tables = reads.tables(), rows = reads.len());
-        let _reading = span.enter();
-        let (files, wants, mut goals) = reads.split();
-        let result = pool.read(thread, |lane: &mut ReadLane| -> Result<()> {
+        shards: &Share,
+    ) -> Result<Step> {
+        pool.read(thread, |lane: &mut ReadLane| {
             let ReadLane { queue, rows: batch } = lane;
-            let mut reader = RowReader::new(&mut **queue, files, wants)?;
-            while reader.next(batch, FILL_ROWS)? {
-                goals.fill(&self.core.shards, map, batch);
-            }
+            let mut reader = RowReader::new(&mut **queue);
+            let mut goals = Goals::default();
+            let mut lot = reads;
+            let result = self.read_lots(&mut reader, batch, walk, (&mut lot, &mut goals), shards);
             add(&self.reads, reader.count.reads);
             add(&self.read_bytes, reader.count.bytes);
-            Ok(())
-        });
-        if result.is_err() {
-            goals.fail(&self.core.shards);
+            if result.is_err() {
+                lot.fail(&self.core.shards);
+                goals.fail(&self.core.shards);
+            }
+            result
+        })
+    }
+
+    fn read_lots(
+        &self,
+        reader: &mut RowReader<'_>,
+        batch: &mut RowBatch,
+        walk: &mut Walk<'_, '_>,
+        (lot, goals): (&mut Reads, &mut Goals),
+        shards: &Share,
+    ) -> Result<Step> {
+        let (map, cells) = (walk.map, walk.cells);
+        let places = (&self.core.shards[..], map, cells);
+        // The first at once; what follows together, so that neighbours are found.
+        let (files, wants) = goals.take(std::mem::take(lot));
+        reader.add(files, wants)?;
+        let mut step = Step::Slots(Reads::default());
+        while goals.len() + lot.len() < READ_ROWS {
+            if reader.poll(batch, FILL_ROWS)? {
+                goals.fill(places, batch);
+            }
+            step = walk.step();
+            let Step::Slots(reads) = &mut step else {
+                break;
+            };
+            if let Err(later) = lot.join(std::mem::take(reads)) {
+                let (files, wants) = goals.take(std::mem::replace(lot, later));
+                reader.add(files, wants)?;
+            }
         }
-        result
+        let (files, wants) = goals.take(std::mem::take(lot));
+        reader.add(files, wants)?;
+        for s in shards.clone() {
+            loop {
+                if reader.poll(batch, FILL_ROWS)? {
+                    goals.fill(places, batch);
+                }
+                if !self.copy_ready(map, cells, s) {
+                    break;
+                }
+            }
+        }
+        let Some(first) = goals.first_table() else {
+            return Ok(step);
+        };
+        let _device = map.table(first).waits(Wait::Device);
+        let span = tracing::debug_span!("read", tables = goals.tables(), rows = goals.len());
+        let _reading = span.enter();
+        while reader.next(batch, FILL_ROWS)? {
+            goals.fill(places, batch);
+        }
+        Ok(step)
+    }
+
+    /// Copies some of the rows of a shard that were there at first and were not copied then; whether there were any.
+    fn copy_ready(&self, map: &PartMap, cells: &[Cell<'_>], s: usize) -> bool {
+        let pending = &mut *open(&cells[s]);
+        let Some(last) = pending.ready.last() else {
+            return false;
+        };
+        let last = *last as usize;
+        let ranges = map.tables().map(|(_, ordinals)| map.range_of(s, ordinals));
+        let first = ranges
+            .map(|range| range.start)
+            .filter(|start| *start <= last);
+        // The rows of one table: those of the last that begins before it.
+        let first = first.last().unwrap_or(0);
+        let own = pending.ready.partition_point(|i| (*i as usize) < first);
+        let from = own.max(pending.ready.len().saturating_sub(COPY_ROWS));
+        let some: Vec<u32> = pending.ready.drain(from..).collect();
+        let mut shard = self.core.shards[s].lock();
+        copy(&mut shard, pending, &some);
+        true
+    }
+
+    /// Copies out what was not there at first, and has not been copied yet.
+    pub(super) fn copy_late(&self, map: &PartMap, s: usize, pending: &mut Pending<'_>) {
+        if pending.targets.is_empty() {
+            return;
+        }
+        let mut rest = std::mem::take(&mut pending.rest);
+        // Where a row was copied, its target is taken.
+        rest.retain(|i| !pending.targets[*i as usize].is_empty());
+        if rest.is_empty() {
+            return;
+        }
+        let mut shard = self.core.shards[s].lock();
+        let mut rest = &rest[..];
+        for (_, ordinals) in map.tables() {
+            let end = map.range_of(s, ordinals).end;
+            let (now, later) = rest.split_at(rest.partition_point(|i| (*i as usize) < end));
+            rest = later;
+            copy(&mut shard, pending, now);
+        }
     }
 
     /// Waits for rows that another batch is reading.
@@ -172,102 +218,11 @@ impl Puller {
     }
 }
 
-/// Gives slots to some missing rows of one table, or to as many as slots are free.
-fn assign_slots(
-    map: &PartMap,
-    (s, shard): (usize, &mut Shard),
-    intent: Intent,
-    pending: &mut Pending<'_>,
-    reads: &mut Reads,
-) -> Progress {
-    let missing = std::mem::take(&mut pending.missing);
-    let rest = &missing[pending.assigned..];
-    let ordinal = rest[0].ordinal;
-    let rest = &rest[..rest.partition_point(|m| m.ordinal == ordinal)];
-    let table = map.table(ordinal as usize);
-    let id = table.id.0 as usize;
-    let groups = || rest.chunk_by(Missing::is_same_row).take(SLOT_ROWS);
-    let hashes: Vec<u64> = groups().map(|g| g[0].hash).collect();
-    let mut known = Vec::new();
-    shard.tables[id].index.get_batch(&hashes, &mut known);
-    // Makes room before the look-up: what is found stays until it is pinned.
-    shard.reclaim(id, hashes.len());
-    let mut found = vec![Slot::NONE; hashes.len()];
-    shard.cache.lookup(id, &hashes, &mut found);
-    let mut pins = Vec::with_capacity(hashes.len());
-    let mut used_again = Vec::new();
-    let mut room = true;
-    for (i, group) in groups().enumerate() {
-        if let Some(ahead) = hashes.get(i + AHEAD_ROWS) {
-            shard.cache.prefetch_word(id, *ahead);
-        }
-        let slot = match found[i] {
-            Slot::NONE => {
-                let class = known[i].map_or(0, IndexEntry::class);
-                let location = known[i].map(IndexEntry::location);
-                let location = location.filter(|l| !l.is_tombstone());
-                let of = (ordinal, hashes[i], location, class);
-                let cache = (s, &mut shard.cache);
-                let Some(slot) = assign_slot(cache, table, of, intent, reads) else {
-                    room = false;
-                    break;
-                };
-                let count = &mut pending.counts[ordinal as usize];
-                count.0 += u32::from(location.is_some());
-                count.1 += u32::from(location.is_some());
-                if location.is_some() && intent == Intent::Remove {
-                    pending.claimed.push((ordinal, slot));
-                }
-                slot
-            }
-            slot => {
-                let flags = shard.cache.flags(slot);
-                let gone = flags.any(Flags::ABSENT | Flags::REMOVED);
-                pending.counts[ordinal as usize].0 += u32::from(!gone);
-                if flags.any(Flags::LOADING | Flags::FAILED) {
-                    pending.foreign.push((ordinal, slot));
-                }
-                used_again.push(slot);
-                slot
-            }
-        };
-        for wanted in group {
-            pending.slots[wanted.index as usize] = slot;
-        }
-        pins.push(slot);
-        pending.assigned += group.len();
-        shard.tables[id].unreserve(1);
-    }
-    point("place");
-    shard.cache.pin(&pins);
-    shard.cache.touch(&used_again);
-    pending.missing = missing;
-    match room {
-        false => Progress::NoRoom,
-        true if pending.assigned == pending.missing.len() => Progress::Done,
-        true => Progress::More,
-    }
-}
-
-/// A slot for one missing row (ordinal of its table, hash, where it is, its frequency class): to be read, removed, or
-/// left without content until somebody wants it.
-fn assign_slot(
-    (s, cache): (usize, &mut Cache),
-    table: &Table,
-    (ordinal, hash, location, class): (u32, u64, Option<Location>, u8),
-    intent: Intent,
-    reads: &mut Reads,
-) -> Option<Slot> {
-    let id = table.id.0 as usize;
-    match location {
-        Some(location) if intent == Intent::Read => {
-            let slot = cache.insert(id, hash, Flags::LOADING, class)?;
-            let (key, row_f32s) = (unmix64(hash), narrow(table.descriptor.row_f32s()));
-            reads.push(s, (ordinal, slot), (location, key, row_f32s));
-            Some(slot)
-        }
-        // On SSD and about to be removed: its content does not matter, that it exists does.
-        Some(_) => cache.insert(id, hash, Flags::LOADING, class),
-        None => cache.insert(id, hash, Flags::ABSENT | Flags::UNFILLED, class),
-    }
+/// Copies the first words of rows of one table to the caller, by their indexes.
+fn copy(shard: &mut Shard, pending: &mut Pending<'_>, indexes: &[u32]) {
+    let target = |i: &u32| std::mem::take(&mut pending.targets[*i as usize]);
+    let mut targets: Vec<_> = indexes.iter().map(target).collect();
+    let slot = |i: &u32| pending.slots[*i as usize];
+    let slots: Vec<Slot> = indexes.iter().map(slot).collect();
+    shard.cache.gather(&slots, &mut targets);
 }

@@ -9,6 +9,7 @@ mod batch;
 mod fetch;
 mod reads;
 mod remove;
+mod slots;
 mod split;
 mod ticket;
 
@@ -24,7 +25,7 @@ use super::workers::{WorkerPool, Workers};
 use crate::error::{ArgumentError, Result};
 use crate::stats::Stats;
 use crate::sync::Mutex;
-use crate::sync::atomic::AtomicU64;
+use crate::sync::atomic::{AtomicBool, AtomicU64};
 use crate::units::TableId;
 use batch::Intent;
 use split::Wanted;
@@ -97,6 +98,8 @@ pub struct Puller {
     prefetches: PrefetchQueue,
     /// One remove at a time.
     removing: Mutex<()>,
+    /// Whether the last call had to read more than a few of its rows.
+    missed: AtomicBool,
     reads: AtomicU64,
     read_bytes: AtomicU64,
 }
@@ -128,6 +131,7 @@ impl Puller {
             admission: Mutex::new(()),
             prefetches: PrefetchQueue::default(),
             removing: Mutex::new(()),
+            missed: AtomicBool::new(false),
             reads: AtomicU64::new(0),
             read_bytes: AtomicU64::new(0),
         }

@@ -1,12 +1,14 @@
 //! Which rows are read together?
 //!
 //! A thread reads the missing rows of all its shards through one queue: it empties once a batch, not
-//! once a shard, and neighbours in a file share a read whichever shards they are of.
+//! once a shard, and neighbours in a file share a read whichever shards they are of. Rows come in lots: the
+//! first are few, so that the device has something to do.
 
 use std::sync::Arc;
 
 use super::super::core::ShardCell;
 use super::super::lease::PartMap;
+use super::batch::{Cell, open};
 use crate::mem::Flags;
 use crate::ssd::data_file::{DataFile, Location};
 use crate::ssd::index::Files;
@@ -20,6 +22,8 @@ struct Goal {
     /// The first part of its table.
     ordinal: u32,
     slot: Slot,
+    /// Where it stands among the missing of its shard.
+    missing: u32,
 }
 
 /// Rows that have slots and are to be read, of several shards and tables.
@@ -33,11 +37,12 @@ pub(super) struct Reads {
 }
 
 impl Reads {
-    /// Adds a row of a shard (the ordinal of its table, its slot), to be read (where it is, its key, its width).
+    /// Adds a row of a shard (the ordinal of its table, its slot, its number among the missing), to be read (where it is,
+    /// its key, its width).
     pub(super) fn push(
         &mut self,
         shard: usize,
-        (ordinal, slot): (u32, Slot),
+        (ordinal, slot, missing): (u32, Slot, u32),
         (location, key, row_f32s): (Location, u64, u32),
     ) {
         self.wants.push(Want {
@@ -50,6 +55,7 @@ impl Reads {
             shard: narrow(shard),
             ordinal,
             slot,
+            missing,
         });
     }
 
@@ -58,8 +64,8 @@ impl Reads {
         self.files = pin_files(files, &self.wants);
     }
 
-    /// Adds rows of further shards. Gives them back where a slot of a file is another file's by now: these
-    /// have to be read after those.
+    /// Adds rows, of the same shards or further ones. Gives them back where a slot of a file is another file's by now:
+    /// they are a lot of their own.
     pub(super) fn join(&mut self, more: Reads) -> Result<(), Reads> {
         if more.is_empty() {
             return Ok(());
@@ -93,36 +99,31 @@ impl Reads {
         self.goals.len()
     }
 
-    /// The ordinal of the first row's table; none if there is no row.
-    pub(super) fn first_table(&self) -> Option<usize> {
-        self.goals.first().map(|goal| goal.ordinal as usize)
-    }
-
-    /// Tables of the rows.
-    pub(super) fn tables(&self) -> usize {
-        let mut ordinals: Vec<u32> = self.goals.iter().map(|goal| goal.ordinal).collect();
-        ordinals.sort_unstable();
-        ordinals.dedup();
-        ordinals.len()
-    }
-
     /// None of them is read.
-    pub(super) fn fail(self, shards: &[ShardCell]) {
-        self.split().2.fail(shards);
+    pub(super) fn fail(&self, shards: &[ShardCell]) {
+        fail(&self.goals, shards);
     }
+}
 
-    /// What is to be read, and where it goes.
-    pub(super) fn split(self) -> (Vec<Arc<DataFile>>, Vec<Want>, Goals) {
-        let goals = Goals {
-            by_tag: self.goals,
-            read: Vec::new(),
-        };
-        (self.files, self.wants, goals)
+/// Those of some rows that nothing was read for have failed.
+fn fail(goals: &[Goal], shards: &[ShardCell]) {
+    for of_shard in goals.chunk_by(|a, b| a.shard == b.shard) {
+        let cell = &shards[of_shard[0].shard as usize];
+        let mut shard = cell.lock();
+        for goal in of_shard {
+            let cache = &mut shard.cache;
+            if cache.flags(goal.slot).any(Flags::LOADING) {
+                cache.set(goal.slot, Flags::FAILED);
+                cache.clear(goal.slot, Flags::LOADING);
+            }
+        }
+        drop(shard);
+        cell.notify();
     }
 }
 
 /// Where rows go that are read.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Goals {
     by_tag: Vec<Goal>,
     /// What one step has read, with the place of each row: by shard.
@@ -130,8 +131,40 @@ pub(super) struct Goals {
 }
 
 impl Goals {
-    /// Fills the slots of rows that were read, shard after shard.
-    pub(super) fn fill(&mut self, shards: &[ShardCell], map: &PartMap, batch: &RowBatch) {
+    /// Adds rows; gives what is to be read for them.
+    pub(super) fn take(&mut self, reads: Reads) -> (Vec<Arc<DataFile>>, Vec<Want>) {
+        let tags: u32 = narrow(self.by_tag.len());
+        self.by_tag.extend(reads.goals);
+        let renamed = reads.wants.into_iter().map(|want| Want {
+            tag: tags + want.tag,
+            ..want
+        });
+        (reads.files, renamed.collect())
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_tag.len()
+    }
+
+    /// The ordinal of the first row's table; none if there is no row.
+    pub(super) fn first_table(&self) -> Option<usize> {
+        self.by_tag.first().map(|goal| goal.ordinal as usize)
+    }
+
+    /// Tables of the rows.
+    pub(super) fn tables(&self) -> usize {
+        let mut ordinals: Vec<u32> = self.by_tag.iter().map(|goal| goal.ordinal).collect();
+        ordinals.sort_unstable();
+        ordinals.dedup();
+        ordinals.len()
+    }
+
+    /// Fills the slots of rows that were read, shard after shard, and gives the rows to the caller.
+    pub(super) fn fill(
+        &mut self,
+        (shards, map, cells): (&[ShardCell], &PartMap, &[Cell<'_>]),
+        batch: &RowBatch,
+    ) {
         let width = |goal: &Goal| map.table(goal.ordinal as usize).descriptor.row_f32s();
         self.read.clear();
         let mut start = 0;
@@ -143,7 +176,8 @@ impl Goals {
         self.read
             .sort_unstable_by_key(|(goal, start)| (goal.shard, *start));
         for of_shard in self.read.chunk_by(|(a, _), (b, _)| a.shard == b.shard) {
-            let cell = &shards[of_shard[0].0.shard as usize];
+            let s = of_shard[0].0.shard as usize;
+            let (mut pending, cell) = (open(&cells[s]), &shards[s]);
             let mut shard = cell.lock();
             for (goal, start) in of_shard {
                 let cache = &mut shard.cache;
@@ -152,6 +186,7 @@ impl Goals {
                     let row = &batch.rows[*start..*start + width(goal)];
                     cache.row_mut(goal.slot).copy_from_slice(row);
                     cache.clear(goal.slot, Flags::LOADING);
+                    pending.deliver(goal.missing, row);
                 }
             }
             drop(shard);
@@ -161,18 +196,6 @@ impl Goals {
 
     /// Those that nothing was read for have failed.
     pub(super) fn fail(&self, shards: &[ShardCell]) {
-        for of_shard in self.by_tag.chunk_by(|a, b| a.shard == b.shard) {
-            let cell = &shards[of_shard[0].shard as usize];
-            let mut shard = cell.lock();
-            for goal in of_shard {
-                let cache = &mut shard.cache;
-                if cache.flags(goal.slot).any(Flags::LOADING) {
-                    cache.set(goal.slot, Flags::FAILED);
-                    cache.clear(goal.slot, Flags::LOADING);
-                }
-            }
-            drop(shard);
-            cell.notify();
-        }
+        fail(&self.by_tag, shards);
     }
 }

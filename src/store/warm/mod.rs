@@ -378,7 +378,8 @@ impl Warmer {
         };
         let wants: Vec<Want> = rows.iter().enumerate().filter(fits).map(want).collect();
         let pinned = pin_files(files, &wants);
-        let mut reader = RowReader::new(&mut **queue, pinned, wants)?;
+        let mut reader = RowReader::new(&mut **queue);
+        reader.add(pinned, wants)?;
         let widest = rows.iter().map(width).max().unwrap_or(1) * 4;
         let rows_min = (FILL_BYTES / widest).clamp(1, FILL_ROWS);
         let mut some = Vec::new();

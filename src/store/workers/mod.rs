@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError};
 
 pub use vec_pool::{BatchArrays, VecPool, split_out};
-pub use worker_pool::{ReadLane, WorkerPool};
+pub use worker_pool::{ReadLane, Share, WorkerPool};
 
 use super::core::{Part, Table};
 use crate::error::{Error, Result};
