@@ -71,8 +71,8 @@ fn run(cases: u32, background: bool, name: &'static str, totals: &Totals) {
     steps::run(cases, (file!(), name), &strategy, case, tell);
 }
 
-/// Was there enough of everything? What chance alone makes of 48 cases must never fall short: the
-/// bounds lie four standard deviations and more below the mean (of ten runs), and at half of it or less.
+/// Was there enough of everything? What chance alone makes of 48 cases must not fall short: the
+/// bounds lie three standard deviations and more below the mean of ten runs.
 fn check(totals: &Totals, cases: u32, background: bool) {
     eprintln!("{totals:?}");
     let at_least = |counter: &AtomicU64, per_16_cases: u64| {
@@ -104,8 +104,12 @@ fn check(totals: &Totals, cases: u32, background: bool) {
     at_least(&totals.tables_created, 16);
     at_least(&totals.tables_dropped, 1);
     at_least(&totals.tables_renamed, 8);
-    // Three in 16 cases, give or take two.
-    assert!(cases < 32 || totals.drops_refused.load(Ordering::Relaxed) > 0);
+    // Ten in 48 cases, each by itself: none at all comes up once in 20 000 runs.
+    let refused = totals.drops_refused.load(Ordering::Relaxed);
+    assert!(
+        refused >= u64::from(cases / 48),
+        "{refused} drops were refused"
+    );
 }
 
 #[test]

@@ -207,13 +207,13 @@ impl<'q> RowReader<'q> {
         self.read_on(batch, rows_min, |queue| queue.wait())
     }
 
-    /// Starts what has a place in the queue, and replaces `batch` by what has arrived, some `rows_max` rows of it; false
-    /// where nothing has.
+    /// Starts what has a place in the queue, and replaces `batch` by what has arrived, but no more once these are
+    /// `enough` rows; false where nothing has.
     ///
     /// # Errors
     /// As [`RowReader::next`].
-    pub fn poll(&mut self, batch: &mut RowBatch, rows_max: usize) -> Result<bool> {
-        self.read_on(batch, rows_max, |queue| queue.poll())
+    pub fn poll(&mut self, batch: &mut RowBatch, enough: usize) -> Result<bool> {
+        self.read_on(batch, enough, |queue| queue.poll())
     }
 
     fn read_on(

@@ -1,7 +1,7 @@
 //! How does a call come into memory, all of it or none?
 //!
-//! 1. *Admit*: find, pin and copy out what is resident, promise slots for the rest - or undo
-//!    everything.
+//! 1. *Admit*: find, pin and copy out what is resident (where reads come first, it is copied while
+//!    they are on their way), promise slots for the rest - or undo everything.
 //! 2. *Fetch* (`fetch`): rows that are not in memory get a slot and their content.
 //! 3. *Wait* for rows that another batch is reading, then copy out what was not there at first.
 //!
@@ -26,7 +26,8 @@ use crate::mem::Flags;
 use crate::stats::Wait;
 use crate::units::{Slot, narrow, saturate};
 
-/// Where a call read one of so many rows or more, the next one begins its reads before it copies.
+/// Where a call that copies had to read more than one of so many keys, the next one that does begins its reads before
+/// it copies.
 const READ_SHARE: u64 = 128;
 
 /// The rows of one table in one shard.
@@ -98,12 +99,13 @@ impl Puller {
             self.undo(&batch);
             return Err(e);
         }
-        let keys = batch.map.keys() as u64;
+        let (keys, is_copied) = (batch.map.keys() as u64, batch.is_copied);
         let (map, rows, known, read) = batch.into_rows(&self.workers.arrays);
         let hits = known.saturating_sub(read);
-        // Else the rows that are there are copied while they are found.
-        self.missed
-            .store(read > keys / READ_SHARE, Ordering::Relaxed);
+        if is_copied {
+            let missed = read > keys / READ_SHARE;
+            self.missed.store(missed, Ordering::Relaxed);
+        }
         self.core.demand.note(known, hits);
         Ok(Kept {
             lease: self.leases.issue(map, rows),

@@ -5,6 +5,8 @@
 //! - A row that was read goes to its slot and to the caller at once. What else was not there at first is copied
 //!   when all rows of the shard are.
 
+use tracing::field::Empty;
+
 use super::super::core::{Shard, Stretch, Table, add};
 use super::super::lease::PartMap;
 use super::super::workers::{ReadLane, Share, WorkerPool};
@@ -20,8 +22,6 @@ use crate::units::Slot;
 
 /// Rows that are read before their slots are filled.
 const FILL_ROWS: usize = 256;
-/// Rows of one table that are copied to the caller before it is looked what has arrived.
-const COPY_ROWS: usize = 512;
 /// From so many rows on they are read before others get slots: what is to be read takes 80 bytes a row.
 const READ_ROWS: usize = if cfg!(test) { 64 } else { 1 << 14 };
 
@@ -49,7 +49,8 @@ impl Puller {
                 step => step,
             };
             match step {
-                Step::Slots(_) => {}
+                // The room that was waited for is there.
+                Step::Slots(_) => stretch.end(),
                 Step::NoRoom { shard, ordinal } => {
                     let table = map.table(ordinal);
                     self.flusher.make_room(shard, table, &mut stretch)?;
@@ -57,8 +58,9 @@ impl Puller {
                 Step::Done => break,
             }
         }
+        stretch.end();
         for s in shards {
-            while self.copy_ready(map, cells, s) {}
+            self.copy_ready(map, cells, s);
             let pending = &mut *open(&cells[s]);
             if pending.foreign.is_empty() {
                 self.copy_late(map, s, pending);
@@ -76,12 +78,17 @@ impl Puller {
         reads: Reads,
         shards: &Share,
     ) -> Result<Step> {
-        pool.read(thread, |lane: &mut ReadLane| {
+        let table = reads.first_table().map(|ordinal| walk.map.table(ordinal));
+        let _device = table.map(|table| table.waits(Wait::Device));
+        let span = tracing::debug_span!("read", tables = Empty, rows = Empty);
+        let _reading = span.enter();
+        let mut goals = Goals::default();
+        let result = pool.read(thread, |lane: &mut ReadLane| {
             let ReadLane { queue, rows: batch } = lane;
             let mut reader = RowReader::new(&mut **queue);
-            let mut goals = Goals::default();
             let mut lot = reads;
-            let result = self.read_lots(&mut reader, batch, walk, (&mut lot, &mut goals), shards);
+            let lots = (&mut lot, &mut goals);
+            let result = self.read_lots(&mut reader, batch, walk, lots, shards);
             add(&self.reads, reader.count.reads);
             add(&self.read_bytes, reader.count.bytes);
             if result.is_err() {
@@ -89,7 +96,10 @@ impl Puller {
                 goals.fail(&self.core.shards);
             }
             result
-        })
+        });
+        span.record("tables", goals.tables());
+        span.record("rows", goals.len());
+        result
     }
 
     fn read_lots(
@@ -122,46 +132,23 @@ impl Puller {
         let (files, wants) = goals.take(std::mem::take(lot));
         reader.add(files, wants)?;
         for s in shards.clone() {
-            loop {
-                if reader.poll(batch, FILL_ROWS)? {
-                    goals.fill(places, batch);
-                }
-                if !self.copy_ready(map, cells, s) {
-                    break;
-                }
+            if reader.poll(batch, FILL_ROWS)? {
+                goals.fill(places, batch);
             }
+            self.copy_ready(map, cells, s);
         }
-        let Some(first) = goals.first_table() else {
-            return Ok(step);
-        };
-        let _device = map.table(first).waits(Wait::Device);
-        let span = tracing::debug_span!("read", tables = goals.tables(), rows = goals.len());
-        let _reading = span.enter();
         while reader.next(batch, FILL_ROWS)? {
             goals.fill(places, batch);
         }
         Ok(step)
     }
 
-    /// Copies some of the rows of a shard that were there at first and were not copied then; whether there were any.
-    fn copy_ready(&self, map: &PartMap, cells: &[Cell<'_>], s: usize) -> bool {
+    /// Copies the rows of a shard that were there at first and were not copied then. All of them together: equal keys
+    /// are equal rows, whoever pushes meanwhile.
+    fn copy_ready(&self, map: &PartMap, cells: &[Cell<'_>], s: usize) {
         let pending = &mut *open(&cells[s]);
-        let Some(last) = pending.ready.last() else {
-            return false;
-        };
-        let last = *last as usize;
-        let ranges = map.tables().map(|(_, ordinals)| map.range_of(s, ordinals));
-        let first = ranges
-            .map(|range| range.start)
-            .filter(|start| *start <= last);
-        // The rows of one table: those of the last that begins before it.
-        let first = first.last().unwrap_or(0);
-        let own = pending.ready.partition_point(|i| (*i as usize) < first);
-        let from = own.max(pending.ready.len().saturating_sub(COPY_ROWS));
-        let some: Vec<u32> = pending.ready.drain(from..).collect();
-        let mut shard = self.core.shards[s].lock();
-        copy(&mut shard, pending, &some);
-        true
+        let ready = std::mem::take(&mut pending.ready);
+        self.copy_out(map, s, pending, &ready);
     }
 
     /// Copies out what was not there at first, and has not been copied yet.
@@ -172,16 +159,24 @@ impl Puller {
         let mut rest = std::mem::take(&mut pending.rest);
         // Where a row was copied, its target is taken.
         rest.retain(|i| !pending.targets[*i as usize].is_empty());
-        if rest.is_empty() {
+        self.copy_out(map, s, pending, &rest);
+    }
+
+    /// Copies the first words of rows of a shard to the caller, by their indexes, which rise.
+    fn copy_out(&self, map: &PartMap, s: usize, pending: &mut Pending<'_>, mut indexes: &[u32]) {
+        if indexes.is_empty() {
             return;
         }
         let mut shard = self.core.shards[s].lock();
-        let mut rest = &rest[..];
         for (_, ordinals) in map.tables() {
             let end = map.range_of(s, ordinals).end;
-            let (now, later) = rest.split_at(rest.partition_point(|i| (*i as usize) < end));
-            rest = later;
-            copy(&mut shard, pending, now);
+            let (now, later) = indexes.split_at(indexes.partition_point(|i| (*i as usize) < end));
+            indexes = later;
+            let target = |i: &u32| std::mem::take(&mut pending.targets[*i as usize]);
+            let mut targets: Vec<_> = now.iter().map(target).collect();
+            let slot = |i: &u32| pending.slots[*i as usize];
+            let slots: Vec<Slot> = now.iter().map(slot).collect();
+            shard.cache.gather(&slots, &mut targets);
         }
     }
 
@@ -216,13 +211,4 @@ impl Puller {
         }
         Ok(())
     }
-}
-
-/// Copies the first words of rows of one table to the caller, by their indexes.
-fn copy(shard: &mut Shard, pending: &mut Pending<'_>, indexes: &[u32]) {
-    let target = |i: &u32| std::mem::take(&mut pending.targets[*i as usize]);
-    let mut targets: Vec<_> = indexes.iter().map(target).collect();
-    let slot = |i: &u32| pending.slots[*i as usize];
-    let slots: Vec<Slot> = indexes.iter().map(slot).collect();
-    shard.cache.gather(&slots, &mut targets);
 }

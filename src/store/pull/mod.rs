@@ -98,7 +98,7 @@ pub struct Puller {
     prefetches: PrefetchQueue,
     /// One remove at a time.
     removing: Mutex<()>,
-    /// Whether the last call had to read more than a few of its rows.
+    /// Whether the last call that copies had to read more than a few of its rows.
     missed: AtomicBool,
     reads: AtomicU64,
     read_bytes: AtomicU64,

@@ -99,6 +99,11 @@ impl Reads {
         self.goals.len()
     }
 
+    /// The ordinal of the first row's table; none if there is no row.
+    pub(super) fn first_table(&self) -> Option<usize> {
+        self.goals.first().map(|goal| goal.ordinal as usize)
+    }
+
     /// None of them is read.
     pub(super) fn fail(&self, shards: &[ShardCell]) {
         fail(&self.goals, shards);
@@ -144,11 +149,6 @@ impl Goals {
 
     pub(super) fn len(&self) -> usize {
         self.by_tag.len()
-    }
-
-    /// The ordinal of the first row's table; none if there is no row.
-    pub(super) fn first_table(&self) -> Option<usize> {
-        self.by_tag.first().map(|goal| goal.ordinal as usize)
     }
 
     /// Tables of the rows.

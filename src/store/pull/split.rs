@@ -15,11 +15,7 @@ use crate::sync::Mutex;
 use crate::units::narrow;
 
 /// Fewer keys are split by the caller: to hand on a piece takes some microseconds.
-const PIECE_KEYS: usize = if cfg!(any(test, feature = "sim")) {
-    16
-} else {
-    4096
-};
+const PIECE_KEYS: usize = if cfg!(test) { 16 } else { 4096 };
 
 /// Keys of one table, and where the weights of their rows are to be copied.
 #[derive(Debug)]
@@ -58,7 +54,7 @@ pub(super) fn split_parts<'a>(
 ) -> Vec<Piece<'a>> {
     let keys = map.keys();
     let copied = parts.iter().any(|part| part.out.is_some());
-    let pieces = pool.threads().min(keys / PIECE_KEYS).max(1);
+    let pieces = pool.helpers(keys).min(keys / PIECE_KEYS).max(1);
     let mut shards = arrays.shards.take(keys);
     shards.resize(keys, 0);
     let runs = cut(parts, &mut shards, keys.div_ceil(pieces).max(1));

@@ -14,26 +14,43 @@ use crate::mem::Place;
 use crate::sync::Mutex;
 use crate::units::Slot;
 
-/// Arrays kept of a kind.
-const KEPT_MAX: usize = 32;
+/// Arrays kept of a kind, and their bytes: a batch has one for each shard and each thread that splits it.
+const KEPT_MAX: usize = 256;
+const ALL_BYTES_MAX: usize = 8 << 20;
 /// Bytes of an array that is worth keeping; larger ones are the exception, and would add up.
 const KEPT_BYTES_MAX: usize = 256 << 10;
 
 /// Empty arrays of one kind.
 #[derive(Debug)]
-pub struct VecPool<T>(Mutex<Vec<Vec<T>>>);
+pub struct VecPool<T>(Mutex<Kept<T>>);
+
+#[derive(Debug)]
+struct Kept<T> {
+    arrays: Vec<Vec<T>>,
+    bytes: usize,
+}
 
 impl<T> Default for VecPool<T> {
     fn default() -> VecPool<T> {
-        VecPool(Mutex::new(Vec::new()))
+        VecPool(Mutex::new(Kept {
+            arrays: Vec::new(),
+            bytes: 0,
+        }))
     }
+}
+
+/// Memory of an array.
+fn bytes_of<T>(array: &Vec<T>) -> usize {
+    array.capacity() * size_of::<T>()
 }
 
 impl<T> VecPool<T> {
     /// An empty array with room for `count`.
     pub fn take(&self, count: usize) -> Vec<T> {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut array = kept.unwrap_or_default();
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut array = kept.arrays.pop().unwrap_or_default();
+        kept.bytes -= bytes_of(&array);
+        drop(kept);
         array.reserve(count);
         array
     }
@@ -41,17 +58,18 @@ impl<T> VecPool<T> {
     /// Memory of the arrays that are kept.
     fn bytes(&self) -> usize {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let elements: usize = kept.iter().map(Vec::capacity).sum();
-        elements * size_of::<T>()
+        kept.bytes
     }
 
     /// Takes an array back.
     pub fn put(&self, mut array: Vec<T>) {
         array.clear();
-        let bytes = array.capacity() * size_of::<T>();
+        let bytes = bytes_of(&array);
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if (1..=KEPT_BYTES_MAX).contains(&bytes) && kept.len() < KEPT_MAX {
-            kept.push(array);
+        let fits = kept.arrays.len() < KEPT_MAX && kept.bytes + bytes <= ALL_BYTES_MAX;
+        if (1..=KEPT_BYTES_MAX).contains(&bytes) && fits {
+            kept.arrays.push(array);
+            kept.bytes += bytes;
         }
     }
 }
@@ -155,7 +173,12 @@ mod tests {
         pool.put(Vec::with_capacity(KEPT_BYTES_MAX / 8 + 1));
         assert_eq!(pool.take(0).capacity(), 0);
         (0..2 * KEPT_MAX).for_each(|_| pool.put(Vec::with_capacity(1)));
-        assert_eq!(pool.0.lock().unwrap().len(), KEPT_MAX);
+        assert_eq!(pool.0.lock().unwrap().arrays.len(), KEPT_MAX);
         assert_eq!(pool.bytes(), KEPT_MAX * 8);
+        let long = VecPool::<u64>::default();
+        (0..KEPT_MAX).for_each(|_| long.put(Vec::with_capacity(KEPT_BYTES_MAX / 8)));
+        assert_eq!(long.bytes(), ALL_BYTES_MAX);
+        (0..8).for_each(|_| drop(long.take(1)));
+        assert_eq!(long.bytes(), ALL_BYTES_MAX - 8 * KEPT_BYTES_MAX);
     }
 }

@@ -137,6 +137,15 @@ impl WorkerPool {
         self.lanes.len()
     }
 
+    /// Threads that serve a batch of so many keys, the caller's included.
+    #[must_use]
+    pub fn helpers(&self, keys: usize) -> usize {
+        match keys >= INLINE_KEYS && !in_a_pool() {
+            true => self.threads(),
+            false => 1,
+        }
+    }
+
     /// Memory of the queues' buffers.
     #[must_use]
     pub fn bytes(&self) -> u64 {
@@ -210,7 +219,7 @@ impl WorkerPool {
             work((thread..shards).step_by(threads), thread)
         };
         let pool = match &self.pool {
-            Some(pool) if threads > 1 && keys >= INLINE_KEYS && !in_a_pool() => pool,
+            Some(pool) if threads > 1 && self.helpers(keys) > 1 => pool,
             _ => return vec![serve(0, 1)],
         };
         let mut done: Vec<Option<T>> = (0..threads).map(|_| None).collect();
