@@ -286,30 +286,33 @@ impl Puller {
     /// Brings in what was not there, if anything was not, and copies what was not copied.
     fn bring_in(&self, pool: &WorkerPool, intent: Intent, batch: &Batch<'_>) -> Result<()> {
         let (map, cells) = (&batch.map, &batch.cells);
-        let left = |cell| {
+        let (mut late, mut ready) = (0, 0);
+        for cell in cells {
             let pending = open(cell);
-            (pending.rest.len(), pending.rest.len() + pending.ready.len())
-        };
-        let (late, rows): (Vec<usize>, Vec<usize>) = cells.iter().map(left).unzip();
-        let (late, rows) = (late.iter().sum::<usize>(), rows.iter().sum());
-        if rows == 0 {
+            late += pending.rest.len();
+            ready += pending.ready.len();
+        }
+        if late + ready == 0 {
             return Ok(());
         }
-        let outcomes = pool.shares(cells.len(), rows, |shards, thread| {
+        let outcomes = pool.shares(cells.len(), late + ready, |shards, thread| {
             self.fetch_missing((pool, thread), (map, cells), shards, intent)
         });
         outcomes.into_iter().collect::<Result<()>>()?;
-        let mut waited = 0;
+        // Rows that could not be copied before others had read theirs.
+        let mut left = 0;
         for (s, cell) in cells.iter().enumerate() {
             let pending = &mut *open(cell);
             pending.foreign.sort_unstable();
             for of_table in pending.foreign.chunk_by(|a, b| a.0 == b.0) {
                 self.wait_foreign(map.table(of_table[0].0 as usize), s, of_table)?;
-                waited += pending.rest.len();
+            }
+            if !pending.foreign.is_empty() {
+                left += pending.rest.len();
             }
         }
-        if waited > 0 {
-            pool.shards(cells.len(), waited, |s, _| {
+        if batch.is_copied && left > 0 {
+            pool.shards(cells.len(), left, |s, _| {
                 let pending = &mut *open(&cells[s]);
                 if !pending.foreign.is_empty() {
                     self.copy_late(map, s, pending);

@@ -97,8 +97,11 @@ impl Puller {
             }
             result
         });
-        span.record("tables", goals.tables());
-        span.record("rows", goals.len());
+        // To count the tables is work.
+        if !span.is_disabled() {
+            span.record("tables", goals.tables());
+            span.record("rows", goals.len());
+        }
         result
     }
 
@@ -113,8 +116,7 @@ impl Puller {
         let (map, cells) = (walk.map, walk.cells);
         let places = (&self.core.shards[..], map, cells);
         // The first at once; what follows together, so that neighbours are found.
-        let (files, wants) = goals.take(std::mem::take(lot));
-        reader.add(files, wants)?;
+        plan(reader, goals, std::mem::take(lot))?;
         let mut step = Step::Slots(Reads::default());
         while goals.len() + lot.len() < READ_ROWS {
             if reader.poll(batch, FILL_ROWS)? {
@@ -125,12 +127,10 @@ impl Puller {
                 break;
             };
             if let Err(later) = lot.join(std::mem::take(reads)) {
-                let (files, wants) = goals.take(std::mem::replace(lot, later));
-                reader.add(files, wants)?;
+                plan(reader, goals, std::mem::replace(lot, later))?;
             }
         }
-        let (files, wants) = goals.take(std::mem::take(lot));
-        reader.add(files, wants)?;
+        plan(reader, goals, std::mem::take(lot))?;
         for s in shards.clone() {
             if reader.poll(batch, FILL_ROWS)? {
                 goals.fill(places, batch);
@@ -211,4 +211,10 @@ impl Puller {
         }
         Ok(())
     }
+}
+
+/// Plans the reads of a lot, whose rows go where its goals say.
+fn plan(reader: &mut RowReader<'_>, goals: &mut Goals, lot: Reads) -> Result<()> {
+    let (files, wants) = goals.take(lot);
+    reader.add(files, wants)
 }

@@ -81,12 +81,7 @@ impl Reads {
             return Err(more);
         }
         self.files = files;
-        let tags: u32 = narrow(self.goals.len());
-        let renamed = more.wants.into_iter().map(|want| Want {
-            tag: tags + want.tag,
-            ..want
-        });
-        self.wants.extend(renamed);
+        self.wants.extend(renamed(more.wants, self.goals.len()));
         self.goals.extend(more.goals);
         Ok(())
     }
@@ -108,6 +103,15 @@ impl Reads {
     pub(super) fn fail(&self, shards: &[ShardCell]) {
         fail(&self.goals, shards);
     }
+}
+
+/// Wants behind so many others, whose tags go on.
+fn renamed(wants: Vec<Want>, before: usize) -> impl Iterator<Item = Want> {
+    let before: u32 = narrow(before);
+    wants.into_iter().map(move |want| Want {
+        tag: before + want.tag,
+        ..want
+    })
 }
 
 /// Those of some rows that nothing was read for have failed.
@@ -138,13 +142,9 @@ pub(super) struct Goals {
 impl Goals {
     /// Adds rows; gives what is to be read for them.
     pub(super) fn take(&mut self, reads: Reads) -> (Vec<Arc<DataFile>>, Vec<Want>) {
-        let tags: u32 = narrow(self.by_tag.len());
+        let wants = renamed(reads.wants, self.by_tag.len());
         self.by_tag.extend(reads.goals);
-        let renamed = reads.wants.into_iter().map(|want| Want {
-            tag: tags + want.tag,
-            ..want
-        });
-        (reads.files, renamed.collect())
+        (reads.files, wants.collect())
     }
 
     pub(super) fn len(&self) -> usize {

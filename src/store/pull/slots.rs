@@ -16,8 +16,8 @@ use crate::units::{Slot, narrow, unmix64};
 
 /// Rows between the one that gets its slot and the one whose lines the processor is asked to fetch.
 const AHEAD_ROWS: usize = 8;
-/// Rows of one table that get a slot before others may have the shard: as long as the device is kept busy by what was
-/// asked before. (512 at a time: in the first 4 ms of a batch it had 60 of 85 requests in flight.)
+/// Rows of one table that get a slot before others may have the shard, and before it is looked what has arrived: that is
+/// 0.1 ms, and what a thread has asked for keeps the device busy for more than one.
 const SLOT_ROWS: usize = if cfg!(test) { 16 } else { 128 };
 
 /// How far the rows of a shard have slots.
@@ -140,10 +140,15 @@ fn assign_slots(
                 let class = known[i].map_or(0, IndexEntry::class);
                 let location = known[i].map(IndexEntry::location);
                 let location = location.filter(|l| !l.is_tombstone());
-                let of = (ordinal, hashes[i], location, class);
-                let wanted = narrow(pending.assigned);
+                let of = (
+                    ordinal,
+                    hashes[i],
+                    location,
+                    class,
+                    narrow(pending.assigned),
+                );
                 let cache = (s, &mut shard.cache);
-                let Some(slot) = assign_slot(cache, table, (of, wanted), intent, reads) else {
+                let Some(slot) = assign_slot(cache, table, of, intent, reads) else {
                     room = false;
                     break;
                 };
@@ -189,7 +194,7 @@ fn assign_slots(
 fn assign_slot(
     (s, cache): (usize, &mut Cache),
     table: &Table,
-    ((ordinal, hash, location, class), wanted): ((u32, u64, Option<Location>, u8), u32),
+    (ordinal, hash, location, class, wanted): (u32, u64, Option<Location>, u8, u32),
     intent: Intent,
     reads: &mut Reads,
 ) -> Option<Slot> {

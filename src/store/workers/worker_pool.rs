@@ -213,13 +213,13 @@ impl WorkerPool {
         keys: usize,
         work: impl Fn(Share, usize) -> T + Sync,
     ) -> Vec<T> {
-        let threads = self.threads().min(shards);
+        let threads = self.helpers(keys).min(shards);
         let serve = |thread: usize, threads: usize| {
             let _alarm = self.poison.alarm();
             work((thread..shards).step_by(threads), thread)
         };
         let pool = match &self.pool {
-            Some(pool) if threads > 1 && self.helpers(keys) > 1 => pool,
+            Some(pool) if threads > 1 => pool,
             _ => return vec![serve(0, 1)],
         };
         let mut done: Vec<Option<T>> = (0..threads).map(|_| None).collect();
