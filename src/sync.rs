@@ -37,7 +37,7 @@ pub use scheduled::{Condvar, Mutex, MutexGuard, RwLock, atomic, fair, limits, th
 
 mod team;
 
-pub use team::by_team;
+pub use team::{by_team, step_aside};
 
 /// Threads that can't be had.
 #[cfg(test)]

@@ -27,9 +27,10 @@ library() {
     esac
 }
 
+# libclang-cpp, which compilers bring along, is another library.
 clang() {
-    [ -n "${LIBCLANG_PATH:-}" ] || ldconfig -p 2>/dev/null | grep -q 'libclang[-.]' ||
-        ls /usr/lib/llvm-*/lib/libclang*.so* >/dev/null 2>&1
+    [ -n "${LIBCLANG_PATH:-}" ] || ldconfig -p 2>/dev/null | grep -Eq 'libclang(-[0-9.]+)?\.so' ||
+        ls /usr/lib/llvm-*/lib/libclang.so* /usr/lib/llvm-*/lib/libclang-[0-9]*.so* 2>/dev/null | grep -q .
 }
 
 if [ -z "${ROCKSDB_LIB_DIR:-}" ]; then

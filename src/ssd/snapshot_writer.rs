@@ -27,11 +27,13 @@ use crate::format::index_snapshot::{
 use crate::format::{BLOCK_BYTES, FileIdentity};
 use crate::io::{DiskFile, OpenMode};
 use crate::sync::atomic::{AtomicUsize, Ordering};
-use crate::sync::{Mutex, by_team, thread};
+use crate::sync::{Mutex, by_team, step_aside, thread};
 use crate::units::{CheckpointId, FileNumber, mix64, narrow, part_range};
 
 /// Bytes written at a time.
 const CHUNK_BYTES: usize = 256 << 10;
+/// Bytes after which others may have the processor.
+const ASIDE_BYTES: usize = 4 * BLOCK_BYTES;
 /// Memory for the key blocks of all young runs while a snapshot is written; what is read of them
 /// takes as much again.
 const KEYS_BYTES: u64 = 4 << 20;
@@ -317,6 +319,9 @@ impl SnapshotWriter<'_> {
         let (table, tally) = (self.table, &mut self.tally);
         encode_entry_block(block, table, &self.entries, &self.identity, tally);
         self.entries.clear();
+        if self.out.len().is_multiple_of(ASIDE_BYTES) {
+            step_aside();
+        }
         if self.out.len() >= CHUNK_BYTES {
             self.write_out()?;
         }

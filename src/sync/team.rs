@@ -1,6 +1,14 @@
-//! Work that several threads share, and that one of them could do alone.
+//! Work that several threads share, and that one of them could do alone; and how work in the background lets others go first.
 
 use super::thread;
+
+/// Between two pieces of work, with no shard locked: whoever waits for the processor has it first. A kernel may look
+/// only 250 times a second who has had it for long enough, and a trainer should not wait 4 ms for a row. Of rows of 512
+/// bytes a piece lasts a tenth of a millisecond (decision 0057). shuttle's scheduler decides at every lock anyway.
+pub fn step_aside() {
+    #[cfg(not(hps_shuttle))]
+    thread::yield_now();
+}
 
 /// Does each of `works` by a thread of its own, the first by the caller's; gives what they gave, in
 /// their order. Where a thread is not to be had, its work and those after it are left out: each

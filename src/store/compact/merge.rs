@@ -25,6 +25,7 @@ use crate::ssd::held::Tally;
 use crate::ssd::index::Index as _;
 use crate::ssd::scan::Merge;
 use crate::ssd::writer::FileWriter;
+use crate::sync::step_aside;
 use crate::units::{FileNumber, mix64, narrow, range_of, to_usize};
 
 /// Window of rows read at a time from each input: beside pulls that keep the device busy a read
@@ -164,6 +165,7 @@ impl Compactor {
         let mut scan = EntryScan::new(file);
         let mut batch = EntryBatch::default();
         while scan.next(&mut batch)? {
+            step_aside();
             let hashes: Vec<u64> = batch.keys.iter().map(|k| mix64(*k)).collect();
             let shard_of = |h: &u64| range_of(*h, self.core.shards.len());
             let mut at = 0;
@@ -274,6 +276,7 @@ impl Compactor {
         let mut entry = 0u32;
         for group in moved.chunk_by(|a, b| shard_of(a) == shard_of(b)) {
             for some in group.chunks(512) {
+                step_aside();
                 let mut guard = self.core.shards[shard_of(&some[0])].lock();
                 let files = self.core.ssd.file_slots();
                 let mut tally = Tally::of(&file);
@@ -291,6 +294,9 @@ impl Compactor {
     }
 }
 
+/// Entries between two moments at which others may have the processor.
+const STEPS: usize = 512;
+
 /// A merge of the inputs that fills one output after the other.
 struct Merging<'a, 'j> {
     compactor: &'a Compactor,
@@ -307,6 +313,16 @@ struct Merging<'a, 'j> {
     row: Vec<f32>,
     /// Tombstones of the current table, written after its rows.
     tombstones: Vec<(u64, u64, u32, Location)>,
+    /// Entries that were stepped over, dead ones included.
+    steps: usize,
+}
+
+/// Counts a step; after every so many, others may have the processor.
+fn stepped(steps: &mut usize) {
+    *steps += 1;
+    if steps.is_multiple_of(STEPS) {
+        step_aside();
+    }
 }
 
 impl<'a, 'j> Merging<'a, 'j> {
@@ -330,6 +346,7 @@ impl<'a, 'j> Merging<'a, 'j> {
             merge,
             row,
             tombstones,
+            steps: 0,
         })
     }
 
@@ -382,6 +399,7 @@ impl<'a, 'j> Merging<'a, 'j> {
                 return Ok(Some(index));
             }
             merge.step()?;
+            stepped(&mut self.steps);
         }
         Ok(None)
     }
@@ -432,6 +450,7 @@ impl<'a, 'j> Merging<'a, 'j> {
                         .push((entry.hash, entry.key, entry.interval, from));
                 }
                 merge.step()?;
+                stepped(&mut self.steps);
                 let entries = moved.len() + self.tombstones.len();
                 if entries.is_multiple_of(64) {
                     self.progress(file.bytes());

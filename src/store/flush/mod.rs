@@ -235,7 +235,7 @@ impl Flusher {
         self.fills.begin()
     }
 
-    /// Files that long puts may write at the same time.
+    /// Files that long puts may be at work on at the same time; of each data directory one is written.
     pub fn put_writers(&self) -> usize {
         self.queues.for_puts()
     }

@@ -18,7 +18,7 @@ use crate::ssd::data_file::Location;
 use crate::ssd::held::Tally;
 use crate::ssd::index::Index as _;
 use crate::ssd::writer::FileWriter;
-use crate::sync::{Mutex, by_team};
+use crate::sync::{Mutex, by_team, step_aside};
 use crate::units::{FileSlot, narrow, unmix64};
 
 /// Rows copied out per locking of a shard.
@@ -180,6 +180,7 @@ impl Flusher {
             while !(spare && asked() != before)
                 && let Some((directory, rows)) = take()
             {
+                self.let_others_go_first();
                 match self.write_file(queue, directory, &rows) {
                     Ok(written) => total += written,
                     Err(error) => {
@@ -259,6 +260,7 @@ impl Flusher {
             let mut tombstones = Vec::new();
             for part in group {
                 for victims in part.victims.chunks(COPY_ROWS) {
+                    self.let_others_go_first();
                     self.copy_out(part, victims, width, &mut copied);
                     let first = outcomes.len();
                     outcomes.resize(first + victims.len(), Outcome::LEFT_OUT);
@@ -289,6 +291,13 @@ impl Flusher {
             number,
             directory,
         }))
+    }
+
+    /// Between two chunks, unless somebody waits for the room that they make.
+    fn let_others_go_first(&self) {
+        if !self.is_awaited() {
+            step_aside();
+        }
     }
 
     /// Copies a chunk of victims out of their shard.
@@ -351,6 +360,7 @@ impl Flusher {
                 .chunks(SETTLE_ROWS)
                 .zip(outcomes.chunks(SETTLE_ROWS));
             for (victims, outcomes) in chunks {
+                self.let_others_go_first();
                 let mut guard = self.core.shards[part.shard].lock();
                 let files = self.core.ssd.file_slots();
                 let new = slot.and_then(|slot| files[slot.index()].as_deref());

@@ -102,6 +102,8 @@ pub struct Putter {
     workers: Arc<Workers>,
     flusher: Arc<Flusher>,
     puller: Arc<Puller>,
+    /// By data directory: held by whoever writes a file of a long put there.
+    writing: Vec<Mutex<()>>,
 }
 
 impl Putter {
@@ -117,6 +119,12 @@ impl Putter {
             workers: Arc::clone(workers),
             flusher: Arc::clone(flusher),
             puller: Arc::clone(puller),
+            writing: core
+                .ssd
+                .directories
+                .iter()
+                .map(|_| Mutex::new(()))
+                .collect(),
         }
     }
 

@@ -1,7 +1,8 @@
 //! How do the rows of a long put reach SSD without a place in memory?
 //!
 //! A call's keys are cut into rounds, and the hashes into ranges: rows of one round and one range become one
-//! file, rounds of a range one after the other. Ranges are written at the same time.
+//! file, rounds of a range one after the other. Files of one data directory are written one after the other, while rows
+//! of the next are gathered and sorted and keys are pointed to the last.
 //!
 //! Invariants:
 //! - No cut comes, and none is on its way to its capture: the gate is held, and was taken after the end of the
@@ -24,7 +25,8 @@ use crate::ssd::data_file::Location;
 use crate::ssd::held::Tally;
 use crate::ssd::index::Index as _;
 use crate::ssd::writer::FileWriter;
-use crate::sync::{Mutex, by_team};
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::{Mutex, MutexGuard, by_team, step_aside};
 use crate::units::{FileSlot, Slot, mix64, narrow, range_of, to_usize, unmix64};
 
 /// A put with this part of a file's rows or more, for each data directory, goes past the cache.
@@ -41,6 +43,12 @@ const FILE_ROWS_MAX: u64 = 1 << 22;
 /// interval.
 const ROW_BYTES: usize = 2 * size_of::<Entry>();
 const _: () = assert!(size_of::<Entry>() + FileWriter::ENTRY_BYTES <= ROW_BYTES);
+
+/// Rows of a thread that points them to a file, at least: it takes as long to start one as to point a few hundred.
+const SETTLE_ROWS_MIN: usize = 4096;
+
+/// Rows of a file between two moments at which others may have the processor.
+const ASIDE_ROWS: usize = 256;
 
 /// Keys of a call that are looked up in the index, to tell whether it brings in rows or changes them.
 const SAMPLED_KEYS: usize = 256;
@@ -68,24 +76,62 @@ struct Cuts {
     rows_min: usize,
     /// and at most.
     rows_max: usize,
+    /// A thread points so many of them at least.
+    settle_min: usize,
 }
 
 /// The rounds of each range that are begun, and whether a thread is at one.
-struct Turns {
-    ranges: Vec<(usize, bool)>,
-    rounds: usize,
+pub(super) struct Turns {
+    pub ranges: Vec<(usize, bool)>,
+    pub rounds: usize,
+    /// Data directories: ranges lie in them in order, as many in each.
+    pub directories: usize,
+    /// Threads of the call that may still help others: less those that do.
+    pub threads: usize,
 }
 
 impl Turns {
-    /// A range of which nobody writes, with its next round: the one that is furthest behind.
-    fn take(&mut self) -> Option<(usize, usize)> {
-        let rounds = self.rounds;
-        let free = self.ranges.iter_mut().enumerate();
-        let free = free.filter(|(_, (next, busy))| !busy && *next < rounds);
-        let (range, (next, busy)) = free.min_by_key(|(_, (next, _))| *next)?;
+    /// A range of which nobody writes, with its next round: of the directory in which the fewest are at work, the one
+    /// that is furthest behind.
+    pub fn take(&mut self) -> Option<(usize, usize)> {
+        let each = self.ranges.len() / self.directories;
+        let busy_in = |range: usize| {
+            let first = range - range % each;
+            let own = &self.ranges[first..first + each];
+            own.iter().filter(|(_, busy)| *busy).count()
+        };
+        let free = |range: &usize| {
+            let (next, busy) = self.ranges[*range];
+            !busy && next < self.rounds
+        };
+        let range = (0..self.ranges.len()).filter(free);
+        let range = range.min_by_key(|range| (busy_in(*range), self.ranges[*range].0))?;
+        let (next, busy) = &mut self.ranges[range];
         *busy = true;
         *next += 1;
         Some((range, *next - 1))
+    }
+
+    /// Threads of the call that have nothing to do any more, up to so many: they help the one that asks until it says
+    /// that they are done.
+    pub fn take_idle(&mut self, most: usize) -> usize {
+        let begun = |(next, _): &(usize, bool)| *next >= self.rounds;
+        let busy = self.ranges.iter().filter(|(_, busy)| *busy).count();
+        let idle = match self.ranges.iter().all(begun) {
+            true => self.threads.saturating_sub(busy).min(most),
+            false => 0,
+        };
+        self.threads -= idle;
+        idle
+    }
+}
+
+/// The work of a call, shared by its threads.
+struct Team(Mutex<Turns>);
+
+impl Team {
+    fn open(&self) -> MutexGuard<'_, Turns> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -93,10 +139,15 @@ impl Putter {
     /// How so many keys are cut; `None` where they are too few for files of their own.
     fn cuts(&self, table: &Table, keys: usize) -> Option<Cuts> {
         let rows = (self.core.file_bytes / table.file_bytes()).clamp(1, FILE_ROWS_MAX);
-        let (rows_min, file_rows) = match self.core.options.thresholds_in_force().straight_rows {
-            0 => (to_usize(rows.div_ceil(PUT_SHARE_MIN)), to_usize(rows)),
-            rows => (rows, rows.saturating_mul(4)),
-        };
+        let (rows_min, file_rows, settle_min) =
+            match self.core.options.thresholds_in_force().straight_rows {
+                0 => (
+                    to_usize(rows.div_ceil(PUT_SHARE_MIN)),
+                    to_usize(rows),
+                    SETTLE_ROWS_MIN,
+                ),
+                rows => (rows, rows.saturating_mul(4), rows),
+            };
         let directories = self.core.ssd.directories.len();
         if keys / rows_min < directories {
             return None;
@@ -111,6 +162,7 @@ impl Putter {
             rows_min,
             // Hashes spread, but not evenly.
             rows_max: file_rows + file_rows / 8,
+            settle_min,
         })
     }
 
@@ -145,16 +197,17 @@ impl Putter {
         let Some(cuts) = cuts.filter(|_| !is_cut) else {
             return Ok(false);
         };
-        let turns = Turns {
+        let threads = cuts.ranges.min(self.flusher.put_writers());
+        let team = Team(Mutex::new(Turns {
             ranges: vec![(0, false); cuts.ranges],
             rounds: keys.len().div_ceil(cuts.round),
-        };
-        let turns = Mutex::new(turns);
-        let open = || turns.lock().unwrap_or_else(PoisonError::into_inner);
+            directories: self.core.ssd.directories.len(),
+            threads,
+        }));
         let write = || -> Result<()> {
             let _alarm = self.core.ssd.poison.alarm();
             loop {
-                let Some((range, round)) = open().take() else {
+                let Some((range, round)) = team.open().take() else {
                     return Ok(());
                 };
                 let start = round * cuts.round;
@@ -163,8 +216,8 @@ impl Putter {
                     first: job.first + start,
                     ..*job
                 };
-                let written = self.put_range(&job, &keys[start..end], &cuts, range, room);
-                let mut turns = open();
+                let written = self.put_range(&job, &keys[start..end], &cuts, range, (&team, room));
+                let mut turns = team.open();
                 turns.ranges[range].1 = false;
                 if written.is_err() {
                     turns.rounds = 0;
@@ -172,7 +225,6 @@ impl Putter {
                 }
             }
         };
-        let threads = cuts.ranges.min(self.flusher.put_writers());
         let write = &write;
         let all = by_team("hps-put", (0..threads).map(|_| write));
         all.into_iter().collect::<Result<()>>()?;
@@ -186,7 +238,7 @@ impl Putter {
         keys: &[u64],
         cuts: &Cuts,
         range: usize,
-        room: &Room,
+        (team, room): (&Team, &Room),
     ) -> Result<()> {
         self.core.check_open()?;
         let mut held = self.flusher.hold_bytes();
@@ -202,7 +254,7 @@ impl Putter {
             let files = rest.len().div_ceil(cuts.rows_max);
             let mut again = Vec::new();
             for some in rest.chunks(rest.len().div_ceil(files)) {
-                again.append(&mut self.put_file(job, some, directory)?);
+                again.append(&mut self.put_file(job, some, directory, (cuts, team))?);
             }
             rest = again;
         }
@@ -251,20 +303,43 @@ impl Putter {
     }
 
     /// Writes rows to a file, and gives back those that are to be put once more, in memory.
-    fn put_file(&self, job: &Job<'_>, entries: &[Entry], directory: usize) -> Result<Vec<Entry>> {
+    fn put_file(
+        &self,
+        job: &Job<'_>,
+        entries: &[Entry],
+        directory: usize,
+        (cuts, team): (&Cuts, &Team),
+    ) -> Result<Vec<Entry>> {
         let mut stretch = Stretch::default();
         self.flusher.wait_for_space(job.table, &mut stretch);
         stretch.end();
         self.core.ssd.check_writable()?;
+        // One file at a time: alone it keeps the device busy while others are sorted or pointed to. Written at the same
+        // time they would be in need of the processor at the same time, too (decision 0057).
+        let turn = self.writing[directory]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        self.core.check_open()?;
+        self.core.ssd.check_writable()?;
+        if team.open().rounds == 0 {
+            // Another thread of the call has failed, and says so.
+            return Ok(Vec::new());
+        }
         let mark = self.core.changes.mark();
         // What is full may have been filled by an index snapshot.
         let ssd = &self.core.ssd;
         let new = ssd.with_snapshot_room(|| self.write_file(job, entries, directory))?;
+        drop(turn);
         let bytes = new.finished.bytes;
         let again = {
             let _ranks = self.core.ranks_shared();
             let file = ssd.install(new, None)?;
-            self.settle_put(job, entries, (file.slot, file.meta.rank))
+            // At the end of a call nothing else is left to do for the others, and the device waits for the next call.
+            let parts = entries.len() / cuts.settle_min.max(1);
+            let helpers = team.open().take_idle(parts.saturating_sub(1));
+            let again = self.settle_put(job, entries, (file.slot, file.meta.rank), 1 + helpers);
+            team.open().threads += helpers;
+            again
         };
         self.core.changes.flushed(mark, entries.len() as u64);
         self.flusher
@@ -300,6 +375,9 @@ impl Putter {
                 }
             };
             file.row(id, unmix64(entry.hash), interval, row);
+            if i.is_multiple_of(ASIDE_ROWS) {
+                step_aside();
+            }
         }
         let finished = file.finish()?;
         Ok(NewFile {
@@ -309,17 +387,49 @@ impl Putter {
         })
     }
 
-    /// Points the keys to their copies in a file; rows that came into memory meanwhile are changed there, too. Gives
-    /// those of which there is a copy with a higher rank.
+    /// Points the keys to their copies in a file, by so many threads; rows that came into memory meanwhile are changed
+    /// there, too. Gives those of which there is a copy with a higher rank.
     pub(super) fn settle_put(
         &self,
         job: &Job<'_>,
         entries: &[Entry],
+        to: (FileSlot, u64),
+        threads: usize,
+    ) -> Vec<Entry> {
+        if threads <= 1 {
+            return self.settle_part(job, entries, 0, to);
+        }
+        let share = entries.len().div_ceil(threads).max(1);
+        let next = AtomicUsize::new(0);
+        let settle = || {
+            let _alarm = self.core.ssd.poison.alarm();
+            let mut again = Vec::new();
+            loop {
+                let first = next.fetch_add(share, Ordering::Relaxed);
+                let Some(rest) = entries.get(first..).filter(|rest| !rest.is_empty()) else {
+                    return again;
+                };
+                let part = &rest[..share.min(rest.len())];
+                again.append(&mut self.settle_part(job, part, first, to));
+            }
+        };
+        let mut again = by_team("hps-put", (0..threads).map(|_| &settle)).concat();
+        again.sort_unstable_by_key(|entry| entry.hash);
+        again
+    }
+
+    /// The same, of those entries of the file that begin with number `first`.
+    fn settle_part(
+        &self,
+        job: &Job<'_>,
+        entries: &[Entry],
+        first: usize,
         (slot, rank): (FileSlot, u64),
     ) -> Vec<Entry> {
         let table = job.table.id.0 as usize;
-        let (mut again, mut slots, mut number) = (Vec::new(), Vec::new(), 0);
+        let (mut again, mut slots, mut number) = (Vec::new(), Vec::new(), narrow(first));
         for (s, some) in self.by_shard(entries) {
+            step_aside();
             let cell = &self.core.shards[s];
             let mut guard = cell.lock();
             let filled = put_those(&mut guard, job, some, &mut slots);

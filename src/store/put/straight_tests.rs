@@ -1,6 +1,6 @@
 //! How are long puts cut into files, and what do these hold?
 
-use super::straight::{Entry, entries_of, keep_last};
+use super::straight::{Entry, Turns, entries_of, keep_last};
 use super::*;
 use crate::io::Io;
 use crate::ssd::data_file::DataFile;
@@ -184,6 +184,32 @@ fn rows_that_are_left_out_are_in_no_file() {
     assert_eq!(pulled(&store, table, &all), expected);
 }
 
+#[test]
+fn threads_without_a_file_help_the_last_one_and_no_two_are_told_of_the_same() {
+    let turns = |ranges: &[(usize, bool)], directories| Turns {
+        ranges: ranges.to_vec(),
+        rounds: 2,
+        directories,
+        threads: 3,
+    };
+    // A range has a round left.
+    assert_eq!(
+        turns(&[(2, true), (1, true), (2, false)], 1).take_idle(5),
+        0
+    );
+    let mut last = turns(&[(2, true), (2, false), (2, false)], 1);
+    assert_eq!(
+        (last.take_idle(1), last.take_idle(5), last.take_idle(5)),
+        (1, 1, 0)
+    );
+    last.threads += 2;
+    assert_eq!(last.take_idle(5), 2);
+    // Nobody goes where another already is while a directory has none.
+    let mut two = turns(&[(0, false); 4], 2);
+    let order: Vec<_> = std::iter::from_fn(|| two.take()).collect();
+    assert_eq!(order, [(0, 0), (2, 0), (1, 0), (3, 0)]);
+}
+
 /// Another put has the next rank, and points its keys first.
 #[test]
 fn a_copy_with_a_higher_rank_stays_and_the_row_is_put_once_more() {
@@ -201,7 +227,7 @@ fn a_copy_with_a_higher_rank_stays_and_the_row_is_put_once_more() {
         .map(|entry| unmix64(entry.hash))
         .collect();
     put(&store, table, &half, 1000.0);
-    let again = putter.settle_put(&job, &entries, (file.slot, file.meta.rank));
+    let again = putter.settle_put(&job, &entries, (file.slot, file.meta.rank), 3);
     assert_eq!(again.len(), 16);
     assert!(again.iter().zip(&entries).all(|(a, b)| a.hash == b.hash));
     assert_eq!(file.live_entries(), 16);
@@ -233,7 +259,7 @@ fn a_row_that_came_into_memory_meanwhile_is_put_there_and_a_removed_one_does_not
     let (entries, file) = installed(&store, &job, &all);
 
     set(&store, table, &all[..10], -5.0);
-    let again = putter.settle_put(&job, &entries, (file.slot, file.meta.rank));
+    let again = putter.settle_put(&job, &entries, (file.slot, file.meta.rank), 3);
     assert!(again.is_empty());
     core.changes.note();
     assert_eq!((store.stats().dirty_rows, file.live_entries()), (10, 32));

@@ -15,6 +15,7 @@ use super::args::{Args, Settings};
 use super::fixture::{Fixture, Loaded};
 use super::keys::{Distribution, Draw, Order};
 use super::limits::device::{self, RandomProbe, RandomReads, Sequential};
+use super::limits::files::{Files, SyncedFiles, WAYS, synced_files};
 use super::plot::Sample;
 use super::report::{Notes, Outcome};
 
@@ -106,6 +107,27 @@ impl Context {
         found.map(|one| Sequential {
             per_second: one.per_second * devices,
             synced_per_second: one.synced_per_second * devices,
+            ..one
+        })
+    }
+
+    /// Bytes a second written to files like those of a store of this run, so many bytes in all, and synced.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn synced_write(&self, bytes: u64) -> Result<SyncedFiles> {
+        let devices = self.settings.devices();
+        let place = match self.settings.data_dirs.first() {
+            Some(directory) => directory,
+            None => self.fixture.root(),
+        };
+        let files = Files {
+            bytes: bytes / devices as u64,
+            file_bytes: self.settings.runtime.file_bytes,
+        };
+        let one = synced_files(&self.disk, place, files, &WAYS)?;
+        Ok(SyncedFiles {
+            per_second: one.per_second * devices as f64,
             ..one
         })
     }

@@ -15,7 +15,7 @@ use hps::mix64;
 use super::share;
 
 /// Bytes of a request in order.
-const SEQUENTIAL_BYTES: usize = 1 << 20;
+pub(super) const SEQUENTIAL_BYTES: usize = 1 << 20;
 
 /// Random reads a second, and how they were reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -53,8 +53,25 @@ fn fill_random(buffer: &mut [u8], tag: u64) {
     }
 }
 
+/// Fills all buffers of a queue before the clock runs; each request then is stamped only.
+pub(super) fn fill_buffers(queue: &mut dyn Queue, tag: u64) {
+    let mut buffers = Vec::new();
+    while let Some(mut buffer) = queue.buffer() {
+        fill_random(&mut buffer, tag + buffers.len() as u64);
+        buffers.push(buffer);
+    }
+    buffers.into_iter().for_each(|b| queue.recycle(b));
+}
+
+/// Changes one word of each block, so that none is like one of another request.
+pub(super) fn stamp(buffer: &mut [u8], request: u64) {
+    for (block, chunk) in buffer.chunks_exact_mut(4096).enumerate() {
+        chunk[..8].copy_from_slice(&mix64(request << 20 | block as u64).to_le_bytes());
+    }
+}
+
 /// A buffer for the next request: a free one, or that of the next completion.
-fn next_buffer(queue: &mut dyn Queue) -> Result<AlignedBuffer> {
+pub(super) fn next_buffer(queue: &mut dyn Queue) -> Result<AlignedBuffer> {
     if let Some(buffer) = queue.buffer() {
         return Ok(buffer);
     }
@@ -64,7 +81,7 @@ fn next_buffer(queue: &mut dyn Queue) -> Result<AlignedBuffer> {
 }
 
 /// Takes all completions.
-fn drain(queue: &mut dyn Queue) -> Result<()> {
+pub(super) fn drain(queue: &mut dyn Queue) -> Result<()> {
     while let Some(done) = queue.wait() {
         done.result.context("a request of the probe")?;
         queue.recycle(done.buffer);
@@ -92,20 +109,12 @@ fn write_once(io: &Io, path: &Path, bytes: u64, depth: usize) -> Result<Sequenti
     let file = reach(io, path, OpenMode::CreateDirect)
         .with_context(|| format!("make {}", path.display()))?;
     let mut queue = io.engine.queue(depth, SEQUENTIAL_BYTES)?;
-    // Filled before the clock runs; each request then changes one word of each block.
-    let mut buffers = Vec::new();
-    while let Some(mut buffer) = queue.buffer() {
-        fill_random(&mut buffer, buffers.len() as u64);
-        buffers.push(buffer);
-    }
-    buffers.into_iter().for_each(|b| queue.recycle(b));
+    fill_buffers(&mut *queue, 0);
     let requests = (bytes / SEQUENTIAL_BYTES as u64).max(1);
     let since = Instant::now();
     for i in 0..requests {
         let mut buffer = next_buffer(&mut *queue)?;
-        for (block, chunk) in buffer.chunks_exact_mut(4096).enumerate() {
-            chunk[..8].copy_from_slice(&mix64(i << 20 | block as u64).to_le_bytes());
-        }
+        stamp(&mut buffer, i);
         let offset = i * SEQUENTIAL_BYTES as u64;
         queue.write(&file, offset, SEQUENTIAL_BYTES, buffer, i);
         queue.submit();
@@ -161,7 +170,7 @@ fn open(io: &Io, path: &Path) -> Result<Arc<dyn DiskFile>> {
 }
 
 /// Opens or makes the file at a path.
-fn reach(io: &Io, path: &Path, mode: OpenMode) -> std::io::Result<Arc<dyn DiskFile>> {
+pub(super) fn reach(io: &Io, path: &Path, mode: OpenMode) -> std::io::Result<Arc<dyn DiskFile>> {
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
     let place = io.disk.open_dir(parent.unwrap_or(Path::new(".")))?;
     let name = path.file_name().and_then(|name| name.to_str());

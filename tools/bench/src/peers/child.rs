@@ -31,6 +31,8 @@ fn load_keys(cell: &Cell) -> usize {
 
 /// Keys of a batch of a load, at most.
 const LOAD_KEYS_MAX: usize = 64 << 10;
+/// The same where everything is in memory: hps would put more of them past its cache.
+const MEMORY_LOAD_KEYS: usize = 2048;
 /// Batches drawn beforehand where everything is in memory.
 const DRAWN: usize = 128;
 /// Batches between the checkpoint and the kill, at least.
@@ -305,10 +307,15 @@ fn work(cell: &Cell, push: bool) -> Result<Answer> {
     Ok(answer)
 }
 
-/// Everything in memory: loaded, made durable, then trained on; keys are drawn beforehand.
+/// Everything in memory: loaded in random order, made durable, then trained on; keys are drawn beforehand.
 fn memory(cell: &Cell) -> Result<Answer> {
     let mut engine = open(cell.kind, &cell.place)?;
-    fill(&mut *engine, cell)?;
+    let mut values = Vec::new();
+    for mut keys in load_order(cell.place.rows, cell.seed, MEMORY_LOAD_KEYS) {
+        keys.sort_unstable();
+        Oracle::rows(&keys, &mut values);
+        engine.load(&keys, &values)?;
+    }
     engine.checkpoint()?;
     engine.settle()?;
     let mut trainer = Trainer::new(engine, cell, Oracle::new(cell.place.rows));

@@ -5,7 +5,8 @@
 //!   in memory and once out of memory. Phases without a checkpoint come between, over the same
 //!   store and keys: their pulls are the idle ones.
 //! - A pull belongs to a checkpoint when one was running at its end.
-//! - The limit is what the device writes in order, measured in each round.
+//! - The limit is what the device takes of as many bytes as one checkpoint has, in as many files, synced, measured in
+//!   each round.
 
 use std::time::Instant;
 
@@ -21,7 +22,7 @@ use crate::machine;
 use crate::pipeline::{Cycle, Drawn, Step, Supply, Trainer};
 use crate::report::Outcome;
 
-const LIMIT: &str = "bytes written in order / row bytes";
+const LIMIT: &str = "bytes written to synced files / row bytes";
 /// Pulls beside checkpoints that a p99 is taken from, at least.
 const PULLS_MIN: usize = 500;
 
@@ -49,19 +50,18 @@ pub fn run(context: &mut Context) -> Result<()> {
         context
             .notes
             .say(&format!("checkpoint: round {}", round + 1));
-        let limit = context.sequential_write()?.per_second / s.row_bytes() as f64;
+        let limit = limit_of(context, s.rows)?;
         fill_in_memory(&store, table, &s)?;
         let (rate, cpu) = alone(&store, &mut trainer)?;
         idle.round(rate, limit);
         idle.set("processor_ns_per_row", cpu * 1e9);
         quiet(&store);
         fill_in_memory(&store, table, &s)?;
-        let before = figures.dirty_rows;
-        let since = figures.checkpoint_seconds;
+        let before = figures.clone();
         let mut supply = Cycle::new(&pool);
         figures.one_round(&store, &mut trainer, &mut supply, &s)?;
-        let rows = figures.dirty_rows - before;
-        beside.round(rows / (figures.checkpoint_seconds - since), limit);
+        let (rate, rows) = figures.since(&before);
+        beside.round(rate, limit_of(context, rows)?);
         quiet(&store);
     }
     tell_checkpoints(&mut idle, &store, &s);
@@ -72,6 +72,13 @@ pub fn run(context: &mut Context) -> Result<()> {
     let out_of_memory = out_of_memory(context)?;
     context.outcomes.push(out_of_memory);
     Ok(())
+}
+
+/// So many rows, written to synced files: rows a second.
+fn limit_of(context: &Context, rows: u64) -> Result<f64> {
+    let row_bytes = context.settings.row_bytes();
+    let found = context.synced_write(rows * row_bytes as u64)?;
+    Ok(found.per_second / row_bytes as f64)
 }
 
 /// A checkpoint that nobody trains beside; dirty rows a second, and processor seconds of one.
@@ -112,11 +119,10 @@ fn out_of_memory(context: &Context) -> Result<Outcome> {
         context
             .notes
             .say(&format!("checkpoint out of memory: round {}", round + 1));
-        let limit = context.sequential_write()?.per_second / s.row_bytes() as f64;
-        let (rows, seconds) = (figures.dirty_rows, figures.checkpoint_seconds);
+        let before = figures.clone();
         figures.one_round(&store, &mut trainer, &mut supply, s)?;
-        let rate = (figures.dirty_rows - rows) / (figures.checkpoint_seconds - seconds);
-        outcome.round(rate, limit);
+        let (rate, rows) = figures.since(&before);
+        outcome.round(rate, limit_of(context, rows)?);
     }
     let delta = Delta::of(&before, &store.stats());
     outcome.set("miss_share", 1.0 - delta.hit_rate());
@@ -130,18 +136,26 @@ fn out_of_memory(context: &Context) -> Result<Outcome> {
 }
 
 /// Pulls with and without a checkpoint beside them.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Beside {
     idle: Vec<f64>,
     beside: Vec<f64>,
     steps_idle: Vec<f64>,
-    dirty_rows: f64,
+    dirty_rows: u64,
     checkpoint_seconds: f64,
     checkpoints: usize,
     begin_ms_max: f64,
 }
 
 impl Beside {
+    /// Rows a second of the checkpoints after an earlier state, and rows of one of them.
+    fn since(&self, before: &Beside) -> (f64, u64) {
+        let rows = self.dirty_rows - before.dirty_rows;
+        let count = (self.checkpoints - before.checkpoints).max(1) as u64;
+        let seconds = self.checkpoint_seconds - before.checkpoint_seconds;
+        (rows as f64 / seconds, rows / count)
+    }
+
     /// Phases with and without, until there are enough pulls of both or the time is over.
     fn one_round(
         &mut self,
@@ -178,7 +192,7 @@ impl Beside {
         trainer: &mut Trainer,
         supply: &mut dyn Supply,
     ) -> Result<()> {
-        self.dirty_rows += store.stats().dirty_rows as f64;
+        self.dirty_rows += store.stats().dirty_rows;
         let since = Instant::now();
         trainer.start_checkpoint()?;
         self.begin_ms_max = self.begin_ms_max.max(since.elapsed().as_secs_f64() * 1e3);
