@@ -180,7 +180,6 @@ impl Flusher {
             while !(spare && asked() != before)
                 && let Some((directory, rows)) = take()
             {
-                self.let_others_go_first();
                 match self.write_file(queue, directory, &rows) {
                     Ok(written) => total += written,
                     Err(error) => {

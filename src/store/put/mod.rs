@@ -86,8 +86,8 @@ impl Job<'_> {
 /// One shard's share of a piece.
 type Cell<T = u64> = Mutex<Rest<T>>;
 
-fn open<T>(cell: &Cell<T>) -> MutexGuard<'_, Rest<T>> {
-    cell.lock().unwrap_or_else(PoisonError::into_inner)
+fn open<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Rows that are left to put.

@@ -12,12 +12,10 @@
 //!   once more, in memory: a checkpoint's files and the index say the same of every key.
 //! - Nobody has a shard locked, or holds compactions back from their ranks, when a row waits for room.
 
-use std::sync::PoisonError;
-
 use super::super::core::{Shard, ShardCell, Stretch, Table, point};
 use super::apply::{LOCK_ROWS, put_resident};
 use super::room::Room;
-use super::{Cell, Job, Putter, Rest};
+use super::{Cell, Job, Putter, Rest, open};
 use crate::error::Result;
 use crate::pages::{own_pages, prefetch};
 use crate::ssd::NewFile;
@@ -25,8 +23,7 @@ use crate::ssd::data_file::Location;
 use crate::ssd::held::Tally;
 use crate::ssd::index::Index as _;
 use crate::ssd::writer::FileWriter;
-use crate::sync::atomic::{AtomicUsize, Ordering};
-use crate::sync::{Mutex, MutexGuard, by_team, step_aside};
+use crate::sync::{Mutex, by_team, step_aside};
 use crate::units::{FileSlot, Slot, mix64, narrow, range_of, to_usize, unmix64};
 
 /// A put with this part of a file's rows or more, for each data directory, goes past the cache.
@@ -80,11 +77,16 @@ struct Cuts {
     settle_min: usize,
 }
 
+/// The data directory of a range: each has as many, one after the other.
+fn directory_of(range: usize, ranges: usize, directories: usize) -> usize {
+    range * directories / ranges
+}
+
 /// The rounds of each range that are begun, and whether a thread is at one.
 pub(super) struct Turns {
     pub ranges: Vec<(usize, bool)>,
     pub rounds: usize,
-    /// Data directories: ranges lie in them in order, as many in each.
+    /// Data directories.
     pub directories: usize,
     /// Threads of the call that may still help others: less those that do.
     pub threads: usize,
@@ -94,18 +96,18 @@ impl Turns {
     /// A range of which nobody writes, with its next round: of the directory in which the fewest are at work, the one
     /// that is furthest behind.
     pub fn take(&mut self) -> Option<(usize, usize)> {
-        let each = self.ranges.len() / self.directories;
-        let busy_in = |range: usize| {
-            let first = range - range % each;
-            let own = &self.ranges[first..first + each];
-            own.iter().filter(|(_, busy)| *busy).count()
+        let home = |range| directory_of(range, self.ranges.len(), self.directories);
+        let busy_in = |directory| {
+            let ranges = self.ranges.iter().enumerate();
+            let busy = ranges.filter(|(range, (_, busy))| *busy && home(*range) == directory);
+            busy.count()
         };
         let free = |range: &usize| {
             let (next, busy) = self.ranges[*range];
             !busy && next < self.rounds
         };
         let range = (0..self.ranges.len()).filter(free);
-        let range = range.min_by_key(|range| (busy_in(*range), self.ranges[*range].0))?;
+        let range = range.min_by_key(|range| (busy_in(home(*range)), self.ranges[*range].0))?;
         let (next, busy) = &mut self.ranges[range];
         *busy = true;
         *next += 1;
@@ -123,15 +125,6 @@ impl Turns {
         };
         self.threads -= idle;
         idle
-    }
-}
-
-/// The work of a call, shared by its threads.
-struct Team(Mutex<Turns>);
-
-impl Team {
-    fn open(&self) -> MutexGuard<'_, Turns> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -198,16 +191,16 @@ impl Putter {
             return Ok(false);
         };
         let threads = cuts.ranges.min(self.flusher.put_writers());
-        let team = Team(Mutex::new(Turns {
+        let turns = Mutex::new(Turns {
             ranges: vec![(0, false); cuts.ranges],
             rounds: keys.len().div_ceil(cuts.round),
             directories: self.core.ssd.directories.len(),
             threads,
-        }));
+        });
         let write = || -> Result<()> {
             let _alarm = self.core.ssd.poison.alarm();
             loop {
-                let Some((range, round)) = team.open().take() else {
+                let Some((range, round)) = open(&turns).take() else {
                     return Ok(());
                 };
                 let start = round * cuts.round;
@@ -216,8 +209,8 @@ impl Putter {
                     first: job.first + start,
                     ..*job
                 };
-                let written = self.put_range(&job, &keys[start..end], &cuts, range, (&team, room));
-                let mut turns = team.open();
+                let written = self.put_range(&job, &keys[start..end], &cuts, range, (&turns, room));
+                let mut turns = open(&turns);
                 turns.ranges[range].1 = false;
                 if written.is_err() {
                     turns.rounds = 0;
@@ -238,7 +231,7 @@ impl Putter {
         keys: &[u64],
         cuts: &Cuts,
         range: usize,
-        (team, room): (&Team, &Room),
+        (turns, room): (&Mutex<Turns>, &Room),
     ) -> Result<()> {
         self.core.check_open()?;
         let mut held = self.flusher.hold_bytes();
@@ -249,12 +242,13 @@ impl Putter {
         self.put_resident_ones(job, &mut entries);
         let mut rest = entries;
         if rest.len() >= (cuts.rows_min / 2).max(1) {
-            let directory = range * self.core.ssd.directories.len() / cuts.ranges;
+            let directories = self.core.ssd.directories.len();
+            let directory = directory_of(range, cuts.ranges, directories);
             // One, unless the keys came by their hashes.
             let files = rest.len().div_ceil(cuts.rows_max);
             let mut again = Vec::new();
             for some in rest.chunks(rest.len().div_ceil(files)) {
-                again.append(&mut self.put_file(job, some, directory, (cuts, team))?);
+                again.append(&mut self.put_file(job, some, directory, (cuts, turns))?);
             }
             rest = again;
         }
@@ -308,20 +302,17 @@ impl Putter {
         job: &Job<'_>,
         entries: &[Entry],
         directory: usize,
-        (cuts, team): (&Cuts, &Team),
+        (cuts, turns): (&Cuts, &Mutex<Turns>),
     ) -> Result<Vec<Entry>> {
         let mut stretch = Stretch::default();
         self.flusher.wait_for_space(job.table, &mut stretch);
         stretch.end();
-        self.core.ssd.check_writable()?;
         // One file at a time: alone it keeps the device busy while others are sorted or pointed to. Written at the same
         // time they would be in need of the processor at the same time, too (decision 0057).
-        let turn = self.writing[directory]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let writing = open(&self.writing[directory]);
         self.core.check_open()?;
         self.core.ssd.check_writable()?;
-        if team.open().rounds == 0 {
+        if open(turns).rounds == 0 {
             // Another thread of the call has failed, and says so.
             return Ok(Vec::new());
         }
@@ -329,16 +320,16 @@ impl Putter {
         // What is full may have been filled by an index snapshot.
         let ssd = &self.core.ssd;
         let new = ssd.with_snapshot_room(|| self.write_file(job, entries, directory))?;
-        drop(turn);
+        drop(writing);
         let bytes = new.finished.bytes;
         let again = {
             let _ranks = self.core.ranks_shared();
             let file = ssd.install(new, None)?;
             // At the end of a call nothing else is left to do for the others, and the device waits for the next call.
             let parts = entries.len() / cuts.settle_min.max(1);
-            let helpers = team.open().take_idle(parts.saturating_sub(1));
+            let helpers = open(turns).take_idle(parts.saturating_sub(1));
             let again = self.settle_put(job, entries, (file.slot, file.meta.rank), 1 + helpers);
-            team.open().threads += helpers;
+            open(turns).threads += helpers;
             again
         };
         self.core.changes.flushed(mark, entries.len() as u64);
@@ -400,16 +391,15 @@ impl Putter {
             return self.settle_part(job, entries, 0, to);
         }
         let share = entries.len().div_ceil(threads).max(1);
-        let next = AtomicUsize::new(0);
+        let parts = Mutex::new(entries.chunks(share).zip((0..).step_by(share)));
         let settle = || {
             let _alarm = self.core.ssd.poison.alarm();
             let mut again = Vec::new();
             loop {
-                let first = next.fetch_add(share, Ordering::Relaxed);
-                let Some(rest) = entries.get(first..).filter(|rest| !rest.is_empty()) else {
+                let taken = open(&parts).next();
+                let Some((part, first)) = taken else {
                     return again;
                 };
-                let part = &rest[..share.min(rest.len())];
                 again.append(&mut self.settle_part(job, part, first, to));
             }
         };

@@ -3,7 +3,7 @@
 //! - A limit of the device is measured on the store's own files where there are any, at the block
 //!   that a row's read takes, when the store is quiet.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -15,7 +15,7 @@ use super::args::{Args, Settings};
 use super::fixture::{Fixture, Loaded};
 use super::keys::{Distribution, Draw, Order};
 use super::limits::device::{self, RandomProbe, RandomReads, Sequential};
-use super::limits::files::{Files, SyncedFiles, WAYS, synced_files};
+use super::limits::files::{Files, SyncedFiles, synced_files};
 use super::plot::Sample;
 use super::report::{Notes, Outcome};
 
@@ -86,16 +86,18 @@ impl Context {
         device::random_reads(&self.disk, files, &probe)
     }
 
+    /// Where writes are measured. Of several devices it is one, and their number that counts.
+    fn written_place(&self) -> &Path {
+        let first = self.settings.data_dirs.first();
+        first.map_or(self.fixture.root(), PathBuf::as_path)
+    }
+
     /// Bytes a second written in order, to a file that is then removed.
     ///
     /// # Errors
     /// What the system says.
     pub fn sequential_write(&self) -> Result<Sequential> {
-        // Of several devices it is one that is measured, and their number that counts.
-        let path = match self.settings.data_dirs.first() {
-            Some(directory) => directory.join("probe"),
-            None => self.fixture.probe(),
-        };
+        let path = self.written_place().join("probe");
         let bytes = if self.settings.tiny {
             16 << 20
         } else {
@@ -117,15 +119,11 @@ impl Context {
     /// What the system says.
     pub fn synced_write(&self, bytes: u64) -> Result<SyncedFiles> {
         let devices = self.settings.devices();
-        let place = match self.settings.data_dirs.first() {
-            Some(directory) => directory,
-            None => self.fixture.root(),
-        };
         let files = Files {
             bytes: bytes / devices as u64,
             file_bytes: self.settings.runtime.file_bytes,
         };
-        let one = synced_files(&self.disk, place, files, &WAYS)?;
+        let one = synced_files(&self.disk, self.written_place(), files)?;
         Ok(SyncedFiles {
             per_second: one.per_second * devices as f64,
             ..one

@@ -17,7 +17,7 @@ use super::device::{SEQUENTIAL_BYTES, drain, fill_buffers, next_buffer, reach, s
 const DEPTH: usize = 4;
 
 /// Files that are written at the same time, to try.
-pub const WAYS: [usize; 2] = [1, 4];
+const WAYS: [usize; 2] = [1, 4];
 
 /// Fewer bytes measure how long a sync takes,
 const BYTES_MIN: u64 = 4 << 20;
@@ -42,21 +42,18 @@ pub struct SyncedFiles {
     pub per_second: f64,
 }
 
-/// Writes the files below a directory, 1 MiB a request, by each number of `ways`; they are gone afterwards.
+/// Writes the files below a directory, 1 MiB a request, one at a time and several; they are gone afterwards.
 ///
 /// # Errors
 /// What the system says.
-pub fn synced_files(io: &Io, place: &Path, files: Files, ways: &[usize]) -> Result<SyncedFiles> {
+pub fn synced_files(io: &Io, place: &Path, files: Files) -> Result<SyncedFiles> {
     let mut best = SyncedFiles::default();
-    for ways in ways {
+    for ways in WAYS {
         let made = tempfile::tempdir_in(place)
             .with_context(|| format!("make a directory below {}", place.display()))?;
-        let per_second = write_files(io, made.path(), files, *ways)?;
+        let per_second = write_files(io, made.path(), files, ways)?;
         if per_second > best.per_second {
-            best = SyncedFiles {
-                ways: *ways,
-                per_second,
-            };
+            best = SyncedFiles { ways, per_second };
         }
     }
     Ok(best)
@@ -148,7 +145,7 @@ mod tests {
             assert_eq!(bytes, [1 << 20, 2 << 20, 2 << 20, 2 << 20], "{ways}");
             std::fs::remove_dir_all(&made).unwrap();
         }
-        let found = synced_files(&disk(), dir.path(), files, &WAYS).unwrap();
+        let found = synced_files(&disk(), dir.path(), files).unwrap();
         assert!(found.per_second > 0.0 && WAYS.contains(&found.ways));
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }

@@ -234,22 +234,27 @@ pub fn run(cell: &Cell) -> Result<Value> {
     Ok(Value::Object(answer))
 }
 
-/// Loads all keys in key order.
-fn fill(engine: &mut dyn Engine, cell: &Cell) -> Result<()> {
-    let (rows, step) = (cell.place.rows, load_keys(cell));
+/// Loads keys, a batch after the other.
+fn fill(engine: &mut dyn Engine, batches: impl Iterator<Item = Vec<u64>>) -> Result<()> {
     let mut values = Vec::new();
-    for first in (0..rows).step_by(step) {
-        let keys: Vec<u64> = (first..rows.min(first + step as u64)).collect();
+    for keys in batches {
         Oracle::rows(&keys, &mut values);
         engine.load(&keys, &values)?;
     }
     Ok(())
 }
 
+/// All keys in key order, in batches of a load.
+fn in_key_order(cell: &Cell) -> impl Iterator<Item = Vec<u64>> {
+    let (rows, step) = (cell.place.rows, load_keys(cell));
+    let batch = move |first| (first..rows.min(first + step as u64)).collect();
+    (0..rows).step_by(step).map(batch)
+}
+
 fn bulk(cell: &Cell) -> Result<Answer> {
     let mut engine = open(cell.kind, &cell.place)?;
     let ((), time) = seconds(|| {
-        fill(&mut *engine, cell)?;
+        fill(&mut *engine, in_key_order(cell))?;
         engine.checkpoint()
     })?;
     let ((), settle) = seconds(|| engine.settle())?;
@@ -310,12 +315,12 @@ fn work(cell: &Cell, push: bool) -> Result<Answer> {
 /// Everything in memory: loaded in random order, made durable, then trained on; keys are drawn beforehand.
 fn memory(cell: &Cell) -> Result<Answer> {
     let mut engine = open(cell.kind, &cell.place)?;
-    let mut values = Vec::new();
-    for mut keys in load_order(cell.place.rows, cell.seed, MEMORY_LOAD_KEYS) {
+    let sorted = |mut keys: Vec<u64>| {
         keys.sort_unstable();
-        Oracle::rows(&keys, &mut values);
-        engine.load(&keys, &values)?;
-    }
+        keys
+    };
+    let batches = load_order(cell.place.rows, cell.seed, MEMORY_LOAD_KEYS);
+    fill(&mut *engine, batches.map(sorted))?;
     engine.checkpoint()?;
     engine.settle()?;
     let mut trainer = Trainer::new(engine, cell, Oracle::new(cell.place.rows));

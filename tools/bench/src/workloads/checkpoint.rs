@@ -57,10 +57,8 @@ pub fn run(context: &mut Context) -> Result<()> {
         idle.set("processor_ns_per_row", cpu * 1e9);
         quiet(&store);
         fill_in_memory(&store, table, &s)?;
-        let before = figures.clone();
         let mut supply = Cycle::new(&pool);
-        figures.one_round(&store, &mut trainer, &mut supply, &s)?;
-        let (rate, rows) = figures.since(&before);
+        let (rate, rows) = figures.one_round(&store, &mut trainer, &mut supply, &s)?;
         beside.round(rate, limit_of(context, rows)?);
         quiet(&store);
     }
@@ -119,9 +117,7 @@ fn out_of_memory(context: &Context) -> Result<Outcome> {
         context
             .notes
             .say(&format!("checkpoint out of memory: round {}", round + 1));
-        let before = figures.clone();
-        figures.one_round(&store, &mut trainer, &mut supply, s)?;
-        let (rate, rows) = figures.since(&before);
+        let (rate, rows) = figures.one_round(&store, &mut trainer, &mut supply, s)?;
         outcome.round(rate, limit_of(context, rows)?);
     }
     let delta = Delta::of(&before, &store.stats());
@@ -136,40 +132,32 @@ fn out_of_memory(context: &Context) -> Result<Outcome> {
 }
 
 /// Pulls with and without a checkpoint beside them.
-#[derive(Clone, Default)]
+#[derive(Default)]
 struct Beside {
     idle: Vec<f64>,
     beside: Vec<f64>,
     steps_idle: Vec<f64>,
-    dirty_rows: u64,
-    checkpoint_seconds: f64,
     checkpoints: usize,
     begin_ms_max: f64,
 }
 
 impl Beside {
-    /// Rows a second of the checkpoints after an earlier state, and rows of one of them.
-    fn since(&self, before: &Beside) -> (f64, u64) {
-        let rows = self.dirty_rows - before.dirty_rows;
-        let count = (self.checkpoints - before.checkpoints).max(1) as u64;
-        let seconds = self.checkpoint_seconds - before.checkpoint_seconds;
-        (rows as f64 / seconds, rows / count)
-    }
-
-    /// Phases with and without, until there are enough pulls of both or the time is over.
+    /// Phases with and without, until there are enough pulls of both or the time is over. Gives the rows a second of
+    /// the checkpoints, and the rows of one of them.
     fn one_round(
         &mut self,
         store: &Store,
         trainer: &mut Trainer,
         supply: &mut dyn Supply,
         s: &Settings,
-    ) -> Result<()> {
+    ) -> Result<(f64, u64)> {
         let wanted = if s.tiny {
             4
         } else {
             PULLS_MIN.div_ceil(s.rounds)
         };
         let (idle_before, beside_before) = (self.idle.len(), self.beside.len());
+        let (mut rows, mut seconds, mut checkpoints) = (0, 0.0, 0);
         let since = Instant::now();
         loop {
             let phase = (s.seconds / 4.0).min(2.0);
@@ -177,22 +165,19 @@ impl Beside {
             trainer.run(supply, phase, &mut |step| quiet.push(*step))?;
             self.idle.extend(quiet.iter().map(Step::pull));
             self.steps_idle.extend(quiet.iter().map(Step::seconds));
-            self.one_checkpoint(store, trainer, supply)?;
+            rows += store.stats().dirty_rows;
+            seconds += self.one_checkpoint(trainer, supply)?;
+            checkpoints += 1;
             let enough = self.idle.len() - idle_before >= wanted
                 && self.beside.len() - beside_before >= wanted;
             if enough || since.elapsed().as_secs_f64() > (6.0 * s.seconds).max(20.0) {
-                return Ok(());
+                return Ok((rows as f64 / seconds, rows / checkpoints));
             }
         }
     }
 
-    fn one_checkpoint(
-        &mut self,
-        store: &Store,
-        trainer: &mut Trainer,
-        supply: &mut dyn Supply,
-    ) -> Result<()> {
-        self.dirty_rows += store.stats().dirty_rows;
+    /// Trains beside a checkpoint; the seconds that it took.
+    fn one_checkpoint(&mut self, trainer: &mut Trainer, supply: &mut dyn Supply) -> Result<f64> {
         let since = Instant::now();
         trainer.start_checkpoint()?;
         self.begin_ms_max = self.begin_ms_max.max(since.elapsed().as_secs_f64() * 1e3);
@@ -206,9 +191,8 @@ impl Beside {
             self.beside.push(step.pull());
         }
         trainer.end_checkpoint()?;
-        self.checkpoint_seconds += since.elapsed().as_secs_f64();
         self.checkpoints += 1;
-        Ok(())
+        Ok(since.elapsed().as_secs_f64())
     }
 
     fn tell(self, outcome: &mut Outcome, store: &Store) {
