@@ -22,7 +22,7 @@ use std::sync::{Arc, PoisonError};
 pub use demand::{add, get, micros};
 pub use guard::point;
 pub use part::Part;
-pub use shard::{Shard, ShardCell, ShardGuard, ShardTable, Table};
+pub use shard::{Beside, Shard, ShardCell, ShardGuard, ShardTable, Table};
 pub use signal::Signal;
 pub use waits::Stretch;
 

@@ -278,6 +278,17 @@ impl ShardTable {
     }
 }
 
+/// Beside what a call wants memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beside {
+    /// All slots that are busy.
+    Copies,
+    /// Those that stay so when the copies of a running checkpoint are written.
+    Promises,
+    /// Those that are taken, by rows: slots that were promised may be for the rows that the call wants.
+    Rows,
+}
+
 /// A range of mix64.
 #[derive(Debug)]
 pub struct Shard {
@@ -393,21 +404,31 @@ impl Shard {
             .sum()
     }
 
-    /// Memory that is needed for the slots that are busy, and so many more of some tables; without copies
-    /// where `frozen` is false. Rows that never leave may take all but a share of it where those of other
-    /// tables leave: those would find no room any more.
+    /// Slots of all tables that were promised and not taken yet.
     #[must_use]
-    pub fn needed_bytes(&self, more: &[(usize, usize)], frozen: bool) -> u64 {
-        let mut rows: Vec<usize> = (0..self.tables.len())
-            .map(|table| {
-                let copies = if frozen {
-                    0
-                } else {
-                    self.cache.frozen_of(table)
-                };
-                self.busy_slots(table) - copies
-            })
-            .collect();
+    pub fn promised_slots(&self) -> usize {
+        self.tables.iter().map(|table| table.reserved).sum()
+    }
+
+    /// How many slots were promised and not taken yet, if without them there were room for so many more rows of
+    /// some tables: they may be for the same rows.
+    #[must_use]
+    pub fn promises_in_the_way(&self, more: &[(usize, usize)]) -> Option<usize> {
+        let promised = self.promised_slots();
+        let helps = promised > 0 && self.has_bytes(self.needed_bytes(more, Beside::Rows));
+        helps.then_some(promised)
+    }
+
+    /// Memory that is needed for slots that are busy, and so many more of some tables. Rows that never leave
+    /// may take all but a share of it where those of other tables leave: those would find no room any more.
+    #[must_use]
+    pub fn needed_bytes(&self, more: &[(usize, usize)], beside: Beside) -> u64 {
+        let busy = |table| match beside {
+            Beside::Copies => self.busy_slots(table),
+            Beside::Promises => self.busy_slots(table) - self.cache.frozen_of(table),
+            Beside::Rows => self.cache.held_of(table) - self.cache.frozen_of(table),
+        };
+        let mut rows: Vec<usize> = (0..self.tables.len()).map(busy).collect();
         for (table, count) in more {
             rows[*table] += count;
         }
@@ -446,7 +467,7 @@ impl Shard {
     #[must_use]
     pub fn least_bytes(&self) -> u64 {
         let standing = self.standing_bytes(|table| !self.cache.evicts(table));
-        self.needed_bytes(&[], false).max(standing)
+        self.needed_bytes(&[], Beside::Promises).max(standing)
     }
 
     /// Whether the cache has so much memory.

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::super::Parts;
-use super::super::core::Table;
+use super::super::core::{Beside, Table};
 use super::super::pull::Full;
 use super::super::rows::RowIter;
 use crate::error::Result;
@@ -63,14 +63,14 @@ impl Parts {
         let id = table.id.0 as usize;
         let width = table.descriptor.row_f32s();
         let mut shard = self.core.shards[s].lock();
-        let needed = shard.needed_bytes(&[(id, hashes.len())], false);
+        let needed = shard.needed_bytes(&[(id, hashes.len())], Beside::Promises);
         let fits = shard.has_bytes(needed) && shard.reclaim(id, hashes.len()) >= hashes.len();
         for (hash, row) in hashes.iter().zip(values.chunks(width)) {
             let slot = fits.then(|| shard.cache.insert(id, *hash, Flags::LOADING, 0));
             let Some(slot) = slot.flatten() else {
                 let asked = shard.tables[id].index.keys();
                 let missing = asked.saturating_sub(shard.cache.resident_of(id));
-                let all = shard.needed_bytes(&[(id, missing)], false);
+                let all = shard.needed_bytes(&[(id, missing)], Beside::Promises);
                 let full = Full::alone(asked, shard.cache.capacity(id), needed.max(all));
                 drop(shard);
                 return Err(self.puller.over_budget(table, &full));

@@ -7,6 +7,8 @@
 //!
 //! Invariants:
 //! - Nobody waits for room while holding pins of a call that was not admitted whole.
+//! - Who finds no room beside slots that others were promised waits until these are taken, holding nothing: they may
+//!   be for the same rows.
 //! - A failed call leaves no pin, no promise and no half-read row behind.
 //! - A shard is locked once for the rows of all parts; a row that two parts of one table name is one
 //!   row.
@@ -15,10 +17,10 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::super::core::{Shard, Stretch, Table, point};
+use super::super::core::{Beside, Shard, Stretch, Table, point};
 use super::super::lease::{Lease, PartMap};
 use super::super::workers::WorkerPool;
-use super::batch::{Batch, Full, Intent, Missing, Pending, Refusal, open};
+use super::batch::{After, Batch, Full, Intent, Missing, Pending, Refusal, open};
 use super::split::Wanted;
 use super::{Kept, Puller};
 use crate::error::{Error, Result};
@@ -39,12 +41,11 @@ struct TableRows {
     range: Range<usize>,
 }
 
-/// Where a call has to wait for the copies of a running checkpoint.
-struct FrozenAt {
+/// Where a call has to wait, and what for.
+struct LaterAt {
     shard: usize,
     ordinal: usize,
-    /// Slots that are taken without this call.
-    busy: usize,
+    after: After,
 }
 
 impl Puller {
@@ -137,32 +138,41 @@ impl Puller {
             let refusals = self.undo(batch);
             drop(admission);
             drop(entered);
-            let Some(FrozenAt {
-                shard,
-                ordinal,
-                busy,
-            }) = self.refused(map, refusals)?
-            else {
-                continue;
-            };
-            let table = map.table(ordinal);
-            table.waits_on(&mut stretch, Wait::Room, Instant::now());
-            let cell = &self.core.shards[shard];
-            let mut shard = cell.lock();
-            self.core.ssd.poison.check_threads()?;
-            // Whoever freed a slot, or discarded the copies, since the refusal found nobody to wake.
-            if shard.all_busy_slots() >= busy && shard.cache.frozen_copies() > 0 {
-                cell.wait(&mut shard);
+            if let Some(later) = self.refused(map, refusals)? {
+                let table = map.table(later.ordinal);
+                table.waits_on(&mut stretch, Wait::Room, Instant::now());
+                self.wait_after(later.shard, later.after)?;
             }
-            drop(shard);
         }
     }
 
-    /// An error, unless waiting for a checkpoint's copies helps: then where.
-    fn refused(&self, map: &PartMap, refusals: Vec<(usize, Refusal)>) -> Result<Option<FrozenAt>> {
+    /// Waits for what may make room in a shard, or a while. The caller holds nothing that others wait for: no pin,
+    /// no promise, no admission.
+    ///
+    /// # Errors
+    /// `Poisoned`.
+    pub fn wait_after(&self, shard: usize, after: After) -> Result<()> {
+        let cell = &self.core.shards[shard];
+        let mut shard = cell.lock();
+        self.core.ssd.poison.check_threads()?;
+        // What has come since the refusal found nobody to wake.
+        let still = match after {
+            After::Copies { busy } => {
+                shard.all_busy_slots() >= busy && shard.cache.frozen_copies() > 0
+            }
+            After::Promises { promised } => shard.promised_slots() >= promised,
+        };
+        if still {
+            cell.wait(&mut shard);
+        }
+        Ok(())
+    }
+
+    /// An error, unless waiting helps: then where.
+    fn refused(&self, map: &PartMap, refusals: Vec<(usize, Refusal)>) -> Result<Option<LaterAt>> {
         // Of several, what can't fit whatever is given back, then what needs the largest cache.
         let mut worst: Option<((bool, u64), usize, Full)> = None;
-        let mut frozen = None;
+        let mut later = None;
         for (shard, refusal) in refusals {
             match refusal {
                 Refusal::OverBudget { ordinal, full } => {
@@ -171,18 +181,18 @@ impl Puller {
                         worst = Some((badness, ordinal, full));
                     }
                 }
-                Refusal::Frozen { ordinal, busy } => {
-                    frozen = Some(FrozenAt {
+                Refusal::Later { ordinal, after } => {
+                    later = Some(LaterAt {
                         shard,
                         ordinal,
-                        busy,
+                        after,
                     })
                 }
             }
         }
         match worst {
             Some((_, ordinal, full)) => Err(self.over_budget(map.table(ordinal), &full)),
-            None => Ok(frozen),
+            None => Ok(later),
         }
     }
 
@@ -395,18 +405,24 @@ fn find_rows(
 /// most memory.
 fn refusal(shard: &Shard, wants: &[Want]) -> Option<Refusal> {
     let more: Vec<_> = wants.iter().map(|want| (want.table, want.absent)).collect();
-    if shard.has_bytes(shard.needed_bytes(&more, true)) {
+    if shard.has_bytes(shard.needed_bytes(&more, Beside::Copies)) {
         return None;
     }
     let cost =
         |want: &&Want| (want.absent + want.newly_pinned) as u64 * shard.cache.row_cost(want.table);
     let most = wants.iter().max_by_key(cost)?;
-    let needed = shard.needed_bytes(&more, false);
+    let needed = shard.needed_bytes(&more, Beside::Promises);
+    let later = |after| {
+        let ordinal = most.ordinal;
+        Some(Refusal::Later { ordinal, after })
+    };
     if shard.has_bytes(needed) {
-        return Some(Refusal::Frozen {
-            ordinal: most.ordinal,
-            busy: shard.all_busy_slots() - wants.iter().map(|w| w.newly_pinned).sum::<usize>(),
-        });
+        let newly_pinned: usize = wants.iter().map(|w| w.newly_pinned).sum();
+        let busy = shard.all_busy_slots() - newly_pinned;
+        return later(After::Copies { busy });
+    }
+    if let Some(promised) = shard.promises_in_the_way(&more) {
+        return later(After::Promises { promised });
     }
     // Alone, whatever is given back.
     let mut own = vec![0; shard.tables.len()];
@@ -430,6 +446,7 @@ fn refusal(shard: &Shard, wants: &[Want]) -> Option<Refusal> {
             asked,
             capacity,
             needed,
+            promised: None,
         },
     })
 }

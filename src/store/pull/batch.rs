@@ -47,6 +47,9 @@ pub struct Full {
     pub capacity: usize,
     /// Memory that all would need.
     pub needed: u64,
+    /// There might be room once others have taken the slots that they were promised, so many: some may be
+    /// for the same rows.
+    pub promised: Option<usize>,
 }
 
 impl Full {
@@ -55,6 +58,7 @@ impl Full {
         Full {
             pinned: 0,
             asked,
+            promised: None,
             capacity: capacity.min(asked.saturating_sub(1)),
             needed,
         }
@@ -71,9 +75,17 @@ impl Full {
 pub enum Refusal {
     /// Its rows can't fit beside the outstanding leases.
     OverBudget { ordinal: usize, full: Full },
-    /// They will fit once the copies of a running checkpoint are written; so many slots of the
-    /// shard are taken without this batch.
-    Frozen { ordinal: usize, busy: usize },
+    /// They will fit, or are seen not to, after this.
+    Later { ordinal: usize, after: After },
+}
+
+/// What makes room without anybody's giving up rows.
+#[derive(Clone, Copy, Debug)]
+pub enum After {
+    /// The copies of a running checkpoint are written; so many slots of the shard are taken without this batch.
+    Copies { busy: usize },
+    /// Others have taken some of so many slots that they were promised.
+    Promises { promised: usize },
 }
 
 /// One shard's progress. Its rows are those of all parts, by ordinal.

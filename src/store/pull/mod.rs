@@ -15,7 +15,7 @@ mod ticket;
 
 use std::sync::{Arc, PoisonError};
 
-pub use batch::Full;
+pub use batch::{After, Full};
 pub use ticket::Ticket;
 
 use super::core::{Core, Part, Table, get};
@@ -225,6 +225,8 @@ impl Puller {
     }
 }
 
+#[cfg(test)]
+mod promise_tests;
 #[cfg(test)]
 mod reads_tests;
 #[cfg(test)]

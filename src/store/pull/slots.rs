@@ -98,6 +98,10 @@ impl<'w, 'a> Walk<'w, 'a> {
             }
             reads.pin(&self.core.ssd.file_slots());
             drop(shard);
+            if matches!(progress, Progress::Done) {
+                // Of the same rows others may have been refused beside these promises.
+                cell.notify();
+            }
             if matches!(progress, Progress::NoRoom) && reads.is_empty() {
                 let ordinal = pending.missing[pending.assigned].ordinal as usize;
                 return Step::NoRoom { shard: s, ordinal };

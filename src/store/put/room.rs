@@ -10,8 +10,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize as Count, Ordering};
 
-use super::super::core::{Core, Shard, ShardTable, Table};
-use super::super::pull::Full;
+use super::super::core::{Beside, Core, Shard, ShardTable, Table};
+use super::super::pull::{After, Full};
 use super::Putter;
 use crate::batch::share;
 use crate::error::Result;
@@ -73,6 +73,24 @@ impl Putter {
     /// # Errors
     /// `OverBudget`; nothing is kept.
     pub(super) fn promise(&self, wanted_by: &Table, keys: &[u64]) -> Result<Room> {
+        loop {
+            let (s, full) = match self.try_promise(wanted_by, keys)? {
+                Ok(room) => return Ok(room),
+                Err(refused) => refused,
+            };
+            match full.promised {
+                Some(promised) => self.puller.wait_after(s, After::Promises { promised })?,
+                None => return Err(self.puller.over_budget(wanted_by, &full)),
+            }
+        }
+    }
+
+    /// The same, or where there is no room now, and how full it is.
+    fn try_promise(
+        &self,
+        wanted_by: &Table,
+        keys: &[u64],
+    ) -> Result<std::result::Result<Room, (usize, Full)>> {
         let count = self.core.shards.len();
         let mut room = Room {
             core: Arc::clone(&self.core),
@@ -88,7 +106,7 @@ impl Putter {
         for s in (0..count).filter(|s| used[*s]) {
             let mut guard = self.core.shards[s].lock();
             let (shard, table) = (&mut *guard, room.table);
-            let one_more = shard.needed_bytes(&[(table, 1)], false);
+            let one_more = shard.needed_bytes(&[(table, 1)], Beside::Promises);
             let is_free = shard.has_bytes(one_more);
             let shard_room = &mut room.shards[s];
             let full = if rows_stay {
@@ -104,10 +122,10 @@ impl Putter {
             };
             drop(guard);
             if let Err(full) = full {
-                return Err(self.puller.over_budget(wanted_by, &full));
+                return Ok(Err((s, full)));
             }
         }
-        Ok(room)
+        Ok(Ok(room))
     }
 }
 
@@ -159,13 +177,14 @@ fn promise_all(
     absent.sort_unstable();
     absent.dedup();
     let asked = absent.len();
-    let needed = shard.needed_bytes(&[(table, asked)], false);
+    let needed = shard.needed_bytes(&[(table, asked)], Beside::Promises);
     if !shard.has_bytes(needed) {
         return Err(Full {
             pinned: shard.busy_slots(table) - shard.cache.frozen_of(table),
             asked,
             capacity: shard.cache.capacity(table),
             needed,
+            promised: shard.promises_in_the_way(&[(table, asked)]),
         });
     }
     if asked == 0 {
@@ -202,7 +221,8 @@ fn pin_all(
             pinned,
             asked: 1,
             capacity: shard.cache.capacity(table),
-            needed: shard.needed_bytes(&[(table, 1)], false),
+            needed: shard.needed_bytes(&[(table, 1)], Beside::Promises),
+            promised: shard.promises_in_the_way(&[(table, 1)]),
         });
     }
     room.pinned = slots;
