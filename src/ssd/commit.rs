@@ -84,7 +84,8 @@ impl Ssd {
         self.collect_garbage();
     }
 
-    /// Makes a captured version durable. On an error the last checkpoint stays in force.
+    /// Makes a captured version durable. On an error the last checkpoint stays in force. What nothing needs
+    /// any more is left to [`Ssd::collect_garbage`].
     ///
     /// # Errors
     /// `NoSpace`, `Io`, `Poisoned`.
@@ -234,7 +235,7 @@ impl Ssd {
         Ok(())
     }
 
-    /// After CURRENT is durable: memory follows, and what nothing needs is unlinked.
+    /// After CURRENT is durable: memory follows, and the meta files of forgotten checkpoints go.
     fn finish_commit(
         &self,
         checkpoint: &CheckpointMeta,
@@ -258,7 +259,6 @@ impl Ssd {
             versions.captured = None;
             metas
         };
-        self.collect_garbage();
         for number in metas {
             self.unlink(&*self.root, &file_name(FileKind::Meta, number));
         }

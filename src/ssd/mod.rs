@@ -4,7 +4,7 @@
 //! - Parameter files are immutable; a change of version is a file added or a file retired.
 //! - What is durable is what `CURRENT` says: a manifest up to a length. All else is discarded at
 //!   the next open.
-//! - Lock order: `manifest`, then `versions`, then `slots`.
+//! - Lock order: `manifest`, then `versions`, then `slots` or `unlinking`.
 
 pub mod ahead;
 pub mod commit;
@@ -16,6 +16,7 @@ pub(crate) mod directories;
 pub mod edits;
 pub mod entry_scan;
 pub(crate) mod export;
+pub mod garbage;
 pub mod held;
 pub mod hyper;
 pub mod index;
@@ -49,7 +50,6 @@ pub mod writer;
 pub(crate) mod writer_file;
 
 use std::fmt;
-use std::io::ErrorKind;
 use std::ops::{Deref, RangeInclusive};
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, Weak};
@@ -63,6 +63,7 @@ use crate::options::Thresholds;
 use crate::sync::{Mutex, MutexGuard};
 use crate::units::{CheckpointId, FileNumber, FileSlot, to_usize};
 use data_file::DataFile;
+use garbage::Unlinking;
 use held::Usage;
 use lock::Locks;
 use manifest::{ManifestWriter, NUMBERS_SPARE};
@@ -70,7 +71,7 @@ use open_files::OpenFiles;
 use poison::Poison;
 use snapshot_room::SnapshotRoom;
 use space::refused;
-use version::{FileState, Slots, Versions};
+use version::{Slots, Versions};
 use writer::{FileWriter, Finished};
 
 /// The SSD tier of one store.
@@ -99,6 +100,8 @@ pub struct Ssd {
     pub snapshots: SnapshotRoom,
     versions: Mutex<Versions>,
     manifest: Mutex<ManifestWriter>,
+    /// Who is unlinking files.
+    unlinking: Unlinking,
     /// The first failure that makes the state of the device, or of memory, unknown.
     pub poison: Arc<Poison>,
     /// Files of iterators.
@@ -254,45 +257,6 @@ impl Ssd {
         Ok(file)
     }
 
-    /// Takes files whose entries are all stale out of the current version and unlinks what
-    /// nothing needs any more.
-    pub fn retire(&self, numbers: &[FileNumber]) {
-        let mut versions = self.versions();
-        for &number in numbers {
-            versions.retire(&self.slots, number);
-        }
-        drop(versions);
-        self.unlink_garbage(|versions| versions.take_garbage_among(numbers));
-    }
-
-    /// Unlinks the files that neither a retained checkpoint nor the current version needs.
-    pub fn collect_garbage(&self) {
-        self.unlink_garbage(Versions::take_garbage);
-    }
-
-    fn unlink_garbage(&self, take: impl FnOnce(&mut Versions) -> Vec<FileState>) {
-        let garbage = {
-            let mut versions = self.versions();
-            if self.check_writable().is_err() {
-                // CURRENT may name more than is known here: nothing is unlinked any more. Asked
-                // under the lock: whoever refuses writes leaves `captured` as it is.
-                return;
-            }
-            take(&mut versions)
-        };
-        for state in garbage {
-            let place = &self.directories[state.meta.directory as usize];
-            let number = state.meta.number;
-            match self.open_files.keep(number) {
-                Ok(()) => self.unlink(&**place, &data_file_name(number)),
-                // It is an orphan now, and removed at the next open.
-                Err(error) => {
-                    tracing::warn!(number = number.0, %error, "a file that is still read can't be opened: it stays");
-                }
-            }
-        }
-    }
-
     /// The files of an iterator, which may outlive the store.
     pub(crate) fn iterates(&self, files: &Arc<Vec<Arc<DataFile>>>) {
         let mut iterated = self.iterated.lock().unwrap_or_else(PoisonError::into_inner);
@@ -314,25 +278,6 @@ impl Ssd {
                 return;
             }
         }
-    }
-
-    /// Removes a name that nothing needs.
-    pub(crate) fn unlink(&self, place: &dyn Directory, name: &str) {
-        match place.remove(name) {
-            Ok(()) => {}
-            Err(e) if e.kind() == ErrorKind::NotFound => {}
-            // It is an orphan now, and removed at the next open.
-            Err(error) => {
-                let path = place.path().join(name);
-                tracing::warn!(path = %path.display(), %error, "a file that nothing needs stays");
-            }
-        }
-    }
-
-    /// Removes a file that was never installed.
-    pub(crate) fn unlink_new(&self, new: &NewFile) {
-        let place = &self.directories[new.directory as usize];
-        self.unlink(&**place, &data_file_name(new.number));
     }
 
     /// Where a parameter file is: for messages.

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use super::Ssd;
 use super::directories::{open_parts, open_root, read_store};
 use super::edits::Replay;
+use super::garbage::Unlinking;
 use super::hyper::Hypers;
 use super::lock::{Locks, lock_writer};
 use super::manifest::ManifestWriter;
@@ -208,6 +209,7 @@ fn assemble(
         thresholds: request.thresholds,
         versions: Mutex::new(versions),
         manifest: Mutex::new(manifest),
+        unlinking: Unlinking::default(),
         poison,
         snapshots,
         iterated: Mutex::default(),

@@ -285,15 +285,22 @@ impl Ssd {
         }
     }
 
-    /// Does what may find no room; once more, if it found none and an index snapshot gave up its own.
+    /// Does what may find no room; once more, if it found none and files went that nothing needs, and once more
+    /// if an index snapshot gave up its own.
     ///
     /// # Errors
     /// Those of the attempt.
     pub fn with_snapshot_room<T>(&self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
-        match attempt() {
-            Err(Error::NoSpace { .. }) if self.take_snapshot_room() => attempt(),
-            result => result,
+        let looked = self.look_for_room();
+        let mut result = attempt();
+        let lacks_room = |result: &Result<T>| matches!(result, Err(Error::NoSpace { .. }));
+        if lacks_room(&result) && self.unlink_since(looked) {
+            result = attempt();
         }
+        if lacks_room(&result) && self.take_snapshot_room() {
+            result = attempt();
+        }
+        result
     }
 
     /// Removes the index snapshot, and breaks off one being written, so that somebody else has

@@ -10,6 +10,7 @@ use crate::options::Thresholds;
 use crate::ssd::create::{Unfinished, create};
 use crate::units::CheckpointId;
 
+mod garbage;
 mod history;
 pub(super) mod rows;
 pub(super) mod tier;

@@ -71,8 +71,15 @@ pub fn flush(ssd: &Ssd, directory: u32, hashes: std::ops::Range<u64>) -> Arc<Dat
     ssd.install(new, None).unwrap()
 }
 
-/// Makes a checkpoint of what is current, beside which so many are retained in all.
+/// Makes a checkpoint of what is current, with which so many are retained in all, and unlinks what nothing needs.
 pub fn checkpoint(ssd: &Ssd, step: u64, retain: usize) -> CheckpointId {
+    let id = commit(ssd, step, retain);
+    ssd.collect_garbage();
+    id
+}
+
+/// Makes a checkpoint, and unlinks nothing.
+pub fn commit(ssd: &Ssd, step: u64, retain: usize) -> CheckpointId {
     let captured = ssd.capture();
     let request = CheckpointRequest {
         step,

@@ -1,7 +1,8 @@
 //! How does a moment of training become durable while training goes on?
 //!
 //! Cut → drain → capture → commit (docs/decisions/0005). The cut locks every shard for a
-//! moment; all the rest happens in a thread of its own.
+//! moment; all the rest happens in a thread of its own. Once the outcome is told, files go that nothing
+//! needs any more, and an index snapshot is made.
 //!
 //! Invariants:
 //! - Between cut and capture no row changed after the cut is written.
@@ -123,7 +124,7 @@ impl Checkpointer {
         }
     }
 
-    /// Waits until no index snapshot is being made, and lets nobody wait for the device meanwhile.
+    /// Waits until no index snapshot is being made and nothing is unlinked for a checkpoint, and lets nobody wait for the device meanwhile.
     pub fn wait_snapshots(&self) {
         self.core.ssd.snapshots.pace(false);
         self.snapshots.wait_idle();
@@ -156,6 +157,7 @@ impl Checkpointer {
         if self.core.options.inline {
             let captured = self.carry_out(span, &cut, &outcome);
             if let Some(captured) = captured {
+                self.core.ssd.collect_garbage();
                 refresh_snapshot(&self.core, &captured, self.snapshot_writers());
             }
             drop(role);
@@ -180,23 +182,22 @@ impl Checkpointer {
             let snapshots = Arc::clone(&checkpointer.snapshots);
             let writers = checkpointer.snapshot_writers();
             drop(checkpointer);
-            let imaging = captured
-                .flatten()
-                .is_some_and(|captured| snapshots.offer(captured));
-            if imaging {
-                // The next checkpoint need not wait for the index snapshot of this one.
-                drop(role);
-                let ended = core.survive(|| {
-                    while let Some(captured) = snapshots.next() {
-                        refresh_snapshot(&core, &captured, writers);
-                    }
-                });
-                drop(core);
-                snapshots.end(ended.is_none());
-            } else {
+            let Some(captured) = captured.flatten() else {
                 drop(core);
                 drop(role);
-            }
+                return;
+            };
+            let imaging = snapshots.offer(captured);
+            // The next checkpoint need not wait for what is left of this one.
+            drop(role);
+            let ended = core.survive(|| {
+                core.ssd.collect_garbage();
+                while imaging && let Some(captured) = snapshots.next() {
+                    refresh_snapshot(&core, &captured, writers);
+                }
+            });
+            drop(core);
+            snapshots.end(imaging && ended.is_none());
         };
         let started = thread::Builder::new()
             .name(String::from("hps-checkpoint"))

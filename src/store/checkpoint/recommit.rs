@@ -53,6 +53,8 @@ impl Checkpointer {
     /// `InvalidArgument`, `NoSpace`, `Io`, `Poisoned`.
     pub fn forget(&self, ids: &[CheckpointId]) -> Result<(Vec<CheckpointId>, u64)> {
         let _role = self.wait_idle();
+        // Not what checkpoints have left behind.
+        self.core.ssd.collect_garbage();
         let before = self.core.row_bytes_on_disk();
         let held = self.core.ssd.forget(ids)?;
         Ok((held, before.saturating_sub(self.core.row_bytes_on_disk())))

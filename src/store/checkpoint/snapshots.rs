@@ -1,4 +1,4 @@
-//! Which version gets an index snapshot next, and who makes it?
+//! What is left to do once a checkpoint is durable, and who does it: which version gets an index snapshot next?
 
 use std::sync::PoisonError;
 
@@ -27,13 +27,13 @@ impl Snapshots {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leaves a version to have an index snapshot made of it; true if the caller is to do it.
+    /// Leaves a version to have an index snapshot made of it; true if the caller is to do it. The caller is waited
+    /// for until its end.
     pub(super) fn offer(&self, captured: Captured) -> bool {
         let mut state = self.lock();
         state.waiting = Some(captured);
-        let first = !std::mem::replace(&mut state.working, true);
-        state.threads += usize::from(first);
-        first
+        state.threads += 1;
+        !std::mem::replace(&mut state.working, true)
     }
 
     pub(super) fn next(&self) -> Option<Captured> {
@@ -43,6 +43,7 @@ impl Snapshots {
         next
     }
 
+    /// A thread ends; whether it was to make index snapshots and has panicked.
     pub(super) fn end(&self, panicked: bool) {
         let mut state = self.lock();
         state.threads -= 1;
@@ -54,7 +55,7 @@ impl Snapshots {
         self.idle.notify_all();
     }
 
-    /// Waits until no index snapshot is being made.
+    /// Waits until no index snapshot is being made, and nothing is unlinked for a checkpoint.
     pub(super) fn wait_idle(&self) {
         let mut state = self.lock();
         while state.threads > 0 {
@@ -84,8 +85,11 @@ mod tests {
         let snapshots = Snapshots::default();
         let next = || snapshots.next().map(|captured| captured.id.0);
         assert!(snapshots.offer(captured(1)), "the first is to do it");
-        assert!(!snapshots.offer(captured(2)));
-        assert!(!snapshots.offer(captured(3)));
+        for later in [2, 3] {
+            assert!(!snapshots.offer(captured(later)));
+            assert_eq!(snapshots.lock().threads, 2, "it is waited for, too");
+            snapshots.end(false);
+        }
         assert_eq!(snapshots.lock().threads, 1);
         assert_eq!((next(), next()), (Some(3), None));
         // That thread is about to end: another one is needed.
