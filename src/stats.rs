@@ -312,7 +312,7 @@ pub struct Stats {
     pub current_bytes: u64,
     /// The part of them that live rows stand for.
     pub live_bytes: u64,
-    /// Bytes of files that only retained checkpoints need, and of the index snapshot.
+    /// Bytes of files that only retained checkpoints need (or nothing, until they are unlinked), and of the index snapshot.
     pub pinned_bytes: u64,
     /// All bytes of rows and index on disk: current and pinned.
     pub disk_bytes: u64,

@@ -361,7 +361,7 @@ pub const METRICS: &[Metric] = &[
     .of(Unit::Bytes),
     gauge(
         "hps_pinned_bytes",
-        "Bytes of files that only retained checkpoints need, and of the index snapshot.",
+        "Bytes of files that only retained checkpoints need (or nothing, until they are unlinked), and of the index snapshot.",
         |s: &Stats| s.pinned_bytes,
     )
     .of(Unit::Bytes),

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - A file that was taken out of the versions is unlinked by who took it, and counts as gone from then on.
-//! - Whoever finds no room has what can go unlinked first, and waits for those who are at it.
+//! - Before anybody is told `NoSpace`, what can go is unlinked, and those who are at it are waited for.
 //! - Nothing is unlinked once writes are refused: CURRENT may name more than is known here.
 
 use std::io::ErrorKind;
@@ -123,10 +123,15 @@ impl Ssd {
         Looked(self.unlinking.rounds())
     }
 
-    /// Unlinks what nothing needs, and waits for others who do; whether any file went since room was looked for.
-    pub(super) fn unlink_since(&self, looked: Looked) -> bool {
+    /// Unlinks what nothing needs, and waits for others who do.
+    pub(super) fn unlink_all(&self) {
         self.collect_garbage();
         self.unlinking.wait_idle();
+    }
+
+    /// The same; whether any file went since room was looked for.
+    pub(super) fn unlink_since(&self, looked: Looked) -> bool {
+        self.unlink_all();
         self.unlinking.rounds() != looked.0
     }
 

@@ -21,7 +21,7 @@ pub struct Usage {
     pub current_bytes: u64,
     /// The part of them that live rows stand for.
     pub live_bytes: u64,
-    /// Files that only retained checkpoints need.
+    /// Files that only retained checkpoints need (or nothing, until they are unlinked).
     pub pinned_bytes: u64,
     /// Number of current files.
     pub files: u64,

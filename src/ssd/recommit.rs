@@ -125,7 +125,7 @@ impl Ssd {
             ..Change::default()
         };
         self.rewrite_history(&change)?;
-        self.collect_garbage();
+        self.unlink_all();
         Ok(())
     }
 
@@ -170,7 +170,7 @@ impl Ssd {
             ..Change::default()
         };
         self.rewrite_history(&change)?;
-        self.collect_garbage();
+        self.unlink_all();
         for name in metas {
             self.unlink(&*self.root, &name);
         }

@@ -4,8 +4,8 @@
 //!
 //! Invariants:
 //! - All parts of a new snapshot come into force together, or none; until then the old ones count.
-//! - No rows, meta file or manifest fail for want of room that a snapshot has: it is removed, or
-//!   the one being written is broken off, and they are tried once more.
+//! - No rows, meta file or manifest fail for want of room that needless files or a snapshot have: those go
+//!   first, then it is removed, or the one being written is broken off; and they are tried once more.
 //! - Each time that happens, the next snapshot wants twice as much room beside it: one that is
 //!   written only to be removed is not written again and again.
 //! - Lock order: `work`, then `manifest`.

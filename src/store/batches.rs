@@ -19,7 +19,7 @@ impl Store {
     ///
     /// # Errors
     /// `OverBudget` when the batch can't be in memory beside the outstanding leases (nobody
-    /// waits), `InvalidArgument`, `Io`, `Corrupt`, `NoSpace` or `Poisoned` (room needed a flush).
+    /// waits for these), `InvalidArgument`, `Io`, `Corrupt`, `NoSpace` or `Poisoned` (room needed a flush).
     /// What is in `out` then is undefined.
     ///
     /// # Examples

@@ -22,7 +22,7 @@ impl Store {
     /// # Errors
     /// (Nothing is pinned, of no part; what is in the outs then is undefined.)
     /// `OverBudget` when all parts together can't be in memory beside the outstanding leases (nobody
-    /// waits; it names the table that needs the largest cache), `InvalidArgument` (no part, a table of
+    /// waits for these; it names the table that needs the largest cache), `InvalidArgument` (no part, a table of
     /// another store, another length of an `out`), `Io`, `Corrupt`, `NoSpace` or `Poisoned` (room
     /// needed a flush).
     ///

@@ -323,7 +323,8 @@ impl Store {
     /// Closes a store that has no changes after its last checkpoint.
     ///
     /// # Cost
-    /// Waits for a running checkpoint, and for the index snapshot if one is being written.
+    /// Waits for a running checkpoint, for files that the last one has made needless to be unlinked, and for the index
+    /// snapshot if one is being written.
     ///
     /// # Durability
     /// None of its own: what the last checkpoint has is durable already.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::tier::{checkpoint, commit, flush, made, names};
+use super::tier::{checkpoint, commit, flush, made, names, reopened};
 use super::*;
 use crate::ssd::data_file::DataFile;
 
@@ -32,6 +32,27 @@ fn a_commit_leaves_the_files_to_be_unlinked_later() {
     assert_eq!(row_files(&disk), 2);
     ssd.collect_garbage();
     assert_eq!((row_files(&disk), ssd.usage().pinned_bytes), (1, 0));
+}
+
+/// The next commit came before the files of the last had been unlinked, and had the manifest drop them again: no
+/// open would have understood it.
+#[test]
+fn what_is_left_to_be_unlinked_is_dropped_once() {
+    for rolls in [false, true] {
+        let (disk, ssd, old) = with_old_file();
+        for step in 2..5 {
+            if rolls && step == 2 {
+                ssd.manifest().files = None;
+            }
+            commit(&ssd, step, 1);
+        }
+        assert_eq!(row_files(&disk), 2);
+        assert!(ssd.versions().files.contains_key(&old.meta.number));
+        drop(ssd);
+        let ssd = reopened(&disk);
+        assert_eq!(ssd.last_step(), Some(4));
+        assert_eq!(row_files(&disk), 1, "it was an orphan");
+    }
 }
 
 #[test]

@@ -213,8 +213,13 @@ impl Table {
 pub struct ShardTable {
     /// Rows on SSD.
     pub index: KeyIndex,
-    /// Slots promised to admitted batches that have not taken them yet.
+    /// Slots promised to batches and puts that have not taken them yet.
     reserved: usize,
+    /// Those of them that nobody takes, and that are given back.
+    lent: usize,
+    /// Slots that were ever promised, and those of them that are not any more.
+    promised: u64,
+    ended: u64,
     /// Halvings of the cache's frequencies that the classes of the index have gone through, and where
     /// the next one is.
     halvings: u64,
@@ -229,6 +234,9 @@ impl ShardTable {
         ShardTable {
             index,
             reserved: 0,
+            lent: 0,
+            promised: 0,
+            ended: 0,
             halvings: 0,
             halving: 0,
             at_once: 0,
@@ -248,11 +256,25 @@ impl ShardTable {
     /// Promises slots to a batch.
     pub fn reserve(&mut self, slots: usize) {
         self.reserved += slots;
+        self.promised += slots as u64;
     }
 
     /// Promised slots were taken, or are not wanted any more.
     pub fn unreserve(&mut self, slots: usize) {
         self.reserved -= slots;
+        self.ended += slots as u64;
+    }
+
+    /// Promises a slot that no row is going to have for good.
+    pub fn lend(&mut self) {
+        self.reserved += 1;
+        self.lent += 1;
+    }
+
+    /// So many of those slots are not wanted any more.
+    pub fn give_back(&mut self, slots: usize) {
+        self.reserved -= slots;
+        self.lent -= slots;
     }
 
     /// Halves the classes of some keys, if the cache has halved its frequencies since.
@@ -285,7 +307,8 @@ pub enum Beside {
     Copies,
     /// Those that stay so when the copies of a running checkpoint are written.
     Promises,
-    /// Those that are taken, by rows: slots that were promised may be for the rows that the call wants.
+    /// Of these, of the tables that it names, those that are taken or lent: slots that were promised may be for the
+    /// rows that the call wants.
     Rows,
 }
 
@@ -404,19 +427,19 @@ impl Shard {
             .sum()
     }
 
-    /// Slots of all tables that were promised and not taken yet.
+    /// Promises that were ever made, if without those that are open there were room for so many more rows of some
+    /// tables: they may be for the same rows.
     #[must_use]
-    pub fn promised_slots(&self) -> usize {
-        self.tables.iter().map(|table| table.reserved).sum()
+    pub fn promises_in_the_way(&self, more: &[(usize, usize)]) -> Option<u64> {
+        let fits = self.has_bytes(self.needed_bytes(more, Beside::Rows));
+        let promised = self.tables.iter().map(|table| table.promised).sum();
+        (fits && self.promises_ended() < promised).then_some(promised)
     }
 
-    /// How many slots were promised and not taken yet, if without them there were room for so many more rows of
-    /// some tables: they may be for the same rows.
+    /// Slots that were promised and are not any more.
     #[must_use]
-    pub fn promises_in_the_way(&self, more: &[(usize, usize)]) -> Option<usize> {
-        let promised = self.promised_slots();
-        let helps = promised > 0 && self.has_bytes(self.needed_bytes(more, Beside::Rows));
-        helps.then_some(promised)
+    pub fn promises_ended(&self) -> u64 {
+        self.tables.iter().map(|table| table.ended).sum()
     }
 
     /// Memory that is needed for slots that are busy, and so many more of some tables. Rows that never leave
@@ -426,7 +449,13 @@ impl Shard {
         let busy = |table| match beside {
             Beside::Copies => self.busy_slots(table),
             Beside::Promises => self.busy_slots(table) - self.cache.frozen_of(table),
-            Beside::Rows => self.cache.held_of(table) - self.cache.frozen_of(table),
+            Beside::Rows => {
+                let open = match more.iter().any(|(wanted, _)| *wanted == table) {
+                    true => self.tables[table].reserved - self.tables[table].lent,
+                    false => 0,
+                };
+                self.busy_slots(table) - self.cache.frozen_of(table) - open
+            }
         };
         let mut rows: Vec<usize> = (0..self.tables.len()).map(busy).collect();
         for (table, count) in more {

@@ -181,7 +181,7 @@ pub struct DirectoryInfo {
     pub current_bytes: u64,
     /// The part of them that live rows stand for.
     pub live_bytes: u64,
-    /// Bytes of files that only retained checkpoints need.
+    /// Bytes of files that only retained checkpoints need (or nothing, until they are unlinked).
     pub pinned_bytes: u64,
     /// Files that no compaction takes any more, as [`crate::FileInfo::set_aside`] says.
     pub files_set_aside: u64,

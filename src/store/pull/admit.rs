@@ -7,8 +7,9 @@
 //!
 //! Invariants:
 //! - Nobody waits for room while holding pins of a call that was not admitted whole.
-//! - Who finds no room beside slots that others were promised waits until these are taken, holding nothing: they may
-//!   be for the same rows.
+//! - Who finds no room beside slots that others were promised waits once in each shard until these are taken or given
+//!   back: they may be for the same rows. He has no pin, no promise and no admission of the call then; others, of
+//!   earlier calls, keep nobody from taking what he was promised.
 //! - A failed call leaves no pin, no promise and no half-read row behind.
 //! - A shard is locked once for the rows of all parts; a row that two parts of one table name is one
 //!   row.
@@ -39,6 +40,22 @@ struct TableRows {
     ordinal: usize,
     /// Among the shard's rows.
     range: Range<usize>,
+}
+
+/// In which shards a call has waited for promises.
+#[derive(Debug, Default)]
+pub struct Waited(Vec<usize>);
+
+impl Waited {
+    /// What to wait for in a shard that has no room, if that may help and was not done yet.
+    pub fn once(&mut self, shard: usize, full: &Full) -> Option<After> {
+        let ended = full.promised?;
+        if self.0.contains(&shard) {
+            return None;
+        }
+        self.0.push(shard);
+        Some(After::Promises { ended })
+    }
 }
 
 /// Where a call has to wait, and what for.
@@ -118,6 +135,7 @@ impl Puller {
     fn admit(&self, pool: &WorkerPool, batch: &Batch<'_>) -> Result<()> {
         let map = &batch.map;
         let mut stretch = Stretch::default();
+        let mut waited = Waited::default();
         loop {
             let span = tracing::debug_span!("admission", parts = map.len(), keys = map.keys());
             // Begins and ends without the lock: a program's subscriber may take its time.
@@ -138,7 +156,7 @@ impl Puller {
             let refusals = self.undo(batch);
             drop(admission);
             drop(entered);
-            if let Some(later) = self.refused(map, refusals)? {
+            if let Some(later) = self.refused(map, refusals, &mut waited)? {
                 let table = map.table(later.ordinal);
                 table.waits_on(&mut stretch, Wait::Room, Instant::now());
                 self.wait_after(later.shard, later.after)?;
@@ -146,8 +164,8 @@ impl Puller {
         }
     }
 
-    /// Waits for what may make room in a shard, or a while. The caller holds nothing that others wait for: no pin,
-    /// no promise, no admission.
+    /// Waits for what may make room in a shard. The caller holds nothing of what others wait for: no pin or promise of
+    /// this call, no admission.
     ///
     /// # Errors
     /// `Poisoned`.
@@ -155,38 +173,57 @@ impl Puller {
         let cell = &self.core.shards[shard];
         let mut shard = cell.lock();
         self.core.ssd.poison.check_threads()?;
-        // What has come since the refusal found nobody to wake.
-        let still = match after {
+        match after {
             After::Copies { busy } => {
-                shard.all_busy_slots() >= busy && shard.cache.frozen_copies() > 0
+                // Whoever freed a slot, or discarded the copies, since the refusal found nobody to wake.
+                if shard.all_busy_slots() >= busy && shard.cache.frozen_copies() > 0 {
+                    cell.wait(&mut shard);
+                }
             }
-            After::Promises { promised } => shard.promised_slots() >= promised,
-        };
-        if still {
-            cell.wait(&mut shard);
+            After::Promises { ended } => {
+                while shard.promises_ended() < ended {
+                    cell.wait(&mut shard);
+                    self.core.ssd.poison.check_threads()?;
+                }
+            }
         }
         Ok(())
     }
 
     /// An error, unless waiting helps: then where.
-    fn refused(&self, map: &PartMap, refusals: Vec<(usize, Refusal)>) -> Result<Option<LaterAt>> {
+    fn refused(
+        &self,
+        map: &PartMap,
+        refusals: Vec<(usize, Refusal)>,
+        waited: &mut Waited,
+    ) -> Result<Option<LaterAt>> {
         // Of several, what can't fit whatever is given back, then what needs the largest cache.
         let mut worst: Option<((bool, u64), usize, Full)> = None;
         let mut later = None;
         for (shard, refusal) in refusals {
             match refusal {
+                Refusal::OverBudget { ordinal, full }
+                    if let Some(after) = waited.once(shard, &full) =>
+                {
+                    later = Some(LaterAt {
+                        shard,
+                        ordinal,
+                        after,
+                    });
+                }
                 Refusal::OverBudget { ordinal, full } => {
                     let badness = (full.is_hopeless(), full.needed);
                     if worst.as_ref().is_none_or(|(worst, ..)| badness > *worst) {
                         worst = Some((badness, ordinal, full));
                     }
                 }
-                Refusal::Later { ordinal, after } => {
+                Refusal::Frozen { ordinal, busy } => {
+                    let after = After::Copies { busy };
                     later = Some(LaterAt {
                         shard,
                         ordinal,
                         after,
-                    })
+                    });
                 }
             }
         }
@@ -412,17 +449,11 @@ fn refusal(shard: &Shard, wants: &[Want]) -> Option<Refusal> {
         |want: &&Want| (want.absent + want.newly_pinned) as u64 * shard.cache.row_cost(want.table);
     let most = wants.iter().max_by_key(cost)?;
     let needed = shard.needed_bytes(&more, Beside::Promises);
-    let later = |after| {
-        let ordinal = most.ordinal;
-        Some(Refusal::Later { ordinal, after })
-    };
     if shard.has_bytes(needed) {
-        let newly_pinned: usize = wants.iter().map(|w| w.newly_pinned).sum();
-        let busy = shard.all_busy_slots() - newly_pinned;
-        return later(After::Copies { busy });
-    }
-    if let Some(promised) = shard.promises_in_the_way(&more) {
-        return later(After::Promises { promised });
+        return Some(Refusal::Frozen {
+            ordinal: most.ordinal,
+            busy: shard.all_busy_slots() - wants.iter().map(|w| w.newly_pinned).sum::<usize>(),
+        });
     }
     // Alone, whatever is given back.
     let mut own = vec![0; shard.tables.len()];
@@ -446,7 +477,7 @@ fn refusal(shard: &Shard, wants: &[Want]) -> Option<Refusal> {
             asked,
             capacity,
             needed,
-            promised: None,
+            promised: shard.promises_in_the_way(&more),
         },
     })
 }

@@ -47,9 +47,9 @@ pub struct Full {
     pub capacity: usize,
     /// Memory that all would need.
     pub needed: u64,
-    /// There might be room once others have taken the slots that they were promised, so many: some may be
-    /// for the same rows.
-    pub promised: Option<usize>,
+    /// There might be room once others have taken slots that they were promised, of which so many were ever: some may
+    /// be for the same rows.
+    pub promised: Option<u64>,
 }
 
 impl Full {
@@ -75,17 +75,18 @@ impl Full {
 pub enum Refusal {
     /// Its rows can't fit beside the outstanding leases.
     OverBudget { ordinal: usize, full: Full },
-    /// They will fit, or are seen not to, after this.
-    Later { ordinal: usize, after: After },
+    /// They will fit once the copies of a running checkpoint are written; so many slots of the
+    /// shard are taken without this batch.
+    Frozen { ordinal: usize, busy: usize },
 }
 
 /// What makes room without anybody's giving up rows.
 #[derive(Clone, Copy, Debug)]
 pub enum After {
-    /// The copies of a running checkpoint are written; so many slots of the shard are taken without this batch.
+    /// The copies of a running checkpoint are written; so many slots of the shard are taken without the call.
     Copies { busy: usize },
-    /// Others have taken some of so many slots that they were promised.
-    Promises { promised: usize },
+    /// So many promises have ended.
+    Promises { ended: u64 },
 }
 
 /// One shard's progress. Its rows are those of all parts, by ordinal.

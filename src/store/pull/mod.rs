@@ -15,7 +15,8 @@ mod ticket;
 
 use std::sync::{Arc, PoisonError};
 
-pub use batch::{After, Full};
+pub use admit::Waited;
+pub use batch::Full;
 pub use ticket::Ticket;
 
 use super::core::{Core, Part, Table, get};

@@ -96,3 +96,31 @@ fn other_rows_are_refused_once_the_promised_slots_are_taken() {
     assert!(matches!(never, Err(Error::OverBudget { .. })), "{never:?}");
     drop(puller.complete(&pool, Intent::Read, batch).unwrap());
 }
+
+#[test]
+fn nobody_waits_for_slots_that_can_not_be_for_his_rows() {
+    let (store, table, all) = three_quarters(&sgd("rows", DIM), TableOptions::new());
+    let other = store.create_table(&sgd("other", DIM)).unwrap();
+    let puller = &store.parts.puller;
+    let both = keys(0..2 * all.len() as u64);
+    let mut out = vec![0.0; both.len() * DIM];
+    let mut refused = |wanted: TableId, some: &[u64]| {
+        let pulled = store.pull(wanted, some, &mut out[..some.len() * DIM]);
+        matches!(pulled, Err(Error::OverBudget { .. }))
+    };
+    // A slot that a put keeps to its end.
+    let there = puller.core.table(table).unwrap();
+    let room = store.parts.putter.promise(&there, &all).unwrap();
+    assert!(refused(table, &both));
+    drop(room);
+    // Those of a batch of another table.
+    let mut wanted = [Wanted {
+        table: &there,
+        keys: &all,
+        out: None,
+    }];
+    let pool = puller.workers.foreground();
+    let batch = puller.begin(&pool, &mut wanted).unwrap();
+    assert!(refused(other, &all));
+    drop(puller.complete(&pool, Intent::Read, batch).unwrap());
+}

@@ -99,7 +99,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             reads.pin(&self.core.ssd.file_slots());
             drop(shard);
             if matches!(progress, Progress::Done) {
-                // Of the same rows others may have been refused beside these promises.
+                // Others may wait until these promises have ended.
                 cell.notify();
             }
             if matches!(progress, Progress::NoRoom) && reads.is_empty() {

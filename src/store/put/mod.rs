@@ -5,7 +5,8 @@
 //! goes straight to files ([`straight`]).
 //!
 //! Invariants:
-//! - No device read, and no wait for one of another batch: the new content replaces what is read.
+//! - No device read, and no wait for one of a row: the new content replaces what is read. (Where there is no room
+//!   beside slots that another batch was promised, the put waits until that has them: its rows may be the same.)
 //! - What can be refused is refused before the first row is changed: lengths, values that are not finite,
 //!   room beside the leases.
 //! - The gate is held to the end: a cut has all of a call, or nothing.

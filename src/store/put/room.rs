@@ -9,13 +9,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize as Count, Ordering};
+use std::time::Instant;
 
-use super::super::core::{Beside, Core, Shard, ShardTable, Table};
-use super::super::pull::{After, Full};
+use super::super::core::{Beside, Core, Shard, ShardTable, Stretch, Table};
+use super::super::pull::{Full, Waited};
 use super::Putter;
 use crate::batch::share;
 use crate::error::Result;
 use crate::mem::Flags;
+use crate::stats::Wait;
 use crate::units::{Slot, mix64, range_of};
 
 /// What is kept for a put in one shard. (Nothing is decided by the count but under the shard's lock: no
@@ -42,6 +44,13 @@ impl ShardRoom {
     }
 }
 
+/// What an attempt to keep room has led to.
+enum Attempt {
+    Kept(Room),
+    /// In which shard there is none, and how full it is.
+    Full(usize, Full),
+}
+
 /// What is kept for a put; given back when it is dropped.
 #[derive(Debug)]
 pub struct Room {
@@ -55,11 +64,14 @@ impl Drop for Room {
     fn drop(&mut self) {
         for (cell, room) in self.core.shards.iter().zip(&self.shards) {
             let promised = room.promised.load(Ordering::Relaxed);
-            if promised == 0 && room.pinned.is_empty() {
+            if promised == 0 && room.pinned.is_empty() && !room.takes {
                 continue;
             }
             let mut shard = cell.lock();
-            shard.tables[self.table].unreserve(promised);
+            match room.takes {
+                true => shard.tables[self.table].unreserve(promised),
+                false => shard.tables[self.table].give_back(promised),
+            }
             shard.cache.unpin(&room.pinned);
             drop(shard);
             cell.notify();
@@ -72,25 +84,23 @@ impl Putter {
     ///
     /// # Errors
     /// `OverBudget`; nothing is kept.
-    pub(super) fn promise(&self, wanted_by: &Table, keys: &[u64]) -> Result<Room> {
+    pub(in crate::store) fn promise(&self, wanted_by: &Table, keys: &[u64]) -> Result<Room> {
+        let (mut waited, mut stretch) = (Waited::default(), Stretch::default());
         loop {
             let (s, full) = match self.try_promise(wanted_by, keys)? {
-                Ok(room) => return Ok(room),
-                Err(refused) => refused,
+                Attempt::Kept(room) => return Ok(room),
+                Attempt::Full(s, full) => (s, full),
             };
-            match full.promised {
-                Some(promised) => self.puller.wait_after(s, After::Promises { promised })?,
-                None => return Err(self.puller.over_budget(wanted_by, &full)),
-            }
+            let Some(after) = waited.once(s, &full) else {
+                return Err(self.puller.over_budget(wanted_by, &full));
+            };
+            wanted_by.waits_on(&mut stretch, Wait::Room, Instant::now());
+            self.puller.wait_after(s, after)?;
         }
     }
 
-    /// The same, or where there is no room now, and how full it is.
-    fn try_promise(
-        &self,
-        wanted_by: &Table,
-        keys: &[u64],
-    ) -> Result<std::result::Result<Room, (usize, Full)>> {
+    /// The same, without a wait.
+    fn try_promise(&self, wanted_by: &Table, keys: &[u64]) -> Result<Attempt> {
         let count = self.core.shards.len();
         let mut room = Room {
             core: Arc::clone(&self.core),
@@ -113,7 +123,7 @@ impl Putter {
                 let hashes = hashes.get_or_insert_default();
                 promise_all(shard, table, &hashes[s], shard_room)
             } else if is_free {
-                shard.tables[table].reserve(1);
+                shard.tables[table].lend();
                 *shard_room.promised.get_mut() = 1;
                 Ok(())
             } else {
@@ -122,10 +132,10 @@ impl Putter {
             };
             drop(guard);
             if let Err(full) = full {
-                return Ok(Err((s, full)));
+                return Ok(Attempt::Full(s, full));
             }
         }
-        Ok(Ok(room))
+        Ok(Attempt::Kept(room))
     }
 }
 

@@ -25,6 +25,8 @@ use crate::report::Outcome;
 const LIMIT: &str = "bytes written to synced files / row bytes";
 /// Pulls beside checkpoints that a p99 is taken from, at least.
 const PULLS_MIN: usize = 500;
+/// Pulls so long after the result of a checkpoint count as beside it.
+const AFTER_SECONDS: f64 = 0.25;
 
 /// Checkpoints idle and beside training.
 ///
@@ -59,8 +61,8 @@ pub fn run(context: &mut Context) -> Result<()> {
         fill_in_memory(&store, table, &s)?;
         let mut supply = Cycle::new(&pool);
         let (rate, rows) = figures.one_round(&store, &mut trainer, &mut supply, &s)?;
-        beside.round(rate, limit_of(context, rows)?);
         quiet(&store);
+        beside.round(rate, limit_of(context, rows)?);
     }
     tell_checkpoints(&mut idle, &store, &s);
     figures.tell(&mut beside, &store);
@@ -118,6 +120,7 @@ fn out_of_memory(context: &Context) -> Result<Outcome> {
             .notes
             .say(&format!("checkpoint out of memory: round {}", round + 1));
         let (rate, rows) = figures.one_round(&store, &mut trainer, &mut supply, s)?;
+        quiet(&store);
         outcome.round(rate, limit_of(context, rows)?);
     }
     let delta = Delta::of(&before, &store.stats());
@@ -161,10 +164,11 @@ impl Beside {
         let since = Instant::now();
         loop {
             let phase = (s.seconds / 4.0).min(2.0);
-            let mut quiet = Vec::new();
-            trainer.run(supply, phase, &mut |step| quiet.push(*step))?;
-            self.idle.extend(quiet.iter().map(Step::pull));
-            self.steps_idle.extend(quiet.iter().map(Step::seconds));
+            quiet(store);
+            let mut alone = Vec::new();
+            trainer.run(supply, phase, &mut |step| alone.push(*step))?;
+            self.idle.extend(alone.iter().map(Step::pull));
+            self.steps_idle.extend(alone.iter().map(Step::seconds));
             rows += store.stats().dirty_rows;
             seconds += self.one_checkpoint(trainer, supply)?;
             checkpoints += 1;
@@ -176,7 +180,7 @@ impl Beside {
         }
     }
 
-    /// Trains beside a checkpoint; the seconds that it took.
+    /// Trains beside a checkpoint and what follows its result; the seconds to the result.
     fn one_checkpoint(&mut self, trainer: &mut Trainer, supply: &mut dyn Supply) -> Result<f64> {
         let since = Instant::now();
         trainer.start_checkpoint()?;
@@ -192,7 +196,12 @@ impl Beside {
         }
         trainer.end_checkpoint()?;
         self.checkpoints += 1;
-        Ok(since.elapsed().as_secs_f64())
+        let seconds = since.elapsed().as_secs_f64();
+        // Files are unlinked once the result is there.
+        trainer.run(supply, AFTER_SECONDS, &mut |step| {
+            self.beside.push(step.pull())
+        })?;
+        Ok(seconds)
     }
 
     fn tell(self, outcome: &mut Outcome, store: &Store) {
