@@ -328,6 +328,8 @@ pub struct Shard {
     lost: bool,
     /// The table whose classes are halved next beside those of one whose rows come in.
     halved: usize,
+    /// Calls that wait until promises have ended.
+    pub awaiting: usize,
 }
 
 impl Shard {
@@ -341,6 +343,7 @@ impl Shard {
             frozen: None,
             lost: false,
             halved: 0,
+            awaiting: 0,
         }
     }
 

@@ -181,10 +181,14 @@ impl Puller {
                 }
             }
             After::Promises { ended } => {
-                while shard.promises_ended() < ended {
+                shard.awaiting += 1;
+                let mut healthy = Ok(());
+                while shard.promises_ended() < ended && healthy.is_ok() {
                     cell.wait(&mut shard);
-                    self.core.ssd.poison.check_threads()?;
+                    healthy = self.core.ssd.poison.check_threads();
                 }
+                shard.awaiting -= 1;
+                return healthy;
             }
         }
         Ok(())

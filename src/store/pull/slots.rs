@@ -97,9 +97,9 @@ impl<'w, 'a> Walk<'w, 'a> {
                 progress = assign(&mut shard, &mut reads);
             }
             reads.pin(&self.core.ssd.file_slots());
+            let awaited = shard.awaiting > 0;
             drop(shard);
-            if matches!(progress, Progress::Done) {
-                // Others may wait until these promises have ended.
+            if awaited {
                 cell.notify();
             }
             if matches!(progress, Progress::NoRoom) && reads.is_empty() {

@@ -64,7 +64,7 @@ impl Drop for Room {
     fn drop(&mut self) {
         for (cell, room) in self.core.shards.iter().zip(&self.shards) {
             let promised = room.promised.load(Ordering::Relaxed);
-            if promised == 0 && room.pinned.is_empty() && !room.takes {
+            if promised == 0 && room.pinned.is_empty() {
                 continue;
             }
             let mut shard = cell.lock();
