@@ -329,7 +329,7 @@ pub struct Shard {
     /// The table whose classes are halved next beside those of one whose rows come in.
     halved: usize,
     /// Calls that wait until promises have ended.
-    pub awaiting: usize,
+    awaiting: usize,
 }
 
 impl Shard {
@@ -437,6 +437,11 @@ impl Shard {
         let fits = self.has_bytes(self.needed_bytes(more, Beside::Rows));
         let promised = self.tables.iter().map(|table| table.promised).sum();
         (fits && self.promises_ended() < promised).then_some(promised)
+    }
+
+    /// How many calls wait until promises have ended.
+    pub fn awaiting(&mut self) -> &mut usize {
+        &mut self.awaiting
     }
 
     /// Slots that were promised and are not any more.

@@ -181,13 +181,13 @@ impl Puller {
                 }
             }
             After::Promises { ended } => {
-                shard.awaiting += 1;
+                *shard.awaiting() += 1;
                 let mut healthy = Ok(());
                 while shard.promises_ended() < ended && healthy.is_ok() {
                     cell.wait(&mut shard);
                     healthy = self.core.ssd.poison.check_threads();
                 }
-                shard.awaiting -= 1;
+                *shard.awaiting() -= 1;
                 return healthy;
             }
         }

@@ -97,7 +97,7 @@ impl<'w, 'a> Walk<'w, 'a> {
                 progress = assign(&mut shard, &mut reads);
             }
             reads.pin(&self.core.ssd.file_slots());
-            let awaited = shard.awaiting > 0;
+            let awaited = *shard.awaiting() > 0;
             drop(shard);
             if awaited {
                 cell.notify();
